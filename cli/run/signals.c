@@ -41,6 +41,7 @@ int tern__signals_open(sigset_t *before, tern_error *err)
     choose(&taken);
     blocked = taken;
     sigaddset(&blocked, SIGPIPE);
+    sigaddset(&blocked, SIGXFSZ);
     /* A parent that ignored SIGCHLD would leave us children that cannot be waited for. */
     int fd = -1;
     if (sigaction(SIGCHLD, &(struct sigaction){.sa_handler = SIG_DFL}, NULL) ||

@@ -1,5 +1,6 @@
 #include "run_dir.h"
 
+#include <errno.h>
 #include <glob.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,6 +22,8 @@ static void find_newest(const flags *f, char *dir, size_t size)
     time_t newest = 0;
     snprintf(pattern, sizeof(pattern), "runs/*_%s/latest", f->program);
     glob(pattern, 0, NULL, &found);
+    snprintf(pattern, sizeof(pattern), "runs/*_%s_[0-9]*/latest", f->program);
+    glob(pattern, GLOB_APPEND, NULL, &found);
     for (size_t i = 0; i < found.gl_pathc; i++) {
         time_t when = changed(found.gl_pathv[i]);
         if (when <= newest) continue;
@@ -30,14 +33,18 @@ static void find_newest(const flags *f, char *dir, size_t size)
     globfree(&found);
 }
 
-/* runs/Nov21_17-05-59_<host>_<program>, as TensorBoard's users know it. */
-static void name_by_date(const flags *f, char *dir, size_t size)
+/* runs/Nov21_17-05-59_<host>_<program>, as TensorBoard's users know it; of this job alone: where several
+ * begin in one second, the later ones have "_2" and so on behind it. */
+static void make_by_date(const flags *f, char *dir, size_t size)
 {
     char when[32], host[64] = "";
     time_t now = time(NULL);
     strftime(when, sizeof(when), "%b%d_%H-%M-%S", localtime(&now));
     gethostname(host, sizeof(host) - 1);
-    snprintf(dir, size, "runs/%s_%s_%s", when, host, f->program);
+    mkdir("runs", 0777);
+    size_t used = (size_t)snprintf(dir, size, "runs/%s_%s_%s", when, host, f->program);
+    for (int number = 2; mkdir(dir, 0777) && errno == EEXIST; number++)
+        snprintf(dir + used, size - used, "_%d", number);
 }
 
 void run_dir_choose(const flags *f, char *dir, size_t size)
@@ -47,5 +54,5 @@ void run_dir_choose(const flags *f, char *dir, size_t size)
         snprintf(dir, size, "%s", f->log_dir);
     else if (f->resume && !strcmp(f->resume, "latest"))
         find_newest(f, dir, size);
-    if (!*dir) name_by_date(f, dir, size);
+    if (!*dir) make_by_date(f, dir, size);
 }

@@ -5,7 +5,7 @@
 #include "flags.h"
 
 /* --log-dir; or with --resume latest that of this program's runs in which something was saved last; or a new
- * one, named by date, host and program. Only a name: nothing is made. */
+ * one, named by date, host and program, which is made at once, as it is this job's. For rank 0 alone. */
 void run_dir_choose(const flags *f, char *dir, size_t size);
 
 #endif

@@ -231,7 +231,7 @@ static void open_all(trainer *t, tern_error *err)
     if (err->code) return;
     open_data(t, err);
     agree(t, err);
-    run_dir_choose(t->flags, t->dir, sizeof(t->dir)); /* rank 0's counts */
+    if (tern_group_rank(t->world) == 0) run_dir_choose(t->flags, t->dir, sizeof(t->dir));
     tern_broadcast(t->world, t->dir, sizeof(t->dir), TERN_U8, 0, err);
     if (!err->code) open_model(t, err);
     open_schedule(t, err);

@@ -56,9 +56,10 @@ typedef struct tern_board_opts {
 TERN_API tern_board_opts tern_board_defaults(void);
 
 /* Makes the folder `log_dir`, with those above it, and an event file in it; NULL: a folder of its own,
- * runs/Nov21_17-05-59_<host><tag>. `group`: NULL is one rank. A collective if all ranks write, who then take
- * rank 0's folder; otherwise none. Yours: tern_board_free. E_IO: the folder or a file cannot be made;
- * E_RANGE: an option or the length of the path; E_PEER: of rank 0's path. */
+ * runs/Nov21_17-05-59_<host><tag>, with "_2" and so on behind it where there is one. `group`: NULL is one
+ * rank. A collective if all ranks write, who then take rank 0's folder; otherwise none. Yours:
+ * tern_board_free. E_IO: the folder or a file cannot be made; E_RANGE: an option or the length of the path;
+ * E_PEER: of rank 0's path. */
 TERN_API tern_board *tern_board_new(const char *log_dir, tern_group *group, const tern_board_opts *opts,
                                     tern_error *err);
 /* Writes what waits; E_IO if that fails, each time. */

@@ -5,9 +5,11 @@
 #include "comm/hosts/hosts.h"
 #include "comm/mpi.h"
 #include "comm/staging.h"
+#include "comm/sys.h"
 #include "device/device.h"
 
 #include <sodium.h>
+#include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -64,6 +66,15 @@ int tern__group_opts_read(tern_group_opts *opts, const tern_group_opts *user, te
     return status ? status : tern__group_opts_check(opts, "tern_group_open", err);
 }
 
+/* Groups that are made from this one read it later. */
+static void keep_wish(tern_group *group)
+{
+    const char *wish = group->opts.backend;
+    if (wish) snprintf(group->wish, sizeof(group->wish), "%s", wish);
+    if (wish) group->opts.backend = group->wish;
+    group->boot.choice = tern__comm_choose(wish, group->boot.mpi != NULL);
+}
+
 static tern_group *group_new(const tern__bootstrap *boot, const tern_group_opts *user, tern_error *err)
 {
     tern_group_opts opts;
@@ -77,6 +88,7 @@ static tern_group *group_new(const tern__bootstrap *boot, const tern_group_opts 
                           .next_id = 1,
                           .pid = getpid(),
                           .mark = make_mark(err)};
+    keep_wish(group);
     if (group->mark) return group;
     tern__free(group);
     return NULL;
@@ -106,11 +118,26 @@ static void share_cores(const tern_group *group)
     tern__device_share_among(before, sharers, group->boot.local_world);
 }
 
+/* What a meeting takes at the least: a rank's line to the store and its control sockets; rank 0's store has a
+ * line to every rank. Who has too few would try again until its time is up. */
+static int check_descriptors(const tern__bootstrap *boot, tern_error *err)
+{
+    int least = boot->rank == 0 ? 2 * boot->world + 3 : boot->world + 1;
+    int found = tern__descriptors_free(least);
+    if (found == least) return TERN_OK;
+    return tern__error_set(
+        err, "tern_group_open", TERN_E_SYSTEM,
+        "rank %d of %d takes at least %d more descriptors, but may open only %d: raise the "
+        "limit (ulimit -n)",
+        boot->rank, boot->world, least, found);
+}
+
 /* Nobody returns from opening before rank 0 has stopped listening: all open the back end together. So who
  * opens the next group at the same place finds that one's store, and not this one's. */
 static int meet(tern_group *group, tern_error *err)
 {
     if (group->boot.world == 1) return TERN_OK;
+    if (check_descriptors(&group->boot, err)) return err->code;
     group->store = tern__store_open(&group->boot, group->opts.connect_timeout_s, err);
     if (!group->store) return err->code;
     group->control = tern__control_open(&group->boot, group->store, group->opts.connect_timeout_s,

@@ -30,8 +30,9 @@ struct tern_group {
     uint32_t id;       /* unique among the groups that any two ranks have in common; 0: root */
     tern_store *store; /* the root's, as is control; NULL if it is one rank               */
     tern__control *control;
-    char backend_name[32]; /* of the one that moves the data: "native+gloo" */
-    char shown_name[48];   /* as the user sees it: "debug+nccl+native+gloo" */
+    char wish[TERN__BACKEND_NAME];       /* of the root: opts.backend, of which the caller's is read      */
+    char backend_name[32];               /* of the one that moves the data: "native+gloo" */
+    char shown_name[TERN__BACKEND_NAME]; /* as the user sees it: "debug+nccl+native+gloo" */
     const tern__comm_backend *backend;
     const tern__comm_backend *second; /* of NCCL's back end: the one that it stands before */
     const tern__comm_backend *behind; /* of those two: the one that moves the host's data  */

@@ -23,12 +23,41 @@ static const char *name_behind(const char *name)
     return skip(skip(name, "debug"), "nccl");
 }
 
+/* Of two ranks or more. */
+static const char *name_mover(const char *wish, bool has_mpi, bool is_one_host)
+{
+    const char *host_wish = name_behind(wish);
+    bool is_flat = host_wish && strcmp(host_wish, "native") && !strchr(host_wish, '+');
+    if (is_one_host && !is_flat) return "native";
+    return host_wish ? host_wish : has_mpi ? "native+mpi" : "native+gloo";
+}
+
+static void write_name(const char *wish, const char *mover, char text[TERN__BACKEND_NAME])
+{
+    const char *rest = skip(wish, "debug");
+    snprintf(text, TERN__BACKEND_NAME, "%s%s%s", rest != wish ? "debug+" : "",
+             skip(rest, "nccl") != rest ? "nccl+" : "", mover);
+}
+
+tern__comm_choice tern__comm_choose(const char *wish, bool has_mpi)
+{
+    tern__comm_choice choice = {.on_one_host = ""};
+    write_name(wish, name_mover(wish, has_mpi, true), choice.on_one_host);
+    write_name(wish, name_mover(wish, has_mpi, false), choice.on_several);
+    return choice;
+}
+
+bool tern__comm_choice_is_sound(const tern__comm_choice *choice)
+{
+    return memchr(choice->on_one_host, 0, TERN__BACKEND_NAME) &&
+           memchr(choice->on_several, 0, TERN__BACKEND_NAME);
+}
+
 void tern__comm_fronts_add(tern_group *group)
 {
     const char *name = group->opts.backend, *rest = skip(name, "debug");
     bool has_debug = rest != name, has_nccl = skip(rest, "nccl") != rest;
-    snprintf(group->shown_name, sizeof(group->shown_name), "%s%s%s", has_debug ? "debug+" : "",
-             has_nccl ? "nccl+" : "", group->backend_name);
+    write_name(name, group->backend_name, group->shown_name);
     if (has_debug || has_nccl) group->behind = group->backend;
     if (has_debug) group->backend = &tern__comm_debug;
     group->second = group->backend;
@@ -76,16 +105,14 @@ static void take(tern_group *group, const tern__comm_backend *backend, const cha
 
 int tern__comm_pick(tern_group *group, tern_error *err)
 {
-    const char *wish = name_behind(group->opts.backend);
     int stranger = group->boot.world > 1 ? find_stranger(group) : -1;
-    bool is_flat = wish && strcmp(wish, "native") && !strchr(wish, '+');
+    const char *name = name_mover(group->opts.backend, group->root->boot.mpi != NULL, stranger < 0);
+    bool is_native = !strcmp(name, "native");
     if (group->boot.world == 1)
         take(group, &tern__comm_self, "self");
-    else if (stranger < 0 && !is_flat)
-        take(group, &tern__comm_native, "native");
-    else if (wish && !strcmp(wish, "native"))
+    else if (is_native && stranger >= 0)
         return fail_hosts(group, stranger, err);
     else
-        take(group, &tern__comm_hosts, wish ? wish : group->root->boot.mpi ? "native+mpi" : "native+gloo");
+        take(group, is_native ? &tern__comm_native : &tern__comm_hosts, name);
     return TERN_OK;
 }

@@ -67,7 +67,9 @@ static int read_opts(tern_group_opts *opts, const tern_group *parent, const tern
 {
     *opts = parent->opts;
     int status = tern__opts_read(opts, sizeof(*opts), user, func, err);
-    return status ? status : tern__group_opts_check(opts, func, err);
+    if (!status) status = tern__group_opts_check(opts, func, err);
+    opts->backend = parent->opts.backend; /* as all ranks of the family have it */
+    return status;
 }
 
 static tern_group *subgroup_new(tern_group *parent, const tern_group_opts *opts, const place *places,

@@ -1,11 +1,13 @@
 #include "comm/sys.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -138,6 +140,16 @@ void tern__bell_clear(int bell)
 {
     uint64_t rings;
     while (read(bell, &rings, sizeof(rings)) < 0 && errno == EINTR) continue;
+}
+
+int tern__descriptors_free(int wanted)
+{
+    int found = 0;
+    struct rlimit limit = {.rlim_cur = INT_MAX};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    int end = (int)TERN__MIN(limit.rlim_cur, (rlim_t)INT_MAX);
+    for (int fd = 0; fd < end && found < wanted; fd++) found += fcntl(fd, F_GETFD) < 0;
+    return found;
 }
 
 void tern__close(int *fd)

@@ -39,6 +39,9 @@ int tern__bell_open(tern_error *err);
 void tern__bell_ring(int bell);
 void tern__bell_clear(int bell);
 
+/* How many descriptors this process may still open (ulimit -n), as far as `wanted`. */
+int tern__descriptors_free(int wanted);
+
 /* close() if open; a descriptor is gone after close, whatever it returns. */
 void tern__close(int *fd);
 

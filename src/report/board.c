@@ -6,8 +6,10 @@
 
 #include <tern/collectives.h>
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -47,7 +49,7 @@ int tern__tag_check(const char *tag, const char *func, tern_error *err)
 /* ---- life ---- */
 
 /* SummaryWriter's: runs/Nov21_17-05-59_host. */
-static int dated_folder(char dir[DIR_ROOM], const char *tag, tern_error *err)
+static int dated_name(char dir[DIR_ROOM], const char *tag, tern_error *err)
 {
     char date[32], host[256] = "localhost";
     time_t now = time(NULL);
@@ -57,6 +59,28 @@ static int dated_folder(char dir[DIR_ROOM], const char *tag, tern_error *err)
     if (snprintf(dir, DIR_ROOM, "runs/%s_%s%s", date, host, tag ? tag : "") < DIR_ROOM - 32) return TERN_OK;
     return tern__error_set(err, "tern_board_new", TERN_E_RANGE, "the tag is too long: %zu bytes",
                            strlen(tag));
+}
+
+/* Of this board alone: where several begin in one second, the later ones have "_2" and so on behind it. */
+static int claim_folder(char dir[DIR_ROOM], tern_error *err)
+{
+    size_t used = strlen(dir);
+    char *last = strrchr(dir, '/'); /* a tag may have one, too */
+    *last = 0;
+    if (tern__folder_make(dir, "tern_board_new", err)) return err->code;
+    *last = '/';
+    for (int number = 2; mkdir(dir, 0777); number++) {
+        if (errno != EEXIST)
+            return tern__error_errno(err, "tern_board_new", TERN_E_IO, "cannot make the folder \"%s\"", dir);
+        snprintf(dir + used, DIR_ROOM - used, "_%d", number);
+    }
+    return TERN_OK;
+}
+
+static int dated_folder(char dir[DIR_ROOM], const char *tag, tern_error *err)
+{
+    int status = dated_name(dir, tag, err);
+    return status ? status : claim_folder(dir, err);
 }
 
 static int given_folder(char dir[DIR_ROOM], const char *log_dir, tern_error *err)
@@ -72,7 +96,8 @@ static int find_folder(char dir[DIR_ROOM], const char *log_dir, tern_group *grou
                        const tern_board_opts *opts, tern_error *err)
 {
     tern_error own = {0};
-    if (log_dir ? given_folder(dir, log_dir, &own) : dated_folder(dir, opts->tag, &own)) *dir = 0;
+    bool names = !group || tern_group_rank(group) == 0;
+    if (names && (log_dir ? given_folder(dir, log_dir, &own) : dated_folder(dir, opts->tag, &own))) *dir = 0;
     if (opts->all_ranks && group && tern_broadcast(group, dir, DIR_ROOM, TERN_U8, 0, err)) return err->code;
     if (!*dir) {
         tern__error_set(&own, "tern_board_new", TERN_E_PEER, "rank 0 has no name for the folder");

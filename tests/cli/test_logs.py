@@ -3,6 +3,7 @@ import json
 import os
 import pty
 import re
+import resource
 import signal
 import subprocess
 import tempfile
@@ -103,6 +104,16 @@ class Files(Case):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stderr.count("a log ends here, as it cannot be written: No space left on device"), 1)
         self.assertEqual(len([line for line in done.stdout.splitlines() if line.startswith("[default1]:")]), 4000)
+
+    def test_limit_on_the_size_of_files_ends_a_log_and_not_the_job(self):
+        """Of the launcher: the ranks still meet the limit as any program does."""
+        code = "for i in range(4000 * rank): print('line %060d' % i)\nif rank == 0: print(signal.SIGXFSZ in signal.pthread_sigmask(signal.SIG_BLOCK, []))\n"
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+        returned, out, err = self.run_in(2, code, "--log-dir", "logs", "-t", "1:1", preexec_fn=limit)
+        self.assertEqual(returned, 0, err)
+        self.assertEqual(err.count("a log ends here, as it cannot be written: File too large"), 1)
+        self.assertEqual(len([line for line in out.splitlines() if line.startswith("[default1]:")]), 4000)
+        self.assertIn("False", out.splitlines())
 
 
 class ErrorFile(Case):

@@ -83,8 +83,10 @@ static int stop_at_the_door(int rank, const tern__bootstrap *boot, void *arg)
     tern_error err = {0};
     tern_group *group = NULL;
     seat s = {0};
+    tern__bootstrap own = *boot;
+    own.choice = tern__comm_choose(NULL, false); /* as the others' */
     if (rank == b->victim)
-        s = sit_down(boot, 10, &err);
+        s = sit_down(&own, 10, &err);
     else
         group = open_group(boot, 0.9, &err); /* nobody else is as late */
     b->reports[rank].code = err.code;

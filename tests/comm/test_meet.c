@@ -3,6 +3,7 @@
 #include "comm/ranks.h"
 
 #include "comm/control/inner.h"
+#include "comm/group.h"
 #include "comm/store/hello.h"
 
 #include <stdatomic.h>
@@ -138,6 +139,36 @@ static void missing_ranks_are_named_at_the_deadline(void **state)
             timeout_s *= 3;
             assert_true(timeout_s < 10);
         }
+    }
+}
+
+/* Rank 1 has no time for rank 0's card, which is there. */
+static int meet_without_time(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    tern__card card;
+    if (rank == 0) return meet(boot, b, &b->outcomes[0], 2);
+    tern_store *store = tern__store_open(boot, 10, &err);
+    tern__card_get(&card, 0, store, 10, &err);
+    RANK_CHECK_OK(rank, err);
+    tern__control *control = tern__control_open(boot, store, 1e-9, 15, &err);
+    snprintf(b->outcomes[1].text, sizeof(err.text), "%s", err.text);
+    tern__control_close(control);
+    tern_store_close(store);
+    atomic_fetch_add(&b->done, 1);
+    return 0;
+}
+
+/* Where the answer is faster all the same, nothing is said. */
+static void nobody_is_missing_where_all_have_come(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 10; i++) {
+        board *b = board_new(10);
+        assert_ranks_ok(ranks_run(2, meet_without_time, b));
+        if (strstr(b->outcomes[1].text, "missing")) fail_msg("\"%s\"", b->outcomes[1].text);
+        board_free(b);
     }
 }
 
@@ -277,6 +308,41 @@ static void a_rank_without_descriptors_says_so(void **state)
         }
         board_free(b);
     }
+}
+
+/* Rank `places` of four may open `mode` descriptors more. It knows by itself that they are too few. */
+static int open_with_few_descriptors(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    tern_group_opts opts = tern_group_defaults();
+    if (rank != atomic_load(&b->places)) return 0;
+    int top = dup(0);
+    close(top);
+    struct rlimit before;
+    RANK_CHECK(rank, !getrlimit(RLIMIT_NOFILE, &before));
+    const struct rlimit few = {(rlim_t)(top + b->mode), before.rlim_max};
+    opts.connect_timeout_s = b->timeout_s;
+    RANK_CHECK(rank, !setrlimit(RLIMIT_NOFILE, &few));
+    int64_t start = tern__now_ns();
+    RANK_CHECK(rank, !tern__group_open_boot(boot, &opts, &err));
+    RANK_CHECK(rank, tern__now_ns() - start < RANKS_SOON_S * INT64_C(1000000000));
+    RANK_CHECK(rank, err.code == TERN_E_SYSTEM && strstr(err.text, "ulimit -n"));
+    RANK_CHECK(rank, !setrlimit(RLIMIT_NOFILE, &before));
+    return 0;
+}
+
+static void too_few_descriptors_are_named_at_once(void **state)
+{
+    (void)state;
+    board *b = board_new(RANKS_TIMEOUT_S);
+    for (int rank = 0; rank < 2; rank++)
+        for (int free = 0; free < (rank ? 5 : 11); free++) {
+            b->mode = free;
+            atomic_store(&b->places, rank);
+            assert_ranks_ok(ranks_run(4, open_with_few_descriptors, b));
+        }
+    board_free(b);
 }
 
 static void *fail_one(size_t bytes, size_t align, void *ctx)
@@ -476,10 +542,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         ANYWHERE(missing_ranks_are_named_at_the_deadline),
+        cmocka_unit_test_setup(nobody_is_missing_where_all_have_come, together),
         ANYWHERE(two_processes_with_one_rank_are_both_named),
         ANYWHERE(different_world_sizes_are_named),
         cmocka_unit_test_setup(a_rank_that_fails_alone_is_named_by_all, together),
         ANYWHERE(a_rank_without_descriptors_says_so),
+        cmocka_unit_test_setup(too_few_descriptors_are_named_at_once, together),
         ANYWHERE(out_of_memory_anywhere_is_an_error),
         cmocka_unit_test_setup(a_death_during_the_meeting_ends_it, together),
         cmocka_unit_test_setup(strangers_at_the_control_socket_are_turned_away, together),

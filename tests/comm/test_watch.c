@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* Rank 0 of two, without a thread; `far` is rank 1's end. */
@@ -67,6 +68,12 @@ static void assert_event(const pair *p, const char *text)
     assert_string_equal(err.text, text);
 }
 
+static void forget_event(pair *p)
+{
+    p->control.event = (tern_error){0};
+    atomic_store(&p->control.failed, 0);
+}
+
 static void silence_and_death_is_a_loss(void **state)
 {
     pair *p = *state;
@@ -116,6 +123,45 @@ static void the_first_event_stays(void **state)
     assert_event(p, "rank 5 (cellar, pid 5) was lost");
 }
 
+/* Eight ends of a connection, one after the other, of a process that lives on; in seconds. */
+static double time_ends(pair *p, bool each_is_first)
+{
+    int64_t start = tern__now_ns();
+    for (int i = 0; i < 8; i++) {
+        int ends[2];
+        if (each_is_first) forget_event(p);
+        assert_return_code(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), errno);
+        p->peers[1] = (tern__peer){.rank = 1, .fd = ends[0], .card = {.pid = 77, .host = "attic"}};
+        p->peers[1].pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
+        tern__close(&ends[1]);
+        tern__control_serve_peer(&p->control, &p->peers[1], POLLIN, 0);
+        assert_true(p->peers[1].gone);
+        tern__close(&p->peers[1].pidfd);
+        tern__close(&p->peers[1].fd);
+    }
+    return (double)(tern__now_ns() - start) * 1e-9;
+}
+
+/* The first rank that fails is waited for, so that it is named; who follows it is not. */
+static void nobodys_end_is_waited_for_after_a_failure(void **state)
+{
+    pair *p = *state;
+    tell_kind(p, TERN__MESSAGE_ABORT, "disk full");
+    tern__control_serve_peer(&p->control, &p->peers[1], POLLIN, 0);
+    tern__close(&p->peers[1].fd);
+    assert_true(time_ends(p, false) < 4);
+    assert_event(p, "rank 1 (attic, pid 77) failed: disk full");
+}
+
+static void nor_by_a_group_that_is_being_closed(void **state)
+{
+    pair *p = *state;
+    tern__close(&p->peers[1].fd);
+    atomic_store(&p->control.stop, true);
+    assert_true(time_ends(p, true) < 4);
+    atomic_store(&p->control.stop, false);
+}
+
 static void malformed_packets_are_the_senders_failure(void **state)
 {
     pair *p = *state;
@@ -127,8 +173,7 @@ static void malformed_packets_are_the_senders_failure(void **state)
         size_t bytes;
     } rows[] = {{"x", 1}, {&full, TERN__MESSAGE_HEAD - 1}, {&full, sizeof(full)}, {huge, sizeof(huge)}};
     for (size_t i = 0; i < TERN__COUNT(rows); i++) {
-        p->control.event = (tern_error){0};
-        atomic_store(&p->control.failed, 0);
+        forget_event(p);
         tell(p, rows[i].packet, rows[i].bytes);
         tern__control_serve_peer(&p->control, &p->peers[1], POLLIN, 0);
         assert_event(p, "rank 1 (attic, pid 77) is of no use: it sent a malformed control message");
@@ -192,6 +237,8 @@ int main(void)
         ON_A_PAIR(a_goodbye_behind_a_reset_is_heard),
         ON_A_PAIR(an_abort_before_the_end_is_the_reason),
         ON_A_PAIR(the_first_event_stays),
+        ON_A_PAIR(nobodys_end_is_waited_for_after_a_failure),
+        ON_A_PAIR(nor_by_a_group_that_is_being_closed),
         ON_A_PAIR(malformed_packets_are_the_senders_failure),
         ON_A_PAIR(stray_descriptors_are_closed),
     };

@@ -2,6 +2,7 @@
 import glob
 import os
 import re
+import shutil
 import signal
 import subprocess
 import unittest
@@ -265,6 +266,21 @@ class Training(Folder):
         out = train(2, NAME, *self.shared, "--epochs", 2, "--resume", "latest", cwd=self.folder)
         self.assertIn(f"of runs/{run}", out)
         self.assertEqual(os.listdir(self.path("runs")), [run])
+
+    def test_jobs_begun_together_have_folders_of_their_own(self):
+        """And the newest may be one with a number."""
+        flags = (*self.shared, "--epochs", 1)
+        jobs = [subprocess.Popen(command(1, NAME, *flags), cwd=self.folder, text=True, stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) for _ in range(4)]
+        said = sorted(re.search(r"  run        runs/(\S+) ", job.communicate()[0]).group(1) for job in jobs)
+        self.assertEqual(said, sorted(os.listdir(self.path("runs"))))
+        for run in said:
+            self.assertTrue(os.path.exists(self.path("runs", run, "latest")), run)
+        for run in said[1:]:
+            shutil.rmtree(self.path("runs", run))
+        os.rename(self.path("runs", said[0]), self.path("runs", f"{said[0]}_2"))
+        out = train(2, NAME, *self.shared, "--epochs", 2, "--resume", "latest", cwd=self.folder)
+        self.assertIn(f"of runs/{said[0]}_2", out)
 
     def test_what_cannot_be_taken_up(self):
         code, _, err = call(2, NAME, *self.shared, "--log-dir", self.path("run"), "--resume", self.path("nothing.pt"))

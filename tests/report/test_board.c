@@ -431,6 +431,58 @@ static void a_dated_folder_is_rank_0s(void **state)
     assert_return_code(chdir(before), errno);
 }
 
+/* As jobs of a sweep do that were started together. */
+static int opens_alone(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)boot;
+    (void)arg;
+    tern_error err = {0};
+    char path[PATH_ROOM], dir[1100];
+    tern_board_opts opts = tern_board_defaults();
+    opts.tag = "_sweep";
+    tern_board *board = tern_board_new(NULL, NULL, &opts, &err);
+    tern_board_scalar(board, "loss", rank, 1, &err);
+    RANK_CHECK_OK(rank, err);
+    snprintf(dir, sizeof(dir), "%s", tern_board_dir(board));
+    tern_board_free(board);
+    RANK_CHECK(rank, find_file(dir, "events.", path) == 1);
+    return 0;
+}
+
+static void a_dated_folder_is_of_one_job(void **state)
+{
+    char before[1024];
+    assert_non_null(getcwd(before, sizeof(before)));
+    assert_return_code(chdir(*state), errno);
+    assert_ranks_ok(ranks_run(8, opens_alone, NULL));
+    assert_int_equal(count_folders("runs", ""), 2 + 8);
+    assert_return_code(chdir(before), errno);
+}
+
+static void the_next_of_a_second_is_numbered(void **state)
+{
+    char before[1024], expected[1100];
+    const char *names[3];
+    tern_error err = {0};
+    assert_non_null(getcwd(before, sizeof(before)));
+    assert_return_code(chdir(*state), errno);
+    tern_board *boards[3] = {NULL};
+    do { /* until one second has all three */
+        for (int i = 0; i < 3; i++) {
+            tern_board_free(boards[i]);
+            boards[i] = tern_board_new(NULL, NULL, NULL, &err);
+            assert_ok(err);
+            names[i] = tern_board_dir(boards[i]);
+        }
+    } while (strncmp(names[0], names[2], strlen("runs/Nov21_17-05-59")));
+    for (int i = 1; i < 3; i++) {
+        snprintf(expected, sizeof(expected), "%s_%d", names[0], i + 1);
+        assert_string_equal(names[i], expected);
+    }
+    for (int i = 0; i < 3; i++) tern_board_free(boards[i]);
+    assert_return_code(chdir(before), errno);
+}
+
 /* The rank whose tag is too long; only rank 0's is asked for. */
 static int rank_has_no_name(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -506,6 +558,8 @@ int main(void)
         IN_A_FOLDER(rank_0_writes),
         IN_A_FOLDER(all_ranks_write_if_asked),
         IN_A_FOLDER(a_dated_folder_is_rank_0s),
+        IN_A_FOLDER(a_dated_folder_is_of_one_job),
+        IN_A_FOLDER(the_next_of_a_second_is_numbered),
         IN_A_FOLDER(all_learn_that_rank_0_has_no_name),
         cmocka_unit_test(no_board_is_a_board),
     };

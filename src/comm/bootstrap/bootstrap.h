@@ -3,7 +3,7 @@
 #ifndef TERN_SRC_COMM_BOOTSTRAP_H
 #define TERN_SRC_COMM_BOOTSTRAP_H
 
-#include "base/base.h"
+#include "comm/choice.h"
 
 #include <tern/comm.h>
 
@@ -33,6 +33,7 @@ typedef struct tern__bootstrap {
     bool by_mpi;                /* the ranks have yet to meet by MPI, which says the rest          */
     const struct tern_mpi *mpi; /* the plug-in that was started for this group, or NULL            */
     int comm; /* with it, until the group is open: a communicator of the ranks (Fortran handle)    */
+    tern__comm_choice choice; /* of the group's back end, for the other ranks to compare               */
 } tern__bootstrap;
 
 /* As opts->init_method, rank and world say; if they say nothing, as the environment does. E_INVALID: a

@@ -50,7 +50,7 @@ int tern__card_make(tern__card *card, const tern__bootstrap *boot, tern_error *e
     char boot_id[64];
     uint64_t net_space = 0;
     const char *id = boot->host_id ? boot->host_id : tern__env("TERN_HOST_ID");
-    *card = (tern__card){.world = boot->world, .pid = getpid()};
+    *card = (tern__card){.world = boot->world, .pid = getpid(), .choice = boot->choice};
     name_host(card, id);
     randombytes_buf(card->epoch, sizeof(card->epoch));
     if (read_boot_id(boot_id, sizeof(boot_id), err) || read_inode("/proc/self/ns/net", &net_space, err) ||
@@ -88,7 +88,8 @@ int tern__card_publish(const tern__card *card, int rank, tern_store *store, tern
 bool tern__card_is_sound(const tern__card *card, size_t bytes)
 {
     return bytes == sizeof(*card) && memchr(card->host, 0, sizeof(card->host)) &&
-           memchr(card->host_key, 0, sizeof(card->host_key)) && card->name_bytes <= sizeof(card->name);
+           memchr(card->host_key, 0, sizeof(card->host_key)) && tern__comm_choice_is_sound(&card->choice) &&
+           card->name_bytes <= sizeof(card->name);
 }
 
 int tern__card_get(tern__card *card, int rank, tern_store *store, double timeout_s, tern_error *err)

@@ -22,8 +22,8 @@ typedef struct tern__control tern__control;
 
 /* Collective: meets all peers through the store and connects to each. A host that answers nothing for
  * `host_timeout_s` is lost. E_TIMEOUT names the ranks that did not come, E_ENV two processes with the same
- * RANK or ranks that disagree on WORLD_SIZE, E_PEER a rank that died, failed or cannot be reached: soon after
- * one rank, all fail. */
+ * RANK or ranks that disagree on WORLD_SIZE, E_MISMATCH two of different back ends, E_PEER a rank that died,
+ * failed or cannot be reached: soon after one rank, all fail. */
 tern__control *tern__control_open(const tern__bootstrap *boot, tern_store *store, double timeout_s,
                                   double host_timeout_s, tern_error *err);
 /* Tells the peers goodbye (unless aborted) and ends the thread. NULL is fine. In a forked child it only

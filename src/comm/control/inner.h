@@ -25,7 +25,8 @@ typedef struct tern__card {
     uint64_t pid_space; /* inode of the pid namespace that `pid` belongs to            */
     char host[TERN__HOST_BYTES];
     char host_key[TERN__HOST_KEY_BYTES]; /* equal on ranks whose Unix sockets can reach each other       */
-    uint8_t epoch[TERN__SECRET_BYTES];   /* rank 0's: tells this meeting from any other                  */
+    tern__comm_choice choice;
+    uint8_t epoch[TERN__SECRET_BYTES]; /* rank 0's: tells this meeting from any other                  */
     uint32_t name_bytes;
     char name[32]; /* of its abstract socket, the leading zero byte left out       */
 } tern__card;
@@ -49,6 +50,12 @@ typedef struct tern__message {
     uint32_t bytes; /* of the text, with its terminator: 1 to TERN_ERROR_TEXT */
     char text[TERN_ERROR_TEXT];
 } tern__message;
+
+/* Of a peer's failure with `code`: one that is a disagreement is this rank's too. */
+static inline int tern__code_here(int code)
+{
+    return code == TERN_E_MISMATCH ? TERN_E_MISMATCH : TERN_E_PEER;
+}
 
 #define TERN__MESSAGE_HEAD offsetof(tern__message, text)
 
@@ -146,7 +153,7 @@ void tern__card_describe(const tern__card *card, int rank, char *text, size_t si
 /* How often a waiting rank looks for a note. */
 #define TERN__NOTE_INTERVAL_S 0.5
 
-/* E_PEER with its words if a rank has left a note that the meeting fails. */
+/* E_PEER, or E_MISMATCH, with its words if a rank has left a note that the meeting fails. */
 int tern__note_check(tern_store *store, tern_error *err);
 int tern__control_meet(tern__control *control, const tern__bootstrap *boot, tern_store *store,
                        int64_t deadline, tern_error *err);

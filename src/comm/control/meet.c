@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define NOTE_SECONDS 1.0
+
 static const char func[] = "tern_group_open";
 static const double redial_pause_s = 0.02;
 
@@ -137,31 +139,42 @@ static int gather_cards(tern__control *control, const tern__card *own, tern_stor
 
 /* ---- the note: why the meeting fails, from the first rank that knows ---- */
 
-static void leave_note(tern_store *store, const char *text)
+typedef struct note {
+    int32_t code;
+    char text[TERN_ERROR_TEXT];
+} note;
+
+static const char note_key[] = "control/failure";
+
+/* Nobody leaves before the server has the first one's: who misses a rank looks for it. */
+static void leave_note(tern_store *store, int code, const char *text)
 {
     int64_t count;
-    if (tern_store_add(store, "control/failures", 1, &count, NULL) || count != 1) return;
-    tern_store_set(store, "control/failure", text, strlen(text), NULL);
-    tern__store_has(store, "control/failure", NULL); /* its answer says that the server has the note */
+    note n = {.code = code};
+    const char *key = note_key;
+    if (tern_store_add(store, "control/failures", 1, &count, NULL)) return;
+    snprintf(n.text, sizeof(n.text), "%s", text);
+    if (count == 1) tern_store_set(store, key, &n, sizeof(n), NULL);
+    tern_store_wait(store, &key, 1, NOTE_SECONDS, NULL);
 }
 
 int tern__note_check(tern_store *store, tern_error *err)
 {
-    char text[TERN_ERROR_TEXT];
+    note n;
     size_t bytes;
-    if (tern__store_has(store, "control/failure", NULL) != 1) return TERN_OK;
-    if (tern__store_read(store, "control/failure", text, sizeof(text) - 1, &bytes, 1.0, NULL)) return TERN_OK;
-    text[TERN__MIN(bytes, sizeof(text) - 1)] = '\0';
-    return tern__error_set(err, func, TERN_E_PEER, "%s", text);
+    if (tern__store_has(store, note_key, NULL) != 1) return TERN_OK;
+    if (tern__store_read(store, note_key, &n, sizeof(n), &bytes, NOTE_SECONDS, NULL)) return TERN_OK;
+    if (bytes != sizeof(n) || !memchr(n.text, 0, sizeof(n.text))) return TERN_OK;
+    return tern__error_set(err, func, tern__code_here(n.code), "%s", n.text);
 }
 
 /* Others' fault: look for a better reason, and make it the event, so that its own words are passed on. */
 static void blame_others(tern__control *control, tern_store *store, tern_error *why)
 {
-    tern_error note = {0};
-    if (tern__note_check(store, &note)) *why = note;
+    tern_error known = {0};
+    if (tern__note_check(store, &known)) *why = known;
     tern__control_fail(control, why);
-    if (why->code == TERN_E_PEER) leave_note(store, why->text);
+    if (why->code == TERN_E_PEER) leave_note(store, why->code, why->text);
 }
 
 static void blame_oneself(const tern__control *control, tern_store *store, const tern_error *why)
@@ -170,7 +183,7 @@ static void blame_oneself(const tern__control *control, tern_store *store, const
     tern_error full = {0};
     tern__control_describe(control, control->rank, who, sizeof(who));
     tern__error_set(&full, func, why->code, "%s failed: %s", who, why->text);
-    leave_note(store, full.text);
+    leave_note(store, full.code, full.text);
 }
 
 /* ---- hosts ---- */
@@ -184,6 +197,43 @@ static void number_hosts(tern__control *control)
         while (strcmp(control->peers[first].card.host_key, peer->card.host_key)) first++;
         peer->host = first == rank ? control->hosts++ : control->peers[first].host;
     }
+}
+
+/* All ranks find the same two, each by itself: until they have, none leaves, nor rank 0's store with it. */
+static void await_readers(const tern__control *control, tern_store *store)
+{
+    int64_t deadline = tern__deadline(NOTE_SECONDS), readers = 0;
+    int status = tern_store_add(store, "control/readers", 1, &readers, NULL);
+    while (!status && readers < control->world && tern__now_ns() < deadline) {
+        tern__poll(NULL, 0, tern__deadline(0.001));
+        status = tern_store_add(store, "control/readers", 0, &readers, NULL);
+    }
+}
+
+static const char *choice_of(const tern__control *control, int rank)
+{
+    const tern__comm_choice *choice = &control->peers[rank].card.choice;
+    return control->hosts == 1 ? choice->on_one_host : choice->on_several;
+}
+
+static int fail_choice(const tern__control *control, int rank, tern_error *err)
+{
+    char one[128], other[128];
+    tern__control_describe(control, 0, one, sizeof(one));
+    tern__control_describe(control, rank, other, sizeof(other));
+    return tern__error_set(err, func, TERN_E_MISMATCH,
+                           "%s has the back end \"%s\", but %s has \"%s\": set TERN_BACKEND, or "
+                           "tern_group_opts.backend, to the same on all ranks",
+                           one, choice_of(control, 0), other, choice_of(control, rank));
+}
+
+static int check_choices(const tern__control *control, tern_store *store, tern_error *err)
+{
+    int rank = 1;
+    while (rank < control->world && !strcmp(choice_of(control, 0), choice_of(control, rank))) rank++;
+    if (rank >= control->world) return TERN_OK;
+    await_readers(control, store);
+    return fail_choice(control, rank, err);
 }
 
 static int make_streams(tern__control *control, tern_error *err)
@@ -242,7 +292,8 @@ static int meet(tern__control *control, const tern__bootstrap *boot, tern_store 
     if (status) return status;
     make_secret(control, boot->secret);
     number_hosts(control);
-    status = make_streams(control, err);
+    status = check_choices(control, store, err);
+    if (!status) status = make_streams(control, err);
     if (!status) status = open_port(control, boot, store, err);
     if (!status) status = gather_addresses(control, store, deadline, err);
     for (int rank = 0; rank < control->rank && !status; rank++)

@@ -32,19 +32,13 @@ static void fail_own(tern__control *control, int code, const char *text)
     tern__control_fail(control, &why);
 }
 
-/* A failure that is a disagreement with this rank is this rank's too. */
-static int code_here(int native)
-{
-    return native == TERN_E_MISMATCH ? TERN_E_MISMATCH : TERN_E_PEER;
-}
-
 /* "rank 2 (node1, pid 71) was lost: killed or exited ...". */
 static tern_error peer_error(const tern__peer *peer, int native, const char *verb, const char *text)
 {
     char who[128];
     tern_error why = {0};
     tern__card_describe(&peer->card, peer->rank, who, sizeof(who));
-    tern__error_set(&why, NULL, code_here(native), "%s %s: %s", who, verb, text);
+    tern__error_set(&why, NULL, tern__code_here(native), "%s %s: %s", who, verb, text);
     why.native = native;
     return why;
 }
@@ -67,18 +61,20 @@ static void fail_peer(tern__control *control, const tern__peer *peer, int native
 static void fail_relayed(tern__control *control, int native, const char *text)
 {
     tern_error why = {0};
-    tern__error_set(&why, NULL, code_here(native), "%s", text);
+    tern__error_set(&why, NULL, tern__code_here(native), "%s", text);
     why.native = native;
     tern__control_fail(control, &why);
 }
 
 /* A process that ends closes its sockets before its parent can see that it has ended. Its peers wait for
  * that, so that none of those who end in their turn is found dead before it and named in its place. A process
- * that only closes the socket is not waited for long. */
-static void await_end(const tern__peer *peer)
+ * that only closes the socket is not waited for long; and nobody is where a failure is known or the group is
+ * being closed, for which the bell rings. */
+static void await_end(const tern__control *control, const tern__peer *peer)
 {
-    struct pollfd end = {.fd = peer->pidfd, .events = POLLIN};
-    if (peer->pidfd >= 0) tern__poll(&end, 1, tern__deadline(END_SECONDS));
+    struct pollfd ends[] = {{.fd = peer->pidfd, .events = POLLIN}, {.fd = control->bell, .events = POLLIN}};
+    bool is_first = tern__control_is_healthy(control) && !atomic_load(&control->stop);
+    if (peer->pidfd >= 0 && is_first) tern__poll(ends, TERN__COUNT(ends), tern__deadline(END_SECONDS));
 }
 
 /* `native` is an errno, ENODATA or ECONNRESET if its kernel has closed the connection: so it is the process
@@ -93,7 +89,7 @@ static void lose(tern__control *control, tern__peer *peer, int native)
     if (atomic_load(&peer->left)) return;
     tern_error why = peer_error(peer, 0, "was lost", text);
     say_failure(control, &why);
-    await_end(peer);
+    await_end(control, peer);
     tern__control_fail(control, &why);
 }
 
