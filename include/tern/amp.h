@@ -180,7 +180,7 @@ TERN_API tern_amp_backward_opts tern_amp_backward_defaults(void);
 TERN_API int tern_amp_backward(tern_amp *amp, tern_scope *scope, tern_tensor *loss,
                                const tern_amp_backward_opts *opts);
 
-/* NaN if there is no such loss, or a device has failed. */
+/* 1 if not enabled, NaN if there is no such loss, or a device has failed. */
 TERN_API double tern_amp_loss_scale_get(const tern_amp *amp, int loss_id);
 
 /* apex's amp.state_dict(): {"loss_scaler0": {"loss_scale", "unskipped"}, ..}. Yours: tern_object_free. */

@@ -193,6 +193,7 @@ double tern_amp_loss_scale_get(const tern_amp *amp, int loss_id)
 {
     bool has = amp && loss_id >= 0 && loss_id < amp->opts.num_losses;
     tern__loss_scale values;
+    if (has && !amp->opts.enabled) return 1;
     if (!has || tern__loss_scaler_read(&amp->scalers[loss_id], loss_id, &values, NULL)) return NAN;
     return values.scale;
 }

@@ -40,7 +40,8 @@ static void check_input(const char *op, int i, bool needed, const tern_tensor *i
     if (input)
         tern__tensor_check(input, op, err);
     else if (needed)
-        tern__error_set(err, op, TERN_E_INVALID, "%s: input %d is NULL, and no earlier op has failed", op, i);
+        tern__error_set(err, op, TERN_E_INVALID, "%s: input %d is NULL, and no earlier op has failed",
+                        op + strlen("tern_"), i);
 }
 
 /* Once a process: a parameter that nobody moved goes to the device with every op that uses it. */

@@ -310,7 +310,7 @@ size_t tern__device_bytes(tern_device *device)
 
 void *tern__device_scratch(tern_device *device, int which, size_t bytes)
 {
-    if (device->scratch[which].bytes < bytes) {
+    if (!device->scratch[which].data || device->scratch[which].bytes < bytes) {
         tern__device_release(device, device->scratch[which].data);
         device->scratch[which].data = tern__device_alloc(device, bytes);
         device->scratch[which].bytes = device->scratch[which].data ? bytes : 0;

@@ -5,6 +5,10 @@
 tern_module *tern_mlp_new(const int64_t *sizes, int count, tern_rng *rng, tern_error *err)
 {
     if (tern__is_set(err)) return NULL;
+    if (!sizes) {
+        tern__error_set(err, __func__, TERN_E_INVALID, "mlp: the sizes are NULL");
+        return NULL;
+    }
     if (count < 2) {
         tern__error_set(err, __func__, TERN_E_RANGE, "mlp: expected at least 2 sizes, got %d", count);
         return NULL;

@@ -89,7 +89,7 @@ bool tern__is_batch_norm(const tern_module *module)
 
 int tern__batch_norm_sync_count(const tern_module *module)
 {
-    int count = module->forward == forward && is_synced((const batch_norm *)module);
+    int count = module->forward == forward && ((const batch_norm *)module)->sync.group;
     for (const tern__module_tree *child = module->tree->children; child; child = child->next)
         count += tern__batch_norm_sync_count(child->module);
     return count;

@@ -6,7 +6,8 @@
 #include "ops/batch_norm.h"
 
 bool tern__is_batch_norm(const tern_module *module);
-/* Batch norms under `module`, itself included, that are synchronised over more than one rank. */
+/* Batch norms under `module`, itself included, that are synchronised, be it in a group of one: the same on
+ * all ranks of a model. */
 int tern__batch_norm_sync_count(const tern_module *module);
 /* Makes all of them so; copies `sync`. */
 void tern__batch_norm_sync_set(tern_module *module, const tern__batch_norm_sync *sync);

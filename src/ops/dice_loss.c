@@ -38,7 +38,7 @@ static int check_shapes(tern_scope *scope, const tern__dice_attr *attr, const te
                         const tern__view *target)
 {
     char xs[TERN__SHAPE_TEXT], ts[TERN__SHAPE_TEXT];
-    bool fit = x->ndim >= 2 && tern__view_count(x) > 0;
+    bool fit = x->ndim >= 2;
     if (fit && is_map_of(x, target))
         fit = attr->classes || x->shape[1] == 1;
     else
@@ -46,9 +46,9 @@ static int check_shapes(tern_scope *scope, const tern__dice_attr *attr, const te
     if (fit) return TERN_OK;
     return tern__scope_fail(scope, attr->func, TERN_E_SHAPE,
                             attr->classes
-                                ? "%s: expected input (N, C, ..) and a map (N, ..), not empty; got %s and %s"
+                                ? "%s: expected input (N, C, ..) and a map (N, ..), got %s and %s"
                                 : "%s: expected input (N, C, ..) and a mask of its shape, or (N, ..) if "
-                                  "C is 1, not empty; got %s and %s",
+                                  "C is 1; got %s and %s",
                             attr->op, tern__shape_text(x, xs), tern__shape_text(target, ts));
 }
 

@@ -197,11 +197,13 @@ static tern_ddp *new_ddp(tern_module *module, tern_group *group, const tern_ddp_
 
 tern_ddp *tern_ddp_new(tern_module *module, tern_group *group, const tern_ddp_opts *opts, tern_error *err)
 {
-    if (!group) return NULL;
     tern_error own = {0};
     tern_error *e = err ? err : &own;
     tern_ddp *ddp = NULL;
-    if (!tern__is_set(e) && module && tern__group_check(group, __func__, e) == TERN_OK)
+    if (!tern__is_set(e) && (!group || !module))
+        tern__error_set(e, __func__, TERN_E_INVALID, "the %s is NULL", group ? "module" : "group");
+    if (!group) return NULL;
+    if (!tern__is_set(e) && tern__group_check(group, __func__, e) == TERN_OK)
         ddp = new_ddp(module, group, opts, e);
     /* A mismatch has been agreed on by all ranks already: nobody waits for this one. */
     if (!ddp && tern__is_set(e) && e->code != TERN_E_MISMATCH) tern__group_fail(group, e);

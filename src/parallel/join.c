@@ -124,7 +124,7 @@ static int join(tern_ddp *first, const tern_join_opts *opts, tern_error *err)
 static int check_batch_norms(const tern_ddp *first, tern_error *err)
 {
     for (const tern_ddp *ddp = first; ddp; ddp = next_of(ddp))
-        if (tern__batch_norm_sync_count(ddp->module))
+        if (tern_group_size(ddp->group) > 1 && tern__batch_norm_sync_count(ddp->module))
             return tern__error_set(
                 err, "tern_ddp_join", TERN_E_STATE,
                 "%s has synchronised batch norms, of which every rank computes a part: go on "

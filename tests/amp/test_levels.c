@@ -628,6 +628,7 @@ static void disabled_does_nothing(void **state)
     }
     assert_ok(err);
     assert_true(fixture_difference(a.net, b.net) == 0);
+    assert_true(tern_amp_loss_scale_get(amp, 0) == 1);
     tern_amp_free(amp);
     fixture_close(&a);
     fixture_close(&b);

@@ -141,10 +141,10 @@ static void null_without_an_earlier_failure_names_the_op(void **state)
     (void)state;
     world w = open_world();
     expect_error(&w, tern_relu(w.scope, NULL), "tern_relu", TERN_E_INVALID,
-                 "tern_relu: input 0 is NULL, and no earlier op has failed");
+                 "relu: input 0 is NULL, and no earlier op has failed");
     assert_int_equal(tern_backward(w.scope, NULL), TERN_E_INVALID);
     assert_string_equal(tern_scope_error(w.scope)->text,
-                        "tern_backward: input 0 is NULL, and no earlier op has failed");
+                        "backward: input 0 is NULL, and no earlier op has failed");
     close_world(&w);
 }
 

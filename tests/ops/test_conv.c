@@ -62,7 +62,7 @@ static void options_and_dtypes(void **state)
         "tern_conv2d", TERN_E_DTYPE,
         "conv2d: expected one floating-point dtype, got weight f32, input f32, bias f64");
     expect_error(&w, tern_conv2d(s, zeros4(&w, 1, 1, 3, 3), NULL, NULL, NULL), "tern_conv2d", TERN_E_INVALID,
-                 "tern_conv2d: input 1 is NULL, and no earlier op has failed");
+                 "conv2d: input 1 is NULL, and no earlier op has failed");
     close_world(&w);
 }
 

@@ -36,7 +36,7 @@ static void operands_that_do_not_fit(void **state)
     expect_error(&w, tern_nll_loss(s, matrix(&w, TERN_F32, 4, 3), zeros1(&w, TERN_F32, 4), NULL),
                  "tern_nll_loss", TERN_E_DTYPE, "nll_loss: expected labels of i64, i32 or u8, got f32");
     expect_error(&w, tern_nll_loss(s, matrix(&w, TERN_F32, 4, 3), NULL, NULL), "tern_nll_loss",
-                 TERN_E_INVALID, "tern_nll_loss: input 1 is NULL, and no earlier op has failed");
+                 TERN_E_INVALID, "nll_loss: input 1 is NULL, and no earlier op has failed");
     close_world(&w);
 }
 

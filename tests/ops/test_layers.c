@@ -83,11 +83,11 @@ static void operands_that_do_not_fit(void **state)
                  "mul: expected one dtype, got f32 and f64");
     expect_error(&w, tern_mse_loss(s, zeros1(&w, TERN_F32, 4), zeros1(&w, TERN_F32, 1), TERN_LOSS_MEAN),
                  "tern_mse_loss", TERN_E_SHAPE,
-                 "mse_loss: expected input and target of one shape, not empty; got (4) and (1)");
+                 "mse_loss: expected input and target of one shape, got (4) and (1)");
     expect_error(&w, tern_mse_loss(s, zeros1(&w, TERN_F32, 4), zeros1(&w, TERN_F64, 4), TERN_LOSS_MEAN),
                  "tern_mse_loss", TERN_E_DTYPE, "mse_loss: expected one dtype, got f32 and f64");
     expect_error(&w, tern_add(s, NULL, zeros1(&w, TERN_F32, 4)), "tern_add", TERN_E_INVALID,
-                 "tern_add: input 0 is NULL, and no earlier op has failed");
+                 "add: input 0 is NULL, and no earlier op has failed");
     close_world(&w);
 }
 

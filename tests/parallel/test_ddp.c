@@ -437,6 +437,23 @@ static void different_models_are_refused_by_name(void **state)
 }
 
 /* A rank whose data file is missing calls on with its error set: the others do not hang. */
+static void what_is_missing_is_told(void **state)
+{
+    (void)state;
+    tern_error err = {0}, of_module = {0};
+    tern_group *alone = tern_group_open(NULL, &err);
+    tern_module *norm = tern_batch_norm1d_new(3, NULL, &err);
+    assert_ok(err);
+    assert_null(tern_ddp_new(norm, NULL, NULL, &err));
+    assert_int_equal(err.code, TERN_E_INVALID);
+    assert_string_equal(err.text, "the group is NULL");
+    assert_null(tern_ddp_new(NULL, alone, NULL, &of_module));
+    assert_int_equal(of_module.code, TERN_E_INVALID);
+    assert_string_equal(of_module.text, "the module is NULL");
+    tern_module_free(norm);
+    tern_group_close(alone);
+}
+
 static int set_error_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -589,6 +606,7 @@ int main(void)
         cmocka_unit_test(divergence_is_named),
         cmocka_unit_test(mean_loss_comes_with_the_last_bucket),
         cmocka_unit_test(different_models_are_refused_by_name),
+        cmocka_unit_test(what_is_missing_is_told),
         cmocka_unit_test(an_error_before_ddp_reaches_all),
         cmocka_unit_test(a_failing_op_ends_the_step_of_all),
         cmocka_unit_test(a_killed_rank_is_named_soon),

@@ -203,6 +203,31 @@ static void pairs_of_ranks_are_groups_too(void **state)
     assert_ranks_ok(ranks_run_threads(4, pairs, NULL));
 }
 
+/* The last of three has nobody beside it, and the same model as the others for all that. */
+static int odd_pairs(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    layer l;
+    open_layer(&l, boot, 3, &err);
+    tern_group *pair = tern_group_split(l.world, rank / 2, 0, NULL, &err);
+    tern_sync_batch_norm_convert(l.norm, pair, &err);
+    tern_ddp *ddp = tern_ddp_new(l.norm, l.world, NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_tensor *y = tern_forward(l.norm, l.s, values(l.s, 4 * rank, 4, 3));
+    RANK_CHECK(rank, tern_backward(l.s, tern_sum(l.s, y)) == TERN_OK);
+    tern_ddp_free(ddp);
+    close_layer(&l);
+    tern_group_close(pair);
+    return 0;
+}
+
+static void pairs_of_an_odd_number_of_ranks(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(3, odd_pairs, NULL));
+}
+
 /* In evaluation and alone: the bits of a plain one. Training moves the statistics once, also if the call is
  * computed again in backward. */
 static int stays(int rank, const tern__bootstrap *boot, void *arg)
@@ -432,6 +457,7 @@ int main(void)
         cmocka_unit_test(shares_of_a_batch_equal_the_batch),
         cmocka_unit_test(resnet18_on_two_ranks_equals_one_process),
         cmocka_unit_test(pairs_of_ranks_are_groups_too),
+        cmocka_unit_test(pairs_of_an_odd_number_of_ranks),
         cmocka_unit_test(what_is_not_changed),
         cmocka_unit_test(mistakes_are_told_to_all),
         cmocka_unit_test(order_and_agreement),

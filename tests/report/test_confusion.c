@@ -38,7 +38,7 @@ static void operands_that_do_not_fit(void **state)
     expect(&w, tern_confusion_update(c, s, ZEROS(&w, TERN_BOOL, 2), ZEROS(&w, TERN_U8, 2)), TERN_E_DTYPE,
            func, "confusion: expected predictions of i64, i32 or u8, got bool");
     expect(&w, tern_confusion_update(c, s, ZEROS(&w, TERN_U8, 2), NULL), TERN_E_INVALID, func,
-           "tern_confusion_update: input 1 is NULL, and no earlier op has failed");
+           "confusion_update: input 1 is NULL, and no earlier op has failed");
     expect(&w, tern_confusion_update(NULL, s, ZEROS(&w, TERN_U8, 2), ZEROS(&w, TERN_U8, 2)), TERN_E_INVALID,
            func, "the confusion is NULL");
     assert_int_equal(tern_confusion_update(c, NULL, NULL, NULL), TERN_E_INVALID);

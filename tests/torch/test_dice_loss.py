@@ -251,6 +251,20 @@ class DiceTest(unittest.TestCase):
             self.assertFalse(run.grad(x).any())
             run.close()
 
+    def test_no_samples(self):
+        for device, dtype, *_ in DEVICES:
+            for shape, over_batch, reduction in itertools.product(((0, 3), (0, 3, 4), (2, 3, 0), (0, 1, 5)), (False, True), REDUCTIONS):
+                for classes in (False, True):
+                    run = Run(device)
+                    x, target = numpy.empty(shape, dtype), numpy.empty(shape[:1] + shape[2:] if classes else shape, "uint8")
+                    p = run.parameter(x)
+                    y = run.op("tern_dice_loss", p, run.constant(target), opts_of(run, reduction=reduction, classes=classes, over_batch=over_batch))
+                    want = dice(torch.tensor(x).double(), torch.tensor(target), classes=classes, over_batch=over_batch, reduction=reduction)
+                    numpy.testing.assert_array_equal(run.value(y), want.numpy(), f"{device} {shape} {over_batch} {reduction} {classes}")
+                    run.backward(run.op("tern_sum", y))
+                    self.assertEqual(run.grad(p).shape, shape)
+                    run.close()
+
     def test_normaliser(self):
         run = Run()
         run.lib.returns(ctypes.c_double, "tern_loss_normaliser")
