@@ -216,6 +216,13 @@ static void resume(trainer *t, tern_error *err)
         say(t, "no checkpoint in %s yet: begins anew\n", t->dir);
 }
 
+/* After what may keep a run from beginning, which then leaves no folder. */
+static void open_dir(trainer *t, tern_error *err)
+{
+    if (t->first) run_dir_choose(t->flags, t->dir, sizeof(t->dir));
+    tern_broadcast(t->world, t->dir, sizeof(t->dir), TERN_U8, 0, err);
+}
+
 static void open_board(trainer *t, tern_error *err)
 {
     tern_board_opts opts = tern_board_defaults();
@@ -231,13 +238,12 @@ static void open_all(trainer *t, tern_error *err)
     if (err->code) return;
     open_data(t, err);
     agree(t, err);
-    if (tern_group_rank(t->world) == 0) run_dir_choose(t->flags, t->dir, sizeof(t->dir));
-    tern_broadcast(t->world, t->dir, sizeof(t->dir), TERN_U8, 0, err);
     if (!err->code) open_model(t, err);
     open_schedule(t, err);
     t->s = tern_scope_new(t->device, t->world, err);
     t->preempt = tern_preempt_new(t->world, NULL, err);
     if (err->code) return;
+    open_dir(t, err);
     open_snapshot(t, err);
     skip_epochs(t);
     if (t->flags->resume) resume(t, err);
