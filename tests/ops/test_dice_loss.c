@@ -31,14 +31,12 @@ static void operands_that_do_not_fit(void **state)
                  TERN_E_SHAPE,
                  "dice_loss: expected input (N, C, ..) and a mask of its shape, or (N, ..) if C is 1, not "
                  "empty; got (0, 3, 4) and (0, 3, 4)");
-    expect_error(
-        &w, tern_dice_loss(s, ZEROS(&w, TERN_F32, 2, 3, 4), ZEROS(&w, TERN_U8, 2, 3, 4), &maps), func,
-        TERN_E_SHAPE,
-        "dice_loss: expected input (N, C, ..) and a map (N, ..), got (2, 3, 4) and (2, 3, 4)");
-    expect_error(
-        &w, tern_dice_loss(s, ZEROS(&w, TERN_F32, 2, 3, 4), ZEROS(&w, TERN_U8, 2, 5), &maps), func,
-        TERN_E_SHAPE,
-        "dice_loss: expected input (N, C, ..) and a map (N, ..), got (2, 3, 4) and (2, 5)");
+    expect_error(&w, tern_dice_loss(s, ZEROS(&w, TERN_F32, 2, 3, 4), ZEROS(&w, TERN_U8, 2, 3, 4), &maps),
+                 func, TERN_E_SHAPE,
+                 "dice_loss: expected input (N, C, ..) and a map (N, ..), got (2, 3, 4) and (2, 3, 4)");
+    expect_error(&w, tern_dice_loss(s, ZEROS(&w, TERN_F32, 2, 3, 4), ZEROS(&w, TERN_U8, 2, 5), &maps), func,
+                 TERN_E_SHAPE,
+                 "dice_loss: expected input (N, C, ..) and a map (N, ..), got (2, 3, 4) and (2, 5)");
     expect_error(&w, tern_dice_loss(s, ZEROS(&w, TERN_I64, 2, 3), ZEROS(&w, TERN_U8, 2, 3), NULL), func,
                  TERN_E_DTYPE, "dice_loss: expected input of floating point, got i64");
     expect_error(&w, tern_dice_loss(s, ZEROS(&w, TERN_F32, 2, 3), ZEROS(&w, TERN_F32, 2), &maps), func,
