@@ -82,7 +82,7 @@ TERN_API int tern_board_scalar(tern_board *board, const char *tag, double value,
 TERN_API int tern_board_scalars(tern_board *board, const char *tag, int count, const char *const *names,
                                 const double *values, int64_t step, tern_error *err);
 
-/* Markdown. SummaryWriter.add_text. */
+/* Markdown, not empty. SummaryWriter.add_text. */
 TERN_API int tern_board_text(tern_board *board, const char *tag, const char *text, int64_t step,
                              tern_error *err);
 

@@ -75,7 +75,8 @@ TERN_API void tern_ddp_free(tern_ddp *ddp);
 TERN_API int tern_ddp_normaliser_set(tern_ddp *ddp, double count, tern_error *err);
 
 /* false: backward only accumulates locally (PyTorch's no_sync, for gradient accumulation); the next
- * synchronised one averages the sums. Returns what it was. All ranks the same. */
+ * synchronised one averages the sums. Returns what it was. All ranks the same; and where ranks may be in
+ * tern_ddp_join, all ddps of a group, those too that the backward does not use. */
 TERN_API bool tern_ddp_sync_set(tern_ddp *ddp, bool sync);
 
 /* The loss of the last synchronised backward that used the model, as the mean over the ranks that did, each
