@@ -39,8 +39,9 @@ typedef struct tern_image_opts {
 TERN_API tern_image_opts tern_image_defaults(void);
 
 /* Decodes a file, of whatever name: its first bytes say what it is. Alpha is dropped; palettes become RGB;
- * 16 bits and TIFF's f32 stay; other TIFFs of up to 8 bits a sample come as libtiff shows them. Orientations
- * that a camera notes are not applied, as torchvision's are not. Reads the whole file and of a TIFF the page.
+ * 16 bits and TIFF's f32 stay; other TIFFs of up to 8 bits a sample come as libtiff shows them. As Pillow and
+ * so torchvision do, a TIFF is mirrored and turned as its Orientation says, and what a camera notes in a JPEG
+ * or PNG is not applied. Reads the whole file and of a TIFF the page.
  * E_IO: the file cannot be read. E_FORMAT: it is no picture, damaged or truncated. E_RANGE: too many pixels,
  * no such page. E_UNSUPPORTED: a plug-in is missing (the text names the package), or a kind of TIFF. Every
  * text begins with the file's name. Whatever happens, the memory of `image` stays yours: tern_image_free. */

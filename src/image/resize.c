@@ -212,25 +212,29 @@ int tern__resize_f32(tern__resizer *r, const float *from, int64_t width, const t
 
 /* ---- labels ---- */
 
-/* The pixel in which the place's centre lies, the one after it if it lies between two. */
-static int64_t nearest(int64_t place, int64_t length, int64_t size)
+/* The pixels, of `length` that become `size`, in which the centres of places [from, from + places) lie.
+ * Centres are summed up from the first place on, as Pillow's: where one lies between two pixels, rounding
+ * decides. */
+static void find_nearest(int64_t length, int64_t size, int64_t from, int64_t places, int64_t *at)
 {
-    return (2 * place + 1) * length / (2 * size);
+    double step = (double)length / (double)size, centre = step * 0.5;
+    for (int64_t i = 0; i < from; i++) centre += step;
+    for (int64_t i = 0; i < places; i++, centre += step) at[i] = (int64_t)centre;
 }
 
 int tern__resize_nearest(tern__resizer *r, const void *from, int64_t width, size_t bytes,
                          const tern__resize *how, void *to, const char *func, tern_error *err)
 {
-    int64_t *columns = space(r, COLUMNS, (size_t)how->part.width * sizeof(int64_t), func, err);
-    if (!columns) return TERN_E_MEMORY;
-    for (int64_t i = 0; i < how->part.width; i++)
-        columns[i] = how->cut.left + nearest(how->part.left + i, how->cut.width, how->size[1]);
+    const tern__resize_window *part = &how->part;
+    int64_t *columns = space(r, COLUMNS, (size_t)part->width * sizeof(int64_t), func, err);
+    int64_t *rows = space(r, ROWS, (size_t)part->height * sizeof(int64_t), func, err);
+    if (!columns || !rows) return TERN_E_MEMORY;
+    find_nearest(how->cut.width, how->size[1], part->left, part->width, columns);
+    find_nearest(how->cut.height, how->size[0], part->top, part->height, rows);
+    const char *start = (const char *)from + (size_t)(how->cut.top * width + how->cut.left) * bytes;
     char *next = to;
-    for (int64_t y = 0; y < how->part.height; y++) {
-        int64_t row = how->cut.top + nearest(how->part.top + y, how->cut.height, how->size[0]);
-        const char *line = (const char *)from + (size_t)(row * width) * bytes;
-        for (int64_t x = 0; x < how->part.width; x++, next += bytes)
-            memcpy(next, line + (size_t)columns[x] * bytes, bytes);
-    }
+    for (int64_t y = 0; y < part->height; y++)
+        for (int64_t x = 0; x < part->width; x++, next += bytes)
+            memcpy(next, start + (size_t)(rows[y] * width + columns[x]) * bytes, bytes);
     return TERN_OK;
 }

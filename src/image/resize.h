@@ -32,8 +32,7 @@ int tern__resize_u8(tern__resizer *resizer, const uint8_t *from, int64_t width, 
 /* One plane. torchvision's resize of a tensor with antialias, to rounding. E_MEMORY. */
 int tern__resize_f32(tern__resizer *resizer, const float *from, int64_t width, const tern__resize *how,
                      float *to, const char *func, tern_error *err);
-/* The elements of `bytes` bytes that are nearest: Pillow's and PyTorch's "nearest-exact", but for theirs
- * rounding decides where a centre lies between two, of which this takes the second. E_MEMORY. */
+/* The elements of `bytes` bytes that are nearest: Pillow's NEAREST of the cut. E_MEMORY. */
 int tern__resize_nearest(tern__resizer *resizer, const void *from, int64_t width, size_t bytes,
                          const tern__resize *how, void *to, const char *func, tern_error *err);
 

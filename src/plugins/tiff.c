@@ -1,6 +1,7 @@
 /* tiff.c - the TIFF plug-in, by libtiff. Pages of plain 8-bit, 16-bit and f32 samples, grey or RGB, in strips
  * or tiles, are read as they are; what else has 8 bits a sample or fewer (palettes, bilevel, YCbCr ..)
- * libtiff turns into RGBA. */
+ * libtiff turns into RGBA. Pictures come the way up that their Orientation says, which is what Pillow does.
+ */
 #include <tern/backend/image.h>
 
 #include <errno.h>
@@ -20,9 +21,12 @@ typedef struct decoder {
     bool lost; /* the file could not be read */
     uint8_t ahead[AHEAD];
     size_t ahead_at, ahead_bytes; /* what of the file stands there */
-    uint16_t samples, bits, format, photometric, planar;
-    bool plain;  /* samples are taken as they are */
-    size_t most; /* bytes in one allocation       */
+    uint16_t samples, bits, format, photometric, planar, orientation;
+    size_t height, width;          /* as it is stored                                               */
+    ptrdiff_t origin, down, right; /* in pixels of the image: where the first stored one goes, and the
+                                      steps from there to the next stored row and column            */
+    bool plain;                    /* samples are taken as they are                                 */
+    size_t most;                   /* bytes in one allocation                                       */
     char *why;
     size_t why_size;
 } decoder;
@@ -183,6 +187,20 @@ static int channels_of(const decoder *d)
     return is_grey || (d->plain && d->photometric == PHOTOMETRIC_PALETTE) ? 1 : 3;
 }
 
+/* Orientations 2, 3, 6 and 7 begin at the right, 3, 4, 7 and 8 at the bottom; from 5 on what is stored as a
+ * row is a column. */
+static void place(decoder *d, tern_image *image)
+{
+    bool at_right = d->orientation & 2, at_bottom = (d->orientation - 1) & 2;
+    bool is_turned = d->orientation >= ORIENTATION_LEFTTOP;
+    image->height = (int64_t)(is_turned ? d->width : d->height);
+    image->width = (int64_t)(is_turned ? d->height : d->width);
+    ptrdiff_t across = at_right ? -1 : 1, along = at_bottom ? -image->width : image->width;
+    d->origin = (at_right ? image->width - 1 : 0) + (at_bottom ? (image->height - 1) * image->width : 0);
+    d->down = is_turned ? across : along;
+    d->right = is_turned ? along : across;
+}
+
 static int read_fields(decoder *d, tern_image *image, bool indices)
 {
     uint32_t height = 0, width = 0;
@@ -193,13 +211,15 @@ static int read_fields(decoder *d, tern_image *image, bool indices)
     TIFFGetFieldDefaulted(d->tiff, TIFFTAG_BITSPERSAMPLE, &d->bits);
     TIFFGetFieldDefaulted(d->tiff, TIFFTAG_SAMPLEFORMAT, &d->format);
     TIFFGetFieldDefaulted(d->tiff, TIFFTAG_PLANARCONFIG, &d->planar);
+    TIFFGetFieldDefaulted(d->tiff, TIFFTAG_ORIENTATION, &d->orientation);
     if (!height || !width || !TIFFGetField(d->tiff, TIFFTAG_PHOTOMETRIC, &d->photometric))
         return TERN_E_FORMAT;
     d->plain = has_plain_samples(d) && (d->photometric == PHOTOMETRIC_MINISBLACK ||
                                         (d->photometric == PHOTOMETRIC_RGB && d->samples >= 3) ||
                                         (d->photometric == PHOTOMETRIC_PALETTE && d->bits == 8 && indices));
-    image->height = height;
-    image->width = width;
+    d->height = height;
+    d->width = width;
+    place(d, image);
     image->channels = channels_of(d);
     image->sample =
         !d->plain || d->bits == 8 ? TERN_IMAGE_U8 : (d->bits == 16 ? TERN_IMAGE_U16 : TERN_IMAGE_F32);
@@ -232,15 +252,22 @@ static int begin(void *data, const tern_image_request *request, tern_image *imag
 
 /* `count` pixels of `take` samples each; pixels of `from` are `step` samples apart, those of `to` `stride`.
  */
-static void copy(const decoder *d, const uint8_t *from, size_t step, uint8_t *to, size_t stride, size_t take,
-                 size_t count)
+static void copy(const decoder *d, const uint8_t *from, size_t step, uint8_t *to, ptrdiff_t stride,
+                 size_t take, size_t count)
 {
     size_t bytes = d->bits / 8;
-    if (step == take && stride == take)
+    if (step == take && stride == (ptrdiff_t)take)
         memcpy(to, from, count * take * bytes);
     else
         for (size_t i = 0; i < count; i++)
-            memcpy(to + i * stride * bytes, from + i * step * bytes, take * bytes);
+            memcpy(to + (ptrdiff_t)(i * bytes) * stride, from + i * step * bytes, take * bytes);
+}
+
+/* Where the stored pixel (y, x) goes. */
+static uint8_t *pixel(const decoder *d, const tern_image *image, size_t y, size_t x)
+{
+    ptrdiff_t at = d->origin + (ptrdiff_t)y * d->down + (ptrdiff_t)x * d->right;
+    return (uint8_t *)image->data + at * image->channels * (d->plain ? d->bits / 8 : 1);
 }
 
 /* A rectangle of the page from a buffer of rows of `width` pixels; `plane` is -1 if all samples stand
@@ -248,21 +275,20 @@ static void copy(const decoder *d, const uint8_t *from, size_t step, uint8_t *to
 static void put(const decoder *d, const tern_image *image, const uint8_t *from, size_t width, size_t x,
                 size_t y, size_t rows, int plane)
 {
-    size_t channels = (size_t)image->channels, bytes = d->bits / 8, row = (size_t)image->width;
+    size_t channels = (size_t)image->channels, bytes = d->bits / 8;
     size_t step = plane < 0 ? d->samples : 1, take = plane < 0 ? channels : 1;
-    size_t columns = width < row - x ? width : row - x;
-    for (size_t i = 0; i < rows && y + i < (size_t)image->height; i++) {
-        uint8_t *to =
-            (uint8_t *)image->data + (((y + i) * row + x) * channels + (plane < 0 ? 0 : plane)) * bytes;
-        copy(d, from + i * width * step * bytes, step, to, channels, take, columns);
+    size_t columns = width < d->width - x ? width : d->width - x;
+    for (size_t i = 0; i < rows && y + i < d->height; i++) {
+        uint8_t *to = pixel(d, image, y + i, x) + (plane < 0 ? 0 : (size_t)plane) * bytes;
+        copy(d, from + i * width * step * bytes, step, to, d->right * image->channels, take, columns);
     }
 }
 
 static int read_rows(decoder *d, const tern_image *image, uint8_t *buffer, int plane)
 {
-    for (uint32_t y = 0; y < (uint32_t)image->height; y++) {
+    for (uint32_t y = 0; y < d->height; y++) {
         if (TIFFReadScanline(d->tiff, buffer, y, plane < 0 ? 0 : (uint16_t)plane) < 0) return TERN_E_FORMAT;
-        put(d, image, buffer, (size_t)image->width, 0, y, 1, plane);
+        put(d, image, buffer, d->width, 0, y, 1, plane);
     }
     return 0;
 }
@@ -272,8 +298,8 @@ static int read_tiles(decoder *d, const tern_image *image, uint8_t *buffer, int 
     uint32_t rows = 0, width = 0;
     TIFFGetField(d->tiff, TIFFTAG_TILELENGTH, &rows);
     TIFFGetField(d->tiff, TIFFTAG_TILEWIDTH, &width);
-    for (size_t y = 0; y < (size_t)image->height; y += rows)
-        for (size_t x = 0; x < (size_t)image->width; x += width) {
+    for (size_t y = 0; y < d->height; y += rows)
+        for (size_t x = 0; x < d->width; x += width) {
             if (TIFFReadTile(d->tiff, buffer, (uint32_t)x, (uint32_t)y, 0, plane < 0 ? 0 : (uint16_t)plane) <
                 0)
                 return TERN_E_FORMAT;
@@ -304,16 +330,18 @@ static int read_plain(decoder *d, const tern_image *image)
 
 /* ---- the rest ---- */
 
+/* libtiff knows mirrors, but no turns: it is asked for pixels as they are stored. */
 static int read_rgba(decoder *d, const tern_image *image)
 {
-    size_t count = (size_t)image->height * (size_t)image->width, channels = (size_t)image->channels;
-    uint32_t *pixels = malloc(count * sizeof(*pixels));
+    uint32_t *pixels = malloc(d->height * d->width * sizeof(*pixels)), *next = pixels;
     if (!pixels) return TERN_E_MEMORY;
-    int is_read = TIFFReadRGBAImageOriented(d->tiff, (uint32_t)image->width, (uint32_t)image->height, pixels,
-                                            ORIENTATION_TOPLEFT, 1);
-    for (size_t i = 0; is_read && i < count; i++)
-        for (size_t c = 0; c < channels; c++)
-            ((uint8_t *)image->data)[channels * i + c] = (uint8_t)(pixels[i] >> (8 * c));
+    int is_read = TIFFReadRGBAImageOriented(d->tiff, (uint32_t)d->width, (uint32_t)d->height, pixels,
+                                            d->orientation, 1);
+    for (size_t y = 0; is_read && y < d->height; y++)
+        for (size_t x = 0; x < d->width; x++, next++) {
+            uint8_t *to = pixel(d, image, y, x);
+            for (int c = 0; c < image->channels; c++) to[c] = (uint8_t)(*next >> (8 * c));
+        }
     free(pixels);
     return is_read ? 0 : TERN_E_FORMAT;
 }

@@ -141,14 +141,20 @@ class GeometryTest(unittest.TestCase):
 
 class ResizeTest(unittest.TestCase):
     def nearest(self, labels, size):
-        """The labels in which the centres lie, which are Pillow's where a centre does not lie between two: there rounding
-        decides for Pillow."""
-        centres = [(2 * np.arange(n) + 1) * length for n, length in zip(size, labels.shape)]
-        exact = labels[np.ix_(*(c // (2 * n) for c, n in zip(centres, size)))]
-        theirs = functional.resize(PIL.Image.fromarray(labels.astype(np.uint8)), size, InterpolationMode.NEAREST)
-        clear = np.ix_(*(c % (2 * n) != 0 for c, n in zip(centres, size)))
-        np.testing.assert_array_equal(exact[clear], np.asarray(theirs)[clear])
-        return exact
+        return np.asarray(functional.resize(PIL.Image.fromarray(labels.astype(np.uint8)), size, InterpolationMode.NEAREST))
+
+    def test_maps_of_all_widths(self):
+        """Centres often lie between two pixels, where rounding decides, in Pillow by its sums. Parts begin in between."""
+        for width in range(1, 40):
+            labels = np.arange(width, dtype=np.uint8)[None].repeat(2, 0)
+            samples = np.zeros((1, 1, 2, width), "f")
+            for size in (*range(1, 61), 480):
+                want = self.nearest(labels, (3, size))
+                ours = Augmented(samples, labels[None], resize=[3, size])
+                np.testing.assert_array_equal(ours.get(0)[1], want)
+                part = Augmented(samples, labels[None], resize=[3, size], crop=[1, size // 2 + 1], random_crop=False)
+                left = round((size - size // 2 - 1) / 2)
+                np.testing.assert_array_equal(part.get(0)[1], want[1:2, left : left + size // 2 + 1])
 
     def test_resize_and_scale(self):
         """Of smooth pictures and noise, to larger and smaller sizes, cut at random with padding where there is less."""

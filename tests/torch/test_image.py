@@ -28,7 +28,7 @@ def smooth(height, width, channels=3):
     return (np.stack(waves, -1) + DRAW.normal(0, 8, (height, width, channels))).clip(0, 255).astype(np.uint8)
 
 
-def tiff_of(array, order="<", planar=False, tile=None):
+def tiff_of(array, order="<", planar=False, tile=None, orientation=1):
     """An uncompressed TIFF of (height, width, samples) in either byte order, its samples together or in planes, in strips of
     3 rows or in tiles of (height, width)."""
     height, width, samples = array.shape
@@ -44,7 +44,7 @@ def tiff_of(array, order="<", planar=False, tile=None):
                 blocks.append(block.tobytes())
     kind = {"u": 1, "i": 2, "f": 3}[array.dtype.kind]
     fields = {256: [width], 257: [height], 258: [8 * array.itemsize] * samples, 259: [1], 262: [2 if samples > 2 else 1]}
-    fields |= {277: [samples], 284: [2 if planar else 1], 339: [kind] * samples}
+    fields |= {274: [orientation], 277: [samples], 284: [2 if planar else 1], 339: [kind] * samples}
     fields |= {322: [tile[1]], 323: [tile[0]]} if tile else {278: [3]}
     starts, counts = (324, 325) if tile else (273, 279)
     fields[counts] = [len(block) for block in blocks]
@@ -58,6 +58,16 @@ def tiff_of(array, order="<", planar=False, tile=None):
         directory += struct.pack(order + "HHI", tag, 4, len(values)) + data
     head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(order + "I", at)
     return head + b"".join(blocks) + struct.pack(order + "H", len(fields)) + directory + bytes(4) + more
+
+
+def turned(stored, orientation):
+    """(height, width, ..) as TIFF's tag says that it is to be shown; other values than 1 to 8 say nothing."""
+    is_turned = 5 <= orientation <= 8
+    if orientation in (2, 3, 6, 7):
+        stored = np.flip(stored, 0 if is_turned else 1)
+    if orientation in (3, 4, 7, 8):
+        stored = np.flip(stored, 1 if is_turned else 0)
+    return stored.swapaxes(0, 1) if is_turned else stored
 
 
 def interlaced_png(array):
@@ -224,6 +234,52 @@ class ImageTest(unittest.TestCase):
         path = self.written(PIL.Image.fromarray(smooth(32, 48)), "d.tif", compression="jpeg", quality=95)
         near = images.load(path)[0].astype(int) - np.asarray(PIL.Image.open(path).convert("RGB"))
         self.assertLessEqual(abs(near).max(), 2)
+
+    def pictures(self):
+        """Of every kind that Pillow writes as a TIFF, with its tags; inks in full or not at all."""
+        rgb = PIL.Image.fromarray(smooth(20, 33))
+        for mode in ("RGB", "RGBA", "L", "1", "F"):
+            yield rgb.convert(mode), {}
+        yield rgb.convert("L"), {262: 0}  # in which 0 is white
+        yield rgb.quantize(16), {}
+        yield PIL.Image.fromarray(DRAW.integers(0, 65536, (20, 33)).astype(np.uint16)), {}
+        yield PIL.Image.fromarray(DRAW.integers(0, 2, (20, 33, 4)).astype(np.uint8) * 255, "CMYK"), {}
+
+    def test_orientations_are_applied_as_pillow_does(self):
+        for picture, tags in self.pictures():
+            for orientation in range(1, 9):
+                for compression in (None, "tiff_lzw"):
+                    with self.subTest(mode=picture.mode, tags=tags, orientation=orientation, compression=compression):
+                        path = self.written(picture, "a.tif", tiffinfo={274: orientation, **tags}, compression=compression)
+                        want = PIL.Image.open(path)
+                        want.load()
+                        probe = images.load(path, probe=True)[0]
+                        self.assertEqual((probe.width, probe.height), want.size)
+                        if want.mode == "P":
+                            np.testing.assert_array_equal(images.load(path, indices=True)[0], np.asarray(want))
+                        if want.mode in ("RGBA", "CMYK", "P", "1"):
+                            want = want.convert("L" if want.mode == "1" else "RGB")
+                        np.testing.assert_array_equal(images.load(path)[0], np.asarray(want))
+
+    def test_orientations_of_planes_and_tiles(self):
+        for samples, dtype in ((1, np.uint8), (3, np.uint8), (4, np.uint16), (3, np.float32)):
+            data = DRAW.integers(0, 256, (37, 53, samples)).astype(dtype)
+            for layout in range(4):
+                for orientation in range(10):
+                    with open(self.path("a.tif"), "wb") as file:
+                        file.write(tiff_of(data, "<", layout & 1, (16, 32) if layout & 2 else None, orientation))
+                    got = images.load(self.path("a.tif"))[0]
+                    want = turned(data, orientation)
+                    np.testing.assert_array_equal(got, want.squeeze(-1) if samples == 1 else want[..., :3])
+
+    def test_orientation_of_jpeg_inside(self):
+        for orientation in range(1, 9):
+            path = self.written(PIL.Image.fromarray(smooth(32, 48)), "a.tif", compression="jpeg", tiffinfo={274: orientation})
+            data, got = bytes_of(path), images.load(path)[0]
+            entry = data.index(struct.pack("<HHI", 274, 3, 1))
+            with open(path, "wb") as file:
+                file.write(data[: entry + 8] + b"\1" + data[entry + 9 :])
+            np.testing.assert_array_equal(got, turned(images.load(path)[0], orientation))
 
     def test_stack(self):
         pages = DRAW.integers(0, 65536, (7, 11, 13)).astype(np.uint16)
