@@ -11,6 +11,9 @@ enum { TERN__EXIT_OK = 0, TERN__EXIT_FAILED = 1, TERN__EXIT_USAGE = 2 };
  * launcher may set it, to count from there. */
 #define TERN__ENV_STARTED "TERN_STARTED_NS"
 
+/* What was printed is there: TERN__EXIT_OK; or else why not, in the name of `who`: TERN__EXIT_FAILED. */
+int tern__cli_flush(const char *who);
+
 /* A subcommand gets its own name as argv[0] and returns the exit code. */
 typedef int tern__cli_fn(int argc, char **argv);
 

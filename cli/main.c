@@ -2,6 +2,7 @@
  * inspect`, `tern convert`. */
 #include "cli.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -17,6 +18,13 @@ static const command commands[] = {
     {"info", "version, processor, back ends and libraries", tern__cli_info},
     {"bench", "measure training steps and collectives", tern__cli_bench},
 };
+
+int tern__cli_flush(const char *who)
+{
+    if (!fflush(stdout) && !ferror(stdout)) return TERN__EXIT_OK;
+    fprintf(stderr, "%s: cannot write: %s\n", who, strerror(errno));
+    return TERN__EXIT_FAILED;
+}
 
 static void print_usage(FILE *out)
 {
@@ -39,10 +47,13 @@ static const command *find_command(const char *name)
 int main(int argc, char **argv)
 {
     const char *name = argc > 1 ? argv[1] : "";
-    if (strcmp(name, "--version") == 0) return printf("tern %s\n", tern_version()) < 0;
+    if (strcmp(name, "--version") == 0) {
+        printf("tern %s\n", tern_version());
+        return tern__cli_flush("tern");
+    }
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0) {
         print_usage(stdout);
-        return TERN__EXIT_OK;
+        return tern__cli_flush("tern");
     }
     const command *found = find_command(name);
     if (found) return found->run(argc - 1, argv + 1);

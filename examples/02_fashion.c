@@ -73,7 +73,8 @@ static void print_banner(const run *r, int epochs)
     printf("tern %s\n", tern_version());
     printf("  model     ResNet, stages of 16, 32 and 64 channels, %lld parameters\n",
            (long long)tern_module_element_count(r->net));
-    printf("  data      Fashion-MNIST, %d + %d images, %d epochs\n", FASHION_TRAIN, FASHION_TEST, epochs);
+    printf("  data      Fashion-MNIST, %d + %d images, %d epoch%s\n", FASHION_TRAIN, FASHION_TEST, epochs,
+           epochs == 1 ? "" : "s");
     printf("  batch     %d x %d = %d\n", BATCH, ranks, BATCH * ranks);
     printf("  device    %s, %d thread%s a rank\n", tern_device_name(r->data.dev),
            tern_device_threads_get(r->data.dev), tern_device_threads_get(r->data.dev) == 1 ? "" : "s");

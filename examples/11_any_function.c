@@ -122,6 +122,9 @@ static int demo_any_function(int rank, void *arg)
     net model;
     float x[SAMPLES * FEATURES];
     tern_group *world = tern_group_open(NULL, &err);
+    if (tern_group_size(world) > SAMPLES)
+        tern_error_set(&err, __func__, TERN_E_RANGE, "%d ranks: expected at most %d, one for each sample",
+                       tern_group_size(world), SAMPLES);
     tern_device *dev = tern_device_open(NULL, &err);
     tern_rng *rng = tern_rng_new(0, &err);
     net_init(&model, rng, &err);

@@ -27,6 +27,13 @@ typedef struct training {
     tern_scope *s;
 } training;
 
+static _Noreturn void refuse(const char *program, const char *word)
+{
+    fprintf(stderr, "%s: expected O0, O1, O2 or O3, bf16 or f16, or a number of epochs, got \"%s\"\n",
+            program, word);
+    exit(2);
+}
+
 static wanted read_arguments(int argc, char **argv)
 {
     wanted w = {TERN_O1, TERN_BF16, 2};
@@ -38,8 +45,10 @@ static wanted read_arguments(int argc, char **argv)
             w.half = TERN_BF16;
         else if (!strcmp(argv[i], "f16"))
             w.half = TERN_F16;
-        else
+        else if (argv[i][0] >= '0' && argv[i][0] <= '9')
             w.epochs = fashion_epochs(2, (char *[]){argv[0], argv[i]}, 2);
+        else
+            refuse(argv[0], argv[i]);
     }
     return w;
 }

@@ -102,7 +102,7 @@ int tern__cli_bench(int argc, char **argv)
     const char *name = argc > 1 ? argv[1] : "";
     if (!strcmp(name, "--help") || !strcmp(name, "-h")) {
         print_usage(stdout);
-        return TERN__EXIT_OK;
+        return tern__cli_flush("tern bench");
     }
     for (size_t i = 0; i < TERN__COUNT(benches); i++)
         if (!strcmp(name, benches[i].name)) return benches[i].run(argc - 1, argv + 1);

@@ -192,7 +192,7 @@ int tern__bench_board(int argc, char **argv)
 {
     settings set = {.rounds = 30};
     int status = parse(argc, argv, &set);
-    if (status) return status < 0 ? TERN__EXIT_OK : status;
+    if (status) return status < 0 ? tern__cli_flush(argv[0]) : status;
     bench b = {.step = 0};
     tern_error err = {0};
     open_bench(&b, &err);

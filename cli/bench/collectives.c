@@ -49,18 +49,25 @@ typedef struct result {
     double median_s, bound_s; /* bound_s: 0 if there is none */
 } result;
 
+#define BACK_ENDS "NAME: native, mpi, gloo, native+mpi, native+gloo, or one of them after nccl+ or debug+."
+
+static const char barrier_usage[] =
+    "usage: tern bench barrier [--backend NAME] [--seconds S] [--json]\n"
+    "\n"
+    "Times %s, for about S (1) seconds: tern run -n 2 tern bench barrier.\n" BACK_ENDS "\n";
+
 static const char usage[] =
     "usage: tern bench %s [--sizes 4,1K,64K,1M,25M,100M] [--memory window|plain] [--dtype f32|bf16]\n"
     "       [--backend NAME] [--seconds S] [--json]\n"
     "\n"
     "Times %s: tern run -n 2 tern bench %s. Sizes are bytes of\n"
     "the whole that a rank has or gets, rounded up to parts of equal size; K, M and G are powers of 1024.\n"
-    "`window` memory is reached by all ranks, `plain` is copied through a ring. NAME: native, mpi, gloo,\n"
-    "native+mpi, native+gloo. ratio: time over that of a read-add-write pass of all ranks over as many "
-    "bytes\n"
-    "as the collective has to read and write. Results are compared before they are timed. A size is timed "
-    "for\n"
-    "about S seconds, 1 of one collective and 0.3 of all.\n";
+    "`window` memory is reached by all ranks, `plain` is copied through a ring.\n" BACK_ENDS "\n"
+    "ratio: time over that of a read-add-write pass of all ranks over as many bytes as the collective has "
+    "to\n"
+    "read and write. Results are compared before they are timed. A size is timed for about S seconds, 1 of "
+    "one\n"
+    "collective and 0.3 of all.\n";
 
 /* ---- measuring ---- */
 
@@ -230,7 +237,10 @@ static bool parse_seconds(const char *who, const char *text, double *seconds)
 static void print_usage(const settings *set)
 {
     const char *name = set->op ? set->op->name : "collectives";
-    printf(usage, name, set->op ? set->op->help : "each collective", name);
+    if (!strcmp(name, "barrier"))
+        printf(barrier_usage, set->op->help);
+    else
+        printf(usage, name, set->op ? set->op->help : "each collective", name);
 }
 
 /* TERN__EXIT_OK to go on; -1 after --help; TERN__EXIT_USAGE. */
@@ -330,7 +340,7 @@ int tern__bench_collective(int argc, char **argv)
         set.budget_s = 0.3;
     }
     int status = parse(argc, argv, &set);
-    if (status) return status < 0 ? TERN__EXIT_OK : status;
+    if (status) return status < 0 ? tern__cli_flush(argv[0]) : status;
     tern_error err = {0};
     tern_group *world = open_world(&set, &err);
     bench b = {.set = &set, .trial = {.world = world, .dtype = set.dtype}};

@@ -353,7 +353,7 @@ int tern__bench_conv(int argc, char **argv)
 {
     static settings set = {.rounds = 5, .errors = true, .dtype = TERN_F32};
     int status = parse(argc, argv, &set);
-    if (status) return status < 0 ? TERN__EXIT_OK : status;
+    if (status) return status < 0 ? tern__cli_flush(argv[0]) : status;
     tern_error err = {0};
     tern_device *device = tern_device_open("cpu", &err);
     if (device) run(device, &set, &err);

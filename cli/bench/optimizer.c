@@ -236,7 +236,7 @@ int tern__bench_optimizer(int argc, char **argv)
 {
     settings set = {.elements = 25000000, .rounds = 15};
     int status = parse(argc, argv, &set);
-    if (status) return status < 0 ? TERN__EXIT_OK : status;
+    if (status) return status < 0 ? tern__cli_flush(argv[0]) : status;
     static bench b; /* large */
     tern_error err = {0};
     open_bench(&b, &set, &err);

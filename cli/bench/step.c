@@ -442,7 +442,7 @@ int tern__bench_step(int argc, char **argv)
 {
     settings set = {.dtype = "f32", .reduce = "f32", .steps = 20, .warm_up = 3};
     int status = parse(argc, argv, &set);
-    if (status) return status < 0 ? TERN__EXIT_OK : status;
+    if (status) return status < 0 ? tern__cli_flush(argv[0]) : status;
     tern_error err = {0};
     bench b = {0};
     open_bench(&b, &set, &err);

@@ -198,7 +198,7 @@ int tern__bench_store(int argc, char **argv)
 {
     settings set = {.clients = 64, .pairs = 2000, .rounds = 5, .host = "127.0.0.1"};
     int status = parse(argc, argv, &set);
-    if (status) return status < 0 ? TERN__EXIT_OK : status;
+    if (status) return status < 0 ? tern__cli_flush(argv[0]) : status;
     tern_error err = {0};
     run(&set, &err);
     tern_error_print(&err);

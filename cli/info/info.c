@@ -109,8 +109,19 @@ static int print_start(void)
     return TERN__EXIT_OK;
 }
 
+static const char usage[] =
+    "usage: tern info\n"
+    "\n"
+    "Prints what this build is and what this machine offers it: the processor, devices,\n"
+    "back ends of collectives, libraries and plug-ins, or why one is not there, where\n"
+    "measured convolutions are kept, and which rank a launcher's variables make of this.\n";
+
 int tern__cli_info(int argc, char **argv)
 {
+    if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
+        fputs(usage, stdout);
+        return tern__cli_flush("tern info");
+    }
     if (argc > 1) {
         fprintf(stderr, "tern info: expected no arguments, got \"%s\"\n", argv[1]);
         return TERN__EXIT_USAGE;
@@ -123,5 +134,6 @@ int tern__cli_info(int argc, char **argv)
     tern__info_plugins();
     print_choices();
     int status = print_start();
-    return fflush(stdout) ? TERN__EXIT_FAILED : status;
+    int written = tern__cli_flush("tern info");
+    return written ? written : status;
 }

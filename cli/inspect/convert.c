@@ -36,7 +36,8 @@ typedef struct settings {
     bool flatten;
     tern_load_opts load;
     const char *key, *strip, *prefix, *in, *out;
-    int dtype; /* -1: as it is */
+    int dtype;     /* -1: as it is              */
+    bool stripped; /* some name began so        */
 } settings;
 
 /* ---- dtypes ---- */
@@ -173,12 +174,16 @@ static tern_object *flatten(const settings *set, tern_object *object, tern_error
 }
 
 /* The new name of a key that is a string, to be freed. */
-static char *rename_key(const settings *set, const tern_object *key, size_t *bytes, tern_error *err)
+static char *rename_key(settings *set, const tern_object *key, size_t *bytes, tern_error *err)
 {
     const char *name = tern_object_to_string(key), *prefix = set->prefix ? set->prefix : "";
     size_t strip = set->strip ? strlen(set->strip) : 0, add = strlen(prefix);
     *bytes = (size_t)tern_object_count(key);
-    if (strip && *bytes >= strip && memcmp(name, set->strip, strip) == 0) name += strip, *bytes -= strip;
+    if (strip && *bytes >= strip && memcmp(name, set->strip, strip) == 0) {
+        name += strip;
+        *bytes -= strip;
+        set->stripped = true;
+    }
     char *renamed = tern__alloc(add + *bytes + 1, FUNC, err);
     if (!renamed) return NULL;
     memcpy(renamed, prefix, add);
@@ -187,8 +192,8 @@ static char *rename_key(const settings *set, const tern_object *key, size_t *byt
     return renamed;
 }
 
-static int rename_item(const settings *set, tern_object *made, const tern_object *key,
-                       const tern_object *value, tern_error *err)
+static int rename_item(settings *set, tern_object *made, const tern_object *key, const tern_object *value,
+                       tern_error *err)
 {
     size_t bytes;
     const char *old = tern_object_to_string(key);
@@ -200,7 +205,7 @@ static int rename_item(const settings *set, tern_object *made, const tern_object
     return status;
 }
 
-static tern_object *rename_all(const settings *set, tern_object *object, tern_error *err)
+static tern_object *rename_all(settings *set, tern_object *object, tern_error *err)
 {
     if ((!set->strip && !set->prefix) || !object) return object;
     bool is_dict = tern_object_kind_get(object) == TERN_OBJECT_DICT;
@@ -212,6 +217,9 @@ static tern_object *rename_all(const settings *set, tern_object *object, tern_er
     for (int64_t i = 0; made && !status && i < tern_object_count(object); i++)
         status = rename_item(set, made, tern_object_key(object, i), tern_object_at(object, i), err);
     tern__object_drop(object);
+    if (!status && set->strip && !set->stripped)
+        fprintf(stderr, "%s: --strip: no name begins with \"%s\"; `tern inspect` shows them\n", FUNC,
+                set->strip);
     if (!status) return made;
     tern__object_drop(made);
     return NULL;
@@ -250,7 +258,7 @@ static tern_object *read_in(const settings *set, tern_error *err)
     return made;
 }
 
-static int run(const settings *set, tern_error *err)
+static int run(settings *set, tern_error *err)
 {
     tern_object *object = read_in(set, err);
     object = choose(set, object, err);
@@ -327,7 +335,7 @@ int tern__cli_convert(int argc, char **argv)
     settings set = {.dtype = -1, .load = tern_load_defaults()};
     tern_error err = {0};
     int status = parse(argc, argv, &set);
-    if (status) return status < 0 ? TERN__EXIT_OK : status;
+    if (status) return status < 0 ? tern__cli_flush(FUNC) : status;
     int exit = run(&set, &err);
     tern_error_print(&err);
     return exit;

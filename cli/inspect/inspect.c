@@ -141,8 +141,8 @@ static const char *human(int64_t bytes, char text[32])
 static void print_totals(const totals *sum)
 {
     char size[32];
-    printf("%lld tensor%s, %lld values, %s", (long long)sum->tensors, sum->tensors == 1 ? "" : "s",
-           (long long)sum->values.count, human(sum->bytes, size));
+    printf("%lld tensor%s, %lld value%s, %s", (long long)sum->tensors, sum->tensors == 1 ? "" : "s",
+           (long long)sum->values.count, sum->values.count == 1 ? "" : "s", human(sum->bytes, size));
     if (sum->values.nan || sum->values.inf)
         printf(", %lld NaN, %lld Inf", (long long)sum->values.nan, (long long)sum->values.inf);
     printf(", checksum %016llx\n", (unsigned long long)sum->values.checksum);
@@ -234,7 +234,7 @@ int tern__cli_inspect(int argc, char **argv)
     tern_error err = {0};
     set.load.metadata = true;
     int status = parse(argc, argv, &set);
-    if (status) return status < 0 ? TERN__EXIT_OK : status;
+    if (status) return status < 0 ? tern__cli_flush("tern inspect") : status;
     int exit = set.diff ? compare(&set, &err) : show(&set, &err);
     if (fflush(stdout)) tern__error_errno(&err, "tern inspect", TERN_E_IO, "cannot write");
     if (!err.code) return exit;

@@ -78,7 +78,7 @@ static tern__failure make_loss(int number, const tern__remote_node *node, const 
                           .at_ns = tern__now_ns(),
                           .wall_ns = now.tv_sec * INT64_C(1000000000) + now.tv_nsec};
     snprintf(loss.host, sizeof(loss.host), "%s", node->host);
-    snprintf(loss.error, sizeof(loss.error), "its tern run is gone: %s", why);
+    snprintf(loss.error, sizeof(loss.error), "%s", why);
     return loss;
 }
 
@@ -90,7 +90,7 @@ static void send_failure(tern__nodes *nodes, const tern__failure *failure, int b
 }
 
 /* Its ranks die with it, so it counts as one that has ended. */
-static void lose(tern__nodes *nodes, int number, const char *why)
+static void give_up(tern__nodes *nodes, int number, const char *why)
 {
     tern__remote_node *node = &nodes->peers[number];
     tern__close(&node->fd);
@@ -100,6 +100,13 @@ static void lose(tern__nodes *nodes, int number, const char *why)
     news.failure = make_loss(number, node, why);
     push(nodes, &news);
     if (is_hub(nodes)) send_failure(nodes, &news.failure, number);
+}
+
+static void lose(tern__nodes *nodes, int number, const char *why)
+{
+    char text[sizeof(((tern__failure *)0)->error)];
+    snprintf(text, sizeof(text), "its tern run is gone: %s", why);
+    give_up(nodes, number, text);
 }
 
 /* To all that are there, but to none of number `but`. */
@@ -172,6 +179,13 @@ static void take_from_node(tern__nodes *nodes, int from, tern__nodes_message *me
     }
 }
 
+static void take_refusal(tern__nodes *nodes, const tern__nodes_message *message)
+{
+    char text[sizeof(message->text) + 32];
+    snprintf(text, sizeof(text), "it refused this host: %s", message->text);
+    give_up(nodes, 0, text);
+}
+
 static void take_from_hub(tern__nodes *nodes, tern__nodes_message *message)
 {
     switch (message->kind) {
@@ -179,7 +193,7 @@ static void take_from_hub(tern__nodes *nodes, tern__nodes_message *message)
     case TERN__MESSAGE_SIGNAL: take_signal(nodes, 0, message); break;
     case TERN__MESSAGE_START: take_start(nodes, message); break;
     case TERN__MESSAGE_FINISHED: take_finish(nodes, message); break;
-    case TERN__MESSAGE_REFUSED: lose(nodes, 0, message->text); break;
+    case TERN__MESSAGE_REFUSED: take_refusal(nodes, message); break;
     default: lose(nodes, 0, "it sent what makes no sense");
     }
 }

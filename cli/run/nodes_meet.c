@@ -85,9 +85,10 @@ static const char *find_fault(const tern__nodes *nodes, const tern__nodes_messag
     const tern__launch *own = &nodes->job->launch;
     if (join->kind != TERN__MESSAGE_JOIN || join->ranks < 1 || join->ranks > TERN__LAUNCH_RANKS)
         return "it is of another version of tern";
-    snprintf(text, size, "--nnodes %d there, %d on node 0", join->nodes, own->nodes);
+    snprintf(text, size, "--nnodes %d on node %d, %d on node 0", join->nodes, join->node, own->nodes);
     if (join->nodes != own->nodes) return text;
-    snprintf(text, size, "--rdzv-id %.40s there, %.40s on node 0", join->run_id, own->run_id);
+    snprintf(text, size, "--rdzv-id %.40s on node %d, %.40s on node 0", join->run_id, join->node,
+             own->run_id);
     if (strcmp(join->run_id, own->run_id)) return text;
     if (join->node < 1 || join->node >= own->nodes) return "node 0 is here already";
     const tern__remote_node *taken = &nodes->peers[join->node];

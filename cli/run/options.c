@@ -200,12 +200,11 @@ static void print_refused(const tern__option_table *table)
     putchar('\n');
 }
 
-bool tern__option_table_print(const tern__option_table *table)
+void tern__option_table_print(const tern__option_table *table)
 {
     for (int i = 0; i < table->count; i++) {
         if (!table->rows[i].name) printf("\n%s\n", table->rows[i].help);
         if (table->rows[i].name && table->rows[i].take) print_row(&table->rows[i]);
     }
     print_refused(table);
-    return fflush(stdout) == 0 && !ferror(stdout);
 }

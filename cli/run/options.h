@@ -36,7 +36,7 @@ bool tern__words_say(const tern__cli_words *words, const char *name);
 /* Adds the environment and hands each value to its row. Errors name the option or the variable. */
 int tern__words_take(tern__cli_words *words, tern__job *job, tern_error *err);
 
-/* The help, on stdout; false when it cannot be written. */
-bool tern__option_table_print(const tern__option_table *table);
+/* The help, on stdout. */
+void tern__option_table_print(const tern__option_table *table);
 
 #endif

@@ -26,9 +26,11 @@ static const char usage[] =
     "MASTER_PORT ..) and OMP_NUM_THREADS (cores / N) unless it is set; ${local_rank} in its arguments\n"
     "is its local rank.\n";
 
-static bool print_help(void)
+static int print_help(void)
 {
-    return fputs(usage, stdout) >= 0 && tern__run_options_print();
+    fputs(usage, stdout);
+    tern__run_options_print();
+    return tern__cli_flush("tern run");
 }
 
 static int run_job(tern__job *job, tern_error *err)
@@ -55,7 +57,7 @@ int tern__cli_run(int argc, char **argv)
     (void)argc;
     tern__binding_undo_openmp();
     if (!tern__run_options_read(argv, &job, &wants_help, &err)) {
-        if (wants_help) return print_help() ? TERN__EXIT_OK : TERN__EXIT_FAILED;
+        if (wants_help) return print_help();
         code = run_job(&job, &err);
     }
     if (err.code) fprintf(stderr, "tern run: %s\n", err.text);

@@ -391,9 +391,9 @@ int tern__run_options_read(char **argv, tern__job *job, bool *wants_help, tern_e
     return tern__error_set(err, __func__, TERN_E_INVALID, "expected a program to run after the options");
 }
 
-bool tern__run_options_print(void)
+void tern__run_options_print(void)
 {
-    return tern__option_table_print(&table);
+    tern__option_table_print(&table);
 }
 
 /* ---- lists of local ranks ---- */

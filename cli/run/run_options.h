@@ -8,8 +8,8 @@
  * or the variable. */
 int tern__run_options_read(char **argv, tern__job *job, bool *wants_help, tern_error *err);
 
-/* A row for each option, on stdout; false when it cannot be written. */
-bool tern__run_options_print(void);
+/* A row for each option, on stdout. */
+void tern__run_options_print(void);
 
 /* "3" or "0:3,1:1" (see tern__log_opts): the streams of a local rank, or -1 if `text` is neither. */
 int tern__streams_of(const char *text, int local);

@@ -65,7 +65,8 @@ static bool read_number(const char *text, const flag *row, double *out)
     char *end;
     errno = 0;
     double value = strtod(text, &end);
-    if (end == text || *end || errno || !(value >= row->low && value <= row->high)) return false;
+    if (end == text || *end || errno || !isfinite(value) || value < row->low || value > row->high)
+        return false;
     *out = value;
     return true;
 }
@@ -117,7 +118,7 @@ static bool read_value(const flag *row, const char *text)
     case FLAG_NUMBER: return read_number(text, row, row->value);
     case FLAG_CHOICE: return read_choice(text, row, row->value);
     case FLAG_LIST: return read_list(text, row->value);
-    case FLAG_TEXT: *(const char **)row->value = text; return true;
+    case FLAG_TEXT: *(const char **)row->value = text; return *text;
     case FLAG_SWITCH:
         *(bool *)row->value = !text || strcmp(text, "off");
         return !text || !strcmp(text, "on") || !strcmp(text, "off");
@@ -259,6 +260,27 @@ static void take(const flags *f, const flag *row, const char *text)
         flags_wrong(f, "--%s: expected %s, got nothing", row->name, wants);
 }
 
+/* None has that name, or several begin so. */
+static _Noreturn void fail_name(const flags *f, const struct option *longs, const char *word)
+{
+    const char *found[2] = {NULL, NULL};
+    size_t length = strncmp(word, "--", 2) ? 0 : strcspn(word + 2, "=");
+    for (int i = 0, count = 0; length && longs[i].name && count < 2; i++)
+        if (!strncmp(longs[i].name, word + 2, length)) found[count++] = longs[i].name;
+    if (found[1]) flags_wrong(f, "\"%s\" may be --%s or --%s", word, found[0], found[1]);
+    flags_wrong(f, "unknown flag \"%s\"; --help lists them", word);
+}
+
+static void check_together(const flags *f)
+{
+    if (f->resume && f->start_epoch)
+        flags_wrong(f, "--start-epoch: expected nothing beside --resume, which knows the epoch, got %lld",
+                    (long long)f->start_epoch);
+    if (f->log_dir && strlen(f->log_dir) >= FLAGS_DIR)
+        flags_wrong(f, "--log-dir: expected a path of less than %d bytes, got %zu", FLAGS_DIR,
+                    strlen(f->log_dir));
+}
+
 void flags_read(flags *f, const flag *own, int argc, char **argv)
 {
     flag rows[MOST];
@@ -273,11 +295,10 @@ void flags_read(flags *f, const flag *own, int argc, char **argv)
             leave(0);
         }
         const flag *row = row_of(rows, count, option == ':' ? optopt : option);
-        if (!row) flags_wrong(f, "unknown flag \"%s\"; --help lists them", argv[optind - 1]);
+        if (!row) fail_name(f, longs, argv[optind - 1]);
         take(f, row, optarg);
+        f->lr_given |= row->value == &f->lr;
     }
     if (optind < argc) flags_wrong(f, "expected flags only, got \"%s\"; --help lists them", argv[optind]);
-    if (f->resume && f->start_epoch)
-        flags_wrong(f, "--start-epoch: expected nothing beside --resume, which knows the epoch, got %lld",
-                    (long long)f->start_epoch);
+    check_together(f);
 }

@@ -5,6 +5,8 @@
 
 #include <tern.h>
 
+#define FLAGS_DIR 512 /* bytes of --log-dir, with the 0 at its end */
+
 typedef enum flag_kind {
     FLAG_COUNT,  /* int64_t *: a whole number in [low, high]              */
     FLAG_NUMBER, /* double *: a number in [low, high]                     */
@@ -35,6 +37,7 @@ typedef struct flags {
     int64_t batch;               /* samples a rank and step                               */
     int64_t epochs, start_epoch;
     double lr, momentum, weight_decay;
+    bool lr_given;        /* --lr was on the command line                               */
     double warm_up;       /* epochs in which the rate rises to lr                        */
     flag_list milestones; /* epochs from which on the rate is gamma times as large        */
     double gamma;

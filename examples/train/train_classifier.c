@@ -87,8 +87,12 @@ static void compare_classes(const tern_dataset *train, const tern_dataset *test,
         if (a && b && !strcmp(a, b)) continue;
         err->code = TERN_E_MISMATCH;
         err->func = "train_classifier";
-        snprintf(err->text, sizeof(err->text), "%s: class %d is \"%s\" in train and \"%s\" in val", dir, k,
-                 a ? a : "", b ? b : "");
+        if (a && b)
+            snprintf(err->text, sizeof(err->text), "%s: class %d is \"%s\" in train and \"%s\" in val", dir,
+                     k, a, b);
+        else
+            snprintf(err->text, sizeof(err->text), "%s: class \"%s\" is missing in %s", dir, a ? a : b,
+                     a ? "val" : "train");
     }
 }
 

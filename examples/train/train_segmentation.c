@@ -64,6 +64,8 @@ typedef struct segmentation {
     int64_t crop, repeat;
     bool uniform;
     double scale[2], balance, aux;
+    const char *dir;
+    bool is_ours; /* that of the example blue_marble */
     const label *labels;
     int classes;
     tern_dataset *files[2], *sampled, *train, *test;
@@ -74,16 +76,21 @@ typedef struct segmentation {
 
 /* ---- data ---- */
 
-static tern_dataset *open_files(segmentation *g, const flags *f, const char *split, tern_error *err)
+static tern_dataset *open_files(segmentation *g, const char *split, tern_error *err)
 {
     static const uint8_t as_they_are[] = {0, 1, 2, 3};
-    const char *dir = f->data ? f->data : g->dataset == EARTH ? "blue_marble" : "cityscapes";
     tern_cityscapes_opts opts = tern_cityscapes_defaults();
     if (g->dataset == EARTH) {
         opts.train_ids = as_they_are;
         opts.ids = opts.classes = g->classes;
     }
-    return err->code ? NULL : tern_cityscapes_open(dir, split, &opts, err);
+    if (err->code) return NULL;
+    tern_dataset *set = tern_cityscapes_open(g->dir, split, &opts, err);
+    size_t used = strlen(err->text);
+    if (!set && g->is_ours)
+        snprintf(err->text + used, sizeof(err->text) - used, "; build/examples/blue_marble %s makes it",
+                 g->dir);
+    return set;
 }
 
 /* counts[i][c]: pixels of class c in sample i. Yours: free; NULL after a failure. */
@@ -117,12 +124,17 @@ static void spread(int64_t (*counts)[256], int64_t length, int c, int64_t count,
 
 /* share^-balance of each class in the samples, so that what is rare counts more; 1 for one that is not there.
  */
-static void weigh_classes(segmentation *g, int64_t (*counts)[256], const int64_t *indices, int64_t count)
+static void weigh_classes(segmentation *g, int64_t (*counts)[256], const int64_t *indices, int64_t count,
+                          tern_error *err)
 {
     double of[CLASSES_MAX] = {0}, sum = 0;
     for (int64_t i = 0; i < count; i++)
         for (int c = 0; c < g->classes; c++) of[c] += (double)counts[indices[i]][c];
     for (int c = 0; c < g->classes; c++) sum += of[c];
+    if (sum == 0)
+        tern_error_set(err, "train_segmentation", TERN_E_INVALID,
+                       "no pixel of a class in gtFine/train of %s: expected the labels of --dataset %s",
+                       g->dir, g->dataset == EARTH ? "blue-marble" : "cityscapes");
     for (int c = 0; c < g->classes; c++) g->weights[c] = of[c] > 0 ? (float)pow(of[c] / sum, -g->balance) : 1;
 }
 
@@ -140,7 +152,7 @@ static tern_dataset *sample(segmentation *g, const tern_dataset *set, tern_error
         spread(counts, set->length, c, last - first, indices + first);
     }
     for (int c = 0; c < g->classes; c++) g->weights[c] = 1;
-    if (indices && counts) weigh_classes(g, counts, indices, count);
+    if (indices && counts) weigh_classes(g, counts, indices, count, err);
     tern_dataset *sampled = indices && !err->code ? tern_subset_new(set, indices, count, err) : NULL;
     free(counts);
     free(indices);
@@ -168,8 +180,10 @@ static void open_data(segmentation *g, const flags *f, tern_error *err)
 {
     g->labels = g->dataset == EARTH ? earth_labels : street_labels;
     g->classes = g->dataset == EARTH ? 4 : CLASSES_MAX;
-    g->files[0] = open_files(g, f, "train", err);
-    g->files[1] = open_files(g, f, "val", err);
+    g->is_ours = !f->data && g->dataset == EARTH;
+    g->dir = f->data ? f->data : g->dataset == EARTH ? "blue_marble" : "cityscapes";
+    g->files[0] = open_files(g, "train", err);
+    g->files[1] = open_files(g, "val", err);
     g->sampled = sample(g, g->files[0], err);
     g->train = augment(g, g->sampled, true, f, err);
     g->test = augment(g, g->files[1], false, f, err);

@@ -151,6 +151,10 @@ static void read_flags(unet *u, flags *f, int argc, char **argv)
     flags_read(f, own, argc, argv);
     if (u->patch) read_size(f, "patch", u->patch, p->patch);
     read_size(f, "stack", u->stack, u->size);
+    bool is_folder = strcmp(f->data, "grains") && strcmp(f->data, "brain") && strcmp(f->data, "macaque");
+    if (u->classes > 1 && !is_folder)
+        flags_wrong(f, "--classes: expected only where --data is a folder, got %lld with %s",
+                    (long long)u->classes, f->data);
 }
 
 /* ---- data ---- */

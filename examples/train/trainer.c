@@ -274,6 +274,31 @@ static void close_all(trainer *t)
 
 /* ---- the banner ---- */
 
+/* The one that schedules multiply: a checkpoint's, where one was taken up. */
+static double base_rate(const trainer *t)
+{
+    tern_object *state = tern_optim_state_dict(t->optim, -1, NULL);
+    const tern_object *group = tern_object_at(tern_object_get(state, "param_groups"), 0);
+    const tern_object *initial = tern_object_get(group, "initial_lr");
+    double rate = NAN;
+    tern_object_to_float(initial ? initial : tern_object_get(group, "lr"), &rate, NULL);
+    tern_object_free(state);
+    return rate;
+}
+
+static void print_rate(const trainer *t)
+{
+    const flags *f = t->flags;
+    double rate = base_rate(t);
+    const char *after = f->milestones.count == 1 ? ", lowered after epoch " : ", lowered after epochs ";
+    say(t, "  rate       %g", rate);
+    if (f->lr_given && f->lr != rate) say(t, " (--lr %g is not taken: the checkpoint has %g)", f->lr, rate);
+    if (f->warm_up > 0) say(t, ", rising for %g epoch%s", f->warm_up, f->warm_up == 1 ? "" : "s");
+    for (int i = 0; i < f->milestones.count; i++)
+        say(t, "%s%lld", i ? ", " : after, (long long)f->milestones.items[i]);
+    say(t, "\n");
+}
+
 static void print_banner(const trainer *t)
 {
     const flags *f = t->flags;
@@ -287,11 +312,8 @@ static void print_banner(const trainer *t)
         tern_group_backend(t->world), tern_device_name(t->device));
     say(t, "  batch      %lld x %d = %lld, %lld steps an epoch\n", (long long)f->batch, ranks,
         (long long)f->batch * ranks, (long long)tern_loader_length(t->train));
-    say(t, "  rate       %g", f->lr);
-    if (f->warm_up > 0) say(t, ", rising for %g epochs", f->warm_up);
-    for (int i = 0; i < f->milestones.count; i++)
-        say(t, "%s%lld", i ? ", " : ", lowered after epochs ", (long long)f->milestones.items[i]);
-    say(t, "\n  precision  O%d%s%s\n", f->opt_level, f->opt_level ? (f->half ? ", f16" : ", bf16") : "",
+    print_rate(t);
+    say(t, "  precision  O%d%s%s\n", f->opt_level, f->opt_level ? (f->half ? ", f16" : ", bf16") : "",
         f->sync_bn ? ", synchronised batch norm" : "");
     say(t, "  run        %s (tensorboard --logdir %s)\n", t->dir, t->dir);
 }
@@ -307,6 +329,7 @@ void trainer_number(trainer *t, const char *name, double value)
 /* "  loss 1.3119, test 1.2133  top1 0.9110" */
 static void print_number(const trainer *t, const char *name, double value)
 {
+    if (isnan(value)) value = NAN; /* which of its bits is the sign says nothing */
     if (!strcmp(name, "loss/train"))
         say(t, "  loss %.4f", value);
     else if (!strncmp(name, "loss/", 5))
@@ -410,6 +433,17 @@ static void end_epoch(trainer *t, double seconds, double rate, tern_error *err)
     tern_snapshot_save(t->snapshot, t->step, err);
 }
 
+/* This rank's samples that are done of the epoch; a checkpoint's steps may be of other ranks and batches. */
+static int64_t find_place(const trainer *t)
+{
+    if (!t->history.loss_count) return 0;
+    tern_object *state = tern_loader_state_dict(t->train, NULL);
+    int64_t position = 0;
+    tern_object_to_int(tern_object_get(state, "position"), &position, NULL);
+    tern_object_free(state);
+    return position / tern_group_size(t->world);
+}
+
 /* True if asked to stop before its end. */
 static bool run_epoch(trainer *t, tern_error *err)
 {
@@ -418,7 +452,7 @@ static bool run_epoch(trainer *t, tern_error *err)
     tern_progress_opts opts = tern_progress_defaults();
     opts.leave = false;
     opts.unit = " samples";
-    opts.initial = (int64_t)t->history.loss_count * t->flags->batch;
+    opts.initial = find_place(t);
     tern_progress *bar =
         tern_progress_new(title, tern_loader_length(t->train) * t->flags->batch, t->world, &opts, err);
     bool stopped = train_steps(t, bar, err);

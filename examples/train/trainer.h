@@ -57,7 +57,7 @@ struct trainer {
     tern_board *board;
     history history;
     gallery gallery;
-    char dir[512];       /* of this run: curves and checkpoints */
+    char dir[FLAGS_DIR]; /* of this run: curves and checkpoints */
     int64_t epoch, step; /* that are done                       */
     double waiting;      /* share of the epoch's time in which this rank waited for data */
     bool first;          /* this is rank 0                       */

@@ -288,13 +288,14 @@ static const tern_object *own_part(const tern_snapshot *s, const tern__snapshot_
     return is_there || item->own->spreads ? tern_object_at(list, is_there ? s->rank : 0) : NULL;
 }
 
-static void load_item(const tern_snapshot *s, const tern__snapshot_item *item, const tern_object *state,
-                      tern_error *err)
+/* `path`: of the file or the folder, for errors. */
+static void load_item(const tern_snapshot *s, const tern__snapshot_item *item, const char *path,
+                      const tern_object *state, tern_error *err)
 {
     tern_error own = {0};
     if (item->own && tern_object_kind_get(state) != TERN_OBJECT_LIST) {
         tern__error_set(err, load_func, TERN_E_INVALID,
-                        "\"%s\" is a %s, expected a list with one of each rank", item->name,
+                        "%s: \"%s\" is a %s, expected a list with one of each rank", path, item->name,
                         tern_object_kind_name(tern_object_kind_get(state)));
         return;
     }
@@ -302,15 +303,16 @@ static void load_item(const tern_snapshot *s, const tern__snapshot_item *item, c
     if (item->own && !state) return;
     int status = item->load(item->ctx, state, &own);
     if (status < 0 && !own.code) tern__error_set(&own, load_func, status, "it returned %d", status);
-    if (own.code) tern__error_set(err, own.func, own.code, "\"%s\": %s", item->name, own.text);
+    if (own.code) tern__error_set(err, own.func, own.code, "%s: \"%s\": %s", path, item->name, own.text);
 }
 
-static int load_items(const tern_snapshot *s, const tern_object *state, int64_t *step, tern_error *err)
+static int load_items(const tern_snapshot *s, const char *path, const tern_object *state, int64_t *step,
+                      tern_error *err)
 {
     tern__field_int(load_func, state, "step", 0, INT64_MAX, step, err);
     if (tern__agree(s->group, load_func, err)) return err->code;
     for (int i = 0; i < s->count && !tern__is_set(err); i++)
-        load_item(s, &s->items[i], tern_object_get(state, s->items[i].name), err);
+        load_item(s, &s->items[i], path, tern_object_get(state, s->items[i].name), err);
     return tern__agree(s->group, load_func, err);
 }
 
@@ -320,7 +322,7 @@ static int load(tern_snapshot *s, const char *path, tern_error *err)
     tern_object *state = NULL;
     if (tern__agree(s->group, load_func, err)) return err->code;
     int status = read_everywhere(s, path, &state, err), found = state != NULL;
-    if (!status && found) status = load_items(s, state, &step, err);
+    if (!status && found) status = load_items(s, path ? path : s->dir, state, &step, err);
     if (!status && found) status = tern__snapshot_choices_load(s, tern_object_get(state, "choices"), err);
     tern_object_free(state);
     if (!status && found) s->step = step;

@@ -28,13 +28,14 @@ static int core_at(const cpu_set_t *allowed, long index)
     return -1;
 }
 
-static int add_range(cpu_set_t *cores, const cpu_set_t *allowed, long first, long last, tern_error *err)
+static int add_range(cpu_set_t *cores, const cpu_set_t *allowed, long first, long last, const char *list,
+                     tern_error *err)
 {
     for (long index = first; index <= last; index++) {
         int core = core_at(allowed, index);
         if (core < 0)
             return tern__error_set(err, "tern_device_open", TERN_E_RANGE,
-                                   "device \"cpu:%ld\": this process may use %d cores, 0 to %d", index,
+                                   "device \"cpu:%s\": this process may use %d cores, 0 to %d", list,
                                    CPU_COUNT(allowed), CPU_COUNT(allowed) - 1);
         CPU_SET(core, cores);
     }
@@ -59,7 +60,7 @@ static int parse(const char *list, cpu_set_t *cores, tern_error *err)
         if (!is_number || (*end && *end != ','))
             return tern__error_set(err, "tern_device_open", TERN_E_UNSUPPORTED,
                                    "device \"cpu:%s\": expected a list of cores as 0 or 0-3 or 1,3", list);
-        int status = add_range(cores, &allowed, first, last, err);
+        int status = add_range(cores, &allowed, first, last, list, err);
         if (status || !*end) return status;
         at = end;
     }

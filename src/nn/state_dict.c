@@ -173,21 +173,22 @@ static void match_all(loading *l)
 
 /* ---- what was wrong ---- */
 
-static void say(char *text, const char *what, const tern_object *names)
+/* As many of the names as end before byte `end` of the text. */
+static void say(char *text, int end, const char *what, const tern_object *names)
 {
     enum { room = TERN_ERROR_TEXT };
     int64_t count = tern_object_count(names), told = 0;
     size_t used = strlen(text);
     if (!count) return;
-    used += (size_t)snprintf(text + used, room - used, "%s%s: ", used ? " " : "", what);
+    used += (size_t)snprintf(text + used, room - used, "%s%s:", used ? " " : "", what);
     for (; told < count && used < room; told++) {
         const char *name = tern_object_to_string(tern_object_at(names, told));
-        if (used + strlen(name) + 24 > room * 3 / 4) break;
-        used += (size_t)snprintf(text + used, room - used, "%s\"%s\"", told ? ", " : "", name);
+        if (used + strlen(name) + 24 > (size_t)end) break;
+        used += (size_t)snprintf(text + used, room - used, "%s \"%s\"", told ? "," : "", name);
     }
     if (used >= room) return;
     if (told < count)
-        snprintf(text + used, room - used, " and %lld more.", (long long)(count - told));
+        snprintf(text + used, room - used, told ? " and %lld more." : " %lld.", (long long)(count - told));
     else
         snprintf(text + used, room - used, ".");
 }
@@ -195,8 +196,9 @@ static void say(char *text, const char *what, const tern_object *names)
 static int judge(loading *l, bool strict)
 {
     char text[TERN_ERROR_TEXT] = "";
-    if (strict) say(text, "Missing key(s) in state_dict", l->missing);
-    if (strict) say(text, "Unexpected key(s) in state_dict", l->unexpected);
+    int end = TERN_ERROR_TEXT * 3 / 4, half = tern_object_count(l->unexpected) ? end / 2 : end;
+    if (strict) say(text, half, "Missing key(s) in state_dict", l->missing);
+    if (strict) say(text, end, "Unexpected key(s) in state_dict", l->unexpected);
     int code = *text ? TERN_E_INVALID : l->mismatch;
     size_t used = strlen(text);
     int64_t others = tern_object_count(l->mismatched) - 1;

@@ -393,6 +393,9 @@ class Bench(unittest.TestCase):
             code, out, err = job.tern("bench", name, "--help")
             self.assertEqual((code, err), (0, ""))
             self.assertTrue(out.startswith(f"usage: tern bench {name} "))
+            if name in Collectives.OPS:
+                self.assertEqual("izes" in out, name != "barrier", "a barrier has none")
+                self.assertIn("nccl+ or debug+", out)
 
 
 class Store(unittest.TestCase):

@@ -19,6 +19,15 @@ class Command(unittest.TestCase):
                 self.assertRegex(out, rf"\n  {name} +\w")
         self.assertRegex(job.tern("--version")[1], r"^tern \d+\.\d+\.\d+\n$")
 
+    def test_a_full_disk_is_told(self):
+        """What cannot be printed is an error that says why, of help as of all else."""
+        for args in (["--help"], ["--version"], ["info"], *([*command.split(), "--help"] for command in
+                     ("run", "inspect", "convert", "info", "bench", "bench step", "bench all_reduce"))):
+            with self.subTest(args=args), open("/dev/full", "w") as full:
+                code, _, err = job.tern(*args, stdout=full)
+                who = " ".join(["tern", *(arg for arg in args if arg[0] != "-")])
+                self.assertEqual((code, err), (1, f"{who}: cannot write: No space left on device\n"))
+
     def test_unknown_or_no_command(self):
         for args, text in (([], "expected a command\n"), (["fly"], 'expected a command, got "fly"\n')):
             code, out, err = job.tern(*args)
@@ -119,6 +128,12 @@ class Info(unittest.TestCase):
             self.skipTest("no namespace of one's own: " + done.stderr)
         rows = dict(line.split(None, 1) for line in done.stdout.splitlines())
         self.assertEqual((rows["processor"], rows["features"]), ("ARM, maker 0x41, part 0xd40", "asimd sve"))
+
+    def test_help(self):
+        for option in ("--help", "-h"):
+            code, out, err = job.tern("info", option)
+            self.assertEqual((code, err), (0, ""))
+            self.assertTrue(out.startswith("usage: tern info\n"), out)
 
     def test_takes_no_arguments(self):
         code, _, err = job.tern("info", "now")

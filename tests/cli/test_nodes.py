@@ -147,8 +147,8 @@ else:
     def test_mistakes_are_told_to_who_made_them(self):
         first = self.launch(0, 1, DUMP, nodes=3)
         second = self.launch(1, 1, DUMP, nodes=3)
-        self.refused(self.launch(1, 1, DUMP, nodes=2), "--nnodes 2 there, 3 on node 0")
-        self.refused(self.launch(2, 1, DUMP, ["--run-id", "x"], nodes=3), "--rdzv-id x there, none on node 0")
+        self.refused(self.launch(1, 1, DUMP, nodes=2), "node 0: it refused this host: --nnodes 2 on node 1, 3 on node 0")
+        self.refused(self.launch(2, 1, DUMP, ["--run-id", "x"], nodes=3), "--rdzv-id x on node 2, none on node 0")
         job.until(lambda: "taken twice" in self.finish(self.launch(1, 1, DUMP, ["--rdzv-conf", "timeout=2"], nodes=3))[0][2], "node 1 taken twice")
         results = self.finish(self.launch(2, 1, DUMP, nodes=3), first, second)
         self.assertEqual([code for code, _, _ in results], [0, 0, 0])

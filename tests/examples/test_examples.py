@@ -60,6 +60,12 @@ class Arguments(unittest.TestCase):
             self.assertEqual(done.returncode, 2)
             self.assertIn('expected a number of epochs from 1 to 10000, got "x"', done.stderr)
 
+    def test_what_is_wrong_is_named(self):
+        for words, text in ((("14_resume", "runs", "0"), 'expected a number of epochs from 1 to 10000, got "0"'),
+                            (("15_mixed_precision", "O4"), 'expected O0, O1, O2 or O3, bf16 or f16, or a number of epochs, got "O4"')):
+            path = os.path.join(BUILD, "examples", words[0])
+            self.assertEqual(start([path, *words[1:]]), (2, "", f"{path}: {text}\n"))
+
     def test_ranks_must_be_a_number(self):
         for wrong in ("x", "2x", "0", "4097"):
             done = subprocess.run([os.path.join(BUILD, "examples", "05_basic"), wrong], text=True, capture_output=True, timeout=60)
@@ -134,6 +140,11 @@ class Demos(unittest.TestCase):
                 self.assertEqual(way, same_way)
                 for one, other in zip(want, got):
                     self.assertAlmostEqual(float(one), float(other), delta=2.1e-5)
+
+    def test_more_ranks_than_samples(self):
+        code, out, err = start([os.path.join(BUILD, "examples", "11_any_function"), "13"])
+        self.assertEqual((code, out), (1, ""))
+        self.assertIn("13 ranks: expected at most 12, one for each sample", err)
 
     def test_tied_weights(self):
         for ranks in (1, 2, 3, 4):

@@ -35,6 +35,7 @@ class CommandLine(unittest.TestCase):
             ("-j", "-1"): '--workers: expected a whole number from 0 to 256, got "-1"',
             ("--lr", "fast"): '--lr: expected a number from 0 on, got "fast"',
             ("--lr", "nan"): '--lr: expected a number from 0 on, got "nan"',
+            ("--lr", "inf"): '--lr: expected a number from 0 on, got "inf"',
             ("--momentum", "1.5"): '--momentum: expected a number from 0 to 1, got "1.5"',
             ("--epochs",): "--epochs: expected a whole number from 0 to 100000, got nothing",
             ("--opt-level", "O4"): '--opt-level: expected O0|O1|O2|O3, got "O4"',
@@ -44,6 +45,9 @@ class CommandLine(unittest.TestCase):
             ("--milestones", "5,"): '--milestones: expected rising whole numbers from 1 on, as 25,50,75, got "5,"',
             ("--sync-bn=maybe",): '--sync-bn: expected on or off, got "maybe"',
             ("--fast",): 'unknown flag "--fast"; --help lists them',
+            ("--l", "1"): '"--l" may be --lr or --log-dir',
+            ("--resume", ""): '--resume: expected FILE|latest, got ""',
+            ("--log-dir", 512 * "x"): "--log-dir: expected a path of less than 512 bytes, got 512",
             ("fast",): 'expected flags only, got "fast"; --help lists them',
             ("--resume", "latest", "--start-epoch", "3"):
                 "--start-epoch: expected nothing beside --resume, which knows the epoch, got 3",
@@ -93,6 +97,9 @@ class Data(Folder):
         self.before = sorted(os.listdir(self.folder))
         line = self.said_once(2, "--dataset", "folder", "--data", self.folder, "-b", 1)
         self.assertTrue(line.endswith(f'{self.folder}: class 1 is "dog" in train and "fox" in val'), line)
+        shutil.rmtree(self.path("val", "fox"))
+        line = self.said_once(1, "--dataset", "folder", "--data", self.folder, "-b", 1)
+        self.assertTrue(line.endswith(f'{self.folder}: class "dog" is missing in val'), line)
 
     def test_fewer_samples_than_ranks(self):
         os.mkdir(self.path("data"))

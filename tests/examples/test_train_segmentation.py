@@ -125,6 +125,9 @@ class Segmentation(Folder):
 
     def test_what_cannot_be(self):
         self.assertIn("nowhere/leftImg8bit/train", self.said("--data", "nowhere"))
+        self.assertIn("build/examples/blue_marble blue_marble makes it", self.said())
+        self.assertIn("no pixel of a class in gtFine/train of task: expected the labels of --dataset cityscapes",
+                      self.said("--data", "task", "--dataset", "cityscapes", "--crop", 33))
         self.assertIn("output_stride is 3", self.said("--data", "task", "--crop", 33, "--output-stride", 3))
         Image.fromarray(np.full((SIDE, SIDE), 4, np.uint8)).save(
             self.path("task", "gtFine", "train", "city0", "city0_000000_000000_gtFine_labelIds.png"))

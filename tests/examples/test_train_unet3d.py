@@ -70,6 +70,16 @@ class Grains(Folder):
         self.assertEqual(code, 1)
         self.assertIn("divisible by 8", "".join(complaints(err)))
 
+    def test_classes_are_of_a_folder(self):
+        code, _, err = call(1, NAME, "--classes", 4)
+        said = "--classes: expected only where --data is a folder, got 4 with grains"
+        self.assertEqual((code, err), (2, f"{NAME}: {said}\n"))
+
+    def test_a_checkpoints_rate_counts(self):
+        self.train(1, "run", "--epochs", 1, "--lr", 0.01, "--milestones", 1)
+        out = self.train(1, "run", "--epochs", 1, "--lr", 0.5, "--milestones", 1, "--resume", "latest")
+        self.assertIn("  rate       0.01 (--lr 0.5 is not taken: the checkpoint has 0.01), lowered after epoch 1\n", out)
+
     def test_like_seed(self):
         out = train(1, NAME, "--help", "--like-seed")
         for text in ("epochs N", "default 100", "default 8)", "default 0.0002", "25,50,75", "default 0.2"):

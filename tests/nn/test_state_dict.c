@@ -146,6 +146,19 @@ static void long_lists_are_cut(void **state)
     assert_non_null(strstr(err.text, " more."));
     assert_int_equal(tern_object_count(tern_object_get(report, "missing_keys")), 600);
     tern_object_free(report);
+    /* Neither of two lists leaves the other without a name. */
+    tern_object *other = tern_object_dict(&w.err);
+    for (int i = 0; i < 60; i++) {
+        char name[32];
+        snprintf(name, sizeof(name), "blocks.%d.weight", i);
+        tern_object_set(other, name, tern_object_int(i, &w.err), &w.err);
+    }
+    err = (tern_error){0};
+    assert_int_equal(tern_module_state_dict_load(net, other, NULL, NULL, &err), TERN_E_INVALID);
+    assert_non_null(strstr(err.text, "Missing key(s) in state_dict: \"0.weight\", \"0.bias\", "));
+    assert_non_null(
+        strstr(err.text, "Unexpected key(s) in state_dict: \"blocks.0.weight\", \"blocks.1.weight\""));
+    tern_object_free(other);
     tern_object_free(empty);
     tern_module_free(net);
     close_world(&w);
