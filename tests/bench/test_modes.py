@@ -65,7 +65,8 @@ class Ways(unittest.TestCase):
                 contextlib.redirect_stdout(io.StringIO()) as out:
             measure.main()
             found = json.load(file)
-            height, width, _, _ = events.png_pixels(picture.read())
+            with open(picture.name, "rb") as drawn:  # in its place by now
+                height, width, _, _ = events.png_pixels(drawn.read())
         ways = [*measure.WAYS, "PyTorch single", "PyTorch DDP"]
         for way in ways:
             self.assertEqual(len(re.findall(rf"(?m)^\| {way} \|", out.getvalue())), 1, way)
