@@ -54,7 +54,7 @@ class Timeline(unittest.TestCase):
         self.assertEqual(code, 0)
         self.assertEqual(out, run(2, "")[1])
         self.assertEqual(err.count("no timeline"), 1, err)
-        self.assertIn('cannot open "/no/such/folder/trace.json": No such file or directory', err)
+        self.assertIn('cannot open /no/such/folder/trace.json: No such file or directory', err)
 
 
 if __name__ == "__main__":
