@@ -277,11 +277,11 @@ static void close_all(trainer *t)
 /* The one that schedules multiply: a checkpoint's, where one was taken up. */
 static double base_rate(const trainer *t)
 {
-    tern_object *state = tern_optim_state_dict(t->optim, -1, NULL);
-    const tern_object *group = tern_object_at(tern_object_get(state, "param_groups"), 0);
-    const tern_object *initial = tern_object_get(group, "initial_lr");
-    double rate = NAN;
-    tern_object_to_float(initial ? initial : tern_object_get(group, "lr"), &rate, NULL);
+    const tern_schedule *schedule = t->schedule ? t->schedule : t->warm_up;
+    double rate = tern_optim_lr_get(t->optim, 0);
+    if (!schedule) return rate;
+    tern_object *state = tern_schedule_state_dict(schedule, NULL);
+    tern_object_to_float(tern_object_at(tern_object_get(state, "base_lrs"), 0), &rate, NULL);
     tern_object_free(state);
     return rate;
 }
