@@ -19,6 +19,7 @@
 #include <tern/pad.h>
 #include <tern/conv.h>
 #include <tern/loss.h>
+#include <tern/function.h>
 #include <tern/nn.h>
 #include <tern/init.h>
 #include <tern/models.h>

@@ -44,10 +44,10 @@ TERN_API bool tern_grad_enabled_set(tern_scope *scope, bool enabled);
 TERN_API tern_tensor *tern_tensor_from(tern_scope *scope, const void *data, tern_dtype dtype, int ndim,
                                        const int64_t *shape);
 
-/* Gradients of `loss` (one element) for every parameter that it depends on: stored if the parameter had none,
- * added if it had. When it returns under tern_ddp, every gradient is the mean over the ranks. The part of the
- * tape that it used is gone: a second backward through it is E_STATE. Returns TERN_OK or the scope's error.
- */
+/* Gradients of `loss` (one element) for every parameter, and every input that wants one, that it depends on:
+ * stored if it had none, added if it had. When it returns under tern_ddp, every parameter's gradient is the
+ * mean over the ranks. The part of the tape that it used is gone: a second backward through it is E_STATE.
+ * Returns TERN_OK or the scope's error. */
 TERN_API int tern_backward(tern_scope *scope, tern_tensor *loss);
 
 #ifdef __cplusplus

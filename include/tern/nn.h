@@ -106,8 +106,10 @@ TERN_API tern_tensor *tern_state_find(const tern_module *module, const char *nam
 TERN_API void tern_zero_grad(tern_module *module);
 
 /* Freezing: a parameter that requires no gradient gets none from the calls that follow, and an optimizer
- * passes it by. torch.Tensor.requires_grad_; E_INVALID for a tensor that is no parameter. */
-TERN_API int tern_requires_grad_set(tern_tensor *parameter, bool required, tern_error *err);
+ * passes it by. And an input of a step, a tensor of the scope that is no result of an op with a gradient,
+ * gets one from the backwards that follow, each rank its own: tern_grad_get has their sum until the scope
+ * ends. torch.Tensor.requires_grad_. E_INVALID: neither of them; E_DTYPE: integers. */
+TERN_API int tern_requires_grad_set(tern_tensor *tensor, bool required, tern_error *err);
 TERN_API bool tern_requires_grad_get(const tern_tensor *tensor);
 /* All parameters of the tree: torch.nn.Module.requires_grad_. */
 TERN_API void tern_module_requires_grad_set(tern_module *module, bool required);

@@ -239,6 +239,8 @@ TERN_API int tern_split(tern_scope *scope, tern_tensor *x, int64_t size, int dim
 /* One after the other along `dim`; side by side along a new dimension. torch.cat, stack. */
 TERN_API tern_tensor *tern_cat(tern_scope *scope, int count, tern_tensor *const *x, int dim);
 TERN_API tern_tensor *tern_stack(tern_scope *scope, int count, tern_tensor *const *x, int dim);
+/* x itself if it is row-major without gaps, else a copy that is. torch.Tensor.contiguous. */
+TERN_API tern_tensor *tern_contiguous(tern_scope *scope, tern_tensor *x);
 /* A copy with gradient; the same in another dtype (x itself if it has that one), whose gradient is cast back;
  * the same memory without gradient. torch.clone, Tensor.to, detach. */
 TERN_API tern_tensor *tern_clone(tern_scope *scope, tern_tensor *x);

@@ -63,8 +63,9 @@ TERN_API void tern_tensor_free(tern_tensor *tensor);
  * seal may have moved it, and the kernels learn by this call that their copies of it are old. */
 TERN_API void *tern_tensor_data(tern_tensor *tensor);
 
-/* The gradient of a parameter, borrowed; NULL if it has none. */
-TERN_API tern_tensor *tern_grad_get(const tern_tensor *parameter);
+/* The gradient of a parameter, borrowed; of an input of the step that wants one (tern_requires_grad_set), the
+ * scope's. NULL if it has none. torch.Tensor.grad. */
+TERN_API tern_tensor *tern_grad_get(const tern_tensor *tensor);
 
 #ifdef __cplusplus
 }

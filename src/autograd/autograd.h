@@ -56,6 +56,7 @@ typedef struct tern__saved {
     tern__view view;
     tern__storage *storage;
     const tern_tensor *member; /* a parameter or buffer, which the seal may move meanwhile */
+    tern_device *device;       /* where its ops run, as the tensor's                       */
 } tern__saved;
 
 typedef struct tern__node tern__node;
@@ -221,6 +222,8 @@ tern_tensor *tern__result_over(tern_scope *scope, const tern__view *view);
 tern_tensor *tern__result_view(tern_scope *scope, const tern_tensor *source, const tern__view *view);
 /* Fills in the scope's device and error and runs; false after a failure. */
 bool tern__run(tern_scope *scope, tern__call *call);
+/* Where a tensor's ops run: a replica has the parameters where it is, so there it is NULL for them. */
+tern_device *tern__device_of(const tern_scope *scope, const tern_tensor *tensor);
 /* What follows runs where these bytes are. */
 void tern__go_to(tern_scope *scope, const void *data);
 
@@ -258,6 +261,9 @@ bool tern__owns_dy(const tern__node *node);
  * writing call tern__grad_done. NULL after a failure. */
 const tern__view *tern__grad_open(tern_scope *scope, tern__node *node, int i, bool *add);
 int tern__grad_done(tern_scope *scope, tern__node *node, int i);
+/* Gives the memory of a tensor of the same scope to input i as its gradient, if that has none yet and would
+ * have it like this; false: nothing is done. */
+bool tern__grad_share(tern__node *node, int i, const tern_tensor *dx);
 /* Gives dy's own memory (perhaps overwritten, seen as `view`) to input i as its gradient. */
 int tern__grad_give(tern_scope *scope, tern__node *node, int i, const tern__view *view);
 /* The same of what the node has saved, if nobody else holds that either. */
@@ -267,6 +273,10 @@ int tern__grad_give_saved(tern_scope *scope, tern__node *node, int i, int slot);
 /* Backward through this scope's own tape from `count` results whose gradients are given; dy[i].data NULL:
  * none. No listener is told when it begins or ends. */
 int tern__backward_from(tern_scope *scope, int count, tern_tensor *const *outs, const tern__view *dy);
+
+/* The gradient that a tensor has, and what an entry has saved, as tensors of `scope`. */
+tern_tensor *tern__grad_tensor(tern_scope *scope, const tern_tensor *tensor);
+tern_tensor *tern__saved_tensor(tern_scope *scope, const tern__saved *saved);
 
 /* Temporary memory of a gradient function. */
 tern__saved tern__temporary(tern_scope *scope, const tern__view *like);

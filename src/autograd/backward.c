@@ -150,14 +150,24 @@ static int add_into(tern_scope *scope, const tern__view *to, const tern__view *f
     return tern__run(scope, &call) ? TERN_OK : scope->error.code;
 }
 
+static bool share(tern_tensor *tensor, const tern__view *view, tern__storage *storage)
+{
+    if (tensor->leaf || tensor->grad_storage || view->layout != tensor->view.layout) return false;
+    tensor->grad = *view;
+    tensor->grad_storage = tern__storage_hold(storage);
+    return true;
+}
+
+bool tern__grad_share(tern__node *node, int i, const tern_tensor *dx)
+{
+    bool is_like = dx->view.dtype == node->in[i]->view.dtype && tern__view_is_dense(&dx->view);
+    return is_like && dx->scope == node->out->scope && dx->storage &&
+           share(node->in[i], &dx->view, dx->storage);
+}
+
 static int give(tern_scope *scope, tern__node *node, int i, const tern__view *view, tern__storage *storage)
 {
-    tern_tensor *tensor = node->in[i];
-    if (!tensor->leaf && !tensor->grad_storage && view->layout == tensor->view.layout) {
-        tensor->grad = *view;
-        tensor->grad_storage = tern__storage_hold(storage);
-        return TERN_OK;
-    }
+    if (share(node->in[i], view, storage)) return TERN_OK;
     bool add;
     const tern__view *to = tern__grad_open(scope, node, i, &add);
     if (!to) return scope->error.code;
@@ -337,13 +347,15 @@ static int end_all(tern_scope *scope)
 static int check_loss(tern_scope *scope, const tern_tensor *loss)
 {
     char shape[TERN__SHAPE_TEXT];
+    if (scope->marked)
+        return tern__scope_fail(scope, "tern_backward", TERN_E_STATE, "a function's backward calls it");
     if (tern__view_count(&loss->view) != 1)
         return tern__scope_fail(scope, "tern_backward", TERN_E_SHAPE,
                                 "the loss has shape %s, but backward starts from one element",
                                 tern__shape_text(&loss->view, shape));
     if (!loss->node)
         return tern__scope_fail(scope, "tern_backward", TERN_E_STATE,
-                                "the loss depends on no parameter, or gradients were off");
+                                "the loss depends on nothing that wants a gradient, or gradients were off");
     return TERN_OK;
 }
 
@@ -387,10 +399,10 @@ int tern_backward(tern_scope *scope, tern_tensor *loss)
 {
     if (!TERN__ENTER(scope, "tern_backward", 1, &loss)) return tern_scope_error(scope)->code;
     int status = check_loss(scope, loss);
+    if (status) return status;
     scope->backward_began = tern__now_ns();
-    scope->marked = 0;
-    if (!status) mark_one(scope, loss->node);
-    if (!status) status = mark_all(scope, loss->node);
+    mark_one(scope, loss->node);
+    status = mark_all(scope, loss->node);
     if (!status) status = begin_all(scope, loss);
     if (!status) status = seed_loss(scope, loss);
     if (!status) status = run_all(scope, loss->node);
@@ -430,7 +442,15 @@ int tern__backward_from(tern_scope *scope, int count, tern_tensor *const *outs, 
     return status;
 }
 
-tern_tensor *tern_grad_get(const tern_tensor *parameter)
+/* An input's gradient stays with it, as no entry of the tape takes it. */
+static tern_tensor *input_grad(const tern_tensor *x)
 {
-    return parameter && parameter->leaf && parameter->leaf->fresh ? parameter->leaf->grad : NULL;
+    bool has_one = x->scope && !x->node && x->grad_storage && !tern__tensor_check(x, "tern_grad_get", NULL);
+    return has_one ? tern__grad_tensor(x->scope, x) : NULL;
+}
+
+tern_tensor *tern_grad_get(const tern_tensor *tensor)
+{
+    if (!tensor || !tensor->leaf) return tensor ? input_grad(tensor) : NULL;
+    return tensor->leaf->fresh ? tensor->leaf->grad : NULL;
 }

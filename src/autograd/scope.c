@@ -135,6 +135,7 @@ int tern_scope_end(tern_scope *scope, tern_error *err)
     scope->generation++;
     scope->step++;
     scope->draws = 0;
+    scope->marked = 0;
     scope->backwards = 0;
     scope->refused = 0;
     scope->forward_began = 0;
@@ -330,11 +331,27 @@ tern_tensor *tern__result_over(tern_scope *scope, const tern__view *view)
     return new_handle(scope, view, scope->device);
 }
 
+static tern_tensor *handle_on(tern_scope *scope, const tern__view *view, tern__storage *storage,
+                              tern_device *device)
+{
+    tern_tensor *tensor = new_handle(scope, view, device);
+    if (tensor) tensor->storage = tern__storage_hold(storage);
+    return tensor;
+}
+
 tern_tensor *tern__result_view(tern_scope *scope, const tern_tensor *source, const tern__view *view)
 {
-    tern_tensor *tensor = new_handle(scope, view, source->device);
-    if (tensor) tensor->storage = tern__storage_hold(source->storage);
-    return tensor;
+    return handle_on(scope, view, source->storage, tern__device_of(scope, source));
+}
+
+tern_tensor *tern__grad_tensor(tern_scope *scope, const tern_tensor *tensor)
+{
+    return handle_on(scope, &tensor->grad, tensor->grad_storage, tensor->device);
+}
+
+tern_tensor *tern__saved_tensor(tern_scope *scope, const tern__saved *saved)
+{
+    return handle_on(scope, &saved->view, saved->storage, saved->device);
 }
 
 tern__saved tern__temporary(tern_scope *scope, const tern__view *like)

@@ -12,8 +12,7 @@ static void fail_devices(const char *op, int one, const tern_device *first, int 
                     first->name, other, second->name);
 }
 
-/* A replica has the parameters where it is. */
-static tern_device *device_of(const tern_scope *scope, const tern_tensor *tensor)
+tern_device *tern__device_of(const tern_scope *scope, const tern_tensor *tensor)
 {
     return tensor->scope || !scope->is_replica ? tensor->device : NULL;
 }
@@ -25,7 +24,7 @@ static void find_device(tern_scope *scope, const char *op, int count, tern_tenso
     int first = -1;
     tern_device *here = NULL;
     for (int i = 0; i < count && !err->code; i++) {
-        tern_device *device = inputs[i] ? device_of(scope, inputs[i]) : NULL;
+        tern_device *device = inputs[i] ? tern__device_of(scope, inputs[i]) : NULL;
         if (!device) continue;
         if (here && device != here) fail_devices(op, first, here, i, device, err);
         if (here) continue;
@@ -169,7 +168,8 @@ void tern__save(tern__node *node, int slot, const tern_tensor *tensor)
     if (!node || !tensor) return;
     node->saved[slot] = (tern__saved){.view = tensor->view,
                                       .storage = tern__storage_hold(tensor->storage),
-                                      .member = tensor->storage ? NULL : tensor};
+                                      .member = tensor->storage ? NULL : tensor,
+                                      .device = tern__device_of(node->out->scope, tensor)};
 }
 
 void tern__save_attr(tern_scope *scope, tern__node *node, const void *attr, size_t bytes)

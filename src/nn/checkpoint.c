@@ -9,7 +9,6 @@
 
 typedef struct record {
     tern_module *module;
-    tern_device *device; /* of the input */
     uint64_t seed, step, draws;
     const tern__policy *policy;
 } record;
@@ -43,30 +42,19 @@ static int compute_again(tern_scope *child, const record *r, tern_tensor *x, con
     return y ? tern__backward_from(child, 1, &y, dy) : child->error.code;
 }
 
-/* Into input i of the entry: `from`, or what is there already (a parameter's), or zeros. */
-static int finish(tern_scope *scope, tern__node *node, int i, const tern__view *from)
-{
-    bool add;
-    if (!tern__wants(node, i)) return TERN_OK;
-    const tern__view *to = tern__grad_open(scope, node, i, &add);
-    bool done = to && (from ? tern__copy_into(scope, to, from, add) : add ? true : tern__fill(scope, to, 0));
-    return done ? tern__grad_done(scope, node, i) : scope->error.code;
-}
-
 static int gradient(tern_scope *scope, tern__node *node)
 {
     const record *r = node->attr;
     tern_error err = {0};
     tern_scope *child = open_child(scope, r);
-    tern_tensor *x = child ? tern__result_over(child, &node->saved[0].view) : NULL;
+    tern_tensor *x = child ? tern__saved_tensor(child, &node->saved[0]) : NULL;
     if (x) {
-        x->device = r->device;
         x->requires_grad = tern__wants(node, 0);
         compute_again(child, r, x, tern__dy(node));
     }
-    if (x && !child->error.code) finish(scope, node, 0, x->grad_storage ? &x->grad : NULL);
+    if (x && !child->error.code) tern__grad_store(scope, node, 0, x->grad_storage ? &x->grad : NULL);
     if (child && tern_scope_end(child, &err)) tern__scope_fail_with(scope, &err);
-    for (int i = 1; i < node->in_count && !scope->error.code; i++) finish(scope, node, i, NULL);
+    for (int i = 1; i < node->in_count && !scope->error.code; i++) tern__grad_store(scope, node, i, NULL);
     return scope->error.code;
 }
 
@@ -87,7 +75,7 @@ tern_tensor *tern_checkpoint(tern_module *module, tern_scope *scope, tern_tensor
 {
     if (!module || !TERN__ENTER(scope, __func__, 1, &x)) return NULL;
     if (!scope->grad) return tern_forward(module, scope, x);
-    const record r = {module, x->device, scope->seed, scope->step, scope->draws, scope->policy};
+    const record r = {module, scope->seed, scope->step, scope->draws, scope->policy};
     int count = 0;
     tern_tensor *y = try(module, scope, x, &count);
     tern_tensor **inputs = y ? tern__scope_alloc(scope, (size_t)(1 + count) * sizeof(*inputs)) : NULL;

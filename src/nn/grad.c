@@ -32,14 +32,31 @@ void tern_module_requires_grad_set(tern_module *module, bool required)
     each_member(module, set_required, required);
 }
 
-int tern_requires_grad_set(tern_tensor *parameter, bool required, tern_error *err)
+/* An input of the step: of the scope, made by no op that has a gradient to send on. */
+static int require_input(tern_tensor *x, bool required, const char *func, tern_error *err)
 {
     char shape[TERN__SHAPE_TEXT];
-    if (tern__tensor_check(parameter, __func__, err)) return err ? err->code : TERN_E_INVALID;
-    if (!parameter->leaf)
-        return tern__error_set(err, __func__, TERN_E_INVALID, "tensor %s is no parameter of a module",
-                               tern__shape_text(&parameter->view, shape));
-    tern__leaf_require(parameter->leaf, required);
+    if (!x->scope)
+        return tern__error_set(err, func, TERN_E_INVALID,
+                               "tensor %s is no parameter, nor of a scope: tern_detach makes one that is",
+                               tern__shape_text(&x->view, shape));
+    if (x->node)
+        return tern__error_set(err, func, TERN_E_INVALID,
+                               "tensor %s is the result of %s, which sends its gradient on: tern_detach it",
+                               tern__shape_text(&x->view, shape), x->node->op);
+    if (!tern__dtype_is_float(x->view.dtype))
+        return tern__error_set(err, func, TERN_E_DTYPE, "tensor %s is of %s, which has no gradients",
+                               tern__shape_text(&x->view, shape), tern_dtype_name(x->view.dtype));
+    x->requires_grad = required;
+    return TERN_OK;
+}
+
+int tern_requires_grad_set(tern_tensor *tensor, bool required, tern_error *err)
+{
+    if (tern__is_set(err)) return err->code;
+    if (tern__tensor_check(tensor, __func__, err)) return err ? err->code : TERN_E_INVALID;
+    if (!tensor->leaf) return require_input(tensor, required, __func__, err);
+    tern__leaf_require(tensor->leaf, required);
     return TERN_OK;
 }
 

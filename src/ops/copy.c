@@ -63,6 +63,15 @@ bool tern__fill(tern_scope *scope, const tern__view *to, double value)
     return tern__view_count(to) == 0 || tern__run(scope, &call);
 }
 
+int tern__grad_store(tern_scope *scope, tern__node *node, int i, const tern__view *from)
+{
+    bool add;
+    if (!tern__wants(node, i)) return TERN_OK;
+    const tern__view *to = tern__grad_open(scope, node, i, &add);
+    bool done = to && (from ? tern__copy_into(scope, to, from, add) : add ? true : tern__fill(scope, to, 0));
+    return done ? tern__grad_done(scope, node, i) : scope->error.code;
+}
+
 tern_tensor *tern__laid_out(tern_scope *scope, tern_tensor *x, tern__layout layout)
 {
     if (x->view.layout == layout && tern__view_is_dense(&x->view)) return x;
@@ -92,6 +101,11 @@ tern_tensor *tern__plain(tern_scope *scope, tern_tensor *x)
 tern_tensor *tern__dense(tern_scope *scope, tern_tensor *x)
 {
     return tern__laid_out(scope, x, x->view.layout);
+}
+
+tern_tensor *tern_contiguous(tern_scope *scope, tern_tensor *x)
+{
+    return TERN__ENTER(scope, __func__, 1, &x) ? tern__plain(scope, x) : NULL;
 }
 
 tern_tensor *tern_clone(tern_scope *scope, tern_tensor *x)

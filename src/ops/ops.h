@@ -22,6 +22,9 @@ bool tern__copy(tern_scope *scope, const tern__view *to, const tern__view *from)
 bool tern__copy_into(tern_scope *scope, const tern__view *to, const tern__view *from, bool add);
 bool tern__fill(tern_scope *scope, const tern__view *to, double value);
 
+/* Into the gradient of input i: `from`, of any dtype and layout; NULL: zeros, unless there is one already. */
+int tern__grad_store(tern_scope *scope, tern__node *node, int i, const tern__view *from);
+
 /* x in another dtype, with gradient, where the running op is. */
 tern_tensor *tern__cast(tern_scope *scope, tern_tensor *x, tern_dtype dtype);
 /* The same of a parameter: what may be a convolution's weight is laid out as one. */

@@ -16,6 +16,32 @@ static tern_module *make_deep_mlp(tern_rng *rng, tern_error *err)
     return tern_mlp_new((int64_t[]){24, 40, 40, 40, 40, 40, 40, 40, 5}, 9, rng, err);
 }
 
+/* The second product takes a view of its weight. */
+typedef struct turned {
+    tern_module base;
+    tern_tensor *first, *second;
+} turned;
+
+static tern_tensor *turned_forward(tern_module *module, tern_scope *s, tern_tensor *x)
+{
+    turned *self = (turned *)module;
+    tern_tensor *inner = tern_tanh(s, tern_linear(s, x, self->first, NULL));
+    return tern_matmul(s, inner, tern_transpose(s, self->second, 0, 1));
+}
+
+static tern_module *make_turned(tern_rng *rng, tern_error *err)
+{
+    static turned net;
+    tern_module_init(&net.base, "turned", turned_forward, err);
+    net.first = tern_parameter_add(&net.base, "first", TERN_F32, 2, (int64_t[]){16, 24}, err);
+    net.second = tern_parameter_add(&net.base, "second", TERN_F32, 2, (int64_t[]){5, 16}, err);
+    tern_init_uniform(net.first, -0.2, 0.2, rng, err);
+    tern_init_uniform(net.second, -0.3, 0.3, rng, err);
+    tern_module *holder = tern_sequential_new(err);
+    tern_sequential_add(holder, &net.base, err);
+    return holder;
+}
+
 /* ---- copies between devices ---- */
 
 static tern__device_backend counting;
@@ -163,6 +189,15 @@ static void replicas_train(void **state)
     expect_the_cpus_values(make_deep_mlp, &b, "cuda:0", other_gpu());
 }
 
+static void views_of_parameters_are_where_the_replica_is(void **state)
+{
+    (void)state;
+    static batch b;
+    draw_batch(&b, 5, 2, (int64_t[]){ROWS, 24});
+    expect_the_cpus_values(make_turned, &b, "cuda:0", other_gpu());
+    expect_the_cpus_values(make_turned, &b, "cpu:0", "cuda:0");
+}
+
 /* Only one of the two has memory of its own. */
 static void cores_and_a_gpu_train(void **state)
 {
@@ -247,6 +282,7 @@ int main(void)
     if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(replicas_train),
+        cmocka_unit_test(views_of_parameters_are_where_the_replica_is),
         cmocka_unit_test(cores_and_a_gpu_train),
         cmocka_unit_test(buffers_come_along),
         cmocka_unit_test(replicas_wait_for_no_other),

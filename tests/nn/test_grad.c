@@ -53,20 +53,31 @@ static void a_wholly_frozen_model_has_no_backward(void **state)
     tern_tensor *loss = tern_sum(w.scope, tern_forward(net, w.scope, x));
     assert_int_equal(tern_backward(w.scope, loss), TERN_E_STATE);
     expect_error(&w, NULL, "tern_backward", TERN_E_STATE,
-                 "the loss depends on no parameter, or gradients were off");
+                 "the loss depends on nothing that wants a gradient, or gradients were off");
     tern_module_free(net);
     close_world(&w);
 }
 
-static void only_parameters_take_gradients(void **state)
+static void inputs_take_gradients_and_results_do_not(void **state)
 {
     (void)state;
     world w = open_world();
-    tern_tensor *x = tern_full(w.scope, TERN_F32, 1, (int64_t[]){3}, 0);
-    assert_int_equal(tern_requires_grad_set(x, true, &w.err), TERN_E_INVALID);
-    assert_string_equal(w.err.text, "tensor (3) is no parameter of a module");
+    tern_module *net = net_new(&w);
+    tern_tensor *x = tern_full(w.scope, TERN_F32, 2, (int64_t[]){5, 3}, 0.5);
+    tern_tensor *index = tern_full(w.scope, TERN_I64, 0, NULL, 0), *y = tern_forward(net, w.scope, x);
+    assert_int_equal(tern_requires_grad_set(x, true, &w.err), TERN_OK);
+    assert_true(tern_requires_grad_get(x));
+    assert_int_equal(tern_requires_grad_set(y, false, &w.err), TERN_E_INVALID);
+    assert_string_equal(w.err.text,
+                        "tensor (5, 2) is the result of linear, which sends its gradient on: tern_detach it");
+    w.err = (tern_error){0};
+    assert_int_equal(tern_requires_grad_set(tern_detach(w.scope, y), true, &w.err), TERN_OK);
+    assert_int_equal(tern_requires_grad_set(index, true, &w.err), TERN_E_DTYPE);
+    assert_string_equal(w.err.text, "tensor () is of i64, which has no gradients");
+    w.err = (tern_error){0};
     assert_int_equal(tern_requires_grad_set(NULL, true, NULL), TERN_E_INVALID);
     assert_false(tern_requires_grad_get(NULL));
+    tern_module_free(net);
     close_world(&w);
 }
 
@@ -130,7 +141,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(frozen_parameters_get_no_gradient),
         cmocka_unit_test(a_wholly_frozen_model_has_no_backward),
-        cmocka_unit_test(only_parameters_take_gradients),
+        cmocka_unit_test(inputs_take_gradients_and_results_do_not),
         cmocka_unit_test(the_average_follows),
         cmocka_unit_test(averages_that_cannot_follow),
     };

@@ -1,0 +1,210 @@
+/* function.c - an op of the user's own. Its forward runs with gradients off, so that the tape has one entry
+ * for all of it, as for any op; what it saves stays with that entry, and its backward computes from that and
+ * from dy, with gradients off as well. What either makes on the way is given up when it returns, as in a
+ * module's call. */
+#include "ops/ops.h"
+
+#include <tern/function.h>
+
+#include <string.h>
+
+_Static_assert(TERN_FUNCTION_SAVES == TERN__NODE_SAVES, "a call saves what an entry can");
+
+static const char func[] = "tern_function_apply";
+
+struct tern_function_call {
+    const tern_function *function;
+    int count;
+    tern_tensor **x; /* [count] in forward, as autocast left them                     */
+    bool *wants;     /* [count] */
+    void *attr;
+    tern_tensor *saved[TERN_FUNCTION_SAVES];
+    const tern__policy *policy; /* of the region that forward ran in */
+};
+
+/* ---- what the two functions ask ---- */
+
+void *tern_function_attr(tern_function_call *call)
+{
+    return call ? call->attr : NULL;
+}
+
+void tern_function_save(tern_function_call *call, int slot, tern_tensor *tensor)
+{
+    if (call && slot >= 0 && slot < TERN_FUNCTION_SAVES) call->saved[slot] = tensor;
+}
+
+tern_tensor *tern_function_saved(const tern_function_call *call, int slot)
+{
+    return call && slot >= 0 && slot < TERN_FUNCTION_SAVES ? call->saved[slot] : NULL;
+}
+
+bool tern_function_wants(const tern_function_call *call, int i)
+{
+    return call && i >= 0 && i < call->count && call->wants[i];
+}
+
+/* ---- around them ---- */
+
+/* What is not as outside while one of them runs. */
+typedef struct outside {
+    bool grad;
+    const tern_tensor *traced;
+    tern_tensor *mark;
+} outside;
+
+static outside go_inside(tern_scope *scope)
+{
+    outside before = {scope->grad, scope->traced, tern__frame_enter(scope)};
+    scope->grad = false;
+    scope->traced = NULL;
+    return before;
+}
+
+static void come_back(tern_scope *scope, const outside *before)
+{
+    scope->grad = before->grad;
+    scope->traced = before->traced;
+}
+
+static void fail(tern_scope *scope, const char *part, const tern_function_call *call, const tern_error *err)
+{
+    if (err->code)
+        tern__scope_fail_with(scope, err);
+    else
+        tern__scope_fail(scope, func, TERN_E_INVALID, "%s: its %s has failed, but not said why",
+                         call->function->name, part);
+}
+
+/* ---- backward ---- */
+
+/* Where input i's gradient goes: a replica has that of a parameter where it computes. */
+static void go_to_input(tern_scope *scope, const tern_tensor *x)
+{
+    if (!x->leaf || !scope->is_replica) tern__go_to(scope, x->view.data);
+}
+
+static bool is_here(const tern_scope *scope, const tern_tensor *dx)
+{
+    return tern__memory_device(dx->view.data) == (scope->here->backend ? scope->here : NULL);
+}
+
+static int check(tern_scope *scope, const tern_function_call *call, int i, const tern_tensor *x,
+                 const tern_tensor *dx)
+{
+    char wanted[TERN__SHAPE_TEXT], got[TERN__SHAPE_TEXT];
+    tern_error err = {0};
+    if (tern__tensor_check(dx, func, &err)) return tern__scope_fail_with(scope, &err);
+    if (!tern__view_same_shape(&x->view, &dx->view) || !tern__dtype_is_float(dx->view.dtype))
+        return tern__scope_fail(scope, func, TERN_E_SHAPE,
+                                "%s: input %d is %s of %s, but its gradient %s of %s", call->function->name,
+                                i, tern__shape_text(&x->view, wanted), tern_dtype_name(x->view.dtype),
+                                tern__shape_text(&dx->view, got), tern_dtype_name(dx->view.dtype));
+    if (!is_here(scope, dx))
+        return tern__scope_fail(scope, func, TERN_E_INVALID,
+                                "%s: input %d is on %s, but its gradient is not; tern_to brings it there",
+                                call->function->name, i, scope->here->name);
+    return TERN_OK;
+}
+
+static int send(tern_scope *scope, tern__node *node, int i, const tern_function_call *call, tern_tensor *dx)
+{
+    const tern_tensor *x = node->in[i];
+    go_to_input(scope, x);
+    if (dx && check(scope, call, i, x, dx)) return scope->error.code;
+    if (dx && tern__grad_share(node, i, dx)) return TERN_OK;
+    return tern__grad_store(scope, node, i, dx ? &dx->view : NULL);
+}
+
+/* The call as backward sees it: its saved tensors are new handles on what the entry holds. */
+static tern_function_call *call_again(tern_scope *scope, const tern__node *node)
+{
+    const tern_function_call *first = node->attr;
+    tern_function_call *call = tern__scope_alloc(scope, sizeof(*call));
+    if (!call) return NULL;
+    *call = *first;
+    for (int i = 0; i < TERN_FUNCTION_SAVES; i++)
+        call->saved[i] = first->saved[i] ? tern__saved_tensor(scope, &node->saved[i]) : NULL;
+    return call;
+}
+
+static int run_backward(tern_scope *scope, tern_function_call *call, tern_tensor *dy, tern_tensor **dx)
+{
+    tern_error err = {0};
+    const tern__policy *policy = tern__policy_set(scope, call->policy);
+    int status = call->function->backward(call, scope, dy, dx, &err);
+    tern__policy_set(scope, policy);
+    if (status || err.code) fail(scope, "backward", call, &err);
+    return scope->error.code;
+}
+
+static int gradient(tern_scope *scope, tern__node *node)
+{
+    const outside before = go_inside(scope);
+    tern_function_call *call = call_again(scope, node);
+    tern_tensor *dy = tern__grad_tensor(scope, node->out);
+    tern_tensor **dx = tern__scope_alloc(scope, (size_t)node->in_count * sizeof(*dx));
+    int status = call && dy && dx ? run_backward(scope, call, dy, dx) : scope->error.code;
+    for (int i = 0; i < node->in_count && !status; i++)
+        if (tern__wants(node, i)) status = send(scope, node, i, call, dx[i]);
+    tern__frame_leave(scope, before.mark, NULL);
+    come_back(scope, &before);
+    return status;
+}
+
+/* ---- forward ---- */
+
+static bool is_whole(tern_scope *scope, const tern_function *function, int count, tern_tensor *const *x)
+{
+    if (function && function->forward && function->backward && count >= 0 && (x || !count)) return true;
+    tern__scope_fail(scope, func, TERN_E_INVALID,
+                     "function_apply: expected a function with forward and backward, and its inputs");
+    return false;
+}
+
+static tern_function_call *open_call(tern_scope *scope, const tern_function *function, int count,
+                                     tern_tensor *const *x, const void *attr, size_t bytes)
+{
+    tern_function_call *call = tern__scope_alloc(scope, sizeof(*call));
+    if (!call) return NULL;
+    *call = (tern_function_call){.function = function, .count = count, .policy = scope->policy};
+    call->x = tern__scope_alloc(scope, (size_t)count * sizeof(*call->x));
+    call->wants = tern__scope_alloc(scope, (size_t)count * sizeof(*call->wants));
+    call->attr = tern__scope_alloc(scope, TERN__MAX(bytes, 1));
+    if (!call->x || !call->wants || !call->attr) return NULL;
+    if (attr) memcpy(call->attr, attr, bytes);
+    for (int i = 0; i < count; i++) call->x[i] = x[i];
+    return call;
+}
+
+/* A handle of its own, as what comes back may be an input. */
+static tern_tensor *run_forward(tern_scope *scope, tern_function_call *call)
+{
+    tern_error err = {0};
+    tern_tensor *y = call->function->forward(call, scope, call->x, &err);
+    if (!y || err.code) fail(scope, "forward", call, &err);
+    return tern_detach(scope, y);
+}
+
+static void record(tern_scope *scope, tern_function_call *call, tern_tensor *y)
+{
+    if (!tern__dtype_is_float(y->view.dtype)) return;
+    tern__node *node = tern__record(scope, call->function->name, gradient, y, call->count, call->x);
+    for (int i = 0; i < TERN_FUNCTION_SAVES; i++) tern__save(node, i, call->saved[i]);
+    if (node) node->attr = call;
+}
+
+tern_tensor *tern_function_apply(tern_scope *scope, const tern_function *function, int count,
+                                 tern_tensor *const *x, const void *attr, size_t bytes)
+{
+    if (!scope || scope->error.code || !is_whole(scope, function, count, x)) return NULL;
+    tern_function_call *call = open_call(scope, function, count, x, attr, bytes);
+    if (!call || !tern__op_enter(scope, func, count, count, call->x)) return NULL;
+    for (int i = 0; i < count; i++) call->wants[i] = scope->grad && call->x[i]->requires_grad;
+    const outside before = go_inside(scope);
+    tern_tensor *y = run_forward(scope, call);
+    come_back(scope, &before);
+    if (y) record(scope, call, y);
+    tern__frame_leave(scope, before.mark, y);
+    return scope->error.code ? NULL : y;
+}
