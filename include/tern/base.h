@@ -1,5 +1,9 @@
 /* base.h - what every other header needs: status codes, errors, dtypes, the allocator and log hooks.
  *
+ * Callbacks of yours, a module's forward, a dataset's get, a release .., return to where they were called
+ * from: to leave one through tern's functions by a C++ exception or by longjmp is undefined. Catch it inside,
+ * and say it by tern_error_set, or to all ranks by tern_group_abort(group, code, what).
+ *
  * Threads: everything here may be called from any thread, except the two setters, which are called before
  * any other function of the library. */
 #ifndef TERN_BASE_H

@@ -43,8 +43,8 @@ TERN_API tern_tensor *tern_keep(const tern_tensor *tensor, tern_error *err);
 /* A tensor over `data`, memory of yours (row-major, aligned to the element), without a copy: ops read it
  * where it is, and no gradient goes there. Between two steps you may change the values. Yours:
  * tern_tensor_free. `release(ctx)` is called exactly once, when nobody needs `data` any more; with NULL you
- * keep `data` alive as long. After a failure `data` is still yours and `release` is not called. E_INVALID:
- * NULL or not aligned; E_DTYPE, E_RANGE, E_SHAPE: no such tensor. */
+ * keep `data` alive as long. After a failure `data` is still yours and `release` is not called. Of no
+ * elements `data` may be NULL. E_INVALID: NULL or not aligned; E_DTYPE, E_RANGE, E_SHAPE: no such tensor. */
 TERN_API tern_tensor *tern_tensor_wrap(void *data, tern_dtype dtype, int ndim, const int64_t *shape,
                                        void (*release)(void *ctx), void *ctx, tern_error *err);
 

@@ -204,7 +204,8 @@ static int check_wrap(const void *data, tern_dtype dtype, int ndim, const int64_
     const char *func = "tern_tensor_wrap";
     int status = tern__shape_check(func, dtype, ndim, shape, err);
     if (status) return status;
-    if (!data) return tern__error_set(err, func, TERN_E_INVALID, "data is NULL");
+    tern__view view = tern__view_make(dtype, TERN__PLAIN, ndim, shape);
+    if (!data && tern__view_count(&view)) return tern__error_set(err, func, TERN_E_INVALID, "data is NULL");
     if ((uintptr_t)data % tern_dtype_bytes(dtype))
         return tern__error_set(err, func, TERN_E_INVALID, "data at %p is not aligned to the %zu bytes of %s",
                                data, tern_dtype_bytes(dtype), tern_dtype_name(dtype));
@@ -221,6 +222,7 @@ tern_tensor *tern_tensor_wrap(void *data, tern_dtype dtype, int ndim, const int6
         tern__free(tensor);
         return NULL;
     }
+    data = data ? data : own; /* no elements are anywhere */
     *own = (wrapped){.storage = {.refs = 1, .data = data, .release = release_wrapped, .ctx = own},
                      .release = release,
                      .ctx = ctx};

@@ -447,6 +447,25 @@ static void expect_none(int code, const char *text, void *data, tern_dtype dtype
     assert_int_equal(b.released, 0);
 }
 
+/* A rank whose share is empty may have no memory for it. */
+static void nothing_is_wrapped(void **state)
+{
+    (void)state;
+    world w = open_world();
+    buffer b = {0};
+    tern_tensor *x = tern_tensor_wrap(NULL, TERN_F32, 2, (int64_t[]){0, IN}, release, &b, &w.err);
+    assert_ok(w.err);
+    tern_tensor *loss = tern_sum(w.scope, tern_forward(w.net, w.scope, x));
+    assert_true(tern_item(loss) == 0);
+    assert_int_equal(tern_backward(w.scope, loss), TERN_OK);
+    const float *grad = tern_tensor_data(tern_grad_get(tern_state_find(w.net, "weight")));
+    for (int i = 0; i < OUT * IN; i++) assert_true(grad[i] == 0);
+    end_well(&w);
+    tern_tensor_free(x);
+    assert_int_equal(b.released, 1);
+    close_world(&w);
+}
+
 static void what_cannot_be_wrapped(void **state)
 {
     (void)state;
@@ -494,6 +513,7 @@ int main(void)
         cmocka_unit_test(every_kind_of_gradient),
         cmocka_unit_test(data_of_what_has_gaps_or_is_gone),
         cmocka_unit_test(a_parameter_written_in_place),
+        cmocka_unit_test(nothing_is_wrapped),
         cmocka_unit_test(what_cannot_be_wrapped),
         cmocka_unit_test(no_memory_for_a_handle),
     };
