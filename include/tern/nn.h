@@ -65,9 +65,10 @@ TERN_API tern_tensor *tern_parameter_share(tern_module *module, const char *name
 TERN_API tern_tensor *tern_forward(tern_module *module, tern_scope *scope, tern_tensor *x);
 
 /* The same, but instead of what backward needs only x is kept, and the call is computed again when backward
- * comes to it: memory for time. What is drawn is the same both times, running statistics move once, and
- * gradients are those of tern_forward, also under tern_ddp. Tensors that the module takes from elsewhere must
- * not want gradients (E_UNSUPPORTED). torch.utils.checkpoint.checkpoint. */
+ * comes to it: memory for time. What is drawn of the scope is the same both times, running statistics move
+ * once, and gradients are those of tern_forward, also under tern_ddp. Tensors that the module takes from
+ * elsewhere must not want gradients (E_UNSUPPORTED), and it must use the same parameters both times, whatever
+ * it draws from generators of its own (E_STATE). torch.utils.checkpoint.checkpoint. */
 TERN_API tern_tensor *tern_checkpoint(tern_module *module, tern_scope *scope, tern_tensor *x);
 
 /* Places the parameters and buffers under `module` on a device, so that their ops run there; borrows it. A

@@ -1,8 +1,9 @@
 /* checkpoint.c - a module call of which only the input is kept. Its forward runs without a tape and notes
  * which parameters it uses, so that the tape of the step has one entry for the whole call and knows from the
- * start which gradients it will bring. Backward computes the call again in a scope of its own, with a tape,
- * and goes back through it: gradients of parameters go where they always go, that of the input into the
- * entry's. What was drawn the first time is drawn again, and running statistics move once. */
+ * start which gradients it will bring. Backward computes the call again in a scope of its own, with a tape
+ * that has to name the same parameters, and goes back through it: gradients of parameters go where they
+ * always go, that of the input into the entry's. What was drawn the first time is drawn again, and running
+ * statistics move once. */
 #include "nn/nn.h"
 
 #include "ops/ops.h"
@@ -31,15 +32,63 @@ static tern_scope *open_child(tern_scope *scope, const record *r)
     child->is_replica = scope->is_replica;
     child->keeps_buffers = true;
     child->follows = scope->follows;
-    child->weight = scope->weight;
     return child;
 }
 
-static int compute_again(tern_scope *child, const record *r, tern_tensor *x, const tern__view *dy)
+/* ---- the same parameters both times ---- */
+
+static int fail_use(tern_scope *child, const tern__leaf *leaf, const char *when)
+{
+    char name[256];
+    leaf->describe(leaf, name, sizeof(name));
+    return tern__scope_fail(
+        child, "tern_checkpoint", TERN_E_STATE,
+        "checkpoint: the parameter \"%s\" was used %s; what a module does must not change "
+        "between its forward and the backward, nor depend on what is drawn elsewhere",
+        name, when);
+}
+
+/* Its place among the entry's inputs, behind x; 0: none. */
+static int place_of(const tern__node *node, const tern__leaf *leaf)
+{
+    int i = node->in_count - 1;
+    while (i > 0 && (!node->in[i] || node->in[i]->leaf != leaf)) i--;
+    return i;
+}
+
+static int note_inputs(tern_scope *child, const tern__node *node, const tern__node *again, bool *seen)
+{
+    for (int k = 0; k < again->in_count; k++) {
+        const tern__leaf *leaf = again->in[k] ? again->in[k]->leaf : NULL;
+        int i = leaf ? place_of(node, leaf) : 0;
+        if (leaf && !i) return fail_use(child, leaf, "only when it was computed again");
+        seen[i] = true;
+    }
+    return TERN_OK;
+}
+
+/* Else gradients would be missing, and a ddp would wait for them in vain, or for others than it was told of.
+ * x may be a parameter, which is an input of its own the second time. */
+static int check_uses(tern_scope *child, const tern__node *node)
+{
+    bool *seen = tern__scope_alloc(child, (size_t)node->in_count * sizeof(*seen));
+    int status = seen ? TERN_OK : child->error.code;
+    for (const tern__node *again = child->tape; again && !status; again = again->previous)
+        status = note_inputs(child, node, again, seen);
+    for (int i = 1; i < node->in_count && !status; i++)
+        if (node->in[i] && !seen[i] && (!node->in[0] || node->in[i]->leaf != node->in[0]->leaf))
+            status = fail_use(child, node->in[i]->leaf, "only the first time");
+    return status;
+}
+
+/* ---- backward ---- */
+
+static int compute_again(tern_scope *child, const record *r, const tern__node *node, tern_tensor *x)
 {
     tern_tensor *y = tern_forward(r->module, child, x);
-    if (y && !y->node) y = tern_clone(child, y);
-    return y ? tern__backward_from(child, 1, &y, dy) : child->error.code;
+    if (!y || check_uses(child, node)) return child->error.code;
+    if (!y->node) y = tern_clone(child, y);
+    return y ? tern__backward_from(child, 1, &y, tern__dy(node)) : child->error.code;
 }
 
 static int gradient(tern_scope *scope, tern__node *node)
@@ -50,7 +99,7 @@ static int gradient(tern_scope *scope, tern__node *node)
     tern_tensor *x = child ? tern__saved_tensor(child, &node->saved[0]) : NULL;
     if (x) {
         x->requires_grad = tern__wants(node, 0);
-        compute_again(child, r, x, tern__dy(node));
+        compute_again(child, r, node, x);
     }
     if (x && !child->error.code) tern__grad_store(scope, node, 0, x->grad_storage ? &x->grad : NULL);
     if (child && tern_scope_end(child, &err)) tern__scope_fail_with(scope, &err);
@@ -58,7 +107,9 @@ static int gradient(tern_scope *scope, tern__node *node)
     return scope->error.code;
 }
 
-/* Forward without a tape; the leaves that it used. */
+/* ---- forward ---- */
+
+/* Without a tape; the leaves that it used. */
 static tern_tensor *try(tern_module *module, tern_scope *scope, tern_tensor *x, int *count)
 {
     scope->traced = x;

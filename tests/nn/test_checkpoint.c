@@ -265,6 +265,80 @@ static void what_comes_from_elsewhere_is_refused(void **state)
     close_fixture(&f);
 }
 
+/* ---- a module that does something else the second time ---- */
+
+typedef struct forked {
+    tern_module base;
+    tern_tensor *first, *second;
+    int calls, from; /* from this call on it takes the second */
+} forked;
+
+static tern_tensor *forked_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    forked *self = (forked *)module;
+    return tern_mul(scope, x, self->calls++ < self->from ? self->first : self->second);
+}
+
+static void open_forked(forked *net, int from, tern_error *err)
+{
+    *net = (forked){.from = from};
+    tern_module_init(&net->base, "forked", forked_forward, err);
+    net->first = tern_parameter_add(&net->base, "first", TERN_F32, 0, NULL, err);
+    net->second = tern_parameter_add(&net->base, "second", TERN_F32, 0, NULL, err);
+    assert_ok(*err);
+}
+
+static void expect_refusal(tern_scope *scope, tern_tensor *y, const char *text)
+{
+    tern_error err = {0};
+    assert_int_equal(tern_backward(scope, y), TERN_E_STATE);
+    assert_int_equal(tern_scope_end(scope, &err), TERN_E_STATE);
+    if (!strstr(err.text, text)) fail_msg("\"%s\" has no \"%s\"", err.text, text);
+}
+
+static void the_second_pass_uses_what_the_first_did(void **state)
+{
+    (void)state;
+    fixture f;
+    forked net;
+    tern_error err = {0};
+    open_fixture(&f);
+    open_forked(&net, 1, &err);
+    expect_refusal(f.scope, tern_checkpoint(&net.base, f.scope, tern_full(f.scope, TERN_F32, 0, NULL, 2)),
+                   "the parameter \"second\" was used only when it was computed again");
+    net.from = net.calls + 2; /* alike both times */
+    tern_tensor *x = tern_full(f.scope, TERN_F32, 0, NULL, 2);
+    assert_int_equal(tern_backward(f.scope, tern_checkpoint(&net.base, f.scope, x)), TERN_OK);
+    assert_true(tern_item(tern_grad_get(net.first)) == 2);
+    assert_null(tern_grad_get(net.second));
+    tern_scope_end(f.scope, &err);
+    net.from = net.calls + 2;
+    tern_tensor *y = tern_checkpoint(&net.base, f.scope, tern_full(f.scope, TERN_F32, 0, NULL, 2));
+    tern_requires_grad_set(net.first, false, &err);
+    expect_refusal(f.scope, y, "the parameter \"first\" was used only the first time");
+    net.from = net.calls + 2;
+    x = tern_mul(f.scope, tern_full(f.scope, TERN_F32, 0, NULL, 2), f.inner.scale);
+    y = tern_checkpoint(&net.base, f.scope, x);
+    tern_requires_grad_set(net.first, true, &err);
+    expect_refusal(f.scope, y, "the parameter \"first\" was used only when it was computed again");
+    tern_module_release(&net.base);
+    close_fixture(&f);
+}
+
+/* A parameter may be what goes in. */
+static void a_parameter_goes_in(void **state)
+{
+    (void)state;
+    fixture f;
+    tern_error err = {0};
+    open_fixture(&f);
+    tern_tensor *y = tern_checkpoint(&f.inner.base, f.scope, f.inner.scale);
+    assert_int_equal(tern_backward(f.scope, y), TERN_OK);
+    assert_true(tern_item(tern_grad_get(f.inner.scale)) == 6);
+    assert_int_equal(tern_scope_end(f.scope, &err), TERN_OK);
+    close_fixture(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -272,6 +346,8 @@ int main(void)
         cmocka_unit_test(also_under_autocast),
         cmocka_unit_test(gradients_pass_through),
         cmocka_unit_test(what_comes_from_elsewhere_is_refused),
+        cmocka_unit_test(the_second_pass_uses_what_the_first_did),
+        cmocka_unit_test(a_parameter_goes_in),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
