@@ -289,6 +289,14 @@ class Training(Folder):
         out = train(2, NAME, *self.shared, "--epochs", 2, "--resume", "latest", cwd=self.folder)
         self.assertIn(f"of runs/{said[0]}_2", out)
 
+    def test_a_dated_folder_that_cannot_be_made_is_said_once(self):
+        with open(self.path("runs"), "w"):
+            pass
+        code, out, err = call(2, NAME, *self.shared, "--epochs", 1, cwd=self.folder)
+        self.assertEqual((code, out), (1, ""))
+        (line,) = complaints(err)
+        self.assertRegex(line, rf'^tern: tern_board_new: cannot make the folder "runs/.*_{NAME}": Not a directory$')
+
     def test_what_cannot_be_taken_up(self):
         code, _, err = call(2, NAME, *self.shared, "--log-dir", self.path("run"), "--resume", self.path("nothing.pt"))
         self.assertEqual(code, 1)
