@@ -24,12 +24,14 @@ enum {
 typedef struct party {
     tern__purpose purpose;
     const char *name, *caller; /* NULL: any process */
+    const char *hint;          /* at what may be the reason where nobody answers */
     bool torch;                /* greeted as PyTorch's clients do */
 } party;
 
-static const party store = {TERN__PURPOSE_STORE, "rank 0's store", "rank", false};
-static const party public_store = {TERN__PURPOSE_STORE, "the store", NULL, true};
-static const party node_0 = {TERN__PURPOSE_NODES, "node 0's tern run", "node", false};
+static const party store = {TERN__PURPOSE_STORE, "rank 0's store", "rank",
+                            "; it takes nobody once all ranks have met: does this rank run already?", false};
+static const party public_store = {TERN__PURPOSE_STORE, "the store", NULL, "", true};
+static const party node_0 = {TERN__PURPOSE_NODES, "node 0's tern run", "node", "", false};
 
 typedef struct dialer {
     const tern__bootstrap *boot;
@@ -222,9 +224,9 @@ static int give_up(const dialer *d, const char *func, tern_error *err)
         return tern__error_set(err, func, TERN_E_PEER, "what listens at %s port %d refused %s: %s",
                                boot->addr, boot->port, caller, why);
     int code = tern__error_set(err, func, d->is_down ? TERN_E_SYSTEM : TERN_E_TIMEOUT,
-                               "cannot reach %s at %s port %d: %d attempt%s in %.1f s, the last: %s",
+                               "cannot reach %s at %s port %d: %d attempt%s in %.1f s, the last: %s%s",
                                d->callee->name, boot->addr, boot->port, d->attempts,
-                               d->attempts == 1 ? "" : "s", seconds, why);
+                               d->attempts == 1 ? "" : "s", seconds, why, d->is_down ? "" : d->callee->hint);
     if (err && err->code == code) err->native = d->native;
     return code;
 }
