@@ -1,12 +1,9 @@
 #include "run_dir.h"
 
-#include <errno.h>
 #include <glob.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
-#include <unistd.h>
 
 static time_t changed(const char *path)
 {
@@ -33,26 +30,11 @@ static void find_newest(const flags *f, char *dir, size_t size)
     globfree(&found);
 }
 
-/* runs/Nov21_17-05-59_<host>_<program>, as TensorBoard's users know it; of this job alone: where several
- * begin in one second, the later ones have "_2" and so on behind it. */
-static void make_by_date(const flags *f, char *dir, size_t size)
-{
-    char when[32], host[64] = "";
-    time_t now = time(NULL);
-    strftime(when, sizeof(when), "%b%d_%H-%M-%S", localtime(&now));
-    gethostname(host, sizeof(host) - 1);
-    mkdir("runs", 0777);
-    size_t used = (size_t)snprintf(dir, size, "runs/%s_%s_%s", when, host, f->program);
-    for (int number = 2; mkdir(dir, 0777) && errno == EEXIST; number++)
-        snprintf(dir + used, size - used, "_%d", number);
-}
-
-void run_dir_choose(const flags *f, char *dir, size_t size)
+void run_dir_find(const flags *f, char *dir, size_t size)
 {
     *dir = 0;
     if (f->log_dir)
         snprintf(dir, size, "%s", f->log_dir);
     else if (f->resume && !strcmp(f->resume, "latest"))
         find_newest(f, dir, size);
-    if (!*dir) make_by_date(f, dir, size);
 }

@@ -4,8 +4,8 @@
 
 #include "flags.h"
 
-/* --log-dir; or with --resume latest that of this program's runs in which something was saved last; or a new
- * one, named by date, host and program, which is made at once, as it is this job's. For rank 0 alone. */
-void run_dir_choose(const flags *f, char *dir, size_t size);
+/* --log-dir; or with --resume latest that of this program's runs in which something was saved last; or "": a
+ * new one is wanted, which a board names. For rank 0 alone. */
+void run_dir_find(const flags *f, char *dir, size_t size);
 
 #endif

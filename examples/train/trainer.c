@@ -216,20 +216,33 @@ static void resume(trainer *t, tern_error *err)
         say(t, "no checkpoint in %s yet: begins anew\n", t->dir);
 }
 
-/* After what may keep a run from beginning, which then leaves no folder. */
-static void open_dir(trainer *t, tern_error *err)
+static tern_board *new_board(const trainer *t, const char *dir, tern_error *err)
 {
-    if (t->first) run_dir_choose(t->flags, t->dir, sizeof(t->dir));
-    tern_broadcast(t->world, t->dir, sizeof(t->dir), TERN_U8, 0, err);
-}
-
-static void open_board(trainer *t, tern_error *err)
-{
+    char tag[64];
     tern_board_opts opts = tern_board_defaults();
+    snprintf(tag, sizeof(tag), "_%s", t->flags->program);
+    opts.tag = tag;
     opts.csv = true;
     opts.flush_seconds = 10;
     if (t->step) opts.purge_step = t->step + 1;
-    t->board = tern_board_new(t->dir, t->world, &opts, err);
+    return tern_board_new(dir, NULL, &opts, err);
+}
+
+/* After what may keep a run from beginning, which then leaves no folder. A new folder is its board's, which
+ * names it by date, host and program and makes it at once. */
+static void open_dir(trainer *t, tern_error *err)
+{
+    if (t->first) run_dir_find(t->flags, t->dir, sizeof(t->dir));
+    if (t->first && !*t->dir) t->board = new_board(t, NULL, err);
+    if (t->board) snprintf(t->dir, sizeof(t->dir), "%s", tern_board_dir(t->board));
+    agree(t, err);
+    if (!err->code) tern_broadcast(t->world, t->dir, sizeof(t->dir), TERN_U8, 0, err);
+}
+
+/* Of a folder that was there the curves go on behind the step that was taken up. */
+static void open_board(trainer *t, tern_error *err)
+{
+    if (t->first && !t->board) t->board = new_board(t, t->dir, err);
 }
 
 static void open_all(trainer *t, tern_error *err)
@@ -244,6 +257,7 @@ static void open_all(trainer *t, tern_error *err)
     t->preempt = tern_preempt_new(t->world, NULL, err);
     if (err->code) return;
     open_dir(t, err);
+    if (err->code) return;
     open_snapshot(t, err);
     skip_epochs(t);
     if (t->flags->resume) resume(t, err);

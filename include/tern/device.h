@@ -47,9 +47,9 @@ TERN_API int tern_device_threads_get(const tern_device *device);
 TERN_API int tern_device_threads_set(tern_device *device, int n, tern_error *err);
 
 /* How convolutions are computed. Each case (shapes, direction, dtype) is timed with its first use by every
- * algorithm that has it, and the fastest is kept, as with torch.backends.cudnn.benchmark; on a CPU the first
- * 1024 cases are, and further ones take the fixed table's. On GPUs f32 is multiplied as TF32 unless `exact`
- * is set (torch.backends.cudnn.allow_tf32); products of matrices are f32's. */
+ * algorithm that has it, and the fastest is kept, as with torch.backends.cudnn.benchmark; the first 1024
+ * cases of a device are, and further ones are as with `deterministic`. On GPUs f32 is multiplied as TF32
+ * unless `exact` is set (torch.backends.cudnn.allow_tf32); products of matrices are f32's. */
 typedef struct tern_device_conv_opts {
     size_t size;        /* sizeof(tern_device_conv_opts), set by tern_device_conv_defaults      */
     size_t workspace;   /* bytes that an algorithm may use beside its operands; default 0: the

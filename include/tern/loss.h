@@ -31,7 +31,8 @@ typedef struct tern_cross_entropy_opts {
 TERN_API tern_cross_entropy_opts tern_cross_entropy_defaults(void);
 
 /* -weight[label] log softmax(x)[label]; NULL opts for the defaults. If every sample is ignored, the mean is
- * NaN and the gradient 0. torch.nn.functional.cross_entropy. */
+ * NaN and the gradient 0; if those that are not have labels of weight 0 only, both are NaN, whatever
+ * label_smoothing adds. torch.nn.functional.cross_entropy. */
 TERN_API tern_tensor *tern_cross_entropy(tern_scope *scope, tern_tensor *x, tern_tensor *label,
                                          const tern_cross_entropy_opts *opts);
 /* The same of log probabilities, without label_smoothing. torch.nn.functional.nll_loss. */

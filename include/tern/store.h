@@ -51,8 +51,9 @@ TERN_API tern_store_tcp_opts tern_store_tcp_defaults(void);
  * has only its loopback (Debian's 127.0.1.1), as others have an address of the network for it. Port 0 is any
  * free one, which tern_store_port tells.
  *
- * Errors: E_SYSTEM (the port is taken, native EADDRINUSE), E_TIMEOUT (nobody listens; some of `world` did not
- * come), E_PEER (it is no store, or wants another secret). torch.distributed.TCPStore. */
+ * Errors: E_SYSTEM (the port is taken, native EADDRINUSE; no descriptor is left, EMFILE), E_TIMEOUT (nobody
+ * listens; some of `world` did not come), E_PEER (it is no store, or wants another secret).
+ * torch.distributed.TCPStore. */
 TERN_API tern_store *tern_store_tcp_open(const char *host, int port, const tern_store_tcp_opts *opts,
                                          tern_error *err);
 /* Of a TCP store or a part of one; 0 of others. */

@@ -6,6 +6,10 @@
 #include "cuda/graph.h"
 #include "cuda/pool.h"
 
+extern "C" {
+#include "device/notes.h"
+}
+
 #include <chrono>
 
 enum { TERN__STOPWATCH_RUNS = 10 };
@@ -102,10 +106,11 @@ static inline float tern__stopwatch_time_graph(tern__stopwatch *w, tern__timed *
     return ms < 0 ? ms : ms / TERN__STOPWATCH_RUNS;
 }
 
-/* Do clocks decide on the device? */
+/* Do clocks decide on the device? Not any more where it knows so many cases that a run's every step must have
+ * new ones. */
 static inline bool tern__stopwatch_decides(const tern_device *device)
 {
-    return !device->conv.deterministic && !device->follows;
+    return !device->conv.deterministic && !device->follows && !device->notes->is_full;
 }
 
 /* A GPU that has rested is slow at first, and whoever comes first would seem to be: before all that is ever

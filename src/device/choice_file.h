@@ -8,6 +8,9 @@
 
 #include <cjson/cJSON.h>
 
+/* That a device learns, by clocks or from the file. A step of DenseNet-201 has at most 600. */
+#define TERN__CHOICE_CASES 1024
+
 #define TERN__CHOICE_LINE     2048              /* bytes; longer ones are none of ours */
 #define TERN__CHOICE_FILE_MAX ((size_t)4 << 20) /* bytes; a larger file is put aside   */
 

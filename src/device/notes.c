@@ -1,4 +1,5 @@
 #include "device/notes.h"
+#include "base/hash.h"
 #include "device/backend.h"
 #include "device/choice_file.h"
 
@@ -6,18 +7,23 @@
 #include <string.h>
 
 typedef struct tern__note {
-    struct tern__note *next;
-    uint64_t serial; /* when it was learned; 0: the file has it, and nobody has asked */
-    bool told;       /* by another rank or device, not by the file or a clock         */
+    struct tern__note *next, *before; /* in its bucket; among the learned */
+    uint64_t serial;                  /* when it was learned; 0: the file has it, and nobody has asked */
+    bool told;                        /* by another rank or device, not by the file or a clock         */
     char *choice;
     char what[];
 } note;
 
-/* ---- the list ---- */
+/* ---- the table ---- */
 
-static note *find(const struct tern__notes *notes, const char *what)
+static note **bucket_of(struct tern__notes *notes, const char *what)
 {
-    note *one = notes->first;
+    return &notes->buckets[tern__fnv(TERN__FNV, what, strlen(what)) % TERN__COUNT(notes->buckets)];
+}
+
+static note *find(struct tern__notes *notes, const char *what)
+{
+    note *one = *bucket_of(notes, what);
     while (one && strcmp(one->what, what) != 0) one = one->next;
     return one;
 }
@@ -25,23 +31,42 @@ static note *find(const struct tern__notes *notes, const char *what)
 static note *add(struct tern__notes *notes, const char *what)
 {
     size_t bytes = strlen(what) + 1;
-    note *one = tern__alloc(sizeof(*one) + bytes, __func__, NULL);
+    note **bucket = bucket_of(notes, what), *one = tern__alloc(sizeof(*one) + bytes, __func__, NULL);
     if (!one) return NULL;
     memcpy(one->what, what, bytes);
-    note **last = &notes->first;
-    while (*last) last = &(*last)->next;
-    return *last = one;
+    one->next = *bucket;
+    return *bucket = one;
 }
 
-/* What was learned stands first, the newest before all. */
+static void take_out(struct tern__notes *notes, const note *one)
+{
+    note **at = &notes->learned;
+    while (*at != one) at = &(*at)->before;
+    *at = one->before;
+}
+
 static void learn(struct tern__notes *notes, note *one)
 {
-    note **at = &notes->first;
-    while (*at != one) at = &(*at)->next;
-    *at = one->next;
-    one->next = notes->first;
-    notes->first = one;
+    if (one->serial)
+        take_out(notes, one);
+    else
+        notes->learned_count++;
+    one->before = notes->learned;
+    notes->learned = one;
     one->serial = ++notes->serial;
+    notes->is_full = notes->learned_count >= TERN__CHOICE_CASES;
+}
+
+/* Not of what it was told. */
+static void learn_itself(struct tern__notes *notes, note *one)
+{
+    bool was_full = notes->is_full;
+    learn(notes, one);
+    if (notes->is_full && !was_full)
+        tern__log(TERN_LOG_INFO,
+                  "%d cases of convolutions and products are known: further ones are not measured, and take "
+                  "what runs first (docs/conv.md)",
+                  TERN__CHOICE_CASES);
 }
 
 static note *put(struct tern__notes *notes, const char *what, const char *choice, bool told)
@@ -153,7 +178,8 @@ static const char *find_choice(tern_device *device, const char *what)
     if (!device->follows && !notes->has_read_file) read_file(device);
     note *one = find(notes, what);
     if (!one || (device->follows && !one->told)) return NULL;
-    if (!one->serial) learn(notes, one);
+    if (!one->serial && notes->is_full) return NULL;
+    if (!one->serial) learn_itself(notes, one);
     return one->choice;
 }
 
@@ -163,7 +189,7 @@ static void keep_choice(tern_device *device, const char *what, const char *choic
     char line[TERN__CHOICE_LINE];
     note *one = put(device->notes, what, choice, false);
     if (!one) return;
-    learn(device->notes, one);
+    learn_itself(device->notes, one);
     tern__choice_file_append(line, print(one, &m, line));
 }
 
@@ -176,14 +202,19 @@ int tern__notes_open(tern_device *device, tern_error *err)
     return TERN_OK;
 }
 
-void tern__notes_close(tern_device *device)
+static void free_bucket(note *one)
 {
-    if (!device->notes) return;
-    for (note *one; (one = device->notes->first);) {
-        device->notes->first = one->next;
+    for (note *next; one; one = next) {
+        next = one->next;
         tern__free(one->choice);
         tern__free(one);
     }
+}
+
+void tern__notes_close(tern_device *device)
+{
+    if (!device->notes) return;
+    for (size_t b = 0; b < TERN__COUNT(device->notes->buckets); b++) free_bucket(device->notes->buckets[b]);
     tern__free(device->notes);
     device->notes = NULL;
 }
@@ -200,7 +231,7 @@ size_t tern__notes_write(const tern_device *device, char *text, size_t size)
     const machine m = machine_of(device);
     char line[TERN__CHOICE_LINE];
     size_t used = 0;
-    for (const note *one = device->notes->first; one && one->serial; one = one->next) {
+    for (const note *one = device->notes->learned; one; one = one->before) {
         size_t bytes = print(one, &m, line);
         if (used + bytes >= size) break;
         memcpy(text + used, line, bytes);
@@ -220,7 +251,7 @@ void tern__notes_read(tern_device *device, const char *text, size_t bytes)
 static void copy_before(const note *one, uint64_t since, tern_device *to)
 {
     if (!one || one->serial <= since) return;
-    copy_before(one->next, since, to);
+    copy_before(one->before, since, to);
     hear(to->notes, one->what, one->choice);
 }
 
@@ -228,5 +259,5 @@ void tern__notes_copy(const tern_device *from, uint64_t since, tern_device *to)
 {
     if (from->notes->serial <= since) return;
     const machine giver = machine_of(from), taker = machine_of(to);
-    if (is_same(&giver, &taker)) copy_before(from->notes->first, since, to);
+    if (is_same(&giver, &taker)) copy_before(from->notes->learned, since, to);
 }

@@ -5,7 +5,8 @@
  * told (kernels/choices.h). What another rank or device tells stands above the file's, and the file's counts
  * only for who may measure: of two ranks only one may have it. Lines name the device and its libraries, and
  * those of others are passed over, in the file and of what is told. What a note says is nobody's order: a
- * back end takes it where it has such a thing and its rules allow it.
+ * back end takes it where it has such a thing and its rules allow it. A device learns TERN__CHOICE_CASES of
+ * them, by a clock or from the file; who then asks for another case knows nothing of it, unless others tell.
  *
  * Threads: as the device. */
 #ifndef TERN_SRC_DEVICE_NOTES_H
@@ -20,7 +21,9 @@ struct tern__notes {
     void (*keep)(tern_device *device, const char *what, const char *choice);
     uint64_t heard;  /* how often others have told something new: unchanged, what was found before holds */
     uint64_t serial; /* how often something was learned */
-    struct tern__note *first; /* all, the newest first */
+    struct tern__note *buckets[256], *learned; /* all; those that count, the newest first */
+    int learned_count;
+    bool is_full; /* no clock is to be asked any more */
     bool has_read_file;
 };
 

@@ -34,6 +34,13 @@ static inline bool tern__nll_is_short(const tern__view *x)
     return lines.size <= TERN__NLL_CLASSES && lines.outer * lines.inner <= TERN__NLL_LABELS;
 }
 
+/* A loss, or what is sent to one, divided by the sum of the labels' weights. Where that is 0 there is no
+ * mean, not even of what smoothing adds for the other classes: NaN, as in PyTorch. */
+TERN__ANYWHERE double tern__nll_mean(double value, double weights)
+{
+    return weights != 0 ? value / weights : (double)NAN;
+}
+
 /* What focal loss multiplies a label's loss by, and the loss's slope by -log p: with q = 1 - p these are
  * q^gamma and q^gamma - gamma p log p q^(gamma - 1), the latter 0 at q = 0, or 1 for gamma = 0. */
 TERN__ANYWHERE double tern__focus(double logp, double gamma)

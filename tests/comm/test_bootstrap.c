@@ -66,6 +66,7 @@ static void malformed_environments_name_variable_and_value(void **state)
         {{"2", "2", addr, port}, "RANK=2 is not below WORLD_SIZE=2"},
         {{"0", "99999999999999999999", addr, port}, "WORLD_SIZE=\"99999999999999999999\""},
         {{"0", "4294967298", addr, port}, "WORLD_SIZE=4294967298"},
+        {{"0", "1048577", addr, port}, "WORLD_SIZE=1048577"},
         {{"0", "2", NULL, port}, "MASTER_ADDR is not set"},
         {{"0", "2", addr}, "MASTER_PORT is not set"},
         {{"0", "2", "", port}, "MASTER_ADDR=\"\""},

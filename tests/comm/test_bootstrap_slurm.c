@@ -250,6 +250,7 @@ static void malformed_variables_are_named(void **state)
         {TASKS, NULL, "SLURM_STEP_ID=\"2\" is set but SLURM_STEP_NUM_TASKS is not"},
         {TASKS, "", "SLURM_STEP_NUM_TASKS=\"\""},
         {TASKS, "0", "SLURM_STEP_NUM_TASKS=0"},
+        {TASKS, "1048577", "SLURM_STEP_NUM_TASKS=1048577"},
         {TASKS, "5", "SLURM_PROCID=5 is not below SLURM_STEP_NUM_TASKS=5"},
         {PROCID, NULL, "SLURM_STEP_ID=\"2\" is set but SLURM_PROCID is not"},
         {PROCID, "-1", "SLURM_PROCID=-1"},

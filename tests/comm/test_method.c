@@ -165,6 +165,9 @@ static void malformed_methods_are_quoted(void **state)
         {"tcp://h:1", -2, 2, TERN_E_RANGE, "rank -2 of a world of 2"},
         {"tcp://h:1", 0, 0, TERN_E_RANGE, "rank 0 of a world of 0"},
         {NULL, 0, 0, TERN_E_RANGE, "rank 0 of a world of 0"},
+        {"tcp://h:1?rank=0&world_size=1048577", -1, -1, TERN_E_RANGE,
+         "a world of 1048577 ranks (tcp://), at most 1048576 fit"},
+        {"file:///f", 0, 2147483647, TERN_E_RANGE, "a world of 2147483647 ranks (file://)"},
         {host, -1, -1, TERN_E_ENV, "has 300 characters, at most 255 fit"},
     };
     clear_environment();

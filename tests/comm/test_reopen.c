@@ -164,6 +164,35 @@ static void test_a_group_beside_another(void **state)
     board_free(b);
 }
 
+/* ---- a rank that is there already ---- */
+
+/* It may be a rank that is faster than rank 0, so it waits for the next group; then it is told what else it
+ * may be. */
+static int second_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    const board *b = arg;
+    tern_error err = {0}, why = {0};
+    const tern__bootstrap own = boot_of(b, boot);
+    tern_group *group = open_group(&own, RANKS_TIMEOUT_S, &err);
+    RANK_CHECK_OK(rank, err);
+    if (rank == 1) RANK_CHECK(rank, !open_group(&own, 0.3, &why));
+    if (rank == 1)
+        RANK_CHECK(rank, why.code == TERN_E_TIMEOUT && strstr(why.text, "does this rank run already?"));
+    int status = use(group, rank, boot->world);
+    tern_group_close(group);
+    return status;
+}
+
+static void test_a_second_one_of_a_rank_is_told_what_it_may_be(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    assert_ranks_ok(ranks_run(3, second_body, b));
+    leave_inheritance(b);
+    assert_ranks_ok(ranks_run(3, second_body, b));
+    board_free(b);
+}
+
 /* ---- after a meeting that failed ---- */
 
 /* Rank 2 comes only after rank 0 has given up, and rank 1 has given up long before and comes again. */
@@ -255,6 +284,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fifty_groups_leave_no_descriptors),
         cmocka_unit_test(test_a_group_beside_another),
+        cmocka_unit_test(test_a_second_one_of_a_rank_is_told_what_it_may_be),
         cmocka_unit_test(test_a_rank_comes_again_before_rank_0_has_given_up),
         cmocka_unit_test(test_launched_ranks_open_again),
         cmocka_unit_test(test_ranks_meet_in_a_file_again),

@@ -282,6 +282,43 @@ static void nobody_there_is_a_timeout_with_address_attempts_and_reason(void **st
     assert_non_null(strstr(err.text, "Connection refused"));
 }
 
+/* A name, too, whose file cannot be opened then. */
+static void assert_named(const char *addr, const char *who, tern_error err)
+{
+    char expected[128];
+    assert_int_equal(err.code, TERN_E_SYSTEM);
+    assert_int_equal(err.native, EMFILE);
+    snprintf(expected, sizeof(expected), "%s at %s port ", who, addr);
+    assert_non_null(strstr(err.text, expected));
+    assert_non_null(strstr(err.text, "ulimit -n"));
+}
+
+static void no_descriptor_to_call_with_is_said_at_once(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"127.0.0.1", "localhost"};
+    tern__bootstrap zero = ranks_boot(2);
+    struct rlimit before;
+    int top = dup(0);
+    assert_return_code(close(top), errno);
+    assert_return_code(getrlimit(RLIMIT_NOFILE, &before), errno);
+    const struct rlimit none = {(rlim_t)top, before.rlim_max};
+    for (size_t i = 0; i < TERN__COUNT(names); i++) {
+        tern_error of_job = {0}, of_program = {0};
+        tern__bootstrap boot = ranks_boot_of(&zero, 1);
+        snprintf(boot.addr, sizeof(boot.addr), "%s", names[i]);
+        int64_t start = tern__now_ns();
+        assert_return_code(setrlimit(RLIMIT_NOFILE, &none), errno);
+        tern_store *store = tern__store_open(&boot, RANKS_TIMEOUT_S, &of_job);
+        tern_store *public_store = tern_store_tcp_open(names[i], boot.port, NULL, &of_program);
+        assert_return_code(setrlimit(RLIMIT_NOFILE, &before), errno);
+        assert_true(!store && !public_store && seconds_since(start) < RANKS_SOON_S);
+        assert_named(names[i], "rank 1 has no descriptor left to call rank 0's store", of_job);
+        assert_named(names[i], "this process has no descriptor left to call the store", of_program);
+    }
+    close(zero.listen_fd);
+}
+
 static void *open_later(void *arg)
 {
     fixture *f = arg;
@@ -432,6 +469,7 @@ int main(void)
         cmocka_unit_test(rank_0_binds_only_its_address),
         cmocka_unit_test(localhost_is_this_host_alone),
         cmocka_unit_test(nobody_there_is_a_timeout_with_address_attempts_and_reason),
+        cmocka_unit_test(no_descriptor_to_call_with_is_said_at_once),
         cmocka_unit_test(a_client_may_come_before_the_server),
         cmocka_unit_test(a_service_that_hangs_up_is_no_store),
         cmocka_unit_test(a_server_that_ends_is_an_error_of_its_clients),

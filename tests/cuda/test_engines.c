@@ -4,6 +4,7 @@
 #include "nets.h"
 
 #include "device/backend.h"
+#include "device/notes.h"
 #include "kernels/choices.h"
 #include "kernels/conv.h"
 #include "kernels/kernel.h"
@@ -267,6 +268,57 @@ static void who_follows_another_machine_is_told_nothing(void **state)
         assert_string_equal(run(other, 2, false), SLOW);
     }
     tern_device_close(first);
+    tern_device_close(other);
+}
+
+/* Which are not in the file of the test. */
+static void learn_others(tern_device *device, int cases, const char *file)
+{
+    char what[32];
+    setenv("TERN_CONV_CACHE", "off", 1);
+    for (int i = 0; i < cases; i++) {
+        snprintf(what, sizeof(what), "case %d", i);
+        device->notes->keep(device, what, "1");
+    }
+    setenv("TERN_CONV_CACHE", file, 1);
+}
+
+static void note_full(tern_log_level level, const char *text, void *ctx)
+{
+    *(int *)ctx += level == TERN_LOG_INFO && strstr(text, "cases of convolutions");
+}
+
+static void a_full_device_measures_no_more(void **state)
+{
+    int said = 0;
+    tern_device *device = open_device(false);
+    tern_log_set(note_full, &said);
+    learn_others(device, TERN__CHOICE_CASES - 1, *state);
+    assert_int_equal(said, 0);
+    assert_string_equal(run(device, 2, false), FAST);
+    assert_int_equal(said, 1);
+    for (int64_t channels = 3; channels < 6; channels++) {
+        assert_string_equal(run(device, channels, false), SLOW);
+        assert_string_equal(run(device, channels, true), SLOW " with bias");
+    }
+    assert_string_equal(run(device, 2, false), FAST);
+    assert_int_equal(lines_of(*state), 1);
+    assert_int_equal(tern__choices_serial(device), TERN__CHOICE_CASES);
+    assert_int_equal(said, 1);
+    tern_log_set(NULL, NULL);
+    tern_device_close(device);
+}
+
+/* The file is no clock, but it would tell another one in every step, too. */
+static void a_full_device_hears_others_only(void **state)
+{
+    tern_device *other = open_device(false), *device = open_device(false);
+    assert_string_equal(run(other, 2, false), FAST);
+    learn_others(device, TERN__CHOICE_CASES, *state);
+    assert_string_equal(run(device, 2, false), SLOW);
+    tern__choices_copy(other, 0, device);
+    assert_string_equal(run(device, 2, false), FAST);
+    tern_device_close(device);
     tern_device_close(other);
 }
 
@@ -560,6 +612,8 @@ int main(void)
         OF_FILE(a_device_is_warm_when_it_is_measured),
         OF_FILE(who_follows_takes_what_it_is_told),
         OF_FILE(who_follows_another_machine_is_told_nothing),
+        OF_FILE(a_full_device_measures_no_more),
+        OF_FILE(a_full_device_hears_others_only),
         OF_FILE(what_is_no_line_is_passed_over),
         OF_FILE(a_step_has_few_kernels),
         OF_FILE(a_short_loss_brings_its_gradient),

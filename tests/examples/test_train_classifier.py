@@ -12,7 +12,7 @@ import torch
 import torchvision
 
 import events
-from training import Folder, call, command, complaints, same, stripes, train, write_cifar, write_fashion, write_photographs
+from training import Folder, call, command, complaints, on_terminals, same, stripes, train, write_cifar, write_fashion, write_photographs
 
 NAME = "train_classifier"
 
@@ -247,11 +247,10 @@ class Training(Folder):
             self.assertEqual((code, out), (1, ""))
             self.assertIn(text, err)
 
-    def test_asked_to_stop_it_saves_and_goes_on_with_the_same_bits(self):
-        flags = (*self.shared, "--epochs", 12)
-        self.train(2, "whole", "--epochs", 12)
-        first = subprocess.Popen(command(2, NAME, *flags, "--log-dir", self.path("parts")), text=True, stdin=subprocess.DEVNULL,
-                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    def stopped_after_3_epochs(self, *flags):
+        """The step at which 2 ranks save to "parts" when they are asked to stop."""
+        first = subprocess.Popen(command(2, NAME, *self.shared, *flags, "--log-dir", self.path("parts")), text=True,
+                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         for line in first.stdout:
             if line.startswith("epoch 3/"):
                 first.send_signal(signal.SIGTERM)
@@ -259,11 +258,27 @@ class Training(Folder):
         rest = first.stdout.read()
         first.stdout.close()
         first.wait()
-        step = re.search(r"asked to stop: saved at step (\d+)", rest).group(1)
         self.assertNotIn("epoch 12/", rest)
+        return int(re.search(r"asked to stop: saved at step (\d+)", rest).group(1))
+
+    def test_asked_to_stop_it_saves_and_goes_on_with_the_same_bits(self):
+        self.train(2, "whole", "--epochs", 12)
+        step = self.stopped_after_3_epochs("--epochs", 12)
         out = self.train(2, "parts", "--epochs", 12, "--resume", "latest")
         self.assertRegex(out, rf"goes on at epoch \d+, step {step} of ")
         self.assertIsNone(same(self.load("whole", "latest"), self.load("parts", "latest")))
+
+    def test_resumed_its_bar_begins_where_the_loader_stands(self):
+        """On rank 0's terminal, and no bar on another's; by as many ranks as before, and by more, with a smaller batch."""
+        step = self.stopped_after_3_epochs("--epochs", 12)
+        epoch, steps = divmod(step - 1, 6)
+        done = (steps + 1) * 2 * 16
+        for ranks, batch in ((2, 16), (4, 8)):
+            shown = on_terminals(ranks, NAME, *self.shared, "-b", batch, "--log-dir", self.path(f"by{ranks}"), "--epochs", epoch + 1,
+                                 "--resume", self.path("parts", f"step-{step}.pt"))
+            places = re.findall(rf"\repoch {epoch + 1}/{epoch + 1}: *\d+%\|.*?\| (\d+)/192 \[", shown[0])
+            self.assertEqual(int(places[0]), done, shown[0])
+            self.assertEqual(shown[1:], [""] * (ranks - 1))
 
     def test_a_dated_folder_and_the_newest_of_them(self):
         out = train(1, NAME, *self.shared, "--epochs", 1, cwd=self.folder)
@@ -288,6 +303,14 @@ class Training(Folder):
         os.rename(self.path("runs", said[0]), self.path("runs", f"{said[0]}_2"))
         out = train(2, NAME, *self.shared, "--epochs", 2, "--resume", "latest", cwd=self.folder)
         self.assertIn(f"of runs/{said[0]}_2", out)
+
+    def test_a_dated_folder_that_cannot_be_made_is_said_once(self):
+        with open(self.path("runs"), "w"):
+            pass
+        code, out, err = call(2, NAME, *self.shared, "--epochs", 1, cwd=self.folder)
+        self.assertEqual((code, out), (1, ""))
+        (line,) = complaints(err)
+        self.assertRegex(line, rf'^tern: tern_board_new: cannot make the folder "runs/.*_{NAME}": Not a directory$')
 
     def test_what_cannot_be_taken_up(self):
         code, _, err = call(2, NAME, *self.shared, "--log-dir", self.path("run"), "--resume", self.path("nothing.pt"))

@@ -1,6 +1,8 @@
 """What the tests of the training programs share: starting them, and small data sets that they write themselves."""
 import gzip
 import os
+import pty
+import socket
 import struct
 import subprocess
 import tempfile
@@ -35,6 +37,35 @@ def train(ranks, name, *flags, **options):
     code, out, err = call(ranks, name, *flags, **options)
     assert code == 0, (flags, code, out, err)
     return out
+
+
+def drain(terminal):
+    """What stands there when all who write to it have ended."""
+    parts = []
+    with open(terminal, "rb", buffering=0) as file:
+        try:
+            while part := file.read(65536):
+                parts.append(part)
+        except OSError:  # Linux's way to say so
+            pass
+    return b"".join(parts).decode()
+
+
+def on_terminals(ranks, name, *flags):
+    """What each rank, started by hand, shows on a terminal of its own in its stderr's place."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(ranks)}
+    jobs, terminals = [], []
+    for rank in range(ranks):
+        own, theirs = pty.openpty()
+        jobs.append(subprocess.Popen([program(name), *map(str, flags)], env={**os.environ, **master, "RANK": str(rank)},
+                                     stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=theirs))
+        terminals.append(own)
+        os.close(theirs)
+    shown = [drain(terminal) for terminal in terminals]
+    assert [job.wait() for job in jobs] == [0] * ranks, shown
+    return shown
 
 
 def complaints(err):

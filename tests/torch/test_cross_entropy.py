@@ -150,6 +150,27 @@ class CrossEntropyTest(unittest.TestCase):
                     self.assertTrue((run.grad(p) == 0).all())
                     run.close()
 
+    def test_labels_that_weigh_nothing(self):
+        """Not even with smoothing, which counts the other classes, is there a mean; ignored ones send nothing all the same."""
+        for device, dtype, tolerance in DEVICES:
+            for shape, weights, smoothing, reduction in itertools.product(
+                    ((4, 3), (2, 3, 5), (2, 3, 300), (3,), (5, 1500)), ((0, 1, 2), (0, 0, 0)), (0.0, 0.1, 1.0), REDUCTIONS):
+                x, label = RNG.standard_normal(shape).astype(dtype), numpy.zeros_like(labels_of(shape))
+                if label.ndim:
+                    label.flat[1] = -100
+                weight = numpy.resize(weights, shape[label.ndim > 0]).astype(dtype)
+                kw = dict(reduction=reduction, label_smoothing=smoothing)
+                run, want = Run(device), torch.tensor(x, requires_grad=True)
+                p = run.parameter(x)
+                y = run.op("tern_cross_entropy", p, run.constant(label), opts_of(run, run.constant(weight), **kw))
+                run.backward(run.op("tern_sum", y))
+                value = F.cross_entropy(want, torch.tensor(label), torch.tensor(weight), **kw)
+                value.sum().backward()
+                what = f"{device} {shape} {weights} {kw}"
+                numpy.testing.assert_allclose(run.value(y), value.detach().numpy(), tolerance, tolerance, err_msg=what)
+                numpy.testing.assert_allclose(run.grad(p), want.grad.numpy(), tolerance, tolerance, err_msg=what)
+                run.close()
+
     def test_no_samples(self):
         for device in ("cpu", "cpu:reference"):
             for shape, reduction in itertools.product(((0, 3), (0, 3, 4), (2, 3, 0)), REDUCTIONS):

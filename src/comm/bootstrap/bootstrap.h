@@ -9,6 +9,10 @@
 
 #define TERN__SECRET_BYTES 32
 
+/* A rank has a descriptor for every other one, and Linux lets a process have so many, unless told otherwise
+ * (fs.nr_open). What is more was written by mistake, and would take gigabytes before anybody is missing. */
+#define TERN__WORLD_MAX (1 << 20)
+
 /* Environment that `tern run` sets beside torchrun's variables. */
 #define TERN__ENV_PORT "TERN_PORT" /* where our ranks meet: MASTER_PORT is left to other libraries */
 #define TERN__ENV_LISTEN_FD                                                                                  \

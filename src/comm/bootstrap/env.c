@@ -28,7 +28,8 @@ static int read_ranks(tern__bootstrap *out, int rank, int world, tern_error *err
 {
     out->rank = rank;
     out->world = world;
-    if (world < 0 && tern__env_filled_int("WORLD_SIZE", 1, INT_MAX, 1, &out->world, err)) return err->code;
+    if (world < 0 && tern__env_filled_int("WORLD_SIZE", 1, TERN__WORLD_MAX, 1, &out->world, err))
+        return err->code;
     if (rank < 0 && tern__env_filled_int("RANK", 0, INT_MAX, 0, &out->rank, err)) return err->code;
     if (out->rank < out->world) return TERN_OK;
     return tern__error_set(err, tern__boot_func, TERN_E_ENV, "RANK=%d is not below WORLD_SIZE=%d", out->rank,

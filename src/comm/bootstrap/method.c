@@ -178,12 +178,21 @@ static int read_method(method *m, const tern_group_opts *opts, tern__bootstrap *
     return fail(m, "expected env://, tcp://host:port or file:///path", err);
 }
 
+/* What the environment says has been checked. */
+static int check_world(const tern__bootstrap *boot, tern_error *err)
+{
+    if (boot->world <= TERN__WORLD_MAX) return TERN_OK;
+    return tern__error_set(err, tern__boot_func, TERN_E_RANGE, "a world of %d ranks (%s), at most %d fit",
+                           boot->world, boot->source, TERN__WORLD_MAX);
+}
+
 static int read_opts(tern__bootstrap *out, const tern_group_opts *opts, tern_error *err)
 {
     method m = {.text = opts->init_method ? opts->init_method : "env://", .rank = -1, .world = -1};
     tern_error why = {0};
     int status = tern__boot_start(out, &why);
     if (!status) status = opts->store ? read_store(out, opts, &why) : read_method(&m, opts, out, &why);
+    if (!status) status = check_world(out, &why);
     return tern__boot_finish(status, out, &why, err);
 }
 

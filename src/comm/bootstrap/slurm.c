@@ -21,7 +21,7 @@ enum {
 
 static int read_ranks(tern__bootstrap *out, tern_error *err)
 {
-    if (tern__step_int("SLURM_STEP_NUM_TASKS", 1, INT_MAX, &out->world, err)) return err->code;
+    if (tern__step_int("SLURM_STEP_NUM_TASKS", 1, TERN__WORLD_MAX, &out->world, err)) return err->code;
     if (tern__step_int("SLURM_PROCID", 0, INT_MAX, &out->rank, err)) return err->code;
     if (out->rank < out->world) return TERN_OK;
     return tern__error_set(err, tern__boot_func, TERN_E_ENV,

@@ -10,6 +10,7 @@
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 enum {
@@ -22,13 +23,15 @@ enum {
 /* Who is called, and by whom. */
 typedef struct party {
     tern__purpose purpose;
-    const char *name, *caller;
-    bool torch; /* greeted as PyTorch's clients do */
+    const char *name, *caller; /* NULL: any process */
+    const char *hint;          /* at what may be the reason where nobody answers */
+    bool torch;                /* greeted as PyTorch's clients do */
 } party;
 
-static const party store = {TERN__PURPOSE_STORE, "rank 0's store", "rank", false};
-static const party public_store = {TERN__PURPOSE_STORE, "the store", "rank", true};
-static const party node_0 = {TERN__PURPOSE_NODES, "node 0's tern run", "node", false};
+static const party store = {TERN__PURPOSE_STORE, "rank 0's store", "rank",
+                            "; it takes nobody once all ranks have met: does this rank run already?", false};
+static const party public_store = {TERN__PURPOSE_STORE, "the store", NULL, "", true};
+static const party node_0 = {TERN__PURPOSE_NODES, "node 0's tern run", "node", "", false};
 
 typedef struct dialer {
     const tern__bootstrap *boot;
@@ -39,12 +42,24 @@ typedef struct dialer {
     int native;      /* its errno, or 0             */
     bool refused;    /* trying again is of no use   */
     bool is_down;    /* nor with a loopback that is */
+    bool is_spent;   /* nor without a descriptor    */
 } dialer;
 
 static int failed(dialer *d, int native)
 {
     d->native = native;
     d->why = NULL;
+    d->is_spent = native == EMFILE || native == ENFILE;
+    return -1;
+}
+
+/* A resolver that could open no file says that the name is not known; errno has the reason. */
+static int fail_unresolved(dialer *d, int unresolved)
+{
+    failed(d, errno);
+    if (d->is_spent) return -1;
+    d->why = gai_strerror(unresolved);
+    d->native = 0;
     return -1;
 }
 
@@ -66,12 +81,9 @@ static int connect_any(dialer *d)
     snprintf(port, sizeof(port), "%d", d->boot->port);
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     struct addrinfo *list;
+    errno = 0;
     int unresolved = getaddrinfo(d->boot->addr, port, &hints, &list);
-    if (unresolved) {
-        d->why = gai_strerror(unresolved);
-        d->native = 0;
-        return -1;
-    }
+    if (unresolved) return fail_unresolved(d, unresolved);
     int fd = -1;
     d->is_down = true; /* if that is so of every address */
     for (const struct addrinfo *at = list; at && fd < 0; at = at->ai_next) fd = connect_to(d, at);
@@ -179,18 +191,42 @@ static void pause_dialing(const dialer *d, int *pause_ms)
     *pause_ms = TERN__MIN(*pause_ms * 3 / 2, (int)pause_last_ms);
 }
 
+static void name_caller(const dialer *d, char *text, size_t size)
+{
+    if (d->callee->caller)
+        snprintf(text, size, "%s %d", d->callee->caller, d->boot->rank);
+    else
+        snprintf(text, size, "this process");
+}
+
+static int fail_spent(const dialer *d, const char *caller, const char *func, tern_error *err)
+{
+    struct rlimit limit = {0};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    errno = d->native;
+    return tern__error_errno(err, func, TERN_E_SYSTEM,
+                             "%s has no descriptor left to call %s at %s port %d, a process may have %llu: "
+                             "raise the limit (%s)",
+                             caller, d->callee->name, d->boot->addr, d->boot->port,
+                             (unsigned long long)limit.rlim_cur,
+                             d->native == EMFILE ? "ulimit -n" : "sysctl fs.file-max");
+}
+
 static int give_up(const dialer *d, const char *func, tern_error *err)
 {
+    char caller[32];
     const tern__bootstrap *boot = d->boot;
     const char *why = d->why ? d->why : strerror(d->native);
     double seconds = (double)(tern__now_ns() - d->start) * 1e-9;
+    name_caller(d, caller, sizeof(caller));
+    if (d->is_spent) return fail_spent(d, caller, func, err);
     if (d->refused)
-        return tern__error_set(err, func, TERN_E_PEER, "what listens at %s port %d refused %s %d: %s",
-                               boot->addr, boot->port, d->callee->caller, boot->rank, why);
+        return tern__error_set(err, func, TERN_E_PEER, "what listens at %s port %d refused %s: %s",
+                               boot->addr, boot->port, caller, why);
     int code = tern__error_set(err, func, d->is_down ? TERN_E_SYSTEM : TERN_E_TIMEOUT,
-                               "cannot reach %s at %s port %d: %d attempt%s in %.1f s, the last: %s",
+                               "cannot reach %s at %s port %d: %d attempt%s in %.1f s, the last: %s%s",
                                d->callee->name, boot->addr, boot->port, d->attempts,
-                               d->attempts == 1 ? "" : "s", seconds, why);
+                               d->attempts == 1 ? "" : "s", seconds, why, d->is_down ? "" : d->callee->hint);
     if (err && err->code == code) err->native = d->native;
     return code;
 }
@@ -201,7 +237,7 @@ static int dial(const party *callee, tern__line *line, const tern__bootstrap *bo
     dialer d = {.boot = boot, .callee = callee, .start = tern__now_ns(), .deadline = deadline};
     for (int pause_ms = pause_first_ms;; pause_dialing(&d, &pause_ms)) {
         if (dial_once(&d, line)) return TERN_OK;
-        if (d.refused || d.is_down || tern__now_ns() >= deadline) return give_up(&d, func, err);
+        if (d.refused || d.is_down || d.is_spent || tern__now_ns() >= deadline) return give_up(&d, func, err);
     }
 }
 

@@ -133,7 +133,7 @@ static void choose(plan *p, const trial *t, const plan_key &key)
     float least;
     p->heard = device->notes->heard;
     describe(key, what);
-    if (take_named(p, device->notes->find(device, what)) || p->is_known || device->follows ||
+    if (take_named(p, device->notes->find(device, what)) || p->is_known || !tern__stopwatch_decides(device) ||
         adds(t->g, t->count))
         return;
     *p = {true, fastest(t, &least), p->heard};

@@ -76,7 +76,7 @@ static __device__ __forceinline__ int64_t class_of(const problem &p, int64_t lin
 static __device__ __forceinline__ double sent(const problem &p, int64_t line)
 {
     double d = tern__element<double>(p.dloss, p.dloss_dtype, p.each ? line * p.dloss_step : 0);
-    return p.mean ? d / *p.weights : d;
+    return p.mean ? tern__nll_mean(d, *p.weights) : d;
 }
 
 template <int G, class R>
@@ -249,7 +249,7 @@ static __device__ __forceinline__ void put_loss(const problem &p, int64_t at, do
 
 static __device__ __forceinline__ void put_sums(const problem &p, double loss, double weight)
 {
-    if (!p.each) put_loss(p, 0, p.mean ? loss / weight : loss);
+    if (!p.each) put_loss(p, 0, p.mean ? tern__nll_mean(loss, weight) : loss);
     *p.sum = weight + (p.add_sum ? *p.sum : 0);
 }
 
@@ -376,7 +376,7 @@ template <class S> static __global__ void __launch_bounds__(THREADS, 1) forward_
     leave(p, sums);
     if (threadIdx.x == 0) weights = sums[1];
     __syncthreads();
-    if (is_there) spread<1, S>(p, line, of, p.mean ? 1 / weights : 1, base_of<1>(p));
+    if (is_there) spread<1, S>(p, line, of, p.mean ? tern__nll_mean(1, weights) : 1, base_of<1>(p));
 }
 
 /* The sum of a line's log probabilities by their weights, for every thread of the group. */

@@ -156,7 +156,7 @@ int tern__cpu_nll_loss(const tern__call *call)
     int status = check_labels(&p);
     if (!status) status = all_tiles(&p, p.attr->each ? loss->data : NULL, &sum);
     if (status) return status;
-    if (!p.attr->each) tern__put_scalar(call, p.attr->mean ? sum.loss / sum.weight : sum.loss);
+    if (!p.attr->each) tern__put_scalar(call, p.attr->mean ? tern__nll_mean(sum.loss, sum.weight) : sum.loss);
     *(double *)call->out[1]->data = sum.weight;
     return TERN_OK;
 }
@@ -175,7 +175,7 @@ static void load_sent(const problem *p, const tern__line_tile *t, const tern__vi
                       tern__stage *labels, float *sent)
 {
     const float *dloss = p->call->in[0]->data;
-    double scale = p->attr->mean ? 1 / *(const double *)weights->data : 1;
+    double scale = p->attr->mean ? tern__nll_mean(1, *(const double *)weights->data) : 1;
     load_labels(p, labels, t->line, t->lines);
     for (int64_t j = 0; j < t->lines; j++) {
         bool ignored = labels->i64[j] == p->attr->ignored;

@@ -62,7 +62,7 @@ int tern__reference_nll_loss(const tern__call *call)
         loss += one;
         weight += ignored ? 0 : weight_of(&p, label);
     }
-    if (!p.attr->each) tern__reference_put(call, 0, 0, p.attr->mean ? loss / weight : loss);
+    if (!p.attr->each) tern__reference_put(call, 0, 0, p.attr->mean ? tern__nll_mean(loss, weight) : loss);
     tern__reference_put(call, 1, 0, weight);
     return TERN_OK;
 }
@@ -79,7 +79,7 @@ int tern__reference_cross_entropy(const tern__call *call)
 static double sent(const problem *p, const tern__view *dloss, const tern__view *weights, int64_t line)
 {
     double d = tern__view_get(dloss, p->attr->each ? line : 0);
-    return p->attr->mean ? d / tern__view_get(weights, 0) : d;
+    return p->attr->mean ? tern__nll_mean(d, tern__view_get(weights, 0)) : d;
 }
 
 int tern__reference_nll_loss_grad(const tern__call *call)

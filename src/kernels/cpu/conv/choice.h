@@ -13,9 +13,6 @@ extern const tern__conv_algorithm *const tern__conv_algorithms[TERN__CHOICE_ALGO
 
 #define TERN__CHOICE_FAILED INT64_MAX
 
-/* That a device learns, by clocks or from the file. A step of DenseNet-201 has at most 600. */
-#define TERN__CHOICE_CASES 1024
-
 /* What was measured of a case. Numbers of algorithms are places in the table. */
 typedef struct tern__choice {
     tern__prim_key key;
