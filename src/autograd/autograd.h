@@ -136,7 +136,6 @@ struct tern_scope {
     bool grad;                           /* gradients on                                        */
     const tern__policy *policy;          /* NULL: ops take their inputs as they are            */
     tern__kept_cast *casts[TERN__CASTS]; /* of this region, hashed by the leaf                  */
-    double weight;       /* of the running backward's loss among the ranks', as its ddp says; else 1 */
     bool asks;           /* the next backward's loss has a scale: all ranks will be asked whether to step */
     uint64_t generation; /* counted up by tern_scope_end                        */
     uint64_t seed, step; /* of what is drawn; tern_scope_end counts the step up */

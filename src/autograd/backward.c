@@ -329,7 +329,6 @@ static tern__listener *listeners(const tern_scope *scope)
 static int begin_all(tern_scope *scope, const tern_tensor *loss)
 {
     tern_error err = {0};
-    scope->weight = 1;
     for (tern__listener *l = listeners(scope); l; l = l->next)
         if (l->begin(l, loss, &err)) return tern__scope_fail_with(scope, &err);
     scope->asks = false;

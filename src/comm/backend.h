@@ -77,7 +77,8 @@ typedef struct tern__move {
  *
  * A mean to which any rank gives a weight is sum(weight[r] * x[r]) / sum(share[r]), in rank order, in f32
  * (f64 for f64), rounded once; who says nothing has 1 and 1. Memory of weight 0 is not read. Where all
- * weights or all shares are 0 the results stay as they are.
+ * weights or all shares are 0 the results stay as they are, and so they do where all ranks are idle: of an
+ * all_reduce in the host's memory, which only some want whose others give what they have.
  *
  * A shadow takes part only so that the others can go on: its `backward` and `folded` are not compared, and
  * where it is the root of a broadcast, the highest rank that is no shadow gives the data, or nobody. */
@@ -112,6 +113,8 @@ typedef struct tern__post {
     bool counted;  /* weights are counts, of any size: what is multiplied by them may not be one of 16 bits.
                     * All ranks say so, or none                                                  */
     bool shadow;
+    bool
+        idle; /* this rank wants no result, and gives what it has where another wants one; so does a shadow */
     bool only_meets; /* the ranks say and compare all this, and wait for each other: no memory is touched */
 } tern__post;
 
@@ -128,6 +131,7 @@ static inline uint64_t tern__kept_start(uint64_t count, tern_dtype dtype, int pa
 typedef struct tern__tally {
     const bool *shadow;   /* [world]                                                   */
     int shadows;          /* how many                                                  */
+    bool idle;            /* no rank wanted a result, and nothing was touched          */
     double shares;        /* their sum; of a mean of 0 the results are as they were    */
     const double *weight; /* [world] of a weighted mean; NULL: every one is 1          */
 } tern__tally;

@@ -139,6 +139,7 @@ static int finish(const self *of, const tern__post *post, tern_error *err)
     char *out = post->out;
     bool is_moot = !is_premul && (share == 0 || post->weight == 0);
     int status = TERN_OK;
+    if (post->idle) return TERN_OK;
     if (weighs ? is_moot : !out || post->kind == TERN__BROADCAST) return TERN_OK;
     for (int i = 0; i < post->extent_count && !status; i++) {
         const tern__extent *e = &post->extents[i];
@@ -161,6 +162,7 @@ static int self_post(void *of, const tern__post *post, uint64_t *seq, tern_error
     w->weight = post->weight;
     w->tally = (tern__tally){.shadow = &w->shadow,
                              .shadows = post->shadow,
+                             .idle = post->idle && !post->shadow,
                              .shares = post->weighted ? post->share : 1,
                              .weight = post->weighted ? &w->weight : NULL};
     return post->only_meets ? TERN_OK : finish(c->of, post, err);

@@ -99,6 +99,7 @@ void tern__batch_norm_sync_set(tern_module *module, const tern__batch_norm_sync 
 {
     if (module->forward == forward) {
         ((batch_norm *)module)->sync = *sync;
+        ((batch_norm *)module)->sync.module = module;
         module->kind = "sync_batch_norm";
     }
     for (tern__module_tree *child = module->tree->children; child; child = child->next)

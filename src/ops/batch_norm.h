@@ -8,7 +8,8 @@
 /* Each call returns TERN_OK or sets the scope's error; it is made for empty batches, too. Views are f64,
  * without gaps, where the op runs. */
 typedef struct tern__batch_norm_sync {
-    tern_group *group; /* borrowed */
+    struct tern_module *module; /* of which this is */
+    tern_group *group;          /* borrowed */
     int world, rank;
     /* Forward: rows (world, ..), of which this rank has its own, become those of all ranks. */
     int (*gather)(const struct tern__batch_norm_sync *self, tern_scope *scope, const tern__view *rows);

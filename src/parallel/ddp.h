@@ -85,7 +85,8 @@ struct tern_ddp {
     bool rebuilt;
 
     bool sync, active;           /* active: the running backward is synchronised           */
-    bool used;                   /* a bucket is used                                       */
+    bool used;                   /* this rank's running backward comes to the model        */
+    bool reached;                /* it does, or one before it since the last synchronised one */
     int next_put, next_bucket;   /* in their windows or on the way there, and posted so far */
     uint64_t backward;           /* number of the running or last backward                 */
     uint32_t folded;             /* backwards since the last synchronised one, this one included */
@@ -100,6 +101,7 @@ struct tern_ddp {
     double count;      /* of the backwards folded into the running one: what their losses were divided by */
     double next_count; /* of the next backward, said by the user; NAN: not */
     double weight, share; /* of the running backward's posts           */
+    double loss_weight;   /* of its loss among the ranks', in synchronised batch norms of the model */
     bool has_samples;     /* this rank, in it                           */
 
     bool *first_used; /* by leaf index, in the first backward that used any; for static_graph */

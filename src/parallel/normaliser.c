@@ -5,7 +5,7 @@
  * divided by all of that: sum(c[r] g[r]) / sum(c[r]). What a loss was divided by stays with its tape entry.
  *
  * A rank whose labels are all ignored has 0 / 0 as its loss. It takes part with zeros of weight 1 and of no
- * share, so that the others still hear which parameters it has used. */
+ * share, so that the others still hear which parameters it has used, if it has used any. */
 #include "parallel/ddp.h"
 
 #include <tern/loss.h>
@@ -29,6 +29,7 @@ int tern_ddp_normaliser_set(tern_ddp *ddp, double count, tern_error *err)
  */
 int tern__normaliser_add(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
 {
+    ddp->loss_weight = 1;
     if (ddp->opts.normaliser != TERN_NORMALISER_LOSS) return TERN_OK;
     double count = isnan(ddp->next_count) ? tern_loss_normaliser(loss) : ddp->next_count;
     ddp->next_count = NAN;
@@ -39,7 +40,7 @@ int tern__normaliser_add(tern_ddp *ddp, const tern_tensor *loss, tern_error *err
                                "tern_ddp_normaliser_set before",
                                loss->node->op);
     ddp->count += count;
-    loss->scope->weight = count;
+    ddp->loss_weight = count;
     return TERN_OK;
 }
 
@@ -48,5 +49,5 @@ void tern__normaliser_weigh(tern_ddp *ddp)
     double count = ddp->opts.normaliser == TERN_NORMALISER_LOSS ? ddp->count : 1;
     ddp->has_samples = count > 0;
     ddp->share = count / ddp->opts.gradient_predivide_factor;
-    ddp->weight = ddp->has_samples ? ddp->share : 1;
+    ddp->weight = ddp->has_samples ? ddp->share : ddp->reached ? 1 : 0;
 }

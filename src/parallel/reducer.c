@@ -22,13 +22,15 @@ static tern_ddp *ddp_of(tern__listener *self)
 
 /* ---- posting ---- */
 
-/* A gradient that nothing was written to counts as zero in the sum, as does all of a rank without samples. */
+/* A gradient that nothing was written to counts as zero in the sum, as does all of a rank without samples, if
+ * it weighs anything. */
 static int zero_missing(const tern_ddp *ddp, const tern__bucket *bucket, tern_error *err)
 {
     int status = TERN_OK;
+    bool counts = ddp->has_samples || ddp->weight == 0;
     for (int i = 0; i < bucket->count && !status; i++) {
         const tern__leaf *leaf = ddp->seal->leaves[ddp->order[bucket->first + i]];
-        if (!leaf->fresh || !ddp->has_samples)
+        if (!leaf->fresh || !counts)
             status = tern__memory_zero(leaf->grad->view.data, tern__view_bytes(&leaf->grad->view), err);
     }
     return status;
@@ -44,7 +46,19 @@ static int put_bucket(tern_ddp *ddp, int index, tern_error *err)
     return status ? status : tern__staged_put(ddp, index, err);
 }
 
-/* A bucket that this rank has not used weighs nothing: it is not read, and not reduced if no rank has. */
+/* Gradients that only wait for their step, while another model goes back, are the mean already: they are
+ * given if another rank's backward comes to them, and else left alone. What the back end reaches on a device
+ * goes over before it is known, and is the same mean again. */
+static bool is_idle(const tern_ddp *ddp)
+{
+    bool is_reached = false;
+    for (int r = 0; r < ddp->seal->range_count; r++)
+        is_reached |= tern__ddp_reaches(ddp, ddp->seal->ranges[r].device);
+    return !ddp->reached && !is_reached;
+}
+
+/* A bucket without gradients of this rank weighs nothing: it is not read, and not reduced if no rank has any.
+ */
 static int post_bucket(tern_ddp *ddp, int index, tern_error *err)
 {
     const tern__bucket *bucket = &ddp->buckets[index];
@@ -58,6 +72,7 @@ static int post_bucket(tern_ddp *ddp, int index, tern_error *err)
                        .weighted = weight != 1 || ddp->share != 1,
                        .weight = weight,
                        .share = ddp->share,
+                       .idle = is_idle(ddp),
                        .counted = ddp->opts.normaliser == TERN_NORMALISER_LOSS};
     tern__stats_posted(ddp, index);
     int status = tern__ddp_post(ddp, &work, err);
@@ -114,6 +129,7 @@ static int post_rest(tern_ddp *ddp, tern_error *err)
 
 static void count_waiting(tern_ddp *ddp)
 {
+    bool any = false;
     for (int b = 0; b < ddp->bucket_count; b++) {
         ddp->buckets[b].waiting = 0;
         ddp->buckets[b].used = false;
@@ -124,9 +140,11 @@ static void count_waiting(tern_ddp *ddp)
         tern__bucket *bucket = &ddp->buckets[ddp->bucket_of[leaf->index]];
         bucket->waiting += leaf->pending > 0;
         bucket->used |= leaf->fresh || leaf->pending > 0;
-        ddp->used |= bucket->used;
+        any |= bucket->used;
+        ddp->used |= leaf->pending > 0;
     }
-    for (int b = ddp->side_bucket; b < ddp->bucket_count; b++) ddp->buckets[b].used |= ddp->used;
+    ddp->reached |= ddp->used;
+    for (int b = ddp->side_bucket; b < ddp->bucket_count; b++) ddp->buckets[b].used |= any;
 }
 
 static int open_round(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
@@ -241,7 +259,7 @@ int tern__reducer_finish(tern_ddp *ddp, tern_error *err)
     take_tally(ddp);
     ddp->folded = 0;
     ddp->count = 0;
-    ddp->active = false;
+    ddp->active = ddp->reached = false;
     if (!status) status = tern__checksum_check(ddp, err);
     if (!status) status = tell_choices(ddp, err);
     return status || ddp->rebuilt || !has_gradients(ddp) ? status : rebuild(ddp, err);
@@ -281,6 +299,7 @@ int tern__reducer_shadow(tern_ddp *ddp, tern_error *err)
         ddp->buckets[b].waiting = 0;
         ddp->buckets[b].used = false;
     }
+    ddp->reached = false;
     bool has_share = ddp->opts.divide_by_initial_world_size && ddp->opts.normaliser == TERN_NORMALISER_RANK;
     ddp->share = has_share ? 1 / ddp->opts.gradient_predivide_factor : 0;
     int status = open_round(ddp, NULL, err);

@@ -212,10 +212,13 @@ int tern__side_arrive(tern_ddp *ddp, tern_error *err)
     return status;
 }
 
-/* Where no rank has samples nothing was reduced, and each would have kept its own flags. */
+/* Where no rank has samples nothing was reduced, and each would have kept its own flags; where no rank's
+ * backward has come to the model they are the last one's, on all ranks. */
 int tern__side_take(tern_ddp *ddp, tern_error *err)
 {
     const tern__tally *tally = ddp->group->backend->tally(ddp->channel, ddp->side_seq);
+    ddp->choices.is_due = false;
+    if (tally->idle) return TERN_OK;
     double counts = get(ddp, COUNTS);
     ddp->seal->is_asked |= get(ddp, ASKED) > 0;
     ddp->choices.is_due = counts > 0 && get(ddp, NEWS) > 0;

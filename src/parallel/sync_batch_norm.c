@@ -8,8 +8,8 @@
  * looks at it, so of a device nothing is waited for but by collectives that carry it through the host. */
 #include "nn/batch_norm.h"
 
-#include "comm/group.h"
 #include "kernels/unscale.h"
+#include "parallel/ddp.h"
 
 #include <tern/parallel.h>
 
@@ -51,11 +51,17 @@ static bool scale(tern_scope *scope, const tern__view *sums, double factor, cons
     return (factor == 1 && !by) || tern__run(scope, &call);
 }
 
+static double weight_of(const tern__batch_norm_sync *sync)
+{
+    const tern__seal *seal = tern__module_root(sync->module)->tree->seal;
+    return seal && seal->attached ? ((const tern_ddp *)seal->attached)->loss_weight : 1;
+}
+
 static int average(const tern__batch_norm_sync *sync, tern_scope *scope, const tern__view *sums,
                    const tern__view *share)
 {
     tern_error err = {0};
-    double weight = scope->weight;
+    double weight = weight_of(sync);
     if (!scale(scope, sums, weight, NULL)) return scope->error.code;
     if (tern_all_reduce(sync->group, sums->data, (size_t)sums->shape[0], TERN_F64, TERN_SUM, &err))
         tern__scope_fail_with(scope, &err);
@@ -80,8 +86,8 @@ int tern_sync_batch_norm_convert(tern_module *module, tern_group *group, tern_er
     if (attached || root->precision.set)
         return tern__error_set(e, __func__, TERN_E_STATE, "%s already has %s: " TERN__SETUP_ORDER,
                                module->kind, attached ? "a ddp" : "amp");
-    const tern__batch_norm_sync sync = {group, tern_group_size(group), tern_group_rank(group), gather,
-                                        average};
+    const tern__batch_norm_sync sync = {NULL,   group,  tern_group_size(group), tern_group_rank(group),
+                                        gather, average};
     tern__batch_norm_sync_set(module, &sync);
     return TERN_OK;
 }

@@ -410,6 +410,54 @@ static void warm_steps_allocate_nothing(void **state)
     for (int world = 1; world <= 4; world++) assert_ranks_ok(ranks_run(world, warm, NULL));
 }
 
+/* ---- beside another model ---- */
+
+/* The gradient of x under the mean of (norm(x) - x)^2, of 2 rows on rank 0 and 6 on the others. */
+static bool norm_gradient(layer *l, float grad[6 * 3], tern_error *err)
+{
+    int rows = tern_group_rank(l->world) ? 6 : 2;
+    tern_tensor *x = values(l->s, 4 * rows, rows, 3);
+    tern_requires_grad_set(x, true, err);
+    tern_tensor *target = values(l->s, 4 * rows, rows, 3);
+    tern_backward(l->s, tern_mse_loss(l->s, tern_forward(l->norm, l->s, x), target, TERN_LOSS_MEAN));
+    memset(grad, 0, 6 * 3 * sizeof(*grad));
+    tern_tensor_read(tern_grad_get(x), grad, (size_t)(rows * 3) * sizeof(*grad), err);
+    return tern_scope_end(l->s, err) == TERN_OK;
+}
+
+/* Whose ddp counts samples where that of the batch norm does not. */
+static int beside(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    layer l;
+    float alone[6 * 3], together[6 * 3];
+    open_layer(&l, boot, 3, &err);
+    tern_sync_batch_norm_convert(l.norm, l.world, &err);
+    tern_ddp *ddp = tern_ddp_new(l.norm, l.world, NULL, &err);
+    RANK_CHECK(rank, norm_gradient(&l, alone, &err));
+    tern_module *other = tern_batch_norm1d_new(3, NULL, &err);
+    tern_ddp_opts opts = tern_ddp_defaults();
+    opts.normaliser = TERN_NORMALISER_LOSS;
+    tern_ddp *counting = tern_ddp_new(other, l.world, &opts, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, norm_gradient(&l, together, &err));
+    RANK_CHECK(rank, !memcmp(alone, together, sizeof(alone)) && alone[0] != 0);
+    tern_ddp_free(counting);
+    tern_module_free(other);
+    tern_ddp_free(ddp);
+    close_layer(&l);
+    return 0;
+}
+
+static void another_models_samples_do_not_count(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= 4; world++) assert_ranks_ok(ranks_run(world, beside, NULL));
+}
+
+/* ---- memory ---- */
+
 /* Rank 1 gets no memory from its first step's n-th request on: it says so, and the others hear it. */
 static int starved(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -461,6 +509,7 @@ int main(void)
         cmocka_unit_test(what_is_not_changed),
         cmocka_unit_test(mistakes_are_told_to_all),
         cmocka_unit_test(order_and_agreement),
+        cmocka_unit_test(another_models_samples_do_not_count),
         cmocka_unit_test(arguments),
         cmocka_unit_test(warm_steps_allocate_nothing),
         cmocka_unit_test(memory_that_runs_out_is_told),

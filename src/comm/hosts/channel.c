@@ -20,6 +20,7 @@ static const char func[] = "tern_group_open";
 typedef struct notice {
     double shares;
     int32_t shadows;
+    bool idle;
     bool shadow[]; /* [world] */
 } notice;
 
@@ -51,6 +52,7 @@ static void tell(const tern__hosts_channel *channel, uint64_t seq)
         notice *to = notice_at(channel, seq, place);
         to->shares = tally->shares;
         to->shadows = tally->shadows;
+        to->idle = tally->idle;
         memcpy(to->shadow, tally->shadow, (size_t)hosts->group->boot.world * sizeof(bool));
     }
 }
@@ -63,6 +65,7 @@ static void hear(const tern__hosts_channel *channel, uint64_t seq)
     const notice *from = notice_at(channel, seq, hosts->map.place);
     work->tally.shares = from->shares;
     work->tally.shadows = from->shadows;
+    work->tally.idle = from->idle;
     memcpy(tern__crossing_shadows(channel, work), from->shadow,
            (size_t)hosts->group->boot.world * sizeof(bool));
 }

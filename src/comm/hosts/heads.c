@@ -19,6 +19,7 @@ typedef struct head {
     double shares;
     uint32_t weighs;   /* a weight is not 0      */
     uint32_t weighted; /* a weight is not 1      */
+    uint32_t wants;    /* a rank wants a result  */
     uint8_t shadow[];
 } head;
 
@@ -83,6 +84,7 @@ static void write_head(const tern__heads *heads, tern__crossing *work, const ter
     own->shares = local->shares;
     own->weighted = local->weight != NULL || local->shares != hosts->here.boot.world;
     own->weighs = !local->weight;
+    own->wants = !local->idle && local->shadows < hosts->here.boot.world;
     for (int place = 0; place < hosts->here.boot.world; place++) {
         own->shadow[place] = local->shadow[place];
         if (local->weight) own->weighs |= local->weight[place] != 0;
@@ -143,7 +145,7 @@ static void add_up(const tern__heads *heads)
 {
     const tern__host_map *map = &heads->channel->hosts->map;
     tern__crossing *work = heads->work;
-    bool *shadow = tern__crossing_shadows(heads->channel, work), weighs = false;
+    bool *shadow = tern__crossing_shadows(heads->channel, work), weighs = false, wants = false;
     work->tally.shares = work->tally.shadows = 0;
     work->is_weighted = false;
     for (int host = 0; host < map->count; host++) {
@@ -151,12 +153,15 @@ static void add_up(const tern__heads *heads)
         work->tally.shares += h->shares;
         work->is_weighted |= h->weighted;
         weighs |= h->weighs;
+        wants |= h->wants;
         for (int place = 0; place < tern__host_size(map, host); place++) {
             shadow[tern__host_rank(map, host, place)] = h->shadow[place];
             work->tally.shadows += h->shadow[place];
         }
     }
-    work->is_moot = work->is_weighted && (!weighs || work->tally.shares == 0);
+    work->tally.idle = !wants && work->tally.shadows < heads->channel->hosts->group->boot.world;
+    work->is_weighted |= work->tally.idle;
+    work->is_moot = work->is_weighted && (work->tally.idle || !weighs || work->tally.shares == 0);
     if (!is_premul(work)) return;
     work->tally.shares = 1;
     work->is_weighted = true;

@@ -41,6 +41,8 @@ static uint64_t digest(const tern__post *post)
 void tern__desc_write(tern__desc *desc, const tern__post *post)
 {
     uint64_t count = 0;
+    uint32_t flags = (post->weighted ? TERN__WEIGHTED : 0) | (post->shadow ? TERN__SHADOW : 0) |
+                     (post->idle ? TERN__IDLE : 0);
     for (int i = 0; i < post->extent_count; i++) count += post->extents[i].count;
     *desc = (tern__desc){.kind = post->kind,
                          .dtype = post->dtype,
@@ -49,7 +51,7 @@ void tern__desc_write(tern__desc *desc, const tern__post *post)
                          .owner = post->owner,
                          .bucket = post->bucket,
                          .folded = post->folded,
-                         .flags = (post->weighted ? TERN__WEIGHTED : 0) | (post->shadow ? TERN__SHADOW : 0),
+                         .flags = flags,
                          .backward = post->backward,
                          .count = count,
                          .total = post->total ? post->total : count,

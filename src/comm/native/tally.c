@@ -71,16 +71,19 @@ static bool agree(const tern__channel *channel, uint64_t seq)
 
 /* ---- counting ---- */
 
-static void count_shadows(const tern__channel *channel, uint64_t seq, tern__task *task)
+/* Of the flags: where none wants a result the work is moot, whatever the others weigh. */
+static void count_flags(const tern__channel *channel, uint64_t seq, tern__task *task)
 {
     const tern__desc *desc = tern__slot_desc(channel, seq);
-    int world = channel->native->world;
+    int world = channel->native->world, idle = 0;
     bool *shadow = channel->shadows + (seq & (channel->slots - 1)) * (size_t)world;
     task->tally.shadow = shadow;
     for (int rank = 0; rank < world; rank++) {
         task->tally.shadows += shadow[rank] = is_shadow(&desc[rank]);
         task->is_weighted |= desc[rank].flags & TERN__WEIGHTED;
+        idle += (desc[rank].flags & (TERN__IDLE | TERN__SHADOW)) != 0;
     }
+    task->tally.idle = idle == world && task->tally.shadows < world;
     if (!shadow[task->source]) return;
     for (task->source = world - 1; task->source >= 0 && shadow[task->source];) task->source--;
 }
@@ -117,8 +120,9 @@ int tern__tally_take(tern__channel *channel, uint64_t seq, tern_error *err)
     if (agree(channel, seq)) return TERN_OK;
     int status = compare(channel, seq, err);
     if (status) return status;
-    count_shadows(channel, seq, task);
+    count_flags(channel, seq, task);
     if (task->is_weighted) weigh(channel, seq, task);
+    if (task->tally.idle) task->is_weighted = task->is_moot = true;
     return TERN_OK;
 }
 

@@ -1,0 +1,170 @@
+/* test_waiting.c - gradients that wait for their step while another model of the group goes back: they are
+ * the mean already and stay it, nothing of them goes over again, and nothing is said of their model. */
+#include "parallel/bag.h"
+
+typedef enum mode { PLAIN, STATIC, LOSS, IGNORED, NARROW, MODES } mode;
+
+typedef struct pair {
+    bag a, b; /* a's gradients wait while b goes back */
+    mode mode;
+    int rank, world;
+} pair;
+
+static const tern_dtype dtypes[] = {TERN_F32, TERN_F32};
+
+static void open_pair(pair *p, const tern__bootstrap *boot, mode m, tern_error *err)
+{
+    tern_ddp_opts opts = tern_ddp_defaults();
+    *p = (pair){.mode = m, .rank = boot->rank, .world = boot->world};
+    opts.static_graph = m == STATIC;
+    opts.normaliser = m == LOSS || m == IGNORED ? TERN_NORMALISER_LOSS : TERN_NORMALISER_RANK;
+    opts.reduce_dtype = m == NARROW ? TERN_BF16 : opts.reduce_dtype;
+    bag_open(&p->a, boot, dtypes, 2, &opts, err);
+    bag_init(&p->b, dtypes, 2, err);
+    p->b.ddp = tern_ddp_new(&p->b.base, p->a.world, NULL, err);
+}
+
+static void close_pair(pair *p)
+{
+    tern_ddp_free(p->b.ddp);
+    tern_module_release(&p->b.base);
+    bag_close(&p->a);
+}
+
+/* A sum does not say what it was divided by. */
+static int back(pair *p, tern_tensor *loss, double count)
+{
+    if (p->a.ddp->opts.normaliser == TERN_NORMALISER_LOSS && !isnan(count))
+        tern_ddp_normaliser_set(p->a.ddp, count, NULL);
+    return tern_backward(p->a.s, loss);
+}
+
+static tern_tensor *loss_of(pair *p, bag *which, int step)
+{
+    return bag_loss(which, p->a.s, step, p->rank, 3);
+}
+
+/* The mean over the first `count` ranks' numbers, as if the others had zeros. */
+static double mean_of(const pair *p, int step, int count, int k, int64_t i)
+{
+    double sum = 0;
+    for (int rank = 0; rank < count; rank++) sum += bag_number(step, rank, k, i);
+    return sum / p->world;
+}
+
+static bool has_mean(const pair *p, const bag *which, int step)
+{
+    bool has = true;
+    for (int k = 0; k < 2; k++)
+        for (int64_t i = 0; i < tern_tensor_count(which->p[k]); i++)
+            has &= bag_holds(which, k, i, mean_of(p, step, p->world, k, i));
+    return has;
+}
+
+/* Rank r's gradients become r, which a reduction would mix. */
+static void mark(const pair *p)
+{
+    for (int k = 0; k < 2; k++)
+        for (int64_t i = 0; i < tern_tensor_count(p->a.p[k]); i++)
+            tern__view_set(&tern_grad_get(p->a.p[k])->view, i, p->rank);
+}
+
+static bool is_marked(const pair *p)
+{
+    bool is = true;
+    for (int k = 0; k < 2; k++)
+        for (int64_t i = 0; i < tern_tensor_count(p->a.p[k]); i++) is &= bag_holds(&p->a, k, i, p->rank);
+    return is;
+}
+
+static int wait_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    tern_error err = {0};
+    pair p;
+    open_pair(&p, boot, *(mode *)arg, &err);
+    RANK_CHECK_OK(rank, err);
+    back(&p, loss_of(&p, &p.a, 0), 1);
+    double loss_mean = tern_ddp_loss_mean(p.a.ddp);
+    RANK_CHECK(rank, p.mode == NARROW || has_mean(&p, &p.a, 0));
+    mark(&p);
+    for (int step = 1; step < 4; step++) {
+        tern_zero_grad(&p.b.base);
+        back(&p, loss_of(&p, &p.b, step), p.mode == IGNORED ? 0 : NAN);
+        RANK_CHECK(rank, tern_scope_error(p.a.s)->code == TERN_OK);
+        RANK_CHECK(rank, tern_grad_get(p.a.p[0]) && is_marked(&p));
+        RANK_CHECK(rank, tern_ddp_loss_mean(p.a.ddp) == loss_mean);
+        RANK_CHECK(rank, has_mean(&p, &p.b, step));
+    }
+    tern_scope_end(p.a.s, &err);
+    RANK_CHECK_OK(rank, err);
+    close_pair(&p);
+    return 0;
+}
+
+static void they_stay_as_they_are(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 4; world *= 2)
+        for (mode m = 0; m < MODES; m++) assert_ranks_ok(ranks_run(world, wait_body, &m));
+}
+
+/* A backward of rank 0 that comes to them makes it a sum with what all others have. */
+static int some_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    tern_error err = {0};
+    pair p;
+    open_pair(&p, boot, *(mode *)arg, &err);
+    RANK_CHECK_OK(rank, err);
+    back(&p, loss_of(&p, &p.a, 0), 1);
+    tern_tensor *loss = loss_of(&p, &p.b, 1);
+    if (rank == 0) loss = tern_add(p.a.s, loss, loss_of(&p, &p.a, 1));
+    back(&p, loss, 1);
+    RANK_CHECK(rank, tern_scope_error(p.a.s)->code == TERN_OK);
+    for (int k = 0; k < 2; k++)
+        for (int64_t i = 0; i < tern_tensor_count(p.a.p[k]); i++)
+            RANK_CHECK(rank, bag_holds(&p.a, k, i, mean_of(&p, 0, p.world, k, i) + mean_of(&p, 1, 1, k, i)));
+    close_pair(&p);
+    return 0;
+}
+
+static void what_waits_is_given_to_who_goes_back(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 4; world *= 2) {
+        assert_ranks_ok(ranks_run(world, some_body, &(mode){PLAIN}));
+        assert_ranks_ok(ranks_run(world, some_body, &(mode){LOSS}));
+    }
+}
+
+/* What was not synchronised goes over with the next backward, whichever model that comes to. */
+static int later_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    pair p;
+    open_pair(&p, boot, PLAIN, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_ddp_sync_set(p.a.ddp, false);
+    back(&p, loss_of(&p, &p.a, 0), NAN);
+    tern_ddp_sync_set(p.a.ddp, true);
+    back(&p, loss_of(&p, &p.b, 1), NAN);
+    RANK_CHECK(rank, has_mean(&p, &p.a, 0) && has_mean(&p, &p.b, 1));
+    close_pair(&p);
+    return 0;
+}
+
+static void what_was_not_synchronised_goes_over(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 4; world *= 2) assert_ranks_ok(ranks_run(world, later_body, NULL));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(they_stay_as_they_are),
+        cmocka_unit_test(what_waits_is_given_to_who_goes_back),
+        cmocka_unit_test(what_was_not_synchronised_goes_over),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
