@@ -38,8 +38,7 @@ typedef struct tern_function_call tern_function_call;
 typedef struct tern_function {
     const char *name; /* in errors */
     /* The result from the inputs; x itself is fine. NULL after a failure: an op's, or one of yours, with *err
-     * filled (tern_error_set). What it makes on the way is recycled when it returns, but for what it saves.
-     */
+     * filled (tern_error_set). What else it makes is recycled when it returns, but for what it saves. */
     tern_tensor *(*forward)(tern_function_call *call, tern_scope *scope, tern_tensor *const *x,
                             tern_error *err);
     /* dx[i] of the shape of input i, for those that tern_function_wants; NULL, as all are at first, is zeros.
@@ -60,7 +59,7 @@ TERN_API tern_tensor *tern_function_apply(tern_scope *scope, const tern_function
 TERN_API void *tern_function_attr(tern_function_call *call);
 
 /* In forward: keeps a tensor, an input, the result or any other, for backward; in backward: that tensor, or
- * NULL. ctx.save_for_backward, ctx.saved_tensors. */
+ * NULL. A slot that there is not is the scope's E_RANGE. ctx.save_for_backward, ctx.saved_tensors. */
 #define TERN_FUNCTION_SAVES 6 /* slots, from 0 on */
 TERN_API void tern_function_save(tern_function_call *call, int slot, tern_tensor *tensor);
 TERN_API tern_tensor *tern_function_saved(const tern_function_call *call, int slot);

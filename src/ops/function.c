@@ -13,9 +13,10 @@ _Static_assert(TERN_FUNCTION_SAVES == TERN__NODE_SAVES, "a call saves what an en
 static const char func[] = "tern_function_apply";
 
 struct tern_function_call {
+    tern_scope *scope;
     const tern_function *function;
     int count;
-    tern_tensor **x; /* [count] in forward, as autocast left them                     */
+    tern_tensor **x; /* [count] as autocast left them */
     bool *wants;     /* [count] */
     void *attr;
     tern_tensor *saved[TERN_FUNCTION_SAVES];
@@ -31,7 +32,12 @@ void *tern_function_attr(tern_function_call *call)
 
 void tern_function_save(tern_function_call *call, int slot, tern_tensor *tensor)
 {
-    if (call && slot >= 0 && slot < TERN_FUNCTION_SAVES) call->saved[slot] = tensor;
+    if (!call) return;
+    if (slot >= 0 && slot < TERN_FUNCTION_SAVES)
+        call->saved[slot] = tensor;
+    else
+        tern__scope_fail(call->scope, __func__, TERN_E_RANGE, "%s: slot %d is not in [0, %d)",
+                         call->function->name, slot, TERN_FUNCTION_SAVES);
 }
 
 tern_tensor *tern_function_saved(const tern_function_call *call, int slot)
@@ -167,7 +173,8 @@ static tern_function_call *open_call(tern_scope *scope, const tern_function *fun
 {
     tern_function_call *call = tern__scope_alloc(scope, sizeof(*call));
     if (!call) return NULL;
-    *call = (tern_function_call){.function = function, .count = count, .policy = scope->policy};
+    *call =
+        (tern_function_call){.scope = scope, .function = function, .count = count, .policy = scope->policy};
     call->x = tern__scope_alloc(scope, (size_t)count * sizeof(*call->x));
     call->wants = tern__scope_alloc(scope, (size_t)count * sizeof(*call->wants));
     call->attr = tern__scope_alloc(scope, TERN__MAX(bytes, 1));

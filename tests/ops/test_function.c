@@ -439,6 +439,14 @@ static void wrong_gradients_are_refused(void **state)
     close_world(&w);
 }
 
+static tern_tensor *far_forward(tern_function_call *call, tern_scope *s, tern_tensor *const *x,
+                                tern_error *err)
+{
+    (void)s, (void)err;
+    tern_function_save(call, TERN_FUNCTION_SAVES, x[0]);
+    return x[0];
+}
+
 static tern_tensor *empty_forward(tern_function_call *call, tern_scope *s, tern_tensor *const *x,
                                   tern_error *err)
 {
@@ -460,6 +468,10 @@ static void a_forward_that_fails(void **state)
     tern_tensor *const missing[] = {x, NULL};
     expect_error(&w, tern_function_apply(w.scope, &empty, 2, missing, NULL, 0), "tern_function_apply",
                  TERN_E_INVALID, "function_apply: input 1 is NULL, and no earlier op has failed");
+    const tern_function far = {"far", far_forward, same_backward};
+    x = ramp(w.scope, TERN_F32, 3, 4);
+    expect_error(&w, tern_function_apply(w.scope, &far, 1, &x, NULL, 0), "tern_function_save", TERN_E_RANGE,
+                 "far: slot 6 is not in [0, 6)");
     const tern_function half = {"half", same_forward, NULL};
     x = ramp(w.scope, TERN_F32, 3, 4);
     expect_error(&w, tern_function_apply(w.scope, &half, 1, &x, NULL, 0), "tern_function_apply",
