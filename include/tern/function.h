@@ -48,9 +48,9 @@ typedef struct tern_function {
                     tern_error *err);
 } tern_function;
 
-/* y of `count` inputs on one device, of which none may be NULL: what a parameter or an input behind it is to
- * have a gradient for is handed in here. The first `bytes` of `attr`, which may be NULL, are copied for both
- * functions. An integer result has no gradient. */
+/* y of `count` inputs on one device, none of them NULL. Gradients go to inputs only, so a parameter that the
+ * function uses, or what was computed from one, is handed in as one. The first `bytes` of `attr`, which may
+ * be NULL, are copied for both functions. An integer result has no gradient. */
 TERN_API tern_tensor *tern_function_apply(tern_scope *scope, const tern_function *function, int count,
                                           tern_tensor *const *x, const void *attr, size_t bytes);
 
