@@ -17,9 +17,10 @@ typedef struct tern_device tern_device;
 
 /* `name`: "cpu", "cpu:reference" (the plain kernels that every fast one is tested against), or NULL for
  * TERN_DEVICE or "cpu". The number of kernel threads is OMP_NUM_THREADS, of a list the first, or else the
- * cores this process may use (affinity and cgroup quota) divided by the ranks of this host that share them,
- * at least 1. Who they are a group finds out when it is opened; before that it is what tern run, torchrun,
- * mpirun or srun says. So where none of them has started the ranks, open the group first.
+ * cores this process may use (affinity, or where OpenMP binds threads all of its places, and cgroup quota)
+ * divided by the ranks of this host that share them, at least 1. Who they are a group finds out when it is
+ * opened; before that it is what tern run, torchrun, mpirun or srun says. So where none of them has started
+ * the ranks, open the group first.
  *
  * "cpu:0", "cpu:1,3", "cpu:0-3" is a group of cores as a device of its own: numbers count the cores that this
  * process may use, from 0. Its kernels run on a thread of the device's that is bound to these cores, one

@@ -1,10 +1,10 @@
 /* The cores that this process may use, and its share of them beside the other ranks of the host. */
 #include "device/device.h"
 
+#include "base/cores.h"
 #include "base/local.h"
 
 #include <limits.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -24,7 +24,7 @@ static int quota_cores(void)
 static int affinity_cores(void)
 {
     cpu_set_t set;
-    return sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
+    return tern__cores_get(&set) ? 1 : CPU_COUNT(&set);
 }
 
 int tern__device_cores(void)

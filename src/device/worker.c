@@ -3,9 +3,10 @@
  * devices are two, each on its own cores. */
 #include "device/device.h"
 
+#include "base/cores.h"
+#include "base/thread.h"
+
 #include <errno.h>
-#include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 
 typedef struct tern__worker {
@@ -46,7 +47,7 @@ static int parse(const char *list, cpu_set_t *cores, tern_error *err)
 {
     cpu_set_t allowed;
     CPU_ZERO(cores);
-    if (sched_getaffinity(0, sizeof(allowed), &allowed))
+    if (tern__cores_get(&allowed))
         return tern__error_errno(err, "tern_device_open", TERN_E_SYSTEM, "cannot tell this process's cores");
     for (const char *at = list;; at++) {
         char *end;
@@ -85,18 +86,9 @@ static void *serve(void *self)
     return NULL;
 }
 
-/* The program's signals stay with the program's threads. */
 static int launch(tern__worker *worker, tern_error *err)
 {
-    sigset_t all, before;
-    pthread_attr_t attr;
-    pthread_attr_init(&attr);
-    pthread_attr_setaffinity_np(&attr, sizeof(worker->cores), &worker->cores);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int status = pthread_create(&worker->thread, &attr, serve, worker);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
+    int status = tern__thread_new(&worker->thread, &worker->cores, serve, worker);
     if (!status) return TERN_OK;
     errno = status;
     return tern__error_errno(err, "tern_device_open", TERN_E_SYSTEM, "cannot start the device's thread");
@@ -128,6 +120,16 @@ void tern__worker_free(tern__worker *worker)
     pthread_cond_destroy(&worker->changed);
     pthread_mutex_destroy(&worker->lock);
     tern__free(worker);
+}
+
+/* OpenMP puts every team on the same places: threads of this device's that are new go back to its cores. */
+void tern__device_gather(const tern_device *device)
+{
+    static _Thread_local bool is_here;
+    const tern__worker *worker = device->worker;
+    if (!worker || !tern__cores_are_placed() || !pthread_equal(worker->thread, pthread_self())) return;
+#pragma omp parallel num_threads(device->threads)
+    if (!is_here) is_here = sched_setaffinity(0, sizeof(worker->cores), &worker->cores) == 0;
 }
 
 /* ---- calls ---- */

@@ -1,5 +1,5 @@
-/* A rank's share of the cores, on a machine that has as many as a test says, bound and with a quota as it
- * says. */
+/* A rank's share of the cores, on a machine that has as many as a test says, bound, with places of OpenMP's
+ * and with a quota as it says. */
 #include "device/device.h"
 #include "ledger.h"
 
@@ -9,8 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 static int allowed, online;
+static int places;        /* OpenMP's, of one CPU each from CPU 0 on */
+static int at_start;      /* CPUs before it bound the thread         */
 static const char *quota; /* NULL: none */
 
 int sched_getaffinity(pid_t pid, size_t size, cpu_set_t *set)
@@ -20,6 +25,33 @@ int sched_getaffinity(pid_t pid, size_t size, cpu_set_t *set)
     for (int cpu = 0; cpu < allowed; cpu++) CPU_SET(cpu, set);
     return 0;
 }
+
+#ifdef _OPENMP
+omp_proc_bind_t omp_get_proc_bind(void)
+{
+    return places ? omp_proc_bind_true : omp_proc_bind_false;
+}
+
+int omp_get_num_places(void)
+{
+    return places;
+}
+
+int omp_get_place_num_procs(int place)
+{
+    return place < places;
+}
+
+void omp_get_place_proc_ids(int place, int *ids)
+{
+    *ids = place;
+}
+
+int omp_get_num_procs(void)
+{
+    return at_start;
+}
+#endif
 
 long sysconf(int name)
 {
@@ -92,6 +124,24 @@ static void a_share_ends_with_the_cores_that_a_launcher_has_chosen(void **state)
     check_share(4, 4);
 }
 
+#ifdef _OPENMP
+static void the_cores_are_those_of_all_places(void **state)
+{
+    (void)state;
+    allowed = 1, online = at_start = 8;
+    be_rank(0, 1, false);
+    check_share(0, 1);
+    for (places = 1; places <= 8; places++) check_share(0, places);
+    places = 8;
+    be_rank(1, 2, false);
+    check_share(4, 4);
+    at_start = 2; /* GOMP_CPU_AFFINITY names others, too */
+    be_rank(0, 1, false);
+    check_share(0, 1);
+    places = 0;
+}
+#endif
+
 /* Whatever they are bound to, they have it together. */
 static void a_quota_is_that_of_all_ranks_of_the_host(void **state)
 {
@@ -114,6 +164,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_cores_of_a_machine_are_divided),
         cmocka_unit_test(a_share_ends_with_the_cores_that_a_launcher_has_chosen),
+#ifdef _OPENMP
+        cmocka_unit_test(the_cores_are_those_of_all_places),
+#endif
         cmocka_unit_test(a_quota_is_that_of_all_ranks_of_the_host),
     };
     unsetenv("LOCAL_RANK");
