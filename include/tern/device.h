@@ -1,6 +1,9 @@
 /* device.h - where tensors live and kernels run: "cpu", and "cuda" where its plug-in is.
  *
- * Threads: a device serves one thread at a time; its memory may be returned from any thread. */
+ * Threads: a device serves one thread at a time; its memory may be returned from any thread. A child of fork
+ * computes on its parent's CPU devices, too, on threads of its own, those of a group of cores on the thread
+ * that calls: OpenMP's team of the thread that forks ends before, and is made anew on either side by the next
+ * kernel. A GPU is the parent's alone. */
 #ifndef TERN_DEVICE_H
 #define TERN_DEVICE_H
 

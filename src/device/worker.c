@@ -8,9 +8,11 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 typedef struct tern__worker {
     pthread_t thread;
+    pid_t pid; /* of the process that has the thread: a forked child has not */
     cpu_set_t cores;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -100,6 +102,7 @@ tern__worker *tern__worker_new(const char *list, int *count, tern_error *err)
     if (parse(list, &cores, err)) return NULL;
     tern__worker *worker = tern__alloc(sizeof(*worker), "tern_device_open", err);
     if (!worker) return NULL;
+    worker->pid = getpid();
     worker->cores = cores;
     *count = CPU_COUNT(&cores);
     pthread_mutex_init(&worker->lock, NULL);
@@ -109,9 +112,8 @@ tern__worker *tern__worker_new(const char *list, int *count, tern_error *err)
     return NULL;
 }
 
-void tern__worker_free(tern__worker *worker)
+static void end(tern__worker *worker)
 {
-    if (!worker) return;
     pthread_mutex_lock(&worker->lock);
     worker->ending = true;
     pthread_cond_broadcast(&worker->changed);
@@ -119,6 +121,12 @@ void tern__worker_free(tern__worker *worker)
     pthread_join(worker->thread, NULL);
     pthread_cond_destroy(&worker->changed);
     pthread_mutex_destroy(&worker->lock);
+}
+
+/* In a forked child the thread would still seem to wait for the condition. */
+void tern__worker_free(tern__worker *worker)
+{
+    if (worker && worker->pid == getpid()) end(worker);
     tern__free(worker);
 }
 
@@ -134,9 +142,11 @@ void tern__device_gather(const tern_device *device)
 
 /* ---- calls ---- */
 
+/* A forked child has the device, but not its thread. */
 bool tern__device_is_here(const tern_device *device)
 {
-    return !device->worker || pthread_equal(device->worker->thread, pthread_self());
+    const tern__worker *worker = device->worker;
+    return !worker || pthread_equal(worker->thread, pthread_self()) || worker->pid != getpid();
 }
 
 void tern__device_start(tern_device *device, void (*fn)(void *ctx), void *ctx)
