@@ -70,6 +70,11 @@ struct tern_device {
 /* The end of a step (tern__device_backend.flush). */
 int tern__device_flush(tern_device *device, tern_error *err);
 
+/* ---- quota.c ---- */
+
+/* Whole cores whose time the cgroups leave this process, at least one; INT_MAX: as many as there are. */
+int tern__device_quota(void);
+
 /* ---- share.c ---- */
 
 /* Cores that this process may use (base/cores.h), cut down to the cgroup's quota. */
