@@ -1,9 +1,16 @@
 /* device.h - where tensors live and kernels run: "cpu", and "cuda" where its plug-in is.
  *
- * Threads: a device serves one thread at a time; its memory may be returned from any thread. A child of fork
- * computes on its parent's CPU devices, too, on threads of its own, those of a group of cores on the thread
- * that calls: OpenMP's team of the thread that forks ends before, and is made anew on either side by the next
- * kernel. A GPU is the parent's alone. */
+ * Threads: a device serves one thread at a time; its memory may be returned from any thread.
+ *
+ * OpenMP: a CPU's kernels run on the team of the thread that calls them, which is the team of the program's
+ * own parallel regions, too; a second thread with a device has a second team. OMP_PROC_BIND and OMP_PLACES
+ * place it. Between kernels it spins for some milliseconds. Where other programs want the cores each kernel
+ * waits for a thread that does not run (28 ms a step instead of 1.5): start the program with
+ * OMP_WAIT_POLICY=passive there, or with GOMP_SPINCOUNT=1000.
+ *
+ * Forks: a child computes on its parent's CPU devices, too, on threads of its own; those of a group of cores
+ * then run where they are called. OpenMP's team of the thread that forks ends before, and the next region
+ * makes one anew in the parent and in the child. A GPU is the parent's alone. */
 #ifndef TERN_DEVICE_H
 #define TERN_DEVICE_H
 
