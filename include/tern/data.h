@@ -1,7 +1,7 @@
 /* data.h - dataset -> sampler (this rank's share, this epoch's order) -> loader -> batch.
  *
  * Threads: a sampler and a loader belong to one thread at a time; dataset->get is called by the loader's
- * workers, from several threads at once. */
+ * workers, from several threads at once. A child of fork may not use its parent's loader. */
 #ifndef TERN_DATA_H
 #define TERN_DATA_H
 

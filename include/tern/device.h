@@ -1,6 +1,16 @@
 /* device.h - where tensors live and kernels run: "cpu", and "cuda" where its plug-in is.
  *
- * Threads: a device serves one thread at a time; its memory may be returned from any thread. */
+ * Threads: a device serves one thread at a time; its memory may be returned from any thread.
+ *
+ * OpenMP: a CPU's kernels run on the team of the thread that calls them, which is the team of the program's
+ * own parallel regions, too; a second thread with a device has a second team. OMP_PROC_BIND and OMP_PLACES
+ * place it. Between kernels it spins for some milliseconds. Where other programs want the cores each kernel
+ * waits for a thread that does not run (28 ms a step instead of 1.5): start the program with
+ * OMP_WAIT_POLICY=passive there, or with GOMP_SPINCOUNT=1000.
+ *
+ * Forks: a child computes on its parent's CPU devices, too, on threads of its own; those of a group of cores
+ * then run where they are called. OpenMP's team of the thread that forks ends before, and the next region
+ * makes one anew in the parent and in the child. A GPU is the parent's alone. */
 #ifndef TERN_DEVICE_H
 #define TERN_DEVICE_H
 
@@ -17,9 +27,10 @@ typedef struct tern_device tern_device;
 
 /* `name`: "cpu", "cpu:reference" (the plain kernels that every fast one is tested against), or NULL for
  * TERN_DEVICE or "cpu". The number of kernel threads is OMP_NUM_THREADS, of a list the first, or else the
- * cores this process may use (affinity and cgroup quota) divided by the ranks of this host that share them,
- * at least 1. Who they are a group finds out when it is opened; before that it is what tern run, torchrun,
- * mpirun or srun says. So where none of them has started the ranks, open the group first.
+ * cores this process may use (affinity, or where OpenMP binds threads all of its places, and cgroup quota)
+ * divided by the ranks of this host that share them, at least 1. Who they are a group finds out when it is
+ * opened; before that it is what tern run, torchrun, mpirun or srun says. So where none of them has started
+ * the ranks, open the group first.
  *
  * "cpu:0", "cpu:1,3", "cpu:0-3" is a group of cores as a device of its own: numbers count the cores that this
  * process may use, from 0. Its kernels run on a thread of the device's that is bound to these cores, one

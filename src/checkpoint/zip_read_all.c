@@ -2,12 +2,12 @@
  * little more than half of it. So entries are cut into pieces; whoever is free takes the next one, reads it
  * and sums it up, and in the end the sums of an entry's pieces become the entry's. The threads are this
  * call's own and gone when it returns: a program that forks its ranks after it has only one. */
+#include "base/thread.h"
 #include "checkpoint/zip.h"
 #include "device/device.h"
 
 #include <libdeflate.h>
 #include <pthread.h>
-#include <signal.h>
 #include <zlib.h>
 
 enum { PIECE = 1 << 20, WORTH = 8 << 20, MOST = 4 }; /* bytes of a piece, for a second thread; threads */
@@ -52,15 +52,11 @@ static void *read_pieces(void *ctx)
     return NULL;
 }
 
-/* Signals are for the program's own threads. One that cannot be started is done without. */
+/* One that cannot be started is done without. */
 static void start(reader *readers, int threads)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     for (int i = 1; i < threads; i++)
-        readers[i].is_started = pthread_create(&readers[i].thread, NULL, read_pieces, &readers[i]) == 0;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+        readers[i].is_started = tern__thread_new(&readers[i].thread, NULL, read_pieces, &readers[i]) == 0;
 }
 
 static int run(reading *r, int threads, tern_error *err)

@@ -4,6 +4,7 @@
  * deadline; then the others get SIGTERM and, at the deadline, SIGKILL. */
 #include <tern/spawn.h>
 
+#include "base/cores.h"
 #include "base/opts.h"
 #include "comm/launch.h"
 #include "comm/sys.h"
@@ -106,12 +107,20 @@ static int check(rank_fn *fn, int n, const tern_spawn_opts *opts, tern_error *er
 
 /* ---- starting ---- */
 
+/* The parent's only thread may be bound to OpenMP's first place, on which all ranks would be. */
+static void leave_place(void)
+{
+    cpu_set_t cores;
+    if (tern__cores_get(&cores) == 0) sched_setaffinity(0, sizeof(cores), &cores);
+}
+
 static _Noreturn void be_rank(const spawner *s, int rank, rank_fn *fn, void *arg, pid_t parent)
 {
     if (tern__launch_enter(&s->launch, rank, parent)) {
         fprintf(stderr, "tern: %s: rank %d cannot start: %s\n", func, rank, strerror(errno));
         _exit(127);
     }
+    leave_place();
     int status = fn(rank, arg);
     fflush(NULL);
     _exit(status < 0 || status > 255 ? 255 : status);

@@ -1,10 +1,11 @@
 #include "comm/sys.h"
 
+#include "base/thread.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <netinet/in.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
@@ -110,11 +111,7 @@ int tern__recv_all(int fd, void *data, size_t bytes, int64_t deadline)
 
 int tern__thread_start(pthread_t *thread, void *(*body)(void *), void *arg, const char *name, tern_error *err)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int status = pthread_create(thread, NULL, body, arg);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    int status = tern__thread_new(thread, NULL, body, arg);
     if (status) {
         errno = status;
         return tern__error_errno(err, "tern_group_open", TERN_E_SYSTEM, "cannot start the %s thread", name);

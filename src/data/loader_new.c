@@ -1,10 +1,10 @@
 /* loader_new.c - a loader's options, memory and workers. */
 #include "base/opts.h"
 #include "base/pages.h"
+#include "base/thread.h"
 #include "data/loader_inner.h"
 
 #include <errno.h>
-#include <signal.h>
 #include <string.h>
 
 enum { MAX_WORKERS = 1024, MAX_PREFETCH = 1024 };
@@ -159,19 +159,14 @@ static int readers_init(tern_loader *loader, tern_error *err)
     return TERN_OK;
 }
 
-/* With all signals blocked, so that they go to the threads of the program. */
 static int workers_start(tern_loader *loader, tern_error *err)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     int failed = 0;
     while (!failed && loader->worker_count < loader->opts.workers) {
         tern__reader *reader = &loader->readers[loader->worker_count];
-        failed = pthread_create(&reader->thread, NULL, tern__loader_work, reader);
+        failed = tern__thread_new(&reader->thread, NULL, tern__loader_work, reader);
         loader->worker_count += !failed;
     }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     errno = failed;
     return failed ? tern__error_errno(err, FUNC, TERN_E_SYSTEM, "cannot start worker %d of %d",
                                       loader->worker_count, loader->opts.workers)

@@ -2,12 +2,47 @@
 #include "base/pages.h"
 #include "base/opts.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
+
+/* ---- OpenMP's team of the calling thread ---- */
+
+static void end_team(void)
+{
+#ifdef _OPENMP
+    omp_pause_resource(omp_pause_soft, omp_get_initial_device());
+#endif
+}
+
+void tern__device_rest(const tern_device *device)
+{
+    if (!device->worker && device->threads > 1) end_team();
+}
+
+/* A forked child lacks the team's threads and would wait for them for ever. So the team ends before a fork,
+ * and parent and child each make one anew. */
+static int forks_error;
+
+static void watch_forks_once(void)
+{
+    forks_error = pthread_atfork(end_team, NULL, NULL);
+}
+
+static int watch_forks(tern_error *err)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, watch_forks_once);
+    if (!forks_error) return TERN_OK;
+    errno = forks_error;
+    return tern__error_errno(err, "tern_device_open", TERN_E_SYSTEM, "cannot watch for forks");
+}
+
+/* ---- opening ---- */
 
 /* OpenMP has a number for each level of nesting: kernels run on the first. */
 static int default_threads(int *threads, tern_error *err)
@@ -79,7 +114,8 @@ tern_device *tern_device_open(const char *name, tern_error *err)
     tern_device *device = tern__alloc(sizeof(*device), __func__, err);
     if (!device) return NULL;
     device->workspace = (size_t)64 << 20;
-    if (check_switches(&why) == TERN_OK && fill(device, name ? name : "cpu", &why) == TERN_OK) {
+    if (check_switches(&why) == TERN_OK && watch_forks(&why) == TERN_OK &&
+        fill(device, name ? name : "cpu", &why) == TERN_OK) {
         pthread_mutex_init(&device->lock, NULL);
         tern_device_conv_set(device, NULL, err);
         device->graphs = device->backend && is_set("TERN_GRAPHS");
@@ -88,15 +124,6 @@ tern_device *tern_device_open(const char *name, tern_error *err)
     tern__free(device);
     tern__error_set(err, __func__, why.code, "%s", why.text);
     return NULL;
-}
-
-void tern__device_rest(const tern_device *device)
-{
-#ifdef _OPENMP
-    if (!device->worker && device->threads > 1) omp_pause_resource(omp_pause_soft, omp_get_initial_device());
-#else
-    (void)device;
-#endif
 }
 
 const char *tern_device_name(const tern_device *device)

@@ -70,9 +70,14 @@ struct tern_device {
 /* The end of a step (tern__device_backend.flush). */
 int tern__device_flush(tern_device *device, tern_error *err);
 
+/* ---- quota.c ---- */
+
+/* Whole cores whose time the cgroups leave this process, at least one; INT_MAX: as many as there are. */
+int tern__device_quota(void);
+
 /* ---- share.c ---- */
 
-/* Cores that this process may use: the affinity mask, cut down to the cgroup's quota. */
+/* Cores that this process may use (base/cores.h), cut down to the cgroup's quota. */
 int tern__device_cores(void);
 /* This rank's share of them, at least one: `count` cores from number `first` on. Others that have some of
  * these cores are those that a group has met, and before that all that the launcher has started on this host,
@@ -132,6 +137,9 @@ void tern__device_await(tern_device *device);
  * milliseconds after a kernel, in the way of others. They are made anew by the next kernel that wants them.
  */
 void tern__device_rest(const tern_device *device);
+/* Before a kernel on the device's thread: its team is on the device's cores, wherever OpenMP binds threads.
+ */
+void tern__device_gather(const tern_device *device);
 /* Whether kernels of this device may run on the calling thread. */
 bool tern__device_is_here(const tern_device *device);
 

@@ -1,35 +1,22 @@
 /* The cores that this process may use, and its share of them beside the other ranks of the host. */
 #include "device/device.h"
 
+#include "base/cores.h"
 #include "base/local.h"
 
-#include <limits.h>
-#include <sched.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <unistd.h>
-
-/* Whole cores that the cgroup's CPU quota allows, or more than there are without one. */
-static int quota_cores(void)
-{
-    FILE *file = fopen("/sys/fs/cgroup/cpu.max", "re");
-    if (!file) return INT_MAX;
-    long quota, period;
-    int fields = fscanf(file, "%ld %ld", &quota, &period);
-    fclose(file);
-    if (fields != 2 || quota <= 0 || period <= 0) return INT_MAX;
-    return (int)TERN__MAX(1, TERN__MIN((long)INT_MAX, quota / period));
-}
 
 static int affinity_cores(void)
 {
     cpu_set_t set;
-    return sched_getaffinity(0, sizeof(set), &set) ? 1 : CPU_COUNT(&set);
+    return tern__cores_get(&set) ? 1 : CPU_COUNT(&set);
 }
 
 int tern__device_cores(void)
 {
-    return TERN__MIN(affinity_cores(), quota_cores());
+    int cores = affinity_cores(), quota = tern__device_quota();
+    return TERN__MIN(cores, quota);
 }
 
 /* ---- the other ranks ---- */
@@ -68,7 +55,8 @@ int tern__device_share(int *first, int *count, tern_error *err)
 {
     int place, part, on_host, status = read_share(&place, &part, &on_host, err);
     if (status) return status;
-    *count = TERN__MAX(1, TERN__MIN(part, quota_cores() / on_host));
+    int quota = tern__device_quota() / on_host;
+    *count = TERN__MAX(1, TERN__MIN(part, quota));
     *first = place % (tern__device_cores() / *count) * *count;
     return TERN_OK;
 }

@@ -3,13 +3,16 @@
  * devices are two, each on its own cores. */
 #include "device/device.h"
 
+#include "base/cores.h"
+#include "base/thread.h"
+
 #include <errno.h>
-#include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 typedef struct tern__worker {
     pthread_t thread;
+    pid_t pid; /* of the process that has the thread: a forked child has not */
     cpu_set_t cores;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -46,7 +49,7 @@ static int parse(const char *list, cpu_set_t *cores, tern_error *err)
 {
     cpu_set_t allowed;
     CPU_ZERO(cores);
-    if (sched_getaffinity(0, sizeof(allowed), &allowed))
+    if (tern__cores_get(&allowed))
         return tern__error_errno(err, "tern_device_open", TERN_E_SYSTEM, "cannot tell this process's cores");
     for (const char *at = list;; at++) {
         char *end;
@@ -85,18 +88,9 @@ static void *serve(void *self)
     return NULL;
 }
 
-/* The program's signals stay with the program's threads. */
 static int launch(tern__worker *worker, tern_error *err)
 {
-    sigset_t all, before;
-    pthread_attr_t attr;
-    pthread_attr_init(&attr);
-    pthread_attr_setaffinity_np(&attr, sizeof(worker->cores), &worker->cores);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int status = pthread_create(&worker->thread, &attr, serve, worker);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    pthread_attr_destroy(&attr);
+    int status = tern__thread_new(&worker->thread, &worker->cores, serve, worker);
     if (!status) return TERN_OK;
     errno = status;
     return tern__error_errno(err, "tern_device_open", TERN_E_SYSTEM, "cannot start the device's thread");
@@ -108,6 +102,7 @@ tern__worker *tern__worker_new(const char *list, int *count, tern_error *err)
     if (parse(list, &cores, err)) return NULL;
     tern__worker *worker = tern__alloc(sizeof(*worker), "tern_device_open", err);
     if (!worker) return NULL;
+    worker->pid = getpid();
     worker->cores = cores;
     *count = CPU_COUNT(&cores);
     pthread_mutex_init(&worker->lock, NULL);
@@ -117,9 +112,8 @@ tern__worker *tern__worker_new(const char *list, int *count, tern_error *err)
     return NULL;
 }
 
-void tern__worker_free(tern__worker *worker)
+static void end(tern__worker *worker)
 {
-    if (!worker) return;
     pthread_mutex_lock(&worker->lock);
     worker->ending = true;
     pthread_cond_broadcast(&worker->changed);
@@ -127,14 +121,32 @@ void tern__worker_free(tern__worker *worker)
     pthread_join(worker->thread, NULL);
     pthread_cond_destroy(&worker->changed);
     pthread_mutex_destroy(&worker->lock);
+}
+
+/* In a forked child the thread would still seem to wait for the condition. */
+void tern__worker_free(tern__worker *worker)
+{
+    if (worker && worker->pid == getpid()) end(worker);
     tern__free(worker);
+}
+
+/* OpenMP puts every team on the same places: threads of this device's that are new go back to its cores. */
+void tern__device_gather(const tern_device *device)
+{
+    static _Thread_local bool is_here;
+    const tern__worker *worker = device->worker;
+    if (!worker || !tern__cores_are_placed() || !pthread_equal(worker->thread, pthread_self())) return;
+#pragma omp parallel num_threads(device->threads)
+    if (!is_here) is_here = sched_setaffinity(0, sizeof(worker->cores), &worker->cores) == 0;
 }
 
 /* ---- calls ---- */
 
+/* A forked child has the device, but not its thread. */
 bool tern__device_is_here(const tern_device *device)
 {
-    return !device->worker || pthread_equal(device->worker->thread, pthread_self());
+    const tern__worker *worker = device->worker;
+    return !worker || pthread_equal(worker->thread, pthread_self()) || worker->pid != getpid();
 }
 
 void tern__device_start(tern_device *device, void (*fn)(void *ctx), void *ctx)

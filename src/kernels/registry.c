@@ -25,6 +25,7 @@ static int run_with_threads(const tern__call *call, tern__kernel_fn fast)
 #ifdef _OPENMP
     int before = omp_get_max_threads(), threads = call->device->threads;
     if (before != threads) omp_set_num_threads(threads);
+    tern__device_gather(call->device);
     int status = fast(call);
     if (before != threads) omp_set_num_threads(before);
     return status;

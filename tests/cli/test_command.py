@@ -50,6 +50,17 @@ class Info(unittest.TestCase):
             self.assertRegex(rows[name], r"^\d+\.\d+")
         self.assertEqual(len({re.match(r"\S+ +", line).end() for line in out.splitlines()}), 1, "two aligned columns")
 
+    def cores(self, env={}):
+        bare = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_"))}
+        return re.search(r"^cores .*", job.tern("info", env={**bare, **env})[1], re.M)[0]
+
+    def test_cores_are_those_of_all_places(self):
+        """OpenMP binds the program's first thread to one of them."""
+        cores = self.cores()
+        for name, value in (("OMP_PROC_BIND", "true"), ("OMP_PROC_BIND", "spread"), ("OMP_PLACES", "cores"), ("OMP_PROC_BIND", "false")):
+            with self.subTest(name=name, value=value):
+                self.assertEqual(self.cores({name: value}), cores)
+
     PLUGINS = {"figure": "libcairo2", "jpeg": "libjpeg62-turbo", "png": "libpng16-16", "tiff": "libtiff6", "nifti": "libnifti2",
                "topology": "libhwloc15", "openmpi": "libopenmpi3", "mpich": "libmpich12", "gloo": "libgloo0"}
 

@@ -1,5 +1,6 @@
 /* test_spawn.c - tern_spawn: groups of 1 to 4 ranks, ranks that fail, are killed or will not end, a parent
  * that is killed, and the processes that may not spawn. */
+#include "cpus.h"
 #include "ledger.h"
 #include "ranks.h"
 
@@ -118,6 +119,30 @@ static void test_environment_of_a_rank_only(void **state)
     unsetenv("OMP_NUM_THREADS");
     assert_null(getenv("RANK"));
     assert_null(getenv("TERN_SECRET"));
+}
+
+/* Also where OpenMP has bound the parent's first thread. */
+static int check_threads(int rank, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    tern_group *world = tern_group_open(NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    DIR *tasks = opendir("/proc/self/task");
+    RANK_CHECK(rank, tasks);
+    for (struct dirent *task; (task = readdir(tasks));)
+        RANK_CHECK(rank, task->d_name[0] == '.' || cpus_are_all(atoi(task->d_name)));
+    closedir(tasks);
+    tern_group_close(world);
+    return 0;
+}
+
+static void test_threads_of_a_rank_use_all_cores(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    tern_spawn(check_threads, 2, NULL, NULL, &err);
+    assert_ok(err);
 }
 
 /* ---- ranks that fail ---- */
@@ -464,6 +489,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_meet),
         cmocka_unit_test(test_environment_of_a_rank_only),
+        cmocka_unit_test(test_threads_of_a_rank_use_all_cores),
         cmocka_unit_test(test_failing_rank_is_named),
         cmocka_unit_test(test_sigkill_after_the_grace),
         cmocka_unit_test(test_ranks_die_with_the_parent),

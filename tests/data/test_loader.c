@@ -1,4 +1,4 @@
-#include "check.h"
+#include "cpus.h"
 
 #include "base/base.h"
 #include "data/loader.h"
@@ -24,6 +24,7 @@ typedef struct counting {
     sem_t gone;
     atomic_int fetched;
     atomic_bool signals_open; /* some thread that fetched would have taken a SIGTERM */
+    atomic_bool is_bound;     /* or may not use all of the process's CPUs            */
 } counting;
 
 static int counting_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, void *y,
@@ -34,6 +35,7 @@ static int counting_get(const tern_dataset *base, int64_t epoch, int64_t index, 
     sigset_t blocked;
     pthread_sigmask(SIG_SETMASK, NULL, &blocked);
     if (!sigismember(&blocked, SIGTERM)) atomic_store(&dataset->signals_open, true);
+    if (!cpus_are_all(0)) atomic_store(&dataset->is_bound, true);
     if (index == dataset->fails_at) return tern__error_set(err, "counting", TERN_E_IO, "it is torn");
     if (index == dataset->waits_at) {
         struct timespec until;
@@ -120,7 +122,9 @@ static void order_is_the_samplers_for_any_number_of_workers(void **state)
         for (int epoch = 0; epoch < 3; epoch++) expect_pass(loader, 8, want[epoch], N);
         tern_loader_free(loader);
         assert_int_equal(atomic_load(&dataset.fetched), 3 * N);
-        if (WORKERS[w] > 0) assert_false(atomic_load(&dataset.signals_open));
+        if (WORKERS[w] == 0) continue;
+        assert_false(atomic_load(&dataset.signals_open));
+        assert_false(atomic_load(&dataset.is_bound));
     }
 }
 

@@ -1,5 +1,5 @@
-/* A rank's share of the cores, on a machine that has as many as a test says, bound and with a quota as it
- * says. */
+/* A rank's share of the cores, on a machine that has as many as a test says, bound, with places of OpenMP's
+ * and with a quota as it says. */
 #include "device/device.h"
 #include "ledger.h"
 
@@ -9,9 +9,20 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 static int allowed, online;
-static const char *quota; /* NULL: none */
+static int places;   /* OpenMP's, of one CPU each from CPU 0 on */
+static int at_start; /* CPUs before it bound the thread         */
+
+/* What the system says of the process's cgroups; no path: no more files. */
+typedef struct text_file {
+    const char *path, *text;
+} text_file;
+
+static const text_file none[] = {{NULL}}, *files = none;
 
 int sched_getaffinity(pid_t pid, size_t size, cpu_set_t *set)
 {
@@ -20,6 +31,33 @@ int sched_getaffinity(pid_t pid, size_t size, cpu_set_t *set)
     for (int cpu = 0; cpu < allowed; cpu++) CPU_SET(cpu, set);
     return 0;
 }
+
+#ifdef _OPENMP
+omp_proc_bind_t omp_get_proc_bind(void)
+{
+    return places ? omp_proc_bind_true : omp_proc_bind_false;
+}
+
+int omp_get_num_places(void)
+{
+    return places;
+}
+
+int omp_get_place_num_procs(int place)
+{
+    return place < places;
+}
+
+void omp_get_place_proc_ids(int place, int *ids)
+{
+    *ids = place;
+}
+
+int omp_get_num_procs(void)
+{
+    return at_start;
+}
+#endif
 
 long sysconf(int name)
 {
@@ -32,8 +70,11 @@ FILE *fopen(const char *path, const char *mode)
 {
     static FILE *(*real)(const char *, const char *);
     if (!real) real = (FILE * (*)(const char *, const char *)) dlsym(RTLD_NEXT, "fopen");
-    if (strcmp(path, "/sys/fs/cgroup/cpu.max") != 0) return real(path, mode);
-    return quota ? fmemopen((void *)quota, strlen(quota), "r") : NULL;
+    if (strncmp(path, "/sys/fs/cgroup/", 15) != 0 && strcmp(path, "/proc/self/cgroup") != 0)
+        return real(path, mode);
+    for (const text_file *file = files; file->path; file++)
+        if (!strcmp(file->path, path)) return fmemopen((void *)file->text, strlen(file->text), "r");
+    return NULL;
 }
 
 static void set_int(const char *name, int value)
@@ -92,11 +133,31 @@ static void a_share_ends_with_the_cores_that_a_launcher_has_chosen(void **state)
     check_share(4, 4);
 }
 
+#ifdef _OPENMP
+static void the_cores_are_those_of_all_places(void **state)
+{
+    (void)state;
+    allowed = 1, online = at_start = 8;
+    be_rank(0, 1, false);
+    check_share(0, 1);
+    for (places = 1; places <= 8; places++) check_share(0, places);
+    places = 8;
+    be_rank(1, 2, false);
+    check_share(4, 4);
+    at_start = 2; /* GOMP_CPU_AFFINITY names others, too */
+    be_rank(0, 1, false);
+    check_share(0, 1);
+    places = 0;
+}
+#endif
+
 /* Whatever they are bound to, they have it together. */
 static void a_quota_is_that_of_all_ranks_of_the_host(void **state)
 {
     (void)state;
-    allowed = 16, online = 32, quota = "800000 100000\n";
+    static const text_file eight[] = {
+        {"/proc/self/cgroup", "0::/\n"}, {"/sys/fs/cgroup/cpu.max", "800000 100000\n"}, {NULL}};
+    allowed = 16, online = 32, files = eight;
     be_rank(1, 2, true);
     check_share(4, 4);
     tern__device_share_among(0, 1, 2);
@@ -106,7 +167,45 @@ static void a_quota_is_that_of_all_ranks_of_the_host(void **state)
     tern__device_share_among(0, 0, 0);
     be_rank(1, 2, false);
     check_share(4, 4);
-    quota = NULL;
+    files = none;
+}
+
+static void check_quota(const text_file *system, int expected)
+{
+    files = system;
+    assert_int_equal(tern__device_cores(), expected);
+    files = none;
+}
+
+/* Whichever version of cgroups says it, of the group itself or of one above it, by whatever root is seen. */
+static void a_quota_is_found_where_it_is(void **state)
+{
+    (void)state;
+    allowed = online = 32;
+    check_quota(none, 32);
+    check_quota((text_file[]){{"/proc/self/cgroup", "0::/a\n"},
+                              {"/sys/fs/cgroup/a/cpu.max", "max 100000\n"},
+                              {"/sys/fs/cgroup/cpu.max", "max 100000\n"},
+                              {NULL}},
+                32);
+    check_quota((text_file[]){{"/proc/self/cgroup", "0::/slurm/job_1/step_0\n"},
+                              {"/sys/fs/cgroup/slurm/job_1/step_0/cpu.max", "max 100000\n"},
+                              {"/sys/fs/cgroup/slurm/job_1/cpu.max", "400000 100000\n"},
+                              {"/sys/fs/cgroup/slurm/cpu.max", "800000 100000\n"},
+                              {NULL}},
+                4);
+    check_quota((text_file[]){{"/proc/self/cgroup", "5:cpuset:/b\n4:cpu,cpuacct:/job:1\n0::/\n"},
+                              {"/sys/fs/cgroup/cpu/job:1/cpu.cfs_quota_us", "150000\n"},
+                              {"/sys/fs/cgroup/cpu/job:1/cpu.cfs_period_us", "50000\n"},
+                              {"/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1\n"},
+                              {"/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"},
+                              {NULL}},
+                3);
+    check_quota((text_file[]){{"/proc/self/cgroup", "4:cpuacct,cpu:/docker/1234\n"},
+                              {"/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "50000\n"},
+                              {"/sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000\n"},
+                              {NULL}},
+                1);
 }
 
 int main(void)
@@ -114,7 +213,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_cores_of_a_machine_are_divided),
         cmocka_unit_test(a_share_ends_with_the_cores_that_a_launcher_has_chosen),
+#ifdef _OPENMP
+        cmocka_unit_test(the_cores_are_those_of_all_places),
+#endif
         cmocka_unit_test(a_quota_is_that_of_all_ranks_of_the_host),
+        cmocka_unit_test(a_quota_is_found_where_it_is),
     };
     unsetenv("LOCAL_RANK");
     unsetenv("LOCAL_WORLD_SIZE");

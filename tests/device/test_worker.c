@@ -1,9 +1,11 @@
 /* Groups of cores: their threads are bound to them, and wrong lists are refused. */
-#include "check.h"
+#include "cpus.h"
 #include "device/device.h"
+#include "kernels/matmul.h"
 
-#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static tern_device *open_device(const char *name)
@@ -22,8 +24,8 @@ static void write_affinity(void *ctx)
 static void the_thread_is_bound(void **state)
 {
     (void)state;
-    cpu_set_t all, seen;
-    sched_getaffinity(0, sizeof(all), &all);
+    const cpu_set_t all = cpus_at_start;
+    cpu_set_t seen;
     int last = CPU_COUNT(&all) - 1;
     char name[32];
     for (int core = 0; core <= last; core += last ? last : 1) {
@@ -46,6 +48,74 @@ static void the_thread_is_bound(void **state)
     tern_device_close(device);
 }
 
+static tern__view square(int64_t size)
+{
+    tern__view v = tern__view_make(TERN_F32, TERN__PLAIN, 2, (int64_t[]){size, size});
+    v.data = calloc((size_t)(size * size), sizeof(float));
+    return v;
+}
+
+static void multiply(tern_device *device)
+{
+    tern_error err = {0};
+    tern__view a = square(256), b = square(256), y = square(256);
+    tern__call call = {.kernel = TERN__MATMUL, .device = device, .err = &err, .in = {&a, &b}, .out = {&y}};
+    tern__kernel_run(&call);
+    assert_ok(err);
+    free(a.data);
+    free(b.data);
+    free(y.data);
+}
+
+/* Of the device's thread. */
+typedef struct team {
+    int threads;
+    cpu_set_t cores;
+    atomic_int elsewhere; /* threads that may use others than `cores`, or not all of them */
+} team;
+
+static void count_elsewhere(void *ctx)
+{
+    team *t = ctx;
+#pragma omp parallel num_threads(t->threads)
+    {
+        cpu_set_t now;
+        sched_getaffinity(0, sizeof(now), &now);
+        t->elsewhere += !CPU_EQUAL(&now, &t->cores);
+    }
+}
+
+static void check_team(const char *name)
+{
+    team t = {0};
+    tern_device *device = open_device(name);
+    t.threads = tern_device_threads_get(device);
+    tern__device_start(device, write_affinity, &t.cores);
+    tern__device_await(device);
+    assert_int_equal(CPU_COUNT(&t.cores), t.threads);
+    multiply(device);
+    tern__device_start(device, count_elsewhere, &t);
+    tern__device_await(device);
+    assert_int_equal(t.elsewhere, 0);
+    tern_device_close(device);
+}
+
+/* Wherever OpenMP would have bound the threads of its team, and whoever has called for the kernel stays. */
+static void kernels_run_on_the_devices_cores(void **state)
+{
+    (void)state;
+    cpu_set_t before, after;
+    char name[32];
+    int last = CPU_COUNT(&cpus_at_start) - 1;
+    sched_getaffinity(0, sizeof(before), &before);
+    snprintf(name, sizeof(name), "cpu:%d", last);
+    check_team(name);
+    snprintf(name, sizeof(name), "cpu:0-%d", last);
+    check_team(name);
+    sched_getaffinity(0, sizeof(after), &after);
+    assert_true(CPU_EQUAL(&before, &after));
+}
+
 static void wrong_lists_are_refused(void **state)
 {
     (void)state;
@@ -66,6 +136,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_thread_is_bound),
+        cmocka_unit_test(kernels_run_on_the_devices_cores),
         cmocka_unit_test(wrong_lists_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -63,28 +63,50 @@ static void ring(bool rings)
     assert_return_code(setitimer(ITIMER_REAL, &every, NULL), errno);
 }
 
+typedef struct product {
+    tern_error err;
+    tern_device *device;
+    tern__view a, b, y;
+} product;
+
+static void product_open(product *p, int threads)
+{
+    *p = (product){.a = ones(), .b = ones(), .y = ones()};
+    p->device = tern_device_open("cpu", &p->err);
+    tern_device_threads_set(p->device, threads, &p->err);
+}
+
+static void product_run(product *p)
+{
+    tern__call call = {
+        .kernel = TERN__MATMUL, .device = p->device, .err = &p->err, .in = {&p->a, &p->b}, .out = {&p->y}};
+    tern__kernel_run(&call);
+}
+
+static void product_close(product *p)
+{
+    assert_ok(p->err);
+    for (int i = 0; i < SIZE * SIZE; i++) assert_true(((float *)p->y.data)[i] == SIZE);
+    free(p->a.data);
+    free(p->b.data);
+    free(p->y.data);
+    tern_device_close(p->device);
+}
+
 static void multiply(int threads)
 {
-    tern_error err = {0};
-    tern_device *device = tern_device_open("cpu", &err);
-    tern_device_threads_set(device, threads, &err);
-    tern__view a = ones(), b = ones(), y = ones();
-    tern__call call = {.kernel = TERN__MATMUL, .device = device, .err = &err, .in = {&a, &b}, .out = {&y}};
+    product p;
+    product_open(&p, threads);
     int64_t deadline = tern__now_ns() + SECONDS * INT64_C(1000000000);
     on_stack = elsewhere = 0;
-    tern__kernel_run(&call); /* makes the workers */
+    product_run(&p); /* makes the workers */
     find_stacks(threads);
     ring(true);
-    while (on_stack + elsewhere < SIGNALS && tern__now_ns() < deadline) tern__kernel_run(&call);
+    while (on_stack + elsewhere < SIGNALS && tern__now_ns() < deadline) product_run(&p);
     ring(false);
-    assert_ok(err);
     assert_true(on_stack > 0);
     assert_int_equal(elsewhere, 0);
-    for (int i = 0; i < SIZE * SIZE; i++) assert_true(((float *)y.data)[i] == SIZE);
-    free(a.data);
-    free(b.data);
-    free(y.data);
-    tern_device_close(device);
+    product_close(&p);
 }
 
 static void handlers_run_on_the_stack(void **unused)
@@ -96,8 +118,59 @@ static void handlers_run_on_the_stack(void **unused)
     sigaction(SIGALRM, &before, NULL);
 }
 
+/* Of the team's threads, those that block another set of signals than SIGUSR1 alone. */
+static int count_changed(int threads)
+{
+    atomic_int changed = 0;
+    (void)threads; /* which nobody reads without OpenMP */
+#pragma omp parallel num_threads(threads)
+    {
+        sigset_t now;
+        pthread_sigmask(SIG_SETMASK, NULL, &now);
+        for (int number = 1; number < 32; number++)
+            if (sigismember(&now, number) != (number == SIGUSR1)) {
+                changed++;
+                break;
+            }
+    }
+    return changed;
+}
+
+static void block_one(int threads)
+{
+    sigset_t one;
+    sigemptyset(&one);
+    sigaddset(&one, SIGUSR1);
+    (void)threads;
+#pragma omp parallel num_threads(threads)
+    pthread_sigmask(SIG_SETMASK, &one, NULL);
+}
+
+/* The program's own loops run on them, and may start threads and processes, which have the mask of who starts
+ * them. */
+static void threads_have_their_masks_back(void **state)
+{
+    (void)state;
+    enum { THREADS = 3 };
+    product p;
+    sigset_t before;
+    pthread_sigmask(SIG_SETMASK, NULL, &before);
+    product_open(&p, THREADS);
+    block_one(THREADS);
+    for (int i = 0; i < 3; i++) {
+        product_run(&p);
+        assert_int_equal(count_changed(THREADS), 0);
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    tern__device_rest(p.device); /* no thread is left of which another test knows no stack */
+    product_close(&p);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(handlers_run_on_the_stack)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(threads_have_their_masks_back),
+        cmocka_unit_test(handlers_run_on_the_stack),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

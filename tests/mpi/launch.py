@@ -40,17 +40,20 @@ class Launch(unittest.TestCase):
         """MPI begins once, with the first, and ends once, with the process."""
         self.check(mpirun.run(3, RANK, "twice"), 3, 2)
 
-    def check_threads(self, ranks, threads, *options):
-        done = mpirun.run(ranks, *options, "env", "-u", "OMP_NUM_THREADS", mpirun.program("threads"))
+    def check_threads(self, ranks, threads, *options, omp=()):
+        done = mpirun.run(ranks, *options, "env", "-u", "OMP_NUM_THREADS", *omp, mpirun.program("threads"))
         self.assertEqual(done.stdout.splitlines(), ranks * [f"{threads} before, {threads} after"], done.stderr)
 
     def test_ranks_share_the_cores(self):
-        """Where nobody binds them, and where each is bound to one."""
+        """Where nobody binds them, where each is bound to one, and where OpenMP binds threads."""
         cores, bind = len(os.sched_getaffinity(0)), {"openmpi": "--bind-to", "mpich": "-bind-to"}[mpirun.NAME]
         for ranks in 1, 2, 4:
             self.check_threads(ranks, max(1, cores // ranks), bind, "none")
         if cores > 1:
             self.check_threads(2, 1, bind, "hwthread")
+            self.check_threads(2, 1, bind, "hwthread", omp=["OMP_PROC_BIND=true"])
+        self.check_threads(1, cores, bind, "none", omp=["OMP_PROC_BIND=true"])
+        self.check_threads(2, max(1, cores // 2), bind, "none", omp=["OMP_PROC_BIND=true"])
 
     def test_the_secret_may_be_the_users(self):
         self.check(mpirun.run(2, RANK, TERN_SECRET="00" * 32), 2)

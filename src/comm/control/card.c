@@ -1,5 +1,7 @@
 #include "comm/control/inner.h"
 
+#include "base/cores.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <sodium.h>
@@ -43,6 +45,12 @@ static void name_host(tern__card *card, const char *id)
         memcpy(card->host, name, sizeof(name));
 }
 
+/* Who cannot tell may use any. */
+static void name_cores(tern__card *card)
+{
+    if (tern__cores_get(&card->cores)) memset(&card->cores, 0xff, sizeof(card->cores));
+}
+
 /* Abstract sockets belong to a network namespace of a running kernel; TERN_HOST_ID tells apart what the user
  * wants to be told apart. */
 int tern__card_make(tern__card *card, const tern__bootstrap *boot, tern_error *err)
@@ -52,6 +60,7 @@ int tern__card_make(tern__card *card, const tern__bootstrap *boot, tern_error *e
     const char *id = boot->host_id ? boot->host_id : tern__env("TERN_HOST_ID");
     *card = (tern__card){.world = boot->world, .pid = getpid(), .choice = boot->choice};
     name_host(card, id);
+    name_cores(card);
     randombytes_buf(card->epoch, sizeof(card->epoch));
     if (read_boot_id(boot_id, sizeof(boot_id), err) || read_inode("/proc/self/ns/net", &net_space, err) ||
         read_inode("/proc/self/ns/pid", &card->pid_space, err))

@@ -2,7 +2,6 @@
 #include "comm/store/hello.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
@@ -195,17 +194,11 @@ bool tern__control_is_same_host(const tern__control *control, int peer)
     return control->peers[peer].host == control->peers[control->rank].host;
 }
 
-/* One whose process is out of sight is taken to. */
 bool tern__control_shares_cores(const tern__control *control, int peer)
 {
-    const tern__card *own = &control->peers[control->rank].card, *its = &control->peers[peer].card;
-    cpu_set_t mine, theirs;
-    if (!tern__control_is_same_host(control, peer)) return false;
-    if (peer == control->rank || its->pid_space != own->pid_space) return true;
-    if (sched_getaffinity(0, sizeof(mine), &mine) || sched_getaffinity(its->pid, sizeof(theirs), &theirs))
-        return true;
-    CPU_AND(&theirs, &theirs, &mine);
-    return CPU_COUNT(&theirs) > 0;
+    cpu_set_t shared;
+    CPU_AND(&shared, &control->peers[control->rank].card.cores, &control->peers[peer].card.cores);
+    return tern__control_is_same_host(control, peer) && CPU_COUNT(&shared) > 0;
 }
 
 void tern__control_address(const tern__control *control, char *text, size_t size)

@@ -13,6 +13,7 @@
 #include "comm/control/control.h"
 #include "comm/sys.h"
 
+#include <sched.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
 
@@ -26,6 +27,7 @@ typedef struct tern__card {
     char host[TERN__HOST_BYTES];
     char host_key[TERN__HOST_KEY_BYTES]; /* equal on ranks whose Unix sockets can reach each other       */
     tern__comm_choice choice;
+    cpu_set_t cores;                   /* that it may use                                              */
     uint8_t epoch[TERN__SECRET_BYTES]; /* rank 0's: tells this meeting from any other                  */
     uint32_t name_bytes;
     char name[32]; /* of its abstract socket, the leading zero byte left out       */

@@ -1,6 +1,8 @@
 /* link.c - a device's communicator: who is in it, how it begins, and how it ends. */
 #include "comm/nccl/nccl.h"
 
+#include "base/thread.h"
+
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -213,7 +215,7 @@ static void begin_reaping(tern__nccl_link *link)
         if (comm && link->ended) link->ended[link->ended_count++] = comm;
     }
     link->nccl = NULL;
-    if (link->ended_count && pthread_create(&link->reaper, NULL, reap, link)) link->ended_count = 0;
+    if (link->ended_count && tern__thread_new(&link->reaper, NULL, reap, link)) link->ended_count = 0;
 }
 
 static void close_link(tern__nccl_link *link)

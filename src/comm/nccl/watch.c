@@ -4,6 +4,8 @@
  * them goes on, and the next call of the group says why, in the words that all ranks have. */
 #include "comm/nccl/nccl.h"
 
+#include "base/thread.h"
+
 #include <stdio.h>
 #include <time.h>
 
@@ -80,7 +82,7 @@ static void *watch(void *arg)
 int tern__nccl_watch(tern__nccl *nccl, tern_error *err)
 {
     if (nccl->is_watched) return TERN_OK;
-    int code = pthread_create(&nccl->watch, NULL, watch, nccl);
+    int code = tern__thread_new(&nccl->watch, NULL, watch, nccl);
     if (code) return tern__error_set(err, "tern_ddp_new", TERN_E_SYSTEM, "pthread_create: error %d", code);
     nccl->is_watched = true;
     return TERN_OK;

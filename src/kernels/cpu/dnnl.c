@@ -292,7 +292,7 @@ static dnnl_status_t execute(const tern__call *call, const tern__prim *prim, dnn
     sigset_t before;
     if (prim->moves_stack) tern__signals_hold(call->device->threads, &before);
     dnnl_status_t status = dnnl_primitive_execute(prim->primitive, stream, arg_count, prim->args);
-    if (prim->moves_stack) tern__signals_release(&before);
+    if (prim->moves_stack) tern__signals_release(call->device->threads, &before);
     return status;
 }
 

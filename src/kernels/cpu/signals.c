@@ -3,7 +3,8 @@
  * Some of oneDNN's products of matrices (jit_avx_gemm_f32) use the stack pointer for a pointer into their
  * buffer, which is of the heap where the sum is long. The frame of a handler that ran meanwhile would be
  * written below it, over what happens to lie there. A signal that is sent to the process goes to any thread
- * that takes it, first to the main thread: so while that one holds them no worker may take them, either. */
+ * that takes it, first to the main thread: so while that one holds them no worker may take them, either. Nor
+ * may a worker keep the mask: the program's own loops run on it, and start threads and processes with it. */
 #include "kernels/cpu/signals.h"
 
 #include "base/base.h"
@@ -20,15 +21,30 @@ static void hold(sigset_t *before)
     pthread_sigmask(SIG_BLOCK, &all, before);
 }
 
+/* Of a worker: whether it holds, and its mask before. */
+static _Thread_local bool holds;
+static _Thread_local sigset_t own;
+
 static void hold_in_workers(int threads)
 {
-    static _Thread_local bool holds;
     const pthread_t caller = pthread_self();
     (void)threads; /* which nobody reads without OpenMP */
 #pragma omp parallel num_threads(threads)
     if (!holds && !pthread_equal(pthread_self(), caller)) {
-        hold(NULL);
+        hold(&own);
         holds = true;
+    }
+}
+
+/* One that the kernel has started inherited the mask of the caller, which held. */
+static void release_in_workers(int threads, const sigset_t *callers)
+{
+    const pthread_t caller = pthread_self();
+    (void)threads;
+#pragma omp parallel num_threads(threads)
+    if (!pthread_equal(pthread_self(), caller)) {
+        pthread_sigmask(SIG_SETMASK, holds ? &own : callers, NULL);
+        holds = false;
     }
 }
 
@@ -38,7 +54,8 @@ void tern__signals_hold(int threads, sigset_t *before)
     hold(before);
 }
 
-void tern__signals_release(const sigset_t *before)
+void tern__signals_release(int threads, const sigset_t *before)
 {
     pthread_sigmask(SIG_SETMASK, before, NULL);
+    if (threads > 1) release_in_workers(threads, before);
 }

@@ -4,9 +4,9 @@
 
 #include <signal.h>
 
-/* This thread takes no signal until it is released, and OpenMP's `threads` workers of it none any more: one
- * that is sent to the process waits. Faults are taken as ever. */
+/* This thread and OpenMP's `threads` workers of it take no signal until they are released: one that is sent
+ * to the process waits. Faults are taken as ever. */
 void tern__signals_hold(int threads, sigset_t *before);
-void tern__signals_release(const sigset_t *before);
+void tern__signals_release(int threads, const sigset_t *before);
 
 #endif
