@@ -69,6 +69,15 @@ class PkgConfig(Prefix):
             if shutil.which(launcher[0]) and os.path.exists(os.path.join(BUILD, f"tern_{launcher[0].split('.')[1]}.so")):
                 self.check_training(call(*launcher, "-n", "2", self.program, env=self.running))
 
+    def test_a_library_that_is_loaded_again(self):
+        """A program may close what trains and load it once more: where the ranks meet is the process's."""
+        library, program = (os.path.join(self.folder, name) for name in ("libtrain.so", "again"))
+        flags = call("pkg-config", "--cflags", "--libs", "tern", env=self.env).split()
+        call("gcc", "-shared", "-fPIC", "-Dmain=train", *sanitizer(), os.path.join(HERE, "train.c"), "-o", library, *flags)
+        call("gcc", "-std=c99", "-Wall", "-Wextra", "-Werror", *sanitizer(), os.path.join(HERE, "again.c"), "-o", program)
+        output = call(os.path.join(self.prefix, "bin", "tern"), "run", "-n", "2", program, library, env=self.running)
+        self.assertEqual(output.count(f"tern {cached('CMAKE_PROJECT_VERSION')}\n"), 3)
+
     def test_without_the_plug_in(self):
         os.rename(os.path.join(self.lib, "tern"), os.path.join(self.lib, "hidden"))
         self.addCleanup(os.rename, os.path.join(self.lib, "hidden"), os.path.join(self.lib, "tern"))
