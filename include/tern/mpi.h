@@ -1,7 +1,8 @@
 /* mpi.h - groups of a program that uses MPI itself. One that does not needs none of this: under mpirun
- * tern_group_open initialises MPI, and MPI is finalised when the process exits with 0. A rank that does so
- * while a group is open, or after one has failed, ends the job, as MPI_Finalize would wait for the others.
- * Who has waited in MPI_Init for connect_timeout_s ends with 1 and a line on stderr.
+ * tern_group_open initialises MPI, and MPI is finalised when the process exits with 0, after static objects
+ * are destroyed, which may own a group. A rank that does so while a group is open, or after one has failed,
+ * ends the job, as MPI_Finalize would wait for the others. Who has waited in MPI_Init for connect_timeout_s
+ * ends with 1 and a line on stderr.
  *
  * Threads: as the group (comm.h), where MPI allows that. */
 #ifndef TERN_MPI_H

@@ -88,6 +88,7 @@ static struct {
     pid_t owner; /* the process whose MPI was initialised here; 0: nobody's */
     int users;   /* starts without their finish                             */
     bool failed;
+    bool exits_with_0; /* the process is exiting, and says so */
 } life = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static bool is_running(void)
@@ -98,13 +99,22 @@ static bool is_running(void)
     return initialized && !finalized;
 }
 
-/* A forked child that exits is not the rank. MPI_Finalize waits for all ranks, also for those that are lost
- * or wait for this one; and a rank that ends with 0 without it is all right to MPICH's launcher, whatever its
- * peers say. */
-static void end(int code, void *unused)
+/* Only handlers of exit are told the code. */
+static void note_exit(int code, void *unused)
 {
     (void)unused;
-    if (code || life.owner != getpid() || !is_running()) return;
+    life.exits_with_0 = !code;
+}
+
+/* A static object of the program may own a group, and is destroyed after all handlers that were registered
+ * later than it. This is later still, and earlier than the end of MPI's library, which this one needs.
+ *
+ * A forked child that exits is not the rank. MPI_Finalize waits for all ranks, also for those that are lost
+ * or wait for this one; and a rank that ends with 0 without it is all right to MPICH's launcher, whatever its
+ * peers say. */
+__attribute__((destructor)) static void end(void)
+{
+    if (!life.exits_with_0 || life.owner != getpid() || !is_running()) return;
     if (!life.users && !life.failed) {
         MPI_Finalize();
         return;
@@ -197,7 +207,7 @@ static int initialize(double timeout_s, char *why, size_t why_size)
     end_patience(&p);
     if (code) return fail_mpi(TERN_E_SYSTEM, "MPI_Init_thread", code, why, why_size);
     take_over();
-    if (on_exit(end, NULL)) return fail(TERN_E_MEMORY, "on_exit: no memory", why, why_size);
+    if (on_exit(note_exit, NULL)) return fail(TERN_E_MEMORY, "on_exit: no memory", why, why_size);
     return TERN_OK;
 }
 
