@@ -121,14 +121,14 @@ class Make(unittest.TestCase):
         self.assertIn("TERN_WERROR:BOOL=OFF", lines)
 
     def test_install(self):
-        """make install takes PREFIX and DESTDIR, and puts the same there as cmake --install."""
+        """make install takes PREFIX and DESTDIR, with blanks in them, too, and puts the same there as cmake --install."""
         with tempfile.TemporaryDirectory() as folder:
             call("cmake", "--install", BUILD, "--prefix", os.path.join(folder, "cmake"))
-            call("make", "-C", SOURCE, f"BUILD={BUILD}", f"PREFIX={folder}/make", "install")
-            call("make", "-C", SOURCE, f"BUILD={BUILD}", "PREFIX=/opt/tern", f"DESTDIR={folder}/stage", "install")
+            call("make", "-C", SOURCE, f"BUILD={BUILD}", f"PREFIX={folder}/a b", "install")
+            call("make", "-C", SOURCE, f"BUILD={BUILD}", "PREFIX=/opt/tern", f"DESTDIR={folder}/the stage", "install")
             files = installed(os.path.join(folder, "cmake"))
-            self.assertEqual(installed(os.path.join(folder, "make")), files)
-            self.assertEqual(installed(os.path.join(folder, "stage", "opt", "tern")), files)
+            self.assertEqual(installed(os.path.join(folder, "a b")), files)
+            self.assertEqual(installed(os.path.join(folder, "the stage", "opt", "tern")), files)
         for wanted in (r"bin/tern", r"include/tern\.h", r"include/tern/base\.h", r"lib.*/libtern\.so\.0", r"lib.*/pkgconfig/tern\.pc",
                        r"lib.*/cmake/tern/ternConfig\.cmake"):
             self.assertTrue(any(re.fullmatch(wanted, name) for name in files), wanted)
