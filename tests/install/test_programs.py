@@ -120,6 +120,23 @@ class Make(unittest.TestCase):
         self.assertIn("BUILD_TESTING:BOOL=OFF", lines)
         self.assertIn("TERN_WERROR:BOOL=OFF", lines)
 
+    def jobs(self, *options, **more):
+        """The -j that cmake --build is given, and that make inside of it sees; what make complains of."""
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "CMakeCache.txt"), "w"), open(os.path.join(folder, "cmake"), "w") as fake:
+                fake.write('#!/bin/sh\necho "given $*"\nprintf \'all:\\n\\t@echo "seen $(MAKEFLAGS)"\' | make -f -\n')
+            os.chmod(os.path.join(folder, "cmake"), 0o755)
+            env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+            said = call("make", "-C", SOURCE, f"BUILD={folder}", *options, env={**env, "PATH": f"{folder}:{os.environ['PATH']}", **more})
+        given, seen = (" ".join(re.findall(r"(?<!\S)-j ?\d*", line)) for line in re.findall(r"^(?:given|seen) .*$", said, re.M))
+        return given, seen, "warning" in said
+
+    def test_jobs(self):
+        """All cores, unless the user says how many: then make shares them out."""
+        self.assertEqual(self.jobs()[0], f"-j {call('nproc').strip()}")
+        for asked in self.jobs("-j3"), self.jobs("-k", "--jobs=3"), self.jobs(MAKEFLAGS="-j3"):
+            self.assertEqual(asked, ("", "-j3", False))
+
     def test_install(self):
         """make install takes PREFIX and DESTDIR, with blanks in them, too, and puts the same there as cmake --install."""
         with tempfile.TemporaryDirectory() as folder:
