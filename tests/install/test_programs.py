@@ -87,6 +87,13 @@ class PkgConfig(Prefix):
         self.assertIn("the plug-in tern_figure.so cannot be loaded", done.stderr)
 
 
+class Fortran(Prefix):
+    def test_the_module_is_installed(self):
+        if not shutil.which("gfortran"):
+            self.skipTest("no gfortran")
+        call("gfortran", "-std=f2018", "-fsyntax-only", "-J", self.folder, os.path.join(self.prefix, "include", "tern.f90"))
+
+
 class FindPackage(Prefix):
     def configure(self, wanted):
         build = os.path.join(self.folder, f"build-{wanted}")
@@ -107,6 +114,17 @@ class FindPackage(Prefix):
             done = self.configure(wanted)[1]
             self.assertNotEqual(done.returncode, 0)
             self.assertIn(f"version: {cached('CMAKE_PROJECT_VERSION')}", done.stderr)
+
+
+class Subdirectory(unittest.TestCase):
+    def test_the_same_target(self):
+        """add_subdirectory, as FetchContent does it, has tern::tern, too, and makes neither tests nor examples."""
+        with tempfile.TemporaryDirectory() as folder:
+            call("cmake", "-S", os.path.join(HERE, "cmake"), "-B", folder, f"-DTERN_SOURCE={SOURCE}")
+            targets = call("cmake", "--build", folder, "--target", "help")
+        self.assertIn("tern_cli", targets)
+        self.assertNotIn("test_base", targets)
+        self.assertNotIn("04_mlp", targets)
 
 
 class Make(unittest.TestCase):
@@ -146,7 +164,7 @@ class Make(unittest.TestCase):
             files = installed(os.path.join(folder, "cmake"))
             self.assertEqual(installed(os.path.join(folder, "a b")), files)
             self.assertEqual(installed(os.path.join(folder, "the stage", "opt", "tern")), files)
-        for wanted in (r"bin/tern", r"include/tern\.h", r"include/tern/base\.h", r"lib.*/libtern\.so\.0", r"lib.*/pkgconfig/tern\.pc",
+        for wanted in (r"bin/tern", r"include/tern\.h", r"include/tern/base\.h", r"include/tern\.f90", r"lib.*/libtern\.so\.0", r"lib.*/pkgconfig/tern\.pc",
                        r"lib.*/cmake/tern/ternConfig\.cmake"):
             self.assertTrue(any(re.fullmatch(wanted, name) for name in files), wanted)
 
