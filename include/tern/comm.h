@@ -75,8 +75,8 @@ TERN_API tern_group_opts tern_group_defaults(void);
  * Collective: returns when all ranks have met. Yours: tern_group_close, which tells the peers goodbye. NULL
  * opts are the defaults. Errors: E_ENV (a malformed or missing variable), E_INVALID (a malformed init_method,
  * or one without rank or world), E_UNSUPPORTED (a back end that is not there), E_TIMEOUT (names the ranks
- * that did not come), E_MISMATCH (names two that have chosen different back ends), E_PEER, E_SYSTEM.
- * torch.distributed.init_process_group. */
+ * that did not come; under mpirun MPI cannot say which), E_MISMATCH (names two that have chosen different
+ * back ends), E_PEER, E_SYSTEM. torch.distributed.init_process_group. */
 TERN_API tern_group *tern_group_open(const tern_group_opts *opts, tern_error *err);
 /* The rank that a launcher started this process as, before any group is open; -1: nobody did, so a program
  * may start its ranks itself (tern_spawn). Where the environment is malformed it is 0, and tern_group_open

@@ -382,6 +382,16 @@ static void pause_briefly(void)
     nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
 }
 
+/* Who is missing only a message of theirs could say, on a communicator that is the program's. */
+static int fail_duplicate(double timeout_s, char *why, size_t why_size)
+{
+    snprintf(why, why_size,
+             "not all ranks of the communicator have come within %g s, MPI does not say which: does every "
+             "program of the job open this group?",
+             timeout_s);
+    return TERN_E_TIMEOUT;
+}
+
 /* One that does not come in time stays under way for good, and so do its request and what it would make: the
  * job has failed. */
 static int duplicate(MPI_Comm comm, double timeout_s, MPI_Comm *copy, char *why, size_t why_size)
@@ -392,8 +402,7 @@ static int duplicate(MPI_Comm comm, double timeout_s, MPI_Comm *copy, char *why,
     for (int tries = 0; !code && !done; tries++) {
         code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
         if (code || done) break;
-        if (seconds() > deadline)
-            return fail(TERN_E_TIMEOUT, "not all ranks of the communicator have come", why, why_size);
+        if (seconds() > deadline) return fail_duplicate(timeout_s, why, why_size);
         if (tries > 100) pause_briefly();
     }
     if (code) return fail_mpi(TERN_E_SYSTEM, "MPI_Comm_idup", code, why, why_size);
