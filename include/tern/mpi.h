@@ -21,9 +21,9 @@ extern "C" {
  *
  * The program has initialised MPI, with any thread level: tern calls MPI only from the threads that use its
  * groups, so below MPI_THREAD_SERIALIZED that has to be the one that initialised MPI. It keeps MPI: it may
- * use comm meanwhile and free it afterwards, and closes the group before MPI_Finalize. Messages go over a
- * duplicate. Where MPI knows of one process and the environment of several, a warning says that the launcher
- * was perhaps another MPI's.
+ * use comm meanwhile and free it afterwards, and closes the group before MPI_Finalize, after which a group
+ * whose messages go over MPI fails (E_STATE). Messages go over a duplicate. Where MPI knows of one process
+ * and the environment of several, a warning says that the launcher was perhaps another MPI's.
  *
  * Yours: tern_group_close. NULL opts are the defaults; init_method, rank and world are not looked at. Errors:
  * E_INVALID (no communicator, or one between two groups), E_STATE (MPI is not initialised, or finalised, or

@@ -316,11 +316,24 @@ static void letter_remove(transport *t, const letter *l)
     if (!l->prev) t->letters = l->next;
 }
 
+/* By a program that owns MPI, whose next call would end the process. */
+static int check_finalized(char *why, size_t why_size)
+{
+    int finalized = 0;
+    MPI_Finalized(&finalized);
+    if (!finalized) return TERN_OK;
+    return fail(TERN_E_STATE,
+                "MPI_Finalize was called while the group is open, whose messages go over MPI: close the "
+                "group before",
+                why, why_size);
+}
+
 static int message_send(void *state, int peer, int tag, const void *data, size_t bytes,
                         tern_transport_message *message, char *why, size_t why_size)
 {
     transport *t = state;
     letter *l = (letter *)message;
+    if (check_finalized(why, why_size)) return TERN_E_STATE;
     int code = MPI_Isend(data, (int)bytes, MPI_BYTE, peer, tag, t->comm, &l->request);
     if (code) return fail_mpi(TERN_E_PEER, "MPI_Isend", code, why, why_size);
     letter_add(t, l, bytes, peer);
@@ -332,6 +345,7 @@ static int message_recv(void *state, int peer, int tag, void *data, size_t bytes
 {
     transport *t = state;
     letter *l = (letter *)message;
+    if (check_finalized(why, why_size)) return TERN_E_STATE;
     int code = MPI_Irecv(data, (int)bytes, MPI_BYTE, peer, tag, t->comm, &l->request);
     if (code) return fail_mpi(TERN_E_PEER, "MPI_Irecv", code, why, why_size);
     letter_add(t, l, bytes, ~peer);
@@ -362,6 +376,7 @@ static int message_test(void *state, tern_transport_message *message, char *why,
     letter *l = (letter *)message;
     int done = 0;
     MPI_Status got;
+    if (check_finalized(why, why_size)) return TERN_E_STATE;
     int code = MPI_Test(&l->request, &done, &got);
     if (!code && !done) return TERN_PENDING;
     letter_remove(state, l);

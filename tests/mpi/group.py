@@ -32,6 +32,10 @@ class Group(unittest.TestCase):
         for what in "many", "fails":
             self.hold(what, "single", *mpirun.hosts_of(2))
 
+    def test_a_group_that_outlives_mpi(self):
+        """Its next call is an error, where MPI itself would end the program."""
+        self.hold("early", "single", *mpirun.hosts_of(2))
+
     def test_handles(self):
         self.hold("handles", "single")
 
