@@ -4,11 +4,12 @@
  * all ranks of the group, in the same order, with the same kind, dtype, count, operation and root: a
  * difference is an error on all of them that shows both descriptions (E_MISMATCH), and so it is, within a
  * second, if ranks of one host wait for each other in different calls, one in a barrier and one in a
- * backward, say; between hosts that ends in the time-out, which says who did what. A rank that dies, leaves
- * or fails ends the group: every pending and later call returns an error that names it. After that the group
- * can only be closed; a new one may be opened. A group and those made from it are a family, which fails as a
- * whole, as its ranks cannot go on in step: a failure in one group of it is a failure of all, on all ranks.
- * Errors name ranks as the world counts them.
+ * backward, say, and nothing of theirs is on its way to or from other hosts. Between hosts that ends in the
+ * time-out, which names ranks that are in another call, and in which. A rank that dies, leaves or fails ends
+ * the group: every pending and later call returns an error that names it. After that the group can only be
+ * closed; a new one may be opened. A group and those made from it are a family, which fails as a whole, as
+ * its ranks cannot go on in step: a failure in one group of it is a failure of all, on all ranks. Errors name
+ * ranks as the world counts them.
  *
  * Threads: a family belongs to one thread at a time. */
 #ifndef TERN_COMM_H
@@ -74,8 +75,8 @@ TERN_API tern_group_opts tern_group_defaults(void);
  * Collective: returns when all ranks have met. Yours: tern_group_close, which tells the peers goodbye. NULL
  * opts are the defaults. Errors: E_ENV (a malformed or missing variable), E_INVALID (a malformed init_method,
  * or one without rank or world), E_RANGE (a rank that is not below its world, or a world of more than 2^20),
- * E_UNSUPPORTED (a back end that is not there), E_TIMEOUT (names the ranks that did not come), E_MISMATCH
- * (names two that have chosen different back ends), E_PEER, E_SYSTEM.
+ * E_UNSUPPORTED (a back end that is not there), E_TIMEOUT (names the ranks that did not come; under mpirun
+ * MPI cannot say which), E_MISMATCH (names two that have chosen different back ends), E_PEER, E_SYSTEM.
  * torch.distributed.init_process_group. */
 TERN_API tern_group *tern_group_open(const tern_group_opts *opts, tern_error *err);
 /* The rank that a launcher started this process as, before any group is open; -1: nobody did, so a program

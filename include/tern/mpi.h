@@ -1,7 +1,8 @@
 /* mpi.h - groups of a program that uses MPI itself. One that does not needs none of this: under mpirun
- * tern_group_open initialises MPI, and MPI is finalised when the process exits with 0. A rank that does so
- * while a group is open, or after one has failed, ends the job, as MPI_Finalize would wait for the others.
- * Who has waited in MPI_Init for connect_timeout_s ends with 1 and a line on stderr.
+ * tern_group_open initialises MPI, and MPI is finalised when the process exits with 0, after static objects
+ * are destroyed, which may own a group. A rank that does so while a group is open, or after one has failed,
+ * ends the job, as MPI_Finalize would wait for the others. Who has waited in MPI_Init for connect_timeout_s
+ * ends with 1 and a line on stderr.
  *
  * Threads: as the group (comm.h), where MPI allows that. */
 #ifndef TERN_MPI_H
@@ -20,8 +21,9 @@ extern "C" {
  *
  * The program has initialised MPI, with any thread level: tern calls MPI only from the threads that use its
  * groups, so below MPI_THREAD_SERIALIZED that has to be the one that initialised MPI. It keeps MPI: it may
- * use comm meanwhile and free it afterwards, and closes the group before MPI_Finalize. Messages go over a
- * duplicate.
+ * use comm meanwhile and free it afterwards, and closes the group before MPI_Finalize, after which a group
+ * whose messages go over MPI fails (E_STATE). Messages go over a duplicate. Where MPI knows of one process
+ * and the environment of several, a warning says that the launcher was perhaps another MPI's.
  *
  * Yours: tern_group_close. NULL opts are the defaults; init_method, rank and world are not looked at. Errors:
  * E_INVALID (no communicator, or one between two groups), E_STATE (MPI is not initialised, or finalised, or

@@ -24,11 +24,12 @@ typedef struct tern__mem {
 struct tern_group {
     tern__bootstrap boot;
     tern_group_opts opts;
-    tern_group *root;  /* of the family; itself if it was opened                         */
-    tern_group *next;  /* in the root's `subgroups`                                      */
-    int *ranks;        /* [world] owned: its ranks in the root; NULL in the root          */
-    uint32_t id;       /* unique among the groups that any two ranks have in common; 0: root */
-    tern_store *store; /* the root's, as is control; NULL if it is one rank               */
+    tern_group *root;        /* of the family; itself if it was opened                         */
+    tern_group *next;        /* in the root's `subgroups`                                      */
+    const tern_group *whole; /* of the ranks of a host: the group that they are of; else NULL  */
+    int *ranks;              /* [world] owned: its ranks in the root; NULL in the root          */
+    uint32_t id;             /* unique among the groups that any two ranks have in common; 0: root */
+    tern_store *store;       /* the root's, as is control; NULL if it is one rank               */
     tern__control *control;
     char wish[TERN__BACKEND_NAME];       /* of the root: opts.backend, of which the caller's is read      */
     char backend_name[32];               /* of the one that moves the data: "native+gloo" */

@@ -24,6 +24,7 @@ static tern_group *open(int comm, const tern_group_opts *user, tern_error *err)
         tern__mpi_start(mpi, opts.connect_timeout_s, err) ||
         tern__mpi_meet(mpi, comm, opts.connect_timeout_s, &boot, err))
         return NULL;
+    tern__mpi_warn_alone(mpi);
     tern_group *group = tern__group_open_boot(&boot, &opts, err);
     sodium_memzero(&boot, sizeof(boot));
     return group;

@@ -18,6 +18,7 @@ void tern__group_text(const tern_group *group, char *text, size_t size)
 {
     size_t used = 0;
     *text = '\0';
+    if (group->whole) group = group->whole;
     for (int i = 0; group->ranks && i < group->boot.world && used < size; i++)
         used += (size_t)snprintf(text + used, size - used, "%s%d", i ? ", " : "; in the group of ranks ",
                                  group->ranks[i]);

@@ -32,6 +32,9 @@ int tern__mpi_start(const tern_mpi *mpi, double timeout_s, tern_error *err);
 int tern__mpi_meet(const tern_mpi *mpi, int comm, double timeout_s, tern__bootstrap *out, tern_error *err);
 /* The same for a bootstrap that is by_mpi: the job's MPI, and all of its ranks. */
 int tern__mpi_meet_world(tern__bootstrap *boot, double timeout_s, tern_error *err);
+/* A program may well be alone; where its launcher speaks of several processes, of which MPI does not know,
+ * it was started by the wrong one: says so, once. MPI is running. */
+void tern__mpi_warn_alone(const tern_mpi *mpi);
 
 /* When the group of that bootstrap is closed. */
 static inline void tern__mpi_finish(const tern__bootstrap *boot, bool failed)

@@ -88,6 +88,7 @@ static struct {
     pid_t owner; /* the process whose MPI was initialised here; 0: nobody's */
     int users;   /* starts without their finish                             */
     bool failed;
+    bool exits_with_0; /* the process is exiting, and says so */
 } life = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static bool is_running(void)
@@ -98,13 +99,22 @@ static bool is_running(void)
     return initialized && !finalized;
 }
 
-/* A forked child that exits is not the rank. MPI_Finalize waits for all ranks, also for those that are lost
- * or wait for this one; and a rank that ends with 0 without it is all right to MPICH's launcher, whatever its
- * peers say. */
-static void end(int code, void *unused)
+/* Only handlers of exit are told the code. */
+static void note_exit(int code, void *unused)
 {
     (void)unused;
-    if (code || life.owner != getpid() || !is_running()) return;
+    life.exits_with_0 = !code;
+}
+
+/* A static object of the program may own a group, and is destroyed after all handlers that were registered
+ * later than it. This is later still, and earlier than the end of MPI's library, which this one needs.
+ *
+ * A forked child that exits is not the rank. MPI_Finalize waits for all ranks, also for those that are lost
+ * or wait for this one; and a rank that ends with 0 without it is all right to MPICH's launcher, whatever its
+ * peers say. */
+__attribute__((destructor)) static void end(void)
+{
+    if (!life.exits_with_0 || life.owner != getpid() || !is_running()) return;
     if (!life.users && !life.failed) {
         MPI_Finalize();
         return;
@@ -197,7 +207,7 @@ static int initialize(double timeout_s, char *why, size_t why_size)
     end_patience(&p);
     if (code) return fail_mpi(TERN_E_SYSTEM, "MPI_Init_thread", code, why, why_size);
     take_over();
-    if (on_exit(end, NULL)) return fail(TERN_E_MEMORY, "on_exit: no memory", why, why_size);
+    if (on_exit(note_exit, NULL)) return fail(TERN_E_MEMORY, "on_exit: no memory", why, why_size);
     return TERN_OK;
 }
 
@@ -306,11 +316,24 @@ static void letter_remove(transport *t, const letter *l)
     if (!l->prev) t->letters = l->next;
 }
 
+/* By a program that owns MPI, whose next call would end the process. */
+static int check_finalized(char *why, size_t why_size)
+{
+    int finalized = 0;
+    MPI_Finalized(&finalized);
+    if (!finalized) return TERN_OK;
+    return fail(TERN_E_STATE,
+                "MPI_Finalize was called while the group is open, whose messages go over MPI: close the "
+                "group before",
+                why, why_size);
+}
+
 static int message_send(void *state, int peer, int tag, const void *data, size_t bytes,
                         tern_transport_message *message, char *why, size_t why_size)
 {
     transport *t = state;
     letter *l = (letter *)message;
+    if (check_finalized(why, why_size)) return TERN_E_STATE;
     int code = MPI_Isend(data, (int)bytes, MPI_BYTE, peer, tag, t->comm, &l->request);
     if (code) return fail_mpi(TERN_E_PEER, "MPI_Isend", code, why, why_size);
     letter_add(t, l, bytes, peer);
@@ -322,6 +345,7 @@ static int message_recv(void *state, int peer, int tag, void *data, size_t bytes
 {
     transport *t = state;
     letter *l = (letter *)message;
+    if (check_finalized(why, why_size)) return TERN_E_STATE;
     int code = MPI_Irecv(data, (int)bytes, MPI_BYTE, peer, tag, t->comm, &l->request);
     if (code) return fail_mpi(TERN_E_PEER, "MPI_Irecv", code, why, why_size);
     letter_add(t, l, bytes, ~peer);
@@ -352,6 +376,7 @@ static int message_test(void *state, tern_transport_message *message, char *why,
     letter *l = (letter *)message;
     int done = 0;
     MPI_Status got;
+    if (check_finalized(why, why_size)) return TERN_E_STATE;
     int code = MPI_Test(&l->request, &done, &got);
     if (!code && !done) return TERN_PENDING;
     letter_remove(state, l);
@@ -372,6 +397,16 @@ static void pause_briefly(void)
     nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
 }
 
+/* Who is missing only a message of theirs could say, on a communicator that is the program's. */
+static int fail_duplicate(double timeout_s, char *why, size_t why_size)
+{
+    snprintf(why, why_size,
+             "not all ranks of the communicator have come within %g s, MPI does not say which: does every "
+             "program of the job open this group?",
+             timeout_s);
+    return TERN_E_TIMEOUT;
+}
+
 /* One that does not come in time stays under way for good, and so do its request and what it would make: the
  * job has failed. */
 static int duplicate(MPI_Comm comm, double timeout_s, MPI_Comm *copy, char *why, size_t why_size)
@@ -382,8 +417,7 @@ static int duplicate(MPI_Comm comm, double timeout_s, MPI_Comm *copy, char *why,
     for (int tries = 0; !code && !done; tries++) {
         code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
         if (code || done) break;
-        if (seconds() > deadline)
-            return fail(TERN_E_TIMEOUT, "not all ranks of the communicator have come", why, why_size);
+        if (seconds() > deadline) return fail_duplicate(timeout_s, why, why_size);
         if (tries > 100) pause_briefly();
     }
     if (code) return fail_mpi(TERN_E_SYSTEM, "MPI_Comm_idup", code, why, why_size);

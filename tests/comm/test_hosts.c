@@ -4,6 +4,7 @@
 #include "group_fixture.h"
 
 #include "comm/hosts/hosts.h"
+#include "comm/native/native.h"
 
 #include <stdatomic.h>
 #include <sys/wait.h>
@@ -221,6 +222,138 @@ static void a_forked_child_closes_nothing_but_its_own(void **state)
     assert_ranks_ok(ranks_run(4, fork_body, NULL));
 }
 
+/* ---- ranks that wait for each other ---- */
+
+/* The world, a group of the same ranks, and when each rank made its last call. Ranks 0, 2 are of the barn,
+ * the others of the attic. */
+typedef struct astray {
+    _Atomic(int64_t) called[RANKS_MAX];
+    bool
+        in_barrier[RANKS_MAX]; /* those that call it, of the world, where the others sum in the other group */
+    double timeout_s;
+    int code;
+    const char *first, *second, *third; /* are in the error; or NULL */
+} astray;
+
+static int64_t last_call(const astray *a, int world)
+{
+    int64_t last = 0;
+    for (int rank = 0; rank < world; rank++) last = TERN__MAX(last, atomic_load(&a->called[rank]));
+    return last;
+}
+
+static int check_astray(int rank, int world, const astray *a, const tern_error *err)
+{
+    int64_t took = tern__now_ns() - last_call(a, world);
+    bool is_told =
+        a->code == TERN_E_TIMEOUT && err->code == TERN_E_PEER; /* by one whose time was over before */
+    if (err->code != a->code && !is_told) fprintf(stderr, "rank %d: %d: %s\n", rank, err->code, err->text);
+    RANK_CHECK(rank, err->code == a->code || is_told);
+    RANK_CHECK(rank, took < (int64_t)(a->timeout_s * 1e9) + RANKS_SOON_S * INT64_C(1000000000));
+    const char *texts[] = {a->first, a->second, a->third};
+    for (size_t i = 0; i < TERN__COUNT(texts); i++) {
+        if (!texts[i] || strstr(err->text, texts[i])) continue;
+        fprintf(stderr, "rank %d: no \"%s\" in: %s\n", rank, texts[i], err->text);
+        return 1;
+    }
+    return 0;
+}
+
+static int astray_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    astray *a = arg;
+    tern_error err = {0};
+    float x[10] = {0};
+    tern_group *world = open_over_hosts(rank, boot, NULL, &err);
+    tern_group *other = tern_group_split(world, 0, rank, NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    if (a->timeout_s) world->opts.timeout_s = other->opts.timeout_s = a->timeout_s;
+    atomic_store(&a->called[rank], tern__now_ns());
+    if (a->in_barrier[rank])
+        tern_barrier(world, &err);
+    else
+        tern_all_reduce(other, x, 10, TERN_F32, TERN_SUM, &err);
+    if (check_astray(rank, boot->world, a, &err)) return 1;
+    tern_group_close(other);
+    tern_group_close(world);
+    return 0;
+}
+
+static void run_astray(int world, const astray *what)
+{
+    astray *a = mmap(NULL, sizeof(*a), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(a, MAP_FAILED);
+    memcpy(a, what, sizeof(*a));
+    assert_ranks_ok(ranks_run(world, astray_body, a));
+    munmap(a, sizeof(*a));
+}
+
+/* Of one host: as soon as in a group of one host, and told to the ranks of the others. */
+static void ranks_of_a_host_that_wait_for_each_other_are_named(void **state)
+{
+    (void)state;
+    static const char sums[] = "waits in all_reduce of 10 f32, sum (work 1) in the group of ranks 0, 1, 2";
+    for (int odd = 0; odd < 4; odd++) {
+        char who[16];
+        snprintf(who, sizeof(who), "rank %d (", odd);
+        astray a = {
+            .code = TERN_E_MISMATCH, .first = who, .second = "waits in barrier (work 2)", .third = sums};
+        a.in_barrier[odd] = true;
+        run_astray(4 + odd % 2, &a);
+    }
+}
+
+/* Of two hosts: by time, with the call that each is in that is not in the same. */
+static void ranks_of_several_hosts_that_wait_for_each_other_are_named(void **state)
+{
+    (void)state;
+    astray barn = {.timeout_s = 0.7,
+                   .code = TERN_E_TIMEOUT,
+                   .first = " waits, too, but its last was ",
+                   .second = "barrier (work 2)",
+                   .third = "all_reduce of 10 f32, sum (work 1)"};
+    barn.in_barrier[0] = barn.in_barrier[2] = true;
+    run_astray(4, &barn);
+}
+
+/* Everyone looks before every sleep. Ranks wait in orders of their own for works of the world, of a group
+ * over hosts and of one within a host, which go on while they wait for others, and nobody is told of a
+ * deadlock. */
+static int orders_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    enum { rounds = THOUSANDS(1) / 2, works = 9 };
+    unsigned seed = (unsigned)rank + 1;
+    float x[works] = {0};
+    uint64_t looks = 0;
+    tern_error err = {0};
+    tern_group *world = open_over_hosts(rank, boot, NULL, &err);
+    tern_group *groups[] = {world, tern_group_split(world, 0, -rank, NULL, &err),
+                            tern_group_split(world, rank % 2, rank, NULL, &err)};
+    RANK_CHECK_OK(rank, err);
+    tern__native *lobby = world->root->native;
+    lobby->late_s = 0;
+    for (int round = 0; round < rounds; round++) {
+        tern_work *work[works];
+        int order = rand_r(&seed) % works;
+        for (int i = 0; i < works; i++)
+            work[i] = tern_all_reduce_post(groups[i % 3], &x[i], 1, TERN_F32, TERN_MAX, &err);
+        if (rand_r(&seed) % 8 == 0) usleep((useconds_t)(rand_r(&seed) % 1000));
+        for (int i = 0; i < works; i++) tern_work_wait(work[(i + order) % works], &err);
+        RANK_CHECK_OK(rank, err);
+    }
+    for (int r = 0; r < lobby->world; r++) looks += tern__deadlock_turn(lobby, r);
+    RANK_CHECK(rank, looks > 0);
+    for (int i = 2; i >= 0; i--) tern_group_close(groups[i]);
+    return 0;
+}
+
+static void nobody_is_named_who_goes_on(void **state)
+{
+    (void)state;
+    for (int world = 4; world <= 6; world++) assert_ranks_ok(ranks_run(world, orders_body, NULL));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -230,6 +363,9 @@ int main(void)
         cmocka_unit_test(memory_of_ones_own),
         cmocka_unit_test(after_a_failure_no_message_comes),
         cmocka_unit_test(a_forked_child_closes_nothing_but_its_own),
+        cmocka_unit_test(ranks_of_a_host_that_wait_for_each_other_are_named),
+        cmocka_unit_test(ranks_of_several_hosts_that_wait_for_each_other_are_named),
+        cmocka_unit_test(nobody_is_named_who_goes_on),
     };
 #ifdef __SANITIZE_THREAD__
     return puts("skipped: ThreadSanitizer sees nothing of what libgloo locks"), 77;

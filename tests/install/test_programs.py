@@ -69,6 +69,15 @@ class PkgConfig(Prefix):
             if shutil.which(launcher[0]) and os.path.exists(os.path.join(BUILD, f"tern_{launcher[0].split('.')[1]}.so")):
                 self.check_training(call(*launcher, "-n", "2", self.program, env=self.running))
 
+    def test_a_library_that_is_loaded_again(self):
+        """A program may close what trains and load it once more: where the ranks meet is the process's."""
+        library, program = (os.path.join(self.folder, name) for name in ("libtrain.so", "again"))
+        flags = call("pkg-config", "--cflags", "--libs", "tern", env=self.env).split()
+        call("gcc", "-shared", "-fPIC", "-Dmain=train", *sanitizer(), os.path.join(HERE, "train.c"), "-o", library, *flags)
+        call("gcc", "-std=c99", "-Wall", "-Wextra", "-Werror", *sanitizer(), os.path.join(HERE, "again.c"), "-o", program)
+        output = call(os.path.join(self.prefix, "bin", "tern"), "run", "-n", "2", program, library, env=self.running)
+        self.assertEqual(output.count(f"tern {cached('CMAKE_PROJECT_VERSION')}\n"), 3)
+
     def test_without_the_plug_in(self):
         os.rename(os.path.join(self.lib, "tern"), os.path.join(self.lib, "hidden"))
         self.addCleanup(os.rename, os.path.join(self.lib, "hidden"), os.path.join(self.lib, "tern"))
@@ -76,6 +85,13 @@ class PkgConfig(Prefix):
                               timeout=60)
         self.assertEqual(done.returncode, 1)
         self.assertIn("the plug-in tern_figure.so cannot be loaded", done.stderr)
+
+
+class Fortran(Prefix):
+    def test_the_module_is_installed(self):
+        if not shutil.which("gfortran"):
+            self.skipTest("no gfortran")
+        call("gfortran", "-std=f2018", "-fsyntax-only", "-J", self.folder, os.path.join(self.prefix, "include", "tern.f90"))
 
 
 class FindPackage(Prefix):
@@ -100,6 +116,17 @@ class FindPackage(Prefix):
             self.assertIn(f"version: {cached('CMAKE_PROJECT_VERSION')}", done.stderr)
 
 
+class Subdirectory(unittest.TestCase):
+    def test_the_same_target(self):
+        """add_subdirectory, as FetchContent does it, has tern::tern, too, and makes neither tests nor examples."""
+        with tempfile.TemporaryDirectory() as folder:
+            call("cmake", "-S", os.path.join(HERE, "cmake"), "-B", folder, f"-DTERN_SOURCE={SOURCE}")
+            targets = call("cmake", "--build", folder, "--target", "help")
+        self.assertIn("tern_cli", targets)
+        self.assertNotIn("test_base", targets)
+        self.assertNotIn("04_mlp", targets)
+
+
 class Make(unittest.TestCase):
     def test_a_user_builds_no_tests(self):
         """Nor does a warning of a newer compiler end the build."""
@@ -111,16 +138,33 @@ class Make(unittest.TestCase):
         self.assertIn("BUILD_TESTING:BOOL=OFF", lines)
         self.assertIn("TERN_WERROR:BOOL=OFF", lines)
 
+    def jobs(self, *options, **more):
+        """The -j that cmake --build is given, and that make inside of it sees; what make complains of."""
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "CMakeCache.txt"), "w"), open(os.path.join(folder, "cmake"), "w") as fake:
+                fake.write('#!/bin/sh\necho "given $*"\nprintf \'all:\\n\\t@echo "seen $(MAKEFLAGS)"\' | make -f -\n')
+            os.chmod(os.path.join(folder, "cmake"), 0o755)
+            env = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+            said = call("make", "-C", SOURCE, f"BUILD={folder}", *options, env={**env, "PATH": f"{folder}:{os.environ['PATH']}", **more})
+        given, seen = (" ".join(re.findall(r"(?<!\S)-j ?\d*", line)) for line in re.findall(r"^(?:given|seen) .*$", said, re.M))
+        return given, seen, "warning" in said
+
+    def test_jobs(self):
+        """All cores, unless the user says how many: then make shares them out."""
+        self.assertEqual(self.jobs()[0], f"-j {call('nproc').strip()}")
+        for asked in self.jobs("-j3"), self.jobs("-k", "--jobs=3"), self.jobs(MAKEFLAGS="-j3"):
+            self.assertEqual(asked, ("", "-j3", False))
+
     def test_install(self):
-        """make install takes PREFIX and DESTDIR, and puts the same there as cmake --install."""
+        """make install takes PREFIX and DESTDIR, with blanks in them, too, and puts the same there as cmake --install."""
         with tempfile.TemporaryDirectory() as folder:
             call("cmake", "--install", BUILD, "--prefix", os.path.join(folder, "cmake"))
-            call("make", "-C", SOURCE, f"BUILD={BUILD}", f"PREFIX={folder}/make", "install")
-            call("make", "-C", SOURCE, f"BUILD={BUILD}", "PREFIX=/opt/tern", f"DESTDIR={folder}/stage", "install")
+            call("make", "-C", SOURCE, f"BUILD={BUILD}", f"PREFIX={folder}/a b", "install")
+            call("make", "-C", SOURCE, f"BUILD={BUILD}", "PREFIX=/opt/tern", f"DESTDIR={folder}/the stage", "install")
             files = installed(os.path.join(folder, "cmake"))
-            self.assertEqual(installed(os.path.join(folder, "make")), files)
-            self.assertEqual(installed(os.path.join(folder, "stage", "opt", "tern")), files)
-        for wanted in (r"bin/tern", r"include/tern\.h", r"include/tern/base\.h", r"lib.*/libtern\.so\.0", r"lib.*/pkgconfig/tern\.pc",
+            self.assertEqual(installed(os.path.join(folder, "a b")), files)
+            self.assertEqual(installed(os.path.join(folder, "the stage", "opt", "tern")), files)
+        for wanted in (r"bin/tern", r"include/tern\.h", r"include/tern/base\.h", r"include/tern\.f90", r"lib.*/libtern\.so\.0", r"lib.*/pkgconfig/tern\.pc",
                        r"lib.*/cmake/tern/ternConfig\.cmake"):
             self.assertTrue(any(re.fullmatch(wanted, name) for name in files), wanted)
 

@@ -32,6 +32,10 @@ class Group(unittest.TestCase):
         for what in "many", "fails":
             self.hold(what, "single", *mpirun.hosts_of(2))
 
+    def test_a_group_that_outlives_mpi(self):
+        """Its next call is an error, where MPI itself would end the program."""
+        self.hold("early", "single", *mpirun.hosts_of(2))
+
     def test_handles(self):
         self.hold("handles", "single")
 
@@ -43,18 +47,44 @@ class Group(unittest.TestCase):
         self.hold("world", "never")
 
 
-class OtherMpi(unittest.TestCase):
-    """A program with this MPI, started by the mpirun of the other: each rank thinks that it is alone."""
+class OtherLauncher(unittest.TestCase):
+    """A program with this MPI that something else has started than the mpirun of this MPI: each rank thinks that it is alone."""
 
-    def test_says_so(self):
-        other = "mpich" if mpirun.NAME == "openmpi" else "openmpi"
-        launcher = mpirun.LAUNCHERS[other]
+    def run_alone(self, *command, **more):
+        """What `command` says on standard error where it starts two ranks; and its code."""
+        done = subprocess.run([*command[:-2], mpirun.program(f"mpi_split_{mpirun.NAME}"), *command[-2:]], text=True, capture_output=True,
+                              timeout=60, env=mpirun.environment(**more))
+        return done.stderr, done.returncode
+
+    def other(self):
+        launcher = mpirun.LAUNCHERS["mpich" if mpirun.NAME == "openmpi" else "openmpi"]
         if not shutil.which(launcher[0]):
             self.skipTest(f"no {launcher[0]}")
-        done = subprocess.run([*launcher, "-n", "2", mpirun.program(f"mpi_split_{mpirun.NAME}"), "world", "single"], text=True,
-                              capture_output=True, timeout=60, env=mpirun.environment())
-        self.assertNotEqual(done.returncode, 0)
-        self.assertRegex(done.stderr, rf"by its environment this is rank [01] of 2, but {mpirun.TEXT}, which this program has, says 0 of 1")
+        return launcher
+
+    def test_a_group_of_all(self):
+        """It cannot be what was meant."""
+        said, code = self.run_alone(*self.other(), "-n", "2", "world", "single")
+        self.assertNotEqual(code, 0)
+        self.assertRegex(said, rf"by its environment this is rank [01] of 2, but {mpirun.TEXT}, which this program has, says 0 of 1")
+
+    def hold_warned(self, variable, advice, *command, **more):
+        said, code = self.run_alone(*command, "thread", "multiple", **more)
+        self.assertEqual(code, 0, said)
+        self.assertRegex(said, rf"{variable}=2, but {mpirun.TEXT}, which this program has, knows of this process only, .*: {advice}")
+
+    def test_a_communicators_group(self):
+        """It may be meant."""
+        self.hold_warned("(OMPI_COMM_WORLD|PMI)_SIZE", "is that the mpirun of another MPI", *self.other(), "-n", "2")
+
+    def test_no_mpirun(self):
+        self.hold_warned("SLURM_STEP_NUM_TASKS", "start it with srun --mpi=", SLURM_STEP_NUM_TASKS="2")
+        self.hold_warned("WORLD_SIZE", "start it with that MPI's mpirun", WORLD_SIZE="2")
+
+    def test_whoever_is_alone_is_told_nothing(self):
+        for launched in self.run_alone("thread", "multiple"), self.run_alone(*mpirun.command(1), "thread", "multiple", WORLD_SIZE="2"):
+            self.assertEqual(launched[1], 0, launched[0])
+            self.assertNotIn("alone", launched[0])
 
 
 class Fortran(unittest.TestCase):

@@ -40,6 +40,11 @@ class Launch(unittest.TestCase):
         """MPI begins once, with the first, and ends once, with the process."""
         self.check(mpirun.run(3, RANK, "twice"), 3, 2)
 
+    def test_a_group_that_a_static_object_closes(self):
+        """MPI ends after the program's own destructors."""
+        for backend in "native", "mpi":
+            self.check(mpirun.run(3, RANK, "keep", TERN_BACKEND=backend), 3)
+
     def check_threads(self, ranks, threads, *options, omp=()):
         done = mpirun.run(ranks, *options, "env", "-u", "OMP_NUM_THREADS", *omp, mpirun.program("threads"))
         self.assertEqual(done.stdout.splitlines(), ranks * [f"{threads} before, {threads} after"], done.stderr)

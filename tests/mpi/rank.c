@@ -74,16 +74,32 @@ static int desert(tern_group *world, int code, tern_error *err)
     return check_sum(world, err);
 }
 
+/* As a static object of C++ that owns its group: made before it, destroyed when the process exits. */
+static tern_group *kept;
+
+static void close_kept(void)
+{
+    tern_group_close(kept);
+}
+
+static int keep(tern_group *world, tern_error *err)
+{
+    kept = world;
+    return sum(world, err);
+}
+
 int main(int argc, char **argv)
 {
     tern_error err = {0};
     tern_group_opts opts = tern_group_defaults();
     const char *what = argc > 1 ? argv[1] : "sum";
     if (!strcmp(what, "impatient")) opts.connect_timeout_s = 1;
+    if (!strcmp(what, "keep")) atexit(close_kept);
     int status = 0;
     for (int times = strcmp(what, "twice") ? 1 : 2; times && !status; times--) {
         tern_group *world = tern_group_open(&opts, &err);
         if (!world) return tern_error_print(&err);
+        if (!strcmp(what, "keep")) return keep(world, &err);
         status = strcmp(what, "work") ? sum(world, &err) : work(world, &err);
         if (!status && !strcmp(what, "bits")) status = bits(world, &err);
         if (!status && !strcmp(what, "leave")) status = desert(world, 0, &err);

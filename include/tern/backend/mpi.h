@@ -34,8 +34,9 @@ typedef struct tern_mpi {
      * this says so on stderr and ends the process with 1. */
     int (*start)(double timeout_s, char *why, size_t why_size);
     /* Once for each start that succeeded, when nothing more is asked of MPI on its behalf. When the process
-     * exits with 0, MPI that `start` has initialised is finalised, if all have finished and none has
-     * `failed`; else the job is ended (MPI_Abort), since MPI_Finalize would wait for ranks that are lost. */
+     * exits with 0, MPI that `start` has initialised is finalised after the program's static objects are
+     * destroyed, if all have finished and none has `failed`; else the job is ended (MPI_Abort), since
+     * MPI_Finalize would wait for ranks that are lost. */
     void (*finish)(bool failed);
 
     /* The handle of MPI_COMM_WORLD; MPI is running. */

@@ -14,7 +14,9 @@
 #include <limits.h>
 #include <netinet/in.h>
 #include <sodium.h>
+#include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -305,6 +307,34 @@ static int check_place(const tern__bootstrap *boot, const tern_mpi *mpi, tern_er
         "by its environment this is rank %d of %d, but %s, which this program has, says %d of "
         "%d: is that the mpirun of another MPI?",
         boot->rank, boot->world, mpi->name, rank, world);
+}
+
+static const char *choose_advice(const char **variable)
+{
+    static const char *const others[][2] = {
+        {"SLURM_STEP_NUM_TASKS", "start it with srun --mpi=pmix or --mpi=pmi2, whichever that MPI knows"},
+        {"WORLD_SIZE", "start it with that MPI's mpirun"}};
+    const tern__mpi_flavour *launcher = tern__mpi_launcher();
+    *variable = launcher ? launcher->size : NULL;
+    if (launcher) return "is that the mpirun of another MPI?";
+    for (size_t i = 0; i < TERN__COUNT(others) && !*variable; i++) {
+        *variable = getenv(others[i][0]) ? others[i][0] : NULL;
+        if (*variable) return others[i][1];
+    }
+    return NULL;
+}
+
+void tern__mpi_warn_alone(const tern_mpi *mpi)
+{
+    static atomic_bool was_said;
+    char why[256];
+    const char *variable, *advice = choose_advice(&variable);
+    int rank, world, status = mpi->place(mpi->world(), &rank, &world, why, sizeof(why));
+    if (status || world > 1 || !advice || atoi(getenv(variable)) < 2) return;
+    if (atomic_exchange(&was_said, true)) return;
+    tern__log(TERN_LOG_WARN,
+              "%s=%s, but %s, which this program has, knows of this process only, which trains alone: %s",
+              variable, getenv(variable), mpi->name, advice);
 }
 
 int tern__mpi_meet_world(tern__bootstrap *boot, double timeout_s, tern_error *err)

@@ -79,9 +79,10 @@ void tern__control_wait_set(tern__control *control, bool waits);
  * answers at once even while the rank computes. `text` is always filled. E_TIMEOUT: no answer, as of a
  * process that is stopped; E_PEER: it has left. */
 int tern__control_last_get(tern__control *control, int peer, double timeout_s, char *text, size_t size);
-/* Of all ranks those that do not wait for others, at whom a time-out is to be blamed: "; rank 1 (host, pid
- * 77) does not answer: is it stopped?", or what it did last. "" if all wait. */
-void tern__control_idle_text(tern__control *control, double timeout_s, char *text, size_t size);
+/* Of all ranks those that do not wait for others, or wait with another last than this one's, at whom a
+ * time-out is to be blamed: "; rank 1 (host, pid 77) does not answer: is it stopped?", or what it did last.
+ * "" if all wait in the same. */
+void tern__control_others_text(tern__control *control, double timeout_s, char *text, size_t size);
 /* True if `peer` is a process that this one sees and that is stopped: by SIGSTOP, or a debugger. */
 bool tern__control_is_stopped(const tern__control *control, int peer);
 /* Asks, so that a later _get need not: for who wants to know it of several. */

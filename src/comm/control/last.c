@@ -41,6 +41,8 @@ static bool read_words(tern__last *last, uint64_t words[1 + TERN__LAST_WORDS])
     return turn % 2 == 0 && atomic_load_explicit(&last->turn, memory_order_relaxed) == turn;
 }
 
+static const char waited[] = "; it has waited for";
+
 /* "all_reduce of 100 f32, sum (work 5); it has waited for 3.2 s". True if it waits. */
 static bool last_text(tern__control *control, char *text, size_t size)
 {
@@ -58,7 +60,7 @@ static bool last_text(tern__control *control, char *text, size_t size)
         snprintf(what, sizeof(what), "nothing");
     used = snprintf(text, size, "%s", what);
     if (since && used < (int)size)
-        snprintf(text + used, size - (size_t)used, "; it has waited for %.3g s",
+        snprintf(text + used, size - (size_t)used, "%s %.3g s", waited,
                  (double)(tern__now_ns() - since) * 1e-9);
     return since != 0;
 }
@@ -146,30 +148,41 @@ bool tern__control_is_stopped(const tern__control *control, int rank)
 
 /* ---- who holds all up ---- */
 
-static void say_idle(const tern__control *control, int rank, bool answers, const char *last, char *text,
-                     size_t size)
+static void say_other(const tern__control *control, int rank, const char *does, const char *last, char *text,
+                      size_t size)
 {
     char who[128];
     size_t used = strlen(text);
     tern__control_describe(control, rank, who, sizeof(who));
-    if (answers)
-        snprintf(text + used, size - used, "; %s does not wait, its last was %.100s", who, last);
-    else
-        snprintf(text + used, size - used, "; %s does not answer: is it stopped?", who);
+    snprintf(text + used, size - used, "; %s %s%.100s", who, does, last);
 }
 
-void tern__control_idle_text(tern__control *control, double timeout_s, char *text, size_t size)
+/* Without for how long it has waited. */
+static void cut_wait(char *last)
+{
+    char *wait = strstr(last, waited);
+    if (wait) *wait = '\0';
+}
+
+void tern__control_others_text(tern__control *control, double timeout_s, char *text, size_t size)
 {
     int64_t deadline = tern__deadline(timeout_s);
-    char last[TERN__LAST_TEXT];
+    char own[TERN__LAST_TEXT], last[TERN__LAST_TEXT];
     *text = '\0';
+    last_text(control, own, sizeof(own));
+    cut_wait(own);
     for (int rank = 0; rank < control->world; rank++)
         if (rank != control->rank) tern__control_last_ask(control, rank);
     for (int rank = 0; rank < control->world; rank++) {
         if (rank == control->rank) continue;
         double left = tern__deadline_ms(deadline) * 1e-3;
         int status = tern__control_last_get(control, rank, left, last, sizeof(last));
-        bool waits = status == TERN_OK && control->peers[rank].waits;
-        if (!waits && status != TERN_E_PEER) say_idle(control, rank, status == TERN_OK, last, text, size);
+        cut_wait(last);
+        if (status == TERN_E_TIMEOUT)
+            say_other(control, rank, "does not answer: is it stopped?", "", text, size);
+        else if (!status && !control->peers[rank].waits)
+            say_other(control, rank, "does not wait, its last was ", last, text, size);
+        else if (!status && strcmp(last, own))
+            say_other(control, rank, "waits, too, but its last was ", last, text, size);
     }
 }

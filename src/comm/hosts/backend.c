@@ -45,10 +45,8 @@ int tern__hosts_fail(const tern__hosts *hosts, int code, const char *text, tern_
 /* ---- waiting ---- */
 
 typedef struct wait {
-    bool (*is_met)(const void *arg);
-    void (*late)(const void *arg, char *text, size_t size);
-    tern__hosts_find *find;
-    const void *arg;
+    const tern__hosts_goal *goal;
+    int64_t late; /* then it looks whether it will for ever */
     int64_t deadline, gone_deadline;
     int turns;
 } wait;
@@ -56,7 +54,7 @@ typedef struct wait {
 /* Until a message may be there; or until the bell rings, which tells what ranks of this host do: where no
  * message is under way there is nothing else to wait for. Who has neither looks: at first all the time, then
  * less and less often. */
-static void rest(const tern__hosts *hosts, int turns, unsigned bell)
+static void doze(const tern__hosts *hosts, int turns, unsigned bell)
 {
     const int eager = 200, longest_us = 200, quiet_us = 5000;
     bool is_quiet = lobby_of(hosts) && tern__link_is_quiet(hosts->link);
@@ -68,6 +66,20 @@ static void rest(const tern__hosts *hosts, int turns, unsigned bell)
         tern__native_sleep(lobby_of(hosts), bell, 1000L * (is_quiet ? quiet_us : us));
     else
         tern__poll(NULL, 0, tern__now_ns() + INT64_C(1000) * us);
+}
+
+/* Says in what it waits, if that is ranks of this host only. */
+static int rest(const tern__hosts *hosts, const wait *w, unsigned bell, tern_error *err)
+{
+    const tern__native *lobby = lobby_of(hosts);
+    tern__goal meeting = {0};
+    bool meets = lobby && tern__now_ns() >= w->late && w->goal->find_meeting &&
+                 w->goal->find_meeting(w->goal->arg, &meeting);
+    bool is_said = meets && tern__deadlock_begin(meeting.channel->native, &meeting);
+    int status = is_said ? tern__deadlock_check(lobby, err) : TERN_OK;
+    if (!status) doze(hosts, w->turns, bell);
+    if (is_said) tern__deadlock_end(lobby);
+    return status;
 }
 
 int tern__hosts_progress(const tern__hosts *hosts, tern_error *err)
@@ -84,11 +96,10 @@ void tern__hosts_say_last(const tern__hosts *hosts, int rank, char *text, size_t
     snprintf(text, size, ", whose last was %s", last);
 }
 
-/* A work waits for everybody. */
-static int find_gone(const tern__hosts *hosts, const void *arg)
+static int find_gone(const tern__hosts *hosts, const tern__hosts_goal *goal)
 {
     const tern_group *group = hosts->group;
-    (void)arg;
+    if (goal->find_gone) return goal->find_gone(hosts, goal->arg);
     for (int rank = 0; rank < group->boot.world; rank++)
         if (rank != group->boot.rank && tern__group_has_left(group, rank)) return rank;
     return -1;
@@ -105,11 +116,11 @@ static int fail_gone(const tern__hosts *hosts, int rank, const char *what, tern_
 
 static int fail_late(const tern__hosts *hosts, const char *what, tern_error *err)
 {
-    char text[TERN_ERROR_TEXT], idle[171];
-    tern__control_idle_text(hosts->group->control, 0.5, idle, sizeof(idle));
-    snprintf(text, sizeof(text), "rank %d waited %g s in %.270s%.170s",
+    char text[TERN_ERROR_TEXT], others[221];
+    tern__control_others_text(hosts->group->control, 0.5, others, sizeof(others));
+    snprintf(text, sizeof(text), "rank %d waited %g s in %.240s%.220s",
              tern_group_world_rank(hosts->group, hosts->group->boot.rank), hosts->group->opts.timeout_s, what,
-             idle);
+             others);
     return tern__hosts_fail(hosts, TERN_E_TIMEOUT, text, err);
 }
 
@@ -118,7 +129,7 @@ static int look(const tern__hosts *hosts, const wait *w, bool *met, tern_error *
     int status = tern__hosts_check(hosts, err);
     hosts->link->awaited = NULL;
     if (!status) status = tern__hosts_progress(hosts, err);
-    *met = !status && w->is_met(w->arg);
+    *met = !status && w->goal->is_met(w->goal->arg);
     return status;
 }
 
@@ -127,10 +138,10 @@ static int check_late(const tern__hosts *hosts, wait *w, tern_error *err)
 {
     char what[TERN_ERROR_TEXT - 200];
     int64_t now = tern__now_ns();
-    int gone = w->find(hosts, w->arg);
+    int gone = find_gone(hosts, w->goal);
     if (gone >= 0 && w->gone_deadline == INT64_MAX) w->gone_deadline = tern__deadline(1.0);
     if (now < w->deadline && now < w->gone_deadline) return TERN_OK;
-    w->late(w->arg, what, sizeof(what));
+    w->goal->late(w->goal->arg, what, sizeof(what));
     return now >= w->gone_deadline ? fail_gone(hosts, gone, what, err) : fail_late(hosts, what, err);
 }
 
@@ -140,30 +151,26 @@ static int look_and_rest(const tern__hosts *hosts, wait *w, bool *met, tern_erro
     unsigned bell = lobby ? tern__native_listen(lobby) : 0;
     int status = look(hosts, w, met, err);
     if (!status && !*met) status = check_late(hosts, w, err);
-    if (!status && !*met) rest(hosts, w->turns, bell);
+    if (!status && !*met) status = rest(hosts, w, bell, err);
     if (lobby) tern__native_listened(lobby);
     return status;
 }
 
 /* Who asks meanwhile is told that it waits. */
-int tern__hosts_await_some(tern__hosts *hosts, bool (*is_met)(const void *arg),
-                           void (*late)(const void *arg, char *text, size_t size), tern__hosts_find *find,
-                           const void *arg, tern_error *err)
+int tern__hosts_await(tern__hosts *hosts, const tern__hosts_goal *goal, tern_error *err)
 {
-    wait w = {is_met, late, find, arg, tern__deadline(hosts->group->opts.timeout_s), INT64_MAX, 0};
+    const tern__native *lobby = lobby_of(hosts);
+    wait w = {.goal = goal,
+              .late = tern__deadline(lobby ? lobby->late_s : 0),
+              .deadline = tern__deadline(hosts->group->opts.timeout_s),
+              .gone_deadline = INT64_MAX};
     bool met = false;
     int status = TERN_OK;
     tern__control_wait_set(hosts->group->control, true);
     for (; !status && !met; w.turns++) status = look_and_rest(hosts, &w, &met, err);
+    if (lobby) tern__deadlock_forget(lobby);
     tern__control_wait_set(hosts->group->control, false);
     return status;
-}
-
-int tern__hosts_await(tern__hosts *hosts, bool (*is_met)(const void *arg),
-                      void (*late)(const void *arg, char *text, size_t size), const void *arg,
-                      tern_error *err)
-{
-    return tern__hosts_await_some(hosts, is_met, late, find_gone, arg, err);
 }
 
 /* ---- life ---- */
@@ -185,6 +192,7 @@ static int open_here(tern__hosts *hosts, tern_error *err)
                                .root = group->root,
                                .control = group->control,
                                .trace = group->trace,
+                               .whole = group,
                                .id = group->id | UINT32_C(1) << 31};
     tern_group *here = &hosts->here;
     snprintf(here->backend_name, sizeof(here->backend_name), "%s", size == 1 ? "self" : "native");

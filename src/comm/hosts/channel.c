@@ -169,16 +169,16 @@ int tern__hosts_channel_progress(void *self, tern_error *err)
 
 /* ---- posting and finishing ---- */
 
-static bool has_room(const void *arg)
-{
-    const tern__hosts_channel *channel = arg;
-    return channel->posted - channel->done < channel->slots;
-}
-
 typedef struct goal {
     const tern__hosts_channel *channel;
     uint64_t seq;
 } goal;
+
+static bool has_room(const void *arg)
+{
+    const goal *g = arg;
+    return g->seq - g->channel->done <= g->channel->slots;
+}
 
 static bool is_done(const void *arg)
 {
@@ -186,34 +186,54 @@ static bool is_done(const void *arg)
     return g->channel->done >= g->seq;
 }
 
+/* Where in this host the first work that is not done waits; false if for messages. */
+static bool find_meeting(const tern__hosts_channel *channel, void **where, uint64_t *seq)
+{
+    const tern__crossing *work = work_at(channel, channel->done + 1);
+    bool has_crossed = channel->crossed > channel->done, has_arrived = channel->arrived > channel->done;
+    *where = work->moved ? channel->part : has_crossed ? channel->leave : channel->arrive;
+    *seq = work->moved ? work->part : has_crossed ? work->leave : work->arrive;
+    return work->moved || (has_crossed && !work->moves) || !has_arrived;
+}
+
 /* "all_reduce of 100 f32, sum (work 7)", and what it waits for. */
 static void describe_late(const tern__hosts_channel *channel, char *text, size_t size)
 {
-    const tern__comm_backend *local = channel->hosts->here.backend;
-    uint64_t seq = channel->done + 1;
+    uint64_t seq = channel->done + 1, meeting;
     const tern__crossing *work = work_at(channel, seq);
+    void *where;
     tern__desc_text(&work->desc, seq, text, size);
     size_t used = strlen(text);
-    if (work->moved)
-        local->late(channel->part, work->part, text + used, size - used);
+    if (find_meeting(channel, &where, &meeting))
+        channel->hosts->here.backend->late(where, meeting, text + used, size - used);
     else if (work->moves)
         snprintf(text + used, size - used, "; what other hosts give has not come");
-    else if (channel->crossed >= seq)
-        local->late(channel->leave, work->leave, text + used, size - used);
-    else if (channel->arrived < seq)
-        local->late(channel->arrive, work->arrive, text + used, size - used);
     else
         tern__exchange_late(&channel->exchange, seq, text + used, size - used);
 }
 
-static void late_room(const void *arg, char *text, size_t size)
-{
-    describe_late(arg, text, size);
-}
-
-static void late_work(const void *arg, char *text, size_t size)
+static void say_late(const void *arg, char *text, size_t size)
 {
     describe_late(((const goal *)arg)->channel, text, size);
+}
+
+static bool say_meeting(const void *arg, tern__goal *meeting)
+{
+    const tern__hosts_channel *channel = ((const goal *)arg)->channel;
+    void *where;
+    bool is_native = channel->hosts->here.backend == &tern__comm_native;
+    bool meets = is_native && find_meeting(channel, &where, &meeting->seq);
+    meeting->channel = meets ? where : NULL;
+    return meets;
+}
+
+/* Until the work is done, or there is room for it. */
+static int await(const tern__hosts_channel *channel, uint64_t seq, bool (*is_met)(const void *arg),
+                 tern_error *err)
+{
+    goal g = {channel, seq};
+    tern__hosts_goal until = {.is_met = is_met, .late = say_late, .find_meeting = say_meeting, .arg = &g};
+    return tern__hosts_await(channel->hosts, &until, err);
 }
 
 static int check_post(const tern__hosts *hosts, const tern__post *post, uint64_t count, tern_error *err)
@@ -241,8 +261,8 @@ int tern__hosts_channel_post(void *self, const tern__post *post, uint64_t *seq, 
     next.count = next.desc.count;
     next.is_small = is_small(hosts, &next);
     int status = check_post(hosts, post, next.count, err);
-    if (!status && !has_room(channel))
-        status = tern__hosts_await(channel->hosts, has_room, late_room, channel, err);
+    goal room = {channel, channel->posted + 1};
+    if (!status && !has_room(&room)) status = await(channel, room.seq, has_room, err);
     if (status) return status;
     tern__crossing *work = work_at(channel, channel->posted + 1);
     next.tally = (tern__tally){.shadow = tern__crossing_shadows(channel, work)};
@@ -264,16 +284,17 @@ int tern__hosts_channel_test(void *self, uint64_t seq, tern_error *err)
 
 int tern__hosts_channel_wait(void *self, uint64_t seq, tern_error *err)
 {
-    tern__hosts_channel *channel = self;
-    goal g = {channel, seq};
-    int status = tern__hosts_channel_test(channel, seq, err);
-    return status == TERN_PENDING ? tern__hosts_await(channel->hosts, is_done, late_work, &g, err) : status;
+    int status = tern__hosts_channel_test(self, seq, err);
+    return status == TERN_PENDING ? await(self, seq, is_done, err) : status;
 }
 
 void tern__hosts_channel_mark(void *self, uint64_t backward, uint32_t folded)
 {
     const tern__hosts_channel *channel = self;
-    channel->hosts->here.backend->mark(channel->arrive, backward, folded);
+    const tern__comm_backend *local = channel->hosts->here.backend;
+    local->mark(channel->arrive, backward, folded);
+    local->mark(channel->leave, backward, folded);
+    local->mark(channel->part, backward, folded);
 }
 
 void tern__hosts_channel_late(void *self, uint64_t seq, char *text, size_t size)

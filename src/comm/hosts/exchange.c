@@ -21,6 +21,7 @@
  * host sends results only when it has all of the partials that they are made of. */
 #include "comm/hosts/hosts.h"
 
+#include "base/text.h"
 #include "comm/native/native.h"
 
 #include <stdio.h>
@@ -398,17 +399,16 @@ static bool awaits(const tern__exchange *x, uint64_t seq, int rank)
            (tern__messages_awaits(&round->to_join, rank) || tern__messages_awaits(&round->to_end, rank));
 }
 
+/* Whom of a host it waits for is not known here: any may not have come. */
 void tern__exchange_late(const tern__exchange *x, uint64_t seq, char *text, size_t size)
 {
     const tern__hosts *hosts = x->channel->hosts;
-    size_t used = 0;
-    for (int host = 0; host < hosts->map.count && used < size; host++) {
+    if (size) *text = '\0';
+    for (int host = 0; host < hosts->map.count; host++) {
         char who[128];
         int rank = rank_at(hosts, host);
         if (host == hosts->map.own || !awaits(x, seq, rank)) continue;
         tern__group_describe(hosts->group, rank, who, sizeof(who));
-        used += (size_t)snprintf(text + used, size - used, "; no word from %s", who);
-        if (used < size) tern__hosts_say_last(hosts, rank, text + used, size - used);
-        used = strlen(text);
+        tern__text_append(text, size, "; no word from the host of %s", who);
     }
 }

@@ -16,6 +16,7 @@
 
 typedef struct tern__hosts tern__hosts;
 typedef struct tern__hosts_channel tern__hosts_channel;
+struct tern__goal; /* native/native.h */
 
 /* ---- map.c ---- */
 
@@ -126,16 +127,20 @@ int tern__hosts_fail(const tern__hosts *hosts, int code, const char *text, tern_
 int tern__hosts_progress(const tern__hosts *hosts, tern_error *err);
 /* ", whose last was ..": what a rank of the group says that it did. */
 void tern__hosts_say_last(const tern__hosts *hosts, int rank, char *text, size_t size);
-/* Moves all works of the family on until is_met(arg), or an error, of which `late` says what is missing. */
-int tern__hosts_await(tern__hosts *hosts, bool (*is_met)(const void *arg),
-                      void (*late)(const void *arg, char *text, size_t size), const void *arg,
-                      tern_error *err);
-/* The same where only some ranks are waited for: a rank that has closed its group, and that `arg` cannot do
- * without, or -1. */
-typedef int tern__hosts_find(const tern__hosts *hosts, const void *arg);
-int tern__hosts_await_some(tern__hosts *hosts, bool (*is_met)(const void *arg),
-                           void (*late)(const void *arg, char *text, size_t size), tern__hosts_find *find,
-                           const void *arg, tern_error *err);
+/* What a rank waits for. */
+typedef struct tern__hosts_goal {
+    bool (*is_met)(const void *arg);
+    /* What is missing, for an error. */
+    void (*late)(const void *arg, char *text, size_t size);
+    /* A rank that has closed its group, and that `arg` cannot do without, or -1; NULL: all are waited for. */
+    int (*find_gone)(const tern__hosts *hosts, const void *arg);
+    /* If that is ranks of this host: in which of its works they have to meet. NULL: it never is. */
+    bool (*find_meeting)(const void *arg, struct tern__goal *meeting);
+    const void *arg;
+} tern__hosts_goal;
+
+/* Moves all works of the family on until the goal is met, or an error. */
+int tern__hosts_await(tern__hosts *hosts, const tern__hosts_goal *goal, tern_error *err);
 
 /* ---- mailbox_life.c ---- */
 

@@ -86,8 +86,8 @@ int tern__hosts_mailbox_await(void *self, const tern__transfer *transfer, tern_e
 {
     const struct tern__mailbox *mailbox = self;
     goal g = {mailbox, transfer};
-    if (is_over(transfer)) return TERN_OK;
-    return tern__hosts_await_some(mailbox->hosts, is_reached, say_late, find_gone, &g, err);
+    tern__hosts_goal over = {.is_met = is_reached, .late = say_late, .find_gone = find_gone, .arg = &g};
+    return is_over(transfer) ? TERN_OK : tern__hosts_await(mailbox->hosts, &over, err);
 }
 
 /* ---- ending ---- */

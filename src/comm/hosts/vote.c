@@ -48,7 +48,8 @@ static int vote(ballot *b, tern__hosts *hosts)
     b->votes[group->boot.rank] = b->own;
     for (int i = 1; i < group->boot.world && !status; i++)
         status = begin(b, (group->boot.rank + i) % group->boot.world);
-    if (!status) status = tern__hosts_await(hosts, is_counted, say_late, b, b->err);
+    tern__hosts_goal all = {.is_met = is_counted, .late = say_late, .arg = b};
+    if (!status) status = tern__hosts_await(hosts, &all, b->err);
     return status ? status
                   : b->status; /* is_counted may have failed, and then there was nothing to wait for */
 }

@@ -14,8 +14,14 @@
  * channel, whether it waits there or not. A rank that computes, or one that was woken and has not run yet, is
  * awake or has acted.
  *
+ * Where the family spans hosts, the same is asked of the ranks of each host, who find each other in its
+ * lobby. What a message of another host lets a rank do cannot be foreseen, so nobody says that it sleeps
+ * while it has one under way; nor with an act since it began to look, after which works between hosts
+ * (comm/hosts/) might go on.
+ *
  * It is always found: once nothing moves, every rank says at its next sleep how often it has acted, and at
  * the one after that all have seen it. */
+#include "comm/hosts/hosts.h"
 #include "comm/native/mailbox.h"
 
 #include <stdio.h>
@@ -29,12 +35,26 @@ size_t tern__lobby_bytes(int world)
     return sizeof(tern__lobby) + (size_t)world * tern__align_up(sizeof(tern__waiter) + words, TERN__LINE);
 }
 
-/* Of `rank` of the root. */
-static tern__waiter *waiter_of(const tern__native *native, int rank)
+/* Of the rank at `place` of the lobby. */
+static tern__waiter *waiter_of(const tern__native *native, int place)
 {
     const tern__native *root = native->root;
     size_t each = (tern__lobby_bytes(root->world) - sizeof(tern__lobby)) / (size_t)root->world;
-    return (tern__waiter *)((char *)(root->lobby + 1) + (size_t)rank * each);
+    return (tern__waiter *)((char *)(root->lobby + 1) + (size_t)place * each);
+}
+
+/* Where a rank of the group stands in the lobby, which knows the ranks of a host. */
+static int place_of(const tern__native *native, int rank)
+{
+    const tern_group *here = native->root->group;
+    int place = 0, name = tern_group_world_rank(native->group, rank);
+    while (place < native->root->world - 1 && tern_group_world_rank(here, place) != name) place++;
+    return place;
+}
+
+static tern__waiter *peer_of(const tern__native *native, int rank)
+{
+    return waiter_of(native, place_of(native, rank));
 }
 
 /* A rank's texts change only while its turn is even, and `text` only while `said` is. The words are ordered
@@ -62,13 +82,13 @@ static void read_text(_Atomic(uint64_t) *words, char text[TERN__WORK_TEXT])
 void tern__deadlock_miss(const tern__native *native, int rank, uint64_t acts)
 {
     tern__waiter *own = waiter_of(native, native->root->rank);
-    _Atomic(uint64_t) *word = &own->words[tern_group_world_rank(native->group, rank)];
+    _Atomic(uint64_t) *word = &own->words[place_of(native, rank)];
     if (!atomic_load(word)) atomic_store(word, acts + 1);
 }
 
 uint64_t tern__deadlock_acts(const tern__native *native, int rank)
 {
-    return atomic_load(&waiter_of(native, tern_group_world_rank(native->group, rank))->acts);
+    return atomic_load(&peer_of(native, rank)->acts);
 }
 
 /* `rank` holds up the first work that is not done, or has not given the slot before work `seq` back. */
@@ -124,7 +144,7 @@ static bool miss_joiners(const tern__native *native, const tern__goal *goal)
 
 bool tern__deadlock_lacks_fd(const tern__native *native, int rank, uint32_t serial)
 {
-    const tern__waiter *peer = waiter_of(native, tern_group_world_rank(native->group, rank));
+    const tern__waiter *peer = peer_of(native, rank);
     uint64_t sent = atomic_load(&peer->words[native->root->world + native->root->rank]);
     return tern__group_lacks_fd(native->group, rank, serial, sent);
 }
@@ -202,21 +222,29 @@ void tern__deadlock_tell_sent(const tern__native *native)
     const tern__native *root = native->root;
     tern__waiter *own = waiter_of(root, root->rank);
     for (int rank = 0; rank < root->world; rank++)
-        atomic_store(&own->words[root->world + rank], tern__control_sent(root->control, rank));
+        atomic_store(&own->words[root->world + rank],
+                     tern__control_sent(root->control, tern_group_world_rank(root->group, rank)));
 }
 
 bool tern__deadlock_text(const tern__native *native, int rank, char text[TERN__WORK_TEXT])
 {
-    tern__waiter *waiter = waiter_of(native, tern_group_world_rank(native->group, rank));
+    tern__waiter *waiter = peer_of(native, rank);
     uint64_t said = atomic_load(&waiter->said);
     read_text(waiter->text, text);
     return said % 2 && atomic_load(&waiter->said) == said;
 }
 
+/* Only an act of a rank of this host can let it go on. */
+static bool is_idle(const tern__native *root)
+{
+    const tern__link *link = root->group->root->link;
+    return root->acts == root->looked && (!link || tern__link_is_quiet(link));
+}
+
 bool tern__deadlock_begin(const tern__native *native, const tern__goal *goal)
 {
-    if (!native->lobby || !miss_any(native, goal)) return false;
     const tern__native *root = native->root;
+    if (!native->lobby || !is_idle(root) || !miss_any(native, goal)) return false;
     tern__waiter *own = waiter_of(native, root->rank);
     tern__deadlock_tell_sent(native);
     say_goal(native, goal, own);
@@ -231,9 +259,9 @@ void tern__deadlock_end(const tern__native *native)
     atomic_fetch_add(&waiter_of(native, native->root->rank)->turn, 1);
 }
 
-uint64_t tern__deadlock_turn(const tern__native *native, int rank)
+uint64_t tern__deadlock_turn(const tern__native *native, int place)
 {
-    return atomic_load(&waiter_of(native, rank)->turn);
+    return atomic_load(&waiter_of(native, place)->turn);
 }
 
 /* ---- the circle ---- */

@@ -42,8 +42,9 @@ struct tern__native {
     /* The root's: */
     tern__channel *channels; /* of all groups of the family                           */
     tern__mailbox *mailboxes;
-    uint64_t acts; /* how often this rank has done what others may wait for */
-    double late_s; /* who waits for longer may be in a deadlock             */
+    uint64_t acts;   /* how often this rank has done what others may wait for  */
+    uint64_t looked; /* its acts when it last began to look what there is to do */
+    double late_s;   /* who waits for longer may be in a deadlock              */
     tern__circle circle;
 };
 
@@ -213,8 +214,8 @@ int tern__deadlock_check(const tern__native *native, tern_error *err);
 void tern__deadlock_end(const tern__native *native);
 /* It waits no more. */
 void tern__deadlock_forget(const tern__native *native);
-/* How often `rank` of the family's root has begun and ended, so far. */
-uint64_t tern__deadlock_turn(const tern__native *native, int rank);
+/* How often the rank at `place` of the lobby has begun and ended, so far. */
+uint64_t tern__deadlock_turn(const tern__native *native, int place);
 /* For what waits to say so: how often `rank` of the group had acted when it said so last, and that it is
  * missed since then. */
 uint64_t tern__deadlock_acts(const tern__native *native, int rank);

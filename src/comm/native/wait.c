@@ -122,6 +122,7 @@ bool tern__native_has_left(const tern__native *native, int rank)
 int tern__native_progress(tern__native *native, tern_error *err)
 {
     tern__channel *channels = native->root->channels;
+    native->root->looked = native->root->acts;
     int status = channels ? TERN_OK : tern__native_check(native, err);
     for (tern__channel *channel = channels; channel && !status; channel = channel->next)
         status = tern__channel_progress(channel, err);
@@ -142,14 +143,17 @@ static bool is_elsewhere(const tern__native *native, int rank)
 static void append_late(const tern__channel *channel, int rank, char *text, size_t size)
 {
     const tern__native *native = channel->native;
-    char who[128], last[TERN__WORK_TEXT] = "nothing", hint[TERN__WORK_TEXT];
+    char who[128], last[TERN__WORK_TEXT], hint[TERN__WORK_TEXT];
     uint64_t seq = TERN__MIN(tern__channel_blocker(channel), channel->own_posted);
     bool is_stopped = tern__group_is_stopped(native->group, rank);
+    bool waits = !is_stopped && tern__deadlock_text(native, rank, last);
     tern__group_describe(native->group, rank, who, sizeof(who));
-    tern__channel_last(channel, rank, last, sizeof(last));
+    if (!waits && !tern__channel_last(channel, rank, last, sizeof(last)))
+        snprintf(last, sizeof(last), "nothing");
     tern__desc_hint(channel, seq, rank, !is_stopped && is_elsewhere(native, rank), hint, sizeof(hint));
-    tern__text_append(text, size, "; not called by %s, %swhose last was %s%s", who,
-                      is_stopped ? "which is stopped (by SIGSTOP or a debugger), " : "", last, hint);
+    tern__text_append(text, size, "; not called by %s, %s%s %s%s", who,
+                      is_stopped ? "which is stopped (by SIGSTOP or a debugger), " : "",
+                      waits ? "which waits in" : "whose last was", last, hint);
 }
 
 static void append_who(const tern__native *native, int rank, const char *what, char *text, size_t size)
