@@ -42,8 +42,9 @@ typedef struct tern_function {
     tern_tensor *(*forward)(tern_function_call *call, tern_scope *scope, tern_tensor *const *x,
                             tern_error *err);
     /* dx[i] of the shape of input i, for those that tern_function_wants; NULL, as all are at first, is zeros.
-     * A dtype other than the input's is cast. Under autocast both run in the region of the forward. TERN_OK,
-     * or a negative status with *err filled. */
+     * dy itself, or what was saved, is fine; dy is only read, as others may have the same memory. A dtype
+     * other than the input's is cast. Under autocast both run in the region of the forward. TERN_OK, or a
+     * negative status with *err filled. */
     int (*backward)(tern_function_call *call, tern_scope *scope, tern_tensor *dy, tern_tensor **dx,
                     tern_error *err);
 } tern_function;
@@ -64,7 +65,8 @@ TERN_API void *tern_function_attr(tern_function_call *call);
 TERN_API void tern_function_save(tern_function_call *call, int slot, tern_tensor *tensor);
 TERN_API tern_tensor *tern_function_saved(const tern_function_call *call, int slot);
 
-/* Whether the gradient of input i will be, or is, asked for. ctx.needs_input_grad. */
+/* Whether the gradient of input i will be, or is, asked for; not the first time that tern_checkpoint
+ * computes. ctx.needs_input_grad. */
 TERN_API bool tern_function_wants(const tern_function_call *call, int i);
 
 #ifdef __cplusplus

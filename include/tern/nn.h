@@ -68,7 +68,8 @@ TERN_API tern_tensor *tern_forward(tern_module *module, tern_scope *scope, tern_
  * comes to it: memory for time. What is drawn of the scope is the same both times, running statistics move
  * once, and gradients are those of tern_forward, also under tern_ddp. Tensors that the module takes from
  * elsewhere must not want gradients (E_UNSUPPORTED), and it must use the same parameters both times, whatever
- * it draws from generators of its own (E_STATE). torch.utils.checkpoint.checkpoint. */
+ * it draws from generators of its own (E_STATE). A parameter that it uses without effect on its result, as in
+ * what it detaches, gets zeros. torch.utils.checkpoint.checkpoint. */
 TERN_API tern_tensor *tern_checkpoint(tern_module *module, tern_scope *scope, tern_tensor *x);
 
 /* Places the parameters and buffers under `module` on a device, so that their ops run there; borrows it. A

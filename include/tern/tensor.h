@@ -64,7 +64,7 @@ TERN_API void tern_tensor_free(tern_tensor *tensor);
 TERN_API void *tern_tensor_data(tern_tensor *tensor);
 
 /* The gradient of a parameter, borrowed; of an input of the step that wants one (tern_requires_grad_set), the
- * scope's. NULL if it has none. torch.Tensor.grad. */
+ * scope's, to be asked for again after another backward. NULL if it has none. torch.Tensor.grad. */
 TERN_API tern_tensor *tern_grad_get(const tern_tensor *tensor);
 
 #ifdef __cplusplus

@@ -166,6 +166,7 @@ struct tern_scope {
     tern_scope *child;         /* in which tern_checkpoint computes again; owned, NULL before the first */
     tern__use *uses;           /* leaves met while gradients are off for tern_checkpoint, newest first */
     const tern_tensor *traced; /* the input of that tern_checkpoint, or NULL */
+    bool paused;               /* gradients are off in a part of what it tries */
 };
 
 /* Its group is of that one's family. */

@@ -150,9 +150,10 @@ static int add_into(tern_scope *scope, const tern__view *to, const tern__view *f
     return tern__run(scope, &call) ? TERN_OK : scope->error.code;
 }
 
+/* An input's gradient, which no entry takes, is for the user to write to: it has its own memory. */
 static bool share(tern_tensor *tensor, const tern__view *view, tern__storage *storage)
 {
-    if (tensor->leaf || tensor->grad_storage || view->layout != tensor->view.layout) return false;
+    if (!tensor->node || tensor->grad_storage || view->layout != tensor->view.layout) return false;
     tensor->grad = *view;
     tensor->grad_storage = tern__storage_hold(storage);
     return true;
@@ -161,8 +162,8 @@ static bool share(tern_tensor *tensor, const tern__view *view, tern__storage *st
 bool tern__grad_share(tern__node *node, int i, const tern_tensor *dx)
 {
     bool is_like = dx->view.dtype == node->in[i]->view.dtype && tern__view_is_dense(&dx->view);
-    return is_like && dx->scope == node->out->scope && dx->storage &&
-           share(node->in[i], &dx->view, dx->storage);
+    bool is_ours = dx->scope == node->out->scope && dx->storage && !dx->storage->release;
+    return is_like && is_ours && share(node->in[i], &dx->view, dx->storage);
 }
 
 static int give(tern_scope *scope, tern__node *node, int i, const tern__view *view, tern__storage *storage)

@@ -90,12 +90,20 @@ tern_scope *tern_scope_new(tern_device *device, tern_group *group, tern_error *e
     return scope;
 }
 
-/* Its output may have left the list of tensors, and has a gradient still if backward failed on the way. */
+static void drop_grad(tern_tensor *tensor)
+{
+    tern__storage_drop(tensor->grad_storage);
+    tensor->grad_storage = NULL;
+}
+
+/* Its output and inputs may have left the list of tensors: an output has a gradient still if backward failed
+ * on the way, an input that no entry has made keeps its own. */
 static void drop_node(tern__node *node)
 {
     for (int i = 0; i < TERN__NODE_SAVES; i++) tern__saved_drop(&node->saved[i]);
-    tern__storage_drop(node->out->grad_storage);
-    node->out->grad_storage = NULL;
+    drop_grad(node->out);
+    for (int i = 0; i < node->in_count; i++)
+        if (node->in[i] && !node->in[i]->leaf) drop_grad(node->in[i]);
 }
 
 static void give_up(tern_tensor *tensor)
@@ -227,10 +235,15 @@ int tern__scope_borrow(tern_scope *scope, void (*give_back)(void *ctx), void *ct
     return TERN_OK;
 }
 
+/* What tern_checkpoint tries is without gradients anyhow: it only need not know of a part's parameters. */
 bool tern_grad_enabled_set(tern_scope *scope, bool enabled)
 {
-    bool before = scope && scope->grad;
-    if (scope) scope->grad = enabled;
+    if (!scope) return false;
+    bool is_tried = scope->traced != NULL, before = is_tried ? !scope->paused : scope->grad;
+    if (is_tried)
+        scope->paused = !enabled;
+    else
+        scope->grad = enabled;
     return before;
 }
 

@@ -142,9 +142,9 @@ static void note_uses(tern_scope *scope, int count, tern_tensor *const *inputs)
 tern__node *tern__record(tern_scope *scope, const char *op, tern__gradient_fn gradient, tern_tensor *out,
                          int count, tern_tensor *const *inputs)
 {
-    bool wanted = false;
+    bool wanted = false, noted = scope->grad || (scope->traced && !scope->paused);
     for (int i = 0; i < count; i++) wanted |= inputs[i] && inputs[i]->requires_grad;
-    if (!wanted || (!scope->grad && !scope->traced) || !all_belong(scope, op, count, inputs)) return NULL;
+    if (!wanted || !noted || !all_belong(scope, op, count, inputs)) return NULL;
     if (!scope->grad) {
         note_uses(scope, count, inputs);
         return NULL;

@@ -86,9 +86,9 @@ static int check_uses(tern_scope *child, const tern__node *node)
 static int compute_again(tern_scope *child, const record *r, const tern__node *node, tern_tensor *x)
 {
     tern_tensor *y = tern_forward(r->module, child, x);
+    if (y && !y->node) y = tern_clone(child, y);
     if (!y || check_uses(child, node)) return child->error.code;
-    if (!y->node) y = tern_clone(child, y);
-    return y ? tern__backward_from(child, 1, &y, tern__dy(node)) : child->error.code;
+    return y->node ? tern__backward_from(child, 1, &y, tern__dy(node)) : TERN_OK;
 }
 
 static int gradient(tern_scope *scope, tern__node *node)
@@ -114,8 +114,9 @@ static tern_tensor *try(tern_module *module, tern_scope *scope, tern_tensor *x, 
 {
     scope->traced = x;
     scope->uses = NULL;
-    scope->grad = false;
+    scope->grad = scope->paused = false;
     tern_tensor *y = tern_forward(module, scope, x);
+    if (y && y->leaf) y = tern_clone(scope, y); /* is a use, too */
     scope->grad = true;
     scope->traced = NULL;
     for (const tern__use *use = scope->uses; use; use = use->next) ++*count;

@@ -193,11 +193,21 @@ static tern_tensor *run_forward(tern_scope *scope, tern_function_call *call)
     return tern_detach(scope, y);
 }
 
+/* It may be an inner result of a module that has returned since. */
+static void save(tern_scope *scope, tern__node *node, int slot, const tern_tensor *tensor)
+{
+    tern_error err = {0};
+    if (tensor && tern__tensor_check(tensor, "tern_function_save", &err))
+        tern__scope_fail_with(scope, &err);
+    else
+        tern__save(node, slot, tensor);
+}
+
 static void record(tern_scope *scope, tern_function_call *call, tern_tensor *y)
 {
     if (!tern__dtype_is_float(y->view.dtype)) return;
     tern__node *node = tern__record(scope, call->function->name, gradient, y, call->count, call->x);
-    for (int i = 0; i < TERN_FUNCTION_SAVES; i++) tern__save(node, i, call->saved[i]);
+    for (int i = 0; node && i < TERN_FUNCTION_SAVES; i++) save(scope, node, i, call->saved[i]);
     if (node) node->attr = call;
 }
 

@@ -135,7 +135,11 @@ static int open_channel(tern_ddp *ddp, tern_error *err)
 static void listen_to_backward(tern_ddp *ddp)
 {
     ddp->listener.group = ddp->group;
-    for (int i = 0; i < ddp->leaf_count; i++) ddp->seal->leaves[ddp->order[i]]->listener = &ddp->listener;
+    for (int i = 0; i < ddp->leaf_count; i++) {
+        tern__leaf *leaf = ddp->seal->leaves[ddp->order[i]];
+        leaf->listener = &ddp->listener;
+        ddp->reached |= leaf->fresh; /* by a backward before */
+    }
     tern__listener **link = &tern__group_root(ddp->group)->listeners;
     while (*link) link = &(*link)->next;
     *link = &ddp->listener;

@@ -85,6 +85,7 @@ struct tern_ddp {
     bool rebuilt;
 
     bool sync, active;           /* active: the running backward is synchronised           */
+    bool is_inside;              /* a backward has begun and not ended                     */
     bool used;                   /* this rank's running backward comes to the model        */
     bool reached;                /* it does, or one before it since the last synchronised one */
     int next_put, next_bucket;   /* in their windows or on the way there, and posted so far */

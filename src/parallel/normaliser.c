@@ -25,15 +25,17 @@ int tern_ddp_normaliser_set(tern_ddp *ddp, double count, tern_error *err)
     return TERN_OK;
 }
 
-/* A backward that does not use the model on this rank may have any loss; its samples count if they are known.
- */
+/* A backward that does not use the model on this rank may have any loss. Its samples count if they are known,
+ * beside those of ranks that do use it; by itself, or beside what this rank has added up, another model's
+ * loss does not. */
 int tern__normaliser_add(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
 {
     ddp->loss_weight = 1;
     if (ddp->opts.normaliser != TERN_NORMALISER_LOSS) return TERN_OK;
-    double count = isnan(ddp->next_count) ? tern_loss_normaliser(loss) : ddp->next_count;
+    bool is_said = !isnan(ddp->next_count), is_beside = ddp->active && !ddp->reached;
+    double count = is_said ? ddp->next_count : tern_loss_normaliser(loss);
     ddp->next_count = NAN;
-    if (isnan(count) && !ddp->used) return TERN_OK;
+    if (!ddp->used && !is_said && (isnan(count) || !is_beside)) return TERN_OK;
     if (isnan(count))
         return tern__error_set(err, "tern_backward", TERN_E_STATE,
                                "the loss comes from %s, which does not say what it was divided by: call "

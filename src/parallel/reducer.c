@@ -47,14 +47,10 @@ static int put_bucket(tern_ddp *ddp, int index, tern_error *err)
 }
 
 /* Gradients that only wait for their step, while another model goes back, are the mean already: they are
- * given if another rank's backward comes to them, and else left alone. What the back end reaches on a device
- * goes over before it is known, and is the same mean again. */
+ * given if another rank's backward comes to them, and else left alone. */
 static bool is_idle(const tern_ddp *ddp)
 {
-    bool is_reached = false;
-    for (int r = 0; r < ddp->seal->range_count; r++)
-        is_reached |= tern__ddp_reaches(ddp, ddp->seal->ranges[r].device);
-    return !ddp->reached && !is_reached;
+    return !ddp->reached;
 }
 
 /* A bucket without gradients of this rank weighs nothing: it is not read, and not reduced if no rank has any.
@@ -154,9 +150,21 @@ static int open_round(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
     return status ? status : tern__checksum_post(ddp, err);
 }
 
+/* It would begin the rounds of the one around it anew. */
+static int fail_inside(const tern_ddp *ddp, tern_error *err)
+{
+    tern__error_set(err, "tern_backward", TERN_E_STATE,
+                    "it is called from inside of another backward, which the tern_ddp of %s takes part in: "
+                    "use a scope without a group there",
+                    ddp->module->kind);
+    return tern__group_fail(ddp->group, err);
+}
+
 static int begin(tern__listener *self, const tern_tensor *loss, tern_error *err)
 {
     tern_ddp *ddp = ddp_of(self);
+    if (ddp->is_inside) return fail_inside(ddp, err);
+    ddp->is_inside = true;
     ddp->backward++;
     ddp->folded++;
     ddp->active = ddp->sync;
@@ -252,9 +260,10 @@ int tern__reducer_finish(tern_ddp *ddp, tern_error *err)
     int status = wait_last(ddp, err);
     if (status) return status;
     tern__straggler_done(ddp);
+    bool idle = ddp->group->backend->tally(ddp->channel, ddp->side_seq)->idle;
     status = tern__side_take(ddp, err);
-    if (!status) status = tern__compress_take(ddp, err);
-    if (!status) status = tern__staged_take(ddp, err);
+    if (!status && !idle) status = tern__compress_take(ddp, err);
+    if (!status && !idle) status = tern__staged_take(ddp, err);
     if (!status) status = tern__away_take(ddp, err);
     take_tally(ddp);
     ddp->folded = 0;
@@ -262,12 +271,13 @@ int tern__reducer_finish(tern_ddp *ddp, tern_error *err)
     ddp->active = ddp->reached = false;
     if (!status) status = tern__checksum_check(ddp, err);
     if (!status) status = tell_choices(ddp, err);
-    return status || ddp->rebuilt || !has_gradients(ddp) ? status : rebuild(ddp, err);
+    return status || ddp->rebuilt || idle || !has_gradients(ddp) ? status : rebuild(ddp, err);
 }
 
 static int end(tern__listener *self, tern_error *err)
 {
     tern_ddp *ddp = ddp_of(self);
+    ddp->is_inside = false;
     if (!ddp->active) return TERN_OK;
     int status = post_rest(ddp, err);
     if (!status) status = wait_last(ddp, err);
@@ -279,8 +289,9 @@ static int end(tern__listener *self, tern_error *err)
 /* Each rank would train by itself and nobody would notice. */
 static int missed(tern__listener *self, tern_error *err)
 {
-    const tern_ddp *ddp = ddp_of(self);
+    tern_ddp *ddp = ddp_of(self);
     int world = ddp->group->boot.world;
+    ddp->reached = true;
     if (!ddp->sync || world == 1) return TERN_OK;
     tern__error_set(
         err, "tern_backward", TERN_E_STATE,

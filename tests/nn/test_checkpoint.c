@@ -325,6 +325,63 @@ static void the_second_pass_uses_what_the_first_did(void **state)
     close_fixture(&f);
 }
 
+/* A teacher beside what is trained: its part runs with gradients off, both times. */
+static tern_tensor *taught_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    forked *self = (forked *)module;
+    bool before = tern_grad_enabled_set(scope, false);
+    tern_tensor *target = tern_mul(scope, x, self->second);
+    assert_true(before && !tern_requires_grad_get(target));
+    tern_grad_enabled_set(scope, before);
+    return tern_mul(scope, target, self->first);
+}
+
+static tern_tensor *return_parameter(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    (void)scope, (void)x;
+    return ((forked *)module)->first;
+}
+
+static tern_tensor *return_constant(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    (void)module, (void)x;
+    return tern_full(scope, TERN_F32, 0, NULL, 7);
+}
+
+static void expect_gradients(tern_scope *s, forked *net, tern_forward_fn forward, double first)
+{
+    tern_error err = {0};
+    net->base.forward = forward;
+    tern_tensor *y = tern_checkpoint(&net->base, s, tern_full(s, TERN_F32, 0, NULL, 2));
+    assert_int_equal(tern_backward(s, y), TERN_OK);
+    assert_true(tern_item(tern_grad_get(net->first)) == first);
+    assert_null(tern_grad_get(net->second));
+    assert_int_equal(tern_scope_end(s, &err), TERN_OK);
+    tern_zero_grad(&net->base);
+}
+
+static void a_part_may_be_without_gradients(void **state)
+{
+    (void)state;
+    fixture f;
+    forked net;
+    tern_error err = {0};
+    open_fixture(&f);
+    open_forked(&net, 0, &err);
+    tern_tensor_write(net.second, &(float){5}, sizeof(float), &err);
+    expect_gradients(f.scope, &net, taught_forward, 10);
+    expect_gradients(f.scope, &net, return_parameter, 1);
+    net.base.forward = return_constant;
+    tern_tensor *x = tern_full(f.scope, TERN_F32, 0, NULL, 2);
+    tern_requires_grad_set(x, true, &err);
+    tern_tensor *y = tern_add(f.scope, x, tern_checkpoint(&net.base, f.scope, x));
+    assert_int_equal(tern_backward(f.scope, y), TERN_OK);
+    assert_true(tern_item(y) == 9 && tern_item(tern_grad_get(x)) == 1);
+    tern_scope_end(f.scope, &err);
+    tern_module_release(&net.base);
+    close_fixture(&f);
+}
+
 /* A parameter may be what goes in. */
 static void a_parameter_goes_in(void **state)
 {
@@ -347,6 +404,7 @@ int main(void)
         cmocka_unit_test(gradients_pass_through),
         cmocka_unit_test(what_comes_from_elsewhere_is_refused),
         cmocka_unit_test(the_second_pass_uses_what_the_first_did),
+        cmocka_unit_test(a_part_may_be_without_gradients),
         cmocka_unit_test(a_parameter_goes_in),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

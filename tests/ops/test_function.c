@@ -394,6 +394,25 @@ static void gradients_are_seen_on_their_way(void **state)
     close_world(&w);
 }
 
+/* The gradient of the first input is the second one, whatever comes. */
+static tern_tensor *other_forward(tern_function_call *call, tern_scope *s, tern_tensor *const *x,
+                                  tern_error *err)
+{
+    (void)s, (void)err;
+    tern_function_save(call, 0, x[1]);
+    return x[0];
+}
+
+static int other_backward(tern_function_call *call, tern_scope *s, tern_tensor *dy, tern_tensor **dx,
+                          tern_error *err)
+{
+    (void)s, (void)dy, (void)err;
+    dx[0] = tern_function_saved(call, 0);
+    return TERN_OK;
+}
+
+static const tern_function other_dx = {"other_dx", other_forward, other_backward};
+
 /* ---- gradients off, integers, and what is refused ---- */
 
 static void nothing_is_recorded_without_gradients(void **state)
@@ -499,7 +518,114 @@ static void an_inputs_gradients_add_up_until_the_step_ends(void **state)
     close_world(&w);
 }
 
+/* What a program does to it, nothing else sees: not z, which gets the same, nor the 1 of later losses. */
+static void an_inputs_gradient_has_memory_of_its_own(void **state)
+{
+    (void)state;
+    world w = open_world();
+    for (int step = 0; step < 2; step++) {
+        tern_tensor *x = input(&w, TERN_F32, 2, 3), *z = input(&w, TERN_F32, 2, 3);
+        tern_tensor *one = tern_full(w.scope, TERN_F32, 0, NULL, 5), *saved = own_same(w.scope, x, SAVED);
+        tern_requires_grad_set(one, true, &w.err);
+        tern_backward(w.scope, tern_sum(w.scope, tern_add(w.scope, tern_add(w.scope, saved, x), z)));
+        tern_backward(w.scope, own_same(w.scope, one, DY));
+        assert_true(tern_item(tern_grad_get(one)) == 1 && tern__view_get(&tern_grad_get(z)->view, 0) == 1);
+        memset(tern_tensor_data(tern_grad_get(x)), 0, 6 * sizeof(float));
+        memset(tern_tensor_data(tern_grad_get(one)), 0, sizeof(float));
+        assert_true(tern__view_get(&x->view, 0) == tern__view_get(&ramp(w.scope, TERN_F32, 2, 3)->view, 0));
+        assert_true(tern__view_get(&tern_grad_get(z)->view, 0) == 1);
+        tern_tensor *wide = tern_full(w.scope, TERN_F64, 0, NULL, 2);
+        tern_requires_grad_set(wide, true, &w.err);
+        tern_backward(w.scope, own_same(w.scope, wide, DY)); /* a loss of another dtype */
+        assert_true(tern_item(tern_grad_get(wide)) == 1);
+        end_well(&w);
+    }
+    close_world(&w);
+}
+
+/* dx may be memory of the program's, which only it writes to. */
+static void wrapped_memory_is_read_only(void **state)
+{
+    (void)state;
+    world w = open_world();
+    float values[] = {10, 11, 12, 13};
+    tern_tensor *wrapped = tern_tensor_wrap(values, TERN_F32, 1, (int64_t[]){4}, NULL, NULL, &w.err);
+    tern_tensor *x = tern_full(w.scope, TERN_F32, 1, (int64_t[]){4}, 3);
+    tern_requires_grad_set(x, true, &w.err);
+    tern_tensor *y = tern_function_apply(w.scope, &other_dx, 2,
+                                         (tern_tensor *[]){tern_relu(w.scope, x), wrapped}, NULL, 0);
+    y = tern_sum(w.scope, tern_add(w.scope, y, y));
+    tern_tensor_free(wrapped);
+    assert_int_equal(tern_backward(w.scope, y), TERN_OK);
+    assert_true(tern__view_get(&tern_grad_get(x)->view, 3) == 13);
+    end_well(&w);
+    assert_true(values[0] == 10 && values[3] == 13);
+    close_world(&w);
+}
+
+/* ---- what a module has left behind ---- */
+
+typedef struct leaky {
+    tern_module base;
+    tern_tensor *inner;
+} leaky;
+
+static tern_tensor *leaky_forward(tern_module *module, tern_scope *s, tern_tensor *x)
+{
+    leaky *self = (leaky *)module;
+    self->inner = tern_add(s, x, x);
+    tern_tensor *wanted = tern_detach(s, x);
+    tern_requires_grad_set(wanted, true, NULL);
+    return tern_mul(s, self->inner, wanted);
+}
+
+static leaky inside = {.base = {.forward = NULL}};
+
+static tern_tensor *saving_forward(tern_function_call *call, tern_scope *s, tern_tensor *const *x,
+                                   tern_error *err)
+{
+    (void)err;
+    tern_tensor *y = tern_forward(&inside.base, s, x[0]);
+    tern_function_save(call, 0, inside.inner);
+    return y;
+}
+
+static void inner_results_of_modules_are_not_saved(void **state)
+{
+    static const tern_function saving = {"saving", saving_forward, same_backward};
+    (void)state;
+    world w = open_world();
+    tern_module_init(&inside.base, "leaky", leaky_forward, &w.err);
+    tern_tensor *x = input(&w, TERN_F32, 2, 2);
+    expect_error(&w, tern_function_apply(w.scope, &saving, 1, &x, NULL, 0), "tern_function_save",
+                 TERN_E_LIFETIME,
+                 "tensor (2, 2) is an inner result of a module that has returned; return it or tern_keep it");
+    tern_module_release(&inside.base);
+    close_world(&w);
+}
+
 /* ---- memory ---- */
+
+static tern_module *make_leaky(world *w)
+{
+    tern_module *holder = tern_sequential_new(&w->err);
+    tern_module_init(&inside.base, "leaky", leaky_forward, &w->err);
+    tern_sequential_add(holder, tern_linear_new(WIDTH, WIDTH, NULL, w->rng, &w->err), &w->err);
+    return tern_sequential_add(holder, &inside.base, &w->err), holder;
+}
+
+static int run_leaky(world *w, tern_module *net)
+{
+    tern_tensor *y = tern_forward(net, w->scope, ramp(w->scope, TERN_F32, ROWS, WIDTH));
+    tern_backward(w->scope, tern_sum(w->scope, y));
+    return tern_scope_end(w->scope, NULL);
+}
+
+static void what_only_a_module_knew_is_freed(void **state)
+{
+    (void)state;
+    expect_warm_steps_to_allocate_nothing(make_leaky, run_leaky);
+}
 
 static tern_tensor *weight;
 
@@ -539,6 +665,10 @@ int main(void)
         cmocka_unit_test(wrong_gradients_are_refused),
         cmocka_unit_test(a_forward_that_fails),
         cmocka_unit_test(an_inputs_gradients_add_up_until_the_step_ends),
+        cmocka_unit_test(an_inputs_gradient_has_memory_of_its_own),
+        cmocka_unit_test(wrapped_memory_is_read_only),
+        cmocka_unit_test(inner_results_of_modules_are_not_saved),
+        cmocka_unit_test(what_only_a_module_knew_is_freed),
         cmocka_unit_test_prestate(a_whole_step_allocates_nothing_once_warm, &whole),
         cmocka_unit_test_prestate(a_whole_step_tells_out_of_memory, &whole),
     };

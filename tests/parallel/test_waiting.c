@@ -2,6 +2,8 @@
  * the mean already and stay it, nothing of them goes over again, and nothing is said of their model. */
 #include "parallel/bag.h"
 
+#include <tern/function.h>
+
 typedef enum mode { PLAIN, STATIC, LOSS, IGNORED, NARROW, MODES } mode;
 
 typedef struct pair {
@@ -61,19 +63,20 @@ static bool has_mean(const pair *p, const bag *which, int step)
     return has;
 }
 
-/* Rank r's gradients become r, which a reduction would mix. */
+/* Rank r's gradients become r + 1e-5, which a reduction would mix and 16 bits have not. */
 static void mark(const pair *p)
 {
     for (int k = 0; k < 2; k++)
         for (int64_t i = 0; i < tern_tensor_count(p->a.p[k]); i++)
-            tern__view_set(&tern_grad_get(p->a.p[k])->view, i, p->rank);
+            tern__view_set(&tern_grad_get(p->a.p[k])->view, i, p->rank + 1e-5);
 }
 
 static bool is_marked(const pair *p)
 {
     bool is = true;
     for (int k = 0; k < 2; k++)
-        for (int64_t i = 0; i < tern_tensor_count(p->a.p[k]); i++) is &= bag_holds(&p->a, k, i, p->rank);
+        for (int64_t i = 0; i < tern_tensor_count(p->a.p[k]); i++)
+            is &= bag_holds(&p->a, k, i, p->rank + 1e-5);
     return is;
 }
 
@@ -159,12 +162,135 @@ static void what_was_not_synchronised_goes_over(void **state)
     for (int world = 1; world <= 4; world *= 2) assert_ranks_ok(ranks_run(world, later_body, NULL));
 }
 
+/* So does what went back before there was a ddp, on rank 0 only, or past it on a scope of no group. */
+static int before_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    bool is_past = *(bool *)arg;
+    tern_error err = {0};
+    pair p = {.rank = rank, .world = boot->world};
+    bag_open(&p.b, boot, dtypes, 2, NULL, &err);
+    bag_init(&p.a, dtypes, 2, &err);
+    p.a.s = tern_scope_new(p.b.dev, NULL, &err);
+    if (is_past) p.a.ddp = tern_ddp_new(&p.a.base, p.b.world, NULL, &err);
+    if (is_past) tern_ddp_sync_set(p.a.ddp, false);
+    if (rank == 0 || is_past) tern_backward(p.a.s, loss_of(&p, &p.a, 0));
+    tern_scope_end(p.a.s, &err);
+    if (!is_past) p.a.ddp = tern_ddp_new(&p.a.base, p.b.world, NULL, &err);
+    tern_ddp_sync_set(p.a.ddp, true);
+    RANK_CHECK_OK(rank, err);
+    tern_backward(p.b.s, bag_loss(&p.b, p.b.s, 1, rank, 3));
+    RANK_CHECK(rank, has_mean(&p, &p.b, 1));
+    for (int k = 0; k < 2; k++)
+        for (int64_t i = 0; i < tern_tensor_count(p.a.p[k]); i++)
+            RANK_CHECK(rank, bag_holds(&p.a, k, i, mean_of(&p, 0, is_past ? p.world : 1, k, i)));
+    tern_scope_end(p.b.s, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_ddp_free(p.a.ddp);
+    tern_scope_free(p.a.s);
+    tern_module_release(&p.a.base);
+    bag_close(&p.b);
+    return 0;
+}
+
+static void what_came_past_the_ddp_goes_over(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 4; world *= 2) {
+        assert_ranks_ok(ranks_run(world, before_body, &(bool){false}));
+        assert_ranks_ok(ranks_run(world, before_body, &(bool){true}));
+    }
+}
+
+/* While the ranks add up, samples of another model's loss are none of a's. */
+static int count_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    pair p;
+    open_pair(&p, boot, LOSS, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_ddp_sync_set(p.a.ddp, false);
+    back(&p, loss_of(&p, &p.a, 0), 1);
+    tern_tensor *x = tern_full(p.a.s, TERN_F32, 1, (int64_t[]){1 + 9 * rank}, 1);
+    x = tern_mul(p.a.s, x, tern_sum(p.a.s, p.b.p[0]));
+    back(&p, tern_mse_loss(p.a.s, x, x, TERN_LOSS_MEAN), NAN); /* 1 + 9 rank samples */
+    tern_ddp_sync_set(p.a.ddp, true);
+    back(&p, loss_of(&p, &p.a, 1), 1);
+    RANK_CHECK(rank, tern_scope_error(p.a.s)->code == TERN_OK);
+    for (int64_t i = 0; i < tern_tensor_count(p.a.p[0]); i++)
+        RANK_CHECK(rank,
+                   bag_holds(&p.a, 0, i, mean_of(&p, 0, p.world, 0, i) + mean_of(&p, 1, p.world, 0, i)));
+    close_pair(&p);
+    return 0;
+}
+
+static void another_models_samples_do_not_count(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 4; world *= 2) assert_ranks_ok(ranks_run(world, count_body, NULL));
+}
+
+/* ---- a backward inside of another ---- */
+
+static tern_scope *inner_scope; /* in which the function's backward goes back */
+
+static tern_tensor *same_forward(tern_function_call *call, tern_scope *s, tern_tensor *const *x,
+                                 tern_error *err)
+{
+    (void)call, (void)s, (void)err;
+    return x[0];
+}
+
+static int solving_backward(tern_function_call *call, tern_scope *s, tern_tensor *dy, tern_tensor **dx,
+                            tern_error *err)
+{
+    (void)call, (void)s, (void)err;
+    tern_tensor *x = tern_full(inner_scope, TERN_F32, 0, NULL, 3);
+    tern_requires_grad_set(x, true, NULL);
+    int status = tern_backward(inner_scope, tern_mul(inner_scope, x, x));
+    dx[0] = dy;
+    return status ? tern_error_set(err, "solving", status, "%s", tern_scope_error(inner_scope)->text)
+                  : TERN_OK;
+}
+
+static int inside_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    static const tern_function solving = {"solving", same_forward, solving_backward};
+    bool is_of_group = *(bool *)arg;
+    tern_error err = {0};
+    pair p;
+    open_pair(&p, boot, PLAIN, &err);
+    inner_scope = tern_scope_new(p.a.dev, is_of_group ? p.a.world : NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_tensor *loss = loss_of(&p, &p.a, 0);
+    int status = back(&p, tern_function_apply(p.a.s, &solving, 1, &loss, NULL, 0), NAN);
+    tern_scope_end(p.a.s, &err);
+    RANK_CHECK(rank, is_of_group == (status != TERN_OK)); /* who is second hears it of the other */
+    RANK_CHECK(rank, is_of_group == (strstr(err.text, "inside of another backward") != NULL));
+    RANK_CHECK(rank, is_of_group || has_mean(&p, &p.a, 0));
+    tern_scope_free(inner_scope);
+    close_pair(&p);
+    return 0;
+}
+
+static void a_backward_inside_of_another_has_no_part_in_it(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 2; world++) {
+        assert_ranks_ok(ranks_run(world, inside_body, &(bool){false}));
+        assert_ranks_ok(ranks_run(world, inside_body, &(bool){true}));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(they_stay_as_they_are),
         cmocka_unit_test(what_waits_is_given_to_who_goes_back),
         cmocka_unit_test(what_was_not_synchronised_goes_over),
+        cmocka_unit_test(what_came_past_the_ddp_goes_over),
+        cmocka_unit_test(another_models_samples_do_not_count),
+        cmocka_unit_test(a_backward_inside_of_another_has_no_part_in_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,9 +10,10 @@
  * multiplied: there may be a NaN in it. In an all_reduce the step multiplies by the factor, so that NCCL has
  * a plain sum, the only one for which it uses what NVSwitches add up and what is attached.
  *
- * Two kinds of works of a ddp wait for their meeting, in the queue, as the host may not: a broadcast, because
- * its root may be a shadow, and a mean in 16 bits that is weighted by counts, because a product by any number
- * may not be one of 16 bits, but by the count's part in all counts it is. */
+ * Three kinds of works of a ddp wait for their meeting, in the queue, as the host may not: a broadcast,
+ * because its root may be a shadow; what this rank is idle in, because others may be, too; and a mean in 16
+ * bits that is weighted by counts, because a product by any number may not be one of 16 bits, but by the
+ * count's part in all counts it is. */
 #include "comm/nccl/nccl.h"
 
 #include "comm/reduce.h"
@@ -266,10 +267,15 @@ static int mark(tern__nccl_line *line, tern_error *err)
 /* ---- what waits for its meeting ---- */
 
 /* Broadcasts of a ddp may have shadows, but nobody is one in the step of an optimizer. */
+static bool is_counted(const tern__post *post)
+{
+    return post->counted && is_scaled_by_step(post) && !is_wide(post);
+}
+
 static bool is_held(const tern__post *post)
 {
     if (post->kind == TERN__BROADCAST) return post->owner && post->bucket != TERN__SLICE_BUCKET;
-    return post->counted && is_scaled_by_step(post) && !is_wide(post);
+    return post->idle || is_counted(post);
 }
 
 /* The highest rank that is no shadow takes the root's place; where there is none, nobody gives anything. */
@@ -291,7 +297,8 @@ static int release(tern__nccl_work *work, tern_error *err)
     if (status || !work->is_held) return status;
     const tern__tally *tally = nccl->behind->tally(work->line->order, work->seq);
     work->is_held = false;
-    if (is_mean(&work->post) && tally->shares > 0) work->divisor = tally->shares;
+    if (tally->idle) work->post.extent_count = 0;
+    if (is_counted(&work->post) && tally->shares > 0) work->divisor = tally->shares;
     if (is_mean(&work->post)) return make_summand(work, err);
     find_root(work, tally);
     return TERN_OK;
