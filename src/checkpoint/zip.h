@@ -2,7 +2,7 @@
  *
  * By hand and not by libzip, for what a reader of strangers' files promises: libzip keeps 290 bytes for each
  * entry, whatever their number, and reads the directory anew for every place in the last 64 KiB that looks
- * like its end, so neither memory nor time has a bound (docs/architecture.md has figures). */
+ * like its end, so neither memory nor time has a bound (docs/files.md has figures). */
 #ifndef TERN_SRC_CHECKPOINT_ZIP_H
 #define TERN_SRC_CHECKPOINT_ZIP_H
 
