@@ -135,6 +135,7 @@ CASES = {
     **{f"pad_mode, {mode} in {ndim} dimensions": padded(mode, ndim, x)
        for mode in MODES for ndim, x in ((1, LINE), (2, IMAGE), (3, VOLUME))},
     "clone": one("clone", torch.clone),
+    "contiguous": one("contiguous", torch.Tensor.contiguous),
     "detach": one("detach", torch.detach),
     "cast": one("cast", torch.Tensor.double, X, 1),
     "to": (lambda r, x: r.op("tern_to", x, r.device), lambda x: x.to("cpu"), [X]),
