@@ -148,6 +148,27 @@ static void test_mismatch_of_roots_in_flight(void **state)
     board_free(b);
 }
 
+/* More than any machine has: nothing is taken, and nobody ended for it. */
+static int huge_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    tern_error err = {0};
+    tern_group *group = open_group(boot, arg, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, !tern_group_mem_alloc(group, (size_t)1 << 50, &err));
+    RANK_CHECK(rank, err.code == TERN_E_MEMORY || err.code == TERN_E_PEER); /* who hears it of another */
+    RANK_CHECK(rank, strstr(err.text, "1125899906842624 bytes"));
+    tern_group_close(group);
+    return 0;
+}
+
+static void windows_beyond_the_machine_are_refused(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    assert_ranks_ok(ranks_run(2, huge_body, b));
+    board_free(b);
+}
+
 static int window_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     tern_error err = {0};
@@ -688,6 +709,7 @@ int main(void)
         cmocka_unit_test(test_warm_works_ask_for_no_memory),
         cmocka_unit_test(test_mismatch_is_told_to_all),
         cmocka_unit_test(test_mismatch_of_roots_in_flight),
+        cmocka_unit_test(windows_beyond_the_machine_are_refused),
         cmocka_unit_test(test_windows_of_different_sizes),
         cmocka_unit_test(test_own_mistake_ends_the_group),
         cmocka_unit_test(test_abort_names_rank_and_reason),

@@ -102,11 +102,15 @@ static void a_wait_that_times_out_names_the_key_and_the_client_goes_on(void **st
     tern_error err = {0};
     char value;
     size_t bytes;
-    int64_t start = tern__now_ns();
-    assert_int_equal(tern__store_read(f->store, "never", &value, 1, &bytes, 0.2, &err), TERN_E_TIMEOUT);
-    assert_true(seconds_since(start) >= 0.2 && seconds_since(start) < 4);
-    assert_non_null(strstr(err.text, "\"never\""));
-    assert_served(f);
+    for (int i = 0; i < 2; i++) {
+        double limit = i ? 5.2 : 0.2; /* an answer is waited for 5 s, what may wait longer */
+        int64_t start = tern__now_ns();
+        err = (tern_error){0};
+        assert_int_equal(tern__store_read(f->store, "never", &value, 1, &bytes, limit, &err), TERN_E_TIMEOUT);
+        assert_true(seconds_since(start) >= limit && seconds_since(start) < limit + 4);
+        assert_non_null(strstr(err.text, "\"never\""));
+        assert_served(f);
+    }
 }
 
 /* A cancel that crosses the answer: whatever comes back, the next answer belongs to the next question. */

@@ -397,6 +397,52 @@ static void share_queue(const kind *is, tern_store *store)
     assert_ok(err);
 }
 
+static void *look(void *arg)
+{
+    helper *h = arg;
+    tern_error err = {0};
+    h->status = tern_store_wait(h->store, (const char *[]){"looked"}, 1, 20, &err);
+    return NULL;
+}
+
+static void *pop_one(void *arg)
+{
+    helper *h = arg;
+    tern_error err = {0};
+    tern_store_queue_pop(h->store, "looked", true, NULL, &err);
+    h->status = err.code;
+    return NULL;
+}
+
+/* Who only looks takes nothing, and is no reason to let the one who would wait on. */
+static void look_and_pop(const kind *is, tern_store *store)
+{
+    tern_error err = {0};
+    helper h[2] = {0};
+    if (!is->queues) return;
+    for (int i = 0; i < 2; i++) {
+        h[i].store = tern_store_clone(store, &err);
+        tern_store_timeout_set(h[i].store, 20, &err);
+        assert_int_equal(pthread_create(&h[i].thread, NULL, i ? pop_one : look, &h[i]), 0);
+        usleep(50000); /* in this order, most of the time */
+    }
+    for (int i = 1; i >= 0; i--) { /* for the one who pops, and one that stays */
+        tern_store_queue_push(store, "looked", "x", 1, &err);
+        assert_ok(err);
+        pthread_join(h[i].thread, NULL);
+        assert_int_equal(h[i].status, TERN_OK);
+        tern_store_close(h[i].store);
+    }
+    tern_store_queue_pop(store, "looked", false, NULL, &err);
+    assert_ok(err);
+}
+
+static void a_push_wakes_all(void **state)
+{
+    (void)state;
+    with_each(look_and_pop);
+}
+
 static void many_pop_one_queue(void **state)
 {
     (void)state;
@@ -502,6 +548,7 @@ int main(void)
         cmocka_unit_test(queues),
         cmocka_unit_test(who_waits_in_vain_is_told_and_goes_on),
         cmocka_unit_test(clones_wait_for_each_other),
+        cmocka_unit_test(a_push_wakes_all),
         cmocka_unit_test(many_pop_one_queue),
         cmocka_unit_test(what_fits_no_store_is_refused),
         cmocka_unit_test(a_counter_that_overflows_is_an_error),

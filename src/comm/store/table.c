@@ -125,9 +125,11 @@ static void link_waiter(tern__key_waiter **first, tern__key_waiter **last, tern_
     *last = waiter;
 }
 
-static void wake(tern__table *table, entry *at, size_t count)
+/* All that wait for the key: who is woken first may want to see it only, or be gone, and a queue's value is
+ * another's then. */
+static void wake(tern__table *table, entry *at)
 {
-    while (at->waiters && count--) {
+    while (at->waiters) {
         tern__key_waiter *waiter = at->waiters;
         unlink_waiter(&at->waiters, &at->last_waiter, waiter);
         waiter->at = NULL;
@@ -168,7 +170,7 @@ tern__key_waiter *tern__table_woken(tern__table *table)
 void tern__table_wake(tern__table *table, tern__bytes key)
 {
     entry *at = find(table, key);
-    if (at) wake(table, at, SIZE_MAX);
+    if (at) wake(table, at);
 }
 
 /* ---- values ---- */
@@ -216,7 +218,7 @@ static bool write_value(tern__table *table, tern__bytes key, tern__bytes value, 
     at->value_bytes = kept + value.bytes;
     table->bytes += cost_of(at) - before;
     table->keys += is_new;
-    if (is_new) wake(table, at, SIZE_MAX);
+    if (is_new) wake(table, at);
     return true;
 }
 
@@ -299,7 +301,7 @@ bool tern__table_push(tern__table *table, tern__bytes key, tern__bytes value)
     at->last = fresh;
     at->queued++;
     table->bytes += item_bytes(fresh);
-    wake(table, at, 1);
+    wake(table, at);
     return true;
 }
 

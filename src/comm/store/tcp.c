@@ -126,6 +126,14 @@ static int cancel(const exchange *x, uint8_t code)
     return status ? fail(x, status) : TERN_E_TIMEOUT;
 }
 
+/* What follows a wait that has taken its time has its own. */
+static exchange next_of(const exchange *x)
+{
+    exchange next = *x;
+    next.prompt = tern__deadline(prompt_s);
+    return next;
+}
+
 static bool can_wait(uint8_t code)
 {
     return code == TERN__QUERY_WAIT || code == TERN__QUERY_FETCH || code == TERN__QUERY_BARRIER;
@@ -160,8 +168,9 @@ static int converse(const exchange *x, tern__bytes query, uint64_t keys)
     if (!status) status = take_answer(x, &answer);
     if (!status) return TERN_OK;
     if (status == -ETIMEDOUT && can_wait(code)) {
-        if (s->line.dialect == TERN__DIALECT_TORCH2) return cancel(x, code);
-        int failed = redial(x); /* PyTorch 1 cannot be told that nobody waits any more */
+        const exchange next = next_of(x);
+        if (s->line.dialect == TERN__DIALECT_TORCH2) return cancel(&next, code);
+        int failed = redial(&next); /* PyTorch 1 cannot be told that nobody waits any more */
         return failed ? failed : TERN_E_TIMEOUT;
     }
     bool is_gone = status == -ECONNRESET || status == -EPIPE;
@@ -191,7 +200,8 @@ static int fetch(const exchange *x, tern__bytes query)
     tern__frame_cursor in = {query.data + 1};
     tern__bytes key = tern__take_string(&in);
     int status = converse_of_key(x, TERN__QUERY_WAIT, true, key, (tern__bytes){0});
-    return status ? status : converse_of_key(x, TERN__QUERY_GET, false, key, (tern__bytes){0});
+    const exchange next = next_of(x);
+    return status ? status : converse_of_key(&next, TERN__QUERY_GET, false, key, (tern__bytes){0});
 }
 
 static int multi_one_by_one(const exchange *x, tern__bytes query)
