@@ -96,14 +96,11 @@ static void drop_grad(tern_tensor *tensor)
     tensor->grad_storage = NULL;
 }
 
-/* Its output and inputs may have left the list of tensors: an output has a gradient still if backward failed
- * on the way, an input that no entry has made keeps its own. */
+/* Its output may have left the list of tensors, and has a gradient still if backward failed on the way. */
 static void drop_node(tern__node *node)
 {
     for (int i = 0; i < TERN__NODE_SAVES; i++) tern__saved_drop(&node->saved[i]);
     drop_grad(node->out);
-    for (int i = 0; i < node->in_count; i++)
-        if (node->in[i] && !node->in[i]->leaf) drop_grad(node->in[i]);
 }
 
 static void give_up(tern_tensor *tensor)
@@ -126,10 +123,12 @@ static void recycle(tern_scope *scope)
 {
     drop_casts(scope);
     for (tern__node *node = scope->tape; node; node = node->previous) drop_node(node);
+    for (const tern__input *input = scope->inputs; input; input = input->next) drop_grad(input->tensor);
     for (tern_tensor *tensor = scope->tensors; tensor; tensor = tensor->next) give_up(tensor);
     for (struct tern__borrowed *b = scope->borrowed; b; b = b->next) b->give_back(b->ctx);
     scope->tape = NULL;
     scope->tensors = NULL;
+    scope->inputs = NULL;
     scope->borrowed = NULL;
 }
 
@@ -232,6 +231,15 @@ int tern__scope_borrow(tern_scope *scope, void (*give_back)(void *ctx), void *ct
     if (!entry) return scope->error.code;
     *entry = (struct tern__borrowed){.give_back = give_back, .ctx = ctx, .next = scope->borrowed};
     scope->borrowed = entry;
+    return TERN_OK;
+}
+
+int tern__scope_note_input(tern_scope *scope, tern_tensor *tensor)
+{
+    tern__input *input = tern__scope_alloc(scope, sizeof(*input));
+    if (!input) return scope->error.code;
+    *input = (tern__input){tensor, scope->inputs};
+    scope->inputs = input;
     return TERN_OK;
 }
 
