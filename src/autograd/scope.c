@@ -123,12 +123,12 @@ static void recycle(tern_scope *scope)
 {
     drop_casts(scope);
     for (tern__node *node = scope->tape; node; node = node->previous) drop_node(node);
-    for (const tern__input *input = scope->inputs; input; input = input->next) drop_grad(input->tensor);
+    for (const tern__wanted *x = scope->wanted; x; x = x->next) drop_grad(x->tensor);
     for (tern_tensor *tensor = scope->tensors; tensor; tensor = tensor->next) give_up(tensor);
     for (struct tern__borrowed *b = scope->borrowed; b; b = b->next) b->give_back(b->ctx);
     scope->tape = NULL;
     scope->tensors = NULL;
-    scope->inputs = NULL;
+    scope->wanted = NULL;
     scope->borrowed = NULL;
 }
 
@@ -234,12 +234,12 @@ int tern__scope_borrow(tern_scope *scope, void (*give_back)(void *ctx), void *ct
     return TERN_OK;
 }
 
-int tern__scope_note_input(tern_scope *scope, tern_tensor *tensor)
+int tern__scope_want(tern_scope *scope, tern_tensor *tensor)
 {
-    tern__input *input = tern__scope_alloc(scope, sizeof(*input));
-    if (!input) return scope->error.code;
-    *input = (tern__input){tensor, scope->inputs};
-    scope->inputs = input;
+    tern__wanted *wanted = tern__scope_alloc(scope, sizeof(*wanted));
+    if (!wanted) return scope->error.code;
+    *wanted = (tern__wanted){tensor, scope->wanted};
+    scope->wanted = wanted;
     return TERN_OK;
 }
 
