@@ -140,6 +140,18 @@ static void take_message(tern__control *control, tern__peer *peer, const tern__m
     tern__close(&fd);
 }
 
+static void fail_closed(tern__control *control)
+{
+    fail_own(control, TERN_E_SYSTEM, "the program has closed the group's descriptors");
+}
+
+/* Since poll has looked. */
+static void lose_own(tern__control *control, tern__peer *peer)
+{
+    peer->gone = true;
+    fail_closed(control);
+}
+
 /* True if there may be more. */
 static bool read_message(tern__control *control, tern__peer *peer)
 {
@@ -150,6 +162,8 @@ static bool read_message(tern__control *control, tern__peer *peer)
         take_message(control, peer, &message, fd);
     else if (got == -EBADMSG)
         fail_garbled(control, peer, "it sent a malformed control message");
+    else if (got == -EBADF)
+        lose_own(control, peer);
     else
         lose(control, peer, -got);
     return true;
@@ -190,8 +204,10 @@ void *tern__control_watch(void *arg)
         tern__control_prepare(control, polls + 1);
         int ready = tern__poll(polls, (nfds_t)(1 + 2 * control->world), tern__deadline(TERN__SLEEP_S));
         if (ready < 0 || polls[0].revents & POLLNVAL) {
-            fail_own(control, TERN_E_SYSTEM,
-                     ready < 0 ? strerror(errno) : "the program has closed the group's descriptors");
+            if (ready < 0)
+                fail_own(control, TERN_E_SYSTEM, strerror(errno));
+            else
+                fail_closed(control);
             call_wake(control);
             break;
         }
