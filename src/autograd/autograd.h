@@ -110,12 +110,6 @@ typedef struct tern__use {
     struct tern__use *next;
 } tern__use;
 
-/* A tensor of the scope that keeps the gradient that comes to it, for the user to read. */
-typedef struct tern__wanted {
-    tern_tensor *tensor;
-    struct tern__wanted *next;
-} tern__wanted;
-
 /* What every op of a scope does to its inputs before it looks at them: autocast (amp/autocast.c). */
 typedef struct tern__policy {
     tern_dtype dtype; /* of the region: BF16 or F16 */
@@ -153,7 +147,6 @@ struct tern_scope {
     struct tern__arena
         *arenas[2];       /* this step's and the last one's: a stale handle stays readable for a step */
     tern_tensor *tensors; /* made and not yet given up, newest first             */
-    tern__wanted *wanted; /* inputs that want gradients, newest first            */
     tern__node *tape;     /* newest first                                        */
     int64_t marked;       /* entries of it that the running backward goes through, and has not yet */
     int backwards;        /* in this step                                        */
@@ -188,9 +181,6 @@ int tern__scope_fail_with(tern_scope *scope, const tern_error *err);
 void *tern__scope_alloc(tern_scope *scope, size_t bytes);
 /* Calls give_back(ctx) when the scope ends. */
 int tern__scope_borrow(tern_scope *scope, void (*give_back)(void *ctx), void *ctx);
-
-/* An input wants a gradient, which goes with the scope's step, wherever the tensor is by then. */
-int tern__scope_want(tern_scope *scope, tern_tensor *tensor);
 
 /* The policy of the ops that follow, NULL for none; returns what it was. With the last one the casts end. */
 const tern__policy *tern__policy_set(tern_scope *scope, const tern__policy *policy);

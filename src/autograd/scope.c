@@ -90,17 +90,12 @@ tern_scope *tern_scope_new(tern_device *device, tern_group *group, tern_error *e
     return scope;
 }
 
-static void drop_grad(tern_tensor *tensor)
-{
-    tern__storage_drop(tensor->grad_storage);
-    tensor->grad_storage = NULL;
-}
-
 /* Its output may have left the list of tensors, and has a gradient still if backward failed on the way. */
 static void drop_node(tern__node *node)
 {
     for (int i = 0; i < TERN__NODE_SAVES; i++) tern__saved_drop(&node->saved[i]);
-    drop_grad(node->out);
+    tern__storage_drop(node->out->grad_storage);
+    node->out->grad_storage = NULL;
 }
 
 static void give_up(tern_tensor *tensor)
@@ -123,12 +118,10 @@ static void recycle(tern_scope *scope)
 {
     drop_casts(scope);
     for (tern__node *node = scope->tape; node; node = node->previous) drop_node(node);
-    for (const tern__wanted *x = scope->wanted; x; x = x->next) drop_grad(x->tensor);
     for (tern_tensor *tensor = scope->tensors; tensor; tensor = tensor->next) give_up(tensor);
     for (struct tern__borrowed *b = scope->borrowed; b; b = b->next) b->give_back(b->ctx);
     scope->tape = NULL;
     scope->tensors = NULL;
-    scope->wanted = NULL;
     scope->borrowed = NULL;
 }
 
@@ -231,15 +224,6 @@ int tern__scope_borrow(tern_scope *scope, void (*give_back)(void *ctx), void *ct
     if (!entry) return scope->error.code;
     *entry = (struct tern__borrowed){.give_back = give_back, .ctx = ctx, .next = scope->borrowed};
     scope->borrowed = entry;
-    return TERN_OK;
-}
-
-int tern__scope_want(tern_scope *scope, tern_tensor *tensor)
-{
-    tern__wanted *wanted = tern__scope_alloc(scope, sizeof(*wanted));
-    if (!wanted) return scope->error.code;
-    *wanted = (tern__wanted){tensor, scope->wanted};
-    scope->wanted = wanted;
     return TERN_OK;
 }
 

@@ -77,8 +77,8 @@ typedef struct tern__move {
  *
  * A mean to which any rank gives a weight is sum(weight[r] * x[r]) / sum(share[r]), in rank order, in f32
  * (f64 for f64), rounded once; who says nothing has 1 and 1. Memory of weight 0 is not read. Where all
- * weights or all shares are 0 the results stay as they are, and so they do where all ranks are idle: of an
- * all_reduce in the host's memory, which only some want whose others give what they have.
+ * weights or all shares are 0 the results stay as they are, and so do those of an all_reduce in which all
+ * ranks are idle.
  *
  * A shadow takes part only so that the others can go on: its `backward` and `folded` are not compared, and
  * where it is the root of a broadcast, the highest rank that is no shadow gives the data, or nobody. */

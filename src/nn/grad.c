@@ -32,6 +32,14 @@ void tern_module_requires_grad_set(tern_module *module, bool required)
     each_member(module, set_required, required);
 }
 
+/* The scope may not know the tensor any more, where a module made it that has returned. */
+static void drop_grad(void *tensor)
+{
+    tern_tensor *x = tensor;
+    tern__storage_drop(x->grad_storage);
+    x->grad_storage = NULL;
+}
+
 /* An input of the step: of the scope, made by no op that has a gradient to send on. */
 static int require_input(tern_tensor *x, bool required, const char *func, tern_error *err)
 {
@@ -48,7 +56,7 @@ static int require_input(tern_tensor *x, bool required, const char *func, tern_e
         return tern__error_set(err, func, TERN_E_DTYPE, "tensor %s is of %s, which has no gradients",
                                tern__shape_text(&x->view, shape), tern_dtype_name(x->view.dtype));
     x->requires_grad = required;
-    if (!required || !tern__scope_want(x->scope, x)) return TERN_OK;
+    if (!required || !tern__scope_borrow(x->scope, drop_grad, x)) return TERN_OK;
     return tern__error_set(err, func, x->scope->error.code, "%s", x->scope->error.text);
 }
 

@@ -50,28 +50,7 @@ bool tern_function_wants(const tern_function_call *call, int i)
     return call && i >= 0 && i < call->count && call->wants[i];
 }
 
-/* ---- around them ---- */
-
-/* What is not as outside while one of them runs. */
-typedef struct outside {
-    bool grad;
-    const tern_tensor *traced;
-    tern_tensor *mark;
-} outside;
-
-static outside go_inside(tern_scope *scope)
-{
-    outside before = {scope->grad, scope->traced, tern__frame_enter(scope)};
-    scope->grad = false;
-    scope->traced = NULL;
-    return before;
-}
-
-static void come_back(tern_scope *scope, const outside *before)
-{
-    scope->grad = before->grad;
-    scope->traced = before->traced;
-}
+/* ---- errors ---- */
 
 static void fail(tern_scope *scope, const char *part, const tern_function_call *call, const tern_error *err)
 {
@@ -138,7 +117,9 @@ static int run_backward(tern_scope *scope, tern_function_call *call, tern_tensor
 {
     tern_error err = {0};
     const tern__policy *policy = tern__policy_set(scope, call->policy);
+    bool grad = tern_grad_enabled_set(scope, false);
     int status = call->function->backward(call, scope, dy, dx, &err);
+    tern_grad_enabled_set(scope, grad);
     tern__policy_set(scope, policy);
     if (status || err.code) fail(scope, "backward", call, &err);
     return scope->error.code;
@@ -146,15 +127,14 @@ static int run_backward(tern_scope *scope, tern_function_call *call, tern_tensor
 
 static int gradient(tern_scope *scope, tern__node *node)
 {
-    const outside before = go_inside(scope);
+    tern_tensor *mark = tern__frame_enter(scope);
     tern_function_call *call = call_again(scope, node);
     tern_tensor *dy = tern__grad_tensor(scope, node->out);
     tern_tensor **dx = tern__scope_alloc(scope, (size_t)node->in_count * sizeof(*dx));
     int status = call && dy && dx ? run_backward(scope, call, dy, dx) : scope->error.code;
     for (int i = 0; i < node->in_count && !status; i++)
         if (tern__wants(node, i)) status = send(scope, node, i, call, dx[i]);
-    tern__frame_leave(scope, before.mark, NULL);
-    come_back(scope, &before);
+    tern__frame_leave(scope, mark, NULL);
     return status;
 }
 
@@ -188,7 +168,9 @@ static tern_function_call *open_call(tern_scope *scope, const tern_function *fun
 static tern_tensor *run_forward(tern_scope *scope, tern_function_call *call)
 {
     tern_error err = {0};
+    bool grad = tern_grad_enabled_set(scope, false);
     tern_tensor *y = call->function->forward(call, scope, call->x, &err);
+    tern_grad_enabled_set(scope, grad);
     if (!y || err.code) fail(scope, "forward", call, &err);
     return tern_detach(scope, y);
 }
@@ -218,10 +200,8 @@ tern_tensor *tern_function_apply(tern_scope *scope, const tern_function *functio
     tern_function_call *call = open_call(scope, function, count, x, attr, bytes);
     if (!call || !tern__op_enter(scope, func, count, count, call->x)) return NULL;
     for (int i = 0; i < count; i++) call->wants[i] = scope->grad && call->x[i]->requires_grad;
-    const outside before = go_inside(scope);
-    tern_tensor *y = run_forward(scope, call);
-    come_back(scope, &before);
+    tern_tensor *mark = tern__frame_enter(scope), *y = run_forward(scope, call);
     if (y) record(scope, call, y);
-    tern__frame_leave(scope, before.mark, y);
+    tern__frame_leave(scope, mark, y);
     return scope->error.code ? NULL : y;
 }

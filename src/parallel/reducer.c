@@ -46,15 +46,9 @@ static int put_bucket(tern_ddp *ddp, int index, tern_error *err)
     return status ? status : tern__staged_put(ddp, index, err);
 }
 
-/* Gradients that only wait for their step, while another model goes back, are the mean already: they are
- * given if another rank's backward comes to them, and else left alone. */
-static bool is_idle(const tern_ddp *ddp)
-{
-    return !ddp->reached;
-}
-
 /* A bucket without gradients of this rank weighs nothing: it is not read, and not reduced if no rank has any.
- */
+ * Gradients that only wait for their step, while another model goes back, are the mean already: this rank is
+ * idle, and gives them only if another rank's backward comes to them. */
 static int post_bucket(tern_ddp *ddp, int index, tern_error *err)
 {
     const tern__bucket *bucket = &ddp->buckets[index];
@@ -68,7 +62,7 @@ static int post_bucket(tern_ddp *ddp, int index, tern_error *err)
                        .weighted = weight != 1 || ddp->share != 1,
                        .weight = weight,
                        .share = ddp->share,
-                       .idle = is_idle(ddp),
+                       .idle = !ddp->reached,
                        .counted = ddp->opts.normaliser == TERN_NORMALISER_LOSS};
     tern__stats_posted(ddp, index);
     int status = tern__ddp_post(ddp, &work, err);
