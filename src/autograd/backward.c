@@ -369,11 +369,11 @@ static void forget_pending(tern_scope *scope)
 
 static void trace_part(const tern_scope *scope, const char *name, int64_t began, int64_t ended)
 {
-    tern__trace_add(scope->trace, &(tern__event){.name = name,
-                                                 .track = TERN__TRACK_COMPUTE,
-                                                 .began = began,
-                                                 .ended = ended,
-                                                 .args = {{"step", (int64_t)scope->step}}});
+    tern__trace_add(scope->trace, &(tern__trace_event){.name = name,
+                                                       .track = TERN__TRACK_COMPUTE,
+                                                       .began = began,
+                                                       .ended = ended,
+                                                       .args = {{"step", (int64_t)scope->step}}});
 }
 
 /* "synchronise" is the end of "backward": no gradient is left to compute. */

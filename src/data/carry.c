@@ -2,14 +2,15 @@
  *
  * With the first batch for a scope on such a device the loader's slots are pinned where they are, and it
  * takes some blocks of the device's memory. From then on each call that hands out a batch asks for the copies
- * of the next ones that are fetched, in the device's copying lane, and has the step's lane follow the copy of
- * its own batch, which an earlier call has asked for. Two things are used anew, in their order of use:
+ * of the next ones that are fetched, in the device's copying stream, and has the step's stream follow the
+ * copy of its own batch, which an earlier call has asked for. Two things are used anew, in their order of
+ * use:
  *
- * A block, when its batch was given back: the step's lane gets a mark there, `left`, and the copying lane
- * follows that before it writes to the block again.
+ * A block, when its batch was given back: the step's stream gets an event there, `left`, and the copying
+ * stream follows that before it writes to the block again.
  *
  * A slot, when its batch was given back too, but the host may be steps ahead of the device, which then has
- * not read the slot yet. Whoever fetches into it waits for the mark behind its copy, `there`: a worker, and
+ * not read the slot yet. Whoever fetches into it waits for the event behind its copy, `there`: a worker, and
  * the caller only where there are no workers. So the host gets no further ahead than there are slots.
  *
  * All else is asked by the thread that asks for batches and ends scopes, and nothing of it waits. */
@@ -27,17 +28,17 @@ static const char FUNC[] = "tern_loader_next";
 
 /* ---- copies ---- */
 
-/* Whoever had the memory before is done with it where the step's lane is. */
+/* Whoever had the memory before is done with it where the step's stream is. */
 static int copy_fill(const tern_loader *loader, tern__copy *copy, tern_error *err)
 {
     tern_device *device = loader->carrier->device;
     size_t x_bytes = tern__align_up(loader->x_step, ALIGN);
-    if (!copy->left) copy->left = device->backend->mark_new(device, err);
+    if (!copy->left) copy->left = device->backend->event_new(device, err);
     if (!copy->left) return err->code;
     copy->x = tern__memory_new(device, x_bytes + loader->y_step, FUNC, err);
     if (!copy->x) return TERN_E_MEMORY;
     copy->y = copy->x + x_bytes;
-    return device->backend->mark_set(device, TERN__LANE_STEP, copy->left, err);
+    return device->backend->event_record(device, TERN__STREAM_STEP, copy->left, err);
 }
 
 /* The block that has been free for longest; NULL: none is. */
@@ -66,10 +67,10 @@ static int send(tern_loader *loader, tern__loader_slot *slot, tern__copy *copy, 
     const tern__batch *batch = &slot->batch;
     size_t x_bytes = (size_t)(batch->count * loader->sample_floats) * sizeof(float);
     size_t y_bytes = (size_t)batch->count * loader->target_bytes;
-    int status = backend->mark_follow(device, TERN__LANE_COPY, copy->left, err);
-    if (!status) status = backend->lane_copy(device, TERN__LANE_COPY, copy->x, batch->x, x_bytes, err);
-    if (!status) status = backend->lane_copy(device, TERN__LANE_COPY, copy->y, batch->y, y_bytes, err);
-    if (!status) status = backend->mark_set(device, TERN__LANE_COPY, slot->there, err);
+    int status = backend->stream_wait(device, TERN__STREAM_COPY, copy->left, err);
+    if (!status) status = backend->stream_copy(device, TERN__STREAM_COPY, copy->x, batch->x, x_bytes, err);
+    if (!status) status = backend->stream_copy(device, TERN__STREAM_COPY, copy->y, batch->y, y_bytes, err);
+    if (!status) status = backend->event_record(device, TERN__STREAM_COPY, slot->there, err);
     if (status) return status;
     copy->taken = true;
     slot->copy = copy;
@@ -100,14 +101,14 @@ static void send_ahead(tern_loader *loader)
     }
 }
 
-/* Asks now and then: to wait for a mark may keep a core busy, and where the device is the slower one all
+/* Asks now and then: to wait for an event may keep a core busy, and where the device is the slower one all
  * workers are here most of the time. */
 int tern__slot_await(const tern_loader *loader, tern__loader_slot *slot, tern_error *err)
 {
     if (!slot->number) return TERN_OK;
     tern_device *device = loader->carrier->device;
     int status;
-    while ((status = device->backend->mark_test(device, slot->there, err)) == TERN_PENDING)
+    while ((status = device->backend->event_query(device, slot->there, err)) == TERN_PENDING)
         nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
     if (!status) slot->number = 0;
     return status;
@@ -118,7 +119,7 @@ void tern__slot_leave(const tern_loader *loader, tern__loader_slot *slot)
     tern__copy *copy = slot->copy;
     if (!copy) return;
     tern_device *device = loader->carrier->device;
-    device->backend->mark_set(device, TERN__LANE_STEP, copy->left, NULL);
+    device->backend->event_record(device, TERN__STREAM_STEP, copy->left, NULL);
     copy->taken = false;
     copy->given_back = ++loader->carrier->given_back;
     slot->copy = NULL;
@@ -145,7 +146,7 @@ static int fill(tern_loader *loader, tern_error *err)
     int status = carrier->copies ? pin_slots(loader, err) : TERN_E_MEMORY;
     for (int i = 0; i < loader->slot_count && !status; i++) {
         tern__loader_slot *slot = &loader->slots[i];
-        slot->there = device->backend->mark_new(device, err);
+        slot->there = device->backend->event_new(device, err);
         status = slot->there ? TERN_OK : err->code;
     }
     for (int i = 0; i < TERN__MIN(AHEAD + 1, loader->slot_count) && !status; i++)
@@ -168,10 +169,10 @@ static int carrier_new(tern_loader *loader, tern_device *device, tern_error *err
 static void settle(const tern_loader *loader)
 {
     tern_device *device = loader->carrier->device;
-    tern__mark *mark = loader->slots[0].there;
-    if (!mark || device->backend->mark_set(device, TERN__LANE_COPY, mark, NULL)) return;
-    device->backend->mark_follow(device, TERN__LANE_STEP, mark, NULL);
-    device->backend->mark_wait(device, mark, NULL);
+    tern__device_event *event = loader->slots[0].there;
+    if (!event || device->backend->event_record(device, TERN__STREAM_COPY, event, NULL)) return;
+    device->backend->stream_wait(device, TERN__STREAM_STEP, event, NULL);
+    device->backend->event_wait(device, event, NULL);
 }
 
 void tern__carrier_free(tern_loader *loader)
@@ -181,11 +182,11 @@ void tern__carrier_free(tern_loader *loader)
     tern_device *device = carrier->device;
     settle(loader);
     for (int i = 0; i < loader->slot_count; i++) {
-        if (loader->slots[i].there) device->backend->mark_free(device, loader->slots[i].there);
+        if (loader->slots[i].there) device->backend->event_free(device, loader->slots[i].there);
         loader->slots[i].there = NULL;
         if (!carrier->copies) continue;
         tern__device_free(device, carrier->copies[i].x);
-        if (carrier->copies[i].left) device->backend->mark_free(device, carrier->copies[i].left);
+        if (carrier->copies[i].left) device->backend->event_free(device, carrier->copies[i].left);
     }
     if (carrier->x_pinned) device->backend->unpin(device, loader->x);
     if (carrier->y_pinned) device->backend->unpin(device, loader->y);
@@ -198,7 +199,7 @@ static int carry(tern_loader *loader, tern__loader_slot *slot, tern_error *err)
 {
     tern_device *device = loader->carrier->device;
     int status = slot->copy ? TERN_OK : send_now(loader, slot, err);
-    if (!status) status = device->backend->mark_follow(device, TERN__LANE_STEP, slot->there, err);
+    if (!status) status = device->backend->stream_wait(device, TERN__STREAM_STEP, slot->there, err);
     if (!status) send_ahead(loader);
     return status;
 }

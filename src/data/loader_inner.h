@@ -14,9 +14,9 @@ typedef enum tern__slot_state { TERN__FREE, TERN__FETCHING, TERN__READY, TERN__H
 
 /* A block of a device's memory for a batch. */
 typedef struct tern__copy {
-    char *x;          /* NULL: there is none yet */
-    char *y;          /* behind it */
-    tern__mark *left; /* the step's lane, where the batch that was there last was given back */
+    char *x;                  /* NULL: there is none yet */
+    char *y;                  /* behind it */
+    tern__device_event *left; /* the step's stream, where the batch that was there last was given back */
     bool taken;
     int64_t given_back; /* what number of all that were */
 } tern__copy;
@@ -27,9 +27,9 @@ typedef struct tern__loader_slot {
     tern_error error; /* of fetching it */
 
     /* Of a loader whose batches are carried to a device. */
-    tern__copy *copy;  /* of a batch that is READY or HELD; NULL: none */
-    tern__mark *there; /* the copying lane, behind what was last copied from here */
-    int64_t number;    /* of that among all copies; 0: nobody reads what is here  */
+    tern__copy *copy;          /* of a batch that is READY or HELD; NULL: none */
+    tern__device_event *there; /* the copying stream, behind what was last copied from here */
+    int64_t number;            /* of that among all copies; 0: nobody reads what is here  */
 } tern__loader_slot;
 
 /* How batches come to a device with memory of its own (carry.c). */
