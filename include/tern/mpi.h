@@ -7,6 +7,8 @@
  * prints a line on stderr and exits with 1.
  *
  * Threads: as the group (comm.h), where MPI allows that. */
+#ifndef TERN_MPI_H
+#define TERN_MPI_H
 
 #include <tern/comm.h>
 
@@ -14,8 +16,6 @@
 extern "C" {
 #endif
 
-/* A group of the ranks of a communicator, in its order. `comm` is a Fortran handle: MPI_Comm_c2f(comm) in C,
- * the communicator itself in Fortran's mpi module and comm%MPI_VAL in mpi_f08. Collective over comm; ranks of
 /* Makes a group of the ranks of a communicator, in its order. `comm` is a Fortran handle: MPI_Comm_c2f(comm)
  * in C, the communicator itself with Fortran's mpi module, comm%MPI_VAL with mpi_f08. Collective over comm;
  * other ranks of MPI_COMM_WORLD take no part. Several groups may be open at the same time, over any
@@ -32,6 +32,8 @@ extern "C" {
  * NULL on error: E_INVALID (no communicator, or an intercommunicator), E_STATE (MPI is not initialised, is
  * finalised, or must not be called from this thread), E_UNSUPPORTED (no plug-in for this MPI), E_TIMEOUT (not
  * all ranks have come), and those of tern_group_open. */
+TERN_API tern_group *tern_group_from_mpi(int comm, const tern_group_opts *opts, tern_error *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -2,6 +2,7 @@
  *
  * Threads: tern_spawn must be called while the process has one thread only; tern_local_rank_take by any
  * thread. */
+#ifndef TERN_SPAWN_H
 #define TERN_SPAWN_H
 
 #include <tern/base.h>
@@ -36,11 +37,7 @@ TERN_API int tern_spawn(int (*fn)(int rank, void *arg), int n, void *arg, const 
  * argv[0], everything after `--`, and the final NULL stay. Stores N in *local_rank, the last N if there are
  * several; if there is none, *local_rank keeps its value. E_INVALID: N is not an integer from 0; argv is then
  * unchanged. */
-*and the NULL at the end stay where they are.*local_rank = N, the last one where there are several,
-                                         and*stays as it was where there is none.Errors
-    : E_INVALID where N is no whole number from 0;
-argv is then as *it was.* /
-    TERN_API int tern_local_rank_take(int *argc, char **argv, int *local_rank, tern_error *err);
+TERN_API int tern_local_rank_take(int *argc, char **argv, int *local_rank, tern_error *err);
 
 #ifdef __cplusplus
 }
