@@ -31,6 +31,9 @@ extern "C" {
 typedef struct tern_schedule tern_schedule;
 /* What a schedule counts. */
 typedef enum tern_unit { TERN_UNIT_STEPS, TERN_UNIT_EPOCHS } tern_unit;
+
+/* ---- schedules: each comment says what the rate becomes ---- */
+
 /* lr factor until `total`, then lr. torch's ConstantLR. */
 TERN_API tern_schedule *tern_constant_schedule_new(tern_optim *optim, tern_unit unit, double factor,
                                                    int64_t total, tern_error *err);
