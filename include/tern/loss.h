@@ -86,8 +86,8 @@ TERN_API tern_tensor *tern_focal_loss(tern_scope *scope, tern_tensor *x, tern_te
 
 typedef struct tern_dice_opts {
     size_t size;
-    bool classes;       /* the target is a map of class labels and the probabilities are a softmax over
-                           dimension 1; default false: each channel is a mask, the probabilities are sigmoids */
+    bool classes;       /* the target is a map of class labels, the probabilities are a softmax over dimension
+                           1; default false: each channel is a mask, and they are sigmoids                  */
     bool probabilities; /* x already contains probabilities; default false: logits                          */
     bool squared;       /* |P| and |T| are sums of squares, as in V-Net; default false: plain sums          */
     bool over_batch;    /* a region includes all samples; default false: each sample has its own regions    */
