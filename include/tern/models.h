@@ -71,15 +71,15 @@ typedef struct tern_deeplabv3_opts {
 } tern_deeplabv3_opts;
 TERN_API tern_deeplabv3_opts tern_deeplabv3_defaults(void);
 
-/* DeepLabV3 (Chen et al. 2017): scores of every pixel, bilinear from the features' size. torchvision's names:
- * backbone.conv1 .., classifier.0.convs.0.0 .., aux_classifier.0 .. (N, in_channels, H, W) -> (N, classes, H,
- * W). In training the pyramid's mean over an image is normalised over the batch, which must therefore be
- * larger than 1. torchvision.models.segmentation.deeplabv3_resnet50; with depth 18 a light one. E_RANGE:
- * depth, output_stride, dropout, and what layers refuse. */
+/* DeepLabV3 (Chen et al. 2017): class scores of every pixel, resized bilinearly from the size of the
+ * features. (N, in_channels, H, W) -> (N, classes, H, W). Names are torchvision's: backbone.conv1 ..,
+ * classifier.0.convs.0.0 .., aux_classifier.0 .. In training the batch must be larger than 1, since the
+ * pyramid's mean over an image is batch-normalised. torchvision.models.segmentation.deeplabv3_resnet50; depth
+ * 18 makes a light one. E_RANGE: depth, output_stride, dropout, and the errors of the layers. */
 TERN_API tern_module *tern_deeplabv3_new(const tern_deeplabv3_opts *opts, tern_rng *rng, tern_error *err);
-/* The same as tern_forward, and in *aux the scores of the second classifier, of the same shape, for a loss of
- * their own (torchvision's scripts add half of it); NULL if the net has none. With aux NULL, and by
- * tern_forward, the second classifier is not computed. E_INVALID: another module. */
+/* Does what tern_forward does, and stores in *aux the scores of the second classifier, of the same shape, for
+ * a loss of their own (torchvision's scripts add half of it); NULL if the net has none. If `aux` is NULL, and
+ * with tern_forward, the second classifier is not computed. E_INVALID: another module. */
 TERN_API tern_tensor *tern_deeplabv3_forward(tern_module *deeplabv3, tern_scope *scope, tern_tensor *x,
                                              tern_tensor **aux);
 
@@ -91,19 +91,19 @@ typedef struct tern_unet3d_opts {
     size_t size;
     int64_t in_channels; /* default 1                                                            */
     int64_t classes;     /* default 1                                                            */
-    int64_t width;       /* channels of the first level; each level has twice as many; default 32 */
-    int levels;          /* sizes; 2 to TERN_UNET_LEVELS; default 4                              */
-    tern_unet_norm norm; /* default TERN_UNET_BATCH                                              */
-    int64_t groups;      /* of a group norm; default 8                                           */
-    bool deconv;         /* up by transposed convolutions, else trilinear; default true          */
+    int64_t width;       /* channels of the first level; each further level has twice as many; default 32 */
+    int levels;          /* 2 to TERN_UNET_LEVELS; default 4                                     */
+    tern_unet_norm norm; /* batch norm or group norm; default TERN_UNET_BATCH                    */
+    int64_t groups;      /* of the group norm; default 8                                         */
+    bool deconv;         /* upsample by transposed convolutions, else trilinearly; default true  */
 } tern_unet3d_opts;
 TERN_API tern_unet3d_opts tern_unet3d_defaults(void);
 
-/* 3-D U-Net (Cicek et al. 2016): at each level two 3x3x3 convolutions without bias, each with norm and ReLU;
- * max pools down, and up what the level had on the way down before what comes from below. Names: encoder.0.0
- * (convolution), encoder.0.1 (norm), encoder.0.3, encoder.0.4 .., up.0 .., decoder.0.0 .., head. (N,
- * in_channels, D, H, W) -> (N, classes, D, H, W); sizes that are not divisible by 2^(levels - 1) are E_SHAPE.
- * E_RANGE: levels, norm, and what layers refuse. */
+/* 3-D U-Net (Cicek et al. 2016): each level has two 3x3x3 convolutions without bias, each with norm and ReLU.
+ * Max pooling leads down. On the way up, the level's own features from the way down are concatenated before
+ * those that come from below. (N, in_channels, D, H, W) -> (N, classes, D, H, W); sizes must be divisible by
+ * 2^(levels - 1) (E_SHAPE). Names: encoder.0.0 (convolution), encoder.0.1 (norm), encoder.0.3, encoder.0.4
+ * .., up.0 .., decoder.0.0 .., head. E_RANGE: levels, norm, and the errors of the layers. */
 TERN_API tern_module *tern_unet3d_new(const tern_unet3d_opts *opts, tern_rng *rng, tern_error *err);
 
 #ifdef __cplusplus
