@@ -89,7 +89,7 @@ TERN_API tern_object *tern_loader_state_dict(const tern_loader *loader, tern_err
 /* Resumes a pass: the next batch is the one after that position; if the pass was finished, it ends at once.
  * Sets epoch and seed of the loader's sampler, and gives up the present pass. With another number of ranks or
  * batch size every sample still comes once, as far as the position is divisible by the number of ranks; the
- * remaining samples of the division come twice. E_INVALID: a dataset of another length, or one is shuffled
+ * samples of the remainder come twice. E_INVALID: a dataset of another length, or one is shuffled
  * and the other is not; E_DTYPE, E_RANGE: not such a state. */
 TERN_API int tern_loader_state_dict_load(tern_loader *loader, const tern_object *state, tern_error *err);
 
