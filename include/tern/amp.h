@@ -176,8 +176,7 @@ typedef struct tern_amp_backward_opts {
     tern_optim *const *optims; /* [optim_count] the optimizers that this loss is for; default NULL: all that
                                 * have been made on amp's models */
     int optim_count;
-    bool
-        delay_unscale; /* leave the gradients scaled and unchecked, since more will be added; default false */
+    bool delay_unscale; /* leave gradients scaled and unchecked, as more will be added; default false */
 } tern_amp_backward_opts;
 /* Returns the default options. */
 TERN_API tern_amp_backward_opts tern_amp_backward_defaults(void);

@@ -65,7 +65,7 @@ TERN_API const char *tern_status_text(int status);
  * already set does nothing and returns NULL. Every `tern_error *` argument may be NULL. */
 typedef struct tern_error {
     int code;                   /* TERN_OK or a negative tern_status                         */
-    int native;                 /* errno, or the code of another library (cuDNN ..); 0: none */
+    int native;                 /* errno, or the failing library's own code; 0: none         */
     const char *func;           /* the function that failed, a static string; or NULL        */
     char text[TERN_ERROR_TEXT]; /* what failed and where, expected and got                   */
 } tern_error;

@@ -126,8 +126,7 @@ TERN_API const char *tern_group_backend(const tern_group *group);
 /* Makes the group fail on all ranks: peers get an error that names this rank and contains `text`. */
 TERN_API void tern_group_abort(tern_group *group, int code, const char *text);
 
-/* ---- works: collectives and messages under way, started by a `_post` function, tern_isend or tern_irecv
- * ---- */
+/* ---- works: collectives and messages under way, which a `_post`, tern_isend or tern_irecv starts ---- */
 
 /* Returns TERN_OK when the work is done, TERN_PENDING before, or a negative status. Never blocks. Each call
  * moves the family's works on. */

@@ -26,10 +26,9 @@ TERN_API double tern_loss_normaliser(const tern_tensor *loss);
 
 typedef struct tern_cross_entropy_opts {
     size_t size;
-    tern_tensor *weight;  /* (C), in x's dtype, no gradient: each class's weight; default NULL: 1      */
-    int64_t ignore_index; /* samples with this label do not count; default -100                        */
-    double
-        label_smoothing; /* the share of each label that is spread over all classes, in [0, 1]; default 0 */
+    tern_tensor *weight;      /* (C), in x's dtype, no gradient: each class's weight; default NULL: 1      */
+    int64_t ignore_index;     /* samples with this label do not count; default -100                        */
+    double label_smoothing;   /* share of each label that is spread over all classes, in [0, 1]; default 0 */
     tern_reduction reduction; /* a mean is divided by the sum of the labels' weights; default: the mean    */
 } tern_cross_entropy_opts;
 TERN_API tern_cross_entropy_opts tern_cross_entropy_defaults(void);

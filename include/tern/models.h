@@ -28,9 +28,8 @@ typedef struct tern_resnet_opts {
     int64_t in_channels; /* default 3                                                             */
     int64_t classes;     /* default 1000; 0: the net ends before fc                               */
     int stages;          /* 1 to TERN_RESNET_STAGES; default 4                                    */
-    int blocks[TERN_RESNET_STAGES]; /* in each stage; default 2, 2, 2, 2 */
-    int64_t
-        channels[TERN_RESNET_STAGES]; /* of each stage; the stem has the first's; default 64, 128, 256, 512 */
+    int blocks[TERN_RESNET_STAGES];       /* in each stage; default 2, 2, 2, 2 */
+    int64_t channels[TERN_RESNET_STAGES]; /* of each stage; stem: the first; default 64, 128, 256, 512 */
     bool small_stem; /* 3x3 stride 1 and no max pool, for images of about 32x32; default false */
     bool kaiming;    /* initialise convolutions as torchvision: normal, fan out; false: as PyTorch's
                         Conv2d; default true                                                 */

@@ -37,12 +37,11 @@ typedef struct tern_ddp_opts {
                             * delay_allreduce                                                        */
     bool static_graph;     /* you promise that every backward uses the same parameters; E_STATE names the
                             * first difference; default false                                        */
-    double gradient_predivide_factor; /* f > 0: divides gradients by f before the sum, and by ranks / f after
-                                       * it; default 1                                               */
-    bool
-        divide_by_initial_world_size; /* a rank in tern_ddp_join counts in the mean, with zeros; default
-                                       * true. With TERN_NORMALISER_LOSS it never counts: it has no samples */
-    tern_normaliser normaliser;       /* default TERN_NORMALISER_RANK                               */
+    double gradient_predivide_factor;  /* f > 0: divides gradients by f before the sum, and by ranks / f after
+                                        * it; default 1                                               */
+    bool divide_by_initial_world_size; /* a rank in tern_ddp_join counts in the mean, with zeros; default
+                                        * true. With TERN_NORMALISER_LOSS it does not: it has no samples */
+    tern_normaliser normaliser;        /* default TERN_NORMALISER_RANK                               */
     bool straggler_warn; /* rank 0 logs a warning that names a rank for which the others wait more than a
                           * fifth of the time, over a second and 50 steps; once, until they wait less; default
                           * true */
