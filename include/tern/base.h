@@ -1,6 +1,18 @@
 /* base.h - status codes, errors, dtypes, and hooks for memory and logging. Every other header includes it.
  *
- * Callbacks: a function that you hand to tern (a module's forward, a dataset's get, a release) must return to
+ * How to read the comments in these headers:
+ *
+ * - Errors: "E_RANGE: .." means that the function fails with TERN_E_RANGE in that case: it returns the
+ *   status, or NULL, and fills *err. Ops have no tern_error; their error is the scope's (autograd.h).
+ * - Ownership: "Yours: tern_x_free" means that you free the result with this function, which accepts NULL. A
+ *   borrowed result belongs to something else; do not free it. "Borrows x" means that x must outlive the
+ *   result.
+ * - Options: get a struct from its _defaults function, which sets `size` and the default values, and change
+ *   the fields that you need. NULL means the defaults. `size` lets a program run with a newer version of the
+ *   library.
+ * - Collective: all ranks of the group must call the function (comm.h).
+ * - A name such as torch.nn.functional.linear is the function of PyTorch, or of apex, that does the same.
+ *
  * its caller. Leaving it by a C++ exception or longjmp, through tern's frames, is undefined behaviour. Catch
  * the exception inside, and report it with tern_error_set, or to all ranks with tern_group_abort.
  *
