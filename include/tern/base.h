@@ -13,6 +13,7 @@
  * - Collective: all ranks of the group must call the function (comm.h).
  * - A name such as torch.nn.functional.linear is the function of PyTorch, or of apex, that does the same.
  *
+ * Callbacks: a function that you hand to tern (a module's forward, a dataset's get, a release) must return to
  * its caller. Leaving it by a C++ exception or longjmp, through tern's frames, is undefined behaviour. Catch
  * the exception inside, and report it with tern_error_set, or to all ranks with tern_group_abort.
  *

@@ -130,6 +130,7 @@ TERN_API tern_larc_opts tern_larc_defaults(void);
  * which has ratios of its own; E_RANGE: a negative number. */
 TERN_API int tern_optim_larc(tern_optim *optim, const tern_larc_opts *opts, tern_error *err);
 
+/* Frees an optimizer; the parameters stay as they are. */
 TERN_API void tern_optim_free(tern_optim *optim);
 
 /* Makes a step: updates every parameter that has a gradient, and forgets all gradients of the optimizer's
