@@ -9,8 +9,8 @@
  * Buffers: `in` and `out` must not overlap, except that one may be exactly this rank's own part of the other,
  * which then stays in place. Arguments that only the root uses are ignored on other ranks and may be NULL
  * there. If one rank's buffer is in memory of tern_group_mem_alloc, all ranks' are, at the same offset; this
- * concerns `out` of all_gather and `in` of the others. Buffers of scatter and of the calls with lists of
- * counts may be anywhere.
+ * concerns `out` of all_gather and `in` or `buf` of the others. Buffers of scatter and of the calls with
+ * lists of counts may be anywhere.
  *
  * Asynchronous calls: each `_post` function starts the same operation and returns a work at once, NULL on
  * error. The buffers belong to the work until tern_work_wait returns; lists are copied.

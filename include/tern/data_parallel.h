@@ -1,10 +1,10 @@
 /* data_parallel.h - one process, several devices: a batch is split over replicas of a model.
  *
- * A replica is a device, a scope and, on the CPU, a thread. All replicas read the model's own parameters and
- * buffers in place; only those for other GPUs are copied, once per forward. Each replica computes its rows,
- * the results are joined, and one backward goes through all replicas at once. The model's gradients are the
- * sum of the replicas', so a loss that is a mean over the whole batch has the same gradients as on one
- * device. Batch norm uses each replica's own rows; the running statistics are replica 0's, as in
+ * A replica is a device, a scope and, on the CPU, a thread. The replicas read the model's own parameters and
+ * buffers in place; replicas on other GPUs get copies, once per forward. Each replica computes its rows, the
+ * results are joined, and one backward goes through all replicas at once. The model's gradients are the sum
+ * of the replicas', so a loss that is a mean over the whole batch has the same gradients as on one device.
+ * Batch norm uses each replica's own rows; the running statistics are replica 0's, as in
  * torch.nn.DataParallel. Under tern_ddp, each rank may split its batch over replicas in this way.
  *
  * While the replicas compute, the calling thread's OpenMP team is released (omp_pause_soft): its threads
@@ -24,8 +24,7 @@ typedef struct tern_data_parallel tern_data_parallel;
 
 typedef struct tern_data_parallel_opts {
     size_t size;
-    tern_device *const
-        *devices; /* groups of cores or GPUs; borrowed. NULL: one device per core of this rank */
+    tern_device *const *devices; /* groups of cores or GPUs; borrowed. NULL: one per core of this rank   */
     int device_count;
     tern_device *output_device; /* where results are placed; default: the first device                   */
     int dim; /* the dimension along which inputs are split and results joined; default 0, the batch */
