@@ -79,7 +79,7 @@ TERN_API tern_work *tern_reduce_scatter_post(tern_group *group, const void *in, 
                                              tern_dtype dtype, tern_reduce_op op, tern_error *err);
 
 /* The three reductions with PREMUL_SUM: the sum in rank order of factor * x, computed in f32 (in f64 for
- * f64). Each rank gives a factor of its own, which must be finite (E_RANGE). Elements with the factor 0 are
+ * f64). Each rank gives a factor of its own, which must be finite (E_RANGE). A buffer with the factor 0 is
  * not read. torch's ReduceOp.PREMUL_SUM. */
 TERN_API int tern_all_reduce_premul(tern_group *group, void *buf, size_t count, tern_dtype dtype,
                                     double factor, tern_error *err);
