@@ -101,8 +101,8 @@ typedef struct tern_conv_transpose1d_opts {
 } tern_conv_transpose1d_opts;
 TERN_API tern_conv_transpose1d_opts tern_conv_transpose1d_defaults(void);
 
-/* x (N, C, L), weight (C, O / groups, k), bias (O) or NULL -> y (N, O, L').
- * torch.nn.functional.conv_transpose1d. */
+/* Transposed convolution of sequences: x (N, C, L), weight (C, O / groups, k), bias (O) or NULL -> y (N, O,
+ * L'). torch.nn.functional.conv_transpose1d. */
 TERN_API tern_tensor *tern_conv_transpose1d(tern_scope *scope, tern_tensor *x, tern_tensor *weight,
                                             tern_tensor *bias, const tern_conv_transpose1d_opts *opts);
 
