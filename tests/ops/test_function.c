@@ -447,7 +447,8 @@ static void wrong_gradients_are_refused(void **state)
     (void)state;
     refused(FLAT, "tern_function_apply", TERN_E_SHAPE,
             "same: input 0 is (3, 4) of f32, but its gradient (12) of f32");
-    refused(SILENT, "tern_function_apply", TERN_E_INVALID, "same: its backward returned an error without setting *err");
+    refused(SILENT, "tern_function_apply", TERN_E_INVALID,
+            "same: its backward returned an error without setting *err");
     refused(LOUD, "same", TERN_E_IO, "the disk is full");
     refused(AGAIN, "tern_backward", TERN_E_STATE, "a function's backward calls it");
     world w = open_world();
