@@ -2,7 +2,6 @@
  * inspect`, `tern convert`. */
 #include "cli.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -18,13 +17,6 @@ static const command commands[] = {
     {"info", "version, processor, back ends and libraries", tern__cli_info},
     {"bench", "measure training steps and collectives", tern__cli_bench},
 };
-
-int tern__cli_flush(const char *who)
-{
-    if (!fflush(stdout) && !ferror(stdout)) return TERN__EXIT_OK;
-    fprintf(stderr, "%s: cannot write: %s\n", who, strerror(errno));
-    return TERN__EXIT_FAILED;
-}
 
 static void print_usage(FILE *out)
 {

@@ -29,66 +29,6 @@ static const bench benches[] = {
     {"store", "keys of a TCP store, set and got, of one client and of many", tern__bench_store},
 };
 
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-double tern__bench_median(double *values, size_t count)
-{
-    qsort(values, count, sizeof(*values), by_value);
-    return (values[(count - 1) / 2] + values[count / 2]) / 2;
-}
-
-static bool parse_size(const char *text, size_t step, size_t *bytes)
-{
-    static const char units[] = "KMG";
-    char *end;
-    if (*text < '0' || *text > '9') return false;
-    unsigned long long number = strtoull(text, &end, 10);
-    const char *unit = *end ? strchr(units, *end) : NULL;
-    int shift = unit ? 10 * (int)(unit - units + 1) : 0;
-    if (end[unit != NULL] || !number || number > (UINT64_C(1) << 40) >> shift) return false;
-    *bytes = (size_t)(number << shift);
-    return *bytes % step == 0;
-}
-
-bool tern__bench_sizes(const char *who, char *text, size_t step, size_t *sizes, int most, int *count)
-{
-    *count = 0;
-    for (char *one; (one = strsep(&text, ",")); ++*count) {
-        if (*count == most) {
-            fprintf(stderr, "%s: --sizes: at most %d\n", who, most);
-            return false;
-        }
-        if (parse_size(one, step, &sizes[*count])) continue;
-        fprintf(stderr, "%s: --sizes: expected bytes in steps of %zu, as in 4,64K,25M, got \"%s\"\n", who,
-                step, one);
-        return false;
-    }
-    return true;
-}
-
-bool tern__bench_number(const char *who, const char *option, const char *text, long most, long *value)
-{
-    char *end;
-    *value = strtol(text, &end, 10);
-    if (end != text && !*end && *value > 0 && *value <= most) return true;
-    fprintf(stderr, "%s: %s: expected a number from 1 to %ld, got \"%s\"\n", who, option, most, text);
-    return false;
-}
-
-bool tern__bench_word(const char *who, const char *option, const char *text, const char *const *words)
-{
-    for (int i = 0; words[i]; i++)
-        if (!strcmp(text, words[i])) return true;
-    fprintf(stderr, "%s: %s: expected ", who, option);
-    for (int i = 0; words[i]; i++) fprintf(stderr, "%s%s", i ? " or " : "", words[i]);
-    fprintf(stderr, ", got \"%s\"\n", text);
-    return false;
-}
-
 static void print_usage(FILE *out)
 {
     fprintf(out, "usage: tern bench BENCH [OPTIONS] ...\n\nbenches:\n");

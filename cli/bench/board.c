@@ -7,7 +7,6 @@
 
 #include <cjson/cJSON.h>
 #include <ftw.h>
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -148,10 +147,7 @@ static void print_row(const settings *set, int subject, double us)
     cJSON *line = cJSON_CreateObject();
     cJSON_AddStringToObject(line, "call", subjects[subject].name);
     cJSON_AddNumberToObject(line, "median_us", us);
-    char *text = cJSON_PrintUnformatted(line);
-    if (text) puts(text);
-    cJSON_free(text);
-    cJSON_Delete(line);
+    tern__bench_print(line);
 }
 
 static void run(bench *b, const settings *set, tern_error *err)
@@ -163,35 +159,15 @@ static void run(bench *b, const settings *set, tern_error *err)
     }
 }
 
-/* TERN__EXIT_OK to go on; -1 after --help; TERN__EXIT_USAGE. */
-static int parse(int argc, char **argv, settings *set)
-{
-    static const struct option options[] = {
-        {"rounds", required_argument, NULL, 'r'},
-        {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},
-        {0},
-    };
-    argv[0] = "tern bench board"; /* as getopt names it */
-    for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-        bool fine = true;
-        switch (option) {
-        case 'r': fine = tern__bench_number(argv[0], "--rounds", optarg, ROUNDS_MAX, &set->rounds); break;
-        case 'j': set->json = true; break;
-        case 'h': fputs(usage, stdout); return -1;
-        default: fine = false;
-        }
-        if (!fine) return TERN__EXIT_USAGE;
-    }
-    if (optind == argc) return TERN__EXIT_OK;
-    fprintf(stderr, "tern bench board: unexpected \"%s\"\n", argv[optind]);
-    return TERN__EXIT_USAGE;
-}
-
 int tern__bench_board(int argc, char **argv)
 {
     settings set = {.rounds = 30};
-    int status = parse(argc, argv, &set);
+    const tern__flag flags[] = {
+        {"rounds", .number = &set.rounds, .most = ROUNDS_MAX},
+        {"json", .on = &set.json},
+        {0},
+    };
+    int status = tern__flags_read_all(flags, "tern bench board", usage, argc, argv);
     if (status) return status < 0 ? tern__cli_flush(argv[0]) : status;
     bench b = {.step = 0};
     tern_error err = {0};

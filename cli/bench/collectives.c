@@ -11,7 +11,6 @@
 #include "kernels/kernel.h"
 
 #include <cjson/cJSON.h>
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +18,7 @@
 
 enum {
     SIZES_MAX = 32,
+    SIZE_STEP = sizeof(float), /* of --sizes */
     SAMPLES_MAX = 101,
     SAMPLES_MIN = 5,
     WARM_UP = 3,
@@ -197,10 +197,7 @@ static void print_json(const bench *b, const result *r)
         cJSON_AddNumberToObject(line, "bound_ratio", r->median_s / r->bound_s);
     else
         cJSON_AddNullToObject(line, "bound_ratio");
-    char *text = cJSON_PrintUnformatted(line);
-    if (text) puts(text);
-    cJSON_free(text);
-    cJSON_Delete(line);
+    tern__bench_print(line);
 }
 
 static void print_head(const bench *b)
@@ -225,11 +222,43 @@ static void print_row(const bench *b, const result *r)
 
 /* ---- options ---- */
 
-static bool parse_seconds(const char *who, const char *text, double *seconds)
+static bool parse_size(const char *text, size_t *bytes)
+{
+    static const char units[] = "KMG";
+    char *end;
+    if (*text < '0' || *text > '9') return false;
+    unsigned long long number = strtoull(text, &end, 10);
+    const char *unit = *end ? strchr(units, *end) : NULL;
+    int shift = unit ? 10 * (int)(unit - units + 1) : 0;
+    if (end[unit != NULL] || !number || number > (UINT64_C(1) << 40) >> shift) return false;
+    *bytes = (size_t)(number << shift);
+    return *bytes % SIZE_STEP == 0;
+}
+
+/* "4,1K,64K" */
+static bool take_sizes(const char *who, char *text, void *to)
+{
+    settings *set = to;
+    set->count = 0;
+    for (char *one; (one = strsep(&text, ",")); set->count++) {
+        if (set->count == SIZES_MAX) {
+            fprintf(stderr, "%s: --sizes: at most %d\n", who, SIZES_MAX);
+            return false;
+        }
+        if (parse_size(one, &set->sizes[set->count])) continue;
+        fprintf(stderr, "%s: --sizes: expected bytes in steps of %d, as in 4,64K,25M, got \"%s\"\n", who,
+                SIZE_STEP, one);
+        return false;
+    }
+    return true;
+}
+
+static bool take_seconds(const char *who, char *text, void *to)
 {
     char *end;
-    *seconds = strtod(text, &end);
-    if (end != text && !*end && *seconds >= 0 && *seconds <= 3600) return true;
+    double seconds = strtod(text, &end);
+    *(double *)to = seconds;
+    if (end != text && !*end && seconds >= 0 && seconds <= 3600) return true;
     fprintf(stderr, "%s: --seconds: expected a number from 0 to 3600, got \"%s\"\n", who, text);
     return false;
 }
@@ -243,43 +272,27 @@ static void print_usage(const settings *set)
         printf(usage, name, set->op ? set->op->help : "each collective", name);
 }
 
-/* TERN__EXIT_OK to go on; -1 after --help; TERN__EXIT_USAGE. */
+/* As tern__flags_read_all. */
 static int parse(int argc, char **argv, settings *set)
 {
-    static const struct option options[] = {
-        {"sizes", required_argument, NULL, 's'},   {"memory", required_argument, NULL, 'm'},
-        {"dtype", required_argument, NULL, 'd'},   {"backend", required_argument, NULL, 'b'},
-        {"seconds", required_argument, NULL, 't'}, {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},          {0},
-    };
     static const char *const memories[] = {"window", "plain", NULL}, *const dtypes[] = {"f32", "bf16", NULL};
-    static char who[64]; /* argv[0] outlives the call */
+    static char who[64]; /* argv[0] points to it after this call */
+    const char *memory = "window", *dtype = "f32";
+    const tern__flag flags[] = {
+        {"sizes", .take = take_sizes, .to = set},
+        {"memory", .text = &memory, .words = memories},
+        {"dtype", .text = &dtype, .words = dtypes},
+        {"backend", .text = &set->backend},
+        {"seconds", .take = take_seconds, .to = &set->budget_s},
+        {"json", .on = &set->json},
+        {0},
+    };
     snprintf(who, sizeof(who), "tern bench %s", set->op ? set->op->name : "collectives");
-    argv[0] = who; /* as getopt names it */
-    bool fine = true;
-    for (int option; fine && (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-        switch (option) {
-        case 's':
-            fine = tern__bench_sizes(who, optarg, sizeof(float), set->sizes, SIZES_MAX, &set->count);
-            break;
-        case 'm':
-            fine = tern__bench_word(who, "--memory", optarg, memories);
-            set->plain = !strcmp(optarg, "plain");
-            break;
-        case 'd':
-            fine = tern__bench_word(who, "--dtype", optarg, dtypes);
-            set->dtype = strcmp(optarg, "bf16") ? TERN_F32 : TERN_BF16;
-            break;
-        case 'b': set->backend = optarg; break;
-        case 't': fine = parse_seconds(who, optarg, &set->budget_s); break;
-        case 'j': set->json = true; break;
-        case 'h': print_usage(set); return -1;
-        default: fine = false;
-        }
-    }
-    if (!fine || optind == argc) return fine ? TERN__EXIT_OK : TERN__EXIT_USAGE;
-    fprintf(stderr, "%s: unexpected \"%s\"\n", who, argv[optind]);
-    return TERN__EXIT_USAGE;
+    int status = tern__flags_read_all(flags, who, NULL, argc, argv);
+    if (status < 0) print_usage(set);
+    set->plain = !strcmp(memory, "plain");
+    set->dtype = strcmp(dtype, "bf16") ? TERN_F32 : TERN_BF16;
+    return status;
 }
 
 /* ---- running ---- */

@@ -12,7 +12,6 @@
 #include <tern.h>
 
 #include <cjson/cJSON.h>
-#include <getopt.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -114,6 +113,12 @@ static bool parse_case(const char *given, shape *s)
         s->attr.dilation[axis] = one[2];
     }
     return fill_outputs(s);
+}
+
+static void use_resnet18(settings *set)
+{
+    set->count = TERN__COUNT(resnet18);
+    for (int i = 0; i < set->count; i++) parse_case(resnet18[i], &set->cases[i]);
 }
 
 /* ---- operands ---- */
@@ -249,10 +254,7 @@ static void print_json(const char *name, tern__kernel kernel, const result *r)
         cJSON_AddNumberToObject(line, "median_ms", r->ms[a]);
         cJSON_AddNumberToObject(line, "gflops", r->gflop / r->ms[a] * 1e3);
         cJSON_AddNumberToObject(line, "error", r->error[a]);
-        char *text = cJSON_PrintUnformatted(line);
-        if (text) puts(text);
-        cJSON_free(text);
-        cJSON_Delete(line);
+        tern__bench_print(line);
     }
 }
 
@@ -283,52 +285,38 @@ static void print_row(const char *name, tern__kernel kernel, const settings *set
 
 /* ---- options ---- */
 
-static bool add_case(settings *set, const char *text)
+static bool add_case(const char *who, char *text, void *to)
 {
+    settings *set = to;
     if (set->count < CASES_MAX && parse_case(text, &set->cases[set->count])) {
         set->count++;
         return true;
     }
-    fprintf(stderr, "tern bench conv: --case: expected a shape as in 32,64,32,32:64,3,3, got \"%s\"\n", text);
+    fprintf(stderr, "%s: --case: expected a shape as in 32,64,32,32:64,3,3, got \"%s\"\n", who, text);
     return false;
 }
 
-/* TERN__EXIT_OK to go on; -1 after --help; TERN__EXIT_USAGE. */
 static int parse(int argc, char **argv, settings *set)
 {
-    static const struct option options[] = {
-        {"case", required_argument, NULL, 'c'},
-        {"rounds", required_argument, NULL, 'r'},
-        {"dtype", required_argument, NULL, 'd'},
-        {"no-error", no_argument, NULL, 'n'},
-        {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},
+    static const char *const dtypes[] = {"f32", "bf16", NULL};
+    const char *dtype = "f32";
+    bool no_error = false;
+    const tern__flag flags[] = {
+        {"case", .take = add_case, .to = set},
+        {"rounds", .number = &set->rounds, .most = ROUNDS_MAX},
+        {"dtype", .text = &dtype, .words = dtypes},
+        {"no-error", .on = &no_error},
+        {"json", .on = &set->json},
         {0},
     };
-    static const char *const dtypes[] = {"f32", "bf16", NULL};
-    argv[0] = "tern bench conv"; /* as getopt names it */
-    for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-        bool fine = true;
-        switch (option) {
-        case 'c': fine = add_case(set, optarg); break;
-        case 'r': fine = tern__bench_number(argv[0], "--rounds", optarg, ROUNDS_MAX, &set->rounds); break;
-        case 'd':
-            fine = tern__bench_word(argv[0], "--dtype", optarg, dtypes);
-            set->dtype = strcmp(optarg, "bf16") ? TERN_F32 : TERN_BF16;
-            break;
-        case 'n': set->errors = false; break;
-        case 'j': set->json = true; break;
-        case 'h': fputs(usage, stdout); return -1;
-        default: fine = false;
-        }
-        if (!fine) return TERN__EXIT_USAGE;
-    }
-    bool all = !set->count;
-    for (size_t i = 0; i < TERN__COUNT(resnet18) && all; i++) add_case(set, resnet18[i]);
-    if (optind == argc) return TERN__EXIT_OK;
-    fprintf(stderr, "tern bench conv: unexpected \"%s\"\n", argv[optind]);
-    return TERN__EXIT_USAGE;
+    int status = tern__flags_read_all(flags, "tern bench conv", usage, argc, argv);
+    set->dtype = strcmp(dtype, "bf16") ? TERN_F32 : TERN_BF16;
+    set->errors = !no_error;
+    if (!set->count) use_resnet18(set);
+    return status;
 }
+
+/* ---- running ---- */
 
 static void run(tern_device *device, const settings *set, tern_error *err)
 {
@@ -351,7 +339,7 @@ static void run(tern_device *device, const settings *set, tern_error *err)
 
 int tern__bench_conv(int argc, char **argv)
 {
-    static settings set = {.rounds = 5, .errors = true, .dtype = TERN_F32};
+    static settings set = {.rounds = 5};
     int status = parse(argc, argv, &set);
     if (status) return status < 0 ? tern__cli_flush(argv[0]) : status;
     tern_error err = {0};

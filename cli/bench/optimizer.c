@@ -17,7 +17,6 @@
 #include <tern.h>
 
 #include <cjson/cJSON.h>
-#include <getopt.h>
 #include <stdio.h>
 
 enum { ROUNDS_MAX = 1000, ELEMENTS_MAX = 1 << 30 };
@@ -165,10 +164,7 @@ static void print_json(const bench *b, const settings *set, int subject, const d
     cJSON_AddNumberToObject(line, "median_ms", median[subject] * 1e3);
     cJSON_AddNumberToObject(line, "gbs", gbs(set, subject, median));
     cJSON_AddNumberToObject(line, "copy_gbs", gbs(set, COPY, median));
-    char *text = cJSON_PrintUnformatted(line);
-    if (text) puts(text);
-    cJSON_free(text);
-    cJSON_Delete(line);
+    tern__bench_print(line);
 }
 
 static void print_head(const bench *b, const settings *set)
@@ -187,36 +183,7 @@ static void print_row(const bench *b, const settings *set, int subject, const do
            median[subject] * 1e3, ours, copy, 100 * ours / copy);
 }
 
-/* ---- options ---- */
-
-/* TERN__EXIT_OK to go on; -1 after --help; TERN__EXIT_USAGE. */
-static int parse(int argc, char **argv, settings *set)
-{
-    static const struct option options[] = {
-        {"elements", required_argument, NULL, 'e'},
-        {"rounds", required_argument, NULL, 'r'},
-        {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},
-        {0},
-    };
-    argv[0] = "tern bench optimizer"; /* as getopt names it */
-    for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-        bool fine = true;
-        switch (option) {
-        case 'e':
-            fine = tern__bench_number(argv[0], "--elements", optarg, ELEMENTS_MAX, &set->elements);
-            break;
-        case 'r': fine = tern__bench_number(argv[0], "--rounds", optarg, ROUNDS_MAX, &set->rounds); break;
-        case 'j': set->json = true; break;
-        case 'h': fputs(usage, stdout); return -1;
-        default: fine = false;
-        }
-        if (!fine) return TERN__EXIT_USAGE;
-    }
-    if (optind == argc) return TERN__EXIT_OK;
-    fprintf(stderr, "tern bench optimizer: unexpected \"%s\"\n", argv[optind]);
-    return TERN__EXIT_USAGE;
-}
+/* ---- running ---- */
 
 static void run(bench *b, const settings *set, tern_error *err)
 {
@@ -235,7 +202,13 @@ static void run(bench *b, const settings *set, tern_error *err)
 int tern__bench_optimizer(int argc, char **argv)
 {
     settings set = {.elements = 25000000, .rounds = 15};
-    int status = parse(argc, argv, &set);
+    const tern__flag flags[] = {
+        {"elements", .number = &set.elements, .most = ELEMENTS_MAX},
+        {"rounds", .number = &set.rounds, .most = ROUNDS_MAX},
+        {"json", .on = &set.json},
+        {0},
+    };
+    int status = tern__flags_read_all(flags, "tern bench optimizer", usage, argc, argv);
     if (status) return status < 0 ? tern__cli_flush(argv[0]) : status;
     static bench b; /* large */
     tern_error err = {0};

@@ -8,7 +8,6 @@
 #include <tern.h>
 
 #include <cjson/cJSON.h>
-#include <getopt.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,10 +16,12 @@
 
 typedef struct settings {
     const tern__bench_model *model;
-    const char *size_text, *dtype, *reduce, *level; /* level NULL: no amp */
-    int64_t size[3];                                /* of the spatial dimensions */
+    const char *size_text, *dtype, *reduce;
+    const char *level;  /* of amp; NULL: no amp */
+    const char *device; /* NULL: TERN_DEVICE or the CPU */
+    int64_t size[3];    /* of the spatial dimensions */
     long batch, steps, warm_up;
-    bool json, profile, shapes, data_parallel, shard;
+    bool json, profile, shapes, data_parallel, shard, exact_conv, deterministic;
 } settings;
 
 typedef struct result {
@@ -305,9 +306,8 @@ static result measure(bench *b, const settings *set, tern_error *err)
     return r;
 }
 
-static void print_json(const bench *b, const settings *set, int ranks, const result *r)
+static void add_settings(cJSON *line, const bench *b, const settings *set, int ranks)
 {
-    cJSON *line = cJSON_CreateObject();
     cJSON_AddStringToObject(line, "model", set->model->name);
     cJSON_AddNumberToObject(line, "ranks", ranks);
     cJSON_AddNumberToObject(line, "replicas", b->parallel ? tern_data_parallel_count(b->parallel) : 1);
@@ -320,28 +320,37 @@ static void print_json(const bench *b, const settings *set, int ranks, const res
     cJSON_AddStringToObject(line, "reduce", set->reduce);
     cJSON_AddNumberToObject(line, "steps", (double)set->steps);
     cJSON_AddNumberToObject(line, "warm_up", (double)set->warm_up);
-    cJSON_AddNumberToObject(line, "median_ms", r->median_ms);
-    cJSON_AddNumberToObject(line, "min_ms", r->min_ms);
-    cJSON_AddNumberToObject(line, "cpu_ms", r->cpu_ms);
-    cJSON_AddNumberToObject(line, "samples_per_s", r->samples_per_s);
-    cJSON_AddNumberToObject(line, "peak_rss_mb", r->peak_rss_mb);
-    cJSON_AddNumberToObject(line, "pss_mb", r->pss_mb);
-    cJSON_AddNumberToObject(line, "tensor_mb", r->tensor_mb);
-    cJSON_AddNumberToObject(line, "reduced_mb", r->reduced_mb);
-    cJSON_AddNumberToObject(line, "state_mb", r->state_mb);
+}
+
+static void add_result(cJSON *line, const result *r)
+{
+    const struct {
+        const char *name;
+        double value;
+    } numbers[] = {
+        {"median_ms", r->median_ms},         {"min_ms", r->min_ms},           {"cpu_ms", r->cpu_ms},
+        {"samples_per_s", r->samples_per_s}, {"peak_rss_mb", r->peak_rss_mb}, {"pss_mb", r->pss_mb},
+        {"tensor_mb", r->tensor_mb},         {"reduced_mb", r->reduced_mb},   {"state_mb", r->state_mb},
+    };
+    for (size_t i = 0; i < TERN__COUNT(numbers); i++)
+        cJSON_AddNumberToObject(line, numbers[i].name, numbers[i].value);
     if (r->first_step_ms >= 0)
         cJSON_AddNumberToObject(line, "first_step_ms", r->first_step_ms);
     else
         cJSON_AddNullToObject(line, "first_step_ms");
     cJSON_AddNumberToObject(line, "loss_first", r->loss_first);
     cJSON_AddNumberToObject(line, "loss_last", r->loss_last);
+}
+
+static void print_json(const bench *b, const settings *set, int ranks, const result *r)
+{
+    cJSON *line = cJSON_CreateObject();
+    add_settings(line, b, set, ranks);
+    add_result(line, r);
     if (b->profile)
         cJSON_AddItemToObject(line, "profile",
                               tern__profile_json(b->profile, &r->machine, set->steps, r->total_ms));
-    char *text = cJSON_PrintUnformatted(line);
-    if (text) puts(text);
-    cJSON_free(text);
-    cJSON_Delete(line);
+    tern__bench_print(line);
 }
 
 static void print_text(const bench *b, const settings *set, int ranks, const result *r)
@@ -361,11 +370,27 @@ static void print_text(const bench *b, const settings *set, int ranks, const res
 static const char *const dtypes[] = {"f32", "bf16", "f16", NULL}, *const details[] = {"shapes", NULL},
                          *const levels[] = {"O0", "O1", "O2", "O3", NULL};
 
-static bool parse_profile(const char *text, settings *set)
+static bool take_model(const char *who, char *text, void *to)
 {
+    settings *set = to;
+    (void)who;
+    return (set->model = tern__bench_model_find(text)) != NULL;
+}
+
+static bool take_profile(const char *who, char *text, void *to)
+{
+    settings *set = to;
     set->profile = true;
     set->shapes = text != NULL;
-    return !text || tern__bench_word("tern bench step", "--profile", text, details);
+    return !text || tern__flag_word(who, "profile", text, details);
+}
+
+/* The library reads these from the environment, also for the devices of replicas. */
+static void set_environment(const settings *set)
+{
+    if (set->device) setenv("TERN_DEVICE", set->device, 1);
+    if (set->exact_conv) setenv("TERN_EXACT_CONV", "1", 1);
+    if (set->deterministic) setenv("TERN_DETERMINISTIC", "1", 1);
 }
 
 /* Takes from the model what was not asked for. False: options do not go together, and that is said. */
@@ -385,56 +410,31 @@ static bool complete(settings *set)
     return !set->size_text || tern__bench_model_size(set->model, set->size_text, set->size);
 }
 
-/* TERN__EXIT_OK to go on; -1 after --help; TERN__EXIT_USAGE. */
+/* As tern__flags_read_all. */
 static int parse(int argc, char **argv, settings *set)
 {
-    static const struct option options[] = {
-        {"model", required_argument, NULL, 'm'},
-        {"batch", required_argument, NULL, 'b'},
-        {"size", required_argument, NULL, 'v'},
-        {"steps", required_argument, NULL, 's'},
-        {"dtype", required_argument, NULL, 'd'},
-        {"reduce", required_argument, NULL, 'g'},
-        {"profile", optional_argument, NULL, 'p'},
-        {"json", no_argument, NULL, 'j'},
-        {"data-parallel", no_argument, NULL, 'r'},
-        {"opt-level", required_argument, NULL, 'o'},
-        {"device", required_argument, NULL, 'c'},
-        {"shard", no_argument, NULL, 'z'},
-        {"exact-conv", no_argument, NULL, 'x'},
-        {"deterministic", no_argument, NULL, 'f'},
-        {"warm-up", required_argument, NULL, 'w'},
-        {"help", no_argument, NULL, 'h'},
+    enum { MOST = 1 << 20 };
+    const tern__flag flags[] = {
+        {"model", .take = take_model, .to = set},
+        {"batch", .number = &set->batch, .most = MOST},
+        {"size", .text = &set->size_text},
+        {"steps", .number = &set->steps, .most = MOST},
+        {"dtype", .text = &set->dtype, .words = dtypes},
+        {"reduce", .text = &set->reduce, .words = dtypes},
+        {"profile", .take = take_profile, .to = set, .optional = true},
+        {"json", .on = &set->json},
+        {"data-parallel", .on = &set->data_parallel},
+        {"opt-level", .text = &set->level, .words = levels},
+        {"device", .text = &set->device},
+        {"shard", .on = &set->shard},
+        {"exact-conv", .on = &set->exact_conv},
+        {"deterministic", .on = &set->deterministic},
+        {"warm-up", .number = &set->warm_up, .most = MOST},
         {0},
     };
-    argv[0] = "tern bench step"; /* as getopt names it */
-    for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-        bool fine = true;
-        switch (option) {
-        case 'm': fine = (set->model = tern__bench_model_find(optarg)) != NULL; break;
-        case 'v': set->size_text = optarg; break;
-        case 'b': fine = tern__bench_number(argv[0], "--batch", optarg, 1 << 20, &set->batch); break;
-        case 's': fine = tern__bench_number(argv[0], "--steps", optarg, 1 << 20, &set->steps); break;
-        case 'w': fine = tern__bench_number(argv[0], "--warm-up", optarg, 1 << 20, &set->warm_up); break;
-        case 'd': fine = tern__bench_word(argv[0], "--dtype", set->dtype = optarg, dtypes); break;
-        case 'g': fine = tern__bench_word(argv[0], "--reduce", set->reduce = optarg, dtypes); break;
-        case 'p': fine = parse_profile(optarg, set); break;
-        case 'o': fine = tern__bench_word(argv[0], "--opt-level", set->level = optarg, levels); break;
-        case 'z': set->shard = true; break;
-        case 'x': setenv("TERN_EXACT_CONV", "1", 1); break; /* of replicas' devices, too */
-        case 'f': setenv("TERN_DETERMINISTIC", "1", 1); break;
-        case 'c': setenv("TERN_DEVICE", optarg, 1); break;
-        case 'r': set->data_parallel = true; break;
-        case 'j': set->json = true; break;
-        case 'h': fputs(usage, stdout); return -1;
-        default: fine = false;
-        }
-        if (!fine) return TERN__EXIT_USAGE;
-    }
-    if (optind < argc) {
-        fprintf(stderr, "tern bench step: unexpected \"%s\"\n", argv[optind]);
-        return TERN__EXIT_USAGE;
-    }
+    int status = tern__flags_read_all(flags, "tern bench step", usage, argc, argv);
+    if (status) return status;
+    set_environment(set);
     return complete(set) ? TERN__EXIT_OK : TERN__EXIT_USAGE;
 }
 

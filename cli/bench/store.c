@@ -6,17 +6,16 @@
 #include <tern.h>
 
 #include <cjson/cJSON.h>
-#include <getopt.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { CLIENTS_MAX = 1024, ROUNDS_MAX = 1000, HOST = 256 };
+enum { CLIENTS_MAX = 1024, ROUNDS_MAX = 1000 };
 
 typedef struct settings {
     long clients, pairs, rounds, port;
-    char host[HOST];
+    const char *host;
     bool json;
 } settings;
 
@@ -123,10 +122,7 @@ static void print_row(const settings *set, long count, rates r)
     cJSON_AddNumberToObject(line, "slowest_pairs_per_s", r.slowest);
     cJSON_AddNumberToObject(line, "median_pairs_per_s", r.median);
     cJSON_AddNumberToObject(line, "fastest_pairs_per_s", r.fastest);
-    char *text = cJSON_PrintUnformatted(line);
-    if (text) puts(text);
-    cJSON_free(text);
-    cJSON_Delete(line);
+    tern__bench_print(line);
 }
 
 static void print_title(const settings *set)
@@ -163,41 +159,19 @@ static void run(const settings *set, tern_error *err)
     tern__free(clients);
 }
 
-/* ---- options ---- */
-
-/* TERN__EXIT_OK to go on; -1 after --help; TERN__EXIT_USAGE. */
-static int parse(int argc, char **argv, settings *set)
-{
-    static const struct option options[] = {
-        {"clients", required_argument, NULL, 'c'}, {"pairs", required_argument, NULL, 'n'},
-        {"rounds", required_argument, NULL, 'r'},  {"host", required_argument, NULL, 'H'},
-        {"port", required_argument, NULL, 'p'},    {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},          {0},
-    };
-    argv[0] = "tern bench store"; /* as getopt names it */
-    for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-        bool fine = true;
-        switch (option) {
-        case 'c': fine = tern__bench_number(argv[0], "--clients", optarg, CLIENTS_MAX, &set->clients); break;
-        case 'n': fine = tern__bench_number(argv[0], "--pairs", optarg, 100000000, &set->pairs); break;
-        case 'r': fine = tern__bench_number(argv[0], "--rounds", optarg, ROUNDS_MAX, &set->rounds); break;
-        case 'p': fine = tern__bench_number(argv[0], "--port", optarg, 65535, &set->port); break;
-        case 'H': snprintf(set->host, sizeof(set->host), "%s", optarg); break;
-        case 'j': set->json = true; break;
-        case 'h': fputs(usage, stdout); return -1;
-        default: fine = false;
-        }
-        if (!fine) return TERN__EXIT_USAGE;
-    }
-    if (optind == argc) return TERN__EXIT_OK;
-    fprintf(stderr, "tern bench store: unexpected \"%s\"\n", argv[optind]);
-    return TERN__EXIT_USAGE;
-}
-
 int tern__bench_store(int argc, char **argv)
 {
     settings set = {.clients = 64, .pairs = 2000, .rounds = 5, .host = "127.0.0.1"};
-    int status = parse(argc, argv, &set);
+    const tern__flag flags[] = {
+        {"clients", .number = &set.clients, .most = CLIENTS_MAX},
+        {"pairs", .number = &set.pairs, .most = 100000000},
+        {"rounds", .number = &set.rounds, .most = ROUNDS_MAX},
+        {"host", .text = &set.host},
+        {"port", .number = &set.port, .most = 65535},
+        {"json", .on = &set.json},
+        {0},
+    };
+    int status = tern__flags_read_all(flags, "tern bench store", usage, argc, argv);
     if (status) return status < 0 ? tern__cli_flush(argv[0]) : status;
     tern_error err = {0};
     run(&set, &err);

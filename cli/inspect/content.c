@@ -152,12 +152,13 @@ const tern__content_item *tern__content_find(const tern__content *content, const
     return bsearch(like, content->items, (size_t)content->count, sizeof(*content->items), by_name);
 }
 
-bool tern__memory_parse(const char *command, const char *text, size_t *bytes)
+bool tern__memory_take(const char *who, char *text, void *to)
 {
     char *end;
+    size_t *bytes = to;
     long value = strtol(text, &end, 10);
     bool fine = end != text && !*end && value > 0 && value <= 1 << 20;
     *bytes = (size_t)value << 20;
-    if (!fine) fprintf(stderr, "%s: --memory: expected MiB from 1 to 1048576, got \"%s\"\n", command, text);
+    if (!fine) fprintf(stderr, "%s: --memory: expected MiB from 1 to 1048576, got \"%s\"\n", who, text);
     return fine;
 }

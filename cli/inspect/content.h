@@ -26,8 +26,8 @@ void tern__content_free(tern__content *content);
 void tern__content_sort(tern__content *content);
 const tern__content_item *tern__content_find(const tern__content *content, const tern__content_item *like);
 
-/* The value of --memory, MiB that a file may take beyond its size; false after a message. */
-bool tern__memory_parse(const char *command, const char *text, size_t *bytes);
+/* A tern__flag_fn for --memory: reads MiB that a file may take beyond its size into a size_t of bytes. */
+bool tern__memory_take(const char *who, char *text, void *to);
 
 static inline bool tern__item_is_tensor(const tern__content_item *item)
 {

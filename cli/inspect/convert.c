@@ -2,6 +2,7 @@
  * by step: modules that were pickled whole become state dicts and tensors another dtype on the way; then a
  * part is chosen, flattened, and renamed. Values that stay as they are stay shared. */
 #include "cli.h"
+#include "flags.h"
 #include "inspect/content.h"
 #include "inspect/module_record.h"
 
@@ -270,25 +271,25 @@ static int run(settings *set, tern_error *err)
     return err->code ? TERN__EXIT_FAILED : TERN__EXIT_OK;
 }
 
-static int parse_dtype(const char *text, int *dtype)
+static bool take_dtype(const char *who, char *text, void *to)
 {
     for (int i = 0; i < TERN_DTYPE_COUNT; i++)
         if (tern__dtype_is_float((tern_dtype)i) && strcmp(text, tern_dtype_name((tern_dtype)i)) == 0) {
-            *dtype = i;
-            return TERN__EXIT_OK;
+            *(int *)to = i;
+            return true;
         }
-    fprintf(stderr, "%s: --dtype: expected f32, f64, bf16 or f16, got \"%s\"\n", FUNC, text);
-    return TERN__EXIT_USAGE;
+    fprintf(stderr, "%s: --dtype: expected f32, f64, bf16 or f16, got \"%s\"\n", who, text);
+    return false;
 }
 
-static int parse_files(int argc, char **argv, settings *set)
+static int take_files(int count, char **files, settings *set)
 {
-    if (argc - optind != 2) {
-        fprintf(stderr, "%s: expected two files, IN and OUT, got %d\n", FUNC, argc - optind);
+    if (count != 2) {
+        fprintf(stderr, "%s: expected two files, IN and OUT, got %d\n", FUNC, count);
         return TERN__EXIT_USAGE;
     }
-    set->in = argv[optind];
-    set->out = argv[optind + 1];
+    set->in = files[0];
+    set->out = files[1];
     const char *dot = strrchr(set->out, '.');
     bool known = dot && (!strcmp(dot, ".pt") || !strcmp(dot, ".pth") || !strcmp(dot, ".safetensors"));
     if (known) return TERN__EXIT_OK;
@@ -296,38 +297,21 @@ static int parse_files(int argc, char **argv, settings *set)
     return TERN__EXIT_USAGE;
 }
 
-/* TERN__EXIT_OK to go on; -1 after --help; TERN__EXIT_USAGE. */
+/* As tern__flags_read. */
 static int parse(int argc, char **argv, settings *set)
 {
-    static const struct option options[] = {
-        {"records", no_argument, NULL, 'r'},
-        {"flatten", no_argument, NULL, 'f'},
-        {"key", required_argument, NULL, 'k'},
-        {"strip", required_argument, NULL, 's'},
-        {"prefix", required_argument, NULL, 'p'},
-        {"dtype", required_argument, NULL, 'd'},
-        {"memory", required_argument, NULL, 'm'},
-        {"help", no_argument, NULL, 'h'},
+    const tern__flag flags[] = {
+        {"records", .on = &set->load.records},
+        {"flatten", .on = &set->flatten},
+        {"key", .text = &set->key},
+        {"strip", .text = &set->strip},
+        {"prefix", .text = &set->prefix},
+        {"dtype", .take = take_dtype, .to = &set->dtype},
+        {"memory", .take = tern__memory_take, .to = &set->load.memory},
         {0},
     };
-    argv[0] = "tern convert"; /* as getopt names it */
-    for (int option, status = 0; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-        switch (option) {
-        case 'r': set->load.records = true; break;
-        case 'f': set->flatten = true; break;
-        case 'k': set->key = optarg; break;
-        case 's': set->strip = optarg; break;
-        case 'p': set->prefix = optarg; break;
-        case 'd': status = parse_dtype(optarg, &set->dtype); break;
-        case 'm':
-            status = tern__memory_parse(FUNC, optarg, &set->load.memory) ? TERN__EXIT_OK : TERN__EXIT_USAGE;
-            break;
-        case 'h': fputs(usage, stdout); return -1;
-        default: status = TERN__EXIT_USAGE;
-        }
-        if (status) return status;
-    }
-    return parse_files(argc, argv, set);
+    int status = tern__flags_read(flags, FUNC, usage, argc, argv);
+    return status ? status : take_files(argc - optind, argv + optind, set);
 }
 
 int tern__cli_convert(int argc, char **argv)
