@@ -1,4 +1,5 @@
-/* bench.c - `tern bench`: every rank of any launcher runs it; rank 0 prints. */
+/* bench.c - `tern bench`: finds the bench and runs it. With any launcher, every rank runs it and rank 0
+ * prints. */
 #include "bench/bench.h"
 
 #include <stdio.h>
@@ -11,22 +12,22 @@ typedef struct bench {
 } bench;
 
 static const bench benches[] = {
-    {"board", "what the calls of a board cost a training loop", tern__bench_board},
-    {"collectives", "all of them, by size; or one:", tern__bench_collective},
-    {"all_reduce", "a sum over all ranks, to all", tern__bench_collective},
-    {"reduce", "a sum over all ranks, to rank 0", tern__bench_collective},
-    {"broadcast", "what rank 0 has, to all", tern__bench_collective},
-    {"all_gather", "a part of each rank, to all", tern__bench_collective},
-    {"reduce_scatter", "a sum over all ranks, a part to each", tern__bench_collective},
-    {"gather", "a part of each rank, to rank 0", tern__bench_collective},
-    {"scatter", "what rank 0 has, a part to each", tern__bench_collective},
-    {"all_to_all", "a part of each rank for each", tern__bench_collective},
-    {"barrier", "all ranks meet", tern__bench_collective},
+    {"board", "the cost of a board's calls in a training loop", tern__bench_board},
+    {"collectives", "all of the following collectives, by size", tern__bench_collective},
+    {"all_reduce", "sum over all ranks, to all", tern__bench_collective},
+    {"reduce", "sum over all ranks, to rank 0", tern__bench_collective},
+    {"broadcast", "rank 0's buffer, to all", tern__bench_collective},
+    {"all_gather", "one part from each rank, to all", tern__bench_collective},
+    {"reduce_scatter", "sum over all ranks, one part to each", tern__bench_collective},
+    {"gather", "one part from each rank, to rank 0", tern__bench_collective},
+    {"scatter", "rank 0's buffer, one part to each", tern__bench_collective},
+    {"all_to_all", "one part from each rank to each", tern__bench_collective},
+    {"barrier", "all ranks wait for each other", tern__bench_collective},
     {"sendrecv", "a message from rank 0 to rank 1", tern__bench_collective},
-    {"conv", "convolutions by each algorithm: how fast, how exact", tern__bench_conv},
-    {"optimizer", "the updates of SGD and Adam beside a copy", tern__bench_optimizer},
-    {"step", "a training step of an MLP or a convolutional net", tern__bench_step},
-    {"store", "keys of a TCP store, set and got, of one client and of many", tern__bench_store},
+    {"conv", "speed and accuracy of each convolution algorithm", tern__bench_conv},
+    {"optimizer", "SGD and Adam updates compared with a copy", tern__bench_optimizer},
+    {"step", "a training step of an MLP or a convolutional network", tern__bench_step},
+    {"store", "set and get on a TCP store, from one client and from many", tern__bench_store},
 };
 
 static void print_usage(FILE *out)
@@ -34,7 +35,9 @@ static void print_usage(FILE *out)
     fprintf(out, "usage: tern bench BENCH [OPTIONS] ...\n\nbenches:\n");
     for (size_t i = 0; i < TERN__COUNT(benches); i++)
         fprintf(out, "  %-15s %s\n", benches[i].name, benches[i].help);
-    fprintf(out, "\n`tern bench BENCH --help` says more. Several ranks: tern run -n 2 tern bench ...\n");
+    fprintf(
+        out,
+        "\nRun `tern bench BENCH --help` for its options. For several ranks: tern run -n 2 tern bench ...\n");
 }
 
 int tern__cli_bench(int argc, char **argv)

@@ -1,6 +1,5 @@
-/* board.c - `tern bench board`: what it costs a training loop to write down what it does. The calls
- * write to a folder of their own, which is removed in the end; their share of the file's writes is in what is
- * measured. */
+/* board.c - `tern bench board`: the time that a board's calls take from a training loop. The boards write to
+ * a temporary folder, which is removed at the end; the times include each call's share of the file writes. */
 #include "bench/bench.h"
 
 #include <tern.h>
@@ -27,13 +26,13 @@ typedef struct bench {
     double us[ROUNDS_MAX];
 } bench;
 
-static const char usage[] =
-    "usage: tern bench board [--rounds K] [--json]\n"
-    "\n"
-    "Times the calls of a board, the median of K rounds (30): a scalar, one with CSV and "
-    "JSON lines, a histogram of\n"
-    "1000000 f32, a picture of 64 images of 28 x 28. The files lie in $TMPDIR, or "
-    "/tmp, meanwhile.\n";
+static const char usage[] = "usage: tern bench board [--rounds K] [--json]\n"
+                            "\n"
+                            "Times a board's calls and prints the median of K rounds (default 30): a scalar, "
+                            "a scalar with CSV and JSON\n"
+                            "lines, a histogram of 1000000 f32, a grid of 64 images of 28x28. The files are "
+                            "written to $TMPDIR (default\n"
+                            "/tmp) and removed.\n";
 
 /* ---- subjects ---- */
 
@@ -60,7 +59,7 @@ static void image(bench *b, tern_error *err)
 static const struct {
     const char *name;
     void (*call)(bench *b, tern_error *err);
-    int calls; /* a round */
+    int calls; /* per round */
 } subjects[] = {
     {"scalar", scalar, CALLS},
     {"scalar, csv, jsonl", scalar_tables, CALLS},
@@ -68,7 +67,7 @@ static const struct {
     {"image", image, 1},
 };
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 static tern_tensor *draw(tern_scope *scope, tern_rng *rng, int ndim, const int64_t *shape, tern_error *err)
 {
@@ -126,7 +125,7 @@ static void close_bench(bench *b)
 
 /* ---- measuring and printing ---- */
 
-/* The median over the rounds; the first round, in which memory is asked for, does not count. */
+/* Returns the median over the rounds. The first round is a warm-up: it allocates memory. */
 static double measure(bench *b, const settings *set, int subject, tern_error *err)
 {
     int calls = subjects[subject].calls;

@@ -1,10 +1,11 @@
-/* collectives.c - `tern bench all_reduce` and its kin: how long a collective takes, or a message, beside
- * the least that the memory allows; and `tern bench collectives`, all of them.
+/* collectives.c - `tern bench all_reduce` and the like: times a collective, or send/recv, and compares it
+ * with the memory-bandwidth bound. `tern bench collectives` does so for all of them.
  *
- * Before a size is timed its result is compared, on all ranks. A time is that of all ranks together; that of
- * a message, half of its way there and back. The bound is the time in which all ranks at once pass over as
- * many bytes of their own in place (read, add, write) as the collective has to read and write. Small sizes
- * are timed many at a time, and have no bound: there it is the way between two cores that counts. */
+ * Each size is checked for correct results on all ranks before it is timed. A time runs from the first rank's
+ * start to the last rank's end; send/recv counts half of a round trip. The bound is the time that all ranks
+ * together need to read, increment and write in place as many bytes of their own as the collective must read
+ * and write. Small sizes are timed many calls at a time and have no bound, since the latency between two
+ * cores dominates there. */
 #include "bench/bench.h"
 #include "bench/collective.h"
 
@@ -30,7 +31,7 @@ typedef struct settings {
     const tern__collective *op; /* NULL: all */
     size_t sizes[SIZES_MAX];
     int count;
-    double budget_s; /* of one size */
+    double budget_s; /* for one size */
     tern_dtype dtype;
     const char *backend;
     bool plain, json;
@@ -39,35 +40,36 @@ typedef struct settings {
 typedef struct bench {
     const settings *set;
     tern__trial trial;
-    size_t bytes, passed; /* of the call; by the bound's pass */
+    size_t bytes, passed; /* of the call; of the bound's pass */
     float *scratch;
     double samples[SAMPLES_MAX]; /* seconds */
 } bench;
 
 typedef struct result {
     size_t bytes;
-    double median_s, bound_s; /* bound_s: 0 if there is none */
+    double median_s, bound_s; /* bound_s 0: no bound */
 } result;
 
-#define BACK_ENDS "NAME: native, mpi, gloo, native+mpi, native+gloo, or one of them after nccl+ or debug+."
+#define BACK_ENDS                                                                                            \
+    "NAME: native, mpi, gloo, native+mpi, native+gloo, optionally with the prefix nccl+ or debug+."
 
 static const char barrier_usage[] =
     "usage: tern bench barrier [--backend NAME] [--seconds S] [--json]\n"
     "\n"
-    "Times %s, for about S (1) seconds: tern run -n 2 tern bench barrier.\n" BACK_ENDS "\n";
+    "Times %s, for about S seconds (default 1): tern run -n 2 tern bench barrier.\n" BACK_ENDS "\n";
 
 static const char usage[] =
     "usage: tern bench %s [--sizes 4,1K,64K,1M,25M,100M] [--memory window|plain] [--dtype f32|bf16]\n"
     "       [--backend NAME] [--seconds S] [--json]\n"
     "\n"
-    "Times %s: tern run -n 2 tern bench %s. Sizes are bytes of\n"
-    "the whole that a rank has or gets, rounded up to parts of equal size; K, M and G are powers of 1024.\n"
-    "`window` memory is reached by all ranks, `plain` is copied through a ring.\n" BACK_ENDS "\n"
-    "ratio: time over that of a read-add-write pass of all ranks over as many bytes as the collective has "
-    "to\n"
-    "read and write. Results are compared before they are timed. A size is timed for about S seconds, 1 of "
-    "one\n"
-    "collective and 0.3 of all.\n";
+    "Times %s: tern run -n 2 tern bench %s. A size is the bytes of\n"
+    "the whole buffer of a rank, rounded up to equal parts; K, M and G are powers of 1024. All ranks can "
+    "access\n"
+    "`window` memory directly; `plain` memory is copied through a ring.\n" BACK_ENDS "\n"
+    "ratio: the time divided by that of a read-add-write pass of all ranks over as many bytes as the "
+    "collective\n"
+    "must read and write. Results are checked before they are timed. Each size is timed for about S seconds\n"
+    "(default 1 for one collective, 0.3 for all).\n";
 
 /* ---- measuring ---- */
 
@@ -87,8 +89,8 @@ static void pass(bench *b, tern_error *err)
     add_one(b->scratch, b->passed / sizeof(float));
 }
 
-/* Seconds of one call, from the first rank's start to the last one's end: where ranks share a core, one that
- * has to wait for it would otherwise not count what it waited for. The ranks of a host share a clock. */
+/* Returns the seconds of one call, from the first rank's start to the last rank's end. Where ranks share a
+ * core, a rank's own time would leave out its wait for the core. The ranks of a host share a clock. */
 static double time_calls(bench *b, void (*what)(bench *, tern_error *), int calls, tern_error *err)
 {
     tern_barrier(b->trial.world, err);
@@ -99,7 +101,7 @@ static double time_calls(bench *b, void (*what)(bench *, tern_error *), int call
     return (double)(span[0] + span[1]) * 1e-9 / calls;
 }
 
-/* All ranks know the same times, so all take the same number of samples. */
+/* All ranks see the same times, so they take the same number of samples. */
 static double median_time(bench *b, void (*what)(bench *, tern_error *), int calls, tern_error *err)
 {
     double trial = 0;
@@ -125,7 +127,7 @@ static void release(const bench *b, void *buf)
         tern_group_mem_free(b->trial.world, buf);
 }
 
-/* Sums of sums would end in infinities. */
+/* Clears the input: sums repeated in place would overflow to infinity. */
 static void clear(const bench *b)
 {
     size_t bytes = tern__collective_holds(b->trial.op->in, b->bytes, b->trial.ranks);
@@ -272,7 +274,7 @@ static void print_usage(const settings *set)
         printf(usage, name, set->op ? set->op->help : "each collective", name);
 }
 
-/* As tern__flags_read_all. */
+/* Returns what tern__flags_read_all does. */
 static int parse(int argc, char **argv, settings *set)
 {
     static const char *const memories[] = {"window", "plain", NULL}, *const dtypes[] = {"f32", "bf16", NULL};
@@ -297,7 +299,7 @@ static int parse(int argc, char **argv, settings *set)
 
 /* ---- running ---- */
 
-/* Two buffers and their copies for each rank, in half of the machine's memory. */
+/* Do two buffers and a copy per rank fit into half of the machine's memory? */
 static bool fits(const bench *b, size_t bytes)
 {
     double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
@@ -327,7 +329,7 @@ static void run(bench *b, tern_error *err)
     const tern__collective *op = b->set->op ? b->set->op : tern__collective_at(0);
     if (b->set->op && !has_peer(b, op)) {
         tern__error_set(err, "tern bench", TERN_E_INVALID,
-                        "one rank has nobody to send to: tern run -n 2 tern bench %s", op->name);
+                        "a single rank has no peer to send to: tern run -n 2 tern bench %s", op->name);
         return;
     }
     if (b->trial.rank == 0 && !b->set->json) print_head(b);

@@ -1,9 +1,9 @@
-/* conv.c - `tern bench conv`: a convolution and its gradients by every algorithm that has it, side by
- * side: how fast, and how far from f64.
+/* conv.c - `tern bench conv`: compares the speed and the accuracy of all algorithms for a convolution and its
+ * gradients.
  *
- * Algorithms take turns, as the machine's speed changes from one moment to the next. Errors are those of a
- * smaller batch on normally distributed numbers, beside the plain kernel in f64, relative to the root mean
- * square of the results. */
+ * The algorithms take turns, because the machine's speed varies over time. The error is measured on a smaller
+ * batch of normally distributed numbers: the difference from the reference kernel in f64, relative to the
+ * root mean square of the results. */
 #include "bench/bench.h"
 
 #include "kernels/cost.h"
@@ -38,20 +38,21 @@ typedef struct settings {
 } settings;
 
 typedef struct result {
-    double ms[ALGORITHMS], error[ALGORITHMS]; /* ms 0: it does not take the case */
+    double ms[ALGORITHMS], error[ALGORITHMS]; /* ms 0: the algorithm does not support the case */
     double gflop;
 } result;
 
 static const char usage[] =
     "usage: tern bench conv [--case SHAPE]... [--rounds K] [--dtype f32|bf16] [--no-error] [--json]\n"
     "\n"
-    "Times a convolution's forward, data gradient and weight gradient by each algorithm that takes the case, "
-    "in K\n"
-    "rounds (5) of one each, and tells their error beside f64 relative to the results' root mean square.\n"
-    "SHAPE: input:weight[:stride[:padding[:dilation]]] as in 32,64,32,32:64,3,3 or "
-    "1,16,32,64,64:32,3,3,3:2:1;\n"
-    "padding is half the kernel unless it is given. Without a case: the layers of ResNet-18 at 32x32, batch "
-    "32.\n";
+    "Times a convolution's forward, data gradient and weight gradient with each algorithm that supports the\n"
+    "case, in K rounds (default 5) of one call each, and prints the error against f64, relative to the root "
+    "mean\n"
+    "square of the results. SHAPE is input:weight[:stride[:padding[:dilation]]], as in 32,64,32,32:64,3,3 "
+    "or\n"
+    "1,16,32,64,64:32,3,3,3:2:1; padding defaults to half the kernel. Without --case: the layers of "
+    "ResNet-18 on\n"
+    "32x32 images, batch 32.\n";
 
 static const char *const resnet18[] = {
     "32,3,32,32:64,3,3",      "32,64,32,32:64,3,3",     "32,64,32,32:128,3,3:2", "32,128,16,16:128,3,3",
@@ -61,7 +62,8 @@ static const char *const resnet18[] = {
 
 /* ---- cases ---- */
 
-/* Up to `most` numbers of at least `low` between commas; how many, 0 for anything else. */
+/* Reads up to `most` numbers of at least `low`, separated by commas. Returns how many, 0 if `text` is wrong.
+ */
 static int parse_numbers(const char *text, int64_t low, int64_t *numbers, int most)
 {
     for (int count = 0; count < most;) {
@@ -123,13 +125,13 @@ static void use_resnet18(settings *set)
 
 /* ---- operands ---- */
 
-/* Views of one direction's call: x, w, y in this order, whichever of them is the result. */
+/* The views of a call in the order x, w, y; which one is the result depends on the kernel. */
 typedef struct operands {
     tern__view view[3];
     tern__call call;
 } operands;
 
-/* About normally distributed; the same for every dtype. */
+/* Fills with approximately normal numbers, the same for every dtype. */
 static void fill(tern__view *view, uint64_t seed)
 {
     int64_t count = tern__view_count(view);
@@ -177,7 +179,7 @@ static void close_operands(operands *o)
 static void time_all(operands *o, const settings *set, result *r)
 {
     static double ms[ALGORITHMS][ROUNDS_MAX];
-    for (long round = -1; round < set->rounds; round++) /* the first makes what is made once */
+    for (long round = -1; round < set->rounds; round++) /* the first is a warm-up */
         for (int a = 0; a < ALGORITHMS; a++) {
             int64_t started = tern__now_ns();
             bool ran = tern__conv_run(&o->call, algorithms[a]) == TERN_OK;

@@ -1,5 +1,4 @@
-/* step.c - `tern bench step`: the time of a training step (forward, loss, backward, SGD) on synthetic
- * data. */
+/* step.c - `tern bench step`: times a training step (forward, loss, backward, SGD) on synthetic data. */
 #include "bench/bench.h"
 #include "bench/clock.h"
 #include "bench/model.h"
@@ -26,18 +25,18 @@ typedef struct settings {
 
 typedef struct result {
     double median_ms, min_ms, samples_per_s, loss_first, loss_last;
-    double cpu_ms;        /* of a step, all threads of a rank; the ranks' mean */
-    double first_step_ms; /* from the launcher's start to the end of the first step; -1: nobody said when */
+    double cpu_ms;        /* per step, all threads of a rank; mean over the ranks */
+    double first_step_ms; /* from the launcher's start to the end of the first step; -1: unknown */
     double peak_rss_mb;
-    double pss_mb;     /* of a rank, the mean: what several processes map counts as a share of it */
-    double tensor_mb;  /* activations and their gradients: what rank 0's device has taken for tensors */
-    double reduced_mb; /* gradients of a step, as they go over */
-    double state_mb;   /* of this rank's optimizer */
-    double total_ms;   /* of all steps that count */
+    double pss_mb;     /* per rank, mean: pages that several processes map are split between them */
+    double tensor_mb;  /* activations and their gradients: tensor memory of rank 0's device */
+    double reduced_mb; /* gradients of a step, in the dtype of the reduction */
+    double state_mb;   /* this rank's optimizer state */
+    double total_ms;   /* of all timed steps */
     tern__machine machine;
 } result;
 
-/* Everything that a step needs, made and freed together. */
+/* Everything that a step needs. */
 typedef struct bench {
     tern_group *world;
     tern_device *device;
@@ -47,13 +46,13 @@ typedef struct bench {
     tern_ddp *ddp;
     tern_data_parallel *parallel; /* NULL: one device */
     tern_optim *optim;
-    tern_scope *scope, *data; /* of a step, and of what all steps see */
-    tern__profile *profile;   /* NULL: not asked for */
+    tern_scope *scope, *data; /* of a step; of the inputs, which all steps use */
+    tern__profile *profile;   /* NULL: no --profile */
     int64_t shape[5], label_shape[5];
     int ndim, label_ndim;
     float *numbers;
     int64_t *classes;
-    tern_tensor *x, *labels; /* of these, where the device has them */
+    tern_tensor *x, *labels; /* the same on the device */
 } bench;
 
 static const char usage[] =
@@ -63,28 +62,29 @@ static const char usage[] =
     "                       [--exact-conv] [--deterministic] [--data-parallel] [--profile[=shapes]] "
     "[--json]\n"
     "\n"
-    "Times forward, loss, backward and SGD (lr 0.01, momentum 0.9) on synthetic data, after 3 steps\n"
-    "that do not count, or as many as --warm-up says: a GPU that was idle comes to its clock within\n"
-    "half a second of work. Start it with any launcher: `tern run -n 2 tern bench step`; the batch is\n"
-    "per rank.\n"
-    "mlp is 784-1024-1024-10; resnet18 is the variant for 32x32 images (3x3 stem, no max pool).\n"
-    "resnet50 and deeplabv3 (on a ResNet-50; a label for each pixel, no dropout) are torchvision's,\n"
-    "with 4 images of 257x257 a batch. unet3d has 16 channels in its first level and learns the mask\n"
-    "of one volume of 32x64x64 by binary cross entropy and Dice; the others learn classes by cross\n"
-    "entropy. --size has other images and volumes: 257 for 257x257.\n"
+    "Times forward, loss, backward and SGD (lr 0.01, momentum 0.9) on synthetic data, after K warm-up\n"
+    "steps (--warm-up, default 3): an idle GPU reaches its full clock rate within half a second of\n"
+    "work. Start it with any launcher: `tern run -n 2 tern bench step`; the batch is per rank.\n"
+    "\n"
+    "--model: mlp is 784-1024-1024-10; resnet18 is the variant for 32x32 images (3x3 stem, no max\n"
+    "pool). resnet50 and deeplabv3 (on a ResNet-50; a label per pixel, no dropout) are torchvision's,\n"
+    "with a batch of 4 images of 257x257. unet3d has 16 channels in its first level and learns the mask\n"
+    "of one volume of 32x64x64 with binary cross entropy and Dice; the others learn classes with cross\n"
+    "entropy.\n"
+    "--size sets another size of images and volumes; 257 means 257x257.\n"
     "--dtype bf16 or f16 computes in an autocast region; parameters and their gradients stay f32.\n"
-    "--device cuda trains on a GPU, where the data are beforehand; else TERN_DEVICE or the CPU does.\n"
-    "--reduce is the type in which gradients go over.\n"
-    "--opt-level is amp's instead, in bf16. --shard splits the optimizer's state and update over the\n"
-    "ranks.\n"
-    "--exact-conv and --deterministic are tern_device_conv_opts of these names: f32 is multiplied and\n"
-    "added in f32, and convolutions' algorithms are those of a fixed table.\n"
-    "--data-parallel splits the batch over replicas, one on each core of the rank's.\n"
-    "--profile adds what each kernel took: its arithmetic (products and convolutions) beside the\n"
-    "measured peak of the cores, the bytes of its operands beside the bandwidth of a copy that no\n"
-    "cache holds, on a GPU of one of as many bytes (% copy; % once, where what a batch norm reads\n"
-    "twice there counts once). --profile=shapes has a line for each kernel and its shapes, and the\n"
-    "algorithm of convolutions.\n";
+    "--device cuda trains on a GPU, with the data already there. Default: TERN_DEVICE, or the CPU.\n"
+    "--reduce is the dtype in which gradients are reduced.\n"
+    "--opt-level trains with amp at this level in bf16, instead of --dtype.\n"
+    "--shard splits the optimizer's state and update over the ranks.\n"
+    "--exact-conv and --deterministic set tern_device_conv_opts: f32 is multiplied and added in f32;\n"
+    "convolution algorithms come from a fixed table.\n"
+    "--data-parallel splits the batch over replicas, one per core of the rank.\n"
+    "--profile also prints the time of each kernel, its arithmetic (matrix products and convolutions)\n"
+    "relative to the measured peak of the cores, and the bytes of its operands relative to a copy out\n"
+    "of cache, on a GPU to a copy of as many bytes (% copy; % once counts once what a batch norm reads\n"
+    "twice on a GPU). --profile=shapes prints a line per kernel and shapes, with the algorithm of\n"
+    "convolutions.\n";
 
 static int64_t count_of(const int64_t *shape, int ndim)
 {
@@ -93,7 +93,7 @@ static int64_t count_of(const int64_t *shape, int ndim)
     return count;
 }
 
-/* (N, C, size), and of the labels (N), (N, size), or of a mask (N, 1, size). */
+/* Inputs are (N, C, size); labels are (N) or (N, size), a mask is (N, 1, size). */
 static void set_shapes(bench *b, const settings *set)
 {
     const tern__bench_model *model = set->model;
@@ -185,7 +185,7 @@ static void step(bench *b, const settings *set, tern_error *err)
     tern_scope_end(b->scope, err);
 }
 
-/* Of the slowest rank. */
+/* Returns the milliseconds since the launcher started, of the slowest rank; -1 if unknown. */
 static double ms_since_launch(bench *b, tern_error *err)
 {
     long launched;
@@ -195,7 +195,7 @@ static double ms_since_launch(bench *b, tern_error *err)
     return ms;
 }
 
-/* Of this process so far. */
+/* Returns the CPU time of this process so far. */
 static double own_cpu_ms(void)
 {
     struct rusage used;
@@ -213,7 +213,7 @@ static double peak_rss_mb(bench *b, tern_error *err)
     return mb;
 }
 
-/* Pages of ours, and our share of those that several processes map; 0: the kernel does not say. */
+/* Returns the proportional set size of this process; 0 if the kernel does not tell. */
 static double own_pss_mb(void)
 {
     char line[256];
@@ -224,7 +224,7 @@ static double own_pss_mb(void)
     return (double)kb / 1024;
 }
 
-/* The barrier and the sum keep all ranks where they are meanwhile. */
+/* The barrier and the reduction keep all ranks from freeing or allocating memory meanwhile. */
 static double pss_mb(bench *b, tern_error *err)
 {
     tern_barrier(b->world, err);
@@ -250,8 +250,8 @@ static double reduced_mb(const bench *b)
     return bytes / (1 << 20);
 }
 
-/* The milliseconds of each step: from the end of the one before to its own. What the processor does does not
- * count once a device has been asked for all of them. */
+/* Stores the milliseconds of each step, from the end of the step before to its own end. The CPU time ends
+ * when the last step is queued: waiting for a GPU does not count. */
 static void run_steps(bench *b, const settings *set, double *ms, result *r, tern_error *err)
 {
     tern__bench_clock *clock = tern__bench_clock_new(b->device, (int)set->steps + 1, err);
@@ -287,7 +287,7 @@ static void time_steps(bench *b, const settings *set, double *ms, result *r, ter
     r->state_mb = (double)tern_optim_state_bytes(b->optim) / (1 << 20);
 }
 
-/* All ranks at once: cores share clock and memory. */
+/* All ranks measure at the same time, as cores share clock rate and memory bandwidth. */
 static void measure_machine(bench *b, tern_dtype dtype, result *r, tern_error *err)
 {
     tern_barrier(b->world, err);
@@ -362,7 +362,7 @@ static void print_text(const bench *b, const settings *set, int ranks, const res
            r->reduced_mb);
     if (r->first_step_ms >= 0) printf("first step after %.1f ms, ", r->first_step_ms);
     printf("loss %.4f -> %.4f\n", r->loss_first, r->loss_last);
-    if (ranks == 1) printf("1 rank (start with tern run -n 2 tern bench step)\n");
+    if (ranks == 1) printf("1 rank (for more: tern run -n 2 tern bench step)\n");
     if (b->parallel) tern_data_parallel_print(b->parallel);
     if (b->profile) tern__profile_print(b->profile, &r->machine, set->steps, r->total_ms);
 }
@@ -393,15 +393,15 @@ static void set_environment(const settings *set)
     if (set->deterministic) setenv("TERN_DETERMINISTIC", "1", 1);
 }
 
-/* Takes from the model what was not asked for. False: options do not go together, and that is said. */
+/* Fills in the model's defaults. Returns false after a message if options contradict each other. */
 static bool complete(settings *set)
 {
     if (set->profile && set->data_parallel) {
-        fprintf(stderr, "tern bench step: --profile sees the kernels of one device, not of replicas\n");
+        fprintf(stderr, "tern bench step: --profile works on one device, not with --data-parallel\n");
         return false;
     }
     if (set->level && (strcmp(set->dtype, "f32") || set->data_parallel)) {
-        fprintf(stderr, "tern bench step: --opt-level goes neither with --dtype nor with --data-parallel\n");
+        fprintf(stderr, "tern bench step: --opt-level works neither with --dtype nor with --data-parallel\n");
         return false;
     }
     if (!set->model) set->model = tern__bench_model_find("mlp");
@@ -410,7 +410,7 @@ static bool complete(settings *set)
     return !set->size_text || tern__bench_model_size(set->model, set->size_text, set->size);
 }
 
-/* As tern__flags_read_all. */
+/* Returns what tern__flags_read_all does, and TERN__EXIT_USAGE if options contradict each other. */
 static int parse(int argc, char **argv, settings *set)
 {
     enum { MOST = 1 << 20 };

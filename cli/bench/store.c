@@ -1,6 +1,6 @@
-/* store.c - `tern bench store`: how many keys a TCP store sets and gets a second, for one client and
- * for each of many at once. A client is a thread with a connection of its own; a pair is a set and a get of
- * the same key, whose value is looked at. */
+/* store.c - `tern bench store`: how many keys per second a client of a TCP store can set and get, alone and
+ * with many others at the same time. A client is a thread with its own connection; a pair is a set and a get
+ * of the same key, whose value is checked. */
 #include "bench/bench.h"
 
 #include <tern.h>
@@ -28,7 +28,7 @@ typedef struct client {
     tern_error err;
 } client;
 
-/* Of the clients at once. */
+/* Pairs per second over the clients of a round. */
 typedef struct rates {
     double slowest, median, fastest;
 } rates;
@@ -36,11 +36,12 @@ typedef struct rates {
 static const char usage[] =
     "usage: tern bench store [--clients C] [--pairs N] [--rounds K] [--host HOST --port P] [--json]\n"
     "\n"
-    "Sets and gets keys of a TCP store on this machine, or of one that somebody serves at HOST port P "
-    "(PyTorch's,\n"
-    "say): pairs of both a second, of one client and of C clients at once (64). The median of K rounds (5) "
-    "of N pairs\n"
-    "a client (2000), and of many clients the slowest and the fastest in the median round.\n";
+    "Sets and gets keys of a TCP store on this machine, or of a running one at HOST port P (PyTorch's, "
+    "say).\n"
+    "Prints the set-and-get pairs per second and client, for one client and for C clients at the same time\n"
+    "(default 64): the median of K rounds (default 5) of N pairs per client (default 2000), and the slowest "
+    "and\n"
+    "fastest client of the median round.\n";
 
 /* ---- measuring ---- */
 
@@ -86,7 +87,7 @@ static rates rates_of(const client *clients, long count)
 {
     double all[CLIENTS_MAX];
     for (long i = 0; i < count; i++) all[i] = clients[i].pairs_per_s;
-    double median = tern__bench_median(all, (size_t)count); /* which sorts them */
+    double median = tern__bench_median(all, (size_t)count); /* sorts them */
     return (rates){all[0], median, all[count - 1]};
 }
 
@@ -96,7 +97,7 @@ static int by_median(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The round whose median is the middle one; the first round does not count. */
+/* Returns the round with the median of the rounds' medians. The first round is a warm-up. */
 static rates measure(client *clients, long count, const settings *set, tern_error *err)
 {
     rates rounds[ROUNDS_MAX + 1];
@@ -128,13 +129,13 @@ static void print_row(const settings *set, long count, rates r)
 static void print_title(const settings *set)
 {
     if (!set->json)
-        printf("%8s %12s %12s %12s %8s   pairs/s of a client\n", "clients", "slowest", "median", "fastest",
+        printf("%8s %12s %12s %12s %8s   pairs/s per client\n", "clients", "slowest", "median", "fastest",
                "spread");
 }
 
-/* ---- life ---- */
+/* ---- running ---- */
 
-/* Serves, if nobody else does. */
+/* Opens a client of the given store; without --port it also starts a server. */
 static tern_store *open_first(const settings *set, tern_error *err)
 {
     tern_store_tcp_opts opts = tern_store_tcp_defaults();

@@ -1,4 +1,4 @@
-/* inspect.c - `tern inspect`: what is in a checkpoint, and `--diff`: in what two differ. */
+/* inspect.c - `tern inspect`: prints what a checkpoint holds, or with --diff how two differ. */
 #include "inspect/inspect.h"
 #include "cli.h"
 #include "flags.h"
@@ -15,17 +15,19 @@ static const char usage[] =
     "usage: tern inspect [--json] [--all] [--records] [--memory N] FILE\n"
     "       tern inspect --diff [--records] [--memory N] FILE FILE\n"
     "\n"
-    "Shows what a checkpoint holds (.pt, .pth, .safetensors): what is no tensor as a tree, and of each "
-    "tensor name, shape,\n"
-    "dtype, statistics of the finite values (std as torch.std) and the XXH3 checksum of its bytes. Nothing "
-    "in the file is\n"
-    "executed. The checksum of all tensors is that of their names and values, in any order and format.\n"
+    "Shows what a checkpoint holds (.pt, .pth, .safetensors): values other than tensors as a tree, and for "
+    "each\n"
+    "tensor its name, shape, dtype, statistics of its finite values (std as torch.std) and the XXH3 checksum "
+    "of\n"
+    "its bytes. Nothing in the file is executed. The checksum of all tensors covers their names and values "
+    "and\n"
+    "depends neither on their order nor on the format.\n"
     "\n"
-    "  --json     one JSON object instead of text\n"
-    "  --all      the whole tree, however long\n"
-    "  --records  show objects of classes (torch.save(net)) by name and state\n"
-    "  --memory N let what is in the file take N MiB (16) beyond its size\n"
-    "  --diff     in what two files differ: exit status 0 in nothing, 1 in something, 2 trouble\n";
+    "  --json     print one JSON object instead of text\n"
+    "  --all      print the whole tree, however long\n"
+    "  --records  show instances of classes (torch.save(net)) by class name and state\n"
+    "  --memory N allow the file's objects N MiB (default 16) of memory beyond the file's size\n"
+    "  --diff     print how two files differ; exit status 0: equal, 1: different, 2: error\n";
 
 typedef struct settings {
     bool json, all, diff;
@@ -35,7 +37,7 @@ typedef struct settings {
 
 /* ---- the table ---- */
 
-/* "-" where there is none. */
+/* Adds "-" for NaN: the tensor has too few finite values. */
 static void add_number(tern__rows *table, double value, tern_error *err)
 {
     if (isnan(value))
@@ -86,7 +88,7 @@ static int fill_table(const tern__content *content, tern__rows *table, totals *s
     return err->code;
 }
 
-/* "44.6 MiB" */
+/* Writes and returns "44.6 MiB". */
 static const char *human(int64_t bytes, char text[32])
 {
     static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
@@ -136,7 +138,7 @@ static int show(const settings *set, tern_error *err)
     return status ? TERN__EXIT_FAILED : TERN__EXIT_OK;
 }
 
-/* Trouble is 2, as that of diff. */
+/* Errors exit with 2, as those of diff(1) do. */
 static int compare(const settings *set, tern_error *err)
 {
     tern__inspected a, b = {0};
@@ -157,14 +159,14 @@ static int take_files(int count, char **files, settings *set)
         return TERN__EXIT_USAGE;
     }
     if (set->diff && set->json) {
-        fprintf(stderr, "tern inspect: --diff has no --json\n");
+        fprintf(stderr, "tern inspect: --diff cannot be combined with --json\n");
         return TERN__EXIT_USAGE;
     }
     for (int i = 0; i < count; i++) set->paths[i] = files[i];
     return TERN__EXIT_OK;
 }
 
-/* As tern__flags_read. */
+/* Returns what tern__flags_read does, and TERN__EXIT_USAGE if the files are wrong. */
 static int parse(int argc, char **argv, settings *set)
 {
     const tern__flag flags[] = {

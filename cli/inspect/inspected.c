@@ -1,4 +1,4 @@
-/* inspected.c - reads a file whole for `tern inspect` and sums its tensors up. */
+/* inspected.c - loads a file for `tern inspect` and adds up its tensors. */
 #include "inspect/inspect.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* nodes_message.c - messages between the launchers of a job's hosts, and the connections that carry them. */
+/* nodes_message.c - sends and checks messages between launchers, and detects silent connections. */
 #include "run/nodes_inner.h"
 
 #include "comm/sys.h"

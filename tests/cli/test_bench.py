@@ -106,7 +106,7 @@ class Step(unittest.TestCase):
     def test_text(self):
         code, out, err = job.tern("bench", "step", "--batch", "8", "--steps", "1")
         self.assertEqual((code, err), (0, ""))
-        self.assertRegex(out, r"^mlp, f32, 1 rank, batch 8 x 1: median [\d.]+ ms, .* loss [\d.]+ -> [\d.]+\n1 rank \(start with .*\)\n$")
+        self.assertRegex(out, r"^mlp, f32, 1 rank, batch 8 x 1: median [\d.]+ ms, .* loss [\d.]+ -> [\d.]+\n1 rank \(for more: .*\)\n$")
 
     def test_profile_counts_what_a_step_costs(self):
         (line,) = bench(2, "step", "--batch", "16", "--steps", "3", "--profile")
@@ -143,7 +143,7 @@ class Step(unittest.TestCase):
     def test_profile_as_text(self):
         code, out, err = job.tern("bench", "step", "--batch", "8", "--steps", "1", "--profile=shapes")
         self.assertEqual((code, err), (0, ""))
-        self.assertRegex(out, r"(?m)^rank 0, a mean step of 1; its device reaches [\d.]+ GFLOPS and copies [\d.]+ GB/s out of cache$")
+        self.assertRegex(out, r"(?m)^rank 0, mean of 1 step; its device reaches [\d.]+ GFLOPS and copies [\d.]+ GB/s out of cache$")
         self.assertRegex(out, r"(?m)^matmul +1\.0( +[\d.]+){8}  1024x8 8x784 > 1024x784$")
         self.assertRegex(out, r"(?m)^cross_entropy +1\.0( +[\d.]+){2} +- +-( +[\d.]+){4}  8x10 8 > \(\)$")
         self.assertRegex(out, r"\noutside of kernels( +[\d.]+){2}\n$")
@@ -169,7 +169,7 @@ class Step(unittest.TestCase):
                     cases = len([json.loads(line) for line in file])
                 out = job.tern("info", env={**os.environ, "TERN_CONV_CACHE": cache})[1]
                 self.assertRegex(out, rf"(?m)^convolutions +{cache}, {cases} cases$")
-        self.assertRegex(job.tern("info", env={**os.environ, "TERN_CONV_CACHE": "off"})[1], r"(?m)^convolutions +choices are not kept$")
+        self.assertRegex(job.tern("info", env={**os.environ, "TERN_CONV_CACHE": "off"})[1], r"(?m)^convolutions +choices are not saved$")
 
     def check_algorithms(self, rows, known):
         for row in rows:
@@ -209,7 +209,7 @@ class Step(unittest.TestCase):
 
     def test_mistakes(self):
         for args, text in ((["--model", "vgg"], '--model: expected mlp or resnet18 or resnet50 or deeplabv3 or unet3d, got "vgg"'),
-                           (["--size", "28x28"], "--size: mlp has no size to choose"),
+                           (["--size", "28x28"], "--size: mlp has a fixed size"),
                            *((["--model", "unet3d", "--size", size], f'--size: expected 3 numbers up to 4096, as in 32x160x160, or one for all, got "{size}"')
                              for size in ("32x64", "32x64x64x64", "32x64x", "0", "-8", "4097", "123456", "16 x16x16", "")),
                            (["--model", "resnet50", "--size", "9x9x9"], "--size: expected 2 numbers up to 4096, as in 257x257, or one"),
@@ -220,9 +220,9 @@ class Step(unittest.TestCase):
                            (["--warm-up", "0"], '--warm-up: expected a number from 1 to 1048576, got "0"'),
                            (["--step=2", "now"], 'unexpected "now"'),
                            (["--opt-level", "O4"], '--opt-level: expected O0 or O1 or O2 or O3, got "O4"'),
-                           (["--opt-level", "O1", "--dtype", "bf16"], "--opt-level goes neither with --dtype"),
-                           (["--opt-level", "O1", "--data-parallel"], "--opt-level goes neither with --dtype"),
-                           (["--profile", "--data-parallel"], "--profile sees the kernels of one device"), (["--batches"], "'--batches'")):
+                           (["--opt-level", "O1", "--dtype", "bf16"], "--opt-level works neither with --dtype"),
+                           (["--opt-level", "O1", "--data-parallel"], "--opt-level works neither with --dtype"),
+                           (["--profile", "--data-parallel"], "--profile works on one device"), (["--batches"], "'--batches'")):
             with self.subTest(args=args):
                 refused(self, ["step", *args], text)
 
@@ -273,7 +273,7 @@ class Collectives(unittest.TestCase):
     def test_alone_there_is_nobody_to_send_to(self):
         code, out, err = job.tern("bench", "sendrecv")
         self.assertEqual((code, out), (1, ""))
-        self.assertIn("one rank has nobody to send to: tern run -n 2 tern bench sendrecv", err)
+        self.assertIn("a single rank has no peer to send to: tern run -n 2 tern bench sendrecv", err)
 
     def test_text(self):
         code, out, err = job.tern("bench", "reduce", "--sizes", "4,64K", "--seconds", "0")

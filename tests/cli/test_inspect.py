@@ -251,7 +251,7 @@ class Diff(Case):
         self.fails(2, "No such file", "inspect", "--diff", self.path("a"), self.path("none"))
         self.fails(2, "No such file", "inspect", "--diff", self.path("none"), self.path("a"))
         self.fails(2, "expected two files, got 1", "inspect", "--diff", self.path("a"))
-        self.fails(2, "--diff has no --json", "inspect", "--diff", "--json", self.path("a"), self.path("a"))
+        self.fails(2, "--diff cannot be combined with --json", "inspect", "--diff", "--json", self.path("a"), self.path("a"))
 
 
 class Convert(Case):

@@ -104,7 +104,7 @@ else:
     def test_without_a_secret_it_is_said(self):
         results = self.finish(*(self.launch(node, 1, DUMP, secret=None) for node in (0, 1)))
         self.assertEqual([code for code, _, _ in results], [0, 0])
-        self.assertIn(f"not authenticated: whoever reaches 127.0.0.1 port {self.port} may join", results[0][2])
+        self.assertIn(f"not authenticated: anyone who can reach 127.0.0.1 port {self.port} may join", results[0][2])
         secrets = [line.partition("] ")[2] or line for _, out, _ in results for line in out.splitlines()]
         self.assertEqual(secrets[0].split()[12], secrets[1].split()[12])
 
@@ -124,7 +124,7 @@ else:
         options = ["--secret-file", path]
         results = self.finish(*(self.launch(node, 1, DUMP, options, secret=None) for node in (0, 1)))
         self.assertEqual([(code, err) for code, _, err in results], [(0, ""), (0, "")])
-        for change, text in ((lambda: os.chmod(path, 0o644), "open to others (mode 644)"), (lambda: os.truncate(path, 60), "open to others"),
+        for change, text in ((lambda: os.chmod(path, 0o644), "(mode 644): a secret must be"), (lambda: os.truncate(path, 60), "other users can access"),
                              (lambda: os.chmod(path, 0o600), "expected 64 hex digits"), (lambda: os.unlink(path), "cannot open")):
             change()
             code, _, err = job.tern("run", *options, "true")
@@ -135,9 +135,9 @@ else:
         for seconds in (1, 3, 9):  # node 2 may be late on a busy machine
             results = self.finish(*(self.launch(node, 1, DUMP, ["--rdzv-conf", f"timeout={seconds}"], 4) for node in (2, 0)))
             self.assertEqual([code for code, _, _ in results], [1, 1])
-            if f"1 of 4 hosts came in {seconds} s" not in results[1][2]:
+            if f"1 of 4 hosts joined within {seconds} s" not in results[1][2]:
                 break
-        self.assertIn(f"2 of 4 hosts came in {seconds} s; missing: node 1, 3", results[1][2])
+        self.assertIn(f"2 of 4 hosts joined within {seconds} s; missing: node 1, 3", results[1][2])
 
     def test_node_0_that_does_not_come(self):
         code, _, err = self.finish(self.launch(1, 1, DUMP, ["--rdzv-conf", "join_timeout=0.5"]))[0]
@@ -149,7 +149,7 @@ else:
         second = self.launch(1, 1, DUMP, nodes=3)
         self.refused(self.launch(1, 1, DUMP, nodes=2), "node 0: it refused this host: --nnodes 2 on node 1, 3 on node 0")
         self.refused(self.launch(2, 1, DUMP, ["--run-id", "x"], nodes=3), "--rdzv-id x on node 2, none on node 0")
-        job.until(lambda: "taken twice" in self.finish(self.launch(1, 1, DUMP, ["--rdzv-conf", "timeout=2"], nodes=3))[0][2], "node 1 taken twice")
+        job.until(lambda: "is used twice" in self.finish(self.launch(1, 1, DUMP, ["--rdzv-conf", "timeout=2"], nodes=3))[0][2], "node 1 used twice")
         results = self.finish(self.launch(2, 1, DUMP, nodes=3), first, second)
         self.assertEqual([code for code, _, _ in results], [0, 0, 0])
 
@@ -259,7 +259,7 @@ class Failures(Case):
                 for node, (code, _, err) in enumerate(self.finish(*launchers)):
                     self.assertEqual(code, -9 if node == victim else 1)
                     if node != victim:
-                        self.assertRegex(err, rf"tern run: node {victim} \(.*\): its tern run is gone: it hung up")
+                        self.assertRegex(err, rf"tern run: node {victim} \(.*\): its tern run is gone: it closed the connection")
                 for name in os.listdir(self.folder):
                     os.unlink(os.path.join(self.folder, name))
 
@@ -375,7 +375,7 @@ class Hostile(Case):
             line.sendall(nonsense)
             code, _, err = self.finish(launcher)[0]
             self.assertEqual(code, 1)
-            self.assertRegex(err, r"tern run: node 1 \(.*\): its tern run is gone: it sent what makes no sense")
+            self.assertRegex(err, r"tern run: node 1 \(.*\): its tern run is gone: it sent an invalid message")
             self.assertNotIn("\x1b", err)
             os.unlink(os.path.join(self.folder, "ready0"))
             self.port = free_port()
@@ -431,7 +431,7 @@ if attempt < 2: time.sleep(60)
             self.assertEqual([len(values) for values in of_attempt], [1, 1, 1], "all of an attempt have the same")
         self.assertEqual(len({line[3] for line in lines}), 3, "no attempt has another's secret")
         for _, _, err in results:
-            self.assertIn("tern run: all ranks start again, attempt 2 of 5 after the first\n", err)
+            self.assertIn("tern run: restarting all ranks, restart 2 of 5\n", err)
 
 
 if __name__ == "__main__":

@@ -103,7 +103,7 @@ time.sleep(60)
             returned, _, err = job.tern("run", "-n", "2", *job.python(code), stdout=full)
             self.assertEqual(job.tern("run", "-n", "2", *job.python(code), stdout=full, stderr=full)[0], 0)
         self.assertEqual((returned, err.count("end\n")), (0, 2), err)
-        self.assertEqual(err.count("lines of the ranks are lost, as they cannot be written: No space left on device"), 1)
+        self.assertEqual(err.count("output of the ranks is lost because it cannot be written: No space left on device"), 1)
 
     def test_limit_on_the_size_of_files_costs_lines_and_not_the_job(self):
         code = "for i in range(4000 * rank): print('line %060d' % i, flush=True)\nprint('end', file=sys.stderr)\n"
@@ -111,7 +111,7 @@ time.sleep(60)
         with tempfile.TemporaryFile("w") as file:
             returned, _, err = job.tern("run", "-n", "2", *job.python(code), stdout=file, preexec_fn=limit)
         self.assertEqual((returned, err.count("end\n")), (0, 2), err)
-        self.assertEqual(err.count("lines of the ranks are lost, as they cannot be written: File too large"), 1)
+        self.assertEqual(err.count("output of the ranks is lost because it cannot be written: File too large"), 1)
 
     def test_last_lines_come_before_the_name_of_the_dead(self):
         """Also where nobody reads yet, so that they are still in the rank's pipe when it dies; which holds 200 kB with what the

@@ -88,7 +88,7 @@ class Options(unittest.TestCase):
         for variables in ({"CUDA_VISIBLE_DEVICES": ""}, {"CUDA_VISIBLE_DEVICES": "-1"}, *([] if shown else [{}, {"CUDA_VISIBLE_DEVICES": "0,1"}])):
             code, out, err = job.tern("run", "--nproc-per-node=gpu", "true", env={**os.environ, **variables})
             self.assertEqual((code, out), (2, ""))
-            self.assertIn('--nproc-per-node: "gpu" means a rank for each GPU, and this machine shows none', err)
+            self.assertIn('--nproc-per-node: "gpu" starts one rank per GPU, but this machine has none', err)
 
     def test_beginnings_and_both_spellings_in_one(self):
         for options in (["--nproc", "2"], ["--nproc_per-node", "2"], ["--np=2"], ["-n", "2", "--"]):
@@ -153,10 +153,10 @@ class Options(unittest.TestCase):
                  (["--grace", "soon", "true"], 'expected seconds above 0, got "soon"'),
                  (["--grace", "nan", "true"], 'got "nan"'),
                  (["-n"], "-n: expected a value"), (["--master-addr"], "--master-addr: expected a value"),
-                 (["--nnodes", "1:2", "true"], '--nnodes: "1:2": the number of hosts is fixed'), (["--nnodes", "x", "true"], 'got "x"'),
-                 (["--standalone", "--nnodes=2", "true"], "--standalone: is for one host, not --nnodes 2"),
-                 (["--nnodes=2", "--node-rank=2", "true"], "--node-rank 2: expected 0 to 1 of --nnodes 2"),
-                 (["--nnodes=2", "--master-port=0", "true"], "--master-port 0: hosts can meet only at a port that all of them know"),
+                 (["--nnodes", "1:2", "true"], '--nnodes: "1:2": the number of hosts cannot change during a job'), (["--nnodes", "x", "true"], 'got "x"'),
+                 (["--standalone", "--nnodes=2", "true"], "--standalone is for one host, got --nnodes 2"),
+                 (["--nnodes=2", "--node-rank=2", "true"], "--node-rank 2: expected 0 to 1 with --nnodes 2"),
+                 (["--nnodes=2", "--master-port=0", "true"], "--master-port 0: several hosts need a port that all of them know"),
                  (["--rdzv-conf", "is_host=1", "true"], '--rdzv-conf: "is_host" is not one of'), (["--rdzv-conf", "timeout", "true"], "expected NAME=VALUE"),
                  (["--rdzv-conf", "timeout=0", "true"], "expected seconds above 0"), (["--rdzv-endpoint", ":1", "true"], "expected HOST or HOST:PORT"),
                  (["--rdzv-id", "a/b", "true"], "without a slash"), (["--role", "", "true"], "--role: expected a value"),
@@ -164,7 +164,7 @@ class Options(unittest.TestCase):
                  (["-t", "0:3,1", "true"], 'got "0:3,1"'), (["--local-ranks-filter", "0,,1", "true"], "expected local ranks as 0,2"),
                  (["--bind", "socket", "true"], '--bind: expected none, core or auto, got "socket"'), (["--max-restarts", "-1", "true"], 'got "-1"'),
                  (["--no-python=1", "true"], "--no-python: takes no value"), (["--n", "2", "true"], '"--n" may be --nproc-per-node or --nnodes'),
-                 (["--node-rank=1", "true"], "--node-rank 1: expected 0 to 0 of --nnodes 1"), (["--rdzv", "true"], '"--rdzv"'), (["-x", "true"], '"-x"'), ([], "expected a program")]
+                 (["--node-rank=1", "true"], "--node-rank 1: expected 0 to 0 with --nnodes 1"), (["--rdzv", "true"], '"--rdzv"'), (["-x", "true"], '"-x"'), ([], "expected a program")]
         for args, text in cases:
             with self.subTest(args=args):
                 code, out, err = job.tern("run", *args)
@@ -221,7 +221,7 @@ class Cores(unittest.TestCase):
         count = len(self.cores())
         code, _, err = job.tern("run", "-n", str(count + 1), "--bind", "core", "true")
         self.assertEqual(code, 1)
-        self.assertIn(f"--bind core: {count + 1} ranks, but only {count} core", err)
+        self.assertIn(f"--bind core: {count + 1} ranks, but only {count} usable core", err)
         for cpus, _ in self.masks(count + 1, "--bind", "auto"):
             self.assertEqual(cpus, os.sched_getaffinity(0))
 

@@ -118,7 +118,7 @@ class Unreapable(Case):
             run.launcher.terminate()
             code, _, err = run.end()
         self.assertEqual(code, 137)
-        self.assertEqual(err, f"tern run: rank 0 (pid {pid}) does not die of SIGKILL and is left behind\n")
+        self.assertEqual(err, f"tern run: rank 0 (pid {pid}) survived SIGKILL and is left behind\n")
 
 
 class Options(unittest.TestCase):

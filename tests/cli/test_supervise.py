@@ -69,7 +69,7 @@ class Failures(Case):
         self.assertNotIn("out of memory", err)
         code, _, err = job.tern("run", "-n", "2", *job.python(f"if rank: open('{group}/cgroup.procs', 'w').write('0'); all = b'x' * (256 << 20)"))
         self.assertEqual((code, job.named_failure(err)), (137, (1, "was killed by signal 9 (SIGKILL)")))
-        self.assertRegex(err, r"error     : out of memory: the kernel has killed \d+ process(es)? for lack of it since the ranks started\n")
+        self.assertRegex(err, r"error     : out of memory: the kernel's OOM killer has killed \d+ process(es)? since the ranks started\n")
 
     def test_real_time_signal(self):
         code, _, err = job.tern("run", "sh", "-c", "kill -40 $$")
@@ -242,7 +242,7 @@ class Launcher(Case):
         code, out, err = job.tern("run", "-n", "8", *show, preexec_fn=limit(500))
         self.assertEqual((code, err, sorted({line.rpartition("] ")[2] for line in out.splitlines()})), (0, "", ["32 500"]))
         code, out, err = job.tern("run", "-n", "60", *show, preexec_fn=limit(100))
-        self.assertEqual((code, out, err), (1, "", "tern run: 60 ranks take about 364 descriptors here, and at most 100 are allowed (ulimit -Hn)\n"))
+        self.assertEqual((code, out, err), (1, "", "tern run: 60 ranks need about 364 file descriptors here, but at most 100 are allowed (ulimit -Hn)\n"))
 
     def test_no_orphan_when_it_is_killed(self):
         stubborn = "for number in set(signal.valid_signals()) - {9, 17, 19}: signal.signal(number, signal.SIG_IGN)\n"
