@@ -215,12 +215,12 @@ class All(unittest.TestCase):
     def test_a_part_that_hangs_is_cut_off_at_the_limit(self):
         code, _, summary = self.run_parts("exec sleep 60", "--seconds", "1", ["tests", "driver"])
         self.assertEqual(code, 1)
-        self.assertRegex(summary, r"^driver: cut off after \d s\ntests: not begun, the time is over\n$")
+        self.assertRegex(summary, r"^driver: cut off after \d s\ntests: not started, the time is over\n$")
 
     def test_mistakes(self):
-        self.assertEqual(self.run_parts("", "--second", "1", ["driver"]), (2, "gpu.sh: no option --second\n", None))
+        self.assertEqual(self.run_parts("", "--second", "1", ["driver"]), (2, "gpu.sh: unknown option --second\n", None))
         code, out, _ = self.run_parts("", ["driver", "vgg"])
-        self.assertEqual((code, out), (2, "gpu.sh: no part vgg\n"))
+        self.assertEqual((code, out), (2, "gpu.sh: unknown part vgg\n"))
 
 
 class OnGpu(unittest.TestCase):

@@ -221,7 +221,7 @@ class Peers(unittest.TestCase):
     def test_mistakes_about_hosts(self):
         nowhere = {**os.environ, "TERN_BUILD": "/nowhere"}
         for args, env, expected, text in ((["--rates", "fast", "1"], None, 1, r"ip netns exec tern\d+a tc .* rate fast .*: exit code"),
-                                          (["0"], None, 2, "rounds: expected 1"), ([], nowhere, 1, "hosts.sh: /nowhere/tern is not there")):
+                                          (["0"], None, 2, "rounds: expected 1"), ([], nowhere, 1, "hosts.sh: /nowhere/tern does not exist")):
             with self.subTest(args=args):
                 code, _, err = self.run_hosts(*args, env=env)
                 self.assertEqual(code, expected)
@@ -230,7 +230,7 @@ class Peers(unittest.TestCase):
     def test_mistakes(self):
         nowhere = {**os.environ, "TERN_BUILD": "/nowhere"}
         for args, env, code, text in ((["0"], None, 2, "rounds: expected 1 or more"), (["--fast"], None, 2, "--fast"), (["--only", "mlp,vgg"], None, 1, "got 'vgg'"),
-                                      ([], nowhere, 1, "run.sh: /nowhere/tern is not there")):
+                                      ([], nowhere, 1, "run.sh: /nowhere/tern does not exist")):
             done = subprocess.run([os.path.join(PEERS, "run.sh"), *args], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             self.assertEqual((done.returncode, done.stdout), (code, ""))
             self.assertIn(text, done.stderr)
