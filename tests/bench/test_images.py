@@ -1,4 +1,4 @@
-"""bench/images: both ways are measured, and the table says what was."""
+"""bench/images: both ways are measured, and the table shows the results."""
 import os
 import sys
 import tempfile

@@ -1,4 +1,4 @@
-"""tern run: what becomes of what the ranks print, under real load and on a real terminal."""
+"""tern run: how the ranks' output is passed on, under real load and on a real terminal."""
 import os
 import pty
 import re
@@ -114,8 +114,8 @@ time.sleep(60)
         self.assertEqual(err.count("output of the ranks is lost because it cannot be written: File too large"), 1)
 
     def test_last_lines_come_before_the_name_of_the_dead(self):
-        """Also where nobody reads yet, so that they are still in the rank's pipe when it dies; which holds 200 kB with what the
-        launcher keeps."""
+        """Also if nobody reads yet, so that the lines are still in the rank's pipe when it dies. The pipe and the launcher's buffer
+        hold 200 kB."""
         code = job.Job.READY + """
 if rank == 0: sys.exit(0)
 os.set_blocking(2, False)
@@ -164,7 +164,7 @@ class Terminal(unittest.TestCase):
         while time.monotonic() < end and select.select([fd], [], [], end - time.monotonic())[0]:
             try:
                 piece = os.read(fd, 65536)
-            except OSError:  # EIO: the last one who had the terminal is gone
+            except OSError:  # EIO: the last process with the terminal open is gone
                 return text.decode().replace("\r\n", "\n")
             text += piece
         self.fail(f"no end after {seconds} s: {text}")
