@@ -2,7 +2,8 @@
  *
  *     mpicc -O2 -o all_reduce_mpi bench/peers/all_reduce_mpi.c && mpirun -n 2 ./all_reduce_mpi 4 1048576
  *
- * The arguments are sizes in bytes per rank. Prints one JSON object per size, with the keys of the command's --json.
+ * The arguments are sizes in bytes per rank. Prints one JSON object per size, with the keys of the command's
+ * --json.
  */
 #include <mpi.h>
 #include <stdio.h>
