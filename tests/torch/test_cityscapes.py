@@ -161,7 +161,7 @@ class CityscapesTest(unittest.TestCase):
         os.truncate(maps[2], 60)
         ours = Cityscapes(self.root, "train")
         self.refused(-9, "c/0_gtFine_labelIds.png: expected 8 bits", lambda: ours[0])
-        self.refused(-6, "c/1_gtFine_labelIds.png is a picture in colours", lambda: ours[1])
+        self.refused(-6, "c/1_gtFine_labelIds.png is a colour image", lambda: ours[1])
         self.refused(-6, "c/2_gtFine_labelIds.png: the file is truncated", lambda: ours[2])
 
     def test_options(self):
