@@ -290,7 +290,7 @@ class ImageTest(unittest.TestCase):
             self.assertEqual(count, 7)
             np.testing.assert_array_equal(got, pages[page])
         for page in (-1, 7):
-            with self.assertRaisesRegex(tern.TernError, rf"stack.tif: page {page} of 7") as caught:
+            with self.assertRaisesRegex(tern.TernError, rf"stack.tif: page is {page}, expected \[0, 7\)") as caught:
                 images.load(path, page=page)
             self.assertEqual(caught.exception.code, E_RANGE)
 
