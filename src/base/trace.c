@@ -33,7 +33,7 @@ struct tern__trace {
     pthread_mutex_t lock; /* guards all fields below */
     int fd, rank, pid;
     char *path;
-    tern__event *events;
+    tern__trace_event *events;
     int event_count;
     char *text;
     size_t text_used;
@@ -164,7 +164,7 @@ static void put_us(tern__trace *trace, const char *key, int64_t ns)
     put(trace, ",\"%s\":%lld.%03lld", key, (long long)(ns / 1000), (long long)(ns % 1000));
 }
 
-static void put_event(tern__trace *trace, const tern__event *event)
+static void put_event(tern__trace *trace, const tern__trace_event *event)
 {
     const char *name = quote(trace, event->name);
     make_room(trace, strlen(name) + line_room);
@@ -236,7 +236,7 @@ void tern__trace_flush(tern__trace *trace)
     pthread_mutex_unlock(&trace->lock);
 }
 
-void tern__trace_add(tern__trace *trace, const tern__event *event)
+void tern__trace_add(tern__trace *trace, const tern__trace_event *event)
 {
     if (!trace) return;
     pthread_mutex_lock(&trace->lock);

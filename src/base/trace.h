@@ -25,7 +25,7 @@ typedef enum tern__track {
 #define TERN__TRACE_ARGS    3
 #define TERN__TRACE_THREADS 1000 /* track t of rank r is thread 1000 * (r + 1) + 1 + t */
 
-typedef struct tern__event {
+typedef struct tern__trace_event {
     const char *name; /* static storage */
     tern__track track;
     int64_t began, ended; /* ns; `ended` 0: an instant */
@@ -33,7 +33,7 @@ typedef struct tern__event {
         const char *key; /* static storage, needs no escapes; NULL: no more args */
         int64_t value;
     } args[TERN__TRACE_ARGS];
-} tern__event;
+} tern__trace_event;
 
 /* Rank 0 creates `path`; the other ranks may open it once rank 0 has returned. A failure is a warning, and
  * returns NULL. Close it with tern__trace_close. */
@@ -41,7 +41,7 @@ tern__trace *tern__trace_open(const char *path, int rank);
 /* Writes and frees; in a forked child it only frees. */
 void tern__trace_close(tern__trace *trace);
 
-void tern__trace_add(tern__trace *trace, const tern__event *event);
+void tern__trace_add(tern__trace *trace, const tern__trace_event *event);
 /* Writes the collected events to the file. */
 void tern__trace_flush(tern__trace *trace);
 
@@ -54,7 +54,7 @@ static inline int64_t tern__trace_now(const tern__trace *trace)
 /* Adds an event from `began`, a result of tern__trace_now, until now. */
 static inline void tern__trace_span(tern__trace *trace, tern__track track, const char *name, int64_t began)
 {
-    if (trace) tern__trace_add(trace, &(tern__event){name, track, began, tern__now_ns(), {{0}}});
+    if (trace) tern__trace_add(trace, &(tern__trace_event){name, track, began, tern__now_ns(), {{0}}});
 }
 
 #endif

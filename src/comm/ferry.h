@@ -1,10 +1,10 @@
 /* ferry.h - between devices' own memory and the staging ring.
  *
- * Pieces cross in the lane of communication of the device that the memory is of, for which the ring is
- * pinned. A call's copies come after all that the step's lane was asked before the call. A piece is posted
- * when the mark behind its copies has passed, and its place in the ring used again when the mark behind what
- * came back has. When the call is done the step's lane follows its copies. So the host waits for a device
- * only where somebody waits for the call. Without devices all of this is a list that is empty. */
+ * Pieces cross in the stream of communication of the device that the memory is of, for which the ring is
+ * pinned. A call's copies come after all that the step's stream was asked before the call. A piece is posted
+ * when the event behind its copies has passed, and its place in the ring used again when the event behind
+ * what came back has. When the call is done the step's stream follows its copies. So the host waits for a
+ * device only where somebody waits for the call. Without devices all of this is a list that is empty. */
 #ifndef TERN_SRC_COMM_FERRY_H
 #define TERN_SRC_COMM_FERRY_H
 

@@ -81,7 +81,7 @@ static double number_of(const cJSON *event, const char *key)
 
 static void add(tern__trace *trace, const char *name, int64_t began)
 {
-    tern__trace_add(trace, &(tern__event){.name = name, .began = began, .ended = began + 1});
+    tern__trace_add(trace, &(tern__trace_event){.name = name, .began = began, .ended = began + 1});
 }
 
 /* ---- what is written ---- */
@@ -94,9 +94,9 @@ static void events_are_read_as_they_were_added(void **state)
     int64_t began = INT64_C(86400123456789012), ended = began + 1001;
     tern__trace_add(
         trace,
-        &(tern__event){strange, TERN__TRACK_REDUCE, began, ended, {{"bucket", 3}, {"bytes", 1 << 30}}});
-    tern__trace_add(trace,
-                    &(tern__event){"instant", TERN__TRACK_BUCKETS, 7, 0, {{"a", -1}, {"b", 2}, {"c", 3}}});
+        &(tern__trace_event){strange, TERN__TRACK_REDUCE, began, ended, {{"bucket", 3}, {"bytes", 1 << 30}}});
+    tern__trace_add(
+        trace, &(tern__trace_event){"instant", TERN__TRACK_BUCKETS, 7, 0, {{"a", -1}, {"b", 2}, {"c", 3}}});
     tern__trace_close(trace);
     cJSON *json = parse();
     assert_int_equal(cJSON_GetArraySize(json), LABELS + 2);

@@ -1,5 +1,5 @@
 /* Loaders for devices with memory of their own, on the CUDA that the CPU emulates, whose copies beside the
- * step are done as late as marks allow: batches are those of the CPU, and a warm pass waits for nothing. */
+ * step are done as late as events allow: batches are those of the CPU, and a warm pass waits for nothing. */
 #include "gpus.h"
 #include "ledger.h"
 #include "spy.h"

@@ -216,7 +216,8 @@ static void what_does_not_fit_is_an_error(void **state)
                  "\"epoch\"");
     expect_error(load_with(r.loader, "shuffle", tern_object_none(NULL), &err), &err, TERN_E_DTYPE,
                  "\"shuffle\"");
-    expect_error(tern_loader_state_dict_load(r.loader, empty, &err), &err, TERN_E_INVALID, "\"epoch\" is missing");
+    expect_error(tern_loader_state_dict_load(r.loader, empty, &err), &err, TERN_E_INVALID,
+                 "\"epoch\" is missing");
     expect_error(tern_loader_state_dict_load(r.loader, none, &err), &err, TERN_E_INVALID, "expected a dict");
     expect_error(tern_loader_state_dict_load(NULL, none, &err), &err, TERN_E_INVALID, "NULL");
     assert_null(tern_loader_state_dict(NULL, &err));

@@ -31,12 +31,12 @@ static int copy_fill(const tern_loader *loader, tern__batch_copy *copy, tern_err
 {
     tern_device *device = loader->copier->device;
     size_t x_bytes = tern__align_up(loader->x_step, ALIGN);
-    if (!copy->released) copy->released = device->backend->mark_new(device, err);
+    if (!copy->released) copy->released = device->backend->event_new(device, err);
     if (!copy->released) return err->code;
     copy->x = tern__memory_new(device, x_bytes + loader->y_step, FUNC, err);
     if (!copy->x) return TERN_E_MEMORY;
     copy->y = copy->x + x_bytes;
-    return device->backend->mark_set(device, TERN__LANE_STEP, copy->released, err);
+    return device->backend->event_record(device, TERN__STREAM_STEP, copy->released, err);
 }
 
 /* Returns the block that has been free for longest, or NULL if none is free. */
@@ -66,10 +66,10 @@ static int send(tern_loader *loader, tern__loader_slot *slot, tern__batch_copy *
     const tern__batch *batch = &slot->batch;
     size_t x_bytes = (size_t)(batch->count * loader->sample_floats) * sizeof(float);
     size_t y_bytes = (size_t)batch->count * loader->target_bytes;
-    int status = backend->mark_follow(device, TERN__LANE_COPY, copy->released, err);
-    if (!status) status = backend->lane_copy(device, TERN__LANE_COPY, copy->x, batch->x, x_bytes, err);
-    if (!status) status = backend->lane_copy(device, TERN__LANE_COPY, copy->y, batch->y, y_bytes, err);
-    if (!status) status = backend->mark_set(device, TERN__LANE_COPY, slot->copied, err);
+    int status = backend->stream_wait(device, TERN__STREAM_COPY, copy->released, err);
+    if (!status) status = backend->stream_copy(device, TERN__STREAM_COPY, copy->x, batch->x, x_bytes, err);
+    if (!status) status = backend->stream_copy(device, TERN__STREAM_COPY, copy->y, batch->y, y_bytes, err);
+    if (!status) status = backend->event_record(device, TERN__STREAM_COPY, slot->copied, err);
     if (status) return status;
     copy->in_use = true;
     slot->copy = copy;
@@ -107,7 +107,7 @@ int tern__slot_await_copy(const tern_loader *loader, tern__loader_slot *slot, te
     if (!slot->copy_number) return TERN_OK;
     tern_device *device = loader->copier->device;
     int status;
-    while ((status = device->backend->mark_test(device, slot->copied, err)) == TERN_PENDING)
+    while ((status = device->backend->event_query(device, slot->copied, err)) == TERN_PENDING)
         nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL);
     if (!status) slot->copy_number = 0;
     return status;
@@ -118,7 +118,7 @@ void tern__slot_release_copy(const tern_loader *loader, tern__loader_slot *slot)
     tern__batch_copy *copy = slot->copy;
     if (!copy) return;
     tern_device *device = loader->copier->device;
-    device->backend->mark_set(device, TERN__LANE_STEP, copy->released, NULL);
+    device->backend->event_record(device, TERN__STREAM_STEP, copy->released, NULL);
     copy->in_use = false;
     copy->release_number = ++loader->copier->released_count;
     slot->copy = NULL;
@@ -145,7 +145,7 @@ static int fill(tern_loader *loader, tern_error *err)
     int status = copier->copies ? pin_slots(loader, err) : TERN_E_MEMORY;
     for (int i = 0; i < loader->slot_count && !status; i++) {
         tern__loader_slot *slot = &loader->slots[i];
-        slot->copied = device->backend->mark_new(device, err);
+        slot->copied = device->backend->event_new(device, err);
         status = slot->copied ? TERN_OK : err->code;
     }
     for (int i = 0; i < TERN__MIN(AHEAD + 1, loader->slot_count) && !status; i++)
@@ -169,10 +169,10 @@ static int copier_new(tern_loader *loader, tern_device *device, tern_error *err)
 static void settle(const tern_loader *loader)
 {
     tern_device *device = loader->copier->device;
-    tern__mark *mark = loader->slots[0].copied;
-    if (!mark || device->backend->mark_set(device, TERN__LANE_COPY, mark, NULL)) return;
-    device->backend->mark_follow(device, TERN__LANE_STEP, mark, NULL);
-    device->backend->mark_wait(device, mark, NULL);
+    tern__device_event *event = loader->slots[0].copied;
+    if (!event || device->backend->event_record(device, TERN__STREAM_COPY, event, NULL)) return;
+    device->backend->stream_wait(device, TERN__STREAM_STEP, event, NULL);
+    device->backend->event_wait(device, event, NULL);
 }
 
 void tern__device_copier_free(tern_loader *loader)
@@ -182,11 +182,11 @@ void tern__device_copier_free(tern_loader *loader)
     tern_device *device = copier->device;
     settle(loader);
     for (int i = 0; i < loader->slot_count; i++) {
-        if (loader->slots[i].copied) device->backend->mark_free(device, loader->slots[i].copied);
+        if (loader->slots[i].copied) device->backend->event_free(device, loader->slots[i].copied);
         loader->slots[i].copied = NULL;
         if (!copier->copies) continue;
         tern__device_free(device, copier->copies[i].x);
-        if (copier->copies[i].released) device->backend->mark_free(device, copier->copies[i].released);
+        if (copier->copies[i].released) device->backend->event_free(device, copier->copies[i].released);
     }
     if (copier->x_pinned) device->backend->unpin(device, loader->x);
     if (copier->y_pinned) device->backend->unpin(device, loader->y);
@@ -199,7 +199,7 @@ static int copy_batch(tern_loader *loader, tern__loader_slot *slot, tern_error *
 {
     tern_device *device = loader->copier->device;
     int status = slot->copy ? TERN_OK : send_now(loader, slot, err);
-    if (!status) status = device->backend->mark_follow(device, TERN__LANE_STEP, slot->copied, err);
+    if (!status) status = device->backend->stream_wait(device, TERN__STREAM_STEP, slot->copied, err);
     if (!status) send_ahead(loader);
     return status;
 }

@@ -15,9 +15,9 @@ typedef enum tern__slot_state { TERN__FREE, TERN__FETCHING, TERN__READY, TERN__H
 
 /* A block of a device's memory that holds one batch. */
 typedef struct tern__batch_copy {
-    char *x;              /* NULL: not allocated yet */
-    char *y;              /* after x, in the same allocation */
-    tern__mark *released; /* set on the step's stream when its last batch was given back */
+    char *x;                      /* NULL: not allocated yet */
+    char *y;                      /* after x, in the same allocation */
+    tern__device_event *released; /* set on the step's stream when its last batch was given back */
     bool in_use;
     int64_t release_number; /* blocks are reused in this order */
 } tern__batch_copy;
@@ -28,9 +28,9 @@ typedef struct tern__loader_slot {
     tern_error error; /* from fetching the batch */
 
     /* Used where batches are copied to a device. */
-    tern__batch_copy *copy; /* of a READY or HELD batch; NULL: not copied */
-    tern__mark *copied;     /* set on the copy stream after the last copy from this slot */
-    int64_t copy_number;    /* of that copy; 0: no copy reads this slot                  */
+    tern__batch_copy *copy;     /* of a READY or HELD batch; NULL: not copied */
+    tern__device_event *copied; /* set on the copy stream after the last copy from this slot */
+    int64_t copy_number;        /* of that copy; 0: no copy reads this slot                  */
 } tern__loader_slot;
 
 /* Copies batches to a device with memory of its own (device_copy.c). */
