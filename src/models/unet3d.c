@@ -1,6 +1,6 @@
-/* unet3d.c - 3-D U-Net (Cicek et al. 2016): pairs of convolutions at `levels` sizes, each half of the one
- * before. On the way down a max pool halves, on the way up the result is doubled and what the same size had
- * on the way down is put before it. */
+/* unet3d.c - 3-D U-Net (Cicek et al. 2016): pairs of convolutions at `levels` sizes, each half the one
+ * before. On the way down, a max pool halves the size. On the way up, the result is upsampled by 2, and the
+ * result of the same size from the way down is concatenated in front of it. */
 #include "base/opts.h"
 #include "models/conv_norm.h"
 #include "nn/nn.h"
