@@ -122,7 +122,7 @@ class Folders(Folder):
         self.write("train", "0.nii.gz", 0)
         self.assertIn("val/images/*: no volumes", complaint())
         self.write("val", "0.nii.gz", 0)
-        self.assertRegex(complaint(), r"volume 0: label of voxel \d+ is 2, expected an integer in \[0, 1\] or 255")
+        self.assertRegex(complaint(), r"volume 0: the label of voxel \d+ is 2, expected an integer in \[0, 1\] or 255")
         self.assertIn("patch", complaint("--patch", "32x8x8", "--classes", 3))
         os.truncate(self.path("data", "val", "labels", "0.nii.gz"), 100)
         self.assertIn("val/labels/0.nii.gz is truncated", complaint("--classes", 3))
