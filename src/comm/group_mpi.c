@@ -1,3 +1,4 @@
+/* group_mpi.c - tern_group_from_mpi: opens a group for the ranks of an MPI communicator. */
 #include <tern/mpi.h>
 
 #include "comm/bootstrap/inner.h"

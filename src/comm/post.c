@@ -1,3 +1,4 @@
+/* post.c - checks a post's weights. */
 #include "comm/backend.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
-/* self.c - the back end of a group of one: every work is done when it is posted, because the only rank's data
- * is already the result, unless it is weighted. A device's are done where they are, in the order of its step.
- */
+/* self.c - the back end of a group of one. Every work is done when it is posted, because the only rank's data
+ * are already the result, unless they are weighted. Data in a device's memory stay there: the work is queued
+ * on the device's stream. */
 #include "comm/group.h"
 #include "comm/reduce.h"
 #include "device/device.h"
@@ -19,7 +19,7 @@ typedef struct self {
     uint32_t count, room;
 } self;
 
-/* What the rank says of one work. */
+/* The rank's answers about one work. */
 typedef struct word {
     tern__tally tally;
     bool shadow;
@@ -128,8 +128,8 @@ static int weigh(const tern__post *post, const char *from, char *to, uint64_t co
     return TERN_OK;
 }
 
-/* The mean of one rank's data is x * weight / share, its premul_sum x * weight; what goes to memory of its
- * own is copied there, but for a broadcast's, whose root is this rank. */
+/* Computes the result of one rank: the mean is x * weight / share, the premul_sum x * weight. Copies it to
+ * `out` if that is set, except in a broadcast, whose root is this rank. */
 static int finish(const self *of, const tern__post *post, tern_error *err)
 {
     bool is_premul = post->op == TERN_PREMUL_SUM;

@@ -1,3 +1,4 @@
+/* transport.c - loads a transport plug-in by name and checks its version. */
 #include "comm/transport.h"
 
 #include "base/plugin.h"

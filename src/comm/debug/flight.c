@@ -1,4 +1,4 @@
-/* flight.c - what is under way, and whether its memory is left alone. */
+/* flight.c - pending works and messages: finds conflicts between their memory, and changes to it. */
 #include "comm/debug/debug.h"
 
 #include <stdio.h>
