@@ -129,7 +129,7 @@ static int check_descriptors(const tern__bootstrap *boot, tern_error *err)
     if (found == least) return TERN_OK;
     return tern__error_set(
         err, "tern_group_open", TERN_E_SYSTEM,
-        "rank %d of %d takes at least %d more descriptors, but may open only %d: raise the "
+        "rank %d of %d needs at least %d more descriptors, but may open only %d: raise the "
         "limit (ulimit -n)",
         boot->rank, boot->world, least, found);
 }
@@ -350,7 +350,7 @@ static tern__mem *alloc_mem(tern_group *group, size_t bytes, tern_error *err)
 {
     if (!bytes) {
         tern__error_set(err, "tern_group_mem_alloc", TERN_E_INVALID,
-                        "0 bytes asked for, expected at least 1");
+                        "0 bytes requested, expected at least 1");
         return NULL;
     }
     tern__mem *mem = tern__alloc(sizeof(*mem), "tern_group_mem_alloc", err);

@@ -77,7 +77,8 @@ static const tern_mpi *load(const flavour *f, const char *text, tern_error *err)
     const tern_mpi *mpi = tern__plugin_open(f->file, TERN_MPI_SYMBOL, &why);
     if (mpi && mpi->abi == TERN_MPI_ABI && mpi->size >= sizeof(*mpi)) return mpi;
     if (mpi)
-        tern__error_set(&why, __func__, TERN_E_UNSUPPORTED, "the plug-in %s is of another build", f->file);
+        tern__error_set(&why, __func__, TERN_E_UNSUPPORTED, "the plug-in %s is from another build of tern",
+                        f->file);
     tern__error_set(err, "tern_group_open", TERN_E_UNSUPPORTED,
                     "%s, but %s; Debian and Ubuntu have the library in %s", text, why.text, f->package);
     return NULL;

@@ -63,7 +63,7 @@ static int take_signal(tern_preempt *preempt, int i, int number, tern_error *err
     if (number < 0 || number >= NSIG)
         return tern__error_set(err, func, TERN_E_INVALID, "there is no signal %d", number);
     if (!atomic_compare_exchange_strong(&owners[number], &nobody, preempt))
-        return tern__error_set(err, func, TERN_E_STATE, "signal %d has a preempt already", number);
+        return tern__error_set(err, func, TERN_E_STATE, "another preempt already handles signal %d", number);
     sigemptyset(&action.sa_mask);
     if (sigaction(number, &action, &preempt->before[i])) {
         atomic_store(&owners[number], NULL);

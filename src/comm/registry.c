@@ -70,11 +70,10 @@ int tern__comm_check(const char *name, const char *func, tern_error *err)
     if (!name) return TERN_OK;
     for (size_t i = 0; i < TERN__COUNT(names); i++)
         if (!strcmp(name, names[i])) return TERN_OK;
-    return tern__error_set(
-        err, func, TERN_E_INVALID,
-        "back end \"%s\": expected native, mpi, gloo, native+mpi or native+gloo, or nccl+ or "
-        "debug+ and one of them",
-        name);
+    return tern__error_set(err, func, TERN_E_INVALID,
+                           "back end \"%s\": expected native, mpi, gloo, native+mpi or native+gloo, with "
+                           "debug+ or nccl+ in front if wanted",
+                           name);
 }
 
 /* Returns a rank on another host than the group's first one; -1: all are on one host. */
@@ -91,10 +90,11 @@ static int fail_hosts(const tern_group *group, int stranger, tern_error *err)
     char one[128], other[128];
     tern__group_describe(group, 0, one, sizeof(one));
     tern__group_describe(group, stranger, other, sizeof(other));
-    return tern__error_set(err, "tern_group_open", TERN_E_UNSUPPORTED,
-                           "%s and %s are on different hosts, and the back end \"native\" joins ranks of one "
-                           "host only: expected native+mpi, native+gloo, mpi or gloo",
-                           one, other);
+    return tern__error_set(
+        err, "tern_group_open", TERN_E_UNSUPPORTED,
+        "%s and %s are on different hosts, and the back end \"native\" connects ranks of one "
+        "host only: expected native+mpi, native+gloo, mpi or gloo",
+        one, other);
 }
 
 static void take(tern_group *group, const tern__comm_backend *backend, const char *name)

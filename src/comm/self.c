@@ -199,8 +199,9 @@ static int self_await(void *of, uint64_t seq, tern_error *err)
 {
     uint64_t posted = ((channel *)of)->posted;
     if (seq <= posted) return TERN_OK;
-    return tern__error_set(err, "tern_work_wait", TERN_E_STATE, "work %llu was not posted, the last is %llu",
-                           (unsigned long long)seq, (unsigned long long)posted);
+    return tern__error_set(err, "tern_work_wait", TERN_E_STATE,
+                           "work %llu was never posted, the last one is %llu", (unsigned long long)seq,
+                           (unsigned long long)posted);
 }
 
 const tern__comm_backend tern__comm_self = {

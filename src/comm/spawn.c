@@ -65,7 +65,7 @@ static int check_threads(tern_error *err)
     if (status || !*name) return status;
     return tern__error_set(
         err, func, TERN_E_STATE,
-        "this process has another thread (\"%s\"), which forked ranks would lack and wait "
+        "this process has another thread (\"%s\"), which forked ranks would not have but might wait "
         "for: spawn before a group of several ranks is open and before a kernel has run on "
         "several threads",
         name);
@@ -78,7 +78,7 @@ static int check_no_rank(tern_error *err)
     return tern__error_set(
         err, func, TERN_E_STATE,
         "%s=\"%s\": this process is a rank already, started by tern run or tern_spawn, and "
-        "starts no ranks of its own",
+        "cannot start ranks of its own",
         name, value);
 }
 
@@ -87,10 +87,10 @@ static int check_sigchld(tern_error *err)
 {
     struct sigaction now;
     if (sigaction(SIGCHLD, NULL, &now))
-        return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot ask what SIGCHLD does");
+        return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot read the action of SIGCHLD");
     if (now.sa_handler != SIG_IGN && !(now.sa_flags & SA_NOCLDWAIT)) return TERN_OK;
     return tern__error_set(err, func, TERN_E_STATE,
-                           "this process ignores SIGCHLD, so nobody would know how a rank ended");
+                           "this process ignores SIGCHLD, so the ranks' exit statuses would be lost");
 }
 
 static int check(rank_fn *fn, int n, const tern_spawn_opts *opts, tern_error *err)
@@ -200,8 +200,7 @@ static end wait_for(spawner *s, int rank, tern_error *err)
 {
     end e = {.rank = rank, .pid = s->pids[rank]};
     if (waitpid(e.pid, &e.status, 0) < 0)
-        tern__error_errno(err, func, TERN_E_SYSTEM, "cannot know how rank %d (pid %d) ended", rank,
-                          (int)e.pid);
+        tern__error_errno(err, func, TERN_E_SYSTEM, "cannot wait for rank %d (pid %d)", rank, (int)e.pid);
     tern__close(&s->pidfds[rank]);
     s->pids[rank] = 0;
     s->alive--;

@@ -184,7 +184,7 @@ static int read_list(const tern_group *parent, const int *ranks, int count, bool
             return tern__error_set(err, func, TERN_E_INVALID, "ranks[%d] is %d, expected 0 to %d", i,
                                    ranks[i], world - 1);
         if (is_in[ranks[i]])
-            return tern__error_set(err, func, TERN_E_INVALID, "ranks[%d] is %d, which is listed before", i,
+            return tern__error_set(err, func, TERN_E_INVALID, "ranks[%d] is %d, which is listed already", i,
                                    ranks[i]);
         is_in[ranks[i]] = true;
     }

@@ -137,7 +137,7 @@ static int twice_body(int rank, const tern__bootstrap *boot, void *arg)
     if (second) tern_work_wait(second, &f.err);
     hear_of_it(&f);
     return expect(&f, TERN_E_INVALID, "all_reduce of 100 f32, max (work 2) uses 400 bytes at ",
-                  ", which broadcast of 100 f32 from rank 1 (work 1) uses that is not done");
+                  ", which is still in use by broadcast of 100 f32 from rank 1 (work 1)");
 }
 
 static int both_read_body(int rank, const tern__bootstrap *boot, void *arg)

@@ -347,7 +347,7 @@ static void test_wrong_arguments(void **state)
     } cases[] = {{{0}, 0, "0 ranks, expected at least 1"},
                  {{-1}, 1, "ranks[0] is -1, expected 0 to 0"},
                  {{0, 1}, 2, "ranks[1] is 1, expected 0 to 0"},
-                 {{0, 0, 0}, 3, "ranks[1] is 0, which is listed before"}};
+                 {{0, 0, 0}, 3, "ranks[1] is 0, which is listed already"}};
     for (size_t i = 0; i < TERN__COUNT(cases); i++) {
         tern_error err = {0};
         tern_group *world = tern__group_open_boot(&boot, NULL, &err);

@@ -180,7 +180,7 @@ static void what_cannot_be(void **state)
     assert_int_equal(refusal(SIGTERM, 10000, 1).code, TERN_E_INVALID);
     assert_int_equal(refusal(SIGTERM, SIGTERM, 1).code, TERN_E_STATE);
     tern_preempt *first = tern_preempt_new(NULL, NULL, &err);
-    assert_non_null(strstr(refusal(SIGTERM, SIGUSR2, 1).text, "has a preempt already"));
+    assert_non_null(strstr(refusal(SIGTERM, SIGUSR2, 1).text, "another preempt already handles signal"));
     assert_int_equal(refusal(SIGUSR2, SIGUSR1, 1).code, TERN_E_STATE);
     tern_preempt_free(first);
     first = tern_preempt_new(NULL, NULL, &err); /* what failed has left nothing */
