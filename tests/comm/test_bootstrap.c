@@ -1,3 +1,5 @@
+/* test_bootstrap.c - the environment variables of a launcher, right and wrong, and the listening socket that
+ * rank 0 inherits. */
 #include "check.h"
 
 #include "comm/bootstrap/bootstrap.h"

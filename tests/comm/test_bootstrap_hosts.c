@@ -1,4 +1,4 @@
-/* Ranks of three hosts, which are network namespaces, meet by a file that all of them see. */
+/* test_bootstrap_hosts.c - ranks on three hosts, which are network namespaces, meet over a shared file. */
 #include "network.h"
 
 #include "comm/store/store.h"

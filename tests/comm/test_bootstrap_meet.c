@@ -1,5 +1,5 @@
-/* Ranks that tell each other in a store where they meet: the caller's, a file, the store of torchrun's agent.
- */
+/* test_bootstrap_meet.c - ranks exchange their address through a store: the caller's, a file, or the store
+ * of torchrun's agent. */
 #include "ranks.h"
 
 #include "comm/control/control.h"

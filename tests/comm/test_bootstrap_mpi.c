@@ -1,4 +1,4 @@
-/* What the variables of an mpirun say, where nobody may start MPI; tests/mpi has real ones. */
+/* test_bootstrap_mpi.c - the variables of an mpirun, without MPI itself; tests/mpi runs real ones. */
 #include "check.h"
 
 #include <tern/mpi.h>

@@ -1,4 +1,5 @@
-/* A task of a step of Slurm finds its place and the others; who is beside a step is alone, and is told. */
+/* test_bootstrap_slurm.c - a task of a Slurm step finds its rank and its peers. A process outside a step
+ * runs alone, with a warning. */
 #include "check.h"
 
 #include "comm/bootstrap/bootstrap.h"

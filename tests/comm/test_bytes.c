@@ -1,4 +1,4 @@
-/* Byte strings of unequal lengths, none among them, from each root; memory that cannot be had. */
+/* test_bytes.c - byte strings of unequal lengths, some empty, from each root; and failing allocations. */
 #include "group_fixture.h"
 #include "ledger.h"
 

@@ -1,5 +1,5 @@
-/* The back end that each rank takes is compared when a group is opened: ranks of different ones would take
- * each other's bytes for something else, or wait for ever. */
+/* test_choice.c - opening a group compares the ranks' back ends. Ranks with different ones would misread
+ * each other's data, or wait forever. */
 #include "group_fixture.h"
 
 /* What ranks 0 and 1 ask for, and what both are told; NULL: it is the same. */

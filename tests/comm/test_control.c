@@ -1,5 +1,5 @@
-/* Ranks meet, pass descriptors, abort, leave and die. Ranks that are killed are processes that are really
- * killed, and the time until the others know is taken from the kill. */
+/* test_control.c - ranks meet, pass descriptors, abort, leave and die. Killed ranks are real processes, and
+ * the time until the others notice is measured from the kill. */
 #include "comm/control_fixture.h"
 
 #include <dirent.h>

@@ -1,5 +1,5 @@
-/* What a rank last did, asked for by another: at once, while it computes, waits, or writes it down anew; and
- * what is said of one that is stopped or has left. */
+/* test_control_last.c - a rank asks for a peer's last activity. It gets the answer at once, while the peer
+ * computes, waits or updates the record; also tests peers that are stopped or have left. */
 #include "comm/control_fixture.h"
 
 #include "comm/native/native.h"

@@ -1,5 +1,5 @@
-/* Messages as frames of a stream, however it cuts them; what is no frame; what the kernel does not take at
- * once. And cards: whose machine is the same, and what is no card. */
+/* test_control_line.c - messages as frames of a stream, split at any byte; invalid frames; full socket
+ * buffers. Also cards: when two are of the same machine, and invalid ones. */
 #include "comm/control_fixture.h"
 
 /* A connection to a peer of another host, and its other end. */

@@ -1,5 +1,5 @@
-/* The control plane over real networks: ranks in network namespaces, cables that are pulled, hosts that drop
- * what is sent to them. All times are taken from the event. */
+/* test_control_network.c - the control plane over real networks: ranks in network namespaces, unplugged
+ * cables, hosts that drop packets. All times are measured from the event. */
 #include "comm/control_fixture.h"
 #include "comm/network.h"
 

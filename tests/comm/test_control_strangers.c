@@ -1,5 +1,5 @@
-/* Who knocks at the port that a job of several hosts opens while its ranks meet: strangers are shown the door
- * or wait for nothing, and the ranks meet all the same. */
+/* test_control_strangers.c - strangers connect to the port that a job of several hosts opens while its ranks
+ * meet. They are refused or ignored, and the ranks still meet. */
 #include "comm/control_fixture.h"
 
 #include "comm/store/hello.h"

@@ -1,5 +1,5 @@
-/* Ranks that wait for each other are told so, all of them, within a second of the last one's call; ranks that
- * wait for one that computes are not. Each case is what every rank calls. */
+/* test_deadlock.c - ranks that wait for each other all get an error within a second of the last call. Ranks
+ * that wait for one that computes do not. Each case is the call of every rank. */
 #include "place.h"
 
 #include "comm/native/native.h"

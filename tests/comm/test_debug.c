@@ -1,5 +1,5 @@
-/* The debug back end: what it says, and what it finds. Rank 0 does what is wrong, and the others hear of it.
- */
+/* test_debug.c - the debug back end: its trace, and the errors it finds. Rank 0 makes the mistake, and the
+ * others are told of it. */
 #include "board.h"
 #include "group_fixture.h"
 

@@ -1,5 +1,5 @@
-/* A group and those made from it fail as a whole: whatever goes wrong in one, all ranks of all of them hear
- * of it at once, in the same words. */
+/* test_family.c - a group and the groups made from it fail together: whatever fails in one, all ranks of all
+ * groups get the same error at once. */
 #include "ledger.h"
 #include "ranks.h"
 

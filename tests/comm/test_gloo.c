@@ -1,4 +1,4 @@
-/* The gloo plug-in: messages between forked ranks, and what its errors say. */
+/* test_gloo.c - the gloo plug-in: messages between forked ranks, and its errors. */
 #include "board.h"
 #include "storm.h"
 

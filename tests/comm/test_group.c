@@ -1,5 +1,5 @@
-/* What a group does when its ranks disagree, leave, die, stop or fork: real kills and stops, timed from the
- * event, and no rank ever hangs. */
+/* test_group.c - a group whose ranks disagree, leave, die, stop or fork. The kills and stops are real and
+ * timed from the event, and no rank ever hangs. */
 #include "ledger.h"
 #include "ranks.h"
 

@@ -1,5 +1,5 @@
-/* What is peculiar to a group that spans hosts: its name, windows of other sizes, forked children. That its
- * results are right is shown by the tests of the collectives, which run over hosts, too. */
+/* test_hosts.c - what is special about a group over several hosts: its name, windows of other sizes, forked
+ * children. The tests of the collectives, which also run over hosts, check its results. */
 #include "board.h"
 #include "group_fixture.h"
 

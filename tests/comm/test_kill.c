@@ -1,6 +1,6 @@
-/* A rank is killed, or stopped, at any moment of every collective: the others return soon after, or when
- * their time is up, and their errors name it with host and pid. TERN_TEST_KILLS says how often each kill is
- * tried. */
+/* test_kill.c - a rank is killed or stopped at a random moment of each collective. The others return soon
+ * after, or at their timeout, with an error that names its host and pid. TERN_TEST_KILLS is the number of
+ * tries per kill. */
 #include "comm/control_fixture.h"
 
 #include "comm/group.h"

@@ -1,5 +1,5 @@
-/* A rank that does not come: whatever the others wait in, when their time is up they name it, and what it did
- * last. */
+/* test_late.c - a rank that does not come. Whatever the others wait in, their timeout's error names it and
+ * its last activity. */
 #include "comm/control_fixture.h"
 
 #include "comm/group.h"

@@ -1,5 +1,6 @@
-/* Many buffers as one work: what each call of one buffer gives, from windows, ordinary memory and both, in
- * lists of any length with empty buffers among them, posted or not. */
+/* test_lists.c - many buffers as one work: the result is that of one call per buffer. Buffers are in
+ * windows, ordinary memory or both; lists have any length and may contain empty buffers; calls block or are
+ * posted. */
 #include "elements.h"
 #include "group_fixture.h"
 

@@ -1,5 +1,5 @@
-/* More elements than 31 bits count. What is only read is sparse; where only the end of what is written
- * counts, the same few pages are mapped again and again. */
+/* test_many_elements.c - more than 2^31 elements. Memory that is only read is sparse; where only the end of
+ * the result is checked, the same few pages are mapped repeatedly. */
 #include "group_fixture.h"
 
 #include <sys/mman.h>

@@ -1,5 +1,5 @@
-/* Meetings that fail, and strangers that try to join one: every rank ends soon, and says who did not come,
- * came twice, or does not fit. */
+/* test_meet.c - meetings that fail, and strangers that try to join one. Every rank returns soon, with an
+ * error that names the rank that is missing, duplicate or incompatible. */
 #include "comm/ranks.h"
 
 #include "comm/control/inner.h"

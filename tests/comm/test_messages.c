@@ -1,5 +1,5 @@
-/* Messages of a group that spans hosts while they are under way: one that could not be begun is neither
- * tested nor given up. The transport is the test's own, which does as it is told. */
+/* test_messages.c - messages in flight in a group over several hosts. One that could not be started is
+ * neither tested nor cancelled. The transport is a fake that the test controls. */
 #include "check.h"
 
 #include "comm/control/inner.h"

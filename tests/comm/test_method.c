@@ -1,4 +1,4 @@
-/* init_method, rank and world of a group's options: what they say, and what is said wrong. */
+/* test_method.c - init_method, rank and world in a group's options, valid and invalid. */
 #include "check.h"
 
 #include "comm/bootstrap/bootstrap.h"

@@ -1,5 +1,5 @@
-/* The monitored barrier: passed by all, nothing is said; with ranks missing, all that came and those that
- * come later hear who, within the time that was given. */
+/* test_monitored.c - the monitored barrier. It succeeds if all ranks come. If some are missing, the ranks
+ * that came, and those that come later, get their names within the given time. */
 #include "group_fixture.h"
 
 #include <stdatomic.h>

@@ -1,6 +1,6 @@
-/* gather, scatter and all_to_all, of equal and of unequal parts, of every dtype, on 1, 2, 3, 4, 7 and 8
- * ranks, from windows and ordinary memory that begins at any byte, from no element to many pieces; the memory
- * around each result stays. */
+/* test_moves.c - gather, scatter and all_to_all with equal and unequal parts, every dtype, on 1, 2, 3, 4, 7
+ * and 8 ranks. Data are in windows and in ordinary memory at any alignment, from no element to many pieces;
+ * memory around the results must not change. */
 #include "elements.h"
 #include "group_fixture.h"
 

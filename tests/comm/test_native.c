@@ -1,5 +1,5 @@
-/* Works in flight, the back end's channels with few slots, and windows. Ranks are processes, and threads of
- * one process that share one mapping, so that a race detector sees what they do to each other. */
+/* test_native.c - works in flight, channels with few slots, and windows. Ranks are processes, and also
+ * threads of one process that share a mapping, so that a race detector sees their accesses. */
 #include "group_fixture.h"
 
 #include "comm/native/native.h"

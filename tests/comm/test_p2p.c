@@ -1,4 +1,4 @@
-/* Messages between ranks: their order and source, what goes on beside them, batches, byte strings. */
+/* test_p2p.c - messages between ranks: order and source, other works in between, batches, byte strings. */
 #include "message.h"
 
 #include <tern.h>

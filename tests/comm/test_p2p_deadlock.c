@@ -1,5 +1,5 @@
-/* Messages whose ranks wait for each other: all are told, within a second; ranks that wait for one that
- * computes are not. */
+/* test_p2p_deadlock.c - messages whose ranks wait for each other: all get an error within a second. Ranks
+ * that wait for one that computes do not. */
 #include "message.h"
 
 #include "comm/native/native.h"

@@ -1,4 +1,5 @@
-/* Messages that do not fit, or whose ranks die, stop or leave: every rank is told why, in time. */
+/* test_p2p_faults.c - messages that do not match, or whose ranks die, stop or leave: every rank gets the
+ * reason in time. */
 #include "meeting.h"
 #include "message.h"
 

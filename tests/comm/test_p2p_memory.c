@@ -1,5 +1,5 @@
-/* Messages of more than 2^31 bytes; what is on its way before it is received; what messages allocate, and
- * what happens if they may not. */
+/* test_p2p_memory.c - messages of more than 2^31 bytes, messages sent before they are received, allocations
+ * by messages, and failing allocations. */
 #include "ledger.h"
 #include "message.h"
 

@@ -1,4 +1,5 @@
-/* What send and recv refuse: the rank is told what and why, and its peers that it failed. */
+/* test_p2p_refused.c - calls that send and recv refuse: the rank gets the reason, and its peers are told
+ * that it failed. */
 #include "meeting.h"
 #include "message.h"
 

@@ -1,5 +1,5 @@
-/* Storms of messages of every size, tag, order and source, among 2 to 8 ranks that are processes, groups or
- * threads: every rank knows what all send, and asks for its part in an order of its own. */
+/* test_p2p_storm.c - storms of messages of every size, tag, order and source among 2 to 8 ranks, which are
+ * processes, groups or threads. Every rank knows all messages, and receives its own in its own order. */
 #include "message.h"
 
 #include "comm/native/native.h"

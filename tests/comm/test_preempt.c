@@ -1,4 +1,5 @@
-/* A signal to any rank, or to all, makes all of them stop in the same step; nobody else's handler is lost. */
+/* test_preempt.c - a signal to any rank, or to all, makes all ranks stop in the same step. The program's own
+ * signal handlers are restored. */
 #include "comm/group.h"
 #include "ledger.h"
 #include "ranks.h"

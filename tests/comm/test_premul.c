@@ -1,5 +1,5 @@
-/* premul_sum: a factor for each rank, f16 and bf16 in f32, against a sum worked out one element at a time in
- * the width of the result. */
+/* test_premul.c - premul_sum with a factor per rank, f16 and bf16 in f32, compared with a sum computed one
+ * element at a time in the precision of the result. */
 #include "elements.h"
 #include "group_fixture.h"
 

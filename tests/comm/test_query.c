@@ -1,4 +1,5 @@
-/* The store without sockets: its table's limits and waiters, and its parser under bytes that mean harm. */
+/* test_query.c - the store without sockets: the limits and waiters of its table, and its parser with
+ * malicious input. */
 #include "check.h"
 
 #include "comm/store/query.h"

@@ -1,5 +1,5 @@
-/* What the collectives refuse: a wrong call of one rank, of which the others hear, and two ranks' calls that
- * do not fit, of which all hear in the same words. */
+/* test_refused.c - calls that the collectives refuse: a wrong call of one rank, of which the others are
+ * told, and calls of two ranks that do not match, for which all get the same error. */
 #include "group_fixture.h"
 
 #include <math.h>

@@ -1,5 +1,6 @@
-/* Groups that are closed and opened again at the same place, by ranks that do not wait for each other: after
- * a group that was fine, one that failed, one that could not be opened, and beside one that is still open. */
+/* test_reopen.c - groups that are closed and reopened at the same address by ranks that do not wait for each
+ * other: after a group that succeeded, one that failed, one that could not be opened, and beside one that is
+ * still open. */
 #include "ranks.h"
 
 #include "comm/group.h"

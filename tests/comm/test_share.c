@@ -1,4 +1,4 @@
-/* Which ranks of a host share cores: those that may use some of the same. */
+/* test_share.c - the ranks of a host share cores if their CPU sets overlap. */
 #include "group_fixture.h"
 
 #include "device/device.h"

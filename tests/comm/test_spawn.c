@@ -1,5 +1,5 @@
-/* test_spawn.c - tern_spawn: groups of 1 to 4 ranks, ranks that fail, are killed or will not end, a parent
- * that is killed, and the processes that may not spawn. */
+/* test_spawn.c - tern_spawn: groups of 1 to 4 ranks; ranks that fail, are killed or do not end; a parent
+ * that is killed; and processes that may not spawn. */
 #include "cpus.h"
 #include "ledger.h"
 #include "ranks.h"

@@ -1,3 +1,5 @@
+/* test_store.c - the library's own store: values, waits, limits, opening, and a server without descriptors.
+ */
 #include "comm/store_fixture.h"
 
 #include "comm/store/listen.h"

@@ -1,5 +1,5 @@
-/* What may be wrong with a file store's file: every such file is an error with a place, at once. And what of
- * its users' coming and going. */
+/* test_store_file.c - invalid files of a file store: each is an error with its position, at once. Also users
+ * that come and go. */
 #include "check.h"
 #include "comm/sys.h"
 

@@ -1,6 +1,6 @@
-/* A public store's door: PyTorch's clients of both versions, byte by byte, and what knocks besides: garbage,
- * huge lengths, half queries, silence, crowds. All of them are bounded and none stalls a client. And how a
- * TCP store is opened, or is not. */
+/* test_store_public.c - a public store: PyTorch's clients of both versions, byte by byte, and other
+ * connections, with garbage, huge lengths, partial queries, silence and crowds. All of them are bounded, and
+ * none stalls a client. Also opening a TCP store. */
 #include "check.h"
 #include "comm/store/listen.h"
 #include "comm/store/wire.h"

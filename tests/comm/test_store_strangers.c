@@ -1,5 +1,5 @@
-/* What knocks at a store's door and should not come in, and what insiders may not do: the server refuses it,
- * takes no memory for it, and goes on serving the others. */
+/* test_store_strangers.c - connections that a store must refuse, and requests that clients may not make. The
+ * server refuses them, allocates no memory for them, and keeps serving the others. */
 #include "comm/store_fixture.h"
 
 #include <fcntl.h>

@@ -1,5 +1,5 @@
-/* Every operation on every kind of store: in memory, in a file, over TCP with and without a secret, as a
- * second handle and as a part of another one. What PyTorch's do is in tests/torch/test_store*.py. */
+/* test_stores.c - every operation on every kind of store: in memory, in a file, over TCP with and without a
+ * secret, as a second handle and as a part of another one. tests/torch/test_store*.py compares PyTorch's. */
 #include "check.h"
 #include "comm/sys.h"
 

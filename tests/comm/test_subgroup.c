@@ -1,5 +1,5 @@
-/* Groups made from groups, on 1, 2, 3, 4 and 8 ranks, as processes and as threads of one: who is in them, and
- * that they are groups like any other, also several at once. */
+/* test_subgroup.c - groups made from groups, on 1, 2, 3, 4 and 8 ranks, as processes and as threads: their
+ * members, and that they work like any group, also several at once. */
 #include "ledger.h"
 #include "ranks.h"
 

@@ -1,5 +1,5 @@
-/* Shadows: ranks that take part only so that the others can go on. What is asked of them all the same, whose
- * data a broadcast takes then, and who is told that they were. */
+/* test_tally.c - shadows, ranks that take part only so that the others can go on: the checks that still
+ * apply to them, the source of a broadcast, and the tally that reports them. */
 #include "place.h"
 
 enum { window_bytes = 64 << 10 };

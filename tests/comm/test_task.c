@@ -1,4 +1,4 @@
-/* How works are cut and described, up to sizes that no test's memory holds. */
+/* test_task.c - how works are cut and described, up to sizes beyond any test's memory. */
 #include "check.h"
 
 #include "comm/native/native.h"

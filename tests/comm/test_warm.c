@@ -1,5 +1,5 @@
-/* Collectives that have run before ask for no memory, whether they wait or are posted; and a group
- * gives back all that it had. */
+/* test_warm.c - a collective that has run before allocates no memory, blocking or posted; and a group frees
+ * all its memory. */
 #include "group_fixture.h"
 #include "ledger.h"
 

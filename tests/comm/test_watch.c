@@ -1,4 +1,5 @@
-/* What the control thread makes of a peer's packets and end, told by hand through a socket pair. */
+/* test_watch.c - the control thread's reaction to a peer's packets and end, driven by hand through a socket
+ * pair. */
 #include "check.h"
 
 #include "comm/control/inner.h"

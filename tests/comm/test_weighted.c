@@ -1,4 +1,4 @@
-/* Weights and shares of a mean: beside their definition, one element at a time. */
+/* test_weighted.c - weights and shares of a mean, compared with their definition one element at a time. */
 #include "elements.h"
 #include "place.h"
 
