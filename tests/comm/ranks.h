@@ -39,7 +39,8 @@ const char *__tsan_default_options(void)
 
 #define RANKS_MAX 64
 /* A limit against hangs only. On two cores that forty processes shared, eight ranks took 40 s for all
- * collectives over three hosts; with seventeen processes, two ranks took 100 s for two thousand works. */
+ * collectives over three hosts; with seventeen processes, two ranks took 100 s for a hundred thousand works.
+ */
 #define RANKS_DEADLINE_S 200
 /* The group's timeout for ranks without a fault, sufficient on a busy machine. */
 #define RANKS_TIMEOUT_S 50

@@ -10,7 +10,7 @@ static int settle(tern_work *work, tern_error *err)
     return work ? tern_work_wait(work, err) : err->code;
 }
 
-/* Every collective but the byte strings, whose results are memory. */
+/* Every collective except the byte strings, whose results are allocated. */
 static int run(fixture *f, int which)
 {
     tern_group *g = f->group;
