@@ -1,4 +1,4 @@
-"""One rank of test_amp.py: 20 steps of each opt level beside the same in PyTorch, with overflows on the last rank only.
+"""One rank of test_amp.py: 20 steps of each opt level compared with PyTorch, with overflows on the last rank only.
 
     tern run -n N /usr/bin/python3 amp_rank.py MODEL LEVEL..
 

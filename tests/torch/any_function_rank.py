@@ -1,5 +1,5 @@
-"""One rank of test_any_function.py: a second function of a model trains it under tern_ddp; what torch's
-DistributedDataParallel makes of it, and the wrapper with which torch learns the same.
+"""One rank of test_any_function.py: tern_ddp trains a model by a second function. Compares torch's
+DistributedDataParallel, which does not average such gradients, and a wrapper that makes torch do the same.
 
     tern run -n N /usr/bin/python3 any_function_rank.py MEETING_FILE
 """

@@ -1,5 +1,6 @@
-"""TensorBoard's page on a run that the library wrote, in headless Chromium: a curve, two in one chart, images, histograms
-and text are on it, and a screenshot of each goes to a folder. scripts/board_page.sh says what it needs.
+"""Opens TensorBoard's page in headless Chromium on a run that the library wrote. Checks that it shows a curve, two
+curves in one chart, images, histograms and text, and saves a screenshot of each. scripts/board_page.sh lists the
+requirements.
 
     board_page.py write LOGDIR     (under /usr/bin/python3, with TERN_BUILD)
     board_page.py show LOGDIR OUT  (under the peers' Python)"""

@@ -1,4 +1,4 @@
-"""Boards of libtern for the tests in Python: the calls by ctypes, and what they left behind."""
+"""libtern's boards for the Python tests: the calls by ctypes, and the files that they write."""
 import ctypes
 import glob
 import os

@@ -1,4 +1,4 @@
-"""One rank of test_collectives.py: every collective that gloo has, of tern beside it, over random sizes.
+"""One rank of test_collectives.py: every collective that gloo has, compared with tern's, with random sizes.
 
     tern run -n N /usr/bin/python3 collectives_rank.py MEETING_FILE
 """

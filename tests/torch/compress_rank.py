@@ -1,5 +1,5 @@
-"""One rank of test_compress.py: tern_ddp with reduce_dtype f16 beside torch's DistributedDataParallel with fp16_compress_hook over
-gloo: the gradients of 5 steps, and the bytes that go over.
+"""One rank of test_compress.py: tern_ddp with reduce_dtype f16 compared with torch's DistributedDataParallel with
+fp16_compress_hook over gloo: the gradients of 5 steps, and the bytes sent.
 
     tern run -n 2 /usr/bin/python3 compress_rank.py MEETING_FILE
 """

@@ -1,5 +1,5 @@
-"""Confusion matrix and top-k accuracy of one rank, which has the samples that a distributed sampler without padding gives it, in
-batches of 3. Without torch, which takes seconds to load. What all ranks have together is printed."""
+"""Confusion matrix and top-k accuracy on one rank, which has the samples that a distributed sampler without padding
+gives it, in batches of 3. Prints the result of all ranks. Does not use torch, which takes seconds to load."""
 import ctypes
 import json
 import os

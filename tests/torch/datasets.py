@@ -1,4 +1,4 @@
-"""tern_dataset for the tests in Python: the struct, and one over a numpy array."""
+"""tern_dataset for the Python tests: the struct, and a dataset over a numpy array."""
 import ctypes
 
 import tern

@@ -1,4 +1,4 @@
-"""One rank of test_ddp_stats.py: what tern_ddp_stats tells beside torch's _get_ddp_logging_data, over gloo.
+"""One rank of test_ddp_stats.py: tern_ddp_stats compared with torch's _get_ddp_logging_data, over gloo.
 
     tern run -n N /usr/bin/python3 ddp_stats_rank.py MODEL BUCKET_BYTES MEETING_FILE
 """

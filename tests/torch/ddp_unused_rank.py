@@ -1,5 +1,5 @@
-"""One rank of test_ddp_unused.py: every rank leaves out other layers in every step, under tern_ddp (without a flag) and under
-torch's DistributedDataParallel with find_unused_parameters=True.
+"""One rank of test_ddp_unused.py: every rank skips other layers in every step, under tern_ddp (without an option) and
+under torch's DistributedDataParallel with find_unused_parameters=True.
 
     tern run -n N /usr/bin/python3 ddp_unused_rank.py BUCKET_BYTES MEETING_FILE
 """

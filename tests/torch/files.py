@@ -1,4 +1,4 @@
-"""tern_save and tern_load on Python's own values with PyTorch's tensors; comparing to the bit."""
+"""tern_save and tern_load on Python values with PyTorch tensors, and exact comparison."""
 import ctypes
 
 import torch

@@ -1,4 +1,4 @@
-"""Ops in the 16-bit types beside torch in f64."""
+"""Ops in the 16-bit types compared with torch in f64."""
 import numpy
 import torch
 

@@ -1,4 +1,4 @@
-"""tern_image for the tests in Python: the structs, loading and saving as numpy arrays."""
+"""tern_image for the Python tests: the structs, and loading and saving as numpy arrays."""
 import ctypes
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""Nested objects of libtern (tern_object) as Python's own values, tensors as torch's, and back.
+"""Converts libtern's nested objects (tern_object) to Python values with torch tensors, and back.
 
     objects = Objects(lib)
     state = objects.take(lib.check("tern_optim_state_dict", optim, 0))    # copies, and frees the tern_object

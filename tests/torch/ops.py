@@ -1,4 +1,4 @@
-"""Ops of libtern on numpy arrays, with gradients, for comparing against torch.
+"""Ops of libtern on numpy arrays, with gradients, for comparison with torch.
 
     run = Run("cpu")                       # or "cpu:reference"
     x = run.parameter(array)               # an input whose gradient is wanted

@@ -1,4 +1,4 @@
-"""The same parameters in a module of tern and as torch tensors, each side with its optimizer.
+"""The same parameters in a tern module and as torch tensors, each side with its optimizer.
 
     pair = Pair("adam", lr=0.1, amsgrad=True)            # one of KINDS; options by torch's names
     pair = Pair("sgd", larc=dict(clip=False))            # with LARC; zeros=[2]: parameter 2 is 0; large=True: one is

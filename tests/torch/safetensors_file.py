@@ -1,4 +1,4 @@
-"""safetensors files by struct and json alone, sharing nothing with libtern's reader and writer."""
+"""Reads and writes safetensors files with struct and json only, independently of libtern."""
 import json
 import struct
 

@@ -1,5 +1,6 @@
-"""One rank of test_shard.py: 12 steps of a sharded optimizer beside torch's ZeroRedundancyOptimizer over gloo, same
-samples; then the state of both, gathered on one rank. With "uneven" rank r makes 2 r steps more and then joins.
+"""One rank of test_shard.py: 12 steps of a sharded optimizer compared with torch's ZeroRedundancyOptimizer over gloo
+on the same samples; then both states, gathered on one rank. With "uneven", rank r makes 2 r more steps and then
+joins.
 
     tern run -n N /usr/bin/python3 shard_rank.py KIND even|uneven MEETING_FILE
 """

@@ -1,5 +1,5 @@
-"""tern's stores under the names of PyTorch's methods, and the tests that both PyTorch 1.13 and the newest run: the same questions
-asked by either's client of either's server, of a file, of parts of them, have the same answers."""
+"""tern's stores with PyTorch's method names, and the tests that run with both PyTorch 1.13 and the newest: either
+library's client must get the same answers from either's server, from a file, and from parts of these."""
 import ctypes
 import datetime
 import os

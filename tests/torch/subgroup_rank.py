@@ -1,4 +1,4 @@
-"""One rank of test_subgroup.py: groups of tern beside torch's over gloo, of the same ranks, and a ddp on each.
+"""One rank of test_subgroup.py: tern's groups compared with torch's over gloo for the same ranks, with a ddp on each.
 
     tern run -n N /usr/bin/python3 subgroup_rank.py MEETING_FILE
 """

@@ -1,4 +1,5 @@
-"""One rank of test_sync_batch_norm.py: its rows of every case's batch, compared with what torch made of the whole batch.
+"""One rank of test_sync_batch_norm.py: this rank's rows of each case's batch, compared with torch's result for the
+whole batch.
 
     tern run -n N /usr/bin/python3 sync_batch_norm_rank.py CASES.npz
 """

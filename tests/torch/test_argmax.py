@@ -1,5 +1,5 @@
-"""argmax, argmin, max and min along a dimension against torch: places, values, ties, NaN, gradients; all dtypes, strided and
-blocked inputs."""
+"""argmax, argmin, max and min along a dimension compared with torch: indices, values, ties, NaN, gradients; all
+dtypes, strided and blocked inputs."""
 import ctypes
 import unittest
 

@@ -1,5 +1,5 @@
-"""Augmentation against torchvision's formulas in torch: padding, cut, mirror image and normalisation, bit for bit; and
-the numbers behind it: the recipe of augment.h, and that they are as uniform as they should be."""
+"""Augmentation compared with torchvision's formulas in torch, bit for bit: padding, cropping, mirroring,
+normalisation. Also the random numbers: the recipe of augment.h, and their uniformity."""
 import ctypes
 import unittest
 

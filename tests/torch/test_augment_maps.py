@@ -1,6 +1,7 @@
-"""Samples and their maps augmented together: geometry as numpy and torch do it, bit for bit; resizing as torchvision's
-with antialias, of maps as Pillow's; colours as torchvision's functions of tensors with the same factors; all with the
-numbers of augment.h. A picture of its own coordinates shows that sample and map stay together."""
+"""Samples and their maps augmented together: geometry compared with numpy and torch, bit for bit; resizing with
+torchvision's antialias, and maps with Pillow's; colours with torchvision's functions on tensors with the same
+factors; all with the random numbers of augment.h. An image of its own coordinates shows that sample and map stay
+aligned."""
 import ctypes
 import unittest
 

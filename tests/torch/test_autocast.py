@@ -1,7 +1,7 @@
-"""Every op in an autocast region beside torch.autocast("cpu"): the dtype of its result, the values, the gradients of f32
-parameters. What PyTorch 1.13's autocast does not have yet, f16 and a few rows of the list, is as in PyTorch 2, with which this
-test passes too. On a GPU it is as under torch.autocast("cuda"), whose lists are below: test_autocast_newest.py holds them against
-PyTorch's."""
+"""Every op in an autocast region compared with torch.autocast("cpu"): the dtype of its result, the values, the
+gradients of f32 parameters. PyTorch 1.13 lacks f16 and a few rows of the list; these follow PyTorch 2, with which
+this test passes too. On a GPU the reference is torch.autocast("cuda"), whose lists are below; test_autocast_newest.py
+compares them with PyTorch's."""
 import ctypes
 import math
 import os

@@ -1,4 +1,5 @@
-"""The GPU's column of src/amp/autocast.def beside the lists of torch.autocast("cuda") in the newest PyTorch, as its header has them."""
+"""The GPU column of src/amp/autocast.def compared with the lists of torch.autocast("cuda") in the header of the
+newest PyTorch."""
 import os
 import re
 import unittest

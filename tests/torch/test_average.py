@@ -1,5 +1,5 @@
-"""tern_ema_update beside torch.optim.swa_utils.AveragedModel, as a moving average and as the plain mean of SWA; and an
-average that is saved in the middle. Buffers are the model's, as in torch since 2.0."""
+"""tern_ema_update compared with torch.optim.swa_utils.AveragedModel, as a moving average and as SWA's plain mean; and
+an average that is saved and resumed. Buffers are copied from the model, as in torch since 2.0."""
 import ctypes
 import unittest
 

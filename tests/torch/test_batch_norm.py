@@ -1,4 +1,4 @@
-"""Batch norm with residual and ReLU against torch: values, running statistics, every gradient, modules."""
+"""Batch norm with residual and ReLU compared with torch: values, running statistics, every gradient, modules."""
 import ctypes
 import unittest
 

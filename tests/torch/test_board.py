@@ -1,5 +1,5 @@
-"""What a board writes, read back by hand (events.py): scalars, images, histograms and text of tensors of every dtype and
-layout; numpy and torch say what should be in them. test_board_peers.py has real TensorBoard read it."""
+"""A board's files, read back by hand (events.py): scalars, images, histograms and text from tensors of every dtype
+and layout, compared with numpy and torch. test_board_peers.py reads them with TensorBoard."""
 import csv
 import ctypes
 import json

@@ -1,5 +1,5 @@
-"""Boards beside the newest TensorBoard and PyTorch: records are the bytes of SummaryWriter's, images its pixels, and
-EventAccumulator reads all of it, also after crashes and resumes."""
+"""Boards compared with the newest TensorBoard and PyTorch: records have the bytes of SummaryWriter's, images its
+pixels, and EventAccumulator reads all of them, also after crashes and resumes."""
 import math
 import os
 import shutil

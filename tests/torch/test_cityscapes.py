@@ -1,5 +1,5 @@
-"""tern_cityscapes_open beside Pillow and torchvision: pictures, maps by the table of labels, order, sizes, and what is
-wrong with a data set, named."""
+"""tern_cityscapes_open compared with Pillow and torchvision: images, maps by the label table, order, sizes; and
+errors that name what is wrong with a dataset."""
 import ctypes
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""Clipping beside torch.nn.utils: norms of several orders, with some parameters unused, and gradients that are not
+"""Clipping compared with torch.nn.utils: norms of several orders, unused parameters, and gradients that are not
 finite."""
 import ctypes
 import math

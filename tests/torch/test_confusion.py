@@ -1,5 +1,5 @@
-"""Confusion matrices and top-k accuracy against numpy and torch: scores, maps, masks, ties and NaN, and over 1 to 4 ranks of
-unequal shares against numpy on the whole."""
+"""Confusion matrices and top-k accuracy compared with numpy and torch: scores, maps, masks, ties and NaN; and 1 to 4
+ranks with unequal shares compared with numpy on all samples."""
 import ctypes
 import itertools
 import json

@@ -1,5 +1,5 @@
-"""conv1d, conv3d and transposed convolutions against torch, and what all convolutions share: views with gaps, 16-bit types, empty
-batches, layers. conv2d's shapes are in test_conv2d.py."""
+"""conv1d, conv3d and transposed convolutions compared with torch, and the properties of all convolutions: views with
+gaps, 16-bit types, empty batches, layers. conv2d's shapes are in test_conv2d.py."""
 import ctypes
 import os
 import random

@@ -1,4 +1,4 @@
-"""Convolution against PyTorch in double: value and every gradient, on the fast and the plain kernels."""
+"""conv2d compared with PyTorch in double: value and every gradient, on the fast and the plain kernels."""
 import ctypes
 import os
 import random

@@ -1,4 +1,4 @@
-"""What convolutions have beside numbers of zeros around a batch: padding "same" and "valid", padding modes, and single samples."""
+"""Convolutions with padding "same" and "valid", with padding modes, and on single samples."""
 import ctypes
 import itertools
 import unittest

@@ -1,4 +1,4 @@
-"""tern convert and tern inspect on files that PyTorch writes, with what PyTorch makes of the results."""
+"""tern convert and tern inspect on files that PyTorch writes; PyTorch checks the results."""
 import collections
 import json
 import os

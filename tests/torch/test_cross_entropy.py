@@ -1,4 +1,4 @@
-"""cross_entropy and nll_loss against torch: weights, ignored labels, smoothing, reductions, positions, dtypes."""
+"""cross_entropy and nll_loss compared with torch: weights, ignored labels, smoothing, reductions, positions, dtypes."""
 import ctypes
 import itertools
 import unittest

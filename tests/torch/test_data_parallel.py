@@ -1,4 +1,5 @@
-"""Replicas and checkpoints beside PyTorch: DataParallel's rules followed by hand, as torch.nn.DataParallel passes a CPU's batch through."""
+"""Replicas and checkpoints compared with PyTorch. DataParallel's rules are followed by hand, since
+torch.nn.DataParallel does not split a batch on a CPU."""
 import ctypes
 import unittest
 

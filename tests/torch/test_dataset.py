@@ -1,4 +1,4 @@
-"""Fashion-MNIST of Debian's package through tern_idx_open against gzip and torch: every pixel, every label."""
+"""Debian's Fashion-MNIST package through tern_idx_open compared with gzip and torch: every pixel, every label."""
 import ctypes
 import gzip
 import os

@@ -1,5 +1,5 @@
-"""The buckets of tern_ddp beside torch's compute_bucket_assignment_by_size: random models and caps, before and after the first
-backward, by which they are cut again."""
+"""The buckets of tern_ddp compared with torch's compute_bucket_assignment_by_size: random models and caps, before and
+after the first backward, which rebuilds them."""
 import ctypes
 import random
 import unittest

@@ -1,4 +1,5 @@
-"""tern's DeepLabV3 beside torchvision's: files in both directions, results of both classifiers, gradients, statistics."""
+"""tern's DeepLabV3 compared with torchvision's: files in both directions, results of both classifiers, gradients,
+statistics."""
 import ctypes
 import unittest
 from unittest import mock

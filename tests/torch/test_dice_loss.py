@@ -1,4 +1,5 @@
-"""dice_loss and bce_dice_loss against their formulas in torch: masks and maps of classes, options, dtypes, layouts."""
+"""dice_loss and bce_dice_loss compared with their formulas in torch: masks and maps of classes, options, dtypes,
+layouts."""
 import ctypes
 import itertools
 import unittest

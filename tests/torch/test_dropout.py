@@ -1,5 +1,5 @@
-"""dropout: its mask beside Philox written in numpy, its rate and scale, its gradient, its layer; on both devices and any number
-of threads. What torch draws is another stream, so torch is only asked for what does not depend on it."""
+"""dropout: its mask compared with Philox in numpy, its rate and scale, its gradient, its layer; on both devices and
+any number of threads. torch draws another stream, so it is compared only where the numbers do not matter."""
 import ctypes
 import unittest
 

@@ -1,4 +1,5 @@
-"""embedding and its layer against torch: values, gradients that add up, padding, indices of any shape and dtype."""
+"""embedding and its layer compared with torch: values, accumulated gradients, padding, indices of any shape and
+dtype."""
 import ctypes
 import unittest
 

@@ -1,5 +1,5 @@
-"""Layers of an empty batch, as a rank has it that ran out of samples, beside torch: shapes, and gradients of zeros for the
-parameters. Batch norm has its own tests."""
+"""Layers on an empty batch, as on a rank that has run out of samples, compared with torch: shapes, and zero gradients
+for the parameters. Batch norm has its own tests."""
 import ctypes
 import unittest
 

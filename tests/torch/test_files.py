@@ -1,4 +1,5 @@
-"""Files of torch.save, both ways: what PyTorch writes libtern reads, what libtern writes PyTorch reads, equal to the bit."""
+"""torch.save files in both directions: libtern reads what PyTorch writes, PyTorch reads what libtern writes, with
+equal bits."""
 import collections
 import os
 import random

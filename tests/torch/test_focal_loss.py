@@ -1,4 +1,4 @@
-"""focal_loss against torchvision's for masks and against its formula for classes; masks of u8 for the binary losses."""
+"""focal_loss compared with torchvision's for masks and with its formula for classes; u8 masks for the binary losses."""
 import ctypes
 import itertools
 import unittest

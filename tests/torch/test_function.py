@@ -1,4 +1,4 @@
-"""Ops of one's own against torch.autograd.Function, and gradients of inputs, in every layout."""
+"""Custom ops compared with torch.autograd.Function, and gradients of inputs, in every layout."""
 import ctypes
 import unittest
 

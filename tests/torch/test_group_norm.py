@@ -1,5 +1,5 @@
-"""Layer norm, group norm and instance norm against torch: values, every gradient, strided and blocked inputs, 16-bit types,
-nothing at all, layers."""
+"""Layer norm, group norm and instance norm compared with torch: values, every gradient, strided and blocked inputs,
+16-bit types, empty inputs, layers."""
 import ctypes
 import itertools
 import unittest

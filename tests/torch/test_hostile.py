@@ -1,4 +1,4 @@
-"""Files of strangers that say they are of torch.save: each is refused with an error of its own, or harmless."""
+"""Malicious files that claim to be from torch.save: each is refused with its own error, or harmless."""
 import io
 import os
 import pickle

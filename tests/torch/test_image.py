@@ -1,5 +1,5 @@
-"""Pictures in files beside Pillow: every kind that it writes decodes to the same pixels; what is saved it reads; and damage
-of any sort is an error with the file's name, or leaves the pixels as they were."""
+"""Image files compared with Pillow: every kind that it writes decodes to the same pixels, and it reads saved files.
+Any damage gives an error with the file's name, or leaves the pixels unchanged."""
 import os
 import struct
 import tempfile

@@ -1,5 +1,6 @@
-"""tern_image_folder_open beside torchvision's ImageFolder: the same classes, files and labels; the same pixels, bit for
-bit, as Resize and CenterCrop and, with our random numbers in torchvision's formulas, RandomResizedCrop make them."""
+"""tern_image_folder_open compared with torchvision's ImageFolder: the same classes, files and labels; and bit for bit
+the same pixels after Resize and CenterCrop, and after RandomResizedCrop with our random numbers in torchvision's
+formulas."""
 import ctypes
 import math
 import os

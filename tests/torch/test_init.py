@@ -1,4 +1,4 @@
-"""Initialisers against torch.nn.init, bit for bit: values, and the generator's state afterwards."""
+"""Initialisers compared with torch.nn.init, bit for bit: values, and the generator's state afterwards."""
 import ctypes
 import math
 import random

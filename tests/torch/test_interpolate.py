@@ -1,4 +1,4 @@
-"""Nearest and linear interpolation of 1 to 3 dimensions against torch."""
+"""Nearest and linear interpolation in 1 to 3 dimensions compared with torch."""
 import ctypes
 import unittest
 

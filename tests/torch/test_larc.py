@@ -1,4 +1,4 @@
-"""LARC on tern's optimizers beside apex's wrapper around torch's: the same random gradients, 20 steps."""
+"""LARC on tern's optimizers compared with apex's wrapper around torch's: the same random gradients, 20 steps."""
 import itertools
 import unittest
 

@@ -1,4 +1,4 @@
-"""linear, relu and both in one against torch, and linear's gradients by finite differences."""
+"""linear, relu and both fused compared with torch, and linear's gradients by finite differences."""
 import ctypes
 import os
 import unittest

@@ -1,5 +1,5 @@
-"""matmul against torch: vectors, matrices, broadcast batches, strided and blocked inputs, 16-bit types, integers, nothing at
-all."""
+"""matmul compared with torch: vectors, matrices, broadcast batches, strided and blocked inputs, 16-bit types,
+integers, empty inputs."""
 import ctypes
 import unittest
 

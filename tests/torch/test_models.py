@@ -1,5 +1,5 @@
-"""tern's models beside the same nets in plain PyTorch: torchvision's names, shapes and order, the same initial weights
-bit for bit, the same values in training and in evaluation."""
+"""tern's models compared with the same nets in plain PyTorch: torchvision's names, shapes and order, bit for bit the
+same initial weights, and the same values in training and evaluation."""
 import ctypes
 import unittest
 

@@ -1,4 +1,4 @@
-"""pad with its modes against torch: values, gradients, layouts, types."""
+"""pad with its modes compared with torch: values, gradients, layouts, types."""
 import ctypes
 import unittest
 

@@ -1,5 +1,5 @@
-"""Every op that works element by element against torch: values and gradients of all dtypes, broadcasting, views, layouts,
-and the points where a formula is not smooth or not finite."""
+"""Every elementwise op compared with torch: values and gradients in all dtypes, broadcasting, views, layouts, and the
+points where a formula is not smooth or not finite."""
 import ctypes
 import itertools
 import unittest

@@ -1,4 +1,4 @@
-"""Max, average and global average pooling against torch."""
+"""Max, average and global average pooling compared with torch."""
 import ctypes
 import unittest
 

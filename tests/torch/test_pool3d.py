@@ -1,4 +1,4 @@
-"""Max and average pooling over depth, height and width against torch."""
+"""Max and average pooling over depth, height and width compared with torch."""
 import ctypes
 import itertools
 import unittest

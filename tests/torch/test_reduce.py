@@ -1,4 +1,5 @@
-"""sum, mean, amax and amin over all elements or some dimensions against torch: dtypes, views, layouts, nothing, NaN."""
+"""sum, mean, amax and amin over all elements or some dimensions compared with torch: dtypes, views, layouts, empty
+inputs, NaN."""
 import ctypes
 import itertools
 import unittest

@@ -1,4 +1,4 @@
-"""The generator, what is drawn from it and the samplers against PyTorch, bit for bit."""
+"""The generator, its distributions and the samplers compared with PyTorch, bit for bit."""
 import ctypes
 import random
 import unittest

@@ -1,5 +1,5 @@
-"""safetensors beside the Python package, the newest: each reads what the other writes, to the bit; what libtern rewrites is the
-same file; and of files that were damaged at random libtern takes none that the package refuses."""
+"""safetensors compared with the newest Python package: each reads the other's files exactly, and a file that libtern
+rewrites does not change. libtern accepts no randomly damaged file that the package refuses."""
 import ctypes
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Schedules beside torch's, alone and several on one optimizer, with groups of different rates."""
+"""Schedules compared with torch's, alone and several on one optimizer, with groups of different rates."""
 import copy
 import ctypes
 import itertools

@@ -1,4 +1,4 @@
-"""softmax and log_softmax along every dimension against torch, as ops and as layers."""
+"""softmax and log_softmax along every dimension compared with torch, as ops and as layers."""
 import ctypes
 import unittest
 

@@ -1,4 +1,5 @@
-"""State dicts of modules, optimizers and generators go to PyTorch and come back, and both sides go on equal."""
+"""State dicts of modules, optimizers and generators pass to PyTorch and back, and both sides continue with equal
+results."""
 import ctypes
 import unittest
 

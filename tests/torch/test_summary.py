@@ -1,4 +1,4 @@
-"""tern_summary's table against the same model in torch: names, shapes, parameters, totals."""
+"""tern_summary's table compared with the same model in torch: names, shapes, parameters, totals."""
 import ctypes
 import os
 import tempfile

@@ -1,5 +1,6 @@
-"""Synchronised batch norm on 1 to 4 ranks beside torch's batch norm over the joined batch, in f64: values, every gradient and the
-running statistics of equal, unequal and empty batches. (PyTorch's own SyncBatchNorm has no CPU.)"""
+"""Synchronised batch norm on 1 to 4 ranks compared with torch's batch norm on the joined batch, in f64: values, every
+gradient and the running statistics with equal, unequal and empty batches. (PyTorch's own SyncBatchNorm does not run
+on a CPU.)"""
 import json
 import os
 import subprocess

@@ -1,4 +1,5 @@
-"""A PyTorch program under tern run: torch.distributed meets at MASTER_PORT as under torchrun, also beside tern's own group."""
+"""A PyTorch program under tern run: torch.distributed meets at MASTER_PORT as under torchrun, also next to tern's own
+group."""
 import os
 import socket
 import subprocess

@@ -1,4 +1,5 @@
-"""20 training steps beside PyTorch: same seed, same data, an MLP and a small residual net with batch norm, in f32 and f64."""
+"""20 training steps compared with PyTorch: same seed, same data, an MLP and a small residual net with batch norm, in
+f32 and f64."""
 import ctypes
 import importlib
 import os

@@ -1,5 +1,5 @@
-"""Views, copies and casts against torch: permute, transpose, slice, select, split, reshape, flatten, detach; cat, stack,
-pad, clone, cast. Every comparison runs twice: on parameters before their seal and after it."""
+"""Views, copies and casts compared with torch: permute, transpose, slice, select, split, reshape, flatten, detach;
+cat, stack, pad, clone, cast. Every comparison runs twice: on parameters before their seal and after it."""
 import ctypes
 import itertools
 import unittest

@@ -1,4 +1,5 @@
-"""Volumes in NIfTI's files beside nibabel: dims, values, scale and place both ways; damaged files are errors that name them."""
+"""NIfTI volumes compared with nibabel: dims, values, scale and position in both directions; damaged files give errors
+that name them."""
 import gzip
 import os
 import pathlib

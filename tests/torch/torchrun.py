@@ -1,5 +1,5 @@
-"""torchrun starts tern programs, with its agents' stores or without. The tests of both PyTorchs: Debian's and the newest. To import
-PyTorch takes most of an agent's time, so it is done once and agents are forked."""
+"""torchrun starts tern programs, with its agents' stores or without: the tests for both PyTorchs, Debian's and the
+newest. Importing PyTorch takes most of an agent's time, so it is imported once and agents are forked."""
 import os
 import re
 import signal
