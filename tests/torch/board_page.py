@@ -14,7 +14,8 @@ import time
 
 
 def write(folder):
-    """A training run as 3-D U-Nets have it: losses, a slice of a volume, its mask, weights that spread, a note."""
+    """Writes a training run like that of a 3-D U-Net: losses, a slice of a volume, its mask, weights that spread, a
+    note."""
     import numpy
     from boards import Board
 
@@ -59,7 +60,7 @@ PAGES = {
 
 @contextlib.contextmanager
 def tensorboard(folder):
-    """The page's address."""
+    """Starts TensorBoard; returns the page's address."""
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", folder, "--port", "0", "--host", "127.0.0.1"]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:

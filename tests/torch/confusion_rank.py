@@ -56,7 +56,7 @@ class SamplerOpts(ctypes.Structure):
 
 
 def data(samples):
-    """Scores of 5 classes and labels, of which 4 is not there and a fifth are 255."""
+    """Scores of 5 classes, and labels without class 4, a fifth of them 255."""
     rng = numpy.random.default_rng(samples)
     label = rng.integers(0, 4, (samples, 9, 8)).astype("uint8")
     label[rng.random(label.shape) < 0.2] = 255

@@ -37,7 +37,7 @@ DTYPES = ["float32", "float64", "int64", "int32", "uint8", None, "float16", "boo
 
 
 def over(samples, targets=None):
-    """Sample i is samples[i], of f32, and its label i, or its map targets[i]. Keep the result as long as it is used."""
+    """Sample i is samples[i], in f32, and its label i, or its map targets[i]. Keep the result while it is used."""
 
     def get(dataset, epoch, index, x, y, err):
         ctypes.memmove(x, samples[index].ctypes.data, samples[index].nbytes)

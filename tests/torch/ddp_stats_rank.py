@@ -60,12 +60,12 @@ def ready_names(lib, ddp, count):
 
 
 def modules_of(names):
-    """The modules in the order in which they come, each once: which of a module's parameters is first is the op's affair."""
+    """The modules in order, each once. The op decides which of a module's parameters comes first."""
     return list(dict.fromkeys(name.rpartition(".")[0] for name in names))
 
 
 def cut(parameters, first, cap):
-    """Bytes of PyTorch's buckets for parameters in this order."""
+    """The bytes of PyTorch's buckets for parameters in this order."""
     buckets, _ = dist._compute_bucket_assignment_by_size(parameters, [first, cap], [], list(range(len(parameters))))
     return [sum(parameters[i].numel() * parameters[i].element_size() for i in bucket) for bucket in buckets]
 

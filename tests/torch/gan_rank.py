@@ -26,7 +26,7 @@ def torch_mlp(sizes, seed):
 
 
 class Ours:
-    """One step of G and one of D, everything in G's scope."""
+    """One step of G and one of D, all in G's scope."""
 
     def __init__(self, lib, group):
         self.lib, self.group = lib, group

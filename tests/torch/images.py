@@ -54,7 +54,7 @@ def array_of(image):
 
 
 def load(path, probe=False, **options):
-    """The pixels, or of a probe the struct; and the number of pages."""
+    """Returns the pixels, or the struct of a probe; and the number of pages."""
     opts = lib.tern_image_defaults()
     for name, value in options.items():
         setattr(opts, name, value)

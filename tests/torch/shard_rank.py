@@ -51,7 +51,7 @@ class Entry(ctypes.Structure):
 
 
 def sharded_net(lib, kind, group):
-    """The net with an optimizer of this kind in the place of its own."""
+    """The net with an optimizer of this kind instead of its own."""
     net = Net.mlp(lib, SIZES, seed=5, group=group)
     lib.tern_optim_free(net.optim)
     opts = getattr(lib, f"tern_{kind}_defaults")()
@@ -89,7 +89,7 @@ def check_close(ours, theirs, what):
 
 
 def check_state(ours, theirs, names, kind):
-    """torch numbers its parameters; its SGD keeps no step."""
+    """torch numbers its parameters; its SGD stores no step."""
     count = 0
     for index, state in theirs["state"].items():
         for name, want in state.items():
@@ -99,7 +99,7 @@ def check_state(ours, theirs, names, kind):
 
 
 def join(lib, net):
-    """Steps with those that still have batches."""
+    """Makes steps with the ranks that still have batches."""
     opts = lib.tern_join_defaults()
     opts.after_backward = StepFn(lambda arg, err: net.update() or lib.tern_scope_end(net.scope, err))
     lib.check("tern_ddp_join", net.ddp, ctypes.byref(opts))

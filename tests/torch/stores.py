@@ -57,7 +57,7 @@ def keys_of(keys):
 
 
 class Store:
-    """A tern_store, whose methods are called as PyTorch's are."""
+    """A tern_store with PyTorch's method names."""
 
     def __init__(self, pointer):
         self.store = ctypes.c_void_p(pointer)
@@ -157,7 +157,7 @@ def torch_tcp(port=0, world=None, server=False, timeout=20, wait=True, **options
 
 
 def outcome(call, *args):
-    """What a call returns, or that it fails: how it says so is each one's own."""
+    """A call's result, or that it fails; the error texts differ between libraries."""
     try:
         return call(*args)
     except Exception:  # noqa: BLE001
@@ -165,7 +165,7 @@ def outcome(call, *args):
 
 
 def in_brief(store, name, *args):
-    """The outcome of a call that is known to wait in vain; whatever else waits has all the time that a busy machine takes."""
+    """The outcome of a call that will time out. Other waits get all the time that a busy machine needs."""
     store.set_timeout(datetime.timedelta(seconds=0.2))
     result = outcome(getattr(store, name), *args)
     store.set_timeout(datetime.timedelta(seconds=20))
@@ -173,7 +173,7 @@ def in_brief(store, name, *args):
 
 
 def plain(store):
-    """What every PyTorch's store can."""
+    """The operations of every PyTorch's stores."""
     yield store.set("a", "one"), store.get("a"), store.set("a", "other"), store.get("a")
     yield store.set("empty", ""), store.get("empty"), store.set("", "x"), store.get(""), store.set("größe", "é"), store.get("größe")
     yield store.add("n", 3), store.add("n", -5), store.get("n"), store.add("n", 2**40), store.add("n", 0)
@@ -187,7 +187,7 @@ def plain(store):
 
 
 def recent(store):
-    """What those of PyTorch 2 can besides."""
+    """The further operations of PyTorch 2."""
     yield store.check(["n"]), store.check(["n", "nobody's"]), store.check([])
     yield store.append("p", "po"), store.append("p", "tato"), store.get("p")
     yield store.multi_set(["x", "y"], ["1", ""]), store.multi_get(["y", "x", "y"])
@@ -196,7 +196,7 @@ def recent(store):
 
 
 def in_vain(store):
-    """What PyTorch's prefix stores do not do within the time that they were told."""
+    """Operations that PyTorch's prefix stores do not end within their timeout."""
     yield in_brief(store, "multi_get", ["x", "nobody's"]), in_brief(store, "barrier", "two", 2), store.num_keys()
 
 
@@ -208,7 +208,7 @@ def queues(store):
 
 
 class Same(unittest.TestCase):
-    """Answers to the same questions, whoever asks whom."""
+    """The same questions get the same answers, for every client and server."""
 
     maxDiff = None
 
@@ -280,7 +280,7 @@ class Same(unittest.TestCase):
 
 
 class Counted:
-    """A file store whose number of keys is counted from what it was at first."""
+    """A file store whose number of keys is counted from its initial value."""
 
     def __init__(self, store, base):
         self.store, self.base = store, base
@@ -293,7 +293,7 @@ class Counted:
 
 
 class Together(unittest.TestCase):
-    """Several at once."""
+    """Several clients at once."""
 
     def test_clients_of_one_server(self):
         ours = Store.tcp(is_server=True)
@@ -322,7 +322,7 @@ class Together(unittest.TestCase):
         ours.close()
 
     def test_who_waits_is_woken(self):
-        """PyTorch's client waits at our server and ours at PyTorch's; the key is set by the other."""
+        """PyTorch's client waits at our server and ours at PyTorch's; the other one sets the key."""
         ours, theirs = Store.tcp(is_server=True), torch_tcp(0, None, True)
         for waiter, setter in ((torch_tcp(ours.port), ours), (Store.tcp(theirs.port), theirs)):
             got = []
@@ -333,7 +333,7 @@ class Together(unittest.TestCase):
             self.assertEqual(got, [b"here"])
 
     def test_the_opening_waits_for_all(self):
-        """Our server for clients of PyTorch's, PyTorch's for ours."""
+        """Our server waits for PyTorch's clients, PyTorch's for ours."""
         port = []
 
         def serve():
@@ -416,7 +416,7 @@ class Together(unittest.TestCase):
 
 
 class Gloo(unittest.TestCase):
-    """init_process_group of real gloo ranks that meet at our server: the proof that all of it is enough."""
+    """init_process_group of real gloo ranks that meet at our server, as a test of everything together."""
 
     def test_ranks_meet(self):
         ours = Store.tcp(is_server=True)

@@ -166,7 +166,7 @@ NORMS = {"batch_norm_act", *MIXED_LATER}          # whose parameters are f32
 
 
 def public_ops():
-    """What the headers declare."""
+    """The ops that the headers declare."""
     found = []
     for name in HEADERS:
         with open(os.path.join(os.environ["TERN_SOURCE"], "include", "tern", name)) as header:
@@ -219,7 +219,7 @@ class Ops(unittest.TestCase):
         run.raise_error()
 
     def assert_near(self, what, got, want, steps, kind):
-        """In steps of the type that is computed in."""
+        """The error, in steps of the dtype of the computation."""
         error = error_of(got, want)
         self.assertLessEqual(error, steps * torch.finfo(kind).eps, what)
 

@@ -18,7 +18,7 @@ class Average(unittest.TestCase):
         return twins
 
     def follow(self, average, model, decay):
-        """Another step of the model's; the average follows."""
+        """Makes another step of the model; the average follows."""
         state = {
             name: torch.randn(value.shape, generator=self.draw) if value.dtype.is_floating_point else value + 1
             for name, value in model.torch.state_dict().items()
@@ -54,7 +54,7 @@ class Average(unittest.TestCase):
             self.beside(lambda step: decay if step else 0, lambda a, m, count: torch.lerp(a, m, 1 - decay))
 
     def test_mean(self):
-        """torch's default: the mean of all so far."""
+        """torch's default: the mean of all models so far."""
         self.beside(lambda step: step / (step + 1), None)
 
     def test_resumed(self):

@@ -165,14 +165,14 @@ class Golden(InAFolder):
 
 
 def shades(array):
-    """SummaryWriter's: in f32, and cut off."""
+    """SummaryWriter's conversion: in f32, and truncated."""
     if array.dtype == numpy.uint8:
         return array
     return (numpy.nan_to_num(array.astype("f")) * numpy.float32(255)).clip(0, 255).astype("u1")
 
 
 def grid(images, across=8):
-    """(N, C, H, W) as one (C, down H, across W)."""
+    """Arranges (N, C, H, W) as one image (C, rows of H, columns of W)."""
     n, c, h, w = images.shape
     across = min(n, across)
     canvas = numpy.zeros((c, -(-n // across) * h, across * w), "u1")

@@ -44,7 +44,7 @@ class Clip(unittest.TestCase):
                     pair.step()
 
     def test_small_norms(self):
-        """Where the 1e-6 beside the norm counts."""
+        """Norms so small that the 1e-6 added to them matters."""
         for pair in self.pairs:
             for scale in (1e-8, 1e-6, 1e-4):
                 pair.backward(EVERY, scale=scale)
