@@ -37,7 +37,7 @@ def write(folder):
     board.close()
 
 
-# Everything under a node, through shadow roots.
+# Returns everything under a node, also inside shadow roots.
 DEEP = """
 const all = [];
 (function walk(node) {
@@ -45,7 +45,7 @@ const all = [];
 })(document);
 const shown = all.filter(e => e.getBoundingClientRect().width > 0);
 """
-# What is on which page once it is drawn: an expression over `shown`.
+# For each page, an expression over `shown` that is true once the page is drawn.
 TEXT = "shown.filter(e => !e.childElementCount).map(e => e.textContent.trim())"
 PAGES = {
     "timeseries": f"['Loss_training_train_loss', '0.0523', 'Loss_training_val_loss', '0.1944'].every(t => {TEXT}.includes(t)) && shown.some(e => e.tagName == 'CANVAS')",
@@ -98,7 +98,7 @@ def show(folder, out):
             deadline = time.monotonic() + 60
             while not (drawn := driver.execute_script(f"{DEEP} return {is_drawn};")) and time.monotonic() < deadline:
                 time.sleep(0.2)
-            time.sleep(1)  # transitions, for the picture only
+            time.sleep(1)  # until transitions have ended, for the screenshot only
             driver.save_screenshot(os.path.join(out, f"{page}.png"))
             print(f"{page}: {'seen' if drawn else 'NOT SEEN'}, {os.path.join(out, page)}.png")
             missing += [] if drawn else [page]

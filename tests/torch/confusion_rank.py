@@ -96,7 +96,7 @@ def main(samples):
     lib.check("tern_metrics_reduce", metrics)
     tops = [lib.tern_metrics_get(metrics, name) for name in (b"top 1", b"top 3")]
     numbers = [seen.number(name).hex() for name in ("accuracy", "mean_iou", "mean_dice")]
-    os.write(1, f"told {json.dumps([len(mine), matrix, numbers, tops])}\n".encode())  # at once: other ranks write there, too
+    os.write(1, f"told {json.dumps([len(mine), matrix, numbers, tops])}\n".encode())  # in one write, since other ranks write to the same file
     seen.free()
     run.close()
     lib.tern_metrics_free(metrics)

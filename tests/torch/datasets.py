@@ -33,7 +33,7 @@ Dataset._fields_ = [
 ]
 
 
-DTYPES = ["float32", "float64", "int64", "int32", "uint8", None, "float16", "bool"]  # as tern_dtype numbers them
+DTYPES = ["float32", "float64", "int64", "int32", "uint8", None, "float16", "bool"]  # tern_dtype's numbers
 
 
 def over(samples, targets=None):

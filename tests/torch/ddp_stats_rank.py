@@ -95,11 +95,11 @@ def main():
                  broadcast_buffers="broadcast_buffers", unused_bytes="unused_parameter_size")
     for name, key in pairs.items():
         assert getattr(ours, name) == theirs.get(key, 0), f"{name}: {getattr(ours, name)}, torch {key}: {theirs.get(key)}"
-    assert ours.iterations == theirs["iteration"] + 1 == STEPS  # torch counts those before the one it tells of
+    assert ours.iterations == theirs["iteration"] + 1 == STEPS  # torch's count excludes the reported one
     for name in "forward", "backward":
         assert 0 < getattr(ours.last, name) and 0 < theirs[f"{name}_compute_time"]
 
-    # Torch's names are the state dict's in the order of registration; ours have the same place in it.
+    # torch has the state dict's names in registration order; ours have the same positions.
     names = [name for name, _ in module.named_parameters()]
     mine = ready_names(lib, net.ddp, ours.ready)
     assert ours.ready == len(names) and sorted(mine) == sorted(e.name.decode() for e in net.entries() if not e.is_buffer)

@@ -28,7 +28,7 @@ class Files(Objects):
         self.lib.returns(ctypes.c_void_p, "tern_load", "tern_object_to_string", "tern_object_record_args", "tern_object_record_state")
 
     def read(self, pointer):
-        if self.lib.tern_object_kind_get(pointer) == STRING:  # it may hold zeros
+        if self.lib.tern_object_kind_get(pointer) == STRING:  # it may contain zeros
             return ctypes.string_at(self.lib.tern_object_to_string(pointer), self.lib.tern_object_count(pointer)).decode()
         if self.lib.tern_object_kind_get(pointer) != RECORD:
             return super().read(pointer)

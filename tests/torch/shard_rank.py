@@ -157,7 +157,7 @@ def main():
     if uneven:
         optimizer = KINDS[kind][1](ddp.parameters(), **OPTIONS[kind])
         train_uneven(lib, net, ddp, optimizer, rank, STEPS + 2 * rank)
-    elif kind == "lamb":  # torch's shards have only their own parameters' norms
+    elif kind == "lamb":  # a shard in torch knows only its own parameters' norms
         optimizer = KINDS[kind][1](ddp.parameters(), **OPTIONS[kind])
         train(net, ddp, optimizer, rank, STEPS)
     else:

@@ -11,7 +11,7 @@ import threading
 import time
 import unittest
 
-os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # failures are expected, their traces of no use
+os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # failures are expected, and their traces useless
 
 import torch.distributed as dist  # noqa: E402
 
@@ -238,7 +238,7 @@ class Same(unittest.TestCase):
             reference, asked = torch_tcp(0, None, True, **options), torch_tcp(0, None, True, **options)
             client = Store.tcp(asked.port)
             self.compare(reference, client, *self.questions(libuv))
-            if not libuv or not NEW:  # what the server does not know is said, and the client goes on
+            if not libuv or not NEW:  # an unknown query gives an error, and the client goes on
                 for unknown in (lambda: client.queue_push("q", "1"), lambda: client.queue_len("q"), lambda: client.append("n", "0")):
                     if NEW and unknown.__code__.co_names[0] == "append":
                         continue
@@ -246,7 +246,7 @@ class Same(unittest.TestCase):
                         unknown()
                     client.set("still", "here")
                     self.assertEqual(client.get("still"), b"here")
-            if not NEW:  # in several queries
+            if not NEW:  # as several queries
                 client.multi_set(["x", "y"], ["1", "2"])
                 self.assertEqual(client.multi_get(["y", "x"]), [b"2", b"1"])
                 client.barrier("one", 1)
@@ -256,7 +256,7 @@ class Same(unittest.TestCase):
         ours = Store.tcp(is_server=True)
         server = torch_tcp(0, None, True)
         client = Store.tcp(server.port)
-        asked = [recent] * NEW  # PyTorch's parts have no queues in every version
+        asked = [recent] * NEW  # not every PyTorch version has queues in its prefix stores
         part = Store.prefix("p", client)
         self.compare(dist.PrefixStore("p", torch_tcp(0, None, True)), part, plain, *asked)
         self.compare(dist.PrefixStore("p", torch_tcp(0, None, True)), dist.PrefixStore("p", torch_tcp(ours.port)), plain, *asked)
@@ -270,7 +270,7 @@ class Same(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             paths = [os.path.join(folder, name) for name in "rs"]
             theirs, ours = dist.FileStore(paths[0], 1), Store.file(paths[1], 1)
-            for store in (theirs, ours):  # 1.13's has no file before its first key, and keeps no counter of its users
+            for store in (theirs, ours):  # 1.13's creates its file with the first key, and keeps no counter of its users
                 store.set("first", "")
             for right, answer in zip(plain(Counted(theirs, theirs.num_keys())), plain(Counted(ours, ours.num_keys()))):
                 self.assertEqual(right, answer)

@@ -67,7 +67,7 @@ def dice_of(x, target):
     return (1 - (2 * p * t + 1e-5) / (p + t + 1e-5)).mean()
 
 
-# Of each op: how tern is called, how torch is, the arrays of floating point. Arrays of integers are inside.
+# For each op: tern's call, torch's call, and the floating-point arrays. Integer arrays are inside the calls.
 CASES = {
     "linear": (lambda r, *t: r.op("tern_linear", *t), F.linear, [X, reals(5, 4), reals(5)]),
     "linear_act": (lambda r, *t: r.op("tern_linear_act", *t, True), lambda *t: F.linear(*t).relu(), [X, reals(5, 4), reals(5)]),
@@ -154,11 +154,11 @@ CASES = {
                              lambda x: F.binary_cross_entropy_with_logits(x, torch.tensor(positive(6, 4))), [X]),
 }
 with open("/proc/cpuinfo") as cpus:
-    ROUGH = set() if "avx512bw" in cpus.read() else {"conv1d", "conv2d", "conv3d"}  # where PyTorch has no oneDNN for bf16 it rounds every tap's sum
+    ROUGH = set() if "avx512bw" in cpus.read() else {"conv1d", "conv2d", "conv3d"}  # without oneDNN for bf16 PyTorch rounds the sum after every tap
 LATER = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}  # in 16 bits since PyTorch 2.1
-MIXED_LATER = {"layer_norm", "group_norm"}        # 16-bit inputs beside f32 parameters
+MIXED_LATER = {"layer_norm", "group_norm"}        # 16-bit inputs with f32 parameters
 AWAY = tern.device("cpu") != "cpu"
-# What torch.autocast("cuda") computes otherwise than torch.autocast("cpu"): AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE of PyTorch 2.11's
+# The ops that torch.autocast("cuda") computes differently from torch.autocast("cpu"): AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE of PyTorch 2.11's
 # ATen/autocast_mode.h.
 FULL_ON_GPUS = set("exp group_norm interpolate layer_norm log log_softmax pow softmax sum sum_dims".split())
 KEPT_ON_GPUS = {"adaptive_avg_pool3d", "avg_pool3d", "max_pool3d", *[name for name in CASES if name.startswith("pad_mode")]}
@@ -321,7 +321,7 @@ class Note(unittest.TestCase):
 
     def test_avx2_after_a_gpu(self):
         said = self.said_on("AVX2", REGIONS + ON_THE_CPU)
-        self.assertEqual(["lacks AVX-512 BF16 or AMX" in line for line in said], [True, True], said)  # each rank is alone on its own scope
+        self.assertEqual(["lacks AVX-512 BF16 or AMX" in line for line in said], [True, True], said)  # each rank has a scope without a group
 
 
 if __name__ == "__main__":

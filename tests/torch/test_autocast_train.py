@@ -21,7 +21,7 @@ from ops import BF16
 from test_train import batches, peer
 
 FOLDER = "/usr/share/datasets/fashion-mnist"
-HALF_STEP = 2.0**-8  # of a bf16 number, relative: what rounding may change
+HALF_STEP = 2.0**-8  # the relative rounding error of a bf16 number
 
 
 class LayerNorm(torch.nn.LayerNorm):
@@ -47,7 +47,7 @@ relu = lambda: layer("relu", torch.nn.ReLU())
 gelu = lambda: layer("gelu", torch.nn.GELU(), False)
 flatten = lambda: layer("flatten", torch.nn.Flatten())
 
-# Of each net: the input's shape, its layers, and how far apart the two may be, in what rounding does.
+# For each net: the input's shape, its layers, and the allowed difference, in multiples of the rounding's effect.
 NETS = {
     "mlp": ((31, 50), lambda: [linear(50, 33), relu(), linear(33, 20), relu(), linear(20, 10)], 0.25),
     "convolutions": ((16, 3, 16, 16), lambda: [conv(3, 16, 3), norm(16), relu(), pool(), conv(16, 32, 3), norm(32), relu(), flatten(),

@@ -79,7 +79,7 @@ class Clip(unittest.TestCase):
                     self.expect_gradients(pair)
                     pair.lib.tern_zero_grad(ctypes.byref(run.module))
                     run.end()
-                    pair.backward([0, 1, 3])  # and no trace of it remains
+                    pair.backward([0, 1, 3])  # without lasting effect
                     want = float(clip_grad_norm_(pair.theirs, 1.0, order))
                     self.assertAlmostEqual(self.norm(pair, 1.0, order) / want, 1, delta=1e-6)
                     self.expect_gradients(pair)

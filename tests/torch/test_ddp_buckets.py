@@ -14,7 +14,7 @@ MODELS = 40
 
 
 def torch_buckets(counts, opts):
-    """Bytes of each bucket of f32 tensors of `counts` elements, in that order."""
+    """The bytes of each bucket for f32 tensors with `counts` elements, in that order."""
     tensors = [torch.empty(count) for count in counts]
     limits = [opts.first_bucket_bytes, opts.bucket_bytes]
     buckets, _ = dist._compute_bucket_assignment_by_size(tensors, limits, [False] * len(tensors))

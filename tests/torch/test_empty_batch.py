@@ -72,7 +72,7 @@ class EmptyBatch(unittest.TestCase):
                     self.compare(device, *case)
 
     def test_loss(self):
-        """The mean of nothing is no number, and its gradient is as empty as the scores."""
+        """The mean of no loss is NaN, and its gradient is empty like the scores."""
         want = F.cross_entropy(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64)).item()
         self.assertTrue(numpy.isnan(want))
         for device in DEVICES:

@@ -33,7 +33,7 @@ lib.returns(DistributedOpts, "tern_distributed_defaults")
 
 
 class Rng:
-    """A tern_rng with torch.Generator's verbs."""
+    """A tern_rng with torch.Generator's methods."""
 
     def __init__(self, seed):
         self.handle = ctypes.c_void_p(lib.check("tern_rng_new", ctypes.c_uint64(seed)))

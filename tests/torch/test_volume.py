@@ -233,7 +233,7 @@ def what_cannot_be_saved():
 
 
 def without_the_plug_in():
-    """In a process of its own, since a plug-in that was found stays."""
+    """Runs in a process of its own, since a plug-in stays loaded."""
     nibabel.save(random_image("u1"), plain)
     lines = ["import volumes", f"volumes.load({str(plain)!r})"]
     path = os.pathsep.join([os.path.dirname(os.path.abspath(__file__)), os.environ.get("PYTHONPATH", "")])
