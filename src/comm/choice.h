@@ -1,5 +1,5 @@
-/* choice.h - the back end that a rank takes, as all ranks of a group compare it: two of different kinds would
- * wait for each other, or take what the other one means for something else. */
+/* choice.h - the name of the back end that a rank takes. All ranks of a group compare it when they meet:
+ * ranks with different back ends would wait for each other, or misread each other's data. */
 #ifndef TERN_SRC_COMM_CHOICE_H
 #define TERN_SRC_COMM_CHOICE_H
 
@@ -7,13 +7,14 @@
 
 #define TERN__BACKEND_NAME 48 /* "debug+nccl+native+gloo" */
 
-/* As the user sees it, before the rank knows whether all are of one host. */
+/* The name that users see, for both cases: the rank does not know yet whether all ranks are on one host. */
 typedef struct tern__comm_choice {
     char on_one_host[TERN__BACKEND_NAME], on_several[TERN__BACKEND_NAME];
 } tern__comm_choice;
 
-/* By `wish`, which may be NULL; `has_mpi`: ranks that met by MPI. */
+/* Returns the choice for the option `backend`, which may be NULL. `has_mpi`: the ranks have met over MPI. */
 tern__comm_choice tern__comm_choose(const char *wish, bool has_mpi);
+/* False if a name received from a peer has no end. */
 bool tern__comm_choice_is_sound(const tern__comm_choice *choice);
 
 #endif

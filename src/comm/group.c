@@ -1,3 +1,4 @@
+/* group.c - opens and closes groups, keeps a family's first error, and allocates its shared memory. */
 #include "comm/group.h"
 
 #include "base/opts.h"
@@ -27,7 +28,7 @@ tern_group_opts tern_group_defaults(void)
 
 /* ---- open ---- */
 
-/* A page that the kernel empties in a forked child: cheaper to ask than getpid(). */
+/* Returns a page that the kernel zeroes in a forked child. Reading it is cheaper than getpid(). */
 static const int *make_mark(tern_error *err)
 {
     size_t page = tern__page_bytes();
@@ -66,7 +67,7 @@ int tern__group_opts_read(tern_group_opts *opts, const tern_group_opts *user, te
     return status ? status : tern__group_opts_check(opts, "tern_group_open", err);
 }
 
-/* Groups that are made from this one read it later. */
+/* Copies the caller's `backend`: subgroups read it later. */
 static void keep_wish(tern_group *group)
 {
     const char *wish = group->opts.backend;
@@ -94,7 +95,7 @@ static tern_group *group_new(const tern__bootstrap *boot, const tern_group_opts 
     return NULL;
 }
 
-/* Among the ranks of its host. */
+/* Sets the rank's place among the ranks of its host. */
 static void place(tern__bootstrap *boot, const tern__control *control)
 {
     int own = tern__control_host(control, boot->rank);
@@ -106,7 +107,7 @@ static void place(tern__bootstrap *boot, const tern__control *control)
     }
 }
 
-/* For the devices that are opened from now on. */
+/* Gives this rank its share of the cores, for devices opened from now on. */
 static void share_cores(const tern_group *group)
 {
     int before = 0, sharers = 0;
@@ -118,8 +119,9 @@ static void share_cores(const tern_group *group)
     tern__device_share_among(before, sharers, group->boot.local_world);
 }
 
-/* What a meeting takes at the least: a rank's line to the store and its control sockets; rank 0's store has a
- * line to every rank. Who has too few would try again until its time is up. */
+/* Checks the descriptors that meeting needs at least: one connection to the store and the control sockets;
+ * rank 0's store also has a connection to every rank. Without this check a rank with too few would retry
+ * until its timeout. */
 static int check_descriptors(const tern__bootstrap *boot, tern_error *err)
 {
     int least = boot->rank == 0 ? 2 * boot->world + 3 : boot->world + 1;
@@ -127,13 +129,13 @@ static int check_descriptors(const tern__bootstrap *boot, tern_error *err)
     if (found == least) return TERN_OK;
     return tern__error_set(
         err, "tern_group_open", TERN_E_SYSTEM,
-        "rank %d of %d takes at least %d more descriptors, but may open only %d: raise the "
+        "rank %d of %d needs at least %d more descriptors, but may open only %d: raise the "
         "limit (ulimit -n)",
         boot->rank, boot->world, least, found);
 }
 
-/* Nobody returns from opening before rank 0 has stopped listening: all open the back end together. So who
- * opens the next group at the same place finds that one's store, and not this one's. */
+/* All ranks open the back end together, so no rank returns from tern_group_open before rank 0 has stopped
+ * listening. A rank that then opens the next group at the same address cannot reach this group's store. */
 static int meet(tern_group *group, tern_error *err)
 {
     if (group->boot.world == 1) return TERN_OK;
@@ -149,8 +151,8 @@ static int meet(tern_group *group, tern_error *err)
     return TERN_OK;
 }
 
-/* Rank 0 begins the timeline before the others can have met it, and can only close it after they have opened
- * it, since all of them open the back end together. */
+/* Rank 0 creates the timeline before the other ranks can have met it. It cannot close it before they have
+ * opened it, since all ranks open the back end together. */
 static int meet_traced(tern_group *group, tern_error *err)
 {
     const char *path = group->opts.trace;
@@ -158,7 +160,7 @@ static int meet_traced(tern_group *group, tern_error *err)
     if (path && rank == 0) group->trace = tern__trace_open(path, rank);
     int status = meet(group, err);
     if (path && rank != 0 && !status) group->trace = tern__trace_open(path, rank);
-    group->opts.trace = group->opts.init_method = NULL; /* the caller's, and read */
+    group->opts.trace = group->opts.init_method = NULL; /* the caller's strings, no longer needed */
     return status;
 }
 
@@ -239,7 +241,7 @@ void tern_group_close(tern_group *group)
     void *channel = group->channel;
     struct tern__staging *staging = group->staging;
     if (group->mailbox) group->backend->mailbox_close(group->mailbox);
-    group->mailbox = NULL; /* nobody of the family comes back to them */
+    group->mailbox = NULL; /* NULL, so that no other group of the family uses them */
     group->channel = NULL;
     group->staging = NULL;
     if (channel) group->backend->channel_close(channel);
@@ -249,7 +251,7 @@ void tern_group_close(tern_group *group)
     if (--root->users == 0) close_family(root);
 }
 
-/* ---- what it is ---- */
+/* ---- properties ---- */
 
 int tern_group_rank(const tern_group *group)
 {
@@ -281,7 +283,8 @@ static int check_fork(const tern_group *root, const char *func, tern_error *err)
                            (int)getpid());
 }
 
-/* The back end tells it in the words that all ranks use; that of a group of one knows nothing of it. */
+/* Asks the back end first, whose text is the same on all ranks. The back end of a group of one knows of no
+ * failure, so the control plane comes second. */
 static void learn_failure(tern_group *group)
 {
     tern_error why = {0};
@@ -305,8 +308,8 @@ int tern__group_check(tern_group *group, const char *func, tern_error *err)
     return tern__group_told(group, func, err);
 }
 
-/* Whoever is told of a failure may free what was under way: so from here on the transport, which a peer's
- * message may reach later, touches no memory. */
+/* A caller that sees the failure may free the buffers of pending works. A peer's message may still arrive, so
+ * from here on the transport touches no memory. */
 int tern__group_fail(tern_group *group, const tern_error *err)
 {
     tern_group *root = group->root;
@@ -347,7 +350,7 @@ static tern__mem *alloc_mem(tern_group *group, size_t bytes, tern_error *err)
 {
     if (!bytes) {
         tern__error_set(err, "tern_group_mem_alloc", TERN_E_INVALID,
-                        "0 bytes asked for, expected at least 1");
+                        "0 bytes requested, expected at least 1");
         return NULL;
     }
     tern__mem *mem = tern__alloc(sizeof(*mem), "tern_group_mem_alloc", err);

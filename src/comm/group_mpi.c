@@ -1,3 +1,4 @@
+/* group_mpi.c - tern_group_from_mpi: opens a group for the ranks of an MPI communicator. */
 #include <tern/mpi.h>
 
 #include "comm/bootstrap/inner.h"
@@ -11,7 +12,7 @@ static const tern_mpi *find(tern_error *err)
     const tern_mpi *mpi = tern__mpi_find(err);
     if (!mpi || mpi->is_running()) return mpi;
     tern__error_set(err, "tern_group_from_mpi", TERN_E_STATE,
-                    "%s is not running: it has to be initialised before, and not yet finalised", mpi->name);
+                    "%s is not running: call this between MPI_Init and MPI_Finalize", mpi->name);
     return NULL;
 }
 

@@ -1,3 +1,5 @@
+/* launch.c - the meeting point, the secret and the environment of the ranks that tern run and tern_spawn
+ * start. */
 #include "comm/launch.h"
 
 #include "comm/store/listen.h"
@@ -124,7 +126,7 @@ static int put_numbers(const tern__launch *launch, int local)
            put_int("GROUP_WORLD_SIZE", launch->nodes);
 }
 
-/* Node 0's own ranks may not reach it by the address that others do. */
+/* Node 0's own ranks get the address where it listens: they may be unable to use the one for other nodes. */
 static int put_torchrun(const tern__launch *launch, int local)
 {
     return put_numbers(launch, local) || put("ROLE_NAME", launch->role) ||
@@ -157,7 +159,7 @@ static int put_environment(const tern__launch *launch, int local)
 
 /* ---- in the child ---- */
 
-/* One whose parent died before prctl is seen by getppid. */
+/* getppid finds out whether the parent died before prctl. */
 static int die_with(pid_t parent)
 {
     if (prctl(PR_SET_PDEATHSIG, SIGKILL)) return -1;
@@ -165,8 +167,8 @@ static int die_with(pid_t parent)
     return 0;
 }
 
-/* Rank 0 alone listens, also after an exec: were it to die, its peers would be refused instead of kept
- * waiting. The other nodes' launchers have neither descriptor. */
+/* Only rank 0 keeps the listening socket, also across exec: if it dies, its peers' connections are refused
+ * and they need not wait. The launchers of other nodes have neither descriptor. */
 static int keep_descriptors(const tern__launch *launch, int local)
 {
     if (launch->node) return 0;
@@ -179,7 +181,7 @@ int tern__launch_enter(const tern__launch *launch, int local, pid_t parent)
     return die_with(parent) || keep_descriptors(launch, local) || put_environment(launch, local) ? -1 : 0;
 }
 
-/* ---- how a rank ended ---- */
+/* ---- exit statuses ---- */
 
 int tern__launch_exit_code(int status)
 {

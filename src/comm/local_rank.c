@@ -1,4 +1,5 @@
-/* Two walks over the arguments: the first only reads, so that an error leaves them whole. */
+/* local_rank.c - tern_local_rank_take: reads --local-rank, which torch.distributed.launch adds, and removes
+ * it. The first pass over the arguments only reads them, so an error leaves them unchanged. */
 #include <tern/spawn.h>
 
 #include "base/base.h"
@@ -8,7 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How many arguments the option at argv[at] takes, and where its number is; 0: it is no such option. */
+/* Returns the number of arguments that the option at argv[at] spans, and sets *number to its value; 0: it is
+ * another argument. */
 static int match(char *const *argv, int at, const char **number)
 {
     const char *word = argv[at];

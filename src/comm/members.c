@@ -1,4 +1,5 @@
-/* members.c - a group's ranks, and what the control plane, which knows the root's, says of them. */
+/* members.c - translates a group's ranks to those of the root, which the control plane knows, and asks it
+ * about them. */
 #include "comm/group.h"
 
 #include <stdio.h>

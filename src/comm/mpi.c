@@ -1,3 +1,4 @@
+/* mpi.c - finds out which MPI the job uses, and loads the plug-in for it. */
 #include "comm/mpi.h"
 
 #include "base/plugin.h"
@@ -25,7 +26,7 @@ const flavour *tern__mpi_launcher(void)
     return NULL;
 }
 
-/* ---- the program's own ---- */
+/* ---- the program's own MPI ---- */
 
 typedef int version_fn(char *text, int *length);
 
@@ -42,7 +43,7 @@ bool tern__mpi_is_linked(void)
     return linked() != NULL;
 }
 
-/* It may be called before MPI_Init. */
+/* Returns the flavour of the program's MPI. MPI_Get_library_version may be called before MPI_Init. */
 static const flavour *of_program(char *text, size_t size)
 {
     static const int room = 8192; /* MPICH's MPI_MAX_LIBRARY_VERSION_STRING; Open MPI's is smaller */
@@ -58,7 +59,7 @@ static const flavour *of_program(char *text, size_t size)
     return found;
 }
 
-/* And why it is that one, in `text`. */
+/* Returns the flavour to load, or NULL, and writes the reason to `text`. */
 static const flavour *choose(char *text, size_t size)
 {
     const flavour *f = tern__mpi_launcher();
@@ -76,7 +77,8 @@ static const tern_mpi *load(const flavour *f, const char *text, tern_error *err)
     const tern_mpi *mpi = tern__plugin_open(f->file, TERN_MPI_SYMBOL, &why);
     if (mpi && mpi->abi == TERN_MPI_ABI && mpi->size >= sizeof(*mpi)) return mpi;
     if (mpi)
-        tern__error_set(&why, __func__, TERN_E_UNSUPPORTED, "the plug-in %s is of another build", f->file);
+        tern__error_set(&why, __func__, TERN_E_UNSUPPORTED, "the plug-in %s is from another build of tern",
+                        f->file);
     tern__error_set(err, "tern_group_open", TERN_E_UNSUPPORTED,
                     "%s, but %s; Debian and Ubuntu have the library in %s", text, why.text, f->package);
     return NULL;

@@ -1,9 +1,9 @@
-/* preempt.c - a flag that a signal raises, and that the ranks look at together: each call posts this rank's,
- * and takes what the call before it posted. So nobody waits here for a slow rank, and all hear in the same
- * call.
+/* preempt.c - a flag that a signal sets, and on which the ranks agree: each call of tern_preempt_pending
+ * posts this rank's flag and reads the result of the call before. So no rank waits here for a slow one, and
+ * all learn it in the same call.
  *
- * A handler may only touch what is there for the whole time: a table of signals, each with the preempt that
- * has it. It is empty again before the preempt is freed. */
+ * The signal handler reaches its preempt through a static table of signals. The entry is cleared before the
+ * preempt is freed. */
 #include "base/base.h"
 #include "base/opts.h"
 
@@ -22,12 +22,12 @@ struct tern_preempt {
     tern_group *group;
     tern_preempt_opts opts;
     atomic_bool asked;
-    bool pending; /* all ranks know */
+    bool pending; /* all ranks know that one was asked */
     int64_t calls;
-    tern_work *work; /* in which the ranks tell each other; NULL: none is under way */
+    tern_work *work; /* the pending all_reduce of the ranks' flags; NULL: none */
     uint8_t told;
     int fd;
-    int signals[SIGNALS]; /* that are handled; 0: none */
+    int signals[SIGNALS]; /* the handled signals; 0: none */
     struct sigaction before[SIGNALS];
 };
 
@@ -45,7 +45,7 @@ void tern_preempt_ask(tern_preempt *preempt)
     if (!preempt || atomic_exchange(&preempt->asked, true)) return;
     int before = errno;
     ssize_t written = write(preempt->fd, &one, sizeof(one));
-    (void)written; /* a counter that is not full takes it */
+    (void)written; /* cannot fail: the counter is far from full */
     errno = before;
 }
 
@@ -63,7 +63,7 @@ static int take_signal(tern_preempt *preempt, int i, int number, tern_error *err
     if (number < 0 || number >= NSIG)
         return tern__error_set(err, func, TERN_E_INVALID, "there is no signal %d", number);
     if (!atomic_compare_exchange_strong(&owners[number], &nobody, preempt))
-        return tern__error_set(err, func, TERN_E_STATE, "signal %d has a preempt already", number);
+        return tern__error_set(err, func, TERN_E_STATE, "another preempt already handles signal %d", number);
     sigemptyset(&action.sa_mask);
     if (sigaction(number, &action, &preempt->before[i])) {
         atomic_store(&owners[number], NULL);
@@ -112,7 +112,8 @@ void tern_preempt_free(tern_preempt *preempt)
     tern__free(preempt);
 }
 
-/* What was posted has had a step's time to arrive: its backward has brought the ranks together since. */
+/* Reads the flag posted in an earlier call. It rarely waits: the step's backward has synchronised the ranks
+ * since. */
 static int hear(tern_preempt *preempt, tern_error *err)
 {
     tern_work *work = preempt->work;

@@ -1,7 +1,7 @@
-/* reduce.c - blocks of all ranks' elements are combined in rank order in a scratch block that stays in the
- * first-level cache, and written from there to every output: all have the same bits. bf16 and f16 are f32 in
- * the scratch block and are rounded once, on the way out. A mean multiplies by 1/p where p is a power of two,
- * which is exact, and divides elsewhere. */
+/* reduce.c - combines the ranks' elements block by block. A block is reduced in rank order in a scratch block
+ * that stays in the L1 cache, and copied from there to every output, so all outputs have the same bits. bf16
+ * and f16 are f32 in the scratch block and rounded once, at the end. A mean over p ranks multiplies by 1/p if
+ * p is a power of two, which is exact, and divides otherwise. */
 #include "comm/reduce.h"
 
 #include "base/base.h"
@@ -14,7 +14,7 @@ enum { block_bytes = 8 << 10 }; /* of the scratch block */
 
 /* ---- one operation of one dtype ---- */
 
-/* Integers wrap, as unsigned ones do. A NaN wins over any number. */
+/* Integer sums and products wrap around, computed unsigned. MIN and MAX of a NaN and a number are the NaN. */
 #define ADD(a, b)        ((a) + (b))
 #define TIMES(a, b)      ((a) * (b))
 #define FLOAT_LOW(a, b)  ((a) < (b) || (a) != (a) ? (a) : (b))
@@ -29,7 +29,7 @@ enum { block_bytes = 8 << 10 }; /* of the scratch block */
 #define BITS_XOR(a, b)   ((a) ^ (b))
 #define SAME(a)          (a)
 
-/* `start`: block = one OP other, where the block may be one of them. `add`: block = block OP more. */
+/* `start`: block = one OP other; block may be one of the two. `add`: block = block OP more. */
 #define DEFINE_LOOPS(name, type, wide, WIDEN, OP)                                                            \
     typedef type name##_type __attribute__((aligned(1), may_alias));                                         \
     typedef wide name##_wide __attribute__((aligned(1), may_alias));                                         \
@@ -114,7 +114,7 @@ static const loops loops_of[TERN_DTYPE_COUNT][TERN_BXOR + 1] = {
                    [TERN_BXOR] = LOOPS(bool_xor)},
 };
 
-/* ---- the end of a block: a mean's division, rounding ---- */
+/* ---- finishing a block: division for a mean, rounding ---- */
 
 #define DEFINE_MEAN(name, type)                                                                              \
     TERN__SIMD static void name##_mean(void *block, int world, size_t count)                                 \
@@ -142,7 +142,7 @@ DEFINE_ROUND(f16)
 
 typedef struct ends {
     void (*mean)(void *block, int world, size_t count);
-    void (*round)(void *to, const void *block, size_t count); /* NULL: the block is as the outputs */
+    void (*round)(void *to, const void *block, size_t count); /* NULL: the block has the outputs' dtype */
 } ends;
 
 static const ends ends_of[TERN_DTYPE_COUNT] = {
@@ -164,7 +164,8 @@ typedef struct reduction {
     size_t size; /* of an element */
 } reduction;
 
-/* The first output itself is the block, if it is as wide and no input that is read after the first write. */
+/* Returns the block to reduce in: the first output, unless the block is wider or that output is also an input
+ * that is read after the first write. */
 static char *choose_block(const reduction *r, char *scratch, size_t offset)
 {
     if (r->ends->round) return scratch;

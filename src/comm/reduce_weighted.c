@@ -1,6 +1,7 @@
-/* reduce_weighted.c - blocks of all ranks' elements, each times its rank's weight, are added up in rank order
- * in a scratch block that stays in the first-level cache, divided, and written to every output. Compiled with
- * -ffp-contract=off: products are rounded before they are added, so the bits are the same on every CPU. */
+/* reduce_weighted.c - weighted means, block by block. The ranks' elements times their weights are added in
+ * rank order in a scratch block that stays in the L1 cache, divided, and written to every output. Compiled
+ * with -ffp-contract=off: products are rounded before they are added, so the bits are the same on every CPU.
+ */
 #include "comm/reduce.h"
 
 #include "base/base.h"

@@ -1,14 +1,14 @@
-/* registry.c - the communication back ends, and which one a group gets. */
+/* registry.c - the names of the communication back ends, and the choice of a group's back end. */
 #include "comm/group.h"
 
 #include <stdio.h>
 #include <string.h>
 
-/* What a user may ask for. "mpi" and "gloo": every byte over it. */
+/* The names that a user may give, without "debug+" and "nccl+". With "mpi" and "gloo" all data go over it. */
 static const char *const names[] = {"native", "mpi", "gloo", "native+mpi", "native+gloo"};
 
-/* What is left of `name` behind "WORD" or "WORD+", which go before any: "nccl+native"; NULL: nothing. `name`
- * itself: it does not begin so. */
+/* Removes the prefix "WORD" or "WORD+" from `name`. Returns the rest, NULL if nothing is left, or `name`
+ * itself if it has no such prefix. */
 static const char *skip(const char *name, const char *word)
 {
     size_t length = strlen(word);
@@ -17,13 +17,13 @@ static const char *skip(const char *name, const char *word)
     return name[length] ? name : NULL;
 }
 
-/* The one that moves the host's data, beside "debug" and "nccl". */
+/* Returns the name of the back end that moves host data, without "debug" and "nccl"; NULL: not given. */
 static const char *name_behind(const char *name)
 {
     return skip(skip(name, "debug"), "nccl");
 }
 
-/* Of two ranks or more. */
+/* Returns the name of the back end that moves host data, for two ranks or more. */
 static const char *name_mover(const char *wish, bool has_mpi, bool is_one_host)
 {
     const char *host_wish = name_behind(wish);
@@ -70,14 +70,13 @@ int tern__comm_check(const char *name, const char *func, tern_error *err)
     if (!name) return TERN_OK;
     for (size_t i = 0; i < TERN__COUNT(names); i++)
         if (!strcmp(name, names[i])) return TERN_OK;
-    return tern__error_set(
-        err, func, TERN_E_INVALID,
-        "back end \"%s\": expected native, mpi, gloo, native+mpi or native+gloo, or nccl+ or "
-        "debug+ and one of them",
-        name);
+    return tern__error_set(err, func, TERN_E_INVALID,
+                           "back end \"%s\": expected native, mpi, gloo, native+mpi or native+gloo, with "
+                           "debug+ or nccl+ in front if wanted",
+                           name);
 }
 
-/* A rank of another host than the group's first one; -1: all are of one host. */
+/* Returns a rank on another host than the group's first one; -1: all are on one host. */
 static int find_stranger(const tern_group *group)
 {
     int first = tern__control_host(group->control, tern_group_world_rank(group, 0));
@@ -91,10 +90,11 @@ static int fail_hosts(const tern_group *group, int stranger, tern_error *err)
     char one[128], other[128];
     tern__group_describe(group, 0, one, sizeof(one));
     tern__group_describe(group, stranger, other, sizeof(other));
-    return tern__error_set(err, "tern_group_open", TERN_E_UNSUPPORTED,
-                           "%s and %s are on different hosts, and the back end \"native\" joins ranks of one "
-                           "host only: expected native+mpi, native+gloo, mpi or gloo",
-                           one, other);
+    return tern__error_set(
+        err, "tern_group_open", TERN_E_UNSUPPORTED,
+        "%s and %s are on different hosts, and the back end \"native\" connects ranks of one "
+        "host only: expected native+mpi, native+gloo, mpi or gloo",
+        one, other);
 }
 
 static void take(tern_group *group, const tern__comm_backend *backend, const char *name)

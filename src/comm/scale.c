@@ -1,3 +1,4 @@
+/* scale.c - multiplies elements in a device's memory by a factor, for TERN_PREMUL_SUM and weighted means. */
 #include "comm/reduce.h"
 
 #include "kernels/kernel.h"

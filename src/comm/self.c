@@ -1,6 +1,6 @@
-/* self.c - the back end of a group of one: every work is done when it is posted, because the only rank's data
- * is already the result, unless it is weighted. A device's are done where they are, in the order of its step.
- */
+/* self.c - the back end of a group of one. Every work is done when it is posted, because the only rank's data
+ * are already the result, unless they are weighted. Data in a device's memory stay there: the work is queued
+ * on the device's stream. */
 #include "comm/group.h"
 #include "comm/reduce.h"
 #include "device/device.h"
@@ -19,7 +19,7 @@ typedef struct self {
     uint32_t count, room;
 } self;
 
-/* What the rank says of one work. */
+/* The rank's answers about one work. */
 typedef struct word {
     tern__tally tally;
     bool shadow;
@@ -128,8 +128,8 @@ static int weigh(const tern__post *post, const char *from, char *to, uint64_t co
     return TERN_OK;
 }
 
-/* The mean of one rank's data is x * weight / share, its premul_sum x * weight; what goes to memory of its
- * own is copied there, but for a broadcast's, whose root is this rank. */
+/* Computes the result of one rank: the mean is x * weight / share, the premul_sum x * weight. Copies it to
+ * `out` if that is set, except in a broadcast, whose root is this rank. */
 static int finish(const self *of, const tern__post *post, tern_error *err)
 {
     bool is_premul = post->op == TERN_PREMUL_SUM;
@@ -199,8 +199,9 @@ static int self_await(void *of, uint64_t seq, tern_error *err)
 {
     uint64_t posted = ((channel *)of)->posted;
     if (seq <= posted) return TERN_OK;
-    return tern__error_set(err, "tern_work_wait", TERN_E_STATE, "work %llu was not posted, the last is %llu",
-                           (unsigned long long)seq, (unsigned long long)posted);
+    return tern__error_set(err, "tern_work_wait", TERN_E_STATE,
+                           "work %llu was never posted, the last one is %llu", (unsigned long long)seq,
+                           (unsigned long long)posted);
 }
 
 const tern__comm_backend tern__comm_self = {

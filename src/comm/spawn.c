@@ -1,7 +1,9 @@
-/* One epoll on the ranks' pidfds, which become readable when they end, waits for all of them: no handler of
- * SIGCHLD, and no other child of the caller's is waited for. It gives them in the order in which they ended,
- * so the first that failed is the cause and what fails after it the consequence. Until then there is no
- * deadline; then the others get SIGTERM and, at the deadline, SIGKILL. */
+/* spawn.c - tern_spawn: forks ranks and waits for them.
+ *
+ * One epoll waits for all ranks, on their pidfds, which become readable when a rank ends. This needs no
+ * SIGCHLD handler and reaps no other child of the caller. epoll reports the ranks in the order in which they
+ * ended, so the first failed one is the cause and later failures are its consequences. There is no deadline
+ * until a rank fails; then the others get SIGTERM, and SIGKILL after the grace time. */
 #include <tern/spawn.h>
 
 #include "base/cores.h"
@@ -26,7 +28,7 @@ typedef int rank_fn(int rank, void *arg);
 
 typedef struct spawner {
     tern__launch launch;
-    pid_t *pids;  /* 0: not started, or waited for         */
+    pid_t *pids;  /* 0: not started, or already reaped      */
     int *pidfds;  /* -1: likewise                           */
     int epoll_fd; /* readable when a rank has ended         */
     int alive;
@@ -37,7 +39,7 @@ typedef struct spawner {
 
 /* ---- may this process fork? ---- */
 
-/* Of another thread than this one; "" if there is none. */
+/* Writes the name of a thread other than this one; "" if there is none. */
 static int other_thread(char *name, size_t size, tern_error *err)
 {
     char path[64];
@@ -63,7 +65,7 @@ static int check_threads(tern_error *err)
     if (status || !*name) return status;
     return tern__error_set(
         err, func, TERN_E_STATE,
-        "this process has another thread (\"%s\"), which forked ranks would lack and wait "
+        "this process has another thread (\"%s\"), which forked ranks would not have but might wait "
         "for: spawn before a group of several ranks is open and before a kernel has run on "
         "several threads",
         name);
@@ -76,19 +78,19 @@ static int check_no_rank(tern_error *err)
     return tern__error_set(
         err, func, TERN_E_STATE,
         "%s=\"%s\": this process is a rank already, started by tern run or tern_spawn, and "
-        "starts no ranks of its own",
+        "cannot start ranks of its own",
         name, value);
 }
 
-/* Children whose parent ignores SIGCHLD vanish with their exit status. */
+/* If the parent ignores SIGCHLD, the kernel reaps its children and their exit statuses are lost. */
 static int check_sigchld(tern_error *err)
 {
     struct sigaction now;
     if (sigaction(SIGCHLD, NULL, &now))
-        return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot ask what SIGCHLD does");
+        return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot read the action of SIGCHLD");
     if (now.sa_handler != SIG_IGN && !(now.sa_flags & SA_NOCLDWAIT)) return TERN_OK;
     return tern__error_set(err, func, TERN_E_STATE,
-                           "this process ignores SIGCHLD, so nobody would know how a rank ended");
+                           "this process ignores SIGCHLD, so the ranks' exit statuses would be lost");
 }
 
 static int check(rank_fn *fn, int n, const tern_spawn_opts *opts, tern_error *err)
@@ -107,7 +109,7 @@ static int check(rank_fn *fn, int n, const tern_spawn_opts *opts, tern_error *er
 
 /* ---- starting ---- */
 
-/* The parent's only thread may be bound to OpenMP's first place, on which all ranks would be. */
+/* OpenMP may have bound the parent's only thread to its first place, which all ranks would inherit. */
 static void leave_place(void)
 {
     cpu_set_t cores;
@@ -136,7 +138,7 @@ static int watch_rank(spawner *s, int rank, tern_error *err)
                              (int)s->pids[rank]);
 }
 
-/* After the last fork: no rank has a copy of these descriptors. */
+/* Called after the last fork, so that no rank inherits these descriptors. */
 static int watch_ranks(spawner *s, tern_error *err)
 {
     int status = TERN_OK;
@@ -146,7 +148,7 @@ static int watch_ranks(spawner *s, tern_error *err)
     return status;
 }
 
-/* What stdio holds would be written once by each process. */
+/* Flushes stdio first: otherwise every child would write the buffered output again. */
 static int start(spawner *s, rank_fn *fn, void *arg, tern_error *err)
 {
     pid_t parent = getpid();
@@ -164,7 +166,7 @@ static int start(spawner *s, rank_fn *fn, void *arg, tern_error *err)
 
 /* ---- waiting ---- */
 
-/* SIGCONT, because a stopped process sees no signal but SIGKILL. */
+/* Sends SIGCONT too, because a stopped process handles no signal but SIGKILL. */
 static void signal_ranks(spawner *s, int number)
 {
     for (int i = 0; i < s->launch.ranks; i++) {
@@ -191,15 +193,14 @@ static void kill_ranks(spawner *s)
 typedef struct end {
     int rank;
     pid_t pid;
-    int status; /* as waitpid says */
+    int status; /* waitpid's */
 } end;
 
 static end wait_for(spawner *s, int rank, tern_error *err)
 {
     end e = {.rank = rank, .pid = s->pids[rank]};
     if (waitpid(e.pid, &e.status, 0) < 0)
-        tern__error_errno(err, func, TERN_E_SYSTEM, "cannot know how rank %d (pid %d) ended", rank,
-                          (int)e.pid);
+        tern__error_errno(err, func, TERN_E_SYSTEM, "cannot wait for rank %d (pid %d)", rank, (int)e.pid);
     tern__close(&s->pidfds[rank]);
     s->pids[rank] = 0;
     s->alive--;
@@ -239,7 +240,7 @@ static int watch(spawner *s, tern_error *err)
     return TERN_OK;
 }
 
-/* After an error of our own: who is alive is killed and waited for. */
+/* Kills and reaps the remaining ranks, after an error of this process. */
 static void abandon(const spawner *s)
 {
     for (int i = 0; i < s->launch.ranks; i++) {
@@ -249,7 +250,7 @@ static void abandon(const spawner *s)
     }
 }
 
-/* ---- the whole ---- */
+/* ---- tern_spawn ---- */
 
 static int spawner_open(spawner *s, int n, double grace_s, tern_error *err)
 {

@@ -1,27 +1,29 @@
 /* subgroup.c - groups made from groups.
  *
- * All ranks of the parent tell each other what they want, by one all_gather over the parent; so each knows
- * the members of its own group, and nobody has to meet: the peers are connected by the root's control plane.
- * A group's number tells its descriptors from other groups'. Each rank says the least that it has not used
- * yet, and the largest is taken: no rank of the parent has seen it. Groups of one call share it, as they
- * share no rank. */
+ * All ranks of the parent exchange their wishes by one all_gather over the parent. So each rank knows the
+ * members of its own group. They need not meet again: the root's control plane connects them already.
+ *
+ * A group's id tells its descriptors from those of other groups. Each rank proposes the lowest id that it has
+ * not used yet, and all take the largest proposal, which no rank of the parent has used. The groups made by
+ * one call share the id, since they have no rank in common. */
 #include "base/opts.h"
 #include "comm/group.h"
 
 #include <stdlib.h>
 
-/* What a rank of the parent says. `list` is of tern_group_new: a digest of its ranks, else 0. */
+/* What a rank of the parent asks for. `list`: a digest of the ranks given to tern_group_new; 0 in
+ * tern_group_split. */
 typedef struct wish {
     int32_t color, key;
     uint32_t next_id, list;
 } wish;
 
-/* A member to be. */
+/* A member of the new group. */
 typedef struct place {
     int key, rank; /* in the parent */
 } place;
 
-/* ---- who is in it ---- */
+/* ---- the members ---- */
 
 static int compare_places(const void *one, const void *other)
 {
@@ -30,7 +32,7 @@ static int compare_places(const void *one, const void *other)
     return a->rank - b->rank;
 }
 
-/* The ranks that have wished for what this one did, in order. */
+/* Finds the ranks that asked for `color`, sorted by key, then by rank. Returns their number. */
 static int find_members(const wish *wishes, int world, int color, place *places)
 {
     int count = 0;
@@ -60,7 +62,7 @@ static int check_lists(const tern_group *parent, const wish *wishes, const char 
     return TERN_OK;
 }
 
-/* ---- making it ---- */
+/* ---- making the group ---- */
 
 static int read_opts(tern_group_opts *opts, const tern_group *parent, const tern_group_opts *user,
                      const char *func, tern_error *err)
@@ -68,7 +70,7 @@ static int read_opts(tern_group_opts *opts, const tern_group *parent, const tern
     *opts = parent->opts;
     int status = tern__opts_read(opts, sizeof(*opts), user, func, err);
     if (!status) status = tern__group_opts_check(opts, func, err);
-    opts->backend = parent->opts.backend; /* as all ranks of the family have it */
+    opts->backend = parent->opts.backend; /* the same on all ranks of the family */
     return status;
 }
 
@@ -124,7 +126,7 @@ static tern_group *vote(tern_group *parent, wish own, const ballot *b, const ter
     return subgroup_new(parent, &opts, b->places, count, func, err);
 }
 
-/* What goes wrong for this rank ends the family: the others wait for it. */
+/* An error on this rank fails the whole family, since the other ranks wait for it. */
 static tern_group *make(tern_group *parent, wish own, const tern_group_opts *opts, const char *func,
                         tern_error *err)
 {
@@ -163,7 +165,7 @@ tern_group *tern_group_split(tern_group *parent, int color, int key, const tern_
     return make(parent, (wish){.color = TERN__MAX(color, -1), .key = key}, opts, __func__, err);
 }
 
-/* Of a set of ranks, whatever the order of the list: FNV-1a over who is in it. Never 0. */
+/* Returns a digest of a set of ranks, independent of their order: FNV-1a over is_in. Never 0. */
 static uint32_t digest(const bool *is_in, int world)
 {
     uint32_t hash = 0x811c9dc5u;
@@ -182,7 +184,7 @@ static int read_list(const tern_group *parent, const int *ranks, int count, bool
             return tern__error_set(err, func, TERN_E_INVALID, "ranks[%d] is %d, expected 0 to %d", i,
                                    ranks[i], world - 1);
         if (is_in[ranks[i]])
-            return tern__error_set(err, func, TERN_E_INVALID, "ranks[%d] is %d, which is listed before", i,
+            return tern__error_set(err, func, TERN_E_INVALID, "ranks[%d] is %d, which is listed already", i,
                                    ranks[i]);
         is_in[ranks[i]] = true;
     }

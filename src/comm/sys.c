@@ -1,3 +1,4 @@
+/* sys.c - deadlines, poll, sockets, threads and doorbells for the store and the control plane. */
 #include "comm/sys.h"
 
 #include "base/thread.h"
@@ -15,7 +16,7 @@
 int64_t tern__deadline(double seconds)
 {
     const double century = 100.0 * 365 * 86400;
-    double clamped = seconds > 0 ? TERN__MIN(seconds, century) : 0; /* a NaN is no time at all */
+    double clamped = seconds > 0 ? TERN__MIN(seconds, century) : 0; /* NaN counts as 0 */
     return tern__now_ns() + (int64_t)(clamped * 1e9);
 }
 
@@ -36,7 +37,7 @@ int tern__poll(struct pollfd *fds, nfds_t count, int64_t deadline)
     }
 }
 
-/* After EAGAIN: 0 to try again, or -errno. */
+/* Waits after EAGAIN. Returns 0 to try again, or -errno. */
 static int wait_for(int fd, short events, int64_t deadline)
 {
     struct pollfd poll_fd = {.fd = fd, .events = events};
@@ -45,7 +46,7 @@ static int wait_for(int fd, short events, int64_t deadline)
     return ready ? 0 : -ETIMEDOUT;
 }
 
-/* How a connect that was begun ended: 0 or -errno. */
+/* Waits for a started connect. Returns 0 or -errno. */
 static int await_connected(int fd, int64_t deadline)
 {
     int native = 0, status = wait_for(fd, POLLOUT, deadline);

@@ -1,4 +1,4 @@
-/* sys.h - deadlines, doorbells, sockets and quiet threads, as the store and the control plane use them. */
+/* sys.h - deadlines, sockets, doorbells and signal-free threads, for the store and the control plane. */
 #ifndef TERN_SRC_COMM_SYS_H
 #define TERN_SRC_COMM_SYS_H
 
@@ -8,30 +8,31 @@
 #include <pthread.h>
 #include <sys/socket.h>
 
-/* A point of tern__now_ns(), never past the end of the clock. */
+/* Returns the time, on tern__now_ns()'s clock, `seconds` from now; clamped, so that it cannot overflow. */
 int64_t tern__deadline(double seconds);
-/* What is left, for poll: rounded up, 0 once it has passed. */
+/* Returns the time left in ms, for poll: rounded up; 0 once the deadline has passed. */
 int tern__deadline_ms(int64_t deadline);
 
-/* poll() until `deadline`, whatever signals arrive: the number of ready descriptors, 0 at the deadline, -1
- * and errno. */
+/* Polls until `deadline`, continuing after signals. Returns the number of ready descriptors, 0 at the
+ * deadline, or -1 and errno. */
 int tern__poll(struct pollfd *fds, nfds_t count, int64_t deadline);
 
-/* An internet address of this machine alone. */
+/* True for a loopback address, IPv4 or IPv6. */
 bool tern__is_loopback(const struct sockaddr *at);
-/* A non-blocking TCP socket that is connected, or -errno (-ETIMEDOUT at the deadline). */
+/* Returns a connected, non-blocking TCP socket, or -errno (-ETIMEDOUT at the deadline). */
 int tern__connect(const struct sockaddr *at, socklen_t size, int64_t deadline);
 
-/* Everything or an error: 0, or -errno (-ETIMEDOUT at the deadline, -ECONNRESET at the end of the stream). */
+/* Send or receive all `bytes`. Return 0, or -errno (-ETIMEDOUT at the deadline, -ECONNRESET at the end of the
+ * stream). */
 int tern__send_all(int fd, const void *data, size_t bytes, int64_t deadline);
 int tern__recv_all(int fd, void *data, size_t bytes, int64_t deadline);
 
-/* A thread that no signal is delivered to. */
+/* Starts a thread with all signals blocked. */
 int tern__thread_start(pthread_t *thread, void *(*body)(void *), void *arg, const char *name,
                        tern_error *err);
 
-/* Threads that wait for descriptors look after so long whether these are still there: a program may have
- * closed all that are open. */
+/* Threads that poll descriptors wake up this often to check that these are still open: some programs close
+ * every descriptor they find. */
 #define TERN__SLEEP_S 1.0
 
 /* An eventfd that wakes a thread out of poll. Returns the descriptor, or a negative status. */
@@ -39,10 +40,10 @@ int tern__bell_open(tern_error *err);
 void tern__bell_ring(int bell);
 void tern__bell_clear(int bell);
 
-/* How many descriptors this process may still open (ulimit -n), as far as `wanted`. */
+/* Returns how many descriptors this process may still open (ulimit -n), counting no further than `wanted`. */
 int tern__descriptors_free(int wanted);
 
-/* close() if open; a descriptor is gone after close, whatever it returns. */
+/* Closes *fd if it is open and sets it to -1. Ignores close's result: the descriptor is gone in any case. */
 void tern__close(int *fd);
 
 #endif

@@ -1,3 +1,4 @@
+/* transport.c - loads a transport plug-in by name and checks its version. */
 #include "comm/transport.h"
 
 #include "base/plugin.h"
@@ -15,11 +16,12 @@ static const tern_transport *load(const char *name, tern_error *err)
     if (!transport ||
         (transport->abi == TERN_TRANSPORT_ABI && transport->size >= offsetof(tern_transport, wait)))
         return transport;
-    tern__error_set(
-        err, __func__, TERN_E_UNSUPPORTED,
-        "the plug-in %s is of another build: its contract is version %d in %zu bytes, expected %d "
-        "in %zu",
-        file, transport->abi, transport->size, TERN_TRANSPORT_ABI, offsetof(tern_transport, wait));
+    tern__error_set(err, __func__, TERN_E_UNSUPPORTED,
+                    "the plug-in %s is from another build of tern: its interface has version %d and %zu "
+                    "bytes, expected %d "
+                    "and %zu",
+                    file, transport->abi, transport->size, TERN_TRANSPORT_ABI,
+                    offsetof(tern_transport, wait));
     return NULL;
 }
 

@@ -1,4 +1,4 @@
-/* transport.h - finding the plug-in that moves bytes between ranks which share no memory
+/* transport.h - finds the plug-in that moves bytes between ranks without shared memory
  * (tern/backend/transport.h). */
 #ifndef TERN_SRC_COMM_TRANSPORT_H
 #define TERN_SRC_COMM_TRANSPORT_H
@@ -7,8 +7,8 @@
 
 #include <tern/backend/transport.h>
 
-/* "mpi" (the job's own, see mpi.h), "openmpi", "mpich" or "gloo". E_INVALID for another name, E_UNSUPPORTED
- * saying what is missing. */
+/* Returns the transport "mpi" (the job's own MPI, see mpi.h), "openmpi", "mpich" or "gloo". On error NULL:
+ * E_INVALID for another name; E_UNSUPPORTED, saying what is missing. */
 const tern_transport *tern__transport_find(const char *name, tern_error *err);
 
 #endif

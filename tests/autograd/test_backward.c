@@ -1,4 +1,5 @@
-/* Backward: what it refuses, what it adds up, and a net with a shortcut against finite differences. */
+/* test_backward.c - backward: errors, accumulation, and a net with a shortcut compared with finite
+ * differences. */
 #include "autograd/autograd.h"
 #include "nn/nn.h"
 #include "ops/world.h"
@@ -57,7 +58,7 @@ static void end_well(pair *p)
     assert_ok(p->w.err);
 }
 
-/* ---- what is refused ---- */
+/* ---- errors ---- */
 
 static void a_loss_of_several_elements(void **state)
 {
@@ -84,7 +85,7 @@ static void a_loss_without_parameters(void **state)
     assert_int_equal(tern_backward(s, tern_sum(s, p.a)), TERN_E_STATE);
     expect_failure(&p, TERN_E_STATE,
                    "the loss depends on nothing that wants a gradient, or gradients were off");
-    assert_false(tern_grad_enabled_set(s, true)); /* the end of a step does not turn them on again */
+    assert_false(tern_grad_enabled_set(s, true)); /* the end of a step does not enable them again */
     close_pair(&p);
 }
 
@@ -108,7 +109,7 @@ static void the_same_graph_twice(void **state)
     expect_failure(&p, TERN_E_STATE,
                    "backward has already gone through this mul: its data is recycled; compute it again or "
                    "add the losses and go back once");
-    expect_grad(p.a, 5, 7); /* of the first one; the second added nothing */
+    expect_grad(p.a, 5, 7); /* from the first one; the second added nothing */
     assert_int_equal(p.a->leaf->pending, 0);
     tern_zero_grad(&p.base);
     assert_int_equal(tern_backward(s, tern_sum(s, tern_mul(s, p.a, p.b))), TERN_OK);
@@ -117,7 +118,7 @@ static void the_same_graph_twice(void **state)
     close_pair(&p);
 }
 
-/* ---- what is added up ---- */
+/* ---- accumulation ---- */
 
 static void two_losses_with_graphs_of_their_own(void **state)
 {
@@ -174,7 +175,8 @@ static void gradients_add_up_until_they_are_zeroed(void **state)
     close_pair(&p);
 }
 
-/* What the tape does not depend on is not computed, and what depends on no parameter is not recorded. */
+/* Branches that the loss does not depend on are not computed, and ops without a parameter are not recorded.
+ */
 static void a_branch_that_the_loss_does_not_use(void **state)
 {
     (void)state;
@@ -211,7 +213,7 @@ static tern_tensor *fill(residual *net, const char *name, int rows, tern_rng *rn
     return tensor;
 }
 
-/* x goes into two branches, and their sum into a third beside it. */
+/* x goes into two branches; their sum goes into a third one, beside x. */
 static tern_tensor *residual_loss(residual *net, tern_scope *s)
 {
     tern_tensor *branch = tern_linear(s, tern_relu(s, tern_linear(s, net->x, net->w1, NULL)), net->w2, NULL);

@@ -1,10 +1,10 @@
-/* What a scope draws: on several ranks, step by step, and when a run is taken up again. */
+/* test_draw.c - a scope's random numbers: on several ranks, step by step, and when a run is resumed. */
 #include "comm/group.h"
 #include "comm/ranks.h"
 
 #define COUNT 1000
 
-/* The mask of one draw, as the scope's rank sees it. */
+/* Draws one mask as the scope's rank sees it. */
 static void draw(tern_scope *scope, float mask[COUNT])
 {
     tern_tensor *ones = tern_full(scope, TERN_F32, 1, (int64_t[]){COUNT}, 1);
@@ -16,8 +16,8 @@ static bool same(const float *a, const float *b)
     return memcmp(a, b, COUNT * sizeof(float)) == 0;
 }
 
-/* Rank 0 draws what a scope without a group draws; the others something else, each its own, and every time
- * again. */
+/* Rank 0 draws the same numbers as a scope without a group. Every other rank draws its own, the same in
+ * every run. */
 static int own_stream_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -67,7 +67,7 @@ static void steps_are_counted_and_taken_up_again(void **state)
     for (int i = 0; i < STEPS * DRAWS; i++)
         for (int j = 0; j < STEPS * DRAWS; j++)
             assert_int_equal(same(masks[i / DRAWS][i % DRAWS], masks[j / DRAWS][j % DRAWS]), i == j);
-    for (int s = STEPS - 1; s >= 0; s--) { /* a run that goes on at step s */
+    for (int s = STEPS - 1; s >= 0; s--) { /* a run that is resumed at step s */
         tern_scope *resumed = tern_scope_new(device, NULL, &err);
         tern_scope_seed(resumed, 7, (uint64_t)s);
         for (int d = 0; d < DRAWS; d++) {

@@ -1,4 +1,5 @@
-/* The life of a scope: whose tensors live how long, which error is told, and where memory goes. */
+/* test_scope.c - the life of a scope: the lifetime of its tensors, the errors it returns, and its use of
+ * memory. */
 #include "autograd/autograd.h"
 #include "ledger.h"
 #include "nn/nn.h"
@@ -79,7 +80,7 @@ static tern_tensor *identity(tern_module *module, tern_scope *s, tern_tensor *x)
     return x;
 }
 
-/* A module may return what it was given: that is not its own, and stays. */
+/* A module may return its input: it does not own that, so the input stays alive. */
 static void a_module_that_returns_its_input(void **state)
 {
     (void)state;
@@ -148,7 +149,7 @@ static void null_without_an_earlier_failure_names_the_op(void **state)
     close_world(&w);
 }
 
-/* An error that the caller holds already stays; the scope's is told by the code alone. */
+/* An error that the caller already has is kept; only the code tells of the scope's error. */
 static void an_error_that_is_set_stays(void **state)
 {
     (void)state;
@@ -163,7 +164,7 @@ static void an_error_that_is_set_stays(void **state)
     close_world(&w);
 }
 
-/* Nothing of it is done, nobody falls, and the end tells. */
+/* Its ops do nothing, nothing crashes, and the end of the scope returns the error. */
 static void a_step_of_a_scope_that_could_not_be_made(void **state)
 {
     (void)state;
@@ -255,7 +256,7 @@ static void item_wants_one_element(void **state)
     close_world(&w);
 }
 
-/* What tern_print writes to stdout. */
+/* Returns what tern_print writes to stdout. */
 static const char *printed(const tern_tensor *tensor, char *text, size_t size)
 {
     FILE *file = tmpfile();
@@ -303,8 +304,8 @@ static void print_shows_the_edges(void **state)
 
 enum { BATCH = 64, HIDDEN = 4096 };
 
-/* Big blocks that `forwards` calls ask for in one step: the hidden layer has 1 MiB, the result a few bytes.
- */
+/* Returns the number of large blocks that `forwards` calls allocate in one step: the hidden layer has 1 MiB,
+ * the result a few bytes. */
 static int big_blocks(int forwards, bool grad)
 {
     ledger books = {0};
@@ -417,7 +418,7 @@ static void many_tensors_grow_the_arena_once(void **state)
     ledger_close(&books);
 }
 
-/* A step that is left in the middle: with a tape, before or after an error, and without an end. */
+/* A step is abandoned in the middle: with a tape, before or after an error, and without tern_scope_end. */
 static void a_step_may_be_left_anywhere(void **state)
 {
     (void)state;

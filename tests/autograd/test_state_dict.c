@@ -1,4 +1,4 @@
-/* A scope that is taken up again draws what the first would have drawn next. */
+/* test_state_dict.c - a scope that is resumed draws the next random numbers of the first one. */
 #include "check.h"
 
 #include "autograd/autograd.h"
@@ -47,7 +47,7 @@ static void hand_over(const world *from, world *to)
     tern_object_free(state);
 }
 
-/* Saved at the end of a step before tern_scope_end, or after it. */
+/* The state is saved at the end of a step, before or after tern_scope_end. */
 static void expect_same_draws(bool in_step)
 {
     float x[COUNT], y[COUNT];

@@ -1,5 +1,5 @@
-/* board.h - a notice board in shared memory, through which the ranks of a transport's test find each other,
- * and the plug-in of a test. The board is made before the ranks are forked. */
+/* board.h - a key-value board in shared memory, through which the ranks of a transport test find each other,
+ * and the loading of a plug-in under test. Create the board before the ranks are forked. */
 #ifndef TERN_TESTS_COMM_BOARD_H
 #define TERN_TESTS_COMM_BOARD_H
 
@@ -27,7 +27,7 @@ typedef struct board_note {
 typedef struct board {
     pthread_mutex_t lock;
     pthread_cond_t news;
-    double timeout_s; /* of board_get */
+    double timeout_s; /* how long board_get waits */
     size_t count;
     board_note notes[256];
 } board;
@@ -112,7 +112,8 @@ static inline tern_transport_place board_place(board *b, int rank, int world)
                                   .get = board_get};
 }
 
-/* The plug-in lies in the build folder, one above this program's. NULL where it was not built. */
+/* Returns a plug-in from the build folder, which is one level above this program; NULL if it was not built.
+ */
 static inline const tern_transport *board_plugin(const char *file)
 {
     char path[512];

@@ -1,5 +1,5 @@
-/* control_fixture.h - a rank's seat at the control plane, on one host or on pretended ones, and the board on
- * which ranks and test write what they see. */
+/* control_fixture.h - a rank's store and control plane, on one host or on simulated ones, and the board on
+ * which ranks and the test write their results. */
 #ifndef TERN_TESTS_COMM_CONTROL_FIXTURE_H
 #define TERN_TESTS_COMM_CONTROL_FIXTURE_H
 
@@ -9,10 +9,10 @@
 
 #include <sys/mman.h>
 
-/* What ranks and parent share. */
+/* Shared by the ranks and the parent. */
 typedef struct report {
     int code, native, pid;
-    atomic_llong seen_at; /* when the control thread told of the first event */
+    atomic_llong seen_at; /* when the control thread reported the first event */
     char text[TERN_ERROR_TEXT];
 } report;
 
@@ -42,7 +42,7 @@ static inline bool await_count(atomic_int *count, int wanted)
     return atomic_load(count) >= wanted;
 }
 
-/* In a body: all ranks have come this far. */
+/* Called in a body: waits until all ranks have called it. */
 static inline bool all_are_here(board *b, int world)
 {
     atomic_fetch_add(&b->ready, 1);
@@ -55,7 +55,7 @@ typedef struct seat {
     tern__control *control;
 } seat;
 
-/* On how many hosts the ranks pretend to be, dealt out in turn. */
+/* The number of simulated hosts; the ranks are assigned to them in turn. */
 static int hosts = 1;
 
 static inline int one_host(void **state)
@@ -79,14 +79,14 @@ static inline int many_hosts(void **state)
     return 0;
 }
 
-/* A test that holds for ranks of any hosts. */
+/* Runs a test on one host, on two and on many. */
 #define EVERYWHERE(test)                                                                                     \
     cmocka_unit_test_setup(test, one_host), cmocka_unit_test_setup(test, two_hosts),                         \
         cmocka_unit_test_setup(test, many_hosts)
 
 static double host_timeout_s = 15;
 
-/* `boot` on the host of its rank. */
+/* Returns `boot` with the host of its rank. */
 static inline tern__bootstrap host_of(const tern__bootstrap *boot)
 {
     static const char *const ids[] = {"a", "b", "c", "d", "e", "f", "g", "h"};
@@ -115,7 +115,7 @@ static inline void on_event(void *ctx)
     atomic_compare_exchange_strong((atomic_llong *)ctx, &never, tern__now_ns());
 }
 
-/* Waits until something is wrong, and puts what on the board. */
+/* Waits for a failure and writes it to the board. */
 static inline int await_failure(tern__control *control, int rank, board *b)
 {
     tern_error err = {0};

@@ -1,8 +1,8 @@
-/* elements.h - buffers of random elements of every dtype, and their reduction, worked out one element at a
- * time with nothing of the library's: halves are decoded and rounded by arithmetic, integers wrap in 64 bits.
+/* elements.h - buffers of random elements of every dtype, and their expected reduction. It is computed one
+ * element at a time without the library's code: halves are decoded and rounded by arithmetic, integers wrap
+ * in 64 bits.
  *
- * What rank r has at place i repeats itself after `elements_period` places, so large buffers are cheap to
- * fill. */
+ * Rank r's elements repeat after `elements_period`, so large buffers are cheap to fill. */
 #ifndef TERN_TESTS_COMM_ELEMENTS_H
 #define TERN_TESTS_COMM_ELEMENTS_H
 
@@ -25,7 +25,7 @@ static inline uint64_t elements_random(tern_dtype dtype, int rank, size_t i)
     return x ^ x >> 31;
 }
 
-/* ---- halves: `fraction` bits behind the point, exponents of normal numbers from `lowest` on ---- */
+/* ---- halves: `fraction` bits after the point, normal numbers from exponent `lowest` on ---- */
 
 typedef struct half_format {
     int fraction, lowest, highest;
@@ -45,7 +45,7 @@ static inline double half_decode(uint16_t bits, half_format f)
                          : ldexp(rest, f.lowest - f.fraction));
 }
 
-/* Nearest, ties to even. */
+/* Rounds to nearest, ties to even. */
 static inline uint16_t half_encode(double value, half_format f)
 {
     uint16_t sign = signbit(value) ? 0x8000 : 0,
@@ -58,7 +58,7 @@ static inline uint16_t half_encode(double value, half_format f)
     return (uint16_t)(sign | (bits < infinite ? bits : infinite));
 }
 
-/* ---- elements as they are in a buffer ---- */
+/* ---- elements in a buffer ---- */
 
 static inline double element_float(tern_dtype dtype, const void *at)
 {
@@ -83,7 +83,8 @@ static inline void element_float_put(tern_dtype dtype, void *at, double value)
     }
 }
 
-/* Integers as 64 bits, of which an element keeps the low ones; i32 with its sign, so that it compares. */
+/* Returns an integer as 64 bits, of which an element keeps the low ones; i32 is sign-extended, so that
+ * comparisons work. */
 static inline int64_t element_integer(tern_dtype dtype, const void *at)
 {
     int64_t value;
@@ -93,10 +94,10 @@ static inline int64_t element_integer(tern_dtype dtype, const void *at)
     return *(const uint8_t *)at;
 }
 
-/* ---- what a rank has ---- */
+/* ---- a rank's elements ---- */
 
-/* Floats of many sizes, so that sums are rounded; now and then a rank has a NaN, and f16 the smallest
- * numbers. */
+/* Writes an element. Floats vary in magnitude, so that sums are rounded. Some ranks have a NaN now and then,
+ * and f16 has subnormals. */
 static inline void element_put(tern_dtype dtype, void *at, int rank, size_t i)
 {
     uint64_t random = elements_random(dtype, rank, i);
@@ -111,7 +112,7 @@ static inline void element_put(tern_dtype dtype, void *at, int rank, size_t i)
         memcpy(at, &random, tern_dtype_bytes(dtype));
 }
 
-/* Places [first, first + count) of rank `rank`. */
+/* Writes elements [first, first + count) of rank `rank`. */
 static inline void elements_put(tern_dtype dtype, void *buf, int rank, size_t first, size_t count)
 {
     size_t size = tern_dtype_bytes(dtype);
@@ -121,14 +122,16 @@ static inline void elements_put(tern_dtype dtype, void *buf, int rank, size_t fi
         memcpy((char *)buf + i * size, buf, TERN__MIN((size_t)elements_period, count - i) * size);
 }
 
-/* ---- their reduction, in rank order ---- */
+/* ---- the expected reduction, in rank order ---- */
 
 static inline double reduce_two_floats(tern_reduce_op op, double a, double b, bool is_double)
 {
     if (op == TERN_MIN || op == TERN_MAX)
         return isnan(a) || isnan(b) ? NAN : op == TERN_MIN ? fmin(a, b) : fmax(a, b);
     double result = op == TERN_PRODUCT ? a * b : a + b;
-    return is_double ? result : (float)result; /* of two floats in double: rounded once, so as in float */
+    return is_double
+               ? result
+               : (float)result; /* a float operation in double, then rounded once: the same as in float */
 }
 
 static inline uint64_t reduce_two_integers(tern_reduce_op op, int64_t a, int64_t b)
@@ -155,15 +158,14 @@ static inline uint64_t reduce_two_bools(tern_reduce_op op, bool a, bool b)
     }
 }
 
-/* The operations of a dtype: a mean is of floats, bits are of the others. */
+/* True if the dtype has the operation: means are for floats, bitwise operations for the others. */
 static inline bool element_has_op(tern_dtype dtype, tern_reduce_op op)
 {
     bool is_float = tern__dtype_is_float(dtype);
     return op == TERN_AVG ? is_float : op >= TERN_BAND ? !is_float && op <= TERN_BXOR : true;
 }
 
-/* Whose host a rank is on, by the first rank there: sums of floats are a host's before they are all hosts'.
- */
+/* [rank]: the first rank on the same host. Float sums are computed per host first. */
 static _Thread_local int elements_host[64];
 
 static inline void elements_note_hosts(const tern_group *group)
@@ -232,7 +234,7 @@ static inline void elements_reduced(tern_dtype dtype, tern_reduce_op op, void *b
         memcpy((char *)buf + i * size, buf, TERN__MIN((size_t)elements_period, count - i) * size);
 }
 
-/* The same bits, but for a NaN's and for the sign of zero. */
+/* True if the bits are equal; NaNs and zeros may differ in bits and sign. */
 static inline bool elements_match(tern_dtype dtype, const void *buf, const void *expected, size_t count)
 {
     size_t size = tern_dtype_bytes(dtype);

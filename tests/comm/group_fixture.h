@@ -1,4 +1,4 @@
-/* group_fixture.h - one rank's group with a window, ordinary memory and a place for what is expected. */
+/* group_fixture.h - one rank's group with a window, ordinary memory, and a buffer for the expected result. */
 #ifndef TERN_TESTS_COMM_GROUP_FIXTURE_H
 #define TERN_TESTS_COMM_GROUP_FIXTURE_H
 
@@ -15,13 +15,14 @@ static const int worlds[] = {1, 2, 3, 4, 7, 8};
 #endif
 
 typedef struct fixture {
-    tern_group *group, *parent; /* NULL, if `group` is the world */
+    tern_group *group, *parent; /* NULL if `group` is the world */
     int rank, world;            /* in `group`                    */
     char *window, *plain, *expected;
     tern_error err;
 } fixture;
 
-/* A rank whose check has failed leaves without a word: where ranks are threads, the others notice by time. */
+/* A rank whose check fails leaves silently. If ranks are threads, the others notice it only by this timeout.
+ */
 static inline tern_group *open_group(const tern__bootstrap *boot, tern_error *err)
 {
     tern_group_opts opts = tern_group_defaults();
@@ -41,7 +42,7 @@ static inline int fixture_fill(fixture *f, int rank, size_t bytes)
     return 0;
 }
 
-/* `bytes` of each kind of memory. */
+/* Opens a group with `bytes` of each kind of memory. */
 static inline int fixture_open(fixture *f, int rank, const tern__bootstrap *boot, size_t bytes)
 {
     *f = (fixture){0};
@@ -49,7 +50,7 @@ static inline int fixture_open(fixture *f, int rank, const tern__bootstrap *boot
     return fixture_fill(f, rank, bytes);
 }
 
-/* Every second rank has a group with the others of its kind, in which the highest is rank 0. */
+/* Splits the world into even and odd ranks; in each group the highest is rank 0. */
 static inline int fixture_split(fixture *f, int rank, const tern__bootstrap *boot, size_t bytes)
 {
     *f = (fixture){0};

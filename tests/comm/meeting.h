@@ -1,6 +1,6 @@
-/* meeting.h - ranks that meet beside their group, in memory that they share: who is slow to leave a
- * collective hears there of what others do next, so one that is to fail waits here for those that are still
- * opening. */
+/* meeting.h - ranks synchronise through shared memory, outside their group. A rank that is slow to leave a
+ * collective may learn there of a peer's later failure, so a rank that is going to fail waits here until all
+ * have opened the group. */
 #ifndef TERN_TESTS_COMM_MEETING_H
 #define TERN_TESTS_COMM_MEETING_H
 
@@ -9,10 +9,10 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 
-/* How often ranks have met. */
+/* The number of arrivals so far. */
 static atomic_int *met;
 
-/* Before any rank is started. */
+/* Call it before any rank is started. */
 static inline int meeting_setup(void **state)
 {
     (void)state;
@@ -32,7 +32,7 @@ static inline ranks meeting_run_threads(int world, ranks_body body, void *arg)
     return ranks_run_threads(world, body, arg);
 }
 
-/* The first time, or one of those after it. */
+/* Waits until all ranks have called it for the `times`-th time. */
 static inline bool all_meet(int world, int times)
 {
     int64_t deadline = tern__now_ns() + INT64_C(20000000000);
@@ -41,7 +41,7 @@ static inline bool all_meet(int world, int times)
     return atomic_load(met) >= times * world;
 }
 
-/* fixture_open of all ranks. */
+/* Calls fixture_open, and waits until all ranks have. */
 static inline int open_together(fixture *f, int rank, const tern__bootstrap *boot, size_t bytes)
 {
     if (fixture_open(f, rank, boot, bytes)) return 1;

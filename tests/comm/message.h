@@ -1,4 +1,4 @@
-/* message.h - messages whose bytes tell who sent them: for tests of send and recv. */
+/* message.h - messages whose contents identify their sender, for tests of send and recv. */
 #ifndef TERN_TESTS_COMM_MESSAGE_H
 #define TERN_TESTS_COMM_MESSAGE_H
 
@@ -18,7 +18,7 @@ static inline uint64_t below(uint64_t *state, uint64_t limit)
     return next_random(state) % limit;
 }
 
-/* Bytes that follow from the seed; no other seed gives them. */
+/* Fills the buffer with bytes that depend on the seed. */
 static inline void message_put(char *buf, size_t bytes, uint64_t seed)
 {
     size_t at = 0;

@@ -1,8 +1,8 @@
-/* network.h - three hosts that are network namespaces of this machine: host 0 has a cable to each of the
- * others and passes on what they send each other, unless told not to.
+/* network.h - three hosts, simulated by network namespaces. Host 0 has a cable to each of the others and
+ * forwards between them, unless told not to.
  *
- * The namespaces have no names: they are gone with the descriptors that this process and its children have of
- * them, however these end. Needs root and `ip`. */
+ * The namespaces have no names: they disappear with the last descriptor that this process and its children
+ * have of them, however these end. Needs root and `ip`. */
 #ifndef TERN_TESTS_COMM_NETWORK_H
 #define TERN_TESTS_COMM_NETWORK_H
 
@@ -19,7 +19,7 @@ typedef struct network {
 
 static const char *const network_addresses[] = {"10.99.1.1", "10.99.1.2", "10.99.2.2"};
 
-/* From here on this thread is on `host`. */
+/* Moves this thread to `host`. */
 static inline bool network_enter(const network *net, int host)
 {
     return setns(net->spaces[host], CLONE_NEWNET) == 0;
@@ -30,7 +30,7 @@ static inline bool network_leave(const network *net)
     return setns(net->home, CLONE_NEWNET) == 0;
 }
 
-/* A command of the shell, on `host`. */
+/* Runs a shell command on `host`. */
 static inline bool network_run(const network *net, int host, const char *command)
 {
     int status;
@@ -48,7 +48,7 @@ static inline int network_space(void)
     return unshare(CLONE_NEWNET) ? -1 : open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
 }
 
-/* A cable from host 0 to `host`, which sends all by way of it. */
+/* Connects `host` to host 0, as its default route. */
 static inline bool network_plug(const network *net, int host)
 {
     char command[512];
@@ -70,7 +70,7 @@ static inline bool network_forward(const network *net, bool on)
         net, 0, on ? "echo 1 >/proc/sys/net/ipv4/ip_forward" : "echo 0 >/proc/sys/net/ipv4/ip_forward");
 }
 
-/* False where that cannot be done here. */
+/* False if this machine does not allow it. */
 static inline bool network_open(network *net)
 {
     bool fine = true;
@@ -81,7 +81,7 @@ static inline bool network_open(network *net)
     return fine && network_forward(net, true);
 }
 
-/* As ranks_boot; rank 0 listens on host 0. */
+/* The same as ranks_boot; rank 0 listens on host 0. */
 static inline tern__bootstrap network_boot(const network *net, int world)
 {
     struct sockaddr_in at = {.sin_family = AF_INET};
@@ -100,7 +100,7 @@ static inline tern__bootstrap network_boot(const network *net, int world)
     return boot;
 }
 
-/* As ranks_start. A body enters its host itself. */
+/* The same as ranks_start. A body enters its host itself. */
 static inline ranks network_start(const network *net, int world, ranks_body body, void *arg)
 {
     ranks r = {.world = world};

@@ -1,4 +1,4 @@
-/* place.h - a rank at the back end: channels of its own with few slots, and a window. */
+/* place.h - a rank that calls its back end directly, with its own channels of few slots and a window. */
 #ifndef TERN_TESTS_COMM_PLACE_H
 #define TERN_TESTS_COMM_PLACE_H
 
@@ -11,8 +11,8 @@ typedef struct place {
     const tern__comm_backend *backend;
     void *channel[place_channels];
     uint32_t window;
-    char *base;                          /* of the window */
-    tern__extent extent[place_channels]; /* in it: 100 f32 for a work in each channel */
+    char *base;                          /* the window's memory */
+    tern__extent extent[place_channels]; /* 100 f32 in the window for a work in each channel */
     int rank, world;
     tern_error err;
 } place;
@@ -41,7 +41,7 @@ static inline void place_close(place *p)
     tern_group_close(p->group);
 }
 
-/* In the first channel. */
+/* Runs a work in the first channel. */
 static inline uint64_t place_run(place *p, const tern__post *post)
 {
     uint64_t seq = 0;

@@ -1,8 +1,8 @@
-/* ranks.h - runs a body as N ranks, forked processes or threads of this one, that share a listening socket on
- * a free port of 127.0.0.1 and a secret.
+/* ranks.h - runs a body as N ranks, which are forked processes or threads. They share a secret and a
+ * listening socket on a free port of 127.0.0.1.
  *
- * A body returns 0 for success; it may not use cmocka's asserts, which jump into the parent's frames: use
- * RANK_CHECK. Nothing outlives the deadline: ranks that are late are killed and count as 128 + SIGKILL. */
+ * A body returns 0 for success. It must not use cmocka's asserts, which jump into the parent's frames; use
+ * RANK_CHECK. Ranks that are still running at the deadline are killed and count as 128 + SIGKILL. */
 #ifndef TERN_TESTS_COMM_RANKS_H
 #define TERN_TESTS_COMM_RANKS_H
 
@@ -28,7 +28,8 @@
 #include <sanitizer/lsan_interface.h>
 #endif
 #ifdef __SANITIZE_THREAD__
-/* A race fails its rank at once; a rank ends without the second that TSan would wait for more reports. */
+/* A race fails its rank at once, and a rank exits without the second that TSan would wait for more reports.
+ */
 __attribute__((visibility("default"))) const char *__tsan_default_options(void);
 const char *__tsan_default_options(void)
 {
@@ -37,26 +38,26 @@ const char *__tsan_default_options(void)
 #endif
 
 #define RANKS_MAX 64
-/* Only against what hangs. On two cores that forty processes wanted, eight ranks took 40 s for all
- * collectives over three hosts; where seventeen wanted them, two ranks took 100 s for as many thousand works.
+/* A limit against hangs only. On two cores that forty processes shared, eight ranks took 40 s for all
+ * collectives over three hosts; with seventeen processes, two ranks took 100 s for a hundred thousand works.
  */
 #define RANKS_DEADLINE_S 200
-/* What a group waits for ranks that nothing is wrong with, on a busy machine too. */
+/* The group's timeout for ranks without a fault, sufficient on a busy machine. */
 #define RANKS_TIMEOUT_S 50
-/* What waits for nothing is over by then, on a slow and busy machine, too; what waits for a time-out, of 10 s
- * or more where this is asked, is not. */
+/* A call that need not wait returns within this time, even on a slow and busy machine. It is well below the
+ * timeouts of 10 s or more in the tests that use it. */
 #define RANKS_SOON_S 8
 
 typedef int (*ranks_body)(int rank, const tern__bootstrap *boot, void *arg);
 
-/* A rank's exit status, 128 + signal if one killed it. */
+/* [rank]: the exit status, or 128 + the signal that killed it. */
 typedef struct ranks {
     int world;
     pid_t pids[RANKS_MAX];
     int status[RANKS_MAX];
 } ranks;
 
-/* In a body: says where and why, and fails the rank. */
+/* Used in a body: prints the failed condition and fails the rank. */
 #define RANK_CHECK(rank, condition)                                                                          \
     do {                                                                                                     \
         if (!(condition)) {                                                                                  \
@@ -74,7 +75,7 @@ typedef struct ranks {
         }                                                                                                    \
     } while (0)
 
-/* Rank 0's bootstrap; the others differ in rank and have no listening socket. */
+/* Returns rank 0's bootstrap. The other ranks have another `rank` and no listening socket. */
 static inline tern__bootstrap ranks_boot(int world)
 {
     tern__bootstrap boot = {
@@ -93,7 +94,8 @@ static inline tern__bootstrap ranks_boot(int world)
     return boot;
 }
 
-/* With TERN_TEST_HOSTS=2 ranks count as of two hosts in turn, so the same tests run over a transport. */
+/* With TERN_TEST_HOSTS=2 ranks are assigned to two simulated hosts in turn, so the same tests run over a
+ * transport. */
 static inline const char *ranks_host_of(int rank)
 {
     static const char *const names[] = {"attic", "barn", "cellar", "den", "east", "forge", "garden", "hall"};
@@ -110,7 +112,7 @@ static inline tern__bootstrap ranks_boot_of(const tern__bootstrap *zero, int ran
     return boot;
 }
 
-/* Under ASan: does the rank leave memory behind? _exit would not tell. */
+/* Checks for leaks under ASan, since _exit skips its report. */
 static inline int ranks_leaks(void)
 {
 #ifdef __SANITIZE_ADDRESS__
@@ -120,7 +122,7 @@ static inline int ranks_leaks(void)
 #endif
 }
 
-/* One rank as a child process; it dies with this one. */
+/* Forks one rank, which is killed when this process dies. */
 static inline pid_t ranks_fork(const tern__bootstrap *zero, int rank, ranks_body body, void *arg)
 {
     fflush(NULL);
@@ -149,7 +151,7 @@ static inline ranks ranks_start(int world, ranks_body body, void *arg)
     return r;
 }
 
-/* Waits for all; whoever is not done RANKS_DEADLINE_S from now is killed. */
+/* Waits for all ranks; kills those that still run after RANKS_DEADLINE_S. */
 static inline void ranks_wait(ranks *r)
 {
     int64_t deadline = tern__now_ns() + RANKS_DEADLINE_S * INT64_C(1000000000);
@@ -189,7 +191,7 @@ static inline void *ranks_thread_main(void *arg)
     return NULL;
 }
 
-/* The same with threads. A thread cannot be killed: CTest's timeout is the deadline here. */
+/* Runs the ranks as threads. A thread cannot be killed: CTest's timeout is the deadline here. */
 static inline ranks ranks_run_threads(int world, ranks_body body, void *arg)
 {
     ranks r = {.world = world};

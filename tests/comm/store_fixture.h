@@ -1,4 +1,4 @@
-/* store_fixture.h - a store's server for every test and strangers that knock at its door. */
+/* store_fixture.h - a store's server for each test, and unauthenticated connections to it. */
 #ifndef TERN_TESTS_COMM_STORE_FIXTURE_H
 #define TERN_TESTS_COMM_STORE_FIXTURE_H
 
@@ -47,7 +47,8 @@ static inline double seconds_since(int64_t start)
     return (double)(tern__now_ns() - start) * 1e-9;
 }
 
-/* The first client still gets its answers, before a stranger's TERN__HELLO_DEADLINE_S, 5 s, could be over. */
+/* Checks that the first client is still served, well before the 5 s (TERN__HELLO_DEADLINE_S) after which a
+ * stranger is dropped. */
 static inline void assert_served(const fixture *f)
 {
     tern_error err = {0};
@@ -59,7 +60,7 @@ static inline void assert_served(const fixture *f)
     assert_true(seconds_since(start) < 4);
 }
 
-/* ---- strangers: plain sockets ---- */
+/* ---- strangers: plain sockets without the secret ---- */
 
 static inline int stranger(const fixture *f)
 {
@@ -78,7 +79,7 @@ static inline void say(int fd, const void *data, size_t bytes)
     assert_true(status == 0 || status == -EPIPE || status == -ECONNRESET);
 }
 
-/* The server hangs up within `seconds`, without a word. */
+/* Checks that the server closes the connection within `seconds` without sending a byte. */
 static inline void assert_hung_up(int fd, double seconds)
 {
     char byte;
@@ -94,7 +95,7 @@ static inline void begin_handshake(const fixture *f, int fd, tern__hello *hello,
     assert_int_equal(tern__recv_all(fd, challenge, sizeof(*challenge), tern__deadline(10)), 0);
 }
 
-/* A stranger that knows the secret, and what follows it. */
+/* Connects with the secret and completes the handshake. */
 static inline int insider(const fixture *f)
 {
     tern__hello hello;

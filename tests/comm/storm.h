@@ -1,5 +1,5 @@
-/* storm.h - what every transport has to do: many messages between all ranks at once, of many sizes and tags,
- * each of which arrives whole and in the order of its sender, receiver and tag. */
+/* storm.h - a test for every transport: many messages between all ranks at once, of many sizes and tags.
+ * Each must arrive whole, and in order for its sender, receiver and tag. */
 #ifndef TERN_TESTS_COMM_STORM_H
 #define TERN_TESTS_COMM_STORM_H
 
@@ -11,7 +11,8 @@
 
 enum { STORM_TAGS = 3, STORM_EACH = 25, STORM_FLIGHT = 24, STORM_BYTES = (1 << 20) + 3 };
 
-/* The sizes that an implementation may treat differently; the n-th message of a tag has one of them. */
+/* Returns the size of the n-th message of a tag, out of sizes that an implementation may treat differently.
+ */
 static inline size_t storm_bytes(int from, int to, int tag, int n)
 {
     static const size_t sizes[] = {0, 1, 4, 63, 64, 4096, 4097, 65535, 65536, 300001, STORM_BYTES};
@@ -37,12 +38,13 @@ typedef struct storm_message {
 typedef struct storm {
     const tern_transport *transport;
     void *state;
-    int rank, world, next; /* of all messages, in the order in which they are begun */
+    int rank, world, next; /* `next`: the next message, in the order of their start */
     storm_message flight[STORM_FLIGHT];
 } storm;
 
-/* Step by step the same on all ranks, so that what is oldest is under way on both sides; inside a step ranks
- * begin with different peers, so some sends come before their receives and some after. */
+/* Chooses the next message. The steps are the same on all ranks, so the oldest messages are in flight on
+ * both sides. Within a step the ranks start with different peers, so some sends come before their receives
+ * and some after. */
 static inline bool storm_next(storm *s, storm_message *m)
 {
     int all = STORM_EACH * STORM_TAGS * (s->world - 1) * 2, i = s->next++;
@@ -81,7 +83,7 @@ static inline bool storm_is_right(const storm *s, const storm_message *m)
     return right;
 }
 
-/* The next message into the place of one that is done, if there is one. */
+/* Starts the next message, if there is one, in the slot of a finished one. */
 static inline int storm_refill(storm *s, storm_message *m)
 {
     m->busy = storm_next(s, m);
@@ -115,7 +117,7 @@ static inline int storm_blow(storm *s)
     return 0;
 }
 
-/* 0 if all of it arrived as it should, on a transport that is open. */
+/* Returns 0 if all messages arrived correctly, on a transport that is open. */
 static inline int storm_run(const tern_transport *transport, void *state, int rank, int world)
 {
     storm *s = calloc(1, sizeof(*s));

@@ -1,3 +1,5 @@
+/* test_bootstrap.c - the environment variables of a launcher, right and wrong, and the listening socket that
+ * rank 0 inherits. */
 #include "check.h"
 
 #include "comm/bootstrap/bootstrap.h"
@@ -20,7 +22,7 @@ static const char *const names[] = {"RANK",        "WORLD_SIZE",     "MASTER_ADD
                                     "MASTER_PORT", "LOCAL_RANK",     "LOCAL_WORLD_SIZE",
                                     "TERN_SECRET", "TERN_LISTEN_FD", "TERN_PORT"};
 
-/* NULL: unset. In the order of `names`. */
+/* Values in the order of `names`; NULL: unset. */
 typedef struct environment {
     const char *values[TERN__COUNT(names)];
     const char *expect; /* part of the error; NULL: none */
@@ -136,7 +138,7 @@ static void torchrun_variables_are_read(void **state)
     assert_string_equal(boot.source, "RANK/WORLD_SIZE");
 }
 
-/* Where it says so, and ranks would listen there. */
+/* If torchrun's variable says so, and ranks would listen at its address. */
 static void the_store_of_torchruns_agent_is_used(void **state)
 {
     (void)state;
@@ -196,7 +198,7 @@ static void secret_is_decoded_and_taken(void **state)
     assert_null(getenv("TERN_SECRET"));
 }
 
-/* What tern run leaves to rank 0. */
+/* What rank 0 inherits from tern run. */
 typedef struct inheritance {
     int fd;
     char text[16], port[16];
@@ -212,7 +214,7 @@ static inheritance inherit(void)
     return i;
 }
 
-/* A copy of it that no exec passes on; 0 is no descriptor. */
+/* True if fd is a copy of the inherited socket that is closed on exec; 0 counts as no descriptor. */
 static bool is_copy(int fd, const inheritance *i)
 {
     return fd > 0 && fd != i->fd && tern__listens_at(fd, atoi(i->port)) && fcntl(fd, F_GETFD) & FD_CLOEXEC;
@@ -234,7 +236,7 @@ static void listening_descriptor_is_rank_0s_and_closes_on_exec(void **state)
     close(i.fd);
 }
 
-/* Also once the variable is gone and the first group has given its copy away, but at no other port. */
+/* Even after the variable is gone and the first group has given its copy away, but for no other port. */
 static void listening_descriptor_is_there_for_every_group(void **state)
 {
     (void)state;
@@ -250,7 +252,8 @@ static void listening_descriptor_is_there_for_every_group(void **state)
     close(i.fd);
 }
 
-/* What has started the program has closed it, and may have opened something else. */
+/* The process that started the program has closed it, and may have opened another descriptor with its
+ * number. */
 static void listening_descriptor_that_was_lost_on_the_way(void **state)
 {
     (void)state;
@@ -266,7 +269,7 @@ static void listening_descriptor_that_was_lost_on_the_way(void **state)
     close(other.fd);
 }
 
-/* In a process that was started with the secret: no trace of it in what ps and /proc show. */
+/* Run in a process that was started with the secret: returns whether ps and /proc show no trace of it. */
 static int is_environ_clean(void)
 {
     tern_error err = {0};

@@ -1,14 +1,14 @@
-/* Ranks of three hosts, which are network namespaces, meet by a file that all of them see. */
+/* test_bootstrap_hosts.c - ranks on three hosts, which are network namespaces, meet over a shared file. */
 #include "network.h"
 
 #include "comm/store/store.h"
 
 typedef struct scene {
     network net;
-    int host_of[NETWORK_HOSTS]; /* each rank's */
+    int host_of[NETWORK_HOSTS]; /* each rank's host */
     const char *interface;      /* TERN_SOCKET_IFNAME, or NULL           */
-    const char *address;        /* rank 0's is this, or NULL             */
-    const char *error;          /* or rank 0 fails with this, or NULL    */
+    const char *address;        /* the address that rank 0 takes, or NULL */
+    const char *error;          /* the error with which rank 0 fails, or NULL */
     char method[64];
 } scene;
 
@@ -24,7 +24,7 @@ static int read_method(int rank, int world, tern__bootstrap *own, tern_error *er
     return tern__bootstrap_read(own, &opts, err);
 }
 
-/* Each says in rank 0's store that it is there. */
+/* Each rank writes to rank 0's store that it has arrived. */
 static int visit_store(int rank, const tern__bootstrap *own)
 {
     tern_error err = {0};
@@ -88,7 +88,7 @@ static void the_interface_can_be_chosen(void **state)
     run(2);
 }
 
-/* Long before their time is over. */
+/* The error arrives long before the timeout. */
 static void what_rank_0_fails_with_is_passed_on(void **state)
 {
     (void)state;
@@ -101,7 +101,7 @@ static void what_rank_0_fails_with_is_passed_on(void **state)
     assert_in_range(tern__now_ns() - start, 0, RANKS_SOON_S * INT64_C(1000000000));
 }
 
-/* The loopback of a host is nobody else's. */
+/* They meet on the loopback, which no other host can reach. */
 static void ranks_of_one_host_stay_inside_of_it(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Ranks that tell each other in a store where they meet: the caller's, a file, the store of torchrun's agent.
- */
+/* test_bootstrap_meet.c - ranks exchange their address through a store: the caller's, a file, or the store
+ * of torchrun's agent. */
 #include "ranks.h"
 
 #include "comm/control/control.h"
@@ -16,11 +16,11 @@ enum { ANY_ERROR = 1 };
 typedef struct board {
     tern_store *server;
     int port;
-    double timeout_s;    /* until all have met            */
+    double timeout_s;    /* for all to meet */
     const char *method;  /* init_method; NULL: the store  */
-    int rank_of[4];      /* what each says that it is     */
-    int code_of[4];      /* of the error expected of each */
-    const char *says[4]; /* what is in it                 */
+    int rank_of[4];      /* each one's `rank` option */
+    int code_of[4];      /* the code of each one's error */
+    const char *says[4]; /* part of each one's error */
 } board;
 
 static const char *const said[] = {"RANK",
@@ -50,7 +50,7 @@ static board board_new(void)
     return b;
 }
 
-/* Opens this rank's own handle on it; NULL for an init_method. */
+/* Opens this rank's own handle on the store; NULL for an init_method. */
 static tern_store *board_open(const board *b, tern_error *err)
 {
     return b->method ? NULL : tern_store_tcp_open("127.0.0.1", b->port, NULL, err);
@@ -84,14 +84,15 @@ static int meet(int rank, const tern__bootstrap *boot, void *arg)
     return 0;
 }
 
-/* Processes, and threads for ThreadSanitizer, which does not follow a fork beside the store's server. */
+/* Ranks are processes, but threads under ThreadSanitizer, which cannot follow a fork while the store's
+ * server runs. */
 #ifdef __SANITIZE_THREAD__
 #define run_meeting ranks_run_threads
 #else
 #define run_meeting ranks_run
 #endif
 
-/* The store is as before. */
+/* Checks that a meeting leaves the store's keys as they were. */
 static void check_meeting(board *b, int world)
 {
     tern_error err = {0};
@@ -103,7 +104,7 @@ static void check_meeting(board *b, int world)
 
 /* ---- meetings ---- */
 
-/* Each leaves the store as it was, so the next one can be held there. */
+/* A meeting leaves nothing in the store, so the next one can use it. */
 static void ranks_meet_in_a_store_of_the_caller(void **state)
 {
     (void)state;
@@ -128,7 +129,8 @@ static void ranks_meet_in_a_file(void **state)
     tern_store_close(b.server);
 }
 
-/* In a process of its own, which has neither input nor output: messages go nowhere, not into a socket. */
+/* In a process without stdin, stdout and stderr: messages must not end up in a socket that got their number.
+ */
 static int meet_closed(int rank, const tern__bootstrap *boot, void *arg)
 {
     struct stat about;
@@ -161,7 +163,7 @@ static void be_under_an_agent(const board *b, const char *attempt)
     setenv("TORCHELASTIC_RESTART_COUNT", attempt, 1);
 }
 
-/* Rank 0 would find the port taken if it wanted to listen there itself. */
+/* Rank 0 must not try to listen there itself: it would find the port taken. */
 static void ranks_meet_in_the_store_of_an_agent(void **state)
 {
     (void)state;
@@ -176,7 +178,7 @@ static void ranks_meet_in_the_store_of_an_agent(void **state)
     tern_store_close(b.server);
 }
 
-/* What an attempt that failed has left is not read by the next one. */
+/* The leftovers of a failed attempt are not read by the next one. */
 static void an_attempt_does_not_read_what_the_last_one_left(void **state)
 {
     (void)state;
@@ -191,7 +193,7 @@ static void an_attempt_does_not_read_what_the_last_one_left(void **state)
     tern_store_close(b.server);
 }
 
-/* ---- who the ranks are then ---- */
+/* ---- the ranks of a meeting ---- */
 
 static int compare(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -228,7 +230,7 @@ static void a_secret_comes_with_the_word(void **state)
     tern_store_close(b.server);
 }
 
-/* ---- what goes wrong ---- */
+/* ---- errors ---- */
 
 static int read_alone(tern_group_opts *opts, double timeout_s, tern_error *err)
 {
@@ -293,11 +295,10 @@ static void ranks_that_do_not_come_are_named(void **state)
 {
     (void)state;
     board b = board_new();
-    b.timeout_s = 1.5; /* rank 2 is not as late */
+    b.timeout_s = 1.5; /* rank 2 comes sooner than this */
     b.rank_of[1] = 2;
     b.code_of[0] = TERN_E_TIMEOUT;
-    b.code_of[1] =
-        ANY_ERROR; /* rank 2's own time is over at once with that of rank 0, whose word it may hear */
+    b.code_of[1] = ANY_ERROR; /* rank 2's timeout ends at the same time as rank 0's, whose error it may get */
     b.says[0] = b.says[1] = "2 of 4 ranks came; missing: ranks 1, 3";
     ranks r = {.world = 2};
     tern__bootstrap four = ranks_boot(4);
@@ -320,7 +321,7 @@ static void a_rank_0_that_says_nothing_is_named(void **state)
     tern_store_close(b.server);
 }
 
-/* They are told apart, but meet on the loopback. */
+/* The hosts' ids differ, but they meet on the loopback. */
 static int be_in_the_attic(int rank, const tern__bootstrap *boot, void *arg)
 {
     setenv("TERN_HOST_ID", rank ? "attic" : "cellar", 1);
@@ -347,7 +348,7 @@ static void check_word(board *b, const void *word, size_t bytes, int code, const
     assert_int_equal(tern_store_delete(b->server, "tern/none/0/claim/1", &err), 1);
 }
 
-/* The layout stands in comm/bootstrap/meet.c: magic, port, address, secret, failure. */
+/* The layout is that of comm/bootstrap/meet.c: magic, port, address, secret, failure. */
 static void a_malformed_word_is_refused(void **state)
 {
     (void)state;
@@ -403,7 +404,7 @@ static void a_store_excludes_an_init_method_and_needs_rank_and_world(void **stat
     tern_store_close(b.server);
 }
 
-/* An environment that speaks of an agent: of one that is gone, and of another one. */
+/* The environment names an agent: one that is gone, or another one. */
 static void an_agent_that_is_not_there_is_said_soon(void **state)
 {
     (void)state;
@@ -468,7 +469,7 @@ static void a_file_that_cannot_be_used_is_named(void **state)
     tern_store_close(b.server);
 }
 
-/* A rank that never had peers leaves it behind. */
+/* A rank without peers leaves the file behind. */
 static void the_file_is_for_its_users_eyes_only(void **state)
 {
     (void)state;
@@ -489,7 +490,7 @@ static void the_file_is_for_its_users_eyes_only(void **state)
     tern_store_close(b.server);
 }
 
-/* Written by mistake, and the most that fit: the time-out is not put off by asking for each of them. */
+/* A world set by mistake, of the largest size: asking for each rank in turn must not extend the timeout. */
 static void a_million_ranks_that_do_not_come(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* What the variables of an mpirun say, where nobody may start MPI; tests/mpi has real ones. */
+/* test_bootstrap_mpi.c - the variables of an mpirun, without MPI itself; tests/mpi runs real ones. */
 #include "check.h"
 
 #include <tern/mpi.h>
@@ -13,11 +13,11 @@ static const char *const names[] = {
     "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK",   "PMI_SIZE", "MPI_LOCALNRANKS", "RANK",
     "WORLD_SIZE",           "MASTER_ADDR",          "MASTER_PORT"};
 
-/* NULL: unset. In the order of `names`. */
+/* Values in the order of `names`; NULL: unset. */
 typedef struct environment {
     const char *values[TERN__COUNT(names)];
     int rank, world;
-    const char *source; /* or part of the error, if the world is 0 */
+    const char *source; /* the source, or part of the error if the world is 0 */
 } environment;
 
 static void apply(const environment *env)
@@ -31,7 +31,7 @@ static void apply(const environment *env)
 static const environment table[] = {
     {{"2", "4"}, 2, 4, "MPI"},
     {{NULL, NULL, "1", "3", "3"}, 1, 3, "MPI"},
-    {{NULL, NULL, "1", "3"}, 0, 1, "alone"}, /* srun --mpi=pmi2 says as much */
+    {{NULL, NULL, "1", "3"}, 0, 1, "alone"}, /* srun --mpi=pmi2 sets these, too */
     {{"0", "1"}, 0, 1, "MPI"},
     {{"2"}, 0, 1, "alone"},
     {{"2", "4", NULL, NULL, NULL, "1", "2", "127.0.0.1", "1234"}, 1, 2, "RANK/WORLD_SIZE"},
@@ -79,7 +79,7 @@ static void check_missing(const char *first, const char *second)
     assert_null(tern__transport_find("mpi", NULL));
 }
 
-/* Elsewhere than where it is looked for. */
+/* The plug-in is not where it is looked for. */
 static void a_missing_plug_in_is_named(void **state)
 {
     (void)state;
@@ -94,7 +94,7 @@ static void a_missing_plug_in_is_named(void **state)
     unsetenv("TERN_PLUGIN_PATH");
 }
 
-/* Mpirun of one rank needs no MPI. */
+/* mpirun with one rank needs no MPI. */
 static void one_rank_is_alone(void **state)
 {
     (void)state;

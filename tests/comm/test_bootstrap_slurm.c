@@ -1,4 +1,5 @@
-/* A task of a step of Slurm finds its place and the others; who is beside a step is alone, and is told. */
+/* test_bootstrap_slurm.c - a task of a Slurm step finds its rank and its peers. A process outside a step
+ * runs alone, with a warning. */
 #include "check.h"
 
 #include "comm/bootstrap/bootstrap.h"
@@ -43,7 +44,7 @@ static const char *const names[COUNT] = {"SLURM_JOB_ID",
                                          "RANK",
                                          "WORLD_SIZE"};
 
-/* Task 5 of 9 of a step on three nodes, the second task of the second one. */
+/* Task 5 of 9 of a step on three nodes: the second task on the second node. */
 static const char *const task[COUNT] = {"1234",    "2", "9",          "5", "1", "1",
                                         "4(x2),1", "3", "n[008-010]", "9", "3"};
 
@@ -105,8 +106,8 @@ static void the_meeting_point_can_be_chosen(void **state)
     assert_int_equal(read_good().port, 4001);
 }
 
-/* Of a hundred jobs in a row with thirty steps each no two meet at one port, and the kernel gives none of
- * these ports away. */
+/* A hundred jobs in a row with thirty steps each get different ports, none of which the kernel assigns
+ * itself. */
 static void neighbours_have_different_ports(void **state)
 {
     (void)state;
@@ -127,7 +128,7 @@ static void neighbours_have_different_ports(void **state)
     }
 }
 
-/* ---- who else speaks ---- */
+/* ---- other launchers ---- */
 
 static void rank_goes_before_slurm(void **state)
 {
@@ -144,7 +145,7 @@ static void rank_goes_before_slurm(void **state)
     assert_string_equal(boot.source, "RANK/WORLD_SIZE");
 }
 
-/* Whose daemons Slurm has started as a step of its own, with one task for each node. */
+/* Slurm has started mpirun's daemons as a step of their own, with one task per node. */
 static void mpirun_goes_before_slurm(void **state)
 {
     (void)state;
@@ -168,7 +169,7 @@ static void mpirun_goes_before_slurm(void **state)
     }
 }
 
-/* srun --mpi=pmi2 sets two of MPICH's three, for programs that are none of MPI's, too. */
+/* srun --mpi=pmi2 sets two of MPICH's three variables, also for programs without MPI. */
 static void a_process_manager_of_srun_is_no_mpirun(void **state)
 {
     (void)state;
@@ -195,7 +196,7 @@ static void an_init_method_asks_slurm_for_nothing(void **state)
     assert_string_equal(err.text, "RANK is not set, but init_method env:// needs it");
 }
 
-/* ---- beside a step ---- */
+/* ---- outside a step ---- */
 
 static char said[512];
 static int times;
@@ -208,7 +209,7 @@ static void hear(tern_log_level level, const char *text, void *ctx)
     snprintf(said, sizeof(said), "%s", text);
 }
 
-/* What sbatch gives its script: SLURM_PROCID=0, but no step. */
+/* The variables that sbatch gives its script: SLURM_PROCID=0, but no step. */
 static void who_has_forgotten_srun_is_told_once(void **state)
 {
     (void)state;
@@ -233,7 +234,7 @@ static void who_has_forgotten_srun_is_told_once(void **state)
                         "sbatch or salloc without srun? use srun");
 }
 
-/* ---- what is wrong ---- */
+/* ---- errors ---- */
 
 static void malformed_variables_are_named(void **state)
 {

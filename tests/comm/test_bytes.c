@@ -1,4 +1,4 @@
-/* Byte strings of unequal lengths, none among them, from each root; memory that cannot be had. */
+/* test_bytes.c - byte strings of unequal lengths, some empty, from each root; and failing allocations. */
 #include "group_fixture.h"
 #include "ledger.h"
 
@@ -16,7 +16,7 @@ static char *string_of(int from, int to)
     return string;
 }
 
-/* What `from` has for `to`, and the zero behind. Frees it. */
+/* Checks the string from `from` to `to` and the zero after it. Frees it. */
 static bool take(tern_bytes *bytes, int from, int to)
 {
     char *expected = string_of(from, to);
@@ -74,8 +74,8 @@ static void test_exact(void **state)
     assert_ranks_ok(ranks_run_threads(3, exact_body, NULL));
 }
 
-/* The last rank has no memory for its `refused`th request: all hear of it, and nothing is left. Returns
- * whether there was such a request. */
+/* The `refused`th allocation of the last rank fails: all ranks get the error, and nothing leaks. Returns
+ * whether there was such an allocation. */
 static int poor_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     const int *refused = arg;
@@ -92,7 +92,7 @@ static int poor_body(int rank, const tern__bootstrap *boot, void *arg)
         RANK_CHECK(rank, all[i].count == 3 && !strcmp(all[i].data, "abc"));
         tern_bytes_free(all[i].data);
     }
-    if (rank == f.world - 1) books.refuse_at = 0; /* others have threads that look at it */
+    if (rank == f.world - 1) books.refuse_at = 0; /* the other ranks have threads that read it */
     if (rank == f.world - 1) RANK_CHECK(rank, status == (is_last ? TERN_OK : TERN_E_MEMORY));
     if (rank < f.world - 1 && status)
         RANK_CHECK(rank, status == TERN_E_PEER && strstr(f.err.text, "rank 1 ("));
@@ -112,7 +112,7 @@ static void test_no_memory(void **state)
             assert_ranks_ok(result);
             result = ranks_run(world, poor_body, &refused);
         }
-        assert_true(refused > world + 2); /* a list of counts, one of spans, and each string */
+        assert_true(refused > world + 2); /* a list of counts, a list of spans, and each string */
     }
 }
 

@@ -1,8 +1,8 @@
-/* The back end that each rank takes is compared when a group is opened: ranks of different ones would take
- * each other's bytes for something else, or wait for ever. */
+/* test_choice.c - opening a group compares the ranks' back ends. Ranks with different ones would misread
+ * each other's data, or wait forever. */
 #include "group_fixture.h"
 
-/* What ranks 0 and 1 ask for, and what both are told; NULL: it is the same. */
+/* The back ends that ranks 0 and 1 ask for, and the error of both; NULL: they are the same. */
 typedef struct pair {
     const char *wishes[2];
     const char *texts[2];
@@ -43,7 +43,7 @@ static int check_told(int rank, const pair *p, const tern_error *err)
     return 0;
 }
 
-/* A sum of ordinary memory, of more than a work holds. */
+/* Sums ordinary memory that is too large for one work. */
 static int check_sum(int rank, tern_group *group)
 {
     enum { count = 1000000 };
@@ -83,7 +83,7 @@ static void all_ranks_are_told_of_two_back_ends(void **state)
         }
 }
 
-/* It takes the parent's, whatever a rank asks for, so there is nothing to disagree on. */
+/* A subgroup takes its parent's back end, whatever a rank asks for, so its ranks cannot disagree. */
 static int split_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     const pair *p = arg;
@@ -92,7 +92,7 @@ static int split_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_group_opts opts = tern_group_defaults();
     opts.backend = name;
     tern_group *world = tern__group_open_boot(boot, &opts, &err);
-    memset(name, 'x', sizeof(name)); /* the caller's, who may do with it what he likes */
+    memset(name, 'x', sizeof(name)); /* the caller may change its string */
     opts = opts_of(p, rank);
     tern_group *group = tern_group_split(world, 0, rank, &opts, &err);
     RANK_CHECK_OK(rank, err);

@@ -1,5 +1,6 @@
-/* Every collective of every dtype and operation on 1, 2, 3, 4, 7 and 8 ranks against elements.h, through
- * windows and ordinary memory that begins at any byte, from no element to many chunks. */
+/* test_collectives.c - every collective with every dtype and operation on 1, 2, 3, 4, 7 and 8 ranks,
+ * compared with elements.h. Data are in windows and in ordinary memory at any alignment, from no element to
+ * many chunks. */
 #include "elements.h"
 #include "group_fixture.h"
 
@@ -37,7 +38,7 @@ static int check_all_reduce(fixture *f, char *buf, tern_dtype dtype, tern_reduce
     return op == TERN_SUM || op == TERN_MAX ? check_agreement(f, buf, few * tern_dtype_bytes(dtype)) : 0;
 }
 
-/* Only root's is written. */
+/* Only the root's memory is written. */
 static int check_reduce(fixture *f, char *buf, tern_dtype dtype, tern_reduce_op op, size_t count)
 {
     int root = (int)((count + (size_t)op) % (size_t)f->world);
@@ -52,7 +53,7 @@ static int check_reduce(fixture *f, char *buf, tern_dtype dtype, tern_reduce_op 
     return 0;
 }
 
-/* The result goes to other memory, or, every other time, to the rank's own part of `buf`; nothing else of
+/* The result goes to other memory or, every other time, to the rank's own part of `buf`. Nothing else in
  * `buf` is written. */
 static int check_reduce_scatter(fixture *f, char *buf, tern_dtype dtype, tern_reduce_op op, size_t count)
 {
@@ -80,7 +81,7 @@ static int check_broadcast(fixture *f, char *buf, tern_dtype dtype, int root, si
     return 0;
 }
 
-/* Every other time in place. */
+/* In place every other time. */
 static int check_all_gather(fixture *f, char *buf, tern_dtype dtype, size_t count)
 {
     size_t part = count * tern_dtype_bytes(dtype), all = part * (size_t)f->world;
@@ -95,7 +96,7 @@ static int check_all_gather(fixture *f, char *buf, tern_dtype dtype, size_t coun
     return 0;
 }
 
-/* ---- all of it ---- */
+/* ---- all collectives ---- */
 
 static int check_dtype(fixture *f, char *buf, tern_dtype dtype, size_t count)
 {
@@ -111,8 +112,8 @@ static int check_dtype(fixture *f, char *buf, tern_dtype dtype, size_t count)
     return check_broadcast(f, buf, dtype, root, count) || check_all_gather(f, buf, dtype, part);
 }
 
-/* Over hosts, where a collective takes several messages' time, each count and dtype has its turn in one of
- * the two kinds of memory; in groups in the other one. */
+/* Over hosts, where a collective takes the time of several messages, each count and dtype runs with only one
+ * kind of memory; in subgroups with the other one. */
 static bool has_turn(bool splits, bool plain, size_t which)
 {
     return !getenv("TERN_TEST_HOSTS") || (which + splits + plain) % 2;
@@ -147,7 +148,7 @@ static void test_exact_in_processes(void **state)
         assert_ranks_ok(ranks_run(worlds[i], exact_body, &splits));
 }
 
-/* Two groups made from the world at once. */
+/* Runs two groups made from the world at once. */
 static void test_exact_in_groups(void **state)
 {
     (void)state;
@@ -175,9 +176,9 @@ static void test_broadcast_from_each_root(void **state)
     for (size_t i = 0; i < TERN__COUNT(worlds); i++) assert_ranks_ok(ranks_run(worlds[i], roots_body, NULL));
 }
 
-/* ---- more than the ring holds ---- */
+/* ---- more than the ring can hold ---- */
 
-enum { large = 600011 }; /* elements of all ranks together: even of one byte each */
+enum { large = 600011 }; /* elements of all ranks together; too many even at one byte each */
 
 static int check_large(fixture *f, tern_dtype dtype, tern_reduce_op op, size_t shift)
 {
@@ -192,7 +193,7 @@ static int check_large(fixture *f, tern_dtype dtype, tern_reduce_op op, size_t s
     return check_broadcast(f, x, dtype, f->world - 1, large) || check_all_gather(f, x, dtype, part);
 }
 
-/* One operation of each dtype, another one in every world. */
+/* One operation for each dtype, another one in each world. */
 static int large_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -216,7 +217,7 @@ static void test_more_than_the_ring_holds(void **state)
         assert_ranks_ok(ranks_run(worlds[i], large_body, NULL));
 }
 
-/* A race detector sees what they do to each other. */
+/* As threads, so that a race detector sees their accesses. */
 static void test_ranks_as_threads(void **state)
 {
     (void)state;

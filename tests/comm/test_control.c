@@ -1,5 +1,5 @@
-/* Ranks meet, pass descriptors, abort, leave and die. Ranks that are killed are processes that are really
- * killed, and the time until the others know is taken from the kill. */
+/* test_control.c - ranks meet, pass descriptors, abort, leave and die. Killed ranks are real processes, and
+ * the time until the others notice is measured from the kill. */
 #include "comm/control_fixture.h"
 
 #include <dirent.h>
@@ -51,7 +51,7 @@ static int find_no_partner(const seat *s, int rank, int gone)
     return 0;
 }
 
-/* The victim leaves and its process ends; the others see the goodbye, and nothing bad. */
+/* The victim leaves and its process ends. The others see the goodbye and no failure. */
 static int leave_first(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -87,7 +87,7 @@ static void a_goodbye_is_no_failure(void **state)
     board_free(b);
 }
 
-/* The SigBlk line of the thread of this process that has `name`. */
+/* Reads the SigBlk line of this process's thread `name`. */
 static bool blocks_all_signals(const char *name)
 {
     bool blocks = false;
@@ -153,7 +153,7 @@ static int send_two(seat *s, int rank, int to, tern_error *err)
     return 0;
 }
 
-/* In the other order than they were sent. */
+/* Receives them in the opposite order. */
 static int receive_two(seat *s, int rank, int from, tern_error *err)
 {
     for (int tag = 2; tag >= 1; tag--) {
@@ -277,7 +277,7 @@ static void a_descriptor_too_many_is_an_error_of_its_receiver(void **state)
 
 enum { DIE_KILLED, DIE_KILLED_WITH_A_CHILD, DIE_KILLED_WITH_A_SECRET_CHILD, DIE_BY_EXIT };
 
-/* Its copies of the sockets stay open if the library does not hear of the fork. */
+/* A forked child has copies of the sockets, which stay open if the library does not know of the fork. */
 static void have_child(bool is_secret)
 {
     if (is_secret ? _Fork() : fork()) return;
@@ -286,7 +286,7 @@ static void have_child(bool is_secret)
     _exit(0);
 }
 
-/* A rank that waits for its end, or for somebody else's. */
+/* A rank that waits to be killed, or for another rank's death. */
 static int wait_for_death(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -345,7 +345,8 @@ static void a_killed_rank_is_known_and_named_within_a_second(void **state)
 {
     (void)state;
     static const int worlds[] = {2, 3, 4, 8};
-    double slowest = 0, quickest = RANKS_SOON_S; /* the others had to wait for a busy machine, at worst */
+    double slowest = 0,
+           quickest = RANKS_SOON_S; /* in case the machine is busy, the fastest of several tries counts */
     for (size_t i = 0; i < TERN__COUNT(worlds); i++)
         for (int victim = 0; victim < worlds[i]; victim += TERN__MAX(1, worlds[i] - 1)) {
             double seconds = lose_one(worlds[i], victim, DIE_KILLED);
@@ -374,7 +375,7 @@ static void an_exit_without_goodbye_is_a_loss(void **state)
     lose_one(3, 2, DIE_BY_EXIT);
 }
 
-/* A receiver that waits for a long time is told at once. */
+/* A receiver with a long timeout learns at once of the sender's death. */
 static int wait_for_descriptor(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -406,7 +407,7 @@ static void a_death_ends_the_wait_for_a_descriptor(void **state)
 
 /* ---- aborts ---- */
 
-/* Everybody aborts as soon as it hears of it, as a group does; all must name the first. */
+/* Every rank aborts as soon as it learns of an abort, as a group does. All must name the first one. */
 static int abort_in_chain(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -460,7 +461,7 @@ static void an_abort_reaches_all_and_names_its_rank_once(void **state)
     }
 }
 
-/* Of those who differ each is one. */
+/* Several ranks may abort at once; each of them may be named. */
 static int disagree(int rank, const tern__bootstrap *boot, void *arg)
 {
     tern_error err = {0};
@@ -483,7 +484,7 @@ static void a_disagreement_is_that_of_all(void **state)
     board_free(b);
 }
 
-/* Rank 0 has lost rank 1 and says so before rank 2 could notice: rank 2's text is about rank 1. */
+/* Rank 0 has lost rank 1 and tells rank 2 before rank 2 can notice it: rank 2's error is about rank 1. */
 static int relay(int rank, const tern__bootstrap *boot, void *arg)
 {
     tern_error err = {0}, lost = {.code = TERN_E_PEER, .text = "rank 1 (h, pid 7) was lost: x"};
@@ -537,7 +538,7 @@ static void an_abort_wins_over_the_death_that_follows(void **state)
     }
 }
 
-/* A text as long as an error can be arrives shortened, never broken. */
+/* An error text of the largest size arrives shortened, but intact. */
 static int abort_at_length(int rank, const tern__bootstrap *boot, void *arg)
 {
     tern_error err = {0};

@@ -1,10 +1,10 @@
-/* What a rank last did, asked for by another: at once, while it computes, waits, or writes it down anew; and
- * what is said of one that is stopped or has left. */
+/* test_control_last.c - a rank asks for a peer's last activity. It gets the answer at once, while the peer
+ * computes, waits or updates the record; also tests peers that are stopped or have left. */
 #include "comm/control_fixture.h"
 
 #include "comm/native/native.h"
 
-/* "work 7", or that the words are of two works. */
+/* Writes "work 7", or that the words are from two works. */
 static void work_text(const uint64_t *words, char *text, size_t size)
 {
     for (int i = 1; i < TERN__LAST_WORDS; i++)
@@ -22,7 +22,7 @@ static void set_work(tern__control *control, uint64_t number)
     tern__control_last_set(control, work_text, words, TERN__LAST_WORDS);
 }
 
-/* Of rank 1, by every rank. */
+/* Every rank asks for rank 1's last activity. */
 static int expect(const seat *s, int rank, const char *expected)
 {
     char text[TERN__LAST_TEXT];
@@ -31,7 +31,7 @@ static int expect(const seat *s, int rank, const char *expected)
     return strcmp(text, expected) != 0;
 }
 
-/* Rank 1 never looks up while the others ask. */
+/* Rank 1 computes and makes no call while the others ask. */
 static void compute(board *b, int others)
 {
     int64_t deadline = tern__deadline(10);
@@ -66,7 +66,7 @@ static void a_rank_that_computes_answers(void **state)
     }
 }
 
-/* How long it has waited is measured, so it is only as long as it can be. */
+/* Its waiting time is measured, so it has an upper bound only. */
 static int ask_while_it_waits(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -105,7 +105,8 @@ static void a_rank_that_waits_says_for_how_long(void **state)
     board_free(b);
 }
 
-/* Rank 1 writes without a pause; whatever the others see is whole and never older than what they saw. */
+/* Rank 1 writes without a pause. Every record that the others read is consistent, and never older than the
+ * one before. */
 static int ask_while_it_writes(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;

@@ -1,8 +1,8 @@
-/* Messages as frames of a stream, however it cuts them; what is no frame; what the kernel does not take at
- * once. And cards: whose machine is the same, and what is no card. */
+/* test_control_line.c - messages as frames of a stream, split at any byte; invalid frames; full socket
+ * buffers. Also cards: when two are of the same machine, and invalid ones. */
 #include "comm/control_fixture.h"
 
-/* A connection to a peer of another host, and its other end. */
+/* A connection to a peer on another host, and its other end. */
 typedef struct line {
     tern__control control;
     tern__peer peer;
@@ -93,7 +93,7 @@ static void what_is_no_frame_is_refused(void **state)
         int fd;
         tern__message message = make_message(1, 10), got;
         if (i < TERN__COUNT(lengths)) message.bytes = lengths[i];
-        if (i == TERN__COUNT(lengths)) message.text[10] = 'x'; /* does not end */
+        if (i == TERN__COUNT(lengths)) message.text[10] = 'x'; /* has no terminator */
         if (i > TERN__COUNT(lengths)) message.kind = TERN__MESSAGE_FD;
         size_t bytes = TERN__MESSAGE_HEAD + (i < TERN__COUNT(lengths) ? 0 : message.bytes);
         assert_int_equal(send(l->end, &message, bytes, MSG_NOSIGNAL), bytes);
@@ -115,7 +115,7 @@ static void the_end_is_told_from_a_pause(void **state)
 
 /* ---- sending ---- */
 
-/* Until nothing more is accepted; then all that was arrives, whole and in order. */
+/* Sends until nothing more is accepted. Then all that was accepted arrives, complete and in order. */
 static void what_the_kernel_does_not_take_is_kept(void **state)
 {
     line *l = *state;
@@ -259,7 +259,7 @@ static void a_port_of_either_family_can_be_called(void **state)
     }
 }
 
-/* Another machine cannot be reached by the loopback, whatever rank 0 is called there. */
+/* Another machine cannot be reached over the loopback, whatever address rank 0 has there. */
 static void the_loopback_leads_to_no_other_machine(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* The control plane over real networks: ranks in network namespaces, cables that are pulled, hosts that drop
- * what is sent to them. All times are taken from the event. */
+/* test_control_network.c - the control plane over real networks: ranks in network namespaces, unplugged
+ * cables, hosts that drop packets. All times are measured from the event. */
 #include "comm/control_fixture.h"
 #include "comm/network.h"
 
@@ -7,7 +7,7 @@
 
 static network net;
 
-/* Ranks are dealt out in turn. */
+/* Ranks are assigned to the hosts in turn. */
 static bool go_to_host(int rank)
 {
     return network_enter(&net, rank % NETWORK_HOSTS);
@@ -84,7 +84,7 @@ static void an_abort_carries_its_text_over_hosts(void **state)
     board_free(b);
 }
 
-/* ---- ends ---- */
+/* ---- deaths and lost hosts ---- */
 
 static int wait_for_an_end(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -102,7 +102,8 @@ static int wait_for_an_end(int rank, const tern__bootstrap *boot, void *arg)
 static void a_killed_rank_of_another_host_is_named_within_a_second(void **state)
 {
     (void)state;
-    double slowest = 0, quickest = RANKS_SOON_S; /* the others had to wait for a busy machine, at worst */
+    double slowest = 0,
+           quickest = RANKS_SOON_S; /* in case the machine is busy, the fastest of several tries counts */
     for (int victim = 0; victim < 4; victim++) {
         board *b = board_new();
         char expected[128];
@@ -126,8 +127,8 @@ static void a_killed_rank_of_another_host_is_named_within_a_second(void **state)
     print_message("slowest: %.1f ms after the kill\n", slowest * 1e3);
 }
 
-/* Host 1 has rank 1 alone. It and the others lose each other; if it still hears, it may hear that they have
- * given it up first. */
+/* Host 1 has only rank 1. It and the others lose each other. If it can still receive, it may learn first
+ * that they have given it up. */
 static void check_vanished(bool hears, const char *pull, const char *repair)
 {
     board *b = board_new();
@@ -159,7 +160,7 @@ static void a_cable_that_is_pulled_is_noticed_by_both_ends(void **state)
     check_vanished(false, "ip link set eth0 down", "ip link set eth0 up; ip route add default via 10.99.1.1");
 }
 
-/* Nobody's card has that address: what host 1 sends is dropped. */
+/* No interface has that address: packets from host 1 are dropped. */
 static void a_host_that_only_hears_is_noticed_by_both_ends(void **state)
 {
     (void)state;
@@ -181,7 +182,7 @@ static int outlast_a_stop(int rank, const tern__bootstrap *boot, void *arg)
     return 0;
 }
 
-/* Its kernel answers for it. */
+/* Its kernel still acknowledges packets. */
 static void a_stopped_rank_of_another_host_is_not_lost(void **state)
 {
     (void)state;
@@ -201,9 +202,9 @@ static void a_stopped_rank_of_another_host_is_not_lost(void **state)
     host_timeout_s = 15;
 }
 
-/* ---- who cannot reach whom ---- */
+/* ---- hosts that cannot reach each other ---- */
 
-/* Who has met all others already is told afterwards. */
+/* A rank that has met all others is told of the failure later. */
 static int fail_to_meet(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -243,7 +244,7 @@ static void two_that_cannot_reach_each_other_are_named(void **state)
     host_timeout_s = 15;
 }
 
-/* ---- which interface ---- */
+/* ---- the interface ---- */
 
 static int meet_at_an_interface(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -269,7 +270,7 @@ static void the_interface_can_be_chosen(void **state)
     board_free(b);
 }
 
-/* What this process alone finds in /etc/hosts. */
+/* Sets /etc/hosts for this process only. */
 static bool know_node0_as(const char *address)
 {
     char path[] = "/tmp/tern-hosts-XXXXXX";
@@ -282,7 +283,7 @@ static bool know_node0_as(const char *address)
     return fine;
 }
 
-/* Nobody has started them, and Debian's installer has written its /etc/hosts on rank 0's host. */
+/* No launcher has started them, and rank 0's host has the /etc/hosts of Debian's installer. */
 static int meet_by_name(int rank, const tern__bootstrap *boot, void *arg)
 {
     tern_error err = {0};

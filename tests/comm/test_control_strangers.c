@@ -1,20 +1,20 @@
-/* Who knocks at the port that a job of several hosts opens while its ranks meet: strangers are shown the door
- * or wait for nothing, and the ranks meet all the same. */
+/* test_control_strangers.c - strangers connect to the port that a job of several hosts opens while its ranks
+ * meet. They are refused or ignored, and the ranks still meet. */
 #include "comm/control_fixture.h"
 
 #include "comm/store/hello.h"
 
 #include <sys/resource.h>
 
-/* Rank 0's door, as rank 1 knows of it. */
+/* Rank 0's listening port, as rank 1 knows it. */
 typedef struct door {
     tern_store *store;
     tern__card card;
     struct sockaddr_storage at;
-    uint8_t secret[TERN__SECRET_BYTES], key[TERN__SECRET_BYTES]; /* the job's, and of this meeting */
+    uint8_t secret[TERN__SECRET_BYTES], key[TERN__SECRET_BYTES]; /* the job's, and this meeting's */
 } door;
 
-/* Rank 0 opens it when all cards are there. */
+/* Rank 0 opens its port once all cards are there. */
 static int find_door(const tern__bootstrap *boot, door *d)
 {
     tern_error err = {0};
@@ -82,7 +82,7 @@ static int knock_with_wrong_hellos(const door *d, int rank)
     return 0;
 }
 
-/* A connection that has got its challenge. */
+/* Connects and receives the challenge. */
 static int begin_handshake(const door *d, tern__hello *hello, tern__challenge *challenge)
 {
     int fd = knock(d);
@@ -104,21 +104,22 @@ static int knock_with_wrong_proofs(const door *d, int rank)
     tern__proof proof, replayed;
     int fd = begin_handshake(d, &hello, &challenge);
     memcpy(proof.mac, challenge.mac, sizeof(proof.mac));
-    RANK_CHECK(rank, is_proof_refused(fd, &proof)); /* reflected */
+    RANK_CHECK(rank, is_proof_refused(fd, &proof)); /* the server's own proof */
 
     fd = begin_handshake(d, &hello, &challenge);
-    RANK_CHECK(rank, !tern__hello_answer(&hello, &challenge, d->secret, &proof)); /* not this meeting's */
+    RANK_CHECK(rank, !tern__hello_answer(&hello, &challenge, d->secret, &proof)); /* for another meeting */
     RANK_CHECK(rank, tern__hello_answer(&hello, &challenge, d->key, &replayed));
     proof = replayed;
     proof.mac[31] ^= 1;
     RANK_CHECK(rank, is_proof_refused(fd, &proof)); /* one bit is wrong */
 
     fd = begin_handshake(d, &hello, &challenge);
-    RANK_CHECK(rank, is_proof_refused(fd, &replayed)); /* another connection's */
+    RANK_CHECK(rank, is_proof_refused(fd, &replayed)); /* from another connection */
 
     fd = begin_handshake(d, &hello, &challenge);
     crypto_auth_hmacsha256(proof.mac, (const uint8_t *)&hello, sizeof(hello), d->secret);
-    RANK_CHECK(rank, is_proof_refused(fd, &proof)); /* a stale rank of another meeting has this secret */
+    RANK_CHECK(rank,
+               is_proof_refused(fd, &proof)); /* for a stale rank of another meeting, which has this secret */
     return 0;
 }
 
@@ -170,7 +171,7 @@ static void strangers_are_turned_away(void **state)
     board_free(b);
 }
 
-/* The handshake of an honest rank over a network that delivers single bytes. */
+/* An honest rank's handshake over a network that delivers single bytes. */
 static int come_in_slowly(int rank, const tern__bootstrap *boot, void *arg)
 {
     tern__bootstrap own = on_host(boot);
@@ -189,7 +190,7 @@ static int come_in_slowly(int rank, const tern__bootstrap *boot, void *arg)
     }
     RANK_CHECK(rank, !tern__recv_all(fd, &challenge, sizeof(challenge), tern__deadline(4)));
     RANK_CHECK(rank, tern__hello_answer(&hello, &challenge, d.key, &proof));
-    /* And what follows the handshake comes with its end. */
+    /* The end of the handshake and the message after it arrive together. */
     tern__message goodbye = {.kind = TERN__MESSAGE_GOODBYE, .bytes = 1};
     char last[sizeof(proof) + TERN__MESSAGE_HEAD + 1];
     memcpy(last, &proof, sizeof(proof));
@@ -215,8 +216,8 @@ static void a_handshake_may_come_byte_by_byte(void **state)
 
 enum { CROWD = 150 };
 
-/* Silent strangers take all places, or all descriptors of rank 0; the rank comes in before they are sent away
- * for their silence. */
+/* Silent strangers use up all places, or all of rank 0's descriptors. The rank gets in before they are
+ * dropped for their silence. */
 static int push_through(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -225,7 +226,7 @@ static int push_through(int rank, const tern__bootstrap *boot, void *arg)
     int crowd[CROWD];
     if (rank == 0) return meet(&own, b);
     RANK_CHECK(rank, !find_door(&own, &d));
-    if (b->mode) { /* what rank 0 may still open */
+    if (b->mode) { /* limits the descriptors that rank 0 may open */
         int top = dup(0);
         close(top);
         const struct rlimit limit = {(rlim_t)b->mode, (rlim_t)b->mode};
@@ -240,7 +241,7 @@ static int push_through(int rank, const tern__bootstrap *boot, void *arg)
     return status;
 }
 
-/* A busy machine may delay it; who waits until the crowd is sent away always takes longer. */
+/* A busy machine may delay one try, but a rank that waits until the crowd is dropped is always slow. */
 static bool is_ever_quick(int mode)
 {
     bool is_quick = false;

@@ -1,5 +1,5 @@
-/* Ranks that wait for each other are told so, all of them, within a second of the last one's call; ranks that
- * wait for one that computes are not. Each case is what every rank calls. */
+/* test_deadlock.c - ranks that wait for each other all get an error within a second of the last call. Ranks
+ * that wait for one that computes do not. Each case is the call of every rank. */
 #include "place.h"
 
 #include "comm/native/native.h"
@@ -13,9 +13,9 @@ static const tern__native *native_of(const place *p)
     return p->group->state;
 }
 
-/* ---- what a rank may wait in ---- */
+/* ---- the calls in which a rank may wait ---- */
 
-/* As a ddp's bucket. */
+/* Posts a work like a ddp's bucket. */
 static void post(place *p, int channel, uint64_t backward, uint64_t *seq)
 {
     const tern__post what = {.kind = TERN__ALL_REDUCE,
@@ -68,7 +68,7 @@ static void split(place *p)
 
 /* ---- deadlocks ---- */
 
-/* The odd rank does one thing, the others the other. */
+/* The odd rank makes one call, the others the other. */
 typedef struct deadlock {
     const char *name;
     void (*odd)(place *p), (*others)(place *p);
@@ -191,7 +191,7 @@ static void test_deadlocks_are_named(void **state)
     run_trial(&deadlocks[1], 8, 7, false);
 }
 
-/* Three ranks in three works, in threes and in pairs. */
+/* Three ranks wait for each other in a circle, in works of one group or in groups of two. */
 static int circle_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     const bool *in_pairs = arg;
@@ -227,7 +227,7 @@ static void test_circles_of_three(void **state)
 
 /* ---- no deadlocks ---- */
 
-/* Until every other rank has looked three times whether it waits for ever. */
+/* Computes until every other rank has checked three times for a deadlock. */
 static int compute(const place *p)
 {
     uint64_t start[RANKS_MAX];
@@ -241,7 +241,8 @@ static int compute(const place *p)
     return 0;
 }
 
-/* All but rank 2 wait for it, each in something else, all having posted what the others wait for. */
+/* All ranks but 2 wait for rank 2, each in another call. All have posted the works that the others wait for.
+ */
 static int busy_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -280,8 +281,8 @@ static void post_and_wait(place *p, int channel, uint64_t backward)
     p->backend->wait(p->channel[channel], seq, &p->err);
 }
 
-/* Rank 0 wants a slot that rank 2, which computes, has not given back. Rank 1 waits for what rank 0 does
- * after that, and rank 0 for none of its works, though one of them for rank 1. */
+/* Rank 0 waits for a slot that rank 2, which computes, has not released. Rank 1 waits for a later work of
+ * rank 0. Rank 0 waits for none of its works, although one of them waits for rank 1. */
 static int slot_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -309,7 +310,8 @@ static void test_slots_are_waited_for(void **state)
     assert_ranks_ok(ranks_run(3, slot_body, NULL));
 }
 
-/* Rank 1 has begun an all_reduce of many pieces and waits elsewhere, where rank 0 comes only after it. */
+/* Rank 1 has started an all_reduce of many pieces and waits in another call, which rank 0 makes only later.
+ */
 static int pieces_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -336,7 +338,7 @@ static void test_waiting_ranks_do_their_pieces(void **state)
     for (int world = 2; world <= 4; world++) assert_ranks_ok(ranks_run(world, pieces_body, NULL));
 }
 
-/* Rank 1 waits for rank 0, who asks it over and over and keeps waking it. */
+/* Rank 1 waits for rank 0, which keeps querying it and thereby waking it. */
 static int asked_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -367,8 +369,8 @@ static void test_what_a_rank_waits_in_can_be_read_between_its_sleeps(void **stat
     assert_ranks_ok(ranks_run_threads(2, asked_body, NULL));
 }
 
-/* Everyone looks before every sleep. Ranks wait for their works in orders of their own, open windows and
- * channels, and nobody is told of a deadlock. */
+/* Every rank checks for a deadlock before every sleep. Ranks wait for their works in different orders and
+ * open windows and channels, and no deadlock is reported. */
 static int stress_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;

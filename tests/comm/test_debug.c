@@ -1,5 +1,5 @@
-/* The debug back end: what it says, and what it finds. Rank 0 does what is wrong, and the others hear of it.
- */
+/* test_debug.c - the debug back end: its trace, and the errors it finds. Rank 0 makes the mistake, and the
+ * others are told of it. */
 #include "board.h"
 #include "group_fixture.h"
 
@@ -27,7 +27,7 @@ static int drop_trace(void **state)
     return unlink(trace);
 }
 
-/* How often the trace has all of the texts in one line. */
+/* Returns how many lines of the trace contain both texts. */
 static int count_lines(const char *first, const char *second)
 {
     char line[1200];
@@ -39,9 +39,9 @@ static int count_lines(const char *first, const char *second)
     return count;
 }
 
-/* ---- what it finds ---- */
+/* ---- the errors it finds ---- */
 
-/* Rank 0 ends with this error; the others are told of it. */
+/* Rank 0 ends with this error, and the others are told of it. */
 static int expect(fixture *f, int code, const char *one, const char *other)
 {
     if (f->rank) RANK_CHECK(f->rank, f->err.code == TERN_E_PEER);
@@ -52,7 +52,7 @@ static int expect(fixture *f, int code, const char *one, const char *other)
     return fixture_close(f);
 }
 
-/* A barrier that fails where the fault has not yet been met. */
+/* Runs a barrier, which fails, if the error has not been reported yet. */
 static void hear_of_it(fixture *f)
 {
     while (!f->err.code) tern_barrier(f->group, &f->err);
@@ -122,7 +122,7 @@ static void messages_that_are_changed(void **state)
     assert_ranks_ok(ranks_run(2, sent_body, NULL));
 }
 
-/* Two calls under way share an element, which one of them writes. */
+/* Two pending calls share an element, and one of them writes it. */
 static int twice_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -131,13 +131,13 @@ static int twice_body(int rank, const tern__bootstrap *boot, void *arg)
     float *x = (float *)f.plain;
     tern_work *first = tern_broadcast_post(f.group, x, 100, TERN_F32, 1, &f.err);
     tern_work *second = tern_all_reduce_post(f.group, x + (rank ? 100 : 99), 100, TERN_F32, TERN_MAX, &f.err);
-    RANK_CHECK(rank, rank || (first && !second)); /* the other may have heard of it */
+    RANK_CHECK(rank, rank || (first && !second)); /* the other rank may have been told of it */
     tern_error ignored = {0};
     if (first) tern_work_wait(first, rank ? &f.err : &ignored);
     if (second) tern_work_wait(second, &f.err);
     hear_of_it(&f);
     return expect(&f, TERN_E_INVALID, "all_reduce of 100 f32, max (work 2) uses 400 bytes at ",
-                  ", which broadcast of 100 f32 from rank 1 (work 1) uses that is not done");
+                  ", which is still in use by broadcast of 100 f32 from rank 1 (work 1)");
 }
 
 static int both_read_body(int rank, const tern__bootstrap *boot, void *arg)
@@ -162,7 +162,7 @@ static void buffers_that_are_used_twice(void **state)
 
 /* ---- the contract of a back end ---- */
 
-/* The extents are the work's until it is done. */
+/* The extents belong to the work until it is done. */
 static int post_at(fixture *f, void *channel, tern__extent extent)
 {
     static tern__extent extents[16];
@@ -197,7 +197,8 @@ static int contract_body(int rank, const tern__bootstrap *boot, void *arg)
                                         "window 2, which channel 1, place 1: all_reduce of 100 f32"));
     RANK_CHECK(rank, post_at(&f, channel, (tern__extent){window, 400, 2}) == TERN_OK);
     RANK_CHECK(rank, backend->wait(channel, 1, &f.err) == TERN_OK);
-    RANK_CHECK(rank, tern_barrier(f.group, &f.err) == TERN_OK); /* who leaves fails a peer's next post */
+    RANK_CHECK(rank, tern_barrier(f.group, &f.err) ==
+                         TERN_OK); /* a rank that leaves would fail a peer's next post */
     backend->channel_close(channel);
     backend->window_close(state, window);
     return fixture_close(&f);
@@ -212,7 +213,7 @@ static void works_that_break_the_contract(void **state)
     assert_int_equal(count_lines("nobody waited", ""), 2);
 }
 
-/* ---- what it says ---- */
+/* ---- the trace ---- */
 
 static int talk_body(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -245,7 +246,7 @@ static void a_trace(void **state)
     assert_int_equal(count_lines("rank 0: ", "closed"), 4);
 }
 
-/* Before a transport, too, where its plug-in is there. */
+/* In front of a transport, if its plug-in was built. */
 static void before_gloo(void **state)
 {
     (void)state;
@@ -257,7 +258,7 @@ static void before_gloo(void **state)
                      2);
 }
 
-/* ---- how it is asked for ---- */
+/* ---- how to enable it ---- */
 
 static int open_code(const char *backend, char *text, size_t size)
 {

@@ -1,5 +1,5 @@
-/* A group and those made from it fail as a whole: whatever goes wrong in one, all ranks of all of them hear
- * of it at once, in the same words. */
+/* test_family.c - a group and the groups made from it fail together: whatever fails in one, all ranks of all
+ * groups get the same error at once. */
 #include "ledger.h"
 #include "ranks.h"
 
@@ -13,8 +13,8 @@
 typedef struct board {
     atomic_int phase;
     atomic_int arrived;
-    _Atomic(int64_t) failed_ns; /* when rank 2 did what ends the family */
-    _Atomic(int64_t) heard_ns;  /* when the last rank heard of it       */
+    _Atomic(int64_t) failed_ns; /* when rank 2 made the family fail */
+    _Atomic(int64_t) heard_ns;  /* when the last rank got the error */
     int variant;
 } board;
 
@@ -50,14 +50,14 @@ static tern_group *open_world(const tern__bootstrap *boot, tern_error *err)
     return tern__group_open_boot(boot, &opts, err);
 }
 
-/* ---- one rank, one group, and who hears of it ---- */
+/* ---- a failure in one group, and the ranks that are told ---- */
 
 enum { KILL, ABORT, MISTAKE, MISMATCH, WINDOW, LEAVE, LEAVE_WINDOW, SLEEP, LIST, OPTS, WORLD, VARIANTS };
 
-/* Of five ranks, {0, 2} is the group in which rank 2 does it; {1, 3} and {4} are others. */
+/* Five ranks: rank 2 fails in group {0, 2}; {1, 3} and {4} are other groups. */
 typedef struct variant {
-    int own;              /* rank 2's code                      */
-    int peer, far, alone; /* of rank 0, of 1 and 3, and of 4    */
+    int own;              /* rank 2's error code */
+    int peer, far, alone; /* the codes of rank 0, of 1 and 3, and of 4 */
     const char *expected; /* in every rank's error but rank 2's */
 } variant;
 
@@ -109,7 +109,7 @@ static void do_wrong(board *b, tern_group *world, tern_group **group, tern_error
     }
 }
 
-/* What rank 0 does beside it, and the others in their own groups, until they hear of it. */
+/* The calls of rank 0 beside it, and those of the others in their own groups, until they get the error. */
 static void go_on(board *b, int rank, tern_group *group, tern_error *err)
 {
     int64_t deadline = tern__now_ns() + INT64_C(10000000000);
@@ -132,7 +132,7 @@ static int check_heard(const board *b, int rank, const tern_error *err)
     return 0;
 }
 
-/* Whatever is called on any group afterwards says it again. */
+/* Every later call on any group returns the same error. */
 static int check_sticky(int rank, tern_group *world, tern_group *group, const tern_error *err)
 {
     tern_group *groups[] = {world, group};
@@ -179,7 +179,7 @@ static void check_variant(board *b, const ranks *r)
     for (int rank = 0; rank < 5; rank++)
         assert_int_equal(r->status[rank], rank == 2 && b->variant == KILL ? 128 + SIGKILL : 0);
     double seconds = (double)(atomic_load(&b->heard_ns) - atomic_load(&b->failed_ns)) * 1e-9;
-    assert_true(seconds < RANKS_SOON_S); /* not the 15 s of its time-out */
+    assert_true(seconds < RANKS_SOON_S); /* well below the timeout of 15 s */
 }
 
 static void test_family_fails_as_a_whole(void **state)
@@ -259,7 +259,7 @@ static void test_ranks_disagree_on_a_group(void **state)
     }
 }
 
-/* All make groups and use them until one is killed, wherever it is then. */
+/* All ranks make and use groups in a loop until one is killed at a random point. */
 static int making_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -287,7 +287,7 @@ static void test_killed_while_making_groups(void **state)
         board *b = board_new();
         ranks r = ranks_start(4, making_body, b);
         assert_true(await_value(&b->arrived, 4));
-        usleep((useconds_t)(round * 137)); /* somewhere else in a round each time */
+        usleep((useconds_t)(round * 137)); /* at another point of a round each time */
         int64_t killed_ns = tern__now_ns();
         kill(r.pids[1], SIGKILL);
         ranks_wait(&r);
@@ -297,7 +297,7 @@ static void test_killed_while_making_groups(void **state)
     }
 }
 
-/* Rank 1 has no memory for its `variant`-th request of the split, wherever that is. */
+/* Rank 1's `variant`-th allocation in the split fails. */
 static int poor_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -347,7 +347,7 @@ static void test_wrong_arguments(void **state)
     } cases[] = {{{0}, 0, "0 ranks, expected at least 1"},
                  {{-1}, 1, "ranks[0] is -1, expected 0 to 0"},
                  {{0, 1}, 2, "ranks[1] is 1, expected 0 to 0"},
-                 {{0, 0, 0}, 3, "ranks[1] is 0, which is listed before"}};
+                 {{0, 0, 0}, 3, "ranks[1] is 0, which is listed already"}};
     for (size_t i = 0; i < TERN__COUNT(cases); i++) {
         tern_error err = {0};
         tern_group *world = tern__group_open_boot(&boot, NULL, &err);
@@ -367,9 +367,9 @@ static void test_wrong_arguments(void **state)
     assert_int_equal(tern_group_world_rank(NULL, 0), -1);
 }
 
-/* ---- the end of a parent ---- */
+/* ---- a parent that is closed ---- */
 
-/* All have closed the world and live on in the groups made from it, where rank 2 is killed. */
+/* All have closed the world and go on in the groups made from it. There rank 2 is killed. */
 static int orphan_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -399,7 +399,8 @@ static void test_groups_outlive_their_parent(void **state)
     board_free(b);
 }
 
-/* Rank 2 has closed the world only: who waits for it there hears so, although its group lives on. */
+/* Rank 2 has closed the world only. A rank that waits for it there gets an error, although its group lives
+ * on. */
 static int quitter_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -408,7 +409,7 @@ static int quitter_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_group *group = tern_group_split(world, rank % 2, 0, NULL, &err);
     RANK_CHECK_OK(rank, err);
     atomic_fetch_add(&b->arrived, 1);
-    RANK_CHECK(rank, await_value(&b->arrived, 3)); /* a group that is still being made would fail, too */
+    RANK_CHECK(rank, await_value(&b->arrived, 3)); /* a group that is still being opened would fail, too */
     if (rank == 2) {
         tern_group_close(world);
         RANK_CHECK(rank, await_value(&b->phase, 2));
@@ -432,7 +433,7 @@ static void test_rank_leaves_the_parent_only(void **state)
     board_free(b);
 }
 
-/* ---- what was done before a failure ---- */
+/* ---- works that were done before a failure ---- */
 
 static bool hears_failure(const tern_group *group)
 {
@@ -441,7 +442,7 @@ static bool hears_failure(const tern_group *group)
     return !tern__control_is_healthy(group->control);
 }
 
-/* Rank 0 has posted what the others finish without it, and one thing more, when rank 2 fails. */
+/* Rank 0 has posted works that the others finish without it, and one more, when rank 2 fails. */
 static int late_look_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -483,7 +484,7 @@ static void test_done_before_a_failure(void **state)
     }
 }
 
-/* ---- forking, and coming and going ---- */
+/* ---- forks, and groups opened and closed in a loop ---- */
 
 static int fork_body(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -546,7 +547,7 @@ static int many_body(int rank, const tern__bootstrap *boot, void *arg)
         RANK_CHECK(rank, i < 10 || (open == fds && blocks == live));
         fds = open;
         live = blocks;
-        tern_barrier(world, &err); /* nobody has sent a descriptor of the next */
+        tern_barrier(world, &err); /* so that no rank has sent a descriptor for the next group yet */
     }
     tern_group_close(world);
     tern_allocator_set(NULL);

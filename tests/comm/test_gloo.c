@@ -1,4 +1,4 @@
-/* The gloo plug-in: messages between forked ranks, and what its errors say. */
+/* test_gloo.c - the gloo plug-in: messages between forked ranks, and its errors. */
 #include "board.h"
 #include "storm.h"
 
@@ -14,7 +14,7 @@ static void *open_gloo(board *b, int rank, int world)
     return state;
 }
 
-/* Until it is done or failed. */
+/* Waits until the message is done or has failed. */
 static int finish(void *state, tern_transport_message *message)
 {
     int status;
@@ -62,7 +62,7 @@ static void a_storm(void **state)
     for (int world = 1; world <= 4; world++) assert_ranks_ok(run(world, storm_body));
 }
 
-/* The sender closes at once; its last bytes arrive. */
+/* The sender closes at once; its last bytes must arrive. */
 static int last_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     enum { BYTES = 3 << 20 };
@@ -83,8 +83,8 @@ static void the_last_message_arrives(void **state)
     assert_ranks_ok(run(2, last_body));
 }
 
-/* Rank 0 still expects something of rank 1, which closes in good order: that is for others to find strange.
- */
+/* Rank 0 still waits for a message from rank 1, which closes regularly. Another layer reports that as an
+ * error. */
 static int left_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     unsigned char data[4];
@@ -114,7 +114,8 @@ static void a_peer_that_has_left(void **state)
     assert_ranks_ok(run(3, left_body));
 }
 
-/* gloo itself ends the process when more comes than was asked for. Nobody closes before both have looked. */
+/* gloo itself aborts the process if a message is longer than the receive buffer. Neither rank closes before
+ * both have checked. */
 static int sizes_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     unsigned char data[200] = {0}, bytes[4] = {1, 2, 3, 4};
@@ -143,7 +144,7 @@ static void other_sizes_do_not_meet(void **state)
     assert_ranks_ok(run(2, sizes_body));
 }
 
-/* Rank 0 gives up and closes, while rank 1 sends as much as it can. */
+/* Rank 0 gives up and closes while rank 1 sends as much as it can. */
 static int given_up_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     unsigned char data[64] = {0};
@@ -174,7 +175,7 @@ static void given_up(void **state)
 
 /* ---- peers that fail ---- */
 
-/* Rank 1 dies in the middle of what it sends to rank 0: some bytes have come. */
+/* Rank 1 dies in the middle of a send to rank 0, after some bytes have arrived. */
 static int death_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     enum { BYTES = 256 << 20 };
@@ -197,7 +198,7 @@ static int death_body(int rank, const tern__bootstrap *boot, void *arg)
     if (rank == 2) RANK_CHECK(rank, recv_one(state, 1, data, 1) == TERN_E_PEER);
     RANK_CHECK(rank, strstr(why, "receiving from rank 1: ") == why && !strstr(why, ".cc"));
     RANK_CHECK(rank, !board_set(arg, "told", "", 0, why, sizeof(why)));
-    /* The others' messages go on. */
+    /* Messages of the other ranks continue. */
     int other = 2 - rank;
     RANK_CHECK(rank, (rank ? recv_one(state, other, data, 9) : send_one(state, other, data, 9)) == TERN_OK);
     gloo->close(state, true);
@@ -224,7 +225,7 @@ static void a_rank_dies(void **state)
 typedef int (*get_fn)(void *store, const char *key, void *value, size_t cap, size_t *bytes, char *text,
                       size_t size);
 
-/* The status of an opening in which the store answers otherwise. */
+/* Opens with another function for the store's `get`, and returns the status. */
 static int open_with(board *b, int rank, int world, get_fn get)
 {
     tern_transport_place place = board_place(b, rank, world);
@@ -255,7 +256,7 @@ static int get_nothing(void *store, const char *key, void *value, size_t cap, si
     return TERN_E_TIMEOUT;
 }
 
-/* After rank 0 has given up. */
+/* Returns after rank 0 has given up. */
 static int get_late(void *store, const char *key, void *value, size_t cap, size_t *bytes, char *text,
                     size_t size)
 {
@@ -272,7 +273,7 @@ static int stranger_body(int rank, const tern__bootstrap *boot, void *arg)
     return 0;
 }
 
-/* Rank 1 has published where it is, and then neither connects nor says anything. */
+/* Rank 1 has published its address, and then neither connects nor answers. */
 static int late_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     int64_t start = tern__now_ns();

@@ -1,5 +1,5 @@
-/* What a group does when its ranks disagree, leave, die, stop or fork: real kills and stops, timed from the
- * event, and no rank ever hangs. */
+/* test_group.c - a group whose ranks disagree, leave, die, stop or fork. The kills and stops are real and
+ * timed from the event, and no rank ever hangs. */
 #include "ledger.h"
 #include "ranks.h"
 
@@ -12,10 +12,10 @@
 
 /* Shared by the test and its ranks. */
 typedef struct board {
-    atomic_int phase;           /* the test's word to the ranks, and theirs to it */
+    atomic_int phase;           /* set by the test for the ranks, and by them for it */
     atomic_int rounds[8];       /* works done by each rank                        */
-    atomic_int failures;        /* ranks that have returned an error              */
-    _Atomic(int64_t) failed_ns; /* when the last of them did                      */
+    atomic_int failures;        /* ranks that have returned an error */
+    _Atomic(int64_t) failed_ns; /* when the last of them failed */
     size_t floats;
     bool plain;
     int variant, actor;
@@ -51,9 +51,9 @@ static tern_group *open_group(const tern__bootstrap *boot, const board *b, tern_
 
 /* ---- disagreeing ---- */
 
-/* Rank 1 calls something else than the others. */
+/* Rank 1 makes another call than the others. */
 typedef struct variant {
-    const char *name, *expected; /* what all ranks' errors contain, besides rank 0's own */
+    const char *name, *expected; /* in the errors of all ranks; rank 0's own */
 } variant;
 
 static const variant variants[] = {
@@ -122,7 +122,7 @@ static void test_mismatch_is_told_to_all(void **state)
     board_free(b);
 }
 
-/* The roots differ in a work that nobody waits for yet. */
+/* The roots differ in a posted work that no rank has waited for yet. */
 static int root_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     tern_error err = {0}, later = {0};
@@ -148,14 +148,15 @@ static void test_mismatch_of_roots_in_flight(void **state)
     board_free(b);
 }
 
-/* More than any machine has: nothing is taken, and nobody ended for it. */
+/* More memory than any machine has: nothing is allocated, and no process is killed for it. */
 static int huge_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     tern_error err = {0};
     tern_group *group = open_group(boot, arg, &err);
     RANK_CHECK_OK(rank, err);
     RANK_CHECK(rank, !tern_group_mem_alloc(group, (size_t)1 << 50, &err));
-    RANK_CHECK(rank, err.code == TERN_E_MEMORY || err.code == TERN_E_PEER); /* who hears it of another */
+    RANK_CHECK(rank, err.code == TERN_E_MEMORY ||
+                         err.code == TERN_E_PEER); /* the latter if another rank failed first */
     RANK_CHECK(rank, strstr(err.text, "1125899906842624 bytes"));
     tern_group_close(group);
     return 0;
@@ -173,7 +174,7 @@ static int window_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     tern_error err = {0};
     tern_group *group =
-        open_group(boot, arg, &err); /* where a rank may still be when it hears of the others */
+        open_group(boot, arg, &err); /* a rank may still be in here when it is told of the others' error */
     RANK_CHECK(rank, !tern_group_mem_alloc(group, rank == 2 ? 101 : 100, &err));
     if (err.code != TERN_E_MISMATCH) RANK_CHECK_OK(rank, err);
     RANK_CHECK(rank, strstr(err.text, "100") && strstr(err.text, "101"));
@@ -189,7 +190,7 @@ static void test_windows_of_different_sizes(void **state)
     board_free(b);
 }
 
-/* ---- own mistakes: the peers hear of them ---- */
+/* ---- a rank's own mistakes, of which its peers are told ---- */
 
 static int call_wrongly(int which, tern_group *group, float *window, tern_error *err)
 {
@@ -248,7 +249,7 @@ static void test_own_mistake_ends_the_group(void **state)
 static int abort_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     tern_error err = {0};
-    tern_group *group = open_group(boot, arg, &err); /* where the others may still be when they hear of it */
+    tern_group *group = open_group(boot, arg, &err); /* the others may still be in here when they are told */
     if (rank == 2) tern_group_abort(group, TERN_E_IO, "the disk is full");
     tern_barrier(group, &err);
     RANK_CHECK(rank, err.code == (rank == 2 ? TERN_E_IO : TERN_E_PEER));
@@ -276,7 +277,8 @@ static int leave_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_group *group = open_group(boot, b, &err);
     for (int i = 0; i < 3; i++) tern_all_reduce(group, &x, 1, TERN_F32, TERN_SUM, &err);
     if (rank == 1) {
-        RANK_CHECK_OK(rank, err); /* the others may hear of what follows before their third returns */
+        RANK_CHECK_OK(rank,
+                      err); /* the others may be told of the next failure before their third call returns */
         if (b->variant) _exit(0);
         tern_group_close(group);
         return 0;
@@ -302,7 +304,7 @@ static void test_rank_leaves_early(void **state)
 
 /* ---- dying and stopping ---- */
 
-/* All reduce in a loop until the board's phase is 1 or an error comes; sums stay exact. */
+/* All ranks reduce in a loop until the board's phase is 1 or an error occurs. Sums stay exact. */
 static int loop_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -441,12 +443,12 @@ static void test_timeout_says_what_the_late_rank_did_last(void **state)
 {
     (void)state;
     board *b = board_new();
-    b->timeout_s = 0.9; /* nobody else is as late */
+    b->timeout_s = 0.9; /* the other ranks are never that late */
     assert_ranks_ok(ranks_run(3, late_body, b));
     board_free(b);
 }
 
-/* Rank 2 has posted the work, and then does not come back to it. */
+/* Rank 2 has posted the work and does not come back to it. */
 static int owing_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -518,7 +520,7 @@ static void test_forked_child_is_refused_and_harmless(void **state)
     board_free(b);
 }
 
-/* ---- a program that closes what is open ---- */
+/* ---- a program that closes all descriptors ---- */
 
 static double cpu_seconds(void)
 {
@@ -528,7 +530,7 @@ static double cpu_seconds(void)
            (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
 }
 
-/* Says so, does not spin until the group is closed, and can close it. */
+/* Reports an error, does not spin until the group is closed, and can be closed. */
 static int closefrom_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     const board *b = arg;
@@ -562,7 +564,7 @@ static void test_descriptors_that_the_program_closed(void **state)
 
 /* ---- on two hosts ---- */
 
-/* Both find it themselves, or are told by the one that was faster. */
+/* Each rank notices it itself, or is told by the faster one. */
 static int open_on_two_hosts(int rank, const tern__bootstrap *boot, void *arg)
 {
     tern_error err = {0};
@@ -584,9 +586,9 @@ static void test_windows_do_not_reach_another_host(void **state)
     board_free(b);
 }
 
-/* ---- alone ---- */
+/* ---- groups of one rank ---- */
 
-/* So that a program may ask for its share of the data before it looks at the error. */
+/* So a program may compute its share of the data before it checks the error. */
 static void test_no_group_is_one_rank(void **state)
 {
     (void)state;
@@ -649,14 +651,13 @@ static void test_out_of_memory(void **state)
     tern_group_close(group);
 }
 
-/* Works of warm steps are those of earlier ones; one that is waited for late, or not before the close, is
- * fine too. */
+/* In warm steps works are reused. A work may be waited for late, or not at all before the group is closed. */
 static int warm_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
     tern_error err = {0};
     ledger books = {0};
-    ledger_open(&books); /* of this rank: a process of its own */
+    ledger_open(&books); /* for this rank, which is its own process */
     tern_group *group = tern__group_open_boot(boot, NULL, &err);
     RANK_CHECK_OK(rank, err);
     tern_work *late = NULL;
@@ -696,7 +697,7 @@ static void test_options_are_checked(void **state)
     opts.timeout_s = NAN;
     assert_null(tern__group_open_boot(&boot, &opts, &err));
     assert_int_equal(err.code, TERN_E_RANGE);
-    assert_null(tern__group_open_boot(&boot, NULL, &err)); /* a set error: does nothing */
+    assert_null(tern__group_open_boot(&boot, NULL, &err)); /* err is set already: does nothing */
 }
 
 int main(void)

@@ -1,5 +1,5 @@
-/* What is peculiar to a group that spans hosts: its name, windows of other sizes, forked children. That its
- * results are right is shown by the tests of the collectives, which run over hosts, too. */
+/* test_hosts.c - what is special about a group over several hosts: its name, windows of other sizes, forked
+ * children. The tests of the collectives, which also run over hosts, check its results. */
 #include "board.h"
 #include "group_fixture.h"
 
@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 #include <sys/wait.h>
 
-/* Two hosts in turn. */
+/* Opens a group of ranks that are on two hosts in turn. */
 static tern_group *open_over_hosts(int rank, const tern__bootstrap *boot, const char *backend,
                                    tern_error *err)
 {
@@ -62,8 +62,8 @@ static void windows_of_other_sizes_are_told_to_all(void **state)
 
 /* ---- several works at a time ---- */
 
-/* The last that goes over with its head, the first that does not; one round, several; more pieces than are
- * under way at a time. */
+/* 512 elements are the most that are sent with their header, 513 the fewest that are not. Then one round,
+ * several rounds, and more pieces than may be in flight at a time. */
 static const size_t flight_counts[] = {1, 512, 513, 70000, 600000, 3, 700001};
 enum { FLIGHTS = TERN__COUNT(flight_counts), FLIGHT_ROOM = 700001 };
 
@@ -122,9 +122,9 @@ static void works_overlap(void **state)
     }
 }
 
-/* ---- memory of a rank's own ---- */
+/* ---- ordinary memory ---- */
 
-/* One rank's memory is odd, another's is in two buffers: each its own affair. */
+/* One rank's memory is unaligned; the list has two buffers. */
 static int own_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -161,9 +161,10 @@ static void memory_of_ones_own(void **state)
     for (int world = 2; world <= 3; world++) assert_ranks_ok(ranks_run(world, own_body, NULL));
 }
 
-static atomic_int *opened; /* the ranks share it */
+static atomic_int *opened; /* shared by the ranks */
 
-/* A peer's message may come later, and whoever was told has freed the memory that it was for. */
+/* A peer's message may arrive after a rank was told of the failure and has freed the buffer that was meant
+ * for it. */
 static int failure_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     tern_error err = {0};
@@ -224,15 +225,15 @@ static void a_forked_child_closes_nothing_but_its_own(void **state)
 
 /* ---- ranks that wait for each other ---- */
 
-/* The world, a group of the same ranks, and when each rank made its last call. Ranks 0, 2 are of the barn,
- * the others of the attic. */
+/* The world, a group of the same ranks, and the time of each rank's last call. Ranks 0 and 2 are on host
+ * barn, the others on attic. */
 typedef struct astray {
     _Atomic(int64_t) called[RANKS_MAX];
     bool
-        in_barrier[RANKS_MAX]; /* those that call it, of the world, where the others sum in the other group */
+        in_barrier[RANKS_MAX]; /* these call a barrier of the world while the others sum in the other group */
     double timeout_s;
     int code;
-    const char *first, *second, *third; /* are in the error; or NULL */
+    const char *first, *second, *third; /* parts of the error, or NULL */
 } astray;
 
 static int64_t last_call(const astray *a, int world)
@@ -246,7 +247,7 @@ static int check_astray(int rank, int world, const astray *a, const tern_error *
 {
     int64_t took = tern__now_ns() - last_call(a, world);
     bool is_told =
-        a->code == TERN_E_TIMEOUT && err->code == TERN_E_PEER; /* by one whose time was over before */
+        a->code == TERN_E_TIMEOUT && err->code == TERN_E_PEER; /* from a rank that timed out before */
     if (err->code != a->code && !is_told) fprintf(stderr, "rank %d: %d: %s\n", rank, err->code, err->text);
     RANK_CHECK(rank, err->code == a->code || is_told);
     RANK_CHECK(rank, took < (int64_t)(a->timeout_s * 1e9) + RANKS_SOON_S * INT64_C(1000000000));
@@ -288,7 +289,7 @@ static void run_astray(int world, const astray *what)
     munmap(a, sizeof(*a));
 }
 
-/* Of one host: as soon as in a group of one host, and told to the ranks of the others. */
+/* Ranks on one host: reported as soon as in a group on one host, also to the ranks on the other hosts. */
 static void ranks_of_a_host_that_wait_for_each_other_are_named(void **state)
 {
     (void)state;
@@ -303,7 +304,7 @@ static void ranks_of_a_host_that_wait_for_each_other_are_named(void **state)
     }
 }
 
-/* Of two hosts: by time, with the call that each is in that is not in the same. */
+/* Ranks on two hosts: reported at the timeout, with the calls of the ranks that wait elsewhere. */
 static void ranks_of_several_hosts_that_wait_for_each_other_are_named(void **state)
 {
     (void)state;
@@ -316,9 +317,9 @@ static void ranks_of_several_hosts_that_wait_for_each_other_are_named(void **sta
     run_astray(4, &barn);
 }
 
-/* Everyone looks before every sleep. Ranks wait in orders of their own for works of the world, of a group
- * over hosts and of one within a host, which go on while they wait for others, and nobody is told of a
- * deadlock. */
+/* Every rank checks for a deadlock before every sleep. Ranks wait in different orders for works of the
+ * world, of a group over hosts and of one within a host. These advance while a rank waits for another one,
+ * and no deadlock is reported. */
 static int orders_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;

@@ -1,6 +1,6 @@
-/* A rank is killed, or stopped, at any moment of every collective: the others return soon after, or when
- * their time is up, and their errors name it with host and pid. TERN_TEST_KILLS says how often each kill is
- * tried. */
+/* test_kill.c - a rank is killed or stopped at a random moment of each collective. The others return soon
+ * after, or at their timeout, with an error that names its host and pid. TERN_TEST_KILLS is the number of
+ * tries per kill. */
 #include "comm/control_fixture.h"
 
 #include "comm/group.h"
@@ -44,7 +44,7 @@ KIND(scatter, tern_scatter(group, m->in, m->out, COUNT / WORLD, TERN_F32, round 
 KIND(all_to_all, tern_all_to_all(group, m->in, m->out, COUNT / WORLD, TERN_F32, err))
 KIND(barrier, tern_barrier(group, err))
 KIND(monitored_barrier, tern_monitored_barrier(group, round < 2 ? 20 : timeout_s, round % 2, err))
-/* Inside each host. */
+/* Allocated per host. */
 KIND(memory_of_the_group, tern_group_mem_free(group, tern_group_mem_alloc(group, 65536, err));
      tern_barrier(group, err))
 KIND(split, tern_group_close(tern_group_split(group, 0, round, NULL, err)))
@@ -72,7 +72,7 @@ static void all_gather_bytes(tern_group *group, const memory *m, int round, tern
     for (int rank = 0; rank < WORLD; rank++) tern_bytes_free(outs[rank].data);
 }
 
-/* Several that are under way together. */
+/* Several works in flight at once. */
 static void posts(tern_group *group, const memory *m, int round, tern_error *err)
 {
     tern_work *works[] = {
@@ -118,7 +118,7 @@ static const kind kinds[] = {
     ROW(memory_of_the_group),
 };
 
-/* Over and over, until one does not come any more. */
+/* Repeats the call until a rank no longer takes part. */
 static int call_until_alone(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -147,7 +147,7 @@ static int call_until_alone(int rank, const tern__bootstrap *boot, void *arg)
     return 0;
 }
 
-/* Three ranks, one of which gets `number` at a moment that is drawn by chance. *when = that moment. */
+/* Runs three ranks and sends `number` to one of them at a random moment, which is returned in *when. */
 static ranks send_one(board *b, int which, int victim, int number, int64_t *when)
 {
     b->mode = which;
@@ -161,7 +161,7 @@ static ranks send_one(board *b, int which, int victim, int number, int64_t *when
     return r;
 }
 
-/* Who waits for a rank that waits for the stopped one says so, and has no more to say of it than its number.
+/* True if the error names a rank that waits for the stopped one. It then has only the stopped rank's number.
  */
 static bool names_neighbour(const board *b, const char *text, int victim)
 {
@@ -170,7 +170,7 @@ static bool names_neighbour(const board *b, const char *text, int victim)
     return !strcmp(kinds[b->mode].name, "ring") && strstr(text, name);
 }
 
-/* Seconds until the last of the others had returned. */
+/* Checks the errors, and returns the seconds until the last of the others had returned. */
 static double check_others(const board *b, const ranks *r, int victim, int pid, const char *what,
                            int64_t when)
 {
@@ -211,7 +211,8 @@ static void a_killed_rank_is_named_by_all_others(void **state)
     const char *asked = getenv("TERN_TEST_KILLS");
     int times = asked ? atoi(asked) : 5;
     for (int which = 0; which < (int)TERN__COUNT(kinds); which++) {
-        double slowest = 0, quickest = RANKS_SOON_S; /* the others had to wait for a busy machine, at worst */
+        double slowest = 0,
+               quickest = RANKS_SOON_S; /* in case the machine is busy, the fastest of several tries counts */
         for (int i = 0; i < times; i++) {
             double seconds = kill_one(which, i % WORLD);
             slowest = TERN__MAX(slowest, seconds);
@@ -222,7 +223,7 @@ static void a_killed_rank_is_named_by_all_others(void **state)
     }
 }
 
-/* The first whose time is up says so to the other. */
+/* The first rank that times out tells the other. */
 static double stop_one(int which, int victim)
 {
     board *b = board_new();
@@ -250,7 +251,7 @@ static double stop_one(int which, int victim)
 static void a_stopped_rank_is_named_when_time_is_up(void **state)
 {
     (void)state;
-    const bool spans_hosts = getenv("TERN_TEST_HOSTS"); /* where asking the stopped one takes longer */
+    const bool spans_hosts = getenv("TERN_TEST_HOSTS"); /* there querying the stopped rank takes longer */
     timeout_s = 0.3;
     for (int which = spans_hosts; which < (int)TERN__COUNT(kinds); which += spans_hosts ? 3 : 1) {
         double seconds = stop_one(which, which % WORLD);

@@ -1,5 +1,5 @@
-/* A rank that does not come: whatever the others wait in, when their time is up they name it, and what it did
- * last. */
+/* test_late.c - a rank that does not come. Whatever the others wait in, their timeout's error names it and
+ * its last activity. */
 #include "comm/control_fixture.h"
 
 #include "comm/group.h"
@@ -36,7 +36,7 @@ static int wait_for_the_late(int rank, const tern__bootstrap *boot, void *arg)
     tern_group *group = open_group(boot, 20, &err);
     tern_all_reduce(group, &x, 1, TERN_F32, TERN_SUM, &err);
     RANK_CHECK_OK(rank, err);
-    group->opts.timeout_s = 0.3; /* now that all are there */
+    group->opts.timeout_s = 0.3; /* set once all ranks have come */
     if (rank != b->victim) call(b->mode, group, &err);
     b->reports[rank].code = err.code;
     snprintf(b->reports[rank].text, sizeof(err.text), "%s", err.text);
@@ -54,7 +54,8 @@ static void check_reports(const board *b, const char *expected)
         const report *seen = &b->reports[rank];
         if (rank == b->victim) continue;
         in_time += seen->code == TERN_E_TIMEOUT;
-        assert_true(seen->code == TERN_E_TIMEOUT || seen->code == TERN_E_PEER); /* found or told */
+        assert_true(seen->code == TERN_E_TIMEOUT ||
+                    seen->code == TERN_E_PEER); /* noticed, or told by a peer */
         if (!strstr(seen->text, "waited 0.") || !strstr(seen->text, who) || !strstr(seen->text, expected))
             fail_msg("call %d, rank %d: \"%s\" does not name rank %d and \"%s\"", b->mode, rank, seen->text,
                      b->victim, expected);
@@ -76,7 +77,7 @@ static void every_call_names_who_is_late_and_what_it_did_last(void **state)
         }
 }
 
-/* It has met the others, and then does not open the group's memory. */
+/* The rank meets the others, and then does not open the group's memory. */
 static int stop_at_the_door(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -84,11 +85,11 @@ static int stop_at_the_door(int rank, const tern__bootstrap *boot, void *arg)
     tern_group *group = NULL;
     seat s = {0};
     tern__bootstrap own = *boot;
-    own.choice = tern__comm_choose(NULL, false); /* as the others' */
+    own.choice = tern__comm_choose(NULL, false); /* the same as the others' */
     if (rank == b->victim)
         s = sit_down(&own, 10, &err);
     else
-        group = open_group(boot, 0.9, &err); /* nobody else is as late */
+        group = open_group(boot, 0.9, &err); /* the other ranks are never that late */
     b->reports[rank].code = err.code;
     snprintf(b->reports[rank].text, sizeof(err.text), "%s", err.text);
     RANK_CHECK(rank, !group && all_are_here(b, boot->world));

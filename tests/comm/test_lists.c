@@ -1,5 +1,6 @@
-/* Many buffers as one work: what each call of one buffer gives, from windows, ordinary memory and both, in
- * lists of any length with empty buffers among them, posted or not. */
+/* test_lists.c - many buffers as one work: the result is that of one call per buffer. Buffers are in
+ * windows, ordinary memory or both; lists have any length and may contain empty buffers; calls block or are
+ * posted. */
 #include "elements.h"
 #include "group_fixture.h"
 
@@ -11,7 +12,7 @@ static size_t first_of(size_t i)
     return i * 101;
 }
 
-/* Places for the buffers one behind the other; those of odd number lie in `other`. */
+/* Places the buffers one after the other; those with odd numbers go to `other`. */
 static void lay_out(tern_span *list, char *at, char *other, size_t size, size_t parts, size_t shift)
 {
     for (size_t i = 0; i < length; i++) {
@@ -108,7 +109,7 @@ static int check_reduce_scatter(fixture *f, const tern_span *ins, const tern_spa
     return 0;
 }
 
-/* ---- all of it ---- */
+/* ---- all collectives ---- */
 
 static int exact_body(int rank, const tern__bootstrap *boot, void *arg)
 {

@@ -1,4 +1,4 @@
-/* tern_local_rank_take: what torch.distributed.launch puts among the arguments, taken out of them. */
+/* test_local_rank.c - tern_local_rank_take removes the arguments that torch.distributed.launch adds. */
 #include "check.h"
 
 #include <tern/spawn.h>

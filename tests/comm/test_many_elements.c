@@ -1,5 +1,5 @@
-/* More elements than 31 bits count. What is only read is sparse; where only the end of what is written
- * counts, the same few pages are mapped again and again. */
+/* test_many_elements.c - more than 2^31 elements. Memory that is only read is sparse; where only the end of
+ * the result is checked, the same few pages are mapped repeatedly. */
 #include "group_fixture.h"
 
 #include <sys/mman.h>
@@ -7,13 +7,13 @@
 #define COUNT ((UINT64_C(1) << 31) + 5)
 
 #ifdef __SANITIZE_THREAD__
-enum { is_slow = 1 }; /* it looks at each of them */
+enum { is_slow = 1 }; /* it checks each element */
 #else
 enum { is_slow = 0 };
 #endif
 enum { tile = 16 << 20, marks = 4 };
 
-/* Places that are not zero in what rank 0 has: at the ends, and on both sides of where 31 bits end. */
+/* The positions of the nonzero elements in rank 0's data: at the ends, and on both sides of 2^31. */
 static const uint64_t places[marks] = {0, (UINT64_C(1) << 31) - 1, UINT64_C(1) << 31, COUNT - 1};
 
 static uint8_t *map_sparse(void)
@@ -39,7 +39,7 @@ static void mark(uint8_t *x)
     for (int i = 0; i < marks; i++) x[places[i]] = (uint8_t)(i + 1);
 }
 
-/* The last tile, but for the mark of the first one. */
+/* True if x holds the marks of the last tile, but not that of the first one. */
 static bool is_end(const uint8_t *x)
 {
     uint64_t from = (COUNT - 1) / tile * tile, others = 0;
@@ -70,7 +70,7 @@ static void test_moves(void **state)
     assert_ranks_ok(ranks_run(2, moves_body, NULL));
 }
 
-/* What falls on one place of root's few pages is or-ed there. */
+/* The root's few pages receive all tiles, or-ed together. */
 static int reduce_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;

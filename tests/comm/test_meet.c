@@ -1,5 +1,5 @@
-/* Meetings that fail, and strangers that try to join one: every rank ends soon, and says who did not come,
- * came twice, or does not fit. */
+/* test_meet.c - meetings that fail, and strangers that try to join one. Every rank returns soon, with an
+ * error that names the rank that is missing, duplicate or incompatible. */
 #include "comm/ranks.h"
 
 #include "comm/control/inner.h"
@@ -17,7 +17,7 @@ typedef struct outcome {
     char text[TERN_ERROR_TEXT];
 } outcome;
 
-/* What ranks and parent share. Places, not ranks: two may say the same rank. */
+/* Shared by the ranks and the parent. Indexed by process, not by rank, since two may claim the same rank. */
 typedef struct board {
     double timeout_s;
     int mode;
@@ -70,7 +70,7 @@ static tern__bootstrap host_of(const tern__bootstrap *boot)
     return own;
 }
 
-/* Meets, and writes down how it went. Rank 0 serves the store until all are done. */
+/* Meets and records the result. Rank 0 serves the store until all are done. */
 static int meet(const tern__bootstrap *boot, board *b, outcome *o, int all)
 {
     tern_error err = {0};
@@ -97,7 +97,7 @@ static bool says(const outcome *o, const char *part)
     return false;
 }
 
-/* ---- who is missing ---- */
+/* ---- missing ranks ---- */
 
 /* Bit r of mode: rank r does not come. */
 static int meet_with_gaps(int rank, const tern__bootstrap *boot, void *arg)
@@ -142,7 +142,7 @@ static void missing_ranks_are_named_at_the_deadline(void **state)
     }
 }
 
-/* Rank 1 has no time for rank 0's card, which is there. */
+/* Rank 1 has no time left to wait for rank 0's card, which is there. */
 static int meet_without_time(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -160,7 +160,7 @@ static int meet_without_time(int rank, const tern__bootstrap *boot, void *arg)
     return 0;
 }
 
-/* Where the answer is faster all the same, nothing is said. */
+/* If the answer still comes first, there is no error. */
 static void nobody_is_missing_where_all_have_come(void **state)
 {
     (void)state;
@@ -172,7 +172,7 @@ static void nobody_is_missing_where_all_have_come(void **state)
     }
 }
 
-/* ---- two of one kind ---- */
+/* ---- duplicate ranks ---- */
 
 static int meet_somewhere(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -187,7 +187,7 @@ static void two_processes_with_one_rank_are_both_named(void **state)
     board *b = board_new(10);
     ranks r = {.world = 3};
     tern__bootstrap zero = ranks_boot(3);
-    static const int claimed[] = {0, 1, 1}; /* and nobody is rank 2 */
+    static const int claimed[] = {0, 1, 1}; /* so rank 2 is missing */
     for (int i = 0; i < 3; i++) r.pids[i] = ranks_fork(&zero, claimed[i], meet_somewhere, b);
     char first[32], second[32];
     snprintf(first, sizeof(first), "pid %d)", (int)r.pids[1]);
@@ -201,13 +201,13 @@ static void two_processes_with_one_rank_are_both_named(void **state)
         env += o->code == TERN_E_ENV;
         assert_true(o->code == TERN_E_ENV || o->code == TERN_E_PEER);
         assert_true(says(o, "RANK=1 is taken twice") && says(o, first) && says(o, second));
-        assert_true(o->seconds < RANKS_SOON_S); /* nobody waits 10 s for rank 2 */
+        assert_true(o->seconds < RANKS_SOON_S); /* no rank waits the 10 s for rank 2 */
     }
     assert_int_equal(env, 1);
     board_free(b);
 }
 
-/* ---- ranks that do not fit ---- */
+/* ---- incompatible ranks ---- */
 
 enum { OTHER_WORLD, TOO_LONG_ID };
 
@@ -231,14 +231,14 @@ static void different_world_sizes_are_named(void **state)
     assert_ranks_ok(ranks_run(3, meet_as_a_misfit, b));
     for (int rank = 0; rank < 3; rank++) {
         const outcome *o = &b->outcomes[rank];
-        assert_true(o->code == TERN_E_ENV || o->code == TERN_E_PEER); /* saw it, or was told */
+        assert_true(o->code == TERN_E_ENV || o->code == TERN_E_PEER); /* noticed, or told by a peer */
         assert_true(says(o, "WORLD_SIZE=") && says(o, "rank 1 ("));
         assert_true(o->seconds < RANKS_SOON_S);
     }
     board_free(b);
 }
 
-/* It fails alone, on its own, and stays alive: the others are told why. */
+/* It fails by itself and stays alive; the others get the reason. */
 static void a_rank_that_fails_alone_is_named_by_all(void **state)
 {
     (void)state;
@@ -256,7 +256,8 @@ static void a_rank_that_fails_alone_is_named_by_all(void **state)
 
 /* ---- no descriptors, no memory ---- */
 
-/* Rank 0's store takes descriptors of rank 0 for its clients: they are there before it runs out. */
+/* Rank 0's store uses rank 0's descriptors for its clients. Waits until all are connected, before the
+ * descriptors run out. */
 static void await_clients(tern_store *store, int rank, int world)
 {
     char key[32];
@@ -266,7 +267,7 @@ static void await_clients(tern_store *store, int rank, int world)
     }
 }
 
-/* The rank that `mode` names has its store, and then one descriptor more. */
+/* The rank `mode` has its store, and may open one more descriptor. */
 static int meet_without_descriptors(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -310,7 +311,7 @@ static void a_rank_without_descriptors_says_so(void **state)
     }
 }
 
-/* Rank `places` of four may open `mode` descriptors more. It knows by itself that they are too few. */
+/* Rank `places` of four may open `mode` more descriptors. It notices itself that they are too few. */
 static int open_with_few_descriptors(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -357,7 +358,7 @@ static void free_one(void *ptr, void *ctx)
     free(ptr);
 }
 
-/* The rank that `mode` names cannot have its allocation number `places`. */
+/* The rank `mode` fails in its `places`-th allocation. */
 static int meet_without_memory(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -385,9 +386,9 @@ static void out_of_memory_anywhere_is_an_error(void **state)
                 6 + 4); /* store, control, peers and two poll lists; rank 0's server, table and clients too */
 }
 
-/* ---- death on the way ---- */
+/* ---- a death during the meeting ---- */
 
-/* Rank 1 publishes its card and is killed; rank 2 comes only after that. */
+/* Rank 1 publishes its card and is killed. Rank 2 comes only after that. */
 static int meet_around_a_death(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -445,7 +446,7 @@ static bool is_shown_the_door(int fd, const void *packet, size_t bytes)
     return closed;
 }
 
-/* Rank 1 tries doors before it comes in by the right one. */
+/* Rank 1 tries wrong connections before it makes the right one. */
 static int knock_and_meet(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -454,7 +455,7 @@ static int knock_and_meet(int rank, const tern__bootstrap *boot, void *arg)
     tern__card card;
     tern_store *store = tern__store_open(boot, 10, &err);
     tern__card_make(&card, boot, &err);
-    tern__card_publish(&card, 1, store, &err); /* rank 0 opens its door when all cards are there */
+    tern__card_publish(&card, 1, store, &err); /* rank 0 opens its port once all cards are there */
     tern__card_get(&card, 0, store, 10, &err);
     RANK_CHECK_OK(rank, err);
     int silent = call(&card);
@@ -490,7 +491,7 @@ static void strangers_at_the_control_socket_are_turned_away(void **state)
     board_free(b);
 }
 
-/* The same machine, the same secret, another user. */
+/* On the same machine, with the same secret, as another user. */
 static int meet_as_another_user(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -502,7 +503,7 @@ static int meet_as_another_user(int rank, const tern__bootstrap *boot, void *arg
 static void another_user_is_refused(void **state)
 {
     (void)state;
-    if (geteuid() != 0) skip(); /* only root can become somebody else */
+    if (geteuid() != 0) skip(); /* only root can change the user */
     board *b = board_new(1);
     assert_ranks_ok(ranks_run(2, meet_as_another_user, b));
     for (int rank = 0; rank < 2; rank++) assert_int_not_equal(b->outcomes[rank].code, TERN_OK);
@@ -510,7 +511,7 @@ static void another_user_is_refused(void **state)
     board_free(b);
 }
 
-/* Rank 1 has rank 0's store, but not rank 0's secret for the control plane. */
+/* Rank 1 can reach rank 0's store, but has another secret for the control plane. */
 static int meet_with_another_secret(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -535,7 +536,7 @@ static void another_secret_is_refused(void **state)
     board_free(b);
 }
 
-/* A test that holds for ranks of one host and of several. */
+/* Runs a test with all ranks on one host, and on two. */
 #define ANYWHERE(test) cmocka_unit_test_setup(test, together), cmocka_unit_test_setup(test, on_two_hosts)
 
 int main(void)

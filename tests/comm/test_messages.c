@@ -1,5 +1,5 @@
-/* Messages of a group that spans hosts while they are under way: one that could not be begun is neither
- * tested nor given up. The transport is the test's own, which does as it is told. */
+/* test_messages.c - messages in flight in a group over several hosts. One that could not be started is
+ * neither tested nor cancelled. The transport is a fake that the test controls. */
 #include "check.h"
 
 #include "comm/control/inner.h"
@@ -12,8 +12,8 @@
 enum { WORLD = 4 };
 
 typedef struct wire {
-    int refuses, breaks; /* peers to which nothing is begun; whose messages end in an error */
-    int pending;         /* answers of a test before the message is over                    */
+    int refuses, breaks; /* peers to which messages cannot be started, or whose messages fail */
+    int pending;         /* how often a message's test returns pending first */
     int begun[WORLD], tested[WORLD], closed;
 } wire;
 
@@ -45,7 +45,7 @@ static int wire_recv(void *state, int peer, int tag, void *data, size_t bytes,
 static int wire_test(void *state, tern_transport_message *message, char *why, size_t why_size)
 {
     wire *w = state;
-    int *tested = message->slots[0]; /* NULL if it was never begun */
+    int *tested = message->slots[0]; /* NULL if it was never started */
     assert_non_null(tested);
     ++*tested;
     if (tested - w->tested == w->breaks) {
@@ -64,7 +64,7 @@ static void wire_close(void *state, bool failed)
 static const tern_transport transport = {
     .name = "wire", .send = wire_send, .recv = wire_recv, .test = wire_test, .close = wire_close};
 
-/* Rank 0 of a group that has failed already, so that nobody waits for the control plane's reason. */
+/* Rank 0 of a group that has failed already, so that nothing waits for the control plane's reason. */
 typedef struct fixture {
     wire wire;
     tern__control control;

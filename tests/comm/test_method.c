@@ -1,4 +1,4 @@
-/* init_method, rank and world of a group's options: what they say, and what is said wrong. */
+/* test_method.c - init_method, rank and world in a group's options, valid and invalid. */
 #include "check.h"
 
 #include "comm/bootstrap/bootstrap.h"
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- what is read ---- */
+/* ---- valid options ---- */
 
 static void clear_environment(void)
 {
@@ -30,7 +30,7 @@ static tern_group_opts opts_of(const char *init_method, int rank, int world)
 
 typedef struct row {
     const char *init_method;
-    int rank, world; /* of the options */
+    int rank, world; /* in the options */
     const char *addr;
     int port, is_rank, is_world;
 } row;
@@ -105,7 +105,7 @@ static void local_rank_and_secret_hold_for_every_method(void **state)
     assert_string_equal(boot.source, "tcp://");
 }
 
-/* ---- what is wrong ---- */
+/* ---- invalid options ---- */
 
 typedef struct bad {
     const char *init_method;

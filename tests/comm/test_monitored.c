@@ -1,5 +1,5 @@
-/* The monitored barrier: passed by all, nothing is said; with ranks missing, all that came and those that
- * come later hear who, within the time that was given. */
+/* test_monitored.c - the monitored barrier. It succeeds if all ranks come. If some are missing, the ranks
+ * that came, and those that come later, get their names within the given time. */
 #include "group_fixture.h"
 
 #include <stdatomic.h>
@@ -8,7 +8,7 @@
 enum { world = 4 };
 
 typedef struct board {
-    atomic_int told; /* ranks that have had the error */
+    atomic_int told; /* ranks that have got the error */
     bool wait_all;
 } board;
 
@@ -31,7 +31,7 @@ static int check_text(int rank, bool wait_all, const char *text)
 
 static int missing_body(int rank, const tern__bootstrap *boot, void *arg)
 {
-    const double limit_s = 0.9; /* nobody else is as late */
+    const double limit_s = 0.9; /* the other ranks are never that late */
     board *b = arg;
     fixture f;
     int64_t one = 1;
@@ -51,7 +51,7 @@ static int missing_body(int rank, const tern__bootstrap *boot, void *arg)
     return fixture_close(&f);
 }
 
-/* One rank of a group of two is told apart in words, too. */
+/* In a group of two, the error about one missing rank uses the singular. */
 static int one_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -79,7 +79,7 @@ static void test_missing_ranks_are_named_on_all(void **state)
     munmap(b, sizeof(*b));
 }
 
-/* Ranks come at different times; the group goes on, with the limit that it had. */
+/* Ranks come at different times. The group goes on, with its own timeout. */
 static int passed_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -108,7 +108,7 @@ static void test_passed_by_all(void **state)
     assert_ranks_ok(ranks_run_threads(3, passed_body, NULL));
 }
 
-/* A rank that dies is no timeout. */
+/* A rank's death is not reported as a timeout. */
 static int dead_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;

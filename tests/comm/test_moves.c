@@ -1,6 +1,6 @@
-/* gather, scatter and all_to_all, of equal and of unequal parts, of every dtype, on 1, 2, 3, 4, 7 and 8
- * ranks, from windows and ordinary memory that begins at any byte, from no element to many pieces; the memory
- * around each result stays. */
+/* test_moves.c - gather, scatter and all_to_all with equal and unequal parts, every dtype, on 1, 2, 3, 4, 7
+ * and 8 ranks. Data are in windows and in ordinary memory at any alignment, from no element to many pieces;
+ * memory around the results must not change. */
 #include "elements.h"
 #include "group_fixture.h"
 
@@ -10,7 +10,7 @@
 enum { guard = 16 };
 static const size_t counts[] = {0, 1, 3, 64, 1023, 20011};
 
-/* ---- what is expected: element i of what `from` has for `to` ---- */
+/* ---- the expected result: element i of the data from rank `from` for rank `to` ---- */
 
 static int pair_of(const fixture *f, int from, int to)
 {
@@ -22,7 +22,7 @@ static void put(const fixture *f, tern_dtype dtype, void *buf, int from, int to,
     elements_put(dtype, buf, pair_of(f, from, to), 0, count);
 }
 
-/* f->expected[0..bytes) with guards, and the same guards around `out`. */
+/* Clears f->expected[0..bytes) and `out`, and puts the same guards around both. */
 static void clear(const fixture *f, char *out, size_t bytes)
 {
     memset(out - guard, 0x55, bytes + 2 * guard);
@@ -76,7 +76,7 @@ static int check_all_to_all(fixture *f, char *in, char *out, tern_dtype dtype, s
 
 /* ---- unequal parts ---- */
 
-/* From none to `count`, different for each pair. */
+/* Returns 0 to `count`, different for each pair. */
 static size_t split(const fixture *f, int from, int to, size_t count)
 {
     size_t share = elements_random(TERN_U8, pair_of(f, from, to), count) % 4;
@@ -101,7 +101,7 @@ static int check_all_to_all_v(fixture *f, char *in, char *out, tern_dtype dtype,
     return check_out(f, out, taken * size);
 }
 
-/* The lists lie in reverse order, with a gap between. */
+/* The lists are in reverse order, with a gap between. */
 static int check_all_gather_v(fixture *f, char *in, char *out, tern_dtype dtype, size_t count)
 {
     size_t size = tern_dtype_bytes(dtype), bytes = 0;
@@ -118,7 +118,7 @@ static int check_all_gather_v(fixture *f, char *in, char *out, tern_dtype dtype,
     return check_out(f, out, bytes);
 }
 
-/* ---- all of it ---- */
+/* ---- all moves ---- */
 
 static int check_moves(fixture *f, char *in, char *out, tern_dtype dtype, size_t count)
 {
@@ -161,7 +161,7 @@ static void test_exact_in_threads(void **state)
     assert_ranks_ok(ranks_run_threads(3, exact_body, NULL));
 }
 
-/* ---- in place: the own part of the one buffer is the other ---- */
+/* ---- in place: a rank's own part of one buffer is the other buffer ---- */
 
 static int in_place_body(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -204,11 +204,11 @@ static void test_in_place(void **state)
     for (int world = 1; world <= 4; world++) assert_ranks_ok(ranks_run(world, in_place_body, NULL));
 }
 
-/* ---- many under way at once ---- */
+/* ---- many works in flight at once ---- */
 
 enum { works = 24, apart = 4096 * 8 }; /* bytes between the buffers of two works, for four ranks */
 
-/* Each of another kind, dtype and size, some of them more than the ring holds. */
+/* Each work has another kind, dtype and size. Some are larger than the ring. */
 static tern_work *post_one(fixture *f, int i, char *in, char *out, size_t each[2][RANKS_MAX])
 {
     size_t count = i % 5 ? (size_t)(i * 37 % 500) : 4096;
@@ -246,7 +246,7 @@ static int check_one(fixture *f, int i, const char *out)
     return 0;
 }
 
-/* Waits in another order on each rank; the lists of counts are gone by then. */
+/* Waits in another order on each rank; the lists of counts have been overwritten by then. */
 static int posted_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -284,10 +284,10 @@ static void test_many_at_once(void **state)
     assert_ranks_ok(ranks_run_threads(3, posted_body, NULL));
 }
 
-/* ---- who owes what ---- */
+/* ---- ranks on which a work depends ---- */
 
-/* The ranks that have nothing to take of a gather or a scatter do not hold it up: they post and come back
- * only when the others are done. */
+/* Ranks that receive nothing in a gather or a scatter do not delay it: they post, and come back only when
+ * the others are done. */
 static int idle_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     atomic_int *done = arg;
@@ -309,7 +309,7 @@ static int idle_body(int rank, const tern__bootstrap *boot, void *arg)
     return fixture_close(&f);
 }
 
-/* Between hosts all ranks have to come back: messages move only in calls. */
+/* Between hosts all ranks have to come back, since messages advance only during calls. */
 static void test_who_gets_nothing_holds_nothing_up(void **state)
 {
     (void)state;
@@ -323,7 +323,8 @@ static void test_who_gets_nothing_holds_nothing_up(void **state)
     munmap(done, sizeof(*done));
 }
 
-/* A rank that has posted and computes on owes its part of an all_to_all: the others say so. */
+/* A rank that has posted an all_to_all and then computes still has to give its part. The others' errors say
+ * so. */
 static int owing_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     atomic_int *told = arg;
@@ -334,7 +335,7 @@ static int owing_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_group *group = tern__group_open_boot(boot, &opts, &err);
     tern_barrier(group, &err);
     RANK_CHECK_OK(rank, err);
-    group->opts.timeout_s = 0.5; /* now that all are there */
+    group->opts.timeout_s = 0.5; /* set once all ranks have come */
     tern_work *work = tern_all_to_all_post(group, in, out, 1, TERN_I64, &err);
     RANK_CHECK_OK(rank, err);
     while (rank == 2 && atomic_load(told) < 2) usleep(100);

@@ -1,5 +1,5 @@
-/* Works in flight, the back end's channels with few slots, and windows. Ranks are processes, and threads of
- * one process that share one mapping, so that a race detector sees what they do to each other. */
+/* test_native.c - works in flight, channels with few slots, and windows. Ranks are processes, and also
+ * threads of one process that share a mapping, so that a race detector sees their accesses. */
 #include "group_fixture.h"
 
 #include "comm/native/native.h"
@@ -18,7 +18,7 @@ static uint64_t random_next(uint64_t *state)
 
 enum { works = 24 };
 
-/* A reduce_scatter is in place: its result is the own part of `x`. */
+/* A reduce_scatter is in place: its result is the rank's own part of `x`. */
 static tern_work *start(fixture *f, int k, float *x, size_t count)
 {
     size_t part = count / (size_t)f->world;
@@ -43,8 +43,8 @@ static bool is_done_right(const fixture *f, int k, const float *x, size_t count)
     return true;
 }
 
-/* Rounds of works of all kinds, finished in another order than started, on ranks that start at random times.
- */
+/* Rounds of works of all kinds. They are finished in another order than started, and the ranks start at
+ * random times. */
 static int async_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -66,7 +66,7 @@ static int async_body(int rank, const tern__bootstrap *boot, void *arg)
             if (k % 7 == 0) RANK_CHECK(rank, tern_work_test(work[k], &f.err) >= 0);
         }
         float one = 1;
-        tern_all_reduce(f.group, &one, 1, TERN_F32, TERN_SUM, &f.err); /* a blocking call among them */
+        tern_all_reduce(f.group, &one, 1, TERN_F32, TERN_SUM, &f.err); /* a blocking call in between */
         RANK_CHECK(rank, one == (float)f.world);
         for (int j = 0; j < works; j++) {
             int k = (j * 5 + rank) % works;
@@ -119,7 +119,7 @@ static int check_filled(int rank, const float *base, const tern__post *post, flo
     return 0;
 }
 
-/* Ordinary buffers that fit the ring: once the others have posted, rank 0 finishes all without them. */
+/* Ordinary buffers that fit the ring: once the others have posted, rank 0 finishes all works without them. */
 static int alone_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     atomic_int *is_done = arg;
@@ -152,8 +152,8 @@ static void test_ranks_that_have_posted_owe_nothing(void **state)
     munmap(is_done, 4096);
 }
 
-/* Slots for fewer works than areas, so posts wait for slots; an area is used again as soon as its work is
- * done. */
+/* There are fewer slots than areas, so posts wait for slots. An area is reused as soon as its work is done.
+ */
 static int slots_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     tern_error err = {0};
@@ -198,17 +198,17 @@ static void test_posts_wait_for_slots(void **state)
             assert_ranks_ok(ranks_run(worlds[i], slots_body, &slots));
 }
 
-/* ---- memory of the ranks' own ---- */
+/* ---- the caller's own memory as a window ---- */
 
 enum { part = 100, gap = 7 };
 
-/* What rank `rank` has at place i of its window. */
+/* Element i of rank `rank`'s window. */
 static float value_of(uint32_t i, int rank)
 {
     return (float)(i * 10 + (uint32_t)rank);
 }
 
-/* Three extents with gaps between them that end in the midst of parts. */
+/* Makes three extents with gaps between them; they end in the middle of parts. */
 static void cut_extents(tern__extent *extents, uint32_t window, uint32_t count)
 {
     const uint32_t cuts[] = {0, part / 3, part + part / 3 + 1, count};
@@ -216,7 +216,7 @@ static void cut_extents(tern__extent *extents, uint32_t window, uint32_t count)
         extents[i] = (tern__extent){window, (uint64_t)(cuts[i] + i * gap) * 4, cuts[i + 1] - cuts[i]};
 }
 
-/* Of element i: its place in the window. */
+/* Returns the position of element i in the window. */
 static uint32_t place_of(const tern__extent *extents, uint32_t i)
 {
     while (i >= extents->count) i -= (uint32_t)extents++->count;
@@ -233,7 +233,7 @@ static bool is_right(tern__kind kind, const float *out, uint32_t i, uint32_t pla
     }
 }
 
-/* The result goes to `out`, and the window is left as it is. */
+/* The result goes to `out`, and the window does not change. */
 static int check_out(tern_group *group, tern__kind kind, uint32_t window)
 {
     tern_error err = {0};
@@ -280,8 +280,8 @@ static void test_results_in_own_memory(void **state)
     assert_ranks_ok(ranks_run(5, out_body, NULL));
 }
 
-/* Memory of the caller's keeps its address and contents, when it becomes a window and when it is none any
- * more. */
+/* Memory of the caller's keeps its address and contents when it becomes a window and when it stops being
+ * one. */
 static int base_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -319,7 +319,7 @@ static void test_window_over_own_memory(void **state)
     assert_ranks_ok(ranks_run(3, base_body, NULL));
 }
 
-/* What a peer passes is looked at before it is mapped. */
+/* A descriptor from a peer is checked before it is mapped. */
 static int attach(int fd, size_t bytes, tern_error *err)
 {
     char *base = NULL;
@@ -339,13 +339,13 @@ static void test_false_windows_are_refused(void **state)
     assert_int_equal(attach(pipes[0], 4096, &err), TERN_E_PEER);
     assert_int_equal(attach(file, 4096, &err), TERN_E_PEER); /* empty, not sealed */
     assert_return_code(ftruncate(file, 8192), errno);
-    assert_int_equal(attach(file, 4096, &err), TERN_E_PEER); /* could still be cut */
+    assert_int_equal(attach(file, 4096, &err), TERN_E_PEER); /* can still be truncated */
     assert_return_code(fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK), errno);
-    assert_int_equal(attach(file, 4096, &err), TERN_E_PEER); /* no note behind the data */
+    assert_int_equal(attach(file, 4096, &err), TERN_E_PEER); /* has no note after the data */
     err = (tern_error){0};
     assert_int_equal(tern__segment_create(&base, 5000, &fd, &err), TERN_OK);
     assert_int_equal(attach(fd, 4096, &err), TERN_E_MISMATCH);
-    assert_int_equal(ftruncate(fd, 4096), -1); /* no peer can cut it: no access can fail */
+    assert_int_equal(ftruncate(fd, 4096), -1); /* a peer cannot truncate it, so no access can fault */
     munmap(base, 8192);
     close(fd);
     close(file);
@@ -353,7 +353,7 @@ static void test_false_windows_are_refused(void **state)
     close(pipes[1]);
 }
 
-/* ---- many ---- */
+/* ---- many windows ---- */
 
 static int many_body(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -375,11 +375,11 @@ static void test_many_small_works(void **state)
     assert_ranks_ok(ranks_run(2, many_body, NULL));
 }
 
-/* ---- asleep ---- */
+/* ---- sleeping ---- */
 
-/* Rank 1 comes to a barrier 10 ms late, and then says when that was: rank 0 sleeps by then, and would look up
- * by itself only every 50 ms. Not all rounds need be prompt, as the machine may be busy; without a bell none
- * would be, but for chance: one in five. */
+/* Rank 1 comes to a barrier 10 ms late and then reports when that was. Rank 0 sleeps by then and would wake
+ * by itself only every 50 ms. Not every round must be prompt, since the machine may be busy. Without the
+ * bell, only one round in five would be, by chance. */
 static int sleep_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -407,7 +407,7 @@ static void test_sleeping_rank_is_woken(void **state)
     assert_ranks_ok(ranks_run_threads(2, sleep_body, NULL));
 }
 
-/* ---- as threads ---- */
+/* ---- ranks as threads ---- */
 
 static void test_ranks_as_threads(void **state)
 {

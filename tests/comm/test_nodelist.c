@@ -1,4 +1,4 @@
-/* Slurm's lists, also those that are none. */
+/* test_nodelist.c - Slurm's node lists, valid and invalid. */
 #include "check.h"
 
 #include "base/nodelist.h"

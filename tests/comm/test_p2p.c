@@ -1,11 +1,11 @@
-/* Messages between ranks: their order and source, what goes on beside them, batches, byte strings. */
+/* test_p2p.c - messages between ranks: order and source, other works in between, batches, byte strings. */
 #include "message.h"
 
 #include <tern.h>
 
-/* ---- blocking calls, their order, who sent ---- */
+/* ---- blocking calls: order and source ---- */
 
-/* Round the ring, one after the other, by each size at which something changes. */
+/* A message goes around the ring, in each size at which the implementation changes. */
 static int ring_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     static const size_t sizes[] = {
@@ -32,8 +32,8 @@ static void test_ring(void **state)
     for (size_t i = 1; i < TERN__COUNT(worlds); i++) assert_ranks_ok(ranks_run(worlds[i], ring_body, NULL));
 }
 
-/* What comes under one tag is received in the order sent, long and short by turns, whatever was asked for
- * first; every dtype. */
+/* Messages with one tag are received in the order sent, long and short ones alternating, in whatever order
+ * tags are received; every dtype. */
 static int order_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     enum { messages = 24, most = 20000 };
@@ -68,7 +68,7 @@ static void test_order_of_a_tag(void **state)
     assert_ranks_ok(ranks_run(2, order_body, NULL));
 }
 
-/* More messages than there is room for on the way, before the first is asked for. */
+/* Sends more messages than the buffers hold before the first one is received. */
 static int flood_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     enum { messages = 2500 };
@@ -97,7 +97,7 @@ static void test_flood(void **state)
     assert_ranks_ok(ranks_run_threads(2, flood_body, NULL));
 }
 
-/* Rank 0 takes what comes, as a server would; the answer goes to whom it came from. */
+/* Rank 0 receives from any rank, like a server, and answers the sender. */
 static int server_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     enum { asks = 50 };
@@ -128,7 +128,7 @@ static void test_any_source(void **state)
     for (size_t i = 1; i < TERN__COUNT(worlds); i++) assert_ranks_ok(ranks_run(worlds[i], server_body, NULL));
 }
 
-/* A long message that nobody receives yet keeps no other back, and collectives go on beside messages. */
+/* A long message that is not received yet delays no other one, and collectives run beside messages. */
 static int beside_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     enum { bytes = 4 << 20 };
@@ -145,7 +145,7 @@ static int beside_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_all_reduce(f.group, &sum, 1, TERN_F32, TERN_SUM, &f.err);
     RANK_CHECK(rank, sum == (float)f.world);
     if (rank == 1) tern_recv(f.group, f.plain, bytes, TERN_U8, 0, 0, NULL, &f.err);
-    tern_barrier(f.group, &f.err); /* in which rank 0's message goes on */
+    tern_barrier(f.group, &f.err); /* meanwhile rank 0's message advances */
     RANK_CHECK_OK(rank, f.err);
     if (work) RANK_CHECK(rank, tern_work_test(work, &f.err) == TERN_OK && !tern_work_wait(work, &f.err));
     RANK_CHECK(rank, rank > 1 || (f.plain[0] == 1 && f.plain[bytes - 1] == 1));
@@ -160,7 +160,7 @@ static void test_beside_other_works(void **state)
     assert_ranks_ok(ranks_run_threads(3, beside_body, NULL));
 }
 
-/* Whoever only asks after another work moves its messages on, too. */
+/* A rank that only tests another work advances its messages, too. */
 static int polling_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     enum { bytes = 2 << 20 };
@@ -188,7 +188,7 @@ static void test_asking_after_one_work_moves_all(void **state)
     assert_ranks_ok(ranks_run(2, polling_body, NULL));
 }
 
-/* The same tag in two groups at once: the messages of one are not those of the other. */
+/* The same tag in two groups at once: their messages are kept apart. */
 static int two_groups_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;

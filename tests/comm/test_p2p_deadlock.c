@@ -1,5 +1,5 @@
-/* Messages whose ranks wait for each other: all are told, within a second; ranks that wait for one that
- * computes are not. */
+/* test_p2p_deadlock.c - messages whose ranks wait for each other: all get an error within a second. Ranks
+ * that wait for one that computes do not. */
 #include "message.h"
 
 #include "comm/native/native.h"
@@ -16,7 +16,7 @@ typedef struct board {
     _Atomic(int64_t) called[RANKS_MAX];
 } board;
 
-/* What rank 0 does, and what the others do. */
+/* The calls of rank 0, and those of the others. */
 typedef struct deadlock {
     const char *name;
     int world;
@@ -54,7 +54,7 @@ static void wait_barrier(fixture *f)
     tern_barrier(f->group, &f->err);
 }
 
-/* Rank 0 has what it waits for in view, but under another tag. */
+/* The message that rank 0 waits for is there, but with another tag. */
 static void send_short_recv(fixture *f)
 {
     tern_send(f->group, f->plain, 4, TERN_F32, 0, 5, &f->err);
@@ -69,7 +69,7 @@ static void wait_irecv(fixture *f)
         if (works[i]) tern_work_wait(works[i], &f->err);
 }
 
-/* Short ones until nothing more is kept: the receiver asks for what comes behind them. */
+/* Sends short messages until nothing more is buffered; the receiver asks for one after them. */
 static void send_many(fixture *f)
 {
     for (int i = 0; i < 400 && !f->err.code; i++) tern_send(f->group, f->plain, 8192, TERN_U8, 0, 1, &f->err);
@@ -147,7 +147,7 @@ static void test_deadlocks(void **state)
     }
 }
 
-/* Until every other rank has looked three times whether it waits for ever. */
+/* Computes until every other rank has checked three times for a deadlock. */
 static int compute(const fixture *f)
 {
     uint64_t start[RANKS_MAX];
@@ -162,7 +162,7 @@ static int compute(const fixture *f)
     return 0;
 }
 
-/* Rank 2 computes, the others wait for it, for each other and for anybody; nothing is wrong. */
+/* Rank 2 computes. The others wait for it, for each other and for any rank; there is no deadlock. */
 static int busy_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -195,7 +195,7 @@ static void test_whoever_computes_is_waited_for(void **state)
     assert_ranks_ok(ranks_run_threads(3, busy_body, NULL));
 }
 
-/* What a rank waited for stands in the timeline. */
+/* The timeline shows what a rank waited for. */
 static int trace_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     fixture f = {.rank = rank, .world = boot->world};

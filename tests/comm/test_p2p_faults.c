@@ -1,4 +1,5 @@
-/* Messages that do not fit, or whose ranks die, stop or leave: every rank is told why, in time. */
+/* test_p2p_faults.c - messages that do not match, or whose ranks die, stop or leave: every rank gets the
+ * reason in time. */
 #include "meeting.h"
 #include "message.h"
 
@@ -13,7 +14,7 @@ enum { long_bytes = 2 << 20 };
 
 /* Shared by the test and its ranks. */
 typedef struct board {
-    _Atomic(int64_t) failed[RANKS_MAX]; /* when each rank got its error      */
+    _Atomic(int64_t) failed[RANKS_MAX]; /* when each rank got its error */
     atomic_int rounds;
     int actor, variant;
     size_t bytes;
@@ -32,14 +33,14 @@ static void board_free(board *b)
     munmap(b, sizeof(*b));
 }
 
-/* ---- messages that do not fit: both sides are told both ---- */
+/* ---- messages that do not match: both sides get both descriptions ---- */
 
 typedef struct misfit {
     const char *name, *sent, *received;
     size_t send_count, recv_count;
     tern_dtype send_dtype, recv_dtype;
-    bool keeps;      /* the receiver first takes what was sent after it */
-    int sends_bytes; /* a byte string: by the sender; by the receiver    */
+    bool keeps;      /* the receiver first receives a later message */
+    int sends_bytes; /* 1: the sender's (receiver's) message is a byte string */
     int receives_bytes;
 } misfit;
 
@@ -107,8 +108,7 @@ static void test_misfits(void **state)
     }
 }
 
-/* A receive that met a misfit fails with its group, and may be waited for after
- * it. */
+/* A receive that met a mismatch fails with its group, and may be waited for afterwards. */
 static int misfit_work_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -134,7 +134,7 @@ static void test_misfits_of_works(void **state)
 
 /* ---- ranks that die or stop ---- */
 
-/* Round a ring for ever, every rank sends and receives. Returns the error's code. */
+/* Every rank sends and receives around a ring, forever. Returns the error's code. */
 static int loop_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -164,7 +164,7 @@ static int loop_body(int rank, const tern__bootstrap *boot, void *arg)
     return -err.code;
 }
 
-/* Starts the ring, and lets it run for a while that is never the same. */
+/* Starts the ring and lets it run for a random time. */
 static ranks loop_start(board *b, int world, uint64_t *state)
 {
     ranks r = ranks_start(world, loop_body, b);
@@ -226,7 +226,7 @@ static void test_stopped_ranks_are_named_after_the_timeout(void **state)
     }
 }
 
-/* What the late rank did last: its last message, and what it waits in or its last collective. */
+/* The late rank's last activity: its last message, and the call it waits in or its last collective. */
 static int late_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -237,11 +237,11 @@ static int late_body(int rank, const tern__bootstrap *boot, void *arg)
     if (rank == 1) tern_send(f.group, f.plain, 3, TERN_F64, 0, 5, &f.err);
     if (rank == 0) tern_recv(f.group, f.plain, 3, TERN_F64, 1, 5, NULL, &f.err);
     RANK_CHECK_OK(rank, f.err);
-    if (rank == 0) f.group->opts.timeout_s = 0.2; /* rank 1 has done all that it does in time */
+    if (rank == 0) f.group->opts.timeout_s = 0.2; /* rank 1 makes all its calls in time */
     if (rank == 0)
         tern_recv(f.group, f.plain, 4, TERN_F32, b->variant ? TERN_ANY_SOURCE : 1, 6, NULL, &f.err);
     atomic_fetch_add(&b->rounds, rank == 0);
-    while (rank == 1 && !atomic_load(&b->rounds)) usleep(1000); /* it computes */
+    while (rank == 1 && !atomic_load(&b->rounds)) usleep(1000); /* rank 1 computes */
     if (rank == 1) tern_barrier(f.group, &f.err);
     RANK_CHECK(rank, f.err.code == (rank ? TERN_E_PEER : TERN_E_TIMEOUT) || f.err.code == TERN_E_TIMEOUT);
     const char *own = b->variant
@@ -269,8 +269,8 @@ static void test_timeouts_say_what_the_late_rank_did_last(void **state)
 
 enum { WAITS_IN_RECV, WAITS_IN_ANY, WAITS_IN_SEND, SENDS_LATER, LEAVES };
 
-/* The last rank closes its group, and whoever waits for it, or sends to it later, is told; in the world and
- * in a group made from it. */
+/* The last rank closes its group. Ranks that wait for it, or send to it later, get an error, in the world
+ * and in a group made from it. */
 static int leave_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -282,7 +282,7 @@ static int leave_body(int rank, const tern__bootstrap *boot, void *arg)
     RANK_CHECK_OK(rank, f.err);
     RANK_CHECK(rank, all_meet(f.world, 2));
     if (rank == last) {
-        tern_send(pair, f.plain, 1, TERN_U8, 0, 1, &f.err); /* which is another one */
+        tern_send(pair, f.plain, 1, TERN_U8, 0, 1, &f.err); /* which is another group */
         if (in_group) tern_group_close(pair);
         while (in_group && !atomic_load(&b->rounds)) usleep(1000);
         return f.err.code ? 1 : fixture_close(&f);
@@ -324,7 +324,7 @@ static void test_ranks_that_leave(void **state)
         }
 }
 
-/* A group that is closed with messages under way: its works fail, and the peer is told which they were. */
+/* A group is closed with pending messages: its works fail, and the peer's error names them. */
 static int unfinished_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     const int *receives = arg;
@@ -402,7 +402,7 @@ static void test_forked_children_are_refused_and_harmless(void **state)
 
 /* ---- failures elsewhere ---- */
 
-/* A failure elsewhere ends what is under way, and a work that is waited for afterwards is freed. */
+/* A failure elsewhere ends pending works. A work that is waited for afterwards is freed. */
 static int failed_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -411,7 +411,7 @@ static int failed_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_work *works[] = {tern_irecv(f.group, f.plain, 4, TERN_F32, 1 - rank, 0, &f.err),
                           tern_isend(f.group, f.plain, long_bytes, TERN_U8, 1 - rank, 1, &f.err)};
     RANK_CHECK_OK(rank, f.err);
-    tern_barrier(f.group, NULL); /* in which rank 1 may hear of the failure already */
+    tern_barrier(f.group, NULL); /* rank 1 may be told of the failure here already */
     if (rank == 0) tern_group_abort(f.group, TERN_E_IO, "the disk is full");
     for (int i = 0; i < 2; i++) {
         tern_error err = {0};

@@ -1,5 +1,5 @@
-/* Messages of more than 2^31 bytes; what is on its way before it is received; what messages allocate, and
- * what happens if they may not. */
+/* test_p2p_memory.c - messages of more than 2^31 bytes, messages sent before they are received, allocations
+ * by messages, and failing allocations. */
 #include "ledger.h"
 #include "message.h"
 
@@ -7,15 +7,15 @@
 
 #include <sys/mman.h>
 
-/* ---- more bytes than 32 bits count ---- */
+/* ---- messages of more than 2^31 bytes ---- */
 
-#ifdef __SANITIZE_THREAD__ /* which keeps four times as much beside it */
+#ifdef __SANITIZE_THREAD__ /* which uses four times as much memory */
 enum { tile = 64 << 20, tiles = 3 };
 #else
 enum { tile = 64 << 20, tiles = 33 };
 #endif
 
-/* The same 64 MiB, many times. */
+/* Maps the same 64 MiB many times. */
 static char *tiled(void)
 {
     int fd = memfd_create("tiles", MFD_CLOEXEC);
@@ -52,9 +52,9 @@ static void test_two_gigabytes(void **state)
     assert_ranks_ok(ranks_run(2, huge_body, NULL));
 }
 
-/* ---- what is on its way on one host: short messages are sent before they are received ---- */
+/* ---- buffered messages on one host: short ones are sent before they are received ---- */
 
-/* Of several that have sent to anybody's receiver, none waits until another has nothing more. */
+/* If several ranks have sent to a receive from any rank, none waits until another has nothing left. */
 static int fair_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     enum { messages = 30 };
@@ -63,7 +63,7 @@ static int fair_body(int rank, const tern__bootstrap *boot, void *arg)
     int counts[RANKS_MAX] = {0}, fewest = messages, most = 0;
     if (fixture_open(&f, rank, boot, 64)) return 1;
     if (rank != 0) tern_send(f.group, f.plain, 1, TERN_U8, 0, 0, &f.err);
-    for (int r = 1; r < f.world && rank == 0; r++) /* from here on all paths to rank 0 are there */
+    for (int r = 1; r < f.world && rank == 0; r++) /* after this all paths to rank 0 are set up */
         tern_recv(f.group, f.plain, 1, TERN_U8, r, 0, NULL, &f.err);
     for (int i = 0; i < messages && rank != 0; i++) tern_send(f.group, f.plain, 1, TERN_U8, 0, 0, &f.err);
     tern_barrier(f.group, &f.err);
@@ -90,7 +90,7 @@ static void test_any_source_is_fair(void **state)
     for (int world = 3; world <= 5; world++) assert_ranks_ok(ranks_run(world, fair_body, NULL));
 }
 
-/* What was sent before its sender closed the group arrives. */
+/* A message whose sender has closed the group since still arrives. */
 static int leaver_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -158,7 +158,7 @@ static void test_warm_messages_allocate_nothing(void **state)
     assert_ranks_ok(ranks_run(2, warm_body, &books));
 }
 
-/* Rank 1 keeps what it does not ask for, up to the cap, and frees it. */
+/* Rank 1 buffers messages that it does not receive, up to the cap, and frees them. */
 static int kept_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     enum { messages = 100, bytes = 8000 };
@@ -187,8 +187,8 @@ static void test_kept_messages_are_freed(void **state)
     assert_ranks_ok(ranks_run(2, kept_body, &books));
 }
 
-/* Each request of rank 0's first messages is refused once: E_MEMORY there, and rank 1 is told. Returns 3 if
- * so. */
+/* Each allocation of rank 0's first messages fails once: E_MEMORY there, and rank 1 is told. Returns 3 in
+ * that case. */
 static int refuse_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     ledger books = {0};
@@ -199,7 +199,7 @@ static int refuse_body(int rank, const tern__bootstrap *boot, void *arg)
     books.refuse_at = atomic_load(&books.requests) + *number;
     tern_bytes string;
     tern_work *work = tern_irecv(f.group, f.plain, 1, TERN_U8, 1 - rank, 0, &f.err);
-    if (rank == 1) tern_send(f.group, f.plain, 8192, TERN_U8, 0, 1, &f.err); /* rank 0 keeps it */
+    if (rank == 1) tern_send(f.group, f.plain, 8192, TERN_U8, 0, 1, &f.err); /* rank 0 buffers it */
     tern_send(f.group, f.plain, 1, TERN_U8, 1 - rank, 0, &f.err);
     if (work) tern_work_wait(work, &f.err);
     if (rank == 0) tern_recv_bytes(f.group, &string, 1, 2, NULL, &f.err);

@@ -1,4 +1,5 @@
-/* What send and recv refuse: the rank is told what and why, and its peers that it failed. */
+/* test_p2p_refused.c - calls that send and recv refuse: the rank gets the reason, and its peers are told
+ * that it failed. */
 #include "meeting.h"
 #include "message.h"
 
@@ -81,7 +82,7 @@ static void recv_no_bytes(fixture *f)
     tern_recv_bytes(f->group, NULL, 1 - f->rank, 0, NULL, &f->err);
 }
 
-/* The first op is not started either. */
+/* The first op of the batch is not started either. */
 static void batch(fixture *f, tern_p2p second)
 {
     tern_work *works[2] = {(tern_work *)f, (tern_work *)f};
@@ -127,7 +128,7 @@ static const refusal refusals[] = {
     {"a batch of nothing", TERN_E_INVALID, "1 ops at NULL", batch_of_null},
 };
 
-/* Rank 0 errs, and rank 1 hears of it where it waits. */
+/* Rank 0 makes a mistake, and rank 1 is told while it waits. */
 static int refuse_call_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     const refusal *r = arg;
@@ -152,7 +153,7 @@ static void test_what_is_refused(void **state)
     }
 }
 
-/* One rank has nobody; and what needs no group to be wrong. */
+/* A group of one has no peer; also mistakes that need no group. */
 static int alone_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;

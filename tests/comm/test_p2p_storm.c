@@ -1,5 +1,5 @@
-/* Storms of messages of every size, tag, order and source, among 2 to 8 ranks that are processes, groups or
- * threads: every rank knows what all send, and asks for its part in an order of its own. */
+/* test_p2p_storm.c - storms of messages of every size, tag, order and source among 2 to 8 ranks, which are
+ * processes, groups or threads. Every rank knows all messages, and receives its own in its own order. */
 #include "message.h"
 
 #include "comm/native/native.h"
@@ -12,18 +12,18 @@ typedef struct message {
     int src, dst, tag;
     size_t bytes;
     uint64_t seed;
-    bool taken; /* by a receive from anybody */
+    bool taken; /* by a receive from any rank */
     char *received;
     tern_work *send, *recv;
 } message;
 
 typedef struct storm {
     message all[storm_max];
-    int count, first_tag, number; /* which storm it is: a fast rank may be in the next */
+    int count, first_tag, number; /* the storm's number: a fast rank may be in the next one */
     char *memory, *free;
 } storm;
 
-/* From nothing to `most`, small ones as often as large ones. */
+/* Returns 0 to `most`, small sizes as often as large ones. */
 static size_t random_bytes(uint64_t *state, size_t most)
 {
     size_t bytes = (size_t)below(state, UINT64_C(1) << below(state, 24));
@@ -47,7 +47,7 @@ static void storm_make(storm *s, int world, uint64_t seed, size_t most)
     s->memory = s->free = malloc(2 * (3 * most + storm_max * (any_bytes + 2 * guard + 64)));
 }
 
-/* At any address, with a guard on both sides. */
+/* Allocates at any alignment, with a guard on both sides. */
 static char *take_memory(storm *s, size_t bytes, uint64_t seed)
 {
     char *at = s->free + seed % 64;
@@ -78,7 +78,7 @@ static void receive_one(fixture *f, storm *s, message *m)
     m->recv = tern_irecv(f->group, m->received, m->bytes, TERN_U8, src, s->number * tags + m->tag, &f->err);
 }
 
-/* Sends in the storm's order, receives tag after tag, by turns. */
+/* Starts sends in the storm's order and receives tag by tag, alternating. */
 static void storm_start(fixture *f, storm *s, uint64_t *state)
 {
     int sent = 0, asked = 0, all = s->count * tags;
@@ -94,7 +94,7 @@ static void storm_start(fixture *f, storm *s, uint64_t *state)
     }
 }
 
-/* What was asked for first got the first message of its source. */
+/* Checks that the receive that was started first got the first message of its source. */
 static int check_any(fixture *f, storm *s, message *m)
 {
     int source = tern_work_source(m->recv, &f->err), i = 0;
@@ -177,7 +177,7 @@ static void test_storms_in_groups(void **state)
     assert_ranks_ok(ranks_run_threads(4, storms_body, &how));
 }
 
-/* Everyone looks before every sleep whether it waits for ever, and nobody is told so. */
+/* Every rank checks for a deadlock before every sleep, and none is reported. */
 static void test_storms_with_looks(void **state)
 {
     (void)state;
@@ -187,7 +187,7 @@ static void test_storms_with_looks(void **state)
     assert_ranks_ok(ranks_run_threads(3, storms_body, &how));
 }
 
-/* Ranks that have nothing more to send close their groups while the others go on. */
+/* Ranks with nothing left to send close their groups while the others go on. */
 static int leavers_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -203,7 +203,7 @@ static int leavers_body(int rank, const tern__bootstrap *boot, void *arg)
     if (rank != 0 && rank == f.world - 1)
         for (int i = 1; i < rank; i++)
             while (!tern__group_has_left(f.group, i)) usleep(1000);
-    if (rank == f.world - 1) usleep(1200000); /* longer than a goodbye is given to be explained */
+    if (rank == f.world - 1) usleep(1200000); /* longer than a goodbye may stay unexplained */
     if (rank != 0) tern_send(f.group, &number, 1, TERN_I64, 0, 0, &f.err);
     RANK_CHECK_OK(rank, f.err);
     return fixture_close(&f);

@@ -1,4 +1,5 @@
-/* A signal to any rank, or to all, makes all of them stop in the same step; nobody else's handler is lost. */
+/* test_preempt.c - a signal to any rank, or to all, makes all ranks stop in the same step. The program's own
+ * signal handlers are restored. */
 #include "comm/group.h"
 #include "ledger.h"
 #include "ranks.h"
@@ -10,8 +11,8 @@
 enum { STEPS = 40 };
 
 typedef struct plan {
-    int rank;   /* that is asked; -1: all         */
-    int step;   /* before which                   */
+    int rank;   /* the rank that is asked; -1: all */
+    int step;   /* the step before which it is asked */
     int number; /* the signal; 0: tern_preempt_ask */
     int every;
 } plan;
@@ -24,7 +25,7 @@ static void ask(const plan *p, tern_preempt *preempt)
         tern_preempt_ask(preempt);
 }
 
-/* The step in which the rank hears; -1: never. */
+/* Returns the step in which the rank learns of it; -1: never. */
 static int run_until_asked(tern_preempt *preempt, const plan *p, int rank, tern_error *err)
 {
     for (int step = 0; step < STEPS; step++) {
@@ -36,8 +37,8 @@ static int run_until_asked(tern_preempt *preempt, const plan *p, int rank, tern_
     return -1;
 }
 
-/* Alone in the first call from the asking on that looks, calls being counted from 1; else in the one after.
- */
+/* A single rank learns of it in the first call after the request that checks, counting calls from 1; several
+ * ranks in the check after that one. */
 static int expected_step(const plan *p, int world)
 {
     return (p->step / p->every + 1 + (world > 1)) * p->every - 1;
@@ -78,8 +79,8 @@ static void all_ranks_hear_in_the_same_step(void **state)
     assert_ranks_ok(ranks_run_threads(3, asked_body, &p));
 }
 
-/* A signal that comes while the rank waits for the others inside of a collective is not lost and breaks
- * nothing: each rank is sent one by its neighbour at all times. */
+/* A signal that arrives while the rank waits in a collective is not lost and breaks nothing. Each rank keeps
+ * sending signals to its neighbour. */
 static int stormy_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -133,7 +134,7 @@ static void a_lost_peer_is_an_error(void **state)
     assert_ranks_ok(ranks_run(2, lost_body, NULL));
 }
 
-/* ---- alone ---- */
+/* ---- a single process ---- */
 
 static volatile sig_atomic_t handled;
 
@@ -180,10 +181,10 @@ static void what_cannot_be(void **state)
     assert_int_equal(refusal(SIGTERM, 10000, 1).code, TERN_E_INVALID);
     assert_int_equal(refusal(SIGTERM, SIGTERM, 1).code, TERN_E_STATE);
     tern_preempt *first = tern_preempt_new(NULL, NULL, &err);
-    assert_non_null(strstr(refusal(SIGTERM, SIGUSR2, 1).text, "has a preempt already"));
+    assert_non_null(strstr(refusal(SIGTERM, SIGUSR2, 1).text, "another preempt already handles signal"));
     assert_int_equal(refusal(SIGUSR2, SIGUSR1, 1).code, TERN_E_STATE);
     tern_preempt_free(first);
-    first = tern_preempt_new(NULL, NULL, &err); /* what failed has left nothing */
+    first = tern_preempt_new(NULL, NULL, &err); /* the failed calls have left nothing behind */
     assert_ok(err);
     tern_preempt_free(first);
     assert_int_equal(tern_preempt_pending(NULL, &err), TERN_E_INVALID);

@@ -1,5 +1,5 @@
-/* premul_sum: a factor for each rank, f16 and bf16 in f32, against a sum worked out one element at a time in
- * the width of the result. */
+/* test_premul.c - premul_sum with a factor per rank, f16 and bf16 in f32, compared with a sum computed one
+ * element at a time in the precision of the result. */
 #include "elements.h"
 #include "group_fixture.h"
 
@@ -15,7 +15,8 @@ static double term(tern_dtype dtype, int rank, size_t i, double factor)
     return dtype == TERN_F64 ? factor * x : (double)(float)((float)factor * (float)x);
 }
 
-/* In rank order, each product and each sum rounded; what has the factor 0 counts for nothing, NaN or not. */
+/* Computes in rank order, rounding each product and each sum. An input with factor 0 is skipped, even if it
+ * is NaN. */
 static void expect(const fixture *f, tern_dtype dtype, void *buf, size_t first, size_t count)
 {
     size_t size = tern_dtype_bytes(dtype);
@@ -80,7 +81,7 @@ static void test_exact(void **state)
     assert_ranks_ok(ranks_run_threads(3, exact_body, NULL));
 }
 
-/* A mean of nothing leaves the buffers; a sum of nothing is nothing. */
+/* A mean over no ranks leaves the buffers unchanged; a sum over none is 0. */
 static int zeros_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;

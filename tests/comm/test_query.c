@@ -1,4 +1,5 @@
-/* The store without sockets: its table's limits and waiters, and its parser under bytes that mean harm. */
+/* test_query.c - the store without sockets: the limits and waiters of its table, and its parser with
+ * malicious input. */
 #include "check.h"
 
 #include "comm/store/query.h"
@@ -34,7 +35,7 @@ static void a_table_keeps_to_its_limits(void **state)
     assert_false(tern__table_set(table, bytes_of("d"), bytes_of(""))); /* a fourth key */
     assert_false(tern__table_set(table, bytes_of("a"), bytes_of("123456")));
     assert_false(tern__table_append(table, bytes_of("a"), bytes_of("6")));
-    assert_int_equal(tern__table_get(table, bytes_of("a")).bytes, 5); /* as before */
+    assert_int_equal(tern__table_get(table, bytes_of("a")).bytes, 5); /* unchanged */
     assert_true(tern__table_set(table, bytes_of("a"), bytes_of("")));
     assert_non_null(tern__table_get(table, bytes_of("a")).data); /* empty, but there */
     assert_true(tern__table_set(table, bytes_of("b"), bytes_of("1234567890")));
@@ -43,8 +44,8 @@ static void a_table_keeps_to_its_limits(void **state)
     assert_false(tern__table_delete(table, bytes_of("b")));
     assert_int_equal(tern__table_count(table), 2);
     assert_true(
-        tern__table_set(table, bytes_of("d"), bytes_of("1234567890"))); /* what it had is free again */
-    assert_false(tern__table_push(table, bytes_of("q"), bytes_of(""))); /* an item costs 64 */
+        tern__table_set(table, bytes_of("d"), bytes_of("1234567890"))); /* its former value is freed */
+    assert_false(tern__table_push(table, bytes_of("q"), bytes_of(""))); /* an item costs 64 bytes */
     tern__table_free(table);
 }
 
@@ -110,23 +111,23 @@ static void what_waits_is_woken_by_its_key_alone(void **state)
     assert_ptr_equal(tern__table_woken(table), &a);
     assert_ptr_equal(tern__table_woken(table), &b);
     assert_null(tern__table_woken(table));
-    assert_int_equal(tern__table_count(table), 1); /* who waits makes no key */
+    assert_int_equal(tern__table_count(table), 1); /* a waiter creates no key */
 
     tern__table_leave(table, &other);
     tern__key_waiter first = {0}, second = {0};
     assert_true(tern__table_wait(table, bytes_of("q"), &first));
     assert_true(tern__table_wait(table, bytes_of("q"), &second));
-    assert_true(tern__table_push(table, bytes_of("q"), bytes_of("1"))); /* who comes first may not take it */
+    assert_true(tern__table_push(table, bytes_of("q"), bytes_of("1"))); /* a later client may not take it */
     assert_ptr_equal(tern__table_woken(table), &first);
-    tern__table_leave(table, &second); /* woken, but gone before it is told */
+    tern__table_leave(table, &second); /* woken, but gone before it is answered */
     assert_null(tern__table_woken(table));
     tern__table_free(table);
 }
 
 /* ---- the parser ---- */
 
-/* Scans a query in a block of exactly its size, so that a sanitizer sees a read past its end, as it comes in
- * two pieces. */
+/* Scans a query in a block of exactly its size, so that a sanitizer sees a read past the end. The query
+ * arrives in two pieces. */
 static tern__frame_state scan(const uint8_t *query, size_t count, size_t cut, tern__dialect dialect,
                               tern__frame *frame)
 {
@@ -165,7 +166,7 @@ static const struct {
 #undef X
 };
 
-/* A sound query of some kind: two keys where several may be. */
+/* Makes a valid query of some kind, with two keys if it may have several. */
 static size_t make_query(uint8_t *out, size_t kind)
 {
     size_t used = 1;
@@ -204,13 +205,13 @@ static void a_query_cut_anywhere_asks_for_more(void **state)
             assert_int_equal(scan(query, bytes, cut, TERN__DIALECT_TORCH2, &frame), TERN__FRAME_DONE);
             assert_int_equal(frame.at, bytes);
         }
-        query[bytes] = 'x'; /* what follows belongs to the next one */
+        query[bytes] = 'x'; /* a byte of the next query */
         assert_int_equal(scan(query, bytes + 1, bytes + 1, TERN__DIALECT_TORCH2, &frame), TERN__FRAME_DONE);
         assert_int_equal(frame.at, bytes);
     }
 }
 
-/* A query of many keys is looked at once, however its bytes come. */
+/* Each byte of a query of many keys is scanned once, however the bytes arrive. */
 static void a_frame_remembers_how_far_it_was_looked_at(void **state)
 {
     (void)state;
@@ -223,7 +224,7 @@ static void a_frame_remembers_how_far_it_was_looked_at(void **state)
     assert_int_equal(tern__frame_query(&frame, TERN__DIALECT_TORCH2, query[0]), TERN__FRAME_MORE);
     for (size_t end = 1; end < 9 + keys * 8; end++) {
         assert_int_equal(tern__frame_scan(&frame, (tern__bytes){query, end}), TERN__FRAME_MORE);
-        assert_true(frame.at <= end && frame.at + 8 >= end); /* all complete keys are behind it */
+        assert_true(frame.at <= end && frame.at + 8 >= end); /* all complete keys have been scanned */
     }
     assert_int_equal(tern__frame_scan(&frame, (tern__bytes){query, 9 + keys * 8}), TERN__FRAME_DONE);
     free(query);
@@ -290,12 +291,12 @@ static void a_barrier_counts_each_caller_once(void **state)
     tern__table *table = make_table(10, 1000);
     tern__key_waiter waiters[3] = {0};
     tern__buffer reply = {0};
-    size_t barrier = kind_of(TERN__QUERY_BARRIER); /* of three */
+    size_t barrier = kind_of(TERN__QUERY_BARRIER); /* for three clients */
     assert_int_equal(run(table, barrier, &waiters[0], &reply), TERN__QUERY_BLOCKS);
     tern__table_wake(table, bytes_of("first"));
     assert_ptr_equal(tern__table_woken(table), &waiters[0]);
     assert_int_equal(run(table, barrier, &waiters[0], &reply),
-                     TERN__QUERY_BLOCKS); /* asked again: still one */
+                     TERN__QUERY_BLOCKS); /* asked again: still counts once */
     assert_int_equal(run(table, barrier, &waiters[1], &reply), TERN__QUERY_BLOCKS);
     assert_int_equal(run(table, barrier, &waiters[2], &reply), TERN__QUERY_DONE);
     assert_ptr_equal(tern__table_woken(table), &waiters[0]);
@@ -306,7 +307,7 @@ static void a_barrier_counts_each_caller_once(void **state)
     tern__table_free(table);
 }
 
-/* Answers must end where their shapes say, or clients would lose their place in the stream. */
+/* Answers must end where their formats say, or clients would lose their place in the stream. */
 static void answers_have_their_shapes(void **state)
 {
     (void)state;
@@ -326,8 +327,8 @@ static void answers_have_their_shapes(void **state)
     tern__table_free(table);
 }
 
-/* Sound queries with bytes changed at random: whatever comes out, no read past the end, no memory beyond the
- * table's limit, and what is run was scanned to its end. */
+/* Valid queries with bytes changed at random. Whatever the result, nothing is read past the end, memory
+ * stays within the table's limit, and queries that run were scanned to their end. */
 static void mutated_queries_do_no_harm(void **state)
 {
     (void)state;
@@ -361,7 +362,7 @@ static void mutated_queries_do_no_harm(void **state)
         tern__buffer_release(&reply);
         free(exact);
     }
-    for (int i = 0; i < 3; i++) assert_true(states[i] > 100 && results[i] > 100); /* everything is reached */
+    for (int i = 0; i < 3; i++) assert_true(states[i] > 100 && results[i] > 100); /* all cases are reached */
     tern__table_free(table);
 }
 

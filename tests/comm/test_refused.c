@@ -1,16 +1,16 @@
-/* What the collectives refuse: a wrong call of one rank, of which the others hear, and two ranks' calls that
- * do not fit, of which all hear in the same words. */
+/* test_refused.c - calls that the collectives refuse: a wrong call of one rank, of which the others are
+ * told, and calls of two ranks that do not match, for which all get the same error. */
 #include "group_fixture.h"
 
 #include <math.h>
 
 typedef struct memory {
-    char *x, *y, *window; /* of 2048 bytes each, but the window of 4096 */
+    char *x, *y, *window; /* 2048 bytes each, the window 4096 */
 } memory;
 
 typedef int (*call)(tern_group *group, memory m, tern_error *err);
 
-/* ---- wrong calls, of two ranks ---- */
+/* ---- wrong calls, on two ranks ---- */
 
 #define CALL(name, ...)                                                                                      \
     static int name(tern_group *group, memory m, tern_error *err)                                            \
@@ -87,7 +87,7 @@ static const struct {
     {no_number, TERN_E_RANGE},
 };
 
-/* A rank that hears of the other's mistake early has it in f->err. */
+/* A rank that learns early of the other's mistake gets it in f->err. */
 static void begin(fixture *f, const tern__bootstrap *boot, memory *m)
 {
     *f = (fixture){.plain = calloc(1, 4096)};
@@ -124,7 +124,7 @@ static void test_wrong_calls_end_the_group(void **state)
     }
 }
 
-/* ---- calls that do not fit ---- */
+/* ---- calls that do not match ---- */
 
 CALL(reduce, tern_reduce(group, m.x, 4, TERN_F32, TERN_SUM, 0, err))
 CALL(reduce_to_1, tern_reduce(group, m.x, 4, TERN_F32, TERN_SUM, 1, err))

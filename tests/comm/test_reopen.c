@@ -1,5 +1,6 @@
-/* Groups that are closed and opened again at the same place, by ranks that do not wait for each other: after
- * a group that was fine, one that failed, one that could not be opened, and beside one that is still open. */
+/* test_reopen.c - groups that are closed and reopened at the same address by ranks that do not wait for each
+ * other: after a group that succeeded, one that failed, one that could not be opened, and beside one that is
+ * still open. */
 #include "ranks.h"
 
 #include "comm/group.h"
@@ -16,8 +17,9 @@ enum { ROUNDS = 50 };
 
 /* Shared by the test and its ranks. */
 typedef struct board {
-    tern__bootstrap by_hand; /* where rank 0 listens itself each time; no port: at what it inherited */
-    bool fails;              /* every tenth group                                                    */
+    tern__bootstrap
+        by_hand; /* where rank 0 listens itself each time; without a port: it uses the inherited socket */
+    bool fails;  /* every tenth group fails */
     atomic_int failed;
 } board;
 
@@ -28,7 +30,7 @@ static board *board_new(void)
     return b;
 }
 
-/* A port that the kernel gives to nobody who does not ask for it, as long as the board is there. */
+/* Reserves a port, which the kernel assigns to nobody else while the board exists. */
 static void leave_inheritance(board *b)
 {
     tern_error err = {0};
@@ -79,7 +81,7 @@ static tern_group *open_group(const tern__bootstrap *boot, double connect_timeou
     return tern__group_open_boot(&own, &opts, err);
 }
 
-/* The ranks' number, added up. */
+/* Sums the ranks' numbers. */
 static int use(tern_group *group, int rank, int world)
 {
     tern_error err = {0};
@@ -90,7 +92,7 @@ static int use(tern_group *group, int rank, int world)
     return 0;
 }
 
-/* Rank 1's failure, which all hear of, in the next call or while they still open the group. */
+/* Rank 1 fails. The others learn of it in the next call, or while they still open the group. */
 static int fail_together(tern_group *group, int rank)
 {
     tern_error err = {0};
@@ -137,7 +139,7 @@ static void test_fifty_groups_leave_no_descriptors(void **state)
     board_free(b);
 }
 
-/* ---- beside one that is open ---- */
+/* ---- beside an open group ---- */
 
 static int beside_body(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -164,10 +166,10 @@ static void test_a_group_beside_another(void **state)
     board_free(b);
 }
 
-/* ---- a rank that is there already ---- */
+/* ---- a duplicate rank ---- */
 
-/* It may be a rank that is faster than rank 0, so it waits for the next group; then it is told what else it
- * may be. */
+/* It might be a fast rank that already opens the next group, so it waits for that. Then its error lists the
+ * other possibilities. */
 static int second_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     const board *b = arg;
@@ -193,9 +195,9 @@ static void test_a_second_one_of_a_rank_is_told_what_it_may_be(void **state)
     board_free(b);
 }
 
-/* ---- after a meeting that failed ---- */
+/* ---- after a failed meeting ---- */
 
-/* Rank 2 comes only after rank 0 has given up, and rank 1 has given up long before and comes again. */
+/* Rank 2 comes only after rank 0 has given up; rank 1 has given up long before and comes again. */
 static int give_up_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     static const double patience_s[] = {1.5, 0.3};
@@ -225,7 +227,7 @@ static void test_a_rank_comes_again_before_rank_0_has_given_up(void **state)
 
 /* ---- started by a launcher ---- */
 
-/* What rank 0 has inherited is told by a variable that is gone after the first group. */
+/* Rank 0 finds its inherited socket by a variable that is gone after the first group. */
 static int launched_body(int rank, void *arg)
 {
     (void)arg;
@@ -250,7 +252,7 @@ static void test_launched_ranks_open_again(void **state)
     assert_ok(err);
 }
 
-/* ---- where they tell each other in a file ---- */
+/* ---- meetings over a file ---- */
 
 static int file_body(int rank, const tern__bootstrap *boot, void *arg)
 {

@@ -1,12 +1,11 @@
-/* Which ranks of a host share cores: those that may use some of the same. */
+/* test_share.c - the ranks of a host share cores if their CPU sets overlap. */
 #include "group_fixture.h"
 
 #include "device/device.h"
 
 #include <sched.h>
 
-/* Rank r is bound to the CPU with number cpu_of[r] in the mask of the test, or to none if that is negative.
- */
+/* Rank r is bound to CPU number cpu_of[r] of the test's mask; if negative, it is not bound. */
 typedef struct binding {
     cpu_set_t all;
     int cpu_of[3], sharers[3], place[3];
@@ -22,7 +21,8 @@ static void bind_to(const cpu_set_t *all, int number)
     sched_setaffinity(0, sizeof(one), &one);
 }
 
-/* A share of all cores tells among how many they were divided: whose is not looked at again. */
+/* The rank resets its affinity to all cores before it asks for its share, so the share's size shows by how
+ * many ranks the cores are divided. The sharers are not determined again. */
 static int check_share(int rank, const tern__bootstrap *boot, void *arg)
 {
     const binding *b = arg;

@@ -1,5 +1,5 @@
-/* test_spawn.c - tern_spawn: groups of 1 to 4 ranks, ranks that fail, are killed or will not end, a parent
- * that is killed, and the processes that may not spawn. */
+/* test_spawn.c - tern_spawn: groups of 1 to 4 ranks; ranks that fail, are killed or do not end; a parent
+ * that is killed; and processes that may not spawn. */
 #include "cpus.h"
 #include "ledger.h"
 #include "ranks.h"
@@ -13,7 +13,7 @@
 
 #define MAX 4
 
-/* Shared by the test, its ranks, and whoever opens `file` again. */
+/* Shared by the test, its ranks, and processes that open `file` again. */
 typedef struct board {
     int file;
     atomic_int pids[MAX];
@@ -44,7 +44,7 @@ static void board_free(board *b)
     munmap(b, sizeof(*b));
 }
 
-/* Nothing is left behind: neither a child, dead or alive, nor a descriptor. */
+/* Checks that neither a child, dead or alive, nor a descriptor is left. */
 static void assert_no_child(void)
 {
     assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
@@ -61,7 +61,7 @@ static int open_descriptors(void)
     return count;
 }
 
-/* ---- ranks that do their work ---- */
+/* ---- ranks that succeed ---- */
 
 static int sum_of_ranks(int rank, void *arg)
 {
@@ -121,7 +121,7 @@ static void test_environment_of_a_rank_only(void **state)
     assert_null(getenv("TERN_SECRET"));
 }
 
-/* Also where OpenMP has bound the parent's first thread. */
+/* Also if OpenMP has bound the parent's first thread. */
 static int check_threads(int rank, void *arg)
 {
     (void)arg;
@@ -187,7 +187,7 @@ static int segfault(int rank, void *arg)
     board *b = enter(rank, arg);
     if (rank != 1) sleep_long(b);
     await_sleepers(b, 2);
-    signal(SIGSEGV, SIG_DFL); /* a sanitizer's handler would exit */
+    signal(SIGSEGV, SIG_DFL); /* a sanitizer's handler would exit normally */
     return raise(SIGSEGV);
 }
 
@@ -197,7 +197,7 @@ static int return_minus_256(int rank, void *arg)
     return rank == 1 ? -256 : 0;
 }
 
-/* A stopped process sees no SIGTERM. */
+/* A stopped process does not handle SIGTERM. */
 static int stop_oneself(int rank, void *arg)
 {
     board *b = enter(rank, arg);
@@ -219,7 +219,7 @@ static int stay_on_sigterm(int rank, void *arg)
     return 3;
 }
 
-/* The survivors learn of the death by their group and end with an error of their own. */
+/* The survivors learn of the death from their group and return their own error. */
 static int leave_a_group(int rank, void *arg)
 {
     tern_error err = {0};
@@ -256,7 +256,7 @@ static void test_failing_rank_is_named(void **state)
         opts.grace_s = 60;
         int64_t started = tern__now_ns();
         assert_int_equal(tern_spawn(cases[i].fn, 3, b, &opts, &err), TERN_E_PEER);
-        assert_true(tern__now_ns() - started < INT64_C(50000000000)); /* nobody needed SIGKILL */
+        assert_true(tern__now_ns() - started < INT64_C(50000000000)); /* no SIGKILL was needed */
         snprintf(expected, sizeof(expected), "rank 1 (pid %d) %s", b->pids[1], cases[i].how);
         assert_string_equal(err.text, expected);
         assert_string_equal(err.func, "tern_spawn");
@@ -300,10 +300,11 @@ static bool is_dead(pid_t pid)
     bool is_read = fgets(text, sizeof(text), file);
     fclose(file);
     const char *name_end = is_read ? strrchr(text, ')') : NULL;
-    return !name_end || name_end[2] == 'Z' || name_end[2] == 'X'; /* whoever reaps orphans may be slow */
+    return !name_end || name_end[2] == 'Z' ||
+           name_end[2] == 'X'; /* the process that reaps orphans may be slow */
 }
 
-/* The whole of a process that is started for it: a forked one has two threads under ThreadSanitizer. */
+/* Runs in a process started for it: a forked one has two threads under ThreadSanitizer. */
 static int be_parent(const char *file)
 {
     tern_error err = {0};
@@ -372,7 +373,7 @@ static void test_arguments(void **state)
     assert_int_equal(tern_spawn(do_nothing, 1, NULL, NULL, &set), TERN_E_SHAPE);
 }
 
-/* The error's code, so that the parent sees it. */
+/* Returns the error's code to the parent. */
 static int spawn_again(int rank, void *arg)
 {
     (void)rank;
@@ -409,7 +410,8 @@ static void test_threads(void **state)
     pthread_setname_np(thread, "a worker");
     pthread_barrier_wait(&barrier);
 #ifdef __SANITIZE_THREAD__
-    const char *name = ""; /* which one is found first? The sanitizer has one, too, from now on. */
+    const char *name =
+        ""; /* readdir's order is unknown; the sanitizer may have another thread from here on */
 #else
     const char *name = "a worker";
 #endif
@@ -429,7 +431,7 @@ static void test_ignored_sigchld(void **state)
     signal(SIGCHLD, SIG_DFL);
 }
 
-/* Descriptors run out where the ranks are watched: those that were started are ended. */
+/* Descriptors run out while the ranks are being watched: the started ranks are killed. */
 static void test_out_of_descriptors(void **state)
 {
     (void)state;
@@ -468,7 +470,7 @@ static void test_out_of_memory(void **state)
     }
 }
 
-/* Its pool waits for work as long as the process lives. */
+/* OpenMP's pool lives as long as the process. */
 static void test_openmp(void **state)
 {
     (void)state;

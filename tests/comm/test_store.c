@@ -1,3 +1,5 @@
+/* test_store.c - the library's own store: values, waits, limits, opening, and a server without descriptors.
+ */
 #include "comm/store_fixture.h"
 
 #include "comm/store/listen.h"
@@ -5,7 +7,7 @@
 #include <fcntl.h>
 #include <sys/resource.h>
 
-/* ---- what it is for ---- */
+/* ---- basic operations ---- */
 
 static void values_are_set_and_got(void **state)
 {
@@ -103,7 +105,7 @@ static void a_wait_that_times_out_names_the_key_and_the_client_goes_on(void **st
     char value;
     size_t bytes;
     for (int i = 0; i < 2; i++) {
-        double limit = i ? 5.2 : 0.2; /* an answer is waited for 5 s, what may wait longer */
+        double limit = i ? 5.2 : 0.2; /* an answer may take 5 s; a wait may take longer */
         int64_t start = tern__now_ns();
         err = (tern_error){0};
         assert_int_equal(tern__store_read(f->store, "never", &value, 1, &bytes, limit, &err), TERN_E_TIMEOUT);
@@ -113,7 +115,7 @@ static void a_wait_that_times_out_names_the_key_and_the_client_goes_on(void **st
     }
 }
 
-/* A cancel that crosses the answer: whatever comes back, the next answer belongs to the next question. */
+/* A cancel crosses the answer. In either case the next answer belongs to the next question. */
 static void waits_canceled_at_the_last_moment_leave_the_stream_in_step(void **state)
 {
     const fixture *f = *state;
@@ -184,7 +186,7 @@ static void keys_up_to_the_limit_pass(void **state)
     const fixture *f = *state;
     tern_error err = {0};
     static char key[TERN_STORE_KEY_MAX + 2];
-    memset(key, 'k', TERN_STORE_KEY_MAX - 1); /* and the store's own "/" */
+    memset(key, 'k', TERN_STORE_KEY_MAX - 1); /* and the "/" that the store adds */
     assert_int_equal(tern_store_set(f->store, key, "v", 1, &err), TERN_OK);
     assert_int_equal(tern__store_has(f->store, key, &err), 1);
     key[TERN_STORE_KEY_MAX - 1] = 'k';
@@ -246,13 +248,13 @@ static void rank_0_binds_only_its_address(void **state)
     close(fd);
     tern_store_close(f.store);
 
-    snprintf(f.boot.addr, sizeof(f.boot.addr), "192.0.2.1"); /* of nobody's host */
+    snprintf(f.boot.addr, sizeof(f.boot.addr), "192.0.2.1"); /* an address that no host has */
     assert_null(tern__store_open(&f.boot, 5, &err));
     assert_int_equal(err.code, TERN_E_SYSTEM);
     assert_non_null(strstr(err.text, "192.0.2.1"));
 }
 
-/* Also where the ranks may be on several hosts. */
+/* Even if the ranks may be on several hosts. */
 static void localhost_is_this_host_alone(void **state)
 {
     (void)state;
@@ -286,7 +288,7 @@ static void nobody_there_is_a_timeout_with_address_attempts_and_reason(void **st
     assert_non_null(strstr(err.text, "Connection refused"));
 }
 
-/* A name, too, whose file cannot be opened then. */
+/* A host name, too, although /etc/hosts cannot be opened then. */
 static void assert_named(const char *addr, const char *who, tern_error err)
 {
     char expected[128];
@@ -394,7 +396,7 @@ static void missing_ranks_are_listed_but_no_empty_list(void **state)
     tern_store *client = open_client(&f, 1);
     tern_store_set(f.store, "rank/0", "x", 1, &err);
     tern_store_set(f.store, "rank/1", "x", 1, &err);
-    assert_int_equal(tern__store_has(f.store, "rank/1", &err), 1); /* of a set nobody waits for the end */
+    assert_int_equal(tern__store_has(f.store, "rank/1", &err), 1); /* a set returns without waiting */
     assert_int_equal(tern__store_fail_missing(client, "rank/", 0, 2, &err), TERN_OK);
     assert_ok(err);
     assert_int_equal(tern__store_fail_missing(client, "rank/", 0, 4, &err), TERN_E_TIMEOUT);
@@ -406,8 +408,7 @@ static void missing_ranks_are_listed_but_no_empty_list(void **state)
     tern_store_close(client);
 }
 
-/* A server that may open three more descriptors, and reports by its exit status whether it went to sleep
- * meanwhile. */
+/* Runs a server that may open three more descriptors. Its exit status says whether it slept meanwhile. */
 static int serve_with_few_descriptors(const tern__bootstrap *boot, int done)
 {
     tern_error err = {0};
@@ -422,7 +423,7 @@ static int serve_with_few_descriptors(const tern__bootstrap *boot, int done)
     if (getrusage(RUSAGE_SELF, &usage)) return 1;
     double seconds = (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
                      (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
-    return seconds < 0.1 ? 0 : 2; /* it was short of descriptors for half a second */
+    return seconds < 0.1 ? 0 : 2; /* it was out of descriptors for half a second */
 }
 
 static void a_server_without_descriptors_backs_off_and_recovers(void **state)

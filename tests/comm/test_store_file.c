@@ -1,5 +1,5 @@
-/* What may be wrong with a file store's file: every such file is an error with a place, at once. And what of
- * its users' coming and going. */
+/* test_store_file.c - invalid files of a file store: each is an error with its position, at once. Also users
+ * that come and go. */
 #include "check.h"
 #include "comm/sys.h"
 
@@ -67,7 +67,7 @@ static const char records[] = "\2\0\0\0/k\1\0\0\0v\1\0\0\0n\0\0\0\0\3\0\0\0-/k\0
 static void a_file_that_ends_anywhere_in_a_record_is_an_error(void **state)
 {
     (void)state;
-    const size_t ends[] = {0, 11, 20, 31}; /* behind a record */
+    const size_t ends[] = {0, 11, 20, 31}; /* after a record */
     size_t sound = 0;
     for (size_t cut = 0; cut < sizeof(records); cut++) {
         tern_error err = {0};
@@ -109,7 +109,7 @@ static void garbage_is_an_error_and_takes_no_memory(void **state)
     }
 }
 
-/* Opened well, spoiled later: the error comes with the next call, whichever it is, and a wait does not wait.
+/* The file is damaged after it was opened: the next call fails, whichever it is, and a wait returns at once.
  */
 static void what_is_spoiled_later_is_an_error_of_the_next_call(void **state)
 {
@@ -150,14 +150,14 @@ static void what_cannot_be_opened_names_the_path(void **state)
     assert_null(tern_store_file_open(folder, 1, &err));
     assert_int_equal(err.native, EISDIR);
     err = (tern_error){0};
-    assert_null(tern_store_file_open("/dev/zero", 1, &err)); /* whose records would never end */
+    assert_null(tern_store_file_open("/dev/zero", 1, &err)); /* its records would never end */
     assert_non_null(strstr(err.text, "regular file"));
     err = (tern_error){0};
     assert_null(tern_store_file_open("", 1, &err));
     assert_int_equal(err.code, TERN_E_INVALID);
 }
 
-/* There is room for a part of the record only. */
+/* There is space for a part of the record only. */
 static int write_beyond_a_limit(void)
 {
     tern_error err = {0};
@@ -211,7 +211,7 @@ static void the_last_of_the_world_removes_the_file(void **state)
     (void)state;
     tern_error err = {0};
     tern_store *first = tern_store_file_open(path, 2, &err);
-    tern_store_close(first); /* alone for now, but one is still to come */
+    tern_store_close(first); /* alone for now, but another user is still to come */
     assert_int_equal(access(path, F_OK), 0);
     tern_store *second = tern_store_file_open(path, 2, &err), *clone = tern_store_clone(second, &err);
     tern_store_close(second);

@@ -1,6 +1,6 @@
-/* A public store's door: PyTorch's clients of both versions, byte by byte, and what knocks besides: garbage,
- * huge lengths, half queries, silence, crowds. All of them are bounded and none stalls a client. And how a
- * TCP store is opened, or is not. */
+/* test_store_public.c - a public store: PyTorch's clients of both versions, byte by byte, and other
+ * connections, with garbage, huge lengths, partial queries, silence and crowds. All of them are bounded, and
+ * none stalls a client. Also opening a TCP store. */
 #include "check.h"
 #include "comm/store/listen.h"
 #include "comm/store/wire.h"
@@ -47,7 +47,7 @@ static void assert_served(const fixture *f)
     int64_t sum, start = tern__now_ns();
     tern_store_add(f->store, "served", 1, &sum, &err);
     assert_ok(err);
-    assert_true(tern__now_ns() - start < 4000000000); /* a stranger has 5 s */
+    assert_true(tern__now_ns() - start < 4000000000); /* a stranger would get 5 s */
 }
 
 static int connect_to(const fixture *f)
@@ -118,14 +118,14 @@ static void pytorch_2_is_served_however_its_bytes_come(void **state)
     }
 }
 
-/* Its SET has the code of PyTorch 2's greeting; a wait that it has given up is not answered any more. */
+/* The opcode of its SET is that of PyTorch 2's greeting. A wait that it has cancelled is not answered. */
 static void pytorch_1_is_served(void **state)
 {
     const fixture *f = *state;
     int fd = connect_to(f), callbacks = connect_to(f);
     SAY(fd, "\0\2\0\0\0\0\0\0\0/k\3\0\0\0\0\0\0\0one\2\2\0\0\0\0\0\0\0/k");
     HEARS(fd, "\3\0\0\0\0\0\0\0one");
-    SAY(fd, "\5\1\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0/w"); /* WAIT, in vain */
+    SAY(fd, "\5\1\0\0\0\0\0\0\0\2\0\0\0\0\0\0\0/w"); /* WAIT, which times out */
     assert_served(f);
     SAY(fd, "\6"); /* GETNUMKEYS */
     HEARS(fd, "\2\0\0\0\0\0\0\0");
@@ -134,7 +134,7 @@ static void pytorch_1_is_served(void **state)
     assert_served(f); /* an answer on the same connection: the key is there */
     SAY(fd, "\6");
     HEARS(fd, "\3\0\0\0\0\0\0\0");
-    SAY(fd, "\7"); /* WATCH_KEY is nobody's any more */
+    SAY(fd, "\7"); /* WATCH_KEY no longer exists */
     assert_hung_up(fd, 2);
     close(callbacks);
     assert_served(f);
@@ -192,8 +192,8 @@ static void huge_lengths_and_counts_take_no_memory(void **state)
     assert_served(f);
 }
 
-/* A value of 8 MiB that is promised and never comes, of many; two hundred clients that ask and do not read.
- */
+/* Many clients promise a value of 8 MiB that never comes; two hundred clients send queries and read no
+ * answer. */
 static void half_queries_and_deaf_clients_stall_nobody(void **state)
 {
     const fixture *f = *state;
@@ -211,13 +211,14 @@ static void half_queries_and_deaf_clients_stall_nobody(void **state)
             for (int n = 0; n < 100; n++) SAY(fds[i], "\3\2\0\0\0\0\0\0\0/v");
     }
     for (int i = 0; i < 50; i++) assert_served(f);
-    assert_true(atomic_load(&books.big) - big <= 200); /* an answer for each deaf one at most */
+    assert_true(atomic_load(&books.big) - big <=
+                200); /* at most one answer for each client that does not read */
     for (size_t i = 0; i < TERN__COUNT(fds); i++) close(fds[i]);
     assert_served(f);
 }
 
-/* Who has begun to speak has 5 s; who says nothing may stay, as PyTorch 1's second connection, until there
- * are too many. The first silent one is there before the crowd and must go for it. */
+/* A client that has started a query has 5 s. A silent one may stay, like PyTorch 1's second connection,
+ * until there are too many. The first silent one was there before the crowd and is dropped for it. */
 static void slow_ones_are_dropped_and_silent_ones_bounded(void **state)
 {
     const fixture *f = *state;
@@ -227,7 +228,7 @@ static void slow_ones_are_dropped_and_silent_ones_bounded(void **state)
     for (int i = 0; i < 200; i++) silent[i] = connect_to(f);
     int half = connect_to(f), slow = connect_to(f);
     SAY(half, "\0\xce\xf7");
-    for (int i = 0; i < 8; i++) { /* of a SET's length, a byte at a time */
+    for (int i = 0; i < 8; i++) { /* a SET's length, a byte at a time */
         SAY(slow, "\0");
         assert_served(f);
         tern__poll(NULL, 0, start + (i + 1) * INT64_C(500000000));
@@ -239,10 +240,10 @@ static void slow_ones_are_dropped_and_silent_ones_bounded(void **state)
     struct pollfd first = {silent[0], POLLIN, 0};
     for (int i = 200; i < crowd + more; i++) silent[i] = connect_to(f);
     assert_served(f);
-    assert_int_equal(poll(&first, 1, 0), 0); /* in silence since 5 s, and still there */
+    assert_int_equal(poll(&first, 1, 0), 0); /* silent for 5 s, and still connected */
     say(silent[1], validate, sizeof(validate));
-    assert_hears(silent[1], validate + 6, 4);    /* it speaks at last */
-    assert_int_equal(poll(&first, 1, 20000), 1); /* the others' 5 s are over, and they are too many */
+    assert_hears(silent[1], validate + 6, 4);    /* it sends its first query */
+    assert_int_equal(poll(&first, 1, 20000), 1); /* the others' 5 s are over, and there are too many */
     assert_served(f);
     for (int i = 0; i < crowd + more; i++) close(silent[i]);
     assert_served(f);
@@ -301,7 +302,8 @@ static void what_cannot_be_opened_is_said(void **state)
     client.timeout_s = 0.3;
     snprintf(taken, sizeof(taken), "port %d of 127.0.0.1 is taken", f->port);
     assert_int_equal(refusal("127.0.0.1", f->port, &server, taken), TERN_E_SYSTEM);
-    assert_int_equal(refusal("192.0.2.1", 0, &server, "192.0.2.1"), TERN_E_SYSTEM); /* of nobody's host */
+    assert_int_equal(refusal("192.0.2.1", 0, &server, "192.0.2.1"),
+                     TERN_E_SYSTEM); /* an address that no host has */
     assert_int_equal(refusal("no-such-host.invalid", 1, &client, "no-such-host.invalid"), TERN_E_TIMEOUT);
     assert_int_equal(refusal("127.0.0.1", 1, &client, "attempts"), TERN_E_TIMEOUT);
     assert_int_equal(refusal("127.0.0.1", 0, &client, "no port"), TERN_E_INVALID);
@@ -326,7 +328,7 @@ static void a_public_store_binds_only_its_address(void **state)
     close(fd);
 }
 
-/* Whatever request for memory is refused, it is an error or nothing, and all memory comes back. */
+/* Whichever allocation fails, the result is an error or no error, and all memory is freed. */
 static void memory_may_run_out(void **state)
 {
     (void)state;

@@ -1,11 +1,11 @@
-/* What knocks at a store's door and should not come in, and what insiders may not do: the server refuses it,
- * takes no memory for it, and goes on serving the others. */
+/* test_store_strangers.c - connections that a store must refuse, and requests that clients may not make. The
+ * server refuses them, allocates no memory for them, and keeps serving the others. */
 #include "comm/store_fixture.h"
 
 #include <fcntl.h>
 #include <stdatomic.h>
 
-/* ---- what the library has allocated: now and at most ---- */
+/* ---- the library's allocations: now, and at most ---- */
 
 static atomic_size_t live_bytes, peak_bytes;
 
@@ -44,7 +44,7 @@ static size_t resident_bytes(void)
     return (size_t)pages * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* ---- insiders ---- */
+/* ---- authenticated clients ---- */
 
 typedef struct claim {
     uint8_t code;
@@ -135,8 +135,7 @@ static void a_query_may_come_byte_by_byte(void **state)
     close(fd);
 }
 
-/* It asks for 20 times 8 MiB and reads none: the server keeps one answer for it, and everybody else is
- * served. */
+/* It requests 20 times 8 MiB and reads nothing. The server keeps one answer for it and serves the others. */
 static void a_client_that_does_not_read_stalls_nobody(void **state)
 {
     const fixture *f = *state;
@@ -155,7 +154,7 @@ static void a_client_that_does_not_read_stalls_nobody(void **state)
     assert_served(f);
 }
 
-/* ---- the door ---- */
+/* ---- the handshake ---- */
 
 static void what_is_no_hello_is_refused(void **state)
 {
@@ -215,7 +214,7 @@ static void a_wrong_secret_is_refused_on_both_sides(void **state)
         if (bit)
             boot.secret[31] ^= 1;
         else
-            memset(boot.secret, 0, sizeof(boot.secret)); /* a rank that has none */
+            memset(boot.secret, 0, sizeof(boot.secret)); /* a rank without a secret */
         int64_t start = tern__now_ns();
         assert_null(tern__store_open(&boot, 5, &err));
         assert_int_equal(err.code, TERN_E_PEER);
@@ -260,14 +259,14 @@ static void replayed_and_reflected_proofs_are_refused(void **state)
     assert_true(tern__hello_answer(&hello, &challenge, f->boot.secret, &proof));
     close(fd);
 
-    fd = stranger(f); /* the same hello and the proof that was good for it */
+    fd = stranger(f); /* the same hello, and the proof that was valid for it */
     say(fd, &hello, sizeof(hello));
     assert_int_equal(tern__recv_all(fd, &second, sizeof(second), tern__deadline(10)), 0);
     assert_memory_not_equal(second.nonce, challenge.nonce, sizeof(second.nonce));
     say(fd, &proof, sizeof(proof));
     assert_hung_up(fd, 4);
 
-    fd = stranger(f); /* the server's own words */
+    fd = stranger(f); /* the server's own messages */
     begin_handshake(f, fd, &hello, &challenge);
     memcpy(reflected.mac, challenge.mac, sizeof(reflected.mac));
     say(fd, &reflected, sizeof(reflected));
@@ -275,8 +274,8 @@ static void replayed_and_reflected_proofs_are_refused(void **state)
     assert_served(f);
 }
 
-/* Silence, half a hello, a byte every 100 ms, and more silent ones than the server lets in at a time: all are
- * dropped at 5 s, meanwhile no client waits for them, and after that there is room for new ones. */
+/* Silence, half a hello, a byte every 100 ms, and more silent clients than the server accepts at a time. All
+ * are dropped after 5 s. Meanwhile no client waits for them, and afterwards there is room for new ones. */
 static void slow_strangers_are_dropped_at_their_deadline(void **state)
 {
     const fixture *f = *state;
@@ -294,8 +293,7 @@ static void slow_strangers_are_dropped_at_their_deadline(void **state)
         assert_served(f);
         tern__poll(NULL, 0, start + (i + 1) * INT64_C(100000000));
     }
-    assert_true(seconds_since(start) <
-                4.9); /* or the machine is too busy for what follows to mean anything */
+    assert_true(seconds_since(start) < 4.9); /* otherwise the machine is too busy for the following checks */
     struct pollfd still[] = {
         {silent, POLLIN, 0}, {half, POLLIN, 0}, {slow, POLLIN, 0}, {unproved, POLLIN, 0}};
     assert_int_equal(poll(still, 4, 0), 0);
@@ -325,7 +323,8 @@ static void clients_that_vanish_leave_nothing_behind(void **state)
     }
     int64_t deadline = tern__deadline(30);
     while (atomic_load(&live_bytes) > live + 4096 && tern__now_ns() < deadline) assert_served(f);
-    assert_true(atomic_load(&live_bytes) <= live + 4096); /* the counter "served", and a longer client list */
+    assert_true(atomic_load(&live_bytes) <=
+                live + 4096); /* the counter "served", and a longer list of clients */
 }
 
 int main(void)

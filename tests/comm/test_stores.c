@@ -1,5 +1,5 @@
-/* Every operation on every kind of store: in memory, in a file, over TCP with and without a secret, as a
- * second handle and as a part of another one. What PyTorch's do is in tests/torch/test_store*.py. */
+/* test_stores.c - every operation on every kind of store: in memory, in a file, over TCP with and without a
+ * secret, as a second handle and as a part of another one. tests/torch/test_store*.py compares PyTorch's. */
 #include "check.h"
 #include "comm/sys.h"
 
@@ -11,16 +11,16 @@
 #include <tern/store.h>
 #include <unistd.h>
 
-/* ---- the kinds ---- */
+/* ---- kinds of stores ---- */
 
 typedef struct kind {
     const char *name;
     bool queues;
-    int helpers; /* keys that the store keeps for itself */
+    int helpers; /* keys that the store adds for itself */
     tern_store *(*open)(tern_error *err);
 } kind;
 
-/* Behind the store under test: the server of a client, the base of a part. */
+/* The store behind the tested one: a client's server, a part's base. */
 static tern_store *base;
 static char folder[] = "/tmp/tern-store-XXXXXX", path[64];
 static const uint8_t secret[32] = "what all ranks of this job share";
@@ -121,7 +121,7 @@ static void assert_value(tern_store *store, const char *key, const char *expecte
     const char *value = tern_store_get(store, key, &bytes, &err);
     assert_ok(err);
     assert_int_equal(bytes, strlen(expected));
-    assert_string_equal(value, expected); /* with a zero behind it */
+    assert_string_equal(value, expected); /* followed by a zero */
 }
 
 static int set_text(tern_store *store, const char *key, const char *text, tern_error *err)
@@ -315,7 +315,7 @@ static void give_up(const kind *is, tern_store *store)
     assert_int_equal(tern_store_wait(store, keys, 2, 0.05, &other), TERN_E_TIMEOUT);
     other = (tern_error){0};
     assert_int_equal(tern_store_barrier(store, "b", 2, &other), TERN_E_TIMEOUT);
-    assert_value(store, "here", ""); /* and goes on */
+    assert_value(store, "here", ""); /* the client goes on */
 }
 
 static void who_waits_in_vain_is_told_and_goes_on(void **state)
@@ -330,7 +330,7 @@ typedef struct helper {
     int status;
 } helper;
 
-/* Answers a question that was put before, and meets at the barrier. */
+/* Waits for the question, sets the answer, and meets at the barrier. */
 static void *answer(void *arg)
 {
     helper *h = arg;
@@ -375,8 +375,7 @@ static void *consume(void *arg)
     return NULL;
 }
 
-/* Each waits for every item of its own: a push that woke the wrong one, or nobody, would be waited for in
- * vain. */
+/* Each thread waits for its own items: if a push wakes the wrong one, or none, it would wait forever. */
 static void share_queue(const kind *is, tern_store *store)
 {
     tern_error err = {0};
@@ -414,7 +413,7 @@ static void *pop_one(void *arg)
     return NULL;
 }
 
-/* Who only looks takes nothing, and is no reason to let the one who would wait on. */
+/* A client that only reads takes nothing, and does not make the popping one wait longer. */
 static void look_and_pop(const kind *is, tern_store *store)
 {
     tern_error err = {0};
@@ -424,9 +423,9 @@ static void look_and_pop(const kind *is, tern_store *store)
         h[i].store = tern_store_clone(store, &err);
         tern_store_timeout_set(h[i].store, 20, &err);
         assert_int_equal(pthread_create(&h[i].thread, NULL, i ? pop_one : look, &h[i]), 0);
-        usleep(50000); /* in this order, most of the time */
+        usleep(50000); /* in this order most of the time */
     }
-    for (int i = 1; i >= 0; i--) { /* for the one who pops, and one that stays */
+    for (int i = 1; i >= 0; i--) { /* one for the popping client, and one that stays */
         tern_store_queue_push(store, "looked", "x", 1, &err);
         assert_ok(err);
         pthread_join(h[i].thread, NULL);
@@ -449,7 +448,7 @@ static void many_pop_one_queue(void **state)
     with_each(share_queue);
 }
 
-/* ---- what is refused ---- */
+/* ---- refused calls ---- */
 
 static void refuse(const kind *is, tern_store *store)
 {
@@ -481,7 +480,8 @@ static void refuse(const kind *is, tern_store *store)
     REFUSED(tern_store_prefix_new(NULL, store, &err));
     REFUSED(tern_store_prefix_new("p", NULL, &err));
     REFUSED(tern_store_clone(NULL, &err));
-    assert_int_equal(tern_store_add(store, "k", 1, &sum, &set), TERN_E_IO); /* an error that is set stays */
+    assert_int_equal(tern_store_add(store, "k", 1, &sum, &set),
+                     TERN_E_IO); /* an error that is set already stays */
     assert_int_equal(tern_store_compare_set(store, "k", VALUE(""), VALUE(""), &now, &set), TERN_E_IO);
     assert_int_equal(tern_store_num_keys(store, &set), TERN_E_IO);
     set.code = 0;

@@ -1,5 +1,5 @@
-/* Groups made from groups, on 1, 2, 3, 4 and 8 ranks, as processes and as threads of one: who is in them, and
- * that they are groups like any other, also several at once. */
+/* test_subgroup.c - groups made from groups, on 1, 2, 3, 4 and 8 ranks, as processes and as threads: their
+ * members, and that they work like any group, also several at once. */
 #include "ledger.h"
 #include "ranks.h"
 
@@ -22,9 +22,9 @@ static void run_all(ranks_body body)
     }
 }
 
-/* ---- who is in it ---- */
+/* ---- members ---- */
 
-/* The members are known by their rank in the world, and a gather finds them in that order. */
+/* Checks the members by their rank in the world, and by a gather, in that order. */
 static int check_members(int rank, tern_group *group, const int *members, int count)
 {
     tern_error err = {0};
@@ -40,7 +40,7 @@ static int check_members(int rank, tern_group *group, const int *members, int co
     return 0;
 }
 
-/* Ranks of the same remainder by three, the highest first; rank 2 alone wants none. */
+/* Groups by rank modulo 3, the highest rank first; only rank 2 joins none. */
 static int split_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -68,7 +68,7 @@ static void test_split(void **state)
     run_all(split_body);
 }
 
-/* Equal keys: in the parent's order. The list's order says nothing. */
+/* Equal keys give the parent's order. The list's order does not matter. */
 static int new_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -96,7 +96,7 @@ static void test_new(void **state)
     run_all(new_body);
 }
 
-/* Of a half its half, and so on; parents are closed before what was made from them. */
+/* Halves of halves. Parents are closed before the groups made from them. */
 static int nested_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -128,7 +128,7 @@ static void test_groups_of_groups(void **state)
 
 /* ---- several at once ---- */
 
-/* Each rank has a group with its neighbour on either side, [0] the lower one and [1] the higher. */
+/* Each rank has a group with its lower neighbour, pair[0], and with its higher one, pair[1]. */
 static void open_pairs(tern_group *world, tern_group *pair[2], tern_error *err)
 {
     int size = tern_group_size(world), rank = tern_group_rank(world);
@@ -140,7 +140,7 @@ static void open_pairs(tern_group *world, tern_group *pair[2], tern_error *err)
     }
 }
 
-/* Works are posted and awaited in another order on every rank: it matters in one group only. */
+/* Each rank posts and waits in another order, which matters only within a group. */
 static int ring_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -178,7 +178,7 @@ static void test_overlapping_pairs(void **state)
     run_all(ring_body);
 }
 
-/* Of more than the ring holds every rank has to come back to each work many times, while it waits for
+/* The ring cannot hold these, so every rank has to come back to each work many times while it waits for
  * another. */
 enum { many = 200000 };
 
@@ -229,7 +229,7 @@ static void test_waiting_in_one_moves_all_on(void **state)
     }
 }
 
-/* Once they have been used, groups ask for no memory, whichever of them waits. */
+/* Groups that have been used before allocate no memory, whichever of them waits. */
 static int warm_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -243,13 +243,14 @@ static int warm_body(int rank, const tern__bootstrap *boot, void *arg)
     RANK_CHECK_OK(rank, err);
     for (int round = 0; round < 30; round++) {
         for (int i = 0; i < 3; i++) {
-            int which = i < 2 ? (i + rank) % 2 : 2; /* even ranks the lower pair first, odd ones the higher */
+            int which =
+                i < 2 ? (i + rank) % 2 : 2; /* even ranks first use the lower pair, odd ones the higher */
             float x = 1;
             if (groups[which]) tern_all_reduce(groups[which], &x, 1, TERN_F32, TERN_SUM, &err);
             RANK_CHECK_OK(rank, err);
         }
         if (round == 2) before = atomic_load(&books.requests);
-        if (round == 28) RANK_CHECK(rank, atomic_load(&books.requests) == before); /* nobody leaves yet */
+        if (round == 28) RANK_CHECK(rank, atomic_load(&books.requests) == before); /* no rank has left yet */
     }
     for (int i = 0; i < 3; i++) tern_group_close(groups[i]);
     tern_group_close(world);

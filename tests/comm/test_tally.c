@@ -1,12 +1,13 @@
-/* Shadows: ranks that take part only so that the others can go on. What is asked of them all the same, whose
- * data a broadcast takes then, and who is told that they were. */
+/* test_tally.c - shadows, ranks that take part only so that the others can go on: the checks that still
+ * apply to them, the source of a broadcast, and the tally that reports them. */
 #include "place.h"
 
 enum { window_bytes = 64 << 10 };
 
 /* ---- broadcasts ---- */
 
-/* Bit r of `who`: rank r is a shadow. The root if it is none, else the highest that is none, else nobody. */
+/* Bit r of `who`: rank r is a shadow. Returns the root if it is no shadow, else the highest rank that is
+ * none, else -1. */
 static int source_of(unsigned who, int root, int world)
 {
     if (!(who >> root & 1)) return root;
@@ -64,7 +65,7 @@ static void test_broadcast_without_its_root(void **state)
 
 /* ---- the tally ---- */
 
-/* Rank 0 posts as many works as there are place_slots after the one whose tally rank 1 then reads. */
+/* Rank 0 posts as many works as place_slots allows after the one whose tally rank 1 then reads. */
 static int ahead_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -96,13 +97,13 @@ static void test_tally_stays_while_peers_go_on(void **state)
     assert_ranks_ok(ranks_run_threads(2, ahead_body, NULL));
 }
 
-/* ---- what is compared all the same ---- */
+/* ---- checks that still apply to shadows ---- */
 
-/* Of three ranks, rank 0 a shadow: what the ranks say otherwise, and of whom the error speaks. */
+/* Three ranks, of which rank 0 is a shadow: the ranks' different posts, and the rank that the error names. */
 typedef struct dispute {
     const char *name;
-    tern__post odd; /* what rank 2 adds */
-    int who;        /* with rank 2 */
+    tern__post odd; /* rank 2's differences */
+    int who;        /* the rank that differs from rank 2 */
     bool is_odd_shadow;
 } dispute;
 

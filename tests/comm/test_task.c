@@ -1,4 +1,4 @@
-/* How works are cut and described, up to sizes that no test's memory holds. */
+/* test_task.c - how works are cut and described, up to sizes beyond any test's memory. */
 #include "check.h"
 
 #include "comm/native/native.h"
@@ -21,7 +21,7 @@ static const uint64_t counts[] = {
     UINT64_C(1) << 59,
 };
 
-/* Chunks of all slices one behind the other are all elements, and fit their counter. */
+/* The chunks of all slices together are all elements, and fit their counter. */
 static void check_cut(tern_dtype dtype, uint64_t count, int world)
 {
     const tern__post post = {.kind = TERN__ALL_REDUCE, .dtype = dtype};

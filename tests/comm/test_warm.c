@@ -1,5 +1,5 @@
-/* Collectives that have run before ask for no memory, whether they wait or are posted; and a group
- * gives back all that it had. */
+/* test_warm.c - a collective that has run before allocates no memory, blocking or posted; and a group frees
+ * all its memory. */
 #include "group_fixture.h"
 #include "ledger.h"
 
@@ -10,7 +10,7 @@ static int settle(tern_work *work, tern_error *err)
     return work ? tern_work_wait(work, err) : err->code;
 }
 
-/* Every collective but the byte strings, whose results are memory. */
+/* Every collective except the byte strings, whose results are allocated. */
 static int run(fixture *f, int which)
 {
     tern_group *g = f->group;

@@ -1,4 +1,5 @@
-/* What the control thread makes of a peer's packets and end, told by hand through a socket pair. */
+/* test_watch.c - the control thread's reaction to a peer's packets and end, driven by hand through a socket
+ * pair. */
 #include "check.h"
 
 #include "comm/control/inner.h"
@@ -11,7 +12,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* Rank 0 of two, without a thread; `far` is rank 1's end. */
+/* Rank 0 of two, without a control thread; `far` is rank 1's end. */
 typedef struct pair {
     tern__control control;
     tern__peer peers[2];
@@ -55,7 +56,8 @@ static void tell_kind(const pair *p, uint32_t kind, const char *text)
     tell(p, &message, TERN__MESSAGE_HEAD + strlen(text) + 1);
 }
 
-/* As the thread does, when both socket and pidfd are ready: everything is read before the end is believed. */
+/* Does what the thread does when both socket and pidfd are ready: reads everything before it accepts the
+ * end. */
 static void look(pair *p)
 {
     assert_true(tern__control_serve_peer(&p->control, &p->peers[1], POLLIN, POLLIN));
@@ -92,7 +94,7 @@ static void a_goodbye_before_the_end_is_heard(void **state)
     assert_true(tern__control_has_left(&p->control, 1));
 }
 
-/* The kernel reports a reset before the peer's last words if the peer left something of ours unread. */
+/* If the peer left some of our data unread, the kernel reports a reset before the peer's last message. */
 static void a_goodbye_behind_a_reset_is_heard(void **state)
 {
     pair *p = *state;
@@ -123,7 +125,7 @@ static void the_first_event_stays(void **state)
     assert_event(p, "rank 5 (cellar, pid 5) was lost");
 }
 
-/* Eight ends of a connection, one after the other, of a process that lives on; in seconds. */
+/* Serves eight connections that end one after the other while their process lives on; returns the seconds. */
 static double time_ends(pair *p, bool each_is_first)
 {
     int64_t start = tern__now_ns();
@@ -142,7 +144,7 @@ static double time_ends(pair *p, bool each_is_first)
     return (double)(tern__now_ns() - start) * 1e-9;
 }
 
-/* The first rank that fails is waited for, so that it is named; who follows it is not. */
+/* After the first failure, only that rank's end is waited for, so that it can be named. */
 static void nobodys_end_is_waited_for_after_a_failure(void **state)
 {
     pair *p = *state;
@@ -212,7 +214,7 @@ static int lowest_free_fd(void)
     return fd;
 }
 
-/* A descriptor on a message that carries none, or more than one: no descriptor stays open by it. */
+/* A descriptor with a message that should carry none, or more than one: it is closed. */
 static void stray_descriptors_are_closed(void **state)
 {
     pair *p = *state;

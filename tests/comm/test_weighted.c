@@ -1,4 +1,4 @@
-/* Weights and shares of a mean: beside their definition, one element at a time. */
+/* test_weighted.c - weights and shares of a mean, compared with their definition one element at a time. */
 #include "elements.h"
 #include "place.h"
 
@@ -14,7 +14,7 @@ static uint64_t random_next(uint64_t *state)
 
 /* ---- any weights ---- */
 
-/* What all ranks say, known to each. */
+/* The weights and shares of all ranks, which all ranks know. */
 typedef struct saying {
     bool weighted[RANKS_MAX], shadow[RANKS_MAX];
     double weight[RANKS_MAX], share[RANKS_MAX], shares;
@@ -52,7 +52,7 @@ static bool is_moot(const saying *s, int world)
     return weights == 0 || s->shares == 0;
 }
 
-/* Memory that is not read has no numbers. */
+/* Memory that is not read is filled with NaN. */
 static void put_own(tern_dtype dtype, char *at, const saying *s, int rank, size_t i)
 {
     if (s->weight[rank] == 0 && s->weighted[rank])
@@ -66,8 +66,8 @@ static double rounded(tern_dtype dtype, double value)
     return dtype == TERN_F64 ? value : (double)(float)value;
 }
 
-/* Every step in double and rounded to the width in which it is worked out: of floats, that is rounding once.
- */
+/* Computes every step in double and rounds it to the width of the computation; for floats that is rounding
+ * once. */
 static void put_expected(tern_dtype dtype, char *at, const saying *s, const place *p, size_t i)
 {
     double sum = 0;
@@ -98,7 +98,7 @@ static int cut(tern__extent *extents, uint32_t window, size_t count, size_t size
     return n;
 }
 
-/* One period of what this rank has, and of what comes out. */
+/* One period of this rank's data, and of the result. */
 typedef struct table {
     char own[elements_period * 8], expected[elements_period * 8];
 } table;
@@ -112,7 +112,7 @@ static void fill(table *t, tern_dtype dtype, const saying *s, const place *p)
     }
 }
 
-/* The extent's elements are the work's from `first` on. */
+/* The extent holds the work's elements from `first` on. */
 static void put_extent(place *p, const table *t, size_t size, size_t first, const tern__extent *e)
 {
     for (size_t i = 0; i < e->count; i++)
@@ -129,7 +129,7 @@ static int check_extent(place *p, const table *t, tern_dtype dtype, size_t first
     return 0;
 }
 
-/* All ranks have the same bits. */
+/* Checks that all ranks have the same bits. */
 static int check_bits(place *p, const tern__extent *e, size_t size)
 {
     uint64_t hash = 77;
@@ -216,7 +216,7 @@ static void test_weighted_means(void **state)
     }
 }
 
-/* Nobody has a share: all memory stays. */
+/* All shares are 0: memory does not change. */
 static int untouched_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -225,7 +225,7 @@ static int untouched_body(int rank, const tern__bootstrap *boot, void *arg)
     saying s = {0};
     for (int r = 0; r < boot->world; r++) {
         s.weighted[r] = true;
-        s.weight[r] = r; /* even so */
+        s.weight[r] = r; /* without effect */
     }
     if (place_open(&p, rank, boot, window_bytes)) return 1;
     for (size_t d = 0; d < TERN__COUNT(dtypes); d++)
@@ -254,7 +254,7 @@ static void put_mean(place *p, tern_dtype dtype, size_t count, double weight, te
     place_run(p, &post);
 }
 
-/* Weights and shares of 1 are the plain mean, bit by bit, signs of zeros and NaNs too; twice as much of both
+/* Weights and shares of 1 give the plain mean bit by bit, including NaNs and signs of zeros. Doubling both
  * gives the same numbers. */
 static int plain_body(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -287,12 +287,12 @@ static void test_weights_of_1_are_the_plain_mean(void **state)
 {
     (void)state;
     for (size_t i = 0; i < TERN__COUNT(worlds); i++) {
-        if (worlds[i] == 1) continue; /* a group of one has its data alone: test_weighted_means */
+        if (worlds[i] == 1) continue; /* test_weighted_means covers a group of one */
         assert_ranks_ok(ranks_run(worlds[i], plain_body, NULL));
     }
 }
 
-/* To memory of the rank's own: the mean of the own part, the window as it was. */
+/* The result goes to the rank's own memory: the mean of its part. The window does not change. */
 static int scatter_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -328,7 +328,7 @@ static void test_weighted_parts_in_own_memory(void **state)
         assert_ranks_ok(ranks_run(worlds[i], scatter_body, NULL));
 }
 
-/* ---- what may not be said ---- */
+/* ---- refused weights ---- */
 
 static int refused_body(int rank, const tern__bootstrap *boot, void *arg)
 {

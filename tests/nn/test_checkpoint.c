@@ -1,5 +1,5 @@
-/* tern_checkpoint: the bits of tern_forward with less memory, also one inside another, and what it refuses.
- */
+/* test_checkpoint.c - tern_checkpoint: the bits of tern_forward with less memory, nested checkpoints, and
+ * errors. */
 #include "ledger.h"
 
 #include "device/device.h"
@@ -76,7 +76,7 @@ static void make_tower(tower *net, checkpoints mode, tern_error *err)
 
 typedef struct result {
     char state[1 << 20];
-    size_t bytes;     /* of the state                      */
+    size_t bytes;     /* the state's */
     size_t taken;     /* by the device                     */
     int last_asked;   /* requests for memory, last step    */
     bool none[steps]; /* the head that was not used has no gradient */
@@ -265,12 +265,12 @@ static void what_comes_from_elsewhere_is_refused(void **state)
     close_fixture(&f);
 }
 
-/* ---- a module that does something else the second time ---- */
+/* ---- a module that behaves differently the second time ---- */
 
 typedef struct forked {
     tern_module base;
     tern_tensor *first, *second;
-    int calls, from; /* from this call on it takes the second */
+    int calls, from; /* from this call on it takes the second one */
 } forked;
 
 static tern_tensor *forked_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
@@ -306,7 +306,7 @@ static void the_second_pass_uses_what_the_first_did(void **state)
     open_forked(&net, 1, &err);
     expect_refusal(f.scope, tern_checkpoint(&net.base, f.scope, tern_full(f.scope, TERN_F32, 0, NULL, 2)),
                    "the parameter \"second\" was used only when it was computed again");
-    net.from = net.calls + 2; /* alike both times */
+    net.from = net.calls + 2; /* the same both times */
     tern_tensor *x = tern_full(f.scope, TERN_F32, 0, NULL, 2);
     assert_int_equal(tern_backward(f.scope, tern_checkpoint(&net.base, f.scope, x)), TERN_OK);
     assert_true(tern_item(tern_grad_get(net.first)) == 2);
@@ -325,7 +325,7 @@ static void the_second_pass_uses_what_the_first_did(void **state)
     close_fixture(&f);
 }
 
-/* A teacher beside what is trained: its part runs with gradients off, both times. */
+/* A teacher beside the trained part: its forward runs without gradients, both times. */
 static tern_tensor *taught_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
 {
     forked *self = (forked *)module;
@@ -382,7 +382,7 @@ static void a_part_may_be_without_gradients(void **state)
     close_fixture(&f);
 }
 
-/* A parameter may be what goes in. */
+/* The input may be a parameter. */
 static void a_parameter_goes_in(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Freezing, and the average that follows a model. */
+/* test_grad.c - freezing parameters, and the moving average of a model. */
 #include "nn/nn.h"
 #include "ops/world.h"
 
@@ -89,14 +89,14 @@ static float element(const tern_module *net, const char *name)
     return all[1];
 }
 
-/* Parameters move by a quarter of the way, buffers at once. */
+/* Parameters move by a quarter of the difference, buffers are copied. */
 static void the_average_follows(void **state)
 {
     (void)state;
     world w = open_world();
     tern_module *model = net_new(&w), *average = net_new(&w);
     float before = element(average, "0.weight"), target = element(model, "0.weight");
-    backward(&w, model); /* moves the running mean */
+    backward(&w, model); /* updates the running mean */
     tern_ema_update(w.scope, average, model, 0.75);
     assert_int_equal(tern_scope_end(w.scope, &w.err), TERN_OK);
     float expected = before + 0.25f * (target - before);

@@ -1,5 +1,5 @@
-/* Initialisers beyond their numbers, which tests/torch/test_init.py compares: what is refused and under which
- * name, no memory, no LAPACK, and kernels' copies that become stale. */
+/* test_init.c - initialisers, beyond the values that tests/torch/test_init.py compares: errors and the
+ * function they name, failing allocations, missing LAPACK, and outdated copies in kernels. */
 #include "ledger.h"
 #include "nn/nn.h"
 #include "ops/world.h"
@@ -8,9 +8,9 @@
 #include <limits.h>
 #include <string.h>
 
-/* ---- the library's dlopen ends here ---- */
+/* ---- the library's dlopen is redirected here ---- */
 
-static const char *instead_of_lapack; /* NULL: LAPACK */
+static const char *instead_of_lapack; /* NULL: LAPACK itself */
 
 void *dlopen(const char *file, int mode)
 {
@@ -19,7 +19,7 @@ void *dlopen(const char *file, int mode)
     return next(is_lapack && instead_of_lapack ? instead_of_lapack : file, mode);
 }
 
-/* ---- every initialiser, with arguments that fit ---- */
+/* ---- every initialiser, with valid arguments ---- */
 
 static int constant(tern_tensor *tensor, tern_rng *rng, tern_error *err)
 {
@@ -120,7 +120,7 @@ static void expect_refused(const initialiser *init, tern_tensor *tensor, tern_rn
     assert_int_equal(init->call(tensor, rng, NULL), code);
 }
 
-/* ---- what is refused ---- */
+/* ---- errors ---- */
 
 static void a_tensor_that_is_null_or_no_f32(void **state)
 {
@@ -207,7 +207,7 @@ static void no_memory(void **state)
         assert_int_equal(init->call(tensor, w.rng, &err), TERN_E_MEMORY);
         assert_string_equal(err.func, init->name);
         assert_true(((float *)tern_tensor_data(tensor))[0] == 0.0f);
-        assert_int_equal(init->call(tensor, w.rng, &w.err), TERN_OK); /* the second request is granted */
+        assert_int_equal(init->call(tensor, w.rng, &w.err), TERN_OK); /* the second request succeeds */
         ledger_close(&books);
         close_world(&w);
     }
@@ -221,7 +221,7 @@ static void without_lapack(void **state)
     world w = open_world();
     tern_tensor *tensor = tern_tensor_from(w.scope, NULL, TERN_F32, 2, shape);
     static const char *const libraries[] = {"lib-that-is-not-there.so",
-                                            "libm.so.6"}; /* none, and no LAPACK */
+                                            "libm.so.6"}; /* a missing file, and a library without LAPACK */
     static const char *const why[] = {"cannot open shared object file", "undefined symbol: sgeqrf_"};
     for (int i = 0; i < 2; i++) {
         tern_error err = {0};
@@ -237,7 +237,7 @@ static void without_lapack(void **state)
     close_world(&w);
 }
 
-/* Nothing behind the pointer is touched: the sizes are looked at first. */
+/* The memory behind the pointer is not accessed: the sizes are checked first. */
 static void more_rows_than_lapack_counts(void **state)
 {
     (void)state;
@@ -255,7 +255,7 @@ static void more_rows_than_lapack_counts(void **state)
     close_world(&w);
 }
 
-/* ---- kernels' copies ---- */
+/* ---- copies in kernels ---- */
 
 static void every_initialiser_makes_copies_stale(void **state)
 {
@@ -276,7 +276,7 @@ static void every_initialiser_makes_copies_stale(void **state)
     close_world(&w);
 }
 
-/* The same convolution with the module's weight, whose copies are kept, and with a plain copy of it. */
+/* Compares a convolution with the module's weight, whose copies are kept, with one on a plain copy of it. */
 static void expect_fresh(world *w, tern_module *conv, const float *pixels)
 {
     tern_tensor *x = tern_tensor_from(w->scope, pixels, TERN_F32, 4, (int64_t[]){2, 16, 5, 5});
@@ -303,7 +303,7 @@ static void a_sealed_layer_uses_its_new_weight(void **state)
     tern_tensor *x = tern_tensor_from(w.scope, pixels, TERN_F32, 4, (int64_t[]){2, 16, 5, 5});
     assert_int_equal(tern_backward(w.scope, tern_sum(w.scope, tern_forward(conv, w.scope, x))), TERN_OK);
     assert_int_equal(tern_scope_end(w.scope, &w.err), TERN_OK);
-    for (int i = 0; i < 4; i++) expect_fresh(&w, conv, pixels); /* so that a copy is kept */
+    for (int i = 0; i < 4; i++) expect_fresh(&w, conv, pixels); /* until a copy is kept */
     assert_int_equal(orthogonal(tern_state_find(conv, "weight"), w.rng, &w.err), TERN_OK);
     expect_fresh(&w, conv, pixels);
     tern_module_free(conv);

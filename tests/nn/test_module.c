@@ -1,4 +1,5 @@
-/* The module tree: names and order, who owns what, what is refused, and where the seal puts everything. */
+/* test_module.c - the module tree: names and order, ownership, errors, and where the seal puts the tensors.
+ */
 #include "ledger.h"
 #include "nn/nn.h"
 #include "ops/world.h"
@@ -115,7 +116,7 @@ static void train_and_eval_reach_the_whole_tree(void **state)
     close_world(&w);
 }
 
-/* ---- what is refused ---- */
+/* ---- errors ---- */
 
 static void expect(tern_error *err, const void *result, const char *func, int code, const char *text)
 {
@@ -188,7 +189,7 @@ static void nothing_is_added_after_the_seal(void **state)
     two_layers_init(&net, &w);
     tern_error *err = &w.err;
     int64_t one = 1;
-    assert_non_null(tern__module_seal(net.nn1, err)); /* from anywhere in the tree: the whole tree */
+    assert_non_null(tern__module_seal(net.nn1, err)); /* any module of the tree seals all of it */
     expect(err, tern_module_add(&net.base, "late", tern_relu_new(err), err), "tern_module_add", TERN_E_STATE,
            "\"late\" cannot be added to two_layers: its parameters already belong to a ddp or an optimizer; "
            "build the whole model first");
@@ -202,7 +203,7 @@ static void nothing_is_added_after_the_seal(void **state)
     tern_module *parent = tern_sequential_new(err);
     expect(err, tern_module_add(parent, "sealed", &net.base, err), "tern_module_add", TERN_E_STATE,
            "two_layers \"sealed\" already belongs to a ddp or an optimizer; build the whole model first");
-    assert_int_equal(net.released, 1); /* handed over, and refused */
+    assert_int_equal(net.released, 1); /* handed over and refused, so it is released */
     tern_module_free(parent);
     close_world(&w);
     ledger_close(&books);
@@ -221,7 +222,7 @@ static void a_child_that_is_null(void **state)
            "the module that \"x\" is added to was never made");
     tern_error earlier = {.code = TERN_E_IO, .text = "earlier"};
     assert_null(tern_module_add(&net.base, "x", NULL, &earlier));
-    assert_null(tern_module_add(&net.base, "x", tern_relu_new(err), &earlier)); /* and frees it */
+    assert_null(tern_module_add(&net.base, "x", tern_relu_new(err), &earlier)); /* which frees it */
     assert_null(tern_parameter_add(&net.base, "x", TERN_F32, 0, NULL, &earlier));
     assert_string_equal(earlier.text, "earlier");
     tern_module failed;

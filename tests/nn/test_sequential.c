@@ -1,5 +1,5 @@
-/* A layer and the ReLU after it are one operation of a Sequential: which kernels run, that the bits are those
- * of the two called apart, and when they are called apart. */
+/* test_sequential.c - a Sequential computes a layer and the ReLU after it as one operation: the kernels that
+ * run, that the bits are those of two separate calls, and when the calls stay separate. */
 #include "kernels/batch_norm.h"
 #include "kernels/matmul.h"
 #include "nn/nn.h"
@@ -12,7 +12,7 @@
 #define WIDTH 33
 
 typedef struct tally {
-    tern__kernel_observer kernels; /* first: the observer is the counter */
+    tern__kernel_observer kernels; /* first: the observer is cast to the counter */
     tern__observer calls;
     int relus, fused, called;
 } tally;
@@ -32,7 +32,7 @@ static void called(tern__observer *observer, const tern_module *module, const te
     ((tally *)((char *)observer - offsetof(tally, calls)))->called++;
 }
 
-/* A linear or a batch norm, a ReLU and a linear. */
+/* A linear layer or a batch norm, a ReLU, and a linear layer. */
 static tern_module *make(world *w, bool norm)
 {
     tern_module *net = tern_sequential_new(&w->err);
@@ -45,7 +45,7 @@ static tern_module *make(world *w, bool norm)
     return net;
 }
 
-/* Values and gradients of a step, NaN and all. */
+/* The values and gradients of a step, including NaN. */
 typedef struct results {
     float y[ROWS * 5], grad[WIDTH * WIDTH], last[5 * WIDTH];
 } results;
@@ -109,8 +109,8 @@ static void one_operation_with_the_same_bits(void **state)
     }
 }
 
-/* A layer's or a ReLU's forward may have been replaced by one that does more, or amp has made something of
- * either before it was added. */
+/* The forward of a layer or a ReLU may have been replaced by another one, or amp may have wrapped either
+ * before it was added. */
 static tern_tensor *twice(tern_module *module, tern_scope *s, tern_tensor *x)
 {
     (void)module;

@@ -1,5 +1,5 @@
-/* One parameter under several names: what the state dict, the seal, gradients, optimizers, clipping and
- * averages make of it, and what is refused. tests/torch/test_share.py trains it beside PyTorch. */
+/* test_share.c - one parameter under several names: state dict, seal, gradients, optimizers, clipping,
+ * averages, and errors. tests/torch/test_share.py compares its training with PyTorch. */
 #include "ledger.h"
 #include "nn/nn.h"
 #include "ops/world.h"
@@ -65,7 +65,7 @@ static void both_names_are_there_and_it_counts_once(void **state)
     close_world(&w);
 }
 
-/* Whichever of the two it was at first. */
+/* Regardless of which of the two was the original. */
 static void the_first_name_in_the_tree_counts(void **state)
 {
     (void)state;
@@ -85,7 +85,7 @@ static void the_first_name_in_the_tree_counts(void **state)
     close_world(&w);
 }
 
-/* Both layers see what is written to it, before and after the seal, and what it is trained to. */
+/* Both layers see values that are written, before and after the seal, and values from training. */
 static void both_uses_see_its_values(void **state)
 {
     (void)state;
@@ -152,7 +152,7 @@ static void freezing_reaches_both_uses(void **state)
     close_world(&w);
 }
 
-/* ---- who walks the tree ---- */
+/* ---- functions that walk the tree ---- */
 
 /* The norm counts it once, also from the layer that has it second. */
 static void clipping_counts_it_once(void **state)
@@ -192,7 +192,7 @@ static void an_average_moves_it_once(void **state)
     close_world(&w);
 }
 
-/* An optimizer of a part takes what the part has under any name. */
+/* An optimizer for a part of the model gets all of that part's parameters, whatever their names. */
 static void an_optimizer_of_the_second_layer_moves_it(void **state)
 {
     (void)state;
@@ -214,7 +214,7 @@ static void an_optimizer_of_the_second_layer_moves_it(void **state)
     close_world(&w);
 }
 
-/* ---- a name that was not there ---- */
+/* ---- a new name ---- */
 
 typedef struct scaled {
     tern_module base;
@@ -226,7 +226,7 @@ static tern_tensor *scaled_forward(tern_module *module, tern_scope *scope, tern_
     return tern_mul(scope, x, ((scaled *)module)->scale);
 }
 
-/* Three names; the tree on the stack is released in its order. */
+/* Three names; the modules on the stack are released in order. */
 static void a_module_of_ones_own_takes_a_new_name(void **state)
 {
     (void)state;
@@ -256,7 +256,7 @@ static void a_module_of_ones_own_takes_a_new_name(void **state)
     ledger_close(&books);
 }
 
-/* ---- what is refused ---- */
+/* ---- errors ---- */
 
 static void expect(tern_error *err, const void *result, int code, const char *text)
 {

@@ -1,5 +1,5 @@
-/* Loading into what is shared, sealed and packed, from views of any strides; errors of many names. What
- * PyTorch says of the same is in tests/torch/test_state_dict.py. */
+/* test_state_dict.c - loading into shared, sealed and packed tensors, from views with any strides; errors
+ * that list many names. tests/torch/test_state_dict.py compares with PyTorch. */
 #include "check.h"
 
 #include "nn/nn.h"
@@ -57,7 +57,8 @@ static void a_shared_parameter_has_both_names(void **state)
     tern_module_state_dict_load(b, saved, NULL, NULL, &w.err);
     assert_memory_equal(tern_tensor_data(tern_state_find(a, "1.weight")),
                         tern_tensor_data(tern_state_find(b, "0.weight")), 9 * sizeof(float));
-    /* The object goes with the seal, which moves what it shows; loading into the same is nothing. */
+    /* The object follows the seal, which moves the tensors it refers to. Loading a tensor into itself does
+     * nothing. */
     tern_optim *optim = tern_sgd_new(a, NULL, &w.err);
     assert_ptr_equal(tern_tensor_data(tern_object_to_tensor(tern_object_get(saved, "0.weight"))),
                      tern_tensor_data(tern_state_find(a, "0.weight")));
@@ -103,7 +104,7 @@ static void packed_copies_are_made_anew(void **state)
 
 /* ---- views ---- */
 
-/* The same values under other strides, and in another dtype. */
+/* The same values with other strides and in another dtype. */
 static void strides_and_dtypes_do_not_matter(void **state)
 {
     (void)state;
@@ -146,7 +147,7 @@ static void long_lists_are_cut(void **state)
     assert_non_null(strstr(err.text, " more."));
     assert_int_equal(tern_object_count(tern_object_get(report, "missing_keys")), 600);
     tern_object_free(report);
-    /* Neither of two lists leaves the other without a name. */
+    /* Both lists in the error have at least one name. */
     tern_object *other = tern_object_dict(&w.err);
     for (int i = 0; i < 60; i++) {
         char name[32];

@@ -1,4 +1,4 @@
-/* test_conv.c - errors of convolutions, the names in them, and their memory. */
+/* test_conv.c - errors of convolutions, the layer names in them, and memory. */
 #include "world.h"
 
 #include "kernels/kernel.h"
@@ -38,7 +38,7 @@ static void nothing_to_compute(void **state)
                  "conv2d: nothing to compute: weight is (1, 1, 3, 3), input (1, 1, 2, 6), padding (1, 0), "
                  "dilation (1, 3)");
     tern_tensor *none = tern_conv2d(s, zeros4(&w, 0, 1, 5, 5), zeros4(&w, 1, 1, 3, 3), NULL, NULL);
-    assert_int_equal(tern_tensor_shape(none)[0], 0); /* of an empty batch */
+    assert_int_equal(tern_tensor_shape(none)[0], 0); /* the result of an empty batch */
     close_world(&w);
 }
 
@@ -122,7 +122,7 @@ static void errors_name_the_layer(void **state)
 
 /* ---- memory ---- */
 
-/* Blocked, plain and mixed layers, and a weight that is no parameter. */
+/* Blocked, plain and mixed layers, and a weight that is not a parameter. */
 static int step(world *w, tern_module *net, tern_tensor *x, tern_tensor *label)
 {
     tern_tensor *y = tern_conv2d(w->scope, tern_forward(net, w->scope, x), zeros4(w, 4, 7, 1, 1), NULL, NULL);
@@ -130,7 +130,7 @@ static int step(world *w, tern_module *net, tern_tensor *x, tern_tensor *label)
     return loss ? tern_backward(w->scope, loss) : tern_scope_error(w->scope)->code;
 }
 
-/* Volumes: a layer down, one up, and what was there before beside it. */
+/* Volumes: one layer down, one up, and its result next to the original. */
 typedef struct unet {
     tern_module base;
     tern_module *first, *norm, *drop, *pool, *down, *up, *last;
@@ -185,7 +185,7 @@ static int unet_step(world *w, tern_module *net)
 
 static int plain_volumes, volumes;
 
-/* But for those of convolutions, whose weights are plain; and a bias seen as a volume is none. */
+/* Counts volumes, except those of convolutions, whose weights are plain, and biases viewed as volumes. */
 static void count_volumes(tern__kernel_observer *self, const tern__call *call)
 {
     (void)self;
@@ -214,7 +214,7 @@ static void volumes_in_blocks_stay_so(void **state)
     close_world(&w);
 }
 
-/* The third step still finds blocks of its size taken by the one before the last. */
+/* In the third step, blocks of its size are still in use by the step before the last. */
 static void a_warm_step_over_volumes_allocates_nothing(void **state)
 {
     (void)state;
@@ -274,7 +274,7 @@ static void a_warm_step_allocates_nothing(void **state)
     tern_allocator_set(NULL);
 }
 
-/* Each allocation of the first step fails once: always E_MEMORY, and the next step goes well. */
+/* Each allocation of the first step fails once: always E_MEMORY, and the next step succeeds. */
 static void out_of_memory_anywhere(void **state)
 {
     (void)state;

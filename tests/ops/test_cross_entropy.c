@@ -1,5 +1,5 @@
-/* Softmax and the losses of classification: what is refused, no allocation in a warm step, and memory running
- * out everywhere. Values are compared in tests/torch. */
+/* test_cross_entropy.c - softmax and the classification losses: errors, no allocation in a warm step, and
+ * allocations that fail at every point. tests/torch compares the values. */
 #include "world.h"
 
 static tern_tensor *matrix(world *w, tern_dtype dtype, int64_t rows, int64_t columns)
@@ -7,7 +7,7 @@ static tern_tensor *matrix(world *w, tern_dtype dtype, int64_t rows, int64_t col
     return tern_tensor_from(w->scope, NULL, dtype, 2, (int64_t[]){rows, columns});
 }
 
-/* ---- what is refused ---- */
+/* ---- errors ---- */
 
 static void operands_that_do_not_fit(void **state)
 {
@@ -40,7 +40,7 @@ static void operands_that_do_not_fit(void **state)
     close_world(&w);
 }
 
-/* cross_entropy of (4, 3) with these options. */
+/* Calls cross_entropy on (4, 3) with these options. */
 static tern_tensor *with(world *w, tern_cross_entropy_opts opts)
 {
     return tern_cross_entropy(w->scope, matrix(w, TERN_F32, 4, 3), zeros1(w, TERN_I64, 4), &opts);
@@ -101,8 +101,7 @@ static void weights_that_do_not_fit(void **state)
 
 /* ---- memory ---- */
 
-/* The mean over 2 x 3 positions of the loss of 16 classes in `dtype`, after softmaxes along each dimension.
- */
+/* The mean loss over 2 x 3 positions with 16 classes in `dtype`, after a softmax along each dimension. */
 static tern_tensor *loss_in(world *w, tern_tensor *x, tern_dtype dtype)
 {
     tern_scope *s = w->scope;
@@ -131,7 +130,7 @@ static int run_step(world *w, tern_module *net)
     return code;
 }
 
-/* With its list of names, which is no part of a step. */
+/* Makes the net and its list of names, which a step does not use. */
 static tern_module *make(world *w)
 {
     tern_module *net = tern_batch_norm1d_new(96, NULL, &w->err);

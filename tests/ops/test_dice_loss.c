@@ -1,5 +1,5 @@
-/* Losses of masks and maps, Dice and focal: what is refused, no allocation in a warm step, and memory running
- * out everywhere. Values are compared in tests/torch. */
+/* test_dice_loss.c - losses for masks and maps, Dice and focal: errors, no allocation in a warm step, and
+ * allocations that fail at every point. tests/torch compares the values. */
 #include "world.h"
 
 static tern_tensor *zeros(world *w, tern_dtype dtype, int ndim, const int64_t *shape)
@@ -9,7 +9,7 @@ static tern_tensor *zeros(world *w, tern_dtype dtype, int ndim, const int64_t *s
 #define ZEROS(w, dtype, ...)                                                                                 \
     zeros(w, dtype, sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), (int64_t[]){__VA_ARGS__})
 
-/* ---- what is refused ---- */
+/* ---- errors ---- */
 
 static void operands_that_do_not_fit(void **state)
 {
@@ -62,7 +62,7 @@ static void targets_that_want_a_gradient(void **state)
     close_world(&w);
 }
 
-/* Of (2, 3) and a mask, with these options. */
+/* Calls dice_loss on (2, 3) and a mask, with these options. */
 static tern_tensor *dice(world *w, tern_dice_opts opts)
 {
     return tern_dice_loss(w->scope, ZEROS(w, TERN_F32, 2, 3), ZEROS(w, TERN_U8, 2, 3), &opts);
@@ -132,7 +132,7 @@ static void options_of_focal_that_cannot_be(void **state)
 
 /* ---- memory ---- */
 
-/* The losses of 4 samples of 2 channels and 12 positions in `dtype`, added up. */
+/* The sum of the losses of 4 samples with 2 channels and 12 positions in `dtype`. */
 static tern_tensor *losses_in(world *w, tern_tensor *x, tern_dtype dtype)
 {
     tern_scope *s = w->scope;
@@ -159,7 +159,7 @@ static int run_step(world *w, tern_module *net)
     return code;
 }
 
-/* With its list of names, which is no part of a step. */
+/* Makes the net and its list of names, which a step does not use. */
 static tern_module *make(world *w)
 {
     tern_module *net = tern_batch_norm1d_new(96, NULL, &w->err);

@@ -1,5 +1,6 @@
-/* Dropout of elements and channels, an embedding and the largest of its features in a whole step: no
- * allocation once warm, and memory running out everywhere. Values are compared in tests/torch. */
+/* test_dropout.c - dropout of elements and channels, an embedding and the maximum of its features in a whole
+ * step: no allocation once warm, and allocations that fail at every point. tests/torch compares the values.
+ */
 #include "world.h"
 
 static tern_module *make(world *w)

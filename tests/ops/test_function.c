@@ -1,5 +1,5 @@
-/* Ops of one's own: their values and gradients beside those of tern's ops, wherever a module may stand, what
- * is refused, and the gradients of inputs. */
+/* test_function.c - custom ops: values and gradients compared with tern's own ops, use within modules,
+ * errors, and the gradients of inputs. */
 #include "autograd/autograd.h"
 #include "nn/nn.h"
 #include "ops/world.h"
@@ -11,7 +11,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- y = a x^3, by the elements ---- */
+/* ---- y = a x^3, elementwise ---- */
 
 static tern_tensor *cube_forward(tern_function_call *call, tern_scope *s, tern_tensor *const *x,
                                  tern_error *err)
@@ -52,7 +52,7 @@ static tern_tensor *ops_cube(tern_scope *s, tern_tensor *x, double a)
     return tern_mul(s, tern_full(s, TERN_F64, 0, NULL, a), tern_mul(s, x, tern_mul(s, x, x)));
 }
 
-/* ---- y = x w^T, of which the gradients are products of what it saves ---- */
+/* ---- y = x w^T; its gradients are products of saved tensors ---- */
 
 static tern_tensor *product_forward(tern_function_call *call, tern_scope *s, tern_tensor *const *x,
                                     tern_error *err)
@@ -74,7 +74,7 @@ static int product_backward(tern_function_call *call, tern_scope *s, tern_tensor
 
 static const tern_function product = {"product", product_forward, product_backward};
 
-/* A layer without bias whose product is the function's, or tern_linear's. */
+/* A layer without bias that computes its product by the custom op or by tern_linear. */
 typedef struct layer {
     tern_module base;
     tern_tensor *weight;
@@ -139,7 +139,7 @@ static void end_well(world *w)
 
 typedef tern_tensor *(*cube_fn)(tern_scope *s, tern_tensor *x, double a);
 
-/* The loss takes x twice, and the function's result too. */
+/* The loss uses x twice, and the function's result twice. */
 static tern_tensor *loss_of(tern_scope *s, tern_tensor *x, cube_fn fn)
 {
     tern_tensor *y = fn(s, x, 0.5), *z = tern_mul(s, y, tern_add(s, y, x));
@@ -190,7 +190,7 @@ static void against_finite_differences(void **state)
     close_world(&w);
 }
 
-/* ---- as a part of modules ---- */
+/* ---- in modules ---- */
 
 typedef tern_tensor *(*call_fn)(tern_module *module, tern_scope *scope, tern_tensor *x);
 
@@ -234,7 +234,7 @@ static void computed_again(void **state)
     expect_same_step(tern_checkpoint, TERN_F32, 1e-6);
 }
 
-/* Its backward multiplies in bf16, too: within its rounding. */
+/* Its backward also multiplies in bf16: equal within rounding. */
 static void in_an_autocast_region(void **state)
 {
     (void)state;
@@ -275,9 +275,9 @@ static void in_replicas(void **state)
     close_world(&w);
 }
 
-/* ---- what a gradient may be ---- */
+/* ---- valid and invalid gradients ---- */
 
-/* dx as its attribute says. */
+/* The attribute chooses dx. */
 typedef enum answer { NOTHING, DY, SAVED, A_VIEW, HALF, WIDER, FLAT, STALE, SILENT, LOUD, AGAIN } answer;
 
 static tern_tensor *same_forward(tern_function_call *call, tern_scope *s, tern_tensor *const *x,
@@ -316,7 +316,7 @@ static tern_tensor *own_same(tern_scope *s, tern_tensor *x, answer what)
     return tern_function_apply(s, &same, 1, &x, &what, sizeof(what));
 }
 
-/* The loss is the sum of the squares of same(x), so dy is 2 x; with `other` x has 2 x beside that. */
+/* The loss is the sum of the squares of same(x), so dy is 2 x; with `other`, x gets another 2 x. */
 static tern_tensor *grad_by(world *w, answer what, bool other)
 {
     tern_tensor *x = input(w, TERN_F32, 3, 4), *y = own_same(w->scope, x, what);
@@ -352,7 +352,8 @@ static void gradients_of_all_kinds(void **state)
     expect_grads(WIDER, 2, 1e-7);
 }
 
-/* A parameter that the function has no gradient for has zeros, of which a ddp hears as of any. */
+/* If the function returns no gradient for a parameter, its gradient is zeros, which a ddp reduces like any
+ * other. */
 static void a_parameter_gets_zeros(void **state)
 {
     (void)state;
@@ -370,7 +371,7 @@ static void a_parameter_gets_zeros(void **state)
     close_world(&w);
 }
 
-/* A function between an input and a loss sees the gradient on its way. */
+/* A function between an input and a loss sees the gradient pass. */
 static int doubled_backward(tern_function_call *call, tern_scope *s, tern_tensor *dy, tern_tensor **dx,
                             tern_error *err)
 {
@@ -394,7 +395,7 @@ static void gradients_are_seen_on_their_way(void **state)
     close_world(&w);
 }
 
-/* The gradient of the first input is the second one, whatever comes. */
+/* The gradient of the first input is the second input, whatever dy is. */
 static tern_tensor *other_forward(tern_function_call *call, tern_scope *s, tern_tensor *const *x,
                                   tern_error *err)
 {
@@ -413,7 +414,7 @@ static int other_backward(tern_function_call *call, tern_scope *s, tern_tensor *
 
 static const tern_function other_dx = {"other_dx", other_forward, other_backward};
 
-/* ---- gradients off, integers, and what is refused ---- */
+/* ---- gradients off, integers, and errors ---- */
 
 static void nothing_is_recorded_without_gradients(void **state)
 {
@@ -437,7 +438,7 @@ static void refused(answer what, const char *func, int code, const char *text)
     tern_tensor *loss = tern_sum(w.scope, tern_mul(w.scope, y, y));
     assert_int_equal(tern_backward(w.scope, loss), code);
     expect_error(&w, tern_grad_get(x), func, code, text);
-    assert_non_null(grad_by(&w, DY, false)); /* the next step is well again */
+    assert_non_null(grad_by(&w, DY, false)); /* the next step succeeds */
     end_well(&w);
     close_world(&w);
 }
@@ -452,7 +453,7 @@ static void wrong_gradients_are_refused(void **state)
     refused(LOUD, "same", TERN_E_IO, "the disk is full");
     refused(AGAIN, "tern_backward", TERN_E_STATE, "a function's backward calls it");
     world w = open_world();
-    grad_by(&w, A_VIEW, false); /* what it has made is gone when it returns */
+    grad_by(&w, A_VIEW, false); /* its tensors are freed when it returns */
     tern_tensor *y = own_same(w.scope, input(&w, TERN_F32, 3, 4), STALE);
     assert_int_equal(tern_backward(w.scope, tern_sum(w.scope, y)), TERN_E_LIFETIME);
     assert_int_equal(tern_scope_end(w.scope, NULL), TERN_E_LIFETIME);
@@ -519,7 +520,8 @@ static void an_inputs_gradients_add_up_until_the_step_ends(void **state)
     close_world(&w);
 }
 
-/* What a program does to it, nothing else sees: not z, which gets the same, nor the 1 of later losses. */
+/* A program may overwrite it; this changes neither z, which gets the same gradient, nor the initial 1 of
+ * later losses. */
 static void an_inputs_gradient_has_memory_of_its_own(void **state)
 {
     (void)state;
@@ -544,7 +546,7 @@ static void an_inputs_gradient_has_memory_of_its_own(void **state)
     close_world(&w);
 }
 
-/* dx may be memory of the program's, which only it writes to. */
+/* dx may be in the program's memory, which only the program writes. */
 static void wrapped_memory_is_read_only(void **state)
 {
     (void)state;
@@ -564,7 +566,7 @@ static void wrapped_memory_is_read_only(void **state)
     close_world(&w);
 }
 
-/* ---- what a module has left behind ---- */
+/* ---- leftovers of a module ---- */
 
 typedef struct leaky {
     tern_module base;

@@ -1,5 +1,5 @@
-/* Interpolation in a whole step, up and down and in both layouts: no allocation once warm, and memory running
- * out everywhere. Values are compared in tests/torch. */
+/* test_interpolate.c - interpolation in a whole step, up and down and in both layouts: no allocation once
+ * warm, and allocations that fail at every point. tests/torch compares the values. */
 #include "world.h"
 
 #include <tern/conv.h>
@@ -19,7 +19,7 @@ static int step(world *w, tern_module *net)
     opts.shape[0] = 9;
     opts.shape[1] = 33;
     tern_tensor *x = tern_forward(net, s, zeros4(w, 2, 6, 7, 10));
-    tern_tensor *y = tern_conv2d(s, x, zeros4(w, 16, 6, 1, 1), NULL, NULL); /* in blocks */
+    tern_tensor *y = tern_conv2d(s, x, zeros4(w, 16, 6, 1, 1), NULL, NULL); /* blocked */
     tern_tensor *blocked = tern_interpolate(s, y, &opts);
     tern_tensor *plain = tern_interpolate(s, tern_slice(s, blocked, 1, 0, 3, 1), NULL);
     tern_tensor *means = tern_adaptive_avg_pool2d(s, plain, 4, 7);

@@ -1,8 +1,8 @@
-/* Batch norm, pooling, arithmetic, reshape and losses together: errors, no allocation in a warm step, and
- * memory running out everywhere. Values are compared in tests/torch. */
+/* test_layers.c - batch norm, pooling, arithmetic, reshape and losses together: errors, no allocation in a
+ * warm step, and allocations that fail at every point. tests/torch compares the values. */
 #include "world.h"
 
-/* Two branches of a residual block with all that is not a convolution in between. */
+/* Two branches of a residual block, with every op that is not a convolution. */
 static tern_tensor *forward(world *w, tern_module *bn, tern_tensor *weight, tern_tensor *x)
 {
     tern_scope *s = w->scope;
@@ -16,7 +16,7 @@ static tern_tensor *forward(world *w, tern_module *bn, tern_tensor *weight, tern
     y = tern_mul(s, tern_add(s, max, avg), tern_mean(s, wide));
     y = tern_group_norm(s, y, 4, tern_state_find(bn, "weight"), tern_state_find(bn, "bias"), 1e-5);
     y = tern_cast(s, tern_layer_norm(s, tern_cast(s, y, TERN_BF16), NULL, NULL, NULL), TERN_F32);
-    opts.stride[0] = opts.stride[1] = 1; /* of a plain one */
+    opts.stride[0] = opts.stride[1] = 1; /* of a plain layout */
     y = tern_add(s, tern_max_pool2d(s, y, 3, 3, &opts), tern_avg_pool2d(s, y, 3, 3, &opts));
     tern_tensor *means = tern_global_avg_pool(s, y);
     return tern_add(s, tern_flatten(s, y, 1), tern_reshape(s, tern_sum(s, means), 1, (int64_t[]){-1}));
@@ -37,7 +37,7 @@ static int run_step(world *w, tern_module *net)
     return code;
 }
 
-/* With its list of names, which is no part of a step. */
+/* Makes the net and its list of names, which a step does not use. */
 static tern_module *make(world *w)
 {
     tern_module *net = tern_batch_norm2d_new(16, NULL, &w->err);
@@ -47,7 +47,7 @@ static tern_module *make(world *w)
 
 static whole_step whole = {make, run_step, 30};
 
-/* Modules that cannot be made leave nothing behind. */
+/* A module whose constructor fails leaks nothing. */
 static void out_of_memory_in_constructors(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Products in a whole step: no allocation once warm, and memory running out everywhere. Values are compared
- * in tests/torch. */
+/* test_matmul.c - matrix products in a whole step: no allocation once warm, and allocations that fail at
+ * every point. tests/torch compares the values. */
 #include "world.h"
 
 static tern_module *make(world *w)
@@ -7,7 +7,8 @@ static tern_module *make(world *w)
     return tern_linear_new(6, 5, NULL, w->rng, &w->err);
 }
 
-/* A layer on rows in batches, its result times itself transposed in f32, and in the types that are copied. */
+/* A layer on batched rows, and its result times its own transpose, in f32 and in the dtypes that are copied.
+ */
 static int step(world *w, tern_module *net)
 {
     tern_scope *s = w->scope;

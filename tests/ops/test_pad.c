@@ -1,5 +1,6 @@
-/* Padding in a whole step, by itself and by convolutions, of batches and of single samples: no allocation
- * once warm, memory running out everywhere, and layouts that stay. Values are compared in tests/torch. */
+/* test_pad.c - padding in a whole step, alone and in convolutions, of batches and of single samples: no
+ * allocation once warm, allocations that fail at every point, and layouts that are kept. tests/torch
+ * compares the values. */
 #include "world.h"
 
 #include "tensor/tensor.h"
@@ -42,7 +43,7 @@ static int step(world *w, tern_module *net)
 
 static whole_step whole = {make, step, 20};
 
-/* Blocks of channels stay unless channels or samples are padded. */
+/* The blocked layout is kept unless channels or samples are padded. */
 static void layouts_stay(void **state)
 {
     (void)state;

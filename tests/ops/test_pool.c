@@ -1,4 +1,4 @@
-/* test_pool.c - memory of pooling in plain layouts: copies, spans, and the plain kernel's sums. */
+/* test_pool.c - pooling in plain layouts: copies, spans, and the sums of the plain kernel. */
 #include "world.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@ static int step(world *w, tern_module *net)
     wide.padding[0] = wide.padding[1] = 8;
     tern_tensor *x = tern_forward(net, s, zeros4(w, 2, 6, 40, 40));
     tern_tensor *max = tern_max_pool2d(s, x, 3, 3, &opts), *avg = tern_avg_pool2d(s, x, 3, 3, &opts);
-    tern_tensor *places = tern_max_pool2d(s, x, 17, 17, &wide); /* more places than a byte has */
+    tern_tensor *places = tern_max_pool2d(s, x, 17, 17, &wide); /* more positions than a byte can number */
     tern_tensor *volume = tern_reshape(s, x, 5, (int64_t[]){2, 6, 10, 10, 16});
     tern_tensor *deep = tern_sum(s, tern_max_pool3d(s, volume, 2, 2, 2, NULL));
     deep = tern_add(s, deep, tern_sum(s, tern_avg_pool3d(s, volume, 3, 3, 3, NULL)));
@@ -30,7 +30,8 @@ static int step(world *w, tern_module *net)
 
 static whole_step whole = {make, step, 20};
 
-/* Whose sizes would overflow, into windows that seem to fit or places that seem to be few. */
+/* Numbers whose sizes would overflow, so that windows would seem to fit, or positions would seem to be few.
+ */
 static void numbers_that_are_too_large(void **state)
 {
     (void)state;
@@ -41,7 +42,7 @@ static void numbers_that_are_too_large(void **state)
                                        {65536, 32768, 1, 1},
                                        {3, INT32_MAX, 1, 1}};
     world w = open_world();
-    tern_module *net = make(&w); /* so that x wants a gradient, and places are kept */
+    tern_module *net = make(&w); /* so that x needs a gradient, and positions are kept */
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
         tern_pool3d_opts opts = tern_pool3d_defaults();
         opts.padding[0] = cases[i][0] / 2;

@@ -1,5 +1,5 @@
-/* Devices that are groups of cores: parts of a model on two of them, activations and gradients that go from
- * one to the other, and what is said when tensors are on two. */
+/* test_to.c - devices that are groups of cores: a model in two parts on two of them, activations and
+ * gradients that pass between them, and the errors for tensors on two devices. */
 #include "check.h"
 
 #include <tern.h>
@@ -73,7 +73,7 @@ static void train(two_parts *net, tern_device *home, int steps, float *out)
     assert_ok(err);
 }
 
-/* Two parts on two groups of cores train as the whole on one: the same kernels, the same bits. */
+/* Two parts on two groups of cores train like the whole model on one: the same kernels, the same bits. */
 static void parts_train_as_the_whole(void **state)
 {
     (void)state;
@@ -115,7 +115,7 @@ static void two_devices_are_refused(void **state)
                    "input 0 is on cpu:0, but input 1 on cpu:0-0; tern_to brings tensors together");
     assert_null(tern_to(scope, tern_full(scope, TERN_F32, 0, NULL, 1), NULL));
     expect_failure(scope, TERN_E_INVALID, "to: the device is NULL");
-    /* A kept tensor is nowhere in particular. */
+    /* A kept tensor belongs to no device. */
     tern_tensor *kept = tern_keep(tern_full(scope, TERN_F32, 0, NULL, 2), &err);
     tern_tensor *sum = tern_add(scope, tern_to(scope, tern_full(scope, TERN_F32, 0, NULL, 1), two), kept);
     assert_ptr_equal(tern_tensor_device(sum), two);

@@ -1,8 +1,8 @@
-/* Views, joins, casts, reductions and pointwise ops together: no allocation in a warm step, and memory
- * running out everywhere. Values are compared in tests/torch. */
+/* test_view.c - views, joins, casts, reductions and pointwise ops together: no allocation in a warm step,
+ * and allocations that fail at every point. tests/torch compares the values. */
 #include "world.h"
 
-/* (4, 6) of any dtype into one number, with every kind of gradient on the way. */
+/* Reduces (4, 6) of any dtype to one number, with every kind of gradient in between. */
 static tern_tensor *number_of(tern_scope *s, tern_tensor *x)
 {
     tern_tensor *turned = tern_transpose(s, x, 0, 1), *parts[3];
@@ -33,7 +33,7 @@ static int run_step(world *w, tern_module *net)
     return code;
 }
 
-/* With its list of names, which is no part of a step. */
+/* Makes the net and its list of names, which a step does not use. */
 static tern_module *make(world *w)
 {
     tern_module *net = tern_batch_norm1d_new(24, NULL, &w->err);

@@ -1,4 +1,4 @@
-/* world.h - a device and a scope for a test of ops, errors that are expected, and an allocator that counts
+/* world.h - a device and a scope for tests of ops, checks of expected errors, and an allocator that counts
  * and fails on demand. */
 #ifndef TERN_TESTS_OPS_WORLD_H
 #define TERN_TESTS_OPS_WORLD_H
@@ -43,7 +43,7 @@ static inline tern_tensor *zeros1(world *w, tern_dtype dtype, int64_t n)
     return tern_tensor_from(w->scope, NULL, dtype, 1, &n);
 }
 
-/* The scope's error is this one, of this function; the scope is good again afterwards. */
+/* Checks that the scope has this error of this function, and clears it. */
 static inline void expect_error(world *w, const tern_tensor *result, const char *func, int code,
                                 const char *text)
 {
@@ -60,8 +60,8 @@ static inline void expect_error(world *w, const tern_tensor *result, const char 
 
 typedef struct counter {
     int calls;
-    int fail_from; /* from this call on nothing is to be had; 0: always */
-    int fail_only; /* this call gets nothing; 0: none                   */
+    int fail_from; /* all calls from this one on fail; 0: none */
+    int fail_only; /* this call fails; 0: none */
 } counter;
 
 static inline void *count_alloc(size_t bytes, size_t align, void *ctx)
@@ -83,7 +83,7 @@ static inline void count_free(void *ptr, void *ctx)
 typedef tern_module *(*make_fn)(world *w);
 typedef int (*step_fn)(world *w, tern_module *net);
 
-/* A scope has two arenas: two steps, and from then on no allocation. */
+/* A scope has two arenas: after two steps there are no more allocations. */
 static inline void expect_warm_steps_to_allocate_nothing(make_fn make, step_fn step)
 {
     counter count = {0};
@@ -101,8 +101,8 @@ static inline void expect_warm_steps_to_allocate_nothing(make_fn make, step_fn s
     tern_allocator_set(NULL);
 }
 
-/* Memory runs out at each allocation of the first step: always E_MEMORY, and the next step goes well. Returns
- * how often it ran out. */
+/* Lets each allocation of the first step fail in turn: always E_MEMORY, and the next step succeeds. Returns
+ * the number of failures. */
 static inline int expect_out_of_memory_to_be_told(make_fn make, step_fn step)
 {
     counter count = {0};
@@ -127,12 +127,12 @@ static inline int expect_out_of_memory_to_be_told(make_fn make, step_fn step)
     return failures;
 }
 
-/* ---- the two tests of every step, whose prestate it is ---- */
+/* ---- the two tests of every step, which is their prestate ---- */
 
 typedef struct whole_step {
     make_fn make;
     step_fn run;
-    int failures; /* memory runs out more often */
+    int failures; /* allocations fail more often than this */
 } whole_step;
 
 static inline void a_whole_step_allocates_nothing_once_warm(void **state)

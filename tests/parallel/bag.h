@@ -1,5 +1,5 @@
-/* bag.h - a model that is a bag of parameters: its loss is a sum of products with numbers that the test
- * chooses, so every gradient is known exactly, and any parameters may be left out. */
+/* bag.h - a model that is a bag of parameters. Its loss is the sum of the parameters times numbers that the
+ * test chooses, so every gradient is known exactly, and any parameter may be left out. */
 #ifndef TERN_TESTS_PARALLEL_BAG_H
 #define TERN_TESTS_PARALLEL_BAG_H
 
@@ -17,7 +17,7 @@ typedef struct bag {
     tern_scope *s;
 } bag;
 
-/* Parameter k has 5 + 7 k elements of dtypes[k]. */
+/* Makes the parameters; parameter k has 5 + 7 k elements of dtypes[k]. */
 static inline void bag_init(bag *b, const tern_dtype *dtypes, int count, tern_error *err)
 {
     *b = (bag){.count = count};
@@ -48,7 +48,7 @@ static inline void bag_close(bag *b)
     tern_group_close(b->world);
 }
 
-/* Element i of the gradient of parameter k that `rank` brings to `step`: a multiple of 1/16 below 16 in size.
+/* Returns element i of the gradient of parameter k on `rank` in `step`: a multiple of 1/16 below 16 in size.
  */
 static inline double bag_number(int step, int rank, int k, int64_t i)
 {
@@ -56,7 +56,7 @@ static inline double bag_number(int step, int rank, int k, int64_t i)
     return (double)((int)(state >> 23) - 256) / 16;
 }
 
-/* p[k] times the rank's numbers, summed. */
+/* Returns sum(p[k] * the rank's numbers). */
 static inline tern_tensor *bag_term(bag *b, tern_scope *s, int step, int rank, int k)
 {
     int64_t count = tern_tensor_count(b->p[k]);
@@ -66,7 +66,7 @@ static inline tern_tensor *bag_term(bag *b, tern_scope *s, int step, int rank, i
     return tern_cast(s, tern_sum(s, tern_mul(s, b->p[k], numbers)), TERN_F32);
 }
 
-/* The parameters whose bit is set in `mask`, once each; NULL for none. */
+/* Returns the sum of the terms whose bit is set in `mask`; NULL if there are none. */
 static inline tern_tensor *bag_loss(bag *b, tern_scope *s, int step, int rank, unsigned mask)
 {
     tern_tensor *loss = NULL;
@@ -78,7 +78,7 @@ static inline tern_tensor *bag_loss(bag *b, tern_scope *s, int step, int rank, u
     return loss;
 }
 
-/* Does the gradient hold `want`, rounded to its dtype? */
+/* True if element i of the gradient is `want`, rounded to its dtype. */
 static inline bool bag_holds(const bag *b, int k, int64_t i, double want)
 {
     const tern__view *grad = &tern_grad_get(b->p[k])->view;

@@ -1,5 +1,5 @@
-/* ddp_fixture.h - a rank with a small net under a ddp, and batches that are rows of one long one, the same
- * for every world: what N ranks learn can be compared with what one learns from all rows. */
+/* ddp_fixture.h - a rank with a small net under a ddp. Its batches are rows of one long batch that is the
+ * same for every world, so the result of N ranks can be compared with that of one process on all rows. */
 #ifndef TERN_TESTS_PARALLEL_DDP_FIXTURE_H
 #define TERN_TESTS_PARALLEL_DDP_FIXTURE_H
 
@@ -37,7 +37,7 @@ static inline tern_optim *fixture_sgd(tern_module *net, tern_error *err)
     return tern_sgd_new(net, &sgd, err);
 }
 
-/* The rank's own seed: rank 0's weights must reach all. `net` NULL: an MLP. */
+/* Uses the rank's own seed, so that the ddp must broadcast rank 0's weights. `net` NULL: an MLP. */
 static inline void fixture_open(fixture *f, const tern__bootstrap *boot, tern_module *net,
                                 const tern_ddp_opts *opts, tern_error *err)
 {
@@ -51,7 +51,7 @@ static inline void fixture_open(fixture *f, const tern__bootstrap *boot, tern_mo
     f->s = tern_scope_new(f->dev, f->world, err);
 }
 
-/* The same net as rank 0's MLP, alone. */
+/* Makes the same net as rank 0's MLP, without a group. */
 static inline void fixture_open_alone(fixture *f, tern_error *err)
 {
     *f = (fixture){.world_size = 1, .dev = tern_device_open("cpu", err), .rng = tern_rng_new(7, err)};
@@ -71,7 +71,7 @@ static inline void fixture_close(fixture *f)
     tern_group_close(f->world);
 }
 
-/* Rows [first, first + count) of the batch of `step`. */
+/* Returns rows [first, first + count) of the batch of `step`. */
 static inline tern_tensor *fixture_rows(fixture *f, int step, int first, int count)
 {
     static _Thread_local float x[512 * FEATURES];
@@ -105,7 +105,7 @@ static inline void fixture_step(fixture *f, int step, int first, int count, tern
     tern_scope_end(f->s, err);
 }
 
-/* Of the whole state dict. */
+/* Returns a hash of the whole state dict. */
 static inline uint64_t fixture_hash(const tern_module *net)
 {
     uint64_t hash = 1469598103934665603u;

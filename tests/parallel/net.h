@@ -1,5 +1,5 @@
-/* net.h - a rank that trains three linear layers with a ddp, for tests of what is told about it; and an op
- * that takes as long as it is told. */
+/* net.h - a rank that trains three linear layers with a ddp, for tests of its statistics; and an op that
+ * takes a given time. */
 #ifndef TERN_TESTS_PARALLEL_NET_H
 #define TERN_TESTS_PARALLEL_NET_H
 
@@ -45,7 +45,7 @@ static inline void net_open_with(net *n, const tern__bootstrap *boot, const tern
     n->scope = tern_scope_new(n->dev, n->world, err);
 }
 
-/* `cap`: bytes of every bucket, 0 for the defaults. */
+/* `cap`: bytes per bucket, 0 for the defaults. */
 static inline void net_open(net *n, const tern__bootstrap *boot, const tern_group_opts *group, size_t cap,
                             tern_error *err)
 {
@@ -72,11 +72,11 @@ static inline tern_tensor *net_input(net *n)
     return tern_tensor_from(n->scope, x, TERN_F32, 2, (int64_t[]){NET_ROWS, NET_WIDTH});
 }
 
-/* ---- an op that takes its time ---- */
+/* ---- an op that takes a given time ---- */
 
 typedef struct spins {
     int64_t forward, backward; /* ns                                    */
-    int64_t *ended;            /* NULL, or the time when backward was over */
+    int64_t *ended;            /* NULL, or set to the time when backward ended */
 } spins;
 
 static inline void spin(int64_t ns)
@@ -104,10 +104,9 @@ static inline tern_tensor *slow(tern_scope *scope, tern_tensor *x, spins times)
     return y;
 }
 
-/* ---- requests to the allocator, of this thread: rank 0's store may still answer a peer's last question ----
- */
+/* ---- this thread's allocations (another thread of rank 0 may still serve its store) ---- */
 
-static _Thread_local long requests, refuse_at; /* the request of that number gets nothing; 0: none */
+static _Thread_local long requests, refuse_at; /* the allocation of that number fails; 0: none */
 
 static inline void *requests_alloc(size_t bytes, size_t align, void *ctx)
 {
@@ -122,13 +121,13 @@ static inline void requests_free(void *ptr, void *ctx)
     free(ptr);
 }
 
-/* Before anything else of the library. */
+/* Call it before any other function of the library. */
 static inline void requests_count(void)
 {
     tern_allocator_set(&(tern_allocator){requests_alloc, requests_free, NULL});
 }
 
-/* Backward from the sum of y, the optimizer's step and the scope's end. */
+/* Runs backward from sum(y), the optimizer's step and the scope's end. */
 static inline int net_step(net *n, tern_tensor *y, tern_error *err)
 {
     tern_backward(n->scope, tern_sum(n->scope, y));

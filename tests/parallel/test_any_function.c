@@ -1,12 +1,13 @@
-/* test_any_function.c - a ddp averages whatever a backward brings: functions of the model that its forward
- * does not call, parts called one by one, branches that go another way on every rank, and modules used twice;
- * while a rank that evaluates by itself keeps nobody waiting. All equal to one process on all samples. */
+/* test_any_function.c - a ddp averages the gradients of any backward: functions of the model that its
+ * forward does not call, parts called one by one, branches that differ between ranks, and modules used
+ * twice. A rank that only evaluates blocks no other. All results equal those of one process on all samples.
+ */
 #include "parallel/ddp_fixture.h"
 
 #define SAMPLES 12
 #define STEPS   12
 
-/* Its forward is classify(encode(x)); the others are functions of its own. */
+/* Its forward is classify(encode(x)); the other functions are the test's. */
 typedef struct model {
     tern_module base;
     tern_module *encoder, *inner, *classifier, *left, *right;
@@ -39,7 +40,7 @@ static tern_module *new_model(tern_rng *rng, tern_error *err)
     return &m->base;
 }
 
-/* ---- the ways: each the mean loss of rows [first, first + count) ---- */
+/* ---- the functions: each returns the mean loss of rows [first, first + count) ---- */
 
 typedef tern_tensor *(*way_fn)(fixture *f, int step, int first, int count);
 
@@ -48,14 +49,14 @@ static model *model_of(fixture *f)
     return (model *)f->net;
 }
 
-/* encode alone, which has no use for the classifier. */
+/* Calls encode only; the classifier is not used. */
 static tern_tensor *second_function(fixture *f, int step, int first, int count)
 {
     tern_tensor *code = encode(model_of(f), f->s, fixture_rows(f, step, first, count));
     return tern_mean(f->s, tern_mul(f->s, code, code));
 }
 
-/* Two functions of a model whose forward is never called. */
+/* Calls two functions of a model whose forward is never called. */
 static tern_tensor *two_functions(fixture *f, int step, int first, int count)
 {
     tern_tensor *code = encode(model_of(f), f->s, fixture_rows(f, step, first, count));
@@ -81,7 +82,7 @@ static tern_tensor *used_twice(fixture *f, int step, int first, int count)
     return tern_cross_entropy(f->s, classify(m, f->s, code), fixture_labels(f, first, count), NULL);
 }
 
-/* Sample by sample; which head, the sample's first feature says, and in some steps none is used at all. */
+/* Sample by sample: the first feature chooses the head, and in some steps no head is used at all. */
 static tern_tensor *by_input(fixture *f, int step, int first, int count)
 {
     model *m = model_of(f);
@@ -106,12 +107,12 @@ static tern_tensor *by_forward(fixture *f, int step, int first, int count)
 
 typedef struct way {
     way_fn loss;
-    bool evaluates; /* the last rank, between its steps and in them */
+    bool evaluates; /* the last rank, between its steps and within them */
 } way;
 
-/* ---- ranks beside one process ---- */
+/* ---- several ranks compared with one process ---- */
 
-/* In a scope of its own without gradients, and in the step's. */
+/* Evaluates in its own scope without gradients, and in the step's scope. */
 static void evaluate(fixture *f, tern_error *err)
 {
     tern_scope *own = tern_scope_new(f->dev, NULL, err), *step = f->s;
@@ -136,7 +137,7 @@ static void train(fixture *f, const way *how, int step, int first, int count, te
     tern_scope_end(f->s, err);
 }
 
-/* The same model as rank 0's, on a scope without a group. */
+/* Makes rank 0's model on a scope without a group. */
 static void open_alone(fixture *alone, tern_error *err)
 {
     *alone = (fixture){.dev = tern_device_open("cpu", err), .rng = tern_rng_new(7, err)};
@@ -153,7 +154,7 @@ static int way_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_rng *rng = tern_rng_new((uint64_t)rank + 7, &err);
     fixture_open(&f, boot, new_model(rng, &err), NULL, &err);
     open_alone(&alone, &err);
-    tern_device_threads_set(f.dev, 1, &err); /* more would only spin on a busy machine */
+    tern_device_threads_set(f.dev, 1, &err); /* more threads would only spin on a busy machine */
     tern_device_threads_set(alone.dev, 1, &err);
     RANK_CHECK_OK(rank, err);
     int share = SAMPLES / boot->world;

@@ -1,5 +1,5 @@
-/* test_checksum.c - a rank whose parameters have drifted is named on all ranks, in the step in which they are
- * compared; and nobody is, where nobody has. */
+/* test_checksum.c - if a rank's parameters have drifted, all ranks name it in the step of the comparison;
+ * otherwise there is no error. */
 #include "parallel/ddp_fixture.h"
 
 #include "ledger.h"
@@ -7,15 +7,15 @@
 #define ROWS  8
 #define EVERY 3
 
-/* ---- who has drifted ---- */
+/* ---- ranks that have drifted ---- */
 
 typedef struct drift {
-    int world, step;  /* backwards before it */
+    int world, step;  /* backwards before the drift */
     bool drifts[4];   /* by rank             */
     const char *text; /* after "the parameters have drifted apart: " */
 } drift;
 
-/* One bit of the last word of a weight. */
+/* Flips one bit in the last word of a weight. */
 static void flip(fixture *f)
 {
     uint32_t *word = tern_tensor_data(tern_state_find(f->net, "2.weight"));
@@ -63,7 +63,7 @@ static void a_rank_that_drifts_is_named(void **state)
         assert_ranks_ok(ranks_run(all[i].world, drift_body, &all[i]));
 }
 
-/* ---- nobody has ---- */
+/* ---- no rank has drifted ---- */
 
 static tern_module *new_conv_net(tern_rng *rng, tern_error *err)
 {
@@ -98,7 +98,7 @@ static int sound_body(int rank, const tern__bootstrap *boot, void *arg)
     opts.ignore = own;
     opts.ignore_count = how->has_own;
     fixture_open(&f, boot, how->is_conv ? new_conv_net(rng, &err) : NULL, &opts, &err);
-    tern_device_threads_set(f.dev, 1, &err); /* more would only spin on a busy machine */
+    tern_device_threads_set(f.dev, 1, &err); /* more threads would only spin on a busy machine */
     tern_optim *adam = how->adam ? tern_adam_new(f.net, NULL, &err) : NULL;
     if (how->sharded) tern_optim_shard(adam, f.world, &err);
     for (int step = 0; step < 50 && !err.code; step++) {
@@ -128,7 +128,7 @@ static void nobody_is_named_for_nothing(void **state)
         for (int world = 1; world <= 4; world++) assert_ranks_ok(ranks_run(world, sound_body, &all[i]));
 }
 
-/* ---- ranks that have run out are behind, and not asked; the others are ---- */
+/* ---- ranks that have run out of batches are not compared; the others are ---- */
 
 static int uneven_body(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -162,7 +162,7 @@ static void ranks_that_have_run_out_are_not_asked(void **state)
     assert_ranks_ok(ranks_run(4, uneven_body, &(bool){true}));
 }
 
-/* ---- what it costs, and wrong use ---- */
+/* ---- cost and wrong use ---- */
 
 static int warm_body(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -177,7 +177,7 @@ static int warm_body(int rank, const tern__bootstrap *boot, void *arg)
     fixture_open(&f, boot, NULL, &opts, &err);
     for (int step = 0; step < 10; step++) {
         if (step == 3) warm = atomic_load(&books.requests);
-        if (step == 9) RANK_CHECK(rank, atomic_load(&books.requests) == warm); /* nobody leaves yet */
+        if (step == 9) RANK_CHECK(rank, atomic_load(&books.requests) == warm); /* no rank has left yet */
         fixture_step(&f, step, rank * ROWS, ROWS, &err);
     }
     RANK_CHECK_OK(rank, err);
@@ -212,7 +212,7 @@ static void never_is_0(void **state)
     assert_ranks_ok(ranks_run(1, negative_body, NULL));
 }
 
-/* Last: a process that has computed on threads is not forked again. */
+/* The last test: a process that has computed on threads cannot fork again. */
 static void ranks_may_be_threads(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* test_choices.c - rank 0 measures convolutions, and all ranks compute them as it does. */
+/* test_choices.c - rank 0 measures convolution algorithms, and all ranks use its choices. */
 #include "parallel/ddp_fixture.h"
 
 #include "kernels/choices.h"
@@ -7,14 +7,14 @@
 #include <stdatomic.h>
 
 #define LINES ((size_t)512 << 10)
-#define MANY  360 /* a DenseNet-121's, a direction each */
+#define MANY  360 /* as many as a DenseNet-121 has, per direction */
 
-/* ---- which algorithms a step takes ---- */
+/* ---- the algorithms of a step ---- */
 
 typedef struct witness {
-    tern__kernel_observer observer; /* first: the observer is the witness */
+    tern__kernel_observer observer; /* first: the observer is cast to the witness */
     tern_device *device;
-    uint64_t hash; /* of their names, in order */
+    uint64_t hash; /* of the algorithms' names, in order */
     int convolutions, direct;
 } witness;
 
@@ -41,7 +41,7 @@ static tern_module *new_net(tern_rng *rng, tern_error *err)
     return net;
 }
 
-/* Clocks decide here, not the environment of the tests. */
+/* Chooses by time, whatever the environment of the tests says. */
 static void open_rank(fixture *f, const tern__bootstrap *boot, tern_error *err)
 {
     tern_rng *rng = tern_rng_new(7, err);
@@ -68,7 +68,7 @@ static witness step(fixture *f, int64_t size, tern_error *err)
     return w;
 }
 
-/* Of what this rank has learned, whatever the order of its lines; *count: how many they are. */
+/* Returns a hash of this rank's choices, independent of their order, and their number in *count. */
 static uint64_t learned(const fixture *f, int *count)
 {
     static _Thread_local char text[LINES];
@@ -85,7 +85,7 @@ static uint64_t learned(const fixture *f, int *count)
     return sum;
 }
 
-/* Rank 0 from now on as if clocks had said "direct" of everything. */
+/* Makes rank 0 choose "direct" everywhere from now on, as if it had been the fastest. */
 static void take_direct(const fixture *f)
 {
     static _Thread_local char text[LINES], changed[LINES];
@@ -98,7 +98,7 @@ static void take_direct(const fixture *f)
     tern__choices_read(f->dev, changed, used);
 }
 
-/* Rank 0 from now on as if it had also met its first case with so many other numbers of threads. */
+/* Gives rank 0 `count` more cases, as if it had met its first case with as many other numbers of threads. */
 static void take_many(const fixture *f, int count)
 {
     static const char threads[] = "\"threads\":1,";
@@ -114,7 +114,8 @@ static void take_many(const fixture *f, int count)
 
 /* ---- tests ---- */
 
-/* After the step in which rank 0 has chosen, and then what it would never have chosen. */
+/* Compares the ranks after the step in which rank 0 chose, and again after it got choices that it would
+ * never make. */
 static int told_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     tern_error err = {0};
@@ -127,14 +128,14 @@ static int told_body(int rank, const tern__bootstrap *boot, void *arg)
     RANK_CHECK(rank, w.convolutions == 8 && f.dev->follows == (rank != 0));
     uint64_t mine = learned(&f, &count);
     RANK_CHECK(rank, fixture_same(f.world, mine, &err));
-    RANK_CHECK(rank, count > 0 || w.direct == 8);          /* a machine with one algorithm */
-    RANK_CHECK(rank, rank == 0 || !count || w.direct < 8); /* the table knows better */
+    RANK_CHECK(rank, count > 0 || w.direct == 8);          /* 0 on a machine with one algorithm */
+    RANK_CHECK(rank, rank == 0 || !count || w.direct < 8); /* the table's choices are others */
     if (rank == 0) take_direct(&f);
     w = step(&f, 16, &err);
     if (rank == 0) RANK_CHECK(rank, w.direct == 8);
     w = step(&f, 16, &err);
     RANK_CHECK(rank, w.direct == 8 && fixture_same(f.world, w.hash, &err));
-    for (int64_t size = 8; size <= 12; size += 4) { /* and whenever there is something new */
+    for (int64_t size = 8; size <= 12; size += 4) { /* and whenever a new case occurs */
         step(&f, size, &err);
         RANK_CHECK(rank, fixture_same(f.world, learned(&f, &count), &err));
     }
@@ -150,7 +151,7 @@ static void all_ranks_take_rank_0s_choices(void **state)
     for (int world = 1; world <= 4; world++) assert_ranks_ok(ranks_run(world, told_body, NULL));
 }
 
-/* In one round. */
+/* All cases are sent in one round. */
 static int many_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     tern_error err = {0};
@@ -163,7 +164,7 @@ static int many_body(int rank, const tern__bootstrap *boot, void *arg)
     if (rank == 0) take_many(&f, MANY);
     step(&f, 16, &err);
     uint64_t mine = learned(&f, &after);
-    RANK_CHECK(rank, !before || after == before + MANY); /* none: a machine with one algorithm */
+    RANK_CHECK(rank, !before || after == before + MANY); /* none on a machine with one algorithm */
     RANK_CHECK(rank, fixture_same(f.world, mine, &err));
     RANK_CHECK_OK(rank, err);
     fixture_close(&f);
@@ -176,7 +177,7 @@ static void all_choices_of_a_large_network_are_told(void **state)
     assert_ranks_ok(ranks_run(2, many_body, NULL));
 }
 
-/* Rank 0 measures no more, has nothing more to tell, and all compute what is new alike. */
+/* Rank 0's table is full: it measures no more and sends nothing, and all ranks compute new cases alike. */
 static int full_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     tern_error err = {0};
@@ -189,7 +190,7 @@ static int full_body(int rank, const tern__bootstrap *boot, void *arg)
     if (count > 0 && rank == 0) take_many(&f, TERN__CHOICE_CASES - count);
     step(&f, 16, &err);
     uint64_t mine = learned(&f, &count);
-    RANK_CHECK(rank, !count || count == TERN__CHOICE_CASES); /* none: a machine with one algorithm */
+    RANK_CHECK(rank, !count || count == TERN__CHOICE_CASES); /* none on a machine with one algorithm */
     RANK_CHECK(rank, fixture_same(f.world, mine, &err));
     for (int64_t size = 8; size <= 24; size += 4) {
         witness w = step(&f, size, &err);
@@ -208,7 +209,7 @@ static void a_full_rank_0_has_nothing_to_tell(void **state)
     for (int world = 2; world <= 3; world++) assert_ranks_ok(ranks_run(world, full_body, NULL));
 }
 
-/* Each rank has a size of its own, and one that changes. */
+/* Each rank has its own size, and one that changes. */
 static int shapes_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     tern_error err = {0};
@@ -228,7 +229,7 @@ static void ranks_with_different_shapes_go_on(void **state)
     for (int world = 2; world <= 4; world++) assert_ranks_ok(ranks_run(world, shapes_body, NULL));
 }
 
-/* *last: the rank with the most steps. Rank 0 meets sizes that the others have no inputs for any more. */
+/* *last: the rank with the most steps. Rank 0 meets sizes when the others have no more inputs. */
 static int join_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     tern_error err = {0};
@@ -255,7 +256,7 @@ static void who_had_no_inputs_hears_of_it_later(void **state)
         for (int last = 0; last < world; last++) assert_ranks_ok(ranks_run(world, join_body, &last));
 }
 
-/* The loss is another model's, and rank 0 has met something new beside both. */
+/* The loss is of another model, and rank 0 has met a new case in addition. */
 static int unused_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     tern_error err = {0};
@@ -327,7 +328,7 @@ static void a_warm_step_allocates_nothing(void **state)
     assert_ranks_ok(r);
 }
 
-/* Replica 0 measures, the others and the device around them hear of it. */
+/* Replica 0 measures; the other replicas and the device around them get its choices. */
 static void replicas_take_the_first_ones_choices(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* tern_data_parallel on 1 to 4 groups of cores: one device's numbers, PyTorch's rules for chunks and nested
- * values, errors that name the replica. */
+/* test_data_parallel.c - tern_data_parallel on 1 to 4 groups of cores: the results of one device, PyTorch's
+ * rules for chunks and nested values, and errors that name the replica. */
 #include "ledger.h"
 
 #include "parallel/data_parallel.h"
@@ -12,7 +12,7 @@ enum { features = 12, classes = 5, steps = 4, devices_max = 4 };
 
 /* ---- devices ---- */
 
-/* More groups than cores: they share. */
+/* If there are more groups than cores, they share cores. */
 static void open_devices(tern_device **devices, int count)
 {
     tern_error err = {0};
@@ -33,7 +33,7 @@ static tern_data_parallel *new_parallel(tern_module *net, tern_device **devices,
     return tern_data_parallel_new(net, &opts, err);
 }
 
-/* ---- the same numbers as one device ---- */
+/* ---- the same results as one device ---- */
 
 typedef struct run {
     double loss[steps];
@@ -51,7 +51,8 @@ static void read_parameters(const tern_module *net, run *out)
     }
 }
 
-/* `rows` of them; two batches are added up before each step. devices 0: one device, no data parallel. */
+/* `rows` per batch; two batches are accumulated before each step. count 0: one device, without data
+ * parallel. */
 static void train(int count, int rows, tern_dtype region, run *out)
 {
     tern_error err = {0};
@@ -119,8 +120,8 @@ static void the_numbers_of_one_device(void **state)
     }
 }
 
-/* The forward is the same row by row. A gradient is rounded once in every replica, by half a step of 2^-7
- * (bf16) or 2^-10 of at most 4, and the weights move by the rate times that. */
+/* The forward is the same row by row. A gradient is rounded once in every replica, by at most half a step of
+ * 2^-7 (bf16) or 2^-10 times 4, and the weights move by the rate times that. */
 static void also_under_autocast(void **state)
 {
     (void)state;
@@ -140,11 +141,11 @@ static void also_under_autocast(void **state)
     }
 }
 
-/* ---- a net that shows how it was called ---- */
+/* ---- a net that records its calls ---- */
 
 typedef struct probe {
     tern_module base;
-    tern_tensor *scale, *count; /* a parameter of one element, a buffer */
+    tern_tensor *scale, *count; /* a parameter of one element; a buffer */
     tern_module *norm;
     int fails_from_row; /* E_RANGE on the replica whose first value is at least this; < 0: never */
 } probe;
@@ -204,7 +205,7 @@ static void end_well(fixture *f)
     assert_ok(err);
 }
 
-/* ---- chunks: how many rows each replica got, as torch.chunk ---- */
+/* ---- chunks: the rows of each replica, compared with torch.chunk ---- */
 
 static tern_value report_rows(tern_module *module, tern_scope *scope, tern_value input, void *ctx)
 {
@@ -237,7 +238,7 @@ static void chunks_are_torchs(void **state)
 
 /* ---- nested inputs and results ---- */
 
-/* {"sum": a + b rows, "list": [a scaled, [b]]} of {"a": .., "b": ..}; ctx is shared. */
+/* Maps {"a": .., "b": ..} to {"sum": a + b, "list": [scaled a, [b]]}; ctx is shared. */
 static tern_value nested(tern_module *module, tern_scope *scope, tern_value input, void *ctx)
 {
     tern_value *top = tern_value_list(scope, 2), *list = tern_value_list(scope, 2),
@@ -283,7 +284,7 @@ static void values_keep_their_nesting(void **state)
     }
 }
 
-/* Without dimensions they become a vector; one device gives what it has. */
+/* Results without dimensions become a vector; one device returns its result unchanged. */
 static tern_value mean_of(tern_module *module, tern_scope *scope, tern_value input, void *ctx)
 {
     (void)ctx;
@@ -314,8 +315,8 @@ static void scalars_become_a_vector(void **state)
 
 /* ---- gradients ---- */
 
-/* The input's gradient goes through the chunks, and a parameter used on both sides of them gets all of its
- * own: d/ds sum(s (s x)) = 2 s sum(x). */
+/* The input's gradient passes through the chunks. A parameter used both before and in them gets its whole
+ * gradient: d/ds sum(s (s x)) = 2 s sum(x). */
 static void the_input_has_a_gradient(void **state)
 {
     (void)state;
@@ -346,7 +347,7 @@ static tern_value twice(tern_module *module, tern_scope *scope, tern_value input
     return (tern_value){.items = list, .count = 2};
 }
 
-/* It has the gradients of all its places: d/ds (sum(s x) + 2 sum(s x)) = 3 sum(x). */
+/* Its gradient is the sum over both places: d/ds (sum(s x) + 2 sum(s x)) = 3 sum(x). */
 static void a_result_may_be_in_two_places(void **state)
 {
     (void)state;
@@ -375,7 +376,7 @@ static tern_value checkpoint(tern_module *module, tern_scope *scope, tern_value 
     return (tern_value){.tensor = tern_checkpoint(module, scope, input.tensor)};
 }
 
-/* The parameters are on the first device, and computed with again on each. */
+/* The parameters are on the first device; each replica recomputes its part. */
 static void replicas_compute_again(void **state)
 {
     (void)state;
@@ -391,7 +392,7 @@ static void replicas_compute_again(void **state)
     close_fixture(&f);
 }
 
-/* Running statistics are replica 0's. */
+/* Only replica 0 updates running statistics. */
 static tern_value normalise(tern_module *module, tern_scope *scope, tern_value input, void *ctx)
 {
     (void)ctx;
@@ -412,7 +413,7 @@ static void statistics_are_replica_0s(void **state)
     close_fixture(&f);
 }
 
-/* ---- what goes wrong ---- */
+/* ---- errors ---- */
 
 static void expect(fixture *f, int code, const char *text)
 {
@@ -455,7 +456,7 @@ static void errors_name_the_replica(void **state)
     tern_data_parallel_apply(f.parallel, f.scope, take_from_outside, input,
                              tern_full(f.scope, TERN_F32, 0, NULL, 1));
     expect(&f, TERN_E_INVALID, "replica 0 on cpu:0-0: tern_mul: input 0 is on cpu:0-0, but input 1 on cpu");
-    /* After all this it works. */
+    /* After all these errors it still works. */
     assert_non_null(tern_data_parallel_forward(f.parallel, f.scope, counting(f.scope, 6, 1)));
     end_well(&f);
     close_fixture(&f);
@@ -498,7 +499,7 @@ static void wrong_devices_are_refused(void **state)
     close_fixture(&f);
 }
 
-/* By default there is one replica a core, and each says what it costs. */
+/* By default there is one replica per core; also checks the cost of each. */
 static void defaults_and_costs(void **state)
 {
     (void)state;

@@ -4,12 +4,12 @@
 
 #include <sys/mman.h>
 
-#define ROWS  8 /* of one rank */
+#define ROWS  8 /* per rank */
 #define STEPS 6
 
-/* ---- a rank's world ---- */
+/* ---- setup ---- */
 
-/* `cap`: bytes of every bucket, 0 for the defaults. */
+/* `cap`: bytes per bucket, 0 for the defaults. */
 static void setup(fixture *f, const tern__bootstrap *boot, size_t cap, tern_error *err)
 {
     tern_ddp_opts opts = tern_ddp_defaults();
@@ -47,7 +47,7 @@ static void bits_are_equal_after_every_step(void **state)
             assert_ranks_ok(ranks_run(world, equal_bits_body, &caps[i]));
 }
 
-/* ---- N ranks are one rank with N times the batch ---- */
+/* ---- N ranks equal one rank with N times the batch ---- */
 
 static void train_alone(tern_module *net, int rows, tern_error *err)
 {
@@ -78,7 +78,7 @@ static int one_batch_body(int rank, const tern__bootstrap *boot, void *arg)
         tern_scope_end(f.s, &err);
     }
     RANK_CHECK_OK(rank, err);
-    tern_rng_seed(f.rng, 7); /* rank 0's */
+    tern_rng_seed(f.rng, 7); /* rank 0's seed */
     tern_module *alone = fixture_mlp(f.rng, &err);
     train_alone(alone, ROWS * boot->world, &err);
     RANK_CHECK_OK(rank, err);
@@ -97,7 +97,7 @@ static void ranks_equal_one_rank_with_the_whole_batch(void **state)
             assert_ranks_ok(ranks_run(world, one_batch_body, &caps[i]));
 }
 
-/* Integer data, weights and a power-of-two batch: every sum is exact, so the bits must be equal. */
+/* Integer data and weights and a power-of-two batch: every sum is exact, so the bits must be equal. */
 static int exact_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -138,7 +138,7 @@ static void exact_sums_give_equal_bits(void **state)
     for (int world = 1; world <= 4; world *= 2) assert_ranks_ok(ranks_run(world, exact_body, NULL));
 }
 
-/* ---- run to run ---- */
+/* ---- repeated runs ---- */
 
 static int hash_body(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -172,9 +172,9 @@ static void bits_are_equal_from_run_to_run(void **state)
     assert_true(hashes[0] == hashes[1] && hashes[1] == hashes[2]);
 }
 
-/* ---- buckets are cut again in rank 0's ready order ---- */
+/* ---- buckets are rebuilt in rank 0's ready order ---- */
 
-/* Two layers registered as a, b. Rank 0 calls b first, so its a is ready first; the others call a first. */
+/* Two layers, registered as a, b. Rank 0 calls b first, so its a is ready first; the others call a first. */
 static int rebuild_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -228,7 +228,7 @@ static void buckets_follow_rank_0_ready_order(void **state)
     for (int world = 1; world <= 4; world++) assert_ranks_ok(ranks_run(world, rebuild_body, NULL));
 }
 
-/* ---- buffers are rank 0's ---- */
+/* ---- all ranks get rank 0's buffers ---- */
 
 static int buffers_body(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -291,7 +291,7 @@ static int unused_body(int rank, const tern__bootstrap *boot, void *arg)
     for (int step = 0; step < 4; step++) {
         tern_tensor *in = fixture_rows(&f, step, rank * ROWS, ROWS);
         tern_tensor *h = tern_linear(f.s, in, w0, b0);
-        /* Layer 2 is used by rank 0 alone, and in odd steps only; layer 4 by nobody. */
+        /* Only rank 0 uses layer 2, in odd steps; no rank uses layer 4. */
         bool second = rank == 0 && step % 2;
         if (second) h = tern_linear(f.s, tern_relu(f.s, h), w2, b2);
         tern_tensor *t = tern_tensor_from(f.s, target, TERN_F32, 2, (int64_t[]){ROWS, second ? 16 : 32});
@@ -330,7 +330,7 @@ static int accumulate_body(int rank, const tern__bootstrap *boot, void *arg)
     setup(&f, boot, 4096, &err);
     tern_tensor *w = tern_state_find(f.net, "2.weight");
     static float sum[16 * 32], parts[2][16 * 32];
-    for (int part = 0; part < 2; part++) { /* each alone */
+    for (int part = 0; part < 2; part++) { /* each separately */
         fixture_backward(&f, part, rank * ROWS, ROWS);
         tern_scope_end(f.s, &err);
         RANK_CHECK_OK(rank, err);
@@ -358,7 +358,7 @@ static void accumulation_is_synchronised_once(void **state)
     for (int world = 1; world <= 3; world++) assert_ranks_ok(ranks_run(world, accumulate_body, NULL));
 }
 
-/* Rank 1 forgets to synchronise: nobody hangs, both sides are told. */
+/* Rank 1 forgets to synchronise: no rank hangs, and both get an error. */
 static int diverge_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -383,7 +383,7 @@ static void divergence_is_named(void **state)
     assert_ranks_ok(ranks_run(2, diverge_body, NULL));
 }
 
-/* ---- the mean loss rides along ---- */
+/* ---- the mean loss ---- */
 
 static int loss_body(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -436,7 +436,7 @@ static void different_models_are_refused_by_name(void **state)
     assert_ranks_ok(ranks_run(3, other_model_body, NULL));
 }
 
-/* A rank whose data file is missing calls on with its error set: the others do not hang. */
+/* A rank whose data file is missing continues its calls with err set: the others do not hang. */
 static void what_is_missing_is_told(void **state)
 {
     (void)state;
@@ -477,7 +477,7 @@ static void an_error_before_ddp_reaches_all(void **state)
     assert_ranks_ok(ranks_run(2, set_error_body, NULL));
 }
 
-/* A failing op on one rank (label 9 of 4 classes) ends the step of the other with its text. */
+/* A failing op on one rank (label 9 of 4 classes) ends the other's step with the same error text. */
 static int bad_label_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -550,7 +550,7 @@ static void a_killed_rank_is_named_soon(void **state)
 
 /* ---- no allocation in a warm step ---- */
 
-/* Of this thread: rank 0's store may still answer a peer's last question from the meeting. */
+/* Counts this thread's allocations: another thread of rank 0 may still serve its store. */
 static _Thread_local long allocations;
 
 static void *counting_alloc(size_t bytes, size_t align, void *ctx)
@@ -575,7 +575,7 @@ static int no_alloc_body(int rank, const tern__bootstrap *boot, void *arg)
     setup(&f, boot, 4096, &err);
     long warm = 0;
     for (int step = 0; step < 6 && !err.code; step++) {
-        if (step == 3) warm = allocations; /* the buckets were cut again, both arenas have grown */
+        if (step == 3) warm = allocations; /* the buckets have been rebuilt, and both arenas have grown */
         fixture_backward(&f, step, rank * ROWS, ROWS);
         tern_optim_step(f.opt, f.s);
         tern_scope_end(f.s, &err);

@@ -1,5 +1,5 @@
-/* test_ddp_options.c - what tern_ddp_opts changes, each on 1 to 4 ranks, and what needs no option: dtypes,
- * parameters that are not used, several models at once. */
+/* test_ddp_options.c - each field of tern_ddp_opts on 1 to 4 ranks; and without an option: dtypes, unused
+ * parameters, several models at once. */
 #include "parallel/bag.h"
 
 #include "ledger.h"
@@ -41,8 +41,9 @@ static int dtype_body(int rank, const tern__bootstrap *boot, void *arg)
     bag_open(&b, boot, kinds->dtypes, kinds->count, &opts, &err);
     RANK_CHECK_OK(rank, err);
     for (int step = 0; step < 3; step++) {
-        unsigned all = (1u << kinds->count) - 1, mask = step == 1 ? all & ~1u : all; /* then without p0 */
-        /* A mean loss that bf16 does not have: 256 + 1 / 4 on average of 0 .. world - 1 plus that. */
+        unsigned all = (1u << kinds->count) - 1,
+                 mask = step == 1 ? all & ~1u : all; /* step 1 is without p0 */
+        /* A mean loss that bf16 cannot represent: 256 + 1 / 4 + the mean of 0 .. world - 1. */
         tern_tensor *base = tern_full(b.s, TERN_F32, 0, NULL, 256.25 + rank);
         tern_backward(b.s, tern_add(b.s, base, bag_loss(&b, b.s, step, rank, mask)));
         tern_scope_end(b.s, &err);
@@ -72,7 +73,7 @@ static void sums_are_wide_and_rounded_once(void **state)
     for (size_t i = 0; i < TERN__COUNT(all); i++) run_worlds(dtype_body, &all[i]);
 }
 
-/* ---- unused parameters: random ones on every rank in every step ---- */
+/* ---- unused parameters: other random ones on each rank in each step ---- */
 
 static unsigned mask_of(int step, int rank)
 {
@@ -90,7 +91,7 @@ static int unused_body(int rank, const tern__bootstrap *boot, void *arg)
     double want[5][40] = {{0}};
     bool fresh[5] = {0};
     for (int step = 0; step < 24; step++) {
-        if (step % 6 == 5) { /* else gradients stay and are added to */
+        if (step % 6 == 5) { /* otherwise gradients are accumulated */
             tern_zero_grad(&b.base);
             memset(want, 0, sizeof(want));
             memset(fresh, 0, sizeof(fresh));
@@ -127,7 +128,7 @@ static void any_parameters_may_be_left_out(void **state)
     }
 }
 
-/* ---- scopes of no group, or of another family ---- */
+/* ---- scopes without a group, or of another family ---- */
 
 static int backward_on(bag *b, tern_scope *scope)
 {
@@ -154,7 +155,7 @@ static int stranger_body(int rank, const tern__bootstrap *boot, void *arg)
     RANK_CHECK(rank, backward_on(&b, scope) == TERN_OK);
     tern_ddp_sync_set(b.ddp, true);
     RANK_CHECK_OK(rank, err);
-    tern_barrier(b.world, NULL); /* from here on a rank may have failed already */
+    tern_barrier(b.world, NULL); /* after this a rank may have failed already */
     tern_backward(scope, bag_loss(&b, scope, 0, rank, 7));
     bool is_refused = tern_scope_error(scope)->code == TERN_E_STATE &&
                       strstr(tern_scope_error(scope)->text, "give tern_scope_new that group");
@@ -166,7 +167,7 @@ static int stranger_body(int rank, const tern__bootstrap *boot, void *arg)
     return 0;
 }
 
-/* Each rank's gradients would be its own, and nobody would hear of it. */
+/* Otherwise each rank would silently use its own gradients. */
 static void backward_needs_the_ddps_group(void **state)
 {
     (void)state;
@@ -261,7 +262,7 @@ static void what_is_ignored_stays_each_ranks_own(void **state)
 
 /* ---- delay_all_reduce ---- */
 
-/* A few steps of a new net in the fixture's group. */
+/* Runs a few steps of a new net in the fixture's group. */
 static int delay_steps(fixture f, bool delay, uint64_t *hash, tern_error *err)
 {
     tern_ddp_opts opts = tern_ddp_defaults();
@@ -308,7 +309,7 @@ static void a_delayed_reduction_begins_after_backward(void **state)
 
 static int static_body(int rank, const tern__bootstrap *boot, void *arg)
 {
-    bool before = *(bool *)arg; /* the last rank stops, or begins, to use p1 in backward 4 */
+    bool before = *(bool *)arg; /* true: the last rank stops using p1 in backward 4; false: it starts */
     tern_error err = {0};
     bag b;
     tern_ddp_opts opts = tern_ddp_defaults();
@@ -343,7 +344,7 @@ static void a_static_graph_that_changes_is_named(void **state)
 
 /* ---- gradient_predivide_factor ---- */
 
-/* What the sum of all ranks would not hold, divided before it does. */
+/* The sum over all ranks would overflow, so it is divided before. */
 static int predivide_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     double factor = *(double *)arg;
@@ -408,13 +409,14 @@ static int models_body(int rank, const tern__bootstrap *boot, void *arg)
             for (int64_t i = 0; with_a && i < 5 + 7 * k; i++)
                 RANK_CHECK(rank, bag_holds(&a, k, i, exact_mean(step, boot->world, k, i)));
         }
-        for (int k = 0; k < 4; k++) { /* of b nothing was reduced where nobody used it */
+        for (int k = 0; k < 4; k++) { /* b is not reduced if no rank used it */
             RANK_CHECK(rank, (tern_grad_get(b.p[k]) != NULL) == with_b);
             RANK_CHECK(rank, with_b || is_filled(b.p[k]->leaf->grad, (unsigned char)(0x30 + rank)));
             for (int64_t i = 0; with_b && i < 5 + 7 * k; i++)
                 RANK_CHECK(rank, bag_holds(&b, k, i, exact_mean(step, boot->world, k, i)));
         }
-        RANK_CHECK(rank, a.ddp->rebuilt && b.ddp->rebuilt == (step > 0)); /* by the first that used it */
+        RANK_CHECK(rank, a.ddp->rebuilt &&
+                             b.ddp->rebuilt == (step > 0)); /* rebuilt by the first one that used it */
         double now = tern_ddp_loss_mean(b.ddp);
         RANK_CHECK(rank, with_b || now == before || (isnan(now) && isnan(before)));
         tern_zero_grad(&a.base);
@@ -434,7 +436,7 @@ static void models_learn_in_turns_and_together(void **state)
 
 /* ---- a group of some ranks ---- */
 
-/* Even and odd ranks have a model each; a third one is everybody's. */
+/* Even and odd ranks have one model each; all ranks share a third one. */
 static int subgroup_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -523,7 +525,7 @@ static void wrong_options_are_refused(void **state)
     }
 }
 
-/* Each request of tern_ddp_new in turn is refused: an error, and nothing is left behind. */
+/* Each allocation of tern_ddp_new fails once: an error, and nothing leaks. */
 static void memory_may_run_out(void **state)
 {
     (void)state;
@@ -542,7 +544,7 @@ static void memory_may_run_out(void **state)
         tern_buffer_add(&b.base, "seen", TERN_F32, 1, (int64_t[]){3}, &err);
         assert_ok(err);
         int live = atomic_load(&books.live);
-        assert_true(tern__module_seal(&b.base, &err)); /* what it needs stays with the module */
+        assert_true(tern__module_seal(&b.base, &err)); /* the memory it needs stays with the module */
         int sealed = atomic_load(&books.live);
         assert_true(sealed > live);
         books.refuse_at = atomic_load(&books.requests) + n;
@@ -552,7 +554,7 @@ static void memory_may_run_out(void **state)
         if (made) tern_ddp_free(ddp);
         assert_int_equal(err.code, made ? TERN_OK : TERN_E_MEMORY);
         tern_module_release(&b.base);
-        tern_group_close(world); /* a group is over after an error */
+        tern_group_close(world); /* a group cannot be used after an error */
         err = (tern_error){0};
         assert_int_equal(atomic_load(&books.live), 0);
         world = tern_group_open(NULL, &err);
@@ -586,7 +588,7 @@ static void different_ignores_are_named(void **state)
     for (int world = 2; world <= 4; world++) assert_ranks_ok(ranks_run(world, differ_body, NULL));
 }
 
-/* The last rank has another option, each of them in turn. */
+/* The last rank has another value of an option, for each option in turn. */
 static int other_option_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     tern_error err = {0};

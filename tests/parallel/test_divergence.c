@@ -1,5 +1,5 @@
-/* Ranks that do not do the same number of synchronised backwards, and do not say so: what the others are
- * told, whatever the odd one does then. */
+/* test_divergence.c - ranks with different numbers of synchronised backwards that do not announce it: the
+ * others get an error, whatever the odd rank does next. */
 #include "ddp_fixture.h"
 
 typedef enum ending {
@@ -12,13 +12,13 @@ typedef enum ending {
     STOPS
 } ending;
 
-/* The odd rank, one of `world`, does `alone` backwards in no_sync after 2 that all have synchronised. */
+/* The odd rank, one of `world`, makes `alone` backwards in no_sync, after 2 that all have synchronised. */
 typedef struct divergence {
     const char *name;
     int alone, world, odd;
     ending ending;
-    int window; /* the others are in no_sync, too, but in every so-many'th backward */
-    int code;   /* of the others */
+    int window; /* the others are in no_sync as well, except in every window-th backward */
+    int code;   /* the others' error code */
     const char *text, *hint;
 } divergence;
 
@@ -61,7 +61,7 @@ static int compute_until_told(const fixture *f)
     return 0;
 }
 
-/* "77 (test) T ..": the processes of a job see each other's state here. */
+/* Reads "77 (test) T .." from /proc: ranks of a job can see each other's state here. */
 static bool is_stopped(pid_t pid)
 {
     char path[64], state = '?';
@@ -132,7 +132,8 @@ static int diverge_body(int rank, const tern__bootstrap *boot, void *arg)
     fixture_open(&f, boot, NULL, NULL, &err);
     for (int step = 0; step < 2; step++) fixture_step(&f, step, 0, 8, &err);
     pid_t odd = pid_of(&f, d->odd, &err);
-    if (is_odd) RANK_CHECK_OK(rank, err); /* another may hear of the end before it has left the second */
+    if (is_odd)
+        RANK_CHECK_OK(rank, err); /* another rank may be told of the end before it has finished the second */
     if (is_odd && run_odd(&f, d, &err)) return 1;
     if (!is_odd) run_others(&f, d, odd, &err);
     if (d->ending == STOPS) kill(odd, SIGCONT);

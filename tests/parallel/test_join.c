@@ -1,12 +1,12 @@
-/* test_join.c - ranks with unequal numbers of batches: what they learn together, who is told of whom, and
- * that those who have run out allocate nothing. */
+/* test_join.c - ranks with unequal numbers of batches: their common result, the errors and warnings, and
+ * that ranks without batches allocate nothing. */
 #include "parallel/bag.h"
 
 #include "ledger.h"
 
 #define ROWS 8
 
-/* Rank 1 has none at all, rank 2 goes on longest. */
+/* Rank 1 has no batch at all, rank 2 has the most. */
 static int batches_of(int rank)
 {
     static const int batches[] = {3, 0, 6, 5};
@@ -22,7 +22,7 @@ static int most_batches(int world)
 
 /* ---- equal to one process that scales and adds by hand ---- */
 
-/* One step of the net alone: the sum of every active rank's mean loss over `divisor`. */
+/* One step of the net in one process: the sum of every active rank's mean loss over `divisor`. */
 static void step_alone(fixture *f, int world, int step, bool initial, tern_error *err)
 {
     tern_tensor *loss = NULL;
@@ -40,7 +40,7 @@ static void step_alone(fixture *f, int world, int step, bool initial, tern_error
     tern_scope_end(f->s, err);
 }
 
-/* Stays in step with the others. */
+/* Makes the same step as the others. */
 static int step_too(void *arg, tern_error *err)
 {
     fixture *f = arg;
@@ -95,7 +95,7 @@ static void a_join_equals_one_process(void **state)
         }
 }
 
-/* Nobody had a batch: the next epoch begins as the first one would have. */
+/* No rank had a batch: the next epoch starts like the first one. */
 static int nobody_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -118,7 +118,8 @@ static void a_join_of_nobody_changes_nothing(void **state)
     for (int world = 1; world <= 4; world++) assert_ranks_ok(ranks_run(world, nobody_body, NULL));
 }
 
-/* Rank 1 runs out between two microbatches: what it has added up is lost, and nothing of it comes later. */
+/* Rank 1 runs out between two microbatches: its accumulated gradients are discarded and do not appear later.
+ */
 static int accumulate_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -153,7 +154,7 @@ static void what_is_left_of_an_accumulation_is_lost(void **state)
     for (int world = 1; world <= 4; world++) assert_ranks_ok(ranks_run(world, accumulate_body, NULL));
 }
 
-/* ---- what the ranks are told ---- */
+/* ---- errors and warnings ---- */
 
 typedef struct told {
     fixture *f;
@@ -214,9 +215,9 @@ static void the_mean_loss_is_that_of_the_active(void **state)
         }
 }
 
-/* ---- the first that runs out ends all ---- */
+/* ---- the first rank that runs out ends the loop of all ---- */
 
-/* Rank 1 of 3 has the fewest: 4 batches, the others 6. Of equally many nobody runs out early. */
+/* Rank 1 of 3 has the fewest batches: 4, the others 6. With equal numbers no rank runs out early. */
 static int throw_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     int few = *(int *)arg, batches = rank == 1 ? few : 6;
@@ -242,7 +243,7 @@ static void whoever_runs_out_first_is_named(void **state)
         for (int few = 4; few <= 6; few += 2) assert_ranks_ok(ranks_run(world, throw_body, &few));
 }
 
-/* ---- several models, some of them not used, some of a part of the ranks ---- */
+/* ---- several models, some unused, some on only a part of the ranks ---- */
 
 static int models_body(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -260,10 +261,10 @@ static int models_body(int rank, const tern__bootstrap *boot, void *arg)
     b.ddp = tern_ddp_new(&b.base, a.world, &opts, &err);
     half.ddp = tern_ddp_new(&half.base, group, &opts, &err);
     RANK_CHECK_OK(rank, err);
-    for (int k = 0; k < 2; k++) /* what the last active rank has at the end goes to all */
+    for (int k = 0; k < 2; k++) /* the last active rank's values go to all ranks at the end */
         for (int64_t i = 0; i < 5; i++) tern__view_set(&b.p[k]->view, i, 0);
     for (int step = 0; step < batches_of(rank); step++) {
-        tern_tensor *loss = bag_loss(&a, a.s, step, rank, step % 2 ? 5 : 2); /* other ones every time */
+        tern_tensor *loss = bag_loss(&a, a.s, step, rank, step % 2 ? 5 : 2); /* other parameters each time */
         if (rank != 3) loss = tern_add(a.s, loss, bag_loss(&half, a.s, step, rank, 7));
         tern_backward(a.s, loss);
         tern_scope_end(a.s, &err);
@@ -312,7 +313,8 @@ static void all_models_join_at_once(void **state)
 
 /* ---- buffers ---- */
 
-/* Rank 0's while it has inputs, then the highest other's; at the end those of the last active one. */
+/* Rank 0's buffers while it has inputs, then those of the highest active rank; at the end those of the last
+ * active one. */
 static int buffers_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     bool broadcast = *(bool *)arg;
@@ -358,7 +360,7 @@ static void buffers_are_those_of_whoever_is_active(void **state)
         }
 }
 
-/* ---- a long one, in which the ranks also tell how long they waited ---- */
+/* ---- a long join, in which the ranks also exchange their waiting times ---- */
 
 static int long_body(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -389,7 +391,7 @@ static void a_join_may_be_long(void **state)
 
 typedef enum ending { CLOSES, FREES_ITS_DDP, EXITS, BARRIER, ALL_REDUCE, NO_SYNC, ENDINGS } ending;
 
-/* What rank 1 does instead of its fifth backward. */
+/* Rank 1 does this instead of its fifth backward. */
 static int end_otherwise(fixture *f, ending how, tern_error *err)
 {
     double one = 1;
@@ -407,11 +409,11 @@ static int end_otherwise(fixture *f, ending how, tern_error *err)
         tern_ddp_sync_set(f->ddp, true);
         fixture_step(f, 5, 0, ROWS, err);
         return err->code;
-    default: return TERN_E_PEER; /* closes, as it does in any case */
+    default: return TERN_E_PEER; /* closes the group, as all cases do */
     }
 }
 
-/* The others are told of rank 1, soon and by name, and so is rank 1 unless it has left. */
+/* The others soon get an error that names rank 1, and so does rank 1 unless it has left. */
 static int otherwise_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     ending how = *(ending *)arg;
@@ -438,7 +440,7 @@ static int otherwise_body(int rank, const tern__bootstrap *boot, void *arg)
     return 0;
 }
 
-/* Ranks of several hosts that wait for each other are only told by their time-out. */
+/* Ranks on several hosts that wait for each other only get their timeout's error. */
 static void a_rank_that_ends_otherwise_is_named(void **state)
 {
     (void)state;
@@ -458,7 +460,7 @@ static int refuse(void *arg, tern_error *err)
     return tern__error_set(err, __func__, TERN_E_RANGE, "the shelf is full");
 }
 
-/* What a shadow's own code says, or an error it brings along, ends the others' training. */
+/* An error of a shadow's own code, or one that is set when it calls, ends the others' training. */
 static int refuse_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     bool brings = *(bool *)arg;
@@ -500,7 +502,7 @@ static int note_requests(void *arg, tern_error *err)
 {
     (void)err;
     watch *b = arg;
-    if (++b->rounds == 3) b->warm = atomic_load(&b->ledger.requests); /* buckets have been cut again */
+    if (++b->rounds == 3) b->warm = atomic_load(&b->ledger.requests); /* the buckets have been rebuilt */
     return TERN_OK;
 }
 

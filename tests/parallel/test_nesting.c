@@ -1,10 +1,10 @@
-/* One way of being parallel inside another: ranks with tern_ddp, each with two replicas, each of which keeps
- * only the input of half of its model. Numbers are those of one device and one tape with the whole batch. */
+/* test_nesting.c - nested parallelism: ranks with tern_ddp, each with two replicas, each of which
+ * checkpoints half of its model. The results equal those of one device and one tape with the whole batch. */
 #include "ddp_fixture.h"
 
-enum { features = 12, hidden = 16, classes = 4, rows = 6, steps = 5 }; /* rows of one rank */
+enum { features = 12, hidden = 16, classes = 4, rows = 6, steps = 5 }; /* rows per rank */
 
-/* Two halves; the second is checkpointed or not. */
+/* Two halves; the second one may be checkpointed. */
 typedef struct halves {
     tern_module base;
     tern_module *first, *second;
@@ -29,7 +29,7 @@ static void make_net(halves *net, uint64_t seed, bool checkpoints, tern_error *e
     tern_rng_free(rng);
 }
 
-/* Rows [first, first + count) of one long batch. */
+/* Returns rows [first, first + count) of one long batch. */
 static tern_tensor *batch(tern_scope *scope, int step, int first, int count, tern_tensor **label)
 {
     float x[4 * rows * features];
@@ -60,7 +60,7 @@ static int train(int rank, const tern__bootstrap *boot, void *arg)
     for (int i = 0; i < 2; i++) devices[i] = tern_device_open("cpu:0", &err);
     halves net, alone;
     make_net(&net, 3 + (uint64_t)rank, true, &err);
-    make_net(&alone, 3, false, &err); /* as rank 0's */
+    make_net(&alone, 3, false, &err); /* the same as rank 0's */
     tern_data_parallel_opts opts = tern_data_parallel_defaults();
     opts.devices = devices;
     opts.device_count = 2;

@@ -1,5 +1,5 @@
 /* test_normaliser.c - TERN_NORMALISER_LOSS: whatever share of the samples each rank has, and however few of
- * them count, the gradient and the mean loss are those of one process over all of them. */
+ * them count, the gradient and the mean loss are those of one process on all samples. */
 #include "parallel/bag.h"
 
 #define FACTS    6
@@ -40,7 +40,7 @@ static int rows_of(int step, int rank)
     return 1 + (step * 5 + rank * 7) % ROWS_MAX;
 }
 
-/* All of rank 1's labels are ignored in step 2, all of everybody's in step 4. */
+/* Rank 1's labels are ignored in step 2, and all ranks' labels in step 4. */
 static bool is_ignored(int step, int rank, int row)
 {
     return step == 4 || (step == 2 && rank == 1) || (step + rank + row) % 4 == 0;
@@ -89,7 +89,7 @@ static tern_tensor *loss_of(scorer *m, const samples *rows, loss_kind kind)
                        : tern_cross_entropy(m->s, y, label, &opts);
 }
 
-/* ---- one process over the joined batch ---- */
+/* ---- one process on the joined batch ---- */
 
 static double difference(const scorer *a, const scorer *b)
 {
@@ -111,7 +111,7 @@ static int steps_of(const problem *p, int rank)
     return p->join ? STEPS - rank : STEPS;
 }
 
-/* After the same step on all ranks. */
+/* Compares after the same step on all ranks. */
 static int compare_step(const problem *p, scorer *m, const tern_ddp *ddp, scorer *alone, int step, int rank,
                         int world)
 {
@@ -142,7 +142,7 @@ typedef struct progress {
     int step, rank, world;
 } progress;
 
-/* In a join: the others have done another step. */
+/* In a join: the other ranks have made another step. */
 static int compare_round(void *arg, tern_error *err)
 {
     progress *r = arg;
@@ -197,14 +197,14 @@ static void the_mean_is_that_over_all_samples(void **state)
             }
 }
 
-/* ---- said by hand ---- */
+/* ---- counts that the user sets ---- */
 
 static double count_of(int micro, int rank)
 {
     return rank == 1 ? 0 : micro ? rank * rank + 2 : rank + 1;
 }
 
-/* Two losses of different counts in one: the user says what counts; microbatches add up. */
+/* Two losses with different counts in one: the user sets the count; microbatches add up. */
 static int set_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -241,9 +241,9 @@ static void a_loss_of_several_says_its_count(void **state)
     for (int world = 1; world <= 4; world++) assert_ranks_ok(ranks_run(world, set_body, NULL));
 }
 
-/* ---- one rank has nothing at all for the model ---- */
+/* ---- a rank has no sample for the model ---- */
 
-/* The last rank's loss does not use the model: it has a count, or one that nobody knows. */
+/* The last rank's loss does not use the model. It may have a count, or none. */
 static int idle_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     bool known = *(bool *)arg;
@@ -291,7 +291,7 @@ static void a_rank_without_the_model_may_count(void **state)
         }
 }
 
-/* ---- what a loss knows ---- */
+/* ---- the count of a loss ---- */
 
 static void a_mean_knows_what_it_was_divided_by(void **state)
 {
@@ -351,7 +351,7 @@ static void counts_that_are_wrong_or_missing_are_refused(void **state)
         err = (tern_error){0};
         b.dev = tern_device_open("cpu", &err);
         b.s = tern_scope_new(b.dev, b.world, &err);
-        int status = tern_backward(b.s, bag_loss(&b, b.s, 0, 0, 1)); /* a sum: nobody knows its count */
+        int status = tern_backward(b.s, bag_loss(&b, b.s, 0, 0, 1)); /* a sum has no known count */
         tern_scope_end(b.s, &err);
         assert_int_equal(status, i ? TERN_E_STATE : TERN_OK);
         if (i) assert_non_null(strstr(err.text, "the loss comes from sum, which does not say what it was"));

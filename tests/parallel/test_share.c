@@ -1,15 +1,15 @@
-/* test_share.c - a parameter of two names under a ddp: reduced once, the same on all ranks, and learned as
- * one process learns it from all samples. */
+/* test_share.c - a parameter with two names under a ddp: it is reduced once, is the same on all ranks, and
+ * gets the values of one process on all samples. */
 #include "parallel/ddp_fixture.h"
 
 #include <tern/data_parallel.h>
 
 #define WORDS   11
 #define SIZE    6
-#define LETTERS 12 /* of all ranks together */
+#define LETTERS 12 /* on all ranks together */
 #define STEPS   15
 
-/* The decoder has the encoder's weight, and the two inner layers are one. */
+/* The decoder uses the encoder's weight, and the two inner layers are the same module. */
 static tern_module *new_model(tern_rng *rng, tern_error *err)
 {
     tern_module *model = tern_sequential_new(err), *second, *decoder;
@@ -42,7 +42,7 @@ static void train(fixture *f, int step, int first, int count, tern_error *err)
 
 typedef struct how {
     bool adam;
-    const char *ignore; /* a name of a parameter that is each rank's own, or NULL */
+    const char *ignore; /* the name of a parameter that each rank keeps to itself, or NULL */
 } how;
 
 static void choose_adam(fixture *f, bool adam, tern_error *err)
@@ -69,7 +69,7 @@ static int learn_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_rng *rng = tern_rng_new((uint64_t)rank + 7, &err);
     fixture_open(&f, boot, new_model(rng, &err), NULL, &err);
     open_alone(&alone, &err);
-    tern_device_threads_set(f.dev, 1, &err); /* more would only spin on a busy machine */
+    tern_device_threads_set(f.dev, 1, &err); /* more threads would only spin on a busy machine */
     tern_device_threads_set(alone.dev, 1, &err);
     choose_adam(&f, h->adam, &err);
     choose_adam(&alone, h->adam, &err);
@@ -98,7 +98,7 @@ static void ranks_learn_what_one_process_learns(void **state)
             assert_ranks_ok(ranks_run(world, learn_body, &(how){.adam = adam}));
 }
 
-/* Under either name; and it stays each rank's own. */
+/* It may be ignored by either name, and each rank keeps its own. */
 static int ignore_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     const how *h = arg;
@@ -132,7 +132,7 @@ static void it_is_ignored_under_any_name(void **state)
     }
 }
 
-/* ---- replicas, which share parameters anyway, sum the gradients of all uses ---- */
+/* ---- replicas, which share parameters in any case, sum the gradients of all uses ---- */
 
 static void learn_alone(fixture *alone, int replicas, tern_error *err)
 {

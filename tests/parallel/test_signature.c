@@ -1,10 +1,10 @@
-/* test_signature.c - models that are not the same on all ranks are refused, with the first difference named,
- * whichever rank is the odd one; and the same models cost one small work. */
+/* test_signature.c - models that differ between ranks are refused, and the error names the first difference,
+ * whichever rank is the odd one. Comparing equal models costs one small work. */
 #include "comm/ranks.h"
 
 #include "parallel/ddp.h"
 
-/* ---- one model, and all that can be different about it ---- */
+/* ---- one model, and its possible differences ---- */
 
 typedef enum odd {
     SAME,
@@ -35,7 +35,7 @@ static tern_module *conv(odd what, tern_rng *rng, tern_error *err)
 {
     tern_conv2d_opts opts = tern_conv2d_defaults();
     if (what == STRIDE) opts.stride[1] = 2;
-    if (what == GROUPS) opts.groups = 2; /* of twice the channels: the same weight */
+    if (what == GROUPS) opts.groups = 2; /* with twice the channels: the same weight shape */
     return tern_conv2d_new(what == GROUPS ? 8 : 4, 8, 3, 3, &opts, rng, err);
 }
 
@@ -79,7 +79,7 @@ static tern_module *new_model(odd what, tern_rng *rng, tern_error *err)
 
 #define KERNELS "; mixed_kernels allows others"
 
-/* What the odd rank has, and the others. */
+/* The lines of the odd rank, and of the others. */
 static const struct {
     const char *mine, *theirs;
 } expected[ODDS] = {
@@ -120,7 +120,7 @@ static tern_ddp_opts opts_of(odd what)
     return opts;
 }
 
-/* Where the process chooses its kernels. */
+/* Set in the process, which chooses its kernels by it. */
 static void set_environment(odd what)
 {
     if (what == DEVICE) setenv("TERN_DEVICE", "cpu:reference", 1);
@@ -133,7 +133,7 @@ typedef struct test_case {
     bool mixed;
 } test_case;
 
-/* "... rank 0 has (its line), rank 2 has (its line)" */
+/* True if the text has "... rank 0 has (its line), rank 2 has (its line)". */
 static bool tells(const char *text, const test_case *c)
 {
     char other[32];
@@ -203,11 +203,11 @@ static void unless_they_may_be_mixed(void **state)
     run(ISA, true);
 }
 
-/* ---- what equal models cost ---- */
+/* ---- the cost for equal models ---- */
 
 static const tern__comm_backend *real;
 static int posts;
-static uint64_t largest; /* elements of a post */
+static uint64_t largest; /* the most elements of a post */
 
 static int count_post(void *channel, const tern__post *post, uint64_t *seq, tern_error *err)
 {
@@ -250,7 +250,7 @@ static void equal_models_cost_one_small_work(void **state)
     }
 }
 
-/* ---- in words ---- */
+/* ---- descriptions ---- */
 
 static void expect_options(const char *want, tern_module *module)
 {
@@ -258,7 +258,7 @@ static void expect_options(const char *want, tern_module *module)
     tern_module_free(module);
 }
 
-/* Every layer that has options says them. */
+/* Every layer that has options describes them. */
 static void layers_say_what_they_compute(void **state)
 {
     (void)state;

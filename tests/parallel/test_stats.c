@@ -1,5 +1,4 @@
-/* test_stats.c - what tern_ddp_stats_get tells: counts against the model, times against the clock around
- * them. */
+/* test_stats.c - tern_ddp_stats_get: counts compared with the model, and times with the clock around them. */
 #include "parallel/net.h"
 
 #define LAYER_BYTES ((size_t)(NET_WIDTH + 1) * NET_WIDTH * sizeof(float))
@@ -52,7 +51,7 @@ static void counts_are_the_models(void **state)
 
 /* ---- ready order and unused parameters ---- */
 
-/* Layers are ready from the last to the first; within one, its op's gradient says which comes first. */
+/* Layers become ready from last to first; within a layer, the order is that of its op's gradients. */
 static bool order_is(const net *n, int count, const char *const *layers)
 {
     for (int i = 0; i < 2 * count; i++) {
@@ -81,7 +80,7 @@ static int order_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_ddp_stats s = stats_of(&n);
     RANK_CHECK(rank, order_is(&n, 2, (const char *[]){"first", "third"}) && s.ready == 4);
     RANK_CHECK(rank, s.unused == 2 && s.unused_bytes == LAYER_BYTES);
-    tern_ddp_sync_set(n.ddp, false); /* what was accumulated was used */
+    tern_ddp_sync_set(n.ddp, false); /* the accumulated gradients were used */
     tern_backward(n.scope, tern_sum(n.scope, tern_forward(n.layers[1], n.scope, net_input(&n))));
     tern_ddp_sync_set(n.ddp, true);
     net_step(&n, tern_forward(n.layers[0], n.scope, net_input(&n)), &err);
@@ -107,8 +106,8 @@ static void add_times(tern_ddp_times *sum, const tern_ddp_times *times)
     sum->overlap += times->overlap;
 }
 
-/* Rank r takes (r + 1) times as long as rank 0. All that is told lies between what the op takes at least and
- * what the clock around it says at most; and nobody is done before the slowest has gone through it. */
+/* Rank r takes (r + 1) times as long as rank 0. Every reported time is between the least that the op takes
+ * and the most that the clock around it shows, and no rank is done before the slowest one. */
 static int times_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -150,7 +149,7 @@ static void times_lie_between_what_is_known(void **state)
     for (int world = 1; world <= 3; world++) assert_ranks_ok(ranks_run(world, times_body, NULL));
 }
 
-/* The third layer's bucket is posted, then the op below it takes its time. */
+/* The third layer's bucket is posted; then the op below it takes its time. */
 static int overlap_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -175,7 +174,7 @@ static void communication_beside_backward_is_overlap(void **state)
     for (int world = 1; world <= 3; world++) assert_ranks_ok(ranks_run(world, overlap_body, NULL));
 }
 
-/* What comes after a backward in the same scope belongs to the next one; time between scopes to nobody. */
+/* Time after a backward in the same scope belongs to the next one; time between scopes belongs to none. */
 static int forward_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;

@@ -1,5 +1,4 @@
-/* test_straggler.c - which rank is slow: verdicts over given sums, and ranks of which one really comes
- * later. */
+/* test_straggler.c - finding the slow rank: verdicts on given sums, and ranks of which one really is late. */
 #include "parallel/net.h"
 
 #include "comm/sys.h"
@@ -17,7 +16,7 @@ typedef struct window {
     bool named[4];
 } window;
 
-/* A window of 1000 ms and 100 steps, in which rank r waited so many ms, in so many steps. */
+/* Judges a window of 1000 ms and 100 steps in which rank r waited waited[r] ms, in steps[r] steps. */
 static bool judge(window *w, int world, const int *waited, const int *steps)
 {
     w->self.sums = w->sums;
@@ -45,7 +44,7 @@ static void the_one_that_waits_least_is_slow(void **state)
     assert_int_equal(w.self.rank, 0);
     assert_true(w.self.share == 0.29);
     w = (window){0};
-    assert_true(SAYS(&w, 4, LIST(500, 0, 10, 500), LIST(90, 0, 2, 90))); /* two are: the slower one */
+    assert_true(SAYS(&w, 4, LIST(500, 0, 10, 500), LIST(90, 0, 2, 90))); /* of two, the slower one */
     assert_int_equal(w.self.rank, 1);
 }
 
@@ -55,8 +54,8 @@ static void equal_ranks_are_not(void **state)
     window w = {0};
     assert_false(SAYS(&w, 4, LIST(50, 50, 50, 50), LIST(0, 0, 0, 0)));
     assert_true(w.self.share == 0);
-    assert_false(SAYS(&w, 4, LIST(300, 320, 290, 310), LIST(60, 60, 60, 60))); /* each in its turn */
-    assert_false(SAYS(&w, 2, LIST(0, 200), LIST(0, 100)));                     /* a fifth, not more */
+    assert_false(SAYS(&w, 4, LIST(300, 320, 290, 310), LIST(60, 60, 60, 60))); /* each rank in turn */
+    assert_false(SAYS(&w, 2, LIST(0, 200), LIST(0, 100)));                     /* exactly a fifth, not more */
     assert_true(w.self.share == 0.2);
 }
 
@@ -77,9 +76,9 @@ static void a_rank_is_named_once_until_it_keeps_up(void **state)
     window w = {0};
     assert_true(SAYS(&w, 2, LIST(400, 0), LIST(100, 0)));
     assert_false(SAYS(&w, 2, LIST(400, 0), LIST(100, 0)));
-    assert_false(SAYS(&w, 2, LIST(150, 0), LIST(100, 0))); /* better, not well */
+    assert_false(SAYS(&w, 2, LIST(150, 0), LIST(100, 0))); /* better, but not well */
     assert_false(SAYS(&w, 2, LIST(400, 0), LIST(100, 0)));
-    assert_true(SAYS(&w, 2, LIST(0, 400), LIST(0, 100))); /* another one */
+    assert_true(SAYS(&w, 2, LIST(0, 400), LIST(0, 100))); /* another rank */
     assert_false(SAYS(&w, 2, LIST(400, 0), LIST(100, 0)));
     assert_false(SAYS(&w, 2, LIST(99, 0), LIST(0, 0)));
     assert_true(SAYS(&w, 2, LIST(400, 0), LIST(100, 0)));
@@ -107,12 +106,12 @@ static void step_once(net *n, int64_t ns, tern_error *err)
     net_step(n, slow(n->scope, tern_forward(&n->base, n->scope, net_input(n)), times), err);
 }
 
-/* How often ranks that are not slow have begun a backward. They share it. */
+/* How many backwards the other ranks have started; shared by them. */
 static atomic_long *begun;
 
-/* The slow rank begins its backward when all others have begun theirs, after as long again as that took and
- * 10 ms: whatever a busy machine does to the others, most of a step is that they wait. It sleeps meanwhile;
- * who has just used the processor is the first to lose it. */
+/* The slow rank starts its backward after all others have started theirs, plus as long again and 10 ms. So
+ * most of a step is their waiting, whatever a busy machine does to them. The slow rank sleeps meanwhile,
+ * since the scheduler preempts first the process that has just used the CPU. */
 static void step_unequally(net *n, int step, bool is_slow, tern_error *err)
 {
     int64_t start = tern__now_ns();
@@ -181,7 +180,7 @@ static void nothing_is_said_where_nobody_wants_to_know(void **state)
     assert_ranks_ok(run(4, train_body, (job){.slow = 2}));
 }
 
-/* ---- join: rank 0 has run out, and waits for all that the others still do ---- */
+/* ---- join: rank 0 has run out and waits for the remaining steps of the others ---- */
 
 static int join_body(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -199,7 +198,7 @@ static int join_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_ddp_stats_get(n.ddp, &s, &err);
     RANK_CHECK_OK(rank, err);
     RANK_CHECK(rank, s.iterations == (rank ? 110u : 0u) && s.slow_rank == -1 && !*warnings);
-    for (int step = 0; s.slow_rank < 0; step++) { /* all together again, and rank 1 is slow */
+    for (int step = 0; s.slow_rank < 0; step++) { /* all ranks together again, and rank 1 is slow */
         step_unequally(&n, step, rank == 1, &err);
         tern_ddp_stats_get(n.ddp, &s, &err);
         RANK_CHECK_OK(rank, err);
@@ -236,11 +235,11 @@ static void a_rank_alone_waits_for_nobody(void **state)
     assert_ranks_ok(ranks_run(1, alone_body, NULL));
 }
 
-/* ---- memory: the last requests of rank 1's tern_ddp_new, which are those for this ---- */
+/* ---- memory: the last allocations of rank 1's tern_ddp_new, which are for the straggler check ---- */
 
 typedef struct refusal {
-    long number;   /* of the request, 0: none */
-    long requests; /* that there were         */
+    long number;   /* the allocation that fails, 0: none */
+    long requests; /* the number of allocations */
 } refusal;
 
 static int memory_body(int rank, const tern__bootstrap *boot, void *arg)

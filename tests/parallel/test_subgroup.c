@@ -1,5 +1,5 @@
-/* Ddps on groups made from the world: they train as in a world of their own, also two at once, as the stages
- * of a pipeline have them, and beside one of the world. */
+/* test_subgroup.c - ddps on groups made from the world: they train like in a world of their own, also two at
+ * once, like the stages of a pipeline, and beside one on the world. */
 #include "parallel/ddp_fixture.h"
 
 #include <stdatomic.h>
@@ -7,7 +7,7 @@
 
 enum { rows = 8, steps = 5 };
 
-/* With one thread: there are more ranks than CPUs. */
+/* Uses one thread, since there are more ranks than CPUs. */
 static tern_device *open_device(tern_error *err)
 {
     tern_device *dev = tern_device_open("cpu", err);
@@ -15,10 +15,10 @@ static tern_device *open_device(tern_error *err)
     return dev;
 }
 
-/* ---- a group is a world of its own ---- */
+/* ---- a group behaves like a world ---- */
 
 typedef struct board {
-    _Atomic(uint64_t) hash; /* of what the world of the members alone has learned */
+    _Atomic(uint64_t) hash; /* the state after training in a world of the members alone */
     int members;
     bool is_scope_of_group;
 } board;
@@ -35,7 +35,7 @@ static void train(fixture *f, int rank, int step_count, tern_error *err)
     for (int step = 0; step < step_count; step++) fixture_step(f, step, rank * rows, rows, err);
 }
 
-/* The members alone: `members` ranks, each with its own seed, of which rank 0's counts. */
+/* The members alone: `members` ranks, each with its own seed; rank 0's weights are used. */
 static int alone_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -52,7 +52,7 @@ static int alone_body(int rank, const tern__bootstrap *boot, void *arg)
     return 0;
 }
 
-/* The same in the odd ranks of twice as many, while the even ones train each for itself, fewer steps. */
+/* The same on the odd ranks of a world twice as large, while each even rank trains alone, for fewer steps. */
 static int group_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -108,14 +108,14 @@ static tern_module *stage_new(int stage, tern_rng *rng, tern_error *err)
                       : tern_mlp_new((int64_t[]){HIDDEN, 16, CLASSES}, 3, rng, err);
 }
 
-/* What a stage gets from the one before: a parameter, so that it has a gradient. */
+/* A stage's input from the stage before: a parameter, so that it has a gradient. */
 typedef struct inlet {
     tern_module base;
     tern_tensor *x;
 } inlet;
 
 typedef struct pipeline {
-    tern_group *stage, *link; /* the ranks of this stage; this rank and the one that it works with */
+    tern_group *stage, *link; /* the ranks of this stage; this rank and its partner in the other stage */
     tern_rng *rng;
     tern_module *net;
     tern_ddp *ddp;
@@ -151,7 +151,7 @@ static void pipe_close(pipeline *p, fixture *f)
     fixture_close(f);
 }
 
-/* Backward from sum(y * dy) leaves the gradients that dy, which came from the second stage, makes. */
+/* Backward from sum(y * dy) gives the gradients for the dy received from the second stage. */
 static void first_stage(pipeline *p, fixture *f, int step, int first, tern_error *err)
 {
     float between[rows * HIDDEN];
@@ -175,7 +175,7 @@ static void second_stage(pipeline *p, fixture *f, int first, tern_error *err)
     tern_broadcast(p->link, between, rows * HIDDEN, TERN_F32, 1, err);
 }
 
-/* Both stages in one process, on the rows of all: has `net` learned the same? */
+/* Compares `net` with both stages in one process on all rows. */
 static void compare_alone(int stage, int count, tern_module *net, tern_error *err)
 {
     fixture f = {.dev = open_device(err)};
@@ -235,7 +235,8 @@ static void test_pipeline_of_two_stages(void **state)
 
 /* ---- one ddp on a group beside one on the world ---- */
 
-/* The gradients of the trunk are averaged over a pair of ranks, those of the head over all: as by hand. */
+/* The gradients of the trunk are averaged over a pair of ranks, those of the head over all ranks. The result
+ * equals that computed by hand. */
 typedef struct model {
     tern_rng *rng;
     tern_module *trunk, *head;
@@ -325,7 +326,7 @@ static void test_group_beside_the_world(void **state)
 
 /* ---- scopes of groups ---- */
 
-/* What a scope draws depends on the rank in the world, so that two groups drop different things. */
+/* A scope's random numbers depend on the rank in the world, so two groups drop different elements. */
 static int draw_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -347,7 +348,7 @@ static int draw_body(int rank, const tern__bootstrap *boot, void *arg)
     return 0;
 }
 
-/* An op that fails in a scope of one group is all ranks' failure, wherever they are when they hear of it. */
+/* If an op fails in a scope of one group, all ranks get the error, whatever they are doing. */
 static int op_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -371,7 +372,7 @@ static int op_body(int rank, const tern__bootstrap *boot, void *arg)
     return 0;
 }
 
-/* So is one that could not be made, whose steps would be silent. */
+/* So does a scope that cannot be made, whose steps would otherwise do nothing, silently. */
 static int no_scope_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;

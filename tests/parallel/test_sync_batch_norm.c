@@ -1,6 +1,6 @@
-/* test_sync_batch_norm.c - residual nets with synchronised batch norms: what N ranks learn equals what one
- * process learns from the whole batch, whatever the ranks' shares; what stays as it was; and what is refused.
- * The op alone is compared with torch in tests/torch. */
+/* test_sync_batch_norm.c - residual nets with synchronised batch norms: the result of N ranks equals that of
+ * one process on the whole batch, whatever the ranks' shares; cases in which nothing changes; and errors.
+ * tests/torch compares the op itself with torch. */
 #include "parallel/trainer.h"
 
 #include "ledger.h"
@@ -13,7 +13,8 @@
 #define DEEP_STEPS 3
 #endif
 
-/* The largest difference of two state dicts, relative to a tensor's largest number if that is above 1. */
+/* Returns the largest difference of two state dicts, relative to a tensor's largest value if that is above
+ * 1. */
 static double difference(const tern_module *a, const tern_module *b)
 {
     double worst = 0;
@@ -29,7 +30,7 @@ static double difference(const tern_module *a, const tern_module *b)
     return worst;
 }
 
-/* A checksum of the state dict, compared. */
+/* Compares a checksum of the state dict. */
 static bool same_on_all(const trainer *t)
 {
     tern_error err = {0};
@@ -45,23 +46,23 @@ static bool same_on_all(const trainer *t)
     return true;
 }
 
-/* ---- the same as one process ---- */
+/* ---- the same result as one process ---- */
 
-/* What rounding to bf16 may change, relative. */
+/* The largest relative change by rounding to bf16. */
 #define HALF_STEP (1.0 / 256)
-/* What a deep net makes of it when rounding decides whether a ReLU lets a gradient through: in f64, noise of
- * 1e-7 of every convolution's result moves ResNet-18's gradients by 5e-6, and of 1e-6 by 8e-2 where the last
- * maps have 2x2 places. Without synchronisation losses are 0.1 apart. */
+/* The effect of rounding on a deep net, where it decides whether a ReLU passes a gradient. In f64, noise of
+ * 1e-7 in every convolution's result changes ResNet-18's gradients by 5e-6, and noise of 1e-6 by 8e-2 where
+ * the last maps have 2x2 positions. Without synchronisation losses differ by 0.1. */
 #define FLIPS 1e-3
 
 typedef struct shares {
     int world;
     scale size;
     bool synced;
-    int rows[4]; /* of each rank */
+    int rows[4]; /* per rank */
     int steps;
-    double nearer, farther; /* the difference from one process is between them */
-    tern_dtype region;      /* of autocast                                     */
+    double nearer, farther; /* bounds for the difference from one process */
+    tern_dtype region;      /* the autocast region's */
 } shares;
 
 static int learn(int rank, const tern__bootstrap *boot, void *arg)
@@ -108,7 +109,7 @@ static void shares_of_a_batch_equal_the_batch(void **state)
         {2, SMALL, true, {0, 5}, 4, 0, 1e-6, TERN_F32},
         {3, SMALL, true, {3, 0, 4}, 4, 0, 1e-6, TERN_F32},
         {4, SMALL, true, {2, 1, 0, 4}, 4, 0, 1e-6, TERN_F32},
-        {2, SMALL, false, {4, 4}, 4, 1e-2, 10, TERN_F32}, /* that the test can fail */
+        {2, SMALL, false, {4, 4}, 4, 1e-2, 10, TERN_F32}, /* shows that the test can fail */
         {1, SMALL, true, {8}, 4, 0, 1e-3, TERN_BF16},
         {2, SMALL, true, {4, 4}, 4, 0, 1e-3, TERN_BF16},
         {3, SMALL, true, {3, 0, 4}, 4, 0, 1e-3, TERN_BF16},
@@ -127,9 +128,9 @@ static void resnet18_on_two_ranks_equals_one_process(void **state)
     assert_ranks_ok(ranks_run(2, learn, &how));
 }
 
-/* ---- a layer, and what is refused ---- */
+/* ---- a layer, and errors ---- */
 
-/* A batch norm of `channels` channels and (rows, channels) values that differ from rank to rank. */
+/* A batch norm of `channels` channels and (rows, channels) values that differ between ranks. */
 typedef struct layer {
     tern_group *world;
     tern_device *dev;
@@ -174,7 +175,7 @@ static bool same_state(const tern_module *a, const tern_module *b, double tolera
     return true;
 }
 
-/* Pairs of four ranks: each sees its own pair's rows, in a group made from the scope's. */
+/* Pairs of four ranks: each uses its own pair's rows, in a group made from the scope's. */
 static int pairs(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -203,7 +204,7 @@ static void pairs_of_ranks_are_groups_too(void **state)
     assert_ranks_ok(ranks_run_threads(4, pairs, NULL));
 }
 
-/* The last of three has nobody beside it, and the same model as the others for all that. */
+/* The last of three ranks is alone in its group; the model is still the same on all ranks. */
 static int odd_pairs(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -228,8 +229,8 @@ static void pairs_of_an_odd_number_of_ranks(void **state)
     assert_ranks_ok(ranks_run(3, odd_pairs, NULL));
 }
 
-/* In evaluation and alone: the bits of a plain one. Training moves the statistics once, also if the call is
- * computed again in backward. */
+/* In evaluation, and with one rank, it gives the bits of a plain batch norm. Training updates the statistics
+ * once, even if the forward is recomputed in backward. */
 static int stays(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -255,7 +256,8 @@ static int stays(int rank, const tern__bootstrap *boot, void *arg)
     }
     tern_eval(l.norm);
     if (rank == 0)
-        RANK_CHECK(rank, tern_forward(l.norm, l.s, values(l.s, 0, 1, 3)) != NULL); /* nobody else */
+        RANK_CHECK(rank, tern_forward(l.norm, l.s, values(l.s, 0, 1, 3)) !=
+                             NULL); /* the other ranks do not call it */
     tern_module_free(again);
     tern_module_free(plain);
     close_layer(&l);
@@ -268,7 +270,7 @@ static void what_is_not_changed(void **state)
     for (int world = 1; world <= 3; world++) assert_ranks_ok(ranks_run(world, stays, NULL));
 }
 
-/* One rank's mistake, or one of all, and what every rank hears. */
+/* A mistake of one rank, or of all, and every rank's error. */
 typedef enum mistake { ONE_VALUE, CHANNELS, NO_GROUP, OTHER_GROUP, SHAPE } mistake;
 
 static int mistaken(int rank, const tern__bootstrap *boot, void *arg)
@@ -277,8 +279,10 @@ static int mistaken(int rank, const tern__bootstrap *boot, void *arg)
     tern_error err = {0};
     layer l;
     open_layer(&l, boot, m == CHANNELS && rank ? 4 : 3, &err);
-    tern_sync_batch_norm_convert(l.norm, l.world, &err); /* hears of a rank that was faster and failed */
-    tern_group *own = m == OTHER_GROUP ? tern_group_open(NULL, &err) : NULL; /* of one: no launcher here */
+    tern_sync_batch_norm_convert(l.norm, l.world,
+                                 &err); /* may return the error of a rank that was faster and failed */
+    tern_group *own =
+        m == OTHER_GROUP ? tern_group_open(NULL, &err) : NULL; /* a group of one: there is no launcher here */
     tern_scope *s = m == NO_GROUP || m == OTHER_GROUP ? tern_scope_new(l.dev, own, &err) : l.s;
     int rows = m == ONE_VALUE ? rank == 0 : 4, columns = m == SHAPE && rank == 1 ? 2
                                                          : m == CHANNELS && rank ? 4
@@ -296,7 +300,7 @@ static int mistaken(int rank, const tern__bootstrap *boot, void *arg)
     RANK_CHECK(rank, heard->code == said[m].code || heard->code == TERN_E_PEER);
     RANK_CHECK(rank, strstr(heard->text, said[m].text));
     RANK_CHECK(rank, m != ONE_VALUE || strstr(heard->text, "on all ranks together"));
-    if (s != l.s) { /* a mistake that the group does not hear of: nobody leaves before all have made it */
+    if (s != l.s) { /* the group is not told of this mistake: no rank leaves before all have made it */
         tern_scope_free(s);
         tern_barrier(l.world, &err);
         RANK_CHECK_OK(rank, err);
@@ -312,7 +316,7 @@ static void mistakes_are_told_to_all(void **state)
     for (mistake m = ONE_VALUE; m <= SHAPE; m++) assert_ranks_ok(ranks_run(3, mistaken, &m));
 }
 
-/* Convert, then ddp; the same on all ranks; and no join. */
+/* Convert first, then make the ddp, the same on all ranks; and no join. */
 static int out_of_order(int rank, const tern__bootstrap *boot, void *arg)
 {
     int which = *(int *)arg;
@@ -353,7 +357,8 @@ static void arguments(void **state)
     assert_ok(err);
     assert_int_equal(tern_sync_batch_norm_convert(NULL, group, &err), TERN_E_INVALID);
     assert_string_equal(err.text, "the module is NULL");
-    assert_int_equal(tern_sync_batch_norm_convert(norm, group, &err), TERN_E_INVALID); /* what came before */
+    assert_int_equal(tern_sync_batch_norm_convert(norm, group, &err),
+                     TERN_E_INVALID); /* the error that was set before */
     err = (tern_error){0};
     assert_int_equal(tern_sync_batch_norm_convert(norm, NULL, &err), TERN_E_INVALID);
     assert_string_equal(err.text, "the group is NULL");
@@ -367,8 +372,8 @@ static void arguments(void **state)
 
 /* ---- memory ---- */
 
-/* What this thread asks for; rank 0 has one that serves the store, too. */
-static _Thread_local int own_requests, own_limit; /* 0: none; else how many are met */
+/* Counts this thread's allocations; another thread of rank 0 serves the store. */
+static _Thread_local int own_requests, own_limit; /* 0: none; else the number of allocations that succeed */
 
 static void *count_own(size_t bytes, size_t align, void *ctx)
 {
@@ -412,7 +417,7 @@ static void warm_steps_allocate_nothing(void **state)
 
 /* ---- beside another model ---- */
 
-/* The gradient of x under the mean of (norm(x) - x)^2, of 2 rows on rank 0 and 6 on the others. */
+/* Computes the gradient of x under mean((norm(x) - x)^2), with 2 rows on rank 0 and 6 on the others. */
 static bool norm_gradient(layer *l, float grad[6 * 3], tern_error *err)
 {
     int rows = tern_group_rank(l->world) ? 6 : 2;
@@ -425,7 +430,7 @@ static bool norm_gradient(layer *l, float grad[6 * 3], tern_error *err)
     return tern_scope_end(l->s, err) == TERN_OK;
 }
 
-/* Whose ddp counts samples where that of the batch norm does not. */
+/* Another ddp counts samples; the batch norm's does not. */
 static int beside(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -458,7 +463,8 @@ static void another_models_samples_do_not_count(void **state)
 
 /* ---- memory ---- */
 
-/* Rank 1 gets no memory from its first step's n-th request on: it says so, and the others hear it. */
+/* From its first step's n-th allocation on, rank 1 gets no memory: it returns an error, and the others are
+ * told. */
 static int starved(int rank, const tern__bootstrap *boot, void *arg)
 {
     int at = *(int *)arg;
@@ -494,7 +500,7 @@ static void memory_that_runs_out_is_told(void **state)
         ranks r = ranks_run(2, starved, &at);
         if (r.status[1] == 0) break;
         assert_int_equal(r.status[1], 77);
-        assert_true(r.status[0] == 77 || r.status[0] == 0); /* it may have been done before */
+        assert_true(r.status[0] == 77 || r.status[0] == 0); /* it may have finished before */
     }
     assert_true(at > 3);
 }

@@ -1,8 +1,7 @@
-/* test_timeline.c - the timeline of real ranks: what their events say of each other, and against
- * tern_ddp_stats.
+/* test_timeline.c - the timeline of real ranks: its events compared with each other and with tern_ddp_stats.
  *
- * The trace's lines are parsed with cJSON. All ranks read one clock, so that what must come before what can
- * be asked across ranks. */
+ * The trace's lines are parsed with cJSON. All ranks read the same clock, so the order of events can be
+ * checked across ranks. */
 #include "parallel/net.h"
 
 #include <cjson/cJSON.h>
@@ -13,7 +12,7 @@
 #define STEPS   5
 #define BUCKETS 3
 
-/* ---- a file of this test's own ---- */
+/* ---- the test's file ---- */
 
 static char path[64];
 
@@ -106,7 +105,7 @@ static int count(const timeline *t, int rank, const char *name)
     return n;
 }
 
-/* The index-th of the name on a rank, in the order of the file, which is that of the ends. */
+/* Returns the index-th event of that name on a rank, in the order of the file, which is that of the ends. */
 static const event *nth(const timeline *t, int rank, const char *name, int index)
 {
     for (int i = 0; i < t->count; i++)
@@ -124,8 +123,8 @@ static bool is_inside(const event *inner, const event *outer)
 /* ---- a job ---- */
 
 typedef struct job {
-    tern_ddp_times *last; /* [RANKS_MAX], shared: of the last step */
-    int kill_after;       /* steps, then the last rank kills itself; 0: nobody */
+    tern_ddp_times *last; /* [RANKS_MAX], shared: the last step's */
+    int kill_after;       /* the number of steps after which the last rank kills itself; 0: never */
 } job;
 
 static int train_body(int rank, const tern__bootstrap *boot, void *arg)
@@ -155,9 +154,9 @@ static int train_body(int rank, const tern__bootstrap *boot, void *arg)
     return 0;
 }
 
-/* ---- one rank's events ---- */
+/* ---- the events of one rank ---- */
 
-/* On a track, two spans are one in the other or one after the other. */
+/* On a track, two spans are nested or disjoint. */
 static void check_nesting(const timeline *t)
 {
     for (int i = 0; i < t->count; i++)
@@ -176,7 +175,7 @@ static void check_labels(const timeline *t, int rank)
     assert_int_equal(count(t, rank, "thread_name"), TERN__TRACK_COUNT);
 }
 
-/* forward, then backward with its synchronisation at the end, then the optimizer's step. */
+/* forward, then backward with the synchronisation at its end, then the optimizer's step. */
 static void check_steps(const timeline *t, int rank, int steps)
 {
     int64_t before = 0;
@@ -192,7 +191,7 @@ static void check_steps(const timeline *t, int rank, int steps)
     }
 }
 
-/* The kernels of a step lie in its forward, its backward or its optimizer step. */
+/* The kernels of a step are in its forward, backward or optimizer step. */
 static void check_kernels(const timeline *t, int rank, int steps)
 {
     static const char *const parts[] = {"forward", "backward", "optimizer step"};
@@ -207,7 +206,7 @@ static void check_kernels(const timeline *t, int rank, int steps)
         assert_true(has_place);
         kernels++;
     }
-    assert_int_equal(count(t, rank, "matmul"), 8 * steps); /* the first layer's input wants no gradient */
+    assert_int_equal(count(t, rank, "matmul"), 8 * steps); /* the first layer's input needs no gradient */
     assert_true(kernels > 8 * steps);
 }
 
@@ -225,8 +224,8 @@ static const event *find_bucket(const timeline *t, int rank, const char *name, i
     return NULL;
 }
 
-/* A bucket becomes ready in its rank's backward, and is reduced by a rank in that rank's backward, once it is
- * ready on all. */
+/* A bucket becomes ready in its rank's backward. A rank reduces it in its own backward, once it is ready on
+ * all ranks. */
 static void check_buckets(const timeline *t, int world, int steps)
 {
     for (int rank = 0; rank < world; rank++)
@@ -248,7 +247,7 @@ static void check_buckets(const timeline *t, int world, int steps)
             }
 }
 
-/* Every rank but the slowest, which takes 200 us longer than the next, has waited in every backward. */
+/* Every rank has waited in every backward, except the slowest, which takes 200 us longer than the next. */
 static void check_waits(const timeline *t, int world, int steps)
 {
     for (int rank = 0; rank < world; rank++)
@@ -322,8 +321,8 @@ static void ranks_of_one_process_are_too(void **state)
     check_job(&j, 3);
 }
 
-/* The dead rank's finished steps are there, and the survivors end the file. These may have heard of the death
- * while they still waited in the last of them. */
+/* The dead rank's finished steps are in the file, and the survivors complete it. They may have been told of
+ * the death while they still waited in the last step. */
 static void a_killed_ranks_steps_are_kept(void **state)
 {
     (void)state;
@@ -340,7 +339,7 @@ static void a_killed_ranks_steps_are_kept(void **state)
     }
 }
 
-/* Nobody is left to end it: a reader that does not insist on the "]" has all finished steps. */
+/* No rank is left to complete it: a reader that does not require the "]" gets all finished steps. */
 static void a_timeline_without_an_end_can_be_read(void **state)
 {
     (void)state;
@@ -354,7 +353,7 @@ static void a_timeline_without_an_end_can_be_read(void **state)
     free(text);
 }
 
-/* A ddp on a part of the ranks writes to the same file, under the ranks of the job. */
+/* A ddp on a part of the ranks writes to the same file, with the job's rank numbers. */
 static int subgroup_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;

@@ -1,5 +1,6 @@
-/* test_waiting.c - gradients that wait for their step while another model of the group goes back: they are
- * the mean already and stay it, nothing of them goes over again, and nothing is said of their model. */
+/* test_waiting.c - gradients that wait for their optimizer step while another model of the group makes a
+ * backward: they are the mean already and do not change, are not reduced again, and cause no error for their
+ * model. */
 #include "parallel/bag.h"
 
 #include <tern/function.h>
@@ -7,7 +8,7 @@
 typedef enum mode { PLAIN, STATIC, LOSS, IGNORED, NARROW, MODES } mode;
 
 typedef struct pair {
-    bag a, b; /* a's gradients wait while b goes back */
+    bag a, b; /* a's gradients wait while b makes a backward */
     mode mode;
     int rank, world;
 } pair;
@@ -33,7 +34,7 @@ static void close_pair(pair *p)
     bag_close(&p->a);
 }
 
-/* A sum does not say what it was divided by. */
+/* A sum does not record what it was divided by. */
 static int back(pair *p, tern_tensor *loss, double count)
 {
     if (p->a.ddp->opts.normaliser == TERN_NORMALISER_LOSS && !isnan(count))
@@ -46,7 +47,7 @@ static tern_tensor *loss_of(pair *p, bag *which, int step)
     return bag_loss(which, p->a.s, step, p->rank, 3);
 }
 
-/* The mean over the first `count` ranks' numbers, as if the others had zeros. */
+/* Returns the mean over all ranks, where only the first `count` have gradients and the others zeros. */
 static double mean_of(const pair *p, int step, int count, int k, int64_t i)
 {
     double sum = 0;
@@ -63,7 +64,7 @@ static bool has_mean(const pair *p, const bag *which, int step)
     return has;
 }
 
-/* Rank r's gradients become r + 1e-5, which a reduction would mix and 16 bits have not. */
+/* Sets rank r's gradients to r + 1e-5, which a reduction would mix and 16-bit types cannot represent. */
 static void mark(const pair *p)
 {
     for (int k = 0; k < 2; k++)
@@ -111,7 +112,7 @@ static void they_stay_as_they_are(void **state)
         for (mode m = 0; m < MODES; m++) assert_ranks_ok(ranks_run(world, wait_body, &m));
 }
 
-/* A backward of rank 0 that comes to them makes it a sum with what all others have. */
+/* A backward of rank 0 that reaches them adds to the mean that all other ranks have. */
 static int some_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     tern_error err = {0};
@@ -139,7 +140,7 @@ static void what_waits_is_given_to_who_goes_back(void **state)
     }
 }
 
-/* What was not synchronised goes over with the next backward, whichever model that comes to. */
+/* Gradients that were not synchronised are reduced in the next backward, whichever model it reaches. */
 static int later_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -162,7 +163,7 @@ static void what_was_not_synchronised_goes_over(void **state)
     for (int world = 1; world <= 4; world *= 2) assert_ranks_ok(ranks_run(world, later_body, NULL));
 }
 
-/* So does what went back before there was a ddp, on rank 0 only, or past it on a scope of no group. */
+/* So are gradients from before the ddp existed, on rank 0 only, or from a scope without a group. */
 static int before_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     bool is_past = *(bool *)arg;
@@ -201,7 +202,7 @@ static void what_came_past_the_ddp_goes_over(void **state)
     }
 }
 
-/* While the ranks add up, samples of another model's loss are none of a's. */
+/* While the ranks accumulate, samples of another model's loss do not count for a. */
 static int count_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -230,9 +231,9 @@ static void another_models_samples_do_not_count(void **state)
     for (int world = 1; world <= 4; world *= 2) assert_ranks_ok(ranks_run(world, count_body, NULL));
 }
 
-/* ---- a backward inside of another ---- */
+/* ---- a backward inside another one ---- */
 
-static tern_scope *inner_scope; /* in which the function's backward goes back */
+static tern_scope *inner_scope; /* the scope of the function's own backward */
 
 static tern_tensor *same_forward(tern_function_call *call, tern_scope *s, tern_tensor *const *x,
                                  tern_error *err)
@@ -265,7 +266,7 @@ static int inside_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_tensor *loss = loss_of(&p, &p.a, 0);
     int status = back(&p, tern_function_apply(p.a.s, &solving, 1, &loss, NULL, 0), NAN);
     tern_scope_end(p.a.s, &err);
-    RANK_CHECK(rank, is_of_group == (status != TERN_OK)); /* who is second hears it of the other */
+    RANK_CHECK(rank, is_of_group == (status != TERN_OK)); /* the second rank gets the first one's error */
     RANK_CHECK(rank, is_of_group == (strstr(err.text, "inside of another backward") != NULL));
     RANK_CHECK(rank, is_of_group || has_mean(&p, &p.a, 0));
     tern_scope_free(inner_scope);

@@ -1,5 +1,5 @@
-/* trainer.h - a rank, or a process alone, that trains a small residual net or a ResNet-18 on rows of one long
- * batch. */
+/* trainer.h - a rank, or a single process, that trains a small residual net or a ResNet-18 on rows of one
+ * long batch. */
 #ifndef TERN_TESTS_PARALLEL_TRAINER_H
 #define TERN_TESTS_PARALLEL_TRAINER_H
 
@@ -15,8 +15,8 @@
 typedef enum scale { SMALL, RESNET18 } scale;
 
 typedef struct trainer {
-    int side;          /* of an image              */
-    tern_dtype region; /* of autocast; F32: none */
+    int side;          /* an image's side */
+    tern_dtype region; /* the autocast region's; F32: none */
     tern_group *world;
     tern_device *dev;
     tern_rng *rng;
@@ -40,7 +40,8 @@ static inline tern_module *new_net(scale size, tern_rng *rng, tern_error *err)
     return tern_resnet_new(&opts, rng, err);
 }
 
-/* Slowly where it is deep: a ReLU that rounding switches changes what follows by as much as is learnt. */
+/* A deep net gets a low rate: a ReLU that rounding switches changes the following values as much as a step
+ * does. */
 static inline tern_optim *new_sgd(tern_module *net, scale size, tern_error *err)
 {
     tern_sgd_opts sgd = tern_sgd_defaults();
@@ -49,7 +50,7 @@ static inline tern_optim *new_sgd(tern_module *net, scale size, tern_error *err)
     return tern_sgd_new(net, &sgd, err);
 }
 
-/* `boot` NULL: one process alone. Losses count by their samples. */
+/* `boot` NULL: a single process. Losses are weighted by their samples. */
 static inline void open_trainer(trainer *t, const tern__bootstrap *boot, scale size, bool synced,
                                 tern_error *err)
 {
@@ -62,7 +63,7 @@ static inline void open_trainer(trainer *t, const tern__bootstrap *boot, scale s
     if (synced) tern_sync_batch_norm_convert(t->net, t->world, err);
     tern_ddp_opts opts = tern_ddp_defaults();
     opts.normaliser = TERN_NORMALISER_LOSS;
-    opts.broadcast_buffers = !synced; /* each rank's own are those of all */
+    opts.broadcast_buffers = !synced; /* each rank's own buffers equal all others' */
     if (boot) t->ddp = tern_ddp_new(t->net, t->world, &opts, err);
     t->opt = new_sgd(t->net, size, err);
     t->s = tern_scope_new(t->dev, t->world, err);
@@ -79,7 +80,7 @@ static inline void close_trainer(trainer *t)
     tern_group_close(t->world);
 }
 
-/* Rows [first, first + count) of the batch of `step`; a row has a brightness of its own. */
+/* Returns rows [first, first + count) of the batch of `step`; each row has its own brightness. */
 static inline tern_tensor *images(const trainer *t, int step, int first, int count)
 {
     static _Thread_local float x[ROWS_MAX * PIXELS_MAX];
@@ -101,7 +102,7 @@ static inline tern_tensor *labels(const trainer *t, int first, int count)
     return tern_tensor_from(t->s, y, TERN_I64, 1, (int64_t[]){count});
 }
 
-/* This rank's loss, NAN of an empty batch. */
+/* Returns this rank's loss; NAN for an empty batch. */
 static inline double train_step(trainer *t, int step, int first, int count, tern_error *err)
 {
     tern_autocast_set(t->s, t->region);

@@ -1,4 +1,4 @@
-"""One rank of test_amp.py: 20 steps of each opt level beside the same in PyTorch, with overflows on the last rank only.
+"""One rank of test_amp.py: 20 steps of each opt level compared with PyTorch, with overflows on the last rank only.
 
     tern run -n N /usr/bin/python3 amp_rank.py MODEL LEVEL..
 
@@ -85,7 +85,7 @@ class Apex:
         return F.cross_entropy(self.module(x.bfloat16() if self.level >= 2 else x).float(), y)
 
     def step(self, batches, boosts):
-        """The ranks' losses; returns whether the step was made, too."""
+        """Returns the ranks' losses, and whether the step was made."""
         losses, sums = [None] * self.world, None
         before = copy.deepcopy(dict(self.module.named_buffers()))
         for rank in reversed(range(self.world)):
@@ -118,7 +118,7 @@ def make_module(model):
 
 
 def make_net(lib, model, level, group):
-    """The same in tern: amp, then ddp, then optimizer."""
+    """Makes the same net in tern: first amp, then ddp, then the optimizer."""
     opts = lib.tern_amp_defaults(level)
     opts.loss_scale = 0
     amps = []
@@ -154,7 +154,7 @@ def step(net, amp, x, y, boost):
 
 
 def compare(lib, group, model, level):
-    """20 steps of both."""
+    """Runs 20 steps of both."""
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     objects = Objects(lib)
     net, amp = make_net(lib, model, level, group)

@@ -1,5 +1,5 @@
-"""One rank of test_any_function.py: a second function of a model trains it under tern_ddp; what torch's
-DistributedDataParallel makes of it, and the wrapper with which torch learns the same.
+"""One rank of test_any_function.py: tern_ddp trains a model by a second function. Compares torch's
+DistributedDataParallel, which does not average such gradients, and a wrapper that makes torch do the same.
 
     tern run -n N /usr/bin/python3 any_function_rank.py MEETING_FILE
 """
@@ -34,7 +34,7 @@ class Model(torch.nn.Module):
 
 
 class Dispatch(torch.nn.Module):
-    """What a user of torch writes: one forward that stands for all functions."""
+    """torch's workaround: one forward that dispatches to all functions."""
 
     def __init__(self, model):
         super().__init__()
@@ -49,7 +49,7 @@ def batch(step, rank):
 
 
 def torch_refuses(world):
-    """The second function is not there; by way of `.module` it is, and nobody averages its gradients."""
+    """The wrapped module lacks the second function. Through `.module` it exists, but its gradients are not averaged."""
     torch.manual_seed(3)
     ddp = DistributedDataParallel(Model())
     try:
@@ -65,7 +65,7 @@ def torch_refuses(world):
 
 
 def new_net(lib, group):
-    """tern's model, and its encoder."""
+    """Returns tern's model and its encoder."""
     lib.returns(ctypes.c_void_p, *"tern_linear_new tern_tanh_new tern_module_add tern_tanh tern_mul tern_mean".split())
     parts = {}
 
@@ -80,7 +80,7 @@ def new_net(lib, group):
 
 
 def encode_step(net, encoder, x):
-    """One step of the mean square of the code."""
+    """One step on the mean square of the code."""
     lib, scope = net.lib, net.scope
     code = ctypes.c_void_p(lib.tern_tanh(scope, ctypes.c_void_p(lib.tern_forward(encoder, scope, net.tensor(x)))))
     loss = ctypes.c_void_p(lib.tern_mean(scope, ctypes.c_void_p(lib.tern_mul(scope, code, code))))

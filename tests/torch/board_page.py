@@ -1,5 +1,6 @@
-"""TensorBoard's page on a run that the library wrote, in headless Chromium: a curve, two in one chart, images, histograms
-and text are on it, and a screenshot of each goes to a folder. scripts/board_page.sh says what it needs.
+"""Opens TensorBoard's page in headless Chromium on a run that the library wrote. Checks that it shows a curve, two
+curves in one chart, images, histograms and text, and saves a screenshot of each. scripts/board_page.sh lists the
+requirements.
 
     board_page.py write LOGDIR     (under /usr/bin/python3, with TERN_BUILD)
     board_page.py show LOGDIR OUT  (under the peers' Python)"""
@@ -13,7 +14,8 @@ import time
 
 
 def write(folder):
-    """A training run as 3-D U-Nets have it: losses, a slice of a volume, its mask, weights that spread, a note."""
+    """Writes a training run like that of a 3-D U-Net: losses, a slice of a volume, its mask, weights that spread, a
+    note."""
     import numpy
     from boards import Board
 
@@ -35,7 +37,7 @@ def write(folder):
     board.close()
 
 
-# Everything under a node, through shadow roots.
+# Returns everything under a node, also inside shadow roots.
 DEEP = """
 const all = [];
 (function walk(node) {
@@ -43,7 +45,7 @@ const all = [];
 })(document);
 const shown = all.filter(e => e.getBoundingClientRect().width > 0);
 """
-# What is on which page once it is drawn: an expression over `shown`.
+# For each page, an expression over `shown` that is true once the page is drawn.
 TEXT = "shown.filter(e => !e.childElementCount).map(e => e.textContent.trim())"
 PAGES = {
     "timeseries": f"['Loss_training_train_loss', '0.0523', 'Loss_training_val_loss', '0.1944'].every(t => {TEXT}.includes(t)) && shown.some(e => e.tagName == 'CANVAS')",
@@ -58,7 +60,7 @@ PAGES = {
 
 @contextlib.contextmanager
 def tensorboard(folder):
-    """The page's address."""
+    """Starts TensorBoard; returns the page's address."""
     command = [sys.executable, "-m", "tensorboard.main", "--logdir", folder, "--port", "0", "--host", "127.0.0.1"]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
@@ -96,7 +98,7 @@ def show(folder, out):
             deadline = time.monotonic() + 60
             while not (drawn := driver.execute_script(f"{DEEP} return {is_drawn};")) and time.monotonic() < deadline:
                 time.sleep(0.2)
-            time.sleep(1)  # transitions, for the picture only
+            time.sleep(1)  # until transitions have ended, for the screenshot only
             driver.save_screenshot(os.path.join(out, f"{page}.png"))
             print(f"{page}: {'seen' if drawn else 'NOT SEEN'}, {os.path.join(out, page)}.png")
             missing += [] if drawn else [page]

@@ -1,4 +1,4 @@
-"""Boards of libtern for the tests in Python: the calls by ctypes, and what they left behind."""
+"""libtern's boards for the Python tests: the calls by ctypes, and the files that they write."""
 import ctypes
 import glob
 import os
@@ -28,7 +28,7 @@ class StateEntry(ctypes.Structure):
 
 
 class Board:
-    """A board in a folder; its calls, and what it left behind."""
+    """A board in a folder: its calls, and the files it wrote."""
 
     def __init__(self, folder, run=None, **opts):
         self.run = run or Run()
@@ -92,7 +92,7 @@ class Board:
         return [e.name.decode() for e in entries if not e.is_buffer]
 
     def values(self):
-        """Of all files of the folder itself, in order."""
+        """The values in all files of the folder itself, in order."""
         self.lib.check("tern_board_flush", self.board)
         return [v for path in files(self.folder) for v in events.values(path)]
 

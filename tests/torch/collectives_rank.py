@@ -1,4 +1,4 @@
-"""One rank of test_collectives.py: every collective that gloo has, of tern beside it, over random sizes.
+"""One rank of test_collectives.py: every collective that gloo has, compared with tern's, with random sizes.
 
     tern run -n N /usr/bin/python3 collectives_rank.py MEETING_FILE
 """
@@ -32,7 +32,7 @@ def sizes(counts):
 
 
 class Pair:
-    """tern and gloo, and numbers that differ by rank, or are the same on all."""
+    """tern and gloo, and numbers that differ between ranks or are the same on all."""
 
     def __init__(self, meeting):
         self.rank, self.world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -42,7 +42,7 @@ class Pair:
         self.own, self.common = numpy.random.default_rng(self.rank), numpy.random.default_rng(1000)
 
     def numbers(self, dtype, count):
-        """Small, so that products and the sums of halves are exact in any order."""
+        """Small numbers, so that products and the sums of halves are exact in any order."""
         return self.own.integers(0 if dtype is numpy.uint8 else -3, 4, count).astype(dtype)
 
     def call(self, name, *args):
@@ -111,7 +111,7 @@ def moves(pair, dtype, count):
 
 
 def lists(pair, dtype):
-    """Coalesced, beside one call for each buffer where gloo lacks it."""
+    """Coalesced calls, compared with one call per buffer where gloo lacks them."""
     counts = [int(n) for n in pair.common.integers(0, 40000, 5)] + [1]
     xs = [pair.numbers(dtype, n) for n in counts]
     ours, theirs = [x.copy() for x in xs], [torch.from_numpy(x.copy()) for x in xs]
@@ -136,7 +136,7 @@ def taken(pair, span):
 
 
 def objects(pair):
-    """Pickled, which is how torch sends them."""
+    """Pickled objects, as torch sends them."""
     thing = {"rank": pair.rank, "list": list(range(pair.rank * 1000))}
     text, root = pickle.dumps(thing), int(pair.common.integers(pair.world))
     outs, theirs = (Span * pair.world)(), [None] * pair.world

@@ -1,5 +1,5 @@
-"""One rank of test_compress.py: tern_ddp with reduce_dtype f16 beside torch's DistributedDataParallel with fp16_compress_hook over
-gloo: the gradients of 5 steps, and the bytes that go over.
+"""One rank of test_compress.py: tern_ddp with reduce_dtype f16 compared with torch's DistributedDataParallel with
+fp16_compress_hook over gloo: the gradients of 5 steps, and the bytes sent.
 
     tern run -n 2 /usr/bin/python3 compress_rank.py MEETING_FILE
 """
@@ -47,13 +47,13 @@ def main():
         net.backward(x.numpy(), y.numpy())
         sizes = [grad.abs() for grad in torch.autograd.grad(F.cross_entropy(module(x), y), list(module.parameters()))]
         for size in sizes:
-            dist.all_reduce(size, dist.ReduceOp.MAX)  # of the ranks' own gradients, which may cancel
+            dist.all_reduce(size, dist.ReduceOp.MAX)  # relative to the ranks' own gradients, which may cancel
         optimizer.zero_grad()
         F.cross_entropy(ddp(x), y).backward()
         for ours, parameter, size in zip(net.grads().values(), module.parameters(), sizes):
             want = parameter.grad.numpy()
-            assert numpy.array_equal(ours, ours.astype("float16").astype("float32"))  # a mean that was rounded
-            # A gradient that lies between two numbers of f16 may have been rounded to either: one unit of them, or of the least.
+            assert numpy.array_equal(ours, ours.astype("float16").astype("float32"))  # the mean, which is rounded
+            # A gradient between two f16 numbers may be rounded to either: an error of one unit in the last place, or of the smallest number.
             worst = numpy.abs(ours - want) / numpy.maximum(2.0**-10 * size.numpy(), 2.0**-23)
             assert worst.max() <= 1.01, f"rank {rank} step {step}: {worst.max()} units"
         optimizer.step()

@@ -1,5 +1,5 @@
-"""Confusion matrix and top-k accuracy of one rank, which has the samples that a distributed sampler without padding gives it, in
-batches of 3. Without torch, which takes seconds to load. What all ranks have together is printed."""
+"""Confusion matrix and top-k accuracy on one rank, which has the samples that a distributed sampler without padding
+gives it, in batches of 3. Prints the result of all ranks. Does not use torch, which takes seconds to load."""
 import ctypes
 import json
 import os
@@ -56,7 +56,7 @@ class SamplerOpts(ctypes.Structure):
 
 
 def data(samples):
-    """Scores of 5 classes and labels, of which 4 is not there and a fifth are 255."""
+    """Scores of 5 classes, and labels without class 4, a fifth of them 255."""
     rng = numpy.random.default_rng(samples)
     label = rng.integers(0, 4, (samples, 9, 8)).astype("uint8")
     label[rng.random(label.shape) < 0.2] = 255
@@ -96,7 +96,7 @@ def main(samples):
     lib.check("tern_metrics_reduce", metrics)
     tops = [lib.tern_metrics_get(metrics, name) for name in (b"top 1", b"top 3")]
     numbers = [seen.number(name).hex() for name in ("accuracy", "mean_iou", "mean_dice")]
-    os.write(1, f"told {json.dumps([len(mine), matrix, numbers, tops])}\n".encode())  # at once: other ranks write there, too
+    os.write(1, f"told {json.dumps([len(mine), matrix, numbers, tops])}\n".encode())  # in one write, since other ranks write to the same file
     seen.free()
     run.close()
     lib.tern_metrics_free(metrics)

@@ -1,4 +1,4 @@
-"""tern_dataset for the tests in Python: the struct, and one over a numpy array."""
+"""tern_dataset for the Python tests: the struct, and a dataset over a numpy array."""
 import ctypes
 
 import tern
@@ -33,11 +33,11 @@ Dataset._fields_ = [
 ]
 
 
-DTYPES = ["float32", "float64", "int64", "int32", "uint8", None, "float16", "bool"]  # as tern_dtype numbers them
+DTYPES = ["float32", "float64", "int64", "int32", "uint8", None, "float16", "bool"]  # tern_dtype's numbers
 
 
 def over(samples, targets=None):
-    """Sample i is samples[i], of f32, and its label i, or its map targets[i]. Keep the result as long as it is used."""
+    """Sample i is samples[i], in f32, and its label i, or its map targets[i]. Keep the result while it is used."""
 
     def get(dataset, epoch, index, x, y, err):
         ctypes.memmove(x, samples[index].ctypes.data, samples[index].nbytes)

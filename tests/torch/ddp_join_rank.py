@@ -1,5 +1,6 @@
-"""One rank of test_ddp_join.py: ranks with unequal numbers of batches under tern_ddp_join, beside torch's `with ddp.join()` over
-gloo: the same net with a batch norm, whose statistics stay each rank's own, and the model of the last rank at the end.
+"""One rank of test_ddp_join.py: ranks with unequal numbers of batches under tern_ddp_join, compared with torch's
+`with ddp.join()` over gloo: the same net with a batch norm whose statistics each rank keeps, and the last rank's
+model at the end.
 
     tern run -n N /usr/bin/python3 ddp_join_rank.py DIVIDE_BY_INITIAL BUCKET_BYTES BATCHES_OF_RANK_0,.. MEETING_FILE
 """

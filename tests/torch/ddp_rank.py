@@ -37,7 +37,7 @@ def sampler_indices(lib, n, ranks, rank, epoch):
 
 
 def make(lib, model, group, ddp_opts, **theirs):
-    """The same net in both, under both ddps; `theirs` are options of torch's."""
+    """Makes the same net in both libraries, under their ddps; `theirs` are options for torch's."""
     sgd = dict(lr=0.05 if model == "mlp" else 0.0005, momentum=0.9)
     torch.manual_seed(5)
     if model == "mlp":
@@ -53,7 +53,7 @@ def make(lib, model, group, ddp_opts, **theirs):
 
 
 class Full:
-    """The same net of torch's, trained in f32."""
+    """torch's net, trained in f32."""
 
     def __init__(self, module, optimizer):
         self.module = copy.deepcopy(module)

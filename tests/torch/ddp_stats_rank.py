@@ -1,4 +1,4 @@
-"""One rank of test_ddp_stats.py: what tern_ddp_stats tells beside torch's _get_ddp_logging_data, over gloo.
+"""One rank of test_ddp_stats.py: tern_ddp_stats compared with torch's _get_ddp_logging_data, over gloo.
 
     tern run -n N /usr/bin/python3 ddp_stats_rank.py MODEL BUCKET_BYTES MEETING_FILE
 """
@@ -60,12 +60,12 @@ def ready_names(lib, ddp, count):
 
 
 def modules_of(names):
-    """The modules in the order in which they come, each once: which of a module's parameters is first is the op's affair."""
+    """The modules in order, each once. The op decides which of a module's parameters comes first."""
     return list(dict.fromkeys(name.rpartition(".")[0] for name in names))
 
 
 def cut(parameters, first, cap):
-    """Bytes of PyTorch's buckets for parameters in this order."""
+    """The bytes of PyTorch's buckets for parameters in this order."""
     buckets, _ = dist._compute_bucket_assignment_by_size(parameters, [first, cap], [], list(range(len(parameters))))
     return [sum(parameters[i].numel() * parameters[i].element_size() for i in bucket) for bucket in buckets]
 
@@ -95,11 +95,11 @@ def main():
                  broadcast_buffers="broadcast_buffers", unused_bytes="unused_parameter_size")
     for name, key in pairs.items():
         assert getattr(ours, name) == theirs.get(key, 0), f"{name}: {getattr(ours, name)}, torch {key}: {theirs.get(key)}"
-    assert ours.iterations == theirs["iteration"] + 1 == STEPS  # torch counts those before the one it tells of
+    assert ours.iterations == theirs["iteration"] + 1 == STEPS  # torch's count excludes the reported one
     for name in "forward", "backward":
         assert 0 < getattr(ours.last, name) and 0 < theirs[f"{name}_compute_time"]
 
-    # Torch's names are the state dict's in the order of registration; ours have the same place in it.
+    # torch has the state dict's names in registration order; ours have the same positions.
     names = [name for name, _ in module.named_parameters()]
     mine = ready_names(lib, net.ddp, ours.ready)
     assert ours.ready == len(names) and sorted(mine) == sorted(e.name.decode() for e in net.entries() if not e.is_buffer)

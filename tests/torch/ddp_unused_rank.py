@@ -1,5 +1,5 @@
-"""One rank of test_ddp_unused.py: every rank leaves out other layers in every step, under tern_ddp (without a flag) and under
-torch's DistributedDataParallel with find_unused_parameters=True.
+"""One rank of test_ddp_unused.py: every rank skips other layers in every step, under tern_ddp (without an option) and
+under torch's DistributedDataParallel with find_unused_parameters=True.
 
     tern run -n N /usr/bin/python3 ddp_unused_rank.py BUCKET_BYTES MEETING_FILE
 """
@@ -21,7 +21,7 @@ SGD = dict(lr=0.1, momentum=0.9, weight_decay=0.01)
 
 
 def used_by(rank, step):
-    """The last layer always; of the others each in half of the steps, and none of the ranks uses layer 1 in even steps."""
+    """Always the last layer; each other layer in half of the steps. In even steps no rank uses layer 1."""
     dice = random.Random(97 * rank + step)
     chosen = [dice.random() < 0.5 for _ in range(LAYERS - 1)]
     chosen[1] = chosen[1] and step % 2 == 1

@@ -1,4 +1,4 @@
-"""tern_save and tern_load on Python's own values with PyTorch's tensors; comparing to the bit."""
+"""tern_save and tern_load on Python values with PyTorch tensors, and exact comparison."""
 import ctypes
 
 import torch
@@ -14,7 +14,7 @@ class LoadOpts(ctypes.Structure):
 
 
 class Record:
-    """An instance of a class that the library knows by name only."""
+    """An instance of a class of which the library knows only the name."""
 
     def __init__(self, name, args, state):
         self.name, self.args, self.state = name, args, state
@@ -28,7 +28,7 @@ class Files(Objects):
         self.lib.returns(ctypes.c_void_p, "tern_load", "tern_object_to_string", "tern_object_record_args", "tern_object_record_state")
 
     def read(self, pointer):
-        if self.lib.tern_object_kind_get(pointer) == STRING:  # it may hold zeros
+        if self.lib.tern_object_kind_get(pointer) == STRING:  # it may contain zeros
             return ctypes.string_at(self.lib.tern_object_to_string(pointer), self.lib.tern_object_count(pointer)).decode()
         if self.lib.tern_object_kind_get(pointer) != RECORD:
             return super().read(pointer)
@@ -42,7 +42,7 @@ class Files(Objects):
         return super().make(value)
 
     def make_tensor(self, value):
-        """Over the same memory."""
+        """A tensor over the same memory."""
         assert value.is_contiguous()
         shape = (ctypes.c_int64 * max(1, value.ndim))(*value.shape)
         spare = ctypes.c_double()
@@ -61,7 +61,7 @@ class Files(Objects):
             self.free(made)
 
     def load_object(self, path, records=False, memory=None):
-        """A tern_object *, yours: free."""
+        """Returns a tern_object *, which the caller frees."""
         opts = self.lib.tern_load_defaults()
         opts.records = records
         opts.memory = opts.memory if memory is None else memory
@@ -71,7 +71,7 @@ class Files(Objects):
         return self.take(self.load_object(path, **options).value)
 
     def load_count(self, path, **options):
-        """How many items are in what is loaded."""
+        """The number of loaded items."""
         made = self.load_object(path, **options)
         count = self.lib.tern_object_count(made)
         self.free(made)
@@ -84,7 +84,7 @@ def bits(tensor):
 
 
 def same(a, b, where="state"):
-    """Asserts that both are equal to the bit; lists, tuples and sets may stand for each other."""
+    """Asserts that both are exactly equal; lists, tuples and sets may stand for each other."""
     if isinstance(a, torch.Tensor):
         assert isinstance(b, torch.Tensor) and a.dtype == b.dtype and a.shape == b.shape, (where, a, b)
         assert bits(a) == bits(b), where

@@ -1,5 +1,5 @@
-"""One rank of test_gan.py: a generator and a discriminator, each under a tern_ddp of its own and with an optimizer of its own,
-trained in turns beside one torch process that sees all ranks' samples; the average of the generator follows it.
+"""One rank of test_gan.py: a generator and a discriminator, each with its own tern_ddp and optimizer, trained in
+turns, and an average that follows the generator. Compared with one torch process that has all ranks' samples.
 
     tern run -n N /usr/bin/python3 gan_rank.py
 """
@@ -26,7 +26,7 @@ def torch_mlp(sizes, seed):
 
 
 class Ours:
-    """One step of G and one of D, everything in G's scope."""
+    """One step of G and one of D, all in G's scope."""
 
     def __init__(self, lib, group):
         self.lib, self.group = lib, group

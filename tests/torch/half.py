@@ -1,4 +1,4 @@
-"""Ops in the 16-bit types beside torch in f64."""
+"""Ops in the 16-bit types compared with torch in f64."""
 import numpy
 import torch
 
@@ -6,10 +6,10 @@ from ops import Run, error_of
 
 
 def torch_sums_in_f32():
-    """Whether PyTorch sums products of bf16 matrices in f32, as tern does: where its oneDNN knows the CPU's bf16. Elsewhere it adds
-    up in bf16, which nobody else can follow to a step."""
+    """True if PyTorch sums products of bf16 matrices in f32, as tern does: its oneDNN must support the CPU's bf16.
+    Otherwise it sums in bf16, which no other code can match to within a step."""
     run = Run()
-    run.lib.tern_autocast_set(run.scope, 5)  # keeps oneDNN, torch's too, from AMX where a virtual machine only announces it
+    run.lib.tern_autocast_set(run.scope, 5)  # keeps oneDNN, torch's too, from using AMX if a virtual machine only claims to have it
     run.close()
     row = torch.full((64, 512), 2.0**-9, dtype=torch.bfloat16)
     row[:, 0] = 1

@@ -1,4 +1,4 @@
-"""tern_image for the tests in Python: the structs, loading and saving as numpy arrays."""
+"""tern_image for the Python tests: the structs, and loading and saving as numpy arrays."""
 import ctypes
 
 import numpy as np
@@ -54,7 +54,7 @@ def array_of(image):
 
 
 def load(path, probe=False, **options):
-    """The pixels, or of a probe the struct; and the number of pages."""
+    """Returns the pixels, or the struct of a probe; and the number of pages."""
     opts = lib.tern_image_defaults()
     for name, value in options.items():
         setattr(opts, name, value)

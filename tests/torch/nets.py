@@ -143,7 +143,7 @@ class Net:
         return self.lib.tern_forward(self.module, self.scope, self.tensor(x))
 
     def backward(self, x, y):
-        """Forward, cross entropy and backward; returns the loss of this rank."""
+        """Forward, cross entropy and backward; returns this rank's loss."""
         lib = self.lib
         lib.tern_autocast_set(self.scope, self.region)
         scores = ctypes.c_void_p(self.forward(x))

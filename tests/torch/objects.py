@@ -1,4 +1,4 @@
-"""Nested objects of libtern (tern_object) as Python's own values, tensors as torch's, and back.
+"""Converts libtern's nested objects (tern_object) to Python values with torch tensors, and back.
 
     objects = Objects(lib)
     state = objects.take(lib.check("tern_optim_state_dict", optim, 0))    # copies, and frees the tern_object
@@ -80,7 +80,7 @@ class Objects:
         return ctypes.c_void_p(self.lib.check(f"tern_object_{name}", *args))
 
     def make_tensor(self, value):
-        """Of any strides and dtype; a copy."""
+        """A copy of a tensor with any strides and dtype."""
         value = value.detach().contiguous()
         shape = (ctypes.c_int64 * max(1, value.ndim))(*value.shape)
         wrapped = ctypes.c_void_p(

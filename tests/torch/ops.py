@@ -1,4 +1,4 @@
-"""Ops of libtern on numpy arrays, with gradients, for comparing against torch.
+"""Ops of libtern on numpy arrays, with gradients, for comparison with torch.
 
     run = Run("cpu")                       # or "cpu:reference"
     x = run.parameter(array)               # an input whose gradient is wanted
@@ -39,7 +39,7 @@ def shape_of(array):
 
 
 class Run:
-    """One device, one scope and one module that holds the parameters."""
+    """One device, one scope, and one module with the parameters."""
 
     def __init__(self, device="cpu", threads=None, group=None):
         self.lib = tern.Library()
@@ -55,7 +55,7 @@ class Run:
         self.layers = []
 
     def layer(self, name, *args):
-        """The module that a _new function makes; close() frees it."""
+        """The module made by a _new function; close() frees it."""
         self.lib.returns(ctypes.c_void_p, name)
         self.layers.append(ctypes.c_void_p(self.lib.check(name, *args)))
         tern.place(self.lib, self.layers[-1], self.device)
@@ -74,7 +74,7 @@ class Run:
         return ctypes.c_void_p(result)
 
     def op_of(self, name, layer, *args):
-        """The same of a module."""
+        """The same for a module."""
         self.lib.returns(ctypes.c_void_p, name)
         result = getattr(self.lib, name)(layer, self.scope, *args)
         self.raise_error()
@@ -112,7 +112,7 @@ class Run:
         return BY_NUMBER[self.lib.tern_tensor_dtype(tensor)]
 
     def value(self, tensor):
-        """As an array; numpy has no bf16, so that comes as float32."""
+        """The tensor as an array; bf16 becomes float32, since numpy has no bf16."""
         half = self.lib.tern_tensor_dtype(tensor) == BF16
         out = numpy.empty(self.shape(tensor), "uint16" if half else self.dtype(tensor))
         self.lib.check("tern_tensor_read", tensor, tern.pointer(out), ctypes.c_size_t(out.nbytes))
@@ -129,11 +129,11 @@ class Run:
         self.raise_error()
 
     def end(self):
-        """Ends the step; every tensor but parameters is gone."""
+        """Ends the step, which frees every tensor except parameters."""
         return self.lib.check("tern_scope_end", self.scope)
 
     def end_failed(self):
-        """Ends a step whose error has been seen."""
+        """Ends a step whose error has been checked."""
         self.lib.tern_scope_end(self.scope, None)
 
     def close(self):
@@ -153,14 +153,14 @@ def blocked(run, x):
 
 
 def rounded(array, kind):
-    """The f32 array with values that torch's 16-bit type `kind` has."""
+    """The f32 array, rounded to torch's 16-bit type `kind`."""
     import torch
 
     return torch.tensor(array).to(kind).float().numpy()
 
 
 def in_16_bits(op, dtype):
-    """The op in BF16 or F16, for f32 arrays: its floating-point inputs are cast, and the result back."""
+    """The op in BF16 or F16 on f32 arrays: its floating-point inputs are cast, and the result is cast back."""
 
     def wrapped(run, *tensors):
         halves = [run.op("tern_cast", t, dtype) if run.dtype(t).kind == "f" else t for t in tensors]
@@ -178,7 +178,7 @@ def kernels_run(primitive, text):
 
 
 def error_of(got, want):
-    """The largest difference, relative to the largest value wanted."""
+    """The largest difference, relative to the largest expected value."""
     got, want = numpy.asarray(got, numpy.float64), numpy.asarray(want, numpy.float64)
     assert got.shape == want.shape, (got.shape, want.shape)
     if got.size == 0:
@@ -217,7 +217,7 @@ def compare(what, op, oracle, arrays, tolerance, device="cpu", constant=(), thre
 
 
 def gradient_check(what, op, arrays, constant=(), step=1e-5, tolerance=1e-7):
-    """The gradient of sum(y * dy) in f64 on the reference device against central differences."""
+    """Compares the gradient of sum(y * dy) in f64 on the reference device with central differences."""
     rng = numpy.random.default_rng(2)
     dy = None
 

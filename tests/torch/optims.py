@@ -1,4 +1,4 @@
-"""The same parameters in a module of tern and as torch tensors, each side with its optimizer.
+"""The same parameters in a tern module and as torch tensors, each side with its optimizer.
 
     pair = Pair("adam", lr=0.1, amsgrad=True)            # one of KINDS; options by torch's names
     pair = Pair("sgd", larc=dict(clip=False))            # with LARC; zeros=[2]: parameter 2 is 0; large=True: one is
@@ -99,7 +99,7 @@ def norm_of(tensors):
 
 
 class Lamb(torch.optim.Optimizer):
-    """LAMB by the formulas of apex's FusedLAMB, but with each parameter's own number of steps."""
+    """LAMB by the formulas of apex's FusedLAMB, but with a separate step count per parameter."""
 
     def __init__(self, params, adam_w_mode=True, use_nvlamb=False, **options):
         defaults = dict(lr=1e-3, bias_correction=True, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01)
@@ -221,7 +221,7 @@ class Pair:
         return self.lib.check(add, self.optim, belongs, None, ctypes.byref(self.opts(options)))
 
     def torch_optimizer(self, groups, options):
-        """torch's groups in tern's order: first what no other group took."""
+        """torch's groups in tern's order: first the parameters of no other group."""
         taken = [i for members in groups for i in members]
         split = [dict(params=[self.theirs[i] for i in EVERY if i not in taken])]
         split += [dict(params=[self.theirs[i] for i in members], **changed) for members, changed in groups.items()]
@@ -271,5 +271,5 @@ def train_beside(test, kind, used=lambda step: EVERY, **options):
 
 
 def two_of_three(step):
-    """Every parameter is without gradient in every third step, not all in the same."""
+    """Every parameter lacks a gradient in every third step, not all in the same one."""
     return [i for i in EVERY if (step + i) % 3]

@@ -25,7 +25,7 @@ class P2P(ctypes.Structure):
 
 
 class Tern:
-    """torch.distributed's calls by tern."""
+    """torch.distributed's calls, made by tern."""
 
     def __init__(self):
         self.lib = Library()
@@ -61,7 +61,7 @@ class Tern:
 
 
 class Torch:
-    """The same by gloo."""
+    """The same calls, made by gloo."""
 
     def isend(self, tensor, peer, tag):
         return dist.isend(tensor, peer, tag=tag)
@@ -85,7 +85,7 @@ def tensor(generator, dtype):
 
 
 def storm(comm, rank, world, seed):
-    """What each rank receives: sends in one order, receives in another, tag after tag."""
+    """What each rank receives. It sends in one order and receives in another, tag by tag."""
     generator = numpy.random.default_rng(seed)
     dtypes = list(DTYPES)
     sends, receives = [], []
@@ -105,7 +105,7 @@ def storm(comm, rank, world, seed):
 
 
 def everybody_to_zero(comm, rank, world):
-    """Who sent, and in which order each of them: rank 0 asks nobody in particular."""
+    """Rank 0 receives from any rank: the senders, and the order of each one's messages."""
     came = {source: [] for source in range(1, world)}
     for i in range(10):
         if rank > 0:
@@ -120,7 +120,7 @@ def everybody_to_zero(comm, rank, world):
 
 
 def ring(comm, rank, world):
-    """One batch: to the next, from the one before."""
+    """One batch: send to the next rank, receive from the one before."""
     data, result = torch.arange(1000.0) + rank, torch.zeros(1000)
     works = comm.batch([("isend", data, (rank + 1) % world, 0), ("irecv", result, (rank - 1) % world, 0)])
     for work in works:

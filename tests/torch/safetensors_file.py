@@ -1,4 +1,4 @@
-"""safetensors files by struct and json alone, sharing nothing with libtern's reader and writer."""
+"""Reads and writes safetensors files with struct and json only, independently of libtern."""
 import json
 import struct
 
@@ -9,7 +9,7 @@ KINDS = {"I64": torch.int64, "F64": torch.float64, "F32": torch.float32, "I32": 
 
 
 def raw(tensor):
-    """Its bytes, row by row; numpy has no bf16."""
+    """The array's bytes, row by row; numpy has no bf16."""
     flat = tensor.contiguous().reshape(-1)
     return (flat.view(torch.int16) if flat.dtype == torch.bfloat16 else flat).numpy().tobytes()
 

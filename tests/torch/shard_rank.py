@@ -1,5 +1,6 @@
-"""One rank of test_shard.py: 12 steps of a sharded optimizer beside torch's ZeroRedundancyOptimizer over gloo, same
-samples; then the state of both, gathered on one rank. With "uneven" rank r makes 2 r steps more and then joins.
+"""One rank of test_shard.py: 12 steps of a sharded optimizer compared with torch's ZeroRedundancyOptimizer over gloo
+on the same samples; then both states, gathered on one rank. With "uneven", rank r makes 2 r more steps and then
+joins.
 
     tern run -n N /usr/bin/python3 shard_rank.py KIND even|uneven MEETING_FILE
 """
@@ -50,7 +51,7 @@ class Entry(ctypes.Structure):
 
 
 def sharded_net(lib, kind, group):
-    """The net with an optimizer of this kind in the place of its own."""
+    """The net with an optimizer of this kind instead of its own."""
     net = Net.mlp(lib, SIZES, seed=5, group=group)
     lib.tern_optim_free(net.optim)
     opts = getattr(lib, f"tern_{kind}_defaults")()
@@ -88,7 +89,7 @@ def check_close(ours, theirs, what):
 
 
 def check_state(ours, theirs, names, kind):
-    """torch numbers its parameters; its SGD keeps no step."""
+    """torch numbers its parameters; its SGD stores no step."""
     count = 0
     for index, state in theirs["state"].items():
         for name, want in state.items():
@@ -98,7 +99,7 @@ def check_state(ours, theirs, names, kind):
 
 
 def join(lib, net):
-    """Steps with those that still have batches."""
+    """Makes steps with the ranks that still have batches."""
     opts = lib.tern_join_defaults()
     opts.after_backward = StepFn(lambda arg, err: net.update() or lib.tern_scope_end(net.scope, err))
     lib.check("tern_ddp_join", net.ddp, ctypes.byref(opts))
@@ -156,7 +157,7 @@ def main():
     if uneven:
         optimizer = KINDS[kind][1](ddp.parameters(), **OPTIONS[kind])
         train_uneven(lib, net, ddp, optimizer, rank, STEPS + 2 * rank)
-    elif kind == "lamb":  # torch's shards have only their own parameters' norms
+    elif kind == "lamb":  # a shard in torch knows only its own parameters' norms
         optimizer = KINDS[kind][1](ddp.parameters(), **OPTIONS[kind])
         train(net, ddp, optimizer, rank, STEPS)
     else:

@@ -1,4 +1,4 @@
-"""One rank of test_share.py: a model with one weight for its first and its last layer, under tern_ddp and under torch's
+"""One rank of test_share.py: a model whose first and last layer share a weight, under tern_ddp and under torch's
 DistributedDataParallel over gloo.
 
     tern run -n N /usr/bin/python3 share_rank.py MEETING_FILE

@@ -1,5 +1,5 @@
-"""A gloo rank whose process group meets at a store that somebody else serves: PORT RANK. Sums, gathers, makes a subgroup, and trains
-a step under DistributedDataParallel."""
+"""A gloo rank (PORT RANK) whose process group meets at another process's store. It sums, gathers, makes a subgroup,
+and trains a step under DistributedDataParallel."""
 import datetime
 import sys
 

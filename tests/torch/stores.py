@@ -1,5 +1,5 @@
-"""tern's stores under the names of PyTorch's methods, and the tests that both PyTorch 1.13 and the newest run: the same questions
-asked by either's client of either's server, of a file, of parts of them, have the same answers."""
+"""tern's stores with PyTorch's method names, and the tests that run with both PyTorch 1.13 and the newest: either
+library's client must get the same answers from either's server, from a file, and from parts of these."""
 import ctypes
 import datetime
 import os
@@ -11,7 +11,7 @@ import threading
 import time
 import unittest
 
-os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # failures are expected, their traces of no use
+os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # failures are expected, and their traces useless
 
 import torch.distributed as dist  # noqa: E402
 
@@ -57,7 +57,7 @@ def keys_of(keys):
 
 
 class Store:
-    """A tern_store, whose methods are called as PyTorch's are."""
+    """A tern_store with PyTorch's method names."""
 
     def __init__(self, pointer):
         self.store = ctypes.c_void_p(pointer)
@@ -157,7 +157,7 @@ def torch_tcp(port=0, world=None, server=False, timeout=20, wait=True, **options
 
 
 def outcome(call, *args):
-    """What a call returns, or that it fails: how it says so is each one's own."""
+    """A call's result, or that it fails; the error texts differ between libraries."""
     try:
         return call(*args)
     except Exception:  # noqa: BLE001
@@ -165,7 +165,7 @@ def outcome(call, *args):
 
 
 def in_brief(store, name, *args):
-    """The outcome of a call that is known to wait in vain; whatever else waits has all the time that a busy machine takes."""
+    """The outcome of a call that will time out. Other waits get all the time that a busy machine needs."""
     store.set_timeout(datetime.timedelta(seconds=0.2))
     result = outcome(getattr(store, name), *args)
     store.set_timeout(datetime.timedelta(seconds=20))
@@ -173,7 +173,7 @@ def in_brief(store, name, *args):
 
 
 def plain(store):
-    """What every PyTorch's store can."""
+    """The operations of every PyTorch's stores."""
     yield store.set("a", "one"), store.get("a"), store.set("a", "other"), store.get("a")
     yield store.set("empty", ""), store.get("empty"), store.set("", "x"), store.get(""), store.set("größe", "é"), store.get("größe")
     yield store.add("n", 3), store.add("n", -5), store.get("n"), store.add("n", 2**40), store.add("n", 0)
@@ -187,7 +187,7 @@ def plain(store):
 
 
 def recent(store):
-    """What those of PyTorch 2 can besides."""
+    """The further operations of PyTorch 2."""
     yield store.check(["n"]), store.check(["n", "nobody's"]), store.check([])
     yield store.append("p", "po"), store.append("p", "tato"), store.get("p")
     yield store.multi_set(["x", "y"], ["1", ""]), store.multi_get(["y", "x", "y"])
@@ -196,7 +196,7 @@ def recent(store):
 
 
 def in_vain(store):
-    """What PyTorch's prefix stores do not do within the time that they were told."""
+    """Operations that PyTorch's prefix stores do not end within their timeout."""
     yield in_brief(store, "multi_get", ["x", "nobody's"]), in_brief(store, "barrier", "two", 2), store.num_keys()
 
 
@@ -208,7 +208,7 @@ def queues(store):
 
 
 class Same(unittest.TestCase):
-    """Answers to the same questions, whoever asks whom."""
+    """The same questions get the same answers, for every client and server."""
 
     maxDiff = None
 
@@ -238,7 +238,7 @@ class Same(unittest.TestCase):
             reference, asked = torch_tcp(0, None, True, **options), torch_tcp(0, None, True, **options)
             client = Store.tcp(asked.port)
             self.compare(reference, client, *self.questions(libuv))
-            if not libuv or not NEW:  # what the server does not know is said, and the client goes on
+            if not libuv or not NEW:  # an unknown query gives an error, and the client goes on
                 for unknown in (lambda: client.queue_push("q", "1"), lambda: client.queue_len("q"), lambda: client.append("n", "0")):
                     if NEW and unknown.__code__.co_names[0] == "append":
                         continue
@@ -246,7 +246,7 @@ class Same(unittest.TestCase):
                         unknown()
                     client.set("still", "here")
                     self.assertEqual(client.get("still"), b"here")
-            if not NEW:  # in several queries
+            if not NEW:  # as several queries
                 client.multi_set(["x", "y"], ["1", "2"])
                 self.assertEqual(client.multi_get(["y", "x"]), [b"2", b"1"])
                 client.barrier("one", 1)
@@ -256,7 +256,7 @@ class Same(unittest.TestCase):
         ours = Store.tcp(is_server=True)
         server = torch_tcp(0, None, True)
         client = Store.tcp(server.port)
-        asked = [recent] * NEW  # PyTorch's parts have no queues in every version
+        asked = [recent] * NEW  # not every PyTorch version has queues in its prefix stores
         part = Store.prefix("p", client)
         self.compare(dist.PrefixStore("p", torch_tcp(0, None, True)), part, plain, *asked)
         self.compare(dist.PrefixStore("p", torch_tcp(0, None, True)), dist.PrefixStore("p", torch_tcp(ours.port)), plain, *asked)
@@ -270,7 +270,7 @@ class Same(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             paths = [os.path.join(folder, name) for name in "rs"]
             theirs, ours = dist.FileStore(paths[0], 1), Store.file(paths[1], 1)
-            for store in (theirs, ours):  # 1.13's has no file before its first key, and keeps no counter of its users
+            for store in (theirs, ours):  # 1.13's creates its file with the first key, and keeps no counter of its users
                 store.set("first", "")
             for right, answer in zip(plain(Counted(theirs, theirs.num_keys())), plain(Counted(ours, ours.num_keys()))):
                 self.assertEqual(right, answer)
@@ -280,7 +280,7 @@ class Same(unittest.TestCase):
 
 
 class Counted:
-    """A file store whose number of keys is counted from what it was at first."""
+    """A file store whose number of keys is counted from its initial value."""
 
     def __init__(self, store, base):
         self.store, self.base = store, base
@@ -293,7 +293,7 @@ class Counted:
 
 
 class Together(unittest.TestCase):
-    """Several at once."""
+    """Several clients at once."""
 
     def test_clients_of_one_server(self):
         ours = Store.tcp(is_server=True)
@@ -322,7 +322,7 @@ class Together(unittest.TestCase):
         ours.close()
 
     def test_who_waits_is_woken(self):
-        """PyTorch's client waits at our server and ours at PyTorch's; the key is set by the other."""
+        """PyTorch's client waits at our server and ours at PyTorch's; the other one sets the key."""
         ours, theirs = Store.tcp(is_server=True), torch_tcp(0, None, True)
         for waiter, setter in ((torch_tcp(ours.port), ours), (Store.tcp(theirs.port), theirs)):
             got = []
@@ -333,7 +333,7 @@ class Together(unittest.TestCase):
             self.assertEqual(got, [b"here"])
 
     def test_the_opening_waits_for_all(self):
-        """Our server for clients of PyTorch's, PyTorch's for ours."""
+        """Our server waits for PyTorch's clients, PyTorch's for ours."""
         port = []
 
         def serve():
@@ -416,7 +416,7 @@ class Together(unittest.TestCase):
 
 
 class Gloo(unittest.TestCase):
-    """init_process_group of real gloo ranks that meet at our server: the proof that all of it is enough."""
+    """init_process_group of real gloo ranks that meet at our server, as a test of everything together."""
 
     def test_ranks_meet(self):
         ours = Store.tcp(is_server=True)

@@ -1,4 +1,4 @@
-"""One rank of test_subgroup.py: groups of tern beside torch's over gloo, of the same ranks, and a ddp on each.
+"""One rank of test_subgroup.py: tern's groups compared with torch's over gloo for the same ranks, with a ddp on each.
 
     tern run -n N /usr/bin/python3 subgroup_rank.py MEETING_FILE
 """
@@ -20,12 +20,12 @@ SGD = dict(lr=0.1, momentum=0.9)
 
 
 def handle(value):
-    """NULL is no error here: a rank that is not in the group."""
+    """NULL is not an error here: this rank is not in the group."""
     return ctypes.c_void_p(value) if value else None
 
 
 def compare_members(lib, group, theirs, world):
-    """The same rank, size and names; one reduction and one gather."""
+    """Compares rank, size and names; one reduction and one gather."""
     rank, size = lib.tern_group_rank(group), lib.tern_group_size(group)
     assert (rank, size) == (dist.get_rank(theirs), dist.get_world_size(theirs))
     names = [lib.tern_group_world_rank(group, i) for i in range(size)]
@@ -42,7 +42,7 @@ def compare_members(lib, group, theirs, world):
 
 
 def compare_ddp(lib, group, theirs, seed):
-    """A few steps on samples of each rank's own."""
+    """A few steps, with each rank's own samples."""
     torch.manual_seed(seed)
     module = torch.nn.Sequential(torch.nn.Linear(20, 16), torch.nn.ReLU(), torch.nn.Linear(16, 5))
     net = Net.mlp(lib, [20, 16, 5], seed=seed, group=group, **SGD)

@@ -1,4 +1,5 @@
-"""One rank of test_sync_batch_norm.py: its rows of every case's batch, compared with what torch made of the whole batch.
+"""One rank of test_sync_batch_norm.py: this rank's rows of each case's batch, compared with torch's result for the
+whole batch.
 
     tern run -n N /usr/bin/python3 sync_batch_norm_rank.py CASES.npz
 """
@@ -11,7 +12,7 @@ import numpy
 from ops import BF16, F32, Run, blocked, error_of
 from tern import pointer
 
-OPTS = {"f": (2e-6, 2e-5), "d": (1e-12, 1e-11), "bf16": (4e-3, 4e-3)}  # of values, of gradients: relative to the largest
+OPTS = {"f": (2e-6, 2e-5), "d": (1e-12, 1e-11), "bf16": (4e-3, 4e-3)}  # for values; for gradients: relative to the largest one
 SUM = 0
 
 
@@ -29,7 +30,7 @@ class BatchNormOpts(ctypes.Structure):
 
 
 class Case:
-    """One batch, cut into the ranks' rows."""
+    """One batch, split into the ranks' rows."""
 
     def __init__(self, number, facts, arrays, group, lib):
         self.number, self.group, self.facts = number, group, facts
@@ -44,14 +45,14 @@ class Case:
         return self.arrays[name][self.start:self.stop] if name in self.arrays else None
 
     def check(self, what, got, want, tolerance):
-        """Relative to the largest value of the whole batch."""
+        """The error is relative to the largest value of the whole batch."""
         largest = max(1e-30, float(numpy.abs(self.arrays[what.split()[0]]).max()))
         worst = float(numpy.abs(got.astype("d") - want).max()) if want.size else 0
         assert got.shape == want.shape, f"{self.facts}: {what}: {got.shape} {want.shape}"
         assert worst <= tolerance * largest, f"{self.facts}: {what} is off by {worst / largest:.2e}"
 
     def layer(self, run):
-        """Synchronised, with the case's weight and bias."""
+        """A synchronised batch norm with the case's weight and bias."""
         opts = BatchNormOpts(ctypes.sizeof(BatchNormOpts), 1e-5, 0.1, self.whole("weight") is not None, self.whole("running_mean") is not None,
                              self.facts["cumulative"])
         channels = ctypes.c_int64(self.whole("x").shape[1])
@@ -66,7 +67,7 @@ class Case:
         return ctypes.c_void_p(run.lib.tern_state_find(layer, name.encode()))
 
     def input(self, run, parameter):
-        """In the case's dtype and layout."""
+        """The input in the case's dtype and layout."""
         x = run.op("tern_cast", parameter, BF16) if self.facts["dtype"] == "bf16" else parameter
         return blocked(run, x) if self.facts["blocked"] else x
 
@@ -96,7 +97,7 @@ class Case:
         run.close()
 
     def check_sum(self, run, what, grad, repeat, tolerance):
-        """A parameter's gradient is this rank's share; all ranks' together are the batch's."""
+        """A parameter's gradient is this rank's share; the sum over all ranks is the batch's."""
         run.lib.check("tern_all_reduce", self.group, pointer(grad), ctypes.c_size_t(grad.size), F32, SUM)
         self.check(what, grad, repeat * self.whole(what), tolerance)
 

@@ -1,4 +1,4 @@
-"""The activations as layers beside torch.nn's: value, gradient and kind."""
+"""The activation layers compared with torch.nn's: value, gradient and kind."""
 import ctypes
 import unittest
 

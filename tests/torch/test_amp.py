@@ -1,4 +1,5 @@
-"""Opt levels O0 to O3 beside apex's arithmetic in PyTorch, on 1 and 2 ranks, with forced overflows: amp_rank.py."""
+"""Opt levels O0 to O3 compared with apex's arithmetic in PyTorch, on 1 and 2 ranks, with forced overflows:
+amp_rank.py."""
 import os
 import subprocess
 import unittest

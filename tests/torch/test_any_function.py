@@ -1,4 +1,5 @@
-"""A function of the model that its forward does not call: torch's DistributedDataParallel does not have it, tern_ddp trains by it."""
+"""A model trained by a function that its forward does not call: tern_ddp averages its gradients, torch's
+DistributedDataParallel does not."""
 import os
 import subprocess
 import tempfile

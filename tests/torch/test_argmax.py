@@ -1,5 +1,5 @@
-"""argmax, argmin, max and min along a dimension against torch: places, values, ties, NaN, gradients; all dtypes, strided and
-blocked inputs."""
+"""argmax, argmin, max and min along a dimension compared with torch: indices, values, ties, NaN, gradients; all
+dtypes, strided and blocked inputs."""
 import ctypes
 import unittest
 
@@ -27,7 +27,7 @@ class ArgmaxTest(unittest.TestCase):
         self.rng = numpy.random.default_rng(0)
 
     def check(self, device, x, dim, keep, prepare=lambda run, x: x, turn=lambda x: x):
-        """Places and values of both kinds, and the place that comes with a value."""
+        """Compares indices and values of both kinds, and the index that is returned with a value."""
         for least, oracle, name in BOTH:
             run = Run(device)
             t = turn(torch.tensor(x))
@@ -45,7 +45,7 @@ class ArgmaxTest(unittest.TestCase):
             run.close()
 
     def test_places_and_values(self):
-        """Few different values: many are equal, and the first one counts."""
+        """Few different values, so many are equal; the first one counts."""
         for device, dtype, _ in DEVICES:
             for shape in SHAPES:
                 if device == "cpu:reference" and numpy.prod(shape) > 5000:
@@ -65,7 +65,7 @@ class ArgmaxTest(unittest.TestCase):
                         self.check(device, x, dim, False)
 
     def test_integers(self):
-        """Beyond what a double holds, too."""
+        """Also values that a double cannot hold."""
         for device in ("cpu", "cpu:reference"):
             for dtype, low, high in (("i8", -(1 << 62), 1 << 62), ("i4", -(1 << 31), 1 << 31), ("u1", 0, 256)):
                 x = self.rng.integers(low, high, (6, 50), dtype)
@@ -131,7 +131,7 @@ class ArgmaxTest(unittest.TestCase):
             gradient_check(f"min {dim}", extreme("tern_min_dim", dim, True), [x])
 
     def test_nothing(self):
-        """Nothing to choose for is an empty result, whose gradient is empty; nothing to choose from is an error."""
+        """An empty result has an empty gradient; a maximum over no elements is an error."""
         for device in ("cpu", "cpu:reference"):
             self.check(device, numpy.zeros((0, 3), "f"), 1, False)
             self.check(device, numpy.zeros((4, 0, 3), "f"), 0, True)

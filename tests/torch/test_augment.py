@@ -1,5 +1,5 @@
-"""Augmentation against torchvision's formulas in torch: padding, cut, mirror image and normalisation, bit for bit; and
-the numbers behind it: the recipe of augment.h, and that they are as uniform as they should be."""
+"""Augmentation compared with torchvision's formulas in torch, bit for bit: padding, cropping, mirroring,
+normalisation. Also the random numbers: the recipe of augment.h, and their uniformity."""
 import ctypes
 import unittest
 
@@ -86,7 +86,7 @@ def mix(z):
 
 
 def change(seed, epoch, index, places, flip):
-    """(top, left) in the padded sample, and whether it is mirrored."""
+    """Returns (top, left) in the padded sample, and whether it is mirrored."""
     key = mix(mix(mix(seed) + epoch & WORD) + index & WORD)
     number = [mix(key + i * GOLDEN & WORD) for i in range(3)]
     return number[0] * places[0] >> 64, number[1] * places[1] >> 64, (number[2] >> 11) / 2**53 < flip
@@ -159,14 +159,14 @@ class AugmentTest(unittest.TestCase):
     # ---- the numbers ----
 
     def uniform(self, counts, probabilities, low, high):
-        """Pearson's statistic lies between the 0.1 % and the 99.9 % quantile of chi-square."""
+        """Pearson's statistic is between the 0.1 % and the 99.9 % quantile of chi-square."""
         expected = np.asarray(probabilities) * sum(counts)
         statistic = float(((np.asarray(counts) - expected) ** 2 / expected).sum())
         self.assertGreater(statistic, low)
         self.assertLess(statistic, high)
 
     def test_places_are_uniform(self):
-        """Over epochs, and over the samples of one: a cut of one pixel shows its place, 5 x 7 of them."""
+        """Over epochs, and over the samples of one epoch: a crop of one pixel shows its position, 5 x 7 of them."""
         samples = np.broadcast_to(np.arange(35, dtype="f").reshape(1, 1, 5, 7), (7000, 1, 5, 7))
         ours = Augmented(samples, crop=(1, 1), seed=3)
         for draws in (((epoch, 5) for epoch in range(7000)), ((5, index) for index in range(7000))):

@@ -1,6 +1,7 @@
-"""Samples and their maps augmented together: geometry as numpy and torch do it, bit for bit; resizing as torchvision's
-with antialias, of maps as Pillow's; colours as torchvision's functions of tensors with the same factors; all with the
-numbers of augment.h. A picture of its own coordinates shows that sample and map stay together."""
+"""Samples and their maps augmented together: geometry compared with numpy and torch, bit for bit; resizing with
+torchvision's antialias, and maps with Pillow's; colours with torchvision's functions on tensors with the same
+factors; all with the random numbers of augment.h. An image of its own coordinates shows that sample and map stay
+aligned."""
 import ctypes
 import unittest
 
@@ -43,7 +44,7 @@ class Augmented:
 
 
 class Numbers:
-    """Those of a sample, as augment.h describes them."""
+    """The random numbers of a sample, as augment.h describes them."""
 
     def __init__(self, seed, epoch, index):
         self.key = mix(mix(mix(seed) + epoch & WORD) + index & WORD)
@@ -62,7 +63,7 @@ class Numbers:
 
 
 def geometry(x, n, options, fill):
-    """Padding, cut, mirrors and turns of (.., H, W) or (.., D, H, W) by numpy and torch."""
+    """Padding, cropping, mirroring and rotation of (.., H, W) or (.., D, H, W) by numpy and torch."""
     volume = "crop_depth" in options
     dims = 3 if volume else 2
     crop = ([options["crop_depth"]] if volume else []) + list(options["crop"])
@@ -126,7 +127,7 @@ class GeometryTest(unittest.TestCase):
             self.expect(samples, maps, options, epochs=range(4))
 
     def test_every_symmetry_comes_up(self):
-        """The eight of a square, and their mirror images in depth, about equally often."""
+        """The eight symmetries of a square, and their mirror images in depth, are about equally frequent."""
         cube = np.arange(8, dtype="f").reshape(1, 1, 2, 2, 2)
         samples = np.broadcast_to(cube, (1, 1, 2, 2, 2))
         ours = Augmented(samples, flip=0.5, flip_vertical=0.5, flip_depth=0.5, rotate=True)
@@ -157,7 +158,8 @@ class ResizeTest(unittest.TestCase):
                 np.testing.assert_array_equal(part.get(0)[1], want[1:2, left : left + size // 2 + 1])
 
     def test_resize_and_scale(self):
-        """Of smooth pictures and noise, to larger and smaller sizes, cut at random with padding where there is less."""
+        """Smooth images and noise, to larger and smaller sizes, cropped at random, with padding where they are too
+        small."""
         for trial in range(60):
             height, width = (int(n) for n in DRAW.integers(2, 40, 2))
             samples = DRAW.random((2, 3, height, width)).astype("f")
@@ -200,7 +202,7 @@ class ResizeTest(unittest.TestCase):
 
 class ColourTest(unittest.TestCase):
     def changed(self, image, n, strength):
-        """ColorJitter.forward with the numbers of augment.h."""
+        """ColorJitter.forward with the random numbers of augment.h."""
         left, order = [0, 1, 2, 3], []
         for i in range(4):
             order.append(left.pop(n.place(25 + i, 4 - i) if i < 3 else 0))

@@ -1,7 +1,7 @@
-"""Every op in an autocast region beside torch.autocast("cpu"): the dtype of its result, the values, the gradients of f32
-parameters. What PyTorch 1.13's autocast does not have yet, f16 and a few rows of the list, is as in PyTorch 2, with which this
-test passes too. On a GPU it is as under torch.autocast("cuda"), whose lists are below: test_autocast_newest.py holds them against
-PyTorch's."""
+"""Every op in an autocast region compared with torch.autocast("cpu"): the dtype of its result, the values, the
+gradients of f32 parameters. PyTorch 1.13 lacks f16 and a few rows of the list; these follow PyTorch 2, with which
+this test passes too. On a GPU the reference is torch.autocast("cuda"), whose lists are below; test_autocast_newest.py
+compares them with PyTorch's."""
 import ctypes
 import math
 import os
@@ -67,7 +67,7 @@ def dice_of(x, target):
     return (1 - (2 * p * t + 1e-5) / (p + t + 1e-5)).mean()
 
 
-# Of each op: how tern is called, how torch is, the arrays of floating point. Arrays of integers are inside.
+# For each op: tern's call, torch's call, and the floating-point arrays. Integer arrays are inside the calls.
 CASES = {
     "linear": (lambda r, *t: r.op("tern_linear", *t), F.linear, [X, reals(5, 4), reals(5)]),
     "linear_act": (lambda r, *t: r.op("tern_linear_act", *t, True), lambda *t: F.linear(*t).relu(), [X, reals(5, 4), reals(5)]),
@@ -154,11 +154,11 @@ CASES = {
                              lambda x: F.binary_cross_entropy_with_logits(x, torch.tensor(positive(6, 4))), [X]),
 }
 with open("/proc/cpuinfo") as cpus:
-    ROUGH = set() if "avx512bw" in cpus.read() else {"conv1d", "conv2d", "conv3d"}  # where PyTorch has no oneDNN for bf16 it rounds every tap's sum
+    ROUGH = set() if "avx512bw" in cpus.read() else {"conv1d", "conv2d", "conv3d"}  # without oneDNN for bf16 PyTorch rounds the sum after every tap
 LATER = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}  # in 16 bits since PyTorch 2.1
-MIXED_LATER = {"layer_norm", "group_norm"}        # 16-bit inputs beside f32 parameters
+MIXED_LATER = {"layer_norm", "group_norm"}        # 16-bit inputs with f32 parameters
 AWAY = tern.device("cpu") != "cpu"
-# What torch.autocast("cuda") computes otherwise than torch.autocast("cpu"): AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE of PyTorch 2.11's
+# The ops that torch.autocast("cuda") computes differently from torch.autocast("cpu"): AT_FORALL_FP32 and AT_FORALL_FP32_SET_OPT_DTYPE of PyTorch 2.11's
 # ATen/autocast_mode.h.
 FULL_ON_GPUS = set("exp group_norm interpolate layer_norm log log_softmax pow softmax sum sum_dims".split())
 KEPT_ON_GPUS = {"adaptive_avg_pool3d", "avg_pool3d", "max_pool3d", *[name for name in CASES if name.startswith("pad_mode")]}
@@ -166,7 +166,7 @@ NORMS = {"batch_norm_act", *MIXED_LATER}          # whose parameters are f32
 
 
 def public_ops():
-    """What the headers declare."""
+    """The ops that the headers declare."""
     found = []
     for name in HEADERS:
         with open(os.path.join(os.environ["TERN_SOURCE"], "include", "tern", name)) as header:
@@ -219,7 +219,7 @@ class Ops(unittest.TestCase):
         run.raise_error()
 
     def assert_near(self, what, got, want, steps, kind):
-        """In steps of the type that is computed in."""
+        """The error, in steps of the dtype of the computation."""
         error = error_of(got, want)
         self.assertLessEqual(error, steps * torch.finfo(kind).eps, what)
 
@@ -321,7 +321,7 @@ class Note(unittest.TestCase):
 
     def test_avx2_after_a_gpu(self):
         said = self.said_on("AVX2", REGIONS + ON_THE_CPU)
-        self.assertEqual(["lacks AVX-512 BF16 or AMX" in line for line in said], [True, True], said)  # each rank is alone on its own scope
+        self.assertEqual(["lacks AVX-512 BF16 or AMX" in line for line in said], [True, True], said)  # each rank has a scope without a group
 
 
 if __name__ == "__main__":

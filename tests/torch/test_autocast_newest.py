@@ -1,4 +1,5 @@
-"""The GPU's column of src/amp/autocast.def beside the lists of torch.autocast("cuda") in the newest PyTorch, as its header has them."""
+"""The GPU column of src/amp/autocast.def compared with the lists of torch.autocast("cuda") in the header of the
+newest PyTorch."""
 import os
 import re
 import unittest
@@ -10,7 +11,7 @@ peers.enter()
 import torch  # noqa: E402
 
 HEADER = os.path.join(os.path.dirname(torch.__file__), "include", "ATen", "autocast_mode.h")
-# Ops that PyTorch knows by another name, or by the ops that they are made of.
+# Ops that PyTorch has under another name, or as several ops.
 THEIRS = {"cross_entropy": "nll_loss", "bce_with_logits_loss": "binary_cross_entropy_with_logits", "interpolate": "upsample_nearest2d",
           "sum_dims": "sum"}
 OWN = {"linear_act", "focal_loss", "dice_loss", "bce_dice_loss"}  # PyTorch has none of these

@@ -21,18 +21,18 @@ from ops import BF16
 from test_train import batches, peer
 
 FOLDER = "/usr/share/datasets/fashion-mnist"
-HALF_STEP = 2.0**-8  # of a bf16 number, relative: what rounding may change
+HALF_STEP = 2.0**-8  # the relative rounding error of a bf16 number
 
 
 class LayerNorm(torch.nn.LayerNorm):
-    """PyTorch 1.13 refuses f32 parameters beside a bf16 input; later ones do this."""
+    """PyTorch 1.13 refuses f32 parameters with a bf16 input; later versions do this."""
 
     def forward(self, x):
         return super().forward(x.float()).to(x.dtype)
 
 
 def layer(name, module, *args):
-    """tern's _new function with these arguments beside PyTorch's module."""
+    """The layer that tern's _new function makes with these arguments, and PyTorch's module."""
     return (lambda lib, rng: lib.check(f"tern_{name}_new", *args, *([rng] if rng and name in DRAWN else []))), module
 
 
@@ -47,7 +47,7 @@ relu = lambda: layer("relu", torch.nn.ReLU())
 gelu = lambda: layer("gelu", torch.nn.GELU(), False)
 flatten = lambda: layer("flatten", torch.nn.Flatten())
 
-# Of each net: the input's shape, its layers, and how far apart the two may be, in what rounding does.
+# For each net: the input's shape, its layers, and the allowed difference, in multiples of the rounding's effect.
 NETS = {
     "mlp": ((31, 50), lambda: [linear(50, 33), relu(), linear(33, 20), relu(), linear(20, 10)], 0.25),
     "convolutions": ((16, 3, 16, 16), lambda: [conv(3, 16, 3), norm(16), relu(), pool(), conv(16, 32, 3), norm(32), relu(), flatten(),
@@ -61,7 +61,7 @@ def small_net():
 
 
 def sequential(lib, layers, **sgd):
-    """The layers in tern, drawn from the seed that PyTorch's were, and in PyTorch."""
+    """The layers in tern, initialised from the seed of PyTorch's, and in PyTorch."""
     lib.returns(ctypes.c_void_p, *"""tern_linear_new tern_conv2d_new tern_batch_norm2d_new tern_layer_norm_new tern_relu_new tern_gelu_new
         tern_flatten_new tern_max_pool2d_new""".split())
 
@@ -77,7 +77,7 @@ def sequential(lib, layers, **sgd):
 
 
 class Theirs:
-    """A net of PyTorch's in training, in bf16 or in f32."""
+    """A PyTorch net in training, in bf16 or in f32."""
 
     def __init__(self, module, half, **sgd):
         self.module, self.half = module, half
@@ -96,7 +96,7 @@ class Theirs:
 
 
 def learned(state, start):
-    """What training has changed, as one vector."""
+    """The changes by training, as one vector."""
     return numpy.concatenate([(state[name].astype("d") - start[name].astype("d")).reshape(-1) for name in start if state[name].dtype == "f"])
 
 
@@ -116,7 +116,8 @@ class Train(unittest.TestCase):
         self.lib = library()
 
     def trio(self, net, module, data, **sgd):
-        """tern and PyTorch in bf16, PyTorch in f32, all trained on the data: what each has learned, and their losses."""
+        """tern and PyTorch in bf16, PyTorch in f32, all trained on the same data: the changes of each, and their
+        losses."""
         net.region = BF16
         half, full = Theirs(module, True, **sgd), Theirs(copy.deepcopy(module), False, **sgd)
         start = {name: array.copy() for name, array in half.state().items()}
@@ -126,12 +127,12 @@ class Train(unittest.TestCase):
         return [learned(s.state(), start) for s in (net, half, full)], losses
 
     def assert_losses(self, losses):
-        """The scores alone are rounded by half a step."""
+        """Only the scores are rounded, by half a step."""
         for step, (ours, theirs, _) in enumerate(losses):
             self.assertLessEqual(abs(ours - theirs), HALF_STEP * theirs, f"step {step}")
 
     def assert_near(self, what, ours, theirs, exact, limit):
-        """ours - theirs is at most `limit` of what rounding does to theirs."""
+        """ours - theirs is at most `limit` times the effect of rounding on theirs."""
         apart, rounding, own = (numpy.linalg.norm(d) for d in (ours - theirs, theirs - exact, ours - exact))
         self.assertGreater(rounding, 1e-4 * numpy.linalg.norm(exact), f"{what}: PyTorch has not rounded")
         self.assertGreater(own, 0.25 * rounding, f"{what}: tern has not rounded")

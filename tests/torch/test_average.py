@@ -1,5 +1,5 @@
-"""tern_ema_update beside torch.optim.swa_utils.AveragedModel, as a moving average and as the plain mean of SWA; and an
-average that is saved in the middle. Buffers are the model's, as in torch since 2.0."""
+"""tern_ema_update compared with torch.optim.swa_utils.AveragedModel, as a moving average and as SWA's plain mean; and
+an average that is saved and resumed. Buffers are copied from the model, as in torch since 2.0."""
 import ctypes
 import unittest
 
@@ -18,7 +18,7 @@ class Average(unittest.TestCase):
         return twins
 
     def follow(self, average, model, decay):
-        """Another step of the model's; the average follows."""
+        """Makes another step of the model; the average follows."""
         state = {
             name: torch.randn(value.shape, generator=self.draw) if value.dtype.is_floating_point else value + 1
             for name, value in model.torch.state_dict().items()
@@ -54,7 +54,7 @@ class Average(unittest.TestCase):
             self.beside(lambda step: decay if step else 0, lambda a, m, count: torch.lerp(a, m, 1 - decay))
 
     def test_mean(self):
-        """torch's default: the mean of all so far."""
+        """torch's default: the mean of all models so far."""
         self.beside(lambda step: step / (step + 1), None)
 
     def test_resumed(self):

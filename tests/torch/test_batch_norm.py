@@ -1,4 +1,4 @@
-"""Batch norm with residual and ReLU against torch: values, running statistics, every gradient, modules."""
+"""Batch norm with residual and ReLU compared with torch: values, running statistics, every gradient, modules."""
 import ctypes
 import unittest
 
@@ -47,7 +47,7 @@ class BatchNormTest(unittest.TestCase):
         return (self.rng.standard_normal(shape) * 2 + 3).astype(dtype)
 
     def compare(self, what, arrays, mean, var, training, relu, has_residual, tolerances, device, layout, threads=None):
-        """arrays: x, weight, bias and perhaps residual."""
+        """arrays: x, weight, bias and optionally residual."""
         both = {}
 
         def op(run, x, weight, bias, residual=None):
@@ -99,7 +99,8 @@ class BatchNormTest(unittest.TestCase):
             compare(f"constant {constant}", op, want, arrays, 2e-6, constant=constant, gradient_tolerance=2e-5)
 
     def test_inputs_used_elsewhere_too(self):
-        """x and residual get gradients from two uses each: nothing may be overwritten that is still wanted."""
+        """x and residual are used twice, so their gradients are sums: nothing that is still needed may be
+        overwritten."""
         arrays = [self.draw((4, 16, 6, 6), "f"), self.draw(16, "f"), self.draw(16, "f"), self.draw((4, 16, 6, 6), "f") - 4]
 
         def op(run, x, w, b, r):
@@ -119,7 +120,7 @@ class BatchNormTest(unittest.TestCase):
             compare("used twice", op, want, [a.astype("d") for a in arrays], 1e-12, device, gradient_tolerance=1e-11)
 
     def test_one_parameter_for_several_inputs(self):
-        """Each use has its gradient."""
+        """Each use adds its gradient."""
         x, w, mean, var = self.draw((6, 4, 3, 3), "d"), self.draw(4, "d"), numpy.zeros(4), numpy.full(4, 2.0)
         for device in ("cpu", "cpu:reference"):
             for training in (True, False):
@@ -154,7 +155,7 @@ class BatchNormTest(unittest.TestCase):
             self.assertLessEqual(numpy.abs(got - want).mean(), 1.05 * numpy.abs(theirs - want).mean() + 1e-9)
 
     def test_rows_that_differ_from_the_rest(self):
-        """The first rows of a tile give its shift: here they are far from all others."""
+        """A tile's first rows determine its shift: here they are far from all others."""
         x = self.rng.standard_normal((2, 16, 32, 32)).astype("f") * 1e-2
         x[:, :, :2] = 1000
         want = torch.nn.functional.batch_norm(torch.tensor(x.astype("d")), None, None, training=True).numpy()
@@ -188,7 +189,7 @@ class BatchNormTest(unittest.TestCase):
             numpy.testing.assert_array_equal(numpy.isnan(got), numpy.isnan(want[:, : got.shape[1]]))
 
     def test_relu_lets_the_gradient_of_nan_through(self):
-        """As torch does: where y is NaN (all of channel 1) dy goes on."""
+        """As in torch: where y is NaN (all of channel 1) dy passes."""
         for device, dtype in (("cpu", "f"), ("cpu", "d"), ("cpu:reference", "f")):
             x, dy, bias = self.draw((2, 16, 4, 4), dtype), self.draw((2, 16, 4, 4), dtype), numpy.zeros(16, dtype)
             bias[1] = numpy.nan
@@ -211,7 +212,7 @@ class BatchNormTest(unittest.TestCase):
         gradient_check("evaluation", evaluate, arrays[:3], tolerance=1e-6)
 
     def test_views_with_gaps(self):
-        """Of x, weight, bias, residual and the running statistics, which are written through the view."""
+        """For x, weight, bias, residual and the running statistics, which are written through the view."""
         for device, dtype, *tolerances in DEVICES:
             arrays = [self.draw((4, 5, 6), dtype), self.draw((6, 2), dtype), self.draw(12, dtype), self.draw((4, 6, 10), dtype)]
             stats = self.rng.random((2, 12)).astype(dtype)
@@ -360,7 +361,7 @@ class ModuleTest(unittest.TestCase):
             run.close()
 
     def test_each_takes_its_dimensions_only(self):
-        """As torch's do."""
+        """As in torch."""
         for kind, good, expected in (("1d", (2, 3), "(N, C) or (N, C, L)"), ("2d", (4,), "(N, C, H, W)"), ("3d", (5,), "(N, C, D, H, W)")):
             for ndim in range(1, 7):
                 run = Run("cpu")

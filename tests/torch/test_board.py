@@ -1,5 +1,5 @@
-"""What a board writes, read back by hand (events.py): scalars, images, histograms and text of tensors of every dtype and
-layout; numpy and torch say what should be in them. test_board_peers.py has real TensorBoard read it."""
+"""A board's files, read back by hand (events.py): scalars, images, histograms and text from tensors of every dtype
+and layout, compared with numpy and torch. test_board_peers.py reads them with TensorBoard."""
 import csv
 import ctypes
 import json
@@ -165,14 +165,14 @@ class Golden(InAFolder):
 
 
 def shades(array):
-    """SummaryWriter's: in f32, and cut off."""
+    """SummaryWriter's conversion: in f32, and truncated."""
     if array.dtype == numpy.uint8:
         return array
     return (numpy.nan_to_num(array.astype("f")) * numpy.float32(255)).clip(0, 255).astype("u1")
 
 
 def grid(images, across=8):
-    """(N, C, H, W) as one (C, down H, across W)."""
+    """Arranges (N, C, H, W) as one image (C, rows of H, columns of W)."""
     n, c, h, w = images.shape
     across = min(n, across)
     canvas = numpy.zeros((c, -(-n // across) * h, across * w), "u1")

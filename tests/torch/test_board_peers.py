@@ -1,5 +1,5 @@
-"""Boards beside the newest TensorBoard and PyTorch: records are the bytes of SummaryWriter's, images its pixels, and
-EventAccumulator reads all of it, also after crashes and resumes."""
+"""Boards compared with the newest TensorBoard and PyTorch: records have the bytes of SummaryWriter's, images its
+pixels, and EventAccumulator reads all of them, also after crashes and resumes."""
 import math
 import os
 import shutil
@@ -24,7 +24,7 @@ KINDS = "scalars", "images", "histograms", "tensors"
 
 
 def bare(path):
-    """The file's records without their times, and the first without who wrote it."""
+    """The file's records without their times, the first one also without its writer."""
     first, *rest = events.records(path)
     first = {number: value for number, value in events.fields(first).items() if number not in (1, 10)}
     return [first] + [record[9:] for record in rest]
@@ -98,7 +98,7 @@ class Records(Beside):
         board.close()
 
     def colours(self, image):
-        """Grey as SummaryWriter writes it: thrice."""
+        """Grey as SummaryWriter writes it: three equal channels."""
         height, width, channels, pixels = events.png_pixels(image["png"])
         pixels = numpy.frombuffer(pixels, "u1").reshape(height, width, channels)
         return pixels.repeat(3, 2) if channels == 1 else pixels
@@ -152,7 +152,7 @@ class Reading(Beside):
             self.assertEqual(self.points(tag, folder), [(s, s) for s in range(5)] + [(s, 100 + s) for s in (5, 6, 7)])
 
     def test_after_a_crash(self):
-        """The first file is cut off anywhere in its last record; a second one goes on."""
+        """The first file is cut off within its last record; a second one continues it."""
         for steps in range(4), [9]:
             board = Board(self.ours)
             for step in steps:

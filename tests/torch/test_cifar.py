@@ -1,4 +1,4 @@
-"""tern_cifar_open on files of the binary version, written as its page describes them."""
+"""tern_cifar_open on files in the binary format, written as its page describes it."""
 import ctypes
 import os
 import tempfile

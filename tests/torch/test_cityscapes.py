@@ -1,5 +1,5 @@
-"""tern_cityscapes_open beside Pillow and torchvision: pictures, maps by the table of labels, order, sizes, and what is
-wrong with a data set, named."""
+"""tern_cityscapes_open compared with Pillow and torchvision: images, maps by the label table, order, sizes; and
+errors that name what is wrong with a dataset."""
 import ctypes
 import os
 import tempfile
@@ -36,7 +36,7 @@ lib.returns(ctypes.c_char_p, "tern_cityscapes_path")
 
 
 class Cityscapes:
-    """Pictures and maps as arrays."""
+    """Images and maps as arrays."""
 
     def __init__(self, root, split, train_ids=None, **options):
         opts = lib.tern_cityscapes_defaults()
@@ -79,7 +79,7 @@ class CityscapesTest(unittest.TestCase):
         return picture, labels
 
     def test_beside_torchvision(self):
-        """Its list of classes gives the table; its own order of files is the file system's, ours is sorted."""
+        """Its list of classes gives the table. Its file order is the file system's, ours is sorted."""
         want = {}
         for name in ("ulm/ulm_2", "ulm/ulm_10", "aachen/a_1", "zürich/z_3"):
             for kind in ("color.png", "polygons.json"):  # also there in the original
@@ -115,7 +115,7 @@ class CityscapesTest(unittest.TestCase):
             np.testing.assert_array_equal(y, np.asarray(nearest))
 
     def test_maps_with_a_palette(self):
-        """Ids are indices, whatever colour they are shown in."""
+        """Ids are indices, whatever colours they have."""
         _, labels = self.put("c/0", ids=4)
         shown = PIL.Image.fromarray(labels, "P")
         shown.putpalette(DRAW.integers(0, 256, 12).astype(np.uint8).tobytes())

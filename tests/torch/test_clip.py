@@ -1,4 +1,4 @@
-"""Clipping beside torch.nn.utils: norms of several orders, with some parameters unused, and gradients that are not
+"""Clipping compared with torch.nn.utils: norms of several orders, unused parameters, and gradients that are not
 finite."""
 import ctypes
 import math
@@ -44,7 +44,7 @@ class Clip(unittest.TestCase):
                     pair.step()
 
     def test_small_norms(self):
-        """Where the 1e-6 beside the norm counts."""
+        """Norms so small that the 1e-6 added to them matters."""
         for pair in self.pairs:
             for scale in (1e-8, 1e-6, 1e-4):
                 pair.backward(EVERY, scale=scale)
@@ -79,7 +79,7 @@ class Clip(unittest.TestCase):
                     self.expect_gradients(pair)
                     pair.lib.tern_zero_grad(ctypes.byref(run.module))
                     run.end()
-                    pair.backward([0, 1, 3])  # and no trace of it remains
+                    pair.backward([0, 1, 3])  # without lasting effect
                     want = float(clip_grad_norm_(pair.theirs, 1.0, order))
                     self.assertAlmostEqual(self.norm(pair, 1.0, order) / want, 1, delta=1e-6)
                     self.expect_gradients(pair)

@@ -1,4 +1,4 @@
-"""The collectives beside torch's over gloo, on 2 and 3 ranks."""
+"""The collectives compared with torch's over gloo, on 2 and 3 ranks."""
 import os
 import subprocess
 import tempfile

@@ -1,4 +1,5 @@
-"""Gradients that go over in f16 beside torch's fp16_compress_hook, on two ranks: compress_rank.py. (gloo has no bf16.)"""
+"""Gradients reduced in f16 compared with torch's fp16_compress_hook, on two ranks: compress_rank.py. (gloo has no
+bf16.)"""
 import os
 import subprocess
 import tempfile

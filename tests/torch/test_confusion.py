@@ -1,5 +1,5 @@
-"""Confusion matrices and top-k accuracy against numpy and torch: scores, maps, masks, ties and NaN, and over 1 to 4 ranks of
-unequal shares against numpy on the whole."""
+"""Confusion matrices and top-k accuracy compared with numpy and torch: scores, maps, masks, ties and NaN; and 1 to 4
+ranks with unequal shares compared with numpy on all samples."""
 import ctypes
 import itertools
 import json
@@ -37,7 +37,7 @@ def labels_of(shape, dtype="int64", ignored=None):
 
 class ConfusionTest(unittest.TestCase):
     def test_scores(self):
-        """Two updates add up; ties go to the first class, NaN is the largest, as torch.argmax has it."""
+        """Two updates add up. Ties go to the first class, and NaN counts as the largest, as in torch.argmax."""
         for (device, dtype), shape in CASES:
             for kind, ignored in (("int64", -100), ("uint8", 255), ("int32", 1)):
                 run = Run(device)
@@ -87,7 +87,8 @@ class ConfusionTest(unittest.TestCase):
             run.close()
 
     def test_numbers(self):
-        """Classes 2 and 4 are in labels or predictions only, class 3 in neither: it has no IoU, and no share in the means."""
+        """Classes 2 and 4 occur only in labels or only in predictions, class 3 in neither: it has no IoU and does not
+        count in the means."""
         run = Run()
         label = numpy.array([[0, 0, 0, 1, 1, 2]])
         c, prediction = Confusion(run, 5), numpy.array([[0, 0, 1, 1, 4, 0]])
@@ -110,7 +111,7 @@ class ConfusionTest(unittest.TestCase):
         run.close()
 
     def test_out_of_range(self):
-        """Named with sample and position; nothing of the batch is counted, but on a device what is in range."""
+        """The error names sample and position. Nothing of the batch is counted; on a device, valid labels are."""
         label, map_ = numpy.zeros((2, 3, 100), "uint8"), numpy.zeros((2, 3, 100), "int64")
         scores = numpy.zeros((2, 4, 3, 100), "f")
         bad_label, bad_map = label.copy(), map_.copy()
@@ -137,7 +138,7 @@ class TopKTest(unittest.TestCase):
     KS = [1, 2, 3, 5, 2000]
 
     def test_beside_torch(self):
-        """Without ties torch.topk; with ties and NaN a stable sort, which topk is not."""
+        """Without ties compared with torch.topk; with ties and NaN with a stable sort, since topk is not stable."""
         for (device, dtype), shape in CASES:
             for tied, (kind, ignored) in itertools.product((False, True), (("int64", -100), ("uint8", 255))):
                 run = Run(device)
@@ -167,7 +168,7 @@ class TopKTest(unittest.TestCase):
 
 class RanksTest(unittest.TestCase):
     def test_whole(self):
-        """All ranks have the same bits, which are numpy's of the whole; with 2 samples ranks 2 and 3 have none."""
+        """All ranks have the same bits, those of numpy on all samples. With 2 samples ranks 2 and 3 have none."""
         path = os.pathsep.join([os.path.dirname(os.path.abspath(__file__)), os.environ["PYTHONPATH"]])
         for ranks, samples in ((1, 7), (2, 7), (3, 11), (4, 2)):
             x, label = data(samples)

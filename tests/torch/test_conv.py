@@ -1,5 +1,5 @@
-"""conv1d, conv3d and transposed convolutions against torch, and what all convolutions share: views with gaps, 16-bit types, empty
-batches, layers. conv2d's shapes are in test_conv2d.py."""
+"""conv1d, conv3d and transposed convolutions compared with torch, and the properties of all convolutions: views with
+gaps, 16-bit types, empty batches, layers. conv2d's shapes are in test_conv2d.py."""
 import ctypes
 import os
 import random
@@ -16,7 +16,7 @@ from ops import Module, Run, blocked, compare, gradient_check, kernels_run
 
 F = torch.nn.functional
 INT = ctypes.c_int64
-OPTIONS = {  # fields of the options, and how many numbers each has
+OPTIONS = {  # the options' fields, and the number of values of each
     "conv1d": [("stride", 1), ("padding", 1), ("dilation", 1), ("groups", 1), ("bias", 0)],
     "conv2d": [("stride", 2), ("padding", 2), ("dilation", 2), ("groups", 1), ("bias", 0)],
     "conv3d": [("stride", 3), ("padding", 3), ("dilation", 3), ("groups", 1), ("bias", 0)],
@@ -28,7 +28,7 @@ DEFAULTS = dict(stride=1, padding=0, output_padding=0, dilation=1, groups=1, bia
 
 
 def options(op, **given):
-    """The op's options struct, by torch's names; a number stands for two or three."""
+    """The op's options struct, with torch's names; one number stands for two or three."""
     kinds = {0: ctypes.c_bool, 1: INT, 2: INT * 2, 3: INT * 3}
     fields = [("size", ctypes.c_size_t)] + [(name, kinds[count]) for name, count in OPTIONS[op]]
     struct = type("Opts", (ctypes.Structure,), {"_fields_": fields})
@@ -58,7 +58,7 @@ CHANNELS += [(32, 32, 32), (32, 64, 2), (6, 12, 3), (24, 24, 24), (20, 20, 4)]
 
 
 def cases(op, seed, count, channels, biggest):
-    """Random shapes and options: x's shape, the weight's, the options."""
+    """Random shapes and options: the shapes of x and the weight, and the options."""
     rng, dims = random.Random(seed), dims_of(op)
     pick = lambda *choices: tuple(rng.choice(choices) for _ in range(dims))
     for i in range(count):
@@ -110,13 +110,13 @@ class ConvTest(unittest.TestCase):
                 self.beside(op, 2, 24, small, 3 if dims_of(op) < 3 else 2, device, "d", 1e-12)
 
     def test_output_padding_beyond_the_stride(self):
-        """Less than the dilation is enough: the last rows get nothing but the bias."""
+        """It only has to be less than the dilation: the last rows get just the bias."""
         for op, x, weight in (("conv_transpose1d", (2, 16, 6), (16, 16, 3)), ("conv_transpose2d", (2, 5, 4, 3), (5, 7, 3, 2))):
             given = dict(output_padding=2, dilation=3)
             compare(op, lambda run, *a: conv(run, op, *a, **given), lambda *a: getattr(F, op)(*a, **given), self.arrays(x, weight, op, given), 2e-5)
 
     def test_blocked_inputs(self):
-        """A chain of layers whose results stand in blocks of 16 channels, and one that does not."""
+        """A chain of layers with results in blocks of 16 channels, and one without."""
         x, w = self.draw((2, 16, 9)), [self.draw(s) for s in ((32, 16, 3), (32, 16, 4), (16, 20, 3), (20, 16, 2))]
 
         ops = ["conv1d", "conv_transpose1d", "conv_transpose1d", "conv_transpose1d"]
@@ -166,14 +166,14 @@ class ConvTest(unittest.TestCase):
                 compare_half(op, lambda run, *a: conv(run, op, *a), getattr(F, op), self.arrays(x, w, op, {}), device, roundings=2 if "transpose" in op else 1)
 
     def test_16_bits_of_volumes(self):
-        """Random shapes: channels of whole blocks and others, one channel, transposed with a stride."""
+        """Random shapes: whole blocks of channels and others, one channel, transposed with a stride."""
         for op in ("conv3d", "conv_transpose3d"):
             for x, weight, given in cases(op, 3, 10, [c for c in CHANNELS if c[0] * c[1] <= 2048], 5):
                 ours, theirs = lambda run, *a: conv(run, op, *a, **given), lambda *a: getattr(F, op)(*a, **given)
                 compare_half(f"{op} {x} {weight} {given}", ours, theirs, self.arrays(x, weight, op, given), roundings=2 if "transpose" in op else 1)
 
     def test_far_apart(self):
-        """Kernels that are spread further than the image, as DeepLab's: padding is as much as the dilation."""
+        """Kernels that span more than the image, as in DeepLab: the padding equals the dilation."""
         for rate in (6, 12, 18, 36):
             given = dict(padding=rate, dilation=rate)
             ours, theirs = lambda run, *a: conv(run, "conv2d", *a, **given), lambda *a: F.conv2d(*a, **given)
@@ -186,7 +186,8 @@ class ConvTest(unittest.TestCase):
             compare_half(f"{rate} reference", ours, theirs, self.arrays(x, w, "conv2d", given), "cpu:reference")
 
     def test_one_weight_near_and_far(self):
-        """Over small and large images, of which the small ones see some of the weight's places only, in which others count."""
+        """One weight on small and large images. Small images use only some of its positions; the others count only
+        for large ones."""
         given = dict(padding=(4, 9), dilation=(3, 8))
 
         def ours(run, w, *images):
@@ -200,8 +201,8 @@ class ConvTest(unittest.TestCase):
             compare_half("one weight", ours, theirs, arrays, roundings=5)
 
     def test_a_step_down_and_up_again(self):
-        """Two levels of a U-Net over a volume of odd size: down by a stride, up by a transposed convolution with output padding, and
-        beside it what was there before."""
+        """Two levels of a U-Net on a volume of odd size: down by a stride, up by a transposed convolution with output
+        padding, and the skip connection."""
         shapes = [(16, 1, 3, 3, 3), (32, 16, 2, 2, 2), (32, 16, 2, 2, 2), (16, 32, 3, 3, 3), (3, 16, 1, 1, 1)]
         more = dict(stride=2, output_padding=(1, 0, 1))
 
@@ -222,7 +223,7 @@ class ConvTest(unittest.TestCase):
             compare("U-Net, reference", ours, theirs, [a.astype("d") for a in arrays], 1e-12, "cpu:reference")
 
     def test_empty_batches(self):
-        """The result is empty; the parameters' gradients are 0, and stay what they are where there were some."""
+        """The result is empty. The parameters' gradients are 0, or unchanged if there were any."""
         for device in ("cpu", "cpu:reference"):
             for op in OPTIONS:
                 x, w = (2, 3, 6, 5, 4)[: dims_of(op) + 2], (3, 3, 3, 2, 3)[: dims_of(op) + 2]
@@ -247,7 +248,7 @@ class ConvTest(unittest.TestCase):
 
     @unittest.skipIf("TERN_TEST_DEVICE" in os.environ, "what oneDNN tells of its kernels is the CPU's")
     def test_views_with_gaps_run_vendor_code(self):
-        """They are copied and do not end in the plain loops: three convolutions a pass, two passes, six ops."""
+        """They are copied and do not use the plain loops: three convolutions per pass, two passes, six ops."""
         command = [sys.executable, __file__, "ConvTest.test_views_with_gaps"]
         text = subprocess.run(command, env=dict(os.environ, ONEDNN_VERBOSE="1"), check=True, capture_output=True, text=True).stdout
         self.assertEqual(len(kernels_run("convolution", text)), 3 * 2 * 6)

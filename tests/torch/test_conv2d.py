@@ -1,4 +1,4 @@
-"""Convolution against PyTorch in double: value and every gradient, on the fast and the plain kernels."""
+"""conv2d compared with PyTorch in double: value and every gradient, on the fast and the plain kernels."""
 import ctypes
 import os
 import random
@@ -40,7 +40,7 @@ def torch_conv(x, weight, bias=None, stride=(1, 1), padding=(0, 0), dilation=(1,
 
 
 def loss_of(run, y, head, label):
-    """One number whose gradient is different for every element of y: cross entropy of a convolution over all of it."""
+    """One number whose gradient differs for every element of y: the cross entropy of a convolution over all of y."""
     scores = run.op("tern_global_avg_pool", conv(run, y, run.constant(head)))
     return run.op("tern_cross_entropy", scores, run.constant(label), None)
 
@@ -51,7 +51,7 @@ def torch_loss(y, head, label):
 
 
 class Inputs:
-    """Arrays of one dtype, and the same as double tensors of torch with gradient."""
+    """Arrays of one dtype, and the same values as double tensors of torch with gradients."""
 
     def __init__(self, run, dtype, seed):
         self.run, self.dtype = run, dtype
@@ -101,7 +101,7 @@ class Conv2dTest(unittest.TestCase):
         ty = torch_conv(tx, tweight, tbias, **kwargs)
         head, label = inputs.head(ty.shape)
         torch_loss(ty, head, label).backward()
-        for step in (1, 2):  # the second one adds to the gradients of the first
+        for step in (1, 2):  # the second pass adds to the gradients of the first
             y = conv(run, x, weight, bias, **kwargs)
             self.near(run.value(y), ty, dtype, f"{shape} value")
             run.backward(loss_of(run, y, head, label))
@@ -143,7 +143,7 @@ class Conv2dTest(unittest.TestCase):
     @unittest.skipUnless(has_avx512(), "oneDNN's kernels for blocks of 16 channels need AVX-512")
     @unittest.skipIf("TERN_TEST_DEVICE" in os.environ, "what oneDNN tells of its kernels is the CPU's")
     def test_layers_run_generated_code(self):
-        """None of them, gradients included, ends in oneDNN's reference loops or a plain product of matrices."""
+        """No layer, gradients included, uses oneDNN's reference loops or a plain matrix product."""
         command = [sys.executable, __file__, "Conv2dTest.test_layers"]
         text = subprocess.run(command, env=dict(os.environ, ONEDNN_VERBOSE="1"), check=True, capture_output=True, text=True).stdout
         names = kernels_run("convolution", text)
@@ -160,7 +160,7 @@ class Conv2dTest(unittest.TestCase):
         self.one("cpu", numpy.float64, (2, 16, 5, 6, 16, 3, 3, dict(padding=(1, 1)), True), 3)
 
     def test_chain(self):
-        """Blocked stays blocked, meets plain, and comes back; ReLU between."""
+        """Blocked results stay blocked, meet plain ones, and are converted back; with ReLU between."""
         for device, dtype in (("cpu", numpy.float32), ("cpu:reference", numpy.float64)):
             channels = [3, 16, 32, 16, 10, 32, 24, 16] if device == "cpu" else [3, 16, 5, 16]
             run = Run(device, 1)
@@ -178,7 +178,7 @@ class Conv2dTest(unittest.TestCase):
             run.close()
 
     def test_gradients_meet(self):
-        """One blocked result goes into two convolutions, one weight is used twice: gradients add up."""
+        """Two convolutions use one blocked result, and one weight is used twice: gradients add up."""
         for device, dtype, c in (("cpu", numpy.float32, 32), ("cpu", numpy.float32, 6), ("cpu:reference", numpy.float64, 4)):
             run = Run(device, 1)
             inputs = Inputs(run, dtype, c)
@@ -189,7 +189,7 @@ class Conv2dTest(unittest.TestCase):
             h, th = conv(run, x, first, padding=(1, 1)), torch_conv(tx, tfirst, padding=(1, 1))
             a = conv(run, conv(run, h, shared, padding=(1, 1)), shared, padding=(1, 1))
             ta = torch_conv(torch_conv(th, tshared, padding=(1, 1)), tshared, padding=(1, 1))
-            # the second result serves as the weight of a convolution over the whole first one
+            # the second result is the weight of a convolution over the whole first one
             b, tb = conv(run, h, other), torch_conv(th, tother)
             y, ty = conv(run, a, b), torch_conv(ta, tb)
             label = numpy.array([0, 3, 1, 1])
@@ -199,7 +199,7 @@ class Conv2dTest(unittest.TestCase):
             run.close()
 
     def test_weight_written_between_steps(self):
-        """Packed copies of the weight follow its changes, at every batch size, with gradients off as well."""
+        """Packed copies of the weight follow its changes, at every batch size, also with gradients off."""
         run = Run("cpu", 1)
         inputs = Inputs(run, numpy.float32, 5)
         weight = run.parameter(inputs.array(32, 16, 3, 3))

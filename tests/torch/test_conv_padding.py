@@ -1,4 +1,4 @@
-"""What convolutions have beside numbers of zeros around a batch: padding "same" and "valid", padding modes, and single samples."""
+"""Convolutions with padding "same" and "valid", with padding modes, and on single samples."""
 import ctypes
 import itertools
 import unittest
@@ -24,7 +24,7 @@ def dims_of(op):
 
 
 def numbers(value, dims):
-    """As F.conv takes them: one for all dimensions, a tuple, or "same" and "valid"."""
+    """The padding as F.conv accepts it: one number for all dimensions, a tuple, or "same" and "valid"."""
     value = {"same": SAME, "valid": 0}.get(value, value) if isinstance(value, str) else value
     return value if isinstance(value, tuple) else (value,) * dims
 
@@ -49,7 +49,7 @@ def conv(run, op, x, weight, bias=None, **given):
 
 
 def oracle(op, x, weight, bias=None, padding=0, padding_mode="zeros", **given):
-    """torch.nn.Conv's forward, and with a batch, which torch's circular padding wants."""
+    """torch.nn.Conv's forward, with a batch dimension, which torch's circular padding requires."""
     if padding_mode == "zeros":
         return getattr(F, op)(x, weight, bias, padding=padding, **given)
     dims = dims_of(op)
@@ -81,7 +81,7 @@ class ConvPaddingTest(unittest.TestCase):
         return tuple(map(int, self.rng.integers(least, most, dims)))
 
     def test_same(self):
-        """Odd and even reaches; with an even kernel more zeros are on the right."""
+        """Odd and even kernels; with an even kernel the right side gets more zeros."""
         for op in PLAIN:
             dims = dims_of(op)
             for turn, (c, o, groups) in enumerate(((3, 5, 1), (16, 32, 1), (32, 16, 1), (6, 4, 2), (32, 32, 32), (1, 16, 1)) * 2):
@@ -113,7 +113,8 @@ class ConvPaddingTest(unittest.TestCase):
                     self.beside("same", op, x, (o, c // groups, *kernel), turn % 2, prepare, padding="same", groups=groups, padding_mode=mode)
 
     def test_one_sample(self):
-        """Without a batch's dimension: every convolution, also of what stands in blocks before it is selected, and results that do."""
+        """Without a batch dimension: every convolution, also on a sample selected from a blocked tensor, and blocked
+        results."""
         for op in PLAIN + TRANSPOSED:
             dims = dims_of(op)
             for c, o in ((3, 5), (16, 32)):
@@ -122,7 +123,7 @@ class ConvPaddingTest(unittest.TestCase):
                     self.beside("one", op, (c, 5, 6, 4)[: 1 + dims], weight[: 2 + dims], **given)
 
     def test_one_sample_that_looks_like_blocks(self):
-        """(N, C, L) of a conv1d, in blocks of channels, is (C, H, W) to a conv2d."""
+        """A conv1d's (N, C, L) in blocks of channels is (C, H, W) for a conv2d."""
 
         def ours(run, x, w, v):
             return conv(run, "conv2d", conv(run, "conv1d", x, w), v, padding=1)

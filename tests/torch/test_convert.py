@@ -1,4 +1,4 @@
-"""tern convert and tern inspect on files that PyTorch writes, with what PyTorch makes of the results."""
+"""tern convert and tern inspect on files that PyTorch writes; PyTorch checks the results."""
 import collections
 import json
 import os
@@ -122,7 +122,7 @@ class Modules(Case):
         self.assertIn('state["y"]', err)
 
     def test_what_nests_deep(self):
-        """As deep as files may be; a list of itself twice, forty times over, is refused."""
+        """As deep as files may be. A list that contains itself twice, forty levels deep, is refused."""
         bomb, deep = [torch.ones(1)], torch.ones(1)
         for _ in range(40):
             bomb = [bomb, bomb]

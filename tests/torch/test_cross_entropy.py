@@ -1,4 +1,4 @@
-"""cross_entropy and nll_loss against torch: weights, ignored labels, smoothing, reductions, positions, dtypes."""
+"""cross_entropy and nll_loss compared with torch: weights, ignored labels, smoothing, reductions, positions, dtypes."""
 import ctypes
 import itertools
 import unittest
@@ -13,7 +13,7 @@ F = torch.nn.functional
 RNG = numpy.random.default_rng(0)
 DEVICES = [("cpu", "f", 2e-6), ("cpu:reference", "f", 2e-6), ("cpu:reference", "d", 1e-13), ("cpu", "d", 1e-13)]
 REDUCTIONS = ["mean", "sum", "none"]
-# One label; rows shorter and longer than what is taken at a time; positions narrower and wider than a tile.
+# One label; rows shorter and longer than the vector loop's step; positions narrower and wider than a tile.
 SHAPES = [(5,), (2,), (1, 2), (3, 10), (64, 10), (300, 3), (3, 1500), (4, 7, 3), (2, 21, 5, 9), (3, 4, 300), (2, 3, 2, 2, 2)]
 
 
@@ -97,7 +97,7 @@ class CrossEntropyTest(unittest.TestCase):
                             self.beside("labels", name, x, label, weight, 2e-6, device, ignore_index=ignored, reduction="sum")
 
     def test_maps_and_volumes(self):
-        """Of segmentation: u8 labels of which 255 is ignored, weights of classes, scores that are plain or blocked; rows of them."""
+        """Segmentation: u8 labels with 255 ignored, class weights, plain and blocked scores, and rows of them."""
         for shape in ((2, 19, 65, 67), (1, 7, 9, 20, 21), (2, 16, 33, 35), (1, 32, 40, 41), (4101, 21), (4100, 2)):
             x, label, weight = RNG.standard_normal(shape).astype("f"), labels_of(shape, "uint8"), weights_of(shape, "f")
             label[RNG.random(label.shape) < 0.2] = 255
@@ -151,7 +151,8 @@ class CrossEntropyTest(unittest.TestCase):
                     run.close()
 
     def test_labels_that_weigh_nothing(self):
-        """Not even with smoothing, which counts the other classes, is there a mean; ignored ones send nothing all the same."""
+        """There is no mean, not even with smoothing, which counts the other classes. Ignored labels still give no
+        gradient."""
         for device, dtype, tolerance in DEVICES:
             for shape, weights, smoothing, reduction in itertools.product(
                     ((4, 3), (2, 3, 5), (2, 3, 300), (3,), (5, 1500)), ((0, 1, 2), (0, 0, 0)), (0.0, 0.1, 1.0), REDUCTIONS):
@@ -185,7 +186,7 @@ class CrossEntropyTest(unittest.TestCase):
                 run.close()
 
     def test_special_values(self):
-        """A class that cannot be; a label whose class cannot be; a NaN."""
+        """An impossible class, a label of an impossible class, and NaN."""
         inf = numpy.inf
         x = numpy.array([[0, -inf, 1], [-inf, 0, 1], [numpy.nan, 0, 1], [1e4, -1e4, 0]], "f")
         label = numpy.array([0, 0, 1, 1])
@@ -198,7 +199,7 @@ class CrossEntropyTest(unittest.TestCase):
                 run.close()
 
     def test_a_mean_of_many(self):
-        """What no f32 accumulator could hold; the same bits with any number of threads."""
+        """A mean that no f32 accumulator could hold; the same bits with any number of threads."""
         x, label = RNG.standard_normal((200_000, 3)).astype("f"), labels_of((200_000, 3))
         want, got = F.cross_entropy(torch.tensor(x.astype("d")), torch.tensor(label), label_smoothing=0.1).item(), []
         for threads in (1, 2, 3):

@@ -1,4 +1,5 @@
-"""Replicas and checkpoints beside PyTorch: DataParallel's rules followed by hand, as torch.nn.DataParallel passes a CPU's batch through."""
+"""Replicas and checkpoints compared with PyTorch. DataParallel's rules are followed by hand, since
+torch.nn.DataParallel does not split a batch on a CPU."""
 import ctypes
 import unittest
 
@@ -14,7 +15,7 @@ from test_train import peer
 
 STEPS = 6
 SIZES = [50, 33, 20, 10]
-FLIPPED = 5e-4  # a few roundings of half a step of bf16, 2^-8, to the other side in a batch of 24 and more
+FLIPPED = 5e-4  # in a batch of 24 or more, a few values that bf16 rounds to the other neighbour, half a step (2^-8) away
 
 
 class Opts(ctypes.Structure):
@@ -30,7 +31,7 @@ class Opts(ctypes.Structure):
 
 
 class Replicated(Net):
-    """A net that is called through tern_data_parallel; all replicas share the first core."""
+    """A net called through tern_data_parallel; all replicas share the first core."""
 
     def replicate(self, count):
         lib = self.lib
@@ -108,7 +109,7 @@ class DataParallel(unittest.TestCase):
                 self.train_beside(net, module, wrapped, [(24, 50), (13, 50), (2, 50)], **sgd)
 
     def test_batch_norm(self):
-        """Every replica its own statistics; the running ones are replica 0's."""
+        """Every replica computes its own statistics; replica 0 updates the running ones."""
         fields = dict(in_channels=1, blocks=[1, 1, 1], channels=[16, 32, 64], small_stem=True, kaiming=False, classes=10)
         for count in (2, 3):
             with self.subTest(replicas=count):
@@ -125,7 +126,8 @@ class DataParallel(unittest.TestCase):
 
     @unittest.skipUnless(torch_sums_in_f32(), "PyTorch sums products of bf16 in bf16 on this CPU")
     def test_autocast(self):
-        """Both round at the same places, so nearly always to the same numbers. (PyTorch sums smaller products than these in bf16.)"""
+        """Both round at the same places, so the numbers are nearly always equal. (PyTorch sums smaller products than
+        these in bf16.)"""
         for count in (1, 2, 3):
             with self.subTest(replicas=count):
                 net, module, sgd = self.mlp(Replicated)

@@ -1,4 +1,4 @@
-"""Fashion-MNIST of Debian's package through tern_idx_open against gzip and torch: every pixel, every label."""
+"""Debian's Fashion-MNIST package through tern_idx_open compared with gzip and torch: every pixel, every label."""
 import ctypes
 import gzip
 import os
@@ -35,7 +35,7 @@ def unpacked(path, header):
 
 
 def every_sample(dataset):
-    """(length, 784) values and (length) labels."""
+    """All samples: (length, 784) values and (length) labels."""
     length = dataset.contents.length
     x, y = np.empty((length, 784), np.float32), np.empty(length, np.int64)
     get, x_at, y_at = dataset.contents.get, x.ctypes.data, y.ctypes.data

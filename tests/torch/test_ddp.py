@@ -1,4 +1,5 @@
-"""tern_ddp beside torch's DistributedDataParallel on 2 and 3 ranks: losses and rank 0's state dict after 20 steps."""
+"""tern_ddp compared with torch's DistributedDataParallel on 2 and 3 ranks: losses, and rank 0's state dict after 20
+steps."""
 import os
 import subprocess
 import tempfile

@@ -1,5 +1,5 @@
-"""The buckets of tern_ddp beside torch's compute_bucket_assignment_by_size: random models and caps, before and after the first
-backward, by which they are cut again."""
+"""The buckets of tern_ddp compared with torch's compute_bucket_assignment_by_size: random models and caps, before and
+after the first backward, which rebuilds them."""
 import ctypes
 import random
 import unittest
@@ -14,7 +14,7 @@ MODELS = 40
 
 
 def torch_buckets(counts, opts):
-    """Bytes of each bucket of f32 tensors of `counts` elements, in that order."""
+    """The bytes of each bucket for f32 tensors with `counts` elements, in that order."""
     tensors = [torch.empty(count) for count in counts]
     limits = [opts.first_bucket_bytes, opts.bucket_bytes]
     buckets, _ = dist._compute_bucket_assignment_by_size(tensors, limits, [False] * len(tensors))

@@ -1,4 +1,4 @@
-"""tern_ddp_join beside torch's DistributedDataParallel.join on 2 to 4 ranks with unequal numbers of batches."""
+"""tern_ddp_join compared with torch's DistributedDataParallel.join on 2 to 4 ranks with unequal numbers of batches."""
 import os
 import subprocess
 import tempfile

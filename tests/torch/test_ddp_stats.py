@@ -1,4 +1,4 @@
-"""tern_ddp_stats beside torch's DDP logging data, of the same models on 2 and 3 ranks."""
+"""tern_ddp_stats compared with torch's DDP logging data for the same models on 2 and 3 ranks."""
 import os
 import subprocess
 import tempfile

@@ -1,4 +1,4 @@
-"""Parameters that ranks leave out, other ones in every step: tern_ddp beside torch with find_unused_parameters=True."""
+"""Ranks leave out other parameters in every step: tern_ddp compared with torch with find_unused_parameters=True."""
 import os
 import subprocess
 import tempfile

@@ -1,4 +1,5 @@
-"""tern's DeepLabV3 beside torchvision's: files in both directions, results of both classifiers, gradients, statistics."""
+"""tern's DeepLabV3 compared with torchvision's: files in both directions, results of both classifiers, gradients,
+statistics."""
 import ctypes
 import unittest
 from unittest import mock
@@ -97,7 +98,7 @@ class DeepLab(unittest.TestCase):
         self.beside(One, make_deeplab(depth=101, classes=4, output_stride=16, rates=[12, 24, 36], dropout=0), module, (2, 3, 33, 47))
 
     def test_light(self):
-        """A small stem, basic blocks, output stride 4, rates and widths of one's own."""
+        """A small stem, basic blocks, output stride 4, and custom rates and widths."""
         torch.manual_seed(5)
         channels, rates = [8, 16, 24, 40], [3, 5, 7]
         out = 20

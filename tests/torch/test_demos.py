@@ -1,4 +1,4 @@
-"""examples/05_basic beside PyTorch: one process over the rows of all ranks prints the same losses."""
+"""examples/05_basic compared with PyTorch: one process on the rows of all ranks prints the same losses."""
 import os
 import re
 import subprocess

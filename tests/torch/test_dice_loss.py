@@ -1,4 +1,5 @@
-"""dice_loss and bce_dice_loss against their formulas in torch: masks and maps of classes, options, dtypes, layouts."""
+"""dice_loss and bce_dice_loss compared with their formulas in torch: masks and maps of classes, options, dtypes,
+layouts."""
 import ctypes
 import itertools
 import unittest
@@ -13,7 +14,7 @@ F = torch.nn.functional
 RNG = numpy.random.default_rng(0)
 DEVICES = [("cpu", "f", 3e-6), ("cpu:reference", "f", 2e-6), ("cpu:reference", "d", 1e-13), ("cpu", "d", 1e-13)]
 REDUCTIONS = ["mean", "sum", "none"]
-# Regions shorter and longer than a stretch, of one element, of several pieces; one channel and many.
+# Regions shorter and longer than a thread's part, of one element, of several pieces; one channel and many.
 SHAPES = [(1, 1), (3, 2), (2, 1, 5), (4, 3, 7), (2, 1, 300), (1, 2, 4, 9, 30), (3, 1, 1, 1, 1), (2, 4, 70, 80)]
 CLASSES = [(1, 1, 3), (2, 3), (4, 2, 9), (2, 19, 5, 7), (2, 7, 3, 10, 10), (1, 6, 70, 80), (1, 130, 40), (1, 1500, 2)]
 double = ctypes.c_double
@@ -50,13 +51,13 @@ def reduced(losses, reduction):
 
 
 def one_hot(x, label):
-    """A map of classes as masks of x's shape."""
+    """A map of classes as masks with x's shape."""
     return F.one_hot(label.long(), x.shape[1]).movedim(-1, 1)
 
 
 def dice(x, target, classes=False, probabilities=False, squared=False, over_batch=False, smooth=1e-5, ignore_index=-100, reduction="mean"):
-    """1 - (2 |P T| + smooth) / (|P| + |T| + smooth), by the sums of each channel of each sample."""
-    counts = target.double() != ignore_index  # -100 is 156 for torch among u8
+    """1 - (2 |P T| + smooth) / (|P| + |T| + smooth), from the sums over each channel of each sample."""
+    counts = target.double() != ignore_index  # torch converts -100 to 156 in u8
     t = torch.where(counts, target, torch.zeros_like(target))
     if classes:
         t, counts = one_hot(x, t), counts.unsqueeze(1).expand(x.shape)
@@ -96,7 +97,8 @@ EVERY = [dict(reduction=r, **o) for o, r in itertools.product(OPTIONS, REDUCTION
 
 
 def some(device, shape):
-    """Combinations of options, drawn from all: few where a look at them is dear. All shapes together see each often."""
+    """Option combinations drawn from all of them, few where each is expensive. All shapes together cover each one
+    often."""
     count = numpy.prod(shape) * (8 if device == "cpu:reference" else 1)
     return [EVERY[i] for i in RNG.choice(len(EVERY), 8 if count < 2000 else 3, replace=False)]
 
@@ -120,7 +122,7 @@ class DiceTest(unittest.TestCase):
             for shape, options in [(shape, options) for shape in SHAPES for options in some(device, shape)]:
                 x = RNG.standard_normal(shape).astype(dtype)
                 self.beside(x, mask_of(shape, "uint8"), tolerance, device, **options)
-                p, t = RNG.uniform(0.5, 1, shape).astype(dtype), RNG.uniform(0.1, 0.3, shape).astype(dtype)  # apart: no loss cancels out
+                p, t = RNG.uniform(0.5, 1, shape).astype(dtype), RNG.uniform(0.1, 0.3, shape).astype(dtype)  # separately, so that losses do not cancel
                 self.beside(p, t, tolerance, device, probabilities=True, **options)
 
     def test_classes(self):
@@ -141,14 +143,14 @@ class DiceTest(unittest.TestCase):
                         self.beside(x, target, tolerance, device, weights, classes=classes, **options)
 
     def test_ignored(self):
-        """The first element is not ignored, so that the mean of the cross entropy is a number."""
+        """The first element is not ignored, so that the mean of the cross entropy is defined."""
         for device, dtype, tolerance in DEVICES:
             for weights, options in itertools.product((None, (1, 1)), OPTIONS[::3]):
                 for kind, ignored in (("uint8", 255), ("int64", -100), ("int32", 1), ("float32", -1)):
                     x = RNG.standard_normal((3, 2, 30, 20)).astype(dtype)
                     mask = ignoring(mask_of(x.shape, kind), 0.3, ignored)
                     mask[0, 0, 0, :2], mask[1] = (0, 0), ignored
-                    x[mask == ignored] = 1e4  # is not looked at
+                    x[mask == ignored] = 1e4  # is not used
                     self.beside(x, mask, tolerance, device, weights, ignore_index=ignored, **options)
                     p = RNG.uniform(0.2, 0.8, x.shape).astype(dtype)
                     self.beside(p, mask, tolerance, device, probabilities=True, ignore_index=ignored, **options)
@@ -162,7 +164,7 @@ class DiceTest(unittest.TestCase):
                     self.beside(p, label, tolerance, device, classes=True, probabilities=True, ignore_index=ignored, **options)
 
     def test_targets(self):
-        """Masks of every dtype, also without the channel; labels of each."""
+        """Masks of every dtype, also without the channel dimension; labels of every dtype."""
         for device in ("cpu", "cpu:reference"):
             for weights, dtype in itertools.product((None, (1, 1)), ("uint8", "bool", "int32", "int64", "float32", "float64")):
                 x = RNG.standard_normal((2, 1, 3, 10, 11)).astype("f")
@@ -173,14 +175,14 @@ class DiceTest(unittest.TestCase):
                 self.beside(x, map_of(x.shape, dtype), 3e-6, device, (1, 1), classes=True)
 
     def test_large_logits(self):
-        """Far from 0 sigmoids and softmaxes are 0 or 1, cross entropy is the distance, nothing overflows."""
+        """Far from 0, sigmoids and softmaxes are 0 or 1 and cross entropy is the distance; nothing overflows."""
         for device, dtype, tolerance in DEVICES:
             x = (200 * RNG.standard_normal((2, 3, 40))).astype(dtype)
             self.beside(x, mask_of(x.shape, "uint8"), tolerance, device, (1, 1))
             self.beside(x, map_of(x.shape, "uint8"), tolerance, device, (1, 1), classes=True)
 
     def test_small_cross_entropy(self):
-        """Of logits far below 0 where nothing is: what 1 + e^x has beyond 1 is not rounded off."""
+        """Logits far below 0 where the target is 0: the digits of 1 + e^x beyond 1 are not rounded off."""
         for device, dtype, tolerance in DEVICES[:2]:
             x = -RNG.uniform(15, 25, (2, 3, 1001)).astype(dtype)
             self.beside(x, numpy.zeros(x.shape, "uint8"), tolerance, device, (1, 0))
@@ -208,7 +210,7 @@ class DiceTest(unittest.TestCase):
                 self.beside(x, map_of(x.shape, "uint8"), tolerance, device, None, wrap, classes=True)
 
     def test_threads(self):
-        """The same bits on any number of them."""
+        """The same bits on any number of threads."""
         for classes, shape, target in ((False, (2, 3, 200, 201), mask_of((2, 3, 200, 201), "uint8")), (True, (2, 7, 200, 201), map_of((2, 7, 200, 201), "uint8"))):
             x, results = RNG.standard_normal(shape).astype("f"), []
             for threads in (1, 2, 3):
@@ -233,7 +235,7 @@ class DiceTest(unittest.TestCase):
             gradient_check("bce_dice", op, [x, target], constant=(1,))
 
     def test_nothing_there(self):
-        """All ignored, or neither in x nor in the target: 0 with smooth, NaN without; gradients are 0."""
+        """All ignored, or nothing in x and the target: 0 with smooth, NaN without; gradients are 0."""
         for device in ("cpu", "cpu:reference"):
             for smooth, kw in itertools.product((1e-5, 0.0), (dict(classes=True), dict(probabilities=True))):
                 run = Run(device)
@@ -275,7 +277,7 @@ class DiceTest(unittest.TestCase):
         run.close()
 
     def test_means_of_unequal_batches(self):
-        """Weighed by what they say they were divided by, the losses and gradients of 1 and 4 samples are those of all 5."""
+        """Weighted by their reported divisors, the losses and gradients of 1 and 4 samples give those of all 5."""
         x, mask, label = RNG.standard_normal((5, 3, 40)), mask_of((5, 3, 40), "uint8"), map_of((5, 3, 40), "uint8")
 
         def told(part, target, call):
@@ -298,7 +300,7 @@ class DiceTest(unittest.TestCase):
                 numpy.testing.assert_allclose(numpy.concatenate([da * m, db * n]) / all_, dx, rtol=1e-12)
 
     def test_labels_out_of_range(self):
-        """The first one is named, with its sample and position; a device names the one that it finds first."""
+        """The error names the first one with its sample and position; a device names the one that it finds first."""
         cases = [(True, (2, 3, 4, 500), numpy.int64, (1, 2, 7), 3, "label 3 of sample 1 at position 1007 is not in [0, 3)"),
                  (True, (2, 3, 4), numpy.int32, (0, 3), -1, "label -1 of sample 0 at position 3 is not in [0, 3)"),
                  (False, (2, 3, 600), numpy.uint8, (1, 1, 300), 2, "label 2 of sample 1 at position 900 is not in [0, 2)"),

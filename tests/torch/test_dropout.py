@@ -1,5 +1,5 @@
-"""dropout: its mask beside Philox written in numpy, its rate and scale, its gradient, its layer; on both devices and any number
-of threads. What torch draws is another stream, so torch is only asked for what does not depend on it."""
+"""dropout: its mask compared with Philox in numpy, its rate and scale, its gradient, its layer; on both devices and
+any number of threads. torch draws another stream, so it is compared only where the numbers do not matter."""
 import ctypes
 import unittest
 
@@ -26,7 +26,7 @@ def philox(key, counters):
 
 
 def kept(count, p, seed=0, step=0, number=0):
-    """Which elements the draw keeps on rank 0."""
+    """The elements that the draw keeps on rank 0."""
     blocks = numpy.arange((count + 3) // 4, dtype=numpy.uint64)
     whole = numpy.full_like(blocks, 1)
     words = philox(seed, (blocks, whole * numpy.uint64(number << 8), whole * numpy.uint64(step & U32), whole * numpy.uint64(step >> 32)))
@@ -51,7 +51,7 @@ class DropoutTest(unittest.TestCase):
         return self.rng.standard_normal(shape).astype(dtype)
 
     def test_mask_and_values(self):
-        """Bit for bit, wherever the stream begins and whatever is computed in."""
+        """Bit for bit, wherever the stream begins and whatever the dtype."""
         for device in DEVICES:
             for seed, step in ((0, 0), (1, 5), ((1 << 64) - 1, (1 << 40) + 3)):
                 for shape in ((), (1,), (5,), (63,), (64,), (7, 37), (2, 3, 5, 7)):
@@ -83,7 +83,7 @@ class DropoutTest(unittest.TestCase):
             self.assertEqual(len(seen), 1)
 
     def test_rate_and_scale(self):
-        """As many are kept as a binomial lets expect; their mean is torch's."""
+        """The number of kept elements fits a binomial distribution; their mean is torch's."""
         n = 1 << 20
         run = Run("cpu")
         ones = run.constant(numpy.ones(n, "f"))
@@ -95,7 +95,7 @@ class DropoutTest(unittest.TestCase):
         run.close()
 
     def test_gradient_is_the_mask(self):
-        """Over dy, into a gradient of its own, and added to what is there."""
+        """In place of dy, into a separate gradient, and added to an existing one."""
         for device in DEVICES:
             for dtype in "fd":
                 x, dy, p = self.draw((9, 33), dtype), self.draw((9, 33), dtype), 0.3
@@ -117,7 +117,7 @@ class DropoutTest(unittest.TestCase):
                 run.close()
 
     def test_strided_and_blocked(self):
-        """The place of an element is that in the row-major order, however it lies in memory."""
+        """An element's number is its row-major position, whatever its layout in memory."""
         for device in DEVICES:
             x, p = self.draw((2, 16, 5, 3)), 0.5
             for prepare, turn in (
@@ -138,7 +138,7 @@ class DropoutTest(unittest.TestCase):
                 run.close()
 
     def test_none_and_all(self):
-        """p = 0 is x itself, but a draw like any other; p = 1 leaves nothing but what is no number, as in torch."""
+        """p = 0 returns x, but still draws. p = 1 gives 0, but not for NaN and infinity, as in torch."""
         for device in DEVICES:
             run = seeded(device)
             x = self.draw((40,))
@@ -187,7 +187,7 @@ class DropoutTest(unittest.TestCase):
 
 
 class ChannelsTest(unittest.TestCase):
-    """dropout2d and dropout3d: one decision for each channel of each sample."""
+    """dropout2d and dropout3d: one decision per channel of a sample."""
 
     def setUp(self):
         self.rng = numpy.random.default_rng(1)
@@ -216,7 +216,7 @@ class ChannelsTest(unittest.TestCase):
                     run.close()
 
     def test_16_bits(self):
-        """Powers of two times a scale of 2 are exact, in parts that several threads share."""
+        """Powers of two times a scale of 2 are exact; several threads share the work."""
         x = 2.0 ** self.rng.integers(-3, 4, (3, 16, 41, 43)).astype("f")
         for device in DEVICES:
             for half in (5, 6):
@@ -233,7 +233,7 @@ class ChannelsTest(unittest.TestCase):
                     run.close()
 
     def test_what_torch_says(self):
-        """The same channels as a mask: torch drops whole ones, scales the others alike, and passes no number on."""
+        """With the same channels as a mask: torch drops whole channels, scales the others alike, and keeps NaN."""
         x = torch.ones(64, 32, 3, 2)
         x[0, :, 1, 1] = numpy.nan
         theirs = torch.nn.functional.dropout2d(x, 0.25).numpy()

@@ -1,4 +1,5 @@
-"""embedding and its layer against torch: values, gradients that add up, padding, indices of any shape and dtype."""
+"""embedding and its layer compared with torch: values, accumulated gradients, padding, indices of any shape and
+dtype."""
 import ctypes
 import unittest
 
@@ -34,7 +35,7 @@ class EmbeddingTest(unittest.TestCase):
         return [self.rng.standard_normal((rows, size)).astype(dtype), self.rng.integers(0, rows, shape).astype(index)]
 
     def test_value_and_gradient(self):
-        """Every row often, some rows never."""
+        """Some shapes use every row often, some leave rows out."""
         for device, dtype, tolerance in DEVICES:
             for rows, size, shape in ((1, 1, ()), (7, 5, (3,)), (7, 5, (40,)), (100, 33, (4, 6)), (3, 8, (2, 3, 1, 2, 4)), (500, 17, (64, 3))):
                 for index in ("i8", "i4"):
@@ -43,14 +44,14 @@ class EmbeddingTest(unittest.TestCase):
                     compare(f"{device} {dtype} {rows} {size} {shape}", embedding, oracle, arrays, tolerance, device, constant=(1,))
 
     def test_frequent_row(self):
-        """Of more items than any other, which stand between its own."""
+        """One row has more items than any other, with other rows' items in between."""
         for device, dtype, tolerance in DEVICES:
             weight, index = self.arrays(50, 33, (30, 60), dtype)
             index[self.rng.random(index.shape) < 0.6] = 7
             compare(f"{device} {dtype}", embedding, lambda w, i: F.embedding(i, w), [weight, index], 10 * tolerance, device, constant=(1,))
 
     def test_padding(self):
-        """Its row is read like any other and gets no gradient; also where the gradient adds to one that is there."""
+        """Its row is read like any other and gets no gradient, also if the gradient is added to an existing one."""
         for device, dtype, tolerance in DEVICES:
             for padding in (0, 3, 6):
                 arrays = self.arrays(7, 5, (40,), dtype)
@@ -70,7 +71,7 @@ class EmbeddingTest(unittest.TestCase):
             compare(f"strided {device}", op, lambda w, i: F.embedding(i.t(), w[::2].t()), arrays, tolerance, device, constant=(1,))
 
     def test_threads(self):
-        """The same bits for any number of them."""
+        """The same bits for any number of threads."""
         weight, index = self.arrays(1000, 64, (3000,))
         dy = self.rng.standard_normal((3000, 64)).astype("f")
         seen = set()
@@ -85,7 +86,7 @@ class EmbeddingTest(unittest.TestCase):
         self.assertEqual(len(seen), 1)
 
     def test_16_bits(self):
-        """A row's gradients are added up before they are rounded."""
+        """A row's gradients are summed before they are rounded."""
         for device in ("cpu", "cpu:reference"):
             for dtype, kind in ((5, torch.bfloat16), (6, torch.float16)):
                 weight, index = self.arrays(5, 6, (300,))
@@ -119,7 +120,7 @@ class EmbeddingTest(unittest.TestCase):
             for bad in (-1, 10, 1 << 40):
                 index[1, 2, 1] = bad
                 self.refused(run, lambda: run.value(embedding(run, zeros((10, 3)), run.constant(index))), -7, f"embedding: index {bad} at (1, 2, 1) is not in [0, 10)")
-            if tern.device("cpu") == "cpu":  # a device says it with a value that is read, and here is none
+            if tern.device("cpu") == "cpu":  # a device reports it only when a value is read; none is read here
                 self.refused(run, lambda: run.value(embedding(run, zeros((10, 0)), run.constant(index))), -7, f"embedding: index {bad} at (1, 2, 1) is not in [0, 10)")
             shapes = "embedding: expected a weight of 2 dimensions and an index of at most 5, got "
             self.refused(run, lambda: embedding(run, zeros(10), zeros(2, "i8")), -2, shapes + "(10) and (2)")

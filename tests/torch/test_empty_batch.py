@@ -1,5 +1,5 @@
-"""Layers of an empty batch, as a rank has it that ran out of samples, beside torch: shapes, and gradients of zeros for the
-parameters. Batch norm has its own tests."""
+"""Layers on an empty batch, as on a rank that has run out of samples, compared with torch: shapes, and zero gradients
+for the parameters. Batch norm has its own tests."""
 import ctypes
 import unittest
 
@@ -72,7 +72,7 @@ class EmptyBatch(unittest.TestCase):
                     self.compare(device, *case)
 
     def test_loss(self):
-        """The mean of nothing is no number, and its gradient is as empty as the scores."""
+        """The mean of no loss is NaN, and its gradient is empty like the scores."""
         want = F.cross_entropy(torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64)).item()
         self.assertTrue(numpy.isnan(want))
         for device in DEVICES:

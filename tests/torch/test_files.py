@@ -1,4 +1,5 @@
-"""Files of torch.save, both ways: what PyTorch writes libtern reads, what libtern writes PyTorch reads, equal to the bit."""
+"""torch.save files in both directions: libtern reads what PyTorch writes, PyTorch reads what libtern writes, with
+equal bits."""
 import collections
 import os
 import random
@@ -39,7 +40,7 @@ def tensor():
 
 
 def nested(depth):
-    """Any object that both have."""
+    """An object that both libraries support."""
     kind = random.randrange(6) if depth else 5
     count = random.randrange(4)
     if kind == 0:
@@ -67,7 +68,7 @@ def test_any_object_both_ways():
 
 
 def test_weights_only_takes_ours():
-    """Of this version it knows no floats beside tensors."""
+    """In this version weights_only accepts no floats next to tensors."""
     state = {"epoch": 3, "model": {f"layer.{i}": values((3, 4), dtype) for i, dtype in enumerate(DTYPES[:4])}, "größe": (1, None, True)}
     FILES.save(path("ours.pt"), state)
     same(state, torch.load(path("ours.pt"), weights_only=True))
@@ -82,7 +83,7 @@ def strided():
     yield base[0, 0, 0, 0].expand(4, 2)
     yield base.to(torch.bfloat16)[:, 2]
     yield base[1:1]
-    yield torch.zeros(3, 0)[1:]  # it begins behind the end of its storage
+    yield torch.zeros(3, 0)[1:]  # it starts after the end of its storage
     yield torch.nn.Parameter(base[0])
 
 

@@ -1,4 +1,4 @@
-"""Files both ways with the newest PyTorch, whose torch.load is restricted to data unless it is told otherwise."""
+"""Files in both directions with the newest PyTorch, whose torch.load accepts only data by default."""
 import os
 import tempfile
 

@@ -1,4 +1,4 @@
-"""focal_loss against torchvision's for masks and against its formula for classes; masks of u8 for the binary losses."""
+"""focal_loss compared with torchvision's for masks and with its formula for classes; u8 masks for the binary losses."""
 import ctypes
 import itertools
 import unittest
@@ -12,7 +12,7 @@ from ops import BF16, F16, Run, blocked, compare, gradient_check, in_16_bits, ro
 
 F = torch.nn.functional
 RNG = numpy.random.default_rng(0)
-DEVICES = [("cpu", "f", 4e-6), ("cpu:reference", "f", 2e-6), ("cpu:reference", "d", 1e-12), ("cpu", "d", 1e-12)]  # torchvision cancels in 1 - p
+DEVICES = [("cpu", "f", 4e-6), ("cpu:reference", "f", 2e-6), ("cpu:reference", "d", 1e-12), ("cpu", "d", 1e-12)]  # torchvision loses digits in 1 - p
 REDUCTIONS = ["mean", "sum", "none"]
 GAMMAS = [0.0, 0.5, 1.0, 2.0, 3.5]
 
@@ -42,7 +42,7 @@ def opts_of(run, reduction="mean", **kw):
 
 
 def of_classes(x, label, weight=None, gamma=2.0, ignore_index=-100, reduction="mean"):
-    """-w (1 - p)^gamma log p of the label, over the sum of w."""
+    """-w (1 - p)^gamma log p for the label, over the sum of w."""
     logp = F.log_softmax(x, 1)
     counts = label != ignore_index
     label = torch.where(counts, label, torch.zeros_like(label)).long()
@@ -72,7 +72,7 @@ class FocalTest(unittest.TestCase):
                 self.masks(x, RNG.random(shape).astype(dtype), tolerance, device, **kw)
 
     def test_masks_of_every_dtype(self):
-        """Of all binary losses; reading one takes no copy in x's dtype."""
+        """For all binary losses; the mask is read without a copy in x's dtype."""
         for device, kind in itertools.product(("cpu", "cpu:reference"), "bool uint8 int32 int64 float32 float64".split()):
             x, target = RNG.standard_normal((3, 300)).astype("f"), (RNG.random((3, 300)) < 0.3).astype(kind)
             self.masks(x, target, 4e-6, device)
@@ -92,7 +92,7 @@ class FocalTest(unittest.TestCase):
                 self.classes(x, label, tolerance, device, weight, gamma=gamma, ignore_index=255, reduction=reduction)
 
     def test_far(self):
-        """Of what is certain, right or wrong, nothing overflows or is NaN, and gradients are torch's."""
+        """For certain predictions, right or wrong, nothing overflows or is NaN, and gradients are torch's."""
         x = numpy.array([[-300, 300], [300, -300], [-90, 90], [-40, 40], [-12, 12], [0, 0]])
         for device, dtype, tolerance in DEVICES:
             for gamma in GAMMAS:

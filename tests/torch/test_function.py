@@ -1,4 +1,4 @@
-"""Ops of one's own against torch.autograd.Function, and gradients of inputs, in every layout."""
+"""Custom ops compared with torch.autograd.Function, and gradients of inputs, in every layout."""
 import ctypes
 import unittest
 
@@ -21,7 +21,7 @@ class Function(ctypes.Structure):
 
 
 class Ratio(torch.autograd.Function):
-    """a / (1 + b^2), with half of the gradient that b would have."""
+    """a / (1 + b^2), with half of b's true gradient."""
 
     @staticmethod
     def forward(ctx, a, b):
@@ -36,7 +36,7 @@ class Ratio(torch.autograd.Function):
 
 
 def own_ratio(run):
-    """The same function of libtern's ops."""
+    """The same function from libtern's ops."""
     lib, call = run.lib, ctypes.c_void_p
     lib.returns(ctypes.c_void_p, "tern_function_saved")
 
@@ -131,7 +131,7 @@ class FunctionTest(unittest.TestCase):
                 compare(f"mixed {shape}", mixed, Ratio.apply, [draw(shape, dtype), draw(shape, dtype)], 3e-6, (0, 1))
 
     def test_inputs_of_layers(self):
-        """Of a net's first layers, plain and blocked, whose gradients are otherwise nobody's."""
+        """For a net's first layers, plain and blocked, whose input gradients are otherwise not needed."""
         for channels in (3, 16, 32):
             weight = draw((16, channels, 3, 3), "f") / 9
             shape = (2, channels, 9, 7)

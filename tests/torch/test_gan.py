@@ -1,5 +1,5 @@
-"""Two models, two ddps and two optimizers in turns, one frozen while the other learns, and an average that follows: the numbers of
-one torch process over all ranks' samples."""
+"""Two models, two ddps and two optimizers in turns, one frozen while the other learns, and an average that follows:
+compared with one torch process on all ranks' samples."""
 import os
 import subprocess
 import unittest

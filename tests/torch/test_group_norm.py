@@ -1,5 +1,5 @@
-"""Layer norm, group norm and instance norm against torch: values, every gradient, strided and blocked inputs, 16-bit types,
-nothing at all, layers."""
+"""Layer norm, group norm and instance norm compared with torch: values, every gradient, strided and blocked inputs,
+16-bit types, empty inputs, layers."""
 import ctypes
 import itertools
 import unittest
@@ -61,7 +61,7 @@ class GroupNormTest(unittest.TestCase):
                     compare(f"{device} {dtype} {shape} {ndim} {count}", op, oracle, arrays[:count], tolerances[0], device, gradient_tolerance=tolerances[1])
 
     def test_rows_of_one_value(self):
-        """Nothing is left of it but the bias, and no gradient."""
+        """Only the bias is left, and the gradient is 0."""
         for device in ("cpu", "cpu:reference"):
             x, w, b = self.arrays((5, 1), 1, "f")
             run = Run(device)
@@ -113,7 +113,7 @@ class GroupNormTest(unittest.TestCase):
             compare(f"constant {constant}", op, oracle, arrays, 2e-6, constant=constant, gradient_tolerance=1e-5)
 
     def test_inputs_used_elsewhere_too(self):
-        """Nothing is overwritten that is still wanted, and gradients add up."""
+        """Nothing that is still needed is overwritten, and gradients add up."""
         arrays = self.arrays((6, 8), 8, "f")
 
         def op(run, x, w, b):
@@ -133,7 +133,7 @@ class GroupNormTest(unittest.TestCase):
             compare("used twice", op, oracle, [a.astype("d") for a in arrays], 1e-12, device, gradient_tolerance=1e-10)
 
     def test_one_parameter_for_several_inputs(self):
-        """Each use has its gradient."""
+        """Each use adds its gradient."""
         for device, dtype, *tolerances in DEVICES:
             one, both = self.draw(5, dtype), self.draw((4, 5), dtype)
             compare("weight is bias", lambda run, x, w: group_norm(run, x, 1, w, w), lambda x, w: F.group_norm(x, 1, w, w), [both, one], tolerances[0], device,
@@ -176,7 +176,7 @@ class GroupNormTest(unittest.TestCase):
         gradient_check("layer", lambda run, x, w, b: layer_norm(run, x, w, b, ndim=2), arrays, tolerance=1e-6)
 
     def test_16_bits(self):
-        """Also with weights in f32; and adding to a gradient that is there."""
+        """Also with f32 weights, and adding to an existing gradient."""
         layer = lambda run, x, w, b: layer_norm(run, x, w, b)
         group = lambda run, x, w, b: run.op("tern_add", group_norm(run, x, 2, w, b), x)
         for device in ("cpu", "cpu:reference"):

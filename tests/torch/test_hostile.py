@@ -1,4 +1,4 @@
-"""Files of strangers that say they are of torch.save: each is refused with an error of its own, or harmless."""
+"""Malicious files that claim to be from torch.save: each is refused with its own error, or harmless."""
 import io
 import os
 import pickle
@@ -113,8 +113,8 @@ def test_cut_off_anywhere():
 
 
 def test_every_bit_flipped():
-    """It is refused, or what was changed says nothing (a time stamp, padding): never is another value loaded from an archive. The
-    older format has no checksums."""
+    """The file is refused, or the changed bits have no meaning (a time stamp, padding): an archive never loads with
+    another value. The older format has no checksums."""
     for number, whole in enumerate(variants()):
         write(whole)
         expected = FILES.load(PATH)
@@ -257,7 +257,7 @@ def test_tensors():
     same(torch.arange(6.0).reshape(2, 3), loaded(tensor()))
     same(torch.tensor(5.0), loaded(tensor(5, (), ())))
     same(torch.zeros(0, 7), loaded(tensor(6, (0, 7), (7, 1))))
-    same(torch.zeros(0), loaded(tensor(2**62, (0,), (1,))))  # wherever nothing begins
+    same(torch.zeros(0), loaded(tensor(2**62, (0,), (1,))))  # at positions where no part begins
     beyond = "exceeds its storage of 6 elements"
     for offset, shape, stride in ((6, (), ()), (1, (2, 3), (3, 1)), (0, (7,), (1,)), (0, (2,), (6,)), (2**62, (1,), (1,)), (0, (2,), (2**62,)),
                                   (2**62, (3,), (2**62,))):
@@ -319,7 +319,7 @@ def test_bombs():
 
 
 def test_large_and_linear():
-    """A million keys, none of which is found by looking at all."""
+    """A million keys; looking one up does not scan them all."""
     count = 1000000
     keys = b"".join(b"X\x07\0\0\0%07dN" % i for i in range(count))
     write(archive(b"\x80\2}(" + keys + b"u."))
@@ -327,7 +327,7 @@ def test_large_and_linear():
 
 
 def test_entries_of_the_same_bytes():
-    """A file is not worth more than its size by naming a part of it often."""
+    """A file cannot expand beyond its size by naming the same part many times."""
     names = [b"%d" % i for i in range(10, 20)]
     place = b"K\0" + sizes((MB,)) + sizes((1,)) + b"\x89NtR"
     storages = (STORAGE.replace(b"X\x01\0\0\x000", b"X\x02\0\0\0" + name).replace(b"K\x06tQ", number(MB) + b"tQ") for name in names)

@@ -1,5 +1,5 @@
-"""Pictures in files beside Pillow: every kind that it writes decodes to the same pixels; what is saved it reads; and damage
-of any sort is an error with the file's name, or leaves the pixels as they were."""
+"""Image files compared with Pillow: every kind that it writes decodes to the same pixels, and it reads saved files.
+Any damage gives an error with the file's name, or leaves the pixels unchanged."""
 import os
 import struct
 import tempfile
@@ -22,7 +22,7 @@ def bytes_of(path):
 
 
 def smooth(height, width, channels=3):
-    """A picture as cameras take them rather than noise, of which JPEG would keep little."""
+    """An image like a camera's. JPEG would keep little of noise."""
     y, x = np.mgrid[:height, :width]
     waves = [np.sin(x / (3 + c) + c) * np.cos(y / (5 + c)) * 100 + 128 for c in range(channels)]
     return (np.stack(waves, -1) + DRAW.normal(0, 8, (height, width, channels))).clip(0, 255).astype(np.uint8)
@@ -61,7 +61,7 @@ def tiff_of(array, order="<", planar=False, tile=None, orientation=1):
 
 
 def turned(stored, orientation):
-    """(height, width, ..) as TIFF's tag says that it is to be shown; other values than 1 to 8 say nothing."""
+    """(height, width, ..) turned as TIFF's orientation tag says; values other than 1 to 8 have no meaning."""
     is_turned = 5 <= orientation <= 8
     if orientation in (2, 3, 6, 7):
         stored = np.flip(stored, 0 if is_turned else 1)
@@ -116,7 +116,7 @@ class ImageTest(unittest.TestCase):
         np.testing.assert_array_equal(images.load(path, channels=1)[0], np.asarray(want))
 
     def test_inks(self):
-        """Pillow's own conversion, from a file that says it is Adobe's and from one that does not."""
+        """Pillow's own conversion, from a file with Adobe's marker and from one without."""
         path = self.written(PIL.Image.fromarray(smooth(21, 33, 4), "CMYK"), "a.jpg", quality=90)
         np.testing.assert_array_equal(images.load(path)[0], np.asarray(PIL.Image.open(path).convert("RGB")))
         data = bytes_of(path)
@@ -218,7 +218,7 @@ class ImageTest(unittest.TestCase):
             self.assertRegex(str(error), "a.tif: .*-bit samples of format .*: expected 8 or 16 bits or f32")
 
     def test_other_kinds_of_tiff(self):
-        """Palettes, bilevel, alpha, and JPEG inside."""
+        """Palettes, bilevel, alpha, and JPEG compression."""
         index = DRAW.integers(0, 256, (20, 30)).astype(np.uint8)
         picture = PIL.Image.fromarray(index, "P")
         picture.putpalette(DRAW.integers(0, 256, 768).astype(np.uint8).tobytes())
@@ -236,7 +236,7 @@ class ImageTest(unittest.TestCase):
         self.assertLessEqual(abs(near).max(), 2)
 
     def pictures(self):
-        """Of every kind that Pillow writes as a TIFF, with its tags; inks in full or not at all."""
+        """Images of every kind that Pillow writes as TIFF, with their tags; each ink is full or absent."""
         rgb = PIL.Image.fromarray(smooth(20, 33))
         for mode in ("RGB", "RGBA", "L", "1", "F"):
             yield rgb.convert(mode), {}
@@ -299,7 +299,7 @@ class ImageTest(unittest.TestCase):
     def test_probe(self):
         for name, kind in (("a.jpg", "JPEG"), ("a.png", "PNG"), ("a.tif", "TIFF")):
             path = self.written(PIL.Image.fromarray(smooth(12, 34)), name)
-            os.rename(path, self.path("nameless"))  # the content says what it is
+            os.rename(path, self.path("nameless"))  # the content determines the format
             probe, pages = images.load(self.path("nameless"), probe=True)
             self.assertEqual((probe.height, probe.width, probe.channels, probe.sample, pages), (12, 34, 3, 0, 1), kind)
             self.assertIsNone(probe.data)
@@ -338,7 +338,7 @@ class ImageTest(unittest.TestCase):
         return caught.exception
 
     def test_truncated_anywhere(self):
-        """Of a TIFF the last page: the first may be whole. At its end are up to 15 bytes that nobody needs."""
+        """For TIFF the last page: the first one may be intact. The last 15 bytes may be unused."""
         for path in self.kinds():
             data, pages = bytes_of(path), images.load(path)[1]
             for size in sorted({0, 1, 2, 3, 4, 8, *range(5, len(data) - 16, 101), len(data) - 16}):
@@ -347,7 +347,7 @@ class ImageTest(unittest.TestCase):
                     self.assertIn(error.code, (E_FORMAT, E_RANGE), str(error))
 
     def test_bytes_changed_anywhere(self):
-        """No crash, and whatever comes of it has its size."""
+        """No crash, and a result has the right size."""
         for path in self.kinds():
             data = bytes_of(path)
             for _ in range(120):
@@ -362,7 +362,7 @@ class ImageTest(unittest.TestCase):
                     self.assertIn(os.path.basename(path), str(error))
 
     def test_sizes_are_not_believed(self):
-        """Headers that claim 10^9 pixels and more, with nothing behind."""
+        """Headers that claim 10^9 pixels and more, without data."""
         jpeg = bytearray(bytes_of(self.written(PIL.Image.fromarray(smooth(8, 8)), "a.jpg")))
         at = jpeg.index(b"\xff\xc0")
         jpeg[at + 5 : at + 9] = (40000).to_bytes(2, "big") * 2

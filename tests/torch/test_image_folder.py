@@ -1,5 +1,6 @@
-"""tern_image_folder_open beside torchvision's ImageFolder: the same classes, files and labels; the same pixels, bit for
-bit, as Resize and CenterCrop and, with our random numbers in torchvision's formulas, RandomResizedCrop make them."""
+"""tern_image_folder_open compared with torchvision's ImageFolder: the same classes, files and labels; and bit for bit
+the same pixels after Resize and CenterCrop, and after RandomResizedCrop with our random numbers in torchvision's
+formulas."""
 import ctypes
 import math
 import os
@@ -42,7 +43,7 @@ lib.returns(ctypes.c_char_p, "tern_image_folder_class", "tern_image_folder_path"
 
 
 class Folder:
-    """A tern_image_folder as a sequence of (picture, label)."""
+    """A tern_image_folder as a sequence of (image, label)."""
 
     def __init__(self, root, **options):
         opts = lib.tern_image_folder_defaults()
@@ -77,7 +78,7 @@ def uniform(key, i, low, high):
 
 
 def random_part(key, height, width, scale, ratio):
-    """RandomResizedCrop.get_params with the numbers of image_data.h: (top, left, height, width)."""
+    """RandomResizedCrop.get_params with the random numbers of image_data.h: (top, left, height, width)."""
     for i in range(64, 104, 4):
         area = height * width * uniform(key, i, *scale)
         aspect = math.exp(uniform(key, i + 1, math.log(ratio[0]), math.log(ratio[1])))
@@ -108,7 +109,7 @@ class ImageFolderTest(unittest.TestCase):
         PIL.Image.fromarray(data.squeeze(-1) if channels == 1 else data, mode).save(path, **options)
 
     def test_files_and_labels(self):
-        """Sub-folders, odd names, links, capital endings, and files that are no samples."""
+        """Sub-folders, unusual names, links, upper-case extensions, and files that are not samples."""
         for name in ("b/2.png", "b/10.jpg", "b/sub/a.JPEG", "b/sub/z/a.png", "b/sub.x/q.png", "B/x.Tiff", "ä/é.jpg", "b/.h.png"):
             self.put(name)
         os.symlink(os.path.join(self.root, "b"), os.path.join(self.root, "c"))
@@ -162,7 +163,8 @@ class ImageFolderTest(unittest.TestCase):
                 self.expect(ours.sample(i, epoch)[0], functional.resized_crop(picture, *part, crop))
 
     def test_draft(self):
-        """Pillow's own draft, resized and cut; how small it may be follows from what the whole picture would be cut to."""
+        """Pillow's own draft mode, resized and cropped. The crop of the whole image limits how small the draft may
+        be."""
         sizes = [(100, 150), (333, 250), (801, 640), (64, 1000)]
         for i, size in enumerate(sizes):
             self.put(f"a/{i}.jpg", *size)
@@ -187,7 +189,8 @@ class ImageFolderTest(unittest.TestCase):
         self.assertEqual(parts, {1, 2, 4, 8})
 
     def test_random_parts_are_as_torchvisions(self):
-        """Areas, ratios and places of many draws beside as many of torchvision's: means within 5 standard errors."""
+        """Areas, ratios and positions of many draws, compared with as many of torchvision's: means within 5 standard
+        errors."""
         self.put("a/a.png", 60, 80)
         picture = PIL.Image.new("RGB", (80, 60))
         theirs = [torchvision.transforms.RandomResizedCrop.get_params(picture, [0.08, 1], [3 / 4, 4 / 3]) for _ in range(4000)]

@@ -1,4 +1,4 @@
-"""Initialisers against torch.nn.init, bit for bit: values, and the generator's state afterwards."""
+"""Initialisers compared with torch.nn.init, bit for bit: values, and the generator's state afterwards."""
 import ctypes
 import math
 import random
@@ -38,7 +38,7 @@ class InitTest(unittest.TestCase):
         np.testing.assert_array_equal(got.view(np.uint32), want.numpy().view(np.uint32), err_msg=str(what))
 
     def same_state(self, rng, what):
-        """The kept half of a pair of normals, then the engine."""
+        """Compares the stored half of a pair of normals, then the engine."""
         normals = np.empty(1, np.float32)
         lib.tern_rng_normal(rng, tern.pointer(normals), ctypes.c_size_t(1), real(0), real(1))
         self.same_bits(normals, torch.empty(1).normal_(), ("normal after", what))
@@ -130,7 +130,7 @@ class InitTest(unittest.TestCase):
                     self.check(f"xavier_{law}", shape, [real(gain)], lambda t: theirs(t, gain))
 
     def test_kaiming(self):
-        warnings.simplefilter("ignore")  # torch's, about tensors without elements
+        warnings.simplefilter("ignore")  # torch's warning about empty tensors
         for shape in MATRICES + KERNELS + [(0, 3), (2, 0, 3), (0,)]:
             for nonlinearity, name in enumerate(NAMES):
                 for fan, mode in enumerate(("fan_in", "fan_out")):
@@ -220,7 +220,7 @@ class InitTest(unittest.TestCase):
             self.refused(E_RANGE, f"kaiming_{law}", (4, 4), [real(math.nan), FAN_IN, LEAKY_RELU], nan)
 
     def test_sparsity_beyond_one(self):
-        """Torch takes any; tern does not."""
+        """Torch accepts any value; tern does not."""
         for sparsity in (-0.1, 1.1, math.nan):
             with self.assertRaisesRegex(tern.TernError, "sparsity is .*, expected .0, 1."):
                 lib.check("tern_init_sparse", parameter((4, 4)), real(sparsity), real(1), None)

@@ -1,4 +1,4 @@
-"""Nearest and linear interpolation of 1 to 3 dimensions against torch."""
+"""Nearest and linear interpolation in 1 to 3 dimensions compared with torch."""
 import ctypes
 import unittest
 
@@ -82,8 +82,8 @@ class InterpolateTest(unittest.TestCase):
                             compare(f"{shape} {layout} {target} {align} {device}", op, want, [self.draw(shape, dtype)], tolerance, device)
 
     def test_nearest(self):
-        """Beside torch in the same dtype, since which element is the nearest can depend on how it rounds. Where a scale leaves the
-        size as it is, torch's forward takes steps and its backward none: the gradient is that of what was computed."""
+        """Compared with torch in the same dtype, since rounding can decide which element is the nearest. If a scale
+        keeps the size, torch's forward uses the scale and its backward does not; tern's gradient matches the forward."""
         for device, dtype, _ in DEVICES:
             for shape, sizes, scales in CASES:
                 for layout, prepare in layouts(shape, device):
@@ -151,7 +151,7 @@ class InterpolateTest(unittest.TestCase):
             compare(f"gaps {device}", op, want, [self.draw((2, 7, 8, 5), dtype)], tolerance, device)
 
     def test_16_bits(self):
-        """One rounding of the result, and in the gradient one of the sum."""
+        """The result is rounded once; the gradient's sum is rounded once."""
         turned = lambda run, a: run.op("tern_cast", blocked(run, run.op("tern_cast", a, 0)), run.lib.tern_tensor_dtype(a))
         for device in ("cpu", "cpu:reference"):
             for shape, prepare, size in (
@@ -166,7 +166,7 @@ class InterpolateTest(unittest.TestCase):
                     compare_half(f"{shape} {mode}", op, lambda a: oracle(a, mode, size=size), [self.draw(shape)], device)
 
     def test_infinities_stay_where_they_are_seen(self):
-        """What has no weight is not multiplied, so no number comes of it."""
+        """Elements with weight 0 are not multiplied, so no NaN results."""
         for device, dtype, _ in DEVICES:
             run = Run(device)
             x = numpy.arange(7, dtype=dtype).reshape(1, 1, 7)
@@ -187,7 +187,7 @@ class InterpolateTest(unittest.TestCase):
             gradient_check("down", lambda run, a: interpolate(run, a, mode, size=(2, 3, 2)), [self.draw((1, 2, 3, 4, 5), "d")])
 
     def test_scales(self):
-        """Those that are not given are as the first; without options everything is doubled."""
+        """Missing scales equal the first one; without options sizes are doubled."""
         run = Run()
         x = self.draw((1, 2, 4, 6, 5))
         for opts, scale in ((None, 2), (options(NEAREST, scale=(1.5,)), 1.5), (options(NEAREST, scale=(3, 0, 2)), (3, 3, 2))):

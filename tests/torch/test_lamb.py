@@ -1,5 +1,5 @@
-"""tern's LAMB beside the formulas of apex's FusedLAMB: the same random gradients, 20 steps, every combination of its
-options, f32 and f64 in one module, parameters that have no gradient in some steps, and norms of 0."""
+"""tern's LAMB compared with the formulas of apex's FusedLAMB: the same random gradients, 20 steps, every combination
+of its options, f32 and f64 in one module, parameters without a gradient in some steps, and norms of 0."""
 import ctypes
 import itertools
 import math
@@ -38,7 +38,7 @@ class Lamb(unittest.TestCase):
         train_beside(self, "lamb", zeros=EVERY, lr=0.003, adam_w_mode=False)
 
     def test_small_gradients_are_not_raised(self):
-        """The norm is of all gradients together, and only a larger one is scaled."""
+        """The norm is that of all gradients together, and only a larger one is scaled."""
         for scale in (1e-3, 0.01, 0.02, 0.1, 10):
             pair = Pair("lamb", lr=0.01, eps=0.1, max_grad_norm=0.5)
             for step in range(5):
@@ -48,7 +48,7 @@ class Lamb(unittest.TestCase):
             pair.close()
 
     def test_a_gradient_of_zero(self):
-        """No update, so its norm is 0; with weight decay the parameter shrinks all the same."""
+        """The update is 0, and so is its norm; with weight decay the parameter still shrinks."""
         for decay in (0, 0.1):
             pair = Pair("lamb", lr=0.01, weight_decay=decay)
             for step in range(5):
@@ -58,7 +58,7 @@ class Lamb(unittest.TestCase):
             pair.close()
 
     def test_threads_change_no_bit(self):
-        """Of a parameter large enough for several."""
+        """With a parameter large enough for several threads."""
         found = []
         for threads in (1, 2, 3):
             pair = Pair("lamb", lr=0.01, threads=threads, large=True)

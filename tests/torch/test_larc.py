@@ -1,4 +1,4 @@
-"""LARC on tern's optimizers beside apex's wrapper around torch's: the same random gradients, 20 steps."""
+"""LARC on tern's optimizers compared with apex's wrapper around torch's: the same random gradients, 20 steps."""
 import itertools
 import unittest
 
@@ -34,7 +34,7 @@ class Larc(unittest.TestCase):
         train_beside(self, "sgd", two_of_three, groups=groups, larc={}, lr=0.1, momentum=0.9, weight_decay=0.1)
 
     def test_norms_of_zero(self):
-        """Neither rate nor weight decay."""
+        """The rate is not adapted, and there is no weight decay."""
         for kind, options in itertools.islice(self.every(), 0, None, 3):
             train_beside(self, kind, zeros=[0, 1, 4], **options)
 

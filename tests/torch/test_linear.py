@@ -1,4 +1,4 @@
-"""linear, relu and both in one against torch, and linear's gradients by finite differences."""
+"""linear, relu and both fused compared with torch, and linear's gradients by finite differences."""
 import ctypes
 import os
 import unittest
@@ -10,7 +10,7 @@ import tern
 from ops import Run, blocked, compare, error_of, gradient_check, in_16_bits, rounded
 
 RNG = numpy.random.default_rng(7)
-# Sums of f32 products in another order than torch's: the error grows with the length of the sum.
+# f32 products are summed in another order than torch's: the error grows with the length of the sum.
 DEVICES = [("cpu", "f", 1e-5), ("cpu:reference", "f", 1e-6), ("cpu:reference", "d", 1e-13)]
 
 
@@ -68,7 +68,7 @@ class LinearTest(unittest.TestCase):
             for shape in ((7,), (1, 7), (2, 3, 7), (2, 1, 3, 2, 1, 7), (0, 7), (2, 0, 7)):
                 for outs in (1, 5):
                     arrays = [draw(shape, dtype), draw((outs, 7), dtype), draw((outs,), dtype)]
-                    if outs == 1:  # one number is its own measure, and may be little beside the products that it is the sum of
+                    if outs == 1:  # a single number may be small compared with the products that it sums
                         arrays = [numpy.abs(a) for a in arrays]
                     compare(f"{device} {shape} -> {outs}", linear, F.linear, arrays, tolerance, device)
                     compare(f"{device} {shape} -> {outs} without bias", linear, F.linear, arrays[:2], tolerance, device)
@@ -76,7 +76,7 @@ class LinearTest(unittest.TestCase):
                 compare(f"{device} {shapes}", linear, F.linear, [draw(s, dtype) for s in (*shapes, shapes[1][:1])], tolerance, device)
 
     def test_strided_and_blocked(self):
-        """x, weight and bias as views with gaps; a batch whose rows do not lie at one distance; blocks of 16 channels."""
+        """x, weight and bias as views with gaps; a batch whose rows have no common stride; blocks of 16 channels."""
         step = lambda run, x, d: run.op("tern_slice", x, d, ctypes.c_int64(1), ctypes.c_int64(99), ctypes.c_int64(2))
 
         def op(run, x, w, b):
@@ -149,7 +149,7 @@ class LinearActTest(unittest.TestCase):
             compare(f"{device} only a bias", linear_act, torch_linear_act, [draw(s, dtype) for s in ((3, 0), (5, 0), (5,))], tolerance, device)
 
     def test_a_result_that_others_use(self):
-        """Its gradient is somebody else's memory, or a sum: it must not be overwritten."""
+        """Its gradient belongs to another op, or is a sum: it must not be overwritten."""
         op = lambda run, *t: (lambda y: run.op("tern_add", y, run.op("tern_mul", y, y)))(linear_act(run, *t))
         oracle = lambda *t: (lambda y: y + y * y)(torch_linear_act(*t))
         shared = lambda run, x, w, b: run.op("tern_add", linear_act(run, x, w, b), linear_act(run, x, w, b))
@@ -167,7 +167,7 @@ class LinearActTest(unittest.TestCase):
                     compare(f"{kind} {device} {shape}", in_16_bits(linear_act, dtype), torch_linear_act, arrays, eps, device, gradient_tolerance=2 * eps)
 
     def results(self, op, arrays, device):
-        """The value and all gradients, as they are."""
+        """The value and all gradients, unconverted."""
         run = Run(device)
         tensors = [run.parameter(a) for a in arrays]
         y = op(run, *tensors)
@@ -178,7 +178,8 @@ class LinearActTest(unittest.TestCase):
         return results
 
     def test_bits_of_the_two_apart(self):
-        """On a GPU only to rounding: cuBLASLt's heuristics are asked for each epilogue, and may name another algorithm."""
+        """On a GPU only within rounding: cuBLASLt's heuristics are asked for each epilogue and may choose another
+        algorithm."""
         wrappers = [(lambda op: op, 1e-5)]
         wrappers += [(lambda op, n=n: in_16_bits(op, n), torch.finfo(kind).eps) for n, kind in ((5, torch.bfloat16), (6, torch.float16))]
         for device in ("cpu", "cpu:reference"):
@@ -189,7 +190,7 @@ class LinearActTest(unittest.TestCase):
                         self.assertLessEqual(error_of(got, want), tolerance if is_gpu(device) else 0)
 
     def test_what_is_no_number_stays(self):
-        """On the CPU; cuBLASLt's ReLU makes 0 of NaN."""
+        """On the CPU only; cuBLASLt's ReLU turns NaN into 0."""
         x, w, b = draw((5, 7), "f"), draw((6, 7), "f"), draw((6,), "f")
         x[1, 2], x[3, 4], b[5] = numpy.nan, numpy.inf, -numpy.inf
         with torch.no_grad():

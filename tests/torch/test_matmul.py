@@ -1,5 +1,5 @@
-"""matmul against torch: vectors, matrices, broadcast batches, strided and blocked inputs, 16-bit types, integers, nothing at
-all."""
+"""matmul compared with torch: vectors, matrices, broadcast batches, strided and blocked inputs, 16-bit types,
+integers, empty inputs."""
 import ctypes
 import unittest
 
@@ -64,7 +64,7 @@ class MatmulTest(unittest.TestCase):
                 compare(f"{device} {both}", matmul, torch.matmul, self.pair(both, dtype), tolerance, device)
 
     def test_strided(self):
-        """Transposes, heads between rows, slices with gaps, and steps in both dimensions, which are copied."""
+        """Transposes, heads between rows, slices with gaps; and steps in both dimensions, which are copied."""
         turn = lambda run, x: run.op("tern_transpose", x, -1, -2)
         heads = lambda run, x: run.op("tern_transpose", x, 1, 2)
         cut = lambda run, x: run.op("tern_slice", x, -1, INT64(1), INT64(-2), INT64(1))
@@ -118,7 +118,7 @@ class MatmulTest(unittest.TestCase):
                     compare(f"{kind} {device} {shapes}", in_16_bits(matmul, dtype), torch.matmul, arrays, eps, device, gradient_tolerance=2 * eps)
 
     def test_integers(self):
-        """As such, and they wrap."""
+        """Computed as integers, which wrap around."""
         for device in ("cpu", "cpu:reference"):
             for dtype, size in (("i8", 1 << 40), ("i4", 1 << 20), ("u1", 256)):
                 for shapes in PAIRS[:14]:

@@ -1,5 +1,5 @@
-"""tern's models beside the same nets in plain PyTorch: torchvision's names, shapes and order, the same initial weights
-bit for bit, the same values in training and in evaluation."""
+"""tern's models compared with the same nets in plain PyTorch: torchvision's names, shapes and order, bit for bit the
+same initial weights, and the same values in training and evaluation."""
 import ctypes
 import unittest
 
@@ -11,7 +11,7 @@ from nets import Net, library
 
 
 class BasicBlock(nn.Module):
-    """As torchvision: the downsample is made by the stage, before the block, and registered last."""
+    """As in torchvision: the stage makes the downsample before the block, and it is registered last."""
 
     def __init__(self, inside, out, stride, downsample):
         super().__init__()
@@ -99,7 +99,8 @@ class Models(unittest.TestCase):
         self.assertLessEqual(float(numpy.abs(got - want).max()), tolerance * float(numpy.abs(want).max()))
 
     def beside(self, net, module, shape):
-        """State, then a forward in training, which moves the running statistics, then one in evaluation with them."""
+        """Compares the state, then a forward in training, which updates the running statistics, then one in
+        evaluation with them."""
         x = torch.randn(shape, generator=torch.Generator().manual_seed(9))
         self.assert_same_state(net, module)
         self.assert_close(self.forward(net, x.numpy()), module(x), 1e-4)
@@ -134,7 +135,7 @@ class Models(unittest.TestCase):
         net = Net.resnet(self.lib, {}, seed=2, threads=2)
         self.assertEqual(self.lib.tern_module_parameter_count(net.module), 62)
         self.lib.returns(ctypes.c_int64, "tern_module_element_count")
-        self.assertEqual(self.lib.tern_module_element_count(net.module), 11689512)  # as torchvision's page says
+        self.assertEqual(self.lib.tern_module_element_count(net.module), 11689512)  # from torchvision's documentation
         self.beside(net, ResNet(), (2, 3, 64, 64))
 
     def test_small_stem(self):

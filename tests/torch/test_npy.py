@@ -1,4 +1,4 @@
-"""Arrays in NumPy's files: read as numpy.save writes them, written as numpy.load reads them, and files that are neither."""
+"""NumPy files: reading what numpy.save writes, writing what numpy.load reads, and invalid files."""
 import pathlib
 import struct
 import tempfile

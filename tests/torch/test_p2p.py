@@ -1,4 +1,4 @@
-"""Messages between ranks beside torch's send, recv, isend, irecv and batch_isend_irecv over gloo."""
+"""Messages between ranks compared with torch's send, recv, isend, irecv and batch_isend_irecv over gloo."""
 import os
 import subprocess
 import tempfile

@@ -1,4 +1,4 @@
-"""pad with its modes against torch: values, gradients, layouts, types."""
+"""pad with its modes compared with torch: values, gradients, layouts, types."""
 import ctypes
 import unittest
 
@@ -24,7 +24,7 @@ def pad(run, x, padding, mode):
 
 
 def oracle(x, padding, mode):
-    """torch's, which wants a batch and channels before what is padded, where there may be none of them."""
+    """torch's pad, which requires batch and channels before the padded dimensions; adds them if missing."""
     front = 2 + len(padding) // 2 - x.dim()
     return F.pad(x[(None,) * front], padding, mode)[(0,) * front]
 
@@ -42,7 +42,7 @@ class PadTest(unittest.TestCase):
             compare(f"{what} {padding} {mode} {shape} {device}", op, lambda x: oracle(before(x), padding, mode), [self.draw(shape, dtype)], tolerance, device, threads=threads)
 
     def some(self, sizes, mode):
-        """Random padding of these dimensions that the mode allows, the last one first."""
+        """Random padding of these dimensions that the mode allows, the last dimension first."""
         most = lambda size: size - 1 if mode == "reflect" else size
         return [int(self.rng.integers(0, most(size) + 1)) for size in sizes[::-1] for _ in (0, 1)]
 
@@ -80,7 +80,7 @@ class PadTest(unittest.TestCase):
                 self.beside("nothing", padding, mode, (2, 3, 4, 5)[: 2 + len(padding) // 2])
 
     def test_large_planes(self):
-        """Rows of more than a stage, and several threads."""
+        """Rows longer than a stage, and several threads."""
         for mode in MODES:
             self.beside("large", [3, 1, 1, 2], mode, (2, 3, 40, 700), threads=3)
             self.beside("large blocked", [2, 3, 1, 0], mode, (1, 32, 60, 50), blocked, threads=3)
@@ -91,7 +91,8 @@ class PadTest(unittest.TestCase):
             self.beside("view", [1, 2, 2, 1], mode, (2, 5, 6, 4), turned, lambda x: x.transpose(1, 3)[:, :, 0:6:2])
 
     def test_any_dimension(self):
-        """Beside numpy, as torch pads the last ones only: batch and channels too, of blocked tensors as well."""
+        """Compared with numpy, since torch pads only the last dimensions: batch and channels too, also in blocked
+        tensors."""
         for mode in NUMPY:
             for shape, prepare in (((3, 4, 5, 2), lambda run, x: x), ((3, 16, 2, 4), blocked)):
                 x, run = self.draw(shape), Run()
@@ -110,14 +111,14 @@ class PadTest(unittest.TestCase):
                     run.close()
 
     def test_16_bits_are_rounded_once(self):
-        """However many elements of dy meet in one of x's: at corners and edges up to some dozens."""
+        """However many elements of dy add up to one of x's: some dozens at corners and edges."""
         for device in ("cpu", "cpu:reference"):
             for mode in MODES:
                 for shape, padding in (((2, 3, 4, 5), [4, 4, 3, 3]), ((2, 3, 9), [8, 5])):
                     compare_half(f"{mode} {shape}", lambda run, x: pad(run, x, padding, mode), lambda x: oracle(x, padding, mode), [self.draw(shape)], device)
 
     def test_two_uses_of_one_gradient(self):
-        """dy goes to two ops, so nothing may be added up in it; and x's gradient is added to."""
+        """Two ops use dy, so nothing may be accumulated in it; and x's gradient is added to."""
 
         def ours(run, x):
             y = pad(run, x, [2, 1, 1, 2], "reflect")

@@ -1,5 +1,5 @@
-"""Every op that works element by element against torch: values and gradients of all dtypes, broadcasting, views, layouts,
-and the points where a formula is not smooth or not finite."""
+"""Every elementwise op compared with torch: values and gradients in all dtypes, broadcasting, views, layouts, and the
+points where a formula is not smooth or not finite."""
 import ctypes
 import itertools
 import unittest
@@ -276,7 +276,7 @@ class PointwiseTest(unittest.TestCase):
                 if op.args and op.args[-1] in (0, 1) and op in LOSSES:
                     continue
                 arrays = [a.astype(dtype) for a in by_count[op.count]]
-                if op.name == "bce_with_logits_loss":  # of infinities torch makes NaN more often
+                if op.name == "bce_with_logits_loss":  # torch gives NaN more often for infinities
                     arrays = [numpy.where(numpy.isinf(a), a.dtype.type(5), a) for a in arrays]
                 exact = "d" if op.name == "gelu" else dtype  # in f32 PyTorch 2.11's vectors make NaN of an infinity
                 want_in = [torch.tensor(a.astype(exact), requires_grad=i not in op.constant) for i, a in enumerate(arrays)]
@@ -322,7 +322,7 @@ class PointwiseTest(unittest.TestCase):
             for op in BINARY:
                 x = op.arrays([(5, 7)], dtype)
                 twice = Op(op.name, lambda a: op.oracle(a, a), 2)
-                if op.name != "div":  # whose gradient is 0 but for rounding
+                if op.name != "div":  # whose gradient is 0 up to rounding
                     self.beside(twice, x, tolerance, device, lambda r, a: (a, a))
                 inner = lambda r, a: (lambda y: r.op("tern_add", r.op("tern_add", y, op(r, y, y)), y))(r.op("tern_exp", a))
                 compare(f"{op} of an inner y", inner, lambda a: a.exp() + op.oracle(a.exp(), a.exp()) + a.exp(), [x[0] / 4], slack(op, tolerance), device)

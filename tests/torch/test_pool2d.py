@@ -1,4 +1,4 @@
-"""Max, average and global average pooling against torch."""
+"""Max, average and global average pooling compared with torch."""
 import ctypes
 import unittest
 
@@ -56,7 +56,7 @@ class Pool2dTest(unittest.TestCase):
                     yield device, dtype, tolerance, shape, f"{device} {dtype} {layout} {shape}", prepare
 
     def test_max(self):
-        """On few different values, so that windows have equal maxima: the gradient goes to the first."""
+        """Few different values, so that windows have equal maxima: the gradient goes to the first one."""
         for device, dtype, tolerance, shape, what, prepare in self.cases():
             x = self.rng.integers(-2, 3, shape).astype(dtype)
             for kernel, stride, padding in WINDOWS:
@@ -79,7 +79,7 @@ class Pool2dTest(unittest.TestCase):
                     compare(f"avg {kernel} {what}", op, oracle, [x], tolerance, device)
 
     def both(self, what, x, kernel, device="cpu", tolerance=1e-6, prepare=lambda run, a: a, **given):
-        """Max and average beside torch."""
+        """Max and average pooling, compared with torch."""
         stride, padding = given.pop("stride", kernel), given.pop("padding", (0, 0))
         for kind in ("max", "avg"):
             if kind == "avg" and "dilation" in given:
@@ -102,7 +102,7 @@ class Pool2dTest(unittest.TestCase):
                         self.both(what, x, kernel, device, tolerance, prepare, stride=(2, 1), padding=padding, dilation=dilation, ceil_mode=ceil_mode)
 
     def test_windows_that_see_nothing(self):
-        """Dilation can step over a small input: torch's maximum is -infinity then, and no gradient comes back."""
+        """Dilation can skip a small input entirely: torch's maximum is then -infinity, without a gradient."""
         for device, dtype, _ in DEVICES:
             for prepare, channels in ((lambda run, a: a, 3), (blocked, 16)):
                 run = Run(device)
@@ -116,7 +116,7 @@ class Pool2dTest(unittest.TestCase):
                 run.close()
 
     def test_large_planes(self):
-        """More than one strip of rows, which overlap in x; every thread has its own copies."""
+        """Several strips of rows, which overlap in x; every thread has its own copies."""
         x = self.rng.standard_normal((2, 9, 110, 64)).astype("f")
         for kernel, stride, padding in (((3, 3), (2, 2), (1, 1)), ((7, 5), (1, 1), (3, 2)), ((2, 2), (3, 3), (0, 0))):
             self.both("large", x, kernel, stride=stride, padding=padding, ceil_mode=True)
@@ -145,7 +145,7 @@ class Pool2dTest(unittest.TestCase):
             compare("global", lambda run, a: run.op("tern_global_avg_pool", half(run, a)), lambda a: a.transpose(1, 3)[:, :, 1::2].mean((2, 3)), [x], tolerance, device)
 
     def test_one_sample(self):
-        """Without a batch's dimension, which a blocked (N, C, L) looks like."""
+        """Without a batch dimension, like a blocked (N, C, L)."""
         for device, dtype, tolerance in DEVICES:
             for shape in ((3, 7, 9), (16, 8, 6)):
                 x = self.rng.permutation(numpy.prod(shape)).reshape(shape).astype(dtype)
@@ -154,7 +154,7 @@ class Pool2dTest(unittest.TestCase):
         self.both("blocked", self.rng.permutation(3 * 32 * 6).reshape(3, 32, 6).astype("f"), (2, 3), prepare=blocked)
 
     def test_16_bits(self):
-        """Whole numbers up to 8, so that the largest is one in both types, and windows of them."""
+        """Integers up to 8, so that the maximum is the same in both dtypes."""
         x = self.rng.integers(-8, 9, (2, 5, 9, 8)).astype("f")
         for device in ("cpu", "cpu:reference"):
             for kind in ("max", "avg"):

@@ -1,4 +1,4 @@
-"""Max and average pooling over depth, height and width against torch."""
+"""Max and average pooling over depth, height and width compared with torch."""
 import ctypes
 import itertools
 import unittest
@@ -73,7 +73,7 @@ class Pool3dTest(unittest.TestCase):
         compare(f"max {kernel} {stride} {padding} {given} {what}", op, oracle, [x], tolerance, device, threads=threads)
 
     def compare_avg(self, what, x, kernel, stride, padding, device="cpu", tolerance=1e-6, prepare=lambda run, x: x, threads=None, **given):
-        """torch refuses kernels that only fit with their padding."""
+        """torch refuses kernels that fit only with their padding."""
         strides = stride if stride[0] else None
         for count_pad in (True, False) if fits(x.shape, kernel, (0, 0, 0)) else ():
             op = lambda run, a: pool(run, "avg", prepare(run, a), kernel, stride, padding, count_pad, **given)
@@ -81,7 +81,7 @@ class Pool3dTest(unittest.TestCase):
             compare(f"avg {kernel} {stride} {padding} {count_pad} {given} {what}", op, oracle, [x], tolerance, device, threads=threads)
 
     def test_max(self):
-        """On few different values, so that windows have equal maxima: the gradient goes to the first."""
+        """Few different values, so that windows have equal maxima: the gradient goes to the first one."""
         for device, dtype, tolerance, shape, what, prepare in self.cases():
             x = self.rng.integers(-2, 3, shape).astype(dtype)
             for kernel, stride, padding in WINDOWS:
@@ -89,7 +89,7 @@ class Pool3dTest(unittest.TestCase):
                     self.compare_max(what, x, kernel, stride, padding, device, tolerance, prepare)
 
     def test_one_sample(self):
-        """Without a batch's dimension."""
+        """Without a batch dimension."""
         for device, dtype, tolerance in DEVICES:
             x = self.rng.permutation(5 * 4 * 6 * 7).reshape(5, 4, 6, 7).astype(dtype)
             for kind in ("max", "avg"):
@@ -150,7 +150,7 @@ class Pool3dTest(unittest.TestCase):
                 self.assertEqual(len(seen), 2)
 
     def test_windows_that_see_nothing(self):
-        """Dilation can step over a small input: torch's maximum is -infinity then, and no gradient comes back."""
+        """Dilation can skip a small input entirely: torch's maximum is then -infinity, without a gradient."""
         for (device, dtype, _), (prepare, channels) in itertools.product(DEVICES, ((lambda run, a: a, 3), (blocked, 16))):
             run = Run(device)
             x = run.parameter(numpy.ones((2, channels, 1, 1, 1), dtype))
@@ -170,7 +170,7 @@ class Pool3dTest(unittest.TestCase):
                 compare(f"{kind} {device}", lambda run, a: pool(run, kind, half(run, a), (2, 2, 2), (1, 1, 1)), oracle, [x], tolerance, device)
 
     def test_16_bits(self):
-        """Whole numbers up to 8, so that the largest is one in both types, and windows of them."""
+        """Integers up to 8, so that the maximum is the same in both dtypes."""
         for shape, prepare in (((2, 5, 5, 9, 8), lambda run, a: a), ((1, 16, 5, 4, 6), lambda run, a: run.op("tern_cast", blocked(run, run.op("tern_cast", a, 0)), run.lib.tern_tensor_dtype(a)))):
             x = self.rng.integers(-8, 9, shape).astype("f")
             for device in ("cpu", "cpu:reference"):

@@ -1,4 +1,5 @@
-"""sum, mean, amax and amin over all elements or some dimensions against torch: dtypes, views, layouts, nothing, NaN."""
+"""sum, mean, amax and amin over all elements or some dimensions compared with torch: dtypes, views, layouts, empty
+inputs, NaN."""
 import ctypes
 import itertools
 import unittest
@@ -13,7 +14,7 @@ RNG = numpy.random.default_rng(0)
 DEVICES = [("cpu", "f", 2e-6), ("cpu", "d", 1e-13), ("cpu:reference", "f", 2e-6), ("cpu:reference", "d", 1e-13)]
 NAN, INF = numpy.nan, numpy.inf
 ORACLES = {"sum_dims": torch.sum, "mean_dims": torch.mean, "amax": torch.amax, "amin": torch.amin}
-# Rows and columns shorter and longer than what is taken at a time; reduced dimensions inside, outside and between.
+# Rows and columns shorter and longer than the loops' steps; the reduced dimensions are inner, outer or in between.
 CASES = [
     ((), [0]), ((), [-1]), ((1,), [0]), ((17,), [-1]), ((5000,), [0]), ((3, 1100), [1]), ((1100, 3), [1]), ((1100, 3), [0]), ((30, 16), [1]), ((40, 1200), [0]),
     ((4, 3, 5), [0]), ((4, 3, 5), [1]), ((4, 3, 5), [2]), ((4, 3, 5), [0, 2]), ((4, 3, 5), [-1, 0]), ((4, 3, 5), [1, 2]), ((4, 3, 5), [2, 1, 0]), ((4, 1, 5), [1]),
@@ -81,13 +82,13 @@ class ReduceTest(unittest.TestCase):
     def test_halves_are_gathered_in_more(self):
         for device in ("cpu", "cpu:reference"):
             run = Run(device)
-            ones = run.op("tern_cast", run.constant(numpy.ones((4096, 3), "f")), BF16)  # whose own sums end at 256
+            ones = run.op("tern_cast", run.constant(numpy.ones((4096, 3), "f")), BF16)  # whose bf16 sums stop growing at 256
             numpy.testing.assert_array_equal(run.value(reduction("sum_dims", [0], False)(run, ones)), [4096] * 3)
             self.assertEqual(run.value(run.op("tern_sum", ones)), 12288)
             run.close()
 
     def test_integers(self):
-        """Sums are i64 and wrap; extremes are exact where f64 has no room."""
+        """Sums are i64 and wrap around; extremes are exact where f64 cannot hold them."""
         big = numpy.array([[2**63 - 1, 5, 2**53 + 1], [-(2**63), 2**62 + 1, 2**53], [7, 2**62, -(2**53) - 1]])
         for device in ("cpu", "cpu:reference"):
             for x in (big, big.astype("int32"), (big % 251).astype("uint8"), big % 2 == 0, RNG.integers(-9, 9, (300, 700)), numpy.zeros((3, 3), "?")):

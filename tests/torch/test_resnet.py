@@ -1,4 +1,4 @@
-"""tern's residual nets beside torchvision's: files in both directions, results, gradients, running statistics."""
+"""tern's residual nets compared with torchvision's: files in both directions, results, gradients, running statistics."""
 import ctypes
 import unittest
 

@@ -1,4 +1,4 @@
-"""State dicts and snapshots beside the newest PyTorch, whose torch.load takes nothing but weights_only."""
+"""State dicts and snapshots with the newest PyTorch, whose torch.load accepts only weights_only by default."""
 import unittest
 
 import peers

@@ -1,4 +1,4 @@
-"""The generator, what is drawn from it and the samplers against PyTorch, bit for bit."""
+"""The generator, its distributions and the samplers compared with PyTorch, bit for bit."""
 import ctypes
 import random
 import unittest
@@ -33,7 +33,7 @@ lib.returns(DistributedOpts, "tern_distributed_defaults")
 
 
 class Rng:
-    """A tern_rng with torch.Generator's verbs."""
+    """A tern_rng with torch.Generator's methods."""
 
     def __init__(self, seed):
         self.handle = ctypes.c_void_p(lib.check("tern_rng_new", ctypes.c_uint64(seed)))

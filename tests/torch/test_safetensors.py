@@ -1,5 +1,5 @@
-"""safetensors beside the Python package, the newest: each reads what the other writes, to the bit; what libtern rewrites is the
-same file; and of files that were damaged at random libtern takes none that the package refuses."""
+"""safetensors compared with the newest Python package: each reads the other's files exactly, and a file that libtern
+rewrites does not change. libtern accepts no randomly damaged file that the package refuses."""
 import ctypes
 import hashlib
 import json
@@ -31,7 +31,7 @@ def bytes_of(path):
 
 
 def has_twins(path):
-    """Is a name twice in the header? The package takes the last of them, libtern neither."""
+    """True if a name occurs twice in the header. The package uses the last one; libtern refuses the file."""
     twins = []
     content = bytes_of(path)
     json.loads(content[8:8 + struct.unpack("<Q", content[:8])[0]],
@@ -58,7 +58,7 @@ class Safetensors(unittest.TestCase):
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     def load(self, path):
-        """(tensors, metadata), or the error with which it is refused."""
+        """Returns (tensors, metadata), or the error."""
         opts = self.files.lib.tern_load_defaults()
         opts.metadata = True
         try:
@@ -96,7 +96,7 @@ class Safetensors(unittest.TestCase):
         self.assertTold((state, {"format": "pt", "x": "é\t\u2028"}), told, "a")
 
     def damaged(self):
-        """Files with a byte or a number of the header changed, a piece of it twice or not at all, or another length."""
+        """Files with a byte or a number of the header changed, a piece of it repeated or missing, or another length."""
         random.seed(3)
         numbers = ("0", "1", "-1", "7", "00", "1.0", "1e2", "4294967296", "9223372036854775807", "9223372036854775808", "null", "\"0\"")
         base = bytes_of(self.path("0.safetensors"))

@@ -1,4 +1,4 @@
-"""Schedules beside torch's, alone and several on one optimizer, with groups of different rates."""
+"""Schedules compared with torch's, alone and several on one optimizer, with groups of different rates."""
 import copy
 import ctypes
 import itertools
@@ -14,7 +14,7 @@ from objects import Objects
 from optims import EVERY, Pair
 
 STEPS, EPOCHS = 0, 1
-STEPS_MADE, TOLERANCE = 300, 1e-13  # torch multiplies, which adds up
+STEPS_MADE, TOLERANCE = 300, 1e-13  # torch multiplies, so its errors accumulate
 RATES = 0.1, 0.7  # of the two groups
 
 
@@ -97,7 +97,7 @@ class Schedules:
         return [self.pair.lr(group) for group in range(2)], [group["lr"] for group in self.pair.torch_optim.param_groups]
 
     def torch_step(self):
-        """Of no parameter: it wants one before each of its schedulers."""
+        """An optimizer's step without parameters: torch requires one before each scheduler's step."""
         self.pair.torch_optim.zero_grad(set_to_none=True)
         self.pair.torch_optim.step()
 
@@ -209,7 +209,7 @@ def made_of(name):
 
 class Schedule(unittest.TestCase):
     def setUp(self):
-        warnings.simplefilter("ignore")  # SequentialLR calls what torch itself calls deprecated
+        warnings.simplefilter("ignore")  # SequentialLR makes a call that torch itself has deprecated
 
     def expect_rates(self, schedules, what):
         got, want = schedules.rates()
@@ -240,7 +240,7 @@ class Schedule(unittest.TestCase):
         self.beside(STEPS, "constant", "polynomial")
 
     def test_warm_up_and_cosine(self):
-        """torch has the two only one after the other: LinearLR's last factor is CosineAnnealingLR's first."""
+        """torch has them only in sequence: LinearLR's last factor is CosineAnnealingLR's first."""
         def both(optimizer):
             warm_up = theirs.LinearLR(optimizer, 1 / 5, 1, 4)
             return theirs.SequentialLR(optimizer, [warm_up, theirs.CosineAnnealingLR(optimizer, 20)], [5])
@@ -265,7 +265,7 @@ class Schedule(unittest.TestCase):
         schedules.close()
 
     def test_one_cycle(self):
-        """Rates, and momentum by what it does to the parameters."""
+        """Compares the rates, and the momentum by its effect on the parameters."""
         kinds = ("sgd", {}), ("adam", {}), ("adamw", {}), ("rmsprop", dict(momentum=0.5))
         for (kind, options), cycle in itertools.product(kinds, CYCLES):
             schedules = Schedules(STEPS, one_cycle(200, cycle), kind=kind, **options)
@@ -332,7 +332,7 @@ class Schedule(unittest.TestCase):
     def test_a_resumed_run_has_the_same_bits(self):
         for name, made, advance in self.every():
             whole, resumed = Schedules(STEPS, made), Schedules(STEPS, made)
-            for group in range(2):  # which the state knows better
+            for group in range(2):  # the state overrides them
                 resumed.lib.tern_optim_lr_set(resumed.pair.optim, group, ctypes.c_double(9))
             for t in range(33):
                 advance(whole, t)
@@ -346,7 +346,7 @@ class Schedule(unittest.TestCase):
             resumed.close()
 
     def test_ours_in_torch(self):
-        """What torch's scheduler of the same arguments needs, beside its optimizer's rates, to go on."""
+        """The values that torch's scheduler with the same arguments needs to resume, besides its optimizer's rates."""
         for name, made, advance in self.every():
             schedules = Schedules(STEPS, made)
             for t in range(33):
@@ -371,7 +371,7 @@ class Schedule(unittest.TestCase):
             for t in range(33):
                 advance(schedules, t)
             fresh.load(plain(schedules.torch[0].state_dict()))
-            if name == "plateau":  # as its optimizer's state says
+            if name == "plateau":  # as in its optimizer's state
                 for group in range(2):
                     fresh.lib.tern_optim_lr_set(fresh.pair.optim, group, ctypes.c_double(schedules.rates()[1][group]))
             for t in range(33, 66):
@@ -399,7 +399,7 @@ class Schedule(unittest.TestCase):
             self.assertTrue(math.isnan(scale(0.1, k, 1)))
 
     def test_scaled_rate_and_warm_up(self):
-        """As the header says it: 8 ranks, 4 times the rate, which begins with the unscaled one."""
+        """As in the header: 8 ranks, 4 times the rate, starting with the unscaled one."""
         base, k, p, total = 0.1, 8, 2 / 3, 5
         schedules = Schedules(STEPS)
         lib, pair = schedules.lib, schedules.pair
@@ -415,7 +415,7 @@ class Schedule(unittest.TestCase):
 
 
 def plain(state):
-    """Without what is no number: a Counter, functions."""
+    """The state without other objects, such as a Counter and functions."""
     if isinstance(state, (list, tuple)):
         return [plain(item) for item in state]
     if not isinstance(state, dict):

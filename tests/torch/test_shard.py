@@ -1,5 +1,5 @@
-"""Sharded optimizers beside torch's ZeroRedundancyOptimizer on 1 to 3 ranks: every rank's parameters after every step, and
-the state gathered on the last rank; ranks that run out of batches join."""
+"""Sharded optimizers compared with torch's ZeroRedundancyOptimizer on 1 to 3 ranks: every rank's parameters after
+every step, and the state gathered on the last rank; ranks that run out of batches join."""
 import os
 import subprocess
 import tempfile

@@ -1,5 +1,5 @@
-"""tern_parameter_share beside PyTorch's `decoder.weight = encoder.weight`: state dict, counts, and training steps; under a ddp
-beside torch's DistributedDataParallel too."""
+"""tern_parameter_share compared with PyTorch's `decoder.weight = encoder.weight`: state dict, counts, and training
+steps; under a ddp also with torch's DistributedDataParallel."""
 import ctypes
 import os
 import subprocess

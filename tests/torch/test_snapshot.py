@@ -1,5 +1,5 @@
-"""A snapshot is a file of torch.save; model and optimizer go on in PyTorch as here,
-and what PyTorch has saved in that form goes on here."""
+"""A snapshot is a torch.save file: PyTorch resumes model and optimizer from it with the same results, and libtern
+resumes from a file that PyTorch saved in that form."""
 import ctypes
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""softmax and log_softmax along every dimension against torch, as ops and as layers."""
+"""softmax and log_softmax along every dimension compared with torch, as ops and as layers."""
 import ctypes
 import unittest
 
@@ -55,7 +55,8 @@ class SoftmaxTest(unittest.TestCase):
                 compare(f"{name} blocked", lambda r, a: r.op(name, blocked(r, a), dim), lambda a: oracle(a, dim), [x], 2e-6)
 
     def test_masked(self):
-        """Lines that begin with -infinity, further than a thread reads at a time, or for a thread are nothing else."""
+        """Lines that start with -infinity, for longer than a thread reads at a time, or consist of nothing else for a
+        thread."""
         x = draw((3, 9000), "f")
         x[0, :8990] = x[1, 8000:] = x[2, ::2] = -numpy.inf
         for name, oracle in NAMES[:1]:
@@ -63,7 +64,7 @@ class SoftmaxTest(unittest.TestCase):
                 compare(f"{name} masked {device}", lambda r, a: r.op(name, a, 1), lambda a: oracle(a, 1), [x], 2e-6, device)
 
     def test_an_inner_gradient_that_is_used_twice(self):
-        """The gradient may be written over dy, but not where another op has it too."""
+        """The gradient may overwrite dy, unless another op uses dy too."""
         for name, oracle in NAMES:
             for dim in (0, 1):
                 op = lambda r, a: (lambda y: r.op("tern_add", r.op(name, y, dim), y))(r.op("tern_tanh", a))
@@ -95,7 +96,7 @@ class SoftmaxTest(unittest.TestCase):
                 run.close()
 
     def test_special_values(self):
-        """Masked elements, rows of nothing but masks, infinities, NaN, and numbers whose exponential f32 has not."""
+        """Masked elements, fully masked rows, infinities, NaN, and numbers whose exponential f32 cannot hold."""
         inf, nan = numpy.inf, numpy.nan
         rows = [[-inf, 0, 1, -inf], [-inf] * 4, [inf, 0, 1, 2], [nan, 0, 1, 2], [0, 1, nan, -inf], [1e4, 1e4 - 1, -1e4, 0], [-3e38, 3e38, 0, 0], [-80, 0, -90, -100]]
         for device, dtype, _ in DEVICES:

@@ -1,4 +1,5 @@
-"""State dicts of modules, optimizers and generators go to PyTorch and come back, and both sides go on equal."""
+"""State dicts of modules, optimizers and generators pass to PyTorch and back, and both sides continue with equal
+results."""
 import ctypes
 import unittest
 
@@ -57,7 +58,7 @@ class OptimTest(unittest.TestCase):
                 yield kind, options, groups
 
     def same_groups(self, ours, theirs):
-        """Versions differ in what says how torch is to compute: 1.13's AdamW and Adagrad have not all that others have."""
+        """Versions differ in options for torch's own computation: 1.13's AdamW and Adagrad lack some of them."""
         self.assertEqual(len(ours), len(theirs))
         for mine, group in zip(ours, theirs):
             mine = {name: value for name, value in mine.items() if name != "step"}  # apex's, of LAMB
@@ -98,7 +99,8 @@ class OptimTest(unittest.TestCase):
                 self.assertLessEqual(pair.error(), 40)
 
     def test_ours_goes_on_with_torch_s(self):
-        """The step as torch's tensor, as an int and as a float; options that only torch has; numbers that do not begin at 0."""
+        """The step as torch's tensor, as an int and as a float; options that only torch has; parameter numbers that
+        do not start at 0."""
         for kind, options, groups in self.cases():
             for step_of in (lambda step: step, lambda step: int(step), lambda step: float(step)):
                 with self.subTest(kind=kind, groups=groups, **options):
@@ -151,7 +153,7 @@ class OptimTest(unittest.TestCase):
                         self.assertEqual(a.run.value(x).tobytes(), b.run.value(y).tobytes())
 
     def test_options_change_how_much_state_there_is(self):
-        """torch's load takes the saved options; amsgrad and momentum want more memory than there was, or less."""
+        """torch's load uses the saved options; amsgrad and momentum need more memory than before, or less."""
         for kind, less, more in (("sgd", {}, dict(momentum=0.9)), ("adam", {}, dict(amsgrad=True))):
             for first, second in ((less, more), (more, less)):
                 with self.subTest(kind=kind, first=first, second=second):
@@ -224,7 +226,7 @@ class RngTest(unittest.TestCase):
             self.objects.free(made)
 
     def test_both_ways_at_every_place(self):
-        """After 0, some, 623, 624 and 625 words, and with half a pair of normals kept."""
+        """After 0, some, 623, 624 and 625 words, and with a stored half of a pair of normals."""
         for drawn in (0, 1, 3, 15, 16, 100, 311, 312, 313, 623, 624, 625, 1000):
             with self.subTest(drawn=drawn):
                 self.lib.tern_rng_seed(self.rng, ctypes.c_uint64(drawn))
@@ -257,7 +259,7 @@ class RngTest(unittest.TestCase):
 
 
 class Twins:
-    """The same net here and there: Linear(5, 7), BatchNorm1d(7), Linear(7, 3)."""
+    """The same net in both libraries: Linear(5, 7), BatchNorm1d(7), Linear(7, 3)."""
 
     def __init__(self):
         self.run = Run("cpu", 1)
@@ -279,7 +281,7 @@ class Twins:
         return self.objects.take(self.lib.check("tern_module_state_dict", self.net))
 
     def load(self, state, strict=True):
-        """The report, and the error or None."""
+        """Returns the report, and the error or None."""
         opts = LoadOpts(ctypes.sizeof(LoadOpts), strict)
         report, made, error = ctypes.c_void_p(), self.objects.make(state), None
         try:

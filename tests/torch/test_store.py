@@ -1,4 +1,5 @@
-"""Stores beside PyTorch 1.13's: its clients on our server, ours on its, files that both use, and gloo ranks that meet at ours."""
+"""Stores with PyTorch 1.13: its clients on tern's server, tern's on its server, files that both use, and gloo ranks
+that meet at tern's."""
 import unittest
 
 from stores import Gloo, Same, Together  # noqa: F401

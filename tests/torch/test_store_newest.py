@@ -1,4 +1,4 @@
-"""The same beside the newest PyTorch, with both of its servers."""
+"""The tests of test_store.py with the newest PyTorch, with both of its servers."""
 import peers
 
 peers.enter()

@@ -1,4 +1,4 @@
-"""Groups made from the world beside torch's new_group on 3 and 4 ranks, and a ddp on each of them."""
+"""Groups made from the world compared with torch's new_group on 3 and 4 ranks, and a ddp on each of them."""
 import os
 import subprocess
 import tempfile

@@ -1,4 +1,4 @@
-"""tern_summary's table against the same model in torch: names, shapes, parameters, totals."""
+"""tern_summary's table compared with the same model in torch: names, shapes, parameters, totals."""
 import ctypes
 import os
 import tempfile
@@ -12,7 +12,7 @@ from ops import Module, Run
 
 
 def printed(call):
-    """What `call` writes on file descriptor 1, whoever writes it."""
+    """The output of `call` on file descriptor 1, from any code."""
     libc = ctypes.CDLL(None)
     libc.fflush(None)
     saved = os.dup(1)

@@ -1,5 +1,6 @@
-"""Synchronised batch norm on 1 to 4 ranks beside torch's batch norm over the joined batch, in f64: values, every gradient and the
-running statistics of equal, unequal and empty batches. (PyTorch's own SyncBatchNorm has no CPU.)"""
+"""Synchronised batch norm on 1 to 4 ranks compared with torch's batch norm on the joined batch, in f64: values, every
+gradient and the running statistics with equal, unequal and empty batches. (PyTorch's own SyncBatchNorm does not run
+on a CPU.)"""
 import json
 import os
 import subprocess
@@ -16,7 +17,8 @@ FORMS = [("cpu", "f"), ("cpu", "bf16"), ("cpu", "d"), ("cpu:reference", "f"), ("
 
 
 def facts_of(ranks):
-    """Every cut with every kind; forms, ReLU, residual and cumulative averages in turns, and layouts in blocks beside plain ones."""
+    """Every split with every dtype; forms, ReLU, residual and cumulative averages alternate, blocked layouts with
+    plain ones."""
     cases = []
     for cut, rows in enumerate(ROWS[ranks]):
         for number, (kind, rest) in enumerate(KINDS):
@@ -34,7 +36,7 @@ def rounded(t, dtype):
 
 
 def arrays_of(facts, generator):
-    """What goes in, and what torch makes of it in two passes of the whole batch."""
+    """The inputs, and torch's results in two passes over the whole batch."""
     dtype, shape = facts["dtype"], (sum(facts["rows"]), *facts["rest"])
     draw = lambda *of: torch.randn(*of, generator=generator, dtype=torch.float64)
     x, dy = rounded(draw(*shape) * 2 + 3, dtype).requires_grad_(), rounded(draw(*shape), dtype)

@@ -1,4 +1,5 @@
-"""A PyTorch program under tern run: torch.distributed meets at MASTER_PORT as under torchrun, also beside tern's own group."""
+"""A PyTorch program under tern run: torch.distributed meets at MASTER_PORT as under torchrun, also next to tern's own
+group."""
 import os
 import socket
 import subprocess
@@ -43,7 +44,7 @@ class TernRun(unittest.TestCase):
             self.assertIn(f"done {rank}", done.stdout)
 
     def test_torch_over_two_launchers(self):
-        """MASTER_PORT is where the launchers met; then it is torch's."""
+        """The launchers met at MASTER_PORT; after that torch uses it."""
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
         env = {**os.environ, "OMP_NUM_THREADS": "1", "TERN_SECRET": "5e" * 32}

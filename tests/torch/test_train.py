@@ -1,4 +1,5 @@
-"""20 training steps beside PyTorch: same seed, same data, an MLP and a small residual net with batch norm, in f32 and f64."""
+"""20 training steps compared with PyTorch: same seed, same data, an MLP and a small residual net with batch norm, in
+f32 and f64."""
 import ctypes
 import importlib
 import os
@@ -17,7 +18,7 @@ STEPS = 20
 
 
 def peer():
-    """The demo's net in PyTorch, as the benchmark has it."""
+    """The demo's net in PyTorch, as in the benchmark."""
     sys.path.append(os.path.join(os.environ["TERN_SOURCE"], "bench", "peers"))
     return importlib.import_module("fashion")
 
@@ -78,7 +79,7 @@ class Train(unittest.TestCase):
         self.mlp_beside(torch.nn.Module.double, dtype=F64, tolerance=1e-12)
 
     def test_small_resnet(self):
-        # A rate at which the net itself does not amplify rounding: at 0.05 PyTorch in f32 is 1e-3 away from itself in f64.
+        # At this rate the net does not amplify rounding; at 0.05 PyTorch's f32 and f64 results differ by 1e-3.
         sgd = dict(lr=0.0005, momentum=0.9, nesterov=True, weight_decay=5e-4)
         net, module = self.small_resnet(**sgd)
         self.train_beside(net, module, (32, 1, 28, 28), **sgd)
@@ -91,7 +92,7 @@ class Train(unittest.TestCase):
         net.close()
 
     def test_f16_keeps_statistics(self):
-        """PyTorch's half() rounds running statistics, too."""
+        """PyTorch's half() also rounds running statistics."""
         net, module = self.small_resnet(F16, lr=0.1)
         theirs = module.half().state_dict()
         for name, ours in net.state().items():

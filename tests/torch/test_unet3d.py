@@ -1,4 +1,5 @@
-"""tern's 3-D U-Net beside the same net in PyTorch: files in both directions, results, gradients, running statistics."""
+"""tern's 3-D U-Net compared with the same net in PyTorch: files in both directions, results, gradients, running
+statistics."""
 import ctypes
 import unittest
 

@@ -1,5 +1,5 @@
-"""Views, copies and casts against torch: permute, transpose, slice, select, split, reshape, flatten, detach; cat, stack,
-pad, clone, cast. Every comparison runs twice: on parameters before their seal and after it."""
+"""Views, copies and casts compared with torch: permute, transpose, slice, select, split, reshape, flatten, detach;
+cat, stack, pad, clone, cast. Every comparison runs twice: on parameters before their seal and after it."""
 import ctypes
 import itertools
 import unittest
@@ -167,7 +167,7 @@ class ViewTest(unittest.TestCase):
             run.close()
 
     def test_parameters_before_and_after_the_seal(self):
-        """A view made before the seal, which moves the parameter, keeps its values; its gradient finds its way."""
+        """A view made before the seal, which moves the parameter, keeps its values and still passes its gradient on."""
         run = Run("cpu")
         x, dy = draw((4, 6)), draw((6, 4))
         p = run.parameter(x)
@@ -190,7 +190,7 @@ class ViewTest(unittest.TestCase):
         self.beside("detach blocked", lambda r, a: r.op("tern_mul", blocked(r, a), r.op("tern_detach", blocked(r, a))), lambda a: a * a.detach(), [draw((2, 16, 3, 3))])
 
     def test_chains(self):
-        """Views of views, at random, with one input that flows through several of them."""
+        """Random views of views, where several use one input."""
         rng = numpy.random.default_rng(5)
         for number in range(40):
             steps, shape = [], [4, 6, 5, 3]
@@ -276,7 +276,7 @@ class ViewTest(unittest.TestCase):
         self.beside("clone turned", lambda r, a: r.op("tern_clone", transpose(r, a, 1, 3)), lambda a: a.transpose(1, 3), x)
 
     def test_turned_copies(self):
-        """Of elements of every size, shapes around a tile, any number of threads: exactly."""
+        """Elements of every size, shapes around a tile, any number of threads: exactly equal."""
         cases = [((33, 65), (1, 0)), ((32, 64), (1, 0)), ((3, 1000), (1, 0)), ((1000, 3), (1, 0)), ((1000, 9), (1, 0)), ((7, 40), (1, 0)), ((5, 40, 70), (2, 0, 1)), ((5, 40, 70), (0, 2, 1)),
                  ((6, 7, 8, 9), (3, 1, 2, 0)), ((2, 33, 2, 40), (1, 3, 0, 2)), ((300, 301), (1, 0)), ((2, 3, 2, 3, 2, 3), (5, 4, 3, 2, 1, 0))]
         for (shape, dims), dtype, threads in itertools.product(cases, ("uint8", "?", "float16", "f", "int32", "d", "int64"), (1, 3)):
@@ -291,7 +291,7 @@ class ViewTest(unittest.TestCase):
     # ---- casts ----
 
     def cast(self, run, x, kind):
-        """A tensor of one torch dtype, cast to another; as torch's tensor of the latter."""
+        """A tensor of one torch dtype, cast to another and returned as torch's tensor."""
         number = next(n for n, k in KINDS.items() if k == x.dtype)
         t = run.constant(x.float().numpy() if x.dtype == torch.bfloat16 else x.numpy())
         t = run.op("tern_cast", t, number)
@@ -310,7 +310,7 @@ class ViewTest(unittest.TestCase):
                     run.close()
 
     def test_casts_round_once(self):
-        """Halfway between neighbours, a little more, a little less; large integers; infinities and NaN."""
+        """Values halfway between neighbours, a little more, a little less; large integers; infinities and NaN."""
         near = lambda ulp, *at: [a + b for a in at for b in (ulp / 2, ulp / 2 + ulp / 2**20, ulp / 2 - ulp / 2**20, 3 * ulp / 2)]
         reals = torch.tensor(near(2.0**-7, 1.0, 1.5) + near(2.0**-10, 1.0, 1.5) + near(2.0**-23, 1.0, 1.5) + near(2.0**-24, 2.0**-14) + [65504.0, 65519.9, 65520.0, 1e-8, 1e-40, 1e300, -1e300, numpy.inf, -numpy.inf, numpy.nan, -0.0], dtype=torch.float64)
         integers = torch.tensor([2**53 + 1, 2**62 + 2**38 + 1, 2**62 + 2**38, -(2**62) - 2**38 - 1, 2**24 + 1, 2**63 - 1, -(2**63), 2**40 + 2**15 + 1, 65519, 65520, 257, 2**11 + 1])

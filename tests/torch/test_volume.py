@@ -1,4 +1,5 @@
-"""Volumes in NIfTI's files beside nibabel: dims, values, scale and place both ways; damaged files are errors that name them."""
+"""NIfTI volumes compared with nibabel: dims, values, scale and position in both directions; damaged files give errors
+that name them."""
 import gzip
 import os
 import pathlib
@@ -232,7 +233,7 @@ def what_cannot_be_saved():
 
 
 def without_the_plug_in():
-    """In a process of its own, since a plug-in that was found stays."""
+    """Runs in a process of its own, since a plug-in stays loaded."""
     nibabel.save(random_image("u1"), plain)
     lines = ["import volumes", f"volumes.load({str(plain)!r})"]
     path = os.pathsep.join([os.path.dirname(os.path.abspath(__file__)), os.environ.get("PYTHONPATH", "")])

@@ -1,4 +1,4 @@
-"""A small language model whose decoder has the encoder's weight, in tern and in torch."""
+"""A small language model whose decoder shares the encoder's weight, in tern and in torch."""
 import ctypes
 
 import torch

@@ -1,5 +1,5 @@
-"""torchrun starts tern programs, with its agents' stores or without. The tests of both PyTorchs: Debian's and the newest. To import
-PyTorch takes most of an agent's time, so it is done once and agents are forked."""
+"""torchrun starts tern programs, with its agents' stores or without: the tests for both PyTorchs, Debian's and the
+newest. Importing PyTorch takes most of an agent's time, so it is imported once and agents are forked."""
 import os
 import re
 import signal
@@ -18,7 +18,7 @@ from torch.distributed.elastic.multiprocessing import Std, api
 if hasattr(multiprocessing, "to_map"):
     api.to_map = multiprocessing.to_map = lambda _, ranks: {rank: Std.NONE for rank in range(ranks)}
 
-# Ranks look for the agent by the machine's name, which not every machine can resolve.
+# Ranks look up the agent by the machine's name, which not every machine can resolve.
 try:
     socket.gethostbyname(socket.gethostname())
 except OSError:
@@ -30,7 +30,7 @@ DEMO = os.path.join(BUILD, "examples", "05_basic")
 
 
 def free_port():
-    """One that is free, and so is the next."""
+    """A free port whose successor is also free."""
     for _ in range(100):
         with socket.socket() as first, socket.socket() as second:
             first.bind(("127.0.0.1", 0))
@@ -44,13 +44,13 @@ def free_port():
 
 
 def sums(ranks, local_ranks):
-    """What the program meet prints, of ranks with these local ranks."""
+    """The output of the program meet for ranks with these local ranks."""
     total = ranks * (ranks + 1) // 2
     return [f"rank {rank} of {ranks} ({local} here): {total}" for rank, local in enumerate(local_ranks)]
 
 
 class Agent:
-    """torchrun with these arguments in a process of its own; what it and its ranks print goes to files."""
+    """torchrun with these arguments in its own process; its output and that of its ranks goes to files."""
 
     def __init__(self, *args):
         self.out, self.err = tempfile.TemporaryFile("w+"), tempfile.TemporaryFile("w+")
@@ -96,7 +96,7 @@ class Torchrun:
         return out
 
     def check(self, options, expected, **command):
-        """Everything that agents with these options print, in any order."""
+        """Compares the output of agents with these options, in any order."""
         agents = [self.start(*each, **command) for each in options]
         lines = [line for agent in agents for line in self.end(agent).splitlines()]
         self.assertEqual(sorted(lines), sorted(expected))
@@ -127,6 +127,6 @@ class Torchrun:
         self.check([["--standalone", "--max_restarts=1"]], 2 * sums(2, [0, 1]), command=["sh", "-c", script])
 
     def test_a_restart_in_the_meeting(self):
-        """Rank 0 was there and has left word where it listens; the next attempt's is another one."""
+        """Rank 0 had published its address when it restarted; the next attempt uses another one."""
         script = f"test $TORCHELASTIC_RESTART_COUNT$RANK != 01 && exec {MEET}"
         self.check([["--max_restarts=1", *self.master()]], sums(2, [0, 1]), command=["sh", "-c", script])

@@ -15,7 +15,7 @@ from nets import Net, library
 from ops import error_of
 
 
-NOISE = 4e-7  # of a convolution's result, beside its deviation: what f32 leaves of sums of hundreds of products
+NOISE = 4e-7  # relative to the deviation of a convolution's result: the f32 error of sums of hundreds of products
 DRAWS = 12  # few channels have two values that are nearly one, but those go far
 
 
@@ -32,7 +32,7 @@ class Twin:
     # ---- files ----
 
     def exchange(self):
-        """torch's file loads here; what is saved here then loads there, with strict=True, to the same bits."""
+        """torch's file loads into tern; what tern then saves loads into torch with strict=True, with the same bits."""
         lib, test = self.lib, self.test
         for name, tensor in self.module.named_buffers():
             if name.endswith("running_mean"):
@@ -78,11 +78,11 @@ class Twin:
         return values, grads
 
     def results(self, x):
-        """tern's results of one forward; others where a model has several."""
+        """tern's results of one forward; a model with several results overrides this."""
         return [self.lib.tern_forward(self.net.module, self.net.scope, x)]
 
     def wanted(self, module, x):
-        """torch's."""
+        """torch's results."""
         return [module(x)]
 
     def torch_step(self, dtype, x, dys):
@@ -109,7 +109,7 @@ class Twin:
         return most
 
     def compare_gradients(self, x, dys, ours, grads, f32, slack):
-        """As `close`; only what is off by more is held against twice what noise does."""
+        """Like `close`; a gradient that is further off may be off by twice the effect of noise."""
         off = {name: error_of(ours[name], grad) for name, grad in grads.items()}
         odd = [name for name, grad in grads.items() if off[name] > max(2e-5, slack * error_of(f32[name], grad))]
         most = self.moved(x, dys, grads) if odd else {}
@@ -118,7 +118,7 @@ class Twin:
             self.test.assertLessEqual(off[name], 2 * most[name], f"gradient of {name}: torch in f32 is off by {theirs:.2e}")
 
     def close(self, what, got, want, f32, slack):
-        """tern may be off by `slack` times what torch is in f32, or by 2e-5."""
+        """tern may be off by `slack` times torch's error in f32, or by 2e-5."""
         error, theirs = error_of(got, want), error_of(f32, want)
         self.test.assertLessEqual(error, max(2e-5, slack * theirs), f"{what}: off by {error:.2e}, torch in f32 by {theirs:.2e}")
 

@@ -1,4 +1,4 @@
-"""tern_volume and arrays for the tests: what ctypes needs, and volumes as numpy arrays."""
+"""tern_volume for the Python tests: the structs for ctypes, and volumes as numpy arrays."""
 import ctypes
 
 import numpy

@@ -1,11 +1,11 @@
-/* backend.c - the debug back end: every call goes on to the one behind, and is said. */
+/* backend.c - the debug back end's functions: each logs its call and passes it to the back end behind. */
 #include "comm/debug/debug.h"
 
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
-/* One that is posted, until this rank has seen that it is done. */
+/* A posted work, until this rank has seen that it is done. */
 typedef struct work {
     tern__flight flight;
     uint64_t seq; /* 0: none */
@@ -120,14 +120,14 @@ static void describe(const channel *c, const tern__post *post, uint64_t seq, cha
     snprintf(text, size, "channel %d, place %llu: %s", c->number, (unsigned long long)seq, words);
 }
 
-/* Does the result come to the extents of this rank? */
+/* True if the result goes to this rank's extents. */
 static bool comes_back(const channel *c, const tern__post *post)
 {
     if (post->out || post->only_meets || tern__kind_is_move(post->kind)) return false;
     return post->kind != TERN__REDUCE || post->root == c->debug->group->boot.rank;
 }
 
-/* A result may go to a part of what it is made from. */
+/* True if the result goes to a part of the input at `at`. */
 static bool is_in_place(const tern__post *post, int world, const char *at, size_t bytes)
 {
     const char *out = post->out;
@@ -139,7 +139,7 @@ static bool is_in_place(const tern__post *post, int world, const char *at, size_
     return is;
 }
 
-/* What the work reads and writes of this rank. */
+/* Adds an extent that the work reads or writes on this rank. */
 static int add_extent(const tern__debug *debug, work *w, const tern__post *post, const tern__extent *e,
                       tern_error *err)
 {
@@ -169,7 +169,8 @@ static int add_outside(work *w, void *at, size_t bytes, tern_error *err)
     return bytes ? tern__flight_add(&w->flight, &range, err) : TERN_OK;
 }
 
-/* Where a result goes that does not come back to the extents: of an all_gather, a part for each rank. */
+/* Adds the memory at `out`, for a result that does not go to the extents; in an all_gather one part per rank.
+ */
 static int add_out(const channel *c, work *w, const tern__post *post, tern_error *err)
 {
     size_t count = 0, world = (size_t)c->debug->group->boot.world, size = tern_dtype_bytes(post->dtype);
@@ -204,7 +205,7 @@ static int add_ranges(const channel *c, work *w, const tern__post *post, tern_er
     return status;
 }
 
-/* To the twins, or from them. */
+/* Copies the ranges to their twins, or back from them. */
 static void copy(const tern__debug *debug, const tern__flight *flight, bool comes_back)
 {
     for (int i = 0; i < flight->count; i++) {
@@ -229,7 +230,7 @@ static int finish(channel *c, work *w, tern_error *err)
     return status;
 }
 
-/* All up to `seq`, in their order. */
+/* Finishes all works up to `seq`, in order. */
 static int finish_to(channel *c, uint64_t seq, tern_error *err)
 {
     int status = TERN_OK;
@@ -279,7 +280,7 @@ static void debug_channel_close(void *of)
     tern__free(c);
 }
 
-/* A place that is used anew is waited for, as the back end behind waits. */
+/* Waits for the work that has the slot, if there is one, just as the back end behind does. */
 static int make_room(channel *c, const work *w, tern_error *err)
 {
     if (!w->seq) return TERN_OK;

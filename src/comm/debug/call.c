@@ -1,7 +1,8 @@
-/* call.c - the user's collectives: is a buffer changed, or used by another call, before the work is done?
+/* call.c - checks that no buffer of the user's collectives is changed, or used by another call, before the
+ * work is done.
  *
- * What a call only reads is looked at when it is done. What it replaces by the result, piece by piece, is
- * looked at when the first piece is there and nothing is replaced yet. */
+ * Memory that a call only reads is checked when the call is done. Memory that the result replaces piece by
+ * piece is checked when the first piece arrives, before anything is replaced. */
 #include "comm/debug/debug.h"
 #include "comm/staging.h"
 #include "device/device.h"
@@ -20,7 +21,7 @@ static int add(tern__flight *flight, const void *at, size_t bytes, bool is_writt
     return bytes && at ? tern__flight_add(flight, &range, err) : TERN_OK;
 }
 
-/* Parts, one a rank, of what a call has in its `in` or `out`. */
+/* Returns the number of ranks' parts in a call's `in` or `out`. */
 static size_t parts_of(const tern_work *work, bool is_out)
 {
     const tern__bootstrap *boot = &work->group->boot;
@@ -52,8 +53,8 @@ static int add_all(const tern_work *work, tern__flight *flight, bool is_out, ter
     return status;
 }
 
-/* A call's own result may go to what it is made from. From the ring it comes when a piece lands, else before
- * that (and then it is kept by backend.c). */
+/* Chooses the ranges to check. A result may replace its own input: if it comes from the staging ring, only
+ * when a piece lands, so the input is kept until then; otherwise earlier (and backend.c checks it). */
 static void choose_kept(tern__flight *flight, const tern_work *work)
 {
     bool is_reduced = work->post.kind == TERN__ALL_REDUCE || work->post.kind == TERN__REDUCE;
@@ -65,7 +66,8 @@ static void choose_kept(tern__flight *flight, const tern_work *work)
             bool meets = in->at < out->at + out->bytes && out->at < in->at + in->bytes;
             in->is_in_place |= out->is_written && meets;
         }
-        bool is_here = !tern__memory_device(in->at); /* of a device's memory sums would have to wait */
+        bool is_here =
+            !tern__memory_device(in->at); /* a checksum of a device's memory would wait for the device */
         in->is_kept = is_here && !in->is_written && (!in->is_in_place || comes_late);
     }
 }

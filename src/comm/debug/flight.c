@@ -1,4 +1,4 @@
-/* flight.c - what is under way, and whether its memory is left alone. */
+/* flight.c - pending works and messages: finds conflicts between their memory, and changes to it. */
 #include "comm/debug/debug.h"
 
 #include <stdio.h>
@@ -49,7 +49,7 @@ int tern__flight_begin(tern__flight **list, tern__flight *flight, tern_error *er
         if (!range) continue;
         tern__range_text(range, text, sizeof(text));
         return tern__error_set(err, "tern_work_wait", TERN_E_INVALID,
-                               "%s uses %s, which %s uses that is not done", flight->text, text, other->text);
+                               "%s uses %s, which is still in use by %s", flight->text, text, other->text);
     }
     for (int i = 0; i < flight->count; i++) {
         tern__debug_range *range = &flight->ranges[i];

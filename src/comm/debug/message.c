@@ -1,11 +1,11 @@
-/* message.c - messages through the debug back end. The back end behind gets a transfer of its own, so that
- * the caller's is done only once it has been looked at. */
+/* message.c - messages through the debug back end. The back end behind gets a copy of the transfer, so that
+ * the caller's is done only after it has been checked. */
 #include "comm/debug/debug.h"
 
 #include <stdio.h>
 
 typedef struct message {
-    tern__flight flight; /* first: a message is found by it */
+    tern__flight flight;
     struct message *next;
     tern__transfer own;
     tern__transfer *of; /* the caller's */
@@ -67,7 +67,7 @@ static int begin(mailbox *box, message *m, tern__transfer *t, tern_error *err)
     return status ? status : tern__flight_begin(&box->debug->flights, &m->flight, err);
 }
 
-/* The caller's transfers get what has become of theirs behind. */
+/* Checks the transfers that the back end behind has finished, and hands their results to the caller's. */
 static int settle(mailbox *box, tern_error *err)
 {
     int first = TERN_OK;

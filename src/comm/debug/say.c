@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-/* Of a pipe it is not waited for that somebody reads; once open it is as standard error would be. */
+/* Does not wait for a reader if the file is a pipe. Writes block once it is open, as on standard error. */
 static int open_named(const char *path)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0644);
