@@ -1,3 +1,4 @@
+/* state.c - reads numbers from a state dict. */
 #include "amp/state.h"
 #include "base/base.h"
 
