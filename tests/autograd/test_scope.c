@@ -242,6 +242,22 @@ static void buffers_of_another_size(void **state)
     close_world(&w);
 }
 
+/* A forward reads shapes without checks, and the step's end says what has failed. */
+static void a_failed_ops_shape_can_be_read(void **state)
+{
+    (void)state;
+    world w = open_world();
+    tern_tensor *x = tern_tensor_from(w.scope, NULL, TERN_F32, 2, (int64_t[]){2, 3});
+    const int64_t *shape = tern_tensor_shape(tern_matmul(w.scope, x, x));
+    assert_non_null(shape);
+    for (int d = 0; d < TERN_NDIM_MAX; d++) assert_int_equal(shape[d], 0);
+    assert_null(tern_reshape(w.scope, NULL, 2, (int64_t[]){shape[0], -1}));
+    assert_int_equal(tern_scope_end(w.scope, &w.err), TERN_E_SHAPE);
+    assert_non_null(strstr(w.err.text, "matmul: expected"));
+    w.err = (tern_error){0};
+    close_world(&w);
+}
+
 static void item_wants_one_element(void **state)
 {
     (void)state;
@@ -468,6 +484,7 @@ int main(void)
         cmocka_unit_test(a_step_of_a_scope_that_could_not_be_made),
         cmocka_unit_test(shapes_that_cannot_be),
         cmocka_unit_test(buffers_of_another_size),
+        cmocka_unit_test(a_failed_ops_shape_can_be_read),
         cmocka_unit_test(item_wants_one_element),
         cmocka_unit_test(print_shows_the_edges),
         cmocka_unit_test(what_a_scope_or_a_module_owns_is_not_freed),
