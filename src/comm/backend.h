@@ -202,9 +202,9 @@ typedef struct tern__comm_backend {
     /* Collective. `slots` works may be in flight: choose more than one backward posts, so that post never
      * waits. */
     void *(*channel_open)(void *state, int slots, tern_error *err);
-    /* NULL: all channels are so. Collective, before its first work: works in devices' memory keep an order of
-     * their own in this channel, as those of the host's memory do in each, whatever other channels are asked.
-     */
+    /* Collective, before the channel's first work: from now on its works in devices' memory keep an order of
+     * their own, whatever other channels are asked, as works in the host's memory do in every channel. NULL:
+     * all channels are so. */
     int (*channel_part)(void *channel, tern_error *err);
     /* NULL: nothing is to be made ready. Collective, once a window: its data will go over in this channel's
      * works. Again it does nothing. */

@@ -128,6 +128,13 @@ static inline bool tern__ddp_reaches(const tern_ddp *ddp, const tern_device *dev
     return device && device->backend && ddp->group->backend->window_of;
 }
 
+/* ---- ddp.c ---- */
+
+/* The ddps of the group's family in this process, which take part in every backward on its scopes, in the
+ * order in which they were made; NULL: there is no more. */
+tern_ddp *tern__ddp_first(const tern_group *group);
+tern_ddp *tern__ddp_next(const tern_ddp *ddp);
+
 /* ---- post.c ---- */
 
 /* Posts a work of the running backward: fills in whose it is and sets ddp->last_seq. */

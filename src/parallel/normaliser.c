@@ -1,11 +1,12 @@
-/* normaliser.c - how much this rank counts in the mean.
+/* normaliser.c - weighs the ranks' gradients by their numbers of samples (TERN_NORMALISER_LOSS).
  *
- * A loss is a mean over the rank's own samples. The mean of those means is that over all samples only if all
- * ranks have as many; so each rank's gradient is weighed with what its loss was divided by, and the sum is
- * divided by all of that: sum(c[r] g[r]) / sum(c[r]). What a loss was divided by stays with its tape entry.
+ * A loss is a mean over the rank's own samples. The mean of these means is the mean over all samples only if
+ * all ranks have equally many. So each rank's gradient is weighed by its count c, the number that its loss
+ * was divided by, and the sum is divided by the sum of the counts: sum(c[r] g[r]) / sum(c[r]). A loss's tape
+ * entry keeps its count.
  *
- * A rank whose labels are all ignored has 0 / 0 as its loss. It takes part with zeros of weight 1 and of no
- * share, so that the others still hear which parameters it has used, if it has used any. */
+ * The loss of a rank whose labels are all ignored is 0 / 0. Such a rank takes part with zeros of weight 1 and
+ * share 0, so that the others still learn which parameters it has used. */
 #include "parallel/ddp.h"
 
 #include <tern/loss.h>
@@ -25,15 +26,16 @@ int tern_ddp_normaliser_set(tern_ddp *ddp, double count, tern_error *err)
     return TERN_OK;
 }
 
-/* A backward that does not use the model on this rank may have any loss. Its samples count if they are known,
- * beside those of ranks that do use it; by itself, or beside what this rank has added up, another model's
- * loss does not. */
+/* A backward that does not use the model on this rank may have any loss. If its count is known, it counts
+ * beside the losses of ranks that do use the model; it does not count by itself, nor beside gradients that
+ * this rank has accumulated. */
 int tern__normaliser_add(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
 {
     ddp->loss_weight = 1;
     if (ddp->opts.normaliser != TERN_NORMALISER_LOSS) return TERN_OK;
     bool is_said = !isnan(ddp->next_count), is_beside = ddp->active && !ddp->reached;
     double count = is_said ? ddp->next_count : tern_loss_normaliser(loss);
+    if (!isnan(count)) ddp->loss_weight = count;
     ddp->next_count = NAN;
     if (!ddp->used && !is_said && (isnan(count) || !is_beside)) return TERN_OK;
     if (isnan(count))
@@ -42,7 +44,6 @@ int tern__normaliser_add(tern_ddp *ddp, const tern_tensor *loss, tern_error *err
                                "tern_ddp_normaliser_set before",
                                loss->node->op);
     ddp->count += count;
-    ddp->loss_weight = count;
     return TERN_OK;
 }
 
