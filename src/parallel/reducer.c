@@ -1,13 +1,13 @@
-/* reducer.c - what a ddp does during backward.
+/* reducer.c - reduces gradients while backward runs.
  *
- * At the start every use of every parameter has been counted, so it is known which gradients will come and
- * which are unused: the side values (the loss and one flag a leaf) are written at once. When a bucket's last
- * gradient has been written the bucket is posted, in bucket order, and whatever can be reduced is reduced
- * right there, by whoever gets to it; nobody waits. At the end the rest is posted and the last work awaited:
- * every gradient is the mean then. The side values came with the last bucket: a leaf that no rank used keeps
- * its "no gradient", and the mean loss is there for a progress bar. After the first synchronised backward
- * that used the model the buckets are cut again in the order in which rank 0's gradients were ready; that
- * changes buckets, never addresses.
+ * When a backward begins, every use of every parameter has been counted, so it is known which gradients will
+ * come and which parameters are unused: the side values (the loss and one flag per leaf) are written at once.
+ * When the last gradient of a bucket has been written, the bucket is posted, in bucket order, and any rank
+ * that gets to it reduces what can be reduced right there; nobody waits. At the end of backward the rest is
+ * posted and the last work is awaited: then every gradient is the mean. The side values have come with the
+ * last bucket: a leaf that no rank used still has no gradient, and the mean loss is there for a progress bar.
+ * After the first synchronised backward that used the model, the buckets are cut again in the order in which
+ * rank 0's gradients were ready; this changes buckets, never addresses.
  *
  * A rank that has run out of inputs (join.c) posts the same works with weight 0. */
 #include "parallel/ddp.h"
@@ -22,8 +22,8 @@ static tern_ddp *ddp_of(tern__listener *self)
 
 /* ---- posting ---- */
 
-/* A gradient that nothing was written to counts as zero in the sum, as does all of a rank without samples, if
- * it weighs anything. */
+/* Zeroes gradients that nothing was written to, and all gradients of a rank without samples, unless the
+ * rank's weight is 0 and they are not read. */
 static int zero_missing(const tern_ddp *ddp, const tern__bucket *bucket, tern_error *err)
 {
     int status = TERN_OK;
@@ -36,7 +36,7 @@ static int zero_missing(const tern_ddp *ddp, const tern__bucket *bucket, tern_er
     return status;
 }
 
-/* Into the windows, if they do not go over where they are. */
+/* Copies the bucket's gradients into the windows, if they are not reduced where they are. */
 static int put_bucket(tern_ddp *ddp, int index, tern_error *err)
 {
     const tern__bucket *bucket = &ddp->buckets[index];
@@ -46,9 +46,9 @@ static int put_bucket(tern_ddp *ddp, int index, tern_error *err)
     return status ? status : tern__staged_put(ddp, index, err);
 }
 
-/* A bucket without gradients of this rank weighs nothing: it is not read, and not reduced if no rank has any.
- * Gradients that only wait for their step, while another model goes back, are the mean already: this rank is
- * idle, and gives them only if another rank's backward comes to them. */
+/* A bucket without gradients of this rank has weight 0: it is not read, and not reduced if no rank has
+ * gradients in it. Gradients that only wait for their step while another model goes back are the mean
+ * already: this rank is idle, and contributes them only if another rank's backward reaches them. */
 static int post_bucket(tern_ddp *ddp, int index, tern_error *err)
 {
     const tern__bucket *bucket = &ddp->buckets[index];
@@ -91,7 +91,7 @@ static int post_ready(tern_ddp *ddp, tern_error *err)
     return status;
 }
 
-/* Rank 0's bytes to everybody; the highest rank's that is no shadow if rank 0 is one. */
+/* Broadcasts rank 0's bytes, or, if rank 0 is a shadow, those of the highest rank that is none. */
 static int post_broadcast(tern_ddp *ddp, const tern__extent *extents, int count, tern_error *err)
 {
     tern__post work = {.kind = TERN__BROADCAST,
@@ -115,7 +115,7 @@ static int post_rest(tern_ddp *ddp, tern_error *err)
     return status ? status : tern__straggler_post(ddp, err);
 }
 
-/* ---- the begin ---- */
+/* ---- when backward begins ---- */
 
 static void count_waiting(tern_ddp *ddp)
 {
@@ -144,7 +144,7 @@ static int open_round(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
     return status ? status : tern__checksum_post(ddp, err);
 }
 
-/* It would begin the rounds of the one around it anew. */
+/* A nested backward would start the outer one's round again. */
 static int fail_inside(const tern_ddp *ddp, tern_error *err)
 {
     tern__error_set(err, "tern_backward", TERN_E_STATE,
@@ -186,14 +186,14 @@ static int ready(tern__listener *self, tern__leaf *leaf, tern_error *err)
     return status ? status : ddp->group->backend->progress(ddp->channel, err);
 }
 
-/* ---- the end ---- */
+/* ---- when backward ends ---- */
 
 static int wait_last(tern_ddp *ddp, tern_error *err)
 {
     return ddp->group->backend->wait(ddp->channel, ddp->last_seq, err);
 }
 
-/* Leaves that were not ready in this backward keep their places behind those that were. */
+/* Writes the leaves in the order in which they were ready; the others follow in their old order. */
 static void write_order(const tern_ddp *ddp, int *order)
 {
     const tern__stats *stats = &ddp->stats;
@@ -206,7 +206,7 @@ static void write_order(const tern_ddp *ddp, int *order)
     }
 }
 
-/* Rank 0's ready order to everybody, and new buckets from it. */
+/* Broadcasts rank 0's ready order and cuts new buckets from it. */
 static int rebuild(tern_ddp *ddp, tern_error *err)
 {
     char *side = ddp->group->backend->window_base(ddp->group->state, ddp->side_window);
@@ -220,7 +220,7 @@ static int rebuild(tern_ddp *ddp, tern_error *err)
     return tern__bucket_plan(ddp, err);
 }
 
-/* What rank 0 has chosen to everybody. */
+/* Broadcasts rank 0's choices. */
 static int tell_choices(tern_ddp *ddp, tern_error *err)
 {
     if (!ddp->choices.is_due) return TERN_OK;
@@ -231,7 +231,7 @@ static int tell_choices(tern_ddp *ddp, tern_error *err)
     return status;
 }
 
-/* Who took part: is it over with all of them, and whose model is the last? */
+/* Notes whether all ranks were shadows, and which was the highest that was none: its model is the latest. */
 static void take_tally(tern_ddp *ddp)
 {
     const tern__tally *tally = ddp->group->backend->tally(ddp->channel, ddp->side_seq);
@@ -241,7 +241,8 @@ static void take_tally(tern_ddp *ddp)
         if (!tally->shadow[rank]) ddp->last_active = rank;
 }
 
-/* The same on all ranks; from a backward in which nobody has used the model there is no order to learn. */
+/* Whether any rank has used the model; the same on all ranks. If none has, there is no ready order to learn.
+ */
 static bool has_gradients(const tern_ddp *ddp)
 {
     bool any = false;
@@ -280,7 +281,7 @@ static int end(tern__listener *self, tern_error *err)
     return tern__reducer_finish(ddp, err);
 }
 
-/* Each rank would train by itself and nobody would notice. */
+/* Refuses a scope of another group: each rank would train by itself and nobody would notice. */
 static int missed(tern__listener *self, tern_error *err)
 {
     tern_ddp *ddp = ddp_of(self);
@@ -296,7 +297,7 @@ static int missed(tern__listener *self, tern_error *err)
     return tern__group_fail(ddp->group, err);
 }
 
-/* ---- a shadow's ---- */
+/* ---- shadows ---- */
 
 int tern__reducer_shadow(tern_ddp *ddp, tern_error *err)
 {
