@@ -12,8 +12,8 @@
 
 /* ---- OpenMP's team of the calling thread ---- */
 
-/* Pauses all devices, as to ask for the host's number alone makes libgomp load its libraries for offloading:
- * the one for NVIDIA's GPUs initialises CUDA, which does not work in a child that is forked then. */
+/* Pauses all devices. Asking for the host's number alone would make libgomp load its offloading libraries,
+ * and NVIDIA's initialises CUDA, which then does not work in a forked child. */
 static void end_team(void)
 {
 #ifdef _OPENMP
