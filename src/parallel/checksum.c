@@ -69,7 +69,7 @@ int tern__checksum_post(tern_ddp *ddp, tern_error *err)
                        .extents = &self->extent,
                        .extent_count = 1};
     status = tern__ddp_post(ddp, &work, err);
-    if (!status) self->seq = ddp->last_seq;
+    if (!status) self->seq = ddp->round.last_seq;
     return status;
 }
 

@@ -133,7 +133,7 @@ static void listen_to_backward(tern_ddp *ddp)
     for (int i = 0; i < ddp->leaf_count; i++) {
         tern__leaf *leaf = ddp->seal->leaves[ddp->order[i]];
         leaf->listener = &ddp->listener;
-        ddp->reached |= leaf->fresh; /* an earlier backward has left gradients */
+        ddp->round.reached |= leaf->fresh; /* an earlier backward has left gradients */
     }
     tern__listener **link = &tern__group_root(ddp->group)->listeners;
     while (*link) link = &(*link)->next;
@@ -188,7 +188,7 @@ static tern_ddp *new_ddp(tern_module *module, tern_group *group, const tern_ddp_
                       .number = ++group->next_owner,
                       .sync = true,
                       .loss_mean = NAN,
-                      .next_count = NAN};
+                      .round = {.next_count = NAN}};
     if (build(ddp, err) == TERN_OK) return ddp;
     tern_ddp_free(ddp);
     return NULL;

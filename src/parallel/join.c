@@ -35,12 +35,12 @@ static int shadow_round(tern_ddp *first, int *left, tern_error *err)
 /* Names the lowest shadow of a round that had active ranks; this rank was a shadow, too. */
 static int fail_early(const tern_ddp *ddp, tern_error *err)
 {
-    const tern__tally *tally = ddp->group->backend->tally(ddp->channel, ddp->side_seq);
+    const tern__tally *tally = ddp->group->backend->tally(ddp->channel, ddp->round.side_seq);
     int rank = 0;
     while (!tally->shadow[rank]) rank++;
     return tern__error_set(err, "tern_ddp_join", TERN_E_STATE,
                            "rank %d ran out of inputs after backward %llu",
-                           tern_group_world_rank(ddp->group, rank), (unsigned long long)ddp->backward);
+                           tern_group_world_rank(ddp->group, rank), (unsigned long long)ddp->round.backward);
 }
 
 static int check_early(const tern_ddp *first, tern_error *err)
@@ -56,10 +56,10 @@ static int check_optimizers(const tern_ddp *first, const tern_join_opts *opts, t
 {
     for (const tern_ddp *ddp = first; ddp && !opts->after_backward; ddp = tern__ddp_next(ddp)) {
         bool is_asked = ddp->seal->is_asked && tern_group_size(ddp->group) > 1;
-        if (ddp->seal->panes || is_asked)
+        if (ddp->seal->blocks || is_asked)
             return tern__error_set(err, "tern_ddp_join", TERN_E_STATE,
                                    "the optimizer of %s is %s: pass an after_backward that steps it",
-                                   ddp->module->kind, ddp->seal->panes ? "sharded" : "stepped by a scaler");
+                                   ddp->module->kind, ddp->seal->blocks ? "sharded" : "stepped by a scaler");
     }
     return TERN_OK;
 }
@@ -86,7 +86,7 @@ static int settle(tern_ddp *ddp, tern_error *err)
     ddp->choices.serial = 0;
     int status = tern__state_copy(ddp, ddp->last_active, err);
     if (status) return status;
-    return tern_broadcast(ddp->group, &ddp->backward, 1, TERN_I64, ddp->last_active, err);
+    return tern_broadcast(ddp->group, &ddp->round.backward, 1, TERN_I64, ddp->last_active, err);
 }
 
 static int join(tern_ddp *first, const tern_join_opts *opts, tern_error *err)

@@ -22,7 +22,7 @@ int tern_ddp_normaliser_set(tern_ddp *ddp, double count, tern_error *err)
     if (!(count >= 0 && isfinite(count)))
         return tern__error_set(err, __func__, TERN_E_RANGE, "expected a count that is not negative, got %g",
                                count);
-    ddp->next_count = count;
+    ddp->round.next_count = count;
     return TERN_OK;
 }
 
@@ -31,26 +31,26 @@ int tern_ddp_normaliser_set(tern_ddp *ddp, double count, tern_error *err)
  * this rank has accumulated. */
 int tern__normaliser_add(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
 {
-    ddp->loss_weight = 1;
+    ddp->round.loss_weight = 1;
     if (ddp->opts.normaliser != TERN_NORMALISER_LOSS) return TERN_OK;
-    bool is_said = !isnan(ddp->next_count), is_beside = ddp->active && !ddp->reached;
-    double count = is_said ? ddp->next_count : tern_loss_normaliser(loss);
-    if (!isnan(count)) ddp->loss_weight = count;
-    ddp->next_count = NAN;
-    if (!ddp->used && !is_said && (isnan(count) || !is_beside)) return TERN_OK;
+    bool is_said = !isnan(ddp->round.next_count), is_beside = ddp->round.active && !ddp->round.reached;
+    double count = is_said ? ddp->round.next_count : tern_loss_normaliser(loss);
+    if (!isnan(count)) ddp->round.loss_weight = count;
+    ddp->round.next_count = NAN;
+    if (!ddp->round.used && !is_said && (isnan(count) || !is_beside)) return TERN_OK;
     if (isnan(count))
         return tern__error_set(err, "tern_backward", TERN_E_STATE,
                                "the loss comes from %s, which does not say what it was divided by: call "
                                "tern_ddp_normaliser_set before",
                                loss->node->op);
-    ddp->count += count;
+    ddp->round.count += count;
     return TERN_OK;
 }
 
 void tern__normaliser_weigh(tern_ddp *ddp)
 {
-    double count = ddp->opts.normaliser == TERN_NORMALISER_LOSS ? ddp->count : 1;
-    ddp->has_samples = count > 0;
-    ddp->share = count / ddp->opts.gradient_predivide_factor;
-    ddp->weight = ddp->has_samples ? ddp->share : ddp->reached ? 1 : 0;
+    double count = ddp->opts.normaliser == TERN_NORMALISER_LOSS ? ddp->round.count : 1;
+    ddp->round.has_samples = count > 0;
+    ddp->round.share = count / ddp->opts.gradient_predivide_factor;
+    ddp->round.weight = ddp->round.has_samples ? ddp->round.share : ddp->round.reached ? 1 : 0;
 }

@@ -6,10 +6,10 @@
 int tern__ddp_post(tern_ddp *ddp, tern__post *work, tern_error *err)
 {
     work->owner = ddp->number;
-    work->backward = ddp->backward;
-    work->folded = ddp->folded;
+    work->backward = ddp->round.backward;
+    work->folded = ddp->round.folded;
     work->shadow = ddp->shadow;
-    return ddp->group->backend->post(ddp->channel, work, &ddp->last_seq, err);
+    return ddp->group->backend->post(ddp->channel, work, &ddp->round.last_seq, err);
 }
 
 /* Yields between tries, as ranks may share a core. */

@@ -188,7 +188,7 @@ static double scale_of(const tern__node *node)
 
 int tern__side_write(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
 {
-    bool counts = loss && ddp->used && ddp->has_samples, is_reached = ddp->loss.is_reached;
+    bool counts = loss && ddp->round.used && ddp->round.has_samples, is_reached = ddp->loss.is_reached;
     bool is_away = loss && ddp->loss.device && tern__memory_device(loss->view.data) == ddp->loss.device;
     set(ddp, LOSS, counts && !is_reached && !is_away ? tern_item(loss) / scale_of(loss->node) : 0);
     set(ddp, COUNTS, counts);
@@ -218,7 +218,7 @@ int tern__side_arrive(tern_ddp *ddp, tern_error *err)
  * rank's backward has reached the model, all ranks keep what the last one said. */
 int tern__side_take(tern_ddp *ddp, tern_error *err)
 {
-    const tern__tally *tally = ddp->group->backend->tally(ddp->channel, ddp->side_seq);
+    const tern__tally *tally = ddp->group->backend->tally(ddp->channel, ddp->round.side_seq);
     ddp->choices.is_due = false;
     if (tally->idle) return TERN_OK;
     double counts = get(ddp, COUNTS);

@@ -191,12 +191,12 @@ int tern__staged_put(tern_ddp *ddp, int bucket, tern_error *err)
 int tern__staged_test(const tern_ddp *ddp, tern_error *err)
 {
     int status = TERN_OK;
-    const tern__bucket *bucket = &ddp->buckets[ddp->next_bucket];
+    const tern__bucket *bucket = &ddp->buckets[ddp->round.next_bucket];
     for (int r = 0; r < ddp->seal->range_count && !status; r++) {
         const tern__ddp_stage *stage = &ddp->stages[r];
         tern_device *device = device_of(ddp, r);
         if (!device || !has_range(ddp, bucket, r)) continue;
-        tern__device_event *event = bucket->used ? stage->there[ddp->next_bucket] : stage->back;
+        tern__device_event *event = bucket->used ? stage->there[ddp->round.next_bucket] : stage->back;
         status = device->backend->event_query(device, event, err);
     }
     return status;

@@ -64,7 +64,7 @@ void tern__stats_posted(tern_ddp *ddp, int bucket)
                                          .began = now,
                                          .args = {{"bucket", bucket},
                                                   {"bytes", (int64_t)ddp->buckets[bucket].bytes},
-                                                  {"backward", (int64_t)ddp->backward}}});
+                                                  {"backward", (int64_t)ddp->round.backward}}});
 }
 
 /* Another ddp may have ended its part before, so the time when the last gradient was written is the scope's.

@@ -61,16 +61,16 @@ static const tern_ddp *weighing_ddp(const tern__batch_norm_sync *sync)
     const tern__seal *seal = tern__module_root(sync->module)->tree->seal;
     const tern_ddp *own = seal ? (const tern_ddp *)seal->attached : NULL,
                    *first = tern__ddp_first(sync->group);
-    if (own && own->is_inside && own->used) return own;
+    if (own && own->round.is_inside && own->round.used) return own;
     for (const tern_ddp *ddp = first; ddp; ddp = tern__ddp_next(ddp))
-        if (ddp->used) return ddp;
+        if (ddp->round.used) return ddp;
     return first;
 }
 
 static double weight_of(const tern__batch_norm_sync *sync)
 {
     const tern_ddp *ddp = weighing_ddp(sync);
-    return ddp ? ddp->loss_weight : 1;
+    return ddp ? ddp->round.loss_weight : 1;
 }
 
 static int average(const tern__batch_norm_sync *sync, tern_scope *scope, const tern__view *sums,
