@@ -227,10 +227,10 @@ static void buffers_of_another_size(void **state)
     tern_tensor *x = tern_tensor_from(w.scope, NULL, TERN_F32, 2, (int64_t[]){2, 3});
     tern_error err = {0};
     assert_int_equal(tern_tensor_read(x, out, 20, &err), TERN_E_SHAPE);
-    assert_string_equal(err.text, "tensor (2, 3) of f32 holds 24 bytes, but the buffer has 20");
+    assert_string_equal(err.text, "tensor (2, 3) of f32 has 24 bytes, but the buffer has 20");
     err = (tern_error){0};
     assert_int_equal(tern_tensor_write(x, out, 28, &err), TERN_E_SHAPE);
-    assert_string_equal(err.text, "tensor (2, 3) of f32 holds 24 bytes, but the buffer has 28");
+    assert_string_equal(err.text, "tensor (2, 3) of f32 has 24 bytes, but the buffer has 28");
     assert_int_equal(tern_tensor_read(NULL, out, 4, NULL), TERN_E_INVALID);
     for (int i = 0; i < 6; i++) out[i] = (float)i;
     assert_int_equal(tern_tensor_write(x, out, sizeof(out), NULL), TERN_OK);
