@@ -118,8 +118,9 @@ TERN_API void tern_zero_grad(tern_module *module);
 
 /* Sets whether a tensor gets gradients. A parameter that requires none (a frozen one) gets none from later
  * calls, and optimizers skip it. An input of a step (a tensor of the scope that is not the result of an op
- * with a gradient) gets one from later backwards, on each rank its own; tern_grad_get returns their sum until
- * the scope ends. E_INVALID: neither of these; E_DTYPE: integers. torch.Tensor.requires_grad_. */
+ * with a gradient) gets one from the ops that use it from now on, on each rank its own; tern_grad_get returns
+ * their sum until the scope ends. E_INVALID: neither of these; E_DTYPE: integers.
+ * torch.Tensor.requires_grad_. */
 TERN_API int tern_requires_grad_set(tern_tensor *tensor, bool required, tern_error *err);
 TERN_API bool tern_requires_grad_get(const tern_tensor *tensor);
 /* Sets this for all parameters of the tree. torch.nn.Module.requires_grad_. */

@@ -19,7 +19,8 @@ extern "C" {
 typedef struct tern_tensor tern_tensor;
 
 /* A tensor's number of dimensions, 0 to TERN_NDIM_MAX; its shape, [ndim], borrowed; its number of elements;
- * and its element type. */
+ * and its element type. The shape of NULL is TERN_NDIM_MAX zeros, so a forward may read that of an op that
+ * has failed. */
 TERN_API int tern_tensor_ndim(const tern_tensor *tensor);
 TERN_API const int64_t *tern_tensor_shape(const tern_tensor *tensor);
 TERN_API int64_t tern_tensor_count(const tern_tensor *tensor);

@@ -7,56 +7,58 @@
 
 #include <tern/amp.h>
 
-/* ---- loss_scale.c: a scale, in the host's memory until it meets a loss that is in a device's ---- */
+/* ---- loss_scale.c: a loss scale starts in the host's memory and moves to the device of its first loss ----
+ */
 
-/* Zeros. Yours: tern__memory_free. */
+/* A zeroed scale. The caller frees it with tern__memory_free. */
 tern__loss_scale *tern__loss_scale_new(const char *func, tern_error *err);
-/* *scale is where the loss is, if that is in a device's memory. */
+/* Moves *scale to the loss's device, if the loss is in a device's memory. */
 int tern__loss_scale_follow(tern__loss_scale **scale, const tern_tensor *loss, tern_error *err);
-/* loss * scale, of which the gradient is scaled. */
+/* Returns loss * scale; its backward multiplies the gradient by the scale, too. */
 tern_tensor *tern__loss_scaled(tern_scope *scope, tern_tensor *loss, const tern__loss_scale *scale);
-/* Numbers that are not finite have been found, unless *bad is 0. False after a failure, as the next. */
+/* Marks the scale as overflowed unless *bad is 0. Like the next function, false after a failure. */
 bool tern__loss_scale_find(tern_scope *scope, tern__loss_scale *scale, const double *bad);
-/* The next scale. */
+/* Computes the next scale. */
 bool tern__loss_scale_advance(tern_scope *scope, tern__loss_scale *scale, const tern__scale_attr *attr);
 
 /* ---- overflow.c ---- */
 
-/* What an optimizer's gradients are. */
+/* The result of looking for gradients that are not finite. */
 typedef struct tern__overflow {
-    bool any;     /* there are gradients                                                       */
-    bool found;   /* one of them is not finite, here or on another rank of the model's ddp     */
-    bool is_away; /* a device knows that alone: found is true, and skips.bad tells              */
+    bool any;     /* the optimizer has gradients                                            */
+    bool found;   /* one is not finite, here or on another rank of the model's ddp          */
+    bool is_away; /* only the device knows: found is then true, and skips.bad has the count */
 } tern__overflow;
 
-/* Divides the optimizer's gradients by the scale and looks, for the scale too. False after a failure. */
+/* Divides the optimizer's gradients by the scale, and records in *result and in the scale whether they
+ * overflowed. False after a failure. */
 bool tern__overflow_check(tern_optim *optim, tern_scope *scope, tern__loss_scale *scale,
                           tern__overflow *result);
 
-/* ---- non_finite.c: what name_non_finite says ---- */
+/* ---- non_finite.c: the log of the option name_non_finite ---- */
 
 typedef struct tern__non_finite {
     tern__watch watch; /* first */
-    uint64_t backward; /* the number of the running or last one               */
-    int parameters;    /* in it, whose gradient is not finite                 */
+    uint64_t backward; /* the number of the running or last backward                    */
+    int parameters;    /* how many parameters had a gradient in it that is not finite   */
     const tern__leaf *first;
-    double bad; /* numbers of the first's */
+    double bad; /* how many elements of the first one's gradient are not finite */
 } tern__non_finite;
 
-/* Looks at the gradients of the scope's next backward. */
+/* Makes the scope's next backward look at every gradient. */
 void tern__non_finite_begin(tern__non_finite *self, tern_scope *scope);
-/* Logs what it has found there, once. */
+/* Logs once what that backward has found. */
 void tern__non_finite_report(tern__non_finite *self, const tern_scope *scope);
 
-/* A loss's scale under amp. */
+/* The loss scaler of one loss under amp. */
 typedef struct tern__loss_scaler {
-    bool dynamic; /* another one stays in the host's memory */
+    bool dynamic; /* false: the scale is constant and stays in the host's memory */
     tern__loss_scale *scale;
-    double told;    /* of its overflows, those that were logged */
-    bool is_silent; /* another rank than 0's */
+    double told;    /* how many of its overflows have been logged */
+    bool is_silent; /* only rank 0 logs                            */
 } tern__loss_scaler;
 
-/* What a scaler has: waits for a device. */
+/* Reads a scaler's values; waits for the device that holds them. */
 int tern__loss_scaler_read(tern__loss_scaler *scaler, int loss_id, tern__loss_scale *values, tern_error *err);
 
 struct tern_amp {

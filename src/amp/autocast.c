@@ -1,8 +1,8 @@
-/* autocast.c - what each op does to its inputs in an autocast region.
+/* autocast.c - casts the inputs of ops in an autocast region.
  *
- * Every op hands its name and its inputs to tern__op_enter, which asks the scope's policy, that is, the table
- * in autocast.def. So no op knows of autocast, and what the tape holds are ordinary casts before ordinary
- * ops. */
+ * Every op passes its name and its inputs to tern__op_enter, which asks the scope's policy. The policy looks
+ * the op up in the table of autocast.def. So no op knows about autocast, and the tape holds ordinary casts
+ * before ordinary ops. */
 #include "amp/autocast.h"
 
 #include "comm/group.h"
@@ -17,13 +17,13 @@
 
 /* ---- the lists ---- */
 
-typedef enum rule { KEEP, LOWER, FULL, PROMOTE, WIDEST } rule; /* autocast.def says what they mean */
+typedef enum rule { KEEP, LOWER, FULL, PROMOTE, WIDEST } rule; /* see autocast.def */
 
 typedef struct row {
     const char *op;
-    rule torch[2];   /* on the CPU, and on a GPU         */
-    rule apex;       /* on both                          */
-    unsigned inputs; /* one bit each; of inputs above 31 all */
+    rule torch[2];   /* on the CPU, and on a GPU                                  */
+    rule apex;       /* on either                                                 */
+    unsigned inputs; /* one bit for each that the rule is about; all above the 31st */
 } row;
 
 #define INPUT(i) (1u << (i))
@@ -42,8 +42,8 @@ static int compare(const void *op, const void *at)
 
 /* ---- casts ---- */
 
-/* x in `dtype`. A parameter's cast is made once and kept, but not while tern_checkpoint tries which
- * parameters are used: each use must be seen. */
+/* Returns x in `dtype`. A parameter is cast once and the copy is kept, except while tern_checkpoint finds out
+ * which parameters are used: then it has to see every use. */
 static tern_tensor *cast(tern_scope *scope, tern_tensor *x, tern_dtype dtype)
 {
     bool kept = x->leaf && x->view.dtype != dtype && !scope->traced;
@@ -54,28 +54,27 @@ static tern_tensor *cast(tern_scope *scope, tern_tensor *x, tern_dtype dtype)
     return y;
 }
 
-/* Neither bf16 nor f16 has all values of the other. */
+/* Neither bf16 nor f16 holds all values of the other, so the two need f32. */
 static tern_dtype wider(tern_dtype a, tern_dtype b)
 {
     if (a == b) return a;
     return a == TERN_F64 || b == TERN_F64 ? TERN_F64 : TERN_F32;
 }
 
-/* Some inputs of an op. */
+/* An op's inputs, and a bit for each that the policy is about. */
 typedef struct operands {
     int count;
     tern_tensor **x;
     unsigned mask;
 } operands;
 
-/* Whether the policy is about input i. */
 static bool concerns(const operands *in, int i)
 {
     bool listed = i >= 32 || (in->mask & INPUT(i));
     return listed && in->x[i] && tern__dtype_is_float(in->x[i]->view.dtype);
 }
 
-/* The widest dtype of all, or of those with dimensions; false if there are none. */
+/* Finds the widest dtype, either of all inputs or of those with dimensions; false if there are none. */
 static bool find_widest(const operands *in, bool dimensions, tern_dtype *widest)
 {
     bool found = false;
@@ -88,7 +87,7 @@ static bool find_widest(const operands *in, bool dimensions, tern_dtype *widest)
     return found;
 }
 
-/* What x is to be cast to. */
+/* Returns the dtype that an input of dtype `x` is cast to. */
 static tern_dtype target(rule by, tern_dtype x, tern_dtype region, tern_dtype widest)
 {
     if (by == LOWER) return x == TERN_F64 ? x : region;
@@ -140,11 +139,11 @@ static void leave(const tern__policy *self, tern_scope *scope, const char *op, i
     (void)self, (void)scope, (void)op, (void)count, (void)inputs;
 }
 
-/* No region in a step of opt level O1: it remembers whose list the next one goes by. */
+/* The policy outside of regions at opt level O1: it remembers that the next region goes by apex's list. */
 static const policy apex_off = {{TERN_F32, leave}, TERN__AUTOCAST_APEX};
 
-/* Of a region on the CPU, once a process and dtype, by rank 0. To ask the CPU takes longer than all else that
- * a region does. */
+/* Warns if the CPU has no fast kernels for the region's dtype: once per process and dtype, on rank 0. Asking
+ * the CPU takes longer than everything else that a region does. */
 static void note_what_lacks(const tern_scope *scope, tern_dtype dtype)
 {
     static atomic_flag asked[2] = {ATOMIC_FLAG_INIT, ATOMIC_FLAG_INIT};
@@ -154,8 +153,8 @@ static void note_what_lacks(const tern_scope *scope, tern_dtype dtype)
     const char *lacks = tern__kernel_lacks(dtype);
     if (!lacks) return;
     tern__log(TERN_LOG_WARN,
-              "autocast: this machine lacks %s; what is computed in %s is right, but no faster than in f32",
-              lacks, tern_dtype_name(dtype));
+              "autocast: this machine lacks %s; results in %s are right, but no faster than in f32", lacks,
+              tern_dtype_name(dtype));
 }
 
 const tern__policy *tern__autocast_policy(tern__autocast_list list, tern_dtype dtype)
@@ -163,7 +162,7 @@ const tern__policy *tern__autocast_policy(tern__autocast_list list, tern_dtype d
     return &policies[list][dtype == TERN_F16].base;
 }
 
-/* What follows `now` in a scope. */
+/* Returns the policy that follows `now` when a region of `dtype` begins, or ends with f32. */
 static const tern__policy *next_policy(const tern__policy *now, tern_dtype dtype)
 {
     tern__autocast_list list = now ? ((const policy *)now)->list : TERN__AUTOCAST_TORCH;

@@ -1,11 +1,10 @@
-/* backward.c - apex's scale_loss: what its context manager does before and after the scaled backward.
+/* backward.c - the backward of apex's scale_loss, with the work of its context manager before and after.
  *
- * A gradient range may hold gradients already, of another loss or microbatch, with another scale. They are
- * brought to the scale of the coming ones, so that backward can add to them, and all are divided by it
- * afterwards; scales are powers of two by default, so that this rounds nothing. (apex puts the old gradients
- * aside instead and adds them to the new ones, which takes memory and a pass.) If a step is to be skipped
- * anyway, what there is is worthless, and forgotten, so that an overflow of one loss is not taken for one of
- * the next. */
+ * The gradients may hold values of another loss or microbatch already, with another scale. They are first
+ * brought to the scale of this loss, so that backward can add to them, and afterwards all are divided by it.
+ * Scales are powers of two by default, so this rounds nothing. (apex stashes the old gradients instead and
+ * adds them to the new ones, which takes memory and a pass.) If the step is to be skipped anyway, the old
+ * gradients are dropped, so that an overflow of one loss is not counted again for the next. */
 #include "amp/amp.h"
 #include "base/opts.h"
 #include "kernels/pointwise.h"
@@ -30,7 +29,7 @@ typedef struct pass {
     tern_scope *scope;
     const tern_amp_backward_opts *opts;
     tern__loss_scaler *scaler;
-    bool found; /* or a device alone knows that */
+    bool found; /* gradients overflowed, or only the device knows */
 } pass;
 
 typedef bool (*visit_fn)(pass *p, tern_optim *optim);
@@ -47,9 +46,9 @@ static bool each_optim(pass *p, visit_fn visit)
     return true;
 }
 
-/* ---- before: gradients that are there already ---- */
+/* ---- before: older gradients ---- */
 
-/* Of this scale and the one that the gradients have: where that is. NULL after a failure. */
+/* Returns the address of the factor that brings the older gradients to this scale; NULL after a failure. */
 static const double *factor_of(const pass *p, tern_optim *optim)
 {
     const double *scale = &p->scaler->scale->scale;
@@ -68,7 +67,7 @@ static bool prepare(pass *p, tern_optim *optim)
     return factor && tern__optim_rescale(optim, p->scope, factor);
 }
 
-/* Gradients stay multiplied by the scale that is about to be gone. */
+/* With delay_unscale the gradients stay scaled: remembers by how much. */
 static bool keep_scale(pass *p, tern_optim *optim)
 {
     tern_error err = {0};
@@ -133,7 +132,7 @@ static bool update_scale(pass *p)
            !tern__loss_scaler_read(scaler, p->opts->loss_id, &values, NULL);
 }
 
-/* ---- the whole ---- */
+/* ---- all of it ---- */
 
 static int go_back(const pass *p, tern_tensor *loss)
 {
@@ -159,7 +158,7 @@ static int run(pass *p, tern_tensor *loss)
     return TERN_OK;
 }
 
-/* Without masters and with a constant scale of 1 apex does nothing. */
+/* apex does nothing, either, with a constant scale of 1 and without masters. */
 static bool is_plain(const tern_amp *amp, const tern__loss_scaler *scaler)
 {
     return !amp->opts.enabled || (!amp->opts.master_weights && !scaler->dynamic && scaler->scale->scale == 1);

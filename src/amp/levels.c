@@ -1,4 +1,4 @@
-/* levels.c - apex's opt levels: what they are, and what becomes of a model. */
+/* levels.c - apex's opt levels: their options, and how they prepare a model. */
 #include "amp/amp.h"
 #include "amp/autocast.h"
 #include "base/opts.h"
@@ -55,7 +55,7 @@ static int check_opts(const tern_amp_opts *o, tern_error *err)
     return TERN_OK;
 }
 
-/* What the caller leaves out is that of the caller's level. */
+/* Options that the caller leaves out take the defaults of the caller's level. */
 static int read_opts(tern_amp_opts *o, const tern_amp_opts *user, tern_error *err)
 {
     const char *func = "tern_amp_new";
@@ -86,7 +86,7 @@ static int check_model(const char *func, tern_module *model, tern_error *err)
                            has);
 }
 
-/* What ranks compare in tern_ddp_new. */
+/* Adds the options to the model's description, which tern_ddp_new compares between ranks. */
 static void describe(tern_module *model, const tern_amp_opts *o)
 {
     const int64_t casts = o->cast_model ? 16 : 32, patched = o->patch_functions;

@@ -1,4 +1,4 @@
-/* loss_scale.c - a loss times its scale, and the scale, which lives where the loss is computed. */
+/* loss_scale.c - multiplies a loss by its scale, and keeps the scale in the memory where the loss is. */
 #include "kernels/loss_scale.h"
 #include "amp/amp.h"
 #include "kernels/pointwise.h"
@@ -26,7 +26,8 @@ static int gradient(tern_scope *scope, tern__node *node)
     return tern__grad_done(scope, node, 0);
 }
 
-/* By what a loss is multiplied, in forward and in backward, whatever becomes of the scale in between. */
+/* Takes the scale as it is now, so that backward multiplies by the same number as forward. A scale in a
+ * device's memory is copied there. */
 static bool take_scale(tern_scope *scope, const tern__loss_scale *scale, tern__node *by, tern_tensor **copy)
 {
     *copy = NULL;

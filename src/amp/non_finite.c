@@ -1,5 +1,5 @@
-/* non_finite.c - where do an infinity and a NaN come from? Each gradient is looked at when it is whole,
- * before a ddp adds it to the other ranks' and all have it. */
+/* non_finite.c - names the parameters whose gradients are not finite. Each gradient is checked when it is
+ * complete, before a ddp averages it and an infinity or a NaN spreads to all ranks. */
 #include "amp/amp.h"
 #include "comm/group.h"
 #include "kernels/unscale.h"

@@ -1,8 +1,8 @@
-/* overflow.c - has a step's gradients overflowed? Under a ddp gradients are equal on all ranks when backward
- * returns, and so would be the answer, but for parameters that the ddp ignores, or a memory that fails. A
- * rank that makes a step while the others skip it is never equal to them again: so they ask each other. Where
- * the answer is in a device's memory, to ask would be to wait for it: there only those do who have parameters
- * that the ddp ignores. */
+/* overflow.c - finds out whether a step's gradients have overflowed. Under a ddp the gradients are equal on
+ * all ranks when backward returns, so the ranks would come to the same answer, except for parameters that the
+ * ddp ignores and for failing memory. A rank that makes a step while the others skip it differs from them for
+ * good, so the ranks compare their answers. An answer in a device's memory would have to be waited for: there
+ * the ranks compare only if the optimizer has parameters that the ddp ignores. */
 #include "amp/amp.h"
 #include "comm/group.h"
 #include "tensor/number.h"
@@ -16,7 +16,7 @@ static bool has_ignored(const tern_optim *optim)
     return ignored;
 }
 
-/* Those who agree on the answer; NULL: this rank alone. */
+/* Returns the group that compares its answers; NULL: this rank decides alone. */
 static tern_group *group_of(const tern_optim *optim)
 {
     tern_group *group = optim->seal->attached ? optim->seal->group : NULL;

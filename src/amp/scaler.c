@@ -1,5 +1,5 @@
-/* scaler.c - torch's GradScaler: what each optimizer has done since the last update, and the scale, which is
- * an f32 as there. */
+/* scaler.c - torch's GradScaler: remembers what each optimizer has done since the last update, and keeps the
+ * scale, which is an f32 as in torch. */
 #include "amp/amp.h"
 #include "base/opts.h"
 #include "tensor/field.h"
@@ -89,7 +89,7 @@ double tern_scaler_scale_get(const tern_scaler *scaler)
     return tern__memory_copy(&values, scaler->scale, sizeof(values), NULL) ? NAN : values.scale;
 }
 
-/* ---- what each optimizer has done ---- */
+/* ---- the optimizers' stages ---- */
 
 static bool make_room(tern_scaler *scaler, tern_scope *scope, const char *func)
 {
@@ -105,7 +105,7 @@ static bool make_room(tern_scaler *scaler, tern_scope *scope, const char *func)
     return true;
 }
 
-/* NULL after a failure. */
+/* Finds or adds the optimizer's entry; NULL after a failure. */
 static entry *entry_of(tern_scaler *scaler, tern_scope *scope, const tern_optim *optim, const char *func)
 {
     for (int i = 0; i < scaler->count; i++)
@@ -166,7 +166,7 @@ void tern_scaler_unscale(tern_scaler *scaler, tern_scope *scope, tern_optim *opt
                                                "the last update().");
 }
 
-/* The entry of an optimizer whose gradients are unscaled; NULL after a failure. */
+/* Unscales the gradients if that is still to do, and returns the optimizer's entry; NULL after a failure. */
 static entry *prepare(tern_scaler *scaler, tern_scope *scope, tern_optim *optim)
 {
     const char *func = "tern_scaler_step";

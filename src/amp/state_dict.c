@@ -1,4 +1,4 @@
-/* state_dict.c - amp's state as apex writes it. */
+/* state_dict.c - amp's state dict, in apex's format. */
 #include "amp/amp.h"
 #include "tensor/field.h"
 
@@ -36,9 +36,9 @@ tern_object *tern_amp_state_dict(const tern_amp *amp, tern_error *err)
     return NULL;
 }
 
-/* ---- in ---- */
+/* ---- loading ---- */
 
-/* Entry `index` becomes scaler `index`, whatever its number, as in apex. */
+/* Entry `index` becomes scaler `index`, whatever number its key has, as in apex. */
 static int read_scaler(const tern_object *state, int64_t index, tern__loss_scale *scale, tern_error *err)
 {
     const char *key = tern_object_to_string(tern_object_key(state, index));
@@ -60,7 +60,7 @@ static int read_scaler(const tern_object *state, int64_t index, tern__loss_scale
     return TERN_OK;
 }
 
-/* Into copies of what the scalers have. */
+/* Reads into copies, so that a failure leaves the scalers as they were. */
 static int read_all(const tern_object *state, const tern_amp *amp, tern__loss_scale *scales, tern_error *err)
 {
     int status = TERN_OK, count = amp->opts.num_losses;

@@ -12,10 +12,12 @@
 
 /* ---- OpenMP's team of the calling thread ---- */
 
+/* Pauses all devices. Asking for the host's number alone would make libgomp load its offloading libraries,
+ * and NVIDIA's initialises CUDA, which then does not work in a forked child. */
 static void end_team(void)
 {
 #ifdef _OPENMP
-    omp_pause_resource(omp_pause_soft, omp_get_initial_device());
+    omp_pause_resource_all(omp_pause_soft);
 #endif
 }
 
@@ -25,7 +27,7 @@ void tern__device_rest(const tern_device *device)
 }
 
 /* A forked child lacks the team's threads and would wait for them for ever. So the team ends before a fork,
- * and parent and child each make one anew. */
+ * and parent and child each start a new one. */
 static int forks_error;
 
 static void watch_forks_once(void)

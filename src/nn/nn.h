@@ -77,13 +77,13 @@ typedef struct tern__seal {
     size_t *offset;      /* [leaf_count] byte offset in its range */
     tern__range ranges[TERN__RANGES];
     int range_count;
-    char *buffers;                   /* one range for all of the host's buffers of every dtype */
-    size_t buffer_bytes;             /* 0: no buffers on the host; a device's buffers are not moved   */
-    tern__listener *attached;        /* the ddp that shares the gradients, or NULL */
-    tern_group *group;               /* its group                                  */
-    bool is_asked;                   /* an optimizer on some rank has all ranks agree on whether to step */
-    struct tern_optim *optims;       /* all live ones, newest first */
-    struct tern__shard_panes *panes; /* sharded optimizers' windows over the parameters, or NULL */
+    char *buffers;                     /* one range for all of the host's buffers of every dtype */
+    size_t buffer_bytes;               /* 0: no buffers on the host; a device's buffers are not moved   */
+    tern__listener *attached;          /* the ddp that shares the gradients, or NULL */
+    tern_group *group;                 /* its group                                  */
+    bool is_asked;                     /* an optimizer on some rank has all ranks agree on whether to step */
+    struct tern_optim *optims;         /* all live ones, newest first */
+    struct tern__shard_blocks *blocks; /* sharded optimizers' windows over the parameters, or NULL */
 } tern__seal;
 
 /* Allocates a module of `bytes` bytes whose first field is a tern_module. Free it with tern_module_free. */

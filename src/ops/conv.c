@@ -41,18 +41,10 @@ static const tern__view *widened(const tern__view *view, tern__view *seen)
     return seen;
 }
 
-/* Fills the outputs with zeros: what a kernel would compute from an empty input. */
-static bool fill_zeros(tern_scope *scope, const tern__call *call)
-{
-    for (int i = 0; i < 2; i++)
-        if (call->out[i] && !call->add[i] && !tern__fill(scope, call->out[i], 0)) return false;
-    return true;
-}
-
 static bool run(tern_scope *scope, const conv *c, tern__call *call)
 {
     tern__view in[3], out[2];
-    if (tern__view_count(call->in[0]) == 0) return fill_zeros(scope, call);
+    if (tern__view_count(call->in[0]) == 0) return tern__fill_zeros(scope, call);
     for (int i = 0; i < 3; i++) call->in[i] = widened(call->in[i], &in[i]);
     for (int i = 0; i < 2; i++) call->out[i] = widened(call->out[i], &out[i]);
     call->attr = &c->attr;

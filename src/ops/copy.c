@@ -63,6 +63,13 @@ bool tern__fill(tern_scope *scope, const tern__view *to, double value)
     return tern__view_count(to) == 0 || tern__run(scope, &call);
 }
 
+bool tern__fill_zeros(tern_scope *scope, const tern__call *call)
+{
+    for (int i = 0; i < TERN__KERNEL_OUTS; i++)
+        if (call->out[i] && !call->add[i] && !tern__fill(scope, call->out[i], 0)) return false;
+    return true;
+}
+
 int tern__grad_store(tern_scope *scope, tern__node *node, int i, const tern__view *from)
 {
     bool add;

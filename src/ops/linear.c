@@ -59,7 +59,9 @@ static int gradients_at_once(tern_scope *scope, tern__node *node, const tern__vi
         if (!call.out[i]) return scope->error.code;
     }
     attr.is_relus = cuts(node, &call);
-    int status = tern__run(scope, &call) ? TERN_OK : scope->error.code;
+    bool is_empty = tern__view_count(tern__dy(node)) == 0;
+    bool is_done = is_empty ? tern__fill_zeros(scope, &call) : tern__run(scope, &call);
+    int status = is_done ? TERN_OK : scope->error.code;
     if (attr.is_relus) node->in[X]->grad_is_cut = true;
     for (int i = INPUTS - 1; i >= 0 && !status; i--)
         if (call.out[i]) status = tern__grad_done(scope, node, i);

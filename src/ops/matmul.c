@@ -47,10 +47,18 @@ static tern__view with_batch(const tern__view *matrices, const tern__view *batch
     return tern__broadcast_view(matrices, all.ndim, all.shape);
 }
 
+/* Whether the result is empty, or a matrix of sums over nothing. */
+static bool is_of_nothing(const tern__call *call)
+{
+    bool is_empty = tern__view_count(call->in[0]) == 0 || tern__view_count(call->in[1]) == 0;
+    return tern__view_count(call->out[0]) == 0 || (is_empty && !call->in[2]);
+}
+
 /* Views all three with one batch dimension. */
 static bool run(tern_scope *scope, tern__call *call)
 {
     const tern__view *y = call->out[0], *a = call->in[0], *b = call->in[1];
+    if (is_of_nothing(call)) return tern__fill_zeros(scope, call);
     if (y->ndim == 2 && a->ndim == 2 && b->ndim == 2) return tern__run(scope, call);
     tern__view batch = batch_of(y);
     if (!join_batches(&batch, a) || !join_batches(&batch, b)) return false;

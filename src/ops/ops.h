@@ -23,6 +23,8 @@ tern__layout tern__weight_layout(const tern_device *device, const tern__view *we
 bool tern__copy(tern_scope *scope, const tern__view *to, const tern__view *from);
 bool tern__copy_into(tern_scope *scope, const tern__view *to, const tern__view *from, bool add);
 bool tern__fill(tern_scope *scope, const tern__view *to, double value);
+/* Sums over nothing: fills the outputs of `call` that it does not add to with zeros. */
+bool tern__fill_zeros(tern_scope *scope, const tern__call *call);
 
 /* Stores or adds `from`, of any dtype and layout, into the gradient of input i. NULL stands for zeros. */
 int tern__grad_store(tern_scope *scope, tern__node *node, int i, const tern__view *from);

@@ -1,3 +1,4 @@
+/* adagrad.c - the rule and options of Adagrad, as in torch.optim. */
 #include "optim/optim.h"
 
 static const tern_adagrad_opts defaults = {.size = sizeof(tern_adagrad_opts), .lr = 0.01, .eps = 1e-10};

@@ -1,6 +1,6 @@
-/* clip.c - the gradients of a module tree. Neighbours in a range go through the kernels together where there
- * is nothing between them: the bytes between parameters must stay zero, whatever gradients are multiplied
- * with. */
+/* clip.c - clips the gradients of a module tree, by norm or by value. Gradients that adjoin in a range go
+ * through the kernels together. Those with padding in between do not: padding must stay zero, whatever
+ * gradients are multiplied by. */
 #include "kernels/norm_factors.h"
 #include "kernels/pointwise.h"
 #include "kernels/power_sum.h"
@@ -33,7 +33,7 @@ static char *end_of(const tern__view *view)
     return (char *)view->data + tern__view_bytes(view);
 }
 
-/* From leaf k on; *next: behind the run. */
+/* Returns the run that begins with leaf k; *next is the leaf behind it. */
 static tern__view run_of(const clip *c, int k, int *next)
 {
     const tern__view *first = &c->seal->leaves[k]->grad->view, *last = first;
@@ -46,8 +46,8 @@ static tern__view run_of(const clip *c, int k, int *next)
     return tern__view_span(first, last);
 }
 
-/* Calls `visit`, if not NULL, with all gradients under the module; how many runs they are, or -1 after a
- * failure. */
+/* Calls `visit`, if it is not NULL, with all gradients under the module; returns how many runs there are, or
+ * -1 after a failure. */
 static int each_run(clip *c, visit_fn visit)
 {
     int runs = 0;
@@ -88,7 +88,7 @@ static bool limit_to(clip *c, const tern__view *run, int number)
     return tern__run(c->scope, &call);
 }
 
-/* `value` is the argument called `name`. */
+/* Checks the argument called `name`. */
 static bool begin(clip *c, const char *func, tern_module *module, const char *name, double value)
 {
     if (!c->scope || c->scope->error.code) return false;
@@ -102,7 +102,7 @@ static bool begin(clip *c, const char *func, tern_module *module, const char *na
     return true;
 }
 
-/* The norm, and by what gradients are multiplied for it. */
+/* Computes the norm, and the factor that gradients are multiplied by. */
 static tern_tensor *measure(clip *c, int runs, double max_norm)
 {
     tern__norm_attr attr = {.use = TERN__NORM_CLIP, .p = c->p, .most = max_norm, .eps = 1e-6};

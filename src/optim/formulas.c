@@ -1,4 +1,4 @@
-/* formulas.c - the schedules that are a formula of t and a few numbers. */
+/* formulas.c - the schedules that are a closed formula of t and a few numbers. */
 #include "optim/schedule.h"
 
 #include <math.h>
@@ -61,8 +61,8 @@ static double annealing_rate(const tern_schedule *s, int64_t t, int group, doubl
     return s->min + (rate - s->min) * half_cosine(t, s->total);
 }
 
-/* How long the period is that t is in; *within: since when. The last that fits into the numbers does not end.
- */
+/* Returns the length of t's period; *within is the time since it began. The last period that fits into an
+ * int64_t does not end. */
 static int64_t period_of(const tern_schedule *s, int64_t t, int64_t *within)
 {
     int64_t period = s->total;
@@ -87,7 +87,7 @@ static double lambda_rate(const tern_schedule *s, int64_t t, int group, double r
     return rate * s->fn(t, group, s->ctx);
 }
 
-/* ---- what torch's state dicts have of them ---- */
+/* ---- their items in torch's state dicts ---- */
 
 static void put_real(tern_object *dict, const char *key, double value, tern_error *err)
 {
@@ -111,7 +111,7 @@ static void describe_step(const tern_schedule *s, tern_object *dict, tern_error 
     put_real(dict, "gamma", s->gamma, err);
 }
 
-/* Without the milestones, which are a Counter there. */
+/* Leaves out the milestones, which are a Counter in torch. */
 static void describe_gamma(const tern_schedule *s, tern_object *dict, tern_error *err)
 {
     put_real(dict, "gamma", s->gamma, err);
@@ -240,7 +240,7 @@ tern_schedule *tern_linear_schedule_new(tern_optim *optim, tern_unit unit, doubl
                         (long long)total);
         return NULL;
     }
-    /* A warm-up in steps is over before the first epoch is, and rightly so. */
+    /* A warm-up in steps may rightly be over before the first epoch is. */
     tern_schedule like = {.optim = optim,
                           .unit = unit,
                           .kind = &linear,

@@ -1,8 +1,8 @@
-/* lamb.c - LAMB: Adam's direction, and for every parameter a rate in proportion to its norm.
+/* lamb.c - LAMB: Adam's direction, with a rate for every parameter in proportion to its norm.
  *
- * A step has two passes: the first moves the moments and sums up the squares of each parameter and of its
- * update; the second makes the updates, with the ratio of the two norms in their rate. In between a sharded
- * optimizer's ranks exchange their sums (norm.c). */
+ * A step has two passes. The first updates the moments and sums up the squares of each parameter and of its
+ * update. The second updates the parameters, with the ratio of the two norms in their rate. In between, a
+ * sharded optimizer's ranks exchange their sums (norm.c). */
 #include "optim/optim.h"
 
 #include "tensor/number.h"
@@ -34,7 +34,8 @@ static bool square(tern_scope *scope, const tern__view *run, void *ctx)
     return tern__norm_squares(scope, run, NULL, &sum);
 }
 
-/* What the norm of all gradients says to each group; its sums are where the trust ratios will be. */
+/* Computes each group's factor from the norm of all gradients; the sums are kept where the trust ratios will
+ * be. */
 static bool limit(tern_optim *optim, tern_scope *scope)
 {
     double *next = optim->norms.factors;
@@ -51,8 +52,8 @@ static bool limit(tern_optim *optim, tern_scope *scope)
     return true;
 }
 
-/* Moments and sums of this rank's part of a run; the host takes the factors that it sees into the attributes.
- */
+/* Computes the moments and sums for this rank's part of a run; the host puts the factors, which it can read,
+ * into the attributes. */
 static bool move(tern_optim *optim, tern_scope *scope, int first, int last)
 {
     int g = optim->group_of[first];
@@ -70,7 +71,7 @@ bool tern__lamb_has_trust(const tern_optim *optim, int g)
     return o->use_nvlamb || o->weight_decay != 0;
 }
 
-/* The ratios of the two norms of each parameter of a run, all of whose sums are there. */
+/* Computes the trust ratio of each parameter of a run, once all its sums are there. */
 static bool trust(tern_optim *optim, tern_scope *scope, int first, int last)
 {
     const tern__norm_attr attr = {.use = TERN__NORM_TRUST, .p = 2};

@@ -1,7 +1,7 @@
-/* larc.c - layer-wise adaptive rates: what a parameter's gradient is multiplied with depends on the norms of
- * both. Every rank has all parameters and all gradients, so also a sharded optimizer's ranks compute them
- * each by itself, with the same bits. Where there are masters the norm is that of the rounded parameter, for
- * a master is only on the rank that updates it. */
+/* larc.c - layer-wise adaptive rates (LARC): a parameter's gradient is multiplied by a factor that depends on
+ * the norms of both. Every rank has all parameters and all gradients, so the ranks of a sharded optimizer,
+ * too, each compute the norms for themselves, with the same bits. With masters it is the rounded parameter's
+ * norm, as only the rank that updates a parameter has its master. */
 #include "optim/optim.h"
 
 #include "base/opts.h"
@@ -30,7 +30,7 @@ int tern_optim_larc(tern_optim *optim, const tern_larc_opts *opts, tern_error *e
     return TERN_OK;
 }
 
-/* The squares of one run's parameters or gradients, into a column of the sums. */
+/* Sums the squares of one run's parameters or gradients into a column of the sums. */
 static bool square(tern_optim *optim, tern_scope *scope, int first, int last, int column)
 {
     tern__leaf *const *leaves = optim->seal->leaves;

@@ -1,10 +1,10 @@
-/* master.c - the f32 masters of parameters of 16 bits: the optimizer updates the master, and the parameter is
- * the master rounded (Micikevicius et al. 2018; apex's master_weights).
+/* master.c - the f32 masters of 16-bit parameters: the optimizer updates the master, and the parameter is the
+ * rounded master (Micikevicius et al. 2018; apex's master_weights).
  *
- * A master is made when it is first needed, and whoever writes to a parameter (a ddp that copies rank 0's, a
- * checkpoint) need not know of it: the parameter's version tells that it was written to. Then each element
- * that no longer is its master rounded becomes the master, and the others keep the bits that rounding drops:
- * so it does not matter which of a model's and its optimizer's state is loaded first. */
+ * A master is made when it is first needed. Code that writes to a parameter (a ddp that copies rank 0's, a
+ * checkpoint) need not know about masters, because the parameter's version tells that it was written to. Then
+ * each element that is no longer its rounded master replaces the master; the others keep the bits that
+ * rounding drops. So a model's state and its optimizer's may be loaded in either order. */
 #include "base/half.h"
 #include "optim/optim.h"
 #include "tensor/host.h"
@@ -17,7 +17,7 @@ static void follow(float *master, const uint16_t *p, int64_t count, bool is_bf16
     }
 }
 
-/* On the host: nobody writes to parameters in every step. */
+/* Compares on the host, as parameters are written to rarely. */
 static int follow_piece(const tern__range *range, size_t begin, int64_t count, char *data, tern_error *err)
 {
     tern__host p, master;

@@ -1,10 +1,10 @@
-/* norm.c - what norms say about an optimizer's updates, LARC's and LAMB's: sums of squares, and factors made
- * of them, in the memory of the parameters. Kernels make them everywhere.
+/* norm.c - the norms for LARC's and LAMB's updates: sums of squares, and the factors computed from them, in
+ * the memory of the parameters. Kernels compute them, on the host, too.
  *
- * Squares are summed up in sections: of 4 KiB of one parameter, counted from where the optimizer's part of a
- * range begins. Slices are cut there too, so that all ranks, and one that is alone, add up the same numbers
- * in the same order. With tables of the sections and of the parameters' rows of sums one call goes through
- * all neighbours, however many parameters they are. */
+ * Squares are summed in sections: 4 KiB of one parameter, counted from where the optimizer's part of a range
+ * begins. Slices are cut at the same places, so that all ranks, and a single process, add up the same numbers
+ * in the same order. There are tables of the sections and of the parameters' rows of sums, so that one call
+ * processes all neighbours, however many parameters they are. */
 #include "kernels/norm_factors.h"
 #include "kernels/sections.h"
 #include "kernels/power_sum.h"
@@ -15,7 +15,7 @@ enum { SUMS = 2, FACTORS = 3, COLUMNS = sizeof(tern__section) / sizeof(int64_t) 
 
 /* ---- tables ---- */
 
-/* Calls `visit` with our leaves, range by range: neighbours in a range follow each other. */
+/* Calls `visit` with the optimizer's leaves, range by range, in the order of their addresses. */
 static void each_leaf(tern_optim *optim, void (*visit)(tern_optim *optim, int k, void *ctx), void *ctx)
 {
     for (int r = 0; r < optim->seal->range_count; r++)
@@ -28,7 +28,7 @@ static size_t section_at(const tern_optim *optim, int r, size_t byte)
     return (byte - optim->all[r].begin) / TERN__SECTION;
 }
 
-/* Leaf k's sections in a slice; *section: the first of them. */
+/* Returns how many sections leaf k has in a slice; *section is the first. */
 static int sections_of(const tern_optim *optim, int k, tern__slice slice, int *section)
 {
     int r = optim->seal->range_of[k];
@@ -62,7 +62,7 @@ static void number_leaf(tern_optim *optim, int k, void *ctx)
     norms->sections += sections_of(optim, k, optim->all[optim->seal->range_of[k]], &unused);
 }
 
-/* Leaf k's rows of a table of sections, and behind all of those its row of the other table. */
+/* Writes leaf k's rows in the table of sections, and its row in the table of parameters behind it. */
 static void fill_leaf(tern_optim *optim, int k, void *ctx)
 {
     tern__section *table = ctx;

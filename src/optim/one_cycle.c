@@ -1,5 +1,5 @@
-/* one_cycle.c - a rate that rises to its largest and falls below where it began, and a momentum that does the
- * opposite. */
+/* one_cycle.c - the one-cycle schedule: the rate rises to its maximum and falls below its start, and the
+ * momentum does the opposite. */
 #include "optim/schedule.h"
 
 #include "base/opts.h"
@@ -17,7 +17,7 @@ tern_one_cycle_opts tern_one_cycle_defaults(void)
                                  .final_div_factor = 1e4};
 }
 
-/* The turning points: the rate there as a share of the largest, and the momentum. */
+/* A turning point: the rate as a share of the maximum, and the momentum. */
 typedef struct turn {
     double t, rate, momentum;
 } turn;
@@ -42,7 +42,7 @@ static double between(const tern_schedule *s, double from, double to, double sha
     return to + (from - to) / 2 * (1 + cos(M_PI * share));
 }
 
-/* Rate and momentum at time t. A turn that is no later than the one before is passed at once. */
+/* Computes the rate and momentum at time t. A turn that is not later than the one before is skipped. */
 static turn at(const tern_schedule *s, int64_t t)
 {
     turn turns[TURNS];
@@ -96,7 +96,7 @@ static int check(const char *func, int64_t total, const tern_one_cycle_opts *o, 
     return TERN_OK;
 }
 
-/* A momentum of 0 keeps nothing that another could work on; a beta1 of 0 does. */
+/* With a momentum of 0 there is no state for a later momentum to work on; with a beta1 of 0 there is. */
 static int check_momentum(const char *func, const tern_optim *optim, tern_error *err)
 {
     const tern__option *option = tern__schedule_momentum(optim);

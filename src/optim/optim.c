@@ -1,8 +1,8 @@
-/* optim.c - what all optimizers share.
+/* optim.c - the code that all optimizers share: groups, and the step.
  *
- * Parameters, gradients and state lie in parallel ranges, so an update is a pass over long runs of memory:
+ * Parameters, gradients and state are in parallel ranges, so an update is a pass over long runs of memory:
  * neighbours in a range that have a gradient, belong to one group and have made the same number of steps go
- * through the kernel together, with the unused bytes between them, which are zeros and nobody's. */
+ * through the kernel together, including the padding between them, which is zero. */
 #include "optim/optim.h"
 #include "base/opts.h"
 #include "tensor/number.h"
@@ -12,7 +12,7 @@
 
 /* ---- life ---- */
 
-/* Takes the parameters under `module` into group 0. Their offsets rise. */
+/* Puts the parameters under `module` into group 0. */
 static void claim(tern_optim *optim, const tern_module *module)
 {
     const tern__seal *seal = optim->seal;
@@ -27,7 +27,7 @@ static void claim(tern_optim *optim, const tern_module *module)
     memcpy(optim->own, optim->all, sizeof(optim->own));
 }
 
-/* Room for another group. */
+/* Makes room for another group. */
 static int make_room(const char *func, tern_optim *optim, tern_error *err)
 {
     size_t size = sizeof(*optim->groups), count = (size_t)optim->group_count;
@@ -72,7 +72,7 @@ static tern_optim *new_optim(const char *func, const tern__optim_rule *rule, ter
     return optim;
 }
 
-/* A group with these options, NULL for the rule's defaults. */
+/* Adds a group with these options, or with the rule's defaults if they are NULL. */
 static int read_group(const char *func, tern__optim_group *group, const tern__optim_rule *rule,
                       const void *opts, tern_error *err)
 {
@@ -196,7 +196,7 @@ tern_device *tern__optim_device(const tern_optim *optim)
     return NULL;
 }
 
-/* The last leaf of the run that leaf k begins: neighbours in its range that may be updated together. */
+/* Returns the last leaf of the run that leaf k begins: neighbours in a range that may be updated together. */
 static int run_end(const tern_optim *optim, int k)
 {
     const tern__seal *seal = optim->seal;
@@ -224,12 +224,12 @@ bool tern__optim_each_update(tern_optim *optim, tern_scope *scope, tern__update_
     return true;
 }
 
-/* The operands of a kernel's call. */
+/* The operands of a kernel call. */
 typedef struct operands {
     tern__view g, p, states[TERN__OPTIM_STATES], sections, sums, skip, skipped;
 } operands;
 
-/* `count` elements of one range. */
+/* Views `count` elements of one range. */
 static tern__view part(tern_dtype dtype, char *base, size_t offset, int64_t count)
 {
     tern__view view = tern__view_make(dtype, TERN__PLAIN, 1, &count);
@@ -237,7 +237,7 @@ static tern__view part(tern_dtype dtype, char *base, size_t offset, int64_t coun
     return view;
 }
 
-/* Gradient, parameter and states of the bytes `own` of the range that leaf k lies in. */
+/* Fills in the gradient, parameter and states for the bytes `own` of leaf k's range. */
 static void give_parts(const tern_optim *optim, int k, tern__slice own, operands *o, tern__call *call)
 {
     int r = optim->seal->range_of[k];
@@ -258,7 +258,7 @@ static void give_parts(const tern_optim *optim, int k, tern__slice own, operands
     call->out[TERN__OPTIM_COPY] = has_master ? &o->p : NULL;
 }
 
-/* What a device knows of leaf k's steps. */
+/* Fills in the device's verdict and count of skipped steps for leaf k. */
 static void give_skips(const tern_optim *optim, int k, operands *o, tern__call *call)
 {
     const tern__skips *skips = &optim->skips;
@@ -300,7 +300,8 @@ double *tern__optim_decay(const tern_optim *optim, tern__optim_group *group)
     return option ? (double *)((char *)&group->opts + option->offset) : NULL;
 }
 
-/* The attributes of an update that begins with leaf k: LARC has the weight decay in the gradient. */
+/* Returns the attributes of an update that begins with leaf k. LARC has put the weight decay into the
+ * gradient. */
 static tern__optim_attr attr_of(const tern_optim *optim, int k)
 {
     tern__optim_group group = optim->groups[optim->group_of[k]];
@@ -322,7 +323,7 @@ static void finish(tern_optim *optim, int first, int last)
     }
 }
 
-/* One kernel call over this rank's part of what lies from leaf `first` to leaf `last` of one range. */
+/* Runs the kernel once over this rank's part of the leaves `first` to `last` of one range. */
 static bool update(tern_optim *optim, tern_scope *scope, int first, int last)
 {
     int r = optim->seal->range_of[first], g = optim->group_of[first];
@@ -340,7 +341,7 @@ static bool update(tern_optim *optim, tern_scope *scope, int first, int last)
     return true;
 }
 
-/* What norms say, if they are asked. */
+/* Computes the factors of updates that depend on norms. */
 static int prepare(tern_optim *optim, tern_scope *scope, tern_error *err)
 {
     if (!tern__optim_has_norms(optim)) return TERN_OK;

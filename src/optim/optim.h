@@ -1,4 +1,4 @@
-/* optim.h - an optimizer from inside: groups of parameters, their state, and the rule of the update. */
+/* optim.h - the inside of an optimizer: groups of parameters, their state, and the update rule. */
 #ifndef TERN_SRC_OPTIM_H
 #define TERN_SRC_OPTIM_H
 
@@ -9,8 +9,8 @@
 
 #include <tern/optim.h>
 
-/* A rule's own states, and the f32 master of a parameter of 16 bits (master.c). State s is the kernel's
- * output 1 + s, but the master takes the place of p, and p becomes the copy of it. */
+/* A rule's own states, and the f32 master of a 16-bit parameter (master.c). State s is the kernel's output 1
+ * + s, but a master takes the place of p, and p is its rounded copy. */
 #define TERN__OPTIM_STATES (TERN__OPTIM_MASTER + 1)
 #define TERN__OPTIM_MASTER 3
 
@@ -21,18 +21,18 @@ typedef struct tern__optim_group {
         struct {
             size_t size;
             double lr;
-        } any; /* what all begin with */
+        } any; /* the fields that all begin with */
         tern_sgd_opts sgd;
         tern_adam_opts adam;
         tern_rmsprop_opts rmsprop;
         tern_adagrad_opts adagrad;
         tern_lamb_opts lamb;
     } opts;
-    double lr;       /* before the schedules                    */
-    double rate;     /* what they make of it, for the next step */
-    double momentum; /* the option, while a schedule has changed it */
-    bool is_cycled;  /* one has                                     */
-    unsigned states; /* bit s: a parameter has the rule's state s */
+    double lr;       /* before the schedules                           */
+    double rate;     /* after them, for the next step                  */
+    double momentum; /* the option's own value, while it is cycled     */
+    bool is_cycled;  /* a schedule has changed the momentum            */
+    unsigned states; /* bit s: the parameters have the rule's state s  */
 } tern__optim_group;
 
 static inline tern__step_attr tern__step_attr_make(double lr, bool maximize, double weight_decay,
@@ -41,14 +41,14 @@ static inline tern__step_attr tern__step_attr_make(double lr, bool maximize, dou
     return (tern__step_attr){lr, maximize ? -1 : 1, weight_decay, (double)count};
 }
 
-/* A key of torch's param_groups, and where it lies in `opts` of a group. */
+/* A key of torch's param_groups, and its offset in a group's `opts`. */
 typedef enum tern__option_kind {
     TERN__OPTION_REAL,
     TERN__OPTION_BOOL,
-    TERN__OPTION_PAIR,  /* two reals, one after the other: a tuple         */
-    TERN__OPTION_NONE,  /* None, and ignored: torch's choice of its code   */
-    TERN__OPTION_FALSE, /* False, and ignored                              */
-    TERN__OPTION_STEP,  /* apex's: the most steps of a parameter; read only where parameters have none */
+    TERN__OPTION_PAIR,  /* two reals, one after the other: a tuple                    */
+    TERN__OPTION_NONE,  /* written as None, and ignored: chooses torch's implementation */
+    TERN__OPTION_FALSE, /* written as False, and ignored                              */
+    TERN__OPTION_STEP,  /* apex's: the most steps of a parameter; read only if parameters have none */
 } tern__option_kind;
 
 typedef struct tern__option {
@@ -57,27 +57,27 @@ typedef struct tern__option {
     size_t offset;
 } tern__option;
 
-/* What optimizers differ in. The kernel's input is the gradient, its outputs are the parameter and
- * the states. */
+/* The rule of an optimizer: all that optimizers differ in. The kernel's input is the gradient, its outputs
+ * are the parameter and the states. */
 typedef struct tern__optim_rule {
     const char *name; /* "adamw" */
     tern__kernel kernel;
     /* The kernel's attributes for a parameter's own step number `count`, from 1. */
     tern__optim_attr (*attr)(const tern__optim_group *group, int64_t count);
     size_t attr_bytes;                      /* of that member of the union */
-    const char *states[TERN__OPTIM_MASTER]; /* torch's names                                        */
-    bool counts;                            /* the update depends on how many steps there were       */
-    bool stepless;                          /* torch's has no "step" in its state                    */
-    /* What torch's has in its states before a parameter's first step; NULL: nothing is there. */
+    const char *states[TERN__OPTIM_MASTER]; /* torch's names                           */
+    bool counts;                            /* the update depends on the step's number */
+    bool stepless;                          /* torch's state has no "step"             */
+    /* Returns the value of torch's states before a parameter's first step; NULL: there are none then. */
     double (*initial)(const tern__optim_group *group);
-    const tern__option *options; /* in torch's order                                      */
-    const void *defaults;        /* of a group's options                                */
+    const tern__option *options; /* in torch's order     */
+    const void *defaults;        /* of a group's options */
     size_t opts_bytes;
-    /* Checks a group's options, and says by them which states it has. */
+    /* Checks a group's options, and sets its states by them. */
     int (*settle)(const char *func, tern__optim_group *group, tern_error *err);
 } tern__optim_rule;
 
-/* Bytes of a range. */
+/* A slice of a range, in bytes. */
 typedef struct tern__slice {
     size_t begin, end;
 } tern__slice;
@@ -92,30 +92,31 @@ static inline size_t tern__slice_bytes(tern__slice slice)
     return slice.end > slice.begin ? slice.end - slice.begin : 0;
 }
 
-/* Of steps that may be none (skips.c): numbers in the memory of the parameters, once somebody has looked for
- * what is not finite. */
+/* The numbers of steps that may be skipped (skips.c), in the memory of the parameters. They are NULL until
+ * gradients are first checked for overflow. */
 typedef struct tern__skips {
-    double *bad;     /* how many numbers of the gradients were not finite when somebody looked last     */
-    double *verdict; /* in a device's memory: the next step is none, unless it is 0; only while `skip`   */
-    double *scale;   /* by what the gradients are multiplied, while `is_scaled`                          */
-    double *factor;  /* a place for what is made of it                                                   */
-    double *steps;   /* [leaf_count] in a device's memory: how many of the optimizer's were none         */
-    bool *apart;     /* [leaf_count] it and its neighbour before have not made the same steps            */
+    double *bad;     /* how many elements of the gradients were not finite in the last check              */
+    double *verdict; /* in a device's memory, valid while `skip`: the next step is skipped unless it is 0 */
+    double *scale;   /* the factor that the gradients are multiplied by, while `is_scaled`                */
+    double *factor;  /* scratch for a factor computed from it                                             */
+    double *steps;   /* [leaf_count] in a device's memory: how many of its steps were skipped             */
+    bool *apart;     /* [leaf_count] it has not made the same steps as its neighbour before               */
 } tern__skips;
 
-/* Slices of an optimizer are cut at multiples of it, and so are its parameters where norms are made. */
+/* The bytes of a section. An optimizer's slices are cut at multiples of it, and norms are summed in such
+ * units. */
 #define TERN__SECTION ((size_t)4096)
 
-/* What norms say (norm.c): of all sections and parameters, range by range. */
+/* The tables and sums of norms (norm.c), for all sections and parameters, range by range. */
 typedef struct tern__norms {
     int *first;           /* [leaf_count] a parameter's first section       */
     int *place;           /* [leaf_count] its row among the parameters    */
-    int sections, leaves; /* how many there are                           */
+    int sections, leaves; /* their numbers                                */
     /* In the memory of the parameters. */
     tern__section *
         table; /* [sections] elements and leaf; then [leaves] rows of sums and leaf; NULL: nobody needs any */
     double *own;     /* [sections][2]                                  */
-    double *sums;    /* the same, or what takes its place in a shard's window */
+    double *sums;    /* `own`, or a shard's block in its place        */
     double *factors; /* [leaf_count + group_count][3]                */
 } tern__norms;
 
@@ -126,31 +127,32 @@ struct tern_optim {
     int64_t *steps;   /* [leaf_count] updates of each parameter                     */
     tern__optim_group *groups;
     int group_count;
-    bool begun; /* there is state: groups and shards are final                 */
-    /* Of each range, what our parameters lie in, and what of it this rank updates: all without a shard. State
-     * is parallel to that; NULL if no group wants it. */
+    bool begun; /* there is state, so groups and shards are final              */
+    /* By range: the slice with the optimizer's parameters, and the part of it that this rank updates (without
+     * a shard, all of it). State is parallel to that part; NULL if no group wants it. */
     tern__slice all[TERN__RANGES], own[TERN__RANGES];
     char *state[TERN__OPTIM_STATES][TERN__RANGES]; /* in the range's memory */
     bool masters;       /* parameters of 16 bits have an f32 master, and state of f32 */
-    uint64_t *versions; /* [leaf_count] of the parameter that its master is of */
-    bool skip;          /* the next step is none, or as skips.verdict says, if that is away */
-    bool is_scaled;     /* its gradients are multiplied by skips.scale  */
+    uint64_t *versions; /* [leaf_count] the parameter's version that its master corresponds to */
+    bool skip;          /* the next step is skipped; if skips.verdict is on a device, unless that is 0 */
+    bool is_scaled;     /* the gradients are multiplied by skips.scale     */
     tern__skips skips;
     tern__norms norms;
     struct tern_optim *next;   /* of the seal                                          */
     struct tern__shard *shard; /* NULL: not sharded */
-    tern_larc_opts larc;       /* size 0: not wanted */
-    tern_schedule *schedules;  /* all that are alive, the oldest first */
+    tern_larc_opts larc;       /* size 0: no LARC */
+    tern_schedule *schedules;  /* the live ones, the oldest first */
 };
 
-/* An optimizer with one group of all parameters under `module`, and another group, whose number is returned;
- * opts: the caller's, or NULL. NULL, or an error code, sets *err in the name of `func`. */
+/* Makes an optimizer with one group of all parameters under `module`; adds another group and returns its
+ * number. `opts` are the caller's, or NULL. On NULL, or a negative status, *err is set in the name of `func`.
+ */
 tern_optim *tern__optim_new(const char *func, const tern__optim_rule *rule, tern_module *module,
                             const void *opts, tern_error *err);
 int tern__optim_group_add(const char *func, tern__kernel kernel, tern_optim *optim, tern_parameter_fn belongs,
                           void *ctx, const void *opts, tern_error *err);
 
-/* It has a gradient to be updated with. */
+/* Whether leaf k has a gradient and is to be updated. */
 static inline bool tern__optim_is_due(const tern_optim *optim, int k)
 {
     return optim->group_of[k] >= 0 && optim->seal->leaves[k]->fresh;
@@ -163,59 +165,61 @@ static inline bool tern__optim_is_lamb(const tern_optim *optim)
 {
     return optim->rule->kernel == TERN__LAMB;
 }
-/* Its updates have factors that norms decide. */
+/* Whether its updates have factors computed from norms. */
 static inline bool tern__optim_has_norms(const tern_optim *optim)
 {
     return tern__optim_is_lamb(optim) || optim->larc.size;
 }
-/* Where its parameters are, the first of them; NULL: in the host's memory. */
+/* The device of its first parameter; NULL: the host. */
 tern_device *tern__optim_device(const tern_optim *optim);
-/* Calls `visit` with what is due, in runs of neighbours that may be updated together: the leaves from `first`
- * to `last` of one range. False after a failure, as the next. */
+/* Calls `visit` for all due leaves, in runs of neighbours that may be updated together: the leaves `first` to
+ * `last` of one range. Like the next function, false after a failure. */
 typedef bool (*tern__update_fn)(tern_optim *optim, tern_scope *scope, int first, int last);
 bool tern__optim_each_update(tern_optim *optim, tern_scope *scope, tern__update_fn visit);
-/* Runs the rule's kernel, or LAMB_MOMENTS, over this rank's part of such a run. `factors`, (3) in a device's
- * memory or (leaf_count, 3), may be NULL. */
+/* Runs the rule's kernel, or LAMB_MOMENTS, over this rank's part of such a run. `factors` is (3) in a
+ * device's memory, (leaf_count, 3), or NULL. */
 bool tern__optim_run(tern_optim *optim, tern_scope *scope, tern__kernel kernel, int first, int last,
                      const tern__optim_attr *attr, const tern__view *factors);
-/* Where a group has its weight decay; NULL: its rule has none. */
+/* A group's weight decay; NULL: its rule has none. */
 double *tern__optim_decay(const tern_optim *optim, tern__optim_group *group);
 /* The option of this name, or NULL. */
 const tern__option *tern__option_find(const tern__optim_rule *rule, const char *name);
 
 /* ---- norm.c ---- */
 
-/* Tables and sums; they are there, and factors too, before the updates of a step. */
+/* _open makes the tables and sums; _begin makes them, and the factors, ready for the updates of a step. */
 int tern__norms_open(const char *func, tern_optim *optim, tern_error *err);
 int tern__norms_begin(tern_optim *optim, tern_error *err);
 void tern__norms_free(tern_optim *optim);
-/* How many sections of the leaves from `first` to `last` of one range lie in a slice; *section: the first. */
+/* Returns how many sections of the leaves `first` to `last` of one range are in a slice; *section is the
+ * first. */
 int tern__norm_sections(const tern_optim *optim, int first, int last, tern__slice slice, int *section);
-/* Operands: `count` sections, and their sums; factors (leaf_count, 3), and a group's (3). */
+/* Operands for kernels: `count` sections, and their sums; the factors (leaf_count, 3), and a group's (3). */
 tern__view tern__norm_table(const tern_optim *optim, int section, int count);
 tern__view tern__norm_sums(const tern_optim *optim, int section, int count);
 tern__view tern__norm_factors_of_leaves(const tern_optim *optim);
 tern__view tern__norm_factors_of_group(const tern_optim *optim, int g);
-/* The sum of the squares of x, or of each of its sections; false after a failure, as the next. */
+/* Sums the squares of x, or of each of its sections. Like the next functions, false after a failure. */
 bool tern__norm_squares(tern_scope *scope, const tern__view *x, const tern__view *sections,
                         const tern__view *sums);
-/* What sums (n, 1) say: three factors. */
+/* Computes three factors from sums (n, 1). */
 bool tern__norm_decide(tern_scope *scope, const tern__norm_attr *attr, const tern__view *sums,
                        const tern__view *factors);
-/* What the sums of the leaves from `first` to `last` of one range say of each. */
+/* Computes the factors of each of the leaves `first` to `last` of one range from their sums. */
 bool tern__norm_decide_leaves(tern_optim *optim, tern_scope *scope, const tern__norm_attr *attr, int first,
                               int last);
 
 /* ---- larc.c ---- */
 
-/* Before the updates of a step: the factors of all parameters. False after a failure. */
+/* To be called before the updates of a step: computes the factors of all parameters. False after a failure.
+ */
 bool tern__larc_prepare(tern_optim *optim, tern_scope *scope);
 
 /* ---- lamb.c ---- */
 
-/* Before the updates of a step: moments, norms, trust ratios. */
+/* To be called before the updates of a step: computes moments, norms and trust ratios. */
 int tern__lamb_prepare(tern_optim *optim, tern_scope *scope, tern_error *err);
-/* The updates of this group have factors. */
+/* Whether the updates of this group have factors. */
 bool tern__lamb_has_trust(const tern_optim *optim, int g);
 
 /* ---- master.c ---- */
@@ -225,74 +229,76 @@ static inline bool tern__optim_has_master(const tern_optim *optim, int r)
     tern_dtype dtype = optim->seal->ranges[r].dtype;
     return optim->masters && tern__dtype_is_half(dtype);
 }
-/* In which the state of a range is kept. */
+/* The dtype in which the state of a range is kept. */
 static inline tern_dtype tern__optim_dtype(const tern_optim *optim, int r)
 {
     return tern__optim_has_master(optim, r) ? TERN_F32 : optim->seal->ranges[r].dtype;
 }
-/* How many bytes of state belong to so many of the range's parameters. */
+/* The bytes of state that belong to `bytes` of the range's parameters. */
 static inline size_t tern__optim_scaled(const tern_optim *optim, int r, size_t bytes)
 {
     return bytes / tern_dtype_bytes(optim->seal->ranges[r].dtype) *
            tern_dtype_bytes(tern__optim_dtype(optim, r));
 }
-/* Masters are to be compared with their parameters. */
+/* Makes all masters be compared with their parameters before the next update. */
 void tern__masters_forget(tern_optim *optim);
-/* Before an update of the leaves from `first` to `last` of one range: masters of parameters that somebody has
- * written to follow them. False after a failure. */
+/* To be called before an update of the leaves `first` to `last` of one range: updates the masters of
+ * parameters that were written to. False after a failure. */
 bool tern__masters_follow(tern_optim *optim, tern_scope *scope, int first, int last);
 
 /* ---- unscale.c: the gradients of an optimizer ---- */
 
-/* Calls `visit` with all that there are, as runs of neighbours; false after a failure. */
+/* Calls `visit` with all gradients, in runs of neighbours; false after a failure. */
 typedef bool (*tern__run_fn)(tern_scope *scope, const tern__view *run, void *ctx);
 bool tern__optim_each_run(const tern_optim *optim, tern_scope *scope, tern__run_fn visit, void *ctx);
-/* Whether there is a gradient of this dtype. */
+/* Whether there is a gradient with this dtype. */
 bool tern__optim_has_grad(const tern_optim *optim, tern_dtype dtype);
-/* Multiplies all that there are with *factor; adds to *bad how many numbers were not finite; *any: there are
- * some. False after a failure. */
+/* Multiplies all gradients by *factor and adds to *bad how many elements were not finite; *any: there are
+ * gradients. False after a failure. */
 bool tern__optim_unscale(tern_optim *optim, tern_scope *scope, const double *factor, double *bad, bool *any);
-/* Multiplies all that there are with *factor, but zeros take their place if a device says that the next step
- * is none; false after a failure. */
+/* Multiplies all gradients by *factor, or zeroes them if a device has decided that the next step is skipped;
+ * false after a failure. */
 bool tern__optim_rescale(tern_optim *optim, tern_scope *scope, const double *factor);
-/* There are none any more. */
+/* Drops all gradients. */
 void tern__optim_forget(tern_optim *optim);
-/* In place of a step: forgets the gradients. */
+/* To be called in place of a step: drops the gradients. */
 void tern__optim_skip(tern_optim *optim);
 
 /* ---- skips.c ---- */
 
-/* Before somebody looks: `bad` is there, and 0. False after a failure. */
+/* To be called before gradients are checked: allocates `bad` and sets it to 0. False after a failure. */
 bool tern__skips_begin(tern_optim *optim, tern_scope *scope);
-/* The next step is none: in a device's memory if *bad is not 0, in the host's as the caller has seen that. */
+/* Makes the next step be skipped: if *bad is in a device's memory, unless it is 0; in the host's memory
+ * always, as the caller has seen that it is not 0. */
 bool tern__skips_vote(tern_optim *optim, tern_scope *scope, const double *bad);
-/* Before the updates of a step that a device may skip. */
+/* To be called before the updates of a step that a device may skip: counts it there. */
 bool tern__skips_count(tern_optim *optim, tern_scope *scope);
-/* `steps` are right: waits for what a device has counted. */
+/* Corrects `steps` by the device's counts, which it waits for. */
 int tern__skips_settle(tern_optim *optim, tern_error *err);
 void tern__skips_free(tern_optim *optim);
 
 /* ---- state.c ---- */
 
-/* Makes the state that the groups want, zeros, if it is not there. */
+/* Allocates the state that the groups want, zeroed, unless it is there. */
 int tern__optim_state_open(tern_optim *optim, const char *func, tern_error *err);
 void tern__optim_state_drop(tern_optim *optim);
 
-/* Parameter k, which is ours, has state s. */
+/* Whether parameter k, which must be the optimizer's, has state s. */
 bool tern__optim_keeps(const tern_optim *optim, int k, int s);
 const char *tern__optim_state_name(const tern_optim *optim, int s);
-/* Dtype and shape of the states of parameter k. */
+/* A view with the dtype and shape of parameter k's states. */
 tern__view tern__optim_state_view(const tern_optim *optim, int k);
 
 /* ---- state_dict.c ---- */
 
-/* *numbers, the caller's: [*count] the leaves in the order in which torch numbers parameters. */
+/* Sets *numbers, which the caller frees, to the *count leaves in the order in which torch numbers parameters.
+ */
 int tern__optim_numbers(const tern_optim *optim, const char *func, int **numbers, int *count,
                         tern_error *err);
 
 /* ---- schedule.c ---- */
 
-/* The groups' rates for the next step. */
+/* Computes the groups' rates for the next step. */
 void tern__schedules_apply(tern_optim *optim);
 
 /* ---- shard.c ---- */
@@ -300,19 +306,19 @@ void tern__schedules_apply(tern_optim *optim);
 typedef struct tern__shard tern__shard;
 
 tern_group *tern__shard_group(const tern_optim *optim);
-/* The bytes of range r that rank `rank` updates; all of them without a shard. */
+/* The slice of range r that rank `rank` updates; without a shard, all of it. */
 tern__slice tern__shard_slice(const tern_optim *optim, int r, int rank);
-/* Before the updates of a step. */
+/* To be called before the updates of a step. */
 int tern__shard_begin(tern_optim *optim, tern_error *err);
-/* Tells of an update of the bytes `run` of range r, in rising order, with these attributes. */
+/* Notes an update of the bytes `run` of range r with these attributes; runs come in rising order. */
 void tern__shard_note(tern_optim *optim, int r, tern__slice run, const tern__optim_attr *attr);
-/* Each rank's slices of what was noted go to all others. */
+/* Exchanges the ranks' slices of the noted runs. */
 int tern__shard_exchange(tern_optim *optim, tern_error *err);
-/* Adds to what is compared between ranks. */
+/* Adds to the digest that ranks compare. */
 void tern__shard_digest(tern_optim *optim, const void *data, size_t bytes);
-/* The sums of LAMB's sections come together on all ranks. */
+/* Exchanges the sums of LAMB's sections. */
 int tern__shard_sums(tern_optim *optim, tern_error *err);
-/* The peers need not wait for a step that this rank does not make. */
+/* Tells the peers that this rank does not make the step, so that they do not wait for it. */
 void tern__shard_fail(tern_optim *optim, const tern_error *err);
 void tern__shard_free(tern_optim *optim);
 

@@ -1,4 +1,4 @@
-/* plateau.c - a rate that is lowered when a metric has stopped to become better. */
+/* plateau.c - the plateau schedule: lowers the rate when a metric has stopped improving. */
 #include "optim/schedule.h"
 
 #include "base/opts.h"
@@ -12,7 +12,7 @@ tern_plateau_opts tern_plateau_defaults(void)
         .size = sizeof(tern_plateau_opts), .factor = 0.1, .patience = 10, .threshold = 1e-4, .eps = 1e-8};
 }
 
-/* One reduction after the other, as they were made; they end where the rate no longer changes. */
+/* Applies the reductions one after the other, as they were made, until the rate no longer changes. */
 static double rate_at(const tern_schedule *s, int64_t t, int group, double rate)
 {
     (void)t;
@@ -77,7 +77,7 @@ tern_schedule *tern_plateau_schedule_new(tern_optim *optim, const tern_plateau_o
     return tern__schedule_new(__func__, &like, err);
 }
 
-/* A NaN never is. */
+/* Whether the metric is better than the best; a NaN never is. */
 static bool is_better(const tern_plateau_opts *o, double metric, double best)
 {
     double by = o->absolute ? o->threshold : 0, share = o->absolute ? 0 : o->threshold;

@@ -1,3 +1,4 @@
+/* rmsprop.c - the rule and options of RMSprop, as in torch.optim. */
 #include "optim/optim.h"
 
 static const tern_rmsprop_opts defaults = {

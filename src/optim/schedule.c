@@ -1,5 +1,5 @@
-/* schedule.c - what all schedules share. The optimizer keeps a list of those that are alive, each of which
- * takes the rate that those before have made. */
+/* schedule.c - the code that all schedules share. An optimizer has a list of its live schedules; each gets
+ * the rate that those before it have computed. */
 #include "optim/schedule.h"
 
 #include <math.h>
@@ -13,7 +13,7 @@ const tern__option *tern__schedule_momentum(const tern_optim *optim)
     return momentum ? momentum : tern__option_find(optim->rule, "betas");
 }
 
-/* NAN: the group's own again. */
+/* Sets a group's momentum; NAN restores the group's own. */
 static void set_momentum(tern_optim *optim, int g, double momentum)
 {
     tern__optim_group *group = &optim->groups[g];
@@ -98,7 +98,7 @@ void tern_schedule_free(tern_schedule *schedule)
 
 /* ---- time ---- */
 
-/* A plateau counts metrics, a part what its sequence says. */
+/* A plateau counts metrics instead of time, and a sequence sets the time of its parts. */
 static bool counts(const tern_schedule *s, tern_unit unit)
 {
     return s && s->unit == unit && !s->sequence && s->kind != &tern__plateau_kind;

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- out ---- */
+/* ---- saving ---- */
 
 static tern_object *rates_of(const tern_optim *optim, bool now, double factor, tern_error *err)
 {
@@ -20,7 +20,8 @@ static tern_object *rates_of(const tern_optim *optim, bool now, double factor, t
 
 static tern_object *dict_of(const tern_schedule *s, int64_t t, tern_error *err);
 
-/* A part that is over stands where it ended; one that has not begun, at -1. */
+/* Writes the parts' states. A part that has ended keeps the time of its end; one that has not begun is at -1.
+ */
 static void describe_parts(const tern_schedule *s, int64_t t, tern_object *dict, tern_error *err)
 {
     tern_object *milestones = tern_object_list(err), *parts = tern_object_list(err);
@@ -36,7 +37,7 @@ static void describe_parts(const tern_schedule *s, int64_t t, tern_object *dict,
     tern_object_set(dict, "_schedulers", parts, err);
 }
 
-/* What torch's base_lrs are of the groups' own rates. */
+/* Returns the ratio of torch's base_lrs to the groups' own rates. */
 static double base_factor(const tern_schedule *s)
 {
     return s->kind == &tern__one_cycle_kind ? 1 / s->cycle.div_factor : 1;
@@ -71,7 +72,7 @@ tern_object *tern_schedule_state_dict(const tern_schedule *schedule, tern_error 
     return NULL;
 }
 
-/* ---- in ---- */
+/* ---- loading ---- */
 
 static const char load[] = "tern_schedule_state_dict_load";
 
@@ -123,16 +124,16 @@ static int check_parts(const tern_schedule *s, const tern_object *state, tern_er
                            (long long)tern_object_count(parts), s->count + 1);
 }
 
-/* What was found in a state, before anything is changed. */
+/* The contents of a state dict, read before anything is changed. */
 typedef struct reading {
     int64_t t;
     tern__plateau plateau;
-    const tern_schedule *from; /* whose rates they are */
+    const tern_schedule *from; /* the schedule with these rates */
     const tern_object *rates;
     const char *key;
 } reading;
 
-/* Torch's sequences say the rates in their parts. */
+/* In torch's sequences the parts have the rates. */
 static void find_source(const tern_schedule *s, const tern_object *state, reading *r)
 {
     bool asks_part = s->parts && !tern_object_get(state, "base_lrs");

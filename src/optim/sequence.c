@@ -1,10 +1,10 @@
-/* sequence.c - one schedule after another. */
+/* sequence.c - a sequence of schedules, one after another. */
 #include "optim/schedule.h"
 
 #include <math.h>
 #include <string.h>
 
-/* Its part that counts at time t, and since when. */
+/* Returns the part that is active at time t, and when it began. */
 static const tern_schedule *part_at(const tern_schedule *s, int64_t t, int64_t *since)
 {
     int i = 0;
@@ -61,7 +61,7 @@ static int fill(const char *func, tern_schedule *s, tern_schedule *const *parts,
     return tern__milestones_copy(func, s->count, milestones, 1, &s->milestones, err);
 }
 
-/* The last part's end, if it has one. */
+/* Returns the last part's end, if it has one. */
 static int64_t end_of(const tern_schedule *s)
 {
     int64_t last = s->parts[s->count]->done;

@@ -1,3 +1,4 @@
+/* sgd.c - the rule and options of SGD, as in torch.optim. */
 #include "optim/optim.h"
 
 static const tern_sgd_opts defaults = {.size = sizeof(tern_sgd_opts), .lr = 1e-3};

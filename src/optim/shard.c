@@ -1,26 +1,27 @@
-/* shard.c - every rank updates its slice of the parameters, then the slices change hands.
+/* shard.c - every rank updates its slice of the parameters, then the ranks exchange their slices (ZeRO-1).
  *
- * The parameters' pages become a window, so that an exchange is one broadcast a rank, over the pieces of its
- * slice that the step has updated. A work is carried out only when all ranks have posted it, and posting is
- * the promise not to read one's parameters until it is done: "mine is ready" and "mine are free" are one
- * word, and there is no order of events in which a slow rank computes with half of a step. It would not help
- * to say "free" earlier: what it frees is filled by peers that have to go through the same updates first.
+ * The parameters' pages become a window, so an exchange is one broadcast per rank, over the parts of its
+ * slice that the step has updated. A work is carried out only when all ranks have posted it, and a rank that
+ * has posted it does not read its parameters until it is done. So one post says both "my slice is ready" and
+ * "my parameters may be overwritten", and a slow rank can never compute with half of a step. To say the
+ * second earlier would not help: the peers that would overwrite the parameters have to make the same updates
+ * first.
  *
- * Ranks with other rates or options would stay equal all the same, each element being computed by one of them
- * only. So a digest of the attributes of every update goes with each slice and is compared. */
-#include "optim/handover.h"
+ * Ranks with different rates or options would still have equal parameters, as each element is computed by one
+ * rank only. So a digest of the attributes of all updates is sent with each slice, and compared. */
+#include "optim/slice_exchange.h"
 
 #include "base/hash.h"
 
 #include <inttypes.h>
 #include <string.h>
 
-/* The parameters of a tree, range by range, for all its sharded optimizers. */
-typedef struct tern__shard_panes {
+/* A tree's parameters, one block per range, shared by all its sharded optimizers. */
+typedef struct tern__shard_blocks {
     int users;
-    tern__pane panes[TERN__RANGES];
+    tern__sharded_block blocks[TERN__RANGES];
     int count;
-} shard_panes;
+} shard_blocks;
 
 typedef struct run {
     int range;
@@ -29,18 +30,18 @@ typedef struct run {
 
 struct tern__shard {
     tern_group *group;
-    uint32_t number; /* as ddps have one */
-    tern__handover handover;
-    tern__pane sums; /* LAMB's */
+    uint32_t number; /* its owner number, as a ddp's */
+    tern__slice_exchange exchange;
+    tern__sharded_block sums; /* LAMB's */
     uint64_t step;
-    uint64_t digest; /* of this step's attributes: a rank's line */
+    uint64_t digest; /* of this step's attributes; sent as the rank's line */
     run *runs;       /* [leaf_count] updated in this step */
     int run_count;
 };
 
 /* ---- slices ---- */
 
-/* What rank `rank` updates: slices differ by a section at most. */
+/* Returns the slice that rank `rank` updates; slices differ by a section at most. */
 static tern__slice slice_of(tern__slice all, int world, int rank)
 {
     size_t units = tern__align_up(tern__slice_bytes(all), TERN__SECTION) / TERN__SECTION;
@@ -66,47 +67,47 @@ static void take_slices(tern_optim *optim)
     for (int r = 0; r < optim->seal->range_count; r++) optim->own[r] = tern__shard_slice(optim, r, rank);
 }
 
-/* ---- panes ---- */
+/* ---- blocks ---- */
 
-static void drop_panes(tern__seal *seal, const tern_group *group)
+static void drop_blocks(tern__seal *seal, const tern_group *group)
 {
-    shard_panes *of = seal->panes;
+    shard_blocks *of = seal->blocks;
     if (!of || --of->users > 0) return;
-    while (of->count > 0) tern__pane_close(&of->panes[--of->count], group);
+    while (of->count > 0) tern__sharded_block_close(&of->blocks[--of->count], group);
     tern__free(of);
-    seal->panes = NULL;
+    seal->blocks = NULL;
 }
 
-static int open_panes(const tern__seal *seal, const tern_group *group, tern_error *err)
+static int open_blocks(const tern__seal *seal, const tern_group *group, tern_error *err)
 {
-    shard_panes *of = seal->panes;
+    shard_blocks *of = seal->blocks;
     int status = TERN_OK;
     while (of->count < seal->range_count && !status) {
         const tern__range *range = &seal->ranges[of->count];
-        status = tern__pane_open(&of->panes[of->count++], group, range->params, range->bytes, err);
+        status = tern__sharded_block_open(&of->blocks[of->count++], group, range->params, range->bytes, err);
     }
     return status;
 }
 
-/* The first to share a tree opens its panes. */
-static int take_panes(tern__seal *seal, tern_group *group, tern_error *err)
+/* The first sharded optimizer of a tree opens its blocks. */
+static int take_blocks(tern__seal *seal, tern_group *group, tern_error *err)
 {
-    if (seal->panes) {
-        seal->panes->users++;
+    if (seal->blocks) {
+        seal->blocks->users++;
         return TERN_OK;
     }
-    shard_panes *of = tern__alloc(sizeof(*of), "tern_optim_shard", err);
+    shard_blocks *of = tern__alloc(sizeof(*of), "tern_optim_shard", err);
     if (!of) return TERN_E_MEMORY;
     of->users = 1;
-    seal->panes = of;
-    int status = open_panes(seal, group, err);
-    if (status) drop_panes(seal, group);
+    seal->blocks = of;
+    int status = open_blocks(seal, group, err);
+    if (status) drop_blocks(seal, group);
     return status;
 }
 
 /* ---- making ---- */
 
-/* Parameters that the ddp ignores are each rank's own. */
+/* Parameters that the ddp ignores differ from rank to rank, and must not be exchanged. */
 static int check_ignored(const tern_optim *optim, tern_error *err)
 {
     const tern__seal *seal = optim->seal;
@@ -136,30 +137,30 @@ static int check(const tern_optim *optim, tern_group *group, tern_error *err)
     return status ? status : tern__group_check(group, func, err);
 }
 
-/* On the host they are where the peers see them. */
+/* Makes LAMB's sums a sharded block; on the host they move into its window. */
 static int open_sums(tern_optim *optim, tern_error *err)
 {
     tern__shard *shard = optim->shard;
     tern__norms *norms = &optim->norms;
     size_t bytes = (size_t)norms->sections * 2 * sizeof(*norms->own);
-    double *block = tern__memory_device(norms->own) ? norms->own : NULL;
-    int status = tern__pane_open(&shard->sums, shard->group, block, bytes, err);
-    if (!status) norms->sums = (double *)shard->sums.block;
+    double *data = tern__memory_device(norms->own) ? norms->own : NULL;
+    int status = tern__sharded_block_open(&shard->sums, shard->group, data, bytes, err);
+    if (!status) norms->sums = (double *)shard->sums.data;
     return status;
 }
 
-/* What slices go over in; once, if several optimizers share the tree. */
-static int attach_panes(const tern__shard *shard, const tern__seal *seal, tern_error *err)
+/* Attaches the blocks' windows to the channel; for later optimizers of the tree this does nothing. */
+static int attach_blocks(const tern__shard *shard, const tern__seal *seal, tern_error *err)
 {
-    const shard_panes *of = seal->panes;
+    const shard_blocks *of = seal->blocks;
     const tern__comm_backend *backend = shard->group->backend;
     int status = TERN_OK;
     for (int r = 0; backend->channel_attach && r < of->count && !status; r++)
-        status = backend->channel_attach(shard->handover.channel, of->panes[r].window, err);
+        status = backend->channel_attach(shard->exchange.channel, of->blocks[r].window, err);
     return status;
 }
 
-/* A run is cut by slices. */
+/* A run may be cut where slices end, hence so many extents. */
 static int build(tern_optim *optim, tern_error *err)
 {
     tern__shard *shard = optim->shard;
@@ -167,18 +168,18 @@ static int build(tern_optim *optim, tern_error *err)
            extents = leaves + ranges * (size_t)tern_group_size(shard->group);
     shard->runs = tern__alloc(leaves * sizeof(run), "tern_optim_shard", err);
     int status = shard->runs ? TERN_OK : TERN_E_MEMORY;
-    if (!status) status = tern__handover_open(&shard->handover, shard->group, extents, ranges, err);
-    if (!status) status = attach_panes(shard, optim->seal, err);
+    if (!status) status = tern__slice_exchange_open(&shard->exchange, shard->group, extents, ranges, err);
+    if (!status) status = attach_blocks(shard, optim->seal, err);
     return status || !tern__optim_is_lamb(optim) ? status : open_sums(optim, err);
 }
 
 static int open_shard(tern_optim *optim, tern_group *group, tern_error *err)
 {
-    int status = take_panes(optim->seal, group, err);
+    int status = take_blocks(optim->seal, group, err);
     if (status) return status;
     optim->shard = tern__alloc(sizeof(*optim->shard), "tern_optim_shard", err);
     if (!optim->shard) {
-        drop_panes(optim->seal, group);
+        drop_blocks(optim->seal, group);
         return TERN_E_MEMORY;
     }
     *optim->shard = (tern__shard){.group = group, .number = ++group->next_owner};
@@ -204,10 +205,10 @@ void tern__shard_free(tern_optim *optim)
 {
     tern__shard *shard = optim->shard;
     if (!shard) return;
-    tern__handover_close(&shard->handover);
-    tern__pane_close(&shard->sums, shard->group);
+    tern__slice_exchange_close(&shard->exchange);
+    tern__sharded_block_close(&shard->sums, shard->group);
     optim->norms.sums = optim->norms.own;
-    drop_panes(optim->seal, shard->group);
+    drop_blocks(optim->seal, shard->group);
     tern__free(shard->runs);
     tern__free(shard);
     optim->shard = NULL;
@@ -248,7 +249,7 @@ void tern__shard_note(tern_optim *optim, int r, tern__slice bytes, const tern__o
 
 /* ---- LAMB's sums ---- */
 
-/* Behind the others, or as a part of the last one. */
+/* Appends an extent, or extends the last one by it; returns how many there are. */
 static int add_extent(tern__extent *extents, int count, tern__extent more)
 {
     tern__extent *last = count ? &extents[count - 1] : NULL;
@@ -258,13 +259,14 @@ static int add_extent(tern__extent *extents, int count, tern__extent more)
     return count;
 }
 
-/* The sections of what is due that are rank `rank`'s; those of neighbours in a range are neighbours. */
+/* Writes the extents of rank `rank`'s sections of due parameters; neighbours in a range have neighbouring
+ * sections. */
 static int fill_sums(const tern_optim *optim, int rank, const tern_device *home, tern__extent *extents)
 {
-    const tern__pane *sums = &optim->shard->sums;
+    const tern__sharded_block *sums = &optim->shard->sums;
     const uint64_t each = 2 * sizeof(double);
     int count = 0, section = 0;
-    if (tern__pane_home(sums) != home) return 0;
+    if (tern__sharded_block_home(sums) != home) return 0;
     for (int r = 0; r < optim->seal->range_count; r++)
         for (int k = 0; k < optim->seal->leaf_count; k++) {
             if (optim->seal->range_of[k] != r || !tern__optim_is_due(optim, k)) continue;
@@ -278,31 +280,31 @@ static int fill_sums(const tern_optim *optim, int rank, const tern_device *home,
 int tern__shard_sums(tern_optim *optim, tern_error *err)
 {
     tern__shard *shard = optim->shard;
-    const tern__lot what = {.panes = &shard->sums, .count = 1, .fill = fill_sums};
-    return tern__handover_run(&shard->handover, optim, &what, shard->number, shard->step, err);
+    const tern__slice_set set = {.blocks = &shard->sums, .count = 1, .fill = fill_sums};
+    return tern__slice_exchange_run(&shard->exchange, optim, &set, shard->number, shard->step, err);
 }
 
 /* ---- the slices ---- */
 
-/* What was updated of rank `rank`'s. */
+/* Writes the extents of rank `rank`'s slice that this step has updated. */
 static int fill_slices(const tern_optim *optim, int rank, const tern_device *home, tern__extent *extents)
 {
     const tern__shard *shard = optim->shard;
-    const shard_panes *of = optim->seal->panes;
+    const shard_blocks *of = optim->seal->blocks;
     int count = 0;
     for (int i = 0; i < shard->run_count; i++) {
         int r = shard->runs[i].range;
-        if (tern__pane_home(&of->panes[r]) != home) continue;
+        if (tern__sharded_block_home(&of->blocks[r]) != home) continue;
         tern__slice piece = tern__slice_cut(shard->runs[i].bytes, tern__shard_slice(optim, r, rank));
         size_t bytes = tern__slice_bytes(piece);
-        if (bytes) extents[count++] = (tern__extent){of->panes[r].window, piece.begin, bytes};
+        if (bytes) extents[count++] = (tern__extent){of->blocks[r].window, piece.begin, bytes};
     }
     return count;
 }
 
 static char *line_of(const tern__shard *shard, int rank)
 {
-    return tern__handover_line(&shard->handover, rank);
+    return tern__slice_exchange_line(&shard->exchange, rank);
 }
 
 static int compare_digests(const tern__shard *shard, tern_error *err)
@@ -320,11 +322,12 @@ static int compare_digests(const tern__shard *shard, tern_error *err)
 int tern__shard_exchange(tern_optim *optim, tern_error *err)
 {
     tern__shard *shard = optim->shard;
-    const shard_panes *of = optim->seal->panes;
-    const tern__lot what = {.panes = of->panes, .count = of->count, .fill = fill_slices, .has_lines = true};
+    const shard_blocks *of = optim->seal->blocks;
+    const tern__slice_set set = {
+        .blocks = of->blocks, .count = of->count, .fill = fill_slices, .has_lines = true};
     int64_t began = tern__trace_now(shard->group->trace);
     memcpy(line_of(shard, tern_group_rank(shard->group)), &shard->digest, sizeof(shard->digest));
-    int status = tern__handover_run(&shard->handover, optim, &what, shard->number, shard->step, err);
+    int status = tern__slice_exchange_run(&shard->exchange, optim, &set, shard->number, shard->step, err);
     tern__trace_span(shard->group->trace, TERN__TRACK_WAIT, "parameters", began);
     return status ? status : compare_digests(shard, err);
 }

@@ -1,10 +1,11 @@
-/* skips.c - steps that are none, as gradients have overflowed.
+/* skips.c - steps that are skipped because gradients have overflowed.
  *
- * In the host's memory the host looks, and makes no step. Where a device alone knows, every step is asked of
- * it, with the verdict: its kernels then change nothing. So `steps` counts too many. How many of them were
- * none is counted there, parameter by parameter, for not all have a gradient in every step, and kernels take
- * it off; it is read when somebody asks for the steps. Neighbours whose steps were not the same ever since
- * are not updated together, though they may have equally many. */
+ * If the result is in the host's memory, the host reads it and makes no step. If only the device knows it,
+ * the host launches every step together with the verdict, and the kernels change nothing in a skipped one. So
+ * `steps` counts too many. The device counts the skipped ones for each parameter, since not all have a
+ * gradient in every step, and its kernels subtract them; the host reads the counts when it is asked for the
+ * steps. Neighbours that have not made the same steps since then are not updated together, even if their
+ * counts are equal. */
 #include "kernels/pointwise.h"
 #include "optim/optim.h"
 #include "tensor/number.h"
@@ -45,7 +46,7 @@ bool tern__skips_begin(tern_optim *optim, tern_scope *scope)
     return !status;
 }
 
-/* to = or += 1 for each element of a view if the number is not 0. */
+/* Sets each element of a view to 1, or adds 1 to it, if the number is not 0. */
 static bool add_one(tern_scope *scope, const double *number, const tern__view *to, bool add)
 {
     tern__pointwise_attr attr = {{0, 1}};

@@ -1,5 +1,5 @@
-/* state.c - what an optimizer remembers of its parameters: made by the first step, when it is known which
- * groups there are and which slice is this rank's; copied out as a whole, and taken back. */
+/* state.c - an optimizer's state: allocated by the first step, when the groups and this rank's slice are
+ * final; gathered as a whole, and loaded again. */
 #include "comm/group.h"
 #include "optim/optim.h"
 #include "tensor/host.h"
@@ -7,9 +7,9 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- its memory ---- */
+/* ---- memory ---- */
 
-/* That any group wants. */
+/* Whether any group wants the state. */
 static bool wants_state(const tern_optim *optim, int s)
 {
     unsigned states = 0;
@@ -22,7 +22,7 @@ static bool wants_block(const tern_optim *optim, int s, int r)
     return s == TERN__OPTIM_MASTER ? tern__optim_has_master(optim, r) : wants_state(optim, s);
 }
 
-/* Of state that belongs to these parameters. */
+/* Returns the bytes of state for these parameters. */
 static size_t bytes_of(const tern_optim *optim, int r, tern__slice slice)
 {
     return tern__optim_scaled(optim, r, tern__slice_bytes(slice));
@@ -38,7 +38,8 @@ static char *new_block(tern_device *device, size_t bytes, const char *func, tern
     return block;
 }
 
-/* One block of zeros a state and range, parallel to these slices: in the range's memory, or the host's. */
+/* Allocates one zeroed block per state and range, parallel to these slices: in the range's memory, or the
+ * host's. */
 static int alloc_blocks(const tern_optim *optim, const tern__slice *slices, bool on_host,
                         char *blocks[TERN__OPTIM_STATES][TERN__RANGES], const char *func, tern_error *err)
 {
@@ -84,11 +85,11 @@ size_t tern_optim_state_bytes(const tern_optim *optim)
     return bytes;
 }
 
-/* ---- out ----
+/* ---- gathering ----
  *
- * The slices come together in blocks that are parallel to all of the optimizer's parameters, as the state
- * itself is without a shard, but in the host's memory; an entry's tensor is a view of them. They travel in
- * pieces, so that a rank that keeps none of it needs little memory. */
+ * The slices are gathered into blocks in the host's memory that are parallel to all of the optimizer's
+ * parameters, as the state itself is without a shard; an entry's tensor is a view of them. They are sent in
+ * pieces, so that a rank that does not keep them needs little memory. */
 
 enum { piece_bytes = 1 << 20 };
 
@@ -164,7 +165,7 @@ static void add_entry(tern_optim_state *state, const tern__leaf *leaf, const cha
     state->entries[state->count++] = (tern_optim_entry){leaf->name, name, tensor};
 }
 
-/* Leaves are in reverse registration order. */
+/* Lists them in registration order, which is the reverse of the leaves' order. */
 static void list_entries(const tern_optim *optim, tern_optim_state *state)
 {
     const tern__seal *seal = optim->seal;
@@ -199,7 +200,8 @@ static tern_optim_state *new_state(const tern_optim *optim, const char *func, te
     return NULL;
 }
 
-/* Rank `rank`'s slice of one state and range, into `to` if that is not NULL. */
+/* Sends rank `rank`'s slice of one state and range to the others; it is written to `to` if that is not NULL.
+ */
 static int gather_slice(const tern_optim *optim, int s, int r, int rank, char *to, char *scratch,
                         tern_error *err)
 {
@@ -218,7 +220,7 @@ static int gather_slice(const tern_optim *optim, int s, int r, int rank, char *t
     return TERN_OK;
 }
 
-/* All slices of all ranks; `to` NULL: others keep them. */
+/* Gathers all slices of all ranks; `to` NULL: only other ranks keep them. */
 static int gather_all(const tern_optim *optim, tern_optim_state *to, char *scratch, tern_error *err)
 {
     int world = optim->shard ? tern_group_size(tern__shard_group(optim)) : 1, status = TERN_OK;
@@ -260,11 +262,11 @@ tern_optim_state *tern_optim_state_gather(tern_optim *optim, int root, tern_erro
     return state;
 }
 
-/* ---- in ---- */
+/* ---- loading ---- */
 
 static const char load[] = "tern_optim_state_load";
 
-enum { STEP = 0 }; /* bit of "step" in what was given of a parameter; state s is bit 1 + s */
+enum { STEP = 0 }; /* the bit of "step" among a parameter's given entries; state s has bit 1 + s */
 
 static int find_leaf(const tern_optim *optim, const char *name)
 {
@@ -273,7 +275,7 @@ static int find_leaf(const tern_optim *optim, const char *name)
     return -1;
 }
 
-/* The bit of a state that parameter k has, or -1. */
+/* Returns the bit of a state that parameter k has, or -1. */
 static int find_bit(const tern_optim *optim, int k, const char *name)
 {
     if (name && !strcmp(name, "step")) return STEP;
@@ -291,7 +293,7 @@ static int check_step(const tern_optim_entry *entry, tern_error *err)
                            entry->parameter, step);
 }
 
-/* `own`: as the state is kept. */
+/* `own` is the view in which the state is kept. */
 static int check_tensor(const tern_optim_entry *entry, const tern__view *own, tern_error *err)
 {
     const tern__view *view = &entry->tensor->view;
@@ -310,7 +312,7 @@ static int check_tensor(const tern_optim_entry *entry, const tern__view *own, te
     return TERN_OK;
 }
 
-/* Masters are there or not by the opt level of tern_amp. */
+/* tern_amp's opt level decides whether a state has masters, so the error says that it was another level. */
 static int fail_unknown(const tern_optim *optim, const char *parameter, const char *name, tern_error *err)
 {
     bool is_master = !strcmp(name, "master");
@@ -336,7 +338,7 @@ static int check_entry(const tern_optim *optim, const tern_optim_entry *entry, u
     return bit == STEP ? check_step(entry, err) : check_tensor(entry, &own, err);
 }
 
-/* Whoever has something has all of it, but for the master, which the parameter can give. */
+/* A parameter with any entries must have all, except the master, which can be made from the parameter. */
 static int check_whole(const tern_optim *optim, const unsigned *given, tern_error *err)
 {
     for (int k = 0; k < optim->seal->leaf_count; k++) {
@@ -352,7 +354,7 @@ static int check_whole(const tern_optim *optim, const unsigned *given, tern_erro
     return TERN_OK;
 }
 
-/* What of the entry is this rank's. */
+/* Copies this rank's part of an entry. */
 static int take(tern_optim *optim, const tern_optim_entry *entry, tern_error *err)
 {
     int k = find_leaf(optim, entry->parameter), bit = find_bit(optim, k, entry->name);

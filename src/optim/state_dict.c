@@ -1,14 +1,15 @@
-/* state_dict.c - an optimizer's state and options in torch's form: parameters by number, group by group.
+/* state_dict.c - writes an optimizer's state and options in torch's form: parameters by number, group by
+ * group.
  *
- * What is written are views: of the live state, or of what a sharded one has gathered, which the tensors then
- * own together. */
+ * The tensors are views: of the live state, or of a sharded optimizer's gathered state, which they own
+ * together. */
 #include "optim/optim.h"
 
 #include <tern/state_dict.h>
 
 #include <string.h>
 
-/* numbers[n] = the leaf that torch numbers n; returns how many there are. */
+/* Sets numbers[n] to the leaf that torch numbers n; returns how many there are. */
 static int number_leaves(const tern_optim *optim, int *numbers)
 {
     int count = 0;
@@ -30,12 +31,12 @@ static const char FUNC[] = "tern_optim_state_dict";
 
 typedef struct writing {
     const tern_optim *optim;
-    tern__storage *storage; /* what the tensors hold on to */
+    tern__storage *storage; /* the tensors hold references to it */
     int *numbers, count;
     tern_error *err;
 } writing;
 
-/* torch counts in f32. */
+/* torch counts steps in f32. */
 static tern_object *step_object(const writing *w, int64_t step)
 {
     tern_tensor *tensor = tern__tensor_new(TERN_F32, 0, NULL, w->err);
@@ -46,7 +47,7 @@ static tern_object *step_object(const writing *w, int64_t step)
     return object;
 }
 
-/* Of a parameter that has made no step. */
+/* Returns a state of a parameter that has made no step yet. */
 static tern_object *initial_object(const writing *w, int k)
 {
     const tern__view *like = &w->optim->seal->leaves[k]->parameter->view;
@@ -71,7 +72,7 @@ static tern_object *state_object(const writing *w, int k, int s, const tern_opti
     return tern_object_tensor(&tensor, w->err);
 }
 
-/* A parameter's dict; of entries that were gathered, "step" comes first. */
+/* Returns a parameter's dict; among gathered entries, "step" comes first. */
 static tern_object *parameter_object(const writing *w, int k, const tern_optim_entry *gathered)
 {
     const tern__optim_rule *rule = w->optim->rule;
@@ -95,7 +96,7 @@ static const tern_optim_entry *find_entries(const tern_optim_state *state, const
     return NULL;
 }
 
-/* Of plain SGD nothing is there, whatever its steps. */
+/* Plain SGD has no state, however many steps it has made. */
 static bool has_any(const tern_optim *optim, int k)
 {
     bool keeps = !optim->rule->stepless;
@@ -171,7 +172,7 @@ static tern_object *whole_object(const writing *w, const tern_optim_state *gathe
     return NULL;
 }
 
-/* A gathered state goes with the last tensor that shows it; of the live one there is nothing to free. */
+/* Frees a gathered state with the last tensor that views it. The live state has no keeper. */
 typedef struct keeper {
     tern__storage storage;
     tern_optim_state *gathered;

@@ -1,7 +1,7 @@
-/* state_dict_load.c - an optimizer's state dict, by torch, apex or this library, read.
+/* state_dict_load.c - loads an optimizer's state dict, written by torch, apex or this library.
  *
- * It becomes the entries that tern_optim_state_load takes, under options that are set aside until it has
- * accepted them. */
+ * The dict is turned into the entries of tern_optim_state_load. Its options are in force while that loads
+ * them, and are undone if it fails. */
 #include "optim/optim.h"
 #include "tensor/field.h"
 #include "tensor/host.h"
@@ -15,9 +15,9 @@ static const char load[] = "tern_optim_state_dict_load";
 typedef struct reading {
     tern_optim *optim;
     const tern_object *states, *saved; /* "state" and "param_groups" */
-    tern__optim_group *groups;         /* what they become           */
+    tern__optim_group *groups;         /* the groups read from them  */
     int *numbers, count;
-    int64_t *ids; /* [count] the saved number of each */
+    int64_t *ids; /* [count] each parameter's saved number */
     tern_optim_entry *entries;
     int entry_count;
     tern_tensor *tensors; /* [entry_count] the entries' */
@@ -57,7 +57,7 @@ static int read_option(const reading *r, int g, const tern__option *option, cons
     }
 }
 
-/* With schedules the rate is "initial_lr", of which they make "lr". */
+/* With schedules the rate is "initial_lr", from which they compute "lr". */
 static int read_rate(const reading *r, int g, const tern_object *saved)
 {
     const tern_object *initial = r->optim->schedules ? tern_object_get(saved, "initial_lr") : NULL;
@@ -128,7 +128,7 @@ static int read_ids(reading *r)
     return TERN_OK;
 }
 
-/* The number here of a parameter that was saved as `key`, probably `guess`; -1: none. */
+/* Returns the number of the parameter that was saved as `key`, probably `guess`; -1: there is none. */
 static int find_number(const reading *r, const tern_object *key, int64_t guess)
 {
     int64_t id;
@@ -139,7 +139,7 @@ static int find_number(const reading *r, const tern_object *key, int64_t guess)
     return -1;
 }
 
-/* As the state wants it: of its dtype, row-major. */
+/* Returns the tensor in the state's dtype and row-major, copied if it is not. */
 static const tern__view *fit_tensor(reading *r, const tern_tensor *given, int k)
 {
     const tern__view own = tern__optim_state_view(r->optim, k), *view = &given->view;
@@ -175,14 +175,14 @@ static int read_value(reading *r, int n, const char *name, const tern_object *va
     return TERN_OK;
 }
 
-/* As torch's Adagrad is before its first step. */
+/* Whether the values are those of torch's Adagrad before its first step. */
 static bool has_no_step(const tern_object *values)
 {
     double step;
     return tern__object_number(tern_object_get(values, "step"), &step) && step == 0;
 }
 
-/* apex has the number of steps in the group. */
+/* apex keeps the number of steps in the group. */
 static int read_group_step(reading *r, int n, const tern_object *values)
 {
     const tern_object *group = tern_object_at(r->saved, r->optim->group_of[r->numbers[n]]);
@@ -247,8 +247,8 @@ static void close_reading(reading *r)
     tern__free(r->numbers);
 }
 
-/* Under the new options, which may want more states or fewer than there is memory for; the old ones come back
- * if the entries do not fit. */
+/* Loads the entries under the new options, which may want other states than there is memory for; the old
+ * options are restored if the entries do not fit. */
 static int take(reading *r)
 {
     tern_optim *optim = r->optim;

@@ -1,5 +1,6 @@
-/* unscale.c - a pass over an optimizer's gradients before its step: neighbours in a range that have one go
- * through the kernel together. Others must not: what lies in their place is of a step before. */
+/* unscale.c - unscales an optimizer's gradients before its step. Neighbours in a range that have a gradient
+ * go through the kernel together. Parameters without one are left out, because their memory still holds
+ * values of an earlier step. */
 #include "kernels/unscale.h"
 #include "optim/optim.h"
 #include "tensor/number.h"
@@ -11,7 +12,7 @@ bool tern__optim_has_grad(const tern_optim *optim, tern_dtype dtype)
     return false;
 }
 
-/* Of one range, from leaf k on; *next: behind the run. */
+/* Returns the run of one range that begins with leaf k; *next is the leaf behind it. */
 static tern__view run_of(const tern_optim *optim, int k, int *next)
 {
     const tern__seal *seal = optim->seal;
@@ -38,11 +39,11 @@ bool tern__optim_each_run(const tern_optim *optim, tern_scope *scope, tern__run_
     return true;
 }
 
-/* What is done to a run: NULL is not. */
+/* The operations on a run; those that are NULL are left out. */
 typedef struct change {
     const double *factor, *drop;
     double *bad;
-    bool any; /* run was there */
+    bool any; /* there was a run */
 } change;
 
 static bool change_run(tern_scope *scope, const tern__view *run, void *ctx)

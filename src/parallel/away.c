@@ -1,11 +1,11 @@
-/* away.c - buffers in a device's own memory go over in a window of the host's: written into it before they
- * are posted, and read from it when the work is done. Gradients do the same in staged.c. */
+/* away.c - broadcasts buffers in devices' memory through a window in the host's memory: they are copied into
+ * it before the work is posted, and out of it when the work is done. staged.c does the same for gradients. */
 #include "parallel/ddp.h"
 
 typedef int (*visit_fn)(const tern_ddp *ddp, void *place, void *buffer, size_t bytes, tern_error *err);
 
-/* Calls `visit`, unless it is NULL, with every such buffer that is not ignored and its place behind `base`;
- * *bytes: where the last one ends. */
+/* Calls `visit`, unless it is NULL, for every such buffer that is not ignored, with its address in the window
+ * at `base`; *bytes is the size of the window. */
 static int each_buffer(const tern_ddp *ddp, visit_fn visit, char *base, size_t *bytes, tern_error *err)
 {
     int status = TERN_OK;

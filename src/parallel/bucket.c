@@ -1,3 +1,4 @@
+/* bucket.c - cuts the leaves into buckets, in the order in which their gradients are expected. */
 #include "parallel/ddp.h"
 
 static tern__leaf *leaf_at(const tern_ddp *ddp, int place)
@@ -5,7 +6,7 @@ static tern__leaf *leaf_at(const tern_ddp *ddp, int place)
     return ddp->seal->leaves[ddp->order[place]];
 }
 
-/* As its gradient goes over. */
+/* The dtype in which its gradient is reduced. */
 static tern_dtype leaf_dtype(const tern_ddp *ddp, int place)
 {
     return tern__compress_dtype(ddp, ddp->seal->range_of[ddp->order[place]]);
@@ -17,7 +18,7 @@ static size_t leaf_bytes(const tern_ddp *ddp, int place)
            tern_dtype_bytes(leaf_dtype(ddp, place));
 }
 
-/* In whose memory it does; NULL: the host's. */
+/* The device in whose memory its gradient is reduced; NULL: the host. */
 static const tern_device *leaf_home(const tern_ddp *ddp, int place)
 {
     const tern_device *device = ddp->seal->ranges[ddp->seal->range_of[ddp->order[place]]].device;
@@ -29,7 +30,7 @@ static bool are_alike(const tern_ddp *ddp, int place, int other)
     return leaf_dtype(ddp, place) == leaf_dtype(ddp, other) && leaf_home(ddp, place) == leaf_home(ddp, other);
 }
 
-/* The bucket that begins at `first`. */
+/* Returns the bucket that begins at `first`. */
 static tern__bucket cut(const tern_ddp *ddp, int first, size_t cap)
 {
     tern__bucket bucket = {.first = first, .dtype = leaf_dtype(ddp, first)};
@@ -39,9 +40,9 @@ static tern__bucket cut(const tern_ddp *ddp, int first, size_t cap)
     return bucket;
 }
 
-/* One extent a leaf, merged with the one before it where only alignment lies between: those gaps are zeros on
- * every rank, and their mean is zero. A parameter begins on a cache line, and its gradient where so many
- * elements of the gradient's dtype end. */
+/* Fills in one extent per leaf and returns how many there are. An extent is merged with the one before it if
+ * there is only padding between them: padding is zero on every rank, and so is its mean. A parameter begins
+ * on a cache line, and its gradient at the same element of the gradient range. */
 static int fill_extents(const tern_ddp *ddp, tern__bucket *bucket, tern__extent *extents)
 {
     int count = 0;
@@ -61,7 +62,7 @@ static int fill_extents(const tern_ddp *ddp, tern__bucket *bucket, tern__extent 
     return count;
 }
 
-/* A bucket without gradients. */
+/* Adds a bucket without gradients. */
 static tern__bucket *add_bucket(tern_ddp *ddp, tern__extent *next)
 {
     tern__bucket *bucket = &ddp->buckets[ddp->bucket_count++];
@@ -69,8 +70,8 @@ static tern__bucket *add_bucket(tern_ddp *ddp, tern__extent *next)
     return bucket;
 }
 
-/* The side values ride with the last bucket if that is precise enough and of the same memory; the loss that
- * is on a device goes by itself. */
+/* The side values are reduced with the last bucket if its dtype is precise enough and it is in the host's
+ * memory. A loss on a device is a bucket of its own. */
 static void add_side(tern_ddp *ddp, tern__extent *next)
 {
     tern__bucket *last = &ddp->buckets[ddp->bucket_count - 1];

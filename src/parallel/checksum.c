@@ -1,9 +1,11 @@
-/* checksum.c - have the ranks drifted apart? All ranks start from the same parameters and apply the same
- * gradients, so their parameters stay equal bit by bit, unless memory fails or the program writes to them on
- * one rank only; and nothing repairs that. Every few synchronised backwards each rank hashes its parameters
- * one by one (XXH3), as they have just been used, and the hashes are gathered in a small work beside the
- * gradients': nobody waits for it. Those that most ranks agree on are right, or else rank 0's. A rank without
- * inputs (tern_ddp_join) is behind, and not asked. */
+/* checksum.c - notices when the ranks' parameters have drifted apart.
+ *
+ * All ranks start from the same parameters and apply the same gradients, so their parameters stay equal bit
+ * by bit, unless memory fails or the program writes to them on one rank only. Nothing repairs such a
+ * difference. So every few synchronised backwards each rank hashes its parameters one by one (XXH3), as this
+ * backward has used them, and the hashes are gathered in a small work beside the gradients', for which nobody
+ * waits. The hashes that most ranks agree on are right; if there is no majority, rank 0's are. A rank without
+ * inputs (tern_ddp_join) lags behind, so its hashes are ignored. */
 #include "parallel/ddp.h"
 #include "tensor/host.h"
 
@@ -38,7 +40,7 @@ static XXH64_hash_t *hashes_of(const tern_ddp *ddp, int rank)
     return all + (size_t)rank * (size_t)ddp->seal->leaf_count;
 }
 
-/* Ignored parameters keep 0. */
+/* Hashes this rank's parameters; ignored ones keep the hash 0. */
 static int hash(const tern_ddp *ddp, tern_error *err)
 {
     XXH64_hash_t *mine = hashes_of(ddp, tern_group_rank(ddp->group));
@@ -67,13 +69,13 @@ int tern__checksum_post(tern_ddp *ddp, tern_error *err)
                        .extents = &self->extent,
                        .extent_count = 1};
     status = tern__ddp_post(ddp, &work, err);
-    if (!status) self->seq = ddp->last_seq;
+    if (!status) self->seq = ddp->round.last_seq;
     return status;
 }
 
 /* ---- the verdict ---- */
 
-/* The first parameter in which two ranks differ, in the order of the state; -1: none. */
+/* Returns the first parameter, in the order of the state dict, in which two ranks differ; -1: none. */
 static int difference(const tern_ddp *ddp, int one, int other)
 {
     const XXH64_hash_t *a = hashes_of(ddp, one), *b = hashes_of(ddp, other);
@@ -82,7 +84,7 @@ static int difference(const tern_ddp *ddp, int one, int other)
     return -1;
 }
 
-/* The lowest of the ranks that most agree with. */
+/* Returns the rank that most ranks agree with, the lowest of several. */
 static int find_right(const tern_ddp *ddp, const tern__tally *tally)
 {
     int right = -1, most = 0, world = tern_group_size(ddp->group);
@@ -97,7 +99,8 @@ static int find_right(const tern_ddp *ddp, const tern__tally *tally)
     return right;
 }
 
-/* "1, 3"; *leaf: in which the first of them differs. The number of ranks. */
+/* Writes the ranks that differ from rank `right` as "1, 3" and returns how many they are; *leaf is the first
+ * parameter in which the first of them differs. */
 static int list_drifted(const tern_ddp *ddp, const tern__tally *tally, int right, int *leaf, char *text,
                         size_t size)
 {

@@ -1,14 +1,14 @@
-/* choices.c - one rank measures convolutions, and all compute them alike.
+/* choices.c - rank 0 measures convolution algorithms and tells the other ranks its choices.
  *
- * Clocks differ, so ranks that measure each for itself would choose differently; then they take different
- * times for the same work and wait for each other, and which bits a run has depends on more clocks than one.
- * So only rank 0 measures, as in the first step everybody waits for it anyhow, and the others take what the
- * fixed table says until they are told (nn/module.c makes their devices follow). That is at the end of the
- * synchronised backward in which rank 0 has chosen something: a side value says so to all, and then rank 0's
- * lines (kernels/choices.h) are broadcast. So between two steps all ranks know the same, and a run that is
- * taken up there can know it too (checkpoint/snapshot_choices.c). What is sent is all that rank 0 knows, so
- * who has missed a round, as a rank without inputs does (tern_ddp_join), misses nothing when all are told
- * again; of more cases than there is room for the newest are told. */
+ * Clocks differ, so ranks that measured each for themselves would choose differently: they would take
+ * different times for the same work and wait for each other, and the bits of a run would depend on more than
+ * one clock. So only rank 0 measures; in the first step everybody waits for it anyway. The others use the
+ * fixed table until they are told (nn/module.c makes their devices follow). They are told at the end of the
+ * synchronised backward in which rank 0 has chosen something: a side value announces it, and rank 0's lines
+ * (kernels/choices.h) are broadcast. So all ranks know the same choices between two steps, and a run that is
+ * resumed there can know them too (checkpoint/snapshot_choices.c). Rank 0 sends everything that it knows, so
+ * a rank that has missed a round, for want of inputs (tern_ddp_join), is complete again after the next one.
+ * If there are more cases than fit, the newest are sent. */
 #include "parallel/ddp.h"
 
 #include "kernels/choices.h"
@@ -41,7 +41,7 @@ static char *lines_of(const tern_ddp *ddp)
     return ddp->group->backend->window_base(ddp->group->state, ddp->choices.window);
 }
 
-/* That the running backward computes on: its scope's device and the parameters' own. */
+/* Returns the devices that the running backward computes on: its scope's and the parameters'. */
 static tern__choosers choosers_of(const tern_ddp *ddp)
 {
     tern__choosers list = {0};

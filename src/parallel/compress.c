@@ -1,7 +1,9 @@
-/* compress.c - gradients of f32 go over in 16 bits: rounded into a window of their own when their bucket is
- * posted, summed in f32 by whoever reduces, and the mean, rounded once more, is what all ranks have then.
- * (NCCL sends on sums of 16 bits, each rounded again.) Where the back end reaches a device its gradients are
- * rounded there, by a kernel, into a window there; those of other devices go over by way of staged.c. */
+/* compress.c - sends f32 gradients in 16 bits (reduce_dtype).
+ *
+ * When a bucket is posted its gradients are rounded into a separate window. The rank that reduces them sums
+ * in f32 and rounds the mean once more. (NCCL passes 16-bit sums on, each rounded again.) Where the back end
+ * reaches a device, a kernel rounds the device's gradients into a window in its memory; other devices'
+ * gradients go through staged.c. */
 #include "parallel/ddp.h"
 
 #include "base/half.h"
@@ -15,14 +17,15 @@ static bool is_narrow(const tern_ddp *ddp, int r)
     return ddp->opts.reduce_dtype != TERN_F32 && ddp->seal->ranges[r].grad_dtype == TERN_F32;
 }
 
-/* NULL: its gradients go over in the host's memory. */
+/* Returns the device in whose memory the range's gradients are reduced; NULL: the host. */
 static tern_device *device_of(const tern_ddp *ddp, int r)
 {
     tern_device *device = ddp->seal->ranges[r].device;
     return tern__ddp_reaches(ddp, device) ? device : NULL;
 }
 
-/* For any device's gradients; gaps between them are zeros on every rank. */
+/* Makes the 16-bit copy of a device's gradients, zeroed because the padding between them must be zero on
+ * every rank. */
 static int make_block(tern_ddp *ddp, int r, size_t bytes, tern_error *err)
 {
     tern_device *device = ddp->seal->ranges[r].device;
@@ -84,7 +87,7 @@ static bool is_apart(const tern_ddp *ddp, int r)
 DEFINE(bf16, tern__bf16_from_f32, tern__bf16_to_f32)
 DEFINE(f16, tern__f16_from_f32, tern__f16_to_f32)
 
-/* Where the gradient of leaf k goes over. */
+/* Returns the place of the gradient of leaf k in the window. */
 static void *place_of(const tern_ddp *ddp, int k)
 {
     int r = ddp->seal->range_of[k];
@@ -93,14 +96,14 @@ static void *place_of(const tern_ddp *ddp, int k)
     return base + element * tern_dtype_bytes(tern__compress_dtype(ddp, r));
 }
 
-/* Dense, as a gradient is. */
+/* Casts on the device; both views are dense. */
 static int cast(tern_device *device, const tern__view *to, const tern__view *from, tern_error *err)
 {
     const tern__call call = {.device = device, .kernel = TERN__COPY, .in = {from}, .out = {to}, .err = err};
     return tern__kernel_run(&call);
 }
 
-/* The gradient's place as a view like it. */
+/* Returns that place as a view with the gradient's shape. */
 static tern__view narrow_of(const tern_ddp *ddp, int k)
 {
     tern__view view = ddp->seal->leaves[k]->grad->view;

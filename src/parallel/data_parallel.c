@@ -1,3 +1,4 @@
+/* data_parallel.c - makes the replicas of a tern_data_parallel, and reports what they cost. */
 #include "parallel/data_parallel.h"
 
 #include "base/opts.h"
@@ -32,7 +33,7 @@ static int check_devices(const tern_data_parallel_opts *opts, tern_error *err)
     return TERN_OK;
 }
 
-/* As PyTorch says it: everything is on device_ids[0]. */
+/* Like PyTorch, wants everything on the first device (device_ids[0]). */
 static int check_places(tern_module *module, const tern_device *first, tern_error *err)
 {
     for (int i = 0; i < tern_state_count(module); i++) {
@@ -46,7 +47,7 @@ static int check_places(tern_module *module, const tern_device *first, tern_erro
     return TERN_OK;
 }
 
-/* One device for each core of this rank's share. */
+/* Opens one device per core of this rank's share. */
 static int open_devices(tern_data_parallel *parallel, tern_error *err)
 {
     int first;

@@ -1,7 +1,7 @@
+/* ddp.c - makes and frees a tern_ddp. */
 #include "parallel/ddp.h"
 
 #include "base/opts.h"
-#include "nn/batch_norm.h"
 
 #include <math.h>
 
@@ -80,7 +80,7 @@ static int open_buffers(tern_ddp *ddp, tern_error *err)
     return status ? status : tern__state_plan_buffers(ddp, err);
 }
 
-/* The pages of the gradients and of the buffers become reachable by the peers; their addresses stay. */
+/* Makes the pages of the gradients and buffers reachable by the peers; their addresses stay the same. */
 static int open_windows(tern_ddp *ddp, tern_error *err)
 {
     const tern__comm_backend *backend = ddp->group->backend;
@@ -103,14 +103,7 @@ static int open_windows(tern_ddp *ddp, tern_error *err)
     return ddp->opts.broadcast_buffers ? open_buffers(ddp, err) : TERN_OK;
 }
 
-/* What is beside its works may come at other places among them on other ranks: statistics of batch norms
- * where ranks use different parameters, another ddp's works where a rank has run out of inputs. */
-static bool is_beside(const tern_ddp *ddp)
-{
-    return tern__batch_norm_sync_count(ddp->module) || tern__group_root(ddp->group)->listeners;
-}
-
-/* What gradients go over in. */
+/* Attaches the windows in which gradients are reduced. */
 static int attach_windows(tern_ddp *ddp, tern_error *err)
 {
     const tern__comm_backend *backend = ddp->group->backend;
@@ -120,15 +113,17 @@ static int attach_windows(tern_ddp *ddp, tern_error *err)
     return status;
 }
 
-/* More slots than one backward posts works: buckets, buffers, the ready order and what ranks tell each
- * other. */
+/* The channel has more slots than one backward posts works: buckets, buffers, the ready order and what ranks
+ * tell each other. Its works keep an order of their own, because others may come at other places among them
+ * on other ranks: those of synchronised batch norms and of the program where ranks use different parameters,
+ * those of another ddp where a rank has run out of inputs. */
 static int open_channel(tern_ddp *ddp, tern_error *err)
 {
     const tern__comm_backend *backend = ddp->group->backend;
     int status = TERN_OK;
     ddp->channel = backend->channel_open(ddp->group->state, 2 * ddp->seal->leaf_count + 4, err);
     if (!ddp->channel) return err->code;
-    if (backend->channel_part && is_beside(ddp)) status = backend->channel_part(ddp->channel, err);
+    if (backend->channel_part) status = backend->channel_part(ddp->channel, err);
     return status ? status : attach_windows(ddp, err);
 }
 
@@ -138,7 +133,7 @@ static void listen_to_backward(tern_ddp *ddp)
     for (int i = 0; i < ddp->leaf_count; i++) {
         tern__leaf *leaf = ddp->seal->leaves[ddp->order[i]];
         leaf->listener = &ddp->listener;
-        ddp->reached |= leaf->fresh; /* by a backward before */
+        ddp->round.reached |= leaf->fresh; /* an earlier backward has left gradients */
     }
     tern__listener **link = &tern__group_root(ddp->group)->listeners;
     while (*link) link = &(*link)->next;
@@ -147,8 +142,8 @@ static void listen_to_backward(tern_ddp *ddp)
     ddp->seal->group = ddp->group;
 }
 
-/* Over windows a bucket costs 2 us, so it may be small; between GPUs a work's beginning costs the host 50 us
- * and the device some, which is what PyTorch's 25 MiB are for. */
+/* Over windows a bucket costs 2 us, so buckets may be small. Between GPUs, starting a work costs the host 50
+ * us and the device some time, too, so PyTorch's 25 MiB are right there. */
 static size_t choose_bucket_bytes(const tern_ddp *ddp)
 {
     bool is_away = ddp->seal->range_count > 0;
@@ -193,7 +188,7 @@ static tern_ddp *new_ddp(tern_module *module, tern_group *group, const tern_ddp_
                       .number = ++group->next_owner,
                       .sync = true,
                       .loss_mean = NAN,
-                      .next_count = NAN};
+                      .round = {.next_count = NAN}};
     if (build(ddp, err) == TERN_OK) return ddp;
     tern_ddp_free(ddp);
     return NULL;
@@ -209,7 +204,7 @@ tern_ddp *tern_ddp_new(tern_module *module, tern_group *group, const tern_ddp_op
     if (!group) return NULL;
     if (!tern__is_set(e) && tern__group_check(group, __func__, e) == TERN_OK)
         ddp = new_ddp(module, group, opts, e);
-    /* A mismatch has been agreed on by all ranks already: nobody waits for this one. */
+    /* All ranks have found a mismatch together, so nobody waits for this one. */
     if (!ddp && tern__is_set(e) && e->code != TERN_E_MISMATCH) tern__group_fail(group, e);
     return ddp;
 }
@@ -252,6 +247,24 @@ void tern_ddp_free(tern_ddp *ddp)
     tern__ddp_choices_close(ddp);
     tern__stats_close(ddp);
     tern__free(ddp);
+}
+
+/* ---- the family's ddps ---- */
+
+static tern_ddp *ddp_at(tern__listener *listener)
+{
+    while (listener && listener->begin != tern__reducer.begin) listener = listener->next;
+    return (tern_ddp *)listener;
+}
+
+tern_ddp *tern__ddp_first(const tern_group *group)
+{
+    return ddp_at(tern__group_root(group)->listeners);
+}
+
+tern_ddp *tern__ddp_next(const tern_ddp *ddp)
+{
+    return ddp_at(ddp->listener.next);
 }
 
 /* ---- use ---- */

@@ -1,4 +1,5 @@
-/* ddp.h - tern_ddp from inside: buckets over the sealed gradient range, and the reducer that posts them. */
+/* ddp.h - the inside of tern_ddp: buckets over the sealed gradient ranges, and the reducer that posts them.
+ */
 #ifndef TERN_SRC_PARALLEL_DDP_H
 #define TERN_SRC_PARALLEL_DDP_H
 
@@ -9,55 +10,72 @@
 
 #include <tern/parallel.h>
 
-/* Neighbouring leaves, as backward finishes them, whose gradients are reduced in one work. */
+/* Leaves whose gradients are reduced in one work: neighbours in the order in which backward finishes them. */
 typedef struct tern__bucket {
-    int first, count; /* of ddp->order                                            */
+    int first, count; /* a part of ddp->order */
     size_t bytes;
     tern_dtype dtype;
-    int waiting;           /* leaves whose gradient is still being computed            */
+    int waiting;           /* how many gradients are still being computed              */
     bool used;             /* a leaf of it has a gradient, or will have one            */
-    tern__extent *extents; /* pieces of the gradient window; of the last bucket also the side values */
+    tern__extent *extents; /* of the gradient windows; the last bucket also has the side values */
     int extent_count;
 } tern__bucket;
 
-/* What of checksum.c stays from backward to backward. */
+/* The state of checksum.c. */
 typedef struct tern__checksum {
     uint32_t window; /* [world][leaf_count] the ranks' checksums of their parameters */
-    bool has_window; /* false: not wanted                                            */
+    bool has_window; /* false: no checksums are wanted */
     tern__extent extent;
-    uint64_t rounds; /* synchronised backwards, this rank's own and those in which it was a shadow */
-    uint64_t seq;    /* the running one's work; 0: it has none                                    */
+    uint64_t rounds; /* how many synchronised backwards there were, including those as a shadow */
+    uint64_t seq;    /* the running one's work; 0: it has none                                 */
 } tern__checksum;
 
-/* What of choices.c stays from backward to backward. */
+/* The state of choices.c. */
 typedef struct tern__ddp_choices {
-    uint32_t window; /* rank 0's lines, and a 0 */
+    uint32_t window; /* rank 0's lines, ended by a 0 */
     bool has_window; /* false: there is only one rank */
     tern__extent extent;
-    bool is_due;     /* rank 0 has news in the running backward */
-    uint64_t serial; /* of rank 0's devices, summed up, when it last wrote into the window */
+    bool is_due;     /* rank 0 has new choices in the running backward                     */
+    uint64_t serial; /* the sum of its devices' serials when it last wrote into the window */
 } tern__ddp_choices;
 
-/* The loss of a model in a device's memory, for which nobody waits at the begin of a backward. */
+/* A loss in a device's memory, for which a backward does not wait. */
 typedef struct tern__ddp_loss {
-    tern_device *device; /* of all gradients; NULL: the loss is read where it is    */
-    bool is_reached;     /* by the back end: it goes over there                     */
-    float *block;        /* this rank's, and after the work the sum; and the mean   */
-    uint32_t window;     /* of one that is reached, until the user asks for it      */
+    tern_device *device; /* of the gradients; NULL: the host reads the loss at once       */
+    bool is_reached;     /* the back end reaches the device: the loss is reduced there    */
+    float *block;        /* [2] this rank's loss, after the work the sum; and the mean    */
+    uint32_t window;     /* over the block, if the back end reaches the device            */
     bool has_window, is_known;
     tern__extent extent;
-    float *pinned;             /* not reached: the loss is copied here, before its bucket's gradients */
-    tern__device_event *there; /* set behind that copy                                      */
-    bool is_sent;              /* in this backward, and not written to the side values yet  */
+    float *pinned;             /* otherwise the loss is copied here, before its bucket's gradients */
+    tern__device_event *there; /* recorded behind that copy                                        */
+    bool is_sent;              /* copied in this backward, and not written to the side values yet  */
 } tern__ddp_loss;
 
-/* What staged.c keeps of a gradient range in a device's memory. */
+/* The state of staged.c for a gradient range in a device's memory. */
 typedef struct tern__ddp_stage {
-    tern__device_event *turn;   /* of the step, for the other stream to follow                     */
-    tern__device_event **there; /* [leaf_count + 2] by bucket: behind the copies into the window */
-    tern__device_event *back;   /* behind those out of it, for the step to follow                */
-    void *pinned;               /* the window, or NULL                                           */
+    tern__device_event *turn;   /* of the step's stream, for the other stream to wait for          */
+    tern__device_event **there; /* [leaf_count + 2] by bucket: behind the copies into the window   */
+    tern__device_event *back;   /* behind the copies out of it, for the step's stream to wait for  */
+    void *pinned;               /* the window, once it is pinned                                   */
 } tern__ddp_stage;
+
+/* A round: the backwards up to the next synchronised one, which reduces what all of them have added up. */
+typedef struct tern__ddp_round {
+    bool active;                 /* the running backward is synchronised                          */
+    bool is_inside;              /* a backward has begun and not ended                            */
+    bool used;                   /* on this rank the running backward reaches the model           */
+    bool reached;                /* it does, or another one of this round did                     */
+    int next_put, next_bucket;   /* the first bucket not put into its window, and not posted, yet */
+    uint64_t backward;           /* the number of the running or last backward                    */
+    uint32_t folded;             /* how many backwards the round has had, the running one included */
+    uint64_t last_seq, side_seq; /* the last work, and the one with the side values               */
+    double count;                /* the sum of the counts of the round's losses (normaliser.c)    */
+    double next_count;           /* the next loss's count, given by the user; NAN: not given      */
+    double weight, share;        /* of the synchronised backward's posts                          */
+    double loss_weight;          /* of the running loss in synchronised batch norms, among the ranks */
+    bool has_samples;            /* this rank has samples in the round                            */
+} tern__ddp_round;
 
 struct tern_ddp {
     tern__listener listener; /* first: the group's list links these */
@@ -67,49 +85,39 @@ struct tern_ddp {
     tern_ddp_opts opts;
     uint32_t number;
     void *channel;
-    uint32_t windows[TERN__RANGES]; /* over the seal's gradient ranges, or beside one in a device's memory */
+    uint32_t windows[TERN__RANGES]; /* over the seal's gradient ranges, or host memory for a device's range */
     int window_count;
-    uint32_t narrow[TERN__RANGES]; /* windows of gradients that go over in reduce_dtype, by range */
+    uint32_t narrow[TERN__RANGES]; /* by range: windows of gradients that are reduced in reduce_dtype */
     bool has_narrow[TERN__RANGES];
-    char *narrow_block[TERN__RANGES]; /* of a device's memory: under such a window, or laid out as it is */
+    char *narrow_block[TERN__RANGES]; /* in a device's memory: under such a window, or laid out like it */
     uint32_t buffer_window, side_window;
     bool has_buffer_window, has_side_window;
 
-    bool *ignored;  /* [tern_state_count] parameters and buffers that are each rank's own */
+    bool *ignored;  /* [tern_state_count] parameters and buffers that each rank has for itself */
     int leaf_count; /* synchronised leaves                                      */
     int *order;     /* [leaf_count] leaf indices in bucket order                */
     int *bucket_of; /* by leaf index; -1: ignored                               */
     tern__bucket *buckets;
-    tern__extent *extents;         /* the buckets' pieces, one array                     */
-    int bucket_count, side_bucket; /* from the latter on they have side values */
+    tern__extent *extents;         /* of all buckets, one array                  */
+    int bucket_count, side_bucket; /* the first bucket with side values          */
     bool rebuilt;
 
-    bool sync, active;           /* active: the running backward is synchronised           */
-    bool is_inside;              /* a backward has begun and not ended                     */
-    bool used;                   /* this rank's running backward comes to the model        */
-    bool reached;                /* it does, or one before it since the last synchronised one */
-    int next_put, next_bucket;   /* in their windows or on the way there, and posted so far */
-    uint64_t backward;           /* number of the running or last backward                 */
-    uint32_t folded;             /* backwards since the last synchronised one, this one included */
-    uint64_t last_seq, side_seq; /* the last work, and the one that the side values ride in */
+    bool sync; /* backwards are synchronised */
+    tern__ddp_round round;
     double loss_mean;
     tern__ddp_loss loss;
-    tern__extent *buffer_extents; /* NULL: buffers are each rank's own; those of the host's memory, then */
+    tern__extent
+        *buffer_extents; /* those in the host's memory, then the others; NULL: buffers are not broadcast */
     int buffer_extent_count;
-    int away_extent_count; /* those that go over in a device's */
+    int away_extent_count; /* how many are in devices' memory */
     tern__extent order_extent;
 
-    double count;      /* of the backwards folded into the running one: what their losses were divided by */
-    double next_count; /* of the next backward, said by the user; NAN: not */
-    double weight, share; /* of the running backward's posts           */
-    double loss_weight;   /* of its loss among the ranks', in synchronised batch norms of the model */
-    bool has_samples;     /* this rank, in it                           */
-
-    bool *first_used; /* by leaf index, in the first backward that used any; for static_graph */
+    bool *first_used; /* by leaf index: used in the first backward that used any; for static_graph */
     bool has_first;
 
-    bool shadow, over; /* in tern_ddp_join; and all ranks were, in the last round */
-    int last_active;   /* the highest rank that was no shadow in the last round in which there was one */
+    bool shadow;     /* this rank is in tern_ddp_join                            */
+    bool over;       /* all ranks were, in the last round                       */
+    int last_active; /* the highest rank that was no shadow in the last round with such a rank */
     tern__checksum checksum;
     tern__ddp_choices choices;
     tern__stats stats;
@@ -117,30 +125,37 @@ struct tern_ddp {
         uint32_t window;
         bool has_window;
         size_t bytes;
-        tern_device *pinned; /* by which the window is, or NULL */
+        tern_device *pinned; /* the device that has pinned the window, or NULL */
     } away;                  /* of the buffers in devices' memory */
     tern__ddp_stage stages[TERN__RANGES];
 };
 
-/* The back end reaches the device's memory: what is in it goes over where it is. */
+/* Whether the back end reaches the device's memory: then collectives work directly on it. */
 static inline bool tern__ddp_reaches(const tern_ddp *ddp, const tern_device *device)
 {
     return device && device->backend && ddp->group->backend->window_of;
 }
 
+/* ---- ddp.c ---- */
+
+/* The ddps of the group's family in this process, which take part in every backward on its scopes, in the
+ * order in which they were made; NULL: there is no more. */
+tern_ddp *tern__ddp_first(const tern_group *group);
+tern_ddp *tern__ddp_next(const tern_ddp *ddp);
+
 /* ---- post.c ---- */
 
-/* Posts a work of the running backward: fills in whose it is and sets ddp->last_seq. */
+/* Posts a work of the running backward: fills in its owner and sets round.last_seq. */
 int tern__ddp_post(tern_ddp *ddp, tern__post *work, tern_error *err);
-/* Until `test` says something else than TERN_PENDING. Works that all have posted go on meanwhile, and a rank
- * that is lost ends it. */
 typedef int (*tern__ddp_test)(const tern_ddp *ddp, tern_error *err);
+/* Waits until `test` no longer returns TERN_PENDING, and returns what it does. Works go on meanwhile; the
+ * loss of a rank is an error. */
 int tern__ddp_await(const tern_ddp *ddp, tern__ddp_test test, tern_error *err);
 
 /* ---- bucket.c ---- */
 
-/* Cuts ddp->order into buckets: the first one closed at first_bucket_bytes, the rest at bucket_bytes, and
- * always where the dtype or the memory changes; the overflowing leaf stays in (PyTorch's
+/* Cuts ddp->order into buckets. The first is closed at first_bucket_bytes, the others at bucket_bytes, and
+ * all where the dtype or the memory changes. The leaf that exceeds the limit stays in the bucket (PyTorch's
  * compute_bucket_assignment_by_size). */
 int tern__bucket_plan(tern_ddp *ddp, tern_error *err);
 
@@ -148,44 +163,44 @@ int tern__bucket_plan(tern_ddp *ddp, tern_error *err);
 
 int tern__away_open(tern_ddp *ddp, tern_error *err);
 void tern__away_close(tern_ddp *ddp);
-/* Into their window, and from it. */
+/* Copy them into their window, and out of it. */
 int tern__away_put(const tern_ddp *ddp, tern_error *err);
 int tern__away_take(const tern_ddp *ddp, tern_error *err);
 
-/* ---- compress.c: gradients of f32 that go over in reduce_dtype, beside their memory ---- */
+/* ---- compress.c: f32 gradients that are reduced in reduce_dtype, in windows of their own ---- */
 
 int tern__compress_open(tern_ddp *ddp, tern_error *err);
 void tern__compress_close(tern_ddp *ddp);
-/* In which the gradients of range r go over, and the window that they are in then. */
+/* The dtype in which the gradients of range r are reduced, and the window that they are in then. */
 tern_dtype tern__compress_dtype(const tern_ddp *ddp, int r);
 uint32_t tern__compress_window(const tern_ddp *ddp, int r);
-/* A bucket's gradients into the window. */
+/* Rounds a bucket's gradients into the window. */
 int tern__compress_put(const tern_ddp *ddp, const tern__bucket *bucket, tern_error *err);
-/* The means out of it, of all leaves that have one. */
+/* Takes the means out of it, for all leaves that have one. */
 int tern__compress_take(const tern_ddp *ddp, tern_error *err);
 
 /* ---- staged.c: gradients in the memory of devices that the back end does not reach ---- */
 
 int tern__staged_open(tern_ddp *ddp, tern_error *err);
 void tern__staged_close(tern_ddp *ddp);
-/* A bucket's gradients set out for their window. */
+/* Starts the copies of a bucket's gradients into their window. */
 int tern__staged_put(tern_ddp *ddp, int bucket, tern_error *err);
-/* TERN_OK: the next bucket may be posted, as this rank's are there, or the device has read what is to be
- * written over; TERN_PENDING, or an error. */
+/* TERN_OK: the next bucket may be posted, because this rank's gradients are in the window, or because the
+ * device has read the means that will be overwritten; else TERN_PENDING or an error. */
 int tern__staged_test(const tern_ddp *ddp, tern_error *err);
-/* The means to the device, of all buckets that have one. */
+/* Copies the means to the device, for all buckets that have one. */
 int tern__staged_take(const tern_ddp *ddp, tern_error *err);
 
-/* Copies. _depart: the streams of communication wait for the steps'. _copy: asked of them; the host's memory
- * must be pinned. _return: the steps' streams wait for the copies. _returned: TERN_OK once they are done,
- * TERN_PENDING, or an error. */
+/* Other copies to and from these devices. _depart: the communication streams wait for the steps' streams.
+ * _copy: enqueues a copy; the host's memory must be pinned. _return: the steps' streams wait for the copies.
+ * _returned: TERN_OK once these are done, else TERN_PENDING or an error. */
 int tern__staged_depart(const tern_ddp *ddp, tern_error *err);
 int tern__staged_copy(const tern_ddp *ddp, void *to, const void *from, size_t bytes, tern_error *err);
 int tern__staged_return(const tern_ddp *ddp, tern_error *err);
 int tern__staged_returned(const tern_ddp *ddp, tern_error *err);
 
-/* ---- side.c: the loss, whether it counts, whether optimizers ask, whether there are choices to be told, and
- * one flag a leaf; they ride with the last bucket ---- */
+/* ---- side.c: the loss, whether it counts, whether optimizers ask, whether there are new choices, and one
+ * flag per leaf; they are reduced with the last bucket ---- */
 
 static inline int tern__side_count(const tern_ddp *ddp)
 {
@@ -193,45 +208,45 @@ static inline int tern__side_count(const tern_ddp *ddp)
 }
 int tern__side_open(tern_ddp *ddp, tern_error *err);
 void tern__side_close(tern_ddp *ddp);
-/* Of this backward; loss NULL: a shadow's. */
+/* Writes this backward's values; loss NULL: a shadow's. */
 int tern__side_write(tern_ddp *ddp, const tern_tensor *loss, tern_error *err);
-/* Before a bucket with side values is posted. */
+/* To be called before a bucket with side values is posted. */
 int tern__side_arrive(tern_ddp *ddp, tern_error *err);
-/* The means of all ranks: sets every leaf's `fresh`, the mean loss, and whether choices are to be told. */
+/* Takes the means of all ranks: sets every leaf's `fresh`, the mean loss, and choices.is_due. */
 int tern__side_take(tern_ddp *ddp, tern_error *err);
 
-/* ---- state.c: what of the model's state all ranks share ---- */
+/* ---- state.c: the parameters and buffers that all ranks share ---- */
 
-/* Finds the ignored names (E_INVALID) and puts the leaves that are left in ddp->order. */
+/* Finds the ignored names (E_INVALID), and puts the remaining leaves into ddp->order. */
 int tern__state_plan(tern_ddp *ddp, tern_error *err);
-/* Once the buffers have a window. */
+/* To be called once the buffers have a window. */
 int tern__state_plan_buffers(tern_ddp *ddp, tern_error *err);
-/* Collective: root's parameters and buffers to all. */
+/* Collective: copies root's parameters and buffers to all ranks. */
 int tern__state_copy(tern_ddp *ddp, int root, tern_error *err);
 
 /* ---- normaliser.c ---- */
 
-/* At the begin of every backward. */
+/* To be called when any backward begins: adds the loss's count. */
 int tern__normaliser_add(tern_ddp *ddp, const tern_tensor *loss, tern_error *err);
-/* What the synchronised backward's posts weigh. */
+/* Sets the weight and share of the synchronised backward's posts. */
 void tern__normaliser_weigh(tern_ddp *ddp);
 
 /* ---- checksum.c ---- */
 
 int tern__checksum_open(tern_ddp *ddp, tern_error *err);
 void tern__checksum_close(tern_ddp *ddp);
-/* Before the buckets of a synchronised backward. */
+/* To be called before the buckets of a synchronised backward are posted. */
 int tern__checksum_post(tern_ddp *ddp, tern_error *err);
-/* When the backward's works are done: E_MISMATCH on all ranks if one has drifted. */
+/* To be called when the backward's works are done: E_MISMATCH on all ranks if one has drifted. */
 int tern__checksum_check(const tern_ddp *ddp, tern_error *err);
 
-/* ---- choices.c: rank 0's algorithms of convolutions to all ranks ---- */
+/* ---- choices.c: tells all ranks rank 0's convolution algorithms ---- */
 
 int tern__ddp_choices_open(tern_ddp *ddp, tern_error *err);
 void tern__ddp_choices_close(tern_ddp *ddp);
-/* Whether this is rank 0, and knows what it has not told the others. */
+/* Whether this is rank 0 and it has choices that it has not told the others. */
 bool tern__ddp_choices_has_news(const tern_ddp *ddp);
-/* Around the broadcast that is due then: rank 0's lines into the window, and the others' out of it. */
+/* To be called around the broadcast that is due then: rank 0 writes its lines, the others read them. */
 void tern__ddp_choices_put(tern_ddp *ddp);
 void tern__ddp_choices_take(const tern_ddp *ddp);
 
@@ -243,14 +258,14 @@ int tern__signature_check(tern_ddp *ddp, tern_error *err);
 
 /* ---- static_graph.c ---- */
 
-/* At the begin of every backward: E_STATE where the promise is broken. */
+/* To be called when any backward begins: E_STATE if the promise is broken. */
 int tern__static_graph_check(tern_ddp *ddp, tern_error *err);
 
 /* ---- reducer.c ---- */
 
 extern const tern__listener tern__reducer;
 
-/* A backward of the others in which this rank has no part: posts what they post; then awaits it. */
+/* Post what the others post in a backward in which this rank has no part, and wait for it. */
 int tern__reducer_shadow(tern_ddp *ddp, tern_error *err);
 int tern__reducer_finish(tern_ddp *ddp, tern_error *err);
 

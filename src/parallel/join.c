@@ -1,9 +1,10 @@
 /* join.c - ranks with unequal numbers of batches.
  *
- * A rank that has run out becomes a shadow: it posts, with weight 0, what the others post in a backward, and
- * so learns when they have done one. The works themselves tell every rank who was a shadow, so nobody is
- * asked and those that still have batches do nothing that they would not do anyway. The round in which all
- * were shadows is the last one. Since every rank has seen every round, all know whose model is the latest. */
+ * A rank that has run out of batches becomes a shadow: it posts, with weight 0, what the others post in a
+ * backward, and so learns when they have done one. The works themselves tell every rank which ranks were
+ * shadows, so the ranks that still have batches do nothing that they would not do anyway. The round in which
+ * all ranks were shadows is the last. As every rank has seen every round, all know whose model is the latest.
+ */
 #include "parallel/ddp.h"
 
 #include "base/opts.h"
@@ -14,34 +15,16 @@ tern_join_opts tern_join_defaults(void)
     return (tern_join_opts){.size = sizeof(tern_join_opts)};
 }
 
-/* ---- all ddps that a backward synchronises ---- */
-
-static tern_ddp *ddp_of(tern__listener *listener)
-{
-    while (listener && listener->begin != tern__reducer.begin) listener = listener->next;
-    return (tern_ddp *)listener;
-}
-
-static tern_ddp *first_of(const tern_ddp *ddp)
-{
-    return ddp_of(tern__group_root(ddp->group)->listeners);
-}
-
-static tern_ddp *next_of(const tern_ddp *ddp)
-{
-    return ddp_of(ddp->listener.next);
-}
-
 /* ---- rounds ---- */
 
-/* One backward of the others; *left: ddps that had anybody in it. */
+/* Shadows one backward of the others; *left: how many ddps still had an active rank in it. */
 static int shadow_round(tern_ddp *first, int *left, tern_error *err)
 {
     int status = TERN_OK;
     *left = 0;
-    for (tern_ddp *ddp = first; ddp && !status; ddp = next_of(ddp))
+    for (tern_ddp *ddp = first; ddp && !status; ddp = tern__ddp_next(ddp))
         if (!ddp->over) status = tern__reducer_shadow(ddp, err);
-    for (tern_ddp *ddp = first; ddp && !status; ddp = next_of(ddp)) {
+    for (tern_ddp *ddp = first; ddp && !status; ddp = tern__ddp_next(ddp)) {
         if (ddp->over) continue;
         status = tern__reducer_finish(ddp, err);
         *left += !ddp->over;
@@ -49,39 +32,39 @@ static int shadow_round(tern_ddp *first, int *left, tern_error *err)
     return status;
 }
 
-/* The lowest shadow of a round that was not one of all: this rank is one, too. */
+/* Names the lowest shadow of a round that had active ranks; this rank was a shadow, too. */
 static int fail_early(const tern_ddp *ddp, tern_error *err)
 {
-    const tern__tally *tally = ddp->group->backend->tally(ddp->channel, ddp->side_seq);
+    const tern__tally *tally = ddp->group->backend->tally(ddp->channel, ddp->round.side_seq);
     int rank = 0;
     while (!tally->shadow[rank]) rank++;
     return tern__error_set(err, "tern_ddp_join", TERN_E_STATE,
                            "rank %d ran out of inputs after backward %llu",
-                           tern_group_world_rank(ddp->group, rank), (unsigned long long)ddp->backward);
+                           tern_group_world_rank(ddp->group, rank), (unsigned long long)ddp->round.backward);
 }
 
 static int check_early(const tern_ddp *first, tern_error *err)
 {
-    for (const tern_ddp *ddp = first; ddp; ddp = next_of(ddp))
+    for (const tern_ddp *ddp = first; ddp; ddp = tern__ddp_next(ddp))
         if (!ddp->over) return fail_early(ddp, err);
     return TERN_OK;
 }
 
-/* The others wait in their optimizer's step for this rank's slice or answer, or go on by a scale that it does
- * not have. */
+/* A sharded or scaled optimizer needs this rank in each step: the others wait for its slice or its answer, or
+ * go on with a scale that it does not have. */
 static int check_optimizers(const tern_ddp *first, const tern_join_opts *opts, tern_error *err)
 {
-    for (const tern_ddp *ddp = first; ddp && !opts->after_backward; ddp = next_of(ddp)) {
+    for (const tern_ddp *ddp = first; ddp && !opts->after_backward; ddp = tern__ddp_next(ddp)) {
         bool is_asked = ddp->seal->is_asked && tern_group_size(ddp->group) > 1;
-        if (ddp->seal->panes || is_asked)
+        if (ddp->seal->blocks || is_asked)
             return tern__error_set(err, "tern_ddp_join", TERN_E_STATE,
                                    "the optimizer of %s is %s: pass an after_backward that steps it",
-                                   ddp->module->kind, ddp->seal->panes ? "sharded" : "stepped by a scaler");
+                                   ddp->module->kind, ddp->seal->blocks ? "sharded" : "stepped by a scaler");
     }
     return TERN_OK;
 }
 
-/* A rank that has had no batch hears in the others' backward that they have a scaler. */
+/* A rank that has had no batch at all learns in the others' backward that they use a scaler. */
 static int shadow_all(tern_ddp *first, const tern_join_opts *opts, tern_error *err)
 {
     for (int left = 1; left;) {
@@ -96,34 +79,34 @@ static int shadow_all(tern_ddp *first, const tern_join_opts *opts, tern_error *e
 
 /* ---- the end ---- */
 
-/* The last active rank's model, and the number of its last backward, go to all. What rank 0 has chosen
- * meanwhile it tells again, as shadows were not told. */
+/* Copies the last active rank's model, and the number of its last backward, to all ranks. Rank 0 will send
+ * its choices again, as shadows have missed them. */
 static int settle(tern_ddp *ddp, tern_error *err)
 {
     ddp->choices.serial = 0;
     int status = tern__state_copy(ddp, ddp->last_active, err);
     if (status) return status;
-    return tern_broadcast(ddp->group, &ddp->backward, 1, TERN_I64, ddp->last_active, err);
+    return tern_broadcast(ddp->group, &ddp->round.backward, 1, TERN_I64, ddp->last_active, err);
 }
 
 static int join(tern_ddp *first, const tern_join_opts *opts, tern_error *err)
 {
-    for (tern_ddp *ddp = first; ddp; ddp = next_of(ddp)) {
+    for (tern_ddp *ddp = first; ddp; ddp = tern__ddp_next(ddp)) {
         ddp->shadow = true;
         ddp->over = false;
     }
     int status = shadow_all(first, opts, err);
-    for (tern_ddp *ddp = first; ddp; ddp = next_of(ddp)) {
+    for (tern_ddp *ddp = first; ddp; ddp = tern__ddp_next(ddp)) {
         ddp->shadow = false;
         if (!status) status = settle(ddp, err);
     }
     return status;
 }
 
-/* The others wait in their forward for this rank's statistics. */
+/* With synchronised batch norms the others wait in their forward for this rank's statistics. */
 static int check_batch_norms(const tern_ddp *first, tern_error *err)
 {
-    for (const tern_ddp *ddp = first; ddp; ddp = next_of(ddp))
+    for (const tern_ddp *ddp = first; ddp; ddp = tern__ddp_next(ddp))
         if (tern_group_size(ddp->group) > 1 && tern__batch_norm_sync_count(ddp->module))
             return tern__error_set(
                 err, "tern_ddp_join", TERN_E_STATE,
@@ -139,10 +122,11 @@ int tern_ddp_join(tern_ddp *ddp, const tern_join_opts *user, tern_error *err)
     tern_error *e = err ? err : &own;
     tern_join_opts opts = tern_join_defaults();
     if (!ddp) return tern__error_set(e, __func__, TERN_E_INVALID, "the ddp is NULL");
+    tern_ddp *first = tern__ddp_first(ddp->group);
     int status = tern__is_set(e) ? e->code : tern__group_check(ddp->group, __func__, e);
     if (!status) status = tern__opts_read(&opts, sizeof(opts), user, __func__, e);
-    if (!status) status = check_optimizers(first_of(ddp), &opts, e);
-    if (!status) status = check_batch_norms(first_of(ddp), e);
-    if (!status) status = join(first_of(ddp), &opts, e);
+    if (!status) status = check_optimizers(first, &opts, e);
+    if (!status) status = check_batch_norms(first, e);
+    if (!status) status = join(first, &opts, e);
     return status ? tern__group_fail(ddp->group, e) : TERN_OK;
 }

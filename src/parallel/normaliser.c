@@ -1,11 +1,12 @@
-/* normaliser.c - how much this rank counts in the mean.
+/* normaliser.c - weighs the ranks' gradients by their numbers of samples (TERN_NORMALISER_LOSS).
  *
- * A loss is a mean over the rank's own samples. The mean of those means is that over all samples only if all
- * ranks have as many; so each rank's gradient is weighed with what its loss was divided by, and the sum is
- * divided by all of that: sum(c[r] g[r]) / sum(c[r]). What a loss was divided by stays with its tape entry.
+ * A loss is a mean over the rank's own samples. The mean of these means is the mean over all samples only if
+ * all ranks have equally many. So each rank's gradient is weighed by its count c, the number that its loss
+ * was divided by, and the sum is divided by the sum of the counts: sum(c[r] g[r]) / sum(c[r]). A loss's tape
+ * entry keeps its count.
  *
- * A rank whose labels are all ignored has 0 / 0 as its loss. It takes part with zeros of weight 1 and of no
- * share, so that the others still hear which parameters it has used, if it has used any. */
+ * The loss of a rank whose labels are all ignored is 0 / 0. Such a rank takes part with zeros of weight 1 and
+ * share 0, so that the others still learn which parameters it has used. */
 #include "parallel/ddp.h"
 
 #include <tern/loss.h>
@@ -21,35 +22,35 @@ int tern_ddp_normaliser_set(tern_ddp *ddp, double count, tern_error *err)
     if (!(count >= 0 && isfinite(count)))
         return tern__error_set(err, __func__, TERN_E_RANGE, "expected a count that is not negative, got %g",
                                count);
-    ddp->next_count = count;
+    ddp->round.next_count = count;
     return TERN_OK;
 }
 
-/* A backward that does not use the model on this rank may have any loss. Its samples count if they are known,
- * beside those of ranks that do use it; by itself, or beside what this rank has added up, another model's
- * loss does not. */
+/* A backward that does not use the model on this rank may have any loss. If its count is known, it counts
+ * beside the losses of ranks that do use the model; it does not count by itself, nor beside gradients that
+ * this rank has accumulated. */
 int tern__normaliser_add(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
 {
-    ddp->loss_weight = 1;
+    ddp->round.loss_weight = 1;
     if (ddp->opts.normaliser != TERN_NORMALISER_LOSS) return TERN_OK;
-    bool is_said = !isnan(ddp->next_count), is_beside = ddp->active && !ddp->reached;
-    double count = is_said ? ddp->next_count : tern_loss_normaliser(loss);
-    ddp->next_count = NAN;
-    if (!ddp->used && !is_said && (isnan(count) || !is_beside)) return TERN_OK;
+    bool is_said = !isnan(ddp->round.next_count), is_beside = ddp->round.active && !ddp->round.reached;
+    double count = is_said ? ddp->round.next_count : tern_loss_normaliser(loss);
+    if (!isnan(count)) ddp->round.loss_weight = count;
+    ddp->round.next_count = NAN;
+    if (!ddp->round.used && !is_said && (isnan(count) || !is_beside)) return TERN_OK;
     if (isnan(count))
         return tern__error_set(err, "tern_backward", TERN_E_STATE,
                                "the loss comes from %s, which does not say what it was divided by: call "
                                "tern_ddp_normaliser_set before",
                                loss->node->op);
-    ddp->count += count;
-    ddp->loss_weight = count;
+    ddp->round.count += count;
     return TERN_OK;
 }
 
 void tern__normaliser_weigh(tern_ddp *ddp)
 {
-    double count = ddp->opts.normaliser == TERN_NORMALISER_LOSS ? ddp->count : 1;
-    ddp->has_samples = count > 0;
-    ddp->share = count / ddp->opts.gradient_predivide_factor;
-    ddp->weight = ddp->has_samples ? ddp->share : ddp->reached ? 1 : 0;
+    double count = ddp->opts.normaliser == TERN_NORMALISER_LOSS ? ddp->round.count : 1;
+    ddp->round.has_samples = count > 0;
+    ddp->round.share = count / ddp->opts.gradient_predivide_factor;
+    ddp->round.weight = ddp->round.has_samples ? ddp->round.share : ddp->round.reached ? 1 : 0;
 }

@@ -1,10 +1,10 @@
-/* pass.c - a batch's way through the replicas, and how it stands on the tape.
+/* pass.c - runs a batch through the replicas and records it on the tape.
  *
- * Each replica computes its chunks in a scope of its own. On the outer tape the whole pass is one entry,
- * whose inputs are the whole tensors and every parameter that a replica has used, and behind it one entry for
- * each result of each replica, that hands its gradient on; cat and stack, which put the results together, are
- * ordinary ops. So when backward comes to the pass all results' gradients are there, and all replicas go back
- * at once; their gradients are then added up, each thread doing a share of every parameter, and a ddp hears
+ * Each replica computes its chunks in its own scope. On the outer tape the pass is one entry, whose inputs
+ * are the whole tensors and every parameter that a replica has used. Behind it there is an entry for each
+ * result of each replica, which hands its gradient on; cat and stack, which join the results, are ordinary
+ * ops. So when backward comes to the pass, the gradients of all results are there, and all replicas go back
+ * at once. Then their gradients are added up, each thread doing a share of every parameter, and a ddp is told
  * of each as of any other. */
 #include "parallel/data_parallel.h"
 
@@ -14,7 +14,7 @@
 
 /* ---- backward ---- */
 
-/* Of a replica's result: keeps the gradient until the pass's turn. */
+/* A result of a replica; its entry on the tape keeps the gradient until backward comes to the pass. */
 typedef struct result {
     tern__part *part;
     int j;
@@ -29,7 +29,8 @@ static int hold_gradient(tern_scope *scope, tern__node *node)
     return TERN_OK;
 }
 
-/* What is held from the forward on: the inputs' memory, which the replicas' tapes only point to. */
+/* Drops the references that the pass holds: on the inputs' memory, which the replicas' tapes only point to,
+ * and on the results' gradients. */
 static void drop_held(void *self)
 {
     const tern__pass *pass = self;
@@ -44,7 +45,7 @@ static void drop_held(void *self)
         }
 }
 
-/* The chunks' gradients into the whole one; rows that no replica had get zeros. */
+/* Copies the chunks' gradients into that of the whole input; rows that no replica had get zeros. */
 static int finish_input(tern_scope *scope, tern__node *node, const tern__pass *pass, int i)
 {
     bool add;
@@ -73,7 +74,7 @@ static int gradient(tern_scope *scope, tern__node *node)
 
 /* ---- the tape ---- */
 
-/* The leaves on the replicas' tapes, each once. */
+/* Collects the leaves on the replicas' tapes, each once. */
 static int find_leaves(tern__pass *pass)
 {
     const tern__seal *seal = pass->parallel->seal;
@@ -94,7 +95,7 @@ static int find_leaves(tern__pass *pass)
     return TERN_OK;
 }
 
-/* The entry of the whole pass: the handle that all results depend on. */
+/* Records the entry of the whole pass and returns its handle, which all results depend on. */
 static tern_tensor *record_pass(tern__pass *pass)
 {
     tern_scope *scope = pass->scope;
@@ -111,7 +112,7 @@ static tern_tensor *record_pass(tern__pass *pass)
     return all;
 }
 
-/* A replica's result in the outer scope, over the same memory. */
+/* Records a replica's result in the outer scope, over the same memory. */
 static tern_tensor *record_result(tern__pass *pass, tern_tensor *all, tern__part *part, int j)
 {
     tern_tensor *out = tern__result_over(pass->scope, &part->y[j]->view);
@@ -141,7 +142,7 @@ static int record(tern__pass *pass)
 
 /* ---- forward ---- */
 
-/* What a device found out by now is the whole step's failure. */
+/* Ends the replicas' scopes; an error that a device reports by now fails the whole step. */
 static void end_step(void *self)
 {
     tern_data_parallel *parallel = self;
@@ -154,7 +155,7 @@ static void end_step(void *self)
     parallel->scope = NULL;
 }
 
-/* The replicas' scopes end with this one. */
+/* Makes the replicas' scopes end with this one. */
 static int begin_step(tern_data_parallel *parallel, tern_scope *scope)
 {
     if (parallel->scope == scope && parallel->generation == scope->generation) return TERN_OK;
@@ -168,7 +169,7 @@ static int begin_step(tern_data_parallel *parallel, tern_scope *scope)
     return TERN_OK;
 }
 
-/* Gradients are wanted: where will they go? */
+/* Makes the slots that the replicas' gradients go to, once gradients are wanted. */
 static int make_slots(tern_data_parallel *parallel, tern_scope *scope)
 {
     tern_error err = {0};
@@ -181,7 +182,8 @@ static int make_slots(tern_data_parallel *parallel, tern_scope *scope)
     return TERN_OK;
 }
 
-/* What a replica returns may be one of its inputs or a parameter: backward begins at entries of the tape. */
+/* A replica may return one of its inputs or a parameter, but backward begins at entries of the tape: clones
+ * them. */
 static int own_results(tern__pass *pass)
 {
     for (int p = 0; p < pass->count && pass->scope->grad; p++)

@@ -1,13 +1,13 @@
-/* reducer.c - what a ddp does during backward.
+/* reducer.c - reduces gradients while backward runs.
  *
- * At the start every use of every parameter has been counted, so it is known which gradients will come and
- * which are unused: the side values (the loss and one flag a leaf) are written at once. When a bucket's last
- * gradient has been written the bucket is posted, in bucket order, and whatever can be reduced is reduced
- * right there, by whoever gets to it; nobody waits. At the end the rest is posted and the last work awaited:
- * every gradient is the mean then. The side values came with the last bucket: a leaf that no rank used keeps
- * its "no gradient", and the mean loss is there for a progress bar. After the first synchronised backward
- * that used the model the buckets are cut again in the order in which rank 0's gradients were ready; that
- * changes buckets, never addresses.
+ * When a backward begins, every use of every parameter has been counted, so it is known which gradients will
+ * come and which parameters are unused: the side values (the loss and one flag per leaf) are written at once.
+ * When the last gradient of a bucket has been written, the bucket is posted, in bucket order, and any rank
+ * that gets to it reduces what can be reduced right there; nobody waits. At the end of backward the rest is
+ * posted and the last work is awaited: then every gradient is the mean. The side values have come with the
+ * last bucket: a leaf that no rank used still has no gradient, and the mean loss is there for a progress bar.
+ * After the first synchronised backward that used the model, the buckets are cut again in the order in which
+ * rank 0's gradients were ready; this changes buckets, never addresses.
  *
  * A rank that has run out of inputs (join.c) posts the same works with weight 0. */
 #include "parallel/ddp.h"
@@ -22,12 +22,12 @@ static tern_ddp *ddp_of(tern__listener *self)
 
 /* ---- posting ---- */
 
-/* A gradient that nothing was written to counts as zero in the sum, as does all of a rank without samples, if
- * it weighs anything. */
+/* Zeroes gradients that nothing was written to, and all gradients of a rank without samples, unless the
+ * rank's weight is 0 and they are not read. */
 static int zero_missing(const tern_ddp *ddp, const tern__bucket *bucket, tern_error *err)
 {
     int status = TERN_OK;
-    bool counts = ddp->has_samples || ddp->weight == 0;
+    bool counts = ddp->round.has_samples || ddp->round.weight == 0;
     for (int i = 0; i < bucket->count && !status; i++) {
         const tern__leaf *leaf = ddp->seal->leaves[ddp->order[bucket->first + i]];
         if (!leaf->fresh || !counts)
@@ -36,7 +36,7 @@ static int zero_missing(const tern_ddp *ddp, const tern__bucket *bucket, tern_er
     return status;
 }
 
-/* Into the windows, if they do not go over where they are. */
+/* Copies the bucket's gradients into the windows, if they are not reduced where they are. */
 static int put_bucket(tern_ddp *ddp, int index, tern_error *err)
 {
     const tern__bucket *bucket = &ddp->buckets[index];
@@ -46,37 +46,37 @@ static int put_bucket(tern_ddp *ddp, int index, tern_error *err)
     return status ? status : tern__staged_put(ddp, index, err);
 }
 
-/* A bucket without gradients of this rank weighs nothing: it is not read, and not reduced if no rank has any.
- * Gradients that only wait for their step, while another model goes back, are the mean already: this rank is
- * idle, and gives them only if another rank's backward comes to them. */
+/* A bucket without gradients of this rank has weight 0: it is not read, and not reduced if no rank has
+ * gradients in it. Gradients that only wait for their step while another model goes back are the mean
+ * already: this rank is idle, and contributes them only if another rank's backward reaches them. */
 static int post_bucket(tern_ddp *ddp, int index, tern_error *err)
 {
     const tern__bucket *bucket = &ddp->buckets[index];
-    double weight = bucket->used ? ddp->weight : 0;
+    double weight = bucket->used ? ddp->round.weight : 0;
     tern__post work = {.kind = TERN__ALL_REDUCE,
                        .dtype = bucket->dtype,
                        .op = TERN_AVG,
                        .bucket = (uint32_t)index,
                        .extents = bucket->extents,
                        .extent_count = bucket->extent_count,
-                       .weighted = weight != 1 || ddp->share != 1,
+                       .weighted = weight != 1 || ddp->round.share != 1,
                        .weight = weight,
-                       .share = ddp->share,
-                       .idle = !ddp->reached,
+                       .share = ddp->round.share,
+                       .idle = !ddp->round.reached,
                        .counted = ddp->opts.normaliser == TERN_NORMALISER_LOSS};
     tern__stats_posted(ddp, index);
     int status = tern__ddp_post(ddp, &work, err);
-    ddp->side_seq = ddp->last_seq;
+    ddp->round.side_seq = ddp->round.last_seq;
     return status;
 }
 
 static int post_arrived(tern_ddp *ddp, bool waits, tern_error *err)
 {
     int status = TERN_OK;
-    while (!status && ddp->next_bucket < ddp->next_put) {
+    while (!status && ddp->round.next_bucket < ddp->round.next_put) {
         status = waits ? tern__ddp_await(ddp, tern__staged_test, err) : tern__staged_test(ddp, err);
-        if (!status && ddp->next_bucket >= ddp->side_bucket) status = tern__side_arrive(ddp, err);
-        if (!status) status = post_bucket(ddp, ddp->next_bucket++, err);
+        if (!status && ddp->round.next_bucket >= ddp->side_bucket) status = tern__side_arrive(ddp, err);
+        if (!status) status = post_bucket(ddp, ddp->round.next_bucket++, err);
     }
     return status == TERN_PENDING ? TERN_OK : status;
 }
@@ -84,14 +84,15 @@ static int post_arrived(tern_ddp *ddp, bool waits, tern_error *err)
 static int post_ready(tern_ddp *ddp, tern_error *err)
 {
     int status = post_arrived(ddp, false, err);
-    while (!status && ddp->next_put < ddp->bucket_count && ddp->buckets[ddp->next_put].waiting == 0) {
-        status = put_bucket(ddp, ddp->next_put++, err);
+    while (!status && ddp->round.next_put < ddp->bucket_count &&
+           ddp->buckets[ddp->round.next_put].waiting == 0) {
+        status = put_bucket(ddp, ddp->round.next_put++, err);
         if (!status) status = post_arrived(ddp, false, err);
     }
     return status;
 }
 
-/* Rank 0's bytes to everybody; the highest rank's that is no shadow if rank 0 is one. */
+/* Broadcasts rank 0's bytes, or, if rank 0 is a shadow, those of the highest rank that is none. */
 static int post_broadcast(tern_ddp *ddp, const tern__extent *extents, int count, tern_error *err)
 {
     tern__post work = {.kind = TERN__BROADCAST,
@@ -115,7 +116,7 @@ static int post_rest(tern_ddp *ddp, tern_error *err)
     return status ? status : tern__straggler_post(ddp, err);
 }
 
-/* ---- the begin ---- */
+/* ---- when backward begins ---- */
 
 static void count_waiting(tern_ddp *ddp)
 {
@@ -124,27 +125,27 @@ static void count_waiting(tern_ddp *ddp)
         ddp->buckets[b].waiting = 0;
         ddp->buckets[b].used = false;
     }
-    ddp->used = false;
+    ddp->round.used = false;
     for (int i = 0; i < ddp->leaf_count; i++) {
         const tern__leaf *leaf = ddp->seal->leaves[ddp->order[i]];
         tern__bucket *bucket = &ddp->buckets[ddp->bucket_of[leaf->index]];
         bucket->waiting += leaf->pending > 0;
         bucket->used |= leaf->fresh || leaf->pending > 0;
         any |= bucket->used;
-        ddp->used |= leaf->pending > 0;
+        ddp->round.used |= leaf->pending > 0;
     }
-    ddp->reached |= ddp->used;
+    ddp->round.reached |= ddp->round.used;
     for (int b = ddp->side_bucket; b < ddp->bucket_count; b++) ddp->buckets[b].used |= any;
 }
 
 static int open_round(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
 {
-    ddp->next_put = ddp->next_bucket = 0;
+    ddp->round.next_put = ddp->round.next_bucket = 0;
     int status = tern__side_write(ddp, loss, err);
     return status ? status : tern__checksum_post(ddp, err);
 }
 
-/* It would begin the rounds of the one around it anew. */
+/* A nested backward would start the outer one's round again. */
 static int fail_inside(const tern_ddp *ddp, tern_error *err)
 {
     tern__error_set(err, "tern_backward", TERN_E_STATE,
@@ -157,18 +158,18 @@ static int fail_inside(const tern_ddp *ddp, tern_error *err)
 static int begin(tern__listener *self, const tern_tensor *loss, tern_error *err)
 {
     tern_ddp *ddp = ddp_of(self);
-    if (ddp->is_inside) return fail_inside(ddp, err);
-    ddp->is_inside = true;
-    ddp->backward++;
-    ddp->folded++;
-    ddp->active = ddp->sync;
-    ddp->group->backend->mark(ddp->channel, ddp->backward, ddp->active ? 0 : ddp->folded);
+    if (ddp->round.is_inside) return fail_inside(ddp, err);
+    ddp->round.is_inside = true;
+    ddp->round.backward++;
+    ddp->round.folded++;
+    ddp->round.active = ddp->sync;
+    ddp->group->backend->mark(ddp->channel, ddp->round.backward, ddp->round.active ? 0 : ddp->round.folded);
     count_waiting(ddp);
-    ddp->seal->is_asked |= ddp->used && loss->scope->asks;
+    ddp->seal->is_asked |= ddp->round.used && loss->scope->asks;
     int status = tern__static_graph_check(ddp, err);
     if (!status) status = tern__normaliser_add(ddp, loss, err);
-    if (!status && ddp->active) status = tern__group_check(ddp->group, "tern_backward", err);
-    if (status || !ddp->active) return status;
+    if (!status && ddp->round.active) status = tern__group_check(ddp->group, "tern_backward", err);
+    if (status || !ddp->round.active) return status;
     tern__stats_begin(ddp, loss);
     tern__normaliser_weigh(ddp);
     status = open_round(ddp, loss, err);
@@ -178,7 +179,7 @@ static int begin(tern__listener *self, const tern_tensor *loss, tern_error *err)
 static int ready(tern__listener *self, tern__leaf *leaf, tern_error *err)
 {
     tern_ddp *ddp = ddp_of(self);
-    if (!ddp->active) return TERN_OK;
+    if (!ddp->round.active) return TERN_OK;
     tern__stats_ready(ddp, leaf);
     ddp->buckets[ddp->bucket_of[leaf->index]].waiting--;
     if (ddp->opts.delay_all_reduce) return TERN_OK;
@@ -186,14 +187,14 @@ static int ready(tern__listener *self, tern__leaf *leaf, tern_error *err)
     return status ? status : ddp->group->backend->progress(ddp->channel, err);
 }
 
-/* ---- the end ---- */
+/* ---- when backward ends ---- */
 
 static int wait_last(tern_ddp *ddp, tern_error *err)
 {
-    return ddp->group->backend->wait(ddp->channel, ddp->last_seq, err);
+    return ddp->group->backend->wait(ddp->channel, ddp->round.last_seq, err);
 }
 
-/* Leaves that were not ready in this backward keep their places behind those that were. */
+/* Writes the leaves in the order in which they were ready; the others follow in their old order. */
 static void write_order(const tern_ddp *ddp, int *order)
 {
     const tern__stats *stats = &ddp->stats;
@@ -206,7 +207,7 @@ static void write_order(const tern_ddp *ddp, int *order)
     }
 }
 
-/* Rank 0's ready order to everybody, and new buckets from it. */
+/* Broadcasts rank 0's ready order and cuts new buckets from it. */
 static int rebuild(tern_ddp *ddp, tern_error *err)
 {
     char *side = ddp->group->backend->window_base(ddp->group->state, ddp->side_window);
@@ -220,7 +221,7 @@ static int rebuild(tern_ddp *ddp, tern_error *err)
     return tern__bucket_plan(ddp, err);
 }
 
-/* What rank 0 has chosen to everybody. */
+/* Broadcasts rank 0's choices. */
 static int tell_choices(tern_ddp *ddp, tern_error *err)
 {
     if (!ddp->choices.is_due) return TERN_OK;
@@ -231,17 +232,18 @@ static int tell_choices(tern_ddp *ddp, tern_error *err)
     return status;
 }
 
-/* Who took part: is it over with all of them, and whose model is the last? */
+/* Notes whether all ranks were shadows, and which was the highest that was none: its model is the latest. */
 static void take_tally(tern_ddp *ddp)
 {
-    const tern__tally *tally = ddp->group->backend->tally(ddp->channel, ddp->side_seq);
+    const tern__tally *tally = ddp->group->backend->tally(ddp->channel, ddp->round.side_seq);
     int world = tern_group_size(ddp->group);
     ddp->over = tally->shadows == world;
     for (int rank = 0; rank < world; rank++)
         if (!tally->shadow[rank]) ddp->last_active = rank;
 }
 
-/* The same on all ranks; from a backward in which nobody has used the model there is no order to learn. */
+/* Whether any rank has used the model; the same on all ranks. If none has, there is no ready order to learn.
+ */
 static bool has_gradients(const tern_ddp *ddp)
 {
     bool any = false;
@@ -254,15 +256,15 @@ int tern__reducer_finish(tern_ddp *ddp, tern_error *err)
     int status = wait_last(ddp, err);
     if (status) return status;
     tern__straggler_done(ddp);
-    bool idle = ddp->group->backend->tally(ddp->channel, ddp->side_seq)->idle;
+    bool idle = ddp->group->backend->tally(ddp->channel, ddp->round.side_seq)->idle;
     status = tern__side_take(ddp, err);
     if (!status && !idle) status = tern__compress_take(ddp, err);
     if (!status && !idle) status = tern__staged_take(ddp, err);
     if (!status) status = tern__away_take(ddp, err);
     take_tally(ddp);
-    ddp->folded = 0;
-    ddp->count = 0;
-    ddp->active = ddp->reached = false;
+    ddp->round.folded = 0;
+    ddp->round.count = 0;
+    ddp->round.active = ddp->round.reached = false;
     if (!status) status = tern__checksum_check(ddp, err);
     if (!status) status = tell_choices(ddp, err);
     return status || ddp->rebuilt || idle || !has_gradients(ddp) ? status : rebuild(ddp, err);
@@ -271,8 +273,8 @@ int tern__reducer_finish(tern_ddp *ddp, tern_error *err)
 static int end(tern__listener *self, tern_error *err)
 {
     tern_ddp *ddp = ddp_of(self);
-    ddp->is_inside = false;
-    if (!ddp->active) return TERN_OK;
+    ddp->round.is_inside = false;
+    if (!ddp->round.active) return TERN_OK;
     int status = post_rest(ddp, err);
     if (!status) status = wait_last(ddp, err);
     if (status) return status;
@@ -280,12 +282,12 @@ static int end(tern__listener *self, tern_error *err)
     return tern__reducer_finish(ddp, err);
 }
 
-/* Each rank would train by itself and nobody would notice. */
+/* Refuses a scope of another group: each rank would train by itself and nobody would notice. */
 static int missed(tern__listener *self, tern_error *err)
 {
     tern_ddp *ddp = ddp_of(self);
     int world = ddp->group->boot.world;
-    ddp->reached = true;
+    ddp->round.reached = true;
     if (!ddp->sync || world == 1) return TERN_OK;
     tern__error_set(
         err, "tern_backward", TERN_E_STATE,
@@ -296,7 +298,7 @@ static int missed(tern__listener *self, tern_error *err)
     return tern__group_fail(ddp->group, err);
 }
 
-/* ---- a shadow's ---- */
+/* ---- shadows ---- */
 
 int tern__reducer_shadow(tern_ddp *ddp, tern_error *err)
 {
@@ -304,9 +306,9 @@ int tern__reducer_shadow(tern_ddp *ddp, tern_error *err)
         ddp->buckets[b].waiting = 0;
         ddp->buckets[b].used = false;
     }
-    ddp->reached = false;
+    ddp->round.reached = false;
     bool has_share = ddp->opts.divide_by_initial_world_size && ddp->opts.normaliser == TERN_NORMALISER_RANK;
-    ddp->share = has_share ? 1 / ddp->opts.gradient_predivide_factor : 0;
+    ddp->round.share = has_share ? 1 / ddp->opts.gradient_predivide_factor : 0;
     int status = open_round(ddp, NULL, err);
     return status ? status : post_rest(ddp, err);
 }

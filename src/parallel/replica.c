@@ -1,5 +1,5 @@
-/* replica.c - what runs on a device's thread: a part of a forward, of a backward, of the sum of gradients.
- * The thread that called waits meanwhile, so the outer scope is nobody's but the threads' to read. */
+/* replica.c - the work on a replica's thread: its part of a forward, of a backward, and of the sum of
+ * gradients. The calling thread waits meanwhile, so the replicas' threads may all read the outer scope. */
 #include "parallel/data_parallel.h"
 
 #include "comm/reduce.h"
@@ -56,8 +56,9 @@ int tern__replica_slots(tern__replica *replica, const tern__seal *seal, tern_err
 
 /* ---- in another memory ---- */
 
-/* Before a replica is asked for anything, all that others read of a device is copied: a copy comes after what
- * its source was asked for before. The model goes over once a forward, as in PyTorch's replicate(). */
+/* Copies the model to a replica's device, once per forward, as PyTorch's replicate() does. All copies are
+ * made before any replica starts, because a copy waits for everything that its source device was asked
+ * before. */
 static int bring_model(tern__replica *replica, tern_error *err)
 {
     const tern_module *module = replica->parallel->module;
@@ -81,7 +82,7 @@ static int bring_models(tern__pass *pass)
     return TERN_OK;
 }
 
-/* So do the gradients of its results once a backward. */
+/* Copies the gradients of the results to the replicas' devices, once per backward. */
 static int bring_gradients(tern__pass *pass)
 {
     for (int i = 0; i < pass->count; i++)
@@ -97,8 +98,8 @@ static int bring_gradients(tern__pass *pass)
 
 /* ---- on all threads ---- */
 
-/* Replica 0 measures convolutions; the others, and a ddp around them all, hear of it by way of the device
- * that the pass was called on. */
+/* Replica 0 measures convolutions. The other replicas, and a ddp around them all, learn its choices from the
+ * device that the pass was called on. */
 static void share_choices(tern__pass *pass)
 {
     tern_data_parallel *parallel = pass->parallel;
@@ -151,7 +152,7 @@ static void forward(void *self)
     tern_scope *scope = replica->scope;
     int64_t began = tern__now_ns();
     tern_grad_enabled_set(scope, pass->scope->grad);
-    tern__policy_set(scope, NULL); /* what a pass uses is on its own tape, casts too */
+    tern__policy_set(scope, NULL); /* a pass has its own casts, which are on its own tape */
     tern__policy_set(scope, pass->scope->policy);
     tern_scope_seed(scope, pass->scope->seed, pass->scope->step);
     scope->draws = pass->scope->draws;
@@ -195,8 +196,8 @@ int tern__replicas_backward(tern__pass *pass)
 
 /* ---- the sum ---- */
 
-/* The gradients of one leaf that there are: the leaf's own, with what it had before and replica 0's, then the
- * others'. */
+/* Collects the gradients of one leaf, and returns how many there are: first the leaf's own, which holds older
+ * gradients and replica 0's, then the other replicas'. */
 static int collect(const tern__pass *pass, const tern__leaf *leaf, const char *in[TERN__REPLICAS_MAX])
 {
     int count = 0;
@@ -208,7 +209,7 @@ static int collect(const tern__pass *pass, const tern__leaf *leaf, const char *i
     return count;
 }
 
-/* This thread's share of one leaf, which ends on a cache line. */
+/* Sums this thread's share of one leaf; shares end on cache lines. */
 static void sum_leaf(const tern__pass *pass, const tern__leaf *leaf, int share)
 {
     const char *in[TERN__REPLICAS_MAX];
@@ -227,7 +228,7 @@ static void sum_leaf(const tern__pass *pass, const tern__leaf *leaf, int share)
         tern__reduce(grad->dtype, TERN_SUM, in, count, &out, 1, (high - low) / size);
 }
 
-/* Has any replica before this one left a gradient? */
+/* Whether the leaf, or any replica before this one, has a gradient. */
 static bool is_begun(const tern__pass *pass, const tern__leaf *leaf, int index)
 {
     bool is = leaf->fresh;
@@ -235,7 +236,7 @@ static bool is_begun(const tern__pass *pass, const tern__leaf *leaf, int index)
     return is;
 }
 
-/* A replica's gradients come over as one and are added by the first device's kernels. */
+/* Copies a replica's gradients to the first device in one piece, where kernels add them. */
 static bool add_gradients(tern__pass *pass, tern__replica *replica)
 {
     tern_scope *scope = pass->parallel->replicas[0].scope;
@@ -257,7 +258,7 @@ static bool add_gradients(tern__pass *pass, tern__replica *replica)
     return well;
 }
 
-/* Whole leaves, where a device has memory of its own. */
+/* Sums whole leaves by kernels, for devices with memory of their own. */
 static void sum_by_kernels(tern__pass *pass)
 {
     tern_scope *scope = pass->parallel->replicas[0].scope;

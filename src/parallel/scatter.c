@@ -1,6 +1,6 @@
-/* scatter.c - a nested input cut into chunks, and nested results put together, by the rules of
- * torch.nn.parallel.scatter and gather: tensors are cut as torch.chunk does, lists and dictionaries keep
- * their form, and the tensor with the fewest chunks says how many replicas there are. */
+/* scatter.c - cuts a nested input into chunks and joins nested results, by the rules of
+ * torch.nn.parallel.scatter and gather: tensors are cut as by torch.chunk, lists and dictionaries keep their
+ * structure, and the tensor with the fewest chunks decides how many replicas take part. */
 #include "parallel/data_parallel.h"
 
 #include "ops/ops.h"
@@ -22,7 +22,7 @@ static void list_tensors(tern_value value, tern_tensor **list, int *at)
     for (int i = 0; i < value.count; i++) list_tensors(value.items[i], list, at);
 }
 
-/* The same nesting with the next of `tensors` in each place. */
+/* Returns a value nested like `value` whose tensors are the next ones of `tensors`. */
 static tern_value rebuild(tern_scope *scope, tern_value value, tern_tensor *const *tensors, int *at)
 {
     tern_value copy = {.name = value.name, .count = value.count};
@@ -51,7 +51,7 @@ tern__view tern__chunk_of(const tern__pass *pass, int i, int part, const tern__v
     return chunk;
 }
 
-/* How long the chunks of tensor i are, and with that how many replicas there can be. */
+/* Sets the length of tensor i's chunks, which limits how many replicas take part. */
 static int cut(tern__pass *pass, int i)
 {
     char shape[TERN__SHAPE_TEXT];
@@ -83,7 +83,7 @@ tern_tensor *tern__replica_copy(const tern__pass *pass, int index, const tern__v
     return NULL;
 }
 
-/* Over the whole input's memory, which lives as long as the pass. */
+/* Returns a chunk, over the memory of the whole input, which lives as long as the pass, or copied. */
 static tern_tensor *chunk_tensor(tern__pass *pass, int i, int part)
 {
     const tern__replica *replica = &pass->parallel->replicas[part];
@@ -162,7 +162,7 @@ int tern__results_find(tern__pass *pass)
     return TERN_OK;
 }
 
-/* Result j of all parts. One device's results are given back as they are. */
+/* Joins result j of all parts. A single device's results are returned as they are. */
 static tern_tensor *join(tern__pass *pass, int j)
 {
     tern_data_parallel *parallel = pass->parallel;

@@ -1,11 +1,12 @@
-/* side.c - what rides behind the last bucket's gradients: a rank's loss, whether it counts, whether its
- * optimizers ask all ranks before a step, as join.c has to know, whether it has choices to tell (choices.c),
- * and a flag for each leaf that it has used. The mean of the flags tells which leaves anybody has used, and
- * what somebody asks or has to tell; the mean loss of those that count is a quotient of two means. Where the
- * back end reaches the gradients' device the loss goes over there, and the quotient is made there: the host
- * knows the divisor, and reads the loss when it is asked for; a rank alone puts it by as the mean that it is.
- * Where the back end does not, the loss is copied to the host beside backward, and is among the side values
- * when their bucket is posted. */
+/* side.c - the side values, which are reduced with the last bucket: a rank's loss, whether it counts, whether
+ * its optimizers ask all ranks before a step (join.c needs that), whether it has new choices (choices.c), and
+ * a flag for each leaf that it has used.
+ *
+ * The means of the flags tell what any rank has used, asks or has to tell. The mean loss of the ranks that
+ * count is the quotient of two means. Where the back end reaches the gradients' device, the loss is reduced
+ * and divided there: the host knows the divisor, and reads the loss when it is asked for. A rank alone stores
+ * its loss as the mean. Where the back end does not reach the device, the loss is copied to the host during
+ * backward, and becomes a side value when their bucket is posted. */
 #include "parallel/ddp.h"
 
 #include "device/backend.h"
@@ -17,11 +18,12 @@
 #include <math.h>
 
 enum { LOSS, COUNTS, ASKED, NEWS, FLAGS };
-enum { SUM, MEAN }; /* of the block; the sum is at first this rank's own */
+enum { SUM, MEAN }; /* in the block; the sum is this rank's own loss at first */
 
 /* ---- the loss on a device ---- */
 
-/* That of the first gradients, if all have one with memory of its own and are reached as those are. */
+/* Returns the device of the first gradients, if all gradients are in devices' memory and the back end reaches
+ * all of these devices or none. */
 static tern_device *find_device(const tern_ddp *ddp, bool *is_reached)
 {
     tern_device *device = ddp->seal->ranges[0].device;
@@ -75,7 +77,7 @@ void tern__side_close(tern_ddp *ddp)
     if (self->block) tern__memory_free(self->block);
 }
 
-/* Number i of the block. */
+/* Returns number i of the block as a view. */
 static tern__view number_of(const tern__ddp_loss *self, int i)
 {
     tern__view view = tern__view_make(TERN_F32, TERN__PLAIN, 0, NULL);
@@ -83,7 +85,7 @@ static tern__view number_of(const tern__ddp_loss *self, int i)
     return view;
 }
 
-/* block[to] = factor * what is in `from`. */
+/* block[to] = factor * from */
 static int put(const tern__ddp_loss *self, int to, const tern__view *from, double factor, tern_error *err)
 {
     tern__view view = number_of(self, to), seen = number_of(self, SUM);
@@ -99,7 +101,7 @@ static int put(const tern__ddp_loss *self, int to, const tern__view *from, doubl
     return tern__kernel_run(&call);
 }
 
-/* block[at] /= a scale that only a device knows. */
+/* block[at] /= scale, which only the device knows */
 static int divide(const tern__ddp_loss *self, int at, const tern__view *scale, tern_error *err)
 {
     tern__view view = number_of(self, at), by = number_of(self, SUM);
@@ -122,7 +124,7 @@ static int put_loss(const tern_ddp *ddp, int at, const tern_tensor *loss, tern_e
     return status || !scale_at ? status : divide(&ddp->loss, at, scale_at, err);
 }
 
-/* Nothing is added to a rank alone's: a launch less in each of its steps. */
+/* Whether this is the only rank: its loss is the mean, which saves a launch per step. */
 static bool is_alone(const tern_ddp *ddp)
 {
     return tern_group_size(ddp->group) == 1;
@@ -142,7 +144,7 @@ static int take_loss(tern_ddp *ddp, double counts, tern_error *err)
     return is_alone(ddp) ? TERN_OK : put(&ddp->loss, MEAN, &sum, 1 / counts, err);
 }
 
-/* Beside backward to the host. */
+/* Starts a copy of the loss to the host, beside backward. */
 static int send_loss(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
 {
     tern__ddp_loss *self = &ddp->loss;
@@ -158,7 +160,7 @@ static int send_loss(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
     return status;
 }
 
-/* ---- all of them ---- */
+/* ---- all side values ---- */
 
 static void set(const tern_ddp *ddp, int i, double value)
 {
@@ -176,7 +178,7 @@ static double get(const tern_ddp *ddp, int i)
                                                                  : ((const float *)side)[i];
 }
 
-/* By what the loss was multiplied. */
+/* Returns the scale that the loss was multiplied by. */
 static double scale_of(const tern__node *node)
 {
     double value;
@@ -186,7 +188,7 @@ static double scale_of(const tern__node *node)
 
 int tern__side_write(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
 {
-    bool counts = loss && ddp->used && ddp->has_samples, is_reached = ddp->loss.is_reached;
+    bool counts = loss && ddp->round.used && ddp->round.has_samples, is_reached = ddp->loss.is_reached;
     bool is_away = loss && ddp->loss.device && tern__memory_device(loss->view.data) == ddp->loss.device;
     set(ddp, LOSS, counts && !is_reached && !is_away ? tern_item(loss) / scale_of(loss->node) : 0);
     set(ddp, COUNTS, counts);
@@ -200,7 +202,7 @@ int tern__side_write(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
     return counts && is_away ? send_loss(ddp, loss, err) : TERN_OK;
 }
 
-/* Its copy was asked before those of the bucket's gradients, which have come. */
+/* The loss's copy is in front of the gradients' copies, which have completed, so this does not wait long. */
 int tern__side_arrive(tern_ddp *ddp, tern_error *err)
 {
     tern__ddp_loss *self = &ddp->loss;
@@ -212,11 +214,11 @@ int tern__side_arrive(tern_ddp *ddp, tern_error *err)
     return status;
 }
 
-/* Where no rank has samples nothing was reduced, and each would have kept its own flags; where no rank's
- * backward has come to the model they are the last one's, on all ranks. */
+/* If no rank has samples, nothing was reduced and the flags are this rank's own, so they do not count. If no
+ * rank's backward has reached the model, all ranks keep what the last one said. */
 int tern__side_take(tern_ddp *ddp, tern_error *err)
 {
-    const tern__tally *tally = ddp->group->backend->tally(ddp->channel, ddp->side_seq);
+    const tern__tally *tally = ddp->group->backend->tally(ddp->channel, ddp->round.side_seq);
     ddp->choices.is_due = false;
     if (tally->idle) return TERN_OK;
     double counts = get(ddp, COUNTS);

@@ -1,7 +1,9 @@
-/* signature.c - do all ranks have the same model? Every rank writes it down: a line for the options, one for
- * the kernels that will run, one a module with what it computes, and one a parameter or buffer. A digest of
- * the lines is compared first; only if it differs does rank 0 send its lines, every rank looks for its first
- * difference, and all of them report the difference of the lowest rank that has one. */
+/* signature.c - checks that all ranks have the same model.
+ *
+ * Every rank describes its model in lines: one for the options, one for the kernels that will run, one per
+ * module with its options, and one per parameter or buffer. The ranks first compare a digest of the lines.
+ * Only if the digests differ does rank 0 send its lines; then every rank looks for its first difference, and
+ * all ranks report the difference of the lowest rank that has one. */
 #include "parallel/ddp.h"
 
 #include "nn/batch_norm.h"
@@ -29,7 +31,7 @@ static void write_member(char line[LINE], const tern_state_entry *entry, bool ig
              entry->is_buffer || entry->tensor->requires_grad ? "" : " without gradient");
 }
 
-/* Another name of a parameter that has its line. */
+/* Writes the line of another name of a parameter that has a line already. */
 static void write_name(char line[LINE], const tern_state_entry *entry)
 {
     snprintf(line, LINE, "parameter \"%s\", which is \"%s\"", entry->name, entry->tensor->leaf->name);
@@ -46,7 +48,7 @@ static char (*write_modules(char (*line)[LINE], const tern_module *module))[LINE
     return line;
 }
 
-/* Where the model has been placed, or else where a scope's device will be that the program does not name. */
+/* Whether the model's device, or the default device if the model has not been placed, is the reference. */
 static bool uses_reference(const tern_ddp *ddp)
 {
     const tern_device *device = ddp->seal->leaves[0]->parameter->device;
@@ -65,7 +67,8 @@ static void write_kernels(char line[LINE], const tern_ddp *ddp)
                  uses_reference(ddp) ? "cpu:reference" : choices);
 }
 
-/* What every rank must do alike; static_graph each checks for itself. */
+/* Writes the options that all ranks must share; static_graph is not one of them, as each rank checks itself.
+ */
 static void write_opts(char line[LINE], const tern_ddp_opts *opts, int synced)
 {
     int used = snprintf(line, LINE,
@@ -120,7 +123,7 @@ static int all_equal(tern_ddp *ddp, const signature *sig, bool *equal, tern_erro
     return status;
 }
 
-/* This rank's first difference from rank 0's lines, or "". */
+/* Describes this rank's first difference from rank 0's lines, or writes "". */
 static void find_difference(const tern_ddp *ddp, const signature *sig, const signature *root, char *text,
                             size_t size)
 {
@@ -136,7 +139,7 @@ static void find_difference(const tern_ddp *ddp, const signature *sig, const sig
     }
 }
 
-/* Every rank's text, and the first that is not empty becomes the error of all. */
+/* Gathers the ranks' texts; the first that is not empty becomes the error of all ranks. */
 static int report(tern_ddp *ddp, const char *mine, tern_error *err)
 {
     int world = tern_group_size(ddp->group);

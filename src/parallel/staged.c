@@ -1,16 +1,18 @@
-/* staged.c - gradients in a device's own memory go over in pinned windows of the host's, where the back end
- * does not reach the device. When a bucket's are complete, copies into the window are asked of the device's
- * stream of communication, behind what the step's stream was asked so far: one for each stretch of
- * neighbours. Backward goes on meanwhile, and the bucket is posted once the event behind them has passed. The
- * means go back in the same stream, and the step's stream follows it. A bucket of which this rank has nothing
- * to give is posted once they have: from then on its peers may write into the window. What goes over in 16
- * bits is cast on the device. */
+/* staged.c - reduces gradients in a device's memory through pinned windows in the host's memory, where the
+ * back end does not reach the device.
+ *
+ * When a bucket's gradients are complete, copies into the window are enqueued on the device's communication
+ * stream, behind everything that the step's stream has been asked so far: one copy per contiguous extent.
+ * Backward goes on meanwhile, and the bucket is posted once the event behind its copies has completed. The
+ * means are copied back on the same stream, and the step's stream waits for them. A bucket to which this rank
+ * contributes nothing is posted once the copies back of the last backward have completed, because from then
+ * on its peers may write into the window. Gradients that are reduced in 16 bits are cast on the device. */
 #include "parallel/ddp.h"
 
 #include "device/backend.h"
 #include "kernels/kernel.h"
 
-/* Of gradient range r; NULL: it goes over where it is. */
+/* Returns the device of gradient range r if it is staged; NULL: it is reduced where it is. */
 static tern_device *device_of(const tern_ddp *ddp, int r)
 {
     tern_device *device = ddp->seal->ranges[r].device;
@@ -24,7 +26,7 @@ static char *window_of(const tern_ddp *ddp, int r)
 
 /* ---- life ---- */
 
-/* A window in which the gradients themselves go over, or one of half the size. */
+/* Returns the bytes of the range's gradients in the dtype in which they are reduced. */
 static size_t window_bytes(const tern_ddp *ddp, int r)
 {
     const tern__range *range = &ddp->seal->ranges[r];
@@ -46,7 +48,7 @@ static int open_stage(tern_ddp *ddp, int r, tern_error *err)
     return status;
 }
 
-/* The buffers' window, too. */
+/* Pins the window of the buffers, too. */
 static int pin_away(tern_ddp *ddp, tern_error *err)
 {
     tern_device *device = NULL;
@@ -66,7 +68,7 @@ int tern__staged_open(tern_ddp *ddp, tern_error *err)
     return status ? status : pin_away(ddp, err);
 }
 
-/* Whatever a backward that has failed has asked. */
+/* Waits for copies that a failed backward has left enqueued. */
 static void wait_all(const tern_ddp *ddp, int r)
 {
     tern_device *device = device_of(ddp, r);
@@ -96,9 +98,9 @@ void tern__staged_close(tern_ddp *ddp)
     ddp->away.pinned->backend->unpin(ddp->away.pinned, base);
 }
 
-/* ---- a bucket's stretches ---- */
+/* ---- a bucket's extents ---- */
 
-/* One stream follows the other. */
+/* Makes stream `second` wait for what stream `first` has been asked so far. */
 static int follow(const tern_ddp *ddp, int r, tern__device_stream first, tern__device_stream second,
                   tern_error *err)
 {
@@ -116,7 +118,7 @@ static bool has_range(const tern_ddp *ddp, const tern__bucket *bucket, int r)
     return has;
 }
 
-/* Where they are on the device, in the dtype in which they go over. */
+/* Returns the extent's address on the device, in the dtype in which it is reduced. */
 static char *place_of(const tern_ddp *ddp, int r, const tern__extent *e)
 {
     char *base = ddp->narrow_block[r] ? ddp->narrow_block[r] : ddp->seal->ranges[r].grads;
@@ -189,18 +191,18 @@ int tern__staged_put(tern_ddp *ddp, int bucket, tern_error *err)
 int tern__staged_test(const tern_ddp *ddp, tern_error *err)
 {
     int status = TERN_OK;
-    const tern__bucket *bucket = &ddp->buckets[ddp->next_bucket];
+    const tern__bucket *bucket = &ddp->buckets[ddp->round.next_bucket];
     for (int r = 0; r < ddp->seal->range_count && !status; r++) {
         const tern__ddp_stage *stage = &ddp->stages[r];
         tern_device *device = device_of(ddp, r);
         if (!device || !has_range(ddp, bucket, r)) continue;
-        tern__device_event *event = bucket->used ? stage->there[ddp->next_bucket] : stage->back;
+        tern__device_event *event = bucket->used ? stage->there[ddp->round.next_bucket] : stage->back;
         status = device->backend->event_query(device, event, err);
     }
     return status;
 }
 
-/* Any rank has used a leaf of it. */
+/* Whether any rank has used a leaf of the bucket. */
 static bool has_mean(const tern_ddp *ddp, const tern__bucket *bucket)
 {
     bool fresh = false;
@@ -208,7 +210,7 @@ static bool has_mean(const tern_ddp *ddp, const tern__bucket *bucket)
     return fresh;
 }
 
-/* Behind the step, which may still read what it had before. */
+/* The copies wait for the step, which may still read the gradients that they overwrite. */
 static int take(const tern_ddp *ddp, int r, tern_error *err)
 {
     int status = follow(ddp, r, TERN__STREAM_STEP, TERN__STREAM_COMM, err);
@@ -228,7 +230,7 @@ int tern__staged_take(const tern_ddp *ddp, tern_error *err)
     return status;
 }
 
-/* ---- what else of these devices crosses ---- */
+/* ---- other copies of these devices ---- */
 
 int tern__staged_depart(const tern_ddp *ddp, tern_error *err)
 {

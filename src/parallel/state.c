@@ -1,10 +1,10 @@
-/* state.c - which parameters and buffers all ranks share, and how one rank's reach the others. */
+/* state.c - finds the parameters and buffers that all ranks share, and copies one rank's to the others. */
 #include "parallel/ddp.h"
 #include "tensor/host.h"
 
 #include <string.h>
 
-/* ---- what is ignored ---- */
+/* ---- ignored names ---- */
 
 static int mark_ignored(tern_ddp *ddp, const char *name, tern_error *err)
 {
@@ -17,7 +17,7 @@ static int mark_ignored(tern_ddp *ddp, const char *name, tern_error *err)
                            "ignore: the model has no parameter or buffer \"%s\"", name ? name : "(NULL)");
 }
 
-/* A parameter of several names is ignored under any of them. */
+/* A parameter with several names is ignored if any of them is. */
 static void order_leaves(tern_ddp *ddp)
 {
     for (int k = 0; k < ddp->seal->leaf_count; k++) ddp->bucket_of[k] = 0;
@@ -35,16 +35,16 @@ int tern__state_plan(tern_ddp *ddp, tern_error *err)
         int status = mark_ignored(ddp, ddp->opts.ignore[i], err);
         if (status) return status;
     }
-    ddp->opts.ignore = NULL; /* the caller's */
+    ddp->opts.ignore = NULL; /* it is the caller's, and not needed any more */
     order_leaves(ddp);
     if (ddp->leaf_count) return TERN_OK;
     return tern__error_set(err, "tern_ddp_new", TERN_E_INVALID,
                            "ignore: %s has no parameters left to synchronise", ddp->module->kind);
 }
 
-/* ---- the buffers after every backward ---- */
+/* ---- buffers, broadcast in every backward ---- */
 
-/* Neighbours become one piece. */
+/* Adds a buffer in the host's memory; neighbours become one extent. */
 static void add_buffer(tern_ddp *ddp, const tern__view *view)
 {
     uint64_t offset = (uint64_t)((char *)view->data - ddp->seal->buffers);
@@ -56,7 +56,7 @@ static void add_buffer(tern_ddp *ddp, const tern__view *view)
             (tern__extent){ddp->buffer_window, offset, tern__view_bytes(view)};
 }
 
-/* Those in the memory of devices that the back end reaches go over where they are. */
+/* Adds a buffer in a device's memory that the back end reaches, where it is broadcast directly. */
 static int add_reached(tern_ddp *ddp, const tern__view *view, tern_error *err)
 {
     uint32_t window;
@@ -91,9 +91,9 @@ int tern__state_plan_buffers(tern_ddp *ddp, tern_error *err)
     return status;
 }
 
-/* ---- all of it ---- */
+/* ---- parameters and buffers at once ---- */
 
-/* Neighbours of one range, which go in one broadcast. */
+/* Neighbours in one range, which are sent in one broadcast. */
 typedef struct stretch {
     char *base; /* of its range */
     size_t begin, end;
@@ -123,7 +123,7 @@ static int add(tern_ddp *ddp, stretch *s, char *base, const tern__view *view, in
     return status;
 }
 
-/* Buffers in a device's memory lie by themselves. */
+/* Each buffer in a device's memory is a block of its own. */
 static int add_buffer_of_any(tern_ddp *ddp, stretch *s, const tern__view *view, int root, tern_error *err)
 {
     bool is_here = !tern__memory_device(view->data);

@@ -1,3 +1,4 @@
+/* stats.c - times the phases of a ddp's backwards, and prints them. */
 #include "parallel/ddp.h"
 
 #include <stdio.h>
@@ -23,7 +24,7 @@ void tern__stats_close(tern_ddp *ddp)
     tern__straggler_close(ddp);
 }
 
-/* ---- the moments of a backward ---- */
+/* ---- during a backward ---- */
 
 static void count_unused(tern_ddp *ddp)
 {
@@ -63,10 +64,11 @@ void tern__stats_posted(tern_ddp *ddp, int bucket)
                                          .began = now,
                                          .args = {{"bucket", bucket},
                                                   {"bytes", (int64_t)ddp->buckets[bucket].bytes},
-                                                  {"backward", (int64_t)ddp->backward}}});
+                                                  {"backward", (int64_t)ddp->round.backward}}});
 }
 
-/* Another ddp's end may have come before this one's, so the scope knows when the gradients were written. */
+/* Another ddp may have ended its part before, so the time when the last gradient was written is the scope's.
+ */
 void tern__stats_done(tern_ddp *ddp)
 {
     tern__stats *stats = &ddp->stats;
@@ -84,7 +86,7 @@ void tern__stats_done(tern_ddp *ddp)
     stats->iterations++;
 }
 
-/* ---- what the user sees ---- */
+/* ---- for the user ---- */
 
 static tern_ddp_times mean_of(const tern__stats *stats)
 {

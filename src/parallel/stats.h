@@ -1,4 +1,4 @@
-/* stats.h - what a ddp counts and times while it works. */
+/* stats.h - the counts and times of a ddp. */
 #ifndef TERN_SRC_PARALLEL_STATS_H
 #define TERN_SRC_PARALLEL_STATS_H
 
@@ -8,7 +8,7 @@
 
 typedef struct tern__stats {
     const tern_scope *scope; /* of the running backward                             */
-    int64_t posted, arrived; /* ns: its first bucket (0: none yet), its last one     */
+    int64_t posted, arrived; /* ns: when its first bucket (0: none yet) and its last were posted */
     tern_ddp_times last, sum;
     uint64_t iterations;
     int unused;
@@ -20,12 +20,12 @@ typedef struct tern__stats {
     tern__straggler straggler;
 } tern__stats;
 
-/* Once the first buckets are cut. */
+/* To be called once the first buckets are cut. */
 int tern__stats_open(tern_ddp *ddp, tern_error *err);
 void tern__stats_close(tern_ddp *ddp);
 
-/* The moments of a synchronised backward: before its first gradient, when one is ready, when a bucket has
- * been posted, when all works are done. */
+/* To be called during a synchronised backward: before its first gradient, when a gradient is ready, when a
+ * bucket is posted, and when all works are done. */
 void tern__stats_begin(tern_ddp *ddp, const tern_tensor *loss);
 void tern__stats_ready(tern_ddp *ddp, const tern__leaf *leaf);
 void tern__stats_posted(tern_ddp *ddp, int bucket);

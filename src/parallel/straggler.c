@@ -1,12 +1,12 @@
-/* straggler.c - who is slow?
+/* straggler.c - finds the rank that the others wait for.
  *
- * In a synchronised backward all ranks are done together, when the last one has come; so how long a rank has
- * waited, from its own last bucket until all was done, tells how much earlier than the last it came. Each
- * adds up its waiting, and every few steps they gather the sums, in one small work beside the next
- * backward's, until a window is long enough to judge. The rank that waited least is the one that the others
- * waited for: the mean of what they waited longer, as a share of the window's time, is what it costs. It
- * counts as slow if that is much, and if they waited for it in most of the steps: one long pause (a
- * checkpoint, say) does not make a slow rank. */
+ * In a synchronised backward all ranks finish together, when the last one has posted its buckets. So the time
+ * from a rank's own last bucket until the end tells how much earlier than the last rank it was. Each rank
+ * adds these times up. Every few steps the ranks gather the sums, in one small work beside the next
+ * backward's, until the window is long enough for a verdict. The rank that waited least is the one that the
+ * others waited for: it costs the mean of what they waited longer, as a share of the window's time. It counts
+ * as slow if that share is large and if the others waited for it in most of the steps: one long pause (a
+ * checkpoint, say) does not make a rank slow. */
 #include "parallel/ddp.h"
 
 /* ---- the verdict ---- */
@@ -95,7 +95,7 @@ static void warn(const tern_ddp *ddp)
               100 * self->share, self->steps);
 }
 
-/* Who has no inputs left waits for those who still have some, and that makes nobody slow. */
+/* A rank without inputs waits for those that still have some, which does not make them slow. */
 static bool has_shadows(const tern__waits *told, int world)
 {
     int64_t shadows = 0;
@@ -103,7 +103,7 @@ static bool has_shadows(const tern__waits *told, int world)
     return shadows > 0;
 }
 
-/* What all have told; all ranks come to the same verdict. */
+/* Adds the gathered waits up; all ranks come to the same verdict. */
 static void hear(tern_ddp *ddp)
 {
     tern__straggler *self = &ddp->stats.straggler;

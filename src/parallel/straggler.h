@@ -1,4 +1,4 @@
-/* straggler.h - which rank the others wait for. */
+/* straggler.h - finds the rank that the others wait for. */
 #ifndef TERN_SRC_PARALLEL_STRAGGLER_H
 #define TERN_SRC_PARALLEL_STRAGGLER_H
 
@@ -7,43 +7,43 @@
 
 #include <tern/parallel.h>
 
-#define TERN__STRAGGLER_STEPS  50         /* after so many synchronised backwards the ranks tell each other */
-#define TERN__STRAGGLER_WINDOW 1000000000 /* ns: shorter windows show the scheduler's moods */
-#define TERN__STRAGGLER_SHARE  0.20       /* of the window's time, from which on a rank is slow             */
-#define TERN__STRAGGLER_CALM   0.10       /* and below which it is so no more                               */
+#define TERN__STRAGGLER_STEPS  50         /* synchronised backwards between two exchanges                  */
+#define TERN__STRAGGLER_WINDOW 1000000000 /* ns: shorter windows show the scheduler's noise */
+#define TERN__STRAGGLER_SHARE  0.20       /* of the window's time: above it a rank is slow                 */
+#define TERN__STRAGGLER_CALM   0.10       /* below it a rank may be warned about again                     */
 
-/* What a rank has to say; int64_t, as they are gathered. */
+/* One rank's numbers, which are gathered: all of them int64_t. */
 typedef struct tern__waits {
-    int64_t window;  /* ns: how long it was                                           */
-    int64_t waited;  /* ns: after its last bucket, until all works were done           */
-    int64_t steps;   /* in which it waited more than TERN__STRAGGLER_SHARE of the step */
-    int64_t shadows; /* steps in which it had no inputs left (tern_ddp_join)          */
+    int64_t window;  /* ns: the length of the window                                           */
+    int64_t waited;  /* ns: from its last bucket until all works were done, summed over the steps */
+    int64_t steps;   /* how many in which it waited more than TERN__STRAGGLER_SHARE of the step */
+    int64_t shadows; /* how many in which it had no inputs left (tern_ddp_join)                 */
 } tern__waits;
 
 typedef struct tern__straggler {
-    tern__waits own; /* since the ranks last told each other */
-    int count;       /* its steps                            */
-    int64_t before;  /* ns: the end of the step before */
-    bool is_posted;  /* in the running backward              */
+    tern__waits own; /* since the last exchange              */
+    int count;       /* steps since then                     */
+    int64_t before;  /* ns: when the last step ended         */
+    bool is_posted;  /* the exchange is in the running backward */
     uint32_t gather_window;
     bool has_window;
-    tern__extent extent; /* of what is gathered */
+    tern__extent extent; /* of the gathered waits */
 
     tern__waits *sums; /* [world] of the running window                     */
-    bool *named;       /* [world] ranks that have been warned of            */
+    bool *named;       /* [world] the warning about this rank has been given */
     int steps;         /* of the running window                             */
-    int rank;          /* that the others waited for in the last window; -1: there was none yet */
-    double share;      /* of its time                                       */
+    int rank;          /* the one that the others waited for in the last window; -1: no window yet */
+    double share;      /* of that window's time which they waited            */
 } tern__straggler;
 
-/* A window's end: finds `rank` and `share` from the sums. True if a warning is due. */
+/* Ends a window: computes `rank` and `share` from the sums. True if a warning is due. */
 bool tern__straggler_judge(tern__straggler *self, int world);
 
 int tern__straggler_open(tern_ddp *ddp, tern_error *err);
 void tern__straggler_close(tern_ddp *ddp);
-/* Before a backward's works are awaited: after so many steps the ranks tell each other. */
+/* To be called before a backward's works are awaited: posts the exchange when it is due. */
 int tern__straggler_post(tern_ddp *ddp, tern_error *err);
-/* After they are done. */
+/* To be called after they are done. */
 void tern__straggler_done(tern_ddp *ddp);
 
 #endif

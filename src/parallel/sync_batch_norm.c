@@ -1,11 +1,12 @@
 /* sync_batch_norm.c - batch norm over the batches of all ranks of a group: the two collectives between the
  * kernels of ops/batch_norm.c.
  *
- * Forward: every rank gathers all ranks' counts, means and variances, which a kernel merges as parts of one
- * batch, in rank order, so that all get the same bits. An empty batch counts 0. Backward: an all_reduce of
- * sum(dy') and sum(dy' xhat). Both go in f64 whatever the data: a few numbers a channel cost nothing beside
- * waiting for each other, and only what comes out is rounded. All of it lies where the op runs, and nobody
- * looks at it, so of a device nothing is waited for but by collectives that carry it through the host. */
+ * Forward: every rank gathers all ranks' counts, means and variances. A kernel merges them as parts of one
+ * batch, in rank order, so that all ranks get the same bits; an empty batch counts 0. Backward: an all_reduce
+ * of sum(dy') and sum(dy' xhat). Both are in f64 whatever the dtype of the data: a few numbers per channel
+ * cost nothing beside waiting for each other, and only the result is rounded. The numbers stay in the memory
+ * where the op runs and the host does not read them, so only collectives through the host's memory wait for a
+ * device. */
 #include "nn/batch_norm.h"
 
 #include "kernels/unscale.h"
@@ -15,7 +16,7 @@
 
 /* ---- forward ---- */
 
-/* An error in a scope must reach the ranks that wait for it in the group. */
+/* The scope must be of the group's family, so that its errors reach the ranks that wait in the group. */
 static int check_scope(tern_scope *scope, const tern_group *group)
 {
     if (tern__scope_is_of(scope, group)) return TERN_OK;
@@ -40,9 +41,10 @@ static int gather(const tern__batch_norm_sync *sync, tern_scope *scope, const te
 
 /* ---- backward ---- */
 
-/* A ddp may weigh the ranks' losses (TERN_NORMALISER_LOSS), and does so after backward: gradients here are of
- * this rank's loss alone. What the others' losses say about this rank's data counts by their weights over its
- * own. Of weight 0 nothing counts, not even a NaN. */
+/* A ddp may weigh the ranks' losses (TERN_NORMALISER_LOSS). It does so after backward: during backward,
+ * gradients are those of this rank's loss alone. So the gradients of the others' losses with respect to this
+ * rank's data are multiplied by the others' weights over its own. With weight 0 nothing counts, not even a
+ * NaN. */
 static bool scale(tern_scope *scope, const tern__view *sums, double factor, const tern__view *by)
 {
     const tern__unscale_attr attr = {factor};
@@ -51,10 +53,24 @@ static bool scale(tern_scope *scope, const tern__view *sums, double factor, cons
     return (factor == 1 && !by) || tern__run(scope, &call);
 }
 
-static double weight_of(const tern__batch_norm_sync *sync)
+/* Returns the ddp that will weigh the gradients of the running backward: the one of the batch norm's model,
+ * unless the backward does not reach that one's parameters (it has none, they are frozen, or it is of another
+ * family): then the first ddp that is reached. NULL: there is none in the family. */
+static const tern_ddp *weighing_ddp(const tern__batch_norm_sync *sync)
 {
     const tern__seal *seal = tern__module_root(sync->module)->tree->seal;
-    return seal && seal->attached ? ((const tern_ddp *)seal->attached)->loss_weight : 1;
+    const tern_ddp *own = seal ? (const tern_ddp *)seal->attached : NULL,
+                   *first = tern__ddp_first(sync->group);
+    if (own && own->round.is_inside && own->round.used) return own;
+    for (const tern_ddp *ddp = first; ddp; ddp = tern__ddp_next(ddp))
+        if (ddp->round.used) return ddp;
+    return first;
+}
+
+static double weight_of(const tern__batch_norm_sync *sync)
+{
+    const tern_ddp *ddp = weighing_ddp(sync);
+    return ddp ? ddp->round.loss_weight : 1;
 }
 
 static int average(const tern__batch_norm_sync *sync, tern_scope *scope, const tern__view *sums,

@@ -39,7 +39,8 @@ int tern_tensor_ndim(const tern_tensor *tensor)
 
 const int64_t *tern_tensor_shape(const tern_tensor *tensor)
 {
-    return tensor ? tensor->view.shape : NULL;
+    static const int64_t zeros[TERN_NDIM_MAX];
+    return tensor ? tensor->view.shape : zeros;
 }
 
 int64_t tern_tensor_count(const tern_tensor *tensor)

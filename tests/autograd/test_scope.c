@@ -228,10 +228,10 @@ static void buffers_of_another_size(void **state)
     tern_tensor *x = tern_tensor_from(w.scope, NULL, TERN_F32, 2, (int64_t[]){2, 3});
     tern_error err = {0};
     assert_int_equal(tern_tensor_read(x, out, 20, &err), TERN_E_SHAPE);
-    assert_string_equal(err.text, "tensor (2, 3) of f32 holds 24 bytes, but the buffer has 20");
+    assert_string_equal(err.text, "tensor (2, 3) of f32 has 24 bytes, but the buffer has 20");
     err = (tern_error){0};
     assert_int_equal(tern_tensor_write(x, out, 28, &err), TERN_E_SHAPE);
-    assert_string_equal(err.text, "tensor (2, 3) of f32 holds 24 bytes, but the buffer has 28");
+    assert_string_equal(err.text, "tensor (2, 3) of f32 has 24 bytes, but the buffer has 28");
     assert_int_equal(tern_tensor_read(NULL, out, 4, NULL), TERN_E_INVALID);
     for (int i = 0; i < 6; i++) out[i] = (float)i;
     assert_int_equal(tern_tensor_write(x, out, sizeof(out), NULL), TERN_OK);
@@ -240,6 +240,22 @@ static void buffers_of_another_size(void **state)
     for (int i = 0; i < 6; i++) assert_true(out[i] == (float)i);
     assert_int_equal(tern_tensor_count(x), 6);
     assert_int_equal(tern_tensor_dtype(x), TERN_F32);
+    close_world(&w);
+}
+
+/* A forward reads shapes without checks, and the step's end says what has failed. */
+static void a_failed_ops_shape_can_be_read(void **state)
+{
+    (void)state;
+    world w = open_world();
+    tern_tensor *x = tern_tensor_from(w.scope, NULL, TERN_F32, 2, (int64_t[]){2, 3});
+    const int64_t *shape = tern_tensor_shape(tern_matmul(w.scope, x, x));
+    assert_non_null(shape);
+    for (int d = 0; d < TERN_NDIM_MAX; d++) assert_int_equal(shape[d], 0);
+    assert_null(tern_reshape(w.scope, NULL, 2, (int64_t[]){shape[0], -1}));
+    assert_int_equal(tern_scope_end(w.scope, &w.err), TERN_E_SHAPE);
+    assert_non_null(strstr(w.err.text, "matmul: expected"));
+    w.err = (tern_error){0};
     close_world(&w);
 }
 
@@ -469,6 +485,7 @@ int main(void)
         cmocka_unit_test(a_step_of_a_scope_that_could_not_be_made),
         cmocka_unit_test(shapes_that_cannot_be),
         cmocka_unit_test(buffers_of_another_size),
+        cmocka_unit_test(a_failed_ops_shape_can_be_read),
         cmocka_unit_test(item_wants_one_element),
         cmocka_unit_test(print_shows_the_edges),
         cmocka_unit_test(what_a_scope_or_a_module_owns_is_not_freed),

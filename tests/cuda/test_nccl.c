@@ -5,6 +5,7 @@
 
 #include "comm/group.h"
 #include "comm/nccl/nccl.h"
+#include "device/memory.h"
 #include "nn/nn.h"
 
 #include <math.h>
@@ -240,20 +241,25 @@ static size_t bucket_bytes_of(tern_group *group, tern_device *device, tern_error
     return stats.bucket_bytes;
 }
 
-static void buckets_are_larger_between_gpus(void **state)
+static int bucket_body(int rank, const tern__bootstrap *boot, void *arg)
 {
-    (void)state;
+    (void)arg;
     tern_error err = {0};
-    tern_group_opts opts = tern_group_defaults();
-    opts.backend = "nccl";
-    tern_group *group = tern_group_open(&opts, &err);
-    tern_device *device = open_device(0, &err), *cpu = tern_device_open("cpu", &err);
-    assert_int_equal(bucket_bytes_of(group, cpu, &err), 2 << 20);
-    assert_int_equal(bucket_bytes_of(group, device, &err), 25 << 20);
-    assert_ok(err);
+    tern_group *group = open_group(boot, "nccl", &err);
+    tern_device *device = open_device(rank, &err), *cpu = tern_device_open("cpu", &err);
+    RANK_CHECK(rank, bucket_bytes_of(group, cpu, &err) == 2 << 20);
+    RANK_CHECK(rank, bucket_bytes_of(group, device, &err) == 25 << 20);
+    RANK_CHECK_OK(rank, err);
     tern_device_close(cpu);
     tern_device_close(device);
     tern_group_close(group);
+    return 0;
+}
+
+static void buckets_are_larger_between_gpus(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(1, bucket_body, NULL));
 }
 
 /* ---- works that ranks post in different order ---- */
@@ -372,6 +378,96 @@ static void train_two_models(tern_group *group, const job *j, tern_device *devic
     tern_rng_free(rng);
 }
 
+/* One ddp a model, in the order in which they are made; of a loss that all that are used add to. */
+typedef struct models {
+    int count;
+    tern_module *net[2];
+    tern_ddp *ddp[2];
+} models;
+
+static void add_model(models *m, tern_module *net, tern_device *device, tern_group *group, const job *j,
+                      tern_error *err)
+{
+    tern_ddp_opts opts = small_buckets(j);
+    tern_module_to(net, device, err);
+    m->net[m->count] = net;
+    m->ddp[m->count++] = tern_ddp_new(net, group, &opts, err);
+}
+
+/* Of each model the mean loss, and behind these an element of a gradient of each. */
+static void take_values(const models *m, double *values, tern_error *err)
+{
+    for (int k = 0; k < m->count && !err->code; k++) {
+        tern_tensor *grad = tern_grad_get(tern_state_get(m->net[k], 0).tensor);
+        float element = 0;
+        tern__memory_copy(&element, grad->view.data, sizeof(element), err);
+        values[k] = tern_ddp_loss_mean(m->ddp[k]);
+        values[2 + k] = element;
+    }
+}
+
+static void free_models(models *m)
+{
+    for (int k = 0; k < m->count; k++) {
+        tern_ddp_free(m->ddp[k]);
+        tern_module_free(m->net[k]);
+    }
+}
+
+/* Groups {0, 1} and {1, 2}: for rank 1 the second one's ddp comes beside another, for rank 2 it does not. */
+static void train_in_overlapping_groups(tern_group *group, const job *j, tern_device *device, double *values,
+                                        tern_error *err)
+{
+    models m = {0};
+    tern_group *pair[2];
+    tern_rng *rng = tern_rng_new(3, err);
+    for (int k = 0; k < 2; k++) pair[k] = tern_group_new(group, (int[]){k, k + 1}, 2, NULL, err);
+    for (int k = 0; k < 2; k++)
+        if (pair[k]) add_model(&m, j->make(rng, err), device, pair[k], j, err);
+    tern_scope *scope = err->code ? NULL : tern_scope_new(device, group, err);
+    for (int i = 0; i < STEPS && !err->code; i++) {
+        tern_tensor *x, *y, *loss = tern_full(scope, TERN_F32, 0, NULL, 0);
+        take_rows(scope, j, tern_group_rank(group), &x, &y);
+        for (int k = 0; k < m.count; k++)
+            loss =
+                tern_add(scope, loss, tern_cross_entropy(scope, tern_forward(m.net[k], scope, x), y, NULL));
+        tern_backward(scope, loss);
+        tern_scope_end(scope, err);
+    }
+    take_values(&m, values, err);
+    tern_scope_free(scope);
+    free_models(&m);
+    for (int k = 0; k < 2; k++) tern_group_close(pair[k]);
+    tern_rng_free(rng);
+}
+
+/* Rank 1 does not use the first model, so its buckets are ready there before the batch norm of the second
+ * asks the others. */
+static void train_beside_a_batch_norm(tern_group *group, const job *j, tern_device *device, double *values,
+                                      tern_error *err)
+{
+    models m = {0};
+    tern_rng *rng = tern_rng_new(3, err);
+    tern_module *norm = tern_batch_norm1d_new(24, NULL, err);
+    tern_sync_batch_norm_convert(norm, group, err);
+    add_model(&m, j->make(rng, err), device, group, j, err);
+    add_model(&m, norm, device, group, j, err);
+    tern_scope *scope = err->code ? NULL : tern_scope_new(device, group, err);
+    for (int i = 0; i < STEPS && !err->code; i++) {
+        tern_tensor *x, *y, *loss;
+        take_rows(scope, j, tern_group_rank(group), &x, &y);
+        tern_requires_grad_set(x, true, err);
+        tern_tensor *first = tern_cross_entropy(scope, tern_forward(m.net[0], scope, x), y, NULL);
+        loss = tern_mean(scope, tern_mul(scope, tern_forward(m.net[1], scope, x), x));
+        tern_backward(scope, tern_group_rank(group) == 1 ? loss : tern_add(scope, first, loss));
+        tern_scope_end(scope, err);
+    }
+    take_values(&m, values, err);
+    tern_scope_free(scope);
+    free_models(&m);
+    tern_rng_free(rng);
+}
+
 typedef struct order_case {
     void (*train)(tern_group *group, const job *j, tern_device *device, double *values, tern_error *err);
     job job;
@@ -425,6 +521,20 @@ static void a_rank_joins_of_two_models(void **state)
     c.job.rows = rows;
     c.job.reduce_dtype = TERN_BF16;
     c.job.tolerance = 1e-2;
+    expect_the_cpus_order(&c);
+}
+
+static void ddps_of_groups_that_overlap(void **state)
+{
+    (void)state;
+    order_case c = {train_in_overlapping_groups, {.world = 3, .make = make_mlp, .tolerance = 1e-5}};
+    expect_the_cpus_order(&c);
+}
+
+static void a_ddp_beside_a_later_models_batch_norms(void **state)
+{
+    (void)state;
+    order_case c = {train_beside_a_batch_norm, {.world = 2, .make = make_mlp, .tolerance = 1e-5}};
     expect_the_cpus_order(&c);
 }
 
@@ -505,7 +615,9 @@ static int wait_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_module *net = j->make(rng, &err);
     tern_module_to(net, device, &err);
     if (j->sync_batch_norm) tern_sync_batch_norm_convert(net, group, &err);
-    tern_ddp *ddp = tern_ddp_new(net, group, NULL, &err);
+    tern_ddp_opts opts = tern_ddp_defaults();
+    if (j->rows) opts.normaliser = TERN_NORMALISER_LOSS;
+    tern_ddp *ddp = tern_ddp_new(net, group, &opts, &err);
     RANK_CHECK_OK(rank, err);
     tern_optim *optim = make_sgd(net, &err);
     tern_scope *scope = tern_scope_new(device, group, &err);
@@ -542,6 +654,24 @@ static void a_warm_step_waits_for_no_device(void **state)
     assert_ranks_ok(ranks_run(2, wait_body, &j));
 }
 
+/* Neither do parameters and gradients go by way of the host, which would wait for the copies. */
+static void an_empty_batch_waits_for_no_device(void **state)
+{
+    (void)state;
+    static const int rows[] = {ROWS, 0};
+    static job j = {.world = 2, .make = make_mlp, .rows = rows, .count = 1};
+    if (!is_emulated()) skip();
+    draw_batch(&j.batch, 5, 2, (int64_t[]){ROWS, 24});
+    assert_ranks_ok(ranks_run(2, wait_body, &j));
+}
+
+/* Ranks are forked from here, and CUDA does not work in children of a process that has initialised it. */
+static void the_parent_has_opened_no_gpu(void **state)
+{
+    (void)state;
+    assert_false(tern__memory_any());
+}
+
 int main(void)
 {
     if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
@@ -561,9 +691,13 @@ int main(void)
         cmocka_unit_test(a_rank_with_fewer_batches_joins),
         cmocka_unit_test(ranks_use_different_parameters_beside_batch_norms),
         cmocka_unit_test(a_rank_joins_of_two_models),
+        cmocka_unit_test(ddps_of_groups_that_overlap),
+        cmocka_unit_test(a_ddp_beside_a_later_models_batch_norms),
         cmocka_unit_test(gradients_of_many_pages),
         cmocka_unit_test(all_ranks_attach_their_gradients_or_none),
         cmocka_unit_test(a_warm_step_waits_for_no_device),
+        cmocka_unit_test(an_empty_batch_waits_for_no_device),
+        cmocka_unit_test(the_parent_has_opened_no_gpu),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

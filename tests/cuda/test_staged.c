@@ -65,8 +65,8 @@ static int begin(tern__listener *self, const tern_tensor *loss, tern_error *err)
 {
     const tern_ddp *ddp = ((run *)self)->ddp;
     (void)loss;
-    if (!ddp->next_bucket) return TERN_OK;
-    return ddp->group->backend->wait(ddp->channel, ddp->last_seq, err);
+    if (!ddp->round.next_bucket) return TERN_OK;
+    return ddp->group->backend->wait(ddp->channel, ddp->round.last_seq, err);
 }
 
 static int end(tern__listener *self, tern_error *err)
@@ -256,7 +256,7 @@ static bool is_reduced(void)
 
 static bool is_late(void)
 {
-    int posted = late.ddp->active ? late.ddp->next_bucket : 0;
+    int posted = late.ddp->round.active ? late.ddp->round.next_bucket : 0;
     if (late.how == STUCK_BEFORE_BUFFERS) return posted == late.ddp->bucket_count;
     return posted > 0 && (late.how == STUCK_BEFORE_BUCKETS || !is_reduced());
 }
@@ -264,7 +264,7 @@ static bool is_late(void)
 static int late_test(tern_device *device, tern__device_event *event, tern_error *err)
 {
     if (late.dies && is_late()) {
-        late.ddp->group->backend->wait(late.ddp->channel, late.ddp->last_seq, err);
+        late.ddp->group->backend->wait(late.ddp->channel, late.ddp->round.last_seq, err);
         kill(getpid(), SIGKILL);
     }
     return is_late() ? TERN_PENDING : late.behind->event_query(device, event, err);

@@ -376,7 +376,7 @@ static int long_body(int rank, const tern__bootstrap *boot, void *arg)
         RANK_CHECK_OK(rank, err);
     }
     RANK_CHECK(rank, tern_ddp_join(b.ddp, NULL, &err) == TERN_OK);
-    RANK_CHECK(rank, b.ddp->backward == (uint64_t)rounds);
+    RANK_CHECK(rank, b.ddp->round.backward == (uint64_t)rounds);
     bag_close(&b);
     return 0;
 }

@@ -461,6 +461,108 @@ static void another_models_samples_do_not_count(void **state)
     for (int world = 2; world <= 4; world++) assert_ranks_ok(ranks_run(world, beside, NULL));
 }
 
+/* ---- frozen, behind another model ---- */
+
+typedef enum beside_it { SYNCED, NOT_SYNCED, WAITING, WITHOUT, WAYS } beside_it;
+
+static tern_ddp *new_counting_ddp(tern_module *module, tern_group *group, tern_error *err)
+{
+    tern_ddp_opts opts = tern_ddp_defaults();
+    opts.normaliser = TERN_NORMALISER_LOSS;
+    return tern_ddp_new(module, group, &opts, err);
+}
+
+static tern_module *new_linear(tern_error *err)
+{
+    tern_rng *rng = tern_rng_new(3, err);
+    tern_module *linear = tern_linear_new(3, 3, NULL, rng, err);
+    tern_rng_free(rng);
+    return linear;
+}
+
+/* norm(first(x)) against x, of rows [from, from + rows). */
+static int learn_behind(tern_scope *s, tern_module *first, tern_module *norm, int from, int rows)
+{
+    tern_tensor *y = tern_forward(norm, s, tern_forward(first, s, values(s, from, rows, 3)));
+    return tern_backward(s, tern_mse_loss(s, y, values(s, from, rows, 3), TERN_LOSS_MEAN));
+}
+
+/* The norm's ddp in this way: frozen, and with what its way is about. */
+static tern_ddp *freeze_norm(layer *l, beside_it way, tern_error *err)
+{
+    float unused[6 * 3];
+    tern_ddp *ddp = way == WITHOUT ? NULL : new_counting_ddp(l->norm, l->world, err);
+    if (way == WAITING) norm_gradient(l, unused, err);
+    tern_module_requires_grad_set(l->norm, false);
+    if (way == NOT_SYNCED) tern_ddp_sync_set(ddp, false);
+    return ddp;
+}
+
+/* Rank 0 has 2 rows, each other one 6, and all count as one batch of one process. */
+static int behind(int rank, const tern__bootstrap *boot, void *arg)
+{
+    beside_it way = *(beside_it *)arg;
+    tern_error err = {0};
+    layer l;
+    open_layer(&l, boot, 3, &err);
+    tern_sync_batch_norm_convert(l.norm, l.world, &err);
+    tern_module *first = new_linear(&err), *same = new_linear(&err);
+    tern_module *norm = tern_batch_norm1d_new(3, NULL, &err);
+    tern_module_requires_grad_set(norm, false);
+    tern_ddp *ddp = new_counting_ddp(first, l.world, &err), *norms = freeze_norm(&l, way, &err);
+    tern_scope *alone = tern_scope_new(l.dev, NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, !learn_behind(l.s, first, l.norm, rank ? 6 * rank - 4 : 0, rank ? 6 : 2));
+    RANK_CHECK(rank, !learn_behind(alone, same, norm, 0, 6 * boot->world - 4));
+    for (int i = 0; i < tern_state_count(first); i++)
+        RANK_CHECK(rank, same_values(tern_grad_get(tern_state_get(first, i).tensor),
+                                     tern_grad_get(tern_state_get(same, i).tensor), 1e-6));
+    RANK_CHECK(rank, tern_scope_end(l.s, &err) == TERN_OK);
+    tern_scope_free(alone);
+    tern_ddp_free(norms);
+    tern_ddp_free(ddp);
+    tern_module_free(norm);
+    tern_module_free(same);
+    tern_module_free(first);
+    close_layer(&l);
+    return 0;
+}
+
+static void a_frozen_models_samples_count_as_those_of_the_one_before_it(void **state)
+{
+    (void)state;
+    for (int way = 0; way < WAYS; way++)
+        for (int world = 2; world <= 3; world++) assert_ranks_ok(ranks_run(world, behind, &way));
+}
+
+/* A ddp of another family is none of this step's. */
+static int strange(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    layer l;
+    float alone[6 * 3], beside_ddp[6 * 3];
+    open_layer(&l, boot, 3, &err);
+    tern_sync_batch_norm_convert(l.norm, l.world, &err);
+    tern_module_requires_grad_set(l.norm, false);
+    RANK_CHECK(rank, norm_gradient(&l, alone, &err));
+    tern_group *other = tern_group_open(NULL, &err);
+    tern_ddp *ddp = tern_ddp_new(l.norm, other, NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, norm_gradient(&l, beside_ddp, &err));
+    RANK_CHECK(rank, !memcmp(alone, beside_ddp, sizeof(alone)) && alone[0] != 0);
+    tern_ddp_free(ddp);
+    tern_group_close(other);
+    close_layer(&l);
+    return 0;
+}
+
+static void a_ddp_of_another_family_changes_nothing(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, strange, NULL));
+}
+
 /* ---- memory ---- */
 
 /* From its first step's n-th allocation on, rank 1 gets no memory: it returns an error, and the others are
@@ -516,6 +618,8 @@ int main(void)
         cmocka_unit_test(mistakes_are_told_to_all),
         cmocka_unit_test(order_and_agreement),
         cmocka_unit_test(another_models_samples_do_not_count),
+        cmocka_unit_test(a_frozen_models_samples_count_as_those_of_the_one_before_it),
+        cmocka_unit_test(a_ddp_of_another_family_changes_nothing),
         cmocka_unit_test(arguments),
         cmocka_unit_test(warm_steps_allocate_nothing),
         cmocka_unit_test(memory_that_runs_out_is_told),

@@ -317,7 +317,7 @@ class Note(unittest.TestCase):
         said = self.said_on("AVX2", REGIONS)
         self.assertEqual(len(said), 0 if AWAY else 1, said)
         if not AWAY:
-            self.assertIn("autocast: this machine lacks AVX-512 BF16 or AMX; what is computed in bf16 is right, but no faster than in f32", said[0])
+            self.assertIn("autocast: this machine lacks AVX-512 BF16 or AMX; results in bf16 are right, but no faster than in f32", said[0])
 
     def test_avx2_after_a_gpu(self):
         said = self.said_on("AVX2", REGIONS + ON_THE_CPU)
