@@ -99,8 +99,8 @@ struct tern_ddp {
     int away_extent_count; /* those that go over in a device's */
     tern__extent order_extent;
 
-    double count;      /* of the backwards folded into the running one: what their losses were divided by */
-    double next_count; /* of the next backward, said by the user; NAN: not */
+    double count; /* what the losses folded into the running backward were divided by; NAN: none counted */
+    double next_count;    /* of the next backward, said by the user; NAN: not */
     double weight, share; /* of the running backward's posts           */
     double loss_weight;   /* of its loss among the ranks', in synchronised batch norms of the model */
     bool has_samples;     /* this rank, in it                           */

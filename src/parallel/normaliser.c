@@ -25,30 +25,32 @@ int tern_ddp_normaliser_set(tern_ddp *ddp, double count, tern_error *err)
     return TERN_OK;
 }
 
-/* A backward that does not use the model on this rank may have any loss. Its samples count if they are known,
- * beside those of ranks that do use it; by itself, or beside what this rank has added up, another model's
- * loss does not. */
+/* A backward that does not use the model on this rank may have any loss. Its samples count only if the
+ * backward is synchronised and nothing has been counted here yet: other ranks may use the model, or gradients
+ * wait here that the ddp did not see being made. */
 int tern__normaliser_add(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
 {
     ddp->loss_weight = 1;
     if (ddp->opts.normaliser != TERN_NORMALISER_LOSS) return TERN_OK;
-    bool is_said = !isnan(ddp->next_count), is_beside = ddp->active && !ddp->reached;
+    bool is_said = !isnan(ddp->next_count), is_beside = ddp->active && (!ddp->reached || isnan(ddp->count));
     double count = is_said ? ddp->next_count : tern_loss_normaliser(loss);
     ddp->next_count = NAN;
-    if (!ddp->used && !is_said && (isnan(count) || !is_beside)) return TERN_OK;
+    if (!ddp->used && !is_said && !(is_beside && count > 0)) return TERN_OK;
     if (isnan(count))
         return tern__error_set(err, "tern_backward", TERN_E_STATE,
                                "the loss comes from %s, which does not say what it was divided by: call "
                                "tern_ddp_normaliser_set before",
                                loss->node->op);
-    ddp->count += count;
+    ddp->count = isnan(ddp->count) ? count : ddp->count + count;
     ddp->loss_weight = count;
     return TERN_OK;
 }
 
+/* Gradients that nobody has counted weigh 1, so that they are not taken for those of ignored labels. */
 void tern__normaliser_weigh(tern_ddp *ddp)
 {
     double count = ddp->opts.normaliser == TERN_NORMALISER_LOSS ? ddp->count : 1;
+    if (isnan(count)) count = ddp->reached;
     ddp->has_samples = count > 0;
     ddp->share = count / ddp->opts.gradient_predivide_factor;
     ddp->weight = ddp->has_samples ? ddp->share : ddp->reached ? 1 : 0;

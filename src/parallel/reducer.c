@@ -261,7 +261,7 @@ int tern__reducer_finish(tern_ddp *ddp, tern_error *err)
     if (!status) status = tern__away_take(ddp, err);
     take_tally(ddp);
     ddp->folded = 0;
-    ddp->count = 0;
+    ddp->count = NAN;
     ddp->active = ddp->reached = false;
     if (!status) status = tern__checksum_check(ddp, err);
     if (!status) status = tell_choices(ddp, err);
