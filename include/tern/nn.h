@@ -69,7 +69,9 @@ TERN_API tern_tensor *tern_forward(tern_module *module, tern_scope *scope, tern_
  * once, and gradients are those of tern_forward, also under tern_ddp. Tensors that the module takes from
  * elsewhere must not want gradients (E_UNSUPPORTED), and it must use the same parameters both times, whatever
  * it draws from generators of its own (E_STATE). A parameter that it uses without effect on its result, as in
- * what it detaches, gets zeros. torch.utils.checkpoint.checkpoint. */
+ * what it detaches, gets zeros. The module may call tern_backward itself, on a loss of tensors that it has
+ * detached (tern_detach, tern_requires_grad_set); that backward runs both times, and its gradients reach
+ * parameters and x only the second time. torch.utils.checkpoint.checkpoint. */
 TERN_API tern_tensor *tern_checkpoint(tern_module *module, tern_scope *scope, tern_tensor *x);
 
 /* Places the parameters and buffers under `module` on a device, so that their ops run there; borrows it. A

@@ -167,6 +167,7 @@ struct tern_scope {
     tern__use *uses;           /* leaves met while gradients are off for tern_checkpoint, newest first */
     const tern_tensor *traced; /* the input of that tern_checkpoint, or NULL */
     bool paused;               /* gradients are off in a part of what it tries */
+    bool is_again;             /* tern_checkpoint computes again here, within a backward of another scope */
 };
 
 /* Its group is of that one's family. */
@@ -230,6 +231,9 @@ void tern__go_to(tern_scope *scope, const void *data);
 /* Puts the op on the tape if gradients are on and an input wants one; NULL if not (or on failure). */
 tern__node *tern__record(tern_scope *scope, const char *op, tern__gradient_fn gradient, tern_tensor *out,
                          int count, tern_tensor *const *inputs);
+/* True if tern__record puts an op on x on the tape with a gradient for x. The first pass of tern_checkpoint
+ * keeps a tape only for backwards inside the module's call: of tensors that began to want gradients there. */
+bool tern__is_taped(const tern_scope *scope, const tern_tensor *x);
 /* Keeps a tensor's data for the gradient; `node` NULL is fine. */
 void tern__save(tern__node *node, int slot, const tern_tensor *tensor);
 void tern__save_attr(tern_scope *scope, tern__node *node, const void *attr, size_t bytes);

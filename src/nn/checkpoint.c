@@ -3,7 +3,11 @@
  * start which gradients it will bring. Backward computes the call again in a scope of its own, with a tape
  * that has to name the same parameters, and goes back through it: gradients of parameters go where they
  * always go, that of the input into the entry's. What was drawn the first time is drawn again, and running
- * statistics move once. */
+ * statistics move once.
+ *
+ * The module may go back inside its own call, from tensors that it has detached. Both passes do that; the
+ * first one leaves parameters and the input without those gradients, so that they get them once, from the
+ * second. */
 #include "nn/nn.h"
 
 #include "ops/ops.h"
@@ -30,7 +34,7 @@ static tern_scope *open_child(tern_scope *scope, const record *r)
     child->slots = scope->slots;
     child->slot_count = scope->slot_count;
     child->is_replica = scope->is_replica;
-    child->keeps_buffers = true;
+    child->keeps_buffers = child->is_again = true;
     child->follows = scope->follows;
     return child;
 }

@@ -40,9 +40,11 @@ struct tern_tensor {
     tern_tensor *next;        /* in the scope's list of this frame                       */
 
     bool requires_grad;
-    struct tern__leaf *leaf; /* a parameter's gradient record                           */
-    struct tern__node *node; /* the tape's entry that made it                           */
-    tern__view grad;         /* during backward, of a tensor that is no leaf            */
+    struct tern__leaf *leaf;     /* a parameter's gradient record                           */
+    struct tern__node *node;     /* the tape's entry that made it                           */
+    const tern_tensor *inner_of; /* the input of the tern_checkpoint in whose first pass it began to want a
+                                  * gradient; else NULL */
+    tern__view grad;             /* during backward, of a tensor that is no leaf            */
     tern__storage *grad_storage;
     bool grad_is_cut; /* where the ReLU that made the tensor has cut it off the gradient is 0 already */
 };
