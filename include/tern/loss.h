@@ -51,6 +51,11 @@ TERN_API tern_tensor *tern_mse_loss(tern_scope *scope, tern_tensor *x, tern_tens
                                     tern_reduction reduction);
 TERN_API tern_tensor *tern_smooth_l1_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target, double beta,
                                           tern_reduction reduction);
+/* -(target log x + (1 - target) log(1 - x)) of probabilities x, with logarithms of at least -100; NaN for an
+ * x outside of [0, 1]. The target is a mask; no gradient of it. tern_bce_with_logits_loss, of what a sigmoid
+ * would make probabilities, is more exact. torch.nn.functional.binary_cross_entropy. */
+TERN_API tern_tensor *tern_bce_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target,
+                                    tern_reduction reduction);
 /* -(w target log s + (1 - target) log(1 - s)) with s = sigmoid(x) and w = pos_weight, broadcast (NULL: 1);
  * without overflow; the target is a mask. No gradient of the target.
  * torch.nn.functional.binary_cross_entropy_with_logits. */

@@ -182,6 +182,8 @@ TERN_API tern_tensor *tern_silu(tern_scope *scope, tern_tensor *x);
 TERN_API tern_tensor *tern_gelu(tern_scope *scope, tern_tensor *x, bool approximate);
 /* x > 0 ? x : slope x. torch.nn.functional.leaky_relu. */
 TERN_API tern_tensor *tern_leaky_relu(tern_scope *scope, tern_tensor *x, double slope);
+/* scale x + shift: 1 - x is tern_affine(s, x, -1, 1). Python's arithmetic of a tensor and numbers. */
+TERN_API tern_tensor *tern_affine(tern_scope *scope, tern_tensor *x, double scale, double shift);
 /* Into [low, high]; -INFINITY or INFINITY for none. Integers stay integers: bounds are rounded inwards.
  * torch.clamp. */
 TERN_API tern_tensor *tern_clamp(tern_scope *scope, tern_tensor *x, double low, double high);
@@ -221,6 +223,10 @@ TERN_API tern_tensor *tern_min_dim(tern_scope *scope, tern_tensor *x, int dim, b
 /* The same elements under another shape, of which one dimension may be -1: whatever is left. torch.reshape.
  */
 TERN_API tern_tensor *tern_reshape(tern_scope *scope, tern_tensor *x, int ndim, const int64_t *shape);
+/* A copy of x repeated to this shape, by the rules of broadcasting: dimensions of size 1 and new ones in
+ * front; -1 leaves a dimension as it is. E_SHAPE: x does not fit. torch.Tensor.expand, in memory of its own.
+ */
+TERN_API tern_tensor *tern_expand(tern_scope *scope, tern_tensor *x, int ndim, const int64_t *shape);
 /* All dimensions from first_dim on become one; negative ones count from the end. torch.flatten. */
 TERN_API tern_tensor *tern_flatten(tern_scope *scope, tern_tensor *x, int first_dim);
 
