@@ -19,8 +19,8 @@ typedef enum tern_padding_mode {
 } tern_padding_mode;
 
 /* `value` around x: padding[0] before and padding[1] after the last dimension, the next two for the one
- * before it, and so on; count of them. Negative ones take away, E_RANGE: more than there is.
- * torch.nn.functional.pad, constant. */
+ * before it, and so on; count of them, two a dimension, as in torch's list. Negative ones take away, E_RANGE:
+ * more than there is. torch.nn.functional.pad, constant. */
 TERN_API tern_tensor *tern_pad(tern_scope *scope, tern_tensor *x, int count, const int64_t *padding,
                                double value);
 
