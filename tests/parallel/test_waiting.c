@@ -294,6 +294,7 @@ static int inside_body(int rank, const tern__bootstrap *boot, void *arg)
     open_pair(&p, boot, PLAIN, &err);
     inner_scope = tern_scope_new(p.a.dev, is_of_group ? p.a.world : NULL, &err);
     RANK_CHECK_OK(rank, err);
+    tern_barrier(p.a.world, NULL); /* rank 0 fails at once, which must not reach a rank that still opens */
     tern_tensor *loss = loss_of(&p, &p.a, 0);
     int status = back(&p, tern_function_apply(p.a.s, &solving, 1, &loss, NULL, 0), NAN);
     tern_scope_end(p.a.s, &err);
