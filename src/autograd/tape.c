@@ -1,3 +1,4 @@
+/* tape.c - what ops are made of: entering with checked inputs, running a kernel, recording an entry. */
 #include "autograd/autograd.h"
 
 #include <math.h>
@@ -12,12 +13,7 @@ static void fail_devices(const char *op, int one, const tern_device *first, int 
                     first->name, other, second->name);
 }
 
-tern_device *tern__device_of(const tern_scope *scope, const tern_tensor *tensor)
-{
-    return tensor->scope || !scope->is_replica ? tensor->device : NULL;
-}
-
-/* The op runs where its inputs are; those that are nowhere in particular come along. */
+/* Sets the device on which the op runs: that of its inputs. Inputs without a device run anywhere. */
 static void find_device(tern_scope *scope, const char *op, int count, tern_tensor *const *inputs,
                         tern_error *err)
 {
@@ -43,7 +39,7 @@ static void check_input(const char *op, int i, bool needed, const tern_tensor *i
                         op + strlen("tern_"), i);
 }
 
-/* Once a process: a parameter that nobody moved goes to the device with every op that uses it. */
+/* Warns, once per process, of a parameter in host memory: each op that uses it copies it to the device. */
 static void note_stray(const tern_scope *scope, const char *op, int count, tern_tensor *const *inputs)
 {
     static atomic_flag told = ATOMIC_FLAG_INIT;
@@ -110,8 +106,8 @@ bool tern__is_taped(const tern_scope *scope, const tern_tensor *x)
     return scope->grad || (x->inner_of && x->inner_of == scope->traced && !scope->paused);
 }
 
-/* A gradient goes to leaves and to tensors of the scope's own tape. While tern_checkpoint tries a module it
- * goes to that call's input, and to tensors that began to want one in the call. */
+/* Gradients can go to leaves and to tensors of the scope's own tape; during the first pass of
+ * tern_checkpoint, besides leaves, only to its input and to tensors that began to want one in that pass. */
 static bool belongs(const tern_scope *scope, const tern_tensor *input)
 {
     if (!input || !input->requires_grad || input->leaf) return true;
@@ -131,7 +127,7 @@ static bool all_belong(tern_scope *scope, const char *op, int count, tern_tensor
     return true;
 }
 
-/* Notes the leaves that tern_checkpoint's first pass uses. */
+/* Notes the leaves that a tern_checkpoint uses during its first pass. */
 static void note_uses(tern_scope *scope, int count, tern_tensor *const *inputs)
 {
     for (int i = 0; i < count; i++) {
