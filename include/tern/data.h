@@ -109,6 +109,16 @@ TERN_API tern_distributed_opts tern_distributed_defaults(void);
  * ranks - 1]. */
 TERN_API tern_sampler *tern_distributed_sampler_new(int64_t n, int ranks, int rank,
                                                     const tern_distributed_opts *opts, tern_error *err);
+
+/* Fills order[0 .. count) with the indices of an epoch; the same ones whenever it is asked for that epoch, so
+ * that a run can be taken up again. TERN_OK, or a negative status with *err filled (tern_error_set). */
+typedef int (*tern_order_fn)(void *arg, int64_t epoch, int64_t count, int64_t *order, tern_error *err);
+
+/* An order of your own: `count` indices of [0, n) an epoch, repeated ones too, of this rank alone.
+ * torch.utils.data.WeightedRandomSampler, SubsetRandomSampler, a Sampler of one's own. E_INVALID: no
+ * function, a count; in a pass, E_RANGE: an index outside of [0, n). */
+TERN_API tern_sampler *tern_sampler_new(int64_t n, int64_t count, tern_order_fn order, void *arg,
+                                        tern_error *err);
 TERN_API void tern_sampler_free(tern_sampler *sampler);
 
 /* Returns the number of indices that this rank gets in an epoch. */

@@ -56,6 +56,11 @@ TERN_API tern_tensor *tern_mse_loss(tern_scope *scope, tern_tensor *x, tern_tens
                                     tern_reduction reduction);
 TERN_API tern_tensor *tern_smooth_l1_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target, double beta,
                                           tern_reduction reduction);
+/* Binary cross entropy of probabilities: -(target log x + (1 - target) log(1 - x)), with logarithms of at
+ * least -100; NaN for an x outside [0, 1]. The target is a mask and gets no gradient. For the result of a
+ * sigmoid, tern_bce_with_logits_loss is more exact. torch.nn.functional.binary_cross_entropy. */
+TERN_API tern_tensor *tern_bce_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target,
+                                    tern_reduction reduction);
 /* Binary cross entropy of logits: -(w target log s + (1 - target) log(1 - s)), with s = sigmoid(x) and w =
  * pos_weight, which is broadcast (NULL: 1). It does not overflow. The target is a mask and gets no gradient.
  * torch.nn.functional.binary_cross_entropy_with_logits. */

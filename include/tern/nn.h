@@ -74,7 +74,9 @@ TERN_API tern_tensor *tern_forward(tern_module *module, tern_scope *scope, tern_
  * are updated once, and gradients are those of tern_forward, also under tern_ddp. Other tensors that the
  * module uses must not want gradients (E_UNSUPPORTED). It must use the same parameters both times, even if it
  * draws from a generator of its own (E_STATE). A parameter that does not affect the result, such as one that
- * is used detached, gets zeros. torch.utils.checkpoint.checkpoint. */
+ * is used detached, gets zeros. The module may call tern_backward itself, on a loss of tensors that it has
+ * detached (tern_detach, tern_requires_grad_set). That backward runs both times; its gradients reach
+ * parameters and x only the second time. torch.utils.checkpoint.checkpoint. */
 TERN_API tern_tensor *tern_checkpoint(tern_module *module, tern_scope *scope, tern_tensor *x);
 
 /* Moves the parameters and buffers under `module` to a device, so that their ops run there; borrows the

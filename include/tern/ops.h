@@ -198,6 +198,8 @@ TERN_API tern_tensor *tern_silu(tern_scope *scope, tern_tensor *x);
 TERN_API tern_tensor *tern_gelu(tern_scope *scope, tern_tensor *x, bool approximate);
 /* x > 0 ? x : slope x. torch.nn.functional.leaky_relu. */
 TERN_API tern_tensor *tern_leaky_relu(tern_scope *scope, tern_tensor *x, double slope);
+/* scale x + shift, so 1 - x is tern_affine(s, x, -1, 1). Python's arithmetic of a tensor and numbers. */
+TERN_API tern_tensor *tern_affine(tern_scope *scope, tern_tensor *x, double scale, double shift);
 /* x limited to [low, high]; -INFINITY and INFINITY for no limit. Integers stay integers: the limits are
  * rounded inwards. torch.clamp. */
 TERN_API tern_tensor *tern_clamp(tern_scope *scope, tern_tensor *x, double low, double high);
@@ -236,6 +238,9 @@ TERN_API tern_tensor *tern_min_dim(tern_scope *scope, tern_tensor *x, int dim, b
 
 /* The same elements with another shape; one dimension may be -1, and is then computed. torch.reshape. */
 TERN_API tern_tensor *tern_reshape(tern_scope *scope, tern_tensor *x, int ndim, const int64_t *shape);
+/* A copy of x, repeated to this shape by the rules of broadcasting; -1 keeps a dimension's size. E_SHAPE: x
+ * does not fit. torch.Tensor.expand, but with memory of its own. */
+TERN_API tern_tensor *tern_expand(tern_scope *scope, tern_tensor *x, int ndim, const int64_t *shape);
 /* Joins all dimensions from first_dim on to one. torch.flatten. */
 TERN_API tern_tensor *tern_flatten(tern_scope *scope, tern_tensor *x, int first_dim);
 

@@ -1,7 +1,7 @@
 /* pad.h - adding elements around a tensor, as torch.nn.functional.pad.
  *
- * `padding` is a list of `count` numbers: padding[0] elements before and padding[1] after the last dimension,
- * the next two for the dimension before it, and so on.
+ * `padding` is a list of `count` numbers, two for each dimension: padding[0] elements before and padding[1]
+ * after the last dimension, the next two for the dimension before it, and so on.
  *
  * Threads: as the scope. */
 #ifndef TERN_PAD_H

@@ -167,6 +167,7 @@ struct tern_scope {
     tern__use *uses;           /* leaves used by the running tern_checkpoint's first pass, newest first */
     const tern_tensor *traced; /* the input of that tern_checkpoint, or NULL                         */
     bool paused;               /* the user has turned gradients off inside that first pass           */
+    bool is_again;             /* tern_checkpoint recomputes here, inside another scope's backward   */
 };
 
 /* True if the scope has a group and it is of the same family as `group`. */
@@ -232,6 +233,9 @@ void tern__go_to(tern_scope *scope, const void *data);
 /* Puts the op on the tape if gradients are on and an input wants one. NULL if not, and on failure. */
 tern__node *tern__record(tern_scope *scope, const char *op, tern__gradient_fn gradient, tern_tensor *out,
                          int count, tern_tensor *const *inputs);
+/* True if tern__record puts an op on x on the tape, with a gradient for x. In the first pass of
+ * tern_checkpoint only tensors that began to want gradients in it are, for backwards inside the call. */
+bool tern__is_taped(const tern_scope *scope, const tern_tensor *x);
 /* Saves a tensor's data for the gradient. Does nothing if `node` is NULL. */
 void tern__save(tern__node *node, int slot, const tern_tensor *tensor);
 void tern__save_attr(tern_scope *scope, tern__node *node, const void *attr, size_t bytes);

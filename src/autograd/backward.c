@@ -324,9 +324,10 @@ static int seed_loss(tern_scope *scope, tern_tensor *loss)
 
 /* ---- listeners ---- */
 
+/* A recomputation is part of the backward around it, which the listeners follow already. */
 static tern__listener *listeners(const tern_scope *scope)
 {
-    return scope->group ? tern__group_root(scope->group)->listeners : NULL;
+    return scope->group && !scope->is_again ? tern__group_root(scope->group)->listeners : NULL;
 }
 
 static int begin_all(tern_scope *scope, const tern_tensor *loss)

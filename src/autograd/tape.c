@@ -100,12 +100,18 @@ void tern__go_to(tern_scope *scope, const void *data)
         scope->here = scope->device;
 }
 
+bool tern__is_taped(const tern_scope *scope, const tern_tensor *x)
+{
+    if (!x || !x->requires_grad) return false;
+    return scope->grad || (x->inner_of && x->inner_of == scope->traced && !scope->paused);
+}
+
 /* Gradients can go to leaves and to tensors of the scope's own tape; during the first pass of
- * tern_checkpoint, besides leaves, only to its input. */
+ * tern_checkpoint, besides leaves, only to its input and to tensors that began to want one in that pass. */
 static bool belongs(const tern_scope *scope, const tern_tensor *input)
 {
     if (!input || !input->requires_grad || input->leaf) return true;
-    return scope->grad ? input->scope == scope : input == scope->traced;
+    return scope->grad ? input->scope == scope : input == scope->traced || tern__is_taped(scope, input);
 }
 
 static bool all_belong(tern_scope *scope, const char *op, int count, tern_tensor *const *inputs)
@@ -121,7 +127,7 @@ static bool all_belong(tern_scope *scope, const char *op, int count, tern_tensor
     return true;
 }
 
-/* Notes the leaves that a tern_checkpoint uses during its first pass, which records no tape. */
+/* Notes the leaves that a tern_checkpoint uses during its first pass. */
 static void note_uses(tern_scope *scope, int count, tern_tensor *const *inputs)
 {
     for (int i = 0; i < count; i++) {
@@ -138,24 +144,24 @@ static void note_uses(tern_scope *scope, int count, tern_tensor *const *inputs)
 tern__node *tern__record(tern_scope *scope, const char *op, tern__gradient_fn gradient, tern_tensor *out,
                          int count, tern_tensor *const *inputs)
 {
-    bool wanted = false, noted = scope->grad || (scope->traced && !scope->paused);
+    bool wanted = false, taped = false, noted = scope->grad || (scope->traced && !scope->paused);
     for (int i = 0; i < count; i++) wanted |= inputs[i] && inputs[i]->requires_grad;
+    for (int i = 0; i < count; i++) taped |= tern__is_taped(scope, inputs[i]);
     if (!wanted || !noted || !all_belong(scope, op, count, inputs)) return NULL;
-    if (!scope->grad) {
-        note_uses(scope, count, inputs);
-        return NULL;
-    }
+    if (!scope->grad) note_uses(scope, count, inputs);
+    if (!taped) return NULL;
     int room = TERN__MAX(count, TERN__NODE_INS);
     tern__node *node = tern__scope_alloc(scope, sizeof(*node) + (size_t)room * sizeof(*inputs));
     if (!node) return NULL;
     *node = (tern__node){
         .op = op, .gradient = gradient, .out = out, .in_count = room, .normaliser = NAN, .scale = 1};
     node->in = (tern_tensor **)(node + 1);
-    for (int i = 0; i < count; i++) node->in[i] = inputs[i] && inputs[i]->requires_grad ? inputs[i] : NULL;
+    for (int i = 0; i < count; i++) node->in[i] = tern__is_taped(scope, inputs[i]) ? inputs[i] : NULL;
     node->previous = scope->tape;
     scope->tape = node;
     out->node = node;
     out->requires_grad = true;
+    out->inner_of = scope->traced;
     return node;
 }
 

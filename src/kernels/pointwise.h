@@ -60,6 +60,12 @@ TERN__ANYWHERE __attribute__((always_inline)) float tern__normal_f32(float x, fl
 /* Huber's: e^2 / (2 beta) for |e| < beta, else |e| - beta / 2. */
 #define SMOOTH(size, beta)    ((size) < (beta) ? (R)0.5 * (size) * (size) / (beta) : (size) - (R)0.5 * (beta))
 #define SMOOTH_SLOPE(e, beta) ((e) >= (beta) ? 1 : (e) <= -(beta) ? -1 : (e) / (beta))
+/* -(t log x + (1 - t) log(1 - x)) with logarithms of at least -100, and what divides its slope x - t: both
+ * stay finite for a probability of 0 or 1. The bounds are PyTorch's. */
+#define PROBABILITY_LOG(l) ((l) < -100 ? -100 : (l))
+#define PROBABILITY_ERROR_OF(t, x_log, rest_log)                                                             \
+    (((t)-1) * PROBABILITY_LOG(rest_log) - (t)*PROBABILITY_LOG(x_log))
+#define PROBABILITY_SPREAD(x) ((1 - (x)) * (x) < (R)1e-12 ? (R)1e-12 : (1 - (x)) * (x))
 /* (1 - t) x + (1 + (w - 1) t) log(1 + e^-x), where log(1 + e^-x) = log(1 + e^-|x|) + max(-x, 0). */
 #define LOGIT_ERROR_OF(x, t, w, tail)                                                                        \
     ((1 - (t)) * (x) + (1 + ((w)-1) * (t)) * ((tail) + ((x) < 0 ? -(x) : 0)))

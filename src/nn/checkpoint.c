@@ -4,7 +4,11 @@
  * has one entry for the whole call, and knows from the start which gradients it will bring. Backward runs the
  * forward again in a scope of its own, this time with a tape, checks that it uses the same parameters, and
  * goes back through that tape. Gradients of parameters go where they always go; the input's goes to the
- * entry's input. The second pass draws the same random numbers and leaves running statistics alone. */
+ * entry's input. The second pass draws the same random numbers and leaves running statistics alone.
+ *
+ * The module may go back inside its own call, from tensors that it has detached. Both passes do that. The
+ * first one keeps those gradients from parameters and the input, so that they get them once, from the second.
+ */
 #include "nn/nn.h"
 
 #include "ops/ops.h"
@@ -31,7 +35,7 @@ static tern_scope *open_child(tern_scope *scope, const record *r)
     child->slots = scope->slots;
     child->slot_count = scope->slot_count;
     child->is_replica = scope->is_replica;
-    child->keeps_buffers = true;
+    child->keeps_buffers = child->is_again = true;
     child->follows = scope->follows;
     return child;
 }

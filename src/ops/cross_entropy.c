@@ -162,7 +162,7 @@ typedef struct results {
 static bool begins_with_slope(const tern_scope *scope, const problem *p)
 {
     const tern__view *x = &p->x->view;
-    return tern__memory_device(x->data) && scope->grad && p->x->requires_grad && !p->attr.each &&
+    return tern__memory_device(x->data) && tern__is_taped(scope, p->x) && !p->attr.each &&
            tern__nll_is_short(x);
 }
 

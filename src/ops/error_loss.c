@@ -28,6 +28,8 @@ static const tern__pointwise_op smooth_op = {"smooth_l1_loss", TERN__SMOOTH_ERRO
                                              .grad = BOTH_WAYS(TERN__SMOOTH_ERROR_GRAD)};
 static const tern__pointwise_op sharp_op = {"smooth_l1_loss", TERN__ABS_ERROR, 2, /* beta 0 */
                                             .grad = BOTH_WAYS(TERN__ABS_ERROR_GRAD)};
+static const tern__pointwise_op probability_op = {"bce_loss", TERN__PROBABILITY_ERROR, 2, .masks = true,
+                                                  .grad = {{TERN__PROBABILITY_ERROR_GRAD, {DY, X, TARGET}}}};
 static const tern__pointwise_op logit_op = {"bce_with_logits_loss", TERN__LOGIT_ERROR, 3, .masks = true,
                                             .grad = {{TERN__LOGIT_ERROR_GRAD, {DY, X, TARGET, WEIGHT}}}};
 static const tern__pointwise_op focal_op = {"focal_loss", TERN__FOCAL_ERROR, 2, .masks = true,
@@ -86,6 +88,13 @@ static bool is_fixed(tern_scope *scope, const char *func, const tern__pointwise_
     tern__scope_fail(scope, func, TERN_E_UNSUPPORTED, "%s: the target wants a gradient; tern_detach it",
                      op->name);
     return false;
+}
+
+tern_tensor *tern_bce_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target, tern_reduction reduction)
+{
+    if (!TERN__ENTER(scope, __func__, 2, &x, &target) || !is_fixed(scope, __func__, &probability_op, target))
+        return NULL;
+    return loss(scope, __func__, &probability_op, (tern_tensor *[]){x, target}, NULL, reduction);
 }
 
 tern_tensor *tern_bce_with_logits_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target,

@@ -199,7 +199,7 @@ tern_tensor *tern_function_apply(tern_scope *scope, const tern_function *functio
     if (!scope || scope->error.code || !is_whole(scope, function, count, x)) return NULL;
     tern_function_call *call = open_call(scope, function, count, x, attr, bytes);
     if (!call || !tern__op_enter(scope, func, count, count, call->x)) return NULL;
-    for (int i = 0; i < count; i++) call->wants[i] = scope->grad && call->x[i]->requires_grad;
+    for (int i = 0; i < count; i++) call->wants[i] = tern__is_taped(scope, call->x[i]);
     tern_tensor *mark = tern__frame_enter(scope), *y = run_forward(scope, call);
     if (y) record(scope, call, y);
     tern__frame_leave(scope, mark, y);

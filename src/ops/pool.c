@@ -194,7 +194,7 @@ static tern_tensor *max_pool(tern_scope *scope, tern_tensor *x, const pool *p)
 {
     tern_tensor *y = new_output(scope, p, &x), *place = NULL;
     if (!y) return NULL;
-    if (scope->grad && x->requires_grad) {
+    if (tern__is_taped(scope, x)) {
         tern_dtype dtype = tern__pool_places(&p->attr) <= 256 ? TERN_U8 : TERN_I32;
         place = tern__result(scope, dtype, y->view.layout, y->view.ndim, y->view.shape);
         if (!place) return NULL;

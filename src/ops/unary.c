@@ -42,6 +42,17 @@ tern_tensor *tern_leaky_relu(tern_scope *scope, tern_tensor *x, double slope)
     return tern__pointwise(scope, __func__, &leaky_relu_op, &x, (double[]){slope, 0});
 }
 
+static const tern__pointwise_op affine_ops[] = {
+    {"affine", TERN__AFFINE, 1, .grad = {{TERN__SCALE, {DY}}}},
+    {"affine", TERN__SCALE, 1,
+     .grad = {{TERN__SCALE, {DY}}}}, /* nothing is added, which would make 0 of -0 */
+};
+
+tern_tensor *tern_affine(tern_scope *scope, tern_tensor *x, double scale, double shift)
+{
+    return tern__pointwise(scope, __func__, &affine_ops[shift == 0], &x, (double[]){scale, shift});
+}
+
 static const tern__pointwise_op clamp_op = {"clamp", TERN__CLAMP, 1, .takes = TERN__NUMBERS,
                                             .grad = {{TERN__CLAMP_GRAD, {DY, X}}}};
 

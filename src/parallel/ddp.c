@@ -188,7 +188,7 @@ static tern_ddp *new_ddp(tern_module *module, tern_group *group, const tern_ddp_
                       .number = ++group->next_owner,
                       .sync = true,
                       .loss_mean = NAN,
-                      .round = {.next_count = NAN}};
+                      .round = {.count = NAN, .next_count = NAN}};
     if (build(ddp, err) == TERN_OK) return ddp;
     tern_ddp_free(ddp);
     return NULL;

@@ -70,7 +70,7 @@ typedef struct tern__ddp_round {
     uint64_t backward;           /* the number of the running or last backward                    */
     uint32_t folded;             /* how many backwards the round has had, the running one included */
     uint64_t last_seq, side_seq; /* the last work, and the one with the side values               */
-    double count;                /* the sum of the counts of the round's losses (normaliser.c)    */
+    double count;                /* sum of the counts of the losses (normaliser.c); NAN: none yet  */
     double next_count;           /* the next loss's count, given by the user; NAN: not given      */
     double weight, share;        /* of the synchronised backward's posts                          */
     double loss_weight;          /* of the running loss in synchronised batch norms, among the ranks */

@@ -26,30 +26,33 @@ int tern_ddp_normaliser_set(tern_ddp *ddp, double count, tern_error *err)
     return TERN_OK;
 }
 
-/* A backward that does not use the model on this rank may have any loss. If its count is known, it counts
- * beside the losses of ranks that do use the model; it does not count by itself, nor beside gradients that
- * this rank has accumulated. */
+/* Takes in the count of the backward's loss. If this rank does not use the model, the loss may be any; its
+ * count is added only if the backward is synchronised and nothing has been counted here yet: other ranks may
+ * use the model, or gradients may wait here that the ddp did not see being made. */
 int tern__normaliser_add(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
 {
     ddp->round.loss_weight = 1;
     if (ddp->opts.normaliser != TERN_NORMALISER_LOSS) return TERN_OK;
-    bool is_said = !isnan(ddp->round.next_count), is_beside = ddp->round.active && !ddp->round.reached;
+    bool is_said = !isnan(ddp->round.next_count);
+    bool is_beside = ddp->round.active && (!ddp->round.reached || isnan(ddp->round.count));
     double count = is_said ? ddp->round.next_count : tern_loss_normaliser(loss);
     if (!isnan(count)) ddp->round.loss_weight = count;
     ddp->round.next_count = NAN;
-    if (!ddp->round.used && !is_said && (isnan(count) || !is_beside)) return TERN_OK;
+    if (!ddp->round.used && !is_said && !(is_beside && count > 0)) return TERN_OK;
     if (isnan(count))
         return tern__error_set(err, "tern_backward", TERN_E_STATE,
                                "the loss comes from %s, which does not say what it was divided by: call "
                                "tern_ddp_normaliser_set before",
                                loss->node->op);
-    ddp->round.count += count;
+    ddp->round.count = isnan(ddp->round.count) ? count : ddp->round.count + count;
     return TERN_OK;
 }
 
+/* Gradients that nobody has counted weigh 1, so that they are not taken for those of ignored labels. */
 void tern__normaliser_weigh(tern_ddp *ddp)
 {
     double count = ddp->opts.normaliser == TERN_NORMALISER_LOSS ? ddp->round.count : 1;
+    if (isnan(count)) count = ddp->round.reached;
     ddp->round.has_samples = count > 0;
     ddp->round.share = count / ddp->opts.gradient_predivide_factor;
     ddp->round.weight = ddp->round.has_samples ? ddp->round.share : ddp->round.reached ? 1 : 0;

@@ -263,7 +263,7 @@ int tern__reducer_finish(tern_ddp *ddp, tern_error *err)
     if (!status) status = tern__away_take(ddp, err);
     take_tally(ddp);
     ddp->round.folded = 0;
-    ddp->round.count = 0;
+    ddp->round.count = NAN;
     ddp->round.active = ddp->round.reached = false;
     if (!status) status = tern__checksum_check(ddp, err);
     if (!status) status = tell_choices(ddp, err);

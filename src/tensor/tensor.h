@@ -41,9 +41,11 @@ struct tern_tensor {
     tern_tensor *next;        /* in the scope's list of this frame                       */
 
     bool requires_grad;
-    struct tern__leaf *leaf; /* a parameter's gradient record                           */
-    struct tern__node *node; /* the tape's entry that made it                           */
-    tern__view grad;         /* during backward, for a tensor that is not a leaf        */
+    struct tern__leaf *leaf;     /* a parameter's gradient record                           */
+    struct tern__node *node;     /* the tape's entry that made it                           */
+    const tern_tensor *inner_of; /* the input of the tern_checkpoint in whose first pass it began to want a
+                                  * gradient; else NULL */
+    tern__view grad;             /* during backward, for a tensor that is not a leaf        */
     tern__storage *grad_storage;
     bool grad_is_cut; /* the gradient is already 0 where the ReLU that made the tensor returned 0 */
 };

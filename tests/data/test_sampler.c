@@ -74,6 +74,47 @@ static void without_padding_every_sample_comes_once(void **state)
     for (int i = 0; i < 10; i++) assert_int_equal(seen[i], 1);
 }
 
+/* Epoch e begins at e and counts down; with *arg an index that is too large in epoch 1, and a failure in 2.
+ */
+static int count_down(void *arg, int64_t epoch, int64_t count, int64_t *order, tern_error *err)
+{
+    const bool *fails = arg;
+    for (int64_t i = 0; i < count; i++) order[i] = (epoch + 10 - i) % 5;
+    if (*fails && epoch == 1) order[count - 1] = 5;
+    if (*fails && epoch == 2) return tern_error_set(err, "count_down", TERN_E_IO, "no order");
+    return *fails && epoch == 3 ? TERN_E_IO : TERN_OK;
+}
+
+static void expect_failure(tern_sampler *sampler, int64_t epoch, int code, const char *text)
+{
+    tern_error err = {0};
+    int64_t got[7];
+    tern_sampler_epoch_set(sampler, epoch);
+    assert_int_equal(tern_sampler_indices(sampler, got, &err), code);
+    assert_non_null(strstr(err.text, text));
+}
+
+static void a_function_gives_the_order(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    bool fails = false;
+    tern_sampler *sampler = tern_sampler_new(5, 7, count_down, &fails, &err);
+    assert_ok(err);
+    expect_indices(sampler, 0, (int64_t[]){0, 4, 3, 2, 1, 0, 4}, 7);
+    expect_indices(sampler, 2, (int64_t[]){2, 1, 0, 4, 3, 2, 1}, 7);
+    fails = true;
+    expect_failure(sampler, 1, TERN_E_RANGE, "index 5 at place 6 of epoch 1, expected one in [0, 5)");
+    expect_failure(sampler, 2, TERN_E_IO, "no order");
+    expect_failure(sampler, 3, TERN_E_INVALID, "returned -");
+    tern_sampler_free(sampler);
+    assert_null(tern_sampler_new(5, 7, NULL, NULL, &err));
+    assert_int_equal(err.code, TERN_E_INVALID);
+    err = (tern_error){0};
+    assert_null(tern_sampler_new(5, -1, count_down, &fails, &err));
+    assert_int_equal(err.code, TERN_E_INVALID);
+}
+
 static void sequential_counts_up_in_every_epoch(void **state)
 {
     (void)state;
@@ -153,6 +194,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(distributed_is_pytorchs),
         cmocka_unit_test(without_padding_every_sample_comes_once),
+        cmocka_unit_test(a_function_gives_the_order),
         cmocka_unit_test(sequential_counts_up_in_every_epoch),
         cmocka_unit_test(random_is_seeded_with_seed_plus_epoch),
         cmocka_unit_test(no_samples_is_an_empty_epoch),

@@ -1,6 +1,7 @@
 /* test_checkpoint.c - tern_checkpoint: the bits of tern_forward with less memory, nested checkpoints, and
  * errors. */
 #include "ledger.h"
+#include "nn/scored.h"
 
 #include "device/device.h"
 
@@ -396,6 +397,43 @@ static void a_parameter_goes_in(void **state)
     close_fixture(&f);
 }
 
+/* ---- a backward inside the module's call ---- */
+
+/* The gradients of scale and x, and the result. */
+static void go_back_through_score(call_fn call, bool is_function, double *numbers)
+{
+    fixture f;
+    tern_error err = {0};
+    scored net;
+    open_fixture(&f);
+    scored_init(&net, is_function, &err);
+    tern_tensor *x = tern_tensor_from(f.scope, (float[]){2, 5, 3, 4}, TERN_F32, 4, (int64_t[]){1, 1, 2, 2});
+    tern_requires_grad_set(x, true, &err);
+    tern_tensor *loss = tern_sum(f.scope, call(&net.base, f.scope, x));
+    assert_int_equal(tern_backward(f.scope, loss), TERN_OK);
+    numbers[0] = tern_item(loss);
+    numbers[1] = tern_item(tern_grad_get(net.scale));
+    numbers[2] = tern_item(tern_sum(f.scope, tern_grad_get(x)));
+    tern_scope_end(f.scope, &err);
+    assert_ok(err);
+    tern_module_release(&net.base);
+    close_fixture(&f);
+}
+
+static void the_module_goes_back_inside(void **state)
+{
+    (void)state;
+    for (int is_function = 0; is_function < 2; is_function++) {
+        double plain[3], again[3];
+        go_back_through_score(tern_forward, is_function, plain);
+        go_back_through_score(tern_checkpoint, is_function, again);
+        assert_memory_equal(again, plain, sizeof(plain));
+        assert_true(plain[0] == 15 * 2 * 15 * 3);  /* y = 15 wins, and its slope is 2 y scale */
+        assert_true(plain[1] == 15 * 15 + 5 * 90); /* of the score, and of the result */
+        assert_true(plain[2] == 3 * 90);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -406,6 +444,7 @@ int main(void)
         cmocka_unit_test(the_second_pass_uses_what_the_first_did),
         cmocka_unit_test(a_part_may_be_without_gradients),
         cmocka_unit_test(a_parameter_goes_in),
+        cmocka_unit_test(the_module_goes_back_inside),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* test_nesting.c - nested parallelism: ranks with tern_ddp, each with two replicas, each of which
  * checkpoints half of its model. The results equal those of one device and one tape with the whole batch. */
 #include "ddp_fixture.h"
+#include "nn/scored.h"
 
 enum { features = 12, hidden = 16, classes = 4, rows = 6, steps = 5 }; /* rows per rank */
 
@@ -97,8 +98,45 @@ static void ranks_of_replicas_of_checkpoints(void **state)
     for (int world = 1; world <= 4; world++) assert_ranks_ok(ranks_run(world, train, NULL));
 }
 
+/* Each rank's x is rank + 1: the gradient of scale is the mean over the ranks. */
+static int score(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    tern_group *world = tern__group_open_boot(boot, NULL, &err);
+    tern_device *home = tern_device_open("cpu", &err);
+    tern_scope *scope = tern_scope_new(home, world, &err);
+    scored net;
+    scored_init(&net, false, &err);
+    tern_ddp *ddp = tern_ddp_new(&net.base, world, NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    double mean = 0; /* of y y, of the score, and x 2 y scale, of the result */
+    for (int r = 1; r <= boot->world; r++) mean += (9 * r * r + r * 18 * r) / (double)boot->world;
+    tern_tensor *x = tern_full(scope, TERN_F32, 4, (int64_t[]){1, 1, 2, 2}, 0);
+    tern_tensor_write(x, (float[]){(float)rank + 1, 0, 0, 0}, 4 * sizeof(float), &err);
+    tern_backward(scope, tern_sum(scope, tern_checkpoint(&net.base, scope, x)));
+    RANK_CHECK(rank, tern_grad_get(net.scale) && tern_item(tern_grad_get(net.scale)) == mean);
+    tern_scope_end(scope, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_ddp_free(ddp);
+    tern_scope_free(scope);
+    tern_module_release(&net.base);
+    tern_device_close(home);
+    tern_group_close(world);
+    return 0;
+}
+
+static void ranks_of_checkpoints_that_go_back_inside(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 2; world++) assert_ranks_ok(ranks_run(world, score, NULL));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(ranks_of_replicas_of_checkpoints)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_of_replicas_of_checkpoints),
+        cmocka_unit_test(ranks_of_checkpoints_that_go_back_inside),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

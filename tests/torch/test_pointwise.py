@@ -19,20 +19,21 @@ INF, NAN = numpy.inf, numpy.nan
 
 class Op:
     """A function of `count` tensors; `low`: where its inputs begin, if not anywhere; `constant`: inputs without gradient,
-    which are conditions, targets and weights."""
+    which are conditions, targets and weights; `rng`: a generator of its own leaves the others' numbers as they are."""
 
-    def __init__(self, name, oracle, count=1, args=(), low=None, constant=()):
+    def __init__(self, name, oracle, count=1, args=(), low=None, constant=(), rng=RNG):
         self.name, self.oracle, self.count, self.args, self.low, self.constant = name, oracle, count, args, low, constant
+        self.rng = rng
 
     def __call__(self, run, *tensors):
         return run.op(f"tern_{self.name}", *tensors, *self.args)
 
-    def draw(self, shape, dtype="f", rng=RNG):
-        x = rng.uniform(-2.5, 2.5, shape)
+    def draw(self, shape, dtype="f", rng=None):
+        x = (rng or self.rng).uniform(-2.5, 2.5, shape)
         return numpy.asarray(x if self.low is None else numpy.abs(x) + self.low, dtype)
 
-    def arrays(self, shapes, dtype="f", rng=RNG):
-        share = lambda shape: numpy.asarray(numpy.rint(3 * rng.random(shape)) / 3, dtype)
+    def arrays(self, shapes, dtype="f", rng=None):
+        share = lambda shape: numpy.asarray(numpy.rint(3 * (rng or self.rng).random(shape)) / 3, dtype)
         return [share(s) if i in self.constant else self.draw(s, dtype, rng) for i, s in enumerate(shapes)]
 
     def __repr__(self):
@@ -61,6 +62,9 @@ UNARY = [
     Op("clamp", lambda x: clamp(x, 0.25, INF), args=(D(0.25), D(INF))),
     Op("clamp", lambda x: clamp(x, -INF, 0.25), args=(D(-INF), D(0.25))),
     Op("clamp", lambda x: clamp(x, 1, -1), args=(D(1), D(-1))),
+    Op("affine", lambda x: 1 - x, args=(D(-1), D(1)), rng=numpy.random.default_rng(5)),
+    Op("affine", lambda x: 0.5 * x, args=(D(0.5), D(0)), rng=numpy.random.default_rng(6)),
+    Op("affine", lambda x: 0.25 * x - 0.75, args=(D(0.25), D(-0.75)), rng=numpy.random.default_rng(7)),
 ]
 BINARY = [
     Op("add", torch.add, 2),
@@ -287,7 +291,7 @@ class PointwiseTest(unittest.TestCase):
                 small = {"gelu": 3e-7 if dtype == "f" else 1e-16, "tanh": 1.2e-7 if dtype == "f" else 1e-37, "bce_with_logits_loss": 1e-30}.get(op.name, 1e-37)
                 same = lambda a, b, what: numpy.testing.assert_allclose(a, b, 6e-6, small, err_msg=f"{op} {device} {dtype} {what}")
                 same(run.value(got), want.detach().numpy(), "value")
-                if op.name in ("abs", "relu", "neg"):  # a NaN's sign is nobody's: on GPUs -NaN is NaN as it was, or the one that f32 has
+                if op.name in ("abs", "relu", "neg", "affine"):  # a NaN's sign is nobody's: on GPUs -NaN is NaN as it was, or the one that f32 has
                     signs = [numpy.signbit(y[~numpy.isnan(y)]) for y in (run.value(got), want.detach().numpy())]
                     numpy.testing.assert_array_equal(*signs, str(op))
                 want.sum().backward()
@@ -316,6 +320,43 @@ class PointwiseTest(unittest.TestCase):
                 numpy.testing.assert_array_equal(got, [1, 1, 1, 1, 2, 2, 2])
                 numpy.testing.assert_array_equal(run.value(run.op("tern_clamp", run.constant(x), D(-INF), D(INF))), x)
                 run.close()
+
+    def test_losses_of_probabilities(self):
+        """At the ends logarithms are at least -100, and what divides the slope is at least 1e-12."""
+        rng = numpy.random.default_rng(4)
+        ends = numpy.array(list(itertools.product([0, 1, 1e-30, 1e-7, 0.25, 0.5, 1 - 2.0**-24], [0, 1, 0.25, 2]))).T
+        for device, dtype, tolerance in DEVICES:
+            for number, reduction in REDUCTIONS:
+                loss = Op("bce_loss", lambda x, t: F.binary_cross_entropy(x, t, reduction=reduction), 2, args=(number,), constant=(1,))
+                for shape in ((), (17,), (3, 5, 7)):
+                    x, target = rng.uniform(0.05, 0.95, shape), rng.random(shape)
+                    self.beside(loss, [numpy.asarray(a, dtype) for a in (x, target)], tolerance, device)
+                mask = rng.integers(0, 2, (3, 5)).astype("uint8")
+                x = rng.uniform(0.05, 0.95, (3, 5)).astype(dtype)
+                compare("bce_loss of a mask", loss, lambda x, t: F.binary_cross_entropy(x, t.double(), reduction=reduction), [x, mask], tolerance, device, (1,))
+                run = Run(device)
+                x, target = ends.astype(dtype)
+                want_in = torch.tensor(x.astype("d"), requires_grad=True)  # in f32 PyTorch 1.13 rounds 1 - x
+                want = F.binary_cross_entropy(want_in, torch.tensor(target.astype("d")), reduction=reduction)
+                ours = run.parameter(x)
+                got = loss(run, ours, run.constant(target))
+                numpy.testing.assert_allclose(run.value(got), want.detach().numpy(), 1e-6, 2e-16)
+                run.backward(got, numpy.ones(run.shape(got), dtype))
+                want.backward(torch.ones_like(want))
+                numpy.testing.assert_allclose(run.grad(ours), want_in.grad.numpy(), 2e-6)
+                run.close()
+
+    def test_losses_of_what_is_no_probability(self):
+        run = Run("cpu")
+        for x in (-0.25, 1.25, NAN):
+            for target in (0, 1):
+                got = run.op("tern_bce_loss", run.constant(numpy.array([x], "f")), run.constant(numpy.array([target], "f")), 2)
+                self.assertTrue(numpy.isnan(run.value(got)).all(), (x, target))
+        with self.assertRaises(tern.TernError) as caught:
+            run.op("tern_bce_loss", run.parameter(numpy.ones(3, "f")), run.parameter(numpy.ones(3, "f")), 0)
+        self.assertIn("bce_loss: the target wants a gradient; tern_detach it", str(caught.exception))
+        run.end_failed()
+        run.close()
 
     def test_the_same_input_twice(self):
         for device, dtype, tolerance in DEVICES:
@@ -365,6 +406,8 @@ class PointwiseTest(unittest.TestCase):
             ("tern_where", [numpy.ones(2), f, f], (), -2, "where: (2) and (2, 3) cannot be broadcast together"),
             ("tern_l1_loss", [f, numpy.ones(3, "f")], (0,), -2, "l1_loss: expected input and target of one shape, got (2, 3) and (3)"),
             ("tern_mse_loss", [f, f], (3,), -1, "mse_loss: reduction 3 does not exist"),
+            ("tern_bce_loss", [f, numpy.ones(3, "f")], (0,), -2, "bce_loss: expected input and target of one shape, got (2, 3) and (3)"),
+            ("tern_bce_loss", [i, i], (0,), -3, "bce_loss: expected floating point, got i64"),
             ("tern_smooth_l1_loss", [f, f], (D(-1), 0), -7, "smooth_l1_loss: expected beta >= 0, got -1"),
             ("tern_smooth_l1_loss", [f, f], (D(NAN), 0), -7, "smooth_l1_loss: expected beta >= 0, got nan"),
             ("tern_bce_with_logits_loss", [f, f, numpy.ones(2, "f")], (0,), -2, "bce_with_logits_loss: (2, 3) and (2) cannot be broadcast together"),

@@ -69,6 +69,10 @@ def reshape(run, x, *shape):
     return run.op("tern_reshape", x, len(shape), longs(*shape))
 
 
+def expand(run, x, *shape):
+    return run.op("tern_expand", x, len(shape), longs(*shape))
+
+
 class ViewTest(unittest.TestCase):
     def beside(self, what, op, oracle, arrays):
         for device, dtype, tolerance in DEVICES:
@@ -126,6 +130,20 @@ class ViewTest(unittest.TestCase):
                 return torch.cat(weighted[:-1] or weighted, dim)
 
             self.beside(f"split {size} {dim}", op, oracle, [draw((4, 6, 7))])
+
+    def test_expand(self):
+        """Gradients are summed over what is repeated."""
+        for x, shapes in (((3, 1), [(3, 4), (3, 1), (2, 3, 4), (-1, 4), (5, -1, -1), (3, 0), (0, 3, 2)]), ((), [(), (4,), (2, 3)]), ((2, 0), [(2, 0), (3, -1, -1)]),
+                          ((1, 5, 1, 3), [(4, 5, 6, 3), (-1, -1, 70, -1)])):
+            for shape in shapes:
+                self.beside(f"expand {x} to {shape}", lambda r, a: expand(r, a, *shape), lambda a: a.expand(shape), [draw(x)])
+        self.beside("expand a turned one", lambda r, a: expand(r, transpose(r, a, 0, 1), 2, 3, 4), lambda a: a.transpose(0, 1).expand(2, 3, 4), [draw((4, 3))])
+        self.beside("expand a blocked one", lambda r, a: expand(r, blocked(r, a), 3, 2, 16, 1, 5), lambda a: a.expand(3, 2, 16, 1, 5), [draw((2, 16, 1, 5))])
+        for dtype in ("int64", "uint8", "?"):
+            run = Run("cpu")
+            a = RNG.integers(0, 2, (3, 1)).astype(dtype)
+            numpy.testing.assert_array_equal(run.value(expand(run, run.constant(a), 2, 3, 4)), numpy.broadcast_to(a, (2, 3, 4)))
+            run.close()
 
     def test_reshape_and_flatten(self):
         x = [draw((2, 16, 3, 5))]
@@ -375,6 +393,10 @@ class ViewTest(unittest.TestCase):
             self.fails(-7, wrong + f"{len(padding)} numbers", lambda r, a: pad(r, a, padding), x)
         self.fails(-2, "(2, 4611686018427387907) has too many elements", lambda r, a: pad(r, a, [LONG, 0]), x)
         self.fails(-2, "reshape: (2, 3) cannot be seen as (4, -1)", lambda r, a: reshape(r, a, 4, -1), x)
+        self.fails(-2, "expand: (2, 3) cannot be repeated to (2, 4)", lambda r, a: expand(r, a, 2, 4), x)
+        self.fails(-2, "expand: (2, 3) cannot be repeated to (3)", lambda r, a: expand(r, a, 3), x)
+        self.fails(-2, "expand: (2, 3) cannot be repeated to (-1, 2, 3)", lambda r, a: expand(r, a, -1, 2, 3), x)
+        self.fails(-7, "expand: ndim 7 is not in [0, 6]", lambda r, a: expand(r, a, *[1] * 7), x)
         self.fails(-2, f"reshape: (2, 3) cannot be seen as ({LONG}, 8, 6)", lambda r, a: reshape(r, a, LONG, 8, 6), x)
         self.fails(-7, "flatten: dimension -3 of 2 does not exist", lambda r, a: r.op("tern_flatten", a, -3), x)
         self.fails(-3, "dtype 8 does not exist", lambda r, a: r.op("tern_cast", a, 8), x)

@@ -21,7 +21,7 @@ static int fail_left(const tern__control *control, int peer, tern_error *err)
 {
     char who[128];
     tern__control_describe(control, peer, who, sizeof(who));
-    return tern__error_set(err, "tern_group_open", TERN_E_PEER,
+    return tern__error_set(err, "tern_group", TERN_E_PEER,
                            "%s has closed its group while rank %d shares memory with it", who, control->rank);
 }
 
@@ -50,7 +50,7 @@ static int explain_closed(tern__control *control, int peer, tern_error *err)
     while (tern__control_is_healthy(control) && !tern__control_has_left(control, peer) &&
            tern__now_ns() < deadline)
         tern__poll(NULL, 0, tern__now_ns() + 1000000);
-    int status = tern__control_check(control, "tern_group_open", err);
+    int status = tern__control_check(control, "tern_group", err);
     return status ? status : fail_left(control, peer, err);
 }
 
@@ -59,7 +59,7 @@ int tern__control_send_fd(tern__control *control, int peer, uint64_t tag, int fd
     int status = check_peer(control, peer, err);
     if (status) return status;
     for (;;) {
-        status = tern__control_check(control, "tern_group_open", err);
+        status = tern__control_check(control, "tern_group", err);
         if (status) return status;
         int native = send_once(control->peers[peer].fd, tag, fd);
         control->peers[peer].sent += !native;
@@ -67,8 +67,8 @@ int tern__control_send_fd(tern__control *control, int peer, uint64_t tag, int fd
         if (native == EPIPE || native == ECONNRESET) return explain_closed(control, peer, err);
         errno = native;
         if (native != EAGAIN && native != EINTR)
-            return tern__error_errno(err, "tern_group_open", TERN_E_SYSTEM,
-                                     "cannot pass descriptor %d to rank %d", fd, peer);
+            return tern__error_errno(err, "tern_group", TERN_E_SYSTEM, "cannot pass descriptor %d to rank %d",
+                                     fd, peer);
         struct pollfd room = {.fd = control->peers[peer].fd, .events = POLLOUT};
         tern__poll(&room, 1, tern__now_ns() + 10000000); /* short: a failure elsewhere must be seen too */
     }
@@ -126,14 +126,14 @@ int tern__control_recv_fd(tern__control *control, int peer, uint64_t tag, double
         tern__free(parcel);
         if (*fd >= 0) return TERN_OK;
         return tern__error_set(
-            err, "tern_group_open", TERN_E_SYSTEM,
+            err, "tern_group", TERN_E_SYSTEM,
             "cannot take a descriptor from rank %d: this process has too many open (ulimit -n)", peer);
     }
-    status = tern__control_check(control, "tern_group_open", err);
+    status = tern__control_check(control, "tern_group", err);
     if (status) return status;
     if (tern__control_has_left(control, peer)) return fail_left(control, peer, err);
     char who[128];
     tern__control_describe(control, peer, who, sizeof(who));
-    return tern__error_set(err, "tern_group_open", TERN_E_TIMEOUT, "%s passed no descriptor within %.3g s",
-                           who, timeout_s);
+    return tern__error_set(err, "tern_group", TERN_E_TIMEOUT, "%s passed no descriptor within %.3g s", who,
+                           timeout_s);
 }

@@ -274,7 +274,7 @@ static void release(tern__channel *channel)
 
 static bool alloc_own(tern__channel *channel, size_t world, tern_error *err)
 {
-    const char *func = "tern_group_open";
+    const char *func = "tern_group";
     channel->tasks = tern__alloc(channel->slots * sizeof(*channel->tasks), func, err);
     channel->at = tern__alloc(world * sizeof(*channel->at), func, err);
     channel->to = tern__alloc(world * sizeof(*channel->to), func, err);
@@ -288,7 +288,7 @@ void *tern__channel_open(void *state, int slots, tern_error *err)
     tern__native *native = state;
     size_t world = (size_t)native->world, room = 2;
     while (room < (size_t)TERN__MAX(slots, 2)) room *= 2;
-    tern__channel *channel = tern__alloc(sizeof(*channel), "tern_group_open", err);
+    tern__channel *channel = tern__alloc(sizeof(*channel), "tern_group", err);
     if (!channel) return NULL;
     channel->native = native;
     channel->slots = room;

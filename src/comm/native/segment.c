@@ -17,7 +17,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const char func[] = "tern_group_mem_alloc";
+/* tern_group_mem_alloc, tern_ddp_new and tern_optim_shard come here. */
+static const char func[] = "tern_group";
 
 typedef struct note {
     uint64_t bytes, base;

@@ -6,7 +6,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-static const char func[] = "tern_group_mem_alloc";
+/* tern_group_mem_alloc, tern_ddp_new and tern_optim_shard come here. */
+static const char func[] = "tern_group";
 
 /* ---- the table ---- */
 

@@ -1,8 +1,8 @@
 /* sampler.c - decides which samples this rank sees in an epoch, and in which order.
  *
- * All three samplers are one: the epoch's order is 0 .. n-1 or a permutation of that, and rank r of R takes
+ * Three samplers are one: the epoch's order is 0 .. n-1 or a permutation of that, and rank r of R takes
  * its positions r, r + R, r + 2R, ... Padding repeats the order from its start, so position p is order[p %
- * n]. The sequential and the random sampler have one rank. */
+ * n]. The sequential and the random sampler have one rank. A fourth sampler asks a function of the user's. */
 #include "data/loader/sampler.h"
 
 #include "base/base.h"
@@ -16,8 +16,10 @@ struct tern_sampler {
     int ranks, rank;
     uint64_t seed;
     int64_t epoch;
-    tern_rng *rng;  /* NULL: the order is 0 .. n-1 */
-    int64_t *order; /* (n) with rng, else NULL */
+    tern_rng *rng;      /* NULL: the order is 0 .. n-1 */
+    int64_t *order;     /* (n) with rng, else NULL */
+    tern_order_fn fill; /* the user's function, or NULL */
+    void *arg;
 };
 
 tern_distributed_opts tern_distributed_defaults(void)
@@ -79,6 +81,23 @@ tern_sampler *tern_distributed_sampler_new(int64_t n, int ranks, int rank, const
     return sampler_new(n, ranks, rank, &opts, func, err);
 }
 
+tern_sampler *tern_sampler_new(int64_t n, int64_t count, tern_order_fn order, void *arg, tern_error *err)
+{
+    if (tern__is_set(err)) return NULL;
+    if (!order || count < 0 || count > MAX_SAMPLES) {
+        tern__error_set(err, __func__, TERN_E_INVALID,
+                        "expected a function and a count in [0, %lld], got %lld%s", (long long)MAX_SAMPLES,
+                        (long long)count, order ? "" : " and NULL");
+        return NULL;
+    }
+    tern_sampler *sampler = sampler_new(n, 1, 0, &(tern_distributed_opts){0}, __func__, err);
+    if (!sampler) return NULL;
+    sampler->count = count;
+    sampler->fill = order;
+    sampler->arg = arg;
+    return sampler;
+}
+
 void tern_sampler_free(tern_sampler *sampler)
 {
     if (!sampler) return;
@@ -127,10 +146,30 @@ int64_t tern_sampler_epoch_get(const tern_sampler *sampler)
     return sampler ? sampler->epoch : 0;
 }
 
+/* The user's order, of which every index is checked. */
+static int ask_order(const tern_sampler *sampler, int64_t *out, const char *func, tern_error *err)
+{
+    tern_error why = {0};
+    int status = sampler->fill(sampler->arg, sampler->epoch, sampler->count, out, &why);
+    if (why.code) return tern__error_set(err, why.func, why.code, "%s", why.text);
+    if (status)
+        return tern__error_set(err, func, TERN_E_INVALID,
+                               "the sampler's function returned %d without setting *err", status);
+    for (int64_t i = 0; i < sampler->count; i++)
+        if (out[i] < 0 || out[i] >= sampler->n)
+            return tern__error_set(err, func, TERN_E_RANGE,
+                                   "the sampler's function gave index %lld at place %lld of epoch %lld, "
+                                   "expected one in [0, %lld)",
+                                   (long long)out[i], (long long)i, (long long)sampler->epoch,
+                                   (long long)sampler->n);
+    return TERN_OK;
+}
+
 int tern_sampler_indices(tern_sampler *sampler, int64_t *out, tern_error *err)
 {
     if (tern__is_set(err)) return err->code;
     if (!sampler) return tern__error_set(err, __func__, TERN_E_INVALID, "the sampler is NULL");
+    if (sampler->fill) return ask_order(sampler, out, __func__, err);
     if (sampler->rng) {
         tern_rng_seed(sampler->rng, sampler->seed + (uint64_t)sampler->epoch);
         tern_rng_permutation(sampler->rng, sampler->order, sampler->n);
