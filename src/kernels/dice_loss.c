@@ -45,7 +45,7 @@ void tern__dice_close(const tern__call *call, const tern__channels *c, const ter
     put(call, 0, loss);
 }
 
-/* ---- its slopes ---- */
+/* ---- slopes ---- */
 
 tern__dice_back tern__dice_back_of(const tern__call *call)
 {

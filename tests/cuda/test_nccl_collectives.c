@@ -197,7 +197,7 @@ static bool is_launched(size_t c, tern_reduce_op op)
 static uint64_t launched(const bench *b)
 {
     const tern__nccl *nccl = b->group->state;
-    return nccl->links ? nccl->links->lines->launched : 0;
+    return nccl->devices ? nccl->devices->comms->launched : 0;
 }
 
 /* A third is no number of any dtype. */

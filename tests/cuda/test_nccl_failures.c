@@ -355,7 +355,7 @@ static int stopped_body(int rank, const tern__bootstrap *boot, void *arg)
     sleep(2); /* in which the watch gives up */
     int64_t began = tern__now_ns();
     status = d.group->backend->wait(d.channel, second, &err);
-    RANK_CHECK(rank, status && strstr(err.text, "rank 0 waited 1 s for cuda:0 to be done with work 2"));
+    RANK_CHECK(rank, status && strstr(err.text, "rank 0 waited 1 s for cuda:0 to finish NCCL's work 2"));
     RANK_CHECK(rank, seconds_since(began) < 3);
     kill(*stopped, SIGCONT);
     tern__group_fail(d.group, &err);

@@ -62,8 +62,9 @@ static uint64_t moved(const desk *d)
 {
     const tern__nccl *nccl = d->group->state;
     uint64_t count = 0;
-    for (const tern__nccl_line *line = nccl->mail ? nccl->mail->lines : NULL; line; line = line->next)
-        count += line->launched;
+    for (const tern__nccl_comm *comm = nccl->mail_device ? nccl->mail_device->comms : NULL; comm;
+         comm = comm->next)
+        count += comm->launched;
     return count;
 }
 
@@ -283,11 +284,11 @@ static void messages_in_any_order_beside_sums(void **state)
 /* ---- kernels that are loaded late ---- */
 
 /* Until NCCL has put into the device what it was asked. */
-static void await_lines(const desk *d, tern_error *err)
+static void await_comms(const desk *d, tern_error *err)
 {
     const tern__nccl *nccl = d->group->state;
-    for (tern__nccl_line *line = nccl->mail->lines; line; line = line->next)
-        while (tern__nccl_line_test(line, err) == TERN_PENDING) usleep(100);
+    for (tern__nccl_comm *comm = nccl->mail_device->comms; comm; comm = comm->next)
+        while (tern__nccl_comm_test(comm, err) == TERN_PENDING) usleep(100);
 }
 
 /* Waits for the other rank, which nobody's messages move on meanwhile. */
@@ -319,13 +320,13 @@ static int loads_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_work *first = tern_isend(d.group, d.out, LONG, TERN_F32, peer, 0, &err);
     tern_recv(d.group, d.in, LONG, TERN_F32, peer, 0, NULL, &err);
     tern_work_wait(first, &err);
-    await_lines(&d, &err);
+    await_comms(&d, &err);
     works[0] = tern_isend(d.group, d.out, LONG, TERN_F32, peer, 1, &err);
     meet(arg);
     works[1] = tern_irecv(d.group, d.in, LONG, TERN_F32, peer, 1, &err);
     meet(arg);
     works[2] = tern_isend(d.group, d.out, LONG, TERN_F32, peer, 2, &err);
-    await_lines(&d, &err);
+    await_comms(&d, &err);
     meet(arg);
     use_new_kernel(&d, &err);
     works[3] = tern_irecv(d.group, d.in, LONG, TERN_F32, peer, 2, &err);

@@ -116,7 +116,7 @@ static void choose(const tern__call *call, const tern__line_tiles *tiles, const 
 static int choose_all(const tern__call *call, float sign)
 {
     const tern__view *x = call->in[0];
-    if (tern__is_half(x)) return tern__cpu_widened(call, sign > 0 ? tern__cpu_argmax : tern__cpu_argmin);
+    if (tern__view_is_half(x)) return tern__cpu_widened(call, sign > 0 ? tern__cpu_argmax : tern__cpu_argmin);
     tern__lines lines = tern__lines_of(x, ((const tern__dim_attr *)call->attr)->dim);
     if (!tern__is_dense(x, x) || tern__view_count(x) == 0 || lines.size > INT32_MAX)
         return TERN_E_UNSUPPORTED;
@@ -143,7 +143,7 @@ int tern__cpu_argmin(const tern__call *call)
 int tern__cpu_choice_grad(const tern__call *call)
 {
     const tern__view *dy = call->in[0], *index = call->in[1], *dx = call->out[0];
-    if (tern__is_half(dx)) return tern__cpu_widened(call, tern__cpu_choice_grad);
+    if (tern__view_is_half(dx)) return tern__cpu_widened(call, tern__cpu_choice_grad);
     if (!tern__is_dense(dx, dx) || !tern__is_dense(dy, dy)) return TERN_E_UNSUPPORTED;
     tern__lines lines = tern__lines_of(dx, ((const tern__dim_attr *)call->attr)->dim);
     const int64_t *chosen = index->data;

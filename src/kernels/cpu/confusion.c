@@ -101,7 +101,7 @@ int tern__cpu_confusion(const tern__call *call)
 {
     problem p;
     const tern__confusion_attr *attr = call->attr;
-    if (tern__is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_confusion);
+    if (tern__view_is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_confusion);
     if (!take(call, attr->predict, &p)) return TERN_E_UNSUPPORTED;
     int64_t cells = attr->labels.classes * attr->labels.classes, *to = call->out[0]->data;
     int threads = tern__loop_threads(call, tern__view_count(p.x)), unfit = 0;
@@ -137,7 +137,7 @@ int tern__cpu_label_rank(const tern__call *call)
 {
     problem p;
     const tern__confusion_attr *attr = call->attr;
-    if (tern__is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_label_rank);
+    if (tern__view_is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_label_rank);
     if (!take(call, TERN__PREDICT_LARGEST, &p)) return TERN_E_UNSUPPORTED;
     int status = find_bad(&p, p.label, attr->labels);
     if (status) return status;

@@ -267,7 +267,7 @@ static void add_up(const problem *p, const tern__overlap *parts, tern__overlap *
 int tern__cpu_dice_loss(const tern__call *call)
 {
     problem p;
-    if (tern__is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_dice_loss);
+    if (tern__view_is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_dice_loss);
     if (!take(call, 0, &p)) return TERN_E_UNSUPPORTED;
     int64_t channels = p.attr->classes ? p.c.channels : 1, tasks = p.rows * p.pieces, bad = 0;
     size_t bytes = (size_t)(tasks * channels) * sizeof(tern__overlap);
@@ -345,7 +345,7 @@ int tern__cpu_dice_loss_grad(const tern__call *call)
 {
     problem p;
     const tern__view *dx = call->out[0];
-    if (tern__is_half(dx)) return tern__cpu_widened(call, tern__cpu_dice_loss_grad);
+    if (tern__view_is_half(dx)) return tern__cpu_widened(call, tern__cpu_dice_loss_grad);
     if (!take(call, 1, &p) || !tern__is_dense(dx, call->in[1])) return TERN_E_UNSUPPORTED;
     int64_t channels = p.c.samples * p.c.channels, stretches = (p.c.inner + p.width - 1) / p.width;
     tern__dice_slope *slopes = tern__loop_scratch(call, (size_t)channels * sizeof(*slopes));

@@ -53,7 +53,7 @@ TERN__SIMD static void add_rows(const tern__call *call, int64_t first, int64_t l
 int tern__cpu_embedding_grad(const tern__call *call)
 {
     const tern__view *dy = call->in[0], *dw = call->out[0];
-    if (tern__is_half(dw)) return tern__cpu_widened(call, tern__cpu_embedding_grad);
+    if (tern__view_is_half(dw)) return tern__cpu_widened(call, tern__cpu_embedding_grad);
     if (!tern__is_dense(dy, dy) || !tern__is_dense(dw, dw)) return TERN_E_UNSUPPORTED;
     int64_t rows = dw->shape[0], size = dw->shape[1], count = tern__view_count(call->in[1]);
     int threads = tern__loop_threads(call, TERN__MAX(rows, count) * size);

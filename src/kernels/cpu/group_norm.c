@@ -99,7 +99,7 @@ int tern__cpu_group_norm(const tern__call *call)
     if (call->in[0]->dtype == TERN_F64) return tern__f64_group_norm(call);
     const tern__view *x = call->in[0];
     norm g = {.call = call, .s = tern__group_shape_of(x), .sums = TERN__BY_WIDTH(tern__group_sums)};
-    if (tern__is_half(x)) return tern__cpu_widened(call, tern__cpu_group_norm);
+    if (tern__view_is_half(x)) return tern__cpu_widened(call, tern__cpu_group_norm);
     if (call->add[0] || !is_taken(x) || !is_taken(call->out[0])) return TERN_E_UNSUPPORTED;
     int64_t rows = g.s.samples * g.s.groups;
     int threads = tern__loop_threads(call, rows * g.s.size);
@@ -227,7 +227,7 @@ int tern__cpu_group_norm_grad(const tern__call *call)
     if (call->in[0]->dtype == TERN_F64) return tern__f64_group_norm(call);
     const tern__view *x = call->in[1];
     norm g = {.call = call, .s = tern__group_shape_of(x), .sums = TERN__BY_WIDTH(tern__group_sums)};
-    if (tern__is_half(x)) return tern__cpu_widened(call, tern__cpu_group_norm_grad);
+    if (tern__view_is_half(x)) return tern__cpu_widened(call, tern__cpu_group_norm_grad);
     if (!is_taken(x) || !is_taken(call->in[0]) || !is_taken(call->out[0])) return TERN_E_UNSUPPORTED;
     if (open_sums(&g)) return TERN_E_MEMORY;
     int64_t items = g.blocks * g.s.groups;

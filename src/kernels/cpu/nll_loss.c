@@ -150,7 +150,7 @@ int tern__cpu_nll_loss(const tern__call *call)
     problem p;
     partial sum = {0};
     const tern__view *loss = call->out[0];
-    if (tern__is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_nll_loss);
+    if (tern__view_is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_nll_loss);
     if (!take(call, call->in[0], 1, &p) || !tern__is_dense(loss, loss) || call->add[0] || call->add[1])
         return TERN_E_UNSUPPORTED;
     int status = check_labels(&p);
@@ -200,7 +200,7 @@ int tern__cpu_nll_loss_grad(const tern__call *call)
 {
     problem p;
     const tern__view *dx = call->out[0];
-    if (tern__is_half(dx)) return tern__cpu_widened(call, tern__cpu_nll_loss_grad);
+    if (tern__view_is_half(dx)) return tern__cpu_widened(call, tern__cpu_nll_loss_grad);
     if (!take(call, dx, 1, &p) || !tern__is_dense(call->in[0], call->in[0])) return TERN_E_UNSUPPORTED;
     if (!call->add[0]) memset(dx->data, 0, tern__view_bytes(dx));
     for (int64_t i = 0; i < p.tiles.count; i++) {
@@ -277,7 +277,7 @@ int tern__cpu_cross_entropy_grad(const tern__call *call)
     problem p;
     const tern__view *logp = call->in[1], *dx = call->out[0];
     double all_weights = 0;
-    if (tern__is_half(logp)) return tern__cpu_widened(call, tern__cpu_cross_entropy_grad);
+    if (tern__view_is_half(logp)) return tern__cpu_widened(call, tern__cpu_cross_entropy_grad);
     if (!take(call, logp, 2, &p) || !tern__is_dense(dx, logp) || !tern__is_dense(call->in[0], call->in[0]))
         return TERN_E_UNSUPPORTED;
     for (int64_t c = 0; c < p.lines.size; c++) all_weights += (double)weight_of(&p, c);

@@ -300,7 +300,7 @@ static void find_strip(pooling *p)
     int64_t row = p->in.size[2] * TERN__BLOCK, stride = p->attr->stride[1];
     p->slices = p->out.size[0];
     p->rows = p->out.size[1];
-    bool one = p->gradient && !p->stores && tern__is_half(p->x);
+    bool one = p->gradient && !p->stores && tern__view_is_half(p->x);
     if (p->parts == 1 && (one || p->in.size[0] * p->in.size[1] * row <= STRIP)) {
         p->stores = true;
         return;
@@ -337,7 +337,7 @@ static int run(pooling *p)
     const tern__call *call = p->call;
     bool blocked = p->x->layout == TERN__BLOCKED16, few = tern__pool_places(p->attr) <= FEW;
     bool scattered = call->kernel == TERN__MAX_POOL_GRAD && !(blocked && few),
-         copied = !scattered && (!blocked || tern__is_half(p->x));
+         copied = !scattered && (!blocked || tern__view_is_half(p->x));
     int64_t items = p->planes / (blocked ? TERN__BLOCK : 1);
     item_fn fn = scattered ? (blocked ? scatter_block : scatter_plane) : blocked ? do_block : do_planes;
     if (copied) fn = do_planes;
@@ -375,7 +375,7 @@ static int pool(const tern__call *call, const tern__view *x, const tern__view *y
 static bool needs_f32(const tern__call *call)
 {
     bool scattered = call->kernel == TERN__MAX_POOL_GRAD && tern__pool_places(call->attr) > FEW;
-    return tern__is_half(call->in[0]) && (call->in[0]->layout == TERN__PLAIN || scattered);
+    return tern__view_is_half(call->in[0]) && (call->in[0]->layout == TERN__PLAIN || scattered);
 }
 
 int tern__cpu_max_pool(const tern__call *call)

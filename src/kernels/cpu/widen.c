@@ -43,7 +43,7 @@ static int copy(const tern__call *call, const tern__view *all, const tern__view 
 /* A view like `from` over memory of its own takes the operand's place. */
 static int widen(wide *w, int i, const tern__view *from, const tern__view **operand)
 {
-    if (!from || !tern__is_half(from)) return TERN_OK;
+    if (!from || !tern__view_is_half(from)) return TERN_OK;
     tern__view own = own_part(from);
     size_t bytes = (size_t)tern__view_count(&own) * sizeof(float);
     w->view[i] = wide_view(from);

@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/cpu.h"
 
-static inline bool tern__is_half(const tern__view *view)
+static inline bool tern__view_is_half(const tern__view *view)
 {
     return tern__dtype_is_half(view->dtype);
 }

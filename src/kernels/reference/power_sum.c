@@ -11,7 +11,7 @@ static double sum_of(const tern__view *x, tern__section section, double p)
         double size = fabs(tern__view_get(x, i));
         if (!isinf(p))
             sum += pow(size, p);
-        else if (size > sum || size != size) /* nothing is larger than a NaN */
+        else if (size > sum || size != size) /* a NaN is the largest */
             sum = size;
     }
     return sum;

@@ -153,6 +153,6 @@ int tern__cpu_conv(const tern__call *call)
 {
     if (call->in[0]->dtype == TERN_F64) return tern__f64_conv(call);
     int status = tern__conv_run(call, NULL);
-    bool widens = status == TERN_E_UNSUPPORTED && tern__is_half(call->in[0]);
+    bool widens = status == TERN_E_UNSUPPORTED && tern__view_is_half(call->in[0]);
     return widens ? tern__cpu_widened(call, tern__cpu_conv) : status;
 }

@@ -1,4 +1,4 @@
-/* conv.h - a convolution as the algorithms of this folder see it: oneDNN's direct one (library.c), Winograd's
+/* conv.h - a convolution as the algorithms of this folder see it: oneDNN's direct one (direct.c), Winograd's
  * (winograd.c), products of tiles (tiles.c) and sums over taps (taps.c). choice.h tells which of them
  * computes a case. */
 #ifndef TERN_SRC_KERNELS_CPU_CONV_H

@@ -1,4 +1,4 @@
-/* library.c - convolutions over two or three spatial dimensions and their gradients by oneDNN: its direct
+/* direct.c - convolutions over two or three spatial dimensions and their gradients by oneDNN: its direct
  * algorithm.
  *
  * oneDNN is first asked for the activations as they stand. Where it has only fallbacks for that (mixed
