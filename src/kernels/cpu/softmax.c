@@ -1,6 +1,7 @@
-/* softmax.c - softmax, log softmax and their gradients along any dimension, f32; 16-bit types by way of it.
+/* softmax.c - softmax, log softmax and their gradients along any dimension in f32; 16-bit types are
+ * widened.
  *
- * Several short rows go through exp together, so that it always has many numbers to work on. */
+ * Several short rows go through exp together, so that it always has many numbers to process. */
 #include "kernels/cpu/exps.h"
 #include "kernels/cpu/lines.h"
 #include "kernels/cpu/loops.h"
