@@ -1,3 +1,4 @@
+/* capability.cu - finds out which code of this plug-in a GPU runs. */
 #include "cuda/capability.h"
 
 static __global__ void none(void)

@@ -1,3 +1,4 @@
+/* fault.cc - reports the label or index that a kernel has recorded as out of range. */
 #include "cuda/fault.h"
 #include "cuda/runtime.h"
 

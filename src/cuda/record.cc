@@ -1,3 +1,4 @@
+/* record.cc - logs of items, and graphs captured from them. */
 #include "cuda/record.h"
 
 /* ---- logs ---- */

@@ -1,3 +1,4 @@
+/* memory.c - finds the device of an address, and copies between the memories of devices. */
 #include "device/backend.h"
 #include "device/memory.h"
 

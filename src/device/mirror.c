@@ -1,3 +1,4 @@
+/* mirror.c - copies of other devices' memory that a device's kernels read. */
 #include "device/mirror.h"
 
 #include "device/backend.h"

@@ -1,3 +1,5 @@
+/* notes.c - a back end's measured choices, by case: in memory, in the user's file, and as lines for
+ * others. */
 #include "device/notes.h"
 #include "base/hash.h"
 #include "device/backend.h"
@@ -64,8 +66,8 @@ static void learn_itself(struct tern__notes *notes, note *one)
     learn(notes, one);
     if (notes->is_full && !was_full)
         tern__log(TERN_LOG_INFO,
-                  "%d cases of convolutions and products are known: further ones are not measured, and take "
-                  "what runs first (docs/conv.md)",
+                  "%d cases of convolutions and products are known: further ones are not measured and use "
+                  "the first algorithm that runs (docs/conv.md)",
                   TERN__CHOICE_CASES);
 }
 

@@ -1,3 +1,4 @@
+/* cost.c - counts the operations and bytes of a kernel call from its views. */
 #include "kernels/cost.h"
 #include "device/device.h"
 #include "kernels/batch_norm.h"

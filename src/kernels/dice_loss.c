@@ -1,3 +1,4 @@
+/* dice_loss.c - the loss from Dice's sums, and the slopes for its gradient. */
 #include "kernels/dice_loss.h"
 
 tern__channels tern__channels_of(const tern__view *x)

@@ -1,3 +1,4 @@
+/* labels.c - errors about labels and indices that are out of range. */
 #include "kernels/labels.h"
 
 #include <stdio.h>

@@ -1,3 +1,4 @@
+/* plan.c - merges the dimensions of several views, and moves a cursor over them. */
 #include "kernels/plan.h"
 
 /* The dimensions of one view in the order of iteration, outermost first. */

@@ -1,3 +1,4 @@
+/* product.c - reduces a matrix product over batches to few axes. */
 #include "kernels/product.h"
 
 enum { A, B, Y, OPERANDS = TERN__PRODUCT_OPERANDS };

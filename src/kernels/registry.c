@@ -1,3 +1,4 @@
+/* registry.c - runs a kernel call: on which thread, on which device, by which kernel. */
 #include "device/backend.h"
 #include "kernels/away.h"
 

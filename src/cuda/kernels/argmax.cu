@@ -1,3 +1,4 @@
+/* argmax.cu - argmax and argmin along a dimension, and their gradient. */
 #include "cuda/kernels/extremum.h"
 #include "cuda/kernels.h"
 

@@ -1,3 +1,4 @@
+/* power_sum.cu - the sum of |x|^p, or the maximum of |x|, of a tensor or of its sections. */
 #include "cuda/kernels/elements.h"
 #include "cuda/kernels.h"
 #include "cuda/kernels/sums.h"

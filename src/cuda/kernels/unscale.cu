@@ -1,3 +1,4 @@
+/* unscale.cu - multiplies a gradient by a factor and counts its non-finite elements. */
 #include "cuda/kernels/elements.h"
 #include "cuda/kernels.h"
 #include "cuda/kernels/sums.h"

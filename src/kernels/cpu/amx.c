@@ -1,3 +1,4 @@
+/* amx.c - detects the tile unit, and multiplies blocks of tiles. */
 #include "kernels/cpu/amx.h"
 
 #ifdef __x86_64__

@@ -1,3 +1,4 @@
+/* batch_norm_grad_strips.c - batch norm's backward loops, compiled for each vector width. */
 #include "kernels/cpu/width.h"
 
 #include "kernels/cpu/batch_norm_grad_strips.h"

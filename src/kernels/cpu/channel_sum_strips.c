@@ -1,3 +1,4 @@
+/* channel_sum_strips.c - the loop of channel_sum.c, compiled for each vector width. */
 #include "kernels/cpu/width.h"
 
 #include "kernels/cpu/channel_strips.h"

@@ -1,3 +1,4 @@
+/* dnnl.c - the device's oneDNN engine and its cache of primitives. */
 #include "kernels/cpu/dnnl.h"
 
 #include "kernels/cpu/amx.h"

@@ -1,3 +1,4 @@
+/* planes.c - interleaves lines and planes, and separates them again. */
 #include "kernels/cpu/planes.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/staging.h"

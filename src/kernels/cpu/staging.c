@@ -1,3 +1,4 @@
+/* staging.c - loads and stores stretches of views in any dtype. */
 #include "kernels/cpu/staging.h"
 
 #include "base/half.h"

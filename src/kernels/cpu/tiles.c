@@ -1,3 +1,4 @@
+/* tiles.c - cuts a tensor into tiles and calls a function for each. */
 #include "kernels/cpu/tiles.h"
 
 #include "kernels/cpu/loops.h"

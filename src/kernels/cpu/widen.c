@@ -1,3 +1,4 @@
+/* widen.c - runs a kernel on f32 copies of 16-bit operands. */
 #include "kernels/cpu/widen.h"
 
 #define OPERANDS (TERN__KERNEL_INS + TERN__KERNEL_OUTS)

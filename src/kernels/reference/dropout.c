@@ -1,3 +1,4 @@
+/* dropout.c - dropout of elements and of whole channels. */
 #include "kernels/dropout.h"
 #include "kernels/reference/reference.h"
 #include "kernels/space.h"

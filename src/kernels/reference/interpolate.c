@@ -1,3 +1,4 @@
+/* interpolate.c - resizing and its gradient. */
 #include "kernels/interpolate.h"
 #include "kernels/reference/reference.h"
 

@@ -1,3 +1,4 @@
+/* matmul.c - the matrix product, with a bias and a ReLU. */
 #include "kernels/matmul.h"
 #include "kernels/reference/reference.h"
 

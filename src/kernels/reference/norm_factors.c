@@ -1,3 +1,4 @@
+/* norm_factors.c - factors of an optimizer's update from norms. */
 #include "kernels/norm_factors.h"
 #include "kernels/sections.h"
 #include "kernels/reference/reference.h"

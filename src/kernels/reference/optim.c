@@ -1,3 +1,4 @@
+/* optim.c - the optimizers' updates. */
 #include "kernels/optim.h"
 #include "kernels/sections.h"
 #include "kernels/reference/reference.h"

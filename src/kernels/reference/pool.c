@@ -1,3 +1,4 @@
+/* pool.c - max and average pooling and their gradients. */
 #include "kernels/pool.h"
 #include "kernels/reference/reference.h"
 

@@ -1,3 +1,4 @@
+/* power_sum.c - the sum of |x|^p, or the maximum of |x|, of a tensor or of its sections. */
 #include "kernels/power_sum.h"
 #include "kernels/sections.h"
 #include "kernels/reference/reference.h"

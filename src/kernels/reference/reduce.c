@@ -1,3 +1,4 @@
+/* reduce.c - sum, maximum and minimum over dimensions. */
 #include "kernels/reduce.h"
 #include "kernels/reference/reference.h"
 

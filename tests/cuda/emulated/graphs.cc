@@ -1,3 +1,4 @@
+/* graphs.cc - graphs as lists of nodes that are run in order. */
 #include "graphs.h"
 
 #include <cstdio>

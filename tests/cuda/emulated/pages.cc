@@ -1,3 +1,4 @@
+/* pages.cc - the device's memory, in place of src/cuda/pages.cc: pages that only the device can access. */
 #include "memory.h"
 
 #include "cuda/pool.h"

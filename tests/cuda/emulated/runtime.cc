@@ -1,3 +1,4 @@
+/* runtime.cc - runs a kernel's blocks as fibers; memory and properties of the emulated GPUs. */
 #include "cuda_runtime.h"
 #include "memory.h"
 

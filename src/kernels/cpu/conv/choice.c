@@ -286,10 +286,11 @@ static void decide_by_times(table *all, entry *one, const tern__conv *c)
     learn(all, one);
     if (!is_known) append_to_file(&one->choice);
     if (all->learned_count == TERN__CHOICE_CASES)
-        tern__log(TERN_LOG_INFO,
-                  "%d cases of convolutions are measured: further ones are not, and take a fixed table's "
-                  "algorithms (docs/conv.md)",
-                  TERN__CHOICE_CASES);
+        tern__log(
+            TERN_LOG_INFO,
+            "%d cases of convolutions have been measured: further ones are not measured and use a fixed "
+            "table's algorithms (docs/conv.md)",
+            TERN__CHOICE_CASES);
 }
 
 static void decide_as_told(entry *one, const tern__conv *c)

@@ -1,3 +1,4 @@
+/* choice_line.c - writes a choice as a line of JSON and parses it. */
 #include "kernels/cpu/conv/choice.h"
 
 #include <cjson/cJSON.h>

@@ -1,3 +1,4 @@
+/* operands.c - brings a convolution's operands to the algorithm's format, and results back. */
 #include "kernels/cpu/conv/conv.h"
 #include "kernels/pack.h"
 #include "kernels/reduce.h"

@@ -1,3 +1,4 @@
+/* pack.c - packs a convolution's weight into tiles. */
 #include "kernels/cpu/conv/tiles/pack.h"
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/lanes.h"

@@ -1,3 +1,4 @@
+/* slab.c - copies slabs of the source into planes. */
 #include "kernels/cpu/conv/tiles/slab.h"
 #include "kernels/cpu/lanes.h"
 

@@ -1,3 +1,4 @@
+/* strips.c - copies activations into strips of tiles. */
 #include "kernels/cpu/conv/tiles/strips.h"
 #include "kernels/cpu/lanes.h"
 

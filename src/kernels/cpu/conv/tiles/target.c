@@ -1,3 +1,4 @@
+/* target.c - writes sums of tiles to the target. */
 #include "kernels/cpu/conv/tiles/target.h"
 #include "kernels/cpu/lanes.h"
 
