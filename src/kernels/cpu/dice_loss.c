@@ -13,11 +13,10 @@
 
 #include <string.h>
 
-#define WIDTH TERN__STAGE
-#define ROOM  16384 /* probabilities of a stretch */
-#define PIECE 16    /* stretches that one thread takes at a time */
-#define NARROW                                                                                               \
-    16 /* least positions of a stretch; with more classes than that allows, the reference kernel runs */
+#define WIDTH  TERN__STAGE
+#define ROOM   16384 /* probabilities of a stretch */
+#define PIECE  16    /* stretches that one thread takes at a time */
+#define NARROW 16    /* positions of a stretch, at least; with too many classes the reference kernel runs */
 
 typedef struct problem {
     const tern__call *call;

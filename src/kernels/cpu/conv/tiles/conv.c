@@ -153,7 +153,7 @@ static void measure(const job *j, stretch *s, int64_t slab)
     s->tiles = (s->line + ROWS - 1) / ROWS * (j->by_rows ? sheets * count[1] : 1);
 }
 
-/* Computes slabs first .. last - 1: whole images, or parts of one. */
+/* Computes slabs first .. last - 1: whole images, or a single slab. */
 static void group(const job *j, char *planes, int64_t first, int64_t last)
 {
     for (int64_t n = first; n < last; n++) tern__slab_copy(&j->s, n, planes + (n - first) * j->s.bytes);
