@@ -603,7 +603,7 @@ static void a_copy_of_pinned_memory_waits(void **state)
 }
 
 /* The step reads data that another stream copies only if it waits for that stream. */
-static void a_step_follows_a_lane(void **state)
+static void a_step_waits_for_a_stream(void **state)
 {
     pair *p = *state;
     const tern__device_backend *b = p->one->backend;
@@ -642,7 +642,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_kernel_that_a_device_lacks_is_named_once, open_pair, close_pair),
         cmocka_unit_test_setup_teardown(lanes_meet_at_marks, open_pair, close_pair),
         cmocka_unit_test_setup_teardown(a_copy_of_pinned_memory_waits, open_pair, close_pair),
-        cmocka_unit_test_setup_teardown(a_step_follows_a_lane, open_pair, close_pair),
+        cmocka_unit_test_setup_teardown(a_step_waits_for_a_stream, open_pair, close_pair),
         cmocka_unit_test(an_mlp_trains),
         cmocka_unit_test(a_resnet_trains),
         cmocka_unit_test(a_model_that_was_moved_trains_in_16_bits),

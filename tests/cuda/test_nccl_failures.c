@@ -268,7 +268,7 @@ static int death_body(int rank, const tern__bootstrap *boot, void *arg)
 }
 
 /* Rank 0's device hangs in two communicators, and aborting one waits for the other. */
-static int two_lines_body(int rank, const tern__bootstrap *boot, void *arg)
+static int two_comms_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
     desk d;
@@ -302,7 +302,7 @@ static void a_rank_that_dies_is_named(void **state)
     static int after;
     expect_death(death_body, NULL);
     expect_death(death_body, &after);
-    expect_death(two_lines_body, NULL);
+    expect_death(two_comms_body, NULL);
 }
 
 /* ---- time ---- */
