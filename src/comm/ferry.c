@@ -1,3 +1,4 @@
+/* ferry.c - copies between devices' memory and the staging ring (ferry.h). */
 #include "comm/ferry.h"
 
 #include "comm/staging.h"
@@ -5,13 +6,13 @@
 #include <string.h>
 
 struct tern__ferry {
-    tern__close_listener listener; /* first: a device knows its ferries by it */
+    tern__close_listener listener; /* first: the device calls it when it closes */
     tern__ferry *next;
     tern__fleet *fleet;
     tern_device *device;
-    tern__device_event *turn;                  /* of either stream, for the other to follow           */
-    tern__device_event *places[TERN__FLIGHTS]; /* of the stream of communication                      */
-    bool is_busy;                              /* copies were asked that no place's event is behind yet */
+    tern__device_event *turn;                  /* recorded in one stream, for the other to wait for   */
+    tern__device_event *places[TERN__FLIGHTS]; /* in the communication stream, after a place's copies  */
+    bool is_busy;                              /* copies were asked for, but no event is recorded yet   */
     char *landing;                             /* [FLIGHTS][world][landing_bytes] pinned, or NULL    */
 };
 
@@ -30,7 +31,7 @@ static void wait_all(const tern__ferry *ferry)
         ferry->device->backend->event_wait(ferry->device, ferry->places[i], NULL);
 }
 
-/* The ring is pinned again by the next device. */
+/* Frees a ferry when its device closes. The next device pins the ring again. */
 static void on_close(tern__close_listener *listener)
 {
     tern__ferry *ferry = (tern__ferry *)listener, **link = &ferry->fleet->first;
