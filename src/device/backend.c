@@ -63,7 +63,7 @@ static int index_of(const char *name, int count, long *index, tern_error *err)
                            "device \"%s\": expected a number after the colon", name);
 }
 
-/* Finds the device's index: the number behind the colon, or this rank's index on its host. */
+/* Finds the device's index: the number after the colon, or this rank's index on its host. */
 static int find_index(const tern__device_backend *backend, const char *name, long *index, tern_error *err)
 {
     int count = backend->count(err);
