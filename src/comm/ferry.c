@@ -6,7 +6,7 @@
 #include <string.h>
 
 struct tern__ferry {
-    tern__guest guest; /* first: the device calls it when it closes */
+    tern__close_listener listener; /* first: the device calls it when it closes */
     tern__ferry *next;
     tern__fleet *fleet;
     tern_device *device;
@@ -32,9 +32,9 @@ static void wait_all(const tern__ferry *ferry)
 }
 
 /* Frees a ferry when its device closes. The next device pins the ring again. */
-static void leave(tern__guest *guest)
+static void on_close(tern__close_listener *listener)
 {
-    tern__ferry *ferry = (tern__ferry *)guest, **link = &ferry->fleet->first;
+    tern__ferry *ferry = (tern__ferry *)listener, **link = &ferry->fleet->first;
     tern__fleet *fleet = ferry->fleet;
     for (const tern__ferry *any = fleet->first; any; any = any->next) wait_all(any);
     while (*link != ferry) link = &(*link)->next;
@@ -51,8 +51,8 @@ static void leave(tern__guest *guest)
 void tern__fleet_close(tern__fleet *fleet)
 {
     while (fleet->first) {
-        tern__device_part(fleet->first->device, &fleet->first->guest);
-        leave(&fleet->first->guest);
+        tern__device_unlisten(fleet->first->device, &fleet->first->listener);
+        on_close(&fleet->first->listener);
     }
 }
 
@@ -70,14 +70,15 @@ static tern__ferry *ferry_new(tern__fleet *fleet, tern_device *device, tern_erro
 {
     tern__ferry *ferry = tern__alloc(sizeof(*ferry), "tern_group", err);
     if (!ferry) return NULL;
-    *ferry = (tern__ferry){.guest.leave = leave, .next = fleet->first, .fleet = fleet, .device = device};
+    *ferry =
+        (tern__ferry){.listener.closing = on_close, .next = fleet->first, .fleet = fleet, .device = device};
     if (make_marks(ferry, err)) {
         free_marks(ferry);
         tern__free(ferry);
         return NULL;
     }
     fleet->first = ferry;
-    tern__device_join(device, &ferry->guest);
+    tern__device_listen(device, &ferry->listener);
     return ferry;
 }
 

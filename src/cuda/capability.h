@@ -1,12 +1,13 @@
-/* capability.h - what code of this plug-in a GPU runs. */
+/* capability.h - which code of this plug-in a GPU runs. */
 #ifndef TERN_SRC_CUDA_CAPABILITY_H
 #define TERN_SRC_CUDA_CAPABILITY_H
 
 #include "cuda/runtime.h"
 
-/* Whether the current device, of these properties, runs code for compute capability 9.0 or later: kernels
- * that may be launched before the one before them in the stream is over, since they wait for its end, and
- * clusters of blocks. Code for older ones, which the driver translates for newer ones, does not wait. */
+/* Whether the current device, with these properties, runs code for compute capability 9.0 or later. That
+ * code has clusters of blocks, and kernels that may be launched before their predecessor in the stream has
+ * ended, since they wait for it. Code for older capabilities, which the driver translates for newer GPUs,
+ * does not wait. */
 bool tern__cuda_has_9(const cudaDeviceProp *properties);
 
 #endif

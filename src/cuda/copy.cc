@@ -1,3 +1,4 @@
+/* copy.cc - dense copies of views, and vectors broadcast along a dimension. */
 #include "cuda/copy.h"
 #include "cuda/kernels.h"
 

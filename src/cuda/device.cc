@@ -1,4 +1,4 @@
-/* device.cc - opening a GPU, its memory and its stream. */
+/* device.cc - opens and closes a GPU; copies and waits. */
 #include "cuda/device.h"
 #include "cuda/capability.h"
 #include "cuda/cublas/cublas.h"
@@ -21,8 +21,8 @@ int tern__cuda_check(cudaError_t code, const char *what, tern_error *err)
     return status;
 }
 
-/* CUDA reads this when it begins. Streams that share a queue of the GPU's wait for each other, and by default
- * there are eight; a message's stream must not wait for another one's (comm/nccl/mail.c). */
+/* CUDA reads this setting at its start. Streams that share a hardware queue wait for each other, and there
+ * are eight queues by default. A message's stream must not wait for another one's (comm/nccl/mailbox.c). */
 static void ask_for_queues(void)
 {
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
@@ -81,8 +81,8 @@ static void give_back(tern_device *device, tern__cuda *cuda)
     tern__fault_free(cuda->fault);
 }
 
-/* Handlers of a process's end may come here when CUDA's runtime is gone, whose own came first, and the
- * libraries above it are with it: what the device has there goes with the process. */
+/* An exit handler may call this after CUDA's runtime and the libraries above it have shut down in their
+ * own handlers. Then the process's end frees what the device has. */
 void tern__cuda_close(tern_device *device)
 {
     tern__cuda *cuda = tern__cuda_of(device);
@@ -136,7 +136,7 @@ static bool is_own(const tern_device *device, const void *data)
     return (size_t)((const char *)data - device->memory.base) < device->memory.bytes;
 }
 
-/* And says what has failed meanwhile; without `err` nobody would hear. */
+/* Waits for the stream and reports what has failed; without `err` failures stay for the next call. */
 static int synchronize(tern__cuda *cuda, tern_error *err)
 {
     int status = tern__cuda_check(cudaStreamSynchronize(cuda->stream), "cudaStreamSynchronize", err);
@@ -164,9 +164,9 @@ int tern__cuda_copy(tern_device *device, void *to, const void *from, size_t byte
     return tern__cuda_ask(device, &tern__cuda_transfer_kind, &t, err);
 }
 
-/* Memory that the driver has mapped is read over the link between two GPUs by whoever may use it; by others
- * with the function that says whose it is. The copy is in this device's stream, after the other's work and
- * before what the other does next. */
+/* If this GPU has access to the other's mapped memory, it reads it directly over the link; otherwise the
+ * call for copies between devices is used. The copy is in this device's stream, after the other's work so
+ * far and before its next. */
 int tern__cuda_copy_from(tern_device *device, void *to, tern_device *other, const void *from, size_t bytes,
                          tern_error *err)
 {

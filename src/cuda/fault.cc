@@ -1,3 +1,4 @@
+/* fault.cc - reports the label or index that a kernel has recorded as out of range. */
 #include "cuda/fault.h"
 #include "cuda/runtime.h"
 
@@ -16,8 +17,8 @@ void tern__fault_free(tern__fault *fault)
     if (fault) cudaFreeHost(fault);
 }
 
-/* The kernels behind the first look at the same labels, and while the record is taken they leave nothing: a
- * later step would be blamed for it. */
+/* Waits for the kernels after the first: they read the same labels. They leave no record while this one is
+ * taken, and would otherwise leave one that a later step is blamed for. */
 int tern__fault_report(tern__fault *fault, cudaStream_t stream, tern_error *err)
 {
     cudaStreamSynchronize(stream);

@@ -1,8 +1,9 @@
-/* fault.h - what a kernel says of a label that is no class, without anybody waiting for it.
+/* fault.h - how a kernel reports a label that is no class, without making anyone wait.
  *
- * The kernel leaves a record in the host's memory, the first one wins, and goes on as if the element were
- * ignored. The next kernel, copy or wait of the device finds the record and fails with the CPU's words: that
- * may be one call later than on a CPU, and is at the latest where a value made of it is read. */
+ * The kernel leaves a record in host memory, of which the first one wins, and continues as if the element
+ * were ignored. The next kernel, copy or wait of the device finds the record and fails with the same
+ * message as on a CPU. That may be one call later than on a CPU; at the latest it is when a value computed
+ * from the label is read. */
 #ifndef TERN_SRC_CUDA_FAULT_H
 #define TERN_SRC_CUDA_FAULT_H
 
@@ -13,29 +14,29 @@ extern "C" {
 #include "tensor/view.h"
 }
 
-/* Labels, or with `is_index` an index of this shape, whose `classes` are rows. The texts are the host's: a
- * kernel only hands them on. */
+/* Labels, or with `is_index` an index of this shape into `classes` rows. The strings belong to the host: a
+ * kernel only copies the pointers. */
 typedef struct tern__fault_site {
     tern__labels labels;
     int is_index, ndim;
     int64_t shape[TERN_NDIM_MAX];
 } tern__fault_site;
 
-/* Lies in memory of the host that the device can write. */
+/* In host memory that the device can write. */
 typedef struct tern__fault {
-    int taken;          /* by the first kernel that has something to say   */
-    volatile int ready; /* and all of it is written                        */
+    int taken;          /* set by the first kernel that has something to report */
+    volatile int ready; /* set when the record is complete */
     tern__fault_site site;
     int64_t number, label;
 } tern__fault;
 
-/* What a kernel is given. */
+/* The argument of a kernel. */
 typedef struct tern__judge {
     tern__fault *fault;
     tern__fault_site site;
 } tern__judge;
 
-#if defined(__CUDACC__) || defined(TERN_CUDA_EMULATED) /* not in what the host's compiler makes */
+#if defined(__CUDACC__) || defined(TERN_CUDA_EMULATED) /* not for the host's compiler */
 static __device__ void tern__fault_raise(const tern__judge &judge, int64_t number, int64_t label)
 {
     if (atomicCAS(&judge.fault->taken, 0, 1)) return;
@@ -51,7 +52,7 @@ static __device__ __forceinline__ bool tern__in_classes(const tern__judge &judge
     return label >= 0 && label < judge.site.labels.classes;
 }
 
-/* Is a label that is not to be ignored a class? */
+/* Whether a label, not an ignored one, is a class. Reports it if not. */
 static __device__ __forceinline__ bool tern__is_class(const tern__judge &judge, int64_t number, int64_t label)
 {
     bool is = tern__in_classes(judge, label);
@@ -65,10 +66,11 @@ static __device__ __forceinline__ bool tern__is_class(const tern__judge &judge, 
 
 int tern__fault_new(tern__fault **fault, tern_error *err);
 void tern__fault_free(tern__fault *fault);
-/* E_RANGE with the record's words; it is empty then, and nothing in `stream` leaves another one. */
+/* Returns E_RANGE with the record's message. Afterwards the record is empty, and no kernel in `stream` can
+ * leave another one. */
 int tern__fault_report(tern__fault *fault, cudaStream_t stream, tern_error *err);
 
-/* Nothing was left, or what tern__fault_report makes of it. */
+/* Returns TERN_OK if there is no record, else the result of tern__fault_report. */
 static inline int tern__fault_check(tern__fault *fault, cudaStream_t stream, tern_error *err)
 {
     return fault->ready ? tern__fault_report(fault, stream, err) : TERN_OK;

@@ -1,34 +1,37 @@
-/* graph.cc - what is asked of a device, held back and launched as graphs.
+/* graph.cc - holds back the work given to a device and launches it as graphs.
  *
- * The program runs in every step as ever: ops, tape, optimizers, what the user wrote. Only its last act, to
- * put items into the stream, is saved. The items between two ends are a *piece*: an end is a flush (the end
- * of a scope's step, and whatever looks at the stream: a wait, a copy to the host, another stream), or so
- * many items, since a device that waits for the last item of a step before it begins with the first would be
- * idle while the host computes nothing. A piece that was seen twice alike is recorded. From then on its items
- * are not run but compared, one by one as they are asked, with those of the recordings; and when the piece
- * ends as one of them does that one's graph is launched. Alike are items of one kind that differ at most in
- * what a node of a graph can be told anew, as the arguments of a kernel: learning rates, seeds, addresses.
+ * The program runs every step as usual: ops, tape, optimizers, the user's code. Only the last act is
+ * saved, putting items into the stream. The items between two ends are a *piece*. An end is a flush (the
+ * end of a scope's step, or anything that uses the stream directly: a wait, a copy to the host, another
+ * stream), or a maximum number of items: a device that got a step's first item only after its last one was
+ * known would be idle meanwhile. A piece that was seen twice is recorded. From then on its items are not
+ * run but compared, one by one as they arrive, with those of the recordings. If the piece ends as a
+ * recording ends, that recording's graph is launched. Two items match if they are of one kind and differ
+ * at most in what a graph's node can be updated with, such as the arguments of a kernel: learning rates,
+ * seeds, addresses.
  *
- * A step whose recordings have no room beside each other would lose each of them before it comes again, and
- * have no graph. There is room for 1024 short ones, or 64 of full length: a SyncBatchNorm cuts a step into
- * pieces of a few items where its sums go over by way of the host, and ResNet-50 has 53 of them.
+ * If the recordings of a step did not all fit, each would be dropped before it is needed again, and the
+ * step would have no graphs. There is room for 1024 short recordings, or 64 of full length. A
+ * SyncBatchNorm that reduces through the host cuts a step into pieces of a few items, and ResNet-50 has 53
+ * of them.
  *
- * An item that no recording has at its place is a divergence: what was held back is run, in order, and the
- * rest of the piece at once. So a step may do what it likes, and be as right and as fast as without graphs.
+ * An item that no recording has at its place is a divergence: the items held back are run in order, and
+ * the rest of the piece runs at once. So a step may do anything, with the same results and speed as
+ * without graphs.
  *
- * Order: held back is always the end of what was asked, so all that goes into the stream outside of this file
- * is preceded by a flush, and nothing is overtaken. Memory that is freed while items that use it are held
- * back may be given out at once, for its next user is held back behind them. There is one that overtakes,
- * bytes from the host's memory: they are the host's again when the call returns. So they go at once, not to
- * where they are wanted but to a place in `stage`, from where the item that is held back will take them. That
- * place is of this piece alone: the stream has come past all earlier pieces' items when the bytes arrive, and
- * no later piece's bytes can come before this piece's items, which were flushed. The first item of a piece
- * overtakes nothing and needs no stage, so batches, which come at the beginning of a step, are copied once.
+ * Order: the items held back are always the latest. Everything that is put into the stream outside of this
+ * file is preceded by a flush, so nothing overtakes them. Memory that is freed while held-back items use
+ * it may be reused at once, since its next user is held back after them. The exception is bytes from host
+ * memory, which the caller may change when the call returns. They are copied at once, but into a place in
+ * `stage`, from where the held-back item takes them. That place is used by this piece only: the stream has
+ * passed all items of earlier pieces when the bytes arrive, and bytes of later pieces cannot arrive before
+ * this piece's items, which are flushed first. The first item of a piece overtakes nothing and needs no
+ * stage, so batches, which are copied at the beginning of a step, are copied once.
  *
- * The lock is for those who come from other threads: an allocation that finds no memory (tern__cuda_settle),
- * a replica's device that copies from this one, a group's stream that follows the step's (tern__cuda_enter).
- * None may find the stream while it is captured. The pool's lock is taken before this one and never after it.
- */
+ * The lock is for calls from other threads: an allocation that finds no memory (tern__cuda_settle), a
+ * replica's device that copies from this one, a group's stream that waits for the step's
+ * (tern__cuda_enter). None of them may find the stream being captured. The pool's lock is taken before
+ * this one, never after it. */
 #include "cuda/graph.h"
 #include "cuda/pool.h"
 #include "cuda/record.h"
@@ -36,22 +39,22 @@
 #include <string_view>
 #include <unordered_map>
 
-#define PIECE 256               /* items at most                                      */
-#define LEAST 4                 /* fewer are no quicker as a graph                    */
-#define ROOM  ((size_t)1 << 14) /* items of all recordings: those used longest ago go */
-#define COST  ((size_t)16)      /* as many a recording counts for, if it has fewer    */
+#define PIECE 256               /* most items of a piece */
+#define LEAST 4                 /* fewer items are no faster as a graph */
+#define ROOM  ((size_t)1 << 14) /* items of all recordings; the least recently used are dropped */
+#define COST  ((size_t)16)      /* a recording counts as at least this many */
 #define STAGE ((size_t)4 << 20)
 
-/* Of the device's memory, for a graph. */
+/* Lack of device memory for graphs. */
 typedef enum shortage { NONE_YET, FELT, ANSWERED } shortage;
 
 struct tern__cuda_graphs {
     std::mutex lock;
-    tern__cuda_log log;            /* of this piece                                              */
-    tern__cuda_recording *follows; /* the recording that begins as it does; NULL: it runs at once */
-    std::vector<size_t> changed;   /* items whose bytes are not the recording's                  */
-    std::unordered_multimap<size_t, tern__cuda_recording> recordings; /* by how they begin   */
-    size_t recorded;                                                  /* what they count for */
+    tern__cuda_log log;            /* items of the current piece */
+    tern__cuda_recording *follows; /* a recording that matches so far; NULL: items run at once */
+    std::vector<size_t> changed;   /* items whose bytes differ from the recording's */
+    std::unordered_multimap<size_t, tern__cuda_recording> recordings; /* by their first items */
+    size_t recorded; /* sum of what the recordings count as */
     uint64_t clock;
     char *stage;
     size_t staged;
@@ -79,7 +82,7 @@ void tern__cuda_graphs_free(tern__cuda_graphs *graphs)
 
 /* ---- recordings ---- */
 
-/* Of what is the same in all that are alike. */
+/* Hashes what is the same in all matching logs. */
 static size_t key_of(const tern__cuda_log *log)
 {
     const tern__cuda_kind *kind = log->items[0].kind;
@@ -92,7 +95,7 @@ static size_t cost_of(const tern__cuda_log *log)
     return TERN__MAX(log->items.size(), COST);
 }
 
-/* Compares item `i`, and notes it where it has changed. */
+/* Compares item `i` with the recording's; adds it to `changed` if its bytes differ. */
 static bool goes_on(tern__cuda_graphs *g, const tern__cuda_recording *r, size_t i)
 {
     if (i >= r->log.items.size()) return false;
@@ -101,7 +104,7 @@ static bool goes_on(tern__cuda_graphs *g, const tern__cuda_recording *r, size_t 
     return likeness != TERN__OTHER;
 }
 
-/* Does it begin with the whole log? */
+/* Whether the recording begins with the whole log. */
 static bool begins(tern__cuda_graphs *g, const tern__cuda_recording *r)
 {
     g->changed.clear();
@@ -112,7 +115,7 @@ static bool begins(tern__cuda_graphs *g, const tern__cuda_recording *r)
 
 typedef enum sought { GRAPH_THAT_BEGINS, GRAPH, RECORDING } sought;
 
-/* The one that was used last of those that begin as the log does, or are all that it is. */
+/* Returns the most recently used recording that begins with the log, or that equals it. */
 static tern__cuda_recording *find(tern__cuda_graphs *g, sought what)
 {
     tern__cuda_recording *found = nullptr;
@@ -137,7 +140,7 @@ static void forget_oldest(tern__cuda_graphs *g)
     g->recordings.erase(oldest);
 }
 
-/* For the log. */
+/* Makes a recording of the log. */
 static tern__cuda_recording *new_recording(tern__cuda_graphs *g)
 {
     g->recorded += cost_of(&g->log);
@@ -145,14 +148,14 @@ static tern__cuda_recording *new_recording(tern__cuda_graphs *g)
     return &g->recordings.emplace(key_of(&g->log), tern__cuda_recording())->second;
 }
 
-/* What the pool has cached may be in the way: tern__cuda_flush has it given up, once, and all graphs are
- * tried again. */
+/* Memory that the pool has cached may be in the way: tern__cuda_flush makes the pool release it, once, and
+ * all graphs are tried again. */
 static void note(tern__cuda_graphs *g, int status)
 {
     if (status == TERN_E_MEMORY && g->met == NONE_YET) g->met = FELT;
 }
 
-/* Of a piece that has run: the second of its like becomes a graph. */
+/* Called after a piece has run. The second time it is seen it becomes a graph. */
 static void learn(tern__cuda *cuda)
 {
     tern__cuda_graphs *g = cuda->graphs;
@@ -202,7 +205,7 @@ static int end_piece(tern__cuda *cuda, tern_error *err)
     return status;
 }
 
-/* Holds it back, or runs it and all before it that was held back. */
+/* Holds the item back, or runs it and all items held back before it. */
 static int add(tern__cuda *cuda, const tern__cuda_kind *kind, const void *data, tern_error *err)
 {
     tern__cuda_graphs *g = cuda->graphs;
@@ -215,7 +218,7 @@ static int add(tern__cuda *cuda, const tern__cuda_kind *kind, const void *data, 
     return !status && last + 1 == PIECE ? end_piece(cuda, err) : status;
 }
 
-/* What failed when nobody could be told. */
+/* Reports an error that occurred when there was no caller to tell. */
 static int be_late(tern__cuda_graphs *g, tern_error *err)
 {
     int status = err ? g->late.code : TERN_OK;
@@ -269,7 +272,7 @@ int tern__cuda_flush(tern_device *device, tern_error *err)
         is_short = is_to_make_room(cuda->graphs);
     }
     if (is_short) tern__cuda_pool_give_up(cuda->pool);
-    if (status || !err) return status; /* nobody would hear */
+    if (status || !err) return status; /* there is no caller to tell */
     return tern__fault_check(cuda->fault, cuda->stream, err);
 }
 
@@ -311,7 +314,8 @@ static int run_transfer(tern__cuda *cuda, const void *data, tern_error *err)
 const tern__cuda_kind tern__cuda_transfer_kind = {sizeof(tern__cuda_transfer), sizeof(tern__cuda_transfer),
                                                   run_transfer, nullptr};
 
-/* The next place in the stage, made with its first use; NULL where there is none, or nothing to overtake. */
+/* Returns the next place in the stage, which is allocated at first use; NULL: out of memory, or nothing to
+ * overtake. */
 static char *stage(tern_device *device, size_t bytes)
 {
     tern__cuda_graphs *g = tern__cuda_of(device)->graphs;
@@ -321,15 +325,16 @@ static char *stage(tern_device *device, size_t bytes)
     return place;
 }
 
-/* Said to be from the host's memory: where a GPU reaches all memory, the runtime, if it is to look that up,
- * might leave pageable memory to the GPU, which reads it later. */
+/* Declared as a copy from host memory. If the runtime had to look that up on a GPU that can access all
+ * memory, it might let the GPU read pageable memory later. */
 static int take(tern__cuda *cuda, const tern__cuda_transfer *t, tern_error *err)
 {
     cudaError_t code = cudaMemcpyAsync(t->to, t->from, t->bytes, cudaMemcpyHostToDevice, cuda->stream);
     return tern__cuda_check(code, "cudaMemcpyAsync", err);
 }
 
-/* The runtime has read pageable memory when its call returns; pinned memory the device reads by itself. */
+/* Waits until the bytes are read. For pageable memory they are when the runtime's call returns; pinned
+ * memory is read by the device. */
 static int be_read(tern__cuda *cuda, const void *from, tern_error *err)
 {
     cudaPointerAttributes a;

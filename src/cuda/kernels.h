@@ -1,4 +1,4 @@
-/* kernels.h - the kernels of this plug-in, after the names of kernels.def. */
+/* kernels.h - the kernels of this plug-in, named as in kernels.def. */
 #ifndef TERN_SRC_CUDA_KERNELS_H
 #define TERN_SRC_CUDA_KERNELS_H
 

@@ -1,5 +1,5 @@
-/* pages.cc - the driver's virtual memory. Its functions are asked for by name, so that nothing here is linked
- * with the driver, which is there only where a GPU is. */
+/* pages.cc - the driver's virtual memory. Its functions are looked up by name, so that the plug-in is not
+ * linked with the driver, which exists only where a GPU is. */
 #include "cuda/pool.h"
 
 #include <cuda.h>
@@ -12,7 +12,7 @@ template <class F> static F *driver(const char *name)
     return (F *)found;
 }
 
-/* The driver's function of that name. */
+/* Looks up the driver's function of that name. */
 #define DRIVER(name) (driver<decltype(name)>(#name))
 
 int tern__cuda_reserve(size_t bytes, void **base, tern_error *err)
@@ -54,7 +54,7 @@ static bool has(int index, CUdevice_attribute attribute)
            DRIVER(cuDeviceGetAttribute)(&value, attribute, device) == CUDA_SUCCESS && value;
 }
 
-/* Such as NCCL can open to other processes and to network cards, or such as stays. */
+/* Memory that NCCL can export to other processes and network cards, or memory that stays. */
 static CUmemAllocationProp kind_of(int index, bool stays)
 {
     CUmemAllocationProp what = {};
@@ -69,7 +69,7 @@ static CUmemAllocationProp kind_of(int index, bool stays)
     return what;
 }
 
-/* Memory of that kind, or nothing, behind whole pages. */
+/* Creates memory of that kind and maps it to whole pages; on failure nothing remains. */
 static CUresult put_behind(const CUmemAllocationProp *what, void *at, size_t bytes,
                            unsigned long long *handle)
 {
@@ -87,9 +87,9 @@ static CUresult put_behind(const CUmemAllocationProp *what, void *at, size_t byt
     return code;
 }
 
-/* Where the machine lets nothing out, such as stays here. Drivers of virtual machines have been seen that
- * make and map what network cards may reach, and refuse only its use. Of such there may also be less than of
- * plain memory, which says itself whether there is none left. */
+/* Falls back to memory that stays if exportable memory cannot be used: drivers of virtual machines have
+ * been seen that create and map memory for network cards and only refuse access to it. There may also be
+ * less exportable memory than plain memory; the second attempt then tells whether none is left. */
 bool tern__cuda_map(int index, void *at, size_t bytes, bool *stays, unsigned long long *handle)
 {
     CUmemAllocationProp wanted = kind_of(index, *stays), plain = kind_of(index, true);

@@ -1,4 +1,4 @@
-/* plugin.c - what the library finds in this plug-in. */
+/* plugin.c - the struct that the library finds in this plug-in. */
 #include "cuda/device.h"
 #include "cuda/kernels.h"
 

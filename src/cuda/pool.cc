@@ -1,15 +1,16 @@
-/* pool.cc - blocks by size class: of small ones four to each power of two, as the CPU's devices have them, of
- * large ones sixteen, or as many as there are whole pages, so that hardly any memory is lost to them.
+/* pool.cc - blocks by size class. Small blocks have four classes to each power of two, as on the CPU's
+ * devices; large ones have sixteen, or as many as there are whole pages, so that hardly any memory is
+ * wasted.
  *
- * A block that is given back waits for the next one of its class. All of a device's work is in one stream, so
- * whoever gets it comes after whoever had it, and nobody has to wait for that. Of several the one with the
- * lowest address goes first: where the same are free, whoever asks for the same gets the same, so the
- * addresses of a static step are those of the step before, which its graphs live on (graph.cc). Small blocks
- * are cut from pages that stay. Large ones have pages of their own. Those of free ones are taken away, and
- * their addresses wait for the next block of their class, where hardly any memory is left, and of what
- * somebody has only tried (stopwatch.h); at no other time the pool waits for the device. What is left then is
- * for others: CUDA loads kernels when they are first launched, graphs and libraries take memory of their own,
- * NCCL with its first collective. */
+ * A freed block waits for the next request of its class. All of a device's work is in one stream, so its
+ * next user comes after its previous one and nobody has to wait. Of several free blocks the one with the
+ * lowest address is taken first. So the same requests from the same free blocks get the same addresses: a
+ * static step has the addresses of the step before, which its graphs depend on (graph.cc). Small blocks
+ * are cut from pages that stay mapped. Large blocks have pages of their own. The pages of free large
+ * blocks are unmapped, while their addresses wait for the next block of the class, in two cases: when
+ * memory is nearly exhausted, and after measuring candidates (stopwatch.h). Only then does the pool wait
+ * for the device. Some memory is left to others: CUDA loads kernels at their first launch, graphs and
+ * libraries allocate memory of their own, NCCL at its first collective. */
 #include "cuda/pool.h"
 #include "cuda/graph.h"
 
@@ -22,7 +23,7 @@
 #define SMALLEST 256
 #define BINS     512
 
-/* What is left to others, of a small GPU's memory a sixteenth, is worth more than what is cached. */
+/* Memory that is left to others; of a small GPU's memory a sixteenth. It is worth more than cached blocks. */
 #define RESERVE ((size_t)1 << 30)
 
 struct block {
@@ -30,11 +31,11 @@ struct block {
     size_t bytes;
     int bin;
     bool is_mapped;
-    uint64_t mapped; /* the pool's count when it was */
+    uint64_t mapped; /* the pool's count when the block was mapped */
     unsigned long long handle;
 };
 
-/* For small blocks. */
+/* A page for small blocks. */
 struct page {
     char *data;
     unsigned long long handle;
@@ -43,18 +44,18 @@ struct page {
 struct tern__cuda_pool {
     tern__cuda *cuda;
     std::mutex lock;
-    std::unordered_map<void *, block *> blocks; /* all that there are */
-    std::vector<block *> bins[BINS];            /* free ones: heaps, the next one first */
+    std::unordered_map<void *, block *> blocks; /* all blocks by address */
+    std::vector<block *> bins[BINS];            /* free blocks: heaps, the next one to use first */
     std::vector<page> pages;
-    std::map<int, bool> peers; /* GPUs that have asked for this one's memory: may they use it? */
-    char *base, *top, *end;    /* addresses: used up to the top */
-    char *next;                /* what is left of the last page */
+    std::map<int, bool> peers; /* GPUs that asked for access to this one's memory: was it granted? */
+    char *base, *top, *end;    /* the address range, used up to `top` */
+    char *next;                /* rest of the last page for small blocks */
     size_t next_left, bytes;
-    uint64_t mapped; /* how often a large block was */
-    bool stays;      /* other processes and network cards get nothing of it */
+    uint64_t mapped; /* counts the large blocks that were mapped */
+    bool stays;      /* memory is not exported to other processes and network cards */
 };
 
-/* From one class to the next, between a power of two and the next one. */
+/* The step between classes from a power of two to the next. */
 static size_t step_behind(size_t base)
 {
     if (base < TERN__CUDA_PAGE) return TERN__MAX(base / 4, (size_t)SMALLEST);
@@ -70,13 +71,13 @@ static int bin_of(size_t bytes, size_t *rounded)
     return (int)(bin + steps);
 }
 
-/* Of its own. */
+/* Whether the block has its own pages. */
 static bool has_pages(const block *b)
 {
     return b->bytes >= TERN__CUDA_PAGE && b->is_mapped;
 }
 
-/* Those that have memory come before those that need some. */
+/* Blocks with memory come before those that need to be mapped. */
 static bool comes_later(const block *a, const block *b)
 {
     return a->is_mapped != b->is_mapped ? b->is_mapped : a->data > b->data;
@@ -97,7 +98,8 @@ static block *take(std::vector<block *> *bin)
     return b;
 }
 
-/* Addresses are a class's for good, so there are to be many more than memory, as many as can be had. */
+/* Reserves addresses. They are never reused by another class, so there must be many more addresses than
+ * memory: as many as possible. */
 static int reserve(size_t total, size_t *bytes, void **base, tern_error *err)
 {
     int status = TERN_E_SYSTEM;
@@ -137,7 +139,7 @@ void tern__cuda_pool_close(tern__cuda_pool *pool)
     delete pool;
 }
 
-/* Takes away what is behind free large blocks that came after so many. */
+/* Unmaps free large blocks that were mapped after the first `mapped` ones. */
 static void unmap_free(tern__cuda_pool *pool, uint64_t mapped)
 {
     for (auto &bin : pool->bins) {
@@ -172,7 +174,7 @@ void tern__cuda_pool_give_up(tern__cuda_pool *pool)
     give_up(pool);
 }
 
-/* Would so many bytes leave others too little? */
+/* Whether allocating `bytes` would leave too little to others. */
 static bool is_scarce(const tern__cuda_pool *pool, size_t bytes)
 {
     size_t left, total;
@@ -180,7 +182,7 @@ static bool is_scarce(const tern__cuda_pool *pool, size_t bytes)
     return cudaMemGetInfo(&left, &total) == cudaSuccess && left < bytes + TERN__MIN(RESERVE, total / 16);
 }
 
-/* What is used may be all that there is. */
+/* Maps memory. If it is scarce, free blocks are unmapped first; blocks in use may take all memory. */
 static bool map(tern__cuda_pool *pool, char *at, size_t bytes, unsigned long long *handle)
 {
     if (is_scarce(pool, bytes)) give_up(pool);
@@ -203,14 +205,14 @@ static char *take_addresses(tern__cuda_pool *pool, size_t bytes)
     return at;
 }
 
-/* A piece of a page for small ones; the rest of the last page is too little, and left. */
+/* Cuts a small block from a page. If the rest of the last page is too small it is left unused. */
 static char *cut(tern__cuda_pool *pool, size_t bytes)
 {
     if (pool->next_left < bytes) {
         page p = {take_addresses(pool, TERN__CUDA_PAGE), 0};
         if (!p.data) return nullptr;
         if (!map(pool, p.data, TERN__CUDA_PAGE, &p.handle)) {
-            pool->top = p.data; /* the addresses are for whoever asks next */
+            pool->top = p.data; /* the addresses remain available */
             return nullptr;
         }
         pool->pages.push_back(p);
@@ -237,7 +239,7 @@ static block *new_block(tern__cuda_pool *pool, int bin, size_t bytes)
     return nullptr;
 }
 
-/* Where no addresses are left a free block of a larger class serves. */
+/* Finds a free block. When the addresses are exhausted, one of a larger class will do. */
 static block *find(tern__cuda_pool *pool, size_t bytes)
 {
     size_t rounded;

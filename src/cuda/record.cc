@@ -1,3 +1,4 @@
+/* record.cc - logs of items, and graphs captured from them. */
 #include "cuda/record.h"
 
 /* ---- logs ---- */
@@ -44,12 +45,12 @@ int tern__cuda_log_run(tern__cuda *cuda, const tern__cuda_log *log, size_t first
 
 /* ---- graphs ---- */
 
-/* The node that was captured last: a stream's order is a line, so what comes next hangs on it alone. */
+/* Returns the node that was captured last. A stream is sequential, so the next node depends on it alone. */
 static bool last_node(cudaStream_t stream, cudaGraphNode_t *node)
 {
     cudaStreamCaptureStatus status;
     const cudaGraphNode_t *nodes;
-    const cudaGraphEdgeData *edges; /* kernels that overlap have some, which may not be passed over */
+    const cudaGraphEdgeData *edges; /* overlapping kernels have edge data, which must not be dropped */
     size_t count = 0;
 #if CUDART_VERSION >= 13000
     cudaError_t code = cudaStreamGetCaptureInfo(stream, &status, nullptr, nullptr, &nodes, &edges, &count);
@@ -74,8 +75,8 @@ static int capture_items(tern__cuda *cuda, tern__cuda_recording *r)
     return status;
 }
 
-/* Nothing runs while it is captured. Only this thread's calls are restricted meanwhile: others may work on
- * other devices. */
+/* Captures the log; nothing runs meanwhile. Only this thread's calls are restricted: others may use other
+ * devices. */
 static int capture(tern__cuda *cuda, tern__cuda_recording *r)
 {
     cudaSetDevice(cuda->index);
@@ -87,7 +88,7 @@ static int capture(tern__cuda *cuda, tern__cuda_recording *r)
     return status ? status : tern__cuda_status(code);
 }
 
-/* The nodes are the graph's, by which the executable one knows them: it stays. */
+/* The executable graph is updated through the nodes of the original, so that is kept as well. */
 void tern__cuda_recording_drop(tern__cuda_recording *r)
 {
     if (r->exec) cudaGraphExecDestroy(r->exec);
@@ -101,12 +102,12 @@ static int try_capture(tern__cuda *cuda, tern__cuda_recording *r)
     int status = capture(cuda, r);
     if (!status) return TERN_OK;
     tern__cuda_recording_drop(r);
-    cudaGetLastError(); /* which is nobody else's */
+    cudaGetLastError(); /* clears the error, which later calls must not see */
     return status;
 }
 
-/* Reports have it that some GPUs do not capture kernels that overlap: theirs do not from then on. A lack of
- * memory says nothing of that. */
+/* Some GPUs are reported not to capture overlapping kernels. After such a failure kernels no longer
+ * overlap there. A lack of memory says nothing about that. */
 int tern__cuda_recording_make(tern__cuda *cuda, tern__cuda_recording *r)
 {
     bool overlapped = cuda->overlaps;
@@ -132,7 +133,7 @@ static cudaError_t change(tern__cuda_recording *r, const tern__cuda_log *log,
     return code;
 }
 
-/* Alike, they lie at the same places. */
+/* Matching items are at the same offsets. */
 static void take(tern__cuda_recording *r, const tern__cuda_log *log, const std::vector<size_t> *changed)
 {
     for (size_t i : *changed) {

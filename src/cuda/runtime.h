@@ -1,9 +1,10 @@
-/* runtime.h - what every file of this plug-in needs: a device's state, errors, and how kernels are started.
+/* runtime.h - what every file of this plug-in needs: a device's state, errors, and launching kernels.
  *
- * This is C++ for nvcc's sake; the language is that of C otherwise: no classes, no exceptions. The library's
- * own headers are included, but none of its functions can be called except the inline ones and those of
- * the files that are compiled into the plug-in. Types of a file's own that its kernels are given are in a
- * nameless namespace: templates would take those of two files for one by their name. */
+ * This is C++ because nvcc needs it, but otherwise written like C: no classes, no exceptions. The
+ * library's headers are included, but none of its functions can be called except inline ones and those in
+ * files that are compiled into the plug-in. Types that a file passes to its own kernels are in an
+ * anonymous namespace: otherwise templates instantiated with types of the same name in two files would be
+ * the same function. */
 #ifndef TERN_SRC_CUDA_RUNTIME_H
 #define TERN_SRC_CUDA_RUNTIME_H
 
@@ -25,8 +26,8 @@ extern "C" {
 struct tern__cuda_pool;
 struct tern__cuda_graphs;
 
-/* What a library keeps for a device: made with its first use, freed with the device,
- * plans before what they were made with. */
+/* What a vendor's library keeps for a device: made at first use, freed with the device, plans before the
+ * handles that made them. */
 enum {
     TERN__CUDA_CUBLAS,
     TERN__CUDA_SMALL_GEMM_PLANS,
@@ -41,14 +42,14 @@ typedef struct tern__cuda_library {
 
 typedef struct tern__cuda {
     int index, processors;
-    bool overlaps;                       /* kernels are launched before the one before them is over         */
-    bool has_clusters;                   /* of blocks that read each other's shared memory (cluster.h)      */
-    bool has_graphs;                     /* for steps, where they are asked for, and for what is timed      */
-    bool has_small_gemms;                /* the kernel for small products is tried (small_gemm_plan.cc)     */
-    bool exports;                        /* other processes and network cards may be given its memory       */
-    bool is_warm;                        /* it has been measured before (stopwatch.h)                       */
-    cudaStream_t stream;                 /* the stream of the step                                        */
-    cudaStream_t streams[TERN__STREAMS]; /* all of them; the others come before it where both could run */
+    bool overlaps;        /* kernels are launched before their predecessor has ended */
+    bool has_clusters;    /* clusters of blocks that read each other's shared memory (cluster.h) */
+    bool has_graphs;      /* for steps, if asked for, and for measuring */
+    bool has_small_gemms; /* the kernel for small products may be used (small_gemm_plan.cc) */
+    bool exports;         /* its memory can be exported to other processes and network cards */
+    bool is_warm;         /* something was measured on it before (stopwatch.h) */
+    cudaStream_t stream;  /* the step's stream */
+    cudaStream_t streams[TERN__STREAMS]; /* all streams; the others have priority over the step's */
     struct tern__fault *fault;
     tern__cuda_pool *pool;
     tern__cuda_graphs *graphs;
@@ -66,25 +67,25 @@ int tern__cuda_stream_open(tern__cuda *cuda, tern__device_stream stream, tern_er
 
 /* ---- errors ---- */
 
-/* TERN_OK, E_MEMORY or E_SYSTEM. */
+/* Converts CUDA's code: TERN_OK, E_MEMORY or E_SYSTEM. */
 static inline int tern__cuda_status(cudaError_t code)
 {
     return code == cudaSuccess ? TERN_OK : code == cudaErrorMemoryAllocation ? TERN_E_MEMORY : TERN_E_SYSTEM;
 }
 
-/* That, with CUDA's name and text of it. */
+/* The same, and sets *err with CUDA's name and text of the code. */
 int tern__cuda_check(cudaError_t code, const char *what, tern_error *err);
 
 /* ---- kernels ---- */
 
-/* The bytes of a kernel's item; its arguments are behind them, each aligned as its type is. */
+/* The data of a kernel's item, followed by the kernel's arguments, each aligned as its type. */
 typedef struct tern__cuda_start {
     void (*kernel)();
     unsigned grid[3], block[3];
-    size_t shared, cluster; /* cluster: its blocks; 0: none */
+    size_t shared, cluster; /* cluster: blocks per cluster; 0: none */
 } tern__cuda_start;
 
-/* The place of the next argument. */
+/* Returns the place of the next argument. */
 template <class P> void *tern__cuda_argument(const void *data, size_t *offset)
 {
     static_assert(alignof(P) <= 16, "items are aligned to 16 bytes");
@@ -144,9 +145,9 @@ cudaError_t tern__cuda_start_change(const void *data, cudaGraphExec_t exec, cuda
     return cudaGraphExecKernelNodeSetParams(exec, node, &params);
 }
 
-/* Every kernel begins so, before it looks at memory: it may be launched while the one before it in the
- * stream still runs, and then waits here for its end. The next one's blocks come when all of this one's have
- * begun, so they are in nobody's way. */
+/* Every kernel calls this before it accesses memory. It may be launched while its predecessor in the
+ * stream still runs, and waits here until that has ended. The blocks of the next kernel are launched when
+ * all blocks of this one have begun, so they do not delay it. */
 static __device__ __forceinline__ void tern__kernel_begin(void)
 {
 #if defined(TERN_CUDA_EMULATED) || __CUDA_ARCH__ >= 900
@@ -155,8 +156,8 @@ static __device__ __forceinline__ void tern__kernel_begin(void)
 #endif
 }
 
-/* Starts a kernel of grid x block threads; `shared` bytes are what tern__cuda_shared gives. Each `cluster`
- * blocks are a cluster, where the device has such; 0: they have nothing to do with each other. */
+/* Launches a kernel of grid x block threads with `shared` bytes of dynamic shared memory
+ * (tern__cuda_shared). `cluster` blocks each form a cluster, if the device has clusters; 0: none. */
 template <class... P, class... A>
 int tern__cuda_launch_clusters(const tern__call *call, size_t cluster, void (*kernel)(P...), dim3 grid,
                                dim3 block, size_t shared, A... args)
@@ -166,7 +167,7 @@ int tern__cuda_launch_clusters(const tern__call *call, size_t cluster, void (*ke
                                          tern__cuda_start_change<P...>};
     const tern__cuda *cuda = tern__cuda_of(call->device);
     int status = cuda->fault->ready ? call->device->backend->flush(call->device, call->err) : TERN_OK;
-    if (status) return status; /* what a kernel has left */
+    if (status) return status; /* a fault that an earlier kernel recorded */
     alignas(16) char data[size] = {};
     size_t offset = 0;
     tern__cuda_put<tern__cuda_start>(
@@ -183,8 +184,8 @@ int tern__cuda_launch(const tern__call *call, void (*kernel)(P...), dim3 grid, d
     return tern__cuda_launch_clusters(call, 0, kernel, grid, block, shared, args...);
 }
 
-/* Enough blocks of `threads` for `count` elements, of which a thread takes `each`; no more than keep the
- * device busy, so kernels go on in steps of the grid. */
+/* Returns enough blocks of `threads` threads for `count` elements, `each` per thread, but no more than
+ * keep the device busy: kernels loop in steps of the grid. */
 static inline dim3 tern__cuda_grid(const tern__call *call, int64_t count, int threads, int each)
 {
     int64_t wanted = (count + (int64_t)threads * each - 1) / ((int64_t)threads * each);
@@ -192,8 +193,8 @@ static inline dim3 tern__cuda_grid(const tern__call *call, int64_t count, int th
     return dim3((unsigned)TERN__MAX((int64_t)1, TERN__MIN(wanted, most)));
 }
 
-/* Memory that a kernel needs while it runs: it may be given back as soon as the kernel is started, since
- * whoever gets it next comes later in the stream. */
+/* Allocates memory for the time that a kernel runs. It may be freed as soon as the kernel is launched,
+ * since its next user comes later in the stream. */
 static inline void *tern__cuda_scratch(const tern__call *call, size_t bytes)
 {
     return call->device->backend->alloc(call->device, bytes);

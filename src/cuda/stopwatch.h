@@ -1,5 +1,5 @@
-/* stopwatch.h - how long something takes on the stream of a device's steps. What is allocated while it is
- * open and given back leaves no memory mapped: who is not chosen may have wanted much. */
+/* stopwatch.h - measures how long something takes on a device's step stream. Memory that was allocated and
+ * freed while the stopwatch is open is unmapped: algorithms that are not chosen may have used much. */
 #ifndef TERN_SRC_CUDA_STOPWATCH_H
 #define TERN_SRC_CUDA_STOPWATCH_H
 
@@ -16,10 +16,10 @@ enum { TERN__STOPWATCH_RUNS = 10 };
 
 typedef struct tern__stopwatch {
     tern_device *device; /* NULL: not open */
-    bool graphs;         /* the device's, which launches none while something is timed */
+    bool graphs;         /* the device's setting; it launches no graphs while measuring */
     cudaStream_t stream;
-    uint64_t mapped;                              /* blocks of the pool, when it was opened */
-    cudaEvent_t events[TERN__STOPWATCH_RUNS + 1]; /* before the first run, and behind each  */
+    uint64_t mapped;                              /* the pool's count when the stopwatch was opened */
+    cudaEvent_t events[TERN__STOPWATCH_RUNS + 1]; /* before the first run and after each */
 } tern__stopwatch;
 
 static inline bool tern__stopwatch_open(tern__stopwatch *w, const tern__call *call)
@@ -44,11 +44,10 @@ static inline void tern__stopwatch_close(tern__stopwatch *w)
         if (event) cudaEventDestroy(event);
 }
 
-/* What is timed; returns a status. */
+/* The function that is measured; returns a status. */
 typedef int tern__timed(void *ctx);
 
-/* Milliseconds between two events, the fewest of all that are next to each other up to the last; negative if
- * something failed. */
+/* Returns the milliseconds of the fastest run up to event `last`; negative: something failed. */
 static inline float tern__stopwatch_least(const tern__stopwatch *w, int last)
 {
     float least = -1, ms;
@@ -57,12 +56,12 @@ static inline float tern__stopwatch_least(const tern__stopwatch *w, int last)
         ran = cudaEventElapsedTime(&ms, w->events[i], w->events[i + 1]) == cudaSuccess;
         if (least < 0 || ms < least) least = ms;
     }
-    cudaGetLastError(); /* what failed here is nobody else's failure */
+    cudaGetLastError(); /* clears the error, which later calls must not see */
     return ran ? least : -1;
 }
 
-/* Milliseconds of the fastest of so many runs, as others may have had a part of the device in some; negative
- * if one failed. */
+/* Returns the milliseconds of the fastest of `runs` runs, since other processes may have used the device
+ * during some; negative: one failed. */
 static inline float tern__stopwatch_time(tern__stopwatch *w, tern__timed *run, void *ctx, int runs)
 {
     int status = TERN_OK, last = 0;
@@ -75,7 +74,7 @@ static inline float tern__stopwatch_time(tern__stopwatch *w, tern__timed *run, v
     return status ? -1 : ms;
 }
 
-/* NULL where one cannot be made of them. */
+/* Captures the runs as a graph; NULL: impossible. */
 static inline cudaGraphExec_t tern__stopwatch_graph(const tern__stopwatch *w, tern__timed *run, void *ctx)
 {
     cudaGraph_t graph = nullptr;
@@ -90,8 +89,8 @@ static inline cudaGraphExec_t tern__stopwatch_graph(const tern__stopwatch *w, te
     return exec;
 }
 
-/* The same of runs that follow each other as in a graph of a step, whose first launch keeps the device busy
- * until all of the second has been asked for. */
+/* The same for runs that follow each other as in a step's graph. The graph is launched twice: the first
+ * launch keeps the device busy until the second has been given to it completely. */
 static inline float tern__stopwatch_time_graph(tern__stopwatch *w, tern__timed *run, void *ctx)
 {
     const int launches = 2;
@@ -106,15 +105,15 @@ static inline float tern__stopwatch_time_graph(tern__stopwatch *w, tern__timed *
     return ms < 0 ? ms : ms / TERN__STOPWATCH_RUNS;
 }
 
-/* Do clocks decide on the device? Not any more where it knows so many cases that a run's every step must have
+/* Whether the device may measure. Not once it knows so many cases that every step of the run seems to have
  * new ones. */
 static inline bool tern__stopwatch_decides(const tern_device *device)
 {
     return !device->conv.deterministic && !device->follows && !device->notes->is_full;
 }
 
-/* A GPU that has rested is slow at first, and whoever comes first would seem to be: before all that is ever
- * measured on a device the first who can repeats his for 50 ms. */
+/* An idle GPU is slow at first, which would count against the first candidate. So before anything is
+ * measured on a device, the first candidate that runs is repeated for 50 ms. */
 static inline void tern__stopwatch_warm_up(tern__stopwatch *w, tern__timed *run, void *ctx)
 {
     tern__cuda *cuda = tern__cuda_of(w->device);
@@ -125,8 +124,9 @@ static inline void tern__stopwatch_warm_up(tern__stopwatch *w, tern__timed *run,
     }
 }
 
-/* The first run makes what is made once, and shows whether it can; who takes twice as long as the best in the
- * second has no more. What is short lasts as long as the host takes to ask for it, if it is not a graph. */
+/* Measures a candidate. The first run creates what is created once, and shows whether the candidate works.
+ * One that takes twice as long as the best in the second run gets no more. Without a graph a short
+ * candidate would measure the host's launches. */
 static inline float tern__stopwatch_try(tern__stopwatch *w, tern__timed *run, void *ctx, float best)
 {
     const int runs = 3;

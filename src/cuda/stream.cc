@@ -3,7 +3,7 @@
 #include "cuda/graph.h"
 #include "cuda/runtime.h"
 
-/* ---- the host's memory ---- */
+/* ---- host memory ---- */
 
 void *tern__cuda_pinned_new(tern_device *device, size_t bytes)
 {

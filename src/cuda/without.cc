@@ -1,5 +1,6 @@
-/* without.cc - TERN_CUDA_WITHOUT="overlap,graphs": where something is wrong with a GPU, its driver or us,
- * each of these can be left out to see whether it is the cause. There is another way to do all of them. */
+/* without.cc - TERN_CUDA_WITHOUT="overlap,graphs": if something is wrong with a GPU, its driver or this
+ * plug-in, each of these features can be disabled to see whether it is the cause. Everything also works
+ * without them. */
 #include "cuda/without.h"
 
 #include <cstdlib>

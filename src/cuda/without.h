@@ -4,7 +4,7 @@
 
 #include "cuda/runtime.h"
 
-/* Takes from the device what the environment names. E_ENV: there is no such thing. */
+/* Disables the features of the device that the environment names. E_ENV: unknown feature. */
 int tern__cuda_go_without(tern__cuda *cuda, tern_error *err);
 
 #endif

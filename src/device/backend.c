@@ -1,4 +1,4 @@
-/* backend.c - finding a device's plug-in, and the device in it. */
+/* backend.c - finds a device's plug-in and the device's index, and opens and closes the device. */
 #include "device/backend.h"
 #include "base/local.h"
 #include "base/plugin.h"
@@ -11,7 +11,7 @@
 
 static const char *const names[] = {"cuda"};
 
-/* The back end's name that `name` begins with, or NULL. */
+/* Returns the back end's name with which `name` begins, or NULL. */
 static const char *backend_of(const char *name)
 {
     for (size_t i = 0; i < TERN__COUNT(names); i++) {
@@ -35,12 +35,13 @@ const tern__device_backend *tern__device_backend_open(const char *name, tern_err
     if (!strcmp(backend->version, tern_version()) && backend->device_size == sizeof(tern_device))
         return backend;
     tern__error_set(err, "tern_device_open", TERN_E_UNSUPPORTED,
-                    "the plug-in %s is of tern %s and was not built with this library, which is %s", file,
-                    backend->version, tern_version());
+                    "the plug-in %s (tern %s) was not built together with this library (tern %s): install "
+                    "both from one build",
+                    file, backend->version, tern_version());
     return NULL;
 }
 
-/* This rank's place on its host. mpirun and srun may show each rank a GPU of its own and no other. */
+/* This rank's index on its host. mpirun and srun may show each rank only its own GPU. */
 static int index_of_rank(int count, long *index, tern_error *err)
 {
     tern__local local;
@@ -59,10 +60,10 @@ static int index_of(const char *name, int count, long *index, tern_error *err)
         sscanf(number + 1, "%6ld%c", index, &end) == 1)
         return TERN_OK;
     return tern__error_set(err, "tern_device_open", TERN_E_INVALID,
-                           "device \"%s\": expected a number behind the colon", name);
+                           "device \"%s\": expected a number after the colon", name);
 }
 
-/* The number behind the colon, or this rank's, among the GPUs that there are. */
+/* Finds the device's index: the number after the colon, or this rank's index on its host. */
 static int find_index(const tern__device_backend *backend, const char *name, long *index, tern_error *err)
 {
     int count = backend->count(err);
@@ -70,9 +71,8 @@ static int find_index(const tern__device_backend *backend, const char *name, lon
     if (status || *index < count) return status;
     return tern__error_set(
         err, "tern_device_open", TERN_E_RANGE,
-        "device \"%s\": there is no number %ld among the %d that this process may use "
-        "(CUDA_VISIBLE_DEVICES); ranks that are to share one, or each see some of their own, "
-        "name it, \"%s:0\"",
+        "device \"%s\": there is no device %ld, this process can use %d (CUDA_VISIBLE_DEVICES); if ranks "
+        "share a device, or each sees only its own, name it: \"%s:0\"",
         name, *index, count, backend->name);
 }
 
@@ -98,9 +98,9 @@ int tern__device_plug(tern_device *device, const char *name, tern_error *err)
 void tern__device_unplug(tern_device *device)
 {
     if (!device->backend) return;
-    for (tern__guest *guest; (guest = device->guests);) {
-        device->guests = guest->next;
-        guest->leave(guest);
+    for (tern__close_listener *listener; (listener = device->listeners);) {
+        device->listeners = listener->next;
+        listener->closing(listener);
     }
     tern__memory_remove(device);
     device->backend->close(device);
@@ -109,15 +109,15 @@ void tern__device_unplug(tern_device *device)
     device->backend = NULL;
 }
 
-void tern__device_join(tern_device *device, tern__guest *guest)
+void tern__device_listen(tern_device *device, tern__close_listener *listener)
 {
-    guest->next = device->guests;
-    device->guests = guest;
+    listener->next = device->listeners;
+    device->listeners = listener;
 }
 
-void tern__device_part(tern_device *device, tern__guest *guest)
+void tern__device_unlisten(tern_device *device, tern__close_listener *listener)
 {
-    tern__guest **link = &device->guests;
-    while (*link && *link != guest) link = &(*link)->next;
-    if (*link) *link = guest->next;
+    tern__close_listener **link = &device->listeners;
+    while (*link && *link != listener) link = &(*link)->next;
+    if (*link) *link = listener->next;
 }

@@ -1,9 +1,10 @@
 /* choice_file.c - the file of the user's choices.
  *
- * A line is appended by one write when its case has been measured, so processes need no lock, and one that is
- * killed takes nothing with it. A half line, which only a full disk leaves, is closed by the next writer.
- * What a file says is believed only if it is the user's own and no link, and even so it can but choose among
- * algorithms that are right. Without a file, training goes on: what is wrong with it is one warning. */
+ * When a case has been measured, its line is appended by one write. So processes need no lock, and a
+ * killed process leaves no damage. Only a full disk leaves an incomplete line, and the next writer ends
+ * it. The file is trusted only if it belongs to the user and is no symbolic link. Even then it can only
+ * choose among algorithms that are right. Without the file training works as well; a problem with the file
+ * is one warning. */
 #include "device/choice_file.h"
 
 #include <errno.h>
@@ -24,7 +25,7 @@ bool tern__choices_path(char *path, size_t size)
     int length = -1;
     if (named)
         length = strcmp(named, "off") ? snprintf(path, size, "%s", named) : -1;
-    else if (cache && *cache == '/') /* relative ones are invalid (XDG Base Directory Specification) */
+    else if (cache && *cache == '/') /* relative paths are invalid (XDG Base Directory Specification) */
         length = snprintf(path, size, "%s/tern/conv.jsonl", cache);
     else if (home)
         length = snprintf(path, size, "%s/.cache/tern/conv.jsonl", home);
@@ -48,7 +49,7 @@ static void make_folders(char *path)
     }
 }
 
-/* A regular file of the user's own; -1 else. That there is none yet is nothing to warn of. */
+/* Opens a regular file that belongs to the user; -1: failed. Warns unless the file does not exist. */
 static int open_own(const char *path, int flags, struct stat *about)
 {
     int fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);

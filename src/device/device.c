@@ -1,11 +1,10 @@
+/* device.c - opening, setting and closing a device. */
 #include "device/backend.h"
-#include "base/pages.h"
 #include "base/opts.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #ifdef _OPENMP
 #include <omp.h>
 #endif
@@ -26,8 +25,8 @@ void tern__device_rest(const tern_device *device)
     if (!device->worker && device->threads > 1) end_team();
 }
 
-/* A forked child lacks the team's threads and would wait for them for ever. So the team ends before a fork,
- * and parent and child each start a new one. */
+/* A forked child lacks the team's threads and would wait for them forever. So the team is ended before a
+ * fork, and parent and child each start a new one. */
 static int forks_error;
 
 static void watch_forks_once(void)
@@ -46,7 +45,7 @@ static int watch_forks(tern_error *err)
 
 /* ---- opening ---- */
 
-/* OpenMP has a number for each level of nesting: kernels run on the first. */
+/* OMP_NUM_THREADS may list a number for each level of nesting: kernels run on the first level. */
 static int default_threads(int *threads, tern_error *err)
 {
     int first, share;
@@ -59,7 +58,7 @@ static int default_threads(int *threads, tern_error *err)
     return TERN_OK;
 }
 
-/* "cpu:0-3": the list, or NULL. */
+/* Returns the list of cores in "cpu:0-3"; NULL: the name has none. */
 static const char *core_list(const char *name)
 {
     size_t length = strlen(name);
@@ -67,7 +66,7 @@ static const char *core_list(const char *name)
     return is_list && strspn(name + 4, "0123456789,-") == length - 4 ? name + 4 : NULL;
 }
 
-/* Threads: one a core of a group, else the process's share of the machine. */
+/* A group of cores has one thread per core. "cpu" has the process's share of the machine. */
 static int fill(tern_device *device, const char *name, tern_error *err)
 {
     const char *list = core_list(name);
@@ -90,7 +89,7 @@ static bool is_set(const char *name)
     return value && !strcmp(value, "1");
 }
 
-/* A switch that says "yes" would be taken for off. */
+/* is_set takes anything but "1" for off, so "yes" must be refused. */
 static int check_switches(tern_error *err)
 {
     static const char *const names[] = {"TERN_EXACT_CONV", "TERN_DETERMINISTIC", "TERN_GRAPHS"};
@@ -147,34 +146,6 @@ int tern_device_threads_set(tern_device *device, int n, tern_error *err)
     return TERN_OK;
 }
 
-bool tern__device_cpuinfo(const char *key, char *value, size_t size)
-{
-    FILE *file = fopen("/proc/cpuinfo", "re");
-    bool found = false, begins = true; /* a line may be longer than the buffer */
-    while (file && !found && fgets(value, (int)size, file)) {
-        const char *colon = begins && !strncmp(value, key, strlen(key)) ? strchr(value, ':') : NULL;
-        begins = strchr(value, '\n') != NULL;
-        if (!colon) continue;
-        value[strcspn(value, "\n")] = '\0';
-        colon += 1 + strspn(colon + 1, " ");
-        memmove(value, colon, strlen(colon) + 1);
-        found = true;
-    }
-    if (file) fclose(file);
-    return found;
-}
-
-bool tern__device_cpu_name(char *name, size_t size)
-{
-    char maker[64], part[64]; /* for the whole line */
-    if (tern__device_cpuinfo("model name", name, size)) return true;
-    if (!tern__device_cpuinfo("CPU implementer", maker, sizeof(maker)) ||
-        !tern__device_cpuinfo("CPU part", part, sizeof(part)))
-        return false;
-    snprintf(name, size, "ARM, maker %s, part %s", maker, part);
-    return true;
-}
-
 /* ---- graphs ---- */
 
 bool tern_device_graphs_get(const tern_device *device)
@@ -216,145 +187,7 @@ int tern_device_conv_set(tern_device *device, const tern_device_conv_opts *opts,
     return TERN_OK;
 }
 
-/* ---- block cache ----
- *
- * A block is a header of one cache line and the caller's bytes. Sizes are rounded up to a class, four to each
- * power of two, so that at most a fifth is wasted and shapes that differ a little share blocks. Each class
- * keeps its free blocks in a stack: the block freed last is the one still in the CPU's cache. */
-
-struct tern__block {
-    int bin;
-    size_t bytes;
-    struct tern__block *next;
-} __attribute__((aligned(TERN__LINE)));
-
-#define SMALLEST 64
-#define LARGEST  ((size_t)1 << 53) /* for which there is a class, here and in the plug-in */
-
-static int bin_of(size_t bytes, size_t *rounded)
-{
-    size_t base = SMALLEST;
-    int bin = 0;
-    while (base * 2 <= bytes) {
-        base *= 2;
-        bin += 4;
-    }
-    int quarter = 0;
-    while (base + base / 4 * (size_t)quarter < bytes) quarter++;
-    *rounded = base + base / 4 * (size_t)quarter;
-    return bin + quarter;
-}
-
-static void empty_cache(tern_device *device)
-{
-    for (int bin = 0; bin < TERN__DEVICE_BINS; bin++) {
-        struct tern__block *block = device->bins[bin];
-        device->bins[bin] = NULL;
-        while (block) {
-            struct tern__block *next = block->next;
-            device->bytes -= block->bytes;
-            tern__free(block);
-            block = next;
-        }
-    }
-}
-
-static struct tern__block *new_block(tern_device *device, int bin, size_t bytes)
-{
-    struct tern__block *block = tern__alloc_raw(sizeof(*block) + bytes, TERN__LINE);
-    if (!block) {
-        empty_cache(device);
-        block = tern__alloc_raw(sizeof(*block) + bytes, TERN__LINE);
-    }
-    if (!block) return NULL;
-    tern__pages_enlarge(block, bytes);
-    *block = (struct tern__block){.bin = bin, .bytes = bytes};
-    device->bytes += bytes;
-    return block;
-}
-
-void *tern__device_alloc(tern_device *device, size_t bytes)
-{
-    if (bytes > LARGEST) return NULL;
-    if (device->backend) return device->backend->alloc(device, TERN__MAX(bytes, (size_t)1));
-    size_t rounded;
-    int bin = bin_of(TERN__MAX(bytes, (size_t)SMALLEST), &rounded);
-    pthread_mutex_lock(&device->lock);
-    struct tern__block *block = device->bins[bin];
-    if (block)
-        device->bins[bin] = block->next;
-    else
-        block = new_block(device, bin, rounded);
-    pthread_mutex_unlock(&device->lock);
-    return block ? block + 1 : NULL;
-}
-
-void tern__device_free(tern_device *device, void *data)
-{
-    if (!data) return;
-    if (device->backend) {
-        device->backend->free(device, data);
-        return;
-    }
-    struct tern__block *block = (struct tern__block *)data - 1;
-    pthread_mutex_lock(&device->lock);
-    block->next = device->bins[block->bin];
-    device->bins[block->bin] = block;
-    pthread_mutex_unlock(&device->lock);
-}
-
-/* malloc keeps a block that it did not map by itself, and takes larger and larger ones from its heap once it
- * has seen such freed: 40 MB of ResNet-18's 400. So the pages go first. */
-static void drop_pages(struct tern__block *block)
-{
-    uintptr_t page = tern__page_bytes();
-    uintptr_t begin = tern__align_up((uintptr_t)(block + 1), page);
-    uintptr_t end = ((uintptr_t)(block + 1) + block->bytes) / page * page;
-    if (begin < end) madvise((void *)begin, end - begin, MADV_DONTNEED);
-}
-
-void tern__device_release(tern_device *device, void *data)
-{
-    if (!data) return;
-    if (device->backend) {
-        device->backend->free(device, data);
-        return;
-    }
-    struct tern__block *block = (struct tern__block *)data - 1;
-    pthread_mutex_lock(&device->lock);
-    device->bytes -= block->bytes;
-    pthread_mutex_unlock(&device->lock);
-    drop_pages(block);
-    tern__free(block);
-}
-
-size_t tern__device_bytes(tern_device *device)
-{
-    if (device->backend) return device->backend->bytes(device);
-    pthread_mutex_lock(&device->lock);
-    size_t bytes = device->bytes;
-    pthread_mutex_unlock(&device->lock);
-    return bytes;
-}
-
-void *tern__device_scratch(tern_device *device, int which, size_t bytes)
-{
-    if (!device->scratch[which].data || device->scratch[which].bytes < bytes) {
-        tern__device_release(device, device->scratch[which].data);
-        device->scratch[which].data = tern__device_alloc(device, bytes);
-        device->scratch[which].bytes = device->scratch[which].data ? bytes : 0;
-    }
-    return device->scratch[which].data;
-}
-
-void tern__device_scratch_free(tern_device *device)
-{
-    for (int i = 0; i < TERN__SCRATCH_COUNT; i++) {
-        tern__device_release(device, device->scratch[i].data);
-        device->scratch[i].data = NULL;
-        device->scratch[i].bytes = 0;
-    }
-}
+/* ---- closing ---- */
 
 void tern_device_close(tern_device *device)
 {
@@ -364,7 +197,7 @@ void tern_device_close(tern_device *device)
         if (device->slots[slot].data) device->slots[slot].free(device->slots[slot].data);
     tern__device_scratch_free(device);
     tern__device_unplug(device);
-    empty_cache(device);
+    tern__device_cache_empty(device);
     pthread_mutex_destroy(&device->lock);
     tern__free(device);
 }

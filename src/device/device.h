@@ -1,4 +1,4 @@
-/* device.h - bytes and threads: the block cache, the thread count, and opaque slots in which kernels keep
+/* device.h - a device: its memory with the block cache, its threads, and opaque slots in which kernels keep
  * their caches. */
 #ifndef TERN_SRC_DEVICE_H
 #define TERN_SRC_DEVICE_H
@@ -14,8 +14,8 @@
 
 typedef enum tern__device_slot { TERN__SLOT_DNNL, TERN__SLOT_CONV, TERN__SLOT_COUNT } tern__device_slot;
 
-/* A kernel may hold one buffer of each kind at once: the vendor library's own, one for the positions that a
- * strided convolution sees, and one for each operand that it copies into another format. */
+/* A kernel may hold one scratch buffer of each kind at a time: oneDNN's scratchpad, the positions that a
+ * strided 1x1 convolution reads, and each operand that is copied into another format. */
 typedef enum tern__scratch {
     TERN__SCRATCH_LIBRARY,
     TERN__SCRATCH_THIN,
@@ -29,30 +29,30 @@ typedef struct tern__memory {
     size_t bytes;
 } tern__memory;
 
-/* Who keeps something of a device hears that it is closed. */
-typedef struct tern__guest {
-    struct tern__guest *next;
-    void (*leave)(struct tern__guest *self);
-} tern__guest;
+/* Is told when a device is closed. Whoever keeps something that belongs to the device embeds one. */
+typedef struct tern__close_listener {
+    struct tern__close_listener *next;
+    void (*closing)(struct tern__close_listener *self);
+} tern__close_listener;
 
 struct tern_device {
     char name[TERN__DEVICE_NAME];
-    const struct tern__device_backend *backend; /* of a device with memory of its own; NULL: the host's */
-    int index;                                  /* its number there          */
-    void *state;                                /* the back end's            */
-    tern_device *host;                          /* that computes for it what it has no kernel for */
-    tern__memory memory;                        /* where that lies           */
-    bool reference;                             /* plain kernels only                  */
+    const struct tern__device_backend *backend; /* NULL: the device is the host's processor    */
+    int index;                                  /* the back end's number for the device        */
+    void *state;                                /* the back end's                              */
+    tern_device *host;                          /* runs the ops for which the back end has no kernel */
+    tern__memory memory;                        /* addresses of the back end's memory          */
+    bool reference;                             /* reference kernels only                      */
     int threads;
     tern_device_conv_opts conv;
-    size_t workspace;            /* of convolutions, where `conv` is not told otherwise               */
-    bool follows;                /* measures no convolutions: another rank or replica does, and tells */
-    bool graphs;                 /* back ends only: launches what repeats as graphs */
-    struct tern__notes *notes;   /* of a back end's choices (device/notes.h); NULL: it has none */
-    const char *algorithm;       /* of the convolution that ran last, or NULL: none did since          */
-    struct tern__worker *worker; /* the thread of a group of cores, else NULL  */
-    size_t bytes;                /* of all blocks, free or not                 */
-    pthread_mutex_t lock;        /* over bins and bytes                        */
+    size_t workspace;          /* default of conv.workspace                                         */
+    bool follows;              /* does not measure convolutions: another rank or replica does and tells it */
+    bool graphs;               /* with a back end: launch repeated sequences as graphs              */
+    struct tern__notes *notes; /* the back end's choices (device/notes.h); NULL without a back end  */
+    const char *algorithm;     /* of the latest convolution; NULL: none ran since this was reset    */
+    struct tern__worker *worker; /* the thread of a group of cores; NULL for other devices            */
+    size_t bytes;                /* of all blocks, free or not        */
+    pthread_mutex_t lock;        /* protects bins and bytes           */
     struct tern__block *bins[TERN__DEVICE_BINS]; /* free blocks by size class, last freed first */
     struct {
         void *data;
@@ -62,99 +62,105 @@ struct tern_device {
         void *data;
         size_t bytes;
     } scratch[TERN__SCRATCH_COUNT];
-    struct tern__kernel_observer *observer; /* NULL: nobody (kernels/kernel.h) */
-    tern__guest *guests;                    /* of a back end's device          */
-    const struct tern__mirrors *mirrors;    /* that are lent, or NULL (device/mirror.h) */
+    struct tern__kernel_observer *observer; /* or NULL (kernels/kernel.h)               */
+    tern__close_listener *listeners;        /* of a device with a back end              */
+    const struct tern__mirrors *mirrors;    /* in use, or NULL (device/mirror.h)        */
 };
 
-/* The end of a step (tern__device_backend.flush). */
+/* Ends a step (tern__device_backend.flush). */
 int tern__device_flush(tern_device *device, tern_error *err);
 
 /* ---- quota.c ---- */
 
-/* Whole cores whose time the cgroups leave this process, at least one; INT_MAX: as many as there are. */
+/* Returns the whole cores that the cgroups grant this process, at least one; INT_MAX: no limit. */
 int tern__device_quota(void);
 
 /* ---- share.c ---- */
 
-/* Cores that this process may use (base/cores.h), cut down to the cgroup's quota. */
+/* Returns how many cores this process may use: its affinity mask (base/cores.h), limited by the quota. */
 int tern__device_cores(void);
-/* This rank's share of them, at least one: `count` cores from number `first` on. Others that have some of
- * these cores are those that a group has met, and before that all that the launcher has started on this host,
- * unless it has bound them. */
+/* Returns this rank's share of those cores: `count`, at least one, from number `first` on. The cores are
+ * divided among the ranks that share them. A group finds out who these are when it opens; before that they
+ * are all ranks that the launcher started on this host, unless it bound each to cores. */
 int tern__device_share(int *first, int *count, tern_error *err);
-/* What a group has found when all had met: this is rank `rank` of the `ranks` that share its cores, among
- * `on_host` that share a quota. */
+/* Called by a group when all ranks have met: this is rank `rank` of the `ranks` that share its cores, and
+ * `on_host` ranks share the host's quota. */
 void tern__device_share_among(int rank, int ranks, int on_host);
 
-/* ---- device.c ---- */
+/* ---- processor.c ---- */
 
-/* What /proc/cpuinfo says of the first processor behind the first key that begins with `key`, as much of it
- * as there is room for. False: nothing. */
+/* Copies the value of the first line of /proc/cpuinfo whose key begins with `key`, truncated to `size`.
+ * Returns false if there is no such line. */
 bool tern__device_cpuinfo(const char *key, char *value, size_t size);
-/* The first processor's name; where Linux has none, as on ARM, the numbers of its maker and its design. */
+/* The processor's model name. Linux has none on ARM: there the numbers of implementer and part. */
 bool tern__device_cpu_name(char *name, size_t size);
 
 /* ---- backend.c: devices with memory of their own ---- */
 
-/* Is `name` one that a back end has ("cuda", "cuda:1")? */
+/* Whether `name` is a back end's device ("cuda", "cuda:1"). */
 bool tern__device_is_plugged(const char *name);
-/* Opens it; "cuda" is the one whose number is this rank's on its host. E_UNSUPPORTED: no plug-in, no driver;
- * E_RANGE: there are not so many. */
+/* Opens the back end's device. "cuda" is the one whose number is this rank's index on its host.
+ * E_UNSUPPORTED: no plug-in or no driver; E_RANGE: no device of that number. */
 int tern__device_plug(tern_device *device, const char *name, tern_error *err);
 void tern__device_unplug(tern_device *device);
-/* `leave` is called, once, while the device is still what it was, unless the guest has left by itself. */
-void tern__device_join(tern_device *device, tern__guest *guest);
-void tern__device_part(tern_device *device, tern__guest *guest);
+/* Registers a listener. When the device is closed its `closing` is called once, while the device still works;
+ * unlisten removes it before that. */
+void tern__device_listen(tern_device *device, tern__close_listener *listener);
+void tern__device_unlisten(tern_device *device, tern__close_listener *listener);
 
-/* ---- memory.c: bytes, wherever they are ---- */
+/* ---- cache.c ---- */
 
-/* The open device in whose own memory `data` lies; NULL: the host's. Any thread. */
+/* At least `bytes` bytes, 64-byte aligned, not zeroed. They come from the cache if it has a block of that
+ * size class, so a step whose sizes were seen before calls no allocator. NULL: out of memory, even after the
+ * cache was emptied. */
+void *tern__device_alloc(tern_device *device, size_t bytes);
+void tern__device_free(tern_device *device, void *data);
+/* Frees to the system instead of the cache, for sizes that will not be asked for again. */
+void tern__device_release(tern_device *device, void *data);
+/* Frees all cached blocks to the system. */
+void tern__device_cache_empty(tern_device *device);
+/* Bytes that the device has allocated from the system for tensors. */
+size_t tern__device_bytes(tern_device *device);
+
+/* Returns scratch buffer `which`, at least `bytes` large. The buffer and its contents stay until the next
+ * call for the same `which`. A buffer that is too small goes back to the system, since no tensor has its
+ * size. NULL: out of memory. */
+void *tern__device_scratch(tern_device *device, int which, size_t bytes);
+/* Frees all scratch buffers to the system, for example those of algorithms that were only tried. */
+void tern__device_scratch_free(tern_device *device);
+
+/* ---- memory.c: memory of any device ---- */
+
+/* Returns the open device whose memory `data` points into; NULL: the host's memory. Any thread. */
 tern_device *tern__memory_device(const void *data);
-/* Copies `bytes` bytes between any two memories, in the order of what their devices were asked for; the
- * host's may be used when it returns. Waits only for copies to the host. */
+/* Copies `bytes` bytes between any two memories, after the work that their devices have been given. Host
+ * memory may be reused when the call returns. Only a copy to the host waits. */
 int tern__memory_copy(void *to, const void *from, size_t bytes, tern_error *err);
 int tern__memory_zero(void *to, size_t bytes, tern_error *err);
-/* Memory of its own for what lives long: of the device, or for NULL and devices without any the host's,
- * zeroed then. NULL: E_MEMORY. `free` gives it back to whom it is of. */
+/* Allocates a long-lived buffer from the device; for NULL and devices without memory of their own from the
+ * host, zeroed. NULL: E_MEMORY. `free` finds the owner by the address. */
 void *tern__memory_new(tern_device *device, size_t bytes, const char *func, tern_error *err);
 void tern__memory_free(void *data);
 
-/* Bytes that the device has taken from the system for tensors. */
-size_t tern__device_bytes(tern_device *device);
-
 /* ---- worker.c ---- */
 
-/* A thread bound to the cores that `list` names ("0", "0-3", "1,3"); *count is how many. */
+/* Starts a thread bound to the cores that `list` names ("0", "0-3", "1,3"). *count: how many cores these are.
+ */
 struct tern__worker *tern__worker_new(const char *list, int *count, tern_error *err);
 void tern__worker_free(struct tern__worker *worker);
 
-/* Runs fn(ctx) on the device's thread and returns at once; await returns when it is done, and comes before
- * the next start. A device without a thread of its own runs it right here. */
+/* Runs fn(ctx) on the device's thread and returns at once. Await returns when it is done and must be called
+ * before the next start. A device without a thread of its own runs fn in the calling thread. */
 void tern__device_start(tern_device *device, void (*fn)(void *ctx), void *ctx);
 void tern__device_await(tern_device *device);
 /* Lets go of the cores on which kernels of the calling thread have run: OpenMP's threads would spin there for
  * milliseconds after a kernel, in the way of others. They are made anew by the next kernel that wants them.
  */
 void tern__device_rest(const tern_device *device);
-/* Before a kernel on the device's thread: its team is on the device's cores, wherever OpenMP binds threads.
- */
+/* Called before a kernel on the device's thread: moves its OpenMP team to the device's cores, wherever OpenMP
+ * has bound the team. */
 void tern__device_gather(const tern_device *device);
 /* Whether kernels of this device may run on the calling thread. */
 bool tern__device_is_here(const tern_device *device);
-
-/* At least `bytes` bytes, 64-byte aligned, not zeroed; from the cache if a block of its class is there, so a
- * step whose sizes were seen before calls no allocator. NULL: out of memory, after the cache was emptied. */
-void *tern__device_alloc(tern_device *device, size_t bytes);
-void tern__device_free(tern_device *device, void *data);
-/* Frees to the system, not to the cache: what is of a size that will not be asked for again. */
-void tern__device_release(tern_device *device, void *data);
-
-/* Scratch buffer `which`, at least `bytes` large; it keeps its size, and its contents until the next call for
- * the same one. One that it has outgrown goes back to the system: no tensor is of its size. NULL: out of
- * memory. */
-void *tern__device_scratch(tern_device *device, int which, size_t bytes);
-/* Gives all of them back to the system: who has tried what is not used makes room for what is. */
-void tern__device_scratch_free(tern_device *device);
 
 #endif

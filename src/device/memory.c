@@ -1,14 +1,15 @@
+/* memory.c - finds the device of an address, and copies between the memories of devices. */
 #include "device/backend.h"
 #include "device/memory.h"
 
 #include <string.h>
 
-/* Open devices with memory of their own. A place is taken and left under the lock, and read without it:
- * whoever asks for an address keeps its device open. */
+/* Open devices with memory of their own. Entries change under the lock and are read without it: a caller
+ * that asks for an address keeps its device open. */
 #define PLACES 64
 
 static tern_device *places[PLACES];
-static int used; /* places that were ever taken: none in most programs */
+static int used; /* places ever used; 0 in most programs */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static bool change(tern_device *from, tern_device *to)

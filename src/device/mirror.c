@@ -1,10 +1,11 @@
+/* mirror.c - copies of other devices' memory that a device's kernels read. */
 #include "device/mirror.h"
 
 #include "device/backend.h"
 
 #include <stdlib.h>
 
-/* ---- what is wanted ---- */
+/* ---- wanted places ---- */
 
 static int grow(tern__mirrors *m, tern_error *err)
 {
@@ -35,7 +36,7 @@ static int by_place(const void *a, const void *b)
     return (one > other) - (one < other);
 }
 
-/* A gap of less than a page lies in the pages of what is beside it, so it can be read. */
+/* Places less than a page apart are merged: the gap lies in pages that they use, so it can be read. */
 #define GAP 4096
 
 static bool is_beside(const tern__mirror *last, const tern__mirror *next)
@@ -44,7 +45,7 @@ static bool is_beside(const tern__mirror *last, const tern__mirror *next)
            tern__memory_device(next->begin) == tern__memory_device(last->begin);
 }
 
-/* What is nearly side by side becomes one copy. */
+/* Merges places that are less than GAP apart. */
 static void join(tern__mirrors *m)
 {
     int count = 0;
@@ -59,7 +60,7 @@ static void join(tern__mirrors *m)
     m->wanted_count = count;
 }
 
-/* ---- what is there ---- */
+/* ---- copies ---- */
 
 static bool is_as_wanted(const tern__mirrors *m)
 {
@@ -111,7 +112,7 @@ void tern__mirrors_free(tern__mirrors *m)
     *m = (tern__mirrors){0};
 }
 
-/* ---- who finds it ---- */
+/* ---- use ---- */
 
 void tern__mirrors_lend(tern_device *device, const tern__mirrors *m)
 {

@@ -1,34 +1,34 @@
-/* mirror.h - what lies in other devices' memory, copied to a device once for all of its kernels that read it.
+/* mirror.h - copies of other devices' memory, made once for all kernels of a device that read it.
  *
- * An operand from elsewhere is otherwise brought anew by each kernel (kernels/away.h), and each time after
- * all that the other device was asked for before. One thread. */
+ * Without a mirror each kernel copies such an operand anew (kernels/away.h), and each copy waits for the
+ * other device's work. One thread. */
 #ifndef TERN_SRC_DEVICE_MIRROR_H
 #define TERN_SRC_DEVICE_MIRROR_H
 
 #include "device/device.h"
 
-/* [begin, end) of another device, and its copy here. */
+/* [begin, end) on another device, and its copy on this one. */
 typedef struct tern__mirror {
     char *begin, *end, *copy;
 } tern__mirror;
 
 typedef struct tern__mirrors {
     tern_device *device;
-    tern__mirror *list, *wanted; /* [room], of which there are so many: */
+    tern__mirror *list, *wanted; /* [room], of which these are in use: */
     int count, wanted_count, room;
 } tern__mirrors;
 
-/* These bytes are to be in the next fill, if they are another device's. On the host none are: its kernels
- * look for no mirrors. */
+/* Asks for these bytes in the next fill, if they are on another device. The host needs none: its kernels
+ * do not use mirrors. */
 int tern__mirrors_want(tern__mirrors *m, void *begin, size_t bytes, tern_error *err);
-/* What was wanted since the last time is copied, in the order of both devices' work, and nothing else is
- * there. What is the same places again keeps its memory. */
+/* Copies what was wanted since the last fill, in the order of both devices' work, and drops what was not.
+ * If the same places are wanted again, the memory is reused. */
 int tern__mirrors_fill(tern__mirrors *m, tern_error *err);
 void tern__mirrors_free(tern__mirrors *m);
 
-/* Its kernels find what m has, until another is lent, or NULL. */
+/* Makes the device's kernels use the copies in m, until called again with others or NULL. */
 void tern__mirrors_lend(tern_device *device, const tern__mirrors *m);
-/* Where [begin, end) stands in what was lent to the device, or NULL. */
+/* Returns the copy of [begin, end) in the device's mirrors, or NULL. */
 char *tern__mirror_of(const tern_device *device, const char *begin, const char *end);
 
 #endif

@@ -1,3 +1,5 @@
+/* notes.c - a back end's measured choices, by case: in memory, in the user's file, and as lines for
+ * others. */
 #include "device/notes.h"
 #include "base/hash.h"
 #include "device/backend.h"
@@ -7,9 +9,9 @@
 #include <string.h>
 
 typedef struct tern__note {
-    struct tern__note *next, *before; /* in its bucket; among the learned */
-    uint64_t serial;                  /* when it was learned; 0: the file has it, and nobody has asked */
-    bool told;                        /* by another rank or device, not by the file or a clock         */
+    struct tern__note *next, *before; /* next in the bucket; next older among the learned */
+    uint64_t serial; /* number when it was learned; 0: only read from the file, not used yet */
+    bool told;       /* by another rank or device, not by the file or by measuring */
     char *choice;
     char what[];
 } note;
@@ -57,15 +59,15 @@ static void learn(struct tern__notes *notes, note *one)
     notes->is_full = notes->learned_count >= TERN__CHOICE_CASES;
 }
 
-/* Not of what it was told. */
+/* Learns a choice that this device measured or found in the file. */
 static void learn_itself(struct tern__notes *notes, note *one)
 {
     bool was_full = notes->is_full;
     learn(notes, one);
     if (notes->is_full && !was_full)
         tern__log(TERN_LOG_INFO,
-                  "%d cases of convolutions and products are known: further ones are not measured, and take "
-                  "what runs first (docs/conv.md)",
+                  "%d cases of convolutions and products are known: further ones are not measured and use "
+                  "the first algorithm that runs (docs/conv.md)",
                   TERN__CHOICE_CASES);
 }
 
@@ -81,7 +83,7 @@ static note *put(struct tern__notes *notes, const char *what, const char *choice
     return one;
 }
 
-/* Another's choice, where it is news. */
+/* Takes the choice of another rank or device if it is new. */
 static void hear(struct tern__notes *notes, const char *what, const char *choice)
 {
     note *one = find(notes, what);
@@ -111,7 +113,8 @@ static bool is_same(const machine *a, const machine *b)
     return !strcmp(a->device, b->device) && !strcmp(a->libraries, b->libraries);
 }
 
-/* With a newline and a 0 behind it; the number of bytes before that, 0: there is no memory, or too much. */
+/* Prints the note as a line with a newline and a final 0. Returns the number of bytes before the 0; 0: out
+ * of memory, or too long. */
 static size_t print(const note *one, const machine *m, char text[TERN__CHOICE_LINE])
 {
     cJSON *line = cJSON_CreateObject();
@@ -134,11 +137,11 @@ static bool says(const cJSON *line, const char *name, const char *expected)
     return text && !strcmp(text, expected);
 }
 
-/* Of which lines, and whose. */
+/* Where lines go, and from whom they come. */
 typedef struct listener {
     struct tern__notes *notes;
     machine machine;
-    bool told; /* not by the file */
+    bool told; /* by another rank, not by the file */
 } listener;
 
 static bool is_of(const cJSON *line, const machine *m)
@@ -170,7 +173,7 @@ static void read_file(tern_device *device)
     tern__choice_file_read(take, &l);
 }
 
-/* ---- the back end's ---- */
+/* ---- for the back end ---- */
 
 static const char *find_choice(tern_device *device, const char *what)
 {
@@ -247,7 +250,7 @@ void tern__notes_read(tern_device *device, const char *text, size_t bytes)
     tern__choice_lines_take(text, bytes, take, &l);
 }
 
-/* The oldest first, so that the newest stands first there, too. */
+/* Copies the oldest first, so that the newest comes first there as well. */
 static void copy_before(const note *one, uint64_t since, tern_device *to)
 {
     if (!one || one->serial <= since) return;

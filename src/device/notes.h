@@ -1,12 +1,13 @@
-/* notes.h - what a back end has chosen by a clock, and would have to measure again in every process and on
- * every rank: the name of the choice by that of its case, both in the back end's words.
+/* notes.h - what a back end has chosen by measuring and would otherwise measure again in every process and
+ * on every rank: a map from a case to the name of the choice, both strings of the back end's.
  *
- * Who measures notes the choice, which goes into the user's file (device/choice_file.h) and to those who are
- * told (kernels/choices.h). What another rank or device tells stands above the file's, and the file's counts
- * only for who may measure: of two ranks only one may have it. Lines name the device and its libraries, and
- * those of others are passed over, in the file and of what is told. What a note says is nobody's order: a
- * back end takes it where it has such a thing and its rules allow it. A device learns TERN__CHOICE_CASES of
- * them, by a clock or from the file; who then asks for another case knows nothing of it, unless others tell.
+ * The device that measures a case notes the choice. The note goes to the user's file
+ * (device/choice_file.h) and to other ranks and devices (kernels/choices.h). A note from another rank or
+ * device takes precedence over the file's. The file's notes only count on a device that may measure
+ * itself, since another rank may not have the file. Lines name the device and its libraries; lines of
+ * other ones are ignored, in the file and from others. A note is a hint: the back end follows it only if
+ * it has that algorithm and its rules allow it. A device learns at most TERN__CHOICE_CASES cases, by
+ * measuring or from the file; for further cases it only knows what others tell it.
  *
  * Threads: as the device. */
 #ifndef TERN_SRC_DEVICE_NOTES_H
@@ -14,20 +15,21 @@
 
 #include "device/device.h"
 
-/* A plug-in has these by way of its device, since it cannot call the library. */
+/* The plug-in cannot call the library, so it reaches these functions through its device. */
 struct tern__notes {
-    /* What is known of the case, or NULL; stays until something else is heard of it. */
+    /* Returns the choice for a case, or NULL. The string stays valid until another choice is heard for the
+     * case. */
     const char *(*find)(tern_device *device, const char *what);
     void (*keep)(tern_device *device, const char *what, const char *choice);
-    uint64_t heard;  /* how often others have told something new: unchanged, what was found before holds */
-    uint64_t serial; /* how often something was learned */
-    struct tern__note *buckets[256], *learned; /* all; those that count, the newest first */
+    uint64_t heard;  /* counts news from others; while unchanged, earlier answers of `find` hold */
+    uint64_t serial; /* counts what was learned */
+    struct tern__note *buckets[256], *learned; /* all notes by hash; the learned ones, newest first */
     int learned_count;
-    bool is_full; /* no clock is to be asked any more */
+    bool is_full; /* too many cases: nothing more is measured */
     bool has_read_file;
 };
 
-/* Of a device whose back end is open. */
+/* The device's back end must be open. */
 int tern__notes_open(tern_device *device, tern_error *err);
 void tern__notes_close(tern_device *device);
 

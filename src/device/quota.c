@@ -1,15 +1,15 @@
-/* quota.c - the CPU time that cgroups leave a process. Its own group's limit binds it, and so does that of
- * every group above, as far as they are in sight: a container may see its own as the root. */
+/* quota.c - the CPU time that cgroups grant a process. The limits of its own group and of every group
+ * above apply, as far as they are visible: in a container the own group may appear as the root. */
 #include "device/device.h"
 
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
-#define UNIFIED "/sys/fs/cgroup"     /* where version 2 is mounted */
-#define CPU     "/sys/fs/cgroup/cpu" /* and version 1's controller */
+#define UNIFIED "/sys/fs/cgroup"     /* mount point of cgroup version 2 */
+#define CPU     "/sys/fs/cgroup/cpu" /* and of version 1's cpu controller */
 
-/* The numbers with which the group's file begins, at most two; how many there are. */
+/* Reads up to two numbers from the start of the group's file. Returns how many it has read. */
 static int read_numbers(const char *group, const char *name, long numbers[2])
 {
     char path[PATH_MAX + 32];
@@ -21,10 +21,11 @@ static int read_numbers(const char *group, const char *name, long numbers[2])
     return count;
 }
 
-/* Both numbers are in one file of version 2, which says "max" for none, and in two of version 1: -1. */
+/* Returns the group's limit in cores. Version 2 has quota and period in one file, with "max" for no limit;
+ * version 1 has two files, with -1 for no limit. */
 static int cores_of(const char *group)
 {
-    long limit[2], period[2]; /* of microseconds */
+    long limit[2], period[2]; /* microseconds */
     if (read_numbers(group, "cpu.max", limit) != 2) {
         if (read_numbers(group, "cpu.cfs_quota_us", limit) < 1) return INT_MAX;
         if (read_numbers(group, "cpu.cfs_period_us", period) < 1) return INT_MAX;
@@ -57,7 +58,7 @@ static bool has_cpu(const char *controllers)
     }
 }
 
-/* "0::/path" is of version 2, "4:cpu,cpuacct:/path" of version 1. */
+/* "0::/path" belongs to version 2, "4:cpu,cpuacct:/path" to version 1. */
 static int cores_of_line(char *line)
 {
     char *controllers = strchr(line, ':'), *path = controllers ? strchr(controllers + 1, ':') : NULL;

@@ -1,4 +1,4 @@
-/* The cores that this process may use, and its share of them beside the other ranks of the host. */
+/* share.c - the cores that this process may use, and its share of them among the ranks of the host. */
 #include "device/device.h"
 
 #include "base/cores.h"
@@ -21,7 +21,7 @@ int tern__device_cores(void)
 
 /* ---- the other ranks ---- */
 
-/* 0: no group has met yet. A quota is that of all ranks of the host, whichever cores they are bound to. */
+/* 0: no group has met yet. All ranks of the host share the quota (`neighbours`), whichever cores they use. */
 static atomic_int sharer, sharers, neighbours;
 
 void tern__device_share_among(int rank, int ranks, int on_host)
@@ -31,8 +31,8 @@ void tern__device_share_among(int rank, int ranks, int on_host)
     atomic_store(&sharers, ranks);
 }
 
-/* Who shares the cores that a launcher has chosen, as those of a socket, is not known before all have met:
- * until then no rank takes more than an even part of the machine. */
+/* Which ranks share the cores that a launcher has bound this one to, for example a socket, is unknown
+ * until all have met. Until then no rank takes more than an even part of the machine. */
 static int part_of(int cores, const tern__local *local)
 {
     if (!local->is_bound) return cores / local->world;

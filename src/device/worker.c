@@ -1,6 +1,6 @@
-/* worker.c - the thread of a device that is a group of cores. It sleeps until it is given a call, runs it on
- * its cores and sleeps again. OpenMP keeps a team for every thread that starts one, so the teams of two such
- * devices are two, each on its own cores. */
+/* worker.c - the thread of a device that is a group of cores. It sleeps until it is given a call, runs it
+ * on its cores and sleeps again. OpenMP keeps one team per thread that starts one, so two such devices
+ * have separate teams, each on its own cores. */
 #include "device/device.h"
 
 #include "base/cores.h"
@@ -12,18 +12,18 @@
 
 typedef struct tern__worker {
     pthread_t thread;
-    pid_t pid; /* of the process that has the thread: a forked child has not */
+    pid_t pid; /* the process that has the thread: a forked child has not */
     cpu_set_t cores;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    void (*fn)(void *ctx); /* the call; NULL: idle */
+    void (*fn)(void *ctx); /* the current call; NULL: idle */
     void *ctx;
     bool ending;
 } tern__worker;
 
 /* ---- which cores ---- */
 
-/* The `index`-th core that this process may use; -1: there are not so many. */
+/* Returns the `index`-th core that this process may use; -1: there are fewer. */
 static int core_at(const cpu_set_t *allowed, long index)
 {
     for (int core = 0; core < CPU_SETSIZE; core++)
@@ -123,14 +123,14 @@ static void end(tern__worker *worker)
     pthread_mutex_destroy(&worker->lock);
 }
 
-/* In a forked child the thread would still seem to wait for the condition. */
+/* A forked child must not end the thread: it does not exist there, but the condition has it as a waiter. */
 void tern__worker_free(tern__worker *worker)
 {
     if (worker && worker->pid == getpid()) end(worker);
     tern__free(worker);
 }
 
-/* OpenMP puts every team on the same places: threads of this device's that are new go back to its cores. */
+/* OpenMP binds every team to the same places: new threads of this device are moved back to its cores. */
 void tern__device_gather(const tern_device *device)
 {
     static _Thread_local bool is_here;
@@ -142,7 +142,7 @@ void tern__device_gather(const tern_device *device)
 
 /* ---- calls ---- */
 
-/* A forked child has the device, but not its thread. */
+/* A forked child has the device, but not its thread, so kernels run in the calling thread. */
 bool tern__device_is_here(const tern_device *device)
 {
     const tern__worker *worker = device->worker;

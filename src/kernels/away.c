@@ -1,10 +1,10 @@
-/* away.c - a call's operands brought to where its kernel can reach them.
+/* away.c - copies a call's operands to memory that its kernel can reach.
  *
- * An operand is copied with all that lies between its first and its last element. Operands may share memory,
- * as a gradient that is written over what it is made from does, so pieces that overlap are one region, which
- * is copied once; the copies lie in it as the operands do in theirs. A region that an output lies in is
- * written back whole: between its elements stands what was there before. What the device has a mirror of
- * is there already, and what is written back goes into the mirror, too. */
+ * An operand is copied with everything between its first and its last element. Operands may share memory,
+ * for example a gradient that overwrites what it is computed from. So ranges that overlap form one region,
+ * which is copied once, and the operands keep their places in it. A region with an output is written back
+ * whole, including the bytes between its elements, which are unchanged. What the device has a mirror of is
+ * not copied; what is written back goes into the mirror as well. */
 #include "kernels/away.h"
 #include "device/memory.h"
 #include "device/mirror.h"
@@ -14,9 +14,9 @@
 #define OPERANDS (TERN__KERNEL_INS + TERN__KERNEL_OUTS)
 
 typedef struct region {
-    char *begin, *end; /* as the caller has it */
+    char *begin, *end; /* in the caller's memory */
     char *copy;
-    char *mirror; /* of it, or NULL */
+    char *mirror; /* the device's mirror of it, or NULL */
     bool is_written;
 } region;
 
@@ -33,7 +33,7 @@ static const tern__view **operand(tern__call *call, int i)
     return i < TERN__KERNEL_INS ? &call->in[i] : &call->out[i - TERN__KERNEL_INS];
 }
 
-/* The sum of nothing has a place, though it is seen with no elements. */
+/* The output of an empty sum is written although its view, seen with the input's shape, has no elements. */
 static bool is_away(const tern__view *view, const tern_device *home)
 {
     return view && tern__own_count(view) > 0 && tern__memory_device(view->data) != home;
@@ -42,7 +42,7 @@ static bool is_away(const tern__view *view, const tern_device *home)
 bool tern__call_strays(const tern__call *call)
 {
     const tern_device *home = call->device->backend ? call->device : NULL;
-    if (!tern__memory_any()) return false; /* every kernel of every step comes by here */
+    if (!tern__memory_any()) return false; /* on the path of every kernel call */
     tern__call seen = *call;
     bool strays = false;
     for (int i = 0; i < OPERANDS && !strays; i++) strays = is_away(*operand(&seen, i), home);
@@ -55,7 +55,7 @@ static region region_of(const tern__view *view, bool is_written)
     return (region){begin, begin + tern__view_reach(view), NULL, NULL, is_written};
 }
 
-/* Adds a region, with all that it meets as one. */
+/* Adds a region, merged with those that it overlaps. */
 static void add_region(carried *c, region more)
 {
     for (int i = 0; i < c->count;) {
@@ -124,7 +124,7 @@ static void drop(carried *c)
             tern__device_free(c->home, c->regions[i].copy);
 }
 
-/* The same view twice is the same copy: kernels know what is updated in place by its address. */
+/* Operands with the same view share a copy: kernels recognise in-place updates by the address. */
 static void replace(carried *c)
 {
     for (int i = 0; i < OPERANDS; i++) {

@@ -1,15 +1,15 @@
-/* away.h - kernels whose operands are in a device's own memory, or in several memories. */
+/* away.h - runs kernels whose operands are in another memory than the kernel's, or in several. */
 #ifndef TERN_SRC_KERNELS_AWAY_H
 #define TERN_SRC_KERNELS_AWAY_H
 
 #include "kernels/kernel.h"
 
-/* Some operand is not in the memory of the call's device. */
+/* Whether an operand is not in the memory of the call's device. */
 bool tern__call_strays(const tern__call *call);
 
-/* Runs `kernel` with copies of those operands where it can reach them, and writes back what it has changed;
- * `home` is whose memory it reaches, NULL for the host. Waits for what it reads back. E_MEMORY; E_UNSUPPORTED
- * as the kernel says. */
+/* Runs `kernel` on copies of the operands it cannot reach, and writes back those it has changed. `home`:
+ * the device whose memory the kernel reaches; NULL: the host. Waits for copies to the host. E_MEMORY;
+ * E_UNSUPPORTED if the kernel returns it. */
 int tern__call_carried(const tern__call *call, tern_device *home, tern__kernel_fn kernel);
 
 #endif

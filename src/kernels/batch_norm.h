@@ -1,5 +1,5 @@
 /* batch_norm.h - attributes of the batch norm kernels. Statistics are the mean and the biased variance of
- * each channel, whether they are the batch's own, those of all ranks or running ones. */
+ * each channel, of the batch, of all ranks' batches, or running ones. */
 #ifndef TERN_SRC_KERNELS_BATCH_NORM_H
 #define TERN_SRC_KERNELS_BATCH_NORM_H
 
@@ -8,21 +8,21 @@
 
 typedef struct tern__batch_norm_attr {
     double eps;
-    double momentum; /* STATS, MERGE: share of the new statistics in the running ones */
+    double momentum; /* STATS, MERGE: weight of the new statistics in the running ones */
     int64_t relu;    /* APPLY: not 0 for max(., 0) at the end                         */
 } tern__batch_norm_attr;
 
 /* SUMS, GRAD: outputs for the gradients of bias and weight. */
 enum { TERN__BATCH_NORM_DB = 2, TERN__BATCH_NORM_DW };
 
-/* GRAD on a GPU: the first pass leaves a residual's gradient, which the second one reads in place of dy and
- * y. What is already there, and is added to, cannot be read so. */
+/* GRAD on a GPU: the first pass writes the residual's gradient, which the second pass reads instead of dy
+ * and y. It cannot be read if it was added to something. */
 static inline bool tern__batch_norm_leaves(const tern__call *grad)
 {
     return grad->in[2] && grad->out[1] && !grad->add[1];
 }
 
-/* What MERGE takes of each part of a batch is a row [count, mean (C), var (C)], all zeros if it is empty. */
+/* MERGE's input for each part of a batch is a row [count, mean (C), var (C)], all zeros for an empty part. */
 TERN__ANYWHERE int64_t tern__batch_norm_row(int64_t channels)
 {
     return 1 + 2 * channels;
@@ -32,9 +32,8 @@ typedef struct tern__batch_norm_moments {
     double count, mean, var;
 } tern__batch_norm_moments;
 
-/* Channel c of all parts together,
- *     mean = sum(n_r mean_r) / N,   var = sum(n_r (var_r + (mean_r - mean)^2)) / N,   N = sum(n_r),
- * in the order of the rows. Nothing cancels, as it would in a sum of squares. */
+/* Merges channel c of all parts, in the order of the rows: mean = sum(n_r mean_r) / N, var = sum(n_r
+ * (var_r + (mean_r - mean)^2)) / N, N = sum(n_r). Unlike in a sum of squares, nothing cancels. */
 TERN__ANYWHERE tern__batch_norm_moments tern__batch_norm_merged(const double *rows, int64_t parts,
                                                                 int64_t channels, int64_t c)
 {

@@ -1,4 +1,4 @@
-/* choices.c - who keeps a device's choices: the CPU's algorithms, or what its back end's are noted in. */
+/* choices.c - a device's choices: the CPU's algorithms, or the notes of its back end. */
 #include "kernels/choices.h"
 #include "device/notes.h"
 #include "kernels/cpu/conv/choice.h"
@@ -30,7 +30,7 @@ void tern__choices_restore(tern_device *device, const char *text, size_t bytes)
         tern__conv_choices_restore(device, text, bytes);
 }
 
-/* A device of the other kind has no use for them. */
+/* Choices are copied only between devices of the same kind. */
 void tern__choices_copy(const tern_device *from, uint64_t since, tern_device *to)
 {
     if (from == to) return;

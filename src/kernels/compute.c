@@ -1,3 +1,4 @@
+/* compute.c - the type in which a kernel computes. */
 #include "kernels/compute.h"
 
 tern__compute tern__compute_of(const tern__view *const *views, int count)

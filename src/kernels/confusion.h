@@ -4,8 +4,8 @@
 
 #include "kernels/labels.h"
 
-/* What a prediction is made of: the class with the first largest score (a NaN is the largest), one number
- * that is above a threshold or not, or a class itself. */
+/* How a prediction is made: the class with the first largest score (NaN counts as the largest), a score
+ * above a threshold, or a class given directly. */
 typedef enum tern__predict { TERN__PREDICT_LARGEST, TERN__PREDICT_ABOVE, TERN__PREDICT_CLASS } tern__predict;
 
 typedef struct tern__confusion_attr {

@@ -1,9 +1,10 @@
+/* cost.c - counts the operations and bytes of a kernel call from its views. */
 #include "kernels/cost.h"
 #include "device/device.h"
 #include "kernels/batch_norm.h"
 #include "kernels/conv.h"
 
-/* Operands of a call by one number, inputs first. */
+/* Operands of a call by one index, inputs first. */
 #define IN(i)  (i)
 #define OUT(i) (TERN__KERNEL_INS + (i))
 
@@ -12,8 +13,8 @@ static const tern__view *operand(const tern__call *call, int i)
     return i < TERN__KERNEL_INS ? call->in[i] : call->out[i - TERN__KERNEL_INS];
 }
 
-/* Where a convolution has its x, its y and its w, or their gradients: the three products of a layer take
- * equally many operations. w = 0: none. */
+/* The operands that are x, y and w, or their gradients: the three products of a layer take equally many
+ * operations. w = 0: none. */
 static const struct {
     int x, y, w;
 } convolutions[TERN__KERNEL_COUNT] = {
@@ -22,14 +23,14 @@ static const struct {
     [TERN__CONV_WEIGHT_GRAD] = {IN(1), IN(0), OUT(0)},
 };
 
-/* Their outputs are read too. */
+/* Kernels that also read their outputs. */
 static const bool in_place[TERN__KERNEL_COUNT] = {
     [TERN__ADAGRAD] = true,      [TERN__ADAM] = true,    [TERN__LAMB] = true,
     [TERN__LAMB_MOMENTS] = true, [TERN__RMSPROP] = true, [TERN__SGD] = true,
 };
 
-/* Operands, a bit each, that a second pass of a batch norm reads again. The CPU's kernels go channel by
- * channel and find them in the cache; a GPU's go through all channels at once. */
+/* Operands, one bit each, that the second pass of a batch norm reads again. The CPU's kernels go channel
+ * by channel and find them in the cache; a GPU's go through all channels at once. */
 static unsigned read_again(const tern__call *call)
 {
     if (!call->device || !call->device->backend) return 0;
@@ -47,7 +48,7 @@ static unsigned updated(const tern__call *call)
     return operands;
 }
 
-/* Pairs of a place of y and a tap along an axis that see a place of x, and not padding. */
+/* Counts the pairs of an output position and a tap along one axis that read x and not padding. */
 static int64_t pairs_of(int64_t x, int64_t y, int64_t taps, int64_t stride, int64_t padding, int64_t dilation)
 {
     int64_t pairs = 0;
@@ -60,7 +61,7 @@ static int64_t pairs_of(int64_t x, int64_t y, int64_t taps, int64_t stride, int6
     return pairs;
 }
 
-/* w is (O, ..): a channel of y is made of C / groups. */
+/* w is (O, ..): an output channel sums over C / groups input channels. */
 static double conv_flops(const tern__call *call)
 {
     const tern__conv_attr *a = call->attr;
@@ -75,8 +76,8 @@ static double conv_flops(const tern__call *call)
     return 2 * products;
 }
 
-/* In a product of matrices an element is a sum over a row of a; a linear's gradients are one or two such
- * products of the same numbers. */
+/* An element of a matrix product is a sum over a row of a. A linear's gradients are one or two such
+ * products of the same size. */
 static double flops_of(const tern__call *call)
 {
     if (call->kernel == TERN__LINEAR_GRAD)
@@ -86,7 +87,7 @@ static double flops_of(const tern__call *call)
     return convolutions[call->kernel].w ? conv_flops(call) : 0;
 }
 
-/* A broadcast dimension is in memory once. */
+/* A broadcast dimension takes memory once. */
 static double bytes_of(const tern__view *view)
 {
     if (!view) return 0;

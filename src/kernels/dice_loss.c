@@ -1,3 +1,4 @@
+/* dice_loss.c - the loss from Dice's sums, and the slopes for its gradient. */
 #include "kernels/dice_loss.h"
 
 tern__channels tern__channels_of(const tern__view *x)
@@ -45,7 +46,7 @@ void tern__dice_close(const tern__call *call, const tern__channels *c, const ter
     put(call, 0, loss);
 }
 
-/* ---- its slopes ---- */
+/* ---- slopes ---- */
 
 tern__dice_back tern__dice_back_of(const tern__call *call)
 {

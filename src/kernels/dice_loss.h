@@ -1,12 +1,12 @@
-/* dice_loss.h - what the kernels of Dice and of cross entropy with Dice share: everything but the passes over
- * memory.
+/* dice_loss.h - what the kernels of Dice and of cross entropy with Dice share: everything but the passes
+ * over memory.
  *
- * Forward makes five sums for each channel of each sample; from them come the loss and, in backward, the
- * slope of every element. With a mask target T and the probability P = sigmoid(x) of each element these are
- * sum P T, sum P (or P^2), sum T (or T^2), the cross entropy and the number of elements. With a map of
- * classes T is 1 where the label is the channel, P is the softmax, and a position's cross entropy counts for
- * its label's channel. Ignored elements are in none of them. A region's loss is 1 - (2 both + smooth) / (x +
- * target + smooth). */
+ * Forward makes five sums for each channel of each sample. The loss comes from them, and in backward the
+ * slope of every element. With a mask target T and the probability P = sigmoid(x) of each element the sums
+ * are sum P T, sum P (or P^2), sum T (or T^2), the cross entropy and the number of elements. With a map of
+ * classes T is 1 in the label's channel, P is the softmax, and a position's cross entropy counts for its
+ * label's channel. Ignored elements are in none of the sums. A region's loss is 1 - (2 both + smooth) / (x
+ * + target + smooth). */
 #ifndef TERN_SRC_KERNELS_DICE_LOSS_H
 #define TERN_SRC_KERNELS_DICE_LOSS_H
 
@@ -17,8 +17,8 @@
 typedef struct tern__dice_attr {
     const char *func, *op; /* for errors */
     int64_t classes, probabilities, squared, over_batch, ignored;
-    int64_t mean, each;           /* divide by the number of regions; do not add up */
-    double smooth, entropy, dice; /* the last two: what each loss counts  */
+    int64_t mean, each;           /* divide by the number of regions; one loss per region instead of a sum */
+    double smooth, entropy, dice; /* entropy, dice: the weights of the two losses */
 } tern__dice_attr;
 
 /* A channel's sums, a row of the kernel's second output. */
@@ -27,7 +27,7 @@ typedef struct tern__overlap {
 } tern__overlap;
 #define TERN__OVERLAP 5
 
-/* x seen as (samples, channels, inner). */
+/* x as (samples, channels, inner). */
 typedef struct tern__channels {
     int64_t samples, channels, inner;
 } tern__channels;
@@ -42,7 +42,7 @@ TERN__ANYWHERE void tern__overlap_add(tern__overlap *sum, const tern__overlap *p
     sum->count += part->count;
 }
 
-/* What stands in errors about the target's labels. */
+/* Describes the target's labels for error messages. */
 static inline tern__labels tern__dice_labels(const tern__dice_attr *attr, const tern__channels *c)
 {
     int64_t classes = attr->classes ? c->channels : 2;
@@ -56,7 +56,7 @@ TERN__ANYWHERE int64_t tern__dice_regions(const tern__dice_attr *attr, const ter
     return c->channels * (attr->over_batch ? 1 : c->samples);
 }
 
-/* The sums of the region that a channel of a sample is part of. */
+/* Returns the sums of the region that a channel of a sample belongs to. */
 TERN__ANYWHERE tern__overlap tern__dice_region(const tern__dice_attr *attr, const tern__channels *c,
                                                const tern__overlap *sums, int64_t sample, int64_t channel)
 {
@@ -71,18 +71,19 @@ TERN__ANYWHERE double tern__dice_of(const tern__dice_attr *attr, const tern__ove
     return 1 - (2 * o->both + attr->smooth) / (o->x + o->target + attr->smooth);
 }
 
-/* E_RANGE that names the element of the target, by its number in it, and what it is. */
+/* Sets E_RANGE with the target's element, by its index, and its value. */
 int tern__dice_label_error(const tern__call *call, const tern__channels *c, int64_t element, int64_t label);
 
-/* The loss of the sums [samples, channels], into the call's first output. */
+/* Writes the loss of the sums [samples, channels] to the call's first output. */
 void tern__dice_close(const tern__call *call, const tern__channels *c, const tern__overlap *sums);
 
-/* By a probability p with target t the loss changes by of_target t + of_x (1, or 2 p with squares); by the
- * logit of a sigmoid or a softmax by entropy (p - t) besides. */
+/* The derivative of the loss with respect to a probability p of target t is of_target t + of_x (1, or 2 p
+ * with squares). Cross entropy adds entropy (p - t) with respect to the logit of a sigmoid or softmax. */
 typedef struct tern__dice_slope {
     double of_target, of_x, entropy;
 } tern__dice_slope;
-/* What is sent back into the gradient's call, and the slopes of channel `i` of all samples' made of it. */
+/* The incoming gradient of the gradient's call; from it the slopes of channel `i` among the channels of
+ * all samples. */
 typedef struct tern__dice_back {
     const tern__call *call;
     tern__channels c;
@@ -91,7 +92,7 @@ typedef struct tern__dice_back {
 tern__dice_back tern__dice_back_of(const tern__call *call);
 tern__dice_slope tern__dice_slope_of(const tern__dice_back *back, int64_t i);
 
-/* The slopes of a region's elements, with what is sent back to its loss. */
+/* The slopes of a region's elements; `sent` is the gradient of its loss. */
 TERN__ANYWHERE tern__dice_slope tern__dice_slope_by(const tern__dice_attr *attr, const tern__channels *c,
                                                     const tern__overlap *o, double sent, double entropy)
 {

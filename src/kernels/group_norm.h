@@ -1,8 +1,9 @@
-/* group_norm.h - attributes and shape of the group norm kernels, which layer norm and instance norm are too.
+/* group_norm.h - attributes and shape of the group norm kernels, which also do layer norm and instance
+ * norm.
  *
- * x is seen as (N, G, K, S) without gaps: each row (n, g) of K S values is normalised by itself, then
- * multiplied and moved by element g K + k of weight and bias (G K). Layer norm over the last dimensions is
- * (rows, 1, K, 1), group norm (N, G, C / G, positions). */
+ * x is contiguous and seen as (N, G, K, S). Each row (n, g) of K S values is normalised on its own, then
+ * scaled and shifted by element g K + k of weight and bias (G K). Layer norm over the last dimensions is
+ * (rows, 1, K, 1), group norm is (N, G, C / G, positions). */
 #ifndef TERN_SRC_KERNELS_GROUP_NORM_H
 #define TERN_SRC_KERNELS_GROUP_NORM_H
 
@@ -14,7 +15,7 @@ typedef struct tern__group_norm_attr {
 
 typedef struct tern__group_shape {
     int64_t samples, groups, channels, positions; /* N, G, K, S */
-    int64_t size;                                 /* of a row   */
+    int64_t size;                                 /* elements of a row */
 } tern__group_shape;
 
 static inline tern__group_shape tern__group_shape_of(const tern__view *x)

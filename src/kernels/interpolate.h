@@ -1,4 +1,5 @@
-/* interpolate.h - the attributes of an interpolation, and what of x an element of y is made of. */
+/* interpolate.h - the attributes of an interpolation, and the elements of x that an element of y is
+ * computed from. */
 #ifndef TERN_SRC_KERNELS_INTERPOLATE_H
 #define TERN_SRC_KERNELS_INTERPOLATE_H
 
@@ -9,20 +10,19 @@
 
 typedef struct tern__interpolate_attr {
     int64_t mode;              /* tern__interpolation                                          */
-    int64_t align_corners;     /* not 0: yes                                                   */
-    double scale[TERN__SPACE]; /* of each axis, as the caller gave it; 0: the sizes' ratio */
+    int64_t align_corners;     /* 0 or 1 */
+    double scale[TERN__SPACE]; /* of each axis, as given by the caller; 0: the ratio of the sizes */
 } tern__interpolate_attr;
 
 typedef enum tern__interpolation { TERN__NEAREST, TERN__LINEAR, TERN__MEAN } tern__interpolation;
 
-/* Along one axis: `count` neighbours of x from `first` on. The first of them counts with weight[0], the
- * others with weight[1]. */
+/* `count` neighbours along one axis of x, from `first` on. The first has weight[0], the others weight[1]. */
 typedef struct tern__taps {
     int64_t first, count;
     double weight[2];
 } tern__taps;
 
-/* How far apart two neighbours in y are in x. */
+/* The distance in x between neighbours in y. */
 TERN__ANYWHERE double tern__interpolate_step(const tern__interpolate_attr *a, int axis, int64_t in,
                                              int64_t out)
 {
@@ -30,8 +30,8 @@ TERN__ANYWHERE double tern__interpolate_step(const tern__interpolate_attr *a, in
     return a->scale[axis] > 0 ? 1 / a->scale[axis] : (double)in / (double)out;
 }
 
-/* Elements are cells of width 1 and their values stand in the middle, but with align_corners the first and
- * the last ones of x and y fall together. */
+/* Elements are cells of width 1 with their value in the middle. With align_corners the first and last
+ * elements of x and y coincide. */
 TERN__ANYWHERE tern__taps tern__linear_taps(const tern__interpolate_attr *a, int axis, int64_t in,
                                             int64_t out, int64_t i)
 {
@@ -44,8 +44,8 @@ TERN__ANYWHERE tern__taps tern__linear_taps(const tern__interpolate_attr *a, int
     return (tern__taps){first, part > 0 ? 2 : 1, {1 - part, part}};
 }
 
-/* The cell in which y's cell begins. PyTorch computes that in f32 but for `f64` tensors, and rounding can
- * decide which cell it is. */
+/* The cell of x in which y's cell begins. PyTorch computes it in f32 except for `f64` tensors, and
+ * rounding may decide which cell it is. */
 TERN__ANYWHERE tern__taps tern__nearest_taps(const tern__interpolate_attr *a, int axis, int64_t in,
                                              int64_t out, int64_t i, bool f64)
 {
@@ -54,7 +54,7 @@ TERN__ANYWHERE tern__taps tern__nearest_taps(const tern__interpolate_attr *a, in
     return (tern__taps){TERN__MIN((int64_t)floorf(at), in - 1), 1, {1, 0}};
 }
 
-/* The mean of all cells that y's cell touches: PyTorch's adaptive pooling. */
+/* The mean of all cells that y's cell overlaps: PyTorch's adaptive pooling. */
 TERN__ANYWHERE tern__taps tern__mean_taps(int64_t in, int64_t out, int64_t i)
 {
     int64_t first = i * in / out, last = ((i + 1) * in + out - 1) / out;

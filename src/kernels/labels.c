@@ -1,3 +1,4 @@
+/* labels.c - errors about labels and indices that are out of range. */
 #include "kernels/labels.h"
 
 #include <stdio.h>
@@ -12,7 +13,7 @@ int tern__label_error(tern_error *err, tern__labels l, int64_t number, int64_t l
                            (long long)(number / l.of_sample), position, (long long)l.classes);
 }
 
-/* "(1, 2)": where number i of the index stands. */
+/* Writes the position of element i of the index: "(1, 2)". */
 static const char *place_text(const tern__view *index, int64_t i, char text[TERN__SHAPE_TEXT])
 {
     tern__view place = {.ndim = index->ndim};

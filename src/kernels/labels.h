@@ -1,4 +1,4 @@
-/* labels.h - what kernels say of a label that is no class. */
+/* labels.h - the errors of kernels about labels and indices that are out of range. */
 #ifndef TERN_SRC_KERNELS_LABELS_H
 #define TERN_SRC_KERNELS_LABELS_H
 
@@ -6,12 +6,12 @@
 
 typedef struct tern__labels {
     const char *func, *op, *what; /* what: NULL for "label"  */
-    int64_t classes, of_sample;   /* labels of one sample    */
+    int64_t classes, of_sample;   /* number of labels per sample */
 } tern__labels;
 
-/* E_RANGE that names the label and its place, by its number among all. */
+/* Sets E_RANGE with the label and its position, given its index among all labels. */
 int tern__label_error(tern_error *err, tern__labels labels, int64_t number, int64_t label);
-/* The same of an embedding's index, by its shape. */
+/* The same for an embedding's index, with its position in the index's shape. */
 int tern__index_error(tern_error *err, const tern__view *index, int64_t rows, int64_t number, int64_t row);
 
 #endif

@@ -1,4 +1,4 @@
-/* lines.h - a tensor without gaps seen as lines along one of its dimensions, for kernels that go along it. */
+/* lines.h - a contiguous tensor seen as lines along one of its dimensions. */
 #ifndef TERN_SRC_KERNELS_LINES_H
 #define TERN_SRC_KERNELS_LINES_H
 
@@ -8,12 +8,12 @@ typedef struct tern__dim_attr {
     int64_t dim;
 } tern__dim_attr;
 
-/* (outer, size, inner): line (o, i) begins at element o size inner + i and goes on in steps of inner. */
+/* Line (o, i) of (outer, size, inner) begins at element o size inner + i and has stride inner. */
 typedef struct tern__lines {
     int64_t outer, size, inner;
 } tern__lines;
 
-/* A scalar has one line of one element along its dimension 0. */
+/* A scalar has one line of one element, along dimension 0. */
 static inline tern__lines tern__lines_of(const tern__view *x, int64_t dim)
 {
     tern__lines lines = {1, x->ndim ? x->shape[dim] : 1, 1};
@@ -22,7 +22,7 @@ static inline tern__lines tern__lines_of(const tern__view *x, int64_t dim)
     return lines;
 }
 
-/* Element 0 of a line by its number. */
+/* Returns the first element of a line, given the line's index. */
 static inline int64_t tern__line_start(const tern__lines *lines, int64_t line)
 {
     return line / lines->inner * lines->size * lines->inner + line % lines->inner;

@@ -1,4 +1,4 @@
-/* loss_scale.h - a loss scale, how it goes on, and the attributes of the SCALE_UPDATE kernel. */
+/* loss_scale.h - a loss scale, its update, and the attributes of the SCALE_UPDATE kernel. */
 #ifndef TERN_SRC_KERNELS_LOSS_SCALE_H
 #define TERN_SRC_KERNELS_LOSS_SCALE_H
 
@@ -6,20 +6,21 @@
 
 #include <stdbool.h>
 
-/* The kernel's operand, an f64 each. */
+/* The kernel's operand: five f64. */
 typedef struct tern__loss_scale {
     double scale, inverse;
-    double unskipped; /* updates since it was changed, without an overflow           */
-    double found;     /* numbers that are not finite, since the last update          */
-    double overflows; /* updates that have found some                                */
+    double unskipped; /* updates without overflow since the scale changed */
+    double found;     /* non-finite gradients since the last update */
+    double overflows; /* updates that have found any */
 } tern__loss_scale;
 #define TERN__LOSS_SCALE_NUMBERS 5
 
 typedef struct tern__scale_attr {
     double growth, backoff,
-        interval;       /* scale *= growth after so many updates, *= backoff after an overflow */
-    double least, most; /* of the scale                                                        */
-    double single;      /* 1: scale and inverse are f32's, and a scale above `most` does not grow */
+        interval;       /* scale *= growth after `interval` updates, *= backoff after an overflow */
+    double least, most; /* bounds of the scale */
+    double single; /* 1: scale and inverse are rounded to f32, and a scale that would exceed `most` does not
+                      grow */
 } tern__scale_attr;
 
 TERN__ANYWHERE double tern__loss_scale_round(double value, const tern__scale_attr *a)

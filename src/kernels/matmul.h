@@ -1,13 +1,13 @@
-/* matmul.h - what the product of matrices, and a linear's gradients, are told beside their operands. */
+/* matmul.h - attributes of the matrix product and of a linear's gradients. */
 #ifndef TERN_SRC_KERNELS_MATMUL_H
 #define TERN_SRC_KERNELS_MATMUL_H
 
 #include "kernels/kernel.h"
 #include "kernels/pointwise.h"
 
-/* Without attributes: all zeros. */
+/* No attributes mean all zeros. */
 typedef struct tern__matmul_attr {
-    int64_t relu; /* not 0: y is max(., 0) of what it has come to; NaN stays */
+    int64_t relu; /* not 0: y = max(result, 0); NaN stays */
 } tern__matmul_attr;
 
 static inline bool tern__matmul_has_relu(const tern__call *call)
@@ -16,9 +16,9 @@ static inline bool tern__matmul_has_relu(const tern__call *call)
     return attr && attr->relu != 0;
 }
 
-/* What a linear's gradients are told. Without attributes: all zeros. */
+/* Attributes of a linear's gradients. No attributes mean all zeros. */
 typedef struct tern__linear_grad_attr {
-    int64_t is_relus; /* not 0: x is what a ReLU has made, and dx counts as 0 where x <= 0 */
+    int64_t is_relus; /* not 0: x is the output of a ReLU, and dx is 0 where x <= 0 */
 } tern__linear_grad_attr;
 
 static inline bool tern__linear_grad_is_relus(const tern__call *call)
@@ -27,7 +27,7 @@ static inline bool tern__linear_grad_is_relus(const tern__call *call)
     return attr && attr->is_relus != 0;
 }
 
-/* The ReLU of a product, in its place: for who has multiplied without. */
+/* Returns the call that applies a product's ReLU in place, for kernels that have multiplied without it. */
 static inline tern__call tern__matmul_relu(const tern__call *call)
 {
     static const tern__pointwise_attr none = {{0, 0}};

@@ -1,8 +1,8 @@
 /* nll_loss.h - the attributes of the kernels that compare log probabilities (N, C, ..) or (C) with labels.
  *
- * The loss of one label y is -(1 - smoothing) w[y] logp[y] - smoothing / C sum_c w[c] logp[c], and its weight
- * in the mean is w[y]; an ignored label has neither. Focal loss is (1 - exp(logp[y]))^gamma times that,
- * without smoothing. */
+ * The loss of a label y is -(1 - smoothing) w[y] logp[y] - smoothing / C sum_c w[c] logp[c], and its
+ * weight in the mean is w[y]. An ignored label has neither. Focal loss multiplies this, without smoothing,
+ * by (1 - exp(logp[y]))^gamma. */
 #ifndef TERN_SRC_KERNELS_NLL_LOSS_H
 #define TERN_SRC_KERNELS_NLL_LOSS_H
 
@@ -17,16 +17,16 @@ typedef struct tern__nll_attr {
     const char *func, *op; /* for errors */
     int64_t ignored;
     double smoothing, gamma;
-    int64_t mean, each; /* divide by the sum of weights; do not add up */
+    int64_t mean, each; /* divide by the sum of weights; one loss per label instead of a sum */
 } tern__nll_attr;
 
-/* A line of classes for each label. */
+/* Each label has a line of classes. */
 static inline tern__lines tern__class_lines(const tern__view *logp)
 {
     return tern__lines_of(logp, logp->ndim > 1);
 }
 
-/* Of so few labels and classes that a GPU's block takes all: a thread a label. */
+/* Few enough labels and classes that one block of a GPU takes all, with a thread per label. */
 enum { TERN__NLL_LABELS = 256, TERN__NLL_CLASSES = 32 };
 static inline bool tern__nll_is_short(const tern__view *x)
 {
@@ -34,15 +34,16 @@ static inline bool tern__nll_is_short(const tern__view *x)
     return lines.size <= TERN__NLL_CLASSES && lines.outer * lines.inner <= TERN__NLL_LABELS;
 }
 
-/* A loss, or what is sent to one, divided by the sum of the labels' weights. Where that is 0 there is no
- * mean, not even of what smoothing adds for the other classes: NaN, as in PyTorch. */
+/* Divides a loss, or its incoming gradient, by the sum of the labels' weights. If the sum is 0 there is no
+ * mean, not even of the part that smoothing adds: NaN, as in PyTorch. */
 TERN__ANYWHERE double tern__nll_mean(double value, double weights)
 {
     return weights != 0 ? value / weights : (double)NAN;
 }
 
-/* What focal loss multiplies a label's loss by, and the loss's slope by -log p: with q = 1 - p these are
- * q^gamma and q^gamma - gamma p log p q^(gamma - 1), the latter 0 at q = 0, or 1 for gamma = 0. */
+/* The factor by which focal loss multiplies a label's loss, and the factor for the derivative with respect
+ * to -log p. With q = 1 - p these are q^gamma and q^gamma - gamma p log p q^(gamma - 1); the latter is 0
+ * at q = 0, or 1 for gamma = 0. */
 TERN__ANYWHERE double tern__focus(double logp, double gamma)
 {
     return gamma == 0 ? 1 : pow(fmax(-expm1(logp), 0.0), gamma);
@@ -59,7 +60,7 @@ static inline tern__labels tern__nll_labels(const tern__nll_attr *attr, const te
     return (tern__labels){attr->func, attr->op, NULL, lines->size, lines->inner};
 }
 
-/* CROSS_ENTROPY as one kernel after the other. */
+/* CROSS_ENTROPY as a sequence of kernels. */
 static inline int tern__cross_entropy_by(const tern__call *call, tern__kernel_fn log_softmax,
                                          tern__kernel_fn nll_loss, tern__kernel_fn gradient)
 {

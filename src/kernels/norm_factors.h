@@ -1,4 +1,5 @@
-/* norm_factors.h - what norms say about an update, and the attributes of the NORM_FACTORS kernel. */
+/* norm_factors.h - factors of an optimizer's update from norms, and the attributes of the NORM_FACTORS
+ * kernel. */
 #ifndef TERN_SRC_KERNELS_NORM_FACTORS_H
 #define TERN_SRC_KERNELS_NORM_FACTORS_H
 
@@ -7,13 +8,15 @@
 #include <math.h>
 #include <stdbool.h>
 
-/* Of which sums (n, 1), or pairs of them (n, 2), the norms x and y are, and what they are for. */
+/* What the norms x and y are of, and what they are used for. The input has sums (n, 1), or pairs of sums
+ * (n, 2), for x and y. */
 typedef enum tern__norm_use {
-    TERN__NORM_CLIP,   /* x of all gradients; PyTorch's clipping: they are multiplied with most / (x + eps) if
-                        * that is below 1, or NaN                                                          */
-    TERN__NORM_LIMIT,  /* the same; LAMB's: with most / x, unless x is at most that, or NaN                */
-    TERN__NORM_TRUST,  /* x of a parameter, y of its update; LAMB's: x / y is the rate's                   */
-    TERN__NORM_ADAPTED /* x of a parameter, y of its gradient; LARC's rate is the gradient's               */
+    TERN__NORM_CLIP,   /* x of all gradients. PyTorch's clipping: the gradients are multiplied by most / (x
+                        * + eps) if that is below 1 or NaN */
+    TERN__NORM_LIMIT,  /* x of all gradients. LAMB's clipping: by most / x, unless x is at most `most` or NaN
+                        */
+    TERN__NORM_TRUST,  /* x of a parameter, y of its update. LAMB multiplies the learning rate by x / y */
+    TERN__NORM_ADAPTED /* x of a parameter, y of its gradient. LARC's rate scales the gradient */
 } tern__norm_use;
 
 typedef struct tern__norm_attr {
@@ -33,7 +36,7 @@ TERN__ANYWHERE double tern__norm_adapted(const tern__norm_attr *a, double x, dou
     return 1 < adapted / a->rate ? 1 : adapted / a->rate;
 }
 
-/* By what an update's lr, scale and decay are multiplied (kernels/optim.h). */
+/* Factors for an update's lr, scale and decay (kernels/optim.h). */
 TERN__ANYWHERE void tern__norm_factors(const tern__norm_attr *a, double x, double y, double factors[3])
 {
     double clipped = a->most / (x + a->eps);

@@ -7,27 +7,26 @@
 #include <math.h>
 #include <stddef.h>
 
-/* Of all of them: the output that becomes p in another dtype, where p is an f32 master of it. */
+/* Output of all optimizers: p in another dtype, where p is its f32 master. */
 #define TERN__OPTIM_COPY 4
-/* Of LAMB_MOMENTS: the output of sums. */
+/* Output of LAMB_MOMENTS: the sums. */
 #define TERN__LAMB_SUMS 3
 
-/* Inputs behind the gradient, mostly numbers in a device's memory that the host does not know; NULL: there
- * are none. */
-#define TERN__OPTIM_FACTORS  1 /* f64 (3), or (n, 3) by section: lr, scale and decay times them */
-#define TERN__OPTIM_SKIP     2 /* f64 (): unless it is 0 nothing changes                        */
-#define TERN__OPTIM_SKIPPED  3 /* f64 (): so many of the `count` steps have changed nothing     */
-#define TERN__OPTIM_SECTIONS 4 /* sections.h; what is in none of them stays as it is            */
+/* Inputs after the gradient, mostly numbers in device memory that the host does not know; NULL: none. */
+#define TERN__OPTIM_FACTORS  1 /* f64 (3), or (n, 3) by section: factors for lr, scale and decay */
+#define TERN__OPTIM_SKIP     2 /* f64 (): if not 0, nothing changes */
+#define TERN__OPTIM_SKIPPED  3 /* f64 (): how many of the `count` steps have changed nothing */
+#define TERN__OPTIM_SECTIONS 4 /* sections.h; elements outside of all sections stay unchanged */
 
-/* What all attributes begin with. The gradient that an update is made with is d = scale g + decay p: weight
- * decay, the sign for a maximum, and whatever a gradient was multiplied with on its way. */
+/* All attributes begin with this. The gradient used by an update is d = scale g + decay p: it includes
+ * weight decay, the sign for maximising, and the inverse of any factor that the gradient was scaled by. */
 typedef struct tern__step_attr {
     double lr, scale, decay;
-    double count; /* of the parameter's steps, this one included */
+    double count; /* the parameter's steps, including this one */
 } tern__step_attr;
 
 typedef struct tern__sgd_attr {
-    tern__step_attr step; /* in the first one there is no momentum yet */
+    tern__step_attr step; /* in the first step there is no momentum yet */
     double momentum, dampening;
     double nesterov; /* 0 or 1 */
 } tern__sgd_attr;
@@ -46,15 +45,15 @@ typedef struct tern__rmsprop_attr {
 typedef struct tern__adagrad_attr {
     tern__step_attr step;
     double eps;
-    double start;    /* of the sum, in the first step */
-    double lr_decay; /* of the rate, step by step     */
+    double start;    /* value of the sum before the first step */
+    double lr_decay; /* decay of the rate per step */
 } tern__adagrad_attr;
 
-/* The update is u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + pull p, t being the count. */
+/* The update is u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + pull p, where t is the count. */
 typedef struct tern__lamb_attr {
     tern__step_attr step;
     double beta1, take, beta2; /* m = beta1 m + take d */
-    double unbias;             /* 0: without those divisions, else 1 */
+    double unbias;             /* 1: divide by 1 - beta^t as above; 0: do not */
     double eps, pull;
 } tern__lamb_attr;
 
@@ -67,7 +66,7 @@ typedef union tern__optim_attr {
     tern__lamb_attr lamb;
 } tern__optim_attr;
 
-/* ---- what depends on the count, once a call ---- */
+/* ---- values that depend on the count, computed once per call ---- */
 
 TERN__ANYWHERE void tern__step_settle(tern__step_attr *step, const double *factors, const double *skipped)
 {
@@ -84,7 +83,7 @@ TERN__ANYWHERE double tern__adagrad_rate(const tern__adagrad_attr *a)
     return a->step.lr / (1 + (a->step.count - 1) * a->lr_decay);
 }
 
-/* What m and sqrt(v) are multiplied with. */
+/* Factors of m and sqrt(v). */
 TERN__ANYWHERE double tern__lamb_unbias1(const tern__lamb_attr *a)
 {
     return a->unbias != 0 ? 1 / (1 - pow(a->beta1, a->step.count)) : 1;

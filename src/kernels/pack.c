@@ -1,3 +1,4 @@
+/* pack.c - copies of a parameter in a kernel's layout, kept with it. */
 #include "kernels/pack.h"
 
 #include <string.h>

@@ -1,6 +1,7 @@
+/* plan.c - merges the dimensions of several views, and moves a cursor over them. */
 #include "kernels/plan.h"
 
-/* The dimensions of one view as the walk sees them, outermost first. */
+/* The dimensions of one view in the order of iteration, outermost first. */
 typedef struct form {
     int ndim;
     int64_t shape[TERN__PLAN_DIMS], stride[TERN__PLAN_DIMS];
@@ -16,7 +17,7 @@ static form plain_form(const tern__view *view)
     return f;
 }
 
-/* (N, C / 16, spatial.., 16) of a plain view. */
+/* A plain view as (N, C / 16, spatial.., 16). */
 static form split_form(const tern__view *view)
 {
     form f = plain_form(view);
@@ -27,7 +28,7 @@ static form split_form(const tern__view *view)
     return f;
 }
 
-/* The same of a blocked one, which has no gaps in that order. */
+/* The same for a blocked view, which is contiguous in that order. */
 static form blocked_form(const tern__view *view)
 {
     form f = split_form(view);
@@ -39,7 +40,7 @@ static form blocked_form(const tern__view *view)
     return f;
 }
 
-/* (N, spatial.., C). */
+/* Any view as (N, spatial.., C). */
 static form last_form(const tern__view *view)
 {
     form f = plain_form(view), last = f;
@@ -59,7 +60,8 @@ static form form_of(const tern__view *view, tern__layout layout)
     return view->layout == TERN__BLOCKED16 ? blocked_form(view) : split_form(view);
 }
 
-/* The next dimension outwards: one with the last if every operand walks on through it. */
+/* Adds the next outer dimension, merged with the previous one if every operand steps through both
+ * uniformly. */
 static void push(tern__plan *p, int64_t size, const int64_t stride[TERN__PLAN_OPERANDS])
 {
     int last = p->ndim - 1;
@@ -108,7 +110,7 @@ tern__cursor tern__cursor_at(const tern__plan *plan, int64_t element)
     return c;
 }
 
-/* From one dimension's end to the next one's next index. */
+/* Carries from dimensions that have ended to the next index of outer ones. */
 static void carry(const tern__plan *plan, tern__cursor *cursor)
 {
     for (int d = 0; d + 1 < plan->ndim && cursor->index[d] == plan->shape[d]; d++) {

@@ -1,5 +1,5 @@
-/* pointwise.h - the attributes of the pointwise kernels, and the formulas that their list (pointwise.def) is
- * written with: macros, because each is compiled for several types R. */
+/* pointwise.h - the attributes of the pointwise kernels, and the formulas used in their list
+ * (pointwise.def): macros, because each is compiled for several types R. */
 #ifndef TERN_SRC_KERNELS_POINTWISE_H
 #define TERN_SRC_KERNELS_POINTWISE_H
 
@@ -14,15 +14,16 @@ typedef struct tern__pointwise_attr {
     double k[2];
 } tern__pointwise_attr;
 
-/* A number of the attributes for kernels that compute in integers: the nearest one that there is. */
+/* Converts a number of the attributes for kernels that compute in integers: the nearest integer. */
 TERN__ANYWHERE int64_t tern__nearest_integer(double k)
 {
     if (k >= 0x1p63) return INT64_MAX;
     return k < -0x1p63 ? INT64_MIN : (int64_t)k;
 }
 
-/* Phi(x) of bell = exp(-x^2 / 2), to 1e-7 and so to the last place of what is near 1: erfc(z) is about bell
- * times a polynomial in t = 1 / (1 + p z) (Abramowitz and Stegun 1964, 7.1.26). */
+/* Phi(x), given bell = exp(-x^2 / 2), with an error of 1e-7, so accurate to the last place where Phi is
+ * near 1. erfc(z) is about bell times a polynomial in t = 1 / (1 + p z) (Abramowitz and Stegun 1964,
+ * 7.1.26). */
 TERN__ANYWHERE __attribute__((always_inline)) float tern__normal_f32(float x, float bell)
 {
     float z = fabsf(x) * 0.70710678f, t = 1 / (1 + 0.3275911f * z);
@@ -32,17 +33,18 @@ TERN__ANYWHERE __attribute__((always_inline)) float tern__normal_f32(float x, fl
     return x < 0 ? beyond : 1 - beyond;
 }
 
-/* Into [low, high], NaN where any of the three is; `high` counts more than `low`. A macro of two steps, since
- * the first one's result is used twice. */
+/* Clamps to [low, high]; NaN if any of the three is NaN; `high` wins over `low`. Two macros, since the
+ * first one's result is used twice. */
 #define AT_LEAST(x, low)      ((x) < (low) || (low) != (low) ? (low) : (x))
 #define AT_MOST(x, high)      ((x) > (high) || (high) != (high) ? (high) : (x))
 #define CLAMPED(x, low, high) AT_MOST(AT_LEAST(x, low), high)
-/* x^e by x: e x^(e-1), and 0 for e = 0 whatever x is; by e: y log x, and 0 where x = 0 and y = 0 or 1. */
+/* The derivative of x^e with respect to x: e x^(e-1), and 0 for e = 0 whatever x is; with respect to e: y
+ * log x, and 0 where x = 0 and y = 0 or 1. */
 #define POW_SLOPE(dy, e, power)     ((e) == 0 ? 0 : (dy) * ((e) * (power)))
 #define POW_GROWTH(dy, y, x, x_log) ((dy) * ((x) == 0 && ((y) == 0 || (y) == 1) ? 0 : (y) * (x_log)))
 #define SILU_SLOPE(x, s)            ((s) * (1 + (x) * (1 - (s))))
-/* GELU (Hendrycks and Gimpel 2016): x Phi(x), with the normal distribution Phi; or with tanh in its place. In
- * f32 Phi comes from its bell. 0.398.. = 1 / sqrt(2 pi). */
+/* GELU (Hendrycks and Gimpel 2016): x Phi(x) with the normal distribution's Phi, or its approximation by
+ * tanh. In f32 Phi is computed from the bell curve. 0.398.. = 1 / sqrt(2 pi). */
 #define BELL(x) exp((x) * (x) * (R)-0.5)
 #ifdef __cplusplus
 #define NORMAL(x, bell)                                                                                      \
@@ -72,9 +74,9 @@ TERN__ANYWHERE __attribute__((always_inline)) float tern__normal_f32(float x, fl
 /* Its slope (1 - t) s(x) - w t s(-x) with the sigmoid s(|x|) = 1 / (1 + e), s(-|x|) = e / (1 + e). */
 #define LOGIT_SLOPE(x, t, w, e)                                                                              \
     (((x) < 0 ? (1 - (t)) * (e) - (w) * (t) : (1 - (t)) - (w) * (t) * (e)) / (1 + (e)))
-/* Focal loss (Lin et al. 2017): with w = 1 the error above, here without its cancelling out where x is right,
- * times share(t) q^gamma, where q = s(x) (1 - t) + s(-x) t is the probability of what is not the case. Its
- * slope is share q^gamma (gamma q' / q error + error'), in which q may have become 0, but then q' has too. */
+/* Focal loss (Lin et al. 2017): the error above with w = 1, written without the cancellation where x is
+ * right, times share(t) q^gamma. q = s(x) (1 - t) + s(-x) t is the probability of the wrong class. The
+ * slope is share q^gamma (gamma q' / q error + error'); if q underflows to 0, so does q'. */
 #define FOCAL_SHARE(t, alpha)     ((alpha) < 0 ? 1 : (alpha) * (t) + (1 - (alpha)) * (1 - (t)))
 #define FOCAL_ENTROPY(x, t, tail) (((x) < 0 ? -(x) * (t) : (x) * (1 - (t))) + (tail))
 #define FOCAL_MISS(x, t, e)       (((x) < 0 ? (1 - (t)) * (e) + (t) : (1 - (t)) + (t) * (e)) / (1 + (e)))

@@ -1,24 +1,24 @@
-/* pool.h - the attributes of a pooling over three axes and its windows. */
+/* pool.h - the attributes of pooling over three axes, and its windows. */
 #ifndef TERN_SRC_KERNELS_POOL_H
 #define TERN_SRC_KERNELS_POOL_H
 
 #include "base/host_device.h"
 #include "kernels/space.h"
 
-/* Depth, height and width; without a depth the first are 1, 1, 0 and 1. */
+/* Depth, height and width; without a depth the first entries are 1, 1, 0 and 1. */
 typedef struct tern__pool_attr {
     int64_t kernel[TERN__SPACE], stride[TERN__SPACE], padding[TERN__SPACE], dilation[TERN__SPACE];
-    int64_t count_pad; /* average: not 0 if the padding counts as zeros */
+    int64_t count_pad; /* average: not 0: padding counts as zeros */
 } tern__pool_attr;
 
-/* What an element of y sees of x along one axis: kernel place k lies at corner + k * dilation, and those from
- * `first` to `last` - 1 lie inside x (perhaps none, with dilation). An average divides by the product of all
- * divisors. The place of a maximum is its number among all places of the kernel, row-major. */
+/* The window of an element of y along one axis of x. Kernel position k is at corner + k * dilation in x;
+ * positions first .. last - 1 are inside x (possibly none, with dilation). An average divides by the
+ * product of the axes' divisors. A maximum's place is its row-major index in the whole kernel. */
 typedef struct tern__pool_span {
     int64_t corner, first, last, divisor;
 } tern__pool_span;
 
-/* As many steps as cover a length: the usual one needs no division. */
+/* The number of steps that cover a length; step 1, the usual one, needs no division. */
 TERN__ANYWHERE int64_t tern__pool_steps(int64_t length, int64_t step)
 {
     return step == 1 ? length : (length + step - 1) / step;
@@ -35,7 +35,7 @@ TERN__ANYWHERE tern__pool_span tern__span_of(const tern__pool_attr *p, int axis,
     return s;
 }
 
-/* Places of a window. */
+/* The number of positions of a window. */
 TERN__ANYWHERE int64_t tern__pool_places(const tern__pool_attr *p)
 {
     return p->kernel[0] * p->kernel[1] * p->kernel[2];

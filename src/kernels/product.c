@@ -1,3 +1,4 @@
+/* product.c - reduces a matrix product over batches to few axes. */
 #include "kernels/product.h"
 
 enum { A, B, Y, OPERANDS = TERN__PRODUCT_OPERANDS };
@@ -28,8 +29,8 @@ static bool has(int operand, int at)
     return rows_of[operand] == at || columns_of[operand] == at;
 }
 
-/* The axis with `outer` around it, if that is an axis too: an operand that has it walks straight on, the
- * others stand still. A single element walks as one likes. */
+/* Merges `outer` into the axis if every operand that has the axis steps through both uniformly and the
+ * others have stride 0. An axis of one element fits any stride. */
 static bool extend(axis *inner, const axis *outer, int at)
 {
     axis both = {inner->size * outer->size, {0}};
@@ -58,7 +59,7 @@ bool tern__product_stands(const tern__product *p)
     return tern__product_stand(p, A, &s) && tern__product_stand(p, B, &s) && tern__product_stand(p, Y, &s);
 }
 
-/* One more dimension of the batch, the next one outwards. A bias is as long as n. */
+/* Adds the next outer dimension of the batch. The bias has the length of n, so n cannot grow with a bias. */
 static void push(tern__product *p, axis outer)
 {
     for (int at = 0; at < (p->bias ? N : AXES); at++) {

@@ -4,13 +4,13 @@
 
 #include "tensor/view.h"
 
-/* SUM: what every sum is multiplied with. */
+/* SUM: the factor of every sum. */
 typedef struct tern__factor_attr {
     double factor;
 } tern__factor_attr;
 
-/* How many elements y, the output seen with the input's shape, has of its own: the product of the dimensions
- * that are not broadcast. They lie without gaps. */
+/* The number of distinct elements of y, the output seen with the input's shape: the product of the
+ * dimensions that are not broadcast. They are contiguous. */
 static inline int64_t tern__own_count(const tern__view *y)
 {
     int64_t count = 1;

@@ -1,3 +1,4 @@
+/* registry.c - runs a kernel call: on which thread, on which device, by which kernel. */
 #include "device/backend.h"
 #include "kernels/away.h"
 
@@ -18,8 +19,8 @@ const char *tern__kernel_name(tern__kernel kernel)
     return (unsigned)kernel < TERN__KERNEL_COUNT ? names[kernel] : "?";
 }
 
-/* oneDNN takes the thread count from OpenMP, where it belongs to the caller's program: borrowed for one
- * call, since oneDNN asks for it when it plans as well as when it runs. */
+/* oneDNN takes the thread count from OpenMP, whose setting belongs to the calling program. So it is set
+ * for the duration of one call: oneDNN reads it both when it plans and when it runs. */
 static int run_with_threads(const tern__call *call, tern__kernel_fn fast)
 {
 #ifdef _OPENMP
@@ -34,7 +35,7 @@ static int run_with_threads(const tern__call *call, tern__kernel_fn fast)
 #endif
 }
 
-/* A kernel may fail without a word; the caller of an op gets one. */
+/* Sets an error message if the kernel failed without setting one. */
 static int explain(const tern__call *call, int status)
 {
     const tern__view *of = call->in[0] ? call->in[0] : call->out[0];
@@ -51,14 +52,15 @@ static int run_on_host(const tern__call *call)
     return status == TERN_E_UNSUPPORTED ? tern__reference_kernels[call->kernel](call) : status;
 }
 
-/* Once a process and kernel, so that nobody looks for the time elsewhere. */
+/* Warns once per process and kernel, so that the cost is not looked for elsewhere. */
 static void warn_of_host(const tern__call *call)
 {
     static atomic_bool told[TERN__KERNEL_COUNT];
     const tern__view *of = call->in[0] ? call->in[0] : call->out[0];
     char shape[TERN__SHAPE_TEXT];
     if (atomic_exchange(&told[call->kernel], true)) return;
-    tern__log(TERN_LOG_WARN, "%s has no %s of %s %s, which the host computes from copies, slowly",
+    tern__log(TERN_LOG_WARN,
+              "%s has no kernel for %s of %s %s: the host computes it on copies, which is slow",
               call->device->name, tern__kernel_name(call->kernel), tern_dtype_name(of->dtype),
               tern__shape_text(of, shape));
 }
@@ -69,7 +71,7 @@ static int run_on_host_from_copies(const tern__call *call)
     return tern__call_carried(call, NULL, tern__reference_kernels[call->kernel]);
 }
 
-/* By the device's kernel, or on the host where it has none. */
+/* Runs the device's kernel, or the host's if there is none. */
 static int run_away(const tern__call *call)
 {
     tern__kernel_fn fast = call->device->backend->kernels[call->kernel];
@@ -86,7 +88,7 @@ static int run(const tern__call *call)
     return status ? explain(call, status) : TERN_OK;
 }
 
-/* What a kernel asks for in its turn is a part of it. */
+/* Kernels that a kernel runs in turn count as part of it. */
 static int run_observed(const tern__call *call)
 {
     tern_device *device = call->device;
@@ -105,7 +107,7 @@ static int run_here(const tern__call *call)
     return call->device->observer ? run_observed(call) : run(call);
 }
 
-/* A call that is carried to the device's thread. */
+/* A call that is run on the device's thread. */
 typedef struct errand {
     const tern__call *call;
     int status;
@@ -117,7 +119,7 @@ static void run_errand(void *ctx)
     e->status = run_here(e->call);
 }
 
-/* Less than it costs to wake the device's thread and be woken by it. */
+/* Whether the call takes less time than waking the device's thread and being woken by it. */
 static bool is_small(const tern__call *call)
 {
     size_t bytes = 0;

@@ -1,5 +1,5 @@
-/* space.h - (N, C, ..) with 1 to 3 spatial dimensions seen as planes of depth, height and width: what is
- * missing has size 1. */
+/* space.h - (N, C, ..) with 1 to 3 spatial dimensions, seen as depth, height and width; missing ones have
+ * size 1. */
 #ifndef TERN_SRC_KERNELS_SPACE_H
 #define TERN_SRC_KERNELS_SPACE_H
 
@@ -9,7 +9,7 @@
 
 typedef struct tern__space {
     int64_t size[TERN__SPACE];
-    int64_t count; /* of all positions */
+    int64_t count; /* product of the sizes */
 } tern__space;
 
 static inline tern__space tern__space_of(const tern__view *x)

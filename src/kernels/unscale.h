@@ -2,8 +2,7 @@
 #ifndef TERN_SRC_KERNELS_UNSCALE_H
 #define TERN_SRC_KERNELS_UNSCALE_H
 
-/* Numbers that are in a device's memory are inputs: another factor, and one that makes zeros of g unless it
- * is 0. */
+/* Inputs whose numbers are in device memory: another factor, and a flag that makes g zero unless it is 0. */
 #define TERN__UNSCALE_FACTOR 1
 #define TERN__UNSCALE_DROP   2
 

@@ -1,6 +1,6 @@
-/* nccl.cc - NCCL's calls (comm/nccl/plugin.h). Like the files of src/cuda this is C in what a C++ compiler
- * takes; nothing of the library can be called but errors, which are compiled into the plug-in. */
-#include "base/half.h" /* first: NCCL's header has a type of the name of its arguments */
+/* nccl.cc - the plug-in that calls NCCL (comm/nccl/plugin.h). Like the files of src/cuda it is C that a C++
+ * compiler accepts. It can call no function of the library but base/error.c, which is compiled in. */
+#include "base/half.h" /* first: NCCL's header has a type named like arguments in half.h */
 
 #include <cuda_runtime.h>
 #include <nccl.h>
@@ -19,7 +19,7 @@ static int code_of(ncclResult_t result)
     return result == ncclRemoteError ? TERN_E_PEER : TERN_E_SYSTEM;
 }
 
-/* NCCL's last words tell more than the name of a code; they may be of another call. */
+/* NCCL's last error says more than the name of the code, but may belong to another call. */
 static int check(ncclResult_t result, ncclComm_t comm, const char *what, tern_error *err)
 {
     if (result == ncclSuccess) return TERN_OK;
@@ -33,7 +33,7 @@ static int check(ncclResult_t result, ncclComm_t comm, const char *what, tern_er
     return code_of(result);
 }
 
-/* ---- what there is ---- */
+/* ---- queries ---- */
 
 static void describe(char *text, size_t size)
 {
@@ -87,7 +87,7 @@ static int test(void *comm, tern_error *err)
     return status ? status : check(state, (ncclComm_t)comm, "NCCL", err);
 }
 
-/* A communicator that does not block is finalized before it can be destroyed. */
+/* A non-blocking communicator must be finalized before it is destroyed. */
 static int finalize(void *comm, tern_error *err)
 {
     return check(ncclCommFinalize((ncclComm_t)comm), (ncclComm_t)comm, "ncclCommFinalize", err);
@@ -105,8 +105,8 @@ static void abort_comm(void *comm)
 
 /* ---- memory ---- */
 
-/* Without success it is moved as it would be else; whether NCCL_LOCAL_REGISTER=0 or a lack is why does not
- * matter. */
+/* Memory that cannot be registered, for whatever reason (such as NCCL_LOCAL_REGISTER=0), is moved with
+ * copies. */
 static void *attach(void *comm, void *data, size_t bytes)
 {
     void *handle = nullptr;
@@ -120,7 +120,7 @@ static void detach(void *comm, void *handle)
 
 /* ---- calls ---- */
 
-/* A bool is 0 or 1, so its sum is the larger and its product the smaller one. */
+/* A bool is 0 or 1, so the sum of two is the maximum and the product the minimum. */
 static bool find_op(const tern__nccl_call *call, ncclRedOp_t *op)
 {
     bool is_bool = call->dtype == TERN_BOOL;
@@ -148,7 +148,7 @@ static ncclDataType_t type_of(tern_dtype dtype)
     }
 }
 
-/* The factor as an element. */
+/* Writes the factor as an element of `dtype`. */
 static void write_factor(void *to, tern_dtype dtype, double factor)
 {
     float single = (float)factor;
@@ -210,7 +210,7 @@ static int run(void *of, const tern__nccl_call *call, void *stream, tern_error *
         result = reduce(comm, call, op, lane);
     else
         return tern__error_set(err, "tern_nccl", TERN_E_UNSUPPORTED,
-                               "NCCL has no band, bor and bxor of whole numbers");
+                               "NCCL has no band, bor and bxor of integers");
     int status = check(result, comm, "NCCL", err);
     return status == TERN_PENDING ? TERN_OK : status;
 }

@@ -1,7 +1,7 @@
-/* described.cc - cuDNN asked for plans for a GPU that is only described, which needs none: every convolution
- * of ResNet-50 and of 3-D U-Nets in bf16, and what the rules ask for, has engines, for gradients that are
- * added to what is there too, with tensor cores where they count, and is found again by its name. Nothing
- * runs. With an argument cuDNN is one that finds none of its engines, which it is not to keep to itself. */
+/* described.cc - asks cuDNN for plans for a GPU that is only described, so none is needed. Every
+ * convolution of ResNet-50 and of 3-D U-Nets in bf16, and some under every rule, has engines, also for
+ * gradients that are added, with tensor cores where they matter, and each is found again by its name.
+ * Nothing runs. With an argument cuDNN finds none of its engines, which must be reported. */
 #include "cuda/cudnn/cudnn.cc"
 
 #include <cstring>
@@ -24,13 +24,13 @@ static tern__call call;
 static tern_error err;
 static int failures;
 
-/* y's sizes follow from the others. */
+/* A convolution; y's sizes follow from the others. */
 typedef struct problem {
     const char *name;
     tern_dtype dtype;
     int spatial;
     int64_t images, in, out, size[3], kernel[3], stride, padding, groups;
-    bool is_thin; /* has too few channels for tensor cores to count */
+    bool is_thin; /* too few channels for tensor cores to matter */
 } problem;
 
 static void fail(const problem *p, tern__kernel kernel, const char *what)
@@ -49,7 +49,7 @@ static bool describe(void)
     return is_well(&r);
 }
 
-/* `without`: it cannot load those that it has, and it is found out. */
+/* `without`: cuDNN cannot load its engines, which must be detected. */
 static bool check_library(bool without)
 {
     row r = row_of(&at, &err);
@@ -151,7 +151,7 @@ static void check_all(const problem *p)
     if (p->dtype != TERN_F64) check(p, TERN__CONV, true, false);
 }
 
-/* A block's convolutions, the first block's of a stage and the others'. */
+/* A block's convolutions: those of a stage's first block, and of the others. */
 static void resnet50(void)
 {
     const problem stem = {"stem", TERN_BF16, 2, 256, 3, 64, {1, 224, 224}, {1, 7, 7}, 2, 3, 1, false};
@@ -172,7 +172,7 @@ static void resnet50(void)
     }
 }
 
-/* With a level for each width. */
+/* A U-Net with a level for each width. */
 static void unet3d(int64_t first, int64_t last, int64_t classes)
 {
     int64_t d = 64, h = 160, before = 1;
@@ -189,7 +189,7 @@ static void unet3d(int64_t first, int64_t last, int64_t classes)
     check_all(&head);
 }
 
-/* What else there is, and under which rules. */
+/* Other convolutions and rules. */
 static void others(void)
 {
     const problem all[] = {{"f32", TERN_F32, 2, 32, 64, 64, {1, 56, 56}, {1, 3, 3}, 1, 1, 1, false},
@@ -204,7 +204,7 @@ static void others(void)
     }
 }
 
-/* The names of those that it is given. */
+/* Collects the names of the engines that it is given. */
 static bool list(void *ctx, const tern__cudnn_engine *engine)
 {
     tern__cudnn_engine e = *engine;
@@ -223,8 +223,8 @@ static std::vector<std::string> list_first(const tern__cudnn_graph *graph)
     return first;
 }
 
-/* Where exact f32 leaves few of those that the heuristics put first, those for everything can be tried too,
- * of which cuDNN names some twice. */
+/* If exact f32 leaves few of the engines that the heuristics rank first, the fallback's can be tried too;
+ * cuDNN names some of them twice. */
 static void few(void)
 {
     const problem p = {"f32", TERN_F32, 2, 2, 64, 64, {1, 56, 56}, {1, 3, 3}, 1, 1, 1, false};

@@ -1,12 +1,12 @@
-/* described_products.cc - cuBLASLt's own descriptors, which it makes without a GPU, of the products of an
- * MLP, of ResNet-50's last layer, of attention and of odd ones: it takes every value that
- * src/cuda/cublas/cublas.cc sets, and read back they are one product of matrices by columns. Whether it has
- * an algorithm for them only a GPU's driver lets it say. */
+/* described_products.cc - cuBLASLt's own descriptors, which it makes without a GPU, for the products of an
+ * MLP, of ResNet-50's last layer, of attention and for odd ones. It takes every value that
+ * src/cuda/cublas/cublas.cc sets, and read back they describe one product of matrices by columns. Whether
+ * it has an algorithm for them can only be asked with a GPU's driver. */
 #include "cuda/cublas/cublas.cc"
 
 static int failures;
 
-/* ---- what nothing here runs ---- */
+/* ---- functions that are never called here ---- */
 
 int tern__cuda_ask(tern_device *, const tern__cuda_kind *, const void *, tern_error *)
 {
@@ -34,7 +34,7 @@ typedef struct problem {
     tern_dtype dtype, made;
     int64_t count, m, k, n;
     bool is_a_t, is_b_t, has_bias, relu, has_sums;
-    int64_t gap; /* elements, behind every row or column */
+    int64_t gap; /* elements after every row or column */
 } problem;
 
 static void expect(const problem *p, bool is_so, const char *what)
@@ -66,7 +66,7 @@ static tern__gemm gemm_of(const problem *p)
     return g;
 }
 
-/* ---- read back ---- */
+/* ---- reading descriptors back ---- */
 
 template <class T> static T read(const problem *p, cublasLtMatrixLayout_t layout, int attribute)
 {
@@ -108,7 +108,7 @@ static void check_layout(const problem *p, cublasLtMatrixLayout_t layout, tern_d
     expect(p, next == (p->count > 1 ? step * columns : 0), "another step from matrix to matrix");
 }
 
-/* What is y's row here is a column there. */
+/* A row of y here is a column there. */
 static void check_operation(const problem *p, const gemm_plan *plan, const tern__gemm *g)
 {
     int first = read<int32_t>(p, plan->desc, CUBLASLT_MATMUL_DESC_TRANSA);
@@ -166,8 +166,7 @@ static void check(const problem *p)
     plan_free(&plan);
 }
 
-/* A linear's products: forward, the gradient of what came in, that of its weight (out, in) and of its bias.
- */
+/* A linear's products: forward, the gradient of its input, of its weight (out, in) and of its bias. */
 static void linear(const char *name, tern_dtype dtype, tern_dtype made, int64_t rows, int64_t in, int64_t out,
                    int64_t gap)
 {

@@ -1,9 +1,8 @@
-/* driver.cu - what NVIDIA's documents leave open and src/cuda relies on, asked of a GPU: which memory the
- * driver gives out, and takes back while others work; that kernels which overlap are captured, told other
- * arguments and launched again with copies between them; that they wait for all that lies before them, and
- * all that lies behind them for their end, in graphs, without and from one to the other; that clusters of all
- * sizes are taken; that a capture does not mind what other threads do; and when the host's memory is its own
- * again. */
+/* driver.cu - tests behaviour that NVIDIA's documents leave open and src/cuda relies on, on a GPU: which
+ * memory the driver maps, and unmaps while others work; that overlapping kernels can be captured, updated
+ * and launched again with copies between them; that they wait for everything before them, and everything
+ * after them waits for their end, inside graphs, outside, and across; that clusters of all sizes are
+ * accepted; that a capture is not affected by other threads; and when host memory may be reused. */
 #include "cuda/capability.cu"
 #include "cuda/kernels/cluster.h"
 #include "cuda/fault.cc"
@@ -57,7 +56,7 @@ void tern__cuda_settle(tern__cuda *of)
 
 /* ---- kernels ---- */
 
-/* Late by so many microseconds. */
+/* Adds after a delay of so many microseconds. */
 static __global__ void step(unsigned *of, int count, unsigned add, int late)
 {
     tern__kernel_begin();
@@ -73,7 +72,7 @@ static __global__ void copy(unsigned *to, const unsigned *from, int count)
     if (i < count) to[i] = from[i];
 }
 
-/* All threads have something to say of the label of their own number. */
+/* All threads report the label of their own index. */
 static __global__ void blame(tern__judge judge)
 {
     tern__kernel_begin();
@@ -81,7 +80,7 @@ static __global__ void blame(tern__judge judge)
     tern__is_class(judge, i, judge.site.labels.classes + i);
 }
 
-/* Each block leaves what the next one of its cluster has. */
+/* Each block writes what the next one of its cluster has. */
 static __global__ void take_next(unsigned *of, unsigned add, int size)
 {
     __shared__ unsigned own;
@@ -131,7 +130,7 @@ static bool are_clusters(int size, int grid, unsigned add)
 
 /* ---- kernels that overlap ---- */
 
-/* With all that may stand between them. */
+/* Overlapping kernels with everything that may come between them. */
 static cudaError_t chain(unsigned add)
 {
     cudaError_t code = start(0, step, GRID, a, COUNT, add, 3);
@@ -144,7 +143,7 @@ static cudaError_t chain(unsigned add)
     return code;
 }
 
-/* What a chain makes of a number; its last kernel adds something else. */
+/* The result of a chain for a number; its last kernel adds something else. */
 static unsigned chained(unsigned x, unsigned add, unsigned last)
 {
     unsigned beside = 0;
@@ -167,7 +166,7 @@ static cudaError_t tell(cudaGraphExec_t exec, cudaGraphNode_t node, void *kernel
     return cudaGraphExecKernelNodeSetParams(exec, node, &params);
 }
 
-/* Captures a chain and a kernel of clusters behind it, whose last nodes are told other arguments. */
+/* Captures a chain followed by a kernel of clusters, and updates the last nodes. */
 static void graphs()
 {
     cudaGraph_t graph;
@@ -188,7 +187,7 @@ static void graphs()
     for (add = 100; add < 100 + ROUNDS; add++) {
         CHECK(tell(exec, node, (void *)step, GRID, for_step));
         CHECK(tell(exec, cluster, (void *)take_next, 24, for_clusters));
-        CHECK(cudaGraphLaunch(exec, cuda.stream)); /* while the one before it runs */
+        CHECK(cudaGraphLaunch(exec, cuda.stream)); /* while the previous one runs */
         x = chained(x, 5, add);
     }
     expect(read(a, COUNT) == numbers(COUNT, x), "launched again and again with other arguments");
@@ -214,7 +213,7 @@ static void kernels()
 
 enum { SHORT = 3, SLOW = 300 }; /* kernels; microseconds */
 
-/* The last one is slow, and lets what comes next begin before it is over. */
+/* The last one is slow and lets its successor begin before it ends. */
 static cudaError_t several(unsigned add)
 {
     cudaError_t code = cudaSuccess;
@@ -238,7 +237,7 @@ static bool capture_several(bool overlaps, cudaGraph_t *graph, cudaGraphExec_t *
     return cudaGraphInstantiate(exec, *graph, 0) == cudaSuccess;
 }
 
-/* Slow kernels, a graph, its like, a copy, a graph, kernels. */
+/* Slow kernels, a graph, the same again, a copy, a graph, kernels. */
 static bool alternate(cudaGraphExec_t exec)
 {
     unsigned x = 7;
@@ -273,7 +272,7 @@ static void alternately()
     cuda.overlaps = can_overlap;
 }
 
-/* As the device's other threads do meanwhile; none of it is this capture's. */
+/* Calls that other threads of the device make meanwhile; none of them is part of this capture. */
 static void work_beside(const std::atomic<bool> *is_over)
 {
     cudaEvent_t event;
@@ -311,7 +310,7 @@ static void captures()
 
 /* ---- memory ---- */
 
-/* A kernel that overlaps waits for a copy in another stream, too. */
+/* An overlapping kernel also waits for a copy in another stream. */
 static void streams()
 {
     cudaEvent_t event;
@@ -334,7 +333,7 @@ static void streams()
     expect(is_well, "a kernel that overlaps comes after another stream's copy");
 }
 
-/* An event, and who waits for it, comes behind the end of a kernel that let the next one begin early. */
+/* An event, and what waits for it, comes after the end of a kernel that let the next one begin early. */
 static void ends()
 {
     cudaEvent_t event;
@@ -357,7 +356,7 @@ static void ends()
     CHECK(cudaEventDestroy(event));
 }
 
-/* What a kernel leaves in the host's memory is seen there, whole, without a wait. */
+/* A record that a kernel writes to host memory is seen there completely without a wait. */
 static void faults()
 {
     tern_error err = {};
@@ -395,7 +394,7 @@ static void kinds()
     CHECK(cudaFreeHost(pinned));
 }
 
-/* Changed as soon as the call returns, while the GPU is 20 ms behind. */
+/* Pageable memory is changed as soon as the call returns, while the GPU is 20 ms behind. */
 static void pageable()
 {
     for (int count : {16, 1024, 15000, (int)COUNT}) {
@@ -431,7 +430,7 @@ static bool open_pool(size_t total)
     return true;
 }
 
-/* While another stream works on other blocks. */
+/* Maps and unmaps while another stream works on other blocks. */
 static void pages()
 {
     size_t before = left();
@@ -456,7 +455,7 @@ static void pages()
     tern__cuda_free(&device, again);
 }
 
-/* Another GPU's memory, before it may be used and then. */
+/* Copies from another GPU's memory, before and after access is granted. */
 static void peers()
 {
     int count = 0;

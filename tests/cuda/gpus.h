@@ -1,4 +1,5 @@
-/* gpus.h - the GPUs that a test may use: two of the emulation, or real ones, which TERN_TEST_GPUS counts. */
+/* gpus.h - the GPUs that a test may use: two of the emulation, or real ones, whose number is
+ * TERN_TEST_GPUS. */
 #ifndef TERN_TESTS_CUDA_GPUS_H
 #define TERN_TESTS_CUDA_GPUS_H
 
@@ -19,13 +20,13 @@ static inline int gpu_count(void)
     return is_emulated() ? 2 : atoi(getenv("TERN_TEST_GPUS"));
 }
 
-/* Another one than "cuda:0"; where there is none that one again. */
+/* Another GPU than "cuda:0", or the same one if there is no other. */
 static inline const char *other_gpu(void)
 {
     return gpu_count() > 1 ? "cuda:1" : "cuda:0";
 }
 
-/* Of the plug-in, which a device has loaded: what the emulation counts. NULL: it is a real one. */
+/* Looks up a symbol of the loaded plug-in, such as the emulation's counts. NULL: it is a real one. */
 static inline void *emulated_symbol(const char *name)
 {
     char path[4096];
@@ -34,13 +35,13 @@ static inline void *emulated_symbol(const char *name)
     return plugin ? dlsym(plugin, name) : NULL;
 }
 
-/* What the plug-in has asked the emulation for (emulated/cuda_runtime.h):
+/* Counts of the plug-in's calls on the emulation (emulated/cuda_runtime.h):
  * emulated_symbol("emulated_counted"). */
 typedef struct emulated_counts {
     int64_t kernels, others, captures, graphs, changes, largest, overlapping, clusters, looks, exportable;
 } emulated_counts;
 
-/* The most blocks of a kernel since this was asked last. Of a real GPU nobody counts them. */
+/* The largest grid since the last call; not counted on a real GPU. */
 static inline int64_t largest_grid(void)
 {
     emulated_counts *counted = emulated_symbol("emulated_counted");
@@ -50,9 +51,9 @@ static inline int64_t largest_grid(void)
     return largest;
 }
 
-enum { ENOUGH = 64 }; /* blocks for the processors of the emulated one: as many as they are ever given */
+enum { ENOUGH = 64 }; /* enough blocks for the emulated multiprocessors */
 
-/* What all tests of a program share: "cuda:0". */
+/* Opens "cuda:0", which all tests of a program share. */
 static inline int open_gpu(void **state)
 {
     tern_error err = {0};

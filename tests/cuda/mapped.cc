@@ -1,5 +1,5 @@
-/* mapped.cc - src/cuda/pages.cc on a driver that refuses this or that: memory that may leave the process is
- * given up for such as stays, once and for all, and nothing is left behind of what was refused. */
+/* mapped.cc - src/cuda/pages.cc on a driver that refuses some calls: exportable memory is replaced by
+ * memory that stays, once and for all, and nothing remains of what was refused. */
 #include "cuda/pages.cc"
 
 #include <cstdio>
@@ -9,7 +9,7 @@ typedef enum call { NONE, CREATE, MAP, ACCESS } call;
 static struct {
     call refused;
     CUresult code;
-    bool always; /* plain memory, too */
+    bool always; /* plain memory as well */
     bool is_plain;
     int asked, made, mapped;
 } fake;
@@ -89,7 +89,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **found, uns
     return cudaSuccess;
 }
 
-/* ---- what comes of it ---- */
+/* ---- tests ---- */
 
 static void expect(bool is_so, const char *what)
 {

@@ -1,4 +1,4 @@
-/* nets.h - small models and a batch, for devices that are to do what the CPU does. */
+/* nets.h - small models and a batch, for devices that must match the CPU. */
 #ifndef TERN_TESTS_CUDA_NETS_H
 #define TERN_TESTS_CUDA_NETS_H
 

@@ -1,5 +1,4 @@
-/* no_driver.c - where NVIDIA's driver is missing the plug-in is loaded all the same, and says by name what
- * is. */
+/* no_driver.c - without NVIDIA's driver the plug-in is still loaded and names what is missing. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs a test where there is a GPU: a program, or a Python script, by $TORCH_PYTHON (default: Debian's).
+# Runs a test if there is a GPU: a program, or a Python script with $TORCH_PYTHON (default: Debian's).
 skip() {
     echo "skipped: $*"
     exit 0

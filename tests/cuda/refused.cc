@@ -1,5 +1,5 @@
-/* refused.cc - src/cuda/cudnn/cudnn.cc on a cuDNN that is too old, cannot be opened or does not run what it
- * has planned: all are failures, in cuDNN's own words, by whichever of its codes. */
+/* refused.cc - src/cuda/cudnn/cudnn.cc on a cuDNN that is too old, cannot be opened or does not run what
+ * it has planned: all are failures with cuDNN's message, whichever code it returns. */
 #include "cuda/cudnn/cudnn.cc"
 
 #include <cstring>
@@ -11,7 +11,7 @@ static struct {
 
 static int failures;
 
-/* ---- in the places of cuDNN's ---- */
+/* ---- replacements of cuDNN's functions ---- */
 
 size_t cudnnGetVersion(void)
 {
@@ -33,7 +33,7 @@ void cudnnGetLastErrorString(char *text, size_t size)
     std::snprintf(text, size, "the reason");
 }
 
-/* ---- what comes of it ---- */
+/* ---- tests ---- */
 
 static void expect(const char *what, int status, const tern_error *err, int code, const char *text)
 {

@@ -1,5 +1,5 @@
-/* rules.cc - that the emulation ends what a GPU would not take, or would do otherwise: each kernel here
- * breaks one rule, in a process of its own. */
+/* rules.cc - the emulation ends programs that a GPU would not accept or would run differently: each kernel
+ * here breaks one rule, in a process of its own. */
 #include "cuda_runtime.h"
 
 #include "cuda/pool.h"
@@ -51,7 +51,7 @@ static void counts_on_zeros(float *data, int at)
     if (data[at] != 0) std::abort();
 }
 
-/* So many lanes take part. */
+/* A shuffle with so many lanes. */
 static void pairs(float *data, int lanes)
 {
     cudaGridDependencySynchronize();
@@ -79,7 +79,7 @@ static void to_bytes(float *data, int number)
     data[0] = (float)(unsigned char)((float)number * 0.5f);
 }
 
-/* A block writes what it finds in that of block `rank`, which may be over before. */
+/* A block reads from block `rank`, which may have ended. */
 static void reads_of(float *data, int rank)
 {
     cudaGridDependencySynchronize();
@@ -159,7 +159,7 @@ static int start(const rule *r, float *data)
     return cudaLaunchKernelEx(&config, r->kernel, data, r->number);
 }
 
-/* What is broken is said on stderr, which here is nobody's to read. */
+/* Whether the rule is kept; the emulation's message on stderr is discarded. */
 static bool is_kept(const rule *r, float *data)
 {
     int status = 0;

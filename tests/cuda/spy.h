@@ -1,6 +1,5 @@
-/* spy.h - a device's back end that does what the one behind it does, keeps books, and knows what a device
- * that is late would do: no block may be written before those who use it are known to be done, nor the host's
- * memory before it is known to have been read. */
+/* spy.h - wraps a device's back end, counts calls, and checks what a slow device would do: no block may be
+ * written before its users are known to be done, nor host memory before it is known to have been read. */
 #ifndef TERN_TESTS_CUDA_SPY_H
 #define TERN_TESTS_CUDA_SPY_H
 
@@ -18,23 +17,24 @@ typedef struct spy {
     const tern__device_backend *behind;
     tern_device *device;
     pthread_t caller;
-    atomic_int blocks, events, pins;             /* alive */
-    atomic_int allocs, copies, waits, own_waits; /* calls; own: of the caller, for an event */
-    int refused_alloc, refused_pin;              /* the number of the one that fails; 0: none */
+    atomic_int blocks, events, pins;             /* currently allocated */
+    atomic_int allocs, copies, waits, own_waits; /* calls; own_waits: of the caller's thread, for an event */
+    int refused_alloc, refused_pin;              /* which call fails; 0: none */
     int pinned, sent;                            /* calls */
 
-    /* Steps count up; an event of the step's stream has the number of the step in which it was set. */
+    /* Steps are counted; an event of the step's stream has the number of the step in which it was
+     * recorded. */
     int step, known; /* known: to the copying stream as done */
     struct {
         const void *what; /* event or block */
-        int step;         /* in which a block was used last */
+        int step;         /* the step in which a block was last used */
     } places[SPY_PLACES];
 
     pthread_mutex_t lock;
     struct {
-        const char *from; /* of the host's memory that a stream reads; NULL: nothing */
+        const char *from; /* host memory that a stream reads; NULL: nothing */
         size_t bytes;
-        const tern__device_event *event; /* behind that; NULL: not set yet */
+        const tern__device_event *event; /* recorded after that; NULL: not yet */
     } reads[SPY_PLACES];
 } spy;
 
@@ -61,7 +61,7 @@ static inline void spy_read_add(const void *from, size_t bytes)
     assert_true(i < SPY_PLACES - 1);
 }
 
-/* Those before the event: it is set, or passed. */
+/* Updates the reads before an event that was recorded, or passed. */
 static inline void spy_reads_event(const tern__device_event *event, bool passed)
 {
     pthread_mutex_lock(&spying->lock);
@@ -72,7 +72,7 @@ static inline void spy_reads_event(const tern__device_event *event, bool passed)
     pthread_mutex_unlock(&spying->lock);
 }
 
-/* May the host's memory still be read there, as far as anybody knows? Any thread. */
+/* Whether a stream may still read this host memory. Any thread. */
 static inline bool spy_is_read(const void *data)
 {
     bool found = false;
@@ -202,7 +202,7 @@ static inline void spy_open(spy *s, tern_device *device)
     device->backend = &s->backend;
 }
 
-/* All that was taken has been given back. */
+/* Checks that everything allocated was freed. */
 static inline void spy_close(spy *s)
 {
     s->device->backend = s->behind;

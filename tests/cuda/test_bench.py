@@ -1,4 +1,4 @@
-"""tern bench step and optimizer on a device with memory of its own: it is timed by its own clock, and learns what the CPU learns."""
+"""tern bench step and optimizer on a device with memory of its own: timed by the device's clock, with the CPU's results."""
 import json
 import os
 import sys
@@ -32,7 +32,7 @@ class Step(unittest.TestCase):
         calls = {row["kernel"]: row["calls"] for row in profile["rows"]}
         self.assertEqual((calls["matmul"], calls["linear_grad"], calls["sgd"]), (3, 3, 1))
         self.assertTrue(all(row["ms"] > 0 for row in profile["rows"]))
-        # Events' times have 24 bits, so of what is 0, as in the emulation, there is a rest of either sign.
+        # Event times have 24 bits, so times that are 0, as in the emulation, come out slightly positive or negative.
         self.assertGreaterEqual(profile["outside_ms"], -profile["step_ms"] * 2**-23)
         self.assertGreater(min(profile["machine_gflops"], profile["machine_copy_gbs"]), 0)
 

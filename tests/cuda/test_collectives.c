@@ -1,5 +1,6 @@
-/* Every collective and message with tensors in devices' memory, against exact values: ranks that share a
- * device, one on another device and one on the CPU, from no element to more than the staging ring holds. */
+/* test_collectives.c - every collective and message with tensors in device memory, compared with exact
+ * values: ranks that share a device, one on another device and one on the CPU, from no element to more
+ * than the staging ring holds. */
 #include "comm/ranks.h"
 #include "gpus.h"
 
@@ -10,17 +11,17 @@
 enum {
     most = 170003,
     shift = 3,
-    PINNED = (32 << 20) + 4096 /* what the ring of a transport holds, in lines */
+    PINNED = (32 << 20) + 4096 /* size of a transport's ring, in lines */
 };
 static const size_t counts[] = {0, 1, 7, 1023, most};
 
-/* Ranks 0 and 1 share one, rank 2 has none. */
+/* Ranks 0 and 1 share a device, rank 2 has none. */
 static const char *device_of(int rank)
 {
     return rank < 2 ? "cuda:0" : rank == 2 ? "cpu" : other_gpu();
 }
 
-/* What devices have pinned of the host's memory since they were opened, all together. */
+/* Counts of host memory pinned by all devices since they were opened. */
 static struct {
     tern__device_backend backend;
     const tern__device_backend *behind;
@@ -46,7 +47,7 @@ typedef struct rig {
     tern_group *group;
     tern_device *device;
     int rank, world;
-    int32_t *in, *out; /* [(world + 1) * most + shift] of the device  */
+    int32_t *in, *out; /* [(world + 1) * most + shift], device memory */
     int32_t *host, *expected;
     tern_error err;
 } rig;
@@ -69,7 +70,7 @@ static int open_rig(rig *g, int rank, const tern__bootstrap *boot)
     return 0;
 }
 
-/* The device before the group. */
+/* Closes the device before the group. */
 static int close_rig(rig *g)
 {
     tern__memory_free(g->in);
@@ -88,7 +89,7 @@ static int32_t value(int rank, size_t i)
     return (int32_t)((uint32_t)(rank + 1) * 1000003u + (uint32_t)i * 2654435761u);
 }
 
-/* What rank `rank` has at places [first, first + count). */
+/* The values of rank `rank` at [first, first + count). */
 static void expect(int32_t *to, int rank, size_t first, size_t count)
 {
     for (size_t i = 0; i < count; i++) to[i] = value(rank, first + i);
@@ -103,14 +104,14 @@ static void expect_sum(const rig *g, int32_t *to, size_t first, size_t count)
     }
 }
 
-/* This rank's values to a place of the device. */
+/* Copies this rank's values to the device. */
 static void put(rig *g, int32_t *to, size_t count)
 {
     expect(g->host, g->rank, 0, count);
     tern__memory_copy(to, g->host, count * sizeof(*to), &g->err);
 }
 
-/* As a step would: what it writes to comes to be overwritten, or not. */
+/* Writes as a step would to memory that will be overwritten or not. */
 static void clear(rig *g, int32_t *to, size_t count)
 {
     tern__memory_zero(to, count * sizeof(*to), &g->err);
@@ -134,7 +135,7 @@ static int check_all_reduce(rig *g, size_t count)
     return 0;
 }
 
-/* Only root's is written. */
+/* Only the root's result is written. */
 static int check_reduce(rig *g, size_t count)
 {
     int root = g->world - 1;
@@ -146,7 +147,7 @@ static int check_reduce(rig *g, size_t count)
     return 0;
 }
 
-/* To other memory, then to the rank's own part of `in`. */
+/* Into other memory, then into the rank's own part of `in`. */
 static int check_reduce_scatter(rig *g, size_t count)
 {
     size_t first = (size_t)g->rank * count;
@@ -187,7 +188,7 @@ static int check_broadcast(rig *g, size_t count)
     return 0;
 }
 
-/* The parts of all ranks, each rank's first `count`. */
+/* The parts of all ranks, each rank's first `count` values. */
 static void expect_all(const rig *g, size_t count)
 {
     for (int rank = 0; rank < g->world; rank++) expect(g->expected + (size_t)rank * count, rank, 0, count);
@@ -240,7 +241,7 @@ static int check_all_to_all(rig *g, size_t count)
 
 /* ---- lists ---- */
 
-/* Rank r gives (r + 1) parts of a count; the own rank's copy stays on this rank. */
+/* Rank r contributes (r + 1) parts of a count; the copy of the own part stays on this rank. */
 static int check_all_gather_v(rig *g, size_t count)
 {
     tern_span outs[RANKS_MAX];
@@ -256,7 +257,7 @@ static int check_all_gather_v(rig *g, size_t count)
     return 0;
 }
 
-/* Rank r gives count / (1 + r + to) to rank `to`. */
+/* Rank r sends count / (1 + r + to) to rank `to`. */
 static int check_all_to_all_v(rig *g, size_t count)
 {
     size_t gives[RANKS_MAX], takes[RANKS_MAX], given = 0, taken = 0;
@@ -274,7 +275,7 @@ static int check_all_to_all_v(rig *g, size_t count)
     return 0;
 }
 
-/* Two buffers, of which the second is the host's. */
+/* Two buffers, the second in host memory. */
 static int check_coalesced(rig *g, size_t count)
 {
     int32_t *own = malloc((2 * count + 1) * sizeof(*own));
@@ -315,7 +316,7 @@ static int check_coalesced_parts(rig *g, size_t count)
     return 0;
 }
 
-/* What is sent is the device's, what comes the host's. */
+/* Sends from device memory and receives in host memory. */
 static int check_bytes(rig *g, size_t count)
 {
     tern_bytes outs[RANKS_MAX] = {{0}}, own = {g->in, (size_t)(g->rank + 1) * sizeof(int32_t)};
@@ -339,7 +340,7 @@ static int check_bytes(rig *g, size_t count)
 
 /* ---- messages ---- */
 
-/* Around the ring of ranks: to the next, from the one before; the receive first. */
+/* Around the ring of ranks: to the next, from the previous one; the receive is posted first. */
 static int check_messages(rig *g, size_t count)
 {
     int next = (g->rank + 1) % g->world, before = (g->rank + g->world - 1) % g->world, source = -1;
@@ -351,7 +352,7 @@ static int check_messages(rig *g, size_t count)
                       {TERN_SEND, g->in, count, TERN_I32, next, 5}};
     tern_batch_isend_irecv(g->group, ops, 2, works, &g->err);
     RANK_CHECK_OK(g->rank, g->err);
-    if (g->device->backend) clear(g, g->in, count); /* of which a send has a copy */
+    if (g->device->backend) clear(g, g->in, count); /* the send has a copy */
     while (tern_work_test(works[0], &g->err) == TERN_PENDING) continue;
     for (int i = 0; i < 2; i++) tern_work_wait(works[i], &g->err);
     expect(g->expected, before, 0, count);
@@ -383,7 +384,8 @@ static int check_strings(rig *g, size_t count)
 
 /* ---- works, with steps between ---- */
 
-/* Three at once, awaited in another order, while the step writes elsewhere, and then where they were. */
+/* Three at once, awaited in another order, while the step writes first elsewhere and then to the same
+ * buffers. */
 static int check_works(rig *g, size_t count)
 {
     size_t third = count / 3;
@@ -441,7 +443,7 @@ static void all_of_them(void **state)
     for (int world = 1; world <= 4; world++) assert_ranks_ok(ranks_run(world, body, NULL));
 }
 
-/* Memory of a window on one side only: what the peers read lies elsewhere on this rank. */
+/* A window on one side only: the memory that peers read is elsewhere on this rank. */
 static int refused_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;

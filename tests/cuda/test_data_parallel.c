@@ -1,5 +1,6 @@
-/* Replicas of a model on two devices with memory of their own: losses and scores are those of one, and what a
- * replica reads of another device is there before any of them begins, so that they run side by side. */
+/* test_data_parallel.c - replicas of a model on two devices with memory of their own: losses and scores
+ * match those of one device, and data that a replica reads from another device are there before any
+ * replica begins, so that they run concurrently. */
 #include "nets.h"
 
 #include "device/backend.h"
@@ -16,7 +17,7 @@ static tern_module *make_deep_mlp(tern_rng *rng, tern_error *err)
     return tern_mlp_new((int64_t[]){24, 40, 40, 40, 40, 40, 40, 40, 5}, 9, rng, err);
 }
 
-/* The second product takes a view of its weight. */
+/* A model whose second product takes a view of its weight. */
 typedef struct turned {
     tern_module base;
     tern_tensor *first, *second;
@@ -46,8 +47,8 @@ static tern_module *make_turned(tern_rng *rng, tern_error *err)
 
 static tern__device_backend counting;
 static const tern__device_backend *behind;
-static atomic_int copies, copies_inside; /* inside: while a replica computes its forward */
-static atomic_bool is_inside;            /* replicas of cores have threads of their own */
+static atomic_int copies, copies_inside; /* inside: during a replica's forward */
+static atomic_bool is_inside;            /* replicas on cores have threads of their own */
 
 static int count_copy(tern_device *device, void *to, tern_device *other, const void *from, size_t bytes,
                       tern_error *err)
@@ -70,7 +71,7 @@ static tern_value forward_inside(tern_module *module, tern_scope *scope, tern_va
 
 typedef struct trained {
     double loss[STEPS];
-    float scores[ROWS * 5]; /* of the batch, by the trained model in evaluation */
+    float scores[ROWS * 5]; /* of the batch by the trained model, in evaluation mode */
     int copies;             /* in the last step */
 } trained;
 
@@ -122,7 +123,7 @@ static void count_copies_of(tern_device *device)
     device->backend = &counting;
 }
 
-/* Replicas on the devices of these names, or none on the CPU. */
+/* Replicas on the devices of these names, or no replicas on the CPU. */
 static setting setting_open(make_fn make, const char *first, const char *second)
 {
     tern_error err = {0};
@@ -198,7 +199,7 @@ static void views_of_parameters_are_where_the_replica_is(void **state)
     expect_the_cpus_values(make_turned, &b, "cpu:0", "cuda:0");
 }
 
-/* Only one of the two has memory of its own. */
+/* Only one of the two devices has memory of its own. */
 static void cores_and_a_gpu_train(void **state)
 {
     (void)state;
@@ -208,7 +209,7 @@ static void cores_and_a_gpu_train(void **state)
     expect_the_cpus_values(make_mlp, &b, "cuda:0", "cpu:0");
 }
 
-/* Batch norm takes each replica's own rows, so only one replica is as none. */
+/* Batch norm uses each replica's own rows, so only a single replica matches no replicas. */
 static void buffers_come_along(void **state)
 {
     (void)state;
@@ -219,7 +220,8 @@ static void buffers_come_along(void **state)
     for (int i = 0; i < ROWS * 5; i++) assert_true(isfinite(t.scores[i]));
 }
 
-/* The model, an input, a result, its gradient and the model's gradients, however deep the model is. */
+/* Copies: the model, an input, a result, its gradient and the model's gradients, however deep the model
+ * is. */
 static void replicas_wait_for_no_other(void **state)
 {
     (void)state;
@@ -240,7 +242,7 @@ static tern_value loss_inside(tern_module *module, tern_scope *scope, tern_value
     return (tern_value){.tensor = tern_cross_entropy(scope, y, input.items[1].tensor, NULL)};
 }
 
-/* Where the losses are read, all before them has been computed. */
+/* Reads the losses; everything before them has been computed then. */
 static int end_of_step(setting *s, const batch *b, bool trains, tern_error *err)
 {
     float loss[2];
@@ -256,7 +258,7 @@ static int end_of_step(setting *s, const batch *b, bool trains, tern_error *err)
     return tern_scope_end(s->scope, err);
 }
 
-/* A GPU says at the end of a step what was wrong in it, and the next one is well. */
+/* A GPU reports an error at the end of the step, and the next step works. */
 static void a_label_names_its_replica(void **state)
 {
     (void)state;

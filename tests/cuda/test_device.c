@@ -1,5 +1,5 @@
-/* Devices with memory of their own, on the CUDA that the CPU emulates: names, copies, operands of several
- * memories, and models that are moved there and train as on the CPU. */
+/* test_device.c - devices with memory of their own, on the emulated CUDA: names, copies, operands in
+ * several memories, and models that are moved there and train as on the CPU. */
 #include "nets.h"
 
 #include "device/backend.h"
@@ -53,7 +53,7 @@ static void names(void **state)
     unsetenv("LOCAL_WORLD_SIZE");
 }
 
-/* Both of two GPUs, or the one that the launcher shows this rank. */
+/* Both of two GPUs, or the only one that the launcher shows this rank. */
 static void numbers_by_other_launchers(void **state)
 {
     (void)state;
@@ -74,7 +74,7 @@ static void numbers_by_other_launchers(void **state)
     setenv("TERN_EMULATED_DEVICES", "2", 1);
 }
 
-/* As many as there can be, if the user has not said how many. */
+/* As many hardware queues as possible, unless the user has set the number. */
 static void queues(void **state)
 {
     (void)state;
@@ -93,13 +93,13 @@ static void names_that_are_refused(void **state)
     (void)state;
     if (gpu_count() != 2) skip();
     expect_refused("cuda:2", TERN_E_RANGE,
-                   "device \"cuda:2\": there is no number 2 among the 2 that this process may use");
-    expect_refused("cuda:", TERN_E_INVALID, "device \"cuda:\": expected a number behind the colon");
-    expect_refused("cuda:-1", TERN_E_INVALID, "expected a number behind the colon");
-    expect_refused("cuda:1x", TERN_E_INVALID, "expected a number behind the colon");
+                   "device \"cuda:2\": there is no device 2, this process can use 2 (CUDA_VISIBLE_DEVICES)");
+    expect_refused("cuda:", TERN_E_INVALID, "device \"cuda:\": expected a number after the colon");
+    expect_refused("cuda:-1", TERN_E_INVALID, "expected a number after the colon");
+    expect_refused("cuda:1x", TERN_E_INVALID, "expected a number after the colon");
     expect_refused("cudas", TERN_E_UNSUPPORTED, "device \"cudas\": expected \"cpu\"");
     setenv("LOCAL_RANK", "2", 1);
-    expect_refused("cuda", TERN_E_RANGE, "there is no number 2");
+    expect_refused("cuda", TERN_E_RANGE, "there is no device 2");
     unsetenv("LOCAL_RANK");
 }
 
@@ -115,8 +115,8 @@ static void a_plug_in_that_is_not_there(void **state)
 
 /* ---- the process's end ---- */
 
-/* As in a handler of the process's end that was there before the device: CUDA's runtime has ended first. Two
- * products want memory of two kinds, and cuBLASLt. */
+/* As in an exit handler registered before the device: CUDA's runtime has shut down first. Two products use
+ * memory of two kinds, and cuBLASLt. */
 static void close_without_runtime(void)
 {
     tern_device *device = open_well("cuda:0");
@@ -212,7 +212,7 @@ static void copies(void **state)
     tern__device_free(p->other, other);
 }
 
-/* From one GPU's memory into another's, of `bytes` that are mapped just now. */
+/* Copies `bytes` that were just mapped from one GPU to another. */
 static void copy_across(const pair *p, size_t bytes, tern_error *err)
 {
     char *in = malloc(bytes), *out = calloc(1, bytes);
@@ -229,7 +229,7 @@ static void copy_across(const pair *p, size_t bytes, tern_error *err)
     free(out);
 }
 
-/* Pages are opened to the other GPU at the first copy: the small blocks', and large ones that come later. */
+/* The other GPU gets access at the first copy: to small blocks' pages, and to large blocks mapped later. */
 static void copies_go_across(void **state)
 {
     pair *p = *state;
@@ -268,7 +268,7 @@ static tern__view every_other(float *data, int64_t count)
     return view;
 }
 
-/* odd += even, which lie between each other, in the host's memory or in another device's. */
+/* odd += even, interleaved, in host memory or in another device's. */
 static void add_odd_and_even(tern_device *device, float *data, int64_t count, tern_error *err)
 {
     tern__view even = every_other(data, count), odd = every_other(data + 1, count);
@@ -339,7 +339,7 @@ static void a_kernel_that_a_device_lacks_is_named_once(void **state)
     tern_log_set(NULL, NULL);
     p->one->backend = behind;
     assert_int_equal(w.count, 1);
-    assert_non_null(strstr(w.text, "cuda:0 has no add of f32 (40)"));
+    assert_non_null(strstr(w.text, "cuda:0 has no kernel for add of f32 (40)"));
     assert_ok(p->err);
 }
 
@@ -347,7 +347,7 @@ static void a_kernel_that_a_device_lacks_is_named_once(void **state)
 
 enum { STEPS = 4 };
 
-/* What is trained, how, and the losses. */
+/* A training: the model, its settings, and the losses. */
 typedef struct training {
     make_fn make;
     optim_fn optim;
@@ -425,7 +425,7 @@ static void a_resnet_trains(void **state)
     expect_the_cpus_losses((training){.make = make_resnet, .optim = make_adam, .batch = &b}, 1e-4);
 }
 
-/* bf16 has 8 bits: what is rounded once more or less differs by that. */
+/* bf16 has 8 bits: one rounding more or less makes that difference. */
 static void a_model_that_was_moved_trains_in_16_bits(void **state)
 {
     (void)state;
@@ -435,7 +435,7 @@ static void a_model_that_was_moved_trains_in_16_bits(void **state)
                            0x1p-4);
 }
 
-/* ---- places ---- */
+/* ---- moving models ---- */
 
 static void expect_everywhere(const tern_module *net, tern_device *device, bool is_counter_too)
 {
@@ -446,7 +446,7 @@ static void expect_everywhere(const tern_module *net, tern_device *device, bool 
     }
 }
 
-/* What `a` has, under its names in `b`. */
+/* Compares the state of `a` with that of `b`, by name. */
 static void expect_same_state(const tern_module *a, const tern_module *b, tern_error *err)
 {
     static char one[1 << 16], other[1 << 16];
@@ -462,7 +462,7 @@ static void expect_same_state(const tern_module *a, const tern_module *b, tern_e
     }
 }
 
-/* To a device, on to the next and back, with one parameter under two names. */
+/* Moves a model to a device, to the next one and back, with one parameter under two names. */
 static void a_model_moves_and_comes_back(void **state)
 {
     pair *p = *state;
@@ -486,7 +486,7 @@ static void a_model_moves_and_comes_back(void **state)
     tern_device_close(cpu);
 }
 
-/* A state goes from device to device by way of the dict, and initialisers write where the parameter is. */
+/* A state dict carries a state from device to device, and initialisers write to the parameter's device. */
 static void states_are_read_and_written_there(void **state)
 {
     pair *p = *state;
@@ -548,8 +548,8 @@ static int look_for_plug_in(void **state)
 
 enum { PINNED = 1 << 16 };
 
-/* to = from of the host, by way of a block of the device: there in the stream of copies, back in that of
- * messages. */
+/* to = from in host memory, through a block of the device: there in the copy stream, back in the
+ * communication stream. */
 static void go_around(tern_device *device, float *to, const float *from, tern_error *err)
 {
     const tern__device_backend *b = device->backend;
@@ -583,7 +583,7 @@ static void lanes_meet_at_marks(void **state)
     free(to);
 }
 
-/* A copy is over when it returns, though a device reads pinned memory by itself. */
+/* A copy is complete when it returns, although a device reads pinned memory by itself. */
 static void a_copy_of_pinned_memory_waits(void **state)
 {
     pair *p = *state;
@@ -602,8 +602,8 @@ static void a_copy_of_pinned_memory_waits(void **state)
     b->pinned_free(p->one, from);
 }
 
-/* The step reads what a stream beside it brings only if it follows the stream. */
-static void a_step_follows_a_lane(void **state)
+/* The step reads data that another stream copies only if it waits for that stream. */
+static void a_step_waits_for_a_stream(void **state)
 {
     pair *p = *state;
     const tern__device_backend *b = p->one->backend;
@@ -611,7 +611,7 @@ static void a_step_follows_a_lane(void **state)
     tern__device_event *event = b->event_new(p->one, &p->err);
     from[0] = 7;
     tern__memory_zero(block, 256, &p->err);
-    b->wait(p->one, &p->err); /* which no stream follows by itself */
+    b->wait(p->one, &p->err); /* which no stream waits for by itself */
     b->stream_copy(p->one, TERN__STREAM_COPY, block, from, 256, &p->err);
     b->event_record(p->one, TERN__STREAM_COPY, event, &p->err);
     b->stream_wait(p->one, TERN__STREAM_STEP, event, &p->err);
@@ -642,7 +642,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(a_kernel_that_a_device_lacks_is_named_once, open_pair, close_pair),
         cmocka_unit_test_setup_teardown(lanes_meet_at_marks, open_pair, close_pair),
         cmocka_unit_test_setup_teardown(a_copy_of_pinned_memory_waits, open_pair, close_pair),
-        cmocka_unit_test_setup_teardown(a_step_follows_a_lane, open_pair, close_pair),
+        cmocka_unit_test_setup_teardown(a_step_waits_for_a_stream, open_pair, close_pair),
         cmocka_unit_test(an_mlp_trains),
         cmocka_unit_test(a_resnet_trains),
         cmocka_unit_test(a_model_that_was_moved_trains_in_16_bits),

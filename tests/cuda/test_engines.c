@@ -1,6 +1,6 @@
-/* Which of cuDNN's engines computes a convolution: by clocks, by the file, by what others tell, by the
- * heuristics. The emulated cuDNN has two that run, of which the second one is faster (emulated/cudnn.cc). And
- * what a step asks of the libraries. */
+/* test_engines.c - which of cuDNN's engines computes a convolution: chosen by measuring, by the file, by
+ * what others tell, or by the heuristics. The emulated cuDNN has two that run, of which the second is
+ * faster (emulated/cudnn.cc). Also what a step asks of the libraries. */
 #include "nets.h"
 
 #include "device/backend.h"
@@ -33,7 +33,7 @@ static tern__view new_view(tern_device *device, int ndim, const int64_t *shape)
     return view;
 }
 
-/* Memory of another device that the thread turns to just before; NULL: it does not. */
+/* Memory of another device that the thread uses just before; NULL: none. */
 static void *beside;
 
 static int try_run(tern_device *device, int64_t channels, bool has_bias)
@@ -58,14 +58,14 @@ static int try_run(tern_device *device, int64_t channels, bool has_bias)
     return status;
 }
 
-/* The engine that computed it. */
+/* Runs a convolution; returns the engine that computed it. */
 static const char *run(tern_device *device, int64_t channels, bool has_bias)
 {
     assert_int_equal(try_run(device, channels, has_bias), TERN_OK);
     return device->algorithm;
 }
 
-/* No clocks are excluded by the environment of the tests here. */
+/* Opens a device that may measure, unlike the environment of the tests here. */
 static tern_device *open_device(bool deterministic)
 {
     tern_error err = {0};
@@ -108,7 +108,7 @@ static size_t read_file(const char *name, char text[ROOM])
     return bytes;
 }
 
-/* With `to` in the place of the last `from`, which is as long. */
+/* Replaces the last `from` by `to`, of the same length. */
 static void change_file(const char *name, const char *from, const char *to)
 {
     char text[ROOM], *at = NULL;
@@ -208,8 +208,7 @@ static void what_never_ran_is_not_kept(void **state)
     assert_int_equal(lines_of(*state), 0);
 }
 
-/* How often a library has been asked for something (emulated/cuda_runtime.h) with another case's first use.
- */
+/* How often a library was called (emulated/cuda_runtime.h) for the first use of another case. */
 static int64_t works_of(tern_device *device, int64_t channels)
 {
     const int64_t *counted = emulated_symbol("emulated_counted");
@@ -218,7 +217,7 @@ static int64_t works_of(tern_device *device, int64_t channels)
     return counted[1] - before;
 }
 
-/* The first measurement of all comes after turns of 10 runs of what comes first. */
+/* The first measurement of all comes after rounds of 10 runs of the first candidate. */
 static void a_device_is_warm_when_it_is_measured(void **state)
 {
     (void)state;
@@ -229,7 +228,7 @@ static void a_device_is_warm_when_it_is_measured(void **state)
     tern_device_close(device);
 }
 
-/* Also of a case that has run already. */
+/* Also for a case that has run already. */
 static void who_follows_takes_what_it_is_told(void **state)
 {
     char text[ROOM];
@@ -250,8 +249,8 @@ static void who_follows_takes_what_it_is_told(void **state)
     tern_device_close(other);
 }
 
-/* Of two hosts of a job one may have another GPU or another library: what its neighbour has chosen says
- * nothing of its own, whose heuristics count. */
+/* Two hosts of a job may have different GPUs or libraries: the neighbour's choice does not apply, and the
+ * own heuristics decide. */
 static void who_follows_another_machine_is_told_nothing(void **state)
 {
     static const char *const changes[][2] = {{"emulated GPU", "imagined GPU"}, {"cuBLAS 13", "cuBLAS 12"}};
@@ -271,7 +270,7 @@ static void who_follows_another_machine_is_told_nothing(void **state)
     tern_device_close(other);
 }
 
-/* Which are not in the file of the test. */
+/* Learns other cases, which are not in the test's file. */
 static void learn_others(tern_device *device, int cases, const char *file)
 {
     char what[32];
@@ -309,7 +308,7 @@ static void a_full_device_measures_no_more(void **state)
     tern_device_close(device);
 }
 
-/* The file is no clock, but it would tell another one in every step, too. */
+/* The file needs no measuring, but would give another choice in every step as well. */
 static void a_full_device_hears_others_only(void **state)
 {
     tern_device *other = open_device(false), *device = open_device(false);
@@ -333,7 +332,7 @@ static void what_is_no_line_is_passed_over(void **state)
     tern_device_close(device);
 }
 
-/* A patch of cuBLAS may name its algorithms otherwise. */
+/* A patch release of cuBLAS may name its algorithms differently. */
 static void a_library_is_known_by_its_whole_version(void **state)
 {
     char text[128];
@@ -350,14 +349,15 @@ static void workspace_is_the_devices_own_unless_it_is_said(void **state)
     tern_error err = {0};
     tern_device *device = open_device(false);
     tern_device_conv_opts rules = tern_device_conv_defaults();
-    assert_true(device->conv.workspace == (size_t)128 << 20); /* a sixteenth */
+    assert_true(device->conv.workspace == (size_t)128 << 20); /* a sixteenth of the memory */
     rules.workspace = 12345;
     tern_device_conv_set(device, &rules, &err);
     assert_true(device->conv.workspace == 12345);
     tern_device_close(device);
 }
 
-/* What the emulated first one, which does not run, wants for that is 8 MiB; those that somebody had stay. */
+/* The first emulated engine, which does not run, wants 8 MiB for this; blocks that were in use before
+ * stay. */
 static void what_was_only_tried_leaves_no_memory(void **state)
 {
     (void)state;
@@ -380,9 +380,9 @@ static void what_was_only_tried_leaves_no_memory(void **state)
 
 /* ---- weights ---- */
 
-/* What convolutions were given as weights, and how often one was copied or its gradient was. */
+/* Records the weights given to convolutions, and how often one, or its gradient, was copied. */
 typedef struct witness {
-    tern__kernel_observer observer; /* first: the observer is the witness */
+    tern__kernel_observer observer; /* first: cast back to the witness */
     const void *weight;
     int copies, forward, backward;
 } witness;
@@ -408,7 +408,7 @@ static void ran(tern__kernel_observer *observer, const tern__call *call)
     }
 }
 
-/* Two uses of one weight: one copy of it, and its gradient comes back by one. */
+/* Two uses of one weight: it is copied once, and its gradient is copied back once. */
 static void a_weight_is_laid_out_once_a_step(void **state)
 {
     static const float zeros[2 * 3 * 9 * 9];
@@ -446,7 +446,7 @@ static void a_weight_is_laid_out_once_a_step(void **state)
 /* ---- kernels of a step ---- */
 
 typedef struct counter {
-    tern__kernel_observer observer; /* first: the observer is the counter */
+    tern__kernel_observer observer; /* first: cast back to the counter */
     int products, gradients, losses, others;
 } counter;
 
@@ -459,9 +459,8 @@ static void count(tern__kernel_observer *observer, const tern__call *call)
     c->others += call->kernel != TERN__MATMUL && call->kernel != TERN__LINEAR_GRAD;
 }
 
-/* A layer of an MLP is a product forward, with its ReLU, and one kernel backward; the loss is one with its
- * gradient, and the optimizer's step one; of a rank alone the loss is put by for whoever asks for its mean.
- */
+/* A layer of an MLP is one product forward, with its ReLU, and one kernel backward. The loss is one kernel
+ * with its gradient, and the optimizer's step is one. With a single rank the loss is stored for its mean. */
 static void a_step_has_few_kernels(void **state)
 {
     (void)state;
@@ -501,10 +500,10 @@ static void a_step_has_few_kernels(void **state)
     tern_device_close(device);
 }
 
-/* ---- a loss's gradient, which is made with it ---- */
+/* ---- a loss's gradient, which is computed with it ---- */
 
-/* That of a bias whose scores are those of all labels; the loss counts twice. Returns how many kernels the
- * loss and its gradient took. */
+/* The gradient of a bias that is the scores of all labels; with `twice` the loss counts twice. Returns how
+ * many kernels the loss and its gradient took. */
 static int gradient_of_loss(tern_device *device, int64_t labels, bool twice, float grad[10])
 {
     tern_error err = {0};
@@ -545,11 +544,11 @@ static void a_short_loss_brings_its_gradient(void **state)
     tern_device_close(device);
 }
 
-/* ---- a ReLU's gradient, which the layer behind cuts ---- */
+/* ---- a ReLU's gradient, which the next layer masks ---- */
 
 enum { CUT_INS = 24, CUT_OUTS = 40, CUT_ROWS = 8, CUT_CASES = 4 };
 
-/* Who uses what the ReLU has made, in this order; their gradients come in the other one. */
+/* The users of the ReLU's output, in this order; their gradients come in reverse. */
 static tern_tensor *loss_of_users(tern_scope *s, tern_module *layer, tern_tensor *h, int users)
 {
     tern_tensor *a = users == 2 ? tern_mean(s, tern_mul(s, h, h)) : tern_mean(s, tern_forward(layer, s, h));

@@ -1,4 +1,5 @@
-/* Steps that are launched as graphs: the same bits as without, whatever a step does, and so few launches. */
+/* test_graphs.c - steps that are launched as graphs: the same bits as without, whatever a step does, with
+ * few launches. */
 #include "nets.h"
 
 #include "autograd/autograd.h"
@@ -11,7 +12,7 @@
 
 enum { STEPS = 20, STATE = 1 << 16 };
 
-/* ---- what the plug-in has asked for ---- */
+/* ---- the plug-in's calls ---- */
 
 static emulated_counts *counted; /* all 0 on a real GPU */
 
@@ -26,16 +27,16 @@ static emulated_counts since(emulated_counts before)
 
 /* ---- a training ---- */
 
-/* What steps do that is not the same in all of them. */
+/* What differs between steps. */
 enum {
     STATIC = 0,
-    OTHER_SIZE = 1,    /* every fifth has three rows fewer                   */
-    EVALUATES = 2,     /* every third is followed by an evaluation           */
-    READS = 4,         /* the loss is read before backward                   */
-    LONGER = 8,        /* every fourth goes another way                      */
-    READS_SOME = 16,   /* every third reads its loss                         */
-    TWO_BACKWARD = 32, /* gradients of two micro-batches are added up        */
-    CLIPS = 64         /* the norm of gradients is looked at                 */
+    OTHER_SIZE = 1,    /* every fifth has three rows fewer */
+    EVALUATES = 2,     /* every third is followed by an evaluation */
+    READS = 4,         /* the loss is read before backward */
+    LONGER = 8,        /* every fourth takes another path */
+    READS_SOME = 16,   /* every third reads its loss */
+    TWO_BACKWARD = 32, /* gradients of two microbatches are added */
+    CLIPS = 64         /* the gradients' norm is read */
 };
 
 typedef struct training {
@@ -45,7 +46,7 @@ typedef struct training {
     tern_dtype autocast; /* TERN_F32: none */
     unsigned variety;
     bool graphs;
-    int count; /* of steps */
+    int count; /* number of steps */
     emulated_counts steps[STEPS];
     double loss[STEPS]; /* of steps that read it */
     size_t bytes;       /* of the state at the end */
@@ -139,7 +140,7 @@ static void train(training *t)
     tern_device_close(device);
 }
 
-/* Trains with and without graphs; what is counted is of the former. */
+/* Trains with and without graphs; the counts are of the former. */
 static void expect_the_same_bits(training *t)
 {
     training *plain = malloc(sizeof(*plain));
@@ -162,7 +163,7 @@ static void print_counts(const training *t)
                (long long)t->steps[i].graphs, (long long)t->steps[i].changes);
 }
 
-/* From the fifth step on: nothing is put into the stream by itself but x and y. */
+/* From the fifth step on: only x and y are enqueued separately. */
 static void expect_graphs(const training *t, int64_t graphs)
 {
     print_counts(t);
@@ -250,7 +251,7 @@ static void a_read_makes_two_graphs(void **state)
     }
 }
 
-/* Kernels that overlap are recorded anew as such that do not, in each graph that has some. */
+/* Overlapping kernels are recorded again as non-overlapping ones in each graph that has some. */
 static void arguments_that_are_refused_cost_no_graph(void **state)
 {
     (void)state;
@@ -305,7 +306,7 @@ static void each_device_has_its_own(void **state)
     tern_rng_free(rng);
 }
 
-/* Copies from one device to the other come after what the one holds back and before what the other asks. */
+/* Copies between devices come after the work that one holds back and before the other's later work. */
 static void devices_look_at_each_other(void **state)
 {
     (void)state;
@@ -327,7 +328,7 @@ static void devices_look_at_each_other(void **state)
     tern_device_close(other);
 }
 
-/* Bytes of the host's stack, which change as soon as they were copied, in the middle of a piece. */
+/* Bytes on the host's stack that change as soon as they were copied, in the middle of a piece. */
 static void bytes_of_the_host_come_in_order(void **state)
 {
     (void)state;
@@ -349,7 +350,7 @@ static void bytes_of_the_host_come_in_order(void **state)
     tern_device_close(device);
 }
 
-/* More items than a piece has, and more bytes than the stage. */
+/* More items than fit into a piece, and more bytes than fit into the stage. */
 static void long_steps_are_several_graphs(void **state)
 {
     (void)state;
@@ -380,8 +381,8 @@ static void long_steps_are_several_graphs(void **state)
     tern_device_close(device);
 }
 
-/* Three steps of so many pieces, of which each is another one, as where ranks tell each other much in a
- * backward; what the last one has asked for. */
+/* Three steps of so many different pieces, as when ranks communicate much in a backward; returns the
+ * counts of the last one. */
 static emulated_counts step_in_pieces(tern_device *device, char *block, int pieces)
 {
     enum { ITEMS = 5 };
@@ -398,7 +399,8 @@ static emulated_counts step_in_pieces(tern_device *device, char *block, int piec
     return since(before);
 }
 
-/* Those of a step that is too long are lost before they come again, and in nobody's way afterwards. */
+/* The recordings of a step that is too long are dropped before they are used again, and do no harm
+ * afterwards. */
 static void a_step_of_many_pieces_is_as_many_graphs(void **state)
 {
     (void)state;

@@ -1,7 +1,6 @@
-/* The plug-in's kernels against the reference: a table of calls, each run with every floating-point type on
- * random operands. A row says of every operand what it holds, how it lies in memory and its shape; a kernel
- * that declines what a row asks for fails the test, since the reference would only be compared with itself.
- */
+/* test_kernels.c - the plug-in's kernels compared with the reference: a table of calls, each run with
+ * every floating point type on random operands. A row gives every operand's contents, layout and shape. A
+ * kernel that declines a row fails the test, since the reference would only be compared with itself. */
 #include "check.h"
 #include "gpus.h"
 
@@ -27,15 +26,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define IGNORED 200 /* what a u8 has room for */
+#define IGNORED 200 /* fits into a u8 */
 
 /* ---- operands ---- */
 
-/* Random numbers, or log probabilities and the like; sums of weights; labels of `classes`, some
- * ignored; places among `classes`. */
+/* Contents: random numbers, or log probabilities and the like; sums of weights; labels of `classes`, some
+ * ignored; positions among `classes`. */
 typedef enum kind { NONE, NUMBERS, LOGS, POSITIVE, LABELS, PLACES } kind;
-/* Without gaps; channels last; two dimensions transposed; with gaps, beside where four elements could be
- * read, or where they can; dimensions of the `seen` mask fall together. */
+/* Layouts: contiguous; channels last; two dimensions transposed; with gaps, not aligned for reading four
+ * elements, or aligned; broadcast along the dimensions of the `seen` mask. */
 typedef enum form { PLAIN, LAST, TURNED, GAPS, FOURS, SEEN } form;
 
 enum { INS = 5, OUTS = 4, OPERANDS = INS + OUTS };
@@ -88,7 +87,7 @@ static void set_strides(tern__view *view, const operand *o)
     }
 }
 
-/* Memory for it, with some more behind. */
+/* Allocates memory for an operand, with some more after it. */
 static tern__view new_view(const operand *o, tern_dtype dtype)
 {
     tern_dtype own = o->dtype == OF_ROW ? dtype : (tern_dtype)o->dtype;
@@ -145,7 +144,7 @@ static const tern__embedding_attr no_padding = {-1}, padding = {2};
 #define CONFUSED(classes, predict)                                                                           \
     (&(const tern__confusion_attr){{"f", "op", NULL, classes, 1}, IGNORED, predict, 0.25})
 
-/* An operand: shape, and what it is. */
+/* An operand: its shape, layout and contents. */
 #define OPERAND(kind, dtype, form, seen, classes, ...)                                                       \
     {                                                                                                        \
         kind, dtype, TERN__COUNT(((int64_t[]){__VA_ARGS__})), {__VA_ARGS__}, form, seen, classes             \
@@ -155,7 +154,7 @@ static const tern__embedding_attr no_padding = {-1}, padding = {2};
         kind, dtype, 0, {0}, PLAIN, 0, 0                                                                     \
     }
 
-/* Of the row's type; of another; labels; a result that dimensions of x fall together in. */
+/* Operands of the row's type; of another; labels; a result that is reduced over dimensions of x. */
 #define OWN(dtype, form, ...) OPERAND(NUMBERS, dtype, form, 0, 0, __VA_ARGS__)
 #define X(...)                OWN(OF_ROW, PLAIN, __VA_ARGS__)
 #define XL(...)               OWN(OF_ROW, LAST, __VA_ARGS__)
@@ -178,7 +177,7 @@ static const tern__embedding_attr no_padding = {-1}, padding = {2};
         what, TERN__CROSS_ENTROPY, {X(__VA_ARGS__), label, weight}, {SCALAR, SCALAR_D, X(__VA_ARGS__)},      \
             attr, false                                                                                      \
     }
-/* The same, and the gradient. */
+/* The same with its gradient. */
 #define ENTROPY_BACK(what, attr, label, weight, ...)                                                         \
     {                                                                                                        \
         what, TERN__CROSS_ENTROPY, {X(__VA_ARGS__), label, weight},                                          \
@@ -190,7 +189,7 @@ static const tern__embedding_attr no_padding = {-1}, padding = {2};
             attr, add                                                                                        \
     }
 
-/* Of n samples and c channels. */
+/* For n samples and c channels. */
 #define DICE_LOSS(what, n, c, attr, x, target, loss, add)                                                    \
     {                                                                                                        \
         what, TERN__DICE_LOSS, {x, target}, {loss, D(n, c, 5)}, attr, add                                    \
@@ -518,8 +517,9 @@ static const row rows[] = {
     {"relu, channels last", TERN__MATMUL, {XL(3, 2, 7, 5), X(3, 2, 5, 9)}, {XL(3, 2, 7, 9)}, &relu, true},
 };
 
-/* What a kernel for small products may make in one launch: tiles that are whole, cut or a corner, sums over k
- * that are short, odd or made in parts, and addresses that four elements can be read at or cannot. */
+/* Products that the kernel for small products may compute in one launch: tiles that are whole, cut or a
+ * corner, sums over k that are short, odd or in parts, and addresses that are aligned for reading four
+ * elements or not. */
 static const row products[] = {
     {"a bias beside it",
      TERN__CONV,
@@ -611,24 +611,24 @@ static const row products[] = {
      true},
 };
 
-/* ---- running it ---- */
+/* ---- running rows ---- */
 
-/* In 16 bits one unit in the last place: what is made in f32 is rounded twice, the reference's once. */
+/* In 16 bits one unit in the last place: f32 results are rounded twice, the reference's once. */
 static double tolerance_of(tern_dtype dtype)
 {
     return dtype == TERN_F64 ? 1e-12 : dtype == TERN_BF16 ? 0x1p-7 : dtype == TERN_F16 ? 0x1p-10 : 4e-6;
 }
 
-/* What a gradient that is made of rounded log probabilities owes to them, by its largest element: a tie may
- * turn one of them by a unit in the last place, and so p by log p of its own units. */
+/* The error of a gradient computed from rounded log probabilities, from its largest element: a tie may
+ * change a log probability by a unit in the last place, and so p by log p of its own units. */
 static double owed(const tern__view *log_p, int64_t i)
 {
     double value = log_p ? tern__view_get(log_p, i) : 0;
     return fabs(value) * exp(value);
 }
 
-/* By the largest element: sums of both signs may be small themselves. The smallest numbers of f16 are 2^-24
- * apart. */
+/* Relative to the largest element: sums of both signs may be small themselves. The smallest numbers of f16
+ * are 2^-24 apart. */
 static void compare(const row *r, tern_dtype dtype, const tern__view *got, const tern__view *want,
                     const tern__view *log_p)
 {
@@ -648,7 +648,7 @@ static void compare(const row *r, tern_dtype dtype, const tern__view *got, const
     }
 }
 
-/* One place of the call, on each of the two devices. */
+/* An operand of the call on both devices. */
 typedef struct pair {
     const operand *operand;
     tern__view device, reference;
@@ -722,9 +722,9 @@ static void a_frequent_row_is_summed_by_many_blocks(void **state)
     tern_device_close(reference);
 }
 
-/* ---- products, whoever is faster ---- */
+/* ---- products, whichever way is faster ---- */
 
-/* What the device has chosen so far is `way` from here on. */
+/* Replaces all choices of the device so far by `way`. */
 static void choose(tern_device *device, const char *way)
 {
     static const char key[] = "\"choice\":\"";
@@ -741,7 +741,7 @@ static void choose(tern_device *device, const char *way)
     tern__notes_read(device, told, used);
 }
 
-/* The clock tries all ways, and what it decides is then turned to each of some. */
+/* Measuring tries all ways; then the choice is set to each of some. */
 static void products_either_way(void **state)
 {
     static const char *const ways[] = {NULL, "small 64", "small 256", "other"};

@@ -1,5 +1,5 @@
-/* Labels that are no class: the kernel that meets one goes on, and who next reads or asks something hears of
- * it. */
+/* test_labels.c - labels that are no class: the kernel that finds one continues, and the next call that
+ * reads or asks something reports it. */
 #include "check.h"
 #include "gpus.h"
 
@@ -16,7 +16,7 @@
 
 enum { IGNORED = -100 };
 
-/* The kernel goes on; the value that is read says what was wrong, once. */
+/* The kernel continues; reading the value reports the error, once. */
 static void names_labels(void **state)
 {
     tern_device *device = *state;
@@ -43,8 +43,8 @@ static void names_labels(void **state)
     assert_true(weights == 5);
 }
 
-/* What is run for the clock's sake has no error to say it with, and leaves it to who has one. Who says it has
- * waited for all kernels that may meet the label as well, so it is said once. */
+/* Runs for measuring cannot report an error and leave it to the next call that can. That call has waited
+ * for all kernels that may find the label, so it is reported once. */
 static void leaves_labels_to_who_can_name_them(void **state)
 {
     tern_device *device = *state;
@@ -96,7 +96,7 @@ static int run_dice(tern_device *device, const tern__view *labels, float *loss, 
     return tern__kernel_run(&call);
 }
 
-/* A thread has eight neighbours: the one that is no class is found among them, of whatever sample. */
+/* A thread has eight neighbouring labels: the invalid one is found among them, in any sample. */
 static void names_one_of_several(void **state)
 {
     static uint8_t label[SAMPLES * INNER];
@@ -114,7 +114,7 @@ static void names_one_of_several(void **state)
     }
 }
 
-/* A slice of a tensor does, and they are read 16 bytes at a time where they can be. */
+/* Labels of a slice begin anywhere; they are read 16 bytes at a time where possible. */
 static void labels_begin_anywhere(void **state)
 {
     static const tern_dtype dtypes[] = {TERN_I64, TERN_I32, TERN_U8};
@@ -141,7 +141,7 @@ static void labels_begin_anywhere(void **state)
 
 enum { REGIONS = 3, BITS = 5003 };
 
-/* Masks in a device's memory, of a region each, with cross entropy; the loss and what it makes of x. */
+/* Runs Dice and cross entropy on masks in device memory, one region each: the loss and its gradient for x. */
 static int run_masks(tern_device *device, const tern__view *x, const tern__view *target, float *loss,
                      const tern__view *dx, int64_t ignored, tern_error *err)
 {
@@ -169,7 +169,7 @@ static int run_masks(tern_device *device, const tern__view *x, const tern__view 
     return tern__kernel_run(&back);
 }
 
-/* They may begin at any element, and so do all channels of an odd size but the first. */
+/* Masks may begin at any element; with channels of odd size all but the first do. */
 static void masks_begin_anywhere(void **state)
 {
     static const tern_dtype dtypes[] = {TERN_U8, TERN_F32, TERN_I32};
@@ -202,7 +202,7 @@ static void masks_begin_anywhere(void **state)
     tern__device_free(*state, memory);
 }
 
-/* What is ignored may be any number in x, and a label that is not is found beside it. */
+/* x may be anything where labels are ignored, and an invalid label next to those is found. */
 static void names_one_among_the_ignored(void **state)
 {
     enum { COUNT = REGIONS * BITS };

@@ -1,5 +1,6 @@
-/* Loaders for devices with memory of their own, on the CUDA that the CPU emulates, whose copies beside the
- * step are done as late as events allow: batches are those of the CPU, and a warm pass waits for nothing. */
+/* test_loader.c - loaders for devices with memory of their own, on the emulated CUDA, whose copies in
+ * other streams are done as late as events allow: batches match those of the CPU, and a pass after the
+ * first waits for nothing. */
 #include "gpus.h"
 #include "ledger.h"
 #include "spy.h"
@@ -12,8 +13,8 @@
 
 enum { LENGTH = 29, VALUES = 2 * 3 * 5, SPOTS = 3 * 5, BATCH = 4, FAILING = 13 };
 
-/* Sample i of epoch e is (2, 3, 5) values and a label, or a map of (3, 5) bytes, all of them of e and i. As a
- * stream, part p of P are those with i % P = p, of which there are fewer the larger p is. */
+/* Sample i of epoch e is (2, 3, 5) values and a label, or a map of (3, 5) bytes, all derived from e and i.
+ * As a stream, part p of P has the samples with i % P = p, fewer for larger p. */
 typedef struct sample_set {
     tern_dataset base;
     bool fails; /* at one sample */
@@ -58,7 +59,7 @@ static int next(void *cursor, float *x, void *y, tern_error *err)
     return status ? status : 1;
 }
 
-/* ---- a loader, and the same one for the CPU ---- */
+/* ---- a loader, and the same loader for the CPU ---- */
 
 typedef struct feed {
     tern_error err;
@@ -142,7 +143,7 @@ static void expect_same_batch(const feed *f, const tern_batch *a, const tern_bat
     expect_same_tensor(a->y, b->y);
 }
 
-/* The next batch, which is used until the step ends. */
+/* Takes the next batch, which is used until the step ends. */
 static bool take(feed *f, tern_batch *batch)
 {
     bool more = tern_loader_next(f->loader, f->scope, batch);
@@ -158,7 +159,7 @@ static int end_step(feed *f)
     return tern_scope_end(f->scope, &f->err);
 }
 
-/* A pass of both, `held` batches to a step; how many there were. */
+/* Compares a pass of both loaders, with `held` batches per step; returns the number of batches. */
 static int expect_same_pass(feed *f, int held)
 {
     tern_batch batch[16], oracle[16];
@@ -236,7 +237,7 @@ static void a_step_may_hold_several(void **state)
     }
 }
 
-/* A batch of the loader that is next for both is the same. */
+/* Compares the next batch of both loaders. */
 static void expect_same_next(feed *f)
 {
     tern_batch batch, oracle;
@@ -265,8 +266,8 @@ static void a_pass_is_given_up(void **state)
     }
 }
 
-/* Also in the middle of a pass, with batches on their way; those that are held last until their scope ends.
- */
+/* Also in the middle of a pass, with batches being copied; batches that are held last until their scope
+ * ends. */
 static void a_loader_is_freed_early(void **state)
 {
     (void)state;
@@ -291,7 +292,7 @@ static void a_loader_is_freed_early(void **state)
         }
 }
 
-/* Batches that nobody reads on the host, as most are. */
+/* A pass whose batches are not read on the host, as usual. */
 static void run_pass(feed *f, int held)
 {
     tern_batch batch;
@@ -316,7 +317,7 @@ static void a_warm_pass_allocates_and_waits_for_nothing(void **state)
             atomic_store(&f.spy.own_waits, 0);
             atomic_store(&f.spy.copies, 0);
             for (int i = 0; i < 4; i++) run_pass(&f, held);
-            int own = (LENGTH + BATCH - 1) / BATCH; /* of relu's results, which are the step's */
+            int own = (LENGTH + BATCH - 1) / BATCH; /* of relu's results, which belong to the step */
             assert_int_equal(atomic_load(&books.requests), requests);
             assert_int_equal(atomic_load(&f.spy.allocs), allocs + 4 * own);
             assert_int_equal(atomic_load(&f.spy.copies), 0);
@@ -327,7 +328,7 @@ static void a_warm_pass_allocates_and_waits_for_nothing(void **state)
         }
 }
 
-/* Waits, a few seconds at most, until a worker has fetched it. */
+/* Waits, at most a few seconds, until a worker has fetched it. */
 static void await_batch(tern_loader *loader, int64_t index)
 {
     bool is_there = false;
@@ -340,7 +341,7 @@ static void await_batch(tern_loader *loader, int64_t index)
     assert_true(is_there);
 }
 
-/* Two more are asked for than are handed out, each in two copies. */
+/* Two batches more than were returned are requested, each in two copies. */
 static void batches_are_sent_before_they_are_asked_for(void **state)
 {
     (void)state;
@@ -359,7 +360,7 @@ static void batches_are_sent_before_they_are_asked_for(void **state)
     close_feed(&f);
 }
 
-/* The slot whose copy was asked for first is the least likely to be waited for. */
+/* The slot whose copy was requested first is the least likely to be waited for. */
 static void slots_take_turns(void **state)
 {
     (void)state;
@@ -375,7 +376,7 @@ static void slots_take_turns(void **state)
     close_feed(&f);
 }
 
-/* The first such device has the carrier; scopes of others get copies of their own. */
+/* The first such device has the carrier; scopes of other devices get copies. */
 static void scopes_of_several_devices_share_a_loader(void **state)
 {
     (void)state;
@@ -411,7 +412,8 @@ static void scopes_of_several_devices_share_a_loader(void **state)
     tern_device_close(second);
 }
 
-/* Of the loader's blocks and pins one after the other: each is the scope's error, and the next call works. */
+/* Lets each of the loader's allocations and pins fail in turn: each is the scope's error, and the next
+ * call works. */
 static void what_a_device_refuses_is_told(void **state)
 {
     (void)state;

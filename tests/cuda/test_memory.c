@@ -1,5 +1,5 @@
-/* The pool of a device that is nearly full: it leaves room for what CUDA and its libraries take beside it,
- * and what it only keeps for later it gives up for them. */
+/* test_memory.c - the pool of a device that is nearly full leaves room for CUDA and its libraries, and
+ * gives up cached blocks for them. */
 #include "nets.h"
 
 #include "device/backend.h"
@@ -55,7 +55,7 @@ static int close_device(void **state)
 
 /* ---- room for others ---- */
 
-/* Blocks of so many sizes that all of them do not fit, one after the other. */
+/* Blocks of so many sizes that they do not all fit, one after the other. */
 static void what_is_cached_leaves_room_for_others(void **state)
 {
     full *f = *state;
@@ -67,7 +67,7 @@ static void what_is_cached_leaves_room_for_others(void **state)
     }
 }
 
-/* Nobody waits for the device where there is nothing to give up. */
+/* The host does not wait for the device if there is nothing to give up. */
 static void what_is_used_may_be_all(void **state)
 {
     full *f = *state;
@@ -111,7 +111,7 @@ static void a_large_block_takes_little_more_than_was_asked(void **state)
     }
 }
 
-/* The addresses of blocks of one size are never another's. */
+/* The addresses of blocks of one size are never reused for another. */
 static void a_device_is_filled_with_blocks_of_many_sizes(void **state)
 {
     full *f = *state;
@@ -130,7 +130,7 @@ static int open_device_with_few_addresses(void **state)
     return status;
 }
 
-/* All are those of larger blocks, when the last one is asked for. */
+/* All addresses belong to larger blocks when the last block is requested. */
 static void few_addresses_are_enough(void **state)
 {
     full *f = *state;
@@ -144,7 +144,7 @@ static void few_addresses_are_enough(void **state)
 
 /* ---- graphs ---- */
 
-/* Until so much is left; 64 MiB of what was taken are free again. */
+/* Fills the device until so much is left; then 64 MiB are freed again. */
 static void fill(full *f, size_t rest)
 {
     while (left(f) >= 64 * MIB + rest && take(f, 64 * MIB)) continue;
@@ -163,7 +163,7 @@ static emulated_counts steps(full *f, int count)
                              .overlapping = counted->overlapping - before.overlapping};
 }
 
-/* A graph that finds no memory is made when there is some, and its kernels overlap as they did. */
+/* A graph that finds no memory is made when there is some, and its kernels overlap as before. */
 static void expect_graphs(full *f, size_t rest)
 {
     tern_error err = {0};
@@ -188,7 +188,7 @@ static void a_graph_that_finds_too_little_is_no_reason_not_to_overlap(void **sta
     expect_graphs(*state, 2 * MIB);
 }
 
-/* It is tried once more, and not for ever, where each step wants again what was given up. */
+/* It is tried once more, but not forever, if each step needs again what was given up. */
 static void a_graph_that_finds_none_is_given_up(void **state)
 {
     full *f = *state;

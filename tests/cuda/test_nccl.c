@@ -1,4 +1,5 @@
-/* NCCL's back end on an emulation of it: ranks are processes, each with an emulated GPU of its own. */
+/* test_nccl.c - the NCCL back end on an emulation of NCCL: ranks are processes, each with its own emulated
+ * GPU. */
 #include "nets.h"
 
 #include "comm/ranks.h"
@@ -19,7 +20,7 @@ static tern_group *open_group(const tern__bootstrap *boot, const char *name, ter
     return tern__group_open_boot(boot, &opts, err);
 }
 
-/* "cuda:1" of rank 1. */
+/* Opens "cuda:1" on rank 1. */
 static tern_device *open_device(int rank, tern_error *err)
 {
     char name[16];
@@ -33,14 +34,14 @@ typedef struct job {
     int world;
     make_fn make;
     tern_dtype reduce_dtype;
-    double tolerance, predivide, count; /* of a sample in the losses' normalisers; 0: they have their own */
+    double tolerance, predivide, count; /* count: of a sample in the losses' normalisers; 0: their own */
     bool static_graph, accumulates, sync_batch_norm;
-    int fewer;       /* steps that the last rank does less, and then joins */
-    const int *rows; /* of each rank, which count by them; NULL: as many */
+    int fewer;       /* steps that the last rank makes less before it joins */
+    const int *rows; /* per rank, weighted by them; NULL: equal */
     batch batch;
 } job;
 
-/* This rank's part of the batch, which may be empty. */
+/* This rank's part of the batch, possibly empty. */
 static void take_rows(tern_scope *scope, const job *j, int rank, tern_tensor **x, tern_tensor **y)
 {
     int64_t first = 0, shape[4], each = 1;
@@ -66,13 +67,13 @@ static void step(tern_scope *scope, tern_ddp *ddp, tern_module *net, tern_optim 
     if (syncs) tern_optim_step(optim, scope);
 }
 
-/* The losses, of which the first may not be known, and then elements of the first parameters. */
+/* values: the losses, of which the first may be unknown, then elements of the first parameters. */
 static void train(tern_group *group, const job *j, tern_device *device, double *values, tern_error *err)
 {
     tern_ddp_opts opts = tern_ddp_defaults();
     int rank = tern_group_rank(group), steps = STEPS - (rank == j->world - 1 ? j->fewer : 0);
     opts.reduce_dtype = j->reduce_dtype;
-    opts.first_bucket_bytes = opts.bucket_bytes = j->rows ? 1 : 2000; /* 1: each parameter goes by itself */
+    opts.first_bucket_bytes = opts.bucket_bytes = j->rows ? 1 : 2000; /* 1: each parameter is a bucket */
     opts.static_graph = j->static_graph;
     if (j->rows) opts.normaliser = TERN_NORMALISER_LOSS;
     if (j->predivide) opts.gradient_predivide_factor = j->predivide;
@@ -165,7 +166,7 @@ static void ranks_share_their_batch_norms(void **state)
     expect_the_cpus_values(&j);
 }
 
-/* An empty batch's loss is a NaN of no weight. */
+/* An empty batch's loss is NaN with weight 0. */
 static void ranks_of_unequal_batches_share_their_batch_norms(void **state)
 {
     (void)state;
@@ -193,7 +194,8 @@ static void gradients_go_over_in_16_bits(void **state)
     expect_the_cpus_values(&f16);
 }
 
-/* More than 16 bits have: 9e5 is infinite in f16, and has no 20 bits in bf16. */
+/* Counts that do not fit into 16 bits: 9e5 is infinite in f16, and needs 20 bits, which bf16 does not
+ * have. */
 static void gradients_of_many_samples_go_over_in_16_bits(void **state)
 {
     (void)state;
@@ -264,8 +266,7 @@ static void buckets_are_larger_between_gpus(void **state)
 
 /* ---- works that ranks post in different order ---- */
 
-/* Of a rank that does not use it, the extra linear's bucket is ready before the batch norm asks the others.
- */
+/* On a rank that does not use the extra linear its bucket is ready before the batch norm communicates. */
 typedef struct two_ways {
     tern_module base;
     tern_module *body, *norm, *head, *extra;
@@ -302,7 +303,7 @@ static void first_elements(tern_module *net, double *values, tern_error *err)
     }
 }
 
-/* Each parameter goes by itself. */
+/* Each parameter is a bucket. */
 static tern_ddp_opts small_buckets(const job *j)
 {
     tern_ddp_opts opts = tern_ddp_defaults();
@@ -334,7 +335,7 @@ static void train_two_ways(tern_group *group, const job *j, tern_device *device,
     tern_module_release(&net.base);
 }
 
-/* Gradients of the second model come first, and a rank that has run out posts the first model's first. */
+/* Gradients of the second model come first, but a rank without inputs posts the first model's first. */
 static void train_two_models(tern_group *group, const job *j, tern_device *device, double *values,
                              tern_error *err)
 {
@@ -538,9 +539,9 @@ static void a_ddp_beside_a_later_models_batch_norms(void **state)
     expect_the_cpus_order(&c);
 }
 
-/* ---- memory that NCCL knows ---- */
+/* ---- registered memory ---- */
 
-/* Of more than a page of gradients. */
+/* A model with more than a page of gradients. */
 static tern_module *make_wide(tern_rng *rng, tern_error *err)
 {
     return tern_mlp_new((int64_t[]){24, 512, 512, 512, 5}, 5, rng, err);
@@ -561,7 +562,7 @@ static int attached(const tern_group *group)
     return count;
 }
 
-/* How many windows of its ddp are attached. */
+/* Returns how many windows of its ddp are registered. */
 static int attached_of(make_fn make, tern_group *group, tern_device *device, tern_error *err)
 {
     tern_rng *rng = tern_rng_new(3, err);
@@ -575,7 +576,7 @@ static int attached_of(make_fn make, tern_group *group, tern_device *device, ter
     return count;
 }
 
-/* Rank 1 cannot, the second time. */
+/* The second time rank 1 cannot register its windows. */
 static int attach_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -604,7 +605,7 @@ static void all_ranks_attach_their_gradients_or_none(void **state)
 
 /* ---- waits ---- */
 
-/* What is read and written of the host's memory is pinned or a batch's, which is copied in the step. */
+/* Host memory that is read or written is pinned, or a batch's, which is copied in the step. */
 static int wait_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     const job *j = arg;

@@ -1,5 +1,5 @@
-/* Every collective of NCCL's back end, with every dtype and operation that it has, on 2 to 4 ranks of an
- * emulation: against what the host's back end makes of the same numbers. */
+/* test_nccl_collectives.c - every collective of the NCCL back end, with every dtype and operation that it
+ * has, on 2 to 4 ranks of an emulation, compared with the host's back end on the same numbers. */
 #include "check.h"
 
 #include "comm/ranks.h"
@@ -15,11 +15,11 @@ typedef struct bench {
     tern_device *device;
     int rank, world;
     tern_dtype dtype;
-    char *away[2];       /* on the device: in, out */
-    char here[2][BYTES]; /* the same on the host   */
+    char *away[2];       /* in device memory: in, out */
+    char here[2][BYTES]; /* the same in host memory */
 } bench;
 
-/* Small whole numbers: exact in every dtype, as are their sums, products and means of 2 and 4. */
+/* Small integers: exact in every dtype, as are their sums, products and means over 2 and 4. */
 static void fill(bench *b, tern_error *err)
 {
     int64_t shape = COUNT * PARTS, most = b->dtype == TERN_BF16 ? 2 : 4;
@@ -106,7 +106,7 @@ static void all_to_all_v(bench *b, char *in, char *out, tern_reduce_op op, tern_
     }
     tern_all_to_all_v(b->group, in, gives, out, takes, b->dtype, err);
 }
-/* Rank 1's memory is on the host, so all of it goes that way. */
+/* Rank 1's memory is on the host, so everything goes through the host. */
 static void mixed(bench *b, char *in, char *out, tern_reduce_op op, tern_error *err)
 {
     static char host[2][BYTES];
@@ -116,7 +116,7 @@ static void mixed(bench *b, char *in, char *out, tern_reduce_op op, tern_error *
     all_to_all_v(b, is_apart ? host[0] : in, is_apart ? host[1] : out, op, err);
     if (is_apart) tern__memory_copy(out, host[1], BYTES, err);
 }
-/* Rank 0 gives nothing. */
+/* Rank 0 contributes nothing. */
 static void all_gather_v(bench *b, char *in, char *out, tern_reduce_op op, tern_error *err)
 {
     tern_span outs[PARTS];
@@ -168,7 +168,7 @@ static void messages(bench *b, char *in, char *out, tern_reduce_op op, tern_erro
 static const struct {
     const char *name;
     run_fn run;
-    bool reduces, is_host; /* it goes by way of the host, if anywhere */
+    bool reduces, is_host; /* it goes through the host, if anywhere */
 } calls[] = {{"all_reduce", all_reduce, true, false},
              {"reduce", reduce, true, false},
              {"reduce_scatter", reduce_scatter, true, false},
@@ -187,7 +187,7 @@ static const struct {
              {"all_to_all_v of two memories", mixed, false, true},
              {"messages", messages, false, true}};
 
-/* NCCL has no operation for the bits of numbers; but of two that are posted one is no reduction. */
+/* Whether NCCL runs it: it has no bitwise operations on integers; of two works posted one is no reduction. */
 static bool is_launched(size_t c, tern_reduce_op op)
 {
     bool is_bits = calls[c].reduces && op >= TERN_BAND && op <= TERN_BXOR;
@@ -197,10 +197,10 @@ static bool is_launched(size_t c, tern_reduce_op op)
 static uint64_t launched(const bench *b)
 {
     const tern__nccl *nccl = b->group->state;
-    return nccl->links ? nccl->links->lines->launched : 0;
+    return nccl->devices ? nccl->devices->comms->launched : 0;
 }
 
-/* A third is no number of any dtype. */
+/* Whether all results are exact: a third is not exact in any dtype. */
 static bool is_allowed(const bench *b, tern_reduce_op op)
 {
     bool is_float =
@@ -276,7 +276,7 @@ static void devices_have_what_hosts_have(void **state)
 
 enum { ROUNDS = 200 };
 
-/* Two means, which the values are from the first round on. */
+/* Two means; after the first round all values equal the mean. */
 static void round_of(tern_group *const groups[2], const bench *b, int first, tern_error *err)
 {
     tern_work *works[2];
@@ -287,8 +287,8 @@ static void round_of(tern_group *const groups[2], const bench *b, int first, ter
     for (int k = 0; k < 2; k++) tern_work_wait(works[k], err);
 }
 
-/* NCCL puts each work into the device at a time of its own. What the groups share is opened by the first
- * round, in one order. */
+/* NCCL enqueues each work at a time of its own. The first round opens, in one order, what the groups
+ * share. */
 static int groups_body(int rank, const tern__bootstrap *boot, void *crosses)
 {
     static bench b;

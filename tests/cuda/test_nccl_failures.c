@@ -1,5 +1,5 @@
-/* What NCCL does not do by itself, on an emulation that hangs as it does: ranks that ask for different
- * things, die, or come too late are named, and nobody waits for ever. */
+/* test_nccl_failures.c - what NCCL does not do by itself, on an emulation that hangs as NCCL does: ranks
+ * that post different works, die, or are late are named, and nobody waits forever. */
 #include "check.h"
 
 #include "comm/ranks.h"
@@ -19,7 +19,7 @@ typedef struct desk {
     void *channel;
 } desk;
 
-/* A group, this rank's GPU, and 256 times rank + 1 in its memory. */
+/* Opens a group and this rank's GPU, with 256 times rank + 1 in its memory. */
 static int desk_open(desk *d, const tern__bootstrap *boot, int gpu, double timeout_s, tern_error *err)
 {
     char name[16];
@@ -67,7 +67,7 @@ static int sum(desk *d, uint64_t count, tern_error *err)
     return status ? status : d->group->backend->wait(d->channel, seq, err);
 }
 
-/* The device is done with it, for which all ranks have asked theirs. */
+/* Sums; the device is done, so all ranks have posted their part. */
 static int sum_through(desk *d, tern_error *err)
 {
     int status = sum(d, 256, err);
@@ -79,7 +79,7 @@ static double seconds_since(int64_t began)
     return (double)(tern__now_ns() - began) * 1e-9;
 }
 
-/* ---- what is right ---- */
+/* ---- correct use ---- */
 
 static int sum_body(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -103,9 +103,9 @@ static void many_works_are_done(void **state)
     assert_ranks_ok(ranks_run(2, sum_body, NULL));
 }
 
-/* ---- the end ---- */
+/* ---- closing ---- */
 
-/* Two more groups, which each rank closes in another order. */
+/* Two more groups, which the ranks close in different order. */
 static int order_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -131,7 +131,8 @@ static void groups_are_closed_in_any_order(void **state)
     assert_ranks_ok(ranks_run(2, order_body, NULL));
 }
 
-/* A channel is closed whose work the ranks have met for, but not waited for; another one's is behind it. */
+/* Closes a channel whose work the ranks have met for but not waited for; another channel's work comes
+ * after it. */
 static int leave_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -243,7 +244,7 @@ static void different_works_are_named(void **state)
 
 /* ---- death ---- */
 
-/* Rank 1 dies before or after it has posted the work; its device never does its part. */
+/* Rank 1 dies before or after posting the work; its device never runs its part. */
 static int death_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     desk d;
@@ -266,8 +267,8 @@ static int death_body(int rank, const tern__bootstrap *boot, void *arg)
     return 0;
 }
 
-/* Rank 0's device hangs in two communicators, and who gives up one of them waits for the other. */
-static int two_lines_body(int rank, const tern__bootstrap *boot, void *arg)
+/* Rank 0's device hangs in two communicators, and aborting one waits for the other. */
+static int two_comms_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
     desk d;
@@ -301,7 +302,7 @@ static void a_rank_that_dies_is_named(void **state)
     static int after;
     expect_death(death_body, NULL);
     expect_death(death_body, &after);
-    expect_death(two_lines_body, NULL);
+    expect_death(two_comms_body, NULL);
 }
 
 /* ---- time ---- */
@@ -329,8 +330,8 @@ static void a_rank_that_comes_late_is_named(void **state)
     assert_ranks_ok(ranks_run(2, late_body, NULL));
 }
 
-/* Rank 1 is stopped before its device has done what all have posted. With some drivers NCCL gives nothing up
- * while a peer lives that has not, and rank 0 is told all the same. */
+/* Rank 1 is stopped before its device has done a work that all have posted. With some drivers NCCL cannot
+ * abort while a peer lives that has not; rank 0 is told all the same. */
 static int stopped_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     desk d;
@@ -352,10 +353,10 @@ static int stopped_body(int rank, const tern__bootstrap *boot, void *arg)
         desk_close(&d);
         return 0;
     }
-    sleep(2); /* in which the watch gives up */
+    sleep(2); /* until the watch aborts */
     int64_t began = tern__now_ns();
     status = d.group->backend->wait(d.channel, second, &err);
-    RANK_CHECK(rank, status && strstr(err.text, "rank 0 waited 1 s for cuda:0 to be done with work 2"));
+    RANK_CHECK(rank, status && strstr(err.text, "rank 0 waited 1 s for cuda:0 to finish NCCL's work 2"));
     RANK_CHECK(rank, seconds_since(began) < 3);
     kill(*stopped, SIGCONT);
     tern__group_fail(d.group, &err);

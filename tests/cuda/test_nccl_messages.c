@@ -1,5 +1,5 @@
-/* Messages between ranks whose memory is on GPUs, on an emulation of NCCL: which go over between the devices,
- * and that those that do keep what messages promise. */
+/* test_nccl_messages.c - messages between ranks whose memory is on GPUs, on an emulation of NCCL: which
+ * ones go directly between the devices, and that these keep all guarantees of messages. */
 #include "check.h"
 
 #include "comm/ranks.h"
@@ -10,13 +10,13 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 
-enum { LONG = 40000, SHORT = 1000 }; /* of f32 */
+enum { LONG = 40000, SHORT = 1000 }; /* counts of f32 */
 
 typedef struct desk {
     tern_group *group;
     tern_device *device;
     int rank, world;
-    float *out, *in; /* of the device: LONG times rank + 1, and 0 */
+    float *out, *in; /* device memory: LONG times rank + 1, and 0 */
 } desk;
 
 static int desk_open(desk *d, const tern__bootstrap *boot, int gpu, double timeout_s, tern_error *err)
@@ -46,7 +46,7 @@ static void desk_close(desk *d)
     tern_device_close(d->device);
 }
 
-/* All of `count` are `value`. */
+/* Whether all `count` elements are `value`. */
 static bool holds(const float *data, int count, float value)
 {
     static float came[LONG];
@@ -57,19 +57,20 @@ static bool holds(const float *data, int count, float value)
     return true;
 }
 
-/* Messages that went over between devices. */
+/* The number of messages that went directly between devices. */
 static uint64_t moved(const desk *d)
 {
     const tern__nccl *nccl = d->group->state;
     uint64_t count = 0;
-    for (const tern__nccl_line *line = nccl->mail ? nccl->mail->lines : NULL; line; line = line->next)
-        count += line->launched;
+    for (const tern__nccl_comm *comm = nccl->mail_device ? nccl->mail_device->comms : NULL; comm;
+         comm = comm->next)
+        count += comm->launched;
     return count;
 }
 
-/* ---- what is right ---- */
+/* ---- correct use ---- */
 
-/* All send first. */
+/* All ranks send first. */
 static int ring_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     desk d;
@@ -105,8 +106,8 @@ static void short_messages_go_by_the_host(void **state)
     assert_ranks_ok(ranks_run(3, ring_body, &count));
 }
 
-/* Rank 1 receives the second tag first, then from anybody, and into the host's memory; the collective comes
- * at another place on each rank. */
+/* Rank 1 receives the second tag first, then from any source, and into host memory; the collective comes
+ * at another point on each rank. */
 static int order_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -154,7 +155,7 @@ static int batch_body(int rank, const tern__bootstrap *boot, void *arg)
     static float host[LONG];
     desk_open(&d, boot, rank, 60, &err);
     RANK_CHECK_OK(rank, err);
-    bool is_host = rank == 1; /* which sends from there */
+    bool is_host = rank == 1; /* it sends from host memory */
     for (int i = 0; i < LONG; i++) host[i] = 7;
     const tern_p2p ops[] = {{TERN_SEND, is_host ? host : d.out, LONG, TERN_F32, 1 - rank, 0},
                             {TERN_RECV, d.in, LONG, TERN_F32, 1 - rank, 0}};
@@ -174,7 +175,7 @@ static void a_batch_of_two_memories(void **state)
     assert_ranks_ok(ranks_run(2, batch_body, NULL));
 }
 
-/* NCCL would refuse it. */
+/* Two ranks share a GPU, which NCCL would refuse. */
 static int shared_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -195,8 +196,8 @@ static void two_ranks_on_one_gpu_go_by_the_host(void **state)
     assert_ranks_ok(ranks_run(2, shared_body, NULL));
 }
 
-/* Every rank sends some messages to every other one and receives as many, in an order of its own, and there
- * are sums at other places on every rank. */
+/* Every rank sends some messages to every other one and receives as many, in its own order, with sums at
+ * different points on every rank. */
 enum { STORM = 3, RANKS = 4, MOST = 2 * STORM * RANKS };
 
 typedef struct storm {
@@ -282,15 +283,15 @@ static void messages_in_any_order_beside_sums(void **state)
 
 /* ---- kernels that are loaded late ---- */
 
-/* Until NCCL has put into the device what it was asked. */
-static void await_lines(const desk *d, tern_error *err)
+/* Waits until NCCL has enqueued its works. */
+static void await_comms(const desk *d, tern_error *err)
 {
     const tern__nccl *nccl = d->group->state;
-    for (tern__nccl_line *line = nccl->mail->lines; line; line = line->next)
-        while (tern__nccl_line_test(line, err) == TERN_PENDING) usleep(100);
+    for (tern__nccl_comm *comm = nccl->mail_device->comms; comm; comm = comm->next)
+        while (tern__nccl_comm_test(comm, err) == TERN_PENDING) usleep(100);
 }
 
-/* Waits for the other rank, which nobody's messages move on meanwhile. */
+/* Waits for the other rank without progressing messages. */
 static void meet(atomic_int *come)
 {
     int next = (atomic_fetch_add(come, 1) / 2 + 1) * 2;
@@ -305,8 +306,8 @@ static void use_new_kernel(const desk *d, tern_error *err)
     tern_scope_free(scope);
 }
 
-/* Each rank has granted the other's first message when it begins its second one, which is when it hears that
- * its own is granted. Then hosts wait for their devices, which wait for each other's. */
+/* Each rank has accepted the other's first message when it begins its second one, and learns then that its
+ * own was accepted. Then hosts wait for their devices, which wait for each other. */
 static int loads_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     desk d;
@@ -319,13 +320,13 @@ static int loads_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_work *first = tern_isend(d.group, d.out, LONG, TERN_F32, peer, 0, &err);
     tern_recv(d.group, d.in, LONG, TERN_F32, peer, 0, NULL, &err);
     tern_work_wait(first, &err);
-    await_lines(&d, &err);
+    await_comms(&d, &err);
     works[0] = tern_isend(d.group, d.out, LONG, TERN_F32, peer, 1, &err);
     meet(arg);
     works[1] = tern_irecv(d.group, d.in, LONG, TERN_F32, peer, 1, &err);
     meet(arg);
     works[2] = tern_isend(d.group, d.out, LONG, TERN_F32, peer, 2, &err);
-    await_lines(&d, &err);
+    await_comms(&d, &err);
     meet(arg);
     use_new_kernel(&d, &err);
     works[3] = tern_irecv(d.group, d.in, LONG, TERN_F32, peer, 2, &err);
@@ -347,7 +348,7 @@ static void a_kernel_is_loaded_beside_messages(void **state)
     munmap(come, sizeof(*come));
 }
 
-/* ---- what is wrong ---- */
+/* ---- failures ---- */
 
 static int mismatch_body(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -370,8 +371,8 @@ static void a_wrong_count_is_named(void **state)
     assert_ranks_ok(ranks_run(2, mismatch_body, NULL));
 }
 
-/* Rank 1 is gone before its device has received, or before it has asked for it; not before rank 0 has said
- * that it is through with the first message. */
+/* Rank 1 dies before its device has received, or before it has posted the receive, but not before rank 0
+ * is done with the first message. */
 static int death_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     desk d;

@@ -1,5 +1,5 @@
-/* Several ranks whose models are on devices with memory of their own: gradients and buffers go over by way of
- * the host, and the losses are those of the CPU. */
+/* test_parallel.c - several ranks with models on devices with memory of their own: gradients and buffers
+ * go through the host, and the losses match those of the CPU. */
 #include "nets.h"
 
 #include "comm/ranks.h"
@@ -11,7 +11,7 @@
 
 enum { STEPS = 3, ROWS = 8 };
 
-/* The last two share one. */
+/* The last two ranks share a GPU. */
 static const char *gpu_of(int rank)
 {
     return rank ? "cuda:0" : other_gpu();
@@ -24,14 +24,14 @@ typedef struct job {
     int world;
     tern_dtype reduce_dtype;
     bool sync_batch_norm, static_graph;
-    bool skips;  /* every second step adds to the gradients of this rank only */
-    bool uneven; /* rank r has r steps fewer                                  */
-    bool scaled; /* by a scaler, and rank 1's loss is too large for that in step 1 */
+    bool skips;  /* every second step only adds to this rank's gradients */
+    bool uneven; /* rank r has r steps fewer */
+    bool scaled; /* with a scaler, and rank 1's loss overflows in step 1 */
     double predivide, tolerance;
     batch batch;
 } job;
 
-/* A trunk and three heads, of which the last is never used and each rank picks one of the others. */
+/* A trunk and three heads; the last is never used and each rank chooses one of the others. */
 typedef struct branches {
     tern_module base;
     tern_module *trunk, *heads[3];
@@ -63,7 +63,7 @@ static tern_tensor *loss_of(tern_scope *scope, tern_module *net, const job *j, i
     return tern_cross_entropy(scope, tern_forward(net, scope, x), y, NULL);
 }
 
-/* The scale behind it. */
+/* Makes a step; returns the scale after it. */
 static double scaled_step(tern_scaler *scaler, tern_scope *scope, tern_optim *optim, tern_tensor *loss,
                           double boost)
 {
@@ -74,7 +74,7 @@ static double scaled_step(tern_scaler *scaler, tern_scope *scope, tern_optim *op
     return tern_scaler_scale_get(scaler);
 }
 
-/* Steps on the group; the mean losses, or scales. */
+/* Runs steps on the group; records the mean losses, or scales. */
 static void run_steps(tern_ddp *ddp, tern_module *net, tern_device *device, tern_group *group, const job *j,
                       double *loss, tern_error *err)
 {
@@ -217,8 +217,8 @@ static void ranks_run_out_of_inputs(void **state)
 /* ---- a scale and a rank that runs out ---- */
 
 typedef struct runs_out {
-    int after; /* rank 1, so many steps; the others go on */
-    bool amp;  /* by amp, or a scaler                     */
+    int after; /* rank 1 runs out after so many steps; the others go on */
+    bool amp;  /* with amp, or a scaler */
     batch batch;
 } runs_out;
 
@@ -237,8 +237,8 @@ static void step_by_scale(const runs_out *how, tern_amp *amp, tern_scaler *scale
     }
 }
 
-/* Steps that it does not make would leave it another scale: its join is refused, and the others hear of it.
- */
+/* Steps that it does not make would leave it with another scale: its join is refused, and the others are
+ * told. */
 static int runs_out_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     const runs_out *how = arg;
@@ -321,7 +321,7 @@ static int alone_body(int rank, const tern__bootstrap *boot, void *arg)
     return 0;
 }
 
-/* Its gradients stay where they are. */
+/* Its gradients stay on the device. */
 static void a_rank_alone_waits_for_no_device(void **state)
 {
     (void)state;

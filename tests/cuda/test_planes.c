@@ -1,5 +1,6 @@
-/* The plug-in's kernels on images, and those that go row by row or element by element beside them: norms,
- * poolings, resizings and optimizers of any dtype and layout, against the reference's. None may decline. */
+/* test_planes.c - the plug-in's kernels on images, and those that work row by row or element by element:
+ * norms, pooling, resizing and optimizers in any dtype and layout, compared with the reference. None may
+ * decline. */
 #include "check.h"
 #include "gpus.h"
 
@@ -44,7 +45,7 @@ static const tern__view *drawn(tern_dtype dtype, tern__layout layout, int ndim, 
     return view;
 }
 
-/* What is squared, or a variance. */
+/* Positive numbers, for squares and variances. */
 static const tern__view *drawn_positive(tern_dtype dtype, int64_t count)
 {
     const tern__view *view = drawn(dtype, TERN__PLAIN, 1, &count);
@@ -62,7 +63,7 @@ static void free_all(void)
     while (made_count) tern__free(made[--made_count].data);
 }
 
-/* What a test that has failed leaves. */
+/* Frees what a failed test has left. */
 static int forget(void **state)
 {
     (void)state;
@@ -85,7 +86,7 @@ static double tolerance_of(tern_dtype dtype)
 static void assert_alike(const tern__call *call, int out, const tern__view *want)
 {
     const tern__view *got = call->out[out];
-    bool widened = call->kernel == TERN__LAMB_MOMENTS; /* sums in f64 of what is computed in p's dtype */
+    bool widened = call->kernel == TERN__LAMB_MOMENTS; /* f64 sums of values computed in p's dtype */
     double tolerance = tolerance_of(widened ? call->out[0]->dtype : got->dtype);
     int64_t count = tern__view_count(want);
     char text[TERN__SHAPE_TEXT];
@@ -108,7 +109,7 @@ static void keep(void **to, const tern__view *view)
     memcpy(*to, view->data, tern__view_bytes(view));
 }
 
-/* Outputs may lie over inputs, so all of them are what they were before the second of both. */
+/* Outputs may overwrite inputs, so all are restored before the second call. */
 static void compare(tern__call call)
 {
     tern_error err = {0};
@@ -139,7 +140,8 @@ static void compare(tern__call call)
 
 /* ---- batch norm ---- */
 
-/* bits: 1 the ReLU, 2 a residual, 4 outputs are added to, 8 over dy and x, 16 without weight and bias. */
+/* bits: 1 the ReLU, 2 a residual, 4 outputs are added to, 8 in place of dy and x, 16 without weight and
+ * bias. */
 enum { RELU = 1, RESIDUAL = 2, ADD = 4, IN_PLACE = 8, BARE = 16, ALL_BITS = 31 };
 
 static void batch_norm(tern_dtype dtype, tern__layout layout, int ndim, const int64_t *shape, int bits)
@@ -220,7 +222,7 @@ static void batch_norms(void **state)
             }
 }
 
-/* Of a pass over images of 2048 positions. */
+/* The blocks of a pass over images of 2048 positions. */
 static int64_t blocks_of(int64_t channels)
 {
     int64_t shape[] = {1, channels, 32, 64};
@@ -234,7 +236,7 @@ static int64_t blocks_of(int64_t channels)
     return largest_grid();
 }
 
-/* 36 and 18 by four and by two: no multiples of eight, but not one by one either. */
+/* 36 and 18 channels by four and by two: no multiples of eight, but not one by one either. */
 static void channels_are_taken_as_many_at_a_time_as_divide_them(void **state)
 {
     (void)state;
@@ -261,7 +263,7 @@ static void moments_far_from_zero(void **state)
     }
 }
 
-/* Of batches of which some are empty, or all but one value. */
+/* Moments of batches some of which are empty, or all values but one. */
 static void merged_moments(void **state)
 {
     (void)state;
@@ -286,7 +288,7 @@ static void merged_moments(void **state)
 
 /* ---- group norm ---- */
 
-/* Of two dimensions if it can be, as layer norm's weights are. */
+/* A table of two dimensions if possible, like layer norm's weights. */
 static const tern__view *table(tern_dtype dtype, int64_t count)
 {
     int64_t shape[] = {count % 2 ? count : count / 2, count % 2 ? 1 : 2};
@@ -323,7 +325,8 @@ static void group_norms(void **state)
             for (int bits = 0; bits < 4; bits++) group_norm(dtypes[d], shapes[i], bits & 1, bits & 2);
 }
 
-/* y and dx are added to, or dx lies over dy; `blocks` are at least in the largest kernel of both calls. */
+/* y and dx are added to, or dx overwrites dy; the largest kernel of both calls has at least `blocks`
+ * blocks. */
 static void long_rows(tern_dtype dtype, const int64_t shape[4], bool add, int64_t blocks)
 {
     int64_t rows = shape[0] * shape[1], channels = shape[1] * shape[2];
@@ -421,7 +424,7 @@ static void pools(void **state)
         }
 }
 
-/* What an element has to be behind to be seen by a second window does not fit 32 bits. */
+/* The distance at which a second window would read an element does not fit into 32 bits. */
 static void pools_of_one_window(void **state)
 {
     (void)state;
@@ -488,7 +491,7 @@ static const tern__view *number(double value)
     return view;
 }
 
-/* What only a device knows: bits 1 the factors, 2 steps that were none, 4 that this one is. */
+/* Inputs that only the device knows: bit 1 factors, 2 skipped steps, 4 that this one is skipped. */
 static void give_numbers(tern__call *call, int given)
 {
     if (given & 1) call->in[TERN__OPTIM_FACTORS] = drawn_positive(TERN_F64, 3);
@@ -498,7 +501,7 @@ static void give_numbers(tern__call *call, int given)
 
 enum { SECTIONS = 4, SPAN = 701 };
 
-/* Of SPAN elements of a run that began before them, with a gap; parameters 2, 0, 1 and 2. */
+/* Sections of SPAN elements of a larger buffer, with a gap; of parameters 2, 0, 1 and 2. */
 static const tern__view *sections(void)
 {
     static const tern__section table[SECTIONS] = {{64, 16, 2}, {80, 256, 0}, {352, 256, 1}, {608, 157, 2}};
@@ -508,7 +511,7 @@ static const tern__view *sections(void)
     return view;
 }
 
-/* What a state may be and what is asked of it: states that are squares are positive. */
+/* Runs a step; states that are squares are positive. */
 static void step(tern__kernel kernel, tern_dtype gradient, tern_dtype dtype, int64_t count, const void *attr,
                  const char *states, bool copy)
 {

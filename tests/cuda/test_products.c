@@ -1,7 +1,6 @@
-/* Products of matrices in cuBLASLt's hands: whole numbers, so every sum is exact, against plain loops. The
- * emulated one (emulated/cublasLt.h) lacks epilogues here and there, has a first algorithm that fails, in
- * some cases no other, and a faster one than the next, and ends the program where it is asked for what cannot
- * be. */
+/* test_products.c - matrix products by cuBLASLt, of integers, so every sum is exact, compared with plain
+ * loops. The emulated cuBLASLt (emulated/cublasLt.h) lacks some epilogues, has a first algorithm that
+ * fails, in some cases no other, and later ones that are faster, and ends the program for invalid calls. */
 #include "check.h"
 #include "gpus.h"
 
@@ -20,8 +19,8 @@ typedef struct product {
     int64_t count, m, k, n;
     tern_dtype dtype, made;
     bool has_bias, has_sums, relu, add;
-    unsigned odd;        /* the operands that begin one element behind an aligned address */
-    bool is_a_t, is_b_t; /* by columns */
+    unsigned odd;        /* the operands that begin one element after an aligned address */
+    bool is_a_t, is_b_t; /* stored by columns */
 } product;
 
 enum { A, B, BIAS, Y, SUMS, OPERANDS };
@@ -29,11 +28,11 @@ enum { A, B, BIAS, Y, SUMS, OPERANDS };
 /* ---- operands ---- */
 
 typedef struct operand {
-    tern__view here, there; /* on the host, and on the device */
+    tern__view here, there; /* in host memory, and in device memory */
     void *memory;
 } operand;
 
-/* With the columns of its matrices in the place of their rows. */
+/* The view with rows and columns of its matrices swapped. */
 static tern__view by_columns(const tern__view *v)
 {
     tern__view view = *v;
@@ -79,7 +78,7 @@ static void open_operands(tern_device *device, const product *p, operand all[OPE
     all[SUMS] = new_operand(device, p->made, 1, &p->m, false, p->odd >> SUMS & 1);
 }
 
-/* ---- against plain loops ---- */
+/* ---- comparing with plain loops ---- */
 
 static void expect(const tern__view *got, int64_t at, double before, double sum, const product *p)
 {
@@ -121,7 +120,7 @@ static tern__view read_back(const operand *o)
     return view;
 }
 
-/* The plug-in's own kernel, which the host's would hide otherwise. */
+/* Calls the plug-in's kernel directly: a fallback to the host would hide a failure. */
 static void check(tern_device *device, const product *p)
 {
     const tern__matmul_attr attr = {.relu = p->relu};
@@ -147,7 +146,7 @@ static void check(tern_device *device, const product *p)
 
 /* ---- tests ---- */
 
-/* No clocks are excluded by the environment of the tests here. */
+/* Opens a device that may measure, unlike the environment of the tests here. */
 static tern_device *open_device(bool deterministic)
 {
     tern_error err = {0};
@@ -160,8 +159,8 @@ static tern_device *open_device(bool deterministic)
     return device;
 }
 
-/* With epilogues and, where there is none or none that runs, a kernel after the product: f64 has no ReLU,
- * batches of f16 no bias, sums that are wider than what is summed none. */
+/* With epilogues, and, if there is none or none that runs, a kernel after the product: there is no ReLU in
+ * f64, no bias for batches of f16, no row sums in a wider dtype. */
 static void whatever_comes_with_it(void **state)
 {
     static const tern_dtype dtypes[][2] = {{TERN_F32, TERN_F32},
@@ -191,7 +190,7 @@ static void whatever_comes_with_it(void **state)
     }
 }
 
-/* More than cuBLASLt takes at once. */
+/* A batch longer than cuBLASLt takes at once. */
 static void a_long_batch_goes_in_parts(void **state)
 {
     (void)state;
@@ -200,10 +199,10 @@ static void a_long_batch_goes_in_parts(void **state)
     tern_device_close(device);
 }
 
-/* Of f64, which nobody else multiplies. */
+/* In f64, which no other kernel multiplies. */
 static const product squares = {.count = 1, .m = 8, .k = 8, .n = 8, .dtype = TERN_F64, .made = TERN_F64};
 
-/* The bytes of an algorithm in the first line of choices, 16 digits a word. */
+/* The bytes of an algorithm in the first line of choices, 16 digits per word. */
 static char *algorithm_in(char *text)
 {
     static const char key[] = "\"choice\":\"";
@@ -256,10 +255,9 @@ static void without_clocks_nothing_is_measured(void **state)
     tern_device_close(device);
 }
 
-/* ---- what was recorded ---- */
+/* ---- recorded steps ---- */
 
-/* Milliseconds, by the device's clock, of a step of the same product again and again, which becomes a graph.
- */
+/* Milliseconds, by the device's clock, of a step that repeats one product, which becomes a graph. */
 static double time_of_step(tern_device *device, const operand all[OPERANDS])
 {
     const tern__device_backend *backend = device->backend;
@@ -282,7 +280,7 @@ static double time_of_step(tern_device *device, const operand all[OPERANDS])
     return ms;
 }
 
-/* The emulated first one that runs is half as fast as that which is measured and told. */
+/* The first emulated algorithm that runs is half as fast as the one that is measured and told. */
 static void a_recorded_step_takes_what_is_told(void **state)
 {
     char text[ROOM];
@@ -304,7 +302,7 @@ static void a_recorded_step_takes_what_is_told(void **state)
     tern_device_close(other);
 }
 
-/* ---- what is only tried ---- */
+/* ---- candidates ---- */
 
 static int linear_grad(tern_device *device, const operand all[OPERANDS], tern_error *err)
 {

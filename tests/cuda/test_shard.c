@@ -1,5 +1,6 @@
-/* Sharded optimizers whose parameters are on GPUs: with NCCL, one GPU a rank, and by way of the host, where
- * ranks share one. Beside each is the same model with an optimizer that is not sharded, on the same GPU. */
+/* test_shard.c - sharded optimizers with parameters on GPUs: with NCCL, one GPU per rank, and through the
+ * host, where ranks share one. Each is compared with the same model and an optimizer that is not sharded,
+ * on the same GPU. */
 #include "twins.h"
 
 enum { STEPS = 5 };
@@ -33,7 +34,7 @@ static tern_optim *make_larc(tern_module *module, tern_error *err)
     return optim;
 }
 
-/* Those at even places with scaled losses, too. */
+/* Those at even indices also with scaled losses. */
 static const optim_fn kinds[] = {make_sgd, make_adam, make_adamw, make_amsgrad, make_lamb, make_larc};
 
 /* ---- the same bits, a part of the state ---- */
@@ -64,7 +65,7 @@ static bool same_states(twins *t)
     return same;
 }
 
-/* Each takes the other's state, of which one rank alone keeps what is gathered. */
+/* Each takes the other's state; only one rank keeps what is gathered. */
 static void swap_states(twins *t)
 {
     tern_object *whole = tern_optim_state_dict(t->b.optim, -1, &t->err),
@@ -96,7 +97,7 @@ static int equal_body(int rank, const tern__bootstrap *boot, void *arg)
     return close_twins(&t);
 }
 
-/* By way of the host, and with NCCL. */
+/* Through the host, and with NCCL. */
 static void run_both(ranks_body body, job *j, int world)
 {
     draw_batch(&j->batch, 5, 2, (int64_t[]){ROWS, INPUTS});
@@ -198,7 +199,7 @@ static void run_out(twins *t, twin *one)
     tern_ddp_join(one->ddp, &opts, &t->err);
 }
 
-/* One twin after the other: with NCCL all ranks post in one order, so a group that is joined has one ddp. */
+/* One twin after the other: with NCCL all ranks post in one order, so a joined group has one ddp. */
 static int join_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     twins t;
@@ -229,7 +230,7 @@ static void a_rank_that_has_run_out_keeps_stepping(void **state)
 
 enum { RATE, GRADIENTS, OTHER_GRADIENTS, NO_GRADIENTS, DIFFERENCES };
 
-/* The last of three ranks is the odd one, from the third step on. */
+/* The last of three ranks differs, from the third step on. */
 static int differ_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     const job *j = arg;
@@ -270,7 +271,7 @@ static void ranks_that_differ_are_named(void **state)
 
 enum { FAILS, DIES };
 
-/* Rank 1 has nothing to multiply in its third step, or is gone. */
+/* Rank 1's third step fails, or it is killed. */
 static int lost_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     const job *j = arg;

@@ -1,5 +1,6 @@
-/* Gradients that cross the host's windows, of a device that is far behind the host: nobody writes into a
- * window that it still reads, and what can be reduced is reduced while it computes. */
+/* test_staged.c - gradients that go through the host's windows while the device is far behind the host:
+ * nothing writes to a window that the device still reads, and what can be reduced is reduced while it
+ * computes. */
 #include "nets.h"
 
 #include "comm/ranks.h"
@@ -13,8 +14,8 @@ enum { STEPS = 6, ROWS = 8, MOST = 1 << 12 };
 /* ---- windows that are still read ---- */
 
 typedef enum way {
-    HEADS,  /* each rank has a head of its own in each step                    */
-    IDLES,  /* in each step only one rank uses the model                       */
+    HEADS,  /* each rank has a head of its own in each step */
+    IDLES,  /* in each step only one rank uses the model */
     SHADOW, /* rank 1 runs out of inputs after two steps, and goes on stepping */
     WAYS
 } way;
@@ -36,7 +37,7 @@ typedef struct run {
     int rank;
     tern_group *group;
     tern_device *device;
-    tern_module *net, *other; /* `other` is under no ddp */
+    tern_module *net, *other; /* `other` has no ddp */
     tern_ddp *ddp;
     tern_optim *optim;
     tern_scope *scope;
@@ -59,8 +60,8 @@ static tern_module *make_branches(tern_rng *rng, tern_error *err)
     return &b->base;
 }
 
-/* What this rank has posted at the begin, of which it has nothing to give, its peer has reduced before this
- * rank's device goes on. */
+/* Waits until the peer has reduced a bucket to which this rank contributes nothing, before this rank's
+ * device goes on. */
 static int begin(tern__listener *self, const tern_tensor *loss, tern_error *err)
 {
     const tern_ddp *ddp = ((run *)self)->ddp;
@@ -80,7 +81,7 @@ static void open_run(run *r, tern_group *group, const job *j)
 {
     tern_ddp_opts opts = tern_ddp_defaults();
     opts.reduce_dtype = j->reduce_dtype;
-    opts.checksum_every = 0; /* which reads the parameters, so it waits for the device */
+    opts.checksum_every = 0; /* it reads the parameters and so waits for the device */
     opts.first_bucket_bytes = opts.bucket_bytes = 500;
     *r = (run){.job = j, .rank = tern_group_rank(group), .group = group};
     tern_rng *rng = tern_rng_new(3, &r->err);
@@ -143,7 +144,7 @@ static size_t read_one(run *r, const tern_tensor *tensor, char *to)
     return bytes;
 }
 
-/* Parameters and momenta, which nobody has looked at before; the number of bytes. */
+/* Reads parameters and momenta, which were not read before; returns the number of bytes. */
 static size_t read_all(run *r, char *to)
 {
     size_t used = 0;
@@ -156,7 +157,7 @@ static size_t read_all(run *r, char *to)
     return used;
 }
 
-/* Of the devices that are opened from here on. */
+/* Applies to devices opened from here on. */
 static void set_behind(bool is_behind)
 {
     if (is_behind)
@@ -165,7 +166,7 @@ static void set_behind(bool is_behind)
         unsetenv("TERN_EMULATED_ASYNC");
 }
 
-/* On a device that is behind, or not. */
+/* Trains on a device that is behind, or not. */
 static size_t train_anew(tern_group *group, const job *j, bool is_behind, char *to, tern_error *err)
 {
     run r;
@@ -227,12 +228,12 @@ static void a_rank_has_run_out_of_inputs(void **state)
     expect_the_same_bits(SHADOW);
 }
 
-/* ---- what goes on meanwhile ---- */
+/* ---- progress meanwhile ---- */
 
 typedef enum lateness {
-    LATE,                 /* it comes to no event while the first bucket is posted and not reduced */
-    STUCK_BEFORE_BUCKETS, /* nor ever, once that is posted                                        */
-    STUCK_BEFORE_BUFFERS  /* once all buckets are                                                 */
+    LATE,                 /* the device reaches no event while the first bucket is posted and not reduced */
+    STUCK_BEFORE_BUCKETS, /* nor ever, once that is posted */
+    STUCK_BEFORE_BUFFERS  /* the same once all buckets are posted */
 } lateness;
 
 static struct {
@@ -240,11 +241,11 @@ static struct {
     const tern__device_backend *behind;
     const tern_ddp *ddp;
     lateness how;
-    bool dies;  /* its rank, where it would be stuck, as its peer is */
-    int stalls; /* waits in which nothing else could go on           */
+    bool dies;  /* the rank dies where it would be stuck, like its peer */
+    int stalls; /* waits in which nothing else could progress */
 } late;
 
-/* The first gradients are as many as this rank has rows: 2, or 4. */
+/* The first gradients equal the number of this rank's rows: 2 or 4. */
 static bool is_reduced(void)
 {
     const tern__extent *first = late.ddp->buckets[0].extents;
@@ -288,7 +289,7 @@ static void be_late(tern_device *device, const tern_ddp *ddp, lateness how)
     device->backend = &late.backend;
 }
 
-/* A classifier's last layer has a bias, which comes first; behind a batch norm, which has buffers. */
+/* A classifier whose last layer has a bias, which comes first; after a batch norm, which has buffers. */
 static tern_module *make_net(tern_rng *rng, tern_error *err)
 {
     tern_module *net = tern_sequential_new(err);
@@ -350,9 +351,9 @@ static void a_rank_is_lost_while_the_device_computes(void **state)
     }
 }
 
-/* ---- the emulation's part ---- */
+/* ---- the emulation ---- */
 
-/* Looks at an event behind `count` clearings until it has passed; how often. */
+/* Queries an event after `count` clearings until it has passed; returns how often. */
 static int look(tern_device *device, int count)
 {
     const tern__device_backend *backend = device->backend;

@@ -1,5 +1,6 @@
-/* Numbers that decide about a step and that nobody reads: scales, norms, and whether a step is made. On a
- * device with memory of its own training is as on the CPU, step for step, and waits for nothing. */
+/* test_values.c - numbers that control a step and are not read by the host: scales, norms, and whether a
+ * step is made. On a device with memory of its own training matches the CPU, step by step, without
+ * waiting. */
 #include "nets.h"
 
 #include "optim/optim.h"
@@ -28,7 +29,7 @@ static tern_optim *make_rmsprop(tern_module *module, tern_error *err)
     tern_rmsprop_opts opts = tern_rmsprop_defaults();
     opts.momentum = 0.5;
     opts.lr = 1e-3;
-    opts.eps = 1e-2; /* or gradients that are little more than rounding make steps of full size */
+    opts.eps = 1e-2; /* otherwise gradients that are mostly rounding error make full-size steps */
     return tern_rmsprop_new(module, &opts, err);
 }
 
@@ -187,7 +188,7 @@ static void expect_same_parameters(const training *a, const training *b, double 
                      tern_state_get(a->net, i).name);
 }
 
-/* Steps that were not made do not count. */
+/* Skipped steps do not count. */
 static void expect_same_state(training *a, training *b, double tolerance)
 {
     tern_optim_state *one = tern_optim_state_gather(a->optim, -1, &a->err);
@@ -208,7 +209,7 @@ static void compare(optim_fn optim, way scaling, int steps, double tolerance)
 {
     training cuda, cpu;
     open_training(&cuda, "cuda:0", optim, scaling);
-    open_training(&cpu, "cpu:reference", optim, scaling); /* the plain kernels round least */
+    open_training(&cpu, "cpu:reference", optim, scaling); /* the reference kernels round least */
     for (int step = 0; step < steps; step++) {
         step_of(&cuda, loss_of(&cuda, cuda.net, overflows(step) ? 1e38 : 1));
         step_of(&cpu, loss_of(&cpu, cpu.net, overflows(step) ? 1e38 : 1));
@@ -227,14 +228,14 @@ static void every_optimizer_skips_the_same_steps(void **state)
     for (size_t i = 0; i < TERN__COUNT(kinds); i++) compare(kinds[i], SCALER, 30, 4e-6);
 }
 
-/* f16 rounds otherwise where sums have another order. */
+/* f16 rounds differently if sums have another order. */
 static void in_16_bits(void **state)
 {
     (void)state;
     for (way s = AUTOCAST; s < SCALINGS; s++) compare(make_sgd, s, 12, 4e-3);
 }
 
-/* ---- parameters that have made other steps ---- */
+/* ---- parameters with different step counts ---- */
 
 /* Two nets under one optimizer; one of them, or both, get a gradient in a step, and some overflow. */
 static void steps_are_counted_by_parameter(void **state)
@@ -281,7 +282,7 @@ static double first_step(tern_optim *optim)
     return step;
 }
 
-/* The skip is one's own, the scale is shared. */
+/* Each optimizer has its own skip; the scale is shared. */
 static void each_optimizer_skips_for_itself(void **state)
 {
     (void)state;
@@ -297,7 +298,7 @@ static void each_optimizer_skips_for_itself(void **state)
         tern_tensor *loss = tern_add(t.scope, loss_of(&t, t.net, 1), loss_of(&t, net, step ? 1 : 1e38));
         tern_backward(t.scope, tern_scaler_scale(t.scaler, t.scope, loss));
         assert_true(tern_scaler_step(t.scaler, t.scope, t.optim));
-        assert_true(tern_scaler_step(t.scaler, t.scope, optim)); /* nobody knows yet */
+        assert_true(tern_scaler_step(t.scaler, t.scope, optim)); /* unknown so far */
         tern_scaler_update(t.scaler, t.scope);
         tern_scope_end(t.scope, &t.err);
         tern_tensor_read(weight, after, sizeof(after), &t.err);
@@ -385,7 +386,7 @@ static void states_come_back(void **state)
         open_training(&t, "cuda:0", make_adam, amp ? LEVEL_1 : SCALER);
         open_training(&again, "cuda:0", make_adam, amp ? LEVEL_1 : SCALER);
         for (int step = 0; step < 5; step++) step_of(&t, loss_of(&t, t.net, step == 1 ? 1e38 : 1));
-        step_of(&again, loss_of(&again, again.net, 1e38)); /* its numbers are there */
+        step_of(&again, loss_of(&again, again.net, 1e38)); /* creates its numbers */
         tern_object *saved =
             amp ? tern_amp_state_dict(t.amp, &t.err) : tern_scaler_state_dict(t.scaler, &t.err);
         int64_t unskipped = -1;
@@ -424,7 +425,7 @@ static void expect_no_waits(optim_fn optim, way scaling)
     const long *count = emulated_symbol("emulated_waits");
     for (int step = 0; step < 2; step++) step_of(&t, loss_of(&t, t.net, step ? 1 : 1e38));
     long before = *count;
-    assert_true(before > 0 || scaling != LEVEL_2); /* masters are made by the host */
+    assert_true(before > 0 || scaling != LEVEL_2); /* the host creates masters */
     for (int step = 0; step < 3; step++) step_of(&t, loss_of(&t, t.net, step == 1 ? 1e38 : 1));
     if (*count != before)
         fail_msg("scaling %d: the host has waited %ld times in three steps", (int)scaling, *count - before);
@@ -442,7 +443,7 @@ static void a_warm_step_waits_for_nothing(void **state)
         for (size_t i = 0; i < TERN__COUNT(kinds); i += 3) expect_no_waits(kinds[i], s);
 }
 
-/* ---- what is said ---- */
+/* ---- messages ---- */
 
 static void keep_text(tern_log_level level, const char *text, void *ctx)
 {
@@ -466,9 +467,9 @@ static void overflows_are_said_when_the_scale_is_read(void **state)
     close_training(&t);
 }
 
-/* ---- how much is asked for ---- */
+/* ---- number of kernels ---- */
 
-/* Kernels of a step of so many linear layers, each with a gradient. */
+/* The kernels of a step with so many linear layers, each with a gradient. */
 static int64_t kernels_of(optim_fn optim, int layers)
 {
     tern_error err = {0};

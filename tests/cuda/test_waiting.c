@@ -1,5 +1,6 @@
-/* Gradients in devices' memory that wait for their step while another model goes back: by way of the host and
- * over NCCL they are left alone, whatever they are by then, and given where another rank comes to them. */
+/* test_waiting.c - gradients in device memory that wait for their step while another model's backward
+ * runs: through the host and with NCCL they are left unchanged, and are contributed when another rank
+ * needs them. */
 #include "nets.h"
 
 #include "comm/ranks.h"
@@ -12,7 +13,7 @@
 enum { WIDTH = 3, COUNT = WIDTH * WIDTH };
 
 typedef struct job {
-    const char *backend; /* NULL: by way of the host */
+    const char *backend; /* NULL: through the host */
     tern_normaliser normaliser;
     tern_dtype reduce_dtype;
 } job;
@@ -57,7 +58,7 @@ static void close_setting(setting *s)
     tern_group_close(s->group);
 }
 
-/* A sum: its gradient by the weight is `value` everywhere. */
+/* A sum whose gradient with respect to the weight is `value` everywhere. */
 static tern_tensor *sum_of(setting *s, int which, float value)
 {
     tern_tensor *x = tern_full(s->scope, TERN_F32, 2, (int64_t[]){1, WIDTH}, value);
@@ -95,7 +96,7 @@ static int body(int rank, const tern__bootstrap *boot, void *arg)
     RANK_CHECK_OK(rank, err);
     back(&s, j, sum_of(&s, 0, 4), true);
     RANK_CHECK(rank, read_is(&s, 0, 4, &err));
-    for (int i = 0; i < COUNT; i++) values[i] = own; /* of each rank, and of no 16 bits */
+    for (int i = 0; i < COUNT; i++) values[i] = own; /* different on each rank, and not exact in 16 bits */
     tern_tensor_write(grad_of(&s, 0), values, sizeof(values), &err);
     back(&s, j, sum_of(&s, 1, 2), false);
     RANK_CHECK(rank, read_is(&s, 1, 2, &err) && read_is(&s, 0, own, &err));

@@ -1,4 +1,4 @@
-/* What TERN_CUDA_WITHOUT names is not done, and what is computed is the same. */
+/* test_without.c - features that TERN_CUDA_WITHOUT names are not used, and results are the same. */
 #include "nets.h"
 
 #include "device/backend.h"
@@ -10,11 +10,11 @@
 
 static const emulated_counts *counted;
 
-/* ---- what a device does ---- */
+/* ---- what a device uses ---- */
 
 enum { M = 8, K = 512 };
 
-/* Long sums, of whole numbers: the kernel for small products has clusters for them. */
+/* Long sums of integers: the kernel for small products uses clusters for them. */
 static double multiply(tern_device *device)
 {
     static float ones[M * K];
@@ -68,7 +68,7 @@ static done done_without(const char *words)
               .clusters = counted->clusters > before.clusters,
               .graphs = counted->graphs > before.graphs,
               .exports = counted->exportable > before.exportable,
-              .small = tern__choices_serial(device) > 1}; /* beside cuBLASLt's own */
+              .small = tern__choices_serial(device) > 1}; /* besides cuBLASLt's own */
     tern_device_close(device);
     return d;
 }
@@ -98,7 +98,7 @@ static void a_word_takes_one_away(void **state)
     expect("clusters", (done){true, false, true, true, true});
     expect("graphs", (done){true, true, false, true, true});
     expect("export", (done){true, true, true, false, true});
-    expect("small_products", (done){true, false, true, true, false}); /* which alone have clusters */
+    expect("small_products", (done){true, false, true, true, false}); /* only these use clusters */
 }
 
 static void so_do_several(void **state)

@@ -1,5 +1,5 @@
-/* twins.h - two equal models on every rank, on its GPU, each under its own ddp: one with a sharded optimizer,
- * the other without. */
+/* twins.h - two equal models on every rank, on its GPU, each with its own ddp: one with a sharded
+ * optimizer, the other without. */
 #ifndef TERN_TESTS_CUDA_TWINS_H
 #define TERN_TESTS_CUDA_TWINS_H
 
@@ -16,7 +16,7 @@ enum { ROWS = 8, INPUTS = 48, LAYERS = 3, MOST = 1 << 13 };
 typedef enum way { PLAIN, SCALER, LEVEL_2, WAYS } way;
 
 typedef struct job {
-    const char *backend; /* NULL: by way of the host */
+    const char *backend; /* NULL: through the host */
     int world;
     way scaling;
     optim_fn optim;
@@ -43,7 +43,7 @@ typedef struct twins {
     tern_error err;
 } twins;
 
-/* Layers with ReLU between them, each called where it is. */
+/* Layers with ReLU between them, each called on its own device. */
 typedef struct net {
     tern_module base;
     tern_module *layers[LAYERS];
@@ -58,8 +58,8 @@ static inline tern_tensor *net_forward(tern_module *module, tern_scope *scope, t
     return tern_to(scope, x, own->where[LAYERS]);
 }
 
-/* Several of LAMB's pieces; slices are cut inside of parameters. The first two layers are alike, and
- * each of their tensors fills cache lines. */
+/* Several of LAMB's sections; slices are cut inside of parameters. The first two layers are alike, and
+ * each of their tensors fills whole cache lines. */
 static inline void make_net(twins *t, twin *one)
 {
     static const int64_t sizes[LAYERS + 1] = {INPUTS, 48, 48, 5};
@@ -135,7 +135,7 @@ static inline int close_twins(twins *t)
 
 /* ---- a step ---- */
 
-/* Of one rank only: the gradients of all are infinite then. */
+/* Whether this rank's loss overflows: the gradients of all ranks are infinite then. */
 static inline bool overflows(const twins *t, int step)
 {
     return t->job->scaling != PLAIN && t->rank == 0 && (step == 1 || step == 3);

@@ -1,5 +1,5 @@
-/* backend.c - the NCCL back end: what is the host's goes to the one behind, what is a device's is done here.
- */
+/* backend.c - the NCCL back end's struct of functions. Host memory is passed on to the back end behind,
+ * device memory is handled here. */
 #include "comm/nccl/nccl.h"
 
 #include "base/plugin.h"
@@ -39,7 +39,7 @@ static int open_parts(tern__nccl *nccl, tern_error *err)
 static void nccl_close(void *state)
 {
     tern__nccl *nccl = state;
-    tern__nccl_links_close(nccl);
+    tern__nccl_devices_close(nccl);
     tern__nccl_unwatch(nccl);
     if (nccl->order) nccl->behind->channel_close(nccl->order);
     if (nccl->state) nccl->behind->close(nccl->state);
@@ -64,11 +64,11 @@ static void *nccl_open(tern_group *group, tern_error *err)
 
 /* ---- windows ---- */
 
-/* Numbers are given out again: none goes to another rank. */
+/* Reuses the numbers of closed windows: they are local to this rank. */
 static int add_window(tern__nccl *nccl, tern__nccl_window window, uint32_t *number, tern_error *err)
 {
     uint32_t free = 0;
-    while (free < nccl->window_count && nccl->windows[free].link) free++;
+    while (free < nccl->window_count && nccl->windows[free].gpu) free++;
     *number = TERN__NCCL_AWAY | free;
     if (free < nccl->window_count) {
         nccl->windows[free] = window;
@@ -83,7 +83,7 @@ static int add_window(tern__nccl *nccl, tern__nccl_window window, uint32_t *numb
     return TERN_OK;
 }
 
-/* The window of that number; NULL: it is the one behind's. */
+/* Returns the window of that number; NULL: the number is one of the back end behind. */
 static tern__nccl_window *window_at(const tern__nccl *nccl, uint32_t number)
 {
     return number & TERN__NCCL_AWAY ? &nccl->windows[number & ~TERN__NCCL_AWAY] : NULL;
@@ -95,22 +95,22 @@ static int nccl_window_open(void *state, void *base, size_t bytes, uint32_t *num
     tern_device *device = base ? tern__memory_device(base) : NULL;
     if (!device) return nccl->behind->window_open(nccl->state, base, bytes, number, err);
     tern__nccl_window window = {.base = base, .bytes = bytes};
-    window.link = tern__nccl_link_of(nccl, device, err);
-    return window.link ? add_window(nccl, window, number, err) : err->code;
+    window.gpu = tern__nccl_device_of(nccl, device, err);
+    return window.gpu ? add_window(nccl, window, number, err) : err->code;
 }
 
-/* One for all of the device's memory, which comes and goes and is not attached. */
+/* Returns the one window over all of the device's memory. It is never registered: the memory changes. */
 static int nccl_window_of(void *state, tern_device *device, uint32_t *number, tern_error *err)
 {
     tern__nccl *nccl = state;
-    tern__nccl_link *link = tern__nccl_link_of(nccl, device, err);
-    if (!link) return err->code;
+    tern__nccl_device *gpu = tern__nccl_device_of(nccl, device, err);
+    if (!gpu) return err->code;
     for (uint32_t i = 0; i < nccl->window_count; i++) {
         const tern__nccl_window *window = &nccl->windows[i];
         *number = TERN__NCCL_AWAY | i;
-        if (window->link == link && window->base == device->memory.base) return TERN_OK;
+        if (window->gpu == gpu && window->base == device->memory.base) return TERN_OK;
     }
-    const tern__nccl_window window = {device->memory.base, device->memory.bytes, link, NULL, NULL};
+    const tern__nccl_window window = {device->memory.base, device->memory.bytes, gpu, NULL, NULL};
     return add_window(nccl, window, number, err);
 }
 
@@ -159,8 +159,8 @@ static int nccl_channel_part(void *of, tern_error *err)
 {
     const tern__nccl_channel *c = of;
     int status = TERN_OK;
-    for (tern__nccl_link *link = c->nccl->links; link && !status; link = link->next)
-        if (c->nccl->group->boot.world > 1) status = tern__nccl_link_part(link, c, err);
+    for (tern__nccl_device *gpu = c->nccl->devices; gpu && !status; gpu = gpu->next)
+        if (c->nccl->group->boot.world > 1) status = tern__nccl_device_part(gpu, c, err);
     return status;
 }
 
@@ -168,7 +168,7 @@ static int nccl_channel_attach(void *of, uint32_t number, tern_error *err)
 {
     const tern__nccl_channel *c = of;
     tern__nccl_window *window = window_at(c->nccl, number);
-    return window ? tern__nccl_attach(window, tern__nccl_line_of(window->link, c), err) : TERN_OK;
+    return window ? tern__nccl_attach(window, tern__nccl_comm_of(window->gpu, c), err) : TERN_OK;
 }
 
 static tern__nccl_work *work_at(const tern__nccl_channel *c, uint64_t seq)
@@ -176,15 +176,15 @@ static tern__nccl_work *work_at(const tern__nccl_channel *c, uint64_t seq)
     return &c->works[seq % c->slots];
 }
 
-/* A work that a peer has not posted: its device would wait in ours, and ours in its. */
+/* Fails the group if a work was not posted by all ranks: the devices that have it would wait forever. */
 static void fail_unmet(const tern__nccl_channel *c)
 {
     tern_group *group = c->nccl->group;
     char text[TERN_ERROR_TEXT];
     for (uint64_t seq = c->finished + 1; seq <= c->posted; seq++) {
         const tern__nccl_work *work = work_at(c, seq);
-        if (!work->line || group->root->error.code || !group->control) continue;
-        if (c->nccl->behind->test(work->line->order, work->seq, NULL) != TERN_PENDING) continue;
+        if (!work->comm || group->root->error.code || !group->control) continue;
+        if (c->nccl->behind->test(work->comm->order, work->seq, NULL) != TERN_PENDING) continue;
         snprintf(text, sizeof(text), "rank %d has closed its group before work %llu was done",
                  tern_group_world_rank(group, group->boot.rank), (unsigned long long)seq);
         tern__control_abort(group->control, TERN_E_PEER, text);
@@ -192,30 +192,29 @@ static void fail_unmet(const tern__nccl_channel *c)
     }
 }
 
-/* What is under way in devices' streams ends before anything that the streams are asked later, and whoever
- * frees its memory frees it in the order of a stream that follows them. */
+/* Works in progress on devices need not be waited for: later work in their streams comes after them, and the
+ * stream in whose order their memory is freed is made to wait for them. */
 static void nccl_channel_close(void *of)
 {
     tern__nccl_channel *c = of, **at = &c->nccl->channels;
     while (*at != c) at = &(*at)->next;
     *at = c->next;
     fail_unmet(c);
-    for (tern__nccl_link *link = c->nccl->links; link; link = link->next)
-        for (tern__nccl_line *line = link->lines; line; line = line->next) tern__nccl_line_leave(line, c);
+    for (tern__nccl_device *gpu = c->nccl->devices; gpu; gpu = gpu->next)
+        for (tern__nccl_comm *comm = gpu->comms; comm; comm = comm->next) tern__nccl_comm_leave(comm, c);
     c->nccl->behind->channel_close(c->behind);
     tern__free(c->works);
     tern__free(c);
 }
 
-/* The channel behind in which the work is. */
+/* Returns the channel behind in which the work was posted. */
 static void *place_of(const tern__nccl_channel *c, const tern__nccl_work *work)
 {
-    return work->line ? work->line->order : c->behind;
+    return work->comm ? work->comm->order : c->behind;
 }
 
-/* All up to `seq`, in their order. Whoever waits moves the family's queues on, and so may come here
- * meanwhile.
- */
+/* Finishes all works up to `seq`, in order. A wait advances the queues of all groups of the family, so this
+ * function may be entered again meanwhile. */
 static int finish_to(tern__nccl_channel *c, uint64_t seq, bool waits, tern_error *err)
 {
     const tern__comm_backend *behind = c->nccl->behind;
@@ -223,11 +222,11 @@ static int finish_to(tern__nccl_channel *c, uint64_t seq, bool waits, tern_error
         uint64_t next = c->finished + 1;
         tern__nccl_work *work = work_at(c, next);
         int status = (waits ? behind->wait : behind->test)(place_of(c, work), work->seq, err);
-        if (!status && c->finished < next && work->line) status = tern__nccl_work_settle(work, waits, err);
+        if (!status && c->finished < next && work->comm) status = tern__nccl_work_settle(work, waits, err);
         if (status) return status;
         if (c->finished >= next) continue;
         c->finished = next;
-        status = work->line ? tern__nccl_work_finish(work, err) : TERN_OK;
+        status = work->comm ? tern__nccl_work_finish(work, err) : TERN_OK;
         if (status) return status;
     }
     return TERN_OK;
@@ -245,16 +244,19 @@ static int nccl_test(void *of, uint64_t seq, tern_error *err)
 
 /* ---- works ---- */
 
-/* Whose memory the post is about; NULL: the host's. E_INVALID: of both. */
-static int find_link(const tern__nccl *nccl, const tern__post *post, tern__nccl_link **link, tern_error *err)
+/* Finds the device of the post's memory; NULL: the host. E_INVALID: the extents belong to different devices.
+ */
+static int find_device(const tern__nccl *nccl, const tern__post *post, tern__nccl_device **gpu,
+                       tern_error *err)
 {
-    *link = NULL;
+    *gpu = NULL;
     for (int i = 0; i < post->extent_count; i++) {
         const tern__nccl_window *window = window_at(nccl, post->extents[i].window);
-        tern__nccl_link *of = window ? window->link : NULL;
-        if (i && of != *link)
-            return tern__error_set(err, "tern_backward", TERN_E_INVALID, "a work on two memories");
-        *link = of;
+        tern__nccl_device *of = window ? window->gpu : NULL;
+        if (i && of != *gpu)
+            return tern__error_set(err, "tern_backward", TERN_E_INVALID,
+                                   "the buffers of one work lie in the memory of different devices");
+        *gpu = of;
     }
     return TERN_OK;
 }
@@ -263,14 +265,14 @@ static int nccl_post(void *of, const tern__post *post, uint64_t *seq, tern_error
 {
     tern__nccl_channel *c = of;
     tern__nccl *nccl = c->nccl;
-    tern__nccl_link *link;
-    int status = find_link(nccl, post, &link, err);
+    tern__nccl_device *gpu;
+    int status = find_device(nccl, post, &gpu, err);
     if (!status && c->posted >= c->slots) status = nccl_wait(c, c->posted + 1 - c->slots, err);
     if (status) return status;
     tern__nccl_work *work = work_at(c, c->posted + 1);
     *work = (tern__nccl_work){0};
-    status = link ? tern__nccl_work_post(work, tern__nccl_line_of(link, c), post, err)
-                  : nccl->behind->post(c->behind, post, &work->seq, err);
+    status = gpu ? tern__nccl_work_post(work, tern__nccl_comm_of(gpu, c), post, err)
+                 : nccl->behind->post(c->behind, post, &work->seq, err);
     if (!status) *seq = ++c->posted;
     return status;
 }
@@ -279,9 +281,9 @@ int tern__nccl_advance(void *state, tern_error *err)
 {
     const tern__nccl *nccl = state;
     int status = TERN_OK;
-    for (tern__nccl_link *link = tern__nccl_link_first(nccl); link; link = tern__nccl_link_next(nccl, link))
-        for (tern__nccl_line *line = link->lines; line && !status; line = line->next)
-            status = tern__nccl_line_advance(line, err);
+    for (tern__nccl_device *gpu = tern__nccl_device_first(nccl); gpu; gpu = tern__nccl_device_next(nccl, gpu))
+        for (tern__nccl_comm *comm = gpu->comms; comm && !status; comm = comm->next)
+            status = tern__nccl_comm_advance(comm, err);
     return status ? status : tern__nccl_mailbox_advance(nccl->mailbox, err);
 }
 

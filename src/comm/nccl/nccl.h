@@ -1,22 +1,22 @@
 /* nccl.h - what the files of the NCCL back end share: backend.c (the struct), work.c (a work: its meeting and
- * its part in the device), link.c (a device of each rank), line.c (a communicator of theirs), attach.c
- * (memory that it knows), mail.c (messages between two ranks), watch.c (who ends what hangs).
+ * its part on the device), device.c (a device of this rank), comm.c (a communicator), attach.c (registered
+ * memory), mailbox.c (messages between two ranks), watch.c (the thread that ends what hangs).
  *
- * NCCL moves what lies in devices' memory, and nothing else; it knows no time-outs, compares nothing, and who
- * waits in it waits for ever. So this back end stands before another one, as the debug back end does. Windows
- * of the host's memory and works on them are the other's, as they come. A work on a device's memory is done
- * twice: the ranks *meet* for it behind (only_meets: they say and compare it, and nobody's memory is
- * touched), and what moves is put into a stream of the device at once, behind what the step has written. So
- * kind, dtype, counts, weights and who is a shadow are known as ever, errors name ranks, and the host waits
- * for the others' hosts, never for a device: who waits for a work waits for its meeting, and has the step's
- * stream follow the work.
+ * NCCL only moves device memory. It has no time-outs, compares nothing, and a rank that waits in it waits
+ * forever. So this back end wraps another one, the back end *behind* it, as the debug back end does. Windows
+ * of host memory and works on them are passed on unchanged. A work on device memory has two parts. The ranks
+ * *meet* for it through the back end behind (only_meets): they state and compare the work, but no memory is
+ * touched. The transfer itself is enqueued at once in a stream of the device, after what the step has
+ * written. So kind, dtype, counts, weights and shadows are checked as in any other back end, and errors name
+ * ranks. The host waits for other hosts, never for a device: waiting for a work means waiting for its meeting
+ * and making the step's stream wait for the work's event.
  *
- * All ranks must put their works into a communicator in one order, where other back ends know an order in
- * each channel only. So the meetings of all channels are of one channel behind, the *order*: two works that
- * two ranks post in different order are a mismatch there, which names them. A channel that is to keep an
- * order of its own (channel_part) has a *line* of its own: a communicator, a stream of the device, and its
- * own channel behind for the meetings. A communicator takes one GPU a rank; the first is opened when the
- * first memory of a device is seen, by all ranks together. */
+ * All ranks must enqueue their works in a communicator in the same order, while other back ends require an
+ * order within a channel only. So the meetings of all channels use one channel of the back end behind, the
+ * *order*: if two ranks post two works in a different order, that channel reports a mismatch and names them.
+ * A channel that keeps an order of its own (channel_part) has its own communicator, its own stream of the
+ * device, and its own channel behind for the meetings. A communicator has one GPU per rank. All ranks open a
+ * device's first communicator together, when memory of the device is first seen. */
 #ifndef TERN_SRC_COMM_NCCL_NCCL_H
 #define TERN_SRC_COMM_NCCL_NCCL_H
 
@@ -27,73 +27,73 @@
 #include <pthread.h>
 
 #define TERN__NCCL_EVENTS 64
-#define TERN__NCCL_SLOTS  512                 /* of the order */
-#define TERN__NCCL_AWAY   (UINT32_C(1) << 31) /* in the numbers of windows over devices' memory */
+#define TERN__NCCL_SLOTS  512                 /* of the order's channel */
+#define TERN__NCCL_AWAY   (UINT32_C(1) << 31) /* set in the numbers of windows over device memory */
 
 typedef struct tern__nccl tern__nccl;
 
-typedef struct tern__nccl_link tern__nccl_link;
+typedef struct tern__nccl_device tern__nccl_device;
 typedef struct tern__nccl_work tern__nccl_work;
 typedef struct tern__nccl_channel tern__nccl_channel;
 
-/* One order of works. A link's first line has those of all channels that have none. Of messages each line has
- * those from one rank to another. */
-typedef struct tern__nccl_line {
-    struct tern__nccl_line *next; /* of the same link */
-    tern__nccl_link *link;
-    uint64_t number;                   /* of the link's, from 1 on                            */
-    const tern__nccl_channel *channel; /* whose it is; NULL: the first one, or nobody's so far */
-    void *order;                       /* where its works meet                                */
+/* A communicator of NCCL's with its stream and its queue: one order of works. A device's first communicator
+ * serves all channels that have none of their own. For messages there is one for each direction between two
+ * ranks. */
+typedef struct tern__nccl_comm {
+    struct tern__nccl_comm *next; /* of the same device, by number */
+    tern__nccl_device *gpu;
+    uint64_t number;                   /* from 1 on                                              */
+    const tern__nccl_channel *channel; /* its owner; NULL: it is the first one, or not owned     */
+    void *order;                       /* the channel behind in which its works meet             */
     tern__device_stream stream;
-    void *comm;                /* NULL: aborted; under the group's lock */
-    tern__device_event *ready; /* what the step has written            */
-    tern__device_event *events[TERN__NCCL_EVENTS];
-    int64_t began[TERN__NCCL_EVENTS]; /* since when all ranks have posted it; 0: not yet */
-    uint64_t launched, passed;        /* of the device's part of works; under the lock */
-    int peer;                         /* of messages: that this rank sends to or receives from */
+    void *handle;                                  /* NCCL's communicator; NULL: aborted; under nccl->lock */
+    tern__device_event *ready;                     /* recorded in the step's stream before a work          */
+    tern__device_event *events[TERN__NCCL_EVENTS]; /* after each of the latest works */
+    int64_t began[TERN__NCCL_EVENTS]; /* when all ranks had posted the work; 0: they have not    */
+    uint64_t launched, passed;        /* works launched, and done on the device; under nccl->lock */
+    int peer;                         /* messages: the rank that this one sends to or receives from */
     bool is_recv;
     char id[TERN__NCCL_ID];
-    tern__nccl_work *first, *last; /* that are to be asked of NCCL  */
-    tern__nccl_work *asked;        /* that is not in the stream yet   */
-    bool is_pending;               /* the communicator takes no other meanwhile */
-    bool is_final;                 /* it takes no other any more                */
-    void *given_up;                /* the communicator that `comm` was          */
-    struct tern__nccl_line *taken; /* that was given up with it                 */
-} tern__nccl_line;
+    tern__nccl_work *first, *last; /* the queue of works that NCCL has not been given        */
+    tern__nccl_work *asked;        /* given to NCCL, which has not enqueued it in the stream */
+    bool is_pending;               /* NCCL is still busy with its latest call                */
+    bool is_final;                 /* finalized: it takes no more works                      */
+    void *given_up;                /* the handle while it is aborted                         */
+    struct tern__nccl_comm *taken; /* the next one that is aborted together with it          */
+} tern__nccl_comm;
 
-/* A device of this rank, which is joined with one of each other rank. */
-struct tern__nccl_link {
-    tern__guest guest;            /* first: a device knows its links by it */
-    struct tern__nccl_link *next; /* of the same group */
+/* A device of this rank, which has communicators with a device of each other rank. */
+struct tern__nccl_device {
+    tern__close_listener listener;  /* first: on_close casts it back */
+    struct tern__nccl_device *next; /* of the same group */
     tern__nccl *nccl;
     tern_device *device;
     tern__memory memory;
-    tern__nccl_line *lines; /* by number; under the lock */
-    bool ends;              /* it takes nothing any more */
-    void **ended;           /* [ended_count] communicators that are over but for their peers' part */
+    tern__nccl_comm *comms; /* by number; under the lock */
+    bool ends;              /* it takes no more works */
+    void **ended;           /* [ended_count] finalized handles that wait for their peers to be destroyed */
     int ended_count;
-    pthread_t reaper; /* who waits for that */
+    pthread_t reaper; /* destroys them */
     const tern__nccl_plugin *plugin;
 };
 
 typedef struct tern__nccl_window {
     char *base;
     size_t bytes;
-    tern__nccl_link *link; /* NULL: closed                          */
-    tern__nccl_line *line; /* to which it is attached               */
-    void *handle;          /* of what is attached; NULL: it is not */
+    tern__nccl_device *gpu; /* NULL: closed                          */
+    tern__nccl_comm *comm;  /* the communicator it was attached to  */
+    void *handle;           /* NCCL's registration; NULL: none      */
 } tern__nccl_window;
 
-/* A work of a channel. */
 struct tern__nccl_work {
-    tern__nccl_line *line;       /* NULL: it is the back end's behind    */
-    uint64_t seq;                /* its place in the channel behind      */
-    uint64_t launched;           /* its place in the line; 0: not yet    */
-    bool is_queued;              /* it will be launched                  */
-    bool is_held;                /* when the ranks have met for it       */
-    double divisor;              /* of a mean, before the ranks have met */
-    const tern__nccl_call *call; /* of a message: all of it; NULL: as the post says */
-    tern__nccl_work *next;       /* in the line's queue                  */
+    tern__nccl_comm *comm;       /* NULL: the work belongs to the back end behind    */
+    uint64_t seq;                /* its number in the channel behind                 */
+    uint64_t launched;           /* its number in the communicator; 0: not launched  */
+    bool is_queued;              /* it will be launched                              */
+    bool is_held;                /* it is launched after the ranks have met for it   */
+    double divisor;              /* of a mean, assumed before the ranks have met     */
+    const tern__nccl_call *call; /* a message's only call; NULL: derived from `post` */
+    tern__nccl_work *next;       /* in the communicator's queue                      */
     tern__post post;
 };
 
@@ -111,105 +111,108 @@ struct tern__nccl {
     void *state;
     const tern__nccl_plugin *plugin;
     void *order;
-    tern__move *nothing; /* [world] */
+    tern__move *nothing; /* [world] empty moves, for meetings */
     tern__nccl_window *windows;
     uint32_t window_count;
     tern__nccl_channel *channels;
-    tern__nccl_link *links;
-    tern__nccl_link *mail; /* for messages, of the first device that has sent or received one; NULL: none */
+    tern__nccl_device *devices;
+    tern__nccl_device *mail_device; /* of messages: the first device that sent or received one, or NULL */
     struct tern__nccl_mailbox *mailbox;
     pthread_mutex_t lock;
     pthread_cond_t changed;
     pthread_t watch;
     bool is_watched, stops;
-    int aborts; /* under way; under the lock */
+    int aborts; /* in progress; under the lock */
 };
 
 /* ---- backend.c ---- */
 
-/* What waits in queues, and messages; never blocks. */
+/* Advances all queues and messages; never blocks. */
 int tern__nccl_advance(void *nccl, tern_error *err);
 
 /* ---- work.c ---- */
 
-/* Posts the meeting, and puts the work into the line's queue. */
-int tern__nccl_work_post(tern__nccl_work *work, tern__nccl_line *line, const tern__post *post,
+/* Posts the meeting, and appends the work to the communicator's queue. */
+int tern__nccl_work_post(tern__nccl_work *work, tern__nccl_comm *comm, const tern__post *post,
                          tern_error *err);
-/* Launches what can be of the line's queue; never blocks. */
-int tern__nccl_line_advance(tern__nccl_line *line, tern_error *err);
-/* Of works that are gone. What of them is under way is so in the order of the step from here on. */
-void tern__nccl_line_leave(tern__nccl_line *line, const tern__nccl_channel *channel);
-/* Once the ranks have met: TERN_OK when the work is launched; TERN_PENDING, unless it `waits`; or an error.
- */
+/* Launches the works at the head of the queue that can be launched; never blocks. */
+int tern__nccl_comm_advance(tern__nccl_comm *comm, tern_error *err);
+/* Removes the works of a channel that is closed. The step's stream waits for those that were launched. */
+void tern__nccl_comm_leave(tern__nccl_comm *comm, const tern__nccl_channel *channel);
+/* Called once the ranks have met. TERN_OK: the work is launched. Otherwise waits, or returns TERN_PENDING
+ * without `waits`. */
 int tern__nccl_work_settle(tern__nccl_work *work, bool waits, tern_error *err);
-/* What the step does from here on comes after the work. */
+/* Makes the step's stream wait for the work, and finishes a mean. */
 int tern__nccl_work_finish(tern__nccl_work *work, tern_error *err);
-/* Into the line's queue, and out of it. */
+/* Append a work to its communicator's queue, and remove it. */
 int tern__nccl_work_launch(tern__nccl_work *work, tern_error *err);
 void tern__nccl_work_drop(tern__nccl_work *work);
 
-/* ---- link.c ---- */
+/* ---- device.c ---- */
 
-/* The device's, opened with the first call, which is collective. E_UNSUPPORTED: two ranks have one GPU. */
-tern__nccl_link *tern__nccl_link_of(tern__nccl *nccl, tern_device *device, tern_error *err);
-/* E_STATE: the device of a work or of a message is being closed. */
+/* Returns the group's entry for the device. The first call for a device opens it and is collective.
+ * E_UNSUPPORTED: two ranks use the same GPU. */
+tern__nccl_device *tern__nccl_device_of(tern__nccl *nccl, tern_device *device, tern_error *err);
+/* Sets and returns E_STATE: the device of a work or a message is being closed. */
 int tern__nccl_fail_ended(tern_error *err);
-/* All of the group's. */
-void tern__nccl_links_close(tern__nccl *nccl);
-/* For messages, which no other rank need ask for. NULL: there is one already, of another device. */
-tern__nccl_link *tern__nccl_mail_of(tern__nccl *nccl, tern_device *device);
-/* All of them. */
-static inline tern__nccl_link *tern__nccl_link_first(const tern__nccl *nccl)
+/* Closes all devices of the group. */
+void tern__nccl_devices_close(tern__nccl *nccl);
+/* Returns the device for messages, opening it if there is none; not collective. NULL: messages use another
+ * device already. */
+tern__nccl_device *tern__nccl_mail_device_of(tern__nccl *nccl, tern_device *device);
+/* Iterate over all devices, mail_device last. */
+static inline tern__nccl_device *tern__nccl_device_first(const tern__nccl *nccl)
 {
-    return nccl->links ? nccl->links : nccl->mail;
+    return nccl->devices ? nccl->devices : nccl->mail_device;
 }
-static inline tern__nccl_link *tern__nccl_link_next(const tern__nccl *nccl, const tern__nccl_link *link)
+static inline tern__nccl_device *tern__nccl_device_next(const tern__nccl *nccl, const tern__nccl_device *gpu)
 {
-    if (link->next) return link->next;
-    return link == nccl->mail ? NULL : nccl->mail;
+    if (gpu->next) return gpu->next;
+    return gpu == nccl->mail_device ? NULL : nccl->mail_device;
 }
-/* Collective: one more line of the link's, for a channel; or one that no channel has any more. */
-int tern__nccl_link_part(tern__nccl_link *link, const tern__nccl_channel *channel, tern_error *err);
-/* In which the channel's works are. */
-tern__nccl_line *tern__nccl_line_of(const tern__nccl_link *link, const tern__nccl_channel *channel);
-/* What each rank has to say: `each` bytes at its place of `all`, which are known of all ranks then. */
+/* Collective: gives the channel a communicator of its own, a new one or one whose channel was closed. */
+int tern__nccl_device_part(tern__nccl_device *gpu, const tern__nccl_channel *channel, tern_error *err);
+/* Returns the communicator of the channel's works. */
+tern__nccl_comm *tern__nccl_comm_of(const tern__nccl_device *gpu, const tern__nccl_channel *channel);
+/* Gathers `each` bytes of every rank into `all`, which holds this rank's at its place. */
 int tern__nccl_tell(tern__nccl *nccl, void *all, size_t each, tern_error *err);
 
-/* ---- line.c ---- */
+/* ---- comm.c ---- */
 
-/* Behind the link's others. Its communicator is opened by whoever has met the others. */
-tern__nccl_line *tern__nccl_line_new(tern__nccl_link *link, tern_error *err);
-int tern__nccl_line_open(tern__nccl_line *line, const char id[TERN__NCCL_ID], tern_error *err);
-/* The same without waiting for the others. */
-int tern__nccl_line_begin(tern__nccl_line *line, int rank, int world, const char id[TERN__NCCL_ID],
+/* Appends a communicator to the device's list, without a handle until it is opened. */
+tern__nccl_comm *tern__nccl_comm_new(tern__nccl_device *gpu, tern_error *err);
+int tern__nccl_comm_open(tern__nccl_comm *comm, const char id[TERN__NCCL_ID], tern_error *err);
+/* Begins to open it, without waiting for the other ranks. */
+int tern__nccl_comm_begin(tern__nccl_comm *comm, int rank, int world, const char id[TERN__NCCL_ID],
                           tern_error *err);
-/* Begins the end of its communicator, when that has done what it was asked. */
-void tern__nccl_line_finalize(tern__nccl_line *line);
-/* Its communicator, if that is over but for being destroyed; else NULL. */
-void *tern__nccl_line_free(tern__nccl_line *line);
-/* TERN_OK: the device is done with all that was ever asked of the communicator. */
-int tern__nccl_line_drain(const tern__nccl_line *line);
-/* Is what was asked of the communicator under way? For the first works this takes until all ranks have asked.
- */
-int tern__nccl_line_test(tern__nccl_line *line, tern_error *err);
-/* Until it is; `what` says what for. */
-int tern__nccl_line_await(tern__nccl_line *line, const char *what, tern_error *err);
-/* Until `is_over` is TERN_OK, or an error. Moves on what others may wait for. */
+/* Begins to finalize it, after the device has done its works. */
+void tern__nccl_comm_finalize(tern__nccl_comm *comm);
+/* Frees it. Returns the handle if it was finalized and remains to be destroyed; else NULL. */
+void *tern__nccl_comm_free(tern__nccl_comm *comm);
+/* Waits until the device has done all its works. */
+int tern__nccl_comm_drain(const tern__nccl_comm *comm);
+/* Whether NCCL has enqueued its latest call in the stream. For the first works that takes until all ranks
+ * have made the call. TERN_OK, TERN_PENDING or an error. */
+int tern__nccl_comm_test(tern__nccl_comm *comm, tern_error *err);
+/* Waits until it has; `what` completes the error message of a time-out. */
+int tern__nccl_comm_await(tern__nccl_comm *comm, const char *what, tern_error *err);
+/* Waits until `is_over` returns TERN_OK or an error. Meanwhile it advances what other ranks may wait for. */
 int tern__nccl_await(tern__nccl *nccl, int (*is_over)(void *of, tern_error *err), void *of, const char *what,
                      tern_error *err);
-/* Gives up all communicators there are. Called with the lock, which is free meanwhile. */
+/* Aborts all communicators. Called with nccl->lock held; releases it while NCCL aborts. */
 void tern__nccl_abort(tern__nccl *nccl);
-/* If the group has failed; and waits until nothing is being given up any more. */
+/* The same if the group has failed. Waits until no abort is in progress. */
 void tern__nccl_abort_failed(tern__nccl *nccl);
 
 /* ---- attach.c ---- */
 
-/* Collective: the window's data go over in that line. Memory that cannot be attached is no error. */
-int tern__nccl_attach(tern__nccl_window *window, tern__nccl_line *line, tern_error *err);
-/* Waits until the device is done with it. What a failure leaves goes with the communicator. */
+/* Collective: registers the window's memory with the communicator that moves it. Memory that cannot be
+ * registered is no error. */
+int tern__nccl_attach(tern__nccl_window *window, tern__nccl_comm *comm, tern_error *err);
+/* Waits until the device is done with the window. After a failure the communicator drops it. */
 void tern__nccl_detach(tern__nccl_window *window);
 
-/* ---- mail.c ---- */
+/* ---- mailbox.c ---- */
 
 void *tern__nccl_mailbox_open(void *nccl, tern_error *err);
 void tern__nccl_mailbox_close(void *mailbox);
@@ -217,9 +220,10 @@ int tern__nccl_mailbox_start(void *mailbox, tern__transfer *transfer, tern_error
 int tern__nccl_mailbox_carry(void *mailbox, tern_error *err);
 int tern__nccl_mailbox_await(void *mailbox, const tern__transfer *transfer, tern_error *err);
 void tern__nccl_mailbox_drop(void *mailbox, tern__transfer *transfer);
-/* Messages whose ranks have met, and that their devices have moved; never blocks. NULL is fine. */
+/* Launches the messages whose ranks have met and finishes those that the device has moved; never blocks. The
+ * mailbox may be NULL. */
 int tern__nccl_mailbox_advance(struct tern__nccl_mailbox *mailbox, tern_error *err);
-/* The device of nccl->mail is closed. NULL is fine. */
+/* nccl->mail_device is being closed. The mailbox may be NULL. */
 void tern__nccl_mailbox_leave(struct tern__nccl_mailbox *mailbox);
 
 /* ---- watch.c ---- */

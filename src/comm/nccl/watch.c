@@ -1,7 +1,8 @@
-/* watch.c - NCCL waits for ever, and who waits for a device that waits in NCCL does, too. So a thread looks
- * every few milliseconds whether a peer was lost, the group has failed, a communicator reports an error or a
- * work takes longer in a device than the group's limit. Then it gives the communicators up: what waits in
- * them goes on, and the next call of the group says why, in the words that all ranks have. */
+/* watch.c - a thread that ends what hangs in NCCL. NCCL waits forever, and so does a host that waits for a
+ * device on which NCCL waits. Every few milliseconds the thread checks whether a peer was lost, the group has
+ * failed, a communicator reports an error, or a work takes longer on a device than the group's time-out. Then
+ * it aborts all communicators: works that wait in them end, and the next call of the group reports the error
+ * that all ranks agree on. */
 #include "comm/nccl/nccl.h"
 
 #include "base/thread.h"
@@ -11,44 +12,44 @@
 
 enum { look_ms = 20 };
 
-/* For all ranks, as a failure of this one. The group's own thread reads it from the control plane. */
+/* Tells all ranks that this one has failed. The group's own thread reads the error from the control plane. */
 static void fail(const tern__nccl *nccl, int code, const char *text)
 {
     if (nccl->group->control) tern__control_abort(nccl->group->control, code, text);
 }
 
-/* The first work that the device has not done. Who is late to post one is named by whoever waits for that. */
-static int check_work(tern__nccl_line *line, char *text, size_t size)
+/* Checks the first work that the device has not done. Time counts from when all ranks had posted it: a rank
+ * that is late to post is named by those who wait for the meeting. */
+static int check_work(tern__nccl_comm *comm, char *text, size_t size)
 {
-    tern_device *device = line->link->device;
-    const tern_group *group = line->link->nccl->group;
-    while (line->passed < line->launched) {
-        int place = (int)(line->passed % TERN__NCCL_EVENTS);
-        if (device->backend->event_query(device, line->events[place], NULL)) break;
-        line->passed++;
+    tern_device *device = comm->gpu->device;
+    const tern_group *group = comm->gpu->nccl->group;
+    while (comm->passed < comm->launched) {
+        int place = (int)(comm->passed % TERN__NCCL_EVENTS);
+        if (device->backend->event_query(device, comm->events[place], NULL)) break;
+        comm->passed++;
     }
-    if (line->passed == line->launched) return TERN_OK;
-    int64_t began = line->began[line->passed % TERN__NCCL_EVENTS], took = tern__now_ns() - began;
+    if (comm->passed == comm->launched) return TERN_OK;
+    int64_t began = comm->began[comm->passed % TERN__NCCL_EVENTS], took = tern__now_ns() - began;
     if (!began || (double)took * 1e-9 < group->opts.timeout_s) return TERN_OK;
-    snprintf(text, size,
-             "rank %d waited %g s for %s to be done with work %llu of NCCL, which all have posted",
+    snprintf(text, size, "rank %d waited %g s for %s to finish NCCL's work %llu, which all ranks have posted",
              tern_group_world_rank(group, group->boot.rank), group->opts.timeout_s, device->name,
-             (unsigned long long)line->passed + 1);
+             (unsigned long long)comm->passed + 1);
     return TERN_E_TIMEOUT;
 }
 
-/* Is it to be given up? */
-static bool is_lost(tern__nccl_line *line)
+/* Whether the communicator has failed and must be aborted. */
+static bool is_lost(tern__nccl_comm *comm)
 {
-    const tern__nccl *nccl = line->link->nccl;
+    const tern__nccl *nccl = comm->gpu->nccl;
     char text[TERN_ERROR_TEXT];
     tern_error why = {0};
-    if (!line->comm) return false;
-    int status = nccl->plugin->test(line->comm, &why);
+    if (!comm->handle) return false;
+    int status = nccl->plugin->test(comm->handle, &why);
     if (status == TERN_PENDING) return false;
     if (status)
         fail(nccl, status, why.text);
-    else if ((status = check_work(line, text, sizeof(text))))
+    else if ((status = check_work(comm, text, sizeof(text))))
         fail(nccl, status, text);
     return status != TERN_OK;
 }
@@ -57,8 +58,8 @@ static void look(tern__nccl *nccl)
 {
     const tern__control *control = nccl->group->control;
     bool lost = control && !tern__control_is_healthy(control);
-    for (tern__nccl_link *link = tern__nccl_link_first(nccl); link; link = tern__nccl_link_next(nccl, link))
-        for (tern__nccl_line *line = link->lines; line && !lost; line = line->next) lost = is_lost(line);
+    for (tern__nccl_device *gpu = tern__nccl_device_first(nccl); gpu; gpu = tern__nccl_device_next(nccl, gpu))
+        for (tern__nccl_comm *comm = gpu->comms; comm && !lost; comm = comm->next) lost = is_lost(comm);
     if (lost) tern__nccl_abort(nccl);
 }
 

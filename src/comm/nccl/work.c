@@ -1,19 +1,21 @@
-/* work.c - a work on a device's memory: its meeting behind, and its part in the device.
+/* work.c - a work on device memory: its meeting through the back end behind, and its part on the device.
  *
- * The device's part is asked for as soon as the work is posted, when other ranks may not have posted theirs:
- * a bucket goes over while backward computes the next. While NCCL connects the ranks for one of the first
- * works, which takes until all have asked for it, the next are queued and nobody waits: ranks that ask two
- * communicators in different order would wait for each other. A mean is a sum of each rank's values by a
- * factor of its own, weight / divisor, so it need not be known what the others weigh; what the shares come to
- * is known when the ranks have met, and if that is not the divisor, the step multiplies what has come by the
- * rest. In 16 bits the divisor is a power of 2, which loses nothing. Memory of weight 0 is zeroed rather than
- * multiplied: there may be a NaN in it. In an all_reduce the step multiplies by the factor, so that NCCL has
- * a plain sum, the only one for which it uses what NVSwitches add up and what is attached.
+ * The device's part is launched as soon as the work is posted, before other ranks have posted theirs: a
+ * bucket is transferred while backward computes the next. NCCL connects the ranks for the first works, which
+ * takes until all ranks have launched them. Meanwhile further works are queued and the host does not wait:
+ * ranks that launch works in two communicators in different order would wait for each other.
  *
- * Three kinds of works of a ddp wait for their meeting, in the queue, as the host may not: a broadcast,
- * because its root may be a shadow; what this rank is idle in, because others may be, too; and a mean in 16
- * bits that is weighted by counts, because a product by any number may not be one of 16 bits, but by the
- * count's part in all counts it is. */
+ * A mean is a sum of each rank's values times that rank's factor, weight / divisor, so a rank need not know
+ * the weights of the others. The sum of the shares is known when the ranks have met. If it is not the
+ * divisor, the step scales the result by the ratio. In 16 bits the divisor is a power of 2, so dividing is
+ * exact. Memory of weight 0 is zeroed and not multiplied, since it may hold a NaN. In an all_reduce the step
+ * multiplies by the factor, so that NCCL computes a plain sum: only for that it uses the reduction in
+ * NVSwitches and registered memory.
+ *
+ * Three kinds of a ddp's works stay in the queue until the ranks have met, since the host must not wait: a
+ * broadcast, because its root may be a shadow; a work in which this rank is idle, because all others may be
+ * idle as well; and a mean in 16 bits weighted by counts, because values times a count may overflow 16 bits,
+ * while values times the count's share of all counts do not. */
 #include "comm/nccl/nccl.h"
 
 #include "comm/reduce.h"
@@ -22,7 +24,7 @@
 
 static int meet(tern__nccl_work *work, const tern__post *post, tern_error *err)
 {
-    const tern__nccl *nccl = work->line->link->nccl;
+    const tern__nccl *nccl = work->comm->gpu->nccl;
     tern__post said = *post;
     said.total = post->total;
     for (int i = 0; !post->total && i < post->extent_count; i++) said.total += post->extents[i].count;
@@ -33,7 +35,7 @@ static int meet(tern__nccl_work *work, const tern__post *post, tern_error *err)
     said.kept = NULL;
     said.takes = said.gives = tern__kind_is_move(post->kind) ? nccl->nothing : NULL;
     said.only_meets = true;
-    return nccl->behind->post(work->line->order, &said, &work->seq, err);
+    return nccl->behind->post(work->comm->order, &said, &work->seq, err);
 }
 
 /* ---- factors ---- */
@@ -43,7 +45,7 @@ static bool is_mean(const tern__post *post)
     return tern__kind_reduces(post->kind) && post->op == TERN_AVG;
 }
 
-/* Only of an all_reduce may what a rank gives be written. */
+/* Only an all_reduce may overwrite its input, which is where the result goes. */
 static bool is_scaled_by_step(const tern__post *post)
 {
     return is_mean(post) && post->kind == TERN__ALL_REDUCE;
@@ -54,7 +56,7 @@ static bool is_wide(const tern__post *post)
     return post->dtype == TERN_F32 || post->dtype == TERN_F64;
 }
 
-/* What a mean is divided by before it is known what the shares come to. */
+/* The divisor of a mean, chosen before the sum of the shares is known. */
 static double divisor_of(const tern__post *post, int world)
 {
     double power = 1;
@@ -63,7 +65,7 @@ static double divisor_of(const tern__post *post, int world)
     return power;
 }
 
-/* What this rank's values are multiplied by. */
+/* The factor of this rank's values. */
 static double factor_of(const tern__nccl_work *work)
 {
     double weight = work->post.weighted ? work->post.weight : 1;
@@ -73,7 +75,7 @@ static double factor_of(const tern__nccl_work *work)
 /* ---- the parts of a work ---- */
 
 typedef struct part {
-    char *at; /* of the extents */
+    char *at;
     uint64_t count;
 } part;
 
@@ -92,7 +94,7 @@ static char *behind(const part *p, const tern__post *post, uint64_t elements)
     return p->at + elements * tern_dtype_bytes(post->dtype);
 }
 
-/* Where this rank's result of a part is, and how many elements it has; 0: it has none. */
+/* Returns this rank's result of a part; count 0: it has none. */
 static part result_of(const tern__nccl *nccl, const tern__post *post, int i)
 {
     int rank = nccl->group->boot.rank;
@@ -106,15 +108,15 @@ static part result_of(const tern__nccl *nccl, const tern__post *post, int i)
     return p;
 }
 
-/* This rank's result. */
+/* Scales this rank's result. */
 static int scale(const tern__nccl_work *work, double factor, tern_error *err)
 {
-    const tern__nccl_link *link = work->line->link;
+    const tern__nccl_device *gpu = work->comm->gpu;
     const tern__post *post = &work->post;
     int status = TERN_OK;
     for (int i = 0; factor != 1 && i < post->extent_count && !status; i++) {
-        part p = result_of(link->nccl, post, i);
-        status = tern__reduce_scale(link->device, post->dtype, p.at, p.at, p.count, factor, err);
+        part p = result_of(gpu->nccl, post, i);
+        status = tern__reduce_scale(gpu->device, post->dtype, p.at, p.at, p.count, factor, err);
     }
     return status;
 }
@@ -123,13 +125,13 @@ static int zero(const tern__nccl_work *work, tern_error *err)
 {
     int status = TERN_OK;
     for (int i = 0; i < work->post.extent_count && !status; i++) {
-        part p = part_of(work->line->link->nccl, &work->post, i);
+        part p = part_of(work->comm->gpu->nccl, &work->post, i);
         status = tern__memory_zero(p.at, p.count * tern_dtype_bytes(work->post.dtype), err);
     }
     return status;
 }
 
-/* What this rank gives becomes what NCCL is to add. */
+/* Turns this rank's input into the summand that NCCL adds. */
 static int make_summand(const tern__nccl_work *work, tern_error *err)
 {
     const tern__post *post = &work->post;
@@ -171,23 +173,23 @@ static tern__nccl_call call_of(const tern__nccl *nccl, const tern__nccl_work *wo
     return call;
 }
 
-static int run_extents(const tern__nccl_line *line, const tern__nccl_work *work, void *stream,
+static int run_extents(const tern__nccl_comm *comm, const tern__nccl_work *work, void *stream,
                        tern_error *err)
 {
-    const tern__nccl *nccl = line->link->nccl;
+    const tern__nccl *nccl = comm->gpu->nccl;
     int status = TERN_OK;
     for (int i = 0; i < work->post.extent_count && !status; i++) {
         tern__nccl_call call = call_of(nccl, work, i);
-        if (call.count) status = nccl->plugin->run(line->comm, &call, stream, err);
+        if (call.count) status = nccl->plugin->run(comm->handle, &call, stream, err);
     }
     return status;
 }
 
-static int run_moves(const tern__nccl_line *line, const tern__post *post, void *stream, tern_error *err)
+static int run_moves(const tern__nccl_comm *comm, const tern__post *post, void *stream, tern_error *err)
 {
-    const tern__nccl_plugin *plugin = line->link->nccl->plugin;
+    const tern__nccl_plugin *plugin = comm->gpu->nccl->plugin;
     int status = TERN_OK;
-    for (int rank = 0; rank < line->link->nccl->group->boot.world && !status; rank++) {
+    for (int rank = 0; rank < comm->gpu->nccl->group->boot.world && !status; rank++) {
         tern__nccl_call send = {.kind = TERN__NCCL_SEND,
                                 .from = post->gives[rank].to,
                                 .count = post->gives[rank].count,
@@ -198,13 +200,13 @@ static int run_moves(const tern__nccl_line *line, const tern__post *post, void *
                                 .count = post->takes[rank].count,
                                 .dtype = post->dtype,
                                 .peer = rank};
-        if (send.count) status = plugin->run(line->comm, &send, stream, err);
-        if (!status && recv.count) status = plugin->run(line->comm, &recv, stream, err);
+        if (send.count) status = plugin->run(comm->handle, &send, stream, err);
+        if (!status && recv.count) status = plugin->run(comm->handle, &recv, stream, err);
     }
     return status;
 }
 
-/* Whoever gave it up has told the group why, unless it was NCCL alone. */
+/* The communicator was aborted. The group usually has the reason. */
 static int fail_aborted(const tern_group *group, tern_error *err)
 {
     int status = group->control ? tern__control_check(group->control, "tern_work_wait", err) : TERN_OK;
@@ -212,76 +214,78 @@ static int fail_aborted(const tern_group *group, tern_error *err)
     return tern__error_set(err, "tern_work_wait", TERN_E_PEER, "NCCL's communicator was given up");
 }
 
-static int run(tern__nccl_line *line, const tern__nccl_work *work, tern_error *err)
+static int run(tern__nccl_comm *comm, const tern__nccl_work *work, tern_error *err)
 {
     const tern__post *post = &work->post;
-    tern_device *device = line->link->device;
-    tern__nccl *nccl = line->link->nccl;
-    void *stream = device->backend->stream_native(device, line->stream);
+    tern_device *device = comm->gpu->device;
+    tern__nccl *nccl = comm->gpu->nccl;
+    void *stream = device->backend->stream_native(device, comm->stream);
     bool is_move = tern__kind_is_move(post->kind);
     pthread_mutex_lock(&nccl->lock);
-    int status = line->comm ? nccl->plugin->begin(err) : fail_aborted(nccl->group, err);
+    int status = comm->handle ? nccl->plugin->begin(err) : fail_aborted(nccl->group, err);
     if (!status) {
-        status = work->call ? nccl->plugin->run(line->comm, work->call, stream, err)
-                 : is_move  ? run_moves(line, post, stream, err)
-                            : run_extents(line, work, stream, err);
-        int ended = nccl->plugin->end(line->comm, status ? NULL : err);
+        status = work->call ? nccl->plugin->run(comm->handle, work->call, stream, err)
+                 : is_move  ? run_moves(comm, post, stream, err)
+                            : run_extents(comm, work, stream, err);
+        int ended = nccl->plugin->end(comm->handle, status ? NULL : err);
         if (!status) status = ended;
     }
     pthread_mutex_unlock(&nccl->lock);
     return status;
 }
 
-/* Everything that the line is asked comes behind what the step was asked before. */
-static int ask(tern__nccl_line *line, tern__nccl_work *work, tern_error *err)
+/* Gives the work to NCCL, after everything that the step's stream has been given. */
+static int ask(tern__nccl_comm *comm, tern__nccl_work *work, tern_error *err)
 {
-    tern_device *device = line->link->device;
+    tern_device *device = comm->gpu->device;
     const tern__device_backend *backend = device->backend;
-    int status = backend->event_record(device, TERN__STREAM_STEP, line->ready, err);
-    if (!status) status = backend->stream_wait(device, line->stream, line->ready, err);
-    if (!status) status = run(line, work, err);
+    int status = backend->event_record(device, TERN__STREAM_STEP, comm->ready, err);
+    if (!status) status = backend->stream_wait(device, comm->stream, comm->ready, err);
+    if (!status) status = run(comm, work, err);
     if (status && status != TERN_PENDING) return status;
-    line->is_pending = status == TERN_PENDING;
-    line->asked = work;
+    comm->is_pending = status == TERN_PENDING;
+    comm->asked = work;
     return TERN_OK;
 }
 
-/* It is in the stream. */
-static int event(tern__nccl_line *line, tern_error *err)
+/* Records the event after the work that NCCL has enqueued in the stream. */
+static int event(tern__nccl_comm *comm, tern_error *err)
 {
-    tern__nccl_work *work = line->asked;
-    tern__nccl *nccl = line->link->nccl;
-    tern_device *device = line->link->device;
-    int place = (int)(line->launched % TERN__NCCL_EVENTS);
-    int status = device->backend->event_record(device, line->stream, line->events[place], err);
+    tern__nccl_work *work = comm->asked;
+    tern__nccl *nccl = comm->gpu->nccl;
+    tern_device *device = comm->gpu->device;
+    int place = (int)(comm->launched % TERN__NCCL_EVENTS);
+    int status = device->backend->event_record(device, comm->stream, comm->events[place], err);
     if (status) return status;
     pthread_mutex_lock(&nccl->lock);
-    line->began[place] = 0;
-    work->launched = ++line->launched;
+    comm->began[place] = 0;
+    work->launched = ++comm->launched;
     pthread_mutex_unlock(&nccl->lock);
     work->is_queued = false;
-    line->asked = NULL;
+    comm->asked = NULL;
     return TERN_OK;
 }
 
-/* ---- what waits for its meeting ---- */
+/* ---- works that wait for their meeting ---- */
 
-/* Broadcasts of a ddp may have shadows, but nobody is one in the step of an optimizer. */
+/* A mean in 16 bits that is weighted by counts. */
 static bool is_counted(const tern__post *post)
 {
     return post->counted && is_scaled_by_step(post) && !is_wide(post);
 }
 
+/* A ddp's broadcasts may have shadows; an optimizer's step (TERN__SLICE_BUCKET) has none. */
 static bool is_held(const tern__post *post)
 {
     if (post->kind == TERN__BROADCAST) return post->owner && post->bucket != TERN__SLICE_BUCKET;
     return post->idle || is_counted(post);
 }
 
-/* The highest rank that is no shadow takes the root's place; where there is none, nobody gives anything. */
+/* A root that is a shadow is replaced by the highest rank that is not one. If all ranks are shadows, nothing
+ * is sent. */
 static void find_root(tern__nccl_work *work, const tern__tally *tally)
 {
-    int world = work->line->link->nccl->group->boot.world;
+    int world = work->comm->gpu->nccl->group->boot.world;
     tern__post *post = &work->post;
     if (tally->shadows == world)
         post->extent_count = 0;
@@ -289,13 +293,14 @@ static void find_root(tern__nccl_work *work, const tern__tally *tally)
         for (post->root = world - 1; tally->shadow[post->root];) post->root--;
 }
 
-/* What it has waited for; TERN_PENDING: the ranks have not met. Whoever asks may come here meanwhile. */
+/* Prepares a held work for launching; TERN_PENDING: the ranks have not met. The test may enter this function
+ * again for the same work. */
 static int release(tern__nccl_work *work, tern_error *err)
 {
-    const tern__nccl *nccl = work->line->link->nccl;
-    int status = nccl->behind->test(work->line->order, work->seq, err);
+    const tern__nccl *nccl = work->comm->gpu->nccl;
+    int status = nccl->behind->test(work->comm->order, work->seq, err);
     if (status || !work->is_held) return status;
-    const tern__tally *tally = nccl->behind->tally(work->line->order, work->seq);
+    const tern__tally *tally = nccl->behind->tally(work->comm->order, work->seq);
     work->is_held = false;
     if (tally->idle) work->post.extent_count = 0;
     if (is_counted(&work->post) && tally->shares > 0) work->divisor = tally->shares;
@@ -304,58 +309,58 @@ static int release(tern__nccl_work *work, tern_error *err)
     return TERN_OK;
 }
 
-/* ---- the line's queue ---- */
+/* ---- the queue ---- */
 
-int tern__nccl_line_advance(tern__nccl_line *line, tern_error *err)
+int tern__nccl_comm_advance(tern__nccl_comm *comm, tern_error *err)
 {
     for (;;) {
-        int status = tern__nccl_line_test(line, err);
-        if (!status && line->asked) status = event(line, err);
+        int status = tern__nccl_comm_test(comm, err);
+        if (!status && comm->asked) status = event(comm, err);
         if (status) return status == TERN_PENDING ? TERN_OK : status;
-        tern__nccl_work *work = line->first;
+        tern__nccl_work *work = comm->first;
         if (!work) return TERN_OK;
         if (work->is_held) status = release(work, err);
         if (status) return status == TERN_PENDING ? TERN_OK : status;
-        if (line->first != work) continue;
-        line->first = work->next;
-        if ((status = ask(line, work, err))) return status;
+        if (comm->first != work) continue;
+        comm->first = work->next;
+        if ((status = ask(comm, work, err))) return status;
     }
 }
 
 int tern__nccl_work_launch(tern__nccl_work *work, tern_error *err)
 {
-    tern__nccl_line *line = work->line;
+    tern__nccl_comm *comm = work->comm;
     work->next = NULL;
     work->is_queued = true;
-    if (line->first)
-        line->last->next = work;
+    if (comm->first)
+        comm->last->next = work;
     else
-        line->first = work;
-    line->last = work;
-    return tern__nccl_line_advance(line, err);
+        comm->first = work;
+    comm->last = work;
+    return tern__nccl_comm_advance(comm, err);
 }
 
 void tern__nccl_work_drop(tern__nccl_work *work)
 {
-    tern__nccl_line *line = work->line;
-    tern__nccl_work *before = NULL, *at = line ? line->first : NULL;
+    tern__nccl_comm *comm = work->comm;
+    tern__nccl_work *before = NULL, *at = comm ? comm->first : NULL;
     for (; at && at != work; at = at->next) before = at;
     if (at && before) before->next = at->next;
-    if (at && !before) line->first = at->next;
-    if (at && line->last == at) line->last = before;
-    if (line && line->asked == work) line->asked = NULL;
-    work->line = NULL;
+    if (at && !before) comm->first = at->next;
+    if (at && comm->last == at) comm->last = before;
+    if (comm && comm->asked == work) comm->asked = NULL;
+    work->comm = NULL;
 }
 
 /* ---- posting ---- */
 
-int tern__nccl_work_post(tern__nccl_work *work, tern__nccl_line *line, const tern__post *post,
+int tern__nccl_work_post(tern__nccl_work *work, tern__nccl_comm *comm, const tern__post *post,
                          tern_error *err)
 {
-    if (line->link->ends) return tern__nccl_fail_ended(err);
-    work->line = line;
+    if (comm->gpu->ends) return tern__nccl_fail_ended(err);
+    work->comm = comm;
     work->post = *post;
-    work->divisor = divisor_of(post, line->link->nccl->group->boot.world);
+    work->divisor = divisor_of(post, comm->gpu->nccl->group->boot.world);
     int status = meet(work, post, err);
     if (status || post->only_meets) return status;
     work->is_held = is_held(post);
@@ -365,11 +370,11 @@ int tern__nccl_work_post(tern__nccl_work *work, tern__nccl_line *line, const ter
 
 /* ---- finishing ---- */
 
-/* Where the shares are none, there is no mean. */
+/* Scales a mean whose shares did not add up to the divisor. Without shares there is no mean. */
 static int scale_rest(const tern__nccl_work *work, tern_error *err)
 {
-    const tern__nccl_line *line = work->line;
-    const tern__tally *tally = line->link->nccl->behind->tally(line->order, work->seq);
+    const tern__nccl_comm *comm = work->comm;
+    const tern__tally *tally = comm->gpu->nccl->behind->tally(comm->order, work->seq);
     bool has_mean = is_mean(&work->post) && tally->shares > 0;
     return has_mean ? scale(work, work->divisor / tally->shares, err) : TERN_OK;
 }
@@ -377,37 +382,37 @@ static int scale_rest(const tern__nccl_work *work, tern_error *err)
 static int is_launched(void *of, tern_error *err)
 {
     const tern__nccl_work *work = of;
-    int status = tern__nccl_line_advance(work->line, err);
+    int status = tern__nccl_comm_advance(work->comm, err);
     return !status && work->is_queued ? TERN_PENDING : status;
 }
 
 int tern__nccl_work_settle(tern__nccl_work *work, bool waits, tern_error *err)
 {
-    return waits ? tern__nccl_await(work->line->link->nccl, is_launched, work, "to begin a work", err)
+    return waits ? tern__nccl_await(work->comm->gpu->nccl, is_launched, work, "to begin a work", err)
                  : is_launched(work, err);
 }
 
-/* What the step does from here on comes after what the stream was asked so far. */
-static int follow(const tern__nccl_line *line, uint64_t launched, tern_error *err)
+/* Makes the step's stream wait for work number `launched`. */
+static int follow(const tern__nccl_comm *comm, uint64_t launched, tern_error *err)
 {
-    tern_device *device = line->link->device;
+    tern_device *device = comm->gpu->device;
     int place = (int)((launched - 1) % TERN__NCCL_EVENTS);
-    return device->backend->stream_wait(device, TERN__STREAM_STEP, line->events[place], err);
+    return device->backend->stream_wait(device, TERN__STREAM_STEP, comm->events[place], err);
 }
 
-/* All ranks have met for it; but of a communicator that was given up nobody knows what it has done. */
+/* All ranks have met for the work. If the communicator was aborted, its result is unknown. */
 int tern__nccl_work_finish(tern__nccl_work *work, tern_error *err)
 {
-    tern__nccl_line *line = work->line;
-    tern__nccl *nccl = line->link->nccl;
+    tern__nccl_comm *comm = work->comm;
+    tern__nccl *nccl = comm->gpu->nccl;
     if (!work->launched) return TERN_OK;
     int place = (int)((work->launched - 1) % TERN__NCCL_EVENTS);
     pthread_mutex_lock(&nccl->lock);
-    bool is_open = line->comm != NULL;
-    line->began[place] = tern__now_ns();
+    bool is_open = comm->handle != NULL;
+    comm->began[place] = tern__now_ns();
     pthread_mutex_unlock(&nccl->lock);
     if (!is_open) return fail_aborted(nccl->group, err);
-    int status = follow(line, work->launched, err);
+    int status = follow(comm, work->launched, err);
     return status ? status : scale_rest(work, err);
 }
 
@@ -418,26 +423,26 @@ static bool is_of(const tern__nccl_work *work, const tern__nccl_channel *channel
     return work >= channel->works && work < channel->works + channel->slots;
 }
 
-/* The next work that the line is asked meanwhile may be another channel's. */
-static void see_into_lane(tern__nccl_line *line, const tern__nccl_channel *channel)
+/* Waits until NCCL has enqueued the work it was given. By then it may have been given another channel's. */
+static void see_into_stream(tern__nccl_comm *comm, const tern__nccl_channel *channel)
 {
-    tern__nccl_work_settle(line->asked, true, NULL);
-    if (line->asked && is_of(line->asked, channel)) line->asked = NULL;
+    tern__nccl_work_settle(comm->asked, true, NULL);
+    if (comm->asked && is_of(comm->asked, channel)) comm->asked = NULL;
 }
 
-void tern__nccl_line_leave(tern__nccl_line *line, const tern__nccl_channel *channel)
+void tern__nccl_comm_leave(tern__nccl_comm *comm, const tern__nccl_channel *channel)
 {
-    tern__nccl_work **at = &line->first;
-    line->last = NULL;
+    tern__nccl_work **at = &comm->first;
+    comm->last = NULL;
     while (*at) {
         if (is_of(*at, channel)) {
             *at = (*at)->next;
             continue;
         }
-        line->last = *at;
+        comm->last = *at;
         at = &(*at)->next;
     }
-    if (line->asked && is_of(line->asked, channel)) see_into_lane(line, channel);
-    if (line->channel == channel) line->channel = NULL;
-    if (line->launched) follow(line, line->launched, NULL);
+    if (comm->asked && is_of(comm->asked, channel)) see_into_stream(comm, channel);
+    if (comm->channel == channel) comm->channel = NULL;
+    if (comm->launched) follow(comm, comm->launched, NULL);
 }

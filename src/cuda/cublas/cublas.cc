@@ -1,6 +1,6 @@
-/* cublas.cc - cuBLASLt knows matrices by columns, so it is asked for y^T = b^T a^T: what stands by rows here
- * is its own transpose there. Of what its heuristics name for a case the fastest is kept, or the first that
- * runs where clocks may not decide (as conv_plan.cc has it). */
+/* cublas.cc - matrix products by cuBLASLt. It stores matrices by columns, so it is asked for y^T = b^T
+ * a^T: a matrix by rows here is its transpose there. Of the algorithms that its heuristics return for a
+ * case the fastest is kept, or the first that runs if measuring is not allowed (as in conv_plan.cc). */
 #include "cuda/cublas/cublas.h"
 #include "cuda/stopwatch.h"
 
@@ -15,9 +15,9 @@ extern "C" {
 #include <map>
 
 #define WORKSPACE ((size_t)32 << 20)
-#define MOST      8 /* algorithms that are tried */
+#define MOST      8 /* most algorithms that are tried */
 #define TEXT      512
-#define WORDS     8 /* of an algorithm */
+#define WORDS     8 /* words of an algorithm's data */
 #define NAME      (16 * WORDS + 1)
 
 enum { A, B, Y, OPERANDS };
@@ -98,13 +98,13 @@ static cudaDataType_t type_of(tern_dtype dtype)
     }
 }
 
-/* What an epilogue reads or writes: cuBLASLt has one place for both. */
+/* The vector that an epilogue reads or writes: cuBLASLt has one parameter for both. */
 static const void *vector_of(const tern__gemm *g)
 {
     return g->row_sums ? g->row_sums : g->bias;
 }
 
-/* The heuristics look at where the vector begins, too. */
+/* The heuristics depend on the vector's address as well. */
 static gemm_key key_of(const tern__gemm *g)
 {
     gemm_key key = {g->m, g->n, g->k, g->count};
@@ -150,7 +150,7 @@ static cublasStatus_t set_bias(const gemm_plan *plan, const void *bias)
     return cublasLtMatmulDescSetAttribute(plan->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias, sizeof(bias));
 }
 
-/* The ReLU is documented as max(x, 0), and of NaN it is reported to make 0. */
+/* The ReLU is documented as max(x, 0), but is reported to turn NaN into 0. */
 static cublasLtEpilogue_t epilogue_of(const tern__gemm *g)
 {
     if (g->row_sums) return CUBLASLT_EPILOGUE_BGRADB;
@@ -158,7 +158,7 @@ static cublasLtEpilogue_t epilogue_of(const tern__gemm *g)
     return g->relu ? CUBLASLT_EPILOGUE_RELU : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
-/* f32 is multiplied as f32, as PyTorch does unless it is told otherwise. */
+/* f32 is multiplied in f32, which is PyTorch's default. */
 static cublasStatus_t set_desc(gemm_plan *plan, const tern__gemm *g)
 {
     bool doubles = g->a.dtype == TERN_F64;
@@ -179,7 +179,7 @@ static cublasStatus_t set_desc(gemm_plan *plan, const tern__gemm *g)
     return code;
 }
 
-/* Parts of long sums are added in f32, never in 16 bits. */
+/* Partial sums of long sums are added in f32, never in 16 bits. */
 static cublasStatus_t set_preference(cublasLtMatmulPreference_t preference, const tern__gemm *g)
 {
     size_t workspace = WORKSPACE;
@@ -205,8 +205,8 @@ static cublasStatus_t set_preference(cublasLtMatmulPreference_t preference, cons
 
 /* ---- products ---- */
 
-/* What a product's item says: the algorithm itself, as the plan's may be another one when a recorded step is
- * compared with the next. */
+/* The data of a product's item. It holds the algorithm itself, since the plan's may have changed when a
+ * recorded step is compared with the next. */
 typedef struct alignas(16) product {
     cublas *lib;
     const gemm_plan *plan;
@@ -241,7 +241,7 @@ static product product_of(cublas *lib, const gemm_plan *plan, const tern__gemm *
 
 /* ---- choosing ---- */
 
-/* Leaves those that it vouches for. */
+/* Keeps the algorithms that cuBLASLt reports as usable. */
 static int keep_sound(cublasLtMatmulHeuristicResult_t found[MOST], int count)
 {
     int kept = 0;
@@ -250,7 +250,7 @@ static int keep_sound(cublasLtMatmulHeuristicResult_t found[MOST], int count)
     return kept;
 }
 
-/* The heuristics' answers, the best first; none is no error. */
+/* Asks the heuristics for algorithms, best first; none is no error. */
 static int ask_heuristics(const tern__call *call, cublas *lib, const gemm_plan *plan, const tern__gemm *g,
                           cublasLtMatmulHeuristicResult_t found[MOST], int *count)
 {
@@ -271,7 +271,7 @@ static int ask_heuristics(const tern__call *call, cublas *lib, const gemm_plan *
     return is_none ? TERN_OK : check(call, code, "cublasLtMatmulAlgoGetHeuristic");
 }
 
-/* What is tried, and a place for results that are not to be added. */
+/* The candidate, and a buffer for results when the call adds to y. */
 typedef struct trial {
     tern__call call;
     product what;
@@ -307,8 +307,8 @@ static void trial_close(trial *t)
     tern__stopwatch_close(&t->watch);
 }
 
-/* Leaves the best in the plan, which works if one of them does: an algorithm that is vouched for may still
- * fail when it runs. Its milliseconds; negative: it has not run. */
+/* Puts the best algorithm into the plan, and runs it if any works: one reported as usable may still fail
+ * when it runs. Returns its milliseconds; negative: none has run. */
 static float take_best(const tern__call *call, cublas *lib, gemm_plan *plan, const tern__gemm *g,
                        const cublasLtMatmulHeuristicResult_t found[MOST], int count)
 {
@@ -330,7 +330,7 @@ static float take_best(const tern__call *call, cublas *lib, gemm_plan *plan, con
     return least;
 }
 
-/* ---- what is known of a case ---- */
+/* ---- choosing with notes ---- */
 
 static void describe(const gemm_key &key, char text[TEXT])
 {
@@ -339,7 +339,7 @@ static void describe(const gemm_key &key, char text[TEXT])
         if (used < TEXT) used += (size_t)std::snprintf(text + used, TEXT - used, " %lld", (long long)number);
 }
 
-/* An algorithm is plain bytes, which one version of cuBLAS reads in all processes. */
+/* An algorithm is plain bytes, valid in all processes with the same version of cuBLAS. */
 static void name_it(const cublasLtMatmulAlgo_t *algorithm, char name[NAME])
 {
     for (int i = 0; i < WORDS; i++)
@@ -363,7 +363,7 @@ static bool take_named(cublas *lib, gemm_plan *plan, const char *name)
     return plan->works = true;
 }
 
-/* As conv_plan.cc chooses engines. */
+/* Chooses as conv_plan.cc chooses engines. */
 static int choose(const tern__call *call, cublas *lib, gemm_plan *plan, const tern__gemm *g)
 {
     tern_device *device = call->device;
@@ -382,7 +382,8 @@ static int choose(const tern__call *call, cublas *lib, gemm_plan *plan, const te
     return TERN_OK;
 }
 
-/* What others have told since; nothing that was asked for or recorded looks at the plan's algorithm again. */
+/* Takes choices heard since. Items that were given to the device or recorded do not refer to the plan's
+ * algorithm. */
 static void take_news(const tern__call *call, cublas *lib, gemm_plan *plan, const tern__gemm *g)
 {
     tern_device *device = call->device;

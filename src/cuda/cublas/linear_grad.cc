@@ -1,6 +1,6 @@
-/* linear_grad.cc - the gradients of a linear layer: all in one launch where the kernel for small products is
- * the faster; else the ReLU's gradient, if there is one, and then products of cuBLASLt, of which that for dw
- * makes db too, and that of the ReLU that made x. */
+/* linear_grad.cc - the gradients of a linear layer. All in one launch if the kernel for small products is
+ * faster. Otherwise the gradient of the ReLU after it, if there is one, then products by cuBLASLt, of
+ * which the one for dw also makes db, and last the gradient of the ReLU that made x. */
 #include "cuda/copy.h"
 #include "cuda/kernels.h"
 #include "cuda/cublas/matmul.h"
@@ -14,8 +14,8 @@ extern "C" {
 enum { DY, IN, WEIGHT, Y };
 enum { DX, DW, DB };
 
-/* The products: dx = dz w if it is wanted, whose sums are the longer ones as a rule and so begin first; and
- * dw = dz^T x, with db. */
+/* The products: dx = dz w, if wanted, and dw = dz^T x with db. dx comes first because its sums are usually
+ * longer. */
 typedef struct gradients {
     const tern__call *call;
     tern__view dz, turned;
@@ -45,7 +45,7 @@ static void push(gradients *g, const tern__view *a, const tern__view *b, int out
     if (sums) p->out[1] = call->out[sums], p->add[1] = call->add[sums];
 }
 
-/* Points into `g`. */
+/* `g` points into itself afterwards. */
 static void gradients_of(const tern__call *call, gradients *g)
 {
     g->call = call;
@@ -110,7 +110,7 @@ static bool stand_alike(const tern__view *a, const tern__view *b)
     return a->dtype == b->dtype && a->stride[0] == b->stride[0] && a->stride[1] == b->stride[1];
 }
 
-/* Whether the kernel for small products has what it needs, apart from sizes. */
+/* Whether the kernel for small products can do it, apart from sizes. */
 static bool can_be_small(const gradients *g, tern__gemm gemm[TERN__SMALL_GEMMS])
 {
     const tern__call *call = g->call;

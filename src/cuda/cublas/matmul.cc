@@ -1,11 +1,12 @@
-/* matmul.cc - the matrix product (kernels/product.h) as products of cuBLASLt, of which each takes one
- * dimension of the batch, the longest; the others are a loop.
+/* matmul.cc - the matrix product (kernels/product.h) as products of cuBLASLt. Each of these takes the
+ * longest dimension of the batch; the others are a loop.
  *
- * Of f32 a single product may be made by a kernel of our own (small_gemm.h), if that is faster.
+ * A single product in f32 may be computed by our own kernel (small_gemm.h), if that is faster.
  *
- * An operand whose neighbours are apart is copied first. y is made beside, in f32, where it is transposed or
- * where sums of several products would be rounded to 16 bits in between. A ReLU is the epilogue of the
- * product that makes y; where that is another kernel, or cuBLASLt has none, it is a kernel after it. */
+ * An operand whose neighbouring elements are not adjacent is copied first. y is computed in an f32 copy if
+ * it is transposed, or if sums of several products would be rounded to 16 bits in between. A ReLU is the
+ * epilogue of the product that makes y; if that is another kernel, or if cuBLASLt has none, a separate
+ * kernel follows. */
 #include "cuda/cublas/matmul.h"
 #include "cuda/copy.h"
 #include "cuda/cublas/cublas.h"
@@ -25,7 +26,7 @@ typedef tern__product_axis axis;
 
 static int matmul(const tern__call *call);
 
-/* ---- which ---- */
+/* ---- choosing ---- */
 
 static bool is_half(tern_dtype dtype)
 {
@@ -37,7 +38,7 @@ static bool fits(tern_dtype dtype, tern_dtype of)
     return dtype == of || (dtype == TERN_F32 && is_half(of));
 }
 
-/* Is some dimension of y summed? */
+/* Whether y is broadcast, and so summed, along some dimension. */
 static bool falls_together(const tern__view *y, int first, int last)
 {
     bool does = false;
@@ -57,7 +58,7 @@ bool tern__cuda_matmul_takes(const tern__call *call)
 
 /* ---- products ---- */
 
-/* Dimensions of the batch that continue each other are one. */
+/* Merges dimensions of the batch that continue each other. */
 static void merge(tern__product *p)
 {
     int kept = 0;
@@ -73,7 +74,7 @@ static void merge(tern__product *p)
     p->batches = TERN__MIN(p->batches, kept + 1);
 }
 
-/* The longest dimension of the batch, taken out. */
+/* Removes and returns the longest dimension of the batch. */
 static axis take_longest(tern__product *p)
 {
     axis longest = {1, {0}};
@@ -84,7 +85,7 @@ static axis take_longest(tern__product *p)
     return longest;
 }
 
-/* What all addresses have in common, 256 bytes at most. */
+/* The alignment common to all addresses, at most 256 bytes. */
 static int64_t alignment_of(const tern__product *p, int operand, const axis *taken)
 {
     int64_t bytes = (int64_t)tern_dtype_bytes(p->view[operand]->dtype);
@@ -109,7 +110,7 @@ static tern__gemm gemm_of(const tern__product *p, const axis *taken)
     return g;
 }
 
-/* How far from the first the operand's matrix number `n` of these dimensions is. */
+/* The offset of the operand's matrix `n`, counted over these dimensions. */
 static int64_t offset_of(const axis *axes, int count, int operand, int64_t n)
 {
     int64_t offset = 0;
@@ -124,20 +125,20 @@ static int64_t count_of(const axis *axes, int count)
     return all;
 }
 
-/* Does a vector stand as cuBLASLt takes one? */
+/* Whether cuBLASLt can take the vector: contiguous and aligned. */
 static bool is_vector(const tern__view *v)
 {
     return (v->stride[0] == 1 || v->shape[0] == 1) && (uintptr_t)v->data % TERN__GEMM_VECTOR == 0;
 }
 
-/* Whether the product can make them. */
+/* Whether the product can compute the row sums. */
 static bool has_row_sums(const tern__call *call)
 {
     const tern__view *sums = call->out[1];
     return sums && !call->add[1] && sums->dtype == call->out[0]->dtype && is_vector(sums);
 }
 
-/* By a kernel of their own. */
+/* Computes the row sums by a separate kernel. */
 static int make_row_sums(const tern__call *call)
 {
     static const tern__factor_attr one = {1};
@@ -159,8 +160,8 @@ static int make_relu(const tern__call *call)
     return tern__cuda_must(tern__cuda_pointwise(&relu));
 }
 
-/* Whether this product is worth asking for without it, since cuBLASLt has none with: the row sums or the ReLU
- * are kernels of their own then. */
+/* Called when cuBLASLt has no algorithm. Whether to ask again without the row sums or the ReLU, which
+ * separate kernels then compute. */
 static bool leave_out(tern__gemm *g)
 {
     bool had = g->row_sums || g->relu;
@@ -174,7 +175,7 @@ static void move_on(tern__gemm_operand *o, int64_t elements)
     o->data = (char *)o->data + elements * (int64_t)tern_dtype_bytes(o->dtype);
 }
 
-/* As many of the batch at a time as may be. */
+/* Multiplies as much of the batch at a time as cuBLASLt takes. */
 static int multiply(const tern__call *call, const tern__gemm *g)
 {
     int status = TERN_OK;
@@ -190,7 +191,7 @@ static int multiply(const tern__call *call, const tern__gemm *g)
     return status;
 }
 
-/* The products of a call, of which `first` is the first one. */
+/* The products of a call; `first` is the first one. */
 typedef struct products {
     const tern__call *call;
     tern__product p;
@@ -264,9 +265,9 @@ bool tern__cuda_gemm_of(const tern__call *call, tern__gemm *g)
     return is_one(&all);
 }
 
-/* ---- what stands otherwise ---- */
+/* ---- operands that are copied ---- */
 
-/* A view of which each element stands once, and room for a dense copy: as such, and seen like the view. */
+/* A view without broadcast dimensions, and a dense copy of it: as such, and expanded like the view. */
 typedef struct beside {
     tern__view once, made, seen;
 } beside;
@@ -285,7 +286,7 @@ static bool beside_of(const tern__call *call, const tern__view *view, tern_dtype
     return true;
 }
 
-/* With a dense copy of input `i`, of that dtype. */
+/* Multiplies with a dense copy of input `i` in that dtype. */
 static int with_copy(const tern__call *call, int i, tern_dtype dtype)
 {
     beside b;
@@ -298,7 +299,7 @@ static int with_copy(const tern__call *call, int i, tern_dtype dtype)
     return status;
 }
 
-/* y is made in f32 (f64 of f64), and copied or added then, and its ReLU last. */
+/* Computes y in a copy in f32 (f64 for f64), then copies or adds it, then applies the ReLU. */
 static int made_beside(const tern__call *call)
 {
     const tern__view *y = call->out[0];
@@ -315,8 +316,8 @@ static int made_beside(const tern__call *call)
     return status;
 }
 
-/* The product without its bias, which is added then: in f32 where y would be rounded in between. Who declines
- * has computed nothing, so the bias cannot be added twice. */
+/* Computes the product without its bias and adds that afterwards; in f32 if y would be rounded in between.
+ * A kernel that declines has computed nothing, so the bias is never added twice. */
 static int before_bias(const tern__call *call)
 {
     const tern__view *y = call->out[0];

@@ -1,6 +1,6 @@
-/* matmul.h - the matrix product, for kernels that are made of some.
+/* matmul.h - the matrix product, for kernels that are built from products.
  *
- * Of two dimensions tern__cuda_matmul (kernels.h) also takes a second output (m): the sums of a's rows. */
+ * In two dimensions tern__cuda_matmul (kernels.h) also takes a second output (m): the sums of a's rows. */
 #ifndef TERN_SRC_CUDA_CUBLAS_MATMUL_H
 #define TERN_SRC_CUDA_CUBLAS_MATMUL_H
 
@@ -8,10 +8,10 @@
 
 bool tern__cuda_matmul_takes(const tern__call *call);
 
-/* The call's product; false: it is none of cuBLASLt's as it stands. */
+/* Returns the call as one product; false: cuBLASLt cannot take the operands as they are. */
 bool tern__cuda_gemm_of(const tern__call *call, tern__gemm *g);
 
-/* Of what comes second, and so cannot be declined: the first is done. */
+/* For a second step, which must not be declined since the first is done. */
 static inline int tern__cuda_must(int status)
 {
     return status == TERN_E_UNSUPPORTED ? TERN_E_SYSTEM : status;

@@ -1,6 +1,6 @@
-/* small_gemm_plan.cc - whether products are made by the kernel for small ones, cut for how many blocks, or in
- * another way: as conv_plan.cc has it, the device's clock decides, on one rank for all. What adds to its
- * results is not run for the clock's sake, and goes the other way until it is known. */
+/* small_gemm_plan.cc - chooses whether products are computed by the kernel for small ones, and with how
+ * many blocks, or otherwise. As in conv_plan.cc, measuring decides, on one rank for all. A call that adds
+ * to its results is not measured; it is computed otherwise until the choice is known. */
 #include "cuda/kernels/small_gemm.h"
 
 extern "C" {
@@ -16,17 +16,18 @@ extern "C" {
 #define SMALL "small %d"
 #define OTHER "other"
 
-enum { NUMBERS = 7 }; /* of a product */
+enum { NUMBERS = 7 }; /* describe a product */
 
-/* What is tried: the other way, half of the processors of a large GPU, nearly all, and each of them twice. */
+/* The candidates: not this kernel (0), half of a large GPU's multiprocessors, nearly all of them, and each
+ * twice. */
 static const int tried[] = {0, 64, 128, TERN__SMALL_BLOCKS};
 
 typedef std::array<int64_t, TERN__SMALL_GEMMS * NUMBERS + 1> plan_key;
 
 typedef struct plan {
     bool is_known;
-    int blocks;     /* 0: the other way */
-    uint64_t heard; /* device->notes->heard when it was asked for */
+    int blocks;     /* 0: not this kernel */
+    uint64_t heard; /* device->notes->heard when the choice was made */
 } plan;
 
 typedef std::map<plan_key, plan> plans;
@@ -66,15 +67,15 @@ static void describe(const plan_key &key, char text[TEXT])
         if (used < TEXT) used += (size_t)std::snprintf(text + used, TEXT - used, " %lld", (long long)number);
 }
 
-/* ---- by the clock ---- */
+/* ---- measuring ---- */
 
 typedef struct trial {
     const tern__call *call;
     const tern__gemm *g;
-    int count, blocks; /* blocks 0: the other way */
+    int count, blocks; /* blocks 0: not this kernel */
     const float *gate;
     tern__other_way *other;
-    const void *ctx; /* the other way's */
+    const void *ctx; /* argument of the alternative */
 } trial;
 
 static int run_trial(void *ctx)
@@ -84,7 +85,8 @@ static int run_trial(void *ctx)
                      : t->other(t->call, t->ctx);
 }
 
-/* Into how many blocks; 0: the other way. *least: its milliseconds; negative: nothing has run. */
+/* Returns the fastest number of blocks; 0: not this kernel. *least: its milliseconds; negative: nothing
+ * has run. */
 static int fastest(const trial *t, float *least)
 {
     tern__stopwatch watch;
@@ -106,7 +108,7 @@ static int fastest(const trial *t, float *least)
     return blocks;
 }
 
-/* ---- what is known ---- */
+/* ---- choosing ---- */
 
 static bool adds(const tern__gemm *g, int count)
 {
@@ -115,7 +117,7 @@ static bool adds(const tern__gemm *g, int count)
     return any;
 }
 
-/* False: it names neither way. */
+/* False: the name is not one of the candidates. */
 static bool take_named(plan *p, const char *name)
 {
     int blocks = 0;

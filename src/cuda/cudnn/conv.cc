@@ -1,9 +1,9 @@
-/* conv.cc - convolutions of two and three dimensions as cuDNN takes them.
+/* conv.cc - convolutions in two and three dimensions by cuDNN.
  *
- * The operands of a call are brought to one layout: channels last where one of the activations is, else
- * plain. A weight is plain in its parameter and so is its gradient, so beside activations with channels last
- * both are copied. What cuDNN has not in one layout is asked for in the other, f64 in the plain one first,
- * which is all that cuDNN has of it; a result in f32 that it has not of 16 bits is made of f32. */
+ * The operands of a call are brought to one layout: channels last if one of the activations has it, else
+ * plain. A weight in its parameter and its gradient are plain, so beside channels-last activations both
+ * are copied. If cuDNN has no engine in one layout the other is tried; f64 begins with the plain one, the
+ * only layout in which cuDNN has f64. A 16-bit result for which cuDNN has no engine is computed in f32. */
 #include "cuda/copy.h"
 #include "cuda/cudnn/cudnn.h"
 #include "cuda/kernels.h"
@@ -12,16 +12,16 @@ extern "C" {
 #include "kernels/reduce.h"
 }
 
-#define SIDES TERN__CONV_B /* x, w and y */
+#define SIDES TERN__CONV_B /* the number of x, w and y */
 
 typedef struct conv {
     const tern__call *call;
     const tern__view *at[SIDES];
     int result;
-    const tern__view *bias; /* that cuDNN is to add, or NULL */
+    const tern__view *bias; /* added by cuDNN, or NULL */
 } conv;
 
-/* What is brought to cuDNN, and the copies that it is brought in. */
+/* The operands given to cuDNN, and their copies. */
 typedef struct brought {
     tern__cudnn_conv conv;
     bool is_copy[SIDES];
@@ -37,7 +37,8 @@ static conv conv_of(const tern__call *call, const tern__view *bias)
     }
 }
 
-/* The view without gaps in that layout, if that is how it stands; places of one index stand anyhow. */
+/* Sets *as to the view in that layout, if it is contiguous there; a dimension of size 1 may have any
+ * stride. */
 static bool stands(const tern__view *view, tern__layout layout, tern__view *as)
 {
     *as = tern__view_make(view->dtype, layout, view->ndim, view->shape);
@@ -53,7 +54,7 @@ static void drop(const conv *c, brought *b)
         if (b->is_copy[i]) tern__cuda_scratch_free(c->call, b->conv.operand[i].data);
 }
 
-/* Inputs are copied where they stand otherwise, results where `beside` says so too. */
+/* Copies inputs that are not in the layout; allocates a buffer for a result that is not, or if `beside`. */
 static int bring(const conv *c, tern__layout layout, tern_dtype dtype, bool beside, brought *b)
 {
     int status = TERN_OK;
@@ -69,7 +70,7 @@ static int bring(const conv *c, tern__layout layout, tern_dtype dtype, bool besi
     return status;
 }
 
-/* The bias as cuDNN sees it, (1, C, 1, ..). */
+/* The bias as cuDNN takes it, (1, C, 1, ..). */
 static void bring_bias(const conv *c, brought *b)
 {
     const tern__view *y = &b->conv.operand[TERN__CONV_Y];
@@ -97,7 +98,7 @@ static int run_once(const conv *c, tern__layout layout, tern_dtype dtype, bool b
     return status;
 }
 
-/* Not all that can compute can add, too. */
+/* Not every engine can add to its result. */
 static int run_in(const conv *c, tern__layout layout, tern_dtype dtype)
 {
     int status = run_once(c, layout, dtype, false);
@@ -130,8 +131,8 @@ static bool fits(tern_dtype made, tern_dtype dtype)
     return made == dtype || (made == TERN_F32 && (dtype == TERN_BF16 || dtype == TERN_F16));
 }
 
-/* Has y as many places as x has for the weight? It has fewer where a transposed convolution's output padding
- * is as large as its stride, which a dilation allows and cuDNN does not. */
+/* Whether y has as many positions as x allows for the weight. It has fewer if a transposed convolution's
+ * output padding is as large as its stride, which is allowed with dilation but not in cuDNN. */
 static bool is_whole(const tern__call *call)
 {
     const tern__conv_attr *attr = (const tern__conv_attr *)call->attr;
@@ -154,7 +155,7 @@ static bool takes(const tern__call *call)
            tern__view_count(first) > 0 && tern__view_count(second) > 0;
 }
 
-/* Can cuDNN's graph add it to a y that is made anew? */
+/* Whether cuDNN's graph can add the bias: y is overwritten. */
 static bool is_plain_bias(const tern__call *call)
 {
     const tern__view *bias = call->in[2];
@@ -174,7 +175,7 @@ int tern__cuda_conv_data_grad(const tern__call *call)
     return takes(call) ? run(call, nullptr) : TERN_E_UNSUPPORTED;
 }
 
-/* db: sums over all but the channels. */
+/* db: sums over all dimensions but the channels. */
 static int bias_grad(const tern__call *call)
 {
     const tern__factor_attr one = {1};
@@ -190,7 +191,8 @@ static int bias_grad(const tern__call *call)
     return tern__cuda_sum(&inner);
 }
 
-/* dw may have been added to when db comes, so db is not left to one who would compute both again. */
+/* dw may already have been added to when db is computed, so db must not be declined: the fallback would
+ * compute both again. */
 int tern__cuda_conv_weight_grad(const tern__call *call)
 {
     if (!takes(call)) return TERN_E_UNSUPPORTED;

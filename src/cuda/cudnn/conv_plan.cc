@@ -1,11 +1,11 @@
-/* conv_plan.cc - the table of a device's cases, and which of cuDNN's engines computes each.
+/* conv_plan.cc - a device's table of cases, and which of cuDNN's engines computes each.
  *
- * A case is decided when it first comes up. Where clocks may decide, that is the engine that another rank or
- * the user's file names (device/notes.h), or else the fastest of those that the heuristics put first; a bias
- * is a part of the graph or a kernel of its own behind it, whichever is faster. What is noted is taken only
- * where cuDNN has it and the rules of the device allow it. A device that follows takes the first of the
- * heuristics' that runs until it is told, and a deterministic one for good. Rules under which other engines
- * are fit are a part of the case's name, so that a choice made under one set of them does not count under
+ * A case is decided when it first occurs. If measuring is allowed, the engine is the one that another rank
+ * or the user's file names (device/notes.h), or else the fastest of those that the heuristics rank first.
+ * A bias is part of the graph or added by a separate kernel, whichever is faster. A note is followed only
+ * if cuDNN has the engine and the device's rules allow it. A device that follows another uses the first
+ * engine of the heuristics that runs until it is told, and a deterministic device always does. Rules that
+ * exclude engines are part of the case's name, so a choice made under one set of rules has no effect under
  * another. */
 #include "cuda/copy.h"
 #include "cuda/cudnn/cudnn.h"
@@ -21,22 +21,22 @@ extern "C" {
 #include <map>
 #include <vector>
 
-#define MOST 10 /* engines that are tried, of each graph */
+#define MOST 10 /* most engines that are tried, of each graph */
 #define TEXT 512
 
 typedef std::array<int64_t, 48> conv_key;
 
 typedef struct conv_plan {
     tern__cudnn_graph *graph;
-    tern__cudnn_engine engine; /* .plan NULL: there is none */
-    bool with_bias;            /* which the graph adds      */
+    tern__cudnn_engine engine; /* .plan NULL: no engine */
+    bool with_bias;            /* the graph adds the bias */
     uint64_t heard;            /* device->notes->heard when it was chosen */
     char label[48];
 } conv_plan;
 
 typedef struct conv_plans {
     std::map<conv_key, conv_plan> of;
-    std::vector<conv_plan> replaced; /* which recorded steps may still run */
+    std::vector<conv_plan> replaced; /* kept, as recorded steps may still run them */
 } conv_plans;
 
 /* ---- the table ---- */
@@ -92,7 +92,7 @@ static size_t add_numbers(char text[TEXT], size_t used, const char *name, const 
     return used;
 }
 
-/* The case and the rules in words: "conv x 256,64,56,56 bf16 last 16 ..". */
+/* Writes the case and the rules: "conv x 256,64,56,56 bf16 last 16 ..". */
 static void describe(const tern__call *call, const tern__cudnn_conv *c, char text[TEXT])
 {
     static const char *const kernels[] = {"conv", "data gradient", "weight gradient"};
@@ -118,7 +118,7 @@ static void describe(const tern__call *call, const tern__cudnn_conv *c, char tex
 
 /* ---- running ---- */
 
-/* What a convolution's item says. */
+/* The data of a convolution's item. */
 typedef struct execution {
     void *plan, *data[TERN__CONV_OPERANDS], *workspace;
     int64_t has_bias;
@@ -130,7 +130,7 @@ static int run_execution(tern__cuda *cuda, const void *data, tern_error *err)
     return tern__cudnn_run(cuda, e->plan, e->has_bias, e->data, e->workspace, err);
 }
 
-/* y += the bias, of a plan that does not add it. */
+/* y += the bias, for a plan that does not add it. */
 static int add_bias(const tern__call *call, const tern__cudnn_conv *conv, void *result)
 {
     tern__view y = conv->operand[TERN__CONV_Y], bias = conv->operand[TERN__CONV_B];
@@ -140,7 +140,7 @@ static int add_bias(const tern__call *call, const tern__cudnn_conv *conv, void *
     return tern__cuda_add_bias(call, &bias, &y);
 }
 
-/* `result` in its place. */
+/* Runs the plan with `result` as the result's address. */
 static int run_plan(const tern__call *call, const tern__cudnn_conv *conv, const conv_plan *p, void *result,
                     void *workspace)
 {
@@ -154,7 +154,7 @@ static int run_plan(const tern__call *call, const tern__cudnn_conv *conv, const 
 
 /* ---- measuring ---- */
 
-/* What is tried, and a place for results that are not to be added. */
+/* The candidate, and a buffer for results when the call adds. */
 typedef struct trial {
     tern__call call;
     const tern__cudnn_conv *conv;
@@ -190,7 +190,7 @@ static int run_trial(void *ctx)
     return run_plan(&t->call, t->conv, t->plan, t->result, t->workspace);
 }
 
-/* Milliseconds of a run; negative if it cannot. */
+/* Returns the milliseconds of a run; negative: it failed. */
 static float try_out(trial *t, const conv_plan *p, float best)
 {
     size_t bytes = p->engine.workspace;
@@ -203,7 +203,7 @@ static float try_out(trial *t, const conv_plan *p, float best)
 
 /* ---- choosing ---- */
 
-/* Its graph, with the bias in it or without. */
+/* Opens the case's graph, with or without the bias. */
 static bool open_graph(const tern__call *call, const tern__cudnn_conv *conv, bool with_bias, conv_plan *p,
                        int *status)
 {
@@ -216,23 +216,23 @@ static bool open_graph(const tern__call *call, const tern__cudnn_conv *conv, boo
     return !code;
 }
 
-/* Has one run, and is not to be compared with others? */
+/* Whether an engine has run and measuring is not allowed. */
 static bool is_enough(const tern__call *call, float least)
 {
     return least >= 0 && !tern__stopwatch_decides(call->device);
 }
 
-/* The engines of p's graph, one after the other. */
+/* A search through the engines of p's graph. */
 typedef struct search {
     const tern__call *call;
-    trial *t;              /* NULL: none can be run */
-    conv_plan *p;          /* its engine is the one that is tried */
-    const conv_plan *best; /* of other graphs */
-    float *least;          /* of all graphs */
+    trial *t;              /* NULL: engines cannot be run */
+    conv_plan *p;          /* holds the engine being tried */
+    const conv_plan *best; /* best of the other graphs */
+    float *least;          /* smallest time of all graphs */
     tern__cudnn_engine chosen;
 } search;
 
-/* Goes on with the faster of what is chosen and this, or the first that runs. */
+/* Keeps the faster of the best so far and this engine, or the first that runs. */
 static bool consider(void *ctx, const tern__cudnn_engine *engine)
 {
     search *s = (search *)ctx;
@@ -247,8 +247,8 @@ static bool consider(void *ctx, const tern__cudnn_engine *engine)
     return s->t && !is_enough(s->call, *s->least);
 }
 
-/* Puts the best of this graph's engines in the place of *best, if one is better; where none runs, or without
- * `t`, the first that there is. */
+/* Replaces *best by the best of this graph's engines if that is faster. If none runs, or without `t`,
+ * takes the first engine there is. */
 static void try_graph(const tern__call *call, conv_plan *p, trial *t, conv_plan *best, float *least)
 {
     search s = {call, t, p, best, least, {}};
@@ -258,7 +258,7 @@ static void try_graph(const tern__call *call, conv_plan *p, trial *t, conv_plan 
     plan_free(p);
 }
 
-/* *least: its milliseconds; negative: it has not run. */
+/* *least: the best engine's milliseconds; negative: none has run. */
 static int try_all(const tern__call *call, const tern__cudnn_conv *conv, conv_plan *best, float *least)
 {
     trial t;
@@ -302,7 +302,7 @@ static void keep(const tern__call *call, const char *what, const conv_plan *p)
     call->device->notes->keep(call->device, what, name);
 }
 
-/* A plan without an engine is one, too: cuDNN is not asked again. */
+/* A plan without an engine is kept as well: cuDNN is not asked again. */
 static int choose(const tern__call *call, const tern__cudnn_conv *conv, conv_plan *p)
 {
     tern_device *device = call->device;
@@ -320,9 +320,9 @@ static int choose(const tern__call *call, const tern__cudnn_conv *conv, conv_pla
     return status;
 }
 
-/* ---- what was told meanwhile ---- */
+/* ---- news from others ---- */
 
-/* Whether others have chosen another engine than this since. */
+/* Whether others have told another engine than this since it was chosen. */
 static bool is_outdated(const tern__call *call, const tern__cudnn_conv *conv, conv_plan *p)
 {
     tern_device *device = call->device;

@@ -1,9 +1,9 @@
-/* cudnn.cc - a convolution as a graph of cuDNN 9's (its C API: descriptors with attributes), alone or with
- * the addition of its bias behind it, and the engines that its heuristics name for it.
+/* cudnn.cc - a convolution as a graph of cuDNN 9 (its C API: descriptors with attributes), alone or
+ * followed by the addition of its bias, and the engines that cuDNN's heuristics name for it.
  *
- * An engine is known by its number and the values of its knobs, which for one version of cuDNN are the same
- * in every process. Engines for everything (the fallback's) come behind those that the heuristics put first,
- * and one that needs more memory than the device's rules allow counts only where there is no other. */
+ * An engine is identified by its number and the values of its knobs, which are the same in every process
+ * for one version of cuDNN. The fallback mode's engines come after those of the heuristics. An engine that
+ * needs more memory than the device's rules allow is used only if there is no other. */
 #include "cuda/cudnn/cudnn.h"
 #include "cuda/cudnn/cudnn_row.h"
 
@@ -16,13 +16,13 @@
 struct tern__cudnn_graph {
     place at;
     tern__cudnn_conv conv;
-    std::vector<desc> parts; /* what the graph is made of, each of those before it */
+    std::vector<desc> parts; /* the parts of the graph, each after those it refers to */
     desc whole;
 };
 
 /* ---- graphs ---- */
 
-/* A part of the graph. */
+/* Adds a part to the graph. */
 static desc part(row *r, tern__cudnn_graph *g, cudnnBackendDescriptorType_t type)
 {
     desc made = make(r, type);
@@ -40,7 +40,7 @@ static cudnnDataType_t type_of(tern_dtype dtype)
     }
 }
 
-/* A tensor is known by its number in `operand`, from 1 on. */
+/* A tensor's id is its index in `operand` plus 1. */
 static desc tensor(row *r, tern__cudnn_graph *g, int i)
 {
     const tern__view *v = &g->conv.operand[i];
@@ -55,7 +55,7 @@ static desc tensor(row *r, tern__cudnn_graph *g, int i)
     return d;
 }
 
-/* y before its bias, which stands nowhere: sums as they are. */
+/* y before its bias, a virtual tensor of sums that are not stored. */
 static desc sums(row *r, tern__cudnn_graph *g)
 {
     const tern__view *v = &g->conv.operand[TERN__CONV_Y];
@@ -96,7 +96,7 @@ static desc convolution(row *r, tern__cudnn_graph *g)
     return d;
 }
 
-/* The three operations differ in nothing but the names of their attributes. */
+/* The three operations differ only in the names of their attributes. */
 typedef struct operation_names {
     cudnnBackendDescriptorType_t type;
     cudnnBackendAttributeName_t operand[3], conv, alpha, beta;
@@ -152,7 +152,7 @@ static desc addition(row *r, tern__cudnn_graph *g, desc sums)
     return d;
 }
 
-/* The convolution, and behind it the addition of its bias. */
+/* The convolution, followed by the addition of its bias. */
 static void connect(row *r, tern__cudnn_graph *g)
 {
     bool has_bias = g->conv.has_bias;
@@ -186,7 +186,8 @@ void tern__cudnn_graph_free(tern__cudnn_graph *g)
 
 /* ---- engines ---- */
 
-/* All that one mode of the heuristics names, best first; a mode that has nothing to say is no failure. */
+/* Returns the configurations that one mode of the heuristics names, best first; a mode without any is no
+ * failure. */
 static std::vector<desc> configs_of(const tern__cudnn_graph *g, cudnnBackendHeurMode_t mode)
 {
     row r = row_of(&g->at, nullptr);
@@ -218,7 +219,7 @@ static void cudnn_free(tern_device *, void *state)
     delete at;
 }
 
-#define OLDEST 91600 /* those from 9.8 on compute some convolutions of volumes wrongly */
+#define OLDEST 91600 /* versions from 9.8 on compute some convolutions of volumes wrongly */
 #define NAME   32
 
 static void name_version(size_t version, char *text, size_t size)
@@ -226,7 +227,7 @@ static void name_version(size_t version, char *text, size_t size)
     std::snprintf(text, size, "cuDNN %zu.%zu.%zu", version / 10000, version / 100 % 100, version % 100);
 }
 
-/* The one that is loaded, which need not be the one that this was built with. */
+/* Checks the version that is loaded, which may differ from the one of the build. */
 static int check_version(tern_error *err)
 {
     char loaded[NAME], oldest[NAME];
@@ -254,8 +255,8 @@ static bool has_configs(const tern__cudnn_graph *g)
     return count > 0;
 }
 
-/* By a convolution that any GPU has some for. Where cuDNN cannot load their libraries it does not say so, but
- * names none for anything, and all would be left to the host. */
+/* Checks with a convolution for which every GPU has engines. If cuDNN cannot load their libraries it does
+ * not say so but names no engine for anything, and the host would compute everything. */
 static int check_engines(row *r)
 {
     static const tern__conv_attr attr = {{1, 1, 1}, {0, 0, 0}, {1, 1, 1}, 1};
@@ -271,8 +272,8 @@ static int check_engines(row *r)
                            "cuDNN loads no engines: CUDNN_LOGLEVEL_DBG=1 in the environment says why");
 }
 
-/* What fails here is a failure, by whichever code: that there is no such thing cuDNN may say of cases only.
- */
+/* Every failure here is an error, whatever the code: only for a case may cuDNN say that it is not
+ * supported. */
 static int open_library(row *r, tern_device *device)
 {
     tern__cuda *cuda = tern__cuda_of(device);
@@ -301,8 +302,8 @@ int tern__cudnn_graph_new(const tern__call *call, const tern__cudnn_conv *conv, 
 
 /* ---- rules ---- */
 
-/* Inputs keep their bits and sums are f32's, always. f32 that is to be exact meets neither TF32, which is
- * what tensor cores make of it, nor transforms. */
+/* Inputs always keep their precision and sums are in f32. Exact f32 excludes TF32, the format of tensor
+ * cores, and transforms. */
 static bool is_allowed(unsigned notes, const tern_device *device, tern_dtype dtype)
 {
     unsigned never = 1u << CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS |
@@ -316,7 +317,7 @@ static bool is_allowed(unsigned notes, const tern_device *device, tern_dtype dty
     return !(notes & never);
 }
 
-/* What an engine does to numbers: a bit for each of cuDNN's notes. */
+/* An engine's numerical notes: a bit for each of cuDNN's. */
 static unsigned notes_of(row *r, desc engine)
 {
     cudnnBackendNumericalNote_t notes[CUDNN_NUMERICAL_NOTE_TYPE_COUNT];
@@ -329,7 +330,7 @@ static unsigned notes_of(row *r, desc engine)
 
 #define KNOBS 64
 
-/* "12:2=1,5=3". False: there is no room for it. */
+/* Writes the name "12:2=1,5=3". False: too long. */
 static bool name_it(row *r, desc config, desc engine, char name[TERN__CUDNN_NAME])
 {
     desc choices[KNOBS];
@@ -351,7 +352,8 @@ static bool name_it(row *r, desc config, desc engine, char name[TERN__CUDNN_NAME
     return is_well(r) && used < TERN__CUDNN_NAME;
 }
 
-/* Makes the plan, of an engine that the rules allow; the configuration is the engine's then, or destroyed. */
+/* Makes the plan of an engine that the rules allow. The engine takes over the configuration, or it is
+ * destroyed. */
 static bool build(const tern__call *call, const tern__cudnn_graph *g, desc config, tern__cudnn_engine *e)
 {
     row r = row_of(&g->at, nullptr);
@@ -378,16 +380,16 @@ static bool build(const tern__call *call, const tern__cudnn_graph *g, desc confi
     return false;
 }
 
-/* Engines on their way to who asked for them. */
+/* A search through engines for the caller. */
 typedef struct walk {
     const tern__call *call;
     const tern__cudnn_graph *graph;
     tern__cudnn_visit *visit;
     void *ctx;
-    int left; /* how many more are wanted */
+    int left; /* how many more engines are wanted */
     bool found;
-    tern__cudnn_engine large;     /* the first that needs more memory than the rules allow */
-    std::set<std::string> passed; /* names: some are named twice */
+    tern__cudnn_engine large;     /* the first engine that needs more memory than the rules allow */
+    std::set<std::string> passed; /* names already visited: some occur twice */
 } walk;
 
 static void meet(walk *w, const tern__cudnn_engine *e)
@@ -396,7 +398,7 @@ static void meet(walk *w, const tern__cudnn_engine *e)
     w->left = w->visit(w->ctx, e) ? w->left - 1 : 0;
 }
 
-/* Those of one mode, if more are wanted: plans are made of no others. */
+/* Visits the engines of one mode while more are wanted; plans are only made for these. */
 static void go_through(walk *w, cudnnBackendHeurMode_t mode)
 {
     if (!w->left) return;
@@ -438,7 +440,7 @@ void tern__cudnn_engine_free(tern__cudnn_engine *e)
 
 /* ---- engines by name ---- */
 
-/* The next number of a name, and the character behind it. */
+/* Reads the next number of a name, and the character after it. */
 static int64_t number(const char **name, char *end)
 {
     char *behind;
@@ -448,7 +450,7 @@ static int64_t number(const char **name, char *end)
     return value;
 }
 
-/* The knobs that are named behind the engine's number; how many, or -1 for what is no such name. */
+/* Reads the knobs after the engine's number. Returns how many, or -1 if the name is invalid. */
 static int knobs_of(row *r, const char *name, desc knobs[KNOBS])
 {
     char end = ',';
@@ -517,7 +519,7 @@ int tern__cudnn_run(tern__cuda *cuda, void *plan, bool has_bias, void *const dat
     finalize(&r, pack);
     if (is_well(&r)) went(&r, cudnnBackendExecute(r.at->handle, (desc)plan, pack), "cudnnBackendExecute");
     destroy(pack);
-    return failure_of(&r); /* it had what it lacks now */
+    return failure_of(&r); /* not E_UNSUPPORTED: the plan worked before */
 }
 
 void tern__cudnn_version(char *text, size_t size)

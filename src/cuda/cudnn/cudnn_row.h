@@ -1,5 +1,5 @@
-/* cudnn_row.h - calls of cuDNN one after the other: the first that fails ends the row, and the others do
- * nothing. Descriptors are what its graphs are made of: made, given attributes, and finalized. */
+/* cudnn_row.h - a sequence ("row") of cuDNN calls: after the first failure the others do nothing. cuDNN's
+ * graphs are built from descriptors, which are created, given attributes, and finalized. */
 #ifndef TERN_SRC_CUDA_CUDNN_CUDNN_ROW_H
 #define TERN_SRC_CUDA_CUDNN_CUDNN_ROW_H
 
@@ -9,10 +9,10 @@
 
 typedef cudnnBackendDescriptor_t desc;
 
-/* What plans are made for: the device of a handle, or one that is only described. */
+/* The target of plans: the device of a handle, or a described device. */
 typedef struct place {
-    cudnnHandle_t handle; /* NULL: it is described */
-    desc device;          /* its description       */
+    cudnnHandle_t handle; /* NULL: described */
+    desc device;          /* the description */
 } place;
 
 typedef struct row {
@@ -53,7 +53,7 @@ static inline void set(row *r, desc d, cudnnBackendAttributeName_t name, cudnnBa
         went(r, cudnnBackendSetAttribute(d, name, type, count, values), "cudnnBackendSetAttribute");
 }
 
-/* How many there are, of which no more than `most` are got. */
+/* Returns how many there are; gets at most `most` of them. */
 static inline int64_t get(row *r, desc d, cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type,
                           int64_t most, void *values)
 {
@@ -73,7 +73,7 @@ static inline void set_int64(row *r, desc d, cudnnBackendAttributeName_t name, i
     set(r, d, name, CUDNN_TYPE_INT64, 1, &value);
 }
 
-/* For which device: by its handle, or by the name for its description. */
+/* Sets the device: its handle, or its description under `name`. */
 static inline void set_handle(row *r, desc d, cudnnBackendAttributeName_t name)
 {
     if (r->at->handle) set(r, d, name, CUDNN_TYPE_HANDLE, 1, &r->at->handle);
@@ -94,7 +94,7 @@ static inline void destroy(desc d)
     if (d) cudnnBackendDestroyDescriptor(d);
 }
 
-/* What has failed, in cuDNN's words. */
+/* Returns the failure, with cuDNN's message. */
 static inline int failure_of(const row *r)
 {
     if (is_well(r)) return TERN_OK;
@@ -108,7 +108,7 @@ static inline int failure_of(const row *r)
     return status;
 }
 
-/* The same; but E_UNSUPPORTED without a word where it only has no such thing. */
+/* The same, but E_UNSUPPORTED without a message if cuDNN just does not support the case. */
 static inline int status_of(const row *r)
 {
     bool has_none = CUDNN_STATUS_CATEGORY(r->code) == CUDNN_STATUS_NOT_SUPPORTED;

@@ -1,11 +1,12 @@
-#include "cuda/kernels/choice.h"
+/* argmax.cu - argmax and argmin along a dimension, and their gradient. */
+#include "cuda/kernels/extremum.h"
 #include "cuda/kernels.h"
 
 namespace
 {
 typedef struct problem {
     tern__lines lines;
-    tern__lined x; /* or dx */
+    tern__lined x; /* x, or dx */
     const void *dy, *place;
     void *index, *value;
     int dy_dtype, place_dtype, index_dtype, value_dtype;
@@ -24,7 +25,7 @@ template <int G, class R> static __global__ void __launch_bounds__(TERN__GROUP_B
     tern__kernel_begin();
     int64_t count = p.lines.outer * p.lines.inner;
     for (int64_t line = tern__group_first<G>(); line < count; line += tern__group_step<G>()) {
-        tern__choice<R> best = tern__group_choice<G, R>(p.x, line_start(p, line), p.lines.size, p.least);
+        tern__extremum<R> best = tern__group_extremum<G, R>(p.x, line_start(p, line), p.lines.size, p.least);
         if (threadIdx.x % G) continue;
         if (p.index) tern__element_set<int64_t>(p.index, p.index_dtype, line, best.place);
         if (p.value) tern__element_set<R>(p.value, p.value_dtype, line, best.value);

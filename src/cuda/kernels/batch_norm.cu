@@ -1,12 +1,13 @@
 /* batch_norm.cu - batch norm in passes over columns of channels (columns.h).
  *
- * Statistics: a thread sums d and d * d with d = x - shift, where shift is the mean of its first rows; that
- * close to the mean nothing cancels, and one pass over memory is enough. What threads have found, a mean and
- * a centred second moment, is merged as such: two by two in a block, then part by part in double. Gradients'
- * sums go the same way. What is then made of each element is a pass with a few constants a channel.
+ * Statistics: a thread sums d and d * d with d = x - shift, where shift is the mean of its first rows. So
+ * close to the mean nothing cancels, and one pass over memory is enough. The threads' results, a mean and
+ * a centred second moment, are merged as such: pairwise within a block, then part by part in double. Sums
+ * of gradients are merged the same way. The elementwise pass that follows uses a few constants per
+ * channel.
  *
- * Activations have one dtype and layout. Rows are read some at a time before any is written, which may be in
- * the same place. */
+ * Activations have one dtype and layout. Some rows are read at a time before any is written, possibly in
+ * place. */
 #include "cuda/kernels/batch_norm_inner.h"
 #include "cuda/kernels/moments.h"
 
@@ -22,7 +23,7 @@ static __device__ __forceinline__ void find_shift(const tern__bunch<DTYPE, N> (&
     for (int l = 0; l < N; l++) shift[l] *= 1 / (tern__number<DTYPE>)(rows ? rows : 1);
 }
 
-/* Three blocks have room on a processor, each with four rows on their way. */
+/* Three blocks fit on a multiprocessor, each with four rows being loaded. */
 template <int DTYPE, int N> static __global__ void __launch_bounds__(THREADS, 3) run_moments(batch_norm a)
 {
     tern__kernel_begin();
@@ -59,11 +60,11 @@ template <int DTYPE, int N> static __global__ void __launch_bounds__(THREADS, 3)
 typedef struct batch_norm_stats {
     tern__columns k;
     const double *partial;
-    double all, full, last; /* values of a channel: in all, in a part, in the last part */
+    double all, full, last; /* values of a channel: in total, in a part, in the last part */
     tern__moments to;
 } batch_norm_stats;
 
-/* 0 of those that there are not. */
+/* 0 for parts that do not exist. */
 static __device__ __forceinline__ double count_of(const batch_norm_stats &a, int part)
 {
     double count = part < a.k.parts - 1 ? a.full : a.last;
@@ -77,8 +78,8 @@ static __device__ void move_towards(const tern__vector &v, int64_t c, double val
     tern__vector_put(to, c, (1 - share) * tern__vector_get<double>(v, c, 0) + share * value);
 }
 
-/* Of this thread's parts: their number of values, mean and centred second moment, which are summed about the
- * mean of the first one. */
+/* The number of values, mean and centred second moment of this thread's parts, summed relative to the mean
+ * of the first part. */
 static __device__ __forceinline__ void find_own(const batch_norm_stats &a, int64_t c, double *n, double *mean,
                                                 double *m2)
 {
@@ -101,7 +102,7 @@ static __device__ __forceinline__ void find_own(const batch_norm_stats &a, int64
     *m2 -= sum * d;
 }
 
-/* Some channels a block: all parts' moments become the batch's. */
+/* A block takes some channels and merges all parts' moments into the batch's. */
 static __global__ void __launch_bounds__(THREADS, 1) run_stats(batch_norm_stats a)
 {
     tern__kernel_begin();
@@ -117,7 +118,7 @@ static __global__ void __launch_bounds__(THREADS, 1) run_stats(batch_norm_stats 
     move_towards(a.to.running_var, c, m2 / (a.all - 1), a.to.momentum);
 }
 
-/* ---- statistics of several parts ---- */
+/* ---- merging statistics of several ranks ---- */
 
 typedef struct batch_norm_merge {
     const double *rows;
@@ -126,7 +127,7 @@ typedef struct batch_norm_merge {
     tern__vector mean, var, running_mean, running_var, share;
 } batch_norm_merge;
 
-/* A channel a thread. */
+/* One thread per channel. */
 static __global__ void run_merge(batch_norm_merge a)
 {
     tern__kernel_begin();
@@ -144,8 +145,8 @@ static __global__ void run_merge(batch_norm_merge a)
 
 /* ---- y = act((x - mean) * scale + bias + residual) ---- */
 
-/* From the last part to the first: what statistics have read last may still be in a cache. Four blocks have
- * as many rows on their way as two that read twice as far ahead, and hide what comes between. */
+/* From the last part to the first: what the statistics read last may still be in a cache. Four blocks load
+ * as many rows as two that read twice as far ahead, and hide the computation in between. */
 template <int DTYPE, int N> static __global__ void __launch_bounds__(THREADS, 4) run_apply(batch_norm a)
 {
     tern__kernel_begin();
@@ -217,7 +218,7 @@ int tern__cuda_moments(const tern__call *call, const tern__view *x, const tern__
     return status;
 }
 
-/* Of x, to mean, var, running mean and running var. */
+/* Computes the statistics of x: mean, var, running mean and running var. */
 static int make_stats(const tern__call *call, const tern__view *const *to)
 {
     tern__moments m = {};

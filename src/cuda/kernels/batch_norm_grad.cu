@@ -1,7 +1,7 @@
-/* batch_norm_grad.cu - the gradients of batch norm: a pass that sums dy' and dy' xhat of each channel, where
- * dy' is dy that a ReLU has let through, and one that makes dx of them. Where dy' is wanted as well, as a
- * residual's gradient, the first pass writes it and the second reads it instead of dy and y: an operand less
- * in memory. */
+/* batch_norm_grad.cu - the gradients of batch norm. A first pass sums dy' and dy' xhat of each channel,
+ * where dy' is dy masked by the ReLU. A second pass computes dx from the sums. If dy' is wanted as well,
+ * as a residual's gradient, the first pass writes it and the second reads it instead of dy and y, which
+ * saves reading one operand. */
 #include "cuda/kernels/batch_norm_inner.h"
 
 static __host__ __device__ constexpr bool has_output(int which)
@@ -9,7 +9,7 @@ static __host__ __device__ constexpr bool has_output(int which)
     return which == BY_OUTPUT || which == LEAVING;
 }
 
-/* dy where the ReLU let something through; that includes NaN. */
+/* dy where the ReLU's output is positive or NaN, else 0. */
 template <int MASK, int DTYPE, int N>
 static __device__ __forceinline__ void passed(const batch_norm_constants<tern__number<DTYPE>, N> &k,
                                               const tern__bunch<DTYPE, N> &dy, const tern__bunch<DTYPE, N> &x,
@@ -24,8 +24,8 @@ static __device__ __forceinline__ void passed(const batch_norm_constants<tern__n
     }
 }
 
-/* Three blocks have room on a processor, each with two rows on their way. LEAVING: dy' goes to dresidual,
- * which may be dy's place. */
+/* Three blocks fit on a multiprocessor, each with two rows being loaded. LEAVING: dy' goes to dresidual,
+ * which may be dy. */
 template <int DTYPE, int N, int MASK>
 static __global__ void __launch_bounds__(THREADS, 3) run_sums(batch_norm a)
 {
@@ -86,9 +86,9 @@ static __global__ void __launch_bounds__(THREADS, 1) run_totals(batch_norm_total
     tern__vector_put(a.dw, c, product);
 }
 
-/* dx = scale (dy' - s / n - (x - mean) p / (n deviation)), where s and p are means for n = 1. What a thread
- * knows of eight channels leaves a processor room for two blocks, not three: they have twice as many rows on
- * their way. */
+/* dx = scale (dy' - s / n - (x - mean) p / (n deviation)), where s and p are means if n = 1. With eight
+ * channels per thread the constants leave room for two blocks per multiprocessor, not three; these load
+ * twice as many rows at a time. */
 template <int DTYPE, int N, int MASK>
 static __global__ void __launch_bounds__(THREADS, N > 4 ? 2 : 3) run_data_grad(batch_norm a)
 {
@@ -157,7 +157,7 @@ static void *data_of(const tern__view *view)
     return view ? view->data : nullptr;
 }
 
-/* dy, x, [y], mean, var, [weight] are operands of all of them. */
+/* Fills in the operands that all kernels have: dy, x, [y], mean, var, [weight]. */
 static batch_norm norm_of(const tern__call *call)
 {
     const tern__batch_norm_attr *attr = (const tern__batch_norm_attr *)call->attr;
@@ -174,7 +174,7 @@ static batch_norm norm_of(const tern__call *call)
     return a;
 }
 
-/* Where dx and dresidual go. */
+/* Fills in the outputs dx and dresidual. */
 static void give_outputs(const tern__call *call, batch_norm *a)
 {
     a->dx = data_of(call->out[0]);
@@ -183,7 +183,7 @@ static void give_outputs(const tern__call *call, batch_norm *a)
     a->add_dresidual = call->add[1];
 }
 
-/* Parts' sums are left in a.partial and go on to the vectors of `to`. */
+/* Writes the parts' sums to a.partial and the totals to the vectors of `to`. */
 static int make_sums(const tern__call *call, batch_norm a, const fields &f, batch_norm_totals to)
 {
     to.k = a.k;
@@ -226,7 +226,7 @@ int tern__cuda_batch_norm_data_grad(const tern__call *call)
     return make_grad(call, a, f);
 }
 
-/* The sums of all parts follow those of each in the same memory. */
+/* The totals follow the parts' sums in the same memory. */
 static batch_norm_totals totals_of(const tern__call *call, const batch_norm &a)
 {
     batch_norm_totals to = {};

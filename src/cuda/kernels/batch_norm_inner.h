@@ -1,5 +1,5 @@
-/* batch_norm_inner.h - what batch norm's forward and backward kernels have in common: operands, how the
- * threads of a block put together what they have found, and how kernels are started. */
+/* batch_norm_inner.h - what batch norm's forward and backward kernels share: operands, merging the results
+ * of a block's threads, and launching. */
 #ifndef TERN_SRC_CUDA_KERNELS_BATCH_NORM_INNER_H
 #define TERN_SRC_CUDA_KERNELS_BATCH_NORM_INNER_H
 
@@ -11,10 +11,10 @@ extern "C" {
 }
 
 #define THREADS TERN__COLUMN_THREADS
-#define HEAD    4 /* rows that statistics read at a time; the shift is the mean of the first */
-#define AHEAD   2 /* rows of several operands that are read at a time                        */
+#define HEAD    4 /* rows that statistics read at a time; their mean is the shift */
+#define AHEAD   2 /* rows of several operands that are read at a time */
 
-typedef enum mask { NOTHING, BY_OUTPUT, BY_INPUT, LEAVING } mask; /* LEAVING: by output, and dy' is kept */
+typedef enum mask { NOTHING, BY_OUTPUT, BY_INPUT, LEAVING } mask; /* LEAVING: by output, and dy' is written */
 
 typedef struct batch_norm {
     tern__columns k;
@@ -22,12 +22,12 @@ typedef struct batch_norm {
     void *y, *dx, *dresidual; /* NULL: not wanted */
     tern__vector mean, var, weight, bias, s, p;
     double eps, count;
-    int mask; /* which of dy a ReLU has let through */
+    int mask; /* how dy is masked by a ReLU */
     bool relu, add_y, add_dx, add_dresidual;
     double *partial; /* [2][parts][channels] */
 } batch_norm;
 
-/* ---- what a thread knows of its channels ---- */
+/* ---- constants of a thread's channels */
 
 enum { MEAN, SCALE, BIAS, MIDDLE, SLOPE, CONSTANTS };
 
@@ -35,8 +35,8 @@ template <class R, int N> struct batch_norm_constants {
     R of[CONSTANTS][N];
 };
 
-/* y = (x - mean) scale + bias, and of the gradient the means of dy' and of dy' xhat, this one by deviation.
- * All are on their way before the first is looked at. */
+/* y = (x - mean) scale + bias; for the gradient the means of dy' and of dy' xhat, the latter divided by
+ * the deviation. All loads are issued before the first is used. */
 template <class R>
 static __device__ __forceinline__ void find_constants(const batch_norm &a, int64_t c, R of[CONSTANTS])
 {
@@ -51,8 +51,8 @@ static __device__ __forceinline__ void find_constants(const batch_norm &a, int64
     of[SLOPE] = slope * inverse / (R)a.count;
 }
 
-/* A thread finds those of one channel of the block for all of its threads: to look into so many vectors of
- * any dtype takes as long as several rows. */
+/* Each thread computes the constants of one channel for the whole block: reading so many vectors of any
+ * dtype takes as long as several rows. */
 template <class R, int N>
 static __device__ __forceinline__ batch_norm_constants<R, N> constants_of(const batch_norm &a,
                                                                           const tern__seat &s)
@@ -72,16 +72,16 @@ static __device__ __forceinline__ batch_norm_constants<R, N> constants_of(const 
     return k;
 }
 
-/* The gradient asks in the same way whether y was positive. */
+/* The gradient uses the same formula to find whether y was positive. */
 template <class R, int N>
 static __device__ __forceinline__ R affine(R x, const batch_norm_constants<R, N> &k, int l)
 {
     return (x - k.of[MEAN][l]) * k.of[SCALE][l] + k.of[BIAS][l];
 }
 
-/* ---- starting them ---- */
+/* ---- launching ---- */
 
-/* All activations that are there stand as x does, without gaps. */
+/* Whether the activation, if present, has x's layout and is contiguous. */
 static bool stands_as(const tern__view *view, const tern__view *x)
 {
     return !view || (view->dtype == x->dtype && view->layout == x->layout && tern__view_is_dense(view) &&
@@ -99,7 +99,7 @@ static bool takes(const fields *f)
     return fine;
 }
 
-/* Lanes of a bunch. */
+/* Lanes per bunch. */
 static int lanes_of(const fields *f)
 {
     const tern__view *x = f->views[0];
@@ -115,7 +115,7 @@ static int launch(const tern__call *call, const batch_norm &a, kernel_fn kernel)
     return tern__cuda_launch(call, kernel, tern__columns_grid(a.k), THREADS, 0, a);
 }
 
-/* Memory for what parts have found: two numbers a channel each, and two more in all. */
+/* Allocates the results of the parts: two numbers per channel, and two more for the totals. */
 static double *partial_new(const tern__call *call, const batch_norm &a)
 {
     size_t numbers = 2 * (size_t)(a.k.parts + 1) * (size_t)a.k.channels;

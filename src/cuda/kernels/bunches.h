@@ -1,11 +1,11 @@
-/* bunches.h - neighbours of one dtype that are read and written at once, 16 bytes at most, where their dtype
- * is known when the kernel is compiled. */
+/* bunches.h - bunches: neighbouring elements that are read and written at once, 16 bytes at most, with a
+ * dtype known at compile time. */
 #ifndef TERN_SRC_CUDA_KERNELS_BUNCHES_H
 #define TERN_SRC_CUDA_KERNELS_BUNCHES_H
 
 #include "cuda/kernels/elements.h"
 
-/* What elements are in memory, and what they are computed in. */
+/* The type of elements in memory, and the type for computing. */
 template <int DTYPE> struct tern__as {
     typedef uint16_t memory;
     typedef float number;
@@ -32,7 +32,7 @@ template <int DTYPE> __device__ __forceinline__ tern__stored<DTYPE> tern__narrow
     return narrow;
 }
 
-/* Two to a register, the first one low. */
+/* Two per register, the first in the low half. */
 template <int DTYPE> __device__ __forceinline__ uint32_t tern__narrowed_pair(float low, float high)
 {
 #ifndef TERN_CUDA_EMULATED
@@ -62,8 +62,8 @@ template <int DTYPE, int N> struct alignas(N * sizeof(tern__stored<DTYPE>)) tern
     }
 };
 
-/* Two of 16 bits to a register: who keeps several bunches would need twice the registers for single ones, and
- * nvcc would take them apart as soon as they come. */
+/* Two 16-bit elements per register: single elements would take twice the registers in a kernel that holds
+ * several bunches, and nvcc would unpack them as soon as they arrive. */
 template <int DTYPE, int N> struct alignas(N * sizeof(uint16_t)) tern__bunch_of_pairs {
     uint32_t pair[N / 2];
 
@@ -91,14 +91,14 @@ template <> struct tern__bunch<TERN_BF16, 2> : tern__bunch_of_pairs<TERN_BF16, 2
 template <> struct tern__bunch<TERN_F16, 2> : tern__bunch_of_pairs<TERN_F16, 2> {
 };
 
-/* Element `at` and those after it; it is a multiple of N, as the address is of the bunch's size. */
+/* Reads N elements from `at` on, a multiple of N; the address is aligned to the bunch's size. */
 template <int DTYPE, int N>
 __device__ __forceinline__ tern__bunch<DTYPE, N> tern__bunch_get(const void *data, int64_t at)
 {
     return *(const tern__bunch<DTYPE, N> *)((const tern__stored<DTYPE> *)data + at);
 }
 
-/* 16 bytes are one store, which nvcc takes apart in some kernels where nothing keeps it from it. */
+/* Stores 16 bytes at once; in some kernels nvcc would split the store without this. */
 template <int DTYPE, int N>
 __device__ __forceinline__ void tern__bunch_store(tern__bunch<DTYPE, N> *to,
                                                   const tern__bunch<DTYPE, N> &bunch)
@@ -115,7 +115,7 @@ __device__ __forceinline__ void tern__bunch_store(tern__bunch<DTYPE, N> *to,
     *to = bunch;
 }
 
-/* They are rounded once, after the sum. */
+/* Stores or adds; the sum is rounded once. */
 template <int DTYPE, int N>
 __device__ __forceinline__ void tern__bunch_put(void *data, int64_t at,
                                                 const tern__number<DTYPE> (&values)[N], bool add)
@@ -129,13 +129,13 @@ __device__ __forceinline__ void tern__bunch_put(void *data, int64_t at,
     tern__bunch_store(to, bunch);
 }
 
-/* Elements in 16 bytes. */
+/* Elements per 16 bytes. */
 static inline int tern__bunch_most(int dtype)
 {
     return 16 / (int)tern_dtype_bytes((tern_dtype)dtype);
 }
 
-/* The most of `neighbours` that can be taken at a time, without a rest, of all views, where one is. */
+/* The largest bunch that divides `neighbours` and fits all views that are present. */
 static inline int tern__bunch_lanes(const tern__view *const *views, int count, int64_t neighbours)
 {
     size_t lanes = 16;
@@ -149,7 +149,7 @@ static inline int tern__bunch_lanes(const tern__view *const *views, int count, i
     return (int)lanes;
 }
 
-/* Whether `count` neighbours at a time can be taken as bunches: of all views, where one is. */
+/* Whether all views that are present can be read in bunches of 16 bytes. */
 static inline bool tern__bunches_fit(const tern__view *const *views, int count, int64_t neighbours)
 {
     bool fit = true;
@@ -159,7 +159,7 @@ static inline bool tern__bunches_fit(const tern__view *const *views, int count, 
     return fit;
 }
 
-/* Returns START<DTYPE, N>(..) of a dtype in floating point, N as many as fit into 16 bytes or 1. */
+/* Returns START<DTYPE, N>(..) for a floating point dtype, with N elements per 16 bytes, or 1. */
 #define TERN__BUNCHED(dtype, whole, START, ...)                                                              \
     switch ((int)(dtype)) {                                                                                  \
     case TERN_F32: return (whole) ? START<TERN_F32, 4>(__VA_ARGS__) : START<TERN_F32, 1>(__VA_ARGS__);       \
@@ -169,7 +169,7 @@ static inline bool tern__bunches_fit(const tern__view *const *views, int count, 
     default: return TERN_E_UNSUPPORTED;                                                                      \
     }
 
-/* The same, N as many as `lanes` of tern__bunch_lanes. */
+/* The same with N = `lanes` of tern__bunch_lanes. */
 #define TERN__BUNCHED_BY(dtype, lanes, START, ...)                                                           \
     switch ((int)(dtype)*16 + (lanes)) {                                                                     \
     case TERN_F32 * 16 + 4: return START<TERN_F32, 4>(__VA_ARGS__);                                          \

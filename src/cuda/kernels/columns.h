@@ -1,9 +1,9 @@
-/* columns.h - how blocks walk through (N, C, ..) channel by channel.
+/* columns.h - how blocks go over (N, C, ..) channel by channel.
  *
- * A column is what a thread stays with: as many channels as it reads at a time, whose rows are the positions
- * of all images, where channels lie next to each other; else one channel, and its rows are bunches of
- * neighbours in its planes. A block has some neighbouring columns, of which each row is read at once, and one
- * part of their rows. Parts depend on the shape only, so sums do not depend on the device. */
+ * A thread stays in one column. With channels last a column is as many channels as are read at a time, and
+ * its rows are the positions of all images. Otherwise it is one channel, and its rows are bunches of
+ * neighbours in its planes. A block takes some neighbouring columns, of which it reads each row at once,
+ * and one part of their rows. Parts depend on the shape only, so sums do not depend on the device. */
 #ifndef TERN_SRC_CUDA_KERNELS_COLUMNS_H
 #define TERN_SRC_CUDA_KERNELS_COLUMNS_H
 
@@ -11,23 +11,23 @@
 
 #define TERN__COLUMN_THREADS 256
 
-/* Blocks that leave sums, about, and rows of their threads: to put together what threads have found takes a
- * block as long as some 16 rows, and what blocks have left is read in at most two rounds. */
+/* About how many blocks write sums, and how many rows each thread has at least. Merging the results of a
+ * block's threads takes as long as some 16 rows, and the blocks' results are read in at most two rounds. */
 #define TERN__SUM_BLOCKS  1024
 #define TERN__SUM_ROWS    16
-#define TERN__PASS_BLOCKS 4096 /* of what makes something of each row */
+#define TERN__PASS_BLOCKS 4096 /* blocks of a pass that writes each row */
 #define TERN__PASS_ROWS   8
-#define TERN__COLUMN_FEW  264 /* blocks: two for each processor of a large GPU */
+#define TERN__COLUMN_FEW  264 /* blocks: two per multiprocessor of a large GPU */
 
 typedef struct tern__columns {
-    int64_t channels, columns, rows, per_part; /* rows of a part                           */
-    int parts, across, down;                   /* of a block: columns, and rows at a time  */
-    bool is_last;                              /* each lane has a channel of its own       */
-    int64_t column_step, step, run, run_step;  /* to the next column, row; rows to a gap   */
-    int64_t leap, leap_rows;                   /* what `down` rows are without the gap     */
+    int64_t channels, columns, rows, per_part; /* rows per part */
+    int parts, across, down;                   /* of a block: columns, and rows read at a time */
+    bool is_last;                              /* channels last: each lane is another channel */
+    int64_t column_step, step, run, run_step;  /* to the next column, row; rows before a gap */
+    int64_t leap, leap_rows;                   /* the distance of `down` rows without the gap */
 } tern__columns;
 
-/* Whether channels lie next to each other, as they do without positions. */
+/* Whether channels are adjacent in memory, as they are without positions. */
 static inline bool tern__columns_are_last(const tern__view *x, int64_t positions)
 {
     return x->layout == TERN__CHANNELS_LAST || positions == 1;
@@ -40,8 +40,8 @@ static inline int64_t tern__positions_of(const tern__view *x)
     return positions;
 }
 
-/* `lanes` to a bunch; about `blocks` blocks, whose threads have at least `rows` rows, or half as many where
- * so few blocks would be left that processors have none. */
+/* Plans columns with `lanes` per bunch and about `blocks` blocks, whose threads have at least `rows` rows,
+ * or half as many if there would be too few blocks for all multiprocessors. */
 static inline tern__columns tern__columns_of(const tern__view *x, int lanes, int64_t blocks, int64_t rows)
 {
     int64_t images = x->shape[0], channels = x->shape[1], positions = tern__positions_of(x);
@@ -71,10 +71,10 @@ static inline dim3 tern__columns_grid(const tern__columns &k)
     return dim3((unsigned)((k.columns + k.across - 1) / k.across), (unsigned)k.parts);
 }
 
-/* A thread's place: its column, and the next of its rows. */
+/* A thread's position: its column, and its next row. */
 typedef struct tern__seat {
     int64_t column, row, last, at, in_run;
-    int x, y; /* in the block */
+    int x, y; /* position in the block */
 } tern__seat;
 
 static __device__ __forceinline__ tern__seat tern__seat_of(const tern__columns &k, int part)
@@ -102,7 +102,7 @@ static __device__ __forceinline__ void tern__seat_move(const tern__columns &k, t
     s->at += k.run_step - k.run * k.step;
 }
 
-/* A thread's next rows, all on their way at a time; 0 behind its last one. Returns how many there are. */
+/* Reads a thread's next rows, issuing all loads at once; 0 after the last. Returns how many there are. */
 template <int DTYPE, int N, int MOST>
 static __device__ __forceinline__ int tern__seat_read(const tern__columns &k, tern__seat *s, const void *data,
                                                       tern__bunch<DTYPE, N> (&x)[MOST])
@@ -118,22 +118,23 @@ static __device__ __forceinline__ int tern__seat_read(const tern__columns &k, te
     return rows;
 }
 
-/* The channel of a lane. */
+/* Returns the channel of a lane. */
 static __device__ __forceinline__ int64_t tern__seat_channel(const tern__columns &k, const tern__seat &s,
                                                              int lane, int lanes)
 {
     return k.is_last ? s.column * lanes + lane : s.column;
 }
 
-/* Of the first number of channel c that a part has found; the second is parts * channels further on. */
+/* The index of a part's first number for channel c; the second is parts * channels later. */
 static __device__ __forceinline__ int64_t tern__columns_part(const tern__columns &k, int64_t part, int64_t c)
 {
     return part * k.channels + c;
 }
 
-/* ---- pairs of numbers of a block's threads ---- */
+/* ---- merging pairs of numbers of a block's threads */
 
-/* Made once for all lanes: of how many values two have each. Of none the second number is 0. */
+/* Constructed once for all lanes, with the number of values that each of the two pairs describes. If both
+ * are 0 the second number is 0. */
 struct tern__join_moments { /* a mean and a centred second moment */
     bool is_there;
     double share, spread;
@@ -163,7 +164,7 @@ struct tern__join_sums {
     }
 };
 
-/* The first row of threads gets what all have of their columns, n values each. */
+/* Merges the columns' pairs of all threads, n values each, into the first row of threads. */
 template <class J, int N> __device__ void tern__join_rows(int across, double n, double *first, double *second)
 {
     __shared__ double values[2][N][TERN__COLUMN_THREADS / 2], counts[TERN__COLUMN_THREADS / 2];
@@ -186,7 +187,7 @@ template <class J, int N> __device__ void tern__join_rows(int across, double n, 
     }
 }
 
-/* Lanes that are all of one channel become one. */
+/* Merges lanes that belong to one channel. */
 template <class J, int N> __device__ void tern__join_lanes(double n, double *first, double *second)
 {
 #pragma unroll
@@ -197,7 +198,7 @@ template <class J, int N> __device__ void tern__join_lanes(double n, double *fir
     }
 }
 
-/* Of a thread: n values of each lane. */
+/* Writes the block's results: each thread has n values per lane. */
 template <class J, int N>
 __device__ void tern__columns_leave(const tern__columns &k, double *partial, const tern__seat &s, double n,
                                     double *first, double *second)
@@ -214,10 +215,10 @@ __device__ void tern__columns_leave(const tern__columns &k, double *partial, con
     }
 }
 
-/* ---- what parts have left ---- */
+/* ---- merging parts ---- */
 
-/* A block puts together the parts of some neighbouring channels. Some of a thread's parts are on their way at
- * a time: one after the other they would take as long as what they are sums of. */
+/* A block merges the parts of some neighbouring channels. A thread loads several parts at a time: one
+ * after the other they would take as long as the values they summarise. */
 #define TERN__MERGED  4
 #define TERN__PACE    (TERN__COLUMN_THREADS / TERN__MERGED)
 #define TERN__AT_ONCE 8
@@ -232,8 +233,9 @@ static __device__ __forceinline__ int64_t tern__merge_channel(void)
     return (int64_t)blockIdx.x * TERN__MERGED + threadIdx.x % TERN__MERGED;
 }
 
-/* The first number (0) or the second (1) of channel c that every PACE-th part from `part` on has found, or 0.
- * What is not there is read elsewhere: nvcc would put off what is read on a condition until it is needed. */
+/* Reads the first (0) or second (1) number of channel c from every PACE-th part from `part` on, or 0.
+ * Indices beyond the last part read another place: nvcc would delay a conditional load until its value is
+ * used. */
 static __device__ __forceinline__ void tern__parts_get(const tern__columns &k, const double *partial,
                                                        int which, int64_t c, int part,
                                                        double (&of)[TERN__AT_ONCE])
@@ -249,7 +251,7 @@ static __device__ __forceinline__ void tern__parts_get(const tern__columns &k, c
         if (left <= j * TERN__PACE) of[j] = 0;
 }
 
-/* A block's sums of both numbers over all parts: its first MERGED threads have them. */
+/* Sums both numbers over all parts; the results are in the block's first MERGED threads. */
 static __device__ __forceinline__ void tern__parts_sum(const tern__columns &k, const double *partial,
                                                        double *first, double *second)
 {
@@ -265,13 +267,13 @@ static __device__ __forceinline__ void tern__parts_sum(const tern__columns &k, c
     tern__join_rows<tern__join_sums, 1>(TERN__MERGED, 0, first, second);
 }
 
-/* ---- a number a channel ---- */
+/* ---- one number per channel ---- */
 
 typedef struct tern__vector {
     void *data; /* NULL: absent */
     int dtype;
     int64_t stride;
-    bool add; /* of an output */
+    bool add; /* for outputs */
 } tern__vector;
 
 static inline tern__vector tern__vector_of(const tern__view *view, bool add)

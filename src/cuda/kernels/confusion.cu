@@ -1,13 +1,13 @@
-/* confusion.cu - which class was taken for which, and how far from the top a label is. Counts of few classes
- * meet in the memory of a block first; integers may meet in any order. */
-#include "cuda/kernels/choice.h"
+/* confusion.cu - the confusion matrix, and the rank of a label among the scores. With few classes counts
+ * are collected in a block's shared memory first; integers may be added in any order. */
+#include "cuda/kernels/extremum.h"
 #include "cuda/kernels.h"
 
 extern "C" {
 #include "kernels/confusion.h"
 }
 
-#define FEW 32 /* classes whose table a block has room for */
+#define FEW 32 /* most classes whose table fits into a block's shared memory */
 
 namespace
 {
@@ -29,7 +29,7 @@ static __device__ __forceinline__ int64_t line_start(const problem &p, int64_t l
     return o * p.x.outer + (line - o * p.lines.inner) * p.x.inner;
 }
 
-/* The number of a label's class, or -1: it is ignored. */
+/* The label's class; -1: ignored. */
 static __device__ __forceinline__ int64_t label_of(const problem &p, int64_t i)
 {
     int64_t label = tern__element<int64_t>(p.label, p.label_dtype, i);
@@ -39,7 +39,7 @@ static __device__ __forceinline__ int64_t label_of(const problem &p, int64_t i)
 template <int G, class R> static __device__ __forceinline__ int64_t prediction_of(const problem &p, int64_t i)
 {
     if (p.predict == TERN__PREDICT_LARGEST)
-        return tern__group_choice<G, R>(p.x, line_start(p, i), p.lines.size, false).place;
+        return tern__group_extremum<G, R>(p.x, line_start(p, i), p.lines.size, false).place;
     if (p.predict == TERN__PREDICT_ABOVE) return tern__lined_get<double>(p.x, i) > p.threshold;
     int64_t predicted = tern__lined_get<int64_t>(p.x, i);
     int64_t truth = tern__element<int64_t>(p.label, p.label_dtype, i);
@@ -68,11 +68,11 @@ template <int G, class R> static __global__ void count_pairs(problem p)
         if (table[i]) atomicAdd(&out[i], (unsigned long long)table[i]);
 }
 
-/* Does class c go before class `of`, whose score is a? */
+/* Whether class c, with score b, ranks before class `of`, whose score is a. */
 template <class R> static __device__ __forceinline__ bool goes_before(R b, int64_t c, R a, int64_t of)
 {
-    tern__choice<R> that = {b, c}, own = {a, of};
-    return c != of && tern__choice_beats(that, own, false);
+    tern__extremum<R> that = {b, c}, own = {a, of};
+    return c != of && tern__extremum_beats(that, own, false);
 }
 
 template <int G, class R> static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) rank(problem p)
@@ -113,7 +113,7 @@ static bool problem_of(const tern__call *call, problem *p)
            (has_lines ? tern__lined_of(x, x->ndim > 1, &p->x) : tern__view_is_contiguous(x));
 }
 
-/* Whole blocks, each with a table of its own, for scores that a warp or a thread chooses from. */
+/* Uses whole blocks, each with its own table, for scores from which a thread or a warp chooses. */
 template <class R> static int start_pairs(const tern__call *call, const problem &p)
 {
     bool by_warp = p.predict == TERN__PREDICT_LARGEST && tern__group_size(&p.lines, &p.x) > 1;

@@ -1,10 +1,10 @@
-/* conv_bias.cu - y += the bias of its channels, after a convolution. With channels last and by fours each
- * thread knows its channels from its place; all else is a copy that is added. */
+/* conv_bias.cu - y += the bias of its channels, after a convolution. With channels last, and four at a
+ * time, a thread derives its channels from its index; everything else is a copy that adds. */
 #include "cuda/copy.h"
 #include "cuda/kernels/elements.h"
 
 #define THREADS 256
-#define AHEAD   4 /* fours that a thread asks for at a time */
+#define AHEAD   4 /* fours that a thread loads at a time */
 
 typedef struct places {
     void *y;

@@ -1,20 +1,21 @@
 /* dice_loss.cu - Dice and cross entropy with it (kernels/dice_loss.h).
  *
- * Every channel of a sample is cut into pieces; a block makes the five sums of one. With a map of classes a
- * thread, or a team of some, has all channels of its positions, and its block the sums of all of them: in
- * registers where they are few, else in shared memory. With more classes than a team's registers hold a
- * kernel before leaves each position's log sum exp and label; blocks of neighbouring channels run side by
- * side and find these in the cache. A last kernel joins the pieces, and a block makes the loss of them. */
+ * Every channel of a sample is cut into pieces, and a block computes the five sums of a piece. With a map
+ * of classes a thread, or a team of several, holds all channels of its positions, and its block sums all
+ * channels: in registers if they are few, else in shared memory. If there are more classes than a team's
+ * registers can hold, a first kernel writes each position's log sum exp and label; then blocks of
+ * neighbouring channels, which run at the same time, find these in the cache. A last kernel joins the
+ * pieces, and one block computes the loss. */
 #include "cuda/kernels/dice_loss_mask.h"
 
-#define SLOTS 128 /* threads whose sums are in shared memory */
-#define SLOT  64  /* numbers that are added up in a slot */
+#define SLOTS 128 /* threads that keep sums in shared memory */
+#define SLOT  64  /* most numbers added up in a slot */
 
 /* ---- masks ---- */
 
-/* What a thread has summed up of a piece: all, and what came since as it is. Cross entropy has a logarithm of
- * 1 + e^-|x| for each element: one is taken of their product, of which the rest beyond 1 is kept, so that a
- * small one is not rounded off. */
+/* A thread's sums over a piece: totals, and the latest batch. Cross entropy needs the logarithm of 1 +
+ * e^-|x| for each element. One logarithm is taken of the product of these; only the product minus 1 is
+ * stored, so that small values are not rounded away. */
 template <class M> struct mask_sums {
     typedef typename M::R R;
     const problem &p;
@@ -73,10 +74,10 @@ template <class M> static __global__ void __launch_bounds__(THREADS, M::AT_ONCE)
     }
 }
 
-/* What a position counts for, it counts for its label's channel: the last sum is that of the targets. */
+/* A position counts for its label's channel, so the last sum equals that of the targets. */
 enum { BOTH, X, TARGET, ENTROPY, OWN };
 
-/* What a block has summed of a channel of a sample in a piece. */
+/* Writes a block's sums of a channel of a sample in a piece. */
 static __device__ __forceinline__ void leave(const problem &p, int64_t sample, int64_t channel,
                                              int64_t number, int which, double sum)
 {
@@ -85,9 +86,9 @@ static __device__ __forceinline__ void leave(const problem &p, int64_t sample, i
     if (which == TARGET) to[TERN__OVERLAP - 1] = sum;
 }
 
-/* ---- where a thread or a team has all channels of its positions ---- */
+/* ---- a thread or a team holds all channels of its positions ---- */
 
-/* Sums of FEW channels, by threads W that have all of them. */
+/* Sums of FEW channels in registers, by threads W that hold all of them. */
 template <class W> struct sums_in_registers {
     typedef typename W::R R;
     enum { BLOCK = THREADS, AT_ONCE = 2 };
@@ -128,15 +129,15 @@ template <class W> struct sums_in_registers {
     }
 };
 
-/* Sums of the MANY channels of each thread W in shared memory, where each has a slot of its own for each sum,
- * so that nothing meets until the end: pieces are so short that SLOT numbers at most are added up in one.
- * What counts for the label's channel only is added there, and not looked for in all of them. */
+/* Sums of the MANY channels of each thread W in shared memory, with a slot per thread, channel and sum, so
+ * that nothing is joined until the end: pieces are so short that at most SLOT numbers are added up in a
+ * slot. What counts for the label's channel only is added directly to its slot. */
 template <class W> struct sums_in_slots {
     typedef typename W::R R;
     enum { TEAM = W::THREADS_EACH, BLOCK = SLOTS, AT_ONCE = sizeof(R) == 8 ? 2 : 4 };
-    R *own; /* the thread's first slot; its others are SLOTS apart */
+    R *own; /* the thread's first slot; the others follow at distances of SLOTS */
 
-    /* Slots of a thread. */
+    /* The slots of a thread. */
     static __host__ __device__ __forceinline__ int each(const problem &p)
     {
         return ((int)p.c.channels + TEAM - 1) / TEAM * OWN;
@@ -173,7 +174,7 @@ template <class W> struct sums_in_slots {
             slot(c, ENTROPY) += all.entropy[k];
         }
     }
-    /* Of the slots that a channel's threads have for one of its sums, by a warp. */
+    /* Called by a warp: the sum over the threads' slots for one of a channel's sums. */
     static __device__ __forceinline__ double sum(int channel, int which)
     {
         const int piece = channel / TEAM, thread = channel % TEAM;
@@ -190,7 +191,7 @@ template <class W> struct sums_in_slots {
             double all = sum(n / OWN, n % OWN);
             if (threadIdx.x % TERN__WARP == 0) leave(p, sample, n / OWN, number, n % OWN, all);
         }
-        __syncthreads(); /* before slots are cleared */
+        __syncthreads(); /* before slots are cleared again */
     }
 };
 
@@ -215,10 +216,10 @@ static __global__ void __launch_bounds__(SUMS::BLOCK, SUMS::AT_ONCE) add_positio
     }
 }
 
-/* ---- where there are too many channels for that ---- */
+/* ---- too many channels for that ---- */
 
-/* What there is to know of N neighbouring positions, and where it is: the tops of all, their rests, and then
- * their labels, -1 where one does not count. N is 1, or fills 16 bytes. */
+/* Tops, rests and labels (-1: ignored) of N neighbouring positions, stored as all tops, all rests, all
+ * labels. N is 1, or fills 16 bytes. */
 namespace
 {
 template <class T, int N> struct alignas(N == 1 ? sizeof(T) : 16) numbers {
@@ -264,7 +265,7 @@ template <int G, class S> static __global__ void __launch_bounds__(THREADS) find
     }
 }
 
-/* Neighbouring positions of one channel. */
+/* Adds neighbouring positions of one channel. */
 template <int DTYPE, int N>
 static __device__ __forceinline__ void add_channel(const problem &p, int64_t at, int64_t i, int channel,
                                                    double (&sums)[OWN])
@@ -303,7 +304,7 @@ template <int DTYPE, int N> static __global__ void __launch_bounds__(THREADS) ad
     }
 }
 
-/* ---- the pieces together ---- */
+/* ---- joining pieces ---- */
 
 static __global__ void join_pieces(problem p)
 {
@@ -324,12 +325,12 @@ static __device__ __forceinline__ void put(const problem &p, int64_t at, double 
     tern__element_set<double>(p.out, p.out_dtype, at, value);
 }
 
-/* By one block. */
+/* Run by one block. */
 static __global__ void close(problem p)
 {
     tern__kernel_begin();
     int64_t count = tern__dice_regions(&p.attr, &p.c);
-    double sums[3] = {0, 0, 0}; /* Dice of all regions, cross entropy, elements */
+    double sums[3] = {0, 0, 0}; /* sum of Dice over regions, cross entropy, number of elements */
     for (int64_t i = threadIdx.x; i < count; i += THREADS) {
         tern__overlap o = tern__dice_region(&p.attr, &p.c, p.sums, i / p.c.channels, i % p.c.channels);
         double dice = tern__dice_of(&p.attr, &o);
@@ -347,9 +348,9 @@ static __global__ void close(problem p)
     put(p, 0, loss);
 }
 
-/* ---- which ---- */
+/* ---- launching ---- */
 
-/* Of each channel of a sample. */
+/* Launches pieces of each channel of a sample. */
 static int start_pieces(const tern__call *call, const problem &p, void (*add)(problem))
 {
     int64_t pieces = p.c.samples * p.c.channels * p.pieces;
@@ -376,8 +377,8 @@ static bool is_few(const problem &p)
     return p.c.channels <= FEW && are_side_by_side(p);
 }
 
-/* All channels together. A piece has eight positions for each team or more, and a multiple of what all teams
- * take at a time; in slots SLOT at most. */
+/* Cuts positions with all channels into pieces. A piece has at least eight positions per team, and a
+ * multiple of what all teams take at a time; with slots at most SLOT per thread. */
 static void cut_positions(problem *p)
 {
     int teams = SLOTS / p->team;

@@ -1,9 +1,9 @@
-/* dice_loss_grad.cu - the gradient of Dice and of cross entropy with it: a block makes each channel's slopes;
- * then a thread, or a team of some, has positions with all their channels where there is a map of classes,
- * else some elements of one channel. */
+/* dice_loss_grad.cu - the gradient of Dice and of cross entropy with it. One block computes each channel's
+ * slopes. Then, for a map of classes, a thread or a team takes positions with all their channels;
+ * otherwise a thread takes some elements of one channel. */
 #include "cuda/kernels/dice_loss_mask.h"
 
-/* By one block. */
+/* Run by one block. */
 static __global__ void find_slopes(problem p)
 {
     tern__kernel_begin();
@@ -23,14 +23,14 @@ static __global__ void find_slopes(problem p)
     }
 }
 
-/* By the probability. */
+/* The derivative with respect to the probability. */
 template <class R>
 static __device__ __forceinline__ R rise(const problem &p, const tern__dice_slope &slope, const element<R> &e)
 {
     return (R)slope.of_target * e.t + (R)slope.of_x * (p.attr.squared ? 2 * e.p : R(1));
 }
 
-/* Of a channel: with P the slope of an element with target T is of_target T + of_x + of_p P. */
+/* The slope of a channel's element with probability P and target T is of_target T + of_x + of_p P. */
 template <class M> struct mask_slopes {
     typedef typename M::R R;
     const problem &p;
@@ -57,7 +57,7 @@ template <class M> struct mask_slopes {
             d[l] = rise * (of.most * of.least) + entropy * (share - t[l]);
         }
     }
-    /* As many at a time as 16 bytes hold, or all. */
+    /* Stores as many at a time as fit into 16 bytes, or all. */
     template <int N> __device__ __forceinline__ void put(int64_t at, const R (&d)[N]) const
     {
         enum { EACH = N * sizeof(R) < 16 ? N : 16 / sizeof(R) };
@@ -103,16 +103,16 @@ static __device__ __forceinline__ R class_slope(const problem &p, const tern__di
     return e.counts ? d : R(0);
 }
 
-/* What a thread knows of the positions that it has all channels of. */
+/* A thread's state for positions whose channels it all has. */
 template <class S> struct positions {
     typedef typename S::R R;
     int64_t label[S::LINES];
     bool counts[S::LINES];
     log_sum<R> norms[S::LINES];
-    R mean[S::LINES]; /* of what rises, by the probabilities */
+    R mean[S::LINES]; /* mean of the derivatives, weighted by the probabilities */
 };
 
-/* Piece n of a stretch at channel c adds to the means; LAST: its slopes are put, with the means taken off. */
+/* Adds piece n of a stretch at channel c to the means; with LAST: writes its slopes minus the means. */
 template <bool LAST, class S>
 static __device__ __forceinline__ void look_at(const problem &p, int64_t from, int64_t c, int64_t slopes,
                                                const tern__bunch<S::TYPE, S::LANES> &x, positions<S> *of)
@@ -162,7 +162,7 @@ template <int G, class S> static __global__ void __launch_bounds__(THREADS) clas
     }
 }
 
-/* Where all channels are in registers: what rises is made twice, which is less than to keep it. */
+/* With all channels in registers. The derivatives are computed twice, which costs less than storing them. */
 template <class W>
 static __global__ void __launch_bounds__(THREADS, sizeof(typename W::R) == 8 ? 1 : 2)
     whole_gradient(problem p)
@@ -197,7 +197,7 @@ static __global__ void __launch_bounds__(THREADS, sizeof(typename W::R) == 8 ? 1
     }
 }
 
-/* ---- which ---- */
+/* ---- launching ---- */
 
 template <class W> static int start_whole(const tern__call *call, const problem &p)
 {

@@ -1,5 +1,5 @@
-/* dice_loss_inner.h - what the forward and backward kernels of Dice have in common: elements and their
- * targets, and how a thread gets at them. */
+/* dice_loss_inner.h - what the forward and backward kernels of Dice share: elements and their targets, and
+ * how a thread reads them. */
 #ifndef TERN_SRC_CUDA_KERNELS_DICE_LOSS_INNER_H
 #define TERN_SRC_CUDA_KERNELS_DICE_LOSS_INNER_H
 
@@ -12,7 +12,7 @@ extern "C" {
 
 #define THREADS 256
 #define LEAST   4096 /* elements of a piece                                   */
-#define BLOCKS  2048 /* pieces at most, or one for each channel               */
+#define BLOCKS  2048 /* pieces at most, unless there are more channels */
 #define ROUND   4096 /* elements of a mask that a block reads at a time */
 
 namespace
@@ -21,42 +21,43 @@ typedef struct problem {
     tern__dice_attr attr;
     tern__channels c;
     const void *x, *target, *dloss;
-    void *norms; /* of a map that no team has: tops of all positions, their rests, and then their labels */
+    void *norms; /* of a map with too many channels for a team: tops of all positions, their rests, then their
+                    labels */
     void *out;   /* the loss, or dx */
     int x_dtype, target_dtype, dloss_dtype, out_dtype, pieces;
     int64_t each; /* elements of a piece */
-    int team;     /* threads that have all channels of a position; 0: there are too many */
-    bool checks;  /* a mask of integers, which are 0 or 1 */
+    int team;     /* threads that together hold all channels of a position; 0: too many channels */
+    bool checks;  /* a mask of integers, which must be 0 or 1 */
     bool add, fours;
     tern__judge judge;
-    tern__lines lines; /* of a map: along its channels */
+    tern__lines lines; /* of a map of classes: along its channels */
     tern__lined along, gradient;
     double *partial; /* [channel of a sample][piece][TERN__OVERLAP] */
     tern__overlap *sums;
     tern__dice_slope *slopes;
 } problem;
 
-/* One element: its probability, its target, and of its cross entropy what counts here. */
+/* One element: its probability, its target, and its share of the position's cross entropy. */
 template <class R> struct element {
     bool counts;
     R p, t, entropy;
 };
 } // namespace
 
-/* A label, which is an element of the target by its number. */
+/* Whether a label counts; `i` is its index in the target. */
 static __device__ __forceinline__ bool is_counted(const problem &p, int64_t i, int64_t label)
 {
     return label != p.attr.ignored && tern__is_class(p.judge, i, label);
 }
 
-/* What no target of R equals that is to be counted. */
+/* The ignored value as R; NaN, which equals no target, if R cannot represent it. */
 template <class R> static __device__ __forceinline__ R ignored_as(const problem &p)
 {
     return (double)(R)p.attr.ignored == (double)p.attr.ignored ? (R)p.attr.ignored : (R)NAN;
 }
 
-/* A position's log sum exp: the largest channel, and what there is beside it. One number of both would round
- * off what differences of large logits are. */
+/* A position's log sum exp in two numbers: the largest channel, and the rest. A single number would lose
+ * the differences of large logits to rounding. */
 template <class R> struct log_sum {
     R top, rest;
 };
@@ -71,7 +72,7 @@ static __device__ __forceinline__ element<R> class_element(const problem &p, R x
     return e;
 }
 
-/* Of positions' channels in stretches S; 0 for probabilities. */
+/* The log sum exp of positions, reading channels in stretches S; 0 if x is probabilities. */
 template <class S>
 static __device__ __forceinline__ void get_norms(const problem &p, int64_t from, S *values,
                                                  log_sum<typename S::R> (&norms)[S::LINES])
@@ -83,26 +84,26 @@ static __device__ __forceinline__ void get_norms(const problem &p, int64_t from,
         if (!p.attr.probabilities) norms[k] = {top[k], (typename S::R)log(sum[k])};
 }
 
-/* Channels that a thread can have in registers: FEW of as many positions as 16 bytes hold, MANY of two, or of
- * one, or half as many in double. */
+/* Channels that a thread can hold in registers: FEW for as many positions as fit into 16 bytes, MANY for
+ * two positions or one; half as many in double. */
 #define FEW  4
 #define MANY TERN__LINE_WHOLE
 template <int DTYPE> using one_position = tern__stretch<DTYPE, 1, 1, MANY>;
 template <int DTYPE> using two_positions = tern__whole_lines<DTYPE>;
 
-/* Neighbouring positions with all their channels, as many as a stretch S has pieces or fewer for each thread
- * of a TEAM of neighbours, which has every TEAMth: they are read once, and the softmax is made where they are
- * in registers. */
+/* Neighbouring positions with all their channels, as many as a stretch S has pieces or fewer for each
+ * thread of a TEAM of neighbours, of which each has every TEAMth channel. They are read once, and the
+ * softmax is computed in registers. */
 template <class S, int TEAM = 1> struct whole {
     typedef S stretch;
     typedef typename S::R R;
     enum { LINES = S::LINES, PIECES = S::PIECES, THREADS_EACH = TEAM };
-    int channels;     /* of this thread; 0 behind the last position */
-    int label[LINES]; /* -1: does not count */
+    int channels;     /* of this thread; 0 after the last position */
+    int label[LINES]; /* -1: ignored */
     R share[PIECES][LINES];
-    R entropy[LINES]; /* where this thread has the label's channel */
+    R entropy[LINES]; /* set in the thread that has the label's channel */
 
-    /* Of a block's positions the team's first one. */
+    /* The index of the team's first position among the block's. */
     static __device__ __forceinline__ int position(void)
     {
         return (int)threadIdx.x / TEAM * LINES;
@@ -111,17 +112,17 @@ template <class S, int TEAM = 1> struct whole {
     {
         return piece * TEAM + (int)threadIdx.x % TEAM;
     }
-    /* A thread of no team waits for no other at the end. */
+    /* Whether the thread may end: with teams all threads of a team end together. */
     static __device__ __forceinline__ bool is_through(int64_t i, int64_t last)
     {
         return TEAM == 1 && i >= last;
     }
-    /* The piece that is the label's, or -1. */
+    /* The piece with the label's channel, or -1. */
     __device__ __forceinline__ int of_label(int k) const
     {
         return label[k] % TEAM == channel(0) ? label[k] / TEAM : -1;
     }
-    /* By all threads of a team. */
+    /* Called by all threads of a team. */
     __device__ __forceinline__ void get(const problem &p, int64_t i, int64_t from, bool is_in)
     {
         const bool is_there = TEAM == 1 || is_in;
@@ -143,7 +144,8 @@ template <class S, int TEAM = 1> struct whole {
         }
         if (is_wrong) tell(p, i);
     }
-    /* Which labels are no classes. They are read again, so that a kernel has once what asks of one. */
+    /* Reports labels that are no classes. Reads them again, so that the check occurs only once in a
+     * kernel's code. */
     static __device__ __forceinline__ void tell(const problem &p, int64_t i)
     {
 #pragma unroll 1
@@ -186,7 +188,7 @@ template <class S, int TEAM = 1> struct whole {
     }
 };
 
-/* The team that a map of classes takes: the smallest that has few enough channels each. */
+/* Returns the team size for a map of classes: the smallest with few enough channels per thread. */
 static int team_of(const problem &p)
 {
     const int64_t most = p.x_dtype == TERN_F64 ? MANY / 2 : MANY;
@@ -195,15 +197,15 @@ static int team_of(const problem &p)
     return 0;
 }
 
-/* start<W> for the threads W of p's team, whose positions are in stretches S. */
+/* start<W> with the thread type W of p's team, whose positions are in stretches S. */
 #define TEAM_OF(p, start, S, ...)                                                                            \
     ((p).team == 1   ? start<whole<S, 1>>(__VA_ARGS__)                                                       \
      : (p).team == 4 ? start<whole<S, 4>>(__VA_ARGS__)                                                       \
      : (p).team == 8 ? start<whole<S, 8>>(__VA_ARGS__)                                                       \
                      : start<whole<S, 16>>(__VA_ARGS__))
 
-/* Of a channel of a sample: elements first to last - 1 of all. The next piece is the next channel's, which
- * has the same positions. */
+/* A piece of a channel of a sample: elements first to last - 1 of all elements. The next piece belongs to
+ * the next channel and has the same positions. */
 namespace
 {
 typedef struct piece {
@@ -220,7 +222,7 @@ static __device__ __forceinline__ piece piece_of(const problem &p, int64_t n)
             from + TERN__MIN((number + 1) * p.each, p.c.inner)};
 }
 
-/* Positions can be read and written so many at a time. */
+/* Whether `count` positions can be read and written at a time. */
 static bool are_beside(const problem &p, int count)
 {
     return tern__lined_beside(&p.along, &p.lines, count) && tern__lined_beside(&p.gradient, &p.lines, count);
@@ -236,13 +238,13 @@ static int bytes_of(const problem &p)
     return (int)tern_dtype_bytes((tern_dtype)p.target_dtype);
 }
 
-/* Whether a target of bytes can have what is ignored. */
+/* Whether a target of bytes can hold the ignored value. */
 static bool can_ignore(const problem &p)
 {
     return p.attr.ignored >= 0 && p.attr.ignored <= UINT8_MAX;
 }
 
-/* Into so many pieces or fewer, of whole rounds: part of one takes a block as long. */
+/* Cuts into at most `pieces` pieces of whole rounds: a partial round takes a block as long as a whole one. */
 static void cut(problem *p, int64_t pieces, int64_t round)
 {
     int64_t each = (p->c.inner + pieces - 1) / pieces;
@@ -250,7 +252,7 @@ static void cut(problem *p, int64_t pieces, int64_t round)
     p->pieces = tern__sum_pieces(p->c.inner, p->each, pieces);
 }
 
-/* Of each of so many lines, if they are to be of `least` elements or more. */
+/* Returns the pieces per line for pieces of at least `least` elements. */
 static int64_t pieces_of(const problem &p, int64_t lines, int64_t least)
 {
     int64_t most = BLOCKS / TERN__MAX(lines, (int64_t)1);

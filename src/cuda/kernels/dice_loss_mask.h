@@ -1,14 +1,14 @@
-/* dice_loss_mask.h - what the forward and backward kernels of Dice have in common where each channel is a
- * mask of its own: elements and their targets, and how a thread gets at them.
+/* dice_loss_mask.h - what the forward and backward kernels of Dice share where each channel has its own
+ * mask: elements and their targets, and how a thread reads them.
  *
- * A channel of a sample lies anywhere among all elements, and so do its pieces: their fours are those of all
- * elements, and what is left at both ends is taken one by one. */
+ * A channel of a sample may begin at any element, and so may its pieces. Groups of four elements are
+ * aligned among all elements, and the rest at both ends is taken one by one. */
 #ifndef TERN_SRC_CUDA_KERNELS_DICE_LOSS_MASK_H
 #define TERN_SRC_CUDA_KERNELS_DICE_LOSS_MASK_H
 
 #include "cuda/kernels/dice_loss_inner.h"
 
-/* Of a logit: the larger of its probability and of what is missing to 1, the smaller, and e^-|x|. */
+/* Values of a logit: the larger of its probability p and 1 - p, the smaller, and e^-|x|. */
 namespace
 {
 template <class R> struct sigmoid {
@@ -28,12 +28,12 @@ template <class R> static __device__ __forceinline__ R probability(R x, const si
     return x < 0 ? of.least : of.most;
 }
 
-/* Elements of dtype DTYPE and their targets, of dtype T or, -1, of any; IGNORES: some of these may be
+/* Elements of dtype DTYPE and their targets, of dtype T or, for -1, of any. IGNORES: targets may be
  * ignored. */
 template <int DTYPE, int T, bool IGNORES> struct mask {
     typedef tern__number<DTYPE> R;
     enum { X_DTYPE = DTYPE, OF_BYTES = T == TERN_U8, HAS_IGNORED = IGNORES };
-    /* MOST: fours of a thread that are on their way at a time; AT_ONCE: blocks that fit a processor. */
+    /* MOST: fours that a thread loads at a time; AT_ONCE: blocks that fit a multiprocessor. */
     enum { MOST = T >= 0 ? 4 : sizeof(R) == 8 ? 1 : 2, AT_ONCE = T < 0 ? 2 : 3 };
     enum { STEP = THREADS * 4, EACH = sizeof(R) == 8 ? 2 : 4 };
     tern__bunch<DTYPE, EACH> x[MOST][4 / EACH];
@@ -65,7 +65,7 @@ template <int DTYPE, int T, bool IGNORES> struct mask {
     }
 };
 
-/* Elements of the target that can neither be nor are ignored. */
+/* Reports elements of the target that are neither 0, 1 nor ignored. */
 static __device__ __forceinline__ void tell(const problem &p, int64_t at, int count)
 {
 #pragma unroll 1
@@ -73,8 +73,8 @@ static __device__ __forceinline__ void tell(const problem &p, int64_t at, int co
         is_counted(p, i, tern__element<int64_t>(p.target, p.target_dtype, i));
 }
 
-/* Neighbours from element `at` on: those that are ignored do not count, and become such as add nothing, a
- * logit far below 0 without target. Returns how many others there are. */
+/* Neutralises ignored elements among the neighbours from `at` on: they get a logit far below 0 and no
+ * target, so they add nothing. Returns how many others there are. */
 template <class M, int N>
 static __device__ __forceinline__ typename M::R leave_out(const problem &p, int64_t at, typename M::R (&x)[N],
                                                           typename M::R (&t)[N], bool (&counts)[N])
@@ -97,8 +97,8 @@ static __device__ __forceinline__ typename M::R leave_out(const problem &p, int6
     return left;
 }
 
-/* Shows `to` a thread's part of a piece: neighbours from an element on, their x and their targets; through()
- * comes after as many as are on their way at a time. */
+/* Calls `to` with a thread's part of a piece: runs of neighbours, their x and their targets. to.through()
+ * is called after each batch of loads. */
 template <class M, class TO>
 static __device__ __forceinline__ void show_mask(const problem &p, const piece &own, TO &to)
 {
@@ -128,7 +128,7 @@ static __device__ __forceinline__ void show_mask(const problem &p, const piece &
     }
 }
 
-/* START<M>(..) for the masks M that p has. */
+/* START<M>(..) with the mask type M for p. */
 #define MASK_OF(p, START, ...)                                                                               \
     ((p).x_dtype == TERN_F32    ? TARGET_OF(p, START, TERN_F32, __VA_ARGS__)                                 \
      : (p).x_dtype == TERN_BF16 ? TARGET_OF(p, START, TERN_BF16, __VA_ARGS__)                                \

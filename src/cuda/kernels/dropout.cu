@@ -1,5 +1,5 @@
-/* dropout.cu - the same random words as on a CPU: of an element or a channel by its number, whatever thread
- * asks. */
+/* dropout.cu - dropout with the same random words as on a CPU: a word depends on the index of an element
+ * or a channel, not on the thread. */
 #include "cuda/kernels/elements.h"
 #include "cuda/kernels.h"
 
@@ -17,13 +17,13 @@ typedef struct problem {
     const void *x;
     void *y;
     int x_dtype, y_dtype;
-    int64_t count, channels, inner; /* of channels last: inner 1 and these neighbours */
-    float *factor;                  /* of each channel */
+    int64_t count, channels, inner; /* with channels last: inner 1, and this many adjacent channels */
+    float *factor;                  /* one per channel */
     bool fours, add, is_last;
 } problem;
 } // namespace
 
-/* 0 or 1 for the four numbers of a block. */
+/* Whether each of the four items of a block is kept. */
 static __device__ __forceinline__ void keep(const problem &p, int64_t block, bool kept[4])
 {
     tern__philox_words r = tern__philox(p.attr.key, tern__dropout_counter(&p.attr, (uint64_t)block));
@@ -44,7 +44,7 @@ template <class R> static __global__ void elements(problem p)
     for (int64_t b = (int64_t)blockIdx.x * THREADS + threadIdx.x; b < blocks; b += step) {
         bool kept[4], is_four = p.fours && b * 4 + 4 <= p.count;
         tern__read read = {};
-        if (is_four) read = tern__four_read(p.x, p.x_dtype, b * 4); /* comes while words are made */
+        if (is_four) read = tern__four_read(p.x, p.x_dtype, b * 4); /* loads while the words are computed */
         keep(p, b, kept);
         if (is_four) {
             tern__four<R> f = tern__four_of<R>(read, p.x, p.x_dtype, b * 4);
@@ -57,7 +57,7 @@ template <class R> static __global__ void elements(problem p)
     }
 }
 
-/* Samples times channels of them, rounded up to fours. */
+/* Computes samples times channels factors, rounded up to fours. */
 static __global__ void choose(problem p, int64_t blocks)
 {
     tern__kernel_begin();
@@ -69,7 +69,7 @@ static __global__ void choose(problem p, int64_t blocks)
     }
 }
 
-/* The number of element i's channel among those of all samples. */
+/* The index of element i's channel among those of all samples. */
 static __device__ __forceinline__ int64_t channel_of(const problem &p, int64_t i)
 {
     if (!p.is_last) return tern__quotient(i, p.inner);
@@ -77,7 +77,7 @@ static __device__ __forceinline__ int64_t channel_of(const problem &p, int64_t i
     return sample * p.channels + i - row * p.channels;
 }
 
-/* N neighbours at a time: of one channel, or of neighbours with channels last. */
+/* N neighbours at a time: of one channel, or adjacent channels with channels last. */
 template <class R, int N> static __global__ void channels(problem p)
 {
     tern__kernel_begin();

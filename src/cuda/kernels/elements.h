@@ -1,4 +1,4 @@
-/* elements.h - elements of memory of any dtype, as the type R that a kernel computes in: float, double or
+/* elements.h - elements of any dtype in memory, as the type R in which a kernel computes: float, double or
  * int64_t. */
 #ifndef TERN_SRC_CUDA_KERNELS_ELEMENTS_H
 #define TERN_SRC_CUDA_KERNELS_ELEMENTS_H
@@ -7,7 +7,7 @@
 
 #include "base/half.h"
 
-/* GPUs have instructions for 16 bits; the bits are the same, but for those of NaNs. */
+/* GPUs have instructions for 16-bit types; the bits are the same except for NaNs. */
 #ifdef TERN_CUDA_EMULATED
 #define tern__narrowed_bf16 tern__bf16_from_f32
 #define tern__narrowed_f16  tern__f16_from_f32
@@ -23,7 +23,7 @@ template <class R> R tern__rounded_product(R a, R b)
 #define tern__narrowed_bf16(value) __bfloat16_as_ushort(__float2bfloat16_rn(value))
 #define tern__narrowed_f16(value)  __half_as_ushort(__float2half_rn(value))
 #define tern__widened_f16(bits)    __half2float(__ushort_as_half(bits))
-/* Rounded before anything is added to it or taken off, which compilers do in one step else. */
+/* The product, rounded before it is used in a sum; compilers would fuse the two. */
 static __device__ __forceinline__ float tern__rounded_product(float a, float b)
 {
     return __fmul_rn(a, b);
@@ -34,7 +34,7 @@ static __device__ __forceinline__ double tern__rounded_product(double a, double 
 }
 #endif
 
-/* Of a float that is neither tiny nor huge, to a unit in the last place, in one instruction. */
+/* 1 / value for a float that is neither tiny nor huge, to one unit in the last place, in one instruction. */
 static __device__ __forceinline__ float tern__reciprocal(float value)
 {
 #ifdef TERN_CUDA_EMULATED
@@ -50,8 +50,7 @@ static __device__ __forceinline__ double tern__reciprocal(double value)
     return 1 / value;
 }
 
-/* e^-x of a float that is not negative, to two units in the last place and about one more for each unit of x,
- * in two instructions. */
+/* e^-x for x >= 0, to two units in the last place plus about one for each unit of x, in two instructions. */
 static __device__ __forceinline__ float tern__decayed(float x)
 {
 #ifdef TERN_CUDA_EMULATED
@@ -67,7 +66,7 @@ static __device__ __forceinline__ double tern__decayed(double x)
     return exp(-x);
 }
 
-/* Divisions of 64 bits are slow. */
+/* Divides in 32 bits if both fit: 64-bit divisions are slow. */
 static __device__ __forceinline__ int64_t tern__quotient(int64_t a, int64_t b)
 {
     return ((uint64_t)a | (uint64_t)b) >> 32 ? a / b : (int64_t)((uint32_t)a / (uint32_t)b);
@@ -87,7 +86,7 @@ template <class R> __device__ __forceinline__ R tern__element(const void *data, 
     }
 }
 
-/* A number that is no integer loses its fraction on the way to one. */
+/* Stores an element; conversion to an integer truncates. */
 template <class R>
 __device__ __forceinline__ void tern__element_set(void *data, int dtype, int64_t at, R value)
 {
@@ -103,7 +102,7 @@ __device__ __forceinline__ void tern__element_set(void *data, int dtype, int64_t
     }
 }
 
-/* N labels of type L, 16 bytes at a time where they begin at a place that allows it. */
+/* Reads N labels of type L, 16 bytes at a time if the address allows it. */
 template <class L, int N>
 __device__ __forceinline__ void tern__labels_read(const L *from, int64_t (&label)[N])
 {
@@ -122,7 +121,7 @@ __device__ __forceinline__ void tern__labels_read(const L *from, int64_t (&label
     }
 }
 
-/* Labels, which are of i64, i32 or u8, as they stand: they may be no classes. */
+/* Reads labels in i64, i32 or u8 without checking that they are classes. */
 template <int N>
 __device__ __forceinline__ void tern__labels_get(const void *data, int dtype, int64_t at, int64_t (&label)[N])
 {
@@ -134,7 +133,7 @@ __device__ __forceinline__ void tern__labels_get(const void *data, int dtype, in
         tern__labels_read((const uint8_t *)data + at, label);
 }
 
-/* Four neighbours at a multiple of four, from memory that is aligned to four elements. */
+/* Four neighbours from a multiple of four on, in memory aligned to four elements. */
 template <class R> struct tern__four {
     R v[4];
 };
@@ -144,12 +143,12 @@ static inline bool tern__fours_fit(const void *data, int dtype)
     return (uintptr_t)data % TERN__MIN(4 * tern_dtype_bytes((tern_dtype)dtype), (size_t)16) == 0;
 }
 
-static __device__ __forceinline__ bool tern__is_half(int dtype)
+static __device__ __forceinline__ bool tern__is_half_dtype(int dtype)
 {
     return dtype == TERN_BF16 || dtype == TERN_F16;
 }
 
-/* Of either kind, of which it is one. */
+/* Converts a bf16 or f16. */
 static __device__ __forceinline__ float tern__half_get(uint32_t bits, int dtype)
 {
     return dtype == TERN_BF16 ? tern__bf16_to_f32((uint16_t)bits) : tern__widened_f16((uint16_t)bits);
@@ -159,9 +158,9 @@ static __device__ __forceinline__ uint32_t tern__half_of(float value, int dtype)
     return dtype == TERN_BF16 ? tern__narrowed_bf16(value) : tern__narrowed_f16(value);
 }
 
-/* Four neighbours as they are in memory, of f32 or of 16 bits; others stay there. Who needs several fours
- * reads all of them before it looks at the first, so that all are on their way at a time: no union, as a load
- * into registers that another one may have been for waits for that one, though only one of them is made. */
+/* Four neighbours as they are in memory, in f32 or 16 bits; other dtypes are read later. A kernel that
+ * needs several fours loads all of them before it uses the first. No union: a load into registers that
+ * another load may also have filled would wait for that one, although only one of the two takes place. */
 typedef struct tern__read {
     float4 single;
     uint2 half;
@@ -171,25 +170,25 @@ static __device__ __forceinline__ tern__read tern__four_read(const void *data, i
 {
     tern__read read = {};
     if (dtype == TERN_F32) read.single = *(const float4 *)((const float *)data + at);
-    if (tern__is_half(dtype)) read.half = *(const uint2 *)((const uint16_t *)data + at);
+    if (tern__is_half_dtype(dtype)) read.half = *(const uint2 *)((const uint16_t *)data + at);
     return read;
 }
 
-/* What was read there. */
+/* Converts what was read. */
 template <class R>
 __device__ __forceinline__ tern__four<R> tern__four_of(const tern__read &read, const void *data, int dtype,
                                                        int64_t at)
 {
     tern__four<R> f;
     if (dtype == TERN_F32) return {{(R)read.single.x, (R)read.single.y, (R)read.single.z, (R)read.single.w}};
-    if (tern__is_half(dtype))
+    if (tern__is_half_dtype(dtype))
         return {{(R)tern__half_get(read.half.x, dtype), (R)tern__half_get(read.half.x >> 16, dtype),
                  (R)tern__half_get(read.half.y, dtype), (R)tern__half_get(read.half.y >> 16, dtype)}};
     for (int i = 0; i < 4; i++) f.v[i] = tern__element<R>(data, dtype, at + i);
     return f;
 }
 
-/* The same of any dtype, for twice the registers. */
+/* The same for any dtype, with twice the registers. */
 typedef struct tern__words {
     alignas(16) uint32_t v[8];
 } tern__words;
@@ -213,8 +212,8 @@ static __device__ __forceinline__ tern__words tern__words_read(const void *data,
     return w;
 }
 
-/* The dtype is looked at once for all four; what was read is copied, not looked at in place, where nvcc would
- * take it apart as soon as it comes. */
+/* Tests the dtype once for all four. The data are copied first: used in place, nvcc would unpack them as
+ * soon as they arrive. */
 template <class R, class T> __device__ __forceinline__ tern__four<R> tern__words_as(const tern__words &w)
 {
     enum { EACH = sizeof(T) / sizeof(uint32_t) };
@@ -229,8 +228,8 @@ template <class R, class T> __device__ __forceinline__ tern__four<R> tern__words
     return f;
 }
 
-/* Byte i of four as a number. It becomes the last bits of a float whose unit is 1, as a conversion takes as
- * long as four other instructions. */
+/* Byte i of four as a float: it is placed in the last bits of a float whose unit is 1, since a conversion
+ * takes as long as four other instructions. */
 static __device__ __forceinline__ float tern__byte_of(uint32_t bytes, int i)
 {
 #ifdef TERN_CUDA_EMULATED
@@ -272,7 +271,7 @@ __device__ __forceinline__ void tern__four_set(void *data, int dtype, int64_t at
         *(float4 *)((float *)data + at) = v;
         return;
     }
-    if (tern__is_half(dtype)) {
+    if (tern__is_half_dtype(dtype)) {
         uint32_t half[4];
         for (int i = 0; i < 4; i++) half[i] = tern__half_of((float)f.v[i], dtype);
         uint2 v = {half[0] | half[1] << 16, half[2] | half[3] << 16};

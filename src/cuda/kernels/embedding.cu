@@ -1,10 +1,10 @@
-/* embedding.cu - rows of a weight, and their gradients.
+/* embedding.cu - looks up rows of a weight, and computes their gradients.
  *
- * A row's gradients are added up in the order of the index, so positions are sorted by row first: digit after
- * digit of eight bits, the last one first, and stable. A pass counts each block's digits, adds up the counts
- * into places, and moves every position to its own. Numbers that are no row, or the one that gets nothing,
- * are sorted behind all. A row of many items, as padding or a frequent word is, is summed in pieces that are
- * cut by their number alone, so that sums are the same in every run. */
+ * A row's gradients are added in the order of the index, so positions are sorted by row first: a stable
+ * radix sort by digits of eight bits, lowest first. A pass counts each block's digits, turns the counts
+ * into offsets, and moves every position to its place. Indices that are no row, and the padding index, are
+ * sorted to the end. A row with many items, such as padding or a frequent word, is summed in pieces that
+ * are cut by item number alone, so that sums are the same in every run. */
 #include "cuda/kernels/elements.h"
 #include "cuda/kernels.h"
 #include "cuda/kernels/sums.h"
@@ -13,13 +13,13 @@ extern "C" {
 #include "kernels/embedding.h"
 }
 
-#define THREADS 256 /* and values of a digit */
-#define BLOCKS  256 /* that sort, at most   */
+#define THREADS 256 /* also the number of values of a digit */
+#define BLOCKS  256 /* most blocks that sort */
 #define COLUMNS 32
 #define PARTS   (THREADS / COLUMNS)
-#define PIECE   512 /* items of a long row that a block sums */
-#define SHORT   64  /* the same where all other rows are a warp's */
-#define RARE    4   /* items of a row, on average, that a warp sums */
+#define PIECE   512 /* items of a long row per block */
+#define SHORT   64  /* the same if a warp takes each of the other rows */
+#define RARE    4   /* average items per row up to which a warp sums a row */
 #define AHEAD   4   /* units of rows that a thread copies at a time */
 
 /* ---- forward ---- */
@@ -29,14 +29,14 @@ namespace
 typedef struct lookup {
     const void *index;
     int index_dtype;
-    int64_t count, units; /* of a row: what is copied at once */
+    int64_t count, units; /* units: pieces of a row, each copied at once */
     const char *weight;
     char *y;
     tern__judge judge;
 } lookup;
 } // namespace
 
-/* Rows of some units are asked for before the first is written. */
+/* Loads units of several rows before it writes the first. */
 template <class U> static __global__ void copy_rows(lookup l)
 {
     tern__kernel_begin();
@@ -59,7 +59,7 @@ template <class U> static __global__ void copy_rows(lookup l)
     }
 }
 
-/* Where there is nothing to copy. */
+/* Only checks the index, if there is nothing to copy. */
 static __global__ void look_at_rows(lookup l)
 {
     tern__kernel_begin();
@@ -115,9 +115,9 @@ namespace
 typedef struct sort {
     const void *index;
     int index_dtype, blocks, shift;
-    int64_t count, each, rows, padding; /* each: items of a block */
+    int64_t count, each, rows, padding; /* each: items per block */
     item *from, *to;
-    uint32_t *places; /* (blocks, THREADS): of a block and a digit */
+    uint32_t *places; /* (blocks, THREADS): per block and digit */
 } sort;
 } // namespace
 
@@ -149,7 +149,7 @@ static __global__ void count_digits(sort s)
     s.places[(int64_t)blockIdx.x * THREADS + threadIdx.x] = counts[threadIdx.x];
 }
 
-/* By one block: a thread has the counts of a digit, and those of smaller digits stand before. */
+/* Run by one block: a thread takes the counts of a digit; the counts of smaller digits come before. */
 static __global__ void add_places(sort s)
 {
     tern__kernel_begin();
@@ -167,7 +167,7 @@ static __global__ void add_places(sort s)
     }
 }
 
-/* A tile after the other: an item comes after those of its digit that stand before it. */
+/* Takes one tile after the other: an item is placed after earlier items with its digit. */
 static __global__ void move_items(sort s)
 {
     tern__kernel_begin();
@@ -213,8 +213,8 @@ namespace
 {
 typedef struct gradient {
     const item *items;
-    uint32_t *starts; /* of rows in items, and where the last one ends */
-    double *pieces;   /* (pieces, 2, size): sums of a piece's first row and of its last */
+    uint32_t *starts; /* first item of each row, and the end of the last row */
+    double *pieces;   /* (pieces, 2, size): sums of a piece's first row and of its last row */
     int64_t count, rows, size, groups, piece;
     const void *dy;
     void *dw;
@@ -222,11 +222,11 @@ typedef struct gradient {
     bool add, rare;
 } gradient;
 
-/* What is summed together: 32 columns of a row or of a piece, by a block, each column by 8 threads that take
- * every eighth item, or by a warp alone. */
+/* A unit of summation: 32 columns of a row or of a piece. In a block 8 threads share a column and each
+ * takes every eighth item; a warp takes it alone. */
 typedef struct unit {
-    int64_t of, column; /* column: the thread's, which may be beyond the last */
-    int part, parts;    /* which of the items are the thread's                */
+    int64_t of, column; /* column: the thread's, possibly beyond the last */
+    int part, parts;    /* which of the items the thread takes */
 } unit;
 } // namespace
 
@@ -236,7 +236,7 @@ static __device__ __forceinline__ unit unit_of(const gradient &g, int64_t i, int
     return {of, (i - of * g.groups) * COLUMNS + threadIdx.x % COLUMNS, part, parts};
 }
 
-/* The first item of this row or a later one. */
+/* The first item of this row or of a later one. */
 static __device__ int64_t first_of(const gradient &g, int64_t row)
 {
     int64_t low = 0, high = g.count;
@@ -263,7 +263,7 @@ static __device__ __forceinline__ bool is_long(const gradient &g, int64_t row)
     return g.starts[row + 1] - g.starts[row] > g.piece;
 }
 
-/* A thread's share of a sum. */
+/* A thread's part of a sum. */
 static __device__ double sum_items(const gradient &g, const unit &u, int64_t first, int64_t last)
 {
     double sum = 0;
@@ -272,7 +272,8 @@ static __device__ double sum_items(const gradient &g, const unit &u, int64_t fir
     return sum;
 }
 
-/* The row is the last one of the piece that it begins in, unless it is the first as well. */
+/* Adds the pieces' sums of a row. The row is the last one of the piece in which it begins, unless it is
+ * also the first. */
 static __device__ double sum_pieces(const gradient &g, const unit &u, int64_t first, int64_t last)
 {
     double sum = 0;
@@ -281,7 +282,7 @@ static __device__ double sum_pieces(const gradient &g, const unit &u, int64_t fi
     return sum;
 }
 
-/* The first part's threads get the whole sums. */
+/* Adds the parts; the first part's threads get the whole sum. */
 static __device__ double sum_parts(double sum)
 {
     __shared__ double sums[THREADS];
@@ -292,7 +293,7 @@ static __device__ double sum_parts(double sum)
     return sum;
 }
 
-/* Of long rows: what each piece has of them. It has no more than two, its first and its last. */
+/* For long rows: sums each piece's first and last row. A piece has no more than two long rows. */
 static __global__ void add_pieces(gradient g)
 {
     tern__kernel_begin();
@@ -311,7 +312,7 @@ static __global__ void add_pieces(gradient g)
     }
 }
 
-/* A thread's share of a row. */
+/* A thread's part of a row. */
 static __device__ double sum_row(const gradient &g, const unit &u)
 {
     int64_t first = g.starts[u.of], last = g.starts[u.of + 1];
@@ -335,7 +336,7 @@ static __global__ void add_rows(gradient g)
     }
 }
 
-/* Of rows with hardly an item each, as those of a large vocabulary. */
+/* For rows with hardly one item each, as in a large vocabulary. */
 static __global__ void add_rare_rows(gradient g)
 {
     tern__kernel_begin();
@@ -365,7 +366,7 @@ static gradient gradient_of(const tern__call *call, const item *items, int64_t c
     return g;
 }
 
-/* Pieces are there where a row can be longer than one. */
+/* Pieces are needed if a row can be longer than one. */
 static int add_sorted(const tern__call *call, const item *items, int64_t count)
 {
     gradient g = gradient_of(call, items, count);

@@ -1,5 +1,6 @@
-/* global_avg_pool.cu - the mean of each plane, and its gradient. A block has some neighbouring columns
- * (columns.h) of one image, all of their positions; its threads sum some each, then two by two. */
+/* global_avg_pool.cu - the mean of each plane, and its gradient. A block takes some neighbouring columns
+ * (columns.h) of one image with all their positions; each thread sums some, and then they are joined
+ * pairwise. */
 #include "cuda/kernels/columns.h"
 #include "cuda/kernels.h"
 
@@ -7,11 +8,11 @@
 #define AHEAD   4 /* rows that are read at a time */
 
 typedef struct plane_mean {
-    tern__columns k; /* of one image */
+    tern__columns k; /* columns of one image */
     const void *x;
     void *y;
     int y_dtype;
-    int64_t image, y_image, y_channel; /* from one to the next */
+    int64_t image, y_image, y_channel; /* distances between images and channels */
     double share;
     bool add;
 } plane_mean;
@@ -46,7 +47,7 @@ template <int DTYPE, int N> static __global__ void run_mean(plane_mean a)
     }
 }
 
-/* The same columns, to which dy is spread. */
+/* The same columns: spreads dy over them. */
 template <int DTYPE, int N> static __global__ void run_spread(plane_mean a)
 {
     tern__kernel_begin();

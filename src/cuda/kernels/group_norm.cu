@@ -1,8 +1,8 @@
-/* group_norm.cu - group norm, which layer norm and instance norm are too: a block has a row, a few rows after
- * each other, and reads it again while it is in a cache, or keeps it in registers where it is short. The mean
- * is made first and what the deviations from it sum up to is taken off, so nothing cancels. Long rows that
- * are fewer than a GPU's processors are summed by many blocks as batch norm's channels are, and so are the
- * gradients of weight and bias (columns.h). */
+/* group_norm.cu - group norm, which also does layer norm and instance norm. A block takes one row after
+ * another. It reads a row again while it is in a cache, or keeps it in registers if it is short. The mean
+ * is computed first, and the sum of the deviations from it corrects the mean, so nothing cancels. Long
+ * rows that are fewer than a GPU's multiprocessors are summed by many blocks, like batch norm's channels,
+ * and so are the gradients of weight and bias (columns.h). */
 #include "cuda/kernels.h"
 #include "cuda/kernels/moments.h"
 #include "cuda/kernels/sums.h"
@@ -11,11 +11,12 @@ extern "C" {
 #include "kernels/group_norm.h"
 }
 
-#define MOST       1024      /* threads for a row                                     */
-#define AHEAD      4         /* bunches of x that a thread reads at a time            */
-#define GRAD_AHEAD 2         /* and of dy and x, or of a row that blocks share        */
-#define HUGE_ROW   (1 << 18) /* values of a row that blocks share, however many rows there are */
-#define LONG       (1 << 16) /* values of a row that blocks share, where rows are few */
+#define MOST       1024 /* most threads for a row */
+#define AHEAD      4    /* bunches of x that a thread reads at a time            */
+#define GRAD_AHEAD 2    /* bunches of dy and x, or of a shared row, at a time */
+#define HUGE_ROW                                                                                             \
+    (1 << 18)          /* rows of at least so many values are shared by blocks, however many rows there are */
+#define LONG (1 << 16) /* the same if there are few rows */
 
 typedef struct group_norm {
     tern__group_shape shape;
@@ -24,12 +25,13 @@ typedef struct group_norm {
     const void *x, *dy;
     void *y; /* or dx */
     tern__vector weight, bias, mean, inverse;
-    bool fours; /* weight and bias can be read so */
+    bool fours; /* weight and bias can be read in fours */
     double eps;
     bool add;
 } group_norm;
 
-/* Of element i of a row: its channel among all. A bunch has one, or neighbours if rows have no positions. */
+/* The channel, among all, of element i of a row. A bunch is in one channel, or has adjacent channels if
+ * rows have no positions. */
 static __device__ __forceinline__ int64_t channel_of(const group_norm &a, int64_t row, int64_t i)
 {
     int64_t group = row - tern__quotient(row, a.shape.groups) * a.shape.groups;
@@ -37,7 +39,7 @@ static __device__ __forceinline__ int64_t channel_of(const group_norm &a, int64_
     return group * a.shape.channels + within;
 }
 
-/* The numbers of N neighbours' channels. */
+/* Reads a vector's entries for the channels of N neighbours. */
 template <class R, int N>
 static __device__ __forceinline__ void get_numbers(const group_norm &a, const tern__vector &v, int64_t c,
                                                    R fallback, R *to)
@@ -58,7 +60,7 @@ static __device__ __forceinline__ void get_numbers(const group_norm &a, const te
     for (int l = 0; l < N; l++) to[l] = tern__vector_get<R>(v, c + l, fallback);
 }
 
-/* y of a bunch that stands at `at` in its row. */
+/* Writes y for the bunch at `at` in its row. */
 template <int DTYPE, int N>
 static __device__ __forceinline__ void put_norm(const group_norm &a, int64_t row, int64_t at,
                                                 const tern__bunch<DTYPE, N> &x, tern__number<DTYPE> mean,
@@ -73,7 +75,7 @@ static __device__ __forceinline__ void put_norm(const group_norm &a, int64_t row
     tern__bunch_put<DTYPE>(a.y, row * a.shape.size + at, y, a.add);
 }
 
-/* What dx of a row is made of; middle, slope: means of w dy and of w dy xhat, this one by deviation. */
+/* Terms of a row's dx; middle, slope: means of w dy and of w dy xhat, the latter divided by the deviation. */
 template <class R> struct row_terms {
     R mean, inverse, middle, slope;
 };
@@ -90,7 +92,7 @@ static __device__ __forceinline__ void give_sums(const group_norm &a, row_terms<
     r->slope = product * r->inverse * r->inverse / (R)a.shape.size;
 }
 
-/* Sums of w dy and of w dy (x - mean), where w dy is rounded as it is in dx. */
+/* Sums w dy and w dy (x - mean). w dy is rounded as in dx. */
 template <int DTYPE, int N>
 static __device__ __forceinline__ void add_up(const group_norm &a, int64_t row, int64_t at,
                                               const tern__bunch<DTYPE, N> &dy, const tern__bunch<DTYPE, N> &x,
@@ -105,8 +107,8 @@ static __device__ __forceinline__ void add_up(const group_norm &a, int64_t row, 
     }
 }
 
-/* dx = inverse (w dy - mean(w dy) - xhat mean(w dy xhat)), where w dy is rounded as it is in the mean: of a
- * row of one value nothing may be left. */
+/* dx = inverse (w dy - mean(w dy) - xhat mean(w dy xhat)). w dy is rounded as in the mean: a row of one
+ * value must give exactly 0. */
 template <int DTYPE, int N>
 static __device__ __forceinline__ void
 put_grad(const group_norm &a, int64_t row, int64_t at, const tern__bunch<DTYPE, N> &dy,
@@ -122,8 +124,8 @@ put_grad(const group_norm &a, int64_t row, int64_t at, const tern__bunch<DTYPE, 
     tern__bunch_put<DTYPE>(a.y, row * a.shape.size + at, dx, a.add);
 }
 
-/* What a thread has of a row at a time: `count` bunches, a block's threads beside each other, and 0 beyond.
- */
+/* A thread's part of a row at a time: `count` bunches, interleaved with those of the block's other
+ * threads; 0 beyond the row. */
 template <int DTYPE, int N, int COUNT> struct row_part {
     tern__bunch<DTYPE, N> bunch[COUNT];
 
@@ -145,44 +147,72 @@ template <int DTYPE, int N, int COUNT> struct row_part {
     }
 };
 
+/* Returns the sum of this thread's elements of a row. A row that fits one pass stays in `x`. */
+template <int DTYPE, int N>
+static __device__ __forceinline__ tern__number<DTYPE> row_sum(const group_norm &a, int64_t row,
+                                                              row_part<DTYPE, N, AHEAD> &x)
+{
+    typedef row_part<DTYPE, N, AHEAD> part;
+    const int64_t size = a.shape.size, pace = part::pace();
+    tern__number<DTYPE> sum = 0;
+    for (int64_t i = threadIdx.x * N; i < size; i += pace) {
+        x.read(a.x, row * size, i, size);
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++)
+            for (int l = 0; l < N; l++) sum += x.bunch[j].get(l);
+    }
+    return sum;
+}
+
+/* Adds the distances of this thread's elements from `mean`, and their squares, to `moments`. */
+template <int DTYPE, int N>
+static __device__ __forceinline__ void add_moments(const group_norm &a, int64_t row,
+                                                   row_part<DTYPE, N, AHEAD> &x, tern__number<DTYPE> mean,
+                                                   tern__number<DTYPE> (&moments)[2])
+{
+    typedef row_part<DTYPE, N, AHEAD> part;
+    const int64_t size = a.shape.size, pace = part::pace();
+    for (int64_t i = threadIdx.x * N; i < size; i += pace) {
+        if (size > pace) x.read(a.x, row * size, i, size);
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++)
+            for (int l = 0; l < N && part::at(i, j) < size; l++) {
+                tern__number<DTYPE> d = x.bunch[j].get(l) - mean;
+                moments[0] += d;
+                moments[1] += d * d;
+            }
+    }
+}
+
+template <int DTYPE, int N>
+static __device__ __forceinline__ void put_row(const group_norm &a, int64_t row, row_part<DTYPE, N, AHEAD> &x,
+                                               tern__number<DTYPE> mean, tern__number<DTYPE> inverse)
+{
+    typedef row_part<DTYPE, N, AHEAD> part;
+    const int64_t size = a.shape.size, pace = part::pace();
+    for (int64_t i = threadIdx.x * N; i < size; i += pace) {
+        if (size > pace) x.read(a.x, row * size, i, size);
+#pragma unroll
+        for (int j = 0; j < AHEAD; j++) {
+            if (part::at(i, j) >= size) break;
+            put_norm<DTYPE, N>(a, row, part::at(i, j), x.bunch[j], mean, inverse);
+        }
+    }
+}
+
 template <int DTYPE, int N> static __global__ void __launch_bounds__(MOST) run_norm(group_norm a)
 {
     tern__kernel_begin();
     typedef tern__number<DTYPE> R;
-    typedef row_part<DTYPE, N, AHEAD> part;
     const R n = (R)a.shape.size;
-    const int64_t size = a.shape.size, first = threadIdx.x * N, pace = part::pace();
-    part x;
+    row_part<DTYPE, N, AHEAD> x;
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
-        R sum = 0, moments[2] = {};
-        for (int64_t i = first; i < size; i += pace) {
-            x.read(a.x, row * size, i, size);
-#pragma unroll
-            for (int j = 0; j < AHEAD; j++)
-                for (int l = 0; l < N; l++) sum += x.bunch[j].get(l);
-        }
-        R mean = tern__block_sum(sum) / n;
-        for (int64_t i = first; i < size; i += pace) {
-            if (size > pace) x.read(a.x, row * size, i, size);
-#pragma unroll
-            for (int j = 0; j < AHEAD; j++)
-                for (int l = 0; l < N && part::at(i, j) < size; l++) {
-                    R d = x.bunch[j].get(l) - mean;
-                    moments[0] += d;
-                    moments[1] += d * d;
-                }
-        }
+        R moments[2] = {}, mean = tern__block_sum(row_sum<DTYPE, N>(a, row, x)) / n;
+        add_moments<DTYPE, N>(a, row, x, mean, moments);
         tern__block_sums<2, R>(moments);
         R rest = moments[0] / n, inverse = 1 / sqrt(moments[1] / n - rest * rest + (R)a.eps);
         mean += rest;
-        for (int64_t i = first; i < size; i += pace) {
-            if (size > pace) x.read(a.x, row * size, i, size);
-#pragma unroll
-            for (int j = 0; j < AHEAD; j++) {
-                if (part::at(i, j) >= size) break;
-                put_norm<DTYPE, N>(a, row, part::at(i, j), x.bunch[j], mean, inverse);
-            }
-        }
+        put_row<DTYPE, N>(a, row, x, mean, inverse);
         if (threadIdx.x > 0) continue;
         tern__element_set<R>(a.mean.data, a.mean.dtype, row, mean);
         tern__element_set<R>(a.inverse.data, a.inverse.dtype, row, inverse);
@@ -227,10 +257,10 @@ template <int DTYPE, int N> static __global__ void __launch_bounds__(MOST, 1) ru
 /* ---- dw = sum(dy xhat) and db = sum(dy) of each channel ---- */
 
 typedef struct group_norm_weights {
-    tern__columns k; /* of x as (N, G K, S); where a row is shared, as (1, N G, K S) */
+    tern__columns k; /* of x as (N, G K, S); for shared rows as (1, N G, K S) */
     group_norm a;
     double *partial;
-    tern__vector dw, db; /* of shared rows: sums of w dy (x - mean) and of w dy */
+    tern__vector dw, db; /* for shared rows: sums of w dy (x - mean) and of w dy */
 } group_norm_weights;
 
 template <int DTYPE, int N> static __global__ void run_sums(group_norm_weights w)
@@ -268,9 +298,9 @@ static __global__ void __launch_bounds__(TERN__COLUMN_THREADS, 1) run_totals(gro
     tern__vector_put(w.dw, c, dw);
 }
 
-/* ---- rows that blocks share ---- */
+/* ---- rows shared by blocks ---- */
 
-/* From the last part to the first: what statistics have read last may still be in a cache. */
+/* From the last part to the first: what the statistics read last may still be in a cache. */
 template <int DTYPE, int N>
 static __global__ void __launch_bounds__(TERN__COLUMN_THREADS, 3) run_shared_norm(group_norm a)
 {
@@ -291,7 +321,7 @@ static __global__ void __launch_bounds__(TERN__COLUMN_THREADS, 3) run_shared_nor
     }
 }
 
-/* The next bunches of dy and x, of which there are as many. */
+/* Reads the next bunches of dy and x; there are equally many. */
 template <int DTYPE, int N>
 static __device__ __forceinline__ int read_both(const group_norm &a, tern__seat *s,
                                                 tern__bunch<DTYPE, N> (&dy)[GRAD_AHEAD],
@@ -347,14 +377,14 @@ static __global__ void __launch_bounds__(TERN__COLUMN_THREADS, 3) run_shared_gra
     }
 }
 
-/* ---- which ---- */
+/* ---- launching ---- */
 
 static bool fits(const tern__view *view, const tern__view *x)
 {
     return !view || (view->dtype == x->dtype && tern__view_is_contiguous(view));
 }
 
-/* Of any number of dimensions, without gaps. */
+/* A contiguous view of any number of dimensions as a vector. */
 static tern__vector row_of(const tern__view *view, bool add)
 {
     tern__vector v = tern__vector_of(view, add);
@@ -367,7 +397,7 @@ static bool is_row(const tern__view *view)
     return !view || tern__view_is_contiguous(view);
 }
 
-/* Without weight and bias, and what is written. */
+/* Fills in all but weight, bias and outputs. */
 static group_norm norm_of(const tern__view *x, const tern__view *mean, const tern__view *inverse)
 {
     group_norm a = {};
@@ -386,20 +416,21 @@ static void give_numbers(group_norm *a, tern__vector *to, const tern__view *view
     if (view) a->fours &= (uintptr_t)view->data % 16 == 0;
 }
 
-/* All neighbours of a bunch have one channel, or one each. */
+/* Whether all neighbours of a bunch have one channel, or one each. */
 static bool is_bunched(const group_norm &a, const tern__view *const *views, int count)
 {
     return tern__bunches_fit(views, count, a.shape.positions == 1 ? a.shape.channels : a.shape.positions);
 }
 
-/* Few rows leave processors idle, and of rows that are too large for the cache a block that has one alone
- * reads all three times from memory. By the shape alone, so that sums do not depend on the device. */
+/* Whether blocks share rows. Few rows would leave multiprocessors idle, and a row that is too large for
+ * the cache would be read from memory three times by its block. Depends on the shape alone, so sums do not
+ * depend on the device. */
 static bool is_shared(const group_norm &a)
 {
     return a.shape.size >= (a.rows < TERN__COLUMN_FEW / 2 ? LONG : HUGE_ROW);
 }
 
-/* x as (1, rows, size): rows are channels, as a batch norm has them. */
+/* x as (1, rows, size): rows take the place of batch norm's channels. */
 static tern__view rows_of(const group_norm &a, const tern__view *x)
 {
     int64_t shape[] = {1, a.rows, a.shape.size};
@@ -410,7 +441,7 @@ static tern__view rows_of(const group_norm &a, const tern__view *x)
 
 typedef void (*kernel_fn)(group_norm a);
 
-/* As many warps as it takes to have a row at once, `lanes` of it to a thread. */
+/* Launches enough warps to hold a row at once, with `lanes` values per load. */
 static int launch(const tern__call *call, const group_norm &a, kernel_fn kernel, int lanes)
 {
     int threads = TERN__WARP;
@@ -523,7 +554,7 @@ static int data_grad(const tern__call *call, const group_norm &a, bool bunched)
     TERN__BUNCHED(call->in[1]->dtype, bunched, start_data_grad, call, a);
 }
 
-/* The weights first: dx may lie over dy. */
+/* The weights first: dx may overwrite dy. */
 int tern__cuda_group_norm_grad(const tern__call *call)
 {
     const tern__view *dy = call->in[0], *x = call->in[1], *dx = call->out[0], *views[] = {x, dy, dx};

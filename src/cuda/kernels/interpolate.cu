@@ -1,7 +1,8 @@
-/* interpolate.cu - resizing as products with band matrices: along each axis an element of y is a weighted sum
- * of a few neighbours of x. A first kernel finds these for each place of each axis, and of the gradient which
- * neighbours in y an element of x counts for; the second has a thread for each element of the result, or for
- * as many channels of it as 16 bytes hold. What has weight 0 is not looked at. */
+/* interpolate.cu - resizing as products with band matrices: along each axis an element of y is a weighted
+ * sum of a few neighbours of x. A first kernel computes these bands for each position of each axis; for
+ * the gradient also which neighbours in y an element of x contributes to. The second kernel has a thread
+ * for each element of the result, or for as many of its channels as fit into 16 bytes. Elements of weight
+ * 0 are not read. */
 #include "cuda/kernels.h"
 #include "cuda/kernels/planes.h"
 
@@ -12,7 +13,7 @@ extern "C" {
 #define THREADS 256
 #define AHEAD   2 /* rows and columns that are read at a time */
 
-/* Elements first to first + count - 1; in y's the first has weight[0], the others weight[1]. */
+/* Elements first to first + count - 1; for y's bands the first has weight[0], the others weight[1]. */
 typedef struct band {
     int first, count;
     double weight[2];
@@ -23,7 +24,7 @@ typedef struct resizing {
     tern__sites sites;
     tern__cuda_planes from, to;
     int64_t x_size[TERN__SPACE], y_size[TERN__SPACE];
-    band *of_y[TERN__SPACE], *of_x[TERN__SPACE]; /* of_x: of the gradient only, without weights */
+    band *of_y[TERN__SPACE], *of_x[TERN__SPACE]; /* of_x: for the gradient only, without weights */
     bool wide, add;
 } resizing;
 
@@ -40,7 +41,8 @@ static __global__ void find_bands(resizing r)
     }
 }
 
-/* How many of the first `count` bands end (or begin) before element `x`, or at it; bands go up. */
+/* How many of the first `count` bands end (or begin) at or before element `x`; bands are in ascending
+ * order. */
 static __device__ int64_t bands_before(const band *bands, int64_t count, int64_t x, bool begin)
 {
     int64_t low = 0, high = count;
@@ -69,8 +71,7 @@ static __global__ void find_transposed_bands(resizing r)
 
 /* ---- sums ---- */
 
-/* With what element `k` of an element's band counts: y's band weighs x, or x's band is of those y that weigh
- * it. */
+/* The weight of element `k` of a band: y's band weighs x; x's band lists the elements of y that weigh it. */
 template <class R, bool GRADIENT>
 static __device__ __forceinline__ R weight_of(const resizing &r, int axis, const band &b, int at, int k)
 {
@@ -79,8 +80,8 @@ static __device__ __forceinline__ R weight_of(const resizing &r, int axis, const
     return (R)(at > y->first ? y->weight[1] : y->weight[0]);
 }
 
-/* Of a slice's elements with weight, AHEAD rows and columns of them from row y and column x of the bands on:
- * all are asked for before the first is looked at. Those behind the bands weigh 0. */
+/* Adds AHEAD rows and columns of a slice's weighted elements, from row y and column x of the bands on. All
+ * are loaded before the first is used. Those beyond the bands have weight 0. */
 template <int DTYPE, int N, bool GRADIENT>
 static __device__ __forceinline__ void add_part(const resizing &r, const band (&b)[TERN__SPACE],
                                                 const int *at, int64_t slice, int y, int x,
@@ -138,7 +139,7 @@ static __global__ void __launch_bounds__(THREADS, N > 1 ? 2 : 4) run_resize(resi
     }
 }
 
-/* ---- which ---- */
+/* ---- launching ---- */
 
 template <int DTYPE, int N> static int start(const tern__call *call, resizing r, bool gradient)
 {
@@ -153,7 +154,7 @@ static int resize(const tern__call *call, const resizing &r, bool gradient)
     TERN__BUNCHED(views[0]->dtype, tern__planes_bunched(views, 2), start, call, r, gradient);
 }
 
-/* Memory for the bands of all axes, and where each begins. */
+/* Allocates the bands of all axes, and sets where each begins. */
 static band *bands_new(const tern__call *call, resizing *r, bool gradient)
 {
     int64_t count = 0;

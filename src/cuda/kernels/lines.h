@@ -1,8 +1,8 @@
-/* lines.h - operands of any layout seen as lines along one dimension, and groups of threads that go along a
+/* lines.h - operands of any layout seen as lines along one dimension, and groups of threads that go over a
  * line.
  *
- * Where a line's elements are neighbours a group of 32, 256 or 1024 threads takes a line; where lines are
- * neighbours, or are short, each thread takes some of its own. */
+ * If a line's elements are adjacent in memory, a group of 32, 256 or 1024 threads takes a line. If lines
+ * are adjacent, or short, each thread takes some lines of its own. */
 #ifndef TERN_SRC_CUDA_KERNELS_LINES_H
 #define TERN_SRC_CUDA_KERNELS_LINES_H
 
@@ -13,12 +13,12 @@ extern "C" {
 #include "kernels/lines.h"
 }
 
-#define TERN__LINE_THREADS 256  /* of a block          */
+#define TERN__LINE_THREADS 256  /* threads of a block */
 #define TERN__LINE_MOST    1024 /* for very long lines */
 #define TERN__LINE_LONG    16384
 #define TERN__LINE_MANY    4096
 
-/* Threads of a block in which groups of G take lines. */
+/* Threads of a block whose groups have G threads. */
 #define TERN__GROUP_BLOCK(G) ((G) > TERN__LINE_THREADS ? TERN__LINE_MOST : TERN__LINE_THREADS)
 
 /* Element i of line (o, n) is at o * outer + i * step + n * inner. */
@@ -28,7 +28,7 @@ typedef struct tern__lined {
     int64_t outer, step, inner;
 } tern__lined;
 
-/* The dimensions [first, last) as one of this stride: false if they are not. */
+/* Merges the dimensions [first, last) into one with this stride; false if they cannot be merged. */
 static inline bool tern__lined_merge(const tern__view *v, int64_t first, int64_t last, int64_t *stride)
 {
     int64_t next = -1;
@@ -56,7 +56,7 @@ template <class R> __device__ __forceinline__ R tern__lined_get(const tern__line
     return tern__element<R>(l.data, l.dtype, at);
 }
 
-/* = or +=. */
+/* Stores or adds. */
 template <class R>
 __device__ __forceinline__ void tern__lined_put(const tern__lined &l, int64_t at, R value, bool add)
 {
@@ -78,7 +78,7 @@ template <int G, class T> __device__ __forceinline__ T tern__group_sum(T value)
     return tern__group_join<G, tern__add, T>(value, T(0));
 }
 
-/* The first line of this group, and how many groups there are. */
+/* The first line of this group, and the number of groups. */
 template <int G> __device__ __forceinline__ int64_t tern__group_first(void)
 {
     return (int64_t)blockIdx.x * (TERN__GROUP_BLOCK(G) / G) + threadIdx.x / G;
@@ -88,8 +88,8 @@ template <int G> __device__ __forceinline__ int64_t tern__group_step(void)
     return (int64_t)gridDim.x * (TERN__GROUP_BLOCK(G) / G);
 }
 
-/* How many threads take a line of `l`; few long lines get whole blocks. Of the longest, which are gone
- * through several times, so few are under way that a cache holds them. */
+/* Returns the group size for the lines of `l`; few long lines get whole blocks. So few of the longest
+ * lines, which are read several times, are in progress that a cache holds them. */
 static inline int tern__group_size(const tern__lines *lines, const tern__lined *l)
 {
     if (lines->size <= 8 || (l->step != 1 && lines->inner > 1)) return 1;
@@ -102,7 +102,7 @@ static inline dim3 tern__group_grid(const tern__call *call, const tern__lines *l
     return tern__cuda_grid(call, lines->outer * lines->inner, TERN__GROUP_BLOCK(group) / group, 1);
 }
 
-/* Starts `kernel`, a template of the group's size and then of the type that it computes in. */
+/* Launches `kernel`, a template of the group's size and the type in which it computes. */
 #define TERN__GROUP_OF(call, lines, G, kernel, R, ...)                                                       \
     tern__cuda_launch(call, kernel<G, R>, tern__group_grid(call, &(lines), G), TERN__GROUP_BLOCK(G), 0,      \
                       __VA_ARGS__)
@@ -115,16 +115,16 @@ static inline dim3 tern__group_grid(const tern__call *call, const tern__lines *l
 
 /* ---- stretches ---- */
 
-/* What a thread of a group has of a line at a time: pieces of N neighbours each, 16 bytes of them, or single
- * elements. Where lines are the neighbours a thread has as many of them, LINES, and a piece is one element of
- * each. All pieces are asked for before the first is looked at. */
+/* What a thread of a group reads of a line at a time: pieces of N neighbours each, 16 bytes, or single
+ * elements. If lines are adjacent a thread has as many lines, LINES, and a piece is one element of each.
+ * All pieces are loaded before the first is used. */
 template <int DTYPE, int N, int OF = 1, int MOST = (N > 1 ? 4 : 8)> struct tern__stretch {
     typedef tern__number<DTYPE> R;
     enum { TYPE = DTYPE, LANES = N, LINES = OF, PIECES = MOST };
     tern__bunch<DTYPE, N> piece[PIECES];
 
-    /* The number of a thread's first element, from one of its pieces to the next, and of how many elements a
-     * group has stretches. */
+    /* The index of a thread's first element, the distance between its pieces, and the number of elements
+     * that a group's stretches cover. */
     template <int G> static __device__ __forceinline__ int64_t first(void)
     {
         return (int64_t)(threadIdx.x % G) * N;
@@ -138,7 +138,7 @@ template <int DTYPE, int N, int OF = 1, int MOST = (N > 1 ? 4 : 8)> struct tern_
         return PIECES * apart<G>();
     }
 
-    /* Of a lane: its line, and how many elements its own is behind its piece's first. */
+    /* A lane's line, and the offset of its element from its piece's first. */
     static __device__ __forceinline__ int line(int lane)
     {
         return LINES > 1 ? lane : 0;
@@ -147,7 +147,7 @@ template <int DTYPE, int N, int OF = 1, int MOST = (N > 1 ? 4 : 8)> struct tern_
     {
         return LINES > 1 ? 0 : lane;
     }
-    /* The element that a lane of piece n of the stretch at i has. */
+    /* The index of the element in a lane of piece n of the stretch at i. */
     template <int G> static __device__ __forceinline__ int64_t at(int64_t i, int n, int lane)
     {
         return i + n * apart<G>() + further(lane);
@@ -158,8 +158,8 @@ template <int DTYPE, int N, int OF = 1, int MOST = (N > 1 ? 4 : 8)> struct tern_
         return from + (N > 1 && LINES == 1 ? at : at * l.step);
     }
 
-    /* Of the line that begins at `from`: the pieces of the stretch at i that are in it. Others are 0: what
-     * they were before would be kept in registers until then. */
+    /* Reads the pieces of the stretch at i that are in the line that begins at `from`. The others become
+     * 0: otherwise their old values would be kept in registers. */
     template <int G>
     __device__ __forceinline__ void read(const tern__lined &l, int64_t from, int64_t i, int64_t size)
     {
@@ -181,21 +181,21 @@ template <int DTYPE, int N, int OF = 1, int MOST = (N > 1 ? 4 : 8)> struct tern_
         return tern__bunch_get<DTYPE, 1>(data, at).get(0);
     }
 
-    /* As it is read again. */
+    /* The value after a store and a load. */
     static __device__ __forceinline__ R rounded(R value)
     {
         return tern__widened<DTYPE>(tern__narrowed<DTYPE>(value));
     }
 };
 
-/* Of lines of up to TERN__LINE_WHOLE elements that are neighbours a thread can have two, or one of doubles,
- * as a whole: such are read once. */
+/* A thread can hold two whole adjacent lines of up to TERN__LINE_WHOLE elements, or one in double, so
+ * these are read once. */
 #define TERN__LINE_WHOLE 24
 template <int DTYPE>
 using tern__whole_lines =
     tern__stretch<DTYPE, 8 / sizeof(tern__number<DTYPE>), 8 / sizeof(tern__number<DTYPE>), TERN__LINE_WHOLE>;
 
-/* Neighbours can be taken 16 bytes at a time in every line. */
+/* Whether elements can be read 16 bytes at a time in every line. */
 static inline bool tern__lined_bunched(const tern__lined *l, const tern__lines *lines)
 {
     int most = tern__bunch_most(l->dtype);
@@ -203,7 +203,8 @@ static inline bool tern__lined_bunched(const tern__lined *l, const tern__lines *
            (uintptr_t)l->data % 16 == 0;
 }
 
-/* Lines are neighbours, can be taken `count` at a time, and are so many that threads are not missed. */
+/* Whether lines are adjacent, can be read `count` at a time, and are many enough to occupy the device's
+ * threads. */
 static inline bool tern__lined_beside(const tern__lined *l, const tern__lines *lines, int count)
 {
     size_t bytes = (size_t)count * tern_dtype_bytes((tern_dtype)l->dtype);
@@ -211,13 +212,13 @@ static inline bool tern__lined_beside(const tern__lined *l, const tern__lines *l
            (uintptr_t)l->data % bytes == 0 && lines->outer * lines->inner >= TERN__LINE_MANY;
 }
 
-/* As many as 16 bytes hold. */
+/* The same with as many as fit into 16 bytes. */
 static inline bool tern__lined_side_by_side(const tern__lined *l, const tern__lines *lines)
 {
     return tern__lined_beside(l, lines, tern__bunch_most(l->dtype));
 }
 
-/* Starts `kernel` for stretches S of several lines, a thread each. */
+/* Launches `kernel` for stretches S of several lines, one thread for each. */
 #define TERN__SIDES_OF(call, lines, kernel, S, ...)                                                          \
     tern__cuda_launch(call, kernel<1, S>,                                                                    \
                       tern__cuda_grid(call, (lines).outer *(lines).inner, TERN__LINE_THREADS, S::LINES),     \

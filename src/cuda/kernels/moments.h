@@ -4,14 +4,14 @@
 
 #include "cuda/kernels/columns.h"
 
-/* What is made of the mean and the biased variance. Running ones move towards them by `momentum`. */
+/* Where the mean and the biased variance go. Running ones move towards them by `momentum`. */
 typedef struct tern__moments {
     tern__vector mean, var, inverse; /* inverse: 1 / sqrt(var + eps) */
     tern__vector running_mean, running_var;
     double eps, momentum;
 } tern__moments;
 
-/* x is dense and not empty. */
+/* x is contiguous and not empty. */
 int tern__cuda_moments(const tern__call *call, const tern__view *x, const tern__moments *to);
 
 #endif

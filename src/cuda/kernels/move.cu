@@ -1,11 +1,11 @@
-/* move.cu - copies between views whose elements need no finding one by one.
+/* move.cu - copies between views that need no element-by-element addressing.
  *
- * Where rows of both are whole words of 16 bytes these are copied. Where neighbours of one are far apart in
- * the other, as between channels first and channels last, a block takes a tile through shared memory: it
- * reads along the dimension in which the source has neighbours, and writes along the other's. A dimension
- * that is short leaves room for more of the other: neighbours in memory stay neighbours among the threads.
- * Rows of a tile are an odd number of words of 4 bytes apart, so that threads that go down a column meet no
- * bank of shared memory twice. */
+ * If rows of both views are whole 16-byte words, these are copied. If elements that are adjacent in one
+ * view are far apart in the other, as between channels first and channels last, a block moves a tile
+ * through shared memory: it reads along the source's innermost dimension and writes along the result's. If
+ * one of these is short the tile has more of the other, so neighbouring threads still access adjacent
+ * memory. Rows of a tile are an odd number of 4-byte words apart, so that threads that go down a column
+ * access different banks of shared memory. */
 #include "cuda/copy.h"
 #include "cuda/kernels/elements.h"
 
@@ -14,25 +14,25 @@ extern "C" {
 }
 
 #define THREADS           256
-#define EACH              16 /* elements of a tile that a thread has */
+#define EACH              16 /* elements of a tile per thread */
 #define TILE              (THREADS * EACH)
-#define SIDE              64 /* of a tile, at least, where the dimension is as long */
+#define SIDE              64 /* least side of a tile, if the dimension is that long */
 #define PARTS(size, part) (((size) + (part)-1) / (part))
 
-#define AHEAD 4 /* words that a thread asks for at a time              */
+#define AHEAD 4 /* words that a thread loads at a time */
 
 namespace
 {
 typedef struct move {
-    tern__plan plan; /* of words where rows are; operands: from, to */
+    tern__plan plan; /* of words if rows consist of them; operands: from, to */
     const void *from;
     void *to;
     int from_dtype, to_dtype;
     bool add;
 } move;
 
-/* A side of a tile. Who goes through a tile along it comes `along` on and `across` further in THREADS steps.
- */
+/* A side of a tile. A thread that goes over the tile moves `along` along this side and `across` along the
+ * other in THREADS steps. */
 typedef struct side {
     int dim;
     uint32_t size, along, across;
@@ -41,7 +41,7 @@ typedef struct side {
 
 typedef struct turn {
     move m;
-    side a, b; /* the source has neighbours along a, the result along b */
+    side a, b; /* the source is contiguous along a, the result along b */
     uint32_t pitch;
     int64_t tiles;
 } turn;
@@ -81,7 +81,7 @@ static __global__ void run_words(move m)
     }
 }
 
-/* The plan in words; false: it has others. */
+/* The plan in 16-byte words; false: rows are not whole words. */
 static bool takes_words(const move *m, tern__plan *words)
 {
     int64_t most = 16 / (int64_t)tern_dtype_bytes((tern_dtype)m->to_dtype);
@@ -99,9 +99,9 @@ static bool takes_words(const move *m, tern__plan *words)
     return fit;
 }
 
-/* ---- turns ---- */
+/* ---- transposing tiles ---- */
 
-/* The element of a tile's side, and how much of it is within its dimension. */
+/* The first element of a tile's side, and the tile's extent within its dimension. */
 typedef struct corner {
     int64_t from, to;
     uint32_t a, b;
@@ -136,7 +136,7 @@ static __device__ __forceinline__ corner corner_of(const turn &t, int64_t tile)
     return c;
 }
 
-/* A thread's next element of a tile that is gone through along a side. */
+/* A thread's next element of a tile, going along a side. */
 typedef struct spot {
     uint32_t along, across;
 } spot;
@@ -169,7 +169,7 @@ template <class T> static __device__ __forceinline__ void read_tile(const turn &
         if (keep.along < c.a && keep.across < c.b) tile[keep.across * t.pitch + keep.along] = value[n];
 }
 
-/* AS_IS: the result is of the source's dtype; else both are computed with in f32. */
+/* AS_IS: the result has the source's dtype; otherwise both are converted through f32. */
 template <class T, bool AS_IS>
 static __device__ __forceinline__ void put(const turn &t, int64_t to, const T *tile, uint32_t at)
 {
@@ -196,12 +196,11 @@ template <class T, bool AS_IS> static __global__ void __launch_bounds__(THREADS,
         for (int i = 0; i < EACH; i++, spot_move(t.b, &at))
             if (at.across < c.a && at.along < c.b)
                 put<T, AS_IS>(t, c.to + at.across * step + at.along, tile, at.along * t.pitch + at.across);
-        __syncthreads(); /* before the next tile comes */
+        __syncthreads(); /* before the next tile is read */
     }
 }
 
-/* As long as a tile has room for beside a dimension of `other`, but no last one much shorter than the rest.
- */
+/* The longest side that fits a tile beside `other`, but without a last tile much shorter than the rest. */
 static side side_of(const tern__plan *plan, int dim, int64_t other)
 {
     int64_t size = plan->shape[dim], most = TILE / TERN__MIN(other, (int64_t)SIDE);
@@ -215,7 +214,7 @@ static side side_of(const tern__plan *plan, int dim, int64_t other)
     return s;
 }
 
-/* The dimension in which an operand has neighbours, or -1. */
+/* The dimension in which an operand's elements are adjacent, or -1. */
 static int innermost(const tern__plan *plan, int operand)
 {
     for (int d = 0; d < plan->ndim; d++)
@@ -257,7 +256,7 @@ template <class T> static int start_tiles(const tern__call *call, const turn &t)
     return TERN_E_UNSUPPORTED;
 }
 
-/* ---- which ---- */
+/* ---- launching ---- */
 
 int tern__cuda_move(const tern__call *call, const tern__view *from, const tern__view *to, bool add)
 {

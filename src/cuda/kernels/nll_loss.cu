@@ -1,245 +1,19 @@
-/* nll_loss.cu - the losses of labels under log probabilities and their gradients (kernels/nll_loss.h).
+/* nll_loss.cu - the losses of labels under log probabilities (kernels/nll_loss.h).
  *
- * A thread has some labels of its own and reads one log probability of each; with smoothing it reads them
- * all, or a warp does where they are neighbours. For cross entropy whoever has a label makes its log
- * probabilities first, and keeps the one that counts: a thread where there are few classes, and for some
- * labels where these are neighbours; of short rows a thread has one in shared memory. Loss and weight are
- * added up in f64: a block's threads first, then the blocks by a second kernel, which is left out for so few
- * labels that one block has them: then that block makes the gradient as well, if it is asked for with the
- * loss. */
-#include "cuda/kernels.h"
-#include "cuda/kernels/softmax.h"
+ * Given log probabilities, a thread takes some labels and reads one log probability of each. With smoothing
+ * all classes count: a thread reads them, or a warp where they are neighbours in memory.
+ *
+ * Cross entropy makes the log probabilities first and keeps the one that counts. A thread takes a label where
+ * there are few classes, and several labels where these are neighbours in memory; short rows go through
+ * shared memory, one to a thread.
+ *
+ * Losses and weights are summed in f64: first over a block's threads, then over the blocks by a second
+ * kernel. One block suffices for few labels. Then there is no second kernel, and that block makes the
+ * gradient as well if it is wanted with the loss. */
+#include "cuda/kernels/nll_loss_inner.h"
 
-extern "C" {
-#include "kernels/nll_loss.h"
-}
-
-#define THREADS TERN__LINE_THREADS
-#define BLOCKS  4096 /* at most, whose sums are added up                */
-#define AHEAD   4    /* labels of which a thread asks for a log probability */
-
-namespace
-{
-typedef struct problem {
-    tern__lines lines;
-    tern__row_tile rows;
-    tern__lined x, logp, out; /* x: what logp is to be made of; out: the gradient */
-    const void *label, *weight, *dloss;
-    int label_dtype, dloss_dtype;
-    const double *weights; /* their sum, which a mean is divided by */
-    double smoothing, gamma;
-    int64_t ignored, dloss_step;
-    bool mean, each, add, add_out;
-    tern__judge judge;
-    int pieces;
-    double *partial; /* (pieces, 2): losses and weights */
-    void *loss;
-    int loss_dtype;
-    double *sum;
-    bool add_sum;
-} problem;
-} // namespace
-
-static __device__ __forceinline__ double weight_of(const problem &p, int64_t c)
-{
-    return p.weight ? tern__element<double>(p.weight, p.logp.dtype, c) : 1;
-}
-
-/* Where its type is known. */
-template <class S> static __device__ __forceinline__ typename S::R one_weight(const problem &p, int64_t c)
-{
-    return p.weight ? S::single(p.weight, c) : 1;
-}
-
-static __device__ __forceinline__ int64_t line_start(const problem &p, const tern__lined &l, int64_t line)
-{
-    int64_t o = tern__quotient(line, p.lines.inner);
-    return o * l.outer + (line - o * p.lines.inner) * l.inner;
-}
-
-static __device__ __forceinline__ int64_t label_at(const problem &p, int64_t line)
-{
-    int64_t label[1];
-    tern__labels_get(p.label, p.label_dtype, line, label);
-    return label[0];
-}
-
-/* The number of its class, or -1: it is ignored. */
-static __device__ __forceinline__ int64_t class_of(const problem &p, int64_t line, int64_t label)
-{
-    return label != p.ignored && tern__is_class(p.judge, line, label) ? label : -1;
-}
-
-/* ---- gradients ---- */
-
-/* What is sent to one label's loss, divided as the loss was. */
-static __device__ __forceinline__ double sent(const problem &p, int64_t line)
-{
-    double d = tern__element<double>(p.dloss, p.dloss_dtype, p.each ? line * p.dloss_step : 0);
-    return p.mean ? tern__nll_mean(d, *p.weights) : d;
-}
-
-template <int G, class R>
-static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) nll_gradient(problem p)
-{
-    tern__kernel_begin();
-    int64_t count = p.lines.outer * p.lines.inner;
-    for (int64_t line = tern__group_first<G>(); line < count; line += tern__group_step<G>()) {
-        int64_t label = class_of(p, line, label_at(p, line)), at = line_start(p, p.out, line);
-        double d = label < 0 ? 0 : -sent(p, line) * weight_of(p, label);
-        for (int64_t c = threadIdx.x % G; c < p.lines.size; c += G)
-            tern__lined_put<R>(p.out, at + c * p.out.step, c == label ? (R)d : R(0), p.add_out);
-    }
-}
-
-template <int G> static __device__ __forceinline__ double all_weights(const problem &p)
-{
-    double sum = 0;
-    if (!p.weight) return (double)p.lines.size;
-    for (int64_t c = threadIdx.x % G; c < p.lines.size; c += G) sum += weight_of(p, c);
-    return tern__group_sum<G>(sum);
-}
-
-/* What a label adds to its line: with q (kernels/reference/nll_loss.c) of every class `each` times its weight
- * and of its own class `one` more, and `all` of them. */
-template <class R> struct pull {
-    int64_t label;
-    R all, each, one;
-};
-
-/* `base`: of all classes, without what the label adds. */
-template <class S>
-static __device__ __forceinline__ pull<typename S::R> pull_of(const problem &p, int64_t line, int64_t label,
-                                                              int64_t from, double sent, double base)
-{
-    typedef typename S::R R;
-    int64_t c = class_of(p, line, label);
-    if (c < 0) return {-1, R(0), R(0), R(0)};
-    double one = (1 - p.smoothing) * (double)one_weight<S>(p, c);
-    if (sent != 0 && p.gamma != 0)
-        sent *= tern__focus_slope(tern__lined_get<double>(p.logp, from + c * p.logp.step), p.gamma);
-    double each = p.smoothing != 0 ? sent * p.smoothing / (double)p.lines.size : 0;
-    return {c, (R)(sent * (base + one)), (R)each, (R)(sent * one)};
-}
-
-/* What smoothing adds for all classes together. */
-template <int G> static __device__ __forceinline__ double base_of(const problem &p)
-{
-    return p.smoothing != 0 ? p.smoothing / (double)p.lines.size * all_weights<G>(p) : 0;
-}
-
-/* Some lines' labels and first stretch, which are asked for before what is sent to them is known. */
-template <class S> struct asked {
-    int64_t label[S::LINES];
-    S logp;
-
-    template <int G> __device__ __forceinline__ void ask(const problem &p, int64_t line)
-    {
-        logp.template read<G>(p.logp, line_start(p, p.logp, line), S::template first<G>(), p.lines.size);
-        tern__labels_get(p.label, p.label_dtype, line, label);
-    }
-};
-
-/* `alike`: what is sent to each label, if to all the same. */
-template <int G, class S>
-static __device__ __forceinline__ void spread(const problem &p, int64_t line, asked<S> &of, double alike,
-                                              double base)
-{
-    typedef typename S::R R;
-    const int64_t size = p.lines.size, pace = S::template pace<G>(), first = S::template first<G>();
-    int64_t from = line_start(p, p.logp, line), to = line_start(p, p.out, line);
-    pull<R> pulls[S::LINES];
-#pragma unroll
-    for (int k = 0; k < S::LINES; k++)
-        pulls[k] = pull_of<S>(p, line + k, of.label[k], from + k, p.each ? sent(p, line + k) : alike, base);
-    for (int64_t i = first; i < size; i += pace) {
-        if (i > first) of.logp.template read<G>(p.logp, from, i, size);
-#pragma unroll
-        for (int n = 0; n < S::PIECES; n++) {
-            int64_t c = S::template at<G>(i, n, 0);
-            R slope[S::LANES];
-            if (c >= size) break;
-#pragma unroll
-            for (int l = 0; l < S::LANES; l++) {
-                const pull<R> &its = pulls[S::line(l)];
-                slope[l] = exp(of.logp.piece[n].get(l)) * its.all;
-                if (c + S::further(l) == its.label) slope[l] -= its.one;
-                if (its.label < 0) slope[l] = 0;
-            }
-#pragma unroll
-            for (int l = 0; l < S::LANES && p.smoothing != 0; l++)
-                slope[l] -= pulls[S::line(l)].each * one_weight<S>(p, c + S::further(l));
-            S::put(p.out, to, c, slope, p.add_out);
-        }
-    }
-}
-
-template <int G, class S>
-static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) cross_entropy_gradient(problem p)
-{
-    tern__kernel_begin();
-    int64_t count = p.lines.outer * p.lines.inner, step = tern__group_step<G>() * S::LINES;
-    double alike = p.each ? 0 : sent(p, 0), base = base_of<G>(p);
-    for (int64_t line = tern__group_first<G>() * S::LINES; line < count; line += step) {
-        asked<S> of;
-        of.template ask<G>(p, line);
-        spread<G, S>(p, line, of, alike, base);
-    }
-}
-
-/* ---- gradients of rows ---- */
-
-template <int DTYPE>
-static __global__ void __launch_bounds__(TERN__ROW_THREADS, TERN__ROW_BLOCKS) nll_gradient_rows(problem p)
-{
-    typedef tern__number<DTYPE> R;
-    tern__kernel_begin();
-    const int lane = (int)threadIdx.x % TERN__WARP;
-    R *tile = tern__rows_tile<R>(p.rows, 0), *own = tile + lane * p.rows.apart;
-    for (int64_t first = tern__rows_first(); first < p.rows.count; first += tern__rows_step()) {
-        int64_t line = first + lane, label = line < p.rows.count ? class_of(p, line, label_at(p, line)) : -1;
-        R slope = label < 0 ? R(0) : (R)(-sent(p, line) * weight_of(p, label));
-        for (int c = 0; c < p.rows.size; c++) own[c] = 0;
-        if (label >= 0) own[label] = slope;
-        tern__rows_write<DTYPE>(p.rows, p.out.data, first, tile, p.add_out);
-    }
-}
-
-/* Of log probabilities, in their place. */
-template <class S>
-static __device__ __forceinline__ void spread_row(const problem &p, const pull<typename S::R> &its,
-                                                  typename S::R *row)
-{
-    const int size = its.label < 0 ? 0 : p.rows.size;
-#pragma unroll 4
-    for (int c = 0; c < size; c++) row[c] = exp(row[c]) * its.all;
-    for (int c = size; c < p.rows.size; c++) row[c] = 0;
-    if (size > 0) row[its.label] -= its.one;
-    for (int c = 0; c < size && p.smoothing != 0; c++) row[c] -= its.each * one_weight<S>(p, c);
-}
-
-template <int DTYPE>
-static __global__ void __launch_bounds__(TERN__ROW_THREADS, TERN__ROW_BLOCKS)
-    cross_entropy_gradient_rows(problem p)
-{
-    typedef tern__stretch<DTYPE, 1> S;
-    tern__kernel_begin();
-    const int lane = (int)threadIdx.x % TERN__WARP;
-    const double alike = p.each ? 0 : sent(p, 0), base = base_of<1>(p);
-    typename S::R *tile = tern__rows_tile<typename S::R>(p.rows, 0);
-    for (int64_t first = tern__rows_first(); first < p.rows.count; first += tern__rows_step()) {
-        const int64_t line = first + lane;
-        tern__rows_read<DTYPE>(p.rows, p.logp.data, first, tile);
-        if (line < p.rows.count)
-            spread_row<S>(p,
-                          pull_of<S>(p, line, label_at(p, line), line * p.rows.size,
-                                     p.each ? sent(p, line) : alike, base),
-                          tile + lane * p.rows.apart);
-        tern__rows_write<DTYPE>(p.rows, p.out.data, first, tile, p.add_out);
-    }
-}
-
-/* ---- forward ---- */
+#define BLOCKS 4096 /* most blocks with partial sums */
+#define AHEAD  4    /* labels for which a thread reads a log probability at a time */
 
 static __device__ __forceinline__ void put_loss(const problem &p, int64_t at, double value)
 {
@@ -253,8 +27,8 @@ static __device__ __forceinline__ void put_sums(const problem &p, double loss, d
     *p.sum = weight + (p.add_sum ? *p.sum : 0);
 }
 
-/* A label's loss: `weight` is its class's, `own` its log probability and `all` the sum of all by their
- * weights. */
+/* A label's loss: `weight` is its class's weight, `own` its log probability, `all` the weighted sum of all
+ * log probabilities. */
 static __device__ __forceinline__ double loss_of(const problem &p, double weight, double own, double all)
 {
     double smooth = p.smoothing != 0 ? all * p.smoothing / (double)p.lines.size : 0;
@@ -283,7 +57,8 @@ static __device__ __forceinline__ void leave(const problem &p, double (&sums)[2]
     p.partial[blockIdx.x * 2 + 1] = sums[1];
 }
 
-/* What counts of a piece of log probabilities from class c on: the labels' own, and with smoothing all. */
+/* Keeps what the loss needs of a piece of log probabilities from class c on: the label's own, and with
+ * smoothing the weighted sum. */
 template <class S>
 static __device__ __forceinline__ void keep(const problem &p, const int64_t (&label)[S::LINES], int64_t c,
                                             const typename S::R (&logp)[S::LANES],
@@ -297,7 +72,7 @@ static __device__ __forceinline__ void keep(const problem &p, const int64_t (&la
     for (int l = 0; l < S::LANES; l++) all[S::line(l)] += one_weight<S>(p, c + S::further(l)) * logp[l];
 }
 
-/* Makes log probabilities in stretches S. */
+/* Computes log probabilities in stretches S and sums the losses. */
 template <int G, class S> static __device__ __forceinline__ void take(const problem &p, double (&sums)[2])
 {
     typedef typename S::R R;
@@ -329,7 +104,7 @@ template <int G, class S> static __global__ void __launch_bounds__(TERN__GROUP_B
     leave(p, sums);
 }
 
-/* The sum of a row's log probabilities by their weights. */
+/* The weighted sum of a row's log probabilities. */
 template <class S>
 static __device__ __forceinline__ double all_of_row(const problem &p, const typename S::R *row)
 {
@@ -361,8 +136,8 @@ static __global__ void __launch_bounds__(TERN__ROW_THREADS, TERN__ROW_BLOCKS) fo
     leave(p, sums);
 }
 
-/* The one block that has all labels goes on with the gradient: a thread reads the log probabilities that it
- * has made, of its one label. */
+/* One block has all labels and continues with the gradient: each thread reads back the log probabilities
+ * of its one label. */
 template <class S> static __global__ void __launch_bounds__(THREADS, 1) forward_and_back(problem p)
 {
     tern__kernel_begin();
@@ -379,7 +154,7 @@ template <class S> static __global__ void __launch_bounds__(THREADS, 1) forward_
     if (is_there) spread<1, S>(p, line, of, p.mean ? tern__nll_mean(1, weights) : 1, base_of<1>(p));
 }
 
-/* The sum of a line's log probabilities by their weights, for every thread of the group. */
+/* The weighted sum of a line's log probabilities, for every thread of the group. */
 template <int G> static __device__ __forceinline__ double all_of(const problem &p, int64_t at)
 {
     double sum = 0;
@@ -388,7 +163,7 @@ template <int G> static __device__ __forceinline__ double all_of(const problem &
     return tern__group_sum<G>(sum);
 }
 
-/* Log probabilities are there: of each label one is read, or with smoothing all. */
+/* Log probabilities are given: reads one for each label, or with smoothing all. */
 template <int G> static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) look_up(problem p)
 {
     tern__kernel_begin();
@@ -431,41 +206,9 @@ static __global__ void __launch_bounds__(TERN__LINE_MOST) close(problem p)
     if (threadIdx.x == 0) put_sums(p, sums[0], sums[1]);
 }
 
-/* ---- which ---- */
+/* ---- launching ---- */
 
-/* Of two operands of one dtype. */
-static bool are_rows(const problem &p, const tern__lined &a, const tern__lined &b)
-{
-    return tern__rows_short(&p.lines, 1, a.dtype) && tern__lined_rows(&a, &p.lines) &&
-           tern__lined_rows(&b, &p.lines);
-}
-
-static bool is_plain(const tern__view *view)
-{
-    return !view || tern__view_is_contiguous(view);
-}
-
-static bool problem_of(const tern__call *call, const tern__view *logp, int label, problem *p)
-{
-    const tern__nll_attr *attr = (const tern__nll_attr *)call->attr;
-    const tern__view *labels = call->in[label], *weight = call->in[label + 1];
-    *p = {};
-    p->lines = tern__class_lines(logp);
-    p->label = labels->data;
-    p->label_dtype = labels->dtype;
-    p->weight = weight ? weight->data : nullptr;
-    p->smoothing = attr->smoothing;
-    p->gamma = attr->gamma;
-    p->ignored = attr->ignored;
-    p->mean = attr->mean;
-    p->each = attr->each;
-    p->judge.fault = tern__cuda_of(call->device)->fault;
-    p->judge.site.labels = tern__nll_labels(attr, &p->lines);
-    return is_plain(labels) && is_plain(weight) && (!weight || weight->dtype == logp->dtype) &&
-           tern__lined_of(logp, logp->ndim > 1, &p->logp);
-}
-
-/* Blocks for the labels, of which one takes `each` at a time; their number is that of the partial sums. */
+/* Launches blocks that take `each` labels at a time; there are as many partial sums as blocks. */
 static int start_blocks(const tern__call *call, problem *p, int64_t each, void (*kernel)(problem),
                         int threads, size_t shared)
 {
@@ -506,7 +249,7 @@ int tern__cuda_nll_loss(const tern__call *call)
                    : start_forward(call, &p, 1, each, look_up<1>);
 }
 
-/* A thread has all classes of its label in registers: half as many of these where they are few and single. */
+/* A thread holds all classes of its label in registers: half as many if they are few and read one by one. */
 template <int DTYPE, int N> static int start_both(const tern__call *call, problem *p)
 {
     enum { MOST = TERN__NLL_CLASSES };
@@ -566,74 +309,4 @@ int tern__cuda_cross_entropy(const tern__call *call)
     bool bunched = tern__lined_bunched(&p.x, &p.lines) && tern__lined_bunched(&p.logp, &p.lines) &&
                    (!dx || tern__lined_bunched(&p.out, &p.lines));
     TERN__BUNCHED(x->dtype, bunched, start_cross_entropy, call, &p);
-}
-
-/* in: the first input but for log p that both gradients have, the label. */
-static bool gradient_of(const tern__call *call, const tern__view *logp, int label, problem *p)
-{
-    const tern__view *dloss = call->in[0];
-    if (!problem_of(call, logp, label, p) || !tern__lined_of(call->out[0], logp->ndim > 1, &p->out))
-        return false;
-    p->add_out = call->add[0];
-    p->dloss = dloss->data;
-    p->dloss_dtype = dloss->dtype;
-    p->weights = call->in[label + 2] ? (const double *)call->in[label + 2]->data : nullptr;
-    int64_t step = 0;
-    bool is_line = tern__lined_merge(dloss, 0, dloss->ndim, &step);
-    p->dloss_step = step;
-    return is_line || !p->each;
-}
-
-static int start_rows(const tern__call *call, problem p, void (*kernel)(problem))
-{
-    p.rows = tern__rows_of(&p.lines);
-    return tern__cuda_launch(call, kernel, tern__cuda_grid(call, p.rows.count, TERN__ROW_THREADS, 1),
-                             TERN__ROW_THREADS, tern__rows_bytes(p.rows, 1, p.out.dtype), p);
-}
-
-template <int DTYPE, int> static int start_nll_gradient_rows(const tern__call *call, const problem &p)
-{
-    return start_rows(call, p, nll_gradient_rows<DTYPE>);
-}
-
-template <int DTYPE, int> static int start_gradient_rows(const tern__call *call, const problem &p)
-{
-    return start_rows(call, p, cross_entropy_gradient_rows<DTYPE>);
-}
-
-int tern__cuda_nll_loss_grad(const tern__call *call)
-{
-    problem p;
-    if (!gradient_of(call, call->out[0], 1, &p)) return TERN_E_UNSUPPORTED;
-    if (tern__view_count(call->out[0]) == 0) return TERN_OK;
-    if (are_rows(p, p.out, p.out)) TERN__BUNCHED(p.out.dtype, false, start_nll_gradient_rows, call, p);
-    int group = tern__group_size(&p.lines, &p.out);
-    return call->out[0]->dtype == TERN_F64 ? TERN__GROUPS_OF(call, p.lines, group, nll_gradient, double, p)
-                                           : TERN__GROUPS_OF(call, p.lines, group, nll_gradient, float, p);
-}
-
-template <int DTYPE, int N> static int start_gradient(const tern__call *call, const problem &p)
-{
-    typedef tern__stretch<DTYPE, N> S;
-    int group = tern__group_size(&p.lines, &p.out);
-    return TERN__GROUPS_OF(call, p.lines, group, cross_entropy_gradient, S, p);
-}
-
-template <int DTYPE, int N> static int start_gradients(const tern__call *call, const problem &p)
-{
-    typedef tern__stretch<DTYPE, N, N> S;
-    return TERN__SIDES_OF(call, p.lines, cross_entropy_gradient, S, p);
-}
-
-int tern__cuda_cross_entropy_grad(const tern__call *call)
-{
-    problem p;
-    const tern__view *logp = call->in[1], *dx = call->out[0];
-    if (dx->dtype != logp->dtype || !gradient_of(call, logp, 2, &p)) return TERN_E_UNSUPPORTED;
-    if (tern__view_count(dx) == 0) return TERN_OK;
-    if (tern__lined_side_by_side(&p.out, &p.lines) && tern__lined_side_by_side(&p.logp, &p.lines))
-        TERN__BUNCHED(dx->dtype, true, start_gradients, call, p);
-    if (are_rows(p, p.out, p.logp)) TERN__BUNCHED(dx->dtype, false, start_gradient_rows, call, p);
-    bool bunched = tern__lined_bunched(&p.out, &p.lines) && tern__lined_bunched(&p.logp, &p.lines);
-    TERN__BUNCHED(dx->dtype, bunched, start_gradient, call, p);
 }

@@ -1,8 +1,8 @@
-/* optim.cu - optimizers in one pass over memory: each element of gradient, parameter and state is read once
- * and written once, in place, four neighbours at a time.
+/* optim.cu - optimizers in one pass over memory: each element of gradient, parameter and state is read
+ * once and written once, in place, four neighbours at a time.
  *
- * The usual dtypes, parameter and states in the type that is computed in, have kernels of their own; the
- * gradient and the parameter's copy may have any. */
+ * The usual dtypes, with parameter and states in the type of the computation, have kernels of their own;
+ * the gradient and the parameter's copy may have any dtype. */
 #include "cuda/kernels/elements.h"
 #include "cuda/kernels.h"
 #include "cuda/kernels/sums.h"
@@ -16,7 +16,7 @@ extern "C" {
 
 #define THREADS 256
 #define STATES  3
-#define ANY     (-1) /* parameter and states have dtypes of their own */
+#define ANY     (-1) /* parameter and states have any dtypes */
 
 enum { GRADIENT, PARAMETER, STATE, COPY = STATE + STATES, OPERANDS };
 
@@ -24,14 +24,14 @@ typedef struct optim_walk {
     void *data[OPERANDS]; /* NULL: absent */
     int dtype[OPERANDS];
     int64_t count;
-    bool fours;                             /* all stand where four can be read at once */
-    const double *factors, *skip, *skipped; /* what the host does not know; NULL: nothing */
-    bool rows;                              /* factors of each section                      */
+    bool fours;                             /* all are aligned for reading four at once */
+    const double *factors, *skip, *skipped; /* numbers that the host does not know; NULL: none */
+    bool rows;                              /* factors per section */
     const tern__section *table;             /* NULL: all is one section                     */
     int64_t sections;
 } optim_walk;
 
-/* ---- the formulas: how p and its states go on ---- */
+/* ---- the formulas ---- */
 
 template <class R> struct common {
     R lr, scale, decay;
@@ -200,7 +200,7 @@ template <class R> struct lamb {
     }
 };
 
-/* ---- the walk: loops over four elements are unrolled, so that these stay in registers ---- */
+/* ---- the loops: those over four elements are unrolled, so that the elements stay in registers ---- */
 
 template <class R>
 static __device__ __forceinline__ tern__four<R> get(const optim_walk &w, int i, int dtype, int64_t at,
@@ -229,7 +229,7 @@ template <class R> struct optim_stretch {
     tern__four<R> p, g, s[STATES];
 };
 
-/* What is most and has a fixed dtype is asked for first. */
+/* Loads the states first: they are most, and have a fixed dtype. */
 template <class R, int DTYPE>
 static __device__ __forceinline__ optim_stretch<R> load(const optim_walk &w, int64_t at, int most,
                                                         bool gradient)
@@ -252,8 +252,8 @@ static __device__ __forceinline__ void store_states(const optim_walk &w, int64_t
             put<R>(w, STATE + i, DTYPE == ANY ? w.dtype[STATE + i] : DTYPE, at, most, t.s[i]);
 }
 
-/* What the host does not know of a whole call: powers of a count are worked out by one thread of each block.
- * False: nothing is to change. */
+/* Adds what the host does not know about the call; one thread of each block computes the powers of a
+ * count. False: nothing changes. */
 template <class O>
 static __device__ __forceinline__ bool settle(const optim_walk &w, typename O::attributes attr, O *o)
 {
@@ -271,7 +271,7 @@ static __device__ __forceinline__ bool settle(const optim_walk &w, typename O::a
     return true;
 }
 
-/* Four elements from `begin` on, and those that are multiples of `pace` behind them. */
+/* Updates four elements at `begin` and at every multiple of `pace` after it. */
 template <class O, class R, int DTYPE>
 static __device__ __forceinline__ void go_over(const optim_walk &w, const O &o, int64_t begin, int64_t end,
                                                int64_t pace)
@@ -300,7 +300,7 @@ static __global__ void run_step(optim_walk w, typename O::attributes attr, O o)
     go_over<O, R, DTYPE>(w, o, first, w.count, (int64_t)gridDim.x * blockDim.x * 4);
 }
 
-/* A block has a section at a time. */
+/* A block takes one section at a time. */
 template <class O, class R, int DTYPE>
 static __global__ void run_sections(optim_walk w, typename O::attributes attr, O o)
 {
@@ -315,7 +315,7 @@ static __global__ void run_sections(optim_walk w, typename O::attributes attr, O
     }
 }
 
-/* ---- which ---- */
+/* ---- launching ---- */
 
 static const tern__view *operand(const tern__call *call, int i)
 {
@@ -334,7 +334,7 @@ static const double *number_of(const tern__call *call, int in)
     return call->in[in] ? (const double *)call->in[in]->data : nullptr;
 }
 
-/* What the host does not know, and into what the call is cut. */
+/* Fills in the numbers that the host does not know, and the sections. */
 static void walk_by(const tern__call *call, optim_walk *w)
 {
     const tern__view *factors = call->in[TERN__OPTIM_FACTORS], *sections = call->in[TERN__OPTIM_SECTIONS];
@@ -346,7 +346,7 @@ static void walk_by(const tern__call *call, optim_walk *w)
     w->sections = tern__section_count(sections);
 }
 
-/* Views without gaps; a copy is of an f32 master. */
+/* Fills in the operands, which must be contiguous; a copy requires an f32 master. */
 static bool walk_of(const tern__call *call, int operands, optim_walk *w)
 {
     bool fine = true;
@@ -418,7 +418,7 @@ int tern__cuda_lamb(const tern__call *call)
 
 /* ---- LAMB's moments, and the norms of its sections ---- */
 
-/* A warp has a section; its sums, of p^2 and of the update's, are of double. */
+/* A warp takes a section; its sums, of p^2 and of update^2, are in double. */
 template <class R, int DTYPE>
 static __global__ void run_moments(optim_walk w, tern__lamb_attr attr, lamb<R> o, double *sums)
 {
@@ -460,7 +460,7 @@ template <class R, int DTYPE> static int start_moments(const tern__call *call, c
                              (double *)call->out[3]->data);
 }
 
-/* Parameter and moments are f32 or f64; the gradient may be of 16 bits. */
+/* Parameter and moments are f32 or f64; the gradient may have 16 bits. */
 int tern__cuda_lamb_moments(const tern__call *call)
 {
     optim_walk w;

@@ -1,5 +1,5 @@
-/* planes.h - (N, C, ..) of one to three spatial dimensions in any layout: where its elements are, and which
- * of them a thread takes. */
+/* planes.h - (N, C, ..) with one to three spatial dimensions in any layout: the offsets of its elements,
+ * and which of them a thread takes. */
 #ifndef TERN_SRC_CUDA_KERNELS_PLANES_H
 #define TERN_SRC_CUDA_KERNELS_PLANES_H
 
@@ -11,7 +11,7 @@ extern "C" {
 
 typedef struct tern__cuda_planes {
     void *data;
-    int64_t image, channel, step[TERN__SPACE]; /* from one to the next, in elements */
+    int64_t image, channel, step[TERN__SPACE]; /* distances in elements */
 } tern__cuda_planes;
 
 static inline tern__cuda_planes tern__planes_of(const tern__view *view)
@@ -25,28 +25,28 @@ static inline tern__cuda_planes tern__planes_of(const tern__view *view)
     return p;
 }
 
-/* Of a plane's first element. An index has no sign, which would cost instructions. */
+/* The offset of a plane's first element. Indices are unsigned, since a sign would cost instructions. */
 static __device__ __forceinline__ int64_t tern__plane_at(const tern__cuda_planes &p, uint32_t n, uint32_t c)
 {
     return n * p.image + c * p.channel;
 }
 
-/* Of an element in its plane. */
+/* The offset of an element within its plane. */
 static __device__ __forceinline__ int64_t tern__position_at(const tern__cuda_planes &p, uint32_t d,
                                                             uint32_t h, uint32_t w)
 {
     return d * p.step[0] + h * p.step[1] + w * p.step[2];
 }
 
-/* Divides numbers below 2^31 by one that the host knows: a product and a shift, where a division is a call.
- */
+/* Divides numbers below 2^31 by one that the host knows: a multiplication and a shift instead of a
+ * function call. */
 typedef struct tern__divisor {
     int64_t by;
     uint32_t factor;
     int shift;
 } tern__divisor;
 
-/* By 1 to 2^31 - 1; by others, only tern__quotient divides. */
+/* For divisors 1 to 2^31 - 1; for others only tern__quotient works. */
 static inline tern__divisor tern__divisor_of(int64_t by)
 {
     tern__divisor d = {by, 0, 0};
@@ -65,15 +65,16 @@ static __device__ __forceinline__ uint32_t tern__quotient_of(uint32_t number, co
     return (uint32_t)((uint64_t)number * d.factor >> 31) >> d.shift;
 }
 
-/* All elements of a result, `lanes` channels at a time. Neighbouring threads take neighbours in memory. */
+/* All elements of a result, `lanes` channels at a time. Neighbouring threads take elements that are
+ * adjacent in memory. */
 typedef struct tern__sites {
     int64_t count;
     tern__divisor bunches, size[TERN__SPACE];
     int lanes;
-    bool last; /* channels lie next to each other */
+    bool last; /* channels are adjacent in memory */
 } tern__sites;
 
-/* Of what is longer than any dimension is, 64 bits are computed with; nothing else has to be. */
+/* 64 bits are needed only for products of dimensions; indices along a dimension have 32. */
 typedef struct tern__site {
     int n, c, at[TERN__SPACE];
 } tern__site;
@@ -91,7 +92,7 @@ static inline tern__sites tern__sites_of(const tern__view *view, int lanes)
     return s;
 }
 
-/* *rest becomes what is left of it in the dimensions further out. */
+/* Splits off the index in this dimension; *rest becomes the index over the outer ones. */
 template <class I> __device__ __forceinline__ int tern__index(I *rest, const tern__divisor &size)
 {
     I whole = tern__quotient_of(*rest, size);
@@ -115,7 +116,7 @@ static __device__ __forceinline__ tern__site tern__site_of(const tern__sites &s,
     return s.count <= INT32_MAX ? tern__site_from(s, (uint32_t)i) : tern__site_from(s, i);
 }
 
-/* All are CHANNELS_LAST, and their channels can be taken in bunches of `dtype`'s size. */
+/* Whether all are CHANNELS_LAST with channels that can be read in bunches of `dtype`. */
 static inline bool tern__planes_bunched(const tern__view *const *views, int count)
 {
     bool bunched = tern__bunches_fit(views, count, views[0]->shape[1]);

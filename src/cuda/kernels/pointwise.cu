@@ -1,9 +1,8 @@
-/* pointwise.cu - all pointwise kernels on views of any dtype, stride and layout, from the list of
- * pointwise.def.
+/* pointwise.cu - all pointwise kernels of pointwise.def on views of any dtype, stride and layout.
  *
- * The plan (kernels/plan.h) merges the dimensions that all operands walk through alike. Where its rows are
- * neighbours then, with or without scalars beside them, four elements are taken at a time; else each thread
- * finds its element's place in every operand. */
+ * The plan (kernels/plan.h) merges dimensions that all operands step through uniformly. If its rows are
+ * then contiguous, or scalars, four elements are taken at a time; otherwise each thread computes its
+ * element's offset in every operand. */
 #include "cuda/copy.h"
 #include "cuda/kernels/elements.h"
 #include "cuda/kernels.h"
@@ -55,7 +54,7 @@ namespace op
 }
 #undef P
 
-/* ---- the walks ---- */
+/* ---- the loops ---- */
 
 template <class O, class R> __device__ R compute(const R v[4], const R k[2])
 {
@@ -80,7 +79,7 @@ static __device__ __forceinline__ void store_four(const walk &w, int64_t at, ter
     tern__four_set<R>(w.data[OUT], w.dtype[OUT], at, values);
 }
 
-/* Where an element stands in each operand. */
+/* The offsets of an element in each operand. */
 typedef struct place {
     int64_t at[OPERANDS];
 } place;
@@ -98,13 +97,13 @@ template <class O> __device__ __forceinline__ place place_of(const walk &w, int6
     return p;
 }
 
-/* Four neighbours of operand i can be read at once. */
+/* Whether four neighbours of operand i can be read at once. */
 static __device__ __forceinline__ bool is_whole(const walk &w, int i, int most)
 {
     return w.plan.stride[i][0] != 0 && most == 4;
 }
 
-/* Four neighbours of operand i, of which `read` is what has been, or what stands for all of them. */
+/* Returns four neighbours of operand i from what was read, or from the scalar that stands for all. */
 template <class R>
 __device__ __forceinline__ tern__four<R> get(const walk &w, int i, int64_t at, int most,
                                              const tern__read &read)
@@ -119,13 +118,13 @@ __device__ __forceinline__ tern__four<R> get(const walk &w, int i, int64_t at, i
     return f;
 }
 
-/* Of the elements from `i` on there are four, or fewer: only a single row may end within them. */
+/* The number of elements from `i` on, up to four: only a single row may end within a four. */
 static __device__ __forceinline__ int most_at(const walk &w, int64_t i)
 {
     return w.plan.count - i < 4 ? (int)(w.plan.count - i) : 4;
 }
 
-/* What is asked for of each operand before any of it is looked at. */
+/* The loads of all operands, issued before any is used. */
 typedef struct asked {
     place p;
     tern__read read[4];
@@ -159,7 +158,7 @@ static __device__ __forceinline__ void finish(const walk &w, int64_t i, const as
         if (e < most) store<R>(w, a.p.at[OUT] + e, out.v[e]);
 }
 
-/* Several fours are on their way at a time: of 16 bits one is but 8 bytes. */
+/* Loads several fours at a time: in 16 bits one has only 8 bytes. */
 template <class O, class R> __global__ void run_fours(walk w)
 {
     tern__kernel_begin();
@@ -191,7 +190,7 @@ template <class O, class R> __global__ void run_places(walk w)
     }
 }
 
-/* ---- which ---- */
+/* ---- launching ---- */
 
 template <class O, class R> static int start(const tern__call *call, const walk &w)
 {
@@ -214,7 +213,7 @@ template <class O> static int start_float(const tern__call *call, const walk &w,
     return compute == TERN__COMPUTE_F64 ? start<O, double>(call, w) : start<O, float>(call, w);
 }
 
-/* Rows of all operands are neighbours or a scalar, and stand where four can be read at once. */
+/* Whether the rows of all operands are contiguous or scalars, and aligned for reading four at once. */
 static bool takes_fours(const walk *w)
 {
     const tern__plan *plan = &w->plan;
@@ -245,7 +244,7 @@ int tern__cuda_pointwise(const tern__call *call)
     for (int i = 0; attr && i < 2; i++) w.numbers[i] = attr->k[i];
     w.add = call->add[0];
     w.fours = takes_fours(&w);
-    /* A copy is computed in what it is copied from, and so rounded once. */
+    /* A copy is computed in its source's type and so rounded once. */
     bool is_copy = call->kernel == TERN__COPY && !call->add[0];
     tern__compute compute = tern__compute_of(views, is_copy ? OUT : OPERANDS);
     switch ((int)call->kernel) {
@@ -260,7 +259,7 @@ int tern__cuda_pointwise(const tern__call *call)
     return TERN_E_UNSUPPORTED;
 }
 
-/* The plan sees all layouts alike. */
+/* The plan handles all layouts. */
 int tern__cuda_reorder(const tern__call *call)
 {
     tern__call copy = *call;

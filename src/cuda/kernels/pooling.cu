@@ -1,6 +1,6 @@
-/* pooling.cu - max and average pooling. A thread has one element of the result, or of as many channels as 16
- * bytes hold where they lie next to each other. In the gradients it goes through all windows that see its
- * element, so nothing is added up by several threads. */
+/* pooling.cu - max and average pooling. A thread takes one element of the result, or as many adjacent
+ * channels as fit into 16 bytes. In the gradients it goes over all windows that contain its element, so no
+ * two threads add to the same element. */
 #include "cuda/kernels.h"
 #include "cuda/kernels/planes.h"
 
@@ -12,7 +12,7 @@ extern "C" {
 #include <string.h>
 
 #define THREADS 256
-#define AHEAD   3 /* elements of a window's row, and such rows, that are read at a time */
+#define AHEAD   3 /* elements of a window's row, and rows, that are read at a time */
 
 typedef struct pooling {
     tern__pool_attr attr;
@@ -20,13 +20,13 @@ typedef struct pooling {
     tern__cuda_planes x, y, place; /* or their gradients; place.data NULL: not wanted */
     int64_t in[TERN__SPACE], out[TERN__SPACE];
     tern__divisor stride[TERN__SPACE], dilation[TERN__SPACE];
-    int reach[TERN__SPACE]; /* from a window's first place to its last */
+    int reach[TERN__SPACE]; /* distance from a window's first position to its last */
     int place_dtype;
     bool dilated, add;
 } pooling;
 
-/* N places of P, uint8_t or uint32_t, as they are in memory: bytes in words of W, as nvcc would take single
- * ones apart as soon as they come. */
+/* N places of type P, uint8_t or uint32_t, as they are in memory: bytes packed in words W, since nvcc
+ * would unpack single ones as soon as they arrive. */
 template <class P, class W, int N> struct alignas(N * sizeof(P) > 16 ? 16 : N * sizeof(P)) words {
     enum { EACH = sizeof(W) / sizeof(P), BITS = 8 * sizeof(P) };
     W word[N / EACH];
@@ -62,7 +62,7 @@ template <class P, int N> static __device__ void put_places(const pooling &p, in
 
 /* ---- windows ---- */
 
-/* tern__pool_span of all axes: places and positions fit 32 bits. */
+/* tern__pool_span of all axes; places and positions fit into 32 bits. */
 typedef struct window {
     int corner[TERN__SPACE], first[TERN__SPACE], last[TERN__SPACE];
     int64_t divisor;
@@ -82,7 +82,7 @@ static __device__ __forceinline__ window window_of(const pooling &p, const int (
     return w;
 }
 
-/* Of kernel place `k` along an axis, which lies inside x: its offset in x. */
+/* The offset in x of kernel position `k` along an axis; it is inside x. */
 static __device__ __forceinline__ int64_t seen_at(const pooling &p, const window &w, int axis, int k)
 {
     return ((uint32_t)w.corner[axis] + (uint32_t)k * (uint32_t)p.attr.dilation[axis]) * p.x.step[axis];
@@ -93,11 +93,11 @@ static __device__ __forceinline__ int number_of(const pooling &p, int d, int r, 
     return (d * (int)p.attr.kernel[1] + r) * (int)p.attr.kernel[2] + c;
 }
 
-/* Some elements of a window, AHEAD rows and columns of them: 0 from `last` on. */
+/* Some elements of a window, AHEAD rows and columns; 0 from `last` on. */
 template <int DTYPE, int N> struct part {
     tern__bunch<DTYPE, N> x[AHEAD][AHEAD];
 
-    /* From row r and column c of the slice that begins at `slice` on. */
+    /* Reads from row r and column c on, in the slice at `slice`. */
     __device__ __forceinline__ void read(const pooling &p, const window &w, int64_t slice, int r, int c,
                                          const int (&last)[2])
     {
@@ -113,7 +113,7 @@ template <int DTYPE, int N> struct part {
     }
 };
 
-/* Their largest: the first of equals is kept, the last NaN. */
+/* Updates the maximum: the first of equal values, the last NaN. */
 template <int DTYPE, int N>
 static __device__ __forceinline__ void see(const pooling &p, const part<DTYPE, N> &of, int d, int r, int c,
                                            const int (&last)[2], tern__number<DTYPE> (&best)[N],
@@ -147,13 +147,13 @@ static __device__ __forceinline__ void add_up(const part<DTYPE, N> &of, tern__nu
         }
 }
 
-/* How many rows are read at a time: several where they are short. */
+/* How many rows are read at a time: several if they are short. */
 static __device__ __forceinline__ int rows_of(const window &w)
 {
     return w.last[2] - w.first[2] > AHEAD ? 1 : AHEAD;
 }
 
-/* The order of a window's elements is kept. */
+/* The window's elements are compared in order. */
 template <int DTYPE, int N> static __global__ void run_max(pooling p)
 {
     tern__kernel_begin();
@@ -188,7 +188,7 @@ template <int DTYPE, int N> static __global__ void run_max(pooling p)
     }
 }
 
-/* A large window is summed row by row, slice by slice. */
+/* A large window is summed by rows, then by slices. */
 template <int DTYPE, int N> static __global__ void __launch_bounds__(THREADS, 2) run_mean(pooling p)
 {
     tern__kernel_begin();
@@ -220,7 +220,8 @@ template <int DTYPE, int N> static __global__ void __launch_bounds__(THREADS, 2)
 
 /* ---- gradients ---- */
 
-/* Along one axis: the windows first to last may see an element, and `edge` is what they have to come to. */
+/* The windows first .. last along one axis that may contain an element; `edge` is the position they must
+ * reach. */
 typedef struct viewers {
     int first, last, edge;
 } viewers;
@@ -233,15 +234,16 @@ static __device__ __forceinline__ viewers viewers_of(const pooling &p, int axis,
     return {first, TERN__MIN(last, (int)p.out[axis] - 1), edge};
 }
 
-/* Along an axis: the place that is `within` from the first on, -1 if it is passed over. */
+/* The kernel position at distance `within` from the window's first along an axis; -1: dilation skips it. */
 static __device__ __forceinline__ int place_in(const pooling &p, int axis, int within)
 {
     int place = (int)tern__quotient_of((uint32_t)within, p.dilation[axis]);
     return place * (int)p.attr.dilation[axis] == within ? place : -1;
 }
 
-/* Where in the windows (d, r, c) and (d, r, c + 1) the element is: k[0] and k[1] in both, k[2] and k[3] along
- * the last axis. Below 0: it is passed over, or there is no second window. */
+/* The element's position in the windows (d, r, c) and (d, r, c + 1): k[0] and k[1] along the outer axes in
+ * both, k[2] and k[3] along the last axis in each. Negative: skipped by dilation, or there is no second
+ * window. */
 static __device__ __forceinline__ void places_in(const pooling &p, const viewers *v, int d, int r, int c,
                                                  int (&k)[TERN__SPACE + 1])
 {
@@ -255,8 +257,8 @@ static __device__ __forceinline__ void places_in(const pooling &p, const viewers
     if (c == v[2].last) k[3] = -1;
 }
 
-/* What an element of dx gets from a window of dy, in which its own place is that number: what is asked for,
- * and then what comes of it, which is 0 if nothing was. BLOCKS have room on a processor. */
+/* How an element of dx gets its part from a window of dy in which it has the given place: first the load,
+ * then the value, which is 0 if nothing was loaded. BLOCKS fit on a multiprocessor. */
 template <class P> struct from_max {
     enum { BLOCKS = sizeof(P) == 1 ? 4 : 3 };
 
@@ -305,7 +307,7 @@ struct from_mean {
     }
 };
 
-/* Two windows that are neighbours are asked for at a time, and before all of them what is added to. */
+/* Loads two neighbouring windows at a time, and before all of them the values that are added to. */
 template <class F, int DTYPE, int N>
 static __global__ void __launch_bounds__(THREADS, F::BLOCKS) run_grad(pooling p)
 {
@@ -343,7 +345,7 @@ static __global__ void __launch_bounds__(THREADS, F::BLOCKS) run_grad(pooling p)
     }
 }
 
-/* ---- which ---- */
+/* ---- launching ---- */
 
 static pooling pooling_of(const tern__call *call, const tern__view *x, const tern__view *y,
                           const tern__view *place)
@@ -376,7 +378,8 @@ static int start(const tern__call *call, pooling p, kernel_fn kernel, int lanes)
     return tern__cuda_launch(call, kernel, tern__cuda_grid(call, p.sites.count, THREADS, 1), THREADS, 0, p);
 }
 
-/* Channels of x and y in bunches; those of the places, of a byte or four, then are so as well. */
+/* Whether channels of x and y can be read in bunches; then those of the places, of one or four bytes, can
+ * be as well. */
 static bool is_bunched(const tern__view *x, const tern__view *y, const tern__view *place)
 {
     const tern__view *views[] = {x, y};

@@ -1,3 +1,4 @@
+/* power_sum.cu - the sum of |x|^p, or the maximum of |x|, of a tensor or of its sections. */
 #include "cuda/kernels/elements.h"
 #include "cuda/kernels.h"
 #include "cuda/kernels/sums.h"
@@ -8,15 +9,15 @@ extern "C" {
 }
 
 #define THREADS 256
-#define LEAST   8192 /* elements of a piece */
-#define AHEAD   4    /* fours that a thread reads at a time */
+#define LEAST   8192 /* least elements of a piece */
+#define AHEAD   4    /* fours that a thread loads at a time */
 
 namespace
 {
 typedef struct problem {
     const void *x;
     int dtype;
-    const tern__section *table; /* NULL: all is one sum */
+    const tern__section *table; /* NULL: one sum of all */
     int64_t sections, pieces, count, stride;
     double p, *partial, *sum;
     bool fours, add;
@@ -42,8 +43,8 @@ static __device__ __forceinline__ void put(const problem &p, int64_t n, double v
     *sum = value + (p.add ? *sum : 0);
 }
 
-/* What thread `first` of `step` has of `count` elements. tern__high finds the largest size for p = infinity;
- * there is none below 0. */
+/* The part of thread `first` of `step` of `count` elements. tern__high finds the maximum for p = infinity;
+ * no |x| is below 0. */
 template <class J>
 static __device__ __forceinline__ double stretch(const problem &p, int64_t begin, int64_t count,
                                                  int64_t first, int64_t step)
@@ -80,7 +81,7 @@ template <class J> static __global__ void run(problem p)
         put(p, 0, sum);
 }
 
-/* Each section is a warp's. */
+/* A warp takes a section. */
 template <class J> static __global__ void run_apart(problem p)
 {
     tern__kernel_begin();

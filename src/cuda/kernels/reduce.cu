@@ -1,11 +1,11 @@
-/* reduce.cu - sums, largest and smallest of all elements that fall together, over any dimensions of any view.
+/* reduce.cu - sums, maxima and minima over any dimensions of any view.
  *
- * The plan (kernels/plan.h) of input and output merges what both walk through alike; its dimensions are kept
- * or reduced. Where the innermost one is reduced, a group of threads goes along each result's elements: part
- * of a warp for few, a block for many. Where it is kept, a block takes neighbouring results, four to a
- * thread, and its rows of threads go through the elements, so all reads are of neighbours in both cases. Few
- * results of many elements are cut into pieces, and a second kernel joins those. Floating point meets in f64,
- * integers in i64. */
+ * The plan (kernels/plan.h) of input and output merges dimensions that both step through uniformly; each
+ * of its dimensions is kept or reduced. If the innermost one is reduced, a group of threads goes over each
+ * result's elements: part of a warp for few, a block for many. If it is kept, a block takes neighbouring
+ * results, four per thread, and its rows of threads go over the elements. So all reads are of adjacent
+ * elements in both cases. A few results of many elements are cut into pieces, which a second kernel joins.
+ * Floating point is reduced in f64, integers in i64. */
 #include "cuda/kernels.h"
 #include "cuda/kernels/lines.h"
 
@@ -15,11 +15,11 @@ extern "C" {
 }
 
 #define THREADS TERN__LINE_THREADS
-#define MANY    2048 /* elements, for a block to each result */
-#define BLOCKS  1024 /* that a reduction is cut for          */
-#define AHEAD   4    /* fours that a thread asks for at a time */
+#define MANY    2048 /* least elements of a result that gets a block */
+#define BLOCKS  1024 /* blocks into which a reduction is cut, about */
+#define AHEAD   4    /* fours that a thread loads at a time */
 
-/* Some of the plan's dimensions, the innermost first. */
+/* Some of the plan's dimensions, innermost first. */
 namespace
 {
 typedef struct walk {
@@ -34,7 +34,7 @@ typedef struct problem {
     int x_dtype, y_dtype, pieces;
     double factor;
     bool add, fours;
-    int lanes; /* of the group of a result, or threads of a row */
+    int lanes; /* threads of a result's group, or of a row */
 } problem;
 } // namespace
 
@@ -63,7 +63,7 @@ static __device__ __forceinline__ void put(const problem &p, int64_t result, int
     tern__element_set<int64_t>(p.y, p.y_dtype, at, value);
 }
 
-/* To where it belongs, or to the second kernel. */
+/* Writes a result, or a piece's value for the second kernel. */
 template <class R>
 static __device__ __forceinline__ void leave(const problem &p, int piece, int64_t result, R value)
 {
@@ -73,7 +73,7 @@ static __device__ __forceinline__ void leave(const problem &p, int piece, int64_
         put(p, result, value);
 }
 
-/* This piece's elements [first, last), in units of `unit`. */
+/* Sets this piece's elements [first, last), in units of `unit`. */
 static __device__ __forceinline__ void cut(const problem &p, int64_t unit, int piece, int64_t *first,
                                            int64_t *last)
 {
@@ -82,7 +82,7 @@ static __device__ __forceinline__ void cut(const problem &p, int64_t unit, int p
     *last = TERN__MIN((piece + 1) * each * unit, p.reduced.count);
 }
 
-/* D: the input's dtype where it is known when this is compiled, else -1. */
+/* D: the input's dtype if it is known at compile time, else -1. */
 template <class J, class R, int D> struct reduction {
     static __device__ __forceinline__ R none(void)
     {
@@ -94,7 +94,7 @@ template <class J, class R, int D> struct reduction {
             return J::IS_HIGH ? (R)-INFINITY : (R)INFINITY;
     }
 
-    /* The fours at element i and those `step`, 2 step.. further on, and where they are. */
+    /* Loads the fours at element i and at further multiples of `step`, and remembers where they are. */
     static __device__ __forceinline__ void ask(const problem &p, int64_t from, int64_t i, int64_t last,
                                                int step, int64_t (&at)[AHEAD], tern__read (&read)[AHEAD])
     {
@@ -106,7 +106,7 @@ template <class J, class R, int D> struct reduction {
         }
     }
 
-    /* Elements first + lane, in steps of `lanes`, of those that begin at `from`. */
+    /* Reduces elements first + lane, in steps of `lanes`; element 0 is at `from`. */
     static __device__ __forceinline__ R along(const problem &p, int64_t from, int64_t first, int64_t last,
                                               int lane, int lanes)
     {
@@ -131,7 +131,7 @@ template <class J, class R, int D> struct reduction {
         return value;
     }
 
-    /* Every result has `lanes` threads of a warp. */
+    /* Each result has `lanes` threads of a warp. */
     static __device__ void groups(const problem &p)
     {
         int lane = threadIdx.x % p.lanes;
@@ -147,7 +147,7 @@ template <class J, class R, int D> struct reduction {
         }
     }
 
-    /* Every piece of a result has a block. */
+    /* Each piece of a result has a block. */
     static __device__ void blocks(const problem &p)
     {
         for (int64_t n = blockIdx.x; n < p.kept.count * p.pieces; n += gridDim.x) {
@@ -159,7 +159,7 @@ template <class J, class R, int D> struct reduction {
         }
     }
 
-    /* Four neighbouring results, or one, of the elements first + row, in steps of `rows`. */
+    /* Reduces four neighbouring results, or one, over the elements first + row, in steps of `rows`. */
     static __device__ __forceinline__ void down(const problem &p, int64_t result, int64_t first, int64_t last,
                                                 R (&value)[4])
     {
@@ -180,12 +180,12 @@ template <class J, class R, int D> struct reduction {
         }
     }
 
-    /* What the rows of a block have, joined by halves. */
+    /* Joins the values of a block's rows by halves. */
     static __device__ __forceinline__ void join_rows(const problem &p, R (&value)[4])
     {
         __shared__ R of_rows[4][THREADS];
         int most = p.fours ? 4 : 1;
-        __syncthreads(); /* an earlier round's values are read */
+        __syncthreads(); /* all have read an earlier round's values */
         for (int e = 0; e < most; e++) of_rows[e][threadIdx.x] = value[e];
         for (int half = THREADS / 2; half >= p.lanes; half /= 2) {
             __syncthreads();
@@ -209,7 +209,7 @@ template <class J, class R, int D> struct reduction {
         }
     }
 
-    /* The second kernel: a warp for each result. */
+    /* The second kernel: a warp takes a result. */
     static __device__ void close(const problem &p)
     {
         int64_t step = (int64_t)gridDim.x * (THREADS / TERN__WARP);
@@ -252,7 +252,7 @@ template <class J, class R> static __global__ void run_close(problem p)
     reduction<J, R, -1>::close(p);
 }
 
-/* ---- which ---- */
+/* ---- launching ---- */
 
 static void push(walk *w, const tern__plan *plan, int d)
 {
@@ -269,8 +269,8 @@ static int64_t power_of_two(int64_t count, int64_t most)
     return power;
 }
 
-/* Four elements are read at once where the dimension that they are neighbours in ends with them, and every
- * other one leaves them aligned. */
+/* Whether four elements can be read at once: the innermost dimension is a multiple of four, and all
+ * strides of the others keep the alignment. */
 static bool takes_fours(const problem *p, const walk *inner, const walk *other)
 {
     size_t bytes = tern_dtype_bytes((tern_dtype)p->x_dtype);
@@ -300,7 +300,7 @@ template <class J, class R, int D> static int start_columns(const tern__call *ca
     return tern__cuda_launch(call, run_columns<J, R, D>, grid, THREADS, 0, *p);
 }
 
-/* Threads of a row: as many as there are results side by side, but 32 at least if there are rows enough. */
+/* Threads of a row: as many as there are neighbouring results, but at least 32 if there are enough rows. */
 static void plan_columns(problem *p)
 {
     p->fours = takes_fours(p, &p->kept, &p->reduced);
@@ -358,7 +358,7 @@ static bool problem_of(const tern__call *call, problem *p, bool *is_columns)
     return views[0]->layout != TERN__BLOCKED16 && views[1]->layout != TERN__BLOCKED16;
 }
 
-/* No elements, and the output's own ones in a row. */
+/* An input without elements: only the output's own elements count, as a flat view. */
 static bool see_nothing(const tern__call *call, problem *p)
 {
     p->kept = {};
@@ -369,7 +369,7 @@ static bool see_nothing(const tern__call *call, problem *p)
     return false;
 }
 
-/* Sums are what training waits for: those have kernels for each dtype. */
+/* Sums matter for training: they have a kernel for each dtype. */
 static int start_sum(const tern__call *call, problem *p, bool is_columns)
 {
     p->factor = ((const tern__factor_attr *)call->attr)->factor;

@@ -1,22 +1,22 @@
-/* rows.h - short lines of neighbours that follow each other without gaps, as those of a map whose channels
- * are last. A warp copies its threads' lines, one for each, into shared memory and back in the order of
- * memory, which is gone through as by a copy, whatever the size of a line. */
+/* rows.h - short contiguous lines that follow each other without gaps, such as those of a map with
+ * channels last. A warp copies its threads' lines, one per thread, into shared memory and back in memory
+ * order, so memory is accessed as in a plain copy, whatever the size of a line. */
 #ifndef TERN_SRC_CUDA_KERNELS_ROWS_H
 #define TERN_SRC_CUDA_KERNELS_ROWS_H
 
 #include "cuda/kernels/lines.h"
 
 #define TERN__ROW_THREADS 64
-#define TERN__ROW_BLOCKS  14         /* for whose registers a processor has room */
-#define TERN__ROW_BYTES   (48 << 10) /* of a block's shared memory              */
+#define TERN__ROW_BLOCKS  14         /* blocks for whose registers a multiprocessor has room */
+#define TERN__ROW_BYTES   (48 << 10) /* of shared memory for a block */
 #define TERN__ROW_AHEAD   6          /* elements that a thread copies at a time */
 
-/* In shared memory rows are an odd number of elements apart, so that those of a warp's threads are in as many
- * banks. */
+/* In shared memory rows are an odd number of elements apart, so that the threads of a warp access
+ * different banks. */
 typedef struct tern__row_tile {
     int64_t count;
     int size, apart;
-    uint32_t part; /* of 2^32 by size; 0 where rows follow each other in shared memory, too */
+    uint32_t part; /* 2^32 / size; 0: rows are contiguous in shared memory, too */
 } tern__row_tile;
 
 static inline tern__row_tile tern__rows_of(const tern__lines *lines)
@@ -25,13 +25,13 @@ static inline tern__row_tile tern__rows_of(const tern__lines *lines)
     return {lines->outer * lines->inner, size, size | 1, size % 2 ? 0 : UINT32_MAX / (uint32_t)size + 1};
 }
 
-/* Of a block, which has `tiles` operands of its threads' rows there. */
+/* Shared memory of a block that holds its threads' rows of `tiles` operands. */
 static inline size_t tern__rows_bytes(const tern__row_tile &k, int tiles, int dtype)
 {
     return (size_t)(tiles * TERN__ROW_THREADS * k.apart) * (dtype == TERN_F64 ? 8 : 4);
 }
 
-/* Rows are short enough, and so many that threads are not missed. */
+/* Whether rows are short enough, and many enough to occupy the device's threads. */
 static inline bool tern__rows_short(const tern__lines *lines, int tiles, int dtype)
 {
     return lines->size > 0 && lines->size < TERN__LINE_MANY &&
@@ -39,14 +39,14 @@ static inline bool tern__rows_short(const tern__lines *lines, int tiles, int dty
            tern__rows_bytes(tern__rows_of(lines), tiles, dtype) <= TERN__ROW_BYTES;
 }
 
-/* An operand's lines are such rows. */
+/* Whether an operand's lines are such rows. */
 static inline bool tern__lined_rows(const tern__lined *l, const tern__lines *lines)
 {
     return (lines->size == 1 || l->step == 1) && (lines->inner == 1 || l->inner == lines->size) &&
            (lines->outer == 1 || l->outer == lines->inner * lines->size);
 }
 
-/* The first row of this warp, and from it to its next first one. */
+/* This warp's first row, and the distance to its next. */
 static __device__ __forceinline__ int64_t tern__rows_first(void)
 {
     return ((int64_t)blockIdx.x * TERN__ROW_THREADS + threadIdx.x) / TERN__WARP * TERN__WARP;
@@ -56,26 +56,27 @@ static __device__ __forceinline__ int64_t tern__rows_step(void)
     return (int64_t)gridDim.x * TERN__ROW_THREADS;
 }
 
-/* Where the warp's rows of an operand are in shared memory. */
+/* The warp's rows of an operand in shared memory. */
 template <class R> __device__ __forceinline__ R *tern__rows_tile(const tern__row_tile &k, int tile)
 {
     const int first = (int)threadIdx.x / TERN__WARP * TERN__WARP;
     return (R *)tern__cuda_shared() + (tile * TERN__ROW_THREADS + first) * k.apart;
 }
 
-/* Of an element by its number: how much further on it is there. The number is so small that this is exact. */
+/* The extra offset in shared memory of element i. It is so small that this computation is exact. */
 static __device__ __forceinline__ int tern__rows_shift(const tern__row_tile &k, int i)
 {
     return (int)__umulhi((uint32_t)i, k.part);
 }
 
-/* How many elements the warp has whose first row this is. */
+/* The number of elements of the warp whose first row is `first`. */
 static __device__ __forceinline__ int tern__rows_elements(const tern__row_tile &k, int64_t first)
 {
     return (int)TERN__MIN(k.count - first, (int64_t)TERN__WARP) * k.size;
 }
 
-/* By a whole warp; ADD: what is there stays. Its threads see each other's elements. */
+/* Called by a whole warp; ADD: adds to what is in shared memory. Afterwards its threads see each other's
+ * elements. */
 template <int DTYPE, bool ADD = false>
 __device__ __forceinline__ void tern__rows_read(const tern__row_tile &k, const void *data, int64_t first,
                                                 tern__number<DTYPE> *tile)
@@ -99,7 +100,7 @@ __device__ __forceinline__ void tern__rows_read(const tern__row_tile &k, const v
     __syncwarp();
 }
 
-/* The same the other way. */
+/* The opposite direction. */
 template <int DTYPE>
 __device__ __forceinline__ void tern__rows_write(const tern__row_tile &k, void *data, int64_t first,
                                                  tern__number<DTYPE> *tile, bool add)

@@ -1,12 +1,12 @@
-/* small_gemm.cu - products of f32 by plain multiply-adds.
+/* small_gemm.cu - matrix products in f32 by plain multiply-adds.
  *
- * y is cut into tiles of 64 x 32. A block makes one, or a part of its sum over k where the tiles are too few
- * to occupy a GPU. k goes by in chunks of 32, which are copied into shared memory while those before them are
- * multiplied; each pair of the eight warps has the upper and the lower half of the tile and its own slice of
- * the chunk, and a thread 8 x 4 elements of a half, so that it multiplies 32 times for every 12 numbers it
- * reads. In the end the slices are added up in shared memory, and then the parts of a tile, whose blocks are
- * a cluster, in that of all of them: each block adds up a share of the tile, in the order of the parts, and
- * writes it. */
+ * y is cut into tiles of 64 x 32. A block computes one, or a part of its sum over k if there are too few
+ * tiles to occupy a GPU. k is processed in chunks of 32, which are copied into shared memory while earlier
+ * ones are multiplied. Each pair of the eight warps takes the upper and the lower half of the tile and its
+ * own slice of the chunk. A thread has 8 x 4 elements of a half, so it multiplies 32 times for every 12
+ * numbers that it reads. At the end the slices are added in shared memory. Then the parts of a tile, whose
+ * blocks form a cluster, are added through the cluster's shared memory: each block adds a share of the
+ * tile, in the order of the parts, and writes it. */
 #include "cuda/kernels/small_gemm.h"
 #include "cuda/kernels/cluster.h"
 #include "cuda/kernels.h"
@@ -19,12 +19,17 @@
 #define THREADS 256
 
 enum { ROWS = 64, COLUMNS = 32, HALF = 32, DEPTH = 32, SLICES = 4, SLICE = DEPTH / SLICES };
-enum { HIGH = 8, WIDE = 4, OWNERS = THREADS / SLICES }; /* a thread's elements; threads of a slice */
+enum {
+    HIGH = 8,
+    WIDE = 4,
+    OWNERS = THREADS / SLICES
+}; /* HIGH x WIDE elements of a thread; OWNERS: threads of a slice */
 enum { LEAST_DEPTH = 2 * DEPTH, LONGEST = 1 << 14 };
 
 namespace
 {
-/* Lines of k numbers: a's rows or b's columns. Neighbours in memory follow k, or go from line to line. */
+/* Lines of k numbers: a's rows or b's columns. Adjacent elements in memory are along k, or along the
+ * lines. */
 typedef struct matrix {
     const float *data;
     int step, lines;
@@ -36,10 +41,10 @@ typedef struct product {
     float *y, *row_sums;
     const float *bias, *gate; /* gate: of y */
     int k, y_step;
-    bool add, relu, fours; /* fours: of y */
-    int across, tiles;     /* tiles in a row of tiles, and all */
-    int parts, depth;      /* of a tile's sum, and k of a part */
-    int first_block;       /* its tiles' parts, and then blocks that sum rows of a */
+    bool add, relu, fours; /* fours: y can be written in fours */
+    int across, tiles;     /* tiles in a row of tiles, and in total */
+    int parts, depth;      /* parts of a tile's sum, and the k of a part */
+    int first_block;       /* the product's blocks: parts of its tiles, then those that sum rows of a */
 } product;
 
 typedef struct problem {
@@ -47,8 +52,8 @@ typedef struct problem {
     const float *gate;
 } problem;
 
-/* How a matrix lies in shared memory, and which of each 32 of its lines the lanes that share them have. A
- * line along k is padded, so that those of eight lanes are in different banks. */
+/* The layout of a matrix in shared memory, and which of each 32 lines the lanes read. A line along k is
+ * padded, so that those of eight lanes are in different banks. */
 template <int LINES_, int LANES_, bool ALONG_K_> struct side {
     static constexpr int LINES = LINES_, LANES = LANES_, COUNT = 32 / LANES_;
     static constexpr bool ALONG_K = ALONG_K_;
@@ -64,7 +69,7 @@ template <int LINES_, int LANES_, bool ALONG_K_> struct side {
     }
 };
 
-/* Chunks of a, of b and, if there is one, of the gate; there is room for 48 KB of them. */
+/* Chunks of a, of b and, if there is one, of the gate; at most 48 KB. */
 template <class A, class B, bool GATED> struct stage {
     static constexpr int COUNT = GATED ? 2 : 3, SIZE = (GATED ? 2 : 1) * A::SIZE + B::SIZE;
 };
@@ -72,13 +77,13 @@ template <class A, class B, bool GATED> struct stage {
 
 /* ---- chunks in shared memory ---- */
 
-/* What a thread copies of each chunk: four neighbours in memory. */
+/* A thread's part in copying each chunk: four adjacent elements. */
 typedef struct piece {
-    const float *from;   /* in the chunk that is copied next     */
-    int place, k, lines; /* lines: from its own on in the matrix */
+    const float *from;   /* its place in the chunk that is copied next */
+    int place, k, lines; /* lines: remaining lines of the matrix from its own on */
 } piece;
 
-/* Of chunks that begin at a line and a k. */
+/* Finds the thread's pieces of chunks that begin at a line and a k. */
 template <class S>
 static __device__ __forceinline__ void find_pieces(piece (&pieces)[S::PIECES], const matrix &m, int line,
                                                    int k)
@@ -93,7 +98,7 @@ static __device__ __forceinline__ void find_pieces(piece (&pieces)[S::PIECES], c
     }
 }
 
-/* Zeros where `count` numbers are not four. */
+/* Copies four numbers, with zeros after the first `count`. */
 static __device__ __forceinline__ void copy_four(float *to, const float *from, int count, bool fours)
 {
     if (fours) {
@@ -104,8 +109,8 @@ static __device__ __forceinline__ void copy_four(float *to, const float *from, i
     for (int i = 0; i < 4; i++) __pipeline_memcpy_async(to + i, from + i, 4, i < count ? 0 : 4);
 }
 
-/* Starts to copy a chunk of which `depth` numbers of a line are left; `beside` bytes from the matrix if that
- * is another one's. */
+/* Starts copying a chunk with `depth` numbers of a line left; `beside`: distance in bytes if another
+ * matrix is copied (the gate). */
 template <class S>
 static __device__ __forceinline__ void copy_panel(float *panel, const piece (&pieces)[S::PIECES], int depth,
                                                   bool fours, int64_t beside)
@@ -132,7 +137,7 @@ static __device__ __forceinline__ float4 passed_four(float4 a, float4 gate)
     return {passed(a.x, gate.x), passed(a.y, gate.y), passed(a.z, gate.z), passed(a.w, gate.w)};
 }
 
-/* Of what this thread has copied, which it sees before the others do. */
+/* Applies the gate to what this thread has copied, which it sees before the others do. */
 template <class S>
 static __device__ __forceinline__ void pass_gate(float *panel, const float *gate,
                                                  const piece (&pieces)[S::PIECES])
@@ -146,8 +151,8 @@ static __device__ __forceinline__ void pass_gate(float *panel, const float *gate
 
 /* ---- multiplying ---- */
 
-/* Which of those that share a's lines, and b's, a lane is. Neighbours share b's, and the next but one a's: by
- * NVIDIA's word such pairs halve what a read of 16 bytes asks of shared memory. */
+/* A lane's place among those that share a's lines, and b's. Neighbouring lanes share b's lines, every
+ * second lane a's: according to NVIDIA such pairs halve the shared memory accesses of a 16-byte read. */
 static __device__ __forceinline__ int lane_of_a(int lane)
 {
     return lane % 2 + lane / 16 * 2;
@@ -157,7 +162,7 @@ static __device__ __forceinline__ int lane_of_b(int lane)
     return lane / 2 % 8;
 }
 
-/* Four k of a lane's lines. */
+/* Reads four k of a lane's lines. */
 template <class S>
 static __device__ __forceinline__ void read_lines(float (&to)[S::COUNT][4], const float *panel, int lane,
                                                   int k)
@@ -187,8 +192,8 @@ static __device__ __forceinline__ void multiply(float (&sum)[HIGH][WIDE], const 
             for (int j = 0; j < WIDE; j++) sum[i][j] += a[i][f] * b[j][f];
 }
 
-/* The products of a slice's k of all chunks. Chunk c is copied while those before it are multiplied, into
- * the place of one that everybody has multiplied. */
+/* Sums the products over a slice's k of all chunks. Chunk c is copied while earlier ones are multiplied,
+ * into the place of one that all threads have finished. */
 template <class A, class B, bool GATED>
 static __device__ __forceinline__ void sum_slice(float (&sum)[HIGH][WIDE], const product &p,
                                                  const float *gate, int row, int column, int k, int end)
@@ -230,7 +235,7 @@ static __device__ __forceinline__ void sum_slice(float (&sum)[HIGH][WIDE], const
 
 /* ---- adding up ---- */
 
-/* What a thread has after sums are added up: `count` rows from `first` on of an owner's eight. */
+/* A thread's results after adding: `count` rows from `first` on of an owner's eight. */
 typedef struct share {
     int owner, first, count;
     float4 of_row[HIGH / SLICES];
@@ -246,7 +251,7 @@ static __device__ __forceinline__ share add_slices(const float (&sum)[HIGH][WIDE
     float4(*sums)[HIGH][OWNERS] = (float4(*)[HIGH][OWNERS])tern__cuda_shared();
     constexpr int count = HIGH / SLICES;
     share s = {(int)threadIdx.x % OWNERS, (int)threadIdx.x / OWNERS * count, count, {}};
-    __syncthreads(); /* the last chunk has been read */
+    __syncthreads(); /* all have read the last chunk */
 #pragma unroll
     for (int i = 0; i < HIGH; i++)
         sums[threadIdx.x / OWNERS][i][s.owner] = {sum[i][0], sum[i][1], sum[i][2], sum[i][3]};
@@ -259,7 +264,7 @@ static __device__ __forceinline__ share add_slices(const float (&sum)[HIGH][WIDE
     return s;
 }
 
-/* All of them are on their way at a time. */
+/* Loads all of them before it adds. */
 static __device__ __forceinline__ float4 sum_of_parts(const float4 *at, int parts)
 {
     float4 of_part[TERN__CLUSTER_MOST];
@@ -273,8 +278,8 @@ static __device__ __forceinline__ float4 sum_of_parts(const float4 *at, int part
     return sum;
 }
 
-/* Puts a part down behind the slices, and takes a share of the sums of all parts, of which a thread has one
- * row at most: there are two or more. The cluster's memory is read until tern__cluster_wait. */
+/* Stores a part after the slices and takes a share of the sums over all parts (two or more), of which a
+ * thread has at most one row. Other blocks read this memory until tern__cluster_wait. */
 static __device__ __forceinline__ share add_parts(const share &own, int parts, int part)
 {
     float4 *sums = (float4 *)tern__cuda_shared() + SLICES * HIGH * OWNERS;
@@ -299,7 +304,7 @@ static __device__ __forceinline__ void put(const product &p, int row, int column
     *y = p.relu && value < 0 ? 0 : value;
 }
 
-/* Columns that are neighbours. */
+/* Stores adjacent columns. */
 static __device__ __forceinline__ void put_four(const product &p, int row, int column, float4 v)
 {
     if (column >= p.b.lines) return;
@@ -345,11 +350,11 @@ static __device__ __forceinline__ void make_part(const product &p, const float *
     if (p.parts > 1) tern__cluster_wait();
 }
 
-/* Sums of 32 of a's rows, whose neighbours are from row to row: a lane has a row, and a warp every eighth
- * k. */
+/* Sums 32 of a's rows, which are adjacent in memory across rows: a lane takes a row, and a warp every
+ * eighth k. */
 static __device__ void sum_rows(const product &p, const float *gate, int block)
 {
-    if (!p.row_sums || block * TERN__WARP >= p.a.lines) return; /* it is there to complete a cluster */
+    if (!p.row_sums || block * TERN__WARP >= p.a.lines) return; /* the block only completes a cluster */
     float(*sums)[TERN__WARP] = (float(*)[TERN__WARP])tern__cuda_shared();
     int lane = threadIdx.x % TERN__WARP, warp = threadIdx.x / TERN__WARP, row = block * TERN__WARP + lane;
     float sum = 0;
@@ -382,7 +387,7 @@ static __global__ void __launch_bounds__(THREADS, 2) make_products(const __grid_
         make_part<false, false, GATED>(p, all.gate, block);
 }
 
-/* ---- which ---- */
+/* ---- choosing ---- */
 
 static bool is_short(const tern__gemm_operand &o)
 {
@@ -402,7 +407,7 @@ bool tern__small_gemms_fit(const tern__gemm *g, int count)
     return all;
 }
 
-/* ---- starting ---- */
+/* ---- launching ---- */
 
 static int pieces(int64_t all, int64_t each)
 {
@@ -422,13 +427,13 @@ static matrix matrix_of(const tern__gemm_operand &o, int64_t lines, int64_t k, b
     return {(const float *)o.data, (int)o.step, (int)lines, along_k, fours};
 }
 
-/* k of a part, in whole chunks. */
+/* The k of a part, in whole chunks. */
 static int depth_of(int64_t k, int parts)
 {
     return pieces(pieces(k, parts), DEPTH) * DEPTH;
 }
 
-/* In so many parts that there are about `blocks` blocks, where those of a tile can be a cluster. */
+/* The number of parts for about `blocks` blocks, if those of a tile can form a cluster. */
 static int parts_of(const tern__call *call, int64_t k, int tiles, int blocks)
 {
     int most = tern__cuda_of(call->device)->has_clusters ? TERN__CLUSTER_MOST : 1;
@@ -436,7 +441,7 @@ static int parts_of(const tern__call *call, int64_t k, int tiles, int blocks)
     return parts > 1 ? pieces(k, depth_of(k, parts)) : 1;
 }
 
-/* Its first block is still to come, and what its parts have of k. */
+/* Fills in a product; lay_out sets its first block and the k of its parts. */
 static product product_of(const tern__call *call, const tern__gemm &g, const float *gate, int blocks)
 {
     product p = {};
@@ -457,14 +462,14 @@ static product product_of(const tern__call *call, const tern__gemm &g, const flo
     return p;
 }
 
-/* In whole clusters, so that no other product's are among them. */
+/* The blocks of a product, in whole clusters: blocks of another product must not be among them. */
 static int blocks_of(const product &p, int cluster)
 {
     return pieces(p.tiles * p.parts + (p.row_sums ? pieces(p.a.lines, TERN__WARP) : 0), cluster) * cluster;
 }
 
-/* A launch has clusters of one size: all products in parts have as many as the one that has most. Returns
- * the blocks. */
+/* A launch has clusters of one size: all products that are cut get as many parts as the one that has most.
+ * Returns the number of blocks. */
 static int lay_out(problem *all, int count, int cluster)
 {
     int started = 0;

@@ -1,7 +1,6 @@
-/* softmax.cu - softmax and its logarithm along one dimension, and their gradients, which may be written over
- * dy. Lines of them are gone through twice, the second time in a cache, or in registers where they are short.
- * Short rows are copied to shared memory.
- */
+/* softmax.cu - softmax and its logarithm along one dimension, and their gradients, which may overwrite dy.
+ * Lines are read twice, the second time from a cache, or from registers if they are short. Short rows are
+ * copied to shared memory. */
 #include "cuda/kernels/softmax.h"
 #include "cuda/kernels.h"
 
@@ -9,7 +8,7 @@ namespace
 {
 typedef struct problem {
     tern__lines lines;
-    tern__lined a, b, out; /* x; or dy and y */
+    tern__lined a, b, out; /* a: x, or dy; b: y */
     tern__row_tile rows;
     bool add, is_log;
 } problem;
@@ -26,7 +25,7 @@ template <int G, class S> static __global__ void __launch_bounds__(TERN__GROUP_B
     }
 }
 
-/* What a stretch of dy, and of y, adds to the sums of their lines. */
+/* Adds a stretch of dy and y to the sums of their lines. */
 template <int G, class S>
 static __device__ __forceinline__ void take(const S &dy, const S &y, int64_t i, int64_t size, bool is_log,
                                             double (&sums)[S::LINES])
@@ -104,7 +103,7 @@ static __global__ void __launch_bounds__(TERN__ROW_THREADS, TERN__ROW_BLOCKS) fo
     }
 }
 
-/* Of a row of dy, in its place. */
+/* Turns a row of dy into its gradient, in place. */
 template <class R>
 static __device__ __forceinline__ void gradient_row(R *dy, const R *y, int size, bool is_log)
 {
@@ -130,7 +129,7 @@ static __global__ void __launch_bounds__(TERN__ROW_THREADS, TERN__ROW_BLOCKS) gr
     }
 }
 
-/* ---- which ---- */
+/* ---- launching ---- */
 
 static bool problem_of(const tern__call *call, bool is_log, problem *p)
 {
@@ -144,7 +143,7 @@ static bool problem_of(const tern__call *call, bool is_log, problem *p)
            tern__lined_of(call->out[0], dim, &p->out);
 }
 
-/* All have one dtype, in which is computed. */
+/* Whether all operands have one dtype, the type of the computation. */
 static bool is_one_dtype(const tern__call *call)
 {
     const tern__view *like = call->out[0];
@@ -181,7 +180,7 @@ template <int DTYPE, int> static int start_rows(const tern__call *call, problem 
                              tern__rows_bytes(p.rows, 1 + back, DTYPE), p);
 }
 
-/* Of all operands. */
+/* Whether `fit` holds for all operands. */
 static bool are(const problem &p, bool fit(const tern__lined *, const tern__lines *))
 {
     return fit(&p.a, &p.lines) && (!p.b.data || fit(&p.b, &p.lines)) && fit(&p.out, &p.lines);

@@ -1,16 +1,16 @@
-/* softmax.h - the softmax of lines, or its logarithm. */
+/* softmax.h - softmax and log softmax along lines. */
 #ifndef TERN_SRC_CUDA_KERNELS_SOFTMAX_H
 #define TERN_SRC_CUDA_KERNELS_SOFTMAX_H
 
 #include "cuda/kernels/rows.h"
 
-/* Of some elements of a thread's lines: the largest, and the sum of exp(x - top). */
+/* Partial results of a thread's lines: the largest element, and the sum of exp(x - top). */
 template <class S> struct tern__softmax_sum {
     typename S::R top[S::LINES];
     double sum[S::LINES];
 };
 
-/* Takes a stretch in. As long as all is -infinity nothing is taken off, so that no NaN comes of it. */
+/* Adds a stretch. While all elements are -infinity nothing is subtracted, which would give NaN. */
 template <int G, class S>
 __device__ __forceinline__ void tern__softmax_take(tern__softmax_sum<S> *own, const S &values, int64_t i,
                                                    int64_t size)
@@ -47,8 +47,8 @@ struct tern__unseen {
     }
 };
 
-/* By a group of G threads, all of which call it: of its lines, the first of which begins at `from`. `values`
- * are left as the last stretch. Sums are f64 until they are whole. */
+/* Finds top and sum of the lines of a group of G threads, all of which call it; the first line begins at
+ * `from`. `values` holds the last stretch afterwards. Final sums are in f64. */
 template <int G, class S>
 __device__ __forceinline__ void tern__softmax_find(const tern__lined &x, int64_t from, int64_t size,
                                                    S *values, typename S::R (&top)[S::LINES],
@@ -70,9 +70,9 @@ __device__ __forceinline__ void tern__softmax_find(const tern__lined &x, int64_t
     }
 }
 
-/* From the elements from `from` on to those from `to` on, in stretches S. Lines are gone through twice, the
- * second time in a cache, or in registers where they are short. Each piece that is made is shown, with the
- * number of its first element. */
+/* Computes the softmax of lines at `from` into those at `to`, in stretches S. Lines are read twice, the
+ * second time from a cache, or from registers if they are short. Calls `show` with each piece and the
+ * index of its first element. */
 template <int G, class S, class F = tern__unseen>
 __device__ __forceinline__ void tern__softmax_lines(const tern__lined &x, int64_t from, const tern__lined &y,
                                                     int64_t to, int64_t size, bool is_log, bool add,
@@ -102,7 +102,7 @@ __device__ __forceinline__ void tern__softmax_lines(const tern__lined &x, int64_
     }
 }
 
-/* What is taken off a row in shared memory; NaN is met later. */
+/* The value subtracted from a row in shared memory; NaN shows up later. */
 template <class R> __device__ __forceinline__ R tern__row_base(const R *row, int size)
 {
     R base = -INFINITY;
@@ -111,7 +111,7 @@ template <class R> __device__ __forceinline__ R tern__row_base(const R *row, int
     return base > -INFINITY ? base : 0;
 }
 
-/* In its place. */
+/* In place. */
 template <class R> __device__ __forceinline__ void tern__softmax_row(R *row, int size)
 {
     const R base = tern__row_base(row, size);
@@ -123,7 +123,7 @@ template <class R> __device__ __forceinline__ void tern__softmax_row(R *row, int
     for (int c = 0; c < size; c++) row[c] *= share;
 }
 
-/* What is far below the largest, and so not exact, hardly adds to the sum. */
+/* exp() is inexact for values far below the largest, but they hardly add to the sum. */
 template <class R> __device__ __forceinline__ void tern__log_softmax_row(R *row, int size)
 {
     const R base = tern__row_base(row, size);

@@ -1,9 +1,8 @@
-/* sums.h - sums, and what else joins two values into one, over the threads of a warp and of a block.
+/* sums.h - sums and other reductions over the threads of a warp and of a block.
  *
- * Values meet in an order that depends only on how many threads there are, and every thread gets the same
- * result. A large reduction has two kernels: the first leaves a value for each piece, the second joins the
- * pieces; into how many pieces something is cut depends on its size only, so no result depends on the device
- * that computes it. */
+ * The order depends only on the number of threads, and every thread gets the same result. A large
+ * reduction has two kernels: the first writes a value for each piece, the second joins the pieces. The
+ * number of pieces depends only on the size, so no result depends on the device. */
 #ifndef TERN_SRC_CUDA_KERNELS_SUMS_H
 #define TERN_SRC_CUDA_KERNELS_SUMS_H
 
@@ -11,9 +10,9 @@
 
 #define TERN__WARP     32
 #define TERN__ALL      0xffffffffu /* lanes of a warp */
-#define TERN__SUM_MOST 512         /* pieces at most  */
+#define TERN__SUM_MOST 512         /* most pieces */
 
-/* ---- what joins two values ---- */
+/* ---- joining two values */
 
 struct tern__add {
     template <class T> static __device__ __forceinline__ T of(T a, T b)
@@ -35,14 +34,14 @@ struct tern__low {
     }
 };
 
-/* ---- threads that do so ---- */
+/* ---- joining threads' values ---- */
 
 static __device__ __forceinline__ int tern__thread_number(void)
 {
     return (int)((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x);
 }
 
-/* Of `lanes` neighbours, a power of two. The whole warp has to call it. */
+/* Joins the values of `lanes` neighbouring threads, a power of two. The whole warp must call it. */
 template <class J, class T> __device__ __forceinline__ T tern__warp_join(T value, int lanes = TERN__WARP)
 {
     for (int step = lanes / 2; step > 0; step /= 2)
@@ -55,15 +54,14 @@ template <class T> __device__ __forceinline__ T tern__warp_sum(T value)
     return tern__warp_join<tern__add>(value);
 }
 
-/* Of a block, which is made of whole warps: N values side by side. `none` changes nothing that it is joined
- * with. */
+/* Joins N values each over a block of whole warps. `none` is the neutral element. */
 template <class J, int N, class T> __device__ __forceinline__ void tern__block_joins(T (&value)[N], T none)
 {
     __shared__ T of_warps[N][TERN__WARP];
     int thread = tern__thread_number(), lane = thread % TERN__WARP;
     int warps = (int)(blockDim.x * blockDim.y * blockDim.z) / TERN__WARP;
     for (int i = 0; i < N; i++) value[i] = tern__warp_join<J>(value[i]);
-    __syncthreads(); /* an earlier call's values are read */
+    __syncthreads(); /* all have read an earlier call's values */
     for (int i = 0; i < N && lane == 0; i++) of_warps[i][thread / TERN__WARP] = value[i];
     __syncthreads();
     for (int i = 0; i < N; i++) value[i] = tern__warp_join<J>(lane < warps ? of_warps[i][lane] : none);
@@ -88,14 +86,14 @@ template <int N, class T> __device__ __forceinline__ void tern__block_sums(T (&v
 
 /* ---- pieces ---- */
 
-/* How many a reduction of `count` elements is cut into, of `least` elements or more. */
+/* The number of pieces for a reduction of `count` elements, with at least `least` elements each. */
 static inline int tern__sum_pieces(int64_t count, int64_t least, int64_t most = TERN__SUM_MOST)
 {
     int64_t pieces = (count + least - 1) / least;
     return (int)TERN__MAX((int64_t)1, TERN__MIN(pieces, most));
 }
 
-/* By a warp: the join of partial[0], partial[step], .. of all pieces. */
+/* Called by a warp: joins partial[0], partial[step], .. of all pieces. */
 template <class J, class T>
 __device__ __forceinline__ T tern__pieces_join(const T *partial, int pieces, int64_t step, T none)
 {

@@ -1,3 +1,4 @@
+/* unscale.cu - multiplies a gradient by a factor and counts its non-finite elements. */
 #include "cuda/kernels/elements.h"
 #include "cuda/kernels.h"
 #include "cuda/kernels/sums.h"
@@ -7,8 +8,8 @@ extern "C" {
 }
 
 #define THREADS 256
-#define LEAST   8192 /* elements of a piece */
-#define AHEAD   4    /* fours that a thread reads at a time */
+#define LEAST   8192 /* least elements of a piece */
+#define AHEAD   4    /* fours that a thread loads at a time */
 
 namespace
 {
@@ -18,7 +19,7 @@ typedef struct problem {
     int g_dtype, out_dtype, pieces;
     int64_t count;
     double factor, *partial, *bad; /* bad NULL: not wanted */
-    const double *by, *drop;       /* what the host does not know; NULL: nothing */
+    const double *by, *drop;       /* numbers that the host does not know; NULL: none */
     bool fours, add;
 } problem;
 } // namespace
@@ -43,7 +44,7 @@ static __global__ void run(problem p)
     int bad = 0;
     double factor = p.factor * (p.by ? *p.by : 1);
     bool drop = p.drop && *p.drop != 0;
-    if (factor == 1 && !drop && !p.bad && p.out == p.g) return; /* as it is */
+    if (factor == 1 && !drop && !p.bad && p.out == p.g) return; /* nothing changes */
     int64_t step = (int64_t)p.pieces * THREADS, first = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     int64_t fours = p.fours ? p.count / 4 : 0;
     for (int64_t i = first; i < fours; i += AHEAD * step) {

@@ -1,4 +1,4 @@
-/* values.cu - kernels of a few numbers that nobody reads: loss scales, and what norms say about an update. */
+/* values.cu - kernels on a few numbers that stay on the device: loss scales, and factors from norms. */
 #include "cuda/kernels/elements.h"
 #include "cuda/kernels.h"
 #include "cuda/kernels/sums.h"
@@ -40,12 +40,12 @@ typedef struct problem {
 } problem;
 } // namespace
 
-/* Each section of the sums is a block's; J joins what threads have of each column. */
+/* A block takes a section of the sums; J joins the threads' values of each column. */
 template <class J> static __global__ void run_factors(problem p)
 {
     tern__kernel_begin();
     tern__section section = tern__section_get(p.table, blockIdx.x, p.rows);
-    double all[2] = {0, 0}; /* the first column and the last, of one or two */
+    double all[2] = {0, 0}; /* the first column and the last, of one or two columns */
 #pragma unroll 4
     for (int64_t row = section.begin + threadIdx.x; row < section.begin + section.count; row += THREADS) {
         all[0] = J::of(all[0], p.sums[row * p.columns]);

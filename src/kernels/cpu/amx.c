@@ -1,3 +1,4 @@
+/* amx.c - detects the tile unit, and multiplies blocks of tiles. */
 #include "kernels/cpu/amx.h"
 
 #ifdef __x86_64__
@@ -10,11 +11,11 @@
 #include <unistd.h>
 
 #define ASK_PERMISSION 0x1023 /* arch_prctl: ARCH_REQ_XCOMP_PERM */
-#define TILE_DATA      18     /* the state that it is asked for  */
+#define TILE_DATA      18     /* the state component for tile data */
 
 static bool has;
 
-/* The instruction set that a user has named for oneDNN is meant for us too. */
+/* The limit that the user sets for oneDNN's instruction set applies here as well. */
 static bool is_forbidden(void)
 {
     const char *name = getenv("ONEDNN_MAX_CPU_ISA");
@@ -39,10 +40,10 @@ bool tern__amx_has(void)
 
 #define TILES __attribute__((target("arch=x86-64-v4,amx-tile,amx-bf16")))
 
-/* gcc's tile loads do not tell the compiler what they read. */
+/* gcc's tile loads do not tell the compiler which memory they read. */
 #define MEMORY_IS_WRITTEN __asm__ volatile("" ::: "memory")
 
-/* What LDTILECFG reads: palette 1, and of each tile the bytes of a row and the rows. */
+/* The operand of LDTILECFG: palette 1, and bytes per row and rows of each tile. */
 typedef struct config {
     uint8_t palette, start, reserved[14];
     uint16_t row_bytes[16];
@@ -65,7 +66,7 @@ TILES void tern__amx_close(void)
     _tile_release();
 }
 
-/* Tiles 0 to 3 hold the sums, 4 and 5 are of a, 6 and 7 of b. */
+/* Tiles 0 to 3 hold the sums, 4 and 5 belong to a, 6 and 7 to b. */
 #define BLOCK_PART TILES static inline __attribute__((always_inline)) void
 
 BLOCK_PART load_sums(const float *sums, int rows, int columns)
@@ -112,8 +113,8 @@ BLOCK_PART multiply(int rows, int columns)
     if (rows > 1 && columns > 1) _tile_dpbf16ps(3, 5, 7);
 }
 
-/* Of two parts, both of a are multiplied by the higher of b, and then the higher of a, which is there, by the
- * lower of b. */
+/* With two parts, first both parts of a are multiplied by the high part of b; then the high part of a,
+ * which is loaded already, by the low part of b. */
 BLOCK_PART block(const tern__amx_operands *o, float *sums, int rows, int columns, int parts)
 {
     MEMORY_IS_WRITTEN;

@@ -1,7 +1,7 @@
-/* amx_matmul.c - the product is cut into blocks of 32 by 32. What a block reads is copied into tiles, filled
- * up with zeros: all of a that fits the second-level cache first, then, 32 columns at a time, b, so that each
- * tile of b is used by all of those rows while it is near. Threads take rows for the former and columns for
- * the latter. */
+/* amx_matmul.c - a bf16 matrix product in blocks of 32 by 32. A block's operands are copied into tiles,
+ * padded with zeros: first as much of a as fits into the second-level cache, then b, 32 columns at a time,
+ * so that all these rows use a tile of b while it is in a near cache. Threads divide the rows of a for the
+ * former, the columns of b for the latter. */
 #include "kernels/cpu/amx_matmul.h"
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/lanes.h"
@@ -19,20 +19,20 @@ typedef struct job {
     const tern__call *call;
     const tern__matrix *a, *b, *y;
     bool add, relu;
-    int64_t steps, panel; /* along the sum; bytes of 16 rows or columns in tiles */
+    int64_t steps, panel; /* steps along the sum; bytes of 16 rows or columns in tiles */
     char *a_tiles, *b_tiles;
-    int64_t *at; /* places of the steps in a panel */
+    int64_t *at; /* offsets of the steps in a panel */
 } job;
 
 /* ---- tiles ---- */
 
-/* Two values side by side are one word. A tile of a has words of one row behind each other, one of b words of
- * one place in the sum. */
+/* Two adjacent values are a word. In a tile of a the words of one row are contiguous, in a tile of b the
+ * words of one place in the sum. */
 typedef tern__words words;
 
 TERN__DEFINE_TURN(turn, words)
 
-/* `lines` lines, each of whose elements are neighbours along the sum. */
+/* Loads `lines` lines whose elements are adjacent along the sum. */
 TERN__INLINE void load_along(words v[ROWS], const uint16_t *from, int64_t stride, int64_t lines,
                              int64_t depth)
 {
@@ -44,8 +44,7 @@ TERN__INLINE void load_along(words v[ROWS], const uint16_t *from, int64_t stride
     }
 }
 
-/* The same of lines that are neighbours themselves: word i of v[k] is of line i and places 2 k and 2 k + 1.
- */
+/* The same for adjacent lines: word i of v[k] has places 2 k and 2 k + 1 of line i. */
 TERN__INLINE void load_across(words v[ROWS], const uint16_t *from, int64_t stride, int64_t lines,
                               int64_t depth)
 {
@@ -59,7 +58,7 @@ TERN__INLINE void load_across(words v[ROWS], const uint16_t *from, int64_t strid
     }
 }
 
-/* Up to 16 lines of up to 32 places, of which `line` and `place` are the strides. */
+/* Makes a tile from up to 16 lines of up to 32 places, with the strides `line` and `place`. */
 TERN__SIMD static void make_tile(char *to, const uint16_t *from, int64_t line, int64_t place, int64_t lines,
                                  int64_t depth, bool of_a)
 {
@@ -73,7 +72,7 @@ TERN__SIMD static void make_tile(char *to, const uint16_t *from, int64_t line, i
     memcpy(to, v, sizeof(v));
 }
 
-/* A panel: 16 lines from number `first` on, rows of a or columns of b. */
+/* Makes a panel: 16 lines from `first` on, rows of a or columns of b. */
 static void make_panel(const job *j, char *to, const tern__matrix *m, bool of_a, int64_t first)
 {
     int64_t line = of_a ? m->row_stride : m->column_stride, place = of_a ? m->column_stride : m->row_stride;
@@ -100,7 +99,7 @@ TERN__INLINE void put_rows(const job *j, const float *sums, int64_t row, int64_t
     }
 }
 
-/* A tile of the result, as much of it as y has. */
+/* Writes a tile of the result, cut to y's size. */
 TERN__SIMD static void put(const job *j, const float *sums, int64_t row, int64_t column)
 {
     int64_t rows = TERN__MIN(ROWS, j->y->rows - row), columns = TERN__MIN(ROWS, j->y->columns - column);
@@ -110,7 +109,7 @@ TERN__SIMD static void put(const job *j, const float *sums, int64_t row, int64_t
         put_rows(j, sums, row, column, rows, (int)columns);
 }
 
-/* 32 columns of the result from `column` on, of rows first to last - 1. */
+/* Computes 32 columns of the result from `column` on, for rows first .. last - 1. */
 static void columns(const job *j, char *b_tiles, int64_t column, int64_t first, int64_t last)
 {
     float sums[TERN__AMX_SUMS] __attribute__((aligned(64)));
@@ -134,7 +133,7 @@ static void columns(const job *j, char *b_tiles, int64_t column, int64_t first, 
     }
 }
 
-/* Rows first to last - 1 of the result. */
+/* Computes rows first .. last - 1 of the result. */
 static void rows(const job *j, int64_t first, int64_t last, int threads)
 {
     int64_t panels = (last - first + ROWS - 1) / ROWS, pairs = (j->y->columns + PAIR - 1) / PAIR;

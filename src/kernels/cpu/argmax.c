@@ -1,8 +1,8 @@
-/* argmax.c - the first of a line's largest or smallest elements, f32; 16-bit types by way of it. The smallest
- * of x is the largest of -x.
+/* argmax.c - the first of a line's largest or smallest elements in f32; 16-bit types are widened. The
+ * smallest of x is the largest of -x.
  *
- * A long row is first taken for its largest stretch, which is a loop without branches, and only that stretch
- * is searched for the place. Lines beside each other each keep their best so far. */
+ * In a long row the largest stretch is found first, by a loop without branches, and only that stretch is
+ * searched for the index. Adjacent lines each keep their best so far. */
 #include "kernels/cpu/argmax.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/lines.h"
@@ -16,7 +16,7 @@
 #define SHORT   32
 #define WIDTH   TERN__TILE_LINES
 
-/* The largest of sign x, or a NaN if there is one. */
+/* Returns the largest of sign x, or NaN if there is one. */
 TERN__INLINE float top_of(const float *x, float sign, int64_t n)
 {
     float top = sign * x[0];
@@ -30,7 +30,7 @@ TERN__INLINE float top_of(const float *x, float sign, int64_t n)
     return nan ? NAN : top;
 }
 
-/* What is asked for: NaN, if there is one, or what equals the largest. */
+/* Finds `top`: the NaN if there is one, else what equals the largest. */
 TERN__INLINE int64_t find(const float *x, float sign, float top, int64_t n)
 {
     int64_t i = 0;
@@ -51,7 +51,7 @@ TERN__INLINE int64_t best_of_long(const float *x, float sign, int64_t n)
     return best + find(x + best, sign, top, TERN__MIN(n - best, STRETCH));
 }
 
-/* Of a few elements: one by one. */
+/* Searches a few elements one by one. */
 TERN__INLINE int64_t best_of_short(const float *x, float sign, int64_t n)
 {
     int64_t best = 0;
@@ -99,7 +99,7 @@ void tern__cpu_best(const float *x, const tern__line_tiles *tiles, int64_t lines
         best_of_columns(x, sign, lines, tiles->size, tiles->step, best);
 }
 
-/* The lines of one tile. */
+/* Processes the lines of one tile. */
 static void choose(const tern__call *call, const tern__line_tiles *tiles, const tern__line_tile *t,
                    float sign)
 {
@@ -116,7 +116,7 @@ static void choose(const tern__call *call, const tern__line_tiles *tiles, const 
 static int choose_all(const tern__call *call, float sign)
 {
     const tern__view *x = call->in[0];
-    if (tern__is_half(x)) return tern__cpu_widened(call, sign > 0 ? tern__cpu_argmax : tern__cpu_argmin);
+    if (tern__view_is_half(x)) return tern__cpu_widened(call, sign > 0 ? tern__cpu_argmax : tern__cpu_argmin);
     tern__lines lines = tern__lines_of(x, ((const tern__dim_attr *)call->attr)->dim);
     if (!tern__is_dense(x, x) || tern__view_count(x) == 0 || lines.size > INT32_MAX)
         return TERN_E_UNSUPPORTED;
@@ -143,7 +143,7 @@ int tern__cpu_argmin(const tern__call *call)
 int tern__cpu_choice_grad(const tern__call *call)
 {
     const tern__view *dy = call->in[0], *index = call->in[1], *dx = call->out[0];
-    if (tern__is_half(dx)) return tern__cpu_widened(call, tern__cpu_choice_grad);
+    if (tern__view_is_half(dx)) return tern__cpu_widened(call, tern__cpu_choice_grad);
     if (!tern__is_dense(dx, dx) || !tern__is_dense(dy, dy)) return TERN_E_UNSUPPORTED;
     tern__lines lines = tern__lines_of(dx, ((const tern__dim_attr *)call->attr)->dim);
     const int64_t *chosen = index->data;

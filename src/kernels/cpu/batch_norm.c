@@ -1,25 +1,25 @@
-/* batch_norm.c - batch norm as vector loops over tiles (tiles.h): the forward kernels.
+/* batch_norm.c - batch norm's forward kernels as vector loops over tiles (tiles.h).
  *
  * Statistics: within a tile each lane sums d and d * d with d = x - shift, where shift is the mean of the
- * tile's first rows; that close to the tile's mean nothing cancels, and one pass over memory is enough. At
- * most 64 rows are summed in f32, the rest in double. A tile gives its mean and its centred second moment,
- * and the tiles of a channel are merged in double: mean = sum(n_t mean_t) / n, then M2 = sum(M2_t + n_t
- * (mean_t - mean)^2). Tiles do not depend on the number of threads and are merged in their order: the same
- * bits always.
+ * tile's first rows. So close to the tile's mean nothing cancels, and one pass over memory is enough. At
+ * most 64 rows are summed in f32, the rest in double. A tile gives its mean and its centred second moment.
+ * The tiles of a channel are merged in double: mean = sum(n_t mean_t) / n, then M2 = sum(M2_t + n_t
+ * (mean_t - mean)^2). Tiles do not depend on the number of threads and are merged in order, so results are
+ * always bitwise the same.
  *
- * Where nothing comes between statistics and use, both are made of one group of channels before the next, so
- * that the second pass finds x in the cache; it runs from the end to the beginning, where the cache still
- * holds what the first read last.
+ * If statistics are used right away, both passes are made for one group of channels before the next, so
+ * that the second pass finds x in the cache. It goes from the end to the beginning, since the cache still
+ * holds what the first pass read last.
  *
- * Activations are f32, bf16 or f16, all of one dtype, which are read into f32 and rounded from it in
- * registers; what is one number a channel may have any dtype, mean and variance f32. */
+ * Activations are f32, bf16 or f16, all of one dtype, and are converted to f32 and rounded back in
+ * registers. Vectors with one number per channel may have any dtype; mean and variance are f32. */
 #include "kernels/cpu/batch_norm_inner.h"
 #include "kernels/cpu/batch_norm_strips.h"
 #include "kernels/cpu/f64_norm.h"
 
-#define HEAD 16 /* rows that a tile's shift is the mean of */
+#define HEAD 16 /* rows whose mean is a tile's shift */
 
-/* A call's operands by their names, and what is computed of a channel. */
+/* A call's operands by name, and numbers computed per channel. */
 typedef struct norm {
     const tern__call *call;
     tern__tiling tiling;
@@ -31,7 +31,7 @@ typedef struct norm {
 
 /* ---- statistics ---- */
 
-/* The mean of the tile's first rows, channel by channel. */
+/* The mean of the tile's first rows, per channel. */
 static void shift_of(const norm *self, const tern__tile *t, float shift[TERN__BLOCK])
 {
     tern__strip head = t->strips[0];
@@ -82,7 +82,7 @@ static double count_of(const tern__tiling *s, int64_t number)
     return (double)TERN__MIN(s->per_part, s->positions - first);
 }
 
-/* The span's totals become mean and M2 of each channel. */
+/* Merges the span's tiles into mean and M2 of each channel. */
 static void merge(const norm *self, const tern__span *span)
 {
     const tern__tiling *s = &self->tiling;

@@ -1,17 +1,18 @@
-/* batch_norm_grad.c - batch norm as vector loops over tiles (tiles.h): the gradients.
+/* batch_norm_grad.c - batch norm's gradients as vector loops over tiles (tiles.h).
  *
- * Tiles give sum(dy') and sum(dy' (x - mean)), with dy' = dy where the ReLU let something through; then one
- * more pass makes
- *     dx = weight / sigma * (dy' - sum(dy') / n - (x - mean) / sigma^2 * sum(dy' (x - mean)) / n).
- * Whether it let something through is read from y, or made again from x, which saves going through y: twice
- * a third of what is read. With a residual it cannot be made again, but the residual's gradient is dy': the
- * first pass stores it and the second reads it. Where nothing comes between both passes they are made of one
- * group of channels before the next, as forward (batch_norm.c). */
+ * Tiles give sum(dy') and sum(dy' (x - mean)), where dy' = dy if the ReLU's output is positive. A second
+ * pass computes dx = weight / sigma * (dy' - sum(dy') / n - (x - mean) / sigma^2 * sum(dy' (x - mean)) /
+ * n).
+ *
+ * The ReLU's output is read from y, or recomputed from x, which saves a third of the reads in both passes.
+ * With a residual it cannot be recomputed. But the residual's gradient is dy': the first pass stores it
+ * and the second reads it. If nothing comes between the passes they are made for one group of channels
+ * before the next, as in forward (batch_norm.c). */
 #include "kernels/cpu/batch_norm_grad_strips.h"
 #include "kernels/cpu/batch_norm_inner.h"
 #include "kernels/cpu/f64_norm.h"
 
-/* A call's operands by their names, and what is computed of a channel. */
+/* A call's operands by name, and numbers computed per channel. */
 typedef struct grad {
     const tern__call *call;
     tern__tiling tiling;
@@ -19,7 +20,7 @@ typedef struct grad {
     grad_maps maps;
     const tern__view *mean, *var, *weight, *bias;
     partial sums;
-    float *inverse; /* 1 / deviation of each channel */
+    float *inverse; /* 1 / deviation per channel */
 } grad;
 
 /* ---- sums ---- */
@@ -34,7 +35,7 @@ static void tile_sums(const tern__tile *t, void *ctx)
     gather(out->second + t->number * out->channels + t->channel, t, product);
 }
 
-/* totals = the sum of the rows, channel by channel. */
+/* totals = the sum of the rows, per channel. */
 TERN__SIMD static void add_rows(double *totals, const double *rows, int64_t tiles, int64_t stride, int64_t n)
 {
     for (int64_t c = 0; c < n; c++) totals[c] = 0;
@@ -42,7 +43,7 @@ TERN__SIMD static void add_rows(double *totals, const double *rows, int64_t tile
         for (int64_t c = 0; c < n; c++) totals[c] += rows[t * stride + c];
 }
 
-/* The channels of a span: what they are made of forward. */
+/* Fills in the forward's constants for the channels of a span. */
 static void fill_line(const grad *self, int64_t first, int64_t last)
 {
     for (int64_t c = first; c < last; c++) {
@@ -54,7 +55,7 @@ static void fill_line(const grad *self, int64_t first, int64_t last)
     }
 }
 
-/* The totals become sum(dy') and sum(dy' xhat), which are the gradients of bias and weight. */
+/* Converts the totals to sum(dy') and sum(dy' xhat), which are the gradients of bias and weight. */
 static void make_sums(const tern__span *span, grad *self)
 {
     const tern__tiling *s = &self->tiling;
@@ -164,7 +165,7 @@ static void make_both(const tern__span *span, void *ctx)
         first.maps.mean_dy[c] = (float)(sum / n);
         first.maps.slope[c] = (float)(product * inverse_deviation(first.call, first.var, c) / n);
     }
-    if (first.maps.residual && !first.maps.add_residual) { /* it is dy' now */
+    if (first.maps.residual && !first.maps.add_residual) { /* it holds dy' now */
         second.maps.dy = first.maps.residual;
         second.maps.mask = MASK_NONE;
     }

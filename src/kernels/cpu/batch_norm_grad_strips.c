@@ -1,3 +1,4 @@
+/* batch_norm_grad_strips.c - batch norm's backward loops, compiled for each vector width. */
 #include "kernels/cpu/width.h"
 
 #include "kernels/cpu/batch_norm_grad_strips.h"
@@ -8,7 +9,7 @@ static void *data_of(const tern__view *view)
     return view ? view->data : NULL;
 }
 
-/* Three numbers of each lane's channel, of which y is made. */
+/* Three numbers of each lane's channel, from which y is computed. */
 typedef struct line {
     tern__lanes centre[TERN__PARTS], scale[TERN__PARTS], shift[TERN__PARTS];
 } line;
@@ -25,7 +26,7 @@ TERN__INLINE line line_of(const grad_maps *maps, const tern__tile *t, int lanes)
     return k;
 }
 
-/* Part p of dy' in one row, where x is known. */
+/* Part p of dy' in one row, given x. */
 TERN__INLINE tern__lanes masked(const grad_maps *maps, mask by, tern__lanes x, const line *k, int64_t at,
                                 int p, int lanes, tern_dtype dtype)
 {
@@ -36,7 +37,7 @@ TERN__INLINE tern__lanes masked(const grad_maps *maps, mask by, tern__lanes x, c
     return tern__lanes_passed(y, dy);
 }
 
-/* `name` with 16 lanes, the dtype and the mask as constants, or with whatever there is. */
+/* Calls `name` with 16 lanes, the dtype and the mask as constants, or else with the values at hand. */
 #define EACH_DTYPE(name, maps, mask, ...)                                                                    \
     do {                                                                                                     \
         tern_dtype dtype = (maps)->x->dtype;                                                                 \
@@ -61,7 +62,7 @@ TERN__INLINE tern__lanes masked(const grad_maps *maps, mask by, tern__lanes x, c
 
 /* ---- sums ---- */
 
-/* One row: a and b += dy' and dy' (x - mean). */
+/* Adds a row: a and b += dy' and dy' (x - mean). */
 TERN__INLINE void add_row(const grad_maps *maps, const line *k, mask by, int64_t at,
                           tern__lanes a[TERN__PARTS], tern__lanes b[TERN__PARTS], int lanes, tern_dtype dtype)
 {

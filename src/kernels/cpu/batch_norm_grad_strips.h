@@ -5,10 +5,10 @@
 #include "kernels/cpu/tiles.h"
 #include "kernels/cpu/widths.h"
 
-/* How dy' comes of dy: as it is, by y, or by y made again from x. */
+/* How dy' is computed from dy: unchanged, masked by y, or by y recomputed from x. */
 typedef enum mask { MASK_NONE, MASK_Y, MASK_AGAIN } mask;
 
-/* Activations that stand alike, and what is computed of a channel. */
+/* Activations of one layout, and numbers computed per channel. */
 typedef struct grad_maps {
     const tern__view *dy, *x, *y;
     const tern__view *dx, *residual; /* NULL: not wanted */
@@ -19,10 +19,10 @@ typedef struct grad_maps {
 } grad_maps;
 
 typedef struct tern__batch_norm_grad_fns {
-    /* sum and product += sum(dy'), sum(dy' (x - centre)) of each lane; the residual's gradient is dy'. */
+    /* sum and product += sum(dy'), sum(dy' (x - centre)) per lane; the residual's gradient is dy'. */
     void (*sums)(const grad_maps *maps, const tern__tile *t, const tern__strip *s, double sum[TERN__BLOCK],
                  double product[TERN__BLOCK]);
-    /* dx, and the residual's gradient. */
+    /* Computes dx, and the residual's gradient. */
     void (*dx)(const grad_maps *maps, const tern__tile *t, const tern__strip *s);
 } tern__batch_norm_grad_fns;
 

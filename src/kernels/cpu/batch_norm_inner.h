@@ -8,7 +8,7 @@
 
 #include <math.h>
 
-/* `vectors` of one float a channel each, one behind the other. */
+/* Allocates `vectors` arrays of one float per channel, one after the other. */
 static inline float *vectors_new(const tern__call *call, const tern__tiling *s, int vectors)
 {
     size_t bytes = (size_t)(vectors * s->channels) * sizeof(float);

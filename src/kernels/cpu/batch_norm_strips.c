@@ -1,3 +1,4 @@
+/* batch_norm_strips.c - batch norm's forward loops, compiled for each vector width. */
 #include "kernels/cpu/width.h"
 
 #include "kernels/cpu/batch_norm_strips.h"
@@ -5,7 +6,7 @@
 
 /* ---- statistics ---- */
 
-/* One row: a and b += d and d * d. */
+/* Adds a row: a and b += d and d * d. */
 TERN__INLINE void add_row(const void *x, int64_t at, const tern__lanes shift[TERN__PARTS],
                           tern__lanes a[TERN__PARTS], tern__lanes b[TERN__PARTS], int lanes, tern_dtype dtype)
 {

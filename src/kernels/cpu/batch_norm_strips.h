@@ -5,8 +5,8 @@
 #include "kernels/cpu/tiles.h"
 #include "kernels/cpu/widths.h"
 
-/* Activations that stand alike, and what is computed of a channel:
- * y = act((x - centre) * scale + shift + residual). */
+/* Activations of one layout, and numbers computed per channel: y = act((x - centre) * scale + shift +
+ * residual). */
 typedef struct norm_maps {
     const tern__view *x, *residual, *y;
     float *centre, *scale, *shift;
@@ -14,7 +14,7 @@ typedef struct norm_maps {
 } norm_maps;
 
 typedef struct tern__batch_norm_fns {
-    /* sum and square += sum(d), sum(d * d) of each lane, where d = x - shift. */
+    /* sum and square += sum(d), sum(d * d) per lane, where d = x - shift. */
     void (*moments)(const tern__view *x, const tern__strip *s, const float shift[TERN__BLOCK],
                     double sum[TERN__BLOCK], double square[TERN__BLOCK]);
     void (*apply)(const norm_maps *maps, const tern__tile *t, const tern__strip *s);

@@ -1,5 +1,5 @@
-/* channel_sum.c - the sum of each channel of a blocked tensor, which is the gradient of a bias. A tile's rows
- * are summed in f32 by at most 64, the rest in double, and tiles in their order. */
+/* channel_sum.c - the sum of each channel of a blocked tensor, which is the gradient of a bias. At most 64
+ * of a tile's rows are summed in f32, the rest in double, and tiles are added in order. */
 #include "kernels/cpu/channel_sum.h"
 
 #include "kernels/cpu/channel_sum_strips.h"
@@ -20,7 +20,7 @@ static void tile_sum(const tern__tile *t, void *ctx)
     gather(self->sums.first + t->number * self->sums.channels + t->channel, t, sum);
 }
 
-/* Blocks of channels, and a result that falls together along all else. */
+/* Whether x is blocked and the result is reduced over everything but the channels. */
 static bool is_of_channels(const tern__call *call)
 {
     const tern__view *x = call->in[0], *y = call->out[0];

@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/cpu.h"
 
-/* E_UNSUPPORTED: the call is about something else. */
+/* E_UNSUPPORTED: the call is another reduction. */
 int tern__cpu_channel_sum(const tern__call *call);
 
 #endif

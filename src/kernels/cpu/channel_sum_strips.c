@@ -1,9 +1,10 @@
+/* channel_sum_strips.c - the loop of channel_sum.c, compiled for each vector width. */
 #include "kernels/cpu/width.h"
 
 #include "kernels/cpu/channel_strips.h"
 #include "kernels/cpu/channel_sum_strips.h"
 
-/* One row. */
+/* Adds a row. */
 TERN__INLINE void add_row(const void *x, int64_t at, tern__lanes a[TERN__PARTS], int lanes, tern_dtype dtype)
 {
 #pragma GCC unroll 4

@@ -6,7 +6,7 @@
 #include "kernels/cpu/widths.h"
 
 typedef struct tern__channel_sum_fns {
-    /* sum += what each lane has. */
+    /* sum += the sum of each lane. */
     void (*add)(const tern__view *x, const tern__strip *s, double sum[TERN__BLOCK]);
 } tern__channel_sum_fns;
 

@@ -1,11 +1,11 @@
-/* channels.h - what sums over each channel of tiles (tiles.h) share. */
+/* channels.h - what per-channel sums over tiles (tiles.h) share. */
 #ifndef TERN_SRC_KERNELS_CPU_CHANNELS_H
 #define TERN_SRC_KERNELS_CPU_CHANNELS_H
 
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/tiles.h"
 
-/* One value a channel: what the lanes hold, or its sum where they hold positions of one channel. */
+/* One value per channel: the lanes' values, or their sum if they are positions of one channel. */
 static inline void gather(double *to, const tern__tile *t, const double lanes[TERN__BLOCK])
 {
     if (t->channels > 1) {
@@ -16,7 +16,7 @@ static inline void gather(double *to, const tern__tile *t, const double lanes[TE
     for (int l = 0; l < TERN__BLOCK; l++) *to += lanes[l];
 }
 
-/* Activations without gaps that stand as x does. */
+/* Whether the activation is contiguous in x's layout. */
 static inline bool stands_as(const tern__view *view, const tern__view *x)
 {
     return !view || (view->dtype == x->dtype && view->layout == x->layout && tern__view_is_dense(view));
@@ -27,8 +27,7 @@ static inline bool takes(const tern__view *x)
     return x->dtype != TERN_F64 && stands_as(x, x);
 }
 
-/* What the tiles sum: a row of one value a channel for each tile of a channel, and after them a row of
- * totals. */
+/* The tiles' sums: a row of one value per channel for each tile of a channel, followed by a row of totals. */
 typedef struct partial {
     double *first, *second;
     int64_t tiles, channels;

@@ -1,5 +1,5 @@
-/* confusion.c - the same in f32 and of integer maps; 16-bit types by way of f32. Each thread counts by
- * itself, and the counts, being integers, are added up in any order. */
+/* confusion.c - the confusion matrix and the rank of a label, in f32 and for integer maps; 16-bit types
+ * are widened. Each thread counts separately, and the integer counts are added in any order. */
 #include "kernels/confusion.h"
 #include "kernels/cpu/argmax.h"
 #include "kernels/cpu/loops.h"
@@ -19,8 +19,8 @@ typedef struct problem {
     tern__line_tiles tiles;
 } problem;
 
-/* False if an operand does not stand as the loops want it. What is one label each has lines of one element.
- */
+/* Returns false if an operand's layout does not suit the loops. One prediction per label gives lines of
+ * one element. */
 static bool take(const tern__call *call, int64_t predict, problem *p)
 {
     const tern__view *x = call->in[0];
@@ -38,7 +38,7 @@ static void load_labels(const tern__view *from, const tern__line_tile *t, tern__
     tern__stage_load(TERN__COMPUTE_I64, labels, from->dtype, from->data, t->line, 1, t->lines);
 }
 
-/* E_RANGE for the first label that counts and is no class. */
+/* Sets E_RANGE for the first label that counts and is no class. */
 static int find_bad(const problem *p, const tern__view *from, tern__labels labels)
 {
     for (int64_t i = 0; i < tern__view_count(from); i++) {
@@ -49,7 +49,7 @@ static int find_bad(const problem *p, const tern__view *from, tern__labels label
     return TERN_OK;
 }
 
-/* ---- which class was taken for which ---- */
+/* ---- confusion matrix ---- */
 
 static void predict(const problem *p, const tern__line_tile *t, tern__stage *to)
 {
@@ -63,7 +63,7 @@ static void predict(const problem *p, const tern__line_tile *t, tern__stage *to)
         for (int64_t j = 0; j < t->lines; j++) to->i64[j] = x[j] > threshold;
 }
 
-/* Adds a tile's counts; false if there is a label among them that is no class. */
+/* Adds a tile's counts; false if one of its labels is no class. */
 static bool count_tile(const problem *p, const tern__line_tile *t, int64_t *counts)
 {
     tern__stage truth, taken;
@@ -79,7 +79,7 @@ static bool count_tile(const problem *p, const tern__line_tile *t, int64_t *coun
     return bad == 0;
 }
 
-/* The share of thread `number`. */
+/* Counts the share of thread `number`. */
 static bool count_share(const problem *p, int number, int threads, int64_t *counts)
 {
     bool fit = true;
@@ -101,7 +101,7 @@ int tern__cpu_confusion(const tern__call *call)
 {
     problem p;
     const tern__confusion_attr *attr = call->attr;
-    if (tern__is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_confusion);
+    if (tern__view_is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_confusion);
     if (!take(call, attr->predict, &p)) return TERN_E_UNSUPPORTED;
     int64_t cells = attr->labels.classes * attr->labels.classes, *to = call->out[0]->data;
     int threads = tern__loop_threads(call, tern__view_count(p.x)), unfit = 0;
@@ -116,10 +116,10 @@ int tern__cpu_confusion(const tern__call *call)
     return TERN_OK;
 }
 
-/* ---- how far from the top ---- */
+/* ---- rank of a label ---- */
 
-/* The classes from `first` on that go before one of score `own`: larger ones or, of those that stand before
- * it, equal ones too. A NaN is the largest. */
+/* Counts the classes from `first` on that rank before one of score `own`: larger scores and, among earlier
+ * classes, equal ones. NaN is the largest. */
 TERN__SIMD static int64_t count_before(const float *x, int64_t step, int64_t first, int64_t last, float own,
                                        bool equal)
 {
@@ -137,7 +137,7 @@ int tern__cpu_label_rank(const tern__call *call)
 {
     problem p;
     const tern__confusion_attr *attr = call->attr;
-    if (tern__is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_label_rank);
+    if (tern__view_is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_label_rank);
     if (!take(call, TERN__PREDICT_LARGEST, &p)) return TERN_E_UNSUPPORTED;
     int status = find_bad(&p, p.label, attr->labels);
     if (status) return status;

@@ -1,5 +1,5 @@
-/* cpu.h - the fast CPU kernels: oneDNN where it has the operation, vector loops elsewhere. Whatever they do
- * not take (some dtypes, odd strides) returns E_UNSUPPORTED and goes to the reference. */
+/* cpu.h - the fast CPU kernels: oneDNN where it has the operation, vector loops elsewhere. For what they
+ * do not take (some dtypes, odd strides) they return E_UNSUPPORTED, and the reference kernel runs. */
 #ifndef TERN_SRC_KERNELS_CPU_CPU_H
 #define TERN_SRC_KERNELS_CPU_CPU_H
 

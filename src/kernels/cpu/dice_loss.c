@@ -1,10 +1,10 @@
-/* dice_loss.c - soft Dice and cross entropy with it, f32; 16-bit types by way of it. The formulas stand in
+/* dice_loss.c - soft Dice and cross entropy with it in f32; 16-bit types are widened. The formulas are in
  * kernels/dice_loss.h and reference/dice_loss.c.
  *
- * One pass over x and target makes the sums, another one the gradient; probabilities are made anew from x in
- * a stretch that stays in the first-level cache, and never written. Sums are made in f32 over a stretch, in
- * double and in order over those, so threads do not change them. Of a map of classes a stretch has all
- * channels of some positions. */
+ * One pass over x and target computes the sums, another the gradient. Probabilities are recomputed from x
+ * in a stretch that stays in the first-level cache, and are never written to memory. Sums are in f32 over
+ * a stretch, then in double over the stretches in order, so threads do not change them. For a map of
+ * classes a stretch has all channels of some positions. */
 #include "kernels/dice_loss.h"
 #include "kernels/cpu/exps.h"
 #include "kernels/cpu/loops.h"
@@ -13,11 +13,10 @@
 
 #include <string.h>
 
-#define WIDTH TERN__STAGE
-#define ROOM  16384 /* probabilities of a stretch */
-#define PIECE 16    /* stretches that one thread takes at a time */
-#define NARROW                                                                                               \
-    16 /* positions of a stretch, at least; with with more classes than leave that room, the reference */
+#define WIDTH  TERN__STAGE
+#define ROOM   16384 /* probabilities of a stretch */
+#define PIECE  16    /* stretches that one thread takes at a time */
+#define NARROW 16    /* positions of a stretch, at least; with too many classes the reference kernel runs */
 
 typedef struct problem {
     const tern__call *call;
@@ -28,7 +27,7 @@ typedef struct problem {
     int64_t rows, width, piece, pieces; /* samples, or channels of all samples; their stretches and pieces */
 } problem;
 
-/* False if an operand does not stand as the loops want it. */
+/* Returns false if an operand's layout does not suit the loops. */
 static bool take(const tern__call *call, int x, problem *p)
 {
     *p = (problem){.call = call, .attr = call->attr, .x = call->in[x]->data, .target = call->in[x + 1]};
@@ -48,7 +47,7 @@ static int threads_of(const problem *p)
 
 /* ---- one stretch of a mask ---- */
 
-/* The elements of a stretch: sigmoids s(x) and s(-x), or probabilities; targets, 0 where they are ignored;
+/* The elements of a stretch: the sigmoids s(x) and s(-x), or probabilities; the targets, 0 where ignored;
  * and 1 or 0, whether they count. */
 typedef struct stretch {
     float tail[WIDTH], p[WIDTH], rest[WIDTH], keep[WIDTH];
@@ -72,7 +71,7 @@ TERN__SIMD static void load_mask(const problem *p, int64_t at, int64_t n, stretc
     for (int64_t i = 0; i < n; i++) s->p[i] = s->keep[i] != 0 ? s->p[i] : 0;
 }
 
-/* max(x, 0) - x t + log(1 + e^-|x|) of what counts. */
+/* The sum of max(x, 0) - x t + log(1 + e^-|x|) over elements that count. */
 TERN__SIMD static double mask_entropy(const float *x, const stretch *s, int64_t n)
 {
     float e[WIDTH];
@@ -84,8 +83,8 @@ TERN__SIMD static double mask_entropy(const float *x, const stretch *s, int64_t 
     return tern__dot(e, NULL, n);
 }
 
-/* One loop for all sums of n elements with probabilities p and targets t. Whether squares are summed stands
- * in factors: with a condition gcc would make two loops of it, and vectorise one. */
+/* All sums of n elements with probabilities p and targets t in one loop. Whether squares are summed is a
+ * factor: with a condition gcc would make two loops and vectorise one. */
 TERN__INLINE tern__overlap overlap_of(const float *p, const float *t, const float *counts, int64_t n,
                                       bool squared)
 {
@@ -105,13 +104,13 @@ TERN__SIMD static tern__overlap mask_overlap(const problem *p, const stretch *s,
     return overlap_of(s->p, s->t.f32, s->keep, n, p->attr->squared);
 }
 
-/* What a piece gives: overlaps of its channel, or of each; and how many of its labels cannot be. */
+/* The results of a piece: the overlap of its channel, or of each channel; and how many labels are invalid. */
 typedef struct part {
     tern__overlap *sum;
     int64_t bad;
 } part;
 
-/* The integers of a mask are 0 and 1. */
+/* Counts elements of an integer mask that are not 0 or 1. */
 TERN__SIMD static int64_t count_bad(const problem *p, const float *t, int64_t n)
 {
     int32_t bad = 0;
@@ -130,7 +129,7 @@ static void add_mask(const problem *p, int64_t at, int64_t n, part *to)
     tern__overlap_add(to->sum, &o);
 }
 
-/* dx = or += its slope. */
+/* dx = or += the slope of each element. */
 TERN__SIMD static void mask_slopes(const problem *p, const stretch *s, int64_t n,
                                    const tern__dice_slope *slope, float *dx)
 {
@@ -146,8 +145,8 @@ TERN__SIMD static void mask_slopes(const problem *p, const stretch *s, int64_t n
 
 /* ---- one stretch of a map of classes ---- */
 
-/* Positions with their labels (-1: ignored), log sum exp, and the probabilities of one channel after the
- * other, 0 where they are ignored. */
+/* Positions with their labels (-1: ignored), log sum exp, and the probabilities of one channel at a time,
+ * 0 where ignored. */
 typedef struct columns {
     int32_t label[WIDTH];
     int64_t bad;
@@ -201,7 +200,7 @@ static void load_columns(const problem *p, int64_t row, int64_t first, int64_t n
     (p->attr->probabilities ? take_probabilities : softmax)(p, x, n, s);
 }
 
-/* Of channel c, whose logits are x. */
+/* The overlap of channel c, whose logits are x. */
 TERN__SIMD static tern__overlap channel_overlap(const problem *p, const columns *s, const float *x, int32_t c,
                                                 int64_t n)
 {
@@ -229,7 +228,7 @@ static void add_columns(const problem *p, int64_t row, int64_t first, int64_t n,
 
 /* ---- forward ---- */
 
-/* Piece `number`: a stretch after the other. */
+/* Computes piece `number`, stretch by stretch. */
 static void add_piece(const problem *p, int64_t number, part *to)
 {
     int64_t row = number / p->pieces, first = number % p->pieces * p->piece;
@@ -243,7 +242,7 @@ static void add_piece(const problem *p, int64_t number, part *to)
     }
 }
 
-/* E_RANGE for the first label that cannot be. */
+/* Sets E_RANGE for the first invalid label. */
 static int find_bad(const problem *p)
 {
     int64_t classes = p->attr->classes ? p->c.channels : 2, count = tern__view_count(p->target), i = 0;
@@ -255,7 +254,7 @@ static int find_bad(const problem *p)
     return TERN_OK;
 }
 
-/* The sums of all rows from those of their pieces, in order. */
+/* Adds the pieces of each row in order. */
 static void add_up(const problem *p, const tern__overlap *parts, tern__overlap *sums)
 {
     int64_t channels = p->attr->classes ? p->c.channels : 1;
@@ -267,7 +266,7 @@ static void add_up(const problem *p, const tern__overlap *parts, tern__overlap *
 int tern__cpu_dice_loss(const tern__call *call)
 {
     problem p;
-    if (tern__is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_dice_loss);
+    if (tern__view_is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_dice_loss);
     if (!take(call, 0, &p)) return TERN_E_UNSUPPORTED;
     int64_t channels = p.attr->classes ? p.c.channels : 1, tasks = p.rows * p.pieces, bad = 0;
     size_t bytes = (size_t)(tasks * channels) * sizeof(tern__overlap);
@@ -289,7 +288,8 @@ int tern__cpu_dice_loss(const tern__call *call)
 
 /* ---- gradient ---- */
 
-/* The mean over the channels of the slope by a probability, for each position. */
+/* The probability-weighted mean over the channels of the derivatives by the probabilities, for each
+ * position. */
 TERN__SIMD static void mean_rises(const problem *p, const columns *s, int64_t n,
                                   const tern__dice_slope *slopes, float *mean)
 {
@@ -345,7 +345,7 @@ int tern__cpu_dice_loss_grad(const tern__call *call)
 {
     problem p;
     const tern__view *dx = call->out[0];
-    if (tern__is_half(dx)) return tern__cpu_widened(call, tern__cpu_dice_loss_grad);
+    if (tern__view_is_half(dx)) return tern__cpu_widened(call, tern__cpu_dice_loss_grad);
     if (!take(call, 1, &p) || !tern__is_dense(dx, call->in[1])) return TERN_E_UNSUPPORTED;
     int64_t channels = p.c.samples * p.c.channels, stretches = (p.c.inner + p.width - 1) / p.width;
     tern__dice_slope *slopes = tern__loop_scratch(call, (size_t)channels * sizeof(*slopes));

@@ -1,3 +1,4 @@
+/* dnnl.c - the device's oneDNN engine and its cache of primitives. */
 #include "kernels/cpu/dnnl.h"
 
 #include "kernels/cpu/amx.h"
@@ -17,7 +18,7 @@ typedef struct library {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     tern__prim *buckets[BUCKETS];
-    tern__prim *newest, *oldest; /* by their last use */
+    tern__prim *newest, *oldest; /* by latest use */
     int count;
 } library;
 
@@ -54,8 +55,8 @@ int tern__dnnl_fail(const tern__call *call, dnnl_status_t status, const char *wh
     return TERN_E_SYSTEM;
 }
 
-/* oneDNN asks CPUID's leaf 0x1d for the size of AMX's tiles. There are virtual machines that announce AMX and
- * leave the leaf empty, and the kernels for AMX die there of an illegal instruction: then they are not taken,
+/* oneDNN asks CPUID's leaf 0x1d for the size of AMX's tiles. Some virtual machines announce AMX but leave
+ * that leaf empty, and the AMX kernels then die of an illegal instruction. So AMX is disabled there,
  * unless the user has named an instruction set. */
 static void avoid_amx_without_tiles(void)
 {
@@ -84,7 +85,7 @@ static int library_new(const tern__call *call, library **out)
     return TERN_OK;
 }
 
-/* The device's oneDNN; NULL before tern__dnnl_open. */
+/* Returns the device's oneDNN state; NULL before tern__dnnl_open. */
 static library *library_of(const tern__call *call)
 {
     return call->device->slots[TERN__SLOT_DNNL].data;
@@ -127,11 +128,11 @@ const char *tern__kernel_lacks(tern_dtype dtype)
 
 bool tern__dnnl_has_bf16(void)
 {
-    avoid_amx_without_tiles(); /* the question settles the instruction set */
+    avoid_amx_without_tiles(); /* the query fixes the instruction set */
     return (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
 }
 
-/* On ARM oneDNN 2.6 makes code for convolutions only of SVE's registers of 512 bits. */
+/* On ARM oneDNN 2.6 generates code for convolutions only for SVE with 512-bit registers. */
 bool tern__dnnl_has_convolutions(void)
 {
 #ifdef __aarch64__
@@ -160,7 +161,7 @@ unsigned tern__prim_key_hash(const tern__prim_key *key)
     return (unsigned)(tern__dnnl_hash(key, sizeof(*key)) >> 32);
 }
 
-/* ---- primitives, by key and by use ---- */
+/* ---- primitives, by key and by latest use ---- */
 
 static tern__prim **bucket_of(library *lib, const tern__prim_key *key)
 {
@@ -217,9 +218,9 @@ int tern__prims_count(const tern_device *device)
     return lib ? lib->count : 0;
 }
 
-/* ---- making and running them ---- */
+/* ---- making and running primitives ---- */
 
-/* How the primitive has its argument: the caller's words for it where they say the same. */
+/* Stores the primitive's description of an argument: the caller's if it says the same. */
 static dnnl_status_t take_desc(tern__prim *prim, int i, const void *own, const tern__dnnl_desc *have)
 {
     void *told = NULL;
@@ -234,7 +235,7 @@ static dnnl_status_t take_desc(tern__prim *prim, int i, const void *own, const t
     return dnnl_success;
 }
 
-/* Descriptions are the primitive's own, which last as long as it does. */
+/* Descriptions belong to the primitive and live as long as it does. */
 static dnnl_status_t fill_args(tern__prim *prim, dnnl_engine_t engine, const tern__prim_arg *args,
                                int arg_count)
 {
@@ -255,8 +256,8 @@ static dnnl_status_t fill_args(tern__prim *prim, dnnl_engine_t engine, const ter
     return dnnl_memory_create(&prim->args[arg_count].memory, scratch, engine, DNNL_MEMORY_NONE);
 }
 
-/* All that go by the products of before brgemm, on whatever instruction set: which of their kernels a product
- * gets is decided as it runs. */
+/* Whether it uses the matrix products older than brgemm, on any instruction set: which of their kernels
+ * runs is decided at run time. */
 static bool moves_stack(const_dnnl_primitive_desc_t plan)
 {
     const char *name = tern__dnnl_plan_name(plan);
@@ -266,7 +267,7 @@ static bool moves_stack(const_dnnl_primitive_desc_t plan)
 int tern__prim_new(const tern__call *call, const tern__prim_key *key, dnnl_primitive_desc_t plan,
                    const tern__prim_arg *args, int arg_count, tern__prim **out)
 {
-    library *lib = library_of(call); /* which the plan was made with */
+    library *lib = library_of(call); /* the library that made the plan */
     tern__prim *prim = tern__alloc(sizeof(*prim), __func__, call->err);
     if (!prim) {
         dnnl_primitive_desc_destroy(plan);

@@ -22,7 +22,7 @@ void tern__dnnl_api_free(void *own)
     tern__free(own);
 }
 
-/* Of all bytes: the library fills its structs with zeros first. */
+/* Hashes all bytes: the library zeroes its structs first. */
 uint64_t tern__dnnl_api_signature(const void *own)
 {
     return tern__dnnl_hash(own, sizeof(dnnl_memory_desc_t));

@@ -22,7 +22,7 @@ void tern__dnnl_api_free(void *own)
     if (own) dnnl_memory_desc_destroy(own);
 }
 
-/* What can be asked about blocks; where it cannot be (it is no blocked format), a number of its own. */
+/* Hashes what can be queried about blocks; if it cannot be (no blocked format), returns a unique number. */
 uint64_t tern__dnnl_api_signature(const void *own)
 {
     static _Atomic uint64_t unlike;
@@ -52,8 +52,8 @@ dnnl_status_t tern__dnnl_api_append_sum(dnnl_post_ops_t ops)
     return dnnl_post_ops_append_sum(ops, 1.0f, 0, dnnl_data_type_undef);
 }
 
-/* bf16 weight gradients of volumes that are flatter than the kernel and padded: the code for AVX-512 reads
- * beside its sheets (3.2 to 3.13). */
+/* bf16 weight gradients of padded volumes that are flatter than the kernel: oneDNN's AVX-512 code reads
+ * beyond the sheets (3.2 to 3.13). */
 static bool reads_beside(const tern__dnnl_conv *c)
 {
     int64_t taps = c->w->shape[c->w->ndim - 3], reach = (taps - 1) * (c->dilation[0] + 1) + 1;
@@ -81,8 +81,8 @@ dnnl_status_t tern__dnnl_api_plan_conv(dnnl_engine_t engine, const tern__dnnl_co
                                                           c->after, attr);
 }
 
-/* The code for AVX-512 takes some operands for denser than they are (3.6 does): batches of more than one
- * dimension, a single row whose elements are not side by side, and what has a single product for each sum. */
+/* The AVX-512 code treats some operands as denser than they are (so in 3.6): batches of more than one
+ * dimension, a single row whose elements are not adjacent, and sums of a single product. */
 static bool is_misread(const tern__dnnl_desc *a)
 {
     int column = a->ndim - 1;

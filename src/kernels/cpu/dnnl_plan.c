@@ -1,4 +1,4 @@
-/* dnnl_plan.c - descriptions, and what the library would compute of them. */
+/* dnnl_plan.c - descriptions, and plans of what the library would compute. */
 #include "kernels/cpu/dnnl_api.h"
 
 #include <string.h>
@@ -44,7 +44,7 @@ bool tern__dnnl_same(const tern__dnnl_desc *a, const tern__dnnl_desc *b)
 
 /* ---- plans ---- */
 
-/* What a plan is made of, in the library's words, for as long as it is made. */
+/* The library's objects from which a plan is made, kept while it is made. */
 typedef struct words {
     const void *own[TERN__DNNL_OPERANDS];
     void *made[TERN__DNNL_OPERANDS];
@@ -69,7 +69,7 @@ static dnnl_status_t append_sum(dnnl_primitive_attr_t attr)
     return status;
 }
 
-/* Attributes with the scratchpad in our hands, and the operands' descriptions. */
+/* Fills in attributes with a user-provided scratchpad, and the operands' descriptions. */
 static dnnl_status_t fill_words(words *w, const tern__dnnl_desc *const desc[TERN__DNNL_OPERANDS], bool add)
 {
     dnnl_status_t status = dnnl_primitive_attr_create(&w->attr);

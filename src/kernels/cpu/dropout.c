@@ -1,5 +1,5 @@
-/* dropout.c - of elements and of whole channels: threads take chunks of them, whose random words depend on
- * their place only (dropout_draws.c). */
+/* dropout.c - dropout of elements and of whole channels: threads take chunks, whose random words depend
+ * only on their position (dropout_draws.c). */
 #include "kernels/dropout.h"
 #include "kernels/cpu/dropout_draws.h"
 #include "kernels/cpu/lanes.h"

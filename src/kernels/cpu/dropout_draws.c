@@ -1,5 +1,5 @@
-/* dropout_draws.c - the random words of many blocks at a time, one block in each lane of a vector. f32, bf16
- * and f16, converted in registers; f64, whose scale is not rounded to f32's. */
+/* dropout_draws.c - the random words of many blocks at a time, one block per lane of a vector. f32, bf16
+ * and f16, converted in registers; and f64, whose scale is not rounded to f32. */
 #include "kernels/cpu/width.h"
 
 #include "kernels/cpu/dropout_draws.h"
@@ -9,9 +9,9 @@
 #include <emmintrin.h>
 #endif
 
-/* Blocks in a vector. Of a product of 64 bits gcc makes up to sixteen instructions below AVX-512, where SSE2,
- * which every CPU has, multiplies two words by one. Of two vectors that are zipped elements go beside each
- * other, the first half of them and then the second. */
+/* Blocks per vector. For a 64-bit product gcc generates up to sixteen instructions below AVX-512, while
+ * SSE2, which every CPU has, multiplies two words with one. Zipping two vectors interleaves their
+ * elements: first the lower halves, then the upper. */
 #ifdef TERN__WIDE
 #define LANES      8
 #define ZIP_FIRST  0, 8, 1, 9, 2, 10, 3, 11
@@ -21,15 +21,15 @@
 #define ZIP_FIRST  0, 2
 #define ZIP_SECOND 1, 3
 #endif
-#define GROUPS 4 /* vectors that go through the rounds beside each other */
+#define GROUPS 4 /* vectors that go through the rounds in parallel */
 #define BLOCKS (LANES * GROUPS)
 #define CHUNK  TERN__DROPOUT_CHUNK
 #define PARTS  TERN__PARTS
 
-/* One word of each block, in 64 bits, where its products have room. */
+/* One word of each block, in 64 bits, which hold its products. */
 typedef uint64_t words __attribute__((vector_size(8 * LANES)));
 
-/* Of words below 2^32. */
+/* The product of words below 2^32. */
 TERN__INLINE words product(words a, uint32_t factor)
 {
 #if defined(__x86_64__) && defined(TERN__SLIM)
@@ -66,7 +66,7 @@ TERN__INLINE void all_rounds(uint64_t key, words c[4][GROUPS])
     }
 }
 
-/* A vector of each word of a block, put one block after the other. */
+/* Stores vectors of each word of a block, block after block. */
 TERN__INLINE void put_blocks(const words c[4], float *to)
 {
     words first = c[0] | c[1] << 32, second = c[2] | c[3] << 32;
@@ -75,7 +75,7 @@ TERN__INLINE void put_blocks(const words c[4], float *to)
     memcpy(to, v, sizeof(v));
 }
 
-/* The factors of BLOCKS blocks. A word below the threshold has a negative difference from it, whose sign
+/* The factors of BLOCKS blocks. A word minus the threshold is negative if the word is below it; the sign
  * clears the scale's bits. */
 TERN__INLINE void draw_blocks(const tern__dropout_attr *a, uint64_t first, float *to)
 {
@@ -93,13 +93,13 @@ TERN__INLINE void draw_blocks(const tern__dropout_attr *a, uint64_t first, float
     }
 }
 
-/* What the elements of a chunk from block `first` on are multiplied with. */
+/* The factors of the elements of a chunk from block `first` on. */
 TERN__INLINE void draw(const tern__dropout_attr *a, uint64_t first, float to[CHUNK])
 {
     for (int b = 0; b < CHUNK / 4; b += BLOCKS) draw_blocks(a, first + (uint64_t)b, to + 4 * b);
 }
 
-/* Memory of the operands. */
+/* The operands' memory. */
 typedef struct memory {
     const void *x;
     void *y;
@@ -111,7 +111,7 @@ TERN__INLINE memory memory_of(const tern__call *call)
     return (memory){call->in[0]->data, call->out[0]->data, call->add[0]};
 }
 
-/* n elements from `at` on, n <= TERN__LANES. */
+/* Multiplies n elements from `at` on, n <= TERN__LANES. */
 TERN__INLINE void multiply(const memory *m, int64_t at, tern__lanes factor, int n, tern_dtype dtype)
 {
     tern__lanes_set(m->y, dtype, at, tern__lanes_get(m->x, dtype, at, n) * factor, n, m->add);
@@ -130,7 +130,8 @@ TERN__INLINE void drop_of(const tern__call *call, int64_t first, int64_t last, t
     }
 }
 
-/* n elements times the scale, or 0 where `kept` is 0: a number for each, or with step 0 one for all. */
+/* n elements times the scale, or 0 where `kept` is 0; `kept` has one number per element, or with step 0
+ * one for all. */
 TERN__INLINE void multiply_f64(const tern__call *call, int64_t at, int64_t n, const float *kept, int step)
 {
     double scale = ((const tern__dropout_attr *)call->attr)->scale, *y = (double *)call->out[0]->data + at;
@@ -171,7 +172,7 @@ TERN__SIMD static void draw_all(const tern__dropout_attr *a, int64_t chunks, flo
 
 /* ---- whole channels ---- */
 
-/* Less than a block are only elements of one channel. */
+/* Fewer elements than a block belong to one channel. */
 TERN__INLINE void scale_of(const tern__dropout_planes *p, int64_t first, int64_t last, tern_dtype dtype)
 {
     const memory m = memory_of(p->call);

@@ -1,13 +1,12 @@
-/* embedding.c - rows of a weight without gaps: copied in any dtype; their gradients added up in f32, by each
- * thread for the rows that are its own, in the order of the index, so that the number of threads does not
- * matter. */
+/* embedding.c - rows of a contiguous weight are copied in any dtype. Their gradients are added in f32, by
+ * each thread for its own rows, in the order of the index, so the number of threads does not matter. */
 #include "kernels/embedding.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/widen.h"
 
 #include <string.h>
 
-/* One loop without a branch: numbers below 0 are large without their sign. */
+/* A loop without branches: negative indices are large as unsigned numbers. */
 TERN__SIMD static bool all_inside(const tern__view *index, int64_t count, int64_t rows)
 {
     const int64_t *wide = index->data;
@@ -36,7 +35,7 @@ int tern__cpu_embedding(const tern__call *call)
     return TERN_OK;
 }
 
-/* The gradients of rows first to last - 1. */
+/* Adds the gradients of rows first .. last - 1. */
 TERN__SIMD static void add_rows(const tern__call *call, int64_t first, int64_t last, int64_t count)
 {
     const tern__view *index = call->in[1];
@@ -53,7 +52,7 @@ TERN__SIMD static void add_rows(const tern__call *call, int64_t first, int64_t l
 int tern__cpu_embedding_grad(const tern__call *call)
 {
     const tern__view *dy = call->in[0], *dw = call->out[0];
-    if (tern__is_half(dw)) return tern__cpu_widened(call, tern__cpu_embedding_grad);
+    if (tern__view_is_half(dw)) return tern__cpu_widened(call, tern__cpu_embedding_grad);
     if (!tern__is_dense(dy, dy) || !tern__is_dense(dw, dw)) return TERN_E_UNSUPPORTED;
     int64_t rows = dw->shape[0], size = dw->shape[1], count = tern__view_count(call->in[1]);
     int threads = tern__loop_threads(call, TERN__MAX(rows, count) * size);

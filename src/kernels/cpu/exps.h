@@ -1,14 +1,13 @@
-/* exps.h - the exponentials and sums that softmax and its losses are made of; inlined into loops of one
- * target. */
+/* exps.h - the exponentials and sums of softmax and its losses; inlined into loops of one target. */
 #ifndef TERN_SRC_KERNELS_CPU_EXPS_H
 #define TERN_SRC_KERNELS_CPU_EXPS_H
 
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/vector_math.h"
 
-/* y = exp(x); y may be x. What would be hardly a normal number of f32 is 0: libmvec is slow below those, and
- * -infinity, the usual mask, is common. Two loops, because in one the compiler sees that the bound matters
- * only where its exponential is not used, and leaves it out. */
+/* y = exp(x); y may be x. Results that would hardly be normal f32 numbers become 0: libmvec is slow below
+ * those, and -infinity, the usual mask, is common. Two loops, because in a single one the compiler sees
+ * that the bound matters only where its exponential is not used, and drops it. */
 TERN__INLINE void tern__exps(float *y, const float *x, int64_t n)
 {
     const float least = -87.2f, least_exp = 1.6e-38f;
@@ -21,7 +20,7 @@ TERN__INLINE void tern__exps(float *y, const float *x, int64_t n)
 
 #define TERN__SUM_STRETCH 1024 /* elements that are added in f32 */
 
-/* The sum of a b; of a, where b is NULL. */
+/* The sum of a b; of a, if b is NULL. */
 TERN__INLINE double tern__dot(const float *a, const float *b, int64_t n)
 {
     double sum = 0;

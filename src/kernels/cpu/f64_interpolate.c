@@ -1,7 +1,7 @@
-/* f64_interpolate.c - resizing and its gradient in f64, row after row of y: what the elements of a slice, a
- * row and a column are made of is found before, and each row of x that a row of y is made of is gone through
- * with it once. Threads take planes. The result is cleared, unless it is added to, and added to row by row.
- */
+/* f64_interpolate.c - resizing and its gradient in f64, row by row of y. The neighbours and weights of
+ * each slice, row and column of y are computed first. Then each row of x that a row of y depends on is
+ * processed once. Threads take planes. The result is cleared, unless the caller adds, and then added to
+ * row by row. */
 #include "kernels/cpu/f64_interpolate.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/interpolate.h"
@@ -15,7 +15,7 @@ typedef struct resizing {
     const tern__taps *taps[TERN__SPACE]; /* of each slice, row and column of y */
 } resizing;
 
-/* y's row += what it sees of x's row, times weight. */
+/* y's row += its weighted neighbours in x's row, times weight. */
 static void see(const resizing *r, double *x, double *y, double weight)
 {
     for (int64_t col = 0; col < r->out.size[2]; col++) {
@@ -26,7 +26,7 @@ static void see(const resizing *r, double *x, double *y, double weight)
     }
 }
 
-/* The transpose: dx's row += what dy's row sends it, times weight. */
+/* The transpose: dx's row += the contributions of dy's row, times weight. */
 static void send(const resizing *r, double *x, double *y, double weight)
 {
     for (int64_t col = 0; col < r->out.size[2]; col++) {

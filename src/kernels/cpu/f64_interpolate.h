@@ -1,4 +1,4 @@
-/* f64_interpolate.h - resizing or its gradient, whichever call->kernel says, in f64. */
+/* f64_interpolate.h - resizing or its gradient, depending on call->kernel, in f64. */
 #ifndef TERN_SRC_KERNELS_CPU_F64_INTERPOLATE_H
 #define TERN_SRC_KERNELS_CPU_F64_INTERPOLATE_H
 

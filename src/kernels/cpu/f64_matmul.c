@@ -1,8 +1,9 @@
-/* f64_matmul.c - the result is cut into blocks of up to 120 rows, which threads take, and where those are few
- * into ranges of columns, too. A block's sums grow by 256 products at a time: that much of its rows of a is
- * copied into panels of 6 rows, which stay in the second-level cache, and 8 columns of b at a time into a
- * panel that stays in the first. What a panel of a and one of b make is kept in registers. Panels are filled
- * up with zeros. Every element's products are added in their order, so no bit depends on how work is cut.
+/* f64_matmul.c - an f64 matrix product. The result is cut into blocks of up to 120 rows, which threads
+ * take; if these are few, also into ranges of columns. A block's sums grow by 256 products at a time: that
+ * much of its rows of a is copied into panels of 6 rows, which stay in the second-level cache, and 8
+ * columns of b at a time into a panel that stays in the first. The product of a panel of a and one of b is
+ * kept in registers. Panels are padded with zeros. Every element's products are added in order, so no bit
+ * depends on how work is divided.
  *
  * Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008). */
 #include "kernels/cpu/f64_matmul.h"
@@ -21,7 +22,7 @@ typedef struct job {
     int64_t row_cuts, column_cuts;
 } job;
 
-/* Of the sums' products those from `begin` to `end` - 1. */
+/* Products begin .. end - 1 of the sums. */
 typedef struct stretch {
     int64_t begin, end;
 } stretch;
@@ -32,7 +33,7 @@ typedef struct range {
 
 /* ---- panels ---- */
 
-/* Number l of place k at to[k * width + l], of `lines` lines; the rest 0. */
+/* Stores element k of line l at to[k * width + l], for `lines` lines; the rest is 0. */
 TERN__INLINE void fill(double *to, int64_t width, const double *from, int64_t line, int64_t place,
                        int64_t lines, int64_t depth)
 {
@@ -44,7 +45,7 @@ TERN__INLINE void fill(double *to, int64_t width, const double *from, int64_t li
             for (int64_t l = 0; l < lines; l++) to[k * width + l] = from[l * line + k * place];
 }
 
-/* Fast where all lines are there, which is a constant. */
+/* Fast if all lines exist, since their number is then a constant. */
 TERN__INLINE void make_panel(double *to, int64_t width, const double *from, int64_t line, int64_t place,
                              int64_t lines, int64_t depth)
 {
@@ -104,7 +105,7 @@ TERN__INLINE void put_rows(const job *j, double *sums, int64_t row, int64_t colu
     }
 }
 
-/* As much of it as y has. */
+/* Writes the sums, cut to y's size. */
 TERN__SIMD static void put(const job *j, double *sums, int64_t row, int64_t column, stretch s)
 {
     int64_t columns = j->y->columns - column;
@@ -132,7 +133,7 @@ static void block(const job *j, range rows, range columns, double *a, double *b)
 
 /* ---- cuts ---- */
 
-/* Number `i` of `cuts` parts of `count` lines, in whole panels. */
+/* Part `i` of `cuts` parts of `count` lines, in whole panels. */
 static range part(int64_t count, int64_t width, int64_t cuts, int64_t i)
 {
     int64_t panels = (count + width - 1) / width;

@@ -1,4 +1,4 @@
-/* f64_matmul.h - one product of f64 matrices, which oneDNN has none for. */
+/* f64_matmul.h - an f64 matrix product, which oneDNN does not have. */
 #ifndef TERN_SRC_KERNELS_CPU_F64_MATMUL_H
 #define TERN_SRC_KERNELS_CPU_F64_MATMUL_H
 

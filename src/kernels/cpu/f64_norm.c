@@ -1,12 +1,11 @@
-/* f64_norm.c - batch norm, group norm and their gradients in f64, whose activations stand in the plain
- * layout: a channel is a plane of each sample. The formulas are the reference's, the loops those of numbers
- * that lie in a row. Threads take channels, or rows of a group norm (kernels/group_norm.h); what one of them
- * sums is summed in one order, so no bit depends on the threads.
+/* f64_norm.c - batch norm, group norm and their gradients in f64, with activations in the plain layout: a
+ * channel is a plane of each sample. The formulas are the reference's, the loops are over contiguous
+ * numbers. Threads take channels, or rows of a group norm (kernels/group_norm.h). Each sum is made in one
+ * order, so no bit depends on the threads.
  *
- * Batch norm's backward goes over a plane by stretches: dy' = dy where the ReLU let something through is made
- * in the first-level cache, where the sums, dx and the residual's gradient are made of it. A group norm's
- * does so with w dy, where a channel has one position. dx may lie over dy or x, and the residual's gradient
- * over dy. */
+ * Batch norm's backward goes over a plane by stretches. dy' = dy masked by the ReLU is computed in the
+ * first-level cache, and from it the sums, dx and the residual's gradient. Group norm does the same with w
+ * dy if a channel has one position. dx may overwrite dy or x, and the residual's gradient dy. */
 #include "kernels/cpu/f64_norm.h"
 #include "kernels/batch_norm.h"
 #include "kernels/cpu/loops.h"
@@ -22,7 +21,7 @@ typedef struct shape {
     int64_t batch, channels, positions;
 } shape;
 
-/* Of a channel: y = (x - mean) * scale + bias. */
+/* A channel: y = (x - mean) * scale + bias. */
 typedef struct line {
     double mean, inverse, scale, bias;
 } line;
@@ -45,7 +44,7 @@ static double *at_of(const tern__view *view, int64_t at)
     return view ? (double *)view->data + at : NULL;
 }
 
-/* The number of a plane's first element. */
+/* The index of a plane's first element. */
 static int64_t plane(const shape *s, int64_t sample, int64_t c)
 {
     return (sample * s->channels + c) * s->positions;
@@ -80,7 +79,7 @@ TERN__SIMD static void apply(double *y, const double *x, const double *residual,
     }
 }
 
-/* dy where y is not cut; as in PyTorch that includes NaN. */
+/* dy where y is positive; as in PyTorch also where it is NaN. */
 TERN__SIMD static void mask(double *to, const double *dy, const double *y, int64_t n)
 {
 #pragma GCC ivdep
@@ -110,7 +109,7 @@ typedef struct tangent {
     double mean, scale, slope, shift;
 } tangent;
 
-/* Where d is normalised with `scale` from sum(d) / n and sum(d xhat) / n. */
+/* The gradient's terms for d with `scale`, from sum(d) / n and sum(d xhat) / n. */
 static tangent tangent_of(double mean, double inverse, double scale, const double mean_of[2])
 {
     return (tangent){mean, scale, scale * inverse * mean_of[1], scale * mean_of[0]};
@@ -127,7 +126,7 @@ TERN__SIMD static void gradient(double *dx, const double *d, const double *x, in
     }
 }
 
-/* ---- batch norm: forward, of a channel ---- */
+/* ---- batch norm: forward of a channel ---- */
 
 static void make_stats(const tern__call *call, const shape *s, int64_t c, const tern__view *const to[4])
 {
@@ -172,9 +171,9 @@ static void both(const tern__call *call, const shape *s, int64_t c)
     make_y(call, s, c, (const tern__view *const[]){out[1], out[2], in[1], in[2]}, in[3]);
 }
 
-/* ---- batch norm: backward, of a channel ---- */
+/* ---- batch norm: backward of a channel ---- */
 
-/* dy' from element `at` on, in the stage unless it is dy. */
+/* dy' from element `at` on, in the stage unless it equals dy. */
 static const double *passed(const tern__call *call, const line *k, int64_t at, int64_t n, double *stage)
 {
     bool relu = ((const tern__batch_norm_attr *)call->attr)->relu != 0;
@@ -253,7 +252,7 @@ static channel_fn function_of(tern__kernel kernel)
     }
 }
 
-/* What has x's shape, or all there is, stands without gaps; other numbers are read as they are. */
+/* Whether the operands of x's shape are contiguous; the other vectors may have any strides. */
 static bool takes(const tern__call *call, const tern__view *x)
 {
     bool fine = true;
@@ -285,7 +284,7 @@ static int64_t first_channel(const tern__group_shape *s, int64_t row)
     return row % s->groups * s->channels;
 }
 
-/* n channels of one position. */
+/* Applies the norm to n channels of one position. */
 TERN__SIMD static void apply_channels(double *y, const double *x, const double *w, const double *b, int64_t n,
                                       double mean, double inverse)
 {
@@ -319,13 +318,13 @@ TERN__SIMD static const double *weighed(const double *dy, const double *w, int64
     return stage;
 }
 
-/* What is of one weight, or a stretch of channels of one position. */
+/* The length of a piece: the values of one weight, or a stretch of channels of one position. */
 static int64_t piece(const tern__group_shape *s, int64_t first)
 {
     return s->positions == 1 ? TERN__MIN(STRETCH, s->size - first) : s->positions;
 }
 
-/* A row of dx, in two passes: sum(w dy) and sum(w dy xhat), and what comes of them. */
+/* Computes a row of dx in two passes: sum(w dy) and sum(w dy xhat), then dx. */
 static void backward_row(const tern__call *call, const tern__group_shape *s, int64_t row)
 {
     int64_t at = row * s->size;
@@ -357,11 +356,11 @@ static void backward_row(const tern__call *call, const tern__group_shape *s, int
 #define SPAN 64 /* channels that a thread takes */
 
 typedef struct span {
-    int64_t first, count; /* of the group's */
+    int64_t first, count; /* within the group */
     double dw[SPAN], db[SPAN];
 } span;
 
-/* What they have of one position. */
+/* Adds the channels' values at one position. */
 TERN__SIMD static void add_channels(span *to, const double *dy, const double *x, double mean, double inverse)
 {
     for (int64_t i = 0; i < to->count; i++) {
@@ -399,7 +398,7 @@ static void weight_grads(const tern__call *call, const tern__group_shape *s, int
 
 /* ---- group norm: the kernels ---- */
 
-/* The weights first: dx may lie over dy. */
+/* The weights first: dx may overwrite dy. */
 int tern__f64_group_norm(const tern__call *call)
 {
     bool forward = call->kernel == TERN__GROUP_NORM;

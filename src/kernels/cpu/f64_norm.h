@@ -1,4 +1,4 @@
-/* f64_norm.h - the kernels of batch norm and of group norm, whichever call->kernel says, in f64. */
+/* f64_norm.h - the kernels of batch norm and of group norm, depending on call->kernel, in f64. */
 #ifndef TERN_SRC_KERNELS_CPU_F64_NORM_H
 #define TERN_SRC_KERNELS_CPU_F64_NORM_H
 

@@ -1,6 +1,6 @@
-/* f64_pool.c - max and average pooling and their gradients in f64, window after window; what the windows of a
- * slice, a row and a column see is found before. Threads take planes. A gradient is cleared, unless it is
- * added to, and every window adds what it sends. */
+/* f64_pool.c - max and average pooling and their gradients in f64, window by window. The spans of each
+ * slice, row and column are computed first. Threads take planes. A gradient is cleared, unless the caller
+ * adds, and every window adds to it. */
 #include "kernels/cpu/f64_pool.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/pool.h"
@@ -11,14 +11,14 @@
 typedef struct pooling {
     const tern__call *call;
     const tern__pool_attr *attr;
-    double *x, *y;           /* or their gradients                    */
-    const tern__view *place; /* NULL: not wanted                      */
+    double *x, *y;           /* or their gradients */
+    const tern__view *place; /* NULL: not wanted */
     tern__space in, out;
-    const tern__pool_span *spans[TERN__SPACE]; /* of each slice, row and column of y    */
+    const tern__pool_span *spans[TERN__SPACE]; /* of each slice, row and column of y */
     int64_t step[TERN__SPACE];                 /* between neighbouring places of a window */
 } pooling;
 
-/* The window of y's element `number`; its corner is a number in x, perhaps outside of the plane. */
+/* The window of y's element `number`; its corner is an index in x, possibly outside of the plane. */
 typedef struct window {
     tern__pool_span d, r, c;
     int64_t corner, number;
@@ -62,7 +62,7 @@ static inline void max_window(const pooling *p, const window *w)
     EACH_PLACE(w)
     {
         double v = *x_at(p, w, d, r, c);
-        if (!(v > best) && v == v) continue; /* the first of equals, the last NaN */
+        if (!(v > best) && v == v) continue; /* the first of equal values, the last NaN */
         best = v;
         place = tern__pool_place(p->attr, d, r, c);
     }

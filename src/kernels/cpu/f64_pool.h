@@ -1,4 +1,4 @@
-/* f64_pool.h - the kernels of pooling, whichever call->kernel says, in f64. */
+/* f64_pool.h - the kernels of pooling, depending on call->kernel, in f64. */
 #ifndef TERN_SRC_KERNELS_CPU_F64_POOL_H
 #define TERN_SRC_KERNELS_CPU_F64_POOL_H
 

@@ -1,6 +1,7 @@
-/* global_avg_pool.c - the mean over all positions of each channel, and its gradient, which is the same value
- * everywhere. A run of positions is summed in f32, the runs in double. f32, bf16 and f16, converted in
- * registers; in f64 the means, seen with x's shape, are what a sum gives and a scaled copy takes. */
+/* global_avg_pool.c - the mean over all positions of each channel, and its gradient, which is the same
+ * value everywhere. A run of positions is summed in f32, the runs in double. f32, bf16 and f16, converted
+ * in registers. In f64 the means, seen with x's shape, are computed by SUM, and the gradient by a scaled
+ * copy. */
 #include "kernels/cpu/global_avg_pool_planes.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
@@ -18,13 +19,13 @@ static shape shape_of(const tern__call *call, const tern__view *x)
     return s;
 }
 
-/* Two tensors without gaps of one dtype. */
+/* Whether both tensors are contiguous and of one dtype. */
 static bool takes(const tern__view *a, const tern__view *b)
 {
     return a->dtype == b->dtype && tern__view_is_dense(a) && tern__view_is_dense(b);
 }
 
-/* (N, C) seen as x, with the same value at all positions. */
+/* (N, C) broadcast to x's shape. */
 static tern__view seen_as(const tern__view *x, const tern__view *means)
 {
     tern__view seen = *means;

@@ -1,5 +1,5 @@
-/* global_avg_pool_planes.c - plane after plane of global average pooling. Sixteen elements at a time: those
- * of a position in the blocked layout, else those of one channel that follow each other. */
+/* global_avg_pool_planes.c - global average pooling plane by plane, sixteen elements at a time: those of a
+ * position in the blocked layout, otherwise adjacent ones of one channel. */
 #include "kernels/cpu/width.h"
 #include "kernels/cpu/global_avg_pool_planes.h"
 #include "kernels/cpu/lanes.h"
@@ -23,7 +23,7 @@ TERN__INLINE void add_run(double sum[BLOCK], const tern__view *x, int64_t from, 
     for (int l = 0; l < BLOCK; l++) sum[l] += (double)of_run[l];
 }
 
-/* The means of 16 channels. */
+/* Stores the means of 16 channels. */
 TERN__INLINE void set_means(const tern__view *y, const double sum[BLOCK], int64_t i, const shape *s,
                             tern_dtype dtype)
 {
@@ -32,7 +32,7 @@ TERN__INLINE void set_means(const tern__view *y, const double sum[BLOCK], int64_
     TERN__EACH_PART(p) tern__lanes_set(y->data, dtype, i * BLOCK + p * LANES, means[p], LANES, false);
 }
 
-/* The mean of one channel, whose last `left` elements, from `at` on, are not yet in the sum. */
+/* Stores the mean of one channel; its last `left` elements, from `at` on, are not in the sum yet. */
 TERN__INLINE void set_mean(const tern__view *y, const double sum[BLOCK], const tern__view *x, int64_t at,
                            int left, int64_t i, const shape *s, tern_dtype dtype)
 {
@@ -44,7 +44,7 @@ TERN__INLINE void set_mean(const tern__view *y, const double sum[BLOCK], const t
     tern__lanes_set(y->data, dtype, i, mean, 1, false);
 }
 
-/* The means of plane i: of 16 channels, or of one whose positions lie in the lanes. */
+/* The means of plane i: of 16 channels, or of one whose positions are in the lanes. */
 TERN__INLINE void mean_of(const tern__view *y, const tern__view *x, int64_t i, const shape *s,
                           tern_dtype dtype)
 {
@@ -68,7 +68,7 @@ TERN__SIMD static void mean(const tern__view *y, const tern__view *x, int64_t i,
         mean_of(y, x, i, s, TERN_F16);
 }
 
-/* v, sixteen elements, again and again to `count` of them from element `at` on. Without adding they are
+/* Repeats v, sixteen elements, over `count` elements from `at` on. If the caller does not add, they are
  * rounded once. */
 TERN__INLINE void fill(const tern__view *dx, const tern__lanes v[PARTS], int64_t at, int64_t count,
                        tern_dtype dtype, bool add)

@@ -1,4 +1,4 @@
-/* global_avg_pool_planes.h - the mean of one plane, and the same value all over one. */
+/* global_avg_pool_planes.h - the mean of a plane, and spreading a value over a plane. */
 #ifndef TERN_SRC_KERNELS_CPU_GLOBAL_AVG_POOL_PLANES_H
 #define TERN_SRC_KERNELS_CPU_GLOBAL_AVG_POOL_PLANES_H
 
@@ -12,10 +12,10 @@ typedef struct tern__avg_shape {
     int threads;
 } tern__avg_shape;
 
-/* y gets the means of plane i of x; f32, bf16 or f16. */
+/* Stores the means of plane i of x in y; f32, bf16 or f16. */
 typedef void (*tern__avg_mean_fn)(const tern__view *y, const tern__view *x, int64_t i,
                                   const tern__avg_shape *s);
-/* Plane i of dx gets at all positions its share of dy, or has it added. */
+/* Stores or adds plane i's share of dy at all positions of dx. */
 typedef void (*tern__avg_spread_fn)(const tern__view *dx, const tern__view *dy, int64_t i,
                                     const tern__avg_shape *s, bool add);
 

@@ -1,14 +1,14 @@
 /* group_norm.c - group norm row by row (kernels/group_norm.h), in f32.
  *
- * Statistics: a chunk of a row, which the first-level cache keeps, is read twice, for its mean and for what
- * is left around that; nothing cancels and every lane sums few values. Chunks are merged in double: of n1
- * and n2 values with means m1 and m2, the second moments add up to M1 + M2 + (m2 - m1)^2 n1 n2 / (n1 + n2).
+ * Statistics: a chunk of a row, which stays in the first-level cache, is read twice, for its mean and for
+ * the deviations from it; so nothing cancels and every lane sums few values. Chunks are merged in double:
+ * the second moments of n1 and n2 values with means m1 and m2 add up to M1 + M2 + (m2 - m1)^2 n1 n2 / (n1
+ * + n2).
  *
- * Backward, with d = w dy and c = x - mean: a row gives sum(d) and sum(d c), and then
- *     dx = inverse (d - sum(d) / n - c inverse^2 sum(d c) / n);
- * on the way every channel's sum(dy) and sum(dy c) inverse are added to the bias's and weight's gradients.
- * Those are summed over blocks of samples, which do not depend on the number of threads, and the blocks in
- * double in their order: the same bits always. */
+ * Backward, with d = w dy and c = x - mean: a row gives sum(d) and sum(d c), and then dx = inverse (d -
+ * sum(d) / n - c inverse^2 sum(d c) / n). Meanwhile every channel's sum(dy) and sum(dy c) inverse are
+ * added to the gradients of bias and weight. These are summed per block of samples; blocks do not depend
+ * on the number of threads and are added in double in order, so results are always bitwise the same. */
 #include "kernels/group_norm.h"
 #include "kernels/cpu/f64_norm.h"
 #include "kernels/cpu/group_norm_sums.h"
@@ -19,16 +19,16 @@
 #include <string.h>
 
 #define CHUNK  TERN__GROUP_CHUNK
-#define BLOCKS 16  /* of samples, at least, where there are so many ... */
-#define SPAN   128 /* ... and at most so many samples in one           */
-#define JOINED 256 /* channels at a time                               */
+#define BLOCKS 16  /* least blocks of samples, if there are so many ... */
+#define SPAN   128 /* ... and at most so many samples per block */
+#define JOINED 256 /* channels at a time */
 
 typedef struct norm {
     const tern__call *call;
     tern__group_shape s;
     const tern__group_sums_fns *sums;
-    float *dw, *db;       /* backward: a row of all channels for each block */
-    int64_t span, blocks; /* samples of a block                             */
+    float *dw, *db;       /* backward: a row of all channels per block */
+    int64_t span, blocks; /* samples of a block */
 } norm;
 
 static bool is_taken(const tern__view *view)
@@ -99,7 +99,7 @@ int tern__cpu_group_norm(const tern__call *call)
     if (call->in[0]->dtype == TERN_F64) return tern__f64_group_norm(call);
     const tern__view *x = call->in[0];
     norm g = {.call = call, .s = tern__group_shape_of(x), .sums = TERN__BY_WIDTH(tern__group_sums)};
-    if (tern__is_half(x)) return tern__cpu_widened(call, tern__cpu_group_norm);
+    if (tern__view_is_half(x)) return tern__cpu_widened(call, tern__cpu_group_norm);
     if (call->add[0] || !is_taken(x) || !is_taken(call->out[0])) return TERN_E_UNSUPPORTED;
     int64_t rows = g.s.samples * g.s.groups;
     int threads = tern__loop_threads(call, rows * g.s.size);
@@ -110,12 +110,13 @@ int tern__cpu_group_norm(const tern__call *call)
 
 /* ---- backward ---- */
 
-/* What a row's dx is made of: d * scale - c * slope - shift, with d = w dy and c = x - mean. */
+/* Terms of a row: dx = d * scale - c * slope - shift, with d = w dy and c = x - mean. */
 typedef struct line {
     float mean, scale, slope, shift;
 } line;
 
-/* sum(d) and sum(d c) of a row of channels that have positions; every channel's part goes to dw and db. */
+/* sum(d) and sum(d c) of a row of channels with several positions; every channel's part is added to dw and
+ * db. */
 static void plane_sums(const norm *g, const tern__group_row *row, float *dw, float *db, double result[2])
 {
     int64_t n = g->s.positions;
@@ -130,7 +131,7 @@ static void plane_sums(const norm *g, const tern__group_row *row, float *dw, flo
     }
 }
 
-/* dx may lie over dy. */
+/* dx may overwrite dy. */
 TERN__SIMD static void data_grad_of_channels(float *dx, const float *dy, const float *x, const float *w,
                                              int64_t n, const line *l, bool add)
 {
@@ -179,7 +180,7 @@ static void backward_row(const norm *g, int64_t row, float *dw, float *db)
         data_grad_of_planes(to, dy, x, w, &g->s, &l, g->call->add[0]);
 }
 
-/* Group `item` % groups of the samples of block `item` / groups. */
+/* Processes group `item` % groups of the samples of block `item` / groups. */
 static void backward_item(const norm *g, int64_t item)
 {
     int64_t block = item / g->s.groups, group = item % g->s.groups, k = g->s.channels;
@@ -190,7 +191,7 @@ static void backward_item(const norm *g, int64_t item)
         backward_row(g, n * g->s.groups + group, g->dw + at, g->db + at);
 }
 
-/* The sum of the blocks' rows, from channel `first` on. */
+/* Sums the blocks' rows, from channel `first` on. */
 TERN__SIMD static void join(const norm *g, const float *rows, int64_t first, int64_t n, double sum[JOINED])
 {
     int64_t channels = g->s.groups * g->s.channels;
@@ -227,7 +228,7 @@ int tern__cpu_group_norm_grad(const tern__call *call)
     if (call->in[0]->dtype == TERN_F64) return tern__f64_group_norm(call);
     const tern__view *x = call->in[1];
     norm g = {.call = call, .s = tern__group_shape_of(x), .sums = TERN__BY_WIDTH(tern__group_sums)};
-    if (tern__is_half(x)) return tern__cpu_widened(call, tern__cpu_group_norm_grad);
+    if (tern__view_is_half(x)) return tern__cpu_widened(call, tern__cpu_group_norm_grad);
     if (!is_taken(x) || !is_taken(call->in[0]) || !is_taken(call->out[0])) return TERN_E_UNSUPPORTED;
     if (open_sums(&g)) return TERN_E_MEMORY;
     int64_t items = g.blocks * g.s.groups;

@@ -1,4 +1,4 @@
-/* group_norm_sums.c - sums over rows, sixteen values at a time, each in a lane of its own. */
+/* group_norm_sums.c - sums over rows, sixteen values at a time, each in its own lane. */
 #include "kernels/cpu/width.h"
 
 #include "kernels/cpu/group_norm_sums.h"
@@ -16,7 +16,7 @@ TERN__INLINE double total(const tern__lanes v[PARTS])
     return sum;
 }
 
-/* The squares of n values less `centre`, n <= LANES, the rest 0. */
+/* The squared distances of n values from `centre`, n <= LANES, the rest 0. */
 TERN__INLINE tern__lanes squares(const float *x, tern__lanes centre, int n)
 {
     tern__lanes v = tern__lanes_load(x, n) - tern__lanes_load((const float *)&centre, n);
@@ -44,7 +44,7 @@ typedef struct sums {
     tern__lanes d[PARTS], dc[PARTS];
 } sums;
 
-/* Channels `at` on, of which part p has `lanes`: where there are fewer, dy is 0 in the others. */
+/* Adds channels from `at` on, of which part p has `lanes`; in missing lanes dy is 0. */
 TERN__INLINE void add_channels(sums *to, const tern__group_row *row, float *dw, float *db, int64_t at, int p,
                                int lanes)
 {

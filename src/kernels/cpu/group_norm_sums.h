@@ -1,14 +1,14 @@
-/* group_norm_sums.h - the sums over rows that group norm (group_norm.c) takes. */
+/* group_norm_sums.h - the sums over rows for group norm (group_norm.c). */
 #ifndef TERN_SRC_KERNELS_CPU_GROUP_NORM_SUMS_H
 #define TERN_SRC_KERNELS_CPU_GROUP_NORM_SUMS_H
 
 #include "kernels/cpu/widths.h"
 #include "kernels/kernel.h"
 
-/* Values that are summed in f32 at most, the rest in double. */
+/* The most values that are summed in f32; the rest is summed in double. */
 #define TERN__GROUP_CHUNK 1024
 
-/* A row in backward, of n channels of one position; w may be NULL. */
+/* A row in backward, with n channels of one position; w may be NULL. */
 typedef struct tern__group_row {
     const float *dy, *x, *w;
     int64_t n;
@@ -16,7 +16,7 @@ typedef struct tern__group_row {
 } tern__group_row;
 
 typedef struct tern__group_sums_fns {
-    /* The mean of a chunk, and the sum of the squares of what is left around that. */
+    /* The mean of a chunk, and the sum of squared distances from it. */
     void (*moments)(const float *x, int64_t n, double *mean, double *m2);
     /* sum(d) and sum(d c); every channel's part is added to dw and db. */
     void (*channels)(const tern__group_row *row, float *dw, float *db, double result[2]);

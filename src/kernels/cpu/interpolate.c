@@ -1,15 +1,15 @@
 /* interpolate.c - resizing as products with band matrices.
  *
- * Along each axis an element of the result is a weighted sum of a few neighbours of the source: a band. Of
- * the gradient that is true as well, since its matrix is the transpose, whose rows are bands too. So one loop
- * does both: a row of the result is made of the source's rows that its bands of depth and height name, which
- * are first added up into one row, along which the lanes go; only then that is resized along its width. There
- * a lane is a channel in the blocked layout, and in the plain one a row: 16 of them are brought side by side,
- * whatever planes they are of, and taken apart again. Rows do not depend on each other: threads take any of
- * them, and bits do not depend on how many threads there are.
+ * Along each axis an element of the result is a weighted sum of a few neighbours of the source: a band.
+ * This also holds for the gradient, since its matrix is the transpose, whose rows are bands as well. So
+ * one loop does both. A row of the result uses the source's rows in its bands of depth and height. These
+ * are first added up into one row, with the lanes along the row; then that row is resized along its width.
+ * There a lane is a channel in the blocked layout, and a row in the plain layout: 16 rows of any planes
+ * are interleaved and separated again. Rows are independent, so threads take any of them and bits do not
+ * depend on the number of threads.
  *
- * f32, bf16 and f16, converted in registers; sums in f32. What has weight 0 is not looked at, so an infinity
- * stays where it is seen. */
+ * f32, bf16 and f16, converted in registers; sums in f32. Elements of weight 0 are not read, so an
+ * infinity affects only results that depend on it. */
 #include "kernels/interpolate.h"
 #include "kernels/cpu/f64_interpolate.h"
 #include "kernels/cpu/interpolate_rows.h"
@@ -35,8 +35,8 @@ static void find_bands(const tern__resizing *r, int d, tern__resize_axis *a)
     }
 }
 
-/* The transpose's: the elements of y (the source here) that an element of x counts for are neighbours. They
- * are counted first, then the weights find their places. */
+/* Finds the transpose's bands: the elements of y (the source here) to which an element of x contributes
+ * are neighbours. They are counted first, then their weights are stored. */
 static void find_transposed_bands(const tern__resizing *r, int d, tern__resize_axis *a)
 {
     memset(a->bands, 0, (size_t)a->to * sizeof(*a->bands));
@@ -58,7 +58,7 @@ static void find_transposed_bands(const tern__resizing *r, int d, tern__resize_a
     }
 }
 
-/* No more than two weights an element of y, or, in means, than x has elements and one more for each of y. */
+/* The most weights: two per element of y; for means x's size plus one per element of y. */
 static int64_t weights_of(const tern__resize_axis *a)
 {
     return 2 * (a->from + a->to);
@@ -90,7 +90,7 @@ static int open_bands(tern__resizing *r, bool gradient)
     return TERN_OK;
 }
 
-/* Whole cache lines of floats. */
+/* Rounds up to whole cache lines of floats. */
 static int64_t lines_of(int64_t floats)
 {
     return (floats + TERN__BLOCK - 1) / TERN__BLOCK * TERN__BLOCK * (int64_t)sizeof(float);

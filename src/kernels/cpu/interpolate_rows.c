@@ -9,9 +9,9 @@
 #define PARTS  TERN__PARTS
 #define BESIDE (4 * PARTS) /* vectors of a row that are summed at a time */
 
-/* ---- the rows that count become one ---- */
+/* ---- adding up the source's rows ---- */
 
-/* n vectors of `width` floats from element `at` of the row on. */
+/* Adds n vectors of `width` floats from element `at` of the row on. */
 TERN__INLINE void sum_at(const tern__resizing *r, const tern__resize_part *parts, int64_t count, int64_t at,
                          float *to, int n, int width, tern_dtype dtype)
 {
@@ -23,7 +23,7 @@ TERN__INLINE void sum_at(const tern__resizing *r, const tern__resize_part *parts
         tern__lanes_store(to + at + v * LANES, sum[v], width);
 }
 
-/* The last vector of a row overlaps the one before it. */
+/* Adds up rows; the last vector of a row overlaps the one before it. */
 TERN__INLINE void sum_rows(const tern__resizing *r, const tern__resize_part *parts, int64_t count, float *to,
                            tern_dtype dtype)
 {
@@ -39,7 +39,7 @@ TERN__INLINE void sum_rows(const tern__resizing *r, const tern__resize_part *par
 
 /* ---- along the width ---- */
 
-/* From 16 lanes to 16 lanes, from element `at` of memory of `dtype` on. */
+/* Resizes 16 lanes; results go to element `at` of memory of `dtype` on. */
 TERN__INLINE void resize_width(const tern__resizing *r, const float *row, void *to, int64_t at,
                                tern_dtype dtype, bool add)
 {
@@ -56,7 +56,7 @@ TERN__INLINE void resize_width(const tern__resizing *r, const float *row, void *
     }
 }
 
-/* n floats to element `at` of the result on. */
+/* Stores n floats from element `at` of the result on. */
 TERN__INLINE void put_line(const tern__resizing *r, const float *line, int64_t at, int64_t n,
                            tern_dtype dtype)
 {
@@ -71,8 +71,8 @@ TERN__INLINE void put_line(const tern__resizing *r, const float *line, int64_t a
 
 /* ---- rows of the result ---- */
 
-/* The source's rows of which row (d, h) of a plane is made. Inline: for the target of its caller, whose wide
- * registers code for another one would have to save. */
+/* Finds the source's rows for row (d, h) of a plane. Inline, to be compiled for the target of its caller,
+ * whose wide registers code for another target would have to save. */
 TERN__INLINE int64_t find_parts(const tern__resizing *r, int64_t plane, int64_t d, int64_t h,
                                 tern__resize_part *parts)
 {
@@ -88,7 +88,7 @@ TERN__INLINE int64_t find_parts(const tern__resizing *r, int64_t plane, int64_t 
     return count;
 }
 
-/* The source's rows of which row `number` of all is made become one. */
+/* Adds up the source's rows for row `number` of all. */
 TERN__INLINE void make_row(const tern__resizing *r, int64_t number, tern__resize_part *parts, float *row,
                            tern_dtype dtype)
 {
@@ -104,7 +104,7 @@ TERN__INLINE void resize_block(const tern__resizing *r, int64_t number, const te
     resize_width(r, m->rows, r->to->data, number * r->axes[2].to * TERN__BLOCK, dtype, r->call->add[0]);
 }
 
-/* Rows first to first + n - 1 of the plain layout. */
+/* Computes rows first .. first + n - 1 in the plain layout. */
 TERN__INLINE void resize_lines(const tern__resizing *r, int64_t first, int n, const tern__resize_room *m,
                                tern_dtype dtype)
 {
@@ -128,7 +128,7 @@ TERN__INLINE void resize_rows(const tern__resizing *r, int64_t first, int64_t la
         resize_lines(r, i, (int)TERN__MIN(TERN__BLOCK, last - i), m, dtype);
 }
 
-/* Rows first to last - 1 of all planes' rows. */
+/* Computes rows first .. last - 1 of all planes' rows. */
 TERN__SIMD static void resize(const tern__resizing *r, int64_t first, int64_t last,
                               const tern__resize_room *m)
 {

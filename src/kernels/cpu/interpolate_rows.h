@@ -6,7 +6,7 @@
 #include "kernels/kernel.h"
 #include "kernels/space.h"
 
-/* Elements first to first + count - 1 of the source, with weights[at ..]. */
+/* Elements first .. first + count - 1 of the source, with weights[at ..]. */
 typedef struct tern__resize_band {
     int32_t first, count, at;
 } tern__resize_band;
@@ -14,11 +14,11 @@ typedef struct tern__resize_band {
 typedef struct tern__resize_axis {
     int64_t from, to;         /* sizes of the source and of the result */
     tern__resize_band *bands; /* [to]                                  */
-    float *weights;           /* of all bands, one after the other     */
+    float *weights;           /* of all bands, one after the other */
     int64_t widest;
 } tern__resize_axis;
 
-/* A row of the source that counts. */
+/* A row of the source, and its weight. */
 typedef struct tern__resize_part {
     int64_t at;
     float weight;
@@ -29,21 +29,21 @@ typedef struct tern__resizing {
     const tern__view *from, *to;
     tern__resize_axis axes[TERN__SPACE];
     int lanes;   /* of a position: 16, or 1 in the plain layout */
-    char *rooms; /* of each thread                              */
+    char *rooms; /* of all threads */
     int64_t room, parts_room, from_room, to_room;
 } tern__resizing;
 
 /* A thread's memory. */
 typedef struct tern__resize_room {
     tern__resize_part *parts;
-    float *rows; /* of the source, added up: one, or in the plain layout 16 */
-    float *side; /* plain: these side by side                               */
-    float *wide; /* plain: what is made of them                             */
-    float *line; /* plain: it taken apart                                   */
+    float *rows; /* added-up rows of the source: one, or 16 in the plain layout */
+    float *side; /* plain: these interleaved */
+    float *wide; /* plain: the resized rows */
+    float *line; /* plain: one of these rows */
 } tern__resize_room;
 
 typedef struct tern__resize_fns {
-    /* Rows first to last - 1 of all planes' rows. */
+    /* Computes rows first .. last - 1 of all planes' rows. */
     void (*rows)(const tern__resizing *r, int64_t first, int64_t last, const tern__resize_room *m);
 } tern__resize_fns;
 

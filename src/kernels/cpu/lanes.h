@@ -1,9 +1,9 @@
-/* lanes.h - floats at a time: in a file that is compiled for each width of vectors (width.h) as many as a
- * register has, else sixteen, which are one register of AVX-512 only. A block of channels in the blocked
- * layout has sixteen: so many vectors as TERN__PARTS. Every function that takes or returns them is forced
- * inline: it is compiled for the target of its caller (TERN__SIMD), and no register is passed between
- * targets. They are never compared: where they are wider than the target's registers gcc compares them one by
- * one, so masks come from arithmetic on the bits. */
+/* lanes.h - vectors of floats. In a file that is compiled for each vector width (width.h) a vector has as
+ * many floats as a register, otherwise sixteen, which are one register only in AVX-512. A block of
+ * channels in the blocked layout has sixteen: TERN__PARTS vectors. Every function that takes or returns
+ * vectors is forced inline: it is compiled for the target of its caller (TERN__SIMD), and no register is
+ * passed between targets. Vectors are never compared: if they are wider than the target's registers gcc
+ * compares element by element, so masks come from arithmetic on the bits. */
 #ifndef TERN_SRC_KERNELS_CPU_LANES_H
 #define TERN_SRC_KERNELS_CPU_LANES_H
 
@@ -21,19 +21,19 @@
 #define TERN__PARTS (TERN__BLOCK / TERN__LANES)
 
 typedef float tern__lanes __attribute__((vector_size(4 * TERN__LANES)));
-typedef int32_t tern__masks __attribute__((vector_size(4 * TERN__LANES))); /* -1 or 0: what comparing gives */
+typedef int32_t tern__masks __attribute__((vector_size(4 * TERN__LANES))); /* -1 or 0, as comparisons give */
 
 #define TERN__INLINE static inline __attribute__((always_inline))
 
 #define TERN__EACH_PART(p) _Pragma("GCC unroll 4") for (int p = 0; p < TERN__PARTS; p++)
 
-/* How many of the first n elements of a block part p has. */
+/* How many of a block's first n elements are in part p. */
 TERN__INLINE int tern__lanes_in(int n, int p)
 {
     return TERN__MAX(0, TERN__MIN(TERN__LANES, n - p * TERN__LANES));
 }
 
-/* The first n floats at `from`, n <= TERN__LANES, the rest 0. Fast where n is a constant TERN__LANES. */
+/* Loads the first n floats at `from`, n <= TERN__LANES, the rest 0. Fast if n is the constant TERN__LANES. */
 TERN__INLINE tern__lanes tern__lanes_load(const float *from, int n)
 {
     tern__lanes v = {0};
@@ -56,7 +56,7 @@ TERN__INLINE void tern__lanes_put(float *to, tern__lanes v, int n, bool add)
 typedef uint16_t tern__halves __attribute__((vector_size(2 * TERN__LANES)));
 typedef uint32_t tern__words __attribute__((vector_size(4 * TERN__LANES)));
 
-/* Places of two vectors whose elements go beside each other: the first half of them, and the second. */
+/* Indices that interleave two vectors: the first half of the result, and the second. */
 #if TERN__LANES == 16
 #define TERN__ZIP_FIRST  0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23
 #define TERN__ZIP_SECOND 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31
@@ -68,8 +68,8 @@ typedef uint32_t tern__words __attribute__((vector_size(4 * TERN__LANES)));
 #define TERN__ZIP_SECOND 2, 6, 3, 7
 #endif
 
-/* name(v): of LANES vectors the rows become columns. Again and again, four times where there are sixteen,
- * every row is zipped with the one half of them further on. */
+/* name(v): transposes LANES vectors. In each round, four for sixteen vectors, every row is interleaved
+ * with the one LANES / 2 further. */
 #define TERN__DEFINE_TURN(name, type)                                                                        \
     TERN__INLINE void name(type v[TERN__LANES])                                                              \
     {                                                                                                        \
@@ -86,7 +86,7 @@ typedef uint32_t tern__words __attribute__((vector_size(4 * TERN__LANES)));
         }                                                                                                    \
     }
 
-/* -1 where a < b, of numbers below 2^31. */
+/* -1 where a < b, for numbers below 2^31. */
 TERN__INLINE tern__words tern__words_less(tern__words a, tern__words b)
 {
     return (tern__words)((tern__masks)(a - b) >> 31);
@@ -97,8 +97,8 @@ TERN__INLINE tern__words tern__words_pick(tern__words where, tern__words yes, te
     return (where & yes) | (~where & no);
 }
 
-/* Element by element, of which gcc makes one instruction where it has it; of __builtin_convertvector gcc 12
- * makes two halves that are put together. */
+/* Element by element, which gcc compiles to one instruction if there is one; from __builtin_convertvector
+ * gcc 12 makes two halves and joins them. */
 TERN__INLINE tern__words tern__words_of(tern__halves h)
 {
 #if TERN__LANES == 16
@@ -124,18 +124,18 @@ TERN__INLINE tern__halves tern__lanes_to_bf16(tern__lanes v)
     return __builtin_convertvector(tern__words_pick(nan, bits >> 16 | 0x40, rounded), tern__halves);
 }
 
-/* v as a sum of two bf16: v rounded, and what that leaves of it, rounded: together v but for 2^-17 of it. */
+/* v as a sum of two bf16: v rounded, and the rounded remainder. Together they equal v up to 2^-17 of it. */
 typedef struct tern__lane_parts {
     tern__halves high, low;
 } tern__lane_parts;
 
-/* The same in the upper halves of words; what the lower ones have does not count. */
+/* The same in the upper halves of words; the lower halves are undefined. */
 typedef struct tern__word_parts {
     tern__words high, low;
 } tern__word_parts;
 
-/* What would be rounded to infinity is cut off instead, so that both parts of a finite v are finite. Of
- * infinity the lower part is NaN, of NaN one of them is: no product of theirs is finite. */
+/* Values that would round to infinity are truncated instead, so that both parts of a finite v are finite.
+ * The low part of infinity is NaN, and one part of NaN is NaN: no product of these is finite. */
 TERN__INLINE tern__word_parts tern__lanes_split_words(tern__lanes v)
 {
     tern__words bits = (tern__words)v, last = (tern__words){0} + 0x7f7f7fff;
@@ -175,8 +175,8 @@ TERN__INLINE tern__halves tern__lanes_to_f16(tern__lanes v)
     return __builtin_convertvector(sign | large, tern__halves);
 }
 
-/* The first n elements, n <= TERN__LANES, at element `at` of memory of f32, bf16 or f16; the rest 0. A dtype
- * that the compiler knows leaves one of the three ways. */
+/* Loads n elements, n <= TERN__LANES, from element `at` of memory in f32, bf16 or f16; the rest 0. With a
+ * constant dtype only one of the three branches remains. */
 TERN__INLINE tern__lanes tern__lanes_get(const void *from, tern_dtype dtype, int64_t at, int n)
 {
     if (dtype == TERN_F32) return tern__lanes_load((const float *)from + at, n);
@@ -185,7 +185,7 @@ TERN__INLINE tern__lanes tern__lanes_get(const void *from, tern_dtype dtype, int
     return dtype == TERN_BF16 ? tern__lanes_of_bf16(h) : tern__lanes_of_f16(h);
 }
 
-/* The way back; or added to what is there. */
+/* Stores or adds them. */
 TERN__INLINE void tern__lanes_set(void *to, tern_dtype dtype, int64_t at, tern__lanes v, int n, bool add)
 {
     if (add) v += tern__lanes_get(to, dtype, at, n);
@@ -197,7 +197,7 @@ TERN__INLINE void tern__lanes_set(void *to, tern_dtype dtype, int64_t at, tern__
     memcpy((uint16_t *)to + at, &h, (size_t)n * sizeof(uint16_t));
 }
 
-/* The sum of all lanes, in double, by halves. */
+/* The sum of all lanes in double, by halves. */
 TERN__INLINE double tern__lanes_sum(tern__lanes v)
 {
     double sum[TERN__LANES];
@@ -213,7 +213,7 @@ TERN__INLINE tern__lanes tern__lanes_where(tern__masks keep, tern__lanes v)
     return (tern__lanes)((tern__masks)v & keep);
 }
 
-/* max(v, 0), but NaN stays: of what has its sign set, only NaN has more than infinity's bits. */
+/* max(v, 0), but NaN stays: among values with the sign bit set only NaN's bits exceed those of -infinity. */
 TERN__INLINE tern__lanes tern__lanes_relu(tern__lanes v)
 {
     tern__masks bits = (tern__masks)v, nan = (0x7f800000 - (bits & 0x7fffffff)) >> 31;

@@ -1,26 +1,25 @@
 /* lines.h - how a loop goes over the lines of a tensor: in tiles that stay in the cache.
  *
  * Lines along the last dimension are rows, one after the other; a tile is some whole rows, at least one.
- * Along another dimension neighbouring lines have neighbouring elements; a tile is some lines side by side.
- */
+ * Along another dimension neighbouring lines have adjacent elements; a tile is some of these lines. */
 #ifndef TERN_SRC_KERNELS_CPU_LINES_H
 #define TERN_SRC_KERNELS_CPU_LINES_H
 
 #include "kernels/lines.h"
 
-#define TERN__TILE_LINES    256  /* at most                           */
-#define TERN__TILE_ELEMENTS 1024 /* of more than one row, at most     */
+#define TERN__TILE_LINES    256  /* most lines of a tile */
+#define TERN__TILE_ELEMENTS 1024 /* most elements of a tile of several rows */
 
 typedef struct tern__line_tiles {
     bool rows;
-    int64_t size, step;    /* elements of a line; from one to the next                      */
-    int64_t beside, apart; /* lines beside each other; from element 0 of one to the next's  */
-    int64_t width, parts;  /* lines of a tile, and how many tiles the lines beside make     */
-    int64_t count;         /* of all tiles                                                  */
+    int64_t size, step;    /* elements of a line, and their distance */
+    int64_t beside, apart; /* adjacent lines; distance between their first elements */
+    int64_t width, parts;  /* lines of a tile; tiles for the adjacent lines */
+    int64_t count;         /* number of all tiles */
 } tern__line_tiles;
 
 typedef struct tern__line_tile {
-    int64_t at, line; /* element 0 of the first line, and that line's number */
+    int64_t at, line; /* offset of the first line's first element, and the line's index */
     int64_t lines;
 } tern__line_tile;
 

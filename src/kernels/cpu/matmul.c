@@ -1,12 +1,12 @@
 /* matmul.c - the matrix product as oneDNN's matmul on strided descriptions: a transpose is only a pair of
- * strides, and what is read or written stays where it is (a weight in the parameter range, its gradient).
- * Of the product's batch (kernels/product.h) oneDNN takes the dimensions along which y moves as its own.
+ * strides, and operands are read and written in place (a weight in the parameter range, its gradient). Of
+ * the product's batch (kernels/product.h) oneDNN takes the dimensions along which y moves.
  *
- * f32, and bf16 (y may be f32 beside it) where the CPU has the tile unit (amx_matmul.c) or oneDNN's kernels
- * for it. Other 16-bit products are made of f32 copies.
+ * f32, and bf16 (with y in bf16 or f32) if the CPU has the tile unit (amx_matmul.c) or oneDNN's kernels
+ * for it. Other 16-bit products go through f32 copies.
  *
- * A ReLU goes over y when that is made, or is a part of storing a tile. oneDNN would take it along, but its
- * own makes 0 of NaN. */
+ * A ReLU is applied to y afterwards, or when a tile is stored. oneDNN could fuse it, but its own turns NaN
+ * into 0. */
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/amx_matmul.h"
 #include "kernels/cpu/cpu.h"
@@ -21,8 +21,8 @@ enum { M, K, N };
 
 /* ---- oneDNN ---- */
 
-/* The operand's matrices: oneDNN's batch stands before the two dimensions of each, the outermost first. Where
- * an operand stands still it has size 1 and any stride that keeps clear of the others. */
+/* Describes the operand's matrices: oneDNN's batch dimensions come first, outermost first. Where an
+ * operand does not move it has size 1 and any stride that does not overlap the others. */
 static tern__dnnl_desc describe(const tern__product *p, int operand)
 {
     tern__stand s;
@@ -91,7 +91,7 @@ static tern__prim_key key_of(const tern__call *call, const tern__product *p, boo
     return key;
 }
 
-/* The product with the operands' first elements at these places. */
+/* Runs the product with the operands' first elements at these addresses. */
 static int run_prim(const tern__call *call, const tern__product *p, char *const at[OPERANDS], bool add)
 {
     tern__prim_key key = key_of(call, p, add);
@@ -101,7 +101,7 @@ static int run_prim(const tern__call *call, const tern__product *p, char *const 
     return tern__prim_run(call, prim, (void *[]){at[A], at[B], at[Y], p->bias ? p->bias->data : NULL});
 }
 
-/* What oneDNN has not as a batch, it has one after the other. */
+/* Runs a batch that oneDNN does not support matrix by matrix. */
 static int run_one(const tern__call *call, const tern__product *p, char *const at[OPERANDS], bool add)
 {
     int status = run_prim(call, p, at, add);
@@ -130,7 +130,7 @@ static tern__matrix matrix_of(const tern__product *p, int operand, char *data)
                           s.transposed ? s.step : 1};
 }
 
-/* What multiplies where oneDNN does not; NULL: it does. */
+/* Returns our own product function if it is used; NULL: oneDNN is. */
 static tern__matrix_product *own_product(const tern__call *call)
 {
     tern_dtype dtype = call->in[A]->dtype;
@@ -174,7 +174,7 @@ static int run(const tern__call *call, const tern__product *p)
     return TERN_OK;
 }
 
-/* The product, with its ReLU only where it is not oneDNN's. */
+/* Multiplies, with the ReLU only in our own products. */
 static int multiply(const tern__call *call)
 {
     const tern__view *a = call->in[A], *b = call->in[B], *y = call->out[0];
@@ -186,7 +186,7 @@ static int multiply(const tern__call *call)
     if (y->dtype != dtype && (y->dtype != TERN_F32 || dtype == TERN_F64)) return TERN_E_UNSUPPORTED;
     tern__product p = tern__product_of(call);
     if (!tern__product_stands(&p) || b->layout != TERN__PLAIN) return TERN_E_UNSUPPORTED;
-    /* Sums that are rounded to 16 bits in between would lose what f32 keeps. */
+    /* rounding sums to 16 bits in between would lose precision */
     return y->dtype == TERN_BF16 && p.sums ? tern__cpu_widened(call, multiply) : run(call, &p);
 }
 

@@ -1,5 +1,5 @@
-/* nll_loss.c - losses of labels under log probabilities in f32, and their gradients; the formulas stand in
- * reference/nll_loss.c. What the tiles give is added up in double and in order. */
+/* nll_loss.c - losses of labels under log probabilities in f32, and their gradients. The formulas are in
+ * reference/nll_loss.c. Tiles' results are added in double and in order. */
 #include "kernels/nll_loss.h"
 #include "kernels/cpu/exps.h"
 #include "kernels/cpu/lines.h"
@@ -23,7 +23,7 @@ typedef struct problem {
     tern__line_tiles tiles;
 } problem;
 
-/* False if an operand does not stand as the loops want it. */
+/* Returns false if an operand's layout does not suit the loops. */
 static bool take(const tern__call *call, const tern__view *logp, int label, problem *p)
 {
     const tern__view *weight = call->in[label + 1];
@@ -62,7 +62,7 @@ static float weight_of(const problem *p, int64_t class)
 
 /* ---- forward ---- */
 
-/* sum_c w[c] logp[c] of each line of a tile. */
+/* sum_c w[c] logp[c] for each line of a tile. */
 TERN__SIMD static void line_sums(const problem *p, const tern__line_tile *t, double *sum)
 {
     const float *logp = p->logp + t->at;
@@ -76,8 +76,8 @@ TERN__SIMD static void line_sums(const problem *p, const tern__line_tile *t, dou
     }
 }
 
-/* What focal loss multiplies the losses of a tile by, or their slopes: formulas in kernels/nll_loss.h, of
- * many at a time. Of an ignored label, some number. */
+/* Focal loss's factors for the losses of a tile, or for their slopes: the formulas of kernels/nll_loss.h
+ * for many labels at a time. Undefined for ignored labels. */
 TERN__SIMD static void focus(const problem *p, const tern__line_tile *t, const tern__stage *labels,
                              bool slope, double *factor)
 {
@@ -150,7 +150,7 @@ int tern__cpu_nll_loss(const tern__call *call)
     problem p;
     partial sum = {0};
     const tern__view *loss = call->out[0];
-    if (tern__is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_nll_loss);
+    if (tern__view_is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_nll_loss);
     if (!take(call, call->in[0], 1, &p) || !tern__is_dense(loss, loss) || call->add[0] || call->add[1])
         return TERN_E_UNSUPPORTED;
     int status = check_labels(&p);
@@ -169,8 +169,7 @@ int tern__cpu_cross_entropy(const tern__call *call)
 
 /* ---- gradients ---- */
 
-/* For each line of a tile: its label (0 for an ignored one), what its loss is sent, and 0 in place of that
- * where it is ignored. */
+/* For each line of a tile: its label (0 if ignored), and its loss's incoming gradient, 0 if ignored. */
 static void load_sent(const problem *p, const tern__line_tile *t, const tern__view *weights,
                       tern__stage *labels, float *sent)
 {
@@ -184,7 +183,7 @@ static void load_sent(const problem *p, const tern__line_tile *t, const tern__vi
     }
 }
 
-/* dx at the labels: -= sent (1 - smoothing) w. */
+/* dx at the labels -= sent (1 - smoothing) w. */
 static void subtract_labels(const problem *p, const tern__line_tile *t, const tern__stage *labels,
                             const float *sent, float *dx)
 {
@@ -200,7 +199,7 @@ int tern__cpu_nll_loss_grad(const tern__call *call)
 {
     problem p;
     const tern__view *dx = call->out[0];
-    if (tern__is_half(dx)) return tern__cpu_widened(call, tern__cpu_nll_loss_grad);
+    if (tern__view_is_half(dx)) return tern__cpu_widened(call, tern__cpu_nll_loss_grad);
     if (!take(call, dx, 1, &p) || !tern__is_dense(call->in[0], call->in[0])) return TERN_E_UNSUPPORTED;
     if (!call->add[0]) memset(dx->data, 0, tern__view_bytes(dx));
     for (int64_t i = 0; i < p.tiles.count; i++) {
@@ -213,8 +212,8 @@ int tern__cpu_nll_loss_grad(const tern__call *call)
     return TERN_OK;
 }
 
-/* dx = or += exp(logp) gain - even w, where gain is sent times the sum of q, and even is sent smoothing / C;
- * the labels follow apart. */
+/* dx = or += exp(logp) gain - even w, where gain is `sent` times the sum of q, and even is sent smoothing
+ * / C. The labels' own terms are subtracted separately. */
 TERN__SIMD static void spread_rows(const problem *p, const tern__line_tile *t, const float *gain,
                                    const float *even, float *dx, bool add)
 {
@@ -248,7 +247,7 @@ TERN__SIMD static void spread_columns(const problem *p, const tern__line_tile *t
     }
 }
 
-/* Of focal loss each line counts by how well it is known. */
+/* Multiplies the incoming gradients by focal loss's factors. */
 static void focus_sent(const problem *p, const tern__line_tile *t, const tern__stage *labels, float *sent)
 {
     double factor[WIDTH];
@@ -277,7 +276,7 @@ int tern__cpu_cross_entropy_grad(const tern__call *call)
     problem p;
     const tern__view *logp = call->in[1], *dx = call->out[0];
     double all_weights = 0;
-    if (tern__is_half(logp)) return tern__cpu_widened(call, tern__cpu_cross_entropy_grad);
+    if (tern__view_is_half(logp)) return tern__cpu_widened(call, tern__cpu_cross_entropy_grad);
     if (!take(call, logp, 2, &p) || !tern__is_dense(dx, logp) || !tern__is_dense(call->in[0], call->in[0]))
         return TERN_E_UNSUPPORTED;
     for (int64_t c = 0; c < p.lines.size; c++) all_weights += (double)weight_of(&p, c);

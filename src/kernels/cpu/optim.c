@@ -23,7 +23,7 @@ static bool all_are(const tern__call *call, tern_dtype dtype)
     return fine;
 }
 
-/* Whether the loops of f32 may do it. */
+/* Whether the f32 loops can do it. */
 static bool takes(const tern__call *call)
 {
     bool fine = true;
@@ -42,15 +42,15 @@ static bool has_gaps(const tern__call *call)
     return gaps;
 }
 
-/* Of a device that has memory of its own; a row of factors for each section is not. */
+/* Whether the call has numbers in a device's memory, other than a row of factors per section. */
 static bool has_numbers(const tern__call *call)
 {
     const tern__view *factors = call->in[TERN__OPTIM_FACTORS];
     return (factors && factors->ndim == 1) || call->in[TERN__OPTIM_SKIP] || call->in[TERN__OPTIM_SKIPPED];
 }
 
-/* A short stretch: what is not f32 goes through arrays in the first-level cache, and p is copied from there.
- */
+/* Updates a short stretch: operands that are not f32 go through arrays in the first-level cache, and p's
+ * copy is made from there. */
 static void update_stage(const tern__call *call, update_fn f32, int64_t at, int64_t count)
 {
     tern__stage stages[TERN__OPTIM_COPY + 1];
@@ -83,16 +83,16 @@ static void update_staged(const tern__call *call, update_fn f32, int64_t first, 
         update_stage(call, f32, at, TERN__MIN(TERN__STAGE, first + count - at));
 }
 
-/* Each thread takes whole cache lines. */
+/* Where thread t's part begins; parts are whole cache lines. */
 static int64_t start_of(int64_t count, int t, int threads)
 {
     return t == threads ? count : count * t / threads / 32 * 32;
 }
 
-/* What a call does to a stretch of its elements. */
+/* How a call updates a stretch of its elements. */
 typedef struct update {
     update_fn run;
-    bool plain;        /* from the first to the last operand it is of one dtype */
+    bool plain;        /* all operands have one dtype */
     size_t attr_bytes; /* of the rule's attributes */
 } update;
 
@@ -144,11 +144,11 @@ static int run(const tern__call *call, size_t attr_bytes, update_fn f32, update_
 
 #define AT(type, view, first) ((view) ? (type *)(view)->data + (first) : NULL)
 
-/* What all attributes begin with. */
+/* Reads what all attributes begin with. */
 #define TAKE_STEP(type, attr)                                                                                \
     type lr = (type)(attr)->step.lr, scale = (type)(attr)->step.scale, decay = (type)(attr)->step.decay
 
-/* What does not change in the loop is decided by arithmetic or outside of it, so that it is vectorised. */
+/* Loop-invariant conditions are arithmetic or outside of the loop, so that it is vectorised. */
 #define DEFINE_SGD(name, type)                                                                               \
     TERN__SIMD static void name##_plain(type *restrict p, const type *restrict g, int64_t n,                 \
                                         const tern__sgd_attr *attr)                                          \
@@ -282,8 +282,8 @@ int tern__cpu_adagrad(const tern__call *call)
     return run(call, sizeof(tern__adagrad_attr), adagrad_f32, adagrad_f64);
 }
 
-/* LAMB in two passes. What the first has made of a section's moments is still in the first-level cache when
- * its norms are summed up, in double and in one order. */
+/* LAMB in two passes. A section's moments are still in the first-level cache when its norms are summed, in
+ * double and in one order. */
 #define LANES 16
 #define DEFINE_LAMB(name, type, ROOT)                                                                        \
     TERN__SIMD static void name##_move(type *restrict m, type *restrict v, const type *restrict p,           \
@@ -356,7 +356,7 @@ int tern__cpu_lamb(const tern__call *call)
     return run(call, sizeof(tern__lamb_attr), lamb_f32, lamb_f64);
 }
 
-/* Parameter and moments are f32 or f64; the gradient may be of 16 bits, where there are masters. */
+/* Parameter and moments are f32 or f64; with masters the gradient may have 16 bits. */
 int tern__cpu_lamb_moments(const tern__call *call)
 {
     const tern__lamb_attr *attr = call->attr;

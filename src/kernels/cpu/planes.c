@@ -1,13 +1,14 @@
+/* planes.c - interleaves lines and planes, and separates them again. */
 #include "kernels/cpu/planes.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/staging.h"
 
-/* Four lanes, which every target shuffles at once. */
+/* Four lanes, which every target shuffles in one instruction. */
 typedef float quad __attribute__((vector_size(16)));
 typedef int32_t quad_mask __attribute__((vector_size(16)));
 enum { QUAD = 4 };
 
-/* Four elements of each of four planes change places. */
+/* Transposes four elements of each of four planes. */
 TERN__INLINE void turn(quad v[QUAD])
 {
     quad a = __builtin_shuffle(v[0], v[1], (quad_mask){0, 4, 1, 5});
@@ -66,7 +67,7 @@ void tern__lines_part(float *to, const float *from, int64_t step, int64_t n, int
     part(to, from, step, n, lanes, add);
 }
 
-/* In a blocked tensor: 16 at a time. */
+/* The offset in a blocked tensor, whose planes come in groups of 16. */
 static int64_t place_in(const tern__planes *p, int64_t first)
 {
     return p->plane * p->size + first * (p->view->layout == TERN__BLOCKED16 ? TERN__BLOCK : 1);

@@ -1,8 +1,8 @@
 /* pointwise.c - all pointwise kernels on views of any dtype, stride and layout.
  *
- * Each thread walks through its part of the elements. Where an operand stands in memory as the loop wants it
- * (its dtype is the one computed in, its elements are neighbours), the loop reads and writes it in place; the
- * others go through a stage, a stretch at a time. */
+ * Each thread goes over its part of the elements. If an operand has the dtype of the computation and its
+ * elements are contiguous, the loop reads or writes it in place. The others go through a stage, one
+ * stretch at a time. */
 #include "kernels/pointwise.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/plan.h"
@@ -12,9 +12,9 @@
 
 #include <string.h>
 
-#define INS TERN__POINTWISE_INS /* in the plan the output stands after them */
+#define INS TERN__POINTWISE_INS /* in the plan the output follows them */
 
-/* ---- the loops: one for each kernel and type computed in ---- */
+/* ---- the loops: one for each kernel and type of computation ---- */
 
 typedef void (*loop_fn)(void *out, const void *const in[INS], const double *numbers, int64_t n);
 
@@ -27,7 +27,7 @@ typedef void (*loop_fn)(void *out, const void *const in[INS], const double *numb
 #define NUMBER_f64(k) (k)
 #define NUMBER_i64(k) tern__nearest_integer(k)
 
-/* ivdep: the output may lie exactly over an input, which is no dependence between elements. */
+/* ivdep: the output may be exactly an input, which is no dependence between elements. */
 #define LOOP(ID, suffix, inputs, expression)                                                                 \
     TERN__SIMD static void ID##_##suffix(void *out, const void *const in[INS], const double *numbers,        \
                                          int64_t n)                                                          \
@@ -69,30 +69,30 @@ static const loop_fn table[TERN__KERNEL_COUNT][TERN__COMPUTES] = {
 #undef P
 };
 
-/* ---- the walk ---- */
+/* ---- going over the elements ---- */
 
-/* The places of some elements in one operand: rows of n, whose elements are `stride` apart. */
+/* Elements of one operand: rows of n, whose elements are `stride` apart. */
 typedef struct span {
     int64_t rows, row_stride, n, stride;
 } span;
 
-/* Elements are taken row by row where rows are long. Of short ones several are taken whole at a time: then
- * the plan goes from row to row, and `inner` says what a row is. */
+/* Long rows are processed one by one. Of short rows several whole ones are processed at a time: then the
+ * plan goes from row to row, and `inner` describes a row. */
 typedef struct walk {
     const tern__call *call;
     tern__plan plan;
-    int64_t inner, inner_stride[INS + 1]; /* elements of a short row; 1 where rows are long */
-    int64_t most;                         /* steps of the plan that fit a stage             */
+    int64_t inner, inner_stride[INS + 1]; /* elements of a short row; 1 if rows are long */
+    int64_t most;                         /* steps of the plan that fit into a stage */
     tern__compute compute;
     loop_fn loop;
     double numbers[2];
-    const tern__view *view[INS + 1]; /* the inputs, then the output; NULL where there is none */
+    const tern__view *view[INS + 1]; /* the inputs, then the output; NULL: absent */
     bool direct[INS + 1];
-    bool casts; /* a copy that needs one stage at most */
+    bool casts; /* a copy that needs at most one stage */
 } walk;
 
-/* One thread's stages. What repeats from one stretch to the next is loaded once: `at` is its place plus one,
- * `count` how much of it there is. */
+/* One thread's stages. Data that repeat in the next stretch are loaded once: `at` is their place plus one,
+ * `count` their length. */
 typedef struct stages {
     tern__stage stage[INS + 1];
     int64_t at[INS], count[INS];
@@ -138,7 +138,7 @@ static void store(const walk *w, stages *s, int64_t at, int64_t steps)
                           w->view[INS]->data, at + r * p.row_stride, p.stride, p.n, w->call->add[0]);
 }
 
-/* A copy of which one side stands as the loop wants it: that one is the stage. */
+/* A copy whose one side can be used in place: that side is the stage. */
 static void cast(const walk *w, const tern__cursor *c, int64_t steps)
 {
     int staged = w->direct[INS] ? 0 : INS, direct = INS - staged;
@@ -184,7 +184,7 @@ static void part(const walk *w, int64_t first, int64_t last)
     }
 }
 
-/* Where part t begins: at a row's start or a whole number of stages further on, so that every element is
+/* Where part t begins: at a row's start or a whole number of stages later, so that every element is
  * computed by the same instructions whatever the number of threads. */
 static int64_t part_start(const walk *w, int t, int threads)
 {
@@ -192,7 +192,7 @@ static int64_t part_start(const walk *w, int t, int threads)
     return t == threads ? at : at - at % w->plan.shape[0] % stage;
 }
 
-/* The innermost dimension leaves the plan. */
+/* Removes the innermost dimension from the plan, making it the row. */
 static void take_rows(walk *w)
 {
     tern__plan *p = &w->plan;
@@ -206,7 +206,7 @@ static void take_rows(walk *w)
     }
 }
 
-/* Where an operand stands as the loop wants it. */
+/* Finds the operands that the loop can use in place. */
 static void find_direct(walk *w)
 {
     bool all = true;
@@ -227,7 +227,7 @@ static walk walk_of(const tern__call *call)
     for (int i = 0; i < INS; i++) w.view[i] = call->in[i];
     w.view[INS] = call->out[0];
     w.plan = tern__plan_of(w.view, INS + 1);
-    /* A copy is computed in what it is copied from, and so rounded once. */
+    /* A copy is computed in its source's type and so rounded once. */
     w.compute = tern__compute_of(w.view, call->kernel == TERN__COPY && !call->add[0] ? INS : INS + 1);
     w.loop = table[call->kernel][w.compute];
     const tern__pointwise_attr *attr = call->attr;

@@ -1,19 +1,19 @@
-/* pool.c - max and average pooling over slices, rows and columns, 16 planes at a time, which lie side by side
- * in the lanes. Without a depth there is one slice.
+/* pool.c - max and average pooling over slices, rows and columns, for 16 planes at a time, which are
+ * interleaved in the lanes. Without a depth there is one slice.
  *
- * In the blocked layout the 16 channels of a block stand so. Of a plain tensor, whose images and channels are
- * one long row of planes, the next 16 are brought side by side, and the result is taken apart again: a strip
- * of rows at a time, so that the copies stay in the cache. Blocked tensors of 16 bits are copied so too, into
- * f32; plain ones go through f32 as a whole.
+ * In the blocked layout the 16 channels of a block are interleaved already. A plain tensor, whose images
+ * and channels are one long row of planes, is processed 16 planes at a time: they are interleaved, and the
+ * result is separated again, a strip of rows at a time, so that the copies stay in the cache. Blocked
+ * 16-bit tensors are copied to f32 in the same way; plain ones are widened as a whole.
  *
- * What is computed at once is a box of y, some slices and rows of it. Threads take planes, and parts of
- * planes where those are few. In a gradient boxes must not meet in dx: where windows do not overlap, each box
- * owns what lies between its first window and the next box's, stores it, and need not know what was there.
- * Elsewhere one thread has the plane, clears it and adds; 16 bits, which are rounded once, are then one box.
+ * The unit of computation is a box of y, some slices and rows. Threads take planes, and parts of planes if
+ * these are few. In a gradient boxes must not overlap in dx. If windows do not overlap, each box owns the
+ * range from its first window to the next box's, and stores it whatever was there. Otherwise one thread
+ * takes the whole plane, clears it and adds; in 16 bits, which are rounded once, a plane is then one box.
  *
- * Max pooling keeps the place of the maximum in its window, the first one of equals and the last NaN (as
- * PyTorch does), in one byte. Its gradient adds dy where the place says: in small windows of 16 planes by
- * going through all places, elsewhere one by one. */
+ * Max pooling stores the position of the maximum in its window, of equal values the first and of NaNs the
+ * last (as PyTorch), in one byte. Its gradient adds dy at that position: for small windows of 16 planes by
+ * going over all positions, otherwise one by one. */
 #include "kernels/cpu/f64_pool.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
@@ -22,8 +22,8 @@
 #include "kernels/cpu/widen.h"
 
 #define STRIP  98304 /* floats of x in a strip, about */
-#define PLACES 256   /* that fit into a byte          */
-#define FEW    16    /* places of a small window      */
+#define PLACES 256   /* positions that fit into a byte */
+#define FEW    16    /* positions of a small window */
 
 /* Scratch buffers. */
 enum { SPANS, COPIES };
@@ -39,13 +39,13 @@ typedef struct pooling {
     bool gradient; /* x is the result */
     tern__space in, out;
     int64_t planes;
-    const tern__pool_span *spans[TERN__SPACE]; /* of each slice, row and column of y              */
-    int cut;                                   /* the axis along which a plane has parts          */
+    const tern__pool_span *spans[TERN__SPACE]; /* of each slice, row and column of y */
+    int cut;                                   /* the axis along which a plane is divided */
     int64_t parts;
-    int64_t slices, rows;   /* of y that are copied at a time                  */
-    bool stores;            /* gradient: each box owns its part of x           */
-    int64_t x_room, y_room; /* floats of a strip's copies                      */
-    float *copies;          /* of x, y and the places for each thread          */
+    int64_t slices, rows;   /* of y, copied at a time */
+    bool stores;            /* gradient: each box owns its part of x */
+    int64_t x_room, y_room; /* floats of a strip's copies */
+    float *copies;          /* of x, y and the places, for each thread */
 } pooling;
 
 /* ---- boxes ---- */
@@ -55,14 +55,14 @@ static int64_t reach_of(const pooling *p, int axis)
     return (p->attr->kernel[axis] - 1) * p->attr->dilation[axis] + 1;
 }
 
-/* Windows of this axis do not overlap. */
+/* Whether windows along this axis do not overlap. */
 static bool is_disjoint(const pooling *p, int axis)
 {
     return reach_of(p, axis) <= p->attr->stride[axis];
 }
 
-/* From y's elements first to first + n - 1 of an axis to x's, low to high - 1: those that are seen, or, in a
- * gradient where boxes own theirs, up to the next box. */
+/* Maps y's elements first .. first + n - 1 along an axis to x's low .. high - 1: those that are read, or,
+ * in a gradient whose boxes own theirs, those up to the next box. */
 static void find_range(const pooling *p, int axis, int64_t first, int64_t n, int64_t *low, int64_t *high)
 {
     int64_t in = p->in.size[axis], end = first + n;
@@ -94,7 +94,7 @@ static box box_of_x(const pooling *p, const box *y)
     return x;
 }
 
-/* All of a plane of x, or of y. */
+/* A whole plane of x, or of y. */
 static box whole(const tern__space *space)
 {
     return (box){0, space->size[0], 0, space->size[1]};
@@ -115,13 +115,13 @@ static box part_of(const pooling *p, int64_t i)
     return b;
 }
 
-/* Its first element's number among the positions of a plane. */
+/* The index of its first element within the plane. */
 static int64_t start_of(const box *b, const tern__space *space)
 {
     return (b->slice * space->size[1] + b->row) * space->size[2];
 }
 
-/* ---- the ways to go through planes ---- */
+/* ---- going over planes ---- */
 
 static uint8_t *places_at(const pooling *p, int64_t at)
 {
@@ -134,7 +134,7 @@ static void do_windows(const pooling *p, const block *b)
     p->fn(&shape, b);
 }
 
-/* A box of `width` planes of x side by side. */
+/* Clears a box of `width` interleaved planes of x. */
 static void clear(const pooling *p, float *x, const box *b, int width)
 {
     int64_t row = p->in.size[2] * width;
@@ -142,7 +142,7 @@ static void clear(const pooling *p, float *x, const box *b, int width)
         memset(x + (s * p->in.size[1] + b->row) * row, 0, (size_t)(b->rows * row) * sizeof(*x));
 }
 
-/* A part of block `i` of the blocked layout. */
+/* Processes a part of block `i` of the blocked layout. */
 static void do_block(const pooling *p, int64_t i, int64_t part, int thread)
 {
     (void)thread;
@@ -157,7 +157,7 @@ static void do_block(const pooling *p, int64_t i, int64_t part, int thread)
     do_windows(p, &b);
 }
 
-/* Slice after slice between a box's copy and the tensor. */
+/* Copies between a box's copy and the tensor, slice by slice. */
 static void bring(const pooling *p, float *to, const tern__planes *from, const box *b)
 {
     int64_t n = b->rows * p->in.size[2], first = start_of(b, &p->in);
@@ -184,7 +184,7 @@ static void forward_strip(const pooling *p, block *b, int64_t plane, int lanes)
     if (b->place) tern__planes_part_bytes(&place, b->place, first, n);
 }
 
-/* The places are read where they are: only those of blocked planes are. */
+/* The places of blocked planes are read in place, the others from a copy. */
 static void backward_strip(const pooling *p, block *b, int64_t plane, int lanes)
 {
     tern__planes x = {p->x, plane, p->in.count, lanes}, y = {p->y, plane, p->out.count, lanes};
@@ -197,7 +197,7 @@ static void backward_strip(const pooling *p, block *b, int64_t plane, int lanes)
     take_back(p, &x, b->x, &b->in, !p->stores || p->call->add[0]);
 }
 
-/* A part of planes 16 i and those after it: strip after strip. */
+/* Processes a part of the 16 planes from 16 i on, strip by strip. */
 static void do_planes(const pooling *p, int64_t i, int64_t part, int thread)
 {
     int64_t plane = i * TERN__BLOCK;
@@ -219,7 +219,7 @@ static void do_planes(const pooling *p, int64_t i, int64_t part, int thread)
         }
 }
 
-/* Where each place of the kernel lies, from the window's corner. */
+/* The offset of each kernel position from the window's corner. */
 static void find_offsets(const pooling *p, int64_t offset[PLACES])
 {
     const tern__pool_attr *a = p->attr;
@@ -230,7 +230,7 @@ static void find_offsets(const pooling *p, int64_t offset[PLACES])
                 offset[k++] = d * a->dilation[0] * slice + r * a->dilation[1] * width + c * a->dilation[2];
 }
 
-/* Adds each dy of a row where its place says, `width` planes side by side, if the row sees anything. */
+/* Adds each dy of a row at its place, for `width` interleaved planes, if the row's windows touch x. */
 static void scatter_row(const pooling *p, const int64_t *offset, int64_t row, float *x, const float *y,
                         const uint8_t *place, int width)
 {
@@ -245,7 +245,7 @@ static void scatter_row(const pooling *p, const int64_t *offset, int64_t row, fl
     }
 }
 
-/* `width` planes side by side, which are plane or block `i`. */
+/* Scatters `width` interleaved planes: plane or block `i`. */
 static void scatter(const pooling *p, int64_t i, int width)
 {
     int64_t offset[PLACES], rows = p->out.size[0] * p->out.size[1], row_size = p->out.size[2] * width;
@@ -287,20 +287,21 @@ static int find_spans(pooling *p)
     return TERN_OK;
 }
 
-/* Elements of x that n of y may see or own along an axis. */
+/* The most elements of x that n elements of y read or own along an axis. */
 static int64_t room_of(const pooling *p, int axis, int64_t n)
 {
     if (n == p->out.size[axis]) return p->in.size[axis];
     return TERN__MIN(p->in.size[axis], n * p->attr->stride[axis] + reach_of(p, axis));
 }
 
-/* All of a plane if that is little, which then is its owner in any case; else rows of one slice. */
+/* Chooses a strip: a whole plane if it is small, which then owns its x in any case; otherwise rows of one
+ * slice. */
 static void find_strip(pooling *p)
 {
     int64_t row = p->in.size[2] * TERN__BLOCK, stride = p->attr->stride[1];
     p->slices = p->out.size[0];
     p->rows = p->out.size[1];
-    bool one = p->gradient && !p->stores && tern__is_half(p->x);
+    bool one = p->gradient && !p->stores && tern__view_is_half(p->x);
     if (p->parts == 1 && (one || p->in.size[0] * p->in.size[1] * row <= STRIP)) {
         p->stores = true;
         return;
@@ -320,7 +321,7 @@ static int open_copies(pooling *p, int threads)
     return p->copies ? TERN_OK : TERN_E_MEMORY;
 }
 
-/* Enough for every thread; in a gradient also so many that what was cleared is still in the cache when it is
+/* Parts for all threads; in a gradient also so many that what was cleared is still in the cache when it is
  * added to. */
 static int64_t parts_of(const pooling *p, int64_t items, int threads)
 {
@@ -337,7 +338,7 @@ static int run(pooling *p)
     const tern__call *call = p->call;
     bool blocked = p->x->layout == TERN__BLOCKED16, few = tern__pool_places(p->attr) <= FEW;
     bool scattered = call->kernel == TERN__MAX_POOL_GRAD && !(blocked && few),
-         copied = !scattered && (!blocked || tern__is_half(p->x));
+         copied = !scattered && (!blocked || tern__view_is_half(p->x));
     int64_t items = p->planes / (blocked ? TERN__BLOCK : 1);
     item_fn fn = scattered ? (blocked ? scatter_block : scatter_plane) : blocked ? do_block : do_planes;
     if (copied) fn = do_planes;
@@ -355,7 +356,7 @@ static int run(pooling *p)
     return TERN_OK;
 }
 
-/* x and y of one layout, `place` (of y) or NULL. */
+/* Pools x and y of one layout; `place` (of y) or NULL. */
 static int pool(const tern__call *call, const tern__view *x, const tern__view *y, const tern__view *place,
                 tern__pool_fn fn, bool gradient)
 {
@@ -371,11 +372,11 @@ static int pool(const tern__call *call, const tern__view *x, const tern__view *y
     return run(&p);
 }
 
-/* Large windows' gradients add up one by one in their place. */
+/* Whether a 16-bit call must be widened: gradients of large windows are added one by one in place. */
 static bool needs_f32(const tern__call *call)
 {
     bool scattered = call->kernel == TERN__MAX_POOL_GRAD && tern__pool_places(call->attr) > FEW;
-    return tern__is_half(call->in[0]) && (call->in[0]->layout == TERN__PLAIN || scattered);
+    return tern__view_is_half(call->in[0]) && (call->in[0]->layout == TERN__PLAIN || scattered);
 }
 
 int tern__cpu_max_pool(const tern__call *call)

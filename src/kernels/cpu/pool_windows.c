@@ -1,4 +1,4 @@
-/* pool_windows.c - window after window of 16 planes: max and average pooling and their gradients. */
+/* pool_windows.c - max and average pooling and their gradients, window by window of 16 planes. */
 #include "kernels/cpu/width.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/pool_windows.h"
@@ -13,11 +13,11 @@ typedef tern__pool_block block;
 
 typedef struct window {
     tern__pool_span d, r, c;
-    float *row, *corner; /* first lanes of the row's beginning and of the window, perhaps outside of x */
+    float *row, *corner; /* first lanes of the row's start and of the window, possibly outside of x */
     int64_t step[TERN__SPACE];
 } window;
 
-/* What all windows of a row have. */
+/* What all windows of a row share. */
 TERN__INLINE window row_of(const shape *s, const block *b, int64_t slice, int64_t row)
 {
     const int64_t *dilation = s->attr->dilation, width = s->in.size[2] * TERN__BLOCK;
@@ -57,7 +57,7 @@ TERN__INLINE float divisor(const window *w)
 
 /* ---- one window of 16 planes ---- */
 
-/* Four lanes, which every target compares at once (see lanes.h). */
+/* Four lanes, which every target compares in one instruction (see lanes.h). */
 typedef float quad __attribute__((vector_size(16)));
 typedef int32_t quad_mask __attribute__((vector_size(16)));
 typedef uint8_t quad_bytes __attribute__((vector_size(4)));
@@ -109,7 +109,7 @@ TERN__INLINE void max_grad_window(const shape *s, const window *w, const float *
     EACH_PLACE(w)
     TERN__EACH_PART(p)
     {
-        tern__masks other = at[p] ^ place_of(s, d, r, c); /* 0 where it is here, else positive */
+        tern__masks other = at[p] ^ place_of(s, d, r, c); /* 0 if the maximum is here, else positive */
         tern__lanes here = tern__lanes_where((other - 1) >> 31, dy[p]);
         tern__lanes_put(x_at(w, d, r, c) + p * LANES, here, LANES, true);
     }
@@ -133,7 +133,7 @@ TERN__INLINE void avg_grad_window(const window *w, const float *y)
 
 /* ---- all windows of a block ---- */
 
-/* A function that does `code` for every window; it is compiled with its loops in one piece. */
+/* Defines a function that runs `code` for every window; it is compiled with its loops in one piece. */
 #define BLOCK_LOOP(name, code)                                                                               \
     TERN__SIMD static void name(const shape *s, const block *b)                                              \
     {                                                                                                        \

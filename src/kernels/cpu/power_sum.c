@@ -1,5 +1,5 @@
-/* power_sum.c - in chunks, whose sums are added up in double and in order: the number of threads does not
- * matter. */
+/* power_sum.c - power sums in chunks, whose sums are added in double and in order: the number of threads
+ * does not matter. */
 #include "kernels/power_sum.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/staging.h"
@@ -10,11 +10,11 @@
 #define CHUNK 16384
 #define LANES 16
 
-/* One more element; a NaN stays. */
+/* Adds an element; a NaN stays. */
 #define SIZE(sum, x)   ((sum) + fabs(x))
 #define SQUARE(sum, x) ((sum) + (x) * (x))
 #define HIGH(most, x)  (fabs(x) <= (most) || (most) != (most) ? (most) : fabs(x))
-/* One more sum. */
+/* Adds a sum. */
 #define ADD(a, b) ((a) + (b))
 
 #define DEFINE(name, type, TAKE, JOIN)                                                                       \
@@ -62,7 +62,7 @@ static double join(double a, double b, double p)
     return isinf(p) ? HIGH(a, b) : a + b;
 }
 
-/* Of `count` elements from `at`; what has 16 bits goes through f32 in the first-level cache. */
+/* The sum of `count` elements from `at` on; 16-bit types go through f32 in the first-level cache. */
 static double chunk_sum(const tern__view *x, int64_t at, int64_t count, double p, sum_fn sum)
 {
     size_t bytes = tern_dtype_bytes(x->dtype);
@@ -77,7 +77,7 @@ static double chunk_sum(const tern__view *x, int64_t at, int64_t count, double p
     return all;
 }
 
-/* In the order of the memory, of sections that are short. */
+/* Sums sections in memory order; sections are short. */
 static int sum_sections(const tern__call *call, double p, sum_fn sum)
 {
     const tern__view *x = call->in[0], *out = call->out[0];

@@ -1,10 +1,10 @@
-/* reduce.c - sum, amax and amin: the output is seen with the input's shape, with stride 0 along what is
- * reduced.
+/* reduce.c - sum, amax and amin: the output is seen with the input's shape, with stride 0 along reduced
+ * dimensions.
  *
- * Results are gathered in double, or in 64-bit integers. The two innermost dimensions are one loop: rows
- * that are reduced, or columns that are. Threads divide a dimension that is kept. All elements into one:
- * chunks of them are reduced apart and then put together in their order. So the number of threads does not
- * matter. */
+ * Results are collected in double, or in 64-bit integers. The two innermost dimensions are one loop: over
+ * rows that are reduced, or over columns that are. Threads divide a dimension that is kept. If everything
+ * is reduced to one element, chunks are reduced separately and joined in order. So the number of threads
+ * does not matter. */
 #include "kernels/reduce.h"
 #include "kernels/cpu/channel_sum.h"
 #include "kernels/cpu/lanes.h"
@@ -14,15 +14,15 @@
 
 #include <math.h>
 
-#define CHUNK 16384 /* elements of a long run that are reduced before they meet others */
-#define ROUND 1024  /* elements of a row that are added in f32                         */
-#define FEW   16    /* elements that are not worth a vector                            */
-#define WIDTH 512   /* columns whose results stay in the cache                         */
+#define CHUNK 16384 /* elements of a long run that are reduced before they are joined with others */
+#define ROUND 1024  /* elements of a row that are added in f32 */
+#define FEW   16    /* elements that do not pay for a vector */
+#define WIDTH 512   /* columns whose results stay in the cache */
 
 enum { X, Y, OPERANDS };
 
-/* ---- the loops: `rows` rows of n elements, `step` apart. _rows: each into result[r * stride]. _columns:
- * element i of all of them into result[i * stride]. ---- */
+/* ---- the loops over `rows` rows of n elements, `step` apart. _rows: each row into result[r * stride];
+ * _columns: element i of all rows into result[i * stride] ---- */
 
 #define DEFINE_SUM(name, type, wide)                                                                         \
     TERN__SIMD static void name##_rows(void *to, int64_t stride, const void *from, int64_t rows,             \
@@ -63,7 +63,7 @@ DEFINE_SUM(sum_f32, float, double)
 DEFINE_SUM(sum_f64, double, double)
 DEFINE_SUM(sum_i64, int64_t, int64_t)
 
-/* `odd` sees to NaN, so that one instruction does for the rest. */
+/* `odd` handles NaN, so that one instruction suffices for the rest. */
 #define EACH_max _Pragma("omp simd reduction(max : top) reduction(| : odd)")
 #define EACH_min _Pragma("omp simd reduction(min : top) reduction(| : odd)")
 #define DEFINE_EXTREME(name, kind, BEYOND, type, wide, START, NOT_A_NUMBER)                                  \
@@ -117,7 +117,7 @@ DEFINE_EXTREME(amin_i64, min, <, int64_t, int64_t, INT64_MAX, 0)
 
 typedef void (*loop_fn)(void *result, int64_t stride, const void *x, int64_t rows, int64_t step, int64_t n);
 
-/* What is joined first, and the loops by the type computed in. */
+/* The initial value, and the loops by type of computation. */
 typedef struct operation {
     double start;
     int64_t integer_start;
@@ -137,20 +137,20 @@ static const operation sum = {0, 0, LOOPS(sum)};
 static const operation amax = {-INFINITY, INT64_MIN, LOOPS(amax)};
 static const operation amin = {INFINITY, INT64_MAX, LOOPS(amin)};
 
-/* A result, gathered; each has 8 bytes. */
+/* A result while it is collected, in 8 bytes. */
 typedef union wide {
     double real;
     int64_t integer;
 } wide;
 
-/* ---- the walk ---- */
+/* ---- going over the elements ---- */
 
 typedef struct walk {
     const tern__view *x;
     tern__plan plan;
     tern__compute compute;
     const operation *op;
-    bool direct; /* x is read where it stands */
+    bool direct; /* x is read in place */
 } walk;
 
 static const void *place(const walk *w, int64_t offset)
@@ -158,7 +158,7 @@ static const void *place(const walk *w, int64_t offset)
     return (const char *)w->x->data + offset * (int64_t)tern_dtype_bytes(w->x->dtype);
 }
 
-/* Rows of n elements that begin at `c`. */
+/* Reduces rows of n elements that begin at `c`. */
 static void reduce_rows(const walk *w, const tern__cursor *c, const void *x, int64_t rows, int64_t n,
                         wide *result)
 {
@@ -174,7 +174,7 @@ static void reduce_rows(const walk *w, const tern__cursor *c, const void *x, int
             columns(to + r * of_y[1], of_y[0], place(w, c->at[X] + r * of_x[1]), 1, 0, n);
 }
 
-/* Two dimensions at a time: x is read where it stands. */
+/* Reads x in place, two dimensions at a time. */
 static void in_place(const walk *w, tern__cursor c, wide *result)
 {
     int64_t n = w->plan.shape[0], rows = w->plan.ndim > 1 ? w->plan.shape[1] : 1;
@@ -186,7 +186,7 @@ static void in_place(const walk *w, tern__cursor c, wide *result)
     }
 }
 
-/* A stretch of a row at a time. */
+/* Reads x through a stage, a stretch of a row at a time. */
 static void staged(const walk *w, tern__cursor c, wide *result)
 {
     tern__stage stage;
@@ -198,7 +198,7 @@ static void staged(const walk *w, tern__cursor c, wide *result)
     }
 }
 
-/* The outermost dimension that is kept; -1 if none is. */
+/* The outermost dimension that is kept; -1: none. */
 static int kept_dim(const tern__plan *p)
 {
     int d = p->ndim - 1;
@@ -206,7 +206,7 @@ static int kept_dim(const tern__plan *p)
     return d;
 }
 
-/* Each thread has its part of a dimension that is kept. */
+/* Each thread takes a part of a dimension that is kept. */
 static void divide(const tern__call *call, const walk *w, wide *result)
 {
     int d = kept_dim(&w->plan);

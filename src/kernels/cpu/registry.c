@@ -1,3 +1,4 @@
+/* registry.c - the table of the CPU's kernels. */
 #include "kernels/cpu/cpu.h"
 
 const tern__kernel_fn tern__cpu_kernels[TERN__KERNEL_COUNT] = {

@@ -1,5 +1,5 @@
-/* reorder.c - from one layout to another by oneDNN's reorders: activations between plain and blocked, and
- * what other kernels must copy into a format of oneDNN's choice. */
+/* reorder.c - changes layouts by oneDNN's reorders: activations between plain and blocked, and copies for
+ * other kernels into a format of oneDNN's choice. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
 
@@ -27,7 +27,7 @@ static bool takes(const tern__view *view)
            ((view->layout == TERN__BLOCKED16 && view->ndim <= 5) || tern__view_is_contiguous(view));
 }
 
-/* A copy's plan sees both layouts alike. */
+/* Copies by a plan, which handles both layouts. */
 static int copy(const tern__call *call)
 {
     tern__call one = *call;

@@ -1,10 +1,11 @@
-/* signals.c - signals that wait while a kernel runs.
+/* signals.c - blocks signals while a kernel runs.
  *
- * Some of oneDNN's products of matrices (jit_avx_gemm_f32) use the stack pointer for a pointer into their
- * buffer, which is of the heap where the sum is long. The frame of a handler that ran meanwhile would be
- * written below it, over what happens to lie there. A signal that is sent to the process goes to any thread
- * that takes it, first to the main thread: so while that one holds them no worker may take them, either. Nor
- * may a worker keep the mask: the program's own loops run on it, and start threads and processes with it. */
+ * Some of oneDNN's matrix products (jit_avx_gemm_f32) use the stack pointer as a pointer into their
+ * buffer, which is on the heap for long sums. If a signal handler ran meanwhile its frame would be written
+ * below that pointer, over whatever is there. A signal sent to the process goes to any thread that does
+ * not block it, first to the main thread. So while that one blocks signals no worker may accept them
+ * either. Nor may a worker keep the mask afterwards: the program's own loops run on it and start threads
+ * and processes. */
 #include "kernels/cpu/signals.h"
 
 #include "base/base.h"
@@ -21,14 +22,14 @@ static void hold(sigset_t *before)
     pthread_sigmask(SIG_BLOCK, &all, before);
 }
 
-/* Of a worker: whether it holds, and its mask before. */
+/* Of a worker: whether it blocks signals, and its mask before. */
 static _Thread_local bool holds;
 static _Thread_local sigset_t own;
 
 static void hold_in_workers(int threads)
 {
     const pthread_t caller = pthread_self();
-    (void)threads; /* which nobody reads without OpenMP */
+    (void)threads; /* unused without OpenMP */
 #pragma omp parallel num_threads(threads)
     if (!holds && !pthread_equal(pthread_self(), caller)) {
         hold(&own);
@@ -36,7 +37,7 @@ static void hold_in_workers(int threads)
     }
 }
 
-/* One that the kernel has started inherited the mask of the caller, which held. */
+/* Workers that the kernel started inherited the caller's blocking mask. */
 static void release_in_workers(int threads, const sigset_t *callers)
 {
     const pthread_t caller = pthread_self();

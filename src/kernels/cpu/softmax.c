@@ -1,6 +1,7 @@
-/* softmax.c - softmax, log softmax and their gradients along any dimension, f32; 16-bit types by way of it.
+/* softmax.c - softmax, log softmax and their gradients along any dimension in f32; 16-bit types are
+ * widened.
  *
- * Several short rows go through exp together, so that it always has many numbers to work on. */
+ * Several short rows go through exp together, so that it always has many numbers to process. */
 #include "kernels/cpu/exps.h"
 #include "kernels/cpu/lines.h"
 #include "kernels/cpu/loops.h"
@@ -67,7 +68,8 @@ TERN__SIMD static void forward_columns(float *y, const float *x, int64_t columns
 static int forward(const tern__call *call, bool log_of)
 {
     const tern__view *x = call->in[0], *y = call->out[0];
-    if (tern__is_half(x)) return tern__cpu_widened(call, log_of ? tern__cpu_log_softmax : tern__cpu_softmax);
+    if (tern__view_is_half(x))
+        return tern__cpu_widened(call, log_of ? tern__cpu_log_softmax : tern__cpu_softmax);
     if (!tern__is_dense(x, y) || !tern__is_dense(y, y) || call->add[0]) return TERN_E_UNSUPPORTED;
     if (tern__view_count(y) == 0) return TERN_OK;
     tern__lines lines = tern__lines_of(y, ((const tern__dim_attr *)call->attr)->dim);
@@ -152,7 +154,7 @@ TERN__SIMD static void gradient_columns(float *dx, const float *dy, const float 
 static int gradient(const tern__call *call, bool log_of)
 {
     const tern__view *dy = call->in[0], *y = call->in[1], *dx = call->out[0];
-    if (tern__is_half(y))
+    if (tern__view_is_half(y))
         return tern__cpu_widened(call, log_of ? tern__cpu_log_softmax_grad : tern__cpu_softmax_grad);
     if (!tern__is_dense(dy, y) || !tern__is_dense(y, y) || !tern__is_dense(dx, y)) return TERN_E_UNSUPPORTED;
     if (tern__view_count(y) == 0) return TERN_OK;

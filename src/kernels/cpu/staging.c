@@ -1,10 +1,10 @@
+/* staging.c - loads and stores stretches of views in any dtype. */
 #include "kernels/cpu/staging.h"
 
 #include "base/half.h"
 #include "kernels/cpu/lanes.h"
 
-/* How an element of each dtype becomes a number, and a number an element. A number that is no integer loses
- * its fraction on the way to one. */
+/* Conversions between elements of each dtype and numbers. Conversion to an integer truncates. */
 #define STAGE_DTYPES(X, ...)                                                                                 \
     X(F32, float, v, (float)v, __VA_ARGS__)                                                                  \
     X(F64, double, v, (double)v, __VA_ARGS__)                                                                \

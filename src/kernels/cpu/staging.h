@@ -1,11 +1,11 @@
-/* staging.h - a short stretch of any view, whatever its dtype and stride, to and from an array of the type
- * that a loop computes in. */
+/* staging.h - copies a short stretch of any view, whatever its dtype and stride, to and from an array of
+ * the type in which a loop computes. */
 #ifndef TERN_SRC_KERNELS_CPU_STAGING_H
 #define TERN_SRC_KERNELS_CPU_STAGING_H
 
 #include "kernels/compute.h"
 
-/* A loop takes so many elements at a time: all its arrays stay in the first-level cache. */
+/* Elements that a loop takes at a time: all its arrays stay in the first-level cache. */
 #define TERN__STAGE 256
 
 typedef union tern__stage {
@@ -17,7 +17,7 @@ typedef union tern__stage {
 /* stage[i] = the element at `at` + i * `stride` of memory of `dtype`. */
 void tern__stage_load(tern__compute compute, tern__stage *stage, tern_dtype dtype, const void *data,
                       int64_t at, int64_t stride, int64_t count);
-/* The way back; or added to what is there. */
+/* The inverse: stores or adds. */
 void tern__stage_store(tern__compute compute, const tern__stage *stage, tern_dtype dtype, void *data,
                        int64_t at, int64_t stride, int64_t count, bool add);
 

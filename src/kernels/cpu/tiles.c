@@ -1,8 +1,9 @@
+/* tiles.c - cuts a tensor into tiles and calls a function for each. */
 #include "kernels/cpu/tiles.h"
 
 #include "kernels/cpu/loops.h"
 
-#define PAGE_ROWS 64 /* of floats: below a page of each sample the way to the next costs more */
+#define PAGE_ROWS 64 /* floats; if a sample has less than a page, going to the next costs more */
 
 tern__tiling tern__tiling_of(const tern__view *x)
 {
@@ -26,7 +27,7 @@ tern__tiling tern__tiling_of(const tern__view *x)
     return s;
 }
 
-/* Tile i of the span in the order of memory: sample, group of channels, part. */
+/* Returns tile i of the span in memory order: sample, group of channels, part. */
 static tern__tile tile_of(const tern__tiling *s, const tern__span *span, int64_t i)
 {
     int64_t groups = span->last - span->first;

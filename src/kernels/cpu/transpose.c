@@ -1,14 +1,14 @@
-/* transpose.c - in square tiles, each by way of a buffer: so every cache line of the input and of the output
- * is touched once, however far apart the rows are. A cast between f32, bf16 and f16 is done row by row on the
- * way to another buffer. */
+/* transpose.c - transposing copies in square tiles, each through a buffer, so that every cache line of
+ * input and output is touched once, however far apart the rows are. A cast between f32, bf16 and f16 is
+ * done row by row on the way to another buffer. */
 #include "kernels/cpu/transpose.h"
 #include "kernels/cpu/staging.h"
 
 #include <string.h>
 
-#define TILE   32  /* elements along the output's near dimension      */
-#define FEW    8   /* of the former are not worth a buffer */
-#define WIDEST 256 /* and along the input's, where there are only few */
+#define TILE   32  /* elements along the output's contiguous dimension */
+#define FEW    8   /* so few do not pay for a buffer */
+#define WIDEST 256 /* and along the input's, if there are only FEW */
 
 /* to[j * to_step + i] = from[i * from_step + j] for i < n, j < m. */
 #define DEFINE(type)                                                                                         \
@@ -34,9 +34,9 @@ typedef void (*turn_fn)(void *to, int64_t to_step, const void *from, int64_t fro
 typedef struct turn {
     const tern__plan *plan;
     const tern__view *in_view, *out_view;
-    int in, out;          /* operands                                                        */
-    int in_dim, out_dim;  /* along which input and output have neighbours                    */
-    tern__plan rest;      /* the other dimensions                                            */
+    int in, out;          /* operands of the plan */
+    int in_dim, out_dim;  /* the contiguous dimensions of input and output */
+    tern__plan rest;      /* the other dimensions */
     int64_t width, tiles; /* along in_dim */
     turn_fn fn;
     bool casts;
@@ -52,7 +52,7 @@ static turn_fn turn_of(tern_dtype dtype)
     }
 }
 
-/* The dimension along which an operand has neighbours; -1 if there is none. */
+/* The dimension along which an operand is contiguous; -1: none. */
 static int near_dim(const tern__plan *plan, int operand)
 {
     for (int d = 0; d < plan->ndim; d++)
@@ -65,7 +65,7 @@ static char *place(const tern__view *view, int64_t at)
     return (char *)view->data + at * (int64_t)tern_dtype_bytes(view->dtype);
 }
 
-/* n rows of m elements, no more than a tile's, into the output's dtype and behind each other. */
+/* Casts n rows of m elements, at most a tile, to the output's dtype, one after the other. */
 static void cast_rows(const turn *t, void *to, int64_t at, int64_t step, int64_t n, int64_t m)
 {
     tern__stage stage;
@@ -75,7 +75,7 @@ static void cast_rows(const turn *t, void *to, int64_t at, int64_t step, int64_t
     }
 }
 
-/* The tile whose first elements stand at these places. */
+/* Copies the tile whose first elements are at these offsets. */
 static void tile(const turn *t, int64_t to, int64_t from, int64_t n, int64_t m)
 {
     int64_t to_step = t->plan->stride[t->out][t->in_dim], step = t->plan->stride[t->in][t->out_dim];
@@ -88,7 +88,7 @@ static void tile(const turn *t, int64_t to, int64_t from, int64_t n, int64_t m)
     t->fn(place(t->out_view, to), to_step, rows, m, n, m);
 }
 
-/* All tiles along out_dim, at one place along in_dim. */
+/* Copies all tiles along out_dim at one place along in_dim. */
 static void strip(const turn *t, int64_t number)
 {
     const int64_t *in = t->plan->stride[t->in], *out = t->plan->stride[t->out];

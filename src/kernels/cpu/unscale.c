@@ -1,5 +1,5 @@
-/* unscale.c - counts what is not finite and multiplies, in one pass over memory: a chunk is read twice, the
- * second time from the first-level cache. */
+/* unscale.c - counts non-finite elements and multiplies, in one pass over memory: a chunk is read twice,
+ * the second time from the first-level cache. */
 #include "kernels/unscale.h"
 #include "base/half.h"
 #include "kernels/cpu/loops.h"
@@ -13,7 +13,7 @@ static inline uint64_t bits_of_f64(double value)
     return bits;
 }
 
-/* Not finite is what has all bits of its exponent; `y` may be NULL, and nobody may want to know. */
+/* Elements with all exponent bits set are not finite. `y` may be NULL; the count may not be wanted. */
 #define DEFINE(name, type, real, BITS, exponent, GET, PUT)                                                   \
     TERN__SIMD static int name(const void *from, void *to, int64_t n, double by, bool look)                  \
     {                                                                                                        \

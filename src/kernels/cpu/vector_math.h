@@ -1,6 +1,6 @@
-/* vector_math.h - <tgmath.h> with functions that vectorised loops may call: glibc has variants of them for
- * each vector width (libmvec), but declares them only under -ffast-math, which would give up NaN and
- * infinities in everything else. Special values are right in them too, only slower. */
+/* vector_math.h - <tgmath.h> with functions that vectorised loops may call: glibc has variants for each
+ * vector width (libmvec), but declares them only under -ffast-math, which would give up NaN and infinities
+ * everywhere else. Special values are right in them, too, only slower. */
 #ifndef TERN_SRC_KERNELS_CPU_VECTOR_MATH_H
 #define TERN_SRC_KERNELS_CPU_VECTOR_MATH_H
 

@@ -1,14 +1,15 @@
+/* widen.c - runs a kernel on f32 copies of 16-bit operands. */
 #include "kernels/cpu/widen.h"
 
 #define OPERANDS (TERN__KERNEL_INS + TERN__KERNEL_OUTS)
 
-/* The f32 copies: inputs, then outputs; data is NULL where there is none. */
+/* The f32 copies: inputs, then outputs; data NULL: no copy. */
 typedef struct wide {
     tern__call call;
     tern__view view[OPERANDS];
 } wide;
 
-/* What a view has in memory: a repeated dimension once. */
+/* The view without its broadcast dimensions, as it is in memory. */
 static tern__view own_part(const tern__view *view)
 {
     tern__view own = *view;
@@ -17,7 +18,7 @@ static tern__view own_part(const tern__view *view)
     return own;
 }
 
-/* A view like `from` in f32, repeated where that is. */
+/* A view like `from` in f32, broadcast along the same dimensions. */
 static tern__view wide_view(const tern__view *from)
 {
     tern__view own = own_part(from), w = tern__view_make(TERN_F32, own.layout, own.ndim, own.shape);
@@ -40,10 +41,10 @@ static int copy(const tern__call *call, const tern__view *all, const tern__view 
     return tern__cpu_pointwise(&one);
 }
 
-/* A view like `from` over memory of its own takes the operand's place. */
+/* Replaces an operand by a view like `from` with its own memory. */
 static int widen(wide *w, int i, const tern__view *from, const tern__view **operand)
 {
-    if (!from || !tern__is_half(from)) return TERN_OK;
+    if (!from || !tern__view_is_half(from)) return TERN_OK;
     tern__view own = own_part(from);
     size_t bytes = (size_t)tern__view_count(&own) * sizeof(float);
     w->view[i] = wide_view(from);

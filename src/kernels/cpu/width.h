@@ -1,7 +1,7 @@
-/* width.h - included first of all by a file whose vectors are as wide as registers: of wider ones gcc makes
- * memory. It is compiled twice, by itself for registers of eight floats (AVX2) or four, and once more
- * out of wide/ for those of sixteen (AVX-512). What it exports is one table of functions, the same under a
- * name of each width. */
+/* width.h - must be the first include of a file whose vectors are as wide as registers; wider ones would
+ * end up in memory. The file is compiled twice: by itself for registers of eight floats (AVX2) or four,
+ * and once more from wide/ for sixteen (AVX-512). It exports one table of functions, under a name for each
+ * width. */
 #ifndef TERN_SRC_KERNELS_CPU_WIDTH_H
 #define TERN_SRC_KERNELS_CPU_WIDTH_H
 

@@ -1,3 +1,4 @@
+/* widths.c - tells whether the CPU's wide vectors may be used. */
 #include "kernels/cpu/widths.h"
 
 #include <pthread.h>

@@ -1,11 +1,11 @@
-/* widths.h - which of the tables that a file of width.h exports suits this CPU. */
+/* widths.h - selects the table of a width.h file that suits this CPU. */
 #ifndef TERN_SRC_KERNELS_CPU_WIDTHS_H
 #define TERN_SRC_KERNELS_CPU_WIDTHS_H
 
 #include <stdbool.h>
 
-/* The CPU has registers of sixteen floats, and the user has not forbidden them to oneDNN, which is meant for
- * us too. */
+/* Whether the CPU has registers of sixteen floats and the user has not forbidden them to oneDNN, a limit
+ * that applies here as well. */
 bool tern__is_wide(void);
 
 #ifdef __x86_64__

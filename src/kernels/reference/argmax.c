@@ -1,9 +1,9 @@
-/* argmax.c - the first of a line's largest or smallest elements; a NaN is both. Integers are compared as
- * such. */
+/* argmax.c - the first of a line's largest or smallest elements; a NaN counts as either. Integers are
+ * compared as integers. */
 #include "kernels/lines.h"
 #include "kernels/reference/reference.h"
 
-/* Whether element i goes before element j, which stands before it. */
+/* Whether element i wins over element j, which comes later in the line. */
 static bool beats(const tern__view *x, int64_t i, int64_t j, bool least)
 {
     if (!tern__dtype_is_float(x->dtype)) {

@@ -1,11 +1,11 @@
-/* batch_norm.c - torch.nn.functional.batch_norm in three sums and a formula, channel by channel. */
+/* batch_norm.c - torch.nn.functional.batch_norm as three sums and a formula, channel by channel. */
 #include "kernels/batch_norm.h"
 #include "kernels/reference/reference.h"
 
 #include <math.h>
 #include <string.h>
 
-/* A channel's values have the numbers ((n * channels) + c) * positions + p. */
+/* A channel's values have the indices ((n * channels) + c) * positions + p. */
 typedef struct shape {
     int64_t batch, channels, positions;
 } shape;
@@ -17,7 +17,7 @@ static shape shape_of(const tern__view *x)
     return s;
 }
 
-/* The i-th value of channel c. */
+/* The index of the i-th value of channel c. */
 static int64_t number(const shape *s, int64_t c, int64_t i)
 {
     return (i / s->positions * s->channels + c) * s->positions + i % s->positions;
@@ -91,7 +91,7 @@ int tern__reference_batch_norm_apply(const tern__call *call)
     return TERN_OK;
 }
 
-/* dy where the ReLU let something through; as in PyTorch that includes NaN. */
+/* dy where the ReLU's output is positive; as in PyTorch also where it is NaN. */
 static double masked(const tern__call *call, int64_t i)
 {
     return value_of(call->in[2], i, 1) <= 0 ? 0 : tern__view_get(call->in[0], i);
@@ -143,7 +143,7 @@ int tern__reference_batch_norm(const tern__call *call)
     return status ? status : tern__reference_batch_norm_apply(&apply);
 }
 
-/* Of a channel: y is (x - mean) * scale + bias, and dy' as in `masked`. */
+/* One channel: y is (x - mean) * scale + bias, and dy' as in `masked`. */
 typedef struct channel {
     double mean, scale, bias;
 } channel;

@@ -1,5 +1,5 @@
-/* confusion.c - which class was taken for which, and how far from the top a label is. An element counts in
- * row label, column prediction. */
+/* confusion.c - the confusion matrix (row: label, column: prediction), and the rank of a label among the
+ * scores. */
 #include "kernels/confusion.h"
 #include "kernels/lines.h"
 #include "kernels/reference/reference.h"
@@ -9,15 +9,15 @@ static tern__lines class_lines(const tern__view *x)
     return tern__lines_of(x, x->ndim > 1);
 }
 
-/* Whether a class of score b goes before one of score a: larger ones do, a NaN before all, and of equal ones
- * the one that does not stand later. */
+/* Whether a class of score b ranks before one of score a: larger scores do, NaN before all, and of equal
+ * ones the earlier class. */
 static bool goes_before(double b, double a, bool later)
 {
     if (a != a || b != b) return b != b && (a == a || !later);
     return later ? b > a : b >= a;
 }
 
-/* How many scores of a line go before that of class `of`. */
+/* The number of scores of a line that rank before that of class `of`. */
 static int64_t rank_of(const tern__view *x, const tern__lines *lines, int64_t line, int64_t of)
 {
     int64_t start = tern__line_start(lines, line), rank = 0;

@@ -1,17 +1,17 @@
-/* conv.c - convolution over two or three spatial dimensions. Every product of the sums is one tap: image n,
- * channel i of group g at an input place, times the weight from it to channel o at a kernel place, goes to an
- * output place. The three kernels walk the same taps and differ in what they sum over. Places are row-major
- * numbers. */
+/* conv.c - convolution over two or three spatial dimensions. Every product in the sums is a tap: channel i
+ * of group g of image n at an input position, times the weight to channel o at a kernel position,
+ * contributes to an output position. The three kernels go over the same taps and differ in what they sum
+ * over. Positions are row-major indices. */
 #include "kernels/conv.h"
 #include "kernels/reference/reference.h"
 
-/* Depth (1 where there is none), height, width. */
+/* Depth (1 if there is none), height, width. */
 typedef struct places {
     int64_t size[3], count;
 } places;
 
 typedef struct conv {
-    int64_t images, ins, outs, groups; /* channels of a group */
+    int64_t images, ins, outs, groups; /* ins, outs: channels of a group */
     places in, kernel, out;
     const tern__conv_attr *attr;
 } conv;
@@ -37,7 +37,7 @@ static conv conv_of(const tern__call *call, const tern__view *x, const tern__vie
                   .attr = attr};
 }
 
-/* Row-major numbers of elements; channels are counted inside group g. */
+/* Row-major indices of elements; channels are counted within group g. */
 static int64_t x_at(const conv *c, int64_t n, int64_t g, int64_t i, int64_t in)
 {
     return ((n * c->groups + g) * c->ins + i) * c->in.count + in;
@@ -53,7 +53,7 @@ static int64_t w_at(const conv *c, int64_t g, int64_t o, int64_t i, int64_t k)
     return ((g * c->outs + o) * c->ins + i) * c->kernel.count + k;
 }
 
-/* The input place that kernel place `k` sees from output place `out`; -1 in the padding. */
+/* The input position that kernel position `k` reads for output position `out`; -1 in the padding. */
 static int64_t in_place(const conv *c, int64_t out, int64_t k)
 {
     const tern__conv_attr *a = c->attr;
@@ -70,7 +70,7 @@ static int64_t in_place(const conv *c, int64_t out, int64_t k)
     return place;
 }
 
-/* The output place from which kernel place `k` sees input place `in`; -1 if there is none. */
+/* The output position for which kernel position `k` reads input position `in`; -1 if there is none. */
 static int64_t out_place(const conv *c, int64_t in, int64_t k)
 {
     const tern__conv_attr *a = c->attr;
@@ -161,7 +161,7 @@ static void bias_grad(const tern__call *call, const conv *c)
     }
 }
 
-/* The weight's gradient may be absent when only the bias has one. */
+/* The weight's gradient is absent if only the bias has one. */
 int tern__reference_conv_weight_grad(const tern__call *call)
 {
     conv c = conv_of(call, call->in[1], call->out[0], call->in[0]);

@@ -1,5 +1,5 @@
-/* dice_loss.c - soft Dice (Milletari et al. 2016, "V-Net") and cross entropy with it; the sums and what the
- * loss makes of them stand in kernels/dice_loss.h. */
+/* dice_loss.c - soft Dice (Milletari et al. 2016, "V-Net") and cross entropy with it. kernels/dice_loss.h
+ * has the formulas. */
 #include "kernels/dice_loss.h"
 #include "kernels/reference/reference.h"
 
@@ -23,7 +23,7 @@ static double logit(const problem *p, int64_t sample, int64_t channel, int64_t i
     return tern__view_get(p->x, (sample * p->c.channels + channel) * p->c.inner + i);
 }
 
-/* log sum exp of a position's logits, if a softmax is to be taken. */
+/* log sum exp of a position's logits, if there is a softmax. */
 static double log_sum(const problem *p, int64_t sample, int64_t i)
 {
     double top = -INFINITY, sum = 0;
@@ -33,7 +33,7 @@ static double log_sum(const problem *p, int64_t sample, int64_t i)
     return top + log(sum);
 }
 
-/* One element: its probability, its target, and of its cross entropy what counts here. */
+/* One element: its probability, its target, and its share of the position's cross entropy. */
 typedef struct element {
     bool counts;
     double p, t, entropy;
@@ -60,7 +60,7 @@ static element mask_element(const problem *p, int64_t sample, int64_t channel, i
     return e;
 }
 
-/* norm: the log_sum of its position. */
+/* norm: the log_sum of the position. */
 static element element_at(const problem *p, int64_t sample, int64_t channel, int64_t i, double norm)
 {
     return p->attr->classes ? class_element(p, sample, channel, i, norm)
@@ -112,13 +112,13 @@ int tern__reference_dice_loss(const tern__call *call)
 
 /* ---- gradient ---- */
 
-/* By the probability. */
+/* The derivative with respect to the probability. */
 static double rise(const problem *p, const tern__dice_slope *slope, const element *e)
 {
     return slope->of_target * e->t + slope->of_x * (p->attr->squared ? 2 * e->p : 1);
 }
 
-/* sum_k p[k] d loss / d p[k] of a position, where a softmax gave p. */
+/* sum_k p[k] d loss / d p[k] of a position whose p is a softmax. */
 static double mean_rise(const problem *p, const tern__dice_back *back, int64_t sample, int64_t i, double norm)
 {
     double sum = 0;

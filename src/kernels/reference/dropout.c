@@ -1,8 +1,9 @@
+/* dropout.c - dropout of elements and of whole channels. */
 #include "kernels/dropout.h"
 #include "kernels/reference/reference.h"
 #include "kernels/space.h"
 
-/* `size` neighbours share one number. */
+/* `size` neighbours share one random word. */
 static int drop(const tern__call *call, int64_t size)
 {
     const tern__view *x = call->in[0];

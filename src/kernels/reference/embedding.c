@@ -1,3 +1,4 @@
+/* embedding.c - rows of a weight by index, and their gradient. */
 #include "kernels/embedding.h"
 #include "kernels/labels.h"
 #include "kernels/reference/reference.h"

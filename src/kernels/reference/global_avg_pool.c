@@ -1,3 +1,4 @@
+/* global_avg_pool.c - the mean over all positions of each channel, and its gradient. */
 #include "kernels/reference/reference.h"
 
 static int64_t positions_of(const tern__view *x)

@@ -1,4 +1,4 @@
-/* group_norm.c - a mean and a deviation a row, one formula an element. */
+/* group_norm.c - group norm: mean and deviation of each row, and a formula per element. */
 #include "kernels/group_norm.h"
 #include "kernels/reference/reference.h"
 
@@ -9,7 +9,7 @@ static double value_of(const tern__view *vector, int64_t c, double fallback)
     return vector ? tern__view_get(vector, c) : fallback;
 }
 
-/* The channel, among all G K, of element i of row `row`. */
+/* The channel, among all G K, of element i of a row. */
 static int64_t channel(const tern__group_shape *s, int64_t row, int64_t i)
 {
     return row % s->groups * s->channels + i / s->positions;
@@ -73,7 +73,7 @@ static void weight_grad(const tern__call *call, const tern__group_shape *s, int6
     if (call->out[2]) tern__reference_put(call, 2, c, db);
 }
 
-/* The weights first: dx may lie over dy. */
+/* The weights first: dx may overwrite dy. */
 int tern__reference_group_norm_grad(const tern__call *call)
 {
     tern__group_shape s = tern__group_shape_of(call->in[1]);

@@ -1,11 +1,12 @@
+/* interpolate.c - resizing and its gradient. */
 #include "kernels/interpolate.h"
 #include "kernels/reference/reference.h"
 
-/* The neighbours in x that y's element `i` is made of. */
+/* The neighbours in x from which y's element `i` is computed. */
 typedef struct window {
     tern__taps taps[TERN__SPACE];
     tern__space in;
-    int64_t plane; /* the number of its first element in x */
+    int64_t plane; /* index of the plane's first element in x */
 } window;
 
 static window window_of(const tern__call *call, const tern__view *x, const tern__view *y, int64_t i)

@@ -1,6 +1,6 @@
-/* linear_grad.c - the gradients of torch.nn.functional.linear, y = x w^T + b, with or without a ReLU behind
- * it: dx = dz w, dw = dz^T x and db = the sums of dz's columns, where dz is dy but 0 where the ReLU has made
- * y; of an x that a ReLU has made dx is cut in the same way. */
+/* linear_grad.c - the gradients of torch.nn.functional.linear, y = x w^T + b, with or without a ReLU after
+ * it: dx = dz w, dw = dz^T x and db = the column sums of dz. dz is dy, but 0 where the ReLU's output y is.
+ * If x is the output of a ReLU, dx is 0 where x is. */
 #include "kernels/matmul.h"
 #include "kernels/reference/reference.h"
 

@@ -1,3 +1,4 @@
+/* loss_scale.c - the update of a loss scale. */
 #include "kernels/loss_scale.h"
 #include "kernels/reference/reference.h"
 

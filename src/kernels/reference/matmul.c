@@ -1,8 +1,9 @@
+/* matmul.c - the matrix product, with a bias and a ReLU. */
 #include "kernels/matmul.h"
 #include "kernels/reference/reference.h"
 
-/* The numbers of y's element (n, i, j), of a's first one in row (n, i) and of b's in column (n, j), counted
- * in row-major order. */
+/* The row-major indices of y's element (n, i, j), of a's first element in row (n, i) and of b's first in
+ * column (n, j). */
 typedef struct place {
     int64_t y, a, b;
 } place;

@@ -1,8 +1,8 @@
 /* nll_loss.c - the losses of labels under log probabilities (torch.nn.functional.nll_loss, cross_entropy).
  *
- * Beside the loss stands the sum of the labels' weights, by which a mean is divided. With q[c] = (1 -
- * smoothing) w[y] [c = y] + smoothing / C w[c] the gradient of one label's loss is -q by the log
- * probabilities, and exp(logp) sum q - q by what their softmax was taken of. */
+ * The second result is the sum of the labels' weights, by which a mean is divided. With q[c] = (1 -
+ * smoothing) w[y] [c = y] + smoothing / C w[c], the gradient of one label's loss is -q with respect to the
+ * log probabilities, and exp(logp) sum q - q with respect to the scores. */
 #include "kernels/nll_loss.h"
 #include "kernels/reference/reference.h"
 
@@ -75,7 +75,7 @@ int tern__reference_cross_entropy(const tern__call *call)
 
 /* ---- gradients ---- */
 
-/* What is sent to one label's loss, divided as the loss was. */
+/* The incoming gradient of one label's loss, divided as the loss was. */
 static double sent(const problem *p, const tern__view *dloss, const tern__view *weights, int64_t line)
 {
     double d = tern__view_get(dloss, p->attr->each ? line : 0);

@@ -1,14 +1,15 @@
+/* norm_factors.c - factors of an optimizer's update from norms. */
 #include "kernels/norm_factors.h"
 #include "kernels/sections.h"
 #include "kernels/reference/reference.h"
 
-/* Nothing is larger than a NaN. */
+/* For p = infinity the maximum, in which a NaN wins; else the sum. */
 static double join(double a, double b, double p)
 {
     return isinf(p) ? (b > a || b != b ? b : a) : a + b;
 }
 
-/* What the sums of section n say. */
+/* Writes the factors for section n. */
 static void decide(const tern__call *call, int64_t n)
 {
     const tern__norm_attr *attr = call->attr;

@@ -1,10 +1,11 @@
+/* optim.c - the optimizers' updates. */
 #include "kernels/optim.h"
 #include "kernels/sections.h"
 #include "kernels/reference/reference.h"
 
 #include <math.h>
 
-/* Section n of a call; what only a device knows of its update is taken into the attributes. */
+/* Returns section n of a call, and adds to the attributes what only the device knows about its update. */
 static tern__section settle(const tern__call *call, int64_t n, tern__step_attr *step)
 {
     const tern__view *given = call->in[TERN__OPTIM_FACTORS], *skipped = call->in[TERN__OPTIM_SKIPPED],
@@ -33,7 +34,7 @@ static double gradient(const tern__call *call, const tern__step_attr *step, int6
     return step->scale * tern__view_get(call->in[0], i) + step->decay * value;
 }
 
-/* The new value of p, and of its copy. */
+/* Writes the new value of p, and of its copy in another dtype. */
 static void put(const tern__call *call, int64_t i, double value)
 {
     const tern__view *copy = call->out[TERN__OPTIM_COPY];
@@ -73,7 +74,7 @@ static double moving_mean(const tern__view *view, int64_t i, double beta, double
     return mean;
 }
 
-/* The largest so far; a NaN stays. */
+/* The largest value so far; a NaN stays. */
 static double top(const tern__view *view, int64_t i, double value)
 {
     double before = tern__view_get(view, i);
@@ -156,7 +157,7 @@ static double update_at(const tern__call *call, const lamb_update *u, int64_t i)
     return u->unbias1 * m / (u->unbias2 * sqrt(v) + u->eps) + u->pull * tern__view_get(call->out[0], i);
 }
 
-/* Moments and sums of section n. */
+/* Computes the moments and sums of section n. */
 static void lamb_moments(const tern__call *call, int64_t n)
 {
     tern__lamb_attr attr = *(const tern__lamb_attr *)call->attr;

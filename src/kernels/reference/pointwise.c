@@ -1,4 +1,5 @@
-/* pointwise.c - the formulas of pointwise.def in double, or in 64-bit integers where all operands are. */
+/* pointwise.c - the formulas of pointwise.def in double, or in 64-bit integers if all operands are
+ * integers. */
 #include "kernels/pointwise.h"
 #include "kernels/reference/reference.h"
 
@@ -49,7 +50,7 @@ static bool all_integers(const tern__call *call)
     return all;
 }
 
-/* An integer that is copied into a shorter type is rounded once, not to f64 before. */
+/* Copying an integer into another dtype rounds once, without going through f64. */
 static double get(const tern__call *call, int n, int64_t i)
 {
     const tern__view *in = call->in[n];

@@ -1,9 +1,10 @@
+/* pool.c - max and average pooling and their gradients. */
 #include "kernels/pool.h"
 #include "kernels/reference/reference.h"
 
 #include <math.h>
 
-/* What y's element i sees: depths, rows, columns, and the number of its plane's first element in x. */
+/* The window of y's element i: depths, rows, columns, and the index of its plane's first element in x. */
 typedef struct window {
     tern__pool_span span[TERN__SPACE];
     tern__space in;
@@ -20,7 +21,7 @@ static window window_of(const tern__call *call, const tern__view *x, const tern_
     return w;
 }
 
-/* The number in x of what kernel place (d, r, c) sees. */
+/* The index in x that kernel position (d, r, c) reads. */
 static int64_t number(const tern__call *call, const window *w, int64_t d, int64_t r, int64_t c)
 {
     const tern__pool_attr *p = call->attr;
@@ -46,7 +47,7 @@ int tern__reference_max_pool(const tern__call *call)
         EACH_PLACE(w)
         {
             double v = tern__view_get(x, number(call, &w, d, r, c));
-            if (!(v > best) && v == v) continue; /* the first of equals, the last NaN */
+            if (!(v > best) && v == v) continue; /* the first of equal values, the last NaN */
             best = v;
             place = tern__pool_place(call->attr, d, r, c);
         }

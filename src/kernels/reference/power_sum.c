@@ -1,3 +1,4 @@
+/* power_sum.c - the sum of |x|^p, or the maximum of |x|, of a tensor or of its sections. */
 #include "kernels/power_sum.h"
 #include "kernels/sections.h"
 #include "kernels/reference/reference.h"
@@ -11,7 +12,7 @@ static double sum_of(const tern__view *x, tern__section section, double p)
         double size = fabs(tern__view_get(x, i));
         if (!isinf(p))
             sum += pow(size, p);
-        else if (size > sum || size != size) /* nothing is larger than a NaN */
+        else if (size > sum || size != size) /* a NaN is the largest */
             sum = size;
     }
     return sum;

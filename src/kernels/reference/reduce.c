@@ -1,3 +1,4 @@
+/* reduce.c - sum, maximum and minimum over dimensions. */
 #include "kernels/reduce.h"
 #include "kernels/reference/reference.h"
 
@@ -20,7 +21,7 @@ static double low(double a, double b)
     return b < a || b != b ? b : a;
 }
 
-/* The output's elements in a row, whatever it is seen as. */
+/* A flat view of the output's elements. */
 static tern__view own_view(const tern__view *y)
 {
     int64_t count = y->layout == TERN__PLAIN ? tern__own_count(y) : tern__view_count(y);
@@ -29,7 +30,7 @@ static tern__view own_view(const tern__view *y)
     return own;
 }
 
-/* Eight bytes for each element of the output. */
+/* Allocates eight bytes for each element of the output. */
 static void *results_new(const tern__call *call, int64_t *count)
 {
     *count = own_view(call->out[0]).shape[0];
@@ -70,7 +71,7 @@ static int reduce(const tern__call *call, join_fn join, double start, double fac
     return TERN_OK;
 }
 
-/* ---- integers: as such, since f64 has no room for all of them ---- */
+/* ---- integers: as integers, since f64 cannot hold all of them ---- */
 
 typedef int64_t (*join_integers_fn)(int64_t a, int64_t b);
 

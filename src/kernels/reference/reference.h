@@ -1,5 +1,6 @@
-/* reference.h - the plain kernels: one loop per index of the formula, sums in double, any dtype, strides and
- * layout. They are the oracle of every fast kernel and the fallback for what those do not take. */
+/* reference.h - the reference kernels: plain loops over the indices of the formula, sums in double, any
+ * dtype, strides and layout. They are the oracle for the fast kernels and the fallback for calls that
+ * those do not take. */
 #ifndef TERN_SRC_KERNELS_REFERENCE_H
 #define TERN_SRC_KERNELS_REFERENCE_H
 
@@ -12,8 +13,8 @@ static inline void tern__reference_put(const tern__call *call, int out, int64_t 
     tern__view_set(view, i, call->add[out] ? tern__view_get(view, i) + value : value);
 }
 
-/* Where sums are made in double: one of each of the output's own elements, at its offset, all `start` at
- * first; NULL after E_MEMORY. Then out = or += factor times them. */
+/* Allocates sums in double: one for each distinct element of the output, at its offset, initialised to
+ * `start`; NULL: E_MEMORY. `put` then stores or adds factor times the sums to the output. */
 double *tern__reference_sums_new(const tern__call *call, double start);
 void tern__reference_sums_put(const tern__call *call, const double *sums, double factor);
 

@@ -1,3 +1,4 @@
+/* registry.c - the table of the reference kernels. */
 #include "kernels/reference/reference.h"
 
 const tern__kernel_fn tern__reference_kernels[TERN__KERNEL_COUNT] = {

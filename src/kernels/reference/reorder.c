@@ -1,3 +1,4 @@
+/* reorder.c - copies a tensor into another layout. */
 #include "kernels/reference/reference.h"
 
 int tern__reference_reorder(const tern__call *call)

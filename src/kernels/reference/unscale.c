@@ -1,3 +1,4 @@
+/* unscale.c - multiplies a gradient by a factor and counts its non-finite elements. */
 #include "kernels/unscale.h"
 #include "kernels/reference/reference.h"
 

@@ -1,11 +1,10 @@
-/* cublasLt.h - as much of cuBLASLt as src/cuda/cublas/cublas.cc asks for, with the names and numbers of
- * NVIDIA's header, and plain loops behind it that know of a product what its descriptors say and nothing
- * else. A matrix lies by columns, `step` elements from one to the next.
+/* cublasLt.h - the part of cuBLASLt that src/cuda/cublas/cublas.cc uses, with the names and numbers of
+ * NVIDIA's header, implemented by plain loops that know a product only from its descriptors. A matrix is
+ * stored by columns, which are `step` elements apart.
  *
- * Stricter than cuBLASLt: descriptors that contradict each other end the program, and so does what is known
- * to fail: a vector that does not begin at a multiple of 16 bytes, for which heuristics name kernels that
- * fault, and heuristics while a stream is captured. Epilogues are lacking here and there, so that whoever
- * asks has to go without. */
+ * Stricter than cuBLASLt: contradictory descriptors end the program, and so does what is known to fail: a
+ * vector that is not aligned to 16 bytes, for which heuristics name kernels that fault, and heuristics
+ * while a stream is captured. Some epilogues are missing, so that the caller has to do without them. */
 #ifndef TERN_TESTS_CUDA_CUBLASLT_H
 #define TERN_TESTS_CUDA_CUBLASLT_H
 

@@ -1,7 +1,7 @@
-/* cublaslt.cc - the loops behind cublasLt.h, with sums in f64. There are three algorithms: one that
- * heuristics vouch for, first of all, and that fails when it is run, one for matrices that begin and go on at
- * multiples of 16 bytes, and one for any, which is twice as fast. Of batches of f16 with a bias there is only
- * the first. */
+/* cublaslt.cc - the loops that implement cublasLt.h, with sums in f64. There are three algorithms: one
+ * that heuristics return first as usable and that fails when it is run, one for matrices that are aligned
+ * to 16 bytes, and one for any, which is twice as fast. For batches of f16 with a bias there is only the
+ * first. */
 #include "cuda/kernels/elements.h"
 #include "memory.h"
 
@@ -16,7 +16,7 @@
 #define ALIGNED   1
 #define ANY       2
 #define FAILING   3
-#define WORKSPACE 4096 /* of the first */
+#define WORKSPACE 4096 /* of the first algorithm */
 #define BATCH     65535
 
 struct cublasLtContext {
@@ -74,7 +74,7 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 
 /* ---- descriptors ---- */
 
-/* A value of another size is refused. */
+/* Sets a field; a value of another size is refused. */
 static cublasStatus_t set(void *field, size_t field_size, const void *value, size_t size)
 {
     if (size != field_size) return CUBLAS_STATUS_INVALID_VALUE;
@@ -154,7 +154,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
     return set(alignment, sizeof(*alignment), value, size);
 }
 
-/* ---- what is right, and what there is ---- */
+/* ---- checks, and what is supported ---- */
 
 static void insist(bool is_right, const char *what)
 {
@@ -173,7 +173,7 @@ static bool has_bias(const problem *p)
     return p->op.epilogue & CUBLASLT_EPILOGUE_BIAS;
 }
 
-/* Of B's columns. */
+/* Whether the epilogue sums B's columns. */
 static bool has_sums(const problem *p)
 {
     return p->op.epilogue == CUBLASLT_EPILOGUE_BGRADB;
@@ -189,7 +189,7 @@ static int64_t columns_of(const emulated_matrix *m, cublasOperation_t op)
     return op == CUBLAS_OP_T ? m->rows : m->columns;
 }
 
-/* The number of products that are added up. */
+/* The number of products in a sum. */
 static int64_t depth_of(const problem *p)
 {
     return columns_of(&p->m[A], p->op.a);
@@ -219,7 +219,7 @@ static bool has_types(const problem *p)
     return doubles ? a == CUDA_R_64F && d == a : a != CUDA_R_64F && (d == a || d == CUDA_R_32F);
 }
 
-/* No ReLU in f64, no row sums wider than what is summed. */
+/* No ReLU in f64, no row sums in a wider dtype than the operands. */
 static bool has_epilogue(const problem *p)
 {
     if (has_sums(p)) return p->m[D].count == 1 && p->m[B].type == p->m[D].type;
@@ -248,7 +248,7 @@ static bool goes_on_aligned(const emulated_matrix *m)
 
 /* ---- algorithms ---- */
 
-/* An algorithm is of the case that it was named for. */
+/* An algorithm is valid for the case that it was returned for. */
 static cublasLtMatmulAlgo_t algorithm_of(const problem *p, uint64_t which)
 {
     return {{which, (uint64_t)p->m[A].type << 32 | (uint64_t)p->m[D].type, (uint64_t)p->op.epilogue}};
@@ -335,7 +335,7 @@ typedef struct work {
     double speed;
 } work;
 
-/* The rows of op(A), or the columns of op(B), one behind the other. */
+/* The rows of op(A), or the columns of op(B), one after the other. */
 typedef std::vector<double> lines;
 
 static lines rows_of_a(const work *w, int64_t batch)
@@ -356,7 +356,7 @@ static lines columns_of_b(const work *w, int64_t batch)
     return all;
 }
 
-/* The ReLU makes 0 of NaN. */
+/* Stores a result. The ReLU turns NaN into 0. */
 static void put(const work *w, int64_t batch, int64_t i, int64_t j, double sum)
 {
     const emulated_matrix *d = &w->p.m[D];
@@ -367,8 +367,8 @@ static void put(const work *w, int64_t batch, int64_t i, int64_t j, double sum)
     tern__element_set<double>(w->d, dtype_of(d->type), batch * d->next + j * d->step + i, value);
 }
 
-/* Rounded as often as what is asked for: with f32 after each product. Those with a ReLU are added up from the
- * end on, as heuristics may name another algorithm for another epilogue. */
+/* Rounds as the requested type does: in f32 after each product. With a ReLU the sum starts from the end,
+ * as heuristics may return another algorithm for another epilogue. */
 static double sum_of(const work *w, const double *row, const double *column)
 {
     const double *end = row + depth_of(&w->p), *column_end = column + depth_of(&w->p);

@@ -1,10 +1,9 @@
-/* cuda_runtime.h - as much of CUDA as src/cuda asks for, on the CPU, so that its kernels and their host side
- * can be tested where no GPU is: threads of a block are fibers, blocks run one after the other, and the
- * device's memory cannot be reached by the host but through copies (a stray access is a segmentation fault).
- * What is asked of the step's stream is done when the call returns, unless it comes behind what is asked
- * of another stream, or when the graph is launched for which it was captured; what is asked of another
- * stream, and with TERN_EMULATED_ASYNC of any, is done as late as events allow, so whoever forgets to wait
- * reads what is not there yet. */
+/* cuda_runtime.h - the part of CUDA that src/cuda uses, on the CPU, so that its kernels and host code can
+ * be tested without a GPU. Threads of a block are fibers, blocks run one after the other, and the host can
+ * access device memory only through copies (a stray access is a segmentation fault). Work for the step's
+ * stream is done when the call returns, unless it comes after work of another stream, or when the graph
+ * that it was captured for is launched. Work for other streams, and with TERN_EMULATED_ASYNC for any, is
+ * done as late as events allow, so code that forgets to wait reads stale data. */
 #ifndef TERN_TESTS_CUDA_RUNTIME_H
 #define TERN_TESTS_CUDA_RUNTIME_H
 
@@ -59,20 +58,19 @@ struct __align__(8) float2
     float x, y;
 };
 
-/* ---- what threads of a block do together ---- */
+/* ---- cooperation of a block's threads ---- */
 
-/* For the kernel before, which every thread of every kernel does. */
+/* Waits for the previous kernel; every thread of every kernel must call it. */
 void cudaGridDependencySynchronize();
 void cudaTriggerProgrammaticLaunchCompletion();
 void __syncthreads();
 void __syncwarp(unsigned mask = 0xffffffffu);
-/* Of blocks that run at the same time. What one finds in another's shared memory is in the dynamic part of
- * it:
- * __shared__ variables are one for all blocks here. */
+/* The barrier of a cluster. Data that blocks read from each other's shared memory must be in its dynamic
+ * part: __shared__ variables are one for all blocks here. */
 void __cluster_barrier_arrive();
 void __cluster_barrier_wait();
 void *__cluster_map_shared_rank(const void *data, unsigned rank);
-/* The value that lane `from` of this warp has put in, 8 bytes at most. */
+/* The value that lane `from` of this warp has passed, at most 8 bytes. */
 uint64_t emulated_shuffle(uint64_t value, int from);
 int emulated_lane();
 char *emulated_shared();
@@ -99,7 +97,7 @@ template <class T> T __shfl_down_sync(unsigned, T value, int delta)
     return emulated_shuffle_of(value, from < 32 ? from : emulated_lane());
 }
 
-/* One thread runs at a time, so two steps do; that they are atomic is for ThreadSanitizer. */
+/* One thread runs at a time, so two steps would do; they are atomic for ThreadSanitizer. */
 template <class T> T emulated_exchange(T *at, T before, T after)
 {
     __atomic_store(at, &after, __ATOMIC_RELAXED);
@@ -132,7 +130,7 @@ inline void __threadfence()
 inline void __threadfence_system()
 {
 }
-/* Copies into shared memory are there as late as they are waited for. */
+/* Asynchronous copies into shared memory arrive when they are waited for, not before. */
 void __pipeline_memcpy_async(void *to, const void *from, size_t bytes, size_t zeros = 0);
 void __pipeline_commit();
 void __pipeline_wait_prior(size_t groups);
@@ -261,28 +259,29 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 
-/* What the plug-in has asked for, of all devices, for tests to look at. */
+/* Counts of the plug-in's calls on all devices, for tests. */
 typedef struct emulated_counts {
-    int64_t kernels, others; /* put into a stream one by one: kernels; libraries' work, copies, zeros */
-    int64_t captures, graphs, changes; /* graphs made, launched; nodes told other arguments */
-    int64_t largest;                   /* the most blocks of a kernel; tests set it back */
-    int64_t overlapping, clusters;     /* of the kernels: before the last one is over; in clusters */
-    int64_t looks, exportable;         /* at how much memory is left; what was mapped that may be exported */
+    int64_t kernels, others;           /* enqueued one by one: kernels; library calls, copies, zeros */
+    int64_t captures, graphs, changes; /* graphs captured, launched; nodes updated */
+    int64_t largest;                   /* the largest grid; tests reset it */
+    int64_t overlapping, clusters;     /* of the kernels: overlapping their predecessor; in clusters */
+    int64_t looks, exportable;         /* queries of free memory; mappings that may be exported */
 } emulated_counts;
 extern "C" __attribute__((visibility("default"))) emulated_counts emulated_counted;
 
-/* Is that what TERN_EMULATED_REFUSES names? "change": other arguments for a kernel that overlaps, "engines":
- * to run any of cuDNN's, "products": any of cuBLASLt's, "runtime": anything, as when the process ends. */
+/* Whether TERN_EMULATED_REFUSES names this. "change": updating an overlapping kernel's arguments,
+ * "engines": running any engine of cuDNN, "products": any of cuBLASLt, "runtime": everything, as when the
+ * process ends. */
 bool emulated_refuses(const char *what);
-/* What is called then all the same, and is a pointer to nothing or uses what is no more. */
+/* Called by functions that must not be called after that. */
 void emulated_expect_runtime();
 
-/* ---- what streams are asked for ---- */
+/* ---- work for streams ---- */
 
-/* Work of a library in a stream. */
+/* Enqueues a library's work in a stream. */
 void emulated_enqueue(cudaStream_t stream, std::function<void()> work);
 
-/* For libraries that are shared objects of their own. Their work may wait for others: it is asked until it
+/* For libraries that are separate shared objects. Their work may wait for others: it is polled until it
  * says that it is done. */
 struct emulated_library {
     void (*enqueue)(cudaStream_t stream, std::function<bool()> work);
@@ -296,19 +295,19 @@ inline const emulated_library *emulated_library_of(cudaStream_t stream)
     return *(const emulated_library *const *)stream;
 }
 
-/* Runs `thread` once for each thread of the grid. Each has to wait for the kernel before its own, as if all
- * were launched early: until one has the memory stays closed. */
+/* Runs `thread` once for each thread of the grid. Each must wait for the previous kernel, as if all
+ * kernels were launched early: the memory stays closed until one has. */
 void emulated_run(dim3 grid, dim3 block, size_t shared, unsigned cluster, void (*thread)(void *ctx),
                   void *ctx);
 
-/* A kernel, how it is started, and what its arguments are. */
+/* A kernel, its launch configuration, and its arguments. */
 struct emulated_kernel {
     const void *kernel;
     void (*start)(const emulated_kernel &kernel, void **args);
     dim3 grid, block;
     size_t shared;
-    unsigned cluster; /* its blocks */
-    bool overlaps;    /* the one before it */
+    unsigned cluster; /* blocks of a cluster */
+    bool overlaps;    /* it may overlap its predecessor */
     const size_t *sizes;
     int count;
 };

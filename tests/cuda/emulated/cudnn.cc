@@ -1,6 +1,6 @@
-/* cudnn.cc - the reference kernels in the place of cuDNN, by three engines: the heuristics' first wants much
- * workspace, is planned and does not run, and the last one is faster than the other, but for its fourth run,
- * in which somebody else has the device. A bias can be a part of all graphs but those in f64. */
+/* cudnn.cc - the reference kernels in place of cuDNN, with three engines: the heuristics' first wants a
+ * large workspace, can be planned and does not run; the last one is faster than the second, except in its
+ * fourth run, when another process has the device. A bias can be part of all graphs except in f64. */
 #include "cuda/cudnn/cudnn.h"
 #include "memory.h"
 
@@ -27,7 +27,7 @@ struct tern__cudnn_graph {
     emulated_plan plans[ENGINES];
 };
 
-/* cuDNN calls a y that leaves out places of x a bad parameter. */
+/* cuDNN rejects a y that leaves out positions of x as a bad parameter. */
 static bool is_valid(const tern__cudnn_conv *conv)
 {
     const tern__conv_attr *attr = conv->attr;

@@ -1,3 +1,4 @@
+/* graphs.cc - graphs as lists of nodes that are run in order. */
 #include "graphs.h"
 
 #include <cstdio>
@@ -9,7 +10,7 @@
 typedef std::vector<std::vector<char>> arguments;
 
 struct emulated_node {
-    std::function<void()> work; /* of a library; empty: a kernel */
+    std::function<void()> work; /* a library's; empty: a kernel */
     emulated_kernel kernel;
     arguments args;
 };
@@ -17,7 +18,7 @@ struct emulated_graph {
     std::vector<std::unique_ptr<emulated_node>> nodes;
     cudaGraphNode_t last;
 };
-/* Copies, which can be changed, of the graph's nodes. */
+/* An executable graph: copies of the graph's nodes, which can be updated. */
 struct emulated_exec {
     cudaGraph_t graph;
     std::vector<emulated_node> nodes;
@@ -77,9 +78,9 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph)
     return cudaSuccess;
 }
 
-/* ---- what can be launched ---- */
+/* ---- executable graphs ---- */
 
-/* It wants room in the device's memory, more where kernels overlap. */
+/* A graph needs device memory, more if kernels overlap. */
 static bool has_room(cudaGraph_t graph)
 {
     size_t left, total, wanted = (size_t)2 << 20;

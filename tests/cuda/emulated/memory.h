@@ -1,29 +1,28 @@
-/* memory.h - the device's clock, whether it is captured, and its memory: pages that are closed to the host
- * but while the device works. */
+/* memory.h - the device's clock, the state of capturing, and the device's memory: pages that the host
+ * cannot access except while the device works. */
 #ifndef TERN_TESTS_CUDA_MEMORY_H
 #define TERN_TESTS_CUDA_MEMORY_H
 
 #include <cstddef>
 
-/* The clock of the device that this thread drives, which is no real one: a block of threads takes a
- * microsecond, a byte that is copied and an operation of a product a nanosecond, a convolution what its
- * engine says. */
+/* The simulated clock of this thread's device: a block of threads takes a microsecond, a copied byte and
+ * an operation of a product a nanosecond, a convolution the time of its engine. */
 extern thread_local double emulated_ms;
 
-/* Does this thread capture a stream? */
+/* Whether this thread captures a stream. */
 extern thread_local bool emulated_captures;
 
 void emulated_memory_open();
 void emulated_memory_close();
-/* Is it the device's? */
+/* Whether the address is device memory. */
 bool emulated_memory_has(const void *data);
-/* Has the driver given it out as one? */
+/* Whether the range is within one allocation of the driver's. */
 bool emulated_memory_is_one(const void *data, size_t bytes);
-/* May the GPU whose memory `to` is read `from`? */
+/* Whether the GPU that owns `to` has access to `from`. */
 bool emulated_memory_joined(const void *to, const void *from);
-/* What nobody has of a device's. */
+/* The free memory of a device. */
 size_t emulated_memory_left(int index);
 
-#define EMULATED_MEMORY ((size_t)2 << 30) /* of a device */
+#define EMULATED_MEMORY ((size_t)2 << 30) /* of each device */
 
 #endif

@@ -1,3 +1,4 @@
+/* pages.cc - the device's memory, in place of src/cuda/pages.cc: pages that only the device can access. */
 #include "memory.h"
 
 #include "cuda/pool.h"
@@ -16,7 +17,7 @@ struct piece {
     size_t bytes;
 };
 
-/* What the driver keeps: who may use what was mapped at once, first of all whose memory it is. */
+/* What the driver stores for each mapping: the devices with access, the owner first. */
 struct grant {
     void *at;
     size_t bytes;
@@ -26,7 +27,7 @@ struct grant {
 static std::mutex lock;
 static std::vector<piece> pieces;
 static std::vector<grant> grants;
-static std::map<int, size_t> taken; /* bytes of each device */
+static std::map<int, size_t> taken; /* bytes per device */
 static int working;
 
 [[noreturn]] static void stop(const char *what)
@@ -99,7 +100,7 @@ bool emulated_memory_joined(const void *to, const void *from)
     return false;
 }
 
-/* TERN_EMULATED_REFUSES=addresses: all but few. */
+/* TERN_EMULATED_REFUSES=addresses: only a few addresses can be reserved. */
 int tern__cuda_reserve(size_t bytes, void **base, tern_error *err)
 {
     if (bytes > 2 * EMULATED_MEMORY && emulated_refuses("addresses"))
@@ -123,7 +124,7 @@ void tern__cuda_unreserve(void *base, size_t bytes)
     munmap(base, bytes);
 }
 
-/* What is next to the last one becomes one piece with it: a change of protection costs a call each. */
+/* Merges with an adjacent last piece: each change of protection costs a call. */
 static void add(const piece &p)
 {
     if (!pieces.empty() && (char *)pieces.back().at + pieces.back().bytes == p.at)
@@ -140,9 +141,9 @@ bool tern__cuda_map(int index, void *at, size_t bytes, bool *stays, unsigned lon
     emulated_counted.exportable += !*stays;
     *handle = 1;
     grants.push_back({at, bytes, index});
-    if (!has(at)) add({at, bytes}); /* what was taken away before is a part of one still */
-    /* NaN, where others may have left anything: a part of a page, since opening and closing costs by what is
-     * used. */
+    if (!has(at)) add({at, bytes}); /* unmapped memory may still be part of a piece */
+    /* Fills with NaN, since memory may hold anything; only part of a page, because the cost depends on how
+     * much is touched. */
     protect({at, bytes}, PROT_READ | PROT_WRITE);
     std::memset(at, 0xff, TERN__CUDA_PAGE / 8);
     if (!working) protect({at, bytes}, PROT_NONE);

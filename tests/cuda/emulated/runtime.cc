@@ -1,3 +1,4 @@
+/* runtime.cc - runs a kernel's blocks as fibers; memory and properties of the emulated GPUs. */
 #include "cuda_runtime.h"
 #include "memory.h"
 
@@ -12,11 +13,11 @@
 
 dim3 gridDim, blockDim;
 
-/* ---- ThreadSanitizer: fibers are threads to it, which only barriers put in an order ----
- *
- * So it finds what threads of a block write without a barrier before others read it, although they run one
- * after the other here. A barrier has two places, used in turn: who has left it may come to the next one
- * before others have left it. */
+/* ---- ThreadSanitizer: it sees fibers as threads that only barriers order ---- */
+
+/* So it finds what threads of a block write without a barrier before others read it, although they run one
+ * after the other here. A barrier has two places, used in turn: a thread that has left it may reach the next
+ * one before others have left it. */
 
 #ifdef __SANITIZE_THREAD__
 #include <sanitizer/tsan_interface.h>
@@ -32,12 +33,12 @@ dim3 gridDim, blockDim;
 
 #define WARP    32
 #define STACK   (128 << 10)
-#define THREADS 1024 /* of a block    */
-#define BLOCKS  8    /* of a cluster  */
+#define THREADS 1024 /* most threads of a block */
+#define BLOCKS  8    /* most blocks of a cluster */
 
 enum wait { RUNNING, AT_BLOCK, AT_WARP, AT_CLUSTER, DONE };
 
-/* What is looked at without a barrier, which it does not replace. */
+/* A value that is read without a barrier and does not order anything. */
 template <class T> struct loose {
     std::atomic<T> value;
     operator T() const
@@ -50,14 +51,14 @@ template <class T> struct loose {
     }
 };
 
-/* A copy into shared memory that has been asked for. */
+/* A pending copy into shared memory. */
 struct pending {
     void *to;
     const void *from;
     size_t bytes, zeros;
 };
 
-/* Where a fiber or the scheduler goes on. */
+/* The place where a fiber or the scheduler continues. */
 typedef void *whereabouts[5];
 
 struct fiber {
@@ -66,29 +67,29 @@ struct fiber {
     bool has_begun;
     loose<wait> state;
     loose<int> shuffles;
-    loose<bool> has_waited;                   /* for the kernel before */
-    bool has_arrived;                         /* at the cluster's barrier, for which it will wait */
-    std::vector<std::vector<pending>> groups; /* the last one is open */
-    int met[DONE];                            /* barriers so far, by what has waited */
+    loose<bool> has_waited; /* for the previous kernel */
+    bool has_arrived;       /* it has arrived at the cluster's barrier and will wait for it */
+    std::vector<std::vector<pending>> groups; /* the last one is still open */
+    int met[DONE];                            /* barriers so far, by kind */
     dim3 index;
-    int rank; /* of its block in the cluster */
+    int rank; /* rank of its block in the cluster */
     char *stack;
-    void *seen; /* ThreadSanitizer's */
+    void *seen; /* ThreadSanitizer's handle */
 };
 
 static struct {
     whereabouts scheduler;
     void *scheduler_seen;
-    fiber *fibers[BLOCKS * THREADS]; /* kept for good: those that were ever needed */
+    fiber *fibers[BLOCKS * THREADS]; /* never freed: all that were ever needed */
     int made;
     loose<int> current;
-    int count, each;     /* threads of all blocks of the cluster, and of one */
-    dim3 of[BLOCKS];     /* blockIdx of each */
-    loose<bool> is_open; /* the device's memory */
+    int count, each;     /* threads of all blocks of the cluster; threads per block */
+    dim3 of[BLOCKS];     /* blockIdx of each block */
+    loose<bool> is_open; /* whether device memory is accessible */
     void (*thread)(void *ctx);
     void *ctx;
     uint64_t slots[2][BLOCKS * THREADS];
-    /* places of ThreadSanitizer's */
+    /* addresses for ThreadSanitizer's annotations */
     char barriers[BLOCKS][2], warps[BLOCKS * THREADS / WARP][2], clusters[2], beginning, end;
     std::vector<char> shared[BLOCKS];
 } block;
@@ -104,8 +105,8 @@ static fiber *running()
     return block.fibers[block.current];
 }
 
-/* To go on elsewhere takes no call of the kernel, as swapcontext would for the mask of signals. GCC wants the
- * jump in a function of its own, and ThreadSanitizer must not count who returns: another fiber does. */
+/* Switching fibers takes no system call, as swapcontext would for the signal mask. GCC needs the jump in a
+ * function of its own, and ThreadSanitizer must not track returns: another fiber returns. */
 #define CHANGES_FIBER gnu::noipa, gnu::no_sanitize("thread")
 
 [[noreturn, CHANGES_FIBER]] static void jump(whereabouts to)
@@ -126,7 +127,7 @@ static fiber *running()
     if (!__builtin_setjmp(self->place)) jump(block.scheduler);
 }
 
-/* What comes after `place` has been acquired comes after this. */
+/* Switches to the scheduler; continues after `place` has been released. */
 static void yield(wait state, char *place)
 {
     fiber *self = running();
@@ -190,7 +191,7 @@ void __syncwarp(unsigned)
     meet(AT_WARP);
 }
 
-/* All is one barrier: who has arrived and reads on before the others have is not found. */
+/* Both halves are one barrier: a block that reads between arriving and waiting is not found. */
 void __cluster_barrier_arrive()
 {
     running()->has_arrived = true;
@@ -231,8 +232,8 @@ char *emulated_shared()
     return block.shared[running()->rank].data();
 }
 
-/* Masks are those of whole warps. Two sets of slots in turn: one is written while the other may still be
- * read. */
+/* Masks must be whole warps. Two sets of slots are used in turn: one is written while the other may still
+ * be read. */
 uint64_t emulated_shuffle(uint64_t value, int from)
 {
     int count = running()->shuffles + 1, set = count % 2, first = block.current / WARP * WARP;
@@ -271,7 +272,7 @@ void __pipeline_wait_prior(size_t groups)
         }
 }
 
-/* All of [first, last) that are not done wait for each other: they may go on. */
+/* If all unfinished fibers of [first, last) wait for each other, lets them go on. */
 static bool release(int first, int last, wait state)
 {
     int arrived = 0;
@@ -292,7 +293,7 @@ static bool is_over(int first, int last)
     return true;
 }
 
-/* Shared memory is lost with its block. */
+/* Overwrites the shared memory of a block that has ended. */
 static void lose_shared(int rank)
 {
     if (!is_over(rank * block.each, (rank + 1) * block.each)) return;
@@ -300,7 +301,7 @@ static void lose_shared(int rank)
     std::memset(block.shared[rank].data(), 0x5a, block.shared[rank].size());
 }
 
-/* TERN_EMULATED_ORDER=backward: the last block and the last thread go first. Nothing may depend on it. */
+/* TERN_EMULATED_ORDER=backward: the last block and the last thread run first. No result may depend on it. */
 static bool goes_backward()
 {
     static const char *order = std::getenv("TERN_EMULATED_ORDER");
@@ -358,7 +359,7 @@ static void run_cluster(uint64_t first)
     __tsan_acquire(&block.end);
 }
 
-/* What a GPU would refuse. */
+/* Ends the program for launches that a GPU would refuse. */
 static void expect_launchable(dim3 grid, dim3 size, size_t shared, unsigned cluster)
 {
     if (!cluster || cluster > BLOCKS || grid.x % cluster) stop("a grid that is not one of such clusters");
@@ -436,7 +437,7 @@ cudaError_t cudaGetDeviceCount(int *count)
     return cudaSuccess;
 }
 
-/* TERN_EMULATED_APART: GPUs that are not joined. */
+/* TERN_EMULATED_APART: GPUs without access to each other. */
 cudaError_t cudaDeviceCanAccessPeer(int *can, int, int)
 {
     *can = !std::getenv("TERN_EMULATED_APART");

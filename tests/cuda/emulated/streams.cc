@@ -1,8 +1,8 @@
-/* streams.cc - streams and events. The stream of the lowest priority, the step's, does at once what it is
- * asked, unless it has to wait for another one; the others keep it until an event that somebody waits for
- * lies behind it, or forever if nobody does. Those in which other ranks are waited for go on while the host
- * waits. With TERN_EMULATED_ASYNC in the environment the step's, too, is such a stream: a GPU that is as far
- * behind the host as it may be. */
+/* streams.cc - streams and events. The stream of the lowest priority, the step's, runs its work at once
+ * unless it has to wait for another stream. The others keep their work until an event that somebody waits
+ * for comes after it, or forever if nobody does. Streams in which other ranks are waited for progress
+ * while the host waits. With TERN_EMULATED_ASYNC in the environment the step's stream defers work as well:
+ * a GPU that is as far behind the host as possible. */
 #include "cuda_runtime.h"
 #include "graphs.h"
 #include "memory.h"
@@ -22,7 +22,7 @@ enum { LAST = 0, FIRST = -5 };
 
 struct emulated_stream {
     const emulated_library *library; /* first */
-    bool is_beside;                  /* the step's */
+    bool is_beside;                  /* not the step's stream */
     bool is_late;
     std::deque<std::function<bool()>> queue;
     uint64_t asked, done;
@@ -30,10 +30,10 @@ struct emulated_stream {
     cudaGraph_t captures; /* NULL: none */
 };
 struct emulated_event {
-    emulated_stream *stream; /* NULL: never set */
+    emulated_stream *stream; /* NULL: never recorded */
     uint64_t place;
     bool is_timed;
-    std::shared_ptr<double> ms; /* when it was passed; NULL: never set, or not timed */
+    std::shared_ptr<double> ms; /* when it was passed; NULL: never recorded, or not timed */
     int device;
 };
 
@@ -43,14 +43,14 @@ static thread_local int current;
 
 static std::recursive_mutex lock;
 static std::map<const char *, size_t> pinned;
-static std::set<const char *> allocated; /* of these, by cudaHostAlloc */
+static std::set<const char *> allocated; /* those from cudaHostAlloc */
 
-static std::set<emulated_stream *> meeting; /* in which other ranks are waited for */
+static std::set<emulated_stream *> meeting; /* streams in which other ranks are waited for */
 
-/* Streams of which nothing is left to do but what others may still look at. */
+/* Destroyed streams, kept for events that may still be queried. */
 static std::vector<std::unique_ptr<emulated_stream>> gone;
 
-/* Does what can be done, up to `place`; true when that is reached. */
+/* Runs what can be run, up to `place`; true when that is reached. */
 static bool advance(emulated_stream *stream, uint64_t place)
 {
     std::lock_guard<std::recursive_mutex> hold(lock);
@@ -61,14 +61,14 @@ static bool advance(emulated_stream *stream, uint64_t place)
     return !stream || stream->done >= place;
 }
 
-/* Another rank may wait for any of these before what this one waits for. */
+/* Progresses these streams: another rank may wait for any of them before what this one waits for. */
 static void meet_others()
 {
     std::lock_guard<std::recursive_mutex> hold(lock);
     for (emulated_stream *stream : meeting) advance(stream, stream->asked);
 }
 
-/* Others, who may end the waiting, are let in between. */
+/* Releases the lock in between for other threads, which may end the waiting. */
 static void run_until(emulated_stream *stream, uint64_t place)
 {
     for (; !advance(stream, place); usleep(20)) meet_others();
@@ -138,8 +138,8 @@ static bool is_loaded(const void *kernel)
     return !loaded.insert(kernel).second;
 }
 
-/* With TERN_EMULATED_LAZY a kernel is loaded when it is first launched, as CUDA has it, for which the host
- * may have to wait until the device has done all else. */
+/* With TERN_EMULATED_LAZY a kernel is loaded at its first launch, as in CUDA; the host may then have to
+ * wait until the device is idle. */
 static void load(const void *kernel, int device)
 {
     if (is_loaded(kernel) || !std::getenv("TERN_EMULATED_LAZY")) return;
@@ -215,7 +215,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned, int pri
     return cudaSuccess;
 }
 
-/* How often the host has waited, which it does for what it reads too: for tests that look it up. */
+/* How often the host has waited, including for reads; tests look it up. */
 extern "C" __attribute__((visibility("default"))) long emulated_waits;
 long emulated_waits;
 
@@ -284,7 +284,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     return cudaSuccess;
 }
 
-/* Who asks often enough sees it come. */
+/* Repeated queries make progress. */
 cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     std::lock_guard<std::recursive_mutex> hold(lock);
@@ -324,14 +324,14 @@ static bool is_pageable(const void *data, size_t bytes)
     return !emulated_memory_has(data) && !is_pinned(data, bytes);
 }
 
-/* A copy from or to pageable memory would hold the host up. */
+/* Ends the program for pageable memory, since such a copy would block the host. */
 static void expect_pinned(const void *data, size_t bytes)
 {
     forbid(is_pageable(data, bytes),
            "a copy of pageable memory in a stream beside the step's, or in a capture");
 }
 
-/* By default what is meant is looked up. */
+/* Checks the kind; cudaMemcpyDefault is derived from the addresses. */
 static bool is_kind(cudaMemcpyKind kind, const void *to, const void *from)
 {
     bool is_to = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
@@ -354,7 +354,7 @@ static void ask_copy(void *to, const void *from, size_t bytes, cudaMemcpyKind ki
     emulated_enqueue(stream, [=] { copy(to, read ? read->data() : from, bytes); });
 }
 
-/* Or written. */
+/* Pageable memory has been written as well. */
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream)
 {
@@ -389,7 +389,7 @@ cudaError_t cudaMemGetInfo(size_t *left, size_t *total)
     return cudaSuccess;
 }
 
-/* ---- the host's memory ---- */
+/* ---- host memory ---- */
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const void *data)
 {
@@ -400,7 +400,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes *attributes, const vo
     return cudaSuccess;
 }
 
-/* Pages are registered, and none twice. */
+/* Whether any page is registered already; none may be registered twice. */
 static bool is_registered(const void *base, size_t bytes)
 {
     const uintptr_t page = 4096, first = (uintptr_t)base / page;

@@ -1,8 +1,8 @@
-/* nccl.cc - NCCL between processes, by a file that all of them map. A collective is numbered: each rank
- * writes what it asks and its data into one of two places of its own, in turn, and says that it has arrived;
- * when all have, each works out the result for itself. Who has come to collective n is done with n - 1, for
- * which all others had arrived, so all are done with n - 2, and its place is free. Between two ranks there is
- * a place for each direction. */
+/* nccl.cc - NCCL between processes through a file that all of them map. Collectives are numbered. Each
+ * rank writes its call and its data into one of its two slots, in turn, and marks its arrival. When all
+ * have arrived, each computes the result for itself. A rank that arrives at collective n is done with n -
+ * 1, for which all others had arrived, so all are done with n - 2 and its slot is free. Between two ranks
+ * there is a slot for each direction. */
 #include <nccl.h>
 
 #include "base/half.h"
@@ -27,7 +27,7 @@
 
 enum kind { ALL_REDUCE, REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, SEND, RECV };
 
-/* What the ranks must ask alike; the factor is each one's own. */
+/* What all ranks must pass identically; only the factor differs. */
 struct asked {
     int kind, type, op, root;
     size_t count, is_registered;
@@ -57,7 +57,7 @@ struct state {
     std::atomic<bool> aborted;
     std::atomic<int> under_way, asking;
     bool has_begun, is_finalized;
-    int64_t busy_until; /* by what was asked last, in microseconds */
+    int64_t busy_until; /* by the latest call, in microseconds */
     std::vector<range *> registered;
     std::vector<double> factors; /* of premul ops; NAN: destroyed */
     ~state()
@@ -71,7 +71,7 @@ struct ncclComm {
     std::shared_ptr<state> s;
 };
 
-/* One call, until it is done. */
+/* A call, until it is done. */
 struct call {
     asked what;
     double factor;
@@ -134,7 +134,7 @@ struct bf16 {
     bf16() = default;
 };
 
-/* Rounded with every rank, as on the way around a ring. W: what it is computed in. */
+/* Rounds after every rank, as in a ring. W: type of the computation. */
 template <class T, class W>
 static void reduce_all(const state &s, const call &c, size_t first, size_t count, char *out)
 {
@@ -199,7 +199,7 @@ static void arrive(state &s, call &c)
     s.shared->arrived[s.rank] = c.number;
 }
 
-/* Ranks that ask for different things never are. */
+/* Whether all ranks have arrived with the same call; with different calls this never happens. */
 static bool all_are_there(const state &s, const call &c)
 {
     for (int rank = 0; rank < s.world; rank++) {
@@ -235,7 +235,7 @@ static bool poll_collective(state &s, call &c)
 
 /* ---- between two ranks ---- */
 
-/* Done when it was received: NCCL keeps no more than its buffers hold. */
+/* A send is done when it was received: NCCL stores no more than its buffers hold. */
 static bool poll_send(const state &s, call &c)
 {
     std::atomic<uint64_t> &sent = s.shared->sent[s.rank][c.what.root];
@@ -287,7 +287,7 @@ static bool is_in_progress(const state &s)
 
 /* ---- works in a stream ---- */
 
-/* The calls of a group. Collectives go one after the other, the rest beside them. */
+/* The calls of a group. Collectives run one after the other, the rest concurrently. */
 struct work {
     std::shared_ptr<state> s;
     const emulated_library *library;
@@ -321,8 +321,8 @@ static thread_local int depth;
 static thread_local std::shared_ptr<work> asked_so_far;
 static thread_local cudaStream_t asked_in;
 
-/* NCCL has a thread of its own for what is asked of a communicator that does not block: until it says so, the
- * work may not be in the stream, and other communicators' may come before. */
+/* NCCL has its own thread for calls on a non-blocking communicator: until it is done the work may not be
+ * in the stream, and works of other communicators may come first. */
 static void launch(std::shared_ptr<work> w, cudaStream_t stream)
 {
     unsigned short drawn = 0;
@@ -371,10 +371,10 @@ static ncclResult_t ask(ncclComm_t comm, cudaStream_t stream, call c)
     return depth ? ncclSuccess : flush();
 }
 
-/* ---- giving up ---- */
+/* ---- aborting ---- */
 
 static std::mutex own_lock;
-static std::vector<std::shared_ptr<state>> own; /* of this process, that were not given up */
+static std::vector<std::shared_ptr<state>> own; /* of this process, not aborted */
 static thread_local std::vector<std::shared_ptr<state>> given_up;
 
 static bool is_any_under_way()
@@ -399,8 +399,8 @@ static void wait_for_peers(const state &s, const char *why)
     }
 }
 
-/* Who gives up a communicator frees its memory, which waits for all that the device was asked; and for the
- * peers, where the driver has no memory of the host's that NCCL could use without them. */
+/* Aborting a communicator frees its memory, which waits for all the device's work; and for the peers, if
+ * the driver has no host memory that NCCL could use without them. */
 static void reclaim()
 {
     for (int ms = 0; !given_up.empty() && is_any_under_way(); ms++) {
@@ -571,7 +571,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int world, ncclUniqueId id
     s->shared = (file *)mmap(nullptr, all_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
     if ((void *)s->shared == MAP_FAILED) return ncclSystemError;
-    /* All have it open: without a name it ends with them, those who are killed too. */
+    /* All have opened it: once unlinked it ends with them, even if they are killed. */
     if (++s->shared->joined == world) shm_unlink(s->name);
     *comm = new ncclComm{s};
     std::lock_guard<std::mutex> hold(own_lock);
@@ -593,7 +593,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
     return ncclInProgress;
 }
 
-/* Ranks of one machine have connections to each other, which last until both have finalized. */
+/* Ranks of one host have connections that last until both have finalized. */
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     const state &s = *comm->s;
@@ -635,14 +635,14 @@ const char *ncclGetLastError(ncclComm_t)
     return "";
 }
 
-/* ---- what of CUDA's runtime the plug-in asks itself ---- */
+/* ---- calls of CUDA's runtime that the plug-in makes itself ---- */
 
 cudaError_t cudaSetDevice(int)
 {
     return cudaSuccess;
 }
 
-/* The ranks of a test are processes, and devices of one number are one GPU. */
+/* The ranks of a test are processes; devices with the same index are the same GPU. */
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int index)
 {
     *properties = {};

@@ -1,12 +1,13 @@
-/* nccl.h - as much of NCCL as src/plugins/nccl.cc asks for, between processes of one machine, so that what
- * stands on it can be tested where no GPU is. Like NCCL's, a call is work in a stream; ranks that do not call
- * the same hang, and a send until it is received, until the communicator is aborted, which waits for all that
- * are not aborted in the same group; a communicator that does not block is in progress until all ranks have
- * come, with its first work once more, and with each until a thread of its own has put it into the stream;
- * who destroys one waits until all have finalized it. Stricter than NCCL: data that lie in no device's
- * memory, and calls on what is in progress, are errors; what is registered is one allocation and stays, on
- * all ranks or none (else they hang), and is given up before its communicator is, and when nothing is under
- * way. */
+/* nccl.h - the part of NCCL that src/plugins/nccl.cc uses, between processes of one host, so that code
+ * based on it can be tested without a GPU. As in NCCL a call is work in a stream. Ranks whose calls differ
+ * hang, and a send hangs until it is received, until the communicator is aborted. An abort waits for all
+ * communicators that are not aborted in the same group. A non-blocking communicator is in progress until
+ * all ranks have joined, again for its first work, and for each work until its own thread has enqueued it.
+ * Destroying one waits until all have finalized it.
+ *
+ * Stricter than NCCL: data outside of device memory, and calls on a communicator in progress, are errors.
+ * A registered buffer must be within one allocation that stays, on all ranks or none (else they hang), and
+ * must be deregistered before its communicator is destroyed and when nothing is in progress. */
 #ifndef TERN_TESTS_NCCL_H
 #define TERN_TESTS_NCCL_H
 

@@ -1,40 +1,40 @@
-/* choice.c - the table of a device's cases, and how a case gets its algorithm.
+/* choice.c - a device's table of cases, and how a case gets its algorithm.
  *
- * A case is decided when it first comes up. What another rank has told comes first, then what the user's file
- * knows, and what nobody knows is measured. Only algorithms that the device's rules allow at that moment
- * count: the file tells times, of which the least is taken among those, and where one of them has no time yet
- * all are measured anew. A device that follows another rank does not look at clocks, its own of before
- * included: until it is told it takes what the fixed table says, as it does where it was told of what it may
- * or can not run. Of what the table has nothing for, no clock is asked either: that goes through copies in
- * f32, which are a case of their own.
+ * A case is decided when it first occurs: by what another rank has told, else by what the user's file has,
+ * else by measuring. Only algorithms that the device's rules allow at that moment count: the file has
+ * times, and the fastest allowed algorithm is taken; if one of these has no time yet, all are measured
+ * anew. A device that follows another rank ignores measurements, including its own earlier ones: until it
+ * is told it uses the fixed table, as it does if it was told something it may not or cannot run. A case
+ * for which the table has no algorithm is not measured either: it goes through f32 copies, which are a
+ * case of their own.
  *
- * A device learns so many cases and no more, since a run whose every step has a new shape would measure in
- * every step and keep what it never sees again. The others are the fixed table's, which is asked each time:
- * nothing is kept of them, and no rank needs to be told. */
+ * A device learns a bounded number of cases: a run with new shapes in every step would otherwise measure
+ * in every step and keep what it never sees again. Further cases use the fixed table, which is consulted
+ * each time: nothing is stored for them, and no rank needs to be told. */
 #include "kernels/cpu/conv/choice.h"
 #include "kernels/choices.h"
 
 #include <string.h>
 
 #define BUCKETS 256
-#define TRIES   3 /* timed runs, of which the fastest counts */
+#define TRIES   3 /* timed runs; the fastest counts */
 
-/* From what takes the most cases to what is the fastest where it takes one. */
+/* From the one that takes the most cases to the fastest ones, which take few. */
 const tern__conv_algorithm *const tern__conv_algorithms[TERN__CHOICE_ALGORITHMS + 1] = {
     &tern__conv_direct, &tern__conv_winograd, &tern__conv_tiles, &tern__conv_taps};
 
 typedef struct entry entry;
 struct entry {
-    tern__choice choice;                   /* .chosen -1: nobody has measured it                       */
-    const tern__conv_algorithm *algorithm; /* NULL: not decided since it was last heard of             */
-    bool told;                             /* by another rank or device, not by the file or by a clock */
-    uint64_t serial;                       /* when it became one of the learned; 0: it is not          */
-    entry *next, *before;                  /* in its bucket; among the learned                         */
+    tern__choice choice;                   /* .chosen -1: not measured */
+    const tern__conv_algorithm *algorithm; /* NULL: not decided since news of it came */
+    bool told;                             /* by another rank or device, not by the file or by measuring */
+    uint64_t serial;                       /* number when it was learned; 0: not learned */
+    entry *next, *before;                  /* next in the bucket; next older among the learned */
 };
 
 typedef struct table {
     entry *buckets[BUCKETS];
-    entry *learned; /* measured, found in the file when it was needed, or told: the newest first */
+    entry *learned; /* measured, used from the file, or told: newest first */
     int learned_count;
     uint64_t serial;
     bool has_read_file;
@@ -88,8 +88,8 @@ static void learn(table *all, entry *one)
     one->serial = ++all->serial;
 }
 
-/* What others tell stands above the file's; a case that is decided already, or was told of, is opened again
- * only if they chose otherwise. */
+/* Whether a choice changes the entry. Others' choices take precedence over the file's. A case that is
+ * decided, or was told, is reopened only if they chose differently. */
 static bool is_news(const entry *one, const tern__choice *choice, bool told)
 {
     bool is_open = !one->algorithm && !one->told;
@@ -108,7 +108,7 @@ static void hear(table *all, const tern__choice *choice, bool told)
     if (told) learn(all, one);
 }
 
-/* ---- who may ---- */
+/* ---- the fixed table ---- */
 
 static bool is_allowed(const tern__conv *c, const tern__conv_algorithm *a)
 {
@@ -122,7 +122,7 @@ static bool pays(const tern__conv *c, const tern__conv_algorithm *a)
     return !a->pays || a->pays(c);
 }
 
-/* The fixed table: the last that is allowed and pays; NULL: none. */
+/* The fixed table: the last algorithm that is allowed and pays; NULL: none. */
 static const tern__conv_algorithm *look_up(const tern__conv *c)
 {
     const tern__conv_algorithm *best = NULL;
@@ -134,7 +134,7 @@ static const tern__conv_algorithm *look_up(const tern__conv *c)
 
 /* ---- measuring ---- */
 
-/* The case once more, whose results go elsewhere. */
+/* A copy of the case whose results go elsewhere. */
 typedef struct trial {
     tern__conv c;
     tern__call call;
@@ -148,7 +148,7 @@ static size_t span(const tern__view *view)
     return (size_t)(view->shape[0] * view->stride[0]) * tern_dtype_bytes(view->dtype);
 }
 
-/* Weights are packed at every run, as they are in a step. */
+/* Weights are packed in every run, as in a training step. */
 static bool trial_open(trial *t, const tern__conv *c)
 {
     bool fits = true;
@@ -171,21 +171,22 @@ static bool trial_open(trial *t, const tern__conv *c)
     return fits;
 }
 
-/* Leaves no more memory taken than there was: who is not chosen may have wanted much. */
+/* Frees scratch memory: algorithms that are not chosen may have used much. */
 static void trial_close(trial *t)
 {
     for (int i = 0; i < TERN__CONV_OPERANDS; i++) tern__device_release(t->call.device, t->blocks[i]);
     tern__device_scratch_free(t->call.device);
 }
 
-/* Of one thread what it had of the processor, which does not count others that took it away meanwhile;
- * several wait for each other, so of them what passed. */
+/* For one thread its processor time, which is not affected by other processes; several threads wait for
+ * each other, so for them the elapsed time. */
 static int64_t clock_of(const trial *t)
 {
     return t->call.device->threads > 1 ? tern__now_ns() : tern__thread_ns();
 }
 
-/* Nanoseconds of the fastest run; INT64_MAX: it cannot. The first run makes what is made once. */
+/* Returns the nanoseconds of the fastest run; INT64_MAX: it failed. The first run creates what is created
+ * once. */
 static int64_t time_of(const trial *t, const tern__conv_algorithm *a)
 {
     int64_t best = INT64_MAX;
@@ -198,7 +199,7 @@ static int64_t time_of(const trial *t, const tern__conv_algorithm *a)
     return best;
 }
 
-/* False: there is no memory for it. */
+/* False: out of memory. */
 static bool measure(const tern__conv *c, int64_t ns[TERN__CHOICE_ALGORITHMS])
 {
     trial t;
@@ -211,13 +212,14 @@ static bool measure(const tern__conv *c, int64_t ns[TERN__CHOICE_ALGORITHMS])
 
 /* ---- deciding ---- */
 
-/* A tenth is not worth an error in the last places, nor a choice that the next clock reverses. */
+/* A gain below a tenth is not worth an error in the last places, nor a choice that the next measurement
+ * would reverse. */
 static bool is_faster(int64_t ns, int64_t than)
 {
     return ns < than - than / 10;
 }
 
-/* Of several that are allowed and have a time. */
+/* Returns the fastest of the algorithms that are allowed and have a time. */
 static int fastest(const tern__conv *c, const int64_t ns[TERN__CHOICE_ALGORITHMS])
 {
     int best = -1;
@@ -241,7 +243,7 @@ static bool knows_all_times(const entry *one, const tern__conv *c)
     return all;
 }
 
-/* Lines of the file are heard, if they are of this machine. */
+/* Takes lines of the file that are from this machine. */
 typedef struct listener {
     table *all;
     tern__choice_machine machine;
@@ -267,7 +269,7 @@ static void append_to_file(const tern__choice *choice)
     tern__choice_file_append(line, tern__choice_print(choice, &machine, line));
 }
 
-/* What the file knows of it, or a clock. */
+/* Decides by the file's times, or by measuring. */
 static void decide_by_times(table *all, entry *one, const tern__conv *c)
 {
     if (!all->has_read_file) {
@@ -284,10 +286,11 @@ static void decide_by_times(table *all, entry *one, const tern__conv *c)
     learn(all, one);
     if (!is_known) append_to_file(&one->choice);
     if (all->learned_count == TERN__CHOICE_CASES)
-        tern__log(TERN_LOG_INFO,
-                  "%d cases of convolutions are measured: further ones are not, and take a fixed table's "
-                  "algorithms (docs/conv.md)",
-                  TERN__CHOICE_CASES);
+        tern__log(
+            TERN_LOG_INFO,
+            "%d cases of convolutions have been measured: further ones are not measured and use a fixed "
+            "table's algorithms (docs/conv.md)",
+            TERN__CHOICE_CASES);
 }
 
 static void decide_as_told(entry *one, const tern__conv *c)
@@ -313,14 +316,14 @@ static void decide(table *all, entry *one, const tern__conv *c)
     if (!one->algorithm) one->algorithm = look_up(c);
 }
 
-/* Another's word counts, and a clock's or the file's only for who may measure. */
+/* Whether an entry's choice counts: what others told always does, times only on a device that may measure. */
 static bool counts(const table *all, const entry *one, const tern__conv *c)
 {
     bool is_decided = one->algorithm && !c->call->device->follows;
     return one->told || is_decided || may_measure(all, c);
 }
 
-/* NULL: the fixed table's. */
+/* Sets *out to the case's entry; NULL: use the fixed table. */
 static int entry_of(table *all, const tern__conv *c, entry **out)
 {
     tern__prim_key key = tern__conv_key(c);

@@ -1,3 +1,4 @@
+/* choice_line.c - writes a choice as a line of JSON and parses it. */
 #include "kernels/cpu/conv/choice.h"
 
 #include <cjson/cJSON.h>
@@ -5,10 +6,10 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The numbers of tern__conv_key by name; what is not listed has names of its own below. */
+/* The numbers of tern__conv_key by name; those not listed have their own names below. */
 typedef struct field {
     const char *name;
-    int first, least, most; /* how many there are */
+    int first, least, most; /* how many numbers there are */
     int64_t low;
 } field;
 
@@ -87,7 +88,7 @@ size_t tern__choice_print(const tern__choice *choice, const tern__choice_machine
 
 /* ---- reading ---- */
 
-/* A whole number in [low, 2^53]. */
+/* Reads an integer in [low, 2^53]. */
 static bool read_whole(const cJSON *item, int64_t low, int64_t *out)
 {
     if (!cJSON_IsNumber(item)) return false;
@@ -107,7 +108,7 @@ static bool read_field(const cJSON *line, const field *f, int64_t *number)
     return fine;
 }
 
-/* Whether `name` is in the object as that text. */
+/* Whether the object's member `name` is that text. */
 static bool says(const cJSON *object, const char *name, const char *text)
 {
     const char *value = cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(object, name));
@@ -156,7 +157,7 @@ static bool read_case(const cJSON *line, tern__prim_key *key)
     return fine;
 }
 
-/* Algorithms that there are no more say nothing, unless one was chosen. */
+/* Unknown algorithms are ignored, unless one was chosen. */
 static bool read_times(const cJSON *line, tern__choice *choice)
 {
     const cJSON *ns = cJSON_GetObjectItemCaseSensitive(line, "ns");

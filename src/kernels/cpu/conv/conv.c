@@ -1,6 +1,6 @@
-/* conv.c - convolutions over two or three spatial dimensions and their gradients: three kernels, whose cases
- * one of several algorithms computes (choice.h); f64 is f64.c's. What none of them takes in 16 bits goes
- * through f32 copies. */
+/* conv.c - convolutions over two or three spatial dimensions and their gradients: three kernels, each
+ * computed by one of several algorithms (choice.h), and in f64 by f64.c. 16-bit cases that no algorithm
+ * takes go through f32 copies. */
 #include "kernels/cpu/conv/choice.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/widen.h"
@@ -38,7 +38,7 @@ tern__prim_key tern__conv_key(const tern__conv *c)
 
 /* ---- cases ---- */
 
-/* All of one dtype, but for what is computed in f32 in any case. */
+/* Whether all operands have one dtype, except those that are always computed in f32. */
 static bool takes(const tern__conv *c)
 {
     for (int i = 0; i < TERN__CONV_OPERANDS; i++) {
@@ -56,10 +56,10 @@ static bool takes(const tern__conv *c)
     return fit;
 }
 
-/* ---- taps that see nothing ---- */
+/* ---- taps that only read padding ---- */
 
-/* Leaves out the ends of a kernel's axis that see nothing but padding, wherever they are: a dilated kernel
- * may be larger than the image. Padding does not become negative by that, before or behind. */
+/* Removes the ends of a kernel's axis that only read padding at every position: a dilated kernel may be
+ * larger than the image. Padding stays non-negative on both sides. */
 static bool trim_axis(const tern__conv *c, int axis, tern__view *w, tern__conv_attr *attr, int64_t *offset)
 {
     int d = 2 + axis - tern__conv_first_axis(c);
@@ -76,7 +76,7 @@ static bool trim_axis(const tern__conv *c, int axis, tern__view *w, tern__conv_a
     return w->shape[d] < all;
 }
 
-/* By the one that is given, or the one that is chosen. */
+/* Runs the given algorithm, or the chosen one for NULL. */
 static int run_by(tern__conv *c, const tern__conv_algorithm *algorithm)
 {
     if (algorithm && !algorithm->takes(c)) return TERN_E_UNSUPPORTED;
@@ -93,7 +93,7 @@ static bool is_taken(const tern__conv *c)
     return taken;
 }
 
-/* The case itself, or the one of stride 1 that it is but for a copy. */
+/* Runs the case itself, or the equivalent one with stride 1 and a copy (thin.c). */
 static int run_dense(tern__conv *c, const tern__conv_algorithm *algorithm)
 {
     tern__conv_thin thin;
@@ -103,11 +103,11 @@ static int run_dense(tern__conv *c, const tern__conv_algorithm *algorithm)
     if (!status) status = run_by(&thin.c, algorithm);
     const char *name = c->call->device->algorithm;
     if (!status) status = tern__conv_thin_close(c, &thin);
-    c->call->device->algorithm = name; /* not that of the copies */
+    c->call->device->algorithm = name; /* not the algorithm of the copies */
     return status;
 }
 
-/* The views of x, w, y and b, whichever of them are inputs. */
+/* Finds the views of x, w, y and b among inputs and outputs. */
 static void find_views(const tern__call *call, const tern__view *views[TERN__CONV_OPERANDS])
 {
     bool forward = call->kernel == TERN__CONV, weight = call->kernel == TERN__CONV_WEIGHT_GRAD;
@@ -139,7 +139,7 @@ int tern__conv_run(const tern__call *call, const tern__conv_algorithm *algorithm
     bool trimmed = false;
     for (int axis = tern__conv_first_axis(&c); axis < 3; axis++)
         trimmed = trim_axis(&c, axis, &kernel, &attr, &w->offset) || trimmed;
-    if (trimmed && w->result && !w->add) /* the gradient of what is left out */
+    if (trimmed && w->result && !w->add) /* the gradient of the removed taps is 0 */
         memset(w->view->data, 0, tern__view_bytes(w->view));
     *(w->result ? &seen.out[0] : &seen.in[1]) = w->view = &kernel;
     seen.attr = c.attr = &attr;
@@ -148,11 +148,11 @@ int tern__conv_run(const tern__call *call, const tern__conv_algorithm *algorithm
 
 /* ---- the three kernels ---- */
 
-/* What there is no algorithm for in 16 bits there may be in 32. */
+/* 16-bit cases without an algorithm may have one in f32. */
 int tern__cpu_conv(const tern__call *call)
 {
     if (call->in[0]->dtype == TERN_F64) return tern__f64_conv(call);
     int status = tern__conv_run(call, NULL);
-    bool widens = status == TERN_E_UNSUPPORTED && tern__is_half(call->in[0]);
+    bool widens = status == TERN_E_UNSUPPORTED && tern__view_is_half(call->in[0]);
     return widens ? tern__cpu_widened(call, tern__cpu_conv) : status;
 }

@@ -1,11 +1,13 @@
-/* f64.c - convolutions in f64, for which oneDNN has none and the other algorithms here are made of f32:
- * products of matrices. What the taps see of a group's channels from some rows of y becomes a matrix, with a
- * line for each tap of each channel and a column for each element of those rows. The weight times the matrix
- * makes the rows of y; the weight, transposed, times dy makes the matrix of a data gradient, and each of its
- * elements is added to the one of dx that it is of; dy times the matrix, transposed, is added to the weight's
- * gradient. Rows are taken so many at a time that the matrix stays in the second-level cache, but not so few
- * that reading a large weight takes longer than its products; they may be of several images, whose rows of y
- * are then copied beside each other.
+/* f64.c - convolutions in f64 as matrix products, since oneDNN has none in f64 and the other algorithms
+ * here compute in f32.
+ *
+ * What the taps read of a group's channels for some rows of y is copied into a matrix, with a line for
+ * each tap of each channel and a column for each element of those rows. The weight times the matrix gives
+ * the rows of y. The transposed weight times dy gives the matrix of a data gradient, whose elements are
+ * added to the elements of dx that they were read from. dy times the transposed matrix is added to the
+ * weight's gradient. As many rows are taken at a time as keep the matrix in the second-level cache, but
+ * not so few that reading a large weight takes longer than its products. The rows may belong to several
+ * images; their rows of y are then copied next to each other.
  *
  * Chellapilla, Puri and Simard, "High performance convolutional neural networks for document processing"
  * (2006). */
@@ -18,22 +20,22 @@
 #define ROOM  (1 << 16) /* elements of a matrix, unless that makes it narrower than .. */
 #define WIDTH 128       /* .. this many columns */
 
-enum { MATRIX = TERN__SCRATCH_OPERAND + 1 }; /* the first one is the products' */
+enum { MATRIX = TERN__SCRATCH_OPERAND + 1 }; /* the first buffer is used by the products */
 
 typedef struct job {
     const tern__call *call;
     tern__call product;
     const tern__conv_attr *attr;
     double *x, *w, *y;                 /* or their gradients */
-    int64_t images, groups, ins, outs; /* channels of a group */
-    int64_t in[3], kernel[3], out[3];  /* depth (1 where there is none), height, width */
+    int64_t images, groups, ins, outs; /* ins, outs: channels of a group */
+    int64_t in[3], kernel[3], out[3];  /* depth (1 if there is none), height, width */
     int64_t in_count, taps, out_count;
-    int64_t image_rows;    /* of an image's y */
-    int64_t lines, rows;   /* of a matrix; of y at a time */
-    double *matrix, *copy; /* the latter of y's rows */
+    int64_t image_rows;    /* rows of an image's y */
+    int64_t lines, rows;   /* lines of a matrix; rows of y at a time */
+    double *matrix, *copy; /* copy: of y's rows */
 } job;
 
-/* Rows of y, counted over all images, and the group whose channels they are of. */
+/* Rows of y, counted over all images, and the group of their channels. */
 typedef struct band {
     int64_t group, first, last, columns;
 } band;
@@ -45,7 +47,7 @@ static int64_t up(int64_t count, int64_t by)
     return (count + by - 1) / by;
 }
 
-/* What a tap sees of a plane of x from a row of y; or back, where it is added. */
+/* Copies what a tap reads of a plane of x for a row of y; with `back`, adds it to the plane. */
 static void pass_row(const job *j, double *plane, double *line, int64_t tap, int64_t row, bool back)
 {
     const tern__conv_attr *a = j->attr;
@@ -65,7 +67,7 @@ static void pass_row(const job *j, double *plane, double *line, int64_t tap, int
             line[c] = from[c * step];
 }
 
-/* Threads take channels: what is added to one of dx is added in one order. */
+/* Threads take channels, so that additions to a channel of dx have a fixed order. */
 static void pass(const job *j, const band *b, bool back)
 {
     int64_t rows = j->image_rows;
@@ -89,7 +91,7 @@ static double *y_at(const job *j, const band *b, int64_t channel, int64_t row)
     return j->y + plane * j->out_count + row % rows * j->out[2];
 }
 
-/* Into the copy, beside each other; or back, where they are stored or added. */
+/* Copies rows of y next to each other; with `back`, stores or adds them to y. */
 static void pass_y(const job *j, const band *b, bool back, bool add)
 {
     int64_t width = j->out[2];
@@ -157,9 +159,9 @@ static int run(const job *j)
     return status;
 }
 
-/* ---- the bias, and what sums begin with ---- */
+/* ---- the bias, and initial values of sums ---- */
 
-/* Channel `at`, counted over all images. */
+/* Returns channel `at`, counted over all images. */
 static double *channel(const job *j, int64_t at)
 {
     return j->y + at * j->out_count;
@@ -188,7 +190,7 @@ static void sum_bias(const job *j)
 
 /* ---- the three kernels ---- */
 
-/* Depth, height and width; returns their product. */
+/* Sets depth, height and width; returns their product. */
 static int64_t spatial(const tern__view *view, int64_t size[3])
 {
     int64_t count = 1;

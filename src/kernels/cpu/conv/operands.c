@@ -1,3 +1,4 @@
+/* operands.c - brings a convolution's operands to the algorithm's format, and results back. */
 #include "kernels/cpu/conv/conv.h"
 #include "kernels/pack.h"
 #include "kernels/reduce.h"
@@ -7,7 +8,7 @@ static void *data_of(const tern__conv_operand *op)
     return (char *)op->view->data + op->offset * (int64_t)tern_dtype_bytes(op->view->dtype);
 }
 
-/* The reorder of operand i has the convolution's key, and a part of its own. */
+/* The key of operand i's reorder is the convolution's key plus the operand. */
 static int reorder(const tern__call *call, tern__prim_key key, int i, const tern__dnnl_memory *from,
                    const tern__dnnl_memory *to, bool add)
 {
@@ -15,10 +16,10 @@ static int reorder(const tern__call *call, tern__prim_key key, int i, const tern
     return tern__dnnl_reorder(call, &key, from, to, add);
 }
 
-/* A kept copy is told by what it was made from, too: a data gradient's tiles have the channels in each
- * other's places, which of a square weight is the same format. And by the kernel: where forward and data
- * gradient want the same, a training step would be two uses, and keep what the next one throws away. Where
- * the library's own description of it lies tells nothing. */
+/* The key of a kept copy also includes its source's format: a data gradient's tiles have the channels
+ * swapped, which for a square weight has the same format. And it includes the kernel: if forward and data
+ * gradient want the same format, a training step would count as two uses and keep a copy that the next
+ * step discards. The address of oneDNN's description must not be part of it. */
 static void *copy_of(const tern__conv *c, int i, bool *stale)
 {
     const tern__conv_operand *op = &c->op[i];
@@ -47,7 +48,7 @@ int tern__conv_bring(tern__conv *c, const tern__prim_key *key, int i)
                    &(tern__dnnl_memory){op->to, op->data}, false);
 }
 
-/* The same format on both sides: a plain sum, where oneDNN's reorder would take a slow path. */
+/* The same format on both sides: a plain sum. oneDNN's reorder would take a slow path. */
 static int add_same(const tern__call *call, const tern__conv_operand *op)
 {
     tern__view place = *op->view, computed = *op->view;

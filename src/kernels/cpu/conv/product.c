@@ -1,9 +1,8 @@
-/* product.c - see product.h. Sums are computed in panels (product_panels.h) of some outputs by some positions
- * of a row. */
+/* product.c - products in panels of some outputs by some positions of a row (product_panels.h). */
 #include "kernels/cpu/conv/product.h"
 #include "kernels/cpu/conv/product_panels.h"
 
-/* Rows that follow each other in both operands are one. */
+/* Merges rows that are contiguous in both operands. */
 static tern__conv_product joined(const tern__conv_product *p)
 {
     tern__conv_product j = *p;
@@ -14,7 +13,7 @@ static tern__conv_product joined(const tern__conv_product *p)
     return j;
 }
 
-/* A row is cut into panels of nearly the same number of positions. */
+/* Cuts a row into panels of nearly equal size. */
 static void multiply(const tern__conv_product *p, const tern__product_panels *panels, int64_t out,
                      int64_t outputs)
 {

@@ -1,15 +1,16 @@
-/* product.h - products of f32 between weights and positions of blocked activations: small dense products
- * whose operands lie in the caches. Winograd's points are made of them, and so are a convolution's taps. */
+/* product.h - f32 products between weights and positions of blocked activations: small dense products
+ * whose operands are in the caches. Winograd's points consist of them, and so do a convolution's taps. */
 #ifndef TERN_SRC_KERNELS_CPU_CONV_PRODUCT_H
 #define TERN_SRC_KERNELS_CPU_CONV_PRODUCT_H
 
 #include "kernels/kernel.h"
 
-/* sums[o][p] = or += sum over c of weight[c][o] in[c][p]: `width` outputs (16 or 32) at the positions p of a
- * rectangle. in: [blocks][rows][columns][16]; weight: [16 blocks][width]; sums: [width /
- * 16][rows][columns][16]. Pitches are floats from a block to the next, `row`s from a row to the next, `step`s
- * from a position to the next: in's is 16 or 32, but for gradients of weights. After `near` blocks (0:
- * never), and then after every `period`, the next of `in` is `skip` further on than that. */
+/* sums[o][p] = or += sum over c of weight[c][o] in[c][p], for `width` outputs (16 or 32) at the positions
+ * p of a rectangle. in: [blocks][rows][columns][16]; weight: [16 blocks][width]; sums: [width /
+ * 16][rows][columns][16]. Pitches are floats from one block to the next, `row`s from one row to the next,
+ * `step`s from one position to the next: in's step is 16 or 32, except for gradients of weights. After
+ * `near` blocks (0: never), and then after every `period` blocks, the next block of `in` is `skip` further
+ * away. */
 typedef struct tern__conv_product {
     const float *weight, *in;
     float *sums;
@@ -17,13 +18,13 @@ typedef struct tern__conv_product {
     int64_t rows, columns;
     int64_t in_pitch, in_row, in_step;
     int64_t sum_pitch, sum_row, sum_step;
-    int64_t near, period, skip; /* but for gradients of weights */
+    int64_t near, period, skip; /* not for gradients of weights */
     bool add;
 } tern__conv_product;
 
 void tern__conv_multiply(const tern__conv_product *p);
 
-/* The gradient of `weight`, = or +=, from in and those of the sums. */
+/* The gradient of `weight`, = or +=, from `in` and the gradients of the sums. */
 void tern__conv_multiply_back(const tern__conv_product *p, float *dw);
 
 #endif

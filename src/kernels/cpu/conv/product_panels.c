@@ -1,6 +1,6 @@
-/* product_panels.c - panels of sums that stay in registers: of 32 outputs by up to 14 positions where there
- * are 32 registers of 16 floats (AVX-512), of 16 by up to 6 where there are 16 of 8, or 32 of 4 (NEON). How
- * large a panel is the compiler knows. */
+/* product_panels.c - panels of sums that stay in registers: 32 outputs by up to 14 positions with 32
+ * registers of 16 floats (AVX-512), 16 by up to 6 with 16 registers of 8, or 32 of 4 (NEON). The panel's
+ * size is a compile-time constant. */
 #include "kernels/cpu/width.h"
 
 #include "kernels/cpu/conv/product_panels.h"
@@ -11,7 +11,7 @@
 #ifdef TERN__SLIM
 #define OUTPUTS   16
 #define POSITIONS 6
-#define INPUTS    4 /* of a gradient's panel */
+#define INPUTS    4 /* inputs of a gradient's panel */
 #else
 #define OUTPUTS   32
 #define POSITIONS 14
@@ -30,7 +30,7 @@ static inline const float *next(const tern__conv_product *p, const float *in, in
     return in + p->in_pitch + p->skip;
 }
 
-/* As many outputs from `out` on as `vectors` vectors have. */
+/* As many outputs from `out` on as `vectors` vectors hold. */
 TERN__INLINE void sum_panel(const tern__conv_product *p, int64_t out, int vectors, const float *in, int step,
                             float *sums, int positions)
 {

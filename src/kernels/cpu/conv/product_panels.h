@@ -1,4 +1,4 @@
-/* product_panels.h - the inner loops of product.c, for each width of vectors. */
+/* product_panels.h - the inner loops of product.c, for each vector width. */
 #ifndef TERN_SRC_KERNELS_CPU_CONV_PRODUCT_PANELS_H
 #define TERN_SRC_KERNELS_CPU_CONV_PRODUCT_PANELS_H
 
@@ -6,11 +6,11 @@
 #include "kernels/cpu/widths.h"
 
 typedef struct tern__product_panels {
-    int64_t outputs, positions; /* of a panel, at most; outputs are 16 or 32 */
-    /* A row's positions whose first is at in and sums, and outputs from `out` on. */
+    int64_t outputs, positions; /* most outputs and positions of a panel; outputs are 16 or 32 */
+    /* Sums a row's positions, the first at in and sums, for outputs from `out` on. */
     void (*sum)(const tern__conv_product *p, int64_t out, int64_t outputs, const float *in, float *sums,
                 int64_t positions);
-    /* The gradients of all inputs' weights, of outputs from `out` on. */
+    /* The gradients of all inputs' weights for outputs from `out` on. */
     void (*sum_back)(const tern__conv_product *p, int64_t out, int64_t outputs, float *dw);
 } tern__product_panels;
 

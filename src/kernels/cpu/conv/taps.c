@@ -1,11 +1,11 @@
-/* taps.c - convolutions of f32 as sums over taps (taps/conv.h): dilated and strided ones, and where oneDNN
- * has no code for the CPU all of them. */
+/* taps.c - f32 convolutions as sums over taps (taps/conv.h): dilated and strided ones, and all if oneDNN
+ * has no code for the CPU. */
 #include "kernels/cpu/conv/conv.h"
 #include "kernels/cpu/conv/taps/conv.h"
 #include "kernels/cpu/conv/taps/space.h"
 #include "kernels/cpu/widths.h"
 
-/* Without dilation a tap sees hardly more padding than the next, and others are faster. */
+/* Without dilation one tap reads hardly more padding than another, and other algorithms are faster. */
 static bool is_dilated(const tern__conv *c)
 {
     const tern__view *w = c->op[TERN__CONV_W].view;
@@ -36,7 +36,7 @@ static bool takes(const tern__conv *c)
            tern__taps_takes(c->call, op[TERN__CONV_X].view, op[TERN__CONV_W].view, op[TERN__CONV_Y].view);
 }
 
-/* Of an axis' pairs of outputs and taps the share that sees the image. */
+/* The share of an axis's pairs of outputs and taps that read the image. */
 static double seen(const tern__taps_axis *a)
 {
     int64_t pairs = 0;
@@ -44,17 +44,17 @@ static double seen(const tern__taps_axis *a)
     return (double)pairs / (double)(a->taps * a->out);
 }
 
-/* Which multiplies less. */
+/* Whether Winograd's algorithm multiplies less. */
 static bool is_winograds(const tern__conv *c)
 {
     const tern__conv_algorithm *winograd = &tern__conv_winograd;
     return !c->call->device->conv.exact && winograd->takes(c) && winograd->pays(c);
 }
 
-/* Where oneDNN has no code it makes products of matrices between copies. Its gradients for eight floats at a
- * time reach a fifth to a half of what they do here on volumes of few channels: sums stay in registers while
- * positions go by, as fast as with sixteen floats. Where positions are few, most of the time goes into
- * bringing the sums to their places. */
+/* Without code for the CPU oneDNN multiplies matrices between copies. Its gradients with eight floats per
+ * vector reach a fifth to a half of the speed here on volumes of few channels: sums stay in registers over
+ * the positions, as fast as with sixteen floats. With few positions most of the time goes into storing the
+ * sums. */
 static bool beats_direct(const tern__conv *c)
 {
     if (!tern__dnnl_has_convolutions()) return true;

@@ -1,7 +1,7 @@
-/* thin.c - convolutions of single points with strides, as the shortcuts of a ResNet are: they see only some
- * positions of x. These are brought together first, or spread in the end, and what is computed between is a
- * convolution of stride 1, for which every algorithm is at its best: oneDNN's data gradients of the others
- * run at half the rate. */
+/* thin.c - strided 1x1 convolutions, such as the shortcuts of a ResNet. They read only some positions of
+ * x. These are gathered first, or scattered at the end, and the computation in between is a convolution of
+ * stride 1, for which every algorithm is at its best: oneDNN's data gradients of strided ones run at half
+ * the rate. */
 #include "kernels/cpu/conv/conv.h"
 
 #include <string.h>
@@ -20,7 +20,7 @@ bool tern__conv_is_thin(const tern__conv *c)
     return points && steps;
 }
 
-/* Blocked x as (blocks, [depth,] height, width, 16), every stride-th position of it. */
+/* The view of every stride-th position of a blocked x, as (blocks, [depth,] height, width, 16). */
 static tern__view seen_of(const tern__view *x, const tern__view *like, const int64_t *stride)
 {
     tern__view seen = {.data = x->data, .dtype = x->dtype, .ndim = x->ndim};
@@ -57,7 +57,7 @@ static int pass(const tern__conv *c, const tern__view *thin, bool back)
     return back ? copy(c, &wide, &dense, x->add) : copy(c, &dense, &wide, false);
 }
 
-/* The views of what is seen take the place of x. */
+/* Replaces x by the view of the positions that are read. */
 static void replace(const tern__conv *c, tern__conv_thin *t)
 {
     const tern__view *x = c->op[TERN__CONV_X].view;

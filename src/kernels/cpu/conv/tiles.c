@@ -1,4 +1,4 @@
-/* tiles.c - convolutions as products of tiles, where the CPU has a unit for that. */
+/* tiles.c - convolutions as products of tiles, on CPUs with a unit for these (AMX). */
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/conv/tiles/conv.h"
 #include "kernels/cpu/conv/tiles/unfold.h"
@@ -12,8 +12,8 @@ static bool takes(const tern__conv *c)
     return (dtype == TERN_BF16 || dtype == TERN_F32) && c->attr->groups == 1 && tern__amx_has();
 }
 
-/* Weights of f32 are split and packed for every run, which few positions do not earn; nor do the copies of x
- * where little is multiplied with them: few channels, or one tap of every second place. */
+/* f32 weights are split and packed for every run, which does not pay for few positions. Nor do the copies
+ * of x pay if they are multiplied little: few channels, or one tap with a stride. */
 static bool pays(const tern__conv *c)
 {
     const tern__view *x = c->op[TERN__CONV_X].view, *w = c->op[TERN__CONV_W].view;
@@ -23,7 +23,7 @@ static bool pays(const tern__conv *c)
            !(is_point && c->attr->stride[2] > 1);
 }
 
-/* What it copies lies in the caches; sums that go on with the next images take as much as the weight. */
+/* Copies stay in the caches; sums kept from group to group take as much as the weight. */
 static size_t scratch(const tern__conv *c)
 {
     const tern__conv_operand *w = &c->op[TERN__CONV_W];
@@ -39,7 +39,7 @@ static int run_weight_grad(const tern__conv *c)
     return status ? status : tern__conv_sum_bias(c);
 }
 
-/* A kept copy is told by all that says how the weight is seen. */
+/* The key of a kept copy has everything that says how the weight is seen. */
 static void *tiles_of(const tern__conv *c, const tern__amx_weight *w)
 {
     const tern__view *v = w->view;

@@ -11,13 +11,13 @@ static int64_t products(const tern__conv *c)
            tern__winograd_grid_of(x, y, tern__winograd_sheets(w), c->attr, false).count;
 }
 
-/* As many as direct makes. */
+/* The number of products of the direct algorithm. */
 static int64_t all_products(const tern__conv *c)
 {
     return 9 * tern__conv_positions(c, TERN__CONV_Y);
 }
 
-/* Tiles that are nearly empty, of dilations almost as wide as the image, are not worth a try. */
+/* Nearly empty tiles, with dilations almost as wide as the image, are not worth a try. */
 static bool takes(const tern__conv *c)
 {
     return tern__winograd_takes(c->call, c->op[TERN__CONV_X].view, c->op[TERN__CONV_W].view,
@@ -25,8 +25,8 @@ static bool takes(const tern__conv *c)
            products(c) <= 2 * all_products(c);
 }
 
-/* The transformed weights are four times as many, and each is read once: a handful of tiles does not earn
- * that. Nor do tiles that are not half full, as those of images hardly wider than the dilation. */
+/* The transformed weights are four times as large and each is read once, which does not pay for a handful
+ * of tiles. Nor do tiles that are less than half full, as for images hardly wider than the dilation. */
 static bool pays(const tern__conv *c)
 {
     return products(c) >= 16 * TERN__WINOGRAD_POINTS && 2 * products(c) <= all_products(c);

@@ -1,13 +1,13 @@
-/* conv.c - the forward and the data gradient, which is the forward with the channels in each other's places
- * and every tap on the other side.
+/* conv.c - the forward and the data gradient. The latter is the forward with input and output channels
+ * swapped and the taps mirrored.
  *
- * A tap's outputs that see the image are a rectangle, and so are the inputs that they see; rows of both stand
- * in the blocked layout as the product wants them, so nothing but the weight is ever copied. Outputs begin as
- * the bias, or as what is added to, and each tap adds its product on its own rectangle, some inputs at a
- * time: so many that a tap's weights stay in the first-level cache for the rectangle, and an image's inputs
- * in the second-level one while all groups of outputs and all taps use them. Threads share images, their
- * sheets and groups of 32 outputs, and where these are few, bands of rows. Every output is a sum of its own
- * in the order of inputs and taps, so no bit depends on how work is cut. */
+ * The outputs for which a tap reads the image are a rectangle, and so are the inputs read. Rows of both
+ * are in the blocked layout, as the product takes them, so only the weight is ever copied. Outputs are
+ * initialised with the bias, or left as they are if the caller adds. Each tap then adds its product on its
+ * rectangle, for some inputs at a time: as many as keep a tap's weights in the first-level cache for the
+ * rectangle, and an image's inputs in the second-level cache while all groups of outputs and all taps use
+ * them. Threads share images, their sheets and groups of 32 outputs, and if these are few, bands of rows.
+ * Every output is a sum in the fixed order of inputs and taps, so no bit depends on how work is divided. */
 #include "kernels/cpu/conv/taps/conv.h"
 #include "kernels/cpu/conv/taps/space.h"
 #include "kernels/cpu/loops.h"
@@ -25,12 +25,12 @@ typedef struct job {
     int threads;
     tern__taps_space space;
     tern__taps_weight w;
-    int64_t groups;      /* of outputs            */
-    int64_t bands, band; /* of a sheet; rows      */
-    const float *packed; /* weights of all groups */
+    int64_t groups;      /* groups of outputs */
+    int64_t bands, band; /* bands of a sheet; rows of a band */
+    const float *packed; /* packed weights of all groups */
 } job;
 
-/* What a thread computes at a time: a group of outputs of a band. */
+/* The unit of work of a thread: a group of outputs on a band. */
 typedef struct part {
     int64_t image, group;
     tern__taps_band band;
@@ -44,11 +44,11 @@ static bool is_dense(const tern__view *view)
 bool tern__taps_takes(const tern__call *call, const tern__view *x, const tern__view *w, const tern__view *y)
 {
     const tern__conv_attr *a = call->attr;
-    bool steps = call->kernel != TERN__CONV || a->stride[2] <= 2; /* that the product knows */
+    bool steps = call->kernel != TERN__CONV || a->stride[2] <= 2; /* strides that the product supports */
     return steps && a->groups == 1 && is_dense(x) && is_dense(y) && w->dtype == TERN_F32;
 }
 
-/* Floats of a group's weights. */
+/* The floats of a group's weights. */
 static int64_t room(const job *j)
 {
     return tern__taps_room(&j->w, j->w.ins, tern__taps_count(&j->space));
@@ -64,7 +64,7 @@ static part part_of(const job *j, int64_t number)
     return (part){sheet / sheets, number % j->groups, {sheet % sheets, begin, end}};
 }
 
-/* A block of outputs before the first product. */
+/* Initialises a block of outputs. */
 TERN__SIMD static void begin(float *to, const float *bias, int64_t positions, bool add)
 {
     float value[TERN__BLOCK] = {0};
@@ -86,7 +86,7 @@ static void begin_part(const job *j, const part *s, float *outs)
     }
 }
 
-/* All taps, of inputs `in` and the following. */
+/* Adds all taps of a chunk of inputs from `in` on. */
 static void add_inputs(const job *j, const part *s, int64_t in)
 {
     const float *ins = tern__taps_block(j->in, s->image, in / TERN__BLOCK);
@@ -103,7 +103,7 @@ static void add_inputs(const job *j, const part *s, int64_t in)
     }
 }
 
-/* Parts `first` to last - 1: those of a band one after the other for every chunk of inputs. */
+/* Computes parts first .. last - 1, those of a band in turn for every chunk of inputs. */
 static void compute(const job *j, int64_t first, int64_t last)
 {
     for (int64_t next; first < last; first = next) {
@@ -146,7 +146,7 @@ size_t tern__taps_scratch(const tern__call *call, const tern__view *x, const ter
     return weight_bytes(&j);
 }
 
-/* A kept copy is told by all that says how the weight is seen. */
+/* The key of a kept copy has everything that says how the weight is seen. */
 static float *packed_weights(const job *j, const tern__view *w, int64_t offset)
 {
     const tern__taps_weight *seen = &j->w;

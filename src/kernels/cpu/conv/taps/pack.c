@@ -1,5 +1,5 @@
-/* pack.c - see taps/pack.h. Sixteen inputs at a time, so that what is written in pieces stays in the cache
- * until it is whole. */
+/* pack.c - packs weights (taps/pack.h), sixteen inputs at a time, so that cache lines written in pieces
+ * stay in the cache until they are complete. */
 #include "kernels/cpu/conv/taps/pack.h"
 
 tern__taps_weight tern__taps_weight_of(const tern__view *w, int64_t offset, bool turned)
@@ -18,7 +18,7 @@ tern__taps_weight tern__taps_weight_of(const tern__view *w, int64_t offset, bool
     return weight;
 }
 
-/* Tap `tap` of an output's input. */
+/* The address of tap `tap` of an output's input. */
 static float *place(const tern__taps_weight *w, int64_t out, int64_t in, int64_t tap)
 {
     int64_t column = tap % w->taps[2], row = tap / w->taps[2] % w->taps[1];

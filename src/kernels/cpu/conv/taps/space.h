@@ -1,6 +1,6 @@
-/* space.h - which outputs see the image through a tap. Along an axis they are a range, and their inputs are
- * as far from them for all of it: so in a sheet (an image of two dimensions is one) both are rectangles of
- * the same size. */
+/* space.h - the outputs for which a tap reads the image. Along an axis they are a range, and the distance
+ * to the inputs read is constant. So in a sheet (a two-dimensional image is one sheet) both are rectangles
+ * of the same size. */
 #ifndef TERN_SRC_KERNELS_CPU_CONV_TAPS_SPACE_H
 #define TERN_SRC_KERNELS_CPU_CONV_TAPS_SPACE_H
 
@@ -8,13 +8,12 @@
 #include "kernels/cpu/conv/product.h"
 #include "kernels/cpu/lanes.h"
 
-/* Through tap k output i sees input i + shift + k * step. With a stride pairs of them are apart: output i
- * sees input i * in_stride + shift + k * step, or, turned, output i * out_stride - shift - k * step sees
- * input i. */
+/* For output i tap k reads input i + shift + k * step. With a stride: output i reads input i * in_stride +
+ * shift + k * step; turned, output i * out_stride - shift - k * step reads input i. */
 typedef struct tern__taps_axis {
     int64_t in, out, taps;
     int64_t shift, step;
-    int64_t in_stride, out_stride; /* of which one is 1 */
+    int64_t in_stride, out_stride; /* one of the two is 1 */
 } tern__taps_axis;
 
 enum { TERN__TAPS_SHEETS, TERN__TAPS_ROWS, TERN__TAPS_COLUMNS, TERN__TAPS_AXES };
@@ -23,17 +22,17 @@ typedef struct tern__taps_space {
     tern__taps_axis axis[TERN__TAPS_AXES];
 } tern__taps_space;
 
-/* Rows `begin` to end - 1 of a sheet of outputs. */
+/* Rows begin .. end - 1 of a sheet of outputs. */
 typedef struct tern__taps_band {
     int64_t sheet, begin, end;
 } tern__taps_band;
 
 typedef struct tern__taps_range {
     int64_t first, count; /* outputs           */
-    int64_t in;           /* the first's input */
+    int64_t in;           /* the input of the first output */
 } tern__taps_range;
 
-/* turned: of a data gradient, whose outputs are x's. */
+/* turned: for a data gradient, whose outputs are x's. */
 static inline tern__taps_space tern__taps_space_of(const tern__conv_attr *a, const tern__view *in,
                                                    const tern__view *out, const tern__view *w, bool turned)
 {
@@ -50,8 +49,7 @@ static inline tern__taps_space tern__taps_space_of(const tern__conv_attr *a, con
     return s;
 }
 
-/* Which of the places `first` to `last` - 1 have a place of `begin` to `end` - 1 at place * stride + shift.
- */
+/* The range of places in first .. last - 1 for which place * stride + shift is in begin .. end - 1. */
 static inline tern__taps_range tern__taps_pairs(int64_t first, int64_t last, int64_t stride, int64_t shift,
                                                 int64_t begin, int64_t end)
 {
@@ -60,7 +58,7 @@ static inline tern__taps_range tern__taps_pairs(int64_t first, int64_t last, int
     return (tern__taps_range){first, TERN__MAX(0, last - first), first * stride + shift};
 }
 
-/* Of the outputs from `begin` to `end` - 1. */
+/* The range among the outputs begin .. end - 1. */
 static inline tern__taps_range tern__taps_see(const tern__taps_axis *a, int64_t tap, int64_t begin,
                                               int64_t end)
 {
@@ -70,7 +68,7 @@ static inline tern__taps_range tern__taps_see(const tern__taps_axis *a, int64_t 
     return (tern__taps_range){.first = in.in, .count = in.count, .in = in.first};
 }
 
-/* A block of an image's channels. */
+/* The address of a block of an image's channels. */
 static inline float *tern__taps_block(const tern__view *view, int64_t image, int64_t block)
 {
     int64_t floats = TERN__BLOCK;
@@ -83,8 +81,8 @@ static inline int64_t tern__taps_count(const tern__taps_space *s)
     return s->axis[0].taps * s->axis[1].taps * s->axis[2].taps;
 }
 
-/* The tap's rectangle in a band of the outputs, where in and sums are all of the first block; with no rows
- * where it sees nothing. */
+/* The tap's product on its rectangle in a band of outputs, with in and sums at the first block; no rows if
+ * it only reads padding. */
 static inline tern__conv_product tern__taps_product(const tern__taps_space *s, int64_t tap,
                                                     const tern__taps_band *band, const float *in, float *sums)
 {

@@ -1,18 +1,18 @@
-/* weight.c - the weight gradient: for each tap the product of dy by x on the tap's rectangle, summed over
+/* weight.c - the weight gradient: for each tap the product of dy and x on the tap's rectangle, summed over
  * positions and images.
  *
- * A part of the gradient, some taps of a group of 32 outputs by some inputs, is small enough for the
- * second-level cache and is summed up there over all images before it is stored. An image is taken in bands
- * of rows, whose dy stays in the first-level cache for all taps. Threads share the parts, and a part's taps
- * where there are fewer parts than threads; every element is summed up in the same order in any case, so no
- * bit depends on how many there are. */
+ * A part of the gradient is some taps of a group of 32 outputs by some inputs. It fits into the
+ * second-level cache and is summed there over all images before it is stored. An image is processed in
+ * bands of rows, whose dy stays in the first-level cache for all taps. Threads share the parts, and a
+ * part's taps if there are fewer parts than threads. Every element is summed in the same order in any
+ * case, so no bit depends on the number of threads. */
 #include "kernels/cpu/conv/taps/conv.h"
 #include "kernels/cpu/conv/taps/space.h"
 #include "kernels/cpu/loops.h"
 
-#define CHUNK     128       /* inputs of a part, at most                 */
-#define FLOATS    (1 << 16) /* of its sums, unless TERN__BLOCK inputs have more */
-#define POSITIONS 128       /* of a band, unless a single row has more   */
+#define CHUNK     128       /* most inputs of a part */
+#define FLOATS    (1 << 16) /* floats of its sums, unless TERN__BLOCK inputs have more */
+#define POSITIONS 128       /* positions of a band, unless a single row has more */
 
 /* Scratch buffer. */
 enum { SUMS = TERN__SCRATCH_OPERAND };
@@ -23,9 +23,9 @@ typedef struct job {
     int threads;
     tern__taps_space space;
     tern__taps_weight w;
-    int64_t groups, chunk, chunks; /* of outputs; inputs of a part, chunks of all */
-    int64_t taps, cuts;            /* taps of a part, cuts of all                 */
-    int64_t band;                  /* rows                                        */
+    int64_t groups, chunk, chunks; /* groups of outputs; inputs of a part; chunks in all */
+    int64_t taps, cuts;            /* taps of a part; cuts of all taps */
+    int64_t band;                  /* rows of a band */
     int64_t room;                  /* floats of a part's sums                     */
 } job;
 

@@ -1,14 +1,14 @@
-/* conv.c - convolutions as products of tiles, without unfolding the input (but for few channels:
+/* conv.c - convolutions as products of tiles, without unfolding the input (except for few channels:
  * tiles/unfold.h).
  *
- * The source is copied into planes in which every tap of the kernel is a shift (tiles/slab.h). A tile takes
- * 16 places as they follow each other in a row of results; or, where that makes fewer tiles, as they follow
- * each other through all rows: then what is between the end of one row of results and the beginning of the
- * next is computed too, and left out of the result.
+ * The source is copied into planes in which every tap of the kernel is a shift (tiles/slab.h). A tile
+ * takes 16 places that are adjacent in a row of results or, if that gives fewer tiles, adjacent over all
+ * rows: then what lies between the end of one row of results and the beginning of the next is computed as
+ * well and discarded.
  *
- * As many slabs are copied at a time as the second-level cache holds, so that weights are read once for all
- * of them. bf16 is summed in f32. f32 is multiplied as two parts of bf16 each (amx.h), which leaves an error
- * of some 4e-6 of the results' root mean square; what is not finite makes results that are NaN. */
+ * As many slabs are copied at a time as fit into the second-level cache, so that weights are read once for
+ * all of them. bf16 is summed in f32. f32 is multiplied as two parts of bf16 each (amx.h), with an error
+ * of about 4e-6 of the results' root mean square; non-finite values give NaN. */
 #include "kernels/cpu/conv/tiles/conv.h"
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/conv/tiles/slab.h"
@@ -16,19 +16,19 @@
 #include "kernels/cpu/loops.h"
 
 #define ROWS     TERN__AMX_ROWS
-#define PAIR     (2 * ROWS)           /* columns of a block              */
+#define PAIR     (2 * ROWS)           /* columns of a block */
 #define WIDE     TERN__AMX_WIDE       /* bytes of a row of a tile        */
-#define HALF     (TERN__AMX_TILE / 2) /* bytes of 16 channels' weights   */
+#define HALF     (TERN__AMX_TILE / 2) /* bytes of 16 channels' weights */
 #define TOGETHER 4                    /* blocks                          */
-#define FEW      18                   /* tiles of 16 columns at a time   */
-#define CACHE    (1 << 20)            /* of what is copied at a time     */
+#define FEW      18                   /* tiles of 16 columns at a time */
+#define CACHE    (1 << 20)            /* bytes that are copied at a time */
 
-/* Scratch buffers; operands.c has the one between them. */
+/* Scratch buffers; operands.c uses the one between them. */
 enum { PLANES = TERN__SCRATCH_OPERAND, STEPS = TERN__SCRATCH_OPERAND + 2 };
 
-/* What a turn adds up: the steps' places in a slab's planes and in the weights of 16 columns. */
+/* The steps that a turn adds up: their places in a slab's planes and in the weights of 16 columns. */
 typedef struct turn {
-    int64_t start[3], count[3]; /* its first sheet, row and column of the target, and how many */
+    int64_t start[3], count[3]; /* first sheet, row and column of the target, and how many */
     int64_t steps, *a_at, *b_at;
 } turn;
 
@@ -37,33 +37,33 @@ typedef struct job {
     tern__slabs s;
     tern__target target;
     const tern__amx_weight *w;
-    int64_t outs;   /* channels of the target                       */
+    int64_t outs;   /* channels of the target */
     int64_t group;  /* slabs copied together                        */
-    int64_t slack;  /* bytes read behind the last                   */
+    int64_t slack;  /* bytes read beyond the last */
     int64_t column; /* bytes of 16 columns of weights               */
     int64_t few;    /* steps at a time                              */
-    bool by_rows;   /* a line of tiles is a row of results, or all  */
+    bool by_rows;   /* a line of tiles is a row of results, else all results */
     const char *weight;
     turn *turns;
 } job;
 
-/* ---- the walk ---- */
+/* ---- the loops ---- */
 
-/* A turn in a group of slabs, by 32 columns. Its tiles are numbered through all slabs. */
+/* A turn in a group of slabs, for 32 columns. Its tiles are numbered through all slabs. */
 typedef struct stretch {
     const char *planes;
     int64_t first_slab, channel;
-    int64_t line, sheets, tiles; /* places of a line; sheets of a slab that have lines; tiles of a slab */
+    int64_t line, sheets, tiles; /* places of a line; sheets of a slab with lines; tiles of a slab */
     const turn *turn;
 } stretch;
 
 typedef struct tile {
-    int64_t at; /* bytes from the first plane               */
-    int rows;   /* that are results, or between them        */
+    int64_t at; /* offset in bytes from the first plane */
+    int rows;   /* rows that are results, or between them */
     tern__place place;
 } tile;
 
-/* Where the next tile begins. */
+/* The place at which the next tile begins. */
 typedef struct cursor {
     int64_t slab, sheet, row, in_line;
 } cursor;
@@ -99,8 +99,8 @@ static void advance(const job *j, const stretch *s, cursor *c)
     c->slab++;
 }
 
-/* The sums of some pairs of tiles, a few steps at a time, so that the weights of these steps are read from
- * the first-level cache by all of them. */
+/* Adds up some pairs of tiles, a few steps at a time, so that all of them read these steps' weights from
+ * the first-level cache. */
 static void add_up(const job *j, const stretch *s, const tile *tiles, int64_t count,
                    float sums[TOGETHER][TERN__AMX_SUMS])
 {
@@ -138,7 +138,7 @@ static void tiles(const job *j, const stretch *s, int64_t all)
     }
 }
 
-/* The lines of a turn in slabs like `slab`: an image's last one may have fewer sheets. */
+/* Sets the lines of a turn in slabs like `slab`: an image's last slab may have fewer sheets. */
 static void measure(const job *j, stretch *s, int64_t slab)
 {
     const tern__slabs *slabs = &j->s;
@@ -153,7 +153,7 @@ static void measure(const job *j, stretch *s, int64_t slab)
     s->tiles = (s->line + ROWS - 1) / ROWS * (j->by_rows ? sheets * count[1] : 1);
 }
 
-/* Slabs first to last - 1: whole images, or one. */
+/* Computes slabs first .. last - 1: whole images, or a single slab. */
 static void group(const job *j, char *planes, int64_t first, int64_t last)
 {
     for (int64_t n = first; n < last; n++) tern__slab_copy(&j->s, n, planes + (n - first) * j->s.bytes);
@@ -191,7 +191,7 @@ static int walk(const job *j)
 
 /* ---- the plan ---- */
 
-/* A step for each tap and block of channels. */
+/* Makes a step for each tap and block of channels. */
 static void fill_taps(const job *j, turn *to, int64_t t)
 {
     const tern__slabs *s = &j->s;
@@ -203,7 +203,7 @@ static void fill_taps(const job *j, turn *to, int64_t t)
     }
 }
 
-/* A tile of two taps, of each 16 columns; first = -1: zeros, and the second tap. */
+/* Combines two taps of 16 channels each into a tile; first = -1: zeros and the second tap. */
 static void put_together(const job *j, char *tiles, int64_t first, int64_t second)
 {
     int64_t bytes = j->w->tile;
@@ -219,8 +219,8 @@ static void put_together(const job *j, char *tiles, int64_t first, int64_t secon
         }
 }
 
-/* Two taps to a step: their shifts differ by one position. The last tap of an odd row goes with the one
- * before it once more, whose weights are 0 then. */
+/* Makes a step for every two taps, whose shifts differ by one position. The last tap of an odd row is
+ * paired with the one before, whose weights are 0 then. */
 static void fill_pairs(const job *j, turn *to, int64_t t, char *tiles)
 {
     const tern__slabs *s = &j->s;
@@ -251,7 +251,7 @@ static void fill_turn(const job *j, int64_t t, char *tiles)
         fill_taps(j, to, t);
 }
 
-/* Tiles of pairs, turns, their steps one behind the other, and the bias. */
+/* Fills in tiles of pairs, turns with their steps in sequence, and the bias. */
 static int fill(job *j, const tern__view *bias)
 {
     int64_t turns = j->s.p.turns, steps = j->w->taps * j->s.blocks;
@@ -278,7 +278,7 @@ static int fill(job *j, const tern__view *bias)
     return TERN_OK;
 }
 
-/* Of slabs of `deep` sheets of bunches of `together` images. */
+/* Sets the sizes of slabs with `deep` sheets and bunches of `together` images. */
 static void size_up(tern__slabs *s, int64_t together, int64_t deep, int parts)
 {
     const tern__tile_planes *p = &s->p;
@@ -291,7 +291,7 @@ static void size_up(tern__slabs *s, int64_t together, int64_t deep, int parts)
     s->bytes = parts * p->phases * s->blocks * s->plane;
 }
 
-/* Tiles of a bunch's first turn, by rows or as they follow each other. */
+/* The number of tiles of a bunch's first turn, by rows or over all rows. */
 static int64_t tiles_of(const tern__slabs *s, bool by_rows)
 {
     const tern__axis *a = s->p.axis;
@@ -300,8 +300,8 @@ static int64_t tiles_of(const tern__slabs *s, bool by_rows)
     return (((s->p.most - 1) * a[1].size + rows - 1) * a[2].size * s->together + line + ROWS - 1) / ROWS;
 }
 
-/* Slabs that fit the cache, and at least one for each thread; of small images those bunches that make the
- * fewest tiles, by a sixth at least: their results are scattered. */
+/* Chooses slabs that fit into the cache, at least one per thread. For small images chooses the bunch with
+ * the fewest tiles if that saves at least a sixth, since its results are scattered. */
 static void cut(job *j)
 {
     tern__slabs *s = &j->s;

@@ -1,3 +1,4 @@
+/* pack.c - packs a convolution's weight into tiles. */
 #include "kernels/cpu/conv/tiles/pack.h"
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/lanes.h"
@@ -42,7 +43,7 @@ size_t tern__amx_weight_bytes(const tern__amx_weight *w)
 
 /* ---- one depth, one tap, 16 columns ---- */
 
-/* Where they go: taps follow each other, then depths. */
+/* The destination: taps are adjacent, then depths. */
 typedef struct spot {
     char *column, *to;
     int64_t depth, tap;
@@ -60,7 +61,7 @@ TERN__INLINE void next(const tern__amx_weight *w, spot *s)
     if (++s->tap == w->taps) *s = spot_of(w, s->column, s->depth + 1);
 }
 
-/* A word of a tile is of two depths, each of which comes in the upper half of one: the first clears the
+/* A word of a tile has two depths. Each arrives in the upper half of a word; writing the first clears the
  * second. */
 TERN__INLINE void put_word(char *to, tern__words word, bool second)
 {
@@ -85,8 +86,8 @@ TERN__INLINE void put(const tern__amx_weight *w, spot *s, tern__lanes v)
 
 TERN__DEFINE_TURN(turn, tern__words)
 
-/* Elements `at` to at + n - 1 of each column, which follow each other: v[i] has element at + i of all. What
- * is read behind them is not used. */
+/* Reads elements at .. at + n - 1 of each column, which are contiguous: v[i] has element at + i of all
+ * columns. Elements beyond them are read but not used. */
 TERN__INLINE void read_run(const tern__amx_weight *w, tern__words v[ROWS], int64_t column, int64_t at, int n)
 {
     int64_t columns = TERN__MIN(ROWS, w->columns - column), from = w->offset + column * w->column_stride + at;
@@ -102,14 +103,14 @@ TERN__INLINE void read_run(const tern__amx_weight *w, tern__words v[ROWS], int64
     turn(v);
 }
 
-/* Columns that follow each other themselves. */
+/* Reads an element of adjacent columns. */
 TERN__INLINE tern__lanes read_columns(const tern__amx_weight *w, int64_t column, int64_t at)
 {
     return tern__lanes_get(w->view->data, w->view->dtype, w->offset + column + at,
                            (int)TERN__MIN(ROWS, w->columns - column));
 }
 
-/* Where an element of a kernel stands. */
+/* The offset of a kernel's element. */
 static int64_t tap_at(const tern__view *v, int64_t tap)
 {
     int64_t at = 0;
@@ -117,7 +118,7 @@ static int64_t tap_at(const tern__view *v, int64_t tap)
     return at;
 }
 
-/* Kernels with gaps in them: taps that see nothing are left out (conv/conv.c). */
+/* Whether the kernel has gaps: taps that only read padding are removed (conv/conv.c). */
 static bool has_gaps(const tern__amx_weight *w)
 {
     return w->taps > 1 && tap_at(w->view, w->taps - 1) != w->taps - 1;
@@ -125,7 +126,7 @@ static bool has_gaps(const tern__amx_weight *w)
 
 /* ---- 16 columns, some depths ---- */
 
-/* All depths and taps follow each other. */
+/* All depths and taps are contiguous. */
 TERN__SIMD static void pack_line(const tern__amx_weight *w, spot s, int64_t column)
 {
     for (int64_t at = 0; at < w->depth * w->taps; at += ROWS) {
@@ -136,7 +137,7 @@ TERN__SIMD static void pack_line(const tern__amx_weight *w, spot s, int64_t colu
     }
 }
 
-/* The taps of each depth do. */
+/* The taps of each depth are contiguous. */
 TERN__SIMD static void pack_runs(const tern__amx_weight *w, spot s, int64_t column, int64_t last)
 {
     for (int64_t depth = s.depth; depth < last; depth++)
@@ -148,7 +149,7 @@ TERN__SIMD static void pack_runs(const tern__amx_weight *w, spot s, int64_t colu
         }
 }
 
-/* One tap, the columns of each depth do. */
+/* One tap; the columns of each depth are contiguous. */
 TERN__SIMD static void pack_columns(const tern__amx_weight *w, spot s, int64_t column, int64_t last)
 {
     for (int64_t depth = s.depth; depth < last; depth++)
@@ -166,7 +167,7 @@ TERN__SIMD static void pack_gaps(const tern__amx_weight *w, spot s, int64_t colu
         }
 }
 
-/* bf16 of one tap: a word of a tile is one of the weight's. */
+/* bf16 with one tap: a word of a tile is a word of the weight. */
 TERN__SIMD static void pack_words(const tern__amx_weight *w, char *to, int64_t column)
 {
     const uint16_t *from = (const uint16_t *)w->view->data + w->offset + column * w->column_stride;
@@ -190,7 +191,7 @@ static void pack_lines(const tern__amx_weight *w, char *tiles, int64_t column)
         pack_line(w, spot_of(w, to, 0), column);
 }
 
-/* A block of depths for all columns, which are side by side in memory. */
+/* A block of depths for all columns, which are adjacent in memory. */
 static void pack_depths(const tern__amx_weight *w, char *tiles, int64_t first)
 {
     int64_t last = TERN__MIN(w->depth, first + DEPTH);
@@ -210,7 +211,7 @@ void tern__amx_pack(const tern__amx_weight *w, int threads, char *tiles)
 {
     bool lines = !has_gaps(w) && (w->depth_stride == w->taps || w->depth == 1);
     int64_t step = lines ? ROWS : DEPTH, all = lines ? w->columns : w->depth;
-    (void)threads; /* which nobody reads without OpenMP */
+    (void)threads; /* unused without OpenMP */
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t i = 0; i < all; i += step) (lines ? pack_lines : pack_depths)(w, tiles, i);
 }

@@ -1,21 +1,21 @@
-/* planes.h - how the sheets (of a volume), rows and columns of a convolution's source become those of
- * planes in which every tap of the kernel is a shift; tiles/conv.c tells why. */
+/* planes.h - how the sheets (of a volume), rows and columns of a convolution's source map to planes in
+ * which every tap of the kernel is a shift (tiles/slab.h). */
 #ifndef TERN_SRC_KERNELS_CPU_CONV_TILES_PLANES_H
 #define TERN_SRC_KERNELS_CPU_CONV_TILES_PLANES_H
 
 #include "kernels/conv.h"
 #include "tensor/view.h"
 
-/* One dimension. The source is x, the target y; in a data gradient the other way round. */
+/* One dimension. The source is x and the target y; in a data gradient the opposite. */
 typedef struct tern__axis {
     bool gradient;
     int64_t stride, dilation, padding, kernel;
     int64_t source, target; /* rows                                                          */
-    int64_t step, turns;    /* phases, turns: one of them is the stride, the other one is 1 */
-    int64_t margin, size;   /* row of the plane where source row 0 would be (times step); rows of a plane */
+    int64_t step, turns;    /* phases, turns: one is the stride, the other is 1 */
+    int64_t margin, size;   /* row of the plane for source row 0 (times step); rows of a plane */
 } tern__axis;
 
-/* Position j of a turn is row turn + j * turns of the target: how many there are. */
+/* The number of positions of a turn. Position j is row turn + j * turns of the target. */
 static inline int64_t tern__axis_positions(const tern__axis *a, int64_t turn)
 {
     return turn < a->target ? (a->target - turn + a->turns - 1) / a->turns : 0;
@@ -33,7 +33,7 @@ static inline void tern__axis_turn_round(tern__axis *a, int64_t in, int64_t out,
         a->size = TERN__MAX(a->size, a->margin + (t + a->padding) / a->stride + tern__axis_positions(a, t));
 }
 
-/* Axis d of depth (where there is none, one sheet), rows and columns. */
+/* Axis d of depth (without one: a single sheet), rows and columns. */
 static inline tern__axis tern__axis_of(const tern__conv_attr *attr, int d, const tern__view *x,
                                        const tern__view *y, const tern__view *w, bool gradient)
 {
@@ -56,14 +56,14 @@ static inline tern__axis tern__axis_of(const tern__conv_attr *attr, int d, const
     return a;
 }
 
-/* The source's row that is row i of a phase's plane; -1: padding. */
+/* The source's row at row i of a phase's plane; -1: padding. */
 static inline int64_t tern__axis_source(const tern__axis *a, int64_t phase, int64_t i)
 {
     int64_t at = i * a->step + phase - a->margin;
     return at < a->source ? at : -1;
 }
 
-/* Rows first to last - 1 of a phase's plane are the source's. */
+/* Rows first .. last - 1 of a phase's plane come from the source. */
 static inline void tern__axis_range(const tern__axis *a, int64_t phase, int64_t *first, int64_t *last)
 {
     int64_t begin = a->margin - phase, end = a->source + begin;
@@ -71,7 +71,7 @@ static inline void tern__axis_range(const tern__axis *a, int64_t phase, int64_t 
     *last = TERN__MAX(*first, TERN__MIN(a->size, (end + a->step - 1) / a->step));
 }
 
-/* Where kernel place k sees the source from the first position of a turn; false: nowhere. */
+/* What kernel position k reads for the first position of a turn; false: nothing. */
 static inline bool tern__axis_tap(const tern__axis *a, int64_t turn, int64_t k, int64_t *phase,
                                   int64_t *shift)
 {
@@ -82,13 +82,13 @@ static inline bool tern__axis_tap(const tern__axis *a, int64_t turn, int64_t k, 
     return !a->gradient || at % a->stride == 0;
 }
 
-/* All three. Phases, turns and taps are row-major numbers. A volume is computed in slabs of some sheets of
- * results, for which its planes have `more` sheets. */
+/* All three dimensions. Phases, turns and taps are row-major indices. A volume is computed in slabs of
+ * some sheets of results, whose planes have `more` additional sheets. */
 typedef struct tern__tile_planes {
     tern__axis axis[3];
     int64_t phases, turns, taps;
-    int64_t sheet;      /* positions of a sheet of a plane          */
-    int64_t most, more; /* sheets of a turn's results; beyond these */
+    int64_t sheet;      /* positions of a sheet of a plane */
+    int64_t most, more; /* sheets of a turn's results; additional sheets */
 } tern__tile_planes;
 
 static inline tern__tile_planes tern__planes_of(const tern__conv_attr *attr, const tern__view *x,
@@ -101,7 +101,7 @@ static inline tern__tile_planes tern__planes_of(const tern__conv_attr *attr, con
         p.turns *= p.axis[d].turns;
         p.taps *= p.axis[d].kernel;
     }
-    p.axis[2].size += p.axis[2].size % 2; /* pairs of positions begin with each row */
+    p.axis[2].size += p.axis[2].size % 2; /* pairs of positions begin anew in each row */
     p.sheet = p.axis[1].size * p.axis[2].size;
     const tern__axis *deep = &p.axis[0];
     p.most = tern__axis_positions(deep, 0);
@@ -109,7 +109,7 @@ static inline tern__tile_planes tern__planes_of(const tern__conv_attr *attr, con
     return p;
 }
 
-/* Where a row of a sheet of a phase's plane stands in the source: its first column's place; -1: padding. */
+/* The place in the source of a plane's row: its first column; -1: padding. */
 static inline int64_t tern__planes_row(const tern__tile_planes *p, int64_t phase, int64_t sheet, int64_t row)
 {
     const tern__axis *a = p->axis;
@@ -118,7 +118,7 @@ static inline int64_t tern__planes_row(const tern__tile_planes *p, int64_t phase
     return z < 0 || y < 0 ? -1 : (z * a[1].source + y) * a[2].source;
 }
 
-/* Where a tap sees the source from the first position of a turn; false: nowhere. */
+/* What a tap reads for the first position of a turn; false: nothing. */
 static inline bool tern__planes_tap(const tern__tile_planes *p, int64_t turn, int64_t tap, int64_t *phase,
                                     int64_t *shift)
 {

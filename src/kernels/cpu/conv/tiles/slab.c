@@ -1,3 +1,4 @@
+/* slab.c - copies slabs of the source into planes. */
 #include "kernels/cpu/conv/tiles/slab.h"
 #include "kernels/cpu/lanes.h"
 
@@ -6,7 +7,7 @@
 TERN__DEFINE_TURN(turn_halves, tern__halves)
 TERN__DEFINE_TURN(turn_words, tern__words)
 
-/* 16 channels of a place. */
+/* Copies 16 channels of a place. */
 TERN__INLINE void put_place(const tern__slabs *s, char *to, const void *from, bool is_f32)
 {
     tern__halves h;
@@ -19,7 +20,7 @@ TERN__INLINE void put_place(const tern__slabs *s, char *to, const void *from, bo
     memcpy(to, &h, sizeof(h));
 }
 
-/* Positions first to last - 1 of `images` images, `apart` bytes from each other. */
+/* Copies positions first .. last - 1 of `images` images, `apart` bytes from each other. */
 TERN__INLINE void put_row(const tern__slabs *s, char *to, const char *from, int64_t phase, int64_t images,
                           int64_t apart, bool is_f32)
 {
@@ -42,7 +43,7 @@ TERN__SIMD static void copy_row(const tern__slabs *s, char *to, const char *from
         put_row(s, to, from, phase, images, apart, false);
 }
 
-/* n places of 16 channels, of which `values` has the rows, 16 values each. */
+/* Writes n places of 16 channels from `values`, which has rows of 16 values per channel. */
 TERN__INLINE void put_turned(const tern__slabs *s, char *to, const void *values, int64_t n)
 {
     if (s->low) {
@@ -58,7 +59,7 @@ TERN__INLINE void put_turned(const tern__slabs *s, char *to, const void *values,
     }
 }
 
-/* Up to 16 values of `bytes` bytes, `step` of them apart. */
+/* Reads up to 16 values of `bytes` bytes, `step` values apart. */
 TERN__INLINE void read_values(char *to, const char *from, int64_t step, int64_t n, size_t bytes)
 {
     if (step == 1 && n == ROWS)
@@ -68,7 +69,7 @@ TERN__INLINE void read_values(char *to, const char *from, int64_t step, int64_t 
             memcpy(to + l * (int64_t)bytes, from + l * step * (int64_t)bytes, bytes);
 }
 
-/* `count` channels that stand `size` values apart. */
+/* Copies a row of `count` channels, which are `size` values apart. */
 TERN__SIMD static void copy_plain_row(const tern__slabs *s, char *to, const char *from, int64_t phase,
                                       int64_t size, int64_t count)
 {
@@ -90,7 +91,7 @@ TERN__SIMD static void copy_plain_row(const tern__slabs *s, char *to, const char
     }
 }
 
-/* A plane's row of 16 channels of a bunch of images; `at` is its place in the source. */
+/* Copies a plane's row of 16 channels for a bunch of images; `at` is its place in the source. */
 static void copy_channels(const tern__slabs *s, char *to, int64_t image, int64_t channel, int64_t at,
                           int64_t phase)
 {
@@ -105,14 +106,14 @@ static void copy_channels(const tern__slabs *s, char *to, int64_t image, int64_t
         copy_plain_row(s, to, from + at * bytes, phase, size, TERN__MIN(ROWS, v->shape[1] - channel));
 }
 
-/* What another slab had in the place of padding goes. */
+/* Clears padding that another slab has overwritten. */
 static void clear_row(const tern__slabs *s, char *to)
 {
     memset(to, 0, (size_t)s->row);
     if (s->low) memset(to + s->low, 0, (size_t)s->row);
 }
 
-/* A plane: up to 32 channels from the first. */
+/* Copies a plane: up to 32 channels from the first. */
 static void copy_plane(const tern__slabs *s, char *to, int64_t image, int64_t sheet, int64_t phase,
                        int64_t first)
 {
@@ -126,7 +127,7 @@ static void copy_plane(const tern__slabs *s, char *to, int64_t image, int64_t sh
     }
 }
 
-/* A row of what is unfolded: 16 channels from the first. */
+/* Copies a row of the unfolded source: 16 channels from the first. */
 TERN__SIMD static void copy_unfolded_row(const tern__slabs *s, char *to, int64_t n, const int64_t place[2],
                                          int64_t first)
 {

@@ -1,3 +1,4 @@
+/* strips.c - copies activations into strips of tiles. */
 #include "kernels/cpu/conv/tiles/strips.h"
 #include "kernels/cpu/lanes.h"
 
@@ -6,16 +7,16 @@
 
 TERN__DEFINE_TURN(turn, tern__words)
 
-/* ---- what a strip sees ---- */
+/* ---- the source of a strip ---- */
 
-/* What of the source a strip's columns are. A piece of them has slabs that begin at the same sheet and row of
- * their images: all or none of it are there. */
+/* The places in the source of a strip's columns. A piece has columns from slabs that begin at the same
+ * sheet and row of their images: all or none of them are inside the source. */
 typedef struct sight {
     const tern__strips *s;
-    int64_t offset[2];  /* source sheet and row that y's first ones see        */
-    int64_t at[DEPTH];  /* elements from there                                 */
-    uint32_t there;     /* columns that are not padding                        */
-    uint8_t run[DEPTH]; /* how many columns from there on are neighbours there */
+    int64_t offset[2];  /* source sheet and row read for y's first ones */
+    int64_t at[DEPTH];  /* offset in elements from there */
+    uint32_t there;     /* columns that are not padding */
+    uint8_t run[DEPTH]; /* how many columns from this one on are adjacent in the source */
     int pieces;
     struct {
         uint32_t columns;
@@ -28,7 +29,7 @@ static int64_t image_size(const tern__strips *s)
     return s->axis[0].source * s->axis[1].source * s->axis[2].source;
 }
 
-/* Values of a position that are neighbours. */
+/* The number of adjacent values of a position. */
 static int64_t together_of(const tern__strips *s)
 {
     return s->view->layout == TERN__BLOCKED16 ? ROWS : 1;
@@ -46,7 +47,7 @@ static void add_to_piece(sight *g, uint32_t columns, const int64_t start[2])
     g->piece[last].columns |= columns;
 }
 
-/* Slab `number` from its column `place` on; returns the first column of the strip behind it. */
+/* Adds slab `number` from its column `place` on; returns the strip's first column after it. */
 static int add_slab(sight *g, int64_t number, int64_t place, int64_t column, int i)
 {
     const tern__strip_slabs *slabs = g->s->slabs;
@@ -74,7 +75,7 @@ static void find_runs(sight *g)
     }
 }
 
-/* Column `column` of the kernel from a strip; `offset` is as above. */
+/* The source of a strip for column `column` of the kernel; `offset` is as above. */
 static sight sight_of(const tern__strips *s, tern__slab_range range, int64_t strip, int64_t column,
                       const int64_t offset[2])
 {
@@ -86,7 +87,7 @@ static sight sight_of(const tern__strips *s, tern__slab_range range, int64_t str
     return g;
 }
 
-/* A row of a strip: the columns that are there, and where, in elements behind the sight's places. */
+/* A row of a strip: the columns that are inside the source, and their offset from the strip's places. */
 typedef struct line {
     uint32_t there;
     int64_t at;
@@ -106,17 +107,17 @@ static line line_of(const sight *g, int64_t sheet, int64_t row)
     return l;
 }
 
-/* ---- blocked: a position's 16 channels are neighbours ---- */
+/* ---- blocked: a position's 16 channels are adjacent ---- */
 
 static const float nothing[ROWS];
 
-/* Values of a position, or zeros. */
+/* The values of a position, or zeros. */
 TERN__INLINE const void *place_of(const sight *g, const char *from, uint32_t there, int i, int64_t bytes)
 {
     return there >> i & 1 ? from + g->at[i] * bytes : (const char *)nothing;
 }
 
-/* Pairs of positions, each 16 channels of two values. */
+/* Reads pairs of positions, each 16 channels of two values. */
 TERN__INLINE void pairs_of_halves(const sight *g, const char *from, uint32_t there, tern__words v[ROWS])
 {
     for (int i = 0; i < ROWS; i++) {
@@ -146,7 +147,7 @@ TERN__INLINE void store(tern__words v[ROWS], bool by_channel, char *tile)
     memcpy(tile, v, TERN__AMX_TILE);
 }
 
-/* A tile, and of f32 the lower parts' one. */
+/* Fills a tile, and in f32 that of the low parts. */
 TERN__INLINE void fill_blocked(const sight *g, const char *from, uint32_t there, bool by_channel, char *tile)
 {
     tern__words v[ROWS], low[ROWS];
@@ -169,7 +170,7 @@ TERN__SIMD static void fill_channels(const sight *g, const char *from, uint32_t 
     fill_blocked(g, from, there, true, tile);
 }
 
-/* Where a channel, or 16 from there, stand. */
+/* The address of a channel, or of the 16 from it on. */
 static const char *channel_of(const tern__strips *s, int64_t channel)
 {
     return (const char *)s->view->data + channel * image_size(s) * s->bytes;
@@ -189,9 +190,9 @@ static void fill_block(const sight *g, int64_t channel, char *tile)
         }
 }
 
-/* ---- plain: a channel's positions are ---- */
+/* ---- plain: a channel's positions are adjacent ---- */
 
-/* n values of 16 or 32 bits, `step` apart. */
+/* Reads n values of 16 or 32 bits, `step` apart. */
 #define DEFINE_TAKE(name, type)                                                                              \
     TERN__SIMD static void name(type *to, const type *from, int n, int64_t step)                             \
     {                                                                                                        \
@@ -205,7 +206,7 @@ static void fill_block(const sight *g, int64_t channel, char *tile)
 DEFINE_TAKE(take_halves, uint16_t)
 DEFINE_TAKE(take_floats, float)
 
-/* The columns of one channel, neighbours together. */
+/* Reads the columns of one channel, adjacent ones together. */
 static void read_line(const sight *g, const char *from, uint32_t there, char *to)
 {
     int64_t step = g->s->axis[2].stride, bytes = g->s->bytes;
@@ -228,7 +229,7 @@ TERN__SIMD static void split_row(const float *from, char *high, char *low)
     }
 }
 
-/* A channel is a row of every tile of the strip; tiles are zeros. */
+/* Writes a channel, which is a row of every tile of the strip; tiles are zero before. */
 static void fill_channel(const sight *g, int64_t channel, char *to)
 {
     const tern__strips *s = g->s;
@@ -254,7 +255,7 @@ TERN__SIMD static void turn_tile(char *tile)
     memcpy(tile, v, sizeof(v));
 }
 
-/* Which channel of the source, and which tap of the kernel, an unfolded one is. */
+/* Splits an unfolded channel into the source's channel and the kernel's tap. */
 static sight unfolded_sight(const tern__strips *s, tern__slab_range range, int64_t strip, int64_t *channel)
 {
     int64_t at[3];

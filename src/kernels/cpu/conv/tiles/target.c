@@ -1,23 +1,25 @@
+/* target.c - writes sums of tiles to the target. */
 #include "kernels/cpu/conv/tiles/target.h"
 #include "kernels/cpu/lanes.h"
 
 #define ROWS TERN__AMX_ROWS
 #define PAIR (2 * ROWS)
 
-/* Positions of a channel. */
+/* The number of positions of a channel. */
 TERN__INLINE int64_t size_of(const tern__target *t)
 {
     const tern__axis *a = t->slabs->p.axis;
     return a[0].target * a[1].target * a[2].target;
 }
 
-/* Neighbours in the target: images of one position, or, of single ones, positions of a row. */
+/* Places that are evenly spaced in the target: images of one position, or, with single images, positions
+ * of a row. */
 typedef struct run {
-    int64_t places, results; /* how many, and how many of them the target has        */
-    int64_t at, apart;       /* elements before the first, and from one to the next  */
+    int64_t places, results; /* how many, and how many of them are results */
+    int64_t at, apart;       /* offset of the first, and distance, in elements */
 } run;
 
-/* Of `left` places; channels are `width` to an element. */
+/* The next run among `left` places; channels are `width` per element. */
 TERN__INLINE run run_of(const tern__target *t, const tern__place *p, int64_t left, int64_t channel,
                         int64_t width)
 {
@@ -39,7 +41,7 @@ TERN__INLINE run run_of(const tern__target *t, const tern__place *p, int64_t lef
     return r;
 }
 
-/* Of 16 channels: n results from element `at` on. */
+/* Writes n results of 16 channels from element `at` on. */
 TERN__INLINE void put_run(const tern__target *t, int64_t channel, int64_t at, int64_t apart,
                           const float *sums, int64_t n, tern_dtype dtype)
 {
@@ -51,7 +53,7 @@ TERN__INLINE void put_run(const tern__target *t, int64_t channel, int64_t at, in
     }
 }
 
-/* A tile, and the one of the 16 columns beside it. */
+/* Writes a tile, and the one of the next 16 columns. */
 TERN__SIMD static void put_blocked(const tern__target *t, tern__place p, int64_t channel, const float *sums,
                                    int rows)
 {
@@ -70,7 +72,7 @@ TERN__SIMD static void put_blocked(const tern__target *t, tern__place p, int64_t
     }
 }
 
-/* Values of neighbouring positions. */
+/* Writes values of neighbouring positions. */
 TERN__INLINE void put_values(const tern__target *t, int64_t at, int64_t apart, tern__lanes v, int64_t n)
 {
     if (apart == 1 && n == ROWS) {
@@ -85,7 +87,7 @@ TERN__INLINE void put_values(const tern__target *t, int64_t at, int64_t apart, t
 
 TERN__DEFINE_TURN(turn_words, tern__words)
 
-/* Channel by channel, as far as positions are neighbours in the target. */
+/* Writes channel by channel, as far as positions are adjacent in the target. */
 TERN__SIMD static void put_plain(const tern__target *t, tern__place p, int64_t channel, const float *sums,
                                  int rows)
 {

@@ -1,6 +1,6 @@
-/* unfold.h - an input of few channels, seen with a channel for every tap of the kernel: where all of them
- * fit into one step of the tiles, a convolution is one product at each place of y. Channels of a tap follow
- * each other as in the weight, whose (O, C, taps) is (O, C x taps) then. */
+/* unfold.h - an input of few channels, seen with a channel for every tap of the kernel. If all of them fit
+ * into one step of the tiles, a convolution is one product at each place of y. The channels of a tap have
+ * the weight's order, so the weight (O, C, taps) is (O, C x taps). */
 #ifndef TERN_SRC_KERNELS_CPU_CONV_TILES_UNFOLD_H
 #define TERN_SRC_KERNELS_CPU_CONV_TILES_UNFOLD_H
 
@@ -13,7 +13,7 @@ typedef struct tern__unfold {
     int64_t count; /* channels x taps */
     int64_t stride[3], size[3];
     struct {
-        int64_t channel, at[3]; /* what it sees from y's place 0 */
+        int64_t channel, at[3]; /* position read for y's place 0 */
     } tap[TERN__AMX_DEPTH];
 } tern__unfold;
 
@@ -41,7 +41,7 @@ static inline tern__unfold tern__unfold_of(const tern__conv_attr *attr, const te
     return u;
 }
 
-/* The planes of what has been unfolded: y's places, and one tap. */
+/* The planes of the unfolded input: y's places, and one tap. */
 static inline tern__tile_planes tern__unfold_planes(const tern__view *y)
 {
     static const tern__conv_attr plain = {{1, 1, 1}, {0, 0, 0}, {1, 1, 1}, 1};
@@ -50,8 +50,8 @@ static inline tern__tile_planes tern__unfold_planes(const tern__view *y)
     return tern__planes_of(&plain, y, y, &w, false);
 }
 
-/* A row of image n as channel r shows it to a row of y: the value for place i is element i * stride[2].
- * Places first to last - 1 are there, the others padding. */
+/* The row of image n that channel r contributes to a row of y: the value for place i is element i *
+ * stride[2]. Places first .. last - 1 are inside the image, the others are padding. */
 typedef struct tern__unfold_row {
     const char *data;
     int64_t first, last;
@@ -73,7 +73,7 @@ static inline tern__unfold_row tern__unfold_row_of(const tern__unfold *u, int64_
     return of;
 }
 
-/* Its values, of `bytes` bytes each, from place `from` to `to` - 1; padding is left as it is. */
+/* Reads its values, of `bytes` bytes each, for places from .. to - 1; padding is not written. */
 TERN__INLINE void tern__unfold_read(const tern__unfold *u, const tern__unfold_row *row, int64_t from,
                                     int64_t to, size_t bytes, void *values)
 {

@@ -1,16 +1,16 @@
-/* weight.c - the weight gradient of a convolution as products of tiles: dw = sum of dy times x over
- * all positions, 32 of them a step.
+/* weight.c - the weight gradient of a convolution as products of tiles: dw = sum of dy times x over all
+ * positions, 32 of them per step.
  *
- * Both are copied into strips of tiles (tiles/strips.h), dy with 16 channels as rows, x with 16 as columns. A
- * group of slabs whose copies fit the cache is one sum, of two blocks of dy's channels by two of x's for
- * every tap of the kernel; groups are added up in f32 in their order, whatever the number of threads, which
- * share blocks. Inside of a sum a few steps are taken for all taps before the next ones: their tiles, and
- * those a few rows further down, are read again and again from the first-level cache. Where x has one block
- * only, its columns are those of two taps. The last group's sums go straight to their place, in whatever
- * dtype it is.
+ * Both are copied into strips of tiles (tiles/strips.h), dy with 16 channels as rows, x with 16 channels
+ * as columns. A group of slabs whose copies fit into the cache is one sum, of two blocks of dy's channels
+ * by two of x's for every tap of the kernel. Groups are added in f32 in their order, whatever the number
+ * of threads, which share blocks. Within a sum a few steps are processed for all taps before the next:
+ * their tiles, and those a few rows further down, are read repeatedly from the first-level cache. If x has
+ * only one block, its columns are those of two taps. The last group's sums go directly to their place, in
+ * any dtype.
  *
- * Products of f32 are three of bf16: of a = high + low and b likewise, but for low times low, which is beyond
- * what the parts leave out. */
+ * An f32 product is three bf16 products: with a = high + low, and b likewise, all but low times low, which
+ * is smaller than what the parts leave out. */
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/conv/tiles/conv.h"
 #include "kernels/cpu/conv/tiles/strips.h"
@@ -21,10 +21,10 @@
 #define ROWS  TERN__AMX_ROWS
 #define TILE  TERN__AMX_TILE
 #define DEPTH TERN__AMX_DEPTH
-#define CACHE (3 << 19) /* bytes of what a thread reads again and again      */
-#define FEW   8         /* steps at a time                                   */
-#define SIDE  32        /* rows of blocks side by side                       */
-#define WIDE  32        /* blocks of dy's channels at a time                 */
+#define CACHE (3 << 19) /* bytes that a thread reads repeatedly */
+#define FEW   8         /* steps at a time */
+#define SIDE  32        /* rows of blocks side by side */
+#define WIDE  32        /* blocks of dy's channels at a time */
 
 /* Scratch buffers. */
 enum { DY_TILES = TERN__SCRATCH_OPERAND, X_TILES, SUMS, STEPS };
@@ -34,21 +34,21 @@ typedef struct job {
     const tern__view *dw;
     tern__strip_slabs slabs;
     tern__strips x, dy;
-    int64_t taps, ins, outs;   /* blocks of 16 channels */
-    int64_t group, strips;     /* slabs that are one sum, and their strips */
-    int64_t steps;             /* of a sum */
+    int64_t taps, ins, outs;   /* ins, outs: blocks of 16 channels */
+    int64_t group, strips;     /* slabs of one sum, and their strips */
+    int64_t steps;             /* steps of a sum */
     int64_t x_block, dy_block; /* bytes of a block's copies */
     int64_t together;          /* pairs of x's blocks that are copied, then multiplied */
-    bool kept;                 /* sums stay from group to group */
-    bool dense;                /* dw has no gaps */
+    bool kept;                 /* sums are kept from group to group */
+    bool dense;                /* dw is contiguous */
     int threads;
     char *x_tiles, *dy_tiles;
-    int64_t *a_at, *b_at; /* of steps */
-    int64_t *tap_at;      /* where a tap sees x first: bytes behind a block's first tile */
-    float *sums, *rows;   /* rows: for each thread, values of dw that follow each other */
+    int64_t *a_at, *b_at; /* of steps: tiles of both operands */
+    int64_t *tap_at;      /* where a tap first reads x: byte offset from a block's first tile */
+    float *sums, *rows;   /* rows: per thread, contiguous values of dw */
 } job;
 
-/* dy's blocks `first` to `last` - 1 over some slabs. */
+/* dy's blocks first .. last - 1 over some slabs. */
 typedef struct part {
     int64_t first, last;
     tern__slab_range slabs;
@@ -56,7 +56,7 @@ typedef struct part {
 
 /* ---- products ---- */
 
-/* Blocks that a pair from `in` on has: of one, the columns are two taps. */
+/* Whether the pair from `in` on has two blocks; with one the columns are two taps. */
 static bool has_two(const job *j, int64_t in)
 {
     return in + 1 < j->ins;
@@ -77,7 +77,7 @@ static void add_row(const job *j, tern__amx_operands *o, int64_t in, int64_t r, 
     tern__amx_block(o, sums + r * TERN__AMX_SUMS);
 }
 
-/* A pair of dy's blocks by one of x's, all taps, over the steps of a group. */
+/* Multiplies a pair of dy's blocks by a pair of x's, for all taps, over the steps of a group. */
 static void add_up(const job *j, const part *p, int64_t in, int64_t out, bool more, float *sums)
 {
     int64_t rows = rows_of(j, in), low = j->x.tile - TILE, few = low ? FEW / 2 : FEW;
@@ -100,8 +100,7 @@ static void add_up(const job *j, const part *p, int64_t in, int64_t out, bool mo
 
 TERN__DEFINE_TURN(turn, tern__words)
 
-/* Of 16 rows, `apart` floats from each other, columns become rows: to[c * pitch + r]. What is beyond `n` rows
- * is anything. */
+/* Transposes 16 rows: to[c * pitch + r]. Values beyond `n` rows are undefined. */
 TERN__SIMD static void turn_sums(float *to, int64_t pitch, const float *const *from, int64_t n)
 {
     tern__words v[ROWS] = {{0}};
@@ -117,8 +116,8 @@ static const float *tile_of(const job *j, const float *sums, int64_t in, int64_t
     return sums + number * ROWS * ROWS;
 }
 
-/* One of dy's channels: values[channel of x][tap]. From the last taps to the first: 16 at a time, they may
- * write where the next channel begins. */
+/* Gathers one of dy's channels: values[channel of x][tap]. From the last taps to the first, since writing
+ * 16 at a time may overwrite the beginning of the next channel. */
 static void gather(const job *j, const float *sums, int64_t in, int r, int c, int64_t o, float *values)
 {
     const float *from[ROWS];
@@ -151,7 +150,7 @@ TERN__SIMD static void put_values(void *to, tern_dtype dtype, const float *value
         put_all(to, TERN_F16, values, n, add);
 }
 
-/* `n` values from channels `o` and `c` on; where taps have been left out they have gaps. */
+/* Writes `n` values from channels `o` and `c` on; if taps were removed they have gaps. */
 static void put_row(const job *j, int64_t o, int64_t c, const float *values, int64_t n)
 {
     const tern__view *dw = j->dw;
@@ -179,7 +178,7 @@ static void put(const job *j, const part *p, int64_t in, int64_t out, const floa
             }
 }
 
-/* ---- the walk ---- */
+/* ---- the loops ---- */
 
 static void fill_dy(const job *j, const part *p)
 {
@@ -189,7 +188,7 @@ static void fill_dy(const job *j, const part *p)
                           j->dy_tiles + i * tern__strips_height(&j->dy) * j->dy.tile);
 }
 
-/* Blocks from `first` on, as many as are together. */
+/* Copies blocks of x from `first` on, as many as are taken together. */
 static void fill_x(const job *j, const part *p, int64_t first)
 {
     int64_t blocks = TERN__MIN(2 * j->together, j->ins - first), each = j->x.copies * j->strips;
@@ -199,7 +198,7 @@ static void fill_x(const job *j, const part *p, int64_t first)
                           j->x_tiles + i * tern__strips_height(&j->x) * j->x.tile);
 }
 
-/* Floats that a pair of blocks by another one has sums. */
+/* The floats of the sums of two pairs of blocks. */
 static int64_t pair_sums(const job *j)
 {
     return j->taps * TERN__AMX_SUMS;
@@ -236,7 +235,7 @@ static void run(const job *j, const part *p)
 
 /* ---- the plan ---- */
 
-/* Bytes that `group` slabs take in the cache: dy's blocks, and a pair of x's. */
+/* The bytes that `group` slabs take in the cache: dy's blocks, and a pair of x's. */
 static int64_t size_up(job *j, const tern__view *x, const tern__view *dy, const tern__view *w, int64_t group)
 {
     static const tern__conv_attr itself = {{1, 1, 1}, {0, 0, 0}, {1, 1, 1}, 1};
@@ -256,7 +255,7 @@ static int64_t size_up(job *j, const tern__view *x, const tern__view *dy, const 
     return TERN__MIN(WIDE, j->outs) * j->dy_block + 2 * j->x_block;
 }
 
-/* How many slabs fill strips to seven eighths. */
+/* The least number of slabs that fill strips to seven eighths. */
 static int64_t least_of(int64_t width)
 {
     int64_t n = 1;
@@ -264,7 +263,7 @@ static int64_t least_of(int64_t width)
     return n;
 }
 
-/* The longer side of a slab is halved; false: there is nothing to halve. */
+/* Halves the longer side of a slab; false: it cannot be halved. */
 static bool halve(tern__strip_slabs *s, const tern__view *dy)
 {
     int d = s->size[0] <= s->size[1];
@@ -275,7 +274,7 @@ static bool halve(tern__strip_slabs *s, const tern__view *dy)
     return true;
 }
 
-/* Slabs of which enough fit the cache, and groups of as many as do. */
+/* Chooses slabs of which enough fit into the cache, and groups of as many as fit. */
 static void cut(job *j, const tern__view *x, const tern__view *dy, const tern__view *w)
 {
     tern__strip_slabs *s = &j->slabs;
@@ -292,7 +291,7 @@ static void cut(job *j, const tern__view *x, const tern__view *dy, const tern__v
     j->kept = groups > 1;
 }
 
-/* Where y's rows are in the copies, and where taps see the first of them. */
+/* Finds y's rows in the copies, and where taps first read x. */
 static void fill_steps(job *j)
 {
     int64_t height = tern__strips_height(&j->dy), x_height = tern__strips_height(&j->x);

@@ -1,18 +1,18 @@
-/* conv.c - the forward and the data gradient, which is the forward of a weight turned by 180 degrees with
- * its channels in each other's places, and with padding 2 d - p for a dilation of d.
+/* conv.c - the forward and the data gradient. The latter is the forward with the weight turned by 180
+ * degrees, its channels swapped, and padding 2 d - p for a dilation of d.
  *
  * A sheet of a volume is an image whose inputs are those of several sheets (transform.h).
  *
- * Tiles are taken in slices (slice.h), some at a time. A slice's inputs are transformed, and then for a group
- * of 32 outputs after the other its 36 products are computed, whose sums stay in the cache, and transformed
- * back. So scratch is of a cache's size, whatever the layer's.
+ * Tiles are taken in slices (slice.h), some at a time. A slice's inputs are transformed. Then for one
+ * group of 32 outputs after another its 36 products are computed, whose sums stay in the cache, and
+ * transformed back. So the scratch memory has the size of a cache, whatever the layer's size.
  *
- * Few channels: slices are small enough for the second-level cache, every thread has one, and transformed
- * weights are made beforehand (and kept over microbatches, pack.h). Many channels: such slices would be too
- * small to be worth reading the weights for, which are four times as large transformed. There a slice is
- * larger, and a group's weights are transformed when their turn comes, some inputs at a time, and never leave
- * the cache; threads share a slice and take groups. In both cases every output is a sum of its own, in the
- * order of the channels, so no bit depends on how work is cut. */
+ * Few channels: slices are small enough for the second-level cache, every thread has its own, and the
+ * weights are transformed beforehand (and kept over microbatches, pack.h). Many channels: such slices
+ * would be too small to be worth reading the weights, which are four times as large after the transform.
+ * There a slice is larger, and a group's weights are transformed when needed, for some inputs at a time,
+ * and never leave the cache; threads share a slice and divide the groups. In both cases every output is a
+ * sum in the fixed order of the channels, so no bit depends on how work is divided. */
 #include "kernels/cpu/conv/product.h"
 #include "kernels/cpu/conv/winograd/conv.h"
 #include "kernels/cpu/conv/winograd/slice.h"
@@ -20,11 +20,11 @@
 #include "kernels/pack.h"
 
 #define POINTS TERN__WINOGRAD_POINTS
-#define CACHE  (1 << 19) /* bytes of a slice's inputs                       */
-#define FEW    28        /* tiles for which it is worth reading all weights */
-#define LONG   128       /* tiles of a slice where weights are made for it  */
-#define LEAST  8         /* tiles that fill the sums of a product           */
-#define CHUNK  128       /* inputs whose weights are made and summed at once */
+#define CACHE  (1 << 19) /* bytes of a slice's inputs */
+#define FEW    28        /* least tiles for which reading all weights pays */
+#define LONG   128       /* tiles of a slice whose weights are transformed for it */
+#define LEAST  8         /* least tiles that fill the sums of a product */
+#define CHUNK  128       /* inputs whose weights are transformed and used at once */
 
 /* Scratch buffers. */
 enum { WEIGHTS = TERN__SCRATCH_OPERAND, TILES, SUMS };
@@ -36,17 +36,17 @@ typedef struct job {
     int threads;
     tern__winograd_grid grid;
     tern__winograd_weights w;
-    int64_t channels;            /* of a sheet of the inputs                            */
-    int64_t groups;              /* of outputs                                          */
-    bool keeps;                  /* transformed weights are made beforehand,            */
-    const float *kept;           /* here                                                */
-    int64_t chunk;               /* inputs that are multiplied at once                  */
-    tern__winograd_cut cut;      /* into slices,                                        */
-    int64_t slices;              /* of which so many are taken at once                  */
-    int64_t in_room, room;       /* tiles of a slice's inputs and of its outputs        */
+    int64_t channels;            /* channels of a sheet of the inputs */
+    int64_t groups;              /* groups of outputs */
+    bool keeps;                  /* weights are transformed beforehand, */
+    const float *kept;           /* to here */
+    int64_t chunk;               /* inputs that are multiplied at once */
+    tern__winograd_cut cut;      /* how tiles are cut into slices */
+    int64_t slices;              /* slices that are taken at once */
+    int64_t in_room, room;       /* tiles of a slice's inputs and of its outputs */
     int64_t in_pitch, sum_pitch; /* floats of a point's inputs and sums of a slice      */
     int64_t in_size, sum_size;   /* floats of all points                                */
-    int64_t own_size;            /* of a thread's sums and weights                      */
+    int64_t own_size;            /* floats of a thread's sums and weights */
     float *tiles, *own;
 } job;
 
@@ -76,7 +76,7 @@ bool tern__winograd_takes(const tern__call *call, const tern__view *x, const ter
     return takes;
 }
 
-/* Floats of a group's transformed weights. */
+/* The floats of a group's transformed weights. */
 static int64_t weight_room(const job *j, int64_t ins)
 {
     return POINTS * tern__winograd_pitch(&j->w, 0, ins);
@@ -96,8 +96,8 @@ static void transform_inputs(const job *j, const part *s, int64_t block, int64_t
     tern__winograd_inputs((tern__winograd_points){to, j->in_pitch}, &j->grid, j->in, &from);
 }
 
-/* All points of a group of outputs, from inputs `in` on, whose weights are `weight`, `pitch` floats from one
- * point's to the next. A tap sees what the one before it sees, but for a sheet. */
+/* Multiplies all points of a group of outputs by inputs from `in` on, with the weights at `weight`,
+ * `pitch` floats per point. A tap reads the same sheets as the one before it, shifted by one. */
 static void multiply(const job *j, const part *s, float *sums, const float *weight, int64_t pitch,
                      int64_t group, int64_t in)
 {
@@ -136,7 +136,8 @@ static void transform_outputs(const job *j, const part *s, float *sums, int64_t 
         }
 }
 
-/* A group of outputs. Both ways sum up the same inputs apart, so that results do not tell which it was. */
+/* Computes a group of outputs. Both ways sum the inputs in the same chunks, so that results do not depend
+ * on which is used. */
 static void compute(const job *j, const part *s, float *own, int64_t group)
 {
     float *made = own + j->sum_size;
@@ -150,10 +151,10 @@ static void compute(const job *j, const part *s, float *own, int64_t group)
     transform_outputs(j, s, own, group);
 }
 
-/* ---- the walk ---- */
+/* ---- the loops ---- */
 
-/* All sheets of all blocks of some slices and then all groups, the same share of both to a thread: where
- * every thread has a slice, it is its own. */
+/* Transforms all sheets of all blocks of some slices, then computes all groups, with the same share of
+ * both per thread: if every thread has a slice, it is its own. */
 static void run(const job *j, int64_t first)
 {
     int64_t slices = TERN__MIN(j->slices, j->cut.count - first), outs = slices * j->groups;
@@ -176,8 +177,8 @@ static void run(const job *j, int64_t first)
 
 /* ---- the plan ---- */
 
-/* Slices: where a cache's worth of inputs earns reading the weights they are of that, and where tiles are few
- * for the threads each takes less, but for LEAST. */
+/* Chooses slices. A slice with a cache's worth of inputs is used if that pays for reading the weights; if
+ * there are few tiles for the threads slices are smaller, but not below LEAST. */
 static tern__winograd_cut cut_of(const job *j, bool *keeps)
 {
     int64_t most = CACHE / (POINTS * j->channels * (int64_t)sizeof(float));
@@ -238,7 +239,7 @@ size_t tern__winograd_scratch(const tern__call *call, const tern__view *x, const
     return (j.keeps ? kept_bytes(&j) : 0) + tile_bytes(&j) + own_bytes(&j);
 }
 
-/* All weights, where they are made beforehand. */
+/* Transforms all weights beforehand. */
 static int keep(job *j, const tern__view *w)
 {
     const struct {

@@ -1,25 +1,25 @@
 /* slice.h - how the tiles of all sheets are cut into slices: some tiles of some sheets, a step apart. The
- * inputs of a slice are the same tiles of as many sheets and of taps - 1 more, each of which is transformed
- * once for all outputs that see it. */
+ * inputs of a slice are the same tiles of these sheets and of taps - 1 more; each is transformed once for
+ * all outputs that use it. */
 #ifndef TERN_SRC_KERNELS_CPU_CONV_WINOGRAD_SLICE_H
 #define TERN_SRC_KERNELS_CPU_CONV_WINOGRAD_SLICE_H
 
 #include "kernels/cpu/conv/winograd/transform.h"
 
-#define TERN__WINOGRAD_SHEETS 16 /* of a slice, at most: 18 of the inputs for three taps */
+#define TERN__WINOGRAD_SHEETS 16 /* most sheets of a slice: 18 of the inputs for three taps */
 
 typedef struct tern__winograd_cut {
-    int64_t tiles, sheets; /* of a slice, at most      */
+    int64_t tiles, sheets; /* most tiles and sheets of a slice */
     int64_t runs;          /* slices of the same tiles */
-    int64_t count;         /* slices                   */
+    int64_t count;         /* number of slices */
 } tern__winograd_cut;
 
 typedef struct tern__winograd_slice {
-    int64_t first, tiles;  /* of each sheet              */
-    int64_t sheet, sheets; /* the first, and how many of */
+    int64_t first, tiles;  /* tiles of each sheet */
+    int64_t sheet, sheets; /* the first sheet, and how many */
 } tern__winograd_slice;
 
-/* In equal pieces of at most so many. */
+/* The size of equal pieces of at most `most`. */
 static inline int64_t tern__winograd_share(int64_t all, int64_t most)
 {
     int64_t pieces = (all + most - 1) / most;
@@ -31,7 +31,7 @@ static inline int64_t tern__winograd_step(const tern__winograd_grid *g)
     return g->depth.step < 0 ? -g->depth.step : g->depth.step;
 }
 
-/* Into slices of at most so many tiles, or but for a single one of each sheet; `inputs` counts theirs. */
+/* Cuts into slices of at most `most` tiles, or of one tile per sheet; `inputs`: count the inputs' tiles. */
 static inline tern__winograd_cut tern__winograd_cut_of(const tern__winograd_grid *g, int64_t most,
                                                        bool inputs)
 {
@@ -54,19 +54,19 @@ static inline tern__winograd_slice tern__winograd_slice_of(const tern__winograd_
                                   TERN__MIN(c->sheets, left)};
 }
 
-/* Sheets of its inputs. */
+/* The sheets of a slice's inputs. */
 static inline int64_t tern__winograd_tall(const tern__winograd_grid *g, int64_t sheets)
 {
     return sheets + g->depth.taps - 1;
 }
 
-/* Which of its inputs' sheets the first output sees through a tap. */
+/* The inputs' sheet that a tap reads for the first output. */
 static inline int64_t tern__winograd_seen(const tern__winograd_grid *g, int64_t tap)
 {
     return g->depth.step < 0 ? g->depth.taps - 1 - tap : tap;
 }
 
-/* Tiles of sheet i of the outputs, and of sheet i of the inputs. */
+/* The tiles of sheet i of the outputs, and of sheet i of the inputs. */
 static inline tern__winograd_part
 tern__winograd_out_part(const tern__winograd_grid *g, const tern__winograd_slice *s, int64_t block, int64_t i)
 {

@@ -1,5 +1,5 @@
-/* steps.h - one step of each transform (transform.h), and both steps of a tile: down the columns and then
- * along the rows. What comes from outside is widened to f32 where it is loaded. */
+/* steps.h - one step of each transform (transform.h), and both steps of a tile: down the columns, then
+ * along the rows. Elements from memory are converted to f32 when they are loaded. */
 #ifndef TERN_SRC_KERNELS_CPU_CONV_WINOGRAD_STEPS_H
 #define TERN_SRC_KERNELS_CPU_CONV_WINOGRAD_STEPS_H
 
@@ -11,7 +11,7 @@
 #define OUT   TERN__WINOGRAD_OUT
 #define IN    TERN__WINOGRAD_IN
 
-/* The points and what the matrices have of them. */
+/* The points, and the matrices' coefficients from them. */
 #define A    0.625f
 #define B    1.5f
 #define AA   (A * A)
@@ -83,7 +83,7 @@ TERN__INLINE void weight_grad_step(tern__lanes to[3], const tern__lanes m[IN])
 
 /* ---- dtypes ---- */
 
-/* `name`, which is inlined, once for each dtype as a constant. */
+/* Defines `name`, which is inlined, once for each dtype as a constant. */
 #define DEFINE_FOR_DTYPES(name, parameters, ...)                                                             \
     TERN__SIMD static void name##_f32 parameters                                                             \
     {                                                                                                        \
@@ -102,8 +102,8 @@ TERN__INLINE void weight_grad_step(tern__lanes to[3], const tern__lanes m[IN])
 
 /* ---- two dimensions ---- */
 
-/* One step for each of the columns of `rows` lines of lanes, from the `first` element of `from` on, and one
- * for each line of what comes of that: every result's place is to + (IN i + j) * to_pitch. */
+/* One step for each column of `rows` lines of lanes, from element `first` of `from` on, and one for each
+ * line of the results: a result goes to + (IN i + j) * to_pitch. */
 #define DEFINE_BOTH(name, step, rows, results)                                                               \
     TERN__INLINE void name(float *to, int64_t to_pitch, const void *from, int64_t first, int64_t row_pitch,  \
                            int64_t pitch, tern_dtype dtype)                                                  \

@@ -1,5 +1,5 @@
-/* transform.c - see transform.h: how an image is cut into tiles, and which weights stand where. The
- * transforms themselves are in transform_tiles.c and transform_weights.c. */
+/* transform.c - how an image is cut into tiles and how weights are ordered (transform.h). The transforms
+ * themselves are in transform_tiles.c and transform_weights.c. */
 #include "kernels/cpu/conv/winograd/transforms.h"
 
 #include <string.h>
@@ -71,7 +71,7 @@ static channels channels_of(const tern__winograd_weights *w, int64_t out, int64_
     return c;
 }
 
-/* A copy of such, in which nothing stands between channels that follow each other. */
+/* A copy without gaps between adjacent channels. */
 static channels dense_channels(const tern__winograd_weights *w, float room[TERN__BLOCK * TERN__BLOCK * TAPS])
 {
     int64_t far = TERN__BLOCK * TAPS;

@@ -1,5 +1,5 @@
-/* transform_tiles.c - the transforms of activations and of their gradients. A tile of a block of channels is
- * transformed vector by vector; what comes from memory is widened to f32, and what goes there rounded. */
+/* transform_tiles.c - the transforms of activations and of their gradients. A tile of a block of channels
+ * is transformed vector by vector. Elements are converted to f32 on loading and rounded on storing. */
 #include "kernels/cpu/width.h"
 
 #include "kernels/cpu/conv/winograd/steps.h"
@@ -9,10 +9,10 @@ DEFINE_BOTH(input_tile, input_step, IN, IN)
 DEFINE_BOTH(output_tile, output_step, IN, OUT)
 DEFINE_BOTH(grad_tile, grad_step, OUT, IN)
 
-/* Of a block of channels of a sheet: its first element, and a tile's first output. */
+/* A place in a sheet of a block of channels: its first element, and a tile's first output. */
 typedef struct place {
     int64_t plane, row, column;
-    bool is_beyond; /* the volume: the sheet is all zeros */
+    bool is_beyond; /* the sheet is outside of the volume: all zeros */
 } place;
 
 TERN__INLINE int64_t first_output(const tern__winograd_axis *a, int64_t tile)
@@ -22,7 +22,7 @@ TERN__INLINE int64_t first_output(const tern__winograd_axis *a, int64_t tile)
     return a->longer + rest / a->short_tiles + rest % a->short_tiles * OUT * a->step;
 }
 
-/* Of tile t of the part, of a volume of so many sheets. */
+/* The place of tile t of the part, in a volume of `sheets` sheets. */
 TERN__INLINE place place_of(const tern__winograd_grid *g, const tern__view *view, int64_t sheets,
                             const tern__winograd_part *part, int64_t t)
 {
@@ -34,7 +34,7 @@ TERN__INLINE place place_of(const tern__winograd_grid *g, const tern__view *view
                    part->sheet < 0 || part->sheet >= sheets};
 }
 
-/* The inputs that the tile sees begin here. */
+/* The place of the tile's first input. */
 TERN__INLINE place input_of(const tern__winograd_grid *g, const tern__view *in,
                             const tern__winograd_part *part, int64_t t)
 {
@@ -44,14 +44,14 @@ TERN__INLINE place input_of(const tern__winograd_grid *g, const tern__view *in,
     return p;
 }
 
-/* Lines of lanes of one dtype: the first's element, and how many elements further on the next one and the
- * next row's begin. */
+/* Lines of lanes of one dtype: the first element, and the distances in elements to the next line and the
+ * next row. */
 typedef struct lines {
     const void *data;
     int64_t first, row_pitch, pitch;
 } lines;
 
-/* A line's bits as they are; NULL: zeros. */
+/* Copies a line's bits; NULL: zeros. */
 TERN__INLINE void copy_line(void *to, int64_t at, const void *from, int64_t from_at, tern_dtype dtype)
 {
     const size_t size = dtype == TERN_F32 ? sizeof(float) : sizeof(uint16_t);
@@ -61,8 +61,8 @@ TERN__INLINE void copy_line(void *to, int64_t at, const void *from, int64_t from
         memset((char *)to + (size_t)at * size, 0, BLOCK * size);
 }
 
-/* The square of `side` lines at p, a step apart, which may reach over the edges of its plane: where it
- * stands, or a copy in `room` with zeros around it. */
+/* The square of `side` lines at p, a step apart. If it reaches beyond its plane, a copy in `room` with
+ * zeros outside. */
 TERN__INLINE lines square(const tern__winograd_grid *g, const tern__view *view, place p, int side, void *room,
                           tern_dtype dtype)
 {
@@ -106,7 +106,7 @@ TERN__INLINE void grads(tern__winograd_points to, const tern__winograd_grid *g, 
     }
 }
 
-/* Plus `more`, into or onto one line of 16 outputs. */
+/* Stores or adds a line plus `more` to one line of 16 outputs. */
 TERN__INLINE void put_line(void *data, int64_t at, const float *line, const float *more, bool add,
                            tern_dtype dtype)
 {

@@ -1,5 +1,5 @@
-/* transform_weights.c - the transforms of weights and of their gradient: of 16 outputs and 16 inputs at a
- * time, with as many outputs in a vector as it has room for. */
+/* transform_weights.c - the transforms of weights and of their gradients: 16 outputs and 16 inputs at a
+ * time, with as many outputs per vector as fit. */
 #include "kernels/cpu/width.h"
 
 #include "kernels/cpu/conv/winograd/steps.h"
@@ -13,7 +13,7 @@ TERN__DEFINE_TURN(turn, tern__words)
 
 typedef tern__winograd_channels channels;
 
-/* taps[c][k][output] of weights whose inputs follow each other: lines of their taps become columns. */
+/* Loads taps[c][k][output] from weights whose inputs are adjacent: transposes lines of taps into columns. */
 TERN__INLINE void load_following(float *taps, const channels *c, tern_dtype dtype)
 {
     for (int64_t o = 0; o < BLOCK; o += LANES)
@@ -27,8 +27,8 @@ TERN__INLINE void load_following(float *taps, const channels *c, tern_dtype dtyp
         }
 }
 
-/* The same where outputs do: of what is read of an output the first 9 count. They are copied first, for what
- * is read behind the last. */
+/* The same if outputs are adjacent. Of an output's 16 elements read the first 9 count. The elements are
+ * copied first, since reading goes beyond the last. */
 TERN__INLINE void load_turned(float *taps, const channels *c, tern_dtype dtype)
 {
     float rows[BLOCK * TAPS * BLOCK + BLOCK];

@@ -1,11 +1,11 @@
-/* transforms.h - the vector loops of the transforms (transform.h), for each width of vectors. */
+/* transforms.h - the vector loops of the transforms (transform.h), for each vector width. */
 #ifndef TERN_SRC_KERNELS_CPU_CONV_WINOGRAD_TRANSFORMS_H
 #define TERN_SRC_KERNELS_CPU_CONV_WINOGRAD_TRANSFORMS_H
 
 #include "kernels/cpu/conv/winograd/transform.h"
 #include "kernels/cpu/widths.h"
 
-/* Of activations and their gradients: what tern__winograd_inputs, _grads and _outputs are. */
+/* The loops for activations and their gradients: tern__winograd_inputs, _grads and _outputs. */
 typedef struct tern__winograd_tiles {
     void (*inputs)(tern__winograd_points to, const tern__winograd_grid *grid, const tern__view *in,
                    const tern__winograd_part *part);
@@ -19,14 +19,14 @@ TERN__DECLARE_WIDTHS(tern__winograd_tiles, tern__winograd_tiles);
 
 #define TERN__WINOGRAD_SQUARE 9 /* taps of a sheet */
 
-/* A sheet of the plain weights of 16 outputs and 16 inputs: elements of memory. Either all 9 taps of an
- * output's inputs follow each other, or, turned, those of an input's outputs. */
+/* A sheet of the plain weights of 16 outputs and 16 inputs, in memory. All 9 taps of an output's inputs
+ * are contiguous, or, turned, those of an input's outputs. */
 typedef struct tern__winograd_channels {
     void *data;
     int64_t first, out_stride, in_stride;
 } tern__winograd_channels;
 
-/* Of such a square of channels. */
+/* The loops for such a square of channels. */
 typedef struct tern__winograd_squares {
     void (*pack)(float *to, int64_t pitch, int64_t width, tern__winograd_channels c, bool turned,
                  tern_dtype dtype);

@@ -1,21 +1,20 @@
 /* weight.c - the weight gradient: 36 products of dy's transformed tiles by x's, summed over tiles.
  *
- * Tiles are taken in slices (slice.h), whose operands are transformed and then multiplied in parts: a group
- * of 32 outputs by some inputs of a tap, all points of which stay in the cache for the time. After the last
- * slice a part's points become weights' gradients; where there is one slice only (small images of many
- * channels) a thread has room for one part, and nothing else of the points' gradients ever exists. Threads
- * share a slice: first they take blocks of channels, then parts. Slices are added up in their order and do
- * not depend on the threads, so no bit does.
- */
+ * Tiles are taken in slices (slice.h), whose operands are transformed and then multiplied in parts. A part
+ * is a group of 32 outputs by some inputs of a tap; all its points stay in the cache meanwhile. After the
+ * last slice a part's points are transformed into the weights' gradients. If there is one slice only
+ * (small images of many channels), a thread has room for one part, and the points' gradients never exist
+ * as a whole. Threads share a slice: first they take blocks of channels, then parts. Slices are added in
+ * their order and do not depend on the number of threads, so no bit does. */
 #include "kernels/cpu/conv/product.h"
 #include "kernels/cpu/conv/winograd/conv.h"
 #include "kernels/cpu/conv/winograd/slice.h"
 #include "kernels/cpu/loops.h"
 
 #define POINTS TERN__WINOGRAD_POINTS
-#define CHUNK  128 /* inputs of a part, at most */
-#define SHORT  64  /* tiles of a slice          */
-#define LONG   128 /* of more than NARROW channels, whose sums are read from further away */
+#define CHUNK  128 /* most inputs of a part */
+#define SHORT  64  /* tiles of a slice */
+#define LONG   128 /* of a slice with more than NARROW channels, whose sums come from a farther cache */
 #define NARROW 128
 
 /* Scratch buffers. */
@@ -27,13 +26,13 @@ typedef struct job {
     int threads;
     tern__winograd_grid grid;
     tern__winograd_weights w;
-    int64_t channels;              /* of a sheet of x                                      */
-    int64_t groups, chunk, chunks; /* of 32 outputs; inputs of a part, parts of a tap      */
+    int64_t channels;              /* channels of a sheet of x */
+    int64_t groups, chunk, chunks; /* groups of 32 outputs; inputs of a part; parts of a tap */
     tern__winograd_cut cut;
-    int64_t x_room, room;         /* tiles of a slice's inputs and of its outputs         */
-    int64_t x_pitch, dy_pitch;    /* floats of a point                                    */
-    int64_t part;                 /* floats of a part's sums                              */
-    float *inputs, *grads, *sums; /* of x and dy, transformed; of all parts, or of a thread */
+    int64_t x_room, room;         /* tiles of a slice's inputs and of its outputs */
+    int64_t x_pitch, dy_pitch;    /* floats of a point */
+    int64_t part;                 /* floats of a part's sums */
+    float *inputs, *grads, *sums; /* transformed x and dy; sums of all parts, or of a thread's */
 } job;
 
 static void transform_x(const job *j, const tern__winograd_slice *s, int64_t block)
@@ -54,7 +53,7 @@ static void transform_dy(const job *j, const tern__winograd_slice *s, int64_t bl
     }
 }
 
-/* A part: a group of outputs by some inputs, all points. */
+/* Multiplies a part: a group of outputs by some inputs, all points. */
 static void multiply(const job *j, int64_t part, float *sums, const tern__winograd_slice *s, int64_t slice)
 {
     int64_t group = part / (j->w.taps * j->chunks), tap = part / j->chunks % j->w.taps;

@@ -1,17 +1,19 @@
-/* mail.c - messages between two ranks whose memory is on a GPU on both sides.
+/* mailbox.c - messages between two ranks that both have the data on a GPU.
  *
- * NCCL knows no tags and no TERN_ANY_SOURCE, and matches what two ranks ask for in the order in which they
- * ask. So messages meet behind, as those of the host's memory do: by source and tag, with the same errors.
- * Where both sides have their memory on a GPU, and not on the same one, what goes over there is not the data
- * but a token, and with it each side asks NCCL for its part. Tokens from one rank to another come in
- * one order, that in which the receiver has found them; so NCCL's calls do, if each direction between two
- * ranks has a communicator of its own, and they wait for nothing else, if it has a stream of its own and fits
- * into the device beside them (line.c): no order of messages among themselves or beside collectives makes
- * devices wait for each other in a circle. The token says how the two find each other in NCCL.
+ * NCCL has no tags and no TERN_ANY_SOURCE. It matches the calls of two ranks in the order in which they are
+ * made. So messages are matched by the back end behind, by source and tag and with the same errors as those
+ * of host memory. If both sides have their memory on a GPU, and not on the same one, a token is transferred
+ * there instead of the data, and with it each side makes its call to NCCL. The token holds the NCCL id by
+ * which the two find each other.
  *
- * A message is done when the device has moved it. Short ones, which need no receive to be done, messages to
- * or from the host's memory, and those of any but the first device that has sent or received one go behind.
- */
+ * There is no deadlock, whatever the order of messages among themselves and with collectives. Tokens from one
+ * rank to another arrive in one order, that in which the receiver matches them. Each direction between two
+ * ranks has a communicator of its own, so its calls follow that order. It also has a stream of its own, and
+ * its kernel fits on the device together with the others (comm.c), so it waits for nothing else.
+ *
+ * A message is done when the device has moved it. The back end behind carries short messages, which are done
+ * without a receive, messages to or from host memory, and those of any device but the first that sent or
+ * received one. */
 #include "base/hash.h"
 #include "comm/match.h"
 #include "comm/nccl/nccl.h"
@@ -24,23 +26,23 @@
 enum { short_bytes = 16 << 10 };
 
 typedef struct message {
-    tern__transfer own; /* first: of the mailbox behind */
-    tern__transfer *of; /* the caller's                 */
+    tern__transfer own; /* first: given to the mailbox behind */
+    tern__transfer *of; /* the caller's                       */
     struct message *next;
     struct tern__nccl_mailbox *box;
     char token[TERN__TOKEN];
     tern__nccl_call call;
-    tern__nccl_work work; /* its line is NULL until the ranks have met */
+    tern__nccl_work work; /* its comm is NULL until the ranks have met */
 } message;
 
 typedef struct tern__nccl_mailbox {
     tern__nccl *nccl;
     void *behind;
     message *pending, *spare;
-    uint32_t place; /* what tells the GPU from others; 0: not asked yet */
+    uint32_t place; /* hash of the GPU's UUID; 0: not known yet */
 } mailbox;
 
-_Static_assert(TERN__TOKEN == TERN__NCCL_ID, "a token is an id");
+_Static_assert(TERN__TOKEN == TERN__NCCL_ID, "a token holds an id");
 
 /* ---- messages ---- */
 
@@ -53,9 +55,9 @@ static message *take(mailbox *box, tern_error *err)
 
 static void give_back(mailbox *box, message *m)
 {
-    message **link = &box->pending;
-    while (*link && *link != m) link = &(*link)->next;
-    if (*link) *link = m->next;
+    message **at = &box->pending;
+    while (*at && *at != m) at = &(*at)->next;
+    if (*at) *at = m->next;
     tern__nccl_work_drop(&m->work);
     m->next = box->spare;
     box->spare = m;
@@ -76,24 +78,24 @@ static message *find(const mailbox *box, const tern__transfer *transfer)
     return m;
 }
 
-/* ---- lines ---- */
+/* ---- communicators ---- */
 
-static tern__nccl_line *line_of(tern__nccl_link *link, int peer, bool is_recv, tern_error *err)
+static tern__nccl_comm *comm_of(tern__nccl_device *gpu, int peer, bool is_recv, tern_error *err)
 {
     char id[TERN__NCCL_ID] = {0};
-    tern__nccl_line *line = link->lines;
-    while (line && (line->peer != peer || line->is_recv != is_recv)) line = line->next;
-    if (line || (!is_recv && link->nccl->plugin->id(id, err))) return line;
-    if (!(line = tern__nccl_line_new(link, err))) return NULL;
-    line->peer = peer;
-    line->is_recv = is_recv;
-    memcpy(line->id, id, sizeof(id));
-    return line;
+    tern__nccl_comm *comm = gpu->comms;
+    while (comm && (comm->peer != peer || comm->is_recv != is_recv)) comm = comm->next;
+    if (comm || (!is_recv && gpu->nccl->plugin->id(id, err))) return comm;
+    if (!(comm = tern__nccl_comm_new(gpu, err))) return NULL;
+    comm->peer = peer;
+    comm->is_recv = is_recv;
+    memcpy(comm->id, id, sizeof(id));
+    return comm;
 }
 
 /* ---- the device's part ---- */
 
-/* Of the two the sender is the first. */
+/* The communicator has two ranks: the sender is 0, the receiver 1. */
 static tern__nccl_call call_of(const tern__transfer *t)
 {
     return (tern__nccl_call){.kind = t->is_recv ? TERN__NCCL_RECV : TERN__NCCL_SEND,
@@ -108,42 +110,42 @@ static int ask(mailbox *box, message *m, tern_error *err)
 {
     const tern__transfer *t = &m->own;
     int peer = t->is_recv ? t->source : t->peer;
-    tern__nccl_link *link = box->nccl->mail;
-    if (!link || link->ends) return tern__nccl_fail_ended(err);
-    tern__nccl_line *line = line_of(link, peer, t->is_recv, err);
-    if (!line) return err->code;
-    int status = line->ready ? TERN_OK : tern__nccl_line_begin(line, t->is_recv, 2, m->token, err);
+    tern__nccl_device *gpu = box->nccl->mail_device;
+    if (!gpu || gpu->ends) return tern__nccl_fail_ended(err);
+    tern__nccl_comm *comm = comm_of(gpu, peer, t->is_recv, err);
+    if (!comm) return err->code;
+    int status = comm->ready ? TERN_OK : tern__nccl_comm_begin(comm, t->is_recv, 2, m->token, err);
     if (status) return status;
     m->call = call_of(t);
-    m->work = (tern__nccl_work){.line = line, .call = &m->call};
+    m->work = (tern__nccl_work){.comm = comm, .call = &m->call};
     return tern__nccl_work_launch(&m->work, err);
 }
 
 static int test(const message *m, tern_error *err)
 {
     if (!m->work.launched) return TERN_PENDING;
-    const tern__nccl_line *line = m->work.line;
-    tern_device *device = line->link->device;
+    const tern__nccl_comm *comm = m->work.comm;
+    tern_device *device = comm->gpu->device;
     int place = (int)((m->work.launched - 1) % TERN__NCCL_EVENTS);
-    return device->backend->event_query(device, line->events[place], err);
+    return device->backend->event_query(device, comm->events[place], err);
 }
 
-/* ---- what becomes of messages ---- */
+/* ---- progress ---- */
 
-/* That have met and were not looked at, in the order in which they have. */
+/* Returns the message that was matched first among those that were not yet given to NCCL. */
 static message *next_met(const mailbox *box)
 {
     message *next = NULL;
     for (message *m = box->pending; m; m = m->next) {
-        bool is_new = m->own.status != TERN_PENDING && !m->work.line;
+        bool is_new = m->own.status != TERN_PENDING && !m->work.comm;
         if (is_new && (!next || m->own.ended < next->own.ended)) next = m;
     }
     return next;
 }
 
-/* A send waits in the device until its receiver's host has looked at the token, and that host may wait for
- * its own device first: CUDA loads a kernel when it is first launched. So whoever has asked for a send looks
- * once more what has come to it: of ranks whose sends wait in a circle one sees the token of another. */
+/* A send waits on the device until the receiver's host has seen the token. That host may wait for its own
+ * device first, since CUDA loads a kernel at its first launch. So after launching a send, look once more for
+ * arrivals: if sends wait in a circle, one of the ranks then sees the token of another. */
 static int settle(mailbox *box, message *m, tern_error *err)
 {
     if (!m->own.is_apart || m->own.status) {
@@ -176,17 +178,18 @@ static uint32_t place_of(const tern_device *device, const tern__nccl_plugin *plu
     return tern__fnv_fold(tern__fnv(TERN__FNV, gpu, sizeof(gpu))) | 1;
 }
 
-/* NULL: it goes behind. The debug back end watches the host's memory, in which nothing would come. */
-static tern__nccl_link *link_of(mailbox *box, const tern__transfer *t)
+/* Returns the device that carries the message; NULL: the back end behind carries it. The debug back end
+ * checks host memory, which would stay untouched, so with it NCCL carries none. */
+static tern__nccl_device *device_of(mailbox *box, const tern__transfer *t)
 {
     bool is_watched = box->nccl->behind == &tern__comm_debug;
     if (!t->home || tern__transfer_bytes(t) <= short_bytes || is_watched) return NULL;
-    tern__nccl_link *link = tern__nccl_mail_of(box->nccl, tern__memory_device(t->home));
-    if (link && !box->place) box->place = place_of(link->device, box->nccl->plugin);
-    return box->place ? link : NULL;
+    tern__nccl_device *gpu = tern__nccl_mail_device_of(box->nccl, tern__memory_device(t->home));
+    if (gpu && !box->place) box->place = place_of(gpu->device, box->nccl->plugin);
+    return box->place ? gpu : NULL;
 }
 
-/* Its receiver is not on a GPU, or not on another one. */
+/* The receiver has its memory on the host or on the same GPU: the data go through the back end behind. */
 static void fetch(tern__transfer *own)
 {
     const message *m = (const message *)own;
@@ -194,17 +197,17 @@ static void fetch(tern__transfer *own)
     if (tern__p2p_fetch(own, &err)) tern__group_fail(m->box->nccl->group, &err);
 }
 
-static int start(mailbox *box, tern__nccl_link *link, tern__transfer *t, tern_error *err)
+static int start(mailbox *box, tern__nccl_device *gpu, tern__transfer *t, tern_error *err)
 {
-    const tern__nccl_line *line = t->is_recv ? NULL : line_of(link, t->peer, false, err);
-    message *m = t->is_recv || line ? take(box, err) : NULL;
+    const tern__nccl_comm *comm = t->is_recv ? NULL : comm_of(gpu, t->peer, false, err);
+    message *m = t->is_recv || comm ? take(box, err) : NULL;
     if (!m) return err->code;
     *m = (message){.own = *t, .of = t, .box = box, .next = box->pending};
     box->pending = m;
     m->own.place = box->place;
     m->own.token = m->token;
     m->own.fetch = fetch;
-    if (line) memcpy(m->token, line->id, sizeof(m->token));
+    if (comm) memcpy(m->token, comm->id, sizeof(m->token));
     int status = box->nccl->behind->start(box->behind, &m->own, err);
     return status ? status : tern__nccl_mailbox_advance(box, err);
 }
@@ -212,8 +215,8 @@ static int start(mailbox *box, tern__nccl_link *link, tern__transfer *t, tern_er
 int tern__nccl_mailbox_start(void *of, tern__transfer *transfer, tern_error *err)
 {
     mailbox *box = of;
-    tern__nccl_link *link = link_of(box, transfer);
-    if (link) return start(box, link, transfer, err);
+    tern__nccl_device *gpu = device_of(box, transfer);
+    if (gpu) return start(box, gpu, transfer, err);
     int status = tern__p2p_fetch(transfer, err);
     return status ? status : box->nccl->behind->start(box->behind, transfer, err);
 }
@@ -278,12 +281,12 @@ void tern__nccl_mailbox_leave(mailbox *box)
     tern__nccl_mailbox_advance(box, NULL);
     for (message *m = box ? box->pending : NULL, *next; m; m = next) {
         next = m->next;
-        if (m->work.line) finish(box, m, TERN_E_STATE);
+        if (m->work.comm) finish(box, m, TERN_E_STATE);
     }
     if (box) box->place = 0;
 }
 
-/* One whose ranks have met, and that is not done: its other side waits for a device. */
+/* Fails the group for a matched message that is not done: the other side waits for its device. */
 static void fail_unfinished(const mailbox *box, const message *m)
 {
     const tern_group *group = box->nccl->group;

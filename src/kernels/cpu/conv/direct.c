@@ -1,24 +1,23 @@
-/* library.c - convolutions over two or three spatial dimensions and their gradients by oneDNN: its direct
+/* direct.c - convolutions over two or three spatial dimensions and their gradients by oneDNN's direct
  * algorithm.
  *
- * oneDNN is first asked for the activations as they stand. Where it has only fallbacks for that (mixed
- * layouts, channel counts that fill no block), it may choose their format too. The weight's format is always
- * its choice. Then every operand is brought to the format that the primitive wants: those that stand so
- * already are passed as they are, the others go through a copy. A weight's copy is kept with the
- * parameter where that pays (kernels/pack.h); a result's copy is reordered into its place afterwards, which
- * is its store or, where the caller adds, its add.
+ * oneDNN is first asked with the activations' own format. If it only has fallbacks for that (mixed
+ * layouts, channel counts that fill no block), it may choose their format, too. It always chooses the
+ * weight's format. Then every operand is brought to the format that the primitive wants: those that have
+ * it are passed as they are, the others are copied. A weight's copy is kept with the parameter if that
+ * pays (kernels/pack.h). A result's copy is reordered into its place afterwards, which stores or adds it.
  *
- * bf16 where the CPU has oneDNN's kernels for it: all of them take the blocked layout of f32, none takes
- * blocks of 32, and in oneDNN 2.6 only the forward has a kernel for AMX, which wants channels last. Gradients
- * of weights and biases are computed in f32 and rounded on the way to their place, whose dtype they may
- * choose. */
+ * bf16 runs where the CPU has oneDNN's kernels for it. All of them take f32's blocked layout and none
+ * takes blocks of 32; in oneDNN 2.6 only the forward has a kernel for AMX, which wants channels last.
+ * Gradients of weights and biases are computed in f32 and rounded on the way to their place, whose dtype
+ * is free. */
 #include "kernels/cpu/conv/conv.h"
 
 #include <string.h>
 
 /* ---- descriptions ---- */
 
-/* A grouped weight is (groups, O / groups, C / groups, [kd,] kh, kw) to oneDNN. */
+/* To oneDNN a grouped weight is (groups, O / groups, C / groups, [kd,] kh, kw). */
 static tern__dnnl_desc describe_weight(const tern__view *w, int64_t groups)
 {
     int more = groups > 1;
@@ -42,7 +41,7 @@ static void describe(tern__conv *c)
     }
 }
 
-/* The same tensor in whatever format oneDNN likes. */
+/* The same tensor in a format of oneDNN's choice. */
 static tern__dnnl_desc any_format(const tern__conv_operand *op)
 {
     return tern__dnnl_by_tag(op->have.ndim, op->have.shape, dnnl_format_tag_any, op->type);
@@ -78,14 +77,14 @@ static int plan(const tern__conv *c, bool free_choice, dnnl_primitive_desc_t *fo
 
 /* ---- the primitive ---- */
 
-/* Not code made for these very shapes, but a slow product of matrices or very slow plain loops. */
+/* Whether it is not code generated for the shapes, but a slow matrix product or very slow plain loops. */
 static bool is_fallback(const_dnnl_primitive_desc_t found)
 {
     const char *name = tern__dnnl_plan_name(found);
     return strstr(name, "ref") || strstr(name, "gemm");
 }
 
-/* Without memory for a question nothing is chosen: the other answer would round otherwise. */
+/* If one question runs out of memory nothing is chosen: the other answer would round differently. */
 static int choose(const tern__conv *c, dnnl_primitive_desc_t *chosen)
 {
     int status = TERN_E_UNSUPPORTED;
@@ -123,7 +122,7 @@ static int conv_new(const tern__conv *c, const tern__prim_key *key, tern__prim *
     return tern__prim_new(c->call, key, chosen, args, count, prim);
 }
 
-/* The primitive, made with its first use. */
+/* Finds the primitive, or makes it at its first use. */
 static int find(tern__conv *c, tern__prim_key *key, tern__prim **prim)
 {
     *key = tern__conv_key(c);
@@ -152,7 +151,7 @@ static int run(tern__conv *c)
     return status;
 }
 
-/* It has no f16, and bf16 only where there is AVX-512. */
+/* oneDNN has no f16, and bf16 only with AVX-512. */
 static bool takes(const tern__conv *c)
 {
     tern_dtype dtype = c->op[TERN__CONV_X].view->dtype;

@@ -1,0 +1,222 @@
+/* comm.c - a communicator of NCCL's, and the stream of its works. */
+#include "comm/nccl/nccl.h"
+
+#include "comm/sys.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+enum { blocks_of_messages = 8 };
+
+/* ---- waiting ---- */
+
+static int progress_all(const tern__nccl *nccl, tern_error *err)
+{
+    const tern__comm_backend *behind = nccl->behind;
+    int status = tern__group_progress(nccl->group, err);
+    if (!status) status = behind->progress(nccl->order, err);
+    for (const tern__nccl_channel *c = nccl->channels; c && !status; c = c->next)
+        status = behind->progress(c->behind, err);
+    return status;
+}
+
+/* A communicator that the watch has aborted stays pending: the group knows why, or learns it soon, and says
+ * so. */
+int tern__nccl_comm_test(tern__nccl_comm *comm, tern_error *err)
+{
+    tern__nccl *nccl = comm->gpu->nccl;
+    int status = TERN_PENDING;
+    if (!comm->is_pending) return TERN_OK;
+    pthread_mutex_lock(&nccl->lock);
+    if (comm->handle)
+        status = nccl->plugin->test(comm->handle, err);
+    else if (!nccl->group->control)
+        status = tern__error_set(err, "tern_work_wait", TERN_E_PEER, "NCCL's communicator was given up");
+    pthread_mutex_unlock(&nccl->lock);
+    comm->is_pending = status == TERN_PENDING;
+    return status;
+}
+
+/* NCCL takes about 50 us to enqueue a work, less than a thread takes to sleep and wake up. */
+static void pause_since(int64_t began)
+{
+    const int64_t awake_ns = 200000;
+    if (tern__now_ns() - began < awake_ns)
+        sched_yield();
+    else
+        usleep(20);
+}
+
+int tern__nccl_await(tern__nccl *nccl, int (*is_over)(void *of, tern_error *err), void *of, const char *what,
+                     tern_error *err)
+{
+    const tern_group *group = nccl->group;
+    int64_t deadline = tern__deadline(group->opts.timeout_s), began = tern__now_ns();
+    tern_error why = {0};
+    int status = is_over(of, &why);
+    while (status == TERN_PENDING && !(status = progress_all(nccl, &why))) {
+        status = is_over(of, &why);
+        if (status == TERN_PENDING && tern__now_ns() > deadline)
+            return tern__error_set(err, "tern_work_wait", TERN_E_TIMEOUT, "rank %d waited %g s for NCCL %s",
+                                   group->boot.rank, group->opts.timeout_s, what);
+        if (status == TERN_PENDING) pause_since(began);
+    }
+    return status ? tern__error_set(err, why.func, status, "%s", why.text) : TERN_OK;
+}
+
+/* ---- life ---- */
+
+static int open_marks(tern__nccl_comm *comm, tern_error *err)
+{
+    tern_device *device = comm->gpu->device;
+    comm->ready = device->backend->event_new(device, err);
+    for (int i = 0; i < TERN__NCCL_EVENTS; i++)
+        if (!(comm->events[i] = device->backend->event_new(device, err))) return err->code;
+    return comm->ready ? TERN_OK : err->code;
+}
+
+/* NCCL enqueues a work whenever it is ready. If two communicators shared a stream, their works might be
+ * enqueued in a different order on each rank, and the devices would deadlock. */
+tern__nccl_comm *tern__nccl_comm_new(tern__nccl_device *gpu, tern_error *err)
+{
+    tern__nccl *nccl = gpu->nccl;
+    tern__nccl_comm *comm = tern__alloc(sizeof(*comm), "tern_ddp_new", err), **at = &gpu->comms;
+    if (!comm) return NULL;
+    *comm = (tern__nccl_comm){.gpu = gpu, .number = 1};
+    for (; *at; at = &(*at)->next) comm->number++;
+    if (gpu->device->backend->stream_new(gpu->device, &comm->stream, err)) {
+        tern__free(comm);
+        return NULL;
+    }
+    pthread_mutex_lock(&nccl->lock);
+    *at = comm;
+    pthread_mutex_unlock(&nccl->lock);
+    return comm;
+}
+
+/* The kernels of messages wait on the device for those of their peers. So the kernels of messages with many
+ * ranks must fit on the device at the same time, and none may take many blocks. */
+int tern__nccl_comm_begin(tern__nccl_comm *comm, int rank, int world, const char id[TERN__NCCL_ID],
+                          tern_error *err)
+{
+    const tern__nccl_device *gpu = comm->gpu;
+    if (open_marks(comm, err)) return err->code;
+    int blocks = gpu == gpu->nccl->mail_device ? blocks_of_messages : 0;
+    void *handle = gpu->nccl->plugin->open(gpu->device->index, rank, world, blocks, id, err);
+    if (!handle) return err->code;
+    pthread_mutex_lock(&gpu->nccl->lock);
+    comm->handle = handle;
+    comm->is_pending = true;
+    pthread_mutex_unlock(&gpu->nccl->lock);
+    return TERN_OK;
+}
+
+static int is_done(void *comm, tern_error *err)
+{
+    return tern__nccl_comm_test(comm, err);
+}
+
+int tern__nccl_comm_await(tern__nccl_comm *comm, const char *what, tern_error *err)
+{
+    return tern__nccl_await(comm->gpu->nccl, is_done, comm, what, err);
+}
+
+int tern__nccl_comm_open(tern__nccl_comm *comm, const char id[TERN__NCCL_ID], tern_error *err)
+{
+    const tern__bootstrap *boot = &comm->gpu->nccl->group->boot;
+    int status = tern__nccl_comm_begin(comm, boot->rank, boot->world, id, err);
+    return status ? status : tern__nccl_comm_await(comm, "to join all ranks", err);
+}
+
+/* ---- aborting ---- */
+
+/* Takes the handles from all communicators and returns these, chained by `taken`. */
+static tern__nccl_comm *take_all(const tern__nccl *nccl)
+{
+    tern__nccl_comm *taken = NULL;
+    for (tern__nccl_device *gpu = tern__nccl_device_first(nccl); gpu;
+         gpu = tern__nccl_device_next(nccl, gpu)) {
+        for (tern__nccl_comm *comm = gpu->comms; comm; comm = comm->next) {
+            if (!comm->handle) continue;
+            comm->given_up = comm->handle;
+            comm->handle = NULL;
+            comm->taken = taken;
+            taken = comm;
+        }
+    }
+    return taken;
+}
+
+/* Aborts all as one operation: an abort may wait for its device, on which another communicator hangs. NCCL
+ * may also wait for a peer that is stopped. The lock is released meanwhile, so that those who wait for a work
+ * learn why it failed. */
+void tern__nccl_abort(tern__nccl *nccl)
+{
+    tern__nccl_comm *taken = take_all(nccl);
+    if (!taken) return;
+    nccl->aborts++;
+    pthread_mutex_unlock(&nccl->lock);
+    int status = nccl->plugin->begin(NULL);
+    for (const tern__nccl_comm *comm = taken; comm; comm = comm->taken) nccl->plugin->abort(comm->given_up);
+    if (!status) nccl->plugin->end(NULL, NULL);
+    pthread_mutex_lock(&nccl->lock);
+    nccl->aborts--;
+    pthread_cond_broadcast(&nccl->changed);
+}
+
+static bool has_failed(const tern_group *group)
+{
+    return group->root->error.code || (group->control && !tern__control_is_healthy(group->control));
+}
+
+void tern__nccl_abort_failed(tern__nccl *nccl)
+{
+    pthread_mutex_lock(&nccl->lock);
+    if (has_failed(nccl->group)) tern__nccl_abort(nccl);
+    while (nccl->aborts) pthread_cond_wait(&nccl->changed, &nccl->lock);
+    pthread_mutex_unlock(&nccl->lock);
+}
+
+/* ---- the end ---- */
+
+/* Waits while the watch runs, which aborts a work that hangs. After a failure the event may never come. */
+int tern__nccl_comm_drain(const tern__nccl_comm *comm)
+{
+    tern_device *device = comm->gpu->device;
+    int last = (int)((comm->launched + TERN__NCCL_EVENTS - 1) % TERN__NCCL_EVENTS);
+    if (!comm->launched) return TERN_OK;
+    if (has_failed(comm->gpu->nccl->group)) return TERN_E_PEER;
+    return device->backend->event_wait(device, comm->events[last], NULL);
+}
+
+static void free_stream(tern__nccl_comm *comm)
+{
+    tern_device *device = comm->gpu->device;
+    if (comm->ready) device->backend->event_free(device, comm->ready);
+    for (int i = 0; i < TERN__NCCL_EVENTS; i++)
+        if (comm->events[i]) device->backend->event_free(device, comm->events[i]);
+    device->backend->stream_free(device, comm->stream);
+}
+
+void tern__nccl_comm_finalize(tern__nccl_comm *comm)
+{
+    tern__nccl *nccl = comm->gpu->nccl;
+    if (comm->is_final || comm->is_pending || tern__nccl_comm_drain(comm) || has_failed(nccl->group)) return;
+    pthread_mutex_lock(&nccl->lock);
+    int status = comm->handle ? nccl->plugin->finalize(comm->handle, NULL) : TERN_OK;
+    pthread_mutex_unlock(&nccl->lock);
+    comm->is_pending = status == TERN_PENDING;
+    comm->is_final = comm->is_pending || !status;
+}
+
+/* The communicator is off its device's list already. */
+void *tern__nccl_comm_free(tern__nccl_comm *comm)
+{
+    const tern__nccl *nccl = comm->gpu->nccl;
+    bool is_over = comm->is_final && !comm->is_pending && !has_failed(nccl->group);
+    void *handle = comm->handle;
+    if (handle && !is_over) nccl->plugin->abort(handle);
+    free_stream(comm);
+    tern__free(comm);
+    return is_over ? handle : NULL;
+}
