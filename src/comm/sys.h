@@ -39,6 +39,10 @@ int tern__bell_open(tern_error *err);
 void tern__bell_ring(int bell);
 void tern__bell_clear(int bell);
 
+/* Has accept() failed for want of descriptors or memory? Any other error is the caller's, whose connection
+ * has failed meanwhile. */
+bool tern__is_shortage(int native);
+
 /* How many descriptors this process may still open (ulimit -n), as far as `wanted`. */
 int tern__descriptors_free(int wanted);
 
