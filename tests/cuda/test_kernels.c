@@ -1,9 +1,10 @@
-/* The plug-in's kernels against the reference: a table of calls, each run with every floating-point type on
- * random operands. A row says of every operand what it holds, how it lies in memory and its shape; a kernel
- * that declines what a row asks for fails the test, since the reference would only be compared with itself.
- */
+/* test_kernels.c - compares the plug-in's kernels with the reference: a table of calls, each run with every
+ * floating-point type on random operands. A row gives the content, the memory layout and the shape of every
+ * operand. A kernel that declines a row fails the test, since the reference would only be compared with
+ * itself. */
 #include "check.h"
 #include "gpus.h"
+#include "mismatches.h"
 
 #include "device/backend.h"
 #include "device/notes.h"
@@ -627,8 +628,8 @@ static double owed(const tern__view *log_p, int64_t i)
     return fabs(value) * exp(value);
 }
 
-/* By the largest element: sums of both signs may be small themselves. The smallest numbers of f16 are 2^-24
- * apart. */
+/* Tolerances go by the largest element: sums of both signs may be small themselves. The smallest numbers of
+ * f16 are 2^-24 apart. Reports the first element that is off. */
 static void compare(const row *r, tern_dtype dtype, const tern__view *got, const tern__view *want,
                     const tern__view *log_p)
 {
@@ -642,9 +643,10 @@ static void compare(const row *r, tern_dtype dtype, const tern__view *got, const
                           ? step * (fabs(b) + owed(log_p, i) * largest) + own * largest
                           : 0;
         if (got->dtype == TERN_F16) most = fmax(most, 0x1p-24);
-        if (!(fabs(a - b) <= most))
-            fail_msg("%s, %s, %s: element %lld is %.9g, expected %.9g", tern__kernel_name(r->kernel), r->what,
-                     tern_dtype_name(dtype), (long long)i, a, b);
+        if (fabs(a - b) <= most) continue;
+        mismatch("%s, %s, %s: element %lld is %.9g, expected %.9g", tern__kernel_name(r->kernel), r->what,
+                 tern_dtype_name(dtype), (long long)i, a, b);
+        return;
     }
 }
 
@@ -666,7 +668,19 @@ static void open_pair(pair *p, const operand *o, tern_dtype dtype)
     fill(&p->reference, o);
 }
 
-static void run_row(const row *r, tern_dtype dtype, tern_device *device, tern_device *reference)
+/* Runs the call on the device by `kernel`, and reports a failure: with what it says, or its status. */
+static bool is_carried(const row *r, tern_dtype dtype, const tern__call *call, tern__kernel_fn kernel)
+{
+    int status = tern__call_carried(call, call->device, kernel);
+    if (!status && !call->err->code) return true;
+    mismatch("%s, %s, %s: %s", tern__kernel_name(r->kernel), r->what, tern_dtype_name(dtype),
+             call->err->code ? call->err->text : tern_status_name(status));
+    assert_alive(call->device);
+    return false;
+}
+
+static void run_by(tern__kernel_fn kernel, const row *r, tern_dtype dtype, tern_device *device,
+                   tern_device *reference)
 {
     pair all[OPERANDS];
     tern_error err = {0};
@@ -682,11 +696,8 @@ static void run_row(const row *r, tern_dtype dtype, tern_device *device, tern_de
     }
     for (int i = 0; i < OUTS; i++) call.add[i] = plain.add[i] = r->add;
     assert_int_equal(tern__kernel_run(&plain), TERN_OK);
-    int status = tern__call_carried(&call, device, device->backend->kernels[r->kernel]);
-    assert_ok(err);
-    if (status)
-        fail_msg("%s, %s, %s: %d", tern__kernel_name(r->kernel), r->what, tern_dtype_name(dtype), status);
-    for (int i = 0; i < OUTS; i++) {
+    bool is_done = is_carried(r, dtype, &call, kernel);
+    for (int i = 0; i < OUTS && is_done; i++) {
         const pair *p = &all[INS + i];
         bool is_of_log_p = r->kernel == TERN__CROSS_ENTROPY && i == 3;
         if (p->operand->kind) compare(r, dtype, &p->device, &p->reference, is_of_log_p ? plain.out[2] : NULL);
@@ -696,6 +707,36 @@ static void run_row(const row *r, tern_dtype dtype, tern_device *device, tern_de
         drop_view(&all[i].device, all[i].operand);
         drop_view(&all[i].reference, all[i].operand);
     }
+}
+
+static void run_row(const row *r, tern_dtype dtype, tern_device *device, tern_device *reference)
+{
+    run_by(device->backend->kernels[r->kernel], r, dtype, device, reference);
+}
+
+static int does_nothing(const tern__call *call)
+{
+    (void)call;
+    return TERN_OK;
+}
+
+static int fails(const tern__call *call)
+{
+    return tern__error_set(call->err, __func__, TERN_E_SYSTEM, "it fails");
+}
+
+static void a_wrong_kernel_hides_no_row(void **state)
+{
+    tern_error err = {0};
+    tern_device *reference = tern_device_open("cpu:reference", &err);
+    assert_ok(err);
+    run_by(does_nothing, &rows[0], TERN_F32, *state, reference);
+    run_by(fails, &rows[1], TERN_F32, *state, reference);
+    run_row(&rows[2], TERN_F32, *state, reference);
+    run_by(does_nothing, &rows[3], TERN_F32, *state, reference);
+    assert_int_equal(mismatches, 3);
+    mismatches = 0;
+    tern_device_close(reference);
 }
 
 static void as_the_reference(void **state)
@@ -763,8 +804,11 @@ static void products_either_way(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(as_the_reference),
-                                       cmocka_unit_test(a_frequent_row_is_summed_by_many_blocks),
-                                       cmocka_unit_test(products_either_way)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_wrong_kernel_hides_no_row),
+        cmocka_unit_test_teardown(as_the_reference, no_mismatch),
+        cmocka_unit_test_teardown(a_frequent_row_is_summed_by_many_blocks, no_mismatch),
+        cmocka_unit_test_teardown(products_either_way, no_mismatch),
+    };
     return cmocka_run_group_tests(tests, open_gpu, close_gpu);
 }
