@@ -1,17 +1,17 @@
 #!/bin/sh
-# Packs a build for another machine of this processor's kind, one that has a GPU but not the packages: the command, the libraries, the tests that
-# want a GPU, and every shared library that they need beyond those of the C and C++ compilers, of CUDA, cuDNN and NCCL. The plug-ins that read and
-# draw images stay behind: `tern info` says "no: .." of them there, which is no fault.
+# Packs a build for another machine with the same kind of processor that has a GPU but not the packages: the command, the libraries, the tests
+# that need a GPU, and every shared library that they need beyond those of the C and C++ compilers, CUDA, cuDNN and NCCL. The plug-ins that read
+# and draw images are left out: `tern info` says "no: .." of them there, which is no fault.
 #
-#     cmake -S . -B build -DTERN_CUDA=ON -DTERN_CUDA_ARCHITECTURES=90 && cmake --build build && scripts/pack.sh build tern-gpu.tar.xz
+#     cmake -S . -B build -DTERN_CUDA=ON -DTERN_CUDA_ARCHITECTURES=90 && cmake --build build && scripts/pack.sh build build/tern-gpu.tar.xz
 #
-# There, in a checkout of the same state:
+# There, in a checkout of the same commit (tar needs xz, Python does not):
 #
-#     tar xf tern-gpu.tar.xz && . build/packed.sh
+#     { tar xf build/tern-gpu.tar.xz || python3 -m tarfile -e build/tern-gpu.tar.xz .; } && . build/packed.sh
 #
-# and then scripts/gpu.sh (docs/gpu.md, "Tests and figures on a GPU"), in a shell that has read packed.sh.
-# packed.sh finds CUDA's libraries beside PyTorch's, as PyTorch does, and elsewhere; the tests' Python is the one on the PATH. Tests know where they
-# were built: packed.sh links that path to where they are, if nothing is there.
+# and then scripts/gpu.sh (docs/gpu.md, "Tests and figures on a GPU") in that shell. packed.sh finds CUDA's libraries beside PyTorch's, as PyTorch
+# does, and elsewhere; the tests' Python is the one on the PATH. Tests know the path where they were built: packed.sh links it to where they are
+# now, if nothing is there. It warns if tests/ or bench/ of the checkout are not those of the build.
 set -eu
 build=$(cd "$1" && pwd)
 out=$(realpath -m "$2")
@@ -31,11 +31,16 @@ for name in $(ctest -N -L gpu | sed -n 's/.*: gpu\/\([a-z_]*\).*/\1/p'); do
 done
 find "$to" -type f \( -perm -u+x -o -name '*.so*' \) -exec strip --strip-debug {} + 2>/dev/null || :
 
-# Those of the compilers are everywhere, and newer ones there.
+# The compilers' libraries are on every machine, and newer there.
 find "$to" -type f \( -perm -u+x -o -name '*.so*' \) -exec ldd {} + 2>/dev/null |
     sed -n 's/.* => \(\/[^ ]*\) .*/\1/p' | sort -u |
     grep -Ev '/(libc|libm|libmvec|libdl|libpthread|librt|libgcc_s|libstdc\+\+|libtern|libcuda|libcudart|libcudnn|libcublas|libcublasLt|libnccl)\.so' |
     while read -r library; do cp -L "$library" "$to/lib"; done
+
+# A hash of the files that have to be those of the build, whether git has them or not.
+hash="find tests bench -name __pycache__ -prune -o -type f -print | LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c1-16"
+commit=$(git -C "$source" rev-parse HEAD 2> /dev/null || echo unknown)
+files=$(cd "$source" && eval "$hash")
 
 cat > "$to/packed.sh" <<EOF
 # Read by a shell in the checkout: . $(basename "$build")/packed.sh
@@ -45,6 +50,8 @@ export LD_LIBRARY_PATH="\$here/lib\${cuda:+:\$cuda}:/usr/local/cuda/lib64\${LD_L
 for path in "$source=\$PWD" "$build=\$here"; do # a build in its source is there with it
     [ -e "\${path%%=*}" ] || { mkdir -p "\$(dirname "\${path%%=*}")" && ln -s "\${path#*=}" "\${path%%=*}"; }
 done
+[ "\$($hash)" = $files ] ||
+    echo "packed.sh: tests/ or bench/ are not those of this build: its commit is $commit; check that out, or pack again" >&2
 EOF
 tar -C "$work" -cJf "$out" "$(basename "$build")"
 ls -l "$out"

@@ -4,6 +4,7 @@ import importlib.util
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -186,16 +187,28 @@ class Names(unittest.TestCase):
 
 
 class All(unittest.TestCase):
-    """scripts/gpu.sh, by a build whose driver test is this."""
+    """scripts/gpu.sh, with a build and a ctest of ours."""
 
-    def run_parts(self, driver, *arguments):
+    # Says what it was asked for. gpu/graphs fails unless graphs are left out, and gpu/device always.
+    CTEST = """#!/bin/sh
+        echo "ctest without ${TERN_CUDA_WITHOUT-nothing}: $*"
+        mkdir -p "$2/Testing/Temporary"
+        cd "$2/Testing/Temporary"
+        case $*,${TERN_CUDA_WITHOUT-} in *gpu*graphs*graphs*) ;; *-L*|*graphs*) echo 7:gpu/graphs >> LastTestsFailed.log ;; esac
+        case $* in *-L*|*device*) echo 9:gpu/device >> LastTestsFailed.log ;; esac
+        [ ! -e LastTestsFailed.log ] || exit 8
+        """
+
+    def run_parts(self, driver, *arguments, ctest="#!/bin/sh"):
         with tempfile.TemporaryDirectory() as folder:
             os.mkdir(os.path.join(folder, "tests"))
-            with open(os.path.join(folder, "tests", "driver"), "w") as file:
-                file.write(f"#!/bin/sh\n{driver}\n")
-            os.chmod(file.name, 0o755)
+            for name, text in (("tests/driver", f"#!/bin/sh\n{driver}\n"), ("ctest", ctest)):
+                with open(os.path.join(folder, name), "w") as file:
+                    file.write(text)
+                os.chmod(file.name, 0o755)
             out = os.path.join(folder, "out")
-            done = subprocess.run([os.path.join(GPU, "../../scripts/gpu.sh"), *arguments[:-1], out, *arguments[-1]], env={**os.environ, "TERN_BUILD": folder},
+            around = {**os.environ, "TERN_BUILD": folder, "PATH": f"{folder}:{os.environ['PATH']}", "TORCH_PYTHON": "/bin/false"}
+            done = subprocess.run([os.path.join(GPU, "../../scripts/gpu.sh"), *arguments[:-1], out, *arguments[-1]], env=around,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             if not os.path.isdir(out):
                 return done.returncode, done.stdout, None
@@ -217,10 +230,73 @@ class All(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertRegex(summary, r"^driver: cut off after \d s\ntests: not begun, the time is over\n$")
 
+    def test_failed_tests_run_again_without_parts_of_the_plugin(self):
+        code, out, summary = self.run_parts("", ["tests"], ctest=self.CTEST)
+        self.assertEqual(code, 1)
+        self.assertRegex(summary, r"""(?x)^tests:\ failed\ \(8\)\ after\ \d+\ s\n
+            tests:\ failed:\ gpu/graphs\ gpu/device\n
+            tests:\ without\ overlap,clusters,small_products,graphs,export:\ cured\ gpu/graphs\n
+            tests:\ without\ overlap:\ cured\ nothing\n
+            tests:\ without\ clusters:\ cured\ nothing\n
+            tests:\ without\ small_products:\ cured\ nothing\n
+            tests:\ without\ graphs:\ cured\ gpu/graphs\n
+            tests:\ without\ export:\ cured\ nothing\n$""")
+        self.assertRegex(out, r"(?m)^ctest without graphs: .* -R \^\(gpu/graphs\)\$")
+
+    def test_driver_runs_once(self):
+        for parts, excluded in ((["tests"], "^$"), (["driver", "tests"], "^gpu/driver$")):
+            code, out, summary = self.run_parts("", parts, ctest="#!/bin/sh\necho ctest $*\n")
+            self.assertEqual((code, summary.count(": passed")), (0, len(parts)))
+            self.assertIn(f"-L gpu -LE sanitizer -E {excluded} -j 8\n", out)
+
+    def test_tests_leave_time_to_later_parts(self):
+        code, _, summary = self.run_parts("", "--seconds", "5", ["tests", "sanitizers"], ctest="#!/bin/sh\ncase $* in *-LE*) exec sleep 60 ;; esac\n")
+        self.assertEqual(code, 1)
+        self.assertRegex(summary, r"^tests: cut off after [34] s\nsanitizers: passed after \d s\n$")
+
+    def test_compile_is_last(self):
+        code, out, summary = self.run_parts("", ["compile", "driver"])
+        self.assertEqual(code, 1)
+        self.assertRegex(summary, r"^driver: passed after \d s\ncompile: failed \(1\) after \d s\n$")
+
     def test_mistakes(self):
         self.assertEqual(self.run_parts("", "--second", "1", ["driver"]), (2, "gpu.sh: no option --second\n", None))
         code, out, _ = self.run_parts("", ["driver", "vgg"])
         self.assertEqual((code, out), (2, "gpu.sh: no part vgg\n"))
+
+
+class Pack(unittest.TestCase):
+    """scripts/pack.sh, with a build of empty files, unpacked by Python beside another checkout."""
+
+    FILES = ("tests/cuda/test_a.c", "bench/b.py", "build/tern", "build/libtern.so", "build/tern_cuda.so", "build/tern_nccl.so", "build/tern_gloo.so")
+
+    def make(self, *names):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        for name in names:
+            path = os.path.join(folder.name, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w") as file:
+                file.write(name)
+        return folder.name
+
+    def read_packed(self, folder):
+        done = subprocess.run(["sh", "-c", ". build/packed.sh"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        return done.stdout
+
+    def test_other_tests_are_said(self):
+        source, there = self.make(*self.FILES), self.make(*self.FILES[:2], "bench/__pycache__/b.pyc")
+        os.mkdir(os.path.join(source, "scripts"))
+        shutil.copy(os.path.join(GPU, "../../scripts/pack.sh"), os.path.join(source, "scripts"))
+        open(os.path.join(source, "build/CTestTestfile.cmake"), "w").close()
+        pack = os.path.join(source, "build", "pack.tar.xz")
+        subprocess.run([os.path.join(source, "scripts/pack.sh"), os.path.join(source, "build"), pack], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([sys.executable, "-m", "tarfile", "-e", pack, "."], cwd=there, check=True)
+        self.assertEqual(self.read_packed(there), "")
+        with open(os.path.join(there, "tests/cuda/test_a.c"), "a") as file:
+            file.write("changed")
+        self.assertIn("packed.sh: tests/ or bench/ are not those of this build: its commit is unknown; check that out, or pack again", self.read_packed(there))
 
 
 class OnGpu(unittest.TestCase):
