@@ -6,6 +6,7 @@
 #include "check.h"
 
 #include "device/backend.h"
+#include "kernels/away.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -30,6 +31,18 @@ static inline void assert_alive(tern_device *device)
 {
     tern_error err = {0};
     if (device->backend->wait(device, &err)) fail_msg("the device is dead after this call: %s", err.text);
+}
+
+/* Runs the call on its device by `kernel`, and reports a failure with its text or status. */
+static inline bool is_carried(const tern__call *call, tern__kernel_fn kernel, const char *what,
+                              tern_dtype dtype)
+{
+    int status = tern__call_carried(call, call->device, kernel);
+    if (!status && !call->err->code) return true;
+    mismatch("%s, %s, %s: %s", tern__kernel_name(call->kernel), what, tern_dtype_name(dtype),
+             call->err->code ? call->err->text : tern_status_name(status));
+    assert_alive(call->device);
+    return false;
 }
 
 /* The teardown of a test. */

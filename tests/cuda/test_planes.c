@@ -6,7 +6,6 @@
 #include "mismatches.h"
 
 #include "device/backend.h"
-#include "kernels/away.h"
 #include "kernels/batch_norm.h"
 #include "kernels/group_norm.h"
 #include "kernels/interpolate.h"
@@ -111,23 +110,11 @@ static void keep(void **to, const tern__view *view)
     memcpy(*to, view->data, tern__view_bytes(view));
 }
 
-/* Runs the call on the device, and reports a failure: with what it says, or its status. */
-static bool is_carried(const tern__call *call)
-{
-    char text[TERN__SHAPE_TEXT];
-    int status = tern__call_carried(call, cuda, cuda->backend->kernels[call->kernel]);
-    if (!status && !call->err->code) return true;
-    mismatch("%s of %s %s: %s", tern__kernel_name(call->kernel), tern_dtype_name(call->in[0]->dtype),
-             tern__shape_text(call->in[0], text),
-             call->err->code ? call->err->text : tern_status_name(status));
-    assert_alive(cuda);
-    return false;
-}
-
 /* Outputs may overlap inputs, so all of them get their old values back before the second of both runs. */
 static void compare(tern__call call)
 {
     tern_error err = {0};
+    char text[TERN__SHAPE_TEXT];
     memory outs[TERN__KERNEL_OUTS] = {{0}};
     call.err = &err;
     call.device = oracle;
@@ -140,7 +127,8 @@ static void compare(tern__call call)
         if (call.out[i]) memcpy(call.out[i]->data, outs[i].before, tern__view_bytes(call.out[i]));
     call.device = cuda;
     assert_non_null(cuda->backend->kernels[call.kernel]);
-    bool is_done = is_carried(&call);
+    bool is_done = is_carried(&call, cuda->backend->kernels[call.kernel], tern__shape_text(call.in[0], text),
+                              call.in[0]->dtype);
     for (int i = 0; i < TERN__KERNEL_OUTS; i++) {
         if (!call.out[i]) continue;
         tern__view want = *call.out[i];
