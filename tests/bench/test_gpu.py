@@ -17,14 +17,14 @@ EMULATED = os.path.join(os.environ["TERN_BUILD"], "emulated")
 os.environ["TERN_PLUGIN_PATH"] = EMULATED
 
 
-def load(name):
-    spec = importlib.util.spec_from_file_location(f"gpu_{name}", os.path.join(GPU, f"{name}.py"))
+def load(name, folder=GPU):
+    spec = importlib.util.spec_from_file_location(f"gpu_{name}", os.path.join(folder, f"{name}.py"))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-gpu, step = load("run"), load("step")
+gpu, step, ops = load("run"), load("step"), load("ops", os.path.join(os.environ["TERN_SOURCE"], "tests", "torch"))
 
 SMALL = {"mlp": ("MLP", ("mlp", 8, None, "f32", 3, 3), 3.0)}
 
@@ -315,6 +315,33 @@ class OnGpu(unittest.TestCase):
             self.assertRegex(done.stdout, r"^skipped: .*/python cannot import PyTorch .*: no module\n$")
             done = subprocess.run([script, "echo", "ran"], env=around, stdout=subprocess.PIPE, text=True)
             self.assertEqual(done.stdout, "ran\n")
+
+
+class Devices(unittest.TestCase):
+    """torch/ops.py opens a real GPU once for all that ask for the same, and an emulated one for each."""
+
+    class Counting:
+        def __init__(self):
+            self.opened = 0
+
+        def check(self, name, *args):
+            self.opened += name == "tern_device_open"
+            return self.opened
+
+    def opened(self, **around):
+        library, keep = self.Counting(), ops.KEPT.copy()
+        with mock.patch.dict(os.environ, {"TERN_TEST_DEVICE": "cuda:0", **around}), mock.patch.dict(ops.KEPT, clear=True):
+            devices = [ops.open_device(library, "cpu") for _ in range(3)] + [ops.open_device(library, "cpu", 2), ops.open_device(library, "cpu:reference")]
+            with mock.patch.dict(os.environ, TERN_CUDA_WITHOUT="graphs"):
+                devices.append(ops.open_device(library, "cpu"))
+        self.assertEqual(ops.KEPT, keep)
+        return [(device.value, closes) for device, closes in devices]
+
+    def test_real_ones_are_kept(self):
+        self.assertEqual(self.opened(TERN_TEST_GPUS="1"), [(1, False), (1, False), (1, False), (2, False), (3, True), (4, False)])
+
+    def test_emulated_ones_are_not(self):
+        self.assertEqual(self.opened(), [(number, True) for number in range(1, 7)])
 
 
 class OnTheCpu:
