@@ -1,23 +1,22 @@
 #!/bin/sh
-# Runs tests and benches on one GPU in one go, for a GPU that is lent for minutes. The parts that say most come first. A part that takes more
-# than its share of the time is cut off, and so is all that is left when the time is over. OUT gets log.txt, the figures as PART.json, and
-# summary.txt, which says how each part ended.
+# Runs tests and benchmarks on one GPU within a time limit, the most informative parts first. Stops a part that takes more than its share, and
+# skips the rest when the time is over. Writes log.txt, the measurements as PART.json, and summary.txt with the result of each part into OUT.
 #
 #     scripts/gpu.sh [--seconds N] [--rounds N] [--ways WAY,..] OUT [PART..]
 #
-# --seconds  for all parts together (default: 3600)
-# --rounds   of steps in tern and PyTorch in turn (default: 1)
-# --ways     how PyTorch runs its steps: some of graph, eager, compile, autotune (default: graph,eager; the part compile adds torch.compile)
+# --seconds  time limit for everything (default: 3600)
+# --rounds   rounds of steps, tern and PyTorch in turn (default: 1)
+# --ways     how PyTorch runs its steps: any of graph, eager, compile, autotune (default: graph,eager; the part compile adds torch.compile)
 #
-# Parts, in this order; all of them if none is named:
-#   driver      checks what the plug-in relies on where the documents of NVIDIA's driver and runtime leave it open
-#   tests       the tests of label gpu, which run on the emulation too. Those that fail run again with TERN_CUDA_WITHOUT (docs/gpu.md), first
-#               with all of its words and, if that cures any, with each word alone. If later parts are named, 40 % of the time is left to them
-#   mlp, resnet50, unet3d  bench/gpu/run.sh: steps beside PyTorch's, kernels beside copies, what a step asks of CUDA
-#   kernels     the kernels that no step calls with more data than a cache holds
-#   sanitizers  memcheck and racecheck of compute-sanitizer on the tests of kernels
-#   compile     the steps of resnet50 and unet3d beside torch.compile, which takes minutes to begin
-# TERN_BUILD is the build (default: build), TORCH_PYTHON the python3 that has PyTorch. Exits with 1 unless every part ended well.
+# Parts, in this order (default: all):
+#   driver      behaviour of NVIDIA's driver and runtime that the plug-in relies on but that is not documented
+#   tests       the tests with label gpu, which also run on the emulation. Failed tests run again with TERN_CUDA_WITHOUT (docs/gpu.md), first
+#               with all of its words and, if that cures any, with each word alone. If later parts are named, 40 % of the time is left for them
+#   mlp, resnet50, unet3d  bench/gpu/run.sh: steps compared with PyTorch, kernels compared with copies, and the CUDA calls of a step
+#   kernels     kernels whose calls in these steps all fit into a cache
+#   sanitizers  memcheck and racecheck of compute-sanitizer on the kernel tests
+#   compile     steps of resnet50 and unet3d compared with torch.compile, which takes minutes to start
+# TERN_BUILD is the build folder (default: build), TORCH_PYTHON the python3 that has PyTorch. Exits with 1 unless every part passes.
 set -eu
 cd "$(dirname "$0")/.."
 seconds=3600 rounds=1 ways=graph,eager build=${TERN_BUILD:-build}
@@ -25,7 +24,7 @@ while [ "${1#--}" != "${1-}" ]; do
     case $1 in
     --seconds | --rounds | --ways) eval "${1#--}=\$2" ;;
     *)
-        echo "gpu.sh: no option $1" >&2
+        echo "gpu.sh: unknown option $1" >&2
         exit 2
         ;;
     esac
@@ -39,7 +38,7 @@ for name in $parts; do
     case " $all " in
     *" $name "*) ;;
     *)
-        echo "gpu.sh: no part $name" >&2
+        echo "gpu.sh: unknown part $name" >&2
         exit 2
         ;;
     esac
@@ -52,13 +51,13 @@ left() { echo $((end - $(date +%s))); }
 is_asked() { case $parts in *" $1 "*) ;; *) return 1 ;; esac }
 say() { echo "$*" >> "$out/summary.txt"; }
 
-# part NAME SHARE COMMAND..: runs the command for SHARE seconds at most, and no longer than the time that is left. Returns its status.
+# part NAME SHARE COMMAND..: runs COMMAND for at most SHARE seconds, and at most until the end. Returns its status.
 part() {
     name=$1 share=$2 began=$(date +%s) status=0
     shift 2
     is_asked "$name" || return 0
     [ "$share" -lt "$(left)" ] || share=$(left)
-    [ "$share" -gt 0 ] || { say "$name: not begun, the time is over" && return 0; }
+    [ "$share" -gt 0 ] || { say "$name: not started, the time is over" && return 0; }
     echo "---- $name"
     timeout -k 10 "$share" "$@" || status=$?
     case $status in 0) how="passed" ;; 124 | 137) how="cut off" ;; *) how="failed ($status)" ;; esac

@@ -1,17 +1,18 @@
 #!/bin/sh
 # Packs a build for another machine with the same kind of processor that has a GPU but not the packages: the command, the libraries, the tests
-# that need a GPU, and every shared library that they need beyond those of the C and C++ compilers, CUDA, cuDNN and NCCL. The plug-ins that read
-# and draw images are left out: `tern info` says "no: .." of them there, which is no fault.
+# that need a GPU, and all shared libraries that they need except those of the C and C++ compilers, CUDA, cuDNN and NCCL. The plug-ins that read
+# and draw images are not packed: `tern info` prints "no: .." for them there, which is not an error.
 #
 #     cmake -S . -B build -DTERN_CUDA=ON -DTERN_CUDA_ARCHITECTURES=90 && cmake --build build && scripts/pack.sh build build/tern-gpu.tar.xz
 #
-# There, in a checkout of the same commit (tar needs xz, Python does not):
+# On the other machine, in a checkout of the same commit (tar needs xz, Python does not):
 #
 #     { tar xf build/tern-gpu.tar.xz || python3 -m tarfile -e build/tern-gpu.tar.xz .; } && . build/packed.sh
 #
-# and then scripts/gpu.sh (docs/gpu.md, "Tests and figures on a GPU") in that shell. packed.sh finds CUDA's libraries beside PyTorch's, as PyTorch
-# does, and elsewhere; the tests' Python is the one on the PATH. Tests know the path where they were built: packed.sh links it to where they are
-# now, if nothing is there. It warns if tests/ or bench/ of the checkout are not those of the build.
+# and then run scripts/gpu.sh (docs/gpu.md, "Tests and figures on a GPU") in the same shell.
+# packed.sh finds CUDA's libraries among PyTorch's packages, as PyTorch does, and in /usr/local/cuda; the tests use the Python on the PATH. Tests
+# contain the path where they were built: packed.sh makes a link from that path to the checkout unless it exists. It warns if tests/ or bench/ of
+# the checkout are not those of the build.
 set -eu
 build=$(cd "$1" && pwd)
 out=$(realpath -m "$2")
@@ -31,7 +32,7 @@ for name in $(ctest -N -L gpu | sed -n 's/.*: gpu\/\([a-z_]*\).*/\1/p'); do
 done
 find "$to" -type f \( -perm -u+x -o -name '*.so*' \) -exec strip --strip-debug {} + 2>/dev/null || :
 
-# The compilers' libraries are on every machine, and newer there.
+# The compilers' libraries are on every machine, perhaps in newer versions.
 find "$to" -type f \( -perm -u+x -o -name '*.so*' \) -exec ldd {} + 2>/dev/null |
     sed -n 's/.* => \(\/[^ ]*\) .*/\1/p' | sort -u |
     grep -Ev '/(libc|libm|libmvec|libdl|libpthread|librt|libgcc_s|libstdc\+\+|libtern|libcuda|libcudart|libcudnn|libcublas|libcublasLt|libnccl)\.so' |
@@ -43,11 +44,11 @@ commit=$(git -C "$source" rev-parse HEAD 2> /dev/null || echo unknown)
 files=$(cd "$source" && eval "$hash")
 
 cat > "$to/packed.sh" <<EOF
-# Read by a shell in the checkout: . $(basename "$build")/packed.sh
+# To be sourced in the checkout: . $(basename "$build")/packed.sh
 here=\$PWD/$(basename "$build")
 cuda=\$(python3 -c 'import glob, site; print(":".join(p for s in site.getsitepackages() for p in glob.glob(s + "/nvidia/*/lib")))' 2>/dev/null)
 export LD_LIBRARY_PATH="\$here/lib\${cuda:+:\$cuda}:/usr/local/cuda/lib64\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}" TORCH_PYTHON="\${TORCH_PYTHON:-python3}"
-for path in "$source=\$PWD" "$build=\$here"; do # a build in its source is there with it
+for path in "$source=\$PWD" "$build=\$here"; do # a build folder inside the source folder needs no link of its own
     [ -e "\${path%%=*}" ] || { mkdir -p "\$(dirname "\${path%%=*}")" && ln -s "\${path#*=}" "\${path%%=*}"; }
 done
 [ "\$($hash)" = $files ] ||

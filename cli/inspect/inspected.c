@@ -1,0 +1,43 @@
+/* inspected.c - loads a file for `tern inspect` and adds up its tensors. */
+#include "inspect/inspect.h"
+
+#include "checkpoint/torch.h"
+
+#include <string.h>
+#include <xxhash.h>
+
+/* Sets the size and the format of a file that tern_load has read. */
+static int look_at(tern__inspected *file, tern_error *err)
+{
+    tern__input in;
+    uint8_t head[4];
+    if (tern__input_open(&in, file->path, 0, err)) return err->code;
+    file->bytes = in.size;
+    if (!tern__input_read(&in, 0, head, sizeof(head), err))
+        file->format = memcmp(head, "PK\3\4", sizeof(head)) == 0 ? "PyTorch"
+                       : tern__legacy_is(&in)                    ? "PyTorch before 1.6"
+                                                                 : "safetensors";
+    tern__input_close(&in);
+    return err->code;
+}
+
+int tern__inspected_open(tern__inspected *file, const char *path, const tern_load_opts *opts, tern_error *err)
+{
+    *file = (tern__inspected){.path = path, .object = tern_load(path, opts, err)};
+    int status = file->object ? look_at(file, err) : err->code;
+    return status ? status : tern__content_list(&file->content, file->object, err);
+}
+
+void tern__inspected_close(tern__inspected *file)
+{
+    tern__content_free(&file->content);
+    tern_object_free(file->object);
+}
+
+void tern__inspect_add(tern__values *total, const tern__content_item *item, const tern__values *values)
+{
+    total->count += values->count;
+    total->nan += values->nan;
+    total->inf += values->inf;
+    total->checksum += XXH3_64bits_withSeed(item->name, item->name_bytes, values->checksum);
+}
