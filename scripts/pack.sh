@@ -3,15 +3,16 @@
 # that need a GPU, and all shared libraries that they need except those of the C and C++ compilers, CUDA, cuDNN and NCCL. The plug-ins that read
 # and draw images are not packed: `tern info` prints "no: .." for them there, which is not an error.
 #
-#     cmake -S . -B build -DTERN_CUDA=ON -DTERN_CUDA_ARCHITECTURES=90 && cmake --build build && scripts/pack.sh build tern-gpu.tar.xz
+#     cmake -S . -B build -DTERN_CUDA=ON -DTERN_CUDA_ARCHITECTURES=90 && cmake --build build && scripts/pack.sh build build/tern-gpu.tar.xz
 #
-# On the other machine, in a checkout of the same commit:
+# On the other machine, in a checkout of the same commit (tar needs xz, Python does not):
 #
-#     tar xf tern-gpu.tar.xz && . build/packed.sh
+#     { tar xf build/tern-gpu.tar.xz || python3 -m tarfile -e build/tern-gpu.tar.xz .; } && . build/packed.sh
 #
 # and then run scripts/gpu.sh (docs/gpu.md, "Tests and figures on a GPU") in the same shell.
 # packed.sh finds CUDA's libraries among PyTorch's packages, as PyTorch does, and in /usr/local/cuda; the tests use the Python on the PATH. Tests
-# contain the path where they were built: packed.sh makes a link from that path to the checkout unless it exists.
+# contain the path where they were built: packed.sh makes a link from that path to the checkout unless it exists. It warns if tests/ or bench/ of
+# the checkout are not those of the build.
 set -eu
 build=$(cd "$1" && pwd)
 out=$(realpath -m "$2")
@@ -37,6 +38,11 @@ find "$to" -type f \( -perm -u+x -o -name '*.so*' \) -exec ldd {} + 2>/dev/null 
     grep -Ev '/(libc|libm|libmvec|libdl|libpthread|librt|libgcc_s|libstdc\+\+|libtern|libcuda|libcudart|libcudnn|libcublas|libcublasLt|libnccl)\.so' |
     while read -r library; do cp -L "$library" "$to/lib"; done
 
+# A hash of the files that have to be those of the build, whether git has them or not.
+hash="find tests bench -name __pycache__ -prune -o -type f -print | LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c1-16"
+commit=$(git -C "$source" rev-parse HEAD 2> /dev/null || echo unknown)
+files=$(cd "$source" && eval "$hash")
+
 cat > "$to/packed.sh" <<EOF
 # To be sourced in the checkout: . $(basename "$build")/packed.sh
 here=\$PWD/$(basename "$build")
@@ -45,6 +51,8 @@ export LD_LIBRARY_PATH="\$here/lib\${cuda:+:\$cuda}:/usr/local/cuda/lib64\${LD_L
 for path in "$source=\$PWD" "$build=\$here"; do # a build folder inside the source folder needs no link of its own
     [ -e "\${path%%=*}" ] || { mkdir -p "\$(dirname "\${path%%=*}")" && ln -s "\${path#*=}" "\${path%%=*}"; }
 done
+[ "\$($hash)" = $files ] ||
+    echo "packed.sh: tests/ or bench/ are not those of this build: its commit is $commit; check that out, or pack again" >&2
 EOF
 tar -C "$work" -cJf "$out" "$(basename "$build")"
 ls -l "$out"

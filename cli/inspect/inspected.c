@@ -1,24 +1,24 @@
 /* inspected.c - loads a file for `tern inspect` and adds up its tensors. */
 #include "inspect/inspect.h"
 
-#include <stdio.h>
-#include <sys/stat.h>
+#include "checkpoint/torch.h"
+
+#include <string.h>
 #include <xxhash.h>
 
+/* Sets the size and the format of a file that tern_load has read. */
 static int look_at(tern__inspected *file, tern_error *err)
 {
-    struct stat status;
-    uint8_t head[2] = {0};
-    FILE *opened = fopen(file->path, "re");
-    size_t got = opened ? fread(head, 1, sizeof(head), opened) : 0;
-    if (got == sizeof(head) && fstat(fileno(opened), &status) == 0) file->bytes = status.st_size;
-    if (opened) fclose(opened);
-    if (got < sizeof(head))
-        return tern__error_set(err, "tern inspect", TERN_E_IO, "cannot read %s again", file->path);
-    file->format = head[0] == 'P' && head[1] == 'K' ? "PyTorch"
-                   : head[0] == 0x80                ? "PyTorch before 1.6"
-                                                    : "safetensors";
-    return TERN_OK;
+    tern__input in;
+    uint8_t head[4];
+    if (tern__input_open(&in, file->path, 0, err)) return err->code;
+    file->bytes = in.size;
+    if (!tern__input_read(&in, 0, head, sizeof(head), err))
+        file->format = memcmp(head, "PK\3\4", sizeof(head)) == 0 ? "PyTorch"
+                       : tern__legacy_is(&in)                    ? "PyTorch before 1.6"
+                                                                 : "safetensors";
+    tern__input_close(&in);
+    return err->code;
 }
 
 int tern__inspected_open(tern__inspected *file, const char *path, const tern_load_opts *opts, tern_error *err)

@@ -4,7 +4,8 @@
  * A process that connects is a *guest* until it has proved that it knows the secret and has said which node
  * it is. A guest is a small state machine that reads a fixed number of bytes in each stage: no length from
  * the network is trusted, a slow guest delays nobody else, and a guest that misses its deadline is dropped. A
- * node that disconnects before all have joined may come back. */
+ * crowd of guests keeps no node out: where no slot or no descriptor is left, the guest that came first has to
+ * go, once it has had its grace. A node that disconnects before all have joined may come back. */
 #include "run/nodes_inner.h"
 
 #include "comm/store/hello.h"
@@ -21,13 +22,14 @@
 
 #define GUESTS     64  /* at a time; others wait in the backlog  */
 #define PATIENCE_S 5.0 /* after this, stderr tells who is missing */
+#define GRACE_NS   INT64_C(250000000)
 
 typedef enum stage { HELLO, PROOF, JOIN } stage;
 
 typedef struct guest {
-    int fd; /* -1: a free slot */
+    int fd; /* -1: dropped, or a node's now */
     stage stage;
-    int64_t deadline;
+    int64_t came, deadline;
     size_t got;
     union {
         tern__hello hello;
@@ -42,7 +44,9 @@ typedef struct guest {
 typedef struct door {
     tern__nodes *nodes;
     int listen_fd;
-    guest guests[GUESTS];
+    guest guests[GUESTS]; /* in the order in which they came      */
+    int count;
+    int64_t closed_until; /* no descriptor or memory for one more */
 } door;
 
 /* ---- one guest ---- */
@@ -150,16 +154,48 @@ static void hear(tern__nodes *nodes, guest *g)
 
 /* ---- the door ---- */
 
+static void remove_gone(door *d)
+{
+    int kept = 0;
+    for (int i = 0; i < d->count; i++)
+        if (d->guests[i].fd >= 0) d->guests[kept++] = d->guests[i];
+    d->count = kept;
+}
+
+static void send_first_away(door *d)
+{
+    send_away(&d->guests[0]);
+    remove_gone(d);
+}
+
+/* Gives the first guest's descriptor to the next caller; the door is closed until that guest has had its
+ * grace. */
+static void find_descriptor(door *d)
+{
+    int64_t until = (d->count ? d->guests[0].came : tern__now_ns()) + GRACE_NS;
+    if (tern__now_ns() < until)
+        d->closed_until = until;
+    else
+        send_first_away(d);
+}
+
+/* Returns the time from which the next caller may come in. */
+static int64_t opening_time(const door *d)
+{
+    return d->count < GUESTS ? d->closed_until : d->guests[0].came + GRACE_NS;
+}
+
 static void let_in(door *d)
 {
-    int one = 1, slot = 0;
-    while (slot < GUESTS && d->guests[slot].fd >= 0) slot++;
-    if (slot == GUESTS) return;
+    int one = 1;
+    if (d->count == GUESTS) send_first_away(d);
     int fd = accept4(d->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0 && tern__is_shortage(errno)) find_descriptor(d);
     if (fd < 0) return;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     tern__node_keep_alive(fd, &d->nodes->job->meeting);
-    d->guests[slot] = (guest){.fd = fd, .deadline = tern__deadline(TERN__HELLO_DEADLINE_S)};
+    d->guests[d->count++] =
+        (guest){.fd = fd, .came = tern__now_ns(), .deadline = tern__deadline(TERN__HELLO_DEADLINE_S)};
 }
 
 /* Drops a node that has disconnected. Nodes send nothing before all have joined, so anything to read is the
@@ -179,21 +215,32 @@ static int count_missing(const tern__nodes *nodes)
     return missing;
 }
 
+/* Returns when serve() has to do something even if nothing arrives. */
+static int64_t prepare(const door *d, struct pollfd *polls, int64_t until)
+{
+    int64_t opens = opening_time(d);
+    bool is_open = tern__now_ns() >= opens;
+    if (!is_open) until = TERN__MIN(until, opens);
+    polls[0] = (struct pollfd){.fd = is_open ? d->listen_fd : -1, .events = POLLIN};
+    for (int i = 0; i < d->count; i++) {
+        polls[1 + i] = (struct pollfd){.fd = d->guests[i].fd, .events = POLLIN};
+        until = TERN__MIN(until, d->guests[i].deadline);
+    }
+    return TERN__MIN(until, tern__deadline(1));
+}
+
 /* Waits until `until` at most, for a connection, a message, or the deadline of a guest, and handles them. */
 static void serve(door *d, int64_t until)
 {
     struct pollfd polls[1 + GUESTS];
-    polls[0] = (struct pollfd){.fd = d->listen_fd, .events = POLLIN};
-    for (int i = 0; i < GUESTS; i++) {
-        polls[1 + i] = (struct pollfd){.fd = d->guests[i].fd, .events = POLLIN};
-        if (d->guests[i].fd >= 0) until = TERN__MIN(until, d->guests[i].deadline);
-    }
-    tern__poll(polls, TERN__COUNT(polls), TERN__MIN(until, tern__deadline(1)));
-    for (int i = 0; i < GUESTS; i++) {
+    until = prepare(d, polls, until);
+    tern__poll(polls, (nfds_t)(1 + d->count), until);
+    for (int i = 0; i < d->count; i++) {
         guest *g = &d->guests[i];
-        if (g->fd >= 0 && polls[1 + i].revents) hear(d->nodes, g);
+        if (polls[1 + i].revents) hear(d->nodes, g);
         if (g->fd >= 0 && tern__now_ns() >= g->deadline) send_away(g);
     }
+    remove_gone(d);
     for (int i = 1; i < d->nodes->count; i++) drop_gone(&d->nodes->peers[i]);
     if (polls[0].revents) let_in(d);
 }
@@ -261,13 +308,12 @@ int tern__nodes_gather(tern__nodes *nodes, tern_error *err)
 {
     static door d;
     d = (door){.nodes = nodes, .listen_fd = -1};
-    for (int i = 0; i < GUESTS; i++) d.guests[i].fd = -1;
     int status = open_door(nodes, &d.listen_fd, err);
     if (!status) {
         warn(nodes->job);
         status = wait_for_all(&d, err);
     }
-    for (int i = 0; i < GUESTS; i++) send_away(&d.guests[i]);
+    for (int i = 0; i < d.count; i++) send_away(&d.guests[i]);
     tern__close(&d.listen_fd);
     return status;
 }

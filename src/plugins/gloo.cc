@@ -29,6 +29,7 @@
 #include <gloo/transport/unbound_buffer.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -316,11 +317,23 @@ template <class Body> void with_peer(const char *doing, int peer, int64_t end, B
     if (status) throw failure(status == TERN_E_PEER && now_ms() >= end ? TERN_E_TIMEOUT : status, why);
 }
 
+/* A pair's port takes one caller and is closed then, whoever that was. */
+void call(neighbour &to, int peer)
+{
+    const char *address = to.theirs.address;
+    try {
+        to.pair->connect({address, address + to.theirs.bytes});
+    } catch (const std::exception &e) {
+        if (!strstr(e.what(), strerror(ECONNREFUSED))) throw;
+        std::string rank = "rank " + std::to_string(peer);
+        throw std::runtime_error(reason(e) + (": something else has called at " + rank) +
+                                 "'s port before this rank (a port scanner?), or " + rank + " has ended");
+    }
+}
+
 void connect(mesh *m, int peer, int64_t end)
 {
-    neighbour &to = m->peers[(size_t)peer];
-    const char *address = to.theirs.address;
-    with_peer("connecting to", peer, end, [&] { to.pair->connect({address, address + to.theirs.bytes}); });
+    with_peer("connecting to", peer, end, [=] { call(m->peers[(size_t)peer], peer); });
 }
 
 void greet(mesh *m, int peer)

@@ -4,6 +4,7 @@ import importlib.util
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -16,14 +17,14 @@ EMULATED = os.path.join(os.environ["TERN_BUILD"], "emulated")
 os.environ["TERN_PLUGIN_PATH"] = EMULATED
 
 
-def load(name):
-    spec = importlib.util.spec_from_file_location(f"gpu_{name}", os.path.join(GPU, f"{name}.py"))
+def load(name, folder=GPU):
+    spec = importlib.util.spec_from_file_location(f"gpu_{name}", os.path.join(folder, f"{name}.py"))
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-gpu, step = load("run"), load("step")
+gpu, step, ops = load("run"), load("step"), load("ops", os.path.join(os.environ["TERN_SOURCE"], "tests", "torch"))
 
 SMALL = {"mlp": ("MLP", ("mlp", 8, None, "f32", 3, 3), 3.0)}
 
@@ -186,16 +187,28 @@ class Names(unittest.TestCase):
 
 
 class All(unittest.TestCase):
-    """scripts/gpu.sh with a build folder whose driver test is this script."""
+    """scripts/gpu.sh with a build folder and a ctest of the test's own."""
 
-    def run_parts(self, driver, *arguments):
+    # Says what it was asked for. gpu/graphs fails unless graphs are left out, and gpu/device always.
+    CTEST = """#!/bin/sh
+        echo "ctest without ${TERN_CUDA_WITHOUT-nothing}: $*"
+        mkdir -p "$2/Testing/Temporary"
+        cd "$2/Testing/Temporary"
+        case $*,${TERN_CUDA_WITHOUT-} in *gpu*graphs*graphs*) ;; *-L*|*graphs*) echo 7:gpu/graphs >> LastTestsFailed.log ;; esac
+        case $* in *-L*|*device*) echo 9:gpu/device >> LastTestsFailed.log ;; esac
+        [ ! -e LastTestsFailed.log ] || exit 8
+        """
+
+    def run_parts(self, driver, *arguments, ctest="#!/bin/sh"):
         with tempfile.TemporaryDirectory() as folder:
             os.mkdir(os.path.join(folder, "tests"))
-            with open(os.path.join(folder, "tests", "driver"), "w") as file:
-                file.write(f"#!/bin/sh\n{driver}\n")
-            os.chmod(file.name, 0o755)
+            for name, text in (("tests/driver", f"#!/bin/sh\n{driver}\n"), ("ctest", ctest)):
+                with open(os.path.join(folder, name), "w") as file:
+                    file.write(text)
+                os.chmod(file.name, 0o755)
             out = os.path.join(folder, "out")
-            done = subprocess.run([os.path.join(GPU, "../../scripts/gpu.sh"), *arguments[:-1], out, *arguments[-1]], env={**os.environ, "TERN_BUILD": folder},
+            around = {**os.environ, "TERN_BUILD": folder, "PATH": f"{folder}:{os.environ['PATH']}", "TORCH_PYTHON": "/bin/false"}
+            done = subprocess.run([os.path.join(GPU, "../../scripts/gpu.sh"), *arguments[:-1], out, *arguments[-1]], env=around,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
             if not os.path.isdir(out):
                 return done.returncode, done.stdout, None
@@ -217,10 +230,73 @@ class All(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertRegex(summary, r"^driver: cut off after \d s\ntests: not started, the time is over\n$")
 
+    def test_failed_tests_run_again_without_parts_of_the_plugin(self):
+        code, out, summary = self.run_parts("", ["tests"], ctest=self.CTEST)
+        self.assertEqual(code, 1)
+        self.assertRegex(summary, r"""(?x)^tests:\ failed\ \(8\)\ after\ \d+\ s\n
+            tests:\ failed:\ gpu/graphs\ gpu/device\n
+            tests:\ without\ overlap,clusters,small_products,graphs,export:\ cured\ gpu/graphs\n
+            tests:\ without\ overlap:\ cured\ nothing\n
+            tests:\ without\ clusters:\ cured\ nothing\n
+            tests:\ without\ small_products:\ cured\ nothing\n
+            tests:\ without\ graphs:\ cured\ gpu/graphs\n
+            tests:\ without\ export:\ cured\ nothing\n$""")
+        self.assertRegex(out, r"(?m)^ctest without graphs: .* -R \^\(gpu/graphs\)\$")
+
+    def test_driver_runs_once(self):
+        for parts, excluded in ((["tests"], "^$"), (["driver", "tests"], "^gpu/driver$")):
+            code, out, summary = self.run_parts("", parts, ctest="#!/bin/sh\necho ctest $*\n")
+            self.assertEqual((code, summary.count(": passed")), (0, len(parts)))
+            self.assertIn(f"-L gpu -LE sanitizer -E {excluded} -j 8\n", out)
+
+    def test_tests_leave_time_to_later_parts(self):
+        code, _, summary = self.run_parts("", "--seconds", "5", ["tests", "sanitizers"], ctest="#!/bin/sh\ncase $* in *-LE*) exec sleep 60 ;; esac\n")
+        self.assertEqual(code, 1)
+        self.assertRegex(summary, r"^tests: cut off after [34] s\nsanitizers: passed after \d s\n$")
+
+    def test_compile_is_last(self):
+        code, out, summary = self.run_parts("", ["compile", "driver"])
+        self.assertEqual(code, 1)
+        self.assertRegex(summary, r"^driver: passed after \d s\ncompile: failed \(1\) after \d s\n$")
+
     def test_mistakes(self):
         self.assertEqual(self.run_parts("", "--second", "1", ["driver"]), (2, "gpu.sh: unknown option --second\n", None))
         code, out, _ = self.run_parts("", ["driver", "vgg"])
         self.assertEqual((code, out), (2, "gpu.sh: unknown part vgg\n"))
+
+
+class Pack(unittest.TestCase):
+    """scripts/pack.sh, with a build of empty files, unpacked by Python beside another checkout."""
+
+    FILES = ("tests/cuda/test_a.c", "bench/b.py", "build/tern", "build/libtern.so", "build/tern_cuda.so", "build/tern_nccl.so", "build/tern_gloo.so")
+
+    def make(self, *names):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        for name in names:
+            path = os.path.join(folder.name, name)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w") as file:
+                file.write(name)
+        return folder.name
+
+    def read_packed(self, folder):
+        done = subprocess.run(["sh", "-c", ". build/packed.sh"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        return done.stdout
+
+    def test_other_tests_are_said(self):
+        source, there = self.make(*self.FILES), self.make(*self.FILES[:2], "bench/__pycache__/b.pyc")
+        os.mkdir(os.path.join(source, "scripts"))
+        shutil.copy(os.path.join(GPU, "../../scripts/pack.sh"), os.path.join(source, "scripts"))
+        open(os.path.join(source, "build/CTestTestfile.cmake"), "w").close()
+        pack = os.path.join(source, "build", "pack.tar.xz")
+        subprocess.run([os.path.join(source, "scripts/pack.sh"), os.path.join(source, "build"), pack], check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([sys.executable, "-m", "tarfile", "-e", pack, "."], cwd=there, check=True)
+        self.assertEqual(self.read_packed(there), "")
+        with open(os.path.join(there, "tests/cuda/test_a.c"), "a") as file:
+            file.write("changed")
+        self.assertIn("packed.sh: tests/ or bench/ are not those of this build: its commit is unknown; check that out, or pack again", self.read_packed(there))
 
 
 class OnGpu(unittest.TestCase):
@@ -239,6 +315,33 @@ class OnGpu(unittest.TestCase):
             self.assertRegex(done.stdout, r"^skipped: .*/python cannot import PyTorch .*: no module\n$")
             done = subprocess.run([script, "echo", "ran"], env=around, stdout=subprocess.PIPE, text=True)
             self.assertEqual(done.stdout, "ran\n")
+
+
+class Devices(unittest.TestCase):
+    """torch/ops.py opens a real GPU once for all that ask for the same, and an emulated one for each."""
+
+    class Counting:
+        def __init__(self):
+            self.opened = 0
+
+        def check(self, name, *args):
+            self.opened += name == "tern_device_open"
+            return self.opened
+
+    def opened(self, **around):
+        library, keep = self.Counting(), ops.KEPT.copy()
+        with mock.patch.dict(os.environ, {"TERN_TEST_DEVICE": "cuda:0", **around}), mock.patch.dict(ops.KEPT, clear=True):
+            devices = [ops.open_device(library, "cpu") for _ in range(3)] + [ops.open_device(library, "cpu", 2), ops.open_device(library, "cpu:reference")]
+            with mock.patch.dict(os.environ, TERN_CUDA_WITHOUT="graphs"):
+                devices.append(ops.open_device(library, "cpu"))
+        self.assertEqual(ops.KEPT, keep)
+        return [(device.value, closes) for device, closes in devices]
+
+    def test_real_ones_are_kept(self):
+        self.assertEqual(self.opened(TERN_TEST_GPUS="1"), [(1, False), (1, False), (1, False), (2, False), (3, True), (4, False)])
+
+    def test_emulated_ones_are_not(self):
+        self.assertEqual(self.opened(), [(number, True) for number in range(1, 7)])
 
 
 class OnTheCpu:

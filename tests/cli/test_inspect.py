@@ -111,6 +111,14 @@ class Inspect(Case):
                          (len(tensors), sum(a.size for a in tensors.values()), sum(a.nbytes for a in tensors.values())))
         self.assertEqual((total["nan"], total["inf"]), (5, 2))
 
+    def test_length_of_a_header_is_no_format(self):
+        """Its bytes may begin as a pickle or as a zip archive do."""
+        for length in (128, 0x4B50):
+            header = json.dumps({"x": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).ljust(length)
+            with open(self.path("a.safetensors"), "wb") as file:
+                file.write(struct.pack("<Q", length) + header.encode() + bytes(4))
+            self.assertEqual(json.loads(self.fine("inspect", "--json", self.path("a.safetensors")))["format"], "safetensors")
+
     def test_the_table_says_the_same(self):
         tensors = some_tensors()
         write(self.path("a.safetensors"), tensors, {"format": "pt"})

@@ -3,6 +3,7 @@ machine; test_network.py uses network namespaces."""
 import hmac
 import os
 import re
+import resource
 import signal
 import socket
 import struct
@@ -188,19 +189,44 @@ else:
         """A guest has 5 s to prove that it knows the secret."""
         self.assertTrue(job.is_quick(4.9, self.meet_among_strangers))
 
-    def test_silent_strangers_are_sent_away_in_time(self):
-        """More strangers than node 0 has slots for guests."""
+    def meet_behind_a_crowd(self, descriptors=None):
+        """The seconds that node 1 needs behind a crowd that says nothing, and the share of a processor that node 0 takes until
+        it sends the first of the crowd away."""
+        self.port = free_port()
         first = self.launch(0, 1, DUMP)
         strangers = []
         job.until(lambda: self.dial(strangers), "node 0 listens")
-        start = time.monotonic()
-        for _ in range(80):
+        if descriptors:
+            _, most = resource.prlimit(first.pid, resource.RLIMIT_NOFILE)
+            resource.prlimit(first.pid, resource.RLIMIT_NOFILE, (descriptors, most))
+        began, start = self.processor_seconds(first.pid), time.monotonic()
+        for _ in range(150):
             self.dial(strangers)
+        self.assertEqual(strangers[0].recv(1), b"")
+        share = (self.processor_seconds(first.pid) - began) / (time.monotonic() - start)
         results = self.finish(self.launch(1, 1, DUMP), first)
-        self.assertGreater(time.monotonic() - start, 4)
-        self.assertEqual([code for code, _, _ in results], [0, 0])
+        self.assertEqual([code for code, _, _ in results], [0, 0], results)
         for stranger in strangers:
             stranger.close()
+        return time.monotonic() - start, share
+
+    @staticmethod
+    def processor_seconds(pid):
+        return sum(map(int, job.read(f"/proc/{pid}/stat").rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
+
+    def test_silent_crowd_keeps_no_node_out(self):
+        """It takes all places, or all descriptors of node 0, which sleeps while there is no room."""
+        for descriptors in (None, 24):
+            took, shares = [], []
+
+            def attempt():
+                seconds, share = self.meet_behind_a_crowd(descriptors)
+                took.append(seconds)
+                shares.append(share)
+                return seconds
+
+            self.assertTrue(job.is_quick(4.9, attempt), took)
+            self.assertLess(min(shares), 0.5)
 
     def dial(self, strangers):
         try:

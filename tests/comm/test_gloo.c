@@ -2,6 +2,8 @@
 #include "board.h"
 #include "storm.h"
 
+#include <arpa/inet.h>
+
 static const tern_transport *gloo;
 static char why[256];
 
@@ -273,6 +275,50 @@ static int stranger_body(int rank, const tern__bootstrap *boot, void *arg)
     return 0;
 }
 
+/* The internet address at the beginning of what a rank publishes. */
+static struct sockaddr_in address_in(const unsigned char *card)
+{
+    struct sockaddr_in at;
+    memcpy(&at, card + sizeof(uint32_t), sizeof(at));
+    return at;
+}
+
+static bool calls; /* this rank connects, and its peer listens */
+
+/* Something else connects at the peer's port until gloo has let it in and listens no more. The rank with the
+ * higher port is the one that connects. */
+static int get_behind_a_stranger(void *store, const char *key, void *value, size_t cap, size_t *bytes,
+                                 char *text, size_t size)
+{
+    unsigned char own[512];
+    size_t own_bytes;
+    const char *own_key = strcmp(key, "gloo/0/1") ? "gloo/0/1" : "gloo/1/0";
+    int status = board_get(store, key, value, cap, bytes, text, size);
+    if (!status) status = board_get(store, own_key, own, sizeof(own), &own_bytes, text, size);
+    if (status) return status;
+    struct sockaddr_in at = address_in(value), mine = address_in(own);
+    calls = ntohs(at.sin_port) < ntohs(mine.sin_port);
+    while (calls && !connect(socket(AF_INET, SOCK_STREAM, 0), (struct sockaddr *)&at, sizeof(at))) continue;
+    return TERN_OK;
+}
+
+static int scanned_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    int status = open_with(arg, rank, boot->world, get_behind_a_stranger);
+    char text[64];
+    snprintf(text, sizeof(text), "something else has called at rank %d's port", 1 - rank);
+    RANK_CHECK(rank, status != TERN_OK);
+    if (calls)
+        RANK_CHECK(rank, status == TERN_E_PEER && strstr(why, "Connection refused") && strstr(why, text));
+    return 0;
+}
+
+static void a_stranger_in_a_ranks_place_is_suspected(void **state)
+{
+    (void)state;
+    assert_ranks_ok(run(2, scanned_body));
+}
+
 /* Rank 1 has published its address, and then neither connects nor answers. */
 static int late_body(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -343,6 +389,7 @@ int main(void)
         cmocka_unit_test(given_up),
         cmocka_unit_test(a_rank_dies),
         cmocka_unit_test(strangers_and_latecomers),
+        cmocka_unit_test(a_stranger_in_a_ranks_place_is_suspected),
         cmocka_unit_test(a_store_that_fails),
         cmocka_unit_test(interfaces),
         cmocka_unit_test(version),

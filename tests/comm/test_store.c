@@ -285,7 +285,21 @@ static void nobody_there_is_a_timeout_with_address_attempts_and_reason(void **st
     snprintf(expected, sizeof(expected), "127.0.0.1 port %d", boot.port);
     assert_non_null(strstr(err.text, expected));
     assert_non_null(strstr(err.text, "attempts"));
-    assert_non_null(strstr(err.text, "Connection refused"));
+    assert_non_null(strstr(err.text, "Connection refused; it takes nobody once all ranks have met"));
+}
+
+static void a_name_that_nobody_knows_is_no_reason_to_ask_for_a_second_rank(void **state)
+{
+    (void)state;
+    tern__bootstrap boot = ranks_boot(2);
+    tern_error err = {0};
+    close(boot.listen_fd);
+    boot = ranks_boot_of(&boot, 1);
+    snprintf(boot.addr, sizeof(boot.addr), "no-such-host.invalid");
+    assert_null(tern__store_open(&boot, 0.2, &err));
+    assert_int_equal(err.code, TERN_E_TIMEOUT);
+    assert_non_null(strstr(err.text, "rank 0's store at no-such-host.invalid port "));
+    assert_null(strstr(err.text, "does this rank run already?"));
 }
 
 /* A host name, too, although /etc/hosts cannot be opened then. */
@@ -474,6 +488,7 @@ int main(void)
         cmocka_unit_test(rank_0_binds_only_its_address),
         cmocka_unit_test(localhost_is_this_host_alone),
         cmocka_unit_test(nobody_there_is_a_timeout_with_address_attempts_and_reason),
+        cmocka_unit_test(a_name_that_nobody_knows_is_no_reason_to_ask_for_a_second_rank),
         cmocka_unit_test(no_descriptor_to_call_with_is_said_at_once),
         cmocka_unit_test(a_client_may_come_before_the_server),
         cmocka_unit_test(a_service_that_hangs_up_is_no_store),

@@ -8,6 +8,7 @@
     run.value(y), run.grad(x)
 """
 import ctypes
+import os
 import re
 
 import numpy
@@ -38,6 +39,25 @@ def shape_of(array):
     return (ctypes.c_int64 * max(1, array.ndim))(*array.shape)
 
 
+KEPT = {}
+
+
+def open_device(lib, name, threads=None):
+    """(a device, whether its user closes it). A real GPU takes milliseconds to open, and a test opens thousands: there all users
+    under the same variables have one, for as long as the process lives. On the emulation closing is a part of the test."""
+    name = tern.device(name)
+    around = tuple(sorted(item for item in os.environ.items() if item[0].startswith("TERN_")))
+    is_kept = "TERN_TEST_GPUS" in os.environ and name.startswith("cuda")
+    device = KEPT.get((name, threads, around)) if is_kept else None
+    if device is None:
+        device = ctypes.c_void_p(lib.check("tern_device_open", name.encode()))
+        if threads:
+            lib.check("tern_device_threads_set", device, threads)
+    if is_kept:
+        KEPT[name, threads, around] = device
+    return device, not is_kept
+
+
 class Run:
     """One device, one scope, and one module with the parameters."""
 
@@ -45,9 +65,7 @@ class Run:
         self.lib = tern.Library()
         self.lib.returns(ctypes.c_void_p, *POINTERS)
         self.lib.returns(ctypes.c_int64, "tern_tensor_count")
-        self.device = ctypes.c_void_p(self.lib.check("tern_device_open", tern.device(device).encode()))
-        if threads:
-            self.lib.check("tern_device_threads_set", self.device, threads)
+        self.device, self.closes_device = open_device(self.lib, device, threads)
         self.scope = ctypes.c_void_p(self.lib.check("tern_scope_new", self.device, group))
         self.module = Module()
         self.lib.check("tern_module_init", ctypes.byref(self.module), b"inputs", None)
@@ -141,7 +159,8 @@ class Run:
         self.lib.tern_module_release(ctypes.byref(self.module))
         for layer in self.layers:
             self.lib.tern_module_free(layer)
-        self.lib.tern_device_close(self.device)
+        if self.closes_device:
+            self.lib.tern_device_close(self.device)
 
 
 def blocked(run, x):

@@ -42,12 +42,6 @@ static bool is_presentable(const tern__control *control, stranger *s)
                         : tern__peer_is_ours(s->fd, &s->pid);
 }
 
-/* Any other error is the caller's, whose connection has failed meanwhile. */
-static bool is_shortage(int native)
-{
-    return native == EMFILE || native == ENFILE || native == ENOBUFS || native == ENOMEM;
-}
-
 static void make_room(reception *r)
 {
     int64_t patience = r->strangers[0].came + grace_ns;
@@ -68,7 +62,7 @@ static int accept_stranger(reception *r, bool is_stream, tern_error *err)
     *s = (stranger){
         .is_stream = is_stream, .came = tern__now_ns(), .deadline = tern__deadline(TERN__HELLO_DEADLINE_S)};
     s->fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (s->fd < 0 && is_shortage(errno)) {
+    if (s->fd < 0 && tern__is_shortage(errno)) {
         if (!r->count) return tern__control_fail_descriptors(r->control, err);
         make_room(r);
     } else if (s->fd >= 0 && is_presentable(r->control, s)) {

@@ -24,7 +24,7 @@ enum {
 typedef struct party {
     tern__purpose purpose;
     const char *name, *caller; /* NULL: any process */
-    const char *hint;          /* at what may be the reason where nobody answers */
+    const char *hint;          /* why nobody may answer at an address that is right */
     bool torch;                /* greeted as PyTorch's clients do */
 } party;
 
@@ -212,6 +212,12 @@ static int fail_spent(const dialer *d, const char *caller, const char *func, ter
                              d->native == EMFILE ? "ulimit -n" : "sysctl fs.file-max");
 }
 
+/* Returns the callee's hint where the last attempt was refused or timed out: nobody answers. */
+static const char *hint_of(const dialer *d)
+{
+    return d->native == ECONNREFUSED || d->native == ETIMEDOUT ? d->callee->hint : "";
+}
+
 static int give_up(const dialer *d, const char *func, tern_error *err)
 {
     char caller[32];
@@ -226,7 +232,7 @@ static int give_up(const dialer *d, const char *func, tern_error *err)
     int code = tern__error_set(err, func, d->is_down ? TERN_E_SYSTEM : TERN_E_TIMEOUT,
                                "cannot reach %s at %s port %d: %d attempt%s in %.1f s, the last: %s%s",
                                d->callee->name, boot->addr, boot->port, d->attempts,
-                               d->attempts == 1 ? "" : "s", seconds, why, d->is_down ? "" : d->callee->hint);
+                               d->attempts == 1 ? "" : "s", seconds, why, hint_of(d));
     if (err && err->code == code) err->native = d->native;
     return code;
 }

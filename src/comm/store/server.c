@@ -14,9 +14,10 @@
 #include <unistd.h>
 
 enum {
-    strangers_max = 256,   /* more wait in the backlog                                        */
-    silent_max = 256,      /* beside one for each client of PyTorch 1                         */
-    accept_pause_ms = 100, /* when descriptors or memory have run out                         */
+    strangers_max = 256,         /* more wait in the backlog                             */
+    silent_max = 256,            /* beside one for each client of PyTorch 1              */
+    grace_ns = 250000000,        /* of a stranger whose place or descriptor is wanted    */
+    accept_pause_ns = 100000000, /* when no guest is left whose descriptor may be wanted */
     accepts_per_round = 64,
     events_per_round = 64,
 };
@@ -168,8 +169,62 @@ static tern__store_guest *guest_new(int fd)
     return fresh;
 }
 
-/* False: nobody is there, or the resources for one more have run out. A silent guest's descriptor is given
- * up for one that may speak; otherwise accepting pauses. */
+/* Ends the handshake of a stranger that has had its time. At a public store one that has said nothing may
+ * stay in silence. */
+static void end_stranger(tern__server *server, tern__store_guest *g)
+{
+    if (server->host.is_public && g->stage == TERN__STAGE_FIRST && !g->in.bytes)
+        g->standing = TERN__SILENT;
+    else
+        tern__guest_refuse(&server->host, g, "no proof or query in time");
+    move(server, g, TERN__STRANGER);
+}
+
+static void end_strangers(tern__server *server)
+{
+    guest_list *strangers = &server->guests[TERN__STRANGER], *silent = &server->guests[TERN__SILENT];
+    int64_t now = tern__now_ns();
+    while (strangers->first && now >= strangers->first->deadline) end_stranger(server, strangers->first);
+    while (silent->count > silent_max + server->torch1_count) close_guest(server, silent->first);
+}
+
+/* Returns the time at which the first stranger has to go if its place or its descriptor is wanted. */
+static int64_t grace_end(const tern__server *server)
+{
+    const tern__store_guest *first = server->guests[TERN__STRANGER].first;
+    return first ? first->deadline - (int64_t)(TERN__HELLO_DEADLINE_S * 1e9) + grace_ns : INT64_MAX;
+}
+
+/* Gives up the descriptor of the first stranger or, before that has had its grace, of a silent guest. */
+static void find_descriptor(tern__server *server)
+{
+    tern__store_guest *silent = server->guests[TERN__SILENT].first;
+    int64_t now = tern__now_ns();
+    if (now >= grace_end(server)) {
+        end_stranger(server, server->guests[TERN__STRANGER].first);
+        return;
+    }
+    if (silent) close_guest(server, silent);
+    server->accept_after = now + accept_pause_ns;
+}
+
+static bool is_full(const tern__server *server)
+{
+    return server->guests[TERN__STRANGER].count >= strangers_max;
+}
+
+/* Returns the time from which the next caller may be accepted. */
+static int64_t accept_time(const tern__server *server)
+{
+    return is_full(server) ? TERN__MAX(server->accept_after, grace_end(server)) : server->accept_after;
+}
+
+static bool may_accept(const tern__server *server)
+{
+    return tern__now_ns() >= accept_time(server);
+}
+
+/* Returns false if nobody is there or there is no descriptor or memory for one more. */
 static bool accept_one(tern__server *server)
 {
     int fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -177,33 +232,13 @@ static bool accept_one(tern__server *server)
     tern__store_guest *fresh = fd >= 0 ? guest_new(fd) : NULL;
     if (!fresh) {
         tern__close(&fd);
-        if (server->guests[TERN__SILENT].first) close_guest(server, server->guests[TERN__SILENT].first);
-        server->accept_after = tern__now_ns() + accept_pause_ms * INT64_C(1000000);
+        find_descriptor(server);
         return false;
     }
+    if (is_full(server)) end_stranger(server, server->guests[TERN__STRANGER].first);
     list_add(&server->guests[TERN__STRANGER], fresh);
     settle(server, fresh, TERN__STRANGER);
     return true;
-}
-
-static bool may_accept(const tern__server *server)
-{
-    return server->guests[TERN__STRANGER].count < strangers_max && tern__now_ns() >= server->accept_after;
-}
-
-/* Strangers whose time is over: who has said nothing may stay in silence, at a public store. */
-static void end_strangers(tern__server *server)
-{
-    guest_list *silent = &server->guests[TERN__SILENT];
-    int64_t now = tern__now_ns();
-    for (tern__store_guest *g; (g = server->guests[TERN__STRANGER].first) != NULL && now >= g->deadline;) {
-        if (server->host.is_public && g->stage == TERN__STAGE_FIRST && !g->in.bytes)
-            g->standing = TERN__SILENT;
-        else
-            tern__guest_refuse(&server->host, g, "no proof or query within the handshake's deadline");
-        move(server, g, TERN__STRANGER);
-    }
-    while (silent->count > silent_max + server->torch1_count) close_guest(server, silent->first);
 }
 
 static void free_closed(tern__server *server)
@@ -241,8 +276,7 @@ static int sleep_ms(const tern__server *server)
 {
     const tern__store_guest *next = server->guests[TERN__STRANGER].first;
     int64_t until = next ? next->deadline : INT64_MAX;
-    if (!server->listens && tern__now_ns() < server->accept_after)
-        until = TERN__MIN(until, server->accept_after);
+    if (!server->listens) until = TERN__MIN(until, accept_time(server));
     return tern__deadline_ms(TERN__MIN(until, tern__deadline(TERN__SLEEP_S)));
 }
 
