@@ -115,6 +115,7 @@ typedef struct tern__post {
     bool shadow;
     bool
         idle; /* this rank wants no result, and gives what it has where another wants one; so does a shadow */
+    bool is_vote;    /* of tern_group_new or tern_group_split, for its name */
     bool only_meets; /* the ranks say and compare all this, and wait for each other: no memory is touched */
 } tern__post;
 
@@ -226,8 +227,6 @@ typedef struct tern__comm_backend {
     /* The channel's user (a ddp) has begun its `backward`th, and posts nothing of the last `folded`. That is
      * said to peers that wait in vain. */
     void (*mark)(void *channel, uint64_t backward, uint32_t folded);
-    /* Writes "; rank 1 (host, pid 77) .." for every rank that a work is waited for. */
-    void (*late)(void *channel, uint64_t seq, char *text, size_t size);
     /* Of a work that is done; valid until this rank has posted `slots` more. The same on all ranks. */
     const tern__tally *(*tally)(void *channel, uint64_t seq);
 

@@ -94,7 +94,10 @@ void tern__group_describe(const tern_group *group, int rank, char *text, size_t 
 /* By SIGSTOP, or a debugger; false of one that this process does not see. */
 bool tern__group_is_stopped(const tern_group *group, int rank);
 /* "; in the group of ranks 0, 2", or "" for the root: for the end of an error. */
+#define TERN__GROUP_TEXT 128
 void tern__group_text(const tern_group *group, char *text, size_t size);
+/* The same without the semicolon, for the end of a name: "barrier (work 5) in the group of ranks 0, 2". */
+void tern__group_in_text(const tern_group *group, char *text, size_t size);
 /* `rank` has closed the root and all that was made from it. */
 bool tern__group_has_left(const tern_group *group, int rank);
 /* Another rank of this very process, or oneself. */

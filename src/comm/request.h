@@ -17,6 +17,7 @@ typedef struct tern__request {
     double factor; /* of TERN_PREMUL_SUM */
     bool is_premul;
     bool wait_all; /* of a monitored barrier */
+    bool is_vote;  /* of tern_group_new or tern_group_split: is named so while ranks wait in it */
 
     /* Of a coalesced call: `length` buffers, and what takes the place of the other one of `in` and `out`. */
     bool is_list;

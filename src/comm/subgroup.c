@@ -6,7 +6,7 @@
  * yet, and the largest is taken: no rank of the parent has seen it. Groups of one call share it, as they
  * share no rank. */
 #include "base/opts.h"
-#include "comm/group.h"
+#include "comm/request.h"
 
 #include <stdlib.h>
 
@@ -114,8 +114,14 @@ static tern_group *vote(tern_group *parent, wish own, const ballot *b, const ter
 {
     tern_group_opts opts;
     int world = parent->boot.world;
-    if (read_opts(&opts, parent, user, func, err) ||
-        tern_all_gather(parent, &own, b->wishes, sizeof(own), TERN_U8, err) ||
+    tern__request wishes = {.func = func,
+                            .kind = TERN__ALL_GATHER,
+                            .in = &own,
+                            .out = b->wishes,
+                            .count = sizeof(own),
+                            .dtype = TERN_U8,
+                            .is_vote = true};
+    if (read_opts(&opts, parent, user, func, err) || tern__request_run(parent, &wishes, err) ||
         check_lists(parent, b->wishes, func, err))
         return NULL;
     agree_on_id(parent->root, b->wishes, world);

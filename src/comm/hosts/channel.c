@@ -196,25 +196,29 @@ static bool find_meeting(const tern__hosts_channel *channel, void **where, uint6
     return work->moved || (has_crossed && !work->moves) || !has_arrived;
 }
 
-/* "all_reduce of 100 f32, sum (work 7)", and what it waits for. */
-static void describe_late(const tern__hosts_channel *channel, char *text, size_t size)
+/* A host's only rank always has met. */
+static void find_missing_here(const tern__hosts *hosts, void *where, uint64_t meeting, bool *ranks)
 {
+    if (hosts->here.backend != &tern__comm_native) return;
+    const bool *here = tern__channel_missing(where, meeting);
+    for (int place = 0; place < hosts->here.boot.world; place++)
+        ranks[tern__host_rank(&hosts->map, hosts->map.own, place)] = here[place];
+}
+
+static void find_missing(const void *arg, bool *ranks, char *what, size_t size)
+{
+    const tern__hosts_channel *channel = ((const goal *)arg)->channel;
     uint64_t seq = channel->done + 1, meeting;
     const tern__crossing *work = work_at(channel, seq);
     void *where;
-    tern__desc_text(&work->desc, seq, text, size);
-    size_t used = strlen(text);
+    tern__desc_text(&work->desc, seq, what, size);
     if (find_meeting(channel, &where, &meeting))
-        channel->hosts->here.backend->late(where, meeting, text + used, size - used);
-    else if (work->moves)
-        snprintf(text + used, size - used, "; what other hosts give has not come");
+        find_missing_here(channel->hosts, where, meeting, ranks);
+    else if (!work->moves)
+        tern__exchange_missing(&channel->exchange, seq, ranks);
     else
-        tern__exchange_late(&channel->exchange, seq, text + used, size - used);
-}
-
-static void say_late(const void *arg, char *text, size_t size)
-{
-    describe_late(((const goal *)arg)->channel, text, size);
+        for (int rank = 0; rank < channel->hosts->group->boot.world; rank++)
+            ranks[rank] = tern__messages_awaits(&channel->moves, rank);
 }
 
 static bool say_meeting(const void *arg, tern__goal *meeting)
@@ -232,7 +236,8 @@ static int await(const tern__hosts_channel *channel, uint64_t seq, bool (*is_met
                  tern_error *err)
 {
     goal g = {channel, seq};
-    tern__hosts_goal until = {.is_met = is_met, .late = say_late, .find_meeting = say_meeting, .arg = &g};
+    tern__hosts_goal until = {
+        .is_met = is_met, .missing = find_missing, .find_meeting = say_meeting, .arg = &g};
     return tern__hosts_await(channel->hosts, &until, err);
 }
 
@@ -270,7 +275,7 @@ int tern__hosts_channel_post(void *self, const tern__post *post, uint64_t *seq, 
     status = meet(channel, channel->arrive, work, &work->arrive, err);
     if (status) return status;
     *seq = ++channel->posted;
-    tern__desc_say(hosts->group->control, &work->desc, *seq);
+    tern__desc_say(hosts->group->control, &work->desc, *seq, hosts->where);
     return TERN_OK;
 }
 
@@ -295,12 +300,6 @@ void tern__hosts_channel_mark(void *self, uint64_t backward, uint32_t folded)
     local->mark(channel->arrive, backward, folded);
     local->mark(channel->leave, backward, folded);
     local->mark(channel->part, backward, folded);
-}
-
-void tern__hosts_channel_late(void *self, uint64_t seq, char *text, size_t size)
-{
-    (void)seq;
-    describe_late(self, text, size);
 }
 
 const tern__tally *tern__hosts_channel_tally(void *self, uint64_t seq)

@@ -102,7 +102,7 @@ bool tern__messages_awaits(const tern__messages *messages, int rank);
 
 /* ---- vote.c ---- */
 
-/* votes[r] = what rank r says. Collective over the group, for `what`: "open a channel". */
+/* votes[r] = what rank r says. Collective over the group, for `what`: "the opening of a channel". */
 int tern__hosts_vote(tern__hosts *hosts, const char *what, uint64_t own, uint64_t *votes, tern_error *err);
 /* `count` tags, from *tag on, that no two ranks of the group have used. The same. */
 int tern__hosts_tags(tern__hosts *hosts, int count, int *tag, tern_error *err);
@@ -113,10 +113,12 @@ struct tern__hosts {
     tern_group *group;
     tern__link *link; /* the family's */
     tern__host_map map;
-    tern_group here;       /* this host's ranks of the group            */
-    const char **in_place; /* [its ranks] room for where their elements are */
-    size_t small_bytes;    /* of a host's sum that goes over with a head */
-    int mail_tag;          /* the first of its messages'                */
+    tern_group here;              /* this host's ranks of the group            */
+    const char **in_place;        /* [its ranks] room for where their elements are */
+    bool *missing;                /* [world] room for the ranks that a wait is for */
+    char where[TERN__GROUP_TEXT]; /* " in the group of ranks 0, 2", or "" for the root */
+    size_t small_bytes;           /* of a host's sum that goes over with a head */
+    int mail_tag;                 /* the first of its messages'                */
 };
 
 /* TERN_OK as long as nobody failed. */
@@ -125,16 +127,17 @@ int tern__hosts_check(const tern__hosts *hosts, tern_error *err);
 int tern__hosts_fail(const tern__hosts *hosts, int code, const char *text, tern_error *err);
 /* Moves all works and messages of the family on. */
 int tern__hosts_progress(const tern__hosts *hosts, tern_error *err);
-/* ", whose last was ..": what a rank of the group says that it did. */
-void tern__hosts_say_last(const tern__hosts *hosts, int rank, char *text, size_t size);
 /* What a rank waits for. */
 typedef struct tern__hosts_goal {
     bool (*is_met)(const void *arg);
-    /* What is missing, for an error. */
-    void (*late)(const void *arg, char *text, size_t size);
+    /* Sets ranks[r], false before, for each rank of the group that may hold this one up, and writes the
+     * wait's name: "all_reduce of 8 f32, sum (work 2)". */
+    void (*missing)(const void *arg, bool *ranks, char *what, size_t size);
+    bool is_message; /* its name has the peer */
     /* A rank that has closed its group, and that `arg` cannot do without, or -1; NULL: all are waited for. */
     int (*find_gone)(const tern__hosts *hosts, const void *arg);
-    /* If that is ranks of this host: in which of its works they have to meet. NULL: it never is. */
+    /* If it waits for ranks of this host: finds the host's work in which they have to meet. NULL: it never
+     * does. */
     bool (*find_meeting)(const void *arg, struct tern__goal *meeting);
     const void *arg;
 } tern__hosts_goal;
@@ -231,8 +234,8 @@ int tern__exchange_say(tern__exchange *exchange, tern_error *err);
 int tern__exchange_step(tern__exchange *exchange, tern_error *err);
 /* Is this rank's share of work `seq` where all ranks of the host have it? */
 bool tern__exchange_is_over(const tern__exchange *exchange, uint64_t seq);
-/* Of whom more is awaited, of work `seq`. */
-void tern__exchange_late(const tern__exchange *exchange, uint64_t seq, char *text, size_t size);
+/* Sets ranks[r] for each rank of the group on another host that may hold up work `seq`. */
+void tern__exchange_missing(const tern__exchange *exchange, uint64_t seq, bool *ranks);
 
 /* ---- moves.c ---- */
 
@@ -268,7 +271,6 @@ int tern__hosts_channel_progress(void *channel, tern_error *err);
 int tern__hosts_channel_test(void *channel, uint64_t seq, tern_error *err);
 int tern__hosts_channel_wait(void *channel, uint64_t seq, tern_error *err);
 void tern__hosts_channel_mark(void *channel, uint64_t backward, uint32_t folded);
-void tern__hosts_channel_late(void *channel, uint64_t seq, char *text, size_t size);
 const tern__tally *tern__hosts_channel_tally(void *channel, uint64_t seq);
 
 /* ---- region.c ---- */

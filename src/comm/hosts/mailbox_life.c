@@ -53,18 +53,14 @@ static bool is_reached(const void *arg)
     return is_over(((const goal *)arg)->transfer);
 }
 
-static void say_late(const void *arg, char *text, size_t size)
+static void find_missing(const void *arg, bool *ranks, char *what, size_t size)
 {
     const goal *g = arg;
-    char what[128], who[128] = "any rank";
     const tern_group *group = g->mailbox->hosts->group;
-    tern__transfer_text(group, g->transfer, what, sizeof(what));
-    if (g->transfer->peer != TERN_ANY_SOURCE)
-        tern__group_describe(group, g->transfer->peer, who, sizeof(who));
-    size_t used = (size_t)snprintf(text, size, "%s; not %s by %s", what,
-                                   g->transfer->is_recv ? "sent" : "received", who);
-    if (g->transfer->peer != TERN_ANY_SOURCE && used < size)
-        tern__hosts_say_last(g->mailbox->hosts, g->transfer->peer, text + used, size - used);
+    int peer = g->transfer->peer;
+    tern__transfer_text(group, g->transfer, what, size);
+    for (int rank = 0; rank < group->boot.world; rank++)
+        ranks[rank] = peer == TERN_ANY_SOURCE ? rank != group->boot.rank : rank == peer;
 }
 
 /* The other side, or the last of all that could have sent. */
@@ -86,7 +82,8 @@ int tern__hosts_mailbox_await(void *self, const tern__transfer *transfer, tern_e
 {
     const struct tern__mailbox *mailbox = self;
     goal g = {mailbox, transfer};
-    tern__hosts_goal over = {.is_met = is_reached, .late = say_late, .find_gone = find_gone, .arg = &g};
+    tern__hosts_goal over = {
+        .is_met = is_reached, .missing = find_missing, .is_message = true, .find_gone = find_gone, .arg = &g};
     return is_over(transfer) ? TERN_OK : tern__hosts_await(mailbox->hosts, &over, err);
 }
 

@@ -24,6 +24,8 @@
 #include "comm/hosts/hosts.h"
 #include "comm/native/mailbox.h"
 
+#include "base/text.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -170,14 +172,16 @@ static bool miss_any(const tern__native *native, const tern__goal *goal)
 
 /* ---- what this rank waits in ---- */
 
-/* Who waits for this rank may ask at any time, most likely when both have waited for so long that they give
- * up: what is true still is not taken back, not even for the time of writing it again. */
-static void say_text(tern__waiter *own, const char *text)
+/* A peer may read this at any time, most likely when both have waited for so long that they give up: a text
+ * that is still true is not taken back, not even while it would be written again. */
+void tern__deadlock_say(const tern__native *native, const char *text)
 {
     char before[TERN__WORK_TEXT];
+    if (!native->lobby) return;
+    tern__waiter *own = waiter_of(native, native->root->rank);
     bool is_said = atomic_load(&own->said) % 2;
     read_text(own->text, before);
-    if (is_said && !strcmp(before, text)) return;
+    if (is_said && !strncmp(before, text, sizeof(before) - 1)) return;
     if (is_said) atomic_fetch_add(&own->said, 1);
     write_text(own->text, text);
     atomic_fetch_add(&own->said, 1);
@@ -188,33 +192,6 @@ void tern__deadlock_forget(const tern__native *native)
     if (!native->lobby) return;
     tern__waiter *own = waiter_of(native, native->root->rank);
     if (atomic_load(&own->said) % 2) atomic_fetch_add(&own->said, 1);
-}
-
-/* "barrier (work 5)" */
-static void say_goal(const tern__native *native, const tern__goal *goal, tern__waiter *own)
-{
-    char what[TERN__WORK_TEXT] = "the opening of a window or channel", where[128], text[TERN__WORK_TEXT];
-    tern__group_text(native->group, where, sizeof(where));
-    if (goal->channel) {
-        uint64_t seq = TERN__MIN(tern__channel_blocker(goal->channel), goal->channel->own_posted);
-        tern__desc_text(&tern__slot_desc(goal->channel, seq)[native->rank], seq, what, sizeof(what));
-    }
-    if (goal->transfer) tern__transfer_text(native->group, goal->transfer, what, sizeof(what));
-    snprintf(text, sizeof(text), "%s%s", what, where + (*where == ';'));
-    say_text(own, text);
-}
-
-/* Of the first rank that has not posted what this one waits for. */
-static void say_hint(const tern__native *native, const tern__goal *goal, tern__waiter *own)
-{
-    const tern__channel *channel = goal->channel;
-    char text[TERN__WORK_TEXT] = "";
-    for (int rank = 0; channel && rank < native->world && !*text; rank++) {
-        uint64_t seq = TERN__MIN(tern__channel_blocker(channel), channel->own_posted);
-        if (atomic_load(&channel->posted[rank].value) < seq)
-            tern__desc_hint(channel, seq, rank, true, text, sizeof(text));
-    }
-    write_text(own->hint, text);
 }
 
 void tern__deadlock_tell_sent(const tern__native *native)
@@ -244,11 +221,12 @@ static bool is_idle(const tern__native *root)
 bool tern__deadlock_begin(const tern__native *native, const tern__goal *goal)
 {
     const tern__native *root = native->root;
+    char hint[TERN__WORK_TEXT] = "";
     if (!native->lobby || !is_idle(root) || !miss_any(native, goal)) return false;
     tern__waiter *own = waiter_of(native, root->rank);
     tern__deadlock_tell_sent(native);
-    say_goal(native, goal, own);
-    say_hint(native, goal, own);
+    if (goal->channel) tern__channel_hint(goal->channel, hint, sizeof(hint));
+    write_text(own->hint, hint);
     atomic_store(&own->acts, root->acts);
     atomic_fetch_add(&own->turn, 1);
     return true;
@@ -328,8 +306,9 @@ static int fail(const tern__native *root, int count, tern_error *err)
     const int ranks[] = {root->rank, circle->ranks[second]};
     for (int i = 0; i < 2; i++) tern__group_describe(root->group, ranks[i], who[i], sizeof(who[i]));
     choose_hint(root, ranks, hint);
-    snprintf(text, sizeof(text), "%.80s waits in %.96s while %.80s waits in %.96s%.120s", who[0], what[0],
-             who[1], what[1], hint);
+    snprintf(text, sizeof(text), "%.80s waits in %.96s while %.80s waits in %.96s", who[0], what[0], who[1],
+             what[1]);
+    tern__text_append(text, sizeof(text), "%s", hint);
     tern__native_abort(root, TERN_E_MISMATCH, text);
     return tern__native_check(root, err);
 }
