@@ -148,22 +148,10 @@ bool tern__native_who(const tern__native *native, int rank, char *text, size_t s
     return is_stopped;
 }
 
-/* ", which waits in barrier (work 7)", or its last work in the channel, with a hint. */
-static void append_late(const tern__channel *channel, int rank, char *text, size_t size)
+/* "all_reduce of 100 f32, sum (work 7)". */
+static void own_text(const tern__channel *channel, uint64_t seq, char *text, size_t size)
 {
-    const tern__native *native = channel->native;
-    char who[192], last[TERN__WORK_TEXT], hint[TERN__WORK_TEXT];
-    const char *of = channel == native->first ? "in this group" : "there";
-    bool is_stopped = tern__native_who(native, rank, who, sizeof(who));
-    bool waits = !is_stopped && tern__deadlock_text(native, rank, last);
-    tern__elsewhere where = is_stopped ? TERN__ELSEWHERE_UNKNOWN : find_elsewhere(native, rank, waits);
-    tern__desc_hint(channel, tern__channel_due(channel), rank, where, hint, sizeof(hint));
-    if (waits)
-        tern__text_append(text, size, "; not called by %s, which waits in %s%s", who, last, hint);
-    else if (tern__channel_last(channel, rank, last, sizeof(last)))
-        tern__text_append(text, size, "; not called by %s, whose last %s was %s%s", who, of, last, hint);
-    else
-        tern__text_append(text, size, "; not called by %s, which has called nothing %s yet%s", who, of, hint);
+    tern__desc_text(&tern__slot_desc(channel, seq)[channel->native->rank], seq, text, size);
 }
 
 static void append_who(const tern__native *native, int rank, const char *what, char *text, size_t size)
@@ -173,10 +161,35 @@ static void append_who(const tern__native *native, int rank, const char *what, c
     tern__text_append(text, size, "; %s%s %s", who, is_stopped ? "," : "", what);
 }
 
-/* "all_reduce of 100 f32, sum (work 7)". */
-static void own_text(const tern__channel *channel, uint64_t seq, char *text, size_t size)
+/* Appends ", which waits in barrier (work 7)", or what else `rank` did, and a hint. */
+static void append_last(const tern__channel *channel, int rank, bool is_stopped, char *text, size_t size)
 {
-    tern__desc_text(&tern__slot_desc(channel, seq)[channel->native->rank], seq, text, size);
+    const tern__native *native = channel->native;
+    char last[TERN__WORK_TEXT], hint[TERN__WORK_TEXT];
+    const char *of = channel == native->first ? "in this group" : "there";
+    bool waits = !is_stopped && tern__deadlock_text(native, rank, last);
+    tern__elsewhere where = is_stopped ? TERN__ELSEWHERE_UNKNOWN : find_elsewhere(native, rank, waits);
+    tern__desc_hint(channel, tern__channel_due(channel), rank, where, hint, sizeof(hint));
+    if (waits)
+        tern__text_append(text, size, ", which waits in %s%s", last, hint);
+    else if (tern__channel_last(channel, rank, last, sizeof(last)))
+        tern__text_append(text, size, ", whose last %s was %s%s", of, last, hint);
+    else
+        tern__text_append(text, size, ", which has called nothing %s yet%s", of, hint);
+}
+
+/* A call may be several works: a rank whose last work reads like the one that is due has made the call. */
+static void append_late(const tern__channel *channel, int rank, char *text, size_t size)
+{
+    char who[192], work[TERN__WORK_TEXT], last[TERN__WORK_TEXT];
+    own_text(channel, tern__channel_due(channel), work, sizeof(work));
+    if (tern__channel_last(channel, rank, last, sizeof(last)) && !strcmp(last, work)) {
+        append_who(channel->native, rank, "has not come back to do its part", text, size);
+        return;
+    }
+    bool is_stopped = tern__native_who(channel->native, rank, who, sizeof(who));
+    tern__text_append(text, size, "; not called by %s", who);
+    append_last(channel, rank, is_stopped, text, size);
 }
 
 static int count_missing(const tern__channel *channel, uint64_t seq)
