@@ -225,23 +225,28 @@ static bool follow(tern__control *control, const tern__peer *peer)
     return true;
 }
 
-/* Collects the answers of the ranks that were asked, and of those that they wait for. */
+static bool is_pending(const tern__peer *peer)
+{
+    return peer->is_suspect && peer->asked > peer->collected;
+}
+
+/* Collects the answers of the ranks that were asked, and of those that they wait for. Whoever is asked later
+ * has as much time to answer. */
 static void collect(tern__control *control, double timeout_s)
 {
-    int64_t deadline = tern__deadline(timeout_s);
     bool finds = true;
     for (int rank = 0; rank < control->world; rank++) {
         tern__peer *peer = &control->peers[rank];
         peer->is_suspect = rank != control->rank && peer->asked > peer->collected;
     }
     while (finds) {
+        int64_t deadline = tern__deadline(timeout_s);
         finds = false;
-        for (int rank = 0; rank < control->world; rank++) {
-            tern__peer *peer = &control->peers[rank];
-            if (!peer->is_suspect || peer->asked == peer->collected) continue;
-            peer->doing = learn(control, rank, deadline);
-            finds |= follow(control, peer);
-        }
+        for (int rank = 0; rank < control->world; rank++)
+            if (is_pending(&control->peers[rank]))
+                control->peers[rank].doing = learn(control, rank, deadline);
+        for (int rank = 0; rank < control->world; rank++)
+            if (control->peers[rank].is_suspect) finds |= follow(control, &control->peers[rank]);
     }
 }
 
