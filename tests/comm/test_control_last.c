@@ -255,6 +255,50 @@ static void a_stopped_rank_does_not_answer(void **state)
     board_free(b);
 }
 
+/* Rank 1 is stopped, and rank 2 waits for rank 3, which answers although rank 1 has used up its time. */
+static int ask_beside_the_stopped(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    char text[TERN_ERROR_TEXT] = "";
+    seat s = sit_down(boot, 10, &err);
+    RANK_CHECK_OK(rank, err);
+    if (rank == 2) tern__control_wait_set(s.control, "work 4, for rank 3", 3);
+    atomic_fetch_add(&b->ready, 1);
+    RANK_CHECK(rank, await_count(&b->go, 1));
+    if (rank == 0) {
+        for (int peer = 1; peer <= 2; peer++) tern__control_last_ask(s.control, peer);
+        tern__control_others_text(s.control, "work 4", 0.5, text, sizeof(text));
+        bool is_right = strstr(text, "; rank 1 (") && strstr(text, ") waits in it, too, for rank 3") &&
+                        strstr(text, ") does not wait and has called no collective yet");
+        if (!is_right) fprintf(stderr, "%s\n", text);
+        atomic_fetch_add(&b->events, 1);
+        RANK_CHECK(rank, is_right);
+    }
+    RANK_CHECK(rank, await_count(&b->go, 2));
+    get_up(&s);
+    return 0;
+}
+
+static void a_stopped_rank_takes_no_time_of_others(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    ranks r = ranks_start(4, ask_beside_the_stopped, b);
+    assert_true(await_count(&b->ready, 4));
+    assert_return_code(kill(r.pids[1], SIGSTOP), errno);
+    int status;
+    assert_int_equal(waitpid(r.pids[1], &status, WUNTRACED), r.pids[1]);
+    atomic_fetch_add(&b->go, 1);
+    bool is_told = await_count(&b->events, 1);
+    assert_return_code(kill(r.pids[1], SIGCONT), errno);
+    atomic_fetch_add(&b->go, 1);
+    ranks_wait(&r);
+    assert_true(is_told);
+    assert_ranks_ok(r);
+    board_free(b);
+}
+
 static int ask_one_who_leaves(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -291,6 +335,7 @@ int main(void)
         EVERYWHERE(what_is_read_is_whole),
         EVERYWHERE(a_stopped_rank_does_not_answer),
         EVERYWHERE(who_has_left_says_nothing),
+        EVERYWHERE(a_stopped_rank_takes_no_time_of_others),
         cmocka_unit_test_setup(works_are_told_in_words, two_hosts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
