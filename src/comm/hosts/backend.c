@@ -58,9 +58,9 @@ typedef struct wait {
     int turns;
 } wait;
 
-/* Until a message may be there; or until the bell rings, which tells what ranks of this host do: where no
- * message is under way there is nothing else to wait for. Who has neither looks: at first all the time, then
- * less and less often. */
+/* Sleeps until a message may have come, or until the bell rings, by which ranks of this host say that they
+ * have done something: while no message is under way there is nothing else to wait for. A rank with neither
+ * polls, first all the time and then less and less often. */
 static void doze(const tern__hosts *hosts, int turns, unsigned bell)
 {
     const int eager = 200, longest_us = 200, quiet_us = 5000;
@@ -156,7 +156,7 @@ static int look(const tern__hosts *hosts, const wait *w, bool *met, tern_error *
     return status;
 }
 
-/* Whoever has said goodbye has sent all that it ever will; give it time to come in. */
+/* A rank that has said goodbye has sent everything it ever will, and what it sent has a second to arrive. */
 static int check_late(const tern__hosts *hosts, wait *w, tern_error *err)
 {
     char what[TERN__LAST_TEXT];
@@ -201,7 +201,7 @@ static const char *after_plus(const char *name)
     return plus ? plus + 1 : name;
 }
 
-/* The ranks of this host are a group of their own, of which only the local back end knows. */
+/* The ranks of this host form a group of their own, which only the local back end sees. */
 static int open_here(tern__hosts *hosts, tern_error *err)
 {
     const tern_group *group = hosts->group;
@@ -289,7 +289,7 @@ static int fail_size(const tern__hosts *hosts, int rank, size_t own, uint64_t th
     return tern__hosts_fail(hosts, TERN_E_MISMATCH, text, err);
 }
 
-/* Ranks of one host compare as they hand the window to each other; here all do. */
+/* The ranks of one host compare the size as they hand the window to each other; here all ranks compare it. */
 static int agree_on_size(tern__hosts *hosts, size_t bytes, tern_error *err)
 {
     int world = hosts->group->boot.world;
@@ -328,7 +328,7 @@ static void hosts_window_close(void *state, uint32_t window)
     here->backend->window_close(here->state, window);
 }
 
-/* Nobody else of this host looks at it. */
+/* True if no host has a second rank that would read the memory. */
 static bool hosts_reach_own(void *state)
 {
     return ((const tern__hosts *)state)->map.most == 1;

@@ -1,12 +1,13 @@
-/* channel.c - the way of a work. The ranks of a host first meet in it (`arrive`): they say and compare what
- * it is, and from then on their windows lie still. Then the ranks that talk to other hosts do their shares,
- * each for all ranks of the host, and then all meet again (`leave`): who sees that knows that the results are
- * there. Of a move nothing has gone over by then: each rank now fetches its own, and a third meeting (`part`)
- * says that all have, before anybody's window changes. These are works of the host's own channels in which
- * nothing moves but words, so who waits there is named, and who dies is seen, as in a group of one host.
+/* channel.c - how a work crosses between hosts. First the ranks of a host meet in it (`arrive`): they compare
+ * their descriptors, and from then on their windows do not change. Then the ranks that talk to other hosts do
+ * their shares, each for all ranks of the host. Then all meet again (`leave`), and a rank that sees the end
+ * of this meeting knows that the results are there. A move has transferred nothing by then: each rank now
+ * fetches its own elements, and a third meeting (`part`) says that all have done so, before any window
+ * changes. The meetings are works of the host's own channels that move no data, so late ranks are named and
+ * deaths are seen as in a group of one host.
  *
- * Works cross in their order on every rank, several at a time. A rank posts a work only when it has seen
- * the end of the one that had its slot; so in the channels of the host there is always room. */
+ * Works cross in their order on every rank, several at a time. A rank posts a work only when it has seen the
+ * end of the one that had its slot, so the channels of the host always have room. */
 #include "comm/hosts/hosts.h"
 
 #include "comm/native/native.h"
@@ -16,7 +17,7 @@
 
 static const char func[] = "tern_group_open";
 
-/* What a rank that does not talk to other hosts is told of a work. */
+/* What a rank that talks to other hosts tells the ranks that do not about a work. */
 typedef struct notice {
     double shares;
     int32_t shadows;
@@ -81,7 +82,7 @@ static int meet(const tern__hosts_channel *channel, void *where, const tern__cro
     return channel->hosts->here.backend->post(where, &post, seq, err);
 }
 
-/* All of the host are there. */
+/* Takes up the works in which all ranks of the host have met. */
 static int arrive_all(tern__hosts_channel *channel, tern_error *err)
 {
     const tern__comm_backend *local = channel->hosts->here.backend;
@@ -109,7 +110,7 @@ static int cross(tern__hosts_channel *channel, tern_error *err)
     return status;
 }
 
-/* What has crossed makes room for others. */
+/* A work that has crossed makes room for others. */
 static int cross_all(tern__hosts_channel *channel, tern_error *err)
 {
     uint64_t before;
@@ -123,7 +124,7 @@ static int cross_all(tern__hosts_channel *channel, tern_error *err)
     return status;
 }
 
-/* All of the host know that all hosts mean the same. */
+/* Begins a move's messages once all ranks of the host know that all hosts post the same work. */
 static int begin_moves(tern__hosts_channel *channel, tern__crossing *work, tern_error *err)
 {
     int status = channel->hosts->here.backend->test(channel->leave, work->leave, err);
@@ -186,7 +187,7 @@ static bool is_done(const void *arg)
     return g->channel->done >= g->seq;
 }
 
-/* Where in this host the first work that is not done waits; false if for messages. */
+/* Finds the meeting of this host in which the first unfinished work waits; false if it waits for messages. */
 static bool find_meeting(const tern__hosts_channel *channel, void **where, uint64_t *seq)
 {
     const tern__crossing *work = work_at(channel, channel->done + 1);
@@ -231,7 +232,7 @@ static bool say_meeting(const void *arg, tern__goal *meeting)
     return meets;
 }
 
-/* Until the work is done, or there is room for it. */
+/* Waits until the work is done, or until there is room for it. */
 static int await(const tern__hosts_channel *channel, uint64_t seq, bool (*is_met)(const void *arg),
                  tern_error *err)
 {
@@ -250,7 +251,7 @@ static int check_post(const tern__hosts *hosts, const tern__post *post, uint64_t
                            (unsigned long long)count, hosts->group->boot.world);
 }
 
-/* 16 bits go in f32. */
+/* Sums of 16-bit elements are sent in f32. */
 static bool is_small(const tern__hosts *hosts, const tern__crossing *work)
 {
     size_t most = hosts->small_bytes / TERN__MAX(tern_dtype_bytes(work->post.dtype), sizeof(float));

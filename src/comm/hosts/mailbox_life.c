@@ -1,3 +1,4 @@
+/* mailbox_life.c - messages between hosts: starting, waiting, dropping, opening and closing. */
 #include "comm/hosts/mailbox.h"
 
 #include <stdio.h>
@@ -63,7 +64,7 @@ static void find_missing(const void *arg, bool *ranks, char *what, size_t size)
         ranks[rank] = peer == TERN_ANY_SOURCE ? rank != group->boot.rank : rank == peer;
 }
 
-/* The other side, or the last of all that could have sent. */
+/* The peer, or for a receive from any rank the last one, if all that could have sent have left. */
 static int find_gone(const tern__hosts *hosts, const void *arg)
 {
     const goal *g = arg;
@@ -89,7 +90,7 @@ int tern__hosts_mailbox_await(void *self, const tern__transfer *transfer, tern_e
 
 /* ---- ending ---- */
 
-/* The oldest of what was not done, taken out. */
+/* Removes and returns the oldest unfinished transfer. */
 static tern__transfer *pop_any(struct tern__mailbox *mailbox)
 {
     tern__transfer *t = tern__queue_pop(&mailbox->match.receives);
@@ -120,7 +121,8 @@ void tern__hosts_mailbox_drop(void *self, tern__transfer *transfer)
     if (mailbox->hosts->link) tern__link_give_up(mailbox->hosts->link); /* its message may be half over */
 }
 
-/* A letter that was asked for may never come, and its place is the transport's until that is closed. */
+/* A letter that was asked for may never come, and until the transport is closed it may write to the letter's
+ * memory. */
 static bool is_asking(const struct tern__mailbox *mailbox)
 {
     bool asks = false;

@@ -1,4 +1,4 @@
-/* vote.c - what all ranks of a group agree on while they open something: each tells every other a number, and
+/* vote.c - agreement of all ranks of a group while they open something: each sends every other a number and
  * waits for theirs. */
 #include "comm/hosts/hosts.h"
 
@@ -61,7 +61,7 @@ int tern__hosts_vote(tern__hosts *hosts, const char *what, uint64_t own, uint64_
     return status ? tern__error_set(err, func, status, "%s", why.text) : TERN_OK;
 }
 
-/* The largest that any rank has not used. */
+/* Takes the largest of the ranks' next unused tags. */
 int tern__hosts_tags(tern__hosts *hosts, int count, int *tag, tern_error *err)
 {
     int world = hosts->group->boot.world;

@@ -37,7 +37,7 @@ size_t tern__lobby_bytes(int world)
     return sizeof(tern__lobby) + (size_t)world * tern__align_up(sizeof(tern__waiter) + words, TERN__LINE);
 }
 
-/* Of the rank at `place` of the lobby. */
+/* Returns the waiter at slot `place` of the lobby. */
 static tern__waiter *waiter_of(const tern__native *native, int place)
 {
     const tern__native *root = native->root;
@@ -45,7 +45,7 @@ static tern__waiter *waiter_of(const tern__native *native, int place)
     return (tern__waiter *)((char *)(root->lobby + 1) + (size_t)place * each);
 }
 
-/* Where a rank of the group stands in the lobby, which knows the ranks of a host. */
+/* Returns the rank's slot in the lobby, which has one for each rank of this host. */
 static int place_of(const tern__native *native, int rank)
 {
     const tern_group *here = native->root->group;
@@ -59,8 +59,10 @@ static tern__waiter *peer_of(const tern__native *native, int rank)
     return waiter_of(native, place_of(native, rank));
 }
 
-/* A rank's texts change only while its turn is even, and `text` only while `said` is. The words are ordered
- * with both as in control/last.c: who has read one of a later text sees that they have changed. */
+/* A rank's texts change only while its turn is even, and `text` only while `said` is even. The words are
+ * ordered with both as in control/last.c: a reader that has a word of a later text sees that they have
+ * changed.
+ */
 static void write_text(_Atomic(uint64_t) *words, const char *text)
 {
     uint64_t copy[TERN__WORK_TEXT / 8] = {0};
@@ -80,7 +82,7 @@ static void read_text(_Atomic(uint64_t) *words, char text[TERN__WORK_TEXT])
 
 /* ---- whom this rank misses ---- */
 
-/* Of a rank that is missed several times the first count stays: it was true for all. */
+/* If a rank is missed several times the first count stays, as it holds for all of them. */
 void tern__deadlock_miss(const tern__native *native, int rank, uint64_t acts)
 {
     tern__waiter *own = waiter_of(native, native->root->rank);
@@ -116,7 +118,7 @@ static int miss_in(tern__channel *channel, uint64_t seq)
     return count;
 }
 
-/* False if there is anything that this rank could do in some channel or mailbox. */
+/* Returns false if there is anything that this rank could do in some channel or mailbox. */
 static bool miss_in_all(const tern__native *native)
 {
     for (tern__mailbox *mailbox = native->root->mailboxes; mailbox; mailbox = mailbox->next)
@@ -136,7 +138,7 @@ static bool miss_in_work(const tern__goal *goal)
            channel->own_retired + channel->slots < goal->seq;
 }
 
-/* Whoever has joined waits there, too. */
+/* A rank that has joined waits there, too. */
 static bool miss_joiners(const tern__native *native, const tern__goal *goal)
 {
     for (int rank = 0; rank < native->world; rank++)
@@ -151,7 +153,7 @@ bool tern__deadlock_lacks_fd(const tern__native *native, int rank, uint32_t seri
     return tern__group_lacks_fd(native->group, rank, serial, sent);
 }
 
-/* A descriptor that is on its way is missed of nobody. */
+/* Nobody is missed for a descriptor that is on its way. */
 static bool miss_sender(const tern__native *native, const tern__goal *goal)
 {
     uint64_t acts = tern__deadlock_acts(native, goal->peer);
@@ -211,7 +213,7 @@ bool tern__deadlock_text(const tern__native *native, int rank, char text[TERN__W
     return said % 2 && atomic_load(&waiter->said) == said;
 }
 
-/* Only an act of a rank of this host can let it go on. */
+/* True if only an act of a rank of this host can let this one go on. */
 static bool is_idle(const tern__native *root)
 {
     const tern__link *link = root->group->root->link;
@@ -266,7 +268,7 @@ static int follow(const tern__native *root)
     return count;
 }
 
-/* None has acted since it was missed, or awoken since `follow`. */
+/* True if none has acted since it was missed, or woken up since `follow`. */
 static bool is_closed(const tern__native *root, int count)
 {
     const tern__circle *circle = &root->circle;
@@ -282,7 +284,8 @@ static bool is_closed(const tern__native *root, int count)
     return true;
 }
 
-/* What the one waits for and the other has not done, if that one waits for something else. */
+/* Takes the only hint. Two say nothing: each rank then waits for a ddp's work that the other has not called.
+ */
 static void choose_hint(const tern__native *root, const int ranks[2], char hint[TERN__WORK_TEXT])
 {
     char other[TERN__WORK_TEXT];
@@ -294,7 +297,7 @@ static void choose_hint(const tern__native *root, const int ranks[2], char hint[
         memcpy(hint, other, sizeof(other));
 }
 
-/* This rank and the first in the circle that waits in something else. */
+/* Names this rank and the first in the circle that waits in something else. */
 static int fail(const tern__native *root, int count, tern_error *err)
 {
     const tern__circle *circle = &root->circle;

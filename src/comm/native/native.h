@@ -103,7 +103,7 @@ static inline tern__mean_part *tern__slot_part(const tern__channel *channel, uin
     return (tern__mean_part *)(tern__slot_claim(channel, seq) + channel->native->world + 1);
 }
 
-/* What a blocking call waits for. */
+/* What a blocking call waits for: one of the cases below. */
 typedef struct tern__goal {
     bool (*is_met)(const struct tern__goal *goal);
     tern__channel *channel; /* of the work `seq`, or NULL */
@@ -172,15 +172,15 @@ uint64_t tern__channel_all_retired(tern__channel *channel);
 
 /* ---- tally.c ---- */
 
-/* What this rank says of work `seq`. */
+/* Writes what this rank says about work `seq`. */
 void tern__tally_say(tern__channel *channel, uint64_t seq, const tern__post *post, const tern__desc *desc);
-/* What all ranks have said of it. Aborts if their descriptors differ. */
+/* Reads what all ranks have said about it. Aborts if their descriptors differ. */
 int tern__tally_take(tern__channel *channel, uint64_t seq, tern_error *err);
 
 /* ---- task.c ---- */
 
 void tern__task_cut(tern__task *task, const tern__post *post, uint64_t count, int world);
-/* Of slice `rank`. */
+/* The number of chunks in slice `rank`. */
 uint64_t tern__task_chunks(const tern__task *task, int rank);
 void tern__task_run(tern__channel *channel, const tern__task *task, int owner, uint64_t chunk);
 
@@ -193,11 +193,11 @@ int tern__native_await(tern__native *native, const tern__goal *goal, tern_error 
 /* TERN_OK as long as nobody failed. */
 int tern__native_check(const tern__native *native, tern_error *err);
 int tern__native_progress(tern__native *native, tern_error *err);
-/* Of a failure that came after what was waited for: the next call will tell of it. Returns TERN_OK. */
+/* Clears a failure that came after the awaited work was done: the next call returns it. Returns TERN_OK. */
 int tern__native_pardon(tern_error *err);
 /* The first failure of the family, for all ranks. */
 void tern__native_abort(const tern__native *native, int code, const char *text);
-/* Aborts with `text` and which group it is of. Returns the first failure. */
+/* Aborts with `text` and the group's name. Returns the first failure. */
 int tern__native_fail(const tern__native *native, int code, const char *text, tern_error *err);
 /* `rank` has closed the group. */
 bool tern__native_has_left(const tern__native *native, int rank);
@@ -206,8 +206,8 @@ bool tern__native_has_left(const tern__native *native, int rank);
 bool tern__native_who(const tern__native *native, int rank, char *text, size_t size);
 /* Wakes sleeping ranks, if there are any. */
 void tern__lobby_ring(tern__lobby *lobby);
-/* For who waits for other things, too: listen, look whether there is anything to do, and if not sleep until
- * the bell rings that `listen` has read, for at most `ns`; in the end listened. */
+/* For waits that look at more than the lobby: call listen, look whether there is anything to do, and if not
+ * sleep until the bell that listen has read rings, for at most `ns`; call listened in the end. */
 unsigned tern__native_listen(const tern__native *native);
 void tern__native_sleep(const tern__native *native, unsigned bell, long ns);
 void tern__native_listened(const tern__native *native);
@@ -242,7 +242,7 @@ void tern__native_say(const tern__native *native, const tern__goal *goal);
 
 /* ---- deadlock.c ---- */
 
-/* Of a lobby with the words of `world` waiters. */
+/* The size of a lobby with the words of `world` waiters. */
 size_t tern__lobby_bytes(int world);
 /* Says that this rank, which has said what it waits in, is about to sleep until the goal is met, unless it
  * may still have something to do. True if said: then it does nothing until _end. */
@@ -255,8 +255,7 @@ void tern__deadlock_say(const tern__native *native, const char *text);
 void tern__deadlock_forget(const tern__native *native);
 /* How often the rank at `place` of the lobby has begun and ended, so far. */
 uint64_t tern__deadlock_turn(const tern__native *native, int place);
-/* For what waits to say so: how often `rank` of the group had acted when it said so last, and that it is
- * missed since then. */
+/* How often `rank` of the group had acted when it last said so; and that this rank misses it since then. */
 uint64_t tern__deadlock_acts(const tern__native *native, int rank);
 void tern__deadlock_miss(const tern__native *native, int rank, uint64_t acts);
 /* Says how many descriptors this rank has passed. By that a peer knows whether all have come and none is
@@ -291,7 +290,7 @@ bool tern__channel_last(const tern__channel *channel, int rank, char *text, size
 void tern__desc_say(tern__control *control, const tern__desc *desc, uint64_t seq, const char *where);
 /* ", which waits in barrier (work 5)", or what else shared memory tells of `rank`, for an error. */
 void tern__native_last(const tern__native *native, int rank, char *text, size_t size);
-/* Do two ranks mean the same? Shadows' backwards are not compared. */
+/* True if two ranks describe the same work. Shadows' backwards are not compared. */
 bool tern__desc_is_same(const tern__desc *desc, const tern__desc *like);
 /* "rank 0: <its work>; rank 2: <its>", of two that differ. */
 void tern__desc_differ(const tern__desc *one, const tern__desc *other, int one_rank, int other_rank,

@@ -118,7 +118,7 @@ bool tern__native_has_left(const tern__native *native, int rank)
     return tern__group_has_left(native->group, rank) || (first && tern__channel_is_closed(first, rank));
 }
 
-/* Of all groups of the family. */
+/* Moves on the works and messages of all groups of the family. */
 int tern__native_progress(tern__native *native, tern_error *err)
 {
     tern__channel *channels = native->root->channels;
@@ -200,7 +200,7 @@ static int count_missing(const tern__channel *channel, uint64_t seq)
     return count;
 }
 
-/* "; ranks 1, 3 failed to pass": in few words, where the many below may not have room. */
+/* Appends "; ranks 1, 3 failed to pass": short, as the clauses that follow may not fit. */
 static void append_missing(const tern__channel *channel, uint64_t seq, char *text, size_t size)
 {
     int count = count_missing(channel, seq);
@@ -227,7 +227,7 @@ static bool append_why(tern__channel *channel, int rank, uint64_t goal, char *te
     return lack == TERN__LACKS_POST;
 }
 
-/* A monitored barrier names one, or all at once. */
+/* A monitored barrier names the first missing rank, or with wait_all every one. */
 static void append_all(tern__channel *channel, uint64_t seq, uint64_t goal, char *text, size_t size)
 {
     const tern__post *post = &channel->tasks[seq & (channel->slots - 1)].post;
@@ -250,7 +250,7 @@ static int fail_late(const tern__goal *goal, tern_error *err)
     return tern__native_fail(native, TERN_E_TIMEOUT, text, err);
 }
 
-/* Whoever leaves has joined before, unless it never will. */
+/* A rank that leaves has joined before, or never will. */
 static int check_joining(const tern__native *native, const tern__goal *goal, tern_error *err)
 {
     for (int rank = 0; rank < native->world; rank++) {
