@@ -1,7 +1,7 @@
-# make builds all but the tests, make install puts it into PREFIX; make demo and make test call the two scripts of the README.
+# make builds everything but the tests; make install installs it into PREFIX; make demo and make test run the two scripts of the README.
 BUILD ?= build
 PREFIX ?= /usr/local
-# All cores, unless make was called with a -j of its own, of which the make within this one takes its share.
+# Uses all cores, unless make was called with -j: the inner make then shares its jobs.
 JOBS = $(if $(filter -j%,$(MAKEFLAGS)),,-j $(shell nproc))
 
 all: $(BUILD)/CMakeCache.txt

@@ -1,4 +1,4 @@
-/* cli.h - the subcommands of `tern`, one file each, and what they share. */
+/* cli.h - the subcommands of `tern`, a folder for each, and what they share. */
 #ifndef TERN_CLI_H
 #define TERN_CLI_H
 
@@ -7,11 +7,11 @@
 /* Exit codes of the command itself; a job's failures pass through as 1..255. */
 enum { TERN__EXIT_OK = 0, TERN__EXIT_FAILED = 1, TERN__EXIT_USAGE = 2 };
 
-/* CLOCK_MONOTONIC in ns at the launcher's start, for a bench of how long starting takes. Whoever starts the
- * launcher may set it, to count from there. */
+/* CLOCK_MONOTONIC in ns at the launcher's start: `tern bench step` measures the start-up time from it. The
+ * caller of the launcher may set it to an earlier time. */
 #define TERN__ENV_STARTED "TERN_STARTED_NS"
 
-/* What was printed is there: TERN__EXIT_OK; or else why not, in the name of `who`: TERN__EXIT_FAILED. */
+/* Flushes stdout. Returns TERN__EXIT_OK, or TERN__EXIT_FAILED after an error message that names `who`. */
 int tern__cli_flush(const char *who);
 
 /* A subcommand gets its own name as argv[0] and returns the exit code. */

@@ -1,8 +1,6 @@
-/* tern - one command for what is done with jobs and files: `tern run`, `tern info`, `tern bench`, `tern
- * inspect`, `tern convert`. */
+/* main.c - the `tern` command: finds the subcommand (run, inspect, convert, info, bench) and runs it. */
 #include "cli.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,19 +10,12 @@ typedef struct command {
 } command;
 
 static const command commands[] = {
-    {"run", "start a program as N ranks on this host and watch over them", tern__cli_run},
-    {"inspect", "what is in a checkpoint, or in what two differ", tern__cli_inspect},
-    {"convert", "a checkpoint in another format, or a part of it", tern__cli_convert},
-    {"info", "version, processor, back ends and libraries", tern__cli_info},
+    {"run", "start a program as N ranks on this host and supervise them", tern__cli_run},
+    {"inspect", "show what a checkpoint holds, or how two differ", tern__cli_inspect},
+    {"convert", "write a checkpoint, or a part of it, in another format", tern__cli_convert},
+    {"info", "show version, processor, back ends and libraries", tern__cli_info},
     {"bench", "measure training steps and collectives", tern__cli_bench},
 };
-
-int tern__cli_flush(const char *who)
-{
-    if (!fflush(stdout) && !ferror(stdout)) return TERN__EXIT_OK;
-    fprintf(stderr, "%s: cannot write: %s\n", who, strerror(errno));
-    return TERN__EXIT_FAILED;
-}
 
 static void print_usage(FILE *out)
 {
@@ -34,7 +25,7 @@ static void print_usage(FILE *out)
                  "commands:\n");
     for (size_t i = 0; i < TERN__COUNT(commands); i++)
         fprintf(out, "  %-8s %s\n", commands[i].name, commands[i].help);
-    fprintf(out, "\n`tern COMMAND --help` says more.\n");
+    fprintf(out, "\nRun `tern COMMAND --help` for its options.\n");
 }
 
 static const command *find_command(const char *name)

@@ -1,5 +1,5 @@
-# Builds for 64-bit ARM on Debian or Ubuntu of another architecture, and runs what was built under qemu:
-# cmake --toolchain cmake/aarch64.cmake. The libraries are the arm64 packages beside the machine's own.
+# Toolchain file that cross-compiles for 64-bit ARM on Debian or Ubuntu and runs the programs under qemu:
+# cmake --toolchain cmake/aarch64.cmake. Needs the arm64 packages of the libraries.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)

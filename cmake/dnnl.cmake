@@ -1,6 +1,6 @@
-# oneDNN 2.6 to 3.x for CPUs: DNNL_INCLUDE_DIR, DNNL_LIBRARY, DNNL_VERSION and DNNL_MAJOR. One of one's own is found by
-# CMAKE_PREFIX_PATH or dnnl_DIR. Its dnnl-config.cmake is not asked: Debian's wants OpenCL, which the CPU build does not use.
-set(dnnl_DIR "" CACHE PATH "Where another oneDNN's dnnl-config.cmake is (PREFIX/lib/cmake/dnnl)")
+# Finds oneDNN 2.6 to 3.x for CPUs and sets DNNL_INCLUDE_DIR, DNNL_LIBRARY, DNNL_VERSION and DNNL_MAJOR. For another oneDNN than
+# the system's, set CMAKE_PREFIX_PATH or dnnl_DIR. It does not use dnnl-config.cmake: Debian's requires OpenCL, which tern does not use.
+set(dnnl_DIR "" CACHE PATH "Folder of another oneDNN's dnnl-config.cmake (PREFIX/lib/cmake/dnnl)")
 set(hints "")
 if(dnnl_DIR)
   get_filename_component(hints ${dnnl_DIR}/../../.. ABSOLUTE)
@@ -8,7 +8,7 @@ endif()
 find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.h HINTS ${hints} PATH_SUFFIXES include)
 find_library(DNNL_LIBRARY dnnl HINTS ${hints} PATH_SUFFIXES lib lib64)
 
-# Which libdnnl-dev is looked for with the others (libraries.cmake).
+# If it is missing, libraries.cmake reports libdnnl-dev along with the other packages.
 if(DNNL_INCLUDE_DIR AND DNNL_LIBRARY)
   set(header ${DNNL_INCLUDE_DIR}/oneapi/dnnl)
   file(STRINGS ${header}/dnnl_version.h numbers REGEX "define DNNL_VERSION_(MAJOR|MINOR|PATCH) ")
@@ -16,11 +16,11 @@ if(DNNL_INCLUDE_DIR AND DNNL_LIBRARY)
   list(GET numbers 0 DNNL_MAJOR)
   list(JOIN numbers "." DNNL_VERSION)
   if(DNNL_VERSION VERSION_LESS 2.6 OR DNNL_VERSION VERSION_GREATER_EQUAL 4)
-    message(FATAL_ERROR "tern needs oneDNN 2.6 to 3.x, and ${DNNL_INCLUDE_DIR} is of ${DNNL_VERSION}")
+    message(FATAL_ERROR "tern needs oneDNN 2.6 to 3.x, found ${DNNL_VERSION} in ${DNNL_INCLUDE_DIR}")
   endif()
   file(STRINGS ${header}/dnnl_config.h runtime REGEX "define DNNL_CPU_RUNTIME DNNL_RUNTIME_")
   string(REGEX REPLACE ".*DNNL_RUNTIME_" "" runtime "${runtime}")
   if(NOT runtime MATCHES "^(OMP|SEQ)$")
-    message(FATAL_ERROR "tern needs a oneDNN whose CPU runtime is OMP or SEQ (threads), and ${DNNL_LIBRARY} has ${runtime}")
+    message(FATAL_ERROR "tern needs a oneDNN with the CPU runtime OMP or SEQ, found ${runtime} in ${DNNL_LIBRARY}")
   endif()
 endif()

@@ -1,8 +1,8 @@
-# make install: the headers, the module for Fortran, the library, the command, the plug-ins in lib/tern, tern.pc for pkg-config and, for
-# find_package(tern), the target tern::tern. All of it finds the rest from where it lies, so the prefix may be moved.
+# make install: installs the headers, the Fortran module, the library, the command, the plug-ins in lib/tern, tern.pc for pkg-config, and
+# the target tern::tern for find_package(tern). All paths between them are relative, so the prefix may be moved.
 include(CMakePackageConfigHelpers)
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-install(FILES ${PROJECT_SOURCE_DIR}/examples/fortran/tern.f90 DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}) # compiled with the program
+install(FILES ${PROJECT_SOURCE_DIR}/examples/fortran/tern.f90 DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}) # to be compiled with the program
 install(TARGETS tern EXPORT tern LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(TARGET tern_cli)
   install(TARGETS tern_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})

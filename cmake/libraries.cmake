@@ -1,5 +1,5 @@
-# What tern links. Packages are named as Debian and Ubuntu name them: TERN_MISSING are those without which nothing can be
-# built, TERN_ABSENT those without which a part is left out (cmake/summary.cmake).
+# Finds the libraries that tern links. Packages have the names of Debian and Ubuntu: TERN_MISSING lists required packages that are
+# missing, TERN_ABSENT optional ones, without which a part of tern is not built (cmake/summary.cmake).
 set(TERN_MISSING "")
 set(TERN_ABSENT "")
 
@@ -15,7 +15,7 @@ find_program(PROTOC_C protoc-c)
 pkg_check_modules(CAIRO QUIET IMPORTED_TARGET cairo)
 pkg_check_modules(JPEG QUIET IMPORTED_TARGET libjpeg)
 pkg_check_modules(PNG QUIET IMPORTED_TARGET libpng)
-pkg_check_modules(TIFF QUIET IMPORTED_TARGET libtiff-4>=4.5) # its error handlers are not global
+pkg_check_modules(TIFF QUIET IMPORTED_TARGET libtiff-4>=4.5) # since 4.5 error handlers are not global
 pkg_check_modules(HWLOC QUIET IMPORTED_TARGET hwloc)
 find_path(NIFTI_INCLUDE_DIR nifti1_io.h PATH_SUFFIXES nifti)
 find_library(NIFTI_LIBRARY niftiio)
@@ -34,7 +34,7 @@ if(TERN_OPENMP)
   find_package(OpenMP REQUIRED COMPONENTS C)
 endif()
 
-# if_absent(LIST PACKAGE VARIABLE...): PACKAGE goes onto LIST unless every VARIABLE is true.
+# if_absent(LIST PACKAGE VARIABLE...): appends PACKAGE to LIST unless every VARIABLE is true.
 macro(if_absent list package)
   foreach(variable ${ARGN})
     if(NOT ${variable} AND NOT ${package} IN_LIST ${list})
@@ -64,5 +64,5 @@ if_absent(TERN_ABSENT libcmocka-dev CMOCKA)
 list(JOIN TERN_MISSING " " TERN_MISSING)
 list(JOIN TERN_ABSENT " " TERN_ABSENT)
 if(TERN_MISSING)
-  message(FATAL_ERROR "tern needs libraries that are not here. On Debian and Ubuntu: apt install ${TERN_MISSING}")
+  message(FATAL_ERROR "required libraries are missing. On Debian and Ubuntu: apt install ${TERN_MISSING}")
 endif()

@@ -1,6 +1,6 @@
-# The end of configuring: what this build found, and the apt line for what it does without.
+# Prints a summary after configuring: what was found, and the apt command for optional packages that are missing.
 
-# summary_row(NAME CONDITION TEXT): TEXT where CONDITION is true, else "no".
+# summary_row(NAME CONDITION TEXT): prints TEXT if CONDITION is true, else "no".
 macro(summary_row name condition text)
   set(value no)
   if(${condition})
@@ -13,7 +13,7 @@ message(STATUS "tern ${PROJECT_VERSION}: ${CMAKE_BUILD_TYPE}, ${CMAKE_C_COMPILER
 summary_row("sanitizer " TERN_SANITIZE "${TERN_SANITIZE}")
 summary_row("oneDNN    " DNNL_LIBRARY "${DNNL_VERSION}")
 summary_row("OpenMP    " TERN_OPENMP "${OpenMP_C_VERSION}")
-summary_row("pictures  " CAIRO_FOUND "cairo ${CAIRO_VERSION}")
+summary_row("figures   " CAIRO_FOUND "cairo ${CAIRO_VERSION}")
 summary_row("JPEG      " JPEG_FOUND "libjpeg ${JPEG_VERSION}")
 summary_row("PNG       " PNG_FOUND "libpng ${PNG_VERSION}")
 summary_row("TIFF      " TIFF_FOUND "libtiff ${TIFF_VERSION}")
@@ -31,5 +31,5 @@ summary_row("CUDA      " TERN_CUDA "${CUDAToolkit_VERSION} for ${cuda_architectu
 summary_row("Fortran   " CMAKE_Fortran_COMPILER "the example of examples/fortran")
 summary_row("tests     " TERN_TESTS "yes")
 if(TERN_ABSENT)
-  message(STATUS "  for the rest: apt install ${TERN_ABSENT}")
+  message(STATUS "  to build the rest: apt install ${TERN_ABSENT}")
 endif()

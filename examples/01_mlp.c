@@ -2,8 +2,8 @@
  *
  *     tern run -n 2 build/examples/01_mlp [epochs]
  *
- * prints one line an epoch (loss as the mean over the ranks, test accuracy) and, at the end, a hash of the
- * weights that is the same on every rank. Each rank takes batches of 64. */
+ * Prints one line per epoch (mean loss over the ranks, test accuracy) and at the end a hash of the weights,
+ * which is the same on every rank. Each rank uses batches of 64. */
 #include "fashion.h"
 
 int main(int argc, char **argv)

@@ -2,15 +2,15 @@
  *
  *     tern run -n 2 build/examples/02_fashion [epochs]
  *
- * Shows a banner, a progress bar, and one line an epoch, and leaves curves, histograms and test images for
- * TensorBoard; ends with the speed of 1 rank x 1 thread, 1 rank x 2 threads and all ranks x 1 thread,
- * predictions.png, the weights' hash on all ranks, and the test accuracy.
+ * Prints a banner, a progress bar and one line per epoch, and writes curves, histograms and test images for
+ * TensorBoard. At the end it measures the speed of 1 rank x 1 thread, 1 rank x 2 threads and all ranks x 1
+ * thread, writes predictions.png, and prints the hash of the weights on all ranks and the test accuracy.
  */
 #include "fashion.h"
 
 #define BATCH       64
 #define PEAK_LR     0.2
-#define WARM_UP     0.05 /* of all steps */
+#define WARM_UP     0.05 /* share of all steps */
 #define CURVE_STEPS 50
 
 static tern_optim *new_optim(tern_module *net, tern_error *err)
@@ -23,7 +23,7 @@ static tern_optim *new_optim(tern_module *net, tern_error *err)
     return tern_sgd_new(net, &opts, err);
 }
 
-/* ---- what a run is made of ---- */
+/* ---- the objects of a run ---- */
 
 typedef struct run {
     fashion_data data;
@@ -34,7 +34,7 @@ typedef struct run {
     tern_metrics *metrics;
     tern_board *board;
     tern_scope *s;
-    double loss_sum; /* of the steps since the last point of its curve */
+    double loss_sum; /* over the steps since the last point of the curve */
     int64_t steps;
 } run;
 
@@ -86,7 +86,7 @@ static void print_banner(const run *r, int epochs)
 
 /* ---- training ---- */
 
-/* A point of the curve: the mean over CURVE_STEPS steps, of all ranks. */
+/* Adds a point to the curve: the mean loss over CURVE_STEPS steps and all ranks. */
 static void log_step(run *r)
 {
     r->loss_sum += tern_ddp_loss_mean(r->ddp);
@@ -95,7 +95,8 @@ static void log_step(run *r)
     r->loss_sum = 0;
 }
 
-/* Trains for an epoch; loss and accuracy are then in the metrics, over all ranks. Returns images a second. */
+/* Trains for an epoch and puts loss and accuracy over all ranks into the metrics. Returns the images per
+ * second. */
 static double train_epoch(run *r, int epoch, tern_error *err)
 {
     char title[32];
@@ -126,7 +127,7 @@ static double train_epoch(run *r, int epoch, tern_error *err)
     return rate;
 }
 
-/* Curves and distributions for TensorBoard. What cannot be written is a warning, not the end. */
+/* Writes curves and histograms for TensorBoard. A failed write is only a warning. */
 static void log_epoch(run *r, int epoch, double train, double test)
 {
     static const char *const names[] = {"train", "test"};
@@ -163,7 +164,7 @@ typedef struct trial {
     tern_scope *s;
 } trial;
 
-/* Steps a second of `most` steps, or as many as there is time for; rank 0's clock decides for all. */
+/* Returns the steps per second over `most` steps, or until `limit` seconds have passed on rank 0's clock. */
 static double steps_a_second(trial *t, int most, double limit, tern_error *err)
 {
     double started = fashion_now(), seconds = 0;
@@ -181,7 +182,7 @@ static double steps_a_second(trial *t, int most, double limit, tern_error *err)
     return (double)steps / seconds;
 }
 
-/* Images a second of this rank alone or, with `world`, of all; 0 after a failure. */
+/* Returns the images per second of this rank alone or, with `world`, of all ranks; 0 after an error. */
 static double measure(run *r, tern_group *world, int threads, tern_error *err)
 {
     int before = tern_device_threads_get(r->data.dev);
@@ -203,7 +204,7 @@ static double measure(run *r, tern_group *world, int threads, tern_error *err)
     return err->code ? 0 : rate * BATCH * (world ? tern_group_size(world) : 1);
 }
 
-/* Rank 0 runs alone first while the others sleep in the barrier. */
+/* Rank 0 runs alone first, while the other ranks sleep in the barrier. */
 static void compare_speed(run *r, tern_error *err)
 {
     double alone[2] = {0};
@@ -252,7 +253,7 @@ static void log_pictures(run *r, shown *p)
     tern_tensor_free(pixels);
 }
 
-/* Rank 0 alone, on a scope without group: the other ranks take no part. */
+/* Runs on rank 0 alone, in a scope without a group, so that the other ranks need not take part. */
 static void save_predictions(run *r, const char *path, tern_error *err)
 {
     tern_scope *s = tern_scope_new(r->data.dev, NULL, err);
@@ -294,7 +295,7 @@ int main(int argc, char **argv)
     for (int epoch = 1; epoch <= epochs && !err.code; epoch++) run_epoch(&r, epoch, &err);
     if (!err.code) compare_speed(&r, &err);
     if (!err.code && first) {
-        tern_error figure = {0}; /* a missing plug-in does not end the run */
+        tern_error figure = {0}; /* a missing plug-in does not fail the run */
         save_predictions(&r, "predictions.png", &figure);
         tern_error_print(&figure);
     }

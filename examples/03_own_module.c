@@ -1,9 +1,10 @@
-/* 03_own_module.c - a module of one's own: two linear layers, a forward, and a second function of the same
- * parameters.
+/* 03_own_module.c - a custom module: two linear layers, a forward function, and a second function that uses
+ * the same parameters.
  *
  *     tern run -n 2 build/examples/03_own_module
  *
- * prints the loss, the mean over the ranks, of ten steps in which the loss uses forward and middle. */
+ * Trains with a loss that uses both functions, forward and middle; prints the mean loss over the ranks of ten
+ * steps. */
 #include <stdio.h>
 
 #include <tern.h>

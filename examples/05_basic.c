@@ -1,10 +1,10 @@
 /* 05_basic.c - the smallest data-parallel training: a toy model, random data, mean squared error, SGD.
  *
- *     build/examples/05_basic 4                 starts 4 ranks by tern_spawn
- *     tern run -n 4 build/examples/05_basic     is started as 4 ranks
+ *     build/examples/05_basic 4                 starts 4 ranks with tern_spawn
+ *     tern run -n 4 build/examples/05_basic     tern run starts the 4 ranks
  *
- * prints the loss, the mean over the ranks, of ten steps. Needs no device of its own for a rank: any number
- * of them runs on any number of cores. */
+ * Prints the mean loss over the ranks of ten steps. Ranks may share cores: any number of ranks runs on any
+ * number of cores. */
 #include "demo.h"
 
 #define BATCH 20

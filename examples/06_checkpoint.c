@@ -1,12 +1,12 @@
-/* 06_checkpoint.c - rank 0 saves the model and all ranks load it: five steps, a checkpoint, five steps, back
- * to the checkpoint, and the same five steps again.
+/* 06_checkpoint.c - rank 0 saves the model and all ranks load it: trains five steps, saves a checkpoint,
+ * trains five steps, loads the checkpoint, and trains the same five steps again.
  *
- *     build/examples/06_checkpoint 4              starts 4 ranks by tern_spawn
- *     tern run -n 4 build/examples/06_checkpoint  is started as 4 ranks
+ *     build/examples/06_checkpoint 4              starts 4 ranks with tern_spawn
+ *     tern run -n 4 build/examples/06_checkpoint  tern run starts the 4 ranks
  *
- * prints the loss of each step, the mean over the ranks; the last five are those of the five before. Any
- * number of ranks runs on any number of cores. It writes the file "checkpoint" where it is started, and takes
- * it away. */
+ * Prints the mean loss over the ranks of each step; the last five losses equal the five before. Any number of
+ * ranks runs on any number of cores. The file "checkpoint" is written to the current folder and removed at
+ * the end. */
 #include "demo.h"
 
 #include <unistd.h>
@@ -14,14 +14,14 @@
 #define BATCH 20
 #define STEPS 5
 
-/* ---- the file: every tensor of the state dict, in its order ---- */
+/* ---- the file holds the tensors of the state dict, in their order ---- */
 
 static size_t bytes_of(const tern_tensor *tensor)
 {
     return (size_t)tern_tensor_count(tensor) * tern_dtype_bytes(tern_tensor_dtype(tensor));
 }
 
-/* Written beside its place and renamed: whoever opens it finds all of it. */
+/* Writes a temporary file and renames it, so that a reader never sees an incomplete checkpoint. */
 static bool save(const tern_module *net)
 {
     FILE *file = fopen("checkpoint.new", "wb");
@@ -46,8 +46,8 @@ static bool load(const tern_module *net)
     return fine;
 }
 
-/* All ranks hold the same parameters, so one saves; the barrier is what keeps the others from loading before
- * it has. One that fails tells all. */
+/* All ranks have the same parameters, so one rank saves them. The barrier keeps the others from loading
+ * before that. A rank that fails aborts the group. */
 static void checkpoint(const tern_module *net, tern_group *world, tern_error *err)
 {
     if (tern_group_rank(world) == 0 && !save(net))
@@ -89,7 +89,7 @@ static void run(training *t, tern_group *world, int rank, tern_error *err)
     train(t, rank, STEPS, err);
     if (!err->code) restore(t->net, world);
     train(t, rank, STEPS, err);
-    /* The gradients of that backward needed every rank, so all have loaded it. */
+    /* The last backward needed the gradients of every rank, so all ranks have loaded the file by now. */
     if (rank == 0) unlink("checkpoint");
 }
 

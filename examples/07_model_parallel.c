@@ -1,12 +1,12 @@
-/* 07_model_parallel.c - a model whose two parts are on two devices, data-parallel: each rank has a copy of
- * both parts.
+/* 07_model_parallel.c - model parallelism within data parallelism: the two parts of the model are on two
+ * devices, and each rank has a copy of both parts.
  *
- *     build/examples/07_model_parallel 2              starts 2 ranks by tern_spawn
- *     tern run -n 2 build/examples/07_model_parallel  is started as 2 ranks
+ *     build/examples/07_model_parallel 2              starts 2 ranks with tern_spawn
+ *     tern run -n 2 build/examples/07_model_parallel  tern run starts the 2 ranks
  *
- * Activations move from the first device to the second, their gradients back; the labels are on the second.
- * Each rank needs two devices, the cores "cpu:0" and "cpu:1"; where there is one core, both parts are on it.
- * Prints where the parts are and the loss, the mean over the ranks, of ten steps. */
+ * Activations move from the first device to the second, and their gradients back; the labels are on the
+ * second. Each rank uses two devices, the cores "cpu:0" and "cpu:1"; if there is only one core, both parts
+ * are on it. Prints the devices of the parts and the mean loss over the ranks of ten steps. */
 #include "demo.h"
 
 #define BATCH 20
@@ -14,7 +14,7 @@
 typedef struct net {
     tern_module base;
     tern_module *net1, *net2;
-    tern_device *dev1; /* net2's */
+    tern_device *dev1; /* of net2 */
 } net;
 
 static tern_tensor *net_forward(tern_module *module, tern_scope *s, tern_tensor *x) /* (N, 10) -> (N, 5) */
@@ -34,7 +34,7 @@ static void net_init(net *self, tern_device *dev0, tern_device *dev1, tern_rng *
     tern_module_to(self->net2, dev1, err);
 }
 
-/* The second core, or the first where it is the only one. */
+/* Opens the second core, or the first if it is the only one. */
 static tern_device *open_second(tern_error *err)
 {
     tern_error none = {0};

@@ -2,11 +2,11 @@
  *
  *     tern run -n 2 build/examples/10_ddp
  *
- * 08_single.c, 09_data_parallel.c and 10_ddp.c are the same training on one device, on several, and in
- * several processes: `diff` shows the lines that change. Prints the loss of every hundredth step. */
+ * 08_single.c, 09_data_parallel.c and 10_ddp.c run the same training on one device, on several devices, and
+ * in several processes: `diff` shows the lines that differ. Prints the loss of every hundredth step. */
 #include "fashion.h"
 
-#define BATCH 60 /* of all devices or ranks together, which 2, 3 and 4 divide */
+#define BATCH 60 /* over all devices or ranks; 2, 3 and 4 divide it */
 
 int main(void)
 {

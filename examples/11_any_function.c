@@ -1,18 +1,17 @@
-/* 11_any_function.c - what may be called under a ddp: any function of the model.
+/* 11_any_function.c - a ddp allows any function of the model to be called, not only forward.
  *
- *     build/examples/11_any_function 3                  starts 3 ranks by tern_spawn
- *     tern run -n 3 build/examples/11_any_function      is started as 3 ranks
+ *     build/examples/11_any_function 3                  starts 3 ranks with tern_spawn
+ *     tern run -n 3 build/examples/11_any_function      tern run starts the 3 ranks
  *
- * trains one model in four ways, ten steps each, and prints the loss of the first and the last of them. The
- * numbers are the same for 1, 2, 3 and 4 ranks, which share the same twelve samples. Needs no device of its
- * own for a rank. */
+ * Trains one model in four ways, ten steps each, and prints the first and the last loss. The losses are the
+ * same for 1, 2, 3 and 4 ranks, which share the same twelve samples. Ranks may share cores. */
 #include "demo.h"
 
 #define SAMPLES  12
 #define FEATURES 6
 #define CODE     4
 
-/* An autoencoder with two heads. Its forward gives the code. */
+/* An autoencoder with two heads. Its forward function returns the code. */
 typedef struct net {
     tern_module base;
     tern_module *encoder, *decoder, *left, *right;
@@ -43,7 +42,7 @@ static tern_tensor *tensor_of(tern_scope *s, const float *x, int64_t count)
     return tern_tensor_from(s, x, TERN_F32, 2, (int64_t[]){count, FEATURES});
 }
 
-/* 1. A second function, which forward does not call; called from outside, it trains all that it uses. */
+/* 1. A second function: forward does not call it, and it trains all parameters that it uses. */
 static tern_tensor *net_reconstruct(net *self, tern_scope *s, tern_tensor *x) /* (N, 6) -> (N, 6) */
 {
     return tern_forward(self->decoder, s, tern_forward(&self->base, s, x));
@@ -55,7 +54,7 @@ static tern_tensor *second_function(net *model, tern_scope *s, rows own)
     return tern_mse_loss(s, net_reconstruct(model, s, x), x, TERN_LOSS_MEAN);
 }
 
-/* 2. The model in parts: each is a module, and what stands between them is ordinary code. */
+/* 2. The model in parts: each part is a module, with ordinary code in between. */
 static tern_tensor *in_parts(net *model, tern_scope *s, rows own)
 {
     tern_tensor *x = tensor_of(s, own.x, own.count);
@@ -64,7 +63,7 @@ static tern_tensor *in_parts(net *model, tern_scope *s, rows own)
     return tern_mse_loss(s, again, x, TERN_LOSS_MEAN);
 }
 
-/* 3. A second view of the same parameters, without gradients and on rank 0 alone: nobody waits for it. */
+/* 3. An evaluation without gradients on rank 0 alone: the other ranks do not wait for it. */
 static void evaluate_alone(net *model, tern_device *dev, rows own, tern_error *err)
 {
     tern_scope *alone = tern_scope_new(dev, NULL, err);
@@ -77,7 +76,7 @@ static void evaluate_alone(net *model, tern_device *dev, rows own, tern_error *e
     tern_scope_free(alone);
 }
 
-/* 4. A branch by the input: which parameters are used is another matter on every rank and in every step. */
+/* 4. A branch on the input: every rank uses other parameters in every step. */
 static tern_tensor *by_input(net *model, tern_scope *s, rows own)
 {
     tern_tensor *loss = NULL, *count = tern_full(s, TERN_F32, 0, NULL, own.count);
@@ -105,8 +104,8 @@ static const way ways[] = {
     {"4 a branch by input  ", by_input, false},
 };
 
-/* Twelve samples, of which this rank has its share. The first feature is positive in the first half, so with
- * several ranks most of them go one way only. */
+/* Draws the twelve samples and returns this rank's share. The first feature is positive in the first half of
+ * them, so with several ranks most ranks take only one branch. */
 static rows share_of(float x[SAMPLES * FEATURES], tern_group *world, tern_rng *rng)
 {
     int share = SAMPLES / tern_group_size(world);

@@ -1,18 +1,18 @@
-/* 12_tied_weights.c - one parameter in two layers: a model that guesses the next letter, whose last layer has
- * the weight of its first one.
+/* 12_tied_weights.c - one parameter in two layers: a model that predicts the next letter, whose first and
+ * last layer share their weight.
  *
- *     build/examples/12_tied_weights 2                  starts 2 ranks by tern_spawn
- *     tern run -n 2 build/examples/12_tied_weights      is started as 2 ranks
+ *     build/examples/12_tied_weights 2                  starts 2 ranks with tern_spawn
+ *     tern run -n 2 build/examples/12_tied_weights      tern run starts the 2 ranks
  *
- * prints the number of parameters and the loss, the mean over the ranks, of every tenth step. Needs no device
- * of its own for a rank. */
+ * Prints the number of parameters and the mean loss over the ranks of every tenth step. Ranks may share
+ * cores. */
 #include "demo.h"
 
 #include <string.h>
 
-#define LETTERS 27 /* a to z, and all else */
+#define LETTERS 27 /* a to z, and one for all other characters */
 #define SIZE    16
-#define LENGTH  24 /* letters that a rank reads in a step */
+#define LENGTH  24 /* letters per rank and step */
 
 static const char text[] = "how much wood would a woodchuck chuck if a woodchuck could chuck wood "
                            "as much wood as a woodchuck would if a woodchuck could chuck wood ";
@@ -37,7 +37,7 @@ static int64_t letter_at(int place)
     return c >= 'a' && c <= 'z' ? c - 'a' : LETTERS - 1;
 }
 
-/* The letters from `place` on, as the model's input, or as what it should guess. */
+/* Returns the letters from `place` on, as the model's input or as its labels. */
 static tern_tensor *letters_from(tern_scope *s, int place)
 {
     int64_t letters[LENGTH];

@@ -1,23 +1,23 @@
-/* 13_sync_batch_norm.c - why batch norm wants to see all ranks' batches: the same small convolutional net on
- * Fashion-MNIST, 2 images a rank and step, once with batch norm and once with a synchronised one.
+/* 13_sync_batch_norm.c - shows why batch norm needs the batches of all ranks: trains a small convolutional
+ * network on Fashion-MNIST, 2 images per rank and step, with batch norm and with synchronised batch norm.
  *
  *     tern run -n 2 build/examples/13_sync_batch_norm [seeds] [steps]
  *
- * Both start from the same weights and see the same images. Prints the share of right answers on held-out
- * images in evaluation mode, and draws the curves of all seeds' means into sync_batch_norm.png. */
+ * Both start with the same weights and see the same images. Prints the accuracy on held-out images in
+ * evaluation mode and draws the curves of the means over all seeds into sync_batch_norm.png. */
 #include "fashion.h"
 
 #include <math.h>
 
-#define BATCH  2 /* a rank */
+#define BATCH  2 /* per rank */
 #define POINTS 15
 #define SEEDS  32
-#define HELD   2000 /* of the test set */
+#define HELD   2000 /* images of the test set */
 #define STAGES 4
 #define LR     0.01
 
-/* Four halvings: the last batch norm sees 2 x 2 positions of an image, which makes 8 values a channel on a
- * rank. */
+/* The net halves the image four times: the last batch norm sees 2 x 2 positions per image, or 8 values per
+ * channel and rank. */
 static tern_module *new_net(uint64_t seed, tern_error *err)
 {
     static const int64_t channels[] = {1, 16, 32, 32, 64};
@@ -38,7 +38,7 @@ static tern_module *new_net(uint64_t seed, tern_error *err)
     return net;
 }
 
-/* What a run needs, whatever the net. */
+/* What all runs share. */
 typedef struct shared {
     tern_group *world;
     tern_device *dev;
@@ -48,7 +48,7 @@ typedef struct shared {
     int steps;
 } shared;
 
-/* Held-out accuracy in percent after each POINTS-th of the steps. */
+/* Trains a net and stores its held-out accuracy in percent at POINTS equally spaced steps. */
 static void train(const shared *k, uint64_t seed, bool synced, double accuracy[POINTS], tern_error *err)
 {
     tern_distributed_opts order_opts = tern_distributed_defaults();
@@ -82,13 +82,13 @@ static void train(const shared *k, uint64_t seed, bool synced, double accuracy[P
 
 /* ---- all seeds ---- */
 
-/* Of one way to normalise: every seed's curve, and what is drawn. */
+/* One kind of batch norm: the curve of every seed, and the curve that is drawn. */
 typedef struct way {
     double accuracy[SEEDS][POINTS];
     double step[POINTS], mean[POINTS], low[POINTS], high[POINTS];
 } way;
 
-/* The mean over the seeds and the standard error on both sides. */
+/* Computes the mean over the seeds, plus and minus the standard error. */
 static void summarise(way *w, int seeds, int steps)
 {
     for (int p = 0; p < POINTS; p++) {
@@ -157,7 +157,7 @@ int main(int argc, char **argv)
     if (!err.code && tern_group_rank(k.world) == 0) {
         for (int i = 0; i < 2; i++) summarise(&ways[i], seeds, k.steps);
         print(ways, seeds);
-        tern_error figure = {0}; /* a missing plug-in does not end the run */
+        tern_error figure = {0}; /* a missing plug-in does not fail the run */
         draw(ways, tern_group_size(k.world), &figure);
         tern_error_print(&figure);
     }

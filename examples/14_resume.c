@@ -1,14 +1,14 @@
-/* 14_resume.c - a training that may be stopped at any time and goes on where it was.
+/* 14_resume.c - a training that can be stopped at any time and resumes where it was.
  *
  *     tern run -n 2 build/examples/14_resume runs/mlp 2
  *
- * trains an MLP with dropout on Fashion-MNIST for 2 epochs and saves all that it consists of in the folder
- * runs/mlp every 200 steps, and once more when it is asked to stop (Ctrl-C is not such a question, `kill` of
- * tern run is). Started again it goes on, after `kill -9` too, and ends with the same weights as if nothing
- * had happened. */
+ * Trains an MLP with dropout on Fashion-MNIST for 2 epochs. It saves its whole state in the folder runs/mlp
+ * every 200 steps, and again when it is asked to stop (by `kill` of tern run; Ctrl-C stops at once). Run the
+ * same command again to resume, even after `kill -9`: the weights at the end are the same as without the
+ * interruption. */
 #include "fashion.h"
 
-#define BATCH 60 /* of all ranks together */
+#define BATCH 60 /* over all ranks */
 #define EVERY 200
 
 typedef struct training {
@@ -67,7 +67,7 @@ static void open_snapshot(training *t, const char *dir, tern_error *err)
     tern_snapshot_add_int(t->snapshot, "epoch", &t->epoch, err);
     if (tern_snapshot_load(t->snapshot, NULL, err) != 1) return;
     t->step = tern_snapshot_step(t->snapshot);
-    if (tern_group_rank(t->world) == 0) printf("goes on at step %lld\n", (long long)t->step);
+    if (tern_group_rank(t->world) == 0) printf("resuming at step %lld\n", (long long)t->step);
 }
 
 static void close_training(training *t)
@@ -98,7 +98,7 @@ static void learn(training *t, const tern_batch *b, tern_error *err)
         printf("step %lld  loss %.4f\n", (long long)t->step, tern_ddp_loss_mean(t->ddp));
 }
 
-/* To the end of the epoch; true if asked to stop before. */
+/* Trains to the end of the epoch. Returns true if asked to stop before. */
 static bool train_epoch(training *t, tern_error *err)
 {
     tern_batch b;
@@ -119,7 +119,7 @@ static void train(training *t, int64_t epochs, tern_error *err)
     if (!asked) return;
     tern_snapshot_save(t->snapshot, t->step, err);
     if (!err->code && tern_group_rank(t->world) == 0)
-        printf("asked to stop: saved at step %lld\n", (long long)t->step);
+        printf("stop requested: saved at step %lld\n", (long long)t->step);
 }
 
 int main(int argc, char **argv)

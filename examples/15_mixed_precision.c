@@ -1,10 +1,9 @@
-/* 15_mixed_precision.c - apex's opt levels: what each costs and what it yields.
+/* 15_mixed_precision.c - compares the time, memory and accuracy of apex's opt levels.
  *
  *     tern run -n 2 build/examples/15_mixed_precision [O0|O1|O2|O3] [bf16|f16] [epochs]
  *
- * trains the small ResNet of the demo on Fashion-MNIST, O1 in bf16 for 2 epochs if nothing is said, and
- * prints accuracy, time, the bytes of gradients that each rank gives away a step, and the most memory a rank
- * took. */
+ * Trains the small ResNet of the demo on Fashion-MNIST (default: O1 in bf16 for 2 epochs) and prints the
+ * accuracy, the time, the bytes of gradients that each rank sends per step, and rank 0's peak memory. */
 #include "fashion.h"
 
 #include <sys/resource.h>
@@ -110,8 +109,8 @@ static void report(const training *t, const wanted *w, double seconds, double ac
     size_t sent = 0;
     for (int i = 0; i < tern_ddp_bucket_count(t->ddp); i++) sent += tern_ddp_bucket_bytes(t->ddp, i);
     getrusage(RUSAGE_SELF, &usage);
-    printf("O%d %s  test accuracy %.2f %%  %.1f s an epoch  %.1f KB of gradients a step  %.1f MB\n", w->level,
-           w->level ? tern_dtype_name(w->half) : "f32", 100 * accuracy, seconds / w->epochs,
+    printf("O%d %s  test accuracy %.2f %%  %.1f s per epoch  %.1f KB of gradients per step  %.1f MB\n",
+           w->level, w->level ? tern_dtype_name(w->half) : "f32", 100 * accuracy, seconds / w->epochs,
            (double)sent / 1e3, (double)usage.ru_maxrss / 1024);
 }
 

@@ -1,13 +1,13 @@
-/* blue_marble.c - a real segmentation task of Debian's package marble-qt-data alone: NASA's Blue Marble, a
- * picture of the whole earth from space, and what each pixel is by Natural Earth's polygons of land, lakes
- * and ice. Writes both as Cityscapes' are written, so that what reads Cityscapes reads them.
+/* blue_marble.c - makes a real segmentation task from Debian's package marble-qt-data: NASA's Blue Marble, an
+ * image of the whole earth from space, with labels from Natural Earth's polygons of land, lakes and ice.
+ * Writes both in the layout of Cityscapes, for any program that reads Cityscapes.
  *
  *     build/examples/blue_marble [folder] [marble's data]      blue_marble /usr/share/marble/data
  *
- * Of ten bands of 36 degrees of longitude every fifth, from 180 W and from 0 to 36 E, is `val`, the others
- * are `train`. At the end it says how well the colour of a pixel alone tells what it is: each of 32 x 32 x 32
- * colours is taken for what it mostly is in `train`. That is what a net must beat, which sees the
- * surroundings.
+ * The image is cut into ten bands of 36 degrees of longitude. Every fifth band (from 180 W, and from 0 to 36
+ * E) is `val`, the others are `train`. At the end it prints how well a pixel's colour alone predicts its
+ * class: each of 32 x 32 x 32 colours gets its most frequent class in `train`. A network, which sees the
+ * surroundings, must beat this baseline.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -21,8 +21,8 @@ enum { OCEAN, LAND, LAKE, ICE, CLASSES };
 static const char *const class_names[CLASSES] = {"ocean", "land", "lake", "ice"};
 
 #define BANDS 10
-#define FIFTH 5   /* every so many'th band is val */
-#define UNITS 120 /* of Natural Earth's coordinates, in a degree */
+#define FIFTH 5   /* every fifth band is val */
+#define UNITS 120 /* Natural Earth's coordinate units per degree */
 
 typedef struct earth {
     tern_image picture; /* RGB */
@@ -37,10 +37,10 @@ static int fail(tern_error *err, int code, const char *what, const char *path)
 
 /* ---- Natural Earth's polygons ----
  *
- * A .pn2 file is big-endian: a version, the number of polygons, also of inner ones, and a flag for colours,
- * then polygons to its end. Each is a kind, the number of a place, the number of nodes, and the nodes; one of
- * kind MULTI has polygons instead. A node is a latitude, a longitude and how many offsets follow, each to
- * that node. */
+ * A .pn2 file is big-endian: a version, the number of polygons including inner ones, and a flag for colours,
+ * then polygons to the end of the file. Each polygon has a kind, the number of a place, the number of nodes,
+ * and the nodes; one of kind MULTI has polygons instead of nodes. A node has a latitude, a longitude, the
+ * number of offsets that follow, and these offsets, which are relative to the node. */
 
 enum { MULTI = 4 };
 
@@ -66,15 +66,15 @@ static int64_t take_signed(reader *r, int bytes)
     return (value ^ sign) - sign;
 }
 
-/* A polygon being drawn: where it began and the last node, as (longitude, latitude). */
+/* A polygon being drawn: its first and its last node, as (longitude, latitude). */
 typedef struct pen {
     const earth *e;
-    uint8_t *crossed; /* (height, width + 1): an edge crosses the row's middle left of this pixel */
+    uint8_t *crossed; /* (height, width + 1): an edge crosses the middle of the row left of this pixel */
     double first[2], last[2];
     bool down;
 } pen;
 
-/* Marks, in every row whose middle the edge crosses, the first pixel whose middle is right of it. */
+/* In every row whose middle the edge crosses, marks the first pixel whose middle is right of the edge. */
 static void draw_edge(pen *p, const double a[2], const double b[2])
 {
     double scale = (double)p->e->width / (360 * UNITS);
@@ -124,7 +124,7 @@ static void draw_polygon(pen *p, reader *r)
     if (p->down) draw_edge(p, p->last, p->first);
 }
 
-/* A pixel is inside if an odd number of edges is left of it. */
+/* A pixel is inside if the number of edges left of it is odd. */
 static void fill(const pen *p, uint8_t label)
 {
     for (int64_t row = 0; row < p->e->height; row++) {
@@ -159,7 +159,7 @@ static void draw_layer(earth *e, const char *marble, const char *name, uint8_t l
     if (bytes && p.crossed) {
         take(&r, 6);
         while (r.at < r.end && !r.short_of) draw_polygon(&p, &r);
-        if (r.short_of) fail(err, TERN_E_FORMAT, "no polygons of Marble's format", path);
+        if (r.short_of) fail(err, TERN_E_FORMAT, "not a file of polygons in Marble's format", path);
         fill(&p, label);
     }
     free(p.crossed);
@@ -177,7 +177,7 @@ static void open_earth(earth *e, const char *marble, tern_error *err)
     e->width = e->picture.width;
     e->labels = calloc((size_t)e->height, (size_t)e->width);
     if (e->picture.sample != TERN_IMAGE_U8 || e->width != 2 * e->height || e->width % BANDS || !e->labels)
-        fail(err, TERN_E_FORMAT, "no picture of the whole earth", path);
+        fail(err, TERN_E_FORMAT, "not an image of the whole earth", path);
     draw_layer(e, marble, "land", LAND, err);
     draw_layer(e, marble, "lakes", LAKE, err);
     draw_layer(e, marble, "glaciated_areas", ICE, err);
@@ -190,9 +190,9 @@ static bool is_val(int64_t band)
 }
 
 /* ---- Cityscapes' layout: FOLDER/leftImg8bit/train/CITY/CITY_000000_000000_leftImg8bit.png and
- * FOLDER/gtFine/train/CITY/CITY_000000_000000_gtFine_labelIds.png; a city is a band here ---- */
+ * FOLDER/gtFine/train/CITY/CITY_000000_000000_gtFine_labelIds.png; each band is a "city" ---- */
 
-/* The folders of a path, as mkdir -p makes them. */
+/* Makes the parent folders of a path. */
 static void make_folders(char *path, tern_error *err)
 {
     for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
@@ -232,7 +232,7 @@ static void save_tile(const earth *e, const char *folder, bool val, const tile *
     save_part(folder, "gtFine", "gtFine_labelIds", val, t, e->labels, 1, e->width, err);
 }
 
-/* Every band in squares. */
+/* Cuts every band into squares and saves them. */
 static void save_all(const earth *e, const char *folder, tern_error *err)
 {
     int64_t side = e->width / BANDS;
@@ -246,7 +246,7 @@ static void save_all(const earth *e, const char *folder, tern_error *err)
     }
 }
 
-/* ---- what the colours alone tell ---- */
+/* ---- the baseline: classes from colours alone ---- */
 
 #define COLOURS (32 * 32 * 32)
 
@@ -264,7 +264,7 @@ static int most(const int64_t counts[CLASSES])
     return best;
 }
 
-/* counts[colour][label] of train, and pairs[label][guess] of val. */
+/* Fills in counts[colour][label] over train, and pairs[label][guess] over val. */
 static void compare_colours(const earth *e, int64_t (*counts)[CLASSES], int64_t pairs[CLASSES][CLASSES])
 {
     int64_t wide = e->width / BANDS, pixels = e->height * e->width;

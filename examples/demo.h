@@ -1,5 +1,5 @@
-/* demo.h - how the demos start: as ranks of a launcher (tern run, torchrun, srun, mpirun), or alone, when
- * they spawn their ranks themselves. */
+/* demo.h - starts a demo as a rank of a launcher (tern run, torchrun, srun, mpirun), or spawns the ranks if
+ * there is no launcher. */
 #ifndef TERN_EXAMPLES_DEMO_H
 #define TERN_EXAMPLES_DEMO_H
 
@@ -8,7 +8,7 @@
 
 #include <tern.h>
 
-/* The first argument, or 2; ends the program if it is no number of ranks. */
+/* Returns the number of ranks from the first argument, 2 without one; exits if the argument is wrong. */
 static inline int demo_ranks(int argc, char **argv)
 {
     if (argc < 2) return 2;
@@ -19,8 +19,8 @@ static inline int demo_ranks(int argc, char **argv)
     exit(2);
 }
 
-/* `demo` as the rank that this process is, or else in as many new processes as the first argument says (2
- * without one). The exit code. */
+/* Runs `demo` as the rank that a launcher has made of this process, or else in as many new processes as the
+ * first argument says (default 2). Returns the exit code. */
 static inline int run_demo(int (*demo)(int rank, void *arg), int argc, char **argv)
 {
     tern_error err = {0};

@@ -1,4 +1,4 @@
-/* fashion.h - what the Fashion-MNIST examples share: the two sets, loaders, exact accuracy, a hash of the
+/* fashion.h - shared by the Fashion-MNIST examples: the two datasets, loaders, exact accuracy, a hash of the
  * weights. */
 #ifndef TERN_EXAMPLES_FASHION_H
 #define TERN_EXAMPLES_FASHION_H
@@ -20,13 +20,14 @@
 static const char *const fashion_names[FASHION_CLASSES] = {"T-shirt", "trouser", "pullover", "dress", "coat",
                                                            "sandal",  "shirt",   "sneaker",  "bag",   "boot"};
 
-/* A program started alone that could have been parallel says so. */
+/* Tells the user of a single rank how to start several. */
 static inline void fashion_say_ranks(const tern_group *world, const char *program)
 {
     if (tern_group_size(world) == 1) printf("1 rank (start with tern run -n 2 %s)\n", program);
 }
 
-/* The first argument, or `fallback`; ends the program if it is no number of epochs. */
+/* Returns the number of epochs from the first argument, `fallback` without one; exits if the argument is
+ * wrong. */
 static inline int fashion_epochs(int argc, char **argv, int fallback)
 {
     if (argc < 2) return fallback;
@@ -37,7 +38,7 @@ static inline int fashion_epochs(int argc, char **argv, int fallback)
     exit(2);
 }
 
-/* `name`: "train" or "t10k"; pixels normalised. */
+/* Opens a dataset, "train" or "t10k", with normalised pixels. */
 static inline tern_dataset *fashion_open(const char *name, tern_error *err)
 {
     char images[256], labels[256];
@@ -48,11 +49,11 @@ static inline tern_dataset *fashion_open(const char *name, tern_error *err)
     snprintf(labels, sizeof(labels), FASHION_DIR "%s-labels-idx1-ubyte.gz", name);
     bool tried = !err->code;
     tern_dataset *set = tern_idx_open(images, labels, &opts, err);
-    if (tried && !set) fprintf(stderr, "the data set is in Debian's package dataset-fashion-mnist\n");
+    if (tried && !set) fprintf(stderr, "the dataset is in Debian's package dataset-fashion-mnist\n");
     return set;
 }
 
-/* This rank's share of the training set, reshuffled every epoch. */
+/* Returns this rank's share of the training set, reshuffled every epoch. */
 static inline tern_sampler *fashion_train_order(const tern_group *world, tern_error *err)
 {
     return world ? tern_distributed_sampler_new(FASHION_TRAIN, tern_group_size(world), tern_group_rank(world),
@@ -60,13 +61,13 @@ static inline tern_sampler *fashion_train_order(const tern_group *world, tern_er
                  : NULL;
 }
 
-/* A rank's share of a batch of `batch` over all ranks. */
+/* Returns a rank's share of a batch of `batch` over all ranks. */
 static inline int64_t fashion_share(int64_t batch, const tern_group *world)
 {
     return world ? batch / tern_group_size(world) : batch;
 }
 
-/* Its share of the test set: every image exactly once over all ranks. */
+/* Returns this rank's share of the test set: every image exactly once over all ranks. */
 static inline tern_sampler *fashion_test_order(const tern_group *world, tern_error *err)
 {
     tern_distributed_opts opts = tern_distributed_defaults();
@@ -86,8 +87,8 @@ static inline tern_loader *fashion_loader(tern_dataset *set, tern_sampler *order
     return tern_loader_new(set, &opts, err);
 }
 
-/* The ranks, where they compute, and both sets: this rank's batches for training, and every test image once
- * over all ranks. */
+/* The group, the device and both datasets, with this rank's batches for training and its share of the test
+ * images. */
 typedef struct fashion_data {
     tern_group *world;
     tern_device *dev;
@@ -96,7 +97,7 @@ typedef struct fashion_data {
     tern_loader *train, *test;
 } fashion_data;
 
-/* Batches of `batch` images on each rank. */
+/* Opens everything, with batches of `batch` images on each rank. */
 static inline void fashion_data_open(fashion_data *d, int64_t batch, tern_error *err)
 {
     d->world = tern_group_open(NULL, err);
@@ -151,7 +152,7 @@ static inline tern_module *fashion_resnet_new(uint64_t seed, tern_error *err)
     return net;
 }
 
-/* Seconds, from any point in time. */
+/* Returns the seconds since an arbitrary point in time. */
 static inline double fashion_now(void)
 {
     struct timespec t;
@@ -159,8 +160,8 @@ static inline double fashion_now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* How many rows of `scores` (N, C) have their largest value at `label` (N); 0 after a failure in the scope.
- */
+/* Returns how many rows of `scores` (N, C) have their largest value at `label` (N); 0 after an error in the
+ * scope. */
 static inline int64_t fashion_right(tern_scope *s, tern_tensor *scores, tern_tensor *label)
 {
     int64_t guess[1024], truth[1024], right = 0;
@@ -172,7 +173,7 @@ static inline int64_t fashion_right(tern_scope *s, tern_tensor *scores, tern_ten
     return right;
 }
 
-/* The share of test images whose class is right, over all ranks. */
+/* Returns the share of correctly classified test images, over all ranks. */
 static inline double fashion_accuracy(tern_module *net, tern_loader *test, tern_scope *s, tern_group *world,
                                       tern_error *err)
 {
@@ -191,7 +192,7 @@ static inline double fashion_accuracy(tern_module *net, tern_loader *test, tern_
     return (double)counts[0] / (double)counts[1];
 }
 
-/* FNV-1a over all parameters and buffers. */
+/* Returns the FNV-1a hash of all parameters and buffers. */
 static inline uint64_t fashion_hash(const tern_module *net, tern_error *err)
 {
     uint64_t hash = 1469598103934665603u;
@@ -206,8 +207,8 @@ static inline uint64_t fashion_hash(const tern_module *net, tern_error *err)
     return hash;
 }
 
-/* Prints "weights identical on 2 ranks: <hash>" on rank 0; false, and printed by every rank, if they are not.
- */
+/* Prints "weights identical on 2 ranks: <hash>" on rank 0. If they differ, every rank prints so and the
+ * function returns false. */
 static inline bool fashion_compare_weights(const tern_module *net, tern_group *world, tern_error *err)
 {
     int ranks = tern_group_size(world), same = 1;

@@ -1,4 +1,4 @@
-/* fuzz.h - what every target shares: the input as a file, and the promise on memory. */
+/* fuzz.h - shared by the targets: passes the input as a file and checks the limit on memory. */
 #ifndef TERN_FUZZ_H
 #define TERN_FUZZ_H
 
@@ -7,14 +7,14 @@
 
 enum { FUZZ_PATH = 64 };
 
-/* A file of the bytes: a descriptor to be closed, and the path that opens it. */
+/* Makes a file of the bytes. Returns a descriptor, which the caller closes, and a path that opens the file. */
 int fuzz_file(const uint8_t *data, size_t size, char path[FUZZ_PATH]);
 
-/* Loads the bytes by tern_load, as data or, if `records`, with records, reads all that came of it, and frees
- * it. Aborts if more memory than the size and 16 MiB was alive at once, or some still is. */
+/* Loads the bytes with tern_load, with or without records, reads all values and frees them. Aborts if more memory than
+ * the input's size plus 16 MiB was allocated at any time, or if memory leaks. */
 void fuzz_load(const uint8_t *data, size_t size, int records);
 
-/* libFuzzer's. */
+/* The entry point of libFuzzer. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #endif

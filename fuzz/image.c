@@ -1,4 +1,4 @@
-/* image.c - pictures in files: whatever the bytes, an error or all of the pixels. */
+/* image.c - fuzzes the readers of image files: any input must give an error or all pixels. */
 #include "fuzz.h"
 
 #include <tern/image.h>
@@ -10,7 +10,7 @@
 
 enum { PIXELS_MOST = 1 << 16, CHANNELS_MOST = 3, BYTES_MOST = 4 };
 
-/* The plug-ins lie in the build folder, one above this program's. */
+/* The plug-ins are in the build folder, the parent of this program's folder. */
 static void choose_plugins(void)
 {
     char path[512] = "";
@@ -20,7 +20,7 @@ static void choose_plugins(void)
     setenv("TERN_PLUGIN_PATH", path, 1);
 }
 
-/* Every byte counts for something, so that reading them is not left out. */
+/* Uses every byte, so that the compiler does not remove the reads. */
 static void read_all(const tern_image *image)
 {
     static const size_t bytes[] = {[TERN_IMAGE_U8] = 1, [TERN_IMAGE_U16] = 2, [TERN_IMAGE_F32] = 4};

@@ -1,4 +1,4 @@
-/* legacy.c - files of torch.save before 1.6. The magic number is put before what does not begin with it. */
+/* legacy.c - fuzzes the reader of torch.save files before 1.6; prepends the magic number to inputs without it. */
 #include "fuzz.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* load.c - the input as a file in memory, and an allocator that keeps count. */
+/* load.c - passes the input as a file in memory and counts allocations. */
 #include "fuzz.h"
 
 #include <tern.h>
@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { HEAD = 64 }; /* before each block: its size */
+enum { HEAD = 64 }; /* bytes before each block, which hold its size */
 #define ALLOWANCE ((size_t)16 << 20)
 
 static size_t live, peak;
@@ -45,7 +45,7 @@ static void read_tensor(const tern_tensor *tensor, size_t size)
     free(copy);
 }
 
-/* Every node once for each place, as programs do that take a file apart. */
+/* Reads every node, as often as the file refers to it. */
 static void read_all(const tern_object *object, size_t size)
 {
     if (tern_object_to_tensor(object)) read_tensor(tern_object_to_tensor(object), size);

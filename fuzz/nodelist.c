@@ -1,4 +1,4 @@
-/* nodelist.c - Slurm's lists of nodes and of tasks, which stand in the environment. */
+/* nodelist.c - fuzzes the parsers of Slurm's lists of nodes and tasks, which come from the environment. */
 #include "fuzz.h"
 
 #include "base/nodelist.h"

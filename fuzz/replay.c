@@ -1,4 +1,4 @@
-/* replay.c - runs a target over files, where no fuzzer is linked: replay FILE|FOLDER.. */
+/* replay.c - main program without a fuzzer: runs a target over the given files and folders. */
 #include "fuzz.h"
 
 #include <dirent.h>
@@ -33,7 +33,7 @@ static int replay(const char *path)
     return count;
 }
 
-/* A folder that has become empty is no success. */
+/* Fails if there are no files at all. */
 int main(int argc, char **argv)
 {
     int count = 0;

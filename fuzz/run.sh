@@ -1,8 +1,8 @@
 #!/bin/sh
 # Fuzzes every target (or those named) for SECONDS each, under AddressSanitizer and UndefinedBehaviorSanitizer, on one core:
 #     ./fuzz/run.sh SECONDS [torch legacy ..]
-# Needs clang with its sanitizers (Debian 12: clang libclang-rt-14-dev). What it finds new goes to build-fuzz/found/<noun>; what
-# breaks a target stays in build-fuzz/crash-<noun>-*. Inputs that take over 5 seconds or more than 512 MiB break it too.
+# Needs clang with its sanitizers (Debian 12: clang libclang-rt-14-dev). New inputs go to build-fuzz/found/<noun>, inputs that make
+# a target fail to build-fuzz/crash-<noun>-*. An input that takes over 5 seconds or more than 512 MiB is a failure too.
 set -eu
 cd "$(dirname "$0")/.."
 seconds=${1:?usage: fuzz/run.sh SECONDS [NOUN..]}

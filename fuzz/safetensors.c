@@ -1,5 +1,4 @@
-/* The reader of safetensors, fed with any bytes. What it accepts is written and read again, and must be the
- * same. */
+/* safetensors.c - fuzzes the reader of safetensors. An accepted file is written and read again, and must be the same. */
 #include "fuzz.h"
 
 #include "checkpoint/safetensors.h"
@@ -34,7 +33,7 @@ static bool is_equal(const tern_object *a, const tern_object *b)
            memcmp(x->view.data, y->view.data, tern__view_bytes(&x->view)) == 0;
 }
 
-/* By key, since what is written is sorted. */
+/* Compares by key, since the writer sorts the entries. */
 static void compare(const tern_object *a, const tern_object *b)
 {
     expect(tern_object_count(a) == tern_object_count(b), "another number of entries");

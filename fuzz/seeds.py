@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""Writes the first inputs for the fuzzers into fuzz/corpus: small files of PyTorch, of safetensors and of Pillow, one thing each."""
+"""Writes the initial inputs of the fuzzers into fuzz/corpus: small files by PyTorch and Pillow and in safetensors' format, each with one feature."""
 import collections
 import os
 import struct
@@ -44,7 +44,7 @@ def entry(name, kind, shape, begin, end):
 
 
 def safetensors():
-    """(name, header, data)"""
+    """Yields (name, header, data)."""
     sizes = {"I64": 8, "F64": 8, "F32": 4, "I32": 4, "BF16": 2, "F16": 2, "U8": 1, "BOOL": 1}
     entries, at = [], 0
     for i, (kind, size) in enumerate(sizes.items()):
@@ -69,8 +69,8 @@ for name, header, data in safetensors():
         file.write(struct.pack("<Q", len(header)) + header.encode() + data)
 
 
-def pictures():
-    """(name, format, picture, options)"""
+def images():
+    """Yields (name, format, image, options)."""
     rng = np.random.default_rng(0)
     bytes_of = lambda *shape: rng.integers(0, 256, shape).astype(np.uint8)
     colours, grey, inks = PIL.Image.fromarray(bytes_of(9, 17, 3)), PIL.Image.fromarray(bytes_of(9, 17)), PIL.Image.fromarray(bytes_of(9, 17, 4), "CMYK")
@@ -95,7 +95,7 @@ def pictures():
         yield "tiff_" + name, "TIFF", picture, options
 
 
-for name, kind, picture, options in pictures():
+for name, kind, picture, options in images():
     picture.save(os.path.join(HERE, "corpus/image", name), kind, **options)
 
 
@@ -112,7 +112,7 @@ def number(value):
 
 
 def stores():
-    """(name, bytes): queries of PyTorch 2 and of PyTorch 1, answers behind their code, and a file store's records."""
+    """Yields (name, bytes): queries of PyTorch 2 and PyTorch 1, answers after their code, and records of a file store."""
     yield "values", b"\1" + string(b"/k") + string(b"v") + b"\2" + string(b"/k") + string(b"v") + string(b"w") + b"\3" + string(b"/k") + b"\x08" + string(b"/k")
     yield "counter", (b"\4" + string(b"/n") + number(5)) * 2 + b"\7"
     yield "several", b"\5" + keys(b"/a", b"/b") + b"\x0b" + struct.pack("<Q", 2) + string(b"/a") + string(b"1") + string(b"/b") + string(b"2") + b"\x0a" + keys(b"/a", b"/b")

@@ -1,6 +1,5 @@
-/* The stores' parsers, fed with any bytes: as queries of both of PyTorch's protocols, in two pieces, run on a
- * table; as an answer; as records of a file store's file, of which what was read is written and read again.
- */
+/* store.c - fuzzes the stores' parsers. Each input is parsed as queries of both of PyTorch's protocols, in two pieces, and
+ * run on a table; as an answer; and as records of a file store, which are written and read again. */
 #include "fuzz.h"
 
 #include "comm/store/query.h"
@@ -26,7 +25,7 @@ static tern__table *table_new(void)
     return table;
 }
 
-/* Bytes in a block of their size, so that a sanitizer sees a read past the end. */
+/* Copies the bytes into a block of exactly their size, so that a sanitizer sees reads past the end. */
 static uint8_t *exact(const uint8_t *data, size_t size)
 {
     uint8_t *copy = malloc(size ? size : 1);
@@ -34,7 +33,7 @@ static uint8_t *exact(const uint8_t *data, size_t size)
     return copy;
 }
 
-/* Scans the first `part` bytes and then all; whatever was said of the part must hold for the whole. */
+/* Scans the first `part` bytes and, if the frame is incomplete, all of them. */
 static tern__frame_state scan(tern__frame *frame, const uint8_t *data, size_t part, size_t size)
 {
     for (size_t end = part;; end = size) {

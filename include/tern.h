@@ -1,4 +1,5 @@
-/* tern.h - distributed data-parallel training in C: all public headers, in the order of a training step. */
+/* tern.h - includes all public headers of tern, distributed data-parallel training in C, in the order of a
+ * training step. */
 #ifndef TERN_H
 #define TERN_H
 

@@ -1,9 +1,9 @@
 #!/bin/sh
-# Builds tern for 64-bit ARM on Debian or Ubuntu of another architecture and runs the unit tests under qemu:
-# `arm.sh ROOT [CTEST'S OPTIONS]`. What that takes is installed into a Debian of its own in the folder ROOT, nothing on the
-# machine itself. Needs root, debootstrap and Linux 6.7, with which a namespace says how foreign programs are started.
+# Cross-compiles tern for 64-bit ARM on Debian or Ubuntu and runs the unit tests under qemu:
+# `arm.sh ROOT [CTEST OPTIONS]`. Installs the tools into a separate Debian in the folder ROOT, and nothing on the machine
+# itself. Needs root, debootstrap and Linux 6.7, which has binfmt_misc in user namespaces.
 set -eu
-root=$(realpath -m "${1:?"a folder for a Debian of 2 GB"}")
+root=$(realpath -m "${1:?"expected a folder for a Debian of 2 GB"}")
 shift
 source=$(realpath "$(dirname "$0")/..")
 
@@ -19,13 +19,13 @@ if ! [ -e "$root/usr/bin/qemu-aarch64" ]; then
     mkdir "$root/tern"
 fi
 
-# qemu is no Linux: it has threads and memory of its own, MADV_WIPEONFORK does nothing, /proc/self/exe is qemu. In the
-# namespace there is no other user. Sets of x86's instructions are no matter here, several hosts want gloo, a ResNet
-# and gigabytes take longer there than ranks wait.
+# Tests that cannot pass here. qemu differs from Linux: it has its own threads and memory, ignores MADV_WIPEONFORK, and is
+# /proc/self/exe. The namespace has no second user. Tests of x86 instruction sets do not apply, those of several hosts need
+# gloo, and a ResNet or gigabytes of data take longer under qemu than ranks wait.
 beyond='_AVX|_hosts|^(base/opts|checkpoint/(bombs|files|snapshot_folder)|kernels/conv_choice'
 beyond="$beyond|parallel/sync_batch_norm|comm/(bootstrap|bootstrap_meet|control|family|group|meet|p2p_faults|p2p_memory|spawn))\$"
 
-# What is an ELF file (\x7fELF) of 64 bits, for the machine 0xb7, is given to qemu.
+# Runs 64-bit ELF files (\x7fELF) for the machine 0xb7 with qemu.
 name='\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00'
 mask='\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff'
 

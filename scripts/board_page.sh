@@ -1,7 +1,7 @@
 #!/bin/sh
-# What a person sees of a run in TensorBoard: writes one with build/libtern.so, opens its page in headless Chromium, checks that
-# curves, images, histograms and text are drawn, and leaves a screenshot of each in build/board_page. Needs Debian's chromium and
-# chromium-driver, and what scripts/peers.sh installs.
+# Tests what TensorBoard shows of a run: writes a run with build/libtern.so, opens TensorBoard in headless Chromium, checks that
+# curves, images, histograms and text are drawn, and saves a screenshot of each in build/board_page. Needs Debian's chromium and
+# chromium-driver, and the packages that scripts/peers.sh installs.
 set -eu
 cd "$(dirname "$0")/.."
 peers=${TERN_PEERS:-${XDG_CACHE_HOME:-$HOME/.cache}/tern-peers}

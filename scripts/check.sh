@@ -1,5 +1,6 @@
 #!/bin/sh
-# Checks what a compiler does not: include layers, names of types, sizes of files and functions, what is left without OpenMP, format. Exit status 1 with one line a finding.
+# Checks what a compiler does not: include layers, names of types, sizes of files and functions, the code without OpenMP, the format. Prints
+# a line per finding; exit status 1 if there is any.
 set -eu
 cd "$(dirname "$0")/.."
 status=0
@@ -8,7 +9,7 @@ complain() {
     status=1
 }
 
-# A folder may include from its own line and from those below it.
+# The layer of a folder. A folder may include from its own layer and from those below.
 layer() {
     case "$1" in
     cli) echo 10 ;;
@@ -30,15 +31,15 @@ for file in $(find src cli -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' | grep
     *) from=${file#src/} from=${from%%/*} ;;
     esac
     own=$(layer "$from")
-    [ "$own" != 0 ] || complain "$file: folder $from is in no layer"
+    [ "$own" != 0 ] || complain "$file: folder $from has no layer in this script"
     for include in $(sed -n 's/^#include "\([a-z0-9_]*\)\/.*/\1/p' "$file" | sort -u); do
         [ "$(layer "$include")" -le "$own" ] || complain "$file includes from $include/, a layer above $from/"
     done
 done
 
-# A type's name means one thing.
+# A type's name must be unique.
 for name in $(find src cli -name '*.h' | xargs sed -n 's/^} \(tern__[a-z0-9_]*\);.*/\1/p' | sort | uniq -d); do
-    complain "$name is a type of $(grep -rl --include='*.h' "^} $name;" src cli | paste -sd' ')"
+    complain "$name is defined in $(grep -rl --include='*.h' "^} $name;" src cli | paste -sd' ')"
 done
 
 # A file has at most 800 lines, a public header 300, a function 100.
@@ -54,18 +55,18 @@ for file in $(find src cli examples tests bench include -name '*.[ch]' -o -name 
         END { exit bad }' "$file" >&2 || status=1
 done
 
-# What has loops over threads also compiles without OpenMP, which the sanitizer of races cannot see into.
+# Files with OpenMP loops must also compile without OpenMP, since ThreadSanitizer cannot see into it.
 for file in $(grep -rl '#pragma omp' src tests --include='*.c'); do
     cc -fsyntax-only -std=gnu11 -D_GNU_SOURCE -Iinclude -Isrc -Itests -Wall -Wextra -Werror -Wno-unknown-pragmas -Wno-unused-variable \
         -Wno-psabi "$file" || complain "$file: does not compile without OpenMP"
 done
 
-# Formatted as .clang-format says. Other versions of the tool format otherwise, so only this one is asked.
+# The format must be that of .clang-format. Only version 14 of the tool is used, since other versions format differently.
 if clang-format --version 2>/dev/null | grep -q 'version 14\.'; then
     unformatted=$(find src cli examples tests bench include '(' -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' ')' -print0 |
         xargs -0 clang-format --dry-run 2>&1 | sed -n 's/^\([^:]*\):\([0-9]*\):.*code should be.*/\1:\2/p' | sort -u -t: -k1,1)
     for place in $unformatted; do complain "$place: not formatted"; done
 else
-    echo "check: no clang-format 14: the format is not checked"
+    echo "check: clang-format 14 is missing: the format is not checked"
 fi
 exit $status

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what is missing, builds, and trains a small ResNet on Fashion-MNIST on 2 ranks.
+# Installs missing packages, builds, and trains a small ResNet on Fashion-MNIST on 2 ranks.
 set -eu
 cd "$(dirname "$0")/.."
 ./scripts/setup.sh

@@ -1,20 +1,20 @@
 #!/bin/sh
-# Tests and figures on one GPU in one go, for a GPU that is lent for minutes: what tells most comes first, a part that takes more than its share
-# is cut off, and so is all that is left when the time is over. OUT gets log.txt, the figures as PART.json, and summary.txt, how each part ended.
+# Runs tests and benchmarks on one GPU within a time limit, the most informative parts first. Stops a part that takes more than its share, and
+# skips the rest when the time is over. Writes log.txt, the measurements as PART.json, and summary.txt with the result of each part into OUT.
 #
 #     scripts/gpu.sh [--seconds N] [--rounds N] [--ways WAY,..] OUT [PART..]
 #
-# --seconds  that all of it may take (default: 3600)
-# --rounds   of steps in tern and PyTorch in turn (default: 1)
-# --ways     in which PyTorch takes them: some of graph, compile, eager, autotune; torch.compile begins slowly (default: the first three)
+# --seconds  time limit for everything (default: 3600)
+# --rounds   rounds of steps, tern and PyTorch in turn (default: 1)
+# --ways     how PyTorch runs its steps: any of graph, compile, eager, autotune; torch.compile starts slowly (default: the first three)
 #
-# Parts, in this order, all of them if none is named:
-#   driver      what the plug-in relies on where the documents of NVIDIA's driver and runtime leave it open
-#   tests       those of label gpu, which are those that run on the emulation too
-#   mlp, resnet50, unet3d  bench/gpu/run.sh: steps beside PyTorch's, kernels beside copies, what a step asks of CUDA
-#   kernels     those of which no step has a call that is larger than a cache
-#   sanitizers  memcheck and racecheck of compute-sanitizer on the tests of kernels
-# TERN_BUILD is the build (default: build). Exits with 1 unless every part ended well.
+# Parts, in this order (default: all):
+#   driver      behaviour of NVIDIA's driver and runtime that the plug-in relies on but that is not documented
+#   tests       the tests with label gpu, which also run on the emulation
+#   mlp, resnet50, unet3d  bench/gpu/run.sh: steps compared with PyTorch, kernels compared with copies, and the CUDA calls of a step
+#   kernels     kernels whose calls in these steps all fit into a cache
+#   sanitizers  memcheck and racecheck of compute-sanitizer on the kernel tests
+# TERN_BUILD is the build folder (default: build). Exits with 1 unless every part passes.
 set -eu
 cd "$(dirname "$0")/.."
 seconds=3600 rounds=1 ways=graph,compile,eager build=${TERN_BUILD:-build}
@@ -22,7 +22,7 @@ while [ "${1#--}" != "${1-}" ]; do
     case $1 in
     --seconds | --rounds | --ways) eval "${1#--}=\$2" ;;
     *)
-        echo "gpu.sh: no option $1" >&2
+        echo "gpu.sh: unknown option $1" >&2
         exit 2
         ;;
     esac
@@ -36,7 +36,7 @@ for name in $parts; do
     case " $all " in
     *" $name "*) ;;
     *)
-        echo "gpu.sh: no part $name" >&2
+        echo "gpu.sh: unknown part $name" >&2
         exit 2
         ;;
     esac
@@ -45,13 +45,13 @@ end=$(($(date +%s) + seconds))
 mkdir -p "$out"
 : > "$out/summary.txt"
 
-# part NAME SHARE COMMAND..: at most SHARE seconds, and no more than are left.
+# part NAME SHARE COMMAND..: runs COMMAND for at most SHARE seconds, and at most until the end.
 part() {
     name=$1 share=$2 began=$(date +%s) status=0
     shift 2
     case $parts in *" $name "*) ;; *) return 0 ;; esac
     [ $share -lt $((end - began)) ] || share=$((end - began))
-    [ $share -gt 0 ] || { echo "$name: not begun, the time is over" >> "$out/summary.txt" && return 0; }
+    [ $share -gt 0 ] || { echo "$name: not started, the time is over" >> "$out/summary.txt" && return 0; }
     echo "---- $name"
     timeout -k 10 $share "$@" || status=$?
     case $status in 0) how="passed" ;; 124 | 137) how="cut off" ;; *) how="failed ($status)" ;; esac

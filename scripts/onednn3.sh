@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds against oneDNN 3 in build-onednn3/ and runs the tests that compute with it: `onednn3.sh PREFIX` with the one installed there,
-# `onednn3.sh` with the newest that PyPI has for gcc's OpenMP (3.2; later wheels are made for SYCL), in ~/.cache/tern-onednn3.
+# Builds with oneDNN 3 in build-onednn3/ and runs the tests that use it. `onednn3.sh PREFIX` uses the one in PREFIX; `onednn3.sh`
+# installs the newest on PyPI for gcc's OpenMP into ~/.cache/tern-onednn3 (3.2; later wheels are for SYCL).
 set -eu
 cd "$(dirname "$0")/.."
 prefix=${1:-${XDG_CACHE_HOME:-$HOME/.cache}/tern-onednn3}

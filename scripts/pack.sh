@@ -1,17 +1,17 @@
 #!/bin/sh
-# Packs a build for another machine of this processor's kind, one that has a GPU but not the packages: the command, the libraries, the tests that
-# want a GPU, and every shared library that they need beyond those of the C and C++ compilers, of CUDA, cuDNN and NCCL. The plug-ins that read and
-# draw images stay behind: `tern info` says "no: .." of them there, which is no fault.
+# Packs a build for another machine with the same kind of processor that has a GPU but not the packages: the command, the libraries, the tests
+# that need a GPU, and all shared libraries that they need except those of the C and C++ compilers, CUDA, cuDNN and NCCL. The plug-ins that read
+# and draw images are not packed: `tern info` prints "no: .." for them there, which is not an error.
 #
 #     cmake -S . -B build -DTERN_CUDA=ON -DTERN_CUDA_ARCHITECTURES=90 && cmake --build build && scripts/pack.sh build tern-gpu.tar.xz
 #
-# There, in a checkout of the same state:
+# On the other machine, in a checkout of the same commit:
 #
 #     tar xf tern-gpu.tar.xz && . build/packed.sh
 #
-# and then scripts/gpu.sh (docs/gpu.md, "Tests and figures on a GPU"), in a shell that has read packed.sh.
-# packed.sh finds CUDA's libraries beside PyTorch's, as PyTorch does, and elsewhere; the tests' Python is the one on the PATH. Tests know where they
-# were built: packed.sh links that path to where they are, if nothing is there.
+# and then run scripts/gpu.sh (docs/gpu.md, "Tests and figures on a GPU") in the same shell.
+# packed.sh finds CUDA's libraries among PyTorch's packages, as PyTorch does, and in /usr/local/cuda; the tests use the Python on the PATH. Tests
+# contain the path where they were built: packed.sh makes a link from that path to the checkout unless it exists.
 set -eu
 build=$(cd "$1" && pwd)
 out=$(realpath -m "$2")
@@ -31,18 +31,18 @@ for name in $(ctest -N -L gpu | sed -n 's/.*: gpu\/\([a-z_]*\).*/\1/p'); do
 done
 find "$to" -type f \( -perm -u+x -o -name '*.so*' \) -exec strip --strip-debug {} + 2>/dev/null || :
 
-# Those of the compilers are everywhere, and newer ones there.
+# The compilers' libraries are on every machine, perhaps in newer versions.
 find "$to" -type f \( -perm -u+x -o -name '*.so*' \) -exec ldd {} + 2>/dev/null |
     sed -n 's/.* => \(\/[^ ]*\) .*/\1/p' | sort -u |
     grep -Ev '/(libc|libm|libmvec|libdl|libpthread|librt|libgcc_s|libstdc\+\+|libtern|libcuda|libcudart|libcudnn|libcublas|libcublasLt|libnccl)\.so' |
     while read -r library; do cp -L "$library" "$to/lib"; done
 
 cat > "$to/packed.sh" <<EOF
-# Read by a shell in the checkout: . $(basename "$build")/packed.sh
+# To be sourced in the checkout: . $(basename "$build")/packed.sh
 here=\$PWD/$(basename "$build")
 cuda=\$(python3 -c 'import glob, site; print(":".join(p for s in site.getsitepackages() for p in glob.glob(s + "/nvidia/*/lib")))' 2>/dev/null)
 export LD_LIBRARY_PATH="\$here/lib\${cuda:+:\$cuda}:/usr/local/cuda/lib64\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH}" TORCH_PYTHON="\${TORCH_PYTHON:-python3}"
-for path in "$source=\$PWD" "$build=\$here"; do # a build in its source is there with it
+for path in "$source=\$PWD" "$build=\$here"; do # a build folder inside the source folder needs no link of its own
     [ -e "\${path%%=*}" ] || { mkdir -p "\$(dirname "\${path%%=*}")" && ln -s "\${path#*=}" "\${path%%=*}"; }
 done
 EOF

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Installs what some tests compare with and Debian has not, or not as new: PyTorch, safetensors, TensorBoard, each the newest, into a
-# virtual environment at $TERN_PEERS (~/.cache/tern-peers). Takes some GB, and Debian's python3-venv. Tests that want it are skipped
-# without it, and say so.
+# Installs the newest PyTorch, safetensors and TensorBoard, with which some tests compare tern and which Debian lacks or has in older
+# versions, into a virtual environment at $TERN_PEERS (default ~/.cache/tern-peers). Needs some GB and Debian's python3-venv. Tests that
+# need it are skipped without it, and say so.
 set -eu
 peers=${TERN_PEERS:-${XDG_CACHE_HOME:-$HOME/.cache}/tern-peers}
 [ -x "$peers/bin/python" ] || python3 -m venv "$peers"

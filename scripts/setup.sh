@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs what is missing from Debian's or Ubuntu's packages: `setup.sh` for building and the demo, `setup.sh test` for the
-# test suite too, `setup.sh bench` for what bench/ compares with. On other systems it prints what is needed and stops.
+# Installs missing packages of Debian or Ubuntu: `setup.sh` for building and the demo, `setup.sh test` also for the tests,
+# `setup.sh bench` also for the programs that bench/ compares with. On other systems it prints the list and stops.
 set -eu
 
 build="gcc g++ libc6-dev make cmake pkg-config libdnnl-dev zlib1g-dev libsodium-dev libxxhash-dev libdeflate-dev libcjson-dev
@@ -16,7 +16,7 @@ wanted="$build $demo"
 [ "${1:-}" = bench ] && wanted="$wanted $bench"
 
 if ! command -v apt-get >/dev/null 2>&1; then
-    echo "setup.sh: this is not Debian or Ubuntu; install what these packages hold: $wanted" >&2
+    echo "setup.sh: this is not Debian or Ubuntu: install the contents of these packages: $wanted" >&2
     exit 1
 fi
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Draws one step of a timeline as SVG, for docs/insight.md; to look around in one, use https://ui.perfetto.dev.
+"""Draws one step of a timeline as SVG, for docs/insight.md. To explore a timeline, use https://ui.perfetto.dev.
 
     TERN_TRACE=trace.json tern run -n 2 PROGRAM && scripts/timeline.py trace.json STEP >docs/timeline.svg
 """
@@ -7,7 +7,7 @@ import json
 import sys
 
 LEFT, WIDTH, LANE, BAR = 150, 830, 26, 18
-LANES = {"compute": 1, "kernels": 1, "bucket ready": 2, "reduce": 3, "wait": 4}  # lane: its track
+LANES = {"compute": 1, "kernels": 1, "bucket ready": 2, "reduce": 3, "wait": 4}  # lane: track
 PARTS = ("forward", "backward", "synchronise", "optimizer step")
 COLOURS = {"forward": "#4e79a7", "backward": "#f28e2b", "synchronise": "#e15759", "optimizer step": "#59a14f",
            "kernels": "#9c9ede", "bucket ready": "#333333", "reduce": "#76b7b2", "wait": "#bab0ac"}
@@ -21,7 +21,7 @@ def lane_of(event):
 
 
 def step_of(events, pid, step):
-    """Of one rank, from the step's forward to its optimizer step's end."""
+    """Returns a rank's events from the start of the step's forward to the end of its optimizer step."""
     own = [e for e in events if e["pid"] == pid and e["ph"] != "M"]
     begin = next(e["ts"] for e in own if e["name"] == "forward" and e["args"]["step"] == step)
     end = min(e["ts"] + e["dur"] for e in own if e["name"] == "optimizer step" and e["ts"] > begin)

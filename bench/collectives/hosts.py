@@ -1,4 +1,4 @@
-"""What hosts.sh does: tern and PyTorch in turn, round after round, and a table of medians over the rounds."""
+"""Implements hosts.sh: runs tern and PyTorch in turn for some rounds and prints a table of the medians."""
 import argparse
 import json
 import os
@@ -33,7 +33,7 @@ def version(python):
 
 
 def ways(ranks, sizes, seconds):
-    """Name -> what measures it."""
+    """Returns a dict from the name of a way to the function that measures it."""
     found = {f"tern, {backend}, {memory}": lambda backend=backend, memory=memory: tern(ranks, backend, memory, sizes, seconds)
              for backend in ["gloo"] + ["native+gloo"] * (ranks >= 4) for memory in ("window", "plain")}
     for python in PYTHONS:
@@ -46,7 +46,7 @@ def main():
     parser.add_argument("rounds", type=int, nargs="?", default=5)
     parser.add_argument("--ranks", default="2,4")
     parser.add_argument("--sizes", default="4,1K,64K,1M,25M")
-    parser.add_argument("--seconds", default="0.5", help="to spend on a size")
+    parser.add_argument("--seconds", default="0.5", help="time per size")
     args = parser.parse_args()
     sizes = parse_sizes(args.sizes)
     for ranks in map(int, args.ranks.split(",")):

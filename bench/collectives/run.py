@@ -1,4 +1,4 @@
-"""What run.sh does: a job for each number of ranks and back end, their lines as JSON, and the table of them."""
+"""Implements run.sh: runs a job for each number of ranks and back end and writes their lines as JSON and as tables."""
 import argparse
 import json
 import os
@@ -12,7 +12,7 @@ BUILD = os.path.abspath(os.environ.get("TERN_BUILD", os.path.join(HERE, "..", ".
 TERN = os.path.join(BUILD, "tern")
 BEGIN, END = "<!-- table: bench/collectives/run.sh -->", "<!-- end of table -->"
 
-# What a job is called, its back end, its memory, whether two hosts are pretended (every rank of a half says the same TERN_HOST_ID) and
+# The name of a job, its back end, its memory, whether it simulates two hosts (each half of the ranks gets its own TERN_HOST_ID), and
 # whether MPI starts it.
 WAYS = [
     ("native, windows", "native", "window", False, False),
@@ -41,7 +41,7 @@ def last_line(text):
 
 
 def measure(ranks, way, options):
-    """The job's lines, or why there are none."""
+    """Returns the job's lines and None, or no lines and the reason."""
     name, backend, memory, two_hosts, by_mpi = way
     if by_mpi and not shutil.which("mpirun"):
         return [], "mpirun is missing"
@@ -72,12 +72,12 @@ def cell(line):
 
 
 def rounded(line, sizes):
-    """The size that was asked for: parts of equal size may need some bytes more."""
+    """Returns the requested size: the measured size may be some bytes larger, to be split into equal parts."""
     return min(sizes, key=lambda size: abs(size - line["bytes"])) if line["bytes"] else 0
 
 
 def table(lines, ranks, way, sizes):
-    """Of one job: an op a row, a size a column."""
+    """Returns the table of a job, with a row per op and a column per size."""
     mine = [line for line in lines if (line["ranks"], line["way"]) == (ranks, way)]
     found = {(line["op"], rounded(line, sizes)): line for line in mine}
     ops = list(dict.fromkeys(line["op"] for line in mine))
@@ -112,7 +112,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--ranks", default="2,4,8")
     parser.add_argument("--sizes", default="4,1K,64K,1M,25M,256M")
-    parser.add_argument("--seconds", default="0.3", help="to spend on a size")
+    parser.add_argument("--seconds", default="0.3", help="time per size")
     parser.add_argument("--json", default=os.path.join(DOCS, "collectives.json"))
     parser.add_argument("--page", default=os.path.join(DOCS, "collectives.md"))
     args = parser.parse_args()

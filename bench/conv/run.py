@@ -1,4 +1,4 @@
-"""What run.sh does: a table a model of its layers by each algorithm, and the demo's curves by each of them."""
+"""Implements run.sh: writes a table per model of its layers by algorithm, and the demo's curves by algorithm."""
 import argparse
 import csv
 import glob
@@ -32,10 +32,10 @@ MODELS = {
     ],
 }
 
-# Of these the first that the processor has decides which algorithms there are; the page has tables for each.
+# The first of these that the processor has decides which algorithms are available; the page has tables for each.
 UNITS = ["amx_bf16", "avx512f", "avx2", "asimd"]
 
-# How each run of the demo is made to take one algorithm where that has the case.
+# The environment that makes the demo use one algorithm for all cases that it supports.
 WAYS = {
     "direct": {"TERN_EXACT_CONV": "1"},
     "winograd": {"TERN_EXACT_CONV": "0", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE"},
@@ -59,13 +59,13 @@ def unit():
 
 
 def measure(cases, rounds):
-    """Errors of ResNet-18's layers only: the plain kernel takes minutes for the larger ones."""
+    """Measures errors only for ResNet-18's layers: the reference kernel takes minutes for the larger ones."""
     options = [word for case in cases for word in ("--case", case)] + ["--no-error"] * bool(cases)
     return [json.loads(line) for line in output([TERN, "bench", "conv", "--json", "--rounds", str(rounds), *options]).splitlines()]
 
 
 def table(lines):
-    """A case and direction a row; of each algorithm GFLOPS and error."""
+    """Returns a table with a row per case and direction, and GFLOPS and error of each algorithm."""
     algorithms = list(dict.fromkeys(line["algorithm"] for line in lines))
     found = {(line["case"], line["kernel"], line["algorithm"]): line for line in lines}
     text = ["| input : weight [: stride : padding : dilation] | kernel | " + " | ".join(f"{name}, GFLOPS | error" for name in algorithms) + " |",
@@ -80,7 +80,7 @@ def table(lines):
 # ---- curves ----
 
 def train(environment):
-    """The demo's losses by step, and its lines of epochs: [loss, train %, test %]."""
+    """Runs the demo. Returns its losses by step and, for each epoch, [loss, train %, test %]."""
     with tempfile.TemporaryDirectory() as folder:
         text = output(["sh", "-c", f'cd "{folder}" && exec "{TERN}" run -n 2 "{DEMO}" {EPOCHS}'], **environment)
         (path,) = glob.glob(os.path.join(folder, "runs", "*", "scalars.csv"))

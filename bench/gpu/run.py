@@ -1,4 +1,4 @@
-"""What run.sh does: rounds of steps by tern and by PyTorch on one GPU in turn, tern's kernels beside copies, and what a step asks of CUDA."""
+"""Implements run.sh: rounds of steps by tern and PyTorch on one GPU, tern's kernels compared with copies, and the CUDA calls of a step."""
 import argparse
 import datetime
 import glob
@@ -15,31 +15,31 @@ sys.path.insert(0, os.path.join(HERE, "../peers"))
 from peers import TERN, finished, output, torch_version  # noqa: E402
 from run import Row, measure, table, summary  # noqa: E402
 
-# name -> title, (model, batch, size, dtype, steps, steps that come before and do not count, in which an idle GPU comes to its clock), the
-# least ratio to PyTorch that tern wants
+# name -> title, (model, batch, size, dtype, steps, warm-up steps in which an idle GPU reaches its clock rate), the goal: PyTorch's time divided
+# by tern's
 STEPS = {
     "resnet50": ("ResNet-50, batch 256 of 224x224, bf16", ("resnet50", 256, "224", "bf16", 30, 10), 1.0),
     "unet3d": ("3-D U-Net, batch 8 of 64x160x160, bf16", ("unet3d", 8, "64x160x160", "bf16", 20, 10), 1.0),
     "mlp": ("MLP, batch 64, f32", ("mlp", 64, None, "f32", 5000, 10000), 3.0),
 }
-# Steps that have large calls of what those have only small ones of: cross entropy of a map, Dice.
+# Steps with large calls of kernels that have only small calls above: cross entropy of a map, Dice.
 LARGE = [("deeplabv3", 8, "513", "bf16", 5, 5), ("unet3d", 16, "64x160x160", "bf16", 5, 5)]
-PARAMETERS = 100000000  # of the optimizers beside a copy
-# Kernels that only move memory, the least part of a copy's bandwidth that tern wants of them in percent, and bytes of a call that no cache holds.
+PARAMETERS = 100000000  # for the optimizers that are compared with a copy
+# Kernels that are limited by memory, the goal for them in percent of a copy's bandwidth, and the bytes of a call that exceed every cache.
 MEMORY_BOUND = ("batch_norm", "batch_norm_grad", "cross_entropy", "cross_entropy_grad", "dice_loss", "dice_loss_grad", "sgd", "adam")
 COPY_GOAL, OUT_OF_CACHE = 85, 150e6
-# Calls in which the processor waits for the GPU; in which it may: copies, unless their memory of the host is pinned, and what takes memory or
-# gives it back; and in which it looks whether the GPU is through, which is waiting if it is done over and over. Copies within the GPU and
-# what is allocated in a stream's order do not wait.
+# Calls in which the CPU waits for the GPU; calls in which it may wait: copies from or to host memory that is not pinned, and allocating or freeing
+# memory; and calls that query whether the GPU is done, which amount to waiting if they are repeated. Copies within the GPU and stream-ordered
+# allocations do not wait.
 WAITS = re.compile(r"cu(Ctx|Stream|Event)Synchronize|cuMemcpy(HtoD|DtoH|HtoA|AtoH|2D|2DUnaligned|3D)?(_v2)?$")
 MAY_WAIT = re.compile(r"cuMemcpy(HtoD|DtoH|HtoA|AtoH|2D|3D)?Async|cuMem(Alloc|AllocHost|AllocPitch|Free|FreeHost|Unmap|Host\w+)(_v2)?$")
 LOOKS = re.compile(r"cu(Stream|Event)Query")
-# What the bench's own clock asks for in a step.
+# The calls per step of the bench's own clock.
 CLOCK = {"cuEventCreate": 1, "cuEventRecord": 1, "cuEventSynchronize": 2, "cuEventElapsedTime": 1, "cuEventElapsedTime_v2": 1, "cuEventDestroy_v2": 1}
 TRACED, TRACED_WARM_UP = (10, 30), 3
 SHOWN = 24  # kernels of a profile
-WAYS, COMPILED = ["graph", "compile", "eager", "autotune"], ["compile", "autotune"]  # of PyTorch's; those by torch.compile
-LIMIT, LONG_LIMIT = 180, 1800  # seconds of a process, and of one that tries all that torch.compile knows
+WAYS, COMPILED = ["graph", "compile", "eager", "autotune"], ["compile", "autotune"]  # all ways of PyTorch; those with torch.compile
+LIMIT, LONG_LIMIT = 180, 1800  # seconds for a process, and for one in the way "autotune"
 
 
 def say(text):
@@ -52,7 +52,7 @@ def options(model, batch, size, dtype, steps, warm_up):
 
 
 class Peer:
-    """Says what it measured, or None where it fails, which is said: others are measured all the same. What has failed is not tried again."""
+    """Returns its measurements, or None after a failure, which it prints: the other peers are still measured. A failed job is not tried again."""
 
     environment, limit = None, LIMIT
 
@@ -94,7 +94,7 @@ class Torch(Peer):
 
 
 def find_torches(python, ways):
-    """One for each of these ways that this PyTorch has, and a line that says what it lacks, or None."""
+    """Returns a peer for each of the ways that this PyTorch supports, and a note on what it lacks, or None."""
     version = torch_version(python)
     if not version:
         return [], f"no PyTorch: {python} cannot import torch, so tern is measured alone (TORCH_PYTHON says which python3 can)"
@@ -118,8 +118,8 @@ def verdict(row):
 def say_profile(title, said):
     say(f"\n{title}: copies {said['machine_copy_gbs']:.0f} GB/s, products {said['machine_gflops'] / 1e3:.0f} TFLOPS, a step {said['step_ms']:.3f} ms, "
         f"outside of kernels {said['outside_ms']:.3f} ms")
-    say("% copy: of a copy that moves as many bytes, timed one by one as calls are, launch included. % once: the same, where a batch norm's "
-        "operands count once\nthat a second pass over them reads again.")
+    say("% copy: relative to a copy of as many bytes, timed call by call, launch included. % once: the same, but operands that a second pass of a "
+        "batch norm\nreads again count once.")
     say(f"{'kernel':24}{'calls':>8}{'ms':>10}{'% step':>8}{'TFLOPS':>9}{'MB':>9}{'GB/s':>9}{'% copy':>8}{'% once':>8}")
     for number, row in enumerate(said["rows"]):
         if number >= SHOWN and not is_large(row):
@@ -135,7 +135,7 @@ def profile(title, tern, job):
 
 
 def optimizers(tern):
-    """As rows of a profile."""
+    """Measures the optimizers and returns rows as of a profile."""
     text = output([TERN, "bench", "optimizer", "--elements", str(PARAMETERS), "--json"], env={**os.environ, "TERN_GRAPHS": "0", "TERN_DEVICE": "cuda"}, timeout=LIMIT)
     rows = [{"kernel": line["optimizer"], "shapes": str(line["elements"]), "ms": line["median_ms"], "gbs": line["gbs"],
              "bytes_a_call": line["gbs"] * line["median_ms"] * 1e6, "copy_gbs": line["copy_gbs"],
@@ -146,7 +146,7 @@ def optimizers(tern):
 
 
 def say_goals(found):
-    """Of each kernel that has one, over all that was profiled."""
+    """Prints the result for each kernel with a goal, over all profiles."""
     rows = [row for net in found["nets"].values() for row in net.get("profile", {}).get("rows", [])] + found["kernels"]
     say("")
     for kernel in MEMORY_BOUND:
@@ -157,10 +157,10 @@ def say_goals(found):
             say(f"{kernel}: no call large enough to judge (--only kernels has some)")
 
 
-# ---- what a step asks of CUDA ----
+# ---- the CUDA calls of a step ----
 
 def build_trace(folder):
-    """By a toolkit's CUPTI, or by the one that PyTorch comes with, whose library has no name but its version's."""
+    """Builds trace.c with a toolkit's CUPTI, or with PyTorch's, whose library file exists only under its versioned name."""
     cuda = os.environ.get("CUDA_HOME", "/usr/local/cuda")
     homes = [cuda, f"{cuda}/extras/CUPTI"] + [home for packages in site.getsitepackages() for home in glob.glob(f"{packages}/nvidia/*")]
     found = [library for home in homes for lib in ("lib64", "lib") for library in glob.glob(f"{home}/{lib}/libcupti.so*")]
@@ -183,7 +183,7 @@ def calls(tern, job, steps, library, folder):
 
 
 def step_calls(few, many):
-    """Of a warm step: what more steps ask for more often, beside the clock."""
+    """Returns the calls of a warm step, without the clock's: the difference between many and few steps, per step."""
     step = {name: (many[name] - few.get(name, 0)) / (TRACED[1] - TRACED[0]) - CLOCK.get(name, 0) for name in many}
     return {name: count for name, count in sorted(step.items()) if count > 0.04}
 
@@ -205,7 +205,7 @@ def check_graphs(tern, step):
         sys.exit("TERN_GRAPHS=1 and no graph was launched")
 
 
-# ---- all of it ----
+# ---- the program ----
 
 def some_of(names):
     def read(text):
@@ -220,9 +220,9 @@ def parse():
     parser = argparse.ArgumentParser(prog="run.sh")
     parser.add_argument("rounds", type=int, nargs="?", default=3)
     parser.add_argument("--only", metavar="NAME,..", type=some_of([*STEPS, "kernels"]), default=[*STEPS], help="some of resnet50, unet3d, mlp and kernels")
-    parser.add_argument("--ways", metavar="WAY,..", type=some_of(WAYS), default=WAYS[:3], help="in which PyTorch makes its steps")
-    parser.add_argument("--profile", action="store_true", help="what each of tern's kernels takes, and what a step asks of CUDA")
-    parser.add_argument("--json", metavar="FILE", help="everything measured, written after each round")
+    parser.add_argument("--ways", metavar="WAY,..", type=some_of(WAYS), default=WAYS[:3], help="how PyTorch runs its steps")
+    parser.add_argument("--profile", action="store_true", help="profile tern's kernels and count the CUDA calls of a step")
+    parser.add_argument("--json", metavar="FILE", help="write all measurements after each round")
     return parser.parse_args()
 
 
@@ -232,7 +232,7 @@ def rows_of(name):
 
 
 def clocks():
-    """The GPU's, as they are; None: nobody says."""
+    """Returns the GPU's current clock rates; None without nvidia-smi."""
     fields = "name,driver_version,clocks.sm,clocks.mem,power.draw"
     try:
         return output(["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"], timeout=LIMIT).strip()
@@ -241,7 +241,7 @@ def clocks():
 
 
 class Bench:
-    """What is measured is kept at once."""
+    """Runs the measurements and saves each result at once."""
 
     def __init__(self, path, tern, peers):
         self.path, self.tern, self.peers, self.is_well = path, tern, peers, True
@@ -254,7 +254,7 @@ class Bench:
                 json.dump(self.found, file, indent=1)
 
     def attempt(self, what, *args):
-        """One failure is not the end of all."""
+        """Runs a measurement; a failure does not end the others."""
         try:
             what(*args)
         except (Exception, SystemExit) as failure:

@@ -1,9 +1,9 @@
-"""The training step of `tern bench step --device cuda` in PyTorch: the same nets, weights, data and optimizer (bench/peers/nets.py), on one GPU.
+"""The training step of `tern bench step --device cuda` in PyTorch: the same networks, weights, data and optimizer (bench/peers/nets.py), on one GPU.
 
     python3 bench/gpu/step.py --model resnet50 --batch 256 --size 224 --dtype bf16 --way graph
 
-Prints one JSON object with the names that `tern bench step --json` has, after as many steps. Steps are timed by the device, from the end of
-one to the end of the next, and nobody waits for it meanwhile.
+Prints one JSON object with the keys of `tern bench step --json`, after as many steps. CUDA events time the steps, from the end of one to the end
+of the next, and the host does not wait in between.
 """
 import argparse
 import json
@@ -16,13 +16,13 @@ import torch
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../peers"))
 import nets  # noqa: E402
 
-BEFORE_A_GRAPH = 3  # steps, of those that do not count
+BEFORE_A_GRAPH = 3  # warm-up steps before the recording
 MODES = {"compile": "default", "autotune": "max-autotune-no-cudagraphs"}  # of torch.compile
 WAYS = ("eager", "graph", *MODES)
 
 
 def arranged(thing):
-    """Channels last, where there are channels."""
+    """Converts a tensor or a module to channels last."""
     layout = {4: torch.channels_last, 5: torch.channels_last_3d}
     if isinstance(thing, torch.nn.Module):
         for dims in {parameter.dim() for parameter in thing.parameters()} & set(layout):
@@ -32,8 +32,8 @@ def arranged(thing):
 
 
 class Step:
-    """`run` is one step and returns the loss; `way` graph records it once and replays it, compile and autotune let torch.compile make net and
-    loss before."""
+    """`run` does one step and returns the loss. The way "graph" records it once and replays it; "compile" and "autotune" also compile
+    the network and the loss with torch.compile."""
 
     def __init__(self, args):
         self.way = args.way
@@ -50,7 +50,7 @@ class Step:
     def step(self):
         self.done += 1
         self.optimizer.zero_grad(set_to_none=True)
-        # A recording must not use casts that were made before it.
+        # A recorded graph must not use casts that were cached before it.
         with torch.autocast("cuda", self.half, enabled=self.half is not None, cache_enabled=self.way == "eager"):
             loss = self.loss()
         loss.backward()
@@ -58,7 +58,7 @@ class Step:
         return loss
 
     def record(self):
-        """As PyTorch's manual has it: steps on a side stream, then the recording, which is none. Returns the first one's loss."""
+        """Follows PyTorch's manual: runs steps on a side stream, then records one, which computes nothing. Returns the first step's loss."""
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -80,9 +80,9 @@ class Step:
         return first
 
     def warm_up(self, steps):
-        """Returns the first one's loss."""
+        """Runs the warm-up steps. Returns the first step's loss."""
         first = (self.step() if self.way == "eager" else self.record()).item()
-        torch.cuda.empty_cache()  # of what it took to choose algorithms and to record
+        torch.cuda.empty_cache()  # drops the memory that choosing algorithms and recording took
         torch.cuda.reset_peak_memory_stats()
         while self.done < steps:
             self.run()
@@ -90,24 +90,24 @@ class Step:
 
 
 def timed(step, steps):
-    """Milliseconds of each."""
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
-    marks[0].record()
-    for mark in marks[1:]:
+    """Returns the milliseconds of each step, and the last loss."""
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
+    events[0].record()
+    for event in events[1:]:
         loss = step.run()
-        mark.record()
+        event.record()
     torch.cuda.synchronize()
-    return [one.elapsed_time(other) for one, other in zip(marks, marks[1:])], loss.item()
+    return [one.elapsed_time(other) for one, other in zip(events, events[1:])], loss.item()
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", choices=nets.NETS, default="mlp")
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--size", help="of images or volumes, as tern's; default: the model's usual one")
+    parser.add_argument("--size", help="size of images or volumes, as tern's; default: the model's")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--warm-up", type=int, default=BEFORE_A_GRAPH, help="steps before, which do not count")
-    parser.add_argument("--dtype", choices=["f32", "bf16", "f16"], default="f32", help="bf16, f16: in an autocast region")
+    parser.add_argument("--warm-up", type=int, default=BEFORE_A_GRAPH, help="warm-up steps")
+    parser.add_argument("--dtype", choices=["f32", "bf16", "f16"], default="f32", help="bf16 and f16 use an autocast region")
     parser.add_argument("--way", choices=WAYS, default="graph")
     args = parser.parse_args()
     torch.backends.cudnn.benchmark = torch.backends.cudnn.allow_tf32 = True

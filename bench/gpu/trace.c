@@ -1,9 +1,9 @@
-/* trace.c - counts what a program asks of CUDA's driver, by name, by NVIDIA's own callbacks (CUPTI):
+/* trace.c - counts a program's calls of CUDA's driver by name, with NVIDIA's callbacks (CUPTI):
  *
  *     cc -shared -fPIC -I$CUDA/include trace.c -o libtrace.so -L$CUDA/lib64 -lcupti
  *     CUDA_INJECTION64_PATH=$PWD/libtrace.so TRACE_FILE=calls.txt program
  *
- * writes a line "count name" for each function that was called, when the program ends. */
+ * When the program exits, it writes a line "count name" for each function that was called. */
 #include <cupti.h>
 
 #include <stdatomic.h>
@@ -36,14 +36,14 @@ static void write_counts(void)
     fclose(file);
 }
 
-/* The driver calls it when the program begins to use CUDA. */
+/* The driver calls this function when the program starts to use CUDA. */
 int InitializeInjection(void);
 int InitializeInjection(void)
 {
     CUpti_SubscriberHandle subscriber;
     if (cuptiSubscribe(&subscriber, count, NULL) != CUPTI_SUCCESS ||
         cuptiEnableDomain(1, subscriber, CUPTI_CB_DOMAIN_DRIVER_API) != CUPTI_SUCCESS) {
-        fputs("trace: CUPTI cannot watch\n", stderr);
+        fputs("trace: CUPTI cannot subscribe to driver calls\n", stderr);
         return 0;
     }
     atexit(write_counts);

@@ -1,4 +1,4 @@
-"""Samples of an image folder by tern and by torchvision with Pillow: see run.sh."""
+"""Implements run.sh: times the samples of an image folder in tern and in torchvision with Pillow."""
 import ctypes
 import os
 import statistics
@@ -21,8 +21,8 @@ NORMALISE = [transforms.ToTensor(), transforms.Normalize(MEAN, STD)]
 JITTER = {"brightness": 0.4, "contrast": 0.4, "saturation": 0.4, "hue": 0.1}
 
 
-def picture(rng):
-    """As detailed as photographs are: amplitudes fall with the frequency."""
+def image(rng):
+    """Returns a random image as detailed as a photograph: its amplitudes fall with the frequency."""
     y, x = np.fft.fftfreq(HEIGHT)[:, None], np.fft.rfftfreq(WIDTH)[None]
     fall = 1 / np.maximum(np.hypot(y, x), 1 / WIDTH)
     grey, colour = (np.fft.irfft2(np.fft.rfft2(rng.standard_normal((HEIGHT, WIDTH))) * fall, (HEIGHT, WIDTH)) for _ in range(2))
@@ -78,7 +78,7 @@ def rate(dataset, epoch):
 
 
 def measure(root, rounds):
-    """{way: {library: [pictures a second]}}."""
+    """Returns {way: {library: [images per second]}}."""
     rates = {}
     for way, options in WAYS.items():
         sides = {"tern": Tern(root, **options), "torchvision": Torchvision(root, **options)}
@@ -92,7 +92,7 @@ def measure(root, rounds):
 
 
 def table(rates):
-    lines = ["| 500 x 375 JPEG to 224 x 224 | tern, pictures/s | torchvision + Pillow | ratio |", "|---|---|---|---|"]
+    lines = ["| 500 x 375 JPEG to 224 x 224 | tern, images/s | torchvision + Pillow | ratio |", "|---|---|---|---|"]
     for way, of in rates.items():
         ours, theirs = (statistics.median(of[name]) for name in ("tern", "torchvision"))
         lines.append(f"| {way} | {ours:.0f} | {theirs:.0f} | {ours / theirs:.2f} |")
@@ -105,7 +105,7 @@ def main(rounds):
     with tempfile.TemporaryDirectory() as root:
         os.mkdir(os.path.join(root, "class"))
         for i in range(COUNT):
-            picture(np.random.default_rng(i)).save(os.path.join(root, "class", f"{i:02}.jpg"), quality=QUALITY)
+            image(np.random.default_rng(i)).save(os.path.join(root, "class", f"{i:02}.jpg"), quality=QUALITY)
         print(table(measure(root, rounds)))
 
 

@@ -1,4 +1,4 @@
-"""What run.sh does: rounds of the same step started in every way, and the tables."""
+"""Implements run.sh: rounds of the same step started in every way, and the tables."""
 import argparse
 import json
 import os
@@ -16,7 +16,7 @@ from run import cell, check_build, cpu_seconds, help_openblas, machine, others_p
 from chart import save_bars  # noqa: E402
 
 EXAMPLES = os.path.join(HERE, "..", "..", "examples")
-# Title, batch of a core, steps that count, samples of an epoch (MNIST's and CIFAR-10's).
+# Title, batch per core, timed steps, samples per epoch (of MNIST and CIFAR-10).
 MODELS = {"mlp": ("MLP", 64, 100, 60000), "resnet18": ("ResNet-18", 32, 8, 50000)}
 FOREVER = 1 << 20  # steps
 
@@ -32,13 +32,13 @@ def threads(count):
 
 
 def single(model, cores):
-    """One process whose kernels have all cores."""
+    """One process whose kernels use all cores."""
     _, batch, steps, _ = MODELS[model]
     return json.loads(output(command(model, batch * cores, steps), env=threads(cores)))
 
 
 def data_parallel(model, cores):
-    """One process with a replica on each core; the optimizer, between two passes, has all of them."""
+    """One process with a replica on each core; the optimizer, between the passes, uses all cores."""
     _, batch, steps, _ = MODELS[model]
     said = json.loads(output(command(model, batch * cores, steps, "--data-parallel"), env=threads(cores)))
     return {**said, "pss_mb": said["pss_mb"] / said["replicas"]}
@@ -51,17 +51,17 @@ def ddp(model, cores, *options):
 
 
 def mixed(model, cores):
-    """What products take in bf16, on the tile unit where there is one."""
+    """DDP with matrix products in bf16, on the tile unit if there is one."""
     return ddp(model, cores, "--opt-level", "O1")
 
 
 def sharded(model, cores):
-    """Each rank keeps and updates its part of the optimizer."""
+    """DDP in which each rank keeps and updates its part of the optimizer."""
     return ddp(model, cores, "--shard")
 
 
 def beside_copies(model, cores):
-    """One rank while the other cores do the same for themselves; samples/s is of all together."""
+    """One rank, while an independent copy runs on each other core; samples/s is over all of them."""
     _, batch, steps, _ = MODELS[model]
     copies = [subprocess.Popen(command(model, batch, FOREVER), env=threads(1), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
               for _ in range(cores - 1)]
@@ -86,7 +86,7 @@ WAYS = {"single": single, "DataParallel": data_parallel, "DDP": ddp, "DDP, O1": 
 
 
 def find_ways(folder):
-    """All ways, and PyTorch's where it is; the second value says which PyTorch, or None."""
+    """Returns all ways, with PyTorch's if it is installed, and the version of PyTorch, or None."""
     help_openblas()
     version = torch_version(DEBIAN_PYTHON)
     if not version:
@@ -97,14 +97,14 @@ def find_ways(folder):
 
 
 def who(way, cores):
-    """Processes x threads of each, whose kernels or, in DataParallel, replicas they run."""
+    """Returns processes x threads of each; a thread runs kernels, or a replica in DataParallel."""
     return f"1 x {cores}" if way.endswith("single") or way == "DataParallel" else f"{cores} x 1"
 
 
 # ---- rounds ----
 
-# Ways whose first loss is the same, and to what: a split batch has the loss of the whole one where no batch norm sees only its own
-# part, and ranks draw data of their own.
+# Pairs of ways with the same first loss, and the tolerance. A split batch has the loss of the whole batch unless a batch norm sees only
+# a part of it. Ranks draw different data.
 SAME = [("single", "PyTorch single", 1e-4), ("DDP", "PyTorch DDP", 1e-4), ("DDP", "DDP, sharded", 0), ("DDP", "DDP, O1", 2e-2)]
 SAME_MLP = [("single", "DataParallel", 1e-4)]
 
@@ -123,7 +123,7 @@ def fields_of(model, said):
 
 
 def measure(cores, rounds, ways, say):
-    """{model: {way: {field: samples}}}"""
+    """Returns {model: {way: {field: samples}}}."""
     values = {model: {way: {} for way in ways} for model in MODELS}
     for number in range(rounds):
         before = cpu_seconds()
@@ -140,7 +140,7 @@ def measure(cores, rounds, ways, say):
 # ---- the tables ----
 
 def lines_changed(name):
-    """From examples/08_single.c: lines that are new or other ones."""
+    """Returns how many lines are new or changed relative to examples/08_single.c."""
     done = subprocess.run(["diff", os.path.join(EXAMPLES, "08_single.c"), os.path.join(EXAMPLES, name)], stdout=subprocess.PIPE, text=True)
     return len(re.findall(r"^> ", done.stdout, re.M))
 
@@ -159,7 +159,7 @@ def table(model, ways, cores):
 
 
 def draw(path, values, cores, about):
-    """The bars of the last model: what an epoch takes, and what a rank or replica needs for it."""
+    """Draws bars for the last model: the time of an epoch, and the memory of a rank or replica."""
     model = list(values)[-1]
     title, batch, _, epoch = MODELS[model]
     shown = {way: found for way, found in values[model].items() if way != "ranks apart"}
@@ -174,7 +174,7 @@ def ratio(ways, above, below, field):
 
 
 def aims(values):
-    """[(what, measured, aim)]"""
+    """Returns [(what, measured, aim)]."""
     found = []
     for model, apart in (("resnet18", 1.05), ("mlp", 1.2)):
         if model not in values:
@@ -189,15 +189,15 @@ def aims(values):
 def main():
     parser = argparse.ArgumentParser(prog="run.sh")
     parser.add_argument("rounds", type=int, nargs="?", default=3)
-    parser.add_argument("--cores", type=int, default=2, help="how many of the machine's are used, each way (default 2)")
-    parser.add_argument("--json", metavar="FILE", help="everything measured")
-    parser.add_argument("--chart", metavar="FILE", help="the last table as a picture (PNG)")
+    parser.add_argument("--cores", type=int, default=2, help="how many cores each way uses (default 2)")
+    parser.add_argument("--json", metavar="FILE", help="write all measurements")
+    parser.add_argument("--chart", metavar="FILE", help="draw the last table as a PNG")
     args = parser.parse_args()
     usable = sorted(os.sched_getaffinity(0))
     if args.rounds < 1:
         parser.error("rounds: expected 1 or more")
     if not 1 <= args.cores <= len(usable):
-        parser.error(f"--cores: expected 1 to {len(usable)}, which this process may use")
+        parser.error(f"--cores: expected 1 to {len(usable)}, the cores that this process may use")
     check_build("run.sh")
     about = machine()
     os.sched_setaffinity(0, usable[:args.cores])
@@ -209,8 +209,8 @@ def main():
     for model in MODELS:
         print("\n" + table(model, values[model], args.cores))
     print("\n" + markdown(["ratio of medians", "measured", "at most"], [[what, f"{got:.2f}", f"{aim:.2f}"] for what, got, aim in aims(values)]))
-    print("\nMedian (lowest..highest). Ranks apart: as many processes as cores that do not know of each other. PSS: what several\n"
-          f"processes map counts as a share of each. OPENBLAS_CORETYPE is {os.environ.get('OPENBLAS_CORETYPE', 'not set')}.")
+    print("\nMedian (lowest..highest). Ranks apart: one independent process per core. PSS: pages that several processes map\n"
+          f"are split between them. OPENBLAS_CORETYPE is {os.environ.get('OPENBLAS_CORETYPE', 'not set')}.")
     if args.json:
         with open(args.json, "w") as file:
             json.dump({"machine": about, "cores": args.cores, "rounds": args.rounds, "values": values, "aims": aims(values)}, file, indent=1)

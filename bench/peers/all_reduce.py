@@ -1,8 +1,8 @@
-"""The sum of `tern bench all_reduce` in torch.distributed over gloo.
+"""The all_reduce of `tern bench all_reduce` in torch.distributed over gloo.
 
     tern run -n 2 /usr/bin/python3 bench/peers/all_reduce.py --sizes 4,1048576 --meet /tmp/meet
 
-Prints one JSON object a size with the names that `tern bench all_reduce --json` has.
+Prints one JSON object per size, with the keys of `tern bench all_reduce --json`.
 """
 import argparse
 import json
@@ -13,14 +13,14 @@ import torch.distributed as dist
 
 from world import leave_world, open_world, span_ns
 
-BUDGET_NS = 1e9  # of one size
+BUDGET_NS = 1e9  # per size
 SMALL_BYTES, SMALL_CALLS = 64 << 10, 200  # timed together
 WARM_UP = 3
 SAMPLES_MIN, SAMPLES_MAX = 5, 101
 
 
 def measure(size):
-    """Microseconds of one call."""
+    """Returns the microseconds of one call."""
     tensor = torch.zeros(size // 4)
     calls = SMALL_CALLS if size < SMALL_BYTES else 1
 
@@ -36,7 +36,7 @@ def measure(size):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--sizes", default="4,1048576,26214400", help="bytes of one rank")
+    parser.add_argument("--sizes", default="4,1048576,26214400", help="bytes per rank")
     parser.add_argument("--meet", required=True, help="file in which the ranks meet")
     args = parser.parse_args()
     open_world(args.meet)

@@ -1,8 +1,9 @@
-/* The sum of `tern bench all_reduce` by MPI_Allreduce in place.
+/* all_reduce_mpi.c - the all_reduce of `tern bench all_reduce` with MPI_Allreduce in place.
  *
  *     mpicc -O2 -o all_reduce_mpi bench/peers/all_reduce_mpi.c && mpirun -n 2 ./all_reduce_mpi 4 1048576
  *
- * Arguments: bytes of one rank. Prints one JSON object a size with the names that the command's --json has.
+ * The arguments are sizes in bytes per rank. Prints one JSON object per size, with the keys of the command's
+ * --json.
  */
 #include <mpi.h>
 #include <stdio.h>
@@ -10,7 +11,7 @@
 #include <time.h>
 
 enum { SMALL_BYTES = 64 << 10, SMALL_CALLS = 200, WARM_UP = 3, SAMPLES_MIN = 5, SAMPLES_MAX = 101 };
-#define BUDGET_NS 1e9 /* of one size */
+#define BUDGET_NS 1e9 /* per size */
 
 static long long now_ns(void)
 {
@@ -19,7 +20,7 @@ static long long now_ns(void)
     return (long long)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* From the first rank's start to the last one's end. */
+/* Returns the time from the first rank's start to the last rank's end. */
 static double span_ns(float *data, int count, int calls)
 {
     MPI_Barrier(MPI_COMM_WORLD);

@@ -1,10 +1,10 @@
-"""The demo's net and schedule in PyTorch DistributedDataParallel over gloo, for comparison with examples/02_fashion.
+"""The demo's network and schedule in PyTorch DistributedDataParallel over gloo, for comparison with examples/02_fashion.
 
-Started by a launcher that sets RANK and WORLD_SIZE (tern run, torchrun); the ranks meet in a file that must not exist yet:
+Start it with a launcher that sets RANK and WORLD_SIZE (tern run, torchrun); the ranks meet in a file that must not exist yet:
 
     tern run -n 2 /usr/bin/python3 bench/peers/fashion.py --epochs 4 --meet /tmp/meet
 
-Prints one line an epoch on rank 0: loss, test accuracy, images a second and seconds of the training part.
+Rank 0 prints one line per epoch: loss, test accuracy, images per second and seconds of training.
 """
 import argparse
 import gzip
@@ -29,7 +29,7 @@ PEAK_LR = 0.2
 class Block(nn.Module):
     def __init__(self, inputs, outputs, stride):
         super().__init__()
-        downsample = None  # made first and registered last, as torchvision does
+        downsample = None  # created first and registered last, as in torchvision
         if stride != 1 or inputs != outputs:
             downsample = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
@@ -79,7 +79,7 @@ def learning_rate(step, steps):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--schedule-epochs", type=int, default=0, help="length of the schedule, if other than --epochs")
+    parser.add_argument("--schedule-epochs", type=int, default=0, help="length of the schedule (default: --epochs)")
     parser.add_argument("--way", choices=WAYS, default="default")
     parser.add_argument("--meet", required=True, help="file in which the ranks meet")
     args = parser.parse_args()

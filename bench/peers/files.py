@@ -1,10 +1,10 @@
 #!/usr/bin/python3
-"""tern_save and tern_load beside torch.save and torch.load, of the same states, in alternation; the best of each, in milliseconds.
+"""Compares tern_save and tern_load with torch.save and torch.load on the same states, in turn; prints the best time of each in milliseconds.
 
     TERN_BUILD=build-release ./bench/peers/files.py [FOLDER]
 
-In memory (/dev/shm), where a sync costs nothing, and in FOLDER (/tmp), where tern_save waits for the disk and torch.save is followed by
-fsync, which by itself it does not do."""
+Writes to memory (/dev/shm), where a sync costs nothing, and to FOLDER (default /tmp), where tern_save waits for the disk and torch.save, which
+does not, is followed by fsync."""
 import os
 import sys
 import time
@@ -22,7 +22,7 @@ FILES = Files()
 
 
 def resnet18():
-    """Its state dict, by shapes."""
+    """Returns a state dict with the network's shapes."""
     shapes = {"conv1": (64, 3, 7, 7), "fc": (1000, 512)}
     width = 64
     for layer, out in enumerate((64, 128, 256, 512)):
@@ -51,7 +51,7 @@ def tern_load(path):
 
 
 def measure(state, folder, sync):
-    """Milliseconds of torch's save, ours, torch's load, ours."""
+    """Returns the milliseconds of torch.save, tern_save, torch.load and tern_load."""
     theirs, ours = os.path.join(folder, "bench-theirs.pt"), os.path.join(folder, "bench-ours.pt")
     made = FILES.make(state)
     calls = (lambda: torch_save(state, theirs, sync), lambda: FILES.lib.check("tern_save", ours.encode(), made),

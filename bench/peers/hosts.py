@@ -1,4 +1,4 @@
-"""What hosts.sh does: run.py's rounds and table of steps whose two ranks are started on two hosts."""
+"""Implements hosts.sh: run.py's rounds and table, with the two ranks of a step on two hosts."""
 import argparse
 import contextlib
 import os
@@ -13,7 +13,7 @@ from run import check_build, help_openblas, machine, measure, step_rows, summary
 
 
 class Start:
-    """As peers.launched, a rank on each host."""
+    """Starts a command as peers.launched does, but with a rank on each host."""
 
     def __init__(self, hosts):
         self.hosts = hosts
@@ -39,7 +39,7 @@ class Start:
 
 
 def measured(model, rate, peers, rounds):
-    """Text, the table of this rate; and what tells of other work."""
+    """Returns the table for this rate as text, and signs that the work was not the same."""
     where = {"one": "on one host", "any": "between two hosts"}.get(rate, f"between two hosts at {rate}")
     rows = [row for row in step_rows(f"{model}, {where}", model) if row.unit == "ms"]
     values, _, complaints = measure(rows, peers, rounds, lambda text: print(text, flush=True))
@@ -58,7 +58,7 @@ def parse():
     parser.add_argument("rounds", type=int, nargs="?", default=3)
     parser.add_argument("--model", default="resnet18", choices=["mlp", "resnet18", "unet3d"])
     parser.add_argument("--rates", default="one,any,10gbit,1gbit")
-    parser.add_argument("--peers", metavar="WORD,..", help="whose names have a part of these")
+    parser.add_argument("--peers", metavar="WORD,..", help="peers whose names contain any of these")
     args = parser.parse_args()
     if args.rounds < 1:
         parser.error("rounds: expected 1 or more")

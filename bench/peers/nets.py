@@ -1,5 +1,5 @@
-"""The nets of `tern bench step` in PyTorch, with its initial weights, data and losses: torchvision's ResNets and DeepLabV3 (which not
-every PyTorch has beside it), tests/torch/test_unet3d.py's 3-D U-Net."""
+"""The networks of `tern bench step` in PyTorch, with the same initial weights, data and losses: torchvision's ResNets and DeepLabV3 (copied,
+since torchvision may not be installed), and the 3-D U-Net of tests/torch/test_unet3d.py."""
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -14,7 +14,7 @@ def unit(inputs, outputs, size, dilation=1):
 
 
 class Block(nn.Module):
-    """torchvision's BasicBlock or Bottleneck: the shortcut is made first and registered last."""
+    """torchvision's BasicBlock or Bottleneck: the shortcut is created first and registered last."""
 
     def __init__(self, layers, inputs, outputs, stride):
         super().__init__()
@@ -41,7 +41,7 @@ def bottleneck(inputs, channels, stride, dilation):
 
 
 def backbone(block, wide, depths, stem, dilated=(False,) * 4):
-    """Stages of 64 to 512 channels, `wide` times as many behind a block; one that is dilated keeps the size."""
+    """Stages of 64 to 512 channels, times `wide` after each block; a dilated stage keeps the size."""
     parts, inputs, dilation = [*stem, nn.BatchNorm2d(64), nn.ReLU(True)], 64, 1
     if stem[0].stride[0] == 2:
         parts.append(nn.MaxPool2d(3, 2, 1))
@@ -56,7 +56,7 @@ def backbone(block, wide, depths, stem, dilated=(False,) * 4):
 
 
 def with_kaiming(net):
-    """torchvision's initial weights, drawn after PyTorch's own."""
+    """Draws torchvision's initial weights, after PyTorch has drawn its own."""
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
@@ -125,7 +125,7 @@ def mlp():
 
 
 def resnet18():
-    """With the stem for images of 32x32."""
+    """ResNet-18 with a stem for images of 32x32."""
     return classifier(backbone(basic, 1, (2, 2, 2, 2), [conv(3, 64, 3)]), 512, 10)
 
 
@@ -134,14 +134,14 @@ def resnet50():
 
 
 def bce_dice(scores, mask):
-    """Binary cross entropy, and Dice of each sample."""
+    """Binary cross entropy plus the Dice loss of each sample."""
     scores, mask = scores.float(), mask.float()
     p, axes = scores.sigmoid(), tuple(range(2, scores.ndim))
     dice = 1 - (2 * (p * mask).sum(axes) + 1e-5) / (p.sum(axes) + mask.sum(axes) + 1e-5)
     return F.binary_cross_entropy_with_logits(scores, mask) + dice.mean()
 
 
-# name -> the net, channels and usual size of a sample, shape of its labels for a size, classes, loss
+# name -> network, channels and default size of a sample, shape of its labels for a size, classes, loss
 NETS = {
     "mlp": (mlp, 784, (), lambda size: (), 10, F.cross_entropy),
     "resnet18": (resnet18, 3, (32, 32), lambda size: (), 10, F.cross_entropy),
@@ -152,7 +152,7 @@ NETS = {
 
 
 def make(name, batch, size, rank):
-    """Net, samples, labels and loss; `size` is text as tern's --size, or None."""
+    """Returns network, samples, labels and loss; `size` is text as tern's --size, or None."""
     build, channels, usual, labels_of, classes, loss = NETS[name]
     numbers = tuple(map(int, size.split("x"))) if size else usual
     size = numbers * len(usual) if len(numbers) == 1 else numbers

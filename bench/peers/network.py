@@ -1,4 +1,4 @@
-"""Two hosts on this machine: network namespaces named after this process, and a link between them. Needs root."""
+"""Simulates two hosts on this machine: network namespaces named after this process, with a link between them. Needs root."""
 import os
 import subprocess
 
@@ -8,7 +8,7 @@ ADDRESSES = ("10.77.0.1", "10.77.0.2")
 
 
 class Hosts:
-    """`rate`: tc's, of so many bits a second each way; "any": as fast as the link goes."""
+    """`rate` is the bits per second in each direction, as for tc; "any": no limit."""
 
     def __init__(self, rate="any"):
         self.rate = rate

@@ -1,4 +1,4 @@
-"""Who takes part in run.sh: each peer does a job and says what it measured, or None where the job is nothing to it."""
+"""The peers of run.sh: each runs a job and returns its measurements, or None if the job does not apply to it."""
 import json
 import os
 import re
@@ -13,12 +13,12 @@ BUILD = os.path.abspath(os.environ.get("TERN_BUILD", os.path.join(HERE, "..", ".
 TERN = os.path.join(BUILD, "tern")
 DEBIAN_PYTHON = "/usr/bin/python3"
 SIZES = {4: "4 B", 1 << 20: "1 MB", 25 << 20: "25 MB"}
-# Batch of a rank, steps that count.
+# Batch per rank, timed steps.
 STEPS = {"mlp": (64, 100), "resnet18": (32, 8), "unet3d": (1, 8), "resnet50": (4, 4), "deeplabv3": (4, 2)}
 
 
 def finished(argv, timeout=1800, **options):
-    """A command that has ended well; its failure, or half an hour without an end, ends the bench."""
+    """Runs a command to its end; a failure, or a time-out of half an hour, ends the bench."""
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=timeout,
                           **options)
     if done.returncode:
@@ -27,12 +27,12 @@ def finished(argv, timeout=1800, **options):
 
 
 def output(argv, **options):
-    """What it prints."""
+    """Returns the output of a command."""
     return finished(argv, **options).stdout
 
 
 def launched(ranks, *argv, **environment):
-    """Under `tern run`, its own start included."""
+    """Runs a command under `tern run` and returns its output; start-up times include the launcher's."""
     argv = [TERN, "run", "-n", str(ranks), *map(str, argv)]
     return output(argv, env={**os.environ, **environment, "TERN_STARTED_NS": str(time.monotonic_ns())})
 
@@ -43,20 +43,20 @@ def step_options(model, dtype, size):
 
 
 def by_size(text):
-    """An all_reduce's lines: bytes -> microseconds, and the ratio to the bound where one was measured."""
+    """Converts an all_reduce's lines to bytes -> microseconds, with the ratio to the bound if it was measured."""
     lines = [json.loads(line) for line in text.splitlines()]
     bounds = {("bound", line["bytes"]): line["bound_ratio"] for line in lines if line.get("bound_ratio")}
     return {**{line["bytes"]: line["median_us"] for line in lines}, **bounds}
 
 
 def training(text):
-    """Seconds of a demo's epochs together, without its tests."""
+    """Returns the total seconds of a demo's epochs, without its tests."""
     return {"training_s": sum(map(float, re.findall(r"(?m)^epoch \d+ .* ([\d.]+) s$", text)))}
 
 
 class Tern:
     name = "tern"
-    start = staticmethod(launched)  # hosts.py has another way to start ranks
+    start = staticmethod(launched)  # hosts.py replaces it
 
     def step(self, model, dtype="f32", size=None):
         return json.loads(self.start(2, TERN, "bench", "step", *step_options(model, dtype, size), "--json"))
@@ -66,12 +66,12 @@ class Tern:
         return by_size(launched(ranks, TERN, "bench", "all_reduce", "--sizes", sizes, "--memory", memory, "--json"))
 
     def demo(self, epochs):
-        with tempfile.TemporaryDirectory() as folder:  # for the pictures that it leaves
+        with tempfile.TemporaryDirectory() as folder:  # for the files that it writes
             argv = [TERN, "run", "-n", "2", os.path.join(BUILD, "examples", "02_fashion"), str(epochs)]
             return training(output(argv, cwd=folder))
 
 
-# PyTorch's oneDNN dies of an illegal instruction where a virtual machine has AMX but hides its sizes (CPUID's leaf 0x1d).
+# PyTorch's oneDNN crashes with an illegal instruction on virtual machines that have AMX but hide its tile sizes (CPUID leaf 0x1d).
 WITHOUT_AMX = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", "DNNL_MAX_CPU_ISA": "AVX512_CORE_BF16"}
 
 
@@ -93,7 +93,7 @@ class Torch:
         self.python, self.folder, self.way = python, folder, way
         self.name = f"PyTorch {version}" if way == "default" else f"PyTorch {version} {way}"
         self.environment = dict(torch_environment(python) if environment is None else environment)
-        if way == "compile":  # once a run, and not in its rounds
+        if way == "compile":  # compiles once per run, not in every round
             self.environment["TORCHINDUCTOR_CACHE_DIR"] = os.path.join(folder, "compiled")
 
     def launched(self, ranks, script, *argv):
@@ -101,7 +101,7 @@ class Torch:
         return self.start(ranks, self.python, os.path.join(HERE, script), *argv, "--meet", meet, **self.environment)
 
     def trained(self, script, *argv):
-        """A net that cannot be compiled is nothing to who compiles."""
+        """Runs a training script. A network that cannot be compiled gives None in the way "compile"."""
         try:
             return self.launched(2, script, *argv, "--way", self.way)
         except (SystemExit, subprocess.TimeoutExpired) as failure:
@@ -117,7 +117,7 @@ class Torch:
         return text and json.loads(text)
 
     def all_reduce(self, ranks, memory):
-        """Gloo knows no windows; both rows show the same."""
+        """gloo has no windows, so both kinds of memory show the same measurement."""
         if memory != "plain" or self.way != "default":
             return None
         return by_size(self.launched(ranks, "all_reduce.py", "--sizes", ",".join(map(str, SIZES))))
@@ -128,7 +128,7 @@ class Torch:
 
 
 class Mpi:
-    """One of the two: Debian installs each under its own name beside the one that mpicc and mpirun are."""
+    """Open MPI or MPICH: Debian installs both under names of their own (mpicc.openmpi, mpicc.mpich)."""
 
     def __init__(self, folder, kind):
         self.run, self.program = f"mpirun.{kind}", os.path.join(folder, f"all_reduce_{kind}")
@@ -160,14 +160,14 @@ class Mpi:
 
 
 def torch_version(python):
-    """None where it has no torch."""
+    """Returns the version of PyTorch, None without it."""
     done = subprocess.run([python, "-c", "import torch; print(torch.__version__.split('+')[0])"], stdout=subprocess.PIPE,
                           stderr=subprocess.DEVNULL, text=True)
     return done.stdout.strip() if done.returncode == 0 else None
 
 
 def find_torches(python, folder):
-    """One for each way that this PyTorch has, and lines that say what it lacks."""
+    """Returns a peer for each way that this PyTorch supports, and notes on what it lacks."""
     version = torch_version(python)
     if not version:
         return [], [f"no PyTorch: {python} has no torch (./scripts/setup.sh bench)"]
@@ -180,7 +180,7 @@ def find_torches(python, folder):
 
 
 def find_peers(folder, words=()):
-    """Those that are here, and of whose name `words` have a part, if there are any; and a line for each that is not here."""
+    """Returns the installed peers, limited to names that contain any of `words` if given, and a note for each that is missing."""
     peers, absent = [Tern()], []
     for python in filter(None, (DEBIAN_PYTHON, os.environ.get("TORCH_PYTHON"))):
         torches, notes = find_torches(python, folder)

@@ -1,4 +1,4 @@
-"""What run.sh does: rounds of jobs, each by every peer that can do it, and the table."""
+"""Implements run.sh: rounds of jobs, each by every peer that supports it, and the table."""
 import argparse
 import json
 import os
@@ -11,13 +11,13 @@ from collections import namedtuple
 
 from peers import SIZES, STEPS, TERN, find_peers, launched, output, step_options
 
-# A job is (what, *arguments); a row is one field of what a job's peers say, `goal` the least ratio to the best peer that tern wants.
+# A job is (what, *arguments). A row shows one field of a job's results; `goal` is the wanted ratio of the best peer's median to tern's.
 Row = namedtuple("Row", "label unit job field goal", defaults=[None])
 MEMORY_GOAL = 1 / 0.6
 
 
 def step_rows(title, model, dtype="f32", size=None, goal=None, memory_goal=None):
-    """Of one training step: its time, what of it is the processor's (waiting included, where a rank waits by looking), memory."""
+    """Returns the rows of a training step: its time, its CPU time (including busy waiting), its memory."""
     job = ("step", model, dtype, size)
     return [Row(f"{title}, a step", "ms", job, "median_ms", goal), Row(f"{title}, processor time", "ms", job, "cpu_ms"),
             Row(f"{title}, peak memory of a rank", "MB", job, "peak_rss_mb", memory_goal),
@@ -45,7 +45,7 @@ USUAL, LARGE = ["mlp", "start", "resnet18", "unet3d", "all_reduce"], ["unet3d-16
 
 
 def chosen_groups(args):
-    """Names, each once; --bf16 adds to what is chosen."""
+    """Returns the names of the chosen groups, each once; --bf16 adds their bf16 variants."""
     names = args.only.split(",") if args.only else USUAL + LARGE * args.large + ["demo"] * args.demo
     for name in names:
         if name not in GROUPS:
@@ -57,7 +57,7 @@ def chosen_groups(args):
 # ---- the machine ----
 
 def cpu_seconds():
-    """Of all cores together: that passed, that were busy, that our own processes used."""
+    """Returns seconds over all cores: elapsed, busy, and used by our own processes."""
     with open("/proc/stat") as file:
         ticks = list(map(int, file.readline().split()[1:9]))
     own = os.times()
@@ -66,20 +66,20 @@ def cpu_seconds():
 
 
 def others_percent(before, after):
-    """How much of the cores was used by what is not ours."""
+    """Returns the percentage of the cores' time that other processes used."""
     passed, busy, own = (late - early for early, late in zip(before, after))
     return max(0.0, 100 * (busy - own) / max(passed, 1e-9))
 
 
 def cpuinfo(key):
-    """The first processor's value, "" where there is none."""
+    """Returns the first processor's value, "" if there is none."""
     with open("/proc/cpuinfo") as file:
         found = re.search(rf"^{key}\s*: (.*)$", file.read(), re.M)
     return found.group(1) if found else ""
 
 
 def help_openblas():
-    """Debian's OpenBLAS, which PyTorch multiplies with, takes a CPU newer than itself for one with SSE3 only, four times slower."""
+    """Sets the CPU type for Debian's OpenBLAS, which PyTorch uses: on a CPU newer than itself it falls back to SSE3, which is four times slower."""
     if "avx512f" in cpuinfo("flags").split():
         os.environ.setdefault("OPENBLAS_CORETYPE", "SkylakeX")
 
@@ -92,18 +92,18 @@ def machine():
 
 def check_build(who):
     if not os.access(TERN, os.X_OK):
-        sys.exit(f"{who}: {TERN} is not there: build first, or say where the build is with TERN_BUILD")
+        sys.exit(f"{who}: {TERN} does not exist: build first, or set TERN_BUILD to the build folder")
 
 
 # ---- rounds ----
 
-# How far losses of the same work may be apart, in f32 and in bf16, which has 8 bits. That of the first step tells that nets, weights and data
-# are the same, that of the last one that all have trained.
+# The tolerance between losses of the same work, in f32 and in bf16, which has 8 bits. The first loss shows that networks, weights and data are
+# the same; the last one shows that all have trained.
 APART = {"loss_first": (1e-4, 2e-2), "loss_last": (1e-2, 1e-1)}
 
 
 def other_work(found, field="loss_first"):
-    """What tells by a loss that peers did not do the same work; None: nothing."""
+    """Returns a message if a loss shows that the peers did not do the same work, else None."""
     losses = {peer: said[field] for peer, said in found.items() if field in said}
     half = any(said.get("dtype") == "bf16" for said in found.values())
     if any(loss is None or loss != loss for loss in losses.values()):
@@ -114,7 +114,7 @@ def other_work(found, field="loss_first"):
 
 
 def run_round(jobs, peers, values, fields=("loss_first",)):
-    """Each job by every peer in turn; appends to values[job][peer][field]. Returns what tells of other work, by these losses."""
+    """Runs each job on every peer in turn and appends to values[job][peer][field]. Returns messages where these losses differ."""
     complaints = []
     for what, *arguments in jobs:
         found = {peer.name: getattr(peer, what)(*arguments) for peer in peers}
@@ -128,7 +128,7 @@ def run_round(jobs, peers, values, fields=("loss_first",)):
 
 
 def measure(rows, peers, rounds, say, fields=("loss_first",), keep=lambda values, others: None):
-    """Values, how busy others were, and what tells of other work, which is said and ends no round; `keep` hears of every round."""
+    """Returns the values, the load by other processes, and messages about differing work, which it also prints; calls `keep` after each round."""
     jobs = list(dict.fromkeys(row.job for row in rows))
     values, others, complaints = {}, [], []
     for number in range(rounds):
@@ -146,7 +146,7 @@ def measure(rows, peers, rounds, say, fields=("loss_first",), keep=lambda values
 # ---- the table ----
 
 def samples(values, job, peer, field):
-    """What a peer said; one without windows is compared by its ordinary memory."""
+    """Returns a peer's samples; for a peer without windows, those with plain memory."""
     what, *arguments = job
     plain = (what, arguments[0], "plain") if what == "all_reduce" else job
     own = values.get(job, {}).get(peer) or values.get(plain, {}).get(peer) or {}
@@ -154,7 +154,7 @@ def samples(values, job, peer, field):
 
 
 def summary(rows, names, values):
-    """A row: label, unit, a list of samples a peer, the ratio of medians to tern's, the best peer, tern's median ratio to its bound."""
+    """Returns for each row: label, unit, samples per peer, ratios of the medians to tern's, the best peer, tern's median ratio to its bound."""
     lines = []
     for row in rows:
         found = {name: samples(values, row.job, name, row.field) for name in names}
@@ -185,7 +185,7 @@ def verdict(line):
 
 
 def table(lines):
-    """Text: a line each for tern and its peers, the best first, with the ratio above 1 of which tern is the faster or smaller one."""
+    """Returns a text with a line for tern and each peer, best first. A ratio above 1 means that tern is faster or smaller."""
     text = []
     for line in lines:
         ours, *names = line["samples"]
@@ -197,7 +197,7 @@ def table(lines):
 
 
 def profiles(rows, *options):
-    """What `tern bench step --profile` says of each of the rows' steps."""
+    """Yields the output of `tern bench step --profile` for each step in the rows."""
     for what, *arguments in dict.fromkeys(row.job for row in rows):
         if what == "step":
             yield launched(2, TERN, "bench", "step", *step_options(*arguments), *options)
@@ -207,12 +207,12 @@ def parse():
     parser = argparse.ArgumentParser(prog="run.sh")
     parser.add_argument("rounds", type=int, nargs="?", default=3)
     parser.add_argument("--only", metavar="NAME,..", help=f"some of {','.join(GROUPS)}")
-    parser.add_argument("--peers", metavar="WORD,..", help="whose names have a part of these: 1.13,compile")
-    parser.add_argument("--large", action="store_true", help="steps of seconds too")
-    parser.add_argument("--demo", action="store_true", help="the demo's 4 epochs too")
-    parser.add_argument("--bf16", action="store_true", help="the steps in bf16 too")
-    parser.add_argument("--profile", action="store_true", help="what each kernel of tern's steps takes")
-    parser.add_argument("--json", metavar="FILE", help="everything measured")
+    parser.add_argument("--peers", metavar="WORD,..", help="peers whose names contain any of these: 1.13,compile")
+    parser.add_argument("--large", action="store_true", help="also steps that take seconds")
+    parser.add_argument("--demo", action="store_true", help="also the demo's 4 epochs")
+    parser.add_argument("--bf16", action="store_true", help="also the steps in bf16")
+    parser.add_argument("--profile", action="store_true", help="profile the kernels of tern's steps")
+    parser.add_argument("--json", metavar="FILE", help="write all measurements")
     args = parser.parse_args()
     if args.rounds < 1:
         parser.error("rounds: expected 1 or more")
@@ -220,8 +220,8 @@ def parse():
 
 
 NOTES = """
-ratio: the peer's median by tern's, the best peer first. The bound is a read-add-write pass of all ranks at once. One thread a rank. MPI is
-bound to cores where the ranks fit on them, else Open MPI has --oversubscribe --bind-to none."""
+ratio: the peer's median divided by tern's, best peer first. The bound is a read-add-write pass of all ranks at the same time. One thread per
+rank. MPI ranks are bound to cores if there are enough; otherwise Open MPI runs with --oversubscribe --bind-to none."""
 
 
 def main():

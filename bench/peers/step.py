@@ -1,8 +1,8 @@
-"""The training step of `tern bench step` in PyTorch, on several ranks DistributedDataParallel over gloo: the same nets, weights, data and optimizer.
+"""The training step of `tern bench step` in PyTorch, with DistributedDataParallel over gloo on several ranks: the same networks, weights, data and optimizer.
 
     tern run -n 2 /usr/bin/python3 bench/peers/step.py --model mlp --steps 20 --meet /tmp/meet
 
-Prints one JSON object with the names that `tern bench step --json` has.
+Prints one JSON object with the keys of `tern bench step --json`.
 """
 import argparse
 import json
@@ -22,7 +22,7 @@ WARM_UP = 3
 
 
 def cpu_ms():
-    """Of this process so far."""
+    """Returns the CPU time of this process so far."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return (used.ru_utime + used.ru_stime) * 1e3
 
@@ -31,11 +31,11 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", choices=nets.NETS, default="mlp")
     parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--size", help="of images or volumes, as tern's; default: the model's usual one")
+    parser.add_argument("--size", help="size of images or volumes, as tern's; default: the model's")
     parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32", help="bf16: in an autocast region")
+    parser.add_argument("--dtype", choices=["f32", "bf16"], default="f32", help="bf16 uses an autocast region")
     parser.add_argument("--way", choices=WAYS, default="default")
-    parser.add_argument("--threads", type=int, default=1, help="of a rank")
+    parser.add_argument("--threads", type=int, default=1, help="threads per rank")
     parser.add_argument("--meet", required=True, help="file in which the ranks meet")
     args = parser.parse_args()
     open_world(args.meet, args.threads)

@@ -1,4 +1,4 @@
-"""The ranks of a PyTorch peer: gloo, started by any launcher that sets RANK and WORLD_SIZE."""
+"""Opens the ranks of a PyTorch peer over gloo, under any launcher that sets RANK and WORLD_SIZE."""
 import os
 import sys
 import time
@@ -8,25 +8,25 @@ import torch.distributed as dist
 
 
 def open_world(meet, threads=1):
-    """`meet`: a file that must not exist yet."""
+    """Opens the group; `meet` is a file that must not exist yet."""
     torch.set_num_threads(threads)
     dist.init_process_group("gloo", init_method=f"file://{os.path.abspath(meet)}", rank=int(os.environ["RANK"]),
                             world_size=int(os.environ["WORLD_SIZE"]))
 
 
 def leave_world():
-    """Ends the process: taken down with gloo's threads running, PyTorch 1.13 may hang and 2.x abort."""
+    """Exits without a normal shutdown: with gloo's threads running, PyTorch 1.13 may hang in it and 2.x may abort."""
     dist.barrier()
     sys.stdout.flush()
     os._exit(0)
 
 
-# How a net is trained: in PyTorch's usual layout, with channels last, or compiled (in the usual layout).
+# How a network is trained: in PyTorch's default layout, with channels last, or compiled (in the default layout).
 WAYS = ("default", "channels_last", "compile")
 
 
 def arranged(way, thing):
-    """A net or a batch in the way's layout."""
+    """Converts a network or a batch to the layout of the way."""
     if way != "channels_last":
         return thing
     tensors = thing.parameters() if isinstance(thing, torch.nn.Module) else [thing]
@@ -40,21 +40,21 @@ def compiled(way, net):
 
 
 def mean(value):
-    """Over all ranks."""
+    """Returns the mean over all ranks."""
     value = torch.tensor(value, dtype=torch.float64)
     dist.all_reduce(value)
     return value.item() / dist.get_world_size()
 
 
 def largest(value):
-    """Over all ranks."""
+    """Returns the maximum over all ranks."""
     value = torch.tensor(value, dtype=torch.float64)
     dist.all_reduce(value, dist.ReduceOp.MAX)
     return value.tolist()
 
 
 def pss_mb():
-    """Mean over the ranks of their pages, of which those that several processes map count as a share."""
+    """Returns the proportional set size, as the mean over the ranks."""
     dist.barrier()
     with open("/proc/self/smaps_rollup") as file:
         (kb,) = (int(line.split()[1]) for line in file if line.startswith("Pss:"))
@@ -62,7 +62,7 @@ def pss_mb():
 
 
 def span_ns(work):
-    """Nanoseconds from the first rank's start to the last one's end."""
+    """Returns the nanoseconds from the first rank's start to the last rank's end."""
     dist.barrier()
     started = time.monotonic_ns()
     work()

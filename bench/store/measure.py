@@ -1,4 +1,4 @@
-"""What run.sh describes."""
+"""Implements run.sh."""
 import datetime
 import json
 import os
@@ -17,7 +17,7 @@ ONE, MANY = "one client", "each of 64"
 
 
 def bench(*args):
-    """{ONE, MANY: pairs a second} of tern's client; and how many times slower than the median the slowest of many was."""
+    """Returns {ONE, MANY: pairs per second} of tern's client, and the median divided by the slowest of many clients."""
     command = [TERN, "bench", "store", "--json", "--rounds", "1", "--pairs", str(PAIRS), *args]
     lines = [json.loads(line) for line in subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()]
     rates = {name: line["median_pairs_per_s"] for name, line in zip((ONE, MANY), lines)}

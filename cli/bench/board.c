@@ -1,13 +1,11 @@
-/* board.c - `tern bench board`: what it costs a training loop to write down what it does. The calls
- * write to a folder of their own, which is removed in the end; their share of the file's writes is in what is
- * measured. */
+/* board.c - `tern bench board`: the time that a board's calls take from a training loop. The boards write to
+ * a temporary folder, which is removed at the end; the times include each call's share of the file writes. */
 #include "bench/bench.h"
 
 #include <tern.h>
 
 #include <cjson/cJSON.h>
 #include <ftw.h>
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,13 +26,13 @@ typedef struct bench {
     double us[ROUNDS_MAX];
 } bench;
 
-static const char usage[] =
-    "usage: tern bench board [--rounds K] [--json]\n"
-    "\n"
-    "Times the calls of a board, the median of K rounds (30): a scalar, one with CSV and "
-    "JSON lines, a histogram of\n"
-    "1000000 f32, a picture of 64 images of 28 x 28. The files lie in $TMPDIR, or "
-    "/tmp, meanwhile.\n";
+static const char usage[] = "usage: tern bench board [--rounds K] [--json]\n"
+                            "\n"
+                            "Times a board's calls and prints the median of K rounds (default 30): a scalar, "
+                            "a scalar with CSV and JSON\n"
+                            "lines, a histogram of 1000000 f32, a grid of 64 images of 28x28. The files are "
+                            "written to $TMPDIR (default\n"
+                            "/tmp) and removed.\n";
 
 /* ---- subjects ---- */
 
@@ -61,7 +59,7 @@ static void image(bench *b, tern_error *err)
 static const struct {
     const char *name;
     void (*call)(bench *b, tern_error *err);
-    int calls; /* a round */
+    int calls; /* per round */
 } subjects[] = {
     {"scalar", scalar, CALLS},
     {"scalar, csv, jsonl", scalar_tables, CALLS},
@@ -69,7 +67,7 @@ static const struct {
     {"image", image, 1},
 };
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 static tern_tensor *draw(tern_scope *scope, tern_rng *rng, int ndim, const int64_t *shape, tern_error *err)
 {
@@ -127,7 +125,7 @@ static void close_bench(bench *b)
 
 /* ---- measuring and printing ---- */
 
-/* The median over the rounds; the first round, in which memory is asked for, does not count. */
+/* Returns the median over the rounds. The first round is a warm-up: it allocates memory. */
 static double measure(bench *b, const settings *set, int subject, tern_error *err)
 {
     int calls = subjects[subject].calls;
@@ -148,10 +146,7 @@ static void print_row(const settings *set, int subject, double us)
     cJSON *line = cJSON_CreateObject();
     cJSON_AddStringToObject(line, "call", subjects[subject].name);
     cJSON_AddNumberToObject(line, "median_us", us);
-    char *text = cJSON_PrintUnformatted(line);
-    if (text) puts(text);
-    cJSON_free(text);
-    cJSON_Delete(line);
+    tern__bench_print(line);
 }
 
 static void run(bench *b, const settings *set, tern_error *err)
@@ -163,35 +158,15 @@ static void run(bench *b, const settings *set, tern_error *err)
     }
 }
 
-/* TERN__EXIT_OK to go on; -1 after --help; TERN__EXIT_USAGE. */
-static int parse(int argc, char **argv, settings *set)
-{
-    static const struct option options[] = {
-        {"rounds", required_argument, NULL, 'r'},
-        {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},
-        {0},
-    };
-    argv[0] = "tern bench board"; /* as getopt names it */
-    for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-        bool fine = true;
-        switch (option) {
-        case 'r': fine = tern__bench_number(argv[0], "--rounds", optarg, ROUNDS_MAX, &set->rounds); break;
-        case 'j': set->json = true; break;
-        case 'h': fputs(usage, stdout); return -1;
-        default: fine = false;
-        }
-        if (!fine) return TERN__EXIT_USAGE;
-    }
-    if (optind == argc) return TERN__EXIT_OK;
-    fprintf(stderr, "tern bench board: unexpected \"%s\"\n", argv[optind]);
-    return TERN__EXIT_USAGE;
-}
-
 int tern__bench_board(int argc, char **argv)
 {
     settings set = {.rounds = 30};
-    int status = parse(argc, argv, &set);
+    const tern__flag flags[] = {
+        {"rounds", .number = &set.rounds, .most = ROUNDS_MAX},
+        {"json", .on = &set.json},
+        {0},
+    };
+    int status = tern__flags_read_all(flags, "tern bench board", usage, argc, argv);
     if (status) return status < 0 ? tern__cli_flush(argv[0]) : status;
     bench b = {.step = 0};
     tern_error err = {0};

@@ -1,25 +1,26 @@
+/* clock.c - the clock of a bench: CLOCK_MONOTONIC on the CPU, timed events on a GPU. */
 #include "bench/clock.h"
 
 #include "device/backend.h"
 
 struct tern__bench_clock {
     tern_device *device;
-    int places;
-    int64_t *ns;        /* [places] of the host        */
-    tern__mark **marks; /* [places] of a device; else NULL */
+    int points;
+    int64_t *ns;                 /* [points] on the CPU              */
+    tern__device_event **events; /* [points] events on a GPU; else NULL */
 };
 
-tern__bench_clock *tern__bench_clock_new(tern_device *device, int places, tern_error *err)
+tern__bench_clock *tern__bench_clock_new(tern_device *device, int points, tern_error *err)
 {
     tern__bench_clock *clock = tern__alloc(sizeof(*clock), "tern bench", err);
     if (!clock) return NULL;
-    *clock = (tern__bench_clock){.device = device, .places = places};
+    *clock = (tern__bench_clock){.device = device, .points = points};
     if (!device->backend)
-        clock->ns = tern__alloc((size_t)places * sizeof(*clock->ns), "tern bench", err);
+        clock->ns = tern__alloc((size_t)points * sizeof(*clock->ns), "tern bench", err);
     else
-        clock->marks = tern__alloc((size_t)places * sizeof(*clock->marks), "tern bench", err);
-    for (int i = 0; clock->marks && i < places && !tern__is_set(err); i++)
-        clock->marks[i] = device->backend->timer_new(device, err);
+        clock->events = tern__alloc((size_t)points * sizeof(*clock->events), "tern bench", err);
+    for (int i = 0; clock->events && i < points && !tern__is_set(err); i++)
+        clock->events[i] = device->backend->timer_new(device, err);
     if (!tern__is_set(err)) return clock;
     tern__bench_clock_free(clock);
     return NULL;
@@ -28,23 +29,23 @@ tern__bench_clock *tern__bench_clock_new(tern_device *device, int places, tern_e
 void tern__bench_clock_free(tern__bench_clock *clock)
 {
     if (!clock) return;
-    for (int i = 0; clock->marks && i < clock->places; i++)
-        clock->device->backend->mark_free(clock->device, clock->marks[i]);
-    tern__free(clock->marks);
+    for (int i = 0; clock->events && i < clock->points; i++)
+        clock->device->backend->event_free(clock->device, clock->events[i]);
+    tern__free(clock->events);
     tern__free(clock->ns);
     tern__free(clock);
 }
 
-void tern__bench_clock_set(tern__bench_clock *clock, int place, tern_error *err)
+void tern__bench_clock_set(tern__bench_clock *clock, int point, tern_error *err)
 {
     if (clock->ns)
-        clock->ns[place] = tern__now_ns();
+        clock->ns[point] = tern__now_ns();
     else
-        clock->device->backend->mark_set(clock->device, TERN__LANE_STEP, clock->marks[place], err);
+        clock->device->backend->event_record(clock->device, TERN__STREAM_STEP, clock->events[point], err);
 }
 
 double tern__bench_clock_ms(tern__bench_clock *clock, int from, int to)
 {
     if (clock->ns) return (double)(clock->ns[to] - clock->ns[from]) * 1e-6;
-    return clock->device->backend->timer_ms(clock->device, clock->marks[from], clock->marks[to]);
+    return clock->device->backend->timer_ms(clock->device, clock->events[from], clock->events[to]);
 }

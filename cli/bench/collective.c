@@ -1,3 +1,4 @@
+/* collective.c - the table of collectives, their byte counts, and the check of their results. */
 #include "bench/collective.h"
 
 #include <stdio.h>
@@ -126,9 +127,9 @@ double tern__collective_bus(const tern__collective *op, size_t bytes, int ranks)
     return op->call == all_reduce ? 2 * others : others;
 }
 
-/* ---- what goes in, and what has to come out ---- */
+/* ---- inputs and expected results ---- */
 
-/* Element i of what `rank` gives. */
+/* Returns element i of the rank's input. */
 static float given(int rank, size_t i)
 {
     return (float)((i + (size_t)rank) % 4);
@@ -182,13 +183,13 @@ void tern__collective_fill(const tern__trial *t)
     for (size_t i = 0; i < elements(t, t->op->in); i++) put(t, i, given(t->rank, i));
 }
 
-/* The first element that is not what it should be; -1: none. */
+/* Returns the index of the first wrong element, -1 if all are right. */
 static int64_t find_wrong(const tern__trial *t)
 {
-    bool is_in_place = t->op->out == NONE, is_others = t->op->has_root && t->rank != 0;
+    bool is_in_place = t->op->out == NONE, is_not_root = t->op->has_root && t->rank != 0;
     const void *result = is_in_place ? t->in : t->out;
     size_t count = elements(t, is_in_place ? t->op->in : t->op->out);
-    if (is_others && (t->op->call == reduce || t->op->call == gather)) return -1;
+    if (is_not_root && (t->op->call == reduce || t->op->call == gather)) return -1;
     for (size_t i = 0; i < count; i++)
         if (get(t, result, i) != expected(t, i)) return (int64_t)i;
     return -1;

@@ -1,17 +1,17 @@
-/* collectives.c - `tern bench all_reduce` and its kin: how long a collective takes, or a message, beside
- * the least that the memory allows; and `tern bench collectives`, all of them.
+/* collectives.c - `tern bench all_reduce` and the like: times a collective, or send/recv, and compares it
+ * with the memory-bandwidth bound. `tern bench collectives` does so for all of them.
  *
- * Before a size is timed its result is compared, on all ranks. A time is that of all ranks together; that of
- * a message, half of its way there and back. The bound is the time in which all ranks at once pass over as
- * many bytes of their own in place (read, add, write) as the collective has to read and write. Small sizes
- * are timed many at a time, and have no bound: there it is the way between two cores that counts. */
+ * Each size is checked for correct results on all ranks before it is timed. A time runs from the first rank's
+ * start to the last rank's end; send/recv counts half of a round trip. The bound is the time that all ranks
+ * together need to read, increment and write in place as many bytes of their own as the collective must read
+ * and write. Small sizes are timed many calls at a time and have no bound, since the latency between two
+ * cores dominates there. */
 #include "bench/bench.h"
 #include "bench/collective.h"
 
 #include "kernels/kernel.h"
 
 #include <cjson/cJSON.h>
-#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +19,7 @@
 
 enum {
     SIZES_MAX = 32,
+    SIZE_STEP = sizeof(float), /* of --sizes */
     SAMPLES_MAX = 101,
     SAMPLES_MIN = 5,
     WARM_UP = 3,
@@ -30,7 +31,7 @@ typedef struct settings {
     const tern__collective *op; /* NULL: all */
     size_t sizes[SIZES_MAX];
     int count;
-    double budget_s; /* of one size */
+    double budget_s; /* for one size */
     tern_dtype dtype;
     const char *backend;
     bool plain, json;
@@ -39,35 +40,36 @@ typedef struct settings {
 typedef struct bench {
     const settings *set;
     tern__trial trial;
-    size_t bytes, passed; /* of the call; by the bound's pass */
+    size_t bytes, passed; /* of the call; of the bound's pass */
     float *scratch;
     double samples[SAMPLES_MAX]; /* seconds */
 } bench;
 
 typedef struct result {
     size_t bytes;
-    double median_s, bound_s; /* bound_s: 0 if there is none */
+    double median_s, bound_s; /* bound_s 0: no bound */
 } result;
 
-#define BACK_ENDS "NAME: native, mpi, gloo, native+mpi, native+gloo, or one of them after nccl+ or debug+."
+#define BACK_ENDS                                                                                            \
+    "NAME: native, mpi, gloo, native+mpi, native+gloo, optionally with the prefix nccl+ or debug+."
 
 static const char barrier_usage[] =
     "usage: tern bench barrier [--backend NAME] [--seconds S] [--json]\n"
     "\n"
-    "Times %s, for about S (1) seconds: tern run -n 2 tern bench barrier.\n" BACK_ENDS "\n";
+    "Times %s, for about S seconds (default 1): tern run -n 2 tern bench barrier.\n" BACK_ENDS "\n";
 
 static const char usage[] =
     "usage: tern bench %s [--sizes 4,1K,64K,1M,25M,100M] [--memory window|plain] [--dtype f32|bf16]\n"
     "       [--backend NAME] [--seconds S] [--json]\n"
     "\n"
-    "Times %s: tern run -n 2 tern bench %s. Sizes are bytes of\n"
-    "the whole that a rank has or gets, rounded up to parts of equal size; K, M and G are powers of 1024.\n"
-    "`window` memory is reached by all ranks, `plain` is copied through a ring.\n" BACK_ENDS "\n"
-    "ratio: time over that of a read-add-write pass of all ranks over as many bytes as the collective has "
-    "to\n"
-    "read and write. Results are compared before they are timed. A size is timed for about S seconds, 1 of "
-    "one\n"
-    "collective and 0.3 of all.\n";
+    "Times %s: tern run -n 2 tern bench %s. A size is the bytes of\n"
+    "the whole buffer of a rank, rounded up to equal parts; K, M and G are powers of 1024. All ranks can "
+    "access\n"
+    "`window` memory directly; `plain` memory is copied through a ring.\n" BACK_ENDS "\n"
+    "ratio: the time divided by that of a read-add-write pass of all ranks over as many bytes as the "
+    "collective\n"
+    "must read and write. Results are checked before they are timed. Each size is timed for about S seconds\n"
+    "(default 1 for one collective, 0.3 for all).\n";
 
 /* ---- measuring ---- */
 
@@ -87,8 +89,8 @@ static void pass(bench *b, tern_error *err)
     add_one(b->scratch, b->passed / sizeof(float));
 }
 
-/* Seconds of one call, from the first rank's start to the last one's end: where ranks share a core, one that
- * has to wait for it would otherwise not count what it waited for. The ranks of a host share a clock. */
+/* Returns the seconds of one call, from the first rank's start to the last rank's end. Where ranks share a
+ * core, a rank's own time would leave out its wait for the core. The ranks of a host share a clock. */
 static double time_calls(bench *b, void (*what)(bench *, tern_error *), int calls, tern_error *err)
 {
     tern_barrier(b->trial.world, err);
@@ -99,7 +101,7 @@ static double time_calls(bench *b, void (*what)(bench *, tern_error *), int call
     return (double)(span[0] + span[1]) * 1e-9 / calls;
 }
 
-/* All ranks know the same times, so all take the same number of samples. */
+/* All ranks see the same times, so they take the same number of samples. */
 static double median_time(bench *b, void (*what)(bench *, tern_error *), int calls, tern_error *err)
 {
     double trial = 0;
@@ -125,7 +127,7 @@ static void release(const bench *b, void *buf)
         tern_group_mem_free(b->trial.world, buf);
 }
 
-/* Sums of sums would end in infinities. */
+/* Clears the input: sums repeated in place would overflow to infinity. */
 static void clear(const bench *b)
 {
     size_t bytes = tern__collective_holds(b->trial.op->in, b->bytes, b->trial.ranks);
@@ -197,10 +199,7 @@ static void print_json(const bench *b, const result *r)
         cJSON_AddNumberToObject(line, "bound_ratio", r->median_s / r->bound_s);
     else
         cJSON_AddNullToObject(line, "bound_ratio");
-    char *text = cJSON_PrintUnformatted(line);
-    if (text) puts(text);
-    cJSON_free(text);
-    cJSON_Delete(line);
+    tern__bench_print(line);
 }
 
 static void print_head(const bench *b)
@@ -225,11 +224,43 @@ static void print_row(const bench *b, const result *r)
 
 /* ---- options ---- */
 
-static bool parse_seconds(const char *who, const char *text, double *seconds)
+static bool parse_size(const char *text, size_t *bytes)
+{
+    static const char units[] = "KMG";
+    char *end;
+    if (*text < '0' || *text > '9') return false;
+    unsigned long long number = strtoull(text, &end, 10);
+    const char *unit = *end ? strchr(units, *end) : NULL;
+    int shift = unit ? 10 * (int)(unit - units + 1) : 0;
+    if (end[unit != NULL] || !number || number > (UINT64_C(1) << 40) >> shift) return false;
+    *bytes = (size_t)(number << shift);
+    return *bytes % SIZE_STEP == 0;
+}
+
+/* "4,1K,64K" */
+static bool take_sizes(const char *who, char *text, void *to)
+{
+    settings *set = to;
+    set->count = 0;
+    for (char *one; (one = strsep(&text, ",")); set->count++) {
+        if (set->count == SIZES_MAX) {
+            fprintf(stderr, "%s: --sizes: at most %d\n", who, SIZES_MAX);
+            return false;
+        }
+        if (parse_size(one, &set->sizes[set->count])) continue;
+        fprintf(stderr, "%s: --sizes: expected bytes in steps of %d, as in 4,64K,25M, got \"%s\"\n", who,
+                SIZE_STEP, one);
+        return false;
+    }
+    return true;
+}
+
+static bool take_seconds(const char *who, char *text, void *to)
 {
     char *end;
-    *seconds = strtod(text, &end);
-    if (end != text && !*end && *seconds >= 0 && *seconds <= 3600) return true;
+    double seconds = strtod(text, &end);
+    *(double *)to = seconds;
+    if (end != text && !*end && seconds >= 0 && seconds <= 3600) return true;
     fprintf(stderr, "%s: --seconds: expected a number from 0 to 3600, got \"%s\"\n", who, text);
     return false;
 }
@@ -243,48 +274,32 @@ static void print_usage(const settings *set)
         printf(usage, name, set->op ? set->op->help : "each collective", name);
 }
 
-/* TERN__EXIT_OK to go on; -1 after --help; TERN__EXIT_USAGE. */
+/* Returns what tern__flags_read_all does. */
 static int parse(int argc, char **argv, settings *set)
 {
-    static const struct option options[] = {
-        {"sizes", required_argument, NULL, 's'},   {"memory", required_argument, NULL, 'm'},
-        {"dtype", required_argument, NULL, 'd'},   {"backend", required_argument, NULL, 'b'},
-        {"seconds", required_argument, NULL, 't'}, {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},          {0},
-    };
     static const char *const memories[] = {"window", "plain", NULL}, *const dtypes[] = {"f32", "bf16", NULL};
-    static char who[64]; /* argv[0] outlives the call */
+    static char who[64]; /* argv[0] points to it after this call */
+    const char *memory = "window", *dtype = "f32";
+    const tern__flag flags[] = {
+        {"sizes", .take = take_sizes, .to = set},
+        {"memory", .text = &memory, .words = memories},
+        {"dtype", .text = &dtype, .words = dtypes},
+        {"backend", .text = &set->backend},
+        {"seconds", .take = take_seconds, .to = &set->budget_s},
+        {"json", .on = &set->json},
+        {0},
+    };
     snprintf(who, sizeof(who), "tern bench %s", set->op ? set->op->name : "collectives");
-    argv[0] = who; /* as getopt names it */
-    bool fine = true;
-    for (int option; fine && (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-        switch (option) {
-        case 's':
-            fine = tern__bench_sizes(who, optarg, sizeof(float), set->sizes, SIZES_MAX, &set->count);
-            break;
-        case 'm':
-            fine = tern__bench_word(who, "--memory", optarg, memories);
-            set->plain = !strcmp(optarg, "plain");
-            break;
-        case 'd':
-            fine = tern__bench_word(who, "--dtype", optarg, dtypes);
-            set->dtype = strcmp(optarg, "bf16") ? TERN_F32 : TERN_BF16;
-            break;
-        case 'b': set->backend = optarg; break;
-        case 't': fine = parse_seconds(who, optarg, &set->budget_s); break;
-        case 'j': set->json = true; break;
-        case 'h': print_usage(set); return -1;
-        default: fine = false;
-        }
-    }
-    if (!fine || optind == argc) return fine ? TERN__EXIT_OK : TERN__EXIT_USAGE;
-    fprintf(stderr, "%s: unexpected \"%s\"\n", who, argv[optind]);
-    return TERN__EXIT_USAGE;
+    int status = tern__flags_read_all(flags, who, NULL, argc, argv);
+    if (status < 0) print_usage(set);
+    set->plain = !strcmp(memory, "plain");
+    set->dtype = strcmp(dtype, "bf16") ? TERN_F32 : TERN_BF16;
+    return status;
 }
 
 /* ---- running ---- */
 
-/* Two buffers and their copies for each rank, in half of the machine's memory. */
+/* Do two buffers and a copy per rank fit into half of the machine's memory? */
 static bool fits(const bench *b, size_t bytes)
 {
     double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
@@ -314,7 +329,7 @@ static void run(bench *b, tern_error *err)
     const tern__collective *op = b->set->op ? b->set->op : tern__collective_at(0);
     if (b->set->op && !has_peer(b, op)) {
         tern__error_set(err, "tern bench", TERN_E_INVALID,
-                        "one rank has nobody to send to: tern run -n 2 tern bench %s", op->name);
+                        "a single rank has no peer to send to: tern run -n 2 tern bench %s", op->name);
         return;
     }
     if (b->trial.rank == 0 && !b->set->json) print_head(b);

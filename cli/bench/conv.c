@@ -1,9 +1,9 @@
-/* conv.c - `tern bench conv`: a convolution and its gradients by every algorithm that has it, side by
- * side: how fast, and how far from f64.
+/* conv.c - `tern bench conv`: compares the speed and the accuracy of all algorithms for a convolution and its
+ * gradients.
  *
- * Algorithms take turns, as the machine's speed changes from one moment to the next. Errors are those of a
- * smaller batch on normally distributed numbers, beside the plain kernel in f64, relative to the root mean
- * square of the results. */
+ * The algorithms take turns, because the machine's speed varies over time. The error is measured on a smaller
+ * batch of normally distributed numbers: the difference from the reference kernel in f64, relative to the
+ * root mean square of the results. */
 #include "bench/bench.h"
 
 #include "kernels/cost.h"
@@ -12,7 +12,6 @@
 #include <tern.h>
 
 #include <cjson/cJSON.h>
-#include <getopt.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,20 +38,21 @@ typedef struct settings {
 } settings;
 
 typedef struct result {
-    double ms[ALGORITHMS], error[ALGORITHMS]; /* ms 0: it does not take the case */
+    double ms[ALGORITHMS], error[ALGORITHMS]; /* ms 0: the algorithm does not support the case */
     double gflop;
 } result;
 
 static const char usage[] =
     "usage: tern bench conv [--case SHAPE]... [--rounds K] [--dtype f32|bf16] [--no-error] [--json]\n"
     "\n"
-    "Times a convolution's forward, data gradient and weight gradient by each algorithm that takes the case, "
-    "in K\n"
-    "rounds (5) of one each, and tells their error beside f64 relative to the results' root mean square.\n"
-    "SHAPE: input:weight[:stride[:padding[:dilation]]] as in 32,64,32,32:64,3,3 or "
-    "1,16,32,64,64:32,3,3,3:2:1;\n"
-    "padding is half the kernel unless it is given. Without a case: the layers of ResNet-18 at 32x32, batch "
-    "32.\n";
+    "Times a convolution's forward, data gradient and weight gradient with each algorithm that supports the\n"
+    "case, in K rounds (default 5) of one call each, and prints the error against f64, relative to the root "
+    "mean\n"
+    "square of the results. SHAPE is input:weight[:stride[:padding[:dilation]]], as in 32,64,32,32:64,3,3 "
+    "or\n"
+    "1,16,32,64,64:32,3,3,3:2:1; padding defaults to half the kernel. Without --case: the layers of "
+    "ResNet-18 on\n"
+    "32x32 images, batch 32.\n";
 
 static const char *const resnet18[] = {
     "32,3,32,32:64,3,3",      "32,64,32,32:64,3,3",     "32,64,32,32:128,3,3:2", "32,128,16,16:128,3,3",
@@ -62,7 +62,8 @@ static const char *const resnet18[] = {
 
 /* ---- cases ---- */
 
-/* Up to `most` numbers of at least `low` between commas; how many, 0 for anything else. */
+/* Reads up to `most` numbers of at least `low`, separated by commas. Returns how many, 0 if `text` is wrong.
+ */
 static int parse_numbers(const char *text, int64_t low, int64_t *numbers, int most)
 {
     for (int count = 0; count < most;) {
@@ -116,15 +117,21 @@ static bool parse_case(const char *given, shape *s)
     return fill_outputs(s);
 }
 
+static void use_resnet18(settings *set)
+{
+    set->count = TERN__COUNT(resnet18);
+    for (int i = 0; i < set->count; i++) parse_case(resnet18[i], &set->cases[i]);
+}
+
 /* ---- operands ---- */
 
-/* Views of one direction's call: x, w, y in this order, whichever of them is the result. */
+/* The views of a call in the order x, w, y; which one is the result depends on the kernel. */
 typedef struct operands {
     tern__view view[3];
     tern__call call;
 } operands;
 
-/* About normally distributed; the same for every dtype. */
+/* Fills with approximately normal numbers, the same for every dtype. */
 static void fill(tern__view *view, uint64_t seed)
 {
     int64_t count = tern__view_count(view);
@@ -172,7 +179,7 @@ static void close_operands(operands *o)
 static void time_all(operands *o, const settings *set, result *r)
 {
     static double ms[ALGORITHMS][ROUNDS_MAX];
-    for (long round = -1; round < set->rounds; round++) /* the first makes what is made once */
+    for (long round = -1; round < set->rounds; round++) /* the first is a warm-up */
         for (int a = 0; a < ALGORITHMS; a++) {
             int64_t started = tern__now_ns();
             bool ran = tern__conv_run(&o->call, algorithms[a]) == TERN_OK;
@@ -249,10 +256,7 @@ static void print_json(const char *name, tern__kernel kernel, const result *r)
         cJSON_AddNumberToObject(line, "median_ms", r->ms[a]);
         cJSON_AddNumberToObject(line, "gflops", r->gflop / r->ms[a] * 1e3);
         cJSON_AddNumberToObject(line, "error", r->error[a]);
-        char *text = cJSON_PrintUnformatted(line);
-        if (text) puts(text);
-        cJSON_free(text);
-        cJSON_Delete(line);
+        tern__bench_print(line);
     }
 }
 
@@ -283,52 +287,38 @@ static void print_row(const char *name, tern__kernel kernel, const settings *set
 
 /* ---- options ---- */
 
-static bool add_case(settings *set, const char *text)
+static bool add_case(const char *who, char *text, void *to)
 {
+    settings *set = to;
     if (set->count < CASES_MAX && parse_case(text, &set->cases[set->count])) {
         set->count++;
         return true;
     }
-    fprintf(stderr, "tern bench conv: --case: expected a shape as in 32,64,32,32:64,3,3, got \"%s\"\n", text);
+    fprintf(stderr, "%s: --case: expected a shape as in 32,64,32,32:64,3,3, got \"%s\"\n", who, text);
     return false;
 }
 
-/* TERN__EXIT_OK to go on; -1 after --help; TERN__EXIT_USAGE. */
 static int parse(int argc, char **argv, settings *set)
 {
-    static const struct option options[] = {
-        {"case", required_argument, NULL, 'c'},
-        {"rounds", required_argument, NULL, 'r'},
-        {"dtype", required_argument, NULL, 'd'},
-        {"no-error", no_argument, NULL, 'n'},
-        {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},
+    static const char *const dtypes[] = {"f32", "bf16", NULL};
+    const char *dtype = "f32";
+    bool no_error = false;
+    const tern__flag flags[] = {
+        {"case", .take = add_case, .to = set},
+        {"rounds", .number = &set->rounds, .most = ROUNDS_MAX},
+        {"dtype", .text = &dtype, .words = dtypes},
+        {"no-error", .on = &no_error},
+        {"json", .on = &set->json},
         {0},
     };
-    static const char *const dtypes[] = {"f32", "bf16", NULL};
-    argv[0] = "tern bench conv"; /* as getopt names it */
-    for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-        bool fine = true;
-        switch (option) {
-        case 'c': fine = add_case(set, optarg); break;
-        case 'r': fine = tern__bench_number(argv[0], "--rounds", optarg, ROUNDS_MAX, &set->rounds); break;
-        case 'd':
-            fine = tern__bench_word(argv[0], "--dtype", optarg, dtypes);
-            set->dtype = strcmp(optarg, "bf16") ? TERN_F32 : TERN_BF16;
-            break;
-        case 'n': set->errors = false; break;
-        case 'j': set->json = true; break;
-        case 'h': fputs(usage, stdout); return -1;
-        default: fine = false;
-        }
-        if (!fine) return TERN__EXIT_USAGE;
-    }
-    bool all = !set->count;
-    for (size_t i = 0; i < TERN__COUNT(resnet18) && all; i++) add_case(set, resnet18[i]);
-    if (optind == argc) return TERN__EXIT_OK;
-    fprintf(stderr, "tern bench conv: unexpected \"%s\"\n", argv[optind]);
-    return TERN__EXIT_USAGE;
+    int status = tern__flags_read_all(flags, "tern bench conv", usage, argc, argv);
+    set->dtype = strcmp(dtype, "bf16") ? TERN_F32 : TERN_BF16;
+    set->errors = !no_error;
+    if (!set->count) use_resnet18(set);
+    return status;
 }
+
+/* ---- running ---- */
 
 static void run(tern_device *device, const settings *set, tern_error *err)
 {
@@ -351,7 +341,7 @@ static void run(tern_device *device, const settings *set, tern_error *err)
 
 int tern__bench_conv(int argc, char **argv)
 {
-    static settings set = {.rounds = 5, .errors = true, .dtype = TERN_F32};
+    static settings set = {.rounds = 5};
     int status = parse(argc, argv, &set);
     if (status) return status < 0 ? tern__cli_flush(argv[0]) : status;
     tern_error err = {0};

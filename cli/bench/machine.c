@@ -1,3 +1,4 @@
+/* machine.c - peak arithmetic and copy rates of the CPU. */
 #include "bench/machine.h"
 
 #include "kernels/kernel.h"
@@ -13,13 +14,13 @@ static double seconds_since(int64_t started)
 
 /* ---- arithmetic ----
  *
- * A chain of multiply-adds waits for its own last result. Twelve registers of them side by side keep every
- * unit of a core busy, and with two constants they fit into the sixteen registers that the smaller targets
- * have. They begin differently, or the compiler would see that they are one. */
+ * In a chain of multiply-adds each waits for the result before it. Twelve independent chains, one register
+ * each, keep all units of a core busy; with two constants they fit into the sixteen registers of the smaller
+ * targets. They start with different values, or else the compiler would merge them. */
 
 enum { CHAINS = 12, TURNS = 1 << 20 };
 
-/* Registers of so many bytes; returns how many operations it has done. */
+/* Runs the chains in registers of `bytes` bytes; returns the number of operations. */
 #define DEFINE_RUN(name, bytes, target)                                                                      \
     target static double name(float seed)                                                                    \
     {                                                                                                        \
@@ -63,8 +64,8 @@ static double measure_gflops(int threads)
 
 /* ---- copying ----
  *
- * Each element is multiplied on its way, since the compiler makes a plain copy a memcpy, which goes past the
- * caches as no kernel does. */
+ * Each element is multiplied: the compiler would turn a plain copy into a memcpy, whose stores bypass the
+ * caches, unlike those of any kernel. */
 
 TERN__SIMD static void scale(float *restrict to, const float *restrict from, size_t count)
 {
@@ -81,7 +82,7 @@ void tern__machine_copy(float *to, const float *from, size_t count, int threads)
     }
 }
 
-/* Of each of the two buffers: together they are twice the last cache, within reason. */
+/* Returns the bytes of each buffer: the size of the last-level cache, at least 64 MiB and at most 256 MiB. */
 static size_t copied_bytes(void)
 {
     long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);

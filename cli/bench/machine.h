@@ -1,28 +1,29 @@
-/* machine.h - what the cores or the device under a bench can do at most: the yardstick of a profile. */
+/* machine.h - measures the peak arithmetic and copy rates of the CPU or the GPU, to which a profile compares
+ * the kernels. */
 #ifndef TERN_CLI_BENCH_MACHINE_H
 #define TERN_CLI_BENCH_MACHINE_H
 
 #include "device/device.h"
 
 typedef struct tern__machine {
-    double gflops;   /* a multiplication and an addition counting two                */
-    double copy_gbs; /* bytes read plus bytes written, out of cache; on a CPU by plain stores */
+    double gflops;   /* a multiply-add counts as two operations */
+    double copy_gbs; /* bytes read plus bytes written, out of cache; on a CPU with plain stores */
 } tern__machine;
 
-/* Of the device's threads together, in f32; of a device with memory of its own what large products in `dtype`
- * reach. The best of a few tries. Ranks that want to know what each of them has while all work call it at the
- * same time. E_MEMORY. */
+/* Measures a CPU with all threads of the device in f32, a GPU with large matrix products in `dtype`; takes
+ * the best of a few tries. To measure each rank's share under load, all ranks call it at the same time.
+ * E_MEMORY. */
 int tern__machine_measure(tern_device *device, tern_dtype dtype, tern__machine *machine, tern_error *err);
-/* machine_device.c: of one with memory of its own. */
+/* The same for a GPU (machine_device.c). */
 int tern__machine_measure_device(tern_device *device, tern_dtype dtype, tern__machine *machine,
                                  tern_error *err);
 
-/* GB/s of a copy within such a device that moves so many bytes, half of them read and half written. Copies
- * are timed as a profile times kernels: one after the other without waiting, each from the place before it to
- * the one behind it, its launch included; the mean counts. 0: there is no memory for it, or an error. */
+/* Returns the GB/s of a copy within a GPU that moves `bytes`, half of them read and half written. Copies are
+ * timed as a profile times kernels: queued without waiting, each with an event before and one after it, so
+ * the launch is included; returns the mean. 0 if memory is short or after an error. */
 double tern__machine_copy_of(tern_device *device, double bytes, tern_error *err);
 
-/* One pass of that copy over `count` floats, for who times it beside something else. */
+/* Does one pass of the CPU's copy over `count` floats; the optimizer bench times it itself. */
 void tern__machine_copy(float *to, const float *from, size_t count, int threads);
 
 #endif

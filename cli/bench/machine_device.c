@@ -1,3 +1,4 @@
+/* machine_device.c - peak arithmetic and copy rates of a GPU. */
 #include "bench/machine.h"
 
 #include "bench/clock.h"
@@ -5,11 +6,12 @@
 
 #include <tern.h>
 
-/* Problems grow until one takes long enough for the clock and for the caches not to matter, or is as large as
- * makes sense. */
+/* Problem sizes double until one run takes ENOUGH_MS, so that neither the clock's resolution nor the caches
+ * matter, or the largest size is reached. */
 enum { TRIES = 10, PRODUCT_MIN = 256, PRODUCT_MAX = 8192, ENOUGH_MS = 1, ALIGNMENT = 256 };
 static const size_t copy_min = (size_t)1 << 20, copy_max = (size_t)2 << 30;
-/* Copies that move less than this together each have memory of their own, which is in no cache. */
+/* If all copies together move less than this, each gets its own memory, so that none finds its data in a
+ * cache. */
 static const size_t apart_max = (size_t)256 << 20;
 
 typedef struct yardstick {
@@ -21,7 +23,7 @@ typedef struct yardstick {
 
 typedef void (*work_fn)(const yardstick *y, void *ctx);
 
-/* Milliseconds of the fastest of a few, after one that does not count; 0 after an error. */
+/* Returns the milliseconds of the fastest of TRIES runs after a warm-up; 0 after an error. */
 static double best_ms(const yardstick *y, work_fn work, void *ctx)
 {
     double best = 0;
@@ -50,7 +52,7 @@ static void multiply(const yardstick *y, void *ctx)
     tern_matmul(p->scope, p->a, p->b);
 }
 
-/* On random numbers: zeros are faster. */
+/* Multiplies random numbers: zeros would be faster. */
 static double product_ms(const yardstick *y, int64_t n)
 {
     product p = {.scope = tern_scope_new(y->device, NULL, y->err)};
@@ -81,7 +83,7 @@ static double measure_gflops(const yardstick *y)
 
 typedef struct copied {
     char *to, *from;
-    size_t bytes, step; /* of a copy; from one to the next */
+    size_t bytes, step; /* of a copy; from one copy to the next */
     int done;
 } copied;
 
@@ -91,7 +93,7 @@ static void copy(const yardstick *y, copied *c)
     y->device->backend->copy(y->device, c->to + at, c->from + at, c->bytes, y->err);
 }
 
-/* Of each on average, after one that does not count; nothing waits between them. 0 after an error. */
+/* Returns the mean milliseconds of a copy after a warm-up, without waiting in between; 0 after an error. */
 static double mean_copy_ms(const yardstick *y, copied *c)
 {
     double ms = 0;

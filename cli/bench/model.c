@@ -1,3 +1,4 @@
+/* model.c - the networks of `tern bench step`. */
 #include "bench/model.h"
 
 #include "base/base.h"
@@ -8,7 +9,7 @@
 #define WHO        "tern bench step"
 #define SIZE_LIMIT 4096
 
-/* ---- nets ---- */
+/* ---- networks ---- */
 
 static tern_module *make_mlp(const tern__bench_model *model, tern_rng *rng, tern_error *err)
 {
@@ -30,7 +31,7 @@ static tern_module *make_resnet50(const tern__bench_model *model, tern_rng *rng,
     return tern_resnet_new(&opts, rng, err);
 }
 
-/* Without dropout: its draws are tern's own, and losses could not be compared with PyTorch's. */
+/* Without dropout: tern draws other random numbers than PyTorch, so the losses could not be compared. */
 static tern_module *make_deeplabv3(const tern__bench_model *model, tern_rng *rng, tern_error *err)
 {
     tern_deeplabv3_opts opts = tern_deeplabv3_defaults();
@@ -54,7 +55,7 @@ static tern_tensor *cross_entropy(tern_scope *scope, tern_tensor *scores, tern_t
     return tern_cross_entropy(scope, scores, labels, NULL);
 }
 
-/* Scores have a dimension for their one class. */
+/* The class dimension of the scores has size 1. */
 static tern_tensor *bce_dice(tern_scope *scope, tern_tensor *scores, tern_tensor *labels)
 {
     return tern_bce_dice_loss(scope, scores, labels, 1, 1, NULL);
@@ -80,7 +81,7 @@ const tern__bench_model *tern__bench_model_find(const char *name)
     return NULL;
 }
 
-/* How many numbers stand between x's, 0 if that is not what the text is. */
+/* Reads numbers separated by 'x'. Returns how many, 0 if `text` is wrong. */
 static int read_numbers(const char *text, int64_t numbers[3])
 {
     for (int count = 0; count < 3; count++) {
@@ -108,6 +109,6 @@ bool tern__bench_model_size(const tern__bench_model *model, const char *text, in
         fprintf(stderr, WHO ": --size: expected %d numbers up to %d, as in %s, or one for all, got \"%s\"\n",
                 model->spatial, SIZE_LIMIT, model->spatial == 3 ? "32x160x160" : "257x257", text);
     else
-        fprintf(stderr, WHO ": --size: %s has no size to choose\n", model->name);
+        fprintf(stderr, WHO ": --size: %s has a fixed size\n", model->name);
     return false;
 }

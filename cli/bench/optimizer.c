@@ -1,12 +1,11 @@
-/* optimizer.c - `tern bench optimizer`: what the steps of SGD with momentum and of Adam move a second,
- * beside a copy.
+/* optimizer.c - `tern bench optimizer`: the memory bandwidth of SGD with momentum and of Adam, compared with
+ * a copy.
  *
- * Both are bound by memory. A step reads gradient, parameter and state and writes the latter two back in
- * place, so the bytes that are counted are those that move. The copy is one by plain stores: its target is
- * read into the cache before it is written, which is not counted, as it is no use to anybody; a step that
- * moves nothing in vain may therefore be faster than the copy. Copy and steps take turns, since on a shared
- * machine the bandwidth changes from one moment to the next. A device with memory of its own copies within
- * it, and times all by its own clock. */
+ * Both are limited by memory bandwidth. A step reads the gradient, the parameter and the state and writes the
+ * last two back in place; these bytes are counted. The copy uses plain stores, which read the target into the
+ * cache before they write it. That read is not counted, so a step, which has no such overhead, may be faster
+ * than the copy. Copy and steps take turns, since the bandwidth of a shared machine varies over time. On a
+ * GPU the copy stays within the GPU's memory and events measure the times. */
 #include "bench/bench.h"
 #include "bench/clock.h"
 #include "bench/machine.h"
@@ -17,7 +16,6 @@
 #include <tern.h>
 
 #include <cjson/cJSON.h>
-#include <getopt.h>
 #include <stdio.h>
 
 enum { ROUNDS_MAX = 1000, ELEMENTS_MAX = 1 << 30 };
@@ -27,7 +25,7 @@ typedef struct settings {
     bool json;
 } settings;
 
-/* What takes turns, with the floats that it reads and writes of each element. */
+/* What is timed, and the floats that it reads and writes per element. */
 enum { COPY, SGD, ADAM, SUBJECTS };
 static const char *const names[SUBJECTS] = {"copy", "sgd", "adam"};
 static const int floats[SUBJECTS] = {2, 5, 7};
@@ -38,24 +36,23 @@ typedef struct bench {
     tern_module *net;
     tern_scope *scope;
     tern_tensor *parameter;
-    tern_optim *optims[SUBJECTS]; /* but for the copy */
+    tern_optim *optims[SUBJECTS]; /* [COPY] is NULL */
     float *copy;
     tern__bench_clock *clock;
     double seconds[SUBJECTS][ROUNDS_MAX];
 } bench;
 
-static const char usage[] =
-    "usage: tern bench optimizer [--elements N] [--rounds K] [--json]\n"
-    "\n"
-    "Times steps of SGD with momentum and of Adam over N floats (25000000) beside a "
-    "copy of as many, in K rounds (15)\n"
-    "of one each, with one thread and with all that the device has, or on the GPU that "
-    "TERN_DEVICE names. GB/s: bytes\n"
-    "read and bytes written; what the copy reads into the cache only to overwrite it "
-    "is not counted. Several ranks\n"
-    "work at once, each on N floats.\n";
+static const char usage[] = "usage: tern bench optimizer [--elements N] [--rounds K] [--json]\n"
+                            "\n"
+                            "Times steps of SGD with momentum and of Adam over N floats (default 25000000) "
+                            "and a copy of as many, in K\n"
+                            "rounds (default 15) of one each: with one thread and with all threads of the "
+                            "device, or on the GPU that\n"
+                            "TERN_DEVICE names. GB/s counts bytes read and bytes written, without what the "
+                            "copy reads into the cache only\n"
+                            "to overwrite it. Several ranks work at the same time, each on N floats.\n";
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 static void open_optims(bench *b, tern_error *err)
 {
@@ -80,7 +77,7 @@ static void open_bench(bench *b, const settings *set, tern_error *err)
     int64_t count = set->elements;
     b->world = tern_group_open(NULL, err);
     b->device = tern_device_open(NULL, err);
-    b->net = tern_sequential_new(err); /* for its memory: nothing goes through it */
+    b->net = tern_sequential_new(err); /* only holds the parameter */
     b->parameter = tern_parameter_add(b->net, "p", TERN_F32, 1, &count, err);
     if (!err->code && b->device->backend) tern_module_to(b->net, b->device, err);
     open_optims(b, err);
@@ -120,11 +117,11 @@ static void run_once(bench *b, const settings *set, int subject, tern_error *err
         copy_once(b, set, err);
         return;
     }
-    b->parameter->leaf->fresh = true; /* the same gradient again */
+    b->parameter->leaf->fresh = true; /* reuse the same gradient */
     tern_optim_step(b->optims[subject], b->scope);
 }
 
-/* Seconds of the slowest rank. */
+/* Returns the seconds of the slowest rank. */
 static double time_once(bench *b, const settings *set, int subject, tern_error *err)
 {
     tern_barrier(b->world, err);
@@ -136,13 +133,13 @@ static double time_once(bench *b, const settings *set, int subject, tern_error *
     return seconds;
 }
 
-/* The first round, which touches the memory, does not count. */
+/* The first round is a warm-up: it touches the memory for the first time. */
 static void measure(bench *b, const settings *set, double median[SUBJECTS], tern_error *err)
 {
     for (long round = -1; round < set->rounds && !err->code; round++) {
         for (int s = 0; s < SUBJECTS && !err->code; s++)
             b->seconds[s][TERN__MAX(round, 0)] = time_once(b, set, s, err);
-        tern_scope_end(b->scope, err); /* says what failed */
+        tern_scope_end(b->scope, err); /* reports the first error of the steps */
     }
     for (int s = 0; s < SUBJECTS; s++) median[s] = tern__bench_median(b->seconds[s], (size_t)set->rounds);
 }
@@ -165,10 +162,7 @@ static void print_json(const bench *b, const settings *set, int subject, const d
     cJSON_AddNumberToObject(line, "median_ms", median[subject] * 1e3);
     cJSON_AddNumberToObject(line, "gbs", gbs(set, subject, median));
     cJSON_AddNumberToObject(line, "copy_gbs", gbs(set, COPY, median));
-    char *text = cJSON_PrintUnformatted(line);
-    if (text) puts(text);
-    cJSON_free(text);
-    cJSON_Delete(line);
+    tern__bench_print(line);
 }
 
 static void print_head(const bench *b, const settings *set)
@@ -187,36 +181,7 @@ static void print_row(const bench *b, const settings *set, int subject, const do
            median[subject] * 1e3, ours, copy, 100 * ours / copy);
 }
 
-/* ---- options ---- */
-
-/* TERN__EXIT_OK to go on; -1 after --help; TERN__EXIT_USAGE. */
-static int parse(int argc, char **argv, settings *set)
-{
-    static const struct option options[] = {
-        {"elements", required_argument, NULL, 'e'},
-        {"rounds", required_argument, NULL, 'r'},
-        {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},
-        {0},
-    };
-    argv[0] = "tern bench optimizer"; /* as getopt names it */
-    for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-        bool fine = true;
-        switch (option) {
-        case 'e':
-            fine = tern__bench_number(argv[0], "--elements", optarg, ELEMENTS_MAX, &set->elements);
-            break;
-        case 'r': fine = tern__bench_number(argv[0], "--rounds", optarg, ROUNDS_MAX, &set->rounds); break;
-        case 'j': set->json = true; break;
-        case 'h': fputs(usage, stdout); return -1;
-        default: fine = false;
-        }
-        if (!fine) return TERN__EXIT_USAGE;
-    }
-    if (optind == argc) return TERN__EXIT_OK;
-    fprintf(stderr, "tern bench optimizer: unexpected \"%s\"\n", argv[optind]);
-    return TERN__EXIT_USAGE;
-}
+/* ---- running ---- */
 
 static void run(bench *b, const settings *set, tern_error *err)
 {
@@ -235,7 +200,13 @@ static void run(bench *b, const settings *set, tern_error *err)
 int tern__bench_optimizer(int argc, char **argv)
 {
     settings set = {.elements = 25000000, .rounds = 15};
-    int status = parse(argc, argv, &set);
+    const tern__flag flags[] = {
+        {"elements", .number = &set.elements, .most = ELEMENTS_MAX},
+        {"rounds", .number = &set.rounds, .most = ROUNDS_MAX},
+        {"json", .on = &set.json},
+        {0},
+    };
+    int status = tern__flags_read_all(flags, "tern bench optimizer", usage, argc, argv);
     if (status) return status < 0 ? tern__cli_flush(argv[0]) : status;
     static bench b; /* large */
     tern_error err = {0};

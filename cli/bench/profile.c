@@ -1,3 +1,5 @@
+/* profile.c - a kernel observer that times every call and sums times, operations and bytes by kernel. Times
+ * are read in batches of CALLS, so that a GPU is not waited for after each call. */
 #include "bench/profile.h"
 #include "bench/clock.h"
 
@@ -12,30 +14,30 @@
 
 typedef struct row {
     tern__kernel kernel;
-    char shapes[SHAPES_TEXT]; /* "" where a row is a kernel of any shape */
-    const char *algorithm;    /* of a convolution, by shape; else NULL   */
+    char shapes[SHAPES_TEXT]; /* "" if a row has all shapes of a kernel */
+    const char *algorithm;    /* of a convolution, by shape; else NULL  */
     long calls;
     double ms;
     tern__cost cost;
-    double bytes_once; /* of cost.bytes, every operand once */
-    double copy_gbs;   /* what a row is measured against    */
+    double bytes_once; /* as cost.bytes, but with every operand read once */
+    double copy_gbs;   /* the copy rate that the row is compared with     */
 } row;
 
 struct tern__profile {
-    tern__kernel_observer observer; /* first: the observer is the profile */
+    tern__kernel_observer observer; /* first: a pointer to it is one to the profile */
     tern_device *device;
     bool by_shape;
     row *rows;
     size_t count, capacity;
-    tern__bench_clock *clock; /* [2 CALLS] before and after each     */
-    size_t row_of[CALLS];     /* of a call whose time is not known yet */
+    tern__bench_clock *clock; /* 2 * CALLS points: before and after each call */
+    size_t row_of[CALLS];     /* the row of each call whose time has not been read yet */
     int calls;
-    tern_error *err; /* of the bench */
+    tern_error *err; /* the bench's */
 };
 
-/* ---- watching ---- */
+/* ---- observing ---- */
 
-/* "32x64x8x8"; "()" for a scalar. */
+/* Writes "32x64x8x8", or "()" for a scalar. Returns its length. */
 static int put_shape(char *text, size_t size, const tern__view *view)
 {
     int used = view->ndim ? 0 : snprintf(text, size, "()");
@@ -44,7 +46,8 @@ static int put_shape(char *text, size_t size, const tern__view *view)
     return TERN__MIN(used, (int)size);
 }
 
-/* The first two inputs and the first output tell what a kernel does: "32x3x8x8 16x3x3x3 > 32x16x8x8". */
+/* Writes the first two inputs and the first output, which identify the work: "32x3x8x8 16x3x3x3 > 32x16x8x8".
+ */
 static void put_shapes(char text[SHAPES_TEXT], const tern__call *call)
 {
     const tern__view *views[] = {call->in[0], call->in[1], call->out[0] ? call->out[0] : call->out[1]};
@@ -56,7 +59,7 @@ static void put_shapes(char text[SHAPES_TEXT], const tern__call *call)
     }
 }
 
-/* Without a device of its own nobody reads an operand again. */
+/* The cost without a device assumes that every operand is read once. */
 static double bytes_once(const tern__call *call)
 {
     tern__call here = *call;
@@ -140,9 +143,9 @@ void tern__profile_free(tern__profile *self)
     tern__free(self);
 }
 
-/* ---- telling ---- */
+/* ---- printing ---- */
 
-/* Of all steps; percentages of what the machine can do at most. */
+/* The figures of a row over all steps; percentages are of the machine's peak. */
 typedef struct line {
     double ms, step_percent, gflops, peak_percent, gbs, copy_percent, once_percent;
 } line;
@@ -163,8 +166,8 @@ static int by_time(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* A device of its own needs a while to begin and to end each call, a copy like a kernel, so calls of it are
- * measured against a copy of their own size. */
+/* On a GPU, starting and ending a call takes time, for a copy as for a kernel: a row is compared with a copy
+ * of as many bytes as its calls move. */
 static void measure_copy(tern__profile *self, row *r, const tern__machine *machine)
 {
     double own = self->device->backend
@@ -173,7 +176,7 @@ static void measure_copy(tern__profile *self, row *r, const tern__machine *machi
     r->copy_gbs = own > 0 ? own : machine->copy_gbs;
 }
 
-/* Sorts the rows and measures what they are told beside; returns the milliseconds that none of them has. */
+/* Sorts the rows, measures their copy rates and returns the milliseconds spent outside of kernels. */
 static double finish_rows(tern__profile *self, const tern__machine *machine, double ms)
 {
     read_clock(self);
@@ -203,11 +206,10 @@ static void print_row(const row *r, const line *l, long steps)
 void tern__profile_print(tern__profile *self, const tern__machine *machine, long steps, double ms)
 {
     double outside = finish_rows(self, machine, ms);
-    printf("\nrank 0, a mean step of %ld; its device reaches %.1f GFLOPS and copies %.1f GB/s out of cache\n",
-           steps, machine->gflops, machine->copy_gbs);
+    printf("\nrank 0, mean of %ld step%s; its device reaches %.1f GFLOPS and copies %.1f GB/s out of cache\n",
+           steps, steps == 1 ? "" : "s", machine->gflops, machine->copy_gbs);
     if (self->device->backend)
-        printf(
-            "%% copy: of a copy that moves as many bytes, timed one by one as calls are, launch included\n");
+        printf("%% copy: relative to a copy of as many bytes, timed call by call, launch included\n");
     printf("%-22s %7s %10s %6s %9s %6s %10s %8s %6s %6s%s\n", "kernel", "calls", "ms", "% step", "GFLOPS",
            "% peak", "MB a call", "GB/s", "% copy", "% once", self->by_shape ? "  shapes" : "");
     for (size_t i = 0; i < self->count; i++) {

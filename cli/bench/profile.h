@@ -1,4 +1,5 @@
-/* profile.h - what the kernels of a bench's steps took, beside what they cost at least. */
+/* profile.h - the time that each kernel takes in a bench's steps, compared with its arithmetic and its bytes.
+ */
 #ifndef TERN_CLI_BENCH_PROFILE_H
 #define TERN_CLI_BENCH_PROFILE_H
 
@@ -10,15 +11,16 @@
 
 typedef struct tern__profile tern__profile;
 
-/* Watches the device, which must outlive it. One row a kernel, or, with `shapes`, one for each kernel and its
- * shapes. `err` is told, later too, when memory runs out. */
+/* Observes all kernels of the device, which must outlive the profile. There is one row per kernel, or with
+ * `shapes` one per kernel and operand shapes. The profile keeps `err` and reports later errors, such as
+ * E_MEMORY, there. */
 tern__profile *tern__profile_new(tern_device *device, bool shapes, tern_error *err);
 void tern__profile_free(tern__profile *profile);
 
-/* What was seen during `steps` steps that took `ms` milliseconds together: the row that took longest first,
- * and last what passed outside of kernels. */
+/* Prints the profile of `steps` steps that took `ms` milliseconds in total: the row with the longest time
+ * first, and the time outside of kernels last. */
 void tern__profile_print(tern__profile *profile, const tern__machine *machine, long steps, double ms);
-/* The same as an object; NULL: out of memory. */
+/* Returns the same as a JSON object. */
 cJSON *tern__profile_json(tern__profile *profile, const tern__machine *machine, long steps, double ms);
 
 #endif

@@ -1,5 +1,4 @@
-/* step.c - `tern bench step`: the time of a training step (forward, loss, backward, SGD) on synthetic
- * data. */
+/* step.c - `tern bench step`: times a training step (forward, loss, backward, SGD) on synthetic data. */
 #include "bench/bench.h"
 #include "bench/clock.h"
 #include "bench/model.h"
@@ -8,7 +7,6 @@
 #include <tern.h>
 
 #include <cjson/cJSON.h>
-#include <getopt.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,26 +15,28 @@
 
 typedef struct settings {
     const tern__bench_model *model;
-    const char *size_text, *dtype, *reduce, *level; /* level NULL: no amp */
-    int64_t size[3];                                /* of the spatial dimensions */
+    const char *size_text, *dtype, *reduce;
+    const char *level;  /* of amp; NULL: no amp */
+    const char *device; /* NULL: TERN_DEVICE or the CPU */
+    int64_t size[3];    /* of the spatial dimensions */
     long batch, steps, warm_up;
-    bool json, profile, shapes, data_parallel, shard;
+    bool json, profile, shapes, data_parallel, shard, exact_conv, deterministic;
 } settings;
 
 typedef struct result {
     double median_ms, min_ms, samples_per_s, loss_first, loss_last;
-    double cpu_ms;        /* of a step, all threads of a rank; the ranks' mean */
-    double first_step_ms; /* from the launcher's start to the end of the first step; -1: nobody said when */
+    double cpu_ms;        /* per step, all threads of a rank; mean over the ranks */
+    double first_step_ms; /* from the launcher's start to the end of the first step; -1: unknown */
     double peak_rss_mb;
-    double pss_mb;     /* of a rank, the mean: what several processes map counts as a share of it */
-    double tensor_mb;  /* activations and their gradients: what rank 0's device has taken for tensors */
-    double reduced_mb; /* gradients of a step, as they go over */
-    double state_mb;   /* of this rank's optimizer */
-    double total_ms;   /* of all steps that count */
+    double pss_mb;     /* per rank, mean: pages that several processes map are split between them */
+    double tensor_mb;  /* activations and their gradients: tensor memory of rank 0's device */
+    double reduced_mb; /* gradients of a step, in the dtype of the reduction */
+    double state_mb;   /* this rank's optimizer state */
+    double total_ms;   /* of all timed steps */
     tern__machine machine;
 } result;
 
-/* Everything that a step needs, made and freed together. */
+/* Everything that a step needs. */
 typedef struct bench {
     tern_group *world;
     tern_device *device;
@@ -46,13 +46,13 @@ typedef struct bench {
     tern_ddp *ddp;
     tern_data_parallel *parallel; /* NULL: one device */
     tern_optim *optim;
-    tern_scope *scope, *data; /* of a step, and of what all steps see */
-    tern__profile *profile;   /* NULL: not asked for */
+    tern_scope *scope, *data; /* of a step; of the inputs, which all steps use */
+    tern__profile *profile;   /* NULL: no --profile */
     int64_t shape[5], label_shape[5];
     int ndim, label_ndim;
     float *numbers;
     int64_t *classes;
-    tern_tensor *x, *labels; /* of these, where the device has them */
+    tern_tensor *x, *labels; /* the same on the device */
 } bench;
 
 static const char usage[] =
@@ -62,28 +62,29 @@ static const char usage[] =
     "                       [--exact-conv] [--deterministic] [--data-parallel] [--profile[=shapes]] "
     "[--json]\n"
     "\n"
-    "Times forward, loss, backward and SGD (lr 0.01, momentum 0.9) on synthetic data, after 3 steps\n"
-    "that do not count, or as many as --warm-up says: a GPU that was idle comes to its clock within\n"
-    "half a second of work. Start it with any launcher: `tern run -n 2 tern bench step`; the batch is\n"
-    "per rank.\n"
-    "mlp is 784-1024-1024-10; resnet18 is the variant for 32x32 images (3x3 stem, no max pool).\n"
-    "resnet50 and deeplabv3 (on a ResNet-50; a label for each pixel, no dropout) are torchvision's,\n"
-    "with 4 images of 257x257 a batch. unet3d has 16 channels in its first level and learns the mask\n"
-    "of one volume of 32x64x64 by binary cross entropy and Dice; the others learn classes by cross\n"
-    "entropy. --size has other images and volumes: 257 for 257x257.\n"
+    "Times forward, loss, backward and SGD (lr 0.01, momentum 0.9) on synthetic data, after K warm-up\n"
+    "steps (--warm-up, default 3): an idle GPU reaches its full clock rate within half a second of\n"
+    "work. Start it with any launcher: `tern run -n 2 tern bench step`; the batch is per rank.\n"
+    "\n"
+    "--model: mlp is 784-1024-1024-10; resnet18 is the variant for 32x32 images (3x3 stem, no max\n"
+    "pool). resnet50 and deeplabv3 (on a ResNet-50; a label per pixel, no dropout) are torchvision's,\n"
+    "with a batch of 4 images of 257x257. unet3d has 16 channels in its first level and learns the mask\n"
+    "of one volume of 32x64x64 with binary cross entropy and Dice; the others learn classes with cross\n"
+    "entropy.\n"
+    "--size sets another size of images and volumes; 257 means 257x257.\n"
     "--dtype bf16 or f16 computes in an autocast region; parameters and their gradients stay f32.\n"
-    "--device cuda trains on a GPU, where the data are beforehand; else TERN_DEVICE or the CPU does.\n"
-    "--reduce is the type in which gradients go over.\n"
-    "--opt-level is amp's instead, in bf16. --shard splits the optimizer's state and update over the\n"
-    "ranks.\n"
-    "--exact-conv and --deterministic are tern_device_conv_opts of these names: f32 is multiplied and\n"
-    "added in f32, and convolutions' algorithms are those of a fixed table.\n"
-    "--data-parallel splits the batch over replicas, one on each core of the rank's.\n"
-    "--profile adds what each kernel took: its arithmetic (products and convolutions) beside the\n"
-    "measured peak of the cores, the bytes of its operands beside the bandwidth of a copy that no\n"
-    "cache holds, on a GPU of one of as many bytes (% copy; % once, where what a batch norm reads\n"
-    "twice there counts once). --profile=shapes has a line for each kernel and its shapes, and the\n"
-    "algorithm of convolutions.\n";
+    "--device cuda trains on a GPU, with the data already there. Default: TERN_DEVICE, or the CPU.\n"
+    "--reduce is the dtype in which gradients are reduced.\n"
+    "--opt-level trains with amp at this level in bf16, instead of --dtype.\n"
+    "--shard splits the optimizer's state and update over the ranks.\n"
+    "--exact-conv and --deterministic set tern_device_conv_opts: f32 is multiplied and added in f32;\n"
+    "convolution algorithms come from a fixed table.\n"
+    "--data-parallel splits the batch over replicas, one per core of the rank.\n"
+    "--profile also prints the time of each kernel, its arithmetic (matrix products and convolutions)\n"
+    "relative to the measured peak of the cores, and the bytes of its operands relative to a copy out\n"
+    "of cache, on a GPU to a copy of as many bytes (% copy; % once counts once what a batch norm reads\n"
+    "twice on a GPU). --profile=shapes prints a line per kernel and shapes, with the algorithm of\n"
+    "convolutions.\n";
 
 static int64_t count_of(const int64_t *shape, int ndim)
 {
@@ -92,7 +93,7 @@ static int64_t count_of(const int64_t *shape, int ndim)
     return count;
 }
 
-/* (N, C, size), and of the labels (N), (N, size), or of a mask (N, 1, size). */
+/* Inputs are (N, C, size); labels are (N) or (N, size), a mask is (N, 1, size). */
 static void set_shapes(bench *b, const settings *set)
 {
     const tern__bench_model *model = set->model;
@@ -184,7 +185,7 @@ static void step(bench *b, const settings *set, tern_error *err)
     tern_scope_end(b->scope, err);
 }
 
-/* Of the slowest rank. */
+/* Returns the milliseconds since the launcher started, of the slowest rank; -1 if unknown. */
 static double ms_since_launch(bench *b, tern_error *err)
 {
     long launched;
@@ -194,7 +195,7 @@ static double ms_since_launch(bench *b, tern_error *err)
     return ms;
 }
 
-/* Of this process so far. */
+/* Returns the CPU time of this process so far. */
 static double own_cpu_ms(void)
 {
     struct rusage used;
@@ -212,7 +213,7 @@ static double peak_rss_mb(bench *b, tern_error *err)
     return mb;
 }
 
-/* Pages of ours, and our share of those that several processes map; 0: the kernel does not say. */
+/* Returns the proportional set size of this process; 0 if the kernel does not tell. */
 static double own_pss_mb(void)
 {
     char line[256];
@@ -223,7 +224,7 @@ static double own_pss_mb(void)
     return (double)kb / 1024;
 }
 
-/* The barrier and the sum keep all ranks where they are meanwhile. */
+/* The barrier and the reduction keep all ranks from freeing or allocating memory meanwhile. */
 static double pss_mb(bench *b, tern_error *err)
 {
     tern_barrier(b->world, err);
@@ -249,8 +250,8 @@ static double reduced_mb(const bench *b)
     return bytes / (1 << 20);
 }
 
-/* The milliseconds of each step: from the end of the one before to its own. What the processor does does not
- * count once a device has been asked for all of them. */
+/* Stores the milliseconds of each step, from the end of the step before to its own end. The CPU time ends
+ * when the last step is queued: waiting for a GPU does not count. */
 static void run_steps(bench *b, const settings *set, double *ms, result *r, tern_error *err)
 {
     tern__bench_clock *clock = tern__bench_clock_new(b->device, (int)set->steps + 1, err);
@@ -286,7 +287,7 @@ static void time_steps(bench *b, const settings *set, double *ms, result *r, ter
     r->state_mb = (double)tern_optim_state_bytes(b->optim) / (1 << 20);
 }
 
-/* All ranks at once: cores share clock and memory. */
+/* All ranks measure at the same time, as cores share clock rate and memory bandwidth. */
 static void measure_machine(bench *b, tern_dtype dtype, result *r, tern_error *err)
 {
     tern_barrier(b->world, err);
@@ -305,9 +306,8 @@ static result measure(bench *b, const settings *set, tern_error *err)
     return r;
 }
 
-static void print_json(const bench *b, const settings *set, int ranks, const result *r)
+static void add_settings(cJSON *line, const bench *b, const settings *set, int ranks)
 {
-    cJSON *line = cJSON_CreateObject();
     cJSON_AddStringToObject(line, "model", set->model->name);
     cJSON_AddNumberToObject(line, "ranks", ranks);
     cJSON_AddNumberToObject(line, "replicas", b->parallel ? tern_data_parallel_count(b->parallel) : 1);
@@ -320,28 +320,37 @@ static void print_json(const bench *b, const settings *set, int ranks, const res
     cJSON_AddStringToObject(line, "reduce", set->reduce);
     cJSON_AddNumberToObject(line, "steps", (double)set->steps);
     cJSON_AddNumberToObject(line, "warm_up", (double)set->warm_up);
-    cJSON_AddNumberToObject(line, "median_ms", r->median_ms);
-    cJSON_AddNumberToObject(line, "min_ms", r->min_ms);
-    cJSON_AddNumberToObject(line, "cpu_ms", r->cpu_ms);
-    cJSON_AddNumberToObject(line, "samples_per_s", r->samples_per_s);
-    cJSON_AddNumberToObject(line, "peak_rss_mb", r->peak_rss_mb);
-    cJSON_AddNumberToObject(line, "pss_mb", r->pss_mb);
-    cJSON_AddNumberToObject(line, "tensor_mb", r->tensor_mb);
-    cJSON_AddNumberToObject(line, "reduced_mb", r->reduced_mb);
-    cJSON_AddNumberToObject(line, "state_mb", r->state_mb);
+}
+
+static void add_result(cJSON *line, const result *r)
+{
+    const struct {
+        const char *name;
+        double value;
+    } numbers[] = {
+        {"median_ms", r->median_ms},         {"min_ms", r->min_ms},           {"cpu_ms", r->cpu_ms},
+        {"samples_per_s", r->samples_per_s}, {"peak_rss_mb", r->peak_rss_mb}, {"pss_mb", r->pss_mb},
+        {"tensor_mb", r->tensor_mb},         {"reduced_mb", r->reduced_mb},   {"state_mb", r->state_mb},
+    };
+    for (size_t i = 0; i < TERN__COUNT(numbers); i++)
+        cJSON_AddNumberToObject(line, numbers[i].name, numbers[i].value);
     if (r->first_step_ms >= 0)
         cJSON_AddNumberToObject(line, "first_step_ms", r->first_step_ms);
     else
         cJSON_AddNullToObject(line, "first_step_ms");
     cJSON_AddNumberToObject(line, "loss_first", r->loss_first);
     cJSON_AddNumberToObject(line, "loss_last", r->loss_last);
+}
+
+static void print_json(const bench *b, const settings *set, int ranks, const result *r)
+{
+    cJSON *line = cJSON_CreateObject();
+    add_settings(line, b, set, ranks);
+    add_result(line, r);
     if (b->profile)
         cJSON_AddItemToObject(line, "profile",
                               tern__profile_json(b->profile, &r->machine, set->steps, r->total_ms));
-    char *text = cJSON_PrintUnformatted(line);
-    if (text) puts(text);
-    cJSON_free(text);
-    cJSON_Delete(line);
+    tern__bench_print(line);
 }
 
 static void print_text(const bench *b, const settings *set, int ranks, const result *r)
@@ -353,7 +362,7 @@ static void print_text(const bench *b, const settings *set, int ranks, const res
            r->reduced_mb);
     if (r->first_step_ms >= 0) printf("first step after %.1f ms, ", r->first_step_ms);
     printf("loss %.4f -> %.4f\n", r->loss_first, r->loss_last);
-    if (ranks == 1) printf("1 rank (start with tern run -n 2 tern bench step)\n");
+    if (ranks == 1) printf("1 rank (for more: tern run -n 2 tern bench step)\n");
     if (b->parallel) tern_data_parallel_print(b->parallel);
     if (b->profile) tern__profile_print(b->profile, &r->machine, set->steps, r->total_ms);
 }
@@ -361,22 +370,38 @@ static void print_text(const bench *b, const settings *set, int ranks, const res
 static const char *const dtypes[] = {"f32", "bf16", "f16", NULL}, *const details[] = {"shapes", NULL},
                          *const levels[] = {"O0", "O1", "O2", "O3", NULL};
 
-static bool parse_profile(const char *text, settings *set)
+static bool take_model(const char *who, char *text, void *to)
 {
-    set->profile = true;
-    set->shapes = text != NULL;
-    return !text || tern__bench_word("tern bench step", "--profile", text, details);
+    settings *set = to;
+    (void)who;
+    return (set->model = tern__bench_model_find(text)) != NULL;
 }
 
-/* Takes from the model what was not asked for. False: options do not go together, and that is said. */
+static bool take_profile(const char *who, char *text, void *to)
+{
+    settings *set = to;
+    set->profile = true;
+    set->shapes = text != NULL;
+    return !text || tern__flag_word(who, "profile", text, details);
+}
+
+/* The library reads these from the environment, also for the devices of replicas. */
+static void set_environment(const settings *set)
+{
+    if (set->device) setenv("TERN_DEVICE", set->device, 1);
+    if (set->exact_conv) setenv("TERN_EXACT_CONV", "1", 1);
+    if (set->deterministic) setenv("TERN_DETERMINISTIC", "1", 1);
+}
+
+/* Fills in the model's defaults. Returns false after a message if options contradict each other. */
 static bool complete(settings *set)
 {
     if (set->profile && set->data_parallel) {
-        fprintf(stderr, "tern bench step: --profile sees the kernels of one device, not of replicas\n");
+        fprintf(stderr, "tern bench step: --profile works on one device, not with --data-parallel\n");
         return false;
     }
     if (set->level && (strcmp(set->dtype, "f32") || set->data_parallel)) {
-        fprintf(stderr, "tern bench step: --opt-level goes neither with --dtype nor with --data-parallel\n");
+        fprintf(stderr, "tern bench step: --opt-level works neither with --dtype nor with --data-parallel\n");
         return false;
     }
     if (!set->model) set->model = tern__bench_model_find("mlp");
@@ -385,56 +410,31 @@ static bool complete(settings *set)
     return !set->size_text || tern__bench_model_size(set->model, set->size_text, set->size);
 }
 
-/* TERN__EXIT_OK to go on; -1 after --help; TERN__EXIT_USAGE. */
+/* Returns what tern__flags_read_all does, and TERN__EXIT_USAGE if options contradict each other. */
 static int parse(int argc, char **argv, settings *set)
 {
-    static const struct option options[] = {
-        {"model", required_argument, NULL, 'm'},
-        {"batch", required_argument, NULL, 'b'},
-        {"size", required_argument, NULL, 'v'},
-        {"steps", required_argument, NULL, 's'},
-        {"dtype", required_argument, NULL, 'd'},
-        {"reduce", required_argument, NULL, 'g'},
-        {"profile", optional_argument, NULL, 'p'},
-        {"json", no_argument, NULL, 'j'},
-        {"data-parallel", no_argument, NULL, 'r'},
-        {"opt-level", required_argument, NULL, 'o'},
-        {"device", required_argument, NULL, 'c'},
-        {"shard", no_argument, NULL, 'z'},
-        {"exact-conv", no_argument, NULL, 'x'},
-        {"deterministic", no_argument, NULL, 'f'},
-        {"warm-up", required_argument, NULL, 'w'},
-        {"help", no_argument, NULL, 'h'},
+    enum { MOST = 1 << 20 };
+    const tern__flag flags[] = {
+        {"model", .take = take_model, .to = set},
+        {"batch", .number = &set->batch, .most = MOST},
+        {"size", .text = &set->size_text},
+        {"steps", .number = &set->steps, .most = MOST},
+        {"dtype", .text = &set->dtype, .words = dtypes},
+        {"reduce", .text = &set->reduce, .words = dtypes},
+        {"profile", .take = take_profile, .to = set, .optional = true},
+        {"json", .on = &set->json},
+        {"data-parallel", .on = &set->data_parallel},
+        {"opt-level", .text = &set->level, .words = levels},
+        {"device", .text = &set->device},
+        {"shard", .on = &set->shard},
+        {"exact-conv", .on = &set->exact_conv},
+        {"deterministic", .on = &set->deterministic},
+        {"warm-up", .number = &set->warm_up, .most = MOST},
         {0},
     };
-    argv[0] = "tern bench step"; /* as getopt names it */
-    for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-        bool fine = true;
-        switch (option) {
-        case 'm': fine = (set->model = tern__bench_model_find(optarg)) != NULL; break;
-        case 'v': set->size_text = optarg; break;
-        case 'b': fine = tern__bench_number(argv[0], "--batch", optarg, 1 << 20, &set->batch); break;
-        case 's': fine = tern__bench_number(argv[0], "--steps", optarg, 1 << 20, &set->steps); break;
-        case 'w': fine = tern__bench_number(argv[0], "--warm-up", optarg, 1 << 20, &set->warm_up); break;
-        case 'd': fine = tern__bench_word(argv[0], "--dtype", set->dtype = optarg, dtypes); break;
-        case 'g': fine = tern__bench_word(argv[0], "--reduce", set->reduce = optarg, dtypes); break;
-        case 'p': fine = parse_profile(optarg, set); break;
-        case 'o': fine = tern__bench_word(argv[0], "--opt-level", set->level = optarg, levels); break;
-        case 'z': set->shard = true; break;
-        case 'x': setenv("TERN_EXACT_CONV", "1", 1); break; /* of replicas' devices, too */
-        case 'f': setenv("TERN_DETERMINISTIC", "1", 1); break;
-        case 'c': setenv("TERN_DEVICE", optarg, 1); break;
-        case 'r': set->data_parallel = true; break;
-        case 'j': set->json = true; break;
-        case 'h': fputs(usage, stdout); return -1;
-        default: fine = false;
-        }
-        if (!fine) return TERN__EXIT_USAGE;
-    }
-    if (optind < argc) {
-        fprintf(stderr, "tern bench step: unexpected \"%s\"\n", argv[optind]);
-        return TERN__EXIT_USAGE;
-    }
+    int status = tern__flags_read_all(flags, "tern bench step", usage, argc, argv);
+    if (status) return status;
+    set_environment(set);
     return complete(set) ? TERN__EXIT_OK : TERN__EXIT_USAGE;
 }
 

@@ -1,22 +1,21 @@
-/* store.c - `tern bench store`: how many keys a TCP store sets and gets a second, for one client and
- * for each of many at once. A client is a thread with a connection of its own; a pair is a set and a get of
- * the same key, whose value is looked at. */
+/* store.c - `tern bench store`: how many keys per second a client of a TCP store can set and get, alone and
+ * with many others at the same time. A client is a thread with its own connection; a pair is a set and a get
+ * of the same key, whose value is checked. */
 #include "bench/bench.h"
 
 #include <tern.h>
 
 #include <cjson/cJSON.h>
-#include <getopt.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { CLIENTS_MAX = 1024, ROUNDS_MAX = 1000, HOST = 256 };
+enum { CLIENTS_MAX = 1024, ROUNDS_MAX = 1000 };
 
 typedef struct settings {
     long clients, pairs, rounds, port;
-    char host[HOST];
+    const char *host;
     bool json;
 } settings;
 
@@ -29,7 +28,7 @@ typedef struct client {
     tern_error err;
 } client;
 
-/* Of the clients at once. */
+/* Pairs per second over the clients of a round. */
 typedef struct rates {
     double slowest, median, fastest;
 } rates;
@@ -37,11 +36,12 @@ typedef struct rates {
 static const char usage[] =
     "usage: tern bench store [--clients C] [--pairs N] [--rounds K] [--host HOST --port P] [--json]\n"
     "\n"
-    "Sets and gets keys of a TCP store on this machine, or of one that somebody serves at HOST port P "
-    "(PyTorch's,\n"
-    "say): pairs of both a second, of one client and of C clients at once (64). The median of K rounds (5) "
-    "of N pairs\n"
-    "a client (2000), and of many clients the slowest and the fastest in the median round.\n";
+    "Sets and gets keys of a TCP store on this machine, or of a running one at HOST port P (PyTorch's, "
+    "say).\n"
+    "Prints the set-and-get pairs per second and client, for one client and for C clients at the same time\n"
+    "(default 64): the median of K rounds (default 5) of N pairs per client (default 2000), and the slowest "
+    "and\n"
+    "fastest client of the median round.\n";
 
 /* ---- measuring ---- */
 
@@ -87,7 +87,7 @@ static rates rates_of(const client *clients, long count)
 {
     double all[CLIENTS_MAX];
     for (long i = 0; i < count; i++) all[i] = clients[i].pairs_per_s;
-    double median = tern__bench_median(all, (size_t)count); /* which sorts them */
+    double median = tern__bench_median(all, (size_t)count); /* sorts them */
     return (rates){all[0], median, all[count - 1]};
 }
 
@@ -97,7 +97,7 @@ static int by_median(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The round whose median is the middle one; the first round does not count. */
+/* Returns the round with the median of the rounds' medians. The first round is a warm-up. */
 static rates measure(client *clients, long count, const settings *set, tern_error *err)
 {
     rates rounds[ROUNDS_MAX + 1];
@@ -123,22 +123,19 @@ static void print_row(const settings *set, long count, rates r)
     cJSON_AddNumberToObject(line, "slowest_pairs_per_s", r.slowest);
     cJSON_AddNumberToObject(line, "median_pairs_per_s", r.median);
     cJSON_AddNumberToObject(line, "fastest_pairs_per_s", r.fastest);
-    char *text = cJSON_PrintUnformatted(line);
-    if (text) puts(text);
-    cJSON_free(text);
-    cJSON_Delete(line);
+    tern__bench_print(line);
 }
 
 static void print_title(const settings *set)
 {
     if (!set->json)
-        printf("%8s %12s %12s %12s %8s   pairs/s of a client\n", "clients", "slowest", "median", "fastest",
+        printf("%8s %12s %12s %12s %8s   pairs/s per client\n", "clients", "slowest", "median", "fastest",
                "spread");
 }
 
-/* ---- life ---- */
+/* ---- running ---- */
 
-/* Serves, if nobody else does. */
+/* Opens a client of the given store; without --port it also starts a server. */
 static tern_store *open_first(const settings *set, tern_error *err)
 {
     tern_store_tcp_opts opts = tern_store_tcp_defaults();
@@ -163,41 +160,19 @@ static void run(const settings *set, tern_error *err)
     tern__free(clients);
 }
 
-/* ---- options ---- */
-
-/* TERN__EXIT_OK to go on; -1 after --help; TERN__EXIT_USAGE. */
-static int parse(int argc, char **argv, settings *set)
-{
-    static const struct option options[] = {
-        {"clients", required_argument, NULL, 'c'}, {"pairs", required_argument, NULL, 'n'},
-        {"rounds", required_argument, NULL, 'r'},  {"host", required_argument, NULL, 'H'},
-        {"port", required_argument, NULL, 'p'},    {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'},          {0},
-    };
-    argv[0] = "tern bench store"; /* as getopt names it */
-    for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-        bool fine = true;
-        switch (option) {
-        case 'c': fine = tern__bench_number(argv[0], "--clients", optarg, CLIENTS_MAX, &set->clients); break;
-        case 'n': fine = tern__bench_number(argv[0], "--pairs", optarg, 100000000, &set->pairs); break;
-        case 'r': fine = tern__bench_number(argv[0], "--rounds", optarg, ROUNDS_MAX, &set->rounds); break;
-        case 'p': fine = tern__bench_number(argv[0], "--port", optarg, 65535, &set->port); break;
-        case 'H': snprintf(set->host, sizeof(set->host), "%s", optarg); break;
-        case 'j': set->json = true; break;
-        case 'h': fputs(usage, stdout); return -1;
-        default: fine = false;
-        }
-        if (!fine) return TERN__EXIT_USAGE;
-    }
-    if (optind == argc) return TERN__EXIT_OK;
-    fprintf(stderr, "tern bench store: unexpected \"%s\"\n", argv[optind]);
-    return TERN__EXIT_USAGE;
-}
-
 int tern__bench_store(int argc, char **argv)
 {
     settings set = {.clients = 64, .pairs = 2000, .rounds = 5, .host = "127.0.0.1"};
-    int status = parse(argc, argv, &set);
+    const tern__flag flags[] = {
+        {"clients", .number = &set.clients, .most = CLIENTS_MAX},
+        {"pairs", .number = &set.pairs, .most = 100000000},
+        {"rounds", .number = &set.rounds, .most = ROUNDS_MAX},
+        {"host", .text = &set.host},
+        {"port", .number = &set.port, .most = 65535},
+        {"json", .on = &set.json},
+        {0},
+    };
+    int status = tern__flags_read_all(flags, "tern bench store", usage, argc, argv);
     if (status) return status < 0 ? tern__cli_flush(argv[0]) : status;
     tern_error err = {0};
     run(&set, &err);

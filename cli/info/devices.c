@@ -1,4 +1,4 @@
-/* devices.c - where kernels may run: the processor's devices, and those of the CUDA plug-in. */
+/* devices.c - the devices on which kernels can run: the CPU's, and the GPUs of the CUDA plug-in. */
 #include "info/info.h"
 
 #include "device/backend.h"
@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* How many GPUs there are; *text: of what libraries, or why there are none. */
+/* Returns the number of GPUs; writes the versions of the CUDA libraries into text, or why there are no GPUs.
+ */
 static int count_cuda(const tern__device_backend **cuda, char *text, size_t size)
 {
     tern_error why = {0};

@@ -1,4 +1,4 @@
-/* tern info - what this build is and what this machine offers it. */
+/* info.c - `tern info`: prints what this build contains and what this machine offers. */
 #include "info/info.h"
 
 #include "comm/bootstrap/bootstrap.h"
@@ -15,14 +15,9 @@
 #include <xxhash.h>
 #include <zlib.h>
 
-void tern__info_row(const char *name, const char *value)
-{
-    printf("%-14s %s\n", name, value);
-}
-
 /* ---- the processor ---- */
 
-/* Whether `word` is one of the words in `text`, which spaces part. */
+/* Is `word` one of the words in `text`, which are separated by spaces? */
 static bool has_word(const char *text, const char *word)
 {
     size_t length = strlen(word);
@@ -31,13 +26,12 @@ static bool has_word(const char *text, const char *word)
     return false;
 }
 
-/* Those of the processor's flags, which are its features on ARM, for which oneDNN or tern's own loops have a
- * path. */
+/* Prints the processor's flags ("features" on ARM) for which oneDNN or tern has a code path. */
 static void print_features(void)
 {
     static const char *const wanted[] = {"avx2",     "fma",      "avx512f", "avx512_bf16",
                                          "amx_tile", "amx_bf16", "asimd",   "sve"};
-    char flags[8192], found[256] = "none of those that tern uses";
+    char flags[8192], found[256] = "none that tern uses";
     size_t used = 0;
     bool known = tern__device_cpuinfo("flags", flags, sizeof(flags)) ||
                  tern__device_cpuinfo("Features", flags, sizeof(flags));
@@ -52,14 +46,14 @@ static void print_machine(void)
     char text[64], model[128];
     tern__info_row("processor", tern__device_cpu_name(model, sizeof(model)) ? model : "unknown");
     print_features();
-    snprintf(text, sizeof(text), "%d that may be used, %ld online", tern__device_cores(),
+    snprintf(text, sizeof(text), "%d usable, %ld online", tern__device_cores(),
              sysconf(_SC_NPROCESSORS_ONLN));
     tern__info_row("cores", text);
     snprintf(text, sizeof(text), "%ld bytes", sysconf(_SC_PAGESIZE));
     tern__info_row("page", text);
 }
 
-/* ---- what this build contains ---- */
+/* ---- this build ---- */
 
 static void print_libraries(void)
 {
@@ -81,19 +75,20 @@ static void print_libraries(void)
 #endif
 }
 
-/* Where measured convolutions are kept, and how many of them are of this machine and build. */
+/* Prints the file of measured convolution algorithms and how many entries it has for this machine and build.
+ */
 static void print_choices(void)
 {
     char path[PATH_MAX], text[PATH_MAX + 32];
     bool is_kept = tern__choices_path(path, sizeof(path));
     int count = is_kept ? tern__choices_count() : 0;
     snprintf(text, sizeof(text), "%s, %d case%s", path, count, count == 1 ? "" : "s");
-    tern__info_row("convolutions", is_kept ? text : "choices are not kept");
+    tern__info_row("convolutions", is_kept ? text : "choices are not saved");
 }
 
 /* ---- this process ---- */
 
-/* What tern_group_open would make of the environment. */
+/* Prints the rank that tern_group_open would take from the environment. */
 static int print_start(void)
 {
     char text[512];
@@ -112,9 +107,9 @@ static int print_start(void)
 static const char usage[] =
     "usage: tern info\n"
     "\n"
-    "Prints what this build is and what this machine offers it: the processor, devices,\n"
-    "back ends of collectives, libraries and plug-ins, or why one is not there, where\n"
-    "measured convolutions are kept, and which rank a launcher's variables make of this.\n";
+    "Prints what this build contains and what this machine offers: the processor, devices,\n"
+    "communication back ends, libraries, plug-ins (or why one cannot be loaded), the file of\n"
+    "measured convolution algorithms, and the rank that the launcher's variables give.\n";
 
 int tern__cli_info(int argc, char **argv)
 {

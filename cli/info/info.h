@@ -4,17 +4,19 @@
 
 #include "cli.h"
 
+/* Prints a row: its name and its value. */
 void tern__info_row(const char *name, const char *value);
 
 /* ---- devices.c ---- */
 
-/* Their names, and a row for each of the CUDA plug-in's, or why there are none. */
+/* Prints the names of all devices and a row for each GPU, or the reason why there is none. */
 void tern__info_devices(void);
 
 /* ---- plugins.c ---- */
 
+/* Prints the communication back ends that TERN_BACKEND may name on this machine. */
 void tern__info_back_ends(void);
-/* A row for each: what it is, or why it cannot be loaded. */
+/* Prints a row for each plug-in: what it is, or why it cannot be loaded. */
 void tern__info_plugins(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* plugins.c - which plug-ins are there, which are not and why, and which back ends that makes. */
+/* plugins.c - which plug-ins can be loaded, and if not, why; and the communication back ends that result. */
 #include "info/info.h"
 
 #include "base/plugin.h"
@@ -16,7 +16,7 @@
 #include <string.h>
 
 typedef struct plugin {
-    const char *name, *file, *symbol, *package; /* Debian's and Ubuntu's */
+    const char *name, *file, *symbol, *package; /* of Debian and Ubuntu */
     bool is_transport;
 } plugin;
 
@@ -58,7 +58,7 @@ static void print_plugin(const plugin *p)
     tern__info_row(p->name, text);
 }
 
-/* "NCCL 2.28.9", or what is missing. */
+/* Writes "NCCL 2.28.9", or what is missing. Returns whether NCCL is there. */
 static bool describe_nccl(char *text, size_t size)
 {
     tern_error why = {0};
@@ -70,7 +70,6 @@ static bool describe_nccl(char *text, size_t size)
     return found;
 }
 
-/* What TERN_BACKEND may say here. */
 void tern__info_back_ends(void)
 {
     static const struct {

@@ -1,3 +1,4 @@
+/* content.c - lists all values of a file with their names. */
 #include "inspect/content.h"
 #include "inspect/module_record.h"
 
@@ -9,7 +10,7 @@
 
 static const char FUNC[] = "tern inspect";
 
-/* The keys so far, as text that grows and shrinks on the way. */
+/* The name of the current position: it grows on the way down and shrinks on the way up. */
 typedef struct path {
     char *text;
     size_t bytes, room;
@@ -36,8 +37,8 @@ static int append_number(path *p, int64_t number, tern_error *err)
     return append(p, text, (size_t)bytes, err);
 }
 
-/* A key of a dict, or with NULL the number of an item. Keys that are neither strings nor whole have no name
- * of their own. */
+/* Appends a dict's key, or the index if `key` is NULL. A key that is neither a string nor an integer becomes
+ * "[?]". */
 static int append_key(path *p, const tern_object *key, int64_t index, tern_error *err)
 {
     const char *text = tern_object_to_string(key);
@@ -86,8 +87,8 @@ static int list_children(tern__content *c, path *p, const tern_object *value, te
     return status;
 }
 
-/* Of a module its parameters, buffers and parts, under the names of its state dict. What is None is not
- * there. */
+/* Lists a module's parameters, buffers and submodules under the names of its state dict, without those that
+ * are None. */
 static int list_module(tern__content *c, path *p, const tern_object *state, tern_error *err)
 {
     static const char *const parts[] = {"_parameters", "_buffers", "_modules"};
@@ -152,12 +153,13 @@ const tern__content_item *tern__content_find(const tern__content *content, const
     return bsearch(like, content->items, (size_t)content->count, sizeof(*content->items), by_name);
 }
 
-bool tern__memory_parse(const char *command, const char *text, size_t *bytes)
+bool tern__memory_take(const char *who, char *text, void *to)
 {
     char *end;
+    size_t *bytes = to;
     long value = strtol(text, &end, 10);
     bool fine = end != text && !*end && value > 0 && value <= 1 << 20;
     *bytes = (size_t)value << 20;
-    if (!fine) fprintf(stderr, "%s: --memory: expected MiB from 1 to 1048576, got \"%s\"\n", command, text);
+    if (!fine) fprintf(stderr, "%s: --memory: expected MiB from 1 to 1048576, got \"%s\"\n", who, text);
     return fine;
 }

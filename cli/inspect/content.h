@@ -1,11 +1,11 @@
-/* content.h - what a file holds, as `tern inspect` and `tern convert` see it: its tensors, each with the name
- * that the keys on the way to it make. */
+/* content.h - the content of a file as `tern inspect` and `tern convert` see it: a flat list of values, each
+ * named by the keys that lead to it. */
 #ifndef TERN_CLI_INSPECT_CONTENT_H
 #define TERN_CLI_INSPECT_CONTENT_H
 
 #include "tensor/object.h"
 
-/* A value that is no container, or an empty one, and its path: "model.conv1.weight",
+/* A value that is not a container, or an empty container, and its path: "model.conv1.weight",
  * "optimizer.state[3].exp_avg". */
 typedef struct tern__content_item {
     char *name;
@@ -14,20 +14,20 @@ typedef struct tern__content_item {
 } tern__content_item;
 
 typedef struct tern__content {
-    tern__content_item *items; /* in the file's order */
+    tern__content_item *items; /* in the file's order, or sorted by name */
     int64_t count, room;
 } tern__content;
 
-/* Of a record the arguments and the state are listed. What tern_load returns is neither too deep for
- * recursion nor without end. E_MEMORY. */
+/* Lists all values in `object`; of a record, its arguments and its state. Recursion is safe: what tern_load
+ * returns has a bounded depth and no cycles. E_MEMORY. */
 int tern__content_list(tern__content *content, const tern_object *object, tern_error *err);
 void tern__content_free(tern__content *content);
-/* By name; then an item of the same name is found, or NULL. */
+/* Sorts by name; after that, tern__content_find returns the item with the name of `like`, or NULL. */
 void tern__content_sort(tern__content *content);
 const tern__content_item *tern__content_find(const tern__content *content, const tern__content_item *like);
 
-/* The value of --memory, MiB that a file may take beyond its size; false after a message. */
-bool tern__memory_parse(const char *command, const char *text, size_t *bytes);
+/* A tern__flag_fn for --memory: reads MiB that a file may take beyond its size into a size_t of bytes. */
+bool tern__memory_take(const char *who, char *text, void *to);
 
 static inline bool tern__item_is_tensor(const tern__content_item *item)
 {

@@ -1,7 +1,8 @@
-/* convert.c - `tern convert`: a checkpoint in another format, or a part of it. What is read is rebuilt step
- * by step: modules that were pickled whole become state dicts and tensors another dtype on the way; then a
- * part is chosen, flattened, and renamed. Values that stay as they are stay shared. */
+/* convert.c - `tern convert`: writes a checkpoint, or a part of it, in another format. The object that was
+ * read is rebuilt: modules that were pickled whole become state dicts, and tensors are cast to another dtype.
+ * Then --key selects a part, which is flattened and renamed. Unchanged values are shared, not copied. */
 #include "cli.h"
+#include "flags.h"
 #include "inspect/content.h"
 #include "inspect/module_record.h"
 
@@ -20,36 +21,35 @@ static const char FUNC[] = "tern convert";
 static const char usage[] =
     "usage: tern convert [OPTIONS] IN OUT\n"
     "\n"
-    "Writes the checkpoint IN as OUT, in the format of OUT's suffix: .pt or .pth (torch.save) or "
-    ".safetensors, which holds\n"
-    "tensors by name only. Nothing in IN is executed.\n"
+    "Writes the checkpoint IN as OUT. The suffix of OUT chooses the format: .pt or .pth (torch.save), or\n"
+    ".safetensors, which holds only named tensors. Nothing in IN is executed.\n"
     "\n"
-    "  --records       of modules that were saved whole (torch.save(net)) make their state dicts\n"
-    "  --key NAME      only what is under that key: the \"model\" of {\"model\": .., \"epoch\": 3}\n"
-    "  --flatten       only the tensors, under the names that `tern inspect` shows: \"model.conv1.weight\"\n"
-    "  --strip PREFIX  without this beginning of their names: \"module.\" of a DistributedDataParallel\n"
-    "  --prefix PREFIX with this before their names\n"
-    "  --dtype DTYPE   f32, f64, bf16 or f16 for tensors that are one of these\n"
-    "  --memory N      let what is in IN take N MiB (16) beyond its size\n";
+    "  --records       replace modules that were saved whole (torch.save(net)) by their state dicts\n"
+    "  --key NAME      write only the value of this key: the \"model\" of {\"model\": .., \"epoch\": 3}\n"
+    "  --flatten       write only the tensors, named as `tern inspect` shows them: \"model.conv1.weight\"\n"
+    "  --strip PREFIX  remove this prefix from the names: \"module.\" of a DistributedDataParallel\n"
+    "  --prefix PREFIX add this prefix to the names\n"
+    "  --dtype DTYPE   cast floating-point tensors to f32, f64, bf16 or f16\n"
+    "  --memory N      allow IN's objects N MiB (default 16) of memory beyond the file's size\n";
 
 typedef struct settings {
     bool flatten;
     tern_load_opts load;
     const char *key, *strip, *prefix, *in, *out;
-    int dtype;     /* -1: as it is              */
-    bool stripped; /* some name began so        */
+    int dtype;     /* -1: unchanged             */
+    bool stripped; /* --strip matched a name    */
 } settings;
 
 /* ---- dtypes ---- */
 
 typedef struct caster {
     const settings *set;
-    tern_device *device; /* with a scope, where a dtype is asked for */
+    tern_device *device; /* NULL without --dtype, as is the scope */
     tern_scope *scope;
 } caster;
 
-/* The same tensor, or its values in the dtype that is asked for; tensors that shared memory have each their
- * own then. */
+/* Returns the tensor itself, or a copy in the dtype of --dtype. Tensors that shared memory no longer do after
+ * a cast. */
 static tern_object *cast(caster *c, const tern_object *value, tern_error *err)
 {
     const tern_tensor *tensor = tern_object_to_tensor(value);
@@ -114,7 +114,7 @@ static tern_object *rebuild(caster *c, const tern_object *value, tern_error *err
     return tern__object_hold((tern_object *)value);
 }
 
-/* ---- choosing and naming; each takes `object` and returns another ---- */
+/* ---- selecting and renaming: each function takes over `object` and returns another one ---- */
 
 static tern_object *choose(const settings *set, tern_object *object, tern_error *err)
 {
@@ -129,7 +129,7 @@ static tern_object *choose(const settings *set, tern_object *object, tern_error 
     return found;
 }
 
-/* Sets `value` under a name that must be new. */
+/* Adds `value` under a name that the dict must not have yet. */
 static int set_new(tern_object *dict, const char *name, size_t bytes, const tern_object *value,
                    tern_error *err)
 {
@@ -155,7 +155,7 @@ static int add_tensors(tern_object *dict, const tern__content *content, tern_err
         else
             dropped++;
     }
-    if (dropped) fprintf(stderr, "%s: left out %lld values that are no tensors\n", FUNC, (long long)dropped);
+    if (dropped) fprintf(stderr, "%s: left out %lld values that are not tensors\n", FUNC, (long long)dropped);
     return status;
 }
 
@@ -173,7 +173,7 @@ static tern_object *flatten(const settings *set, tern_object *object, tern_error
     return NULL;
 }
 
-/* The new name of a key that is a string, to be freed. */
+/* Returns the new name of a string key; the caller frees it. */
 static char *rename_key(settings *set, const tern_object *key, size_t *bytes, tern_error *err)
 {
     const char *name = tern_object_to_string(key), *prefix = set->prefix ? set->prefix : "";
@@ -227,10 +227,10 @@ static tern_object *rename_all(settings *set, tern_object *object, tern_error *e
 
 /* ---- metadata ---- */
 
-/* That the tensors are PyTorch's, which readers of safetensors want to know. */
+/* Marks the tensors as PyTorch's ("format": "pt"), which readers of safetensors expect. */
 static int add_metadata(tern_object *object, tern_error *err)
 {
-    if (tern_object_kind_get(object) != TERN_OBJECT_DICT) return TERN_OK; /* tern_save says so */
+    if (tern_object_kind_get(object) != TERN_OBJECT_DICT) return TERN_OK; /* tern_save reports it */
     if (tern_object_get(object, TERN__SAFETENSORS_METADATA)) return TERN_OK;
     tern_object *metadata = tern_object_dict(err);
     tern_object_set(metadata, "format", tern_object_string("pt", err), err);
@@ -270,25 +270,25 @@ static int run(settings *set, tern_error *err)
     return err->code ? TERN__EXIT_FAILED : TERN__EXIT_OK;
 }
 
-static int parse_dtype(const char *text, int *dtype)
+static bool take_dtype(const char *who, char *text, void *to)
 {
     for (int i = 0; i < TERN_DTYPE_COUNT; i++)
         if (tern__dtype_is_float((tern_dtype)i) && strcmp(text, tern_dtype_name((tern_dtype)i)) == 0) {
-            *dtype = i;
-            return TERN__EXIT_OK;
+            *(int *)to = i;
+            return true;
         }
-    fprintf(stderr, "%s: --dtype: expected f32, f64, bf16 or f16, got \"%s\"\n", FUNC, text);
-    return TERN__EXIT_USAGE;
+    fprintf(stderr, "%s: --dtype: expected f32, f64, bf16 or f16, got \"%s\"\n", who, text);
+    return false;
 }
 
-static int parse_files(int argc, char **argv, settings *set)
+static int take_files(int count, char **files, settings *set)
 {
-    if (argc - optind != 2) {
-        fprintf(stderr, "%s: expected two files, IN and OUT, got %d\n", FUNC, argc - optind);
+    if (count != 2) {
+        fprintf(stderr, "%s: expected two files, IN and OUT, got %d\n", FUNC, count);
         return TERN__EXIT_USAGE;
     }
-    set->in = argv[optind];
-    set->out = argv[optind + 1];
+    set->in = files[0];
+    set->out = files[1];
     const char *dot = strrchr(set->out, '.');
     bool known = dot && (!strcmp(dot, ".pt") || !strcmp(dot, ".pth") || !strcmp(dot, ".safetensors"));
     if (known) return TERN__EXIT_OK;
@@ -296,38 +296,21 @@ static int parse_files(int argc, char **argv, settings *set)
     return TERN__EXIT_USAGE;
 }
 
-/* TERN__EXIT_OK to go on; -1 after --help; TERN__EXIT_USAGE. */
+/* Returns what tern__flags_read does, and TERN__EXIT_USAGE if the files are wrong. */
 static int parse(int argc, char **argv, settings *set)
 {
-    static const struct option options[] = {
-        {"records", no_argument, NULL, 'r'},
-        {"flatten", no_argument, NULL, 'f'},
-        {"key", required_argument, NULL, 'k'},
-        {"strip", required_argument, NULL, 's'},
-        {"prefix", required_argument, NULL, 'p'},
-        {"dtype", required_argument, NULL, 'd'},
-        {"memory", required_argument, NULL, 'm'},
-        {"help", no_argument, NULL, 'h'},
+    const tern__flag flags[] = {
+        {"records", .on = &set->load.records},
+        {"flatten", .on = &set->flatten},
+        {"key", .text = &set->key},
+        {"strip", .text = &set->strip},
+        {"prefix", .text = &set->prefix},
+        {"dtype", .take = take_dtype, .to = &set->dtype},
+        {"memory", .take = tern__memory_take, .to = &set->load.memory},
         {0},
     };
-    argv[0] = "tern convert"; /* as getopt names it */
-    for (int option, status = 0; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-        switch (option) {
-        case 'r': set->load.records = true; break;
-        case 'f': set->flatten = true; break;
-        case 'k': set->key = optarg; break;
-        case 's': set->strip = optarg; break;
-        case 'p': set->prefix = optarg; break;
-        case 'd': status = parse_dtype(optarg, &set->dtype); break;
-        case 'm':
-            status = tern__memory_parse(FUNC, optarg, &set->load.memory) ? TERN__EXIT_OK : TERN__EXIT_USAGE;
-            break;
-        case 'h': fputs(usage, stdout); return -1;
-        default: status = TERN__EXIT_USAGE;
-        }
-        if (status) return status;
-    }
-    return parse_files(argc, argv, set);
+    int status = tern__flags_read(flags, FUNC, usage, argc, argv);
+    return status ? status : take_files(argc - optind, argv + optind, set);
 }
 
 int tern__cli_convert(int argc, char **argv)

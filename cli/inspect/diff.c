@@ -1,6 +1,6 @@
-/* diff.c - `tern inspect --diff`: what is only in one file, tensors that differ in shape, dtype or a
- * bit of their values, and other values that are not equal. Metadata of safetensors are about the file, and
- * not compared. */
+/* diff.c - `tern inspect --diff`: prints the values that only one file has, the tensors that differ in shape,
+ * dtype or any bit of their values, and the other values that differ. Metadata of safetensors describes the
+ * file and is not compared. */
 #include "inspect/inspect.h"
 #include "cli.h"
 #include "inspect/rows.h"
@@ -13,7 +13,7 @@
 #include <string.h>
 
 typedef struct diff {
-    tern__rows table; /* of tensors that differ */
+    tern__rows table; /* the tensors that differ */
     int64_t alone[2], others, both, shapes, values;
 } diff;
 
@@ -23,7 +23,7 @@ static bool is_metadata(const tern__content_item *item)
     return item->name_bytes >= sizeof(name) - 1 && memcmp(item->name, name, sizeof(name) - 1) == 0;
 }
 
-/* ---- texts of items, to be freed ---- */
+/* ---- texts of items, which the caller frees ---- */
 
 static char *name_of(const tern__content_item *item)
 {
@@ -52,7 +52,7 @@ static void print_line(const char *head, const tern__content_item *item)
     free(text);
 }
 
-/* ---- what is only in one ---- */
+/* ---- values in one file ---- */
 
 static void print_alone(const tern__inspected *from, const tern__inspected *in, int64_t *count)
 {
@@ -66,9 +66,9 @@ static void print_alone(const tern__inspected *from, const tern__inspected *in, 
     }
 }
 
-/* ---- what is in both ---- */
+/* ---- values in both files ---- */
 
-/* As Python prints them. */
+/* Compares the texts as Python prints them. */
 static void compare_others(diff *d, const tern__content_item *a, const tern__content_item *b)
 {
     char *x = text_of(a->value), *y = text_of(b->value);
@@ -81,14 +81,14 @@ static void compare_others(diff *d, const tern__content_item *a, const tern__con
     free(y);
 }
 
-/* `distance`: NULL between two shapes. */
-static void add_row(diff *d, const tern__content_item *item, const char *apart,
+/* `distance` is NULL if the shapes differ. */
+static void add_row(diff *d, const tern__content_item *item, const char *description,
                     const tern__distance *distance, tern_error *err)
 {
     char *name = name_of(item);
     tern__rows_add(&d->table, err, "%s", name ? name : "?");
     free(name);
-    tern__rows_add(&d->table, err, "%s", apart);
+    tern__rows_add(&d->table, err, "%s", description);
     if (!distance) {
         for (int i = 0; i < 3; i++) tern__rows_add(&d->table, err, "-");
         return;
@@ -101,7 +101,7 @@ static void add_row(diff *d, const tern__content_item *item, const char *apart,
 
 enum { DESCRIPTION = 2 * TERN__SHAPE_TEXT + 32 };
 
-/* "(3, 4) f32", or of two that differ "(3, 4) f32 -> (3, 5) f32". */
+/* Writes "(3, 4) f32", or "(3, 4) f32 -> (3, 5) f32" if they differ. */
 static void describe(const tern__view *a, const tern__view *b, bool same, char out[DESCRIPTION])
 {
     char from[TERN__SHAPE_TEXT], to[TERN__SHAPE_TEXT];
@@ -145,7 +145,7 @@ static void compare_both(diff *d, const tern__inspected *a, const tern__inspecte
     }
 }
 
-/* ---- the verdict ---- */
+/* ---- the summary ---- */
 
 static void print_verdict(const diff *d)
 {

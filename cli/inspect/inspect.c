@@ -1,6 +1,7 @@
-/* inspect.c - `tern inspect`: what is in a checkpoint, and `--diff`: in what two differ. */
+/* inspect.c - `tern inspect`: prints what a checkpoint holds, or with --diff how two differ. */
 #include "inspect/inspect.h"
 #include "cli.h"
+#include "flags.h"
 #include "inspect/rows.h"
 
 #include "base/text.h"
@@ -9,25 +10,24 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <xxhash.h>
 
 static const char usage[] =
     "usage: tern inspect [--json] [--all] [--records] [--memory N] FILE\n"
     "       tern inspect --diff [--records] [--memory N] FILE FILE\n"
     "\n"
-    "Shows what a checkpoint holds (.pt, .pth, .safetensors): what is no tensor as a tree, and of each "
-    "tensor name, shape,\n"
-    "dtype, statistics of the finite values (std as torch.std) and the XXH3 checksum of its bytes. Nothing "
-    "in the file is\n"
-    "executed. The checksum of all tensors is that of their names and values, in any order and format.\n"
+    "Shows what a checkpoint holds (.pt, .pth, .safetensors): values other than tensors as a tree, and for "
+    "each\n"
+    "tensor its name, shape, dtype, statistics of its finite values (std as torch.std) and the XXH3 checksum "
+    "of\n"
+    "its bytes. Nothing in the file is executed. The checksum of all tensors covers their names and values "
+    "and\n"
+    "depends neither on their order nor on the format.\n"
     "\n"
-    "  --json     one JSON object instead of text\n"
-    "  --all      the whole tree, however long\n"
-    "  --records  show objects of classes (torch.save(net)) by name and state\n"
-    "  --memory N let what is in the file take N MiB (16) beyond its size\n"
-    "  --diff     in what two files differ: exit status 0 in nothing, 1 in something, 2 trouble\n";
+    "  --json     print one JSON object instead of text\n"
+    "  --all      print the whole tree, however long\n"
+    "  --records  show instances of classes (torch.save(net)) by class name and state\n"
+    "  --memory N allow the file's objects N MiB (default 16) of memory beyond the file's size\n"
+    "  --diff     print how two files differ; exit status 0: equal, 1: different, 2: error\n";
 
 typedef struct settings {
     bool json, all, diff;
@@ -35,48 +35,9 @@ typedef struct settings {
     const char *paths[2];
 } settings;
 
-/* ---- a file ---- */
-
-static int look_at(tern__inspected *file, tern_error *err)
-{
-    struct stat status;
-    uint8_t head[2] = {0};
-    FILE *opened = fopen(file->path, "re");
-    size_t got = opened ? fread(head, 1, sizeof(head), opened) : 0;
-    if (got == sizeof(head) && fstat(fileno(opened), &status) == 0) file->bytes = status.st_size;
-    if (opened) fclose(opened);
-    if (got < sizeof(head))
-        return tern__error_set(err, "tern inspect", TERN_E_IO, "cannot read %s again", file->path);
-    file->format = head[0] == 'P' && head[1] == 'K' ? "PyTorch"
-                   : head[0] == 0x80                ? "PyTorch before 1.6"
-                                                    : "safetensors";
-    return TERN_OK;
-}
-
-int tern__inspected_open(tern__inspected *file, const char *path, const tern_load_opts *opts, tern_error *err)
-{
-    *file = (tern__inspected){.path = path, .object = tern_load(path, opts, err)};
-    int status = file->object ? look_at(file, err) : err->code;
-    return status ? status : tern__content_list(&file->content, file->object, err);
-}
-
-void tern__inspected_close(tern__inspected *file)
-{
-    tern__content_free(&file->content);
-    tern_object_free(file->object);
-}
-
 /* ---- the table ---- */
 
-void tern__inspect_add(tern__values *total, const tern__content_item *item, const tern__values *values)
-{
-    total->count += values->count;
-    total->nan += values->nan;
-    total->inf += values->inf;
-    total->checksum += XXH3_64bits_withSeed(item->name, item->name_bytes, values->checksum);
-}
-
-/* "-" where there is none. */
+/* Adds "-" for NaN: the tensor has too few finite values. */
 static void add_number(tern__rows *table, double value, tern_error *err)
 {
     if (isnan(value))
@@ -127,7 +88,7 @@ static int fill_table(const tern__content *content, tern__rows *table, totals *s
     return err->code;
 }
 
-/* "44.6 MiB" */
+/* Writes and returns "44.6 MiB". */
 static const char *human(int64_t bytes, char text[32])
 {
     static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
@@ -177,7 +138,7 @@ static int show(const settings *set, tern_error *err)
     return status ? TERN__EXIT_FAILED : TERN__EXIT_OK;
 }
 
-/* Trouble is 2, as that of diff. */
+/* Errors exit with 2, as those of diff(1) do. */
 static int compare(const settings *set, tern_error *err)
 {
     tern__inspected a, b = {0};
@@ -190,42 +151,34 @@ static int compare(const settings *set, tern_error *err)
     return err->code ? TERN__EXIT_USAGE : exit;
 }
 
-/* TERN__EXIT_OK to go on; -1 after --help; TERN__EXIT_USAGE. */
+static int take_files(int count, char **files, settings *set)
+{
+    int wanted = set->diff ? 2 : 1;
+    if (count != wanted) {
+        fprintf(stderr, "tern inspect: expected %s, got %d\n", set->diff ? "two files" : "one file", count);
+        return TERN__EXIT_USAGE;
+    }
+    if (set->diff && set->json) {
+        fprintf(stderr, "tern inspect: --diff cannot be combined with --json\n");
+        return TERN__EXIT_USAGE;
+    }
+    for (int i = 0; i < count; i++) set->paths[i] = files[i];
+    return TERN__EXIT_OK;
+}
+
+/* Returns what tern__flags_read does, and TERN__EXIT_USAGE if the files are wrong. */
 static int parse(int argc, char **argv, settings *set)
 {
-    static const struct option options[] = {
-        {"json", no_argument, NULL, 'j'},
-        {"all", no_argument, NULL, 'a'},
-        {"records", no_argument, NULL, 'r'},
-        {"memory", required_argument, NULL, 'm'},
-        {"diff", no_argument, NULL, 'd'},
-        {"help", no_argument, NULL, 'h'},
+    const tern__flag flags[] = {
+        {"json", .on = &set->json},
+        {"all", .on = &set->all},
+        {"records", .on = &set->load.records},
+        {"memory", .take = tern__memory_take, .to = &set->load.memory},
+        {"diff", .on = &set->diff},
         {0},
     };
-    argv[0] = "tern inspect"; /* as getopt names it */
-    for (int option; (option = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-        switch (option) {
-        case 'j': set->json = true; break;
-        case 'a': set->all = true; break;
-        case 'r': set->load.records = true; break;
-        case 'd': set->diff = true; break;
-        case 'm':
-            if (!tern__memory_parse(argv[0], optarg, &set->load.memory)) return TERN__EXIT_USAGE;
-            break;
-        case 'h': fputs(usage, stdout); return -1;
-        default: return TERN__EXIT_USAGE;
-        }
-    }
-    int wanted = set->diff ? 2 : 1, given = argc - optind;
-    if (given == wanted && !(set->diff && set->json)) {
-        for (int i = 0; i < wanted; i++) set->paths[i] = argv[optind + i];
-        return TERN__EXIT_OK;
-    }
-    if (given != wanted)
-        fprintf(stderr, "tern inspect: expected %s, got %d\n", set->diff ? "two files" : "one file", given);
-    else
-        fprintf(stderr, "tern inspect: --diff has no --json\n");
-    return TERN__EXIT_USAGE;
+    int status = tern__flags_read(flags, "tern inspect", usage, argc, argv);
+    return status ? status : take_files(argc - optind, argv + optind, set);
 }
 
 int tern__cli_inspect(int argc, char **argv)

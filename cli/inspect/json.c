@@ -1,4 +1,4 @@
-/* json.c - `tern inspect --json`. */
+/* json.c - `tern inspect --json`: prints a file as one JSON object. */
 #include "inspect/inspect.h"
 
 #include <cjson/cJSON.h>
@@ -7,9 +7,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- what is no tensor ---- */
+/* ---- values other than tensors ---- */
 
-/* cJSON's numbers are doubles, which do not hold every integer. */
+/* Creates an integer from text: cJSON's numbers are doubles, which do not hold every int64_t. */
 static cJSON *whole(int64_t value)
 {
     char text[32];
@@ -17,7 +17,8 @@ static cJSON *whole(int64_t value)
     return cJSON_CreateRaw(text);
 }
 
-/* JSON has no NaN and no infinities: they are null. Others are exact, which cJSON's 15 digits are not. */
+/* Writes 17 digits, which are exact; cJSON would write 15. JSON has no NaN and no infinities: they become
+ * null. */
 static cJSON *number(double value)
 {
     char text[40];
@@ -36,7 +37,7 @@ static cJSON *json_of_items(const tern_object *value)
     return array;
 }
 
-/* A key is a string in JSON: that of 3 is "3". */
+/* Converts a key to a string, as JSON demands: 3 becomes "3". */
 static void key_text(const tern_object *key, char text[64], const char **name)
 {
     int64_t number = 0;

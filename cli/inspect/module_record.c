@@ -1,3 +1,4 @@
+/* module_record.c - walks the record of a pickled torch.nn.Module as Module.state_dict does. */
 #include "inspect/module_record.h"
 
 #include <stdio.h>
@@ -16,7 +17,7 @@ bool tern__module_record_is(const tern_object *record)
     return part(record, "_parameters") && part(record, "_buffers") && part(record, "_modules");
 }
 
-/* Buffers that state_dict leaves out are in a set, which is read as a list. */
+/* A set in the record names the buffers that state_dict omits; sets are loaded as lists. */
 static bool is_persistent(const tern_object *record, const char *name)
 {
     const tern_object *out = tern_object_get(tern_object_record_state(record), "_non_persistent_buffers_set");
@@ -27,7 +28,7 @@ static bool is_persistent(const tern_object *record, const char *name)
     return true;
 }
 
-/* prefix + name, to be freed. */
+/* Returns prefix + name + end; the caller frees it. */
 static char *join(const char *prefix, const char *name, const char *end, tern_error *err)
 {
     size_t bytes = strlen(prefix) + strlen(name) + strlen(end) + 1;
@@ -47,7 +48,7 @@ static int add(tern_object *dict, const char *prefix, const char *name, const te
     return status;
 }
 
-/* A parameter that is None (bias=False) is in no state dict. */
+/* A state dict omits parameters that are None (bias=False). */
 static int add_tensors(tern_object *dict, const char *prefix, const tern_object *record, const char *which,
                        tern_error *err)
 {

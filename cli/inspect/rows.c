@@ -1,3 +1,4 @@
+/* rows.c - collects the cells of a table and prints them aligned. */
 #include "inspect/rows.h"
 
 #include <stdio.h>
@@ -53,7 +54,7 @@ static const char *head_of(const tern__rows *table, int column)
     return table->heads[column] + is_left(table, column);
 }
 
-/* Characters, not bytes. */
+/* Returns the number of UTF-8 characters. */
 static int width_of(const char *text)
 {
     int width = 0;
@@ -61,7 +62,7 @@ static int width_of(const char *text)
     return width;
 }
 
-/* The byte at which character `at` begins. */
+/* Returns the byte offset of character `at`. */
 static int byte_of(const char *text, int at)
 {
     int byte = 0;
@@ -72,7 +73,7 @@ static int byte_of(const char *text, int at)
     return byte;
 }
 
-/* Both ends of what is too long say more than its middle. */
+/* Leaves out the middle of a long text: both ends tell more. */
 static void print_cut(const char *text, int width)
 {
     int have = width_of(text), head = (width - 3) * 2 / 5, tail = width - 3 - head;
@@ -93,7 +94,8 @@ static void print_cell(const char *text, int width, bool left, bool last)
     fputs(last ? "\n" : "  ", stdout);
 }
 
-/* How many columns fit beside a first one of at least NAME_LEAST. One without any text takes no place. */
+/* Returns how many columns fit beside a first column of at least NAME_LEAST. A column without text takes no
+ * space. */
 static int fit(const tern__rows *table, int *widths, int width)
 {
     int shown = 1, rest = 0, least = TERN__MIN(widths[0], NAME_LEAST);

@@ -1,5 +1,5 @@
-/* tree.c - what is no tensor in a file, by indentation; where there are only tensors below, their
- * number. */
+/* tree.c - prints all values of a file but tensors as an indented tree; a branch that holds only tensors
+ * shows their number. */
 #include "inspect/inspect.h"
 #include "inspect/rows.h"
 
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SHOWN = 16, LINE = 160 }; /* items of a container, and characters of a line, without --all */
+enum { SHOWN = 16, LINE = 160 }; /* limits without --all: items per container, characters per line */
 
 typedef struct tree {
     bool all;
@@ -28,7 +28,7 @@ static bool is_nothing(const tern_object *value)
            (is_container(value) && !tern_object_count(value));
 }
 
-/* Of all values below, containers but for empty ones not counted. */
+/* The number of values below a node; containers count only if they are empty. */
 typedef struct below {
     int64_t tensors, others;
 } below;
@@ -64,9 +64,9 @@ static void print_key(const tern_object *key, int64_t index, int depth)
     putchar(':');
 }
 
-enum { TEXT = 1000 }; /* longer ones are not shown without --all */
+enum { TEXT = 1000 }; /* without --all, longer texts are not shown */
 
-/* As Python prints it, cut at the end of the line. */
+/* Prints the value as Python does, cut at the end of the line. */
 static void print_cut(const tree *t, const tern_object *value, int used)
 {
     char text[TEXT] = "";
@@ -98,7 +98,7 @@ static void print_value(const tree *t, const tern_object *value, int used)
 
 static void print_node(const tree *t, const tern_object *value, int depth, int used);
 
-/* `brief`: without what is None or empty, as most of an object's attributes are. */
+/* `brief` skips values that are None or empty, as most attributes of an object are. */
 static void print_children(const tree *t, const tern_object *value, int depth, bool brief)
 {
     int64_t others = 0;
@@ -130,7 +130,7 @@ static void print_record(const tree *t, const tern_object *record, int depth)
     }
 }
 
-/* Plain values stand on the line of their key, and lists of nothing else. */
+/* Is the value printed on the line of its key? So are plain values and lists of them. */
 static bool is_line(const tern_object *value)
 {
     bool is_plain = true;
@@ -142,7 +142,7 @@ static bool is_line(const tern_object *value)
     return is_plain && tern_object_kind_get(value) != TERN_OBJECT_DICT;
 }
 
-/* After "key:". Where only tensors are below they are counted. */
+/* Prints what follows "key:". If there are only tensors below, it prints their number. */
 static void print_node(const tree *t, const tern_object *value, int depth, int used)
 {
     below sum = {0};

@@ -1,3 +1,4 @@
+/* values.c - widens values to f64 piece by piece to measure and compare them. */
 #include "inspect/values.h"
 
 #include "base/half.h"
@@ -6,9 +7,9 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { PIECE = 4096 }; /* values that are looked at together */
+enum { PIECE = 4096 }; /* values that are widened at a time */
 
-/* Row-major values; `copy` is what to free, NULL if the tensor is so itself. */
+/* Returns the values in row-major order. *copy, if not NULL, holds them and must be freed. */
 static const char *open_values(const tern_tensor *tensor, tern_tensor **copy, tern_error *err)
 {
     *copy = NULL;
@@ -41,13 +42,13 @@ static void widen(const void *data, tern_dtype dtype, int count, double out[PIEC
 
 /* ---- one tensor ---- */
 
-/* Mean and sum of squared deviations of all that was seen. */
+/* The mean and the sum of squared deviations of the values so far. */
 typedef struct moments {
     int64_t count;
     double mean, squares;
 } moments;
 
-/* Chan, Golub, LeVeque: what two sets have apart and together. */
+/* Merges the moments of two sets (Chan, Golub, LeVeque). */
 static void merge(moments *all, const moments *piece)
 {
     if (!piece->count) return;
@@ -65,7 +66,7 @@ static void measure_piece(tern__values *out, moments *all, const double *v, int 
         if (isnan(v[i])) out->nan++;
         if (isinf(v[i])) out->inf++;
         if (!isfinite(v[i])) continue;
-        out->min = fmin(out->min, v[i]); /* a NaN gives way */
+        out->min = fmin(out->min, v[i]); /* fmin ignores a NaN */
         out->max = fmax(out->max, v[i]);
         sum += v[i];
         piece.count++;
@@ -97,7 +98,7 @@ int tern__values_measure(tern__values *out, const tern_tensor *tensor, tern_erro
     return TERN_OK;
 }
 
-/* ---- two ---- */
+/* ---- two tensors ---- */
 
 static void compare_values(tern__distance *out, double a, double b)
 {

@@ -1,22 +1,23 @@
-/* values.h - the values of a tensor in a few numbers, and how far those of two are apart. */
+/* values.h - statistics of a tensor's values, and the distance between two tensors. */
 #ifndef TERN_CLI_INSPECT_VALUES_H
 #define TERN_CLI_INSPECT_VALUES_H
 
 #include "tensor/tensor.h"
 
-/* Of the finite values; where there is none (std: fewer than two) NaN. std is that of torch.std, by count
- * - 1. */
+/* min, mean, max and std are of the finite values, and NaN if there are none (std: fewer than two). std
+ * divides by count - 1, as torch.std. */
 typedef struct tern__values {
     int64_t count, nan, inf;
     double min, mean, max, std;
-    uint64_t checksum; /* XXH3 of the bytes, row-major */
+    uint64_t checksum; /* XXH3 of the bytes in row-major order */
 } tern__values;
 
 int tern__values_measure(tern__values *out, const tern_tensor *tensor, tern_error *err);
 
-/* Of two tensors of one shape. Two NaNs are not apart, a NaN and a number infinitely. */
+/* The distance between two tensors of the same shape. It is 0 between two NaNs, and infinite between a NaN
+ * and a number. */
 typedef struct tern__distance {
-    int64_t count, equal; /* equal: by bits, so only in one dtype */
+    int64_t count, equal; /* equal: the same bits and dtype */
     double absolute;      /* the largest |a - b|                  */
     double relative;      /* the largest |a - b| / max(|a|, |b|)  */
 } tern__distance;

@@ -1,6 +1,6 @@
-/* Whole cores are dealt out: rank r of n has those from r/n to (r+1)/n of the list, with all their CPUs.
- * Which CPUs are one core comes from the topology plug-in (hwloc) where --bind core asks for it, because that
- * takes tens of milliseconds, and from the kernel's own numbers otherwise. */
+/* binding.c - binds ranks to whole cores: rank r of n gets the cores from r/n to (r+1)/n of the list, with
+ * all their CPUs. --bind core takes the list from the topology plug-in (hwloc), which costs tens of
+ * milliseconds; --bind auto takes it from /sys. */
 #include "run/binding.h"
 
 #include "base/local.h"
@@ -20,8 +20,8 @@
 static cpu_set_t mask_at_start;
 static int has_mask_at_start;
 
-/* The runtime of OpenMP binds the first thread of every program that links it before main, so this comes
- * before any library's own beginning. */
+/* OpenMP's runtime binds the first thread before main, when the library is initialised. This function must
+ * save the mask earlier, so it is in .preinit_array. */
 __attribute__((no_sanitize("address", "thread", "undefined"))) static void keep_mask(void)
 {
     has_mask_at_start = sched_getaffinity(0, sizeof(mask_at_start), &mask_at_start) == 0;
@@ -34,7 +34,7 @@ void tern__binding_undo_openmp(void)
     if (has_mask_at_start) sched_setaffinity(0, sizeof(mask_at_start), &mask_at_start);
 }
 
-/* ---- the CPUs, near ones near each other ---- */
+/* ---- the list of CPUs ---- */
 
 typedef struct place {
     int cpu, package, core;
@@ -74,7 +74,7 @@ static int list_kernel(place *places)
     return count;
 }
 
-/* 0 without the plug-in. */
+/* Returns the number of CPUs, 0 without the plug-in. */
 static int list_plugin(place *places)
 {
     int cpus[CPU_SETSIZE], cores[CPU_SETSIZE];
@@ -85,7 +85,7 @@ static int list_plugin(place *places)
     return TERN__MAX(count, 0);
 }
 
-/* Those of them that may be used. */
+/* Keeps those that this process may use. */
 static void fill(tern__binding *binding, const place *places, int count)
 {
     cpu_set_t mask;
@@ -101,9 +101,9 @@ static void fill(tern__binding *binding, const place *places, int count)
     }
 }
 
-/* ---- whether anybody is bound ---- */
+/* ---- whether to bind ---- */
 
-/* Somebody has chosen already: a part of the machine, a quota of its time, or places for threads. */
+/* Has somebody chosen already: a subset of the CPUs, a CPU quota, or places for OpenMP's threads? */
 static bool is_chosen(const tern__binding *binding)
 {
     static const char *const names[] = {"OMP_PLACES", "OMP_PROC_BIND", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"};
@@ -130,8 +130,8 @@ int tern__binding_open(tern__binding *binding, const tern__job *job, tern_error 
     binding->ranks = ranks;
     if (ranks <= binding->cores) return TERN_OK;
     return tern__error_set(err, __func__, TERN_E_UNSUPPORTED,
-                           "--bind core: %d ranks, but only %d core%s that may be used", ranks,
-                           binding->cores, binding->cores == 1 ? "" : "s");
+                           "--bind core: %d ranks, but only %d usable core%s", ranks, binding->cores,
+                           binding->cores == 1 ? "" : "s");
 }
 
 void tern__binding_mask(const tern__binding *binding, int local, cpu_set_t *mask)

@@ -1,4 +1,4 @@
-/* binding.h - each rank on its own share of the cores. */
+/* binding.h - gives each rank its own share of the cores (--bind). */
 #ifndef TERN_CLI_RUN_BINDING_H
 #define TERN_CLI_RUN_BINDING_H
 
@@ -8,23 +8,25 @@
 
 #include <sched.h>
 
-/* The CPUs that may be used, those of a core side by side and near cores near each other. */
+/* The CPUs that this process may use, sorted so that the CPUs of a core, and near cores, are adjacent. */
 typedef struct tern__binding {
-    int ranks; /* 0: nobody is bound */
+    int ranks; /* 0: no rank is bound */
     int count;
     int cpus[CPU_SETSIZE];
-    int core[CPU_SETSIZE]; /* of cpus[i], counted from 0 */
+    int core[CPU_SETSIZE]; /* the core of cpus[i], numbered from 0 */
     int cores;
 } tern__binding;
 
-/* Undoes what OMP_PLACES or OMP_PROC_BIND has done to this process, whose ranks would inherit it. */
+/* Restores the CPU mask that this process started with. The ranks would inherit the binding that OMP_PLACES
+ * or OMP_PROC_BIND has imposed on it. */
 void tern__binding_undo_openmp(void);
 
-/* Decides, as job->bind says. Errors: E_SYSTEM; E_UNSUPPORTED: --bind core with more ranks than cores. */
+/* Lists the CPUs and decides from job->bind whether to bind. E_UNSUPPORTED: --bind core with more ranks than
+ * cores. */
 int tern__binding_open(tern__binding *binding, const tern__job *job, tern_error *err);
-/* The CPUs of the host's rank `local`. */
+/* Sets *mask to the CPUs of local rank `local`. */
 void tern__binding_mask(const tern__binding *binding, int local, cpu_set_t *mask);
-/* In the rank's process. 0, or -1 and errno. */
+/* Binds the calling process, a rank. Returns 0, or -1 with errno. */
 int tern__binding_enter(const tern__binding *binding, int local);
 
 #endif

@@ -1,3 +1,4 @@
+/* failure.c - collects what is known of a failed rank: its status, error.json, OOM kills and last lines. */
 #include "run/failure.h"
 
 #include "cli.h"
@@ -12,7 +13,7 @@
 #include <unistd.h>
 
 #define TAIL_LINES       10
-#define ERROR_FILE_BYTES (1 << 20) /* what is longer is no error.json */
+#define ERROR_FILE_BYTES (1 << 20) /* a longer file is not an error.json */
 
 int tern__failure_code(const tern__failure *failure)
 {
@@ -46,7 +47,7 @@ void tern__failure_clean(tern__failure *failure)
     tern__text_clean(failure->tail, sizeof(failure->tail));
 }
 
-/* {"message": {"message": "ValueError: x", ..}} or {"message": "x"}. */
+/* Finds the text in {"message": {"message": "ValueError: x", ..}} or {"message": "x"}. */
 static const char *find_message(const cJSON *file)
 {
     const cJSON *message = cJSON_GetObjectItemCaseSensitive(file, "message");
@@ -81,7 +82,7 @@ void tern__failure_suspect_memory(tern__failure *failure, long long before)
     long long killed = tern__oom_kills() - before;
     if (killed > 0)
         snprintf(failure->error, sizeof(failure->error),
-                 "out of memory: the kernel has killed %lld process%s for lack of it since the ranks started",
+                 "out of memory: the kernel's OOM killer has killed %lld process%s since the ranks started",
                  killed, killed == 1 ? "" : "es");
 }
 

@@ -1,5 +1,5 @@
-/* The order of deaths is the kernel's: a pidfd enters its epoll's list of what is ready at the moment at
- * which its process ends, and the list is first in, first out. */
+/* host.c - the ranks of this host as child processes. The kernel keeps their deaths in order: a pidfd joins
+ * the ready list of its epoll when its process ends, and the list is first in, first out. */
 #include "run/host.h"
 
 #include "comm/sys.h"
@@ -15,7 +15,7 @@
 
 #define FILES_OF_LAUNCHER 64
 #define FILES_OF_RANK     5
-#define SWEEP_SECONDS     0.5 /* for what even SIGKILL does not end at once */
+#define SWEEP_SECONDS     0.5 /* for processes that take time to die of SIGKILL */
 
 /* ---- starting ---- */
 
@@ -46,22 +46,22 @@ int tern__host_start(tern__local_host *host, tern__relay *relay, tern_error *err
 
 /* ---- deaths ---- */
 
-/* The reports of others wait in the pipe; each rank's death asks for its own only once, so the first will do:
- * all were started with the same program. */
+/* Returns the errno of a rank that could not run the program. The pipe may hold the reports of other ranks
+ * first; any of them will do, since all ranks run the same program. */
 static int read_reason(tern__local_host *host)
 {
     int report[2];
     return read(host->report[0], report, sizeof(report)) == sizeof(report) ? report[0] : 0;
 }
 
-/* One that somebody traces is dead, but the tracer's to wait for first. */
+/* Reaps a dead rank. Returns false if a debugger traces it: the tracer must wait for it first. */
 static bool collect(tern__local_host *host, int local, tern__death *death)
 {
     tern__rank *rank = &host->ranks[local];
     *death = (tern__death){.local = local};
     rank->dead = true;
     if (rank->gone || waitpid(rank->pid, &death->status, WNOHANG) != rank->pid) return false;
-    /* Closing is not enough: a rank that has just been forked still holds a copy. */
+    /* Closing the pidfd is not enough: a rank that has just been forked still holds a copy. */
     epoll_ctl(host->epoll_fd, EPOLL_CTL_DEL, rank->pid_fd, NULL);
     tern__close(&rank->pid_fd);
     rank->gone = true;
@@ -87,7 +87,7 @@ static bool is_rank(const tern__local_host *host, pid_t pid)
     return false;
 }
 
-/* A rank among them is left to tern__host_reap, which comes at once. */
+/* Stops at a dead rank: tern__host_reap takes it in the next turn of the loop. */
 void tern__host_reap_strangers(const tern__local_host *host)
 {
     for (;;) {
@@ -114,7 +114,7 @@ void tern__host_end(tern__local_host *host, int number, bool deliver)
 
 typedef int visit_fn(const tern__local_host *host, pid_t child);
 
-/* Of all children; the sum of what `visit` returns. */
+/* Calls `visit` for all children and returns the sum of its results. */
 static int visit_children(const tern__local_host *host, visit_fn *visit)
 {
     char path[64];
@@ -137,7 +137,7 @@ static int kill_stranger(const tern__local_host *host, pid_t child)
     return !is_rank(host, child) && kill(child, SIGKILL) == 0;
 }
 
-/* In rounds, since we become the parent of what the killed had started. */
+/* Works in rounds, since this process becomes the parent of the children of those that it kills. */
 void tern__host_sweep(const tern__local_host *host)
 {
     for (int64_t end = tern__deadline(SWEEP_SECONDS); host->sweeps && tern__now_ns() < end;) {
@@ -149,7 +149,7 @@ void tern__host_sweep(const tern__local_host *host)
 
 /* ---- open and close ---- */
 
-/* Two pipes, a pidfd and an error file or two logs a rank, and what the launcher itself has. */
+/* Raises the limit of descriptors. A rank takes two pipes, a pidfd, and an error file or two logs. */
 static int raise_files(tern__local_host *host, tern_error *err)
 {
     struct rlimit *given = &host->start.files, wanted;
@@ -160,7 +160,7 @@ static int raise_files(tern__local_host *host, tern_error *err)
     wanted = (struct rlimit){.rlim_cur = need, .rlim_max = given->rlim_max};
     if (given->rlim_max >= need && setrlimit(RLIMIT_NOFILE, &wanted) == 0) return TERN_OK;
     return tern__error_set(err, __func__, TERN_E_SYSTEM,
-                           "%d ranks take about %llu descriptors here, and at most %llu are allowed "
+                           "%d ranks need about %llu file descriptors here, but at most %llu are allowed "
                            "(ulimit -Hn)",
                            host->count, (unsigned long long)need, (unsigned long long)given->rlim_max);
 }

@@ -1,4 +1,4 @@
-/* job.h - what `tern run` was asked to start. */
+/* job.h - the job that `tern run` was asked to start. */
 #ifndef TERN_CLI_RUN_JOB_H
 #define TERN_CLI_RUN_JOB_H
 
@@ -6,29 +6,29 @@
 
 typedef enum tern__bind { TERN__BIND_NONE, TERN__BIND_CORE, TERN__BIND_AUTO } tern__bind;
 
-/* How the launchers of several hosts find each other and notice that one is gone. */
+/* How the launchers of several hosts meet and notice that one is gone. */
 typedef struct tern__meeting {
-    bool has_key;       /* launch.key is a secret                                              */
-    double timeout_s;   /* for all to come                                                     */
-    int keep_alive_s;   /* a connection that was silent for so long is asked whether it lives, */
-    int keep_alive_max; /* and is lost after so many questions without an answer               */
+    bool has_key;       /* launch.key is a secret                                         */
+    double timeout_s;   /* until all hosts must have come                                 */
+    int keep_alive_s;   /* after this much silence a connection is probed                 */
+    int keep_alive_max; /* after this many probes without an answer it is lost            */
 } tern__meeting;
 
-/* What becomes of the ranks' output. */
+/* Where the ranks' output goes. */
 typedef struct tern__log_opts {
-    const char *dir;       /* NULL: a temporary one, once something is to be saved               */
-    const char *redirects; /* "3" or "0:3,1:1": bit 1 stdout, bit 2 stderr; only to a file       */
-    const char *tee;       /* the same; to a file and to the console                             */
-    const char *shown;     /* "0,2": local ranks on the console; "": all                         */
-    const char *prefix;    /* of lines on the console, with ${rank} and the like; NULL: tern's   */
+    const char *dir;       /* NULL: a temporary folder, if anything is to be saved               */
+    const char *redirects; /* "3" or "0:3,1:1" (bit 1 stdout, bit 2 stderr): only to a file      */
+    const char *tee;       /* the same: to a file and to the console                             */
+    const char *shown;     /* "0,2": the local ranks on the console; "": all                     */
+    const char *prefix;    /* before lines on the console, with ${rank} etc.; NULL: the default  */
 } tern__log_opts;
 
 typedef struct tern__job {
     tern__launch launch;
     tern__meeting meeting;
     tern__log_opts logs;
-    char **argv;  /* the program and its arguments, NULL at the end                */
-    double grace; /* seconds from a signal to SIGKILL; 0: the default of the cause */
+    char **argv;  /* the program and its arguments; NULL at the end                */
+    double grace; /* seconds from a signal to SIGKILL; 0: depends on the cause     */
     bool passes_local_rank;
     tern__bind bind;
     int64_t started_ns;

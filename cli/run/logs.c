@@ -1,3 +1,4 @@
+/* logs.c - makes the folders and files of the logs and chooses where each stream of a rank goes. */
 #include "run/logs.h"
 
 #include "run/macro.h"
@@ -16,7 +17,7 @@ enum { OUT = 1, ERR = 2 }; /* bits of --redirects and --tee */
 
 /* ---- folders ---- */
 
-/* All on the way to it. */
+/* Makes the folder and all its parents. */
 static int make_folders(char *path, tern_error *err)
 {
     for (char *at = path + 1;; at++) {
@@ -30,7 +31,7 @@ static int make_folders(char *path, tern_error *err)
     }
 }
 
-/* `path` ends in XXXXXX. */
+/* Makes a folder of a unique name from `path`, which ends in XXXXXX. */
 static int make_unique(char *path, tern_error *err)
 {
     if (mkdtemp(path)) return TERN_OK;
@@ -80,7 +81,7 @@ static int open_log(const tern__logs *logs, int local, const char *file, int *fd
     return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot open log \"%s\"", path);
 }
 
-/* torchrun's where a stream is teed, the rank's number elsewhere; rank 0 speaks for itself. */
+/* The default is torchrun's prefix for a teed stream and the rank's number otherwise; rank 0 has none. */
 static void set_prefix(const tern__job *job, int local, bool is_teed, tern__cli_output *output)
 {
     char rank[16], local_rank[16], host[64] = "";
@@ -110,13 +111,13 @@ static int plan(const tern__logs *logs, int local, int bit, tern__cli_output *ou
     return open_log(logs, local, bit == OUT ? "stdout.log" : "stderr.log", &output->file_fd, err);
 }
 
-/* Rank 0's streams are the launcher's own where nobody asked for anything else. Its stderr still passes
- * through the launcher, unless that is a terminal, so that the report can show its last lines; and stdout
- * with it where both are one file, so that they stay in order. */
+/* Without options, rank 0 inherits the launcher's streams. But its stderr is piped through the launcher, so
+ * that the report can show its last lines, unless it is a terminal. If stdout and stderr are the same file,
+ * stdout goes through the same pipe, which keeps their order. */
 static void watch_rank_0(tern__cli_output outputs[2])
 {
     bool is_open =
-        fcntl(STDERR_FILENO, F_GETFD) == 0; /* close-on-exec: it was closed, and we hold its place */
+        fcntl(STDERR_FILENO, F_GETFD) == 0; /* with close-on-exec it is our placeholder for a closed one */
     if (outputs[1].is_piped || outputs[1].file_fd >= 0 || !is_open || isatty(STDERR_FILENO)) return;
     outputs[1].is_piped = true;
     if (outputs[0].is_piped || outputs[0].file_fd >= 0 || !tern__relay_joins()) return;

@@ -1,8 +1,10 @@
+/* macro.c - expands ${name} in a text. */
 #include "run/macro.h"
 
 #include <string.h>
 
-/* The value of "${name}" at the front of `text`, and its length there; NULL if there is none. */
+/* Returns the value of a "${name}" at the start of `text` and sets *length to its length there; NULL if there
+ * is none. */
 static const char *find(const char *text, const tern__macro *macros, size_t count, size_t *length)
 {
     for (size_t i = 0; i < count && text[0] == '$' && text[1] == '{'; i++) {

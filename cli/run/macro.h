@@ -1,4 +1,4 @@
-/* macro.h - ${local_rank} and the like in what a user gave. */
+/* macro.h - expands ${local_rank} and the like in arguments and prefixes. */
 #ifndef TERN_CLI_RUN_MACRO_H
 #define TERN_CLI_RUN_MACRO_H
 
@@ -8,8 +8,8 @@ typedef struct tern__macro {
     const char *name, *value;
 } tern__macro;
 
-/* `text` with each ${name} replaced by its value; what is no macro stays. Cut off where `size` ends; returns
- * the length of the whole. */
+/* Writes `text` with each known ${name} replaced by its value, cut to `size` bytes. Returns the full length.
+ */
 size_t tern__macro_expand(const char *text, const tern__macro *macros, size_t count, char *out, size_t size);
 
 #endif

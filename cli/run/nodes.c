@@ -1,3 +1,5 @@
+/* nodes.c - exchanges messages between the launchers of a job's hosts. Node 0 is the hub: it passes on
+ * failures and signals from each node to the others, numbers the ranks and starts the attempts. */
 #include "run/nodes_inner.h"
 
 #include "comm/store/hello.h"
@@ -12,39 +14,10 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SEND_SECONDS 1.0
-
-/* ---- messages ---- */
-
-int tern__message_send(int fd, const tern__nodes_message *message)
-{
-    return tern__send_all(fd, message, sizeof(*message), tern__deadline(SEND_SECONDS));
-}
-
-void tern__message_clean(tern__nodes_message *message)
-{
-    tern__text_clean(message->role, sizeof(message->role));
-    tern__text_clean(message->run_id, sizeof(message->run_id));
-    tern__text_clean(message->host, sizeof(message->host));
-    tern__text_clean(message->text, sizeof(message->text));
-    tern__failure_clean(&message->failure);
-}
-
-int tern__node_keep_alive(int fd, const tern__meeting *meeting)
-{
-    int on = 1, silence_ms = 1000 * meeting->keep_alive_s * meeting->keep_alive_max;
-    bool done = !setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on)) &&
-                !setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &meeting->keep_alive_s, sizeof(int)) &&
-                !setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &meeting->keep_alive_s, sizeof(int)) &&
-                !setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &meeting->keep_alive_max, sizeof(int)) &&
-                !setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &silence_ms, sizeof(silence_ms));
-    return done ? 0 : -errno;
-}
-
 static void push(tern__nodes *nodes, const tern__news *news)
 {
     struct tern__news_queue *queue = &nodes->queue;
-    if (queue->count == (int)TERN__COUNT(queue->items)) return; /* the first ones are what matters */
+    if (queue->count == (int)TERN__COUNT(queue->items)) return; /* only the first ones matter */
     queue->items[(queue->head + queue->count++) % (int)TERN__COUNT(queue->items)] = *news;
 }
 
@@ -89,7 +62,7 @@ static void send_failure(tern__nodes *nodes, const tern__failure *failure, int b
     send_all(nodes, &message, but);
 }
 
-/* Its ranks die with it, so it counts as one that has ended. */
+/* Drops a launcher. Its ranks die with it, so it counts as ended. */
 static void give_up(tern__nodes *nodes, int number, const char *why)
 {
     tern__remote_node *node = &nodes->peers[number];
@@ -109,7 +82,7 @@ static void lose(tern__nodes *nodes, int number, const char *why)
     give_up(nodes, number, text);
 }
 
-/* To all that are there, but to none of number `but`. */
+/* Sends to all connected nodes except number `but`. */
 static void send_all(tern__nodes *nodes, const tern__nodes_message *message, int but)
 {
     for (int i = 0; i < nodes->count; i++) {
@@ -119,10 +92,10 @@ static void send_all(tern__nodes *nodes, const tern__nodes_message *message, int
     }
 }
 
-/* ---- what comes ---- */
+/* ---- messages ---- */
 
-/* Times are told as ages, since no two hosts' clocks agree; what a message took on its way is all that is
- * wrong with them. */
+/* Messages carry ages instead of times, since clocks differ between hosts. The error is the time in transit.
+ */
 static void take_failure(tern__nodes *nodes, int from, tern__nodes_message *message)
 {
     tern__news news = {.kind = TERN__NEWS_FAILED, .node = from, .has_failure = true};
@@ -151,7 +124,7 @@ static void take_finish(tern__nodes *nodes, tern__nodes_message *message)
     push(nodes, &news);
 }
 
-static bool makes_sense(const tern__nodes_message *start, const tern__launch *launch)
+static bool is_valid_start(const tern__nodes_message *start, const tern__launch *launch)
 {
     return start->attempt >= 0 && start->first > 0 && start->first <= start->world - launch->ranks &&
            start->role_first >= 0 && start->role_first <= start->role_world - launch->ranks &&
@@ -160,9 +133,9 @@ static bool makes_sense(const tern__nodes_message *start, const tern__launch *la
 
 static void take_start(tern__nodes *nodes, const tern__nodes_message *message)
 {
-    nodes->has_start = makes_sense(message, &nodes->job->launch);
+    nodes->has_start = is_valid_start(message, &nodes->job->launch);
     nodes->start = *message;
-    if (!nodes->has_start) lose(nodes, 0, "it sent numbers that make no sense");
+    if (!nodes->has_start) lose(nodes, 0, "it sent invalid rank numbers or ports");
 }
 
 static void take_from_node(tern__nodes *nodes, int from, tern__nodes_message *message)
@@ -175,7 +148,7 @@ static void take_from_node(tern__nodes *nodes, int from, tern__nodes_message *me
         node->ended = true;
         node->code = message->code;
         break;
-    default: lose(nodes, from, "it sent what makes no sense");
+    default: lose(nodes, from, "it sent an invalid message");
     }
 }
 
@@ -194,11 +167,12 @@ static void take_from_hub(tern__nodes *nodes, tern__nodes_message *message)
     case TERN__MESSAGE_START: take_start(nodes, message); break;
     case TERN__MESSAGE_FINISHED: take_finish(nodes, message); break;
     case TERN__MESSAGE_REFUSED: take_refusal(nodes, message); break;
-    default: lose(nodes, 0, "it sent what makes no sense");
+    default: lose(nodes, 0, "it sent an invalid message");
     }
 }
 
-/* A part of a message, a whole one, or the end. False: nothing more is there now. */
+/* Reads a part of a message, and handles a complete one or the end of the connection. Returns false if there
+ * is nothing more to read now. */
 static bool read_some(tern__nodes *nodes, int number)
 {
     tern__remote_node *node = &nodes->peers[number];
@@ -206,7 +180,7 @@ static bool read_some(tern__nodes *nodes, int number)
     if (got < 0 && errno == EINTR) return true;
     if (got < 0 && errno == EAGAIN) return false;
     if (got <= 0) {
-        lose(nodes, number, got ? strerror(errno) : "it hung up");
+        lose(nodes, number, got ? strerror(errno) : "it closed the connection");
         return false;
     }
     node->got += (size_t)got;
@@ -244,8 +218,8 @@ static void reset(tern__nodes *nodes)
     for (int i = 0; i < nodes->count; i++) nodes->peers[i].ended = nodes->peers[i].lost;
 }
 
-/* The own host's numbers as a message, and what is the same for all. */
-static void number_own(const tern__nodes *nodes, tern__nodes_message *start)
+/* Fills in the fields of a start message that are the same for all nodes. */
+static void fill_common(const tern__nodes *nodes, tern__nodes_message *start)
 {
     const tern__launch *own = &nodes->job->launch;
     *start = (tern__nodes_message){.kind = TERN__MESSAGE_START,
@@ -258,7 +232,7 @@ static void number_own(const tern__nodes *nodes, tern__nodes_message *start)
     for (int i = 1; i < nodes->count; i++) start->world += nodes->peers[i].ranks;
 }
 
-/* Ranks are counted through the nodes, those of a role among themselves. */
+/* Fills in the first rank of a node, over all ranks and within its role. */
 static void number_node(const tern__nodes *nodes, int number, tern__nodes_message *start)
 {
     const tern__launch *own = &nodes->job->launch;
@@ -291,7 +265,7 @@ static int start_all(tern__nodes *nodes, tern_error *err)
     tern__nodes_message start;
     int status = tern__launch_listen(&nodes->job->launch, err);
     if (status) return status;
-    number_own(nodes, &start);
+    fill_common(nodes, &start);
     for (int i = nodes->count - 1; i >= 0; i--) {
         number_node(nodes, i, &start);
         if (i == 0 || nodes->peers[i].fd < 0) continue;
@@ -302,7 +276,7 @@ static int start_all(tern__nodes *nodes, tern_error *err)
     return TERN_OK;
 }
 
-/* The first attempt's is waited for here: nothing else happens before. */
+/* Waits for node 0's start message. Only the first attempt has to wait here. */
 static int await_start(tern__nodes *nodes, tern_error *err)
 {
     struct pollfd poll_fd;
@@ -310,7 +284,7 @@ static int await_start(tern__nodes *nodes, tern_error *err)
     while (!nodes->has_start) {
         tern__nodes_prepare(nodes, &poll_fd);
         if (tern__poll(&poll_fd, 1, end) < 1)
-            return tern__error_set(err, __func__, TERN_E_TIMEOUT, "node 0 did not start the job in %g s",
+            return tern__error_set(err, __func__, TERN_E_TIMEOUT, "node 0 did not start the job within %g s",
                                    nodes->job->meeting.timeout_s);
         tern__nodes_handle(nodes, &poll_fd);
         if (nodes->peers[0].lost)
@@ -395,10 +369,9 @@ static int reserve(tern__launch *launch, tern_error *err)
     tern_error inner = {0};
     if (!tern__launch_reserve(launch, &inner)) return TERN_OK;
     if (inner.native == EADDRINUSE && launch->port)
-        return tern__error_set(err, __func__, TERN_E_SYSTEM, "port %d of %s is taken: %s", launch->port,
-                               launch->addr,
-                               launch->nodes > 1 ? "choose another --master-port"
-                                                 : "leave --master-port away and a free one is found");
+        return tern__error_set(
+            err, __func__, TERN_E_SYSTEM, "port %d of %s is taken: %s", launch->port, launch->addr,
+            launch->nodes > 1 ? "choose another --master-port" : "omit --master-port to get a free one");
     return tern__error_set(err, __func__, inner.code, "--master-addr: %s", inner.text);
 }
 

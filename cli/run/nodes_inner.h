@@ -1,4 +1,4 @@
-/* nodes_inner.h - what nodes.c and nodes_meet.c share. */
+/* nodes_inner.h - what nodes.c, nodes_meet.c and nodes_message.c share. */
 #ifndef TERN_CLI_RUN_NODES_INNER_H
 #define TERN_CLI_RUN_NODES_INNER_H
 
@@ -7,14 +7,15 @@
 typedef enum tern__nodes_message_kind {
     TERN__MESSAGE_JOIN = 1, /* node -> 0: nodes, node, ranks, role, run_id, host            */
     TERN__MESSAGE_REFUSED,  /* 0 -> node: text                                              */
-    TERN__MESSAGE_START,    /* 0 -> node: the numbers of an attempt                         */
+    TERN__MESSAGE_START,    /* 0 -> node: attempt .. meet_port and seed of an attempt       */
     TERN__MESSAGE_FAILED,   /* both ways: failure                                           */
     TERN__MESSAGE_SIGNAL,   /* both ways: signal, kills                                     */
     TERN__MESSAGE_ENDED,    /* node -> 0: code                                              */
     TERN__MESSAGE_FINISHED, /* 0 -> node: code, has_failure, failure                        */
 } tern__nodes_message_kind;
 
-/* One size for all, so that no length has to be believed; there are few. */
+/* All messages have the same size, so that no length from the network has to be trusted. There are few of
+ * them. */
 typedef struct tern__nodes_message {
     uint32_t kind;
     int32_t nodes, node, ranks;
@@ -26,18 +27,18 @@ typedef struct tern__nodes_message {
 } tern__nodes_message;
 
 typedef struct tern__remote_node {
-    int fd; /* -1: not here (yet) */
+    int fd; /* -1: not connected */
     bool ended, lost;
     int ranks, code;
     char role[32], host[64];
-    size_t got; /* of `in` */
+    size_t got; /* bytes of `in` so far */
     tern__nodes_message in;
 } tern__remote_node;
 
 struct tern__nodes {
     tern__job *job;
-    int count;                /* of `peers`: node 0 has all others, they have node 0 */
-    tern__remote_node *peers; /* by node; [0] of node 0 is itself and has no fd     */
+    int count;                /* of `peers`: on node 0 all nodes, elsewhere only node 0 */
+    tern__remote_node *peers; /* by node; on node 0, [0] is itself and has no fd       */
     bool has_start;
     tern__nodes_message start;
     bool is_finished;
@@ -47,14 +48,15 @@ struct tern__nodes {
     } queue;
 };
 
-/* Sends it all, within a second. 0 or -errno. */
+/* Sends a whole message within a second. Returns 0 or -errno. */
 int tern__message_send(int fd, const tern__nodes_message *message);
-/* What came from another process: every text ends. */
+/* Makes the texts of a message from another process safe (tern__text_clean). */
 void tern__message_clean(tern__nodes_message *message);
-/* After how much silence the other end is gone, also while nothing is sent. 0 or -errno. */
+/* Makes the kernel probe a silent connection and drop it after the meeting's limits, even while nothing is
+ * sent. Returns 0 or -errno. */
 int tern__node_keep_alive(int fd, const tern__meeting *meeting);
 
-/* nodes_meet.c */
+/* nodes_meet.c: node 0 waits for all other nodes; another node connects to node 0. */
 int tern__nodes_gather(tern__nodes *nodes, tern_error *err);
 int tern__nodes_join(tern__nodes *nodes, tern_error *err);
 

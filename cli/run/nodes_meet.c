@@ -1,7 +1,10 @@
-/* Node 0 listens until each other node has come. Whoever calls is a *guest* until it has proved that it knows
- * the secret and has said which node it is: a small state machine with a fixed number of bytes to read in
- * each stage, so no length is believed, nobody waits for a slow guest but that guest, and who is not through
- * in time is sent away. A node that goes away again before all are there may come again. */
+/* nodes_meet.c - connects the launchers at the start of a job. Node 0 listens until every other node has
+ * joined.
+ *
+ * A process that connects is a *guest* until it has proved that it knows the secret and has said which node
+ * it is. A guest is a small state machine that reads a fixed number of bytes in each stage: no length from
+ * the network is trusted, a slow guest delays nobody else, and a guest that misses its deadline is dropped. A
+ * node that disconnects before all have joined may come back. */
 #include "run/nodes_inner.h"
 
 #include "comm/store/hello.h"
@@ -16,13 +19,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define GUESTS     64  /* at a time; more wait in the backlog */
-#define PATIENCE_S 5.0 /* before it is said who is missing    */
+#define GUESTS     64  /* at a time; others wait in the backlog  */
+#define PATIENCE_S 5.0 /* after this, stderr tells who is missing */
 
 typedef enum stage { HELLO, PROOF, JOIN } stage;
 
 typedef struct guest {
-    int fd; /* -1: a free place */
+    int fd; /* -1: a free slot */
     stage stage;
     int64_t deadline;
     size_t got;
@@ -78,21 +81,21 @@ static void take_proof(guest *g, const uint8_t *key)
     answer(g, &welcome, sizeof(welcome), JOIN);
 }
 
-/* NULL, or why it cannot be one of this job's nodes; text may hold the words. */
+/* Returns NULL, or why the guest cannot be a node of this job; `text` is a buffer for the reason. */
 static const char *find_fault(const tern__nodes *nodes, const tern__nodes_message *join, char *text,
                               size_t size)
 {
     const tern__launch *own = &nodes->job->launch;
     if (join->kind != TERN__MESSAGE_JOIN || join->ranks < 1 || join->ranks > TERN__LAUNCH_RANKS)
-        return "it is of another version of tern";
+        return "it runs another version of tern";
     snprintf(text, size, "--nnodes %d on node %d, %d on node 0", join->nodes, join->node, own->nodes);
     if (join->nodes != own->nodes) return text;
     snprintf(text, size, "--rdzv-id %.40s on node %d, %.40s on node 0", join->run_id, join->node,
              own->run_id);
     if (strcmp(join->run_id, own->run_id)) return text;
-    if (join->node < 1 || join->node >= own->nodes) return "node 0 is here already";
+    if (join->node < 1 || join->node >= own->nodes) return "this job has a node 0 already";
     const tern__remote_node *taken = &nodes->peers[join->node];
-    snprintf(text, size, "--node-rank %d is taken twice, by %s and %s", join->node, taken->host, join->host);
+    snprintf(text, size, "--node-rank %d is used twice, by %s and %s", join->node, taken->host, join->host);
     return taken->fd >= 0 ? text : NULL;
 }
 
@@ -100,7 +103,7 @@ static void refuse(guest *g, const char *why)
 {
     tern__nodes_message no = {.kind = TERN__MESSAGE_REFUSED};
     snprintf(no.text, sizeof(no.text), "%s", why);
-    fprintf(stderr, "tern run: a launcher was refused: %s\n", why);
+    fprintf(stderr, "tern run: refused a launcher: %s\n", why);
     tern__message_send(g->fd, &no);
     send_away(g);
 }
@@ -149,17 +152,18 @@ static void hear(tern__nodes *nodes, guest *g)
 
 static void let_in(door *d)
 {
-    int one = 1, place = 0;
-    while (place < GUESTS && d->guests[place].fd >= 0) place++;
-    if (place == GUESTS) return;
+    int one = 1, slot = 0;
+    while (slot < GUESTS && d->guests[slot].fd >= 0) slot++;
+    if (slot == GUESTS) return;
     int fd = accept4(d->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) return;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
     tern__node_keep_alive(fd, &d->nodes->job->meeting);
-    d->guests[place] = (guest){.fd = fd, .deadline = tern__deadline(TERN__HELLO_DEADLINE_S)};
+    d->guests[slot] = (guest){.fd = fd, .deadline = tern__deadline(TERN__HELLO_DEADLINE_S)};
 }
 
-/* Nobody speaks before all are there: what can be read is the end. */
+/* Drops a node that has disconnected. Nodes send nothing before all have joined, so anything to read is the
+ * end. */
 static void drop_gone(tern__remote_node *node)
 {
     char byte;
@@ -175,7 +179,7 @@ static int count_missing(const tern__nodes *nodes)
     return missing;
 }
 
-/* Wakes for whoever calls or speaks, and in time for the next guest's end. */
+/* Waits until `until` at most, for a connection, a message, or the deadline of a guest, and handles them. */
 static void serve(door *d, int64_t until)
 {
     struct pollfd polls[1 + GUESTS];
@@ -207,7 +211,7 @@ static int fail_missing(const tern__nodes *nodes, tern_error *err)
     char missing[128];
     int count = count_missing(nodes);
     name_missing(nodes, missing, sizeof(missing));
-    return tern__error_set(err, __func__, TERN_E_TIMEOUT, "%d of %d hosts came in %g s; missing: %s",
+    return tern__error_set(err, __func__, TERN_E_TIMEOUT, "%d of %d hosts joined within %g s; missing: %s",
                            nodes->count - count, nodes->count, nodes->job->meeting.timeout_s, missing);
 }
 
@@ -230,10 +234,11 @@ static int wait_for_all(door *d, tern_error *err)
 static void warn(const tern__job *job)
 {
     if (job->meeting.has_key) return;
-    fprintf(stderr,
-            "tern run: this job of %d hosts is not authenticated: whoever reaches %s port %d may join it "
-            "(--secret-file or TERN_SECRET)\n",
-            job->launch.nodes, job->launch.addr, job->launch.port);
+    fprintf(
+        stderr,
+        "tern run: this job of %d hosts is not authenticated: anyone who can reach %s port %d may join it "
+        "(set --secret-file or TERN_SECRET)\n",
+        job->launch.nodes, job->launch.addr, job->launch.port);
 }
 
 static int open_door(tern__nodes *nodes, int *fd, tern_error *err)
@@ -269,7 +274,7 @@ int tern__nodes_gather(tern__nodes *nodes, tern_error *err)
 
 /* ---- the other nodes ---- */
 
-/* Says after a while what it waits for. */
+/* Connects to node 0. After PATIENCE_S it prints what it is waiting for. */
 static int dial(const tern__job *job, tern_error *err)
 {
     tern_error early = {0};
@@ -309,5 +314,5 @@ int tern__nodes_join(tern__nodes *nodes, tern_error *err)
     if (!status) status = tern__message_send(node_0->fd, &join);
     if (!status) return TERN_OK;
     errno = -status;
-    return tern__error_errno(err, __func__, TERN_E_PEER, "node 0's tern run hung up");
+    return tern__error_errno(err, __func__, TERN_E_PEER, "node 0's tern run closed the connection");
 }

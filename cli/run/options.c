@@ -1,6 +1,6 @@
-/* Values are collected as text first, from the command line and then, for what it does not say, from the
- * environment; then each is taken by its row. So a variable that the command line overrides may be nonsense,
- * as in torchrun. */
+/* options.c - reads a table of options. It first collects the values as text, from the command line and then
+ * from the environment, and parses them afterwards. So a variable that the command line overrides may hold
+ * anything, as in torchrun. */
 #include "run/options.h"
 
 #include <ctype.h>
@@ -10,7 +10,7 @@
 
 /* ---- finding the row ---- */
 
-/* Are the first `length` bytes the same, where - and _ are one? */
+/* Are the first `length` bytes the same? In `word`, _ stands for -. */
 static bool begins(const char *name, const char *word, size_t length)
 {
     for (size_t i = 0; i < length; i++)
@@ -26,7 +26,7 @@ static int fail_name(const char *word, int length, const char *first, const char
                            second);
 }
 
-/* The row, or a negative status. */
+/* Returns the row, or a negative status. */
 static int find_name(const tern__option_table *table, const char *word, tern_error *err)
 {
     int found = -1;
@@ -64,7 +64,7 @@ static bool is_long(const char *word)
     return word[1] == '-';
 }
 
-/* What stands in the same word, or NULL. */
+/* Returns the value in the same word ("--name=value", "-nvalue"), or NULL. */
 static const char *value_inside(const char *word)
 {
     const char *equals = strchr(word, '=');
@@ -82,7 +82,7 @@ static int read_value(tern__cli_words *words, int row, tern_error *err)
         return tern__error_set(err, __func__, TERN_E_INVALID, "%s: takes no value", origin);
     words->value[row] = is_flag ? "" : inside ? inside : *++words->rest;
     if (words->value[row]) return TERN_OK;
-    return tern__error_set(err, __func__, TERN_E_INVALID, "%s: expected a value after it", origin);
+    return tern__error_set(err, __func__, TERN_E_INVALID, "%s: expected a value", origin);
 }
 
 static int read_option(tern__cli_words *words, tern_error *err)
@@ -119,7 +119,7 @@ bool tern__words_say(const tern__cli_words *words, const char *name)
 
 /* ---- the environment ---- */
 
-/* A flag's value is 0 or 1. */
+/* Reads the option's variable; a flag's is 0 or 1. */
 static int read_variable(tern__cli_words *words, int row, tern_error *err)
 {
     const tern__cli_option *option = &words->table->rows[row];
@@ -190,7 +190,7 @@ static void print_row(const tern__cli_option *option)
 
 static void print_refused(const tern__option_table *table)
 {
-    printf("\nRefused, with the reason:\n ");
+    printf("\nRefused with a message that gives the reason:\n ");
     for (int i = 0, column = 1; i < table->count; i++) {
         const tern__cli_option *option = &table->rows[i];
         if (!option->name || option->take) continue;

@@ -1,6 +1,7 @@
-/* options.h - a command line by a table of options, as torchrun reads it: both spellings (--nproc-per-node,
- * --nproc_per_node), any beginning that only one option has (--nproc), --name=value, and the environment
- * (PET_NPROC_PER_NODE) for what the command line does not say. */
+/* options.h - reads the command line of `tern run` from a table of options, by torchrun's rules: two
+ * spellings
+ * (--nproc-per-node, --nproc_per_node), any unique beginning of a name (--nproc), --name=value, and
+ * environment variables (PET_NPROC_PER_NODE) for options that are not on the command line. */
 #ifndef TERN_CLI_RUN_OPTIONS_H
 #define TERN_CLI_RUN_OPTIONS_H
 
@@ -9,10 +10,10 @@
 typedef int tern__take_fn(const char *text, tern__job *job, tern_error *err);
 
 typedef struct tern__cli_option {
-    const char *name;    /* NULL: a heading, in `help`                    */
-    char letter;         /* or 0                                          */
-    const char *value;   /* what the help calls it; NULL: a flag          */
-    tern__take_fn *take; /* NULL: refused, for the reason that `help` is  */
+    const char *name;    /* NULL: the row is a heading, in `help`           */
+    char letter;         /* or 0                                            */
+    const char *value;   /* its name in the help; NULL: a flag              */
+    tern__take_fn *take; /* NULL: the option is refused; `help` tells why   */
     const char *help;
 } tern__cli_option;
 
@@ -25,18 +26,20 @@ typedef struct tern__option_table {
 
 typedef struct tern__cli_words {
     const tern__option_table *table;
-    char **rest;                          /* from the first word that is no option's     */
-    const char *value[TERN__OPTIONS_MAX]; /* by row; NULL: not said; a flag's is ""      */
-    char origin[TERN__OPTIONS_MAX][64];   /* "--nnodes" or "PET_NNODES": where it stands */
+    char **rest;                          /* the first word after the options, and all others */
+    const char *value[TERN__OPTIONS_MAX]; /* by row; NULL: not given; "" for a flag           */
+    char origin[TERN__OPTIONS_MAX][64];   /* by row: "--nnodes" or "PET_NNODES"               */
 } tern__cli_words;
 
-/* Only reads; everything from the first word that is no option on, or behind "--", is left. E_INVALID. */
+/* Reads the options up to the first other word, or "--", without checking their values. E_INVALID. */
 int tern__words_read(tern__cli_words *words, const tern__option_table *table, char **argv, tern_error *err);
+/* Was the option of this name given? */
 bool tern__words_say(const tern__cli_words *words, const char *name);
-/* Adds the environment and hands each value to its row. Errors name the option or the variable. */
+/* Adds values from the environment and passes each value to its row's `take`. Errors name the option or
+ * variable. */
 int tern__words_take(tern__cli_words *words, tern__job *job, tern_error *err);
 
-/* The help, on stdout. */
+/* Prints the help on stdout. */
 void tern__option_table_print(const tern__option_table *table);
 
 #endif

@@ -1,4 +1,5 @@
-/* output.h - where a stream of a rank goes: to the launcher's own, to a file, or, by a pipe, to both. */
+/* output.h - where a stream of a rank goes: to the launcher's stream, to a file, or through a pipe to both.
+ */
 #ifndef TERN_CLI_RUN_OUTPUT_H
 #define TERN_CLI_RUN_OUTPUT_H
 
@@ -7,13 +8,13 @@
 #define TERN__PREFIX_BYTES 64
 
 typedef struct tern__cli_output {
-    bool is_piped;   /* through the launcher; otherwise to `file_fd`, or where the launcher's goes */
-    bool joins_out;  /* stderr, where it is the same file as stdout: one pipe keeps the order      */
-    bool shows;      /* piped: on the launcher's own                                              */
-    bool keeps_tail; /* piped: its last lines are kept for the report                            */
-    int fd;          /* the pipe's reading end, once the rank has started; or -1                  */
+    bool is_piped;   /* through the launcher; otherwise to `file_fd`, or to the launcher's stream */
+    bool joins_out;  /* stderr uses the pipe of stdout: both are one file, and this keeps the order */
+    bool shows;      /* piped: copied to the launcher's stream                                    */
+    bool keeps_tail; /* piped: the last lines are kept for the report                             */
+    int fd;          /* the read end of the pipe once the rank has started, else -1               */
     int file_fd;     /* a log, or -1                                                              */
-    char prefix[TERN__PREFIX_BYTES]; /* of each line that is shown                               */
+    char prefix[TERN__PREFIX_BYTES]; /* before each line that is shown                            */
 } tern__cli_output;
 
 #endif

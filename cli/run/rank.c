@@ -1,3 +1,4 @@
+/* rank.c - forks a rank: the child sets up its environment and streams and runs the program. */
 #include "run/rank.h"
 
 #include "cli.h"
@@ -14,7 +15,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* ---- the child's side: nothing here returns to the launcher's code ---- */
+/* ---- the child; it never returns to the launcher's code ---- */
 
 static int put_started(const tern__job *job)
 {
@@ -23,7 +24,7 @@ static int put_started(const tern__job *job)
     return setenv(TERN__ENV_STARTED, text, 0);
 }
 
-/* Without a folder of logs the file is the launcher's: it vanishes with the job, however that ends. */
+/* Without a log folder the file is a memfd of the launcher, which vanishes with the job however that ends. */
 static int put_error_file(const tern__start *start, int local, const tern__rank *rank, pid_t launcher)
 {
     char path[PATH_MAX];
@@ -48,7 +49,7 @@ static int redirect_all(const tern__launch *launch, int local, const tern__cli_o
            redirect(&outputs[1], write_fds[outputs[1].joins_out ? 0 : 1], STDERR_FILENO);
 }
 
-/* The program's arguments as the rank gets them; NULL and errno without memory. */
+/* Returns the rank's arguments; NULL and errno if memory is short. */
 static char **make_arguments(const tern__job *job, int local)
 {
     char number[16];
@@ -84,7 +85,7 @@ static _Noreturn void run_child(const tern__start *start, int local, const tern_
     _exit(report[0] == ENOENT ? 127 : 126);
 }
 
-/* ---- the launcher's side ---- */
+/* ---- the launcher ---- */
 
 static int open_pipe(tern__cli_output *output, int *write_fd, tern_error *err)
 {
@@ -126,7 +127,7 @@ static int fork_rank(const tern__start *start, int local, const tern__cli_output
     return watch(rank, number, err);
 }
 
-/* What only the rank has from now on, or, after an error, nobody. */
+/* Closes the descriptors that only the rank needs from now on, and after an error all of them. */
 static void close_ends(tern__cli_output outputs[2], int write_fds[2], bool failed)
 {
     for (int i = 0; i < 2; i++) {

@@ -1,9 +1,11 @@
-/* A *source* is a pipe of a rank and the unfinished line read from it; a *sink* is one of the launcher's own
- * two descriptors and the finished lines that wait for it. A source is read only while its sink has room for
- * the worst that one read can become, so a flood stops in the rank's own pipe and memory is bounded. A sink
- * is written only when poll says so, at most PIPE_BUF bytes at a time and up to the end of a line where one
- * is in reach: such a write neither blocks nor, on a pipe, mixes with what rank 0 writes to the same pipe by
- * itself. */
+/* relay.c - copies the ranks' output to the launcher's streams, line by line.
+ *
+ * A *source* is a pipe of a rank and the unfinished line read from it. A *sink* is one of the launcher's two
+ * streams and the finished lines that wait for it. A source is read only while its sink has room for the
+ * largest output that one read can produce, so a flood of output stops in the rank's pipe and memory is
+ * bounded. A sink is written only when poll reports it writable, at most PIPE_BUF bytes at a time and up to
+ * the end of a line if there is one in them. Such a write does not block, and on a pipe it does not mix with
+ * what rank 0 writes there directly. */
 #include "run/relay.h"
 
 #include "comm/sys.h"
@@ -17,15 +19,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LINE_BYTES 8192 /* a longer line is passed on in pieces of this size, each a line of its own */
-#define READ_ROOM  (LINE_BYTES * (TERN__PREFIX_BYTES + 2)) /* one read of nothing but newlines       */
+#define LINE_BYTES 8192 /* a longer line is split into lines of this size */
+#define READ_ROOM  (LINE_BYTES * (TERN__PREFIX_BYTES + 2)) /* a read of nothing but newlines         */
 #define SINK_BYTES (2 * READ_ROOM)
-#define TAIL_BYTES 2048 /* of the last lines, at least, unless there were fewer                      */
+#define TAIL_BYTES 2048 /* at least so many last bytes are kept                                      */
 #define TAIL_LINES 10
 #define NOTE_BYTES (1 << 16) /* fits into READ_ROOM */
 
 typedef struct sink {
-    int fd; /* our own, to where the launcher's points; -1 once its reader is gone */
+    int fd; /* the relay's own descriptor of the stream; -1 once its reader is gone */
     bool has_lost_lines;
     size_t head, tail;
     char data[SINK_BYTES];
@@ -36,9 +38,9 @@ typedef struct source {
     int log_fd; /* -1: none */
     size_t prefix_bytes;
     char prefix[TERN__PREFIX_BYTES]; /* "[3] " */
-    bool ended;                      /* the rank is dead and `left` bytes of its own are still in the pipe */
+    bool ended; /* the rank is dead, and `left` bytes of its output are still in the pipe */
     size_t left;
-    sink *to; /* NULL: it is not shown */
+    sink *to; /* NULL: not shown */
     bool keeps_tail;
     size_t tail_bytes;
     char tail[2 * TAIL_BYTES];
@@ -47,12 +49,12 @@ typedef struct source {
 } source;
 
 struct tern__relay {
-    int count; /* of sources: two for each rank */
+    int count; /* of sources: two per rank */
     source *sources;
     sink sinks[2];
-    sink *out, *err; /* the same one where stdout and stderr are the same file */
+    sink *out, *err; /* the same sink if stdout and stderr are the same file */
     size_t noted;
-    char notes[NOTE_BYTES]; /* the launcher's own lines: they follow the last lines of the dead */
+    char notes[NOTE_BYTES]; /* the launcher's lines, printed after the last lines of dead ranks */
 };
 
 /* ---- sinks ---- */
@@ -78,12 +80,12 @@ static void append(sink *s, const char *data, size_t bytes)
     s->tail += bytes;
 }
 
-/* A disk that is full costs lines, not the job. */
+/* A full disk loses lines but does not end the job. */
 static void lose_lines(tern__relay *relay, sink *s, int native)
 {
     s->head = s->tail = 0;
     if (!s->has_lost_lines)
-        tern__relay_say(relay, "tern run: lines of the ranks are lost, as they cannot be written: %s",
+        tern__relay_say(relay, "tern run: output of the ranks is lost because it cannot be written: %s",
                         strerror(native));
     s->has_lost_lines = true;
 }
@@ -102,10 +104,11 @@ static void write_some(tern__relay *relay, sink *s)
         lose_lines(relay, s, errno);
 }
 
-/* Poll's word is old by the time of the write: a terminal held with Ctrl-S takes a part of it and rank 0 may
- * fill the pipe in between. A blocked launcher would watch over nobody, and rank 0's own descriptor must stay
- * blocking, so a pipe or terminal is opened once more. A file never blocks (opened once more it would be
- * written from its start). */
+/* Opens a sink for one of the launcher's streams. A write may block although poll reported the stream
+ * writable: a terminal held with Ctrl-S takes only a part, and rank 0 may fill the pipe in between. A blocked
+ * launcher could not supervise the ranks, and rank 0's descriptor must stay blocking. So a pipe or terminal
+ * is opened again, non-blocking. A file never blocks, and a second open would write it from its start, so it
+ * is duplicated. */
 static int open_sink(int fd)
 {
     char path[32];
@@ -114,12 +117,13 @@ static int open_sink(int fd)
     snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
     if (fstat(fd, &at) == 0 && (S_ISFIFO(at.st_mode) || S_ISCHR(at.st_mode)))
         own = open(path, O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-    return own >= 0 ? own : fcntl(fd, F_DUPFD_CLOEXEC, 0); /* a terminal of another user's: as it is */
+    return own >= 0 ? own
+                    : fcntl(fd, F_DUPFD_CLOEXEC, 0); /* another user's terminal cannot be opened again */
 }
 
 /* ---- sources ---- */
 
-/* The newest bytes are at the end; the older half goes when there is no room. */
+/* Appends to the tail; drops its older half if there is no room. */
 static void keep(source *s, const char *data, size_t bytes)
 {
     size_t more = TERN__MIN(bytes, (size_t)TAIL_BYTES);
@@ -132,14 +136,15 @@ static void keep(source *s, const char *data, size_t bytes)
     s->tail_bytes += more;
 }
 
-/* A disk that is full ends the log, not the job. */
+/* A full disk ends the log but not the job. */
 static void save(tern__relay *relay, source *s, const char *data, size_t bytes)
 {
     while (bytes && s->log_fd >= 0) {
         ssize_t wrote = write(s->log_fd, data, bytes);
         if (wrote < 0 && errno == EINTR) continue;
         if (wrote < 0) {
-            tern__relay_say(relay, "tern run: a log ends here, as it cannot be written: %s", strerror(errno));
+            tern__relay_say(relay, "tern run: a log ends here because it cannot be written: %s",
+                            strerror(errno));
             tern__close(&s->log_fd);
             return;
         }
@@ -148,7 +153,7 @@ static void save(tern__relay *relay, source *s, const char *data, size_t bytes)
     }
 }
 
-/* Without a prefix the bytes pass as they are: no newline is added. */
+/* Without a prefix the bytes stay unchanged: no newline is added to an unfinished line. */
 static void pass_line(source *s, const char *text, size_t bytes, bool is_whole)
 {
     if (!s->to || s->to->fd < 0) return;
@@ -179,7 +184,7 @@ static void finish(source *s)
     tern__close(&s->log_fd);
 }
 
-/* Called where something is to be read: poll said so, or `left` does. */
+/* Call it only if there is something to read, according to poll or `left`. */
 static void read_some(tern__relay *relay, source *s)
 {
     size_t want = LINE_BYTES - s->used;
@@ -220,8 +225,7 @@ tern__relay *tern__relay_new(int ranks, tern_error *err)
     relay->sinks[0].fd = open_sink(STDOUT_FILENO);
     relay->sinks[1].fd = open_sink(STDERR_FILENO);
     if (relay->sinks[0].fd < 0 || relay->sinks[1].fd < 0) {
-        tern__error_errno(err, __func__, TERN_E_SYSTEM,
-                          "cannot open standard output and standard error once more");
+        tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot reopen standard output and standard error");
         tern__relay_free(relay);
         return NULL;
     }
@@ -279,8 +283,8 @@ static bool has_lost_reader(const source *s)
     return s->to && s->to->fd < 0 && s->log_fd < 0;
 }
 
-/* Where the reader of a sink is gone, a rank's pipe closes too: its next write meets the same SIGPIPE that it
- * would have met without a launcher between. */
+/* Closes a rank's pipe if the reader of its sink is gone: the rank's next write raises SIGPIPE, as it would
+ * without the launcher in between. */
 void tern__relay_prepare(tern__relay *relay, struct pollfd *polls)
 {
     for (int i = 0; i < relay->count; i++) {
@@ -322,7 +326,6 @@ void tern__relay_end(tern__relay *relay, int local)
     end_source(relay, &relay->sources[2 * local + 1]);
 }
 
-/* Of the stream that keeps them: stderr, or both in one. */
 const char *tern__relay_tail(const tern__relay *relay, int local, size_t *bytes)
 {
     const source *both = &relay->sources[2 * local], *s = both->keeps_tail ? both : both + 1;
@@ -338,7 +341,7 @@ void tern__relay_say(tern__relay *relay, const char *fmt, ...)
     int length = vsnprintf(relay->notes + relay->noted, room, fmt, args);
     va_end(args);
     if (length < 0 || (size_t)length >= room)
-        return; /* thousands of ranks in one breath: the first will do */
+        return; /* there may be thousands of ranks: the first lines suffice */
     relay->noted += (size_t)length;
     relay->notes[relay->noted++] = '\n';
 }

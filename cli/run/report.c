@@ -1,3 +1,4 @@
+/* report.c - collects failures and prints the report on a failed job. */
 #include "run/report.h"
 
 #include <libgen.h>
@@ -8,7 +9,7 @@
 
 #define WIDTH 72
 
-/* ---- what failed ---- */
+/* ---- failures ---- */
 
 static bool is_known(const tern__report *report, const tern__failure *failure)
 {
@@ -35,7 +36,7 @@ tern__failure *tern__report_root(tern__report *report)
     return report->count ? report->failures : NULL;
 }
 
-/* The others stay in their order; the same failure is not told twice. */
+/* Moves the failure to the front, or inserts it; the others keep their order. */
 void tern__report_set_root(tern__report *report, const tern__failure *root)
 {
     tern__failure first = *root;
@@ -60,7 +61,7 @@ void tern__report_restart(tern__report *report)
     report->count = 0;
 }
 
-/* ---- what is said ---- */
+/* ---- printing ---- */
 
 static void say_line(tern__relay *relay, char c)
 {
@@ -70,7 +71,7 @@ static void say_line(tern__relay *relay, char c)
     tern__relay_say(relay, "%s", line);
 }
 
-/* "2026-11-21_22:41:07.123456789", of this host's zone. */
+/* Prints "2026-11-21_22:41:07.123456789" in this host's time zone. */
 static void say_time(const tern__failure *failure, tern__relay *relay)
 {
     char text[32];

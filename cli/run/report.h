@@ -1,4 +1,4 @@
-/* report.h - what the launcher says of a job that failed: the first failure, and what followed from it. */
+/* report.h - the report on a failed job: the first failure, and those that followed. */
 #ifndef TERN_CLI_RUN_REPORT_H
 #define TERN_CLI_RUN_REPORT_H
 
@@ -10,20 +10,21 @@
 typedef struct tern__report {
     const char *program;
     int node;
-    int count;                                     /* of this attempt, those that are not kept included */
+    int count; /* failures of this attempt, including those that are not kept */
     tern__failure failures[TERN__REPORT_FAILURES]; /* by time */
-    int attempts;                                  /* that failed before */
-    char earlier[4][192];                          /* the first of them  */
+    int attempts;                                  /* earlier attempts, all of which failed */
+    char earlier[4][192];                          /* descriptions of the first of them      */
 } tern__report;
 
+/* Adds a failure, in order of time, unless this rank has one already. */
 void tern__report_add(tern__report *report, const tern__failure *failure);
-/* The first failure of this attempt, NULL if there was none. */
+/* Returns the first failure of this attempt, NULL if there is none. */
 tern__failure *tern__report_root(tern__report *report);
-/* Node 0 has decided which one it was. */
+/* Sets the first failure, as node 0 has decided. */
 void tern__report_set_root(tern__report *report, const tern__failure *root);
-/* The attempt has failed and there will be another. */
+/* Call it when the attempt has failed and there will be another. */
 void tern__report_restart(tern__report *report);
-/* To the launcher's stderr; nothing if nothing failed. */
+/* Prints the report on the launcher's stderr; prints nothing if nothing failed. */
 void tern__report_print(tern__report *report, const tern__launch *launch, tern__relay *relay);
 
 #endif

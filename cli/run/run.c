@@ -1,4 +1,4 @@
-/* tern run - starts a program as ranks of one job, with torchrun's options and environment. */
+/* run.c - `tern run`: starts a program as the ranks of a job, with torchrun's options and environment. */
 #include "run/binding.h"
 #include "cli.h"
 #include "run/run_options.h"
@@ -11,20 +11,24 @@
 static const char usage[] =
     "usage: tern run [OPTIONS] PROGRAM [ARGUMENTS]\n"
     "\n"
-    "Starts PROGRAM as N ranks on this host, or on each of several. Rank 0 has this terminal; lines of the\n"
-    "other ranks have \"[RANK] \" before them. When a rank fails, it is named, the others are ended and its\n"
-    "exit code (128 + signal) is the job's. What a rank itself starts and leaves behind is ended only after "
-    "a\n"
-    "failure. SIGUSR1 and SIGUSR2, with which batch systems warn, are passed on and end nothing here.\n"
+    "Starts PROGRAM as N ranks on this host, or on each of several hosts. Rank 0 uses this terminal; lines "
+    "of\n"
+    "the other ranks start with \"[RANK] \". If a rank fails, tern run reports it, ends the other ranks and "
+    "exits\n"
+    "with its exit code (128 + signal). Processes that a rank leaves behind are killed only after a "
+    "failure.\n"
+    "SIGUSR1 and SIGUSR2, which batch systems send as a warning, are passed on to the ranks and do not end "
+    "the\n"
+    "job.\n"
     "\n"
     "    tern run -n 4 ./train                                     one host\n"
     "    tern run -n 8 --nnodes 2 --node-rank 0 --master-addr node0 ./train   on node0\n"
     "    tern run -n 8 --nnodes 2 --node-rank 1 --master-addr node0 ./train   on the other\n"
     "\n"
-    "- and _ are the same in a name. What the command line does not say is read from the environment:\n"
-    "PET_NPROC_PER_NODE=4. A rank has torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR,\n"
-    "MASTER_PORT ..) and OMP_NUM_THREADS (cores / N) unless it is set; ${local_rank} in its arguments\n"
-    "is its local rank.\n";
+    "Option names may be written with - or _. Options that are not given are read from the environment, for\n"
+    "example PET_NPROC_PER_NODE=4. Each rank gets torchrun's variables (RANK, WORLD_SIZE, LOCAL_RANK,\n"
+    "MASTER_ADDR, MASTER_PORT ..), and OMP_NUM_THREADS = cores / N unless it is set; ${local_rank} in its\n"
+    "arguments is replaced by its local rank.\n";
 
 static int print_help(void)
 {

@@ -1,3 +1,4 @@
+/* run_options.c - the table of `tern run`'s options and the functions that parse their values. */
 #include "run/run_options.h"
 
 #include "run/options.h"
@@ -35,7 +36,8 @@ static int take_seconds(const char *text, double *out, tern_error *err)
     return TERN_OK;
 }
 
-/* As the driver shows them: /dev/nvidia0, /dev/nvidia1, ..; CUDA_VISIBLE_DEVICES names fewer. */
+/* Counts the devices that the driver shows (/dev/nvidia0, /dev/nvidia1, ..), limited by CUDA_VISIBLE_DEVICES.
+ */
 static int count_gpus(void)
 {
     char path[32];
@@ -58,8 +60,8 @@ static int take_gpus(int *ranks, tern_error *err)
     *ranks = count_gpus();
     if (*ranks) return TERN_OK;
     return tern__error_set(err, __func__, TERN_E_UNSUPPORTED,
-                           "\"gpu\" means a rank for each GPU, and this machine shows none (/dev/nvidia0, "
-                           "CUDA_VISIBLE_DEVICES): give a number, or \"cpu\"");
+                           "\"gpu\" starts one rank per GPU, but this machine has none (/dev/nvidia0, "
+                           "CUDA_VISIBLE_DEVICES): give a number or \"cpu\"");
 }
 
 static int take_ranks(const char *text, tern__job *job, tern_error *err)
@@ -78,7 +80,7 @@ static int take_nodes(const char *text, tern__job *job, tern_error *err)
     if (strlen(colon + 1) == (size_t)(colon - text) && !strncmp(text, colon + 1, (size_t)(colon - text)))
         return take_int(colon + 1, 1, TERN__LAUNCH_RANKS, &job->launch.nodes, err);
     return tern__error_set(err, __func__, TERN_E_UNSUPPORTED,
-                           "\"%s\": the number of hosts is fixed from start to end; give one number", text);
+                           "\"%s\": the number of hosts cannot change during a job: give one number", text);
 }
 
 static int take_node(const char *text, tern__job *job, tern_error *err)
@@ -93,7 +95,7 @@ static int take_text(const char *text, const char **out, tern_error *err)
     return tern__error_set(err, __func__, TERN_E_INVALID, "expected a value, got an empty one");
 }
 
-/* torchrun takes [::1] for what getaddrinfo knows as ::1. */
+/* Removes the brackets of [::1], which torchrun accepts but getaddrinfo does not. */
 static int take_addr(const char *text, tern__job *job, tern_error *err)
 {
     static char bare[256];
@@ -129,7 +131,7 @@ static int take_backend(const char *text, tern__job *job, tern_error *err)
     if (!strcmp(text, "static")) return TERN_OK;
     return tern__error_set(
         err, __func__, TERN_E_UNSUPPORTED,
-        "\"%s\": hosts are numbered by --node-rank and meet at node 0, which is \"static\"", text);
+        "\"%s\": only \"static\" is supported: --node-rank numbers the hosts, and they meet at node 0", text);
 }
 
 static int take_run_id(const char *text, tern__job *job, tern_error *err)
@@ -262,7 +264,7 @@ static int take_pass(const char *text, tern__job *job, tern_error *err)
     return TERN_OK;
 }
 
-/* True already, or of no consequence. */
+/* Accepts an option that changes nothing. */
 static int take_nothing(const char *text, tern__job *job, tern_error *err)
 {
     (void)text;
@@ -276,97 +278,97 @@ static int take_nothing(const char *text, tern__job *job, tern_error *err)
 static const tern__cli_option options[] = {
     {.help = "Ranks and hosts"},
     {"nproc-per-node", 'n', "N", take_ranks,
-     "ranks on this host (default 1); auto, cpu: one for each core that may be used; gpu: one for each GPU"},
+     "ranks on this host (default 1); auto or cpu: one per usable core; gpu: one per GPU"},
     {"nnodes", 0, "N", take_nodes,
-     "hosts (default 1). On each of them the same command is started, with its own --node-rank; hosts may "
-     "have different numbers of ranks"},
+     "hosts (default 1). Start the same command on each, with its own --node-rank; hosts may have different "
+     "numbers of ranks"},
     {"node-rank", 0, "R", take_node, "this host's number, from 0"},
     {"master-addr", 0, "ADDR", take_addr,
-     "address of host 0 (default 127.0.0.1), which listens there and nowhere else; at all of its addresses "
-     "if "
-     "this is a name for which host 0 has its loopback"},
+     "address of host 0 (default 127.0.0.1), which listens only there; if host 0 resolves this name to its "
+     "loopback address, it listens on all addresses"},
     {"master-port", 0, "PORT", take_port,
-     "port at which the hosts meet (default 29500), then the program's own; on one host the default is a "
-     "free one"},
-    {"rdzv-endpoint", 0, "ADDR[:PORT]", take_endpoint, "the two in one"},
+     "port at which the hosts meet (default 29500), later free for the program; on one host the default is a "
+     "free port"},
+    {"rdzv-endpoint", 0, "ADDR[:PORT]", take_endpoint, "--master-addr and --master-port in one"},
     {"local-addr", 0, "ADDR", take_local_addr,
-     "on host 0: the address to listen at, where it is not --master-addr (NAT); its own ranks' MASTER_ADDR"},
+     "on host 0: the address to listen on if it is not --master-addr (NAT); also MASTER_ADDR of its ranks"},
     {"secret-file", 0, "PATH", take_secret_file,
-     "64 hex digits, the same on all hosts, readable by the owner only; or TERN_SECRET in the environment. "
-     "Without it a job of several hosts is not authenticated"},
+     "a file of 64 hex digits, the same on all hosts, readable only by its owner; or set TERN_SECRET in the "
+     "environment. Without a secret, a job of several hosts is not authenticated"},
     {"rdzv-conf", 0, "NAME=VALUE,..", take_conf,
-     "timeout: seconds for all hosts to come (900); keep_alive_interval (5), keep_alive_max_attempt (3): "
-     "their product is after how many seconds of silence a host is lost"},
+     "timeout: seconds for all hosts to join (900); keep_alive_interval (5) times keep_alive_max_attempt "
+     "(3): "
+     "seconds of silence after which a host is lost"},
     {"rdzv-id", 0, "ID", take_run_id, "TORCHELASTIC_RUN_ID; must be the same on all hosts (default none)"},
-    {"run-id", 0, "ID", take_run_id, "the same"},
+    {"run-id", 0, "ID", take_run_id, "same as --rdzv-id"},
     {"role", 0, "NAME", take_role, "ROLE_NAME (default default)"},
 
     {.help = "Failures"},
     {"max-restarts", 0, "N", take_restarts,
-     "start all ranks of all hosts again after a failure, at most so often (default 0); host 0's counts"},
+     "restart all ranks of all hosts up to N times after a failure (default 0); host 0's value counts"},
     {"grace", 0, "SECONDS", take_grace,
-     "time from SIGTERM, or a signal that is passed on, to SIGKILL (default 5 after a rank failed, 30 after "
-     "a signal to tern run)"},
-    {"shutdown-timeout", 0, "SECONDS", take_grace, "the same"},
+     "time from SIGTERM, or a signal that is passed on, to SIGKILL (default 5 after a rank has failed, 30 "
+     "after a signal to tern run)"},
+    {"shutdown-timeout", 0, "SECONDS", take_grace, "same as --grace"},
 
     {.help = "Output"},
     {"log-dir", 0, "DIR", take_dir,
-     "where output is saved: DIR/ID_xxxxxx/attempt_K/LOCAL_RANK/{stdout.log,stderr.log,error.json}"},
+     "save output in DIR/ID_xxxxxx/attempt_K/LOCAL_RANK/{stdout.log,stderr.log,error.json}"},
     {"redirects", 'r', "STREAMS", take_redirects,
-     "only save: 1 stdout, 2 stderr, 3 both, or by local rank: 0:3,1:1"},
-    {"tee", 't', "STREAMS", take_tee, "save and show, each line with [ROLE LOCAL_RANK]: before it"},
+     "save, but do not show: 1 stdout, 2 stderr, 3 both; or by local rank: 0:3,1:1"},
+    {"tee", 't', "STREAMS", take_tee, "save and show, with [ROLE LOCAL_RANK]: before each line"},
     {"local-ranks-filter", 0, "LIST", take_shown,
-     "local ranks to show, as 0,2; what is saved stays the same"},
+     "local ranks to show, as in 0,2; does not change what is saved"},
     {"log-line-prefix-template", 0, "TEXT", take_prefix,
-     "what stands before each line: ${role_name}, ${local_rank}, ${rank}, ${hostname}"},
+     "text before each line, with ${role_name}, ${local_rank}, ${rank}, ${hostname}"},
 
     {.help = "The program"},
     {"bind", 0, "none|core|auto", take_bind,
-     "core: each rank has its own share of the cores, for a machine that is the job's alone; auto: so, too, "
-     "if "
-     "there are several ranks, a core for each, and nobody has chosen (taskset, a container, OMP_PLACES, "
-     "OMP_PROC_BIND). Default none"},
+     "core: bind each rank to its own share of the cores, for a machine that runs only this job; auto: do so "
+     "if there are several ranks, at least one core for each, and no other limit (taskset, a container, "
+     "OMP_PLACES, OMP_PROC_BIND). Default none"},
     {"pass-local-rank", 0, NULL, take_pass, "give the program --local-rank=N as its first argument"},
 
-    {.help = "For torchrun's sake"},
-    {"standalone", 0, NULL, take_nothing, "one host, which is the default"},
-    {"no-python", 0, NULL, take_nothing, "a program is never taken for a Python script"},
-    {"use-env", 0, NULL, take_nothing, "no --local-rank, which is the default"},
-    {"rdzv-backend", 0, "static", take_backend, "no other"},
-    {"monitor-interval", 0, "SECONDS", take_interval, "deaths are seen at once"},
-    {"start-method", 0, "METHOD", take_nothing, "a program is started by exec"},
+    {.help = "Accepted for compatibility with torchrun"},
+    {"standalone", 0, NULL, take_nothing, "one host (the default)"},
+    {"no-python", 0, NULL, take_nothing, "PROGRAM is never run as a Python script"},
+    {"use-env", 0, NULL, take_nothing, "do not pass --local-rank (the default)"},
+    {"rdzv-backend", 0, "static", take_backend, "the only one"},
+    {"monitor-interval", 0, "SECONDS", take_interval, "no effect: deaths are seen at once"},
+    {"start-method", 0, "METHOD", take_nothing, "no effect: a program is started with exec"},
     {"module", 'm', NULL, NULL,
-     "a program is never taken for a Python module: tern run .. python3 -m MODULE"},
-    {"run-path", 0, NULL, NULL, "a program is never taken for a Python script: tern run .. python3 SCRIPT"},
-    {"event-log-handler", 0, "NAME", NULL, "there are no event logs; what happened is on stderr"},
+     "a program is never run as a Python module: use tern run .. python3 -m MODULE"},
+    {"run-path", 0, NULL, NULL, "a program is never run as a Python script: use tern run .. python3 SCRIPT"},
+    {"event-log-handler", 0, "NAME", NULL, "there are no event logs; events are reported on stderr"},
     {"logs-specs", 0, "NAME", NULL, "it names a Python class"},
     {"duplicate-stdout-filters", 0, "LIST", NULL, "use --tee and grep"},
     {"duplicate-stderr-filters", 0, "LIST", NULL, "use --tee and grep"},
     {"numa-binding", 0, "MODE", NULL, "use --bind core"},
     {"signals-to-handle", 0, "LIST", NULL,
-     "SIGHUP, SIGINT, SIGQUIT and SIGTERM end the job, SIGUSR1 and SIGUSR2 are passed on to the ranks"},
-    {"virtual-local-rank", 0, NULL, NULL, "it is about CUDA_VISIBLE_DEVICES, which the program may set"},
-    {"help", 'h', NULL, take_nothing, "this text"},
+     "SIGHUP, SIGINT, SIGQUIT and SIGTERM end the job; SIGUSR1 and SIGUSR2 are passed on to the ranks"},
+    {"virtual-local-rank", 0, NULL, NULL, "it sets CUDA_VISIBLE_DEVICES, which the program may do itself"},
+    {"help", 'h', NULL, take_nothing, "print this text"},
 };
 
 static const tern__option_table table = {options, TERN__COUNT(options)};
 
-/* ---- what belongs together ---- */
+/* ---- checks across options ---- */
 
 #define DEFAULT_PORT 29500 /* torchrun's */
 
 static int check_nodes(tern__launch *launch, bool is_standalone, tern_error *err)
 {
     if (launch->nodes > 1 && is_standalone)
-        return tern__error_set(err, __func__, TERN_E_INVALID,
-                               "--standalone: is for one host, not --nnodes %d", launch->nodes);
+        return tern__error_set(err, __func__, TERN_E_INVALID, "--standalone is for one host, got --nnodes %d",
+                               launch->nodes);
     if (launch->node >= launch->nodes)
         return tern__error_set(err, __func__, TERN_E_INVALID,
-                               "--node-rank %d: expected 0 to %d of --nnodes %d", launch->node,
+                               "--node-rank %d: expected 0 to %d with --nnodes %d", launch->node,
                                launch->nodes - 1, launch->nodes);
     if (launch->nodes > 1 && launch->port == 0)
-        return tern__error_set(err, __func__, TERN_E_INVALID,
-                               "--master-port 0: hosts can meet only at a port that all of them know");
+        return tern__error_set(
+            err, __func__, TERN_E_INVALID,
+            "--master-port 0: several hosts need a port that all of them know: give the same one on each");
     if (launch->port < 0) launch->port = launch->nodes > 1 ? DEFAULT_PORT : 0;
     return TERN_OK;
 }
@@ -398,7 +400,7 @@ void tern__run_options_print(void)
 
 /* ---- lists of local ranks ---- */
 
-/* "12" at *at, which then stands behind it; -1: no number. */
+/* Reads a number at *at and moves *at behind it. Returns -1 if there is none. */
 static int next_number(const char **at)
 {
     char *end;

@@ -1,3 +1,4 @@
+/* secret.c - reads the secret from a file or from the environment, without leaving copies in memory. */
 #include "run/secret.h"
 
 #include <fcntl.h>
@@ -9,7 +10,7 @@
 
 enum { digits = 2 * TERN__SECRET_BYTES };
 
-/* Exactly the digits, and perhaps white space behind them. */
+/* Accepts exactly the digits, with optional white space after them. Erases `text`. */
 static bool parse(char *text, uint8_t *key)
 {
     size_t bytes = 0;
@@ -23,11 +24,13 @@ static bool parse(char *text, uint8_t *key)
 static int check_mode(int fd, const char *path, tern_error *err)
 {
     struct stat at;
-    if (fstat(fd, &at)) return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot look at \"%s\"", path);
+    if (fstat(fd, &at))
+        return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot check the mode of \"%s\"", path);
     if (!(at.st_mode & 077)) return TERN_OK;
-    return tern__error_set(err, __func__, TERN_E_INVALID,
-                           "\"%s\" is open to others (mode %03o): a secret is its owner's only (chmod 600)",
-                           path, at.st_mode & 0777);
+    return tern__error_set(
+        err, __func__, TERN_E_INVALID,
+        "other users can access \"%s\" (mode %03o): a secret must be its owner's only (chmod 600)", path,
+        at.st_mode & 0777);
 }
 
 int tern__secret_read(const char *path, uint8_t key[TERN__SECRET_BYTES], tern_error *err)

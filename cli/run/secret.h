@@ -1,12 +1,12 @@
-/* secret.h - the secret that a user gives to the launchers of all hosts: 64 hex digits. */
+/* secret.h - reads the secret of 64 hex digits that authenticates the launchers of a job to each other. */
 #ifndef TERN_CLI_RUN_SECRET_H
 #define TERN_CLI_RUN_SECRET_H
 
 #include "comm/bootstrap/bootstrap.h"
 
-/* From a file that only its owner may read. E_INVALID, E_SYSTEM; no error shows what is in it. */
+/* Reads it from a file that only its owner may access. E_INVALID, E_SYSTEM; no message shows the content. */
 int tern__secret_read(const char *path, uint8_t key[TERN__SECRET_BYTES], tern_error *err);
-/* Takes TERN_SECRET out of the environment; *found = whether it was there. E_ENV. */
+/* Reads TERN_SECRET and removes it from the environment; *found: whether it was set. E_ENV. */
 int tern__secret_take(uint8_t key[TERN__SECRET_BYTES], bool *found, tern_error *err);
 
 #endif

@@ -1,3 +1,4 @@
+/* signals.c - the launcher's signals, read from a signalfd. */
 #include "run/signals.h"
 
 #include <string.h>
@@ -42,7 +43,7 @@ int tern__signals_open(sigset_t *before, tern_error *err)
     blocked = taken;
     sigaddset(&blocked, SIGPIPE);
     sigaddset(&blocked, SIGXFSZ);
-    /* A parent that ignored SIGCHLD would leave us children that cannot be waited for. */
+    /* If the parent process ignored SIGCHLD, so would this one, and its children could not be waited for. */
     int fd = -1;
     if (sigaction(SIGCHLD, &(struct sigaction){.sa_handler = SIG_DFL}, NULL) ||
         sigprocmask(SIG_BLOCK, &blocked, before) ||

@@ -1,4 +1,4 @@
-/* signals.h - the signals that a launcher takes, as a descriptor. */
+/* signals.h - lets the launcher read its signals from a descriptor. */
 #ifndef TERN_CLI_RUN_SIGNALS_H
 #define TERN_CLI_RUN_SIGNALS_H
 
@@ -6,16 +6,17 @@
 
 #include <signal.h>
 
-/* SIGCHLD, the signals that end a job and those that are passed on. An ending signal that is ignored stays
- * so: nohup and a shell's background jobs mean it. SIGPIPE and SIGXFSZ are blocked, so that a reader that
- * went away is an EPIPE, and a limit on the size of files an EFBIG. *before: the mask that the ranks get.
- * Returns the descriptor, or a negative status. */
+/* Opens a signalfd for SIGCHLD, the signals that end a job and those that are passed on. An ending signal
+ * that is ignored stays ignored, as nohup and a shell's background jobs intend. SIGPIPE and SIGXFSZ are
+ * blocked, so that a closed reader returns EPIPE and a file size limit EFBIG. *before: the signal mask for
+ * the ranks. Returns the descriptor, or a negative status. */
 int tern__signals_open(sigset_t *before, tern_error *err);
 
-/* SIGUSR1 and SIGUSR2: batch systems warn with them; what they mean is the program's to say. */
+/* Is it SIGUSR1 or SIGUSR2? Batch systems warn with them; the program decides what they mean. */
 bool tern__signal_is_passed(int number);
-/* SIGHUP, SIGINT, SIGQUIT, SIGTERM. */
+/* Is it SIGHUP, SIGINT, SIGQUIT or SIGTERM? */
 bool tern__signal_is_ending(int number);
+/* Returns the name without SIG, "RT" for a real-time signal. */
 const char *tern__signal_name(int number);
 
 #endif

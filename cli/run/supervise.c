@@ -1,16 +1,18 @@
-/* One poll waits for everything: a signalfd (SIGCHLD and the signals that end a job), the ranks' deaths and
- * pipes, the launchers of other hosts and the launcher's own output. An attempt runs through phases, each
- * entered at most once and left when all ranks of this host are gone or at its deadline:
+/* supervise.c - the main loop of `tern run`. One poll waits for everything: a signalfd (SIGCHLD and the
+ * signals that end a job), the ranks' deaths and pipes, the launchers of other hosts and the launcher's own
+ * output.
  *
- *   RUNNING    until a rank of any host fails or a signal comes
- *   REPORTING  1 s in which the survivors of a failure say by themselves what they saw
+ * An attempt runs through phases. Each is entered at most once, and ends when all ranks of this host are gone
+ * or at its deadline:
+ *
+ *   RUNNING    until a rank of any host fails or a signal arrives
+ *   REPORTING  1 s after a failure, in which the surviving ranks can print what they saw
  *   STOPPING   SIGTERM, or the user's signal, was sent; ranks have the grace period to end
- *   KILLING    SIGKILL was sent; a rank that even this does not end (a dead file system) is named and left
- *              behind
- *   AWAITING   this host's ranks are gone; others' may not be
- *   OVER       all is decided; what was printed is still passed on
+ *   KILLING    SIGKILL was sent; a rank that survives even this (a dead file system) is reported and left
+ * behind AWAITING   this host's ranks are gone; those of other hosts may not be OVER       all is decided;
+ * remaining output is still passed on
  *
- * When all ranks of all hosts are gone node 0 decides: another attempt, or the end. */
+ * When all ranks of all hosts are gone, node 0 decides: another attempt, or the end. */
 #include "run/supervise.h"
 
 #include "cli.h"
@@ -32,9 +34,9 @@
 
 #define REPORT_SECONDS       1.0
 #define GRACE_AFTER_FAILURE  5.0
-#define GRACE_AFTER_SIGNAL   30.0 /* a checkpoint may be written; Slurm and torchrun wait as long */
+#define GRACE_AFTER_SIGNAL   30.0 /* enough to write a checkpoint; Slurm and torchrun wait as long */
 #define SECONDS_TO_BE_KILLED 2.0
-#define SECONDS_FOR_OTHERS   5.0 /* beyond the grace, for other hosts to end */
+#define SECONDS_FOR_OTHERS   5.0 /* beyond the grace period, for other hosts to end */
 
 typedef enum phase { RUNNING, REPORTING, STOPPING, KILLING, AWAITING, OVER, GIVEN_UP } phase;
 
@@ -52,9 +54,9 @@ typedef struct supervisor {
     int signal_fd;
     phase phase;
     int64_t deadline;    /* of the phase */
-    double grace;        /* that the ranks had */
-    int64_t last_ns;     /* of the last death, so that each has a time of its own */
-    long long oom_kills; /* before the ranks started */
+    double grace;        /* the period that the ranks had */
+    int64_t last_ns;     /* of the last death; each death gets a different time */
+    long long oom_kills; /* the count before the ranks started */
     int code;            /* of this host's first failure */
     int final_code;      /* the job's, once it is over */
     bool was_signaled;
@@ -92,10 +94,10 @@ static void name_survivors(supervisor *s, const char *what)
                             (int)s->host.ranks[i].pid, what);
 }
 
-/* They count as dead of it: the job has not succeeded, and what is said of them is still written. */
+/* Survivors count as killed by SIGKILL: the job has failed. Their output so far is still passed on. */
 static void leave_survivors(supervisor *s)
 {
-    name_survivors(s, "does not die of SIGKILL and is left behind");
+    name_survivors(s, "survived SIGKILL and is left behind");
     for (int i = 0; i < s->host.count; i++) {
         if (s->host.ranks[i].gone) continue;
         s->host.ranks[i].gone = true;
@@ -105,7 +107,7 @@ static void leave_survivors(supervisor *s)
     if (!s->code) s->code = 128 + SIGKILL;
 }
 
-/* Once something has failed there is an end to it. */
+/* After a failure, waits for the other hosts for a limited time only. */
 static void await_others(supervisor *s)
 {
     double grace = s->grace > 0 ? s->grace : s->job->grace > 0 ? s->job->grace : GRACE_AFTER_FAILURE;
@@ -157,12 +159,14 @@ static tern__failure make_failure(supervisor *s, const tern__death *death)
     return failure;
 }
 
-/* What the dead rank has left to say; its pipe may hold more than could be read at its death. */
+/* Reads the last lines and the error.json of a dead rank of this host. Called again for the report, since the
+ * pipe may hold more than could be read at the rank's death. */
 static void read_last_words(supervisor *s, tern__failure *failure)
 {
     char path[PATH_MAX];
     bool is_own = failure->node == s->job->launch.node && failure->rank >= 0;
-    if (!is_own || failure->local < 0 || failure->local >= s->host.count) return; /* it may come from afar */
+    if (!is_own || failure->local < 0 || failure->local >= s->host.count)
+        return; /* the numbers may come from another host */
     size_t bytes;
     const char *tail = tern__relay_tail(s->relay, failure->local, &bytes);
     if (bytes) tern__failure_set_tail(failure, tail, bytes);
@@ -185,8 +189,9 @@ static void name_failure(supervisor *s, const tern__failure *failure)
     tern__relay_say(s->relay, "tern run: %s", text);
 }
 
-/* The first one is named at once; what comes after it is its consequence, until ranks are told to end: then
- * it is ours. It may come when this host's ranks are gone already. */
+/* Reports the first failure at once. Later ones count as its consequences until the ranks are told to end;
+ * after that they are the launcher's doing and are ignored. A failure may arrive when this host's ranks are
+ * gone already. */
 static void take_failure(supervisor *s, const tern__failure *failure)
 {
     if (s->host.sent || s->was_signaled || s->phase > AWAITING) return;
@@ -197,7 +202,7 @@ static void take_failure(supervisor *s, const tern__failure *failure)
     if (s->phase == AWAITING && is_first) await_others(s);
 }
 
-/* It is no failure of training, so a line says all; other hosts hear of it as of any other. */
+/* The program could not be run. One line says all about it; other hosts learn of it as of any failure. */
 static void take_unstarted(supervisor *s, tern__failure *failure, int reason)
 {
     if (s->phase != RUNNING) return;
@@ -208,7 +213,8 @@ static void take_unstarted(supervisor *s, tern__failure *failure, int reason)
     enter(s, REPORTING, REPORT_SECONDS);
 }
 
-/* Of those that were told to end, only one that ended otherwise is named, and only if it is the first. */
+/* A rank ended after it was told to. Reports it only if something else than the signal ended it and it is the
+ * first. */
 static void take_late(supervisor *s, const tern__failure *failure, bool is_first)
 {
     bool was_sent = WIFSIGNALED(failure->status) && WTERMSIG(failure->status) == s->host.sent;
@@ -242,8 +248,8 @@ static void reap(supervisor *s)
 
 /* ---- signals ---- */
 
-/* What is typed at the terminal (SI_KERNEL) has reached the ranks already: they are in the same process
- * group. A hangup, which the kernel sends too, reaches only the session's leader. */
+/* A key press at the terminal (SI_KERNEL) signals the whole process group, so the ranks have the signal
+ * already. The kernel sends a hangup only to the session's leader. */
 static bool has_reached_ranks(const struct signalfd_siginfo *info)
 {
     return info->ssi_code == SI_KERNEL && info->ssi_signo != SIGHUP;
@@ -279,7 +285,7 @@ static void take_signals(supervisor *s)
     }
 }
 
-/* ---- what other hosts say ---- */
+/* ---- messages from other hosts ---- */
 
 static void take_foreign_signal(supervisor *s, const tern__news *news)
 {
@@ -330,7 +336,7 @@ static void begin_again(supervisor *s)
     enter(s, OVER, 0);
 }
 
-/* Node 0's: all ranks of all hosts are gone. */
+/* On node 0: once all ranks of all hosts are gone, decides whether to restart or to end. */
 static void decide(supervisor *s)
 {
     int others;
@@ -359,7 +365,8 @@ static void await_decision(supervisor *s)
     }
 }
 
-/* What the ranks have left behind ends with a job that failed; one that succeeded may have meant it. */
+/* Kills processes that the ranks left behind if the job failed; a successful job may have left them on
+ * purpose. */
 static void end_host(supervisor *s)
 {
     bool has_failed = s->code || s->phase >= REPORTING;
@@ -376,7 +383,7 @@ static void report(supervisor *s)
     tern__failure *root = tern__report_root(&s->report);
     s->was_reported = true;
     if (s->wants_attempt) {
-        tern__relay_say(s->relay, "tern run: all ranks start again, attempt %d of %d after the first",
+        tern__relay_say(s->relay, "tern run: restarting all ranks, restart %d of %d",
                         s->job->launch.attempt + (s->job->launch.node != 0), s->job->launch.max_restarts);
         return;
     }
@@ -399,7 +406,7 @@ static bool is_over(const supervisor *s)
     return s->phase == GIVEN_UP || (s->phase == OVER && s->was_reported && tern__relay_is_idle(s->relay));
 }
 
-/* The polls: signals, deaths, the nodes', the relay's. */
+/* The poll entries are: signals, deaths, connections to other nodes, the relay. */
 static int watch(supervisor *s, tern_error *err)
 {
     struct pollfd *nodes = s->polls + 2, *relay = nodes + tern__nodes_poll_count(s->nodes);
@@ -429,7 +436,7 @@ static int run_attempt(supervisor *s, tern_error *err)
     int status = tern__nodes_start(s->nodes, err);
     s->oom_kills = tern__oom_kills();
     if (!status) status = tern__host_start(&s->host, s->relay, err);
-    /* Rank 0 alone listens now: were it to die, its peers would be refused instead of kept waiting. */
+    /* Now only rank 0 has the listening socket: if it dies, its peers are refused instead of left waiting. */
     tern__close(&s->job->launch.listen_fd);
     return status ? status : watch(s, err);
 }
@@ -450,7 +457,7 @@ static int open_host(supervisor *s, tern_error *err)
     return status;
 }
 
-/* The other hosts come first: until then a signal just ends this process. */
+/* Connects to the other hosts first: until signals are taken over, a signal just ends this process. */
 static int supervisor_open(supervisor *s, tern_error *err)
 {
     if (!(s->nodes = tern__nodes_open(s->job, err))) return err->code;

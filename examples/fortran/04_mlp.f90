@@ -1,9 +1,9 @@
-! 04_mlp.f90 - a program in Fortran trains an MLP on arrays of its own, which tern reads where they are.
+! 04_mlp.f90 - trains an MLP from Fortran on the program's own arrays, which tern reads in place.
 !
 !     tern run -n 2 build/examples/04_mlp
 !
-! Learns height(x, y) of a wave from 512 samples, shared out among the ranks; prints the loss over all of them and, at the end,
-! what was learned beside what is true. The numbers do not depend on how many ranks there are.
+! Learns the height(x, y) of a wave from 512 samples, which are split over the ranks. Prints the loss over all ranks and, at
+! the end, learned and true heights. The results do not depend on the number of ranks.
 program mlp
     use, intrinsic :: iso_c_binding
     use tern
@@ -12,7 +12,7 @@ program mlp
     type(tern_error) :: err
     type(tern_sgd_opts) :: sgd
     type(c_ptr) :: world, dev, rng, net, ddp, optim, scope, input, expected, guess
-    real(c_float), allocatable, target :: place(:, :), level(:, :) ! (2, samples), (1, samples) of this rank
+    real(c_float), allocatable, target :: place(:, :), level(:, :) ! this rank's samples: (2, n), (1, n)
     real(c_float), pointer :: learned(:)
     real(c_double) :: loss
     integer :: step, status, i
@@ -53,7 +53,7 @@ program mlp
 
     call tern_tensor_free(expected)
     call tern_tensor_free(input)
-    deallocate (place, level) ! not before the tensors over them
+    deallocate (place, level) ! after the tensors that wrap them
     call tern_scope_free(scope)
     call tern_optim_free(optim)
     call tern_ddp_free(ddp)
@@ -64,7 +64,7 @@ program mlp
 
 contains
 
-    ! Every rank draws the same samples and takes its part of them.
+    ! Every rank draws the same samples and takes its share of them.
     subroutine take_share()
         real(c_float) :: all(2, samples)
         integer :: share, first
@@ -75,7 +75,7 @@ contains
         level = reshape(sin(3 * place(1, :)) * cos(2 * place(2, :)), [1, share])
     end subroutine
 
-    ! Columns of Fortran are rows of C. The array stays ours, so there is nothing to release.
+    ! Wraps an array: columns in Fortran are rows in C. The program keeps the array, so there is no release function.
     function wrap(array) result(tensor)
         real(c_float), target, contiguous, intent(in) :: array(:, :)
         type(c_ptr) :: tensor

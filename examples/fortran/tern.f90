@@ -1,7 +1,7 @@
-! tern.f90 - what 04_mlp.f90 calls of tern, as Fortran sees it.
+! tern.f90 - Fortran interfaces of the functions that 04_mlp.f90 calls.
 !
-! Every function of tern can be declared like this: a handle (tern_module *, ..) is a type(c_ptr), options are a bind(c) type
-! that the _defaults function returns, and an array x(4, n) of Fortran is the tensor (n, 4) of C. Pass c_null_ptr for NULL.
+! Every function of tern can be declared in this way. A handle (tern_module *, ..) is a type(c_ptr). Options are a bind(c) type,
+! which the _defaults function returns. A Fortran array x(4, n) is the C tensor (n, 4). Pass c_null_ptr for NULL.
 module tern
     use, intrinsic :: iso_c_binding
     implicit none

@@ -1,3 +1,4 @@
+/* error_file.c - writes the error file of torchelastic. */
 #include "error_file.h"
 
 #include <cjson/cJSON.h>

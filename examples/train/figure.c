@@ -1,3 +1,4 @@
+/* figure.c - selects the curves of a history and draws the final page. */
 #include "figure.h"
 
 #include <math.h>
@@ -9,7 +10,8 @@ typedef struct curves {
     int count;
 } curves;
 
-/* From the first epoch that has a number to the last, without gaps: epochs before --start-epoch have none. */
+/* Sets *first to the first epoch that has a number: epochs before --start-epoch have none. Returns false if
+ * there is a gap after it or only one number. */
 static bool find_span(const double *values, int64_t epochs, int64_t *first)
 {
     *first = 0;
@@ -19,7 +21,7 @@ static bool find_span(const double *values, int64_t epochs, int64_t *first)
     return epochs - *first > 1;
 }
 
-/* Of the main numbers: of losses, or of all others. */
+/* Collects the curves of the main numbers: those of losses, or all others. */
 static void find_curves(const history *h, const double *epochs, bool losses, curves *out)
 {
     for (int i = 0; i < h->count; i++) {

@@ -1,3 +1,4 @@
+/* flags.c - reads the command line of a training program with getopt_long, from a table of flags. */
 #include "flags.h"
 #include "error_file.h"
 
@@ -9,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST   64  /* flags of a program           */
-#define LONGER 256 /* getopt's numbers above chars */
+#define MOST   64  /* flags per program                */
+#define LONGER 256 /* getopt's value of row 0, above chars */
 
 flags flags_defaults(const char *program, const char *about)
 {
@@ -29,15 +30,15 @@ flags flags_defaults(const char *program, const char *about)
                    .deterministic = conv.deterministic};
 }
 
-/* ---- ending ---- */
+/* ---- exiting ---- */
 
 static bool speaks(void)
 {
     return tern_launched_rank() <= 0;
 }
 
-/* A launcher ends the other ranks as soon as one is gone: so they meet before they leave, after rank 0 has
- * spoken. */
+/* A launcher ends all ranks as soon as one exits. So the ranks wait for each other before they exit, which
+ * gives rank 0 time to print its message. */
 static _Noreturn void leave(int status)
 {
     tern_error err = {0};
@@ -134,9 +135,9 @@ static void describe(const flag *row, char *text, size_t size)
         if (isfinite(row->high))
             snprintf(text, size, "a number from %g to %g", row->low, row->high);
         else
-            snprintf(text, size, "a number from %g on", row->low);
+            snprintf(text, size, "a number of at least %g", row->low);
         break;
-    case FLAG_LIST: snprintf(text, size, "rising whole numbers from 1 on, as 25,50,75"); break;
+    case FLAG_LIST: snprintf(text, size, "increasing whole numbers of at least 1, as in 25,50,75"); break;
     case FLAG_SWITCH: snprintf(text, size, "on or off"); break;
     default: snprintf(text, size, "%s", row->wants); break;
     }
@@ -183,40 +184,43 @@ static void print_help(const flags *f, const flag *rows, int count)
         print_default(&rows[i]);
         putchar('\n');
     }
-    printf("  -h, %-30s  this text\n", "--help");
+    printf("  -h, %-30s  print this text\n", "--help");
 }
 
 /* ---- reading ---- */
 
-/* The flags of all programs, and behind them the program's own. Their number. */
+/* Fills in the flags of all programs, followed by the program's own. Returns their number. */
 static int all_rows(flags *f, const flag *own, flag rows[MOST])
 {
     const flag shared[] = {
-        {"data", 0, FLAG_TEXT, &f->data, "PATH", "where the data is", 0, 0},
-        {"skip-bad", 0, FLAG_SWITCH, &f->skip_bad, NULL, "leave out samples that cannot be read", 0, 0},
-        {"workers", 'j', FLAG_COUNT, &f->workers, "N", "threads a rank that fetch data", 0, 256},
-        {"batch-size", 'b', FLAG_COUNT, &f->batch, "N", "samples a rank and step", 1, 1 << 20},
+        {"data", 0, FLAG_TEXT, &f->data, "PATH", "the dataset", 0, 0},
+        {"skip-bad", 0, FLAG_SWITCH, &f->skip_bad, NULL, "skip samples that cannot be read", 0, 0},
+        {"workers", 'j', FLAG_COUNT, &f->workers, "N", "loader threads per rank", 0, 256},
+        {"batch-size", 'b', FLAG_COUNT, &f->batch, "N", "samples per rank and step", 1, 1 << 20},
         {"epochs", 0, FLAG_COUNT, &f->epochs, "N", "passes over the training data", 0, 100000},
-        {"start-epoch", 0, FLAG_COUNT, &f->start_epoch, "N", "begin as if so many were done", 0, 100000},
+        {"start-epoch", 0, FLAG_COUNT, &f->start_epoch, "N", "start as if N epochs were done", 0, 100000},
         {"lr", 0, FLAG_NUMBER, &f->lr, "RATE", "learning rate", 0, INFINITY},
         {"momentum", 0, FLAG_NUMBER, &f->momentum, "M", "of SGD", 0, 1},
         {"weight-decay", 0, FLAG_NUMBER, &f->weight_decay, "W", "L2 penalty", 0, INFINITY},
-        {"warm-up", 0, FLAG_NUMBER, &f->warm_up, "EPOCHS", "in which the rate rises to --lr", 0, 100000},
-        {"milestones", 0, FLAG_LIST, &f->milestones, "E,E,..", "epochs after which it is lowered", 0, 0},
-        {"gamma", 0, FLAG_NUMBER, &f->gamma, "G", "by this factor", 0, 1},
-        {"opt-level", 0, FLAG_CHOICE, &f->opt_level, "O0|O1|O2|O3", "mixed precision, apex's levels", 0, 0},
-        {"half", 0, FLAG_CHOICE, &f->half, "bf16|f16", "its 16-bit type", 0, 0},
-        {"sync-bn", 0, FLAG_SWITCH, &f->sync_bn, NULL, "batch norm over the batches of all ranks", 0, 0},
-        {"backend", 0, FLAG_TEXT, &f->backend, "NAME", "native, nccl, gloo ..; else what fits the ranks", 0,
-         0},
-        {"device", 0, FLAG_TEXT, &f->device, "NAME", "cpu, cuda (a GPU a rank), cuda:1 ..; else TERN_DEVICE",
+        {"warm-up", 0, FLAG_NUMBER, &f->warm_up, "EPOCHS", "during which the rate rises to --lr", 0, 100000},
+        {"milestones", 0, FLAG_LIST, &f->milestones, "E,E,..", "epochs after which the rate is multiplied ..",
          0, 0},
-        {"threads", 0, FLAG_COUNT, &f->threads, "N", "of a rank's kernels; 0: its share of cores", 0, 1024},
-        {"exact-conv", 0, FLAG_SWITCH, &f->exact_conv, NULL, "f32 is multiplied and added in f32", 0, 0},
-        {"deterministic", 0, FLAG_SWITCH, &f->deterministic, NULL, "the same bits in every run", 0, 0},
-        {"resume", 0, FLAG_TEXT, &f->resume, "FILE|latest", "go on from a checkpoint", 0, 0},
-        {"log-dir", 0, FLAG_TEXT, &f->log_dir, "DIR", "of curves and checkpoints; else a dated one", 0, 0},
-        {"seed", 0, FLAG_COUNT, &f->seed, "N", "of weights, order and augmentation", 0, 4294967295.0},
+        {"gamma", 0, FLAG_NUMBER, &f->gamma, "G", ".. by this factor", 0, 1},
+        {"opt-level", 0, FLAG_CHOICE, &f->opt_level, "O0|O1|O2|O3", "mixed precision, a level of apex", 0, 0},
+        {"half", 0, FLAG_CHOICE, &f->half, "bf16|f16", "16-bit type of mixed precision", 0, 0},
+        {"sync-bn", 0, FLAG_SWITCH, &f->sync_bn, NULL, "synchronise batch norm over all ranks", 0, 0},
+        {"backend", 0, FLAG_TEXT, &f->backend, "NAME", "native, nccl, gloo ..; default: chosen to fit", 0, 0},
+        {"device", 0, FLAG_TEXT, &f->device, "NAME",
+         "cpu, cuda (one GPU per rank), cuda:1 ..; default TERN_DEVICE", 0, 0},
+        {"threads", 0, FLAG_COUNT, &f->threads, "N", "kernel threads per rank; 0: its share of cores", 0,
+         1024},
+        {"exact-conv", 0, FLAG_SWITCH, &f->exact_conv, NULL, "multiply and add f32 in f32", 0, 0},
+        {"deterministic", 0, FLAG_SWITCH, &f->deterministic, NULL, "compute the same bits in every run", 0,
+         0},
+        {"resume", 0, FLAG_TEXT, &f->resume, "FILE|latest", "resume from a checkpoint", 0, 0},
+        {"log-dir", 0, FLAG_TEXT, &f->log_dir, "DIR", "for curves and checkpoints; default: a dated one", 0,
+         0},
+        {"seed", 0, FLAG_COUNT, &f->seed, "N", "for weights, order and augmentation", 0, 4294967295.0},
     };
     int count = sizeof(shared) / sizeof(*shared);
     memcpy(rows, shared, sizeof(shared));
@@ -224,10 +228,10 @@ static int all_rows(flags *f, const flag *own, flag rows[MOST])
     return count;
 }
 
-/* getopt's two descriptions of the rows; a long flag's number is LONGER + its row's. */
+/* Translates the rows for getopt_long; its value of a long flag is LONGER + the row. */
 static void describe_to_getopt(const flag *rows, int count, struct option *longs, char *shorts)
 {
-    *shorts++ = ':'; /* a missing argument is told apart from an unknown flag */
+    *shorts++ = ':'; /* makes getopt return ':' for a missing argument */
     for (int i = 0; i < count; i++) {
         int takes = rows[i].kind == FLAG_SWITCH ? optional_argument : required_argument;
         longs[i] = (struct option){rows[i].name, takes, NULL, LONGER + i};
@@ -260,7 +264,7 @@ static void take(const flags *f, const flag *row, const char *text)
         flags_wrong(f, "--%s: expected %s, got nothing", row->name, wants);
 }
 
-/* None has that name, or several begin so. */
+/* No flag has that name, or several begin with it. */
 static _Noreturn void fail_name(const flags *f, const struct option *longs, const char *word)
 {
     const char *found[2] = {NULL, NULL};
@@ -274,7 +278,7 @@ static _Noreturn void fail_name(const flags *f, const struct option *longs, cons
 static void check_together(const flags *f)
 {
     if (f->resume && f->start_epoch)
-        flags_wrong(f, "--start-epoch: expected nothing beside --resume, which knows the epoch, got %lld",
+        flags_wrong(f, "--start-epoch: cannot be combined with --resume, which restores the epoch, got %lld",
                     (long long)f->start_epoch);
     if (f->log_dir && strlen(f->log_dir) >= FLAGS_DIR)
         flags_wrong(f, "--log-dir: expected a path of less than %d bytes, got %zu", FLAGS_DIR,

@@ -1,3 +1,4 @@
+/* gallery.c - collects example images. */
 #include "gallery.h"
 
 #include <math.h>
@@ -30,7 +31,7 @@ void gallery_free(gallery *g)
     g->count = 0;
 }
 
-/* Pixels of all, in colours, one picture after the other; NULL if they are of different sizes. */
+/* Returns the RGB pixels of all images, one image after the other; NULL if their sizes differ. */
 static uint8_t *join(const gallery *g)
 {
     const tern_picture *p = g->pictures;

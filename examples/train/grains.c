@@ -1,14 +1,14 @@
-/* grains.c - a seeded polycrystal.
+/* grains.c - generates a random polycrystal from a seed.
  *
- * Grains are the Voronoi cells of one point in each cube of CELL voxels, at a random place in it, so the
- * points that can be nearest to a voxel are those of its own cube and of the 26 around it. Boundaries of
- * Voronoi cells are flat; they become wavy because distances are measured from where a smooth field has moved
- * the voxel to. A voxel is a boundary's if its distance to the plane between its two nearest points,
- * (b - a) / (2 |p - q|) for squared distances a <= b, is at most 3/2 voxels.
+ * Each cube of CELL voxels holds one point at a random position; the grains are the Voronoi cells of these
+ * points. The nearest point of a voxel is searched in the voxel's own cube and the 26 around it. Boundaries
+ * of Voronoi cells are flat. To make them wavy, a smooth random field moves each voxel before distances are
+ * measured. A voxel belongs to a boundary if its distance to the plane between its two nearest points, (b -
+ * a) / (2 |p - q|) for squared distances a <= b, is at most 3/2 voxels.
  *
- * The image has a grey level for each grain, darker boundaries, some of which fade until they cannot be seen
- * (as etching does, so that a model must go by the course of what is left), dark pits that are no boundaries,
- * all of it blurred, and noise. */
+ * In the image each grain has a grey level and boundaries are darker. Some boundaries fade until they are
+ * invisible, as with etching, so that a model must continue the visible rest. Dark pits are added that are
+ * not boundaries; then everything is blurred and noise is added. */
 #include "grains.h"
 
 #include <stdio.h>
@@ -16,14 +16,14 @@
 #include <string.h>
 
 enum {
-    CELL = 36,      /* voxels between the points of grains, about     */
-    WAVE = 16,      /* between the nodes of smooth fields             */
-    FINE = 4,       /* units of length in a voxel                     */
-    SWAY = 5,       /* voxels by which these move a voxel at most     */
+    CELL = 36,      /* approximate voxels between the grains' points  */
+    WAVE = 16,      /* voxels between the nodes of smooth fields      */
+    FINE = 4,       /* length units per voxel                         */
+    SWAY = 5,       /* largest shift of a voxel by a field, in voxels */
     PIT = 30,       /* voxels between pits                            */
-    PIT_MOST = 4,   /* the largest radius of one                      */
-    NOISE = 22,     /* standard deviation, grey levels                */
-    DEPTH_MOST = 90 /* what a boundary takes away where it is darkest */
+    PIT_MOST = 4,   /* the largest radius of a pit                    */
+    NOISE = 22,     /* standard deviation in grey levels              */
+    DEPTH_MOST = 90 /* grey levels that the darkest boundary subtracts */
 };
 
 enum { FIELD_Z, FIELD_Y, FIELD_X, FIELD_FADE, FIELDS };
@@ -34,7 +34,7 @@ typedef struct point {
     int grey;
 } point;
 
-/* Nodes of something on a coarse lattice over the volume. */
+/* A coarse lattice of nodes over the volume. */
 typedef struct lattice {
     int step, count[3];
 } lattice;
@@ -45,11 +45,11 @@ typedef struct crystal {
     lattice cells, waves;
     point *points;          /* [cells]                                     */
     int16_t *nodes[FIELDS]; /* [waves], in 1/256                           */
-    int *line[FIELDS];      /* of one row: the fields at the nodes along x */
+    int *line[FIELDS];      /* the fields of a row at the nodes along x    */
     uint8_t *grey, *blurred;
 } crystal;
 
-/* ---- random numbers: of a kind of thing at a place ---- */
+/* ---- random numbers, each a function of seed, kind and place ---- */
 
 static uint64_t mix(uint64_t z)
 {
@@ -64,7 +64,7 @@ static uint64_t draw(const crystal *c, int kind, int64_t place)
     return mix(mix(c->seed * 16 + (uint64_t)kind) + (uint64_t)place);
 }
 
-/* In [0, n), from 16 bits of a number. */
+/* Returns an integer in [0, n) from 16 bits of a number. */
 static int part(uint64_t number, int which, int n)
 {
     return (int)((number >> (16 * which) & 0xffff) * (uint64_t)n >> 16);
@@ -72,7 +72,7 @@ static int part(uint64_t number, int which, int n)
 
 /* ---- points and fields ---- */
 
-/* One node before the volume and enough behind it. */
+/* Makes a lattice with one node before the volume and enough nodes after it. */
 static lattice lattice_of(const int size[3], int step)
 {
     lattice l = {.step = step};
@@ -104,7 +104,7 @@ static void place_nodes(crystal *c)
             c->nodes[field][i] = (int16_t)(part(draw(c, field, i), 0, 513) - 256);
 }
 
-/* The fields of row (z, y), linear between nodes along both: at the nodes along x, in 1/256. */
+/* Interpolates the fields of row (z, y) linearly along z and y, at the nodes along x, in 1/256. */
 static void fill_lines(crystal *c, int z, int y)
 {
     const int *n = c->waves.count, in_z = z % WAVE, in_y = y % WAVE;
@@ -151,7 +151,8 @@ static nearest find_nearest(const crystal *c, const int cell[3], int z, int y, i
     return n;
 }
 
-/* The square of twice the distance to the boundary; that of half its thickness, 3/2 voxels. */
+/* Returns the squared double distance to the boundary. HALF is that value at half the boundary's thickness,
+ * 3/2 voxels. */
 enum { HALF = 3 * FINE * 3 * FINE };
 static int64_t boundary_distance(const nearest *n)
 {
@@ -160,10 +161,10 @@ static int64_t boundary_distance(const nearest *n)
     return apart ? difference * difference / apart : 0;
 }
 
-/* Dark at a boundary, and not at all where it has faded. */
+/* Returns the grey level, darker at a boundary unless the boundary has faded. */
 static int grey_of(const crystal *c, const nearest *n, int64_t distance, int x)
 {
-    int fade = field_at(c, FIELD_FADE, x) + 110; /* of 256; below 0: gone */
+    int fade = field_at(c, FIELD_FADE, x) + 110; /* 256: fully visible; below 0: invisible */
     int depth = fade < 0 ? 0 : fade > 256 ? DEPTH_MOST : fade * DEPTH_MOST / 256;
     return distance <= HALF ? n->first->grey - depth : n->first->grey;
 }
@@ -222,9 +223,9 @@ static void dig_all(crystal *c)
     }
 }
 
-/* ---- what the camera does ---- */
+/* ---- blur and noise ---- */
 
-/* (1 2 1) / 4 along one dimension, the border repeated. */
+/* Filters with (1 2 1) / 4 along one dimension, repeating the border. */
 static void blur(const crystal *c, const uint8_t *from, uint8_t *to, int dimension)
 {
     int64_t step = dimension == 2 ? 1 : dimension == 1 ? c->size[2] : (int64_t)c->size[1] * c->size[2];
@@ -236,7 +237,7 @@ static void blur(const crystal *c, const uint8_t *from, uint8_t *to, int dimensi
     }
 }
 
-/* The sum of eight random bytes is almost normal: mean 1020, deviation 209. */
+/* Returns almost normal noise: the sum of eight random bytes has mean 1020 and standard deviation 209. */
 static int noise(const crystal *c, int64_t i)
 {
     uint64_t number = draw(c, DRAW_NOISE, i);
@@ -257,7 +258,7 @@ static void expose(crystal *c, float *values)
     }
 }
 
-/* ---- all of it ---- */
+/* ---- the volume ---- */
 
 static bool open_crystal(crystal *c)
 {

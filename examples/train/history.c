@@ -1,3 +1,4 @@
+/* history.c - stores the numbers of every epoch and saves them in checkpoints. */
 #include "history.h"
 
 #include <math.h>
@@ -14,7 +15,7 @@ static int find(const history *h, const char *name)
     return -1;
 }
 
-/* Room for the epoch under way. */
+/* Makes room for the current epoch. */
 static double *grow(history *h, int i)
 {
     size_t room = (size_t)h->epochs + 1;

@@ -1,5 +1,5 @@
-/* history.h - the numbers of a training's epochs, by name: what curves are drawn of, and a part of every
- * checkpoint, so that a run that is taken up again has the whole curves. */
+/* history.h - the numbers of every epoch, by name. Curves are drawn from them. The history is part of every
+ * checkpoint, so a resumed run has complete curves. */
 #ifndef TERN_EXAMPLES_HISTORY_H
 #define TERN_EXAMPLES_HISTORY_H
 
@@ -10,20 +10,20 @@
 typedef struct history {
     struct {
         char name[48];
-        double *values; /* [epochs], NaN where the epoch has none */
+        double *values; /* [epochs], NaN if an epoch has none */
     } series[HISTORY_NAMES];
     int count;
-    int64_t epochs;              /* that are done                              */
-    double loss_sum, loss_count; /* of the steps of the epoch under way        */
+    int64_t epochs;              /* completed                                  */
+    double loss_sum, loss_count; /* over the steps of the current epoch        */
 } history;
 
-/* Sets the number `name` of epoch `epochs`, the one under way. Numbers beyond HISTORY_NAMES are left out. */
+/* Sets a number of the current epoch, whose index is `epochs`. Ignores names beyond HISTORY_NAMES. */
 void history_set(history *h, const char *name, double value);
-/* Of an epoch, from 0; NaN if there is none. */
+/* Returns the number of an epoch, counted from 0; NaN if there is none. */
 double history_get(const history *h, const char *name, int64_t epoch);
-/* Whether the last epoch has a larger one than all before it. */
+/* Is the number of the current epoch larger than all before it? */
 bool history_is_best(const history *h, const char *name);
-/* Without a slash, or a loss ("loss/test"): what a person looks at first. */
+/* Is it a main number, to be printed? Its name has no slash, or is that of a loss ("loss/test"). */
 bool history_is_main(const char *name);
 void history_free(history *h);
 

@@ -1,3 +1,4 @@
+/* run_dir.c - finds the folder of a run. */
 #include "run_dir.h"
 
 #include <glob.h>
@@ -11,7 +12,7 @@ static time_t changed(const char *path)
     return stat(path, &info) ? 0 : info.st_mtime;
 }
 
-/* That of this program in which something was saved last; "" if there is none. */
+/* Finds the folder of this program with the newest checkpoint; leaves `dir` unchanged if there is none. */
 static void find_newest(const flags *f, char *dir, size_t size)
 {
     char pattern[256];

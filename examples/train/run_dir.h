@@ -4,8 +4,8 @@
 
 #include "flags.h"
 
-/* --log-dir; or with --resume latest that of this program's runs in which something was saved last; or "": a
- * new one is wanted, which a board names. For rank 0 alone. */
+/* Finds the run's folder: --log-dir, or with --resume latest the folder of this program with the newest
+ * checkpoint. Otherwise `dir` is "": a board then names a new folder. Call it on rank 0 only. */
 void run_dir_find(const flags *f, char *dir, size_t size);
 
 #endif

@@ -1,3 +1,4 @@
+/* slices.c - extracts slices from volumes and adds them to a gallery. */
 #include "slices.h"
 
 #include <stdio.h>
@@ -22,7 +23,8 @@ void slices_add(gallery *g, const volumes *v, const float *image, const uint8_t 
                 volumes_labels(v));
 }
 
-/* As viewers show a slice: the first row, which is farthest back, below. */
+/* Flips the images vertically, as viewers do: the first row is the farthest back and is shown at the bottom.
+ */
 static void turn(const gallery *g, int first)
 {
     for (int i = first; i < g->count; i++) {
@@ -37,7 +39,7 @@ static void turn(const gallery *g, int first)
     }
 }
 
-/* Slices across the shortest side of a volume, `i` from its start. */
+/* The layout of slices across the shortest side of a volume. */
 typedef struct cut {
     int64_t sides[3], strides[3]; /* of the slice's number, rows, columns */
 } cut;
@@ -52,7 +54,7 @@ static cut cut_of(const tern_volume *volume)
     return c;
 }
 
-/* Of the slices from first to end - 1 the one with the most voxels that are no background. */
+/* Returns the slice in [first, end) with the most voxels that are not background. */
 static int64_t fullest(const cut *c, const uint8_t *labels, int64_t first, int64_t end)
 {
     int64_t best = first, most = -1;

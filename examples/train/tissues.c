@@ -1,9 +1,11 @@
+/* tissues.c - the table of regions and tissues. */
 #include "tissues.h"
 
 #include <string.h>
 
-/* Of regions 0 to 606, those of the left half; those of the right are 1000 more. c: cortex, w: white matter,
- * s: subcortical grey matter and brain stem, b: cerebellum, f: cerebrospinal fluid. */
+/* The tissues of regions 0 to 606, which are in the left half; regions of the right half have numbers 1000
+ * higher. c: cortex, w: white matter, s: subcortical grey matter and brain stem, b: cerebellum, f:
+ * cerebrospinal fluid. */
 static const char regions[] =
     ".cwccccccccwsswwwsswsswwsssswwwwssswwcsswwsswcswsswfsscwwwcwssscwcwwwccwwffwwwswswswwwcwwwssswwsswsw"
     "ssswswwsfswcwwwsssssswsswfswwwswswwsssssswssssscswwwscswswssswssssscwwsswssswsswcwswwbsswsssswfwcwss"

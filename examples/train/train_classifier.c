@@ -1,13 +1,16 @@
-/* train_classifier.c - a ResNet on Fashion-MNIST, CIFAR or folders of photographs as ImageNet's.
+/* train_classifier.c - trains a ResNet on Fashion-MNIST, CIFAR or folders of images in ImageNet's layout.
  *
  *     tern run -n 2 build/examples/train_classifier
- *     tern run -n 2 build/examples/train_classifier --dataset cifar10 --data cifar-10-batches-bin --arch
- * resnet18 tern run -n 2 build/examples/train_classifier --dataset folder --data imagenet --arch resnet50 -b
- * 32 -j 4
+ *     tern run -n 2 build/examples/train_classifier --dataset cifar10 --data cifar-10-batches-bin \
+ *         --arch resnet18
+ *     tern run -n 2 build/examples/train_classifier --dataset folder --data imagenet \
+ *         --arch resnet50 -b 32 -j 4
  *
  * An image folder has train/CLASS/.. and val/CLASS/.. with JPEG, PNG or TIFF files.
- * Shows top-1 and top-5 accuracy over every test image once, leaves curves for TensorBoard, checkpoints that
- * --resume takes up and torch.load reads, and train_classifier.png. */
+ *
+ * Prints top-1 and top-5 accuracy, counting each test image once. Writes curves for TensorBoard, checkpoints
+ * for
+ * --resume and torch.load, and train_classifier.png. */
 #include "trainer.h"
 
 #include <stdio.h>
@@ -26,20 +29,20 @@ static const char *const cifar_names[] = {"airplane", "automobile", "bird",  "ca
 #define DATASETS "fashion|cifar10|cifar100|folder"
 enum { FASHION, CIFAR10, CIFAR100, FOLDER };
 
-/* What --dataset and --data lead to. */
+/* The datasets that --dataset and --data select. */
 typedef struct images {
     const char *name;
-    tern_dataset *train, *test;         /* what the loaders read                   */
-    tern_dataset *raw_train, *raw_test; /* what those change                       */
-    const char *const *names;           /* of the classes; NULL: as the folders, or numbers */
+    tern_dataset *train, *test;         /* augmented, for the loaders              */
+    tern_dataset *raw_train, *raw_test; /* without augmentation                    */
+    const char *const *names;           /* of the classes; NULL: the folders' names, or numbers */
     bool folder;                        /* raw_train and raw_test are image folders         */
-    float mean[3], std[3];              /* by which pixels are normalised          */
+    float mean[3], std[3];              /* for the normalisation of pixels         */
 } images;
 
 typedef struct classifier {
     images images;
     int arch, dataset;
-    int64_t size; /* of a photograph's crop */
+    int64_t size; /* rows and columns of a crop from an image folder */
     double label_smoothing;
 } classifier;
 
@@ -77,7 +80,7 @@ static void open_cifar(images *i, int classes, const char *dir, tern_error *err)
     i->raw_test = tern_cifar_open(dir, &opts, err);
 }
 
-/* The class of every label must be the same one in both. */
+/* Checks that every label means the same class in both datasets. */
 static void compare_classes(const tern_dataset *train, const tern_dataset *test, const char *dir,
                             tern_error *err)
 {
@@ -96,8 +99,8 @@ static void compare_classes(const tern_dataset *train, const tern_dataset *test,
     }
 }
 
-/* ImageNet's layout: DIR/train/CLASS/.. and DIR/val/CLASS/.., a random part of each training picture, the
- * middle of the others. */
+/* Opens folders in ImageNet's layout, DIR/train/CLASS/.. and DIR/val/CLASS/..; crops a random part of each
+ * training image and the centre of each test image. */
 static void open_folder(images *i, const classifier *c, const flags *f, tern_error *err)
 {
     char path[512];
@@ -118,7 +121,8 @@ static void open_folder(images *i, const classifier *c, const flags *f, tern_err
     compare_classes(i->raw_train, i->raw_test, f->data, err);
 }
 
-/* Normalised; for training also shifted and mirrored at random, photographs mirrored only. */
+/* Normalises the images. For training it also shifts and mirrors them at random; `shift` is 0 for image
+ * folders. */
 static tern_dataset *augment(const images *i, const tern_dataset *raw, int64_t shift, bool train,
                              const flags *f, tern_error *err)
 {
@@ -161,8 +165,8 @@ static void close_data(images *i)
 #define ARCHS "small|resnet18|resnet34|resnet50|resnet101"
 static const char *const arch_names[] = {"small ResNet", "ResNet-18", "ResNet-34", "ResNet-50", "ResNet-101"};
 
-/* For images of about 32x32 without the halvings at the start; `small` is the demo's net of 16, 32 and 64
- * channels. */
+/* Images smaller than 64 pixels get a stem that does not halve them; `small` is the demo's net with 16, 32
+ * and 64 channels. */
 static tern_module *new_net(const classifier *c, const tern_dataset *set, tern_rng *rng, tern_error *err)
 {
     static const int depths[] = {18, 18, 34, 50, 101};
@@ -186,7 +190,7 @@ static tern_tensor *loss(trainer *t, tern_tensor *scores, const tern_batch *b)
     return tern_cross_entropy(t->s, scores, b->y, &opts);
 }
 
-/* ---- evaluation: exact, every image once over all ranks ---- */
+/* ---- evaluation: exact, each image once over all ranks ---- */
 
 static void evaluate(trainer *t, tern_error *err)
 {
@@ -211,7 +215,7 @@ static void evaluate(trainer *t, tern_error *err)
     trainer_number(t, "top5", (double)n[1] / (double)n[2]);
 }
 
-/* ---- pictures ---- */
+/* ---- images ---- */
 
 static void name_class(const images *i, int64_t label, char *text, size_t size)
 {
@@ -236,7 +240,7 @@ static void show_image(const images *i, gallery *g, const float *x, int64_t gues
     gallery_image(pixels, x, rows, columns, channels, i->mean, i->std);
 }
 
-/* Of all classes, since folders stand one after the other. */
+/* Chooses samples at equal distances: in an image folder, the classes follow each other. */
 static tern_dataset *choose(const tern_dataset *set, tern_error *err)
 {
     int64_t chosen[SHOWN], count = set->length < SHOWN ? set->length : SHOWN;
@@ -276,18 +280,19 @@ static void show(trainer *t, tern_scope *s, gallery *g, tern_error *err)
 int main(int argc, char **argv)
 {
     classifier c = {.size = 224};
-    flags f = flags_defaults("train_classifier", "Trains a ResNet to tell what an image shows.");
+    flags f = flags_defaults("train_classifier", "Trains a ResNet to classify images.");
     const flag own[] = {
-        {"arch", 0, FLAG_CHOICE, &c.arch, ARCHS, "the net", 0, 0},
-        {"dataset", 0, FLAG_CHOICE, &c.dataset, DATASETS, "what is in --data", 0, 0},
-        {"image-size", 0, FLAG_COUNT, &c.size, "N", "height and width of photographs", 32, 1024},
-        {"label-smoothing", 0, FLAG_NUMBER, &c.label_smoothing, "S", "spread over all classes", 0, 1},
+        {"arch", 0, FLAG_CHOICE, &c.arch, ARCHS, "the network", 0, 0},
+        {"dataset", 0, FLAG_CHOICE, &c.dataset, DATASETS, "the kind of dataset in --data", 0, 0},
+        {"image-size", 0, FLAG_COUNT, &c.size, "N", "height and width of crops from an image folder", 32,
+         1024},
+        {"label-smoothing", 0, FLAG_NUMBER, &c.label_smoothing, "S", "label smoothing", 0, 1},
         {0}};
     f.warm_up = 0.5;
     f.milestones = (flag_list){{5, 8}, 2};
     flags_read(&f, own, argc, argv);
     if (c.dataset != FASHION && !f.data)
-        flags_wrong(&f, "--data: expected the folder of the data set, got nothing");
+        flags_wrong(&f, "--data: expected the folder of the dataset, got nothing");
 
     trainer t;
     tern_error err = {0};

@@ -1,18 +1,18 @@
-/* train_segmentation.c - DeepLabV3 on pictures with maps in Cityscapes' layout.
+/* train_segmentation.c - trains DeepLabV3 on images and label maps in the layout of Cityscapes.
  *
  *     build/examples/blue_marble blue_marble
  *     tern run -n 2 build/examples/train_segmentation
  *
- * is the earth from space (blue_marble.c): IoU of ocean 0.990, land 0.962, lake 0.342, ice 0.977, mean 0.818
- * after 36 epochs, where colours alone come to 0.990, 0.963, 0.048, 0.972, mean 0.743. And streets, in a
- * folder with leftImg8bit and gtFine:
+ * trains on the earth from space (blue_marble.c). It reaches an IoU of ocean 0.990, land 0.962, lake 0.342,
+ * ice 0.977, mean 0.818 after 36 epochs; colours alone reach 0.990, 0.963, 0.048, 0.972, mean 0.743. For
+ * streets, in a folder with leftImg8bit and gtFine:
  *
  *     tern run -n 8 build/examples/train_segmentation --dataset cityscapes --data cityscapes \
  *         --arch resnet50 --crop 769 --scale-min 0.5 --scale-max 2 --repeat 1 --uniform=off \
  *         --balance 0 --aux 0.5 --lr 0.01 --epochs 200 --milestones 150,180
  *
- * Shows the IoU of every class over all pixels of `val`, leaves curves for TensorBoard, checkpoints that
- * --resume takes up and torch.load reads, and train_segmentation.png. */
+ * Prints the IoU of every class over all pixels of `val`. Writes curves for TensorBoard, checkpoints for
+ * --resume and torch.load, and train_segmentation.png. */
 #include "trainer.h"
 
 #include <math.h>
@@ -22,8 +22,8 @@
 
 #define CLASSES_MAX 19
 #define IGNORED     255
-#define SHOWN       4  /* samples in the gallery, */
-#define LOOKED_AT   16 /* chosen of so many       */
+#define SHOWN       4  /* samples in the gallery ..      */
+#define LOOKED_AT   16 /* .. chosen from so many samples */
 
 typedef struct label {
     const char *name;
@@ -51,7 +51,7 @@ static const label street_labels[CLASSES_MAX] = {{"road", {128, 64, 128}},
                                                  {"train", {0, 80, 100}},
                                                  {"motorcycle", {0, 0, 230}},
                                                  {"bicycle", {119, 11, 32}}};
-/* ImageNet's. */
+/* The mean and standard deviation of ImageNet. */
 static const float mean[] = {0.485f, 0.456f, 0.406f}, deviation[] = {0.229f, 0.224f, 0.225f};
 
 enum { EARTH, STREETS };
@@ -65,7 +65,7 @@ typedef struct segmentation {
     bool uniform;
     double scale[2], balance, aux;
     const char *dir;
-    bool is_ours; /* that of the example blue_marble */
+    bool is_ours; /* `dir` is the default folder of blue_marble */
     const label *labels;
     int classes;
     tern_dataset *files[2], *sampled, *train, *test;
@@ -93,7 +93,7 @@ static tern_dataset *open_files(segmentation *g, const char *split, tern_error *
     return set;
 }
 
-/* counts[i][c]: pixels of class c in sample i. Yours: free; NULL after a failure. */
+/* Returns counts[i][c], the pixels of class c in sample i; the caller frees it. NULL if memory is short. */
 static int64_t (*count_pixels(const tern_dataset *set, tern_error *err))[256]
 {
     int64_t pixels = set->target_shape[0] * set->target_shape[1];
@@ -109,8 +109,8 @@ static int64_t (*count_pixels(const tern_dataset *set, tern_error *err))[256]
     return counts;
 }
 
-/* Of `count` samples that show class c each pixel of it equally often: the sample with number i's pixel, of
- * all that class c has, if they are taken at equal distances. */
+/* Chooses `count` samples in proportion to their pixels of class c: places `count` points at equal distances
+ * along all pixels of the class and takes the sample in which each point lies. */
 static void spread(int64_t (*counts)[256], int64_t length, int c, int64_t count, int64_t *indices)
 {
     int64_t all = 0, before = 0, at = 0;
@@ -122,8 +122,8 @@ static void spread(int64_t (*counts)[256], int64_t length, int c, int64_t count,
     }
 }
 
-/* share^-balance of each class in the samples, so that what is rare counts more; 1 for one that is not there.
- */
+/* Sets the weight of each class to its share of the pixels to the power of -balance, so that rare classes
+ * count more; 1 if the class is absent. */
 static void weigh_classes(segmentation *g, int64_t (*counts)[256], const int64_t *indices, int64_t count,
                           tern_error *err)
 {
@@ -138,8 +138,8 @@ static void weigh_classes(segmentation *g, int64_t (*counts)[256], const int64_t
     for (int c = 0; c < g->classes; c++) g->weights[c] = of[c] > 0 ? (float)pow(of[c] / sum, -g->balance) : 1;
 }
 
-/* What an epoch takes its crops from: every sample equally often, or, if `uniform`, for every class equally
- * many that show it. */
+/* Chooses the samples of an epoch's crops: each sample equally often or, with --uniform, equally many samples
+ * for each class that they show. */
 static tern_dataset *sample(segmentation *g, const tern_dataset *set, tern_error *err)
 {
     if (err->code) return NULL;
@@ -198,10 +198,10 @@ static void close_data(segmentation *g)
     tern_dataset_free(g->files[0]);
 }
 
-/* ---- the net ---- */
+/* ---- the network ---- */
 
-/* The light one is narrow and sees every pixel: no halving before the second stage, features of half the
- * size, and a pyramid of small steps, for things of a few pixels. */
+/* The light network is narrow and keeps a high resolution, for objects of a few pixels: it does not halve the
+ * image before the second stage, and has features of half the image size and a pyramid of small dilations. */
 static tern_module *new_net(const segmentation *g, int64_t output_stride, tern_rng *rng, tern_error *err)
 {
     static const int depths[] = {18, 18, 50, 101};
@@ -244,9 +244,9 @@ static tern_tensor *loss(trainer *t, tern_tensor *scores, const tern_batch *b)
     return tern_add(t->s, first, tern_mul(t->s, cross_entropy(g, t->s, g->second, b->y), share));
 }
 
-/* ---- evaluation: exact, every pixel once over all ranks ---- */
+/* ---- evaluation: exact, each pixel once over all ranks ---- */
 
-static void tell(trainer *t, const segmentation *g, double test_loss)
+static void report(trainer *t, const segmentation *g, double test_loss)
 {
     bool few = g->classes <= 6;
     trainer_number(t, "loss/test", test_loss);
@@ -261,7 +261,7 @@ static void tell(trainer *t, const segmentation *g, double test_loss)
 static void evaluate(trainer *t, tern_error *err)
 {
     segmentation *g = t->task->self;
-    double sums[2] = {0}; /* of losses, and of what they were divided by */
+    double sums[2] = {0}; /* losses, and their number */
     tern_batch b;
     while (!err->code && tern_loader_next(t->test, t->s, &b)) {
         tern_tensor *scores = tern_forward(t->task->net, t->s, b.x);
@@ -272,12 +272,12 @@ static void evaluate(trainer *t, tern_error *err)
     }
     tern_all_reduce(t->world, sums, 2, TERN_F64, TERN_SUM, err);
     tern_confusion_reduce(g->seen, err);
-    if (!err->code) tell(t, g, sums[0] / sums[1]);
+    if (!err->code) report(t, g, sums[0] / sums[1]);
 }
 
-/* ---- pictures ---- */
+/* ---- images ---- */
 
-/* How many classes the map has. */
+/* Returns how many classes the label map of a sample has. */
 static int richness(const tern_dataset *set, int64_t index, float *x, uint8_t *map, tern_error *err)
 {
     bool there[256] = {false};
@@ -288,7 +288,7 @@ static int richness(const tern_dataset *set, int64_t index, float *x, uint8_t *m
     return count;
 }
 
-/* The samples with the most classes of the first ones; returns how many. */
+/* Chooses the samples with the most classes among the first LOOKED_AT. Returns how many. */
 static int choose(const tern_dataset *set, int64_t chosen[SHOWN], tern_error *err)
 {
     int rich[LOOKED_AT], looked = (int)(set->length < LOOKED_AT ? set->length : LOOKED_AT), count = 0;
@@ -330,8 +330,7 @@ static void show_sample(trainer *t, tern_scope *s, gallery *a, const tern_batch 
     if (x && best && map && classes && !tern_tensor_read(b->x, x, 3 * pixels * sizeof(*x), err) &&
         !tern_tensor_read(b->y, map, pixels, err) &&
         !tern_tensor_read(classes, best, pixels * sizeof(*best), err)) {
-        gallery_image(gallery_add(a, rows, columns, 3, false, "picture"), x, rows, columns, 3, mean,
-                      deviation);
+        gallery_image(gallery_add(a, rows, columns, 3, false, "image"), x, rows, columns, 3, mean, deviation);
         show_map(g, a, map, rows, columns, "label");
         for (size_t i = 0; i < pixels; i++) map[i] = (uint8_t)best[i];
         show_map(g, a, map, rows, columns, "prediction");
@@ -362,7 +361,7 @@ int main(int argc, char **argv)
 {
     int64_t output_stride = 0;
     segmentation g = {.crop = 257, .repeat = 6, .scale = {1, 1.5}, .uniform = true, .balance = 0.5};
-    flags f = flags_defaults("train_segmentation", "Trains DeepLabV3 to tell what each pixel is.");
+    flags f = flags_defaults("train_segmentation", "Trains DeepLabV3 to classify each pixel.");
     f.batch = 4;
     f.lr = 0.05;
     f.warm_up = 1;
@@ -374,14 +373,15 @@ int main(int argc, char **argv)
     const flag own[] = {
         {"dataset", 0, FLAG_CHOICE, &g.dataset, "blue-marble|cityscapes", "whose labels --data has", 0, 0},
         {"arch", 0, FLAG_CHOICE, &g.arch, "light|resnet18|resnet50|resnet101", "the backbone", 0, 0},
-        {"output-stride", 0, FLAG_COUNT, &output_stride, "N", "of its features; 0: its usual one", 0, 32},
+        {"output-stride", 0, FLAG_COUNT, &output_stride, "N", "of the backbone's features; 0: its default", 0,
+         32},
         {"crop", 0, FLAG_COUNT, &g.crop, "N", "rows and columns of a training sample", 33, 4096},
-        {"repeat", 0, FLAG_COUNT, &g.repeat, "N", "crops in an epoch for each picture", 1, 10000},
-        {"uniform", 0, FLAG_SWITCH, &g.uniform, NULL, "an epoch shows every class equally often", 0, 0},
-        {"scale-min", 0, FLAG_NUMBER, &g.scale[0], "S", "pictures are scaled by this ..", 0.1, 10},
-        {"scale-max", 0, FLAG_NUMBER, &g.scale[1], "S", ".. to this before a crop is cut", 0.1, 10},
-        {"balance", 0, FLAG_NUMBER, &g.balance, "P", "a class counts share^-P in the loss", 0, 1},
-        {"aux", 0, FLAG_NUMBER, &g.aux, "W", "share of a second classifier's loss; 0: there is none", 0, 1},
+        {"repeat", 0, FLAG_COUNT, &g.repeat, "N", "crops per image and epoch", 1, 10000},
+        {"uniform", 0, FLAG_SWITCH, &g.uniform, NULL, "show every class equally often", 0, 0},
+        {"scale-min", 0, FLAG_NUMBER, &g.scale[0], "S", "scale images by a factor from this ..", 0.1, 10},
+        {"scale-max", 0, FLAG_NUMBER, &g.scale[1], "S", ".. to this before cropping", 0.1, 10},
+        {"balance", 0, FLAG_NUMBER, &g.balance, "P", "weight of a class in the loss: share^-P", 0, 1},
+        {"aux", 0, FLAG_NUMBER, &g.aux, "W", "weight of an auxiliary classifier's loss; 0: none", 0, 1},
         {0}};
     flags_read(&f, own, argc, argv);
 

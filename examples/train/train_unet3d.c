@@ -1,16 +1,16 @@
-/* train_unet3d.c - a 3-D U-Net that finds grain boundaries in stacks of micrographs, the brain in a head, or
- * tissues in a brain.
+/* train_unet3d.c - trains a 3-D U-Net to find grain boundaries in stacks of micrographs, the brain in a head,
+ * or tissues in a brain.
  *
  *     tern run -n 2 build/examples/train_unet3d --data grains
  *     tern run -n 2 build/examples/train_unet3d --data brain
  *     tern run -n 2 build/examples/train_unet3d --data macaque
  *     tern run -n 2 build/examples/train_unet3d --data DIR --classes 4    volumes of your own (volumes.h)
  *
- * Trains on patches at random places, shows Dice and IoU over a grid of patches of the volumes held out, each
- * once over all ranks, and at the end predicts the first of these as a whole: prediction.nii.gz beside
- * image.nii.gz and label.nii.gz, for any viewer, and train_unet3d.png. --like-seed has the size and the
- * numbers of a well-known script: 100 epochs, 8 patches of 32x160x160 a rank, Adam at 2e-4 that is lowered to
- * a fifth after 25, 50 and 75 epochs. */
+ * Trains on patches at random places and prints Dice and IoU over a grid of patches of the test volumes, each
+ * patch once over all ranks. At the end it predicts the whole first test volume and writes prediction.nii.gz,
+ * with image.nii.gz and label.nii.gz, for any viewer, and train_unet3d.png. --like-seed uses the sizes of a
+ * well-known script: 100 epochs, 8 patches of 32x160x160 per rank, Adam with a rate of 2e-4 that drops to a
+ * fifth after 25, 50 and 75 epochs. */
 #include "slices.h"
 #include "trainer.h"
 #include "volumes.h"
@@ -22,7 +22,7 @@
 
 enum { SHOWN = 4, MOST_CLASSES = 9 };
 
-/* What a data set asks for; flags change it. */
+/* The defaults for a dataset; flags override them. */
 typedef struct plan {
     const char *data;
     int64_t patch[3], patches, batch, epochs, width, volumes;
@@ -30,7 +30,7 @@ typedef struct plan {
     double lr, foreground, flip[3];
 } plan;
 
-/* Minutes on two cores. */
+/* These take minutes on two cores. */
 static const plan plans[] = {{.data = "grains",
                               .patch = {32, 64, 64},
                               .patches = 128,
@@ -85,18 +85,18 @@ static const plan like_seed = {.data = "grains",
 typedef struct unet {
     plan plan;
     volumes volumes;
-    int64_t classes; /* of a folder */
+    int64_t classes; /* of --data DIR */
     bool like_seed;
-    const char *patch, *stack; /* as the command line says them */
-    int64_t size[3];           /* of stacks of grains */
+    const char *patch, *stack; /* texts of the command line */
+    int64_t size[3];           /* of volumes of grains */
     tern_dataset *train, *test;
     float weights[MOST_CLASSES + 1];
     tern_tensor *weight; /* of the classes, over `weights` */
 } unet;
 
-/* ---- what the command line asks for ---- */
+/* ---- command line ---- */
 
-/* The word behind a flag, or "" for a switch that is there; NULL: it is not. */
+/* Returns the value of a flag, "" for a switch; NULL if it is not given. */
 static const char *given(int argc, char **argv, const char *name)
 {
     size_t length = strlen(name);
@@ -107,7 +107,7 @@ static const char *given(int argc, char **argv, const char *name)
     return NULL;
 }
 
-/* So that --help shows the numbers of the data that is asked for. */
+/* Finds the plan before the flags are read, so that --help prints the defaults of the given --data. */
 static plan find_plan(int argc, char **argv)
 {
     const char *data = given(argc, argv, "--data");
@@ -123,7 +123,7 @@ static void read_size(const flags *f, const char *name, const char *text, int64_
     int rest = 0;
     if (sscanf(text, "%lldx%lldx%lld%n", &d[0], &d[1], &d[2], &rest) != 3 || text[rest] || d[0] < 1 ||
         d[1] < 1 || d[2] < 1)
-        flags_wrong(f, "--%s: expected DxHxW, as 32x64x64, got \"%s\"", name, text);
+        flags_wrong(f, "--%s: expected DxHxW, as in 32x64x64, got \"%s\"", name, text);
     for (int i = 0; i < 3; i++) size[i] = d[i];
 }
 
@@ -132,14 +132,15 @@ static void read_flags(unet *u, flags *f, int argc, char **argv)
     plan *p = &u->plan;
     *p = find_plan(argc, argv);
     const flag own[] = {
-        {"patch", 0, FLAG_TEXT, &u->patch, "DxHxW", "size of patches; default as the data asks", 0, 0},
-        {"patches", 0, FLAG_COUNT, &p->patches, "N", "random patches an epoch", 1, 1 << 20},
+        {"patch", 0, FLAG_TEXT, &u->patch, "DxHxW", "size of patches; default depends on --data", 0, 0},
+        {"patches", 0, FLAG_COUNT, &p->patches, "N", "random patches per epoch", 1, 1 << 20},
         {"width", 0, FLAG_COUNT, &p->width, "N", "channels of the first level", 1, 1024},
-        {"foreground", 0, FLAG_NUMBER, &p->foreground, "SHARE", "patches drawn for a class", 0, 1},
+        {"foreground", 0, FLAG_NUMBER, &p->foreground, "SHARE", "share of patches that contain a drawn class",
+         0, 1},
         {"stack", 0, FLAG_TEXT, &u->stack, "DxHxW", "size of volumes of grains", 0, 0},
-        {"volumes", 0, FLAG_COUNT, &p->volumes, "N", "of grains to train on", 1, VOLUMES_MAX},
-        {"classes", 0, FLAG_COUNT, &u->classes, "N", "of a folder; 1: labels are 0 and 1", 1, MOST_CLASSES},
-        {"like-seed", 0, FLAG_SWITCH, &u->like_seed, NULL, "the size and numbers of the article", 0, 0},
+        {"volumes", 0, FLAG_COUNT, &p->volumes, "N", "training volumes of grains", 1, VOLUMES_MAX},
+        {"classes", 0, FLAG_COUNT, &u->classes, "N", "of --data DIR; 1: labels are 0 and 1", 1, MOST_CLASSES},
+        {"like-seed", 0, FLAG_SWITCH, &u->like_seed, NULL, "the sizes of the article's script", 0, 0},
         {0}};
     f->data = p->data;
     f->batch = p->batch;
@@ -153,7 +154,7 @@ static void read_flags(unet *u, flags *f, int argc, char **argv)
     read_size(f, "stack", u->stack, u->size);
     bool is_folder = strcmp(f->data, "grains") && strcmp(f->data, "brain") && strcmp(f->data, "macaque");
     if (u->classes > 1 && !is_folder)
-        flags_wrong(f, "--classes: expected only where --data is a folder, got %lld with %s",
+        flags_wrong(f, "--classes: expected only if --data is a folder, got %lld with %s",
                     (long long)u->classes, f->data);
 }
 
@@ -175,7 +176,8 @@ static tern_dataset *open_patches(const unet *u, const volume_set *set, bool tra
                             set->count, &opts, err);
 }
 
-/* Rare classes count more: one over the root of their share of the training voxels. */
+/* Weighs each class by one over the root of its share of the training voxels, so that rare classes count
+ * more. */
 static void weigh_classes(unet *u, tern_error *err)
 {
     double counts[MOST_CLASSES + 1] = {0}, all = 0;
@@ -208,7 +210,7 @@ static void open_data(unet *u, const flags *f, tern_error *err)
     u->test = open_patches(u, &v->test, false, seed, err);
 }
 
-/* ---- the net ---- */
+/* ---- the network ---- */
 
 static tern_module *new_net(const unet *u, tern_rng *rng, tern_error *err)
 {
@@ -228,7 +230,7 @@ static tern_optim *new_adam(trainer *t, tern_error *err)
     return tern_adam_new(t->task->net, &opts, err);
 }
 
-/* Of a mask: binary cross entropy and Dice. Of a map of classes: cross entropy by those weights and Dice. */
+/* A mask uses binary cross entropy and Dice; a map of classes uses weighted cross entropy and Dice. */
 static tern_tensor *loss(trainer *t, tern_tensor *scores, const tern_batch *b)
 {
     const unet *u = t->task->self;
@@ -242,17 +244,17 @@ static tern_tensor *loss(trainer *t, tern_tensor *scores, const tern_batch *b)
                     tern_dice_loss(t->s, scores, b->y, &dice));
 }
 
-/* ---- evaluation: exact, every patch once over all ranks ---- */
+/* ---- evaluation: exact, each patch once over all ranks ---- */
 
-/* Scores (N, classes, d, h, w) as labels. */
+/* Converts scores (N, classes, d, h, w) to labels. */
 static tern_tensor *labels_of(const unet *u, tern_scope *s, tern_tensor *scores)
 {
     if (u->volumes.classes > 1) return tern_cast(s, tern_argmax(s, scores, 1, false), TERN_U8);
     return tern_cast(s, tern_gt(s, scores, tern_full(s, TERN_F32, 0, NULL, 0)), TERN_U8);
 }
 
-/* Means over all classes but the background. */
-static void tell(trainer *t, const tern_confusion *seen)
+/* Reports the means over all classes except the background. */
+static void report(trainer *t, const tern_confusion *seen)
 {
     const volumes *v = &((const unet *)t->task->self)->volumes;
     double dice = 0, iou = 0;
@@ -288,13 +290,13 @@ static void evaluate(trainer *t, tern_error *err)
     tern_confusion_reduce(seen, err);
     tern_all_reduce(t->world, sums, 2, TERN_F64, TERN_SUM, err);
     if (!err->code) trainer_number(t, "loss/test", sums[0] / sums[1]);
-    if (!err->code) tell(t, seen);
+    if (!err->code) report(t, seen);
     tern_confusion_free(seen);
 }
 
-/* ---- pictures ---- */
+/* ---- images ---- */
 
-/* Slice 0 of patches from all over the grid. */
+/* Shows slice 0 of patches at equal distances in the grid. */
 static void show_patches(trainer *t, tern_scope *s, gallery *g, tern_error *err)
 {
     const unet *u = t->task->self;
@@ -316,7 +318,7 @@ static void show_patches(trainer *t, tern_scope *s, gallery *g, tern_error *err)
     free(guess);
 }
 
-/* ---- the whole of a volume ---- */
+/* ---- a whole volume ---- */
 
 static void to_bytes(const tern_volume *from, uint8_t *to)
 {
@@ -324,7 +326,7 @@ static void to_bytes(const tern_volume *from, uint8_t *to)
     for (int64_t i = 0; i < count; i++) to[i] = (uint8_t)from->values[i];
 }
 
-/* Without the plug-in for NIfTI files there are none, and that is all. */
+/* Saves a NIfTI file; a missing plug-in only prints an error. */
 static void save(const trainer *t, const char *name, const tern_volume *volume, tern_dtype dtype)
 {
     char path[600];

@@ -1,3 +1,4 @@
+/* trainer.c - the training loop of the training programs. */
 #include "trainer.h"
 #include "error_file.h"
 #include "figure.h"
@@ -9,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BOARD_STEPS 50 /* between two points of the curve of the steps' losses */
+#define BOARD_STEPS 50 /* steps between points of the step/loss curve */
 
 static void say(const trainer *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void say(const trainer *t, const char *format, ...)
@@ -51,37 +52,39 @@ void trainer_open(trainer *t, const flags *f, tern_error *err)
     t->rng = tern_rng_new((uint64_t)f->seed, err);
 }
 
-/* ---- errors before the first step: the same ones of all ranks are told once ---- */
+/* ---- errors before the first step; an error that all ranks share is printed once ---- */
 
-/* Whether this rank is the one that tells its error, if it has one; sets an error where another rank has. */
-static bool tells(trainer *t, tern_error *err)
+/* Exchanges errors. Returns whether this rank must print its own error, as the first rank with that text; if
+ * only another rank has an error, sets one here. */
+static bool must_print(trainer *t, tern_error *err)
 {
     int ranks = tern_group_size(t->world), rank = tern_group_rank(t->world);
     char mine[TERN_ERROR_TEXT] = "", *all = calloc((size_t)ranks, sizeof(mine));
     bool alone = true, has_error = err->code;
     if (has_error) memcpy(mine, err->text, sizeof(mine));
     if (!all || tern_all_gather(t->world, mine, all, sizeof(mine), TERN_U8, NULL))
-        fail(err, TERN_E_PEER, "another rank could not begin");
+        fail(err, TERN_E_PEER, "another rank could not start");
     for (int r = 0; all && r < ranks; r++) {
         const char *text = all + (size_t)r * sizeof(mine);
-        if (*text) fail(err, TERN_E_PEER, "rank %d could not begin: %s", r, text);
+        if (*text) fail(err, TERN_E_PEER, "rank %d could not start: %s", r, text);
         alone &= r >= rank || strcmp(text, mine);
     }
     free(all);
     return has_error && alone;
 }
 
-/* No rank leaves before all have spoken, since a launcher ends the others when one does. */
+/* Makes all ranks agree on whether there is an error. They wait for each other before they exit, since a
+ * launcher ends the others as soon as one exits. */
 static void agree(trainer *t, tern_error *err)
 {
     if (!t->world) return;
-    if (tells(t, err)) tern_error_print(err);
+    if (must_print(t, err)) tern_error_print(err);
     if (err->code) error_file_write(err->text);
     t->told = err->code != TERN_OK;
     tern_barrier(t->world, NULL);
 }
 
-/* ---- making everything, in the order that matters ---- */
+/* ---- opening everything; the order matters ---- */
 
 static tern_loader *new_loader(trainer *t, tern_dataset *set, tern_sampler *order, bool train,
                                tern_error *err)
@@ -98,19 +101,19 @@ static tern_sampler *new_order(trainer *t, const tern_dataset *set, bool train, 
 {
     tern_distributed_opts opts = tern_distributed_defaults();
     opts.seed = (uint64_t)t->flags->seed;
-    opts.shuffle = opts.pad = train; /* of a test set every sample once over all ranks */
+    opts.shuffle = opts.pad = train; /* each test sample once over all ranks */
     return err->code ? NULL
                      : tern_distributed_sampler_new(set->length, tern_group_size(t->world),
                                                     tern_group_rank(t->world), &opts, err);
 }
 
-/* What of a set can be read, if asked for; the same samples on all ranks. */
+/* With --skip-bad, returns the readable samples of a dataset, the same on all ranks. */
 static tern_dataset *readable(trainer *t, tern_dataset *set, tern_error *err)
 {
     if (err->code || !set || !t->flags->skip_bad) return set;
     tern_dataset *rest = tern_readable_new(set, t->world, err);
     if (rest && rest->length < set->length)
-        say(t, "left out %lld of %lld samples that cannot be read\n", (long long)(set->length - rest->length),
+        say(t, "skipped %lld of %lld samples that cannot be read\n", (long long)(set->length - rest->length),
             (long long)set->length);
     return rest;
 }
@@ -123,8 +126,9 @@ static void check_length(trainer *t, tern_error *err)
         fail(err, TERN_E_RANGE, "%s: %lld training samples are fewer than %d ranks", t->task->data, samples,
              ranks);
     if ((samples + ranks - 1) / ranks < batch)
-        fail(err, TERN_E_RANGE, "%s: %lld training samples make no batch of %lld on each of %d ranks",
-             t->task->data, samples, batch, ranks);
+        fail(err, TERN_E_RANGE,
+             "%s: %lld training samples are too few for a batch of %lld on each of %d ranks", t->task->data,
+             samples, batch, ranks);
 }
 
 static void open_data(trainer *t, tern_error *err)
@@ -148,7 +152,7 @@ static tern_optim *new_sgd(trainer *t, tern_error *err)
     return tern_sgd_new(t->task->net, &opts, err);
 }
 
-/* To the device, synchronised batch norm, mixed precision, ddp, optimizer. */
+/* Required order: device, synchronised batch norm, mixed precision, ddp, optimizer. */
 static void open_model(trainer *t, tern_error *err)
 {
     const flags *f = t->flags;
@@ -173,7 +177,7 @@ static void open_schedule(trainer *t, tern_error *err)
                                                    f->milestones.items, f->gamma, err);
 }
 
-/* Everything that the next step depends on, and the curves so far. */
+/* A snapshot holds everything that the next step depends on, and the curves so far. */
 static void open_snapshot(trainer *t, tern_error *err)
 {
     tern_snapshot_opts opts = tern_snapshot_defaults();
@@ -190,7 +194,7 @@ static void open_snapshot(trainer *t, tern_error *err)
     tern_snapshot_add(t->snapshot, "history", history_save, history_load, &t->history, err);
 }
 
-/* As if --start-epoch epochs were done. */
+/* Sets the state as if --start-epoch epochs were completed. */
 static void skip_epochs(trainer *t)
 {
     for (; t->epoch < t->flags->start_epoch; t->epoch++) {
@@ -210,10 +214,10 @@ static void resume(trainer *t, tern_error *err)
     if (found < 0) return;
     if (found) t->step = tern_snapshot_step(t->snapshot);
     if (found)
-        say(t, "goes on at epoch %lld, step %lld of %s\n", (long long)t->epoch, (long long)t->step,
+        say(t, "resuming at epoch %lld, step %lld of %s\n", (long long)t->epoch, (long long)t->step,
             latest ? t->dir : from);
     else
-        say(t, "no checkpoint in %s yet: begins anew\n", t->dir);
+        say(t, "no checkpoint in %s yet: starting from scratch\n", t->dir);
 }
 
 static tern_board *new_board(const trainer *t, const char *dir, tern_error *err)
@@ -228,8 +232,8 @@ static tern_board *new_board(const trainer *t, const char *dir, tern_error *err)
     return tern_board_new(dir, NULL, &opts, err);
 }
 
-/* After what may keep a run from beginning, which then leaves no folder. A new folder is its board's, which
- * names it by date, host and program and makes it at once. */
+/* Finds or makes the run's folder. Runs after the steps that may fail, so that a failed start leaves no
+ * folder. A new folder is made by the board, which names it by date, host and program. */
 static void open_dir(trainer *t, tern_error *err)
 {
     if (t->first) run_dir_find(t->flags, t->dir, sizeof(t->dir));
@@ -239,7 +243,7 @@ static void open_dir(trainer *t, tern_error *err)
     if (!err->code) tern_broadcast(t->world, t->dir, sizeof(t->dir), TERN_U8, 0, err);
 }
 
-/* Of a folder that was there the curves go on behind the step that was taken up. */
+/* Opens the board in an existing folder; its curves continue after the step that was resumed. */
 static void open_board(trainer *t, tern_error *err)
 {
     if (t->first && !t->board) t->board = new_board(t, t->dir, err);
@@ -288,7 +292,7 @@ static void close_all(trainer *t)
 
 /* ---- the banner ---- */
 
-/* The one that schedules multiply: a checkpoint's, where one was taken up. */
+/* Returns the rate that the schedules multiply; after resuming, that of the checkpoint. */
 static double base_rate(const trainer *t)
 {
     const tern_schedule *schedule = t->schedule ? t->schedule : t->warm_up;
@@ -306,7 +310,7 @@ static void print_rate(const trainer *t)
     double rate = base_rate(t);
     const char *after = f->milestones.count == 1 ? ", lowered after epoch " : ", lowered after epochs ";
     say(t, "  rate       %g", rate);
-    if (f->lr_given && f->lr != rate) say(t, " (--lr %g is not taken: the checkpoint has %g)", f->lr, rate);
+    if (f->lr_given && f->lr != rate) say(t, " (--lr %g ignored: the checkpoint has %g)", f->lr, rate);
     if (f->warm_up > 0) say(t, ", rising for %g epoch%s", f->warm_up, f->warm_up == 1 ? "" : "s");
     for (int i = 0; i < f->milestones.count; i++)
         say(t, "%s%lld", i ? ", " : after, (long long)f->milestones.items[i]);
@@ -324,7 +328,7 @@ static void print_banner(const trainer *t)
         (long long)(t->test_set ? t->test_set->length : 0));
     say(t, "  ranks      %d x %d thread%s, %s, %s\n", ranks, threads, threads == 1 ? "" : "s",
         tern_group_backend(t->world), tern_device_name(t->device));
-    say(t, "  batch      %lld x %d = %lld, %lld steps an epoch\n", (long long)f->batch, ranks,
+    say(t, "  batch      %lld x %d = %lld, %lld steps per epoch\n", (long long)f->batch, ranks,
         (long long)f->batch * ranks, (long long)tern_loader_length(t->train));
     print_rate(t);
     say(t, "  precision  O%d%s%s\n", f->opt_level, f->opt_level ? (f->half ? ", f16" : ", bf16") : "",
@@ -332,7 +336,7 @@ static void print_banner(const trainer *t)
     say(t, "  run        %s (tensorboard --logdir %s)\n", t->dir, t->dir);
 }
 
-/* ---- numbers and pictures ---- */
+/* ---- numbers and images ---- */
 
 void trainer_number(trainer *t, const char *name, double value)
 {
@@ -340,10 +344,10 @@ void trainer_number(trainer *t, const char *name, double value)
     tern_board_scalar(t->board, name, value, t->step, NULL);
 }
 
-/* "  loss 1.3119, test 1.2133  top1 0.9110" */
+/* Prints a part of "  loss 1.3119, test 1.2133  top1 0.9110". */
 static void print_number(const trainer *t, const char *name, double value)
 {
-    if (isnan(value)) value = NAN; /* which of its bits is the sign says nothing */
+    if (isnan(value)) value = NAN; /* drops the sign, which means nothing */
     if (!strcmp(name, "loss/train"))
         say(t, "  loss %.4f", value);
     else if (!strncmp(name, "loss/", 5))
@@ -362,7 +366,7 @@ static void print_epoch(const trainer *t, double seconds, double rate)
     say(t, "  %.1f samples/s  %.1f s, data %.0f %%\n", rate, seconds, 100 * t->waiting);
 }
 
-/* Rank 0 alone, on a scope without a group. */
+/* Runs on rank 0 only, in a scope without a group. */
 static void show(trainer *t, tern_error *err)
 {
     if (!t->first || !t->task->show || err->code) return;
@@ -392,7 +396,7 @@ static void train_step(trainer *t, const tern_batch *b, tern_error *err)
         tern_board_scalar(t->board, "step/loss", tern_ddp_loss_mean(t->ddp), t->step, NULL);
 }
 
-/* To the end of the epoch; true if asked to stop before. */
+/* Trains to the end of the epoch. Returns true if asked to stop before. */
 static bool train_steps(trainer *t, tern_progress *bar, tern_error *err)
 {
     tern_batch b;
@@ -418,7 +422,7 @@ static void evaluate(trainer *t, tern_error *err)
     tern_train(t->task->net);
 }
 
-/* The weights alone, which torch.load reads and a model's load_state_dict takes. */
+/* Saves only the weights, for torch.load and load_state_dict. */
 static void save_weights(trainer *t, const char *name, tern_error *err)
 {
     char path[600];
@@ -447,7 +451,8 @@ static void end_epoch(trainer *t, double seconds, double rate, tern_error *err)
     tern_snapshot_save(t->snapshot, t->step, err);
 }
 
-/* This rank's samples that are done of the epoch; a checkpoint's steps may be of other ranks and batches. */
+/* Returns how many samples of the epoch this rank has completed. It counts samples, since the steps of a
+ * checkpoint may be from another number of ranks or another batch size. */
 static int64_t find_place(const trainer *t)
 {
     if (!t->history.loss_count) return 0;
@@ -458,7 +463,7 @@ static int64_t find_place(const trainer *t)
     return position / tern_group_size(t->world);
 }
 
-/* True if asked to stop before its end. */
+/* Runs an epoch. Returns true if asked to stop before its end. */
 static bool run_epoch(trainer *t, tern_error *err)
 {
     char title[48];
@@ -476,9 +481,9 @@ static bool run_epoch(trainer *t, tern_error *err)
     return stopped;
 }
 
-/* ---- the whole of it ---- */
+/* ---- the run ---- */
 
-/* A missing plug-in does not end the run. */
+/* Draws the figure; a missing plug-in does not fail the run. */
 static void save_figure(trainer *t)
 {
     char path[600], title[128];
@@ -497,11 +502,11 @@ static void run_epochs(trainer *t, tern_error *err)
     while (t->epoch < t->flags->epochs && !stopped && !err->code) stopped = run_epoch(t, err);
     if (stopped) tern_snapshot_save(t->snapshot, t->step, err);
     if (stopped && !err->code)
-        say(t, "asked to stop: saved at step %lld; --resume latest --log-dir %s goes on\n",
+        say(t, "stop requested: saved at step %lld; continue with --resume latest --log-dir %s\n",
             (long long)t->step, t->dir);
     if (stopped || err->code) return;
     save_weights(t, "last.pth", err);
-    if (!t->gallery.count) show(t, err); /* all epochs were done before */
+    if (!t->gallery.count) show(t, err); /* all epochs were completed in an earlier run */
     save_figure(t);
 }
 

@@ -1,3 +1,4 @@
+/* volumes.c - loads or generates the volumes of train_unet3d. */
 #include "volumes.h"
 
 #include "grains.h"

@@ -1,4 +1,4 @@
-/* volumes.h - what train_unet3d learns from: volumes and their labels, apart for training and for testing. */
+/* volumes.h - the datasets of train_unet3d: volumes and their labels, for training and for testing. */
 #ifndef TERN_EXAMPLES_VOLUMES_H
 #define TERN_EXAMPLES_VOLUMES_H
 
@@ -19,18 +19,20 @@ typedef struct volumes {
     volume_set train, test;
 } volumes;
 
-/* Grains: `count` volumes of `shape` (depth, height, width) for training and one for testing, from seeds of
- * their own. */
+/* Generates grains: `count` volumes of `shape` (depth, height, width) for training and one for testing, each
+ * from its own seed. */
 void volumes_grains(volumes *v, int count, const int64_t shape[3], uint64_t seed, tern_error *err);
-/* Debian's mricron-data: the head ch2 with its brain, and the macaque's brain inia19 with its tissues
- * (tissues.h). Each is one brain, so training and test are apart in space only: the half of low x, its left,
- * for training, the right half for testing, and the two are nearly mirror images of each other. */
+/* Load from Debian's mricron-data: the head ch2 with its brain as label, and the macaque brain inia19 with
+ * its tissues (tissues.h). Each is a single brain, so training and test data are only separated in space: the
+ * left half (low x) is for training and the right half for testing. The halves are nearly mirror images of
+ * each other. */
 void volumes_brain(volumes *v, tern_error *err);
 void volumes_macaque(volumes *v, tern_error *err);
-/* DIR/train/images, DIR/train/labels, DIR/val/images and DIR/val/labels, in each the same names: whatever
- * tern_volume_load reads. Labels are 0 to classes - 1. */
+/* Loads DIR/train/images, DIR/train/labels, DIR/val/images and DIR/val/labels: any files that
+ * tern_volume_load reads; an image and its label have the same name. Labels are 0 to classes - 1, or 0 and 1
+ * if `classes` is 1. */
 void volumes_folder(volumes *v, const char *dir, int classes, tern_error *err);
-/* The number of labels; a net of one class tells two apart. */
+/* Returns the number of labels: 2 for a net of one class. */
 int volumes_labels(const volumes *v);
 void volumes_free(volumes *v);
 

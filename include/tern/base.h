@@ -1,11 +1,24 @@
-/* base.h - what every other header needs: status codes, errors, dtypes, the allocator and log hooks.
+/* base.h - status codes, errors, dtypes, and hooks for memory and logging. Every other header includes it.
  *
- * Callbacks of yours, a module's forward, a dataset's get, a release .., return to where they were called
- * from: to leave one through tern's functions by a C++ exception or by longjmp is undefined. Catch it inside,
- * and say it by tern_error_set, or to all ranks by tern_group_abort(group, code, what).
+ * How to read the comments in these headers:
  *
- * Threads: everything here may be called from any thread, except the two setters, which are called before
- * any other function of the library. */
+ * - Errors: "E_RANGE: .." means that the function fails with TERN_E_RANGE in that case: it returns the
+ *   status, or NULL, and fills *err. Ops have no tern_error; their error is the scope's (autograd.h).
+ * - Ownership: "Yours: tern_x_free" means that you free the result with this function, which accepts NULL. A
+ *   borrowed result belongs to something else; do not free it. "Borrows x" means that x must outlive the
+ *   result.
+ * - Options: get a struct from its _defaults function, which sets `size` and the default values, and change
+ *   the fields that you need. NULL means the defaults. `size` lets a program run with a newer version of the
+ *   library.
+ * - Collective: all ranks of the group must call the function (comm.h).
+ * - A name such as torch.nn.functional.linear is the function of PyTorch, or of apex, that does the same.
+ *
+ * Callbacks: a function that you hand to tern (a module's forward, a dataset's get, a release) must return to
+ * its caller. Leaving it by a C++ exception or longjmp, through tern's frames, is undefined behaviour. Catch
+ * the exception inside, and report it with tern_error_set, or to all ranks with tern_group_abort.
+ *
+ * Threads: everything here may be called from any thread, except tern_allocator_set and tern_log_set, which
+ * must be called before any other function of the library. */
 #ifndef TERN_BASE_H
 #define TERN_BASE_H
 
@@ -19,12 +32,13 @@
 extern "C" {
 #endif
 
-/* "0.1.0": major.minor.patch of the library that is running. */
+/* Returns the version of the library that is loaded, major.minor.patch: "0.1.0". */
 TERN_API const char *tern_version(void);
 
 /* ---- status ------------------------------------------------------------------------------------------- */
 
-/* 0 is done, positive is not yet, negative is an error. */
+/* The value of every function that returns a status: 0 is success, positive is "not yet", negative an error.
+ * Each entry is the name without TERN_, the value and the text. */
 #define TERN_STATUS_LIST(X)                                                                                  \
     X(OK, 0, "done")                                                                                         \
     X(PENDING, 1, "not finished yet")                                                                        \
@@ -51,7 +65,7 @@ typedef enum tern_status {
 #undef X
 } tern_status;
 
-/* "E_SHAPE" and "shape mismatch"; "?" for a value that is no status. */
+/* Return the name of a status ("E_SHAPE") and its text ("shape mismatch"); "?" for any other number. */
 TERN_API const char *tern_status_name(int status);
 TERN_API const char *tern_status_text(int status);
 
@@ -59,27 +73,31 @@ TERN_API const char *tern_status_text(int status);
 
 #define TERN_ERROR_TEXT 512
 
-/* Lives on the caller's stack, zeroed: `tern_error err = {0};`. The first failure fills it and later ones
- * leave it alone, so calls can be chained and checked once. A constructor given an error that is already set
- * does nothing and returns NULL. Every function that takes a `tern_error *` accepts NULL. */
+/* An error. Put it on your stack, zeroed: `tern_error err = {0};`. The first failure fills it and later
+ * failures leave it alone, so you can make several calls and check once. A constructor that is given an error
+ * already set does nothing and returns NULL. Every `tern_error *` argument may be NULL. */
 typedef struct tern_error {
-    int code;                   /* TERN_OK or a negative tern_status                        */
-    int native;                 /* errno or the library's own code behind it; 0 if none     */
-    const char *func;           /* the function that failed; static storage, or NULL        */
-    char text[TERN_ERROR_TEXT]; /* what, where, expected, got                               */
+    int code;                   /* TERN_OK or a negative tern_status                         */
+    int native;                 /* errno, or the failing library's own code; 0: none         */
+    const char *func;           /* the function that failed, a static string; or NULL        */
+    char text[TERN_ERROR_TEXT]; /* what failed and where, expected and got                   */
 } tern_error;
 
-/* Fills `err`, unless it is NULL or filled, and returns `code`, a negative tern_status: how a callback of
- * yours says what it failed with, `return tern_error_set(err, __func__, TERN_E_IO, "%s is torn", path);`. */
+/* Reports an error from one of your callbacks. Fills *err, unless `err` is NULL or *err is already set, and
+ * returns `code`, a negative tern_status:
+ *
+ *     return tern_error_set(err, __func__, TERN_E_IO, "%s is truncated", path);
+ */
 TERN_API int tern_error_set(tern_error *err, const char *func, int code, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-/* Prints "tern: func: text" on stderr, without func where that is NULL; returns 1, or 0 if no error is set:
- * `return tern_error_print(&err);`. */
+/* Prints "tern: func: text" on stderr (without func if it is NULL) and returns 1; if no error is set, prints
+ * nothing and returns 0. Made for the end of main: `return tern_error_print(&err);`. */
 TERN_API int tern_error_print(const tern_error *err);
 
 /* ---- dtypes ------------------------------------------------------------------------------------------- */
 
-/* Appended to, never reordered: the numbers go over the wire. */
+/* The element types: name without TERN_, text, bytes of one element. The order is fixed, since ranks exchange
+ * the numbers: new types are added at the end. */
 #define TERN_DTYPE_LIST(X)                                                                                   \
     X(F32, "f32", 4)                                                                                         \
     X(F64, "f64", 8)                                                                                         \
@@ -97,30 +115,33 @@ typedef enum tern_dtype {
         TERN_DTYPE_COUNT
 } tern_dtype;
 
+/* Return a dtype's name ("f32"; "?" for any other number) and the bytes of one element (0). */
 TERN_API const char *tern_dtype_name(tern_dtype dtype);
 TERN_API size_t tern_dtype_bytes(tern_dtype dtype);
 
 /* ---- hooks -------------------------------------------------------------------------------------------- */
 
-/* Every host allocation of the library goes through one pair of functions, but for pages that ranks may share
- * (sealed parameters, gradients and buffers; windows), which are mapped, and for what oneDNN, OpenMP, zlib
- * and the C library allocate for themselves. `alloc` returns memory of any content, aligned to `align` (a
- * power of two, at most 4096), or NULL; `free` takes what `alloc` returned. Both may be called from any
- * thread. */
+/* The library's allocator for host memory. `alloc` returns uninitialised memory aligned to `align` (a power
+ * of two, at most 4096), or NULL; `free` takes a pointer that `alloc` returned. Both may be called from any
+ * thread. Two things do not pass through it: pages that ranks may share (sealed parameters, gradients and
+ * buffers; the memory of tern_group_mem_alloc), which are mapped, and what oneDNN, OpenMP, zlib and the C
+ * library allocate themselves. */
 typedef struct tern_allocator {
     void *(*alloc)(size_t bytes, size_t align, void *ctx);
     void (*free)(void *ptr, void *ctx);
     void *ctx;
 } tern_allocator;
 
-/* NULL restores the default. Call it before anything else of the library. */
+/* Installs an allocator, copying the struct; NULL restores the default (the C library's). Call it before any
+ * other function of the library. */
 TERN_API void tern_allocator_set(const tern_allocator *allocator);
 
 typedef enum tern_log_level { TERN_LOG_ERROR, TERN_LOG_WARN, TERN_LOG_INFO, TERN_LOG_DEBUG } tern_log_level;
 typedef void (*tern_log_fn)(tern_log_level level, const char *text, void *ctx);
 
-/* `fn` gets the messages of every level, from any thread. NULL restores the default: WARN and above on
- * stderr. TERN_LOG=error|warn|info|debug moves the default's bar. */
+/* Installs a log function. It receives the messages of all levels and may be called from any thread. NULL
+ * restores the default, which prints WARN and above on stderr; TERN_LOG=error|warn|info|debug in the
+ * environment changes that level. */
 TERN_API void tern_log_set(tern_log_fn fn, void *ctx);
 
 #ifdef __cplusplus

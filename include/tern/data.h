@@ -1,7 +1,8 @@
-/* data.h - dataset -> sampler (this rank's share, this epoch's order) -> loader -> batch.
+/* data.h - loading of training data: dataset -> sampler (this rank's share, this epoch's order) -> loader ->
+ * batch.
  *
- * Threads: a sampler and a loader belong to one thread at a time; dataset->get is called by the loader's
- * workers, from several threads at once. A child of fork may not use its parent's loader. */
+ * Threads: a sampler and a loader belong to one thread at a time. dataset->get is called by the loader's
+ * worker threads, several at once. A forked child cannot use its parent's loader. */
 #ifndef TERN_DATA_H
 #define TERN_DATA_H
 
@@ -15,67 +16,70 @@ extern "C" {
 
 /* ---- dataset ------------------------------------------------------------------------------------------ */
 
-/* A map-style dataset: put it first in a struct of your own. One sample is `shape` f32 values and a target:
- * one i64 label, or a map of them, or of values. A net that begins with an Embedding casts its indices,
- * tern_cast(s, b.x, TERN_I64): up to 2^24 f32 has them all. */
+/* A dataset of your own: put this struct first in a struct of yours. A sample is an array of f32 of `shape`,
+ * and a target: an i64 label, or a map of labels or values. If a net begins with an embedding, cast the
+ * indices with tern_cast(s, b.x, TERN_I64); f32 represents all integers up to 2^24. */
 typedef struct tern_dataset tern_dataset;
 struct tern_dataset {
-    int64_t length;
-    int ndim;                /* of one sample                                                   */
+    int64_t length;          /* number of samples                                               */
+    int ndim;                /* number of dimensions of a sample                                */
     int64_t shape[4];        /* (C, H, W) for images, (C, D, H, W) for volumes                  */
-    int target_ndim;         /* 0: a label                                                      */
+    int target_ndim;         /* 0: the target is a label                                        */
     int64_t target_shape[4]; /* (H, W) for a map of an image                                    */
     tern_dtype target_dtype; /* of a map: TERN_F32, TERN_U8, TERN_I64 ..; a label is always i64 */
-    int classes;             /* a label is in [0, classes); 0, and for maps: not checked        */
-    /* Writes sample `index`, as it is in `epoch`, to x[0..prod(shape)) and its target to y. 0, or a negative
-     * status with *err filled (tern_error_set). Called by several threads at once; must give the same sample
-     * for the same epoch and index every time. */
+    int classes;             /* labels are in [0, classes); 0, and for maps: not checked        */
+
+    /* Map-style datasets. Writes sample `index` of `epoch` to x[0..prod(shape)) and its target to y. Returns
+     * 0, or a negative status with *err filled (tern_error_set). Several threads call it at once. It must
+     * give the same sample for the same epoch and index every time. */
     int (*get)(const tern_dataset *dataset, int64_t epoch, int64_t index, float *x, void *y, tern_error *err);
     void (*free)(tern_dataset *dataset); /* NULL: nothing to free */
 
-    /* An iterable-style dataset, of samples that come one after the other and nobody knows how many
-     * (torch.utils.data.IterableDataset), has no get and no length but these. open returns a cursor at the
-     * beginning of part `part` of `parts`, which are read side by side by the ranks' workers; next writes the
-     * sample there and moves on: 1, 0 at the end, or a negative status with *err filled
-     * (tern_error_set). A cursor is used by one thread at a time, and closed at its end, after an error, or
-     * when a pass is given up. */
+    /* Iterable-style datasets, whose samples come one after the other, in unknown number
+     * (torch.utils.data.IterableDataset). Such a dataset has these functions, and neither `get` nor `length`.
+     * `open` returns a cursor at the start of part `part` of `parts`, which the workers of all ranks read in
+     * parallel. `next` writes the next sample to x and y and returns 1; 0 at the end; or a negative status
+     * with *err filled. One thread at a time uses a cursor. It is closed at its end, after an error, or when
+     * the pass is given up. */
     void *(*open)(const tern_dataset *dataset, int64_t epoch, int64_t part, int64_t parts, tern_error *err);
     int (*next)(void *cursor, float *x, void *y, tern_error *err);
     void (*close)(void *cursor); /* NULL: nothing to close */
 };
 
+/* Calls the dataset's `free`. NULL is allowed. */
 TERN_API void tern_dataset_free(tern_dataset *dataset);
 
-/* Sample i is x[i] with target y[i]: x (n, ..) of f32, y (n) of i64 labels, or (n, ..) of any dtype, which
- * are maps. Tensors that were kept or wrapped; their memory is shared and read where it is, and they may be
- * freed before. E_INVALID: NULL; E_LIFETIME: of a scope or module; E_DTYPE; E_SHAPE: unequal n, dimensions;
- * E_UNSUPPORTED: gaps. Yours: tern_dataset_free. torch.utils.data.TensorDataset. */
+/* Makes a dataset whose sample i is x[i] with target y[i]. x is f32 (n, ..); y is (n) i64 labels, or (n, ..)
+ * maps of any dtype. Both must be kept or wrapped tensors; their memory is shared, not copied, and you may
+ * free them before the dataset. E_INVALID: NULL; E_LIFETIME: a tensor of a scope or module; E_DTYPE; E_SHAPE:
+ * different n, or dimensions; E_UNSUPPORTED: gaps. Yours: tern_dataset_free.
+ * torch.utils.data.TensorDataset. */
 TERN_API tern_dataset *tern_tensor_dataset_new(const tern_tensor *x, const tern_tensor *y, tern_error *err);
 
-/* Samples indices[0..count) of `dataset`, in that order; a sample may come several times. Copies the indices,
- * borrows `dataset`. E_INVALID: no dataset with get; E_RANGE: an index. Yours: tern_dataset_free.
- * torch.utils.data.Subset. */
+/* Makes a dataset of the samples indices[0..count) of `dataset`, in this order; an index may occur several
+ * times. Copies the indices, borrows `dataset`. E_INVALID: no dataset with get; E_RANGE: an index. Yours:
+ * tern_dataset_free. torch.utils.data.Subset. */
 TERN_API tern_dataset *tern_subset_new(const tern_dataset *dataset, const int64_t *indices, int64_t count,
                                        tern_error *err);
 
-/* The samples of `dataset` that can be read, the same ones on all ranks: each is got once, in epoch 0, by one
- * of the ranks, and what fails there is left out everywhere. Its length tells how many those are; what and
- * why is a warning (tern_log_set) of the rank that tried. Collective; `group` may be NULL: alone. Borrows
- * `dataset`. E_INVALID: no dataset with get; E_IO: none can be read; those of tern_all_reduce. Yours:
- * tern_dataset_free. */
+/* Makes a dataset of those samples of `dataset` that can be read, the same on all ranks. Each sample is read
+ * once, in epoch 0, by one of the ranks; samples that fail are left out everywhere. The new length is the
+ * number that is left; the rank that tried logs a warning for each failure (tern_log_set). Collective;
+ * `group` may be NULL for a single process. Borrows `dataset`. E_INVALID: no dataset with get; E_IO: no
+ * sample can be read; and the errors of tern_all_reduce. Yours: tern_dataset_free. */
 TERN_API tern_dataset *tern_readable_new(const tern_dataset *dataset, tern_group *group, tern_error *err);
 
 typedef struct tern_idx_opts {
     size_t size;
-    int classes;     /* a label outside [0, classes) is E_RANGE naming file and index; default 10 */
+    int classes;     /* a label outside [0, classes) is E_RANGE, which names file and index; default 10 */
     float mean, std; /* x = (byte / 255 - mean) / std; default 0 and 1                            */
 } tern_idx_opts;
 
 TERN_API tern_idx_opts tern_idx_defaults(void);
 
-/* (Fashion-)MNIST's files: `images` has magic 0x803 and `labels` 0x801, gzipped or not, read whole. Samples
- * are (1, rows, columns). Errors: E_IO (missing, truncated: expected and got bytes), E_FORMAT (magic, counts
- * differ), E_RANGE (a label). */
+/* Opens MNIST's or Fashion-MNIST's files: `images` has magic number 0x803, `labels` 0x801; gzipped or not.
+ * They are read as a whole. Samples are (1, rows, columns). E_IO: missing or truncated (expected and got
+ * bytes); E_FORMAT: a magic number, or different counts; E_RANGE: a label. Yours: tern_dataset_free. */
 TERN_API tern_dataset *tern_idx_open(const char *images, const char *labels, const tern_idx_opts *opts,
                                      tern_error *err);
 
@@ -83,35 +87,36 @@ TERN_API tern_dataset *tern_idx_open(const char *images, const char *labels, con
 
 typedef struct tern_sampler tern_sampler;
 
-/* 0, 1, .. n-1: torch.utils.data.SequentialSampler. */
+/* Gives 0, 1, .. n - 1. torch.utils.data.SequentialSampler. Samplers are yours: tern_sampler_free. */
 TERN_API tern_sampler *tern_sequential_sampler_new(int64_t n, tern_error *err);
-/* torch.randperm(n) from a generator seeded with seed + epoch. */
+/* Gives torch.randperm(n), from a generator seeded with seed + epoch. */
 TERN_API tern_sampler *tern_random_sampler_new(int64_t n, uint64_t seed, tern_error *err);
 
 typedef struct tern_distributed_opts {
     size_t size;
     bool shuffle;   /* default true                                                                     */
-    uint64_t seed;  /* the order of epoch e is torch.randperm from seed + e; default 0                  */
-    bool drop_last; /* drop the tail so that all ranks get the same number; default false               */
-    bool pad;       /* if nothing is dropped, repeat samples so that all ranks get the same number;
+    uint64_t seed;  /* epoch e has the order of torch.randperm with seed + e; default 0                 */
+    bool drop_last; /* drop samples at the end, so that all ranks get the same number; default false    */
+    bool pad;       /* if nothing is dropped, repeat samples, so that all ranks get the same number;
                        default true, as PyTorch. false: every sample exactly once over all ranks, for
                        exact evaluation                                                                 */
 } tern_distributed_opts;
 
 TERN_API tern_distributed_opts tern_distributed_defaults(void);
 
-/* torch.utils.data.DistributedSampler(n, ranks, rank, shuffle, seed, drop_last), index for index. E_RANGE:
- * rank is not in [0, ranks - 1]. */
+/* Gives rank `rank` of `ranks` its share of 0, 1, .. n - 1, index for index that of
+ * torch.utils.data.DistributedSampler(n, ranks, rank, shuffle, seed, drop_last). E_RANGE: rank is not in [0,
+ * ranks - 1]. */
 TERN_API tern_sampler *tern_distributed_sampler_new(int64_t n, int ranks, int rank,
                                                     const tern_distributed_opts *opts, tern_error *err);
 TERN_API void tern_sampler_free(tern_sampler *sampler);
 
-/* How many indices this rank gets in an epoch. */
+/* Returns the number of indices that this rank gets in an epoch. */
 TERN_API int64_t tern_sampler_length(const tern_sampler *sampler);
-/* The loader advances the epoch by itself; this is for starting elsewhere (resume). */
+/* Set and get the epoch. The loader advances it; set it yourself to start at another one (resume). */
 TERN_API void tern_sampler_epoch_set(tern_sampler *sampler, int64_t epoch);
 TERN_API int64_t tern_sampler_epoch_get(const tern_sampler *sampler);
-/* out[0..length) = the indices of the current epoch, in order. */
+/* Writes the indices of the current epoch to out[0..length), in order. */
 TERN_API int tern_sampler_indices(tern_sampler *sampler, int64_t *out, tern_error *err);
 
 /* ---- loader ------------------------------------------------------------------------------------------- */
@@ -121,56 +126,59 @@ typedef struct tern_loader tern_loader;
 typedef struct tern_loader_opts {
     size_t size;
     int64_t batch_size;    /* samples in a batch of this rank; default 1                                   */
-    bool shuffle;          /* a random sampler of the loader's own, from `seed`; default false             */
+    bool shuffle;          /* make a random sampler from `seed`; default false                             */
     uint64_t seed;         /* default 0                                                                    */
-    tern_sampler *sampler; /* borrowed; default NULL: the loader makes its own. Not together with shuffle  */
+    tern_sampler *sampler; /* borrowed; not together with shuffle; default NULL: the loader makes its own  */
     bool drop_last;        /* leave out a last batch that is not full; default false                       */
-    int workers;           /* threads that fetch ahead; 0: the caller's own thread fetches; default 1      */
-    int prefetch;          /* batches fetched ahead by each worker; default 2                              */
-    int rank, ranks;       /* of an iterable dataset, this rank's parts: those that its workers read, of
-                              ranks x workers; default 0, 1                                                */
+    int workers;           /* threads that fetch ahead; 0: the calling thread fetches; default 1           */
+    int prefetch;          /* batches that each worker fetches ahead; default 2                            */
+    int rank, ranks;       /* for iterable datasets: this rank and their number. The dataset has
+                              ranks x workers parts, of which this rank's workers read theirs; default 0, 1 */
 } tern_loader_opts;
 
 TERN_API tern_loader_opts tern_loader_defaults(void);
 
-/* Batches come in the sampler's order whatever the number of workers, and at the end of a pass the loader
- * moves its sampler to the next epoch. Up to max(workers, 1) * prefetch + 1 batches may be held at a time;
- * that memory is allocated here, none later. Samples are asked for with the epoch that the sampler had when
- * the pass began. The loader borrows dataset and sampler. E_INVALID: shuffle with
- * a sampler, a batch size or a sample shape below 1; E_RANGE: workers, prefetch, or a sampler of more samples
- * than the dataset has.
+/* Makes a loader. Batches come in the sampler's order, whatever the number of workers, and at the end of a
+ * pass the loader moves its sampler to the next epoch. Samples are read for the epoch that the sampler had
+ * when the pass began. All memory, for up to max(workers, 1) * prefetch + 1 batches, is allocated here.
+ * Borrows dataset and sampler. Yours: tern_loader_free, at any point of a pass; it waits for the samples that
+ * are being fetched. Batches that a scope still holds are valid until it ends. NULL on error: E_INVALID
+ * (shuffle with a sampler; a batch size or sample shape below 1), E_RANGE (workers, prefetch, or a sampler of
+ * more samples than the dataset has).
  *
- * Batches for scopes on a GPU come there beside what it computes, two ahead of their use, and nobody waits
- * for it: what PyTorch's pin_memory and to(device, non_blocking=True) are for is not asked for. The first one
- * pins the loader's memory and takes blocks of the GPU's for three batches, and more only for a step that
- * holds more. The loader then belongs to that GPU, which is closed after it; scopes elsewhere get copies.
+ * GPUs: batches for a scope on a GPU are copied there while it computes, two batches before their use, and
+ * nothing waits for it; so there is no counterpart of PyTorch's pin_memory and to(device, non_blocking=True).
+ * The first such batch pins the loader's memory and takes GPU memory for three batches; more is taken only
+ * for a step that holds more. The loader then belongs to that GPU: free it before the GPU is closed. Scopes
+ * elsewhere get copies.
  *
- * Of an iterable dataset each worker makes batches of its own part, and they are handed out in turn, as
- * PyTorch does; parts may end at different times, and a rank may get more batches than another one
- * (tern_ddp_join). A pass that is taken up again must have as many workers, and reads again what it has
- * behind it. Yours: tern_loader_free, which waits for the samples being fetched and needs no pass
- * to be finished; batches that a scope still holds last until it ends. */
+ * Iterable datasets: each worker makes batches from its own part, and the batches are handed out in turn, as
+ * in PyTorch. Parts may have different lengths, so one rank may get more batches than another
+ * (tern_ddp_join). A pass that is resumed needs the same number of workers, and reads again what it has read
+ * before. */
 TERN_API tern_loader *tern_loader_new(tern_dataset *dataset, const tern_loader_opts *opts, tern_error *err);
 TERN_API void tern_loader_free(tern_loader *loader);
 
+/* A batch. Both tensors belong to the scope. */
 typedef struct tern_batch {
     tern_tensor *x; /* (count, sample shape), f32                                 */
     tern_tensor *y; /* (count, target shape): i64 labels, or maps of target_dtype */
     int64_t count;
 } tern_batch;
 
-/* The next batch, as tensors of the scope over the loader's own memory, the host's or a GPU's; it goes back
- * when the scope ends. False only at the end of the epoch, and then the next call begins the next one. After
- * a failure (of a sample, of the GPU, or an earlier one in the scope) it returns true with NULL tensors, and
- * tern_scope_end tells. A loop that never calls that ends, too: asked for more batches than the loader has
- * room for, a scope that has failed gets false, and its error goes to the log. */
+/* Gets the next batch, as tensors of the scope over the loader's memory, on the host or a GPU, which the
+ * loader uses again when the scope has ended. Returns false at the end of the epoch; the next call then
+ * begins the next epoch. If a sample or the GPU fails, or the scope has failed before, it returns true with
+ * NULL tensors, and tern_scope_end returns the error. A loop that never calls tern_scope_end ends too: when a
+ * failed scope asks for more batches than the loader has memory for, it gets false, and its error is
+ * logged. */
 TERN_API bool tern_loader_next(tern_loader *loader, tern_scope *scope, tern_batch *batch);
 
-/* Seconds that tern_loader_next has waited for samples, or fetched them itself, since the loader was made. 0
- * if it is NULL. */
+/* Returns the seconds that tern_loader_next has waited for samples, or fetched them itself, since the loader
+ * was made; 0 for NULL. */
 TERN_API double tern_loader_waited(const tern_loader *loader);
 
-/* Batches in a pass of this rank; 0 if the loader is NULL or of an iterable dataset. */
+/* Returns the number of batches in a pass of this rank; 0 for NULL or an iterable dataset. */
 TERN_API int64_t tern_loader_length(const tern_loader *loader);
 
 #ifdef __cplusplus

@@ -1,8 +1,10 @@
-/* mpi.h - groups of a program that uses MPI itself. One that does not needs none of this: under mpirun
- * tern_group_open initialises MPI, and MPI is finalised when the process exits with 0, after static objects
- * are destroyed, which may own a group. A rank that does so while a group is open, or after one has failed,
- * ends the job, as MPI_Finalize would wait for the others. Who has waited in MPI_Init for connect_timeout_s
- * ends with 1 and a line on stderr.
+/* mpi.h - groups for programs that use MPI themselves.
+ *
+ * A program that does not call MPI needs nothing from here. Under mpirun, tern_group_open initialises MPI.
+ * When the process exits with 0, MPI is finalised, after static objects (which may own a group) are
+ * destroyed. A rank that exits while a group is open, or after one has failed, ends the job, because
+ * MPI_Finalize would wait for the other ranks. A rank that has waited in MPI_Init for connect_timeout_s
+ * prints a line on stderr and exits with 1.
  *
  * Threads: as the group (comm.h), where MPI allows that. */
 #ifndef TERN_MPI_H
@@ -14,21 +16,22 @@
 extern "C" {
 #endif
 
-/* A group of the ranks of a communicator, in its order. `comm` is a Fortran handle: MPI_Comm_c2f(comm) in C,
- * the communicator itself in Fortran's mpi module and comm%MPI_VAL in mpi_f08. Collective over comm; ranks of
- * MPI_COMM_WORLD that are not in it take no part. Several groups, over any communicators, may be open at the
- * same time. Errors count ranks as the communicator does.
+/* Makes a group of the ranks of a communicator, in its order. `comm` is a Fortran handle: MPI_Comm_c2f(comm)
+ * in C, the communicator itself with Fortran's mpi module, comm%MPI_VAL with mpi_f08. Collective over comm;
+ * other ranks of MPI_COMM_WORLD take no part. Several groups may be open at the same time, over any
+ * communicators. Errors give ranks as numbers in the communicator. NULL options are the defaults;
+ * init_method, rank and world are ignored. Yours: tern_group_close.
  *
- * The program has initialised MPI, with any thread level: tern calls MPI only from the threads that use its
- * groups, so below MPI_THREAD_SERIALIZED that has to be the one that initialised MPI. It keeps MPI: it may
- * use comm meanwhile and free it afterwards, and closes the group before MPI_Finalize, after which a group
- * whose messages go over MPI fails (E_STATE). Messages go over a duplicate. Where MPI knows of one process
- * and the environment of several, a warning says that the launcher was perhaps another MPI's.
+ * The program must have initialised MPI, with any thread level: tern calls MPI only on the threads that use
+ * its groups. Below MPI_THREAD_SERIALIZED that must be the thread that initialised MPI. MPI stays the
+ * program's: tern duplicates comm, so the program may use comm meanwhile and free it afterwards. Close the
+ * group before MPI_Finalize; after it, a group whose messages go over MPI fails (E_STATE). If MPI has one
+ * process while the environment says that there are several, a warning says that the launcher may belong to
+ * another MPI.
  *
- * Yours: tern_group_close. NULL opts are the defaults; init_method, rank and world are not looked at. Errors:
- * E_INVALID (no communicator, or one between two groups), E_STATE (MPI is not initialised, or finalised, or
- * may not be called from this thread), E_UNSUPPORTED (no plug-in for this MPI), E_TIMEOUT (not all ranks have
- * come), and those of tern_group_open. */
+ * NULL on error: E_INVALID (no communicator, or an intercommunicator), E_STATE (MPI is not initialised, is
+ * finalised, or must not be called from this thread), E_UNSUPPORTED (no plug-in for this MPI), E_TIMEOUT (not
+ * all ranks have come), and those of tern_group_open. */
 TERN_API tern_group *tern_group_from_mpi(int comm, const tern_group_opts *opts, tern_error *err);
 
 #ifdef __cplusplus

@@ -1,4 +1,5 @@
-/* parallel.h - data-parallel training: the same model on every rank, gradients averaged while backward runs.
+/* parallel.h - distributed data-parallel training: every rank has the same model and its own share of the
+ * data, and gradients are averaged over the ranks while backward still runs.
  *
  * Threads: a ddp belongs to the thread of its group. */
 #ifndef TERN_PARALLEL_H
@@ -10,128 +11,144 @@
 extern "C" {
 #endif
 
+/* Synchronises one model over the ranks of a group. */
 typedef struct tern_ddp tern_ddp;
 
-/* How much a rank counts in the mean of the gradients. */
+/* The weight of a rank in the mean of the gradients. */
 typedef enum tern_normaliser {
-    TERN_NORMALISER_RANK, /* as much as any other: PyTorch's mean of the ranks' means */
-    TERN_NORMALISER_LOSS, /* as much as its loss was divided by: the gradient of the mean over all ranks'
-                           * samples. See tern_ddp_normaliser_set */
+    TERN_NORMALISER_RANK, /* all ranks count the same: the mean of the ranks' means, as in PyTorch */
+    TERN_NORMALISER_LOSS, /* a rank counts as the number its loss was divided by: the gradient of the mean
+                           * over the samples of all ranks. See tern_ddp_normaliser_set */
 } tern_normaliser;
 
-/* What the ranks must do alike, the names in `ignore` too, is compared: E_MISMATCH. */
+/* Options. Those that all ranks must share, with the names in `ignore`, are compared: E_MISMATCH. */
 typedef struct tern_ddp_opts {
     size_t size;
-    size_t first_bucket_bytes; /* of gradients; default 1 MiB                                        */
-    size_t bucket_bytes;       /* a bucket is closed when it has reached this many; 0, the default: 2 MiB, or
-                                * 25 MiB (PyTorch's bucket_cap_mb) of gradients on GPUs that NCCL joins */
-    bool broadcast_buffers;    /* rank 0's buffers after every synchronised backward; default true   */
+    size_t first_bucket_bytes; /* bytes of gradients in the first bucket; default 1 MiB              */
+    size_t bucket_bytes;       /* a bucket is closed when it has reached so many bytes; default 0: 2 MiB, or
+                                * 25 MiB (PyTorch's bucket_cap_mb) for gradients on GPUs joined by NCCL */
+    bool broadcast_buffers;    /* copy rank 0's buffers to all after every synchronised backward; default
+                                * true                                                               */
     const char *const *ignore; /* [ignore_count] names of parameters and buffers, as in the state dict, that
-                                * each rank keeps to itself; read by tern_ddp_new only. Default none.
+                                * are not synchronised; read by tern_ddp_new only; default none.
                                 * PyTorch's _ddp_params_and_buffers_to_ignore */
     int ignore_count;
-    bool delay_all_reduce; /* nothing is reduced before backward has ended; default false. apex's
+    bool delay_all_reduce; /* reduce nothing before backward has ended; default false. apex's
                             * delay_allreduce                                                        */
-    bool static_graph;     /* promises that every backward uses the same parameters: another one is E_STATE
-                            * that names the first difference; default false                         */
-    double gradient_predivide_factor; /* > 0: gradients are divided by it before the sum, and by the number of
-                                       * ranks over it after; default 1                             */
+    bool static_graph;     /* you promise that every backward uses the same parameters; E_STATE names the
+                            * first difference; default false                                        */
+    double gradient_predivide_factor;  /* f > 0: divides gradients by f before the sum, and by ranks / f after
+                                        * it; default 1                                               */
     bool divide_by_initial_world_size; /* a rank in tern_ddp_join counts in the mean, with zeros; default
-                                        * true. Not with TERN_NORMALISER_LOSS: it has no samples           */
+                                        * true. With TERN_NORMALISER_LOSS it does not: it has no samples */
     tern_normaliser normaliser;        /* default TERN_NORMALISER_RANK                               */
-    bool straggler_warn; /* rank 0 logs a warning that names a rank for which the others wait more than
-                          * a fifth of the time, over a second and 50 steps; once, until they no longer
-                          * do; default true */
-    int checksum_every;  /* > 0: in every so-manyth synchronised backward the ranks compare checksums of their
-                          * parameters; a rank that has drifted is E_MISMATCH on all, which names it, the step
-                          * and the parameter. Costs a reading of the parameters. Default 0: never. Buffers
-                          * are not compared: they are rank 0's after every backward, or each rank's own  */
-    bool mixed_kernels;  /* ranks may run other kernels than rank 0 (another CPU, another oneDNN, another
-                          * TERN_DEVICE), which round otherwise; default false                     */
-    tern_dtype reduce_dtype; /* TERN_BF16 or TERN_F16: in which f32 gradients go over: each rank's are
-                              * rounded, summed in f32, and the mean is rounded; half the bytes, and a copy
-                              * more on each side. With the back end "nccl" sums on their way between GPUs
-                              * are of 16 bits too (tern_reduce_op). PyTorch's bf16_compress_hook and
-                              * fp16_compress_hook. TERN_F32, the default: all gradients go as they are */
+    bool straggler_warn; /* rank 0 logs a warning that names a rank for which the others wait more than a
+                          * fifth of the time, over a second and 50 steps; once, until they wait less; default
+                          * true */
+    int checksum_every;  /* n > 0: in every n-th synchronised backward the ranks compare checksums of their
+                          * parameters. If one differs: E_MISMATCH on all, which names the rank, the step and
+                          * the parameter. It reads all parameters once. Buffers are not compared: they are
+                          * rank 0's after every backward, or not synchronised. Default 0: never */
+    bool mixed_kernels;  /* allow ranks to run other kernels than rank 0 (another CPU, oneDNN or TERN_DEVICE),
+                          * which round differently; default false                                 */
+    tern_dtype reduce_dtype; /* TERN_BF16 or TERN_F16: f32 gradients are exchanged in this type: rounded on
+                              * each rank, summed in f32, and the mean rounded. Half the bytes, one more copy
+                              * on each side. Between GPUs with the back end "nccl" partial sums are rounded
+                              * to 16 bits too (tern_reduce_op). PyTorch's bf16_compress_hook and
+                              * fp16_compress_hook. Default TERN_F32: gradients keep their own type */
 } tern_ddp_opts;
+/* Returns the default options. */
 TERN_API tern_ddp_opts tern_ddp_defaults(void);
 
-/* Attaches to the model: from now on every tern_backward on a scope of `group`, or of any other of its family
- * (tern_group_split), leaves each gradient as the mean over the ranks of `group`, which make equally many.
- * You keep calling the model; any function that uses its parameters takes part. A backward that reaches them
- * on any other scope is E_STATE, unless it is not to be synchronised. Seals the tree, checks that all ranks
- * have the same model (E_MISMATCH names the first difference) and copies rank 0's parameters and buffers to
- * all. Collective; called with an error already set, it makes the peers' call fail with it too. Borrows
- * module and group. Yours: tern_ddp_free, before both. torch.nn.parallel.DistributedDataParallel. */
+/* Attaches a ddp to a model. From now on every tern_backward, on a scope of `group` or of another group of
+ * its family (tern_group_split), leaves in each gradient the mean over the ranks of `group`, which must all
+ * make the same number of backwards. You go on calling the model itself; any function that uses its
+ * parameters takes part. A backward that reaches the parameters on any other scope is E_STATE, unless
+ * tern_ddp_sync_set has turned synchronisation off.
+ *
+ * This call seals the module tree, checks that all ranks have the same model (E_MISMATCH names the first
+ * difference), and copies rank 0's parameters and buffers to all. Collective; if *err is already set, the
+ * call fails on the peers too. Borrows module and group. Yours: tern_ddp_free, before both are freed.
+ * torch.nn.parallel.DistributedDataParallel. */
 TERN_API tern_ddp *tern_ddp_new(tern_module *module, tern_group *group, const tern_ddp_opts *opts,
                                 tern_error *err);
 TERN_API void tern_ddp_free(tern_ddp *ddp);
 
-/* With TERN_NORMALISER_LOSS: what the next backward's loss was divided by on this rank, where
- * tern_loss_normaliser cannot tell (a loss put together from several); not negative. Backwards that
- * accumulate add up what they were divided by; the mean over all samples is exact then if the microbatches
- * of a rank count alike and each loss was divided by their number. A rank of count 0 contributes nothing,
- * even if its loss is NaN; if all ranks do, no gradient is left. E_RANGE; E_STATE without the option. */
+/* Sets what the next backward's loss was divided by on this rank, with TERN_NORMALISER_LOSS (else E_STATE).
+ * Call it where tern_loss_normaliser cannot tell, as for a loss made of several. `count` must not be negative
+ * (E_RANGE). When backwards accumulate, their counts are added; the mean over all samples is then exact if
+ * the microbatches of a rank have equal counts and each loss was divided by their number. A rank with count 0
+ * contributes nothing, even if its loss is NaN. If all ranks have count 0, no gradient is left. */
 TERN_API int tern_ddp_normaliser_set(tern_ddp *ddp, double count, tern_error *err);
 
-/* false: backward only accumulates locally (PyTorch's no_sync, for gradient accumulation); the next
- * synchronised one averages the sums. Returns what it was. All ranks the same; and where ranks may be in
- * tern_ddp_join, all ddps of a group, those too that the backward does not use. */
+/* Turns synchronisation on or off, and returns the old setting; on at first. While it is off, backward only
+ * accumulates this rank's gradients (PyTorch's no_sync, for gradient accumulation), and the next synchronised
+ * backward averages the sums. All ranks must set the same. If ranks may be in tern_ddp_join, set it on all
+ * ddps of the group, also those that the backward does not use. */
 TERN_API bool tern_ddp_sync_set(tern_ddp *ddp, bool sync);
 
-/* The loss of the last synchronised backward that used the model, as the mean over the ranks that did, each
- * as much as its normaliser says; it came with the last bucket. NaN before that. */
+/* Returns the loss of the last synchronised backward that used the model, averaged over the ranks that used
+ * it, each with its weight (tern_normaliser). It was exchanged with the last bucket. NaN before the first. */
 TERN_API double tern_ddp_loss_mean(const tern_ddp *ddp);
 
 /* ---- ranks with unequal numbers of batches ---- */
 
-/* What a rank does in tern_ddp_join when the others have done a backward and the gradients are in place: an
- * optimizer's step here keeps its state (momentum) as theirs. A sharded one (tern_optim_shard) needs it, and
- * so does a scaler: tern_scaler_step and tern_scaler_update. Returns TERN_OK, or what tern_error_set
- * returns. */
+/* A callback for a rank in tern_ddp_join, called when the others have done a backward and the gradients are
+ * in place. An optimizer's step here keeps its state (momentum) equal to theirs. A sharded optimizer
+ * (tern_optim_shard) needs it, and so does a scaler: tern_scaler_step and tern_scaler_update. Returns
+ * TERN_OK, or what tern_error_set returns. */
 typedef int (*tern_join_fn)(void *arg, tern_error *err);
 
 typedef struct tern_join_opts {
     size_t size;
-    bool throw_on_early_termination; /* the first rank that runs out before the others ends the group, with an
+    bool throw_on_early_termination; /* the first rank that runs out before the others ends the group with an
                                       * error that names it; default false                           */
-    tern_join_fn after_backward;     /* default NULL */
-    void *arg;
+    tern_join_fn after_backward;     /* called after each backward of the others; default NULL: nothing */
+    void *arg;                       /* passed to after_backward                                     */
 } tern_join_opts;
+/* Returns the default options. */
 TERN_API tern_join_opts tern_join_defaults(void);
 
-/* Every rank calls it after its last backward: takes part in the others' synchronised backwards, of all ddps
- * of this group and its relatives, until all have called it. The gradient is the mean with zeros for the
- * ranks that have run out, or that of the others alone (divide_by_initial_world_size), and in the same bits
- * here as there; the mean loss is that of the others. Then the parameters and buffers of the highest rank
- * that had most backwards go to all, and no gradient is left. Buffers that are broadcast are rank 0's until
- * it runs out, then the highest other rank's. What a rank has accumulated without synchronising is lost, and
- * so, without after_backward, is what the optimizers of the others learned meanwhile of momentum. A sharded
- * optimizer, and one that is stepped by a scaler, wants an after_backward that steps it (E_STATE): all ranks
- * skip the same steps and have the same scale. Under amp with a dynamic scale there is no such step: give all
- * ranks as many batches. Errors: as tern_backward; E_STATE by throw_on_early_termination; what after_backward
- * returns.
- * torch.nn.parallel.DistributedDataParallel.join. */
+/* Lets ranks have different numbers of batches. Every rank calls it after its last backward; it returns when
+ * all ranks have called it. torch.nn.parallel.DistributedDataParallel.join.
+ *
+ * - What this rank does: it takes part in the synchronised backwards that other ranks still do, of all ddps
+ *   of the group's family, with zeros.
+ * - The gradient: the mean over all ranks, with zeros for those that have run out, or over the others alone
+ *   (divide_by_initial_world_size). This rank gets it too, in the same bits. The mean loss is that of the
+ *   others.
+ * - Broadcast buffers: they are rank 0's until rank 0 runs out, then those of the highest rank that has not.
+ * - The model at the end: of the ranks with the most backwards, the highest one's parameters and buffers are
+ *   copied to all. No gradient is left.
+ * - What is lost: gradients that this rank has accumulated without synchronising; and, without
+ *   after_backward, the changes of optimizer state (momentum) in the meantime on the other ranks.
+ * - When after_backward is required: for a sharded optimizer, and for one that a scaler steps, it must make
+ *   the step (else E_STATE). Then all ranks skip the same steps and have the same scale. tern_amp with a
+ *   dynamic scale has no such step: give all ranks the same number of batches.
+ *
+ * Errors: those of tern_backward, E_STATE (throw_on_early_termination), and what after_backward returns. */
 TERN_API int tern_ddp_join(tern_ddp *ddp, const tern_join_opts *opts, tern_error *err);
 
 /* ---- batch norm over the batches of all ranks ---- */
 
-/* Makes every batch norm of the tree under `module` a synchronised one, in place: parameters, buffers and
- * options stay. In training each call then normalises with the mean and the variance over the batches of all
- * ranks of `group` (borrowed), moves the running ones by them, and sends back the gradient of that; all ranks
- * call in the same order, on scopes of the same family as the group (E_STATE). Batches need not be equal, and
- * may be empty; with TERN_NORMALISER_LOSS the gradients are those of one process with all of them. In
- * evaluation, and in a group of one, nothing changes. Groups made by tern_group_split synchronise some ranks
- * only. Ranks in tern_ddp_join would be missing: it refuses such a model (E_STATE); go on with empty batches
- * instead. Before amp and tern_ddp_new (E_STATE): convert, then amp, then ddp, then
- * optimizer, then steps. E_INVALID: no
- * module, no group. torch.nn.SyncBatchNorm.convert_sync_batchnorm; apex.parallel.convert_syncbn_model. */
+/* Turns every batch norm under `module` into a synchronised one, in place; parameters, buffers and options
+ * stay. In training, each call then normalises with the mean and variance over the batches of all ranks of
+ * `group` (borrowed), updates the running statistics with them, and backward computes the gradient of that.
+ * All ranks must call in the same order, on scopes of the group's family (E_STATE). Batches may have
+ * different sizes and may be empty; with TERN_NORMALISER_LOSS the gradients are those of one process with all
+ * batches. Nothing changes in evaluation, or in a group of one rank. With a group from tern_group_split only
+ * some ranks are synchronised. tern_ddp_join refuses such a model (E_STATE), since a rank that has run out
+ * would be missing: go on with empty batches instead.
+ *
+ * The order is: convert, then amp, then ddp, then optimizer, then steps; after amp or tern_ddp_new it is
+ * E_STATE. E_INVALID: no module, no group. torch.nn.SyncBatchNorm.convert_sync_batchnorm;
+ * apex.parallel.convert_syncbn_model. */
 TERN_API int tern_sync_batch_norm_convert(tern_module *module, tern_group *group, tern_error *err);
 
-/* ---- what there is ---- */
+/* ---- the buckets in use ---- */
 
-/* Buckets in use: their number, and the bytes of gradients in one. After gradients of bf16 and f16 there is
- * one of 0 bytes for the loss and the map of used parameters, which keep f32. */
+/* Return the number of buckets, and the bytes of gradients in one. A model with bf16 or f16 gradients has one
+ * more bucket, of 0 bytes, for the loss and the map of used parameters, which stay f32. */
 TERN_API int tern_ddp_bucket_count(const tern_ddp *ddp);
 TERN_API size_t tern_ddp_bucket_bytes(const tern_ddp *ddp, int bucket);
 

@@ -1,6 +1,7 @@
-/* report.h - what a person sees: a progress bar and figures.
+/* report.h - what a person sees of a run: a progress bar, and figures as PNG files.
  *
- * Threads: a progress bar belongs to one thread at a time. */
+ * Threads: a progress bar, with its outer and inner bars, belongs to one thread at a time. Figures may be
+ * drawn on any thread, several at a time, each to a file of its own. */
 #ifndef TERN_REPORT_H
 #define TERN_REPORT_H
 
@@ -10,105 +11,109 @@
 extern "C" {
 #endif
 
-/* ---- progress: what tqdm shows ----
+/* ---- progress: a bar as tqdm's ----
  *
- * On a terminal one line that is redrawn, with the share done, what is done of how much, the time it took,
- * the time left, the rate, and values of one's own:
+ * On a terminal the bar is one line that is redrawn. It shows the share that is done, the amount done and the
+ * total, the time so far, the time left, the rate, and values of your own:
  *
  *     epoch 3:  45%|#########           | 27008/60000 [00:10<00:12, 2712.51img/s, loss=0.412, lr=0.1]
  *
- * Elsewhere, in a file or a job's log, the same without the bar, now and then, as lines of their own. It goes
- * to stderr. Only rank 0 of the group shows it. The numbers are those of all ranks together: each is taken to
- * have as much to do, and to have done as much, as this one. Every function takes NULL and does nothing. ----
- */
+ * In a file or a job's log it prints the same without the bar, from time to time, as separate lines. Output
+ * goes to stderr, and only from rank 0 of the group. The numbers are those of all ranks together; each rank
+ * is assumed to have as much to do, and to have done as much, as this one. Every function accepts NULL and
+ * then does nothing. */
 
 typedef struct tern_progress tern_progress;
 
 typedef struct tern_progress_opts {
     size_t size;
-    const char *unit;        /* of what is counted: "img", " batches"; default "it"                      */
-    bool unit_scale;         /* 27.0k for 27008; default false                                           */
-    int64_t initial;         /* done before, by the run that is taken up again; default 0                */
-    bool leave;              /* what it showed last stays; false: it is erased; default true             */
-    tern_progress *parent;   /* an outer bar, below which this one stands; default NULL                  */
-    double smoothing;        /* of rate and time left: 0 the mean since the start, 1 the last interval's
-                              * alone; default 0.3                                                       */
-    double interval_seconds; /* between two drawings on a terminal; default 0.1                          */
+    const char *unit;        /* what is counted: "img", " batches"; default "it"                         */
+    bool unit_scale;         /* print 27.0k for 27008; default false                                     */
+    int64_t initial;         /* units done before, by the run that is resumed; default 0                 */
+    bool leave;              /* keep the last state on the screen; false: erase it; default true         */
+    tern_progress *parent;   /* an outer bar; this one is shown below it; default NULL                   */
+    double smoothing;        /* of the rate and the time left: 0 uses the mean since the start, 1 the last
+                              * interval only; default 0.3                                               */
+    double interval_seconds; /* between two redraws on a terminal; default 0.1                           */
     double line_seconds;     /* between two lines elsewhere; default 10; 0: no lines                     */
 } tern_progress_opts;
+/* Returns the default options. */
 TERN_API tern_progress_opts tern_progress_defaults(void);
 
-/* For `total` units on this rank, or 0 if nobody knows how many; `group` may be NULL: alone. Borrows the
- * parent: free the inner bar first. Yours: tern_progress_free. E_RANGE: a negative number, a smoothing above
- * 1; E_MEMORY. */
+/* Makes a bar for `total` units of work on this rank, or 0 if the number is unknown; `group` may be NULL for
+ * a single process. Borrows the parent: free the inner bar first. Yours: tern_progress_free. NULL on error:
+ * E_RANGE (a negative number, a smoothing above 1), E_MEMORY. */
 TERN_API tern_progress *tern_progress_new(const char *title, int64_t total, const tern_group *group,
                                           const tern_progress_opts *opts, tern_error *err);
 TERN_API void tern_progress_free(tern_progress *bar);
 
-/* This rank has done `count` units more: the samples of its batch, say. */
+/* Adds `count` units to what this rank has done, such as the samples of its batch. */
 TERN_API void tern_progress_update(tern_progress *bar, int64_t count);
-/* Shows `value` under `name` from the next drawing on: "loss" and tern_ddp_loss_mean. Names stand in the
- * order in which they came first; there is room for eight of 15 characters. tqdm.set_postfix. */
+/* Shows `value` under `name` from the next drawing on, such as "loss" and tern_ddp_loss_mean. Names are shown
+ * in the order in which they were first used; there is room for eight, of 15 characters each.
+ * tqdm.set_postfix. */
 TERN_API void tern_progress_postfix(tern_progress *bar, const char *name, double value);
-/* A line of text on stdout, above the bars; by the rank that shows the bar only. tqdm.write. */
+/* Prints a line of text on stdout, above the bars; only the rank that shows the bar does so. tqdm.write. */
 TERN_API void tern_progress_print(tern_progress *bar, const char *text);
 
-/* Units a second over all ranks, without the initial ones, and seconds, since the bar was made. */
+/* Return the units per second of all ranks since the bar was made, without the initial ones, and the
+ * seconds. */
 TERN_API double tern_progress_rate(const tern_progress *bar);
 TERN_API double tern_progress_seconds(const tern_progress *bar);
 
 /* ---- figures (plug-in; cairo) ---- */
 
-/* One picture of a grid: `pixels` are rows * columns grey values, 0 black, or as many times red, green, blue.
- */
+/* One image of a grid: rows * columns grey pixels, 0 is black, or as many red, green, blue triples. */
 typedef struct tern_picture {
     const uint8_t *pixels;
     int rows, columns;
-    const char *caption; /* below the picture */
-    bool marked;         /* caption in red    */
-    int channels;        /* 0 or 1: grey; 3: colours */
+    const char *caption; /* below the image  */
+    bool marked;         /* caption in red   */
+    int channels;        /* 0 or 1: grey; 3: colour */
 } tern_picture;
 
-/* Writes `count` pictures, `across` to a row, as a PNG, which takes its name when it is whole. E_UNSUPPORTED
- * if the plug-in is not installed (the text says what is missing), E_IO if the file cannot be written: the
- * old one is still there. */
+/* Writes `count` images as a PNG, with `across` images in a row. The file gets its name when it is complete.
+ * Errors: E_UNSUPPORTED (the plug-in is not installed; the text says what is missing), E_RANGE (no image),
+ * E_IO (the file cannot be written; an old one is still there). */
 TERN_API int tern_picture_grid_save(const char *path, const char *title, const tern_picture *pictures,
                                     int count, int across, tern_error *err);
 
-/* A line through the points (x[i], y[i]), and where `low` and `high` are given a band between them. */
+/* A line through the points (x[i], y[i]); with `low` and `high`, also a band between them. */
 typedef struct tern_curve {
     const char *name; /* in the legend */
     const double *x, *y;
-    const double *low, *high; /* both or none */
+    const double *low, *high; /* both or neither */
     int count;                /* at least 2   */
 } tern_curve;
 
+/* Curves over common axes. */
 typedef struct tern_chart {
     const char *title, *x_label, *y_label;
     const tern_curve *curves;
     int count;
 } tern_chart;
 
-/* Writes the curves over common axes as a PNG. Errors: as tern_picture_grid_save; E_INVALID (something is
- * NULL), E_RANGE (no curve, too few points, or one that is not finite). */
+/* Writes a chart as a PNG. Errors: those of tern_picture_grid_save; E_INVALID (NULL), E_RANGE (no curve, too
+ * few points, or a point that is not finite). */
 TERN_API int tern_chart_save(const char *path, const tern_chart *chart, tern_error *err);
 
-/* Bars side by side to compare numbers from 0 on, each with its name and number, and from `low` to `high` a
- * line of what was between. */
+/* One bar of a bar chart, from 0 to `value`, with its name and number; and a line from `low` to `high`, the
+ * range of what was measured. */
 typedef struct tern_bar {
     const char *name;
     double value, low, high;
-    int colour; /* bars of one number have one colour */
+    int colour; /* bars with the same number have the same colour */
 } tern_bar;
 
+/* Bars side by side, to compare numbers. */
 typedef struct tern_bars {
     const char *title;
     const tern_bar *bars;
     int count;
 } tern_bars;
 
-/* A page: pictures `across` to a row, and below them bars, and then charts, two to a row. What has a count of
- * 0 is left out, but not all. */
+/* A page: images, `across` in a row; below them bar charts, then charts, two in a row. Parts with a count of
+ * 0 are left out; one part must be there. */
 typedef struct tern_figure {
     const char *title;
     const tern_picture *pictures;
@@ -119,8 +124,8 @@ typedef struct tern_figure {
     int chart_count;
 } tern_figure;
 
-/* Writes the page as a PNG. Errors: as tern_chart_save, of each chart too; E_RANGE also: nothing to draw,
- * bars that are negative or not finite, none of 1 or 3 channels, a picture without pixels. */
+/* Writes the page as a PNG. Errors: those of tern_chart_save, for each chart too; E_RANGE also for nothing to
+ * draw, bars that are negative or not finite, images without pixels or with other than 1 or 3 channels. */
 TERN_API int tern_figure_save(const char *path, const tern_figure *figure, tern_error *err);
 
 #ifdef __cplusplus

@@ -1,6 +1,7 @@
-/* spawn.h - ranks as forked processes of the program itself.
+/* spawn.h - starts ranks as forked processes of the program itself.
  *
- * Threads: tern_spawn is called by the only one of the process; tern_local_rank_take by any. */
+ * Threads: tern_spawn must be called while the process has one thread only; tern_local_rank_take by any
+ * thread. */
 #ifndef TERN_SPAWN_H
 #define TERN_SPAWN_H
 
@@ -12,27 +13,30 @@ extern "C" {
 
 typedef struct tern_spawn_opts {
     size_t size;
-    double grace_s; /* from SIGTERM to SIGKILL, once a rank has failed; default 5 */
+    double grace_s; /* seconds between SIGTERM and SIGKILL after a rank has failed; default 5 */
 } tern_spawn_opts;
+/* Returns the default options. */
 TERN_API tern_spawn_opts tern_spawn_defaults(void);
 
-/* Forks `n` processes, each of which calls fn(rank, arg) with what it had in memory so far and in the
- * environment that tern_group_open reads, and exits with the status that fn returns (255 for one that a byte
- * does not hold); returns when all are gone. They die with the caller, and no signal handler is installed in
- * it. Without exec, so neither `arg` nor `fn` have to be found again. torch.multiprocessing.spawn.
+/* Forks `n` processes, 1 to 4096, and returns when all have ended. Process r calls fn(r, arg), with a copy of
+ * this process's memory and with the environment variables that tern_group_open reads, and exits with the
+ * status that fn returns (255 if it does not fit a byte). There is no exec, so `fn` and `arg` need no names.
+ * If the caller dies, so do the processes. No signal handler is installed in the caller.
+ * torch.multiprocessing.spawn.
  *
- * The first rank that fails ends the others: SIGTERM, then SIGKILL. Errors: E_PEER names it, its pid and how
- * it ended, err->native holds its exit code (128 + signal); E_RANGE (n from 1 to 4096); E_STATE where a
- * forked rank could not work: the process has more than one thread (an open group's, OpenMP's after the first
- * kernel on several), is a rank already (RANK or WORLD_SIZE is set), or ignores SIGCHLD; E_SYSTEM. */
+ * When a rank fails, all others are ended: with SIGTERM, then with SIGKILL. Errors: E_PEER (names the first
+ * rank that failed, its pid and how it ended; err->native is its exit code, or 128 + its signal), E_RANGE
+ * (n), E_STATE (forked ranks could not work: the process has more than one thread, such as an open group's or
+ * OpenMP's after the first parallel kernel; or it is a rank already, with RANK or WORLD_SIZE set; or it
+ * ignores SIGCHLD), E_SYSTEM. */
 TERN_API int tern_spawn(int (*fn)(int rank, void *arg), int n, void *arg, const tern_spawn_opts *opts,
                         tern_error *err);
 
-/* Takes what torch.distributed.launch and `tern run --pass-local-rank` put among a program's arguments out of
- * them: `--local-rank=N`, `--local_rank=N` and the same with N as the next one. argv[0], what is behind `--`
- * and the NULL at the end stay where they are. *local_rank = N, the last one where there are several, and
- * stays as it was where there is none. Errors: E_INVALID where N is no whole number from 0; argv is then as
- * it was. */
+/* Removes from a program's arguments the local rank that torch.distributed.launch or `tern run
+ * --pass-local-rank` has added: `--local-rank=N` or `--local_rank=N`, or either with N as the next argument.
+ * argv[0], everything after `--`, and the final NULL stay. Stores N in *local_rank, the last N if there are
+ * several; if there is none, *local_rank keeps its value. E_INVALID: N is not an integer from 0; argv is then
+ * unchanged. */
 TERN_API int tern_local_rank_take(int *argc, char **argv, int *local_rank, tern_error *err);
 
 #ifdef __cplusplus

@@ -1,8 +1,8 @@
 /* scaler.c - torch's GradScaler: what each optimizer has done since the last update, and the scale, which is
  * an f32 as there. */
 #include "amp/amp.h"
-#include "amp/state.h"
 #include "base/opts.h"
+#include "tensor/field.h"
 
 #include <float.h>
 #include <math.h>
@@ -247,16 +247,13 @@ static int read_state(const tern_object *state, tern_scaler_opts *o, double *tra
 {
     const char *func = "tern_scaler_state_dict_load";
     double interval, most = 1 << 30;
-    int status =
-        tern__state_number(func, state, "state", "scale", FLT_TRUE_MIN, FLT_MAX, &o->init_scale, err);
+    int status = tern__field_real(func, state, "state", "scale", FLT_TRUE_MIN, FLT_MAX, &o->init_scale, err);
     if (!status)
-        status =
-            tern__state_number(func, state, "state", "growth_factor", 1, FLT_MAX, &o->growth_factor, err);
+        status = tern__field_real(func, state, "state", "growth_factor", 1, FLT_MAX, &o->growth_factor, err);
     if (!status)
-        status = tern__state_number(func, state, "state", "backoff_factor", 0, 1, &o->backoff_factor, err);
-    if (!status)
-        status = tern__state_number(func, state, "state", "growth_interval", 1, most, &interval, err);
-    if (!status) status = tern__state_number(func, state, "state", "_growth_tracker", 0, most, tracker, err);
+        status = tern__field_real(func, state, "state", "backoff_factor", 0, 1, &o->backoff_factor, err);
+    if (!status) status = tern__field_real(func, state, "state", "growth_interval", 1, most, &interval, err);
+    if (!status) status = tern__field_real(func, state, "state", "_growth_tracker", 0, most, tracker, err);
     if (!status) o->growth_interval = (int64_t)interval;
     return status;
 }

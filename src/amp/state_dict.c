@@ -1,6 +1,6 @@
 /* state_dict.c - amp's state as apex writes it. */
 #include "amp/amp.h"
-#include "amp/state.h"
+#include "tensor/field.h"
 
 #include <float.h>
 #include <math.h>
@@ -52,8 +52,8 @@ static int read_scaler(const tern_object *state, int64_t index, tern__loss_scale
                                key ? key : "(no string)");
     if (!scale) return TERN_OK;
     snprintf(path, sizeof(path), "state[\"%s\"]", key);
-    int status = tern__state_number(load, item, path, "loss_scale", DBL_MIN, DBL_MAX, &scale->scale, err);
-    if (!status) status = tern__state_number(load, item, path, "unskipped", 0, 1 << 30, &unskipped, err);
+    int status = tern__field_real(load, item, path, "loss_scale", DBL_MIN, DBL_MAX, &scale->scale, err);
+    if (!status) status = tern__field_real(load, item, path, "unskipped", 0, 1 << 30, &unskipped, err);
     if (status) return status;
     scale->inverse = 1 / scale->scale;
     scale->unskipped = floor(unskipped);

@@ -1,11 +1,10 @@
-/* backward.c - from the loss back over the tape.
+/* backward.c - computes gradients from the loss back over the tape.
  *
- * The tape is first walked once without computing: starting at the loss, every entry that it depends on is
- * marked and each parameter's uses are counted (`pending`). Then the marked entries run, newest first, which
- * is a topological order. A gradient that is written for the first time is stored, later ones are added; when
- * a parameter's last use has been written its listener hears of it, so that its bucket can be reduced while
- * the rest still computes. An entry's saved data and its output's gradient go back to the device right after
- * its use. */
+ * A first walk computes nothing: from the loss on it marks every entry that the loss depends on, and counts
+ * the uses of each parameter (`pending`). Then the marked entries run, newest first, which is a topological
+ * order. The first gradient written to a tensor is stored, later ones are added. After the last use of a
+ * parameter its listener is called, so that its bucket can be reduced while the rest still computes. When an
+ * entry has run, its saved data and its output's gradient go back to the device. */
 #include "autograd/autograd.h"
 #include "comm/group.h"
 #include "kernels/pointwise.h"
@@ -27,7 +26,7 @@ bool tern__owns_saved(const tern__node *node, int slot)
     return storage && tern__storage_is_sole(storage);
 }
 
-/* A leaf's gradient, or the replica's own. */
+/* Returns the memory of a leaf's gradient, or of the replica's own. */
 static const tern__view *leaf_open(tern_scope *scope, tern__leaf *leaf, bool *add)
 {
     const tern__slot *slot = scope->slots ? &scope->slots[leaf->index] : NULL;
@@ -35,12 +34,12 @@ static const tern__view *leaf_open(tern_scope *scope, tern__leaf *leaf, bool *ad
     return slot ? &slot->grad : &leaf->grad->view;
 }
 
-/* ---- gradients that a temporary has first ----
+/* ---- gradients that go into a temporary first ----
  *
- * Of a parameter of 16 bits whose gradients are f32, gradient functions write in the parameter's dtype, and
- * that is then added: so they need not know of it, and a sum over many uses and microbatches is one in f32.
- * Of one that an op takes more than once, as weight and as bias, each has its own, for both are written at a
- * time. */
+ * A 16-bit parameter may have an f32 gradient. Its gradient functions write a temporary in the parameter's
+ * dtype, which is then added to the gradient. So they need not know of the f32, and a sum over many uses and
+ * microbatches is rounded in f32. A parameter that one op takes twice, say as weight and as bias, has a
+ * temporary for each, because the op's gradient function may have both open at once. */
 
 static bool is_taken_again(const tern__node *node, int i)
 {
@@ -82,7 +81,8 @@ static void slot_done(tern__slot *slot)
     slot->pending--;
 }
 
-/* The gradient is shared with another tensor: a copy of one's own before adding to it. */
+/* Gives the tensor a copy of its gradient, which it shares with another tensor, so that it may be added to.
+ */
 static bool own_copy(tern_scope *scope, tern_tensor *tensor)
 {
     tern__saved own = tern__temporary(scope, &tensor->grad);
@@ -98,7 +98,7 @@ static bool own_copy(tern_scope *scope, tern_tensor *tensor)
     return true;
 }
 
-/* A gradient in the layout that the tensor has, not yet written. */
+/* Allocates a gradient in the tensor's layout. */
 static bool take_grad(tern_scope *scope, tern_tensor *tensor)
 {
     tern__view like =
@@ -150,7 +150,8 @@ static int add_into(tern_scope *scope, const tern__view *to, const tern__view *f
     return tern__run(scope, &call) ? TERN_OK : scope->error.code;
 }
 
-/* An input's gradient, which no entry takes, is for the user to write to: it has its own memory. */
+/* Lets the tensor share gradient memory. An input of the step does not share: the user may write to its
+ * gradient, so it has memory of its own. */
 static bool share(tern_tensor *tensor, const tern__view *view, tern__storage *storage)
 {
     if (!tensor->node || tensor->grad_storage || view->layout != tensor->view.layout) return false;
@@ -197,7 +198,8 @@ static int count_in_slot(tern_scope *scope, const tern__leaf *leaf)
     return TERN_OK;
 }
 
-/* A replica's part is in the outer scope's backward. */
+/* Reports a backward that a leaf's ddp will not see. A replica runs inside the outer scope's backward, which
+ * the ddp does see. */
 static int check_heard(tern_scope *scope, const tern__leaf *leaf)
 {
     tern_error err = {0};
@@ -241,8 +243,8 @@ static int mark(tern_scope *scope, tern__node *node)
     return TERN_OK;
 }
 
-/* Marks what the marked entries from `newest` back depend on. Behind the last of them are the step's earlier
- * backwards, of which there may be many. */
+/* Marks the entries on which the marked entries depend, from `newest` back. Stops behind the last marked one:
+ * beyond it are the step's earlier backwards, and there may be many. */
 static int mark_all(tern_scope *scope, tern__node *newest)
 {
     int64_t passed = 0;
@@ -287,7 +289,7 @@ static int fill_one(tern_scope *scope, const tern__view *view)
     return tern__run(scope, &call) ? TERN_OK : scope->error.code;
 }
 
-/* A scope keeps the 1 for its later steps: on a GPU it would be a launch in each. */
+/* Makes the constant 1 once and keeps it for later steps: on a GPU, filling it would be a launch a step. */
 static int keep_one(tern_scope *scope, tern_dtype dtype)
 {
     tern__view like = tern__view_make(dtype, TERN__PLAIN, 0, NULL);
@@ -299,12 +301,12 @@ static int keep_one(tern_scope *scope, tern_dtype dtype)
         tern__storage_drop(made.storage);
         return scope->error.code;
     }
-    scope->one = *made.storage; /* which nobody else has */
+    scope->one = *made.storage; /* the only reference */
     scope->one_dtype = dtype;
     return TERN_OK;
 }
 
-/* The loss's gradient by itself. */
+/* Sets the loss's gradient to 1. */
 static int seed_loss(tern_scope *scope, tern_tensor *loss)
 {
     scope->here = loss->device ? loss->device : scope->device;
@@ -359,7 +361,7 @@ static int check_loss(tern_scope *scope, const tern_tensor *loss)
     return TERN_OK;
 }
 
-/* After a failure: the next backward counts from zero. */
+/* Resets the counts after a failure, so that the next backward starts from zero. */
 static void forget_pending(tern_scope *scope)
 {
     for (tern__node *node = scope->tape; node; node = node->previous)
@@ -369,14 +371,14 @@ static void forget_pending(tern_scope *scope)
 
 static void trace_part(const tern_scope *scope, const char *name, int64_t began, int64_t ended)
 {
-    tern__trace_add(scope->trace, &(tern__event){.name = name,
-                                                 .track = TERN__TRACK_COMPUTE,
-                                                 .began = began,
-                                                 .ended = ended,
-                                                 .args = {{"step", (int64_t)scope->step}}});
+    tern__trace_add(scope->trace, &(tern__trace_event){.name = name,
+                                                       .track = TERN__TRACK_COMPUTE,
+                                                       .began = began,
+                                                       .ended = ended,
+                                                       .args = {{"step", (int64_t)scope->step}}});
 }
 
-/* "synchronise" is the end of "backward": no gradient is left to compute. */
+/* The span "synchronise" is the last part of "backward", after the last gradient was computed. */
 static void trace_all(const tern_scope *scope)
 {
     int64_t now = tern__trace_now(scope->trace);
@@ -385,7 +387,7 @@ static void trace_all(const tern_scope *scope)
     if (listeners(scope)) trace_part(scope, "synchronise", scope->backward_ended, now);
 }
 
-/* A program that never ends its steps is right and takes more memory with each. */
+/* A program that never ends its steps computes the right thing, but takes more memory with each. */
 static void note_endless(tern_scope *scope)
 {
     if (++scope->backwards == ENDLESS)
@@ -418,7 +420,7 @@ int tern_backward(tern_scope *scope, tern_tensor *loss)
 
 /* ---- a part of another scope's step ---- */
 
-/* In the layout that the result has; one that is there twice gets the sum. */
+/* Sets or, if `out` is listed twice, adds to a result's gradient, in the result's layout. */
 static int seed_result(tern_scope *scope, tern_tensor *out, const tern__view *dy)
 {
     scope->here = out->device ? out->device : scope->device;
@@ -442,7 +444,7 @@ int tern__backward_from(tern_scope *scope, int count, tern_tensor *const *outs, 
     return status;
 }
 
-/* An input's gradient stays with it, as no entry of the tape takes it. */
+/* Returns the gradient of a step's input. It stays with the input, because no tape entry consumes it. */
 static tern_tensor *input_grad(const tern_tensor *x)
 {
     bool has_one = x->scope && !x->node && x->grad_storage && !tern__tensor_check(x, "tern_grad_get", NULL);

@@ -1,3 +1,4 @@
+/* scope.c - the life of a scope: two arenas, the first error, kept casts, and the tensors made in it. */
 #include "autograd/autograd.h"
 #include "comm/group.h"
 
@@ -52,7 +53,7 @@ static void arena_free(struct tern__arena *arena)
 
 /* ---- life ---- */
 
-/* Of a scope that could not be made: its steps go on in silence, and their ends say so. */
+/* The error of a NULL scope: its ops do nothing, and the end of each step reports this. */
 static const tern_error no_scope = {
     .code = TERN_E_INVALID, .func = "tern_scope_end", .text = "the scope is NULL"};
 
@@ -80,7 +81,7 @@ static tern_scope *make_scope(tern_device *device, tern_group *group, tern_error
     return NULL;
 }
 
-/* A rank without one posts nothing in its steps: the others are told. */
+/* A rank without a scope could not take part in collectives, so a failure here aborts the group. */
 tern_scope *tern_scope_new(tern_device *device, tern_group *group, tern_error *err)
 {
     tern_error own = {0};
@@ -90,7 +91,8 @@ tern_scope *tern_scope_new(tern_device *device, tern_group *group, tern_error *e
     return scope;
 }
 
-/* Its output may have left the list of tensors, and has a gradient still if backward failed on the way. */
+/* Drops what an entry holds. After a failed backward its output may still have a gradient, and the output
+ * may be on no list of tensors any more. */
 static void drop_node(tern__node *node)
 {
     for (int i = 0; i < TERN__NODE_SAVES; i++) tern__saved_drop(&node->saved[i]);
@@ -98,18 +100,18 @@ static void drop_node(tern__node *node)
     node->out->grad_storage = NULL;
 }
 
-static void give_up(tern_tensor *tensor)
+static void release(tern_tensor *tensor)
 {
     tern__storage_drop(tensor->storage);
     tern__storage_drop(tensor->grad_storage);
     tensor->storage = tensor->grad_storage = NULL;
 }
 
-/* The tape holds what backward still needs. */
+/* Drops the scope's references; the tape still holds the casts that backward needs. */
 static void drop_casts(tern_scope *scope)
 {
     for (int b = 0; b < TERN__CASTS; b++) {
-        for (tern__kept_cast *cast = scope->casts[b]; cast; cast = cast->next) give_up(cast->tensor);
+        for (tern__kept_cast *cast = scope->casts[b]; cast; cast = cast->next) release(cast->tensor);
         scope->casts[b] = NULL;
     }
 }
@@ -118,7 +120,7 @@ static void recycle(tern_scope *scope)
 {
     drop_casts(scope);
     for (tern__node *node = scope->tape; node; node = node->previous) drop_node(node);
-    for (tern_tensor *tensor = scope->tensors; tensor; tensor = tensor->next) give_up(tensor);
+    for (tern_tensor *tensor = scope->tensors; tensor; tensor = tensor->next) release(tensor);
     for (struct tern__borrowed *b = scope->borrowed; b; b = b->next) b->give_back(b->ctx);
     scope->tape = NULL;
     scope->tensors = NULL;
@@ -172,7 +174,7 @@ void tern_scope_seed(tern_scope *scope, uint64_t seed, uint64_t step)
     scope->draws = 0;
 }
 
-/* The streams' keys are far apart (by the golden ratio of 2^64), so that neighbouring seeds share none. */
+/* Keys of neighbouring ranks are 2^64 divided by the golden ratio apart, so neighbouring seeds share none. */
 tern__draw tern__scope_draw(tern_scope *scope)
 {
     return (tern__draw){scope->seed + scope->stream * 0x9e3779b97f4a7c15u, scope->step, scope->draws++};
@@ -227,7 +229,8 @@ int tern__scope_borrow(tern_scope *scope, void (*give_back)(void *ctx), void *ct
     return TERN_OK;
 }
 
-/* What tern_checkpoint tries is without gradients anyhow: it only need not know of a part's parameters. */
+/* The first pass of tern_checkpoint runs without gradients anyway. Turning them off inside it only means that
+ * parameters used there are not noted. */
 bool tern_grad_enabled_set(tern_scope *scope, bool enabled)
 {
     if (!scope) return false;
@@ -249,13 +252,13 @@ const tern__policy *tern__policy_set(tern_scope *scope, const tern__policy *poli
     return before;
 }
 
-/* Of the casts. */
+/* Returns the leaf's bucket in scope->casts. */
 static unsigned bucket_of(const tern__leaf *leaf)
 {
     return (unsigned)((uintptr_t)leaf * 0x9e3779b97f4a7c15u >> 32) % TERN__CASTS;
 }
 
-/* Without gradients one that has its own does as well. */
+/* True if the cast suits the parameter's need for a gradient. With gradients off, any cast does. */
 static bool has_gradient(const tern_scope *scope, const tern_tensor *parameter, const tern_tensor *cast)
 {
     return !scope->grad || cast->requires_grad == parameter->requires_grad;
@@ -286,6 +289,11 @@ void tern__cast_keep(tern_scope *scope, const tern_tensor *parameter, tern_tenso
 
 /* ---- results ---- */
 
+tern_device *tern__device_of(const tern_scope *scope, const tern_tensor *tensor)
+{
+    return tensor->scope || !scope->is_replica ? tensor->device : NULL;
+}
+
 static tern_tensor *new_handle(tern_scope *scope, const tern__view *view, tern_device *device)
 {
     tern_tensor *tensor = tern__scope_alloc(scope, sizeof(*tensor));
@@ -301,7 +309,7 @@ static tern_tensor *new_handle(tern_scope *scope, const tern__view *view, tern_d
     return tensor;
 }
 
-/* A block of the running op's device for `view`, counted once. */
+/* Allocates memory for `view` on the running op's device, with one reference. */
 static tern__storage *new_storage(tern_scope *scope, const tern__view *view)
 {
     tern__storage *storage = tern__scope_alloc(scope, sizeof(*storage));
@@ -402,7 +410,7 @@ void tern__frame_leave(tern_scope *scope, tern_tensor *mark, tern_tensor *result
             ours = true;
             continue;
         }
-        give_up(tensor);
+        release(tensor);
         tensor->released = true;
     }
     if (ours) {

@@ -1,4 +1,4 @@
-/* state_dict.c - where a scope's random numbers are. */
+/* state_dict.c - saves and restores the position of a scope's random numbers. */
 #include "autograd/autograd.h"
 #include "tensor/field.h"
 

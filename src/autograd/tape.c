@@ -1,3 +1,4 @@
+/* tape.c - what ops are made of: entering with checked inputs, running a kernel, recording an entry. */
 #include "autograd/autograd.h"
 
 #include <math.h>
@@ -12,12 +13,7 @@ static void fail_devices(const char *op, int one, const tern_device *first, int 
                     first->name, other, second->name);
 }
 
-tern_device *tern__device_of(const tern_scope *scope, const tern_tensor *tensor)
-{
-    return tensor->scope || !scope->is_replica ? tensor->device : NULL;
-}
-
-/* The op runs where its inputs are; those that are nowhere in particular come along. */
+/* Sets the device on which the op runs: that of its inputs. Inputs without a device run anywhere. */
 static void find_device(tern_scope *scope, const char *op, int count, tern_tensor *const *inputs,
                         tern_error *err)
 {
@@ -43,7 +39,7 @@ static void check_input(const char *op, int i, bool needed, const tern_tensor *i
                         op + strlen("tern_"), i);
 }
 
-/* Once a process: a parameter that nobody moved goes to the device with every op that uses it. */
+/* Warns, once per process, of a parameter in host memory: each op that uses it copies it to the device. */
 static void note_stray(const tern_scope *scope, const char *op, int count, tern_tensor *const *inputs)
 {
     static atomic_flag told = ATOMIC_FLAG_INIT;
@@ -104,8 +100,8 @@ void tern__go_to(tern_scope *scope, const void *data)
         scope->here = scope->device;
 }
 
-/* A gradient goes to leaves, to tensors of the scope's own tape and, while tern_checkpoint tries what it
- * uses, to its input alone. */
+/* Gradients can go to leaves and to tensors of the scope's own tape; during the first pass of
+ * tern_checkpoint, besides leaves, only to its input. */
 static bool belongs(const tern_scope *scope, const tern_tensor *input)
 {
     if (!input || !input->requires_grad || input->leaf) return true;
@@ -125,7 +121,7 @@ static bool all_belong(tern_scope *scope, const char *op, int count, tern_tensor
     return true;
 }
 
-/* What is computed for tern_checkpoint without a tape: which leaves does it use? */
+/* Notes the leaves that a tern_checkpoint uses during its first pass, which records no tape. */
 static void note_uses(tern_scope *scope, int count, tern_tensor *const *inputs)
 {
     for (int i = 0; i < count; i++) {

@@ -1,3 +1,4 @@
+/* alloc.c - memory from the user's allocator. */
 #include "base/base.h"
 
 #include <stdlib.h>

@@ -14,7 +14,8 @@
 
 /* ---- errors: the first one wins ---- */
 
-/* Fills `err` unless it is NULL or set; returns `code`, so that `return tern__error_set(...)` reads well. */
+/* Fills in `err` unless it is NULL or already set. Returns `code`, so that a caller can `return
+ * tern__error_set(..)`. */
 int tern__error_set(tern_error *err, const char *func, int code, const char *fmt, ...) TERN__PRINTF(4, 5);
 /* The same with errno: appends ": strerror(errno)" and keeps it in err->native. */
 int tern__error_errno(tern_error *err, const char *func, int code, const char *fmt, ...) TERN__PRINTF(4, 5);
@@ -24,14 +25,14 @@ static inline bool tern__is_set(const tern_error *err)
     return err && err->code != TERN_OK;
 }
 
-/* ---- memory: zeroed, aligned to 64 bytes, through the user's allocator; NULL sets E_MEMORY with the size
- * ---- */
+/* ---- memory, from the user's allocator: zeroed, aligned to 64 bytes; NULL sets E_MEMORY with the size ----
+ */
 
 void *tern__alloc(size_t bytes, const char *func, tern_error *err);
 void *tern__realloc_array(void *ptr, size_t old_bytes, size_t new_bytes, const char *func, tern_error *err);
 void tern__free(void *ptr);
 char *tern__strdup(const char *text, const char *func, tern_error *err);
-/* Not zeroed and with an alignment of its own: for the device's blocks. NULL without an error. */
+/* Allocates memory that is not zeroed, with any alignment. Returns NULL without setting an error. */
 void *tern__alloc_raw(size_t bytes, size_t align);
 static inline size_t tern__align_up(size_t n, size_t align)
 {
@@ -40,12 +41,12 @@ static inline size_t tern__align_up(size_t n, size_t align)
 
 /* ---- dtypes ---- */
 
-/* Floating point of 16 bits. */
+/* Returns true for bf16 and f16. */
 static inline bool tern__dtype_is_half(tern_dtype dtype)
 {
     return dtype == TERN_BF16 || dtype == TERN_F16;
 }
-/* f32, f64, bf16 or f16. */
+/* Returns true for f32, f64, bf16 and f16. */
 static inline bool tern__dtype_is_float(tern_dtype dtype)
 {
     return dtype == TERN_F32 || dtype == TERN_F64 || tern__dtype_is_half(dtype);
@@ -55,25 +56,25 @@ static inline bool tern__dtype_is_float(tern_dtype dtype)
 
 void tern__log(tern_log_level level, const char *fmt, ...) TERN__PRINTF(2, 3);
 
-/* ---- environment: an empty variable is as good as none; who has to tell the two apart asks getenv ---- */
+/* ---- environment: an empty variable counts as unset; use getenv to tell the two apart ---- */
 
-/* NULL if unset or empty. */
+/* Returns the value, or NULL if the variable is unset or empty. */
 const char *tern__env(const char *name);
-/* *out = the integer in `name`, or `fallback` if unset; E_ENV naming variable and value if it is no integer
- * in [low, high]. */
+/* Sets *out to the integer in `name`, or to `fallback` if it is unset. E_ENV, naming variable and value: it
+ * is not an integer in [low, high]. */
 int tern__env_int(const char *name, long low, long high, long fallback, long *out, tern_error *err);
-/* The same of a list with commas, of which the first counts. */
+/* The same for the first integer of a list with commas. */
 int tern__env_first_int(const char *name, long low, long high, long fallback, long *out, tern_error *err);
-/* Of what a launcher sets: E_ENV for a variable that is set but empty, a mistake of whoever set it, never
- * "unset". */
+/* For variables that a launcher sets: E_ENV if the variable is set but empty, which is the launcher's mistake
+ * and does not mean unset. */
 int tern__env_filled(const char *name, tern_error *err);
-/* tern__env_int for an int, of a variable that is not empty. */
+/* tern__env_filled and tern__env_int together, for an int. */
 int tern__env_filled_int(const char *name, long low, long high, long fallback, int *out, tern_error *err);
 
 /* ---- time ---- */
 
 int64_t tern__now_ns(void); /* CLOCK_MONOTONIC */
-/* What the calling thread has had of a processor. */
+/* CPU time of the calling thread. */
 int64_t tern__thread_ns(void);
 
 #endif

@@ -1,3 +1,4 @@
+/* cores.c - finds the CPUs that this process may use. */
 #include "base/cores.h"
 
 #ifdef _OPENMP
@@ -11,7 +12,8 @@ static void add_place(cpu_set_t *cores, int place)
     for (int i = 0; i < count; i++) CPU_SET(cpus[i], cores);
 }
 
-/* GOMP_CPU_AFFINITY may name CPUs that the process has not got: such places tell nothing. */
+/* Returns false if the places have CPUs that the process may not use, as GOMP_CPU_AFFINITY may: they are then
+ * of no use. */
 static bool read_places(cpu_set_t *cores)
 {
     CPU_ZERO(cores);

@@ -1,3 +1,4 @@
+/* dtype.c - names and sizes of dtypes. */
 #include "base/base.h"
 
 const char *tern_dtype_name(tern_dtype dtype)

@@ -1,3 +1,4 @@
+/* env.c - environment variables and clocks. */
 #include "base/base.h"
 
 #include <errno.h>
@@ -11,7 +12,7 @@ const char *tern__env(const char *name)
     return value && *value ? value : NULL;
 }
 
-/* The number may be followed by one of `behind`. */
+/* The number may be followed by one of the characters in `behind`. */
 static int read_int(const char *func, const char *name, const char *behind, long low, long high,
                     long fallback, long *out, tern_error *err)
 {

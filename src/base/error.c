@@ -1,3 +1,4 @@
+/* error.c - errors and status codes. */
 #include "base/base.h"
 
 #include <errno.h>

@@ -1,3 +1,4 @@
+/* file.c - opens, reads and writes files. */
 #include "base/file.h"
 
 #include <errno.h>
@@ -7,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define AT_ONCE ((size_t)1 << 30) /* one call of the kernel's moves less than 2 GiB */
+#define AT_ONCE ((size_t)1 << 30) /* a system call transfers less than 2 GiB */
 #define BUFFER  ((size_t)1 << 16)
 
 /* ---- opening ---- */
@@ -21,13 +22,14 @@ static const char *kind_of(mode_t mode)
 
 static int check_kind(int fd, const char *path, struct stat *about, const char *func, tern_error *err)
 {
-    if (fstat(fd, about)) return tern__error_errno(err, func, TERN_E_IO, "cannot look at %s", path);
+    if (fstat(fd, about)) return tern__error_errno(err, func, TERN_E_IO, "cannot stat %s", path);
     if (S_ISREG(about->st_mode)) return TERN_OK;
-    return tern__error_set(err, func, TERN_E_IO, "%s is a %s, no regular file", path,
+    return tern__error_set(err, func, TERN_E_IO, "%s is a %s, expected a regular file", path,
                            kind_of(about->st_mode));
 }
 
-/* Standard error may be closed, and what is said there must not go into a file that has taken its number. */
+/* Avoids descriptors 0 to 2: if standard error is closed, a file with its number would receive the error
+ * messages. */
 static int open_above(const char *path, int flags, mode_t mode)
 {
     int fd = TEMP_FAILURE_RETRY(open(path, flags | O_CLOEXEC, mode));
@@ -38,7 +40,7 @@ static int open_above(const char *path, int flags, mode_t mode)
     return above;
 }
 
-/* Not blocking, of a pipe that nobody reads or writes the opening does not wait. */
+/* O_NONBLOCK: opening a pipe that has no other end must not wait. */
 int tern__file_open(const char *path, int flags, mode_t mode, struct stat *about, const char *func,
                     tern_error *err)
 {
@@ -52,7 +54,7 @@ int tern__file_open(const char *path, int flags, mode_t mode, struct stat *about
 
 int tern__standard_hold(const char *func, tern_error *err)
 {
-    for (int fd = 0; fd <= STDERR_FILENO; fd++) /* the lowest free number is taken */
+    for (int fd = 0; fd <= STDERR_FILENO; fd++) /* open takes the lowest free number */
         if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", O_RDWR | O_CLOEXEC) < 0)
             return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot open /dev/null");
     return TERN_OK;
@@ -94,7 +96,7 @@ int tern__output_open(tern__output *out, const char *path, const char *func, ter
     struct stat old;
     *out = (tern__output){.path = path, .func = func, .fd = -1};
     if (stat(path, &old) == 0 && !S_ISREG(old.st_mode))
-        return tern__error_set(err, func, TERN_E_IO, "%s is there and no regular file", path);
+        return tern__error_set(err, func, TERN_E_IO, "%s exists and is not a regular file", path);
     size_t room = strlen(path) + 32;
     out->temp = tern__alloc(room, func, err);
     out->buffer = out->temp ? tern__alloc_raw(BUFFER, TERN__LINE) : NULL;
@@ -138,7 +140,7 @@ int tern__output_write(tern__output *out, const void *data, size_t bytes, tern_e
     return TERN_OK;
 }
 
-/* The rename is on the disk when the directory is. */
+/* The rename is on the disk once the directory is. */
 static int sync_folder(const tern__output *out, tern_error *err)
 {
     int folder = open(dirname(out->temp), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -147,7 +149,8 @@ static int sync_folder(const tern__output *out, tern_error *err)
     return status;
 }
 
-/* Closed before it takes the name: of a disk beyond a network that is full only this may tell. */
+/* Closes the file before renaming it: on a network file system, only close may report that the disk is full.
+ */
 int tern__output_close(tern__output *out, int status, bool sync, tern_error *err)
 {
     if (!status) status = tern__output_flush(out, err);

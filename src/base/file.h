@@ -1,5 +1,5 @@
-/* file.h - files: opened only if they are some, read by length, and written so that the old one stays until
- * the new one is whole. */
+/* file.h - opens regular files only, reads them by length, and writes them so that the old file stays until
+ * the new one is complete. */
 #ifndef TERN_SRC_BASE_FILE_H
 #define TERN_SRC_BASE_FILE_H
 
@@ -7,18 +7,19 @@
 
 #include <sys/stat.h>
 
-/* ---- opening and reading: by pread, never mapped, since a mapped file that shrinks is a SIGBUS ---- */
+/* ---- opening and reading: with pread, never mapped, since a mapped file that shrinks raises SIGBUS ---- */
 
-/* open(2) of a regular file, or of none where `flags` create one: a pipe would be waited for, and what a
- * device does nobody knows. *about, unless it is NULL, is its fstat. The descriptor, or -1 and E_IO. */
+/* open(2) for regular files, existing or created by `flags`. Refuses anything else: opening a pipe would
+ * block, and a device might do anything. Fills in *about, unless NULL, with the file's fstat. Returns the
+ * descriptor, or -1 with E_IO. */
 int tern__file_open(const char *path, int flags, mode_t mode, struct stat *about, const char *func,
                     tern_error *err);
-/* All bytes at `offset`; E_IO also if the file has become shorter. */
+/* Reads all bytes at `offset`. E_IO, also if the file has become shorter. */
 int tern__file_read(int fd, const char *path, int64_t offset, void *out, size_t bytes, const char *func,
                     tern_error *err);
 
-/* Opens /dev/null as each of the descriptors 0, 1 and 2 that is closed, which else would become a socket of
- * ours, into which the program writes its messages. E_SYSTEM. */
+/* Opens /dev/null for each of the descriptors 0, 1 and 2 that is closed. Otherwise one of tern's sockets
+ * could get that number, and the program would write its messages into the socket. E_SYSTEM. */
 int tern__standard_hold(const char *func, tern_error *err);
 
 /* ---- writing ---- */
@@ -26,19 +27,19 @@ int tern__standard_hold(const char *func, tern_error *err);
 typedef struct tern__output {
     const char *path, *func; /* borrowed               */
     char *temp;              /* PATH.PID.tmp           */
-    int fd;                  /* of it                  */
+    int fd;                  /* of temp                */
     int64_t offset;          /* bytes written          */
-    char *buffer;            /* small pieces meet here */
+    char *buffer;            /* collects small writes  */
     size_t buffered;
 } tern__output;
 
-/* E_IO if at `path` there is anything but a regular file. */
+/* Starts writing `path`. E_IO, also if `path` exists and is not a regular file. */
 int tern__output_open(tern__output *out, const char *path, const char *func, tern_error *err);
 int tern__output_write(tern__output *out, const void *data, size_t bytes, tern_error *err);
-/* Empties the buffer, for whoever writes to `fd` himself. */
+/* Writes the buffer, so that the caller may write to `fd` itself. */
 int tern__output_flush(tern__output *out, tern_error *err);
-/* The file takes its name if `status`, which is returned then, and all else went well; else it is removed.
- * `sync`: it is on the disk before it does. */
+/* Moves the file to its name if `status` is TERN_OK and closing succeeds; removes it otherwise. Returns the
+ * first error. With `sync` the data is on the disk before the file gets its name. */
 int tern__output_close(tern__output *out, int status, bool sync, tern_error *err);
 
 #endif

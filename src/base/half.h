@@ -1,9 +1,9 @@
-/* half.h - the two 16-bit floating-point types as their bits, to and from f32: round to nearest, ties to
- * even; a NaN stays one. Inline, so that loops over them are vectorised. */
+/* half.h - converts the bits of the two 16-bit floating-point types to and from f32: rounds to nearest, ties
+ * to even, and keeps NaN a NaN. Inline, so that loops over them are vectorised. */
 #ifndef TERN_SRC_BASE_HALF_H
 #define TERN_SRC_BASE_HALF_H
 
-#include "base/anywhere.h"
+#include "base/host_device.h"
 
 #include <stdint.h>
 #include <string.h>
@@ -39,9 +39,9 @@ TERN__ANYWHERE uint32_t tern__bits_of(float value)
     return bits;
 }
 
-/* IEEE 754 binary16, by integers, since compilers do not vectorise _Float16. Its bits without the sign, moved
- * to where f32 has them, lack 112 in the exponent; of a subnormal, an exponent of 1 is put before and taken
- * away. */
+/* IEEE 754 binary16, with integers, since compilers do not vectorise _Float16. The bits without the sign are
+ * shifted to f32's position; the exponent then needs 112 added. For a subnormal, an exponent of 1 is added,
+ * and its value subtracted in f32. */
 TERN__ANYWHERE float tern__f16_to_f32(uint16_t half)
 {
     const uint32_t bias = 112u << 23, least = 113u << 23, infinity = 0x7f800000;
@@ -52,9 +52,9 @@ TERN__ANYWHERE float tern__f16_to_f32(uint16_t half)
     return tern__float_of(sign | bits);
 }
 
-/* Adding 0.5 leaves of a small number what a subnormal half has, rounded; a normal one is rounded by adding
- * almost half a unit of the last place, and the unit's own last bit. A carry out of the largest makes
- * infinity. */
+/* Adding 0.5 to a small number rounds it to the bits of a subnormal half. A normal number is rounded by
+ * adding almost half a unit in the last place, plus the unit's lowest bit. A carry out of the largest number
+ * gives infinity. */
 TERN__ANYWHERE uint16_t tern__f16_from_f32(float value)
 {
     const uint32_t least = 113u << 23, most = 143u << 23, infinity = 0x7f800000;

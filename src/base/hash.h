@@ -5,10 +5,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The hash of nothing. */
+/* The hash of no bytes. */
 #define TERN__FNV UINT64_C(0xcbf29ce484222325)
 
-/* Whole words at once: quicker, and other hashes than those of their bytes. */
+/* Hashes a whole word at once: faster, but another hash than that of the word's bytes. */
 static inline uint64_t tern__fnv_word(uint64_t hash, uint64_t word)
 {
     return (hash ^ word) * UINT64_C(0x100000001b3);
@@ -20,7 +20,7 @@ static inline uint64_t tern__fnv(uint64_t hash, const void *data, size_t bytes)
     return hash;
 }
 
-/* In 32 bits. */
+/* Folds a hash to 32 bits. */
 static inline uint32_t tern__fnv_fold(uint64_t hash)
 {
     return (uint32_t)(hash ^ hash >> 32);

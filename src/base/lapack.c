@@ -1,3 +1,4 @@
+/* lapack.c - loads LAPACK. */
 #include "base/lapack.h"
 
 #include <dlfcn.h>

@@ -1,3 +1,4 @@
+/* local.c - reads the local rank from the variables of torchrun, mpirun and srun. */
 #include "base/local.h"
 
 #include "base/nodelist.h"
@@ -6,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Slurm says what kind of binding it is, which may be "none". */
+/* Slurm's variable names the kind of binding, which may be "none". */
 static bool is_bound(const char *name)
 {
     const char *value = tern__env(name);
@@ -21,7 +22,7 @@ static int check_rank(const tern__local *local, tern_error *err)
     if (!getenv("LOCAL_RANK"))
         return tern__error_set(
             err, __func__, TERN_E_ENV,
-            "LOCAL_WORLD_SIZE=%d is set but LOCAL_RANK is not, and RANK=%d is no local rank", local->world,
+            "LOCAL_WORLD_SIZE=%d is set but LOCAL_RANK is not, and RANK=%d is not a local rank", local->world,
             local->rank);
     return tern__error_set(err, __func__, TERN_E_ENV, "LOCAL_RANK=%d is not below LOCAL_WORLD_SIZE=%d",
                            local->rank, local->world);
@@ -87,7 +88,7 @@ int tern__local_of_step(tern__local *out, tern_error *err)
                            getenv(name), out->rank, node);
 }
 
-/* ---- the nearest speaks first, as for the world's ranks ---- */
+/* ---- the closest launcher counts, as for the ranks of the world ---- */
 
 int tern__local_read(tern__local *out, tern_error *err)
 {

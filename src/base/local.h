@@ -1,4 +1,5 @@
-/* local.h - which of the ranks of its host a process is, as its launcher says in the environment. */
+/* local.h - the process's local rank: its number among the ranks of its host, from the launcher's environment
+ * variables. */
 #ifndef TERN_SRC_BASE_LOCAL_H
 #define TERN_SRC_BASE_LOCAL_H
 
@@ -8,19 +9,20 @@
 #define TERN__ENV_BOUND "TERN_BOUND"
 
 typedef struct tern__local {
-    int rank, world; /* among those of this host                        */
-    bool is_bound;   /* the launcher has chosen the cores that it may use */
+    int rank, world; /* among the ranks of this host                    */
+    bool is_bound;   /* the launcher has bound the process to cores       */
 } tern__local;
 
-/* Whoever has started this process: tern run or torchrun, else mpirun, else srun; 0 of 1 if none says. A
- * variable that contradicts another one, is empty, out of range or no number: E_ENV. */
+/* Reads the variables of tern run or torchrun, else of mpirun, else of srun; 0 of 1 if there are none. E_ENV:
+ * a variable contradicts another one, is empty, out of range or not a number. */
 int tern__local_read(tern__local *out, tern_error *err);
 
-/* LOCAL_RANK and LOCAL_WORLD_SIZE, which is at most `world`; what is not set stays as it is in `out`. */
+/* Reads LOCAL_RANK and LOCAL_WORLD_SIZE, which is at most `world`; a variable that is not set leaves `out` as
+ * it is. */
 int tern__local_of_run(tern__local *out, int world, tern_error *err);
-/* Those of a task of Slurm. */
+/* Reads the variables of a Slurm task. */
 int tern__local_of_step(tern__local *out, tern_error *err);
-/* A variable of a step of Slurm, without which there is no task. */
+/* Reads a variable that every Slurm task has. */
 int tern__step_int(const char *name, int low, int high, int *out, tern_error *err);
 
 #endif

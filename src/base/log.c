@@ -1,3 +1,4 @@
+/* log.c - log messages: to the user's function or to standard error. */
 #include "base/base.h"
 
 #include <stdatomic.h>

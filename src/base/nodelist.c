@@ -1,3 +1,4 @@
+/* nodelist.c - parses Slurm's compressed lists. */
 #include "base/nodelist.h"
 
 #include <limits.h>
@@ -23,7 +24,7 @@ static const char *skip_number(const char *at)
     return bytes ? at + bytes : NULL;
 }
 
-/* What stands behind "[001-003,10]"; NULL: it is malformed. */
+/* Returns the text after "[001-003,10]"; NULL: it is malformed. */
 static const char *skip_brackets(const char *at)
 {
     do {
@@ -33,7 +34,7 @@ static const char *skip_brackets(const char *at)
     return at && *at == ']' ? at + 1 : NULL;
 }
 
-/* Of brackets the name has their first number. */
+/* Replaces each pair of brackets by its first number. */
 bool tern__nodelist_first(const char *list, char *name, size_t size)
 {
     *name = '\0';
@@ -51,7 +52,7 @@ bool tern__nodelist_first(const char *list, char *name, size_t size)
 
 /* ---- tasks ---- */
 
-/* A number from 1, and what stands behind it; 0: there is none. */
+/* Reads a number above 0 and moves past it; 0: there is none. */
 static int read_count(const char **at)
 {
     char *end;

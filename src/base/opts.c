@@ -1,3 +1,4 @@
+/* opts.c - reads options structs of any version. */
 #include "base/opts.h"
 
 #include "base/base.h"

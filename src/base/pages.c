@@ -1,10 +1,11 @@
+/* pages.c - asks for huge pages. */
 #include "base/pages.h"
 
 #include <stdint.h>
 #include <sys/mman.h>
 
-/* Whoever fills a large block waits for the kernel to give its pages, and 512 at once are quicker (loading
- * 100 MB: 37 ms of CPU instead of 62). */
+/* Filling a new block costs page faults; one for 512 pages at once is cheaper (loading 100 MB: 37 ms of CPU
+ * time instead of 62). */
 void tern__pages_enlarge(void *block, size_t bytes)
 {
     enum { PAGE = 2 << 20 };

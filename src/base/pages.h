@@ -1,4 +1,4 @@
-/* pages.h - how large pages are, and large ones under large blocks. */
+/* pages.h - the page size, and huge pages for large blocks. */
 #ifndef TERN_SRC_BASE_PAGES_H
 #define TERN_SRC_BASE_PAGES_H
 
@@ -10,7 +10,8 @@ static inline size_t tern__page_bytes(void)
     return (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Asks for pages of 2 MiB under as much of a block as they fit into, so that no memory is taken beyond it. */
+/* Asks for 2 MiB pages for the part of a block that whole pages cover, so that they take no memory outside
+ * it. */
 void tern__pages_enlarge(void *block, size_t bytes);
 
 #endif

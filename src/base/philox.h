@@ -1,12 +1,14 @@
-/* philox.h - Philox 4x32-10 (Salmon, Moraes, Dror, Shaw 2011): four random words of a key and a counter, and
- * nothing that is kept in between. So any place of a stream can be drawn at any time, by anybody, again.
+/* philox.h - Philox 4x32-10 (Salmon, Moraes, Dror, Shaw 2011): computes four random words from a key and a
+ * counter, without any state. So any position of a sequence can be drawn at any time, by any thread, and
+ * again.
  *
- * A round multiplies two of the counter's words by constants; the products' high halves are mixed with the
- * other words and the key, the low halves move on. The key is moved on by a constant after each round. */
+ * A round multiplies two of the counter's words by constants. The products' high halves are mixed with the
+ * other words and the key; their low halves become words themselves. After each round a constant is added to
+ * the key. */
 #ifndef TERN_SRC_BASE_PHILOX_H
 #define TERN_SRC_BASE_PHILOX_H
 
-#include "base/anywhere.h"
+#include "base/host_device.h"
 
 #include <stdint.h>
 
@@ -16,7 +18,7 @@ typedef struct tern__philox_words {
     uint32_t word[4];
 } tern__philox_words;
 
-/* What the counter's words 0 and 2 are multiplied by. */
+/* The factors of the counter's words 0 and 2. */
 #define TERN__PHILOX_EVEN 0xd2511f53u
 #define TERN__PHILOX_ODD  0xcd9e8d57u
 

@@ -1,3 +1,4 @@
+/* plugin.c - loads plug-ins. */
 #include "base/plugin.h"
 
 #include <dlfcn.h>
@@ -5,8 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The folder that holds the code of this very function: the shared library's or, where the name has no
- * folder, that of the program, which the shell may have found in its PATH. */
+/* Finds the folder of the file that contains this function: the shared library's or, if that name has no
+ * folder, the program's, which the shell may have found in its PATH. */
 static void own_folder(char *folder, size_t size)
 {
     Dl_info info;

@@ -1,12 +1,12 @@
-/* rng.c - PyTorch's CPU generator and what it draws from it, bit for bit.
+/* rng.c - PyTorch's CPU generator and its distributions, bit for bit.
  *
- * The engine is the standard mt19937. A float uniform is the low 24 bits of one draw; a double uniform the
- * low 53 bits of two. normal_ has two paths: fewer than 16 elements take one Box-Muller pair in double after
- * the other, whose second half is kept for the next call; 16 or more are filled with float uniforms and
- * transformed in blocks of 16, where element j < 8 gives the radius and element j + 8 the angle. The blocked
- * path has its own logarithm and sine: the float versions of the Cephes library. PyTorch's AVX2 build
- * contracts multiplications and additions to fused ones, so what is fused here is written fmaf and this file
- * is compiled with -ffp-contract=off. */
+ * The engine is the standard mt19937. A float uniform is the low 24 bits of one draw, a double uniform the
+ * low 53 bits of two. normal_ has two paths. Fewer than 16 elements are drawn as Box-Muller pairs in double;
+ * the second half of a pair is kept for the next call. 16 or more elements are filled with float uniforms and
+ * transformed in blocks of 16, in which element j < 8 gives the radius and element j + 8 the angle. The
+ * blocked path uses the float logarithm and sine of the Cephes library. PyTorch's AVX2 build fuses
+ * multiplications and additions, so fused operations are written as fmaf here, and this file is compiled with
+ * -ffp-contract=off. */
 #include "base/rng.h"
 
 #include <tern/rng.h>
@@ -20,7 +20,7 @@ enum { STATE = 624, MIDDLE = 397, BLOCK = 16, HALF = BLOCK / 2 };
 
 struct tern_rng {
     uint32_t state[STATE];
-    int next; /* index of the next word of `state`; STATE: all are used */
+    int next; /* index of the next word in `state`; STATE: all are used */
     bool has_normal;
     double normal; /* the second half of the last Box-Muller pair */
     uint64_t seed;
@@ -89,7 +89,7 @@ uint64_t tern_rng_u64(tern_rng *rng)
     return high << 32 | tern_rng_u32(rng);
 }
 
-/* Of an rng that could not be made there are zeros. */
+/* A NULL rng, which could not be made, draws zeros. */
 static bool is_missing(const tern_rng *rng, void *out, size_t bytes)
 {
     if (!rng) memset(out, 0, bytes);
@@ -120,7 +120,7 @@ typedef struct torch_state {
     bool has_float_normal;
 } torch_state;
 
-_Static_assert(sizeof(torch_state) == TERN_RNG_STATE_BYTES, "torch's size");
+_Static_assert(sizeof(torch_state) == TERN_RNG_STATE_BYTES, "the size of torch's state");
 
 void tern_rng_state_get(const tern_rng *rng, void *out)
 {
@@ -146,7 +146,7 @@ int tern_rng_state_set(tern_rng *rng, const void *state, tern_error *err)
     if (s.seeded != 1 || s.left < 1 || s.left > STATE || s.next > STATE ||
         (s.left > 1 && s.next != (uint64_t)(STATE + 1 - s.left)))
         return tern__error_set(err, __func__, TERN_E_FORMAT,
-                               "no state of a generator: seeded %d, left %d, next %llu", s.seeded, s.left,
+                               "not a generator's state: seeded %d, left %d, next %llu", s.seeded, s.left,
                                (unsigned long long)s.next);
     for (int i = 0; i < STATE; i++) rng->state[i] = (uint32_t)s.state[i];
     rng->next = STATE + 1 - s.left;
@@ -156,7 +156,7 @@ int tern_rng_state_set(tern_rng *rng, const void *state, tern_error *err)
     return TERN_OK;
 }
 
-/* ---- float loops: the same results with and without a fused multiply-add in hardware ---- */
+/* ---- float loops: the results are the same with and without hardware fused multiply-add ---- */
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -174,9 +174,9 @@ INLINE uint32_t bits_of(float value)
     return bits;
 }
 
-/* Natural logarithm of a normal x: x = m 2^e with m in [sqrt(1/2), sqrt(2)), log x = e log 2 + log(1 + (m -
- * 1)), the latter by a polynomial; log 2 is split in two so that its product with e is exact in the high
- * part. */
+/* Returns the natural logarithm of a normal x = m 2^e with m in [sqrt(1/2), sqrt(2)): log x = e log 2 + log(1
+ * + (m - 1)), the latter as a polynomial. log 2 is split in two, so that the product of its high part with e
+ * is exact. */
 INLINE float cephes_log(float x)
 {
     uint32_t bits = bits_of(x);
@@ -201,8 +201,8 @@ INLINE float cephes_log(float x)
     return fmaf(e, 0.693359375f, x + y);
 }
 
-/* Sine and cosine of x >= 0: x is reduced by the nearest even multiple j of pi/4, in three steps because pi/4
- * is split in three; the octant j then says which polynomial is which and which sign it takes. */
+/* Computes sine and cosine of x >= 0. x is reduced by the nearest even multiple j of pi/4, in three steps
+ * because pi/4 is split in three. The octant j then decides which polynomial is which, and the signs. */
 INLINE void cephes_sincos(float x, float *sine, float *cosine)
 {
     int32_t j = ((int32_t)(x * 1.27323954473516f) + 1) & ~1;
@@ -297,7 +297,7 @@ static const tern__rng_loops *best_loops(void)
     return tern__rng_loops_list[i];
 }
 
-/* ---- what is drawn ---- */
+/* ---- distributions ---- */
 
 void tern_rng_uniform(tern_rng *rng, float *out, size_t n, double from, double to)
 {
@@ -317,8 +317,7 @@ static double normal_one(tern_rng *rng)
     return radius * cos(theta);
 }
 
-/* A tail that fills no block is not transformed alone: the last 16 elements are drawn anew and transformed
- * once more. */
+/* If the tail does not fill a block, the last 16 elements are drawn and transformed again. */
 static void normal_many(tern_rng *rng, float *out, size_t n, float mean, float std)
 {
     const tern__rng_loops *loops = best_loops();
@@ -346,7 +345,7 @@ static void swap(int64_t *a, int64_t *b)
     *b = kept;
 }
 
-/* PyTorch 2's bound: from here on 32 bits modulo n would favour small numbers, and 64 are drawn. PyTorch 1.13
+/* PyTorch 2's bound: from here on 32 bits modulo n would favour small numbers, so 64 are drawn. PyTorch 1.13
  * draws 32 for every n. */
 #define LARGE_PERMUTATION (UINT32_MAX / 20)
 

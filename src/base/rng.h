@@ -1,4 +1,4 @@
-/* rng.h - the generator's float loops, one set for each instruction set: all give the same bits. */
+/* rng.h - the generator's float loops, one set per instruction set; all give the same bits. */
 #ifndef TERN_SRC_RNG_H
 #define TERN_SRC_RNG_H
 
@@ -10,7 +10,7 @@ typedef struct tern__rng_loops {
     bool (*is_supported)(void);
     /* d[i] = d[i] * range + from, fused. */
     void (*scale)(float *d, size_t n, float range, float from);
-    /* Blocks of 16 uniforms become normals. */
+    /* Turns blocks of 16 uniforms into normals. */
     void (*normal)(float *d, size_t blocks, float mean, float std);
 } tern__rng_loops;
 

@@ -1,3 +1,4 @@
+/* text.c - UTF-8, and escaped text. */
 #include "base/text.h"
 
 #include <stdarg.h>
@@ -8,7 +9,7 @@
 
 int tern__utf8_next(const char *text, size_t bytes, uint32_t *code)
 {
-    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000}; /* of each length */
+    static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000}; /* the smallest code point of each length */
     const uint8_t *t = (const uint8_t *)text;
     size_t length = t[0] < 0x80 ? 1 : t[0] >> 5 == 0x6 ? 2 : t[0] >> 4 == 0xe ? 3 : t[0] >> 3 == 0x1e ? 4 : 0;
     if (!length || length > bytes) return 0;
@@ -45,9 +46,10 @@ int tern__utf8_write(uint32_t code, char *out)
     return length;
 }
 
-/* ---- showing ---- */
+/* ---- escaping ---- */
 
-/* Controls of ASCII and Latin-1, line and paragraph separators, and what turns the direction of writing. */
+/* Control characters of ASCII and Latin-1, line and paragraph separators, and characters that change the
+ * writing direction. */
 static bool is_unsafe(uint32_t c)
 {
     return c < 0x20 || (c >= 0x7f && c < 0xa0) || c == 0x61c || c == 0x200e || c == 0x200f ||
@@ -56,7 +58,7 @@ static bool is_unsafe(uint32_t c)
 
 enum { SHOWN_TEXT = 16 };
 
-/* The characters with which the first of `text` is shown; *used: the bytes that it has. */
+/* Writes the first character of `text` as it is to be shown; *used is its length in `text`. */
 static const char *show(const char *text, size_t bytes, size_t *used, char out[SHOWN_TEXT])
 {
     static const char plain[] = "\a\b\t\n\v\f\r", letter[] = "abtnvfr";
@@ -93,9 +95,8 @@ size_t tern__escape(const char *text, size_t bytes, char *out, size_t room)
 
 const char *tern__quote(const char *text, size_t bytes, char out[TERN__QUOTE_TEXT])
 {
-    enum { ROOM = TERN__QUOTE_TEXT - 5 }; /* beside quotes and dots */
-    /* What is shown is never shorter than what it shows: a character that begins behind ROOM does not count.
-     */
+    enum { ROOM = TERN__QUOTE_TEXT - 5 }; /* without quotes and dots */
+    /* Escaped text is never shorter than the original, so a character that starts after ROOM cannot fit. */
     bool fits = tern__escape(text, TERN__MIN(bytes, (size_t)ROOM + 4), out + 1, ROOM) < ROOM;
     out[0] = '"';
     strcat(out, fits ? "\"" : "...\"");

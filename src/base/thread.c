@@ -1,3 +1,4 @@
+/* thread.c - starts threads with a set of cores and without signals. */
 #include "base/thread.h"
 
 #include "base/cores.h"

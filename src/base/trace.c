@@ -1,9 +1,9 @@
-/* trace.c - events to JSON, lines to a file that all ranks append to.
+/* trace.c - writes events as JSON lines to a file that all ranks append to.
  *
- * The file is an array: "[", the first event, and then each with its comma before it, so that it may be cut
- * off after any line and lenient readers still take it. "]" is due when no rank is left. That is asked of the
- * kernel: every rank holds a shared lock (flock) on the file while it has it open, and who closes tries for
- * the exclusive one, which only the last can get; a rank that was killed holds none. */
+ * The file is an array: "[", the first event, and then the others, each after a comma. So it may be cut after
+ * any line, and lenient readers still accept it. The last rank writes "]". Every rank holds a shared lock
+ * (flock) on the file while it has it open, and a rank that closes it tries to get the exclusive lock, which
+ * only the last one can get. A rank that was killed holds no lock. */
 #include "base/trace.h"
 
 #include "base/file.h"
@@ -18,10 +18,10 @@
 #include <unistd.h>
 
 enum {
-    event_room = 8192,    /* events kept before they are written */
-    text_room = 64 << 10, /* bytes of one write                  */
-    line_room = 512,      /* of an event without its name        */
-    name_room = 512,      /* different names                     */
+    event_room = 8192,    /* events collected before they are written */
+    text_room = 64 << 10, /* bytes of one write                       */
+    line_room = 512,      /* bytes of an event, without its name      */
+    name_room = 512,      /* different names                          */
 };
 
 typedef struct quoted {
@@ -30,10 +30,10 @@ typedef struct quoted {
 } quoted;
 
 struct tern__trace {
-    pthread_mutex_t lock; /* over all that follows */
+    pthread_mutex_t lock; /* guards all fields below */
     int fd, rank, pid;
     char *path;
-    tern__event *events;
+    tern__trace_event *events;
     int event_count;
     char *text;
     size_t text_used;
@@ -43,7 +43,8 @@ struct tern__trace {
 
 /* ---- the file ---- */
 
-/* Nobody holds it: rank 0 has not begun it, and an older job's is left alone. */
+/* Returns true if no rank holds the file: then it is an older job's, and rank 0 has not created this job's.
+ */
 static bool is_abandoned(int fd)
 {
     return flock(fd, LOCK_EX | LOCK_NB) == 0;
@@ -60,7 +61,7 @@ static int open_file(const char *path, int rank, tern_error *err)
     } else if (rank && is_abandoned(fd))
         tern__error_set(
             err, "tern_group_open", TERN_E_IO,
-            "no timeline of rank %d: rank 0 has not begun \"%s\"; is TERN_TRACE set for all ranks?", rank,
+            "no timeline of rank %d: rank 0 has not created \"%s\"; is TERN_TRACE set for all ranks?", rank,
             path);
     else if (flock(fd, LOCK_SH))
         tern__error_errno(err, "tern_group_open", TERN_E_IO, "no timeline: cannot lock \"%s\"", path);
@@ -69,7 +70,7 @@ static int open_file(const char *path, int rank, tern_error *err)
     return -1;
 }
 
-/* Two may be the last, one after the other. */
+/* Two ranks may be last, one after the other. */
 static bool is_ended(int fd)
 {
     char last = 0;
@@ -80,7 +81,7 @@ static void end_file(int fd)
 {
     if (flock(fd, LOCK_EX | LOCK_NB) || is_ended(fd)) return;
     if (write(fd, "\n]\n", 3) != 3)
-        tern__log(TERN_LOG_WARN, "the timeline has no end: its last write failed");
+        tern__log(TERN_LOG_WARN, "the timeline is not closed with a bracket: the last write failed");
 }
 
 /* ---- text ---- */
@@ -108,7 +109,7 @@ static void write_text(tern__trace *trace)
     trace->text_used = 0;
 }
 
-/* A line is written as a whole. */
+/* Lines are written whole. */
 static void make_room(tern__trace *trace, size_t bytes)
 {
     if (trace->text_used + bytes > text_room) write_text(trace);
@@ -125,7 +126,7 @@ static void put(tern__trace *trace, const char *fmt, ...)
     trace->text_used += TERN__MIN((size_t)length, room);
 }
 
-/* ---- names, as JSON has them ---- */
+/* ---- names as JSON strings ---- */
 
 static const char *quote(tern__trace *trace, const char *name)
 {
@@ -145,8 +146,8 @@ static const char *quote(tern__trace *trace, const char *name)
 
 /* ---- events ---- */
 
-/* Perfetto takes process and thread 0 for the kernel's idle ones, and a thread with its process' number for
- * the main one, which it draws elsewhere. */
+/* Not 0: Perfetto takes process and thread 0 for the kernel's idle threads. A thread with its process's
+ * number would be the main thread, which Perfetto draws elsewhere. */
 static int process_of(const tern__trace *trace)
 {
     return trace->rank + 1;
@@ -157,13 +158,13 @@ static int thread_of(const tern__trace *trace, tern__track track)
     return TERN__TRACE_THREADS * process_of(trace) + 1 + (int)track;
 }
 
-/* Microseconds, to the nanosecond. */
+/* Writes microseconds with three decimals. */
 static void put_us(tern__trace *trace, const char *key, int64_t ns)
 {
     put(trace, ",\"%s\":%lld.%03lld", key, (long long)(ns / 1000), (long long)(ns % 1000));
 }
 
-static void put_event(tern__trace *trace, const tern__event *event)
+static void put_event(tern__trace *trace, const tern__trace_event *event)
 {
     const char *name = quote(trace, event->name);
     make_room(trace, strlen(name) + line_room);
@@ -178,7 +179,7 @@ static void put_event(tern__trace *trace, const tern__event *event)
     put(trace, event->args[0].key ? "}}" : "}");
 }
 
-/* A line that gives a process or a track its name or its place in the order. */
+/* Writes a line that gives a process or a track its name or its sort index. */
 static void put_label(tern__trace *trace, const char *what, tern__track track, const char *name, int place)
 {
     cJSON *line = cJSON_CreateObject(), *args;
@@ -235,7 +236,7 @@ void tern__trace_flush(tern__trace *trace)
     pthread_mutex_unlock(&trace->lock);
 }
 
-void tern__trace_add(tern__trace *trace, const tern__event *event)
+void tern__trace_add(tern__trace *trace, const tern__trace_event *event)
 {
     if (!trace) return;
     pthread_mutex_lock(&trace->lock);
@@ -244,7 +245,7 @@ void tern__trace_add(tern__trace *trace, const tern__event *event)
     pthread_mutex_unlock(&trace->lock);
 }
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 static void release(tern__trace *trace)
 {
@@ -278,7 +279,7 @@ tern__trace *tern__trace_open(const char *path, int rank)
 {
     tern_error err = {0};
     tern__trace *trace = make(path, rank, &err);
-    bool is_told = rank && err.native == ENOENT; /* by rank 0, which could not make it */
+    bool is_told = rank && err.native == ENOENT; /* rank 0 has warned that it could not create the file */
     if (trace)
         put_labels(trace);
     else

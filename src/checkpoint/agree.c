@@ -1,3 +1,4 @@
+/* agree.c - shares the first rank's error with all ranks. */
 #include "checkpoint/agree.h"
 
 #include "base/base.h"
@@ -6,13 +7,13 @@
 
 #include <string.h>
 
-/* What of an error another process can read. */
+/* The parts of an error that are valid in another process. */
 typedef struct told {
     int code, native;
     char text[TERN_ERROR_TEXT];
 } told;
 
-/* What fails here is the group, which has an error of its own. */
+/* The group itself failed: `why` is reported unless the rank has an error already. */
 static int end_with(tern_error *err, const tern_error *why)
 {
     if (!tern__is_set(err)) *err = *why;

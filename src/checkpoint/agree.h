@@ -1,11 +1,11 @@
-/* agree.h - ranks that go on together or fail together. */
+/* agree.h - makes all ranks continue or fail together. */
 #ifndef TERN_SRC_CHECKPOINT_AGREE_H
 #define TERN_SRC_CHECKPOINT_AGREE_H
 
 #include <tern/comm.h>
 
-/* Collective: TERN_OK if *err is set on no rank; else *err becomes on all ranks what it is on the first that
- * has one, with that rank's name in front. `group` may be NULL. */
+/* Collective. Returns TERN_OK if no rank has set *err. Otherwise copies the error of the first rank that has
+ * one to *err on all ranks, with that rank's number in front. `group` may be NULL. */
 int tern__agree(tern_group *group, const char *func, tern_error *err);
 
 #endif

@@ -1,4 +1,4 @@
-/* bytes.h - numbers in files, little endian whatever the machine. */
+/* bytes.h - reads and writes little-endian numbers on any machine. */
 #ifndef TERN_SRC_CHECKPOINT_BYTES_H
 #define TERN_SRC_CHECKPOINT_BYTES_H
 

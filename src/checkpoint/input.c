@@ -1,3 +1,4 @@
+/* input.c - reads an untrusted file, and limits the memory of its contents. */
 #include "checkpoint/input.h"
 
 #include "base/file.h"
@@ -36,7 +37,7 @@ int tern__input_charge(tern__input *in, int64_t bytes, tern_error *err)
     }
     return tern__error_set(
         err, LOAD, TERN_E_MEMORY,
-        "%s: what it holds takes more memory than its %lld bytes and those that are allowed "
-        "beyond (tern_load_opts.memory)",
+        "%s: its contents need more memory than its size, %lld bytes, and the allowance beyond that "
+        "(tern_load_opts.memory)",
         in->path, (long long)in->size);
 }

@@ -1,4 +1,4 @@
-/* input.h - the file of a load, from a stranger, and the memory that what it holds may take. */
+/* input.h - an untrusted file that is being loaded, and a budget for the memory of its contents. */
 #ifndef TERN_SRC_CHECKPOINT_INPUT_H
 #define TERN_SRC_CHECKPOINT_INPUT_H
 
@@ -7,17 +7,16 @@
 typedef struct tern__input {
     const char *path;
     int fd;
-    int64_t size; /* when it was opened */
-    int64_t room; /* bytes that may still be allocated for what it holds */
+    int64_t size; /* when the file was opened */
+    int64_t room; /* bytes that may still be allocated for the contents */
 } tern__input;
 
-/* A regular file only. E_IO. */
+/* Opens a regular file; the budget is its size plus `memory`. E_IO. */
 int tern__input_open(tern__input *in, const char *path, size_t memory, tern_error *err);
 void tern__input_close(tern__input *in);
-/* All bytes or an error: E_IO if the file has become shorter. */
+/* Reads all bytes, or fails: E_IO if the file has become shorter. */
 int tern__input_read(const tern__input *in, int64_t offset, void *out, size_t bytes, tern_error *err);
-/* Before an allocation of `bytes`: E_MEMORY if all of them were more than the file's size and what was
- * allowed beyond. */
+/* Takes `bytes` from the budget, before an allocation. E_MEMORY: the budget is used up. */
 int tern__input_charge(tern__input *in, int64_t bytes, tern_error *err);
 
 #endif

@@ -1,10 +1,11 @@
+/* json.c - reads JSON in place. */
 #include "checkpoint/json.h"
 
 #include "base/text.h"
 
 #include <string.h>
 
-/* ---- where we are ---- */
+/* ---- single characters ---- */
 
 static bool is_space(char c)
 {
@@ -16,7 +17,7 @@ static void skip_space(tern__json *json)
     while (json->at < json->bytes && is_space(json->text[json->at])) json->at++;
 }
 
-/* What stands at `at`, for an error. */
+/* Fails with what was expected and what is at `at`. */
 static int fail(const tern__json *json, const char *expected, tern_error *err)
 {
     char quote[TERN__QUOTE_TEXT];
@@ -48,7 +49,7 @@ int tern__json_end(tern__json *json, tern_error *err)
 
 /* ---- strings ---- */
 
-/* The value of four hexadecimal digits at `at`; -1 if they are not there. */
+/* Returns the value of four hexadecimal digits at `at`; -1 if there are no four digits. */
 static int hex4(const char *text, size_t bytes, size_t at)
 {
     int value = 0;
@@ -64,8 +65,8 @@ static int hex4(const char *text, size_t bytes, size_t at)
     return value;
 }
 
-/* The bytes of the escape at `at`, where a backslash stands, and *code; 0 if it is none. Two \u of a
- * surrogate pair are one; half of a pair is none. */
+/* Reads the escape whose backslash is at `at`. Returns its length and sets *code; 0 if it is not valid. The
+ * two \u of a surrogate pair are one escape; half a pair is not valid. */
 static size_t read_escape(const char *text, size_t bytes, size_t at, uint32_t *code)
 {
     static const char letter[] = "\"\\/bfnrt", meaning[] = "\"\\/\b\f\n\r\t";
@@ -146,7 +147,7 @@ int tern__json_count(tern__json *json, int64_t *out, tern_error *err)
     return fail(json, expected, err);
 }
 
-/* At least one digit. */
+/* Returns false if there is no digit. */
 static bool skip_digits(tern__json *json)
 {
     size_t start = json->at;

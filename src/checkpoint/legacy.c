@@ -1,7 +1,7 @@
-/* legacy.c - what torch.save wrote before 1.6: five pickles after each other (a magic number, the version
- * 1001, the machine, the object, the keys of its storages), then each storage, the number of its elements
- * before it. The object comes before the bytes of its tensors, so storages are made when it names them and
- * filled in at the end. */
+/* legacy.c - loads files written by torch.save before PyTorch 1.6. Such a file has five pickles (a magic
+ * number, the version 1001, the machine, the object, the keys of its storages), and then each storage's
+ * number of elements and bytes. The object comes before the bytes of its tensors, so storages are allocated
+ * when the object names them, and filled at the end. */
 #include "base/text.h"
 #include "checkpoint/bytes.h"
 #include "checkpoint/torch.h"
@@ -15,7 +15,7 @@ static const uint8_t magic[] = {0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 
 typedef struct legacy {
     tern__input *in;
     tern__pickle_source source;
-    tern_object *slots; /* dict key -> slot's number */
+    tern_object *slots; /* dict key -> index in slots_of */
     struct slot {
         tern__storage *storage;
         tern_dtype dtype;
@@ -25,8 +25,8 @@ typedef struct legacy {
     int64_t count, room;
 } legacy;
 
-/* The magic number behind the protocol and, from protocol 4 on, the length of a frame; 0 if it is not there.
- */
+/* Returns the offset after the magic number, 0 if there is none. It follows the protocol and, from protocol 4
+ * on, a frame's length. */
 static int64_t magic_end(const tern__input *in)
 {
     uint8_t head[11 + sizeof(magic)];
@@ -92,12 +92,12 @@ static int fill(legacy *l, const tern_object *key, tern_error *err)
         return refuse_key(l, key, "belongs to no tensor", err);
     struct slot *slot = &l->slots_of[number];
     int64_t elements = slot->bytes / (int64_t)tern_dtype_bytes(slot->dtype), offset = l->source.offset;
-    if (slot->is_filled) return refuse_key(l, key, "is there twice", err);
+    if (slot->is_filled) return refuse_key(l, key, "occurs twice", err);
     if (l->in->size - offset < 8 || slot->bytes > l->in->size - offset - 8)
-        return refuse_key(l, key, "is cut off: the file ends before", err);
+        return refuse_key(l, key, "is truncated: the file ends before it", err);
     int status = tern__input_read(l->in, offset, head, 8, err);
     if (!status && tern__bytes_get(head, 8) != (uint64_t)elements)
-        return refuse_key(l, key, "has another number of elements than its tensors expect", err);
+        return refuse_key(l, key, "does not have the number of elements that its tensors expect", err);
     if (!status) status = tern__input_read(l->in, offset + 8, slot->storage->data, (size_t)slot->bytes, err);
     if (!status && slot->dtype == TERN_BOOL)
         status = tern__bools_check(l->in, slot->storage->data, slot->bytes, err);
@@ -110,8 +110,9 @@ static int fill_all(legacy *l, const tern_object *keys, tern_error *err)
 {
     int status = TERN_OK;
     if (tern_object_kind_get(keys) != TERN_OBJECT_LIST || tern_object_count(keys) != l->count)
-        return tern__error_set(err, FUNC, TERN_E_FORMAT, "%s: a list of %lld storages, but tensors name %lld",
-                               l->in->path, (long long)tern_object_count(keys), (long long)l->count);
+        return tern__error_set(err, FUNC, TERN_E_FORMAT,
+                               "%s: the file lists %lld storages, but its tensors use %lld", l->in->path,
+                               (long long)tern_object_count(keys), (long long)l->count);
     for (int64_t i = 0; !status && i < l->count; i++) status = fill(l, tern_object_at(keys, i), err);
     if (!status && l->source.offset != l->in->size)
         status = tern__error_set(err, FUNC, TERN_E_FORMAT, "%s: %lld bytes after the last storage",
@@ -142,7 +143,8 @@ static int check_machine(legacy *l, tern_error *err)
     int status = tern_object_to_bool(tern_object_get(object, "little_endian"), &is_little, NULL);
     tern_object_free(object);
     if (status)
-        return tern__error_set(err, FUNC, TERN_E_FORMAT, "%s: nothing says its byte order", l->in->path);
+        return tern__error_set(err, FUNC, TERN_E_FORMAT, "%s: the file does not state its byte order",
+                               l->in->path);
     if (is_little) return TERN_OK;
     return tern__error_set(err, FUNC, TERN_E_UNSUPPORTED, "%s: written on a big-endian machine", l->in->path);
 }

@@ -1,4 +1,4 @@
-/* load.c - which format is it? Each begins with what no other begins with. */
+/* load.c - tern_load: recognises the format by the first bytes and loads the file. */
 #include "base/opts.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/torch.h"
@@ -22,7 +22,7 @@ static tern_object *load_any(tern__input *in, const tern_load_opts *opts, tern_e
     if (tern__legacy_is(in)) return tern__legacy_load(in, opts->records, err);
     if (tern__safetensors_is(in)) return tern__safetensors_load(in, opts->metadata, err);
     tern__error_set(err, FUNC, TERN_E_FORMAT,
-                    in->size ? "%s: neither a file of torch.save nor safetensors" : "%s is empty", in->path);
+                    in->size ? "%s is neither a torch.save nor a safetensors file" : "%s is empty", in->path);
     return NULL;
 }
 

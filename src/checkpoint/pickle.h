@@ -7,40 +7,40 @@
 
 /* ---- writing ---- */
 
-/* Text that grows. */
+/* A buffer that grows. */
 typedef struct tern__pickle {
     char *data;
     size_t bytes, room;
 } tern__pickle;
 
-/* Where the elements of a tensor are in the file: in storage `number`, an entry of its own with so many
- * elements, from `offset` on. */
+/* Where a tensor's elements are in the file: in storage `number`, an entry of `elements` elements, from
+ * element `offset` on. */
 typedef struct tern__pickle_place {
     int64_t number, elements, offset;
 } tern__pickle_place;
 
-/* Writes `object`, which holds no record and is not too deep, in protocol 2; `places` has one for each tensor
- * in it, in the order of the walk. E_MEMORY, E_UNSUPPORTED (a text of 4 GiB). */
+/* Writes `object` in protocol 2. It must contain no record and not be nested too deep. `places` has an item
+ * for each tensor in it, in the order of the walk. E_MEMORY, E_UNSUPPORTED (a text of 4 GiB). */
 int tern__pickle_write(tern__pickle *out, const tern_object *object, const tern__pickle_place *places,
                        tern_error *err);
 
 /* ---- reading ---- */
 
-/* Where a pickle comes from and who knows the bytes of its tensors. */
+/* The pickle to read, and the callback that supplies its tensors' storages. */
 typedef struct tern__pickle_source {
     tern__input *in;
     const char *what;    /* "data.pkl", for errors  */
-    int64_t offset, end; /* in the file: the pickle, and what it may not go beyond */
+    int64_t offset, end; /* in the file: the pickle's start, and the limit of its end */
     bool records;
-    /* The storage of that name, of `bytes` bytes, a reference for the caller. */
+    /* Returns the storage of that name, of `bytes` bytes, with a reference for the caller. */
     tern__storage *(*storage)(void *ctx, const char *key, tern_dtype dtype, int64_t bytes, tern_error *err);
     void *ctx;
 } tern__pickle_source;
 
-/* Reads one pickle and moves source->offset behind it. E_FORMAT, E_UNSUPPORTED, E_MEMORY, E_IO. */
+/* Reads one pickle and moves source->offset to its end. E_FORMAT, E_UNSUPPORTED, E_MEMORY, E_IO. */
 tern_object *tern__pickle_read(tern__pickle_source *source, tern_error *err);
 
-/* "FloatStorage" and "torch.float32", as PyTorch names a dtype. */
+/* Returns PyTorch's name of a dtype's storage, such as "FloatStorage". */
 const char *tern__torch_storage(tern_dtype dtype);
 
 #endif

@@ -1,4 +1,4 @@
-/* pickle_calls.c - what a pickle may name: functions and classes whose instances tern makes itself. */
+/* pickle_calls.c - the functions and classes that a pickle may name; tern makes their results itself. */
 #include "base/text.h"
 #include "checkpoint/bytes.h"
 #include "checkpoint/pickle_vm.h"
@@ -23,7 +23,7 @@ static bool arg_is(const tern_object *args, int64_t index, int kind)
 
 static tern_object *refuse_args(tern__vm *vm, const char *name)
 {
-    tern__vm_refuse(vm, TERN_E_FORMAT, "%s is called with other arguments than PyTorch's", name);
+    tern__vm_refuse(vm, TERN_E_FORMAT, "%s is called with arguments that PyTorch does not use", name);
     return NULL;
 }
 
@@ -35,7 +35,8 @@ static const char *const other_storages[] = {
     "UntypedStorage", "UInt16Storage", "UInt32Storage",       "UInt64Storage",
 };
 
-/* "torch.FloatStorage" or "torch.cuda.FloatStorage": its dtype; -1: one that tern has not; -2: no storage. */
+/* Returns the dtype of "torch.FloatStorage" or "torch.cuda.FloatStorage"; -1: a dtype that tern does not
+ * have; -2: not a storage. */
 static int storage_dtype(const char *name)
 {
     if (strncmp(name, "torch.", 6) != 0) return -2;
@@ -49,8 +50,8 @@ static int storage_dtype(const char *name)
     return -2;
 }
 
-/* ("storage", class, key, location, elements); the older format has a sixth, None or a part of the storage.
- */
+/* A persistent id is ("storage", class, key, location, elements). The older format has a sixth item: None, or
+ * a part of the storage. */
 static int check_id(tern__vm *vm, const tern_object *id, int *dtype, int64_t *bytes)
 {
     int64_t elements = -1, count = tern_object_count(id);
@@ -58,17 +59,18 @@ static int check_id(tern__vm *vm, const tern_object *id, int *dtype, int64_t *by
     bool is_id = kind && strcmp(kind, "storage") == 0 && arg_is(id, 1, TERN__VM_GLOBAL) && key &&
                  count <= 6 && strlen(key) == (size_t)tern_object_count(arg(id, 2));
     if (is_id) is_id = tern_object_to_int(arg(id, 4), &elements, NULL) == TERN_OK && elements >= 0;
-    if (!is_id) return tern__vm_refuse(vm, TERN_E_FORMAT, "a persistent id that names no storage");
+    if (!is_id) return tern__vm_refuse(vm, TERN_E_FORMAT, "a persistent id does not name a storage");
     if (count == 6 && arg(id, 5)->kind != TERN_OBJECT_NONE)
         return tern__vm_refuse(vm, TERN_E_UNSUPPORTED,
-                               "a storage that is a part of another, as PyTorch before 0.4 wrote");
+                               "a storage is a part of another one (a file of PyTorch before 0.4)");
     const char *class = tern__object_name(arg(id, 1));
     *dtype = storage_dtype(class);
     if (*dtype < 0)
         return tern__vm_refuse(vm, *dtype == -1 ? TERN_E_UNSUPPORTED : TERN_E_FORMAT,
-                               "a tensor of %s, whose dtype tern has not", class);
+                               "a tensor uses %s, whose dtype tern does not have", class);
     if (__builtin_mul_overflow(elements, (int64_t)tern_dtype_bytes((tern_dtype)*dtype), bytes))
-        return tern__vm_refuse(vm, TERN_E_FORMAT, "a storage of %lld elements", (long long)elements);
+        return tern__vm_refuse(vm, TERN_E_FORMAT, "a storage has %lld elements, which is too many",
+                               (long long)elements);
     return TERN_OK;
 }
 
@@ -88,7 +90,7 @@ static tern_object *new_storage(tern__vm *vm, tern_object *key, tern_dtype dtype
     return tern__object_set(vm->storages, key, &node->object, vm->err) ? NULL : &node->object;
 }
 
-/* A class with its source, of the older format, is the class. */
+/* In the older format, ("module", class, source ..) stands for the class. */
 static bool is_module(const tern_object *id)
 {
     const char *kind = tern_object_to_string(arg(id, 0));
@@ -100,7 +102,7 @@ tern_object *tern__vm_storage_get(tern__vm *vm, const tern_object *id)
     int dtype = 0;
     int64_t bytes = 0;
     if (id->kind != TERN_OBJECT_TUPLE) {
-        tern__vm_refuse(vm, TERN_E_FORMAT, "a persistent id that is no tuple");
+        tern__vm_refuse(vm, TERN_E_FORMAT, "a persistent id is not a tuple");
         return NULL;
     }
     if (is_module(id)) return arg(id, 1);
@@ -110,7 +112,8 @@ tern_object *tern__vm_storage_get(tern__vm *vm, const tern_object *id)
     if (!known) return new_storage(vm, key, (tern_dtype)dtype, bytes);
     const tern__vm_storage *storage = (const tern__vm_storage *)known;
     if ((int)storage->dtype == dtype && storage->bytes == bytes) return (tern_object *)known;
-    tern__vm_refuse(vm, TERN_E_FORMAT, "storage \"%.40s\" is %lld bytes of %s here and %lld of %s before",
+    tern__vm_refuse(vm, TERN_E_FORMAT,
+                    "storage \"%.40s\" has %lld bytes of %s here, but had %lld of %s before",
                     tern_object_to_string(key), (long long)bytes, tern_dtype_name((tern_dtype)dtype),
                     (long long)storage->bytes, tern_dtype_name(storage->dtype));
     return NULL;
@@ -130,7 +133,7 @@ static int read_sizes(const tern_object *tuple, int64_t out[TERN_NDIM_MAX])
     return TERN_OK;
 }
 
-/* It may begin anywhere, also behind the storage's end, as torch.zeros(3, 0)[1:] does. */
+/* An empty tensor may start anywhere, even after the storage's end, as torch.zeros(3, 0)[1:] does. */
 static bool is_empty(const extent *e)
 {
     bool is = false;
@@ -138,24 +141,25 @@ static bool is_empty(const extent *e)
     return is;
 }
 
-/* All elements lie in the storage, and would not take more memory than there is if they were copied. */
+/* Checks that all elements are inside the storage, and that a contiguous copy is no larger than the storage
+ * or the file. */
 static int check_extent(tern__vm *vm, const extent *e, const tern__vm_storage *storage)
 {
     int64_t element = (int64_t)tern_dtype_bytes(storage->dtype), last = e->offset, span;
     bool fits = true;
     tern_error why = {0};
     if (tern__shape_check(FUNC, storage->dtype, e->ndim, e->shape, &why))
-        return tern__vm_refuse(vm, TERN_E_FORMAT, "a tensor: %.200s", why.text);
+        return tern__vm_refuse(vm, TERN_E_FORMAT, "a tensor is not valid: %.200s", why.text);
     if (is_empty(e)) return TERN_OK;
     for (int d = 0; fits && d < e->ndim; d++)
         fits = !__builtin_mul_overflow(e->shape[d] - 1, e->stride[d], &span) &&
                !__builtin_add_overflow(last, span, &last);
     if (!fits || last >= storage->bytes / element)
-        return tern__vm_refuse(vm, TERN_E_FORMAT, "a tensor reaches beyond its storage of %lld elements",
+        return tern__vm_refuse(vm, TERN_E_FORMAT, "a tensor exceeds its storage of %lld elements",
                                (long long)(storage->bytes / element));
     tern__view view = tern__view_make(storage->dtype, TERN__PLAIN, e->ndim, e->shape);
     if (tern__view_bytes(&view) > (size_t)TERN__MAX(storage->bytes, vm->source->in->size))
-        return tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "an expanded tensor that is larger than the file");
+        return tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "an expanded tensor is larger than the file");
     return TERN_OK;
 }
 
@@ -171,7 +175,7 @@ static tern_object *make_tensor(tern__vm *vm, const tern__vm_storage *storage, c
     return tern__vm_take(vm, object);
 }
 
-/* (storage, offset, shape, strides, requires_grad, hooks) */
+/* Arguments: (storage, offset, shape, strides, requires_grad, hooks). */
 static tern_object *rebuild_tensor(tern__vm *vm, const char *name, const tern_object *args)
 {
     extent e = {0};
@@ -181,7 +185,7 @@ static tern_object *rebuild_tensor(tern__vm *vm, const char *name, const tern_ob
         tern_object_to_int(arg(args, 1), &e.offset, NULL) || e.offset < 0)
         return refuse_args(vm, name);
     if (tern_object_count(shape) > TERN_NDIM_MAX) {
-        tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "a tensor of %lld dimensions, tern has at most %d",
+        tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "a tensor has %lld dimensions, tern supports at most %d",
                         (long long)tern_object_count(shape), TERN_NDIM_MAX);
         return NULL;
     }
@@ -191,13 +195,13 @@ static tern_object *rebuild_tensor(tern__vm *vm, const char *name, const tern_ob
     return check_extent(vm, &e, storage) ? NULL : make_tensor(vm, storage, &e);
 }
 
-/* (tensor, requires_grad, ..): the tensor */
+/* Arguments: (tensor, requires_grad, ..). Returns the tensor. */
 static tern_object *first_tensor(tern__vm *vm, const char *name, const tern_object *args)
 {
     return arg_is(args, 0, TERN_OBJECT_TENSOR) ? arg(args, 0) : refuse_args(vm, name);
 }
 
-/* (function, class, args, state), of a tensor that has attributes */
+/* Arguments: (function, class, args, state), for a tensor with attributes, which are dropped. */
 static tern_object *rebuild_from_type(tern__vm *vm, const char *name, const tern_object *args)
 {
     tern_object *function = arg(args, 0), *inner = arg(args, 2);
@@ -206,9 +210,9 @@ static tern_object *rebuild_from_type(tern__vm *vm, const char *name, const tern
     return tern__vm_call(vm, function, inner);
 }
 
-/* ---- containers and small things ---- */
+/* ---- containers and small objects ---- */
 
-/* () or (dict,) or ([(key, item), ..],) */
+/* Arguments: (), (dict,) or ([(key, item), ..],). */
 static tern_object *make_dict(tern__vm *vm, const char *name, const tern_object *args)
 {
     tern_object *from = arg(args, 0), *dict = tern__vm_list(vm, TERN_OBJECT_DICT);
@@ -223,7 +227,7 @@ static tern_object *make_dict(tern__vm *vm, const char *name, const tern_object 
     return dict;
 }
 
-/* (factory,): empty, filled later */
+/* Arguments: (factory,). The items are set later. */
 static tern_object *make_default_dict(tern__vm *vm, const char *name, const tern_object *args)
 {
     (void)name;
@@ -231,7 +235,7 @@ static tern_object *make_default_dict(tern__vm *vm, const char *name, const tern
     return tern__vm_list(vm, TERN_OBJECT_DICT);
 }
 
-/* () or (list or tuple,): as it is, but a list */
+/* Arguments: () or (list,). */
 static tern_object *make_list(tern__vm *vm, const char *name, const tern_object *args)
 {
     tern_object *from = arg(args, 0);
@@ -246,7 +250,7 @@ static tern_object *make_size(tern__vm *vm, const char *name, const tern_object 
     return from->kind == TERN_OBJECT_TUPLE ? from : refuse_args(vm, name);
 }
 
-/* ("cuda", 0): "cuda:0" */
+/* ("cuda", 0) becomes "cuda:0". */
 static tern_object *make_device(tern__vm *vm, const char *name, const tern_object *args)
 {
     char text[64];
@@ -260,7 +264,7 @@ static tern_object *make_device(tern__vm *vm, const char *name, const tern_objec
                : tern__vm_take(vm, tern_object_string(text, vm->err));
 }
 
-/* The bytes whose Latin-1 characters are those of the string. */
+/* Encodes the string's characters as Latin-1. */
 static tern_object *encode_latin1(tern__vm *vm, const char *name, const tern_object *text)
 {
     const char *from = tern_object_to_string(text);
@@ -277,7 +281,7 @@ static tern_object *encode_latin1(tern__vm *vm, const char *name, const tern_obj
     return node;
 }
 
-/* (string, "latin1"), (bytes,) or () */
+/* Arguments: (string, "latin1"), (bytes,) or (). */
 static tern_object *make_bytes(tern__vm *vm, const char *name, const tern_object *args)
 {
     const char *encoding = tern_object_to_string(arg(args, 1));
@@ -290,7 +294,7 @@ static tern_object *make_bytes(tern__vm *vm, const char *name, const tern_object
     return encode_latin1(vm, name, arg(args, 0));
 }
 
-/* ---- numpy's scalars: a dtype is its name ("f8"), a scalar that and its bytes ---- */
+/* ---- numpy's scalars: a dtype is its name ("f8"); a scalar is a dtype and bytes ---- */
 
 static tern_object *make_dtype(tern__vm *vm, const char *name, const tern_object *args)
 {
@@ -305,7 +309,7 @@ static double float_of(const void *data, size_t bytes)
     return memcpy(&narrow, data, bytes), narrow;
 }
 
-/* Two's complement, or without a sign. */
+/* Reads a two's complement or an unsigned number. */
 static int64_t int_of(const void *data, size_t bytes, bool is_signed)
 {
     uint64_t value = tern__bytes_get(data, (int)bytes);
@@ -322,7 +326,8 @@ static tern_object *make_scalar(tern__vm *vm, const char *name, const tern_objec
     if (!type || !data) return refuse_args(vm, name);
     while (i < TERN__COUNT(types) && strcmp(type, types[i]) != 0) i++;
     if (i == TERN__COUNT(types)) {
-        tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "a scalar of numpy's type %.20s", type);
+        tern__vm_refuse(vm, TERN_E_UNSUPPORTED,
+                        "a scalar has numpy's type %.20s, which tern does not support", type);
         return NULL;
     }
     if (bytes != (size_t)(type[1] - '0')) return refuse_args(vm, name);
@@ -392,10 +397,11 @@ tern_object *tern__vm_global(tern__vm *vm, const char *name)
     if (tern__vm_charge(vm, TERN__VM_TEXT + (int64_t)strlen(name))) return NULL;
     if (is_dtype(name)) return tern__vm_take(vm, tern_object_string(name, vm->err));
     if (!vm->source->records && index_of(name) < 0 && storage_dtype(name) == -2) {
-        tern__vm_refuse(vm, TERN_E_UNSUPPORTED,
-                        "holds an instance of %.150s: tern_load makes data, no instances of classes; the "
-                        "tensors in it are recovered by: tern convert --records IN OUT",
-                        name);
+        tern__vm_refuse(
+            vm, TERN_E_UNSUPPORTED,
+            "contains an instance of %.150s: tern_load makes data, not instances of classes; recover "
+            "the tensors in it with: tern convert --records IN OUT",
+            name);
         return NULL;
     }
     tern_object *global = tern__object_record(name, strlen(name), vm->err);
@@ -416,13 +422,13 @@ tern_object *tern__vm_call(tern__vm *vm, tern_object *function, tern_object *arg
 {
     bool is_global = function->kind == TERN__VM_GLOBAL;
     if (!is_global && !(function->kind == TERN_OBJECT_RECORD && vm->source->records)) {
-        tern__vm_refuse(vm, TERN_E_FORMAT, "calls what is no function");
+        tern__vm_refuse(vm, TERN_E_FORMAT, "calls an object that is not a function");
         return NULL;
     }
     const char *name = tern__object_name(function);
     int index = is_global ? index_of(name) : -1;
     if (index >= 0) return known[index].call(vm, known[index].name, args);
     if (vm->source->records) return make_record(vm, function, args);
-    tern__vm_refuse(vm, TERN_E_FORMAT, "calls %.150s, which is no function", name);
+    tern__vm_refuse(vm, TERN_E_FORMAT, "calls %.150s, which is not a function", name);
     return NULL;
 }

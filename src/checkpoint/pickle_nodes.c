@@ -1,5 +1,5 @@
-/* pickle_nodes.c - the stack, the memo and the nodes of the machine that reads pickles. Nothing here holds a
- * reference: the machine has one to every node until it has ended. */
+/* pickle_nodes.c - the stack, the memo and the nodes of the pickle machine. The stack and the memo borrow
+ * nodes: the machine itself holds a reference to every node until it ends. */
 #include "checkpoint/pickle_vm.h"
 
 #include <string.h>
@@ -8,7 +8,7 @@ static const char FUNC[] = "tern_load";
 
 /* ---- stack ---- */
 
-/* Room for one item more behind `count`: the array, or a larger one in its place; NULL after an error. */
+/* Returns the array with room for one item after `count`, grown if needed; NULL after an error. */
 static void *grow(tern__vm *vm, void *items, int64_t count, int64_t *room, size_t size)
 {
     if (count < *room) return items;
@@ -40,7 +40,8 @@ int tern__vm_mark(tern__vm *vm)
 int tern__vm_memo_set(tern__vm *vm, uint64_t number)
 {
     if (number > INT32_MAX)
-        return tern__vm_refuse(vm, TERN_E_FORMAT, "number %llu of the memo", (unsigned long long)number);
+        return tern__vm_refuse(vm, TERN_E_FORMAT, "memo number %llu is too large",
+                               (unsigned long long)number);
     tern_object *top = tern__vm_pop(vm);
     tern_object **memo = top ? grow(vm, vm->memo, (int64_t)number, &vm->memo_room, sizeof(*memo)) : NULL;
     if (!memo) return vm->err->code;
@@ -55,13 +56,13 @@ tern_object *tern__vm_pop(tern__vm *vm)
 {
     int64_t bottom = vm->mark_count ? vm->marks[vm->mark_count - 1] : 0;
     if (vm->count > bottom) return vm->stack[--vm->count];
-    tern__vm_refuse(vm, TERN_E_FORMAT, "takes from an empty stack");
+    tern__vm_refuse(vm, TERN_E_FORMAT, "pops from an empty stack");
     return NULL;
 }
 
 int tern__vm_pop_mark(tern__vm *vm, tern_object ***items, int64_t *count)
 {
-    if (!vm->mark_count) return tern__vm_refuse(vm, TERN_E_FORMAT, "takes to a mark that is not there");
+    if (!vm->mark_count) return tern__vm_refuse(vm, TERN_E_FORMAT, "pops to a mark that does not exist");
     int64_t bottom = vm->marks[--vm->mark_count];
     *items = vm->stack ? vm->stack + bottom : NULL;
     *count = vm->count - bottom;
@@ -125,16 +126,17 @@ int tern__vm_append(tern__vm *vm, tern_object *list, tern_object *item)
     return status ? status : tern__object_append(list, item, vm->err);
 }
 
-/* Python also has tuples and classes as keys. In a record they become text; else they are refused. */
+/* Python also allows tuples and classes as keys. With `records` they become text; otherwise they are refused.
+ */
 int tern__vm_set(tern__vm *vm, tern_object *dict, tern_object *key, tern_object *item)
 {
     int status = tern__vm_charge(vm, TERN__OBJECT_PAIR_BYTES);
     if (!status && !tern__object_is_key(key)) {
         char text[64];
         if (!vm->source->records)
-            return tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "a key of a dict that is a %s, which tern has not",
-                                   key->kind > TERN_OBJECT_RECORD ? "class"
-                                                                  : tern_object_kind_name(key->kind));
+            return tern__vm_refuse(
+                vm, TERN_E_UNSUPPORTED, "a dict has a key of kind %s, which tern does not support",
+                key->kind > TERN_OBJECT_RECORD ? "class" : tern_object_kind_name(key->kind));
         snprintf(text, sizeof(text), "<key at byte %lld>", (long long)(vm->source->offset - vm->begin));
         status = tern__vm_charge(vm, TERN__VM_TEXT + (int64_t)sizeof(text));
         key = status ? NULL : tern__vm_take(vm, tern_object_string(text, vm->err));

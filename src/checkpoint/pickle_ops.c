@@ -1,4 +1,4 @@
-/* pickle_ops.c - the instructions of the machine that reads pickles. */
+/* pickle_ops.c - the instructions of the pickle machine. */
 #include "base/text.h"
 #include "checkpoint/bytes.h"
 #include "checkpoint/pickle_vm.h"
@@ -17,7 +17,7 @@ static int read_number(tern__vm *vm, int bytes, uint64_t *out)
     return status;
 }
 
-/* A line without its end. */
+/* Reads a line, without its newline. */
 static int read_line(tern__vm *vm, char out[NAME])
 {
     for (size_t at = 0; at < NAME; at++) {
@@ -28,9 +28,10 @@ static int read_line(tern__vm *vm, char out[NAME])
             return TERN_OK;
         }
         if (out[at] <= ' ' || out[at] > '~')
-            return tern__vm_refuse(vm, TERN_E_FORMAT, "a name with byte 0x%02x", (unsigned)(uint8_t)out[at]);
+            return tern__vm_refuse(vm, TERN_E_FORMAT, "a name contains byte 0x%02x",
+                                   (unsigned)(uint8_t)out[at]);
     }
-    return tern__vm_refuse(vm, TERN_E_FORMAT, "a name longer than %d", NAME - 1);
+    return tern__vm_refuse(vm, TERN_E_FORMAT, "a name is longer than %d bytes", NAME - 1);
 }
 
 /* ---- instructions ---- */
@@ -40,7 +41,7 @@ static int run_proto(tern__vm *vm, int bytes)
     uint64_t version = 0;
     int status = read_number(vm, bytes, &version);
     if (!status && version > 5)
-        status = tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "pickle protocol %llu, tern knows 2 to 5",
+        status = tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "its pickle protocol is %llu, tern supports 2 to 5",
                                  (unsigned long long)version);
     return status;
 }
@@ -62,7 +63,7 @@ static int run_mark(tern__vm *vm)
     return tern__vm_mark(vm);
 }
 
-/* An item, or a mark that nothing stands above. */
+/* Pops an item, or a mark if there is nothing above it. */
 static int run_pop(tern__vm *vm)
 {
     if (vm->mark_count && vm->marks[vm->mark_count - 1] == vm->count) {
@@ -109,14 +110,14 @@ static int run_int(tern__vm *vm, int bytes)
                   : tern__vm_push(vm, tern__vm_int(vm, bytes == 4 ? (int32_t)value : (int64_t)value));
 }
 
-/* Two's complement of any length. */
+/* Reads a two's complement number of any length. */
 static int run_long(tern__vm *vm, int bytes)
 {
     uint64_t length = 0, value = 0;
     uint8_t text[8] = {0};
     int status = read_number(vm, bytes, &length);
     if (!status && length > sizeof(text))
-        return tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "an int of %llu bytes, tern has 8",
+        return tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "an int has %llu bytes, tern supports 8",
                                (unsigned long long)length);
     if (!status) status = tern__vm_read(vm, text, length);
     if (status) return status;
@@ -142,7 +143,8 @@ static int read_text(tern__vm *vm, int bytes, tern_object_kind kind, tern_object
     uint64_t length = 0;
     int status = read_number(vm, bytes, &length);
     if (!status && length > (uint64_t)(vm->source->end - vm->source->offset))
-        return tern__vm_refuse(vm, TERN_E_FORMAT, "a text of %llu bytes is longer than what is left",
+        return tern__vm_refuse(vm, TERN_E_FORMAT,
+                               "a text of %llu bytes is longer than the rest of the pickle",
                                (unsigned long long)length);
     if (!status) status = tern__vm_charge(vm, TERN__VM_TEXT + (int64_t)length);
     if (status) return status;
@@ -156,7 +158,7 @@ static int run_unicode(tern__vm *vm, int bytes)
     char *text = NULL;
     int status = read_text(vm, bytes, TERN_OBJECT_STRING, &node, &text);
     if (!status && tern__utf8_check(text, (size_t)tern_object_count(node)) >= 0)
-        return tern__vm_refuse(vm, TERN_E_FORMAT, "a string that is not UTF-8");
+        return tern__vm_refuse(vm, TERN_E_FORMAT, "a string is not UTF-8");
     return status ? status : tern__vm_push(vm, node);
 }
 
@@ -168,7 +170,7 @@ static int run_bytes(tern__vm *vm, int bytes)
     return status ? status : tern__vm_push(vm, node);
 }
 
-/* A str of Python 2: a string if it can be one. */
+/* A str of Python 2 becomes a string if it is UTF-8, else bytes. */
 static int run_old_string(tern__vm *vm, int bytes)
 {
     tern_object *node = NULL;
@@ -235,7 +237,7 @@ static int run_tuple3(tern__vm *vm)
     return tuple_of(vm, 3);
 }
 
-/* ---- filling containers; an instance of a class that is one has its items as its state ---- */
+/* ---- filling containers; for an instance of a container class, its items become its state ---- */
 
 static tern_object *container(tern__vm *vm, tern_object_kind kind)
 {
@@ -243,7 +245,7 @@ static tern_object *container(tern__vm *vm, tern_object_kind kind)
     if (!target) return NULL;
     if (target->kind == kind) return tern__vm_push(vm, target) ? NULL : target;
     if (target->kind != TERN_OBJECT_RECORD) {
-        tern__vm_refuse(vm, TERN_E_FORMAT, "puts items of a %s into a %s", tern_object_kind_name(kind),
+        tern__vm_refuse(vm, TERN_E_FORMAT, "adds items of a %s to a %s", tern_object_kind_name(kind),
                         target->kind > TERN_OBJECT_RECORD ? "class" : tern_object_kind_name(target->kind));
         return NULL;
     }
@@ -269,8 +271,8 @@ static int run_append(tern__vm *vm)
     return item ? append_all(vm, &item, 1) : vm->err->code;
 }
 
-/* The items lie above the top of the stack, where a push of the container does not reach them: it was there.
- */
+/* The items stay above the stack's top. Pushing the container back does not overwrite them, since it was
+ * below them. */
 static int run_appends(tern__vm *vm)
 {
     tern_object **items = NULL;
@@ -281,7 +283,7 @@ static int run_appends(tern__vm *vm)
 
 static int set_all(tern__vm *vm, tern_object **items, int64_t count)
 {
-    if (count % 2) return tern__vm_refuse(vm, TERN_E_FORMAT, "a key without an item");
+    if (count % 2) return tern__vm_refuse(vm, TERN_E_FORMAT, "a key has no item");
     tern_object *dict = container(vm, TERN_OBJECT_DICT);
     int status = dict ? TERN_OK : vm->err->code;
     for (int64_t i = 0; !status && i < count; i += 2) status = tern__vm_set(vm, dict, items[i], items[i + 1]);
@@ -309,7 +311,7 @@ static int run_dict(tern__vm *vm)
     tern_object **items = NULL;
     int64_t count = 0;
     int status = tern__vm_pop_mark(vm, &items, &count);
-    if (!status && count % 2) status = tern__vm_refuse(vm, TERN_E_FORMAT, "a key without an item");
+    if (!status && count % 2) status = tern__vm_refuse(vm, TERN_E_FORMAT, "a key has no item");
     tern_object *dict = status ? NULL : tern__vm_list(vm, TERN_OBJECT_DICT);
     if (!dict) return vm->err->code;
     for (int64_t i = 0; !status && i < count; i += 2) status = tern__vm_set(vm, dict, items[i], items[i + 1]);
@@ -336,8 +338,7 @@ static int run_get(tern__vm *vm, int bytes)
     int status = read_number(vm, bytes, &number);
     if (status) return status;
     if (number >= (uint64_t)vm->memo_count || !vm->memo[number])
-        return tern__vm_refuse(vm, TERN_E_FORMAT, "number %llu of the memo is not there",
-                               (unsigned long long)number);
+        return tern__vm_refuse(vm, TERN_E_FORMAT, "the memo has no number %llu", (unsigned long long)number);
     return tern__vm_push(vm, vm->memo[number]);
 }
 
@@ -371,7 +372,7 @@ static int run_stack_global(tern__vm *vm)
 {
     tern_object *name = tern__vm_pop(vm), *module = name ? tern__vm_pop(vm) : NULL;
     if (!module) return vm->err->code;
-    if (!is_name(name) || !is_name(module)) return tern__vm_refuse(vm, TERN_E_FORMAT, "a name that is none");
+    if (!is_name(name) || !is_name(module)) return tern__vm_refuse(vm, TERN_E_FORMAT, "a name is not valid");
     return push_global(vm, tern_object_to_string(module), tern_object_to_string(name));
 }
 
@@ -380,29 +381,29 @@ static int run_call(tern__vm *vm)
     tern_object *args = tern__vm_pop(vm), *function = args ? tern__vm_pop(vm) : NULL;
     if (!function) return vm->err->code;
     if (args->kind != TERN_OBJECT_TUPLE)
-        return tern__vm_refuse(vm, TERN_E_FORMAT, "arguments that are a %s, expected a tuple",
+        return tern__vm_refuse(vm, TERN_E_FORMAT, "the arguments are a %s, expected a tuple",
                                args->kind > TERN_OBJECT_RECORD ? "class" : tern_object_kind_name(args->kind));
     return tern__vm_push(vm, tern__vm_call(vm, function, args));
 }
 
-/* The arguments by name are left out: only records come here. */
+/* Drops the keyword arguments: only records get here. */
 static int run_new_ex(tern__vm *vm)
 {
     return tern__vm_pop(vm) ? run_call(vm) : vm->err->code;
 }
 
-/* The state of an instance; attributes of dicts and tensors are left out. A dtype of numpy, a string here,
- * has its byte order in it. */
+/* Sets the state of an instance; drops the attributes of dicts and tensors. For a numpy dtype, which is a
+ * string here, the state has the byte order. */
 static int run_build(tern__vm *vm)
 {
     tern_object *state = tern__vm_pop(vm), *target = state ? tern__vm_pop(vm) : NULL;
     if (!target) return vm->err->code;
     if (target->kind > TERN_OBJECT_RECORD)
-        return tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "a state for a class");
+        return tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "a class gets a state");
     if (target->kind == TERN_OBJECT_RECORD) tern__object_record_set(target, NULL, state);
     const char *order =
         target->kind == TERN_OBJECT_STRING ? tern_object_to_string(tern__object_child(state, 1)) : NULL;
-    if (order && *order == '>') return tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "a big-endian dtype of numpy");
+    if (order && *order == '>') return tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "a numpy dtype is big-endian");
     return tern__vm_push(vm, target);
 }
 
@@ -416,7 +417,7 @@ static int run_storage(tern__vm *vm)
 
 static const struct {
     int (*run)(tern__vm *vm);
-    int (*read)(tern__vm *vm, int bytes); /* instead, where so many bytes follow that say what or how long */
+    int (*read)(tern__vm *vm, int bytes); /* instead, if the opcode has an operand of `bytes` bytes */
     int bytes;
 } opcodes[256] = {
     [0x80] = {.read = run_proto, .bytes = 1},
@@ -478,5 +479,5 @@ int tern__vm_step(tern__vm *vm, uint8_t op)
 {
     if (opcodes[op].run) return opcodes[op].run(vm);
     if (opcodes[op].read) return opcodes[op].read(vm, opcodes[op].bytes);
-    return tern__vm_refuse(vm, TERN_E_FORMAT, "opcode 0x%02x, which torch.save does not write", op);
+    return tern__vm_refuse(vm, TERN_E_FORMAT, "opcode 0x%02x is not one that torch.save writes", op);
 }

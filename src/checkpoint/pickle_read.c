@@ -1,12 +1,14 @@
-/* pickle_read.c - a pickle is a program for a machine with a stack: it makes objects and puts them into each
- * other. This machine runs what makes data, and has no instruction that does anything else: a name is looked
- * up in a table of what tern knows (pickle_calls.c), and "call" calls a function of that table.
+/* pickle_read.c - reads a pickle.
  *
- * What a stranger's program could do is use up memory, time or stack. Every allocation is charged to what is
- * left of the file's size and the allowance. Every instruction takes time in proportion to the bytes and
- * nodes that it reads. An object that the program puts into several places (the memo exists for that) is one
- * node with several references; since whoever walks the result sees it several times, the walk's length is
- * bounded, and its depth too, which finds objects that hold themselves. */
+ * A pickle is a program for a stack machine, which makes objects and puts them into each other. tern's
+ * machine makes data and can do nothing else: it looks up a name in a table of known names (pickle_calls.c),
+ * and "call" calls a function of that table.
+ *
+ * A hostile program could only try to use up memory, time or stack. So every allocation is charged to a
+ * budget: the file's size plus an allowance. Every instruction takes time in proportion to the bytes and
+ * nodes that it reads. An object in several places (the memo makes that possible) is one node with several
+ * references, and a walk over the result visits it several times. So the length of the walk is limited, and
+ * its depth as well, which also finds objects that contain themselves. */
 #include "base/text.h"
 #include "checkpoint/bytes.h"
 #include "checkpoint/pickle_vm.h"
@@ -15,59 +17,11 @@
 
 static const char FUNC[] = "tern_load";
 
-enum { WINDOW = 1 << 16, DEEPEST = 1000 };
-enum { SEEN_ALWAYS = 1000000, SEEN_FOR_A_BYTE = 16 }; /* nodes on the final walk */
-
-/* ---- errors, memory ---- */
-
-int tern__vm_refuse(tern__vm *vm, int code, const char *format, ...)
-{
-    char text[400];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof(text), format, args);
-    va_end(args);
-    return tern__error_set(vm->err, FUNC, code, "%s: %s, byte %lld: %s", vm->source->in->path,
-                           vm->source->what, (long long)(vm->source->offset - vm->begin), text);
-}
-
-int tern__vm_charge(tern__vm *vm, int64_t bytes)
-{
-    return tern__input_charge(vm->source->in, bytes, vm->err);
-}
-
-tern_object *tern__vm_take(tern__vm *vm, tern_object *node)
-{
-    if (!node) return NULL;
-    node->link = vm->all;
-    vm->all = node;
-    return node;
-}
-
-/* ---- bytes ---- */
-
-int tern__vm_read(tern__vm *vm, void *out, size_t bytes)
-{
-    tern__pickle_source *source = vm->source;
-    if (bytes > (uint64_t)(source->end - source->offset))
-        return tern__vm_refuse(vm, TERN_E_FORMAT, "ends where %zu bytes more are expected", bytes);
-    int status = TERN_OK;
-    if (bytes > WINDOW) {
-        status = tern__input_read(source->in, source->offset, out, bytes, vm->err);
-        if (!status) source->offset += (int64_t)bytes;
-        return status;
-    }
-    if (source->offset + (int64_t)bytes > vm->window_at + (int64_t)vm->window_bytes) {
-        vm->window_at = source->offset;
-        vm->window_bytes = (size_t)TERN__MIN(source->end - source->offset, (int64_t)WINDOW);
-        status = tern__input_read(source->in, vm->window_at, vm->window, vm->window_bytes, vm->err);
-        if (status) vm->window_bytes = 0;
-    }
-    if (status) return status;
-    memcpy(out, vm->window + (source->offset - vm->window_at), bytes);
-    source->offset += (int64_t)bytes;
-    return TERN_OK;
-}
+enum {
+    DEEPEST = 1000,
+    SEEN_ALWAYS = 1000000,
+    SEEN_FOR_A_BYTE = 16
+}; /* limits of the final walk: depth, nodes */
 
 /* ---- the machine ---- */
 
@@ -84,20 +38,21 @@ static int run(tern__vm *vm)
 
 /* ---- the result ---- */
 
-/* Every node in its place, once for each place. Classes that stand as values become records without
- * arguments. */
+/* Walks the result and checks its nodes, once for each place where they are. `release` turns classes used as
+ * values into records without arguments. */
 static int settle(tern__vm *vm, tern_object *node, int depth, int64_t *seen)
 {
     if (depth > DEEPEST)
         return tern__vm_refuse(vm, TERN_E_UNSUPPORTED,
-                               "holds what is nested more than %d deep, or holds itself", DEEPEST);
+                               "contains objects that are nested more than %d deep or contain themselves",
+                               DEEPEST);
     if (--*seen < 0)
-        return tern__vm_refuse(vm, TERN_E_UNSUPPORTED,
-                               "names the same objects too often: there would be millions");
+        return tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "uses the same objects in millions of places");
     if (node->kind == TERN__VM_STORAGE)
-        return tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "holds a storage without a tensor");
+        return tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "contains a storage without a tensor");
     if (node->kind == TERN__VM_GLOBAL && !vm->source->records)
-        return tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "holds the class %s itself", tern__object_name(node));
+        return tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "contains the class %s itself",
+                               tern__object_name(node));
     int status = TERN_OK;
     for (int64_t i = 0; !status && i < tern__object_child_count(node); i++) {
         tern_object *child = tern__object_child(node, i);
@@ -119,7 +74,8 @@ static tern_object *result(tern__vm *vm)
     return tern__object_hold(vm->stack[0]);
 }
 
-/* The machine's references go. What is not in the result is emptied first: it may stand in a circle. */
+/* Drops the machine's references. Empties nodes that are not in the result first: they may refer to each
+ * other in a cycle. */
 static void release(tern__vm *vm, const tern_object *root)
 {
     for (tern_object *node = vm->all; node; node = node->link) {
@@ -142,8 +98,8 @@ tern_object *tern__pickle_read(tern__pickle_source *source, tern_error *err)
 {
     tern_error why = {0};
     tern__vm vm = {.source = source, .err = &why, .begin = source->offset};
-    vm.window = tern__alloc_raw(WINDOW, TERN__LINE);
-    if (!vm.window) tern__error_set(&why, FUNC, TERN_E_MEMORY, "out of memory: %d bytes", WINDOW);
+    vm.window = tern__alloc_raw(TERN__VM_WINDOW, TERN__LINE);
+    if (!vm.window) tern__error_set(&why, FUNC, TERN_E_MEMORY, "out of memory: %d bytes", TERN__VM_WINDOW);
     vm.storages = tern__vm_take(&vm, tern_object_dict(&why));
     tern_object *object = why.code || run(&vm) ? NULL : result(&vm);
     release(&vm, object);

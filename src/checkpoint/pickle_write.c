@@ -1,5 +1,5 @@
-/* pickle_write.c - the opcodes that PyTorch's own restricted reader knows, and no memo but for what every
- * tensor repeats: the names of functions and classes. */
+/* pickle_write.c - writes pickles, with the opcodes that PyTorch's restricted reader knows. Only what every
+ * tensor repeats, the names of functions and classes, goes to the memo. */
 #include "checkpoint/bytes.h"
 #include "checkpoint/pickle.h"
 
@@ -7,7 +7,7 @@
 
 static const char FUNC[] = "tern_save";
 
-/* What the memo keeps, by its number there. */
+/* The memo's numbers. */
 enum {
     REBUILD,
     ORDERED_DICT,
@@ -20,7 +20,7 @@ enum {
 
 typedef struct writer {
     tern__pickle *out;
-    const tern__pickle_place *places; /* of the next tensor */
+    const tern__pickle_place *places; /* the next tensor's place */
     bool is_known[MEMO];
     tern_error *err;
 } writer;
@@ -53,7 +53,7 @@ static int put_string(writer *w, const char *text, size_t bytes)
 {
     if (bytes > UINT32_MAX)
         return tern__error_set(w->err, FUNC, TERN_E_UNSUPPORTED,
-                               "a string of %zu bytes: the format takes 2^32", bytes);
+                               "a string has %zu bytes, the format allows less than 2^32", bytes);
     int status = put_op(w, 'X', bytes, 4);
     return status ? status : put(w, text, bytes);
 }
@@ -76,7 +76,7 @@ static int put_float(writer *w, double value)
     return put_op(w, 'G', __builtin_bswap64(bits), 8);
 }
 
-/* `text`, which stands for itself: once, then by its number. */
+/* Writes `text`, opcodes that push an object, the first time; later the object's memo number. */
 static int put_known(writer *w, int number, const char *text, size_t bytes)
 {
     if (w->is_known[number]) return put_op(w, 'h', (uint64_t)number, 1);
@@ -100,7 +100,7 @@ const char *tern__torch_storage(tern_dtype dtype)
     return storages[dtype];
 }
 
-/* The tuple that names a storage: ("storage", class, key, "cpu", elements). */
+/* Writes a storage's persistent id: ("storage", class, key, "cpu", elements). */
 static int put_storage(writer *w, tern_dtype dtype, const tern__pickle_place *place)
 {
     char class[64], key[24];
@@ -137,15 +137,15 @@ static int put_tensor(writer *w, const tern_tensor *tensor)
     return status ? status : put(w, ")RtR", 4);
 }
 
-/* ---- bytes: this protocol has none, so Python writes them as text that it encodes in Latin-1 ---- */
+/* ---- bytes: protocol 2 has none, so, as Python does, write text that the reader encodes as Latin-1 ---- */
 
 static int put_bytes(writer *w, const char *data, size_t bytes)
 {
     size_t high = 0;
     for (size_t i = 0; i < bytes; i++) high += (uint8_t)data[i] >> 7;
     if (bytes + high > UINT32_MAX)
-        return tern__error_set(w->err, FUNC, TERN_E_UNSUPPORTED, "%zu bytes: the format takes 2^32",
-                               bytes + high);
+        return tern__error_set(w->err, FUNC, TERN_E_UNSUPPORTED,
+                               "bytes take %zu bytes, the format allows less than 2^32", bytes + high);
     int status = PUT_KNOWN(w, ENCODE, "c_codecs\nencode\n");
     if (!status) status = put(w, "(", 1);
     if (!status) status = put_op(w, 'X', bytes + high, 4);
@@ -162,7 +162,7 @@ static int put_bytes(writer *w, const char *data, size_t bytes)
 
 static int put_object(writer *w, const tern_object *object);
 
-/* In batches, as Python does: a reader keeps those on its stack. */
+/* Writes batches, as Python does: a reader keeps a batch on its stack. */
 static int put_items(writer *w, const tern_object *object)
 {
     enum { BATCH = 1000 };
@@ -197,7 +197,7 @@ static int put_number(writer *w, const tern_object *object)
     }
 }
 
-/* What cannot be written torch_save.c has refused before. */
+/* torch_save.c has refused objects that cannot be written. */
 static int put_object(writer *w, const tern_object *object)
 {
     switch (tern_object_kind_get(object)) {

@@ -1,8 +1,9 @@
-/* safetensors_load.c - reading a file of a stranger. The header is walked twice, without a tree of it: the
- * first walk checks everything that an entry says of itself and adds up the memory that its objects will
- * take, which must stay within what is allowed, before any of it is asked for; the second fills a table of
- * the tensors. The table, sorted by place, shows holes and overlaps. Then all data are read into one block,
- * where each tensor begins on a line of its own. */
+/* safetensors_load.c - reads an untrusted safetensors file.
+ *
+ * The header is walked twice, without building a tree. The first walk checks each entry by itself and adds up
+ * the memory that its objects will take; that must fit the budget before anything is allocated. The second
+ * walk fills a table of the tensors. Sorted by offset, the table shows gaps and overlaps. Then all data is
+ * read into one block, in which each tensor starts at a cache line. */
 #include "checkpoint/safetensors.h"
 
 #include "base/text.h"
@@ -15,16 +16,16 @@
 
 static const char FUNC[] = "tern_load";
 
-/* What the header says of a tensor. */
+/* A tensor's entry in the header. */
 typedef struct entry {
     tern__json_slice name;
     tern__json_slice dtype_name;
     tern_dtype dtype;
     int64_t ndim;
     int64_t shape[TERN_NDIM_MAX];
-    int64_t place[2]; /* begin and end in the data */
+    int64_t place[2]; /* start and end in the data */
     int64_t place_count;
-    unsigned seen; /* which of the fields */
+    unsigned seen; /* bits of the fields that occurred */
 } entry;
 
 typedef struct header {
@@ -32,16 +33,16 @@ typedef struct header {
     char *text;
     size_t bytes;
     int64_t data_bytes;
-    int64_t cost;   /* bytes of memory that its objects will take */
+    int64_t cost;   /* bytes of memory that the result will take */
     entry *entries; /* NULL on the first walk  */
     int64_t count;
     bool has_metadata;
     tern_object *metadata; /* NULL on the first walk */
 } header;
 
-/* So much memory a tensor takes beside its name and data: the table, what qsort takes to sort it, the handle,
- * two nodes and their place in the dict, and the rest of its last line. And a pair of strings in the
- * metadata. */
+/* The memory that a tensor takes beside its name and data: its row in the table, qsort's copy of that, the
+ * handle, two nodes, their place in the dict, and the rest of the last cache line. PAIR_COST is that of a
+ * pair of strings in the metadata. */
 #define TENSOR_COST                                                                                          \
     (sizeof(entry) + 2 * sizeof(void *) + tern__align_up(sizeof(tern_tensor), TERN__LINE) + TERN__LINE +     \
      2 * TERN__OBJECT_BYTES + TERN__OBJECT_PAIR_BYTES + TERN__LINE)
@@ -51,7 +52,7 @@ typedef struct header {
 
 #define REFUSE(header, entry, ...) refuse(header, entry, TERN_E_FORMAT, err, __VA_ARGS__)
 
-/* "a.safetensors: "conv.weight" ..." */
+/* Fails with the text `FILE: "conv.weight" ..`. */
 static int TERN__PRINTF(5, 6)
     refuse(const header *h, const entry *e, int code, tern_error *err, const char *format, ...)
 {
@@ -95,7 +96,7 @@ typedef struct reading {
     entry *entry;
 } reading;
 
-/* Fields that are not known are passed over, as safetensors does. */
+/* Skips unknown fields, as safetensors does. */
 static int read_field(tern__json *json, tern__json_slice key, void *ctx, tern_error *err)
 {
     const reading *r = ctx;
@@ -127,12 +128,13 @@ static int check_dtype(const header *h, entry *e, tern_error *err)
     }
     for (size_t i = 0; i < TERN__COUNT(others); i++)
         if (tern__json_is(e->dtype_name, others[i]))
-            return refuse(h, e, TERN_E_UNSUPPORTED, err, "has dtype %s, which tern has not", others[i]);
+            return refuse(h, e, TERN_E_UNSUPPORTED, err, "has dtype %s, which tern does not support",
+                          others[i]);
     return REFUSE(h, e, "has dtype %s, which does not exist",
                   tern__quote(e->dtype_name.text, e->dtype_name.bytes, quote));
 }
 
-/* Also where a dimension is 0, the product of the others must fit: strides are made of it. */
+/* Even if a dimension is 0, the product of the others must fit, since strides are computed from it. */
 static int count_bytes(const header *h, const entry *e, int64_t *bytes, tern_error *err)
 {
     int64_t product = (int64_t)tern_dtype_bytes(e->dtype);
@@ -142,7 +144,7 @@ static int count_bytes(const header *h, const entry *e, int64_t *bytes, tern_err
         fits = !__builtin_mul_overflow(product, TERN__MAX(e->shape[d], 1), &product);
     }
     *bytes = empty ? 0 : product;
-    return fits ? TERN_OK : REFUSE(h, e, "has too many elements: their bytes are more than 2^63");
+    return fits ? TERN_OK : REFUSE(h, e, "has too many elements: they take more than 2^63 bytes");
 }
 
 static int check_place(const header *h, const entry *e, tern_error *err)
@@ -152,13 +154,13 @@ static int check_place(const header *h, const entry *e, tern_error *err)
     if (e->place_count != 2)
         return REFUSE(h, e, "has %lld data_offsets, expected 2", (long long)e->place_count);
     if (begin > end)
-        return REFUSE(h, e, "has data_offsets [%lld, %lld], which end before they begin", begin, end);
+        return REFUSE(h, e, "has data_offsets [%lld, %lld], which end before they start", begin, end);
     if (end > h->data_bytes)
         return REFUSE(h, e, "has data_offsets [%lld, %lld], but the file has %lld bytes of data", begin, end,
                       (long long)h->data_bytes);
     int status = count_bytes(h, e, &bytes, err);
     if (!status && bytes != end - begin)
-        return REFUSE(h, e, "takes %lld bytes by shape and dtype, but data_offsets [%lld, %lld] are %lld",
+        return REFUSE(h, e, "takes %lld bytes by shape and dtype, but data_offsets [%lld, %lld] span %lld",
                       (long long)bytes, begin, end, end - begin);
     return status;
 }
@@ -170,14 +172,14 @@ static int check_entry(const header *h, entry *e, tern_error *err)
     if (!(e->seen & OFFSETS)) return REFUSE(h, e, "has no data_offsets");
     int status = check_dtype(h, e, err);
     if (!status && e->ndim > TERN_NDIM_MAX)
-        return refuse(h, e, TERN_E_UNSUPPORTED, err, "has %lld dimensions, but tern at most %d",
+        return refuse(h, e, TERN_E_UNSUPPORTED, err, "has %lld dimensions, tern supports at most %d",
                       (long long)e->ndim, TERN_NDIM_MAX);
     return status ? status : check_place(h, e, err);
 }
 
 /* ---- the header ---- */
 
-/* A key or value as an object; it may hold escapes. */
+/* Makes a string object of a key or a value, and decodes its escapes. */
 static tern_object *string_of(tern__json_slice slice, tern_error *err)
 {
     char *plain = tern__alloc_raw(slice.bytes, 1);
@@ -190,7 +192,7 @@ static tern_object *string_of(tern__json_slice slice, tern_error *err)
     return string;
 }
 
-/* Sets a key that must be new, and drops the caller's references to both. */
+/* Sets a key that must be new. Drops the caller's reference to `item`. */
 static int set_new(const header *h, tern_object *dict, tern__json_slice name, tern_object *item,
                    tern_error *err)
 {
@@ -198,7 +200,7 @@ static int set_new(const header *h, tern_object *dict, tern__json_slice name, te
     int64_t before = tern_object_count(dict);
     int status = key && item ? tern__object_set(dict, key, item, err) : TERN_E_MEMORY;
     if (!status && tern_object_count(dict) == before)
-        status = REFUSE(h, &(entry){.name = name}, "is there twice");
+        status = REFUSE(h, &(entry){.name = name}, "occurs twice");
     tern__object_drop(key);
     tern__object_drop(item);
     return status;
@@ -217,7 +219,7 @@ static int read_pair(tern__json *json, tern__json_slice key, void *ctx, tern_err
 
 static int read_metadata(tern__json *json, header *h, tern__json_slice key, tern_error *err)
 {
-    if (!h->entries && h->has_metadata) return REFUSE(h, &(entry){.name = key}, "is there twice");
+    if (!h->entries && h->has_metadata) return REFUSE(h, &(entry){.name = key}, "occurs twice");
     h->has_metadata = true;
     return tern__json_object(json, read_pair, h, err);
 }
@@ -245,7 +247,7 @@ static int walk(header *h, tern_error *err)
     return status ? status : tern__json_end(&json, err);
 }
 
-/* ---- the places ---- */
+/* ---- the offsets ---- */
 
 static int compare_places(const void *a, const void *b)
 {
@@ -262,23 +264,23 @@ static bool is_sorted(const header *h)
     return true;
 }
 
-/* The data are covered from the first byte to the last, each by one tensor. */
+/* Checks that every byte of the data belongs to exactly one tensor. */
 static int check_cover(header *h, tern_error *err)
 {
     long long end = 0;
     if (!is_sorted(h)) qsort(h->entries, (size_t)h->count, sizeof(*h->entries), compare_places);
     for (const entry *e = h->entries; e < h->entries + h->count; e++) {
         if (e->place[0] < end)
-            return REFUSE(h, e, "begins at byte %lld of the data, inside of a tensor that ends at %lld",
+            return REFUSE(h, e, "starts at byte %lld of the data, inside a tensor that ends at %lld",
                           (long long)e->place[0], end);
         if (e->place[0] > end)
-            return REFUSE(h, e, "begins at byte %lld of the data, but the tensors before it end at %lld",
+            return REFUSE(h, e, "starts at byte %lld of the data, but the tensors before it end at %lld",
                           (long long)e->place[0], end);
         end = e->place[1];
     }
     if (end == h->data_bytes) return TERN_OK;
     return tern__error_set(err, FUNC, TERN_E_FORMAT,
-                           "%s: the tensors end at byte %lld of the data, but there are %lld", h->in->path,
+                           "%s: the tensors end at byte %lld of the data, but the data has %lld", h->in->path,
                            end, (long long)h->data_bytes);
 }
 
@@ -297,12 +299,12 @@ static int read_length(header *h, tern_error *err)
     int64_t left = h->in->size - (int64_t)sizeof(head);
     if (left < 0)
         return tern__error_set(err, FUNC, TERN_E_FORMAT,
-                               "%s has %lld bytes: expected 8 of a length and a header", h->in->path,
+                               "%s has %lld bytes, expected a length of 8 bytes and a header", h->in->path,
                                (long long)h->in->size);
     int status = tern__input_read(h->in, 0, head, sizeof(head), err);
     uint64_t length = tern__bytes_get(head, sizeof(head));
     if (!status && (length < 2 || length > TERN__SAFETENSORS_HEADER_MAX))
-        return tern__error_set(err, FUNC, TERN_E_FORMAT, "%s: a header of %llu bytes, expected 2 to %d",
+        return tern__error_set(err, FUNC, TERN_E_FORMAT, "%s: its header has %llu bytes, expected 2 to %d",
                                h->in->path, (unsigned long long)length, TERN__SAFETENSORS_HEADER_MAX);
     if (!status && (int64_t)length > left)
         return tern__error_set(err, FUNC, TERN_E_FORMAT,
@@ -323,8 +325,8 @@ static int read_header(header *h, tern_error *err)
     status = tern__input_read(h->in, 8, h->text, h->bytes, err);
     ssize_t bad = status ? -1 : tern__utf8_check(h->text, h->bytes);
     if (bad >= 0)
-        return tern__error_set(err, FUNC, TERN_E_FORMAT, "%s: header is not UTF-8 at byte %zd", h->in->path,
-                               bad);
+        return tern__error_set(err, FUNC, TERN_E_FORMAT, "%s: its header is not UTF-8 at byte %zd",
+                               h->in->path, bad);
     if (!status) status = walk(h, err);
     return status ? status : tern__input_charge(h->in, h->cost + h->data_bytes, err);
 }
@@ -347,11 +349,11 @@ static size_t bytes_of(const entry *e)
     return (size_t)(e->place[1] - e->place[0]);
 }
 
-/* Bytes of bools are 0 or 1: another is none in C. */
+/* In C a bool must be 0 or 1. */
 static int check_bools(const header *h, const entry *e, const uint8_t *data, tern_error *err)
 {
     for (size_t i = 0; e->dtype == TERN_BOOL && i < bytes_of(e); i++)
-        if (data[i] > 1) return REFUSE(h, e, "is of bools, but byte %zu of it is %d", i, data[i]);
+        if (data[i] > 1) return REFUSE(h, e, "has dtype BOOL, but its byte %zu is %d", i, data[i]);
     return TERN_OK;
 }
 
@@ -362,7 +364,7 @@ static void release_block(void *ctx)
     tern__free(block);
 }
 
-/* Room for all data, each tensor on a line of its own. */
+/* Allocates memory for all data; each tensor starts at a cache line. */
 static tern__storage *block_new(const header *h, tern_error *err)
 {
     size_t bytes = 0;

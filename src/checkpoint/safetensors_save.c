@@ -1,3 +1,4 @@
+/* safetensors_save.c - writes safetensors files. */
 #include "checkpoint/safetensors.h"
 
 #include "base/text.h"
@@ -22,7 +23,7 @@ typedef struct saving {
     const tern_object *metadata; /* NULL: none */
 } saving;
 
-/* In the order in which safetensors sorts them: larger elements first. */
+/* Sorted as safetensors does: larger elements first. */
 static const struct {
     tern_dtype dtype;
     const char *name;
@@ -44,10 +45,10 @@ const char *tern__safetensors_dtype(tern_dtype dtype)
     return order < TERN_DTYPE_COUNT ? dtypes[order].name : NULL;
 }
 
-/* ---- the header's text: it is put together twice, first without room, to count its bytes ---- */
+/* ---- the header's text: composed twice, the first time only to count its bytes ---- */
 
 typedef struct text {
-    char *out; /* NULL: only counted */
+    char *out; /* NULL: only count */
     size_t bytes;
 } text;
 
@@ -114,7 +115,7 @@ static void put_entry(text *t, const entry *e, size_t begin)
     put_text(t, number);
 }
 
-/* With spaces at its end, so that the data begin at a multiple of 8. */
+/* Pads the header with spaces, so that the data starts at a multiple of 8. */
 static void put_header(text *t, const saving *s)
 {
     size_t begin = 0;
@@ -137,7 +138,7 @@ static int write_header(const saving *s, tern_error *err)
     put_header(&count, s);
     if (count.bytes > TERN__SAFETENSORS_HEADER_MAX)
         return tern__error_set(err, FUNC, TERN_E_UNSUPPORTED,
-                               "%s: a header of %zu bytes, but safetensors takes %d", s->out->path,
+                               "%s: the header has %zu bytes, safetensors allows %d", s->out->path,
                                count.bytes, TERN__SAFETENSORS_HEADER_MAX);
     header.out = tern__alloc(8 + count.bytes, FUNC, err);
     if (!header.out) return TERN_E_MEMORY;
@@ -148,7 +149,7 @@ static int write_header(const saving *s, tern_error *err)
     return status;
 }
 
-/* Row-major: what stands otherwise, or elsewhere, is copied first, one tensor at a time. */
+/* Writes the elements row-major. A tensor with another layout or on a device is copied first. */
 static int write_tensor(const saving *s, const tern_tensor *tensor, tern_error *err)
 {
     const tern__view *view = &tensor->view;
@@ -161,9 +162,9 @@ static int write_tensor(const saving *s, const tern_tensor *tensor, tern_error *
     return status;
 }
 
-/* ---- what is saved ---- */
+/* ---- collecting the entries ---- */
 
-/* `state["model"]: expected a tensor, got dict`; */
+/* Fails with `state["model"]: expected a tensor, got dict; ..`. */
 static int unsupported(const saving *s, bool in_metadata, const tern_object *key, const char *expected,
                        const tern_object *got, tern_error *err)
 {

@@ -1,3 +1,4 @@
+/* save.c - tern_save: the file's name decides the format. */
 #include "checkpoint/safetensors.h"
 #include "checkpoint/torch.h"
 

@@ -1,7 +1,7 @@
-/* snapshot.c - saving and loading a run, on all ranks at once.
+/* snapshot.c - saves and loads a run, on all ranks together.
  *
- * Between what may fail on one rank only and what all must do together, the ranks agree (agree.c): everybody
- * goes on, or all leave with the first one's error. So nobody waits in a collective for a rank that has
+ * After each step that may fail on one rank only, the ranks agree (agree.c) before the next collective:
+ * either all go on, or all return the first error. So no rank waits in a collective for a rank that has
  * failed. */
 #include "checkpoint/snapshot.h"
 
@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- life ---- */
+/* ---- new and free ---- */
 
 tern_snapshot_opts tern_snapshot_defaults(void)
 {
@@ -78,7 +78,8 @@ static int check_name(const tern_snapshot *snapshot, const char *func, const cha
     if (!name || !*name) return tern__error_set(err, func, TERN_E_INVALID, "the name is empty");
     bool taken = !strcmp(name, "step") || !strcmp(name, "world_size") || !strcmp(name, "choices");
     for (int i = 0; i < snapshot->count; i++) taken |= !strcmp(snapshot->items[i].name, name);
-    return taken ? tern__error_set(err, func, TERN_E_INVALID, "there is a \"%s\" already", name) : TERN_OK;
+    return taken ? tern__error_set(err, func, TERN_E_INVALID, "the snapshot already has a \"%s\"", name)
+                 : TERN_OK;
 }
 
 int tern__snapshot_add(tern_snapshot *snapshot, const char *func, const tern__snapshot_item *like,
@@ -105,7 +106,8 @@ int tern__snapshot_add(tern_snapshot *snapshot, const char *func, const tern__sn
 
 /* ---- saving ---- */
 
-/* Rank 0's list of what every rank has packed; behind them is room for one's own. */
+/* Gathers what every rank has packed, and returns it on rank 0 as a list. The end of `packed` is the rank's
+ * own buffer. */
 static tern_object *gather_own(const tern_snapshot *s, const tern__snapshot_item *item, tern_error *err)
 {
     size_t bytes = item->own->bytes;
@@ -122,18 +124,20 @@ static tern_object *gather_own(const tern_snapshot *s, const tern__snapshot_item
     return list;
 }
 
-/* Each with an error of its own: one that fails keeps no rank out of the others' collectives. */
+/* Uses an error of its own: a rank on which one item fails must still take part in the collectives of the
+ * others. */
 static tern_object *save_item(const tern_snapshot *s, const tern__snapshot_item *item, tern_error *err)
 {
     tern_error own = {0};
     tern_object *state = item->own ? gather_own(s, item, &own) : item->save(item->ctx, &own);
     if (!own.code && s->rank == 0 && !state)
-        tern__error_set(&own, "tern_snapshot_save", TERN_E_INVALID, "nothing was made of \"%s\"", item->name);
+        tern__error_set(&own, "tern_snapshot_save", TERN_E_INVALID,
+                        "\"%s\": its save function returned NULL without setting *err", item->name);
     if (own.code) tern__error_set(err, own.func, own.code, "\"%s\": %s", item->name, own.text);
     return state;
 }
 
-/* With an error of its own, too. */
+/* Uses an error of its own, for the same reason. */
 static void save_choices(const tern_snapshot *s, tern_object *state, tern_error *err)
 {
     tern_error own = {0};
@@ -169,7 +173,7 @@ static char *path_of(const tern_snapshot *s, const char *name, tern_error *err)
     return path;
 }
 
-/* Rank 0's part. */
+/* Called on rank 0 only. */
 static void write_file(const tern_snapshot *s, int64_t step, const tern_object *state, tern_error *err)
 {
     char name[TERN__SNAPSHOT_NAME];
@@ -207,7 +211,7 @@ int tern_snapshot_save(tern_snapshot *snapshot, int64_t step, tern_error *err)
 
 static const char load_func[] = "tern_snapshot_load";
 
-/* A whole file, with every key that is wanted. */
+/* Loads a file and checks that it has every item. */
 static tern_object *read_file(const tern_snapshot *s, const char *path, tern_error *err)
 {
     tern_object *state = tern_load(path, NULL, err);
@@ -225,7 +229,7 @@ static bool is_damage(int code)
     return code == TERN_E_FORMAT || code == TERN_E_IO || code == TERN_E_UNSUPPORTED;
 }
 
-/* Of one in the directory; what else is wrong than damage is an error. */
+/* Loads one snapshot of the directory. A damaged file sets *damage; any other failure sets *err. */
 static tern_object *try_step(const tern_snapshot *s, int64_t step, tern_error *damage, tern_error *err)
 {
     char name[TERN__SNAPSHOT_NAME];
@@ -238,11 +242,11 @@ static tern_object *try_step(const tern_snapshot *s, int64_t step, tern_error *d
     tern_error *to = is_damage(why.code) ? damage : err;
     if (!to->code) *to = why;
     if (to == damage)
-        tern__log(TERN_LOG_WARN, "%s/%s is damaged, so an older one is wanted: %s", s->dir, name, why.text);
+        tern__log(TERN_LOG_WARN, "%s/%s is damaged, trying an older snapshot: %s", s->dir, name, why.text);
     return NULL;
 }
 
-/* Rank 0's choice: the first that is not damaged. NULL without an error: there is none. */
+/* Loads the first snapshot that is not damaged, on rank 0. NULL without an error: there is none. */
 static tern_object *read_latest(const tern_snapshot *s, int64_t *step, tern_error *err)
 {
     int64_t *steps = NULL;
@@ -256,7 +260,7 @@ static tern_object *read_latest(const tern_snapshot *s, int64_t *step, tern_erro
     return state;
 }
 
-/* Of `given`, or of that step. */
+/* Loads the file `given` or, if that is NULL, the snapshot of `step`. */
 static tern_object *read_chosen(const tern_snapshot *s, const char *given, int64_t step, tern_error *err)
 {
     char name[TERN__SNAPSHOT_NAME];
@@ -267,7 +271,7 @@ static tern_object *read_chosen(const tern_snapshot *s, const char *given, int64
     return state;
 }
 
-/* The file's object on all ranks, NULL if there is no file; or an error on all of them. */
+/* Loads the file on all ranks; *state stays NULL if there is none. Fails on all ranks or on none. */
 static int read_everywhere(const tern_snapshot *s, const char *given, tern_object **state, tern_error *err)
 {
     int64_t step = -1;
@@ -280,7 +284,7 @@ static int read_everywhere(const tern_snapshot *s, const char *given, tern_objec
     return tern__agree(s->group, load_func, err);
 }
 
-/* Of what is every rank's own: this rank's, or NULL. */
+/* Returns this rank's entry in the list of all ranks, or NULL. */
 static const tern_object *own_part(const tern_snapshot *s, const tern__snapshot_item *item,
                                    const tern_object *list)
 {
@@ -288,21 +292,23 @@ static const tern_object *own_part(const tern_snapshot *s, const tern__snapshot_
     return is_there || item->own->spreads ? tern_object_at(list, is_there ? s->rank : 0) : NULL;
 }
 
-/* `path`: of the file or the folder, for errors. */
+/* `path`: the file or the folder, for errors. */
 static void load_item(const tern_snapshot *s, const tern__snapshot_item *item, const char *path,
                       const tern_object *state, tern_error *err)
 {
     tern_error own = {0};
     if (item->own && tern_object_kind_get(state) != TERN_OBJECT_LIST) {
         tern__error_set(err, load_func, TERN_E_INVALID,
-                        "%s: \"%s\" is a %s, expected a list with one of each rank", path, item->name,
+                        "%s: \"%s\" is a %s, expected a list with an entry per rank", path, item->name,
                         tern_object_kind_name(tern_object_kind_get(state)));
         return;
     }
     if (item->own) state = own_part(s, item, state);
     if (item->own && !state) return;
     int status = item->load(item->ctx, state, &own);
-    if (status < 0 && !own.code) tern__error_set(&own, load_func, status, "it returned %d", status);
+    if (status < 0 && !own.code)
+        tern__error_set(&own, load_func, status, "its load function returned %d without setting *err",
+                        status);
     if (own.code) tern__error_set(err, own.func, own.code, "%s: \"%s\": %s", path, item->name, own.text);
 }
 

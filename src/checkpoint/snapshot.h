@@ -1,4 +1,4 @@
-/* snapshot.h - a snapshot from inside: what is in it, and its directory. */
+/* snapshot.h - the snapshot's internals: its items and its directory. */
 #ifndef TERN_SRC_CHECKPOINT_SNAPSHOT_H
 #define TERN_SRC_CHECKPOINT_SNAPSHOT_H
 
@@ -7,33 +7,35 @@
 
 #include <tern/snapshot.h>
 
-/* A thing of which each rank has its own: `bytes` of it travel to rank 0, which shows them as an object. */
+/* State of which each rank has its own. Each rank packs it into `bytes` bytes; rank 0 gathers them and turns
+ * each into an object. */
 typedef struct tern__own_state {
     size_t bytes;
     void (*pack)(const void *ctx, void *out);
     tern_object *(*show)(const void *packed, tern_error *err);
-    bool spreads; /* ranks that are not in the file get rank 0's */
+    bool spreads; /* when loading, ranks that are not in the file get rank 0's */
 } tern__own_state;
 
 typedef struct tern__snapshot_item {
     char *name;
-    tern_snapshot_save_fn save; /* NULL: it is every rank's own */
+    tern_snapshot_save_fn save; /* NULL: `own` is used */
     const tern__own_state *own;
     tern_snapshot_load_fn load;
     void *ctx;
-    void (*add_devices)(const void *ctx, tern__choosers *list); /* that it computes on; may be NULL */
-    char *packed;                                               /* all ranks', where `own` is there */
+    void (*add_devices)(const void *ctx,
+                        tern__choosers *list); /* adds the devices it computes on; may be NULL */
+    char *packed;                              /* of all ranks, with `own` */
 } tern__snapshot_item;
 
 struct tern_snapshot {
     char *dir;
-    tern_group *group; /* or NULL */
+    tern_group *group; /* may be NULL */
     int rank, world;
     tern_snapshot_opts opts;
     tern__snapshot_item *items;
     int count;
     int64_t step;
-    char *lines; /* room for choices */
+    char *lines; /* buffer for the choices */
 };
 
 /* Adds a copy of `item`, under a copy of its name. */
@@ -42,27 +44,28 @@ int tern__snapshot_add(tern_snapshot *snapshot, const char *func, const tern__sn
 
 /* ---- snapshot_choices.c: collective ---- */
 
-#define TERN__SNAPSHOT_LINES ((size_t)1 << 20) /* bytes: more than two thousand cases */
+#define TERN__SNAPSHOT_LINES ((size_t)1 << 20) /* bytes; enough for more than two thousand cases */
 
-/* What goes into the file, on rank 0; NULL without an error: nothing has been chosen. */
+/* Returns the text for the file, on rank 0; NULL without an error: nothing has been chosen. */
 tern_object *tern__snapshot_choices_save(const tern_snapshot *snapshot, tern_error *err);
-/* `lines` is what the file has, or NULL. */
+/* `lines`: the file's text, or NULL. */
 int tern__snapshot_choices_load(const tern_snapshot *snapshot, const tern_object *lines, tern_error *err);
 
-/* ---- snapshot_dir.c: rank 0's ---- */
+/* ---- snapshot_dir.c: called on rank 0 only ---- */
 
-/* Room for "step-9223372036854775807.pt". */
+/* Holds "step-9223372036854775807.pt". */
 #define TERN__SNAPSHOT_NAME 32
 
-/* Makes the directory and tidies it up. */
+/* Makes the directory, and removes stale temporary files from it. */
 int tern__snapshot_dir_open(const char *dir, tern_error *err);
 void tern__snapshot_name(int64_t step, char name[TERN__SNAPSHOT_NAME]);
-/* `latest` becomes this one. */
+/* Points `latest` to this snapshot. */
 int tern__snapshot_publish(const char *dir, const char *name, tern_error *err);
-/* Keeps the newest `keep` of those up to `step`. What cannot be removed stays, with a warning. */
+/* Removes all but the newest `keep` snapshots up to `step`. Warns about files that cannot be removed. */
 void tern__snapshot_prune(const char *dir, int64_t step, int keep);
-/* The steps in the directory, those to be tried first in front: what `latest` names, then the lower ones
- * downwards, then the others. *steps is the caller's; returns how many, or a negative status. */
+/* Lists the steps in the directory in the order in which to try them: the one that `latest` names, the lower
+ * ones in descending order, then the others. The caller frees *steps. Returns their number, or a negative
+ * status. */
 int tern__snapshot_list(const char *dir, int64_t **steps, tern_error *err);
 
 #endif

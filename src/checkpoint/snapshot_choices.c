@@ -1,7 +1,7 @@
-/* snapshot_choices.c - which algorithms the run computes with (kernels/choices.h): clocks have chosen them on
- * rank 0, and clocks might choose others when the run is taken up, or the other ranks hear of it a step later
- * than they did. So rank 0's lines are in the file, and whenever the run is saved or taken up the other ranks
- * are told them all. */
+/* snapshot_choices.c - saves which algorithms the run computes with (kernels/choices.h). Rank 0 has chosen
+ * them by measuring time. After a resume, measuring might choose others, or the choices might reach the other
+ * ranks a step later. So the file has rank 0's choices, and each save and load broadcasts them to all ranks.
+ */
 #include "checkpoint/snapshot.h"
 
 #include <tern/collectives.h>
@@ -16,7 +16,7 @@ static tern__choosers choosers_of(const tern_snapshot *s)
     return list;
 }
 
-/* Rank 0's lines to all. */
+/* Broadcasts rank 0's lines. */
 static int tell(const tern_snapshot *s, const tern__choosers *list, tern_error *err)
 {
     int64_t bytes = s->rank == 0 ? (int64_t)tern__choosers_write(list, s->lines, TERN__SNAPSHOT_LINES) : 0;

@@ -1,7 +1,7 @@
-/* snapshot_dir.c - the directory of a run: which files are whole, which one is the latest, which ones go.
+/* snapshot_dir.c - the directory of a run's snapshots: lists them, marks the latest, removes old ones.
  *
- * A snapshot is written under another name and renamed by tern_save, so a file that is called step-N.pt is
- * whole. `latest` is a symbolic link that is replaced in the same way. */
+ * tern_save writes a snapshot under another name and renames it, so a file named step-N.pt is complete.
+ * `latest` is a symbolic link that is replaced in the same way. */
 #include "checkpoint/snapshot.h"
 
 #include <dirent.h>
@@ -21,7 +21,7 @@ void tern__snapshot_name(int64_t step, char name[TERN__SNAPSHOT_NAME])
     snprintf(name, TERN__SNAPSHOT_NAME, "step-%lld.pt", (long long)step);
 }
 
-/* The step in a name as tern__snapshot_name makes it; -1: it is another file's. */
+/* Returns the step in a name made by tern__snapshot_name; -1 for any other name. */
 static int64_t step_of(const char *name)
 {
     char again[TERN__SNAPSHOT_NAME];
@@ -62,7 +62,8 @@ static int make_dirs(const char *dir, tern_error *err)
     return status;
 }
 
-/* "step-3.pt.4711.tmp" or "latest.4711.tmp", and nobody is 4711 any more, or we are. */
+/* Returns true for "step-3.pt.4711.tmp" or "latest.4711.tmp" if process 4711 no longer exists or is this one.
+ */
 static bool is_stale(const char *name)
 {
     long pid = -1;
@@ -122,7 +123,7 @@ int tern__snapshot_publish(const char *dir, const char *name, tern_error *err)
     return status;
 }
 
-/* The step that `latest` names; -1: none. */
+/* Returns the step that `latest` names; -1: none. */
 static int64_t latest_step(const char *dir)
 {
     char name[TERN__SNAPSHOT_NAME];
@@ -152,7 +153,7 @@ static int append(int64_t **steps, int count, int64_t step, tern_error *err)
     return TERN_OK;
 }
 
-/* From the highest step down. */
+/* Lists all steps in descending order. */
 static int list_down(const char *dir, int64_t **steps, tern_error *err)
 {
     int count = 0, status = TERN_OK;

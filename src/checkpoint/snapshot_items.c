@@ -1,11 +1,11 @@
-/* snapshot_items.c - how the things that a run consists of go into a snapshot: by their state dicts. */
+/* snapshot_items.c - adds the parts of a run to a snapshot, by their state dicts. */
 #include "autograd/autograd.h"
 #include "checkpoint/snapshot.h"
 #include "tensor/field.h"
 
 #include <string.h>
 
-/* ---- what is the same on all ranks, or rank 0's ---- */
+/* ---- state that is the same on all ranks, or rank 0's ---- */
 
 static tern_object *save_module(void *ctx, tern_error *err)
 {
@@ -83,7 +83,7 @@ static int add(tern_snapshot *snapshot, const char *func, const char *name, tern
     tern__snapshot_item item = {.name = (char *)name, .save = save, .load = load, .ctx = ctx};
     if (tern__is_set(err)) return err->code;
     if (!ctx)
-        return tern__error_set(err, func, TERN_E_INVALID, "what \"%s\" is to be is NULL", name ? name : "");
+        return tern__error_set(err, func, TERN_E_INVALID, "the object for \"%s\" is NULL", name ? name : "");
     return tern__snapshot_add(snapshot, func, &item, err);
 }
 
@@ -141,7 +141,7 @@ int tern_snapshot_add(tern_snapshot *snapshot, const char *name, tern_snapshot_s
     return tern__snapshot_add(snapshot, __func__, &item, err);
 }
 
-/* ---- what is every rank's own ---- */
+/* ---- state of which every rank has its own ---- */
 
 static void pack_rng(const void *ctx, void *out)
 {
@@ -196,7 +196,7 @@ static int add_own(tern_snapshot *snapshot, const char *func, const char *name, 
     tern__snapshot_item item = {.name = (char *)name, .own = own, .load = load, .ctx = ctx};
     if (tern__is_set(err)) return err->code;
     if (!ctx)
-        return tern__error_set(err, func, TERN_E_INVALID, "what \"%s\" is to be is NULL", name ? name : "");
+        return tern__error_set(err, func, TERN_E_INVALID, "the object for \"%s\" is NULL", name ? name : "");
     return tern__snapshot_add(snapshot, func, &item, err);
 }
 

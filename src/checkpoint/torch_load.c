@@ -1,5 +1,5 @@
-/* torch_load.c - an archive of torch.save: data.pkl is the object, data/0, data/1, .. its storages, byteorder
- * and version what they say. */
+/* torch_load.c - loads an archive of torch.save: data.pkl has the object, data/0, data/1 .. its storages,
+ * `byteorder` and `version` the byte order and the format's version. */
 #include "base/text.h"
 #include "checkpoint/torch.h"
 
@@ -15,7 +15,7 @@ static int refuse(const tern__zip *zip, int code, const char *what, tern_error *
     return tern__error_set(err, FUNC, code, "%s: %s", zip->in->path, what);
 }
 
-/* A small entry as text; "" if it is not there. */
+/* Reads a small entry as text; "" if there is none. */
 static int read_small(const tern__zip *zip, const char *name, char out[16], tern_error *err)
 {
     tern__zip_entry *entry = tern__zip_find(zip, name);
@@ -34,10 +34,10 @@ static int check_version(const tern__zip *zip, tern_error *err)
     if (status) return status;
     long version = strtol(text, &end, 10);
     if (version < 1 || (*end && *end != '\n'))
-        return refuse(zip, TERN_E_FORMAT, "no version: not a file of torch.save", err);
+        return refuse(zip, TERN_E_FORMAT, "it has no version: not a torch.save file", err);
     if (version <= NEWEST) return TERN_OK;
     return tern__error_set(err, FUNC, TERN_E_UNSUPPORTED,
-                           "%s: version %ld of the format, tern knows up to %d", zip->in->path, version,
+                           "%s: its format version is %ld, tern supports up to %d", zip->in->path, version,
                            NEWEST);
 }
 
@@ -51,11 +51,11 @@ static int check_byteorder(const tern__zip *zip, tern_error *err)
                   is_big ? "written on a big-endian machine" : "byteorder is neither little nor big", err);
 }
 
-/* The storages that the object names; their bytes are read when all are known. */
+/* The storages that the object names; their bytes are read once all are known. */
 typedef struct loading {
     tern__zip *zip;
     tern__zip_read_to *reads;
-    tern__storage **storages; /* beside reads: a reference each */
+    tern__storage **storages; /* parallel to reads: a reference each */
     tern_dtype *dtypes;
     int64_t count;
 } loading;
@@ -72,7 +72,7 @@ static tern__zip_entry *find_storage(const tern__zip *zip, const char *key, int6
     return NULL;
 }
 
-/* A key is asked for once, and its entry is its own, so there is a place for each. */
+/* Each key is asked for once and has its own entry, so the arrays have a place for each. */
 static tern__storage *load_storage(void *ctx, const char *key, tern_dtype dtype, int64_t bytes,
                                    tern_error *err)
 {
@@ -111,8 +111,7 @@ static tern_object *load_pickle(loading *l, bool records, tern_error *err)
     tern__zip_entry *pickle = tern__zip_find(l->zip, "data.pkl");
     tern__pickle_source source = {
         .in = l->zip->in, .what = "data.pkl", .records = records, .storage = load_storage, .ctx = l};
-    if (!pickle)
-        refuse(l->zip, TERN_E_FORMAT, "a zip archive without data.pkl: not a file of torch.save", err);
+    if (!pickle) refuse(l->zip, TERN_E_FORMAT, "a zip archive without data.pkl: not a torch.save file", err);
     if (!pickle || check_version(l->zip, err) || check_byteorder(l->zip, err)) return NULL;
     if (tern__zip_find(l->zip, "constants.pkl")) {
         refuse(l->zip, TERN_E_UNSUPPORTED, "a TorchScript program, not data of torch.save", err);

@@ -1,7 +1,7 @@
-/* torch_save.c - a nested object as torch.save writes it. First all tensors are collected, with their paths
- * for errors. Those of one dtype that overlap, a tied weight or a view, become one storage: what the tensors
- * of it cover together. So no tensor is copied, whatever its strides, and what was shared is shared again
- * when it is loaded. */
+/* torch_save.c - writes a nested object as torch.save does. First all tensors are collected, with their paths
+ * for errors. Tensors of one dtype that overlap, such as tied weights or views, become one storage, which
+ * covers their memory. So no tensor is copied, whatever its strides, and tensors that share memory share it
+ * again after loading. */
 #include "base/text.h"
 #include "checkpoint/torch.h"
 
@@ -15,7 +15,7 @@ enum { DEEPEST = 500 };
 
 typedef struct found {
     const tern_tensor *tensor;
-    int64_t order;           /* of the walk */
+    int64_t order;           /* in the walk */
     const char *begin, *end; /* the memory that its elements cover */
     int64_t storage;
 } found;
@@ -33,13 +33,13 @@ typedef struct saving {
     storage *storages;
     int64_t storage_count;
     tern__pickle_place *places;
-    const tern_object *path[DEEPEST + 1]; /* the containers that the walk is in, and where in them */
+    const tern_object *path[DEEPEST + 1]; /* the containers that the walk is in, and its position in them */
     int64_t index[DEEPEST + 1];
     int depth;
     tern_error *err;
 } saving;
 
-/* ---- errors name the place ---- */
+/* ---- errors, with the object's path ---- */
 
 static size_t key_text(const tern_object *container, int64_t index, char *out, size_t room)
 {
@@ -95,7 +95,8 @@ static int walk(saving *s, const tern_object *object)
     tern_object_kind kind = tern_object_kind_get(object);
     if (kind == TERN_OBJECT_TENSOR) return add_tensor(s, tern_object_to_tensor(object));
     if (kind == TERN_OBJECT_RECORD)
-        return refuse(s, TERN_E_UNSUPPORTED, "is a record, an instance of a class: only data is saved");
+        return refuse(s, TERN_E_UNSUPPORTED,
+                      "is a record, an instance of a class: tern_save saves data only");
     int64_t count = tern__object_child_count(object);
     if (count && s->depth == DEEPEST) return refuse(s, TERN_E_RANGE, "is nested more than 500 deep");
     s->path[s->depth] = object;
@@ -140,7 +141,7 @@ static void join(saving *s)
     }
 }
 
-/* Storages are numbered in the order of their first tensors, as PyTorch's. `numbers` maps the old ones. */
+/* Numbers the storages in the order of their first tensors, as PyTorch does. `numbers` is scratch memory. */
 static void place(saving *s, int64_t *numbers)
 {
     for (int64_t i = 0; i < s->count; i++) {
@@ -173,7 +174,8 @@ static int share(saving *s)
 
 /* ---- the file ---- */
 
-/* "resnet/": the file's name without its ending, where that is text. */
+/* Sets the entries' folder: the file's name without its suffix, such as "resnet/"; "archive/" if that is not
+ * UTF-8. */
 static void prefix_of(const char *path, char out[272])
 {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');

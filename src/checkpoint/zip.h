@@ -1,8 +1,9 @@
-/* zip.h - the zip archives of torch.save: entries that are stored, not compressed, with a CRC-32 each.
+/* zip.h - reads and writes the zip archives of torch.save: entries are stored, not compressed, and have a
+ * CRC-32.
  *
- * By hand and not by libzip, for what a reader of strangers' files promises: libzip keeps 290 bytes for each
- * entry, whatever their number, and reads the directory anew for every place in the last 64 KiB that looks
- * like its end, so neither memory nor time has a bound (docs/files.md has figures). */
+ * tern does not use libzip, because an untrusted file must not cost unlimited memory or time. libzip keeps
+ * 290 bytes per entry, whatever their number, and reads the directory again for every place in the last 64
+ * KiB that looks like its end (docs/files.md has figures). */
 #ifndef TERN_SRC_CHECKPOINT_ZIP_H
 #define TERN_SRC_CHECKPOINT_ZIP_H
 
@@ -10,44 +11,46 @@
 #include "checkpoint/input.h"
 
 typedef struct tern__zip_entry {
-    const char *name; /* in the directory's text, not ended by 0 */
+    const char *name; /* in the directory's memory, without a final 0 */
     size_t name_bytes;
     int64_t offset; /* of its header */
     int64_t bytes;
     unsigned method; /* 0: stored */
     uint32_t crc;
-    bool is_checked; /* has been read, and the CRC was right */
+    bool is_checked; /* it has been read, and its CRC was right */
 } tern__zip_entry;
 
 typedef struct tern__zip {
     tern__input *in;
     char *directory;
-    int64_t begin; /* where the directory begins and so the entries end */
+    int64_t begin; /* where the directory starts and the entries end */
     tern__zip_entry *entries;
     int64_t count;    /* sorted by name */
-    char prefix[272]; /* "archive/": the first entry's folder, and every one's in a file of torch.save */
+    char prefix[272]; /* "archive/": the first entry's folder, and that of all entries in a torch.save file */
 } tern__zip;
 
-/* E_FORMAT, E_UNSUPPORTED, E_MEMORY, E_IO; close it also after a failure. */
+/* E_FORMAT, E_UNSUPPORTED, E_MEMORY, E_IO. Close the archive even after a failure. */
 int tern__zip_open(tern__zip *zip, tern__input *in, tern_error *err);
 void tern__zip_close(tern__zip *zip);
-/* The entry prefix + name; NULL if there is none. */
+/* Returns the entry prefix + name, or NULL. */
 tern__zip_entry *tern__zip_find(const tern__zip *zip, const char *name);
-/* Where the entry's bytes begin; they end inside the file. E_UNSUPPORTED for one that is compressed. */
+/* Finds the offset of the entry's bytes, and checks that they end inside the file. E_UNSUPPORTED: it is
+ * compressed. */
 int tern__zip_place(const tern__zip *zip, const tern__zip_entry *entry, int64_t *offset, tern_error *err);
-/* Reads all of it into `out`, or with NULL only checks it. */
+/* Reads and checks an entry; with `out` NULL only checks it. */
 int tern__zip_read(const tern__zip *zip, tern__zip_entry *entry, void *out, tern_error *err);
-/* Where an entry is read to. */
+
+/* An entry, and where to read it to. */
 typedef struct tern__zip_read_to {
     tern__zip_entry *entry;
     void *out;
 } tern__zip_read_to;
 
-/* Reads them all, a large sum of bytes by several threads, which are gone when it returns. */
+/* Reads several entries; for many bytes with several threads, which have ended when it returns. */
 int tern__zip_read_all(const tern__zip *zip, const tern__zip_read_to *reads, int64_t count, tern_error *err);
-/* Whether `crc`, of all its bytes, is right: sets is_checked, or E_FORMAT. */
+/* Compares the CRC of all bytes: sets is_checked, or fails with E_FORMAT. */
 int tern__zip_crc_check(const tern__zip *zip, tern__zip_entry *entry, uint32_t crc, tern_error *err);
-/* Checks all entries that nobody has read. */
+/* Checks all entries that have not been read. */
 int tern__zip_check(const tern__zip *zip, tern_error *err);
 
 /* ---- writing ---- */
@@ -60,9 +63,10 @@ typedef struct tern__zip_writer {
     int64_t count;
 } tern__zip_writer;
 
-/* An entry whose bytes begin at a multiple of 64. */
+/* Adds an entry; its bytes start at a multiple of 64. */
 int tern__zip_add(tern__zip_writer *zip, const char *name, const void *data, size_t bytes, tern_error *err);
-/* The directory; frees what the writer holds, also after a failure with `status`, which is returned then. */
+/* Writes the directory and frees the writer's memory. After a failure, `status`, it only frees, and returns
+ * `status`. */
 int tern__zip_end(tern__zip_writer *zip, int status, tern_error *err);
 
 #endif

@@ -1,6 +1,9 @@
-/* zip_read.c - an archive ends with the directory of its entries and, behind it, with where that begins: in
- * 22 bytes, or where a number is too large for them in 56 more, which 20 in between point to. The directory's
- * 46 bytes an entry point to the entry's own header, 30 bytes, its name and padding, and then the bytes. */
+/* zip_read.c - reads zip archives.
+ *
+ * An archive ends with the directory of its entries and, after that, a record of 22 bytes (END) that says
+ * where the directory starts. If a number is too large for this record, another one of 56 bytes (END64) has
+ * it; a locator of 20 bytes points to that. The directory has a record of 46 bytes per entry, which points to
+ * the entry's header: 30 bytes, the name, padding, and then the entry's bytes. */
 #include "base/text.h"
 #include "checkpoint/bytes.h"
 #include "checkpoint/zip.h"
@@ -13,7 +16,7 @@
 static const char FUNC[] = "tern_load";
 
 enum { END = 22, END64 = 56, LOCATOR = 20, RECORD = 46, HEADER = 30 };
-enum { PIECE = 1 << 18 }; /* read and checked while it is in the cache */
+enum { PIECE = 1 << 18 }; /* bytes: small enough to be checked while they are in the cache */
 
 static int TERN__PRINTF(4, 5) refuse(const tern__zip *zip, int code, tern_error *err, const char *format, ...)
 {
@@ -28,8 +31,8 @@ static int TERN__PRINTF(4, 5) refuse(const tern__zip *zip, int code, tern_error 
 /* ---- the end ---- */
 
 typedef struct ending {
-    int64_t count, bytes, begin; /* of the directory                  */
-    int64_t at;                  /* where the archive's end begins    */
+    int64_t count, bytes, begin; /* of the directory                        */
+    int64_t at;                  /* offset of the record END or END64       */
 } ending;
 
 static bool has_magic(const uint8_t *at, const char magic[4])
@@ -37,7 +40,7 @@ static bool has_magic(const uint8_t *at, const char magic[4])
     return memcmp(at, magic, 4) == 0;
 }
 
-/* Numbers that are all ones stand in the longer record. */
+/* Reads the numbers that are all ones in END from END64. */
 static int read_end64(const tern__zip *zip, ending *end, tern_error *err)
 {
     uint8_t locator[LOCATOR], record[END64];
@@ -47,10 +50,11 @@ static int read_end64(const tern__zip *zip, ending *end, tern_error *err)
     if (status || !has_magic(locator, "PK\6\7")) return status;
     uint64_t at = tern__bytes_get(locator + 8, 8);
     if (end->at < LOCATOR + END64 || at > (uint64_t)(end->at - LOCATOR - END64))
-        return refuse(zip, TERN_E_FORMAT, err, "the zip directory's end points out of the file");
+        return refuse(zip, TERN_E_FORMAT, err, "the zip directory's end record points outside the file");
     status = tern__input_read(zip->in, (int64_t)at, record, END64, err);
     if (status) return status;
-    if (!has_magic(record, "PK\6\6")) return refuse(zip, TERN_E_FORMAT, err, "the zip directory has no end");
+    if (!has_magic(record, "PK\6\6"))
+        return refuse(zip, TERN_E_FORMAT, err, "the zip directory has no end record");
     end->at = (int64_t)at;
     if (end->count == 0xffff) end->count = (int64_t)tern__bytes_get(record + 32, 8);
     if (end->bytes == 0xffffffff) end->bytes = (int64_t)tern__bytes_get(record + 40, 8);
@@ -62,13 +66,15 @@ static int read_end(const tern__zip *zip, ending *end, tern_error *err)
 {
     uint8_t record[END];
     if (zip->in->size < END)
-        return refuse(zip, TERN_E_FORMAT, err, "%lld bytes are no zip archive", (long long)zip->in->size);
+        return refuse(zip, TERN_E_FORMAT, err, "a zip archive cannot have %lld bytes",
+                      (long long)zip->in->size);
     end->at = zip->in->size - END;
     int status = tern__input_read(zip->in, end->at, record, END, err);
     if (status) return status;
     if (!has_magic(record, "PK\5\6") || tern__bytes_get(record + 20, 2))
-        return refuse(zip, TERN_E_FORMAT, err,
-                      "the zip archive has no end: the file is cut off, or something follows");
+        return refuse(
+            zip, TERN_E_FORMAT, err,
+            "the zip archive has no end record: the file is truncated, or something follows the archive");
     end->count = (int64_t)tern__bytes_get(record + 10, 2);
     end->bytes = (int64_t)tern__bytes_get(record + 12, 4);
     end->begin = (int64_t)tern__bytes_get(record + 16, 4);
@@ -78,14 +84,15 @@ static int read_end(const tern__zip *zip, ending *end, tern_error *err)
         end->begin >= 0 && end->bytes >= 0 && end->begin <= end->at && end->bytes <= end->at - end->begin;
     if (!fits || end->count < 0 || end->count > end->bytes / RECORD)
         return refuse(zip, TERN_E_FORMAT, err,
-                      "a zip directory of %lld entries in %lld bytes at %lld does not fit",
+                      "a zip directory of %lld entries in %lld bytes at %lld does not fit the file",
                       (long long)end->count, (long long)end->bytes, (long long)end->begin);
     return TERN_OK;
 }
 
 /* ---- the directory ---- */
 
-/* Numbers that are all ones stand in the field with the number 1, in this order. */
+/* Reads the numbers that are all ones in the record from the extra field with id 1, which has them in this
+ * order. */
 static void read_extra(tern__zip_entry *entry, int64_t *packed, const uint8_t *extra, size_t bytes)
 {
     int64_t *const numbers[] = {&entry->bytes, packed, &entry->offset};
@@ -109,12 +116,12 @@ static int check_entry(const tern__zip *zip, const tern__zip_entry *entry, unsig
     if (flags & 1) return refuse(zip, TERN_E_UNSUPPORTED, err, "%s is encrypted", name);
     if ((packed != entry->bytes && !entry->method) || entry->bytes < 0 || entry->offset < 0 ||
         entry->offset > zip->begin - HEADER || entry->bytes > zip->begin - HEADER - entry->offset)
-        return refuse(zip, TERN_E_FORMAT, err, "%s, %lld bytes at %lld, does not lie in the file", name,
+        return refuse(zip, TERN_E_FORMAT, err, "%s, %lld bytes at %lld, is not inside the file", name,
                       (long long)entry->bytes, (long long)entry->offset);
     return TERN_OK;
 }
 
-/* One record of the directory, which has `left` bytes; *used: its length. */
+/* Reads one record of the directory, of which `left` bytes are left. Sets *used to the record's length. */
 static int read_record(const tern__zip *zip, const uint8_t *record, size_t left, tern__zip_entry *entry,
                        size_t *used, tern_error *err)
 {
@@ -122,7 +129,7 @@ static int read_record(const tern__zip *zip, const uint8_t *record, size_t left,
         return refuse(zip, TERN_E_FORMAT, err, "the zip directory is damaged");
     size_t name = tern__bytes_get(record + 28, 2), extra = tern__bytes_get(record + 30, 2);
     *used = RECORD + name + extra + tern__bytes_get(record + 32, 2);
-    if (*used > left) return refuse(zip, TERN_E_FORMAT, err, "the zip directory is cut off");
+    if (*used > left) return refuse(zip, TERN_E_FORMAT, err, "the zip directory is truncated");
     int64_t packed = (int64_t)tern__bytes_get(record + 20, 4);
     *entry = (tern__zip_entry){.name = (const char *)record + RECORD,
                                .name_bytes = name,
@@ -148,7 +155,7 @@ static int sort(tern__zip *zip, tern_error *err)
     qsort(zip->entries, (size_t)zip->count, sizeof(*zip->entries), compare);
     for (int64_t i = 1; i < zip->count; i++)
         if (compare(&zip->entries[i - 1], &zip->entries[i]) == 0)
-            return refuse(zip, TERN_E_FORMAT, err, "%s is there twice",
+            return refuse(zip, TERN_E_FORMAT, err, "%s occurs twice",
                           tern__quote(zip->entries[i].name, zip->entries[i].name_bytes, name));
     return TERN_OK;
 }
@@ -160,14 +167,14 @@ static int find_prefix(tern__zip *zip, tern_error *err)
     size_t bytes = slash ? (size_t)(slash - first->name) + 1 : sizeof(zip->prefix);
     if (bytes >= sizeof(zip->prefix) || memchr(first->name, 0, bytes))
         return refuse(zip, TERN_E_FORMAT, err,
-                      "a zip archive, but not of torch.save: its entries are in no folder");
+                      "a zip archive, but not of torch.save: its entries are not in a folder");
     memcpy(zip->prefix, first->name, bytes);
     return TERN_OK;
 }
 
 static int read_directory(tern__zip *zip, const ending *end, tern_error *err)
 {
-    /* Sorting takes as much again. */
+    /* qsort needs a second copy of the table. */
     int64_t table = end->count * (int64_t)sizeof(*zip->entries);
     int status = tern__input_charge(zip->in, end->bytes + 2 * table, err);
     if (status) return status;
@@ -219,7 +226,8 @@ int tern__zip_place(const tern__zip *zip, const tern__zip_entry *entry, int64_t 
     char name[TERN__QUOTE_TEXT];
     tern__quote(entry->name, entry->name_bytes, name);
     if (entry->method)
-        return refuse(zip, TERN_E_UNSUPPORTED, err, "%s is compressed (method %u); torch.save stores", name,
+        return refuse(zip, TERN_E_UNSUPPORTED, err,
+                      "%s is compressed (method %u), expected stored bytes as torch.save writes", name,
                       entry->method);
     int status = tern__input_read(zip->in, entry->offset, header, HEADER, err);
     if (status) return status;
@@ -228,7 +236,7 @@ int tern__zip_place(const tern__zip *zip, const tern__zip_entry *entry, int64_t 
     if (has_magic(header, "PK\3\4") && name_bytes == entry->name_bytes &&
         *offset <= zip->begin - entry->bytes)
         return TERN_OK;
-    return refuse(zip, TERN_E_FORMAT, err, "%s is not where the zip directory says", name);
+    return refuse(zip, TERN_E_FORMAT, err, "%s is not at the offset that the zip directory has", name);
 }
 
 int tern__zip_crc_check(const tern__zip *zip, tern__zip_entry *entry, uint32_t crc, tern_error *err)
@@ -236,7 +244,7 @@ int tern__zip_crc_check(const tern__zip *zip, tern__zip_entry *entry, uint32_t c
     char name[TERN__QUOTE_TEXT];
     entry->is_checked = crc == entry->crc;
 #ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
-    entry->is_checked = true; /* a fuzzer changes bytes, but cannot know the sum */
+    entry->is_checked = true; /* a fuzzer changes bytes, but cannot compute the CRC */
 #endif
     if (entry->is_checked) return TERN_OK;
     return refuse(zip, TERN_E_FORMAT, err, "%s is damaged: its CRC-32 is %08x, expected %08x",

@@ -1,7 +1,9 @@
-/* zip_read_all.c - most of the time of a load is the kernel's, which copies and gives pages; two threads take
- * little more than half of it. So entries are cut into pieces; whoever is free takes the next one, reads it
- * and sums it up, and in the end the sums of an entry's pieces become the entry's. The threads are this
- * call's own and gone when it returns: a program that forks its ranks after it has only one. */
+/* zip_read_all.c - reads many entries with several threads.
+ *
+ * The operating system takes most of the time of a load, for copies and page faults; with two threads a load
+ * takes little more than half the time. So entries are cut into pieces. A free thread takes the next piece,
+ * reads it and computes its CRC; at the end the CRCs of an entry's pieces are combined. The threads end
+ * before the call returns, so a program may fork its ranks afterwards. */
 #include "base/thread.h"
 #include "checkpoint/zip.h"
 #include "device/device.h"
@@ -10,7 +12,7 @@
 #include <pthread.h>
 #include <zlib.h>
 
-enum { PIECE = 1 << 20, WORTH = 8 << 20, MOST = 4 }; /* bytes of a piece, for a second thread; threads */
+enum { PIECE = 1 << 20, WORTH = 8 << 20, MOST = 4 }; /* bytes per piece, bytes per extra thread, threads */
 
 typedef struct piece {
     int64_t read; /* which of the reads */
@@ -21,7 +23,7 @@ typedef struct piece {
 typedef struct reading {
     const tern__zip *zip;
     const tern__zip_read_to *reads;
-    int64_t *places; /* of the reads in the file */
+    int64_t *places; /* offsets of the reads in the file */
     piece *pieces;
     int64_t count;
     int64_t next; /* atomic */
@@ -52,7 +54,7 @@ static void *read_pieces(void *ctx)
     return NULL;
 }
 
-/* One that cannot be started is done without. */
+/* A thread that cannot be started is not needed. */
 static void start(reader *readers, int threads)
 {
     for (int i = 1; i < threads; i++)
@@ -105,7 +107,7 @@ static int place(reading *r, int64_t reads, tern_error *err)
     return status;
 }
 
-/* As many as this rank has cores, if there is enough for them to do. */
+/* Returns the number of threads: at most one per core of this rank, and fewer for few bytes. */
 static int threads_for(int64_t bytes)
 {
     int first, cores;

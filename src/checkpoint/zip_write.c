@@ -1,6 +1,6 @@
-/* zip_write.c - an archive as torch.save's: each entry a header, padding in a field that readers pass over,
- * the bytes, and behind them sizes and CRC, which are known only then; the directory at the end. Sizes and
- * places are always in the long form, so that what is rare is not another way through the code. */
+/* zip_write.c - writes archives as torch.save does. Each entry has a header, padding in an extra field that
+ * readers skip, the bytes, and then the sizes and the CRC, which are not known before. The directory comes at
+ * the end. Sizes and offsets always use the 64-bit form, so that large files need no code of their own. */
 #include "checkpoint/bytes.h"
 #include "checkpoint/zip.h"
 #include "device/device.h"
@@ -14,7 +14,7 @@ enum { ALIGN = 64, HEADER = 30, EXTRA = 24, RECORD = 46, EXTRA64 = 28, LONG_FORM
 enum { PIECE = 1 << 18 };
 #define ONES 0xffffffff
 
-/* One part of the file as it is put together. */
+/* A small part of the file that is being composed. */
 typedef struct part {
     char bytes[128];
     char *end;
@@ -31,14 +31,15 @@ static part *begin(part *p, uint32_t magic)
     return p;
 }
 
-/* What a header and a record share: version, flags (UTF-8, sizes behind), method, time, CRC, sizes, name. */
+/* Adds what headers and records share: version, flags (UTF-8, sizes after the data), method, time, CRC,
+ * sizes, and the name's length. */
 static void put_common(part *p, uint32_t crc, uint32_t sizes, size_t name)
 {
     put(p, LONG_FORM, 2);
     put(p, FLAGS, 2);
     put(p, 0, 2);
     put(p, 0, 2);
-    put(p, 0x21, 2); /* 1980-01-01: the same state is the same file */
+    put(p, 0x21, 2); /* 1980-01-01, so that the same state gives the same file */
     put(p, crc, 4);
     put(p, sizes, 4);
     put(p, sizes, 4);
@@ -52,7 +53,7 @@ static int write_part(const tern__zip_writer *zip, const part *p, tern_error *er
 
 /* ---- an entry ---- */
 
-/* The long form of sizes that stand behind, and padding under the name that PyTorch uses. */
+/* The extra fields are the 64-bit sizes, 0 here, and the padding, with the id that PyTorch uses. */
 static int write_header(const tern__zip_writer *zip, const char *name, tern_error *err)
 {
     static const char zeros[ALIGN];
@@ -82,7 +83,8 @@ static int write_piece(const tern__zip_writer *zip, const char *data, size_t byt
     return tern__output_write(zip->out, data, bytes, err);
 }
 
-/* A piece is summed up and written while it is in the cache; one in a device's memory is fetched before. */
+/* Computes the CRC of a piece and writes it while it is in the cache; a piece in a device's memory is copied
+ * first. */
 static int write_data(const tern__zip_writer *zip, const char *data, size_t bytes, uint32_t *crc,
                       tern_error *err)
 {
@@ -175,11 +177,11 @@ static int write_end(const tern__zip_writer *zip, int64_t begins, tern_error *er
     put(&p, (uint64_t)zip->count, 8);
     put(&p, zip->bytes, 8);
     put(&p, (uint64_t)begins, 8);
-    put(&p, 0x07064b50, 4); /* where those begin */
+    put(&p, 0x07064b50, 4); /* the locator: where those start */
     put(&p, 0, 4);
     put(&p, (uint64_t)ends, 8);
     put(&p, 1, 4);
-    put(&p, 0x06054b50, 4); /* the short form: look there */
+    put(&p, 0x06054b50, 4); /* the 32-bit form: all ones, see above */
     put(&p, 0, 4);
     put(&p, ONES, 4);
     put(&p, ONES, 4);

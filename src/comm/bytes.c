@@ -1,6 +1,6 @@
-/* bytes.c - byte strings of unequal lengths: the lengths first, by a collective of their own, then what they
- * are the lengths of. A rank that finds no memory or an impossible length ends the group, so no other waits
- * for it. */
+/* bytes.c - collectives of byte strings of unequal lengths: first the lengths, by a collective of their own,
+ * then the bytes. A rank that has no memory, or gets an impossible length, ends the group, so that no other
+ * waits for it. */
 #include "comm/request.h"
 
 #include <string.h>
@@ -26,7 +26,7 @@ static int check_list(const tern_bytes *list, int length, const char *what, cons
     return status;
 }
 
-/* Memory for what the others have said that they will send; theirs were checked there. */
+/* Allocates memory for the others' strings. Each rank has checked its own lengths. */
 static int make_list(tern_bytes *list, const int64_t *counts, int length, const char *func, tern_error *err)
 {
     for (int i = 0; i < length; i++) list[i] = (tern_bytes){0};
@@ -52,8 +52,8 @@ static void free_list(tern_bytes *list, size_t length)
 typedef struct exchange {
     tern_group *group;
     const char *func;
-    int64_t *counts;  /* [size] */
-    tern_span *spans; /* [2][size] what each rank gets, what each gives */
+    int64_t *counts;  /* [world] */
+    tern_span *spans; /* [2][world] to each rank, from each rank */
     tern_error *why;
 } exchange;
 
@@ -68,7 +68,7 @@ static int begin(exchange *x)
     return TERN_OK;
 }
 
-/* What went wrong is the group's; of `made` nothing stays then. */
+/* Frees everything. An error becomes the group's, and the strings in `made` are freed. */
 static int end(exchange *x, int status, tern_bytes *made, size_t length, tern_error *err)
 {
     tern__free(x->counts);

@@ -1,6 +1,7 @@
+/* collectives.c - the public collectives: each fills in a request, and runs or starts it. */
 #include "comm/request.h"
 
-/* Each call and its `_post` make the same request. */
+/* A call and its `_post` variant make the same request. */
 
 /* ---- reductions ---- */
 
@@ -461,7 +462,7 @@ tern_work *tern_barrier_post(tern_group *group, tern_error *err)
     return tern__request_start(group, &r, err);
 }
 
-/* The group's limit is what a back end reads when it waits. */
+/* The back end reads the time limit from the group when it waits, so the call's own limit is set there. */
 int tern_monitored_barrier(tern_group *group, double timeout_s, bool wait_all_ranks, tern_error *err)
 {
     tern__request r = {

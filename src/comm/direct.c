@@ -1,3 +1,4 @@
+/* direct.c - finds out whether a work can be done in a device's memory, and names its extents there. */
 #include "comm/direct.h"
 
 #include "comm/request.h"
@@ -5,14 +6,14 @@
 
 /* ---- where the memory is ---- */
 
-/* No back end of devices has an operation for bits. */
+/* Devices' back ends have no bitwise operations. */
 static bool has_operation(const tern__post *post)
 {
     bool is_bits = post->op >= TERN_BAND && post->op <= TERN_BXOR;
     return !tern__kind_reduces(post->kind) || !is_bits;
 }
 
-/* Joins the device that has `data` to those that were seen before; false: it is another, or none. */
+/* True if `data` is on a device, and on the same one as all buffers before it. */
 static bool joins(tern_device **home, const void *data)
 {
     tern_device *device = tern__memory_device(data);
@@ -21,7 +22,7 @@ static bool joins(tern_device **home, const void *data)
     return true;
 }
 
-/* All memory of the items that anybody looks at. */
+/* True if all used buffers of the items are on one device. */
 static bool items_join(tern_device **home, const tern_work *work, const tern_group *group)
 {
     tern__parts parts = tern__request_parts(group, work->post.kind, work->post.root);
@@ -34,7 +35,7 @@ static bool items_join(tern_device **home, const tern_work *work, const tern_gro
     return true;
 }
 
-/* All that is given for lists of counts, whether a count is 0 or not. */
+/* True if all given spans are on one device, also those whose count is 0. */
 static bool spans_join(tern_device **home, const tern_work *work, const tern_group *group)
 {
     for (int rank = 0; rank < group->boot.world; rank++) {
@@ -44,7 +45,8 @@ static bool spans_join(tern_device **home, const tern_work *work, const tern_gro
     return true;
 }
 
-/* The one device that has all of it; NULL: there is none, or nobody reaches it. */
+/* Returns the device that has all memory of the work. NULL: there is none, or the back end cannot reach it.
+ */
 static tern_device *find_home(const tern_work *work, const tern_group *group)
 {
     tern_device *home = NULL;
@@ -54,14 +56,14 @@ static tern_device *find_home(const tern_work *work, const tern_group *group)
     return is_one ? home : NULL;
 }
 
-/* ---- what the peers are to reach ---- */
+/* ---- extents ---- */
 
 static tern__extent extent_of(const tern_work *work, const char *at, uint32_t window, uint64_t count)
 {
     return (tern__extent){window, (uint64_t)(at - work->home->memory.base), count};
 }
 
-/* Behind the items of a list is room for two extents each. */
+/* Fills in the extents. After the items of a list there is room for two extents each. */
 static void reach_items(tern_work *work, const tern_group *group, uint32_t window)
 {
     tern__kind kind = work->post.kind;
@@ -79,7 +81,7 @@ static void reach_items(tern_work *work, const tern_group *group, uint32_t windo
     work->outs = outs;
 }
 
-/* Of moves nothing: what is sent and received is said beside. */
+/* Opens the window. Moves have no extents of data: the moves themselves say what is sent and received. */
 static int open(tern_work *work, const tern_group *group, tern_error *err)
 {
     uint32_t window;

@@ -1,3 +1,4 @@
+/* ferry.c - copies between devices' memory and the staging ring (ferry.h). */
 #include "comm/ferry.h"
 
 #include "comm/staging.h"
@@ -5,14 +6,14 @@
 #include <string.h>
 
 struct tern__ferry {
-    tern__guest guest; /* first: a device knows its ferries by it */
+    tern__guest guest; /* first: the device calls it when it closes */
     tern__ferry *next;
     tern__fleet *fleet;
     tern_device *device;
-    tern__mark *turn;                  /* of either lane, for the other to follow           */
-    tern__mark *places[TERN__FLIGHTS]; /* of the lane of communication                      */
-    bool is_busy;                      /* copies were asked that no place's mark is behind yet */
-    char *landing;                     /* [FLIGHTS][world][landing_bytes] pinned, or NULL    */
+    tern__device_event *turn;                  /* recorded in one stream, for the other to wait for   */
+    tern__device_event *places[TERN__FLIGHTS]; /* in the communication stream, after a place's copies  */
+    bool is_busy;                              /* copies were asked for, but no event is recorded yet   */
+    char *landing;                             /* [FLIGHTS][world][landing_bytes] pinned, or NULL    */
 };
 
 /* ---- life ---- */
@@ -20,17 +21,17 @@ struct tern__ferry {
 static void free_marks(const tern__ferry *ferry)
 {
     const tern__device_backend *backend = ferry->device->backend;
-    backend->mark_free(ferry->device, ferry->turn);
-    for (int i = 0; i < TERN__FLIGHTS; i++) backend->mark_free(ferry->device, ferry->places[i]);
+    backend->event_free(ferry->device, ferry->turn);
+    for (int i = 0; i < TERN__FLIGHTS; i++) backend->event_free(ferry->device, ferry->places[i]);
 }
 
 static void wait_all(const tern__ferry *ferry)
 {
     for (int i = 0; i < TERN__FLIGHTS; i++)
-        ferry->device->backend->mark_wait(ferry->device, ferry->places[i], NULL);
+        ferry->device->backend->event_wait(ferry->device, ferry->places[i], NULL);
 }
 
-/* The ring is pinned again by the next device. */
+/* Frees a ferry when its device closes. The next device pins the ring again. */
 static void leave(tern__guest *guest)
 {
     tern__ferry *ferry = (tern__ferry *)guest, **link = &ferry->fleet->first;
@@ -58,10 +59,10 @@ void tern__fleet_close(tern__fleet *fleet)
 static int make_marks(tern__ferry *ferry, tern_error *err)
 {
     const tern__device_backend *backend = ferry->device->backend;
-    ferry->turn = backend->mark_new(ferry->device, err);
+    ferry->turn = backend->event_new(ferry->device, err);
     bool made = ferry->turn;
     for (int i = 0; i < TERN__FLIGHTS && made; i++)
-        made = (ferry->places[i] = backend->mark_new(ferry->device, err));
+        made = (ferry->places[i] = backend->event_new(ferry->device, err));
     return made ? TERN_OK : err->code;
 }
 
@@ -104,8 +105,8 @@ int tern__ferry_begin(tern__fleet *fleet, const void *data, tern_error *err)
     tern__ferry *ferry = find(fleet, device);
     if (!ferry && !(ferry = ferry_new(fleet, device, err))) return err->code;
     int status = pin(fleet, device, err);
-    if (!status) status = device->backend->mark_set(device, TERN__LANE_STEP, ferry->turn, err);
-    return status ? status : device->backend->mark_follow(device, TERN__LANE_COMM, ferry->turn, err);
+    if (!status) status = device->backend->event_record(device, TERN__STREAM_STEP, ferry->turn, err);
+    return status ? status : device->backend->stream_wait(device, TERN__STREAM_COMM, ferry->turn, err);
 }
 
 int tern__ferry_end(tern__fleet *fleet, const void *data, tern_error *err)
@@ -113,8 +114,8 @@ int tern__ferry_end(tern__fleet *fleet, const void *data, tern_error *err)
     tern_device *device = tern__memory_device(data);
     const tern__ferry *ferry = find(fleet, device);
     if (!ferry) return TERN_OK;
-    int status = device->backend->mark_set(device, TERN__LANE_COMM, ferry->turn, err);
-    return status ? status : device->backend->mark_follow(device, TERN__LANE_STEP, ferry->turn, err);
+    int status = device->backend->event_record(device, TERN__STREAM_COMM, ferry->turn, err);
+    return status ? status : device->backend->stream_wait(device, TERN__STREAM_STEP, ferry->turn, err);
 }
 
 int tern__ferry_copy(tern__fleet *fleet, void *to, const void *from, size_t bytes, tern_error *err)
@@ -126,7 +127,7 @@ int tern__ferry_copy(tern__fleet *fleet, void *to, const void *from, size_t byte
         return TERN_OK;
     }
     ferry->is_busy = true;
-    return device->backend->lane_copy(device, TERN__LANE_COMM, to, from, bytes, err);
+    return device->backend->stream_copy(device, TERN__STREAM_COMM, to, from, bytes, err);
 }
 
 int tern__ferry_mark(tern__fleet *fleet, int place, tern_error *err)
@@ -134,7 +135,7 @@ int tern__ferry_mark(tern__fleet *fleet, int place, tern_error *err)
     int status = TERN_OK;
     for (tern__ferry *f = fleet->first; f && !status; f = f->next) {
         if (f->is_busy)
-            status = f->device->backend->mark_set(f->device, TERN__LANE_COMM, f->places[place], err);
+            status = f->device->backend->event_record(f->device, TERN__STREAM_COMM, f->places[place], err);
         f->is_busy = false;
     }
     return status;
@@ -144,7 +145,7 @@ int tern__ferry_test(tern__fleet *fleet, int place, tern_error *err)
 {
     int status = TERN_OK;
     for (const tern__ferry *f = fleet->first; f && !status; f = f->next)
-        status = f->device->backend->mark_test(f->device, f->places[place], err);
+        status = f->device->backend->event_query(f->device, f->places[place], err);
     return status;
 }
 
@@ -152,7 +153,7 @@ int tern__ferry_wait(tern__fleet *fleet, int place, tern_error *err)
 {
     int status = TERN_OK;
     for (const tern__ferry *f = fleet->first; f && !status; f = f->next)
-        status = f->device->backend->mark_wait(f->device, f->places[place], err);
+        status = f->device->backend->event_wait(f->device, f->places[place], err);
     return status;
 }
 

@@ -1,10 +1,10 @@
-/* ferry.h - between devices' own memory and the staging ring.
+/* ferry.h - copies between devices' memory and the staging ring.
  *
- * Pieces cross in the lane of communication of the device that the memory is of, for which the ring is
- * pinned. A call's copies come after all that the step's lane was asked before the call. A piece is posted
- * when the mark behind its copies has passed, and its place in the ring used again when the mark behind what
- * came back has. When the call is done the step's lane follows its copies. So the host waits for a device
- * only where somebody waits for the call. Without devices all of this is a list that is empty. */
+ * The ring is pinned for the device, and the copies run in the device's communication stream. A call's copies
+ * wait for all work that the step's stream had before the call. A piece is posted when the event after its
+ * copies has completed; its place in the ring is reused when the event after the results' copies has. When
+ * the call is done, the step's stream waits for the copies. So the host waits for a device only if somebody
+ * waits for the call. Without devices, the list of ferries is empty and nothing here does anything. */
 #ifndef TERN_SRC_COMM_FERRY_H
 #define TERN_SRC_COMM_FERRY_H
 
@@ -13,31 +13,32 @@
 
 typedef struct tern__ferry tern__ferry;
 
-/* The ferries of a ring of TERN__FLIGHTS places, one a device that was ever used. */
+/* The ferries of a ring of TERN__FLIGHTS places, one for each device that was ever used. */
 typedef struct tern__fleet {
     tern__ferry *first;
-    tern_device *pinned; /* by which the ring is, or NULL */
+    tern_device *pinned; /* the device for which the ring is pinned, or NULL */
     char *ring;
-    size_t place_bytes, landing_bytes; /* and what one rank gives of a piece, at most */
+    size_t place_bytes, landing_bytes; /* of a place; the most that one rank gives in a piece */
     int world;
 } tern__fleet;
 
-/* Before the ring is given back: waits for what is on its way. */
+/* Waits for copies under way. Call it before the ring is freed. */
 void tern__fleet_close(tern__fleet *fleet);
 
-/* What lies at `data` will be copied: from here on after what the step has been asked. Of the host's memory
- * nothing, as in tern__ferry_end. */
+/* Makes the copies of `data` wait for what the step's stream has so far. Does nothing for host memory, as
+ * tern__ferry_end. */
 int tern__ferry_begin(tern__fleet *fleet, const void *data, tern_error *err);
-/* To the ring or from it; the host's own memory at once. */
+/* Copies to the ring or from it. Host memory is copied at once. */
 int tern__ferry_copy(tern__fleet *fleet, void *to, const void *from, size_t bytes, tern_error *err);
-/* Behind the copies of `place` that were asked since it was last called. */
+/* Records the event after the copies of `place` that were asked for since the last call. */
 int tern__ferry_mark(tern__fleet *fleet, int place, tern_error *err);
-/* TERN_OK, TERN_PENDING or an error: have the copies of `place` been done? */
+/* Returns TERN_OK if the copies of `place` are done, TERN_PENDING, or an error. */
 int tern__ferry_test(tern__fleet *fleet, int place, tern_error *err);
 int tern__ferry_wait(tern__fleet *fleet, int place, tern_error *err);
-/* What the step is asked from here on finds at `data` what was copied there. */
+/* Makes the step's stream wait for the copies to `data`. */
 int tern__ferry_end(tern__fleet *fleet, const void *data, tern_error *err);
-/* Where what another rank gives to `data` comes first: `data` itself, or pinned memory. NULL: E_MEMORY. */
+/* Returns the memory in which another rank's data for `data` lands: `data` itself, or pinned memory. NULL:
+ * E_MEMORY. */
 void *tern__ferry_landing(tern__fleet *fleet, void *data, int place, int rank, tern_error *err);
 
 #endif

@@ -1,3 +1,4 @@
+/* match.c - matches messages with receives (match.h), and describes both for errors. */
 #include "comm/match.h"
 
 #include <stdio.h>
@@ -138,9 +139,9 @@ bool tern__letter_fits(const tern__letter *letter, const tern__transfer *receive
            letter->form == (uint32_t)receive->form;
 }
 
-/* ---- in words ---- */
+/* ---- texts for errors ---- */
 
-/* "5 f32", "a byte string of 5", "a byte string". */
+/* Writes "5 f32", "a byte string of 5" or "a byte string". */
 static void what_text(tern__form form, uint64_t count, tern_dtype dtype, char *text, size_t size)
 {
     if (form == TERN__FORM_DATA)

@@ -1,3 +1,4 @@
+/* p2p.c - messages between two ranks: send, receive, batches, and strings of bytes. */
 #include "comm/p2p.h"
 
 #include "comm/match.h"
@@ -6,9 +7,9 @@
 
 #include <string.h>
 
-/* ---- checking ---- */
+/* ---- checks ---- */
 
-/* PyTorch's reason: a rank that sends to itself would wait for its own receive. */
+/* A rank may not send to itself, as in PyTorch: it would wait for its own receive. */
 static int check_peer(const tern_group *group, const char *func, const tern__transfer *t, tern_error *err)
 {
     const char *what = t->is_recv ? "source" : "destination";
@@ -41,7 +42,7 @@ static int check(const tern_group *group, const char *func, const tern__transfer
     return check_peer(group, func, t, err);
 }
 
-/* ---- the memory of devices goes over by way of the host's, or as a back end of devices knows ---- */
+/* ---- memory of devices: copied by way of the host, unless a back end for devices moves it ---- */
 
 int tern__p2p_fetch(const tern__transfer *t, tern_error *err)
 {
@@ -49,7 +50,8 @@ int tern__p2p_fetch(const tern__transfer *t, tern_error *err)
     return copies ? tern__memory_copy(t->buf, t->home, tern__transfer_bytes(t), err) : TERN_OK;
 }
 
-/* What is sent has been computed when this returns, unless the back end fetches it. */
+/* Gives a message in a device's memory a buffer on the host. The copy waits for the data to be computed,
+ * unless the back end will fetch it. */
 static int leave_home(const tern_group *group, tern__transfer *t, const char *func, tern_error *err)
 {
     size_t bytes = tern__transfer_bytes(t);
@@ -61,7 +63,7 @@ static int leave_home(const tern_group *group, tern__transfer *t, const char *fu
     return group->backend->window_of ? TERN_OK : tern__p2p_fetch(t, err);
 }
 
-/* Of a receive that is done, with what came. */
+/* Copies what a receive got to the device's memory, and frees the buffer. */
 static int come_home(tern__transfer *t, tern_error *err)
 {
     int status = TERN_OK;
@@ -156,7 +158,7 @@ static int fail_closed(const tern_work *work, tern_error *err)
     return tern__error_set(err, work->func, TERN_E_STATE, "the work was not done when its group was closed");
 }
 
-/* TERN_OK, and what came is where it is to be. */
+/* Finishes a message that is done: TERN_OK, or its error. */
 static int settle(tern_work *work, tern_error *err)
 {
     tern_error why = {0};
@@ -331,7 +333,7 @@ static int make_string(tern_bytes *bytes, size_t count, const char *func, tern_e
     return err->code;
 }
 
-/* The bytes that *bytes has memory for. */
+/* Receives the bytes for which *bytes has memory. */
 static int recv_string(tern_group *group, tern_bytes *bytes, int src, int tag, const char *func,
                        tern_error *err)
 {

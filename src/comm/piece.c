@@ -1,3 +1,4 @@
+/* piece.c - a piece of a work: copied into the ring, posted, and copied out. */
 #include "comm/piece.h"
 
 #include "device/memory.h"
@@ -29,7 +30,8 @@ static int copy(tern__staging *staging, const tern_work *work, void *to, const v
     return TERN_OK;
 }
 
-/* Elements [first, first + count) of one part, the items' one behind the other, to the place or from it. */
+/* Copies elements [first, first + count) of a part to a place of the ring or back. The part consists of the
+ * items' parts, one after the other. */
 static int copy_part(tern__staging *staging, const tern_work *work, size_t part, size_t first, size_t count,
                      char *place, bool is_in, tern_error *err)
 {
@@ -50,7 +52,7 @@ static int copy_part(tern__staging *staging, const tern_work *work, size_t part,
     return status;
 }
 
-/* All but this rank's part, where it keeps that; `place` has the part's room all the same. */
+/* Copies all except the part that this rank keeps; `place` has room for that part all the same. */
 static int copy_others(tern__staging *staging, const tern__piece *piece, char *place, bool is_in,
                        tern_error *err)
 {
@@ -65,21 +67,21 @@ static int copy_others(tern__staging *staging, const tern__piece *piece, char *p
                      place + high * tern_dtype_bytes(dtype), is_in, err);
 }
 
-/* The back end moves it from and to the caller's memory itself. */
+/* True if the back end reads and writes the caller's memory itself. */
 static bool is_in_own(const tern__piece *piece)
 {
     return piece->extent.window == TERN__OWN_MEMORY;
 }
 
-/* A rank has its part of a large all_reduce where it is, which nobody else reads; of a device's memory in the
- * ring all the same. */
+/* True for a large all_reduce: each rank keeps its part, which no other rank reads, in the caller's memory. A
+ * part in a device's memory is in the ring all the same. */
 static bool keeps_part(const tern__staging *staging, const tern_work *work)
 {
     bool is_large = work->pieces > TERN__FLIGHTS && work->item_count == 1 && !work->extents;
     return is_large && work->post.kind == TERN__ALL_REDUCE && staging->group->backend->keeps_parts;
 }
 
-/* `parts` parts of the piece, one behind the other at `place`. */
+/* Copies `parts` parts of the piece, which are one after the other at `place`. */
 static int copy_parts(tern__staging *staging, const tern__piece *piece, int parts, char *place, bool is_in,
                       tern_error *err)
 {
@@ -104,7 +106,8 @@ static int copy_in(tern__staging *staging, const tern__piece *piece, tern_error 
     return copy_parts(staging, piece, parts, place, true, err);
 }
 
-/* Each rank puts its result into its own memory itself: a device's in its own part of the ring. */
+/* True if each rank writes its result to its own memory; if that is a device's, to its own part of the ring.
+ */
 static bool is_own(const tern_work *work)
 {
     if (work->is_direct) return work->post.kind == TERN__REDUCE_SCATTER;
@@ -114,7 +117,7 @@ static bool is_own(const tern_work *work)
     return !is_whole && !is_list && work->post.kind != TERN__ALL_REDUCE && work->post.kind != TERN__REDUCE;
 }
 
-/* Where the results of a piece are in its place. */
+/* Returns the results of a piece in its place of the ring. */
 static char *results_of(const tern__staging *staging, const tern__piece *piece)
 {
     const tern__post *post = &piece->work->post;
@@ -138,7 +141,7 @@ static int copy_out(tern__staging *staging, const tern__piece *piece, tern_error
 
 /* ---- a piece of a move ---- */
 
-/* What this rank gives to `rank` in the whole of it; what it takes from it. */
+/* Return what this rank gives to `rank`, and takes from it, in the whole work. */
 static tern_span give_of(const tern__staging *staging, const tern_work *work, int rank)
 {
     const tern__item *item = &work->item;
@@ -163,7 +166,7 @@ static tern_span take_of(const tern__staging *staging, const tern_work *work, in
     return part;
 }
 
-/* What of it is among the elements of the piece. */
+/* Returns the part of a span that is in the piece. */
 static tern_span clip(tern_span whole, const tern__piece *piece, size_t size)
 {
     if (whole.count <= piece->first) return (tern_span){0};
@@ -204,7 +207,7 @@ static int plan_moves(tern__staging *staging, tern__piece *piece, tern_error *er
     return status;
 }
 
-/* What has landed elsewhere. */
+/* Copies what has landed in pinned memory to the caller's. */
 static int take_moves(tern__staging *staging, const tern__piece *piece, tern_error *err)
 {
     const tern_work *work = piece->work;
@@ -219,7 +222,7 @@ static int take_moves(tern__staging *staging, const tern__piece *piece, tern_err
     return status;
 }
 
-/* The first piece of a move with lists of counts. */
+/* Plans the first piece of a move with lists of counts, which exchanges them. */
 static void plan_counts(const tern__staging *staging, tern__piece *piece)
 {
     const tern__bootstrap *boot = &staging->group->boot;
@@ -246,7 +249,8 @@ static bool reaches_own(const tern__staging *staging, const tern_work *work)
     return !work->extents && backend->reach_own && backend->reach_own(staging->group->state);
 }
 
-/* Where all of the piece is in one buffer, of the host's memory, and what is given is where results go. */
+/* Lets the back end work in the caller's memory, if the piece is in a single buffer of the host and the
+ * result replaces the input. */
 static void find_own(const tern__staging *staging, tern__piece *piece)
 {
     const tern_work *work = piece->work;
@@ -261,8 +265,8 @@ static void find_own(const tern__staging *staging, tern__piece *piece)
     piece->extent.offset = (uintptr_t)(item->out + first * tern_dtype_bytes(work->post.dtype));
 }
 
-/* Of a move with lists of counts every data piece has the whole place: ranks know no more of each other's
- * counts than their own and the largest. */
+/* Plans a piece. In a move with lists of counts every data piece takes the whole place: a rank knows only its
+ * own counts and the largest one. */
 static void plan(const tern__staging *staging, tern__piece *piece, tern_work *work)
 {
     size_t index = work->loaded - (work->gives && work->loaded), first = index * work->piece;
@@ -295,7 +299,7 @@ tern__post tern__piece_post(const tern__staging *staging, const tern__piece *pie
 {
     const tern_work *work = piece->work;
     tern__post post = work->post;
-    bool is_one = work->item_count == 1; /* else it has no memory of its own */
+    bool is_one = work->item_count == 1; /* a list is never in memory of its own */
     char *out = is_one ? work->items->out + piece->first * tern_dtype_bytes(post.dtype) : NULL;
     post.bucket = (uint32_t)work->started;
     post.extents = work->extents ? work->extents : &piece->extent;
@@ -329,7 +333,7 @@ int tern__piece_unload(tern__staging *staging, const tern__piece *piece, tern_er
 
 typedef int (*visit_fn)(tern__fleet *fleet, const void *data, tern_error *err);
 
-/* All that a work reads and writes of this rank's. */
+/* Calls `visit` for every buffer of this rank that the work reads or writes. */
 static int each_buffer(tern__staging *staging, const tern_work *work, visit_fn visit, tern_error *err)
 {
     int status = TERN_OK;

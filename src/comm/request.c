@@ -1,3 +1,5 @@
+/* request.c - checks a collective and makes it a work: is each buffer in a window, in the ring, or on a
+ * device? */
 #include "comm/request.h"
 
 #include "base/hash.h"
@@ -11,7 +13,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- checking: what can be said of any request ---- */
+/* ---- checks of any request ---- */
 
 static bool has_root(tern__kind kind)
 {
@@ -52,7 +54,7 @@ static int check_request(const tern_group *group, const tern__request *r, tern_e
     return tern__kind_reduces(r->kind) ? check_op(r, err) : TERN_OK;
 }
 
-/* ---- checking buffers ---- */
+/* ---- checks of buffers ---- */
 
 tern__parts tern__request_parts(const tern_group *group, tern__kind kind, int root)
 {
@@ -68,8 +70,8 @@ tern__parts tern__request_parts(const tern_group *group, tern__kind kind, int ro
     }
 }
 
-/* One buffer may be the rank's own part of the other. Any other overlap would be read after it was written.
- */
+/* One buffer may be this rank's own part of the other. With any other overlap, data would be read after it
+ * was overwritten. */
 static int check_overlap(const tern_group *group, const tern__request *r, const tern__item *item,
                          tern__parts of, tern_error *err)
 {
@@ -107,7 +109,8 @@ static int check_item(const tern_group *group, const tern__request *r, const ter
 
 /* ---- where the data is ---- */
 
-/* The window that holds what the peers read of the item, on every rank if on any; NULL: it is staged. */
+/* Returns the window that holds the memory that the peers read; it does so on every rank if on any. NULL:
+ * staged. */
 static const tern__mem *find_mem(const tern_group *group, const tern__request *r, const tern__item *item,
                                  tern__extent *extent, tern_error *err)
 {
@@ -154,7 +157,7 @@ static tern__item item_of(const tern__request *r, size_t i)
     return (tern__item){data, other, r->list[i].count};
 }
 
-/* Of the counts; 0 is for what is no list. */
+/* Returns a digest of the counts, which is never 0: 0 stands for a call without a list. */
 static uint32_t digest_of(const tern__request *r)
 {
     uint64_t hash = tern__fnv_word(TERN__FNV, r->length);
@@ -162,7 +165,8 @@ static uint32_t digest_of(const tern__request *r)
     return tern__fnv_fold(hash) | 1;
 }
 
-/* Only if all of them lie in windows; and not where a window's parts are those of one buffer. */
+/* Finds the extents of a list if all its buffers are in windows. Not for works with a part for each rank:
+ * there all parts must be in one buffer. */
 static int find_extents(tern_work *work, const tern_group *group, const tern__request *r,
                         tern__extent *extents, tern_error *err)
 {
@@ -208,7 +212,7 @@ static int place_list(tern_work *work, const tern_group *group, const tern__requ
 
 /* ---- lists of counts ---- */
 
-/* Spans of one buffer, one behind the other. */
+/* Cuts a buffer into spans, one after the other. */
 static int cut(tern_span *spans, const tern_group *group, const tern__request *r, const void *data,
                const size_t *list, tern_error *err)
 {
@@ -237,7 +241,8 @@ static int check_spans(const tern_group *group, const tern__request *r, const te
     return TERN_OK;
 }
 
-/* What this rank gives to itself may be where it takes it, but nothing else. The gives are one buffer. */
+/* Checks that no destination overlaps the gives, which are one buffer. What this rank gives to itself may
+ * stay where it is. */
 static int check_moves(const tern_group *group, const tern__request *r, const tern_span *gives,
                        const tern_span *takes, tern_error *err)
 {
@@ -290,7 +295,7 @@ static int copy_span(const void *in, void *out, size_t count, tern_dtype dtype, 
     return count && in != out ? tern__memory_copy(out, in, count * tern_dtype_bytes(dtype), err) : TERN_OK;
 }
 
-/* The rank's part of its own data; in a group of one it is all. */
+/* Copies the rank's part of its own data; in a group of one, that is all. */
 static int put_own_part(const tern_work *work, const tern_group *group, const tern__request *r,
                         tern_error *err)
 {
@@ -309,7 +314,7 @@ static int put_own_part(const tern_work *work, const tern_group *group, const te
     return status;
 }
 
-/* Times the factor of TERN_PREMUL_SUM. */
+/* Multiplies by the factor of TERN_PREMUL_SUM. */
 static int scale(const tern__item *item, tern_dtype dtype, double factor, tern_error *err)
 {
     tern__host host;
@@ -333,7 +338,7 @@ static int finish_alone(tern_work *work, const tern_group *group, const tern__re
     return status;
 }
 
-/* ---- beginning ---- */
+/* ---- starting ---- */
 
 static tern__post post_of(const tern__request *r)
 {
@@ -412,7 +417,7 @@ tern_work *tern__request_start(tern_group *group, const tern__request *r, tern_e
     return NULL;
 }
 
-/* With lists, whose copies need room that is kept. */
+/* Blocks, with a work of its own for requests with lists, whose memory the staging keeps. */
 static int run_held(tern_group *group, const tern__request *r, tern_error *err)
 {
     tern_error why = {0};

@@ -1,3 +1,4 @@
+/* staging.c - the queue of a group's collectives: pieces are loaded, posted and landed in order. */
 #include "comm/piece.h"
 
 #include "comm/debug/debug.h"
@@ -5,26 +6,26 @@
 
 #include <string.h>
 
-/* A work that a caller holds, or has given back. */
+/* A work that a caller holds, or that waits for reuse. */
 typedef struct tern__held {
     tern_work work;
     struct tern__held *next;
-    tern__staging *home; /* NULL: closed, or none */
-    void *room;          /* tern__work_room's     */
+    tern__staging *home; /* NULL: closed, or none  */
+    void *room;          /* from tern__work_room   */
     size_t bytes;
 } held;
 
 /* ---- life ---- */
 
-/* Inside a host a place stays in the second-level cache beside the callers' buffers. Between hosts a piece
- * has messages' latency, and only large calls fill a place. */
+/* Returns the size of a place. Within a host, a place stays in the second-level cache beside the callers'
+ * buffers. Between hosts each piece costs a message's latency, and only large calls fill a place. */
 static size_t place_bytes(const tern_group *group)
 {
     return (size_t)(tern__group_mover(group)->lands_in_windows ? 8192 : 128) << 10;
 }
 
-/* Between hosts all that a rank takes of a move's piece fills one place, however many the ranks are: so much
- * memory it lands in, where it is for a device. */
+/* True if a place holds all that a rank takes in a move's piece, however many ranks there are: between hosts.
+ * For a device, the pinned landing memory is that large, too. */
 static bool shares_place(const tern_group *group, tern__kind kind)
 {
     return tern__kind_is_move(kind) && tern__group_mover(group)->lands_in_windows;
@@ -145,8 +146,8 @@ size_t tern__staging_parts(const tern_group *group, tern__kind kind)
     }
 }
 
-/* So many that the copies of one overlap with others' messages, unless pieces would be too short; where there
- * are no copies, as few as places allow. */
+/* Returns the wished number of pieces: so many that the copies of one overlap with the messages of others,
+ * unless pieces would get too short. Without copies, one. */
 static size_t wished_pieces(const tern_group *group, size_t bytes)
 {
     const size_t shortest = 1 << 20;
@@ -208,8 +209,8 @@ static int fail_counts(const tern_group *group, int giver, uint64_t given, int t
                            tern_group_world_rank(group, taker), (unsigned long long)taken);
 }
 
-/* The two ranks that differ fail in the same words, of which the others hear. Only then is it known which way
- * the data go. */
+/* Takes in the peers' counts. If two ranks differ, both fail with the same text, which the others get, too.
+ * Only now is it known whether the data goes directly or through the ring. */
 static int take_counts(tern__staging *staging, tern_work *work, tern_error *err)
 {
     const tern_group *group = staging->group;
@@ -235,7 +236,7 @@ static int take_counts(tern__staging *staging, tern_work *work, tern_error *err)
     return TERN_OK;
 }
 
-/* ---- starting and landing one ---- */
+/* ---- a piece is loaded, started, landed ---- */
 
 static tern__piece *piece_at(tern__staging *staging, uint64_t number)
 {
@@ -278,7 +279,7 @@ static int land(tern__staging *staging, tern_error *err)
     return status;
 }
 
-/* ---- moving on ---- */
+/* ---- progress ---- */
 
 static int land_all(tern__staging *staging, tern_error *err)
 {
@@ -301,7 +302,7 @@ static int start_all(tern__staging *staging, tern_error *err)
     return TERN_OK;
 }
 
-/* TERN_OK: there is a piece, and its place is free. */
+/* Returns TERN_OK if there is a piece to load and its place is free. */
 static int can_load(tern__staging *staging, tern_error *err)
 {
     const tern_work *work = staging->next;
@@ -310,7 +311,7 @@ static int can_load(tern__staging *staging, tern_error *err)
     return tern__ferry_test(&staging->fleet, (int)(staging->loaded % TERN__FLIGHTS), err);
 }
 
-/* A piece is posted before the next one is loaded: peers need not wait for that. */
+/* Posts each piece before it loads the next one, so that peers need not wait for the loading. */
 static int load_all(tern__staging *staging, tern_error *err)
 {
     int status = TERN_OK;
@@ -329,7 +330,7 @@ int tern__staging_pump(tern__staging *staging, tern_error *err)
     return status ? status : load_all(staging, err);
 }
 
-/* For the device whose copies are next, or else for the peers. */
+/* Waits for the device whose copies are next, or else for the peers. */
 static int wait_for_piece(tern__staging *staging, tern_error *err)
 {
     const tern_group *group = staging->group;
@@ -338,7 +339,7 @@ static int wait_for_piece(tern__staging *staging, tern_error *err)
     return group->backend->wait(group->channel, piece_at(staging, staging->landed)->seq, err);
 }
 
-/* After a failure nothing is pumped any more, so pieces of a work that is gone are not looked at again. */
+/* After a failure nothing is pumped any more, so nothing looks at pieces of works that are gone. */
 int tern__staging_finish(tern__staging *staging, tern_work *work, tern_error *err)
 {
     int status = tern__staging_pump(staging, err);

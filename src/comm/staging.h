@@ -1,88 +1,89 @@
-/* staging.h - the queue of a group's collectives, and the window through which ordinary memory travels.
+/* staging.h - the queue of a group's collectives, and the staging ring for memory that is in no window.
  *
- * All calls become pieces: one if the buffer lies in a window, else as many as its bytes need places in the
- * staging ring. A rank copies its data in, and its result out. Of a call that the ring does not hold whole
- * every rank has to come back anyway: there each works its result out for itself, and puts it where the
- * caller wants it at once; of an all_reduce, its part, which never enters its ring; of a reduce the root as
- * any other copies it. In a move each rank takes what is for it from the others' rings. One with lists of
- * counts begins with a piece in which each rank tells each other what it gives and takes; only then is it
- * known how many pieces follow, so later calls wait for that. Pieces are posted in the order of the calls,
- * and those of one call one after the other, whatever the timing, so every rank posts the same sequence.
- * Memory of devices crosses the ring in the same pieces (ferry.h). */
+ * Every call becomes one or more pieces. A buffer in a window is one piece; other buffers are cut into pieces
+ * that fit a slot ("place") of the staging ring. A rank copies its data into the ring, and its result out of
+ * it. If a call does not fit the ring whole, every rank has to wait for it anyway, so each computes its own
+ * result straight into the caller's memory; in an all_reduce it does so for its own part, which then never
+ * enters the ring, and in a reduce the root copies the result out as usual. In a move each rank copies what
+ * it takes from the others' rings. A move with lists of counts begins with a piece by which the ranks
+ * exchange their counts. The number of further pieces is known only then, so later calls wait for it.
+ *
+ * Pieces are posted in the order of the calls, and those of a call one after the other, whatever the timing.
+ * So all ranks post the same sequence. Memory of devices crosses the ring in the same pieces (ferry.h). */
 #ifndef TERN_SRC_COMM_STAGING_H
 #define TERN_SRC_COMM_STAGING_H
 
 #include "comm/group.h"
 
-/* Pieces that are posted and not yet finished. */
+/* The number of places in the ring: at most as many pieces are posted and not yet finished. */
 #define TERN__FLIGHTS 4
-/* Of the user's channel: so many that posting never waits. What this rank has retired, every rank has posted,
- * and each of them copies out all but FLIGHTS of what it has posted before it posts more; so the slowest rank
- * has retired all but the last 2 * FLIGHTS. */
+/* The slots of the user's channel, enough that posting never waits. A work that this rank has retired was
+ * posted by every rank, and a rank posts a new piece only when all but the last FLIGHTS ones are copied out.
+ * So the slowest rank has retired all but the last 2 * FLIGHTS works. */
 #define TERN__FLIGHT_SLOTS (2 * TERN__FLIGHTS)
 
-/* A buffer of the caller's; those of a list are sent one behind the other. */
+/* A buffer of the caller's. The items of a list are sent one after the other. */
 typedef struct tern__item {
     const char *in; /* the two differ in all_gather, reduce_scatter and moves */
     char *out;
-    size_t count; /* elements of one rank */
+    size_t count; /* elements per rank */
 } tern__item;
 
 struct tern_work {
     tern_work *next;   /* in the queue, until its last piece has landed             */
     tern_group *group; /* NULL once it left the queue                               */
     const char *func;  /* the public call                                           */
-    tern__post post;   /* what all its pieces say                                   */
-    tern__item item;   /* where it is one                                           */
+    tern__post post;   /* common to all its pieces                                  */
+    tern__item item;   /* the only item, unless the work is a list                  */
     const tern__item *items;
     size_t item_count;
-    const tern_span *gives, *takes; /* [world] of a move with lists of counts */
-    bool is_uncounted;              /* and the others' are not known          */
-    size_t count;                   /* elements of one rank                   */
-    size_t piece;                   /* elements of one rank in a piece        */
-    size_t pieces;                  /* in the ring, posted, done: */
+    const tern_span *gives, *takes; /* [world] in a move with lists of counts */
+    bool is_uncounted;              /* the others' counts are not known yet   */
+    size_t count;                   /* elements per rank                      */
+    size_t piece;                   /* elements per rank in a piece           */
+    size_t pieces;                  /* those in the ring, posted and done:    */
     size_t loaded, started, landed;
-    const tern__extent *extents; /* the buffers themselves, or NULL: they travel through the ring */
+    const tern__extent *extents; /* the buffers in windows, or NULL: they go through the ring */
     int extent_count;
-    tern__extent extent;       /* where it is one */
-    struct tern__flight *call; /* of the debug back end, or NULL */
-    bool is_away;              /* some of its memory is a device's, and crosses the ring */
-    tern_device *home;         /* that has all of it, where the back end reaches it      */
-    bool is_direct;            /* it does: `extents` are there                           */
-    const tern__extent *outs;  /* and in a list of reduce_scatter the results            */
+    tern__extent extent;       /* the only one, unless the work is a list */
+    struct tern__flight *call; /* the debug back end's record, or NULL */
+    bool is_away;              /* some of its memory is a device's and crosses the ring */
+    tern_device *home;         /* the device with all of its memory, if the back end reaches it */
+    bool is_direct;            /* the back end works in that memory: `extents` are set  */
+    const tern__extent *outs;  /* the results of a list of reduce_scatter, if is_direct */
     int status;                /* TERN_PENDING while it is in the queue */
-    bool is_transfer;          /* a message: of the above only `group` and `func` count */
+    bool is_transfer;          /* a message: of the fields above, only `group` and `func` are set */
     tern__transfer transfer;
 };
 
 typedef struct tern__staging tern__staging;
 
-/* Collective. */
+/* Opens a group's staging. Collective. */
 tern__staging *tern__staging_open(tern_group *group, tern_error *err);
-/* Works that are still in the queue fail. NULL is fine. */
+/* Closes it; works that are still in the queue fail. NULL does nothing. */
 void tern__staging_close(tern__staging *staging);
 
-/* A work for a caller to hold, until tern__work_free. The staging keeps what it is given back for the next
- * one, so warm steps ask for no memory; a work may be freed after its staging. Without one (NULL) it keeps
- * none. */
+/* Makes a work for a caller, who frees it with tern__work_free, possibly after its staging was closed. The
+ * staging keeps freed works for reuse, so that warm steps allocate nothing. A group of one has no staging
+ * (NULL). */
 tern_work *tern__work_new(tern__staging *staging, const char *func, tern_error *err);
 void tern__work_free(tern_work *work);
-/* Memory for its lists: of a work of tern__work_new, which keeps it. */
+/* Returns memory for the lists of a work from tern__work_new, which owns it. */
 void *tern__work_room(tern_work *work, size_t bytes, const char *func, tern_error *err);
 
-/* Parts, one a rank, that what a rank has in a window consists of; else 1. */
+/* Returns the number of parts in a rank's data: world, if it has one for each rank; else 1. */
 size_t tern__staging_parts(const tern_group *group, tern__kind kind);
-/* Elements of one rank in a piece of a call that has `count`; 0: nobody knows. */
+/* Returns the elements per rank in a piece of a call with `count` elements; 0: the count is unknown. */
 size_t tern__staging_piece(const tern_group *group, tern__kind kind, tern_dtype dtype, size_t count);
-/* So many works were numbered. */
+/* Returns the number of works so far. */
 uint64_t tern__staging_calls(const tern__staging *staging);
-/* Numbers the work and puts it at the end. */
+/* Numbers the work and appends it to the queue. */
 void tern__staging_push(tern__staging *staging, tern_work *work);
-/* Finishes and posts what can be, of any work; never blocks. */
+/* Finishes and posts pieces of any work, as far as possible. Never blocks. */
 int tern__staging_pump(tern__staging *staging, tern_error *err);
-/* Takes a work out that will not be finished. Only after a failure of the group: pieces may be under way. */
+/* Removes a work that will not be finished. Only after a failure of the group: pieces may be under way. */
 void tern__staging_drop(tern__staging *staging, tern_work *work, int status);
-/* Blocks until the work is done. It is out of the queue then, whatever the result. */
+/* Blocks until the work is done or has failed, and is out of the queue. */
 int tern__staging_finish(tern__staging *staging, tern_work *work, tern_error *err);
 
 #endif

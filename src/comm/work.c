@@ -1,3 +1,4 @@
+/* work.c - tern_work_test and tern_work_wait. */
 #include "comm/p2p.h"
 #include "comm/request.h"
 
@@ -16,7 +17,7 @@ int tern_work_test(tern_work *work, tern_error *err)
     if (!group) return fail_closed(work, err);
     int status = tern__group_told(group, work->func, &why);
     if (!status) status = tern__group_progress(group, &why);
-    if (!work->status) return TERN_OK; /* a failure that came after it is the next call's */
+    if (!work->status) return TERN_OK; /* a later failure is reported by the next call */
     if (!status) status = tern__group_check(group, work->func, &why);
     if (!status) status = tern__p2p_carry(group, &why);
     return status ? tern__request_fail(group, work->func, &why, err) : work->status;

@@ -22,7 +22,7 @@ int tern__cuda_check(cudaError_t code, const char *what, tern_error *err)
 }
 
 /* CUDA reads this when it begins. Streams that share a queue of the GPU's wait for each other, and by default
- * there are eight; a message's lane must not wait for another one's (comm/nccl/mail.c). */
+ * there are eight; a message's stream must not wait for another one's (comm/nccl/mail.c). */
 static void ask_for_queues(void)
 {
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
@@ -70,14 +70,14 @@ static void give_back(tern_device *device, tern__cuda *cuda)
 {
     tern__cuda_flush(device, nullptr);
     cudaSetDevice(cuda->index);
-    for (cudaStream_t lane : cuda->lanes)
-        if (lane) cudaStreamSynchronize(lane);
+    for (cudaStream_t stream : cuda->streams)
+        if (stream) cudaStreamSynchronize(stream);
     tern__cuda_graphs_free(cuda->graphs);
     for (tern__cuda_library &library : cuda->libraries)
         if (library.free) library.free(device, library.state);
     tern__cuda_pool_close(cuda->pool);
-    for (cudaStream_t lane : cuda->lanes)
-        if (lane) cudaStreamDestroy(lane);
+    for (cudaStream_t stream : cuda->streams)
+        if (stream) cudaStreamDestroy(stream);
     tern__fault_free(cuda->fault);
 }
 
@@ -95,9 +95,9 @@ void tern__cuda_close(tern_device *device)
 static int open_lanes(tern__cuda *cuda, tern_error *err)
 {
     int status = TERN_OK;
-    for (int i = 0; i < TERN__LANE_COUNT && !status; i++)
-        status = tern__cuda_lane_open(cuda, (tern__lane)i, err);
-    cuda->stream = cuda->lanes[TERN__LANE_STEP];
+    for (int i = 0; i < TERN__STREAM_COUNT && !status; i++)
+        status = tern__cuda_stream_open(cuda, (tern__device_stream)i, err);
+    cuda->stream = cuda->streams[TERN__STREAM_STEP];
     return status;
 }
 

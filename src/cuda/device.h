@@ -23,25 +23,27 @@ int tern__cuda_wait(tern_device *device, tern_error *err);
 
 int tern__cuda_flush(tern_device *device, tern_error *err);
 
-/* ---- lanes.cc ---- */
+/* ---- stream.cc ---- */
 
 void *tern__cuda_pinned_new(tern_device *device, size_t bytes);
 void tern__cuda_pinned_free(tern_device *device, void *data);
 int tern__cuda_pin(tern_device *device, void *base, size_t bytes, tern_error *err);
 void tern__cuda_unpin(tern_device *device, void *base);
-int tern__cuda_lane_new(tern_device *device, tern__lane *lane, tern_error *err);
-void tern__cuda_lane_free(tern_device *device, tern__lane lane);
-int tern__cuda_lane_copy(tern_device *device, tern__lane lane, void *to, const void *from, size_t bytes,
-                         tern_error *err);
-void *tern__cuda_lane_stream(tern_device *device, tern__lane lane);
-tern__mark *tern__cuda_mark_new(tern_device *device, tern_error *err);
-void tern__cuda_mark_free(tern_device *device, tern__mark *mark);
-int tern__cuda_mark_set(tern_device *device, tern__lane lane, tern__mark *mark, tern_error *err);
-int tern__cuda_mark_follow(tern_device *device, tern__lane lane, tern__mark *mark, tern_error *err);
-int tern__cuda_mark_test(tern_device *device, tern__mark *mark, tern_error *err);
-int tern__cuda_mark_wait(tern_device *device, tern__mark *mark, tern_error *err);
-tern__mark *tern__cuda_timer_new(tern_device *device, tern_error *err);
-double tern__cuda_timer_ms(tern_device *device, tern__mark *from, tern__mark *to);
+int tern__cuda_stream_new(tern_device *device, tern__device_stream *stream, tern_error *err);
+void tern__cuda_stream_free(tern_device *device, tern__device_stream stream);
+int tern__cuda_stream_copy(tern_device *device, tern__device_stream stream, void *to, const void *from,
+                           size_t bytes, tern_error *err);
+void *tern__cuda_stream_native(tern_device *device, tern__device_stream stream);
+tern__device_event *tern__cuda_event_new(tern_device *device, tern_error *err);
+void tern__cuda_event_free(tern_device *device, tern__device_event *event);
+int tern__cuda_event_record(tern_device *device, tern__device_stream stream, tern__device_event *event,
+                            tern_error *err);
+int tern__cuda_stream_wait(tern_device *device, tern__device_stream stream, tern__device_event *event,
+                           tern_error *err);
+int tern__cuda_event_query(tern_device *device, tern__device_event *event, tern_error *err);
+int tern__cuda_event_wait(tern_device *device, tern__device_event *event, tern_error *err);
+tern__device_event *tern__cuda_timer_new(tern_device *device, tern_error *err);
+double tern__cuda_timer_ms(tern_device *device, tern__device_event *from, tern__device_event *to);
 
 /* ---- pool.cc ---- */
 

@@ -26,7 +26,7 @@
  * overtakes nothing and needs no stage, so batches, which come at the beginning of a step, are copied once.
  *
  * The lock is for those who come from other threads: an allocation that finds no memory (tern__cuda_settle),
- * a replica's device that copies from this one, a group's lane that follows the step's (tern__cuda_enter).
+ * a replica's device that copies from this one, a group's stream that follows the step's (tern__cuda_enter).
  * None may find the stream while it is captured. The pool's lock is taken before this one and never after it.
  */
 #include "cuda/graph.h"

@@ -41,14 +41,14 @@ typedef struct tern__cuda_library {
 
 typedef struct tern__cuda {
     int index, processors;
-    bool overlaps;                   /* kernels are launched before the one before them is over         */
-    bool has_clusters;               /* of blocks that read each other's shared memory (cluster.h)      */
-    bool has_graphs;                 /* for steps, where they are asked for, and for what is timed      */
-    bool has_small_gemms;            /* the kernel for small products is tried (small_gemm_plan.cc)     */
-    bool exports;                    /* other processes and network cards may be given its memory       */
-    bool is_warm;                    /* it has been measured before (stopwatch.h)                       */
-    cudaStream_t stream;             /* the lane of the step                                        */
-    cudaStream_t lanes[TERN__LANES]; /* all of them; the others come before it where both could run */
+    bool overlaps;                       /* kernels are launched before the one before them is over         */
+    bool has_clusters;                   /* of blocks that read each other's shared memory (cluster.h)      */
+    bool has_graphs;                     /* for steps, where they are asked for, and for what is timed      */
+    bool has_small_gemms;                /* the kernel for small products is tried (small_gemm_plan.cc)     */
+    bool exports;                        /* other processes and network cards may be given its memory       */
+    bool is_warm;                        /* it has been measured before (stopwatch.h)                       */
+    cudaStream_t stream;                 /* the stream of the step                                        */
+    cudaStream_t streams[TERN__STREAMS]; /* all of them; the others come before it where both could run */
     struct tern__fault *fault;
     tern__cuda_pool *pool;
     tern__cuda_graphs *graphs;
@@ -60,9 +60,9 @@ static inline tern__cuda *tern__cuda_of(const tern_device *device)
     return (tern__cuda *)device->state;
 }
 
-/* ---- lanes.cc ---- */
+/* ---- streams.cc ---- */
 
-int tern__cuda_lane_open(tern__cuda *cuda, tern__lane lane, tern_error *err);
+int tern__cuda_stream_open(tern__cuda *cuda, tern__device_stream stream, tern_error *err);
 
 /* ---- errors ---- */
 

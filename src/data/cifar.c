@@ -1,10 +1,10 @@
-/* cifar.c - CIFAR-10 and CIFAR-100 in their binary version: records of one label, or a coarse and a fine one,
- * and 32 x 32 pixels, first all red ones, then the green, then the blue. */
+/* cifar.c - reads the binary version of CIFAR-10 and CIFAR-100. A record has one label (CIFAR-10) or a coarse
+ * and a fine label (CIFAR-100), and then 32 x 32 pixels: a red plane, a green plane, a blue plane. */
 #include <tern/image_data.h>
 
 #include "base/file.h"
 #include "base/opts.h"
-#include "data/picture.h"
+#include "data/image_floats.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ enum { SIDE = 32, PIXELS = SIDE * SIDE, VALUES = 3 * PIXELS, MAX_FILES = 5, COAR
 typedef struct cifar {
     tern_dataset base;
     int64_t record; /* bytes */
-    int label;      /* where it stands in the record */
+    int label;      /* its offset in the record */
     uint8_t *data;  /* (length, record) */
 } cifar;
 
@@ -35,7 +35,7 @@ static int cifar_get(const tern_dataset *base, int64_t epoch, int64_t index, flo
     const cifar *c = (const cifar *)base;
     const uint8_t *record = c->data + index * c->record;
     *(int64_t *)y = record[c->label];
-    tern__picture_floats(record + c->record - VALUES, 1, VALUES, x);
+    tern__image_floats(record + c->record - VALUES, 1, VALUES, x);
     return TERN_OK;
 }
 

@@ -1,11 +1,11 @@
-/* cityscapes.c - pictures with maps of labels, in the layout of the Cityscapes data set. */
+/* cityscapes.c - images with label maps, in the folder layout of the Cityscapes dataset. */
 #include <tern/image_data.h>
 
 #include "base/file.h"
 #include "base/opts.h"
 #include "data/files.h"
-#include "data/picture.h"
-#include "data/pool.h"
+#include "data/image_floats.h"
+#include "data/scratch_pool.h"
 #include "image/codec.h"
 #include "image/resize.h"
 
@@ -15,12 +15,13 @@
 #include <unistd.h>
 
 static const char FUNC[] = "tern_cityscapes_open", GET[] = "tern_cityscapes_get";
-static const char PICTURES[] = "leftImg8bit", MAPS[] = "gtFine";
-static const char PICTURE_END[] = "_leftImg8bit.png", MAP_END[] = "_gtFine_labelIds.png";
+static const char IMAGES[] = "leftImg8bit", MAPS[] = "gtFine";
+static const char IMAGE_END[] = "_leftImg8bit.png", MAP_END[] = "_gtFine_labelIds.png";
 
 enum { MAX_IDS = 256, IGNORED = 255, MAX_SIDE = 1 << 15 };
 
-/* The classes that the benchmark evaluates: https://github.com/mcordts/cityscapesScripts, labels.py. */
+/* Maps the ids of the files to the classes that the benchmark evaluates:
+ * https://github.com/mcordts/cityscapesScripts, labels.py. */
 static const uint8_t usual_ids[] = {255, 255, 255, 255, 255, 255, 255, 0,  1,  255, 255, 2,
                                     3,   4,   255, 255, 255, 5,   255, 6,  7,  8,   9,   10,
                                     11,  12,  13,  14,  15,  255, 255, 16, 17, 18};
@@ -30,18 +31,18 @@ typedef struct cityscapes {
     int64_t resize[2];
     uint8_t train_ids[MAX_IDS];
     int ids;
-    tern_image_opts picture, map; /* how they are loaded */
-    tern__files pictures;
-    char **maps;     /* (pictures.count) */
-    tern__pool pool; /* of workers       */
+    tern_image_opts image, map; /* how to load them */
+    tern__files images;
+    char **maps;             /* (images.count) */
+    tern__scratch_pool pool; /* of workers       */
 } cityscapes;
 
-/* What one call of get needs. */
+/* The scratch memory of one call of get. */
 typedef struct worker {
-    tern__pooled pooled;
+    tern__scratch_entry pooled;
     tern__image_reader reader;
     tern__resizer resizer;
-    tern_image picture, map;
+    tern_image image, map;
     uint8_t *resized; /* (H, W, 3) */
 } worker;
 
@@ -58,26 +59,26 @@ static int load(worker *w, const char *path, const tern_image_opts *opts, tern_i
     int status = tern__image_begin(&w->reader, path, opts, image, GET, err);
     if (!status) status = tern__image_read(&w->reader, path, opts, 0, image->height, image, GET, err);
     if (status || image->sample == TERN_IMAGE_U8) return status;
-    return tern__error_set(err, GET, TERN_E_UNSUPPORTED, "%s: expected 8 bits a sample", path);
+    return tern__error_set(err, GET, TERN_E_UNSUPPORTED, "%s: expected 8 bits per sample", path);
 }
 
 static int check_sizes(const cityscapes *c, const worker *w, int64_t index, tern_error *err)
 {
-    const char *path = c->pictures.file[index].path;
+    const char *path = c->images.file[index].path;
     const int64_t *shape = c->base.target_shape;
-    const tern_image *p = &w->picture, *m = &w->map;
+    const tern_image *p = &w->image, *m = &w->map;
     if (p->height != m->height || p->width != m->width)
         return tern__error_set(err, GET, TERN_E_SHAPE, "%s is %lld x %lld, but its map %s is %lld x %lld",
                                path, (long long)p->height, (long long)p->width, c->maps[index],
                                (long long)m->height, (long long)m->width);
     if (!c->resize[0] && (p->height != shape[0] || p->width != shape[1]))
-        return tern__error_set(err, GET, TERN_E_SHAPE, "%s is %lld x %lld, expected %lld x %lld as %s", path,
-                               (long long)p->height, (long long)p->width, (long long)shape[0],
-                               (long long)shape[1], c->pictures.file[0].path);
+        return tern__error_set(err, GET, TERN_E_SHAPE, "%s is %lld x %lld, expected %lld x %lld like %s",
+                               path, (long long)p->height, (long long)p->width, (long long)shape[0],
+                               (long long)shape[1], c->images.file[0].path);
     return TERN_OK;
 }
 
-/* Ids become classes where they stand. */
+/* Replaces ids by classes, in place. */
 static int translate(const cityscapes *c, const tern_image *map, const char *path, tern_error *err)
 {
     uint8_t *id = map->data;
@@ -94,15 +95,15 @@ static int translate(const cityscapes *c, const tern_image *map, const char *pat
 static int put_resized(const cityscapes *c, worker *w, float *x, uint8_t *y, tern_error *err)
 {
     const int64_t *size = c->resize;
-    const tern__resize how = {.cut = {0, 0, w->picture.height, w->picture.width},
+    const tern__resize how = {.cut = {0, 0, w->image.height, w->image.width},
                               .size = {size[0], size[1]},
                               .part = {0, 0, size[0], size[1]}};
     if (!w->resized) w->resized = tern__alloc((size_t)(size[0] * size[1]) * 3, GET, err);
     if (!w->resized ||
-        tern__resize_u8(&w->resizer, w->picture.data, w->picture.width, 3, &how, w->resized, GET, err) ||
+        tern__resize_u8(&w->resizer, w->image.data, w->image.width, 3, &how, w->resized, GET, err) ||
         tern__resize_nearest(&w->resizer, w->map.data, w->map.width, 1, &how, y, GET, err))
         return TERN_E_MEMORY;
-    tern__picture_floats(w->resized, 3, size[0] * size[1], x);
+    tern__image_floats(w->resized, 3, size[0] * size[1], x);
     return TERN_OK;
 }
 
@@ -110,14 +111,14 @@ static int put(const cityscapes *c, worker *w, float *x, uint8_t *y, tern_error 
 {
     int64_t pixels = w->map.height * w->map.width;
     if (c->resize[0]) return put_resized(c, w, x, y, err);
-    tern__picture_floats(w->picture.data, 3, pixels, x);
+    tern__image_floats(w->image.data, 3, pixels, x);
     memcpy(y, w->map.data, (size_t)pixels);
     return TERN_OK;
 }
 
 static int read_sample(const cityscapes *c, worker *w, int64_t index, float *x, uint8_t *y, tern_error *err)
 {
-    int status = load(w, c->pictures.file[index].path, &c->picture, &w->picture, err);
+    int status = load(w, c->images.file[index].path, &c->image, &w->image, err);
     if (!status) status = load(w, c->maps[index], &c->map, &w->map, err);
     if (!status) status = check_sizes(c, w, index, err);
     if (!status) status = translate(c, &w->map, c->maps[index], err);
@@ -129,34 +130,34 @@ static int cityscapes_get(const tern_dataset *base, int64_t epoch, int64_t index
 {
     (void)epoch;
     cityscapes *c = (cityscapes *)base;
-    worker *w = tern__pool_take(&c->pool, sizeof(*w), GET, err);
+    worker *w = tern__scratch_pool_take(&c->pool, sizeof(*w), GET, err);
     if (!w) return TERN_E_MEMORY;
     int status = read_sample(c, w, index, x, y, err);
-    tern__pool_give(&c->pool, w);
+    tern__scratch_pool_give(&c->pool, w);
     return status;
 }
 
 static void cityscapes_free(tern_dataset *base)
 {
     cityscapes *c = (cityscapes *)base;
-    for (worker *w; (w = tern__pool_close(&c->pool)); tern__free(w)) {
+    for (worker *w; (w = tern__scratch_pool_close(&c->pool)); tern__free(w)) {
         tern__image_reader_free(&w->reader);
         tern__resizer_free(&w->resizer);
-        tern_image_free(&w->picture);
+        tern_image_free(&w->image);
         tern_image_free(&w->map);
         tern__free(w->resized);
     }
-    for (int64_t i = 0; c->maps && i < c->pictures.count; i++) tern__free(c->maps[i]);
+    for (int64_t i = 0; c->maps && i < c->images.count; i++) tern__free(c->maps[i]);
     tern__free(c->maps);
-    tern__files_free(&c->pictures);
+    tern__files_free(&c->images);
     tern__free(c);
 }
 
-/* ---- making it ---- */
+/* ---- open ---- */
 
-static bool is_picture(const char *name)
+static bool is_image(const char *name)
 {
-    return tern__ends_with(name, PICTURE_END);
+    return tern__ends_with(name, IMAGE_END);
 }
 
 static char *join(const char *root, const char *kind, const char *split, const char *rest, size_t length,
@@ -168,20 +169,20 @@ static char *join(const char *root, const char *kind, const char *split, const c
     return path;
 }
 
-/* CITY/NAME_leftImg8bit.png below the folder of pictures, of which `base` bytes are the path, has its map at
- * CITY/NAME_gtFine_labelIds.png. */
+/* The map of CITY/NAME_leftImg8bit.png is CITY/NAME_gtFine_labelIds.png. `base` is the length of the images'
+ * folder in their paths. */
 static int find_maps(cityscapes *c, const char *root, const char *split, size_t base, tern_error *err)
 {
-    c->maps = tern__alloc((size_t)c->pictures.count * sizeof(char *), FUNC, err);
+    c->maps = tern__alloc((size_t)c->images.count * sizeof(char *), FUNC, err);
     if (!c->maps) return TERN_E_MEMORY;
-    for (int64_t i = 0; i < c->pictures.count; i++) {
-        const char *rest = c->pictures.file[i].path + base;
-        c->maps[i] = join(root, MAPS, split, rest, strlen(rest) - strlen(PICTURE_END), MAP_END, err);
+    for (int64_t i = 0; i < c->images.count; i++) {
+        const char *rest = c->images.file[i].path + base;
+        c->maps[i] = join(root, MAPS, split, rest, strlen(rest) - strlen(IMAGE_END), MAP_END, err);
         if (!c->maps[i]) return TERN_E_MEMORY;
         tern_error why = {0};
         int fd = tern__file_open(c->maps[i], O_RDONLY, 0, NULL, FUNC, &why);
         if (fd < 0)
-            return tern__error_set(err, FUNC, TERN_E_IO, "%s has no map: %s", c->pictures.file[i].path,
+            return tern__error_set(err, FUNC, TERN_E_IO, "%s has no map: %s", c->images.file[i].path,
                                    why.text);
         close(fd);
     }
@@ -190,23 +191,23 @@ static int find_maps(cityscapes *c, const char *root, const char *split, size_t 
 
 static int find_files(cityscapes *c, const char *root, const char *split, tern_error *err)
 {
-    char *folder = join(root, PICTURES, split, "", 0, "", err);
-    int status = folder ? tern__files_walk(&c->pictures, folder, is_picture, FUNC, err) : TERN_E_MEMORY;
-    if (!status && !c->pictures.count)
-        status = tern__error_set(err, FUNC, TERN_E_IO, "there is no CITY/NAME%s in %s", PICTURE_END, folder);
+    char *folder = join(root, IMAGES, split, "", 0, "", err);
+    int status = folder ? tern__files_walk(&c->images, folder, is_image, FUNC, err) : TERN_E_MEMORY;
+    if (!status && !c->images.count)
+        status = tern__error_set(err, FUNC, TERN_E_IO, "there is no CITY/NAME%s in %s", IMAGE_END, folder);
     if (!status) status = find_maps(c, root, split, strlen(folder), err);
     tern__free(folder);
     return status;
 }
 
-/* Without a size asked for, that of the first picture. */
+/* Without `resize`, samples have the size of the first image. */
 static int find_size(cityscapes *c, tern_error *err)
 {
     tern_image first = {0};
     int64_t size[2] = {c->resize[0], c->resize[1]};
     if (!size[0]) {
         tern__image_reader reader = {0};
-        int status = tern__image_begin(&reader, c->pictures.file[0].path, &c->picture, &first, FUNC, err);
+        int status = tern__image_begin(&reader, c->images.file[0].path, &c->image, &first, FUNC, err);
         tern__image_reader_free(&reader);
         if (status) return status;
         size[0] = first.height;
@@ -245,11 +246,11 @@ static cityscapes *cityscapes_alloc(const tern_cityscapes_opts *o, const uint8_t
                                .free = cityscapes_free},
                       .resize = {o->resize[0], o->resize[1]},
                       .ids = o->ids,
-                      .picture = tern_image_defaults(),
+                      .image = tern_image_defaults(),
                       .map = tern_image_defaults(),
-                      .pool = TERN__POOL_INITIALIZER};
+                      .pool = TERN__SCRATCH_POOL_INITIALIZER};
     memcpy(c->train_ids, train_ids, (size_t)o->ids);
-    c->picture.channels = 3;
+    c->image.channels = 3;
     c->map.indices = true;
     return c;
 }
@@ -267,12 +268,12 @@ tern_dataset *tern_cityscapes_open(const char *root, const char *split, const te
         cityscapes_free(&c->base);
         return NULL;
     }
-    c->base.length = c->pictures.count;
+    c->base.length = c->images.count;
     return &c->base;
 }
 
 const char *tern_cityscapes_path(const tern_dataset *dataset, int64_t index)
 {
     const cityscapes *c = (const cityscapes *)dataset;
-    return !c || index < 0 || index >= c->base.length ? NULL : c->pictures.file[index].path;
+    return !c || index < 0 || index >= c->base.length ? NULL : c->images.file[index].path;
 }

@@ -1,3 +1,4 @@
+/* dataset.c - frees a dataset of any kind. */
 #include <tern/data.h>
 
 void tern_dataset_free(tern_dataset *dataset)

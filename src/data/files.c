@@ -1,3 +1,4 @@
+/* files.c - walks folders and sorts the paths of the files in them. */
 #include "data/files.h"
 
 #include <dirent.h>
@@ -38,18 +39,18 @@ static char *join(const char *folder, const char *name, const char *func, tern_e
 
 typedef struct walk {
     tern__files *files;
-    bool (*wanted)(const char *name); /* NULL: the folders */
-    bool deep;                        /* folders in the folder, too */
+    bool (*wanted)(const char *name); /* NULL: list folders, not files */
+    bool deep;                        /* subfolders, too */
     const char *func;
     tern_error *err;
-    const struct walk *above; /* of the folder that this one is in */
+    const struct walk *above; /* the walk of the parent folder */
     dev_t device;
     ino_t inode;
 } walk;
 
 static int walk_folder(const walk *w, const char *folder);
 
-/* A link to nowhere is a file, which whoever opens it finds out. */
+/* A dangling link counts as a file: opening it reports the error. Sets *kept if the list took the path. */
 static int visit(const walk *w, char *path, const char *name, bool *kept)
 {
     struct stat about;
@@ -73,13 +74,13 @@ static int visit_name(const walk *w, const char *folder, const char *name)
     return status;
 }
 
-/* Links are followed, and one that leads back would be so without end. */
+/* Links are followed, so a link to a parent folder would never end. */
 static int check_way(const walk *w, const char *folder)
 {
     for (const walk *above = w->above; above; above = above->above)
         if (above->inode == w->inode && above->device == w->device)
             return tern__error_set(w->err, w->func, TERN_E_IO,
-                                   "%s leads back to a folder that it is in: remove that link", folder);
+                                   "%s is a link to a folder that contains it: remove the link", folder);
     return TERN_OK;
 }
 
@@ -120,7 +121,7 @@ static int walk_folder(const walk *w, const char *folder)
     return status;
 }
 
-/* By the folder's path, then by the name, byte by byte. */
+/* Compares the folders' paths, then the names, byte by byte. */
 static int compare(const void *a, const void *b)
 {
     const tern__file *x = a, *y = b;

@@ -1,26 +1,27 @@
-/* idx.c - (Fashion-)MNIST's pair of IDX files: a big-endian header (magic, counts), then bytes. */
+/* idx.c - reads the pair of IDX files of (Fashion-)MNIST: each has a big-endian header (magic, counts), then
+ * bytes. */
 #include <tern/data.h>
 
 #include "base/opts.h"
-#include "data/packed.h"
+#include "data/gzip_file.h"
 
 static const char FUNC[] = "tern_idx_open";
 
 enum { IMAGES_MAGIC = 0x803, LABELS_MAGIC = 0x801, MAX_HEADER = 16 };
 
-/* A header is not believed: memory grows with what the file really holds. */
+/* The header is not trusted: memory grows with the data that the file really has. */
 #define FIRST_READ ((size_t)64 << 20)
 
 typedef struct idx_dataset {
     tern_dataset base;
     uint8_t *images;  /* (length, rows, columns) */
     uint8_t *labels;  /* (length)                */
-    float value[256]; /* of each byte            */
+    float value[256]; /* of each byte value      */
 } idx_dataset;
 
 typedef struct idx_file {
     const char *path;
-    tern__packed packed;
+    tern__gzip_file packed;
     uint32_t dim[3];
     uint8_t *data; /* product of dim */
 } idx_file;
@@ -47,7 +48,7 @@ static int read_header(idx_file *file, uint32_t magic, int ndim, tern_error *err
 {
     uint8_t header[MAX_HEADER];
     size_t size = 4 * (size_t)(1 + ndim);
-    int64_t got = tern__packed_some(&file->packed, header, size, err);
+    int64_t got = tern__gzip_some(&file->packed, header, size, err);
     if (got < 0) return (int)got;
     if (got < (int64_t)size) return truncated(file, "header", size, (size_t)got, err);
     if (big_endian(header) != magic)
@@ -63,8 +64,8 @@ static int data_bytes(const idx_file *file, int ndim, size_t *bytes, tern_error 
     for (int i = 0; i < ndim; i++)
         if (file->dim[i] == 0 || __builtin_mul_overflow(*bytes, (size_t)file->dim[i], bytes) ||
             *bytes > INT64_MAX)
-            return tern__error_set(err, FUNC, TERN_E_FORMAT, "%s: header says %u x %u x %u", file->path,
-                                   file->dim[0], file->dim[1], file->dim[2]);
+            return tern__error_set(err, FUNC, TERN_E_FORMAT, "%s: its header claims %u x %u x %u elements",
+                                   file->path, file->dim[0], file->dim[1], file->dim[2]);
     return TERN_OK;
 }
 
@@ -77,7 +78,7 @@ static int read_data(idx_file *file, size_t bytes, tern_error *err)
         if (!data) return TERN_E_MEMORY;
         file->data = data;
         room = grown;
-        int64_t n = tern__packed_some(&file->packed, data + got, room - got, err);
+        int64_t n = tern__gzip_some(&file->packed, data + got, room - got, err);
         if (n < 0) return (int)n;
         got += (size_t)n;
         if (got < room) return truncated(file, "data", bytes, got, err);
@@ -88,7 +89,7 @@ static int read_data(idx_file *file, size_t bytes, tern_error *err)
 static int expect_end(const idx_file *file, size_t bytes, tern_error *err)
 {
     int64_t extra;
-    int status = tern__packed_end(&file->packed, &extra, err);
+    int status = tern__gzip_end(&file->packed, &extra, err);
     if (status || !extra) return status;
     return tern__error_set(err, FUNC, TERN_E_FORMAT, "%s: expected %zu bytes of data, got more", file->path,
                            bytes);
@@ -105,9 +106,9 @@ static int read_opened(idx_file *file, uint32_t magic, int ndim, tern_error *err
 
 static int read_file(idx_file *file, uint32_t magic, int ndim, tern_error *err)
 {
-    int status = tern__packed_open(&file->packed, file->path, FUNC, err);
+    int status = tern__gzip_open(&file->packed, file->path, FUNC, err);
     if (!status) status = read_opened(file, magic, ndim, err);
-    tern__packed_close(&file->packed);
+    tern__gzip_close(&file->packed);
     return status;
 }
 

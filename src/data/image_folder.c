@@ -1,11 +1,12 @@
-/* image_folder.c - a folder of pictures a class, each decoded when it is asked for. */
+/* image_folder.c - a dataset with one folder of images per class. An image is decoded when it is asked for.
+ */
 #include <tern/image_data.h>
 
 #include "base/opts.h"
 #include "data/draw.h"
 #include "data/files.h"
-#include "data/picture.h"
-#include "data/pool.h"
+#include "data/image_floats.h"
+#include "data/scratch_pool.h"
 #include "image/codec.h"
 #include "image/resize.h"
 
@@ -21,12 +22,12 @@ typedef struct image_folder {
     tern_image_folder_opts opts;
     tern_image_opts loading;
     tern__files classes, files;
-    tern__pool pool; /* of workers */
+    tern__scratch_pool pool; /* of workers */
 } image_folder;
 
-/* What one call of get needs. */
+/* The scratch memory of one call of get. */
 typedef struct worker {
-    tern__pooled pooled;
+    tern__scratch_entry pooled;
     tern__image_reader reader;
     tern__resizer resizer;
     tern_image image;
@@ -43,9 +44,9 @@ tern_image_folder_opts tern_image_folder_defaults(void)
                                     .ratio = {3.0 / 4, 4.0 / 3}};
 }
 
-/* ---- what becomes of a picture ---- */
+/* ---- crop and size ---- */
 
-/* room / 2 as Python rounds it: a half goes to the even number. */
+/* room / 2, rounded as Python does: a half goes to the even number. */
 static int64_t centre(int64_t room)
 {
     return (room + (room >> 1 & 1)) / 2;
@@ -62,7 +63,8 @@ static tern__resize cut_centre(const tern_image_folder_opts *o, int64_t height, 
         .part = {centre(size[0] - o->crop[0]), centre(size[1] - o->crop[1]), o->crop[0], o->crop[1]}};
 }
 
-/* Nothing of the wanted area and ratio fits: the middle of the picture, of a ratio in the range. */
+/* The fallback when no crop of the wanted area and ratio fits: the middle of the image, with a ratio in the
+ * range. */
 static tern__resize_window cut_middle(const double *ratio, int64_t height, int64_t width)
 {
     double own = (double)width / (double)height;
@@ -78,14 +80,15 @@ static tern__resize_window cut_random(const tern_image_folder_opts *o, uint64_t 
                                       int64_t width)
 {
     for (uint64_t i = FIRST_NUMBER; i < FIRST_NUMBER + 4 * ATTEMPTS; i += 4) {
-        double area =
-            (double)(height * width) * tern__draw_between(tern__draw(key, i), o->scale[0], o->scale[1]);
-        double ratio = exp(tern__draw_between(tern__draw(key, i + 1), log(o->ratio[0]), log(o->ratio[1])));
+        double area = (double)(height * width) *
+                      tern__draw_between(tern__draw_number(key, i), o->scale[0], o->scale[1]);
+        double ratio =
+            exp(tern__draw_between(tern__draw_number(key, i + 1), log(o->ratio[0]), log(o->ratio[1])));
         tern__resize_window cut = {.height = (int64_t)nearbyint(sqrt(area / ratio)),
                                    .width = (int64_t)nearbyint(sqrt(area * ratio))};
         if (cut.height < 1 || cut.width < 1 || cut.height > height || cut.width > width) continue;
-        cut.top = tern__draw_place(tern__draw(key, i + 2), height - cut.height + 1);
-        cut.left = tern__draw_place(tern__draw(key, i + 3), width - cut.width + 1);
+        cut.top = tern__draw_place(tern__draw_number(key, i + 2), height - cut.height + 1);
+        cut.left = tern__draw_place(tern__draw_number(key, i + 3), width - cut.width + 1);
         return cut;
     }
     return cut_middle(o->ratio, height, width);
@@ -103,13 +106,13 @@ static tern__resize choose(const image_folder *f, int64_t epoch, int64_t index, 
 
 /* ---- a sample ---- */
 
-static int check_picture(const char *path, const tern_image *image, tern_error *err)
+static int check_image(const char *path, const tern_image *image, tern_error *err)
 {
     if (image->sample == TERN_IMAGE_U8) return TERN_OK;
-    return tern__error_set(err, GET, TERN_E_UNSUPPORTED, "%s: expected 8 bits a sample", path);
+    return tern__error_set(err, GET, TERN_E_UNSUPPORTED, "%s: expected 8 bits per sample", path);
 }
 
-/* How many pixels of a JPEG may become one before what is cut is resized. */
+/* Returns the factor, a power of 2, by which a JPEG may be decoded smaller before the crop is resized. */
 static int64_t part_of(const tern__resize *how)
 {
     int64_t part = 1;
@@ -119,7 +122,7 @@ static int64_t part_of(const tern__resize *how)
     return part;
 }
 
-/* The header again, asking for a smaller picture, if that is enough. */
+/* Reads the header again and asks for a smaller image, if that is large enough. */
 static int begin_smaller(const image_folder *f, worker *w, const char *path, int64_t part, tern_error *err)
 {
     tern_image_opts loading = f->loading;
@@ -133,7 +136,7 @@ static int begin(const image_folder *f, worker *w, int64_t epoch, int64_t index,
 {
     const char *path = f->files.file[index].path;
     int status = tern__image_begin(&w->reader, path, &f->loading, &w->image, GET, err);
-    if (!status) status = check_picture(path, &w->image, err);
+    if (!status) status = check_image(path, &w->image, err);
     if (status) return status;
     *how = choose(f, epoch, index, &w->image);
     if (!f->opts.draft) return TERN_OK;
@@ -154,7 +157,7 @@ static int read_sample(const image_folder *f, worker *w, int64_t epoch, int64_t 
     if (!status)
         status = tern__resize_u8(&w->resizer, w->image.data, w->image.width, f->opts.channels, &how,
                                  w->sample, GET, err);
-    if (!status) tern__picture_floats(w->sample, f->opts.channels, f->opts.crop[0] * f->opts.crop[1], x);
+    if (!status) tern__image_floats(w->sample, f->opts.channels, f->opts.crop[0] * f->opts.crop[1], x);
     return status;
 }
 
@@ -163,11 +166,11 @@ static int image_folder_get(const tern_dataset *base, int64_t epoch, int64_t ind
 {
     image_folder *f = (image_folder *)base;
     size_t bytes = (size_t)f->opts.channels * (size_t)f->opts.crop[0] * (size_t)f->opts.crop[1];
-    worker *w = tern__pool_take(&f->pool, sizeof(*w), GET, err);
+    worker *w = tern__scratch_pool_take(&f->pool, sizeof(*w), GET, err);
     if (!w) return TERN_E_MEMORY;
     if (!w->sample) w->sample = tern__alloc(bytes, GET, err);
     int status = w->sample ? read_sample(f, w, epoch, index, x, err) : TERN_E_MEMORY;
-    tern__pool_give(&f->pool, w);
+    tern__scratch_pool_give(&f->pool, w);
     *(int64_t *)y = f->files.file[index].label;
     return status;
 }
@@ -175,7 +178,7 @@ static int image_folder_get(const tern_dataset *base, int64_t epoch, int64_t ind
 static void image_folder_free(tern_dataset *base)
 {
     image_folder *f = (image_folder *)base;
-    for (worker *w; (w = tern__pool_close(&f->pool)); tern__free(w)) {
+    for (worker *w; (w = tern__scratch_pool_close(&f->pool)); tern__free(w)) {
         tern__image_reader_free(&w->reader);
         tern__resizer_free(&w->resizer);
         tern_image_free(&w->image);
@@ -186,9 +189,9 @@ static void image_folder_free(tern_dataset *base)
     tern__free(f);
 }
 
-/* ---- making it ---- */
+/* ---- open ---- */
 
-static bool is_picture(const char *name)
+static bool is_image(const char *name)
 {
     static const char *const ends[] = {".jpg", ".jpeg", ".png", ".tif", ".tiff",
                                        ".bmp", ".pgm",  ".ppm", ".webp"};
@@ -201,13 +204,12 @@ static int find_files(image_folder *f, const char *root, tern_error *err)
 {
     int status = tern__folders_list(&f->classes, root, FUNC, err);
     if (!status && (!f->classes.count || f->classes.count > INT32_MAX))
-        return tern__error_set(err, FUNC, TERN_E_IO, "%s has no folders, expected one a class", root);
+        return tern__error_set(err, FUNC, TERN_E_IO, "%s has no subfolders, expected one per class", root);
     for (int64_t c = 0; c < f->classes.count && !status; c++) {
         int64_t from = f->files.count;
-        status = tern__files_walk(&f->files, f->classes.file[c].path, is_picture, FUNC, err);
+        status = tern__files_walk(&f->files, f->classes.file[c].path, is_image, FUNC, err);
         if (!status && f->files.count == from)
-            return tern__error_set(err, FUNC, TERN_E_IO, "there is no picture in %s",
-                                   f->classes.file[c].path);
+            return tern__error_set(err, FUNC, TERN_E_IO, "there is no image in %s", f->classes.file[c].path);
         for (int64_t i = from; i < f->files.count; i++) f->files.file[i].label = c;
     }
     return status;
@@ -246,7 +248,7 @@ static image_folder *image_folder_alloc(const tern_image_folder_opts *opts, tern
                                  .free = image_folder_free},
                         .opts = *opts,
                         .loading = tern_image_defaults(),
-                        .pool = TERN__POOL_INITIALIZER};
+                        .pool = TERN__SCRATCH_POOL_INITIALIZER};
     f->loading.channels = opts->channels;
     return f;
 }

@@ -1,5 +1,5 @@
-/* subset.c - some of a dataset's samples: chosen ones, or those that can be read. */
-#include "data/loader.h"
+/* subset.c - datasets made of some samples of another: chosen ones, or all that can be read. */
+#include "data/loader/loader.h"
 
 #include "base/base.h"
 
@@ -8,7 +8,7 @@
 typedef struct subset {
     tern_dataset base;
     const tern_dataset *source;
-    int64_t *indices; /* length of them */
+    int64_t *indices; /* (length) */
 } subset;
 
 static int subset_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, void *y,
@@ -32,7 +32,7 @@ static int check_source(const char *func, const tern_dataset *dataset, tern_erro
     return tern__error_set(err, func, TERN_E_INVALID, "expected a dataset with get");
 }
 
-/* With room for `count` indices, which are not filled in. */
+/* Allocates a subset with room for `count` indices; the caller fills them in. */
 static subset *subset_alloc(const char *func, const tern_dataset *source, int64_t count, tern_error *err)
 {
     subset *s = tern__alloc(sizeof(*s), func, err);
@@ -65,7 +65,7 @@ tern_dataset *tern_subset_new(const tern_dataset *dataset, const int64_t *indice
     return &s->base;
 }
 
-/* ---- those that can be read ---- */
+/* ---- readable samples ---- */
 
 static size_t sample_bytes(int ndim, const int64_t *shape, size_t element)
 {
@@ -73,7 +73,7 @@ static size_t sample_bytes(int ndim, const int64_t *shape, size_t element)
     return element;
 }
 
-/* bad[i] = 1 for each sample that this rank looks at and cannot get. */
+/* Sets bad[i] = 1 for each sample that this rank tries and cannot get. */
 static int look_through(const tern_dataset *dataset, tern_group *group, uint8_t *bad, tern_error *err)
 {
     static const char func[] = "tern_readable_new";
@@ -84,7 +84,7 @@ static int look_through(const tern_dataset *dataset, tern_group *group, uint8_t 
     for (int64_t i = rank; x && y && i < dataset->length; i += ranks) {
         tern_error why = {0};
         bad[i] = dataset->get(dataset, 0, i, x, y, &why) || tern__label_check(func, dataset, y, &why);
-        if (bad[i]) tern__log(TERN_LOG_WARN, "sample %lld is left out: %s", (long long)i, why.text);
+        if (bad[i]) tern__log(TERN_LOG_WARN, "leaving out sample %lld: %s", (long long)i, why.text);
     }
     tern__free(x);
     tern__free(y);

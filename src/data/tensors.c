@@ -1,4 +1,4 @@
-/* tensors.c - a dataset of two tensors: samples and their targets. */
+/* tensors.c - a dataset of two tensors: the samples and their targets. */
 #include "base/base.h"
 #include "tensor/tensor.h"
 
@@ -8,7 +8,7 @@
 
 #define FUNC "tern_tensor_dataset_new"
 
-/* One of the two: where its elements are, and how many bytes belong to a sample. */
+/* One of the two tensors; `bytes` is the size of one sample. */
 typedef struct column {
     tern__storage *storage; /* held */
     const char *data;

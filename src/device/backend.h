@@ -1,10 +1,11 @@
 /* backend.h - what a kind of device with memory of its own is: one const struct in a shared object,
  * tern_cuda.so, found beside the library.
  *
- * Everything that is asked of one *lane* of a device happens in the order in which it was asked; lanes run
- * beside each other, and meet at marks. What names no lane is of the lane of the step: kernels, copies,
- * memory that is given back and given out again. Nothing waits for the device but what says so. A lane serves
- * one thread at a time; `alloc`, `free`, `bytes` and what is of the host's memory may be called from any.
+ * Everything that is asked of one *stream* of a device happens in the order in which it was asked; streams
+ * run beside each other, and meet at events. What names no stream is of the stream of the step: kernels,
+ * copies, memory that is given back and given out again. Nothing waits for the device but what says so. A
+ * stream serves one thread at a time; `alloc`, `free`, `bytes` and what is of the host's memory may be called
+ * from any.
  *
  * A plug-in sees the library's inner types, so it fits only the library that it was built with: `version` and
  * `device_size` are compared. Functions that return int return TERN_OK or a negative status with *err set. */
@@ -17,16 +18,16 @@
 
 struct tern__call;
 
-typedef enum tern__lane {
-    TERN__LANE_STEP, /* kernels, and all that names no lane */
-    TERN__LANE_COPY, /* batches that come while a step computes */
-    TERN__LANE_COMM, /* what goes over by way of the host while backward computes */
-    TERN__LANE_COUNT,
-    TERN__LANES = 256 /* with those of lane_new */
-} tern__lane;
+typedef enum tern__device_stream {
+    TERN__STREAM_STEP, /* kernels, and all that names no stream */
+    TERN__STREAM_COPY, /* batches that come while a step computes */
+    TERN__STREAM_COMM, /* what goes over by way of the host while backward computes */
+    TERN__STREAM_COUNT,
+    TERN__STREAMS = 256 /* with those of stream_new */
+} tern__device_stream;
 
-/* A place in the order of a lane. */
-typedef struct tern__mark tern__mark;
+/* A place in the order of a stream. */
+typedef struct tern__device_event tern__device_event;
 
 typedef struct tern__device_backend {
     const char *version; /* TERN_VERSION of its build    */
@@ -76,33 +77,35 @@ typedef struct tern__device_backend {
     int (*pin)(tern_device *device, void *base, size_t bytes, tern_error *err);
     void (*unpin)(tern_device *device, void *base);
 
-    /* One more lane, for who must not wait for what another one has been asked. It is given back when it has
-     * nothing more to do. */
-    int (*lane_new)(tern_device *device, tern__lane *lane, tern_error *err);
-    void (*lane_free)(tern_device *device, tern__lane lane);
-    /* A copy in a lane. Of the host's memory only what is pinned, which stays as it is until the lane has
-     * come to a mark behind the copy. A block of the device must not be freed before the step's lane follows
-     * such a mark. */
-    int (*lane_copy)(tern_device *device, tern__lane lane, void *to, const void *from, size_t bytes,
-                     tern_error *err);
-    /* What the lane is for libraries that put work into it themselves: a cudaStream_t. */
-    void *(*lane_stream)(tern_device *device, tern__lane lane);
+    /* One more stream, for who must not wait for what another one has been asked. It is given back when it
+     * has nothing more to do. */
+    int (*stream_new)(tern_device *device, tern__device_stream *stream, tern_error *err);
+    void (*stream_free)(tern_device *device, tern__device_stream stream);
+    /* A copy in a stream. Of the host's memory only what is pinned, which stays as it is until the stream has
+     * come to an event behind the copy. A block of the device must not be freed before the step's stream
+     * follows such an event. */
+    int (*stream_copy)(tern_device *device, tern__device_stream stream, void *to, const void *from,
+                       size_t bytes, tern_error *err);
+    /* What the stream is for libraries that put work into it themselves: a cudaStream_t. */
+    void *(*stream_native)(tern_device *device, tern__device_stream stream);
 
-    /* NULL: E_MEMORY or E_SYSTEM. A mark that was never set is passed. */
-    tern__mark *(*mark_new)(tern_device *device, tern_error *err);
-    void (*mark_free)(tern_device *device, tern__mark *mark);
-    /* Behind all that the lane was asked so far. */
-    int (*mark_set)(tern_device *device, tern__lane lane, tern__mark *mark, tern_error *err);
-    /* What the lane is asked from here on comes after the mark. */
-    int (*mark_follow)(tern_device *device, tern__lane lane, tern__mark *mark, tern_error *err);
-    /* TERN_OK: the lane has passed it; TERN_PENDING; or an error. Any thread, as is the next one. */
-    int (*mark_test)(tern_device *device, tern__mark *mark, tern_error *err);
-    int (*mark_wait)(tern_device *device, tern__mark *mark, tern_error *err);
+    /* NULL: E_MEMORY or E_SYSTEM. An event that was never set is passed. */
+    tern__device_event *(*event_new)(tern_device *device, tern_error *err);
+    void (*event_free)(tern_device *device, tern__device_event *event);
+    /* Behind all that the stream was asked so far. */
+    int (*event_record)(tern_device *device, tern__device_stream stream, tern__device_event *event,
+                        tern_error *err);
+    /* What the stream is asked from here on comes after the event. */
+    int (*stream_wait)(tern_device *device, tern__device_stream stream, tern__device_event *event,
+                       tern_error *err);
+    /* TERN_OK: the stream has passed it; TERN_PENDING; or an error. Any thread, as is the next one. */
+    int (*event_query)(tern_device *device, tern__device_event *event, tern_error *err);
+    int (*event_wait)(tern_device *device, tern__device_event *event, tern_error *err);
 
-    /* A mark that tells when it was passed. */
-    tern__mark *(*timer_new)(tern_device *device, tern_error *err);
+    /* An event that tells when it was passed. */
+    tern__device_event *(*timer_new)(tern_device *device, tern_error *err);
     /* Milliseconds between two of them; waits for both. Negative: one was never set. */
-    double (*timer_ms)(tern_device *device, tern__mark *from, tern__mark *to);
+    double (*timer_ms)(tern_device *device, tern__device_event *from, tern__device_event *to);
 
     /* By tern__kernel; NULL, or E_UNSUPPORTED: the host computes it from copies. All operands are in the
      * device's memory. */

@@ -1,3 +1,4 @@
+/* codec.c - loads the plug-ins of image formats. */
 #include "image/codec.h"
 
 #include "base/plugin.h"

@@ -1,3 +1,4 @@
+/* image.c - loads an image, or only its header. */
 #include "base/opts.h"
 #include "image/codec.h"
 

@@ -1,4 +1,5 @@
-/* reader.c - a file's bytes, the decoder that its first bytes ask for, and the form that was asked for. */
+/* reader.c - reads an image file: finds the decoder by the first bytes, decodes, and converts to the number
+ * of channels asked for. */
 #include "image/codec.h"
 
 #include "base/file.h"
@@ -45,7 +46,7 @@ static int find_codec(tern__image_reader *reader, const char *path, const char *
             return TERN_OK;
         }
     return tern__error_set(err, func, TERN_E_FORMAT, "%s is %s: expected a JPEG, PNG or TIFF", path,
-                           count ? "no picture" : "empty");
+                           count ? "not an image" : "empty");
 }
 
 static int make_file_room(tern__image_reader *reader, const char *func, tern_error *err)
@@ -69,22 +70,25 @@ static int read_file(tern__image_reader *reader, const char *path, const char *f
 
 static int fail(int status, const char *path, const char *why, const char *func, tern_error *err)
 {
-    return tern__error_set(err, func, status, "%s: %s", path, *why ? why : "it is damaged");
+    return tern__error_set(err, func, status, "%s: %s", path, *why ? why : "the file is damaged");
 }
 
 static int check_form(const char *path, const tern_image_opts *opts, const tern_image *image,
                       const char *func, tern_error *err)
 {
     if (image->height > opts->pixels_most / image->width)
-        return tern__error_set(
-            err, func, TERN_E_RANGE, "%s says that it has %lld x %lld pixels, at most %lld", path,
-            (long long)image->height, (long long)image->width, (long long)opts->pixels_most);
+        return tern__error_set(err, func, TERN_E_RANGE,
+                               "%s has %lld x %lld pixels according to its header, expected at most %lld",
+                               path, (long long)image->height, (long long)image->width,
+                               (long long)opts->pixels_most);
     if (opts->indices && image->channels != 1)
-        return tern__error_set(err, func, TERN_E_FORMAT, "%s is a picture in colours, expected labels", path);
+        return tern__error_set(err, func, TERN_E_FORMAT, "%s is a colour image, expected a map of labels",
+                               path);
     return TERN_OK;
 }
 
-/* A TIFF may be a stack of gigabytes, of which a page is wanted: its plug-in reads that alone. */
+/* Reads the whole file, unless the plug-in reads it itself: a TIFF may have gigabytes, of which one page is
+ * wanted. */
 static int begin(tern__image_reader *reader, const char *path, const tern_image_opts *opts, tern_image *image,
                  const char *func, tern_error *err)
 {
@@ -129,7 +133,7 @@ static size_t sample_bytes(const tern_image *image)
     return bytes[image->sample];
 }
 
-/* With a few bytes more, since tern__resize_u8 reads pixels as words. */
+/* Allocates a few bytes more than the pixels, since tern__resize_u8 reads pixels as words. */
 static int make_room(const char *path, int channels, tern_image *image, const char *func, tern_error *err)
 {
     size_t bytes;
@@ -145,7 +149,7 @@ static int make_room(const char *path, int channels, tern_image *image, const ch
     return image->data ? TERN_OK : TERN_E_MEMORY;
 }
 
-/* Rec. 601 in 16 bits of fraction: the weights of Pillow's convert("L"). */
+/* Rec. 601 luma in fixed point with 16 fraction bits: the weights of Pillow's convert("L"). */
 #define DEFINE_FORM(type, grey)                                                                              \
     static void to_grey_##type(type *data, size_t count)                                                     \
     {                                                                                                        \

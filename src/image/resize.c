@@ -1,10 +1,10 @@
-/* resize.c - resizing in two passes, columns and then rows.
+/* resize.c - resizes in two passes, columns and then rows.
  *
- * A pixel of the result is the weighted mean of the pixels around its centre in the source. The weights are a
- * triangle, as wide as one pixel to either side or, where the picture becomes smaller, as many pixels as
- * become one; they are cut off at the edges and sum to 1. Each axis has its taps: for each place of the
- * result the first pixel, their number, and the weights. Bytes are summed in integers of 22 bits of fraction
- * and rounded after each pass, which is what Pillow does, so results are equal to its. */
+ * A pixel of the result is the weighted mean of the source's pixels around its centre. The weights form a
+ * triangle. It reaches one pixel to either side or, when shrinking, as many pixels as become one. The weights
+ * are cut off at the image's edges and sum to 1. Each axis has its taps: for each place of the result the
+ * first pixel, the number of pixels, and their weights. Bytes are summed in fixed point with 22 fraction bits
+ * and rounded after each pass. Pillow does the same, so the results are equal. */
 #include "image/resize.h"
 
 #include "kernels/kernel.h"
@@ -16,12 +16,27 @@ enum { COLUMNS, ROWS, BETWEEN, SUMS }; /* spaces */
 enum { FRACTION = 22 };
 
 typedef struct taps {
-    int64_t most;   /* weights a place has room for */
+    int64_t most;   /* weights per place, at most */
     int64_t *first; /* (places)                     */
     int64_t *count; /* (places)                     */
-    int32_t *fixed; /* (places, most): one or       */
-    float *weights; /* the other                    */
+    int32_t *fixed; /* (places, most), for bytes */
+    float *weights; /* (places, most), for floats; same memory */
 } taps;
+
+/* One axis of a resize: `length` pixels become `size`, of which places [from, from + places) are wanted. */
+typedef struct axis {
+    int64_t length, size, from, places;
+} axis;
+
+static axis columns_of(const tern__resize *how)
+{
+    return (axis){how->cut.width, how->size[1], how->part.left, how->part.width};
+}
+
+static axis rows_of(const tern__resize *how)
+{
+    return (axis){how->cut.height, how->size[0], how->part.top, how->part.height};
+}
 
 static void *space(tern__resizer *r, int which, size_t bytes, const char *func, tern_error *err)
 {
@@ -40,7 +55,7 @@ void tern__resizer_free(tern__resizer *resizer)
 
 /* ---- taps ---- */
 
-/* The weights of one place, not yet divided by their sum, which is returned. */
+/* Computes the weights of one place and returns their sum, by which they are not yet divided. */
 static double weigh(double *weights, int64_t first, int64_t count, double centre, double reach)
 {
     double sum = 0;
@@ -63,30 +78,31 @@ static void store(taps *t, int64_t place, const double *weights, double sum, boo
     }
 }
 
-/* Places [from, from + places) of `size`, which `length` pixels become. */
-static int find_taps(tern__resizer *r, int which, int64_t length, int64_t size, int64_t from, int64_t places,
-                     bool fixed, taps *t, const char *func, tern_error *err)
+/* Fills in the taps of an axis; they are in space `which`. */
+static int find_taps(tern__resizer *r, int which, axis a, bool fixed, taps *t, const char *func,
+                     tern_error *err)
 {
-    double scale = (double)length / (double)size, reach = fmax(scale, 1);
+    double scale = (double)a.length / (double)a.size, reach = fmax(scale, 1);
     t->most = (int64_t)ceil(reach) * 2 + 1;
-    size_t heads = (size_t)places * sizeof(int64_t), weights = (size_t)(places * t->most) * sizeof(int32_t);
+    size_t heads = (size_t)a.places * sizeof(int64_t);
+    size_t weights = (size_t)(a.places * t->most) * sizeof(int32_t);
     char *memory = space(r, which, (size_t)t->most * sizeof(double) + 2 * heads + weights, func, err);
     if (!memory) return TERN_E_MEMORY;
     double *row = (double *)(void *)memory;
     t->first = (int64_t *)(void *)(row + t->most);
-    t->count = t->first + places;
-    t->fixed = (int32_t *)(void *)(t->count + places);
+    t->count = t->first + a.places;
+    t->fixed = (int32_t *)(void *)(t->count + a.places);
     t->weights = (float *)t->fixed;
-    for (int64_t i = 0; i < places; i++) {
-        double centre = ((double)(from + i) + 0.5) * scale;
+    for (int64_t i = 0; i < a.places; i++) {
+        double centre = ((double)(a.from + i) + 0.5) * scale;
         t->first[i] = TERN__MAX((int64_t)(centre - reach + 0.5), 0);
-        t->count[i] = TERN__MIN((int64_t)(centre + reach + 0.5), length) - t->first[i];
+        t->count[i] = TERN__MIN((int64_t)(centre + reach + 0.5), a.length) - t->first[i];
         store(t, i, row, weigh(row, t->first[i], t->count[i], centre, reach), fixed);
     }
     return TERN_OK;
 }
 
-/* The rows of the cut that any place of the rows' taps needs. */
+/* Finds the rows of the cut that the wanted places need. */
 static void find_rows(const taps *t, int64_t places, int64_t *first, int64_t *end)
 {
     *first = t->first[0];
@@ -104,7 +120,7 @@ static inline uint8_t byte_of(int32_t sum)
     return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
 }
 
-/* All channels of a pixel at once, with the first byte of the next one, which is overwritten by it. */
+/* Computes the three channels of a pixel at once, and a fourth byte, which the next pixel overwrites. */
 TERN__SIMD static void squeeze_rgb(const uint8_t *from, const taps *t, int64_t places, uint8_t *to)
 {
     for (int64_t i = 0; i < places; i++) {
@@ -154,10 +170,8 @@ int tern__resize_u8(tern__resizer *r, const uint8_t *from, int64_t width, int ch
 {
     taps x, y;
     int64_t first, end, row = how->part.width * channels;
-    if (find_taps(r, COLUMNS, how->cut.width, how->size[1], how->part.left, how->part.width, true, &x, func,
-                  err) ||
-        find_taps(r, ROWS, how->cut.height, how->size[0], how->part.top, how->part.height, true, &y, func,
-                  err))
+    if (find_taps(r, COLUMNS, columns_of(how), true, &x, func, err) ||
+        find_taps(r, ROWS, rows_of(how), true, &y, func, err))
         return TERN_E_MEMORY;
     find_rows(&y, how->part.height, &first, &end);
     uint8_t *between = space(r, BETWEEN, (size_t)((end - first) * row) + 4, func, err);
@@ -193,9 +207,8 @@ int tern__resize_f32(tern__resizer *r, const float *from, int64_t width, const t
 {
     taps x, y;
     int64_t first, end, row = how->part.width;
-    if (find_taps(r, COLUMNS, how->cut.width, how->size[1], how->part.left, row, false, &x, func, err) ||
-        find_taps(r, ROWS, how->cut.height, how->size[0], how->part.top, how->part.height, false, &y, func,
-                  err))
+    if (find_taps(r, COLUMNS, columns_of(how), false, &x, func, err) ||
+        find_taps(r, ROWS, rows_of(how), false, &y, func, err))
         return TERN_E_MEMORY;
     find_rows(&y, how->part.height, &first, &end);
     float *between = space(r, BETWEEN, (size_t)((end - first) * row) * sizeof(float), func, err);
@@ -212,14 +225,13 @@ int tern__resize_f32(tern__resizer *r, const float *from, int64_t width, const t
 
 /* ---- labels ---- */
 
-/* The pixels, of `length` that become `size`, in which the centres of places [from, from + places) lie.
- * Centres are summed up from the first place on, as Pillow's: where one lies between two pixels, rounding
- * decides. */
-static void find_nearest(int64_t length, int64_t size, int64_t from, int64_t places, int64_t *at)
+/* For each place of the axis, finds the pixel that holds its centre. Centres are summed from the first place
+ * on, as in Pillow: where a centre is on the border of two pixels, rounding decides. */
+static void find_nearest(axis a, int64_t *at)
 {
-    double step = (double)length / (double)size, centre = step * 0.5;
-    for (int64_t i = 0; i < from; i++) centre += step;
-    for (int64_t i = 0; i < places; i++, centre += step) at[i] = (int64_t)centre;
+    double step = (double)a.length / (double)a.size, centre = step * 0.5;
+    for (int64_t i = 0; i < a.from; i++) centre += step;
+    for (int64_t i = 0; i < a.places; i++, centre += step) at[i] = (int64_t)centre;
 }
 
 int tern__resize_nearest(tern__resizer *r, const void *from, int64_t width, size_t bytes,
@@ -229,8 +241,8 @@ int tern__resize_nearest(tern__resizer *r, const void *from, int64_t width, size
     int64_t *columns = space(r, COLUMNS, (size_t)part->width * sizeof(int64_t), func, err);
     int64_t *rows = space(r, ROWS, (size_t)part->height * sizeof(int64_t), func, err);
     if (!columns || !rows) return TERN_E_MEMORY;
-    find_nearest(how->cut.width, how->size[1], part->left, part->width, columns);
-    find_nearest(how->cut.height, how->size[0], part->top, part->height, rows);
+    find_nearest(columns_of(how), columns);
+    find_nearest(rows_of(how), rows);
     const char *start = (const char *)from + (size_t)(how->cut.top * width + how->cut.left) * bytes;
     char *next = to;
     for (int64_t y = 0; y < part->height; y++)

@@ -1,3 +1,4 @@
+/* save.c - saves an image as PNG. */
 #include "base/file.h"
 #include "base/opts.h"
 #include "image/codec.h"
@@ -16,7 +17,7 @@ static int check_image(const char *path, const tern_image *image, tern_error *er
     bool u8 = image->sample == TERN_IMAGE_U8, u16 = image->sample == TERN_IMAGE_U16;
     bool known = image->channels == 1 || image->channels == 3 || (u8 && image->channels == 4);
     if (image->height < 1 || image->width < 1 || image->height > INT32_MAX || image->width > INT32_MAX)
-        return tern__error_set(err, FUNC, TERN_E_INVALID, "%s: %lld x %lld pixels", path,
+        return tern__error_set(err, FUNC, TERN_E_INVALID, "%s: cannot save %lld x %lld pixels", path,
                                (long long)image->height, (long long)image->width);
     if ((!u8 && !u16) || !known)
         return tern__error_set(err, FUNC, TERN_E_INVALID,
@@ -37,14 +38,14 @@ static int check_palette(const char *path, const tern_image *image, const tern_i
         return tern__error_set(err, FUNC, TERN_E_INVALID, "%s: a palette is for u8 indices of one channel",
                                path);
     if (opts->colours < 1 || opts->colours > 256)
-        return tern__error_set(err, FUNC, TERN_E_RANGE, "%s: a palette of %d colours, expected [1, 256]",
+        return tern__error_set(err, FUNC, TERN_E_RANGE, "%s: the palette has %d colours, expected [1, 256]",
                                path, opts->colours);
     const uint8_t *index = image->data;
     for (int64_t i = 0; i < image->height * image->width; i++)
         if (index[i] >= opts->colours)
             return tern__error_set(
-                err, FUNC, TERN_E_RANGE, "%s: index %d at (%lld, %lld), the palette has %d", path, index[i],
-                (long long)(i / image->width), (long long)(i % image->width), opts->colours);
+                err, FUNC, TERN_E_RANGE, "%s: index %d at (%lld, %lld), but the palette has %d colours", path,
+                index[i], (long long)(i / image->width), (long long)(i % image->width), opts->colours);
     return TERN_OK;
 }
 

@@ -3,7 +3,7 @@
 #ifndef TERN_SRC_KERNELS_BATCH_NORM_H
 #define TERN_SRC_KERNELS_BATCH_NORM_H
 
-#include "base/anywhere.h"
+#include "base/host_device.h"
 #include "kernels/kernel.h"
 
 typedef struct tern__batch_norm_attr {

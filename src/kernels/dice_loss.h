@@ -10,7 +10,7 @@
 #ifndef TERN_SRC_KERNELS_DICE_LOSS_H
 #define TERN_SRC_KERNELS_DICE_LOSS_H
 
-#include "base/anywhere.h"
+#include "base/host_device.h"
 #include "kernels/kernel.h"
 #include "kernels/labels.h"
 

@@ -2,7 +2,7 @@
 #ifndef TERN_SRC_KERNELS_INTERPOLATE_H
 #define TERN_SRC_KERNELS_INTERPOLATE_H
 
-#include "base/anywhere.h"
+#include "base/host_device.h"
 #include "kernels/space.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
 #ifndef TERN_SRC_KERNELS_LOSS_SCALE_H
 #define TERN_SRC_KERNELS_LOSS_SCALE_H
 
-#include "base/anywhere.h"
+#include "base/host_device.h"
 
 #include <stdbool.h>
 

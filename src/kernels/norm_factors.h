@@ -2,7 +2,7 @@
 #ifndef TERN_SRC_KERNELS_NORM_FACTORS_H
 #define TERN_SRC_KERNELS_NORM_FACTORS_H
 
-#include "base/anywhere.h"
+#include "base/host_device.h"
 
 #include <math.h>
 #include <stdbool.h>

@@ -2,7 +2,7 @@
 #ifndef TERN_SRC_KERNELS_OPTIM_H
 #define TERN_SRC_KERNELS_OPTIM_H
 
-#include "base/anywhere.h"
+#include "base/host_device.h"
 
 #include <math.h>
 #include <stddef.h>

@@ -3,7 +3,7 @@
 #ifndef TERN_SRC_KERNELS_POINTWISE_H
 #define TERN_SRC_KERNELS_POINTWISE_H
 
-#include "base/anywhere.h"
+#include "base/host_device.h"
 
 #include <math.h>
 #include <stdint.h>

@@ -2,7 +2,7 @@
 #ifndef TERN_SRC_KERNELS_POOL_H
 #define TERN_SRC_KERNELS_POOL_H
 
-#include "base/anywhere.h"
+#include "base/host_device.h"
 #include "kernels/space.h"
 
 /* Depth, height and width; without a depth the first are 1, 1, 0 and 1. */

@@ -3,7 +3,7 @@
 #ifndef TERN_SRC_KERNELS_SECTIONS_H
 #define TERN_SRC_KERNELS_SECTIONS_H
 
-#include "base/anywhere.h"
+#include "base/host_device.h"
 #include "tensor/view.h"
 
 /* A row of an operand i64 (sections, 3). Sections follow each other, and there may be gaps between them. They

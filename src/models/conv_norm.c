@@ -1,3 +1,4 @@
+/* conv_norm.c - a convolution, a norm and a ReLU. */
 #include "models/conv_norm.h"
 #include "nn/batch_norm.h"
 

@@ -1,6 +1,6 @@
 /* deeplabv3.c - DeepLabV3 (Chen et al. 2017), with torchvision's names and order of construction: a residual
- * net whose last stages dilate instead of striding, atrous spatial pyramid pooling over its features, and a
- * classifier of every place, whose scores are interpolated to the size of the input. */
+ * network whose last stages dilate instead of striding, atrous spatial pyramid pooling over its features, and
+ * a classifier of every position, whose scores are interpolated to the size of the input. */
 #include "base/opts.h"
 #include "models/conv_norm.h"
 #include "models/resnet.h"
@@ -37,7 +37,8 @@ static tern_tensor *resize(tern_scope *s, tern_tensor *x, const int64_t size[2])
     return x ? tern_interpolate(s, x, &opts) : NULL;
 }
 
-/* ---- a branch of the pyramid, and what projects them all: a convolution, batch norm and ReLU ---- */
+/* ---- a branch of the pyramid, and the projection of all branches: a convolution, batch norm and ReLU ----
+ */
 
 typedef struct branch {
     tern_module base;
@@ -49,7 +50,7 @@ static tern_tensor *branch_forward(tern_module *module, tern_scope *s, tern_tens
     return tern__conv_norm_forward(&((branch *)module)->pair, s, x);
 }
 
-/* Of the mean over all places, which every place gets. */
+/* The branch of the mean over all positions; every position gets the result. */
 static tern_tensor *pooling_forward(tern_module *module, tern_scope *s, tern_tensor *x)
 {
     int64_t shape[4];
@@ -89,7 +90,7 @@ static tern_tensor *aspp_forward(tern_module *module, tern_scope *s, tern_tensor
     return module->training && self->dropout > 0 ? tern_dropout(s, x, self->dropout) : x;
 }
 
-/* The list that torchvision has them in. */
+/* torchvision has the branches in a ModuleList. */
 static tern_module *new_branches(aspp *self, const tern_deeplabv3_opts *o, int64_t in, tern_rng *rng,
                                  tern_error *err)
 {
@@ -128,11 +129,11 @@ static tern_module *new_aspp(const tern_deeplabv3_opts *o, int64_t in, tern_rng 
     return NULL;
 }
 
-/* ---- a head: scores of every place of the features ---- */
+/* ---- a head: scores for every position of the features ---- */
 
 typedef struct head {
     tern_module base;
-    tern_module *aspp; /* NULL in the auxiliary one */
+    tern_module *aspp; /* NULL in the auxiliary head */
     tern__conv_norm pair;
     tern_module *scores;
     double dropout; /* before the scores */
@@ -183,7 +184,7 @@ static tern_module *new_aux_head(const tern_deeplabv3_opts *o, int64_t in, tern_
 typedef struct deeplabv3 {
     tern_module base;
     tern_module *backbone, *classifier, *aux_classifier;
-    tern_tensor **aux; /* where a call wants the auxiliary scores; NULL: nowhere */
+    tern_tensor **aux; /* where to put the auxiliary scores of this call; NULL: not wanted */
 } deeplabv3;
 
 static tern_tensor *deeplabv3_forward(tern_module *module, tern_scope *s, tern_tensor *x)
@@ -199,7 +200,7 @@ static tern_tensor *deeplabv3_forward(tern_module *module, tern_scope *s, tern_t
     return y;
 }
 
-/* Without a frame of its own, in which only one result would outlive the call. */
+/* Has no frame of its own: a frame keeps only one result alive. */
 tern_tensor *tern_deeplabv3_forward(tern_module *module, tern_scope *s, tern_tensor *x, tern_tensor **aux)
 {
     if (!aux) return tern_forward(module, s, x);
@@ -228,7 +229,7 @@ tern_deeplabv3_opts tern_deeplabv3_defaults(void)
                                  .aux_dropout = 0.1};
 }
 
-/* How many of the last stages dilate; -1: no number of them makes that output stride. */
+/* Returns how many of the last stages dilate; -1 if no number gives that output stride. */
 static int dilated_stages(const tern_deeplabv3_opts *o)
 {
     int whole = o->small_stem ? 8 : 32;
@@ -264,7 +265,7 @@ static tern_resnet_opts backbone_opts(const tern_deeplabv3_opts *o)
     return opts;
 }
 
-/* torchvision makes the auxiliary head first, and registers it last. */
+/* As torchvision, creates the auxiliary head first, and registers it last. */
 static bool add_all(deeplabv3 *self, const tern_deeplabv3_opts *o, tern_rng *rng, tern_error *err)
 {
     tern_resnet_opts opts = backbone_opts(o);
@@ -286,7 +287,7 @@ tern_module *tern_deeplabv3_new(const tern_deeplabv3_opts *opts, tern_rng *rng, 
     for (int i = 0; i < RATES; i++)
         if (o.rates[i] == 0) o.rates[i] = (i + 1) * 96 / o.output_stride;
     tern_error own = {0};
-    if (!err) err = &own; /* what follows is chained through it */
+    if (!err) err = &own; /* so that the first error stops the following steps */
     deeplabv3 *self = tern__module_new(sizeof(*self), "deeplabv3", deeplabv3_forward, err);
     if (!self) return NULL;
     if (add_all(self, &o, rng, err)) return &self->base;

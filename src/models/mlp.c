@@ -1,3 +1,4 @@
+/* mlp.c - a multilayer perceptron: linear layers with ReLUs between them. */
 #include "base/base.h"
 
 #include <tern/models.h>

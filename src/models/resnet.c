@@ -1,5 +1,5 @@
-/* resnet.c - residual nets (He et al. 2015), torchvision's names and order of construction, so that the
- * initial weights are those of torchvision for the same generator. */
+/* resnet.c - residual networks (He et al. 2015), with torchvision's names and order of construction, so that
+ * the same generator gives the same initial weights as in torchvision. */
 #include "models/resnet.h"
 #include "base/opts.h"
 #include "nn/nn.h"
@@ -11,15 +11,14 @@
 
 /* ---- blocks: relu(bn(conv(.. relu(bn(conv(x))))) + shortcut(x)) ---- */
 
-#define CONVS  3 /* at most, in a block */
-#define WIDENS 4 /* by so much, a bottleneck */
+#define CONVS  3 /* per block, at most */
+#define WIDENS 4 /* the factor by which a bottleneck widens */
 
 typedef struct block {
     tern_module base;
     int count; /* convolutions: 2 in a basic block, 3 in a bottleneck */
     tern_module *conv[CONVS], *bn[CONVS];
-    tern_module
-        *downsample; /* 1x1 convolution and batch norm, where the shape changes; NULL: the input itself */
+    tern_module *downsample; /* 1x1 convolution and batch norm if the shape changes; NULL: the identity */
 } block;
 
 typedef struct convolution {
@@ -37,7 +36,7 @@ static tern_tensor *block_forward(tern_module *module, tern_scope *s, tern_tenso
     return x;
 }
 
-/* Padded so that only its stride changes the size. */
+/* The padding is such that only the stride changes the size. */
 static tern_module *new_conv(const convolution *c, tern_rng *rng, tern_error *err)
 {
     tern_conv2d_opts opts = tern_conv2d_defaults();
@@ -72,7 +71,7 @@ static bool add_convolutions(block *self, const convolution *c, int count, tern_
     return true;
 }
 
-/* torchvision makes a stage's downsample before the block that uses it, and registers it last. */
+/* As torchvision, creates `downsample` first, and registers it last. */
 static tern_module *new_block(const char *kind, const convolution *c, int count, int64_t stride,
                               tern_rng *rng, tern_error *err)
 {
@@ -107,7 +106,7 @@ static tern_module *new_bottleneck(int64_t in, int64_t channels, int64_t stride,
     return new_block("bottleneck", c, 3, stride, rng, err);
 }
 
-/* A failure must stop what comes after it, also for a caller who does not want to hear of it. */
+/* An error must stop the following steps even if the caller's err is NULL. */
 tern_module *tern_basic_block_new(int64_t in, int64_t out, int64_t stride, tern_rng *rng, tern_error *err)
 {
     tern_error own = {0};
@@ -205,14 +204,14 @@ static tern_module *new_stem_pool(tern_error *err)
     return tern_max_pool2d_new(3, 3, &opts, err);
 }
 
-/* Channels of the results of a stage. */
+/* Returns the channels of a stage's output. */
 static int64_t widened(const tern_resnet_opts *o, int stage)
 {
     return o->channels[stage] * (o->bottleneck ? WIDENS : 1);
 }
 
-/* A stage that dilates instead of striding: its first block, which sees what the stage before it made, has
- * that one's dilation still, and all later blocks of the net have twice as much. */
+/* If a stage dilates instead of striding, its first block keeps the dilation of the stage before it, whose
+ * output it reads, and all later blocks of the net have twice that dilation. */
 static tern_module *new_stage(const tern_resnet_opts *o, int stage, int64_t *dilation, tern_rng *rng,
                               tern_error *err)
 {
@@ -230,7 +229,8 @@ static tern_module *new_stage(const tern_resnet_opts *o, int stage, int64_t *dil
     return blocks;
 }
 
-/* torchvision: after everything is made, every convolution in order from N(0, 2 / fan out). */
+/* As torchvision, draws every convolution's weights in order from N(0, 2 / fan out), after all modules are
+ * made. */
 static bool init_convolutions(tern_module *net, tern_rng *rng, tern_error *err)
 {
     if (tern__module_state(net, err)) return false;
@@ -276,7 +276,7 @@ tern_module *tern_resnet_new(const tern_resnet_opts *opts, tern_rng *rng, tern_e
     if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err) || check_opts(&o, err))
         return NULL;
     tern_error own = {0};
-    if (!err) err = &own; /* what follows is chained through it */
+    if (!err) err = &own; /* so that the first error stops the following steps */
     resnet *self = tern__module_new(sizeof(*self), "resnet", resnet_forward, err);
     if (!self) return NULL;
     if (add_all(self, &o, rng, err) && (!o.kaiming || init_convolutions(&self->base, rng, err)))

@@ -4,8 +4,8 @@
 
 #include <tern/models.h>
 
-/* The last stage's results (N, channels, H', W') of a net that tern_resnet_new made, and, unless `inner` is
- * NULL, those of the stage before it. */
+/* Returns the last stage's output (N, channels, H', W') of a net made by tern_resnet_new. Unless `inner` is
+ * NULL, sets *inner to the output of the stage before it. */
 tern_tensor *tern__resnet_features(tern_module *resnet, tern_scope *s, tern_tensor *x, tern_tensor **inner);
 
 #endif

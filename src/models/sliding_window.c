@@ -1,26 +1,25 @@
-/* sliding_window.c - a network's prediction for a volume of any size, put together from patches.
+/* sliding_window.c - a network's prediction for a volume of any size, assembled from patches.
  *
- * Patches stand on a grid, the product of one grid along each dimension, and a patch's weights are the
- * product of one curve along each. So the sum of the weights over a voxel is a product of three sums, and
- * dividing each patch's curve by the sum over all patches of its line, before anything is predicted, makes
- * all weights over every voxel sum to 1: what patches say is only added up, and no volume of weights is kept.
- */
+ * The patches' grid is the product of one grid per dimension, and a patch's weights are the product of one
+ * curve per dimension. So the sum of all weights at a voxel is a product of three sums. Before predicting
+ * anything, each patch's curve is divided by the sum over all patches along its dimension. All weights at a
+ * voxel then sum to 1, so the patches' predictions need only be added, and no volume of weights is kept. */
 #include <tern/volume.h>
 
 #include "base/base.h"
 #include "base/opts.h"
-#include "data/grid.h"
-#include "data/volume.h"
+#include "data/volume/grid.h"
+#include "data/volume/volume.h"
 
 #include <math.h>
 #include <string.h>
 
 static const char FUNC[] = "tern_sliding_window";
 
-/* One dimension: where patches begin, and the weight of each of their voxels. */
+/* One dimension of the grid, and the weights of the voxels of each patch along it. */
 typedef struct axis {
-    int64_t size, patch, count; /* of the volume (not padded), of the patch; patches       */
-    double *weights;            /* [count][patch]                                          */
+    int64_t size, patch, count; /* of the volume without padding; of a patch; number of patches */
+    double *weights;            /* [count][patch]                                               */
 } axis;
 
 typedef struct window {
@@ -81,7 +80,7 @@ static int open_axis(window *w, int d, tern_error *err)
     return a->weights ? TERN_OK : TERN_E_MEMORY;
 }
 
-/* ---- one patch in, one patch out ---- */
+/* ---- patches ---- */
 
 static void start_of_patch(const window *w, int64_t index, int64_t number[3], int64_t start[3])
 {
@@ -92,13 +91,13 @@ static void start_of_patch(const window *w, int64_t index, int64_t number[3], in
     }
 }
 
-/* How many voxels of the patch along `d` are in the volume; the rest is padding. */
+/* Returns how many voxels of the patch along `d` are in the volume; the rest is padding. */
 static int64_t inside(const window *w, int d, int64_t start)
 {
     return TERN__MIN(w->axes[d].patch, w->axes[d].size - start);
 }
 
-/* Padding is the mean, which is 0 once normalised. */
+/* Padding has the mean's value, which is 0 after normalisation. */
 static void cut_patch(const window *w, int64_t index, float *x)
 {
     int64_t number[3], start[3];
@@ -136,7 +135,7 @@ static void add_patch(window *w, int64_t index, const float *said)
             }
 }
 
-/* Logits of one patch become probabilities, in place. */
+/* Turns one patch's logits into probabilities, in place. */
 static void to_probabilities(const window *w, float *said)
 {
     int64_t voxels = w->opts.patch[0] * w->opts.patch[1] * w->opts.patch[2];
@@ -172,13 +171,13 @@ static int read_said(window *w, int64_t count, tern_error *err)
     int64_t shape[5] = {count, w->volume->shape[0], p[0], p[1], p[2]};
     tern_tensor *x = tern_tensor_from(w->scope, w->batch, TERN_F32, 5, shape);
     tern_tensor *said = tern_cast(w->scope, tern_forward(w->net, w->scope, x), TERN_F32);
-    if (!said) return TERN_E_INVALID; /* the scope knows why */
+    if (!said) return TERN_E_INVALID; /* the scope has the error */
     int status = check_said(w, said, count, err);
     size_t bytes = (size_t)(count * w->classes * p[0] * p[1] * p[2]) * sizeof(float);
     return status ? status : tern_tensor_read(said, w->logits, bytes, err);
 }
 
-/* Patches first .. first + count - 1. */
+/* Predicts patches [first, first + count). */
 static int predict(window *w, int64_t first, int64_t count, tern_error *err)
 {
     int64_t voxels = w->opts.patch[0] * w->opts.patch[1] * w->opts.patch[2];

@@ -1,6 +1,6 @@
-/* unet3d.c - 3-D U-Net (Cicek et al. 2016): pairs of convolutions at `levels` sizes, each half of the one
- * before. On the way down a max pool halves, on the way up the result is doubled and what the same size had
- * on the way down is put before it. */
+/* unet3d.c - 3-D U-Net (Cicek et al. 2016): pairs of convolutions at `levels` sizes, each half the one
+ * before. On the way down, a max pool halves the size. On the way up, the result is upsampled by 2, and the
+ * result of the same size from the way down is concatenated in front of it. */
 #include "base/opts.h"
 #include "models/conv_norm.h"
 #include "nn/nn.h"
@@ -72,7 +72,7 @@ static bool sizes_fit(const unet3d *self, tern_scope *s, const tern__view *x)
     return fit;
 }
 
-/* Twice the size. */
+/* Doubles the size. */
 static tern_tensor *enlarge(tern_module *up, tern_scope *s, tern_tensor *x)
 {
     if (up) return tern_forward(up, s, x);
@@ -100,7 +100,7 @@ static tern_tensor *unet3d_forward(tern_module *module, tern_scope *s, tern_tens
     return tern_forward(self->head, s, x);
 }
 
-/* ---- making ---- */
+/* ---- new ---- */
 
 tern_unet3d_opts tern_unet3d_defaults(void)
 {
@@ -132,7 +132,7 @@ static tern_module *new_up(int64_t in, int64_t out, tern_rng *rng, tern_error *e
     return tern_conv_transpose3d_new(in, out, 2, 2, 2, &opts, rng, err);
 }
 
-/* Adds `child` to the list as its next one. */
+/* Appends `child` to the list. */
 static bool append(tern_module **slot, tern_module *list, tern_module *child, tern_error *err)
 {
     return (*slot = tern_sequential_add(list, child, err));
@@ -168,7 +168,7 @@ tern_module *tern_unet3d_new(const tern_unet3d_opts *opts, tern_rng *rng, tern_e
     if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err) || check_opts(&o, err))
         return NULL;
     tern_error own = {0};
-    if (!err) err = &own; /* what follows is chained through it */
+    if (!err) err = &own; /* so that the first error stops the following steps */
     unet3d *self = tern__module_new(sizeof(*self), "unet3d", unet3d_forward, err);
     if (!self) return NULL;
     self->levels = o.levels;

@@ -1,4 +1,4 @@
-/* activation.c - layers without parameters that are one pointwise op. */
+/* activation.c - layers without parameters that consist of one pointwise op. */
 #include "nn/nn.h"
 
 #define ACTIVATION(name)                                                                                     \

@@ -1,3 +1,4 @@
+/* adaptive_avg_pool.c - torch.nn.AdaptiveAvgPool1d to AdaptiveAvgPool3d. */
 #include "nn/nn.h"
 
 typedef struct adaptive_avg_pool {

@@ -1,4 +1,4 @@
-/* average.c - a second model that follows the first one: its exponential moving average. */
+/* average.c - a second model whose parameters are an exponential moving average of the first one's. */
 #include "kernels/pointwise.h"
 #include "nn/nn.h"
 

@@ -1,3 +1,4 @@
+/* batch_norm.c - torch.nn.BatchNorm1d to BatchNorm3d, and SyncBatchNorm over a group. */
 #include "nn/batch_norm.h"
 #include "base/opts.h"
 
@@ -10,10 +11,10 @@ typedef struct batch_norm {
     bool cumulative;
     int ndim_min, ndim_max;
     const char *expected;       /* "(N, C, H, W)" */
-    tern__batch_norm_sync sync; /* zeros: this rank's batch alone */
+    tern__batch_norm_sync sync; /* all zero: not synchronised */
 } batch_norm;
 
-/* Batches so far. */
+/* Returns the counter of batches so far, or NULL. */
 static int64_t *tracked(const batch_norm *self)
 {
     return self->num_batches_tracked ? self->num_batches_tracked->view.data : NULL;
@@ -24,13 +25,13 @@ static void count_batch(const batch_norm *self)
     if (tracked(self)) ++*tracked(self);
 }
 
-/* The share of the coming batch; the mean over all of them where it is cumulative. */
+/* Returns the next batch's share in the running statistics; in a cumulative average, 1 / (batches). */
 static double momentum_of(const batch_norm *self)
 {
     return self->cumulative && tracked(self) ? 1 / (double)(*tracked(self) + 1) : self->momentum;
 }
 
-/* Are there others? */
+/* True if it is synchronised with other ranks. */
 static bool is_synced(const batch_norm *self)
 {
     return self->sync.group && tern_group_size(self->sync.group) > 1;
@@ -85,7 +86,7 @@ bool tern__is_batch_norm(const tern_module *module)
     return module->forward == forward;
 }
 
-/* ---- synchronised ones ---- */
+/* ---- synchronisation ---- */
 
 int tern__batch_norm_sync_count(const tern_module *module)
 {
@@ -122,7 +123,7 @@ static void fill_ones(tern_tensor *tensor)
     for (int64_t c = 0; c < tensor->view.shape[0]; c++) tern__view_set(&tensor->view, c, 1);
 }
 
-/* Parameters and buffers in PyTorch's order. */
+/* Adds parameters and buffers in PyTorch's order. */
 static int add_members(batch_norm *self, int64_t channels, const tern_batch_norm_opts *o, tern_error *err)
 {
     tern_module *module = &self->base;

@@ -1,9 +1,10 @@
-/* checkpoint.c - a module call of which only the input is kept. Its forward runs without a tape and notes
- * which parameters it uses, so that the tape of the step has one entry for the whole call and knows from the
- * start which gradients it will bring. Backward computes the call again in a scope of its own, with a tape
- * that has to name the same parameters, and goes back through it: gradients of parameters go where they
- * always go, that of the input into the entry's. What was drawn the first time is drawn again, and running
- * statistics move once. */
+/* checkpoint.c - activation checkpointing: a module call that keeps only its input.
+ *
+ * The first pass runs the forward without a tape and notes the parameters that it uses. So the step's tape
+ * has one entry for the whole call, and knows from the start which gradients it will bring. Backward runs the
+ * forward again in a scope of its own, this time with a tape, checks that it uses the same parameters, and
+ * goes back through that tape. Gradients of parameters go where they always go; the input's goes to the
+ * entry's input. The second pass draws the same random numbers and leaves running statistics alone. */
 #include "nn/nn.h"
 
 #include "ops/ops.h"
@@ -14,7 +15,7 @@ typedef struct record {
     const tern__policy *policy;
 } record;
 
-/* The scope in which is computed again: as the outer one was at the call. */
+/* Returns the scope for the recomputation, in the state that the outer scope had at the call. */
 static tern_scope *open_child(tern_scope *scope, const record *r)
 {
     tern_error err = {0};
@@ -35,7 +36,7 @@ static tern_scope *open_child(tern_scope *scope, const record *r)
     return child;
 }
 
-/* ---- the same parameters both times ---- */
+/* ---- both passes must use the same parameters ---- */
 
 static int fail_use(tern_scope *child, const tern__leaf *leaf, const char *when)
 {
@@ -48,7 +49,7 @@ static int fail_use(tern_scope *child, const tern__leaf *leaf, const char *when)
         name, when);
 }
 
-/* Its place among the entry's inputs, behind x; 0: none. */
+/* Returns the leaf's index among the entry's inputs, where x is 0; 0 if it is none of them. */
 static int place_of(const tern__node *node, const tern__leaf *leaf)
 {
     int i = node->in_count - 1;
@@ -67,8 +68,8 @@ static int note_inputs(tern_scope *child, const tern__node *node, const tern__no
     return TERN_OK;
 }
 
-/* Else gradients would be missing, and a ddp would wait for them in vain, or for others than it was told of.
- * x may be a parameter, which is an input of its own the second time. */
+/* Compares the uses of both passes. If they differed, gradients would be missing, or a ddp would wait for
+ * ones that never come. x may be a parameter, which is an input of its own in the second pass. */
 static int check_uses(tern_scope *child, const tern__node *node)
 {
     bool *seen = tern__scope_alloc(child, (size_t)node->in_count * sizeof(*seen));
@@ -109,14 +110,14 @@ static int gradient(tern_scope *scope, tern__node *node)
 
 /* ---- forward ---- */
 
-/* Without a tape; the leaves that it used. */
+/* Runs the first pass, without a tape, and counts the leaves that it used. */
 static tern_tensor *try(tern_module *module, tern_scope *scope, tern_tensor *x, int *count)
 {
     scope->traced = x;
     scope->uses = NULL;
     scope->grad = scope->paused = false;
     tern_tensor *y = tern_forward(module, scope, x);
-    if (y && y->leaf) y = tern_clone(scope, y); /* is a use, too */
+    if (y && y->leaf) y = tern_clone(scope, y); /* counts as a use */
     scope->grad = true;
     scope->traced = NULL;
     for (const tern__use *use = scope->uses; use; use = use->next) ++*count;

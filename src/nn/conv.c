@@ -72,8 +72,8 @@ static int add_members(conv *self, const kind *k, const sizes *s, tern_rng *rng,
     return tern__init_default(self->weight, self->bias, rng, err);
 }
 
-/* " stride 2x2 padding 1x1 ...": the numbers that follow the size in each of the opts; -1: as much as keeps
- * the size. */
+/* Writes " stride 2x2 padding 1x1 ..." from the numbers that follow the size in each options struct. A
+ * padding of -1 means "same". */
 static void add_options(conv *self, const kind *k, int64_t padding_mode)
 {
     static const char *const names[] = {"stride", "padding", "output_padding", "dilation"};

@@ -1,3 +1,4 @@
+/* dropout.c - torch.nn.Dropout, and Dropout1d to Dropout3d for whole channels. */
 #include "nn/nn.h"
 
 typedef tern_tensor *(*dropout_fn)(tern_scope *scope, tern_tensor *x, double p);

@@ -1,3 +1,4 @@
+/* embedding.c - torch.nn.Embedding: a table of vectors, one for each index. */
 #include "base/opts.h"
 #include "nn/init.h"
 #include "nn/nn.h"

@@ -1,3 +1,4 @@
+/* flatten.c - torch.nn.Flatten. */
 #include "nn/nn.h"
 
 static tern_tensor *forward(tern_module *module, tern_scope *scope, tern_tensor *x)

@@ -1,3 +1,4 @@
+/* global_avg_pool.c - the mean over all spatial dimensions. */
 #include "nn/nn.h"
 
 static tern_tensor *forward(tern_module *module, tern_scope *scope, tern_tensor *x)

@@ -1,5 +1,5 @@
-/* grad.c - which parameters take gradients, and forgetting those that they have. Over the tree, not the list
- * of its state: nothing to allocate, so nothing to fail. */
+/* grad.c - which parameters want gradients, and dropping gradients. Both walk the tree and not the state's
+ * list: so nothing is allocated and nothing can fail. */
 #include "nn/nn.h"
 
 typedef void (*member_fn)(tern__member *member, bool value);
@@ -32,7 +32,8 @@ void tern_module_requires_grad_set(tern_module *module, bool required)
     each_member(module, set_required, required);
 }
 
-/* The scope may not know the tensor any more, where a module made it that has returned. */
+/* Drops the gradient at the scope's end. The tensor may be on none of the scope's lists any more, if a module
+ * that has returned made it. */
 static void drop_grad(void *tensor)
 {
     tern_tensor *x = tensor;
@@ -40,7 +41,8 @@ static void drop_grad(void *tensor)
     x->grad_storage = NULL;
 }
 
-/* An input of the step: of the scope, made by no op that has a gradient to send on. */
+/* Lets an input of the step want a gradient. It must be a tensor of the scope that no recorded op has made.
+ */
 static int require_input(tern_tensor *x, bool required, const char *func, tern_error *err)
 {
     char shape[TERN__SHAPE_TEXT];

@@ -10,11 +10,11 @@ typedef struct norm {
     tern_module base;
     tern_tensor *weight, *bias; /* NULL if not affine */
     double eps;
-    tern__view like; /* layer norm: the shape that is normalised over */
+    tern__view like; /* layer norm: the shape to normalise over       */
     int64_t groups;  /* group norm                                    */
 } norm;
 
-/* Also where there is no weight whose shape the op would check. */
+/* Checks the shape here, because without a weight the op has nothing to compare it with. */
 static bool shape_fits(const norm *self, tern_scope *scope, const tern__view *x)
 {
     char have[TERN__SHAPE_TEXT], want[TERN__SHAPE_TEXT];

@@ -1,12 +1,12 @@
-/* init.c - torch.nn.init: constants, draws, and draws whose width follows from the fans. The operations are
- * in PyTorch's order, in double as Python does them; only what is drawn is float. */
+/* init.c - torch.nn.init: constants, random values, and random values scaled by fan. The arithmetic is in
+ * PyTorch's order and in double, as in Python; only the random values are float. */
 #include "nn/init.h"
 
 #include <float.h>
 #include <math.h>
 #include <string.h>
 
-/* ---- what all share ---- */
+/* ---- shared ---- */
 
 int tern__init_check(const tern_tensor *tensor, int low, int high, const char *func, tern_error *err)
 {
@@ -38,7 +38,7 @@ static int check_rng(const tern_rng *rng, const char *func, tern_error *err)
     return rng ? TERN_OK : tern__error_set(err, func, TERN_E_INVALID, "the rng is NULL");
 }
 
-/* Written so that NaN is refused too. */
+/* The comparison also refuses NaN. */
 int tern__init_uniform(tern_tensor *tensor, double from, double to, tern_rng *rng, const char *func,
                        tern_error *err)
 {
@@ -69,7 +69,7 @@ int tern__init_normal(tern_tensor *tensor, double mean, double std, tern_rng *rn
 
 /* ---- constants ---- */
 
-/* Zeros, on the host. */
+/* Opens the tensor on the host and fills it with zeros. */
 static int clear(tern__host *host, tern_tensor *tensor, tern_error *err)
 {
     int status = tern__init_open(host, tensor, err);
@@ -103,7 +103,7 @@ int tern_init_eye(tern_tensor *tensor, tern_error *err)
     return tern__host_close(&host, true, err);
 }
 
-/* Where the centre of a kernel is, in elements from its first. */
+/* Returns the offset of a kernel's centre from its first element, in elements. */
 static int64_t centre(const tern__view *view)
 {
     int64_t at = 0;
@@ -145,7 +145,7 @@ int tern_init_dirac(tern_tensor *tensor, int64_t groups, tern_error *err)
     return tern__host_close(&host, true, err);
 }
 
-/* ---- draws ---- */
+/* ---- random values ---- */
 
 int tern_init_uniform(tern_tensor *tensor, double from, double to, tern_rng *rng, tern_error *err)
 {
@@ -159,7 +159,7 @@ int tern_init_normal(tern_tensor *tensor, double mean, double std, tern_rng *rng
     return status ? status : tern__init_normal(tensor, mean, std, rng, __func__, err);
 }
 
-/* Every column forgets the rows that come first in a permutation of its own. */
+/* Sets `zeros` elements of each column to 0: the first rows of a permutation drawn for the column. */
 static int forget(tern_tensor *tensor, int64_t zeros, int64_t *order, tern_rng *rng, tern_error *err)
 {
     tern__host host;
@@ -189,9 +189,10 @@ int tern_init_sparse(tern_tensor *tensor, double sparsity, double std, tern_rng 
     return status;
 }
 
-/* ---- draws by fan ---- */
+/* ---- random values scaled by fan ---- */
 
-/* How many inputs one output sums up, and how many outputs one input goes to. */
+/* Returns fan in, the number of inputs that an output sums up, or fan out, the number of outputs of an input.
+ */
 static double fan_of(const tern__view *view, tern_fan fan)
 {
     double count = (double)view->shape[fan == TERN_FAN_IN ? 1 : 0];
@@ -244,7 +245,8 @@ typedef struct kaiming {
     tern_nonlinearity nonlinearity;
 } kaiming;
 
-/* 1: nothing to draw, a tensor without elements is left alone whatever its shape. */
+/* Computes the standard deviation. Returns 1 if the tensor has no elements, whatever its shape: nothing to
+ * do. */
 static int kaiming_std(const tern_tensor *tensor, const kaiming *k, double *std, const char *func,
                        tern_error *err)
 {

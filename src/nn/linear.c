@@ -1,3 +1,4 @@
+/* linear.c - torch.nn.Linear: a weight, perhaps a bias, and one op. */
 #include "base/opts.h"
 #include "nn/init.h"
 #include "nn/nn.h"

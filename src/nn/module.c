@@ -1,3 +1,4 @@
+/* module.c - the module tree: making, members, children, calling, freeing. */
 #include "nn/nn.h"
 
 #include <string.h>
@@ -103,7 +104,7 @@ int tern__module_count(const tern_module *module)
     return count;
 }
 
-/* False after an earlier failure, and for a module that was never made. */
+/* True if a module may be added to: it was made, and nothing has failed before. */
 static bool can_grow(const tern_module *module, const char *func, const char *name, tern_error *err)
 {
     if (tern__is_set(err)) return false;
@@ -167,7 +168,7 @@ static int adopt(tern_module *module, const char *name, tern_module *child, tern
     return TERN_OK;
 }
 
-/* Somebody frees it already: its parent, or, were it the root of `module`, itself. */
+/* True if `child` has a parent already, or is the root of `module`: it would be freed twice. */
 static bool has_owner(const tern_module *module, const tern_module *child)
 {
     if (child->tree && child->tree->parent) return true;
@@ -271,7 +272,8 @@ tern_tensor *tern__module_return(const tern_module *module, tern_scope *scope, t
     return y;
 }
 
-/* Where a ddp's first rank measures convolutions the others do not; nor do replicas but the first. */
+/* Only the first rank of a ddp and the first replica measure convolutions; the others follow their choices.
+ */
 static void follow(tern_module *module, const tern_scope *scope)
 {
     const tern__seal *seal = tern__module_root(module)->tree->seal;

@@ -1,4 +1,4 @@
-/* nn.h - the module tree from inside, and its seal. */
+/* nn.h - the inside of the module tree, and its seal. */
 #ifndef TERN_SRC_NN_H
 #define TERN_SRC_NN_H
 
@@ -6,8 +6,8 @@
 
 #include <tern/nn.h>
 
-/* A parameter or a buffer; parameters have a leaf. Another name of a parameter (tern_parameter_share) is a
- * member whose tensor has that one's memory and leaf. */
+/* A parameter or a buffer; parameters have a leaf. A second name of a parameter (tern_parameter_share) is a
+ * member whose tensor has the memory and the leaf of the first. */
 typedef struct tern__member {
     char *name;   /* local: "weight"                           */
     void *memory; /* before the seal, owned; NULL in a range   */
@@ -15,35 +15,35 @@ typedef struct tern__member {
     tern__leaf leaf;
     bool is_buffer;
     struct tern__member *next;
-    struct tern__member *names; /* further ones of this parameter; NULL at the last */
+    struct tern__member *names; /* the next name of this parameter, or NULL */
 } tern__member;
 
-/* Not another name of somebody else's parameter. */
+/* True unless the member is a second name of another member's parameter. */
 static inline bool tern__member_owns(const tern__member *member)
 {
     return member->is_buffer || member->tensor.leaf == &member->leaf;
 }
 
-/* What amp has made of a tree, in its root: all before the seal. Zeros: nothing. */
+/* The settings of amp for a tree, kept in its root and made before the seal. All zero: no amp. */
 typedef struct tern__precision {
     bool set;
-    const tern__policy *policy; /* of a scope from its first call of the module on; NULL: none          */
-    bool casts;                 /* the module's f32 inputs become `input`, its results `output`         */
-    tern_dtype input, output;   /* TERN_DTYPE_COUNT: as they are                                        */
-    bool masters;               /* optimizers keep f32 masters of parameters of 16 bits                 */
-    bool gradients_f32;         /* gradients of parameters of 16 bits are f32                           */
+    const tern__policy *policy; /* set on a scope by its first call of the module; NULL: none           */
+    bool casts;                 /* casts the module's f32 inputs to `input`, its results to `output`    */
+    tern_dtype input, output;   /* TERN_DTYPE_COUNT: no cast                                            */
+    bool masters;               /* optimizers keep f32 masters of 16-bit parameters                     */
+    bool gradients_f32;         /* gradients of 16-bit parameters are f32                               */
 } tern__precision;
 
-/* In errors about it. */
+/* For errors about the order of set-up. */
 #define TERN__SETUP_ORDER "the order is SyncBN, amp, DDP, optimizer, steps"
 
 typedef struct tern__module_tree {
     tern_module *module, *parent;
     char *name;                /* under the parent */
-    char options[112];         /* " stride 2x2 padding 1x1": beside kind and parameters, what it computes */
+    char options[112];         /* " stride 2x2 padding 1x1": what it computes, beside kind and parameters */
     bool heap;                 /* made by a _new function: freed with its parent */
-    tern_forward_fn forward;   /* as it was made with: the module's may have been replaced          */
-    tern_forward_fn with_relu; /* forward and a ReLU after it as one operation; NULL: there is none */
+    tern_forward_fn forward;   /* the original one: the module's may have been replaced             */
+    tern_forward_fn with_relu; /* forward plus a following ReLU as one operation, or NULL           */
     struct tern__module_tree *children, *last_child, *next;
     tern__member *members, *last_member; /* in registration order */
     tern__precision precision;           /* of the root                           */
@@ -52,17 +52,18 @@ typedef struct tern__module_tree {
     int state_count;
 } tern__module_tree;
 
-/* The parameters of one dtype in one memory: one address range, and a parallel one for gradients. */
+/* The address range of all parameters of one dtype in one device's memory, and the parallel one of their
+ * gradients. */
 typedef struct tern__range {
     tern_dtype dtype, grad_dtype;
-    tern_device *device;      /* whose memory it is in; NULL: the host's */
+    tern_device *device;      /* NULL: the host's memory */
     size_t bytes, grad_bytes; /* multiples of the page size */
     char *params, *grads;
 } tern__range;
 
 #define TERN__RANGES 16
 
-/* Where the gradients of what lies at `offset` of the parameters lie. */
+/* Returns the offset in the gradients' range of the parameter at `offset` in the parameters' range. */
 static inline size_t tern__grad_offset(const tern__range *range, size_t offset)
 {
     return offset / tern_dtype_bytes(range->dtype) * tern_dtype_bytes(range->grad_dtype);
@@ -71,71 +72,71 @@ static inline size_t tern__grad_offset(const tern__range *range, size_t offset)
 typedef struct tern__seal {
     tern_module *root;
     int leaf_count;
-    tern__leaf **leaves; /* in reverse registration order: as backward finishes them, by and large */
+    tern__leaf **leaves; /* in reverse registration order, roughly that in which backward finishes them */
     int *range_of;       /* [leaf_count]                   */
     size_t *offset;      /* [leaf_count] byte offset in its range */
     tern__range ranges[TERN__RANGES];
     int range_count;
     char *buffers;                   /* one range for all of the host's buffers of every dtype */
-    size_t buffer_bytes;             /* 0: no buffers; those in a device's memory stay where they are */
+    size_t buffer_bytes;             /* 0: no buffers on the host; a device's buffers are not moved   */
     tern__listener *attached;        /* the ddp that shares the gradients, or NULL */
     tern_group *group;               /* its group                                  */
-    bool is_asked;                   /* an optimizer, here or on another rank, asks all whether to step */
-    struct tern_optim *optims;       /* all that are alive, the newest first */
+    bool is_asked;                   /* an optimizer on some rank has all ranks agree on whether to step */
+    struct tern_optim *optims;       /* all live ones, newest first */
     struct tern__shard_panes *panes; /* sharded optimizers' windows over the parameters, or NULL */
 } tern__seal;
 
-/* Heap-allocates a module of `bytes` bytes whose first field is tern_module; freed by tern_module_free. */
+/* Allocates a module of `bytes` bytes whose first field is a tern_module. Free it with tern_module_free. */
 void *tern__module_new(size_t bytes, const char *kind, tern_forward_fn forward, tern_error *err);
 tern_module *tern__module_root(tern_module *module);
-/* Of the tree under it, itself included. */
+/* Returns the number of modules in the tree, including `module`. */
 int tern__module_count(const tern_module *module);
 
-/* Hands the member, before the seal, the memory in `view`, of its shape, under all its names. */
+/* Gives a member of an unsealed tree the memory in `view`, which has its shape, under all its names. */
 void tern__member_place(tern__member *member, const tern__view *view);
 
-/* Calls a module's forward, with what amp has made of it. */
+/* Calls `forward`, with the casts of amp around it. */
 tern_tensor *tern__module_call(tern_module *module, tern_scope *scope, tern_tensor *x,
                                tern_forward_fn forward);
-/* tern_forward with this function in the place of the module's own. */
+/* tern_forward, calling `forward` in place of the module's own. */
 tern_tensor *tern__forward_by(tern_module *module, tern_scope *scope, tern_tensor *x,
                               tern_forward_fn forward);
 bool tern__is_relu(const tern_module *module);
-/* The scope is one in which amp's model is called. */
+/* Applies the module's amp settings to a scope in which it is called. */
 void tern__precision_enter(const tern_module *module, tern_scope *scope);
-/* tern_module_cast, before the seal; with `keep_batch_norm` tensors of batch norms stay as they are. */
+/* tern_module_cast, before the seal; with `keep_batch_norm`, batch norms keep their dtype. */
 int tern__module_cast(tern_module *module, tern_dtype dtype, bool keep_batch_norm, tern_error *err);
 
-/* Ends a module call that began with tern__frame_enter: what it made is given up but for y. Returns y, or
- * NULL after a failure. */
+/* Ends a module call that began with tern__frame_enter: releases all handles made since, except y. Returns y,
+ * or NULL after a failure. */
 tern_tensor *tern__module_return(const tern_module *module, tern_scope *scope, tern_tensor *mark,
                                  tern_tensor *y);
 
-/* For a _new function to say what its module computes: " stride 2x2", " eps 1e-05" */
+/* Add to the module's options text, as " stride 2x2" or " eps 1e-05". For _new functions. */
 void tern__options_add(tern_module *module, const char *name, int count, const int64_t *values);
 void tern__options_add_real(tern_module *module, const char *name, double value);
 
-/* Seals the tree that `module` belongs to (once); returns the seal or NULL with *err set. */
+/* Seals the whole tree of `module`, if it is not sealed yet. Returns the seal, or NULL with *err set. */
 tern__seal *tern__module_seal(tern_module *module, tern_error *err);
 void tern__seal_free(tern__seal *seal);
-/* Before the tree changes: E_STATE after the seal, E_INVALID for a name that is none; the lists of the state
- * are forgotten. */
+/* Prepares a change of the tree: drops the state's list. E_STATE after the seal; E_INVALID: not a valid name.
+ */
 int tern__tree_open(tern_module *module, const char *func, const char *name, tern_error *err);
-/* Makes tree->state if it is not there: per module its parameters, its buffers, then its children. */
+/* Makes tree->state if there is none: for each module its parameters, its buffers, then its children. */
 int tern__module_state(const tern_module *module, tern_error *err);
-/* Entry `index` is another name of a parameter that is there before. */
+/* True if entry `index` is a second name of a parameter that an earlier entry has. */
 bool tern__state_repeats(const tern_module *module, int index);
-/* The first member under `module` that is this parameter, in the order of the state; NULL: none. */
+/* Returns the first member under `module`, in the state's order, that is this parameter; or NULL. */
 const tern__member *tern__leaf_member(const tern_module *module, const tern__leaf *leaf);
-/* Under any of its names. */
+/* True if the parameter is under `module` by any of its names. */
 bool tern__leaf_is_under(const tern__leaf *leaf, const tern_module *module);
-/* Calls for every name of the parameter that the leaf is of. */
+/* Sets requires_grad under every name of the leaf's parameter. */
 void tern__leaf_require(tern__leaf *leaf, bool required);
 /* Writes the module's full name, "layer1.0.conv1"; "" for the root. */
 void tern__module_describe(const tern_module *module, char *text, size_t size);
-/* Writes the parameter's full name, "layer1.0.conv1.weight", as it is now in the tree. */
+/* Writes the parameter's present full name, "layer1.0.conv1.weight". */
 void tern__leaf_describe(const tern__leaf *leaf, char *text, size_t size);
-/* After the parameters were written: kernels' copies are stale. */
+/* Marks the kernels' copies stale, after the parameters were written. */
 void tern__seal_touch(tern__seal *seal);
 
 #endif

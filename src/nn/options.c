@@ -1,5 +1,5 @@
-/* options.c - what a module computes beside its kind and the shapes of its parameters, as text: ranks compare
- * it (parallel/signature.c). */
+/* options.c - a module's options as text. Ranks compare it, besides kinds and shapes (parallel/signature.c).
+ */
 #include "nn/nn.h"
 
 #include <stdarg.h>

@@ -2,9 +2,9 @@
  * decomposition, each column with the sign of R's diagonal (Mezzadri 2007). A matrix with fewer rows than
  * columns is decomposed transposed.
  *
- * LAPACK stores columns one after the other, so a wide tensor lies there transposed as it stands, and a high
- * one is transposed on the way in and out. The workspace is as large as LAPACK likes it: a smaller one would
- * mean smaller blocks, and other bits than PyTorch's. */
+ * LAPACK stores matrices column by column. So a wide tensor is its own transpose there, and a tall one is
+ * transposed on the way in and out. The workspace has the size that LAPACK asks for: with a smaller one the
+ * blocks would be smaller, and the bits not PyTorch's. */
 #include "base/lapack.h"
 #include "nn/init.h"
 
@@ -76,7 +76,7 @@ static void scale(const decomposition *d, float gain)
         for (int64_t i = 0; i < d->rows; i++) d->matrix[j * d->rows + i] *= d->sign[j] * gain;
 }
 
-/* The tensor as a matrix of its first dimension and the rest. */
+/* Views the tensor as a matrix: first dimension by the rest. */
 static tern__view flatten(const tern_tensor *tensor)
 {
     int64_t first = tensor->view.shape[0], count = tern_tensor_count(tensor);

@@ -1,8 +1,8 @@
-/* place.c - which device a part of a model is on. */
+/* place.c - moves a part of a model to a device. */
 #include "nn/nn.h"
 
-/* A buffer of one integer, as the batches that a batch norm has seen: the host counts, and waits for no
- * device to do it. */
+/* True for a buffer of one integer, such as a batch norm's count of batches. It stays on the host, which
+ * counts without waiting for a device. */
 static bool is_counter(const tern__member *member)
 {
     const tern__view *view = &member->tensor.view;
@@ -18,7 +18,7 @@ void tern__member_place(tern__member *member, const tern__view *view)
     if (view->packs) view->packs->version++;
 }
 
-/* Into the device's memory. */
+/* Moves a member into the device's memory. */
 static int move(tern__member *member, tern_device *device, tern_error *err)
 {
     size_t bytes = tern__view_bytes(&member->tensor.view);

@@ -1,3 +1,4 @@
+/* pool.c - torch.nn.MaxPool and AvgPool of two and three dimensions. */
 #include "base/opts.h"
 #include "nn/nn.h"
 
@@ -38,7 +39,7 @@ static tern_tensor *avg3d_forward(tern_module *module, tern_scope *scope, tern_t
 
 /* ---- making ---- */
 
-/* What o, of `axes` axes, says beside the kernel. */
+/* Adds the options beside the kernel to the module's text. */
 #define ADD_OPTIONS(self, axes, o)                                                                           \
     do {                                                                                                     \
         tern__options_add(&(self)->base, "kernel", axes, (self)->kernel);                                    \

@@ -1,5 +1,4 @@
-/* precision.c - the dtype of a module tree's parameters, and what amp makes of it: casts around the root's
- * call. */
+/* precision.c - the dtype of a tree's parameters, and amp's casts around calls of the root. */
 #include "nn/batch_norm.h"
 #include "tensor/host.h"
 
@@ -29,7 +28,7 @@ tern_tensor *tern__module_call(tern_module *module, tern_scope *scope, tern_tens
 
 /* ---- parameters ---- */
 
-/* The same numbers in new memory beside the old, under all the member's names. */
+/* Moves a member's values to new memory in another dtype, under all its names. */
 static int cast_member(tern__member *member, tern_dtype dtype, tern_error *err)
 {
     tern__view from = member->tensor.view, to = from;
@@ -46,7 +45,7 @@ static int cast_member(tern__member *member, tern_dtype dtype, tern_error *err)
     return status;
 }
 
-/* What a member becomes. Running statistics are sums of many small steps, which 16 bits would lose. */
+/* Returns a member's new dtype. Running statistics add up small steps, which 16 bits would lose. */
 static tern_dtype dtype_of(const tern__member *member, bool is_batch_norm, tern_dtype dtype)
 {
     return is_batch_norm && member->is_buffer && tern__dtype_is_half(dtype) ? TERN_F32 : dtype;

@@ -1,8 +1,10 @@
-/* seal.c - the parameters of a whole tree move into one reserved address range per dtype, in reverse
- * registration order (the order in which backward finishes them, by and large), each on a cache line of its
- * own; their gradients get a parallel range. From then on no address changes: a back end may replace the
- * pages under a range, never the range. Buckets are pieces of the gradient range, so nothing is ever copied
- * in or out, and an optimizer is one pass over both. */
+/* seal.c - lays out the parameters of a whole tree for good.
+ *
+ * They move into one reserved address range per dtype, in reverse registration order (roughly the order in
+ * which backward finishes them), each on a cache line of its own. Their gradients get a parallel range. From
+ * then on no address changes: a back end may replace the pages under a range, but never the range. Buckets
+ * are pieces of the gradient range, so nothing is copied in or out, and an optimizer is one pass over both
+ * ranges. */
 #include "base/pages.h"
 #include "nn/nn.h"
 
@@ -14,7 +16,8 @@ static size_t page_round(size_t bytes)
     return tern__align_up(TERN__MAX(bytes, (size_t)1), tern__page_bytes());
 }
 
-/* What lies between two leaves goes through kernels with them, and is to be zeros as on the host. */
+/* Reserves zeroed memory on a device: kernels also read the gaps between leaves, which must be zeros as on
+ * the host. */
 static char *reserve_there(tern_device *device, size_t bytes, tern_error *err)
 {
     char *data = tern__memory_new(device, bytes, "tern_module_seal", err);
@@ -60,7 +63,7 @@ void tern__seal_free(tern__seal *seal)
     tern__free(seal);
 }
 
-/* A parameter's gradient has its dtype, or more. */
+/* Returns the dtype of gradients: the parameters' own, or f32 for 16-bit ones if amp says so. */
 static tern_dtype grad_dtype(const tern__seal *seal, tern_dtype dtype)
 {
     bool half = tern__dtype_is_half(dtype);
@@ -78,7 +81,7 @@ static int range_index(tern__seal *seal, const tern__view *view)
     return seal->range_count++;
 }
 
-/* Gives every leaf, last registered first, its place; buffers theirs in order. */
+/* Assigns an offset to every leaf, last registered first, and to the buffers in order. */
 static int plan(tern__seal *seal, const tern__module_tree *tree, tern_error *err)
 {
     size_t buffer_bytes = 0;
@@ -122,7 +125,8 @@ static int reserve_all(tern__seal *seal, tern_error *err)
     return seal->buffers ? TERN_OK : TERN_E_MEMORY;
 }
 
-/* The handles of the gradients; made before anything moves, so that a failure leaves the tree as it was. */
+/* Makes the gradients' handles. This comes before anything moves, so that a failure leaves the tree as it
+ * was. */
 static int make_grads(tern__seal *seal, tern_error *err)
 {
     for (int k = 0; k < seal->leaf_count; k++) {
@@ -145,14 +149,14 @@ static void drop_grads(tern__seal *seal)
     }
 }
 
-/* Within one memory. */
+/* Moves a tensor within one device's memory. */
 static void move_tensor(tern_tensor *tensor, char *to)
 {
     tern__memory_copy(to, tensor->view.data, tern__view_bytes(&tensor->view), NULL);
     tensor->view.data = to;
 }
 
-/* Under all its names. */
+/* Moves a parameter under all its names. */
 static void move_parameter(const tern__seal *seal, tern__member *member)
 {
     int k = member->leaf.index;

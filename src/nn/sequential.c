@@ -7,13 +7,13 @@ typedef struct sequential {
     int count;
 } sequential;
 
-/* Called by the forward that it was made with, and nothing of amp's around that. */
+/* True if the child's forward was not replaced, and amp casts nothing around it. */
 static bool is_as_made(const tern__module_tree *child)
 {
     return child->module->forward == child->forward && !child->precision.set;
 }
 
-/* Whether a child and the next one, a ReLU, are one operation. Who observes calls is told of both. */
+/* True if a child and a following ReLU can run as one operation. An observer must see both calls. */
 static bool goes_with_relu(const tern__module_tree *child, const tern_scope *scope)
 {
     const tern__module_tree *next = child->next;

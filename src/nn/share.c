@@ -1,6 +1,6 @@
-/* share.c - one parameter under several names of a tree, as PyTorch's `decoder.weight = encoder.weight`. A
- * layer keeps its tensor, which becomes another handle of the same memory, gradient record and kernels'
- * copies; so it learns nothing of it, and who walks the tree finds one leaf. */
+/* share.c - one parameter under several names of a tree, as PyTorch's `decoder.weight = encoder.weight`. The
+ * layer keeps its tensor, which becomes a second handle on the same memory, leaf and kernels' copies. So
+ * layers need not know of sharing, and a walk over the tree finds one leaf. */
 #include "nn/nn.h"
 
 #include <stddef.h>
@@ -39,7 +39,7 @@ void tern__leaf_require(tern__leaf *leaf, bool required)
     for (tern__member *name = owner_of(leaf); name; name = name->names) name->tensor.requires_grad = required;
 }
 
-/* ---- another name ---- */
+/* ---- a second name ---- */
 
 static int check(tern_module *module, const char *name, const tern_tensor *parameter, tern_error *err)
 {
@@ -62,7 +62,7 @@ static tern__member *find_member(const tern_module *module, const char *name)
     return member;
 }
 
-/* What the module has under the name until now. */
+/* Checks the member that the module has under this name so far. */
 static int check_member(const tern_module *module, const tern__member *member, const tern__view *view,
                         tern_error *err)
 {
@@ -82,7 +82,7 @@ static int check_member(const tern_module *module, const tern__member *member, c
                            tern_dtype_name(view->dtype));
 }
 
-/* The member's handle becomes another one of the parameter. */
+/* Makes the member's tensor a second handle on the leaf's parameter. */
 static void link_to(tern__member *member, tern__leaf *leaf)
 {
     tern__member *owner = owner_of(leaf);

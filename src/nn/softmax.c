@@ -1,3 +1,4 @@
+/* softmax.c - torch.nn.Softmax and LogSoftmax. */
 #include "nn/nn.h"
 
 typedef struct softmax {

@@ -1,3 +1,4 @@
+/* state.c - the flat list of a tree's parameters and buffers with their full names. */
 #include "nn/nn.h"
 
 #include <stdio.h>
@@ -36,7 +37,7 @@ static int append(listing *list, const char *prefix, tern__member *member)
     return TERN_OK;
 }
 
-/* PyTorch's order: a module's parameters, its buffers, then its children. */
+/* Lists in PyTorch's order: a module's parameters, its buffers, then its children. */
 static int walk(listing *list, const char *prefix, const tern__module_tree *tree)
 {
     for (int buffers = 0; buffers < 2; buffers++)

@@ -1,7 +1,7 @@
 /* state_dict.c - a module's parameters and buffers as a dict, and back.
  *
- * Loading finds for each name of the module its tensor in the dict (`plan`), and collects what is missing,
- * too many or of another shape in three lists of names; only if these permit is anything written. */
+ * Loading first plans: it finds the dict's tensor for each name of the module, and collects missing,
+ * unexpected and mismatched names in three lists. It writes only if these lists permit it. */
 #include "base/opts.h"
 #include "nn/nn.h"
 #include "tensor/host.h"
@@ -11,11 +11,11 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- out ---- */
+/* ---- saving ---- */
 
 static const char out_func[] = "tern_module_state_dict";
 
-/* As apex: what amp has cast is saved in f32, so that a checkpoint is one of any level. */
+/* Saves in f32 what amp has cast, as apex does, so that a checkpoint fits every opt level. */
 static tern_object *entry_object(const tern_module *module, const tern_tensor *tensor, tern_error *err)
 {
     tern_dtype dtype = tensor->view.dtype;
@@ -53,7 +53,7 @@ tern_object *tern_module_state_dict(const tern_module *module, tern_error *err)
     return NULL;
 }
 
-/* ---- in ---- */
+/* ---- loading ---- */
 
 static const char load[] = "tern_module_state_dict_load";
 static const char parallel[] = "module.";
@@ -61,11 +61,11 @@ static const char parallel[] = "module.";
 typedef struct loading {
     const tern_module *module;
     const tern_object *state;
-    const tern_tensor **plan; /* [state_count] what each entry becomes; NULL: stays */
-    const char *prefix;       /* of the names in `state`                            */
+    const tern_tensor **plan; /* [state_count] new values; NULL: entry is unchanged */
+    const char *prefix;       /* of the names in `state`, stripped                   */
     tern_object *report, *missing, *unexpected, *mismatched;
-    int mismatch;              /* the code of the first: E_SHAPE or E_DTYPE */
-    char why[TERN_ERROR_TEXT]; /* of the first                              */
+    int mismatch;              /* the first one's code: E_SHAPE or E_DTYPE */
+    char why[TERN_ERROR_TEXT]; /* the first one's text                     */
     tern_error *err;
 } loading;
 
@@ -79,7 +79,7 @@ static bool begins(const char *name, const char *prefix)
     return !strncmp(name, prefix, strlen(prefix));
 }
 
-/* "module.", if all that was saved has it and not all of the model has. */
+/* Returns "module." if all saved names begin with it and not all of the model's do; else "". */
 static const char *find_prefix(const tern_module *module, const tern_object *state)
 {
     bool all = module->tree->state_count > 0;
@@ -97,7 +97,7 @@ static void list_name(loading *l, tern_object *list, const char *name)
     tern_object_append(list, tern_object_string(name, l->err), l->err);
 }
 
-/* The first is told in full, in torch's words. */
+/* Notes a mismatch. The first one is described in full, in torch's words. */
 static void mismatch(loading *l, const char *name, int code, const char *expected, const char *got)
 {
     list_name(l, l->mismatched, name);
@@ -112,7 +112,7 @@ static void mismatch(loading *l, const char *name, int code, const char *expecte
         snprintf(l->why, sizeof(l->why), "%s is %s in the checkpoint, expected %s.", name, got, expected);
 }
 
-/* What torch 0.3 saved of a scalar has one dimension of 1. */
+/* torch 0.3 saved scalars with one dimension of 1. */
 static bool fits(const tern__view *own, const tern__view *given)
 {
     return tern__view_same_shape(own, given) || (own->ndim == 0 && given->ndim == 1 && given->shape[0] == 1);
@@ -171,9 +171,9 @@ static void match_all(loading *l)
     if (found < tern_object_count(l->state)) list_unexpected(l);
 }
 
-/* ---- what was wrong ---- */
+/* ---- the report ---- */
 
-/* As many of the names as end before byte `end` of the text. */
+/* Appends as many of the names as end before byte `end` of the text. */
 static void say(char *text, int end, const char *what, const tern_object *names)
 {
     enum { room = TERN_ERROR_TEXT };

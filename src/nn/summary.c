@@ -1,5 +1,5 @@
-/* summary.c - a table of the layers of a model, made by calling it: zeros go through it in evaluation mode
- * and without gradients, and every module call that returns leaves a line. */
+/* summary.c - a table of a model's layers. It runs the model once on zeros, in evaluation mode and without
+ * gradients, and adds a line for every module call that returns. */
 #include "nn/nn.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@
 typedef struct line {
     char name[96], output[TERN__SHAPE_TEXT];
     const char *kind;
-    int64_t elements; /* of its own parameters */
+    int64_t elements; /* in its own parameters */
     size_t bytes;     /* of its result         */
     struct line *next;
 } line;
@@ -19,7 +19,7 @@ typedef struct table {
     line *first, **last;
 } table;
 
-/* "layer1.0.conv1"; the root's is its kind. */
+/* Writes the full name, "layer1.0.conv1"; for the root, its kind. */
 static void full_name(const tern_module *module, char *text, size_t size)
 {
     const tern__module_tree *tree = module->tree;
@@ -42,7 +42,7 @@ static int64_t own_elements(const tern_module *module)
     return elements;
 }
 
-/* A container without parameters of its own is what its children are. */
+/* Adds a line. Containers without parameters of their own are skipped: their children have lines. */
 static void add_line(tern__observer *observer, const tern_module *module, const tern_tensor *y)
 {
     table *self = (table *)observer;
@@ -76,7 +76,7 @@ static void print_table(const table *self, const tern_module *module)
            (double)bytes / 1e6);
 }
 
-/* ---- every module's mode, to give it back ---- */
+/* ---- saving and restoring every module's training mode ---- */
 
 static bool *save_modes(const tern__module_tree *tree, bool *modes)
 {
@@ -94,7 +94,7 @@ static const bool *restore_modes(const tern__module_tree *tree, const bool *mode
     return modes;
 }
 
-/* What the module takes that is called first, as far as the tree tells: an embedding an index. */
+/* Returns the dtype of the model's input, judging by its first layer: an embedding takes indices. */
 static tern_dtype input_dtype(const tern_module *module)
 {
     const tern__module_tree *tree = module->tree;

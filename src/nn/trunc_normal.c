@@ -1,9 +1,8 @@
-/* trunc_normal.c - the normal distribution inside [low, high]: the inverse of its distribution function, of
- * uniform draws between the function's values at the two ends.
+/* trunc_normal.c - draws from the normal distribution truncated to [low, high]: the inverse of its
+ * distribution function, applied to uniform draws between the function's values at both ends.
  *
  * The inverse error function is PyTorch's: a rational approximation in y^2 up to |y| = 0.7 and in
- * sqrt(-log((1
- * - |y|) / 2)) beyond, then two steps of Newton. Its AVX2 build contracts the polynomials to fused
+ * sqrt(-log((1 - |y|) / 2)) beyond, then two Newton steps. Its AVX2 build contracts the polynomials to fused
  * multiply-adds, so they are written fmaf and this file is compiled with -ffp-contract=off; logarithm,
  * exponential and error function are the C library's in both. */
 #include "nn/init.h"
@@ -46,7 +45,7 @@ static float inverse_erf(float y)
     return newton(newton(x, y), y);
 }
 
-/* From a normal distribution's function to [-1, 1]: the argument of the inverse error function. */
+/* Maps a value of the distribution function to [-1, 1], the argument of the inverse error function. */
 static double twice_less_one(double x)
 {
     return 2 * ((1.0 + erf(x / sqrt(2.0))) / 2.0) - 1;

@@ -1,3 +1,4 @@
+/* upsample.c - torch.nn.Upsample: interpolation by fixed options. */
 #include "base/opts.h"
 #include "nn/nn.h"
 

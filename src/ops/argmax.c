@@ -1,5 +1,5 @@
-/* argmax.c - the largest or smallest element along a dimension, and where it is. The gradient goes to that
- * one element. */
+/* argmax.c - the largest or smallest element along a dimension, and its index. Only that element gets the
+ * gradient. */
 #include "kernels/lines.h"
 #include "ops/ops.h"
 
@@ -16,7 +16,7 @@ static int gradient(tern_scope *scope, tern__node *node)
     return tern__grad_done(scope, node, 0);
 }
 
-/* The dimension, which has something to choose from; a scalar has one of one element. -1 after a failure. */
+/* Resolves `dim`, which must not be empty; a scalar counts as one dimension of one element. -1 on failure. */
 static int check(tern_scope *scope, const char *func, const char *name, const tern_tensor *x, int dim)
 {
     char shape[TERN__SHAPE_TEXT];
@@ -28,7 +28,7 @@ static int check(tern_scope *scope, const char *func, const char *name, const te
     return -1;
 }
 
-/* x's shape with 1 for the dimension, or without it. */
+/* Returns x's shape with the dimension set to 1, or left out. */
 static tern__view result_shape(const tern__view *x, int dim, bool keep)
 {
     tern__view shape = {.ndim = 0};

@@ -1,4 +1,4 @@
-/* arithmetic.c - ops on two tensors, and where. */
+/* arithmetic.c - element-wise ops on two tensors, and tern_where. */
 #include "ops/pointwise.h"
 
 #define DY   TERN__DY
@@ -40,7 +40,8 @@ static const tern__pointwise_op where_op = {
     .grad = {{0}, {TERN__WHERE, {A, DY, ZERO}}, {TERN__WHERE, {A, ZERO, DY}}},
 };
 
-/* A condition of floating point would have integers computed in f64, which not all of them fit. */
+/* Converts a floating-point condition to bool, so that integers are not computed in f64, which cannot hold
+ * all of them. */
 static tern_tensor *as_bool(tern_scope *scope, tern_tensor *condition)
 {
     return tern_ne(scope, condition, tern_full(scope, condition->view.dtype, 0, NULL, 0));

@@ -1,19 +1,20 @@
+/* batch_norm.c - batch norm with a residual and a ReLU, over the batch of this rank or of all ranks. */
 #include "ops/batch_norm.h"
 #include "base/opts.h"
 #include "kernels/batch_norm.h"
 #include "tensor/host.h"
 #include "tensor/number.h"
 
-/* Inputs and what is kept of them and of the result: y or, where the ReLU is made again, the bias; the
- * statistics that it was made with; and of all ranks' batches, whose ReLU is never made again, their share.
- */
+/* The inputs, and the tensors saved for backward. For the ReLU's mask, y is saved, or the bias if backward
+ * recomputes y. SAVED_SHARE, the synchronised batch norm's share, uses the bias's slot: there backward never
+ * recomputes y. */
 enum { X, WEIGHT, BIAS, RESIDUAL };
 enum { SAVED_X, SAVED_Y, SAVED_MEAN, SAVED_VAR, SAVED_WEIGHT, SAVED_BIAS, SAVED_SHARE = SAVED_BIAS };
 
 typedef struct record {
     tern__batch_norm_attr attr;
-    int64_t own_count;          /* values a channel that this rank has   */
-    tern__batch_norm_sync sync; /* zeros: the batch is this rank's alone */
+    int64_t own_count;          /* this rank's values per channel        */
+    tern__batch_norm_sync sync; /* all zero: only this rank's batch      */
     bool training, relu;
 } record;
 
@@ -22,7 +23,8 @@ static const tern__view *saved(const tern__node *node, int slot)
     return node->saved[slot].view.data ? &node->saved[slot].view : NULL;
 }
 
-/* Statistics of this rank's batch alone are made and used by one kernel, and so are the sums of backward. */
+/* True if one kernel can compute the statistics and use them, in forward and in backward: in training, over
+ * this rank's batch alone. */
 static bool is_whole(const record *r)
 {
     return r->training && !r->sync.group && r->own_count > 0;
@@ -30,7 +32,7 @@ static bool is_whole(const record *r)
 
 /* ---- gradient ---- */
 
-/* Where the gradients of weight and bias go. A failure is the scope's. */
+/* Opens the gradients of weight and bias. A failure is set on the scope. */
 static void open_affine(tern_scope *scope, tern__node *node, tern__call *call)
 {
     const int w = TERN__BATCH_NORM_DW, b = TERN__BATCH_NORM_DB;
@@ -45,7 +47,8 @@ static int finish_affine(tern_scope *scope, tern__node *node)
     return TERN_OK;
 }
 
-/* sum(dy') and sum(dy' xhat) of each channel: the bias's gradient and the weight's, and a part of dx. */
+/* Computes sum(dy') and sum(dy' xhat) of each channel. They are the gradients of bias and weight, and dx
+ * needs them. */
 static int make_sums(tern_scope *scope, tern__node *node, const tern__view *sum, const tern__view *product)
 {
     const record *r = node->attr;
@@ -58,8 +61,8 @@ static int make_sums(tern_scope *scope, tern__node *node, const tern__view *sum,
     return scope->error.code || !tern__run(scope, &call) ? scope->error.code : finish_affine(scope, node);
 }
 
-/* dx and the residual's gradient dy' in one pass. One of them overwrites dy where nobody else needs it: dy'
- * if there is a residual, else dx. Without a ReLU dy' is dy. */
+/* Computes dx and dy', the residual's gradient, in one pass. If nothing else needs dy, one of them overwrites
+ * it: dy' if there is a residual, else dx. Without a ReLU dy' is dy. */
 static int make_data_grad(tern_scope *scope, tern__node *node, const tern__view *sum,
                           const tern__view *product)
 {
@@ -97,7 +100,7 @@ static int zero_gradient(tern_scope *scope, tern__node *node, int i)
     return tern__grad_done(scope, node, i);
 }
 
-/* Of an empty batch: zeros for weight and bias. */
+/* The gradients of an empty batch: zeros. */
 static int empty_gradient(tern_scope *scope, tern__node *node)
 {
     int status = TERN_OK;
@@ -105,7 +108,7 @@ static int empty_gradient(tern_scope *scope, tern__node *node)
     return status;
 }
 
-/* The sums of an empty batch, and its gradients that others make of theirs. */
+/* The sums of an empty batch: zeros, also for the gradients of weight and bias. */
 static int empty_sums(tern_scope *scope, tern__node *node, const tern__view *both)
 {
     int status = tern__fill(scope, both, 0) ? TERN_OK : scope->error.code;
@@ -119,8 +122,9 @@ static int empty_data_grad(tern_scope *scope, tern__node *node)
     return status ? status : zero_gradient(scope, node, RESIDUAL);
 }
 
-/* By the means of dy' and dy' xhat over all ranks' batches. An empty one takes the same way: a finished
- * gradient may send a bucket off, which on all ranks comes before the average or on all after it. */
+/* Computes the gradients with the means of dy' and dy' xhat over all ranks' batches. A rank with an empty
+ * batch goes through the same steps in the same order: finishing a gradient may start a bucket's all_reduce,
+ * which must come before the exchange of means on all ranks or after it on all. */
 static int joint_gradient_by(tern_scope *scope, tern__node *node, const tern__view *both)
 {
     const record *r = node->attr;
@@ -145,8 +149,8 @@ static int joint_gradient(tern_scope *scope, tern__node *node)
     return status;
 }
 
-/* Where dx goes: over dy if that is this node's and no residual's gradient takes it, over x if nobody else
- * holds it and no gradient is there to add to, or to memory of its own. */
+/* The memory of dx: dy's, if this node owns it and no residual's gradient takes it; x's, if nothing else
+ * holds x and there is no gradient to add to; else memory of its own. */
 typedef enum place { PLACE_OWN, PLACE_DY, PLACE_X } place;
 
 static place place_of_dx(const tern__node *node, bool overwrites_dy)
@@ -161,7 +165,7 @@ static int finish_dx(tern_scope *scope, tern__node *node, place at)
     return at == PLACE_X ? tern__grad_give_saved(scope, node, X, SAVED_X) : tern__grad_done(scope, node, X);
 }
 
-/* All gradients by one kernel. Without a ReLU the residual's is dy itself. */
+/* Computes all gradients in one kernel. Without a ReLU the residual's gradient is dy itself. */
 static int whole_gradient(tern_scope *scope, tern__node *node)
 {
     const record *r = node->attr;
@@ -200,17 +204,17 @@ static int gradient(tern_scope *scope, tern__node *node)
 
 typedef struct args {
     tern_tensor *x, *weight, *bias, *mean, *var, *residual;
-    tern_tensor *share;           /* one over all ranks' values a channel; NULL: there are no others */
+    tern_tensor *share;           /* 1 / (values per channel on all ranks); NULL: not synchronised   */
     char layer[TERN__LAYER_TEXT]; /* for errors */
 } args;
 
-/* Statistics have x's dtype, but not fewer than 32 bits; the parameters may have that one too. */
+/* The dtype of statistics: x's, but at least 32 bits. Parameters may have it, too. */
 static tern_dtype stats_dtype(const tern_tensor *x)
 {
     return x->view.dtype == TERN_F64 ? TERN_F64 : TERN_F32;
 }
 
-/* One of the tensors beside x, or NULL: its shape is as it should be and its dtype fits x's. */
+/* Checks the shape and dtype of a tensor beside x, which may be NULL. */
 static bool operand_fits(tern_scope *scope, const args *a, const char *name, const tern_tensor *tensor,
                          bool shape_fits)
 {
@@ -280,7 +284,7 @@ static tern_tensor *like(tern_scope *scope, const tern__view *view)
     return tern__result(scope, view->dtype, view->layout, view->ndim, view->shape);
 }
 
-/* A variance needs two values, wherever they are. */
+/* Fails if there is one value per channel on all ranks together: it has no variance. */
 static bool has_variance(tern_scope *scope, const args *a, const record *r, bool is_one)
 {
     char shape[TERN__SHAPE_TEXT];
@@ -292,7 +296,8 @@ static bool has_variance(tern_scope *scope, const args *a, const record *r, bool
     return false;
 }
 
-/* Who has two of them itself need not ask a device how many all ranks have. */
+/* The same for a synchronised batch norm. A rank with two values or more need not wait for a device to learn
+ * how many all ranks have. */
 static bool has_joint_variance(tern_scope *scope, const args *a, const record *r)
 {
     double share = 0;
@@ -303,7 +308,7 @@ static bool has_joint_variance(tern_scope *scope, const args *a, const record *r
     return false;
 }
 
-/* [count, mean (C), var (C)] of this rank's own batch. */
+/* Writes [count, mean (C), var (C)] of this rank's batch. */
 static bool make_row(tern_scope *scope, const args *a, const record *r, const double *row)
 {
     int64_t channels = a->x->view.shape[1];
@@ -316,7 +321,7 @@ static bool make_row(tern_scope *scope, const args *a, const record *r, const do
     return tern__fill(scope, &head, (double)r->own_count) && (empty || tern__run(scope, &call));
 }
 
-/* Of all ranks' rows, which also move the running statistics. */
+/* Merges the rows of all ranks, and updates the running statistics with the result. */
 static bool merge(tern_scope *scope, const args *a, const record *r, const tern__view *rows,
                   const tern__view *mean, const tern__view *var)
 {
@@ -327,7 +332,7 @@ static bool merge(tern_scope *scope, const args *a, const record *r, const tern_
     return tern__run(scope, &call);
 }
 
-/* The same of all ranks' batches. */
+/* Computes the statistics of all ranks' batches, and updates the running ones. */
 static bool make_joint_stats(tern_scope *scope, args *a, const record *r, const tern__view *mean,
                              const tern__view *var)
 {
@@ -342,13 +347,14 @@ static bool make_joint_stats(tern_scope *scope, args *a, const record *r, const 
     return made && has_joint_variance(scope, a, r);
 }
 
-/* The running statistics may change before backward, so they are copied. */
+/* Copies the running statistics, which may change before backward. */
 static bool copy_stats(tern_scope *scope, const args *a, const tern__view *mean, const tern__view *var)
 {
     return tern__copy(scope, mean, &a->mean->view) && tern__copy(scope, var, &a->var->view);
 }
 
-/* The statistics to normalise with, which are not made with y: running ones, those of all ranks, none. */
+/* Fills in the statistics where the kernel of y does not compute them: the running ones in evaluation, those
+ * of all ranks, or zeros for an empty batch. */
 static bool take_stats(tern_scope *scope, args *a, const record *r, const tern__view *mean,
                        const tern__view *var)
 {
@@ -357,7 +363,7 @@ static bool take_stats(tern_scope *scope, args *a, const record *r, const tern__
     return tern__fill(scope, mean, 0) && tern__fill(scope, var, 0);
 }
 
-/* y by the statistics. */
+/* Computes y with given statistics. */
 static bool apply(tern_scope *scope, const args *a, const record *r, const tern__view *mean,
                   const tern__view *var, const tern__view *y)
 {
@@ -369,7 +375,7 @@ static bool apply(tern_scope *scope, const args *a, const record *r, const tern_
     return r->own_count == 0 || tern__run(scope, &call);
 }
 
-/* The statistics, which also move the running ones, and y. */
+/* Computes the statistics and y in one kernel, and updates the running statistics. */
 static bool normalise(tern_scope *scope, const args *a, const record *r, const tern__view *mean,
                       const tern__view *var, const tern__view *y)
 {
@@ -401,7 +407,7 @@ tern_batch_norm_act_opts tern_batch_norm_act_defaults(void)
         .size = sizeof(tern_batch_norm_act_opts), .training = true, .momentum = 0.1, .eps = 1e-5};
 }
 
-/* Without gaps, x and the residual in one layout. */
+/* Makes all operands dense, and brings the residual into x's layout. */
 static bool make_dense(tern_scope *scope, args *a)
 {
     a->x = tern__dense(scope, a->x);

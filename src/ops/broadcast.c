@@ -1,6 +1,6 @@
 #include "ops/broadcast.h"
 
-/* The size of dimension d of `ndim`, where `view`'s are the last ones. */
+/* Returns the size of dimension d of `ndim`, the last of which are those of `view`. */
 static int64_t size_of(const tern__view *view, int ndim, int d)
 {
     int own = d - (ndim - view->ndim);

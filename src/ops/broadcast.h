@@ -5,10 +5,11 @@
 
 #include "tensor/view.h"
 
-/* The shape of a combined with b; false if they do not fit. */
+/* Computes the common shape of a and b; false if they cannot be broadcast together. */
 bool tern__broadcast_shape(const tern__view *a, const tern__view *b, int *ndim, int64_t shape[TERN_NDIM_MAX]);
 
-/* `view` seen with the given shape, stride 0 where it is repeated. Plain unless it has that shape itself. */
+/* Returns `view` with the given shape, with stride 0 along repeated dimensions. The result is plain unless
+ * `view` has that shape already. */
 tern__view tern__broadcast_view(const tern__view *view, int ndim, const int64_t *shape);
 
 #endif

@@ -14,14 +14,14 @@
 
 #include <stdio.h>
 
-/* Inputs; x and weight are kept under the same numbers. */
+/* The inputs; x and weight are saved in the slots of the same numbers. */
 enum { X, WEIGHT, BIAS };
 
 typedef struct conv {
     const char *func, *op; /* "tern_conv1d", "conv1d": for errors */
-    int spatial;           /* how many dimensions                 */
+    int spatial;           /* number of spatial dimensions        */
     bool transposed;
-    tern__conv_attr attr; /* the last numbers count; padding: on the left */
+    tern__conv_attr attr; /* the last `spatial` numbers are used; padding: on the left */
     int64_t output_padding[3];
     int64_t after[3]; /* padding on the right */
     int64_t mode;     /* tern_padding_mode    */
@@ -29,7 +29,7 @@ typedef struct conv {
 
 /* ---- kernels ---- */
 
-/* (N, C, L) as (N, C, 1, L); everything else stays. */
+/* Views (N, C, L) as (N, C, 1, L); leaves everything else. */
 static const tern__view *widened(const tern__view *view, tern__view *seen)
 {
     if (!view || view->ndim != 3) return view;
@@ -41,7 +41,7 @@ static const tern__view *widened(const tern__view *view, tern__view *seen)
     return seen;
 }
 
-/* Of nothing come zeros. */
+/* Fills the outputs with zeros: what a kernel would compute from an empty input. */
 static bool fill_zeros(tern_scope *scope, const tern__call *call)
 {
     for (int i = 0; i < 2; i++)
@@ -59,7 +59,7 @@ static bool run(tern_scope *scope, const conv *c, tern__call *call)
     return tern__run(scope, call);
 }
 
-/* A vector of one number a channel seen with the shape (N, C, ..). */
+/* Views a vector with one number per channel as (N, C, ..). */
 static tern__view of_channels(const tern__view *vector, const tern__view *like)
 {
     tern__view seen = tern__view_make(vector->dtype, TERN__PLAIN, like->ndim, like->shape);
@@ -70,7 +70,7 @@ static tern__view of_channels(const tern__view *vector, const tern__view *like)
 
 /* ---- gradients ---- */
 
-/* dy summed over all but its channels. */
+/* Computes the bias's gradient, dy summed over all dimensions except channels. */
 static int bias_gradient(tern_scope *scope, tern__node *node)
 {
     static const tern__factor_attr one = {1};
@@ -82,7 +82,7 @@ static int bias_gradient(tern_scope *scope, tern__node *node)
     return tern__run(scope, &call) ? tern__grad_done(scope, node, BIAS) : scope->error.code;
 }
 
-/* With the bias's, which costs the kernel nothing. */
+/* Computes the weight's gradient, and the bias's, which the kernel gets for free. */
 static int weight_gradient(tern_scope *scope, tern__node *node)
 {
     const conv *c = node->attr;
@@ -107,7 +107,7 @@ static int data_gradient(tern_scope *scope, tern__node *node)
     return tern__grad_done(scope, node, X);
 }
 
-/* The parameters first: their bucket can be reduced while the data's gradient is computed. */
+/* Parameters come first: their bucket can be reduced while the data gradient is computed. */
 static int gradient(tern_scope *scope, tern__node *node)
 {
     const conv *c = node->attr;
@@ -121,7 +121,7 @@ static int gradient(tern_scope *scope, tern__node *node)
 
 /* ---- the shape rule ---- */
 
-/* "(1, 2)", or "2" where one is meant. */
+/* Formats numbers as "(1, 2)", or a single one as "2". */
 #define NUMBERS_TEXT TERN__SHAPE_TEXT
 
 static const char *numbers(const conv *c, const int64_t v[3], char text[NUMBERS_TEXT])
@@ -180,7 +180,7 @@ static bool dtypes_fit(const tern_tensor *x, const tern_tensor *w, const tern_te
     return tern__dtype_is_float(dtype) && x->view.dtype == dtype && (!b || b->view.dtype == dtype);
 }
 
-/* Channels of x that the weight takes, and of y that it makes. */
+/* Return the numbers of input and output channels of a weight. */
 static int64_t channels_in(const conv *c, const tern__view *w)
 {
     return c->transposed ? w->shape[0] : w->shape[1] * c->attr.groups;
@@ -208,7 +208,7 @@ static int check(tern_scope *scope, const conv *c, const tern_tensor *x, const t
     const tern__view *xv = &x->view, *wv = &w->view;
     char xs[TERN__SHAPE_TEXT], ws[TERN__SHAPE_TEXT], bs[TERN__SHAPE_TEXT], layer[TERN__LAYER_TEXT];
     char groups[NUMBERS_TEXT];
-    int ndim = 2 + c->spatial, at = xv->ndim - ndim + 1; /* of x's channels */
+    int ndim = 2 + c->spatial, at = xv->ndim - ndim + 1; /* x's channel dimension */
     if (at < 0 || at > 1 || wv->ndim != ndim || xv->shape[at] != channels_in(c, wv) ||
         wv->shape[0] % c->attr.groups)
         return tern__scope_fail(scope, c->func, TERN_E_SHAPE, "%s%s: weight is %s but input is %s%s", c->op,
@@ -226,7 +226,7 @@ static int check(tern_scope *scope, const conv *c, const tern_tensor *x, const t
     return TERN_OK;
 }
 
-/* What the caller's padding is on either side; an odd one is larger on the right. */
+/* Splits the padding between both sides; if the total is odd, the right side gets one more. */
 static void settle_padding(conv *c, const tern__view *w)
 {
     for (int i = 3 - c->spatial; i < 3; i++) {
@@ -238,7 +238,7 @@ static void settle_padding(conv *c, const tern__view *w)
     }
 }
 
-/* Along axis `i` of the attributes, of sizes `x` and `w`; below 1: none. */
+/* Returns the output size along axis i for sizes `x` and `w`; below 1, there is no output. */
 static int64_t output_size(const conv *c, int64_t x, int64_t w, int i)
 {
     int64_t reach = c->attr.dilation[i] * (w - 1) + 1, padding = c->attr.padding[i] + c->after[i];
@@ -247,7 +247,7 @@ static int64_t output_size(const conv *c, int64_t x, int64_t w, int i)
     return room < 0 ? 0 : room / c->attr.stride[i] + 1;
 }
 
-/* Fills `shape` with the output's, in a batch. Empty is only that. */
+/* Fills in the output's shape, with a batch dimension. Only the batch may be empty. */
 static int output_shape(tern_scope *scope, const conv *c, const tern_tensor *x, const tern_tensor *w,
                         int64_t shape[TERN_NDIM_MAX])
 {
@@ -291,9 +291,9 @@ static bool forward(tern_scope *scope, const conv *c, const tern__view *x, const
     return run(scope, c, &call);
 }
 
-/* The weight as the device's convolutions take it. The copy of a parameter is made with its first use and
- * kept for the step as autocast's casts are, so forward and data gradient share it, and the weight gradient
- * is made in its layout and goes into the parameter's in one pass. */
+/* Returns the weight in the layout that the device's convolutions need. A parameter's copy is made at its
+ * first use and kept for the step like an autocast cast: forward and data gradient share it, and the weight
+ * gradient is computed in its layout and copied into the parameter's in one pass. */
 static tern_tensor *laid_weight(tern_scope *scope, tern_tensor *weight)
 {
     tern__layout layout = tern__weight_layout(scope->here, &weight->view);
@@ -305,8 +305,8 @@ static tern_tensor *laid_weight(tern_scope *scope, tern_tensor *weight)
     return laid;
 }
 
-/* x with what the kernels have no padding for: elements of its own, or zeros on one side. What is left for
- * them stays in c. */
+/* Pads x where the kernels cannot: with x's own elements, or with zeros on one side only. The padding that is
+ * left for the kernels stays in c. */
 static tern_tensor *padded(tern_scope *scope, conv *c, tern_tensor *x)
 {
     bool any = false, zeros = c->mode == TERN_PADDING_ZEROS;
@@ -321,7 +321,7 @@ static tern_tensor *padded(tern_scope *scope, conv *c, tern_tensor *x)
     return any ? tern__pad(scope, c->func, x, &p) : x;
 }
 
-/* Of a batch, into a result of this shape. */
+/* Convolves a batch into a result of this shape. */
 static tern_tensor *convolve(tern_scope *scope, const conv *c, tern_tensor *const operands[3],
                              const int64_t *shape)
 {
@@ -340,7 +340,7 @@ static tern_tensor *convolve(tern_scope *scope, const conv *c, tern_tensor *cons
     return y;
 }
 
-/* Checks the operands, and brings x into the form that the kernels take. */
+/* Checks the operands and brings x into the form that the kernels need. */
 static tern_tensor *prepare(tern_scope *scope, conv *c, tern_tensor *operands[3])
 {
     int64_t shape[TERN_NDIM_MAX];
@@ -356,7 +356,7 @@ static tern_tensor *prepare(tern_scope *scope, conv *c, tern_tensor *operands[3]
 
 /* ---- public ---- */
 
-/* What follows the size in each of the opts: `spatial` numbers of a kind, then the groups. */
+/* Every options struct has this after its size: `spatial` numbers of each kind, then the groups. */
 static void take_numbers(conv *c, const void *opts)
 {
     const int64_t *number = (const int64_t *)((const char *)opts + sizeof(size_t));
@@ -369,7 +369,7 @@ static void take_numbers(conv *c, const void *opts)
     c->attr.groups = *number;
 }
 
-/* The op, after its options have been read into `o`, which holds the defaults; `mode` is in it, or NULL. */
+/* Runs an op. Its options are read into `o`, which holds the defaults; `mode` points into it, or is NULL. */
 static tern_tensor *enter(tern_scope *scope, conv *c, tern_tensor *operands[3], void *o, size_t size,
                           const int64_t *mode, const void *opts)
 {

@@ -1,9 +1,9 @@
-/* copy.c - clone, cast, and the copies that other ops need: of one layout, without gaps. */
+/* copy.c - clone, cast, and the dense copies in a given layout that other ops need. */
 #include "kernels/pointwise.h"
 #include "ops/broadcast.h"
 #include "ops/ops.h"
 
-/* Back into the input's dtype and layout. */
+/* Copies dy back into the input's dtype and layout. */
 static int gradient(tern_scope *scope, tern__node *node)
 {
     bool add;
@@ -21,7 +21,7 @@ static tern_tensor *copy(tern_scope *scope, const char *op, tern_tensor *x, tern
     return y;
 }
 
-/* Bytes that only change memories need no kernel. */
+/* A copy that only changes the memory needs no kernel. */
 static bool is_move(const tern__view *to, const tern__view *from)
 {
     return tern__memory_device(to->data) != tern__memory_device(from->data) && to->dtype == from->dtype &&
@@ -51,8 +51,8 @@ bool tern__copy(tern_scope *scope, const tern__view *to, const tern__view *from)
     return tern__copy_into(scope, to, from, false);
 }
 
-/* Truth is written as bytes: what stood there before, which need be neither true nor false, is not looked at
- * as truth, and whatever is not 0 is true. */
+/* A bool is filled as a byte: the kernel also reads the memory, which may hold neither 0 nor 1, and any value
+ * except 0 must become true. */
 bool tern__fill(tern_scope *scope, const tern__view *to, double value)
 {
     bool is_truth = to->dtype == TERN_BOOL;
@@ -84,7 +84,7 @@ tern__layout tern__layout_of(const tern_device *device, tern_dtype dtype, int64_
     return channels % TERN__BLOCK || dtype == TERN_F64 ? TERN__PLAIN : TERN__BLOCKED16;
 }
 
-/* Single points are the same in both layouts, and what is f64 GPUs convolve in the plain one. */
+/* A 1x1 kernel is the same in both layouts, and GPUs convolve f64 in the plain one. */
 tern__layout tern__weight_layout(const tern_device *device, const tern__view *weight)
 {
     int64_t points = 1;
@@ -114,7 +114,7 @@ tern_tensor *tern_clone(tern_scope *scope, tern_tensor *x)
                                                : NULL;
 }
 
-/* The nearest that the device's kernels know. */
+/* Returns the nearest layout that the device's kernels support. */
 static tern__layout layout_on(const tern_device *device, const tern__view *view)
 {
     if (view->layout == TERN__PLAIN || !device->backend == (view->layout == TERN__BLOCKED16))

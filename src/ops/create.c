@@ -1,4 +1,4 @@
-/* create.c - tensors that come from no other tensor. */
+/* create.c - new tensors: zeros, ones, a value, random numbers. */
 #include "kernels/pointwise.h"
 #include "ops/ops.h"
 #include "tensor/host.h"
@@ -41,7 +41,7 @@ static void normal(tern_rng *rng, float *values, size_t count)
     tern_rng_normal(rng, values, count, 0, 1);
 }
 
-/* By the host's generator wherever the tensor is: a seed gives the same values on all devices. */
+/* Draws on the host wherever the tensor is, so that a seed gives the same values on all devices. */
 static tern_tensor *draw(tern_scope *scope, const char *func, draw_fn fill, tern_rng *rng, int ndim,
                          const int64_t *shape)
 {

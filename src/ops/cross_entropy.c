@@ -1,11 +1,10 @@
-/* cross_entropy.c - the losses of classification: cross entropy is nll_loss of a log softmax, with one kernel
- * and one gradient for both. The sum of the labels' weights, which a mean is divided by, is kept with the
- * tape. */
+/* cross_entropy.c - the classification losses. Cross entropy is nll_loss of a log softmax, with one kernel
+ * and one gradient for both. The tape keeps the sum of the labels' weights, by which a mean is divided. */
 #include "base/opts.h"
 #include "kernels/nll_loss.h"
 #include "ops/focal_loss.h"
 
-enum { LOGP, LABEL, WEIGHT, WEIGHTS, SLOPE }; /* what is saved; WEIGHTS is the sum */
+enum { LOGP, LABEL, WEIGHT, WEIGHTS, SLOPE }; /* saved tensors; WEIGHTS is the sum */
 
 tern_cross_entropy_opts tern_cross_entropy_defaults(void)
 {
@@ -44,9 +43,9 @@ static int cross_entropy_gradient(tern_scope *scope, tern__node *node)
     return run_gradient(scope, node, &call);
 }
 
-/* ---- what fits ---- */
+/* ---- checks ---- */
 
-/* The label's shape is the input's without its classes: dimension 1, or the only one. */
+/* The label has the input's shape without the class dimension, which is dimension 1, or the only one. */
 static bool shapes_fit(const tern__view *x, const tern__view *label)
 {
     bool fit = x->ndim >= 1 && label->ndim == x->ndim - 1;
@@ -108,7 +107,7 @@ static int read_opts(tern_scope *scope, const char *func, const char *op, const 
 
 /* ---- forward ---- */
 
-/* The operands without gaps, and what the kernels are told. */
+/* The operands, dense, and the kernels' attributes. */
 typedef struct problem {
     tern_tensor *x, *label, *weight;
     tern__nll_attr attr;
@@ -141,7 +140,7 @@ static void drop(void *storage)
     tern__storage_drop(storage);
 }
 
-/* Nobody waits for a device to learn it who does not ask. */
+/* The divisor stays in the device's memory: only who asks for it waits for the device. */
 static void keep_normaliser(tern_scope *scope, tern__node *node, tern_tensor *weights)
 {
     if (!tern__memory_device(weights->view.data))
@@ -152,14 +151,14 @@ static void keep_normaliser(tern_scope *scope, tern__node *node, tern_tensor *we
     }
 }
 
-/* Results of a kernel, of which `logp` is NULL where p->x is that itself, and `slope`, the gradient that a
- * loss has by itself, mostly. */
+/* A kernel's results. `logp` is NULL where p->x is the log softmax already. `slope`, the gradient for a loss
+ * whose own gradient is 1, is mostly NULL. */
 typedef struct results {
     tern_tensor *loss, *weights, *logp, *slope;
 } results;
 
-/* On a GPU a short gradient is a launch and hardly more. So it is made in the loss's, in case that backward
- * begins there; a loss that is scaled or added to others wants another one. */
+/* On a GPU a small gradient costs little more than its launch. So the loss's kernel computes it too, for the
+ * case that backward begins at this loss; a loss that is scaled or added to others cannot use it. */
 static bool begins_with_slope(const tern_scope *scope, const problem *p)
 {
     const tern__view *x = &p->x->view;
@@ -180,7 +179,7 @@ static tern_tensor *record(tern_scope *scope, const problem *p, const results *r
     return scope->error.code ? NULL : r->loss;
 }
 
-/* With `gradient` on the tape as the gradient of p->x. */
+/* Computes the loss and records `gradient` as the gradient of p->x. */
 static tern_tensor *loss_of(tern_scope *scope, const problem *p, tern__kernel kernel,
                             tern__gradient_fn gradient)
 {

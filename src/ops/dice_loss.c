@@ -1,12 +1,12 @@
-/* dice_loss.c - losses of regions: soft Dice, and cross entropy with it. The sums over the regions, from
- * which the gradient is made too, are kept with the tape; probabilities are not. */
+/* dice_loss.c - region losses: soft Dice, and Dice with cross entropy. The tape keeps the sums over the
+ * regions, from which the gradient is computed, and no probabilities. */
 #include "kernels/dice_loss.h"
 #include "base/opts.h"
 #include "ops/ops.h"
 
 #include <tern/loss.h>
 
-enum { X, TARGET, SUMS }; /* what is saved */
+enum { X, TARGET, SUMS }; /* saved tensors */
 
 tern_dice_opts tern_dice_defaults(void)
 {
@@ -24,9 +24,9 @@ static int gradient(tern_scope *scope, tern__node *node)
     return tern__grad_done(scope, node, 0);
 }
 
-/* ---- what fits ---- */
+/* ---- checks ---- */
 
-/* A map, or the mask of one channel, has x's shape without dimension 1. */
+/* A map of labels, or the mask of a single channel, has x's shape without dimension 1. */
 static bool is_map_of(const tern__view *x, const tern__view *target)
 {
     bool fit = target->ndim == x->ndim - 1;
@@ -85,7 +85,7 @@ static int read_opts(tern_scope *scope, tern__dice_attr *attr, const tern_dice_o
     return TERN_OK;
 }
 
-/* True if x and target, which have become plain, may be compared. */
+/* True if x and target, both plain by now, fit together. */
 static bool prepare(tern_scope *scope, tern__dice_attr *attr, const tern_dice_opts *opts, tern_tensor **x,
                     tern_tensor **target)
 {

@@ -1,9 +1,9 @@
-/* dropout.c - the mask is a function of the scope's stream and is made again for the gradient: nothing but
- * its place in the stream is kept. */
+/* dropout.c - dropout of elements and of whole channels. The mask is a function of the scope's random
+ * numbers, so the tape keeps only its position in them, and backward computes the mask again. */
 #include "kernels/dropout.h"
 #include "ops/ops.h"
 
-/* Over dy where nobody else has it. */
+/* Overwrites dy if nothing else holds it. */
 static int run_gradient(tern_scope *scope, tern__node *node, tern__kernel kernel)
 {
     const tern__view *dy = tern__dy(node);
@@ -36,7 +36,7 @@ static bool fits(tern_scope *scope, const char *func, const tern_tensor *x, doub
     return false;
 }
 
-/* The next draw of the step, whose mask drops with probability p. */
+/* Returns the attributes of the step's next mask, which drops with probability p. */
 static tern__dropout_attr next_draw(tern_scope *scope, double p)
 {
     tern__draw draw = tern__scope_draw(scope);
@@ -47,7 +47,7 @@ static tern__dropout_attr next_draw(tern_scope *scope, double p)
                                 .scale = p < 1 ? 1 / (1 - p) : 0};
 }
 
-/* y like x, by `kernel`. */
+/* Runs `kernel` into a result like x. */
 static tern_tensor *run(tern_scope *scope, tern_tensor *x, tern__kernel kernel,
                         const tern__dropout_attr *attr)
 {

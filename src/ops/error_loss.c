@@ -1,4 +1,4 @@
-/* error_loss.c - losses that compare each element with its target. */
+/* error_loss.c - element-wise losses: each element is compared with its target. */
 #include "ops/focal_loss.h"
 #include "ops/pointwise.h"
 #include "ops/reduce.h"
@@ -8,7 +8,7 @@
 #define TARGET TERN__IN1
 #define WEIGHT TERN__IN2
 
-/* How far x and the target are apart does not change when they change places. */
+/* The gradients of a loss that is symmetric in x and the target. */
 #define BOTH_WAYS(kernel)                                                                                    \
     {                                                                                                        \
         {kernel, {DY, X, TARGET}},                                                                           \
@@ -78,7 +78,7 @@ tern_tensor *tern_smooth_l1_loss(tern_scope *scope, tern_tensor *x, tern_tensor 
     return NULL;
 }
 
-/* Of a mask no gradient is known. */
+/* Refuses a target that wants a gradient: masks have none. */
 static bool is_fixed(tern_scope *scope, const char *func, const tern__pointwise_op *op,
                      const tern_tensor *target)
 {

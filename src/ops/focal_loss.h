@@ -1,5 +1,5 @@
-/* focal_loss.h - focal loss of masks is a loss of each element (error_loss.c), of classes a cross entropy
- * (cross_entropy.c). */
+/* focal_loss.h - the two forms of the focal loss: for masks it is an element-wise loss (error_loss.c), for
+ * classes a cross entropy (cross_entropy.c). */
 #ifndef TERN_SRC_OPS_FOCAL_LOSS_H
 #define TERN_SRC_OPS_FOCAL_LOSS_H
 

@@ -1,7 +1,6 @@
-/* function.c - an op of the user's own. Its forward runs with gradients off, so that the tape has one entry
- * for all of it, as for any op; what it saves stays with that entry, and its backward computes from that and
- * from dy, with gradients off as well. What either makes on the way is given up when it returns, as in a
- * module's call. */
+/* function.c - an op defined by the user. Its forward and backward run with gradients off, so the tape has
+ * one entry for the op, which holds the tensors that forward saves; backward computes the gradients from them
+ * and dy. When either returns, its intermediate tensors are released, as after a module's call. */
 #include "ops/ops.h"
 
 #include <tern/function.h>
@@ -16,14 +15,14 @@ struct tern_function_call {
     tern_scope *scope;
     const tern_function *function;
     int count;
-    tern_tensor **x; /* [count] as autocast left them */
+    tern_tensor **x; /* [count] after autocast        */
     bool *wants;     /* [count] */
     void *attr;
     tern_tensor *saved[TERN_FUNCTION_SAVES];
-    const tern__policy *policy; /* of the region that forward ran in */
+    const tern__policy *policy; /* the autocast region of forward    */
 };
 
-/* ---- what the two functions ask ---- */
+/* ---- what forward and backward may ask ---- */
 
 void *tern_function_attr(tern_function_call *call)
 {
@@ -57,13 +56,14 @@ static void fail(tern_scope *scope, const char *part, const tern_function_call *
     if (err->code)
         tern__scope_fail_with(scope, err);
     else
-        tern__scope_fail(scope, func, TERN_E_INVALID, "%s: its %s has failed, but not said why",
+        tern__scope_fail(scope, func, TERN_E_INVALID, "%s: its %s returned an error without setting *err",
                          call->function->name, part);
 }
 
 /* ---- backward ---- */
 
-/* Where input i's gradient goes: a replica has that of a parameter where it computes. */
+/* Runs what follows on the device of the input's gradient. A replica keeps a parameter's gradient where it
+ * computes. */
 static void go_to_input(tern_scope *scope, const tern_tensor *x)
 {
     if (!x->leaf || !scope->is_replica) tern__go_to(scope, x->view.data);
@@ -101,7 +101,7 @@ static int send(tern_scope *scope, tern__node *node, int i, const tern_function_
     return tern__grad_store(scope, node, i, dx ? &dx->view : NULL);
 }
 
-/* The call as backward sees it: its saved tensors are new handles on what the entry holds. */
+/* Returns the call for backward, with new handles on the saved tensors. */
 static tern_function_call *call_again(tern_scope *scope, const tern__node *node)
 {
     const tern_function_call *first = node->attr;
@@ -164,7 +164,7 @@ static tern_function_call *open_call(tern_scope *scope, const tern_function *fun
     return call;
 }
 
-/* A handle of its own, as what comes back may be an input. */
+/* forward may return one of its inputs, so the result gets a handle of its own. */
 static tern_tensor *run_forward(tern_scope *scope, tern_function_call *call)
 {
     tern_error err = {0};
@@ -175,7 +175,7 @@ static tern_tensor *run_forward(tern_scope *scope, tern_function_call *call)
     return tern_detach(scope, y);
 }
 
-/* It may be an inner result of a module that has returned since. */
+/* Saves a tensor, unless a module that has returned has released it already. */
 static void save(tern_scope *scope, tern__node *node, int slot, const tern_tensor *tensor)
 {
     tern_error err = {0};

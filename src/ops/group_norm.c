@@ -1,17 +1,18 @@
-/* group_norm.c - layer norm and group norm: one kernel on x seen as (N, G, K, S) (kernels/group_norm.h). */
+/* group_norm.c - layer norm and group norm. One kernel computes both, on x viewed as (N, G, K, S)
+ * (kernels/group_norm.h). */
 #include "kernels/group_norm.h"
 #include "base/opts.h"
 #include "ops/ops.h"
 
 #include <string.h>
 
-/* Inputs, and what is kept of them. */
+/* The inputs, and the saved tensors. */
 enum { X, WEIGHT, BIAS };
 enum { SAVED_X, SAVED_MEAN, SAVED_INVERSE, SAVED_WEIGHT };
 
 typedef struct record {
     tern__group_norm_attr attr;
-    int64_t shape[4]; /* that x is seen with */
+    int64_t shape[4]; /* as which x is viewed */
 } record;
 
 static tern__view seen_as(const tern__view *view, const record *r)
@@ -23,7 +24,7 @@ static tern__view seen_as(const tern__view *view, const record *r)
 
 /* ---- gradient ---- */
 
-/* Where the gradients go that are wanted: dx over dy, where nobody else needs that. */
+/* Opens the gradients that are wanted. dx overwrites dy if nothing else needs it. */
 static int open_gradients(tern_scope *scope, tern__node *node, tern__call *call, bool in_place)
 {
     for (int i = X; i <= BIAS; i++) {
@@ -35,7 +36,7 @@ static int open_gradients(tern_scope *scope, tern__node *node, tern__call *call,
     return TERN_OK;
 }
 
-/* The weights first: their bucket is small and then complete. */
+/* The weights come first: their bucket is small and is complete sooner. */
 static int gradient(tern_scope *scope, tern__node *node)
 {
     const record *r = node->attr;
@@ -70,8 +71,8 @@ static bool enter(tern_scope *scope, args *a)
     return TERN__ENTER(scope, a->func, 1, &a->x, &a->weight, &a->bias);
 }
 
-/* Weight or bias, of the shape that the last dimensions of `like` have: of x's dtype, or f32 beside 16 bits.
- */
+/* Checks weight or bias: the shape is that of the last dimensions of `like`, the dtype x's, or f32 if x has
+ * 16 bits. */
 static int check_vector(tern_scope *scope, const args *a, const char *name, const tern_tensor *vector,
                         int ndim, const int64_t *shape)
 {

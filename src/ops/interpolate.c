@@ -61,7 +61,7 @@ static bool has_shape(const tern_interpolate_opts *o)
     return o->shape[0] || o->shape[1] || o->shape[2];
 }
 
-/* 0: there is a shape. */
+/* Returns the scale of dimension d, or 0 if the options give a size instead. */
 static double scale_of(const tern_interpolate_opts *o, int d)
 {
     if (has_shape(o)) return 0;
@@ -96,7 +96,7 @@ static int find_shape(tern_scope *scope, const tern_interpolate_opts *o, const t
     return tern__can_be(scope, FUNC, x->dtype, x->ndim, shape) ? TERN_OK : scope->error.code;
 }
 
-/* y of another shape, by the kernel. */
+/* Runs the kernel into a result of another shape. */
 static tern_tensor *resize(tern_scope *scope, const char *op, tern_tensor *x, const int64_t *shape,
                            const tern__interpolate_attr *attr)
 {
@@ -126,7 +126,7 @@ tern_tensor *tern_interpolate(tern_scope *scope, tern_tensor *x, const tern_inte
     return resize(scope, "interpolate", x, shape, &attr);
 }
 
-/* ---- adaptive average pooling: the same with means ---- */
+/* ---- adaptive average pooling: the same kernel with means ---- */
 
 static int check_adapted(tern_scope *scope, const char *func, const tern__view *x, int axes,
                          const int64_t *size)

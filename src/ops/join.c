@@ -1,9 +1,9 @@
-/* join.c - cat and stack: inputs copied into parts of the output, gradients out of the same parts. */
+/* join.c - cat and stack: copies the inputs into parts of the output, and the gradients out of them. */
 #include "ops/ops.h"
 
 #include <string.h>
 
-/* The part of `all` that begins at `start` and has the given shape: it stands as its strides say. */
+/* Returns the part of `all` that begins at `start` and has the given shape, with the strides of `all`. */
 static tern__view part_of(const tern__view *all, const int64_t *start, const int64_t *shape)
 {
     tern__view part = *all;
@@ -17,12 +17,12 @@ static tern__view part_of(const tern__view *all, const int64_t *start, const int
     return part;
 }
 
-/* A part of a result and the input that belongs there, as views of one shape. */
+/* A part of the output and the input that belongs there, as views of one shape. */
 typedef struct pair {
     tern__view part, input;
 } pair;
 
-/* A blocked view as the plain (N, C / 16, all the rest) that it is. */
+/* Views a blocked tensor as a plain (N, C / 16, rest). */
 static tern__view blocks_of(const tern__view *view)
 {
     int64_t rest = TERN__BLOCK, shape[] = {view->shape[0], view->shape[1] / TERN__BLOCK, 0};
@@ -33,7 +33,7 @@ static tern__view blocks_of(const tern__view *view)
     return seen;
 }
 
-/* Of a blocked `all` the input is blocked too, and whole blocks of it begin at `start`. */
+/* If `all` is blocked, the input is too, and `start` is at a whole block. */
 static pair pair_of(const tern__view *all, const int64_t *start, const tern__view *input)
 {
     if (all->layout != TERN__BLOCKED16) return (pair){part_of(all, start, input->shape), *input};
@@ -54,14 +54,14 @@ static int part_gradient(tern_scope *scope, tern__node *node, int i, const int64
 
 /* ---- cat and stack ---- */
 
-/* Where along `dim` each input begins. */
+/* The start of each input along `dim`. */
 typedef struct joint {
     int dim;
     int64_t start[];
 } joint;
 
-/* Behind each other along the outermost dimension that is not 1 (channels, in a batch of one) the parts are
- * pieces of memory, and nothing need be copied out of them. */
+/* True if each part of the output is one piece of memory, so that no gradient need be copied: `dim` is the
+ * outermost dimension that is not 1 (channels, in a batch of one). */
 static bool is_in_pieces(const tern__view *all, int dim)
 {
     if (all->layout == TERN__CHANNELS_LAST && dim == 1) return false;
@@ -70,7 +70,7 @@ static bool is_in_pieces(const tern__view *all, int dim)
     return tern__view_is_dense(all);
 }
 
-/* Gives input i its piece of dy, which begins at `start`. */
+/* Gives input i its piece of dy, from `start` on. */
 static int piece_gradient(tern_scope *scope, tern__node *node, int i, const int64_t *start)
 {
     const tern__view *x = &node->in[i]->view;
@@ -104,7 +104,7 @@ static int fail_part(tern_scope *scope, const char *func, const tern_tensor *fir
                             tern__shape_text(&other->view, two), tern_dtype_name(other->view.dtype));
 }
 
-/* True if x may stand beside `first`: alike but for the size along `dim`. */
+/* True if x can be joined to `first`: alike except for the size along `dim`. */
 static bool fits(const tern__view *first, const tern__view *x, int dim)
 {
     bool fit = first->dtype == x->dtype && first->ndim == x->ndim;
@@ -112,7 +112,7 @@ static bool fits(const tern__view *first, const tern__view *x, int dim)
     return fit;
 }
 
-/* Fills the joint and the output's shape. */
+/* Fills in the starts and the output's shape. */
 static int line_up(tern_scope *scope, const char *func, int count, tern_tensor *const *x, joint *j,
                    int64_t *shape)
 {

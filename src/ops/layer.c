@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The parameter's name without its last part. */
+/* Returns the parameter's name without its last part. */
 const char *tern__layer_text(const tern_tensor *weight, char text[TERN__LAYER_TEXT])
 {
     char name[TERN__LAYER_TEXT - 4] = "";

@@ -3,11 +3,11 @@
 #include "ops/matmul.h"
 #include "ops/pointwise.h"
 
-/* Inputs, and what is kept; the result where a ReLU has made it. */
+/* The inputs, and the saved tensors; the result is saved if it has a ReLU. */
 enum { X, WEIGHT, BIAS, INPUTS };
 enum { SAVED_X, SAVED_WEIGHT, SAVED_Y };
 
-/* ---- gradient: dz is that of the product with its bias ---- */
+/* ---- gradient: dz is the gradient of the product plus bias, before the ReLU ---- */
 
 static int parameter_gradients(tern_scope *scope, tern__node *node, const tern__view *dz)
 {
@@ -25,10 +25,9 @@ static int gradients(tern_scope *scope, tern__node *node, const tern__view *dz)
     return status;
 }
 
-/* ---- all gradients by one kernel, of a device that is not the host: fewer of its kernels are started ----
- */
+/* ---- all gradients in one call of a device's kernel, which saves launches ---- */
 
-/* An input that is its own weight has two gradients, one to be added to the other. */
+/* False if x is its own weight: then one gradient is added to the other, and the kernel cannot do that. */
 static bool are_at_once(const tern_scope *scope, const tern__node *node)
 {
     return scope->here->backend && tern__dy(node)->ndim == 2 && tern__wants(node, WEIGHT) &&
@@ -37,15 +36,16 @@ static bool are_at_once(const tern_scope *scope, const tern__node *node)
 
 static int relu_gradient(tern_scope *scope, tern__node *node);
 
-/* Who writes the gradient of what a ReLU has made cuts it on the way: it does so once for each element, where
- * the layer before would for each tile of its products. Whoever adds to it later need not have cut. */
+/* Writing the gradient of a ReLU's result, this op applies the ReLU's mask (cuts it) at once: that is once
+ * per element, while the layer before would do it for each tile of its products. Gradients that are added
+ * later need not be cut. */
 static bool cuts(const tern__node *node, const tern__call *call)
 {
     const tern__node *before = call->out[X] ? node->in[X]->node : NULL;
     return before && !call->add[X] && before->gradient == relu_gradient;
 }
 
-/* y: the result if a ReLU has made it and its gradient is not cut yet, or NULL. */
+/* y: the result, if it has a ReLU and its gradient is not cut yet; else NULL. */
 static int gradients_at_once(tern_scope *scope, tern__node *node, const tern__view *y)
 {
     tern__linear_grad_attr attr = {0};
@@ -66,7 +66,7 @@ static int gradients_at_once(tern_scope *scope, tern__node *node, const tern__vi
     return status;
 }
 
-/* ---- with a ReLU and without ---- */
+/* ---- with and without a ReLU ---- */
 
 static int gradient(tern_scope *scope, tern__node *node)
 {
@@ -74,7 +74,7 @@ static int gradient(tern_scope *scope, tern__node *node)
     return gradients(scope, node, tern__dy(node));
 }
 
-/* dz overwrites dy where nobody else needs that. */
+/* dz overwrites dy if nothing else needs it. */
 static int relu_gradient(tern_scope *scope, tern__node *node)
 {
     static const tern__pointwise_attr none = {{0}};
@@ -128,7 +128,7 @@ static bool dtypes_fit(tern_scope *scope, tern_dtype x, const tern_tensor *w, co
     return false;
 }
 
-/* x (.., in) of at least two dimensions. */
+/* x is (.., in) with at least two dimensions. */
 static tern_tensor *linear(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
                            bool relu)
 {
@@ -147,7 +147,7 @@ static tern_tensor *linear(tern_scope *scope, tern_tensor *x, tern_tensor *weigh
     return y;
 }
 
-/* What both functions do with inputs that have been entered. */
+/* The part that both functions share, after their inputs were checked. */
 static tern_tensor *run(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias, bool relu)
 {
     if (!shapes_fit(scope, x, weight, bias) || !dtypes_fit(scope, x->view.dtype, weight, bias, relu))

@@ -1,5 +1,5 @@
-/* matmul.c - torch.matmul: vectors become matrices of one row or column, whose dimension leaves the result;
- * gradients are products with the other factor transposed. */
+/* matmul.c - torch.matmul. A vector becomes a matrix of one row or column, and that dimension is dropped from
+ * the result. Gradients are products with the other factor transposed. */
 #include "ops/matmul.h"
 #include "kernels/matmul.h"
 #include "ops/broadcast.h"
@@ -21,7 +21,7 @@ tern__view tern__transposed(const tern__view *matrices)
     return t;
 }
 
-/* The dimensions before the last two, as a shape of its own. */
+/* Returns the batch dimensions: all before the last two. */
 static tern__view batch_of(const tern__view *matrices)
 {
     tern__view batch = *matrices;
@@ -29,7 +29,7 @@ static tern__view batch_of(const tern__view *matrices)
     return batch;
 }
 
-/* The batch of both; false if they do not fit. */
+/* Computes the common batch shape; false if the batches do not fit. */
 static bool join_batches(tern__view *batch, const tern__view *matrices)
 {
     tern__view other = batch_of(matrices), both = {0};
@@ -38,7 +38,7 @@ static bool join_batches(tern__view *batch, const tern__view *matrices)
     return true;
 }
 
-/* The matrices seen with that batch. */
+/* Views the matrices with that batch shape. */
 static tern__view with_batch(const tern__view *matrices, const tern__view *batch)
 {
     tern__view all = *batch;
@@ -47,7 +47,7 @@ static tern__view with_batch(const tern__view *matrices, const tern__view *batch
     return tern__broadcast_view(matrices, all.ndim, all.shape);
 }
 
-/* All three with one batch. */
+/* Views all three with one batch dimension. */
 static bool run(tern_scope *scope, tern__call *call)
 {
     const tern__view *y = call->out[0], *a = call->in[0], *b = call->in[1];
@@ -113,7 +113,7 @@ static int gradient(tern_scope *scope, tern__node *node)
     return status;
 }
 
-/* Both of at least two dimensions. */
+/* Multiplies tensors of at least two dimensions. */
 static tern_tensor *matmul(tern_scope *scope, tern_tensor *a, tern_tensor *b, const tern__view *batch)
 {
     if (!(a = tern__matrices(scope, a)) || !(b = tern__matrices(scope, b))) return NULL;
@@ -137,14 +137,14 @@ static bool dtypes_fit(tern_scope *scope, tern_dtype a, tern_dtype b)
     return false;
 }
 
-/* Whether a's rows are as long as b's columns and the batches fit, for views of at least two dimensions. */
+/* True if a's rows are as long as b's columns and the batches fit. Both have at least two dimensions. */
 static bool shapes_fit(const tern__view *a, const tern__view *b, tern__view *batch)
 {
     *batch = batch_of(a);
     return a->shape[a->ndim - 1] == b->shape[b->ndim - 2] && join_batches(batch, b);
 }
 
-/* y without the dimension of a row or column that the op has added. */
+/* Drops the dimensions that were added to vectors. */
 static tern_tensor *without(tern_scope *scope, tern_tensor *y, bool row, bool column)
 {
     if (!y || (!row && !column)) return y;

@@ -1,4 +1,4 @@
-/* pad.c - elements around a tensor: a value, or its own elements mirrored, continued or repeated.
+/* pad.c - padding with a value, or with the tensor's own elements: reflected, replicated or circular.
  *
  * All of it is copies between parts of the result. x comes into the middle. Then each dimension, from the
  * last to the first, gets its two borders from lines of the result that are there already, with the borders
@@ -10,7 +10,7 @@
 
 /* ---- parts of a view ---- */
 
-/* A view of any layout, told by its strides; blocks of channels are one more dimension, the last. */
+/* Views any layout by its strides; a blocked layout's channel block becomes one more, last dimension. */
 static tern__view strided(const tern__view *view)
 {
     int64_t shape[TERN_NDIM_MAX];
@@ -25,7 +25,7 @@ static tern__view strided(const tern__view *view)
     return seen;
 }
 
-/* `count` lines along dimension d, the first of them `start`, each `step` from the one before. */
+/* Returns `count` lines along dimension d, beginning at `start`, `step` lines apart. */
 static tern__view lines(const tern__view *all, int d, int64_t start, int64_t count, int64_t step)
 {
     tern__view part = *all;
@@ -35,7 +35,7 @@ static tern__view lines(const tern__view *all, int d, int64_t start, int64_t cou
     return part;
 }
 
-/* Without the borders of the first `dims` dimensions. */
+/* Returns the view without the borders of its first `dims` dimensions. */
 static tern__view middle_of(const tern__view *all, const tern__padding *p, int dims)
 {
     tern__view part = *all;
@@ -46,12 +46,12 @@ static tern__view middle_of(const tern__view *all, const tern__padding *p, int d
 
 /* ---- borders ---- */
 
-/* Where lines of a border begin, and those that they are copied from; how many they are. */
+/* A border: its first line, the first line that it is copied from, and the number of lines. */
 typedef struct border {
     int64_t start, source, step, count;
 } border;
 
-/* Of dimension d of the result, which has `size` lines: the one in front, or the one behind. */
+/* Returns the border before or after dimension d of the result, which has `size` lines. */
 static border border_of(const tern__padding *p, int d, int64_t size, bool behind)
 {
     int64_t before = p->before[d], end = size - p->after[d];
@@ -68,7 +68,7 @@ static border border_of(const tern__padding *p, int d, int64_t size, bool behind
     return b;
 }
 
-/* Lines that all come from one are added to it one by one. */
+/* Adds a border to the lines that it was copied from, line by line where all come from one line. */
 static bool add_back(tern_scope *scope, const tern__view *part, int d, const border *b)
 {
     int64_t each = b->step ? b->count : 1;
@@ -88,8 +88,8 @@ static bool fill(tern_scope *scope, const tern__view *part, const tern__padding 
     return tern__copy(scope, &to, &from);
 }
 
-/* Both borders of dimension d, without those of the dimensions before it: filled, or added to where they came
- * from. */
+/* Fills both borders of dimension d, or adds them to the lines that they came from. Leaves out the borders of
+ * the dimensions before d. */
 static bool do_borders(tern_scope *scope, const tern__view *all, const tern__padding *p, int d, bool back)
 {
     tern__view part = middle_of(all, p, d);
@@ -103,8 +103,8 @@ static bool do_borders(tern_scope *scope, const tern__view *all, const tern__pad
 
 /* ---- gradient ---- */
 
-/* Adds all borders of dy to the middle; a copy where dy is somebody else's or has 16 bits. Its data is NULL
- * after a failure. */
+/* Adds all borders of dy to its middle. Works on a copy if something else holds dy, or if dy has 16 bits. The
+ * result's data is NULL on failure. */
 static tern__saved folded(tern_scope *scope, const tern__node *node, const tern__padding *p)
 {
     const tern__view *dy = tern__dy(node);
@@ -141,7 +141,7 @@ static int gradient(tern_scope *scope, tern__node *node)
 
 /* ---- forward ---- */
 
-/* Blocks of channels and channels that stand last stay where only what is behind them is padded. */
+/* A blocked or channels-last layout is kept if only spatial dimensions are padded. */
 static tern__layout layout_of(const tern__view *x, const tern__padding *p)
 {
     bool around = p->before[0] || p->after[0] || p->before[1] || p->after[1];
@@ -166,7 +166,7 @@ int tern__padding_mode_check(tern_scope *scope, const char *func, const char *op
         (long long)mode);
 }
 
-/* Whether a dimension of this size has what a border of `count` lines is copied from. */
+/* True if a dimension of this size has the lines that a border of `count` lines is copied from. */
 static bool reaches(tern_padding_mode mode, int64_t count, int64_t size)
 {
     if (count == 0 || mode == TERN_PADDING_ZEROS) return true;
@@ -205,7 +205,8 @@ tern_tensor *tern__pad(tern_scope *scope, const char *func, tern_tensor *x, cons
 
 /* ---- public ---- */
 
-/* Two numbers a dimension, the last one first, of at least `least`; no size may be beyond an int64_t. */
+/* Reads two numbers per dimension, the last dimension first, each at least `least`. Sizes must fit an
+ * int64_t. */
 static int take(tern_scope *scope, const char *func, const tern__view *x, int count, const int64_t *padding,
                 int64_t least, tern__padding *p)
 {
@@ -223,7 +224,7 @@ static int take(tern_scope *scope, const char *func, const tern__view *x, int co
                             least ? "" : " of at least 0", x->ndim, count);
 }
 
-/* A dimension without what negative numbers take away before and after it. */
+/* Cuts from a dimension what negative numbers take away before and after it. */
 static tern_tensor *cut(tern_scope *scope, const char *func, tern_tensor *x, int d, int64_t *before,
                         int64_t *after)
 {
@@ -250,7 +251,7 @@ tern_tensor *tern_pad(tern_scope *scope, tern_tensor *x, int count, const int64_
     return x ? tern__pad(scope, __func__, x, &p) : NULL;
 }
 
-/* In autocast's table: PyTorch's lists name these two, but no reflection of three dimensions. */
+/* The op's name in autocast's table: PyTorch lists these two, but no reflection of three dimensions. */
 static const char *row_of(int count, tern_padding_mode mode)
 {
     if (mode == TERN_PADDING_REFLECT && count <= 4) return "tern_pad_reflect";

@@ -1,5 +1,5 @@
-/* pointwise.c - the forward and the gradient of every pointwise op. What an input was repeated over, its
- * gradient is summed over. */
+/* pointwise.c - the forward and the gradient of every pointwise op. A gradient is summed over the dimensions
+ * along which its input was broadcast. */
 #include "ops/pointwise.h"
 #include "kernels/pointwise.h"
 #include "kernels/reduce.h"
@@ -7,13 +7,13 @@
 
 #include <string.h>
 
-/* Kept for the gradient. */
+/* Saved for the gradient. */
 typedef struct record {
     const tern__pointwise_op *op;
     tern__pointwise_attr attr;
 } record;
 
-static const uint64_t zero_bits = 0; /* 0 of every dtype */
+static const uint64_t zero_bits = 0; /* 0 in every dtype */
 
 static tern__view seen_as(const tern__view *view, const tern__view *like)
 {
@@ -33,7 +33,7 @@ int tern__sum_into(tern_scope *scope, tern__node *node, int i, const tern__view 
     return tern__run(scope, &call) ? tern__grad_done(scope, node, i) : scope->error.code;
 }
 
-/* An operand of a gradient's kernel, seen with dy's shape. */
+/* Returns an operand of a gradient's kernel, with dy's shape. */
 static tern__view operand_view(const tern__node *node, tern__operand operand)
 {
     const tern__view *dy = tern__dy(node);
@@ -43,7 +43,7 @@ static tern__view operand_view(const tern__node *node, tern__operand operand)
     return seen_as(operand == TERN__ZERO ? &zero : &node->saved[operand - TERN__IN0].view, dy);
 }
 
-/* Runs the kernel of input i's gradient into `to`. */
+/* Runs the kernel for input i's gradient into `to`. */
 static bool run_gradient(tern_scope *scope, tern__node *node, int i, const tern__view *to, bool add)
 {
     const record *r = node->attr;
@@ -117,7 +117,7 @@ static int check_dtypes(tern_scope *scope, const char *func, const tern__pointwi
                             tern_dtype_name(dtype));
 }
 
-/* The shape of all inputs together. */
+/* Computes the common shape of all inputs. */
 static int join_shapes(tern_scope *scope, const char *func, const tern__pointwise_op *op,
                        tern_tensor *const *in, tern__view *all)
 {
@@ -134,7 +134,8 @@ static int join_shapes(tern_scope *scope, const char *func, const tern__pointwis
     return tern__can_be(scope, func, TERN_F64, all->ndim, all->shape) ? TERN_OK : scope->error.code;
 }
 
-/* Blocked, if an input of the whole shape is; blocked inputs of another shape become plain. */
+/* Chooses the layout: blocked if an input of the full shape is. Blocked inputs of other shapes become plain.
+ */
 static int settle_layout(tern_scope *scope, int inputs, tern_tensor **in, const tern__view *all,
                          tern__layout *layout)
 {
@@ -165,7 +166,7 @@ static tern_tensor *forward(tern_scope *scope, const tern__pointwise_op *op, ter
     return tern__view_count(all) == 0 || tern__run(scope, &call) ? y : NULL;
 }
 
-/* Keeps what the gradients that are wanted will read. */
+/* Saves what the wanted gradients will read. */
 static void save(const tern__pointwise_op *op, tern__node *node, tern_tensor *const *in, tern_tensor *y)
 {
     for (int i = 0; i < op->inputs; i++) {

@@ -7,7 +7,7 @@
 
 #define TERN__POINTWISE_ARGS 3
 
-/* What a gradient's kernel reads. */
+/* The operands of a gradient's kernel. */
 typedef enum tern__operand {
     TERN__NONE,
     TERN__DY,
@@ -20,10 +20,10 @@ typedef enum tern__operand {
 
 typedef struct tern__pointwise_grad {
     tern__kernel kernel;
-    tern__operand in[4]; /* none: no gradient flows to this input */
+    tern__operand in[4]; /* all NONE: this input gets no gradient */
 } tern__pointwise_grad;
 
-/* Dtypes that an op has a meaning for. */
+/* The dtypes that an op accepts. */
 typedef enum tern__takes { TERN__FLOATS, TERN__NUMBERS, TERN__ALL } tern__takes; /* all: bool too */
 
 typedef struct tern__pointwise_op {
@@ -37,11 +37,12 @@ typedef struct tern__pointwise_op {
     tern__pointwise_grad grad[TERN__POINTWISE_ARGS];
 } tern__pointwise_op;
 
-/* y of the inputs, broadcast together; k: the kernel's numbers, or NULL. `func`: the public function. */
+/* Computes a pointwise op of inputs that are broadcast together. k: the kernel's constants, or NULL. `func`:
+ * the public function, for errors. */
 tern_tensor *tern__pointwise(tern_scope *scope, const char *func, const tern__pointwise_op *op,
                              tern_tensor *const *inputs, const double *k);
 
-/* Sums `d`, which has the shape of what input i was broadcast to, into the gradient of input i. */
+/* Sums `d`, which has the shape to which input i was broadcast, into the gradient of input i. */
 int tern__sum_into(tern_scope *scope, tern__node *node, int i, const tern__view *d);
 
 #endif

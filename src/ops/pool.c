@@ -37,7 +37,7 @@ static int avg_gradient(tern_scope *scope, tern__node *node)
 
 /* ---- options ---- */
 
-/* Two or three numbers an axis; ceil_mode is no matter of the kernels. */
+/* A pooling's options; the kernels do not see ceil_mode. */
 typedef struct pool {
     const char *func, *op;
     int axes;
@@ -45,14 +45,14 @@ typedef struct pool {
     bool dilates, ceil_mode;
 } pool;
 
-/* Without a depth its numbers are those of a kernel that sees one slice. */
+/* In 2-D, the depth's numbers are those of a kernel of one slice. */
 static pool pool_of(const char *func, const char *op, int axes, bool dilates)
 {
     tern__pool_attr none = {{1, 1, 1}, {1, 1, 1}, {0, 0, 0}, {1, 1, 1}, 0};
     return (pool){.func = func, .op = op, .axes = axes, .attr = none, .dilates = dilates};
 }
 
-/* "(3, 3)": of the axes that there are. */
+/* Formats the numbers of the op's axes as "(3, 3)". */
 static const char *numbers(const pool *p, const int64_t values[TERN__SPACE], char text[TERN__SHAPE_TEXT])
 {
     tern__view view = tern__view_make(TERN_F32, TERN__PLAIN, p->axes, values + TERN__SPACE - p->axes);
@@ -72,13 +72,13 @@ static int fail_numbers(tern_scope *scope, const pool *p)
                             numbers(p, p->attr.padding, padding), numbers(p, p->attr.dilation, dilation));
 }
 
-/* Places of a kernel are counted in 32 bits, and sizes of windows must not overflow. */
+/* Kernels count positions in 32 bits, and window sizes must not overflow. */
 static bool is_count(int64_t number, int64_t most)
 {
     return number >= 1 && number <= most;
 }
 
-/* The caller's numbers, each from its first axis on. */
+/* Reads the caller's numbers; each array starts with the op's first axis. */
 static int take(tern_scope *scope, pool *p, const int64_t *kernel, const tern_pool3d_opts *o)
 {
     tern__pool_attr *a = &p->attr;
@@ -140,8 +140,8 @@ static int check(tern_scope *scope, const pool *p, const tern__view *x)
                             tern_dtype_name(x->dtype));
 }
 
-/* Windows along one axis; 0: none fits. With ceil_mode the last one may end beyond the padding, but begins
- * before that on the right. */
+/* Returns the number of windows along an axis; 0 if none fits. With ceil_mode the last window may end beyond
+ * the padding, but must start before the right padding. */
 static int64_t output_size(const pool *p, int64_t input, int axis)
 {
     const tern__pool_attr *a = &p->attr;
@@ -171,7 +171,7 @@ static int output_shape(tern_scope *scope, const pool *p, const tern__view *x, i
                             numbers(p, p->attr.padding, padding), numbers(p, p->attr.dilation, dilation));
 }
 
-/* Of a batch; replaces *x by what the kernels take. */
+/* Pools a batch. Replaces *x by a tensor in the form that the kernels need. */
 static tern_tensor *new_output(tern_scope *scope, const pool *p, tern_tensor **x)
 {
     int64_t shape[TERN_NDIM_MAX];
@@ -216,7 +216,7 @@ static tern_tensor *avg_pool(tern_scope *scope, tern_tensor *x, const pool *p)
 
 typedef tern_tensor *(*pool_fn)(tern_scope *scope, tern_tensor *x, const pool *p);
 
-/* Of a batch, or of one sample. */
+/* Pools a batch or a single sample. */
 static tern_tensor *run_any(tern_scope *scope, tern_tensor *x, const pool *p, pool_fn fn)
 {
     if (check(scope, p, &x->view)) return NULL;

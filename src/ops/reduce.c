@@ -1,5 +1,5 @@
-/* reduce.c - sum, mean, max and min over some dimensions or all. The kernels see the result with the input's
- * shape, with stride 0 along what is reduced. */
+/* reduce.c - sum, mean, max and min over some or all dimensions. The kernels view the result with the input's
+ * shape, with stride 0 along reduced dimensions. */
 #include "ops/reduce.h"
 #include "kernels/pointwise.h"
 #include "kernels/reduce.h"
@@ -12,14 +12,14 @@
 
 /* ---- which dimensions ---- */
 
-/* What stays: the shape with every reduced dimension 1, and the one that the caller gets. */
+/* The result's shape with every reduced dimension 1, and the shape that the caller gets. */
 typedef struct shapes {
     int ndim, kept_ndim;
     int64_t kept[TERN_NDIM_MAX], result[TERN_NDIM_MAX];
-    int64_t reduced; /* elements that fall together */
+    int64_t reduced; /* elements per result         */
 } shapes;
 
-/* A scalar is taken for a tensor of one. */
+/* A scalar counts as one dimension of one element. */
 static bool mark(const tern__view *x, int count, const int *dims, bool reduced[TERN_NDIM_MAX])
 {
     int ndim = TERN__MAX(x->ndim, 1);
@@ -51,7 +51,7 @@ static int find_shapes(tern_scope *scope, const char *func, const tern__view *x,
     return TERN_OK;
 }
 
-/* y, which has the kept shape's elements, seen with x's shape. */
+/* Views y, which has the kept shape, with x's shape. */
 static tern__view seen_as(const tern__view *y, const shapes *s, const tern__view *x)
 {
     tern__view kept = tern__view_make(y->dtype, TERN__PLAIN, s->ndim, s->kept);
@@ -66,7 +66,7 @@ typedef struct sum_record {
     shapes shapes;
 } sum_record;
 
-/* dy, times the factor, wherever it came from. */
+/* Broadcasts dy times the factor to the input's shape. */
 static int sum_gradient(tern_scope *scope, tern__node *node)
 {
     const sum_record *r = node->attr;
@@ -88,7 +88,7 @@ static tern_tensor *reduce(tern_scope *scope, tern__kernel kernel, tern_tensor *
     return tern__run(scope, &call) ? y : NULL;
 }
 
-/* Sums of integers are i64. */
+/* Integers are summed as i64. */
 static tern_dtype sum_dtype(const tern_tensor *x)
 {
     return tern__dtype_is_float(x->view.dtype) ? x->view.dtype : TERN_I64;
@@ -156,10 +156,10 @@ double tern_loss_normaliser(const tern_tensor *loss)
     return tern__host_item(loss->node->divisor, &value, NULL) ? NAN : value;
 }
 
-/* ---- max and min: what is equal to the extreme shares the gradient, as in torch.amax ---- */
+/* ---- max and min: elements equal to the extreme share the gradient, as in torch.amax ---- */
 
-/* The kernels of the gradient, one after the other: where x is the extreme, how many those are, dy divided by
- * that, and what each gets. */
+/* The gradient's kernels in order: where x is the extreme, how many such elements there are, dy divided by
+ * that number, and each element's share. */
 static int share_out(tern_scope *scope, tern__node *node, const tern__view *is, const tern__view *share)
 {
     static const tern__factor_attr one = {1};

@@ -6,7 +6,7 @@
 
 #include <tern/loss.h>
 
-/* What a loss of every element becomes. */
+/* Applies a loss's reduction (none, mean, sum) to its elements. */
 tern_tensor *tern__loss_reduce(tern_scope *scope, tern_tensor *losses, tern_reduction reduction);
 
 #endif

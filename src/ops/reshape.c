@@ -1,6 +1,6 @@
 #include "ops/ops.h"
 
-/* dy as it is, seen with the input's shape. */
+/* Gives dy on with the input's shape. */
 static int gradient(tern_scope *scope, tern__node *node)
 {
     const tern__view *x = &node->in[0]->view, *dy = tern__dy(node);
@@ -20,7 +20,7 @@ static tern_tensor *reshape(tern_scope *scope, tern_tensor *x, int ndim, const i
     return y;
 }
 
-/* Replaces one -1 by what is left; false if the counts differ. */
+/* Replaces a -1 by the size that fits; false if the counts differ. */
 static bool fill_in(const tern__view *x, int ndim, const int64_t *shape, int64_t full[TERN_NDIM_MAX])
 {
     int64_t known = 1, count = tern__view_count(x);

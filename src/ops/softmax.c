@@ -15,7 +15,7 @@ typedef struct record {
     const form *form;
 } record;
 
-/* Over dy where nobody else has it. */
+/* Overwrites dy if nothing else holds it. */
 static int gradient(tern_scope *scope, tern__node *node)
 {
     const record *r = node->attr;
@@ -27,7 +27,7 @@ static int gradient(tern_scope *scope, tern__node *node)
     return over ? tern__grad_give(scope, node, 0, dy) : tern__grad_done(scope, node, 0);
 }
 
-/* The dimension; a scalar is taken for a tensor of one. -1 after a failure. */
+/* Resolves `dim`; a scalar counts as one dimension of one element. -1 on failure. */
 static int check(tern_scope *scope, const char *func, const form *f, const tern_tensor *x, int dim)
 {
     if (!tern__dtype_is_float(x->view.dtype)) {

@@ -1,12 +1,12 @@
-/* view.c - other views of the same memory: transpose, permute, slice, select, split, detach. The gradient of
- * a view is a copy: dy into the places that the view showed. */
+/* view.c - views of the same memory: transpose, permute, slice, select, split, detach. The gradient of a view
+ * copies dy into the elements that the view shows. */
 #include "ops/ops.h"
 
-/* What a view shows of its input: the offset of its first element, and for each of its dimensions the stride.
- */
+/* The part of its input that a view shows: the offset of its first element, and the strides of its
+ * dimensions. */
 typedef struct window {
     int64_t offset, stride[TERN_NDIM_MAX];
-    bool whole; /* every element of the input is seen once */
+    bool whole; /* shows every element of the input once   */
 } window;
 
 int tern__dim_of(tern_scope *scope, const char *func, const tern_tensor *x, int dim)
@@ -19,7 +19,7 @@ int tern__dim_of(tern_scope *scope, const char *func, const tern_tensor *x, int 
     return -1;
 }
 
-/* Memory that nobody moves while the scope lasts. */
+/* True if nothing moves x's memory while the scope lives. */
 static bool stays(const tern_tensor *x)
 {
     return x->scope || x->storage || (x->leaf && x->leaf->grad);
@@ -32,7 +32,7 @@ tern_tensor *tern__share(tern_scope *scope, tern_tensor *x, const tern__view *vi
     return y && tern__copy(scope, &y->view, view) ? y : NULL;
 }
 
-/* The same window on the input's gradient. */
+/* Returns the same part of the input's gradient. */
 static tern__view window_on(const tern__view *grad, const window *w, const tern__view *dy)
 {
     tern__view seen = *grad;
@@ -57,7 +57,7 @@ static int gradient(tern_scope *scope, tern__node *node)
     return tern__grad_done(scope, node, 0);
 }
 
-/* `seen` is a view of x, whose gradient has x's shape without gaps: the window is told in that memory. */
+/* Describes `seen`, a view of x, in the memory of x's gradient, which is dense. */
 static tern_tensor *view_of(tern_scope *scope, const char *op, tern_tensor *x, const tern__view *seen,
                             const window *w)
 {
@@ -68,7 +68,7 @@ static tern_tensor *view_of(tern_scope *scope, const char *op, tern_tensor *x, c
 
 /* ---- permute ---- */
 
-/* Fills `own` with what `dims` means, negative ones counted from the end; false if a dimension is missing. */
+/* Resolves `dims` into `own`; negative ones count from the end. False if a dimension is missing. */
 static bool find_order(int ndim, int count, const int *dims, int own[TERN_NDIM_MAX])
 {
     bool seen[TERN_NDIM_MAX] = {false}, all = count == ndim;
@@ -120,7 +120,7 @@ tern_tensor *tern_transpose(tern_scope *scope, tern_tensor *x, int dim0, int dim
 
 /* ---- slice ---- */
 
-/* x[.., start : start + count * step : step, ..]; without the dimension if `drop`. */
+/* Returns x[.., start : start + count * step : step, ..], without the dimension if `drop`. */
 static tern_tensor *take(tern_scope *scope, const char *op, tern_tensor *x, int dim, int64_t start,
                          int64_t count, int64_t step, bool drop)
 {
@@ -142,7 +142,7 @@ static tern_tensor *take(tern_scope *scope, const char *op, tern_tensor *x, int 
     return view_of(scope, op, x, &seen, &w);
 }
 
-/* As Python counts: from the end if negative, then cut to what is there. */
+/* Resolves an index as Python does: from the end if negative, then clamped. */
 static int64_t clip(int64_t place, int64_t size)
 {
     place = place < 0 ? place + size : place;
@@ -161,7 +161,7 @@ tern_tensor *tern_slice(tern_scope *scope, tern_tensor *x, int dim, int64_t star
     int64_t size = x->view.shape[dim];
     start = clip(start, size);
     stop = TERN__MAX(start, clip(stop, size));
-    step = TERN__MIN(step, TERN__MAX(size, 1)); /* a longer one would only overflow */
+    step = TERN__MIN(step, TERN__MAX(size, 1)); /* a larger step would only overflow */
     int64_t count = stop > start ? (stop - start - 1) / step + 1 : 0;
     return take(scope, "slice", x, dim, start, count, step, false);
 }

@@ -5,7 +5,7 @@
 static int open_stage(tern__pane *pane, char *base, size_t bytes, tern_error *err)
 {
     const tern__device_backend *backend = pane->device->backend;
-    pane->turn = backend->mark_new(pane->device, err);
+    pane->turn = backend->event_new(pane->device, err);
     if (!pane->turn) return err->code;
     int status = backend->pin(pane->device, base, bytes, err);
     if (!status) pane->stage = base;
@@ -29,9 +29,9 @@ void tern__pane_close(tern__pane *pane, const tern_group *group)
 {
     if (pane->turn) {
         const tern__device_backend *backend = pane->device->backend;
-        backend->mark_wait(pane->device, pane->turn, NULL);
+        backend->event_wait(pane->device, pane->turn, NULL);
         if (pane->stage) backend->unpin(pane->device, pane->stage);
-        backend->mark_free(pane->device, pane->turn);
+        backend->event_free(pane->device, pane->turn);
     }
     if (pane->is_open) group->backend->window_close(group->state, pane->window);
     *pane = (tern__pane){0};
@@ -39,40 +39,41 @@ void tern__pane_close(tern__pane *pane, const tern_group *group)
 
 /* ---- there and back ---- */
 
-static int follow(const tern__pane *pane, tern__lane first, tern__lane second, tern_error *err)
+static int follow(const tern__pane *pane, tern__device_stream first, tern__device_stream second,
+                  tern_error *err)
 {
     const tern__device_backend *backend = pane->device->backend;
-    int status = backend->mark_set(pane->device, first, pane->turn, err);
-    return status ? status : backend->mark_follow(pane->device, second, pane->turn, err);
+    int status = backend->event_record(pane->device, first, pane->turn, err);
+    return status ? status : backend->stream_wait(pane->device, second, pane->turn, err);
 }
 
 int tern__pane_depart(const tern__pane *pane, tern_error *err)
 {
-    return pane->stage ? follow(pane, TERN__LANE_STEP, TERN__LANE_COMM, err) : TERN_OK;
+    return pane->stage ? follow(pane, TERN__STREAM_STEP, TERN__STREAM_COMM, err) : TERN_OK;
 }
 
 int tern__pane_put(const tern__pane *pane, uint64_t offset, uint64_t bytes, tern_error *err)
 {
     if (!pane->stage) return TERN_OK;
-    return pane->device->backend->lane_copy(pane->device, TERN__LANE_COMM, pane->stage + offset,
-                                            pane->block + offset, bytes, err);
+    return pane->device->backend->stream_copy(pane->device, TERN__STREAM_COMM, pane->stage + offset,
+                                              pane->block + offset, bytes, err);
 }
 
 int tern__pane_settle(const tern__pane *pane, tern_error *err)
 {
     if (!pane->stage) return TERN_OK;
-    int status = pane->device->backend->mark_set(pane->device, TERN__LANE_COMM, pane->turn, err);
-    return status ? status : pane->device->backend->mark_wait(pane->device, pane->turn, err);
+    int status = pane->device->backend->event_record(pane->device, TERN__STREAM_COMM, pane->turn, err);
+    return status ? status : pane->device->backend->event_wait(pane->device, pane->turn, err);
 }
 
 int tern__pane_take(const tern__pane *pane, uint64_t offset, uint64_t bytes, tern_error *err)
 {
     if (!pane->stage) return TERN_OK;
-    return pane->device->backend->lane_copy(pane->device, TERN__LANE_COMM, pane->block + offset,
-                                            pane->stage + offset, bytes, err);
+    return pane->device->backend->stream_copy(pane->device, TERN__STREAM_COMM, pane->block + offset,
+                                              pane->stage + offset, bytes, err);
 }
 
 int tern__pane_return(const tern__pane *pane, tern_error *err)
 {
-    return pane->stage ? follow(pane, TERN__LANE_COMM, TERN__LANE_STEP, err) : TERN_OK;
+    return pane->stage ? follow(pane, TERN__STREAM_COMM, TERN__STREAM_STEP, err) : TERN_OK;
 }

@@ -2,7 +2,7 @@
  *
  * Where the back end reaches the block, the block is a window. A device's memory that it does not reach has a
  * window of the host's before it, which is pinned: a rank's own part is put there before it goes over, and
- * the others' parts are taken from there, in the device's lane of communication. For other panes what puts
+ * the others' parts are taken from there, in the device's stream of communication. For other panes what puts
  * and takes does nothing. */
 #ifndef TERN_SRC_OPTIM_PANE_H
 #define TERN_SRC_OPTIM_PANE_H
@@ -14,7 +14,7 @@ typedef struct tern__pane {
     char *block;
     tern_device *device; /* in whose memory it is; NULL: the host's          */
     char *stage;         /* of the window before it; NULL: it is the window */
-    tern__mark *turn;
+    tern__device_event *turn;
     uint32_t window;
     bool is_open;
 } tern__pane;

@@ -82,7 +82,7 @@ static int read_whole(const tern_object *state, const char *key, int64_t *value,
 
 static int read_plateau(const tern_object *state, tern__plateau *plateau, tern_error *err)
 {
-    int status = tern__field_real(load, state, "best", &plateau->best, err);
+    int status = tern__field_real(load, state, NULL, "best", -INFINITY, INFINITY, &plateau->best, err);
     if (!status) status = read_whole(state, "num_bad_epochs", &plateau->bad, err);
     if (!status) status = read_whole(state, "cooldown_counter", &plateau->cooldown, err);
     if (!status && tern_object_get(state, "num_reductions"))

@@ -46,17 +46,17 @@ typedef struct tern__ddp_loss {
     uint32_t window;     /* of one that is reached, until the user asks for it      */
     bool has_window, is_known;
     tern__extent extent;
-    float *pinned;     /* not reached: the loss is copied here, before its bucket's gradients */
-    tern__mark *there; /* set behind that copy                                      */
-    bool is_sent;      /* in this backward, and not written to the side values yet  */
+    float *pinned;             /* not reached: the loss is copied here, before its bucket's gradients */
+    tern__device_event *there; /* set behind that copy                                      */
+    bool is_sent;              /* in this backward, and not written to the side values yet  */
 } tern__ddp_loss;
 
 /* What staged.c keeps of a gradient range in a device's memory. */
 typedef struct tern__ddp_stage {
-    tern__mark *turn;   /* of the step, for the other lane to follow                     */
-    tern__mark **there; /* [leaf_count + 2] by bucket: behind the copies into the window */
-    tern__mark *back;   /* behind those out of it, for the step to follow                */
-    void *pinned;       /* the window, or NULL                                           */
+    tern__device_event *turn;   /* of the step, for the other stream to follow                     */
+    tern__device_event **there; /* [leaf_count + 2] by bucket: behind the copies into the window */
+    tern__device_event *back;   /* behind those out of it, for the step to follow                */
+    void *pinned;               /* the window, or NULL                                           */
 } tern__ddp_stage;
 
 struct tern_ddp {
@@ -176,8 +176,8 @@ int tern__staged_test(const tern_ddp *ddp, tern_error *err);
 /* The means to the device, of all buckets that have one. */
 int tern__staged_take(const tern_ddp *ddp, tern_error *err);
 
-/* Copies. _depart: the lanes of communication wait for the steps'. _copy: asked of them; the host's memory
- * must be pinned. _return: the steps' lanes wait for the copies. _returned: TERN_OK once they are done,
+/* Copies. _depart: the streams of communication wait for the steps'. _copy: asked of them; the host's memory
+ * must be pinned. _return: the steps' streams wait for the copies. _returned: TERN_OK once they are done,
  * TERN_PENDING, or an error. */
 int tern__staged_depart(const tern_ddp *ddp, tern_error *err);
 int tern__staged_copy(const tern_ddp *ddp, void *to, const void *from, size_t bytes, tern_error *err);

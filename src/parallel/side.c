@@ -45,7 +45,7 @@ static int open_window(tern_ddp *ddp, tern_error *err)
 
 static int open_copy(tern__ddp_loss *self, tern_error *err)
 {
-    self->there = self->device->backend->mark_new(self->device, err);
+    self->there = self->device->backend->event_new(self->device, err);
     if (!self->there) return err->code;
     self->pinned = self->device->backend->pinned_new(self->device, sizeof(*self->pinned));
     if (self->pinned) return TERN_OK;
@@ -69,9 +69,9 @@ void tern__side_close(tern_ddp *ddp)
 {
     tern__ddp_loss *self = &ddp->loss;
     if (self->has_window) ddp->group->backend->window_close(ddp->group->state, self->window);
-    if (self->there) self->device->backend->mark_wait(self->device, self->there, NULL);
+    if (self->there) self->device->backend->event_wait(self->device, self->there, NULL);
     if (self->pinned) self->device->backend->pinned_free(self->device, self->pinned);
-    if (self->there) self->device->backend->mark_free(self->device, self->there);
+    if (self->there) self->device->backend->event_free(self->device, self->there);
     if (self->block) tern__memory_free(self->block);
 }
 
@@ -148,12 +148,12 @@ static int send_loss(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
     tern__ddp_loss *self = &ddp->loss;
     const tern__device_backend *backend = self->device->backend;
     int status = put_loss(ddp, SUM, loss, err);
-    if (!status) status = backend->mark_set(self->device, TERN__LANE_STEP, self->there, err);
-    if (!status) status = backend->mark_follow(self->device, TERN__LANE_COMM, self->there, err);
+    if (!status) status = backend->event_record(self->device, TERN__STREAM_STEP, self->there, err);
+    if (!status) status = backend->stream_wait(self->device, TERN__STREAM_COMM, self->there, err);
     if (!status)
-        status = backend->lane_copy(self->device, TERN__LANE_COMM, self->pinned, self->block,
-                                    sizeof(*self->pinned), err);
-    if (!status) status = backend->mark_set(self->device, TERN__LANE_COMM, self->there, err);
+        status = backend->stream_copy(self->device, TERN__STREAM_COMM, self->pinned, self->block,
+                                      sizeof(*self->pinned), err);
+    if (!status) status = backend->event_record(self->device, TERN__STREAM_COMM, self->there, err);
     self->is_sent = !status;
     return status;
 }
@@ -207,7 +207,7 @@ int tern__side_arrive(tern_ddp *ddp, tern_error *err)
     set(ddp, NEWS, tern__ddp_choices_has_news(ddp));
     if (!self->is_sent) return TERN_OK;
     self->is_sent = false;
-    int status = self->device->backend->mark_wait(self->device, self->there, err);
+    int status = self->device->backend->event_wait(self->device, self->there, err);
     if (!status) set(ddp, LOSS, *self->pinned);
     return status;
 }

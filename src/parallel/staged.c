@@ -1,10 +1,10 @@
 /* staged.c - gradients in a device's own memory go over in pinned windows of the host's, where the back end
  * does not reach the device. When a bucket's are complete, copies into the window are asked of the device's
- * lane of communication, behind what the step's lane was asked so far: one for each stretch of neighbours.
- * Backward goes on meanwhile, and the bucket is posted once the mark behind them has passed. The means go
- * back in the same lane, and the step's lane follows it. A bucket of which this rank has nothing to give is
- * posted once they have: from then on its peers may write into the window. What goes over in 16 bits is cast
- * on the device. */
+ * stream of communication, behind what the step's stream was asked so far: one for each stretch of
+ * neighbours. Backward goes on meanwhile, and the bucket is posted once the event behind them has passed. The
+ * means go back in the same stream, and the step's stream follows it. A bucket of which this rank has nothing
+ * to give is posted once they have: from then on its peers may write into the window. What goes over in 16
+ * bits is cast on the device. */
 #include "parallel/ddp.h"
 
 #include "device/backend.h"
@@ -36,10 +36,10 @@ static int open_stage(tern_ddp *ddp, int r, tern_error *err)
 {
     tern__ddp_stage *stage = &ddp->stages[r];
     tern_device *device = device_of(ddp, r);
-    size_t marks = (size_t)ddp->seal->leaf_count + 2, bytes = window_bytes(ddp, r);
-    stage->turn = device->backend->mark_new(device, err);
-    stage->back = stage->turn ? device->backend->mark_new(device, err) : NULL;
-    stage->there = tern__alloc(marks * sizeof(*stage->there), "tern_ddp_new", err);
+    size_t events = (size_t)ddp->seal->leaf_count + 2, bytes = window_bytes(ddp, r);
+    stage->turn = device->backend->event_new(device, err);
+    stage->back = stage->turn ? device->backend->event_new(device, err) : NULL;
+    stage->there = tern__alloc(events * sizeof(*stage->there), "tern_ddp_new", err);
     if (!stage->back || !stage->there) return err->code;
     int status = device->backend->pin(device, window_of(ddp, r), bytes, err);
     if (!status) stage->pinned = window_of(ddp, r);
@@ -70,8 +70,8 @@ int tern__staged_open(tern_ddp *ddp, tern_error *err)
 static void wait_all(const tern_ddp *ddp, int r)
 {
     tern_device *device = device_of(ddp, r);
-    device->backend->mark_set(device, TERN__LANE_COMM, ddp->stages[r].back, NULL);
-    device->backend->mark_wait(device, ddp->stages[r].back, NULL);
+    device->backend->event_record(device, TERN__STREAM_COMM, ddp->stages[r].back, NULL);
+    device->backend->event_wait(device, ddp->stages[r].back, NULL);
 }
 
 static void close_stage(const tern_ddp *ddp, int r)
@@ -81,9 +81,9 @@ static void close_stage(const tern_ddp *ddp, int r)
     if (stage->back) wait_all(ddp, r);
     if (stage->pinned) device->backend->unpin(device, stage->pinned);
     for (int b = 0; stage->there && b < ddp->seal->leaf_count + 2; b++)
-        device->backend->mark_free(device, stage->there[b]);
-    device->backend->mark_free(device, stage->back);
-    device->backend->mark_free(device, stage->turn);
+        device->backend->event_free(device, stage->there[b]);
+    device->backend->event_free(device, stage->back);
+    device->backend->event_free(device, stage->turn);
     tern__free(stage->there);
 }
 
@@ -98,13 +98,14 @@ void tern__staged_close(tern_ddp *ddp)
 
 /* ---- a bucket's stretches ---- */
 
-/* One lane follows the other. */
-static int follow(const tern_ddp *ddp, int r, tern__lane first, tern__lane second, tern_error *err)
+/* One stream follows the other. */
+static int follow(const tern_ddp *ddp, int r, tern__device_stream first, tern__device_stream second,
+                  tern_error *err)
 {
     tern_device *device = device_of(ddp, r);
-    tern__mark *mark = first == TERN__LANE_STEP ? ddp->stages[r].turn : ddp->stages[r].back;
-    int status = device->backend->mark_set(device, first, mark, err);
-    return status ? status : device->backend->mark_follow(device, second, mark, err);
+    tern__device_event *event = first == TERN__STREAM_STEP ? ddp->stages[r].turn : ddp->stages[r].back;
+    int status = device->backend->event_record(device, first, event, err);
+    return status ? status : device->backend->stream_wait(device, second, event, err);
 }
 
 static bool has_range(const tern_ddp *ddp, const tern__bucket *bucket, int r)
@@ -157,8 +158,8 @@ static int copy_all(const tern_ddp *ddp, const tern__bucket *bucket, int r, bool
         const tern__extent *e = &bucket->extents[i];
         if (e->window != tern__compress_window(ddp, r)) continue;
         char *here = window_of(ddp, r) + e->offset, *there = place_of(ddp, r, e);
-        status = device->backend->lane_copy(device, TERN__LANE_COMM, is_put ? here : there,
-                                            is_put ? there : here, e->count * size, err);
+        status = device->backend->stream_copy(device, TERN__STREAM_COMM, is_put ? here : there,
+                                              is_put ? there : here, e->count * size, err);
     }
     return status;
 }
@@ -168,13 +169,13 @@ static int copy_all(const tern_ddp *ddp, const tern__bucket *bucket, int r, bool
 static int put(tern_ddp *ddp, int b, int r, tern_error *err)
 {
     tern_device *device = device_of(ddp, r);
-    tern__mark **there = &ddp->stages[r].there[b];
-    if (!*there) *there = device->backend->mark_new(device, err);
+    tern__device_event **there = &ddp->stages[r].there[b];
+    if (!*there) *there = device->backend->event_new(device, err);
     if (!*there) return err->code;
     int status = cast_all(ddp, &ddp->buckets[b], r, true, err);
-    if (!status) status = follow(ddp, r, TERN__LANE_STEP, TERN__LANE_COMM, err);
+    if (!status) status = follow(ddp, r, TERN__STREAM_STEP, TERN__STREAM_COMM, err);
     if (!status) status = copy_all(ddp, &ddp->buckets[b], r, true, err);
-    return status ? status : device->backend->mark_set(device, TERN__LANE_COMM, *there, err);
+    return status ? status : device->backend->event_record(device, TERN__STREAM_COMM, *there, err);
 }
 
 int tern__staged_put(tern_ddp *ddp, int bucket, tern_error *err)
@@ -193,8 +194,8 @@ int tern__staged_test(const tern_ddp *ddp, tern_error *err)
         const tern__ddp_stage *stage = &ddp->stages[r];
         tern_device *device = device_of(ddp, r);
         if (!device || !has_range(ddp, bucket, r)) continue;
-        tern__mark *mark = bucket->used ? stage->there[ddp->next_bucket] : stage->back;
-        status = device->backend->mark_test(device, mark, err);
+        tern__device_event *event = bucket->used ? stage->there[ddp->next_bucket] : stage->back;
+        status = device->backend->event_query(device, event, err);
     }
     return status;
 }
@@ -210,10 +211,10 @@ static bool has_mean(const tern_ddp *ddp, const tern__bucket *bucket)
 /* Behind the step, which may still read what it had before. */
 static int take(const tern_ddp *ddp, int r, tern_error *err)
 {
-    int status = follow(ddp, r, TERN__LANE_STEP, TERN__LANE_COMM, err);
+    int status = follow(ddp, r, TERN__STREAM_STEP, TERN__STREAM_COMM, err);
     for (int b = 0; b < ddp->bucket_count && !status; b++)
         if (has_mean(ddp, &ddp->buckets[b])) status = copy_all(ddp, &ddp->buckets[b], r, false, err);
-    if (!status) status = follow(ddp, r, TERN__LANE_COMM, TERN__LANE_STEP, err);
+    if (!status) status = follow(ddp, r, TERN__STREAM_COMM, TERN__STREAM_STEP, err);
     for (int b = 0; b < ddp->bucket_count && !status; b++)
         if (has_mean(ddp, &ddp->buckets[b])) status = cast_all(ddp, &ddp->buckets[b], r, false, err);
     return status;
@@ -233,7 +234,7 @@ int tern__staged_depart(const tern_ddp *ddp, tern_error *err)
 {
     int status = TERN_OK;
     for (int r = 0; r < ddp->seal->range_count && !status; r++)
-        if (device_of(ddp, r)) status = follow(ddp, r, TERN__LANE_STEP, TERN__LANE_COMM, err);
+        if (device_of(ddp, r)) status = follow(ddp, r, TERN__STREAM_STEP, TERN__STREAM_COMM, err);
     return status;
 }
 
@@ -243,14 +244,14 @@ int tern__staged_copy(const tern_ddp *ddp, void *to, const void *from, size_t by
     int r = 0;
     while (r < ddp->seal->range_count && (!device || device_of(ddp, r) != device)) r++;
     if (r == ddp->seal->range_count) return tern__memory_copy(to, from, bytes, err);
-    return device->backend->lane_copy(device, TERN__LANE_COMM, to, from, bytes, err);
+    return device->backend->stream_copy(device, TERN__STREAM_COMM, to, from, bytes, err);
 }
 
 int tern__staged_return(const tern_ddp *ddp, tern_error *err)
 {
     int status = TERN_OK;
     for (int r = 0; r < ddp->seal->range_count && !status; r++)
-        if (device_of(ddp, r)) status = follow(ddp, r, TERN__LANE_COMM, TERN__LANE_STEP, err);
+        if (device_of(ddp, r)) status = follow(ddp, r, TERN__STREAM_COMM, TERN__STREAM_STEP, err);
     return status;
 }
 
@@ -259,7 +260,7 @@ int tern__staged_returned(const tern_ddp *ddp, tern_error *err)
     int status = TERN_OK;
     for (int r = 0; r < ddp->seal->range_count && !status; r++) {
         tern_device *device = device_of(ddp, r);
-        if (device) status = device->backend->mark_test(device, ddp->stages[r].back, err);
+        if (device) status = device->backend->event_query(device, ddp->stages[r].back, err);
     }
     return status;
 }

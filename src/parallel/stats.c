@@ -57,12 +57,13 @@ void tern__stats_posted(tern_ddp *ddp, int bucket)
     int64_t now = tern__now_ns();
     if (!ddp->stats.posted) ddp->stats.posted = now;
     if (is_last) ddp->stats.arrived = now;
-    tern__trace_add(ddp->group->trace, &(tern__event){.name = "bucket ready",
-                                                      .track = TERN__TRACK_BUCKETS,
-                                                      .began = now,
-                                                      .args = {{"bucket", bucket},
-                                                               {"bytes", (int64_t)ddp->buckets[bucket].bytes},
-                                                               {"backward", (int64_t)ddp->backward}}});
+    tern__trace_add(ddp->group->trace,
+                    &(tern__trace_event){.name = "bucket ready",
+                                         .track = TERN__TRACK_BUCKETS,
+                                         .began = now,
+                                         .args = {{"bucket", bucket},
+                                                  {"bytes", (int64_t)ddp->buckets[bucket].bytes},
+                                                  {"backward", (int64_t)ddp->backward}}});
 }
 
 /* Another ddp's end may have come before this one's, so the scope knows when the gradients were written. */

@@ -1,4 +1,4 @@
-/* bars.c - numbers to be compared, as bars from the left. */
+/* bars.c - a bar chart with horizontal bars. */
 #include "figure.h"
 
 #include <math.h>
@@ -6,10 +6,10 @@
 
 #define TOP     56
 #define BAR     24
-#define PITCH   36 /* from a bar to the next */
+#define PITCH   36 /* from one bar to the next */
 #define BOTTOM  22
 #define MARGIN  28
-#define NUMBER  96 /* room for the number behind the longest bar */
+#define NUMBER  96 /* room for the number after the longest bar */
 #define BETWEEN 12
 
 double tern__bars_height(const tern_bars *bars)
@@ -35,7 +35,7 @@ static double longest(const tern_bars *bars)
     return most > 0 ? most : 1;
 }
 
-/* From the least to the most that was seen, with short ends. */
+/* Draws a line from `from` to `to`, with short end marks: the range of the measured values. */
 static void draw_spread(cairo_t *cr, double from, double to, double y)
 {
     cairo_set_source_rgb(cr, 0.15, 0.15, 0.15);
@@ -58,7 +58,7 @@ static void draw_bar(cairo_t *cr, const tern_bar *bar, double left, double scale
     cairo_text_extents(cr, bar->name, &size);
     cairo_move_to(cr, left - BETWEEN - size.x_advance, y + BAR / 2.0 + 5);
     cairo_show_text(cr, bar->name);
-    tern__colour(cr, bar->colour, 0.85);
+    tern__canvas_colour(cr, bar->colour, 0.85);
     cairo_rectangle(cr, left, y, bar->value * scale, BAR);
     cairo_fill(cr);
     if (bar->high > bar->low)
@@ -73,7 +73,7 @@ void tern__bars_draw(cairo_t *cr, const tern_bars *bars)
 {
     cairo_set_font_size(cr, 15);
     cairo_set_source_rgb(cr, 0.15, 0.15, 0.15);
-    tern__draw_text(cr, bars->title, TERN__CHART_WIDTH / 2.0, 30);
+    tern__canvas_text(cr, bars->title, TERN__CHART_WIDTH / 2.0, 30);
     cairo_set_font_size(cr, 14);
     double left = MARGIN + name_width(cr, bars) + BETWEEN;
     double scale = (TERN__CHART_WIDTH - MARGIN - NUMBER - left) / longest(bars);

@@ -1,4 +1,4 @@
-/* chart.c - curves over common axes. Ticks stand at round numbers, and the axes end at ticks. */
+/* chart.c - curves over common axes. Ticks are at round numbers, and the axes end at ticks. */
 #include "figure.h"
 
 #include <float.h>
@@ -11,11 +11,11 @@
 #define RIGHT  28
 #define TOP    74
 #define BOTTOM 62
-#define TICKS  6 /* about so many an axis */
+#define TICKS  6 /* per axis, roughly */
 
 typedef struct axis {
-    double low, high, step; /* in numbers; the ends are multiples of step */
-    double from, to;        /* in pixels                                  */
+    double low, high, step; /* values; the ends are multiples of step */
+    double from, to;        /* pixels                                 */
 } axis;
 
 static double place(const axis *a, double value)
@@ -23,14 +23,14 @@ static double place(const axis *a, double value)
     return a->from + (value - a->low) / (a->high - a->low) * (a->to - a->from);
 }
 
-/* The round number (1, 2 or 5 times a power of ten) next to a TICKS-th of the range. */
+/* Returns the round number (1, 2 or 5 times a power of ten) closest to a TICKS-th of the range. */
 static double round_step(double range)
 {
     double power = pow(10, floor(log10(range / TICKS))), rest = range / TICKS / power;
     return power * (rest < 1.5 ? 1 : rest < 3.5 ? 2 : rest < 7.5 ? 5 : 10);
 }
 
-/* Where all values are whole, epochs say, ticks are too. */
+/* If all values are whole numbers, such as epochs, the ticks are whole, too. */
 static axis axis_of(double low, double high, bool whole, double from, double to)
 {
     double step = round_step(high > low ? high - low : fmax(1, fabs(low)));
@@ -89,7 +89,7 @@ static int tick_count(const axis *a)
     return (int)lround((a->high - a->low) / a->step);
 }
 
-/* As many decimals as the step has. */
+/* Writes as many decimals as the step has. */
 static void tick_text(const axis *a, int i, char *text, size_t size)
 {
     int decimals = (int)fmax(0, ceil(-log10(a->step) - 1e-9));
@@ -117,40 +117,31 @@ static void draw_axes(cairo_t *cr, const axis *x, const axis *y)
         draw_line(cr, at, y->from, at, y->from + 5);
         tick_text(x, i, text, sizeof(text));
         grey(cr, 0.3);
-        tern__draw_text(cr, text, at, y->from + 20);
+        tern__canvas_text(cr, text, at, y->from + 20);
     }
 }
 
 static void draw_labels(cairo_t *cr, const tern_chart *chart)
 {
     grey(cr, 0.15);
-    tern__draw_text(cr, chart->x_label, (LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 16);
+    tern__canvas_text(cr, chart->x_label, (LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 16);
     cairo_save(cr);
     cairo_translate(cr, 24, (TOP + HEIGHT - BOTTOM) / 2.0);
     cairo_rotate(cr, -M_PI / 2);
-    tern__draw_text(cr, chart->y_label, 0, 0);
+    tern__canvas_text(cr, chart->y_label, 0, 0);
     cairo_restore(cr);
     cairo_select_font_face(cr, "sans-serif", CAIRO_FONT_SLANT_NORMAL, CAIRO_FONT_WEIGHT_BOLD);
     cairo_set_font_size(cr, 15);
-    tern__draw_text(cr, chart->title, WIDTH / 2.0, 30);
+    tern__canvas_text(cr, chart->title, WIDTH / 2.0, 30);
     cairo_select_font_face(cr, "sans-serif", CAIRO_FONT_SLANT_NORMAL, CAIRO_FONT_WEIGHT_NORMAL);
     cairo_set_font_size(cr, 13);
 }
 
 /* ---- curves ---- */
 
-/* Colours that also those tell apart who see no red or no green. */
-void tern__colour(cairo_t *cr, int i, double alpha)
-{
-    static const double colours[][3] = {
-        {0.84, 0.37, 0.00}, {0.00, 0.45, 0.70}, {0.00, 0.62, 0.45}, {0.80, 0.47, 0.65}, {0.35, 0.35, 0.35}};
-    const double *c = colours[i % (int)(sizeof(colours) / sizeof(*colours))];
-    cairo_set_source_rgba(cr, c[0], c[1], c[2], alpha);
-}
-
 static void draw_band(cairo_t *cr, const tern_curve *c, const axis *x, const axis *y)
 {
-    cairo_new_path(cr); /* text leaves a point behind */
+    cairo_new_path(cr); /* drawing text leaves a current point */
     for (int i = 0; i < c->count; i++) cairo_line_to(cr, place(x, c->x[i]), place(y, c->low[i]));
     for (int i = c->count - 1; i >= 0; i--) cairo_line_to(cr, place(x, c->x[i]), place(y, c->high[i]));
     cairo_close_path(cr);
@@ -166,13 +157,13 @@ static void draw_curve(cairo_t *cr, const tern_curve *c, const axis *x, const ax
     cairo_stroke(cr);
 }
 
-/* Names under the title, side by side. */
+/* Draws the curves' names below the title, side by side. */
 static void draw_legend(cairo_t *cr, const tern_chart *chart)
 {
     cairo_text_extents_t size;
     double at = LEFT + 2;
     for (int i = 0; i < chart->count; i++) {
-        tern__colour(cr, i, 1);
+        tern__canvas_colour(cr, i, 1);
         cairo_set_line_width(cr, 3);
         draw_line(cr, at, TOP - 20, at + 22, TOP - 20);
         grey(cr, 0.15);
@@ -191,11 +182,11 @@ void tern__chart_draw(cairo_t *cr, const tern_chart *chart)
     draw_axes(cr, &x, &y);
     draw_labels(cr, chart);
     for (int i = 0; i < chart->count; i++) {
-        tern__colour(cr, i, 0.16);
+        tern__canvas_colour(cr, i, 0.16);
         if (chart->curves[i].low) draw_band(cr, &chart->curves[i], &x, &y);
     }
     for (int i = 0; i < chart->count; i++) {
-        tern__colour(cr, i, 1);
+        tern__canvas_colour(cr, i, 1);
         draw_curve(cr, &chart->curves[i], &x, &y);
     }
     draw_legend(cr, chart);
@@ -203,7 +194,7 @@ void tern__chart_draw(cairo_t *cr, const tern_chart *chart)
 
 int tern__chart_save(const tern_figure_out *out, const tern_chart *chart, char *why, size_t why_size)
 {
-    cairo_t *cr = tern__page_new(WIDTH, HEIGHT);
+    cairo_t *cr = tern__canvas_new(WIDTH, HEIGHT);
     tern__chart_draw(cr, chart);
-    return tern__page_save(cr, out, why, why_size);
+    return tern__canvas_save(cr, out, why, why_size);
 }

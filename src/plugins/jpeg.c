@@ -1,5 +1,6 @@
-/* jpeg.c - the JPEG plug-in, by libjpeg-turbo. Its errors jump out of it, to where the function of ours
- * began: what has to be freed stands in the decoder, and no variable has to survive the jump. */
+/* jpeg.c - the JPEG plug-in, with libjpeg-turbo. On an error libjpeg jumps (longjmp) to the start of the
+ * plug-in's function. So everything to be freed is in the decoder, and no local variable has to survive the
+ * jump. */
 #include <tern/backend/image.h>
 
 #include <setjmp.h>
@@ -27,8 +28,8 @@ static void fail(j_common_ptr jpeg)
     longjmp(d->out, 1);
 }
 
-/* libjpeg goes on where data are missing or make no sense, and shows grey. That is an error here; bytes too
- * many, or a header that is odd, are not. */
+/* Where data is missing or corrupt, libjpeg warns and fills the rest with grey. Here that is an error. Extra
+ * bytes or an odd header are not. */
 static void warn(j_common_ptr jpeg, int level)
 {
     static const int losses[] = {JWRN_JPEG_EOF, JWRN_HIT_MARKER, JWRN_HUFF_BAD_CODE, JWRN_ARITH_BAD_CODE,
@@ -66,7 +67,7 @@ static void *decoder_new(void)
 
 /* ---- the header ---- */
 
-/* libjpeg has no way from CMYK to RGB. */
+/* libjpeg cannot convert CMYK to RGB. */
 static bool is_cmyk(const decoder *d)
 {
     return d->jpeg.jpeg_color_space == JCS_CMYK || d->jpeg.jpeg_color_space == JCS_YCCK;
@@ -115,14 +116,14 @@ static int begin(void *data, const tern_image_request *request, tern_image *imag
 
 /* ---- pixels ---- */
 
-/* x / 255, rounded. */
+/* Returns x / 255, rounded. */
 static int over_255(int x)
 {
     x += 128;
     return (x + (x >> 8)) >> 8;
 }
 
-/* Inks are taken to be stored inverted, as Adobe's programs do; Pillow takes them so too. */
+/* Assumes that inks are stored inverted, as Adobe's programs do; Pillow assumes it, too. */
 static void rgb_of_cmyk(const uint8_t *from, uint8_t *to, int64_t width)
 {
     for (int64_t x = 0; x < width; x++)

@@ -1,7 +1,8 @@
-/* nifti.c - the NIfTI plug-in, by libnifti: what the 348 bytes of a header mean.
+/* nifti.c - the NIfTI plug-in, with libnifti: converts between the 348 bytes of a header and tern's
+ * description.
  *
- * libnifti's own reader prints on stderr, asks for memory before it looks at the file's size and does not
- * notice a damaged end, so it is given headers only, after they have been looked at. */
+ * libnifti's own reader prints to stderr, allocates memory before it checks the file's size, and does not
+ * notice a damaged end. So it gets headers only, and only after they have been checked. */
 #include <tern/backend/nifti.h>
 
 #include <tern/base.h>
@@ -22,7 +23,7 @@ static tern_nifti_status bad(char *why, size_t size, const char *text)
     return TERN_NIFTI_BAD;
 }
 
-/* The header in this machine's byte order; dim[0] is in [1, 7] in one order only. */
+/* Converts the header to native byte order, in which dim[0] is in [1, 7]. Returns true if it had to swap. */
 static bool to_native(nifti_1_header *header)
 {
     if (header->dim[0] >= 1 && header->dim[0] <= 7) return false;
@@ -47,23 +48,23 @@ static bool is_known(int datatype)
     }
 }
 
-/* Everything that libnifti's conversion would complain about on stderr, and what this does not read. */
+/* Refuses headers about which libnifti would print to stderr, and those that the plug-in does not support. */
 static tern_nifti_status check(const nifti_1_header *h, char *why, size_t size)
 {
     if (h->sizeof_hdr != TERN_NIFTI_HEADER || memcmp(h->magic, "n+1", 4))
-        return bad(why, size, "no header of NIfTI-1 in one file (348 bytes, magic \"n+1\")");
+        return bad(why, size, "not a NIfTI-1 header of a single file (348 bytes, magic \"n+1\")");
     if (h->dim[0] < 1 || h->dim[0] > 7) return bad(why, size, "dim[0] is not in [1, 7]");
     for (int d = 1; d <= h->dim[0]; d++)
-        if (h->dim[d] < 1) return bad(why, size, "a dimension below 1");
+        if (h->dim[d] < 1) return bad(why, size, "a dimension is below 1");
     if (!(h->vox_offset >= 348 && h->vox_offset <= 1 << 30))
-        return bad(why, size, "an impossible vox_offset");
+        return bad(why, size, "vox_offset is not in [348, 2^30]");
     for (int d = 5; d <= h->dim[0]; d++)
         if (h->dim[d] != 1) {
-            snprintf(why, size, "%d dimensions, at most 4 are read", h->dim[0]);
+            snprintf(why, size, "it has %d dimensions, expected at most 4", h->dim[0]);
             return TERN_NIFTI_OTHER;
         }
     if (is_known(h->datatype)) return TERN_NIFTI_OK;
-    snprintf(why, size, "voxels of datatype %d (%s), only real numbers are read", h->datatype,
+    snprintf(why, size, "the voxels have datatype %d (%s), expected real numbers", h->datatype,
              nifti_datatype_string(h->datatype));
     return TERN_NIFTI_OTHER;
 }
@@ -94,7 +95,7 @@ static tern_nifti_status parse(const void *bytes, tern_nifti_info *info, char *w
     tern_nifti_status status = check(&native, why, size);
     if (status) return status;
     nifti_image *image = nifti_convert_nhdr2nim(header, NULL);
-    if (!image) return bad(why, size, "libnifti cannot make sense of the header");
+    if (!image) return bad(why, size, "libnifti cannot read the header");
     *info = (tern_nifti_info){.shape = {1, 1, 1, 1},
                               .offset = (int64_t)native.vox_offset,
                               .datatype = image->datatype,
@@ -151,7 +152,7 @@ static void write_place(nifti_1_header *header, const tern_nifti_info *info)
     if (!header->sform_code) header->sform_code = NIFTI_XFORM_SCANNER_ANAT;
 }
 
-/* A source that has not been moved keeps both of its forms, which need not agree. */
+/* A volume that has not moved keeps the source's sform and qform, which need not agree. */
 static bool is_at_source(const void *source, const tern_nifti_info *info)
 {
     tern_nifti_info old;

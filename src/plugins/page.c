@@ -1,5 +1,5 @@
-/* page.c - pictures, bars and charts on one page, from top to bottom; what stands two to a row is as wide as
- * two charts, and with it the page. */
+/* page.c - images, bars and charts on one page, from top to bottom. Two charts, or two sets of bars, go side
+ * by side; the page is then as wide as two charts. */
 #include "figure.h"
 
 #include <math.h>
@@ -7,10 +7,10 @@
 #define TITLE   52
 #define GAP     14
 #define CAPTION 24
-#define TALL    420 /* the most that a picture takes */
-#define NARROW  180 /* room for a caption             */
+#define TALL    420 /* height of an image, at most */
+#define NARROW  180 /* width of a cell, at least: room for a caption */
 
-/* One column where nothing stands beside another. */
+/* The page has one column if there are no two charts or bars to put side by side. */
 static double page_width(const tern_figure *f)
 {
     bool two = f->bars_count > 1 || f->chart_count > 1 || (!f->bars_count && !f->chart_count);
@@ -22,14 +22,14 @@ static double share_of_width(const tern_figure *f)
     return (page_width(f) - GAP) / f->across - GAP;
 }
 
-/* The largest that fits a cell, in whole pixels if it is larger than the picture itself. */
+/* Returns the largest zoom that fits a cell; above 1 it is a whole number. */
 static double zoom_of(const tern_figure *f, const tern_picture *p)
 {
     double zoom = fmin(share_of_width(f) / p->columns, (double)TALL / p->rows);
     return zoom > 1 ? floor(zoom) : zoom;
 }
 
-/* Of the widest picture, so that what belongs together stands together. */
+/* All cells are as wide as the widest image, so that images stay close together. */
 static double cell_width(const tern_figure *f)
 {
     double width = NARROW;
@@ -38,7 +38,7 @@ static double cell_width(const tern_figure *f)
     return ceil(fmin(width, share_of_width(f)));
 }
 
-/* The left of a picture; the rows stand in the middle of the page. */
+/* Returns the left edge of an image; rows are centred on the page. */
 static double column_left(const tern_figure *f, int column)
 {
     double pitch = cell_width(f) + GAP;
@@ -59,14 +59,14 @@ static double bars_height(const tern_figure *f, int first)
     return first + 1 < f->bars_count ? fmax(height, tern__bars_height(&f->bars[first + 1])) : height;
 }
 
-/* Draws everything, or with cr NULL only finds the height. */
+/* Draws everything, or nothing if cr is NULL. Returns the height. */
 static double lay_out(cairo_t *cr, const tern_figure *f)
 {
     double y = TITLE;
     for (int i = 0; i < f->picture_count; i++) {
         if (i && i % f->across == 0) y += row_height(f, i - f->across);
         double x = column_left(f, i % f->across);
-        if (cr) tern__picture_draw(cr, &f->pictures[i], zoom_of(f, &f->pictures[i]), x, y, cell_width(f));
+        if (cr) tern__canvas_image(cr, &f->pictures[i], zoom_of(f, &f->pictures[i]), x, y, cell_width(f));
     }
     if (f->picture_count) y += row_height(f, (f->picture_count - 1) / f->across * f->across);
     for (int i = 0; i < f->bars_count + f->chart_count; i++) {
@@ -89,15 +89,15 @@ static void draw_title(cairo_t *cr, const tern_figure *f)
     cairo_select_font_face(cr, "sans-serif", CAIRO_FONT_SLANT_NORMAL, CAIRO_FONT_WEIGHT_BOLD);
     cairo_set_font_size(cr, 18);
     cairo_set_source_rgb(cr, 0.15, 0.15, 0.15);
-    tern__draw_text(cr, f->title, page_width(f) / 2, 34);
+    tern__canvas_text(cr, f->title, page_width(f) / 2, 34);
     cairo_select_font_face(cr, "sans-serif", CAIRO_FONT_SLANT_NORMAL, CAIRO_FONT_WEIGHT_NORMAL);
     cairo_set_font_size(cr, 14);
 }
 
 int tern__figure_save(const tern_figure_out *out, const tern_figure *figure, char *why, size_t why_size)
 {
-    cairo_t *cr = tern__page_new(page_width(figure), lay_out(NULL, figure) + GAP);
+    cairo_t *cr = tern__canvas_new(page_width(figure), lay_out(NULL, figure) + GAP);
     draw_title(cr, figure);
     lay_out(cr, figure);
-    return tern__page_save(cr, out, why, why_size);
+    return tern__canvas_save(cr, out, why, why_size);
 }

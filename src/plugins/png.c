@@ -1,5 +1,5 @@
-/* png.c - the PNG plug-in, by libpng. Its errors jump out of it, to where the function of ours began: so what
- * has to be freed stands in the codec's own struct, and no variable has to survive the jump. */
+/* png.c - the PNG plug-in, with libpng. On an error libpng jumps (longjmp) to the start of the plug-in's
+ * function. So everything to be freed is in the codec, and no local variable has to survive the jump. */
 #include <tern/backend/image.h>
 
 #include <png.h>
@@ -12,8 +12,8 @@ typedef struct codec {
     jmp_buf out;
     png_structp png;
     png_infop info;
-    const uint8_t *from; /* of decoding: what is left */
-    uint8_t *to;         /* of encoding: where to go on */
+    const uint8_t *from; /* decoding: the next byte to read */
+    uint8_t *to;         /* encoding: where to write next   */
     size_t left;
     int passes;
     char *why;
@@ -70,7 +70,7 @@ static int open_reader(codec *c, const tern_image_request *request)
     return c->info ? 0 : TERN_E_MEMORY;
 }
 
-/* Asks for bytes, or 16-bit samples of this machine, of 1 or 3 channels. */
+/* Makes libpng return 1 or 3 channels, of bytes or of native 16-bit samples. */
 static void set_form(codec *c, bool indices)
 {
     int type = png_get_color_type(c->png, c->info), bits = png_get_bit_depth(c->png, c->info);
@@ -97,7 +97,8 @@ static int begin(void *decoder, const tern_image_request *request, tern_image *i
     png_read_info(c->png, c->info);
     image->height = png_get_image_height(c->png, c->info);
     image->width = png_get_image_width(c->png, c->info);
-    if (image->height > request->opts.pixels_most / image->width) return 0; /* it is not going to be read */
+    if (image->height > request->opts.pixels_most / image->width)
+        return 0; /* too large: the caller refuses it */
     set_form(c, request->opts.indices);
     image->channels = png_get_channels(c->png, c->info);
     image->sample = png_get_bit_depth(c->png, c->info) == 16 ? TERN_IMAGE_U16 : TERN_IMAGE_U8;
@@ -105,8 +106,8 @@ static int begin(void *decoder, const tern_image_request *request, tern_image *i
     return 0;
 }
 
-/* The rows of an interlaced picture become whole only with the last pass, and those of any other are not to
- * be had without those before them: all are read. */
+/* Reads all rows: an interlaced image is complete only after the last pass, and any other can be decoded only
+ * from the first row on. */
 static int read(void *decoder, int64_t top, int64_t rows, const tern_image *image, char *why, size_t why_size)
 {
     (void)top;
@@ -129,7 +130,7 @@ static int read(void *decoder, int64_t top, int64_t rows, const tern_image *imag
 static void put(png_structp png, png_bytep from, size_t bytes)
 {
     codec *c = png_get_io_ptr(png);
-    if (bytes > c->left) png_error(png, "there is not enough room");
+    if (bytes > c->left) png_error(png, "the output buffer is too small");
     memcpy(c->to, from, bytes);
     c->to += bytes;
     c->left -= bytes;
@@ -145,7 +146,8 @@ static size_t row_bytes(const tern_image *image)
     return (size_t)image->width * (size_t)image->channels * (image->sample == TERN_IMAGE_U16 ? 2 : 1);
 }
 
-/* zlib's bound for any window, a chunk's head and end every 8 KiB, and all that stands before the pixels. */
+/* zlib's bound for any window, the head and end of a chunk for every 8 KiB, and all that precedes the pixels.
+ */
 static size_t encode_most(const tern_image *image)
 {
     size_t plain = (row_bytes(image) + 1) * (size_t)image->height;
@@ -170,7 +172,7 @@ static void put_head(codec *c, const tern_image *image, const tern_image_save_op
     if (image->sample == TERN_IMAGE_U16) png_set_swap(c->png);
 }
 
-static int write_picture(codec *c, const tern_image *image, const tern_image_save_opts *opts)
+static int write_image(codec *c, const tern_image *image, const tern_image_save_opts *opts)
 {
     if (setjmp(c->out)) return TERN_E_INVALID;
     c->png = png_create_write_struct(PNG_LIBPNG_VER_STRING, c, fail, ignore);
@@ -188,7 +190,7 @@ static int encode(const tern_image *image, const tern_image_save_opts *opts, voi
                   char *why, size_t why_size)
 {
     codec c = {.to = out, .left = *bytes, .why = why, .why_size = why_size};
-    int status = write_picture(&c, image, opts);
+    int status = write_image(&c, image, opts);
     if (c.png) png_destroy_write_struct(&c.png, &c.info);
     *bytes -= c.left;
     return status;

@@ -1,7 +1,6 @@
-/* tiff.c - the TIFF plug-in, by libtiff. Pages of plain 8-bit, 16-bit and f32 samples, grey or RGB, in strips
- * or tiles, are read as they are; what else has 8 bits a sample or fewer (palettes, bilevel, YCbCr ..)
- * libtiff turns into RGBA. Pictures come the way up that their Orientation says, which is what Pillow does.
- */
+/* tiff.c - the TIFF plug-in, with libtiff. Pages of plain 8-bit, 16-bit and f32 samples, grey or RGB, in
+ * strips or tiles, are read as they are. libtiff converts other pages of at most 8 bits per sample (palettes,
+ * bilevel, YCbCr ..) to RGBA. Images are turned upright by their Orientation tag, as in Pillow. */
 #include <tern/backend/image.h>
 
 #include <errno.h>
@@ -20,27 +19,27 @@ typedef struct decoder {
     size_t size, at;
     bool lost; /* the file could not be read */
     uint8_t ahead[AHEAD];
-    size_t ahead_at, ahead_bytes; /* what of the file stands there */
+    size_t ahead_at, ahead_bytes; /* which bytes of the file `ahead` has */
     uint16_t samples, bits, format, photometric, planar, orientation;
-    size_t height, width;          /* as it is stored                                               */
-    ptrdiff_t origin, down, right; /* in pixels of the image: where the first stored one goes, and the
-                                      steps from there to the next stored row and column            */
-    bool plain;                    /* samples are taken as they are                                 */
-    size_t most;                   /* bytes in one allocation                                       */
+    size_t height, width;          /* as stored                                                     */
+    ptrdiff_t origin, down, right; /* where the first stored pixel goes in the image, and the steps
+                                      to the next stored row and column, in pixels                  */
+    bool plain;                    /* samples are copied, not converted by libtiff                  */
+    size_t most;                   /* bytes per allocation, at most                                 */
     char *why;
     size_t why_size;
 } decoder;
 
 /* ---- the file ---- */
 
-/* Whatever libtiff makes of it, this is why. */
+/* Records why reading the file failed, whatever libtiff reports. Returns false. */
 static bool lose(decoder *d, bool ended)
 {
     d->lost = true;
     if (ended)
         snprintf(d->why, d->why_size, "it became shorter while it was read, expected %zu bytes", d->size);
     else
-        snprintf(d->why, d->why_size, "cannot read it: %m");
+        snprintf(d->why, d->why_size, "cannot read the file: %m");
     return false;
 }
 
@@ -55,10 +54,10 @@ static bool read_at(decoder *d, size_t at, void *to, size_t bytes)
     return true;
 }
 
-/* Strips may be of one row, and fields are of a few bytes: what follows comes along. */
+/* Reads a block and serves small reads from it: strips may have one row, and fields have a few bytes. */
 static bool read_ahead(decoder *d, void *to, size_t bytes)
 {
-    size_t into = d->at - d->ahead_at; /* large of what stands before */
+    size_t into = d->at - d->ahead_at; /* wraps to a large value if `at` is before the block */
     if (into > d->ahead_bytes || d->ahead_bytes - into < bytes) {
         size_t some = d->size - d->at < AHEAD ? d->size - d->at : AHEAD;
         d->ahead_bytes = 0;
@@ -71,7 +70,7 @@ static bool read_ahead(decoder *d, void *to, size_t bytes)
     return true;
 }
 
-/* Of what is lost nothing was read: libtiff 4.5 takes -1 for a length and writes before its buffer. */
+/* Returns 0 bytes after a failure, not -1: libtiff 4.5 uses -1 as a length and writes before its buffer. */
 static tmsize_t file_read(thandle_t handle, void *to, tmsize_t bytes)
 {
     decoder *d = handle;
@@ -108,7 +107,7 @@ static toff_t file_size(thandle_t handle)
     return ((decoder *)handle)->size;
 }
 
-/* The first error says most. */
+/* Keeps the first error, which says most. */
 static int note(TIFF *tiff, void *data, const char *module, const char *format, va_list args)
 {
     (void)tiff;
@@ -169,7 +168,7 @@ static int open_file(decoder *d, const tern_image_request *request)
 static int go_to_page(decoder *d, int64_t page, int64_t pages)
 {
     if (page < 0 || page >= pages) {
-        snprintf(d->why, d->why_size, "page %lld of %lld", (long long)page, (long long)pages);
+        snprintf(d->why, d->why_size, "page is %lld, expected [0, %lld)", (long long)page, (long long)pages);
         return TERN_E_RANGE;
     }
     return TIFFSetDirectory(d->tiff, (tdir_t)page) ? 0 : TERN_E_FORMAT;
@@ -187,8 +186,8 @@ static int channels_of(const decoder *d)
     return is_grey || (d->plain && d->photometric == PHOTOMETRIC_PALETTE) ? 1 : 3;
 }
 
-/* Orientations 2, 3, 6 and 7 begin at the right, 3, 4, 7 and 8 at the bottom; from 5 on what is stored as a
- * row is a column. */
+/* Orientations 2, 3, 6 and 7 start at the right, 3, 4, 7 and 8 at the bottom; from 5 on a stored row is a
+ * column of the image. */
 static void place(decoder *d, tern_image *image)
 {
     bool at_right = d->orientation & 2, at_bottom = (d->orientation - 1) & 2;
@@ -250,8 +249,8 @@ static int begin(void *data, const tern_image_request *request, tern_image *imag
 
 /* ---- plain samples ---- */
 
-/* `count` pixels of `take` samples each; pixels of `from` are `step` samples apart, those of `to` `stride`.
- */
+/* Copies `count` pixels of `take` samples. Pixels are `step` samples apart in `from` and `stride` samples in
+ * `to`. */
 static void copy(const decoder *d, const uint8_t *from, size_t step, uint8_t *to, ptrdiff_t stride,
                  size_t take, size_t count)
 {
@@ -263,15 +262,15 @@ static void copy(const decoder *d, const uint8_t *from, size_t step, uint8_t *to
             memcpy(to + (ptrdiff_t)(i * bytes) * stride, from + i * step * bytes, take * bytes);
 }
 
-/* Where the stored pixel (y, x) goes. */
+/* Returns where the stored pixel (y, x) goes in the image. */
 static uint8_t *pixel(const decoder *d, const tern_image *image, size_t y, size_t x)
 {
     ptrdiff_t at = d->origin + (ptrdiff_t)y * d->down + (ptrdiff_t)x * d->right;
     return (uint8_t *)image->data + at * image->channels * (d->plain ? d->bits / 8 : 1);
 }
 
-/* A rectangle of the page from a buffer of rows of `width` pixels; `plane` is -1 if all samples stand
- * together. */
+/* Copies a rectangle of the page from a buffer with rows of `width` pixels. `plane` is -1 if a pixel's
+ * samples are contiguous. */
 static void put(const decoder *d, const tern_image *image, const uint8_t *from, size_t width, size_t x,
                 size_t y, size_t rows, int plane)
 {
@@ -328,9 +327,9 @@ static int read_plain(decoder *d, const tern_image *image)
     return status;
 }
 
-/* ---- the rest ---- */
+/* ---- other samples, as RGBA ---- */
 
-/* libtiff knows mirrors, but no turns: it is asked for pixels as they are stored. */
+/* libtiff can mirror but not rotate, so this asks for pixels as they are stored, and places them itself. */
 static int read_rgba(decoder *d, const tern_image *image)
 {
     uint32_t *pixels = malloc(d->height * d->width * sizeof(*pixels)), *next = pixels;

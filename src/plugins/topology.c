@@ -1,5 +1,5 @@
-/* topology.c - the topology plug-in, by hwloc. Its walk through the machine takes tens of milliseconds, so it
- * is asked only where somebody wants to be bound. */
+/* topology.c - the topology plug-in, with hwloc. Detecting the topology takes tens of milliseconds, so it is
+ * called only where processes are to be bound to cores. */
 #include <tern/backend/topology.h>
 
 #include <hwloc.h>

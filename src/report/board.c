@@ -1,4 +1,4 @@
-/* board.c - a board's life, and what is plain text and numbers. */
+/* board.c - opens, flushes and frees a board; writes scalars and text. */
 #include "report/board.h"
 
 #include "base/opts.h"
@@ -21,7 +21,7 @@ tern_board_opts tern_board_defaults(void)
         .size = sizeof(tern_board_opts), .flush_seconds = 120, .queue = 10, .purge_step = -1};
 }
 
-/* ---- what all calls share ---- */
+/* ---- shared by all calls ---- */
 
 int tern__board_end(const tern_error *why, tern_error *err)
 {
@@ -42,13 +42,13 @@ int tern__tag_check(const char *tag, const char *func, tern_error *err)
 {
     if (tern__text_check("the tag", tag, func, err)) return err->code;
     if (strlen(tag) < TERN__TAG_ROOM) return TERN_OK;
-    return tern__error_set(err, func, TERN_E_RANGE, "the tag has %zu bytes, at most %d", strlen(tag),
+    return tern__error_set(err, func, TERN_E_RANGE, "the tag has %zu bytes, expected at most %d", strlen(tag),
                            TERN__TAG_ROOM - 1);
 }
 
-/* ---- life ---- */
+/* ---- new, flush, free ---- */
 
-/* SummaryWriter's: runs/Nov21_17-05-59_host. */
+/* SummaryWriter's naming: runs/Nov21_17-05-59_host. */
 static int dated_name(char dir[DIR_ROOM], const char *tag, tern_error *err)
 {
     char date[32], host[256] = "localhost";
@@ -61,7 +61,7 @@ static int dated_name(char dir[DIR_ROOM], const char *tag, tern_error *err)
                            strlen(tag));
 }
 
-/* Of this board alone: where several begin in one second, the later ones have "_2" and so on behind it. */
+/* Makes a folder for this board alone: boards that start in the same second get "_2", "_3" .. appended. */
 static int claim_folder(char dir[DIR_ROOM], tern_error *err)
 {
     size_t used = strlen(dir);
@@ -90,8 +90,8 @@ static int given_folder(char dir[DIR_ROOM], const char *log_dir, tern_error *err
                            strlen(log_dir), DIR_ROOM - 33);
 }
 
-/* Where this rank writes to. Ranks that all write take the name from rank 0, as clocks differ; they also
- * learn from it that there is none, instead of waiting for it. */
+/* Finds the folder that this rank writes to. With all_ranks, rank 0 broadcasts its name, since clocks differ;
+ * an empty name tells the ranks that rank 0 failed, so that none waits. */
 static int find_folder(char dir[DIR_ROOM], const char *log_dir, tern_group *group,
                        const tern_board_opts *opts, tern_error *err)
 {
@@ -100,7 +100,7 @@ static int find_folder(char dir[DIR_ROOM], const char *log_dir, tern_group *grou
     if (names && (log_dir ? given_folder(dir, log_dir, &own) : dated_folder(dir, opts->tag, &own))) *dir = 0;
     if (opts->all_ranks && group && tern_broadcast(group, dir, DIR_ROOM, TERN_U8, 0, err)) return err->code;
     if (!*dir) {
-        tern__error_set(&own, "tern_board_new", TERN_E_PEER, "rank 0 has no name for the folder");
+        tern__error_set(&own, "tern_board_new", TERN_E_PEER, "rank 0 could not find a name for the folder");
         *err = own;
         return err->code;
     }
@@ -116,7 +116,7 @@ static int check_opts(const tern_board_opts *opts, tern_error *err)
                                opts->queue);
     if (!(opts->flush_seconds >= 0 && opts->flush_seconds <= 1e9))
         return tern__error_set(err, "tern_board_new", TERN_E_RANGE,
-                               "expected flush_seconds of 0 to 1e9, got %g", opts->flush_seconds);
+                               "expected flush_seconds from 0 to 1e9, got %g", opts->flush_seconds);
     return TERN_OK;
 }
 
@@ -156,7 +156,8 @@ const char *tern_board_dir(const tern_board *board)
 
 static int write_all(tern_board *board, const char *func, tern_error *err)
 {
-    for (tern__run *run = board->runs; run; run = run->next) tern__journal_write(&run->events, func, err);
+    for (tern__event_file *run = board->runs; run; run = run->next)
+        tern__journal_write(&run->events, func, err);
     for (int i = 0; i < TERN__TABLE_COUNT; i++) tern__journal_write(&board->tables[i], func, err);
     return err->code;
 }
@@ -173,7 +174,7 @@ void tern_board_free(tern_board *board)
 {
     if (!board) return;
     tern_board_flush(board, NULL);
-    tern__runs_free(board->runs);
+    tern__event_files_free(board->runs);
     for (int i = 0; i < TERN__TABLE_COUNT; i++)
         if (board->tables[i].path) tern__journal_close(&board->tables[i]);
     for (int i = 0; i < TERN__ROOM_COUNT; i++) tern__free(board->spaces[i].data);
@@ -183,7 +184,7 @@ void tern_board_free(tern_board *board)
 
 /* ---- numbers ---- */
 
-int tern__board_put_scalar(const tern_board *board, tern__run *run, const char *tag, double number,
+int tern__board_put_scalar(const tern_board *board, tern__event_file *run, const char *tag, double number,
                            int64_t step, const char *func, tern_error *err)
 {
     Tern__Pb__Value value = TERN__PB__VALUE__INIT;
@@ -204,15 +205,15 @@ int tern_board_scalar(tern_board *board, const char *tag, double value, int64_t 
     return tern__board_end(&why, err);
 }
 
-/* The folder of a curve's run: "loss/train" and "a" is "loss_train_a". */
+/* Names the folder of a curve's run: "loss/train" and "a" give "loss_train_a". */
 static int curve_folder(char *folder, size_t size, const char *tag, const char *name, tern_error *err)
 {
     int length = snprintf(folder, size, "%s_%s", tag, name);
     for (char *c = folder; *c && c < folder + strlen(tag); c++)
         if (*c == '/') *c = '_';
     if (length < (int)size) return TERN_OK;
-    return tern__error_set(err, "tern_board_scalars", TERN_E_RANGE, "tag and name have %d bytes, at most %zu",
-                           length, size - 1);
+    return tern__error_set(err, "tern_board_scalars", TERN_E_RANGE,
+                           "tag and name together have %d bytes, expected at most %zu", length, size - 1);
 }
 
 static int put_curve(tern_board *board, const char *tag, const char *name, double value, int64_t step,
@@ -240,7 +241,7 @@ int tern_board_scalars(tern_board *board, const char *tag, int count, const char
 
 /* ---- text ---- */
 
-/* The text plug-in wants a tensor of one string, and its tag to end so. */
+/* TensorBoard's text plug-in reads a tensor of one string. */
 static int put_text(tern_board *board, const char *tag, const char *text, int64_t step, tern_error *err)
 {
     Tern__Pb__Dim one = {PROTOBUF_C_MESSAGE_INIT(&tern__pb__dim__descriptor), 1}, *dims[] = {&one};

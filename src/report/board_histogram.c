@@ -1,8 +1,8 @@
-/* board_histogram.c - how values are distributed.
+/* board_histogram.c - histograms.
  *
- * The buckets' ends are 1e-12 times powers of 1.1 up to 1e20, the same below zero, and zero. A value's bucket
- * is guessed from its logarithm, which may be off by one where it is near an end, and then put right by
- * comparing with the ends themselves, which are products rounded again and again, as PyTorch's are. */
+ * The buckets' edges are 0 and +-1e-12 times powers of 1.1, up to 1e20. A value's bucket is guessed from its
+ * logarithm. The guess may be off by one near an edge, so it is corrected by comparing with the edges
+ * themselves. Each edge is the rounded product of the one before and 1.1, as PyTorch's are. */
 #include "report/board.h"
 
 #include <math.h>
@@ -10,8 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define POSITIVE 774            /* ends above zero             */
-#define BUCKETS  (2 * POSITIVE) /* between 2 * POSITIVE + 1 ends */
+#define POSITIVE 774            /* edges above zero            */
+#define BUCKETS  (2 * POSITIVE) /* between 2 * POSITIVE + 1 edges */
 
 static double ends[BUCKETS + 1];
 static pthread_once_t made = PTHREAD_ONCE_INIT;
@@ -31,7 +31,7 @@ typedef struct tally {
     double min, max, sum, sum_squares;
 } tally;
 
-/* The bucket i with ends[i] <= value < ends[i + 1]; the first and the last reach to infinity. */
+/* Returns the bucket i with ends[i] <= value < ends[i + 1]; the first and the last reach to infinity. */
 static int bucket_of(double value)
 {
     double size = fabs(value),
@@ -58,7 +58,7 @@ static void count_value(tally *t, double value)
     t->finite++;
 }
 
-/* In any order, so a dense view is read as it lies. */
+/* The order does not matter, so a dense view is read in memory order. */
 static void count_view(tally *t, const tern__view *view)
 {
     size_t bytes = tern_dtype_bytes(view->dtype);
@@ -68,7 +68,8 @@ static void count_view(tally *t, const tern__view *view)
         count_value(t, tern__view_get(&one, 0));
 }
 
-/* From an empty bucket, which shows where the first of those that count begins, to the last of them. */
+/* Writes the buckets from the first that is not empty to the last. An empty one before them gives the first
+ * one's lower edge. */
 static int put_tally(const tern_board *board, const char *tag, const tally *t, int64_t step, const char *func,
                      tern_error *err)
 {

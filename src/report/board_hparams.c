@@ -1,5 +1,5 @@
-/* board_hparams.c - hyper-parameters, as TensorBoard's plug-in for them wants it: one value whose metadata
- * says what the columns of the table are, and one with this run's row. */
+/* board_hparams.c - hyperparameters, as TensorBoard's plug-in for them reads them: one value whose metadata
+ * describes the table's columns, and one with this run's row. */
 #include "report/board.h"
 
 #include <string.h>
@@ -8,7 +8,7 @@
 
 enum { TEXT = 1, TRUTH, NUMBER }; /* the plug-in's types */
 
-/* A column and what this run has in it. */
+/* A column, and this run's value in it. */
 typedef struct entry {
     Tern__Pb__HParam column;
     Tern__Pb__Pair pair;
@@ -20,7 +20,7 @@ typedef struct metric {
     Tern__Pb__MetricName name;
 } metric;
 
-/* Room for all that the two messages point to. */
+/* The memory that the two messages point to. */
 typedef struct table {
     entry *entries;
     metric *metrics;
@@ -49,7 +49,7 @@ static int make_table(table *t, size_t count, size_t metrics, tern_error *err)
     return err->code;
 }
 
-/* The type of the value; 0 for None; an error for what has no place in a table. */
+/* Returns the value's type; 0 for None, and for other objects that a table cannot hold, with an error. */
 static int fill_value(Tern__Pb__Scalar *value, const char *key, const tern_object *object, tern_error *err)
 {
     bool truth;

@@ -1,4 +1,5 @@
-/* board_image.c - images: any tensor of them as one picture of bytes, and that as a PNG. */
+/* board_image.c - images: draws a tensor of images side by side into one image of bytes, and encodes that as
+ * PNG. */
 #include "report/board.h"
 
 #include "base/opts.h"
@@ -15,15 +16,15 @@ tern_board_image_opts tern_board_image_defaults(void)
     return (tern_board_image_opts){.size = sizeof(tern_board_image_opts), .threshold = NAN, .across = 8};
 }
 
-/* ---- where the pixels are ---- */
+/* ---- the tensor's pixels ---- */
 
 enum { BATCH, CHANNEL, HEIGHT, WIDTH, DIMS };
 static const char letters[] = "NCHW";
 
-/* Pixels of a plain view; a dimension that it does not have is one of size 1. */
+/* The pixels of a plain view; a dimension that the view does not have has size 1. */
 typedef struct batch {
-    tern__view pixel; /* one, without dimensions; data is the first's */
-    char *data;
+    tern__view pixel; /* a 0-d view that is moved from element to element */
+    char *data;       /* the first element */
     int64_t size[DIMS], stride[DIMS];
 } batch;
 
@@ -33,7 +34,7 @@ static const char *format_of(const tern_board_image_opts *opts, int ndim)
     return opts->format ? opts->format : usual[ndim];
 }
 
-/* Every letter is one of NCDHW and there once, H and W are. */
+/* Each letter is one of NCDHW and occurs once; H and W are required. */
 static bool is_format(const char *format)
 {
     for (const char *c = format; *c; c++)
@@ -46,9 +47,9 @@ static int check_format(const tern__view *view, const char *format, tern_error *
     char shape[TERN__SHAPE_TEXT];
     if (format && !is_format(format))
         return tern__error_set(err, FUNC, TERN_E_INVALID,
-                               "format \"%s\": expected H, W and at will N, C, D, each once", format);
+                               "format \"%s\": expected H, W and optionally N, C, D, each once", format);
     if (format && (int)strlen(format) == view->ndim) return TERN_OK;
-    return tern__error_set(err, FUNC, TERN_E_SHAPE, "an image of shape %s: expected %s",
+    return tern__error_set(err, FUNC, TERN_E_SHAPE, "the image has shape %s, expected %s",
                            tern__shape_text(view, shape), format ? format : "HW, CHW, NCHW or NCDHW");
 }
 
@@ -61,8 +62,8 @@ static int find_pixels(batch *b, const tern__view *view, const char *format, int
             b->size[letter - letters] = view->shape[d];
             b->stride[letter - letters] = view->stride[d];
         } else if (slice < 0 || slice >= view->shape[d])
-            return tern__error_set(err, FUNC, TERN_E_RANGE, "slice %lld of a depth of %lld", (long long)slice,
-                                   (long long)view->shape[d]);
+            return tern__error_set(err, FUNC, TERN_E_RANGE, "slice is %lld, expected [0, %lld)",
+                                   (long long)slice, (long long)view->shape[d]);
         else
             b->data += slice * view->stride[d] * (int64_t)tern_dtype_bytes(view->dtype);
     }
@@ -75,7 +76,7 @@ static int check_sizes(const batch *b, const tern__view *view, tern_error *err)
     int64_t channels = b->size[CHANNEL];
     if (channels != 1 && channels != 3 && channels != 4)
         return tern__error_set(err, FUNC, TERN_E_SHAPE,
-                               "an image of shape %s: expected 1, 3 or 4 channels, got %lld",
+                               "the image has shape %s, expected 1, 3 or 4 channels, got %lld",
                                tern__shape_text(view, shape), (long long)channels);
     if (!tern__view_count(view))
         return tern__error_set(err, FUNC, TERN_E_SHAPE, "an image of shape %s has no pixels",
@@ -83,15 +84,16 @@ static int check_sizes(const batch *b, const tern__view *view, tern_error *err)
     return TERN_OK;
 }
 
-/* ---- the picture ---- */
+/* ---- drawing ---- */
 
-typedef struct picture {
+/* All images in one, `across` to a row. */
+typedef struct sheet {
     int width, height, channels;
     int64_t across;
     uint8_t *pixels;
-} picture;
+} sheet;
 
-/* In f32, as PyTorch computes it. */
+/* Computes in f32, as PyTorch does. */
 static uint8_t byte_of(double value, tern_dtype dtype, double threshold)
 {
     if (!isnan(threshold)) return value > threshold ? 255 : 0;
@@ -100,7 +102,7 @@ static uint8_t byte_of(double value, tern_dtype dtype, double threshold)
     return !(scaled > 0) ? 0 : scaled < 255 ? (uint8_t)scaled : 255;
 }
 
-static void draw_image(const picture *p, batch *b, int64_t n, double threshold)
+static void draw_image(const sheet *p, batch *b, int64_t n, double threshold)
 {
     int64_t bytes = (int64_t)tern_dtype_bytes(b->pixel.dtype);
     int64_t top = n / p->across * b->size[HEIGHT], left = n % p->across * b->size[WIDTH];
@@ -115,8 +117,8 @@ static void draw_image(const picture *p, batch *b, int64_t n, double threshold)
         }
 }
 
-/* Images stand side by side, `across` to a row; places without one are black. */
-static int draw(tern_board *board, picture *p, batch *b, const tern_board_image_opts *opts, tern_error *err)
+/* Draws the images side by side; cells without an image stay black. */
+static int draw(tern_board *board, sheet *p, batch *b, const tern_board_image_opts *opts, tern_error *err)
 {
     int64_t count = b->size[BATCH], across = TERN__MIN(opts->across, count);
     int64_t down = (count + across - 1) / across, columns, rows, bytes;
@@ -127,8 +129,8 @@ static int draw(tern_board *board, picture *p, batch *b, const tern_board_image_
         return tern__error_set(
             err, FUNC, TERN_E_RANGE, "%lld images of %lld x %lld are more than %lld bytes of pixels",
             (long long)count, (long long)b->size[WIDTH], (long long)b->size[HEIGHT], (long long)PIXELS_MOST);
-    *p = (picture){(int)columns, (int)rows, (int)b->size[CHANNEL], across,
-                   tern__board_room(board, TERN__ROOM_PIXELS, (size_t)bytes, FUNC, err)};
+    *p = (sheet){(int)columns, (int)rows, (int)b->size[CHANNEL], across,
+                 tern__board_room(board, TERN__ROOM_PIXELS, (size_t)bytes, FUNC, err)};
     if (!p->pixels) return TERN_E_MEMORY;
     memset(p->pixels, 0, (size_t)bytes);
     for (int64_t n = 0; n < count; n++) draw_image(p, b, n, opts->threshold);
@@ -137,7 +139,7 @@ static int draw(tern_board *board, picture *p, batch *b, const tern_board_image_
 
 /* ---- PNG ---- */
 
-static int encode(tern_board *board, const picture *p, ProtobufCBinaryData *out, tern_error *err)
+static int encode(tern_board *board, const sheet *p, ProtobufCBinaryData *out, tern_error *err)
 {
     char why[128] = "";
     const tern_image_save_opts plain = tern_image_save_defaults();
@@ -149,11 +151,11 @@ static int encode(tern_board *board, const picture *p, ProtobufCBinaryData *out,
     out->data = tern__board_room(board, TERN__ROOM_PNG, out->len, FUNC, err);
     if (!out->data) return TERN_E_MEMORY;
     if (png->encode(&image, &plain, out->data, &out->len, why, sizeof(why)))
-        return tern__error_set(err, FUNC, TERN_E_IO, "a picture of %d x %d: %s", p->width, p->height, why);
+        return tern__error_set(err, FUNC, TERN_E_IO, "an image of %d x %d: %s", p->width, p->height, why);
     return TERN_OK;
 }
 
-static int put_picture(tern_board *board, const char *tag, const picture *p, int64_t step, tern_error *err)
+static int put_sheet(tern_board *board, const char *tag, const sheet *p, int64_t step, tern_error *err)
 {
     Tern__Pb__Image image = TERN__PB__IMAGE__INIT;
     Tern__Pb__Value value = TERN__PB__VALUE__INIT;
@@ -172,7 +174,7 @@ static int put_image(tern_board *board, const char *tag, const tern_tensor *tens
 {
     tern__view view;
     batch b;
-    picture p = {0};
+    sheet p = {0};
     if (opts->across < 1)
         return tern__error_set(err, FUNC, TERN_E_RANGE, "expected across >= 1, got %d", opts->across);
     if (tern__board_view(board, tensor, false, &view, FUNC, err)) return err->code;
@@ -180,7 +182,7 @@ static int put_image(tern_board *board, const char *tag, const tern_tensor *tens
     if (check_format(&view, format, err) || find_pixels(&b, &view, format, opts->slice, err) ||
         check_sizes(&b, &view, err) || draw(board, &p, &b, opts, err))
         return err->code;
-    return put_picture(board, tag, &p, step, err);
+    return put_sheet(board, tag, &p, step, err);
 }
 
 int tern_board_image(tern_board *board, const char *tag, const tern_tensor *image, int64_t step,

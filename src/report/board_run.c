@@ -1,4 +1,4 @@
-/* board_run.c - event files: their folders and names, and events as records. */
+/* board_run.c - event files: their folders, their names, and the records in them. */
 #include "report/board.h"
 #include "report/crc32c.h"
 
@@ -29,9 +29,8 @@ static uint32_t masked_crc(const void *data, size_t bytes)
     return (crc >> 15 | crc << 17) + 0xa282ead8;
 }
 
-/* A record is the event's length, the CRC of that, the event, and its CRC; numbers with the lowest byte
- * first. The CRCs are masked, since the CRC of data that holds its own says little. (TensorFlow's TFRecord.)
- */
+/* A record (TensorFlow's TFRecord) is the event's length, the length's CRC, the event, and the event's CRC,
+ * all little-endian. CRCs are masked, because the CRC of data that contains its own CRC is a weak check. */
 static void frame(uint8_t *record, uint64_t bytes)
 {
     memcpy(record, &bytes, 8);
@@ -40,7 +39,7 @@ static void frame(uint8_t *record, uint64_t bytes)
     memcpy(record + RECORD_HEAD + bytes, &tail, 4);
 }
 
-static int add_event(tern__run *run, Tern__Pb__Event *event, const char *func, tern_error *err)
+static int add_event(tern__event_file *run, Tern__Pb__Event *event, const char *func, tern_error *err)
 {
     event->wall_time = tern__wall_time();
     size_t bytes = tern__pb__event__get_packed_size(event);
@@ -63,7 +62,7 @@ int tern__board_settle(const tern_board *board, tern__journal *journal, const ch
     return why.code;
 }
 
-int tern__board_put(const tern_board *board, tern__run *run, Tern__Pb__Value *value, int64_t step,
+int tern__board_put(const tern_board *board, tern__event_file *run, Tern__Pb__Value *value, int64_t step,
                     const char *func, tern_error *err)
 {
     Tern__Pb__Summary summary = TERN__PB__SUMMARY__INIT;
@@ -96,7 +95,7 @@ int tern__folder_make(const char *dir, const char *func, tern_error *err)
 
 #define FILE_NAME "events.out.tfevents."
 
-/* The latest time in the names of a folder's event files; 0 if there are none. */
+/* Returns the latest time in the names of a folder's event files; 0 if there are none. */
 static long long latest_file(const char *dir)
 {
     long long latest = 0, at;
@@ -107,10 +106,10 @@ static long long latest_file(const char *dir)
     return latest;
 }
 
-/* The name says when, where and by whom; the last number tells files of one process apart. Readers take a
- * folder's files in the order of their names and do not go back, so a file is later than those that are there
- * also where a run began twice in a second or the clock was put back. */
-static int open_events(tern__run *run, const char *dir, const char *func, tern_error *err)
+/* The name has the time, the host and the process; the last number tells the files of one process apart.
+ * TensorBoard reads a folder's files in the order of their names and never goes back. So a new file gets a
+ * later time than all files there, even if a run starts twice in a second or the clock was set back. */
+static int open_events(tern__event_file *run, const char *dir, const char *func, tern_error *err)
 {
     static int files;
     char host[256] = "localhost", path[1400];
@@ -121,8 +120,9 @@ static int open_events(tern__run *run, const char *dir, const char *func, tern_e
     return tern__journal_open(&run->events, path, true, func, err);
 }
 
-/* A file begins with what it is and, after a resume, with the step from which on older files do not count. */
-static int add_heading(const tern_board *board, tern__run *run, const char *func, tern_error *err)
+/* A file starts with its version and, after a resume, with the step from which older files are to be ignored.
+ */
+static int add_heading(const tern_board *board, tern__event_file *run, const char *func, tern_error *err)
 {
     Tern__Pb__SessionLog start = TERN__PB__SESSION_LOG__INIT;
     Tern__Pb__Event event = TERN__PB__EVENT__INIT;
@@ -139,33 +139,33 @@ static int add_heading(const tern_board *board, tern__run *run, const char *func
     return status ? status : tern__journal_write(&run->events, func, err);
 }
 
-static void free_run(tern__run *run)
+static void free_run(tern__event_file *run)
 {
     tern__journal_close(&run->events);
     tern__free(run->name);
     tern__free(run);
 }
 
-static int open_run(const tern_board *board, tern__run *run, const char *func, tern_error *err)
+static int open_run(const tern_board *board, tern__event_file *run, const char *func, tern_error *err)
 {
     char dir[1024];
     const char *name = run->name;
     if (!name) return TERN_E_MEMORY;
     if (snprintf(dir, sizeof(dir), *name ? "%s/%s" : "%s%s", board->dir, name) > (int)sizeof(dir) - 320)
-        return tern__error_set(err, func, TERN_E_RANGE, "the folder's name is too long: \"%.64s\"...", name);
+        return tern__error_set(err, func, TERN_E_RANGE, "the folder's name is too long: \"%.64s\"..", name);
     int status = tern__folder_make(dir, func, err);
     if (!status) status = open_events(run, dir, func, err);
     return status ? status : add_heading(board, run, func, err);
 }
 
-tern__run *tern__board_run(tern_board *board, const char *name, const char *func, tern_error *err)
+tern__event_file *tern__board_run(tern_board *board, const char *name, const char *func, tern_error *err)
 {
-    tern__run **end = &board->runs;
+    tern__event_file **end = &board->runs;
     for (; *end; end = &(*end)->next)
         if (!strcmp((*end)->name, name)) return *end;
-    tern__run *run = tern__alloc(sizeof(*run), func, err);
+    tern__event_file *run = tern__alloc(sizeof(*run), func, err);
     if (!run) return NULL;
-    *run = (tern__run){.name = tern__strdup(name, func, err), .events = {.fd = -1}};
+    *run = (tern__event_file){.name = tern__strdup(name, func, err), .events = {.fd = -1}};
     if (open_run(board, run, func, err)) {
         free_run(run);
         return NULL;
@@ -174,10 +174,10 @@ tern__run *tern__board_run(tern_board *board, const char *name, const char *func
     return run;
 }
 
-void tern__runs_free(tern__run *runs)
+void tern__event_files_free(tern__event_file *runs)
 {
     while (runs) {
-        tern__run *next = runs->next;
+        tern__event_file *next = runs->next;
         free_run(runs);
         runs = next;
     }

@@ -1,5 +1,5 @@
-/* board_table.c - the scalars as CSV (RFC 4180) and as JSON lines. Numbers are cJSON's text, which has the
- * digits that a double needs and a point whatever the locale. */
+/* board_table.c - writes scalars as CSV (RFC 4180) and as JSON lines. cJSON formats the numbers: with all
+ * digits that a double needs, and with a point in any locale. */
 #include "report/board.h"
 
 #include <cjson/cJSON.h>
@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define NUMBER_ROOM 64
-#define TEXT_ROOM   (12 * TERN__TAG_ROOM + 16) /* JSON writes a byte as at most six */
+#define TEXT_ROOM   (12 * TERN__TAG_ROOM + 16) /* JSON escapes a byte to at most six */
 #define LINE_ROOM   (TEXT_ROOM + 3 * NUMBER_ROOM + 64)
 
 static const struct {
@@ -18,7 +18,7 @@ static const struct {
     [TERN__TABLE_JSONL] = {"scalars.jsonl", ""},
 };
 
-static int open_table(tern_board *board, tern__table table, const char *func, tern_error *err)
+static int open_table(tern_board *board, tern__board_table table, const char *func, tern_error *err)
 {
     char path[1024];
     tern__journal *journal = &board->tables[table];
@@ -43,7 +43,7 @@ int tern__tables_open(tern_board *board, const char *func, tern_error *err)
 
 /* ---- lines ---- */
 
-/* NULL for a number that JSON has; otherwise what stands for it. */
+/* Returns NULL for a number that JSON can write, or the name to write instead. */
 static const char *name_of(double value)
 {
     if (isnan(value)) return "NaN";
@@ -57,7 +57,7 @@ static const char *number_text(double value, char text[NUMBER_ROOM])
     return cJSON_PrintPreallocated(&number, text, NUMBER_ROOM, false) ? text : "NaN";
 }
 
-/* With quotes where a comma, a quote or a line's end makes them needed. */
+/* Quotes the tag if it contains a comma, a quote or a line break. */
 static const char *csv_text(const char *tag, char text[TEXT_ROOM])
 {
     if (!tag[strcspn(tag, ",\"\r\n")]) return tag;
@@ -77,7 +77,7 @@ static const char *json_text(const char *tag, char text[TEXT_ROOM])
     return cJSON_PrintPreallocated(&string, text, TEXT_ROOM, false) ? text : "\"\"";
 }
 
-/* What all tables say, as text. */
+/* One line of the tables, as text. */
 typedef struct row {
     char time[NUMBER_ROOM], number[NUMBER_ROOM], tag[2 * TERN__TAG_ROOM];
     const char *value, *quote; /* around a value that JSON has no number for */
@@ -93,7 +93,7 @@ static void make_row(row *r, const char *tag, const char *curve, double value, i
     snprintf(r->tag, sizeof(r->tag), curve ? "%s/%s" : "%s%s", tag, curve ? curve : "");
 }
 
-static int line_text(char *line, tern__table table, const row *r)
+static int line_text(char *line, tern__board_table table, const row *r)
 {
     char tag[TEXT_ROOM];
     if (table == TERN__TABLE_CSV)
@@ -113,7 +113,7 @@ int tern__tables_put(tern_board *board, const char *tag, const char *curve, doub
         tern__journal *journal = &board->tables[i];
         char *line = journal->path ? tern__journal_room(journal, LINE_ROOM, func, err) : NULL;
         if (!line) continue;
-        tern__journal_add(journal, (size_t)line_text(line, (tern__table)i, &r));
+        tern__journal_add(journal, (size_t)line_text(line, (tern__board_table)i, &r));
         tern__board_settle(board, journal, func, err);
     }
     return err->code;

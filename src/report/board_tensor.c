@@ -1,4 +1,4 @@
-/* board_tensor.c - tensors as the board reads them, whatever their layout. */
+/* board_tensor.c - makes a tensor of any layout and device readable for the board. */
 #include "report/board.h"
 
 void *tern__board_room(tern_board *board, tern__room which, size_t bytes, const char *func, tern_error *err)

@@ -1,3 +1,4 @@
+/* chart.c - checks a chart and saves it as a PNG. */
 #include "report/figure.h"
 
 #include <math.h>
@@ -13,7 +14,8 @@ static int check_curve(const char *func, const tern_curve *c, tern_error *err)
 {
     if (!c->name || !c->x || !c->y || !c->low != !c->high)
         return tern__error_set(err, func, TERN_E_INVALID,
-                               "curve \"%s\" wants a name, x, y, and low with high", c->name ? c->name : "");
+                               "curve \"%s\" needs a name, x and y, and low and high together or not at all",
+                               c->name ? c->name : "");
     if (c->count < 2)
         return tern__error_set(err, func, TERN_E_RANGE, "curve \"%s\": expected at least 2 points, got %d",
                                c->name, c->count);

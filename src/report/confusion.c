@@ -1,5 +1,5 @@
-/* confusion.c - a matrix of counts: row label, column prediction. What this rank has seen and what all have
- * are apart, so that updates may go on after a reduce. */
+/* confusion.c - the confusion matrix: counts by label (row) and prediction (column). This rank's counts and
+ * the reduced ones of all ranks are separate, so updates may go on after a reduce. */
 #include "kernels/confusion.h"
 #include "kernels/lines.h"
 #include "ops/ops.h"
@@ -87,8 +87,8 @@ int tern_confusion_update_mask(tern_confusion *c, tern_scope *scope, tern_tensor
     if (!TERN__ENTER(scope, __func__, 2, &in.x, &in.label)) return scope ? scope->error.code : TERN_E_INVALID;
     if (!c) return fail_null(scope, __func__);
     if (c->classes != 2)
-        return tern__scope_fail(scope, __func__, TERN_E_INVALID, "a mask has 2 classes, the confusion %lld",
-                                (long long)c->classes);
+        return tern__scope_fail(scope, __func__, TERN_E_INVALID,
+                                "a mask has 2 classes, the confusion has %lld", (long long)c->classes);
     if (tern__mask_take(scope, __func__, "confusion", &in)) return scope->error.code;
     return count(c, scope, __func__, &in, TERN__PREDICT_ABOVE, threshold);
 }
@@ -127,7 +127,7 @@ double tern_confusion_accuracy(const tern_confusion *c)
     return (double)right / (double)tern_confusion_total(c);
 }
 
-/* How often a class was labelled, predicted, and both. */
+/* How often a class was the label, the prediction, and both. */
 typedef struct extent {
     int64_t labelled, predicted, both;
 } extent;
@@ -154,7 +154,7 @@ double tern_confusion_dice(const tern_confusion *c, int64_t class_index)
     return 2 * (double)e.both / (double)(e.labelled + e.predicted);
 }
 
-/* Over the classes of which there is a number. */
+/* The mean over the classes that have a value. */
 static double mean_of(const tern_confusion *c, double (*of)(const tern_confusion *, int64_t))
 {
     double sum = 0;

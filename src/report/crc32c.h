@@ -1,4 +1,4 @@
-/* crc32c.h - the CRC of Castagnoli's polynomial (RFC 3720, appendix B.4), which zlib does not have. */
+/* crc32c.h - CRC-32C (Castagnoli's polynomial; RFC 3720, appendix B.4), which zlib does not have. */
 #ifndef TERN_SRC_REPORT_CRC32C_H
 #define TERN_SRC_REPORT_CRC32C_H
 

@@ -1,3 +1,4 @@
+/* figure.c - loads the figure plug-in, and gives it a file to write to. */
 #include "report/figure.h"
 
 const tern_figure_backend *tern__figure_open(const char *func, tern_error *err)

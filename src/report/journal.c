@@ -1,3 +1,4 @@
+/* journal.c - appends whole records to a file; truncates the file when a write fails. */
 #include "report/journal.h"
 
 #include "base/file.h"
@@ -9,8 +10,7 @@
 
 #define MUCH ((size_t)1 << 20)
 
-/* Where the last line of a file of `length` bytes ends, behind its last newline; -1 if that cannot be read.
- */
+/* Returns the offset after the file's last newline; -1 if the file cannot be read. */
 static off_t last_line_end(int fd, off_t length)
 {
     char text[512];
@@ -29,7 +29,7 @@ static int cut(tern__journal *journal, off_t length, const char *func, tern_erro
 {
     journal->whole = last_line_end(journal->fd, length);
     if (journal->whole < 0 || (length > journal->whole && ftruncate(journal->fd, journal->whole)))
-        return tern__error_errno(err, func, TERN_E_IO, "cannot go on with \"%s\"", journal->path);
+        return tern__error_errno(err, func, TERN_E_IO, "cannot continue \"%s\"", journal->path);
     return TERN_OK;
 }
 
@@ -81,7 +81,7 @@ bool tern__journal_is_due(const tern__journal *journal, int queue, int64_t ns)
            (journal->waiting >= queue || journal->used > MUCH || tern__now_ns() - journal->since >= ns);
 }
 
-/* All of them, or -1 with errno. */
+/* Writes all bytes. Returns 0, or -1 with errno set. */
 static int write_all(int fd, const uint8_t *bytes, size_t count)
 {
     while (count > 0) {
@@ -104,7 +104,7 @@ static int lose(tern__journal *journal, const char *func, tern_error *err)
                                    journal->path, journal->waiting);
     journal->failing = true;
     journal->lost += journal->waiting;
-    cut_back(journal); /* now, for readers; if it fails, the next write tries again */
+    cut_back(journal); /* now, so that readers see whole records; if that fails, the next write tries again */
     return status;
 }
 

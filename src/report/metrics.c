@@ -1,6 +1,7 @@
-/* metrics.c - each rank fills a ledger of fixed size; an all_gather gives everybody all of them, and
- * everybody adds them up in the order of the ranks. So one collective serves sums, means, smallest and
- * largest, ranks may know different names, and a mistake of one rank travels as an entry of its ledger. */
+/* metrics.c - metrics over all ranks. Each rank fills a ledger of fixed size. An all_gather gives every rank
+ * all ledgers, and every rank combines them in the order of the ranks. So one collective serves sums, means,
+ * minima and maxima, ranks may use different names, and an error of one rank reaches the others in its
+ * ledger. */
 #include "base/base.h"
 
 #include <tern/collectives.h>
@@ -11,7 +12,7 @@
 #include <string.h>
 
 #define ROOM 32 /* names */
-#define NAME 32 /* bytes of one */
+#define NAME 32 /* bytes per name */
 
 typedef enum metric { MEAN, SUM, MIN, MAX } metric;
 
@@ -20,14 +21,14 @@ static const char *const kind_names[] = {"mean", "sum", "min", "max"};
 typedef struct entry {
     char name[NAME];
     int64_t kind;
-    double value;  /* of a mean: the sum of weight * value   */
-    double weight; /* of all but a mean: how often it was told */
+    double value;  /* for a mean, the sum of weight * value   */
+    double weight; /* for other kinds, the number of updates  */
 } entry;
 
 typedef struct ledger {
     entry entries[ROOM];
     int64_t count;
-    int64_t code; /* of the first mistake, and its text */
+    int64_t code; /* of the first error, and its text */
     char text[120];
 } ledger;
 
@@ -60,7 +61,7 @@ void tern_metrics_free(tern_metrics *metrics)
 
 /* ---- a ledger ---- */
 
-/* The first one is kept. */
+/* Keeps the first error. */
 static void mistake(ledger *l, int code, const char *name, const char *what)
 {
     if (l->code) return;
@@ -75,7 +76,7 @@ static entry *find(const ledger *l, const char *name)
     return NULL;
 }
 
-/* The entry of that name, a new one if there is none; NULL: no room, or of another kind. */
+/* Returns the entry of that name, or a new one. NULL: no room, or the entry is of another kind. */
 static entry *open_entry(ledger *l, const char *name, metric kind)
 {
     entry *e = find(l, name);
@@ -87,7 +88,7 @@ static entry *open_entry(ledger *l, const char *name, metric kind)
     return e && e->kind == (int64_t)kind ? e : NULL;
 }
 
-/* A NaN stays. */
+/* NaN wins over any number. */
 static double further(int64_t kind, double a, double b)
 {
     if (isnan(a) || isnan(b)) return NAN;
@@ -103,7 +104,7 @@ static void combine(entry *into, double value, double weight)
     into->weight += weight;
 }
 
-/* ---- telling ---- */
+/* ---- updates ---- */
 
 static void tell(tern_metrics *metrics, const char *name, metric kind, double value, double weight)
 {
@@ -117,15 +118,15 @@ static void tell(tern_metrics *metrics, const char *name, metric kind, double va
     if (e)
         combine(e, value, weight);
     else if (find(l, name))
-        mistake(l, TERN_E_INVALID, name, "told as one kind of metric and then as another");
+        mistake(l, TERN_E_INVALID, name, "used as two kinds of metric");
     else
-        mistake(l, TERN_E_RANGE, name, "there is room for 32 names");
+        mistake(l, TERN_E_RANGE, name, "more than 32 names");
 }
 
 void tern_metrics_mean(tern_metrics *metrics, const char *name, double value, double weight)
 {
     if (metrics && !(weight >= 0))
-        mistake(&metrics->own, TERN_E_RANGE, name ? name : "", "a weight below 0");
+        mistake(&metrics->own, TERN_E_RANGE, name ? name : "", "the weight is below 0");
     else if (weight > 0)
         tell(metrics, name, MEAN, weight * value, weight);
     else
@@ -147,7 +148,7 @@ void tern_metrics_max(tern_metrics *metrics, const char *name, double value)
     tell(metrics, name, MAX, value, 1);
 }
 
-/* ---- bringing together ---- */
+/* ---- reduction ---- */
 
 static int add_rank(tern_metrics *metrics, int rank, tern_error *err)
 {
@@ -165,10 +166,10 @@ static int add_rank(tern_metrics *metrics, int rank, tern_error *err)
         const entry *other = find(&metrics->reduced, from->name);
         if (!other)
             return tern__error_set(err, "tern_metrics_reduce", TERN_E_RANGE,
-                                   "rank %d: \"%s\": there is room for %d names over all ranks", rank,
+                                   "rank %d: \"%s\": all ranks together use more than %d names", rank,
                                    from->name, ROOM);
         return tern__error_set(err, "tern_metrics_reduce", TERN_E_MISMATCH,
-                               "\"%s\" is a %s on rank %d and a %s on a rank before", from->name,
+                               "\"%s\" is a %s on rank %d and a %s on a lower rank", from->name,
                                kind_names[from->kind], rank, kind_names[other->kind]);
     }
     return TERN_OK;

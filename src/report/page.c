@@ -1,17 +1,18 @@
-/* page.c - pictures, bars and charts on one page. */
+/* page.c - checks a figure of images, bars and charts, and saves it as a PNG. */
 #include "report/figure.h"
 
 #include <math.h>
 
-static int check_picture(const char *func, const tern_picture *p, int i, tern_error *err)
+static int check_image(const char *func, const tern_picture *p, int i, tern_error *err)
 {
     if (!p->pixels || !p->caption)
-        return tern__error_set(err, func, TERN_E_INVALID, "picture %d wants pixels and a caption", i);
+        return tern__error_set(err, func, TERN_E_INVALID, "image %d needs pixels and a caption", i);
     bool fits = p->rows > 0 && p->columns > 0 && (p->channels == 0 || p->channels == 1 || p->channels == 3);
     if (fits) return TERN_OK;
-    return tern__error_set(err, func, TERN_E_RANGE,
-                           "picture %d: expected 1 or 3 channels and pixels, got %d x %d x %d", i, p->rows,
-                           p->columns, p->channels);
+    return tern__error_set(
+        err, func, TERN_E_RANGE,
+        "image %d: expected rows and columns above 0 and 1 or 3 channels, got %d x %d x %d", i, p->rows,
+        p->columns, p->channels);
 }
 
 static bool is_length(double value)
@@ -22,14 +23,14 @@ static bool is_length(double value)
 static int check_bars(const char *func, const tern_bars *bars, tern_error *err)
 {
     if (!bars->title || bars->count < 1)
-        return tern__error_set(err, func, TERN_E_INVALID, "bars want a title and at least one bar");
+        return tern__error_set(err, func, TERN_E_INVALID, "bars need a title and at least one bar");
     for (int i = 0; i < bars->count; i++) {
         const tern_bar *b = &bars->bars[i];
         if (!b->name)
             return tern__error_set(err, func, TERN_E_INVALID, "a bar of \"%s\" has no name", bars->title);
         if (!is_length(b->value) || !is_length(b->low) || !is_length(b->high) || b->colour < 0)
             return tern__error_set(err, func, TERN_E_RANGE,
-                                   "bar \"%s\": expected finite numbers from 0 on, got %g (%g to %g)",
+                                   "bar \"%s\": expected finite numbers of at least 0, got %g (%g to %g)",
                                    b->name, b->value, b->low, b->high);
     }
     return TERN_OK;
@@ -40,10 +41,10 @@ static int check(const char *func, const tern_figure *f, tern_error *err)
     if (!f || !f->title) return tern__error_set(err, func, TERN_E_INVALID, "the figure or its title is NULL");
     if (f->picture_count + f->bars_count + f->chart_count < 1 || (f->picture_count && f->across < 1))
         return tern__error_set(err, func, TERN_E_RANGE,
-                               "expected something to draw, got %d pictures, %d across, %d bars, %d charts",
+                               "expected something to draw, got %d images, %d across, %d bars, %d charts",
                                f->picture_count, f->across, f->bars_count, f->chart_count);
     for (int i = 0; i < f->picture_count; i++)
-        if (check_picture(func, &f->pictures[i], i, err)) return err->code;
+        if (check_image(func, &f->pictures[i], i, err)) return err->code;
     for (int i = 0; i < f->bars_count; i++)
         if (check_bars(func, &f->bars[i], err)) return err->code;
     for (int i = 0; i < f->chart_count; i++)

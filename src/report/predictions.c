@@ -1,3 +1,4 @@
+/* predictions.c - checks predictions and labels, and makes them contiguous for the metrics' kernels. */
 #include "report/predictions.h"
 
 static int fail_shapes(tern_scope *scope, const char *func, const char *op, const char *expected,
@@ -24,11 +25,11 @@ static int check_labels(tern_scope *scope, const char *func, const char *op, con
 static int check_scores(tern_scope *scope, const char *func, const char *op, tern_dtype dtype)
 {
     if (tern__dtype_is_float(dtype)) return TERN_OK;
-    return tern__scope_fail(scope, func, TERN_E_DTYPE, "%s: expected scores of floating point, got %s", op,
+    return tern__scope_fail(scope, func, TERN_E_DTYPE, "%s: expected floating-point scores, got %s", op,
                             tern_dtype_name(dtype));
 }
 
-/* Metrics have no gradient, and kernels want no gaps. */
+/* Metrics have no gradient, and their kernels read no gaps. */
 static tern_tensor *plain(tern_scope *scope, tern_tensor *x)
 {
     tern_tensor *d = tern_detach(scope, x);
@@ -45,7 +46,7 @@ static int take(tern_scope *scope, tern__operands *in)
     return scope->error.code;
 }
 
-/* x's shape without dimension 1, or without its only one. */
+/* Returns true if map has x's shape without the class dimension: 1, or 0 if it is the only one. */
 static bool is_map_of(const tern__view *x, const tern__view *map)
 {
     bool fit = x->ndim >= 1 && map->ndim == x->ndim - 1;
@@ -72,7 +73,7 @@ int tern__scores_take(tern_scope *scope, const char *func, const char *op, int64
 int tern__maps_take(tern_scope *scope, const char *func, const char *op, tern__operands *in)
 {
     if (!tern__view_same_shape(&in->x->view, &in->label->view))
-        return fail_shapes(scope, func, op, "maps of one shape, or scores of floating point", in);
+        return fail_shapes(scope, func, op, "two maps of the same shape, or floating-point scores", in);
     if (check_labels(scope, func, op, "predictions", in->x->view.dtype) ||
         check_labels(scope, func, op, "labels", in->label->view.dtype))
         return scope->error.code;

@@ -1,4 +1,4 @@
-/* predictions.h - what metrics take: predictions and labels that fit each other, without gaps. */
+/* predictions.h - the inputs of metrics: predictions and labels of matching shapes, without gaps. */
 #ifndef TERN_SRC_REPORT_PREDICTIONS_H
 #define TERN_SRC_REPORT_PREDICTIONS_H
 
@@ -6,12 +6,13 @@
 
 typedef struct tern__operands {
     tern_tensor *x, *label;
-    int64_t of_sample; /* labels of one sample; set by the functions below */
+    int64_t of_sample; /* labels per sample; set by the functions below */
 } tern__operands;
 
-/* Scores (N, C, ..) and labels (N, ..), or (C) and (); maps of one shape; scores and a mask of their shape,
- * or of it without a dimension 1 of one channel. classes 0: any. TERN_OK, or the scope's error: E_SHAPE,
- * E_DTYPE. */
+/* Check the operands and make them contiguous. Return TERN_OK, or the scope's error: E_SHAPE, E_DTYPE.
+ * - scores: scores (N, C, ..) and labels (N, ..), or (C) and (); `classes` 0: any number;
+ * - maps: two maps of the same shape;
+ * - mask: scores, and a mask of their shape or, for scores (N, 1, ..), of shape (N, ..). */
 int tern__scores_take(tern_scope *scope, const char *func, const char *op, int64_t classes,
                       tern__operands *in);
 int tern__maps_take(tern_scope *scope, const char *func, const char *op, tern__operands *in);

@@ -1,9 +1,9 @@
-/* progress.c - when and where progress is shown.
+/* progress.c - decides when and where progress is shown.
  *
- * Bars that stand in each other draw on neighbouring lines, the outermost on the one where the cursor rests:
- * an inner bar goes down by newlines, draws, and comes back up. Rate and time left come from means that
- * favour the last intervals, of the units done in an interval and of its length, each corrected for having
- * begun at zero, as tqdm's. */
+ * Nested bars draw on consecutive lines. The cursor stays on the line of the outermost bar; an inner bar
+ * moves down by newlines, draws, and moves back up. Rate and remaining time come from exponential moving
+ * averages of the units done per interval and of the intervals' lengths, as in tqdm. The rate is their
+ * quotient, in which the bias from starting at zero cancels. */
 #include "report/progress.h"
 #include "base/opts.h"
 
@@ -28,7 +28,7 @@ struct tern_progress {
     place place;
     tern__progress_bar style;
     int64_t started, drawn; /* ns */
-    int64_t drawn_done;     /* own_done then */
+    int64_t drawn_done;     /* own_done at that time */
     double mean_count, mean_seconds;
 };
 
@@ -55,7 +55,7 @@ double tern_progress_rate(const tern_progress *bar)
 
 /* ---- drawing ---- */
 
-/* What the locale's character set is called, without asking the program to have set its locale. */
+/* Reads the locale's character set from the environment, so the program need not have called setlocale. */
 static tern__progress_bar style_of_locale(void)
 {
     static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
@@ -69,7 +69,7 @@ static tern__progress_bar style_of_locale(void)
     return TERN__PROGRESS_ASCII;
 }
 
-/* One less than the terminal has: a full last column would wrap. */
+/* One less than the terminal's columns: writing the last column would wrap. */
 static int columns_of_terminal(void)
 {
     struct winsize size;
@@ -111,7 +111,7 @@ static void take_state(tern_progress *bar, double rate)
 
 /* ---- the rate ---- */
 
-/* Takes in the interval since the last drawing; units a second of all ranks. */
+/* Adds the interval since the last drawing to the averages. Returns units per second, of all ranks. */
 static double smoothed_rate(tern_progress *bar, int64_t now)
 {
     double a = bar->opts.smoothing, count = (double)(bar->own_done - bar->drawn_done);
@@ -130,7 +130,7 @@ static void draw(tern_progress *bar, int64_t now)
     fflush(stderr);
 }
 
-/* ---- life ---- */
+/* ---- new and free ---- */
 
 static int check(const char *title, int64_t total, const tern_progress_opts *opts, tern_error *err)
 {
@@ -138,15 +138,14 @@ static int check(const char *title, int64_t total, const tern_progress_opts *opt
     if (!title || !opts->unit)
         return tern__error_set(err, func, TERN_E_INVALID, "the title or the unit is NULL");
     if (total < 0 || opts->initial < 0)
-        return tern__error_set(err, func, TERN_E_RANGE, "total %lld, initial %lld: expected none below 0",
+        return tern__error_set(err, func, TERN_E_RANGE, "total is %lld and initial %lld, expected at least 0",
                                (long long)total, (long long)opts->initial);
     if (!(opts->smoothing >= 0 && opts->smoothing <= 1) || !(opts->interval_seconds >= 0) ||
         !(opts->line_seconds >= 0))
-        return tern__error_set(
-            err, func, TERN_E_RANGE,
-            "smoothing %g, intervals of %g and %g s: expected a smoothing in [0, 1] and no "
-            "negative interval",
-            opts->smoothing, opts->interval_seconds, opts->line_seconds);
+        return tern__error_set(err, func, TERN_E_RANGE,
+                               "smoothing is %g, expected [0, 1]; interval_seconds is %g and line_seconds "
+                               "%g, expected at least 0",
+                               opts->smoothing, opts->interval_seconds, opts->line_seconds);
     return TERN_OK;
 }
 
@@ -191,7 +190,7 @@ tern_progress *tern_progress_new(const char *title, int64_t total, const tern_gr
     return bar;
 }
 
-/* The last line stays above the outer bars, which move down. */
+/* Leaves the last line above the outer bars, which move down. */
 static void leave_line(tern_progress *bar)
 {
     take_state(bar, tern_progress_rate(bar));
@@ -215,7 +214,7 @@ void tern_progress_free(tern_progress *bar)
     tern__free(bar);
 }
 
-/* ---- what the program tells ---- */
+/* ---- updates ---- */
 
 void tern_progress_update(tern_progress *bar, int64_t count)
 {

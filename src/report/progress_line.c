@@ -1,13 +1,13 @@
-/* progress_line.c - the text of a progress bar, character for character tqdm's (its format_meter). */
+/* progress_line.c - formats a progress bar exactly as tqdm does (its format_meter). */
 #include "report/progress.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#define NUMBER 32 /* bytes of a number with its unit's prefix */
+#define NUMBER 32 /* bytes of a number with its SI prefix */
 
-/* "00:42", "1:02:03"; tqdm.format_interval. */
+/* Writes "00:42" or "1:02:03", as tqdm.format_interval. */
 static void format_interval(char text[NUMBER], double seconds)
 {
     long long s = seconds < 1e15 ? (long long)seconds : (long long)1e15;
@@ -17,7 +17,7 @@ static void format_interval(char text[NUMBER], double seconds)
         snprintf(text, NUMBER, "%02lld:%02lld", s / 60, s % 60);
 }
 
-/* Three digits and a prefix: "27.0k"; tqdm.format_sizeof. */
+/* Writes three digits and a prefix, "27.0k", as tqdm.format_sizeof. */
 static void format_scaled(char text[NUMBER], double number)
 {
     static const char prefixes[] = "\0kMGTPEZ";
@@ -35,7 +35,7 @@ static void format_count(char text[NUMBER], const tern__progress_state *state, i
         snprintf(text, NUMBER, "%lld", (long long)count);
 }
 
-/* "2712.51img/s", or " 3.20s/img" where it is less than one a second. */
+/* Writes "2712.51img/s", or " 3.20s/img" for less than one per second. */
 static void format_rate(char *text, size_t size, const tern__progress_state *state)
 {
     bool known = state->rate > 0, slow = known && state->rate < 1;
@@ -48,7 +48,7 @@ static void format_rate(char *text, size_t size, const tern__progress_state *sta
     snprintf(text, size, slow ? "%ss/%s" : "%s%s/s", digits, state->unit);
 }
 
-/* The shorter of "0.412" and all digits, as tqdm.format_num: exponents without zeros. */
+/* Writes three digits, "0.412", as tqdm.format_num: exponents have no leading zeros. */
 static void format_value(char text[NUMBER], double value)
 {
     snprintf(text, NUMBER, "%.3g", value);
@@ -66,7 +66,7 @@ static void append_postfix(char *text, size_t size, const tern__progress_state *
     }
 }
 
-/* What stands right of the bar: "27008/60000 [00:10<00:12, 2712.51img/s, loss=0.412]". */
+/* Writes the text to the right of the bar: "27008/60000 [00:10<00:12, 2712.51img/s, loss=0.412]". */
 static void format_numbers(char *text, size_t size, const tern__progress_state *state, bool known)
 {
     char done[NUMBER], total[NUMBER], took[NUMBER], left[NUMBER] = "?", rate[2 * NUMBER];
@@ -84,7 +84,7 @@ static void format_numbers(char *text, size_t size, const tern__progress_state *
     snprintf(text + used, size - used, "]");
 }
 
-/* `cells` characters, the share `done` of them full, the one between to a tenth or an eighth. */
+/* Writes `cells` characters, of which the share `done` is full; the partial one shows tenths or eighths. */
 static void format_bar(char *text, size_t size, double done, int cells, tern__progress_bar bar)
 {
     static const char *const tenths[] = {" ", "1", "2", "3", "4", "5", "6", "7", "8", "9", "#"};
@@ -99,7 +99,7 @@ static void format_bar(char *text, size_t size, double done, int cells, tern__pr
     }
 }
 
-/* Characters, not bytes, of UTF-8. */
+/* Counts UTF-8 characters, not bytes. */
 static int width_of(const char *text)
 {
     int width = 0;
@@ -116,7 +116,7 @@ static void cut(char *text, int columns)
     *text = 0;
 }
 
-/* How many cells a bar has beside `taken` characters. */
+/* Returns the number of cells of a bar beside `taken` characters. */
 static int cells_of(int columns, int taken)
 {
     return columns ? TERN__MAX(TERN__MIN(columns - taken, 200), 1) : 10;

@@ -1,10 +1,11 @@
+/* topk.c - counts how often the label is among the k largest scores. */
 #include "kernels/confusion.h"
 #include "report/predictions.h"
 #include "tensor/host.h"
 
 #include <tern/metrics.h>
 
-/* Where each label stands among the classes of its line; NULL after a failure. */
+/* Returns the rank of each label's score among the scores of all classes; NULL after a failure. */
 static tern_tensor *ranks_of(tern_scope *scope, const char *func, const tern__operands *in, int64_t ignored)
 {
     const tern__view *x = &in->x->view, *label = &in->label->view;

@@ -1,7 +1,11 @@
+/* field.c - reads and checks the values of a dict; errors name the key. */
 #include "tensor/field.h"
 
 #include "tensor/host.h"
 #include "tensor/tensor.h"
+
+#include <math.h>
+#include <stdio.h>
 
 bool tern__object_number(const tern_object *object, double *out)
 {
@@ -11,26 +15,39 @@ bool tern__object_number(const tern_object *object, double *out)
     return tern_tensor_count(tensor) == 1;
 }
 
-static const tern_object *find(const char *func, const tern_object *dict, const char *key, tern_error *err)
+/* What errors call a value: path["key"], or "key" without a path. */
+typedef struct field_name {
+    char text[128];
+} field_name;
+
+static field_name name_of(const char *path, const char *key)
+{
+    field_name n;
+    snprintf(n.text, sizeof(n.text), path ? "%s[\"%s\"]" : "%s\"%s\"", path ? path : "", key);
+    return n;
+}
+
+static const tern_object *find(const char *func, const tern_object *dict, const char *path, const char *key,
+                               tern_error *err)
 {
     const tern_object *value = tern_object_get(dict, key);
     if (tern__is_set(err)) return NULL;
-    if (!value && tern_object_kind_get(dict) != TERN_OBJECT_DICT)
+    if (!value && !path && tern_object_kind_get(dict) != TERN_OBJECT_DICT)
         tern__error_set(err, func, TERN_E_INVALID, "expected a dict with \"%s\", got a %s", key,
                         tern_object_kind_name(tern_object_kind_get(dict)));
     else if (!value)
-        tern__error_set(err, func, TERN_E_INVALID, "there is no \"%s\"", key);
+        tern__error_set(err, func, TERN_E_INVALID, "%s is missing", name_of(path, key).text);
     return value;
 }
 
-static int wrong(const char *func, const char *key, const char *expected, const tern_object *value,
+static int wrong(const char *func, field_name name, const char *expected, const tern_object *value,
                  tern_error *err)
 {
-    return tern__error_set(err, func, TERN_E_DTYPE, "\"%s\" is a %s, expected %s", key,
+    return tern__error_set(err, func, TERN_E_DTYPE, "%s is a %s, expected %s", name.text,
                            tern_object_kind_name(tern_object_kind_get(value)), expected);
 }
 
-/* The status of what find did. */
+/* The status to return after find has returned NULL. */
 static int missing(const tern_error *err)
 {
     return err && err->code ? err->code : TERN_E_INVALID;
@@ -39,14 +56,14 @@ static int missing(const tern_error *err)
 int tern__field_int(const char *func, const tern_object *dict, const char *key, int64_t low, int64_t high,
                     int64_t *out, tern_error *err)
 {
-    const tern_object *value = find(func, dict, key, err);
+    const tern_object *value = find(func, dict, NULL, key, err);
     int64_t got;
     tern__host host;
     if (!value) return missing(err);
     const tern_tensor *tensor = tern_object_to_tensor(value);
     bool is_int = tensor ? tern_tensor_count(tensor) == 1 && !tern__dtype_is_float(tensor->view.dtype)
                          : tern_object_to_int(value, &got, NULL) == TERN_OK;
-    if (!is_int) return wrong(func, key, "an int", value, err);
+    if (!is_int) return wrong(func, name_of(NULL, key), "an int", value, err);
     if (tensor && tern__host_open(&host, &tensor->view, err)) return missing(err);
     if (tensor) got = tern__view_get_int(&host.view, 0);
     if (tensor) tern__host_close(&host, false, NULL);
@@ -57,17 +74,25 @@ int tern__field_int(const char *func, const tern_object *dict, const char *key, 
     return TERN_OK;
 }
 
-int tern__field_real(const char *func, const tern_object *dict, const char *key, double *out, tern_error *err)
+int tern__field_real(const char *func, const tern_object *dict, const char *path, const char *key, double low,
+                     double high, double *out, tern_error *err)
 {
-    const tern_object *value = find(func, dict, key, err);
+    const tern_object *value = find(func, dict, path, key, err);
+    double got;
     if (!value) return missing(err);
-    return tern__object_number(value, out) ? TERN_OK : wrong(func, key, "a number", value, err);
+    if (!tern__object_number(value, &got)) return wrong(func, name_of(path, key), "a number", value, err);
+    bool bounded = low > -INFINITY || high < INFINITY;
+    if (bounded && !(got >= low && got <= high))
+        return tern__error_set(err, func, TERN_E_RANGE, "%s is %g, expected [%g, %g]",
+                               name_of(path, key).text, got, low, high);
+    *out = got;
+    return TERN_OK;
 }
 
 int tern__field_bool(const char *func, const tern_object *dict, const char *key, bool *out, tern_error *err)
 {
-    const tern_object *value = find(func, dict, key, err);
+    const tern_object *value = find(func, dict, NULL, key, err);
     if (!value) return missing(err);
     if (tern_object_to_bool(value, out, NULL) == TERN_OK) return TERN_OK;
-    return wrong(func, key, "a bool", value, err);
+    return wrong(func, name_of(NULL, key), "a bool", value, err);
 }

@@ -1,3 +1,4 @@
+/* host.c - copies device memory for the host and back. */
 #include "tensor/host.h"
 #include "device/device.h"
 

@@ -1,3 +1,4 @@
+/* number.c - numbers in the host's or in a device's memory. */
 #include "tensor/number.h"
 #include "device/device.h"
 

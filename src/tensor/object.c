@@ -1,4 +1,4 @@
-/* object.c - nested objects: the nodes, their making and their end. Dicts are in object_dict.c. */
+/* object.c - makes, fills and frees the nodes of nested objects. Dicts are in object_dict.c. */
 #include "base/text.h"
 #include "tensor/object_nodes.h"
 
@@ -6,7 +6,7 @@
 
 /* ---- nodes ---- */
 
-/* Small ones, so not by tern__alloc, which takes a cache line for each. */
+/* Nodes are small, so this does not use tern__alloc, which takes at least a cache line. */
 static void *node_new(tern_object_kind kind, size_t bytes, const char *func, tern_error *err)
 {
     tern_object *node = tern__is_set(err) ? NULL : tern__alloc_raw(bytes, 16);
@@ -90,7 +90,7 @@ tern_object *tern_object_string(const char *text, tern_error *err)
 tern_object *tern_object_bytes(const void *data, size_t bytes, tern_error *err)
 {
     if (!data && bytes) {
-        tern__error_set(err, __func__, TERN_E_INVALID, "data is NULL, but %zu bytes are asked for", bytes);
+        tern__error_set(err, __func__, TERN_E_INVALID, "data is NULL, expected %zu bytes", bytes);
         return NULL;
     }
     return text_new(TERN_OBJECT_BYTES, data, bytes, err);
@@ -122,7 +122,7 @@ tern_object *tern__object_tensor_take(tern_tensor *tensor, tern_error *err)
     return &node->object;
 }
 
-/* A second handle of a kept or wrapped tensor. */
+/* Makes a second handle of a kept or wrapped tensor. */
 static tern_tensor *handle_of(const tern_tensor *tensor, tern_error *err)
 {
     tern_tensor *handle = tern__alloc(sizeof(*handle), "tern_object_tensor", err);
@@ -143,7 +143,7 @@ static int check_tensor(const tern_tensor *tensor, tern_error *err)
                            tern__shape_text(&tensor->view, shape));
 }
 
-/* Memory without a storage belongs to a module and may move: its handle is read at each use. */
+/* Memory without a storage belongs to a module and may move, so the object refers to the module's handle. */
 tern_object *tern_object_tensor(const tern_tensor *tensor, tern_error *err)
 {
     if (tern__is_set(err) || check_tensor(tensor, err)) return NULL;
@@ -204,9 +204,9 @@ tern_object *tern_object_record(const char *name, tern_object *args, tern_object
     return record;
 }
 
-/* ---- the end ---- */
+/* ---- freeing ---- */
 
-/* One reference less; a node without any goes onto the list of those to free. */
+/* Drops a reference; the last one puts the node on the list of nodes to free. */
 static void let_go(tern_object *node, tern_object **doomed)
 {
     if (!node || --node->refs > 0) return;
@@ -305,7 +305,7 @@ int tern__object_append(tern_object *list, tern_object *item, tern_error *err)
     return TERN_OK;
 }
 
-/* Whether `item` is `container` or holds it. */
+/* Returns true if `item` is `container` or contains it. */
 static bool is_around(const tern_object *item, const tern_object *container)
 {
     for (; container; container = container->owned ? container->link : NULL)
@@ -320,14 +320,14 @@ static int check_item(const tern_object *container, const tern_object *item, con
     if (!container || !item)
         return tern__error_set(err, func, TERN_E_INVALID, "the %s is NULL", container ? "item" : "container");
     if (item->owned)
-        return tern__error_set(err, func, TERN_E_INVALID, "the item, a %s, has an owner already",
+        return tern__error_set(err, func, TERN_E_INVALID, "the item, a %s, already has an owner",
                                tern_object_kind_name(item->kind));
     if (is_around(item, container))
-        return tern__error_set(err, func, TERN_E_INVALID, "the item holds the container itself");
+        return tern__error_set(err, func, TERN_E_INVALID, "the item contains the container itself");
     return TERN_OK;
 }
 
-/* The reference that was the caller's is the container's now, or nobody's. */
+/* Moves the caller's reference to the container, or drops it after a failure. */
 static void hand_over(tern_object *container, tern_object *item, bool taken)
 {
     if (!item || (item->owned && !taken)) return;

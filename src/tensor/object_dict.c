@@ -1,6 +1,6 @@
-/* object_dict.c - dicts. Pairs stand in the order of insertion; from nine on a table of places beside them
- * finds a key: open addressing, at most half full. Keys come from files of strangers, so they are hashed
- * with a secret of the dict's own: nobody can choose a million keys that fall into one place. */
+/* object_dict.c - dicts. Pairs are stored in the order of insertion. From nine pairs on, a hash table with
+ * open addressing, at most half full, finds a key's pair. Keys may come from untrusted files, so they are
+ * hashed with a secret of the dict: a file cannot have a million keys that collide. */
 #include "tensor/object_nodes.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 
 #define FEW 8
 
-/* A key as it is compared: numbers that are equal in Python are one key. */
+/* A key in the form in which keys are compared: numbers that are equal in Python are the same key. */
 typedef struct key_form {
     enum { NONE, WHOLE, FRACTION, STRING, BYTES } class;
     const void *data;
@@ -29,7 +29,7 @@ static void number_form(const scalar_node *node, key_form *form)
     if (!is_whole) form->fraction = f;
 }
 
-/* `form` must stay where it is: it points into itself. */
+/* `form` must not be moved, since it points into itself. */
 static void form_of(const tern_object *key, key_form *form)
 {
     const text_node *text = (const text_node *)key;
@@ -67,7 +67,7 @@ static uint64_t hash_of(const dict_node *dict, const key_form *key)
     return hash;
 }
 
-/* Where the key is, or the empty slot for it. A slot holds the pair's number + 1. */
+/* Returns the slot of the key, or the empty slot for it. A slot holds the pair's index + 1. */
 static int64_t slot_of(const dict_node *dict, const key_form *key)
 {
     int64_t slot = (int64_t)(hash_of(dict, key) & (uint64_t)(dict->slots - 1));
@@ -101,7 +101,7 @@ static int grow_index(dict_node *dict, int64_t capacity, tern_error *err)
     if (!dict->index && sodium_init() < 0) {
         tern__free(index);
         return tern__error_set(err, "tern_object_set", TERN_E_SYSTEM,
-                               "libsodium cannot start: no random numbers");
+                               "libsodium cannot start: there is no source of random numbers");
     }
     if (!dict->index) randombytes_buf(dict->secret, sizeof(dict->secret));
     tern__free(dict->index);
@@ -115,7 +115,7 @@ static int grow_index(dict_node *dict, int64_t capacity, tern_error *err)
     return TERN_OK;
 }
 
-/* The table first: one that is too large harms nobody if there is no memory for the pairs. */
+/* Grows the table first: if there is no memory for the pairs then, a table that is too large does no harm. */
 static int grow(dict_node *dict, tern_error *err)
 {
     int64_t capacity = TERN__MAX(2 * dict->capacity, 2);

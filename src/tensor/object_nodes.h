@@ -1,4 +1,4 @@
-/* object_nodes.h - what the nodes of each kind hold: only for the files that make and read them. */
+/* object_nodes.h - the nodes of each kind, for the files that make and read them. */
 #ifndef TERN_SRC_TENSOR_OBJECT_NODES_H
 #define TERN_SRC_TENSOR_OBJECT_NODES_H
 
@@ -32,7 +32,7 @@ typedef struct dict_node {
     tern_object object;
     pair *pairs;
     int64_t count, capacity;
-    int64_t *index; /* object_dict.c; NULL while there are few pairs */
+    int64_t *index; /* hash table, see object_dict.c; NULL while there are few pairs */
     int64_t slots;
     unsigned char secret[16];
 } dict_node;
@@ -40,7 +40,7 @@ typedef struct dict_node {
 typedef struct tensor_node {
     tern_object object;
     tern_tensor *tensor;
-    bool is_own; /* else the module's */
+    bool is_own; /* false: the handle is the module's */
 } tensor_node;
 
 typedef struct record_node {

@@ -1,4 +1,4 @@
-/* object_read.c - what is in a nested object, and how it looks. */
+/* object_read.c - reads and prints nested objects. */
 #include "tensor/object_nodes.h"
 
 #include "base/text.h"
@@ -142,7 +142,7 @@ const tern_object *tern_object_record_state(const tern_object *record)
 
 #define DEEPEST 100
 
-/* The shortest of 15 to 17 digits that reads back the same, and always to be seen as a float. */
+/* Prints the fewest digits, 15 to 17, that read back as the same value, and always a point or an exponent. */
 static void print_float(FILE *file, double value)
 {
     char text[40] = "";
@@ -151,7 +151,8 @@ static void print_float(FILE *file, double value)
     fprintf(file, "%s%s", text, isfinite(value) && !strpbrk(text, ".e") ? ".0" : "");
 }
 
-/* One of more than one byte, or its escape, if it turns the direction of writing; the number of its bytes. */
+/* Prints a character of several bytes, or its escape if it changes the writing direction. Returns its length.
+ */
 static int print_character(FILE *file, const text_node *text, int64_t at)
 {
     uint32_t code;
@@ -162,7 +163,7 @@ static int print_character(FILE *file, const text_node *text, int64_t at)
     return bytes;
 }
 
-/* What could move the cursor or end the quotes is escaped. */
+/* Escapes what could move the cursor or end the quotes. */
 static void print_text(FILE *file, const text_node *text)
 {
     bool is_bytes = text->object.kind == TERN_OBJECT_BYTES;

@@ -1,3 +1,4 @@
+/* print.c - prints a tensor. */
 #include "tensor/host.h"
 #include "tensor/tensor.h"
 
@@ -15,7 +16,7 @@ static void print_value(const tern__view *view, int64_t i)
         printf("%lld", (long long)tern__view_get_int(view, i));
 }
 
-/* Rows below dimension `d`, the first of them with row-major number `base`. */
+/* Prints dimension `d` and those below it, from the element with row-major index `base` on. */
 static void print_dimension(const tern__view *view, int d, int64_t base)
 {
     if (d == view->ndim) {

@@ -1,3 +1,4 @@
+/* rng_state.c - the state dict of a random number generator: a tensor of bytes, as PyTorch has it. */
 #include "tensor/tensor.h"
 
 #include <tern/state_dict.h>
@@ -25,7 +26,7 @@ int tern_rng_state_dict_load(tern_rng *rng, const tern_object *state, tern_error
     if (!rng) return tern__error_set(err, __func__, TERN_E_INVALID, "the rng is NULL");
     if (!tensor || tensor->view.dtype != TERN_U8)
         return tern__error_set(err, __func__, TERN_E_DTYPE,
-                               "expected a tensor of u8 of %d bytes, got a %s of %s", TERN_RNG_STATE_BYTES,
+                               "expected a u8 tensor of %d bytes, got a %s of %s", TERN_RNG_STATE_BYTES,
                                tern_object_kind_name(tern_object_kind_get(state)),
                                tensor ? tern_dtype_name(tensor->view.dtype) : "no dtype");
     char bytes[TERN_RNG_STATE_BYTES];

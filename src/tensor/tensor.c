@@ -1,3 +1,4 @@
+/* tensor.c - storages, and tensors that outlive a scope: kept and wrapped ones. */
 #include "tensor/host.h"
 #include "tensor/tensor.h"
 #include "base/pages.h"
@@ -65,7 +66,7 @@ static void copy_elements(const tern__view *dst, const tern__view *src)
                (const char *)src->data + (size_t)tern__view_offset(src, i) * bytes, bytes);
 }
 
-/* Layouts that differ, on the host. */
+/* Copies between different layouts, on the host. */
 static int copy_over_host(const tern__view *dst, const tern__view *src, tern_error *err)
 {
     tern__host from, to;
@@ -96,12 +97,12 @@ static int check_bytes(const tern_tensor *tensor, size_t bytes, const char *func
     char shape[TERN__SHAPE_TEXT];
     if (bytes != expected)
         return tern__error_set(
-            err, func, TERN_E_SHAPE, "tensor %s of %s holds %zu bytes, but the buffer has %zu",
+            err, func, TERN_E_SHAPE, "tensor %s of %s has %zu bytes, but the buffer has %zu",
             tern__shape_text(&tensor->view, shape), tern_dtype_name(tensor->view.dtype), expected, bytes);
     return TERN_OK;
 }
 
-/* A row-major view of the same shape over the caller's memory. */
+/* Returns a row-major view of the same shape over the caller's memory. */
 static tern__view plain_over(const tern__view *like, const void *data)
 {
     tern__view view = tern__view_make(like->dtype, TERN__PLAIN, like->ndim, like->shape);
@@ -138,10 +139,10 @@ static void release_own(void *ctx)
     tern__free(ctx);
 }
 
-/* One block: the storage on a line of its own, and what it holds behind it. */
+/* Allocates one block: a cache line with the storage, and then its memory. */
 tern__storage *tern__storage_new(size_t bytes, const char *func, tern_error *err)
 {
-    _Static_assert(sizeof(tern__storage) <= TERN__LINE, "a storage is on one line");
+    _Static_assert(sizeof(tern__storage) <= TERN__LINE, "a storage fits a cache line");
     tern__storage *storage = bytes <= SIZE_MAX / 2 ? tern__alloc_raw(TERN__LINE + bytes, TERN__LINE) : NULL;
     if (!storage) {
         tern__error_set(err, func, TERN_E_MEMORY, "out of memory: %zu bytes", bytes);
@@ -185,7 +186,7 @@ tern_tensor *tern_keep(const tern_tensor *tensor, tern_error *err)
     return NULL;
 }
 
-/* The storage of memory that is the caller's, with what to call when its last user is gone. */
+/* The storage of the caller's memory, with the function to call when its last user is gone. */
 typedef struct wrapped {
     tern__storage storage;
     void (*release)(void *ctx);
@@ -222,7 +223,7 @@ tern_tensor *tern_tensor_wrap(void *data, tern_dtype dtype, int ndim, const int6
         tern__free(tensor);
         return NULL;
     }
-    data = data ? data : own; /* no elements are anywhere */
+    data = data ? data : own; /* an empty tensor may point anywhere */
     *own = (wrapped){.storage = {.refs = 1, .data = data, .release = release_wrapped, .ctx = own},
                      .release = release,
                      .ctx = ctx};
@@ -239,7 +240,7 @@ void *tern_tensor_data(tern_tensor *tensor)
     return tensor->view.data;
 }
 
-/* Only what is kept or wrapped has both its storage and no scope. */
+/* Only kept and wrapped tensors have a storage and no scope. */
 static bool is_the_callers(const tern_tensor *tensor)
 {
     char shape[TERN__SHAPE_TEXT];

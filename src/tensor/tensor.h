@@ -1,17 +1,18 @@
-/* tensor.h - a tensor from inside: a view, the storage it keeps alive, and autograd's part (autograd/). */
+/* tensor.h - the tensor's internals: a view, the storage that it keeps alive, and autograd's fields
+ * (autograd/). */
 #ifndef TERN_SRC_TENSOR_TENSOR_H
 #define TERN_SRC_TENSOR_TENSOR_H
 
 #include "device/device.h"
 #include "tensor/view.h"
 
-/* A block of the device, counted: handles, views and the tape each hold one reference; those of replicas on
- * several threads too. */
+/* A reference-counted block of memory. Handles, views and the tape each hold a reference; with replicas, from
+ * several threads. */
 typedef struct tern__storage {
     int refs;
     void *data;
     tern_device *device;
-    void (*release)(void *ctx); /* NULL: a block that goes back to the device's cache */
+    void (*release)(void *ctx); /* NULL: the block goes back to the device's cache */
     void *ctx;
 } tern__storage;
 
@@ -25,16 +26,16 @@ static inline bool tern__storage_is_sole(const tern__storage *storage)
     return __atomic_load_n(&storage->refs, __ATOMIC_ACQUIRE) == 1;
 }
 void tern__storage_drop(tern__storage *storage);
-/* Memory of its own, of any content. */
+/* Allocates a storage; its memory is not initialised. */
 tern__storage *tern__storage_new(size_t bytes, const char *func, tern_error *err);
 
 struct tern_tensor {
     tern__view view;
-    tern__storage *storage; /* NULL: memory that somebody else owns (a parameter's range) */
-    tern_device *device;    /* where its ops run; NULL: anywhere                          */
+    tern__storage *storage; /* NULL: memory owned elsewhere (a parameter's range) */
+    tern_device *device;    /* where its ops run; NULL: anywhere                  */
 
     struct tern_scope *scope; /* NULL: a parameter, a buffer or a kept tensor            */
-    const uint64_t *clock;    /* the scope's generation; it moves on when the scope ends */
+    const uint64_t *clock;    /* the scope's generation, which increases when the scope ends */
     uint64_t generation;      /* its value when this tensor was made                     */
     bool released;            /* an inner result of a module call that has returned      */
     tern_tensor *next;        /* in the scope's list of this frame                       */
@@ -42,25 +43,25 @@ struct tern_tensor {
     bool requires_grad;
     struct tern__leaf *leaf; /* a parameter's gradient record                           */
     struct tern__node *node; /* the tape's entry that made it                           */
-    tern__view grad;         /* during backward, of a tensor that is no leaf            */
+    tern__view grad;         /* during backward, for a tensor that is not a leaf        */
     tern__storage *grad_storage;
-    bool grad_is_cut; /* where the ReLU that made the tensor has cut it off the gradient is 0 already */
+    bool grad_is_cut; /* the gradient is already 0 where the ReLU that made the tensor returned 0 */
 };
 
 /* TERN_OK, or E_LIFETIME for a tensor whose scope has ended, E_INVALID for NULL. */
 int tern__tensor_check(const tern_tensor *tensor, const char *func, tern_error *err);
 
-/* A tensor of its own, plain layout, uninitialised memory; tern_tensor_free. */
+/* Makes a tensor in plain layout with uninitialised memory; free it with tern_tensor_free. */
 tern_tensor *tern__tensor_new(tern_dtype dtype, int ndim, const int64_t *shape, tern_error *err);
 
-/* A view of `storage`, which it holds, from `data` in it on: in plain layout, with strides in elements. The
- * caller has checked that all elements lie in it. */
+/* Makes a tensor over `storage`, of which it holds a reference, starting at `data`: plain layout, strides in
+ * elements. The caller has checked that all elements are inside the storage. */
 tern_tensor *tern__tensor_over(tern__storage *storage, void *data, tern_dtype dtype, int ndim,
                                const int64_t *shape, const int64_t *stride, const char *func,
                                tern_error *err);
 
-/* dst = src, element by element, any layouts and memories, same shape; dtypes equal. Fails only where one is
- * in a device's memory. */
+/* dst = src, element by element, for equal shapes and dtypes, any layouts and memories. Can fail only if one
+ * of them is in a device's memory. */
 int tern__view_copy(const tern__view *dst, const tern__view *src, tern_error *err);
 
 #endif

@@ -1,3 +1,4 @@
+/* view.c - sizes, strides and elements of views. */
 #include "tensor/view.h"
 
 #include "base/half.h"
@@ -16,7 +17,7 @@ size_t tern__view_bytes(const tern__view *view)
     return (size_t)tern__view_count(view) * tern_dtype_bytes(view->dtype);
 }
 
-/* Also where a dimension is 0, the product of the others must fit: strides are made of it. */
+/* Even if a dimension is 0, the product of the others must fit, since strides are computed from it. */
 static bool is_addressable(size_t element, int ndim, const int64_t *shape)
 {
     int64_t bytes = (int64_t)element;

@@ -461,11 +461,10 @@ static void states_that_cannot_be(void **state)
                 "GradScaler.");
     expect_load(scaler, NULL, TERN_E_INVALID, "state[\"scale\"] is missing");
     tern_object_set(dict, "scale", tern_object_string("large", &err), &err);
-    expect_load(scaler, dict, TERN_E_DTYPE, "state[\"scale\"]: expected a number, got a string");
+    expect_load(scaler, dict, TERN_E_DTYPE, "state[\"scale\"] is a string, expected a number");
     tern_object_set(dict, "scale", tern_object_float(8, &err), &err);
     tern_object_set(dict, "growth_factor", tern_object_float(0.5, &err), &err);
-    expect_load(scaler, dict, TERN_E_RANGE,
-                "state[\"growth_factor\"]: expected a number from 1 to 3.40282e+38, got 0.5");
+    expect_load(scaler, dict, TERN_E_RANGE, "state[\"growth_factor\"] is 0.5, expected [1, 3.40282e+38]");
     tern_object_set(dict, "growth_factor", tern_object_float(2, &err), &err);
     tern_object_set(dict, "backoff_factor", tern_object_float(0.25, &err), &err);
     expect_load(scaler, dict, TERN_E_INVALID, "state[\"growth_interval\"] is missing");

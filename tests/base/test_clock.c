@@ -1,4 +1,4 @@
-/* A thread's own clock counts what it computes and not what it waits. */
+/* test_clock.c - a thread's clock counts the time it computes, not the time it waits. */
 #include "base/base.h"
 #include "check.h"
 

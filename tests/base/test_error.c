@@ -1,3 +1,4 @@
+/* test_error.c - errors: the first one wins, texts, names and errno. */
 #include "check.h"
 
 #include "base/base.h"
@@ -18,7 +19,7 @@ static void first_error_wins(void **state)
     assert_string_equal(err.func, "one");
 }
 
-/* What a callback of the user's does; the one that is filled by hand has no func. */
+/* A user's callback sets an error by the function or by hand; the latter has no func. */
 static void a_callback_says_what_it_failed_with(void **state)
 {
     (void)state;

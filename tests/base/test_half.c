@@ -1,4 +1,4 @@
-/* The 16-bit floats against the compiler's _Float16, and against arithmetic. */
+/* test_half.c - the 16-bit floats, compared with the compiler's _Float16 and with arithmetic. */
 #include "check.h"
 
 #include "base/base.h"
@@ -43,7 +43,7 @@ static void test_every_f16(void **state)
         assert_true(is_same(tern__f16_to_f32((uint16_t)half), compiled_f32((uint16_t)half)));
 }
 
-/* Of each f16: itself, the way to the next one at its middle, and the f32 beside all of them. */
+/* For each f16: itself, the midpoint to the next one, and the f32 values next to these. */
 static void test_f16_is_rounded_to_nearest_even(void **state)
 {
     (void)state;
@@ -59,7 +59,7 @@ static void test_f16_is_rounded_to_nearest_even(void **state)
         check_rounded(tern__float_of((uint32_t)bits));
 }
 
-/* Nearest of the two bf16 around, the one that ends in 0 if both are. */
+/* Returns the nearer of the two neighbouring bf16, or the even one of two equally near. */
 static void test_bf16_is_rounded_to_nearest_even(void **state)
 {
     (void)state;

@@ -1,7 +1,8 @@
-/* The allocator hook: a training step on memory that is aligned to what was asked for and no further, full of
- * garbage, gives the same bits; every block comes back to it; from several threads. The log hook: every
- * level, whole texts, from several threads. That no other allocator is called is seen by
- * tests/install/test_symbols.py. */
+/* test_hooks.c - the hooks.
+ *
+ * Allocator: a training step gives the same bits on memory full of garbage that is aligned exactly as asked
+ * for; every block is freed; several threads may call. Log: every level, whole texts, several threads.
+ * tests/install/test_symbols.py checks that no other allocator is called. */
 #include "base/base.h"
 #include "check.h"
 
@@ -14,7 +15,7 @@
 
 enum { THREADS = 4, STEPS = 2, BATCH = 2, SIDE = 8, CLASSES = 3, GARBAGE = 0xa5, ALIGN_MAX = 4096 };
 
-/* ---- an allocator that gives no more than was asked for ---- */
+/* ---- an allocator that gives no more alignment than asked for ---- */
 
 typedef struct strict {
     atomic_int requests, live, faults; /* faults: a request or a return that breaks the contract */
@@ -23,7 +24,7 @@ typedef struct strict {
 
 static _Thread_local int this_thread;
 
-/* Stands just before each block. */
+/* Precedes each block. */
 typedef struct head {
     void *whole;
     strict *owner;
@@ -35,7 +36,7 @@ static bool is_asked_rightly(size_t bytes, size_t align)
     return bytes > 0 && align > 0 && (align & (align - 1)) == 0 && align <= ALIGN_MAX;
 }
 
-/* At an odd multiple of `align`; what lies around is garbage too. */
+/* Returns an odd multiple of `align`; the memory around it is garbage, too. */
 static void *strict_alloc(size_t bytes, size_t align, void *ctx)
 {
     strict *s = ctx;
@@ -85,7 +86,7 @@ static void step(tern_module *net, tern_scope *s, tern_rng *rng, tern_optim *opt
     tern_optim_step(optim, s);
 }
 
-/* From the device to the last block freed; the weights of the last layer are the result. */
+/* Opens the device, trains, and frees everything. The result is the last layer's weights. */
 static void train(float weights[CLASSES * 16], tern_error *err)
 {
     tern_device *device = tern_device_open("cpu", err);
@@ -212,7 +213,7 @@ static void every_level_from_every_thread(void **state)
         for (int i = 0; i < LINES; i++) assert_int_equal(atomic_load(&book.lines[t][i]), 1);
 }
 
-/* What the default writes on stderr of one message of each level. */
+/* Returns what the default writes to stderr for one message of each level. */
 static const char *written(void)
 {
     static char text[512];

@@ -1,6 +1,6 @@
-/* Every options struct of the headers, with every size: an older caller's shorter struct keeps the defaults
- * of what it does not know, a newer caller's longer one is refused, and so is one that no _defaults function
- * made. tests/install/test_headers.py checks that there is a row for each. */
+/* test_opts.c - every options struct of the headers, with every size. An older caller's shorter struct keeps
+ * the defaults of the fields it does not know; a newer caller's longer struct is refused, and so is one that
+ * no _defaults function made. tests/install/test_headers.py checks that each struct has a row here. */
 #include "base/base.h"
 #include "base/opts.h"
 #include "check.h"
@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- what the calls need ---- */
+/* ---- what the calls need as arguments ---- */
 
 static tern_device *device;
 static tern_scope *scope;
@@ -73,7 +73,7 @@ static int close_all(void **state)
     return 0;
 }
 
-/* ---- everybody who reads options; what they make is freed ---- */
+/* ---- all functions that read options; what they make is freed ---- */
 
 #define MODULE(name, made)                                                                                   \
     static void name(const void *opts, tern_error *err)                                                      \
@@ -248,7 +248,7 @@ static void spawn(const void *opts, tern_error *err)
     tern_spawn(do_nothing, 1, NULL, opts, err);
 }
 
-/* On a group of its own: a failing constructor ends it. */
+/* Uses its own group: a failing constructor aborts it. */
 static void ddp_new(const void *opts, tern_error *err)
 {
     tern_group *world = tern_group_open(NULL, err);
@@ -328,7 +328,7 @@ static void board_new(const void *opts, tern_error *err)
     tern_board_free(tern_board_new(folder, NULL, opts, err));
 }
 
-/* Where the plug-in is, it is made; where not, the options have been read before that is found out. */
+/* Succeeds if the plug-in was built; if not, the options are read before that is found out. */
 static void board_image(const void *opts, tern_error *err)
 {
     tern_board *board = tern_board_new(folder, NULL, NULL, err);
@@ -339,7 +339,7 @@ static void board_image(const void *opts, tern_error *err)
     tern_board_free(board);
 }
 
-/* There is no such file, but that is found out after the options were read. */
+/* There is no such file, but the options are read before that is found out. */
 static void image_load(const void *opts, tern_error *err)
 {
     tern_image image = {0};
@@ -372,14 +372,14 @@ static void image_save(const void *opts, tern_error *err)
     if (err->code == TERN_E_INVALID && strstr(err->text, "pixels")) *err = (tern_error){0};
 }
 
-/* A client needs a port, which is found missing after the options were read. */
+/* A client needs a port, but the options are read before that is found missing. */
 static void store_tcp_open(const void *opts, tern_error *err)
 {
     tern_store_close(tern_store_tcp_open("localhost", 0, opts, err));
     if (err->code == TERN_E_INVALID && strstr(err->text, "no port")) *err = (tern_error){0};
 }
 
-/* Whose defaults, and who reads them. */
+/* The _defaults function, and the function that reads the options. */
 #define READERS(X)                                                                                           \
     X(store_tcp, store_tcp_open)                                                                             \
     X(group, group_open)                                                                                     \
@@ -464,9 +464,9 @@ static void store_tcp_open(const void *opts, tern_error *err)
     X(load, load)                                                                                            \
     X(progress, progress_new)
 
-#define ROOM 512 /* more than any of the structs */
+#define ROOM 512 /* larger than any of the structs */
 
-/* Everything is garbage but for the options themselves, which are as the caller's call gave them. */
+/* Everything is garbage except the options themselves. */
 #define X(noun, reader)                                                                                      \
     static size_t noun##_for_##reader(unsigned char opts[ROOM])                                              \
     {                                                                                                        \
@@ -490,7 +490,7 @@ static const row rows[] = {
 #undef X
 };
 
-/* The row's call with `size` in the struct, of which nothing beyond is what it was. */
+/* Makes the row's call with `size` in the struct, and garbage beyond that. */
 static tern_error read_sized(const row *r, size_t size)
 {
     _Alignas(16) unsigned char opts[ROOM], garbage[ROOM];

@@ -1,4 +1,4 @@
-/* Philox beside the vectors that Random123 publishes (kat_vectors, philox4x32 with 10 rounds). */
+/* test_philox.c - Philox, compared with Random123's test vectors (kat_vectors, philox4x32 with 10 rounds). */
 #include "check.h"
 
 #include "base/base.h"

@@ -1,5 +1,5 @@
-/* Where plug-ins are looked for. This program copies itself into a prefix of its own, with a plug-in that is
- * another library under that name, and starts the copy there. */
+/* test_plugin.c - where plug-ins are looked for. The program copies itself to a new prefix, together with
+ * another library under the plug-in's name, and starts the copy. */
 #include "base/plugin.h"
 #include "check.h"
 
@@ -15,7 +15,7 @@
 
 enum { FOUND = 0, MISSING = 3 };
 
-/* The copy's part. */
+/* Runs in the copy. */
 static int probe(void)
 {
     tern_error err = {0};
@@ -81,7 +81,7 @@ static void take_plugin(const char *folder)
     assert_int_equal(unlink(in_root(path)), 0);
 }
 
-/* Starts the copy with a shell's line, in the folder `elsewhere`. */
+/* Starts the copy with a shell command, in the folder `elsewhere`. */
 static int start(const char *line)
 {
     char command[512];

@@ -1,3 +1,4 @@
+/* test_rng.c - the random number generator, compared with PyTorch's bits. */
 #include "check.h"
 
 #include "base/base.h"
@@ -108,7 +109,7 @@ static void u64_is_two_draws_high_first(void **state)
     tern_rng_free(whole);
 }
 
-/* Seeding forgets the half of a pair that an odd number of normals leaves behind. */
+/* Seeding drops the second half of a pair that an odd number of normals has left. */
 static void seed_restarts_the_stream(void **state)
 {
     (void)state;
@@ -137,7 +138,7 @@ static void many_draws_are_pytorchs(void **state)
     tern_rng_free(rng);
 }
 
-/* Every set of loops that this machine can run against the last one, the baseline. */
+/* Compares every set of loops that this machine can run with the last one, the baseline. */
 static void loops_give_the_same_bits(void **state)
 {
     (void)state;
@@ -179,11 +180,11 @@ static void no_memory_is_an_error(void **state)
     tern_allocator_set(NULL);
     assert_null(rng);
     assert_int_equal(err.code, TERN_E_MEMORY);
-    assert_null(tern_rng_new(0, &err)); /* an error that is set stays */
+    assert_null(tern_rng_new(0, &err)); /* an error that is set is kept */
     tern_rng_free(NULL);
 }
 
-/* So that a program may draw its data before it looks at the error. */
+/* A program may draw data before it checks the error. */
 static void of_null_everything_is_zero(void **state)
 {
     (void)state;

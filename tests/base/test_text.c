@@ -1,4 +1,5 @@
-/* Text from outside: every code point, every broken form, and that nothing shown is a control. */
+/* test_text.c - untrusted text: every code point, every malformed sequence, and no control characters in
+ * escaped text. */
 #include "base/text.h"
 #include "check.h"
 
@@ -19,7 +20,7 @@ static void every_code_point_is_read_as_it_was_written(void **state)
     }
 }
 
-/* Table 3-7 of the Unicode standard, from both sides of every border. */
+/* Table 3-7 of the Unicode standard: both sides of every limit. */
 static void what_is_not_utf8_is_found_where_it_is(void **state)
 {
     (void)state;
@@ -32,7 +33,7 @@ static void what_is_not_utf8_is_found_where_it_is(void **state)
         {"ab\x80", 2},   /* a continuation alone    */
         {"a\xc3", 1},    /* cut                     */
         {"a\xc3z", 1},   /* no continuation         */
-        {"\xc0\x80", 0}, /* longer than needed      */
+        {"\xc0\x80", 0}, /* overlong                */
         {"\xc1\xbf", 0},
         {"\xe0\x9f\xbf", 0},
         {"\xf0\x8f\xbf\xbf", 0},
@@ -70,7 +71,7 @@ static void what_does_not_fit_is_cut_between_characters(void **state)
     char out[16];
     for (size_t room = 1; room < 10; room++) {
         assert_int_equal(tern__escape("\xc3\xa4\n\xc3\xa4x", 6, out, room), 7);
-        static const size_t fits[] = {0, 0, 2, 2, 4, 4, 6, 7, 7}; /* by room - 1 */
+        static const size_t fits[] = {0, 0, 2, 2, 4, 4, 6, 7, 7}; /* cut to room - 1 */
         assert_int_equal(strlen(out), fits[room - 1]);
     }
     assert_int_equal(tern__escape("abc", 3, NULL, 0), 3);
@@ -89,7 +90,7 @@ static void a_quote_says_that_it_is_cut(void **state)
     }
     memset(text, '\n', sizeof(text));
     assert_true(strlen(tern__quote(text, 100, out)) < TERN__QUOTE_TEXT);
-    for (size_t bytes = 100; bytes < 140; bytes++) { /* characters of four bytes, at every place of the cut */
+    for (size_t bytes = 100; bytes < 140; bytes++) { /* characters of four bytes, cut at every position */
         memset(text, 'x', bytes % 4);
         for (size_t at = bytes % 4; at < bytes; at += 4) memcpy(text + at, "\xf0\x9f\x98\x80", 4);
         const char *quoted = tern__quote(text, bytes, out);

@@ -1,5 +1,5 @@
-/* test_trace.c - the timeline's file, read again with cJSON: escapes, numbers to the nanosecond, more events
- * than are kept, several ranks in one file, and whatever can go wrong with a file. */
+/* test_trace.c - the timeline's file, parsed with cJSON: escapes, times in nanoseconds, more events than the
+ * buffer holds, several ranks in one file, and failures of the file. */
 #include "ledger.h"
 
 #include "base/trace.h"
@@ -16,9 +16,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define LABELS 10 /* lines that a rank begins with */
+#define LABELS 10 /* a rank's first lines */
 
-/* ---- a file of this test's own, and the warnings ---- */
+/* ---- the test's file, and the warnings ---- */
 
 static char path[64];
 static char warnings[2048];
@@ -81,7 +81,7 @@ static double number_of(const cJSON *event, const char *key)
 
 static void add(tern__trace *trace, const char *name, int64_t began)
 {
-    tern__trace_add(trace, &(tern__event){.name = name, .began = began, .ended = began + 1});
+    tern__trace_add(trace, &(tern__trace_event){.name = name, .began = began, .ended = began + 1});
 }
 
 /* ---- what is written ---- */
@@ -94,9 +94,9 @@ static void events_are_read_as_they_were_added(void **state)
     int64_t began = INT64_C(86400123456789012), ended = began + 1001;
     tern__trace_add(
         trace,
-        &(tern__event){strange, TERN__TRACK_REDUCE, began, ended, {{"bucket", 3}, {"bytes", 1 << 30}}});
-    tern__trace_add(trace,
-                    &(tern__event){"instant", TERN__TRACK_BUCKETS, 7, 0, {{"a", -1}, {"b", 2}, {"c", 3}}});
+        &(tern__trace_event){strange, TERN__TRACK_REDUCE, began, ended, {{"bucket", 3}, {"bytes", 1 << 30}}});
+    tern__trace_add(
+        trace, &(tern__trace_event){"instant", TERN__TRACK_BUCKETS, 7, 0, {{"a", -1}, {"b", 2}, {"c", 3}}});
     tern__trace_close(trace);
     cJSON *json = parse();
     assert_int_equal(cJSON_GetArraySize(json), LABELS + 2);
@@ -105,14 +105,15 @@ static void events_are_read_as_they_were_added(void **state)
     assert_string_equal(cJSON_GetStringValue(cJSON_GetObjectItem(span, "ph")), "X");
     assert_int_equal(number_of(span, "pid"), 1);
     assert_int_equal(number_of(span, "tid"), 1001 + TERN__TRACK_REDUCE);
-    assert_true(fabs(number_of(span, "ts") - 86400123456789.012) < 0.01); /* what a double can hold */
+    assert_true(fabs(number_of(span, "ts") - 86400123456789.012) <
+                0.01); /* the largest that a double holds */
     assert_int_equal(ns_of(span, "dur"), 1001);
     assert_int_equal(number_of(cJSON_GetObjectItem(span, "args"), "bytes"), 1 << 30);
     assert_string_equal(cJSON_GetStringValue(cJSON_GetObjectItem(instant, "ph")), "i");
     assert_int_equal(ns_of(instant, "ts"), 7);
     assert_null(cJSON_GetObjectItem(instant, "dur"));
     assert_true(number_of(cJSON_GetObjectItem(instant, "args"), "a") ==
-                -1); /* no integer of cmocka's has a sign */
+                -1); /* cmocka's integers are unsigned */
     assert_int_equal(number_of(cJSON_GetObjectItem(instant, "args"), "c"), 3);
     cJSON_Delete(json);
     assert_string_equal(warnings, "");
@@ -157,7 +158,7 @@ static void none_is_lost_when_more_come_than_are_kept(void **state)
     cJSON_Delete(json);
 }
 
-/* More names than there is room to keep escaped. */
+/* More names than the cache of escaped names holds. */
 static void many_names(void **state)
 {
     (void)state;
@@ -236,7 +237,7 @@ static void any_thread_may_add(void **state)
     cJSON_Delete(json);
 }
 
-/* A child has its parent's file open, and must neither write nor end it. */
+/* A forked child has its parent's file open, but must neither write to it nor end it. */
 static void a_forked_child_leaves_the_file_alone(void **state)
 {
     (void)state;
@@ -258,7 +259,7 @@ static void a_forked_child_leaves_the_file_alone(void **state)
     cJSON_Delete(json);
 }
 
-/* The kernel takes a killed rank's lock; what it wrote before stays, and the others' end is the file's. */
+/* The kernel drops a killed rank's lock; its lines stay, and the last other rank ends the file. */
 static void a_killed_rank_does_not_keep_the_file_open(void **state)
 {
     (void)state;
@@ -290,7 +291,7 @@ static void a_file_that_rank_0_has_not_begun_is_left_alone(void **state)
     assert_null(tern__trace_open(path, 1));
     char *after = read_all();
     assert_string_equal(before, after);
-    assert_non_null(strstr(warnings, "no timeline of rank 1: rank 0 has not begun"));
+    assert_non_null(strstr(warnings, "no timeline of rank 1: rank 0 has not created"));
     assert_non_null(strstr(warnings, path));
     free(before);
     free(after);
@@ -305,19 +306,19 @@ static void a_file_that_cannot_be_made_is_named_once(void **state)
                                   "directory\n");
 }
 
-/* What nobody reads takes as much as a pipe holds, and then makes the rank wait. */
+/* A pipe without a reader would make the rank wait once the pipe is full. */
 static void only_a_regular_file_is_written(void **state)
 {
     (void)state;
     assert_null(tern__trace_open("/dev/full", 0));
-    assert_non_null(strstr(warnings, "no timeline: /dev/full is a device, no regular file"));
+    assert_non_null(strstr(warnings, "no timeline: /dev/full is a device, expected a regular file"));
     assert_int_equal(unlink(path), 0);
     assert_int_equal(mkfifo(path, 0600), 0);
     assert_null(tern__trace_open(path, 0));
-    assert_non_null(strstr(warnings, " is a pipe, no regular file"));
+    assert_non_null(strstr(warnings, " is a pipe, expected a regular file"));
 }
 
-/* The file grows to 100000 bytes and no further. */
+/* The file cannot grow beyond 100000 bytes. */
 static void a_full_disk_ends_the_timeline_with_one_warning(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-"""bench/collectives: every way is started, and the table says what was measured and what was not."""
+"""bench/collectives: every way runs, and the page shows what was measured and what was not."""
 import json
 import os
 import subprocess
@@ -33,7 +33,7 @@ class Tables(unittest.TestCase):
 
 
 class Ways(unittest.TestCase):
-    """The real ones, on little work. A back end that is not there has a reason."""
+    """The real jobs on little work. A missing back end has a reason."""
 
     def test_a_run(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -58,7 +58,7 @@ class Ways(unittest.TestCase):
                     self.assertFalse(backend == "native" or lines)
                 else:
                     self.assertEqual({line["memory"] for line in lines}, {memory})
-                    self.assertEqual(len(lines), 19)  # nine of two sizes, and the barrier
+                    self.assertEqual(len(lines), 19)  # nine ops in two sizes, and the barrier
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""bench/gpu: what it says and keeps where a peer, a net or PyTorch fails, with the emulation in the GPU's place; and its step in PyTorch."""
+"""bench/gpu: output and saved results when a peer, a network or PyTorch fails, with the emulation as GPU; and its step in PyTorch."""
 import contextlib
 import importlib.util
 import io
@@ -29,7 +29,7 @@ SMALL = {"mlp": ("MLP", ("mlp", 8, None, "f32", 3, 3), 3.0)}
 
 
 class Scripted(gpu.Peer):
-    """A peer whose command prints this, or fails with it."""
+    """A peer whose command prints this text, or fails with it."""
 
     def __init__(self, name, text, code=0):
         super().__init__(name)
@@ -45,7 +45,7 @@ def said(ms, first=2.5, last=1.0):
 
 
 def bench_of(*peers):
-    """Of the one net, and what it printed and kept."""
+    """Measures one network. Returns the output and the saved results."""
     with tempfile.TemporaryDirectory() as folder, mock.patch.multiple(gpu, STEPS=SMALL), contextlib.redirect_stdout(io.StringIO()) as out:
         path = os.path.join(folder, "found.json")
         bench = gpu.Bench(path, peers[0], list(peers))
@@ -63,7 +63,7 @@ class Kept(unittest.TestCase):
             self.assertEqual(found["nets"]["mlp"]["rows"][0]["samples"], {"tern": [4, 4], "PyTorch": [8, 8]})
 
     def test_peers_that_fail(self):
-        """Are not tried again, and the others are measured."""
+        """Failed jobs are not tried again, and the other peers are measured."""
         tern, torch, other = Scripted("tern", "no memory", 1), Scripted("PyTorch", said(8)), Scripted("compiled", "what is this")
         bench, out, found = bench_of(tern, torch, other)
         self.assertFalse(bench.is_well)
@@ -120,7 +120,7 @@ class WithoutTorch(unittest.TestCase):
 
     @unittest.skipUnless(os.path.exists(os.path.join(EMULATED, "tern_cuda.so")), "no emulated CUDA was built")
     def test_kernels(self):
-        """The optimizers', and those of a profile; what has no large call is said."""
+        """Goals of the optimizers and of profiled kernels; kernels without a large call are reported."""
         with mock.patch.multiple(gpu, PARAMETERS=50000, OUT_OF_CACHE=500, LARGE=[("mlp", 8, None, "f32", 1, 1)]), contextlib.redirect_stdout(io.StringIO()) as out:
             bench = gpu.Bench(None, gpu.Tern(), [])
             bench.kernels()
@@ -186,7 +186,7 @@ class Names(unittest.TestCase):
 
 
 class All(unittest.TestCase):
-    """scripts/gpu.sh, by a build whose driver test is this."""
+    """scripts/gpu.sh with a build folder whose driver test is this script."""
 
     def run_parts(self, driver, *arguments):
         with tempfile.TemporaryDirectory() as folder:
@@ -215,16 +215,16 @@ class All(unittest.TestCase):
     def test_a_part_that_hangs_is_cut_off_at_the_limit(self):
         code, _, summary = self.run_parts("exec sleep 60", "--seconds", "1", ["tests", "driver"])
         self.assertEqual(code, 1)
-        self.assertRegex(summary, r"^driver: cut off after \d s\ntests: not begun, the time is over\n$")
+        self.assertRegex(summary, r"^driver: cut off after \d s\ntests: not started, the time is over\n$")
 
     def test_mistakes(self):
-        self.assertEqual(self.run_parts("", "--second", "1", ["driver"]), (2, "gpu.sh: no option --second\n", None))
+        self.assertEqual(self.run_parts("", "--second", "1", ["driver"]), (2, "gpu.sh: unknown option --second\n", None))
         code, out, _ = self.run_parts("", ["driver", "vgg"])
-        self.assertEqual((code, out), (2, "gpu.sh: no part vgg\n"))
+        self.assertEqual((code, out), (2, "gpu.sh: unknown part vgg\n"))
 
 
 class OnGpu(unittest.TestCase):
-    """tests/cuda/on_gpu.sh, where nvidia-smi lists a GPU."""
+    """tests/cuda/on_gpu.sh on a machine whose nvidia-smi lists a GPU."""
 
     def test_python_without_pytorch(self):
         script = os.path.join(os.environ["TERN_SOURCE"], "tests", "cuda", "on_gpu.sh")
@@ -242,7 +242,7 @@ class OnGpu(unittest.TestCase):
 
 
 class OnTheCpu:
-    """What step.py asks of torch.cuda, where there is none; a recording replays the step itself."""
+    """A substitute for the parts of torch.cuda that step.py uses; a recorded graph replays the step itself."""
 
     def __init__(self, made):
         self.made = made
@@ -253,7 +253,7 @@ class OnTheCpu:
 
 
 class Step(unittest.TestCase):
-    """step.py makes as many steps as `tern bench step`, whatever the way."""
+    """step.py runs as many steps as `tern bench step` in every way."""
 
     def losses(self, way):
         made = []

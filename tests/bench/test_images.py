@@ -1,4 +1,4 @@
-"""bench/images: both ways are measured, and the table says what was."""
+"""bench/images: both ways are measured, and the table shows the results."""
 import os
 import sys
 import tempfile
@@ -20,7 +20,7 @@ class ImagesTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as root, mock.patch.object(measure, "COUNT", 2):
             os.mkdir(os.path.join(root, "class"))
             for i in range(2):
-                measure.picture(np.random.default_rng(i)).save(os.path.join(root, "class", f"{i}.jpg"))
+                measure.image(np.random.default_rng(i)).save(os.path.join(root, "class", f"{i}.jpg"))
             rates = measure.measure(root, 1)
         self.assertEqual(list(rates), list(measure.WAYS))
         for of in rates.values():

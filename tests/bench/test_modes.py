@@ -1,4 +1,4 @@
-"""bench/modes: every way is started and measured, and the tables say what was."""
+"""bench/modes: every way is started and measured, and the tables show the results."""
 import contextlib
 import io
 import json
@@ -54,7 +54,7 @@ class Tables(unittest.TestCase):
 
 
 class Ways(unittest.TestCase):
-    """The real ones, on little work."""
+    """The real ways on little work."""
 
     def test_a_round(self):
         cores = min(2, len(os.sched_getaffinity(0)))
@@ -65,7 +65,7 @@ class Ways(unittest.TestCase):
                 contextlib.redirect_stdout(io.StringIO()) as out:
             measure.main()
             found = json.load(file)
-            with open(picture.name, "rb") as drawn:  # in its place by now
+            with open(picture.name, "rb") as drawn:  # the file has been replaced by now
                 height, width, _, _ = events.png_pixels(drawn.read())
         ways = [*measure.WAYS, "PyTorch single", "PyTorch DDP"]
         for way in ways:

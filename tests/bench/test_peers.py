@@ -1,4 +1,4 @@
-"""bench/peers: the peers do tern's work, and the table says what they measured."""
+"""bench/peers: the peers do the same work as tern, and the table shows the results."""
 import contextlib
 import io
 import json
@@ -19,7 +19,7 @@ from run import Row  # noqa: E402
 
 
 class Scripted:
-    """A peer that says what it is told to, and writes down when."""
+    """A peer that returns given measurements and records its calls."""
 
     def __init__(self, name, log, steps, reduces):
         self.name, self.log, self.steps, self.reduces = name, log, list(steps), reduces
@@ -117,7 +117,7 @@ class Table(unittest.TestCase):
 
 
 class Peers(unittest.TestCase):
-    """The real ones, on little work. PyTorch is the tests' own; Open MPI and MPICH take part where they are installed."""
+    """The real peers on little work. PyTorch is the one of the tests; Open MPI and MPICH take part if they are installed."""
 
     STEPS = {"mlp": (8, 4), "resnet18": (2, 1)}
     SIZES = {4: "4 B", 65536: "64 KB"}
@@ -189,12 +189,12 @@ class Peers(unittest.TestCase):
     def check_losses(self, ours, theirs):
         for name in ("model", "ranks", "batch", "dtype", "steps"):
             self.assertEqual(ours[name], theirs[name])
-        # By the last step rounding has decided about some ReLUs of a deep net.
+        # By the last step, rounding has switched some ReLUs of a deep network.
         for name, delta in (("loss_first", 1e-4), ("loss_last", 1e-3)):
             self.assertAlmostEqual(ours[name], theirs[name], delta=delta)
 
     def test_nets_are_those_of_tern_bench_step(self):
-        """The first loss of each, at a size that is not its usual one."""
+        """Returns the first loss of each peer, at another than the default size."""
         code = "import sys, nets; net, x, y, loss = nets.make(sys.argv[1], 2, sys.argv[2], 0); print(loss(net(x), y).item())"
         for model, size in (("resnet18", "16x8"), ("resnet50", "33x65"), ("deeplabv3", "17x33"), ("unet3d", "16x8x24")):
             with self.subTest(model=model):
@@ -204,7 +204,7 @@ class Peers(unittest.TestCase):
                 self.assertAlmostEqual(ours["loss_first"], theirs, delta=1e-4)
 
     def run_hosts(self, *args, env=None):
-        """Its exit code and what it printed; nothing of its network is left."""
+        """Runs hosts.sh. Returns its exit code and output; checks that its network is gone."""
         bench = subprocess.Popen([os.path.join(PEERS, "hosts.sh"), *args], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         out, err = bench.communicate(timeout=300)
         left = subprocess.run(["ip", "netns", "list"], stdout=subprocess.PIPE, text=True, check=True).stdout
@@ -212,7 +212,7 @@ class Peers(unittest.TestCase):
         return bench.returncode, out, err
 
     def test_two_hosts(self):
-        """The real ones, on little work."""
+        """The real peers on little work."""
         code, out, err = self.run_hosts("--model", "mlp", "--rates", "10gbit", "1")
         self.assertEqual(code, 0, err)
         row = r"(?m)^mlp, between two hosts at 10gbit, a step \[ms\] +tern +[\d.]+ \([\d.]+\.\.[\d.]+\)\n +PyTorch 1\.[\w.]+ +[\d.]+ "
@@ -221,7 +221,7 @@ class Peers(unittest.TestCase):
     def test_mistakes_about_hosts(self):
         nowhere = {**os.environ, "TERN_BUILD": "/nowhere"}
         for args, env, expected, text in ((["--rates", "fast", "1"], None, 1, r"ip netns exec tern\d+a tc .* rate fast .*: exit code"),
-                                          (["0"], None, 2, "rounds: expected 1"), ([], nowhere, 1, "hosts.sh: /nowhere/tern is not there")):
+                                          (["0"], None, 2, "rounds: expected 1"), ([], nowhere, 1, "hosts.sh: /nowhere/tern does not exist")):
             with self.subTest(args=args):
                 code, _, err = self.run_hosts(*args, env=env)
                 self.assertEqual(code, expected)
@@ -230,7 +230,7 @@ class Peers(unittest.TestCase):
     def test_mistakes(self):
         nowhere = {**os.environ, "TERN_BUILD": "/nowhere"}
         for args, env, code, text in ((["0"], None, 2, "rounds: expected 1 or more"), (["--fast"], None, 2, "--fast"), (["--only", "mlp,vgg"], None, 1, "got 'vgg'"),
-                                      ([], nowhere, 1, "run.sh: /nowhere/tern is not there")):
+                                      ([], nowhere, 1, "run.sh: /nowhere/tern does not exist")):
             done = subprocess.run([os.path.join(PEERS, "run.sh"), *args], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             self.assertEqual((done.returncode, done.stdout), (code, ""))
             self.assertIn(text, done.stderr)

@@ -1,4 +1,4 @@
-/* safetensors_file.h - files in memory for the tests of safetensors. */
+/* safetensors_file.h - files in memory, for the tests of safetensors. */
 #ifndef TERN_TESTS_SAFETENSORS_FILE_H
 #define TERN_TESTS_SAFETENSORS_FILE_H
 
@@ -28,7 +28,7 @@ static inline size_t size_of(int fd)
     return (size_t)status.st_size;
 }
 
-/* Closes the file; `claimed`: the size that it is said to have. */
+/* Loads and closes the file; `claimed` is the size that the loader is told. */
 static inline tern_object *load_sized(int fd, size_t claimed, size_t room, bool metadata, tern_error *err)
 {
     tern__input in = {

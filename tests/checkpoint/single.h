@@ -1,4 +1,4 @@
-/* single.h - a run that is one number only, files that are damaged, and what the log says of them. */
+/* single.h - a run that consists of one number, damaged files, and the log's warnings about them. */
 #ifndef TERN_TESTS_CHECKPOINT_SINGLE_H
 #define TERN_TESTS_CHECKPOINT_SINGLE_H
 
@@ -14,7 +14,7 @@ static inline void note_warning(tern_log_level level, const char *text, void *ct
     if (level == TERN_LOG_WARN) snprintf(warning, sizeof(warning), "%s", text);
 }
 
-/* Of a run that is one number only. */
+/* The snapshot of a run that consists of one number. */
 typedef struct single {
     int64_t value;
     tern_snapshot *snapshot;
@@ -48,9 +48,9 @@ static inline void expect_latest(const char *dir, int64_t step)
     tern_snapshot_free(s.snapshot);
 }
 
-enum { IN_THE_PICKLE = 136 }; /* which begins at 128 */
+enum { IN_THE_PICKLE = 136 }; /* which starts at 128 */
 
-/* Cuts off so many bytes, or flips a bit. */
+/* Truncates the file by that many bytes, or flips a bit. */
 static inline void damage(const char *dir, int64_t step, off_t cut)
 {
     char path[512], name[TERN__SNAPSHOT_NAME];

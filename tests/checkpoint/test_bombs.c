@@ -1,5 +1,5 @@
-/* Pickles of the smallest pieces that make the largest objects: whatever they name a million times, loading
- * takes no more than the file's size and 16 MiB, as malloc counts it and as the kernel does. */
+/* test_bombs.c - pickles whose small instructions make large objects: whatever they repeat a million times,
+ * loading takes no more than the file's size and 16 MiB, as counted by malloc and by the kernel. */
 #include "check.h"
 
 #include "base/base.h"
@@ -18,7 +18,7 @@ enum { FILE_BYTES = 6 << 20, ROOM = 16 << 20 };
 
 static char path[] = "/tmp/tern-bomb-XXXXXX";
 
-/* ---- what a load takes ---- */
+/* ---- the memory that a load takes ---- */
 
 typedef struct meter {
     size_t now, peak;
@@ -39,7 +39,7 @@ static void meter_free(void *block, void *ctx)
     free(block);
 }
 
-/* The most memory that this process has had resident. */
+/* Returns this process's peak resident memory. */
 static size_t resident(void)
 {
     char line[128];
@@ -56,7 +56,7 @@ typedef struct taken {
     int code;
 } taken;
 
-/* In a process of its own, whose peak is nobody else's. */
+/* Runs in its own process, so that the peak is that of this load. */
 static void measure(bool records, int out)
 {
     meter m = {0};
@@ -89,7 +89,7 @@ static taken take(bool records)
 
 typedef struct bomb {
     const char *name;
-    const char *head, *piece, *tail; /* of the pickle: the piece as often as it fits */
+    const char *head, *piece, *tail; /* size of the pickle: the piece is repeated as often as it fits */
     size_t head_bytes, piece_bytes;
     bool records;
 } bomb;
@@ -163,7 +163,7 @@ static void no_bomb_takes_more_than_the_file_and_16_mib(void **state)
         taken t = take(bombs[i].records);
         size_t allowed = (size_t)entry.st_size + ROOM;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-        t.resident = 0; /* the sanitizer's own */
+        t.resident = 0; /* memory of the sanitizer */
 #endif
         if (t.allocated > allowed || t.resident > allowed)
             fail_msg("%s: %zu bytes allocated, %zu resident, allowed %zu", bombs[i].name, t.allocated,

@@ -1,5 +1,5 @@
-/* tern_save and tern_load: what is shared stays shared, no failure loses the old file, and memory stays
- * within the file's size and 16 MiB. What PyTorch reads and writes stands in tests/torch/test_files.py. */
+/* test_files.c - tern_save and tern_load: shared memory stays shared, no failure loses the old file, and
+ * memory stays within the file's size and 16 MiB. tests/torch/test_files.py exchanges files with PyTorch. */
 #include "check.h"
 #include "ledger.h"
 
@@ -69,7 +69,7 @@ static float first_of_file(void)
     return first;
 }
 
-/* How many names are in the folder. */
+/* Counts the names in the folder. */
 static int count_files(void)
 {
     int count = 0;
@@ -81,7 +81,7 @@ static int count_files(void)
 
 /* ---- sharing ---- */
 
-/* Tied weights, a part of one, one beside it, and of another dtype at the same place. */
+/* Tied weights, a part of one, an adjacent tensor, and one of another dtype at the same address. */
 static void what_is_shared_stays_shared(void **state)
 {
     (void)state;
@@ -118,7 +118,7 @@ static void what_is_shared_stays_shared(void **state)
     tern_object_free(list);
 }
 
-/* A tensor outlives what it was loaded with. */
+/* A tensor outlives the object it was loaded with. */
 static void a_storage_lives_as_long_as_a_view(void **state)
 {
     (void)state;
@@ -133,7 +133,7 @@ static void a_storage_lives_as_long_as_a_view(void **state)
     tern_object_free(other);
 }
 
-/* ---- what is not saved ---- */
+/* ---- objects that cannot be saved ---- */
 
 static void expect_save(const char *where, const tern_object *object, int code, const char *part)
 {
@@ -158,7 +158,7 @@ static void what_cannot_be_saved(void **state)
     expect_save(path, object, TERN_E_UNSUPPORTED, "state.pt: state[\"a\\n\"][1] is a record");
     expect_save(NULL, object, TERN_E_INVALID, "the path is NULL");
     expect_save(path, NULL, TERN_E_INVALID, "the object is NULL");
-    expect_save(folder, list, TERN_E_IO, "is there and no regular file");
+    expect_save(folder, list, TERN_E_IO, "exists and is not a regular file");
     expect_save("/nowhere/at/all.pt", list, TERN_E_IO, "cannot create /nowhere/at/all.pt.");
     tern_object_free(object);
     err.code = TERN_E_PEER;
@@ -191,7 +191,7 @@ static void nested_too_deep(void **state)
 
 /* ---- the old file stays ---- */
 
-/* The disk is full after so many bytes. */
+/* The disk is full after that many bytes. */
 static void a_full_disk(void **state)
 {
     (void)state;
@@ -233,7 +233,7 @@ static void permissions_are_the_umask_s(void **state)
     assert_int_equal(entry.st_mode & 0777, 0640);
 }
 
-/* Whichever request is refused, the old file is there, no other is, and nothing is lost. */
+/* Whichever allocation fails, the old file is there, no other file is, and nothing leaks. */
 static void out_of_memory(void **state)
 {
     (void)state;
@@ -275,7 +275,7 @@ static void out_of_memory(void **state)
 
 /* ---- a large file, read by several threads ---- */
 
-enum { LARGE = 5 << 20, MIDDLE = 13 << 20 }; /* floats; a byte of the file */
+enum { LARGE = 5 << 20, MIDDLE = 13 << 20 }; /* floats; an offset in the file */
 
 static void flip_byte(off_t at)
 {
@@ -318,7 +318,7 @@ static void every_piece_is_checked(void **state)
 
 /* ---- a file that changes while it is read ---- */
 
-/* Cuts the file off when memory for its tensor is asked for. */
+/* Truncates the file when memory for its tensor is allocated. */
 static void *cutting_alloc(size_t bytes, size_t align, void *ctx)
 {
     if (bytes >= LEDGER_BIG) truncate(path, 100000);
@@ -341,7 +341,7 @@ static void a_file_that_becomes_shorter(void **state)
 
 /* ---- memory ---- */
 
-/* The most resident memory of this process so far, in bytes. */
+/* Returns this process's peak resident memory, in bytes. */
 static size_t peak_resident(void)
 {
     char line[128];
@@ -371,7 +371,7 @@ static void count_free(void *block, void *ctx)
     free(block);
 }
 
-/* In a process of its own: loads the file and tells what it took, by the allocator and by the kernel. */
+/* Loads the file in its own process and reports the memory, by the allocator and by the kernel. */
 static void measure_load(int out)
 {
     size_t took[3] = {0, 0, 0}, before = peak_resident();
@@ -405,7 +405,7 @@ static void expect_within(size_t allowance, bool loads)
 #endif
 }
 
-/* Many small tensors, of which the names and sizes weigh more than the data; then one large one. */
+/* Many small tensors, whose names and sizes take more than the data; then a large one. */
 static void memory_is_the_file_s_size_and_16_mib(void **state)
 {
     (void)state;
@@ -430,7 +430,7 @@ static void memory_is_the_file_s_size_and_16_mib(void **state)
     expect_within((size_t)1 << 20, true);
 }
 
-/* An archive of this pickle and nothing else. */
+/* Writes an archive with this pickle only. */
 static void save_pickle(const char *pickle, size_t bytes)
 {
     tern_error err = {0};
@@ -443,7 +443,7 @@ static void save_pickle(const char *pickle, size_t bytes)
     assert_int_equal(tern__output_close(&out, status, false, &err), TERN_OK);
 }
 
-/* Three million empty dicts in a file of as many bytes are refused before they take more. */
+/* Three million empty dicts, in a file of as many bytes, are refused before they take more memory. */
 static void memory_of_a_bomb(void **state)
 {
     (void)state;
@@ -457,7 +457,7 @@ static void memory_of_a_bomb(void **state)
     expect_within((size_t)16 << 20, false);
 }
 
-/* A list that holds itself: beside the result it goes with the rest, in it is refused; no block is lost. */
+/* A list that contains itself is refused in the result and freed outside it; nothing leaks. */
 static void a_circle_is_freed(void **state)
 {
     (void)state;
@@ -493,7 +493,7 @@ static void arguments_of_load(void **state)
     assert_null(tern_load("/nowhere", NULL, NULL));
 }
 
-/* The same state is the same file, and it is small: what repeats is named once. */
+/* The same state gives the same file, which is small: repeated names are stored once. */
 static void the_same_state_is_the_same_file(void **state)
 {
     (void)state;

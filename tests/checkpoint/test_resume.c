@@ -1,12 +1,12 @@
-/* A run that is killed and taken up again, at any step, once or often, ends with the bits of the one that was
- * not; also on one rank less and without a group. */
+/* test_resume.c - a run that is killed and resumed, at any step, once or several times, ends with the same
+ * bits as one that was not; also with one rank fewer and without a group. */
 #include "checkpoint/trainee.h"
 
 #include <sys/mman.h>
 
 enum { STEPS = 37, EVERY = 5, MAX_WORLD = 3 };
 
-/* What the ranks leave behind, in shared memory. */
+/* The ranks' results, in shared memory. */
 typedef struct result {
     uint64_t hash[MAX_WORLD];
     int64_t epoch[MAX_WORLD];
@@ -15,7 +15,7 @@ typedef struct result {
 typedef struct job {
     trainee_opts opts;
     int64_t kill_at; /* all ranks die with SIGKILL in this step; -1: none */
-    int killer;      /* only this rank does, the others see a lost peer; -1: all */
+    int killer;      /* only this rank dies, and the others lose a peer; -1: all */
     result *out;
 } job;
 
@@ -68,7 +68,7 @@ static result run_whole(int world, ranks_body body, trainee_opts opts)
     return whole;
 }
 
-/* Killed in each of these steps in turn, 0 ends the list; then to the end. */
+/* Runs to the end, after being killed in each of these steps in turn; 0 ends the list. */
 static void expect_same(const result *whole, int world, ranks_body body, trainee_opts opts, const int *kills,
                         int killer)
 {
@@ -91,8 +91,8 @@ static void expect_same(const result *whole, int world, ranks_body body, trainee
     close_folder(&f);
 }
 
-/* Within the first epoch (14 steps alone, 7 on two ranks), at the edge of one, at a save, behind it, before
- * the first, and twice without a step in between. */
+/* Kills within the first epoch (14 steps alone, 7 on two ranks), at an epoch's boundary, at a save, after it,
+ * before the first one, and twice without a step in between. */
 static const int kills[][4] = {{7}, {14}, {15}, {3}, {22, 33}, {6, 6, 36}};
 
 static void it_ends_with_the_same_bits(void **state)
@@ -133,8 +133,7 @@ static void with_a_moving_momentum_too(void **state)
     }
 }
 
-/* Parameters of 16 bits are f32 in the file, and their masters beside them; the loss scale has been made
- * smaller. */
+/* 16-bit parameters are f32 in the file, next to their master weights; the loss scale has been reduced. */
 static void in_mixed_precision_too(void **state)
 {
     (void)state;
@@ -146,7 +145,7 @@ static void in_mixed_precision_too(void **state)
     expect_same(&whole, 2, train_body, opts, kills[5], -1);
 }
 
-/* The others leave with an error when one rank is lost. */
+/* When one rank is lost, the others return an error. */
 static void one_rank_may_be_killed(void **state)
 {
     (void)state;
@@ -155,8 +154,8 @@ static void one_rank_may_be_killed(void **state)
     for (int killer = 0; killer < 2; killer++) expect_same(&whole, 2, train_body, opts, kills[4], killer);
 }
 
-/* Every case in the file as if a clock had said that "direct" takes no time. There is none on a machine that
- * has but one algorithm. */
+/* Rewrites every case in the file as if measuring had found that "direct" takes no time. A machine with a
+ * single algorithm has no cases. */
 static void prefer_direct(const char *path)
 {
     static char text[1 << 16], changed[1 << 16];
@@ -176,8 +175,8 @@ static void prefer_direct(const char *path)
     fclose(file);
 }
 
-/* Rank 0 knows from the file what the fixed table, by which the other ranks begin, would not say. The last
- * batch of an epoch is a smaller one, and so a case of its own. */
+/* Rank 0 gets choices from the file that differ from the fixed table, with which the other ranks start. The
+ * last batch of an epoch is smaller, so it is a case of its own. */
 static void with_choices_of_a_clock_too(void **state)
 {
     (void)state;
@@ -194,7 +193,7 @@ static void with_choices_of_a_clock_too(void **state)
     close_folder(&cache);
 }
 
-/* At a step that chance chooses. */
+/* Kills at a random step. */
 static void at_any_step(void **state)
 {
     (void)state;

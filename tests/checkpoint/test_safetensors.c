@@ -1,5 +1,5 @@
-/* safetensors, both ways: what is written is read by a parser that shares nothing with ours (cJSON and
- * offsets), and everything comes back. */
+/* test_safetensors.c - safetensors: an independent parser (cJSON and offsets) reads what is written, and
+ * loading gives everything back. */
 #include "checkpoint/safetensors_file.h"
 #include "ledger.h"
 
@@ -35,8 +35,8 @@ static tern_object *tensor_of(tern_dtype dtype, int ndim, const int64_t *shape, 
     return object;
 }
 
-/* Every dtype, in the least convenient order; odd sizes, so that what follows is not aligned unless sorted; a
- * scalar, empty ones, all the ranks. */
+/* Every dtype, in the least convenient order; odd sizes, so that tensors are aligned only after sorting; a
+ * scalar, empty tensors, every number of dimensions. */
 static tern_object *every_kind(tern_error *err)
 {
     static const int64_t shape[TERN_NDIM_MAX] = {3, 1, 5, 1, 2, 1};
@@ -85,7 +85,7 @@ static void what_is_saved_comes_back(void **state)
 
 /* ---- an independent parser ---- */
 
-/* Checks the file by cJSON: entry by entry what it says, and that its bytes are the tensor's. */
+/* Checks the file with cJSON: each entry, and that its bytes are the tensor's. */
 static void check_by_cjson(const uint8_t *file, size_t size, const tern_object *saved)
 {
     size_t bytes = 0, end = 0;
@@ -129,7 +129,7 @@ static void what_is_saved_is_safetensors(void **state)
     tern_object_free(saved);
 }
 
-/* The very bytes that the Python package 0.8.0 writes for the same. */
+/* The exact bytes that the Python package 0.8.0 writes. */
 static void the_header_is_written_as_safetensors_writes_it(void **state)
 {
     (void)state;
@@ -171,7 +171,7 @@ static void the_header_is_written_as_safetensors_writes_it(void **state)
     tern_object_free(saved);
 }
 
-/* ---- what cannot be saved ---- */
+/* ---- objects that cannot be saved ---- */
 
 static void expect_unsupported(tern_object *object, const char *text)
 {
@@ -222,7 +222,7 @@ static void a_disk_that_is_full_is_an_error(void **state)
     tern_object_free(saved);
 }
 
-/* The n-th allocation fails, for every n until none does. */
+/* Lets the n-th allocation fail, for every n until none does. */
 static void no_memory_is_an_error_and_leaks_nothing(void **state)
 {
     (void)state;
@@ -260,7 +260,7 @@ static void no_memory_is_an_error_and_leaks_nothing(void **state)
     tern_object_free(saved);
 }
 
-/* A transposed tensor is written row by row, and one that is there twice twice. */
+/* A transposed tensor is written row-major, and a tensor that occurs twice is written twice. */
 static void strides_and_sharing_are_resolved(void **state)
 {
     (void)state;
@@ -289,7 +289,7 @@ static void strides_and_sharing_are_resolved(void **state)
     tern_tensor_free(turned);
 }
 
-/* ---- by the public functions ---- */
+/* ---- the public functions ---- */
 
 static void write_file(const char *path, const void *data, size_t bytes)
 {
@@ -299,7 +299,8 @@ static void write_file(const char *path, const void *data, size_t bytes)
     assert_int_equal(fclose(file), 0);
 }
 
-/* The suffix chooses how to save; to load, the suffix or the content tells. Metadata only if asked for. */
+/* The suffix decides the format to save; the suffix or the content the format to load. Metadata only if asked
+ * for. */
 static void tern_save_and_tern_load_know_it(void **state)
 {
     (void)state;
@@ -328,7 +329,7 @@ static void tern_save_and_tern_load_know_it(void **state)
     assert_int_equal(err.code, TERN_E_MEMORY);
     assert_non_null(strstr(err.text, "tern_load_opts.memory"));
     err = (tern_error){0};
-    write_file(path, "\2\0\0\0\0\0\0\0[]", 10); /* by content anything, by suffix safetensors */
+    write_file(path, "\2\0\0\0\0\0\0\0[]", 10); /* torch.save's by content, but safetensors by suffix */
     assert_null(tern_load(path, NULL, &err));
     assert_int_equal(err.code, TERN_E_FORMAT);
     assert_non_null(strstr(err.text, "a.safetensors: header: at byte 0 expected '{'"));

@@ -1,5 +1,5 @@
-/* safetensors files of strangers: each malformed one has its error, and none takes more memory or time than
- * it should. */
+/* test_safetensors_hostile.c - untrusted safetensors files: each malformed file has its error, and no file
+ * takes more memory or time than it should. */
 #include "checkpoint/safetensors_file.h"
 #include "ledger.h"
 
@@ -26,15 +26,16 @@ static void a_wrong_length_is_an_error(void **state)
         uint64_t length;
         const char *text;
     } cases[] = {
-        {0, "a header of 0 bytes, expected 2 to 100000000"},
-        {1, "a header of 1 bytes"},
-        {100000001, "a header of 100000001 bytes"},
-        {(uint64_t)1 << 63, "a header of 9223372036854775808 bytes"},
-        {UINT64_MAX, "a header of 18446744073709551615 bytes"},
+        {0, "its header has 0 bytes, expected 2 to 100000000"},
+        {1, "its header has 1 bytes"},
+        {100000001, "its header has 100000001 bytes"},
+        {(uint64_t)1 << 63, "its header has 9223372036854775808 bytes"},
+        {UINT64_MAX, "its header has 18446744073709551615 bytes"},
         {3, "is truncated: expected a header of 3 bytes, got 2"},
         {100000000, "is truncated: expected a header of 100000000 bytes, got 2"},
     };
-    expect_error_of(make_file("", 0), TERN_E_FORMAT, "has 0 bytes: expected 8 of a length and a header");
+    expect_error_of(make_file("", 0), TERN_E_FORMAT,
+                    "has 0 bytes, expected a length of 8 bytes and a header");
     expect_error_of(make_file("1234567", 7), TERN_E_FORMAT, "has 7 bytes");
     for (size_t i = 0; i < TERN__COUNT(cases); i++) {
         uint8_t file[10] = {[8] = '{', [9] = '}'};
@@ -55,7 +56,7 @@ static const struct {
     int code;
     const char *text;
 } malformed[] = {
-    /* no JSON, or no object */
+    /* not JSON, or not an object */
     {"  ", 0, TERN_E_FORMAT, "header: at byte 2 expected '{', got the end"},
     {"[]", 0, TERN_E_FORMAT, "at byte 0 expected '{', got \"[]\""},
     {"12", 0, TERN_E_FORMAT, "at byte 0 expected '{'"},
@@ -78,7 +79,7 @@ static const struct {
     {"{\"\\ud800\":{}}", 0, TERN_E_FORMAT, "expected an escape of a character"},
     {"{\"\\ud800\\u0041\":{}}", 0, TERN_E_FORMAT, "expected an escape of a character"},
     {"{\"\\udc00\":{}}", 0, TERN_E_FORMAT, "expected an escape of a character"},
-    /* what an entry lacks, or has twice */
+    /* fields that an entry lacks or has twice */
     {"{\"a\":{}}", 0, TERN_E_FORMAT, "\"a\" has no dtype"},
     {"{\"a\":{\"dtype\":\"U8\"}}", 0, TERN_E_FORMAT, "\"a\" has no shape"},
     {"{\"a\":{\"dtype\":\"U8\",\"shape\":[]}}", 0, TERN_E_FORMAT, "\"a\" has no data_offsets"},
@@ -86,7 +87,7 @@ static const struct {
     {"{\"a\":{\"shape\":[],\"sh\\u0061pe\":[]}}", 0, TERN_E_FORMAT, "twice"},
     {"{\"a\":{\"data_offsets\":[0,0],\"data_offsets\":[0,0]}}", 0, TERN_E_FORMAT,
      "\"a\" has \"data_offsets\" twice"},
-    {"{" B("a", "0", "4") "," B("\\u0061", "4", "8") "}", 8, TERN_E_FORMAT, "\"\\\\u0061\" is there twice"},
+    {"{" B("a", "0", "4") "," B("\\u0061", "4", "8") "}", 8, TERN_E_FORMAT, "\"\\\\u0061\" occurs twice"},
     {"{\"a\":{\"x\":NaN}}", 0, TERN_E_FORMAT, "expected a value, got \"NaN"},
     {"{\"a\":{\"x\":-Infinity}}", 0, TERN_E_FORMAT, "expected a value, got \"-Inf"},
     {"{\"a\":{\"x\":1.}}", 0, TERN_E_FORMAT, "expected a value, got \"1."},
@@ -94,7 +95,7 @@ static const struct {
     /* dtypes */
     {A("U9", "[1]", "[0,1]"), 1, TERN_E_FORMAT, "\"a\" has dtype \"U9\", which does not exist"},
     {A("u8", "[1]", "[0,1]"), 1, TERN_E_FORMAT, "\"a\" has dtype \"u8\", which does not exist"},
-    {A("I8", "[1]", "[0,1]"), 1, TERN_E_UNSUPPORTED, "\"a\" has dtype I8, which tern has not"},
+    {A("I8", "[1]", "[0,1]"), 1, TERN_E_UNSUPPORTED, "\"a\" has dtype I8, which tern does not support"},
     {A("F8_E4M3", "[1]", "[0,1]"), 1, TERN_E_UNSUPPORTED, "\"a\" has dtype F8_E4M3"},
     {"{\"a\":{\"dtype\":8}}", 0, TERN_E_FORMAT, "expected a string, got \"8}}\""},
     /* offsets */
@@ -107,37 +108,37 @@ static const struct {
     {A("U8", "[1]", "[0," BIG "]"), 1, TERN_E_FORMAT, "expected an integer from 0"},
     {A("U8", "[1]", "[0]"), 1, TERN_E_FORMAT, "\"a\" has 1 data_offsets, expected 2"},
     {A("U8", "[1]", "[0,1,1]"), 1, TERN_E_FORMAT, "\"a\" has 3 data_offsets, expected 2"},
-    {A("U8", "[1]", "[1,0]"), 1, TERN_E_FORMAT, "\"a\" has data_offsets [1, 0], which end before they begin"},
+    {A("U8", "[1]", "[1,0]"), 1, TERN_E_FORMAT, "\"a\" has data_offsets [1, 0], which end before they start"},
     {A("U8", "[2]", "[0,2]"), 1, TERN_E_FORMAT,
      "\"a\" has data_offsets [0, 2], but the file has 1 bytes of data"},
-    /* places */
+    /* gaps and overlaps */
     {"{" B("a", "0", "4") "," B("b", "2", "6") "}", 6, TERN_E_FORMAT,
-     "\"b\" begins at byte 2 of the data, inside of a tensor that ends at 4"},
+     "\"b\" starts at byte 2 of the data, inside a tensor that ends at 4"},
     {"{" B("a", "0", "4") "," B("b", "3", "7") "}", 7, TERN_E_FORMAT,
-     "\"b\" begins at byte 3 of the data, inside of a tensor that ends at 4"},
-    {"{" B("a", "0", "4") "," B("b", "0", "4") "}", 4, TERN_E_FORMAT, "inside of a tensor that ends at 4"},
+     "\"b\" starts at byte 3 of the data, inside a tensor that ends at 4"},
+    {"{" B("a", "0", "4") "," B("b", "0", "4") "}", 4, TERN_E_FORMAT, "inside a tensor that ends at 4"},
     {"{" B("a", "0", "4") "," B("b", "6", "10") "}", 10, TERN_E_FORMAT,
-     "\"b\" begins at byte 6 of the data, but the tensors before it end at 4"},
+     "\"b\" starts at byte 6 of the data, but the tensors before it end at 4"},
     {"{" B("a", "1", "5") "}", 5, TERN_E_FORMAT,
-     "\"a\" begins at byte 1 of the data, but the tensors before it end at 0"},
-    {"{" B("a", "0", "4") "}", 5, TERN_E_FORMAT, "the tensors end at byte 4 of the data, but there are 5"},
-    {"{}", 1, TERN_E_FORMAT, "the tensors end at byte 0 of the data, but there are 1"},
+     "\"a\" starts at byte 1 of the data, but the tensors before it end at 0"},
+    {"{" B("a", "0", "4") "}", 5, TERN_E_FORMAT, "the tensors end at byte 4 of the data, but the data has 5"},
+    {"{}", 1, TERN_E_FORMAT, "the tensors end at byte 0 of the data, but the data has 1"},
     /* sizes */
     {A("U8", "[4294967296,4294967296]", "[0,1]"), 1, TERN_E_FORMAT, "\"a\" has too many elements"},
     {A("F64", "[2305843009213693952]", "[0,1]"), 1, TERN_E_FORMAT, "\"a\" has too many elements"},
     {A("U8", "[0,4294967296,4294967296]", "[0,0]"), 0, TERN_E_FORMAT, "\"a\" has too many elements"},
     {A("U8", "[1," BIG "]", "[0,1]"), 1, TERN_E_FORMAT, "expected an integer from 0"},
     {A("F32", "[2]", "[0,7]"), 7, TERN_E_FORMAT,
-     "\"a\" takes 8 bytes by shape and dtype, but data_offsets [0, 7] are 7"},
+     "\"a\" takes 8 bytes by shape and dtype, but data_offsets [0, 7] span 7"},
     {A("U8", "[1,1,1,1,1,1,1]", "[0,1]"), 1, TERN_E_UNSUPPORTED,
-     "\"a\" has 7 dimensions, but tern at most 6"},
+     "\"a\" has 7 dimensions, tern supports at most 6"},
     /* metadata */
     {"{\"__metadata__\":{\"a\":1}}", 0, TERN_E_FORMAT, "expected a string, got \"1}}\""},
     {"{\"__metadata__\":{\"a\":null}}", 0, TERN_E_FORMAT, "expected a string, got \"null}}\""},
     {"{\"__metadata__\":[]}", 0, TERN_E_FORMAT, "expected '{', got \"[]}\""},
-    {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, TERN_E_FORMAT, "\"__metadata__\" is there twice"},
-    {"{\"__metadata__\":{\"a\":\"1\",\"a\":\"1\"}}", 0, TERN_E_FORMAT, "\"a\" is there twice"},
-    /* names are shown, never sent to the terminal */
+    {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, TERN_E_FORMAT, "\"__metadata__\" occurs twice"},
+    {"{\"__metadata__\":{\"a\":\"1\",\"a\":\"1\"}}", 0, TERN_E_FORMAT, "\"a\" occurs twice"},
+    /* names are escaped, never sent raw to the terminal */
     {"{\"../x\\u001b[31m\":{}}", 0, TERN_E_FORMAT, "\"../x\\\\u001b[31m\" has no dtype"},
     {"{\"\xc2\x9b\":{}}", 0, TERN_E_FORMAT, "\"\\u009b\" has no dtype"},
 };
@@ -168,7 +169,7 @@ static void what_is_legal_is_read(void **state)
         {A("F64", "[]", "[0,8]"), 8, 1},
         {A("F32", "[0]", "[0,0]"), 0, 1},
         {A("U8", "[0,9223372036854775807]", "[0,0]"), 0, 1},
-        {"{" B("b", "4", "8") "," B("a", "0", "4") "}", 8, 2}, /* not in order */
+        {"{" B("b", "4", "8") "," B("a", "0", "4") "}", 8, 2}, /* not sorted */
         {"{" B("a", "0", "4") ",\"b\":{\"data_offsets\":[4,12],\"dtype\":\"F64\",\"shape\":[]}}", 12, 2},
         {"{\"a\":{\"dtype\":\"U8\",\"x\":[{\"y\":[-1.5e+3,true,null,\"\\u00e4\"]}],\"shape\":[],\"data_"
          "offsets\":[0,1]}}",
@@ -208,11 +209,11 @@ static void bools_are_0_or_1(void **state)
     static const char header[] = A("BOOL", "[3]", "[0,3]");
     int fd = make_safetensors(header, sizeof(header) - 1, 3);
     assert_int_equal(pwrite(fd, "\2", 1, (off_t)(8 + sizeof(header) - 1 + 2)), 1);
-    expect_error_of(fd, TERN_E_FORMAT, "\"a\" is of bools, but byte 2 of it is 2");
+    expect_error_of(fd, TERN_E_FORMAT, "\"a\" has dtype BOOL, but its byte 2 is 2");
 }
 
-/* Every length that is too short; and every bit of the header flipped is an error or a file of the same size.
- */
+/* Truncates the file to every shorter length, and flips every bit of the header: an error, or a file of the
+ * same size. */
 static void a_file_that_is_cut_or_flipped_is_an_error(void **state)
 {
     (void)state;
@@ -222,7 +223,7 @@ static void a_file_that_is_cut_or_flipped_is_an_error(void **state)
     memcpy(file + 8, header, HEADER);
     for (size_t size = 0; size < SIZE; size++)
         expect_error_of(make_file(file, size), TERN_E_FORMAT,
-                        size < 8            ? "expected 8 of a length and a header"
+                        size < 8            ? "expected a length of 8 bytes and a header"
                         : size < 8 + HEADER ? "is truncated"
                                             : "but the file has");
     for (size_t bit = 0; bit < 8 * (8 + HEADER); bit++) {
@@ -236,7 +237,7 @@ static void a_file_that_is_cut_or_flipped_is_an_error(void **state)
     }
 }
 
-/* Longer when it was asked for its size than when it is read. */
+/* A file that is shorter when it is read than when its size was taken. */
 static void a_file_that_shrinks_is_an_error(void **state)
 {
     (void)state;
@@ -284,14 +285,13 @@ static void a_hundred_thousand_brackets_are_an_error(void **state)
     free(text);
     text = repeat("{\"a\":{\"shape\":[1", ",1", 999, "],\"dtype\":\"U8\",\"data_offsets\":[0,1]}}", &bytes);
     expect_error_of(make_safetensors(text, bytes, 1), TERN_E_UNSUPPORTED,
-                    "has 1000 dimensions, but tern at most 6");
+                    "has 1000 dimensions, tern supports at most 6");
     free(text);
 }
 
 /* ---- memory and time ---- */
 
-/* Bytes in use, and the most there ever were, with what malloc takes for itself; each block carries its size
- * before it. */
+/* Bytes in use and their peak, with malloc's overhead; each block is preceded by its size. */
 typedef struct meter {
     size_t now, peak;
 } meter;
@@ -319,8 +319,8 @@ static void meter_free(void *ptr, void *ctx)
     free((char *)ptr - head);
 }
 
-/* The header of so many tensors of `data` bytes each, in the order of their places or against it; with names
- * as long as the number needs. */
+/* Makes the header of that many tensors of `data` bytes each, in ascending or descending order of offsets;
+ * their names are numbers. */
 static int many_tensors(int count, int data, bool backwards)
 {
     char *text = malloc((size_t)count * 96 + 16), *end = text;
@@ -336,7 +336,7 @@ static int many_tensors(int count, int data, bool backwards)
     return fd;
 }
 
-/* Metadata of so many pairs. */
+/* Makes metadata of that many pairs. */
 static int many_pairs(size_t count)
 {
     char *text = malloc(count * 16 + 32), *end = text;
@@ -348,7 +348,8 @@ static int many_pairs(size_t count)
     return fd;
 }
 
-/* Whatever it holds, and whether it is read or refused: no more than the file's size and the room. */
+/* Whatever the file contains, and whether it is loaded or refused: no more memory than its size and the
+ * allowance. */
 static int status_within_bound(int fd)
 {
     meter m = {0};
@@ -360,7 +361,7 @@ static int status_within_bound(int fd)
     tern_allocator_set(NULL);
     if (m.peak > size + ROOM) fail_msg("%zu bytes for a file of %zu", m.peak, size);
     assert_int_equal(m.now, 0);
-    assert_true(err.code == TERN_OK || strstr(err.text, "what it holds takes more memory than its "));
+    assert_true(err.code == TERN_OK || strstr(err.text, "its contents need more memory than its size"));
     return err.code;
 }
 
@@ -382,7 +383,7 @@ static void memory_stays_within_the_file_and_the_room(void **state)
     free(text);
 }
 
-/* The least of three. */
+/* The shortest of three. */
 static double seconds_to_load(int count)
 {
     double least = 1e9;
@@ -401,8 +402,8 @@ static double seconds_to_load(int count)
     return least;
 }
 
-/* Eight times as many tensors take eight times as long, or with caches that overflow twice that; not 64
- * times. */
+/* Eight times as many tensors take eight times as long, or twice that if caches overflow, but not 64 times.
+ */
 static void time_grows_with_the_number_of_tensors(void **state)
 {
     (void)state;

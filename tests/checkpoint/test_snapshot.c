@@ -1,5 +1,5 @@
-/* Snapshots of all ranks: what fails on one fails on all, on a full disk or as a rank is lost, and others go
- * on. The files are test_snapshot_folder.c, resuming is test_resume.c. */
+/* test_snapshot.c - snapshots on all ranks: what fails on one rank fails on all, on a full disk or when a
+ * rank is lost. test_snapshot_folder.c tests the files, test_resume.c resuming. */
 #include "checkpoint/single.h"
 
 #include "autograd/autograd.h"
@@ -15,7 +15,7 @@ static trainee_opts in_folder(const folder *f)
     return (trainee_opts){.dir = f->path, .batch_size = 3};
 }
 
-/* A file may have no more than so many bytes: as on a full disk. */
+/* Limits the size of files, as on a full disk. */
 static void limit_files(rlim_t bytes)
 {
     struct rlimit limit;
@@ -63,7 +63,7 @@ static void a_full_disk_is_the_same_error_everywhere(void **state)
     }
 }
 
-/* Rank 0 dies in the middle of the file: of SIGXFSZ. */
+/* SIGXFSZ kills rank 0 in the middle of the file. */
 static int lost_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     trainee t;
@@ -103,7 +103,7 @@ static void the_writer_may_be_lost(void **state)
     close_folder(&f);
 }
 
-/* One that fails on one rank only. */
+/* An item that fails on one rank only. */
 typedef struct moody {
     bool fails_save, fails_load;
 } moody;
@@ -159,7 +159,7 @@ static int moody_body(int rank, const tern__bootstrap *boot, void *arg)
     return trainee_close(&t);
 }
 
-/* The rank that could not read stands in front, once. */
+/* The error starts with the rank that could not read, once. */
 static bool is_of_rank_0(const tern_error *err)
 {
     return strstr(err->text, "rank 0: ") == err->text && !strstr(err->text + 1, "rank 0: ");
@@ -230,7 +230,7 @@ static void ranks_pass_over_the_same(void **state)
 
 typedef struct numbers {
     const folder *f;
-    int64_t seen[4]; /* samples that each rank has been handed in this epoch */
+    int64_t seen[4]; /* samples that each rank has had in this epoch */
 } numbers;
 
 static int first_body(int rank, const tern__bootstrap *boot, void *arg)
@@ -266,7 +266,7 @@ static int second_body(int rank, const tern__bootstrap *boot, void *arg)
     return trainee_close(&t);
 }
 
-/* Three ranks have seen 36 of 54 samples; the others see those that are left. */
+/* Three ranks have seen 36 of 54 samples; the other number of ranks sees the rest. */
 static void other_ranks_go_on(void **state)
 {
     (void)state;
@@ -284,7 +284,7 @@ static void other_ranks_go_on(void **state)
     close_folder(&f);
 }
 
-/* ---- what cannot be ---- */
+/* ---- refused calls ---- */
 
 static void what_cannot_be(void **state)
 {
@@ -296,7 +296,8 @@ static void what_cannot_be(void **state)
     int64_t other = 0;
     tern_snapshot_add_int(snap, "value", &s.value, e);
     assert_ok(s.err);
-    expect_error(tern_snapshot_add_int(snap, "value", &other, e), e, TERN_E_INVALID, "a \"value\" already");
+    expect_error(tern_snapshot_add_int(snap, "value", &other, e), e, TERN_E_INVALID,
+                 "already has a \"value\"");
     expect_error(tern_snapshot_add_int(snap, "step", &other, e), e, TERN_E_INVALID, "\"step\"");
     expect_error(tern_snapshot_add_int(snap, "world_size", &other, e), e, TERN_E_INVALID, "\"world_size\"");
     expect_error(tern_snapshot_add_int(snap, "choices", &other, e), e, TERN_E_INVALID, "\"choices\"");
@@ -325,7 +326,7 @@ static void what_cannot_be(void **state)
     close_folder(&f);
 }
 
-/* With every allocation refused in turn the older one stays. */
+/* Lets each allocation fail in turn: the older snapshot stays. */
 static void out_of_memory_is_told(void **state)
 {
     (void)state;

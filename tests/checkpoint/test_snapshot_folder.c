@@ -1,10 +1,10 @@
-/* What is in a snapshot's folder, whatever happens while it is written, and afterwards: killed at any system
- * call, damaged, moved. What ranks do together is test_snapshot.c. */
+/* test_snapshot_folder.c - a snapshot's folder, when the program is killed at any system call, and when files
+ * are damaged or moved. test_snapshot.c tests what ranks do together. */
 #include "checkpoint/single.h"
 
 #include <sys/ptrace.h>
 
-/* ---- which files there are ---- */
+/* ---- the files ---- */
 
 static void the_last_ones_are_kept(void **state)
 {
@@ -22,7 +22,7 @@ static void the_last_ones_are_kept(void **state)
         assert_true(folder_has(f.path, name));
     }
     expect_latest(f.path, 12);
-    save_single(&s, 2); /* a run that went back: what it has not reached again stays, but is not the latest */
+    save_single(&s, 2); /* a run that went back: later snapshots stay, but are not the latest */
     expect_latest(f.path, 2);
     assert_int_equal(folder_count(f.path, "step-"), 4);
     save_single(&s, 2);
@@ -53,7 +53,7 @@ static void make_file(const char *dir, const char *name)
     close(fd);
 }
 
-/* What the dead have left goes, what the living write stays, and so does what is somebody else's. */
+/* Removes the temporary files of dead processes, but not those of live ones, nor other files. */
 static void it_tidies_up(void **state)
 {
     (void)state;
@@ -124,7 +124,7 @@ static void a_damaged_one_is_passed_over(void **state)
     s.err = (tern_error){0};
     damage(f.path, 1, 30);
     assert_int_equal(tern_snapshot_load(s.snapshot, NULL, &s.err), TERN_E_FORMAT);
-    assert_non_null(strstr(s.err.text, "step-3.pt")); /* of the newest */
+    assert_non_null(strstr(s.err.text, "step-3.pt")); /* of the newest snapshot */
     assert_int_equal(s.value, 30);
     s.err = (tern_error){0};
     assert_int_equal(tern_snapshot_load(s.snapshot, "nowhere.pt", &s.err), TERN_E_IO);
@@ -133,7 +133,7 @@ static void a_damaged_one_is_passed_over(void **state)
     close_folder(&f);
 }
 
-/* A link that names nothing is as none: the highest step is taken. */
+/* A dangling link counts as none: the highest step is loaded. */
 static void a_lost_link_is_made_good(void **state)
 {
     (void)state;
@@ -158,7 +158,7 @@ static void a_lost_link_is_made_good(void **state)
 
 enum { SHAPE = 1000 };
 
-/* A module whose values tell the step. */
+/* A module whose values are the step. */
 static tern_module *numbered(int64_t step, tern_error *err)
 {
     tern_module *net = tern_sequential_new(err);
@@ -182,7 +182,7 @@ static int save_numbered(const char *dir, int64_t step)
     return tern_error_print(&err);
 }
 
-/* The step that is loaded, whole; -1 if there is none. */
+/* Loads the latest snapshot, checks it, and returns its step; -1 if there is none. */
 static int64_t load_numbered(const char *dir)
 {
     tern_error err = {0};
@@ -199,8 +199,8 @@ static int64_t load_numbered(const char *dir)
     return step;
 }
 
-/* Saves step `step` in a child that is killed as it enters or leaves a system call, the `at`-th of these
- * moments. False: it had come to its end before. */
+/* Saves step `step` in a child that is killed when it enters or leaves a system call, the `at`-th time.
+ * Returns false if the child ended before that. */
 static bool save_and_kill(const char *dir, int64_t step, int at)
 {
     int status;
@@ -226,7 +226,7 @@ static bool save_and_kill(const char *dir, int64_t step, int at)
     return true;
 }
 
-/* From the first snapshot on `latest` names a file that is there. */
+/* From the first snapshot on, `latest` always names an existing file. */
 static void expect_link(const char *dir, bool is_wanted)
 {
     char path[128];
@@ -235,7 +235,7 @@ static void expect_link(const char *dir, bool is_wanted)
     assert_int_equal(folder_has(dir, "latest") || is_wanted, stat(path, &stat_) == 0);
 }
 
-/* Over an older snapshot (first = 1), and where there is none. */
+/* Saves over an older snapshot (first = 1), and to an empty folder. */
 static void expect_old_or_new(int64_t first)
 {
     folder f = open_folder();

@@ -1,6 +1,5 @@
-/* trainee.h - a rank with everything that a run consists of: augmented images in a shuffled order, dropout,
- * batch norm, noise of the rank's own, momentum or Adam, a schedule, a scaler, and a snapshot of it all in a
- * folder. */
+/* trainee.h - a rank with all parts of a run: augmented images in a shuffled order, dropout, batch norm, the
+ * rank's own noise, momentum or Adam, a schedule, a scaler, and a snapshot of everything in a folder. */
 #ifndef TERN_TESTS_CHECKPOINT_TRAINEE_H
 #define TERN_TESTS_CHECKPOINT_TRAINEE_H
 
@@ -15,7 +14,7 @@
 
 enum { IMAGES = 54, SIDE = 6, BATCH = 4, LABELS = 3 };
 
-/* Image i is made of i. */
+/* Image i is computed from i. */
 static inline int image_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, void *y,
                             tern_error *err)
 {
@@ -34,9 +33,9 @@ static inline int image_get(const tern_dataset *base, int64_t epoch, int64_t ind
 typedef struct trainee_opts {
     const char *dir;
     bool adam, shard;
-    bool cycle; /* a one-cycle schedule, which moves the momentum too */
-    bool conv;  /* a net of convolutions, whose algorithms clocks may choose */
-    bool amp;   /* level O2 with dynamic scaling, in place of the scaler */
+    bool cycle; /* a one-cycle schedule, which changes the momentum, too */
+    bool conv;  /* a net of convolutions, whose algorithms may be chosen by measuring */
+    bool amp;   /* level O2 with dynamic scaling, instead of the scaler */
     int64_t batch_size;
 } trainee_opts;
 
@@ -46,7 +45,7 @@ typedef struct trainee {
     tern_device *device;
     tern_rng *init, *rng; /* `rng`: the rank's own */
     tern_module *net;
-    tern_amp *amp; /* or NULL */
+    tern_amp *amp; /* may be NULL */
     tern_ddp *ddp;
     tern_optim *optim;
     tern_schedule *schedule;
@@ -101,7 +100,7 @@ static inline void trainee_open_optim(trainee *t, const trainee_opts *opts)
     t->schedule = opts->cycle ? tern_one_cycle_schedule_new(t->optim, TERN_UNIT_STEPS, 50, NULL, &t->err)
                               : tern_exponential_schedule_new(t->optim, TERN_UNIT_STEPS, 0.97, &t->err);
     tern_scaler_opts scaler = tern_scaler_defaults();
-    scaler.growth_factor = 1.3; /* no power of two, so that the scale can be seen in the bits */
+    scaler.growth_factor = 1.3; /* not a power of two, so that the scale affects the bits */
     scaler.growth_interval = 5;
     t->scaler = tern_scaler_new(&scaler, &t->err);
 }
@@ -188,7 +187,7 @@ static inline void trainee_learn(trainee *t, const tern_batch *batch)
     tern_tensor *scores = tern_add(t->scope, tern_forward(t->net, t->scope, batch->x), noise);
     tern_tensor *loss = tern_cross_entropy(t->scope, scores, batch->y, NULL);
     if (t->amp) {
-        /* Now and then too large a loss: a skipped step and a smaller scale. */
+        /* Sometimes makes the loss too large: the step is skipped and the scale reduced. */
         float factor = t->step % 11 == 3 ? 3e38f : 1;
         tern_tensor *by = tern_tensor_from(t->scope, &factor, TERN_F32, 0, NULL);
         tern_amp_backward(t->amp, t->scope, tern_mul(t->scope, loss, by), NULL);
@@ -201,7 +200,7 @@ static inline void trainee_learn(trainee *t, const tern_batch *batch)
     tern_schedule_step(t->schedule);
 }
 
-/* The next step, in this epoch or the next. */
+/* Runs the next step, in this epoch or the next. */
 static inline void trainee_step(trainee *t)
 {
     tern_batch batch;
@@ -221,7 +220,7 @@ static inline int trainee_save(trainee *t)
     return tern_snapshot_save(t->snapshot, t->step, &t->err);
 }
 
-/* From the latest or from `path`; as tern_snapshot_load. */
+/* Loads the latest snapshot or `path`, as tern_snapshot_load. */
 static inline int trainee_load(trainee *t, const char *path)
 {
     int status = tern_snapshot_load(t->snapshot, path, &t->err);
@@ -235,7 +234,7 @@ static inline uint64_t mix_bytes(uint64_t hash, const void *data, size_t bytes)
     return hash;
 }
 
-/* Powers of two, which the weights do not show. */
+/* Powers of two, which do not affect the weights' bits. */
 static inline uint64_t mix_amp(uint64_t hash, const trainee *t)
 {
     double scale = 0, unskipped = 0;
@@ -247,7 +246,7 @@ static inline uint64_t mix_amp(uint64_t hash, const trainee *t)
     return mix_bytes(mix_bytes(hash, &scale, sizeof(scale)), &unskipped, sizeof(unskipped));
 }
 
-/* Of the weights, the buffers, loss scales, and what the rank would draw next. */
+/* Hashes the weights, the buffers, the loss scales, and the rank's next random numbers. */
 static inline uint64_t trainee_hash(const trainee *t)
 {
     char state[TERN_RNG_STATE_BYTES];
@@ -267,7 +266,7 @@ typedef struct folder {
     char path[64];
 } folder;
 
-/* In memory where that is possible: there are many syncs. */
+/* Uses a file system in memory if there is one, since there are many syncs. */
 static inline folder open_folder(void)
 {
     folder f;

@@ -1,4 +1,4 @@
-"""Jobs for the tests of the command: real processes, waited for with deadlines."""
+"""Helpers for the tests of the command: they start real processes and wait for them with deadlines."""
 import os
 import re
 import signal
@@ -8,23 +8,23 @@ import time
 
 TERN = os.path.join(os.environ["TERN_BUILD"], "tern")
 
-# Seconds after which a test gives up on what never comes. Nothing is measured by it, as machines are slow and busy; but what a
-# test says does not happen takes longer: ranks sleep for a minute, and graces are as long.
+# Seconds after which a test gives up waiting. It is no measure of speed, as machines may be slow and busy. Whatever a test expects
+# not to happen would take longer: ranks sleep for a minute, and grace periods are as long.
 GIVE_UP = 30
 
-# What a test in the background, or under nohup, ignores, the launcher would inherit, and rightly ignore as well.
+# Tests in the background or under nohup ignore signals. The launcher would inherit that and ignore them too, so restore the defaults.
 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
     if signal.getsignal(number) == signal.SIG_IGN:
         signal.signal(number, signal.SIG_DFL)
 
 
 def python(code, *args):
-    """A rank's command line that runs `code`."""
+    """Returns the command line of a rank that runs `code`."""
     return [sys.executable, "-S", "-E", "-c", "import os, signal, sys, time\nrank = int(os.environ['RANK'])\n" + code, *args]
 
 
 def tern(*args, **options):
-    """Runs the command to its end: (exit code, stdout, stderr)."""
+    """Runs the command to its end and returns (exit code, stdout, stderr)."""
     options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "timeout": GIVE_UP, **options}
     done = subprocess.run([TERN, *args], text=True, **options)
     return done.returncode, done.stdout, done.stderr
@@ -41,13 +41,13 @@ def until(condition, what, seconds=GIVE_UP):
 
 
 def is_quick(seconds, attempt):
-    """Does `attempt`, which returns the seconds that it took, ever take less? A busy machine delays anything, so it may try
-    again; but one that waits for a time-out of so many seconds is never early."""
+    """Does `attempt`, which returns its duration in seconds, ever take less than `seconds`? It gets several tries, since a busy
+    machine may delay it; an attempt that waits for a time-out of `seconds` never takes less."""
     return any(attempt() < seconds for _ in range(10))
 
 
 def state(pid):
-    """Of the process: "S" sleeps, "Z" is a zombie; "X" if there is none."""
+    """Returns the state of a process: "S" sleeping, "Z" zombie, "X" if there is none."""
     try:
         return read(f"/proc/{pid}/stat").rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -55,7 +55,7 @@ def state(pid):
 
 
 def is_alive(pid):
-    """A zombie is dead: who reaps an orphan is not ours to say."""
+    """Is the process alive? A zombie counts as dead, since the tests do not control who reaps an orphan."""
     return state(pid) not in "ZX"
 
 
@@ -65,7 +65,7 @@ def read(path):
 
 
 class Job:
-    """A launcher in the background. Ranks say that they are ready by a file named after them, holding their pid."""
+    """A launcher in the background. A rank that is ready writes its pid into a file named after it."""
 
     def __init__(self, folder, ranks, command, options=(), **popen):
         self.folder, self.ranks = folder, ranks
@@ -75,13 +75,13 @@ class Job:
     READY = "with open('ready.tmp%d' % rank, 'w') as file: file.write(str(os.getpid()))\nos.rename('ready.tmp%d' % rank, 'ready%d' % rank)\n"
 
     def pids(self):
-        """Of the ranks, once all are ready."""
+        """Returns the pids of the ranks once all are ready."""
         names = [os.path.join(self.folder, f"ready{rank}") for rank in range(self.ranks)]
         until(lambda: all(map(os.path.exists, names)), "all ranks ready")
         return [int(read(name)) for name in names]
 
     def end(self):
-        """(exit code, stdout, stderr)"""
+        """Returns (exit code, stdout, stderr)."""
         out, err = self.launcher.communicate(timeout=GIVE_UP)
         return self.launcher.returncode, out, err
 
@@ -98,12 +98,12 @@ class Job:
 
 
 def lines_of(rank, text):
-    """What rank 1.. printed, without its prefix."""
+    """Returns what ranks 1.. printed, without the prefix."""
     return [line[len(f"[{rank}] "):] for line in text.splitlines() if line.startswith(f"[{rank}] ")]
 
 
 def named_failure(text):
-    """The launcher's line about a failing rank: (rank, what happened)."""
+    """Finds the launcher's line about a failing rank: (rank, what happened)."""
     found = re.findall(r"^tern run: rank (\d+) \(pid \d+\) (.*)$", text, re.M)
     assert len(found) == 1, text
     return int(found[0][0]), found[0][1]

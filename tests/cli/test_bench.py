@@ -1,4 +1,4 @@
-"""tern bench: one JSON object a line, alone and on two ranks, and what it refuses."""
+"""tern bench: the JSON lines of each bench, alone and on two ranks, and the errors for wrong options."""
 import json
 import os
 import re
@@ -13,11 +13,11 @@ from busy import without_slow_ranks
 
 
 def bench(ranks, *args):
-    """What rank 0 printed, line by line; any other output fails, but for a word on what the CPU lacks."""
+    """Returns the lines of rank 0; any other output fails the test, except a note on features that the CPU lacks."""
     command = ["bench", *args, "--json"]
     if ranks > 1:
         command = ["run", "-n", str(ranks), job.TERN, *command]
-    code, out, err = job.tern(*command, timeout=4 * job.GIVE_UP)  # it waits for nothing, and computes
+    code, out, err = job.tern(*command, timeout=4 * job.GIVE_UP)  # it computes all the time, so it may take long
     err = re.sub(r"^tern: warn: autocast: this machine lacks .*\n", "", without_slow_ranks(err), flags=re.M)
     assert (code, err) == (0, ""), (code, out, err)
     return [json.loads(line) for line in out.splitlines()]
@@ -39,14 +39,14 @@ class Step(unittest.TestCase):
                 self.assertEqual({name: line.get(name) for name in want}, want)
                 self.assertTrue(0 < line["min_ms"] <= line["median_ms"] < 10e3)
                 self.assertAlmostEqual(line["samples_per_s"] * line["median_ms"] / (16e3 * ranks), 1, places=6)
-                # 784-1024-1024-10: 1.9 million parameters, their gradients and their momentum
+                # 784-1024-1024-10: 1.9 million parameters, their gradients and momentum
                 self.assertTrue(20 < line["peak_rss_mb"] < 2000)
                 self.assertTrue(20 < line["pss_mb"] <= line["peak_rss_mb"])
                 self.assertTrue(0 < line["loss_last"] < line["loss_first"] < 4)
 
     @mock.patch.dict(os.environ, OMP_NUM_THREADS="1")
     def test_convolutional_nets(self):
-        """Tiny ones, in f32 and bf16: the same training to rounding."""
+        """Tiny inputs in f32 and bf16: the same training but for rounding."""
         for model, size, batch in (("resnet18", [8, 12], 4), ("resnet50", [17, 33], 2), ("deeplabv3", [9, 17], 2), ("unet3d", [8, 16, 24], 1)):
             options = ("step", "--model", model, "--size", "x".join(map(str, size)), "--batch", str(batch), "--steps", "1")
             with self.subTest(model=model):
@@ -59,7 +59,7 @@ class Step(unittest.TestCase):
         self.assertEqual((cube["size"], cube["batch"]), ([16, 16, 16], 1))
 
     def test_dtypes(self):
-        """The same training to rounding, in half the tensors; what goes over has a dtype of its own."""
+        """The same training but for rounding, with half the tensor memory; --reduce sets the dtype independently."""
         (f32,), (bf16,) = (bench(2, "step", "--batch", "256", "--steps", "2", *options) for options in ((), ("--dtype", "bf16", "--reduce", "bf16")))
         self.assertEqual([(line["dtype"], line["reduce"]) for line in (f32, bf16)], [("f32", "f32"), ("bf16", "bf16")])
         for name in ("loss_first", "loss_last"):
@@ -71,7 +71,7 @@ class Step(unittest.TestCase):
         self.assertTrue(0 < bf16["tensor_mb"] and 0 < f32["tensor_mb"])
 
     def test_opt_levels(self):
-        """O0 is the plain step bit for bit, O1 the same training to rounding."""
+        """O0 equals the plain step bit for bit, O1 is the same training but for rounding."""
         (plain,), (o0,), (o1,) = (bench(2, "step", "--batch", "64", "--steps", "2", *options)
                                   for options in ((), ("--opt-level", "O0"), ("--opt-level", "O1")))
         self.assertEqual([line.get("opt_level") for line in (plain, o0, o1)], [None, "O0", "O1"])
@@ -86,7 +86,7 @@ class Step(unittest.TestCase):
         self.assertAlmostEqual(shard["state_mb"] / plain["state_mb"], 0.5, places=2)
 
     def test_data_parallel_is_the_same_training(self):
-        """Of one rank, whose replicas share its rows."""
+        """One rank, whose replicas share its batch."""
         (one,), (split,) = (bench(1, "step", "--batch", "8", "--steps", "3", *options) for options in ((), ("--data-parallel",)))
         self.assertEqual((one["replicas"], split["replicas"]), (1, len(os.sched_getaffinity(0))))
         for name in ("loss_first", "loss_last"):
@@ -98,7 +98,7 @@ class Step(unittest.TestCase):
             self.assertEqual(first[name], again[name])
 
     def test_steps_that_do_not_count(self):
-        """Are steps all the same."""
+        """Warm-up steps train like all others."""
         few, many = (bench(1, "step", "--batch", "8", "--warm-up", k, "--steps", str(7 - int(k)))[0] for k in ("1", "5"))
         self.assertEqual((few["warm_up"], many["warm_up"]), (1, 5))
         self.assertEqual((few["loss_first"], few["loss_last"]), (many["loss_first"], many["loss_last"]))
@@ -106,7 +106,7 @@ class Step(unittest.TestCase):
     def test_text(self):
         code, out, err = job.tern("bench", "step", "--batch", "8", "--steps", "1")
         self.assertEqual((code, err), (0, ""))
-        self.assertRegex(out, r"^mlp, f32, 1 rank, batch 8 x 1: median [\d.]+ ms, .* loss [\d.]+ -> [\d.]+\n1 rank \(start with .*\)\n$")
+        self.assertRegex(out, r"^mlp, f32, 1 rank, batch 8 x 1: median [\d.]+ ms, .* loss [\d.]+ -> [\d.]+\n1 rank \(for more: .*\)\n$")
 
     def test_profile_counts_what_a_step_costs(self):
         (line,) = bench(2, "step", "--batch", "16", "--steps", "3", "--profile")
@@ -114,7 +114,7 @@ class Step(unittest.TestCase):
         rows = {row["kernel"]: row for row in profile["rows"]}
         self.assertEqual(len(rows), len(profile["rows"]))
         layers = [1024 * 784, 1024 * 1024, 10 * 1024]
-        products = layers + layers + layers[1:]  # outputs, gradients of weights, of what the layers got
+        products = layers + layers + layers[1:]  # outputs, gradients of weights, gradients of inputs
         row = rows["matmul"]
         self.assertEqual(row["calls"], len(products))
         self.assertAlmostEqual(row["gflops"] * row["ms"] * 1e6 / (2 * 16 * sum(products)), 1, places=6)
@@ -125,7 +125,7 @@ class Step(unittest.TestCase):
             self.assertAlmostEqual(row["gbs"] * row["ms"] * 1e6 / (row["bytes_a_call"] * row["calls"]), 1, places=6)
             self.assertAlmostEqual(row["copy_percent"] * profile["machine_copy_gbs"] / (100 * row["gbs"]), 1, places=6)
         sgd = rows["sgd"]["bytes_a_call"] * rows["sgd"]["calls"] / (4 * parameters)  # g, p and momentum, read and written
-        self.assertTrue(5 <= sgd < 5.01, sgd)  # each parameter begins on a cache line
+        self.assertTrue(5 <= sgd < 5.01, sgd)  # each parameter starts on a cache line
 
     def test_profile_adds_up(self):
         (line,) = bench(1, "step", "--batch", "16", "--steps", "3", "--profile=shapes")
@@ -143,7 +143,7 @@ class Step(unittest.TestCase):
     def test_profile_as_text(self):
         code, out, err = job.tern("bench", "step", "--batch", "8", "--steps", "1", "--profile=shapes")
         self.assertEqual((code, err), (0, ""))
-        self.assertRegex(out, r"(?m)^rank 0, a mean step of 1; its device reaches [\d.]+ GFLOPS and copies [\d.]+ GB/s out of cache$")
+        self.assertRegex(out, r"(?m)^rank 0, mean of 1 step; its device reaches [\d.]+ GFLOPS and copies [\d.]+ GB/s out of cache$")
         self.assertRegex(out, r"(?m)^matmul +1\.0( +[\d.]+){8}  1024x8 8x784 > 1024x784$")
         self.assertRegex(out, r"(?m)^cross_entropy +1\.0( +[\d.]+){2} +- +-( +[\d.]+){4}  8x10 8 > \(\)$")
         self.assertRegex(out, r"\noutside of kernels( +[\d.]+){2}\n$")
@@ -155,21 +155,21 @@ class Step(unittest.TestCase):
                                                      "TERN_DETERMINISTIC": "0", **environment})
             self.assertEqual((code, err), (0, ""))
             profile = json.loads(out)["profile"]
-            self.assertGreater(profile["outside_ms"], 0)  # a kernel that others help counts once
+            self.assertGreater(profile["outside_ms"], 0)  # a kernel that calls others counts once
             return profile["rows"]
 
         with tempfile.TemporaryDirectory() as folder:
             cache = os.path.join(folder, "tern", "conv.jsonl")
             self.check_algorithms(rows("--deterministic", TERN_CONV_CACHE=cache), {"direct", "winograd", "tiles", "taps"})
-            self.assertFalse(os.path.exists(cache))  # no clock was asked
+            self.assertFalse(os.path.exists(cache))  # nothing was measured
             self.check_algorithms(rows("--exact-conv", TERN_CONV_CACHE=f"{cache}.exact"), {"direct", "taps"})
             self.check_algorithms(rows(TERN_CONV_CACHE=cache), {"direct", "winograd", "tiles", "taps"})
-            if os.path.exists(cache):  # this CPU has several
+            if os.path.exists(cache):  # this CPU has several algorithms
                 with open(cache) as file:
                     cases = len([json.loads(line) for line in file])
                 out = job.tern("info", env={**os.environ, "TERN_CONV_CACHE": cache})[1]
                 self.assertRegex(out, rf"(?m)^convolutions +{cache}, {cases} cases$")
-        self.assertRegex(job.tern("info", env={**os.environ, "TERN_CONV_CACHE": "off"})[1], r"(?m)^convolutions +choices are not kept$")
+        self.assertRegex(job.tern("info", env={**os.environ, "TERN_CONV_CACHE": "off"})[1], r"(?m)^convolutions +choices are not saved$")
 
     def check_algorithms(self, rows, known):
         for row in rows:
@@ -209,7 +209,7 @@ class Step(unittest.TestCase):
 
     def test_mistakes(self):
         for args, text in ((["--model", "vgg"], '--model: expected mlp or resnet18 or resnet50 or deeplabv3 or unet3d, got "vgg"'),
-                           (["--size", "28x28"], "--size: mlp has no size to choose"),
+                           (["--size", "28x28"], "--size: mlp has a fixed size"),
                            *((["--model", "unet3d", "--size", size], f'--size: expected 3 numbers up to 4096, as in 32x160x160, or one for all, got "{size}"')
                              for size in ("32x64", "32x64x64x64", "32x64x", "0", "-8", "4097", "123456", "16 x16x16", "")),
                            (["--model", "resnet50", "--size", "9x9x9"], "--size: expected 2 numbers up to 4096, as in 257x257, or one"),
@@ -220,9 +220,9 @@ class Step(unittest.TestCase):
                            (["--warm-up", "0"], '--warm-up: expected a number from 1 to 1048576, got "0"'),
                            (["--step=2", "now"], 'unexpected "now"'),
                            (["--opt-level", "O4"], '--opt-level: expected O0 or O1 or O2 or O3, got "O4"'),
-                           (["--opt-level", "O1", "--dtype", "bf16"], "--opt-level goes neither with --dtype"),
-                           (["--opt-level", "O1", "--data-parallel"], "--opt-level goes neither with --dtype"),
-                           (["--profile", "--data-parallel"], "--profile sees the kernels of one device"), (["--batches"], "'--batches'")):
+                           (["--opt-level", "O1", "--dtype", "bf16"], "--opt-level works neither with --dtype"),
+                           (["--opt-level", "O1", "--data-parallel"], "--opt-level works neither with --dtype"),
+                           (["--profile", "--data-parallel"], "--profile works on one device"), (["--batches"], "'--batches'")):
             with self.subTest(args=args):
                 refused(self, ["step", *args], text)
 
@@ -273,7 +273,7 @@ class Collectives(unittest.TestCase):
     def test_alone_there_is_nobody_to_send_to(self):
         code, out, err = job.tern("bench", "sendrecv")
         self.assertEqual((code, out), (1, ""))
-        self.assertIn("one rank has nobody to send to: tern run -n 2 tern bench sendrecv", err)
+        self.assertIn("a single rank has no peer to send to: tern run -n 2 tern bench sendrecv", err)
 
     def test_text(self):
         code, out, err = job.tern("bench", "reduce", "--sizes", "4,64K", "--seconds", "0")
@@ -306,7 +306,7 @@ class Conv(unittest.TestCase):
     CASES = ("--case", "2,16,9,8:32,3,3", "--case", "1,3,7,7:5,1,1", "--case", "1,16,4,5,6:16,3,3,3:2:1")
 
     def test_every_algorithm_that_takes_a_case(self):
-        """direct takes all; what rounds more than f32's products is no worse than bf16's pairs."""
+        """The direct algorithm supports all cases; algorithms that round more than f32 products are no worse than pairs of bf16."""
         lines = bench(1, "conv", *self.CASES, "--rounds", "2")
         self.assertEqual([(line["case"], line["kernel"]) for line in lines if line["algorithm"] == "direct"],
                          [(case, kernel) for case in ("2,16,9,8:32,3,3", "1,3,7,7:5,1,1", "1,16,4,5,6:16,3,3,3:2:1:1")
@@ -362,7 +362,7 @@ class Board(unittest.TestCase):
     CALLS = ["scalar", "scalar, csv, jsonl", "histogram", "image"]
 
     def test_a_line_a_call(self):
-        """And nothing is left of the files."""
+        """It also removes its files."""
         with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, {"TMPDIR": folder}):
             lines = bench(1, "board", "--rounds", "3")
             self.assertEqual(os.listdir(folder), [])

@@ -20,7 +20,7 @@ class Command(unittest.TestCase):
         self.assertRegex(job.tern("--version")[1], r"^tern \d+\.\d+\.\d+\n$")
 
     def test_a_full_disk_is_told(self):
-        """What cannot be printed is an error that says why, of help as of all else."""
+        """Output that cannot be written, help included, is an error with the reason."""
         for args in (["--help"], ["--version"], ["info"], *([*command.split(), "--help"] for command in
                      ("run", "inspect", "convert", "info", "bench", "bench step", "bench all_reduce"))):
             with self.subTest(args=args), open("/dev/full", "w") as full:
@@ -55,7 +55,7 @@ class Info(unittest.TestCase):
         return re.search(r"^cores .*", job.tern("info", env={**bare, **env})[1], re.M)[0]
 
     def test_cores_are_those_of_all_places(self):
-        """OpenMP binds the program's first thread to one of them."""
+        """The row counts all usable cores, although OpenMP binds the first thread to one place."""
         cores = self.cores()
         for name, value in (("OMP_PROC_BIND", "true"), ("OMP_PROC_BIND", "spread"), ("OMP_PLACES", "cores"), ("OMP_PROC_BIND", "false")):
             with self.subTest(name=name, value=value):
@@ -65,7 +65,7 @@ class Info(unittest.TestCase):
                "topology": "libhwloc15", "openmpi": "libopenmpi3", "mpich": "libmpich12", "gloo": "libgloo0"}
 
     def test_plugins(self):
-        """Those that were built are there; of the others it says why not."""
+        """Plug-ins that were built are listed; for the others there is a reason."""
         rows = dict(line.split(None, 1) for line in job.tern("info")[1].splitlines())
         for name in self.PLUGINS:
             with self.subTest(name=name):
@@ -100,7 +100,7 @@ class Info(unittest.TestCase):
 
     @unittest.skipUnless(os.path.exists(EMULATED), "no emulated CUDA was built")
     def test_cuda(self):
-        """The plug-in that emulates it."""
+        """With the plug-in of the emulation."""
         here = {**os.environ, "TERN_PLUGIN_PATH": EMULATED, "TERN_EMULATED_DEVICES": "2"}
         code, out, err = job.tern("info", env=here)
         rows = dict(line.split(None, 1) for line in out.splitlines())
@@ -110,7 +110,7 @@ class Info(unittest.TestCase):
             self.assertRegex(rows[name], r"^.+, \d+\.\d GiB, compute capability \d+\.\d$")
 
     def test_launcher(self):
-        """What a group would make of the environment; a malformed one is an error."""
+        """The row shows the rank that a group would take from the environment; a malformed environment is an error."""
         def launcher(**env):
             alone = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
             code, out, err = job.tern("info", env={**alone, **env})

@@ -1,4 +1,4 @@
-"""tern inspect and tern convert, on safetensors files put together here byte by byte. With PyTorch's files: torch/convert."""
+"""tern inspect and tern convert on safetensors files that the test builds byte by byte. For PyTorch's files see torch/test_convert.py."""
 import fcntl
 import json
 import os
@@ -21,7 +21,7 @@ NAMES = {"F32": "f32", "F64": "f64", "I64": "i64", "I32": "i32", "U8": "u8", "F1
 
 
 def write(path, tensors, metadata=None):
-    """Of (name, array); the kind is the array's."""
+    """Builds a file from (name, array) pairs; the dtype is the array's."""
     header, data = {"__metadata__": metadata} if metadata else {}, b""
     for name, array in tensors.items():
         kind = next(k for k, dtype in KINDS.items() if array.dtype == dtype)
@@ -34,7 +34,7 @@ def write(path, tensors, metadata=None):
 
 
 def read(path):
-    """(name -> array, metadata); knows no bf16."""
+    """Returns (name -> array, metadata); does not support bf16."""
     with open(path, "rb") as file:
         whole = file.read()
     (length,) = struct.unpack("<Q", whole[:8])
@@ -103,7 +103,7 @@ class Inspect(Case):
                 if value is None:
                     self.assertIsNone(entry[key], (entry["name"], key))
                 else:
-                    # The deviations from a mean are no more exact than the mean.
+                    # Deviations from the mean are only as exact as the mean.
                     delta = 1e-12 * abs(value) + 4 * numpy.finfo(float).eps * abs(finite).max()
                     self.assertAlmostEqual(entry[key], value, delta=delta, msg=(entry["name"], key))
         total = told["totals"]
@@ -130,7 +130,7 @@ class Inspect(Case):
         self.assertRegex(lines[-1], f"^{len(tensors)} tensors, {total['values']} values, .*, 5 NaN, 2 Inf, checksum {total['checksum']}$")
 
     def test_checksums_are_of_values_and_names(self):
-        """XXH3 of nothing is known; the total knows neither order nor format."""
+        """The XXH3 of no bytes is a known value; the total depends neither on order nor on format."""
         tensors = some_tensors()
         files = {"a": tensors, "b": dict(reversed(tensors.items())), "c": {**tensors, "far": tensors["far"] + 1}}
         files["d"] = {("renamed" if name == "far" else name): array for name, array in tensors.items()}
@@ -151,7 +151,7 @@ class Inspect(Case):
         self.assertIn(r"x\x1b]0;title\a\u009b31m\u202e\n ", out)
 
     def terminal(self, columns, *args):
-        """What the command prints on a terminal so wide."""
+        """Returns what the command prints on a terminal of this width."""
         leader, follower = pty.openpty()
         fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         with subprocess.Popen([job.TERN, *args], stdin=subprocess.DEVNULL, stdout=follower) as process:
@@ -160,7 +160,7 @@ class Inspect(Case):
             while True:
                 try:
                     piece = os.read(leader, 65536)
-                except OSError:  # the end, on Linux
+                except OSError:  # end of file, on Linux
                     break
                 if not piece:
                     break
@@ -183,8 +183,8 @@ class Inspect(Case):
 
     def test_many_small_tensors_need_leave(self):
         write(self.path("a"), {str(i): numpy.ones((), numpy.uint8) for i in range(30000)})
-        self.fails(1, "takes more memory than its", "inspect", self.path("a"))
-        self.fails(1, "takes more memory than its", "convert", self.path("a"), self.path("b.pt"))
+        self.fails(1, "need more memory than its size", "inspect", self.path("a"))
+        self.fails(1, "need more memory than its size", "convert", self.path("a"), self.path("b.pt"))
         self.assertIn("\n30000 tensors, 30000 values", self.fine("inspect", "--memory", "64", self.path("a")))
         self.fine("convert", "--memory", "64", self.path("a"), self.path("b.safetensors"))
         self.assertEqual(len(read(self.path("b.safetensors"))[0]), 30000)
@@ -197,7 +197,7 @@ class Inspect(Case):
         self.fails(2, "expected one file, got 2", "inspect", "a", "b")
         self.fails(2, "unrecognized option", "inspect", "--fly", "a")
         self.fails(1, "No such file", "inspect", self.path("none"))
-        self.fails(1, "no regular file", "inspect", self.folder.name)
+        self.fails(1, "regular file", "inspect", self.folder.name)
         self.assertIn("usage: tern inspect", self.fine("inspect", "--help"))
 
 
@@ -251,7 +251,7 @@ class Diff(Case):
         self.fails(2, "No such file", "inspect", "--diff", self.path("a"), self.path("none"))
         self.fails(2, "No such file", "inspect", "--diff", self.path("none"), self.path("a"))
         self.fails(2, "expected two files, got 1", "inspect", "--diff", self.path("a"))
-        self.fails(2, "--diff has no --json", "inspect", "--diff", "--json", self.path("a"), self.path("a"))
+        self.fails(2, "--diff cannot be combined with --json", "inspect", "--diff", "--json", self.path("a"), self.path("a"))
 
 
 class Convert(Case):
@@ -276,7 +276,7 @@ class Convert(Case):
             made, _ = read(self.path("b.safetensors"))
             for key, array in tensors.items():
                 with numpy.errstate(over="ignore"):
-                    # By way of f32, as PyTorch goes from f64 to f16.
+                    # f64 is converted to f16 through f32, as in PyTorch.
                     by = array.astype(numpy.float32) if dtype == numpy.float16 and array.dtype.kind == "f" else array
                     want = by.astype(dtype if array.dtype.kind == "f" else array.dtype)
                 self.assertEqual(made[key].dtype, want.dtype, key)

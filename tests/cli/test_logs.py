@@ -1,4 +1,4 @@
-"""tern run: what is saved of what the ranks print, what is shown of it, and what the report says."""
+"""tern run: which output of the ranks is saved and shown, and the report on a failure."""
 import json
 import os
 import pty
@@ -24,7 +24,7 @@ class Case(unittest.TestCase):
         return job.tern("run", "-n", str(ranks), *options, *job.python(code), cwd=self.folder, **popen)
 
     def saved(self):
-        """Of the one run: {"attempt_0/1/stdout.log": its text}."""
+        """Returns the files of the only run: {"attempt_0/1/stdout.log": text}."""
         runs = os.listdir(os.path.join(self.folder, "logs"))
         self.assertEqual(len(runs), 1)
         self.run_name = runs[0]
@@ -93,7 +93,7 @@ class Files(Case):
         self.assertIn('cannot make folder "logs/x"', err)
 
     def test_full_disk_ends_a_log_and_not_the_job(self):
-        """A file system of 64 KB, in a mount namespace."""
+        """On a file system of 64 KB in a mount namespace."""
         code = "for i in range(4000 * rank): print('line %060d' % i)\n"
         script = ("mount -t tmpfs -o size=64k none logs && exec \"$@\"")
         os.mkdir(os.path.join(self.folder, "logs"))
@@ -102,16 +102,16 @@ class Files(Case):
             self.skipTest("no mount namespaces here")
         done = subprocess.run(command, cwd=self.folder, text=True, capture_output=True, timeout=job.GIVE_UP)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(done.stderr.count("a log ends here, as it cannot be written: No space left on device"), 1)
+        self.assertEqual(done.stderr.count("a log ends here because it cannot be written: No space left on device"), 1)
         self.assertEqual(len([line for line in done.stdout.splitlines() if line.startswith("[default1]:")]), 4000)
 
     def test_limit_on_the_size_of_files_ends_a_log_and_not_the_job(self):
-        """Of the launcher: the ranks still meet the limit as any program does."""
+        """A file size limit does not kill the launcher; for the ranks it works as for any program."""
         code = "for i in range(4000 * rank): print('line %060d' % i)\nif rank == 0: print(signal.SIGXFSZ in signal.pthread_sigmask(signal.SIG_BLOCK, []))\n"
         limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
         returned, out, err = self.run_in(2, code, "--log-dir", "logs", "-t", "1:1", preexec_fn=limit)
         self.assertEqual(returned, 0, err)
-        self.assertEqual(err.count("a log ends here, as it cannot be written: File too large"), 1)
+        self.assertEqual(err.count("a log ends here because it cannot be written: File too large"), 1)
         self.assertEqual(len([line for line in out.splitlines() if line.startswith("[default1]:")]), 4000)
         self.assertIn("False", out.splitlines())
 
@@ -189,7 +189,7 @@ class Report(Case):
         self.assertNotIn("last lines", text)
 
     def test_order_is_the_kernels(self):
-        """Six die while the launcher is stopped; it finds all of them dead at once."""
+        """Six ranks die while the launcher is stopped, so it finds all of them dead at once."""
         run = job.Job(self.folder, 6, job.python(job.Job.READY + "time.sleep(60)"))
         self.addCleanup(run.__exit__)
         pids = run.pids()
@@ -232,7 +232,7 @@ class Restarts(Case):
         self.assertEqual(run.end()[0], 143)
 
     def test_signal_in_a_crash_loop_ends_it(self):
-        """Wherever it comes: while ranks run, between two attempts, while what they printed is passed on."""
+        """A signal may arrive while ranks run, between two attempts, or while output is passed on."""
         for after in range(1, 13):
             run = job.Job(self.folder, 1, ["sh", "-c", "echo x >&2; exit 4"], ["--max-restarts", "100000"])
             self.addCleanup(run.__exit__)
@@ -254,7 +254,7 @@ class Restarts(Case):
         self.assertEqual(job.read(os.path.join(self.folder, "attempts")), "x")
 
     def test_what_a_failed_rank_leaves_behind_is_ended(self):
-        """A child in a session of its own, that ignores what can be ignored; after a success it stays."""
+        """The orphan has a session of its own and ignores all signals that can be ignored; after a successful job it survives."""
         behind = "import subprocess\nchild = subprocess.Popen(['sh', '-c', 'trap \"\" HUP TERM INT; while :; do sleep 1; done'], start_new_session=True)\n" \
                  "print(child.pid, flush=True)\nos._exit(%d)\n"
         for exit_code in (3, 0):

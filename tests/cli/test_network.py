@@ -1,5 +1,5 @@
-"""tern run on two hosts with a network between: two network namespaces and a pair of virtual interfaces, which can be taken
-down. Needs root."""
+"""tern run on two hosts with a network: two network namespaces and a pair of virtual interfaces, which can be taken down. Needs
+root."""
 import contextlib
 import os
 import signal
@@ -65,7 +65,7 @@ else: socket.create_connection(where, 5).sendall(b'%d' % rank)
 """
 
     def assert_knocked(self, launchers):
-        """Of node 1 and node 0: ranks 1 and 2 have reached rank 0."""
+        """Checks the output of node 1 and node 0: ranks 1 and 2 have reached rank 0."""
         results = [launcher.communicate(timeout=job.GIVE_UP) + (launcher.returncode,) for launcher in launchers]
         self.assertEqual(results, [("", "", 0), ("['1', '2']\n", "", 0)])
 
@@ -73,7 +73,7 @@ else: socket.create_connection(where, 5).sendall(b'%d' % rank)
         self.assert_knocked([self.launch(1, 2, self.KNOCK), self.launch(0, 1, self.KNOCK)])
 
     def test_nobody_listens_anywhere_else(self):
-        """Neither on the host's other addresses, and on MASTER_PORT nobody, once all have come."""
+        """The launcher does not listen on the host's other addresses, and no longer on MASTER_PORT once all hosts have joined."""
         launchers = [self.launch(node, 1, READY + "while not os.path.exists('go'): time.sleep(0.01)\n") for node in (0, 1)]
         self.pids(2)
         sockets = subprocess.run(self.hosts.command(0, "cat", "/proc/net/tcp", "/proc/net/tcp6"), capture_output=True, text=True)
@@ -86,14 +86,14 @@ else: socket.create_connection(where, 5).sendall(b'%d' % rank)
     HOSTS = ("127.0.0.1 localhost\n127.0.1.1 node0\n", "127.0.0.1 localhost\n127.0.1.1 node1\n%s node0\n" % ADDRESSES[0])
 
     def start_named(self, node, line):
-        """On a host that has its loopback for its own name, as Debian's installer leaves it."""
+        """On a host that resolves its own name to its loopback address, as Debian's installer configures it."""
         path = os.path.join(self.folder, f"hosts{node}")
         with open(path, "w") as file:
             file.write(self.HOSTS[node])
         return self.start(node, ["sh", "-c", f'mount --bind {path} /etc/hosts && exec "$@"', "sh", *line])
 
     def test_a_name_that_is_the_hosts_own_loopback(self):
-        """The others have an address of the network for it."""
+        """The other hosts resolve the name to an address of the network."""
         for options in ((), ("--local-addr", ADDRESSES[0])):
             with self.subTest(options=options):
                 sizes = (2, 1)
@@ -118,7 +118,7 @@ else: socket.create_connection(where, 5).sendall(b'%d' % rank)
             self.assertIn("rank 1 (pid %d) was killed by signal 9 (SIGKILL)" % pids[1], err)
 
     def test_a_lost_network_is_noticed_on_both_sides(self):
-        """2 s of silence are too long here; the kernel alone would wait for a quarter of an hour."""
+        """2 s of silence are the limit here; the kernel's default is a quarter of an hour."""
         launchers = [self.launch(node, 1, READY + SLEEP) for node in (0, 1)]
         pids = self.pids(2)
         self.hosts.cut()
@@ -136,14 +136,14 @@ else: socket.create_connection(where, 5).sendall(b'%d' % rank)
         self.assertRegex(err, r"cannot reach node 0's tern run at 10.77.0.1 port 29500: \d+ attempts in .*(unreachable|timed out|No route)")
 
     def test_loopback_down(self):
-        """Nobody waits for a machine's own loopback to come up."""
+        """Ranks do not wait for the machine's own loopback interface to come up."""
         done = subprocess.run(["unshare", "-n", job.TERN, "run", "-n", "2", job.TERN, "bench", "barrier"], capture_output=True, text=True, timeout=job.GIVE_UP)
         self.assertEqual(done.returncode, 1)
         self.assertRegex(done.stderr, r"cannot reach rank 0's store at 127.0.0.1 port \d+: 1 attempt in 0.\d s, the last: Network is unreachable")
 
 
 def why_not():
-    """What is missing here, or None."""
+    """Returns what is missing on this machine, or None."""
     try:
         with Hosts():
             return None

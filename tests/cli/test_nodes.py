@@ -1,5 +1,5 @@
-"""tern run on several hosts: launchers meet, number their ranks, and end together. Hosts are pretended by launchers of their
-own on this machine; test_network.py has network namespaces."""
+"""tern run on several hosts: launchers meet, number their ranks, and end together. Each host is simulated by a launcher on this
+machine; test_network.py uses network namespaces."""
 import hmac
 import os
 import re
@@ -34,7 +34,7 @@ class Case(unittest.TestCase):
         self.port = free_port()
 
     def launch(self, node, ranks, code, options=(), nodes=2, secret=SECRET, command=None, **env):
-        """The launcher of one host."""
+        """Starts the launcher of one host."""
         env = {**os.environ, "TERN_HOST_ID": f"host{node}", **env}
         env.pop("TERN_SECRET", None)
         if secret:
@@ -53,7 +53,7 @@ class Case(unittest.TestCase):
         launcher.stderr.close()
 
     def finish(self, *launchers):
-        """(exit code, stdout, stderr) of each."""
+        """Returns (exit code, stdout, stderr) of each launcher."""
         results = []
         for launcher in launchers:
             out, err = launcher.communicate(timeout=job.GIVE_UP)
@@ -68,7 +68,7 @@ class Case(unittest.TestCase):
 
 class Meeting(Case):
     def test_ranks_are_numbered_through_the_hosts(self):
-        """Hosts of different sizes, two of one role."""
+        """Hosts with different numbers of ranks, two of them with the same role."""
         roles = ("worker", "server", "worker")
         sizes = (2, 1, 3)
         launchers = [self.launch(node, sizes[node], DUMP, ["--role", roles[node], "--rdzv-id", "job7", "--max-restarts", "3"], 3) for node in (2, 0, 1)]
@@ -104,7 +104,7 @@ else:
     def test_without_a_secret_it_is_said(self):
         results = self.finish(*(self.launch(node, 1, DUMP, secret=None) for node in (0, 1)))
         self.assertEqual([code for code, _, _ in results], [0, 0])
-        self.assertIn(f"not authenticated: whoever reaches 127.0.0.1 port {self.port} may join", results[0][2])
+        self.assertIn(f"not authenticated: anyone who can reach 127.0.0.1 port {self.port} may join", results[0][2])
         secrets = [line.partition("] ")[2] or line for _, out, _ in results for line in out.splitlines()]
         self.assertEqual(secrets[0].split()[12], secrets[1].split()[12])
 
@@ -124,7 +124,7 @@ else:
         options = ["--secret-file", path]
         results = self.finish(*(self.launch(node, 1, DUMP, options, secret=None) for node in (0, 1)))
         self.assertEqual([(code, err) for code, _, err in results], [(0, ""), (0, "")])
-        for change, text in ((lambda: os.chmod(path, 0o644), "open to others (mode 644)"), (lambda: os.truncate(path, 60), "open to others"),
+        for change, text in ((lambda: os.chmod(path, 0o644), "(mode 644): a secret must be"), (lambda: os.truncate(path, 60), "other users can access"),
                              (lambda: os.chmod(path, 0o600), "expected 64 hex digits"), (lambda: os.unlink(path), "cannot open")):
             change()
             code, _, err = job.tern("run", *options, "true")
@@ -132,12 +132,12 @@ else:
             self.assertIn(text, err)
 
     def test_node_that_does_not_come(self):
-        for seconds in (1, 3, 9):  # node 2 may be late on a busy machine
+        for seconds in (1, 3, 9):  # on a busy machine node 2 may be late
             results = self.finish(*(self.launch(node, 1, DUMP, ["--rdzv-conf", f"timeout={seconds}"], 4) for node in (2, 0)))
             self.assertEqual([code for code, _, _ in results], [1, 1])
-            if f"1 of 4 hosts came in {seconds} s" not in results[1][2]:
+            if f"1 of 4 hosts joined within {seconds} s" not in results[1][2]:
                 break
-        self.assertIn(f"2 of 4 hosts came in {seconds} s; missing: node 1, 3", results[1][2])
+        self.assertIn(f"2 of 4 hosts joined within {seconds} s; missing: node 1, 3", results[1][2])
 
     def test_node_0_that_does_not_come(self):
         code, _, err = self.finish(self.launch(1, 1, DUMP, ["--rdzv-conf", "join_timeout=0.5"]))[0]
@@ -149,7 +149,7 @@ else:
         second = self.launch(1, 1, DUMP, nodes=3)
         self.refused(self.launch(1, 1, DUMP, nodes=2), "node 0: it refused this host: --nnodes 2 on node 1, 3 on node 0")
         self.refused(self.launch(2, 1, DUMP, ["--run-id", "x"], nodes=3), "--rdzv-id x on node 2, none on node 0")
-        job.until(lambda: "taken twice" in self.finish(self.launch(1, 1, DUMP, ["--rdzv-conf", "timeout=2"], nodes=3))[0][2], "node 1 taken twice")
+        job.until(lambda: "is used twice" in self.finish(self.launch(1, 1, DUMP, ["--rdzv-conf", "timeout=2"], nodes=3))[0][2], "node 1 used twice")
         results = self.finish(self.launch(2, 1, DUMP, nodes=3), first, second)
         self.assertEqual([code for code, _, _ in results], [0, 0, 0])
 
@@ -161,14 +161,14 @@ else:
     def test_node_that_goes_before_all_are_there_may_come_again(self):
         first = self.launch(0, 1, DUMP, nodes=3)
         gone = self.launch(1, 1, DUMP, nodes=3)
-        time.sleep(0.3)  # it has joined, most likely; if not, there is less to find
+        time.sleep(0.3)  # by now it has probably joined; if not, the test shows less
         gone.kill()
         gone.wait()
         results = self.finish(self.launch(1, 1, DUMP, nodes=3), self.launch(2, 1, DUMP, nodes=3), first)
         self.assertEqual([code for code, _, _ in results], [0, 0, 0])
 
     def meet_among_strangers(self):
-        """The seconds that it takes from the first stranger on."""
+        """Returns the seconds that the launchers take to meet after the first stranger has connected."""
         self.port = free_port()
         first = self.launch(0, 1, DUMP)
         strangers = []
@@ -185,11 +185,11 @@ else:
         return time.monotonic() - start
 
     def test_strangers_hold_nobody_up(self):
-        """Each has 5 s to prove that it knows the secret."""
+        """A guest has 5 s to prove that it knows the secret."""
         self.assertTrue(job.is_quick(4.9, self.meet_among_strangers))
 
     def test_silent_strangers_are_sent_away_in_time(self):
-        """More than there are places for."""
+        """More strangers than node 0 has slots for guests."""
         first = self.launch(0, 1, DUMP)
         strangers = []
         job.until(lambda: self.dial(strangers), "node 0 listens")
@@ -259,7 +259,7 @@ class Failures(Case):
                 for node, (code, _, err) in enumerate(self.finish(*launchers)):
                     self.assertEqual(code, -9 if node == victim else 1)
                     if node != victim:
-                        self.assertRegex(err, rf"tern run: node {victim} \(.*\): its tern run is gone: it hung up")
+                        self.assertRegex(err, rf"tern run: node {victim} \(.*\): its tern run is gone: it closed the connection")
                 for name in os.listdir(self.folder):
                     os.unlink(os.path.join(self.folder, name))
 
@@ -290,7 +290,7 @@ class Failures(Case):
         self.assertIn('error     : cannot run "no-such-program": No such file or directory', results[0][2])
 
     def kill_one(self):
-        """Rank 3; the others see its death by themselves and fail within the same second. True if that is what is told."""
+        """Kills rank 3; the others notice its death themselves and fail within the same second. Returns whether rank 3 is reported as the cause."""
         code = READY + """
 if rank == 3: time.sleep(60)
 while not os.path.exists('ready3'): time.sleep(0.01)
@@ -309,17 +309,17 @@ sys.exit(9)
         return all(code == 137 and re.search(cause, err) and re.search(effect, err) for code, _, err in results)
 
     def test_who_kills_the_others_first_is_the_cause(self):
-        """Hosts share no clock, so a launcher that is kept from hearing of a death for 0.1 s may take the effect for the cause."""
+        """Hosts share no clock: if a launcher learns of a death 0.1 s late, it may report the effect as the cause, so the test tries again."""
         self.assertTrue(any(self.kill_one() for _ in range(10)))
 
 
 class Hostile(Case):
-    """Somebody who knows the secret and speaks the protocol, at first."""
+    """A peer that knows the secret and follows the protocol at first."""
 
     HELLO, MESSAGE = struct.Struct("<8s6I32s"), 3176
 
     def join(self, **changes):
-        """A connection of node 1's that has said who it is."""
+        """Returns a connection that has joined as node 1."""
         hello = {"magic": b"TernHi\r\n", "version": 1, "purpose": 3, "node": 1, "to": 0, "nodes": 2, "zero": 0, "nonce": os.urandom(32), **changes}
         hello = self.HELLO.pack(*hello.values())
         line = socket.create_connection(("127.0.0.1", self.port), job.GIVE_UP)
@@ -364,7 +364,7 @@ class Hostile(Case):
         self.assertEqual([code for code, _, _ in self.finish(self.launch(1, 1, "sys.exit(7)"), launcher)], [7, 7])
 
     def test_nonsense_from_a_node_ends_the_job(self):
-        """And what it sends for a terminal does not reach it."""
+        """Its control characters do not reach the terminal."""
         for nonsense in (os.urandom(self.MESSAGE), self.message(3, 0, 0, 0)):
             launcher = self.listening()
             line = self.join()
@@ -375,13 +375,13 @@ class Hostile(Case):
             line.sendall(nonsense)
             code, _, err = self.finish(launcher)[0]
             self.assertEqual(code, 1)
-            self.assertRegex(err, r"tern run: node 1 \(.*\): its tern run is gone: it sent what makes no sense")
+            self.assertRegex(err, r"tern run: node 1 \(.*\): its tern run is gone: it sent an invalid message")
             self.assertNotIn("\x1b", err)
             os.unlink(os.path.join(self.folder, "ready0"))
             self.port = free_port()
 
     def failure(self, node, rank, local):
-        """Of a rank, with numbers of the sender's choice."""
+        """A failure message of a rank with arbitrary numbers."""
         head = self.message(4, 0, 0, 0)[:512] + struct.pack("<6i2q", node, rank, local, -1, -1, -1, -1, -1)
         return head.ljust(self.MESSAGE, b"\x1b")
 
@@ -431,7 +431,7 @@ if attempt < 2: time.sleep(60)
             self.assertEqual([len(values) for values in of_attempt], [1, 1, 1], "all of an attempt have the same")
         self.assertEqual(len({line[3] for line in lines}), 3, "no attempt has another's secret")
         for _, _, err in results:
-            self.assertIn("tern run: all ranks start again, attempt 2 of 5 after the first\n", err)
+            self.assertIn("tern run: restarting all ranks, restart 2 of 5\n", err)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""tern run: what becomes of what the ranks print, under real load and on a real terminal."""
+"""tern run: how the ranks' output is passed on, under real load and on a real terminal."""
 import os
 import pty
 import re
@@ -103,7 +103,7 @@ time.sleep(60)
             returned, _, err = job.tern("run", "-n", "2", *job.python(code), stdout=full)
             self.assertEqual(job.tern("run", "-n", "2", *job.python(code), stdout=full, stderr=full)[0], 0)
         self.assertEqual((returned, err.count("end\n")), (0, 2), err)
-        self.assertEqual(err.count("lines of the ranks are lost, as they cannot be written: No space left on device"), 1)
+        self.assertEqual(err.count("output of the ranks is lost because it cannot be written: No space left on device"), 1)
 
     def test_limit_on_the_size_of_files_costs_lines_and_not_the_job(self):
         code = "for i in range(4000 * rank): print('line %060d' % i, flush=True)\nprint('end', file=sys.stderr)\n"
@@ -111,11 +111,11 @@ time.sleep(60)
         with tempfile.TemporaryFile("w") as file:
             returned, _, err = job.tern("run", "-n", "2", *job.python(code), stdout=file, preexec_fn=limit)
         self.assertEqual((returned, err.count("end\n")), (0, 2), err)
-        self.assertEqual(err.count("lines of the ranks are lost, as they cannot be written: File too large"), 1)
+        self.assertEqual(err.count("output of the ranks is lost because it cannot be written: File too large"), 1)
 
     def test_last_lines_come_before_the_name_of_the_dead(self):
-        """Also where nobody reads yet, so that they are still in the rank's pipe when it dies; which holds 200 kB with what the
-        launcher keeps."""
+        """Also if nobody reads yet, so that the lines are still in the rank's pipe when it dies. The pipe and the launcher's buffer
+        hold 200 kB."""
         code = job.Job.READY + """
 if rank == 0: sys.exit(0)
 os.set_blocking(2, False)
@@ -164,7 +164,7 @@ class Terminal(unittest.TestCase):
         while time.monotonic() < end and select.select([fd], [], [], end - time.monotonic())[0]:
             try:
                 piece = os.read(fd, 65536)
-            except OSError:  # EIO: the last one who had the terminal is gone
+            except OSError:  # EIO: the last process with the terminal open is gone
                 return text.decode().replace("\r\n", "\n")
             text += piece
         self.fail(f"no end after {seconds} s: {text}")

@@ -1,4 +1,4 @@
-"""tern run: what a rank is started with, and what the command refuses."""
+"""tern run: the environment of a rank, and the errors for wrong options."""
 import json
 import os
 import re
@@ -13,7 +13,7 @@ DUMP = "import json\nprint(json.dumps(dict(os.environ, PPID=os.getppid())), flus
 
 
 def environments(ranks, *options, **popen):
-    """Of every rank, and the launcher's pid."""
+    """Returns the environment of every rank, and the launcher's pid."""
     with subprocess.Popen([job.TERN, "run", "-n", str(ranks), *options, *job.python(DUMP)], text=True,
                           stdout=subprocess.PIPE, **popen) as launcher:
         out = launcher.communicate(timeout=job.GIVE_UP)[0]
@@ -80,7 +80,7 @@ class Options(unittest.TestCase):
             self.assertIn(str(usable_cores()), out.splitlines())
 
     def test_gpus(self):
-        """There are none where this runs, or as many as the driver shows; CUDA_VISIBLE_DEVICES may only hide some."""
+        """This machine may have no GPU, or as many as the driver shows; CUDA_VISIBLE_DEVICES can only hide some."""
         shown = len([name for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", name)])
         code, out, err = job.tern("run", "-n", "gpu", "sh", "-c", "echo $WORLD_SIZE")
         if shown:
@@ -88,7 +88,7 @@ class Options(unittest.TestCase):
         for variables in ({"CUDA_VISIBLE_DEVICES": ""}, {"CUDA_VISIBLE_DEVICES": "-1"}, *([] if shown else [{}, {"CUDA_VISIBLE_DEVICES": "0,1"}])):
             code, out, err = job.tern("run", "--nproc-per-node=gpu", "true", env={**os.environ, **variables})
             self.assertEqual((code, out), (2, ""))
-            self.assertIn('--nproc-per-node: "gpu" means a rank for each GPU, and this machine shows none', err)
+            self.assertIn('--nproc-per-node: "gpu" starts one rank per GPU, but this machine has none', err)
 
     def test_beginnings_and_both_spellings_in_one(self):
         for options in (["--nproc", "2"], ["--nproc_per-node", "2"], ["--np=2"], ["-n", "2", "--"]):
@@ -109,7 +109,7 @@ class Options(unittest.TestCase):
             self.assertNotIn("xyz", err)
 
     def test_every_option_of_torchrun_is_known(self):
-        """Those of the newest, from its documentation; what makes no sense here says why."""
+        """The options of the newest torchrun, from its documentation; those that are refused give a reason."""
         accepted = {"nnodes": "1", "nproc-per-node": "1", "rdzv-backend": "static", "rdzv-endpoint": "127.0.0.1:0", "rdzv-id": "x", "rdzv-conf": "timeout=3",
                     "standalone": None, "max-restarts": "0", "monitor-interval": "0.1", "start-method": "spawn", "role": "x", "no-python": None,
                     "log-dir": tempfile.gettempdir(), "redirects": "0", "tee": "0", "log-line-prefix-template": "", "local-ranks-filter": "", "node-rank": "0",
@@ -153,10 +153,10 @@ class Options(unittest.TestCase):
                  (["--grace", "soon", "true"], 'expected seconds above 0, got "soon"'),
                  (["--grace", "nan", "true"], 'got "nan"'),
                  (["-n"], "-n: expected a value"), (["--master-addr"], "--master-addr: expected a value"),
-                 (["--nnodes", "1:2", "true"], '--nnodes: "1:2": the number of hosts is fixed'), (["--nnodes", "x", "true"], 'got "x"'),
-                 (["--standalone", "--nnodes=2", "true"], "--standalone: is for one host, not --nnodes 2"),
-                 (["--nnodes=2", "--node-rank=2", "true"], "--node-rank 2: expected 0 to 1 of --nnodes 2"),
-                 (["--nnodes=2", "--master-port=0", "true"], "--master-port 0: hosts can meet only at a port that all of them know"),
+                 (["--nnodes", "1:2", "true"], '--nnodes: "1:2": the number of hosts cannot change during a job'), (["--nnodes", "x", "true"], 'got "x"'),
+                 (["--standalone", "--nnodes=2", "true"], "--standalone is for one host, got --nnodes 2"),
+                 (["--nnodes=2", "--node-rank=2", "true"], "--node-rank 2: expected 0 to 1 with --nnodes 2"),
+                 (["--nnodes=2", "--master-port=0", "true"], "--master-port 0: several hosts need a port that all of them know"),
                  (["--rdzv-conf", "is_host=1", "true"], '--rdzv-conf: "is_host" is not one of'), (["--rdzv-conf", "timeout", "true"], "expected NAME=VALUE"),
                  (["--rdzv-conf", "timeout=0", "true"], "expected seconds above 0"), (["--rdzv-endpoint", ":1", "true"], "expected HOST or HOST:PORT"),
                  (["--rdzv-id", "a/b", "true"], "without a slash"), (["--role", "", "true"], "--role: expected a value"),
@@ -164,7 +164,7 @@ class Options(unittest.TestCase):
                  (["-t", "0:3,1", "true"], 'got "0:3,1"'), (["--local-ranks-filter", "0,,1", "true"], "expected local ranks as 0,2"),
                  (["--bind", "socket", "true"], '--bind: expected none, core or auto, got "socket"'), (["--max-restarts", "-1", "true"], 'got "-1"'),
                  (["--no-python=1", "true"], "--no-python: takes no value"), (["--n", "2", "true"], '"--n" may be --nproc-per-node or --nnodes'),
-                 (["--node-rank=1", "true"], "--node-rank 1: expected 0 to 0 of --nnodes 1"), (["--rdzv", "true"], '"--rdzv"'), (["-x", "true"], '"-x"'), ([], "expected a program")]
+                 (["--node-rank=1", "true"], "--node-rank 1: expected 0 to 0 with --nnodes 1"), (["--rdzv", "true"], '"--rdzv"'), (["-x", "true"], '"-x"'), ([], "expected a program")]
         for args, text in cases:
             with self.subTest(args=args):
                 code, out, err = job.tern("run", *args)
@@ -180,10 +180,10 @@ class Options(unittest.TestCase):
 
 
 class Cores(unittest.TestCase):
-    """What a rank is bound to, whether by hwloc's plug-in or by the kernel's numbers."""
+    """The cores of a rank, with the hwloc plug-in and with the kernel's numbers."""
 
     def masks(self, ranks, *options, **env):
-        """Of each rank, and its OMP_NUM_THREADS."""
+        """Returns the CPUs of each rank and its OMP_NUM_THREADS."""
         bare = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_", "KMP_"))}
         code = "print(rank, *sorted(os.sched_getaffinity(0)), '/', os.environ['OMP_NUM_THREADS'])"
         code, out, err = job.tern("run", "-n", str(ranks), *options, *job.python(code), env={**bare, **env})
@@ -193,7 +193,7 @@ class Cores(unittest.TestCase):
         return [found[rank] for rank in range(ranks)]
 
     def cores(self):
-        """CPUs by core, of those that may be used."""
+        """Returns the usable CPUs, grouped by core."""
         cores = {}
         for cpu in sorted(os.sched_getaffinity(0)):
             where = f"/sys/devices/system/cpu/cpu{cpu}/topology/"
@@ -221,7 +221,7 @@ class Cores(unittest.TestCase):
         count = len(self.cores())
         code, _, err = job.tern("run", "-n", str(count + 1), "--bind", "core", "true")
         self.assertEqual(code, 1)
-        self.assertIn(f"--bind core: {count + 1} ranks, but only {count} core", err)
+        self.assertIn(f"--bind core: {count + 1} ranks, but only {count} usable core", err)
         for cpus, _ in self.masks(count + 1, "--bind", "auto"):
             self.assertEqual(cpus, os.sched_getaffinity(0))
 
@@ -258,7 +258,7 @@ class Program(unittest.TestCase):
                                  (126, "", f'tern run: cannot run "{path}": Permission denied\n'))
 
     def test_closed_standard_descriptors(self):
-        """They stay closed for rank 0, and no socket or pipe of the launcher's takes their place."""
+        """Closed standard streams stay closed for rank 0, and no socket or pipe of the launcher takes their numbers."""
         show = """
 import stat
 wrong = 0
@@ -291,7 +291,7 @@ else:
         self.assertEqual(job.tern("run", "-n", "2", *job.python(self.CODE)), (0, "got hello\n", ""))
 
     def test_the_program_may_listen_on_master_port(self):
-        """It is nobody's before, also for the whole of the job: neither asking for any port nor connecting yields it."""
+        """The port is reserved for the whole job: neither binding to port 0 nor an outgoing connection can get it."""
         code = """
 import socket
 port = int(os.environ['MASTER_PORT'])
@@ -330,14 +330,14 @@ if rank == 0: sys.exit(0)
 for _ in range(500):
     try: socket.create_connection((os.environ['MASTER_ADDR'], int(os.environ['TERN_PORT'])), 5).close()
     except ConnectionRefusedError: sys.exit(0)
-    except ConnectionResetError: pass  # it was dying just then
+    except ConnectionResetError: pass  # the peer was just dying
     time.sleep(0.01)
 sys.exit(1)
 """
         self.assertEqual(job.tern("run", "-n", "2", *job.python(code))[0], 0)
 
     def test_a_program_that_was_started_without_the_socket(self):
-        """Rank 0 listens itself, but for who still holds the socket, which is told what to do."""
+        """Rank 0 listens itself, unless another process still holds the socket; then a message tells what to do."""
         for wrapper, expected in (("os.closerange(3, 64)\nos.execv(sys.argv[1], sys.argv[1:])\n", (0, "")),
                                   ("import subprocess\nsys.exit(subprocess.run(sys.argv[1:]).returncode)\n", (1, "close_fds=False"))):
             code, _, err = job.tern("run", "-n", "2", *job.python(wrapper, job.TERN, "bench", "barrier"))

@@ -1,4 +1,4 @@
-"""tern run where something does not move: a held terminal, a terminal that went away, a rank that cannot be reaped."""
+"""tern run when something is stuck: a held terminal, a terminal that is gone, a rank that cannot be reaped."""
 import os
 import pty
 import signal
@@ -13,7 +13,7 @@ import job
 READY = job.Job.READY
 SLEEP = "time.sleep(60)\n"
 
-# Seizes a process and never waits for it: killed, it stays a zombie that its parent cannot reap.
+# Traces a process and never waits for it: when killed, it stays a zombie that its parent cannot reap.
 TRACER = """
 import ctypes, sys, time
 libc = ctypes.CDLL(None, use_errno=True)
@@ -48,7 +48,7 @@ class Case(unittest.TestCase):
 
 
 class Terminal(Case):
-    """The launcher leads the terminal's session, as under ssh -t or in a terminal's own window."""
+    """The launcher leads the terminal's session, as under ssh -t or in a terminal window."""
 
     def start(self, ranks, code):
         pid, self.terminal = pty.fork()
@@ -59,7 +59,7 @@ class Terminal(Case):
         return pid
 
     def end(self, pid):
-        """Of a launcher that is not waited for by then."""
+        """Kills the launcher unless it has ended already."""
         if os.waitpid(pid, os.WNOHANG)[0] == 0:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
@@ -74,7 +74,7 @@ if rank == 2: os._exit(3)
 """ + SLEEP
         launcher = self.start(3, code)
         pids = self.pids(3)
-        # Rank 1 has filled its pipe, and the launcher does not go to it.
+        # Rank 1 has filled its pipe, which the launcher does not read.
         job.until(lambda: job.state(pids[1]) == "S" and job.state(launcher) == "S", "the terminal full")
         before = processor_ticks(launcher)
         time.sleep(0.3)
@@ -118,7 +118,7 @@ class Unreapable(Case):
             run.launcher.terminate()
             code, _, err = run.end()
         self.assertEqual(code, 137)
-        self.assertEqual(err, f"tern run: rank 0 (pid {pid}) does not die of SIGKILL and is left behind\n")
+        self.assertEqual(err, f"tern run: rank 0 (pid {pid}) survived SIGKILL and is left behind\n")
 
 
 class Options(unittest.TestCase):

@@ -1,4 +1,4 @@
-"""tern run: deaths and signals. Real kills and stops."""
+"""tern run: deaths and signals, with real kills and stops."""
 import os
 import resource
 import signal
@@ -15,7 +15,7 @@ SLEEP = "time.sleep(60)\n"
 
 
 def memory_group(limit):
-    """The folder of a control group that may take so many bytes, by either version's names; None if it cannot be made."""
+    """Makes a control group with a memory limit, of either cgroup version. Returns its folder, None if that is impossible."""
     for root, names in (("memory", ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")), ("", ("memory.max", "memory.swap.max"))):
         group = os.path.join("/sys/fs/cgroup", root, f"tern{os.getpid()}")
         try:
@@ -60,7 +60,7 @@ class Failures(Case):
             self.assertEqual((code, job.named_failure(err)), (128 + number, (1, f"was killed by signal {number:d} ({name})")))
 
     def test_out_of_memory(self):
-        """A rank in a control group of 32 MB, which the kernel kills. Of a rank that somebody else kills nothing is said."""
+        """The OOM killer kills a rank in a control group of 32 MB, and the report says so; it does not if somebody else kills the rank."""
         group = memory_group(32 << 20)
         if not group:
             self.skipTest("no control group can be made here")
@@ -69,7 +69,7 @@ class Failures(Case):
         self.assertNotIn("out of memory", err)
         code, _, err = job.tern("run", "-n", "2", *job.python(f"if rank: open('{group}/cgroup.procs', 'w').write('0'); all = b'x' * (256 << 20)"))
         self.assertEqual((code, job.named_failure(err)), (137, (1, "was killed by signal 9 (SIGKILL)")))
-        self.assertRegex(err, r"error     : out of memory: the kernel has killed \d+ process(es)? for lack of it since the ranks started\n")
+        self.assertRegex(err, r"error     : out of memory: the kernel's OOM killer has killed \d+ process(es)? since the ranks started\n")
 
     def test_real_time_signal(self):
         code, _, err = job.tern("run", "sh", "-c", "kill -40 $$")
@@ -94,7 +94,7 @@ sys.exit(9)
         self.assertIn("\nrank 0 saw it\n", "\n" + err)
 
     def test_killed_rank_before_those_who_report_it(self):
-        """The launcher finds both dead at once, and the survivor has the smaller rank."""
+        """The launcher finds both dead at once; the first to die does not have the smallest rank."""
         run = self.start(2, READY + "sys.stdin.read() if rank == 0 else time.sleep(60)\nsys.exit(1)\n", stdin=subprocess.PIPE)
         pids = run.pids()
         os.kill(run.launcher.pid, signal.SIGSTOP)
@@ -144,7 +144,7 @@ print(time.monotonic(), flush=True)
             self.assertIn("rank %d (pid %d) did not end in time: SIGKILL" % (rank, pids[rank]), err)
 
     def kill_all(self):
-        """The seconds that the job lives on."""
+        """Returns the seconds until the job ends."""
         with tempfile.TemporaryDirectory() as self.folder:
             run = self.start(4, READY + SLEEP)
             pids = run.pids()
@@ -216,7 +216,7 @@ for name in ('SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT'): signal.signal(getattr(si
         self.assertEqual((code, sorted(out.splitlines()), err), (0, ["[1] done", "done"], ""))
 
     def test_warnings_are_passed_on_and_end_nothing(self):
-        """SIGUSR1 and SIGUSR2, as batch systems send before they take the machine back."""
+        """SIGUSR1 and SIGUSR2, which batch systems send before they end a job."""
         for name in ("SIGUSR1", "SIGUSR2"):
             number = getattr(signal, name)
             warned = f"warned = []\nsignal.signal({number:d}, lambda *_: warned.append(1))\n"
@@ -236,13 +236,13 @@ for name in ('SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT'): signal.signal(getattr(si
 
 class Launcher(Case):
     def test_many_ranks_take_more_descriptors_than_a_shell_allows(self):
-        """The soft limit is raised for the launcher alone; a hard one that is too low is named."""
+        """The soft limit is raised only for the launcher; a hard limit that is too low is an error."""
         show = job.python("import resource\nprint(*resource.getrlimit(resource.RLIMIT_NOFILE))")
         limit = lambda hard: (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (32, hard)))
         code, out, err = job.tern("run", "-n", "8", *show, preexec_fn=limit(500))
         self.assertEqual((code, err, sorted({line.rpartition("] ")[2] for line in out.splitlines()})), (0, "", ["32 500"]))
         code, out, err = job.tern("run", "-n", "60", *show, preexec_fn=limit(100))
-        self.assertEqual((code, out, err), (1, "", "tern run: 60 ranks take about 364 descriptors here, and at most 100 are allowed (ulimit -Hn)\n"))
+        self.assertEqual((code, out, err), (1, "", "tern run: 60 ranks need about 364 file descriptors here, but at most 100 are allowed (ulimit -Hn)\n"))
 
     def test_no_orphan_when_it_is_killed(self):
         stubborn = "for number in set(signal.valid_signals()) - {9, 17, 19}: signal.signal(number, signal.SIG_IGN)\n"

@@ -458,7 +458,7 @@ static void a_file_that_cannot_be_used_is_named(void **state)
     }
     unlink(path);
     assert_return_code(mkfifo(path, 0600), errno);
-    check_file(path, TERN_E_IO, "is a pipe, no regular file");
+    check_file(path, TERN_E_IO, "is a pipe, expected a regular file");
     unlink(path);
     memset(text + 8, 'x', 5000);
     tern_group_opts opts = opts_of(NULL, 0, 2);

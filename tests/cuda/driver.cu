@@ -23,7 +23,7 @@ typedef std::vector<unsigned> numbers;
 
 static tern__cuda cuda;
 static tern_device device;
-static cudaStream_t lane;
+static cudaStream_t copies;
 static unsigned *a, *b, *c;
 static bool can_overlap;
 static int failures;
@@ -281,8 +281,8 @@ static void work_beside(const std::atomic<bool> *is_over)
     CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     for (size_t n = 0; !*is_over; n++) {
         void *block = tern__cuda_alloc(&device, (1 + n % 32) * TERN__CUDA_PAGE);
-        CHECK(cudaMemcpyAsync(block, c, 4096, cudaMemcpyDefault, lane));
-        CHECK(cudaEventRecord(event, lane));
+        CHECK(cudaMemcpyAsync(block, c, 4096, cudaMemcpyDefault, copies));
+        CHECK(cudaEventRecord(event, copies));
         cudaError_t code = cudaEventQuery(event);
         if (code != cudaErrorNotReady) check(code, "cudaEventQuery");
         CHECK(cudaEventSynchronize(event));
@@ -312,7 +312,7 @@ static void captures()
 /* ---- memory ---- */
 
 /* A kernel that overlaps waits for a copy in another stream, too. */
-static void lanes()
+static void streams()
 {
     cudaEvent_t event;
     unsigned *pinned;
@@ -323,9 +323,9 @@ static void lanes()
         for (int i = 0; i < COUNT; i++) pinned[i] = round;
         CHECK(start(0, step, GRID, b, COUNT, 0u, 0));
         CHECK(cudaEventRecord(event, cuda.stream));
-        CHECK(cudaStreamWaitEvent(lane, event));
-        CHECK(cudaMemcpyAsync(b, pinned, COUNT * 4, cudaMemcpyDefault, lane));
-        CHECK(cudaEventRecord(event, lane));
+        CHECK(cudaStreamWaitEvent(copies, event));
+        CHECK(cudaMemcpyAsync(b, pinned, COUNT * 4, cudaMemcpyDefault, copies));
+        CHECK(cudaEventRecord(event, copies));
         CHECK(start(0, step, GRID, c, 1024, 0u, 20));
         CHECK(cudaStreamWaitEvent(cuda.stream, event));
         CHECK(start(0, copy, GRID, a, b, COUNT));
@@ -346,9 +346,9 @@ static void ends()
     for (unsigned round = 1; round <= ROUNDS; round++) {
         CHECK(several(round));
         CHECK(cudaEventRecord(event, cuda.stream));
-        CHECK(cudaStreamWaitEvent(lane, event));
-        CHECK(cudaMemcpyAsync(pinned, a, COUNT * 4, cudaMemcpyDefault, lane));
-        CHECK(cudaStreamSynchronize(lane));
+        CHECK(cudaStreamWaitEvent(copies, event));
+        CHECK(cudaMemcpyAsync(pinned, a, COUNT * 4, cudaMemcpyDefault, copies));
+        CHECK(cudaStreamSynchronize(copies));
         x = severally(x, round);
         for (int i = 0; i < COUNT; i++) is_well &= pinned[i] == x;
     }
@@ -439,9 +439,9 @@ static void pages()
     expect(large && left() + LARGE <= before, "what is mapped is missing in what is left");
     fill(b, 7);
     CHECK(cudaStreamSynchronize(cuda.stream));
-    std::swap(cuda.stream, lane);
+    std::swap(cuda.stream, copies);
     CHECK(start(0, step, GRID, b, COUNT, 5u, 20000));
-    std::swap(cuda.stream, lane);
+    std::swap(cuda.stream, copies);
     fill(large, 1);
     tern__cuda_free(&device, large);
     tern__cuda_pool_give_up(cuda.pool);
@@ -451,7 +451,7 @@ static void pages()
     CHECK(start(0, step, GRID, again, COUNT, 5u, 0));
     expect(again == large && read(again, COUNT) == numbers(COUNT, 11),
            "other memory behind the same addresses");
-    CHECK(cudaStreamSynchronize(lane));
+    CHECK(cudaStreamSynchronize(copies));
     expect(read(b, COUNT) == numbers(COUNT, 26), "memory is unmapped while another stream works");
     tern__cuda_free(&device, again);
 }
@@ -489,7 +489,7 @@ int main(void)
     CHECK(cudaGetDeviceProperties(&p, 0));
     can_overlap = cuda.overlaps = cuda.has_clusters = tern__cuda_has_9(&p);
     CHECK(cudaStreamCreateWithPriority(&cuda.stream, cudaStreamNonBlocking, 0));
-    CHECK(cudaStreamCreateWithPriority(&lane, cudaStreamNonBlocking, -5));
+    CHECK(cudaStreamCreateWithPriority(&copies, cudaStreamNonBlocking, -5));
     cuda.exports = true;
     device.state = &cuda;
     if (failures || !open_pool(p.totalGlobalMem)) return 1;
@@ -498,7 +498,7 @@ int main(void)
     graphs();
     alternately();
     captures();
-    lanes();
+    streams();
     ends();
     faults();
     kinds();

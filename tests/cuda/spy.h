@@ -18,23 +18,23 @@ typedef struct spy {
     const tern__device_backend *behind;
     tern_device *device;
     pthread_t caller;
-    atomic_int blocks, marks, pins;              /* alive */
-    atomic_int allocs, copies, waits, own_waits; /* calls; own: of the caller, for a mark */
+    atomic_int blocks, events, pins;             /* alive */
+    atomic_int allocs, copies, waits, own_waits; /* calls; own: of the caller, for an event */
     int refused_alloc, refused_pin;              /* the number of the one that fails; 0: none */
     int pinned, sent;                            /* calls */
 
-    /* Steps count up; a mark of the step's lane has the number of the step in which it was set. */
-    int step, known; /* known: to the copying lane as done */
+    /* Steps count up; an event of the step's stream has the number of the step in which it was set. */
+    int step, known; /* known: to the copying stream as done */
     struct {
-        const void *what; /* mark or block */
+        const void *what; /* event or block */
         int step;         /* in which a block was used last */
     } places[SPY_PLACES];
 
     pthread_mutex_t lock;
     struct {
-        const char *from; /* of the host's memory that a lane reads; NULL: nothing */
+        const char *from; /* of the host's memory that a stream reads; NULL: nothing */
         size_t bytes;
-        const tern__mark *mark; /* behind that; NULL: not set yet */
+        const tern__device_event *event; /* behind that; NULL: not set yet */
     } reads[SPY_PLACES];
 } spy;
 
@@ -56,18 +56,18 @@ static inline void spy_read_add(const void *from, size_t bytes)
     while (spying->reads[i].from && spying->reads[i].from != from) i++;
     spying->reads[i].from = from;
     spying->reads[i].bytes = bytes;
-    spying->reads[i].mark = NULL;
+    spying->reads[i].event = NULL;
     pthread_mutex_unlock(&spying->lock);
     assert_true(i < SPY_PLACES - 1);
 }
 
-/* Those before the mark: it is set, or passed. */
-static inline void spy_reads_mark(const tern__mark *mark, bool passed)
+/* Those before the event: it is set, or passed. */
+static inline void spy_reads_event(const tern__device_event *event, bool passed)
 {
     pthread_mutex_lock(&spying->lock);
     for (int i = 0; i < SPY_PLACES; i++) {
-        if (!passed && spying->reads[i].from && !spying->reads[i].mark) spying->reads[i].mark = mark;
-        if (passed && spying->reads[i].mark == mark) spying->reads[i].bytes = 0;
+        if (!passed && spying->reads[i].from && !spying->reads[i].event) spying->reads[i].event = event;
+        if (passed && spying->reads[i].event == event) spying->reads[i].bytes = 0;
     }
     pthread_mutex_unlock(&spying->lock);
 }
@@ -122,59 +122,61 @@ static inline void spy_unpin(tern_device *device, void *base)
     spying->behind->unpin(device, base);
 }
 
-static inline int spy_lane_copy(tern_device *device, tern__lane lane, void *to, const void *from,
-                                size_t bytes, tern_error *err)
+static inline int spy_stream_copy(tern_device *device, tern__device_stream stream, void *to, const void *from,
+                                  size_t bytes, tern_error *err)
 {
-    assert_int_equal(lane, TERN__LANE_COPY);
+    assert_int_equal(stream, TERN__STREAM_COPY);
     assert_true(pthread_equal(pthread_self(), spying->caller));
     if (*spy_step_of(to) > spying->known)
         fail_msg("a block is written that step %d uses; only %d is known to be done", *spy_step_of(to),
                  spying->known);
     spy_read_add(from, bytes);
     spying->sent++;
-    return spying->behind->lane_copy(device, lane, to, from, bytes, err);
+    return spying->behind->stream_copy(device, stream, to, from, bytes, err);
 }
 
-static inline tern__mark *spy_mark_new(tern_device *device, tern_error *err)
+static inline tern__device_event *spy_event_new(tern_device *device, tern_error *err)
 {
-    atomic_fetch_add(&spying->marks, 1);
-    return spying->behind->mark_new(device, err);
+    atomic_fetch_add(&spying->events, 1);
+    return spying->behind->event_new(device, err);
 }
 
-static inline void spy_mark_free(tern_device *device, tern__mark *mark)
+static inline void spy_event_free(tern_device *device, tern__device_event *event)
 {
-    atomic_fetch_sub(&spying->marks, 1);
-    spying->behind->mark_free(device, mark);
+    atomic_fetch_sub(&spying->events, 1);
+    spying->behind->event_free(device, event);
 }
 
-static inline int spy_mark_set(tern_device *device, tern__lane lane, tern__mark *mark, tern_error *err)
-{
-    assert_true(pthread_equal(pthread_self(), spying->caller));
-    *spy_step_of(mark) = lane == TERN__LANE_STEP ? spying->step : 0;
-    if (lane == TERN__LANE_COPY) spy_reads_mark(mark, false);
-    return spying->behind->mark_set(device, lane, mark, err);
-}
-
-static inline int spy_mark_follow(tern_device *device, tern__lane lane, tern__mark *mark, tern_error *err)
+static inline int spy_event_record(tern_device *device, tern__device_stream stream, tern__device_event *event,
+                                   tern_error *err)
 {
     assert_true(pthread_equal(pthread_self(), spying->caller));
-    if (lane == TERN__LANE_COPY) spying->known = TERN__MAX(spying->known, *spy_step_of(mark));
-    return spying->behind->mark_follow(device, lane, mark, err);
+    *spy_step_of(event) = stream == TERN__STREAM_STEP ? spying->step : 0;
+    if (stream == TERN__STREAM_COPY) spy_reads_event(event, false);
+    return spying->behind->event_record(device, stream, event, err);
 }
 
-static inline int spy_mark_test(tern_device *device, tern__mark *mark, tern_error *err)
+static inline int spy_stream_wait(tern_device *device, tern__device_stream stream, tern__device_event *event,
+                                  tern_error *err)
 {
-    int status = spying->behind->mark_test(device, mark, err);
-    if (status == TERN_OK) spy_reads_mark(mark, true);
+    assert_true(pthread_equal(pthread_self(), spying->caller));
+    if (stream == TERN__STREAM_COPY) spying->known = TERN__MAX(spying->known, *spy_step_of(event));
+    return spying->behind->stream_wait(device, stream, event, err);
+}
+
+static inline int spy_event_query(tern_device *device, tern__device_event *event, tern_error *err)
+{
+    int status = spying->behind->event_query(device, event, err);
+    if (status == TERN_OK) spy_reads_event(event, true);
     if (status && pthread_equal(pthread_self(), spying->caller)) atomic_fetch_add(&spying->own_waits, 1);
     return status;
 }
 
-static inline int spy_mark_wait(tern_device *device, tern__mark *mark, tern_error *err)
+static inline int spy_event_wait(tern_device *device, tern__device_event *event, tern_error *err)
 {
     if (pthread_equal(pthread_self(), spying->caller)) atomic_fetch_add(&spying->own_waits, 1);
-    int status = spying->behind->mark_wait(device, mark, err);
-    spy_reads_mark(mark, true);
+    int status = spying->behind->event_wait(device, event, err);
+    spy_reads_event(event, true);
     return status;
 }
 
@@ -189,13 +191,13 @@ static inline void spy_open(spy *s, tern_device *device)
     s->backend.wait = spy_wait;
     s->backend.pin = spy_pin;
     s->backend.unpin = spy_unpin;
-    s->backend.lane_copy = spy_lane_copy;
-    s->backend.mark_new = spy_mark_new;
-    s->backend.mark_free = spy_mark_free;
-    s->backend.mark_set = spy_mark_set;
-    s->backend.mark_follow = spy_mark_follow;
-    s->backend.mark_test = spy_mark_test;
-    s->backend.mark_wait = spy_mark_wait;
+    s->backend.stream_copy = spy_stream_copy;
+    s->backend.event_new = spy_event_new;
+    s->backend.event_free = spy_event_free;
+    s->backend.event_record = spy_event_record;
+    s->backend.stream_wait = spy_stream_wait;
+    s->backend.event_query = spy_event_query;
+    s->backend.event_wait = spy_event_wait;
     spying = s;
     device->backend = &s->backend;
 }
@@ -206,7 +208,7 @@ static inline void spy_close(spy *s)
     s->device->backend = s->behind;
     spying = NULL;
     assert_int_equal(atomic_load(&s->blocks), 0);
-    assert_int_equal(atomic_load(&s->marks), 0);
+    assert_int_equal(atomic_load(&s->events), 0);
     assert_int_equal(atomic_load(&s->pins), 0);
 }
 

@@ -544,27 +544,27 @@ static int look_for_plug_in(void **state)
     return 0;
 }
 
-/* ---- lanes ---- */
+/* ---- streams ---- */
 
 enum { PINNED = 1 << 16 };
 
-/* to = from of the host, by way of a block of the device: there in the lane of copies, back in that of
+/* to = from of the host, by way of a block of the device: there in the stream of copies, back in that of
  * messages. */
 static void go_around(tern_device *device, float *to, const float *from, tern_error *err)
 {
     const tern__device_backend *b = device->backend;
     float *block = tern__device_alloc(device, PINNED);
-    tern__mark *there = b->mark_new(device, err), *back = b->mark_new(device, err);
-    assert_int_equal(b->mark_test(device, there, err), TERN_OK);
-    b->lane_copy(device, TERN__LANE_COPY, block, from, PINNED, err);
-    b->mark_set(device, TERN__LANE_COPY, there, err);
-    b->mark_follow(device, TERN__LANE_COMM, there, err);
-    b->lane_copy(device, TERN__LANE_COMM, to, block, PINNED, err);
-    b->mark_set(device, TERN__LANE_COMM, back, err);
-    while (b->mark_test(device, back, err) == TERN_PENDING) continue;
-    assert_int_equal(b->mark_wait(device, back, err), TERN_OK);
-    b->mark_free(device, there);
-    b->mark_free(device, back);
+    tern__device_event *there = b->event_new(device, err), *back = b->event_new(device, err);
+    assert_int_equal(b->event_query(device, there, err), TERN_OK);
+    b->stream_copy(device, TERN__STREAM_COPY, block, from, PINNED, err);
+    b->event_record(device, TERN__STREAM_COPY, there, err);
+    b->stream_wait(device, TERN__STREAM_COMM, there, err);
+    b->stream_copy(device, TERN__STREAM_COMM, to, block, PINNED, err);
+    b->event_record(device, TERN__STREAM_COMM, back, err);
+    while (b->event_query(device, back, err) == TERN_PENDING) continue;
+    assert_int_equal(b->event_wait(device, back, err), TERN_OK);
+    b->event_free(device, there);
+    b->event_free(device, back);
     tern__device_free(device, block);
 }
 
@@ -602,23 +602,23 @@ static void a_copy_of_pinned_memory_waits(void **state)
     b->pinned_free(p->one, from);
 }
 
-/* The step reads what a lane beside it brings only if it follows the lane. */
+/* The step reads what a stream beside it brings only if it follows the stream. */
 static void a_step_follows_a_lane(void **state)
 {
     pair *p = *state;
     const tern__device_backend *b = p->one->backend;
     float *from = b->pinned_new(p->one, 256), *block = tern__device_alloc(p->one, 256), seen = 0;
-    tern__mark *mark = b->mark_new(p->one, &p->err);
+    tern__device_event *event = b->event_new(p->one, &p->err);
     from[0] = 7;
     tern__memory_zero(block, 256, &p->err);
-    b->wait(p->one, &p->err); /* which no lane follows by itself */
-    b->lane_copy(p->one, TERN__LANE_COPY, block, from, 256, &p->err);
-    b->mark_set(p->one, TERN__LANE_COPY, mark, &p->err);
-    b->mark_follow(p->one, TERN__LANE_STEP, mark, &p->err);
+    b->wait(p->one, &p->err); /* which no stream follows by itself */
+    b->stream_copy(p->one, TERN__STREAM_COPY, block, from, 256, &p->err);
+    b->event_record(p->one, TERN__STREAM_COPY, event, &p->err);
+    b->stream_wait(p->one, TERN__STREAM_STEP, event, &p->err);
     tern__memory_copy(&seen, block, sizeof(seen), &p->err);
     assert_ok(p->err);
     assert_true(seen == 7);
-    b->mark_free(p->one, mark);
+    b->event_free(p->one, event);
     b->pinned_free(p->one, from);
     tern__device_free(p->one, block);
 }

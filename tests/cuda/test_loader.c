@@ -1,10 +1,10 @@
 /* Loaders for devices with memory of their own, on the CUDA that the CPU emulates, whose copies beside the
- * step are done as late as marks allow: batches are those of the CPU, and a warm pass waits for nothing. */
+ * step are done as late as events allow: batches are those of the CPU, and a warm pass waits for nothing. */
 #include "gpus.h"
 #include "ledger.h"
 #include "spy.h"
 
-#include "data/loader_inner.h"
+#include "data/loader/loader_inner.h"
 #include "tensor/tensor.h"
 
 #include <string.h>
@@ -369,7 +369,7 @@ static void slots_take_turns(void **state)
         tern__batch batch;
         assert_int_equal(tern__loader_next(f.loader, &batch, &f.err), 1);
         assert_int_equal(batch.slot, i % 3);
-        assert_int_equal(tern__loader_carry(f.loader, f.device, &batch, &f.err), TERN_OK);
+        assert_int_equal(tern__loader_copy_to_device(f.loader, f.device, &batch, &f.err), TERN_OK);
         tern__loader_slot_release(f.loader, batch.slot);
     }
     close_feed(&f);

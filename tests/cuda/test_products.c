@@ -264,8 +264,8 @@ static double time_of_step(tern_device *device, const operand all[OPERANDS])
 {
     const tern__device_backend *backend = device->backend;
     tern_error err = {0};
-    tern__mark *begin = backend->timer_new(device, &err), *end = backend->timer_new(device, &err);
-    backend->mark_set(device, TERN__LANE_STEP, begin, &err);
+    tern__device_event *begin = backend->timer_new(device, &err), *end = backend->timer_new(device, &err);
+    backend->event_record(device, TERN__STREAM_STEP, begin, &err);
     for (int i = 0; i < 6; i++) {
         tern__call call = {.device = device,
                            .kernel = TERN__MATMUL,
@@ -274,10 +274,10 @@ static double time_of_step(tern_device *device, const operand all[OPERANDS])
                            .err = &err};
         assert_int_equal(backend->kernels[TERN__MATMUL](&call), TERN_OK);
     }
-    backend->mark_set(device, TERN__LANE_STEP, end, &err);
+    backend->event_record(device, TERN__STREAM_STEP, end, &err);
     double ms = backend->timer_ms(device, begin, end);
-    backend->mark_free(device, begin);
-    backend->mark_free(device, end);
+    backend->event_free(device, begin);
+    backend->event_free(device, end);
     assert_ok(err);
     return ms;
 }

@@ -230,7 +230,7 @@ static void a_rank_has_run_out_of_inputs(void **state)
 /* ---- what goes on meanwhile ---- */
 
 typedef enum lateness {
-    LATE,                 /* it comes to no mark while the first bucket is posted and not reduced */
+    LATE,                 /* it comes to no event while the first bucket is posted and not reduced */
     STUCK_BEFORE_BUCKETS, /* nor ever, once that is posted                                        */
     STUCK_BEFORE_BUFFERS  /* once all buckets are                                                 */
 } lateness;
@@ -261,19 +261,19 @@ static bool is_late(void)
     return posted > 0 && (late.how == STUCK_BEFORE_BUCKETS || !is_reduced());
 }
 
-static int late_test(tern_device *device, tern__mark *mark, tern_error *err)
+static int late_test(tern_device *device, tern__device_event *event, tern_error *err)
 {
     if (late.dies && is_late()) {
         late.ddp->group->backend->wait(late.ddp->channel, late.ddp->last_seq, err);
         kill(getpid(), SIGKILL);
     }
-    return is_late() ? TERN_PENDING : late.behind->mark_test(device, mark, err);
+    return is_late() ? TERN_PENDING : late.behind->event_query(device, event, err);
 }
 
-static int late_wait(tern_device *device, tern__mark *mark, tern_error *err)
+static int late_wait(tern_device *device, tern__device_event *event, tern_error *err)
 {
     late.stalls += is_late();
-    return late.behind->mark_wait(device, mark, err);
+    return late.behind->event_wait(device, event, err);
 }
 
 static void be_late(tern_device *device, const tern_ddp *ddp, lateness how)
@@ -283,8 +283,8 @@ static void be_late(tern_device *device, const tern_ddp *ddp, lateness how)
     late.ddp = ddp;
     late.how = how;
     late.dies = how != LATE && tern_group_rank(ddp->group) == 1;
-    late.backend.mark_test = late_test;
-    late.backend.mark_wait = late_wait;
+    late.backend.event_query = late_test;
+    late.backend.event_wait = late_wait;
     device->backend = &late.backend;
 }
 
@@ -352,22 +352,22 @@ static void a_rank_is_lost_while_the_device_computes(void **state)
 
 /* ---- the emulation's part ---- */
 
-/* Looks at a mark behind `count` clearings until it has passed; how often. */
+/* Looks at an event behind `count` clearings until it has passed; how often. */
 static int look(tern_device *device, int count)
 {
     const tern__device_backend *backend = device->backend;
     tern_error err = {0};
-    tern__mark *mark = backend->mark_new(device, &err);
+    tern__device_event *event = backend->event_new(device, &err);
     float *block = tern__memory_new(device, 16, "test", &err);
     assert_ok(err);
     for (int i = 0; i < count; i++) backend->zero(device, block, 16, &err);
-    backend->mark_set(device, TERN__LANE_STEP, mark, &err);
+    backend->event_record(device, TERN__STREAM_STEP, event, &err);
     int looks = 1;
-    for (; backend->mark_test(device, mark, &err) == TERN_PENDING; looks++)
+    for (; backend->event_query(device, event, &err) == TERN_PENDING; looks++)
         ;
     assert_ok(err);
     tern__memory_free(block);
-    backend->mark_free(device, mark);
+    backend->event_free(device, event);
     return looks;
 }
 

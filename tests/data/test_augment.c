@@ -1,7 +1,7 @@
-/* Augmentation beyond its numbers, which tests/torch/test_augment.py compares: the same samples for any
- * workers and ranks, others in another epoch, what is refused, and memory. */
+/* test_augment.c - augmentation: samples that do not depend on workers or ranks but on the epoch, refused
+ * options, and memory. tests/torch/test_augment.py compares the numbers. */
 #include "base/base.h"
-#include "data/loader.h"
+#include "data/loader/loader.h"
 #include "ledger.h"
 
 #include <string.h>
@@ -18,7 +18,7 @@ enum {
 /* Sample i is (2, 5, 6) values 100 i .. 100 i + 59, plus the epoch / 16, and label i. */
 typedef struct source {
     tern_dataset base;
-    int64_t fails_at; /* -1: nowhere */
+    int64_t fails_at; /* index of a sample that fails; -1: none */
 } source;
 
 static int source_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, void *y,
@@ -58,7 +58,7 @@ static tern_dataset *augment_new(const source *s, const tern_augment_opts *opts)
     return dataset;
 }
 
-/* Every sample of every epoch, asked for one by one. */
+/* Gets every sample of every epoch, one by one. */
 enum { EPOCHS = 3 };
 typedef float epochs[EPOCHS][LENGTH][VALUES];
 
@@ -72,9 +72,9 @@ static void fetch_all(const tern_dataset *dataset, epochs all)
         }
 }
 
-/* ---- the epoch that the loader tells ---- */
+/* ---- the epoch that the loader passes ---- */
 
-/* Moving the sampler on in the middle of a pass is for the next one. */
+/* Setting the sampler's epoch within a pass affects the next pass. */
 static void samples_are_of_the_epoch_in_which_their_pass_began(void **state)
 {
     (void)state;
@@ -98,9 +98,9 @@ static void samples_are_of_the_epoch_in_which_their_pass_began(void **state)
     }
 }
 
-/* ---- the same for everybody ---- */
+/* ---- the same samples on all ranks ---- */
 
-/* One rank's passes through the epochs: each sample is that of `want`. How many came. */
+/* Runs one rank through the epochs and compares each sample with `want`. Returns their number. */
 static int expect_epochs(tern_dataset *dataset, int ranks, int rank, int workers, epochs want)
 {
     tern_error err = {0};
@@ -157,7 +157,7 @@ static void the_same_for_any_workers_and_ranks(void **state)
     expect_the_same(&opts);
 }
 
-/* A resume makes a new dataset and asks for a later epoch first. */
+/* A resume makes a new dataset and starts with a later epoch. */
 static void the_same_after_a_resume(void **state)
 {
     (void)state;
@@ -178,7 +178,7 @@ static void the_same_after_a_resume(void **state)
     tern_dataset_free(dataset);
 }
 
-/* The source's own epoch shows in the fractions: without it, as many cuts differ as chance says. */
+/* The fractions show the source's epoch: without them, as many crops differ as chance predicts. */
 static void other_epochs_samples_and_seeds_differ(void **state)
 {
     (void)state;
@@ -194,16 +194,16 @@ static void other_epochs_samples_and_seeds_differ(void **state)
     tern_dataset_free(dataset);
     int by_epoch = 0, by_seed = 0;
     for (int i = 0; i < LENGTH; i++) {
-        for (int k = 0; k < VALUES; k++) /* the padding stays 0, whatever the epoch */
+        for (int k = 0; k < VALUES; k++) /* the padding is 0 in every epoch */
             if (one[1][i][k] != 0.0f) one[1][i][k] -= 1.0f / 16;
         by_epoch += memcmp(one[0][i], one[1][i], sizeof(one[0][i])) != 0;
         by_seed += memcmp(one[0][i], other[0][i], sizeof(one[0][i])) != 0;
     }
-    assert_true(by_epoch > LENGTH - 5); /* 25 places, mirrored or not: 1 in 50 is the same */
+    assert_true(by_epoch > LENGTH - 5); /* 25 positions, mirrored or not: 1 in 50 is equal */
     assert_true(by_seed > LENGTH - 5);
 }
 
-/* ---- a dataset like any other ---- */
+/* ---- as a dataset ---- */
 
 static void an_augmented_dataset_can_be_augmented(void **state)
 {
@@ -287,7 +287,7 @@ static void no_memory(void **state)
     ledger_close(&books);
 }
 
-/* ---- what is refused ---- */
+/* ---- refused options ---- */
 
 static void expect_refused(const tern_dataset *dataset, const tern_augment_opts *opts, int code,
                            const char *text)
@@ -330,15 +330,15 @@ static void options_that_do_not_fit_the_samples(void **state)
 {
     (void)state;
     source s = source_make();
-    REFUSED(crop[0], HEIGHT + 1, TERN_E_SHAPE, "crop of height 6, the samples have 5 with their padding");
-    REFUSED(crop[1], WIDTH + 1, TERN_E_SHAPE, "crop of width 7, the samples have 6 with their padding");
+    REFUSED(crop[0], HEIGHT + 1, TERN_E_SHAPE, "the crop's height is 6, the samples have 5 with padding");
+    REFUSED(crop[1], WIDTH + 1, TERN_E_SHAPE, "the crop's width is 7, the samples have 6 with padding");
     tern_augment_opts opts = opts_make();
     opts.crop[1] = WIDTH + 5;
-    expect_refused(&s.base, &opts, TERN_E_SHAPE, "crop of width 11, the samples have 10 with their padding");
+    expect_refused(&s.base, &opts, TERN_E_SHAPE, "the crop's width is 11, the samples have 10 with padding");
     opts = opts_make();
     opts.channels = 3;
     for (int c = 0; c < 3; c++) opts.std[c] = 1;
-    expect_refused(&s.base, &opts, TERN_E_SHAPE, "mean and std of 3 channels, the samples have 2");
+    expect_refused(&s.base, &opts, TERN_E_SHAPE, "mean and std have 3 channels, the samples have 2");
 }
 
 static void samples_that_are_no_images(void **state)

@@ -1,5 +1,5 @@
-/* Batches as tensors of a scope: what they hold, when their memory goes back, and how a bad sample is told.
- */
+/* test_batch.c - batches as tensors of a scope: their values, when their memory is given back, and how a bad
+ * sample is reported. */
 #include "base/base.h"
 #include "ledger.h"
 
@@ -11,7 +11,7 @@ enum { LENGTH = 10, VALUES = 6 };
 /* Sample i is (2, 3) values 10 i .. 10 i + 5 and label i. */
 typedef struct counting {
     tern_dataset base;
-    int64_t fails_at; /* -1: nowhere */
+    int64_t fails_at; /* index of a sample that fails; -1: none */
 } counting;
 
 static int counting_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, void *y,
@@ -95,7 +95,8 @@ static void every_step_hands_its_batch_back(void **state)
     }
 }
 
-/* Room for max(workers, 1) * prefetch + 1 batches: a step may hold so many, and one more is an error. */
+/* The loader has max(workers, 1) * prefetch + 1 slots: a step may hold that many batches, and one more is an
+ * error. */
 static void a_step_may_hold_several(void **state)
 {
     (void)state;
@@ -108,9 +109,9 @@ static void a_step_may_hold_several(void **state)
     assert_null(batch[2].x);
     assert_null(batch[2].y);
     assert_int_equal(tern_scope_end(f.scope, &f.err), TERN_E_STATE);
-    assert_string_equal(f.err.text,
-                        "all 2 batches that the loader has room for are held: end their scope, or "
-                        "raise prefetch from 1");
+    assert_string_equal(f.err.text, "all 2 batches that the loader has room for are held: end the scope "
+                                    "that holds them, or "
+                                    "raise prefetch from 1");
     assert_string_equal(f.err.func, "tern_loader_next");
     assert_true(tern_loader_next(f.loader, f.scope, &batch[2]));
     expect_batch(&batch[2], 8, 2);
@@ -129,13 +130,13 @@ static void a_bad_sample_is_told_by_the_scope(void **state)
         assert_int_equal(tern_scope_end(f.scope, &f.err), TERN_OK);
         assert_true(tern_loader_next(f.loader, f.scope, &batch));
         assert_true(!batch.x && !batch.y && !batch.count);
-        assert_null(tern_relu(f.scope, batch.x));                 /* a step goes on without checks */
-        assert_true(tern_loader_next(f.loader, f.scope, &batch)); /* and takes no more */
+        assert_null(tern_relu(f.scope, batch.x));                 /* the step goes on without checks */
+        assert_true(tern_loader_next(f.loader, f.scope, &batch)); /* and gets no more */
         assert_null(batch.x);
         assert_int_equal(tern_scope_end(f.scope, &f.err), TERN_E_IO);
         assert_non_null(strstr(f.err.text, "it is torn"));
         assert_non_null(strstr(f.err.text, "5"));
-        assert_true(tern_loader_next(f.loader, f.scope, &batch)); /* the pass goes on after it */
+        assert_true(tern_loader_next(f.loader, f.scope, &batch)); /* the pass continues after it */
         expect_batch(&batch, 8, 2);
         assert_int_equal(tern_scope_end(f.scope, NULL), TERN_OK);
         assert_false(tern_loader_next(f.loader, f.scope, &batch));
@@ -150,7 +151,7 @@ static void keep_message(tern_log_level level, const char *text, void *ctx)
     snprintf(kept + strlen(kept), TERN_ERROR_TEXT - strlen(kept), "%d %s\n", level, text);
 }
 
-/* Between batches that it may hold and never gives back, and an error that it never looks at. */
+/* The loop holds batches that it never gives back, and never looks at the error. */
 static void a_loop_that_never_ends_its_scope_ends(void **state)
 {
     (void)state;
@@ -187,7 +188,7 @@ static void a_loader_that_is_null(void **state)
     close_feed(&f);
 }
 
-/* A loop that is left between batch and end: the loader is freed before the scope that holds its memory. */
+/* The loop is left within a step: the loader is freed before the scope that holds its memory. */
 static void a_loop_may_be_left_anywhere(void **state)
 {
     (void)state;
@@ -228,7 +229,7 @@ static void a_target_may_be_a_map(void **state)
                          .target_ndim = 2,
                          .target_shape = {2, 2},
                          .target_dtype = TERN_U8,
-                         .classes = 2, /* not checked in maps */
+                         .classes = 2, /* labels in maps are not checked */
                          .get = map_get};
     tern_loader_opts opts = tern_loader_defaults();
     opts.batch_size = 3;

@@ -1,3 +1,4 @@
+/* test_idx.c - datasets in IDX files: values, truncated and damaged files, and memory. */
 #include "check.h"
 
 #include "base/base.h"
@@ -8,7 +9,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
-/* Three images of 2 x 2 and their labels, written plain or gzipped into a folder of their own. */
+/* Three images of 2 x 2 and their labels, written plain or gzipped to a new folder. */
 enum {
     COUNT = 3,
     ROWS = 2,
@@ -125,7 +126,7 @@ static void a_folder_is_an_error(void **state)
     assert_non_null(strstr(err.text, "directory"));
 }
 
-/* Every length that is too short, of both files, plain: header, data, and nothing at all. */
+/* Truncates both plain files to every shorter length, down to nothing. */
 static void truncated_data_says_expected_and_got(void **state)
 {
     const files *f = *state;
@@ -143,7 +144,7 @@ static void truncated_data_says_expected_and_got(void **state)
     expect_error(f, NULL, TERN_E_IO, "labels.gz", "expected 3 bytes of data, got 2");
 }
 
-/* Every length that is too short of a gzip stream. The first two bytes are not yet seen as gzip. */
+/* Truncates a gzip stream to every shorter length. With fewer than two bytes it is not recognised as gzip. */
 static void a_truncated_gzip_is_an_error(void **state)
 {
     const files *f = *state;
@@ -184,7 +185,7 @@ static void a_wrong_magic_says_expected_and_got(void **state)
 {
     files *f = *state;
     write_pair(f, "wb");
-    write_file(f->images, "wb", f->label_bytes, LABELS_BYTES); /* the files swapped */
+    write_file(f->images, "wb", f->label_bytes, LABELS_BYTES); /* the files are swapped */
     expect_error(f, NULL, TERN_E_IO, "images.gz", "expected 16 bytes of header, got 11");
     f->image_bytes[3] = 1;
     write_pair(f, "wb");
@@ -217,7 +218,7 @@ static void a_label_out_of_range_says_where(void **state)
     assert_ok(err);
 }
 
-/* A header is not believed: no memory for what is not there, no overflow. */
+/* The header is not trusted: it causes no allocation of missing data and no overflow. */
 static void a_lying_header_is_an_error(void **state)
 {
     files *f = *state;
@@ -248,12 +249,12 @@ static void bad_arguments_are_refused(void **state)
     int64_t y;
     assert_int_equal(dataset->get(dataset, 0, COUNT, x, &y, &err), TERN_E_RANGE);
     assert_non_null(strstr(err.text, "index is 3, expected [0, 2]"));
-    assert_null(tern_idx_open(f->images, f->labels, NULL, &err)); /* an error that is set stays */
+    assert_null(tern_idx_open(f->images, f->labels, NULL, &err)); /* an error that is set is kept */
     tern_dataset_free(dataset);
     tern_dataset_free(NULL);
 }
 
-/* The n-th allocation fails, for every n until none does; what was allocated is freed. */
+/* Lets the n-th allocation fail, for every n until none does; nothing leaks. */
 typedef struct scarce {
     int left, live;
 } scarce;

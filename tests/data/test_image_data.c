@@ -1,7 +1,7 @@
-/* Datasets of pictures beyond their values, which tests/torch compares: warm epochs ask for no memory, every
- * refused request is an error, and samples are the same for any workers and ranks. */
+/* test_image_data.c - image datasets: warm epochs allocate nothing, every failed allocation is an error, and
+ * samples do not depend on workers or ranks. tests/torch compares the values. */
 #include "base/base.h"
-#include "data/loader.h"
+#include "data/loader/loader.h"
 #include "ledger.h"
 #include "report/folder.h"
 
@@ -81,13 +81,13 @@ static tern_dataset *cities_open(const char *root, tern_error *err)
 typedef tern_dataset *(*opener)(const char *root, tern_error *err);
 static const opener openers[] = {folder_open, cities_open};
 
-/* Of a label or a map. */
+/* The bytes of a label or a map. */
 typedef union target {
     int64_t label;
     uint8_t map[SIDE * SIDE];
 } target;
 
-/* 0, or the first failure. */
+/* Returns 0 or the first failure. */
 static int get_all(const tern_dataset *dataset, int64_t epoch)
 {
     float x[VALUES];
@@ -111,7 +111,7 @@ static void warm_epochs_ask_for_no_memory(void **state)
         opts.scale[0] = 0.5;
         opts.rotate = true;
         tern_dataset *augmented = tern_augment_new(dataset, &opts, NULL);
-        /* Parts are of any size: after some epochs all were as large as they get. */
+        /* Crops have any size: after some epochs all buffers have reached their largest size. */
         for (int e = 0; e < 40; e++) assert_int_equal(get_all(augmented, e), TERN_OK);
         int requests = atomic_load(&books.requests);
         for (int e = 0; e < 40; e++) assert_int_equal(get_all(augmented, e), TERN_OK);
@@ -136,14 +136,14 @@ static void every_refused_request_is_an_error(void **state)
             assert_int_equal(err.code, dataset ? TERN_OK : TERN_E_MEMORY);
             status = dataset ? get_all(dataset, 0) : err.code;
             assert_true(status == TERN_E_MEMORY || (!status && atomic_load(&books.requests) < refused));
-            if (dataset) assert_int_equal(get_all(dataset, 0), TERN_OK); /* the refusal was the only one */
+            if (dataset) assert_int_equal(get_all(dataset, 0), TERN_OK); /* the failure was the only one */
             tern_dataset_free(dataset);
             ledger_close(&books);
         }
     }
 }
 
-/* ---- the same for everybody ---- */
+/* ---- the same samples on all ranks ---- */
 
 typedef float epochs[EPOCHS][LENGTH][VALUES];
 
@@ -155,7 +155,7 @@ static void fetch_epochs(const tern_dataset *dataset, epochs all)
             assert_int_equal(dataset->get(dataset, e, i, all[e][i], &y, NULL), TERN_OK);
 }
 
-/* The batches of a rank, of which sample k is sample rank + k ranks of the epoch. */
+/* Compares a rank's batches: its sample k is sample rank + k * ranks of the epoch. */
 static void expect_epochs(tern_dataset *dataset, int ranks, int rank, int workers, epochs want)
 {
     tern_error err = {0};
@@ -213,7 +213,7 @@ static void names(void **state)
     tern_dataset_free(dataset);
 }
 
-/* ---- what is no file ---- */
+/* ---- paths that are not files ---- */
 
 static void put_pipe(const char *root, const char *name, char path[256])
 {
@@ -226,7 +226,8 @@ static void expect_pipe(tern_dataset *dataset, const char *path, tern_error err)
 {
     assert_null(dataset);
     assert_int_equal(err.code, TERN_E_IO);
-    if (!strstr(err.text, path) || !strstr(err.text, " is a pipe, no regular file")) fail_msg("%s", err.text);
+    if (!strstr(err.text, path) || !strstr(err.text, " is a pipe, expected a regular file"))
+        fail_msg("%s", err.text);
 }
 
 static void pipes_are_not_waited_for(void **state)
@@ -246,7 +247,7 @@ static void pipes_are_not_waited_for(void **state)
     expect_pipe(dataset, path, err);
 }
 
-/* A folder that reads as if it had no end. */
+/* A folder whose link makes it look endless. */
 static void a_link_that_leads_back_is_named(void **state)
 {
     folder *f = *state;
@@ -259,7 +260,7 @@ static void a_link_that_leads_back_is_named(void **state)
     assert_int_equal(symlink(".", path), 0);
     assert_null(folder_open(f->path, &err));
     assert_int_equal(err.code, TERN_E_IO);
-    if (!strstr(err.text, "/folder/a/") || !strstr(err.text, "leads back to a folder that it is in"))
+    if (!strstr(err.text, "/folder/a/") || !strstr(err.text, "is a link to a folder that contains it"))
         fail_msg("%s", err.text);
     remove(path);
     assert_int_equal(symlink("../b", path), 0); /* which does not */

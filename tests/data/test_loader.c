@@ -1,7 +1,8 @@
+/* test_loader.c - the loader on plain buffers: order, workers, errors, freeing and memory. */
 #include "cpus.h"
 
 #include "base/base.h"
-#include "data/loader.h"
+#include "data/loader/loader.h"
 
 #include <pthread.h>
 #include <semaphore.h>
@@ -12,19 +13,19 @@
 #include <string.h>
 #include <time.h>
 
-/* Sample i of a counting dataset is (2, 3) values 10 i .. 10 i + 5 and label i, so that every batch tells
- * what is in it. */
+/* Sample i of a counting dataset is (2, 3) values 10 i .. 10 i + 5 and label i, so a batch shows which
+ * samples it has. */
 enum { VALUES = 6, DEADLINE_S = 20 };
 
 typedef struct counting {
     tern_dataset base;
-    int64_t fails_at; /* -1: nowhere                                                      */
+    int64_t fails_at; /* index of a sample that fails; -1: none                           */
     int64_t waits_at; /* this sample waits until `goes_at` has been fetched; -1: none does */
     int64_t goes_at;
     sem_t gone;
     atomic_int fetched;
-    atomic_bool signals_open; /* some thread that fetched would have taken a SIGTERM */
-    atomic_bool is_bound;     /* or may not use all of the process's CPUs            */
+    atomic_bool signals_open; /* a fetching thread did not block SIGTERM             */
+    atomic_bool is_bound;     /* or could not use all of the process's CPUs          */
 } counting;
 
 static int counting_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, void *y,
@@ -78,7 +79,7 @@ static void expect_batch(const tern__batch *batch, const int64_t *indices)
     }
 }
 
-/* One pass: batches 0, 1, .. of `batch_size` that are exactly `indices`. */
+/* Expects one pass: batches 0, 1, .. of `batch_size` with exactly the samples `indices`. */
 static void expect_pass(tern_loader *loader, int64_t batch_size, const int64_t *indices, int64_t count)
 {
     tern_error err = {0};
@@ -128,7 +129,7 @@ static void order_is_the_samplers_for_any_number_of_workers(void **state)
     }
 }
 
-/* Batch 0 cannot be fetched before batch 1 is: two workers, and still 0 comes first. */
+/* Batch 0 cannot be fetched before batch 1: with two workers, 0 still comes first. */
 static void a_later_batch_that_is_ready_first_waits_for_its_turn(void **state)
 {
     (void)state;
@@ -230,11 +231,11 @@ static void expect_torn(tern_loader *loader)
     assert_int_equal(err.code, TERN_E_IO);
     assert_string_equal(err.func, "counting");
     assert_string_equal(err.text, "batch 2, sample 9: it is torn");
-    assert_int_equal(tern__loader_next(loader, &batch, &err), TERN_E_IO); /* an error that is set stays */
+    assert_int_equal(tern__loader_next(loader, &batch, &err), TERN_E_IO); /* an error that is set is kept */
 }
 
-/* The error comes at its batch, names batch and sample, and the pass goes on after it; more passes than there
- * are slots show that none is lost. */
+/* The error comes in the place of its batch and names batch and sample, and the pass continues after it. More
+ * passes than slots show that no slot is lost. */
 static void a_samples_error_comes_at_its_batch(void **state)
 {
     (void)state;
@@ -270,7 +271,7 @@ static int silent_get(const tern_dataset *base, int64_t epoch, int64_t index, fl
     return 3;
 }
 
-/* Every batch of a dataset that only fails comes, each with its error. */
+/* If every sample fails, every batch comes with its error. */
 static void nothing_but_errors(void **state)
 {
     (void)state;
@@ -321,7 +322,7 @@ static void holding_every_batch_is_an_error_until_one_is_released(void **state)
         int room = TERN__MAX(WORKERS[w], 1) * opts.prefetch + 1;
         tern__batch held[16], batch;
         for (int i = 0; i < room; i++) assert_int_equal(tern__loader_next(loader, &held[i], NULL), 1);
-        for (int64_t i = 0; i < room; i++) expect_batch(&held[i], &i); /* none was written over */
+        for (int64_t i = 0; i < room; i++) expect_batch(&held[i], &i); /* no held batch was overwritten */
         tern_error err = {0};
         assert_int_equal(tern__loader_next(loader, &batch, &err), TERN_E_STATE);
         assert_non_null(strstr(err.text, "prefetch from 2"));
@@ -334,8 +335,8 @@ static void holding_every_batch_is_an_error_until_one_is_released(void **state)
     }
 }
 
-/* Right after making, in the middle of a pass with batches on their way, and with some held, which last until
- * they are given back. */
+/* Frees the loader right after it was made, within a pass while batches are being fetched, and while some are
+ * held: these stay valid until they are given back. */
 static void freeing_early_is_clean(void **state)
 {
     (void)state;
@@ -361,7 +362,7 @@ static void freeing_early_is_clean(void **state)
     assert_int_equal(tern__loader_next(NULL, &(tern__batch){0}, NULL), TERN_E_INVALID);
 }
 
-/* Takes a millisecond and more. */
+/* Takes at least a millisecond. */
 static int slow_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, void *y,
                     tern_error *err)
 {
@@ -398,7 +399,7 @@ static void expect_refused(tern_dataset *dataset, const tern_loader_opts *opts, 
     assert_string_equal(tern_status_name(err.code), tern_status_name(code));
     if (!strstr(err.text, text)) fail_msg("expected \"%s\" in: %s", text, err.text);
     assert_string_equal(err.func, "tern_loader_new");
-    assert_null(tern_loader_new(dataset, NULL, &err)); /* an error that is set stays */
+    assert_null(tern_loader_new(dataset, NULL, &err)); /* an error that is set is kept */
 }
 
 static void bad_arguments_are_named(void **state)
@@ -443,7 +444,7 @@ static void bad_arguments_are_named(void **state)
     tern_sampler_free(sampler);
 }
 
-/* Fails after `left` allocations; counts. */
+/* Counts allocations, and fails after `left` of them. */
 typedef struct scarce {
     atomic_int left, live, calls;
 } scarce;

@@ -1,9 +1,10 @@
+/* test_patches.c - patches of volumes: grids, random patches, classes, mirrors, and refused options. */
 #include "check.h"
 #include "ledger.h"
 
 #include <string.h>
 
-/* Two volumes of different size, in which every voxel's value tells where it is, and their labels. */
+/* Two volumes of different size, in which every voxel's value encodes its position, and their labels. */
 enum { CHANNELS = 2, COUNT = 2 };
 static const int64_t sizes[COUNT][3] = {{7, 9, 11}, {5, 8, 13}};
 static const int64_t PATCH[3] = {4, 5, 6};
@@ -63,7 +64,7 @@ static tern_patches_opts small(void)
     tern_patches_opts opts = tern_patches_defaults();
     memcpy(opts.patch, PATCH, sizeof(opts.patch));
     opts.classes = 4;
-    opts.std = 1; /* values as they are */
+    opts.std = 1; /* not normalised */
     return opts;
 }
 
@@ -73,7 +74,7 @@ static tern_dataset *open_all(const tern_patches_opts *opts, tern_error *err)
                             opts, err);
 }
 
-/* The first voxel of the patch, and that all the others stand where they should from there. */
+/* Finds the patch's first voxel, and checks that all others follow from it. */
 typedef struct place {
     int volume;
     int64_t start[3];
@@ -167,7 +168,7 @@ static void random_patches_follow_from_their_number(void **state)
         same_seed += x[0][0] == x[3][0];
         for (int d = 0; d < 3; d++) starts[p.volume][d][p.start[d]]++;
     }
-    assert_true(same_epoch < 30 && same_seed < 30); /* 300 / 100 are to be expected, at most 400 / 75 */
+    assert_true(same_epoch < 30 && same_seed < 30); /* 300 / 100 is expected, at most 400 / 75 */
     for (int i = 0; i < COUNT; i++)
         for (int d = 0; d < 3; d++)
             for (int64_t s = 0; s <= sizes[i][d] - PATCH[d]; s++) assert_true(starts[i][d][s] > 0);
@@ -203,7 +204,7 @@ static void rare_classes_are_seen_as_often(void **state)
         if (rare) starts[p.start[1]]++;
     }
     assert_in_range(with_rare, 200, 400);
-    assert_true(starts[3] > 50 && starts[4] > 50); /* wherever a patch has row 7 */
+    assert_true(starts[3] > 50 && starts[4] > 50); /* in every patch that has row 7 */
     tern_dataset_free(dataset);
 }
 
@@ -230,7 +231,7 @@ static void ignored_voxels_are_no_foreground(void **state)
     tern_volume_free(label);
 }
 
-/* Image and label alike, each dimension by itself. */
+/* Image and label are mirrored alike, in each dimension independently. */
 static void patches_are_mirrored(void **state)
 {
     (void)state;
@@ -313,18 +314,20 @@ static void impossible_options_are_refused(void **state)
     WITH(opts.count = -1, TERN_E_RANGE, "count -1");
     WITH(opts.classes = 257, TERN_E_RANGE, "classes is 257");
     WITH(opts.target = TERN_I64, TERN_E_DTYPE, "target is i64");
-    WITH(opts.patch[0] = 6, TERN_E_SHAPE, "volume 1: dimension 0 is 5, 5 of the label and 6 of the patch");
+    WITH(opts.patch[0] = 6, TERN_E_SHAPE,
+         "volume 1: dimension 0 is 5, but the label's is 5 and the patch's 6");
 }
 
 static void labels_are_checked(void **state)
 {
     (void)state;
-    WITH(opts.classes = 3, TERN_E_RANGE, "volume 0: label of voxel 681 is 3, expected an integer in [0, 2]");
+    WITH(opts.classes = 3, TERN_E_RANGE,
+         "volume 0: the label of voxel 681 is 3, expected an integer in [0, 2]");
     float kept = labels[1]->values[17];
     labels[1]->values[17] = 0.5f;
-    WITH((void)0, TERN_E_RANGE, "volume 1: label of voxel 17 is 0.5");
+    WITH((void)0, TERN_E_RANGE, "volume 1: the label of voxel 17 is 0.5");
     labels[1]->values[17] = -1;
-    WITH(opts.classes = 0, TERN_E_RANGE, "volume 1: label of voxel 17 is -1");
+    WITH(opts.classes = 0, TERN_E_RANGE, "volume 1: the label of voxel 17 is -1");
     labels[1]->values[17] = kept;
 }
 
@@ -333,9 +336,9 @@ static void volumes_are_checked(void **state)
     (void)state;
     tern_volume *kept = labels[1];
     labels[1] = labels[0];
-    WITH((void)0, TERN_E_SHAPE, "volume 1: dimension 0 is 5, 7 of the label");
+    WITH((void)0, TERN_E_SHAPE, "volume 1: dimension 0 is 5, but the label's is 7");
     labels[1] = images[1];
-    WITH((void)0, TERN_E_SHAPE, "volume 1: channels 2 and 2 of the label, expected 2 and 1");
+    WITH((void)0, TERN_E_SHAPE, "volume 1: the image has 2 channels and the label 2, expected 2 and 1");
     labels[1] = NULL;
     WITH((void)0, TERN_E_INVALID, "volume 1: expected an image and a label");
     labels[1] = kept;

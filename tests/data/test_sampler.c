@@ -1,3 +1,4 @@
+/* test_sampler.c - samplers, compared with PyTorch's, and refused arguments. */
 #include "check.h"
 
 #include "base/base.h"
@@ -83,7 +84,7 @@ static void sequential_counts_up_in_every_epoch(void **state)
     tern_sampler_free(sampler);
 }
 
-/* torch.randperm(10) from seeds 0 and 1: the second is epoch 1 of seed 0. */
+/* torch.randperm(10) with seeds 0 and 1: the second is epoch 1 of seed 0. */
 static void random_is_seeded_with_seed_plus_epoch(void **state)
 {
     (void)state;

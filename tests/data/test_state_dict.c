@@ -1,8 +1,9 @@
-/* A loader that is taken up again hands out what the first would have, on as many ranks, on others, and with
- * other batches; what was fetched ahead is neither lost nor seen twice. */
+/* test_state_dict.c - a resumed loader hands out what the first one would have: on the same number of ranks,
+ * on another one, and with another batch size. Batches that were fetched ahead are neither lost nor seen
+ * twice. */
 #include "check.h"
 
-#include "data/loader.h"
+#include "data/loader/loader.h"
 #include "ledger.h"
 #include "tensor/tensor.h"
 
@@ -49,7 +50,7 @@ static void close_rank(rank *r)
     tern_sampler_free(r->sampler);
 }
 
-/* The samples of the next batch into out[0..), and the epoch; their number, or 0 at the end of a pass. */
+/* Gets the next batch's samples in out[0..), and its epoch. Returns their number; 0 at the end of a pass. */
 static int64_t next(rank *r, int64_t *out, int64_t *epoch)
 {
     tern_error err = {0};
@@ -83,8 +84,8 @@ static void expect_same_way(rank *a, rank *b, int batches)
     }
 }
 
-/* Left after any number of batches in two passes: before the first, in the middle, behind the last but before
- * its end was asked for, and between passes. */
+/* Stops after any number of batches in two passes: before the first, in the middle, after the last but before
+ * asking for the end, and between passes. */
 static void the_next_batch_is_the_next_batch(void **state)
 {
     (void)state;
@@ -100,7 +101,7 @@ static void the_next_batch_is_the_next_batch(void **state)
         }
 }
 
-/* Also if it is in the middle of another pass with batches fetched ahead, and twice. */
+/* Also loads within another pass with batches fetched ahead, and twice. */
 static void a_pass_under_way_is_given_up(void **state)
 {
     (void)state;
@@ -117,8 +118,8 @@ static void a_pass_under_way_is_given_up(void **state)
     close_rank(&b);
 }
 
-/* What all ranks of `from` have seen before, and those of `to` after, is the epoch: each sample at least
- * once, and more often only what the samplers' padding and the rest of the division repeat. */
+/* What all ranks of `from` saw before and those of `to` see after makes up the epoch: each sample at least
+ * once, and more often only where the samplers' padding and the division's remainder repeat some. */
 static void expect_each_sample(int from, int to, int64_t size_from, int64_t size_to, int taken)
 {
     int seen[SAMPLES] = {0}, total = 0;
@@ -180,7 +181,7 @@ static void the_last_batch_may_be_dropped(void **state)
     tern_loader_free(b);
 }
 
-/* ---- what does not fit ---- */
+/* ---- states that do not fit ---- */
 
 static void expect_error(int got, tern_error *err, int code, const char *text)
 {
@@ -206,7 +207,7 @@ static void what_does_not_fit_is_an_error(void **state)
     rank r = open_rank(0, 1, 4, 0);
     tern_object *none = tern_object_none(NULL), *empty = tern_object_dict(NULL);
     expect_error(load_with(r.loader, "length", tern_object_int(5, NULL), &err), &err, TERN_E_INVALID,
-                 "of 5 samples");
+                 "for 5 samples");
     expect_error(load_with(r.loader, "shuffle", tern_object_bool(false, NULL), &err), &err, TERN_E_INVALID,
                  "its own order");
     expect_error(load_with(r.loader, "position", tern_object_int(-1, NULL), &err), &err, TERN_E_RANGE,
@@ -215,7 +216,8 @@ static void what_does_not_fit_is_an_error(void **state)
                  "\"epoch\"");
     expect_error(load_with(r.loader, "shuffle", tern_object_none(NULL), &err), &err, TERN_E_DTYPE,
                  "\"shuffle\"");
-    expect_error(tern_loader_state_dict_load(r.loader, empty, &err), &err, TERN_E_INVALID, "no \"epoch\"");
+    expect_error(tern_loader_state_dict_load(r.loader, empty, &err), &err, TERN_E_INVALID,
+                 "\"epoch\" is missing");
     expect_error(tern_loader_state_dict_load(r.loader, none, &err), &err, TERN_E_INVALID, "expected a dict");
     expect_error(tern_loader_state_dict_load(NULL, none, &err), &err, TERN_E_INVALID, "NULL");
     assert_null(tern_loader_state_dict(NULL, &err));

@@ -1,9 +1,8 @@
-/* Iterable datasets: which samples come in which order over ranks and workers, how passes end, resume and
- * fail.
- */
+/* test_stream.c - streamed datasets: the order of samples over ranks and workers, and how passes end, resume
+ * and fail. */
 #include "base/base.h"
 #include "check.h"
-#include "data/loader.h"
+#include "data/loader/loader.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -16,7 +15,7 @@
 typedef struct counting {
     tern_dataset base;
     int64_t length;
-    int64_t fails_at; /* -1: nowhere; this number cannot be read */
+    int64_t fails_at; /* the number that cannot be read; -1: none */
     bool no_cursor;
     atomic_int opened, closed;
 } counting;
@@ -79,15 +78,15 @@ static tern_loader *loader_new(counting *stream, int rank, int ranks, int worker
     return loader;
 }
 
-/* The batches of a pass by the rule: parts are cut into batches, and each that has one left gives one in
+/* The expected batches of a pass: parts are cut into batches, and the parts that have one left give one in
  * turn. */
 typedef struct expected {
     int64_t parts, first_part, workers, length, size;
     bool drop_last;
-    int64_t given; /* numbers of batches looked at */
+    int64_t given; /* batches compared */
 } expected;
 
-/* How many samples the next batch has, written to `numbers`; 0 at the end. */
+/* Writes the next batch's samples to `numbers` and returns how many; 0 at the end. */
 static int64_t expected_next(expected *e, int64_t *numbers)
 {
     for (int64_t looked = 0; looked < e->workers; looked++) {
@@ -148,7 +147,7 @@ static void a_batch_that_is_not_full_may_be_dropped(void **state)
 {
     (void)state;
     counting stream;
-    counting_init(&stream, 16); /* parts of 8: two batches of 3 each, and 2 samples that are left out */
+    counting_init(&stream, 16); /* parts of 8: two batches of 3 each, and 2 samples are dropped */
     tern_loader_opts opts = tern_loader_defaults();
     opts.batch_size = 3;
     opts.workers = 2;
@@ -215,7 +214,7 @@ static void a_pass_is_taken_up_where_it_was(void **state)
                 tern__loader_slot_release(first, batch.slot);
             }
             tern_object *saved = tern_loader_state_dict(first, &err);
-            tern__loader_next(second, &batch, NULL); /* another pass is under way */
+            tern__loader_next(second, &batch, NULL); /* within another pass */
             tern__loader_slot_release(second, batch.slot);
             assert_int_equal(tern_loader_state_dict_load(second, saved, &err), TERN_OK);
             expect_pass(second, rest, epoch);

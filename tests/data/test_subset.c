@@ -1,4 +1,4 @@
-/* Subsets, and what is left out of a dataset of which some samples cannot be read: the same on all ranks. */
+/* test_subset.c - subsets, and datasets without the samples that cannot be read: the same on all ranks. */
 #include "comm/group_fixture.h"
 
 #include <string.h>
@@ -7,7 +7,7 @@
 
 enum { LENGTH = 23, CLASSES = 7 };
 
-/* Sample i has value 10 i and label i % 7; every third one is torn, and 11's label is wrong. */
+/* Sample i has value 10 i and label i % 7; every third one cannot be read, and 11's label is wrong. */
 static int torn_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, void *y,
                     tern_error *err)
 {
@@ -59,7 +59,7 @@ static int readable_body(int rank, const tern__bootstrap *boot, void *arg)
     }
     RANK_CHECK(rank, readable->length == place);
     RANK_CHECK(rank, warnings.count == expected_warnings);
-    if (rank == 1) RANK_CHECK(rank, !strcmp(warnings.first, "sample 1 is left out: \"1.png\" is torn"));
+    if (rank == 1) RANK_CHECK(rank, !strcmp(warnings.first, "leaving out sample 1: \"1.png\" is torn"));
     tern_dataset_free(readable);
     tern_group_close(world);
     return 0;
@@ -116,7 +116,7 @@ static void bad_arguments_are_named(void **state)
     assert_null(tern_subset_new(&torn, beyond, 2, &err));
     assert_int_equal(err.code, TERN_E_RANGE);
     assert_string_equal(err.text, "indices[1] is 23, expected [0, 22]");
-    assert_null(tern_subset_new(&torn, beyond, 1, &err)); /* an error that is set stays */
+    assert_null(tern_subset_new(&torn, beyond, 1, &err)); /* an error that is set is kept */
     err = (tern_error){0};
     assert_null(tern_subset_new(NULL, beyond, 1, &err));
     assert_int_equal(err.code, TERN_E_INVALID);

@@ -1,4 +1,4 @@
-/* A dataset of two tensors: its samples, through a loader too, and what is refused. */
+/* test_tensors.c - a dataset of two tensors: its samples, also through a loader, and refused tensors. */
 #include "check.h"
 #include "ledger.h"
 
@@ -29,7 +29,7 @@ static void samples_and_labels(void **state)
     tern_tensor *ty = wrap(y, TERN_I64, 1, (int64_t[]){LENGTH});
     tern_dataset *set = tern_tensor_dataset_new(tx, ty, &err);
     assert_ok(err);
-    tern_tensor_free(tx); /* the dataset has the memory's handle of its own */
+    tern_tensor_free(tx); /* the dataset holds a reference to the memory */
     tern_tensor_free(ty);
     assert_true(set->length == LENGTH && set->ndim == 2 && set->shape[0] == 2 && set->shape[1] == 3);
     assert_true(set->target_ndim == 0 && set->classes == 0);
@@ -136,7 +136,7 @@ static void out_of_memory(void **state)
     books.refuse_at = books.requests + 1;
     assert_null(tern_tensor_dataset_new(tx, ty, &err));
     assert_int_equal(err.code, TERN_E_MEMORY);
-    assert_null(tern_tensor_dataset_new(tx, ty, &err)); /* an error that is set stays */
+    assert_null(tern_tensor_dataset_new(tx, ty, &err)); /* an error that is set is kept */
     assert_int_equal(books.requests, books.refuse_at);
     tern_tensor_free(ty);
     tern_tensor_free(tx);

@@ -1,4 +1,5 @@
-/* Volumes and arrays when memory is short; what files hold is compared in tests/torch/test_volume.py. */
+/* test_volume.c - volumes and arrays when memory or the disk is short. tests/torch/test_volume.py compares
+ * the values. */
 #include "check.h"
 #include "ledger.h"
 
@@ -58,7 +59,7 @@ static void fortran_order_is_turned(void **state)
     tern_volume_free(volume);
 }
 
-/* Every request is refused once, until a call needs none that is. */
+/* Lets the n-th allocation fail, for every n until the call succeeds. */
 static void expect_no_memory(void (*call)(tern_error *err))
 {
     for (int n = 1;; n++) {
@@ -120,12 +121,12 @@ static void a_pipe_is_not_replaced(void **state)
     struct stat about;
     unlink(out);
     assert_int_equal(mkfifo(out, 0600), 0);
-    expect_refused(out, "is there and no regular file");
+    expect_refused(out, "exists and is not a regular file");
     assert_int_equal(stat(out, &about), 0);
     assert_true(S_ISFIFO(about.st_mode));
 }
 
-/* Nothing is left beside the files, or the folder could not be removed. */
+/* Removing the folder shows that nothing is left beside the files. */
 static void a_full_disk_is_said(void **state)
 {
     (void)state;

@@ -10,6 +10,12 @@ def read(name):
         return file.read()
 
 
+def pages():
+    """The paths of all pages: those of docs/, the README in both languages, the changelog."""
+    docs = [os.path.join("docs", name) for name in sorted(os.listdir(os.path.join(SOURCE, "docs"))) if name.endswith(".md")]
+    return docs + ["README.md", "README.zh-CN.md", "CHANGELOG.md"]
+
+
 def blocks(page):
     """[(language, text)] of all fenced blocks."""
     return re.findall(r"^```(\w*)\n(.*?)^```$", page, re.M | re.S)

@@ -1,5 +1,5 @@
-"""docs/from-pytorch.md: its programs print what it says, C beside PyTorch; its table of names knows every function. And the program
-of README.zh-CN.md, which is the same for those who read Chinese."""
+"""docs/from-pytorch.md: its programs print what it says, C beside PyTorch. docs/names.md: its tables have every function. And the
+program of README.zh-CN.md prints what that page says."""
 import concurrent.futures
 import fnmatch
 import importlib
@@ -16,6 +16,7 @@ from install import headers
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 PAGE = document.read("docs/from-pytorch.md")
+NAMES = document.read("docs/names.md")
 CHINESE = document.read("README.zh-CN.md")
 
 NOT_RUN = {"mixed.py": "apex needs CUDA, and is no package of Debian's", "unet3d.py": "apex", "deeplab.py": "Cityscapes is not free to copy"}
@@ -168,7 +169,7 @@ class Names(unittest.TestCase):
     def setUpClass(cls):
         cls.functions = set(headers.declarations())
         cls.known = headers.names()
-        cls.rows = document.rows(PAGE[PAGE.index("\n## Names\n"):])
+        cls.rows = document.rows(NAMES)
 
     def listed(self, name):
         """Whether the table has it, by itself or by a pattern (tern_object_*)."""
@@ -176,7 +177,7 @@ class Names(unittest.TestCase):
                    for pattern in re.findall(r"\btern_\w+\*?", text))
 
     def test_tern_names_exist(self):
-        for text in document.code(PAGE) + document.code(CHINESE):
+        for text in document.code(PAGE) + document.code(NAMES) + document.code(CHINESE):
             for name in re.findall(r"\b(?:tern|TERN)_\w+\*?", text):
                 if re.match(r"TERN_(BACKEND|DEVICE|LOG|TRACE|PORT|PLUGIN_PATH|EXACT_CONV|DETERMINISTIC|CONV_CACHE|GRAPHS|CUDA_WITHOUT)$", name) or name == "tern_":
                     continue
@@ -186,7 +187,7 @@ class Names(unittest.TestCase):
     def test_every_function_is_in_the_table(self):
         missing = {name for name in self.functions if not self.listed(name)}
         excused = {name for name in missing if any(fnmatch.fnmatch(name, pattern) for pattern in NO_COUNTERPART)}
-        self.assertEqual(sorted(missing - excused), [], "neither in the table of docs/from-pytorch.md nor in NO_COUNTERPART")
+        self.assertEqual(sorted(missing - excused), [], "neither in a table of docs/names.md nor in NO_COUNTERPART")
 
     def test_exceptions_are_of_use(self):
         for pattern in NO_COUNTERPART:
@@ -220,8 +221,8 @@ class Chinese(unittest.TestCase):
 
 class Links(unittest.TestCase):
     def test_they_lead_somewhere(self):
-        for path, page in (("docs/from-pytorch.md", PAGE), ("README.zh-CN.md", CHINESE)):
-            for target, anchor in document.links(page):
+        for path in document.pages():
+            for target, anchor in document.links(document.read(path)):
                 with self.subTest(page=path, target=target, anchor=anchor):
                     whole = os.path.normpath(os.path.join(os.path.dirname(path), target)) if target else path
                     self.assertTrue(os.path.exists(os.path.join(document.SOURCE, whole)))

@@ -55,13 +55,6 @@ class Launchers(unittest.TestCase):
             with self.subTest(path):
                 self.assertTrue(os.path.exists(os.path.join(document.SOURCE, path)))
 
-    def test_links(self):
-        for target, anchor in document.links(PAGE):
-            with self.subTest(target):
-                self.assertTrue(os.path.exists(os.path.join(document.SOURCE, "docs", target)))
-                if anchor:
-                    self.assertIn(anchor, document.anchors(document.read("docs/" + target)))
-
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,4 +1,4 @@
-"""blue_marble on a small earth whose polygons are written here: every label, the split, and what is said of the colours."""
+"""blue_marble on a small earth with polygons that the test writes: checks every label, the split, and the baseline from colours."""
 import glob
 import os
 import re
@@ -12,11 +12,11 @@ from training import Folder, call, train
 
 NAME = "blue_marble"
 WIDTH, HEIGHT = 400, 200
-UNITS = 120 * 360 / WIDTH  # a pixel
+UNITS = 120 * 360 / WIDTH  # per pixel
 
 
 def ring(kind, points):
-    """A polygon of .pn2 of nodes (longitude, latitude): every other one is an offset to the one before it."""
+    """Returns a .pn2 polygon of nodes (longitude, latitude); every second node is an offset to the node before."""
     nodes, count = b"", 0
     for i in range(0, len(points), 2):
         part = points[i:i + 2]
@@ -30,7 +30,7 @@ def ring(kind, points):
 
 
 def file_of(polygons):
-    """Of lists of rings: the first an outer one, the others holes, together in one multi polygon if there are any."""
+    """Returns a .pn2 file from lists of rings: the first ring is the outer one; if there are holes, all form one multi polygon."""
     data = b""
     for rings in polygons:
         if len(rings) > 1:
@@ -40,7 +40,7 @@ def file_of(polygons):
 
 
 def inside(polygons):
-    """Pixels whose middles have an odd number of edges to the left of them, one by one."""
+    """Returns the pixels with an odd number of edges left of their middle, computed one by one."""
     y, x = np.mgrid[0:HEIGHT, 0:WIDTH] + 0.5
     odd = np.zeros((HEIGHT, WIDTH), bool)
     for points in [points for rings in polygons for points in rings]:
@@ -106,16 +106,16 @@ class BlueMarble(Folder):
             self.assertAlmostEqual(float(shares[name]), 100 * (self.labels == label).mean(), delta=0.006)
 
     def test_colours_alone(self):
-        """Lakes look like the ocean here."""
+        """On this earth lakes have the colours of the ocean."""
         out = train(1, NAME, self.path("out"), self.path("marble"))
         found = dict(re.findall(r"(\w+) (\d\.\d+)", out[out.index("IoU"):]))
         self.assertEqual(float(found["lake"]), 0)
         self.assertGreater(float(found["land"]), 0.9)
 
     def test_what_is_not_there(self):
-        cases = (("ne_50m_lakes.pn2: no polygons", lambda: self.write("lakes", file_of(self.layers["lakes"])[:-3])),
+        cases = (("ne_50m_lakes.pn2: not a file of polygons", lambda: self.write("lakes", file_of(self.layers["lakes"])[:-3])),
                  ("ne_50m_lakes.pn2: No such file", lambda: os.remove(self.path("marble", "naturalearth", "ne_50m_lakes.pn2"))),
-                 ("bluemarble.jpg: no picture of the whole earth", lambda: Image.new("RGB", (40, 40)).save(self.picture)),
+                 ("bluemarble.jpg: not an image of the whole earth", lambda: Image.new("RGB", (40, 40)).save(self.picture)),
                  ("bluemarble.jpg", lambda: os.remove(self.picture)))
         for text, spoil in cases:
             spoil()

@@ -1,4 +1,4 @@
-"""One epoch of the demo on 2 ranks: what it prints, the picture, and that it learns."""
+"""One epoch of the demo on 2 ranks: its output, its image, and whether it learns."""
 import os
 import re
 import subprocess
@@ -8,7 +8,7 @@ import unittest
 from busy import without_slow_ranks
 
 BUILD = os.environ["TERN_BUILD"]
-# Convolutions as a user has them: rank 0 measures, the other one follows.
+# Convolution algorithms as for a user: rank 0 measures and the other rank follows.
 USUAL = {**os.environ, "TERN_EXACT_CONV": "0", "TERN_DETERMINISTIC": "0", "TERN_CONV_CACHE": "off"}
 
 
@@ -18,7 +18,7 @@ class Demo(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             done = subprocess.run(command, text=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=580, cwd=folder, env=USUAL)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-            for line in without_slow_ranks(done.stderr).splitlines():  # no terminal: progress is a line now and then
+            for line in without_slow_ranks(done.stderr).splitlines():  # without a terminal, progress is an occasional line
                 self.assertRegex(line, r"^epoch 1: +\d+% \d+/59904 \[\d\d:\d\d<\d\d:\d\d, +[\d.]+img/s, loss=[\d.]+\]$")
             with open(os.path.join(folder, "predictions.png"), "rb") as picture:
                 self.assertEqual(picture.read(8), b"\x89PNG\r\n\x1a\n")

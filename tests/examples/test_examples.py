@@ -1,4 +1,4 @@
-"""The examples print what they promise, alone, under tern run and through tern_spawn."""
+"""The output of the examples, alone, under tern run and with tern_spawn."""
 import os
 import re
 import signal
@@ -12,7 +12,7 @@ BUILD, SOURCE = os.environ["TERN_BUILD"], os.environ["TERN_SOURCE"]
 
 
 def start(command, **options):
-    """Runs to the end: exit code, stdout, stderr but for what only a busy host says."""
+    """Runs a program to its end. Returns exit code, stdout, and stderr without warnings about a busy host."""
     done = subprocess.run(command, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           timeout=120, **options)
     return done.returncode, done.stdout, without_slow_ranks(done.stderr)
@@ -28,7 +28,7 @@ def run(ranks, name, *args, **options):
 
 
 def spawn(ranks, name, **options):
-    """The demo starts its ranks itself."""
+    """Runs a demo that starts its ranks itself."""
     bare = {variable: value for variable, value in os.environ.items() if variable not in ("RANK", "WORLD_SIZE")}
     code, out, err = start([os.path.join(BUILD, "examples", name), str(ranks)], env=bare, **options)
     assert (code, err) == (0, ""), (name, ranks, code, out, err)
@@ -36,7 +36,7 @@ def spawn(ranks, name, **options):
 
 
 def losses_of(out):
-    """[(step, loss)]; every line is one."""
+    """Returns [(step, loss)]; fails on any other line."""
     steps = re.findall(r"^step (\d+)  loss (\d+\.\d+)$", out, re.M)
     assert len(steps) == len(out.splitlines()), out
     return [(int(step), loss) for step, loss in steps]
@@ -86,7 +86,7 @@ class OwnModule(unittest.TestCase):
 
 
 class Demos(unittest.TestCase):
-    """Started both ways they print the same."""
+    """The output is the same with tern run and with tern_spawn."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -106,7 +106,7 @@ class Demos(unittest.TestCase):
             self.assertEqual(len(set(losses)), 10)
 
     def test_checkpoint(self):
-        """The steps after loading are those after saving, which are those of a run without either."""
+        """The steps after loading equal those after saving, and those of a run without a checkpoint."""
         for ranks in (1, 2, 3, 4):
             losses = losses_of(self.both(ranks, "06_checkpoint"))
             self.assertEqual(losses[:10], losses_of(spawn(ranks, "05_basic")))
@@ -114,7 +114,7 @@ class Demos(unittest.TestCase):
             self.assertEqual(os.listdir(self.folder), [])
 
     def test_checkpoint_that_cannot_be_written(self):
-        """Every rank says so, none waits."""
+        """Every rank reports the error, and none waits."""
         os.mkdir(os.path.join(self.folder, "checkpoint.new"))
         code, _, err = start([os.path.join(BUILD, "examples", "06_checkpoint"), "3"], cwd=self.folder)
         self.assertEqual(code, 1)
@@ -122,14 +122,14 @@ class Demos(unittest.TestCase):
         self.assertRegex(err, r"tern: tern_spawn: rank \d \(pid \d+\) exited with code 1")
 
     def test_model_parallel(self):
-        """Two devices compute what one does."""
+        """Two devices compute the same losses as one."""
         for ranks in (1, 2, 3, 4):
             where, _, losses = self.both(ranks, "07_model_parallel").partition("\n")
             self.assertRegex(where, r"^net1 on cpu:0, net2 on cpu:[01]$")
             self.assertEqual(losses, spawn(ranks, "05_basic"))
 
     def test_any_function(self):
-        """The same losses for any number of ranks, and they fall."""
+        """The losses fall, and are the same for any number of ranks."""
         line = r"^([1-4]) [a-z ]+  loss (\d\.\d{5}) -> (\d\.\d{5})$"
         alone = re.findall(line, self.both(1, "11_any_function"), re.M)
         self.assertEqual([way for way, _, _ in alone], ["1", "2", "3", "4"])
@@ -175,7 +175,7 @@ class SyncBatchNorm(unittest.TestCase):
 
 
 def lines_changed(first, second):
-    """What `diff` shows of two examples, and how many lines of the second are new or other ones."""
+    """Returns the `diff` of two examples and how many lines of the second are new or changed."""
     sources = [os.path.join("examples", name + ".c") for name in (first, second)]
     code, out, err = start(["diff", *sources], cwd=SOURCE)
     assert (code, err) == (1, ""), err
@@ -183,7 +183,7 @@ def lines_changed(first, second):
 
 
 class SameTraining(unittest.TestCase):
-    """08_single, 09_data_parallel, 10_ddp: one training, and what it takes to make it parallel."""
+    """08_single, 09_data_parallel, 10_ddp: the same training, and the lines that make it parallel."""
 
     def test_few_lines_change(self):
         self.assertLessEqual(lines_changed("08_single", "09_data_parallel")[1], 6)
@@ -196,7 +196,7 @@ class SameTraining(unittest.TestCase):
             self.assertIn("```diff\n" + lines_changed("08_single", other)[0] + "```\n", text, f"docs/parallel.md: diff of {other}")
 
     def test_same_losses(self):
-        """Means of the same 60 samples, which only rounding tells apart, until a unit that is zero but for rounding is on here and off there."""
+        """The losses are means over the same 60 samples and differ only by rounding, until a ReLU whose input is zero but for rounding is on in one and off in the other."""
         one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
         alone = losses_of(run(1, "08_single", env=one_thread))
         self.assertEqual([step for step, _ in alone], list(range(0, 1000, 100)))
@@ -209,7 +209,7 @@ class SameTraining(unittest.TestCase):
 
 
 class Resume(unittest.TestCase):
-    """14_resume: stopped by SIGTERM or kill -9 and started again it ends with the weights of a run that was not."""
+    """14_resume: after SIGTERM or kill -9 and a restart, the final weights equal those of an uninterrupted run."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -227,7 +227,7 @@ class Resume(unittest.TestCase):
         return out, re.search(r"^weights identical on \d ranks?: ([0-9a-f]{16})$", out, re.M).group(1)
 
     def interrupt(self, ranks, name, number, line):
-        """Sent when that line is printed: what was printed from there on, and the exit code."""
+        """Sends the signal when this line is printed. Returns the output after it and the exit code."""
         with subprocess.Popen(self.command(ranks, name), text=True, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as run:
             while not run.stdout.readline().startswith(line):
                 self.assertIsNone(run.poll())
@@ -239,12 +239,12 @@ class Resume(unittest.TestCase):
         _, whole = self.end(2, "whole")
         out, code = self.interrupt(2, "broken", signal.SIGTERM, "step 300 ")
         self.assertEqual(code, 0)
-        stopped = int(re.search(r"^asked to stop: saved at step (\d+)$", out, re.M).group(1))
+        stopped = int(re.search(r"^stop requested: saved at step (\d+)$", out, re.M).group(1))
         self.assertTrue(300 <= stopped < 2000)
         out, code = self.interrupt(2, "broken", signal.SIGKILL, "step 1300 ")
         self.assertEqual(code, -signal.SIGKILL)
         out, broken = self.end(2, "broken")
-        self.assertGreaterEqual(int(re.match(r"goes on at step (\d+)\n", out).group(1)), 1200)
+        self.assertGreaterEqual(int(re.match(r"resuming at step (\d+)\n", out).group(1)), 1200)
         self.assertEqual(broken, whole)
 
 

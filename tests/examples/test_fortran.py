@@ -1,4 +1,4 @@
-"""The example in Fortran: its module says what the headers say, it learns, and its numbers are the same on any number of ranks."""
+"""The Fortran example: its module matches the headers, it learns, and its results are the same on any number of ranks."""
 import os
 import re
 import subprocess
@@ -19,7 +19,7 @@ def call(*command, text=None):
 
 
 def bare(kind):
-    """A C type as far as Fortran can say it: a pointer to a handle is a c_ptr, an enumeration an int, nothing is unsigned."""
+    """Reduces a C type to what Fortran can express: a pointer to a handle is a c_ptr, an enumeration an int, and nothing is unsigned."""
     kind = re.sub(r"\bconst\b|\s", "", kind)
     if kind.endswith("*") or "(*" in kind:
         return "pointer"
@@ -27,7 +27,7 @@ def bare(kind):
 
 
 def declared():
-    """The headers' functions: {name: [result, argument, ...]}"""
+    """Returns the headers' functions: {name: [result, argument, ...]}."""
     with tempfile.TemporaryDirectory() as folder:
         seen = os.path.join(folder, "seen")
         call("gcc", "-fsyntax-only", "-I", INCLUDE, "-aux-info", seen, "-x", "c", "-", text="#include <tern.h>\n")
@@ -37,7 +37,7 @@ def declared():
 
 
 def prototypes():
-    """What gfortran makes of the module: C prototypes."""
+    """Returns the module as C prototypes, by gfortran."""
     with tempfile.TemporaryDirectory() as folder:
         return call("gfortran", "-fc-prototypes", "-fsyntax-only", "-J", folder, os.path.join(SOURCE, "examples", "fortran", "tern.f90"))
 
@@ -83,7 +83,7 @@ class Program(unittest.TestCase):
         shared = call(os.path.join(BUILD, "tern"), "run", "-n", "2", PROGRAM)
         numbers = [[float(number) for number in re.findall(r"-?\d+\.\d+", out)] for out in (alone, shared)]
         self.assertEqual(len(numbers[0]), len(numbers[1]))
-        for one, other in zip(*numbers):  # the last digit printed: gradients are added up in another order
+        for one, other in zip(*numbers):  # may differ in the last digit, since gradients are summed in another order
             self.assertAlmostEqual(one, other, delta=2e-6 if abs(one) < 0.01 else 0.0101)
 
 

@@ -1,4 +1,4 @@
-"""TERN_TRACE, as a user sets it: a strict JSON parser reads what tern run's ranks have written together."""
+"""TERN_TRACE as a user sets it: a strict JSON parser reads the file that the ranks of tern run write together."""
 import json
 import os
 import subprocess
@@ -12,7 +12,7 @@ BUILD = os.environ["TERN_BUILD"]
 
 
 def run(ranks, trace):
-    """Ten steps of the example: exit code, stdout, stderr."""
+    """Runs ten steps of the example. Returns exit code, stdout, stderr."""
     command = [os.path.join(BUILD, "tern"), "run", "-n", str(ranks), os.path.join(BUILD, "examples", "03_own_module")]
     done = subprocess.run(command, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           timeout=60, env={**os.environ, "TERN_TRACE": trace, "OMP_NUM_THREADS": "1"})
@@ -42,7 +42,7 @@ class Timeline(unittest.TestCase):
                     self.assertGreaterEqual(event.get("dur", 0), 0)
 
     def check_picture(self, path, ranks):
-        """scripts/timeline.py draws a step: every rank has its parts and its one bucket."""
+        """scripts/timeline.py draws a step: each rank has its parts and its single bucket."""
         script = os.path.join(os.environ["TERN_SOURCE"], "scripts", "timeline.py")
         svg = ElementTree.fromstring(subprocess.run([sys.executable, script, path, "5"], check=True, capture_output=True).stdout)
         colours = Counter(shape.get("fill") for shape in svg.iter() if shape.get("fill"))

@@ -1,4 +1,4 @@
-"""train_classifier on small data: what it says, leaves and takes up again, alone and on 2 ranks."""
+"""train_classifier on small data: its output, files and resumed runs, alone and on 2 ranks."""
 import glob
 import os
 import re
@@ -26,23 +26,23 @@ class CommandLine(unittest.TestCase):
             wanted = ("workers batch-size epochs start-epoch lr momentum weight-decay opt-level half sync-bn backend device threads "
                       "data resume log-dir seed warm-up milestones arch label-smoothing gamma dataset image-size skip-bad help")
             self.assertLessEqual(set(wanted.split()), set(flags))
-            self.assertIn("threads a rank that fetch data (default 1)", out)
+            self.assertIn("loader threads per rank (default 1)", out)
 
     def test_wrong_input_is_one_line_and_exit_code_2(self):
         said = {
             ("--batch-size", "0"): '--batch-size: expected a whole number from 1 to 1048576, got "0"',
             ("-b", "3.5"): '--batch-size: expected a whole number from 1 to 1048576, got "3.5"',
             ("-j", "-1"): '--workers: expected a whole number from 0 to 256, got "-1"',
-            ("--lr", "fast"): '--lr: expected a number from 0 on, got "fast"',
-            ("--lr", "nan"): '--lr: expected a number from 0 on, got "nan"',
-            ("--lr", "inf"): '--lr: expected a number from 0 on, got "inf"',
+            ("--lr", "fast"): '--lr: expected a number of at least 0, got "fast"',
+            ("--lr", "nan"): '--lr: expected a number of at least 0, got "nan"',
+            ("--lr", "inf"): '--lr: expected a number of at least 0, got "inf"',
             ("--momentum", "1.5"): '--momentum: expected a number from 0 to 1, got "1.5"',
             ("--epochs",): "--epochs: expected a whole number from 0 to 100000, got nothing",
             ("--opt-level", "O4"): '--opt-level: expected O0|O1|O2|O3, got "O4"',
             ("--opt-level", "O"): '--opt-level: expected O0|O1|O2|O3, got "O"',
             ("--half", "f32"): '--half: expected bf16|f16, got "f32"',
-            ("--milestones", "5,5"): '--milestones: expected rising whole numbers from 1 on, as 25,50,75, got "5,5"',
-            ("--milestones", "5,"): '--milestones: expected rising whole numbers from 1 on, as 25,50,75, got "5,"',
+            ("--milestones", "5,5"): '--milestones: expected increasing whole numbers of at least 1, as in 25,50,75, got "5,5"',
+            ("--milestones", "5,"): '--milestones: expected increasing whole numbers of at least 1, as in 25,50,75, got "5,"',
             ("--sync-bn=maybe",): '--sync-bn: expected on or off, got "maybe"',
             ("--fast",): 'unknown flag "--fast"; --help lists them',
             ("--l", "1"): '"--l" may be --lr or --log-dir',
@@ -50,7 +50,7 @@ class CommandLine(unittest.TestCase):
             ("--log-dir", 512 * "x"): "--log-dir: expected a path of less than 512 bytes, got 512",
             ("fast",): 'expected flags only, got "fast"; --help lists them',
             ("--resume", "latest", "--start-epoch", "3"):
-                "--start-epoch: expected nothing beside --resume, which knows the epoch, got 3",
+                "--start-epoch: cannot be combined with --resume, which restores the epoch, got 3",
         }
         for flags, text in said.items():
             with self.subTest(flags=flags):
@@ -63,7 +63,7 @@ class CommandLine(unittest.TestCase):
             self.assertEqual((code, out), (2, ""))
             said = '--arch: expected small|resnet18|resnet34|resnet50|resnet101, got "vgg"'
             self.assertEqual(complaints(err), [f"{NAME}: {said}"])
-            self.assertIn(f"\n  error     : {said}\n", err)  # whoever was the first to end
+            self.assertIn(f"\n  error     : {said}\n", err)  # whichever rank ended first
 
 
 class Data(Folder):
@@ -72,7 +72,7 @@ class Data(Folder):
         self.assertEqual((code, out), (1, ""))
         (line,) = complaints(err)
         self.reasons = re.findall(r"^  error     : (.*)$", err, re.M)
-        self.assertEqual(sorted(os.listdir(self.folder)), self.before)  # nothing was begun
+        self.assertEqual(sorted(os.listdir(self.folder)), self.before)  # no run folder was made
         return line
 
     def test_what_is_not_there_is_said_once(self):
@@ -86,7 +86,7 @@ class Data(Folder):
     def test_what_wants_a_folder(self):
         for name in ("cifar10", "cifar100", "folder"):
             code, out, err = call(1, NAME, "--dataset", name)
-            self.assertEqual((code, out, err), (2, "", f"{NAME}: --data: expected the folder of the data set, got nothing\n"))
+            self.assertEqual((code, out, err), (2, "", f"{NAME}: --data: expected the folder of the dataset, got nothing\n"))
         self.before = []
         self.assertIn("nowhere/data_batch_1.bin", self.said_once(2, "--dataset", "cifar10", "--data", "nowhere"))
         self.assertIn("nowhere/train", self.said_once(2, "--dataset", "folder", "--data", "nowhere"))
@@ -108,7 +108,7 @@ class Data(Folder):
         line = self.said_once(3, "--data", "data", "-b", 1)
         self.assertTrue(line.endswith("Fashion-MNIST: 2 training samples are fewer than 3 ranks"), line)
         line = self.said_once(2, "--data", "data", "-b", 2)
-        self.assertTrue(line.endswith("Fashion-MNIST: 2 training samples make no batch of 2 on each of 2 ranks"), line)
+        self.assertTrue(line.endswith("Fashion-MNIST: 2 training samples are too few for a batch of 2 on each of 2 ranks"), line)
 
 
 class Training(Folder):
@@ -128,7 +128,7 @@ class Training(Folder):
         self.assertIn("small ResNet, 77754 parameters", out)
         self.assertIn("192 + 51 samples", out)
         self.assertIn("2 x 1 thread", out)
-        self.assertIn("16 x 2 = 32, 6 steps an epoch", out)
+        self.assertIn("16 x 2 = 32, 6 steps per epoch", out)
         self.assertIn("0.05, rising for 0.5 epochs, lowered after epochs 5, 8", out)
         self.assertIn("O1, bf16\n", out)
         epochs = re.findall(r"^epoch (\d)/2  loss (\S+), test (\S+)  top1 (\S+)  top5 (\S+)  \S+ samples/s  \S+ s, data \d+ %$",
@@ -146,19 +146,19 @@ class Training(Folder):
                 self.assertEqual(f"{value:.4f}", epoch[i])
         self.assertEqual([step for step, _ in curves["examples", "image"]], [6, 12])
         self.assertEqual(len(curves["lr", "scalar"]), 2)
-        # The picture.
+        # The image.
         with open(self.path("run", f"{NAME}.png"), "rb") as file:
             height, width, channels, pixels = events.png_pixels(file.read())
         self.assertEqual((width, channels), (1640, 3))
         self.assertGreater(height, 1000)
-        # Accuracy: every image once over all ranks, as PyTorch finds it with the saved weights.
+        # The accuracy counts each image once over all ranks and equals PyTorch's with the saved weights.
         for name in ("top1", "top5"):
             for value in self.load("run", "latest")["history"]["numbers"][name]:
                 self.assertAlmostEqual(value * 51, round(value * 51), 9)
         self.check_accuracy(float(epochs[1][3]), float(epochs[1][4]))
 
     def check_accuracy(self, first, among):
-        """In evaluation mode and f32; 16 bits may turn a close one around."""
+        """PyTorch evaluates in f32; 16 bits may change the class of a close sample."""
         images, labels = stripes(51, 10, 28, 1)
         net = small_resnet()
         net.load_state_dict(self.load("run", "last.pth"))
@@ -188,7 +188,7 @@ class Training(Folder):
         self.train(2, "whole", "--epochs", 3, *schedule)
         self.train(2, "parts", "--epochs", 1, *schedule)
         out = self.train(2, "parts", "--epochs", 3, "--resume", "latest", *schedule)
-        self.assertIn(f"goes on at epoch 1, step 6 of {self.path('parts')}", out)
+        self.assertIn(f"resuming at epoch 1, step 6 of {self.path('parts')}", out)
         self.assertEqual(re.findall(r"^epoch (\d)/3", out, re.M), ["2", "3"])
         whole, parts = (self.load(name, "latest") for name in ("whole", "parts"))
         self.assertIsNone(same(whole, parts))
@@ -196,12 +196,12 @@ class Training(Folder):
         self.assertEqual(len(parts["history"]["numbers"]["top1"]), 3)
         self.assertEqual(self.curves("whole"), self.curves("parts"))
         out = self.train(2, "other", "--epochs", 3, "--resume", self.path("parts", "step-12.pt"), *schedule)
-        self.assertIn("goes on at epoch 2, step 12", out)
+        self.assertIn("resuming at epoch 2, step 12", out)
         self.assertIsNone(same(whole, self.load("other", "latest")))
         self.assertIsNotNone(same(whole, self.load("parts", "step-12.pt")))
 
     def curves(self, run):
-        """[(step, tag, value)] of what does not tell the time."""
+        """Returns [(step, tag, value)] without the tags that depend on time."""
         with open(self.path(run, "scalars.csv")) as file:
             rows = [line.strip().split(",")[1:] for line in file]
         return [row for row in rows if row[0] != "step" and not row[1].startswith("speed/")]
@@ -225,7 +225,7 @@ class Training(Folder):
         self.assertIsNotNone(same(*(self.load(device, "last.pth") for device in ("cpu", "cpu:reference"))))
 
     def test_other_devices_and_back_ends_train_alike(self):
-        """On CUDA as the CPU emulates it."""
+        """On the emulation of CUDA."""
         os.mkdir(self.path("few"))
         write_fashion(self.path("few"), 4, 2)
         emulated = os.path.join(os.environ["TERN_BUILD"], "emulated")
@@ -248,7 +248,7 @@ class Training(Folder):
             self.assertIn(text, err)
 
     def stopped_after_3_epochs(self, *flags):
-        """The step at which 2 ranks save to "parts" when they are asked to stop."""
+        """Stops 2 ranks that save to "parts". Returns the step of the checkpoint."""
         first = subprocess.Popen(command(2, NAME, *self.shared, *flags, "--log-dir", self.path("parts")), text=True,
                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         for line in first.stdout:
@@ -259,17 +259,17 @@ class Training(Folder):
         first.stdout.close()
         first.wait()
         self.assertNotIn("epoch 12/", rest)
-        return int(re.search(r"asked to stop: saved at step (\d+)", rest).group(1))
+        return int(re.search(r"stop requested: saved at step (\d+)", rest).group(1))
 
     def test_asked_to_stop_it_saves_and_goes_on_with_the_same_bits(self):
         self.train(2, "whole", "--epochs", 12)
         step = self.stopped_after_3_epochs("--epochs", 12)
         out = self.train(2, "parts", "--epochs", 12, "--resume", "latest")
-        self.assertRegex(out, rf"goes on at epoch \d+, step {step} of ")
+        self.assertRegex(out, rf"resuming at epoch \d+, step {step} of ")
         self.assertIsNone(same(self.load("whole", "latest"), self.load("parts", "latest")))
 
     def test_resumed_its_bar_begins_where_the_loader_stands(self):
-        """On rank 0's terminal, and no bar on another's; by as many ranks as before, and by more, with a smaller batch."""
+        """The progress bar is only on rank 0's terminal; resumes with the same number of ranks, and with more and a smaller batch."""
         step = self.stopped_after_3_epochs("--epochs", 12)
         epoch, steps = divmod(step - 1, 6)
         done = (steps + 1) * 2 * 16
@@ -290,7 +290,7 @@ class Training(Folder):
         self.assertEqual(os.listdir(self.path("runs")), [run])
 
     def test_jobs_begun_together_have_folders_of_their_own(self):
-        """And the newest may be one with a number."""
+        """The newest folder may have a number at the end of its name."""
         flags = (*self.shared, "--epochs", 1)
         jobs = [subprocess.Popen(command(1, NAME, *flags), cwd=self.folder, text=True, stdin=subprocess.DEVNULL,
                                  stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) for _ in range(4)]
@@ -318,7 +318,7 @@ class Training(Folder):
         (line,) = complaints(err)
         self.assertIn("nothing.pt", line)
         out = self.train(1, "run", "--epochs", 0, "--resume", "latest")
-        self.assertIn(f"no checkpoint in {self.path('run')} yet: begins anew", out)
+        self.assertIn(f"no checkpoint in {self.path('run')} yet: starting from scratch", out)
 
     def test_without_plug_ins_it_trains_all_the_same(self):
         code, out, err = call(2, NAME, *self.shared, "--epochs", 1, "--log-dir", self.path("run"),
@@ -340,7 +340,7 @@ class Training(Folder):
 
 
 class OtherData(Folder):
-    """CIFAR's files and folders of photographs."""
+    """CIFAR's files and image folders."""
 
     def test_cifar(self):
         write_cifar(self.folder, [32] * 5 + [20])
@@ -353,7 +353,7 @@ class OtherData(Folder):
         self.assertEqual(torch.load(self.path("run100", "last.pth"))["fc.weight"].shape, (100, 64))
 
     def photographs(self):
-        """12 + 6 of three classes."""
+        """12 + 6 images of three classes."""
         write_photographs(self.folder, "val", ("ant", "bee", "cat"), 2)
         self.flags = ("--dataset", "folder", "--data", self.folder, "--image-size", 32, "-b", 2, "--epochs", 2)
         return write_photographs(self.folder, "train", ("ant", "bee", "cat"), 4)
@@ -377,12 +377,12 @@ class OtherData(Folder):
         self.assertEqual(code, 1)
         self.assertTrue(any(paths[5] in line for line in complaints(err)), err)
         out = train(2, NAME, *self.flags, "--log-dir", self.path("run"), "--skip-bad")
-        self.assertIn("left out 1 of 12 samples that cannot be read", out)
+        self.assertIn("skipped 1 of 12 samples that cannot be read", out)
         self.assertIn("photographs, 11 + 6 samples", out)
 
 
 def small_resnet():
-    """The program's `small`, in PyTorch."""
+    """The program's network `small` in PyTorch."""
     import sys
     sys.path.insert(0, os.path.join(os.environ["TERN_SOURCE"], "bench", "peers"))
     import fashion

@@ -1,4 +1,4 @@
-"""train_segmentation on a small task: what it says is what PyTorch finds with its checkpoint, alone and on 2 ranks."""
+"""train_segmentation on a small task: its scores equal PyTorch's with its checkpoint, alone and on 2 ranks."""
 import os
 import re
 import unittest
@@ -18,7 +18,7 @@ SIDE = 40
 
 
 def write_maps(folder, split, count, side=SIDE, ids=(0, 1, 2, 3)):
-    """Pictures of four colours with noise, in blocks of pixels, and their maps with these ids, in Cityscapes' layout."""
+    """Writes images with noisy blocks of four colours, and label maps with these ids, in Cityscapes' layout."""
     random = np.random.default_rng(len(split))
     for i in range(count):
         city = f"city{i % 2}"
@@ -31,7 +31,7 @@ def write_maps(folder, split, count, side=SIDE, ids=(0, 1, 2, 3)):
 
 
 def load(folder, split):
-    """Pictures and maps, in the program's order."""
+    """Returns the images and maps in the program's order."""
     found = []
     for city in sorted(os.listdir(os.path.join(folder, "gtFine", split))):
         for name in sorted(os.listdir(os.path.join(folder, "gtFine", split, city))):
@@ -42,7 +42,7 @@ def load(folder, split):
 
 
 def ious(path, samples, second=False):
-    """Of every class, by PyTorch with the weights in the file; or by the second classifier, of the last stage but one."""
+    """Returns the IoU of every class by PyTorch with the weights in the file; optionally by the auxiliary classifier on the last but one stage."""
     net = light_deeplab([16, 32, 64, 64], [1, 2, 1, 1], [(1, 1), (1, 1), (1, 2), (2, 4)], [6, 12, 18], 64, 4)
     weights = torch.load(path)
     if any(name.startswith("aux_classifier.") for name in weights):
@@ -75,7 +75,7 @@ class Segmentation(Folder):
         return {name: float(value) for name, value in re.findall(r"(\w+) (\d\.\d+)", line)}
 
     def agree(self, out, epoch):
-        """One pixel in 8000 may fall to another class in PyTorch's rounding."""
+        """PyTorch's rounding may change the class of one pixel in 8000."""
         want = ious(self.path("run", "last.pth"), load(self.path("task"), "val"))
         told = self.told(out, epoch)
         for name, value in zip(("ocean", "land", "lake", "ice"), want):
@@ -94,7 +94,7 @@ class Segmentation(Folder):
         self.assertNotIn("epoch 6/", out)
 
     def test_auxiliary_loss(self):
-        """The second classifier, which nothing but its own loss moves, has learned as well; evaluation is the first one's."""
+        """The auxiliary classifier, which only its own loss trains, has learned too; the evaluation uses the main one."""
         flags = self.FLAGS + ("-b", 2, "--opt-level", "O0", "--uniform=off", "--aux", 0.5)
         out = train(2, NAME, *flags, "--epochs", 6, cwd=self.folder)
         path, samples = self.path("run", "last.pth"), load(self.path("task"), "val")
@@ -108,7 +108,7 @@ class Segmentation(Folder):
         self.assertGreater(self.told(out, 6)["mIoU"], 0.6)
 
     def test_streets(self):
-        """Road, sidewalk, sky and what does not count, of Cityscapes' 34 ids."""
+        """Road, sidewalk, sky and ignored pixels, with Cityscapes' 34 ids."""
         for split in ("train", "val"):
             write_maps(self.path("streets"), split, 4, ids=(7, 8, 23, 0))
         out = train(2, NAME, "--dataset", "cityscapes", "--data", "streets", "--arch", "resnet18", "--crop", 33, "--repeat", 1, "--uniform=off",

@@ -1,4 +1,4 @@
-"""train_unet3d on small volumes: scores, what it leaves for viewers and PyTorch, grains of the same bits everywhere."""
+"""train_unet3d on small volumes: its scores, its files for viewers and PyTorch, and grains with the same bits everywhere."""
 import hashlib
 import os
 import re
@@ -52,7 +52,7 @@ class Grains(Folder):
         self.assertEqual(sums, ["85c87f8bd0b08c87", "2eba63e0abc24130"])
 
     def test_scores_are_exact_on_any_number_of_ranks(self):
-        """With a rate of 0 only statistics move, by the joined batch; 12 patches on 3 ranks in batches of 5 and of 1."""
+        """With a rate of 0 only batch-norm statistics change, by the batch of all ranks; 12 patches on 3 ranks in batches of 5 and 1."""
         numbers = []
         for ranks, batch in ((1, 6), (3, 2)):
             self.train(ranks, f"run{ranks}", "--epochs", 1, "--lr", 0, "-b", batch, "--patches", 6, "--opt-level", "O0")
@@ -65,20 +65,20 @@ class Grains(Folder):
         for flag in ("--patch", "--stack"):
             for size in ("8x8", "8x8x0", "8x8x8x8", "big"):
                 code, _, err = call(1, NAME, flag, size)
-                self.assertEqual((code, err), (2, f'{NAME}: {flag}: expected DxHxW, as 32x64x64, got "{size}"\n'))
+                self.assertEqual((code, err), (2, f'{NAME}: {flag}: expected DxHxW, as in 32x64x64, got "{size}"\n'))
         code, _, err = call(2, NAME, *SMALL, "--patch", "8x8x9", "--log-dir", self.path("run"))
         self.assertEqual(code, 1)
         self.assertIn("divisible by 8", "".join(complaints(err)))
 
     def test_classes_are_of_a_folder(self):
         code, _, err = call(1, NAME, "--classes", 4)
-        said = "--classes: expected only where --data is a folder, got 4 with grains"
+        said = "--classes: expected only if --data is a folder, got 4 with grains"
         self.assertEqual((code, err), (2, f"{NAME}: {said}\n"))
 
     def test_a_checkpoints_rate_counts(self):
         self.train(1, "run", "--epochs", 1, "--lr", 0.01, "--milestones", 1)
         out = self.train(1, "run", "--epochs", 1, "--lr", 0.5, "--milestones", 1, "--resume", "latest")
-        self.assertIn("  rate       0.01 (--lr 0.5 is not taken: the checkpoint has 0.01), lowered after epoch 1\n", out)
+        self.assertIn("  rate       0.01 (--lr 0.5 ignored: the checkpoint has 0.01), lowered after epoch 1\n", out)
 
     def test_like_seed(self):
         out = train(1, NAME, "--help", "--like-seed")
@@ -87,7 +87,7 @@ class Grains(Folder):
 
 
 class Folders(Folder):
-    """Three classes that a threshold tells apart, in files of the user's own."""
+    """Three classes that thresholds separate, in the user's own files."""
 
     def write(self, part, name, seed):
         random = np.random.default_rng(seed)
@@ -122,7 +122,7 @@ class Folders(Folder):
         self.write("train", "0.nii.gz", 0)
         self.assertIn("val/images/*: no volumes", complaint())
         self.write("val", "0.nii.gz", 0)
-        self.assertRegex(complaint(), r"volume 0: label of voxel \d+ is 2, expected an integer in \[0, 1\] or 255")
+        self.assertRegex(complaint(), r"volume 0: the label of voxel \d+ is 2, expected an integer in \[0, 1\] or 255")
         self.assertIn("patch", complaint("--patch", "32x8x8", "--classes", 3))
         os.truncate(self.path("data", "val", "labels", "0.nii.gz"), 100)
         self.assertIn("val/labels/0.nii.gz is truncated", complaint("--classes", 3))

@@ -1,5 +1,5 @@
-# An example under valgrind, alone and on two ranks, and memory that is the caller's: no invalid access, nothing lost. On the
-# reference kernels, because oneDNN's generated code reads past the end of its own buffers.
+# Runs an example under valgrind, alone and on two ranks, and a test with the caller's own memory: no invalid access, no leak. Uses the
+# reference kernels, since oneDNN's generated code reads past the end of its own buffers.
 set -eu
 if ! command -v valgrind >/dev/null 2>&1; then
     echo "skipped: valgrind is not here"

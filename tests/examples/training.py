@@ -1,4 +1,4 @@
-"""What the tests of the training programs share: starting them, and small data sets that they write themselves."""
+"""Helpers for the tests of the training programs: start them, and write small datasets."""
 import gzip
 import os
 import pty
@@ -26,33 +26,33 @@ def command(ranks, name, *flags):
 
 
 def call(ranks, name, *flags, **options):
-    """Exit code, stdout, stderr."""
+    """Runs a program. Returns exit code, stdout, stderr."""
     done = subprocess.run(command(ranks, name, *flags), text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, timeout=120, **options)
     return done.returncode, done.stdout, done.stderr
 
 
 def train(ranks, name, *flags, **options):
-    """stdout of a run that must succeed."""
+    """Returns the stdout of a run that must succeed."""
     code, out, err = call(ranks, name, *flags, **options)
     assert code == 0, (flags, code, out, err)
     return out
 
 
 def drain(terminal):
-    """What stands there when all who write to it have ended."""
+    """Reads the terminal until all processes that write to it have ended."""
     parts = []
     with open(terminal, "rb", buffering=0) as file:
         try:
             while part := file.read(65536):
                 parts.append(part)
-        except OSError:  # Linux's way to say so
+        except OSError:  # how Linux reports the end
             pass
     return b"".join(parts).decode()
 
 
 def on_terminals(ranks, name, *flags):
-    """What each rank, started by hand, shows on a terminal of its own in its stderr's place."""
+    """Starts the ranks by hand, each with a terminal as stderr. Returns what each terminal shows."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         master = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "WORLD_SIZE": str(ranks)}
@@ -69,14 +69,14 @@ def on_terminals(ranks, name, *flags):
 
 
 def complaints(err):
-    """Lines of stderr but the launcher's own, with its report, and the progress bar's."""
+    """Returns the lines of stderr without the launcher's, its report and the progress bar's."""
     said = without_slow_ranks(err).split("\n" + "=" * 20, 1)[0]
     return [line for line in said.splitlines() if line and not line.startswith(("tern run:", "epoch "))]
 
 
 def stripes(count, classes, side, seed):
-    """Images (count, side, side) u8 that a net tells apart after a few steps, shifted or mirrored: noise with bright stripes, of
-    which the class says how wide they are."""
+    """Returns images (count, side, side) u8 that a network can classify after a few steps, even shifted or mirrored: noise with bright
+    stripes whose width depends on the class."""
     random = np.random.default_rng(seed)
     labels = random.integers(0, classes, count)
     images = random.integers(0, 80, (count, side, side))
@@ -87,7 +87,7 @@ def stripes(count, classes, side, seed):
 
 
 def write_fashion(folder, train_count, test_count):
-    """The four files of Fashion-MNIST, with so many images."""
+    """Writes the four files of Fashion-MNIST with these numbers of images."""
     for name, count, seed in (("train", train_count, 0), ("t10k", test_count, 1)):
         images, labels = stripes(count, 10, 28, seed)
         with gzip.open(os.path.join(folder, f"{name}-images-idx3-ubyte.gz"), "wb") as file:
@@ -97,7 +97,7 @@ def write_fashion(folder, train_count, test_count):
 
 
 def write_cifar(folder, counts, classes=10):
-    """CIFAR's binary files with so many images each."""
+    """Writes CIFAR's binary files with this many images each."""
     names = [f"data_batch_{i}.bin" for i in range(1, 6)] + ["test_batch.bin"] if classes == 10 else ["train.bin", "test.bin"]
     for seed, (name, count) in enumerate(zip(names, counts)):
         images, labels = stripes(count, classes, 32, seed)
@@ -107,7 +107,7 @@ def write_cifar(folder, counts, classes=10):
 
 
 def write_photographs(folder, split, classes, count, size=(48, 64)):
-    """folder/split/CLASS/N.jpg, `count` of each class; their paths."""
+    """Writes folder/split/CLASS/N.jpg, `count` per class. Returns the paths."""
     from PIL import Image
     paths = []
     for label, name in enumerate(classes):
@@ -122,7 +122,7 @@ def write_photographs(folder, split, classes, count, size=(48, 64)):
 
 
 def tensors(value, place=""):
-    """{place: tensor or number} of nested containers."""
+    """Flattens nested containers to {place: tensor or number}."""
     if isinstance(value, dict):
         items = value.items()
     elif isinstance(value, (list, tuple)):
@@ -136,7 +136,7 @@ def tensors(value, place=""):
 
 
 def same(a, b):
-    """None, or the first place at which two checkpoints differ in a bit."""
+    """Returns the first place at which two checkpoints differ in any bit, or None."""
     a, b = tensors(a), tensors(b)
     if a.keys() != b.keys():
         return f"keys {sorted(a.keys() ^ b.keys())}"
@@ -148,7 +148,7 @@ def same(a, b):
 
 
 class Folder(unittest.TestCase):
-    """Each test in an empty folder of its own, self.folder."""
+    """Runs each test in its own empty folder, self.folder."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()

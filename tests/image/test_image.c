@@ -1,5 +1,5 @@
-/* Pictures in files beyond their pixels, which tests/torch/test_image.py compares: memory, plug-ins that are
- * missing, and what is refused. */
+/* test_image.c - image files: memory, missing plug-ins, and refused files. tests/torch/test_image.py compares
+ * the pixels. */
 #include "image/codec.h"
 #include "ledger.h"
 #include "report/folder.h"
@@ -16,7 +16,7 @@ static tern_image image_make(int channels)
     return (tern_image){.height = HEIGHT, .width = WIDTH, .channels = channels, .pages = 1, .data = pixels};
 }
 
-/* Skips where the plug-in was not built: the library is whole without it. */
+/* Skips if the plug-in was not built, since it is optional. */
 static void save_or_skip(const char *path, int channels)
 {
     tern_error err = {0};
@@ -25,7 +25,7 @@ static void save_or_skip(const char *path, int channels)
     assert_ok(err);
 }
 
-/* ---- plug-ins; first, because one that was found stays ---- */
+/* ---- plug-ins; first, because a plug-in stays loaded ---- */
 
 static void expect_missing(const char *path, const char *magic, size_t size, const char *text)
 {
@@ -99,7 +99,7 @@ static void no_memory(void **state)
     }
 }
 
-/* ---- what is refused ---- */
+/* ---- refused files ---- */
 
 #define REFUSED(call, want, what)                                                                            \
     do {                                                                                                     \
@@ -120,9 +120,10 @@ static void loading(void **state)
     save_or_skip(f->file, 3);
     REFUSED(LOAD(channels, 2), TERN_E_RANGE, "channels is 2, expected 0, 1 or 3");
     REFUSED(LOAD(pixels_most, 0), TERN_E_RANGE, "pixels_most is 0, expected [1, 2^40]");
-    REFUSED(LOAD(pixels_most, HEIGHT * WIDTH - 1), TERN_E_RANGE, "says that it has 5 x 7 pixels, at most 34");
+    REFUSED(LOAD(pixels_most, HEIGHT * WIDTH - 1), TERN_E_RANGE,
+            "has 5 x 7 pixels according to its header, expected at most 34");
     REFUSED((o.indices = true, LOAD(indices, true)), TERN_E_FORMAT,
-            "is a picture in colours, expected labels");
+            "is a colour image, expected a map of labels");
     o.channels = 3;
     REFUSED(tern_image_load(f->file, &o, &image, &err), TERN_E_INVALID, "indices have one channel, not 3");
     REFUSED(tern_image_load(NULL, NULL, &image, &err), TERN_E_INVALID, "expected a path and an image");
@@ -154,15 +155,15 @@ static void saving(void **state)
     REFUSED(tern_image_save(f->file, &image, NULL, &err), TERN_E_INVALID, "got u16 of 4");
     o.palette = palette;
     REFUSED(SAVE(channels, 3), TERN_E_INVALID, "a palette is for u8 indices of one channel");
-    REFUSED(SAVE(channels, 1), TERN_E_RANGE, "a palette of 0 colours, expected [1, 256]");
+    REFUSED(SAVE(channels, 1), TERN_E_RANGE, "the palette has 0 colours, expected [1, 256]");
     o.colours = 37;
-    REFUSED(SAVE(channels, 1), TERN_E_RANGE, "index 37 at (0, 1), the palette has 37");
+    REFUSED(SAVE(channels, 1), TERN_E_RANGE, "index 37 at (0, 1), but the palette has 37 colours");
     o.colours = 256;
     snprintf(path, sizeof(path), "%s/nowhere/a.png", f->path);
     REFUSED(tern_image_save(path, &image, NULL, &err), TERN_E_IO, "cannot create ");
 }
 
-/* ---- what the disk does ---- */
+/* ---- the disk ---- */
 
 static int save_noise(const char *path, tern_error *err)
 {
@@ -187,9 +188,9 @@ static void a_pipe_is_not_waited_for(void **state)
     folder *f = *state;
     tern_image image = {0};
     assert_int_equal(mkfifo(f->file, 0600), 0);
-    REFUSED(tern_image_load(f->file, NULL, &image, &err), TERN_E_IO, "is a pipe, no regular file");
+    REFUSED(tern_image_load(f->file, NULL, &image, &err), TERN_E_IO, "is a pipe, expected a regular file");
     image = image_make(3);
-    REFUSED(tern_image_save(f->file, &image, NULL, &err), TERN_E_IO, "no regular file");
+    REFUSED(tern_image_save(f->file, &image, NULL, &err), TERN_E_IO, "regular file");
 }
 
 enum { ROWS = 64, ROW = 4096, HEAD = 128 };
@@ -199,7 +200,7 @@ static void put_number(FILE *file, uint32_t value, int bytes)
     for (int i = 0; i < bytes; i++) putc(value >> 8 * i & 255, file);
 }
 
-/* A TIFF of one grey page, in one strip behind its directory. */
+/* A TIFF with one grey page, in one strip after its directory. */
 static void write_tiff(const char *path)
 {
     static const uint32_t fields[][2] = {{256, ROW},  {257, ROWS}, {258, 8},    {259, 1},         {262, 1},
@@ -220,7 +221,7 @@ static void write_tiff(const char *path)
     assert_int_equal(fclose(file), 0);
 }
 
-/* Between the header and the pixels. */
+/* Truncates the file between the header and the pixels. */
 static void a_tiff_that_becomes_shorter(void **state)
 {
     folder *f = *state;

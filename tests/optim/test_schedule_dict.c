@@ -92,7 +92,7 @@ static void what_is_no_state(void **state)
     bench b = open_bench();
     tern_schedule_step(b.step);
     const int invalid = TERN_E_INVALID, range = TERN_E_RANGE, dtype = TERN_E_DTYPE;
-    refuse(b.step, "last_epoch", NULL, invalid, "there is no \"last_epoch\"");
+    refuse(b.step, "last_epoch", NULL, invalid, "\"last_epoch\" is missing");
     refuse(b.step, "last_epoch", tern_object_float(3, NULL), dtype,
            "\"last_epoch\" is a float, expected an int");
     refuse(b.step, "last_epoch", tern_object_int(-1, NULL), range,
@@ -107,10 +107,10 @@ static void what_is_no_state(void **state)
     tern_object *mixed = list_of(1, 1);
     tern_object_append(mixed, tern_object_string("1", NULL), NULL);
     refuse(b.step, "base_lrs", mixed, dtype, "\"base_lrs\"[1] is a string, expected a number");
-    refuse(b.plateau, "best", NULL, invalid, "there is no \"best\"");
+    refuse(b.plateau, "best", NULL, invalid, "\"best\" is missing");
     refuse(b.plateau, "best", tern_object_string("1", NULL), dtype,
            "\"best\" is a string, expected a number");
-    refuse(b.plateau, "num_bad_epochs", NULL, invalid, "there is no \"num_bad_epochs\"");
+    refuse(b.plateau, "num_bad_epochs", NULL, invalid, "\"num_bad_epochs\" is missing");
     refuse(b.plateau, "cooldown_counter", tern_object_int(-3, NULL), range,
            "\"cooldown_counter\" is -3, expected [0, 9007199254740992]");
     refuse(b.plateau, "num_reductions", tern_object_none(NULL), dtype,

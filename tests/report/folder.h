@@ -1,4 +1,4 @@
-/* folder.h - a folder for a test's figures, which finds the plug-in, and what a PNG says of itself. */
+/* folder.h - a folder for a test's figures, the path to the plug-in, and the headers of PNGs. */
 #ifndef TERN_TESTS_REPORT_FOLDER_H
 #define TERN_TESTS_REPORT_FOLDER_H
 
@@ -18,7 +18,7 @@ typedef struct folder {
     char path[64], file[96];
 } folder;
 
-/* The plug-in lies in the build folder, one above this program's. */
+/* The plug-in is in the build folder, the parent of this program's folder. */
 static inline int choose_plugins(void)
 {
     char path[512];
@@ -46,7 +46,7 @@ static inline int close_folder(void **state)
     return rmdir(f->path);
 }
 
-/* Width and height from a PNG's header: signature, then a chunk of 13 bytes named IHDR. */
+/* Reads width and height from a PNG's header: the signature, then a chunk of 13 bytes named IHDR. */
 static inline void read_png(const char *path, uint32_t *width, uint32_t *height)
 {
     static const unsigned char start[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n',
@@ -63,7 +63,7 @@ static inline void read_png(const char *path, uint32_t *width, uint32_t *height)
     *height = ntohl(*height);
 }
 
-/* What is in the folder beside the file. */
+/* Counts what is in the folder beside the file. */
 static inline int count_others(const folder *f)
 {
     int count = 0;
@@ -74,7 +74,7 @@ static inline int count_others(const folder *f)
     return count;
 }
 
-/* The bytes of the file, which are the caller's. */
+/* Returns the file's bytes, which the caller frees. */
 static inline char *file_bytes(const folder *f, size_t *size)
 {
     struct stat about;
@@ -87,8 +87,8 @@ static inline char *file_bytes(const folder *f, size_t *size)
     return bytes;
 }
 
-/* What `save` writes over the file is refused after `room` bytes: the old one stays as it was, nothing is
- * left beside it, and the error says why. */
+/* Writing over the file with `save` fails after `room` bytes: the old file is unchanged, nothing is left
+ * beside it, and the error says why. */
 static inline void expect_old_file(const folder *f, size_t room,
                                    int (*save)(const char *path, tern_error *err))
 {

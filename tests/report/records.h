@@ -1,5 +1,4 @@
-/* records.h - a folder of a test's own, and the records of the event files in it, found without the library.
- */
+/* records.h - a test's folder, and the records of the event files in it, read without the library. */
 #ifndef TERN_TESTS_REPORT_RECORDS_H
 #define TERN_TESTS_REPORT_RECORDS_H
 
@@ -37,7 +36,7 @@ static inline int remove_folder(void **state)
     return nftw(*state, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
 }
 
-/* The last in the folder by name whose name begins so; the number of them. */
+/* Finds the last file, by name, whose name starts like this. Returns the number of such files. */
 static inline int find_file(const char *folder, const char *begins, char path[PATH_ROOM])
 {
     struct dirent **entries;
@@ -63,7 +62,8 @@ static inline uint32_t masked_crc_by_bits(const uint8_t *data, size_t bytes)
     return (~crc >> 15 | ~crc << 17) + 0xa282ead8;
 }
 
-/* How many whole records the file has, every CRC right; -1 if one is wrong. *rest is what is behind them. */
+/* Returns the number of whole records in the file; -1 if a CRC is wrong. *rest is the number of bytes after
+ * them. */
 static inline int count_records(const char *path, size_t *rest)
 {
     struct stat info;
@@ -89,7 +89,7 @@ static inline int count_records(const char *path, size_t *rest)
     return count;
 }
 
-/* The records of the folder's last event file, which has nothing else. */
+/* Returns the number of records in the folder's last event file, which must end with a whole one. */
 static inline int records_in(const char *folder)
 {
     char path[PATH_ROOM];

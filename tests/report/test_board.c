@@ -1,5 +1,5 @@
-/* A board's life: when it writes, who writes, what happens where it cannot, and what is refused. What it
- * writes is read in tests/torch/test_board.py. */
+/* test_board.c - boards: when they write, which ranks write, and what happens if writing fails.
+ * tests/torch/test_board.py reads what they write. */
 #include "report/records.h"
 
 #include "comm/group.h"
@@ -32,7 +32,7 @@ static void put(tern_board *board, int count)
     assert_ok(err);
 }
 
-/* RFC 3720, B.4, and the check value of the CRC catalogues. */
+/* RFC 3720, B.4, and the usual check value of CRC-32C. */
 static void known_crcs(void **state)
 {
     (void)state;
@@ -49,7 +49,7 @@ static void known_crcs(void **state)
     assert_int_equal(tern__crc32c(data, 0), 0);
 }
 
-/* ---- when ---- */
+/* ---- when boards write ---- */
 
 static void a_queue_is_written_when_it_is_full(void **state)
 {
@@ -112,7 +112,7 @@ static void a_restart_goes_on_in_a_new_file(void **state)
     }
 }
 
-/* Readers go by the names' order: also behind a file that the clock has not reached yet. */
+/* Readers go by the order of names, so a new file's name comes last, even after one from the future. */
 static void a_file_is_the_last_by_its_name(void **state)
 {
     const char *folder = *state;
@@ -173,7 +173,7 @@ static tern_board *open_tables(const char *folder)
     return board;
 }
 
-/* A crash may leave half a line; the next run takes it away and adds to the rest, under the one heading. */
+/* A crash may leave half a line; the next run removes it and continues the table, which has one heading. */
 static void tables_go_on_behind_their_last_whole_line(void **state)
 {
     const char *folder = *state;
@@ -197,9 +197,9 @@ static void tables_go_on_behind_their_last_whole_line(void **state)
     }
 }
 
-/* ---- where it cannot ---- */
+/* ---- when writing fails ---- */
 
-/* In the place of the C library's: a disk that cannot be read. */
+/* Replaces the C library's function: a disk that cannot be read. */
 static bool is_broken;
 ssize_t pread(int fd, void *to, size_t bytes, off_t at)
 {
@@ -228,7 +228,7 @@ static void tables_that_cannot_be_read_are_left_alone(void **state)
     assert_string_equal(after, before);
 }
 
-/* What is said there does not go into the next file that is opened. */
+/* With standard error closed, messages must not go to the next file that is opened. */
 static void standard_error_is_closed(void **state)
 {
     int kept = dup(STDERR_FILENO);
@@ -254,7 +254,7 @@ static void hear(tern_log_level level, const char *text, void *ctx)
     snprintf(last_warning, sizeof(last_warning), "%s", text);
 }
 
-/* No file of this process may grow beyond; what is asked for more is written in part, as on a full disk. */
+/* Limits the size of this process's files: a write beyond it is partial, as on a full disk. */
 static void limit_files(rlim_t bytes)
 {
     struct rlimit limit;
@@ -294,14 +294,14 @@ static void a_full_disk_is_told_once(void **state)
     assert_int_equal(warnings, 0);
     err = (tern_error){0};
     tern_board_scalar(board, "loss", 1, 7, NULL);
-    assert_int_equal(tern_board_flush(board, &err), TERN_E_IO); /* who asks is told */
+    assert_int_equal(tern_board_flush(board, &err), TERN_E_IO); /* the caller gets the error */
     assert_int_equal(records_in(folder), 5);
     limit_files(RLIM_INFINITY);
     put(board, 2);
     assert_int_equal(records_in(folder), 7);
     assert_int_equal(warnings, 1);
     assert_non_null(strstr(last_warning, "13 records are missing"));
-    limit_files((rlim_t)size_of(path)); /* the next failure is a new one; nobody takes the error */
+    limit_files((rlim_t)size_of(path)); /* the next failure is a new one, and the caller passes no err */
     for (int i = 0; i < 4; i++) tern_board_scalar(board, "loss", 1, i, NULL);
     assert_int_equal(warnings, 2);
     assert_non_null(strstr(last_warning, "tern_board_scalar: cannot write to"));
@@ -326,7 +326,8 @@ static void a_disk_full_from_the_start(void **state)
     signal(SIGXFSZ, SIG_DFL);
 }
 
-/* A rank that is killed at any time leaves whole records and at most a part of one; the next run goes on. */
+/* A rank that is killed at any time leaves whole records and at most a part of one; the next run continues.
+ */
 static void a_killed_process_leaves_whole_records(void **state)
 {
     const char *folder = *state;
@@ -344,18 +345,18 @@ static void a_killed_process_leaves_whole_records(void **state)
         assert_return_code(kill(pid, SIGKILL), errno);
         assert_int_equal(waitpid(pid, NULL, 0), pid);
         assert_true(count_records(path, &rest) > 300 * kills);
-        assert_true(rest < 150); /* of three */
+        assert_true(rest < 150); /* of three records */
     }
 }
 
-/* ---- who ---- */
+/* ---- which ranks write ---- */
 
 typedef struct shared {
     const char *folder;
     bool all_ranks, is_dated;
 } shared;
 
-/* Every call, on every rank. On one that writes nothing it may be given anything. */
+/* Makes every call on every rank. A rank that writes nothing accepts any argument. */
 static int rank_writes(int rank, const tern__bootstrap *boot, void *arg)
 {
     const shared *s = arg;
@@ -416,7 +417,7 @@ static void all_ranks_write_if_asked(void **state)
     }
 }
 
-/* Clocks and tags may differ, folders may not. */
+/* Ranks' clocks and tags may differ, their folders may not. */
 static void a_dated_folder_is_rank_0s(void **state)
 {
     char before[1024];
@@ -431,7 +432,7 @@ static void a_dated_folder_is_rank_0s(void **state)
     assert_return_code(chdir(before), errno);
 }
 
-/* As jobs of a sweep do that were started together. */
+/* As jobs of a sweep that were started together. */
 static int opens_alone(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)boot;
@@ -467,7 +468,7 @@ static void the_next_of_a_second_is_numbered(void **state)
     assert_non_null(getcwd(before, sizeof(before)));
     assert_return_code(chdir(*state), errno);
     tern_board *boards[3] = {NULL};
-    do { /* until one second has all three */
+    do { /* until all three are in the same second */
         for (int i = 0; i < 3; i++) {
             tern_board_free(boards[i]);
             boards[i] = tern_board_new(NULL, NULL, NULL, &err);
@@ -483,7 +484,7 @@ static void the_next_of_a_second_is_numbered(void **state)
     assert_return_code(chdir(before), errno);
 }
 
-/* The rank whose tag is too long; only rank 0's is asked for. */
+/* The rank whose tag is too long; only rank 0's is used. */
 static int rank_has_no_name(int rank, const tern__bootstrap *boot, void *arg)
 {
     char tag[1001];

@@ -1,12 +1,12 @@
-/* What a board's calls refuse, each with its code and text; that nothing leaks wherever memory ends; and that
- * warm calls ask for none. */
+/* test_board_errors.c - what a board's calls refuse, with code and text; no leaks wherever memory runs out;
+ * no allocations in warm calls. */
 #include "report/records.h"
 
 #include "ledger.h"
 
 #include <math.h>
 
-#define LONG 1024 /* one byte more than a tag may have */
+#define LONG 1024 /* one byte longer than allowed */
 
 typedef struct fixture {
     const char *folder;
@@ -19,7 +19,7 @@ typedef struct fixture {
     tern_error err;
 } fixture;
 
-/* The plug-in lies in the build folder, one above this program's. */
+/* The plug-in is in the build folder, the parent of this program's folder. */
 static void choose_plugins(void)
 {
     char path[PATH_ROOM];
@@ -63,7 +63,8 @@ static tern_tensor *zeros(fixture *f, int ndim, const int64_t *shape)
 
 #define ZEROS(...) zeros(&f, sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), (int64_t[]){__VA_ARGS__})
 
-/* The call, which ends in &f.err, fails so; and without a place for the error it returns the same. */
+/* Expects that the call, whose last argument is &f.err, fails like this, and returns the same without an err.
+ */
 #define assert_refused(call, wanted, words)                                                                  \
     do {                                                                                                     \
         f.err = (tern_error){0};                                                                             \
@@ -85,7 +86,8 @@ static void tags_and_text(void **state)
     assert_refused(tern_board_scalar(f.board, NULL, 1, 1, &f.err), TERN_E_INVALID, "the tag is NULL");
     assert_refused(tern_board_scalar(f.board, "", 1, 1, &f.err), TERN_E_INVALID, "the tag is empty");
     assert_refused(tern_board_scalar(f.board, bad, 1, 1, &f.err), TERN_E_FORMAT, "the tag is not UTF-8");
-    assert_refused(tern_board_scalar(f.board, tag, 1, 1, &f.err), TERN_E_RANGE, "1024 bytes, at most 1023");
+    assert_refused(tern_board_scalar(f.board, tag, 1, 1, &f.err), TERN_E_RANGE,
+                   "1024 bytes, expected at most 1023");
     assert_refused(tern_board_text(f.board, "a", NULL, 1, &f.err), TERN_E_INVALID, "the text is NULL");
     assert_refused(tern_board_text(f.board, "a", bad, 1, &f.err), TERN_E_FORMAT, "the text is not UTF-8");
     assert_refused(tern_board_text(f.board, tag, "b", 1, &f.err), TERN_E_RANGE, "1024 bytes");
@@ -94,13 +96,13 @@ static void tags_and_text(void **state)
     assert_refused(tern_board_scalars(f.board, bad, 1, names, values, 1, &f.err), TERN_E_FORMAT, "the tag");
     assert_refused(tern_board_scalars(f.board, "a", 2, names, values, 1, &f.err), TERN_E_INVALID,
                    "a name is NULL");
-    tag[254] = 0; /* a folder's name has at most 255 bytes; this one has 256 */
+    tag[254] = 0; /* the folder's name has 256 bytes, one too many */
     assert_refused(tern_board_scalars(f.board, tag, 1, names, values, 1, &f.err), TERN_E_RANGE,
-                   "256 bytes, at most 255");
+                   "256 bytes, expected at most 255");
     assert_int_equal(tern_board_scalars(f.board, tag + 1, 1, names, values, 1, NULL), TERN_OK);
     tag[254] = 'a', tag[LONG - 1] = 0;
     assert_int_equal(tern_board_scalar(f.board, tag, 1, 1, NULL), TERN_OK);
-    snprintf(path, sizeof(path), "%s/b_x", f.folder); /* a file is where the run's folder would be */
+    snprintf(path, sizeof(path), "%s/b_x", f.folder); /* a file has the name of the run's folder */
     fclose(fopen(path, "w"));
     assert_refused(tern_board_scalars(f.board, "b", 1, names, values, 1, &f.err), TERN_E_IO, "/b_x");
     tern_board_flush(f.board, NULL);
@@ -158,23 +160,23 @@ static void images(void **state)
 #define REFUSED(tensor, wanted, words)                                                                       \
     assert_refused(tern_board_image(f.board, "i", tensor, 1, &o, &f.err), wanted, words)
     REFUSED(NULL, TERN_E_INVALID, "the tensor is NULL");
-    REFUSED(ZEROS(5), TERN_E_SHAPE, "shape (5): expected HW, CHW, NCHW or NCDHW");
+    REFUSED(ZEROS(5), TERN_E_SHAPE, "shape (5), expected HW, CHW, NCHW or NCDHW");
     REFUSED(ZEROS(1, 1, 1, 1, 2, 2), TERN_E_SHAPE, "expected HW, CHW, NCHW or NCDHW");
     REFUSED(ZEROS(2, 4, 4), TERN_E_SHAPE, "expected 1, 3 or 4 channels, got 2");
     REFUSED(ZEROS(0, 4), TERN_E_SHAPE, "(0, 4) has no pixels");
     REFUSED(ZEROS(0, 3, 4, 4), TERN_E_SHAPE, "has no pixels");
     o.slice = 3;
-    REFUSED(ZEROS(1, 1, 3, 4, 4), TERN_E_RANGE, "slice 3 of a depth of 3");
+    REFUSED(ZEROS(1, 1, 3, 4, 4), TERN_E_RANGE, "slice is 3, expected [0, 3)");
     o.slice = -1;
-    REFUSED(ZEROS(1, 1, 3, 4, 4), TERN_E_RANGE, "slice -1");
+    REFUSED(ZEROS(1, 1, 3, 4, 4), TERN_E_RANGE, "slice is -1");
     o = tern_board_image_defaults();
     static const char *const formats[] = {"", "NCHH", "CW", "NCHWX", "nchw"};
     for (int i = 0; i < 5; i++) {
         o.format = formats[i];
-        REFUSED(ZEROS(4, 4), TERN_E_INVALID, "expected H, W and at will N, C, D, each once");
+        REFUSED(ZEROS(4, 4), TERN_E_INVALID, "expected H, W and optionally N, C, D, each once");
     }
     o.format = "NHWC";
-    REFUSED(ZEROS(4, 4, 3), TERN_E_SHAPE, "shape (4, 4, 3): expected NHWC");
+    REFUSED(ZEROS(4, 4, 3), TERN_E_SHAPE, "shape (4, 4, 3), expected NHWC");
     o = tern_board_image_defaults();
     o.across = 0;
     REFUSED(ZEROS(4, 4), TERN_E_RANGE, "expected across >= 1, got 0");
@@ -241,7 +243,7 @@ static void open_and_show(fixture *f, tern_error *err)
     tern_board_free(board);
 }
 
-/* Every request in turn is refused: E_MEMORY, nothing leaks, and the next run is whole. */
+/* Lets each allocation fail in turn: E_MEMORY, nothing leaks, and the next run works. */
 static void wherever_memory_ends(void **state)
 {
     fixture f;

@@ -1,4 +1,4 @@
-/* Curves as a PNG through the figure plug-in, and what is refused. */
+/* test_chart.c - charts as PNGs, with the figure plug-in, and refused charts. */
 #include "report/folder.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@ enum { POINTS = 5 };
 
 static const double steps[POINTS] = {0, 10, 20, 30, 40}, some[POINTS] = {3, 2.5, 2, 1.5, 1.25};
 
-/* One curve, with a band if it is `wide`. */
+/* One curve, with a band if `wide`. */
 static int save(const char *path, const double *y, bool wide, int points, tern_error *err)
 {
     double low[POINTS], high[POINTS];
@@ -19,7 +19,7 @@ static int save(const char *path, const double *y, bool wide, int points, tern_e
     return tern_chart_save(path, &chart, err);
 }
 
-/* A hash of the file; skips where the plug-in was not built. */
+/* Returns a hash of the file; skips if the plug-in was not built. */
 static uint64_t saved(const char *path, const double *y, bool wide, int points)
 {
     tern_error err = {0};
@@ -58,7 +58,8 @@ static void what_cannot_be_drawn(void **state)
     err = (tern_error){0};
     assert_int_equal(save(f->file, some, false, 1, &err), TERN_E_RANGE);
     assert_string_equal(err.text, "curve \"loss\": expected at least 2 points, got 1");
-    assert_int_equal(save(f->file, some, false, POINTS, &err), TERN_E_RANGE); /* what is set already */
+    assert_int_equal(save(f->file, some, false, POINTS, &err),
+                     TERN_E_RANGE); /* an error that is set is kept */
     tern_curve half = {"half", steps, some, some, NULL, POINTS};
     tern_chart chart = {"Training", "step", "loss", &half, 1};
     assert_int_equal(tern_chart_save(f->file, &chart, NULL), TERN_E_INVALID);

@@ -1,5 +1,5 @@
-/* Confusion matrices and top-k: what is refused, ranks that do not fit each other, memory. Numbers are
- * compared with numpy's and torch's in tests/torch/test_confusion.py. */
+/* test_confusion.c - confusion matrices and top-k: refused arguments, ranks that differ, memory.
+ * tests/torch/test_confusion.py compares the numbers with numpy's and torch's. */
 #include "comm/group_fixture.h"
 #include "ledger.h"
 #include "ops/world.h"
@@ -11,7 +11,7 @@ static tern_tensor *zeros(world *w, tern_dtype dtype, int ndim, const int64_t *s
 #define ZEROS(w, dtype, ...)                                                                                 \
     zeros(w, dtype, sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), (int64_t[]){__VA_ARGS__})
 
-/* A call has failed like this, and the scope with it. */
+/* Expects that a call has failed like this, and the scope with it. */
 static void expect(world *w, int code, int wanted, const char *func, const char *text)
 {
     assert_int_equal(code, wanted);
@@ -34,7 +34,8 @@ static void operands_that_do_not_fit(void **state)
     expect(&w, tern_confusion_update(c, s, ZEROS(&w, TERN_F32, 2, 3), ZEROS(&w, TERN_F32, 2)), TERN_E_DTYPE,
            func, "confusion: expected labels of i64, i32 or u8, got f32");
     expect(&w, tern_confusion_update(c, s, ZEROS(&w, TERN_U8, 2, 3), ZEROS(&w, TERN_U8, 2)), TERN_E_SHAPE,
-           func, "confusion: expected maps of one shape, or scores of floating point; got (2, 3) and (2)");
+           func,
+           "confusion: expected two maps of the same shape, or floating-point scores; got (2, 3) and (2)");
     expect(&w, tern_confusion_update(c, s, ZEROS(&w, TERN_BOOL, 2), ZEROS(&w, TERN_U8, 2)), TERN_E_DTYPE,
            func, "confusion: expected predictions of i64, i32 or u8, got bool");
     expect(&w, tern_confusion_update(c, s, ZEROS(&w, TERN_U8, 2), NULL), TERN_E_INVALID, func,
@@ -56,13 +57,13 @@ static void masks_that_do_not_fit(void **state)
     tern_confusion *c = tern_confusion_new(NULL, 2, 255, &w.err);
     tern_tensor *x = ZEROS(&w, TERN_F32, 2, 2, 4);
     expect(&w, tern_confusion_update_mask(three, s, x, ZEROS(&w, TERN_U8, 2, 2, 4), 0), TERN_E_INVALID, func,
-           "a mask has 2 classes, the confusion 3");
+           "a mask has 2 classes, the confusion has 3");
     x = ZEROS(&w, TERN_F32, 2, 2, 4);
     expect(&w, tern_confusion_update_mask(c, s, x, ZEROS(&w, TERN_U8, 2, 4), 0), TERN_E_SHAPE, func,
            "confusion: expected a mask of the scores' shape, or (N, ..) of (N, 1, ..); got (2, 2, 4) and (2, "
            "4)");
     expect(&w, tern_confusion_update_mask(c, s, ZEROS(&w, TERN_U8, 2), ZEROS(&w, TERN_U8, 2), 0),
-           TERN_E_DTYPE, func, "confusion: expected scores of floating point, got u8");
+           TERN_E_DTYPE, func, "confusion: expected floating-point scores, got u8");
     expect(&w, tern_confusion_update_mask(c, s, zeros1(&w, TERN_F32, 2), zeros1(&w, TERN_F32, 2), 0),
            TERN_E_DTYPE, func, "confusion: expected a mask of i64, i32 or u8, got f32");
     tern_tensor *mask = tern_full(s, TERN_U8, 1, (int64_t[]){2}, 2);
@@ -81,7 +82,7 @@ static void scores_that_topk_does_not_take(void **state)
     expect(
         &w,
         tern_topk_correct(w.scope, ZEROS(&w, TERN_I64, 2, 3), ZEROS(&w, TERN_I64, 2), -100, 1, &one, correct),
-        TERN_E_DTYPE, "tern_topk_correct", "topk_correct: expected scores of floating point, got i64");
+        TERN_E_DTYPE, "tern_topk_correct", "topk_correct: expected floating-point scores, got i64");
     expect(
         &w,
         tern_topk_correct(w.scope, ZEROS(&w, TERN_F32, 2, 0), ZEROS(&w, TERN_I64, 2), -100, 1, &one, correct),
@@ -89,7 +90,7 @@ static void scores_that_topk_does_not_take(void **state)
     tern_confusion *c = tern_confusion_new(NULL, 3, 255, &w.err);
     assert_int_equal(
         tern_topk_correct(w.scope, ZEROS(&w, TERN_F32, 0, 3), ZEROS(&w, TERN_I64, 0), -100, 1, &one, correct),
-        TERN_OK); /* a batch of nothing */
+        TERN_OK); /* an empty batch */
     assert_int_equal(correct[0], 0);
     assert_int_equal(tern_confusion_update(c, w.scope, ZEROS(&w, TERN_F32, 0, 3), ZEROS(&w, TERN_U8, 0)),
                      TERN_OK);

@@ -1,4 +1,4 @@
-/* Metrics over ranks: exact numbers, ranks that have told other names or nothing, mistakes of one rank. */
+/* test_metrics.c - metrics over ranks: exact numbers, ranks with other names or none, errors of one rank. */
 #include "comm/group_fixture.h"
 #include "ledger.h"
 
@@ -14,7 +14,7 @@ static int numbers_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_metrics *m = tern_metrics_new(world, &err);
     RANK_CHECK_OK(rank, err);
     int count = tern_group_size(world);
-    for (int epoch = 0; epoch < 3; epoch++) { /* each begins anew */
+    for (int epoch = 0; epoch < 3; epoch++) { /* each epoch starts from zero */
         double sum = 0, weight = 0, right = 0;
         for (int batch = 0; batch <= rank; batch++) {
             tern_metrics_mean(m, "loss", 10 * rank + batch, rank + 2);
@@ -55,7 +55,7 @@ static void numbers_are_those_of_all_ranks(void **state)
         assert_ranks_ok(ranks_run(worlds[i], numbers_body, NULL));
 }
 
-/* The order of ranks decides the last bits: all have the same. */
+/* Sums depend on the order of the ranks, which is the same everywhere: all ranks have the same bits. */
 static int bits_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -125,12 +125,12 @@ static void many_names_together(tern_metrics *m, int rank)
 
 static const expected mistakes[] = {
     {long_name, TERN_E_RANGE, "rank 1: \"a name of thirty-two characters.\": a name has 1 to 31 characters"},
-    {two_kinds, TERN_E_INVALID, "rank 1: \"loss\": told as one kind of metric and then as another"},
-    {kinds_of_ranks, TERN_E_MISMATCH, "\"loss\" is a max on rank 1 and a mean on a rank before"},
-    {bad_weight, TERN_E_RANGE, "rank 1: \"loss\": a weight below 0"},
-    {many_names, TERN_E_RANGE, "rank 1: \"name 32\": there is room for 32 names"},
+    {two_kinds, TERN_E_INVALID, "rank 1: \"loss\": used as two kinds of metric"},
+    {kinds_of_ranks, TERN_E_MISMATCH, "\"loss\" is a max on rank 1 and a mean on a lower rank"},
+    {bad_weight, TERN_E_RANGE, "rank 1: \"loss\": the weight is below 0"},
+    {many_names, TERN_E_RANGE, "rank 1: \"name 32\": more than 32 names"},
     {many_names_together, TERN_E_RANGE,
-     "rank 1: \"15 of rank 1\": there is room for 32 names over all ranks"},
+     "rank 1: \"15 of rank 1\": all ranks together use more than 32 names"},
 };
 
 static int mistakes_body(int rank, const tern__bootstrap *boot, void *arg)
@@ -147,7 +147,7 @@ static int mistakes_body(int rank, const tern__bootstrap *boot, void *arg)
         if (strcmp(err.text, mistakes[i].text)) fprintf(stderr, "%s\n", err.text);
         RANK_CHECK(rank, !strcmp(err.text, mistakes[i].text) && !strcmp(err.func, "tern_metrics_reduce"));
         RANK_CHECK(rank, !tern_metrics_name(m, 0));
-        err = (tern_error){0}; /* the group goes on */
+        err = (tern_error){0}; /* the group still works */
         tern_metrics_sum(m, "loss", 1);
         RANK_CHECK(rank, tern_metrics_reduce(m, &err) == TERN_OK && tern_metrics_get(m, "loss") == 2);
     }

@@ -1,4 +1,4 @@
-/* A page of pictures, bars and charts as a PNG through the figure plug-in, and what is refused. */
+/* test_page.c - a page of images, bars and charts as a PNG, with the figure plug-in, and refused pages. */
 #include "report/folder.h"
 
 #include <math.h>
@@ -14,7 +14,7 @@ static const tern_chart charts[] = {{"Loss", "epoch", "loss", &curve, 1},
 static const tern_bar bar[] = {{"one", 3, 2.5, 4, 0}, {"two", 1.25, 1.25, 1.25, 1}};
 static const tern_bars bars[] = {{"Seconds", bar, 2}, {"Memory", bar, 1}};
 
-/* `status` was returned and is in *err with a text that has `part`; clears it. */
+/* Expects `status`, also in *err, and `part` in the error's text; clears *err. */
 static void expect_error(int status, tern_error *err, int code, const char *part)
 {
     assert_int_equal(status, code);
@@ -26,7 +26,7 @@ static void expect_error(int status, tern_error *err, int code, const char *part
 
 static uint8_t grey[SIDE * SIDE], colours[SIDE * SIDE * 3];
 
-/* A grey one, and the same as colours. */
+/* A grey image, and the same in colour. */
 static void fill(tern_picture pictures[2])
 {
     for (int i = 0; i < SIDE * SIDE; i++) {
@@ -43,7 +43,7 @@ static tern_figure figure_of(const tern_picture *pictures, int count, int across
     return (tern_figure){"A page", pictures, count, across, bars, bar_count, charts, chart_count};
 }
 
-/* Size and hash of the page; skips where the plug-in was not built. */
+/* Gets size and hash of the page; skips if the plug-in was not built. */
 static uint64_t saved(const char *path, const tern_figure *figure, uint32_t *width, uint32_t *height)
 {
     tern_error err = {0};
@@ -96,7 +96,7 @@ static void colours_are_drawn(void **state)
     assert_true(saved(f->file, &page, &w, &h) != first);
 }
 
-/* Every change alone. */
+/* Makes each change alone. */
 static void what_cannot_be_drawn(void **state)
 {
     folder *f = *state;
@@ -110,7 +110,7 @@ static void what_cannot_be_drawn(void **state)
     pictures[1].channels = 2;
     page = figure_of(pictures, 2, 2, 0, 0);
     expect_error(tern_figure_save(f->file, &page, &err), &err, TERN_E_RANGE,
-                 "picture 1: expected 1 or 3 channels");
+                 "image 1: expected rows and columns above 0 and 1 or 3 channels");
     pictures[1].caption = NULL;
     assert_int_equal(tern_figure_save(f->file, &page, NULL), TERN_E_INVALID);
     const tern_bar worse[] = {{"three", NAN, 0, 0, 0}, {"four", -1, 0, 0, 0}, {NULL, 1, 1, 1, 0}};

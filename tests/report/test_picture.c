@@ -1,4 +1,4 @@
-/* A grid of pictures as a PNG through the figure plug-in, and what is said where it cannot be. */
+/* test_picture.c - a grid of images as a PNG, with the figure plug-in, and the errors if that fails. */
 #include "report/folder.h"
 
 #include <tern/report.h>
@@ -16,7 +16,7 @@ static int save(const char *path, int count, int across, tern_error *err)
     return tern_picture_grid_save(path, "Predictions", pictures, count, across, err);
 }
 
-/* Skips where the plug-in was not built: the library is whole without it. */
+/* Skips if the plug-in was not built, since it is optional. */
 static void save_or_skip(const char *path, int count, int across)
 {
     tern_error err = {0};
@@ -87,9 +87,9 @@ static void a_grid_of_nothing(void **state)
     folder *f = *state;
     tern_error err = {0};
     assert_int_equal(save(f->file, 0, 1, &err), TERN_E_RANGE);
-    assert_string_equal(err.text, "expected at least one picture, got 0, 1 across");
+    assert_string_equal(err.text, "expected at least 1 image and at least 1 across, got 0 and 1");
     assert_int_equal(save(f->file, 1, 0, NULL), TERN_E_RANGE);
-    assert_int_equal(save(f->file, 1, 1, &err), TERN_E_RANGE); /* the error that is set already */
+    assert_int_equal(save(f->file, 1, 1, &err), TERN_E_RANGE); /* an error that is set is kept */
     assert_int_equal(access(f->file, F_OK), -1);
 }
 

@@ -1,4 +1,4 @@
-/* The progress bar on a terminal, and its lines elsewhere. */
+/* test_progress.c - the progress bar on a terminal, and its lines in a log. */
 #include "base/base.h"
 #include "comm/group.h"
 #include "comm/ranks.h"
@@ -13,7 +13,7 @@
 
 #include <tern/report.h>
 
-/* stderr is a terminal or a pipe while a test looks at what comes out of it. */
+/* Replaces stderr by a terminal or a pipe, from which the test reads. */
 typedef struct watched {
     int saved, reader;
 } watched;
@@ -35,7 +35,7 @@ static watched watch(bool terminal)
     return w;
 }
 
-/* Everything that has been written to stderr so far; stderr is its old self again. */
+/* Returns everything written to stderr so far, and restores stderr. */
 static const char *unwatch(watched *w, char *text, size_t size)
 {
     fflush(stderr);
@@ -112,7 +112,7 @@ static void a_bar_that_does_not_stay_is_erased(void **state)
     assert_string_equal(text, "\rgone:   0%|          | 0/4 [00:00<?, ?it/s]\033[K\r\033[K");
 }
 
-/* The rows of a terminal after what was written to it: newline, return, up, erase to the end. */
+/* Computes the rows of a terminal from what was written: newline, return, up, erase to the end. */
 #define ROWS 6
 #define WIDE 128
 static void play(const char *text, char screen[ROWS][WIDE])
@@ -156,7 +156,7 @@ static void bars_in_bars_have_lines_of_their_own(void **state)
     assert_non_null(strstr(screen[0], "epochs:   0%"));
     assert_non_null(strstr(screen[1], "steps:  50%"));
 
-    w = watch(true); /* the inner one stays, above the outer one; so does the outer one, at its end */
+    w = watch(true); /* the inner bar stays, above the outer one; the outer one stays at its end, too */
     tern_progress_free(steps);
     tern_progress_update(epochs, 2);
     tern_progress_free(epochs);
@@ -223,7 +223,7 @@ static void it_is_drawn_ten_times_a_second(void **state)
     assert_in_range(count_of(text, "\rmany: "), 2, 3 + (int)(10 * seconds));
 }
 
-/* More than was announced, or nothing announced: a count, without a share and an end. */
+/* More units than the total, or no total: a count, without a percentage or remaining time. */
 static void a_total_that_is_not_known(void **state)
 {
     (void)state;
@@ -238,7 +238,7 @@ static void a_total_that_is_not_known(void **state)
     assert_int_equal(count_of(text, "over: 3it [00:00, "), 2);
 }
 
-/* A run that is taken up again: its share begins where it was, its rate does not count what was before. */
+/* A resumed run: the bar starts where it was; the rate does not count earlier units. */
 static void it_goes_on_where_a_run_was(void **state)
 {
     (void)state;
@@ -292,7 +292,7 @@ static void elsewhere_it_can_be_silent(void **state)
     assert_string_equal(unwatch(&w, text, sizeof(text)), "");
 }
 
-/* Rank 0 alone, and with the numbers of all. */
+/* Only rank 0 draws, with the numbers of all ranks. */
 static int three_ranks_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
@@ -326,7 +326,7 @@ static void a_bar_that_cannot_be(void **state)
     err = (tern_error){0};
     assert_null(tern_progress_new("bar", -1, NULL, NULL, &err));
     assert_int_equal(err.code, TERN_E_RANGE);
-    assert_string_equal(err.text, "total -1, initial 0: expected none below 0");
+    assert_string_equal(err.text, "total is -1 and initial 0, expected at least 0");
     err = (tern_error){0};
     opts.smoothing = 1.5;
     assert_null(tern_progress_new("bar", 1, NULL, &opts, &err));
@@ -343,7 +343,7 @@ static void a_bar_that_cannot_be(void **state)
 
 int main(void)
 {
-    /* The bar of a plain locale. */
+    /* The bar in a locale without UTF-8. */
     setenv("LC_ALL", "C", 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_terminal_shows_one_line),

@@ -1,4 +1,5 @@
-/* The text of a progress bar, beside what tqdm 4.64's format_meter returns for the same numbers. */
+/* test_progress_line.c - the text of a progress bar, compared with tqdm 4.64's format_meter for the same
+ * numbers. */
 #include "report/progress.h"
 #include "check.h"
 
@@ -92,7 +93,7 @@ static void values_stand_behind_the_rate(void **state)
     assert_string_equal(line, "x:  33% 1/3 [01:01<00:02,  1.00it/s, loss=0.412, lr=1e-5, acc=1.23e+3]");
 }
 
-/* Whatever the numbers, the line fits its memory and the terminal. */
+/* For any numbers, the line fits its buffer and the terminal. */
 static void nothing_is_too_long(void **state)
 {
     (void)state;

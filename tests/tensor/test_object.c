@@ -1,4 +1,4 @@
-/* Nested objects: what goes in comes out, who owns what, and that nothing is lost when memory runs out. */
+/* test_object.c - nested objects: values, ownership, and no leaks when memory runs out. */
 #include "check.h"
 #include "ledger.h"
 #include "tensor/object.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* As it is printed; the caller's. */
+/* Returns the printed text, which the caller frees. */
 static char *text_of(const tern_object *object)
 {
     char *text = NULL;
@@ -179,7 +179,7 @@ static void equal_numbers_are_one_key(void **state)
     tern_object_free(dict);
 }
 
-/* Every key is found, in the order of insertion, and a second value takes the first one's place. */
+/* Every key is found, in the order of insertion, and a second value replaces the first. */
 static void a_large_dict(void **state)
 {
     (void)state;
@@ -218,7 +218,7 @@ static void one_owner(void **state)
     assert_string_equal(err.text, "expected a list or tuple, got a dict");
     assert_int_equal(tern_object_append(list, inner, NULL), TERN_E_INVALID);
     assert_int_equal(tern_object_set(dict, "a", inner, NULL), TERN_E_INVALID);
-    assert_int_equal(tern_object_append(inner, list, NULL), TERN_E_INVALID); /* a circle */
+    assert_int_equal(tern_object_append(inner, list, NULL), TERN_E_INVALID); /* a cycle */
     assert_int_equal(tern_object_append(list, list, NULL), TERN_E_INVALID);
     assert_int_equal(tern_object_append(list, NULL, NULL), TERN_E_INVALID);
     assert_int_equal(tern_object_append(NULL, tern_object_none(NULL), NULL), TERN_E_INVALID);
@@ -231,7 +231,7 @@ static void one_owner(void **state)
     assert_null(tern_object_record(NULL, tern_object_tuple(NULL), tern_object_dict(NULL), NULL));
     assert_null(tern_object_record("a", tern_object_list(NULL), NULL, NULL));
     assert_null(tern_object_record("a", NULL, inner, NULL));
-    tern_object_free(inner); /* the list's */
+    tern_object_free(inner); /* the list owns it */
     assert_prints(list, "[[]]");
     assert_int_equal(tern_object_count(dict), 0);
     tern_object_free(list);
@@ -253,7 +253,7 @@ static void after_a_failure_nothing_is_done(void **state)
     tern_object_free(list);
 }
 
-/* Whichever request is refused, all that was given out comes back. */
+/* Whichever allocation fails, all memory is freed. */
 static void out_of_memory(void **state)
 {
     (void)state;
@@ -307,7 +307,7 @@ static void a_kept_tensor_may_go_before(void **state)
     tern_object_free(object);
 }
 
-/* The seal moves a parameter; the object reads it where it is then. */
+/* The seal moves a parameter; the object reads it at its new address. */
 static void a_parameter_is_read_where_it_is(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Tensors over the caller's own memory: no copy, no gradient, and `release` once, at the end of the last use.
- * On TERN_DEVICE, so that valgrind can look at the reference kernels too. */
+/* test_wrap.c - tensors over the caller's memory: no copy, no gradient, and one call of `release`, after the
+ * last use. Runs on TERN_DEVICE, so that valgrind can check the reference kernels as well. */
 #include "ledger.h"
 
 #include <stdio.h>
@@ -41,11 +41,11 @@ static void end_well(world *w)
     assert_ok(w->err);
 }
 
-/* ---- memory that knows whether it was released ---- */
+/* ---- memory that records its release ---- */
 
 typedef struct buffer {
     int released;
-    float *values; /* [N * IN], freed by release: what reads it later is seen by valgrind */
+    float *values; /* [N * IN], freed by release, so that valgrind sees later reads */
 } buffer;
 
 static void release(void *ctx)
@@ -177,7 +177,7 @@ typedef struct freeing {
     buffer b;
 } freeing;
 
-/* Frees the handle while its view is in use: the module's return is the last use. */
+/* Frees the handle while a view of it is in use: the module's return is the last use. */
 static tern_tensor *freeing_forward(tern_module *module, tern_scope *s, tern_tensor *x)
 {
     freeing *self = (freeing *)module;
@@ -233,7 +233,7 @@ static void a_failed_step_releases(void **state)
     close_world(&w);
 }
 
-/* A kept copy has no `release`, but the same life: every block comes back. */
+/* A kept copy has no `release` but the same lifetime: every block is given back. */
 static void a_kept_tensor_may_go_before_backward(void **state)
 {
     (void)state;
@@ -283,7 +283,7 @@ static void no_gradient_goes_there(void **state)
     close_world(&w);
 }
 
-/* ---- ops: the same bits as on a copy, also where memory is aligned to the element only ---- */
+/* ---- ops: the same bits as on a copy, even if memory is aligned to the element only ---- */
 
 enum { C = 16, SIDE = 6, COUNT = 2 * C * SIDE * SIDE };
 
@@ -336,7 +336,7 @@ static tern_tensor *sums(tern_scope *s, tern_tensor *x, tern_tensor *weight)
 
 static const op_fn ops[] = {conv, linear, norm, max_pool, avg_pool, global_pool, entropy, pointwise, sums};
 
-/* The result's elements; how many there are. */
+/* Gets the result's elements and returns their number. */
 static size_t values_of(world *w, tern_tensor *y, float out[COUNT])
 {
     if (!y) fail_msg("%s", tern_scope_error(w->scope)->text);
@@ -370,7 +370,8 @@ static void every_kind_of_op(void **state)
     close_world(&w);
 }
 
-/* Each op's gradient needs the values: the handle goes first, then backward reads them, then they go. */
+/* Each op's gradient needs the values: the handle is freed, then backward reads them, then they are released.
+ */
 static void every_kind_of_gradient(void **state)
 {
     (void)state;
@@ -408,7 +409,7 @@ static void data_of_what_has_gaps_or_is_gone(void **state)
     close_world(&w);
 }
 
-/* Twice with the same weights, so that the kernel keeps a copy; then written in place. */
+/* Runs twice with the same weights, so that the kernel keeps a copy; then writes them in place. */
 static void a_parameter_written_in_place(void **state)
 {
     (void)state;
@@ -447,7 +448,7 @@ static void expect_none(int code, const char *text, void *data, tern_dtype dtype
     assert_int_equal(b.released, 0);
 }
 
-/* A rank whose share is empty may have no memory for it. */
+/* A rank with an empty share may have no memory for it. */
 static void nothing_is_wrapped(void **state)
 {
     (void)state;

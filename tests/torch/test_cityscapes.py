@@ -148,7 +148,7 @@ class CityscapesTest(unittest.TestCase):
         ours = Cityscapes(self.root, "train")
         ours[0]
         self.refused(-2, r"c/1_leftImg8bit.png is 12 x 20, but its map .*c/1_gtFine_labelIds.png is 12 x 21", lambda: ours[1])
-        self.refused(-2, r"c/2_leftImg8bit.png is 13 x 20, expected 12 x 20 as .*c/0_leftImg8bit.png", lambda: ours[2])
+        self.refused(-2, r"c/2_leftImg8bit.png is 13 x 20, expected 12 x 20 like .*c/0_leftImg8bit.png", lambda: ours[2])
         self.refused(-7, r"c/3_gtFine_labelIds.png: id 34 at row 5, column 7, expected \[0, 33\]", lambda: ours[3])
 
     def test_kinds_of_files(self):
@@ -161,7 +161,7 @@ class CityscapesTest(unittest.TestCase):
         os.truncate(maps[2], 60)
         ours = Cityscapes(self.root, "train")
         self.refused(-9, "c/0_gtFine_labelIds.png: expected 8 bits", lambda: ours[0])
-        self.refused(-6, "c/1_gtFine_labelIds.png is a picture in colours", lambda: ours[1])
+        self.refused(-6, "c/1_gtFine_labelIds.png is a colour image", lambda: ours[1])
         self.refused(-6, "c/2_gtFine_labelIds.png: the file is truncated", lambda: ours[2])
 
     def test_options(self):

@@ -210,7 +210,7 @@ class Checkpoints(Case):
         torch.save(state, self.path("a.pt"))
         code, _, err = self.run_tern("convert", "--flatten", self.path("a.pt"), self.path("out.safetensors"))
         self.assertEqual(code, 0)
-        self.assertRegex(err, r"^tern convert: left out \d+ values that are no tensors\n$")
+        self.assertRegex(err, r"^tern convert: left out \d+ values that are not tensors\n$")
         want = {f"model.{name}": tensor for name, tensor in state["model"].items()}
         for key, values in state["optimizer"]["state"].items():
             want.update({f"optimizer.state[{key}].{name}": tensor for name, tensor in values.items()})

@@ -178,7 +178,7 @@ def test_dtypes_that_tern_has_not():
 
 def test_other_things_that_tern_has_not():
     class_value = {"a": collections.OrderedDict}
-    for value, text in ((2**70, "an int of 9 bytes"), ({(1, 2): 3}, "a tuple"), (class_value, "collections.OrderedDict"),
+    for value, text in ((2**70, "an int has 9 bytes"), ({(1, 2): 3}, "of kind tuple"), (class_value, "collections.OrderedDict"),
                         (torch.zeros((1,) * 7), "7 dimensions"), (torch.zeros(2, 2).to_sparse(), "_rebuild_sparse_tensor"),
                         (print, "__builtin__.print"), (1j, "__builtin__.complex"), (torch.zeros(2).storage(), "without a tensor")):
         torch.save(value, path("theirs.pt"))

@@ -68,7 +68,7 @@ def test_a_dtype_that_tern_has_not():
     try:
         FILES.load(PATH)
     except tern.TernError as error:
-        assert error.code == -9 and "dtype tern has not" in str(error), error
+        assert error.code == -9 and "dtype tern does not have" in str(error), error
     else:
         raise AssertionError("it was loaded")
 

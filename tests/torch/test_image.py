@@ -182,7 +182,7 @@ class ImageTest(unittest.TestCase):
 
     def test_colours_are_no_labels(self):
         path = self.written(PIL.Image.fromarray(smooth(4, 4)), "a.png")
-        with self.assertRaisesRegex(tern.TernError, "a.png is a picture in colours, expected labels"):
+        with self.assertRaisesRegex(tern.TernError, "a.png is a colour image, expected a map of labels"):
             images.load(path, indices=True)
 
     # ---- TIFF ----
@@ -290,7 +290,7 @@ class ImageTest(unittest.TestCase):
             self.assertEqual(count, 7)
             np.testing.assert_array_equal(got, pages[page])
         for page in (-1, 7):
-            with self.assertRaisesRegex(tern.TernError, rf"stack.tif: page {page} of 7") as caught:
+            with self.assertRaisesRegex(tern.TernError, rf"stack.tif: page is {page}, expected \[0, 7\)") as caught:
                 images.load(path, page=page)
             self.assertEqual(caught.exception.code, E_RANGE)
 
@@ -373,7 +373,7 @@ class ImageTest(unittest.TestCase):
         png[29:33] = zlib.crc32(png[12:29]).to_bytes(4, "big")
         error = self.refused(self.path("a.png"), png)
         self.assertEqual(error.code, E_RANGE)
-        self.assertRegex(str(error), "a.png says that it has 2147483647 x 2147483647 pixels, at most 268435456")
+        self.assertRegex(str(error), "a.png has 2147483647 x 2147483647 pixels according to its header, expected at most 268435456")
         path = self.written(PIL.Image.fromarray(smooth(8, 8)), "a.tif")
         tiff = bytearray(bytes_of(path))
         directory = int.from_bytes(tiff[4:8], "little")
@@ -384,12 +384,12 @@ class ImageTest(unittest.TestCase):
         self.assertEqual(self.refused(path, tiff).code, E_RANGE)
 
     def test_no_picture(self):
-        for data, text in ((b"", "no.png is empty"), (b"GIF89a", "no.png is no picture: expected a JPEG, PNG or TIFF")):
+        for data, text in ((b"", "no.png is empty"), (b"GIF89a", "no.png is not an image: expected a JPEG, PNG or TIFF")):
             self.assertIn(text, str(self.refused(self.path("no.png"), data)))
         with self.assertRaisesRegex(tern.TernError, "cannot open .*/nowhere.*No such file") as caught:
             images.load(self.path("nowhere"))
         self.assertEqual(caught.exception.code, E_IO)
-        with self.assertRaisesRegex(tern.TernError, "is a directory, no regular file"):
+        with self.assertRaisesRegex(tern.TernError, "is a directory, expected a regular file"):
             images.load(self.folder)
 
 

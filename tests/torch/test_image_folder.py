@@ -212,10 +212,10 @@ class ImageFolderTest(unittest.TestCase):
         self.assertEqual(caught.exception.code, code)
 
     def test_no_samples(self):
-        self.refused(-5, "has no folders, expected one a class")
+        self.refused(-5, "has no subfolders, expected one per class")
         os.mkdir(os.path.join(self.root, "empty"))
         self.put("full/a.png")
-        self.refused(-5, "there is no picture in .*/empty")
+        self.refused(-5, "there is no image in .*/empty")
         self.root = os.path.join(self.root, "nowhere")
         self.refused(-5, "cannot read the folder .*/nowhere: No such file or directory")
 
@@ -240,7 +240,7 @@ class ImageFolderTest(unittest.TestCase):
         images.save(os.path.join(self.root, "a/d.png"), np.zeros((4, 4), np.uint16))
         ours = Folder(self.root, crop=(4, 4), resize=4)
         for index, (code, text) in enumerate(
-            [(-6, "a/a.jpg: Premature end of JPEG file"), (-6, "a/b.bmp is no picture"), (-5, "cannot open .*/a/c.png"), (-9, "a/d.png: expected 8 bits")]
+            [(-6, "a/a.jpg: Premature end of JPEG file"), (-6, "a/b.bmp is not an image"), (-5, "cannot open .*/a/c.png"), (-9, "a/d.png: expected 8 bits")]
         ):
             with self.assertRaisesRegex(tern.TernError, text) as caught:
                 ours.sample(index)

@@ -69,7 +69,7 @@ def written(header, data=b"", magic=b"\x93NUMPY\x01\x00"):
 
 def bad_files_are_named():
     expect(E_IO, "No such file", path.with_name("missing.npy"))
-    expect(E_IO, "no regular file", path.parent)
+    expect(E_IO, "regular file", path.parent)
     numpy.save(path, numpy.arange(1000.0))
     whole = path.read_bytes()
     for length in range(0, 140, 7):
@@ -78,9 +78,9 @@ def bad_files_are_named():
     path.write_bytes(whole[:-1])
     expect(E_IO, "is truncated")
     path.write_bytes(whole + b"x")
-    expect(E_FORMAT, "1 bytes behind the array")
+    expect(E_FORMAT, "1 bytes follow the array")
     path.write_bytes(b"PK\x03\x04" + whole)
-    expect(E_FORMAT, "no .npy file")
+    expect(E_FORMAT, "not a .npy file")
     path.write_bytes(b"\x93NUMPY\x04" + whole[7:])
     expect(E_FORMAT, "version 1 to 3")
 
@@ -92,7 +92,7 @@ def bad_headers_are_refused():
     for old, new in [(b"{", b"["), (b"'shape'", b"'shade'"), (b"False", b"Maybe"), (b"(2,)", b"2"), (b"(2,)", b"(-2,)"),
                      (b"'shape': (2,), ", b""), (b"(2,)", b"(2 x)"), (b", }", b"")]:
         written(good.replace(old, new), bytes(8))
-        expect(E_FORMAT, "makes no sense")
+        expect(E_FORMAT, "cannot be parsed")
     written(good.replace(b"(2,)", b"(2, 0)"), bytes(8))
     expect(E_SHAPE, "dimension 1 is 0")
     for dtype in [b"<c8", b"<U4", b"|O8", b"<f16", b"<u4", b"<u8", b"<i999999999999"]:
@@ -109,7 +109,7 @@ def bad_headers_are_refused():
 def absurd_shapes_ask_for_no_memory():
     for shape in [b"(1000000000000,)", b"(4294967296, 4294967296)", b"(99999999999999999999999,)", b"(3,)"]:
         written(b"{'descr': '<f4', 'fortran_order': True, 'shape': " + shape + b"}", bytes(8))
-        expect(E_IO, "speaks of more data")
+        expect(E_IO, "claims more data")
 
 
 def what_cannot_be_written_leaves_nothing():

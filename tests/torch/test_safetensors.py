@@ -22,7 +22,7 @@ PYTHON = os.path.join(os.environ.get("TERN_PEERS", os.path.expanduser("~/.cache/
 PEER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "safetensors_peer.py")
 E_FORMAT, E_UNSUPPORTED = -6, -9
 # The package has more dtypes and dimensions, and sizes beyond 2^63 beside a dimension of 0, of which no strides can be made.
-STRICTER = "which tern has not|but tern at most 6|is of bools|has too many elements|expected an integer from 0 to .*, got \"9223372036854775"
+STRICTER = "which tern does not support|tern supports at most 6|has dtype BOOL, but|has too many elements|expected an integer from 0 to .*, got \"9223372036854775"
 
 
 def bytes_of(path):

@@ -245,10 +245,10 @@ class RngTest(unittest.TestCase):
     def test_what_is_no_state(self):
         state = self.state()
         for value, text in (
-            (3, "expected a tensor of u8"),
+            (3, "expected a u8 tensor"),
             (state.to(torch.int32), "got a tensor of i32"),
             (state[:-8], "5048"),
-            (torch.zeros_like(state), "no state of a generator"),
+            (torch.zeros_like(state), "not a generator's state"),
         ):
             with self.assertRaises(tern.TernError) as caught:
                 self.load(value)

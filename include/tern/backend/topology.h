@@ -1,7 +1,7 @@
-/* topology.h - what a topology plug-in offers: one const struct in a shared object of its own, found beside
- * the library. It knows which CPUs are one core and which cores are near each other.
+/* topology.h - the interface of a topology plug-in: one const struct in a shared object that is installed
+ * beside the library. The plug-in knows which CPUs belong to one core, and which cores are near each other.
  *
- * Threads: all calls come from one. */
+ * Threads: all calls come from one thread. */
 #ifndef TERN_BACKEND_TOPOLOGY_H
 #define TERN_BACKEND_TOPOLOGY_H
 
@@ -14,9 +14,10 @@ typedef struct tern_topology_backend {
     int abi;     /* TERN_TOPOLOGY_ABI */
     size_t size; /* sizeof(tern_topology_backend) of the plug-in's build: members beyond it are absent */
     const char *name;
-    /* The machine's CPUs, near ones near each other (those of a core, then of a cache, of a memory) and the
-     * number of each one's core: cpus[i] as the kernel numbers them, cores[i] ascending. Returns how many
-     * there are, of which at most `room` are written; negative: they cannot be known. */
+    /* Lists the machine's CPUs in cpus[i], with the kernel's numbers, and the number of each one's core in
+     * cores[i], ascending. Neighbours in the list are near each other: first CPUs of one core, then of one
+     * cache, then of one memory. Returns the number of CPUs, of which at most `room` are written; negative if
+     * they cannot be found out. */
     int (*cpus)(int *cpus, int *cores, int room);
 } tern_topology_backend;
 

@@ -3,9 +3,9 @@
  * channel.c (the way of a work), heads.c (what hosts say of one), exchange.c (how its elements go), region.c
  * (which elements), partial.c (their sums).
  *
- * The back end of a group that spans hosts. Inside a host ranks reach each other's windows by a back end of
- * their own, native or self (`here`); between hosts messages go over a transport, MPI or gloo. A group that
- * shall use the transport alone has a host for every rank. */
+ * The back end of a group that spans hosts. Inside a host, ranks reach each other's windows through a back
+ * end of their own, native or self (`here`). Between hosts, messages go over a transport, MPI or gloo. A
+ * group that is to use the transport alone counts every rank as a host. */
 #ifndef TERN_SRC_COMM_HOSTS_H
 #define TERN_SRC_COMM_HOSTS_H
 
@@ -187,8 +187,8 @@ typedef struct tern__heads {
     char **sums; /* [hosts] in them                                   */
 } tern__heads;
 
-/* Returns how many bytes of a host's sum go with the head: up to `short_bytes`, as such messages are no
- * slower. */
+/* Returns how many bytes of a host's sum fit behind the heads in a message of `short_bytes`, which is no
+ * slower than a shorter one. */
 size_t tern__heads_room(const tern__hosts *hosts, size_t short_bytes);
 /* Into zeros; close it after an error, too. */
 int tern__heads_open(tern__heads *heads, tern__hosts_channel *channel, tern_error *err);

@@ -230,7 +230,7 @@ void tern__work_trace(const tern__channel *channel, uint64_t seq, tern__track tr
     if (!trace) return;
     const tern__task *task = &channel->tasks[seq & (channel->slots - 1)];
     const tern__post *post = &task->post;
-    tern__event event = {
+    tern__trace_event event = {
         .name = track == TERN__TRACK_WAIT ? "wait" : kind_names[post->kind],
         .track = track,
         .began = began,

@@ -129,13 +129,13 @@ void tern__mailbox_trace(const tern__mailbox *mailbox, const tern__transfer *tra
 {
     tern__trace *trace = mailbox->native->group->trace;
     if (!trace) return;
-    tern__event event = {.name = transfer->is_recv ? "wait for recv" : "wait for send",
-                         .track = TERN__TRACK_WAIT,
-                         .began = began,
-                         .ended = tern__now_ns(),
-                         .args = {{"bytes", (int64_t)tern__transfer_bytes(transfer)},
-                                  {"peer", transfer->peer},
-                                  {"tag", transfer->tag}}};
+    tern__trace_event event = {.name = transfer->is_recv ? "wait for recv" : "wait for send",
+                               .track = TERN__TRACK_WAIT,
+                               .began = began,
+                               .ended = tern__now_ns(),
+                               .args = {{"bytes", (int64_t)tern__transfer_bytes(transfer)},
+                                        {"peer", transfer->peer},
+                                        {"tag", transfer->tag}}};
     tern__trace_add(trace, &event);
 }
 

@@ -192,8 +192,8 @@ static void fail_unmet(const tern__nccl_channel *c)
     }
 }
 
-/* What is under way in devices' lanes ends before anything that the lanes are asked later, and whoever frees
- * its memory frees it in the order of a lane that follows them. */
+/* What is under way in devices' streams ends before anything that the streams are asked later, and whoever
+ * frees its memory frees it in the order of a stream that follows them. */
 static void nccl_channel_close(void *of)
 {
     tern__nccl_channel *c = of, **at = &c->nccl->channels;

@@ -1,4 +1,4 @@
-/* line.c - a communicator of NCCL's, and the lane in which its works are. */
+/* line.c - a communicator of NCCL's, and the stream in which its works are. */
 #include "comm/nccl/nccl.h"
 
 #include "comm/sys.h"
@@ -68,14 +68,14 @@ int tern__nccl_await(tern__nccl *nccl, int (*is_over)(void *of, tern_error *err)
 static int open_marks(tern__nccl_line *line, tern_error *err)
 {
     tern_device *device = line->link->device;
-    line->ready = device->backend->mark_new(device, err);
-    for (int i = 0; i < TERN__NCCL_MARKS; i++)
-        if (!(line->marks[i] = device->backend->mark_new(device, err))) return err->code;
+    line->ready = device->backend->event_new(device, err);
+    for (int i = 0; i < TERN__NCCL_EVENTS; i++)
+        if (!(line->events[i] = device->backend->event_new(device, err))) return err->code;
     return line->ready ? TERN_OK : err->code;
 }
 
-/* NCCL puts a work into its lane at a time of its own: in a lane that two communicators shared their works
- * might come in another order on each rank, and the devices would wait for each other. */
+/* NCCL puts a work into its stream at a time of its own: in a stream that two communicators shared their
+ * works might come in another order on each rank, and the devices would wait for each other. */
 tern__nccl_line *tern__nccl_line_new(tern__nccl_link *link, tern_error *err)
 {
     tern__nccl *nccl = link->nccl;
@@ -83,7 +83,7 @@ tern__nccl_line *tern__nccl_line_new(tern__nccl_link *link, tern_error *err)
     if (!line) return NULL;
     *line = (tern__nccl_line){.link = link, .number = 1};
     for (; *at; at = &(*at)->next) line->number++;
-    if (link->device->backend->lane_new(link->device, &line->lane, err)) {
+    if (link->device->backend->stream_new(link->device, &line->stream, err)) {
         tern__free(line);
         return NULL;
     }
@@ -181,19 +181,19 @@ void tern__nccl_abort_failed(tern__nccl *nccl)
 int tern__nccl_line_drain(const tern__nccl_line *line)
 {
     tern_device *device = line->link->device;
-    int last = (int)((line->launched + TERN__NCCL_MARKS - 1) % TERN__NCCL_MARKS);
+    int last = (int)((line->launched + TERN__NCCL_EVENTS - 1) % TERN__NCCL_EVENTS);
     if (!line->launched) return TERN_OK;
     if (has_failed(line->link->nccl->group)) return TERN_E_PEER;
-    return device->backend->mark_wait(device, line->marks[last], NULL);
+    return device->backend->event_wait(device, line->events[last], NULL);
 }
 
 static void free_lane(tern__nccl_line *line)
 {
     tern_device *device = line->link->device;
-    if (line->ready) device->backend->mark_free(device, line->ready);
-    for (int i = 0; i < TERN__NCCL_MARKS; i++)
-        if (line->marks[i]) device->backend->mark_free(device, line->marks[i]);
-    device->backend->lane_free(device, line->lane);
+    if (line->ready) device->backend->event_free(device, line->ready);
+    for (int i = 0; i < TERN__NCCL_EVENTS; i++)
+        if (line->events[i]) device->backend->event_free(device, line->events[i]);
+    device->backend->stream_free(device, line->stream);
 }
 
 void tern__nccl_line_finalize(tern__nccl_line *line)

@@ -5,7 +5,7 @@
  * Where both sides have their memory on a GPU, and not on the same one, what goes over there is not the data
  * but a token, and with it each side asks NCCL for its part. Tokens from one rank to another come in
  * one order, that in which the receiver has found them; so NCCL's calls do, if each direction between two
- * ranks has a communicator of its own, and they wait for nothing else, if it has a lane of its own and fits
+ * ranks has a communicator of its own, and they wait for nothing else, if it has a stream of its own and fits
  * into the device beside them (line.c): no order of messages among themselves or beside collectives makes
  * devices wait for each other in a circle. The token says how the two find each other in NCCL.
  *
@@ -124,8 +124,8 @@ static int test(const message *m, tern_error *err)
     if (!m->work.launched) return TERN_PENDING;
     const tern__nccl_line *line = m->work.line;
     tern_device *device = line->link->device;
-    int place = (int)((m->work.launched - 1) % TERN__NCCL_MARKS);
-    return device->backend->mark_test(device, line->marks[place], err);
+    int place = (int)((m->work.launched - 1) % TERN__NCCL_EVENTS);
+    return device->backend->event_query(device, line->events[place], err);
 }
 
 /* ---- what becomes of messages ---- */

@@ -6,17 +6,17 @@
  * waits in it waits for ever. So this back end stands before another one, as the debug back end does. Windows
  * of the host's memory and works on them are the other's, as they come. A work on a device's memory is done
  * twice: the ranks *meet* for it behind (only_meets: they say and compare it, and nobody's memory is
- * touched), and what moves is put into a lane of the device at once, behind what the step has written. So
+ * touched), and what moves is put into a stream of the device at once, behind what the step has written. So
  * kind, dtype, counts, weights and who is a shadow are known as ever, errors name ranks, and the host waits
  * for the others' hosts, never for a device: who waits for a work waits for its meeting, and has the step's
- * lane follow the work.
+ * stream follow the work.
  *
  * All ranks must put their works into a communicator in one order, where other back ends know an order in
  * each channel only. So the meetings of all channels are of one channel behind, the *order*: two works that
  * two ranks post in different order are a mismatch there, which names them. A channel that is to keep an
- * order of its own (channel_part) has a *line* of its own: a communicator, a lane of the device, and its own
- * channel behind for the meetings. A communicator takes one GPU a rank; the first is opened when the first
- * memory of a device is seen, by all ranks together. */
+ * order of its own (channel_part) has a *line* of its own: a communicator, a stream of the device, and its
+ * own channel behind for the meetings. A communicator takes one GPU a rank; the first is opened when the
+ * first memory of a device is seen, by all ranks together. */
 #ifndef TERN_SRC_COMM_NCCL_NCCL_H
 #define TERN_SRC_COMM_NCCL_NCCL_H
 
@@ -26,9 +26,9 @@
 
 #include <pthread.h>
 
-#define TERN__NCCL_MARKS 64
-#define TERN__NCCL_SLOTS 512                 /* of the order */
-#define TERN__NCCL_AWAY  (UINT32_C(1) << 31) /* in the numbers of windows over devices' memory */
+#define TERN__NCCL_EVENTS 64
+#define TERN__NCCL_SLOTS  512                 /* of the order */
+#define TERN__NCCL_AWAY   (UINT32_C(1) << 31) /* in the numbers of windows over devices' memory */
 
 typedef struct tern__nccl tern__nccl;
 
@@ -44,17 +44,17 @@ typedef struct tern__nccl_line {
     uint64_t number;                   /* of the link's, from 1 on                            */
     const tern__nccl_channel *channel; /* whose it is; NULL: the first one, or nobody's so far */
     void *order;                       /* where its works meet                                */
-    tern__lane lane;
-    void *comm;        /* NULL: aborted; under the group's lock */
-    tern__mark *ready; /* what the step has written            */
-    tern__mark *marks[TERN__NCCL_MARKS];
-    int64_t began[TERN__NCCL_MARKS]; /* since when all ranks have posted it; 0: not yet */
-    uint64_t launched, passed;       /* of the device's part of works; under the lock */
-    int peer;                        /* of messages: that this rank sends to or receives from */
+    tern__device_stream stream;
+    void *comm;                /* NULL: aborted; under the group's lock */
+    tern__device_event *ready; /* what the step has written            */
+    tern__device_event *events[TERN__NCCL_EVENTS];
+    int64_t began[TERN__NCCL_EVENTS]; /* since when all ranks have posted it; 0: not yet */
+    uint64_t launched, passed;        /* of the device's part of works; under the lock */
+    int peer;                         /* of messages: that this rank sends to or receives from */
     bool is_recv;
     char id[TERN__NCCL_ID];
     tern__nccl_work *first, *last; /* that are to be asked of NCCL  */
-    tern__nccl_work *asked;        /* that is not in the lane yet   */
+    tern__nccl_work *asked;        /* that is not in the stream yet   */
     bool is_pending;               /* the communicator takes no other meanwhile */
     bool is_final;                 /* it takes no other any more                */
     void *given_up;                /* the communicator that `comm` was          */

@@ -23,12 +23,12 @@ static int check_work(tern__nccl_line *line, char *text, size_t size)
     tern_device *device = line->link->device;
     const tern_group *group = line->link->nccl->group;
     while (line->passed < line->launched) {
-        int place = (int)(line->passed % TERN__NCCL_MARKS);
-        if (device->backend->mark_test(device, line->marks[place], NULL)) break;
+        int place = (int)(line->passed % TERN__NCCL_EVENTS);
+        if (device->backend->event_query(device, line->events[place], NULL)) break;
         line->passed++;
     }
     if (line->passed == line->launched) return TERN_OK;
-    int64_t began = line->began[line->passed % TERN__NCCL_MARKS], took = tern__now_ns() - began;
+    int64_t began = line->began[line->passed % TERN__NCCL_EVENTS], took = tern__now_ns() - began;
     if (!began || (double)took * 1e-9 < group->opts.timeout_s) return TERN_OK;
     snprintf(text, size,
              "rank %d waited %g s for %s to be done with work %llu of NCCL, which all have posted",

@@ -217,7 +217,7 @@ static int run(tern__nccl_line *line, const tern__nccl_work *work, tern_error *e
     const tern__post *post = &work->post;
     tern_device *device = line->link->device;
     tern__nccl *nccl = line->link->nccl;
-    void *stream = device->backend->lane_stream(device, line->lane);
+    void *stream = device->backend->stream_native(device, line->stream);
     bool is_move = tern__kind_is_move(post->kind);
     pthread_mutex_lock(&nccl->lock);
     int status = line->comm ? nccl->plugin->begin(err) : fail_aborted(nccl->group, err);
@@ -237,8 +237,8 @@ static int ask(tern__nccl_line *line, tern__nccl_work *work, tern_error *err)
 {
     tern_device *device = line->link->device;
     const tern__device_backend *backend = device->backend;
-    int status = backend->mark_set(device, TERN__LANE_STEP, line->ready, err);
-    if (!status) status = backend->mark_follow(device, line->lane, line->ready, err);
+    int status = backend->event_record(device, TERN__STREAM_STEP, line->ready, err);
+    if (!status) status = backend->stream_wait(device, line->stream, line->ready, err);
     if (!status) status = run(line, work, err);
     if (status && status != TERN_PENDING) return status;
     line->is_pending = status == TERN_PENDING;
@@ -246,14 +246,14 @@ static int ask(tern__nccl_line *line, tern__nccl_work *work, tern_error *err)
     return TERN_OK;
 }
 
-/* It is in the lane. */
-static int mark(tern__nccl_line *line, tern_error *err)
+/* It is in the stream. */
+static int event(tern__nccl_line *line, tern_error *err)
 {
     tern__nccl_work *work = line->asked;
     tern__nccl *nccl = line->link->nccl;
     tern_device *device = line->link->device;
-    int place = (int)(line->launched % TERN__NCCL_MARKS);
-    int status = device->backend->mark_set(device, line->lane, line->marks[place], err);
+    int place = (int)(line->launched % TERN__NCCL_EVENTS);
+    int status = device->backend->event_record(device, line->stream, line->events[place], err);
     if (status) return status;
     pthread_mutex_lock(&nccl->lock);
     line->began[place] = 0;
@@ -310,7 +310,7 @@ int tern__nccl_line_advance(tern__nccl_line *line, tern_error *err)
 {
     for (;;) {
         int status = tern__nccl_line_test(line, err);
-        if (!status && line->asked) status = mark(line, err);
+        if (!status && line->asked) status = event(line, err);
         if (status) return status == TERN_PENDING ? TERN_OK : status;
         tern__nccl_work *work = line->first;
         if (!work) return TERN_OK;
@@ -387,12 +387,12 @@ int tern__nccl_work_settle(tern__nccl_work *work, bool waits, tern_error *err)
                  : is_launched(work, err);
 }
 
-/* What the step does from here on comes after what the lane was asked so far. */
+/* What the step does from here on comes after what the stream was asked so far. */
 static int follow(const tern__nccl_line *line, uint64_t launched, tern_error *err)
 {
     tern_device *device = line->link->device;
-    int place = (int)((launched - 1) % TERN__NCCL_MARKS);
-    return device->backend->mark_follow(device, TERN__LANE_STEP, line->marks[place], err);
+    int place = (int)((launched - 1) % TERN__NCCL_EVENTS);
+    return device->backend->stream_wait(device, TERN__STREAM_STEP, line->events[place], err);
 }
 
 /* All ranks have met for it; but of a communicator that was given up nobody knows what it has done. */
@@ -401,7 +401,7 @@ int tern__nccl_work_finish(tern__nccl_work *work, tern_error *err)
     tern__nccl_line *line = work->line;
     tern__nccl *nccl = line->link->nccl;
     if (!work->launched) return TERN_OK;
-    int place = (int)((work->launched - 1) % TERN__NCCL_MARKS);
+    int place = (int)((work->launched - 1) % TERN__NCCL_EVENTS);
     pthread_mutex_lock(&nccl->lock);
     bool is_open = line->comm != NULL;
     line->began[place] = tern__now_ns();

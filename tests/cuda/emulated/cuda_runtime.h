@@ -1,10 +1,10 @@
 /* cuda_runtime.h - as much of CUDA as src/cuda asks for, on the CPU, so that its kernels and their host side
  * can be tested where no GPU is: threads of a block are fibers, blocks run one after the other, and the
  * device's memory cannot be reached by the host but through copies (a stray access is a segmentation fault).
- * What is asked of the lane of the step is done when the call returns, unless it comes behind what is asked
- * of another lane, or when the graph is launched for which it was captured; what is asked of another lane,
- * and with TERN_EMULATED_ASYNC of any, is done as late as events allow, so whoever forgets to wait reads what
- * is not there yet. */
+ * What is asked of the step's stream is done when the call returns, unless it comes behind what is asked
+ * of another stream, or when the graph is launched for which it was captured; what is asked of another
+ * stream, and with TERN_EMULATED_ASYNC of any, is done as late as events allow, so whoever forgets to wait
+ * reads what is not there yet. */
 #ifndef TERN_TESTS_CUDA_RUNTIME_H
 #define TERN_TESTS_CUDA_RUNTIME_H
 

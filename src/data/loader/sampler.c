@@ -1,0 +1,143 @@
+/* sampler.c - decides which samples this rank sees in an epoch, and in which order.
+ *
+ * All three samplers are one: the epoch's order is 0 .. n-1 or a permutation of that, and rank r of R takes
+ * its positions r, r + R, r + 2R, ... Padding repeats the order from its start, so position p is order[p %
+ * n]. The sequential and the random sampler have one rank. */
+#include "data/loader/sampler.h"
+
+#include "base/base.h"
+#include "base/opts.h"
+
+#define MAX_SAMPLES (INT64_C(1) << 56) /* so that no product overflows */
+
+struct tern_sampler {
+    int64_t n;
+    int64_t count; /* positions of this rank */
+    int ranks, rank;
+    uint64_t seed;
+    int64_t epoch;
+    tern_rng *rng;  /* NULL: the order is 0 .. n-1 */
+    int64_t *order; /* (n) with rng, else NULL */
+};
+
+tern_distributed_opts tern_distributed_defaults(void)
+{
+    return (tern_distributed_opts){.size = sizeof(tern_distributed_opts), .shuffle = true, .pad = true};
+}
+
+static int64_t positions(int64_t n, int ranks, int rank, const tern_distributed_opts *opts)
+{
+    if (opts->drop_last) return n / ranks;
+    if (opts->pad) return n / ranks + (n % ranks != 0);
+    return n / ranks + (rank < n % ranks);
+}
+
+static tern_sampler *sampler_new(int64_t n, int ranks, int rank, const tern_distributed_opts *opts,
+                                 const char *func, tern_error *err)
+{
+    if (n < 0 || n > MAX_SAMPLES) {
+        tern__error_set(err, func, TERN_E_INVALID, "n is %lld, expected [0, %lld]", (long long)n,
+                        (long long)MAX_SAMPLES);
+        return NULL;
+    }
+    tern_sampler *sampler = tern__alloc(sizeof(*sampler), func, err);
+    if (!sampler) return NULL;
+    *sampler = (tern_sampler){.n = n, .ranks = ranks, .rank = rank, .seed = opts->seed};
+    sampler->count = positions(n, ranks, rank, opts);
+    if (!opts->shuffle) return sampler;
+    sampler->rng = tern_rng_new(opts->seed, err);
+    sampler->order = tern__alloc((size_t)n * sizeof(int64_t), func, err);
+    if (sampler->rng && sampler->order) return sampler;
+    tern_sampler_free(sampler);
+    return NULL;
+}
+
+tern_sampler *tern_sequential_sampler_new(int64_t n, tern_error *err)
+{
+    if (tern__is_set(err)) return NULL;
+    return sampler_new(n, 1, 0, &(tern_distributed_opts){0}, "tern_sequential_sampler_new", err);
+}
+
+tern_sampler *tern_random_sampler_new(int64_t n, uint64_t seed, tern_error *err)
+{
+    if (tern__is_set(err)) return NULL;
+    tern_distributed_opts opts = {.shuffle = true, .seed = seed};
+    return sampler_new(n, 1, 0, &opts, "tern_random_sampler_new", err);
+}
+
+tern_sampler *tern_distributed_sampler_new(int64_t n, int ranks, int rank, const tern_distributed_opts *user,
+                                           tern_error *err)
+{
+    static const char func[] = "tern_distributed_sampler_new";
+    tern_distributed_opts opts = tern_distributed_defaults();
+    if (tern__is_set(err) || tern__opts_read(&opts, sizeof(opts), user, func, err)) return NULL;
+    if (rank < 0 || rank >= ranks) {
+        tern__error_set(err, func, TERN_E_RANGE, "rank is %d, expected [0, %d] for %d ranks", rank, ranks - 1,
+                        ranks);
+        return NULL;
+    }
+    return sampler_new(n, ranks, rank, &opts, func, err);
+}
+
+void tern_sampler_free(tern_sampler *sampler)
+{
+    if (!sampler) return;
+    tern_rng_free(sampler->rng);
+    tern__free(sampler->order);
+    tern__free(sampler);
+}
+
+int64_t tern_sampler_length(const tern_sampler *sampler)
+{
+    return sampler ? sampler->count : 0;
+}
+
+int64_t tern__sampler_span(const tern_sampler *sampler)
+{
+    return sampler->n;
+}
+
+int tern__sampler_ranks(const tern_sampler *sampler)
+{
+    return sampler->ranks;
+}
+
+bool tern__sampler_shuffles(const tern_sampler *sampler)
+{
+    return sampler->rng != NULL;
+}
+
+uint64_t tern__sampler_seed_get(const tern_sampler *sampler)
+{
+    return sampler->seed;
+}
+
+void tern__sampler_seed_set(tern_sampler *sampler, uint64_t seed)
+{
+    sampler->seed = seed;
+}
+
+void tern_sampler_epoch_set(tern_sampler *sampler, int64_t epoch)
+{
+    if (sampler) sampler->epoch = epoch;
+}
+
+int64_t tern_sampler_epoch_get(const tern_sampler *sampler)
+{
+    return sampler ? sampler->epoch : 0;
+}
+
+int tern_sampler_indices(tern_sampler *sampler, int64_t *out, tern_error *err)
+{
+    if (tern__is_set(err)) return err->code;
+    if (!sampler) return tern__error_set(err, __func__, TERN_E_INVALID, "the sampler is NULL");
+    if (sampler->rng) {
+        tern_rng_seed(sampler->rng, sampler->seed + (uint64_t)sampler->epoch);
+        tern_rng_permutation(sampler->rng, sampler->order, sampler->n);
+    }
+    for (int64_t i = 0; i < sampler->count; i++) {
+        int64_t position = (sampler->rank + i * sampler->ranks) % sampler->n;
+        out[i] = sampler->order ? sampler->order[position] : position;
+    }
+    return TERN_OK;
+}

@@ -1,0 +1,311 @@
+/* npy.c - loads and saves NumPy's .npy files. A file has a magic, a version, the length of the header, the
+ * header (a Python dictionary with three known keys), and the elements. */
+#include <tern/volume.h>
+
+#include "base/base.h"
+#include "data/gzip_file.h"
+#include "tensor/tensor.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char LOAD[] = "tern_npy_load", SAVE[] = "tern_npy_save";
+
+enum { HEADER_MOST = 4096, CHUNK = 1 << 14 /* elements */ };
+
+typedef struct array {
+    char kind; /* f, i, u, b */
+    int bytes; /* per element */
+    bool swapped, fortran;
+    int ndim;
+    int64_t shape[TERN_NDIM_MAX], count;
+} array;
+
+/* ---- the header ---- */
+
+/* Skips spaces, and `text` if it comes next. Returns whether it did. */
+static bool eat(const char **at, const char *text)
+{
+    while (isspace((unsigned char)**at)) (*at)++;
+    if (strncmp(*at, text, strlen(text))) return false;
+    *at += strlen(text);
+    return true;
+}
+
+static int bad_header(const tern__gzip_file *file, const char *at, tern_error *err)
+{
+    return tern__error_set(err, LOAD, TERN_E_FORMAT, "%s: the header cannot be parsed at \"%.20s\"",
+                           file->path, at);
+}
+
+/* Reads '<f4': byte order, kind, bytes. */
+static int read_descr(const tern__gzip_file *file, const char **at, array *a, tern_error *err)
+{
+    const char *from = *at;
+    char order, quote;
+    int used = 0;
+    if (sscanf(*at, " '%c%c%d%c%n", &order, &a->kind, &a->bytes, &quote, &used) != 4 || quote != '\'' ||
+        !strchr("<>|=", order))
+        return tern__error_set(err, LOAD, TERN_E_UNSUPPORTED, "%s: dtype %.20s.., expected one like '<f4'",
+                               file->path, from);
+    a->swapped = order == '>' && a->bytes > 1;
+    *at += used;
+    return TERN_OK;
+}
+
+static int read_shape(const tern__gzip_file *file, const char **at, array *a, tern_error *err)
+{
+    if (!eat(at, "(")) return bad_header(file, *at, err);
+    for (a->ndim = 0; !eat(at, ")"); eat(at, ",")) {
+        char *end;
+        if (!isdigit((unsigned char)**at)) return bad_header(file, *at, err);
+        if (a->ndim == TERN_NDIM_MAX)
+            return tern__error_set(err, LOAD, TERN_E_UNSUPPORTED, "%s: more than %d dimensions", file->path,
+                                   TERN_NDIM_MAX);
+        a->shape[a->ndim++] = strtoll(*at, &end, 10);
+        *at = end;
+    }
+    return TERN_OK;
+}
+
+static int read_entry(const tern__gzip_file *file, const char **at, array *a, int *seen, tern_error *err)
+{
+    if (eat(at, "'descr':")) {
+        *seen |= 1;
+        return read_descr(file, at, a, err);
+    }
+    if (eat(at, "'fortran_order':")) {
+        *seen |= 2;
+        a->fortran = eat(at, "True");
+        return a->fortran || eat(at, "False") ? TERN_OK : bad_header(file, *at, err);
+    }
+    if (!eat(at, "'shape':")) return bad_header(file, *at, err);
+    *seen |= 4;
+    return read_shape(file, at, a, err);
+}
+
+static int read_dictionary(const tern__gzip_file *file, const char *text, array *a, tern_error *err)
+{
+    int seen = 0, status = TERN_OK;
+    const char *at = text;
+    if (!eat(&at, "{")) return bad_header(file, at, err);
+    while (!status && !eat(&at, "}")) {
+        status = read_entry(file, &at, a, &seen, err);
+        if (!status && !eat(&at, ",") && *at != '}') return bad_header(file, at, err);
+    }
+    if (status || seen == 7) return status;
+    return bad_header(file, text, err);
+}
+
+/* Reads everything before the elements; *header_bytes is its size. */
+static int read_header(const tern__gzip_file *file, array *a, int64_t *header_bytes, tern_error *err)
+{
+    uint8_t start[12];
+    char text[HEADER_MOST + 1];
+    int status = tern__gzip_read(file, start, 8, err);
+    if (!status && (memcmp(start, "\x93NUMPY", 6) || start[6] < 1 || start[6] > 3))
+        return tern__error_set(err, LOAD, TERN_E_FORMAT, "%s is not a .npy file of version 1 to 3",
+                               file->path);
+    size_t wide = start[6] == 1 ? 2 : 4;
+    if (!status) status = tern__gzip_read(file, start + 8, wide, err);
+    if (status) return status;
+    size_t length = start[8] | (size_t)start[9] << 8;
+    if (wide == 4) length |= (size_t)start[10] << 16 | (size_t)start[11] << 24;
+    if (length > HEADER_MOST)
+        return tern__error_set(err, LOAD, TERN_E_FORMAT, "%s: the header has %zu bytes, expected at most %d",
+                               file->path, length, HEADER_MOST);
+    *header_bytes = (int64_t)(8 + wide + length);
+    status = tern__gzip_read(file, text, length, err);
+    text[length] = 0;
+    return status ? status : read_dictionary(file, text, a, err);
+}
+
+/* ---- dtype and size ---- */
+
+static int dtype_of(const tern__gzip_file *file, const array *a, tern_dtype *dtype, tern_error *err)
+{
+    static const struct {
+        char kind;
+        int bytes;
+        tern_dtype dtype;
+    } known[] = {{'f', 4, TERN_F32}, {'f', 8, TERN_F64}, {'f', 2, TERN_F16}, {'i', 8, TERN_I64},
+                 {'i', 4, TERN_I32}, {'i', 2, TERN_I32}, {'u', 2, TERN_I32}, {'i', 1, TERN_I32},
+                 {'u', 1, TERN_U8},  {'b', 1, TERN_BOOL}};
+    for (size_t i = 0; i < TERN__COUNT(known); i++)
+        if (known[i].kind == a->kind && known[i].bytes == a->bytes) {
+            *dtype = known[i].dtype;
+            return TERN_OK;
+        }
+    return tern__error_set(err, LOAD, TERN_E_UNSUPPORTED, "%s: tern cannot read elements of dtype %c%d",
+                           file->path, a->kind, a->bytes);
+}
+
+/* Checks that the file can hold all elements, so that a damaged header allocates nothing. */
+static int check_size(const tern__gzip_file *file, array *a, int64_t header_bytes, tern_error *err)
+{
+    int64_t bytes = a->bytes;
+    a->count = 1;
+    for (int d = 0; d < a->ndim; d++) {
+        if (a->shape[d] < 1)
+            return tern__error_set(err, LOAD, TERN_E_SHAPE, "%s: dimension %d is %lld", file->path, d,
+                                   (long long)a->shape[d]);
+        if (__builtin_mul_overflow(bytes, a->shape[d], &bytes) || bytes > file->most - header_bytes)
+            return tern__error_set(err, LOAD, TERN_E_IO,
+                                   "%s is truncated: its header claims more data than its %lld bytes",
+                                   file->path, (long long)file->most);
+        a->count *= a->shape[d];
+    }
+    return TERN_OK;
+}
+
+/* ---- elements ---- */
+
+static void swap_bytes(uint8_t *data, size_t count, int bytes)
+{
+    for (size_t i = 0; i < count; i++, data += bytes)
+        for (int b = 0; b < bytes / 2; b++) {
+            uint8_t kept = data[b];
+            data[b] = data[bytes - 1 - b];
+            data[bytes - 1 - b] = kept;
+        }
+}
+
+static int32_t widened(const array *a, const uint8_t *element)
+{
+    int16_t i16;
+    uint16_t u16;
+    memcpy(&i16, element, a->bytes == 2 ? 2 : 0);
+    memcpy(&u16, element, a->bytes == 2 ? 2 : 0);
+    if (a->bytes == 1) return (int8_t)element[0];
+    return a->kind == 'u' ? u16 : i16;
+}
+
+/* Reads integers of 8 and 16 bits, for which tern has no dtype, as i32. */
+static int read_widened(const tern__gzip_file *file, const array *a, int32_t *out, tern_error *err)
+{
+    uint8_t chunk[2 * CHUNK];
+    for (int64_t done = 0; done < a->count;) {
+        size_t some = (size_t)TERN__MIN(a->count - done, (int64_t)CHUNK);
+        int status = tern__gzip_read(file, chunk, some * (size_t)a->bytes, err);
+        if (status) return status;
+        if (a->swapped) swap_bytes(chunk, some, a->bytes);
+        for (size_t i = 0; i < some; i++) *out++ = widened(a, chunk + i * (size_t)a->bytes);
+        done += (int64_t)some;
+    }
+    return TERN_OK;
+}
+
+static int read_elements(const tern__gzip_file *file, const array *a, tern_tensor *tensor, tern_error *err)
+{
+    void *data = tensor->view.data;
+    if (tern_dtype_bytes(tensor->view.dtype) != (size_t)a->bytes) return read_widened(file, a, data, err);
+    int status = tern__gzip_read(file, data, (size_t)a->count * (size_t)a->bytes, err);
+    if (!status && a->swapped) swap_bytes(data, (size_t)a->count, a->bytes);
+    for (int64_t i = 0; !status && a->kind == 'b' && i < a->count; i++)
+        ((uint8_t *)data)[i] = ((uint8_t *)data)[i] != 0;
+    return status;
+}
+
+static int expect_end(const tern__gzip_file *file, tern_error *err)
+{
+    int64_t extra;
+    int status = tern__gzip_end(file, &extra, err);
+    if (status || !extra) return status;
+    return tern__error_set(err, LOAD, TERN_E_FORMAT, "%s: %lld bytes follow the array", file->path,
+                           (long long)extra);
+}
+
+/* In Fortran order the first dimension is the fastest: makes a row-major copy of the memory, seen with
+ * reversed strides. */
+static tern_tensor *from_fortran(tern_tensor *stored, const array *a, tern_error *err)
+{
+    int64_t stride[TERN_NDIM_MAX], step = 1;
+    for (int d = 0; d < a->ndim; d++) {
+        stride[d] = step;
+        step *= a->shape[d];
+    }
+    tern_tensor *turned = tern__tensor_over(stored->storage, stored->view.data, stored->view.dtype, a->ndim,
+                                            a->shape, stride, LOAD, err);
+    tern_tensor *copy = turned ? tern_keep(turned, err) : NULL;
+    tern_tensor_free(turned);
+    tern_tensor_free(stored);
+    return copy;
+}
+
+static tern_tensor *read_array(const tern__gzip_file *file, tern_error *err)
+{
+    array a = {0};
+    int64_t header_bytes;
+    tern_dtype dtype = TERN_F32;
+    if (read_header(file, &a, &header_bytes, err) || dtype_of(file, &a, &dtype, err) ||
+        check_size(file, &a, header_bytes, err))
+        return NULL;
+    tern_tensor *tensor = tern__tensor_new(dtype, a.ndim, a.shape, err);
+    if (!tensor) return NULL;
+    if (read_elements(file, &a, tensor, err) || expect_end(file, err)) {
+        tern_tensor_free(tensor);
+        return NULL;
+    }
+    return a.fortran && a.ndim > 1 ? from_fortran(tensor, &a, err) : tensor;
+}
+
+tern_tensor *tern_npy_load(const char *path, tern_error *err)
+{
+    tern__gzip_file file;
+    if (tern__is_set(err) || tern__gzip_open(&file, path, LOAD, err)) return NULL;
+    tern_tensor *tensor = read_array(&file, err);
+    tern__gzip_close(&file);
+    return tensor;
+}
+
+/* ---- writing ---- */
+
+/* Writes magic, version 1, length and dictionary, padded with spaces to a multiple of 64 bytes. */
+static size_t make_header(const tern__view *view, const char *descr, char out[HEADER_MOST])
+{
+    int n = snprintf(out + 10, HEADER_MOST - 10, "{'descr': '%s', 'fortran_order': False, 'shape': (", descr);
+    for (int d = 0; d < view->ndim; d++)
+        n += snprintf(out + 10 + n, (size_t)(HEADER_MOST - 10 - n), "%lld,%s", (long long)view->shape[d],
+                      d + 1 < view->ndim ? " " : "");
+    n += snprintf(out + 10 + n, (size_t)(HEADER_MOST - 10 - n), "), }");
+    size_t total = tern__align_up((size_t)n + 11, 64);
+    memset(out + 10 + n, ' ', total - 11 - (size_t)n);
+    out[total - 1] = '\n';
+    memcpy(out, "\x93NUMPY\x01", 8);
+    out[8] = (char)((total - 10) & 255);
+    out[9] = (char)((total - 10) >> 8);
+    return total;
+}
+
+static int write_array(const char *path, const tern_tensor *tensor, const char *descr, tern_error *err)
+{
+    tern__gzip_file file;
+    char header[HEADER_MOST];
+    size_t header_bytes = make_header(&tensor->view, descr, header);
+    int status = tern__gzip_create(&file, path, SAVE, err);
+    if (status) return status;
+    status = tern__gzip_write(&file, header, header_bytes, err);
+    if (!status) status = tern__gzip_write(&file, tensor->view.data, tern__view_bytes(&tensor->view), err);
+    return tern__gzip_finish(&file, status, err);
+}
+
+int tern_npy_save(const char *path, const tern_tensor *tensor, tern_error *err)
+{
+    static const char *const descr[TERN_DTYPE_COUNT] = {
+        [TERN_F32] = "<f4", [TERN_F64] = "<f8", [TERN_F16] = "<f2", [TERN_I64] = "<i8",
+        [TERN_I32] = "<i4", [TERN_U8] = "|u1",  [TERN_BOOL] = "|b1"};
+    tern_error own = {0};
+    if (!err) err = &own;
+    if (err->code || tern__tensor_check(tensor, SAVE, err)) return err->code;
+    if (!descr[tensor->view.dtype])
+        return tern__error_set(err, SAVE, TERN_E_UNSUPPORTED, "%s: NumPy has no dtype %s", path,
+                               tern_dtype_name(tensor->view.dtype));
+    if (tern__view_is_contiguous(&tensor->view) && !tern__memory_device(tensor->view.data))
+        return write_array(path, tensor, descr[tensor->view.dtype], err);
+    tern_tensor *plain = tern_keep(tensor, err);
+    if (plain) write_array(path, plain, descr[tensor->view.dtype], err);
+    tern_tensor_free(plain);
+    return err->code;
+}
