@@ -113,7 +113,8 @@ typedef struct tern__post {
     bool counted;  /* weights are counts of any size: do not multiply 16-bit values by them. The same on all
                       ranks */
     bool shadow;
-    bool idle; /* this rank needs no result, but gives its data if another rank does; so does a shadow */
+    bool idle;    /* this rank needs no result, but gives its data if another rank does; so does a shadow */
+    bool is_vote; /* of tern_group_new or tern_group_split: named so in errors */
     bool only_meets; /* ranks compare their posts and wait for each other, and touch no memory           */
 } tern__post;
 
@@ -224,8 +225,6 @@ typedef struct tern__comm_backend {
     /* Notes that the channel's user (a ddp) has begun backward number `backward`, and that the `folded` ones
      * before it post nothing. Errors of ranks that time out quote it. */
     void (*mark)(void *channel, uint64_t backward, uint32_t folded);
-    /* Writes "; rank 1 (host, pid 77) .." for every rank for which the work waits. */
-    void (*late)(void *channel, uint64_t seq, char *text, size_t size);
     /* Returns the tally of a work that is done; the same on all ranks. Valid until this rank has posted
      * `slots` more works. */
     const tern__tally *(*tally)(void *channel, uint64_t seq);

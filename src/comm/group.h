@@ -94,7 +94,11 @@ void tern__group_describe(const tern_group *group, int rank, char *text, size_t 
 /* True if the rank is stopped by SIGSTOP or a debugger. False if this process cannot see it. */
 bool tern__group_is_stopped(const tern_group *group, int rank);
 /* Writes "; in the group of ranks 0, 2", or "" for the root. For the end of an error's text. */
+#define TERN__GROUP_TEXT 128
 void tern__group_text(const tern_group *group, char *text, size_t size);
+/* Writes the same without the semicolon. For the end of a name: "barrier (work 5) in the group of ranks 0,
+ * 2". */
+void tern__group_in_text(const tern_group *group, char *text, size_t size);
 /* True if `rank` has closed all groups of the family. */
 bool tern__group_has_left(const tern_group *group, int rank);
 /* True if `rank` is in this process: this rank itself, or another thread's. */

@@ -25,6 +25,13 @@ void tern__group_text(const tern_group *group, char *text, size_t size)
                                  group->ranks[i]);
 }
 
+void tern__group_in_text(const tern_group *group, char *text, size_t size)
+{
+    char where[TERN__GROUP_TEXT];
+    tern__group_text(group, where, sizeof(where));
+    snprintf(text, size, "%s", where + (*where == ';'));
+}
+
 bool tern__group_has_left(const tern_group *group, int rank)
 {
     return tern__control_has_left(group->control, tern_group_world_rank(group, rank));

@@ -349,7 +349,8 @@ static tern__post post_of(const tern__request *r)
                         .weighted = r->is_premul,
                         .weight = r->factor,
                         .share = 1,
-                        .wait_all = r->wait_all};
+                        .wait_all = r->wait_all,
+                        .is_vote = r->is_vote};
 }
 
 static int place(tern_work *work, const tern_group *group, const tern__request *r, tern_error *err)

@@ -17,6 +17,7 @@ typedef struct tern__request {
     double factor; /* for TERN_PREMUL_SUM */
     bool is_premul;
     bool wait_all; /* for a monitored barrier */
+    bool is_vote;  /* of tern_group_new or tern_group_split: named so in errors */
 
     /* In a coalesced call: `length` buffers, and their counterparts for the other one of `in` and `out`. */
     bool is_list;

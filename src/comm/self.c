@@ -175,13 +175,6 @@ static void self_mark(void *of, uint64_t backward, uint32_t folded)
     (void)folded;
 }
 
-static void self_late(void *of, uint64_t seq, char *text, size_t size)
-{
-    (void)of;
-    (void)seq;
-    if (size) *text = '\0';
-}
-
 static const tern__tally *self_tally(void *of, uint64_t seq)
 {
     const channel *c = of;
@@ -220,6 +213,5 @@ const tern__comm_backend tern__comm_self = {
     .test = self_await,
     .wait = self_await,
     .mark = self_mark,
-    .late = self_late,
     .tally = self_tally,
 };

@@ -7,7 +7,7 @@
  * not used yet, and all take the largest proposal, which no rank of the parent has used. The groups made by
  * one call share the id, since they have no rank in common. */
 #include "base/opts.h"
-#include "comm/group.h"
+#include "comm/request.h"
 
 #include <stdlib.h>
 
@@ -116,8 +116,14 @@ static tern_group *vote(tern_group *parent, wish own, const ballot *b, const ter
 {
     tern_group_opts opts;
     int world = parent->boot.world;
-    if (read_opts(&opts, parent, user, func, err) ||
-        tern_all_gather(parent, &own, b->wishes, sizeof(own), TERN_U8, err) ||
+    tern__request wishes = {.func = func,
+                            .kind = TERN__ALL_GATHER,
+                            .in = &own,
+                            .out = b->wishes,
+                            .count = sizeof(own),
+                            .dtype = TERN_U8,
+                            .is_vote = true};
+    if (read_opts(&opts, parent, user, func, err) || tern__request_run(parent, &wishes, err) ||
         check_lists(parent, b->wishes, func, err))
         return NULL;
     agree_on_id(parent->root, b->wishes, world);

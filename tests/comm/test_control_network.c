@@ -127,6 +127,54 @@ static void a_killed_rank_of_another_host_is_named_within_a_second(void **state)
     print_message("slowest: %.1f ms after the kill\n", slowest * 1e3);
 }
 
+/* Rank 1's cable is pulled, and rank 2 is stopped: rank 0 says which is which. */
+static int ask_over_hosts(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    char text[TERN_ERROR_TEXT] = "", who[2][128], expected[TERN_ERROR_TEXT];
+    seat s = take_seat(rank, boot, &err);
+    RANK_CHECK_OK(rank, err);
+    atomic_fetch_add(&b->ready, 1);
+    RANK_CHECK(rank, await_count(&b->go, 1));
+    if (rank == 0) {
+        for (int peer = 1; peer <= 2; peer++) {
+            tern__control_last_ask(s.control, peer);
+            tern__control_describe(s.control, peer, who[peer - 1], sizeof(who[0]));
+        }
+        tern__control_others_text(s.control, NULL, 0.5, text, sizeof(text));
+        snprintf(expected, sizeof(expected),
+                 "; %s: its host does not answer; %s does not answer: is it stopped?", who[0], who[1]);
+        if (strcmp(text, expected)) fprintf(stderr, "%s\n", text);
+        RANK_CHECK(rank, !strcmp(text, expected));
+    }
+    atomic_fetch_add(&b->events, 1);
+    RANK_CHECK(rank, rank == 0 || await_count(&b->go, 2));
+    get_up(&s);
+    return 0;
+}
+
+static void a_host_that_is_cut_off_is_not_called_stopped(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    int status;
+    ranks r = network_start(&net, 3, ask_over_hosts, b);
+    assert_true(await_count(&b->ready, 3));
+    assert_return_code(kill(r.pids[2], SIGSTOP), errno);
+    assert_int_equal(waitpid(r.pids[2], &status, WUNTRACED), r.pids[2]);
+    assert_true(network_run(&net, 1, "ip link set eth0 down"));
+    atomic_store(&b->go, 1);
+    bool is_asked = await_count(&b->events, 2); /* ranks 0 and 1 */
+    assert_true(network_run(&net, 1, "ip link set eth0 up; ip route add default via 10.99.1.1"));
+    assert_return_code(kill(r.pids[2], SIGCONT), errno);
+    atomic_fetch_add(&b->go, 1);
+    ranks_wait(&r);
+    assert_true(is_asked);
+    assert_ranks_ok(r);
+    board_free(b);
+}
+
 /* Host 1 has only rank 1. It and the others lose each other. If it can still receive, it may learn first
  * that they have given it up. */
 static void check_vanished(bool hears, const char *pull, const char *repair)
@@ -339,6 +387,7 @@ int main(void)
         cmocka_unit_test(a_cable_that_is_pulled_is_noticed_by_both_ends),
         cmocka_unit_test(a_host_that_only_hears_is_noticed_by_both_ends),
         cmocka_unit_test(a_stopped_rank_of_another_host_is_not_lost),
+        cmocka_unit_test(a_host_that_is_cut_off_is_not_called_stopped),
         cmocka_unit_test(two_that_cannot_reach_each_other_are_named),
         cmocka_unit_test(a_name_that_is_rank_0s_loopback_to_itself),
         cmocka_unit_test(the_interface_can_be_chosen),

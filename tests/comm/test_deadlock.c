@@ -108,7 +108,7 @@ static const deadlock deadlocks[] = {
     {"a window that one does not open", in_barrier, open_window, "waits in barrier (work 1)", opening},
     {"a channel", open_channel, in_first, opening, "(ddp 1, backward 7"},
     {"a channel that one does not open", in_first, open_channel, "(ddp 1, backward 7", opening},
-    {"a group", split, in_first, "waits in all_gather", "(ddp 1, backward 7"},
+    {"a group", split, in_first, "waits in tern_group_new or tern_group_split (work ", "(ddp 1, backward 7"},
 };
 
 /* When each rank made its last call. */

@@ -433,7 +433,7 @@ static int late_body(int rank, const tern__bootstrap *boot, void *arg)
     }
     RANK_CHECK(rank, tern_barrier(group, &err) == TERN_E_TIMEOUT);
     RANK_CHECK(rank, strstr(err.text, "waited 0.9 s in barrier (work 2); not called by rank 2 (") &&
-                         strstr(err.text, "whose last was all_reduce of 1 f32, sum (work 1)"));
+                         strstr(err.text, "whose last in this group was all_reduce of 1 f32, sum (work 1)"));
     atomic_fetch_add(&b->phase, 1);
     tern_group_close(group);
     return 0;
@@ -474,6 +474,52 @@ static void test_timeout_names_who_owes_its_part(void **state)
     b->timeout_s = 0.9;
     assert_ranks_ok(ranks_run(3, owing_body, b));
     board_free(b);
+}
+
+/* Rank 2 is stopped: before it does its part of a work, or before it sends. */
+static int stopping_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    static const char *const told[] = {
+        ", which is stopped (by SIGSTOP or a debugger), has not come back to do ",
+        ", which is stopped (by SIGSTOP or a debugger), which has sent it "};
+    tern_error err = {0};
+    float out[2];
+    tern_group *group = open_group(boot, b, &err);
+    float *in = tern_group_mem_alloc(group, 6 * sizeof(*in), &err);
+    tern_work *work =
+        b->variant ? NULL : tern_reduce_scatter_post(group, in, out, 2, TERN_F32, TERN_SUM, &err);
+    RANK_CHECK_OK(rank, err);
+    if (rank == 2) raise(SIGSTOP);
+    RANK_CHECK(rank, await_value(&b->phase, 1));
+    if (b->variant && rank != 2)
+        tern_recv(group, out, 2, TERN_F32, 2, 0, NULL, &err);
+    else if (!b->variant)
+        tern_work_wait(work, &err);
+    atomic_fetch_add(&b->failures, rank != 2);
+    RANK_CHECK(rank, rank == 2 || (err.code == TERN_E_TIMEOUT && strstr(err.text, told[b->variant])));
+    tern_group_close(group);
+    return 0;
+}
+
+static void test_timeout_says_that_a_rank_is_stopped(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        board *b = board_new();
+        int status;
+        b->timeout_s = 0.9;
+        b->variant = i;
+        ranks r = ranks_start(3, stopping_body, b);
+        assert_int_equal(waitpid(r.pids[2], &status, WUNTRACED), r.pids[2]);
+        atomic_store(&b->phase, 1);
+        bool have_failed = await_value(&b->failures, 2);
+        assert_return_code(kill(r.pids[2], SIGCONT), errno);
+        ranks_wait(&r);
+        assert_true(have_failed);
+        assert_ranks_ok(r);
+        board_free(b);
+    }
 }
 
 /* ---- forking ---- */
@@ -720,6 +766,7 @@ int main(void)
         cmocka_unit_test(test_stopped_rank_is_named_after_the_timeout),
         cmocka_unit_test(test_timeout_says_what_the_late_rank_did_last),
         cmocka_unit_test(test_timeout_names_who_owes_its_part),
+        cmocka_unit_test(test_timeout_says_that_a_rank_is_stopped),
         cmocka_unit_test(test_forked_child_is_refused_and_harmless),
         cmocka_unit_test(test_descriptors_that_the_program_closed),
         cmocka_unit_test(test_windows_do_not_reach_another_host),

@@ -310,9 +310,9 @@ static void ranks_of_several_hosts_that_wait_for_each_other_are_named(void **sta
     (void)state;
     astray barn = {.timeout_s = 0.7,
                    .code = TERN_E_TIMEOUT,
-                   .first = " waits, too, but its last was ",
+                   .first = " waits in ",
                    .second = "barrier (work 2)",
-                   .third = "all_reduce of 10 f32, sum (work 1)"};
+                   .third = "all_reduce of 10 f32, sum (work 1) in the group of ranks 0, 1, 2, 3"};
     barn.in_barrier[0] = barn.in_barrier[2] = true;
     run_astray(4, &barn);
 }
@@ -355,6 +355,218 @@ static void nobody_is_named_who_goes_on(void **state)
     for (int world = 4; world <= 6; world++) assert_ranks_ok(ranks_run(world, orders_body, NULL));
 }
 
+/* ---- what is said of late ranks ---- */
+
+enum { LATE_RANKS = 4 };
+
+typedef enum act { SUMS_ALL, SUMS_HERE, SUMS_ACROSS, RECEIVES, MEETS, MAKES_GROUP, COMPUTES, STOPS } act;
+
+/* Ranks 0, 2 are of the barn, ranks 1, 3 of the attic. A teller gives up soon and says why. `told` are in its
+ * error and `untold` are not. */
+typedef struct late_scene {
+    act acts[LATE_RANKS];
+    bool tells[LATE_RANKS];
+    const char *told[4], *untold[4];
+} late_scene;
+
+typedef struct late_stage {
+    late_scene scene;
+    _Atomic(int64_t) called[LATE_RANKS];
+    pid_t pids[LATE_RANKS];
+    atomic_int over;
+} late_stage;
+
+/* "here" is of the barn alone, "across" of ranks 1 and 2. */
+typedef struct late_groups {
+    tern_group *world, *here, *across;
+} late_groups;
+
+static bool is_in_state(pid_t pid, char wanted)
+{
+    char path[64], state = '?';
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    FILE *file = fopen(path, "r");
+    bool is_read = file && fscanf(file, "%*d (%*[^)]) %c", &state) == 1;
+    if (file) fclose(file);
+    return is_read && state == wanted;
+}
+
+static void sum(tern_group *group, size_t count, tern_error *err)
+{
+    float x[600] = {0};
+    if (group) tern_all_reduce(group, x, count, TERN_F32, TERN_SUM, err);
+}
+
+static int late_open(late_groups *g, int rank, const tern__bootstrap *boot, tern_error *err)
+{
+    static const int barn[] = {0, 2}, two_hosts[] = {1, 2};
+    g->world = open_over_hosts(rank, boot, NULL, err);
+    g->here = tern_group_new(g->world, barn, 2, NULL, err);
+    g->across = tern_group_new(g->world, two_hosts, 2, NULL, err);
+    sum(g->world, 100, err);
+    sum(g->here, 7, err);
+    sum(g->across, 8, err);
+    tern_barrier(g->world, err);
+    RANK_CHECK_OK(rank, *err);
+    return 0;
+}
+
+static int compute_until_over(late_stage *stage, int rank)
+{
+    int64_t deadline = tern__now_ns() + RANKS_TIMEOUT_S * INT64_C(1000000000);
+    while (!atomic_load(&stage->over)) {
+        RANK_CHECK(rank, tern__now_ns() < deadline);
+        usleep(1000);
+    }
+    return 0;
+}
+
+static int act_late(const late_groups *g, late_stage *stage, int rank, tern_error *err)
+{
+    float x[4];
+    switch (stage->scene.acts[rank]) {
+    case SUMS_ALL: sum(g->world, 600, err); break;
+    case SUMS_HERE: sum(g->here, 500, err); break;
+    case SUMS_ACROSS: sum(g->across, 501, err); break;
+    case RECEIVES: tern_recv(g->world, x, 4, TERN_F32, 3, 5, NULL, err); break;
+    case MEETS: tern_barrier(g->world, err); break;
+    case MAKES_GROUP: tern_group_split(g->world, 0, rank, NULL, err); break;
+    case COMPUTES: return compute_until_over(stage, rank);
+    case STOPS: raise(SIGSTOP);
+    }
+    return 0;
+}
+
+/* A teller's time begins when the others are in their calls, or stopped. */
+static int await_others(const late_stage *stage, int rank)
+{
+    int64_t deadline = tern__now_ns() + RANKS_TIMEOUT_S * INT64_C(1000000000);
+    for (int other = 0; other < LATE_RANKS; other++) {
+        bool stops = stage->scene.acts[other] == STOPS;
+        while (stage->scene.tells[other] ? false
+               : stops                   ? !is_in_state(stage->pids[other], 'T')
+                                         : !atomic_load(&stage->called[other])) {
+            RANK_CHECK(rank, tern__now_ns() < deadline);
+            usleep(1000);
+        }
+    }
+    return 0;
+}
+
+static int count_of(const char *text, const char *part)
+{
+    int count = 0;
+    for (const char *at = strstr(text, part); at; at = strstr(at + 1, part)) count++;
+    return count;
+}
+
+/* Each text once: the same is not said twice. */
+static int check_told(int rank, const late_scene *scene, const tern_error *err)
+{
+    bool is_right = err->code == TERN_E_TIMEOUT || err->code == TERN_E_PEER;
+    for (int i = 0; i < 4; i++) {
+        if (scene->told[i]) is_right &= count_of(err->text, scene->told[i]) == 1;
+        if (scene->untold[i]) is_right &= !strstr(err->text, scene->untold[i]);
+    }
+    if (!is_right) fprintf(stderr, "rank %d: %d: %s\n", rank, err->code, err->text);
+    return !is_right;
+}
+
+static int late_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    late_stage *stage = arg;
+    bool tells = stage->scene.tells[rank];
+    late_groups g = {0};
+    tern_error err = {0};
+    stage->pids[rank] = getpid();
+    if (late_open(&g, rank, boot, &err)) return 1;
+    tern_group *groups[] = {g.world, g.here, g.across};
+    if (tells && await_others(stage, rank)) return 1;
+    for (int i = 0; i < 3 && tells; i++)
+        if (groups[i]) groups[i]->opts.timeout_s = 1;
+    atomic_store(&stage->called[rank], tern__now_ns());
+    if (act_late(&g, stage, rank, &err)) return 1;
+    int64_t took = tern__now_ns() - atomic_load(&stage->called[rank]);
+    atomic_store(&stage->over, 1);
+    for (int other = 0; tells && other < LATE_RANKS; other++)
+        if (stage->scene.acts[other] == STOPS) kill(stage->pids[other], SIGCONT);
+    if (tells) RANK_CHECK(rank, took < (1 + RANKS_SOON_S) * INT64_C(1000000000));
+    if (tells && check_told(rank, &stage->scene, &err)) return 1;
+    for (int i = 2; i >= 0; i--) tern_group_close(groups[i]);
+    return 0;
+}
+
+static void run_late(const late_scene *scene)
+{
+    late_stage *stage = mmap(NULL, sizeof(*stage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(stage, MAP_FAILED);
+    stage->scene = *scene;
+    assert_ranks_ok(ranks_run(LATE_RANKS, late_body, stage));
+    munmap(stage, sizeof(*stage));
+}
+
+/* Several give up at the same moment, and none of them says of another that it does not wait. */
+static void ranks_that_wait_are_not_accused(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 3; i++)
+        run_late(&(late_scene){.acts = {SUMS_ALL, SUMS_ALL, SUMS_ALL, COMPUTES},
+                               .tells = {true, true, true},
+                               .told = {"in all_reduce of 600 f32, sum (work 5); rank 3 (",
+                                        ") does not wait, its last collective was barrier (work 4)"},
+                               .untold = {"is it stopped", "rank 0 (", "rank 2 ("}});
+}
+
+static void a_stopped_rank_is_named_once(void **state)
+{
+    (void)state;
+    static const late_scene scenes[] = {
+        {.acts = {SUMS_ALL, SUMS_ALL, SUMS_ALL, STOPS},
+         .tells = {true},
+         .told = {"; rank 3 (", ") does not answer: is it stopped?"},
+         .untold = {"does not wait", "whose last"}},
+        {.acts = {SUMS_ALL, SUMS_ALL, SUMS_ALL, STOPS},
+         .tells = {false, true},
+         .told = {"; rank 3 (", ") is stopped (by SIGSTOP or a debugger)"},
+         .untold = {"does not wait", "whose last", "is it stopped?"}},
+    };
+    for (size_t i = 0; i < TERN__COUNT(scenes); i++) run_late(&scenes[i]);
+}
+
+/* Whatever a rank waits in: a work of a group within a host, a message, a work of other hosts. */
+static void what_late_ranks_wait_in_is_told(void **state)
+{
+    (void)state;
+    static const late_scene scenes[] = {
+        {.acts = {RECEIVES, COMPUTES, MEETS, COMPUTES},
+         .tells = {false, false, true},
+         .told = {"; rank 3 (", ") does not wait, its last collective was barrier (work 4); rank 0 (",
+                  ") waits in recv of 4 f32 from rank 3, tag 5"},
+         .untold = {"rank 1 ("}},
+        {.acts = {SUMS_HERE, MEETS, COMPUTES, MEETS},
+         .tells = {false, true},
+         .told = {"; rank 2 (", ") does not wait, its last collective was barrier (work 4); rank 0 (",
+                  ") waits in all_reduce of 500 f32, sum (work 2) in the group of ranks 0, 2, for rank 2"},
+         .untold = {"rank 3 (", "rank 0 does not"}},
+        {.acts = {SUMS_HERE, COMPUTES, SUMS_ACROSS, COMPUTES},
+         .tells = {true},
+         .told = {"; not called by rank 2 (",
+                  "), which waits in all_reduce of 501 f32, sum (work 2) in the group of ranks 1, 2"},
+         .untold = {"whose last"}},
+        {.acts = {COMPUTES, COMPUTES, SUMS_ACROSS, COMPUTES},
+         .tells = {false, false, true},
+         .told = {"in all_reduce of 501 f32, sum (work 2) in the group of ranks 1, 2; rank 1 (",
+                  "does not wait, its last collective was barrier (work 4)"},
+         .untold = {"rank 0 (", "rank 3 ("}},
+        {.acts = {MAKES_GROUP, COMPUTES, COMPUTES, COMPUTES},
+         .tells = {true},
+         .told = {"rank 0 waited 1 s in tern_group_new or tern_group_split (work 5); rank 2 (",
+                  "does not wait, its last collective was barrier (work 4)"},
+         .untold = {"all_gather"}},
+    };
+    for (size_t i = 0; i < TERN__COUNT(scenes); i++) run_late(&scenes[i]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -367,6 +579,9 @@ int main(void)
         cmocka_unit_test(ranks_of_a_host_that_wait_for_each_other_are_named),
         cmocka_unit_test(ranks_of_several_hosts_that_wait_for_each_other_are_named),
         cmocka_unit_test(nobody_is_named_who_goes_on),
+        cmocka_unit_test(ranks_that_wait_are_not_accused),
+        cmocka_unit_test(a_stopped_rank_is_named_once),
+        cmocka_unit_test(what_late_ranks_wait_in_is_told),
     };
 #ifdef __SANITIZE_THREAD__
     return puts("skipped: ThreadSanitizer sees nothing of what libgloo locks"), 77;

@@ -60,33 +60,47 @@ void tern__control_describe(const tern__control *control, int peer, char *text, 
  * before, that is what is passed on, in its words: all ranks name the rank that failed first. */
 void tern__control_abort(tern__control *control, int code, const char *text);
 
-/* ---- what a rank last did ---- */
+/* ---- what a rank waits in, or did last ---- */
 
-#define TERN__LAST_WORDS 12
+#define TERN__LAST_WORDS 25
 #define TERN__LAST_TEXT  256
 
 /* Puts a work into words, which `words` describe: "all_reduce of 100 f32, sum (work 5)". Runs on the control
  * thread. */
 typedef void tern__last_format(const uint64_t *words, char *text, size_t size);
 
-/* Says what this rank does now, for peers that will ask: stores `count` words (at most TERN__LAST_WORDS), for
- * every post. By the group's thread, as are the others here. */
+/* The group's thread calls all of these. Keeps `count` words of a work (at most TERN__LAST_WORDS) for peers
+ * that ask: some stores for every post. */
 void tern__control_last_set(tern__control *control, tern__last_format *format, const uint64_t *words,
                             int count);
-/* Says that the group's thread is about to sleep until others come, or that it goes on. */
-void tern__control_wait_set(tern__control *control, bool waits);
-/* What `peer` last did, in its own words, for "..., whose last was %s": asks its control thread, which
- * answers at once even while the rank computes. `text` is always filled. E_TIMEOUT: no answer, as of a
- * process that is stopped; E_PEER: it has left. */
-int tern__control_last_get(tern__control *control, int peer, double timeout_s, char *text, size_t size);
-/* Of all ranks those that do not wait for others, or wait with another last than this one's, at whom a
- * time-out is to be blamed: "; rank 1 (host, pid 77) does not answer: is it stopped?", or what it did last.
- * "" if all wait in the same. */
-void tern__control_others_text(tern__control *control, double timeout_s, char *text, size_t size);
+/* Keeps what this rank waits in, "all_reduce of 8 f32, sum (work 2), for rank 3", and the first rank that it
+ * waits for, or -1. A wait calls it once it is long, and with NULL when it has succeeded: never after a
+ * failure, for a rank that gives up has waited. */
+void tern__control_wait_set(tern__control *control, const char *text, int awaited);
+
+/* What a peer does, those first that others most likely wait for. */
+typedef enum tern__doing {
+    TERN__DOING_STOP,    /* its process is stopped, as this one sees                        */
+    TERN__DOING_CUT_OFF, /* its host does not even acknowledge the question                 */
+    TERN__DOING_SILENT,  /* its host has the question, but it does not answer: is it stopped? */
+    TERN__DOING_LEFT,
+    TERN__DOING_OTHER, /* it does not wait */
+    TERN__DOING_WAIT
+} tern__doing;
+
+/* Asks `peer`, whose control thread answers at once even while the rank computes, and puts what it does
+ * behind "rank 1 (host, pid 77)": " waits in barrier (work 5), for rank 2". */
+tern__doing tern__control_last_get(tern__control *control, int peer, double timeout_s, char *text,
+                                   size_t size);
+/* Asks and does not wait for the answer. */
+void tern__control_last_ask(tern__control *control, int peer);
+/* Appends "; rank 1 (host, pid 77) <what it does>" for each peer that was asked, and for those that these
+ * wait for in turn. `what` is this rank's own wait, named as in wait_set but without "for rank 3": a peer in
+ * the same "waits in it, too". Where the room ends it says how many more there are. */
+void tern__control_others_text(tern__control *control, const char *what, double timeout_s, char *text,
+                               size_t size);
 /* True if `peer` is a process that this one sees and that is stopped: by SIGSTOP, or a debugger. */
 bool tern__control_is_stopped(const tern__control *control, int peer);
-/* Asks, so that a later _get need not: for who wants to know it of several. */
-void tern__control_last_ask(tern__control *control, int peer);
 
 /* ---- descriptors ---- */
 

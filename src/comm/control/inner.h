@@ -1,7 +1,7 @@
 /* inner.h - what the control plane's files share: control.c (public calls), fd.c (descriptors), card.c (who a
  * rank is), meet.c (all meet), connect.c and accept.c (the two ends of a connection), tcp.c (the network
- * between hosts), line.c (messages as packets and as frames), last.c (what a rank last did), fork.c (what a
- * child must not keep), watch.c (the thread).
+ * between hosts), line.c (messages as packets and as frames), last.c (what a rank waits in or did last),
+ * fork.c (what a child must not keep), watch.c (the thread).
  *
  * Who writes what: the peers' fields but `left`, `sent`, `came` and the outbox are written before the thread
  * starts, later only `gone` and the inbox, by the thread. `event` is written once, under `lock`, before
@@ -40,8 +40,9 @@ enum tern__message_kind {
     TERN__MESSAGE_ABORT = 2,  /* the sender failed: `text` is why                                     */
     TERN__MESSAGE_RELAY = 3,  /* the sender stops because of another rank: `text` names it already    */
     TERN__MESSAGE_FD = 4,     /* a descriptor under `tag`; inside a host only                          */
-    TERN__MESSAGE_ASK = 5,    /* what did you last do?                                                 */
-    TERN__MESSAGE_ANSWER = 6, /* of the question `tag`: `text`, and in `code` whether it waits */
+    TERN__MESSAGE_ASK = 5,    /* what do you wait in, or did you do last?                              */
+    TERN__MESSAGE_ANSWER = 6, /* to the question `tag`: `text`; `code` is 0: it does not wait, 1: it waits,
+                               * 2 + rank: it waits for that one */
 };
 
 /* Inside a host a packet of its own; between hosts a frame of a stream. */
@@ -82,16 +83,23 @@ typedef struct tern__peer {
     uint64_t sent, came;       /* descriptors; what came under `lock` */
     uint64_t asked, collected; /* questions, by the group's thread          */
     uint64_t answered;         /* the last one that is, and how, under `lock` */
-    bool waits;                /* then */
+    int code;                  /* of that answer: see TERN__MESSAGE_ANSWER */
     char last[TERN__LAST_TEXT];
+    tern__doing doing; /* by the group's thread, as is_suspect */
+    bool is_suspect;   /* is asked why this rank waits          */
 } tern__peer;
 
-/* What this rank last did: see last.c. */
+/* This rank's last collective: see last.c. */
 typedef struct tern__last {
     _Alignas(TERN__LINE) _Atomic(uint64_t) turn;   /* odd while the words change             */
-    _Atomic(uint64_t) words[1 + TERN__LAST_WORDS]; /* which function knows them, and they   */
-    _Atomic(int64_t) waits_since;                  /* 0: it does not                        */
+    _Atomic(uint64_t) words[1 + TERN__LAST_WORDS]; /* the function that formats them, then they */
 } tern__last;
+
+/* What this rank waits in; only the group's thread writes it, under `lock`. */
+typedef struct tern__own_wait {
+    char text[TERN__LAST_TEXT]; /* "": it does not wait, or not for long */
+    int awaited;                /* a rank, or -1                         */
+} tern__own_wait;
 
 /* A descriptor that came and waits for its recv_fd. */
 typedef struct tern__parcel {
@@ -123,11 +131,12 @@ struct tern__control {
     tern_error event;  /* the first failure         */
     bool told;         /* the peers know it; under `lock` */
 
-    pthread_mutex_t lock; /* event, told, parcels */
+    pthread_mutex_t lock; /* event, told, parcels, wait */
     pthread_cond_t changed;
     tern__parcel *parcels;
 
     tern__last last;
+    tern__own_wait wait;
 
     pthread_mutex_t send_lock; /* outboxes: a frame goes whole before the next */
 

@@ -1,16 +1,24 @@
-/* What a rank last did, told to those who wait for it. The group's thread writes down each work's numbers,
- * and the control thread, which sleeps but for such questions, puts them into words when a peer asks: so
- * there is an answer while the group's thread computes, and nothing is formatted where works are posted.
+/* last.c - what a rank waits in, or did last, told to the ranks that wait for it. The control thread answers,
+ * so there is an answer while the group's thread computes.
  *
- * The numbers are a sequence lock with one writer. Each is stored with release after the sequence has become
- * odd, and loaded with acquire before the sequence is looked at again: who has read a number of a later
- * writing then sees at least its odd sequence, and tries anew. */
+ * What a rank waits in is a text, which the group's thread writes under the lock once a wait is long, and
+ * takes back only when the wait has succeeded. A rank that gives up at the same moment as this one is thus
+ * told that this one has waited.
+ *
+ * The last collective is kept as numbers, and the control thread puts them into words: nothing is formatted
+ * where works are posted. The numbers are a sequence lock with one writer. Each is stored with release after
+ * the sequence has become odd, and loaded with acquire before the sequence is looked at again: a reader that
+ * has a number of a later writing then sees at least its odd sequence, and tries again. */
 #include "comm/control/inner.h"
 
+#include "base/text.h"
+
 #include <errno.h>
+#include <linux/sockios.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 
 /* ---- the record ---- */
 
@@ -26,13 +34,18 @@ void tern__control_last_set(tern__control *control, tern__last_format *format, c
     atomic_store_explicit(&last->turn, turn + 2, memory_order_release);
 }
 
-void tern__control_wait_set(tern__control *control, bool waits)
+void tern__control_wait_set(tern__control *control, const char *text, int awaited)
 {
-    int64_t since = waits ? tern__now_ns() : 0;
-    atomic_store_explicit(&control->last.waits_since, since, memory_order_relaxed);
+    const tern__own_wait *own = &control->wait;
+    if (!text && !*own->text) return;
+    if (text && own->awaited == awaited && !strcmp(own->text, text)) return;
+    pthread_mutex_lock(&control->lock);
+    snprintf(control->wait.text, sizeof(control->wait.text), "%s", text ? text : "");
+    control->wait.awaited = awaited;
+    pthread_mutex_unlock(&control->lock);
 }
 
-/* One try. */
+/* Tries once; false while the writer changes the words. */
 static bool read_words(tern__last *last, uint64_t words[1 + TERN__LAST_WORDS])
 {
     uint64_t turn = atomic_load_explicit(&last->turn, memory_order_acquire);
@@ -41,28 +54,30 @@ static bool read_words(tern__last *last, uint64_t words[1 + TERN__LAST_WORDS])
     return turn % 2 == 0 && atomic_load_explicit(&last->turn, memory_order_relaxed) == turn;
 }
 
-static const char waited[] = "; it has waited for";
-
-/* "all_reduce of 100 f32, sum (work 5); it has waited for 3.2 s". True if it waits. */
-static bool last_text(tern__control *control, char *text, size_t size)
+/* "all_reduce of 100 f32, sum (work 5)"; "" if there was none. */
+static void last_text(tern__control *control, char *text, size_t size)
 {
     uint64_t words[1 + TERN__LAST_WORDS];
-    int tries = 0, used;
-    char what[TERN__LAST_TEXT];
+    int tries = 0;
     while (!read_words(&control->last, words) && ++tries < 1000) sched_yield();
     tern__last_format *format = (tern__last_format *)(uintptr_t)words[0];
-    int64_t since = atomic_load_explicit(&control->last.waits_since, memory_order_relaxed);
+    *text = '\0';
     if (tries == 1000)
-        snprintf(what, sizeof(what), "a work that it is just posting");
+        snprintf(text, size, "a work that it is just posting");
     else if (format)
-        format(words + 1, what, sizeof(what));
-    else
-        snprintf(what, sizeof(what), "nothing");
-    used = snprintf(text, size, "%s", what);
-    if (since && used < (int)size)
-        snprintf(text + used, size - (size_t)used, "%s %.3g s", waited,
-                 (double)(tern__now_ns() - since) * 1e-9);
-    return since != 0;
+        format(words + 1, text, size);
+}
+
+/* Puts into `text` what this rank waits in, or else its last collective. Returns the answer's code: 0 if it
+ * does not wait, 1 if it waits for no rank in particular, 2 + the rank that it waits for. */
+static int own_text(tern__control *control, char *text, size_t size)
+{
+    pthread_mutex_lock(&control->lock);
+    snprintf(text, size, "%s", control->wait.text);
+    int code = *text ? 2 + control->wait.awaited : 0;
+    pthread_mutex_unlock(&control->lock);
+    if (!code) last_text(control, text, size);
+    return code;
 }
 
 /* ---- asking ---- */
@@ -70,7 +85,7 @@ static bool last_text(tern__control *control, char *text, size_t size)
 void tern__control_last_answer(tern__control *control, tern__peer *peer, uint64_t question)
 {
     tern__message answer = {.kind = TERN__MESSAGE_ANSWER, .tag = question};
-    answer.code = last_text(control, answer.text, TERN__LAST_TEXT);
+    answer.code = own_text(control, answer.text, TERN__LAST_TEXT);
     answer.bytes = (uint32_t)strlen(answer.text) + 1;
     tern__line_send(control, peer, &answer);
 }
@@ -79,14 +94,13 @@ void tern__control_last_keep(tern__control *control, tern__peer *peer, const ter
 {
     pthread_mutex_lock(&control->lock);
     snprintf(peer->last, sizeof(peer->last), "%.*s", (int)sizeof(peer->last) - 1, answer->text);
-    peer->waits = answer->code;
+    peer->code = answer->code;
     peer->answered = answer->tag;
     pthread_cond_broadcast(&control->changed);
     pthread_mutex_unlock(&control->lock);
 }
 
-/* Whoever has left says nothing more, although its thread may still be there to hear the question; whoever is
- * lost cannot. */
+/* A rank that has left answers nothing more, although its thread may still hear the question. */
 void tern__control_last_ask(tern__control *control, int rank)
 {
     tern__peer *peer = &control->peers[rank];
@@ -94,6 +108,7 @@ void tern__control_last_ask(tern__control *control, int rank)
     if (peer->fd >= 0 && !atomic_load(&peer->left)) tern__line_send(control, peer, &question);
 }
 
+/* Under the lock. */
 static bool await_answer(tern__control *control, const tern__peer *peer, int64_t deadline)
 {
     struct timespec until = {.tv_sec = deadline / 1000000000, .tv_nsec = deadline % 1000000000};
@@ -103,28 +118,9 @@ static bool await_answer(tern__control *control, const tern__peer *peer, int64_t
     return peer->answered >= peer->asked;
 }
 
-int tern__control_last_get(tern__control *control, int rank, double timeout_s, char *text, size_t size)
-{
-    tern__peer *peer = &control->peers[rank];
-    if (rank == control->rank) {
-        last_text(control, text, size);
-        return TERN_OK;
-    }
-    if (peer->asked == peer->collected) tern__control_last_ask(control, rank);
-    peer->collected = peer->asked;
-    pthread_mutex_lock(&control->lock);
-    bool answered = await_answer(control, peer, tern__deadline(timeout_s));
-    bool has_left = atomic_load(&peer->left);
-    if (answered) snprintf(text, size, "%s", peer->last);
-    pthread_mutex_unlock(&control->lock);
-    if (answered) return TERN_OK;
-    snprintf(text, size, has_left ? "to leave" : "not told: it does not answer, is it stopped?");
-    return has_left ? TERN_E_PEER : TERN_E_TIMEOUT;
-}
+/* ---- who is stopped, and whose host is silent ---- */
 
-/* ---- who is stopped ---- */
-
-/* The state stands behind the name, which may have brackets of its own. */
+/* Returns the process's state, which /proc has behind its name; the name may have brackets of its own. */
 static char state_of(int pid)
 {
     char path[64], text[512];
@@ -137,7 +133,7 @@ static char state_of(int pid)
     return name_end && name_end[1] ? name_end[2] : '\0';
 }
 
-/* A pid is a process only in its name space, and on its host. */
+/* A pid names a process only within its name space and on its host. */
 bool tern__control_is_stopped(const tern__control *control, int rank)
 {
     const tern__peer *peer = &control->peers[rank];
@@ -146,43 +142,140 @@ bool tern__control_is_stopped(const tern__control *control, int rank)
     return state == 'T' || state == 't';
 }
 
+/* The kernel of a host acknowledges what comes for a process that is stopped, so bytes that nobody has
+ * acknowledged have not arrived. */
+static bool is_cut_off(tern__control *control, const tern__peer *peer)
+{
+    int unacknowledged = 0;
+    if (!peer->stream) return false;
+    return tern__line_is_waiting(control, peer) ||
+           (!ioctl(peer->fd, SIOCOUTQ, &unacknowledged) && unacknowledged > 0);
+}
+
+/* ---- what a peer does ---- */
+
+static tern__doing read_answer(tern__control *control, tern__peer *peer, int64_t deadline)
+{
+    pthread_mutex_lock(&control->lock);
+    bool answered = await_answer(control, peer, deadline), has_left = atomic_load(&peer->left);
+    pthread_mutex_unlock(&control->lock);
+    if (answered) return peer->code > 0 ? TERN__DOING_WAIT : TERN__DOING_OTHER;
+    if (has_left) return TERN__DOING_LEFT;
+    return is_cut_off(control, peer) ? TERN__DOING_CUT_OFF : TERN__DOING_SILENT;
+}
+
+static tern__doing learn(tern__control *control, int rank, int64_t deadline)
+{
+    tern__peer *peer = &control->peers[rank];
+    if (rank == control->rank) {
+        peer->code = own_text(control, peer->last, sizeof(peer->last));
+        return peer->code > 0 ? TERN__DOING_WAIT : TERN__DOING_OTHER;
+    }
+    if (peer->asked == peer->collected) tern__control_last_ask(control, rank);
+    peer->collected = peer->asked;
+    if (tern__control_is_stopped(control, rank)) return TERN__DOING_STOP;
+    return read_answer(control, peer, deadline);
+}
+
+/* What follows `what` in the text, if that is of the same work in the same group; else NULL. */
+static const char *after_same(const char *text, const char *what)
+{
+    size_t bytes = what ? strlen(what) : 0;
+    const char *rest = bytes && !strncmp(text, what, bytes) ? text + bytes : NULL;
+    return rest && (!*rest || *rest == ',') ? rest : NULL;
+}
+
+static void doing_text(const tern__peer *peer, const char *what, char *text, size_t size)
+{
+    const char *last = peer->last, *rest = after_same(last, what);
+    switch (peer->doing) {
+    case TERN__DOING_STOP: snprintf(text, size, " is stopped (by SIGSTOP or a debugger)"); return;
+    case TERN__DOING_CUT_OFF: snprintf(text, size, ": its host does not answer"); return;
+    case TERN__DOING_SILENT: snprintf(text, size, " does not answer: is it stopped?"); return;
+    case TERN__DOING_LEFT: snprintf(text, size, " has left"); return;
+    case TERN__DOING_OTHER:
+        snprintf(text, size, " does not wait%s%s",
+                 *last ? ", its last collective was " : " and has called no collective yet", last);
+        return;
+    case TERN__DOING_WAIT:
+        snprintf(text, size, " waits in %s%s", rest ? "it, too" : last, rest ? rest : "");
+        return;
+    }
+}
+
+tern__doing tern__control_last_get(tern__control *control, int rank, double timeout_s, char *text,
+                                   size_t size)
+{
+    tern__peer *peer = &control->peers[rank];
+    peer->doing = learn(control, rank, tern__deadline(timeout_s));
+    doing_text(peer, NULL, text, size);
+    return peer->doing;
+}
+
 /* ---- who holds all up ---- */
 
-static void say_other(const tern__control *control, int rank, const char *does, const char *last, char *text,
-                      size_t size)
+/* Asks the rank that `peer` waits for, unless it was asked before. True if it was not. */
+static bool follow(tern__control *control, const tern__peer *peer)
 {
-    char who[128];
-    size_t used = strlen(text);
-    tern__control_describe(control, rank, who, sizeof(who));
-    snprintf(text + used, size - used, "; %s %s%.100s", who, does, last);
+    int next = peer->doing == TERN__DOING_WAIT ? peer->code - 2 : -1;
+    if (next < 0 || next >= control->world || next == control->rank) return false;
+    if (control->peers[next].is_suspect) return false;
+    control->peers[next].is_suspect = true;
+    tern__control_last_ask(control, next);
+    return true;
 }
 
-/* Without for how long it has waited. */
-static void cut_wait(char *last)
+static bool is_pending(const tern__peer *peer)
 {
-    char *wait = strstr(last, waited);
-    if (wait) *wait = '\0';
+    return peer->is_suspect && peer->asked > peer->collected;
 }
 
-void tern__control_others_text(tern__control *control, double timeout_s, char *text, size_t size)
+/* Collects the answers of the ranks that were asked, and of those that they wait for. Whoever is asked later
+ * has as much time to answer. */
+static void collect(tern__control *control, double timeout_s)
 {
-    int64_t deadline = tern__deadline(timeout_s);
-    char own[TERN__LAST_TEXT], last[TERN__LAST_TEXT];
-    *text = '\0';
-    last_text(control, own, sizeof(own));
-    cut_wait(own);
-    for (int rank = 0; rank < control->world; rank++)
-        if (rank != control->rank) tern__control_last_ask(control, rank);
+    bool finds = true;
     for (int rank = 0; rank < control->world; rank++) {
-        if (rank == control->rank) continue;
-        double left = tern__deadline_ms(deadline) * 1e-3;
-        int status = tern__control_last_get(control, rank, left, last, sizeof(last));
-        cut_wait(last);
-        if (status == TERN_E_TIMEOUT)
-            say_other(control, rank, "does not answer: is it stopped?", "", text, size);
-        else if (!status && !control->peers[rank].waits)
-            say_other(control, rank, "does not wait, its last was ", last, text, size);
-        else if (!status && strcmp(last, own))
-            say_other(control, rank, "waits, too, but its last was ", last, text, size);
+        tern__peer *peer = &control->peers[rank];
+        peer->is_suspect = rank != control->rank && peer->asked > peer->collected;
     }
+    while (finds) {
+        int64_t deadline = tern__deadline(timeout_s);
+        finds = false;
+        for (int rank = 0; rank < control->world; rank++)
+            if (is_pending(&control->peers[rank]))
+                control->peers[rank].doing = learn(control, rank, deadline);
+        for (int rank = 0; rank < control->world; rank++)
+            if (control->peers[rank].is_suspect) finds |= follow(control, &control->peers[rank]);
+    }
+}
+
+/* Appends a whole clause, or nothing; the first one may be cut. */
+static bool append_clause(const tern__control *control, const tern__peer *peer, const char *what, char *text,
+                          size_t size, bool is_first)
+{
+    char who[128], does[TERN__LAST_TEXT + 64], clause[TERN_ERROR_TEXT];
+    const size_t more = sizeof("; and 99999 more");
+    tern__control_describe(control, peer->rank, who, sizeof(who));
+    doing_text(peer, what, does, sizeof(does));
+    snprintf(clause, sizeof(clause), "; %s%s", who, does);
+    bool fits = strlen(text) + strlen(clause) + more <= size;
+    if (fits || is_first) tern__text_append(text, size, "%s", clause);
+    return fits || is_first;
+}
+
+void tern__control_others_text(tern__control *control, const char *what, double timeout_s, char *text,
+                               size_t size)
+{
+    int said = 0, left = 0;
+    collect(control, timeout_s);
+    for (int turn = TERN__DOING_STOP; turn <= TERN__DOING_WAIT; turn++)
+        for (int rank = 0; rank < control->world; rank++) {
+            const tern__peer *peer = &control->peers[rank];
+            if (!peer->is_suspect || (int)peer->doing != turn) continue;
+            bool is_told = !left && append_clause(control, peer, what, text, size, !said);
+            said += is_told;
+            left += !is_told;
+        }
+    if (left) tern__text_append(text, size, "; and %d more", left);
 }

@@ -347,12 +347,6 @@ static void debug_mark(void *of, uint64_t backward, uint32_t folded)
     c->debug->behind->mark(c->behind, backward, folded);
 }
 
-static void debug_late(void *of, uint64_t seq, char *text, size_t size)
-{
-    const channel *c = of;
-    c->debug->behind->late(c->behind, seq, text, size);
-}
-
 static const tern__tally *debug_tally(void *of, uint64_t seq)
 {
     channel *c = of;
@@ -374,7 +368,6 @@ const tern__comm_backend tern__comm_debug = {
     .test = debug_test,
     .wait = debug_wait,
     .mark = debug_mark,
-    .late = debug_late,
     .tally = debug_tally,
     .mailbox_open = tern__debug_mailbox_open,
     .mailbox_close = tern__debug_mailbox_close,

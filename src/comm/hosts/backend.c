@@ -1,5 +1,7 @@
+/* backend.c - the back end of a group that spans hosts: failures, blocking, opening and closing, windows. */
 #include "comm/hosts/hosts.h"
 
+#include "base/text.h"
 #include "comm/native/native.h"
 #include "comm/sys.h"
 #include "comm/transport.h"
@@ -18,7 +20,7 @@ static tern__native *lobby_of(const tern__hosts *hosts)
     return hosts->group->root->native;
 }
 
-/* Ranks of a host all tell the first failure in the words of their lobby. */
+/* All ranks of a host return the first failure with the text that is in their lobby. */
 int tern__hosts_check(const tern__hosts *hosts, tern_error *err)
 {
     const tern_group *root = hosts->group->root;
@@ -29,31 +31,36 @@ int tern__hosts_check(const tern__hosts *hosts, tern_error *err)
     return tern__control_check(root->control, "tern_group", err);
 }
 
-int tern__hosts_fail(const tern__hosts *hosts, int code, const char *text, tern_error *err)
+static int fail(const tern__hosts *hosts, int code, const char *text, tern_error *err)
 {
-    char full[TERN_ERROR_TEXT], where[128];
-    tern__group_text(hosts->group, where, sizeof(where));
-    snprintf(full, sizeof(full), "%.*s%s", (int)(sizeof(full) - 1 - strlen(where)), text, where);
     if (lobby_of(hosts)) {
-        tern__native_abort(lobby_of(hosts), code, full);
+        tern__native_abort(lobby_of(hosts), code, text);
         return tern__native_check(lobby_of(hosts), err);
     }
     int status = tern__hosts_check(hosts, err);
-    return status ? status : tern__error_set(err, "tern_group", code, "%s", full);
+    return status ? status : tern__error_set(err, "tern_group", code, "%s", text);
+}
+
+int tern__hosts_fail(const tern__hosts *hosts, int code, const char *text, tern_error *err)
+{
+    char full[TERN_ERROR_TEXT], where[TERN__GROUP_TEXT];
+    tern__group_text(hosts->group, where, sizeof(where));
+    snprintf(full, sizeof(full), "%.*s%s", (int)(sizeof(full) - 1 - strlen(where)), text, where);
+    return fail(hosts, code, full, err);
 }
 
 /* ---- waiting ---- */
 
 typedef struct wait {
     const tern__hosts_goal *goal;
-    int64_t late; /* then it looks whether it will for ever */
+    int64_t late; /* from then on it says so, and looks whether it would wait for ever */
     int64_t deadline, gone_deadline;
     int turns;
 } wait;
 
-/* Until a message may be there; or until the bell rings, which tells what ranks of this host do: where no
- * message is under way there is nothing else to wait for. Who has neither looks: at first all the time, then
- * less and less often. */
+/* Sleeps until a message may have come, or until the bell rings, by which ranks of this host say that they
+ * have done something: while no message is under way there is nothing else to wait for. A rank with neither
+ * polls, first all the time and then less and less often. */
 static void doze(const tern__hosts *hosts, int turns, unsigned bell)
 {
     const int eager = 200, longest_us = 200, quiet_us = 5000;
@@ -68,13 +75,30 @@ static void doze(const tern__hosts *hosts, int turns, unsigned bell)
         tern__poll(NULL, 0, tern__now_ns() + INT64_C(1000) * us);
 }
 
-/* Says in what it waits, if that is ranks of this host only. */
+/* Names the wait and its group, and finds the ranks that it is for. */
+static void describe(const tern__hosts *hosts, const tern__hosts_goal *goal, char *what, size_t size)
+{
+    memset(hosts->missing, 0, (size_t)hosts->group->boot.world * sizeof(*hosts->missing));
+    goal->missing(goal->arg, hosts->missing, what, size);
+    tern__text_append(what, size, "%s", hosts->where);
+}
+
+static void say(const tern__hosts *hosts, const tern__hosts_goal *goal)
+{
+    char what[TERN__LAST_TEXT];
+    describe(hosts, goal, what, sizeof(what));
+    tern__wait_say(hosts->group, what, hosts->missing, !goal->is_message);
+}
+
+/* A rank that has waited for long says so, and if it waits for ranks of this host only, looks whether it
+ * would wait for ever. */
 static int rest(const tern__hosts *hosts, const wait *w, unsigned bell, tern_error *err)
 {
     const tern__native *lobby = lobby_of(hosts);
     tern__goal meeting = {0};
-    bool meets = lobby && tern__now_ns() >= w->late && w->goal->find_meeting &&
-                 w->goal->find_meeting(w->goal->arg, &meeting);
+    bool is_late = tern__now_ns() >= w->late;
+    if (is_late) say(hosts, w->goal);
+    bool meets = lobby && is_late && w->goal->find_meeting && w->goal->find_meeting(w->goal->arg, &meeting);
     bool is_said = meets && tern__deadlock_begin(meeting.channel->native, &meeting);
     int status = is_said ? tern__deadlock_check(lobby, err) : TERN_OK;
     if (!status) doze(hosts, w->turns, bell);
@@ -86,14 +110,6 @@ int tern__hosts_progress(const tern__hosts *hosts, tern_error *err)
 {
     int status = lobby_of(hosts) ? tern__native_progress(lobby_of(hosts), err) : TERN_OK;
     return status ? status : tern__group_progress(hosts->group, err);
-}
-
-void tern__hosts_say_last(const tern__hosts *hosts, int rank, char *text, size_t size)
-{
-    char last[TERN__LAST_TEXT];
-    int peer = tern_group_world_rank(hosts->group, rank);
-    tern__control_last_get(hosts->group->control, peer, 0.5, last, sizeof(last));
-    snprintf(text, size, ", whose last was %s", last);
 }
 
 static int find_gone(const tern__hosts *hosts, const tern__hosts_goal *goal)
@@ -111,17 +127,24 @@ static int fail_gone(const tern__hosts *hosts, int rank, const char *what, tern_
     tern__group_describe(hosts->group, rank, who, sizeof(who));
     snprintf(text, sizeof(text), "%s has closed its group while rank %d waits in %.300s", who,
              tern_group_world_rank(hosts->group, hosts->group->boot.rank), what);
-    return tern__hosts_fail(hosts, TERN_E_PEER, text, err);
+    return fail(hosts, TERN_E_PEER, text, err);
 }
 
-static int fail_late(const tern__hosts *hosts, const char *what, tern_error *err)
+/* The ranks that the wait is for are asked, and say what they do instead. */
+static int fail_late(const tern__hosts *hosts, const tern__hosts_goal *goal, const char *what,
+                     tern_error *err)
 {
-    char text[TERN_ERROR_TEXT], others[221];
-    tern__control_others_text(hosts->group->control, 0.5, others, sizeof(others));
-    snprintf(text, sizeof(text), "rank %d waited %g s in %.240s%.220s",
-             tern_group_world_rank(hosts->group, hosts->group->boot.rank), hosts->group->opts.timeout_s, what,
-             others);
-    return tern__hosts_fail(hosts, TERN_E_TIMEOUT, text, err);
+    const tern_group *group = hosts->group;
+    char text[TERN_ERROR_TEXT], hint[TERN__WORK_TEXT] = "";
+    tern__goal meeting = {0};
+    if (goal->find_meeting && goal->find_meeting(goal->arg, &meeting))
+        tern__channel_hint(meeting.channel, hint, sizeof(hint));
+    snprintf(text, sizeof(text), "rank %d waited %g s in %s%s",
+             tern_group_world_rank(group, group->boot.rank), group->opts.timeout_s, what, hint);
+    for (int rank = 0; rank < group->boot.world; rank++)
+        if (hosts->missing[rank]) tern__control_last_ask(group->control, tern_group_world_rank(group, rank));
+    tern__control_others_text(group->control, what, 0.5, text, sizeof(text));
+    return fail(hosts, TERN_E_TIMEOUT, text, err);
 }
 
 static int look(const tern__hosts *hosts, const wait *w, bool *met, tern_error *err)
@@ -133,16 +156,16 @@ static int look(const tern__hosts *hosts, const wait *w, bool *met, tern_error *
     return status;
 }
 
-/* Whoever has said goodbye has sent all that it ever will; give it time to come in. */
+/* A rank that has said goodbye has sent everything it ever will, and what it sent has a second to arrive. */
 static int check_late(const tern__hosts *hosts, wait *w, tern_error *err)
 {
-    char what[TERN_ERROR_TEXT - 200];
+    char what[TERN__LAST_TEXT];
     int64_t now = tern__now_ns();
     int gone = find_gone(hosts, w->goal);
     if (gone >= 0 && w->gone_deadline == INT64_MAX) w->gone_deadline = tern__deadline(1.0);
     if (now < w->deadline && now < w->gone_deadline) return TERN_OK;
-    w->goal->late(w->goal->arg, what, sizeof(what));
-    return now >= w->gone_deadline ? fail_gone(hosts, gone, what, err) : fail_late(hosts, what, err);
+    describe(hosts, w->goal, what, sizeof(what));
+    return now >= w->gone_deadline ? fail_gone(hosts, gone, what, err) : fail_late(hosts, w->goal, what, err);
 }
 
 static int look_and_rest(const tern__hosts *hosts, wait *w, bool *met, tern_error *err)
@@ -156,20 +179,17 @@ static int look_and_rest(const tern__hosts *hosts, wait *w, bool *met, tern_erro
     return status;
 }
 
-/* Who asks meanwhile is told that it waits. */
 int tern__hosts_await(tern__hosts *hosts, const tern__hosts_goal *goal, tern_error *err)
 {
     const tern__native *lobby = lobby_of(hosts);
     wait w = {.goal = goal,
-              .late = tern__deadline(lobby ? lobby->late_s : 0),
+              .late = tern__deadline(lobby ? lobby->late_s : 0.05),
               .deadline = tern__deadline(hosts->group->opts.timeout_s),
               .gone_deadline = INT64_MAX};
     bool met = false;
     int status = TERN_OK;
-    tern__control_wait_set(hosts->group->control, true);
     for (; !status && !met; w.turns++) status = look_and_rest(hosts, &w, &met, err);
-    if (lobby) tern__deadlock_forget(lobby);
-    tern__control_wait_set(hosts->group->control, false);
+    if (!status) tern__wait_forget(hosts->group);
     return status;
 }
 
@@ -181,7 +201,7 @@ static const char *after_plus(const char *name)
     return plus ? plus + 1 : name;
 }
 
-/* The ranks of this host are a group of their own, of which only the local back end knows. */
+/* The ranks of this host form a group of their own, which only the local back end sees. */
 static int open_here(tern__hosts *hosts, tern_error *err)
 {
     const tern_group *group = hosts->group;
@@ -235,6 +255,7 @@ static void hosts_close(void *state)
     if (hosts->here.state) hosts->here.backend->close(hosts->here.state);
     tern__free(hosts->here.ranks);
     tern__free(hosts->in_place);
+    tern__free(hosts->missing);
     tern__host_map_release(&hosts->map);
     tern__free(hosts);
 }
@@ -244,8 +265,11 @@ static void *hosts_open(tern_group *group, tern_error *err)
     tern__hosts *hosts = tern__alloc(sizeof(*hosts), func, err);
     if (!hosts) return NULL;
     hosts->group = group;
+    tern__group_in_text(group, hosts->where, sizeof(hosts->where));
     bool flat = !strchr(group->backend_name, '+');
     int status = tern__host_map_make(&hosts->map, group, flat, err);
+    hosts->missing = tern__alloc((size_t)group->boot.world * sizeof(*hosts->missing), func, err);
+    if (!status && !hosts->missing) status = TERN_E_MEMORY;
     if (!status) status = open_here(hosts, err);
     if (!status) status = open_link(hosts, err);
     if (!status) status = tern__hosts_tags(hosts, 3, &hosts->mail_tag, err);
@@ -265,13 +289,13 @@ static int fail_size(const tern__hosts *hosts, int rank, size_t own, uint64_t th
     return tern__hosts_fail(hosts, TERN_E_MISMATCH, text, err);
 }
 
-/* Ranks of one host compare as they hand the window to each other; here all do. */
+/* The ranks of one host compare the size as they hand the window to each other; here all ranks compare it. */
 static int agree_on_size(tern__hosts *hosts, size_t bytes, tern_error *err)
 {
     int world = hosts->group->boot.world;
     uint64_t *sizes = tern__alloc((size_t)world * sizeof(*sizes), "tern_group_mem_alloc", err);
     if (!sizes) return TERN_E_MEMORY;
-    int status = tern__hosts_vote(hosts, "open a window", bytes, sizes, err);
+    int status = tern__hosts_vote(hosts, "the opening of a window", bytes, sizes, err);
     for (int rank = 0; rank < world && !status; rank++)
         if (sizes[rank] != bytes) status = fail_size(hosts, rank, bytes, sizes[rank], err);
     tern__free(sizes);
@@ -304,7 +328,7 @@ static void hosts_window_close(void *state, uint32_t window)
     here->backend->window_close(here->state, window);
 }
 
-/* Nobody else of this host looks at it. */
+/* True if no host has a second rank that would read the memory. */
 static bool hosts_reach_own(void *state)
 {
     return ((const tern__hosts *)state)->map.most == 1;
@@ -327,7 +351,6 @@ const tern__comm_backend tern__comm_hosts = {
     .test = tern__hosts_channel_test,
     .wait = tern__hosts_channel_wait,
     .mark = tern__hosts_channel_mark,
-    .late = tern__hosts_channel_late,
     .tally = tern__hosts_channel_tally,
     .mailbox_open = tern__hosts_mailbox_open,
     .mailbox_close = tern__hosts_mailbox_close,

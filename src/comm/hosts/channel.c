@@ -1,12 +1,13 @@
-/* channel.c - the way of a work. The ranks of a host first meet in it (`arrive`): they say and compare what
- * it is, and from then on their windows lie still. Then the ranks that talk to other hosts do their shares,
- * each for all ranks of the host, and then all meet again (`leave`): who sees that knows that the results are
- * there. Of a move nothing has gone over by then: each rank now fetches its own, and a third meeting (`part`)
- * says that all have, before anybody's window changes. These are works of the host's own channels in which
- * nothing moves but words, so who waits there is named, and who dies is seen, as in a group of one host.
+/* channel.c - how a work crosses between hosts. First the ranks of a host meet in it (`arrive`): they compare
+ * their descriptors, and from then on their windows do not change. Then the ranks that talk to other hosts do
+ * their shares, each for all ranks of the host. Then all meet again (`leave`), and a rank that sees the end
+ * of this meeting knows that the results are there. A move has transferred nothing by then: each rank now
+ * fetches its own elements, and a third meeting (`part`) says that all have done so, before any window
+ * changes. The meetings are works of the host's own channels that move no data, so late ranks are named and
+ * deaths are seen as in a group of one host.
  *
- * Works cross in their order on every rank, several at a time. A rank posts a work only when it has seen
- * the end of the one that had its slot; so in the channels of the host there is always room. */
+ * Works cross in their order on every rank, several at a time. A rank posts a work only when it has seen the
+ * end of the one that had its slot, so the channels of the host always have room. */
 #include "comm/hosts/hosts.h"
 
 #include "comm/native/native.h"
@@ -16,7 +17,7 @@
 
 static const char func[] = "tern_group_open";
 
-/* What a rank that does not talk to other hosts is told of a work. */
+/* What a rank that talks to other hosts tells the ranks that do not about a work. */
 typedef struct notice {
     double shares;
     int32_t shadows;
@@ -81,7 +82,7 @@ static int meet(const tern__hosts_channel *channel, void *where, const tern__cro
     return channel->hosts->here.backend->post(where, &post, seq, err);
 }
 
-/* All of the host are there. */
+/* Takes up the works in which all ranks of the host have met. */
 static int arrive_all(tern__hosts_channel *channel, tern_error *err)
 {
     const tern__comm_backend *local = channel->hosts->here.backend;
@@ -109,7 +110,7 @@ static int cross(tern__hosts_channel *channel, tern_error *err)
     return status;
 }
 
-/* What has crossed makes room for others. */
+/* A work that has crossed makes room for others. */
 static int cross_all(tern__hosts_channel *channel, tern_error *err)
 {
     uint64_t before;
@@ -123,7 +124,7 @@ static int cross_all(tern__hosts_channel *channel, tern_error *err)
     return status;
 }
 
-/* All of the host know that all hosts mean the same. */
+/* Begins a move's messages once all ranks of the host know that all hosts post the same work. */
 static int begin_moves(tern__hosts_channel *channel, tern__crossing *work, tern_error *err)
 {
     int status = channel->hosts->here.backend->test(channel->leave, work->leave, err);
@@ -186,7 +187,7 @@ static bool is_done(const void *arg)
     return g->channel->done >= g->seq;
 }
 
-/* Where in this host the first work that is not done waits; false if for messages. */
+/* Finds the meeting of this host in which the first unfinished work waits; false if it waits for messages. */
 static bool find_meeting(const tern__hosts_channel *channel, void **where, uint64_t *seq)
 {
     const tern__crossing *work = work_at(channel, channel->done + 1);
@@ -196,25 +197,29 @@ static bool find_meeting(const tern__hosts_channel *channel, void **where, uint6
     return work->moved || (has_crossed && !work->moves) || !has_arrived;
 }
 
-/* "all_reduce of 100 f32, sum (work 7)", and what it waits for. */
-static void describe_late(const tern__hosts_channel *channel, char *text, size_t size)
+/* A host's only rank always has met. */
+static void find_missing_here(const tern__hosts *hosts, void *where, uint64_t meeting, bool *ranks)
 {
+    if (hosts->here.backend != &tern__comm_native) return;
+    const bool *here = tern__channel_missing(where, meeting);
+    for (int place = 0; place < hosts->here.boot.world; place++)
+        ranks[tern__host_rank(&hosts->map, hosts->map.own, place)] = here[place];
+}
+
+static void find_missing(const void *arg, bool *ranks, char *what, size_t size)
+{
+    const tern__hosts_channel *channel = ((const goal *)arg)->channel;
     uint64_t seq = channel->done + 1, meeting;
     const tern__crossing *work = work_at(channel, seq);
     void *where;
-    tern__desc_text(&work->desc, seq, text, size);
-    size_t used = strlen(text);
+    tern__desc_text(&work->desc, seq, what, size);
     if (find_meeting(channel, &where, &meeting))
-        channel->hosts->here.backend->late(where, meeting, text + used, size - used);
-    else if (work->moves)
-        snprintf(text + used, size - used, "; what other hosts give has not come");
+        find_missing_here(channel->hosts, where, meeting, ranks);
+    else if (!work->moves)
+        tern__exchange_missing(&channel->exchange, seq, ranks);
     else
-        tern__exchange_late(&channel->exchange, seq, text + used, size - used);
-}
-
-static void say_late(const void *arg, char *text, size_t size)
-{
-    describe_late(((const goal *)arg)->channel, text, size);
+        for (int rank = 0; rank < channel->hosts->group->boot.world; rank++)
+            ranks[rank] = tern__messages_awaits(&channel->moves, rank);
 }
 
 static bool say_meeting(const void *arg, tern__goal *meeting)
@@ -227,12 +232,13 @@ static bool say_meeting(const void *arg, tern__goal *meeting)
     return meets;
 }
 
-/* Until the work is done, or there is room for it. */
+/* Waits until the work is done, or until there is room for it. */
 static int await(const tern__hosts_channel *channel, uint64_t seq, bool (*is_met)(const void *arg),
                  tern_error *err)
 {
     goal g = {channel, seq};
-    tern__hosts_goal until = {.is_met = is_met, .late = say_late, .find_meeting = say_meeting, .arg = &g};
+    tern__hosts_goal until = {
+        .is_met = is_met, .missing = find_missing, .find_meeting = say_meeting, .arg = &g};
     return tern__hosts_await(channel->hosts, &until, err);
 }
 
@@ -245,7 +251,7 @@ static int check_post(const tern__hosts *hosts, const tern__post *post, uint64_t
                            (unsigned long long)count, hosts->group->boot.world);
 }
 
-/* 16 bits go in f32. */
+/* Sums of 16-bit elements are sent in f32. */
 static bool is_small(const tern__hosts *hosts, const tern__crossing *work)
 {
     size_t most = hosts->small_bytes / TERN__MAX(tern_dtype_bytes(work->post.dtype), sizeof(float));
@@ -270,7 +276,7 @@ int tern__hosts_channel_post(void *self, const tern__post *post, uint64_t *seq, 
     status = meet(channel, channel->arrive, work, &work->arrive, err);
     if (status) return status;
     *seq = ++channel->posted;
-    tern__desc_say(hosts->group->control, &work->desc, *seq);
+    tern__desc_say(hosts->group->control, &work->desc, *seq, hosts->where);
     return TERN_OK;
 }
 
@@ -295,12 +301,6 @@ void tern__hosts_channel_mark(void *self, uint64_t backward, uint32_t folded)
     local->mark(channel->arrive, backward, folded);
     local->mark(channel->leave, backward, folded);
     local->mark(channel->part, backward, folded);
-}
-
-void tern__hosts_channel_late(void *self, uint64_t seq, char *text, size_t size)
-{
-    (void)seq;
-    describe_late(self, text, size);
 }
 
 const tern__tally *tern__hosts_channel_tally(void *self, uint64_t seq)

@@ -21,7 +21,6 @@
  * host sends results only when it has all of the partials that they are made of. */
 #include "comm/hosts/hosts.h"
 
-#include "base/text.h"
 #include "comm/native/native.h"
 
 #include <stdio.h>
@@ -399,16 +398,18 @@ static bool awaits(const tern__exchange *x, uint64_t seq, int rank)
            (tern__messages_awaits(&round->to_join, rank) || tern__messages_awaits(&round->to_end, rank));
 }
 
-/* Whom of a host it waits for is not known here: any may not have come. */
-void tern__exchange_late(const tern__exchange *x, uint64_t seq, char *text, size_t size)
+/* A message of one rank may wait for any other of its host. If nothing is to be received any more, some host
+ * has not taken what is sent. */
+void tern__exchange_missing(const tern__exchange *x, uint64_t seq, bool *ranks)
 {
     const tern__hosts *hosts = x->channel->hosts;
-    if (size) *text = '\0';
-    for (int host = 0; host < hosts->map.count; host++) {
-        char who[128];
-        int rank = rank_at(hosts, host);
-        if (host == hosts->map.own || !awaits(x, seq, rank)) continue;
-        tern__group_describe(hosts->group, rank, who, sizeof(who));
-        tern__text_append(text, size, "; no word from the host of %s", who);
+    const tern__host_map *map = &hosts->map;
+    bool is_known = false;
+    for (int host = 0; host < map->count; host++)
+        is_known |= host != map->own && awaits(x, seq, rank_at(hosts, host));
+    for (int host = 0; host < map->count; host++) {
+        if (host == map->own || (is_known && !awaits(x, seq, rank_at(hosts, host)))) continue;
+        for (int place = 0; place < tern__host_size(map, host); place++)
+            ranks[tern__host_rank(map, host, place)] = true;
     }
 }

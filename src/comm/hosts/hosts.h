@@ -3,9 +3,9 @@
  * channel.c (the way of a work), heads.c (what hosts say of one), exchange.c (how its elements go), region.c
  * (which elements), partial.c (their sums).
  *
- * The back end of a group that spans hosts. Inside a host ranks reach each other's windows by a back end of
- * their own, native or self (`here`); between hosts messages go over a transport, MPI or gloo. A group that
- * shall use the transport alone has a host for every rank. */
+ * The back end of a group that spans hosts. Inside a host, ranks reach each other's windows through a back
+ * end of their own, native or self (`here`). Between hosts, messages go over a transport, MPI or gloo. A
+ * group that is to use the transport alone counts every rank as a host. */
 #ifndef TERN_SRC_COMM_HOSTS_H
 #define TERN_SRC_COMM_HOSTS_H
 
@@ -20,7 +20,7 @@ struct tern__goal; /* native/native.h */
 
 /* ---- map.c ---- */
 
-/* Hosts are numbered by their first rank, their ranks ascend. */
+/* Hosts are numbered in the order of their first ranks; the ranks of a host ascend. */
 typedef struct tern__host_map {
     int count;      /* of hosts                                         */
     int own, place; /* this rank's host, and its number there           */
@@ -46,7 +46,7 @@ static inline int tern__host_rank(const tern__host_map *map, int host, int place
 
 /* ---- link.c ---- */
 
-/* A family's messages: its transport, which knows the root's ranks. */
+/* A family's messages between hosts. The transport knows ranks of the root. */
 typedef struct tern__link {
     const tern_transport *transport;
     void *state; /* NULL: given up after a failure */
@@ -62,9 +62,9 @@ typedef struct tern__link {
 /* Collective over the root, which is `group`. */
 tern__link *tern__link_open(tern_group *group, const tern_transport *transport, tern_error *err);
 void tern__link_close(tern__link *link);
-/* Of all channels of the family. */
+/* Moves on the works of all channels of the family. */
 int tern__link_progress(tern__link *link, tern_error *err);
-/* No buffer of a message is touched any more. */
+/* From here on no buffer of a message is touched. */
 void tern__link_give_up(tern__link *link);
 /* To and from a rank of `group`. */
 int tern__link_send(tern__link *link, const tern_group *group, int rank, int tag, const void *data,
@@ -72,14 +72,15 @@ int tern__link_send(tern__link *link, const tern_group *group, int rank, int tag
 int tern__link_recv(tern__link *link, const tern_group *group, int rank, int tag, void *data, size_t bytes,
                     tern_transport_message *message, tern_error *err);
 int tern__link_test(tern__link *link, tern_transport_message *message, tern_error *err);
-/* No message is under way, and no mailbox waits for one. */
+/* True if no message is under way and no mailbox waits for one. */
 bool tern__link_is_quiet(const tern__link *link);
-/* Sleeps until what is awaited may be there, or for a moment. False: nobody can tell when it is. */
+/* Sleeps until the awaited message may have come, or for a moment. False if the transport cannot tell when
+ * that is. */
 bool tern__link_doze(const tern__link *link);
 
 /* ---- messages.c ---- */
 
-/* To each rank of the group at most one, and from each one. */
+/* At most one message to each rank of the group and one from each. */
 typedef struct tern__messages {
     const tern__hosts *hosts;
     tern_transport_message *handles; /* [2 * world]: from each, to each */
@@ -88,23 +89,23 @@ typedef struct tern__messages {
 
 /* Into zeros; close it after an error, too. */
 int tern__messages_open(tern__messages *messages, const tern__hosts *hosts, tern_error *err);
-/* What is still under way is given up, with the link. */
+/* If messages are still under way, gives up the link with them. */
 void tern__messages_close(tern__messages *messages);
-/* Of no bytes there is no message. */
+/* Both do nothing for 0 bytes. */
 int tern__messages_send(tern__messages *messages, int rank, int tag, const void *data, size_t bytes,
                         tern_error *err);
 int tern__messages_recv(tern__messages *messages, int rank, int tag, void *data, size_t bytes,
                         tern_error *err);
-/* TERN_OK when all are over, or TERN_PENDING: then the first that is not is awaited. */
+/* TERN_OK when all are over, or TERN_PENDING: then the link awaits the first that is not. */
 int tern__messages_test(tern__messages *messages, tern_error *err);
-/* Is one from `rank` under way? */
+/* True if a message from `rank` is still to come. */
 bool tern__messages_awaits(const tern__messages *messages, int rank);
 
 /* ---- vote.c ---- */
 
-/* votes[r] = what rank r says. Collective over the group, for `what`: "open a channel". */
+/* votes[r] = what rank r says. Collective over the group, for `what`: "the opening of a channel". */
 int tern__hosts_vote(tern__hosts *hosts, const char *what, uint64_t own, uint64_t *votes, tern_error *err);
-/* `count` tags, from *tag on, that no two ranks of the group have used. The same. */
+/* Reserves `count` tags from *tag on that no rank of the group has used. Collective. */
 int tern__hosts_tags(tern__hosts *hosts, int count, int *tag, tern_error *err);
 
 /* ---- backend.c ---- */
@@ -113,10 +114,12 @@ struct tern__hosts {
     tern_group *group;
     tern__link *link; /* the family's */
     tern__host_map map;
-    tern_group here;       /* this host's ranks of the group            */
-    const char **in_place; /* [its ranks] room for where their elements are */
-    size_t small_bytes;    /* of a host's sum that goes over with a head */
-    int mail_tag;          /* the first of its messages'                */
+    tern_group here;              /* this host's ranks of the group            */
+    const char **in_place;        /* [its ranks] room for where their elements are */
+    bool *missing;                /* [world] room for the ranks that a wait is for */
+    char where[TERN__GROUP_TEXT]; /* " in the group of ranks 0, 2", or "" for the root */
+    size_t small_bytes;           /* of a host's sum that goes over with a head */
+    int mail_tag;                 /* the first of its messages'                */
 };
 
 /* TERN_OK as long as nobody failed. */
@@ -125,16 +128,17 @@ int tern__hosts_check(const tern__hosts *hosts, tern_error *err);
 int tern__hosts_fail(const tern__hosts *hosts, int code, const char *text, tern_error *err);
 /* Moves all works and messages of the family on. */
 int tern__hosts_progress(const tern__hosts *hosts, tern_error *err);
-/* ", whose last was ..": what a rank of the group says that it did. */
-void tern__hosts_say_last(const tern__hosts *hosts, int rank, char *text, size_t size);
 /* What a rank waits for. */
 typedef struct tern__hosts_goal {
     bool (*is_met)(const void *arg);
-    /* What is missing, for an error. */
-    void (*late)(const void *arg, char *text, size_t size);
+    /* Sets ranks[r], false before, for each rank of the group that may hold this one up, and writes the
+     * wait's name: "all_reduce of 8 f32, sum (work 2)". */
+    void (*missing)(const void *arg, bool *ranks, char *what, size_t size);
+    bool is_message; /* its name has the peer */
     /* A rank that has closed its group, and that `arg` cannot do without, or -1; NULL: all are waited for. */
     int (*find_gone)(const tern__hosts *hosts, const void *arg);
-    /* If that is ranks of this host: in which of its works they have to meet. NULL: it never is. */
+    /* If it waits for ranks of this host: finds the host's work in which they have to meet. NULL: it never
+     * does. */
     bool (*find_meeting)(const void *arg, struct tern__goal *meeting);
     const void *arg;
 } tern__hosts_goal;
@@ -154,7 +158,7 @@ void tern__mail_free(struct tern__mailbox *mailbox);
 
 /* ---- channel.c ---- */
 
-/* A work as this rank posted it. */
+/* A work between hosts, as this rank posted it. */
 typedef struct tern__crossing {
     tern__post post;
     tern__desc desc;
@@ -174,7 +178,7 @@ typedef struct tern__crossing {
 
 #define TERN__SMALL_BYTES ((size_t)2 << 10) /* of a host's sum that goes over with the head, at most */
 
-/* What the hosts say of one work. */
+/* The heads of one work: what each host says about it. */
 typedef struct tern__heads {
     const tern__hosts_channel *channel;
     tern__crossing *work;
@@ -183,12 +187,13 @@ typedef struct tern__heads {
     char **sums; /* [hosts] in them                                   */
 } tern__heads;
 
-/* How many bytes of a host's sum the head has room for, where messages of so many are no slower. */
+/* Returns how many bytes of a host's sum fit behind the heads in a message of `short_bytes`, which is no
+ * slower than a shorter one. */
 size_t tern__heads_room(const tern__hosts *hosts, size_t short_bytes);
 /* Into zeros; close it after an error, too. */
 int tern__heads_open(tern__heads *heads, tern__hosts_channel *channel, tern_error *err);
 void tern__heads_close(tern__heads *heads);
-/* Once the host's ranks have met in the work; `local` is what they have said. */
+/* Sends the heads once the host's ranks have met in the work; `local` is their tally. */
 int tern__heads_say(tern__heads *heads, tern__crossing *work, const tern__tally *local, tern_error *err);
 /* TERN_OK when all hosts have said the same of work `seq`, TERN_PENDING, or an error. */
 int tern__heads_hear(tern__heads *heads, uint64_t seq, tern_error *err);
@@ -201,7 +206,7 @@ enum {
     TERN__CHANNEL_TAGS = 4
 }; /* under way at a time; the last is moves' */
 
-/* A part of a work that goes over. */
+/* A part of a work on its way between the hosts. */
 typedef struct tern__round {
     tern__crossing *work;
     uint64_t index;
@@ -223,20 +228,20 @@ typedef struct tern__exchange {
 
 int tern__exchange_open(tern__exchange *exchange, tern__hosts_channel *channel, tern_error *err);
 void tern__exchange_close(tern__exchange *exchange);
-/* For another work's heads. */
+/* True if there is room for another work's heads. */
 bool tern__exchange_has_room(const tern__exchange *exchange);
-/* Of the next work, in which the host's ranks have met. */
+/* Sends the heads of the next work, in which the host's ranks have met. */
 int tern__exchange_say(tern__exchange *exchange, tern_error *err);
 /* Does what can be done. */
 int tern__exchange_step(tern__exchange *exchange, tern_error *err);
-/* Is this rank's share of work `seq` where all ranks of the host have it? */
+/* True if the results of this rank's share of work `seq` are where all ranks of the host see them. */
 bool tern__exchange_is_over(const tern__exchange *exchange, uint64_t seq);
-/* Of whom more is awaited, of work `seq`. */
-void tern__exchange_late(const tern__exchange *exchange, uint64_t seq, char *text, size_t size);
+/* Sets ranks[r] for each rank of the group on another host that may hold up work `seq`. */
+void tern__exchange_missing(const tern__exchange *exchange, uint64_t seq, bool *ranks);
 
 /* ---- moves.c ---- */
 
-/* Copies what this rank takes of its own host's, and begins what it gives to and takes of the others'. */
+/* Copies what this rank takes from ranks of its own host, and begins the messages to and from the others. */
 int tern__moves_begin(tern__messages *messages, int tag, const tern__crossing *work, tern_error *err);
 
 struct tern__hosts_channel {
@@ -268,7 +273,6 @@ int tern__hosts_channel_progress(void *channel, tern_error *err);
 int tern__hosts_channel_test(void *channel, uint64_t seq, tern_error *err);
 int tern__hosts_channel_wait(void *channel, uint64_t seq, tern_error *err);
 void tern__hosts_channel_mark(void *channel, uint64_t backward, uint32_t folded);
-void tern__hosts_channel_late(void *channel, uint64_t seq, char *text, size_t size);
 const tern__tally *tern__hosts_channel_tally(void *channel, uint64_t seq);
 
 /* ---- region.c ---- */
@@ -282,15 +286,15 @@ void tern__region_read(const tern__hosts *hosts, const tern__crossing *work, int
                        uint64_t count, int place, char *buffer);
 void tern__region_write(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
                         uint64_t count, int place, const char *buffer);
-/* The memory itself, where they lie side by side there, or NULL. */
+/* Returns the memory itself if the elements are contiguous there, else NULL. */
 char *tern__region_at(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
                       uint64_t count, int place);
 
 /* ---- partial.c ---- */
 
-/* Sums of a host's ranks go over in this dtype. */
+/* The dtype in which sums of a host's ranks are sent. */
 tern_dtype tern__partial_dtype(const tern__hosts *hosts, const tern__crossing *work);
-/* Are the elements of this host's only rank the sum? */
+/* True if the elements of this host's only rank are the sum, as they are. */
 bool tern__partial_is_raw(const tern__hosts *hosts, const tern__crossing *work);
 /* out = the sum (or what the operation is) over this host's ranks of elements of the region of `host`. */
 void tern__partial_make(const tern__hosts *hosts, const tern__crossing *work, const tern__tally *local,

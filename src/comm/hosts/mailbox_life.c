@@ -1,3 +1,4 @@
+/* mailbox_life.c - messages between hosts: starting, waiting, dropping, opening and closing. */
 #include "comm/hosts/mailbox.h"
 
 #include <stdio.h>
@@ -53,21 +54,17 @@ static bool is_reached(const void *arg)
     return is_over(((const goal *)arg)->transfer);
 }
 
-static void say_late(const void *arg, char *text, size_t size)
+static void find_missing(const void *arg, bool *ranks, char *what, size_t size)
 {
     const goal *g = arg;
-    char what[128], who[128] = "any rank";
     const tern_group *group = g->mailbox->hosts->group;
-    tern__transfer_text(group, g->transfer, what, sizeof(what));
-    if (g->transfer->peer != TERN_ANY_SOURCE)
-        tern__group_describe(group, g->transfer->peer, who, sizeof(who));
-    size_t used = (size_t)snprintf(text, size, "%s; not %s by %s", what,
-                                   g->transfer->is_recv ? "sent" : "received", who);
-    if (g->transfer->peer != TERN_ANY_SOURCE && used < size)
-        tern__hosts_say_last(g->mailbox->hosts, g->transfer->peer, text + used, size - used);
+    int peer = g->transfer->peer;
+    tern__transfer_text(group, g->transfer, what, size);
+    for (int rank = 0; rank < group->boot.world; rank++)
+        ranks[rank] = peer == TERN_ANY_SOURCE ? rank != group->boot.rank : rank == peer;
 }
 
-/* The other side, or the last of all that could have sent. */
+/* The peer, or for a receive from any rank the last one, if all that could have sent have left. */
 static int find_gone(const tern__hosts *hosts, const void *arg)
 {
     const goal *g = arg;
@@ -86,13 +83,14 @@ int tern__hosts_mailbox_await(void *self, const tern__transfer *transfer, tern_e
 {
     const struct tern__mailbox *mailbox = self;
     goal g = {mailbox, transfer};
-    tern__hosts_goal over = {.is_met = is_reached, .late = say_late, .find_gone = find_gone, .arg = &g};
+    tern__hosts_goal over = {
+        .is_met = is_reached, .missing = find_missing, .is_message = true, .find_gone = find_gone, .arg = &g};
     return is_over(transfer) ? TERN_OK : tern__hosts_await(mailbox->hosts, &over, err);
 }
 
 /* ---- ending ---- */
 
-/* The oldest of what was not done, taken out. */
+/* Removes and returns the oldest unfinished transfer. */
 static tern__transfer *pop_any(struct tern__mailbox *mailbox)
 {
     tern__transfer *t = tern__queue_pop(&mailbox->match.receives);
@@ -123,7 +121,8 @@ void tern__hosts_mailbox_drop(void *self, tern__transfer *transfer)
     if (mailbox->hosts->link) tern__link_give_up(mailbox->hosts->link); /* its message may be half over */
 }
 
-/* A letter that was asked for may never come, and its place is the transport's until that is closed. */
+/* A letter that was asked for may never come, and until the transport is closed it may write to the letter's
+ * memory. */
 static bool is_asking(const struct tern__mailbox *mailbox)
 {
     bool asks = false;

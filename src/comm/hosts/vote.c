@@ -1,4 +1,4 @@
-/* vote.c - what all ranks of a group agree on while they open something: each tells every other a number, and
+/* vote.c - agreement of all ranks of a group while they open something: each sends every other a number and
  * waits for theirs. */
 #include "comm/hosts/hosts.h"
 
@@ -9,7 +9,7 @@ static const char func[] = "tern_group_open";
 
 typedef struct ballot {
     tern__messages messages;
-    const char *what;     /* they do together */
+    const char *what;     /* is agreed on     */
     uint64_t own, *votes; /* [world]          */
     int status;
     tern_error *err;
@@ -30,15 +30,12 @@ static bool is_counted(const void *arg)
     return status != TERN_PENDING;
 }
 
-static void say_late(const void *arg, char *text, size_t size)
+static void find_missing(const void *arg, bool *ranks, char *what, size_t size)
 {
     const ballot *b = arg;
-    const tern_group *group = b->messages.hosts->group;
-    size_t used = (size_t)snprintf(text, size, "%s; not called by", b->what);
-    for (int rank = 0; rank < group->boot.world && used < size; rank++)
-        if (tern__messages_awaits(&b->messages, rank))
-            used +=
-                (size_t)snprintf(text + used, size - used, " rank %d", tern_group_world_rank(group, rank));
+    snprintf(what, size, "%s", b->what);
+    for (int rank = 0; rank < b->messages.hosts->group->boot.world; rank++)
+        ranks[rank] = tern__messages_awaits(&b->messages, rank);
 }
 
 static int vote(ballot *b, tern__hosts *hosts)
@@ -48,7 +45,7 @@ static int vote(ballot *b, tern__hosts *hosts)
     b->votes[group->boot.rank] = b->own;
     for (int i = 1; i < group->boot.world && !status; i++)
         status = begin(b, (group->boot.rank + i) % group->boot.world);
-    tern__hosts_goal all = {.is_met = is_counted, .late = say_late, .arg = b};
+    tern__hosts_goal all = {.is_met = is_counted, .missing = find_missing, .arg = b};
     if (!status) status = tern__hosts_await(hosts, &all, b->err);
     return status ? status
                   : b->status; /* is_counted may have failed, and then there was nothing to wait for */
@@ -64,14 +61,14 @@ int tern__hosts_vote(tern__hosts *hosts, const char *what, uint64_t own, uint64_
     return status ? tern__error_set(err, func, status, "%s", why.text) : TERN_OK;
 }
 
-/* The largest that any rank has not used. */
+/* Takes the largest of the ranks' next unused tags. */
 int tern__hosts_tags(tern__hosts *hosts, int count, int *tag, tern_error *err)
 {
     int world = hosts->group->boot.world;
     uint64_t *votes = tern__alloc((size_t)world * sizeof(*votes), func, err),
              next = (uint64_t)hosts->link->next_tag;
     if (!votes) return TERN_E_MEMORY;
-    int status = tern__hosts_vote(hosts, "open a channel", next, votes, err);
+    int status = tern__hosts_vote(hosts, "the opening of a channel", next, votes, err);
     for (int rank = 0; rank < world && !status; rank++) next = TERN__MAX(next, votes[rank]);
     tern__free(votes);
     if (status) return status;

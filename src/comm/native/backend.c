@@ -38,7 +38,8 @@ static int make_circle(tern__circle *circle, int world, tern_error *err)
     circle->ranks = tern__alloc((size_t)world * sizeof(*circle->ranks), "tern_group_open", err);
     circle->turns = tern__alloc((size_t)world * sizeof(*circle->turns), "tern_group_open", err);
     circle->known = tern__alloc((size_t)world * sizeof(*circle->known), "tern_group_open", err);
-    return circle->ranks && circle->turns && circle->known ? TERN_OK : TERN_E_MEMORY;
+    circle->missing = tern__alloc((size_t)world * sizeof(*circle->missing), "tern_group_open", err);
+    return circle->ranks && circle->turns && circle->known && circle->missing ? TERN_OK : TERN_E_MEMORY;
 }
 
 /* The lobby counts joiners twice: when they have mapped it, and when they have said on which CPUs they run.
@@ -75,6 +76,7 @@ static void leave_lobby(const tern__native *native)
     tern__free(native->circle.ranks);
     tern__free(native->circle.turns);
     tern__free(native->circle.known);
+    tern__free(native->circle.missing);
 }
 
 static void native_close(void *state)
@@ -97,6 +99,7 @@ static void *native_open(tern_group *group, tern_error *err)
                              .world = group->boot.world,
                              .late_s = 0.05,
                              .pid = getpid()};
+    tern__group_in_text(group, native->where, sizeof(native->where));
     if (group->root->native) {
         use_lobby(native, group->root->native);
         return native;
@@ -126,7 +129,6 @@ const tern__comm_backend tern__comm_native = {
     .test = tern__channel_test,
     .wait = tern__channel_wait,
     .mark = tern__channel_mark,
-    .late = tern__channel_late,
     .tally = tern__channel_tally,
     .mailbox_open = tern__mailbox_open,
     .mailbox_close = tern__mailbox_close,

@@ -209,6 +209,7 @@ int tern__channel_post(void *self, const tern__post *post, uint64_t *seq, tern_e
     *seq = ++channel->own_posted;
     tern__task_cut(&channel->tasks[*seq & (channel->slots - 1)], post, desc.count, native->world);
     tern__tally_say(channel, *seq, post, &desc);
+    if (!native->group->whole) tern__desc_say(native->control, &desc, *seq, native->where);
     atomic_store(&channel->posted[native->rank].value, *seq);
     native->root->acts++;
     if (atomic_load(&native->lobby->sleepers) && tern__channel_all_posted(channel) == *seq)

@@ -24,6 +24,8 @@
 #include "comm/hosts/hosts.h"
 #include "comm/native/mailbox.h"
 
+#include "base/text.h"
+
 #include <stdio.h>
 #include <string.h>
 
@@ -35,7 +37,7 @@ size_t tern__lobby_bytes(int world)
     return sizeof(tern__lobby) + (size_t)world * tern__align_up(sizeof(tern__waiter) + words, TERN__LINE);
 }
 
-/* Of the rank at `place` of the lobby. */
+/* Returns the waiter at slot `place` of the lobby. */
 static tern__waiter *waiter_of(const tern__native *native, int place)
 {
     const tern__native *root = native->root;
@@ -43,7 +45,7 @@ static tern__waiter *waiter_of(const tern__native *native, int place)
     return (tern__waiter *)((char *)(root->lobby + 1) + (size_t)place * each);
 }
 
-/* Where a rank of the group stands in the lobby, which knows the ranks of a host. */
+/* Returns the rank's slot in the lobby, which has one for each rank of this host. */
 static int place_of(const tern__native *native, int rank)
 {
     const tern_group *here = native->root->group;
@@ -57,8 +59,10 @@ static tern__waiter *peer_of(const tern__native *native, int rank)
     return waiter_of(native, place_of(native, rank));
 }
 
-/* A rank's texts change only while its turn is even, and `text` only while `said` is. The words are ordered
- * with both as in control/last.c: who has read one of a later text sees that they have changed. */
+/* A rank's texts change only while its turn is even, and `text` only while `said` is even. The words are
+ * ordered with both as in control/last.c: a reader that has a word of a later text sees that they have
+ * changed.
+ */
 static void write_text(_Atomic(uint64_t) *words, const char *text)
 {
     uint64_t copy[TERN__WORK_TEXT / 8] = {0};
@@ -78,7 +82,7 @@ static void read_text(_Atomic(uint64_t) *words, char text[TERN__WORK_TEXT])
 
 /* ---- whom this rank misses ---- */
 
-/* Of a rank that is missed several times the first count stays: it was true for all. */
+/* If a rank is missed several times the first count stays, as it holds for all of them. */
 void tern__deadlock_miss(const tern__native *native, int rank, uint64_t acts)
 {
     tern__waiter *own = waiter_of(native, native->root->rank);
@@ -114,7 +118,7 @@ static int miss_in(tern__channel *channel, uint64_t seq)
     return count;
 }
 
-/* False if there is anything that this rank could do in some channel or mailbox. */
+/* Returns false if there is anything that this rank could do in some channel or mailbox. */
 static bool miss_in_all(const tern__native *native)
 {
     for (tern__mailbox *mailbox = native->root->mailboxes; mailbox; mailbox = mailbox->next)
@@ -134,7 +138,7 @@ static bool miss_in_work(const tern__goal *goal)
            channel->own_retired + channel->slots < goal->seq;
 }
 
-/* Whoever has joined waits there, too. */
+/* A rank that has joined waits there, too. */
 static bool miss_joiners(const tern__native *native, const tern__goal *goal)
 {
     for (int rank = 0; rank < native->world; rank++)
@@ -149,7 +153,7 @@ bool tern__deadlock_lacks_fd(const tern__native *native, int rank, uint32_t seri
     return tern__group_lacks_fd(native->group, rank, serial, sent);
 }
 
-/* A descriptor that is on its way is missed of nobody. */
+/* Nobody is missed for a descriptor that is on its way. */
 static bool miss_sender(const tern__native *native, const tern__goal *goal)
 {
     uint64_t acts = tern__deadlock_acts(native, goal->peer);
@@ -170,14 +174,16 @@ static bool miss_any(const tern__native *native, const tern__goal *goal)
 
 /* ---- what this rank waits in ---- */
 
-/* Who waits for this rank may ask at any time, most likely when both have waited for so long that they give
- * up: what is true still is not taken back, not even for the time of writing it again. */
-static void say_text(tern__waiter *own, const char *text)
+/* A peer may read this at any time, most likely when both have waited for so long that they give up: a text
+ * that is still true is not taken back, not even while it would be written again. */
+void tern__deadlock_say(const tern__native *native, const char *text)
 {
     char before[TERN__WORK_TEXT];
+    if (!native->lobby) return;
+    tern__waiter *own = waiter_of(native, native->root->rank);
     bool is_said = atomic_load(&own->said) % 2;
     read_text(own->text, before);
-    if (is_said && !strcmp(before, text)) return;
+    if (is_said && !strncmp(before, text, sizeof(before) - 1)) return;
     if (is_said) atomic_fetch_add(&own->said, 1);
     write_text(own->text, text);
     atomic_fetch_add(&own->said, 1);
@@ -188,33 +194,6 @@ void tern__deadlock_forget(const tern__native *native)
     if (!native->lobby) return;
     tern__waiter *own = waiter_of(native, native->root->rank);
     if (atomic_load(&own->said) % 2) atomic_fetch_add(&own->said, 1);
-}
-
-/* "barrier (work 5)" */
-static void say_goal(const tern__native *native, const tern__goal *goal, tern__waiter *own)
-{
-    char what[TERN__WORK_TEXT] = "the opening of a window or channel", where[128], text[TERN__WORK_TEXT];
-    tern__group_text(native->group, where, sizeof(where));
-    if (goal->channel) {
-        uint64_t seq = TERN__MIN(tern__channel_blocker(goal->channel), goal->channel->own_posted);
-        tern__desc_text(&tern__slot_desc(goal->channel, seq)[native->rank], seq, what, sizeof(what));
-    }
-    if (goal->transfer) tern__transfer_text(native->group, goal->transfer, what, sizeof(what));
-    snprintf(text, sizeof(text), "%s%s", what, where + (*where == ';'));
-    say_text(own, text);
-}
-
-/* Of the first rank that has not posted what this one waits for. */
-static void say_hint(const tern__native *native, const tern__goal *goal, tern__waiter *own)
-{
-    const tern__channel *channel = goal->channel;
-    char text[TERN__WORK_TEXT] = "";
-    for (int rank = 0; channel && rank < native->world && !*text; rank++) {
-        uint64_t seq = TERN__MIN(tern__channel_blocker(channel), channel->own_posted);
-        if (atomic_load(&channel->posted[rank].value) < seq)
-            tern__desc_hint(channel, seq, rank, true, text, sizeof(text));
-    }
-    write_text(own->hint, text);
 }
 
 void tern__deadlock_tell_sent(const tern__native *native)
@@ -234,7 +213,7 @@ bool tern__deadlock_text(const tern__native *native, int rank, char text[TERN__W
     return said % 2 && atomic_load(&waiter->said) == said;
 }
 
-/* Only an act of a rank of this host can let it go on. */
+/* True if only an act of a rank of this host can let this one go on. */
 static bool is_idle(const tern__native *root)
 {
     const tern__link *link = root->group->root->link;
@@ -244,11 +223,12 @@ static bool is_idle(const tern__native *root)
 bool tern__deadlock_begin(const tern__native *native, const tern__goal *goal)
 {
     const tern__native *root = native->root;
+    char hint[TERN__WORK_TEXT] = "";
     if (!native->lobby || !is_idle(root) || !miss_any(native, goal)) return false;
     tern__waiter *own = waiter_of(native, root->rank);
     tern__deadlock_tell_sent(native);
-    say_goal(native, goal, own);
-    say_hint(native, goal, own);
+    if (goal->channel) tern__channel_hint(goal->channel, hint, sizeof(hint));
+    write_text(own->hint, hint);
     atomic_store(&own->acts, root->acts);
     atomic_fetch_add(&own->turn, 1);
     return true;
@@ -288,7 +268,7 @@ static int follow(const tern__native *root)
     return count;
 }
 
-/* None has acted since it was missed, or awoken since `follow`. */
+/* True if none has acted since it was missed, or woken up since `follow`. */
 static bool is_closed(const tern__native *root, int count)
 {
     const tern__circle *circle = &root->circle;
@@ -304,7 +284,8 @@ static bool is_closed(const tern__native *root, int count)
     return true;
 }
 
-/* What the one waits for and the other has not done, if that one waits for something else. */
+/* Takes the only hint. Two say nothing: each rank then waits for a ddp's work that the other has not called.
+ */
 static void choose_hint(const tern__native *root, const int ranks[2], char hint[TERN__WORK_TEXT])
 {
     char other[TERN__WORK_TEXT];
@@ -316,7 +297,7 @@ static void choose_hint(const tern__native *root, const int ranks[2], char hint[
         memcpy(hint, other, sizeof(other));
 }
 
-/* This rank and the first in the circle that waits in something else. */
+/* Names this rank and the first in the circle that waits in something else. */
 static int fail(const tern__native *root, int count, tern_error *err)
 {
     const tern__circle *circle = &root->circle;
@@ -328,8 +309,9 @@ static int fail(const tern__native *root, int count, tern_error *err)
     const int ranks[] = {root->rank, circle->ranks[second]};
     for (int i = 0; i < 2; i++) tern__group_describe(root->group, ranks[i], who[i], sizeof(who[i]));
     choose_hint(root, ranks, hint);
-    snprintf(text, sizeof(text), "%.80s waits in %.96s while %.80s waits in %.96s%.120s", who[0], what[0],
-             who[1], what[1], hint);
+    snprintf(text, sizeof(text), "%.80s waits in %.96s while %.80s waits in %.96s", who[0], what[0], who[1],
+             what[1]);
+    tern__text_append(text, sizeof(text), "%s", hint);
     tern__native_abort(root, TERN_E_MISMATCH, text);
     return tern__native_check(root, err);
 }

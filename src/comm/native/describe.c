@@ -1,7 +1,8 @@
-/* describe.c - works in words. */
+/* describe.c - puts works into words. */
 #include "comm/native/native.h"
 
 #include "base/hash.h"
+#include "base/text.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -42,7 +43,7 @@ void tern__desc_write(tern__desc *desc, const tern__post *post)
 {
     uint64_t count = 0;
     uint32_t flags = (post->weighted ? TERN__WEIGHTED : 0) | (post->shadow ? TERN__SHADOW : 0) |
-                     (post->idle ? TERN__IDLE : 0);
+                     (post->idle ? TERN__IDLE : 0) | (post->is_vote ? TERN__VOTE : 0);
     for (int i = 0; i < post->extent_count; i++) count += post->extents[i].count;
     *desc = (tern__desc){.kind = post->kind,
                          .dtype = post->dtype,
@@ -76,6 +77,10 @@ void tern__desc_text(const tern__desc *desc, uint64_t seq, char *text, size_t si
 {
     char place[80];
     place_text(desc, seq, place, sizeof(place));
+    if (desc->flags & TERN__VOTE) {
+        snprintf(text, size, "tern_group_new or tern_group_split %s", place);
+        return;
+    }
     const char *kind = desc->kind < TERN__COUNT(kind_names) ? kind_names[desc->kind] : "?";
     int used = snprintf(text, size, "%s", kind);
     char *rest = text + used;
@@ -113,20 +118,31 @@ bool tern__channel_last(const tern__channel *channel, int rank, char *text, size
     return posted;
 }
 
-/* The work's number, then its descriptor. */
+enum {
+    DESC_WORDS = sizeof(tern__desc) / sizeof(uint64_t),
+    WHERE_WORDS = TERN__GROUP_TEXT / sizeof(uint64_t)
+};
+
+/* The words are the work's number, its descriptor, and its group's text. */
 static void said_text(const uint64_t *words, char *text, size_t size)
 {
     tern__desc desc;
     memcpy(&desc, words + 1, sizeof(desc));
     tern__desc_text(&desc, words[0], text, size);
+    tern__text_append(text, size, "%.*s", TERN__GROUP_TEXT - 1, (const char *)(words + 1 + DESC_WORDS));
 }
 
-void tern__desc_say(tern__control *control, const tern__desc *desc, uint64_t seq)
+/* A job of one host has nobody who would ask. */
+void tern__desc_say(tern__control *control, const tern__desc *desc, uint64_t seq, const char *where)
 {
-    uint64_t words[1 + sizeof(*desc) / sizeof(uint64_t)] = {seq};
-    _Static_assert(TERN__COUNT(words) <= TERN__LAST_WORDS, "a descriptor fits");
+    uint64_t words[1 + DESC_WORDS + WHERE_WORDS] = {seq};
+    _Static_assert(TERN__COUNT(words) <= TERN__LAST_WORDS, "a descriptor and its group fit");
+    size_t bytes = strlen(where) + 1;
+    if (tern__control_hosts(control) == 1) return;
     memcpy(words + 1, desc, sizeof(*desc));
-    tern__control_last_set(control, said_text, words, TERN__COUNT(words));
+    memcpy(words + 1 + DESC_WORDS, where, bytes);
+    int count = 1 + DESC_WORDS + (int)((bytes + sizeof(uint64_t) - 1) / sizeof(uint64_t));
+    tern__control_last_set(control, said_text, words, count);
 }
 
 void tern__native_last(const tern__native *native, int rank, char *text, size_t size)
@@ -175,8 +191,15 @@ void tern__desc_mismatch(const tern__channel *channel, uint64_t seq, int one, in
                       tern_group_world_rank(group, other), seq, text, size);
 }
 
-void tern__desc_hint(const tern__channel *channel, uint64_t seq, int rank, bool asks, char *text, size_t size)
+void tern__desc_hint(const tern__channel *channel, uint64_t seq, int rank, tern__elsewhere where, char *text,
+                     size_t size)
 {
+    static const char *const questions[] = {
+        [TERN__ELSEWHERE_UNKNOWN] = "",
+        [TERN__ELSEWHERE_LEFT] = ": has it run out of inputs (tern_ddp_join)?",
+        [TERN__ELSEWHERE_WAITS] =
+            ": has it run out of inputs (tern_ddp_join), or is that call not made by all?",
+    };
     const tern__desc *desc = &tern__slot_desc(channel, seq)[channel->native->rank];
     uint64_t mark = atomic_load_explicit(&channel->marked[rank].value, memory_order_relaxed);
     unsigned long long backward = mark >> TERN__TAG_BITS, folded = mark & TERN__TAG_MAX;
@@ -189,7 +212,16 @@ void tern__desc_hint(const tern__channel *channel, uint64_t seq, int rank, bool 
                  folded);
     snprintf(text, size, ": rank %d has done %llu backwards%s%s",
              tern_group_world_rank(channel->native->group, rank), backward, unsynchronised,
-             is_behind && asks ? ": has it run out of inputs (tern_ddp_join)?" : "");
+             is_behind ? questions[where] : "");
+}
+
+void tern__channel_hint(const tern__channel *channel, char *text, size_t size)
+{
+    uint64_t seq = tern__channel_due(channel);
+    *text = '\0';
+    for (int rank = 0; rank < channel->native->world && !*text; rank++)
+        if (atomic_load(&channel->posted[rank].value) < seq)
+            tern__desc_hint(channel, seq, rank, TERN__ELSEWHERE_WAITS, text, size);
 }
 
 void tern__work_trace(const tern__channel *channel, uint64_t seq, tern__track track, int64_t began)

@@ -58,7 +58,7 @@ typedef struct tern__waiter {
                                                   * then [world]: descriptors passed to it */
 } tern__waiter;
 
-enum { TERN__WEIGHTED = 1, TERN__SHADOW = 2, TERN__IDLE = 4 };
+enum { TERN__WEIGHTED = 1, TERN__SHADOW = 2, TERN__IDLE = 4, TERN__VOTE = 8 };
 
 /* What a rank says of its work: compared byte by byte, so every byte is written. */
 typedef struct tern__desc {

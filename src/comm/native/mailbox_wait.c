@@ -1,4 +1,4 @@
-/* mailbox_wait.c - who waits for a message, for whom, and what is said when it does not come. */
+/* mailbox_wait.c - waiting for messages: which ranks are missed, and the errors when nothing comes. */
 #include "base/text.h"
 #include "comm/native/mailbox.h"
 
@@ -17,7 +17,7 @@ static void own_text(const tern__mailbox *mailbox, const char *doing, const tern
     snprintf(text, size, "rank %d %s %s", tern_group_world_rank(native->group, native->rank), doing, what);
 }
 
-/* What `rank` did last, as far as this one can see. */
+/* Appends what `rank` did last, as far as this rank can see. */
 static void append_last(const tern__mailbox *mailbox, int rank, char *text, size_t size)
 {
     const tern__native *native = mailbox->native;
@@ -37,10 +37,10 @@ static void append_last(const tern__mailbox *mailbox, int rank, char *text, size
 static void append_peer(const tern__mailbox *mailbox, int rank, const tern__transfer *t, char *text,
                         size_t size)
 {
-    char who[128];
-    tern__group_describe(mailbox->native->group, rank, who, sizeof(who));
+    char who[192];
+    bool is_stopped = tern__native_who(mailbox->native, rank, who, sizeof(who));
     if (t->moved || (t->is_recv && tern__mailbox_has_met(mailbox, t)))
-        tern__text_append(text, size, "; %s is stopped in the midst of it", who);
+        tern__text_append(text, size, "; %s%s is still in the midst of it", who, is_stopped ? "," : "");
     else
         tern__text_append(text, size, "; not %s by %s", t->is_recv ? "sent" : "received", who);
     append_last(mailbox, rank, text, size);
@@ -69,7 +69,7 @@ int tern__mailbox_fail_left(const tern__mailbox *mailbox, const tern__transfer *
 
 /* ---- those who have left ---- */
 
-/* `rank` has left, and nothing of it is on its way. */
+/* True if `rank` has left and nothing from it is on its way. */
 static bool is_gone(const tern__mailbox *mailbox, int rank, bool is_recv)
 {
     const tern__native *native = mailbox->native;
@@ -86,7 +86,7 @@ static bool are_gone(const tern__mailbox *mailbox, const tern__transfer *t)
     return true;
 }
 
-/* What was sent before its sender left has come by now. */
+/* Messages that were sent before their sender left have come by now. */
 int tern__mailbox_check_left(tern__mailbox *mailbox, const tern__transfer *t, tern_error *err)
 {
     if (!are_gone(mailbox, t)) return TERN_OK;
@@ -97,7 +97,7 @@ int tern__mailbox_check_left(tern__mailbox *mailbox, const tern__transfer *t, te
 
 /* ---- those who are missed ---- */
 
-/* A descriptor that is on its way is missed of nobody. */
+/* Nobody is missed for a descriptor that is on its way. */
 static bool is_on_its_way(const tern__mailbox *mailbox, int rank)
 {
     return tern__match_wants(&mailbox->match, rank) && !mailbox->in[rank].pair &&

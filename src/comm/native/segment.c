@@ -209,12 +209,13 @@ static int progress(tern__native *native, tern_error *err)
     return status ? status : tern__group_progress(native->group, err);
 }
 
-/* One try. Whoever has waited for long looks whether it will for ever. */
+/* Tries once. A rank that has waited for long looks whether it would wait for ever. */
 static int recv_once(tern__native *native, int peer, uint32_t serial, bool is_late, int *fd, tern_error *err)
 {
     const double slice_s = 0.005;
     tern_error why = {0};
     tern__goal goal = {.peer = peer, .serial = serial};
+    if (is_late) tern__native_say(native, &goal);
     bool is_said = is_late && tern__deadlock_begin(native, &goal);
     int status = is_said ? tern__deadlock_check(native, err) : TERN_OK, result = TERN_OK;
     if (!status) result = tern__group_recv_fd(native->group, peer, serial, slice_s, fd, &why);
@@ -244,10 +245,8 @@ static int recv_awaited(tern__native *native, int peer, uint32_t serial, int *fd
 
 int tern__segment_recv(tern__native *native, int peer, uint32_t serial, int *fd, tern_error *err)
 {
-    tern__control_wait_set(native->control, true);
     int status = recv_awaited(native, peer, serial, fd, err);
-    tern__deadlock_forget(native);
-    tern__control_wait_set(native->control, false);
+    if (!status) tern__wait_forget(native->group);
     return status;
 }
 

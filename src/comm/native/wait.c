@@ -118,7 +118,7 @@ bool tern__native_has_left(const tern__native *native, int rank)
     return tern__group_has_left(native->group, rank) || (first && tern__channel_is_closed(first, rank));
 }
 
-/* Of all groups of the family. */
+/* Moves on the works and messages of all groups of the family. */
 int tern__native_progress(tern__native *native, tern_error *err)
 {
     tern__channel *channels = native->root->channels;
@@ -133,40 +133,63 @@ int tern__native_progress(tern__native *native, tern_error *err)
 
 /* ---- why it takes so long ---- */
 
-/* It has left, or waits in something else. */
-static bool is_elsewhere(const tern__native *native, int rank)
+static tern__elsewhere find_elsewhere(const tern__native *native, int rank, bool waits)
 {
-    char text[TERN__WORK_TEXT];
-    return tern__native_has_left(native, rank) || tern__deadlock_text(native, rank, text);
+    if (tern__native_has_left(native, rank)) return TERN__ELSEWHERE_LEFT;
+    return waits ? TERN__ELSEWHERE_WAITS : TERN__ELSEWHERE_UNKNOWN;
 }
 
-static void append_late(const tern__channel *channel, int rank, char *text, size_t size)
+/* "rank 1 (host, pid 77)", and if so ", which is stopped (by SIGSTOP or a debugger)". True if so. */
+bool tern__native_who(const tern__native *native, int rank, char *text, size_t size)
 {
-    const tern__native *native = channel->native;
-    char who[128], last[TERN__WORK_TEXT], hint[TERN__WORK_TEXT];
-    uint64_t seq = TERN__MIN(tern__channel_blocker(channel), channel->own_posted);
     bool is_stopped = tern__group_is_stopped(native->group, rank);
-    bool waits = !is_stopped && tern__deadlock_text(native, rank, last);
-    tern__group_describe(native->group, rank, who, sizeof(who));
-    if (!waits && !tern__channel_last(channel, rank, last, sizeof(last)))
-        snprintf(last, sizeof(last), "nothing");
-    tern__desc_hint(channel, seq, rank, !is_stopped && is_elsewhere(native, rank), hint, sizeof(hint));
-    tern__text_append(text, size, "; not called by %s, %s%s %s%s", who,
-                      is_stopped ? "which is stopped (by SIGSTOP or a debugger), " : "",
-                      waits ? "which waits in" : "whose last was", last, hint);
-}
-
-static void append_who(const tern__native *native, int rank, const char *what, char *text, size_t size)
-{
-    char who[128];
-    tern__group_describe(native->group, rank, who, sizeof(who));
-    tern__text_append(text, size, "; %s %s", who, what);
+    tern__group_describe(native->group, rank, text, size);
+    if (is_stopped) tern__text_append(text, size, ", which is stopped (by SIGSTOP or a debugger)");
+    return is_stopped;
 }
 
 /* "all_reduce of 100 f32, sum (work 7)". */
 static void own_text(const tern__channel *channel, uint64_t seq, char *text, size_t size)
 {
     tern__desc_text(&tern__slot_desc(channel, seq)[channel->native->rank], seq, text, size);
+}
+
+static void append_who(const tern__native *native, int rank, const char *what, char *text, size_t size)
+{
+    char who[192];
+    bool is_stopped = tern__native_who(native, rank, who, sizeof(who));
+    tern__text_append(text, size, "; %s%s %s", who, is_stopped ? "," : "", what);
+}
+
+/* Appends ", which waits in barrier (work 7)", or what else `rank` did, and a hint. */
+static void append_last(const tern__channel *channel, int rank, bool is_stopped, char *text, size_t size)
+{
+    const tern__native *native = channel->native;
+    char last[TERN__WORK_TEXT], hint[TERN__WORK_TEXT];
+    const char *of = channel == native->first ? "in this group" : "there";
+    bool waits = !is_stopped && tern__deadlock_text(native, rank, last);
+    tern__elsewhere where = is_stopped ? TERN__ELSEWHERE_UNKNOWN : find_elsewhere(native, rank, waits);
+    tern__desc_hint(channel, tern__channel_due(channel), rank, where, hint, sizeof(hint));
+    if (waits)
+        tern__text_append(text, size, ", which waits in %s%s", last, hint);
+    else if (tern__channel_last(channel, rank, last, sizeof(last)))
+        tern__text_append(text, size, ", whose last %s was %s%s", of, last, hint);
+    else
+        tern__text_append(text, size, ", which has called nothing %s yet%s", of, hint);
+}
+
+/* A call may be several works: a rank whose last work reads like the one that is due has made the call. */
+static void append_late(const tern__channel *channel, int rank, char *text, size_t size)
+{
+    char who[192], work[TERN__WORK_TEXT], last[TERN__WORK_TEXT];
+    own_text(channel, tern__channel_due(channel), work, sizeof(work));
+    if (tern__channel_last(channel, rank, last, sizeof(last)) && !strcmp(last, work)) {
+        append_who(channel->native, rank, "has not come back to do its part", text, size);
+        return;
+    }
+    bool is_stopped = tern__native_who(channel->native, rank, who, sizeof(who));
+    tern__text_append(text, size, "; not called by %s", who);
+    append_last(channel, rank, is_stopped, text, size);
 }
 
 static int count_missing(const tern__channel *channel, uint64_t seq)
@@ -177,7 +200,7 @@ static int count_missing(const tern__channel *channel, uint64_t seq)
     return count;
 }
 
-/* "; ranks 1, 3 failed to pass": in few words, where the many below may not have room. */
+/* Appends "; ranks 1, 3 failed to pass": short, as the clauses that follow may not fit. */
 static void append_missing(const tern__channel *channel, uint64_t seq, char *text, size_t size)
 {
     int count = count_missing(channel, seq);
@@ -190,37 +213,28 @@ static void append_missing(const tern__channel *channel, uint64_t seq, char *tex
     if (*before == ',') tern__text_append(text, size, " failed to pass");
 }
 
-/* Why `seq`, which is due before work `goal`, is not over; true if it is this rank's doing. */
-static bool append_why(tern__channel *channel, int rank, uint64_t seq, uint64_t goal, char *text, size_t size)
+/* Says why `goal` waits for `rank`, if it does. True if the rank has not called the work that is due. */
+static bool append_why(tern__channel *channel, int rank, uint64_t goal, char *text, size_t size)
 {
-    const tern__native *native = channel->native;
-    bool is_late = atomic_load(&channel->posted[rank].value) < seq;
-    if (is_late)
+    static const char *const whys[] = {[TERN__LACKS_END] = "is still in the midst of it",
+                                       [TERN__LACKS_CHUNK] = "has not come back to do its part",
+                                       [TERN__LACKS_LEAVE] = "has not come back to its earlier works"};
+    tern__lack lack = tern__channel_lack(channel, rank, goal);
+    if (lack == TERN__LACKS_POST)
         append_late(channel, rank, text, size);
-    else if (rank != native->rank && atomic_load(&channel->inside[rank].value))
-        append_who(channel->native, rank, "is stopped in the midst of it", text, size);
-    else if (tern__channel_owes_chunk(channel, seq, rank))
-        append_who(channel->native, rank, "has not come back to do its part", text, size);
-    else if (atomic_load(&channel->retired[rank].value) + channel->slots < goal)
-        append_who(channel->native, rank, "has not come back to its earlier works", text, size);
-    return is_late;
+    else if (lack != TERN__LACKS_NOTHING)
+        append_who(channel->native, rank, whys[lack], text, size);
+    return lack == TERN__LACKS_POST;
 }
 
-/* A monitored barrier names one, or all at once. */
+/* A monitored barrier names the first missing rank, or with wait_all every one. */
 static void append_all(tern__channel *channel, uint64_t seq, uint64_t goal, char *text, size_t size)
 {
     const tern__post *post = &channel->tasks[seq & (channel->slots - 1)].post;
     bool is_monitored = post->kind == TERN__MONITORED_BARRIER, is_named = false;
     if (is_monitored && post->wait_all) append_missing(channel, seq, text, size);
     for (int rank = 0; rank < channel->native->world && !is_named; rank++)
-        is_named = append_why(channel, rank, seq, goal, text, size) && is_monitored && !post->wait_all;
-}
-
-void tern__channel_late(void *self, uint64_t seq, char *text, size_t size)
-{
-    tern__channel *channel = self;
-    if (size) *text = '\0';
-    append_all(channel, TERN__MIN(seq, tern__channel_blocker(channel)), seq, text, size);
+        is_named = append_why(channel, rank, goal, text, size) && is_monitored && !post->wait_all;
 }
 
 static int fail_late(const tern__goal *goal, tern_error *err)
@@ -228,7 +242,7 @@ static int fail_late(const tern__goal *goal, tern_error *err)
     tern__channel *channel = goal->channel;
     const tern__native *native = channel->native;
     char text[TERN_ERROR_TEXT], work[TERN__WORK_TEXT];
-    uint64_t seq = TERN__MIN(tern__channel_blocker(channel), channel->own_posted);
+    uint64_t seq = tern__channel_due(channel);
     own_text(channel, seq, work, sizeof(work));
     snprintf(text, sizeof(text), "rank %d waited %g s in %s",
              tern_group_world_rank(native->group, native->rank), native->group->opts.timeout_s, work);
@@ -236,7 +250,7 @@ static int fail_late(const tern__goal *goal, tern_error *err)
     return tern__native_fail(native, TERN_E_TIMEOUT, text, err);
 }
 
-/* Whoever leaves has joined before, unless it never will. */
+/* A rank that leaves has joined before, or never will. */
 static int check_joining(const tern__native *native, const tern__goal *goal, tern_error *err)
 {
     for (int rank = 0; rank < native->world; rank++) {
@@ -250,18 +264,13 @@ static int check_joining(const tern__native *native, const tern__goal *goal, ter
     return TERN_OK;
 }
 
-static bool has_joined(const tern__shared_head *head, int rank)
-{
-    return rank >= TERN__SHARED_RANKS || atomic_load(&head->here[rank / 64]) >> rank % 64 & 1;
-}
-
 static int fail_joining(const tern__native *native, const tern__goal *goal, tern_error *err)
 {
     char text[TERN_ERROR_TEXT], last[256];
     snprintf(text, sizeof(text), "rank %d waited %g s for all ranks to open a channel",
              tern_group_world_rank(native->group, native->rank), native->group->opts.timeout_s);
     for (int rank = 0; rank < native->world; rank++) {
-        if (has_joined(goal->head, rank)) continue;
+        if (tern__shared_has_joined(goal->head, rank)) continue;
         tern__native_last(native, rank, last, sizeof(last));
         append_who(native, rank, "has not come", text, sizeof(text));
         tern__text_append(text, sizeof(text), "%s", last);
@@ -274,7 +283,7 @@ static int check_left(const tern__goal *goal, tern_error *err)
 {
     tern__channel *channel = goal->channel;
     const tern__native *native = channel->native;
-    uint64_t seq = TERN__MIN(tern__channel_blocker(channel), channel->own_posted);
+    uint64_t seq = tern__channel_due(channel);
     for (int rank = 0; rank < native->world; rank++) {
         bool has_left = tern__native_has_left(native, rank);
         if (rank == native->rank || !(has_left || tern__channel_is_closed(channel, rank))) continue;
@@ -282,7 +291,7 @@ static int check_left(const tern__goal *goal, tern_error *err)
         char text[TERN_ERROR_TEXT], who[128], work[TERN__WORK_TEXT], hint[TERN__WORK_TEXT];
         tern__group_describe(native->group, rank, who, sizeof(who));
         own_text(channel, seq, work, sizeof(work));
-        tern__desc_hint(channel, seq, rank, true, hint, sizeof(hint));
+        tern__desc_hint(channel, seq, rank, TERN__ELSEWHERE_LEFT, hint, sizeof(hint));
         snprintf(text, sizeof(text), "%s has %s while rank %d waits in %s%s", who,
                  has_left ? "closed its group" : "freed its ddp",
                  tern_group_world_rank(native->group, native->rank), work, hint);
@@ -312,9 +321,10 @@ static int look(tern__native *native, const tern__goal *goal, bool *met, tern_er
     return status;
 }
 
-/* Whoever has waited for long looks whether it will for ever. */
+/* A rank that has waited for long says so, and looks whether it would wait for ever. */
 static int rest(tern__native *native, const tern__goal *goal, unsigned bell, bool is_late, tern_error *err)
 {
+    if (is_late) tern__native_say(native, goal);
     bool is_said = is_late && tern__deadlock_begin(native, goal);
     int status = is_said ? tern__deadlock_check(native, err) : TERN_OK;
     if (!status) tern__native_sleep(native, bell, sleep_ns);
@@ -354,7 +364,6 @@ static int spin(tern__native *native, const tern__goal *goal, bool *met, tern_er
     return status;
 }
 
-/* Meanwhile it says so to whoever asks. */
 static int await_longer(tern__native *native, const tern__goal *goal, tern_error *err)
 {
     bool met = false;
@@ -375,10 +384,8 @@ static int await_goal(tern__native *native, const tern__goal *goal, tern_error *
     bool met = false;
     int status = spin(native, goal, &met, err);
     if (status || met) return status;
-    tern__control_wait_set(native->control, true);
     status = await_longer(native, goal, err);
-    tern__deadlock_forget(native);
-    tern__control_wait_set(native->control, false);
+    if (!status) tern__wait_forget(native->group);
     return status;
 }
 

@@ -301,13 +301,6 @@ static void nccl_mark(void *of, uint64_t backward, uint32_t folded)
     c->nccl->behind->mark(c->behind, backward, folded);
 }
 
-static void nccl_late(void *of, uint64_t seq, char *text, size_t size)
-{
-    const tern__nccl_channel *c = of;
-    const tern__nccl_work *work = work_at(c, seq);
-    c->nccl->behind->late(place_of(c, work), work->seq, text, size);
-}
-
 static const tern__tally *nccl_tally(void *of, uint64_t seq)
 {
     const tern__nccl_channel *c = of;
@@ -334,7 +327,6 @@ const tern__comm_backend tern__comm_nccl = {
     .test = nccl_test,
     .wait = nccl_wait,
     .mark = nccl_mark,
-    .late = nccl_late,
     .tally = nccl_tally,
     .mailbox_open = tern__nccl_mailbox_open,
     .mailbox_close = tern__nccl_mailbox_close,

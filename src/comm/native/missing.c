@@ -1,0 +1,92 @@
+/* missing.c - which ranks a wait is for, and what a rank tells its peers while it waits for long: the ranks
+ * of this host read it in the lobby, those of other hosts ask the control thread. */
+#include "comm/native/mailbox.h"
+
+#include "base/text.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- which ranks a wait is for ---- */
+
+tern__lack tern__channel_lack(tern__channel *channel, int rank, uint64_t goal)
+{
+    uint64_t seq = tern__channel_due(channel);
+    bool is_own = rank == channel->native->rank;
+    if (atomic_load(&channel->posted[rank].value) < seq) return TERN__LACKS_POST;
+    if (!is_own && atomic_load(&channel->inside[rank].value)) return TERN__LACKS_END;
+    if (tern__channel_owes_chunk(channel, seq, rank)) return TERN__LACKS_CHUNK;
+    if (atomic_load(&channel->retired[rank].value) + channel->slots < goal) return TERN__LACKS_LEAVE;
+    return TERN__LACKS_NOTHING;
+}
+
+const bool *tern__channel_missing(tern__channel *channel, uint64_t goal)
+{
+    const tern__native *native = channel->native;
+    bool *ranks = native->root->circle.missing;
+    for (int rank = 0; rank < native->world; rank++)
+        ranks[rank] = rank != native->rank && tern__channel_lack(channel, rank, goal) != TERN__LACKS_NOTHING;
+    return ranks;
+}
+
+bool tern__shared_has_joined(const tern__shared_head *head, int rank)
+{
+    return rank >= TERN__SHARED_RANKS || atomic_load(&head->here[rank / 64]) >> rank % 64 & 1;
+}
+
+static const bool *goal_missing(const tern__native *native, const tern__goal *goal)
+{
+    bool *ranks = native->root->circle.missing;
+    if (goal->channel) return tern__channel_missing(goal->channel, goal->seq);
+    for (int rank = 0; rank < native->world; rank++)
+        ranks[rank] = goal->transfer ? rank == goal->transfer->peer
+                      : goal->head   ? !tern__shared_has_joined(goal->head, rank)
+                                     : rank == goal->peer;
+    return ranks;
+}
+
+/* ---- telling the peers ---- */
+
+/* Appends ", for ranks 1, 3". Returns the first of them in the root, or -1. */
+static int append_missing(const tern_group *group, const bool *ranks, bool is_named, char *text, size_t size)
+{
+    int count = 0, first = -1;
+    for (int rank = 0; rank < group->boot.world; rank++) count += ranks[rank];
+    const char *before = count == 1 ? ", for rank " : ", for ranks ";
+    for (int rank = 0; rank < group->boot.world; rank++) {
+        if (!ranks[rank]) continue;
+        int name = tern_group_world_rank(group, rank);
+        if (first < 0) first = name;
+        if (is_named) tern__text_append(text, size, "%s%d", before, name);
+        before = ", ";
+    }
+    return first;
+}
+
+void tern__wait_say(const tern_group *group, const char *what, const bool *ranks, bool is_named)
+{
+    char text[TERN__LAST_TEXT];
+    snprintf(text, sizeof(text), "%s", what);
+    int first = append_missing(group, ranks, is_named, text, sizeof(text));
+    tern__control_wait_set(group->control, text, first);
+    if (group->root->native) tern__deadlock_say(group->root->native, what);
+}
+
+void tern__wait_forget(const tern_group *group)
+{
+    tern__control_wait_set(group->control, NULL, -1);
+    if (group->root->native) tern__deadlock_forget(group->root->native);
+}
+
+/* A message's text names its peer already. */
+void tern__native_say(const tern__native *native, const tern__goal *goal)
+{
+    char what[TERN__WORK_TEXT] = "the opening of a window or channel";
+    if (goal->channel) {
+        uint64_t seq = tern__channel_due(goal->channel);
+        tern__desc_text(&tern__slot_desc(goal->channel, seq)[native->rank], seq, what, sizeof(what));
+    }
+    if (goal->transfer) tern__transfer_text(native->group, goal->transfer, what, sizeof(what));
+    tern__text_append(what, sizeof(what), "%s", native->where);
+    tern__wait_say(native->group, what, goal_missing(native, goal), !goal->transfer);
+}
