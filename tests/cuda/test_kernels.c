@@ -1,6 +1,6 @@
-/* test_kernels.c - the plug-in's kernels compared with the reference: a table of calls, each run with
- * every floating point type on random operands. A row gives every operand's contents, layout and shape. A
- * kernel that declines a row fails the test, since the reference would only be compared with itself. */
+/* test_kernels.c - compares the plug-in's kernels with the reference. A row of the table is a call, run with
+ * every floating-point type on random operands; it gives each operand's contents, layout and shape. A kernel
+ * that declines a row fails the test: the reference would be compared with itself. */
 #include "check.h"
 #include "gpus.h"
 #include "mismatches.h"
@@ -632,15 +632,14 @@ static double owed(const tern__view *log_p, int64_t i)
 static void compare(const row *r, tern_dtype dtype, const tern__view *got, const tern__view *want,
                     const tern__view *log_p)
 {
-    double largest = 0, step = tolerance_of(got->dtype), own = tolerance_of(TERN_F32);
-    if (dtype == TERN_F64) own = tolerance_of(TERN_F64);
-    for (int64_t i = 0; i < tern__view_count(want); i++)
-        largest = fmax(largest, fabs(tern__view_get(want, i)));
-    for (int64_t i = 0; i < tern__view_count(want); i++) {
+    double largest = 0, step = tolerance_of(got->dtype);
+    double own = tolerance_of(dtype == TERN_F64 ? TERN_F64 : TERN_F32);
+    int64_t count = tern__view_count(want);
+    for (int64_t i = 0; i < count; i++) largest = fmax(largest, fabs(tern__view_get(want, i)));
+    for (int64_t i = 0; i < count; i++) {
         double a = tern__view_get(got, i), b = tern__view_get(want, i);
-        double most = tern__dtype_is_float(got->dtype)
-                          ? step * (fabs(b) + owed(log_p, i) * largest) + own * largest
-                          : 0;
+        double most = step * (fabs(b) + owed(log_p, i) * largest) + own * largest;
+        if (!tern__dtype_is_float(got->dtype)) most = 0;
         if (got->dtype == TERN_F16) most = fmax(most, 0x1p-24);
         if (fabs(a - b) <= most) continue;
         mismatch("%s, %s, %s: element %lld is %.9g, expected %.9g", tern__kernel_name(r->kernel), r->what,
