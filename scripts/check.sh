@@ -37,9 +37,12 @@ for file in $(find src cli -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' | grep
     done
 done
 
-# A type's name must be unique.
-for name in $(find src cli -name '*.h' | xargs sed -n 's/^} \(tern__[a-z0-9_]*\);.*/\1/p' | sort | uniq -d); do
-    complain "$name is defined in $(grep -rl --include='*.h' "^} $name;" src cli | paste -sd' ')"
+# A type's name must be unique, whichever way it is defined.
+types() {
+    sed -n 's/^} \(tern__[a-z0-9_]*\);.*/\1/p; s/^\(typedef \)\{0,1\}\(struct\|union\|enum\) \(tern__[a-z0-9_]*\) {.*/\3/p' "$1" | sort -u
+}
+for name in $(find src cli -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' | while read -r file; do types "$file"; done | sort | uniq -d); do
+    complain "$name is defined in $(grep -rlE "^} $name;|^(typedef )?(struct|union|enum) $name \\{" src cli | paste -sd' ')"
 done
 
 # A file has at most 800 lines, a public header 300, a function 100.

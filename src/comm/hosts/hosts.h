@@ -52,11 +52,11 @@ typedef struct tern__link {
     void *state; /* NULL: given up after a failure */
     tern_group *root;
     int next_tag;
-    tern__hosts_channel *channels;   /* of all groups of the family */
-    struct tern__mailbox *mailboxes; /* the same                    */
-    struct tern__mailbox *asking;    /* closed, with a receive that the transport still holds */
-    int pending;                     /* messages that are under way                                */
-    tern_transport_message *awaited; /* was looked at last, and is the next that is needed; or NULL */
+    tern__hosts_channel *channels;         /* of all groups of the family */
+    struct tern__hosts_mailbox *mailboxes; /* the same                    */
+    struct tern__hosts_mailbox *asking;    /* closed, with a receive that the transport still holds */
+    int pending;                           /* messages that are under way                                */
+    tern_transport_message *awaited;       /* was looked at last, and is the next that is needed; or NULL */
 } tern__link;
 
 /* Collective over the root, which is `group`. */
@@ -154,7 +154,7 @@ int tern__hosts_mailbox_start(void *mailbox, tern__transfer *transfer, tern_erro
 int tern__hosts_mailbox_carry(void *mailbox, tern_error *err);
 int tern__hosts_mailbox_await(void *mailbox, const tern__transfer *transfer, tern_error *err);
 void tern__hosts_mailbox_drop(void *mailbox, tern__transfer *transfer);
-void tern__mail_free(struct tern__mailbox *mailbox);
+void tern__mail_free(struct tern__hosts_mailbox *mailbox);
 
 /* ---- channel.c ---- */
 

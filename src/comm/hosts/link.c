@@ -101,7 +101,7 @@ void tern__link_close(tern__link *link)
     if (!link) return;
     bool failed = link->root->error.code || !tern__control_is_healthy(link->root->control);
     close_transport(link, failed || link->asking);
-    for (struct tern__mailbox *mailbox; (mailbox = link->asking);) {
+    for (struct tern__hosts_mailbox *mailbox; (mailbox = link->asking);) {
         link->asking = mailbox->next;
         tern__mail_free(mailbox);
     }
@@ -113,7 +113,7 @@ int tern__link_progress(tern__link *link, tern_error *err)
     int status = TERN_OK;
     for (tern__hosts_channel *channel = link->channels; channel && !status; channel = channel->next)
         status = tern__hosts_channel_progress(channel, err);
-    for (struct tern__mailbox *mailbox = link->mailboxes; mailbox && !status; mailbox = mailbox->next)
+    for (struct tern__hosts_mailbox *mailbox = link->mailboxes; mailbox && !status; mailbox = mailbox->next)
         status = tern__mail_progress(mailbox, err);
     return status;
 }
@@ -163,7 +163,7 @@ int tern__link_recv(tern__link *link, const tern_group *group, int rank, int tag
 static bool has_mail(const tern__link *link)
 {
     bool has = false;
-    for (const struct tern__mailbox *mailbox = link->mailboxes; mailbox; mailbox = mailbox->next)
+    for (const struct tern__hosts_mailbox *mailbox = link->mailboxes; mailbox; mailbox = mailbox->next)
         has |= mailbox->pending > 0;
     return has;
 }

@@ -15,8 +15,8 @@ enum { LETTERS, GRANTS, BODIES };
 
 /* ---- parcels ---- */
 
-static int begin_send(const struct tern__mailbox *mailbox, int rank, int what, const void *data, size_t bytes,
-                      tern__parcel_slot *slot, tern_error *err)
+static int begin_send(const struct tern__hosts_mailbox *mailbox, int rank, int what, const void *data,
+                      size_t bytes, tern__parcel_slot *slot, tern_error *err)
 {
     const tern__hosts *hosts = mailbox->hosts;
     int tag = hosts->mail_tag + what;
@@ -25,7 +25,7 @@ static int begin_send(const struct tern__mailbox *mailbox, int rank, int what, c
     return status;
 }
 
-static int begin_recv(const struct tern__mailbox *mailbox, int rank, int what, void *data, size_t bytes,
+static int begin_recv(const struct tern__hosts_mailbox *mailbox, int rank, int what, void *data, size_t bytes,
                       tern__parcel_slot *slot, tern_error *err)
 {
     const tern__hosts *hosts = mailbox->hosts;
@@ -36,7 +36,7 @@ static int begin_recv(const struct tern__mailbox *mailbox, int rank, int what, v
 }
 
 /* TERN_OK once it is over; if it was not under way, at once. */
-static int test(const struct tern__mailbox *mailbox, tern__parcel_slot *slot, tern_error *err)
+static int test(const struct tern__hosts_mailbox *mailbox, tern__parcel_slot *slot, tern_error *err)
 {
     if (!slot->busy) return TERN_OK;
     int status = tern__link_test(mailbox->hosts->link, &slot->message, err);
@@ -44,7 +44,7 @@ static int test(const struct tern__mailbox *mailbox, tern__parcel_slot *slot, te
     return status;
 }
 
-static void finish(struct tern__mailbox *mailbox, tern__transfer *t)
+static void finish(struct tern__hosts_mailbox *mailbox, tern__transfer *t)
 {
     t->status = TERN_OK;
     t->ended = ++mailbox->ended;
@@ -63,7 +63,7 @@ static size_t next_piece(const tern__transfer *t)
 
 /* ---- sending ---- */
 
-static int post_letter(struct tern__mailbox *mailbox, int rank, tern_error *err)
+static int post_letter(struct tern__hosts_mailbox *mailbox, int rank, tern_error *err)
 {
     tern__mail_out *out = &mailbox->out[rank];
     tern__transfer *t = tern__queue_pop(&out->waiting);
@@ -78,7 +78,7 @@ static int post_letter(struct tern__mailbox *mailbox, int rank, tern_error *err)
     return begin_send(mailbox, rank, LETTERS, t->buf, bytes, &out->shorts, err);
 }
 
-static int push_letters(struct tern__mailbox *mailbox, int rank, tern_error *err)
+static int push_letters(struct tern__hosts_mailbox *mailbox, int rank, tern_error *err)
 {
     tern__mail_out *out = &mailbox->out[rank];
     for (;;) {
@@ -93,7 +93,7 @@ static int push_letters(struct tern__mailbox *mailbox, int rank, tern_error *err
     }
 }
 
-static int send_body(struct tern__mailbox *mailbox, int rank, tern_error *err)
+static int send_body(struct tern__hosts_mailbox *mailbox, int rank, tern_error *err)
 {
     tern__mail_out *out = &mailbox->out[rank];
     while (out->body) {
@@ -113,7 +113,7 @@ static int send_body(struct tern__mailbox *mailbox, int rank, tern_error *err)
 }
 
 /* The next body that the receiver wants. */
-static int take_grant(struct tern__mailbox *mailbox, int rank, tern_error *err)
+static int take_grant(struct tern__hosts_mailbox *mailbox, int rank, tern_error *err)
 {
     tern__mail_out *out = &mailbox->out[rank];
     int status = TERN_OK;
@@ -134,7 +134,7 @@ static int take_grant(struct tern__mailbox *mailbox, int rank, tern_error *err)
     return TERN_OK;
 }
 
-static int push(struct tern__mailbox *mailbox, int rank, tern_error *err)
+static int push(struct tern__hosts_mailbox *mailbox, int rank, tern_error *err)
 {
     int status = push_letters(mailbox, rank, err);
     if (status >= 0) status = send_body(mailbox, rank, err);
@@ -145,7 +145,7 @@ static int push(struct tern__mailbox *mailbox, int rank, tern_error *err)
 
 /* ---- receiving ---- */
 
-static int fail_mismatch(const struct tern__mailbox *mailbox, int source, const tern__letter *letter,
+static int fail_mismatch(const struct tern__hosts_mailbox *mailbox, int source, const tern__letter *letter,
                          const tern__transfer *receive, tern_error *err)
 {
     char text[TERN_ERROR_TEXT];
@@ -154,7 +154,7 @@ static int fail_mismatch(const struct tern__mailbox *mailbox, int source, const 
 }
 
 /* A letter and a receive have met; what came behind a short one is `data`. */
-static int meet(struct tern__mailbox *mailbox, int source, const tern__letter *letter, const char *data,
+static int meet(struct tern__hosts_mailbox *mailbox, int source, const tern__letter *letter, const char *data,
                 tern__transfer *t, tern_error *err)
 {
     if (!tern__letter_fits(letter, t)) return fail_mismatch(mailbox, source, letter, t, err);
@@ -170,7 +170,7 @@ static int meet(struct tern__mailbox *mailbox, int source, const tern__letter *l
     return TERN_OK;
 }
 
-static int keep(struct tern__mailbox *mailbox, int source, tern_error *err)
+static int keep(struct tern__hosts_mailbox *mailbox, int source, tern_error *err)
 {
     tern__mail_in *in = &mailbox->in[source];
     size_t bytes = is_short(&in->letter) ? tern__letter_bytes(&in->letter) : 0;
@@ -181,7 +181,8 @@ static int keep(struct tern__mailbox *mailbox, int source, tern_error *err)
     return TERN_OK;
 }
 
-int tern__mail_take_kept(struct tern__mailbox *mailbox, tern__kept *kept, tern__transfer *t, tern_error *err)
+int tern__mail_take_kept(struct tern__hosts_mailbox *mailbox, tern__kept *kept, tern__transfer *t,
+                         tern_error *err)
 {
     mailbox->in[kept->source].kept -= sizeof(*kept) + kept->bytes;
     int status = meet(mailbox, kept->source, &kept->letter, kept->data, t, err);
@@ -190,7 +191,7 @@ int tern__mail_take_kept(struct tern__mailbox *mailbox, tern__kept *kept, tern__
 }
 
 /* All of the letter is there, with what lies behind it. */
-static int take_letter(struct tern__mailbox *mailbox, int source, tern_error *err)
+static int take_letter(struct tern__hosts_mailbox *mailbox, int source, tern_error *err)
 {
     tern__mail_in *in = &mailbox->in[source];
     tern__transfer *t = tern__match_letter(&mailbox->match, source, &in->letter);
@@ -198,7 +199,7 @@ static int take_letter(struct tern__mailbox *mailbox, int source, tern_error *er
 }
 
 /* Its goodbye may come after the end of its connection. */
-static bool has_left(const struct tern__mailbox *mailbox, int rank)
+static bool has_left(const struct tern__hosts_mailbox *mailbox, int rank)
 {
     const tern_group *group = mailbox->hosts->group;
     int64_t deadline = tern__deadline(1.0);
@@ -210,14 +211,14 @@ static bool has_left(const struct tern__mailbox *mailbox, int rank)
 
 /* A letter is asked for in case there is one: to some transports it is an error that its sender has closed.
  */
-static int forgive(struct tern__mailbox *mailbox, int source, const tern_error *why, tern_error *err)
+static int forgive(struct tern__hosts_mailbox *mailbox, int source, const tern_error *why, tern_error *err)
 {
     tern__mail_in *in = &mailbox->in[source];
     in->gone = has_left(mailbox, source);
     return in->gone ? TERN_PENDING : tern__error_set(err, why->func, why->code, "%s", why->text);
 }
 
-static int ask_letter(struct tern__mailbox *mailbox, int source, tern_error *err)
+static int ask_letter(struct tern__hosts_mailbox *mailbox, int source, tern_error *err)
 {
     tern__mail_in *in = &mailbox->in[source];
     bool has_room = in->kept < TERN__MAIL_KEPT;
@@ -229,7 +230,7 @@ static int ask_letter(struct tern__mailbox *mailbox, int source, tern_error *err
 }
 
 /* TERN_PENDING as long as nothing whole has come. */
-static int await_letter(struct tern__mailbox *mailbox, int source, tern_error *err)
+static int await_letter(struct tern__hosts_mailbox *mailbox, int source, tern_error *err)
 {
     tern__mail_in *in = &mailbox->in[source];
     if (!in->letters.busy && !in->shorts.busy) return TERN_PENDING;
@@ -244,7 +245,7 @@ static int await_letter(struct tern__mailbox *mailbox, int source, tern_error *e
     return status ? status : test(mailbox, &in->shorts, err);
 }
 
-static int pull_letters(struct tern__mailbox *mailbox, int source, tern_error *err)
+static int pull_letters(struct tern__hosts_mailbox *mailbox, int source, tern_error *err)
 {
     int status = TERN_OK;
     while (!status) {
@@ -255,7 +256,7 @@ static int pull_letters(struct tern__mailbox *mailbox, int source, tern_error *e
     return status;
 }
 
-static int ask_body(struct tern__mailbox *mailbox, int source, tern_error *err)
+static int ask_body(struct tern__hosts_mailbox *mailbox, int source, tern_error *err)
 {
     tern__mail_in *in = &mailbox->in[source];
     if (in->asked) return TERN_OK;
@@ -266,7 +267,7 @@ static int ask_body(struct tern__mailbox *mailbox, int source, tern_error *err)
     return begin_send(mailbox, source, GRANTS, &in->grant, sizeof(in->grant), &in->grants, err);
 }
 
-static int recv_bodies(struct tern__mailbox *mailbox, int source, tern_error *err)
+static int recv_bodies(struct tern__hosts_mailbox *mailbox, int source, tern_error *err)
 {
     tern__mail_in *in = &mailbox->in[source];
     for (tern__transfer *t; (t = in->granted.first);) {
@@ -286,7 +287,7 @@ static int recv_bodies(struct tern__mailbox *mailbox, int source, tern_error *er
     return test(mailbox, &in->grants, err);
 }
 
-int tern__mail_progress(struct tern__mailbox *mailbox, tern_error *err)
+int tern__mail_progress(struct tern__hosts_mailbox *mailbox, tern_error *err)
 {
     const tern_group *group = mailbox->hosts->group;
     int status = TERN_OK;

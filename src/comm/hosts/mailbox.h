@@ -39,8 +39,8 @@ typedef struct tern__mail_in {
     char data[TERN__MAIL_SHORT];
 } tern__mail_in;
 
-struct tern__mailbox {
-    struct tern__mailbox *next; /* in the link */
+struct tern__hosts_mailbox {
+    struct tern__hosts_mailbox *next; /* in the link */
     tern__hosts *hosts;
     tern__match match;
     int pending;         /* transfers */
@@ -50,7 +50,8 @@ struct tern__mailbox {
 };
 
 /* Of all its ranks. */
-int tern__mail_progress(struct tern__mailbox *mailbox, tern_error *err);
-int tern__mail_take_kept(struct tern__mailbox *mailbox, tern__kept *kept, tern__transfer *t, tern_error *err);
+int tern__mail_progress(struct tern__hosts_mailbox *mailbox, tern_error *err);
+int tern__mail_take_kept(struct tern__hosts_mailbox *mailbox, tern__kept *kept, tern__transfer *t,
+                         tern_error *err);
 
 #endif

@@ -5,7 +5,7 @@
 
 /* ---- starting ---- */
 
-static int start_send(struct tern__mailbox *mailbox, tern__transfer *t, tern_error *err)
+static int start_send(struct tern__hosts_mailbox *mailbox, tern__transfer *t, tern_error *err)
 {
     tern__mail_out *out = &mailbox->out[t->peer];
     t->serial = ++out->serial;
@@ -15,7 +15,7 @@ static int start_send(struct tern__mailbox *mailbox, tern__transfer *t, tern_err
     return tern__mail_progress(mailbox, err);
 }
 
-static int start_recv(struct tern__mailbox *mailbox, tern__transfer *t, tern_error *err)
+static int start_recv(struct tern__hosts_mailbox *mailbox, tern__transfer *t, tern_error *err)
 {
     tern__kept *kept = tern__match_receive(&mailbox->match, t);
     t->moved = 0;
@@ -25,7 +25,7 @@ static int start_recv(struct tern__mailbox *mailbox, tern__transfer *t, tern_err
 
 int tern__hosts_mailbox_start(void *self, tern__transfer *transfer, tern_error *err)
 {
-    struct tern__mailbox *mailbox = self;
+    struct tern__hosts_mailbox *mailbox = self;
     int status = tern__hosts_check(mailbox->hosts, err);
     if (status) return status;
     return transfer->is_recv ? start_recv(mailbox, transfer, err) : start_send(mailbox, transfer, err);
@@ -35,7 +35,7 @@ int tern__hosts_mailbox_start(void *self, tern__transfer *transfer, tern_error *
 
 int tern__hosts_mailbox_carry(void *self, tern_error *err)
 {
-    struct tern__mailbox *mailbox = self;
+    struct tern__hosts_mailbox *mailbox = self;
     return tern__hosts_progress(mailbox->hosts, err);
 }
 
@@ -45,7 +45,7 @@ static bool is_over(const void *arg)
 }
 
 typedef struct goal {
-    const struct tern__mailbox *mailbox;
+    const struct tern__hosts_mailbox *mailbox;
     const tern__transfer *transfer;
 } goal;
 
@@ -81,7 +81,7 @@ static int find_gone(const tern__hosts *hosts, const void *arg)
 
 int tern__hosts_mailbox_await(void *self, const tern__transfer *transfer, tern_error *err)
 {
-    const struct tern__mailbox *mailbox = self;
+    const struct tern__hosts_mailbox *mailbox = self;
     goal g = {mailbox, transfer};
     tern__hosts_goal over = {
         .is_met = is_reached, .missing = find_missing, .is_message = true, .find_gone = find_gone, .arg = &g};
@@ -91,7 +91,7 @@ int tern__hosts_mailbox_await(void *self, const tern__transfer *transfer, tern_e
 /* ---- ending ---- */
 
 /* Removes and returns the oldest unfinished transfer. */
-static tern__transfer *pop_any(struct tern__mailbox *mailbox)
+static tern__transfer *pop_any(struct tern__hosts_mailbox *mailbox)
 {
     tern__transfer *t = tern__queue_pop(&mailbox->match.receives);
     for (int rank = 0; rank < mailbox->hosts->group->boot.world && !t; rank++) {
@@ -107,7 +107,7 @@ static tern__transfer *pop_any(struct tern__mailbox *mailbox)
 
 void tern__hosts_mailbox_drop(void *self, tern__transfer *transfer)
 {
-    struct tern__mailbox *mailbox = self;
+    struct tern__hosts_mailbox *mailbox = self;
     bool found = tern__queue_remove(&mailbox->match.receives, transfer);
     for (int rank = 0; rank < mailbox->hosts->group->boot.world && !found; rank++) {
         tern__mail_out *out = &mailbox->out[rank];
@@ -123,7 +123,7 @@ void tern__hosts_mailbox_drop(void *self, tern__transfer *transfer)
 
 /* A letter that was asked for may never come, and until the transport is closed it may write to the letter's
  * memory. */
-static bool is_asking(const struct tern__mailbox *mailbox)
+static bool is_asking(const struct tern__hosts_mailbox *mailbox)
 {
     bool asks = false;
     for (int rank = 0; rank < mailbox->hosts->group->boot.world; rank++) {
@@ -134,7 +134,7 @@ static bool is_asking(const struct tern__mailbox *mailbox)
     return asks;
 }
 
-void tern__mail_free(struct tern__mailbox *mailbox)
+void tern__mail_free(struct tern__hosts_mailbox *mailbox)
 {
     tern__match_close(&mailbox->match);
     tern__free(mailbox->out);
@@ -142,7 +142,7 @@ void tern__mail_free(struct tern__mailbox *mailbox)
     tern__free(mailbox);
 }
 
-static void fail_unfinished(const struct tern__mailbox *mailbox, const tern__transfer *t)
+static void fail_unfinished(const struct tern__hosts_mailbox *mailbox, const tern__transfer *t)
 {
     const tern__hosts *hosts = mailbox->hosts;
     char what[128], text[TERN_ERROR_TEXT];
@@ -156,9 +156,9 @@ static void fail_unfinished(const struct tern__mailbox *mailbox, const tern__tra
 
 void tern__hosts_mailbox_close(void *self)
 {
-    struct tern__mailbox *mailbox = self;
+    struct tern__hosts_mailbox *mailbox = self;
     tern__link *link = mailbox->hosts->link;
-    struct tern__mailbox **at = &link->mailboxes;
+    struct tern__hosts_mailbox **at = &link->mailboxes;
     while (*at != mailbox) at = &(*at)->next;
     *at = mailbox->next;
     bool is_unfinished = mailbox->pending > 0;
@@ -176,7 +176,7 @@ void *tern__hosts_mailbox_open(void *state, tern_error *err)
 {
     tern__hosts *hosts = state;
     size_t world = (size_t)hosts->group->boot.world;
-    struct tern__mailbox *mailbox = tern__alloc(sizeof(*mailbox), "tern_send", err);
+    struct tern__hosts_mailbox *mailbox = tern__alloc(sizeof(*mailbox), "tern_send", err);
     if (!mailbox) return NULL;
     mailbox->hosts = hosts;
     mailbox->out = tern__alloc(world * sizeof(*mailbox->out), "tern_send", err);
