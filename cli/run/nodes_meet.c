@@ -22,7 +22,6 @@
 
 #define GUESTS     64  /* at a time; others wait in the backlog  */
 #define PATIENCE_S 5.0 /* after this, stderr tells who is missing */
-#define GRACE_NS   INT64_C(250000000)
 
 typedef enum stage { HELLO, PROOF, JOIN } stage;
 
@@ -172,7 +171,7 @@ static void send_first_away(door *d)
  * grace. */
 static void find_descriptor(door *d)
 {
-    int64_t until = (d->count ? d->guests[0].came : tern__now_ns()) + GRACE_NS;
+    int64_t until = (d->count ? d->guests[0].came : tern__now_ns()) + TERN__HELLO_GRACE_NS;
     if (tern__now_ns() < until)
         d->closed_until = until;
     else
@@ -182,7 +181,7 @@ static void find_descriptor(door *d)
 /* Returns the time from which the next caller may come in. */
 static int64_t opening_time(const door *d)
 {
-    return d->count < GUESTS ? d->closed_until : d->guests[0].came + GRACE_NS;
+    return d->count < GUESTS ? d->closed_until : d->guests[0].came + TERN__HELLO_GRACE_NS;
 }
 
 static void let_in(door *d)

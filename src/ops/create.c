@@ -5,12 +5,32 @@
 
 #include <tern/rng.h>
 
+#include <string.h>
+
 bool tern__can_be(tern_scope *scope, const char *func, tern_dtype dtype, int ndim, const int64_t *shape)
 {
     tern_error err = {0};
     if (!tern__shape_check(func, dtype, ndim, shape, &err)) return true;
     tern__scope_fail_with(scope, &err);
     return false;
+}
+
+bool tern__ndim_fits(tern_scope *scope, const char *func, int ndim)
+{
+    if (ndim >= 0 && ndim <= TERN_NDIM_MAX) return true;
+    tern__scope_fail(scope, func, TERN_E_RANGE, "%s: ndim %d is not in [0, %d]", func + strlen("tern_"), ndim,
+                     TERN_NDIM_MAX);
+    return false;
+}
+
+void tern__shape_fail(tern_scope *scope, const char *func, const tern__view *x, const char *why, int ndim,
+                      const int64_t *shape)
+{
+    char from[TERN__SHAPE_TEXT], to[TERN__SHAPE_TEXT];
+    tern__view wanted = {.ndim = ndim};
+    for (int d = 0; d < ndim; d++) wanted.shape[d] = shape[d];
+    tern__scope_fail(scope, func, TERN_E_SHAPE, "%s: %s %s %s", func + strlen("tern_"),
+                     tern__shape_text(x, from), why, tern__shape_text(&wanted, to));
 }
 
 static tern_tensor *create(tern_scope *scope, const char *func, tern_dtype dtype, int ndim,

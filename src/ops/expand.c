@@ -35,17 +35,8 @@ static tern_tensor *expand(tern_scope *scope, tern_tensor *x, int ndim, const in
 tern_tensor *tern_expand(tern_scope *scope, tern_tensor *x, int ndim, const int64_t *shape)
 {
     int64_t full[TERN_NDIM_MAX];
-    char from[TERN__SHAPE_TEXT], to[TERN__SHAPE_TEXT];
-    if (!TERN__ENTER(scope, __func__, 1, &x)) return NULL;
-    if (ndim < 0 || ndim > TERN_NDIM_MAX) {
-        tern__scope_fail(scope, __func__, TERN_E_RANGE, "expand: ndim %d is not in [0, %d]", ndim,
-                         TERN_NDIM_MAX);
-        return NULL;
-    }
+    if (!TERN__ENTER(scope, __func__, 1, &x) || !tern__ndim_fits(scope, __func__, ndim)) return NULL;
     if (fill_in(&x->view, ndim, shape, full)) return expand(scope, x, ndim, full);
-    tern__view wanted = {.ndim = ndim};
-    for (int d = 0; d < ndim; d++) wanted.shape[d] = shape[d];
-    tern__scope_fail(scope, __func__, TERN_E_SHAPE, "expand: %s cannot be repeated to %s",
-                     tern__shape_text(&x->view, from), tern__shape_text(&wanted, to));
+    tern__shape_fail(scope, __func__, &x->view, "cannot be repeated to", ndim, shape);
     return NULL;
 }

@@ -57,6 +57,11 @@ int tern__dim_of(tern_scope *scope, const char *func, const tern_tensor *x, int 
 
 /* True if a tensor can have this shape; else E_SHAPE or E_RANGE. */
 bool tern__can_be(tern_scope *scope, const char *func, tern_dtype dtype, int ndim, const int64_t *shape);
+/* True if a tensor can have so many dimensions; else E_RANGE. */
+bool tern__ndim_fits(tern_scope *scope, const char *func, int ndim);
+/* Fails with E_SHAPE: "reshape: (2, 3) cannot be seen as (4, -1)", of which `why` is the middle. */
+void tern__shape_fail(tern_scope *scope, const char *func, const tern__view *x, const char *why, int ndim,
+                      const int64_t *shape);
 
 /* Writes, for errors, ` "layer1.0.conv1"` if `weight` is a parameter of a named module, else "". Returns
  * text. */

@@ -12,7 +12,7 @@
 
 static const char func[] = "tern_group_open";
 
-enum { doors = 2, strangers_max = 64, grace_ns = 250 * 1000000 };
+enum { doors = 2, strangers_max = 64 };
 
 /* Connected, but not yet proved. */
 typedef struct stranger {
@@ -44,7 +44,7 @@ static bool is_presentable(const tern__control *control, stranger *s)
 
 static void make_room(reception *r)
 {
-    int64_t patience = r->strangers[0].came + grace_ns;
+    int64_t patience = r->strangers[0].came + TERN__HELLO_GRACE_NS;
     if (tern__now_ns() < patience) {
         r->closed_until = patience;
         return;

@@ -132,13 +132,13 @@ static void said_text(const uint64_t *words, char *text, size_t size)
     tern__text_append(text, size, "%.*s", TERN__GROUP_TEXT - 1, (const char *)(words + 1 + DESC_WORDS));
 }
 
-/* A job of one host has nobody who would ask. */
+/* In a job of one host nobody asks, and every post comes here: it returns at once. */
 void tern__desc_say(tern__control *control, const tern__desc *desc, uint64_t seq, const char *where)
 {
+    if (tern__control_hosts(control) == 1) return;
     uint64_t words[1 + DESC_WORDS + WHERE_WORDS] = {seq};
     _Static_assert(TERN__COUNT(words) <= TERN__LAST_WORDS, "a descriptor and its group fit");
     size_t bytes = strlen(where) + 1;
-    if (tern__control_hosts(control) == 1) return;
     memcpy(words + 1, desc, sizeof(*desc));
     memcpy(words + 1 + DESC_WORDS, where, bytes);
     int count = 1 + DESC_WORDS + (int)((bytes + sizeof(uint64_t) - 1) / sizeof(uint64_t));

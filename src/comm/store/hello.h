@@ -18,7 +18,8 @@
 
 #define TERN__NONCE_BYTES      32
 #define TERN__MAC_BYTES        32
-#define TERN__HELLO_DEADLINE_S 5.0 /* from accept to proof */
+#define TERN__HELLO_DEADLINE_S 5.0                /* from accept to proof */
+#define TERN__HELLO_GRACE_NS   INT64_C(250000000) /* then a stranger's place goes to the next one */
 
 typedef enum tern__purpose {
     TERN__PURPOSE_STORE = 1,

@@ -16,7 +16,6 @@
 enum {
     strangers_max = 256,         /* more wait in the backlog                             */
     silent_max = 256,            /* beside one for each client of PyTorch 1              */
-    grace_ns = 250000000,        /* of a stranger whose place or descriptor is wanted    */
     accept_pause_ns = 100000000, /* when no guest is left whose descriptor may be wanted */
     accepts_per_round = 64,
     events_per_round = 64,
@@ -192,7 +191,8 @@ static void end_strangers(tern__server *server)
 static int64_t grace_end(const tern__server *server)
 {
     const tern__store_guest *first = server->guests[TERN__STRANGER].first;
-    return first ? first->deadline - (int64_t)(TERN__HELLO_DEADLINE_S * 1e9) + grace_ns : INT64_MAX;
+    return first ? first->deadline - (int64_t)(TERN__HELLO_DEADLINE_S * 1e9) + TERN__HELLO_GRACE_NS
+                 : INT64_MAX;
 }
 
 /* Gives up the descriptor of the first stranger or, before that has had its grace, of a silent guest. */

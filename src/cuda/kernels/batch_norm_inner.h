@@ -27,7 +27,7 @@ typedef struct batch_norm {
     double *partial; /* [2][parts][channels] */
 } batch_norm;
 
-/* ---- constants of a thread's channels */
+/* ---- constants of a thread's channels ---- */
 
 enum { MEAN, SCALE, BIAS, MIDDLE, SLOPE, CONSTANTS };
 

@@ -131,7 +131,7 @@ static __device__ __forceinline__ int64_t tern__columns_part(const tern__columns
     return part * k.channels + c;
 }
 
-/* ---- merging pairs of numbers of a block's threads */
+/* ---- merging pairs of numbers of a block's threads ---- */
 
 /* Constructed once for all lanes, with the number of values that each of the two pairs describes. If both
  * are 0 the second number is 0. */

@@ -12,7 +12,7 @@
 #define TERN__ALL      0xffffffffu /* lanes of a warp */
 #define TERN__SUM_MOST 512         /* most pieces */
 
-/* ---- joining two values */
+/* ---- joining two values ---- */
 
 struct tern__add {
     template <class T> static __device__ __forceinline__ T of(T a, T b)
