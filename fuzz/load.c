@@ -1,4 +1,5 @@
 /* load.c - passes the input as a file in memory and counts allocations. */
+#include "base/base.h"
 #include "fuzz.h"
 
 #include <tern.h>
@@ -71,12 +72,12 @@ void fuzz_load(const uint8_t *data, size_t size, int records)
     opts.records = records;
     int fd = fuzz_file(data, size, path);
     live = peak = 0;
-    tern_allocator_set(&allocator);
+    tern__allocator_replace(&allocator);
     tern_object *object = tern_load(path, &opts, &err);
     if (!object == !err.code) abort();
     read_all(object, size + ALLOWANCE);
     tern_object_free(object);
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
     close(fd);
     if (live || peak > size + ALLOWANCE) abort();
 }

@@ -3,6 +3,7 @@
 #ifndef TERN_TESTS_LEDGER_H
 #define TERN_TESTS_LEDGER_H
 
+#include "base/base.h"
 #include "check.h"
 
 #include <stdatomic.h>
@@ -41,13 +42,13 @@ static inline void ledger_free(void *block, void *ctx)
 /* From here on the library allocates through `books`; ledger_close puts the default back. */
 static inline void ledger_open(ledger *books)
 {
-    tern_allocator_set(&(tern_allocator){ledger_alloc, ledger_free, books});
+    tern__allocator_replace(&(tern_allocator){ledger_alloc, ledger_free, books});
 }
 
 /* Everything that was given out has come back. */
 static inline void ledger_close(ledger *books)
 {
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
     assert_int_equal(atomic_load(&books->live), 0);
 }
 

@@ -36,7 +36,8 @@ static void widen(const void *data, tern_dtype dtype, int count, double out[PIEC
     case TERN_BOOL: WIDEN(uint8_t, v);
     case TERN_BF16: WIDEN(uint16_t, tern__bf16_to_f32(v));
     case TERN_F16: WIDEN(uint16_t, tern__f16_to_f32(v));
-    case TERN_DTYPE_COUNT: break;
+    case TERN_DTYPE_COUNT:
+    case TERN_DTYPE_NONE: break;
     }
 }
 

@@ -149,7 +149,7 @@ typedef struct tern_amp_opts {
     bool master_weights;           /* optimizers update f32 copies and round them to the parameters       */
     bool gradients_f32;            /* gradients of 16-bit parameters are accumulated, exchanged and unscaled
                                     * in f32; default as master_weights. apex's allreduce_always_fp32     */
-    tern_dtype cast_model_outputs; /* default f32 with cast_model, else TERN_DTYPE_COUNT: not cast   */
+    tern_dtype cast_model_outputs; /* default f32 with cast_model, else TERN_DTYPE_NONE: not cast   */
     double loss_scale;             /* > 0, or TERN_LOSS_SCALE_DYNAMIC                                */
     double min_loss_scale;         /* lower limit of a dynamic scale; default 0: none                */
     double max_loss_scale;         /* its upper limit; it begins at 65536 or this limit; default 2^24 */

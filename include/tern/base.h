@@ -15,7 +15,9 @@
  *
  * Callbacks: a function that you hand to tern (a module's forward, a dataset's get, a release) must return to
  * its caller. Leaving it by a C++ exception or longjmp, through tern's frames, is undefined behaviour. Catch
- * the exception inside, and report it with tern_error_set, or to all ranks with tern_group_abort.
+ * the exception inside, and report it with tern_error_set, or to all ranks with tern_group_abort. A callback
+ * gets the `ctx` that was given with it as its last argument, before a tern_error. What that points to must
+ * outlive whatever makes the calls.
  *
  * Threads: everything here may be called from any thread, except tern_allocator_set and tern_log_set, which
  * must be called before any other function of the library. */
@@ -31,6 +33,12 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* The version of these headers, and the same as one number. CMakeLists.txt reads it here. */
+#define TERN_VERSION_MAJOR  0
+#define TERN_VERSION_MINOR  1
+#define TERN_VERSION_PATCH  0
+#define TERN_VERSION_NUMBER 100 /* major * 10000 + minor * 100 + patch */
 
 /* Returns the version of the library that is loaded, major.minor.patch: "0.1.0". */
 TERN_API const char *tern_version(void);
@@ -57,12 +65,13 @@ TERN_API const char *tern_version(void);
     X(E_PEER, -13, "another rank failed or left")                                                            \
     X(E_MISMATCH, -14, "ranks disagree")                                                                     \
     X(E_LIFETIME, -15, "tensor used after its scope")                                                        \
-    X(E_FORKED, -16, "group used in a forked child")
+    X(E_FORKED, -16, "used in a forked child")
 
 typedef enum tern_status {
-#define X(name, value, text) TERN_##name = value,
-    TERN_STATUS_LIST(X)
-#undef X
+#define TERN__X(name, value, text) TERN_##name = value,
+    TERN_STATUS_LIST(TERN__X)
+#undef TERN__X
+        TERN__STATUS_END = TERN_OK /* no status: C++98 allows no comma at the end */
 } tern_status;
 
 /* Return the name of a status ("E_SHAPE") and its text ("shape mismatch"); "?" for any other number. */
@@ -74,8 +83,14 @@ TERN_API const char *tern_status_text(int status);
 #define TERN_ERROR_TEXT 512
 
 /* An error. Put it on your stack, zeroed: `tern_error err = {0};`. The first failure fills it and later
- * failures leave it alone, so you can make several calls and check once. A constructor that is given an error
- * already set does nothing and returns NULL. Every `tern_error *` argument may be NULL. */
+ * failures leave it alone, so you can make several calls and check once. Every `tern_error *` argument may be
+ * NULL.
+ *
+ * A function that is given an error already set does nothing: a constructor returns NULL, a function with a
+ * status returns err->code. These work all the same: what frees, closes or ends something (tern_scope_end,
+ * tern_work_test, tern_work_wait, tern_work_source), and tern_group_abort. A collective or message does
+ * nothing either, but because its peers would wait for it, it also ends the group's family (collectives.h).
+ */
 typedef struct tern_error {
     int code;                   /* TERN_OK or a negative tern_status                         */
     int native;                 /* errno, or the failing library's own code; 0: none         */
@@ -84,7 +99,8 @@ typedef struct tern_error {
 } tern_error;
 
 /* Reports an error from one of your callbacks. Fills *err, unless `err` is NULL or *err is already set, and
- * returns `code`, a negative tern_status:
+ * returns `code`, a negative tern_status; any other code, such as an errno, becomes E_INVALID. The text is
+ * copied; `func` is not, so pass a string that stays, such as __func__:
  *
  *     return tern_error_set(err, __func__, TERN_E_IO, "%s is truncated", path);
  */
@@ -109,10 +125,11 @@ TERN_API int tern_error_print(const tern_error *err);
     X(BOOL, "bool", 1)
 
 typedef enum tern_dtype {
-#define X(name, text, bytes) TERN_##name,
-    TERN_DTYPE_LIST(X)
-#undef X
-        TERN_DTYPE_COUNT
+#define TERN__X(name, text, bytes) TERN_##name,
+    TERN_DTYPE_LIST(TERN__X)
+#undef TERN__X
+        TERN_DTYPE_COUNT, /* how many there are: it grows */
+    TERN_DTYPE_NONE = 255 /* none of them             */
 } tern_dtype;
 
 /* Return a dtype's name ("f32"; "?" for any other number) and the bytes of one element (0). */
@@ -133,8 +150,9 @@ typedef struct tern_allocator {
 } tern_allocator;
 
 /* Installs an allocator, copying the struct; NULL restores the default (the C library's). Call it before any
- * other function of the library. */
-TERN_API void tern_allocator_set(const tern_allocator *allocator);
+ * other function of the library. E_INVALID: a NULL function; E_STATE: the library has allocated memory, which
+ * the new allocator's `free` would get. */
+TERN_API int tern_allocator_set(const tern_allocator *allocator, tern_error *err);
 
 typedef enum tern_log_level { TERN_LOG_ERROR, TERN_LOG_WARN, TERN_LOG_INFO, TERN_LOG_DEBUG } tern_log_level;
 typedef void (*tern_log_fn)(tern_log_level level, const char *text, void *ctx);

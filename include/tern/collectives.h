@@ -4,7 +4,8 @@
  * root; comm.h says what happens if they do not. Counts are numbers of elements, from 0. Buffers need no
  * alignment. A function returns TERN_OK or a negative status, which is also in *err. Every error ends the
  * group: E_INVALID (NULL, overlapping buffers, an unknown operation), E_RANGE (no such root, a size beyond
- * memory), E_DTYPE, E_MEMORY, E_MISMATCH, E_TIMEOUT, E_PEER.
+ * memory), E_DTYPE, E_MEMORY, E_MISMATCH, E_TIMEOUT, E_PEER. A call that is given an error already set ends
+ * the family too: its peers get E_PEER, with this rank and the error's text.
  *
  * Buffers: `in` and `out` must not overlap, except that one may be exactly this rank's own part of the other,
  * which then stays in place. Arguments that only the root uses are ignored on other ranks and may be NULL

@@ -27,8 +27,9 @@
  *
  * Errors end the family, as those of collectives do: E_INVALID (a message to or from oneself, no buffer),
  * E_RANGE (no such rank, a negative tag, a size beyond memory), E_DTYPE, E_MISMATCH, E_PEER (the other rank
- * has died, failed or closed its group), E_TIMEOUT (names the other rank and what it did last), E_MEMORY.
- * Arguments give ranks as numbers in the group, errors as numbers in the world.
+ * has died, failed or closed its group), E_TIMEOUT (names the other rank and what it did last), E_MEMORY. A
+ * call that is given an error already set ends the family too: its peers get E_PEER. Arguments give ranks as
+ * numbers in the group, errors as numbers in the world.
  *
  * torch.distributed.send, recv, isend, irecv, batch_isend_irecv; MPI_Send and MPI_Recv.
  *

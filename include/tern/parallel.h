@@ -17,7 +17,7 @@ typedef struct tern_ddp tern_ddp;
 /* The weight of a rank in the mean of the gradients. */
 typedef enum tern_normaliser {
     TERN_NORMALISER_RANK, /* all ranks count the same: the mean of the ranks' means, as in PyTorch */
-    TERN_NORMALISER_LOSS, /* a rank counts as the number its loss was divided by: the gradient of the mean
+    TERN_NORMALISER_LOSS  /* a rank counts as the number its loss was divided by: the gradient of the mean
                            * over the samples of all ranks. See tern_ddp_normaliser_set */
 } tern_normaliser;
 
@@ -97,14 +97,14 @@ TERN_API double tern_ddp_loss_mean(const tern_ddp *ddp);
  * in place. An optimizer's step here keeps its state (momentum) equal to theirs. A sharded optimizer
  * (tern_optim_shard) needs it, and so does a scaler: tern_scaler_step and tern_scaler_update. Returns
  * TERN_OK, or what tern_error_set returns. */
-typedef int (*tern_join_fn)(void *arg, tern_error *err);
+typedef int (*tern_join_fn)(void *ctx, tern_error *err);
 
 typedef struct tern_join_opts {
     size_t size;
     bool throw_on_early_termination; /* the first rank that runs out before the others ends the group with an
                                       * error that names it; default false                           */
     tern_join_fn after_backward;     /* called after each backward of the others; default NULL: nothing */
-    void *arg;                       /* passed to after_backward                                     */
+    void *ctx;                       /* passed to after_backward                                     */
 } tern_join_opts;
 /* Returns the default options. */
 TERN_API tern_join_opts tern_join_defaults(void);

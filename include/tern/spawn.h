@@ -18,9 +18,9 @@ typedef struct tern_spawn_opts {
 /* Returns the default options. */
 TERN_API tern_spawn_opts tern_spawn_defaults(void);
 
-/* Forks `n` processes, 1 to 4096, and returns when all have ended. Process r calls fn(r, arg), with a copy of
+/* Forks `n` processes, 1 to 4096, and returns when all have ended. Process r calls fn(r, ctx), with a copy of
  * this process's memory and with the environment variables that tern_group_open reads, and exits with the
- * status that fn returns (255 if it does not fit a byte). There is no exec, so `fn` and `arg` need no names.
+ * status that fn returns (255 if it does not fit a byte). There is no exec, so `fn` and `ctx` need no names.
  * If the caller dies, so do the processes. No signal handler is installed in the caller.
  * torch.multiprocessing.spawn.
  *
@@ -29,7 +29,7 @@ TERN_API tern_spawn_opts tern_spawn_defaults(void);
  * (n), E_STATE (forked ranks could not work: the process has more than one thread, such as an open group's or
  * OpenMP's after the first parallel kernel; or it is a rank already, with RANK or WORLD_SIZE set; or it
  * ignores SIGCHLD), E_SYSTEM. */
-TERN_API int tern_spawn(int (*fn)(int rank, void *arg), int n, void *arg, const tern_spawn_opts *opts,
+TERN_API int tern_spawn(int (*fn)(int rank, void *ctx), int n, void *ctx, const tern_spawn_opts *opts,
                         tern_error *err);
 
 /* Removes from a program's arguments the local rank that torch.distributed.launch or `tern run

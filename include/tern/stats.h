@@ -40,7 +40,7 @@ typedef struct tern_ddp_stats {
 
 /* Fills *out up to out->size, so set that first: `tern_ddp_stats stats = {.size = sizeof(stats)};`.
  * E_INVALID: a pointer is NULL, or the size was not set. E_UNSUPPORTED: the size belongs to a newer version
- * of the library. / */
+ * of the library. */
 TERN_API int tern_ddp_stats_get(const tern_ddp *ddp, tern_ddp_stats *out, tern_error *err);
 
 /* Returns the bytes of gradients in a bucket as it was before the rebuild; 0 if there is no such bucket.

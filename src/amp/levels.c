@@ -18,7 +18,7 @@ tern_amp_opts tern_amp_defaults(tern_opt_level level)
                            .keep_batch_norm_f32 = level == TERN_O2,
                            .master_weights = level == TERN_O2,
                            .gradients_f32 = level == TERN_O2,
-                           .cast_model_outputs = casts ? TERN_F32 : TERN_DTYPE_COUNT,
+                           .cast_model_outputs = casts ? TERN_F32 : TERN_DTYPE_NONE,
                            .loss_scale = dynamic ? TERN_LOSS_SCALE_DYNAMIC : 1,
                            .max_loss_scale = 0x1p24,
                            .num_losses = 1};
@@ -37,11 +37,11 @@ static int check_opts(const tern_amp_opts *o, tern_error *err)
         return tern__error_set(err, func, TERN_E_DTYPE, "amp: expected a half_type of bf16 or f16, got %s",
                                tern_dtype_name(o->half_type));
     bool output =
-        o->cast_model_outputs == TERN_DTYPE_COUNT ||
+        o->cast_model_outputs == TERN_DTYPE_NONE ||
         ((unsigned)o->cast_model_outputs < TERN_DTYPE_COUNT && tern__dtype_is_float(o->cast_model_outputs));
     if (!output)
         return tern__error_set(err, func, TERN_E_DTYPE,
-                               "amp: expected cast_model_outputs of floating point or TERN_DTYPE_COUNT");
+                               "amp: expected cast_model_outputs of floating point or TERN_DTYPE_NONE");
     if (!(o->loss_scale >= 0 && isfinite(o->loss_scale)) || !(o->min_loss_scale >= 0) ||
         !(o->max_loss_scale >= TERN__MAX(o->min_loss_scale, 1)))
         return tern__error_set(
@@ -97,12 +97,12 @@ static void describe(tern_module *model, const tern_amp_opts *o)
 
 static int prepare(tern_module *model, const tern_amp_opts *o, tern_error *err)
 {
-    bool casts = o->cast_model || o->cast_model_outputs != TERN_DTYPE_COUNT;
+    bool casts = o->cast_model || o->cast_model_outputs != TERN_DTYPE_NONE;
     model->tree->precision = (tern__precision){
         .set = true,
         .policy = o->patch_functions ? tern__autocast_policy(TERN__AUTOCAST_APEX, o->half_type) : NULL,
         .casts = casts,
-        .input = o->cast_model ? o->half_type : TERN_DTYPE_COUNT,
+        .input = o->cast_model ? o->half_type : TERN_DTYPE_NONE,
         .output = o->cast_model_outputs,
         .masters = o->master_weights,
         .gradients_f32 = o->gradients_f32,

@@ -1,6 +1,7 @@
 /* alloc.c - memory from the user's allocator. */
 #include "base/base.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,14 +18,30 @@ static void default_free(void *ptr, void *ctx)
 }
 
 static tern_allocator allocator = {default_alloc, default_free, NULL};
+static atomic_bool has_allocated;
 
-void tern_allocator_set(const tern_allocator *user)
+void tern__allocator_replace(const tern_allocator *user)
 {
     allocator = user ? *user : (tern_allocator){default_alloc, default_free, NULL};
 }
 
+int tern_allocator_set(const tern_allocator *user, tern_error *err)
+{
+    if (tern__is_set(err)) return err->code;
+    if (user && !(user->alloc && user->free))
+        return tern__error_set(err, __func__, TERN_E_INVALID, "the allocator's alloc or free is NULL");
+    if (atomic_load(&has_allocated))
+        return tern__error_set(err, __func__, TERN_E_STATE,
+                               "the library has allocated memory already: set the allocator before any "
+                               "other call");
+    tern__allocator_replace(user);
+    return TERN_OK;
+}
+
 void *tern__alloc_raw(size_t bytes, size_t align)
 {
+    /* Reading first keeps the cache line shared between threads. */
+    if (!atomic_load_explicit(&has_allocated, memory_order_relaxed)) atomic_store(&has_allocated, true);
     return allocator.alloc(bytes ? bytes : 1, align, allocator.ctx);
 }
 

@@ -19,6 +19,8 @@
 int tern__error_set(tern_error *err, const char *func, int code, const char *fmt, ...) TERN__PRINTF(4, 5);
 /* The same with errno: appends ": strerror(errno)" and keeps it in err->native. */
 int tern__error_errno(tern_error *err, const char *func, int code, const char *fmt, ...) TERN__PRINTF(4, 5);
+/* E_INVALID "the NAME is NULL", unless `argument` is there. */
+int tern__need(const void *argument, const char *name, const char *func, tern_error *err);
 int tern__error_vset(tern_error *err, const char *func, int code, int native, const char *fmt, va_list args);
 static inline bool tern__is_set(const tern_error *err)
 {
@@ -32,6 +34,8 @@ void *tern__alloc(size_t bytes, const char *func, tern_error *err);
 void *tern__realloc_array(void *ptr, size_t old_bytes, size_t new_bytes, const char *func, tern_error *err);
 void tern__free(void *ptr);
 char *tern__strdup(const char *text, const char *func, tern_error *err);
+/* Installs an allocator whose `free` also takes the blocks that were allocated before. */
+void tern__allocator_replace(const tern_allocator *allocator);
 /* Allocates memory that is not zeroed, with any alignment. Returns NULL without setting an error. */
 void *tern__alloc_raw(size_t bytes, size_t align);
 static inline size_t tern__align_up(size_t n, size_t align)

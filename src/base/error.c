@@ -55,8 +55,14 @@ int tern__error_set(tern_error *err, const char *func, int code, const char *fmt
     return code;
 }
 
+int tern__need(const void *argument, const char *name, const char *func, tern_error *err)
+{
+    return argument ? TERN_OK : tern__error_set(err, func, TERN_E_INVALID, "the %s is NULL", name);
+}
+
 int tern_error_set(tern_error *err, const char *func, int code, const char *format, ...)
 {
+    if (code >= 0) code = TERN_E_INVALID;
     va_list args;
     va_start(args, format);
     tern__error_vset(err, func, code, 0, format, args);

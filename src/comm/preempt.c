@@ -145,9 +145,10 @@ int tern_preempt_pending(tern_preempt *preempt, tern_error *err)
     if (!preempt) return tern__error_set(err, __func__, TERN_E_INVALID, "the preempt is NULL");
     if (preempt->pending) return 1;
     tern_error own = {0};
+    if (!err) err = &own;
     bool due = ++preempt->calls % preempt->opts.every == 0;
-    int status = due ? look(preempt, err ? err : &own) : TERN_OK;
-    return status ? status : preempt->pending;
+    if (due || tern__is_set(err)) look(preempt, err); /* with an error set, the all_reduce ends the family */
+    return tern__is_set(err) ? err->code : preempt->pending;
 }
 
 int tern_preempt_fd(const tern_preempt *preempt)

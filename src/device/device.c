@@ -104,7 +104,7 @@ static int check_switches(tern_error *err)
 
 static int check_device(const tern_device *device, const char *func, tern_error *err)
 {
-    return device ? TERN_OK : tern__error_set(err, func, TERN_E_INVALID, "the device is NULL");
+    return tern__is_set(err) ? err->code : tern__need(device, "device", func, err);
 }
 
 tern_device *tern_device_open(const char *name, tern_error *err)

@@ -29,7 +29,7 @@ typedef struct tern__precision {
     bool set;
     const tern__policy *policy; /* set on a scope by its first call of the module; NULL: none           */
     bool casts;                 /* casts the module's f32 inputs to `input`, its results to `output`    */
-    tern_dtype input, output;   /* TERN_DTYPE_COUNT: no cast                                            */
+    tern_dtype input, output;   /* TERN_DTYPE_NONE: no cast                                             */
     bool masters;               /* optimizers keep f32 masters of 16-bit parameters                     */
     bool gradients_f32;         /* gradients of 16-bit parameters are f32                               */
 } tern__precision;

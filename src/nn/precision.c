@@ -12,7 +12,7 @@ void tern__precision_enter(const tern_module *module, tern_scope *scope)
 
 static tern_tensor *cast(tern_scope *scope, tern_tensor *x, tern_dtype dtype)
 {
-    bool changes = x && dtype != TERN_DTYPE_COUNT && tern__dtype_is_float(x->view.dtype);
+    bool changes = x && dtype != TERN_DTYPE_NONE && tern__dtype_is_float(x->view.dtype);
     return changes ? tern_cast(scope, x, dtype) : x;
 }
 

@@ -71,7 +71,7 @@ static int shadow_all(tern_ddp *first, const tern_join_opts *opts, tern_error *e
         int status = shadow_round(first, &left, err);
         if (!status) status = check_optimizers(first, opts, err);
         if (!status && opts->throw_on_early_termination) status = check_early(first, err);
-        if (!status && left && opts->after_backward) status = opts->after_backward(opts->arg, err);
+        if (!status && left && opts->after_backward) status = opts->after_backward(opts->ctx, err);
         if (status) return status;
     }
     return TERN_OK;

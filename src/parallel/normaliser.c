@@ -15,6 +15,7 @@
 
 int tern_ddp_normaliser_set(tern_ddp *ddp, double count, tern_error *err)
 {
+    if (tern__is_set(err)) return err->code;
     if (!ddp) return tern__error_set(err, __func__, TERN_E_INVALID, "the ddp is NULL");
     if (ddp->opts.normaliser != TERN_NORMALISER_LOSS)
         return tern__error_set(err, __func__, TERN_E_STATE,

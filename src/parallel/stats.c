@@ -121,6 +121,7 @@ static tern_ddp_stats stats_of(const tern_ddp *ddp)
 
 int tern_ddp_stats_get(const tern_ddp *ddp, tern_ddp_stats *out, tern_error *err)
 {
+    if (tern__is_set(err)) return err->code;
     if (!ddp || !out) return tern__error_set(err, __func__, TERN_E_INVALID, "the ddp or `out` is NULL");
     if (out->size < sizeof(out->size))
         return tern__error_set(err, __func__, TERN_E_INVALID,

@@ -74,6 +74,7 @@ const tern_object *tern_object_key(const tern_object *dict, int64_t index)
 static int check_kind(const tern_object *object, tern_object_kind most, tern_object_kind wanted,
                       const char *func, tern_error *err)
 {
+    if (tern__is_set(err)) return err->code;
     if (!object) return tern__error_set(err, func, TERN_E_INVALID, "the object is NULL");
     if (object->kind >= TERN_OBJECT_BOOL && object->kind <= most) return TERN_OK;
     return tern__error_set(err, func, TERN_E_DTYPE, "expected %s, got %s", tern_object_kind_name(wanted),

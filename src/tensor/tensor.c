@@ -92,6 +92,7 @@ int tern__view_copy(const tern__view *dst, const tern__view *src, tern_error *er
 
 static int check_bytes(const tern_tensor *tensor, size_t bytes, const char *func, tern_error *err)
 {
+    if (tern__is_set(err)) return err->code;
     int status = tern__tensor_check(tensor, func, err);
     if (status) return status;
     size_t expected = tern__view_bytes(&tensor->view);

@@ -125,7 +125,8 @@ double tern__view_get(const tern__view *view, int64_t i)
     case TERN_BF16: return tern__bf16_to_f32(((const uint16_t *)view->data)[at]);
     case TERN_F16: return tern__f16_to_f32(((const uint16_t *)view->data)[at]);
     case TERN_BOOL: return ((const bool *)view->data)[at];
-    case TERN_DTYPE_COUNT: break;
+    case TERN_DTYPE_COUNT:
+    case TERN_DTYPE_NONE: break;
     }
     return 0;
 }
@@ -142,7 +143,8 @@ void tern__view_set(const tern__view *view, int64_t i, double value)
     case TERN_BF16: ((uint16_t *)view->data)[at] = tern__bf16_from_f32((float)value); break;
     case TERN_F16: ((uint16_t *)view->data)[at] = tern__f16_from_f32((float)value); break;
     case TERN_BOOL: ((bool *)view->data)[at] = value != 0; break;
-    case TERN_DTYPE_COUNT: break;
+    case TERN_DTYPE_COUNT:
+    case TERN_DTYPE_NONE: break;
     }
 }
 

@@ -599,7 +599,7 @@ static void options_that_cannot_be(void **state)
     opts = tern_amp_defaults(TERN_O1);
     opts.cast_model_outputs = TERN_I32;
     expect_no_amp(net, &opts, TERN_E_DTYPE,
-                  "amp: expected cast_model_outputs of floating point or TERN_DTYPE_COUNT");
+                  "amp: expected cast_model_outputs of floating point or TERN_DTYPE_NONE");
     opts = tern_amp_defaults(TERN_O1);
     opts.loss_scale = -1;
     expect_no_amp(net, &opts, TERN_E_RANGE,

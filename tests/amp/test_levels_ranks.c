@@ -358,7 +358,7 @@ static int synced_body(int rank, const tern__bootstrap *boot, void *arg)
     RANK_CHECK(rank, tern_ddp_loss_mean(f.ddp) < first);
     tern_amp_free(amp);
     fixture_close(&f);
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
     RANK_CHECK(rank, atomic_load(&books.live) == 0);
     return 0;
 }

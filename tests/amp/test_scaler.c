@@ -383,7 +383,7 @@ static int joined_body(int rank, const tern__bootstrap *boot, void *arg)
     }
     tern_join_opts opts = tern_join_defaults();
     opts.after_backward = follow;
-    opts.arg = &self;
+    opts.ctx = &self;
     RANK_CHECK(rank, tern_ddp_join(f.ddp, &opts, &err) == TERN_OK);
     RANK_CHECK(rank, self.skipped == 1 && tern_scaler_scale_get(scaler) == 32768);
     RANK_CHECK(rank, fixture_same(f.world, fixture_hash(f.net), &err));

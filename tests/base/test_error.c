@@ -3,6 +3,7 @@
 
 #include "base/base.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,6 +40,26 @@ static void a_callback_says_what_it_failed_with(void **state)
     fclose(file);
     close(own);
     assert_string_equal(line, "tern: get: sample 3 is torn\ntern: torn\n");
+}
+
+static void a_code_that_is_no_status_is_invalid(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    assert_int_equal(tern_error_set(&err, "get", EIO, "sample 3: read failed"), TERN_E_INVALID);
+    assert_int_equal(err.code, TERN_E_INVALID);
+    assert_string_equal(err.text, "sample 3: read failed");
+    assert_int_equal(tern_error_set(NULL, "get", 0, "x"), TERN_E_INVALID);
+}
+
+static void the_headers_have_the_librarys_version(void **state)
+{
+    (void)state;
+    char text[32];
+    int number = TERN_VERSION_MAJOR * 10000 + TERN_VERSION_MINOR * 100 + TERN_VERSION_PATCH;
+    snprintf(text, sizeof(text), "%d.%d.%d", TERN_VERSION_MAJOR, TERN_VERSION_MINOR, TERN_VERSION_PATCH);
+    assert_string_equal(text, tern_version());
+    assert_int_equal(number, TERN_VERSION_NUMBER);
 }
 
 static void null_error_is_accepted(void **state)
@@ -81,6 +102,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(first_error_wins),
         cmocka_unit_test(a_callback_says_what_it_failed_with),
+        cmocka_unit_test(a_code_that_is_no_status_is_invalid),
+        cmocka_unit_test(the_headers_have_the_librarys_version),
         cmocka_unit_test(null_error_is_accepted),
         cmocka_unit_test(every_status_has_name_and_text),
         cmocka_unit_test(env_int_names_variable_and_value),

@@ -130,7 +130,7 @@ static void a_training_on_strict_memory(void **state)
     tern_error err = {0};
     float want[CLASSES * 16], got[CLASSES * 16];
     train(want, &err);
-    tern_allocator_set(&(tern_allocator){strict_alloc, strict_free, &books});
+    tern__allocator_replace(&(tern_allocator){strict_alloc, strict_free, &books});
     train(got, &err);
     assert_ok(err);
     assert_memory_equal(got, want, sizeof(want));
@@ -138,10 +138,29 @@ static void a_training_on_strict_memory(void **state)
     assert_int_equal(atomic_load(&books.live), 0);
     assert_int_equal(atomic_load(&books.faults), 0);
     int before = atomic_load(&books.requests);
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
     train(got, &err);
     assert_ok(err);
     assert_int_equal(atomic_load(&books.requests), before);
+}
+
+/* Runs first: nothing has been allocated. */
+static void an_allocator_comes_before_all_else(void **state)
+{
+    (void)state;
+    static strict books;
+    tern_error err = {0};
+    assert_int_equal(tern_allocator_set(&(tern_allocator){strict_alloc, NULL, &books}, &err), TERN_E_INVALID);
+    assert_int_equal(tern_allocator_set(NULL, NULL), TERN_OK);
+    assert_int_equal(tern_allocator_set(&(tern_allocator){strict_alloc, strict_free, &books}, NULL), TERN_OK);
+    tern_rng *rng = tern_rng_new(1, NULL);
+    assert_true(atomic_load(&books.live) > 0);
+    err = (tern_error){0};
+    assert_int_equal(tern_allocator_set(NULL, &err), TERN_E_STATE);
+    assert_non_null(strstr(err.text, "set the allocator before any other call"));
+    tern_rng_free(rng);
+    assert_int_equal(atomic_load(&books.live), 0);
+    tern__allocator_replace(NULL);
 }
 
 static void trainings_in_several_threads(void **state)
@@ -149,13 +168,13 @@ static void trainings_in_several_threads(void **state)
     (void)state;
     static strict books;
     static job jobs[THREADS];
-    tern_allocator_set(&(tern_allocator){strict_alloc, strict_free, &books});
+    tern__allocator_replace(&(tern_allocator){strict_alloc, strict_free, &books});
     for (int i = 0; i < THREADS; i++) {
         jobs[i].number = i;
         assert_int_equal(pthread_create(&jobs[i].thread, NULL, run_job, &jobs[i]), 0);
     }
     for (int i = 0; i < THREADS; i++) pthread_join(jobs[i].thread, NULL);
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
     for (int i = 0; i < THREADS; i++) {
         assert_ok(jobs[i].err);
         assert_memory_equal(jobs[i].weights, jobs[0].weights, sizeof(jobs[0].weights));
@@ -266,9 +285,8 @@ static void null_restores_the_default(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_training_on_strict_memory),
-        cmocka_unit_test(trainings_in_several_threads),
-        cmocka_unit_test(every_level_from_every_thread),
+        cmocka_unit_test(an_allocator_comes_before_all_else), cmocka_unit_test(a_training_on_strict_memory),
+        cmocka_unit_test(trainings_in_several_threads),       cmocka_unit_test(every_level_from_every_thread),
         cmocka_unit_test(null_restores_the_default),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -175,9 +175,9 @@ static void no_memory_is_an_error(void **state)
 {
     (void)state;
     tern_error err = {0};
-    tern_allocator_set(&(tern_allocator){.alloc = refuse, .free = refuse_free});
+    tern__allocator_replace(&(tern_allocator){.alloc = refuse, .free = refuse_free});
     tern_rng *rng = tern_rng_new(0, &err);
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
     assert_null(rng);
     assert_int_equal(err.code, TERN_E_MEMORY);
     assert_null(tern_rng_new(0, &err)); /* an error that is set is kept */

@@ -62,7 +62,7 @@ static void measure(bool records, int out)
     meter m = {0};
     tern_error err = {0};
     size_t before = resident();
-    tern_allocator_set(&(tern_allocator){meter_alloc, meter_free, &m});
+    tern__allocator_replace(&(tern_allocator){meter_alloc, meter_free, &m});
     tern_load_opts opts = tern_load_defaults();
     opts.records = records;
     tern_object_free(tern_load(path, &opts, &err));

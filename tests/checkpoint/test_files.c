@@ -332,7 +332,7 @@ static void a_file_that_becomes_shorter(void **state)
     tern_error err = {0};
     ledger books = {0};
     save_floats(values, 100000);
-    tern_allocator_set(&(tern_allocator){cutting_alloc, ledger_free, &books});
+    tern__allocator_replace(&(tern_allocator){cutting_alloc, ledger_free, &books});
     assert_null(tern_load(path, NULL, &err));
     ledger_close(&books);
     assert_int_equal(err.code, TERN_E_IO);
@@ -375,7 +375,7 @@ static void count_free(void *block, void *ctx)
 static void measure_load(int out)
 {
     size_t took[3] = {0, 0, 0}, before = peak_resident();
-    tern_allocator_set(&(tern_allocator){count_alloc, count_free, NULL});
+    tern__allocator_replace(&(tern_allocator){count_alloc, count_free, NULL});
     tern_error err = {0};
     tern_object *object = tern_load(path, NULL, &err);
     took[0] = atomic_load(&peak);

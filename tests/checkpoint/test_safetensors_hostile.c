@@ -355,10 +355,10 @@ static int status_within_bound(int fd)
     meter m = {0};
     tern_error err = {0};
     size_t size = size_of(fd);
-    tern_allocator_set(&(tern_allocator){meter_alloc, meter_free, &m});
+    tern__allocator_replace(&(tern_allocator){meter_alloc, meter_free, &m});
     tern_object *dict = load(fd, true, &err);
     tern_object_free(dict);
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
     if (m.peak > size + ROOM) fail_msg("%zu bytes for a file of %zu", m.peak, size);
     assert_int_equal(m.now, 0);
     assert_true(err.code == TERN_OK || strstr(err.text, "its contents need more memory than its size"));

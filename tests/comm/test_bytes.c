@@ -98,7 +98,7 @@ static int poor_body(int rank, const tern__bootstrap *boot, void *arg)
         RANK_CHECK(rank, status == TERN_E_PEER && strstr(f.err.text, "rank 1 ("));
     fixture_close(&f);
     RANK_CHECK(rank, books.live == 0);
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
     return rank == f.world - 1 && is_last ? 77 : 0;
 }
 

@@ -317,7 +317,7 @@ static int poor_body(int rank, const tern__bootstrap *boot, void *arg)
     }
     tern_group_close(group);
     tern_group_close(world);
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
     RANK_CHECK(rank, atomic_load(&books.live) == 0);
     return 0;
 }
@@ -550,7 +550,7 @@ static int many_body(int rank, const tern__bootstrap *boot, void *arg)
         tern_barrier(world, &err); /* so that no rank has sent a descriptor for the next group yet */
     }
     tern_group_close(world);
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
     RANK_CHECK(rank, atomic_load(&books.live) == 0);
     return 0;
 }

@@ -684,10 +684,10 @@ static void test_out_of_memory(void **state)
     const tern_allocator empty = {.alloc = alloc_nothing};
     tern_group *group = tern__group_open_boot(&boot, NULL, &err);
     assert_ok(err);
-    tern_allocator_set(&empty);
+    tern__allocator_replace(&empty);
     tern_work *work = tern_all_reduce_post(group, &x, 1, TERN_F32, TERN_SUM, &err);
     tern_group *other = tern__group_open_boot(&boot, NULL, &again);
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
     assert_null(work);
     assert_null(other);
     assert_int_equal(err.code, TERN_E_MEMORY);
@@ -723,7 +723,7 @@ static int warm_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_group_close(group);
     RANK_CHECK(rank, tern_work_wait(late, &err) == TERN_OK && y == 2);
     RANK_CHECK_OK(rank, err);
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
     RANK_CHECK(rank, atomic_load(&books.live) == 0);
     return 0;
 }

@@ -363,7 +363,7 @@ static int meet_without_memory(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
     const tern_allocator failing = {fail_one, free_one, &b->places};
-    if (rank == b->mode) tern_allocator_set(&failing);
+    if (rank == b->mode) tern__allocator_replace(&failing);
     return meet(boot, b, &b->outcomes[rank], 2);
 }
 

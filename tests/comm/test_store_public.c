@@ -361,7 +361,7 @@ static void memory_may_run_out(void **state)
 int main(void)
 {
     const tern_allocator counting = {ledger_alloc, ledger_free, &books};
-    tern_allocator_set(&counting);
+    tern__allocator_replace(&counting);
     const struct CMUnitTest tests[] = {
         WITH_STORE(pytorch_2_is_served_however_its_bytes_come),
         WITH_STORE(pytorch_1_is_served),

@@ -386,7 +386,7 @@ static void clients_that_vanish_leave_nothing_behind(void **state)
 int main(void)
 {
     const tern_allocator counting = {count_alloc, count_free, NULL};
-    tern_allocator_set(&counting);
+    tern__allocator_replace(&counting);
     const struct CMUnitTest tests[] = {
         WITH_STORE(huge_lengths_from_insiders_are_refused_before_memory_is_taken),
         WITH_STORE(promised_bytes_that_never_come_take_no_memory),

@@ -254,7 +254,7 @@ static int warm_body(int rank, const tern__bootstrap *boot, void *arg)
     }
     for (int i = 0; i < 3; i++) tern_group_close(groups[i]);
     tern_group_close(world);
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
     RANK_CHECK(rank, atomic_load(&books.live) == 0);
     return 0;
 }

@@ -72,7 +72,7 @@ static int warm_body(int rank, const tern__bootstrap *boot, void *arg)
     }
     fixture_close(&f);
     RANK_CHECK(rank, books.live == 0);
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
     return 0;
 }
 

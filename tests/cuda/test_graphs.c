@@ -466,7 +466,7 @@ static void a_warm_step_has_the_same_addresses(void **state)
     int allocated = 0, cold = 0;
     size_t bytes = 0;
     tern_error err = {0};
-    tern_allocator_set(&(tern_allocator){count_alloc, count_free, &allocated});
+    tern__allocator_replace(&(tern_allocator){count_alloc, count_free, &allocated});
     tern_device *device = open_device("cuda:0", true);
     training t = of(make_mlp, make_adam, STATIC);
     tern_rng *rng = tern_rng_new(3, &err);
@@ -491,7 +491,7 @@ static void a_warm_step_has_the_same_addresses(void **state)
     tern_module_free(net);
     tern_rng_free(rng);
     tern_device_close(device);
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
 }
 
 /* ---- the setting ---- */

@@ -194,7 +194,7 @@ static void run_out(twins *t, twin *one)
     runner own = {t, one};
     tern_join_opts opts = tern_join_defaults();
     opts.after_backward = follow;
-    opts.arg = &own;
+    opts.ctx = &own;
     for (int i = 0; i < 2 + t->rank && !t->err.code; i++) step(t, one, i);
     tern_ddp_join(one->ddp, &opts, &t->err);
 }

@@ -127,7 +127,7 @@ static int update(void *arg, tern_error *err)
 static void train(run *r)
 {
     int count = r->job->way == SHADOW && r->rank == 1 ? 2 : STEPS;
-    const tern_join_opts opts = {.size = sizeof(opts), .after_backward = update, .arg = r};
+    const tern_join_opts opts = {.size = sizeof(opts), .after_backward = update, .ctx = r};
     for (int i = 0; i < count && !r->err.code; i++) {
         tern_tensor *x = rows_of(r->scope, &r->job->batch, r->rank, 2),
                     *y = labels_of(r->scope, &r->job->batch, r->rank, 2);

@@ -283,7 +283,7 @@ static void no_memory_is_an_error_and_leaks_nothing(void **state)
     for (; !dataset; failures++) {
         tern_error err = {0};
         memory.left = failures;
-        tern_allocator_set(&(tern_allocator){scarce_alloc, scarce_free, &memory});
+        tern__allocator_replace(&(tern_allocator){scarce_alloc, scarce_free, &memory});
         dataset = tern_idx_open(f->images, f->labels, NULL, &err);
         if (dataset) break;
         assert_int_equal(err.code, TERN_E_MEMORY);
@@ -291,7 +291,7 @@ static void no_memory_is_an_error_and_leaks_nothing(void **state)
     }
     assert_int_equal(failures, 3); /* images, labels, the dataset */
     tern_dataset_free(dataset);
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
     assert_int_equal(memory.live, 0);
 }
 

@@ -219,7 +219,7 @@ static void a_warm_step_over_volumes_allocates_nothing(void **state)
 {
     (void)state;
     counter count = {0};
-    tern_allocator_set(&(tern_allocator){count_alloc, count_free, &count});
+    tern__allocator_replace(&(tern_allocator){count_alloc, count_free, &count});
     world w = open_world();
     tern_module *net = new_unet(&w);
     for (int i = 0; i < 3; i++) assert_int_equal(unet_step(&w, net), TERN_OK);
@@ -229,7 +229,7 @@ static void a_warm_step_over_volumes_allocates_nothing(void **state)
     tern_module_release(net);
     free(net);
     close_world(&w);
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
 }
 
 static tern_module *new_net(world *w)
@@ -256,7 +256,7 @@ static void a_warm_step_allocates_nothing(void **state)
 {
     (void)state;
     counter count = {0};
-    tern_allocator_set(&(tern_allocator){count_alloc, count_free, &count});
+    tern__allocator_replace(&(tern_allocator){count_alloc, count_free, &count});
     world w = open_world();
     tern_module *net = new_net(&w);
     assert_ok(w.err);
@@ -271,7 +271,7 @@ static void a_warm_step_allocates_nothing(void **state)
     assert_int_equal(count.calls, warm);
     tern_module_free(net);
     close_world(&w);
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
 }
 
 /* Each allocation of the first step fails once: always E_MEMORY, and the next step succeeds. */
@@ -279,7 +279,7 @@ static void out_of_memory_anywhere(void **state)
 {
     (void)state;
     counter count = {0};
-    tern_allocator_set(&(tern_allocator){count_alloc, count_free, &count});
+    tern__allocator_replace(&(tern_allocator){count_alloc, count_free, &count});
     int failures = 0;
     for (int at = 1;; at++) {
         world w = open_world();
@@ -297,7 +297,7 @@ static void out_of_memory_anywhere(void **state)
         if (!reached) break;
     }
     assert_true(failures > 20);
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
 }
 
 int main(void)

@@ -144,7 +144,7 @@ static void out_of_memory_in_constructors(void **state)
 {
     (void)state;
     counter count = {0};
-    tern_allocator_set(&(tern_allocator){count_alloc, count_free, &count});
+    tern__allocator_replace(&(tern_allocator){count_alloc, count_free, &count});
     for (int at = 1;; at++) {
         tern_error err = {0};
         count = (counter){.fail_from = at};
@@ -154,7 +154,7 @@ static void out_of_memory_in_constructors(void **state)
         tern_module_free(layer);
         if (!reached) break;
     }
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
 }
 
 int main(void)

@@ -3,6 +3,7 @@
 #ifndef TERN_TESTS_OPS_WORLD_H
 #define TERN_TESTS_OPS_WORLD_H
 
+#include "base/base.h"
 #include "check.h"
 
 #include <stdlib.h>
@@ -87,7 +88,7 @@ typedef int (*step_fn)(world *w, tern_module *net);
 static inline void expect_warm_steps_to_allocate_nothing(make_fn make, step_fn step)
 {
     counter count = {0};
-    tern_allocator_set(&(tern_allocator){count_alloc, count_free, &count});
+    tern__allocator_replace(&(tern_allocator){count_alloc, count_free, &count});
     world w = open_world();
     tern_module *net = make(&w);
     assert_ok(w.err);
@@ -98,7 +99,7 @@ static inline void expect_warm_steps_to_allocate_nothing(make_fn make, step_fn s
     assert_int_equal(count.calls, warm);
     tern_module_free(net);
     close_world(&w);
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
 }
 
 /* Lets each allocation of the first step fail in turn: always E_MEMORY, and the next step succeeds. Returns
@@ -106,7 +107,7 @@ static inline void expect_warm_steps_to_allocate_nothing(make_fn make, step_fn s
 static inline int expect_out_of_memory_to_be_told(make_fn make, step_fn step)
 {
     counter count = {0};
-    tern_allocator_set(&(tern_allocator){count_alloc, count_free, &count});
+    tern__allocator_replace(&(tern_allocator){count_alloc, count_free, &count});
     int failures = 0;
     bool reached = true;
     for (int at = 1; reached; at++) {
@@ -123,7 +124,7 @@ static inline int expect_out_of_memory_to_be_told(make_fn make, step_fn step)
         tern_module_free(net);
         close_world(&w);
     }
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
     return failures;
 }
 

@@ -134,7 +134,7 @@ static void out_of_memory(void **state)
     int at = 1;
     for (bool refused = true; refused; at++) {
         counter c = {0};
-        tern_allocator_set(&(tern_allocator){count_alloc, count_free, &c});
+        tern__allocator_replace(&(tern_allocator){count_alloc, count_free, &c});
         world other = open_world();
         c.fail_from = c.calls + at;
         const tern_tensor *norm = tern_clip_grad_norm(other.scope, n.all, 4, 2);
@@ -143,7 +143,7 @@ static void out_of_memory(void **state)
         assert_true((norm == NULL) == refused);
         assert_int_equal(tern_scope_end(other.scope, NULL), refused ? TERN_E_MEMORY : TERN_OK);
         close_world(&other);
-        tern_allocator_set(NULL);
+        tern__allocator_replace(NULL);
     }
     assert_true(at > 3);
     assert_true(first_grad(n.all, "0.weight") == 3);

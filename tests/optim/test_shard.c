@@ -362,7 +362,7 @@ static int join_body(int rank, const tern__bootstrap *boot, void *arg)
     twins_open(&t, boot, twin_adam);
     tern_join_opts opts = tern_join_defaults();
     opts.after_backward = follow;
-    opts.arg = &t;
+    opts.ctx = &t;
     for (int i = 0; i < 2; i++) {
         for (int step = 0; step < 2 + 2 * rank; step++) twins_step(&t, i ? &t.b : &t.a, step);
         tern_ddp_join(i ? t.b.ddp : t.a.ddp, &opts, &t.err);

@@ -19,7 +19,7 @@ static void counting_free(void *ptr, void *ctx)
 
 static int warm_body(int rank, const tern__bootstrap *boot, void *arg)
 {
-    tern_allocator_set(&(tern_allocator){counting_alloc, counting_free, NULL});
+    tern__allocator_replace(&(tern_allocator){counting_alloc, counting_free, NULL});
     twins t;
     long warm = 0;
     twins_open(&t, boot, *(twin_optim *)arg);
@@ -43,7 +43,7 @@ static void a_warm_step_allocates_nothing(void **state)
  * in its earlier calls. */
 static int refused_body(int rank, const tern__bootstrap *boot, void *arg)
 {
-    tern_allocator_set(&(tern_allocator){counting_alloc, counting_free, NULL});
+    tern__allocator_replace(&(tern_allocator){counting_alloc, counting_free, NULL});
     twins t;
     twins_open(&t, boot, NULL);
     t.a.optim = twin_adam(t.a.net, &t.err);

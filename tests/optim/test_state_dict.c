@@ -185,7 +185,7 @@ static void expect_no_leaks(tern_module *net, tern_optim *optim, int what)
         tern_object_free(report);
         atomic_store(&books.refuse_at, 0);
         if (what != 3) ledger_close(&books);
-        if (what == 3) tern_allocator_set(NULL); /* the groups have changed hands */
+        if (what == 3) tern__allocator_replace(NULL); /* the groups have changed hands */
         assert_in_range(at, 1, 500);
     }
     tern_object_free(states[0]);

@@ -124,7 +124,7 @@ static inline void requests_free(void *ptr, void *ctx)
 /* Call it before any other function of the library. */
 static inline void requests_count(void)
 {
-    tern_allocator_set(&(tern_allocator){requests_alloc, requests_free, NULL});
+    tern__allocator_replace(&(tern_allocator){requests_alloc, requests_free, NULL});
 }
 
 /* Runs backward from sum(y), the optimizer's step and the scope's end. */

@@ -322,9 +322,9 @@ static int warm_body(int rank, const tern__bootstrap *boot, void *arg)
 static void a_warm_step_allocates_nothing(void **state)
 {
     (void)state;
-    tern_allocator_set(&(tern_allocator){counted, give_back, NULL});
+    tern__allocator_replace(&(tern_allocator){counted, give_back, NULL});
     ranks r = ranks_run(2, warm_body, NULL);
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
     assert_ranks_ok(r);
 }
 

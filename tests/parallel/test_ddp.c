@@ -569,7 +569,7 @@ static void counting_free(void *ptr, void *ctx)
 static int no_alloc_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
-    tern_allocator_set(&(tern_allocator){counting_alloc, counting_free, NULL});
+    tern__allocator_replace(&(tern_allocator){counting_alloc, counting_free, NULL});
     tern_error err = {0};
     fixture f;
     setup(&f, boot, 4096, &err);

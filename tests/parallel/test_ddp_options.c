@@ -531,7 +531,7 @@ static void memory_may_run_out(void **state)
     (void)state;
     tern_error err = {0};
     ledger books = {0};
-    tern_allocator_set(&(tern_allocator){ledger_alloc, ledger_free, &books});
+    tern__allocator_replace(&(tern_allocator){ledger_alloc, ledger_free, &books});
     tern_group *world = tern_group_open(NULL, &err);
     tern_ddp_opts opts = tern_ddp_defaults();
     opts.ignore = (const char *const[]){"p1"};
@@ -562,7 +562,7 @@ static void memory_may_run_out(void **state)
     }
     assert_true(atomic_load(&books.requests) > 20);
     tern_group_close(world);
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
 }
 
 /* Rank 1 ignores another parameter. */

@@ -68,7 +68,7 @@ static int join_body(int rank, const tern__bootstrap *boot, void *arg)
     if (how->shard) tern_optim_shard(f.opt, f.world, &err);
     RANK_CHECK_OK(rank, err);
     tern_join_opts join = tern_join_defaults();
-    if (how->follow) join = (tern_join_opts){sizeof(join), .after_backward = step_too, .arg = &f};
+    if (how->follow) join = (tern_join_opts){sizeof(join), .after_backward = step_too, .ctx = &f};
     for (int epoch = 0; epoch < (how->follow ? 2 : 1); epoch++) {
         for (int step = 0; step < batches_of(rank); step++) fixture_step(&f, step, rank * ROWS, ROWS, &err);
         RANK_CHECK_OK(rank, err);
@@ -192,7 +192,7 @@ static int loss_body(int rank, const tern__bootstrap *boot, void *arg)
     }
     tern_join_opts join = tern_join_defaults();
     join.after_backward = tell;
-    join.arg = &t;
+    join.ctx = &t;
     RANK_CHECK(rank, tern_ddp_join(f.ddp, &join, &err) == TERN_OK);
     RANK_CHECK(rank, t.count == most_batches(boot->world));
     RANK_CHECK(rank, tern_all_reduce(f.world, own, 8, TERN_F64, TERN_SUM, &err) == TERN_OK);
@@ -510,7 +510,7 @@ static int no_alloc_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
     static watch books;
-    tern_allocator_set(&(tern_allocator){ledger_alloc, ledger_free, &books.ledger});
+    tern__allocator_replace(&(tern_allocator){ledger_alloc, ledger_free, &books.ledger});
     tern_error err = {0};
     fixture f;
     tern_ddp_opts opts = tern_ddp_defaults();
@@ -520,7 +520,7 @@ static int no_alloc_body(int rank, const tern__bootstrap *boot, void *arg)
     RANK_CHECK_OK(rank, err);
     tern_join_opts join = tern_join_defaults();
     join.after_backward = note_requests;
-    join.arg = &books;
+    join.ctx = &books;
     tern_ddp_join(f.ddp, &join, &err);
     RANK_CHECK_OK(rank, err);
     RANK_CHECK(rank, rank != 1 || (books.rounds == 9 && books.warm > 0));

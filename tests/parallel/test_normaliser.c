@@ -175,7 +175,7 @@ static int joined_body(int rank, const tern__bootstrap *boot, void *arg)
     }
     tern_join_opts join = tern_join_defaults();
     join.after_backward = compare_round;
-    join.arg = &r;
+    join.ctx = &r;
     RANK_CHECK(rank, !p->join || tern_ddp_join(ddp, &join, &err) == TERN_OK);
     RANK_CHECK(rank, r.step == STEPS);
     tern_ddp_free(ddp);

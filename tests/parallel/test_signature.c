@@ -276,7 +276,7 @@ static void layers_say_what_they_compute(void **state)
     expect_options(" stride 1 padding 0 dilation 1 groups 1", tern_conv1d_new(2, 2, 3, NULL, rng, &err));
     tern_conv2d_opts same = tern_conv2d_defaults();
     same.padding[1] = TERN_PADDING_SAME;
-    same.padding_mode = TERN_PADDING_REPLICATE;
+    same.padding_mode = TERN_PADDING_MODE_REPLICATE;
     expect_options(" stride 1x1 padding 0x-1 dilation 1x1 groups 1 replicate",
                    tern_conv2d_new(2, 2, 3, 3, &same, rng, &err));
     expect_options(" stride 3 padding 0 output_padding 2 dilation 1 groups 1",

@@ -388,7 +388,7 @@ static int warm(int rank, const tern__bootstrap *boot, void *arg)
     tern_error err = {0};
     ledger books = {0};
     trainer t;
-    tern_allocator_set(&(tern_allocator){count_own, ledger_free, &books});
+    tern__allocator_replace(&(tern_allocator){count_own, ledger_free, &books});
     open_trainer(&t, boot, SMALL, true, &err);
     for (int step = 0; step < 3; step++) train_step(&t, step, 4 * rank, 4, &err);
     RANK_CHECK_OK(rank, err);
@@ -404,7 +404,7 @@ static int warm(int rank, const tern__bootstrap *boot, void *arg)
     RANK_CHECK_OK(rank, err);
     RANK_CHECK(rank, own_requests == before);
     close_trainer(&t);
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
     RANK_CHECK(rank, atomic_load(&books.live) == 0);
     return 0;
 }
@@ -573,7 +573,7 @@ static int starved(int rank, const tern__bootstrap *boot, void *arg)
     tern_error err = {0}, late = {0};
     ledger books = {0};
     layer l;
-    tern_allocator_set(&(tern_allocator){count_own, ledger_free, &books});
+    tern__allocator_replace(&(tern_allocator){count_own, ledger_free, &books});
     open_layer(&l, boot, 3, &err);
     tern_sync_batch_norm_convert(l.norm, l.world, &err); /* rank 1 may have failed by now */
     RANK_CHECK(rank, !err.code || (rank == 0 && strstr(err.text, "rank 1")));
@@ -589,7 +589,7 @@ static int starved(int rank, const tern__bootstrap *boot, void *arg)
     bool failed = err.code || late.code;
     RANK_CHECK(rank, !late.code || late.code == TERN_E_MEMORY || (rank != 1 && strstr(late.text, "rank 1")));
     close_layer(&l);
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
     RANK_CHECK(rank, atomic_load(&books.live) == 0);
     return failed ? 77 : 0;
 }

@@ -288,7 +288,8 @@ static int solving_backward(tern_function_call *call, tern_scope *s, tern_tensor
 
 static int inside_body(int rank, const tern__bootstrap *boot, void *arg)
 {
-    static const tern_function solving = {"solving", same_forward, solving_backward};
+    static const tern_function solving = {
+        .name = "solving", .forward = same_forward, .backward = solving_backward};
     bool is_of_group = *(bool *)arg;
     tern_error err = {0};
     pair p;

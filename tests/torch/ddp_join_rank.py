@@ -27,7 +27,7 @@ class JoinOpts(ctypes.Structure):
         ("size", ctypes.c_size_t),
         ("throw_on_early_termination", ctypes.c_bool),
         ("after_backward", ctypes.c_void_p),
-        ("arg", ctypes.c_void_p),
+        ("ctx", ctypes.c_void_p),
     ]
 
 

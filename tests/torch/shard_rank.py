@@ -40,7 +40,7 @@ class JoinOpts(ctypes.Structure):
         ("size", ctypes.c_size_t),
         ("throw_on_early_termination", ctypes.c_bool),
         ("after_backward", StepFn),
-        ("arg", ctypes.c_void_p),
+        ("ctx", ctypes.c_void_p),
     ]
 
 
