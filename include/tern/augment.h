@@ -77,8 +77,9 @@ TERN_API tern_augment_opts tern_augment_defaults(void);
  *   scale      factor = between(20, scale[0], scale[1]); sizes are rounded to the nearest, halves to even
  *   colours    brightness between(21, max(0, 1 - brightness), 1 + brightness); contrast alike with number 22,
  *              saturation with 23; hue between(24, -hue, hue). Order: of brightness, contrast, saturation,
- * hue first the one at place(25, 4), then of the remaining three the one at place(26, 3), then of the
- * remaining two the one at place(27, 2) intensity  s = between(28, 1 - intensity_scale, 1 + intensity_scale);
+ *              hue first the one at place(25, 4), then of the remaining three the one at place(26, 3), then
+ *              of the remaining two the one at place(27, 2)
+ *   intensity  s = between(28, 1 - intensity_scale, 1 + intensity_scale);
  *              t = between(29, -intensity_shift, intensity_shift)
  */
 TERN_API tern_dataset *tern_augment_new(const tern_dataset *dataset, const tern_augment_opts *opts,

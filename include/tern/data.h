@@ -2,7 +2,8 @@
  * batch.
  *
  * Threads: a sampler and a loader belong to one thread at a time. dataset->get is called by the loader's
- * worker threads, several at once. A forked child cannot use its parent's loader. */
+ * worker threads, several at once. A forked child cannot use its parent's loader:
+ * tern_loader_next is E_FORKED, and tern_loader_free gives back the child's copy of the memory. */
 #ifndef TERN_DATA_H
 #define TERN_DATA_H
 
@@ -16,7 +17,8 @@ extern "C" {
 
 /* ---- dataset ------------------------------------------------------------------------------------------ */
 
-/* A dataset of your own: put this struct first in a struct of yours. A sample is an array of f32 of `shape`,
+/* A dataset of your own: put this struct first in a struct of yours, and set to zero what you do not use, as
+ * designated initialisers do. A sample is an array of f32 of `shape`,
  * and a target: an i64 label, or a map of labels or values. If a net begins with an embedding, cast the
  * indices with tern_cast(s, b.x, TERN_I64); f32 represents all integers up to 2^24. */
 typedef struct tern_dataset tern_dataset;
@@ -44,6 +46,8 @@ struct tern_dataset {
     void *(*open)(const tern_dataset *dataset, int64_t epoch, int64_t part, int64_t parts, tern_error *err);
     int (*next)(void *cursor, float *x, void *y, tern_error *err);
     void (*close)(void *cursor); /* NULL: nothing to close */
+
+    void *reserved[4]; /* NULL */
 };
 
 /* Calls the dataset's `free`. NULL is allowed. */
@@ -57,8 +61,8 @@ TERN_API void tern_dataset_free(tern_dataset *dataset);
 TERN_API tern_dataset *tern_tensor_dataset_new(const tern_tensor *x, const tern_tensor *y, tern_error *err);
 
 /* Makes a dataset of the samples indices[0..count) of `dataset`, in this order; an index may occur several
- * times. Copies the indices, borrows `dataset`. E_INVALID: no dataset with get; E_RANGE: an index. Yours:
- * tern_dataset_free. torch.utils.data.Subset. */
+ * times. Copies the indices, borrows `dataset`. E_INVALID: no dataset with get, no indices; E_RANGE: an
+ * index, a negative count. Yours: tern_dataset_free. torch.utils.data.Subset. */
 TERN_API tern_dataset *tern_subset_new(const tern_dataset *dataset, const int64_t *indices, int64_t count,
                                        tern_error *err);
 
@@ -112,12 +116,13 @@ TERN_API tern_sampler *tern_distributed_sampler_new(int64_t n, int ranks, int ra
 
 /* Fills order[0 .. count) with the indices of an epoch; the same ones whenever it is asked for that epoch, so
  * that a run can be taken up again. TERN_OK, or a negative status with *err filled (tern_error_set). */
-typedef int (*tern_order_fn)(void *arg, int64_t epoch, int64_t count, int64_t *order, tern_error *err);
+typedef int (*tern_order_fn)(int64_t epoch, int64_t count, int64_t *order, void *ctx, tern_error *err);
 
 /* An order of your own: `count` indices of [0, n) an epoch, repeated ones too, of this rank alone.
+ * `ctx` must outlive the sampler.
  * torch.utils.data.WeightedRandomSampler, SubsetRandomSampler, a Sampler of one's own. E_INVALID: no
  * function, a count; in a pass, E_RANGE: an index outside of [0, n). */
-TERN_API tern_sampler *tern_sampler_new(int64_t n, int64_t count, tern_order_fn order, void *arg,
+TERN_API tern_sampler *tern_sampler_new(int64_t n, int64_t count, tern_order_fn order, void *ctx,
                                         tern_error *err);
 TERN_API void tern_sampler_free(tern_sampler *sampler);
 
@@ -174,6 +179,7 @@ typedef struct tern_batch {
     tern_tensor *x; /* (count, sample shape), f32                                 */
     tern_tensor *y; /* (count, target shape): i64 labels, or maps of target_dtype */
     int64_t count;
+    void *reserved[4]; /* NULL */
 } tern_batch;
 
 /* Gets the next batch, as tensors of the scope over the loader's memory, on the host or a GPU, which the

@@ -13,7 +13,8 @@
  *         dx[0] = tern_mul(s, dy, tern_mul(s, tern_full(s, TERN_F32, 0, NULL, 3), tern_mul(s, x, x)));
  *         return TERN_OK;
  *     }
- *     static const tern_function cube = {"cube", cube_forward, cube_backward};
+ *     static const tern_function cube = {
+ *         .name = "cube", .forward = cube_forward, .backward = cube_backward};
  *
  *     y = tern_function_apply(s, &cube, 1, &x, NULL, 0);
  *
@@ -49,6 +50,7 @@ typedef struct tern_function {
      * in the same region as forward did. Returns TERN_OK, or a negative status with *err filled. */
     int (*backward)(tern_function_call *call, tern_scope *scope, tern_tensor *dy, tern_tensor **dx,
                     tern_error *err);
+    void *reserved[4]; /* NULL */
 } tern_function;
 
 /* Applies a function to x[0..count), `count` inputs on one device, none of them NULL, and returns y.

@@ -24,6 +24,7 @@ typedef struct tern_image {
     int64_t pages;            /* in the file: 1, or the pages of a TIFF stack                  */
     void *data;               /* (height, width, channels), rows from the top                  */
     size_t bytes;             /* size of `data`, which tern_image_load uses again if it is enough */
+    void *reserved[4];        /* NULL                                                          */
 } tern_image;
 
 typedef struct tern_image_opts {

@@ -48,8 +48,8 @@ TERN_API tern_image_folder_opts tern_image_folder_defaults(void);
  * sample is read: the errors of tern_image_load, and E_UNSUPPORTED if it does not have 8 bits a channel. */
 TERN_API tern_dataset *tern_image_folder_open(const char *root, const tern_image_folder_opts *opts,
                                               tern_error *err);
-/* Return the name of a class, and the path of a sample's file; borrowed. NULL if there is no such class or
- * sample. */
+/* Return the name of a class, and the path of a sample's file; borrowed. `folder` may also be a subset or an
+ * augmentation of one. NULL if it is not, or there is no such class or sample. */
 TERN_API const char *tern_image_folder_class(const tern_dataset *folder, int label);
 TERN_API const char *tern_image_folder_path(const tern_dataset *folder, int64_t index);
 
@@ -73,7 +73,8 @@ TERN_API tern_cityscapes_opts tern_cityscapes_defaults(void);
  * sample is read: E_SHAPE: image and map, or image and first image, differ in size; E_RANGE: an id. */
 TERN_API tern_dataset *tern_cityscapes_open(const char *root, const char *split,
                                             const tern_cityscapes_opts *opts, tern_error *err);
-/* Returns the path of a sample's image; borrowed. NULL if there is no such sample. */
+/* Returns the path of a sample's image; borrowed. `dataset` may also be a subset or an augmentation of one.
+ * NULL if it is not, or there is no such sample. */
 TERN_API const char *tern_cityscapes_path(const tern_dataset *dataset, int64_t index);
 
 /* ---- CIFAR ---- */

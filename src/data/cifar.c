@@ -118,7 +118,8 @@ static int check_opts(const tern_cifar_opts *o, tern_error *err)
 tern_dataset *tern_cifar_open(const char *folder, const tern_cifar_opts *user, tern_error *err)
 {
     tern_cifar_opts opts = tern_cifar_defaults();
-    if (tern__is_set(err) || tern__opts_read(&opts, sizeof(opts), user, FUNC, err) || check_opts(&opts, err))
+    if (tern__is_set(err) || tern__opts_read(&opts, sizeof(opts), user, FUNC, err) ||
+        check_opts(&opts, err) || tern__need(folder, "folder", FUNC, err))
         return NULL;
     cifar *c = tern__alloc(sizeof(*c), FUNC, err);
     if (!c) return NULL;

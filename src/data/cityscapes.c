@@ -5,6 +5,7 @@
 #include "base/opts.h"
 #include "data/files.h"
 #include "data/image_floats.h"
+#include "data/loader/loader.h"
 #include "data/scratch_pool.h"
 #include "image/codec.h"
 #include "image/resize.h"
@@ -261,7 +262,9 @@ tern_dataset *tern_cityscapes_open(const char *root, const char *split, const te
     tern_cityscapes_opts opts = tern_cityscapes_defaults();
     if (tern__is_set(err) || tern__opts_read(&opts, sizeof(opts), user, FUNC, err)) return NULL;
     const uint8_t *train_ids = opts.train_ids ? opts.train_ids : usual_ids;
-    if (check_opts(&opts, train_ids, err)) return NULL;
+    if (check_opts(&opts, train_ids, err) || tern__need(root, "root", FUNC, err) ||
+        tern__need(split, "split", FUNC, err))
+        return NULL;
     cityscapes *c = cityscapes_alloc(&opts, train_ids, err);
     if (!c) return NULL;
     if (find_files(c, root, split, err) || find_size(c, err)) {
@@ -274,6 +277,8 @@ tern_dataset *tern_cityscapes_open(const char *root, const char *split, const te
 
 const char *tern_cityscapes_path(const tern_dataset *dataset, int64_t index)
 {
-    const cityscapes *c = (const cityscapes *)dataset;
-    return !c || index < 0 || index >= c->base.length ? NULL : c->images.file[index].path;
+    const tern_dataset *origin = tern__dataset_origin(dataset, &index);
+    if (!origin || origin->get != cityscapes_get) return NULL;
+    const cityscapes *c = (const cityscapes *)origin;
+    return index < 0 || index >= c->base.length ? NULL : c->images.file[index].path;
 }

@@ -176,6 +176,9 @@ tern_dataset *tern_idx_open(const char *images, const char *labels, const tern_i
                         (double)opts.std);
         return NULL;
     }
+    if (tern__need(images, "path of the images", FUNC, err) ||
+        tern__need(labels, "path of the labels", FUNC, err))
+        return NULL;
     idx_file image_file = {.path = images}, label_file = {.path = labels};
     idx_dataset *dataset = NULL;
     if (!read_file(&image_file, IMAGES_MAGIC, 3, err) && !read_file(&label_file, LABELS_MAGIC, 1, err) &&

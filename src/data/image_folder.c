@@ -6,6 +6,7 @@
 #include "data/draw.h"
 #include "data/files.h"
 #include "data/image_floats.h"
+#include "data/loader/loader.h"
 #include "data/scratch_pool.h"
 #include "image/codec.h"
 #include "image/resize.h"
@@ -256,7 +257,8 @@ static image_folder *image_folder_alloc(const tern_image_folder_opts *opts, tern
 tern_dataset *tern_image_folder_open(const char *root, const tern_image_folder_opts *user, tern_error *err)
 {
     tern_image_folder_opts opts = tern_image_folder_defaults();
-    if (tern__is_set(err) || tern__opts_read(&opts, sizeof(opts), user, FUNC, err) || check_opts(&opts, err))
+    if (tern__is_set(err) || tern__opts_read(&opts, sizeof(opts), user, FUNC, err) ||
+        check_opts(&opts, err) || tern__need(root, "root", FUNC, err))
         return NULL;
     image_folder *f = image_folder_alloc(&opts, err);
     if (!f) return NULL;
@@ -269,15 +271,23 @@ tern_dataset *tern_image_folder_open(const char *root, const tern_image_folder_o
     return &f->base;
 }
 
+/* Returns the image folder behind a dataset, and maps *index; NULL if there is none. */
+static const image_folder *folder_of(const tern_dataset *dataset, int64_t *index)
+{
+    const tern_dataset *origin = tern__dataset_origin(dataset, index);
+    return origin && origin->get == image_folder_get ? (const image_folder *)origin : NULL;
+}
+
 const char *tern_image_folder_class(const tern_dataset *folder, int label)
 {
-    const image_folder *f = (const image_folder *)folder;
+    int64_t any = 0;
+    const image_folder *f = folder_of(folder, &any);
     if (!f || label < 0 || label >= f->base.classes) return NULL;
     return f->classes.file[label].path + f->classes.file[label].folder + 1;
 }
 
 const char *tern_image_folder_path(const tern_dataset *folder, int64_t index)
 {
-    const image_folder *f = (const image_folder *)folder;
+    const image_folder *f = folder_of(folder, &index);
     return !f || index < 0 || index >= f->base.length ? NULL : f->files.file[index].path;
 }

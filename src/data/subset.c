@@ -25,6 +25,14 @@ static void subset_free(tern_dataset *base)
     tern__free(s);
 }
 
+const tern_dataset *tern__subset_source(const tern_dataset *dataset, int64_t *index)
+{
+    if (dataset->get != subset_get) return NULL;
+    const subset *s = (const subset *)dataset;
+    *index = *index < 0 || *index >= s->base.length ? -1 : s->indices[*index];
+    return s->source;
+}
+
 static int check_source(const char *func, const tern_dataset *dataset, tern_error *err)
 {
     if (tern__is_set(err)) return err->code;
@@ -53,13 +61,17 @@ tern_dataset *tern_subset_new(const tern_dataset *dataset, const int64_t *indice
                               tern_error *err)
 {
     if (check_source(__func__, dataset, err)) return NULL;
+    if (count < 0)
+        tern__error_set(err, __func__, TERN_E_RANGE, "expected at least 0 indices, got %lld",
+                        (long long)count);
+    if (count < 0 || (count && tern__need(indices, "array of indices", __func__, err))) return NULL;
     for (int64_t i = 0; i < count; i++)
         if (indices[i] < 0 || indices[i] >= dataset->length) {
             tern__error_set(err, __func__, TERN_E_RANGE, "indices[%lld] is %lld, expected [0, %lld]",
                             (long long)i, (long long)indices[i], (long long)dataset->length - 1);
             return NULL;
         }
-    subset *s = subset_alloc(__func__, dataset, TERN__MAX(count, 0), err);
+    subset *s = subset_alloc(__func__, dataset, count, err);
     if (!s) return NULL;
     for (int64_t i = 0; i < count; i++) s->indices[i] = indices[i];
     return &s->base;

@@ -3,6 +3,7 @@
 #include "base/base.h"
 #include "ledger.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -12,14 +13,15 @@ enum { LENGTH = 10, VALUES = 6 };
 typedef struct counting {
     tern_dataset base;
     int64_t fails_at; /* index of a sample that fails; -1: none */
+    int fails_with;
 } counting;
 
 static int counting_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, void *y,
                         tern_error *err)
 {
     (void)epoch;
-    if (index == ((const counting *)base)->fails_at)
-        return tern__error_set(err, "counting", TERN_E_IO, "it is torn");
+    const counting *dataset = (const counting *)base;
+    if (index == dataset->fails_at) return tern_error_set(err, "counting", dataset->fails_with, "it is torn");
     for (int i = 0; i < VALUES; i++) x[i] = (float)(10 * index + i);
     *(int64_t *)y = index;
     return TERN_OK;
@@ -36,7 +38,8 @@ typedef struct feed {
 static void open_feed(feed *f, int workers, int64_t fails_at)
 {
     *f = (feed){.dataset = {.base = {.length = LENGTH, .ndim = 2, .shape = {2, 3}, .get = counting_get},
-                            .fails_at = fails_at}};
+                            .fails_at = fails_at,
+                            .fails_with = TERN_E_IO}};
     tern_loader_opts opts = tern_loader_defaults();
     opts.batch_size = 4;
     opts.workers = workers;
@@ -140,6 +143,26 @@ static void a_bad_sample_is_told_by_the_scope(void **state)
         expect_batch(&batch, 8, 2);
         assert_int_equal(tern_scope_end(f.scope, NULL), TERN_OK);
         assert_false(tern_loader_next(f.loader, f.scope, &batch));
+        assert_int_equal(tern_scope_end(f.scope, NULL), TERN_OK);
+        close_feed(&f);
+    }
+}
+
+/* A get that passes an errno on instead of a status. */
+static void a_bad_sample_may_have_any_code(void **state)
+{
+    (void)state;
+    for (int workers = 0; workers < 3; workers++) {
+        feed f;
+        open_feed(&f, workers, 1);
+        f.dataset.fails_with = EIO;
+        tern_batch batch;
+        assert_true(tern_loader_next(f.loader, f.scope, &batch));
+        assert_null(batch.x);
+        assert_int_equal(tern_scope_end(f.scope, &f.err), TERN_E_INVALID);
+        assert_non_null(strstr(f.err.text, "batch 0, sample 1: it is torn"));
+        assert_true(tern_loader_next(f.loader, f.scope, &batch));
+        expect_batch(&batch, 4, 4);
         assert_int_equal(tern_scope_end(f.scope, NULL), TERN_OK);
         close_feed(&f);
     }
@@ -288,6 +311,7 @@ int main(void)
         cmocka_unit_test(every_step_hands_its_batch_back),
         cmocka_unit_test(a_step_may_hold_several),
         cmocka_unit_test(a_bad_sample_is_told_by_the_scope),
+        cmocka_unit_test(a_bad_sample_may_have_any_code),
         cmocka_unit_test(a_loader_that_is_null),
         cmocka_unit_test(a_loop_that_never_ends_its_scope_ends),
         cmocka_unit_test(a_loop_may_be_left_anywhere),

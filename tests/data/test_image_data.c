@@ -247,6 +247,30 @@ static void pipes_are_not_waited_for(void **state)
     expect_pipe(dataset, path, err);
 }
 
+/* A subset's and an augmentation's samples are files too; other datasets have none. */
+static void names_are_found_behind_subsets(void **state)
+{
+    folder *f = *state;
+    tern_error err = {0};
+    put_all(f->path);
+    tern_dataset *pictures = folder_open(f->path, &err), *cities = cities_open(f->path, &err);
+    tern_dataset *few = tern_subset_new(pictures, (int64_t[]){4, 1}, 2, &err);
+    tern_dataset *changed = tern_augment_new(few, NULL, &err);
+    tern_dataset *town = tern_subset_new(cities, (int64_t[]){3}, 1, &err);
+    assert_ok(err);
+    assert_string_equal(tern_image_folder_class(changed, 1), "b");
+    assert_string_equal(tern_image_folder_path(changed, 0), tern_image_folder_path(pictures, 4));
+    assert_string_equal(tern_image_folder_path(few, 1), tern_image_folder_path(pictures, 1));
+    assert_null(tern_image_folder_path(changed, 2));
+    assert_string_equal(tern_cityscapes_path(town, 0), tern_cityscapes_path(cities, 3));
+    assert_null(tern_cityscapes_path(few, 0));
+    assert_null(tern_image_folder_path(town, 0));
+    assert_null(tern_image_folder_class(cities, 0));
+    assert_null(tern_image_folder_class(NULL, 0));
+    tern_dataset *all[] = {changed, few, town, pictures, cities};
+    for (size_t i = 0; i < TERN__COUNT(all); i++) tern_dataset_free(all[i]);
+}
+
 /* A folder whose link makes it look endless. */
 static void a_link_that_leads_back_is_named(void **state)
 {
@@ -279,6 +303,7 @@ int main(void)
         WITH_FILES(warm_epochs_ask_for_no_memory),      WITH_FILES(every_refused_request_is_an_error),
         WITH_FILES(the_same_for_any_workers_and_ranks), WITH_FILES(names),
         WITH_FILES(pipes_are_not_waited_for),           WITH_FILES(a_link_that_leads_back_is_named),
+        WITH_FILES(names_are_found_behind_subsets),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,7 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 /* Sample i of a counting dataset is (2, 3) values 10 i .. 10 i + 5 and label i, so a batch shows which
  * samples it has. */
@@ -362,6 +364,46 @@ static void freeing_early_is_clean(void **state)
     assert_int_equal(tern__loader_next(NULL, &(tern__batch){0}, NULL), TERN_E_INVALID);
 }
 
+/* Runs in the child, which has the loader but none of its workers. */
+static int use_in_child(tern_loader *loader)
+{
+    tern_error err = {0};
+    tern__batch batch;
+    char text[128];
+    snprintf(text, sizeof(text), "belongs to process %d, this is its forked child %d", (int)getppid(),
+             (int)getpid());
+    if (tern__loader_next(loader, &batch, &err) != TERN_E_FORKED || !strstr(err.text, text)) return 1;
+    tern_loader_free(loader);
+    return 0;
+}
+
+static void a_forked_child_is_told_so(void **state)
+{
+    (void)state;
+    for (size_t w = 0; w < TERN__COUNT(WORKERS); w++) {
+        counting dataset;
+        counting_init(&dataset, 100);
+        tern_loader_opts opts = tern_loader_defaults();
+        opts.batch_size = 8;
+        opts.workers = WORKERS[w];
+        tern_loader *loader = loader_new(&dataset, &opts);
+        tern__batch batch;
+        assert_int_equal(tern__loader_next(loader, &batch, NULL), 1);
+        tern__loader_slot_release(loader, batch.slot);
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(DEADLINE_S);
+            _exit(use_in_child(loader));
+        }
+        int how;
+        assert_int_equal(waitpid(child, &how, 0), child);
+        assert_true(WIFEXITED(how) && WEXITSTATUS(how) == 0);
+        assert_int_equal(tern__loader_next(loader, &batch, NULL), 1);
+        tern_loader_free(loader);
+        tern__loader_slot_release(loader, batch.slot);
+    }
+}
+
 /* Takes at least a millisecond. */
 static int slow_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, void *y,
                     tern_error *err)
@@ -468,7 +510,7 @@ static void all_memory_is_taken_when_it_is_made(void **state)
 {
     (void)state;
     scarce memory = {.left = 1000};
-    tern_allocator_set(&(tern_allocator){scarce_alloc, scarce_free, &memory});
+    tern__allocator_replace(&(tern_allocator){scarce_alloc, scarce_free, &memory});
     counting dataset;
     counting_init(&dataset, 50);
     tern_loader_opts opts = tern_loader_defaults();
@@ -482,7 +524,7 @@ static void all_memory_is_taken_when_it_is_made(void **state)
         while (tern__loader_next(loader, &batch, NULL) == 1) tern__loader_slot_release(loader, batch.slot);
     assert_int_equal(atomic_load(&memory.calls), calls);
     tern_loader_free(loader);
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
     assert_int_equal(atomic_load(&memory.live), 0);
 }
 
@@ -496,7 +538,7 @@ static void no_memory_is_an_error_and_leaks_nothing(void **state)
     tern_loader *loader = NULL;
     scarce memory = {0};
     int failures = 0;
-    tern_allocator_set(&(tern_allocator){scarce_alloc, scarce_free, &memory});
+    tern__allocator_replace(&(tern_allocator){scarce_alloc, scarce_free, &memory});
     for (;; failures++) {
         tern_error err = {0};
         atomic_store(&memory.left, failures);
@@ -507,7 +549,7 @@ static void no_memory_is_an_error_and_leaks_nothing(void **state)
     }
     assert_true(failures >= 8); /* loader; sampler, rng, order; indices; slots, x, y; workers */
     tern_loader_free(loader);
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
     assert_int_equal(atomic_load(&memory.live), 0);
 }
 
@@ -525,6 +567,7 @@ int main(void)
         cmocka_unit_test(holding_every_batch_is_an_error_until_one_is_released),
         cmocka_unit_test(waiting_is_counted),
         cmocka_unit_test(freeing_early_is_clean),
+        cmocka_unit_test(a_forked_child_is_told_so),
         cmocka_unit_test(bad_arguments_are_named),
         cmocka_unit_test(all_memory_is_taken_when_it_is_made),
         cmocka_unit_test(no_memory_is_an_error_and_leaks_nothing),

@@ -74,11 +74,11 @@ static void without_padding_every_sample_comes_once(void **state)
     for (int i = 0; i < 10; i++) assert_int_equal(seen[i], 1);
 }
 
-/* Epoch e begins at e and counts down; with *arg an index that is too large in epoch 1, and a failure in 2.
+/* Epoch e begins at e and counts down; with *ctx an index that is too large in epoch 1, and a failure in 2.
  */
-static int count_down(void *arg, int64_t epoch, int64_t count, int64_t *order, tern_error *err)
+static int count_down(int64_t epoch, int64_t count, int64_t *order, void *ctx, tern_error *err)
 {
-    const bool *fails = arg;
+    const bool *fails = ctx;
     for (int64_t i = 0; i < count; i++) order[i] = (epoch + 10 - i) % 5;
     if (*fails && epoch == 1) order[count - 1] = 5;
     if (*fails && epoch == 2) return tern_error_set(err, "count_down", TERN_E_IO, "no order");

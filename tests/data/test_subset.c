@@ -121,6 +121,14 @@ static void bad_arguments_are_named(void **state)
     assert_null(tern_subset_new(NULL, beyond, 1, &err));
     assert_int_equal(err.code, TERN_E_INVALID);
     err = (tern_error){0};
+    assert_null(tern_subset_new(&torn, beyond, -1, &err));
+    assert_int_equal(err.code, TERN_E_RANGE);
+    assert_non_null(strstr(err.text, "at least 0 indices, got -1"));
+    err = (tern_error){0};
+    assert_null(tern_subset_new(&torn, NULL, 1, &err));
+    assert_int_equal(err.code, TERN_E_INVALID);
+    assert_string_equal(err.text, "the array of indices is NULL");
+    err = (tern_error){0};
     assert_null(tern_readable_new(NULL, NULL, &err));
     assert_int_equal(err.code, TERN_E_INVALID);
 }

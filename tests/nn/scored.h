@@ -44,7 +44,8 @@ static inline int scored_function_backward(tern_function_call *call, tern_scope 
 
 static inline tern_tensor *scored_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
 {
-    static const tern_function function = {"scored", scored_function_forward, scored_function_backward};
+    static const tern_function function = {
+        .name = "scored", .forward = scored_function_forward, .backward = scored_function_backward};
     const scored *self = (scored *)module;
     tern_tensor *y = tern_mul(scope, x, self->scale);
     tern_tensor *both[2] = {y, self->scale};

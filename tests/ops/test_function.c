@@ -40,7 +40,7 @@ static int cube_backward(tern_function_call *call, tern_scope *s, tern_tensor *d
     return TERN_OK;
 }
 
-static const tern_function cube = {"cube", cube_forward, cube_backward};
+static const tern_function cube = {.name = "cube", .forward = cube_forward, .backward = cube_backward};
 
 static tern_tensor *own_cube(tern_scope *s, tern_tensor *x, double a)
 {
@@ -72,7 +72,8 @@ static int product_backward(tern_function_call *call, tern_scope *s, tern_tensor
     return TERN_OK;
 }
 
-static const tern_function product = {"product", product_forward, product_backward};
+static const tern_function product = {
+    .name = "product", .forward = product_forward, .backward = product_backward};
 
 /* A layer without bias that computes its product by the custom op or by tern_linear. */
 typedef struct layer {
@@ -309,7 +310,7 @@ static int same_backward(tern_function_call *call, tern_scope *s, tern_tensor *d
     return TERN_OK;
 }
 
-static const tern_function same = {"same", same_forward, same_backward};
+static const tern_function same = {.name = "same", .forward = same_forward, .backward = same_backward};
 
 static tern_tensor *own_same(tern_scope *s, tern_tensor *x, answer what)
 {
@@ -383,7 +384,8 @@ static int doubled_backward(tern_function_call *call, tern_scope *s, tern_tensor
 
 static void gradients_are_seen_on_their_way(void **state)
 {
-    static const tern_function doubled = {"doubled", same_forward, doubled_backward};
+    static const tern_function doubled = {
+        .name = "doubled", .forward = same_forward, .backward = doubled_backward};
     (void)state;
     world w = open_world();
     tern_tensor *x = input(&w, TERN_F64, 2, 3), *y = tern_function_apply(w.scope, &doubled, 1, &x, NULL, 8);
@@ -412,7 +414,8 @@ static int other_backward(tern_function_call *call, tern_scope *s, tern_tensor *
     return TERN_OK;
 }
 
-static const tern_function other_dx = {"other_dx", other_forward, other_backward};
+static const tern_function other_dx = {
+    .name = "other_dx", .forward = other_forward, .backward = other_backward};
 
 /* ---- gradients off, integers, and errors ---- */
 
@@ -477,7 +480,7 @@ static tern_tensor *empty_forward(tern_function_call *call, tern_scope *s, tern_
 
 static void a_forward_that_fails(void **state)
 {
-    static const tern_function empty = {"empty", empty_forward, same_backward};
+    static const tern_function empty = {.name = "empty", .forward = empty_forward, .backward = same_backward};
     (void)state;
     world w = open_world();
     tern_tensor *x = ramp(w.scope, TERN_F32, 3, 4);
@@ -489,11 +492,11 @@ static void a_forward_that_fails(void **state)
     tern_tensor *const missing[] = {x, NULL};
     expect_error(&w, tern_function_apply(w.scope, &empty, 2, missing, NULL, 0), "tern_function_apply",
                  TERN_E_INVALID, "function_apply: input 1 is NULL, and no earlier op has failed");
-    const tern_function far = {"far", far_forward, same_backward};
+    const tern_function far = {.name = "far", .forward = far_forward, .backward = same_backward};
     x = ramp(w.scope, TERN_F32, 3, 4);
     expect_error(&w, tern_function_apply(w.scope, &far, 1, &x, NULL, 0), "tern_function_save", TERN_E_RANGE,
                  "far: slot 6 is not in [0, 6)");
-    const tern_function half = {"half", same_forward, NULL};
+    const tern_function half = {.name = "half", .forward = same_forward, .backward = NULL};
     x = ramp(w.scope, TERN_F32, 3, 4);
     expect_error(&w, tern_function_apply(w.scope, &half, 1, &x, NULL, 0), "tern_function_apply",
                  TERN_E_INVALID,
@@ -595,7 +598,8 @@ static tern_tensor *saving_forward(tern_function_call *call, tern_scope *s, tern
 
 static void inner_results_of_modules_are_not_saved(void **state)
 {
-    static const tern_function saving = {"saving", saving_forward, same_backward};
+    static const tern_function saving = {
+        .name = "saving", .forward = saving_forward, .backward = same_backward};
     (void)state;
     world w = open_world();
     tern_module_init(&inside.base, "leaky", leaky_forward, &w.err);

@@ -30,6 +30,7 @@ Dataset._fields_ = [
     ("open", ctypes.c_void_p),
     ("next", ctypes.c_void_p),
     ("close", ctypes.c_void_p),
+    ("reserved", ctypes.c_void_p * 4),
 ]
 
 

@@ -19,6 +19,7 @@ class Image(ctypes.Structure):
         ("pages", ctypes.c_int64),
         ("data", ctypes.c_void_p),
         ("bytes", ctypes.c_size_t),
+        ("reserved", ctypes.c_void_p * 4),
     ]
 
 

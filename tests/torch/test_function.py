@@ -17,7 +17,7 @@ BACKWARD = ctypes.CFUNCTYPE(
 class Function(ctypes.Structure):
     """tern_function."""
 
-    _fields_ = [("name", ctypes.c_char_p), ("forward", FORWARD), ("backward", BACKWARD)]
+    _fields_ = [("name", ctypes.c_char_p), ("forward", FORWARD), ("backward", BACKWARD), ("reserved", ctypes.c_void_p * 4)]
 
 
 class Ratio(torch.autograd.Function):

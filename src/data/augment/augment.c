@@ -5,6 +5,7 @@
 #include "data/augment/augment.h"
 
 #include "base/opts.h"
+#include "data/loader/loader.h"
 #include "data/scratch_pool.h"
 #include "image/resize.h"
 #include "kernels/kernel.h"
@@ -184,6 +185,11 @@ static int augment_get(const tern_dataset *base, int64_t epoch, int64_t index, f
     }
     tern__scratch_pool_give(&a->pool, w);
     return status;
+}
+
+const tern_dataset *tern__augment_source(const tern_dataset *dataset)
+{
+    return dataset->get == augment_get ? ((const augment *)dataset)->source : NULL;
 }
 
 static void augment_free(tern_dataset *base)

@@ -88,7 +88,7 @@ bool tern_loader_next(tern_loader *loader, tern_scope *scope, tern_batch *batch)
     tern_error err = {0};
     tern__batch plain;
     int status = tern__loader_next(loader, &plain, &err);
-    if (status < 0) tern__scope_fail_with(scope, &err);
+    if (tern__is_set(&err)) tern__scope_fail_with(scope, &err);
     if (status > 0 && hold_slot(loader, scope, plain.slot) == TERN_OK &&
         copy_to_device(loader, scope, &plain) == TERN_OK)
         wrap_batch(loader, scope, &plain, batch);

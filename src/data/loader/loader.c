@@ -17,6 +17,8 @@
  * it. */
 #include "data/loader/loader_inner.h"
 
+#include <unistd.h>
+
 /* ---- fetching ---- */
 
 /* Prefers a slot that no copy reads, then the one whose copy was started first. Locked. */
@@ -237,6 +239,11 @@ int tern__loader_next(tern_loader *loader, tern__batch *out, tern_error *err)
 {
     if (tern__is_set(err)) return err->code;
     if (!loader) return tern__error_set(err, "tern_loader_next", TERN_E_INVALID, "the loader is NULL");
+    if (tern__loader_is_forked(loader))
+        return tern__error_set(err, "tern_loader_next", TERN_E_FORKED,
+                               "the loader belongs to process %d, this is its forked child %d: make a loader "
+                               "here",
+                               (int)loader->pid, (int)getpid());
     int status = loader->running ? TERN_OK : pass_start(loader, err);
     if (status) return status;
     pthread_mutex_lock(&loader->lock);
@@ -251,12 +258,22 @@ int tern__loader_room(const tern_loader *loader)
     return loader ? loader->slot_count : 0;
 }
 
+bool tern__loader_is_forked(const tern_loader *loader)
+{
+    return loader->pid != getpid();
+}
+
 void tern__loader_destroy(tern_loader *loader)
 {
     pthread_cond_destroy(&loader->claimable);
     pthread_cond_destroy(&loader->ready);
     pthread_mutex_destroy(&loader->lock);
     tern__device_copier_free(loader);
+    tern__loader_memory_free(loader);
+}
+
+void tern__loader_memory_free(tern_loader *loader)
+{
     tern_sampler_free(loader->own_sampler);
     tern__free(loader->indices);
     tern__free(loader->slots);
@@ -268,6 +285,7 @@ void tern__loader_destroy(tern_loader *loader)
 
 void tern__loader_slot_release(tern_loader *loader, int slot)
 {
+    if (tern__loader_is_forked(loader)) return;
     pthread_mutex_lock(&loader->lock);
     slot_free(loader, &loader->slots[slot]);
     bool last = loader->abandoned && !tern__loader_slot_in(loader, TERN__HELD);

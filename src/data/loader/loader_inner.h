@@ -9,6 +9,7 @@
 #include "device/backend.h"
 
 #include <pthread.h>
+#include <sys/types.h>
 #include <stdatomic.h>
 
 typedef enum tern__slot_state { TERN__FREE, TERN__FETCHING, TERN__READY, TERN__HELD } tern__slot_state;
@@ -78,6 +79,7 @@ struct tern_loader {
     int64_t next_claimed;     /* batch number to fetch next; `pass_batches`: none left */
     bool flowing;             /* readers may read the stream */
     atomic_bool stopping;
+    pid_t pid;      /* of the process that has the worker threads */
     bool abandoned; /* freed while batches were held: releasing the last one destroys the loader */
 
     tern__loader_slot *slots;
@@ -121,5 +123,9 @@ void *tern__loader_work(void *reader);
 /* Returns the number of batches in that many samples. */
 int64_t tern__loader_batches(const tern_loader *loader, int64_t samples);
 void tern__loader_destroy(tern_loader *loader);
+void tern__loader_memory_free(tern_loader *loader);
+/* Returns true in a forked child. It has none of the workers, its copy of the lock may be locked for ever,
+ * and open files and the device are its parent's: a child only frees memory. */
+bool tern__loader_is_forked(const tern_loader *loader);
 
 #endif

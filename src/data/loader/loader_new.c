@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { MAX_WORKERS = 1024, MAX_PREFETCH = 1024 };
 
@@ -184,6 +185,7 @@ tern_loader *tern_loader_new(tern_dataset *dataset, const tern_loader_opts *user
     *loader = (tern_loader){.dataset = dataset,
                             .stream = dataset && !dataset->get,
                             .opts = opts,
+                            .pid = getpid(),
                             .lock = PTHREAD_MUTEX_INITIALIZER,
                             .claimable = PTHREAD_COND_INITIALIZER,
                             .ready = PTHREAD_COND_INITIALIZER};
@@ -207,6 +209,10 @@ static void workers_stop(tern_loader *loader)
 void tern_loader_free(tern_loader *loader)
 {
     if (!loader) return;
+    if (tern__loader_is_forked(loader)) {
+        if (!tern__loader_slot_in(loader, TERN__HELD)) tern__loader_memory_free(loader);
+        return;
+    }
     workers_stop(loader);
     pthread_mutex_lock(&loader->lock);
     bool held = tern__loader_slot_in(loader, TERN__HELD) != NULL;

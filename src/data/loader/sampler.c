@@ -19,7 +19,7 @@ struct tern_sampler {
     tern_rng *rng;      /* NULL: the order is 0 .. n-1 */
     int64_t *order;     /* (n) with rng, else NULL */
     tern_order_fn fill; /* the user's function, or NULL */
-    void *arg;
+    void *ctx;
 };
 
 tern_distributed_opts tern_distributed_defaults(void)
@@ -81,7 +81,7 @@ tern_sampler *tern_distributed_sampler_new(int64_t n, int ranks, int rank, const
     return sampler_new(n, ranks, rank, &opts, func, err);
 }
 
-tern_sampler *tern_sampler_new(int64_t n, int64_t count, tern_order_fn order, void *arg, tern_error *err)
+tern_sampler *tern_sampler_new(int64_t n, int64_t count, tern_order_fn order, void *ctx, tern_error *err)
 {
     if (tern__is_set(err)) return NULL;
     if (!order || count < 0 || count > MAX_SAMPLES) {
@@ -94,7 +94,7 @@ tern_sampler *tern_sampler_new(int64_t n, int64_t count, tern_order_fn order, vo
     if (!sampler) return NULL;
     sampler->count = count;
     sampler->fill = order;
-    sampler->arg = arg;
+    sampler->ctx = ctx;
     return sampler;
 }
 
@@ -150,7 +150,7 @@ int64_t tern_sampler_epoch_get(const tern_sampler *sampler)
 static int ask_order(const tern_sampler *sampler, int64_t *out, const char *func, tern_error *err)
 {
     tern_error why = {0};
-    int status = sampler->fill(sampler->arg, sampler->epoch, sampler->count, out, &why);
+    int status = sampler->fill(sampler->epoch, sampler->count, out, sampler->ctx, &why);
     if (why.code) return tern__error_set(err, why.func, why.code, "%s", why.text);
     if (status)
         return tern__error_set(err, func, TERN_E_INVALID,
