@@ -436,6 +436,36 @@ static void look_and_pop(const kind *is, tern_store *store)
     assert_ok(err);
 }
 
+/* The key of a queue may also have a plain value: a pop still waits for a value of the queue. */
+static void pop_beside_a_value(const kind *is, tern_store *store)
+{
+    tern_error err = {0};
+    helper h = {0};
+    if (!is->queues) return;
+    tern_store_set(store, "looked", "plain", 5, &err);
+    h.store = tern_store_clone(store, &err);
+    tern_store_timeout_set(h.store, 20, &err);
+    assert_int_equal(pthread_create(&h.thread, NULL, pop_one, &h), 0);
+    tern_store_queue_push(store, "looked", "x", 1, &err);
+    pthread_join(h.thread, NULL);
+    assert_int_equal(h.status, TERN_OK);
+    tern_store_close(h.store);
+    assert_ok(err);
+    int64_t start = tern__now_ns();
+    tern_store_timeout_set(store, 0.1, &err);
+    assert_null(tern_store_queue_pop(store, "looked", true, NULL, &err));
+    assert_int_equal(err.code, TERN_E_TIMEOUT);
+    assert_non_null(strstr(err.text, "nobody pushed a value to queue \"looked\" in "));
+    assert_non_null(strstr(err.text, " within 0.1 s"));
+    assert_true(tern__now_ns() - start >= 100000000);
+}
+
+static void a_pop_waits_for_a_queue_not_for_its_key(void **state)
+{
+    (void)state;
+    with_each(pop_beside_a_value);
+}
+
 static void a_push_wakes_all(void **state)
 {
     (void)state;
@@ -550,6 +580,7 @@ int main(void)
         cmocka_unit_test(clones_wait_for_each_other),
         cmocka_unit_test(a_push_wakes_all),
         cmocka_unit_test(many_pop_one_queue),
+        cmocka_unit_test(a_pop_waits_for_a_queue_not_for_its_key),
         cmocka_unit_test(what_fits_no_store_is_refused),
         cmocka_unit_test(a_counter_that_overflows_is_an_error),
         cmocka_unit_test(parts_do_not_see_each_other),

@@ -8,6 +8,7 @@
 #include <string.h>
 
 static const double default_timeout_s = 300;
+static const double look_interval_s = 0.01; /* between looks at a queue whose key has a plain value */
 
 int tern__store_init(tern_store *store, const tern__store_ops *ops, const char *prefix, const char *func,
                      tern_error *err)
@@ -88,6 +89,7 @@ int tern_store_port(const tern_store *store)
 
 int tern_store_timeout_set(tern_store *store, double timeout_s, tern_error *err)
 {
+    if (tern__is_set(err)) return err->code;
     if (!store || !(timeout_s > 0))
         return tern__error_set(err, __func__, TERN_E_INVALID, "a store and seconds > 0 are needed, got %g",
                                timeout_s);
@@ -410,22 +412,43 @@ int tern_store_queue_push(tern_store *store, const char *key, const void *value,
     return ask(&c);
 }
 
-/* Another one may take what was waited for. */
+/* Returns the oldest value, or NULL: the queue is empty, or *err is set. */
+static const void *pop(tern_store *store, const char *func, const char *key, size_t *bytes, tern_error *err)
+{
+    call c = begin(store, func, TERN__QUERY_QUEUE_POP, err);
+    put_key(&c, key);
+    if (ask(&c)) return NULL;
+    tern__frame_cursor cursor = answer_of(&c);
+    return tern__take_number(&cursor) ? last_value(&c, cursor, bytes) : NULL;
+}
+
+/* Waits until the key exists. The queue may be empty even then: another caller has taken the value, or the
+ * key has a plain value; so it looks again only after a pause. */
+static int wait_for_push(tern_store *store, const char *func, const char *key, int64_t deadline,
+                         tern_error *err)
+{
+    tern_error why = {0};
+    double left = (double)(deadline - tern__now_ns()) * 1e-9;
+    int status = wait_for(store, func, &key, 1, TERN__MAX(left, 0), &why);
+    if (!status) tern__poll(NULL, 0, TERN__MIN(deadline, tern__deadline(look_interval_s)));
+    if (status == TERN_E_TIMEOUT || tern__now_ns() >= deadline)
+        return tern__error_set(err, func, TERN_E_TIMEOUT,
+                               "nobody pushed a value to queue \"%s\" in %s within %.3g s", key,
+                               store->root->where, store->timeout_s);
+    return status ? tern__error_set(err, why.func, status, "%s", why.text) : TERN_OK;
+}
+
 const void *tern_store_queue_pop(tern_store *store, const char *key, bool block, size_t *bytes,
                                  tern_error *err)
 {
+    tern_error why = {0};
     if (tern__is_set(err)) return NULL;
     int64_t deadline = tern__deadline(store ? store->timeout_s : 0);
-    for (;;) {
-        double left = (double)(deadline - tern__now_ns()) * 1e-9;
-        if (block && wait_for(store, __func__, &key, 1, TERN__MAX(left, 0), err)) return NULL;
-        call c = begin(store, __func__, TERN__QUERY_QUEUE_POP, err);
-        put_key(&c, key);
-        if (ask(&c)) return NULL;
-        tern__frame_cursor cursor = answer_of(&c);
-        if (tern__take_number(&cursor)) return last_value(&c, cursor, bytes);
-        if (!block) return NULL;
-    }
+    const void *value = pop(store, __func__, key, bytes, &why);
+    while (block && !value && !tern__is_set(&why) && !wait_for_push(store, __func__, key, deadline, &why))
+        value = pop(store, __func__, key, bytes, &why);
+    if (tern__is_set(&why)) tern__error_set(err, why.func, why.code, "%s", why.text);
+    return value;
 }
 
 int64_t tern_store_queue_len(tern_store *store, const char *key, tern_error *err)
