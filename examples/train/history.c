@@ -93,7 +93,7 @@ static void load_series(history *h, const char *name, const tern_object *list, t
         tern_object_to_float(tern_object_at(list, e), &h->series[i].values[e], err);
 }
 
-int history_load(void *self, const tern_object *state, tern_error *err)
+int history_load(const tern_object *state, void *self, tern_error *err)
 {
     history *h = self;
     const tern_object *numbers = tern_object_get(state, "numbers");

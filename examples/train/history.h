@@ -29,6 +29,6 @@ void history_free(history *h);
 
 /* For tern_snapshot_add; `self` is a history. */
 tern_object *history_save(void *self, tern_error *err);
-int history_load(void *self, const tern_object *state, tern_error *err);
+int history_load(const tern_object *state, void *self, tern_error *err);
 
 #endif

@@ -46,7 +46,8 @@ TERN_API void tern_module_release(tern_module *module);
 TERN_API void tern_module_free(tern_module *module);
 
 /* Adds `child` to `module` under `name`; `module` owns it from then on. Returns the child. On error the child
- * is freed, unless another module owns it already (E_STATE). */
+ * is freed, unless another module owns it already (E_STATE). A name, also of a parameter or buffer, is UTF-8
+ * text of at least one character without a dot, and new in its module (E_INVALID). */
 TERN_API tern_module *tern_module_add(tern_module *module, const char *name, tern_module *child,
                                       tern_error *err);
 /* Add a new parameter (with gradient) or buffer (without), filled with zeros; the module owns it. */

@@ -52,8 +52,8 @@ TERN_API tern_snapshot *tern_snapshot_new(const char *dir, tern_group *group, co
 TERN_API void tern_snapshot_free(tern_snapshot *snapshot);
 
 /* Add a part of the run, on all ranks alike, in the order in which parts will be loaded: an optimizer before
- * its schedules. `name` is the key in the file, copied. E_INVALID: NULL, or a name that is used already or is
- * "step", "world_size" or "choices"; E_MEMORY. */
+ * its schedules. `name` is the key in the file, copied. E_INVALID: NULL, or a name that is not UTF-8, is used
+ * already or is "step", "world_size" or "choices"; E_MEMORY. */
 TERN_API int tern_snapshot_add_module(tern_snapshot *snapshot, const char *name, tern_module *module,
                                       tern_error *err);
 TERN_API int tern_snapshot_add_optim(tern_snapshot *snapshot, const char *name, tern_optim *optim,
@@ -73,9 +73,9 @@ TERN_API int tern_snapshot_add_int(tern_snapshot *snapshot, const char *name, in
 
 /* Adds a part of another kind, by two functions. `save` makes an object, which the snapshot then owns, on all
  * ranks; rank 0's is written and must not be NULL. `load` reads the loaded object, which it does not own. On
- * error both fill *err (tern_error_set). */
+ * error both fill *err (tern_error_set). `ctx` must outlive the snapshot, as the parts above must. */
 typedef tern_object *(*tern_snapshot_save_fn)(void *ctx, tern_error *err);
-typedef int (*tern_snapshot_load_fn)(void *ctx, const tern_object *state, tern_error *err);
+typedef int (*tern_snapshot_load_fn)(const tern_object *state, void *ctx, tern_error *err);
 TERN_API int tern_snapshot_add(tern_snapshot *snapshot, const char *name, tern_snapshot_save_fn save,
                                tern_snapshot_load_fn load, void *ctx, tern_error *err);
 

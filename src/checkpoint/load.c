@@ -31,11 +31,9 @@ tern_object *tern_load(const char *path, const tern_load_opts *opts, tern_error 
     tern_load_opts own = tern_load_defaults();
     tern_error why = {0};
     tern__input in;
-    if (tern__is_set(err) || tern__opts_read(&own, sizeof(own), opts, FUNC, err)) return NULL;
-    if (!path) {
-        tern__error_set(err, FUNC, TERN_E_INVALID, "the path is NULL");
+    if (tern__is_set(err) || tern__opts_read(&own, sizeof(own), opts, FUNC, err) ||
+        tern__need(path, "path", FUNC, err))
         return NULL;
-    }
     if (tern__input_open(&in, path, own.memory, err)) return NULL;
     tern_object *object = load_any(&in, &own, &why);
     tern__input_close(&in);

@@ -17,8 +17,7 @@ int tern__save_file(const char *path, const tern_object *object, bool sync, tern
     tern_error why = {0};
     tern__output out;
     if (tern__is_set(err)) return err->code;
-    if (!path || !object)
-        return tern__error_set(err, FUNC, TERN_E_INVALID, "the %s is NULL", path ? "object" : "path");
+    if (tern__need(path, "path", FUNC, err) || tern__need(object, "object", FUNC, err)) return TERN_E_INVALID;
     int status = tern__output_open(&out, path, FUNC, err);
     if (status) return status;
     status = write_as(&out, object, &why);

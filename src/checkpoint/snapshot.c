@@ -6,6 +6,7 @@
 #include "checkpoint/snapshot.h"
 
 #include "base/opts.h"
+#include "base/text.h"
 #include "checkpoint/agree.h"
 #include "tensor/field.h"
 
@@ -75,7 +76,11 @@ int64_t tern_snapshot_step(const tern_snapshot *snapshot)
 
 static int check_name(const tern_snapshot *snapshot, const char *func, const char *name, tern_error *err)
 {
+    char quoted[TERN__QUOTE_TEXT];
     if (!name || !*name) return tern__error_set(err, func, TERN_E_INVALID, "the name is empty");
+    if (tern__utf8_check(name, strlen(name)) >= 0)
+        return tern__error_set(err, func, TERN_E_INVALID, "the name %s is not UTF-8",
+                               tern__quote(name, strlen(name), quoted));
     bool taken = !strcmp(name, "step") || !strcmp(name, "world_size") || !strcmp(name, "choices");
     for (int i = 0; i < snapshot->count; i++) taken |= !strcmp(snapshot->items[i].name, name);
     return taken ? tern__error_set(err, func, TERN_E_INVALID, "the snapshot already has a \"%s\"", name)
@@ -305,7 +310,7 @@ static void load_item(const tern_snapshot *s, const tern__snapshot_item *item, c
     }
     if (item->own) state = own_part(s, item, state);
     if (item->own && !state) return;
-    int status = item->load(item->ctx, state, &own);
+    int status = item->load(state, item->ctx, &own);
     if (status < 0 && !own.code)
         tern__error_set(&own, load_func, status, "its load function returned %d without setting *err",
                         status);

@@ -12,7 +12,7 @@ static tern_object *save_module(void *ctx, tern_error *err)
     return tern_module_state_dict(ctx, err);
 }
 
-static int load_module(void *ctx, const tern_object *state, tern_error *err)
+static int load_module(const tern_object *state, void *ctx, tern_error *err)
 {
     return tern_module_state_dict_load(ctx, state, NULL, NULL, err);
 }
@@ -22,7 +22,7 @@ static tern_object *save_optim(void *ctx, tern_error *err)
     return tern_optim_state_dict(ctx, 0, err);
 }
 
-static int load_optim(void *ctx, const tern_object *state, tern_error *err)
+static int load_optim(const tern_object *state, void *ctx, tern_error *err)
 {
     return tern_optim_state_dict_load(ctx, state, err);
 }
@@ -32,7 +32,7 @@ static tern_object *save_schedule(void *ctx, tern_error *err)
     return tern_schedule_state_dict(ctx, err);
 }
 
-static int load_schedule(void *ctx, const tern_object *state, tern_error *err)
+static int load_schedule(const tern_object *state, void *ctx, tern_error *err)
 {
     return tern_schedule_state_dict_load(ctx, state, err);
 }
@@ -42,7 +42,7 @@ static tern_object *save_scaler(void *ctx, tern_error *err)
     return tern_scaler_state_dict(ctx, err);
 }
 
-static int load_scaler(void *ctx, const tern_object *state, tern_error *err)
+static int load_scaler(const tern_object *state, void *ctx, tern_error *err)
 {
     return tern_scaler_state_dict_load(ctx, state, err);
 }
@@ -52,7 +52,7 @@ static tern_object *save_amp(void *ctx, tern_error *err)
     return tern_amp_state_dict(ctx, err);
 }
 
-static int load_amp(void *ctx, const tern_object *state, tern_error *err)
+static int load_amp(const tern_object *state, void *ctx, tern_error *err)
 {
     return tern_amp_state_dict_load(ctx, state, err);
 }
@@ -62,7 +62,7 @@ static tern_object *save_loader(void *ctx, tern_error *err)
     return tern_loader_state_dict(ctx, err);
 }
 
-static int load_loader(void *ctx, const tern_object *state, tern_error *err)
+static int load_loader(const tern_object *state, void *ctx, tern_error *err)
 {
     return tern_loader_state_dict_load(ctx, state, err);
 }
@@ -72,7 +72,7 @@ static tern_object *save_int(void *ctx, tern_error *err)
     return tern_object_int(*(const int64_t *)ctx, err);
 }
 
-static int load_int(void *ctx, const tern_object *state, tern_error *err)
+static int load_int(const tern_object *state, void *ctx, tern_error *err)
 {
     return tern_object_to_int(state, ctx, err);
 }
@@ -159,7 +159,7 @@ static tern_object *show_rng(const void *packed, tern_error *err)
     return object;
 }
 
-static int load_rng(void *ctx, const tern_object *state, tern_error *err)
+static int load_rng(const tern_object *state, void *ctx, tern_error *err)
 {
     return tern_rng_state_dict_load(ctx, state, err);
 }
@@ -181,7 +181,7 @@ static tern_object *show_scope(const void *packed, tern_error *err)
     return state;
 }
 
-static int load_scope(void *ctx, const tern_object *state, tern_error *err)
+static int load_scope(const tern_object *state, void *ctx, tern_error *err)
 {
     return tern_scope_state_dict_load(ctx, state, err);
 }

@@ -27,9 +27,9 @@ static int load(const char *path, const tern_image_opts *user, bool pixels, tern
     tern_image_opts opts = tern_image_defaults();
     if (!err) err = &own;
     if (tern__is_set(err) || tern__opts_read(&opts, sizeof(opts), user, func, err) ||
-        check_opts(&opts, func, err))
+        check_opts(&opts, func, err) || tern__need(path, "path", func, err) ||
+        tern__need(image, "image", func, err))
         return err->code;
-    if (!path || !image) return tern__error_set(err, func, TERN_E_INVALID, "expected a path and an image");
     if (!tern__image_begin(&reader, path, &opts, image, func, err)) {
         if (pixels)
             tern__image_read(&reader, path, &opts, 0, image->height, image, func, err);

@@ -12,8 +12,9 @@ tern_image_save_opts tern_image_save_defaults(void)
 
 static int check_image(const char *path, const tern_image *image, tern_error *err)
 {
-    if (!path || !image || !image->data)
-        return tern__error_set(err, FUNC, TERN_E_INVALID, "expected a path and an image with pixels");
+    if (tern__need(path, "path", FUNC, err) || tern__need(image, "image", FUNC, err) ||
+        tern__need(image->data, "image's data", FUNC, err))
+        return TERN_E_INVALID;
     bool u8 = image->sample == TERN_IMAGE_U8, u16 = image->sample == TERN_IMAGE_U16;
     bool known = image->channels == 1 || image->channels == 3 || (u8 && image->channels == 4);
     if (image->height < 1 || image->width < 1 || image->height > INT32_MAX || image->width > INT32_MAX)

@@ -289,7 +289,8 @@ tern_volume *tern_sliding_window(tern_module *net, tern_scope *scope, const tern
 {
     tern_window_opts opts = tern_window_defaults();
     if (tern__is_set(err) || tern__opts_read(&opts, sizeof(opts), user, FUNC, err) ||
-        check_opts(&opts, classes, err))
+        check_opts(&opts, classes, err) || tern__need(net, "net", FUNC, err) ||
+        tern__need(scope, "scope", FUNC, err) || tern__need(volume, "volume", FUNC, err))
         return NULL;
     window w = {.net = net, .scope = scope, .volume = volume, .opts = opts, .classes = classes};
     tern_volume *result = NULL;

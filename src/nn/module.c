@@ -1,4 +1,5 @@
 /* module.c - the module tree: making, members, children, calling, freeing. */
+#include "base/text.h"
 #include "nn/nn.h"
 
 #include <string.h>
@@ -108,6 +109,7 @@ int tern__module_count(const tern_module *module)
 static bool can_grow(const tern_module *module, const char *func, const char *name, tern_error *err)
 {
     if (tern__is_set(err)) return false;
+    if (tern__need(name, "name", func, err)) return false;
     if (module && module->tree) return true;
     tern__error_set(err, func, TERN_E_INVALID, "the module that \"%s\" is added to was never made", name);
     return false;
@@ -115,6 +117,7 @@ static bool can_grow(const tern_module *module, const char *func, const char *na
 
 int tern__tree_open(tern_module *module, const char *func, const char *name, tern_error *err)
 {
+    char quoted[TERN__QUOTE_TEXT];
     tern_module *root = tern__module_root(module);
     if (root->tree->seal)
         return tern__error_set(
@@ -130,6 +133,9 @@ int tern__tree_open(tern_module *module, const char *func, const char *name, ter
     if (!*name || strchr(name, '.'))
         return tern__error_set(err, func, TERN_E_INVALID,
                                "\"%s\" is no name: expected at least one character, no dot", name);
+    if (tern__utf8_check(name, strlen(name)) >= 0)
+        return tern__error_set(err, func, TERN_E_INVALID, "the name %s is not UTF-8",
+                               tern__quote(name, strlen(name), quoted));
     for (tern_module *m = module; m; m = m->tree->parent) state_free(m->tree);
     return TERN_OK;
 }
@@ -179,12 +185,12 @@ static bool has_owner(const tern_module *module, const tern_module *child)
 tern_module *tern_module_add(tern_module *module, const char *name, tern_module *child, tern_error *err)
 {
     if (!child) {
-        tern__error_set(err, __func__, TERN_E_INVALID, "child \"%s\" is NULL", name);
+        tern__error_set(err, __func__, TERN_E_INVALID, "child \"%s\" is NULL", name ? name : "");
         return NULL;
     }
     if (has_owner(module, child)) {
         tern__error_set(err, __func__, TERN_E_STATE, "%s \"%s\" already belongs to a module", child->kind,
-                        name);
+                        name ? name : "");
         return NULL;
     }
     if (child->tree && can_grow(module, __func__, name, err) && adopt(module, name, child, err) == TERN_OK)

@@ -102,7 +102,7 @@ tern_state_entry tern_state_get(const tern_module *module, int index)
 
 tern_tensor *tern_state_find(const tern_module *module, const char *name)
 {
-    int count = tern_state_count(module);
+    int count = name ? tern_state_count(module) : 0;
     for (int i = 0; i < count; i++)
         if (!strcmp(module->tree->state[i].name, name)) return module->tree->state[i].tensor;
     return NULL;

@@ -19,7 +19,7 @@ typedef struct shapes {
     int64_t reduced; /* elements per result         */
 } shapes;
 
-/* A scalar counts as one dimension of one element. */
+/* A scalar counts as one dimension of one element. No dimensions mean all of them. */
 static bool mark(const tern__view *x, int count, const int *dims, bool reduced[TERN_NDIM_MAX])
 {
     int ndim = TERN__MAX(x->ndim, 1);
@@ -37,6 +37,10 @@ static int find_shapes(tern_scope *scope, const char *func, const tern__view *x,
 {
     bool reduced[TERN_NDIM_MAX] = {false};
     char text[TERN__SHAPE_TEXT];
+    if (count < 0)
+        return tern__scope_fail(scope, func, TERN_E_RANGE, "expected at least 0 dimensions, got %d", count);
+    if (count && !dims)
+        return tern__scope_fail(scope, func, TERN_E_INVALID, "the array of dimensions is NULL");
     if (!mark(x, count, dims, reduced))
         return tern__scope_fail(scope, func, TERN_E_RANGE,
                                 "expected different dimensions in [-%d, %d) of %s, got %d%s",

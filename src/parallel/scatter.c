@@ -35,6 +35,10 @@ static tern_value rebuild(tern_scope *scope, tern_value value, tern_tensor *cons
 tern_value *tern_value_list(tern_scope *scope, int count)
 {
     if (!scope || scope->error.code) return NULL;
+    if (count < 0) {
+        tern__scope_fail(scope, __func__, TERN_E_RANGE, "expected at least 0 values, got %d", count);
+        return NULL;
+    }
     return tern__scope_alloc(scope, (size_t)TERN__MAX(count, 1) * sizeof(tern_value));
 }
 

@@ -7,6 +7,8 @@ int tern_picture_grid_save(const char *path, const char *title, const tern_pictu
     tern_error own = {0};
     tern_error *e = err ? err : &own;
     if (tern__is_set(e)) return e->code;
+    if (tern__need(path, "path", __func__, e) || tern__need(pictures, "array of pictures", __func__, e))
+        return e->code;
     if (count < 1 || across < 1)
         return tern__error_set(e, __func__, TERN_E_RANGE,
                                "expected at least 1 image and at least 1 across, got %d and %d", count,

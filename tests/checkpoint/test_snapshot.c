@@ -118,7 +118,7 @@ static tern_object *moody_save(void *ctx, tern_error *err)
     return tern_object_string("fine", err);
 }
 
-static int moody_load(void *ctx, const tern_object *state, tern_error *err)
+static int moody_load(const tern_object *state, void *ctx, tern_error *err)
 {
     moody *m = ctx;
     if (m->fails_load) return tern__error_set(err, "moody", TERN_E_DTYPE, "not so");
@@ -302,6 +302,7 @@ static void what_cannot_be(void **state)
     expect_error(tern_snapshot_add_int(snap, "world_size", &other, e), e, TERN_E_INVALID, "\"world_size\"");
     expect_error(tern_snapshot_add_int(snap, "choices", &other, e), e, TERN_E_INVALID, "\"choices\"");
     expect_error(tern_snapshot_add_int(snap, "", &other, e), e, TERN_E_INVALID, "empty");
+    expect_error(tern_snapshot_add_int(snap, "\xc3", &other, e), e, TERN_E_INVALID, "\"\\xc3\" is not UTF-8");
     expect_error(tern_snapshot_add_int(snap, NULL, &other, e), e, TERN_E_INVALID, "empty");
     expect_error(tern_snapshot_add_int(snap, "n", NULL, e), e, TERN_E_INVALID, "\"n\"");
     expect_error(tern_snapshot_add_rng(snap, "rng", NULL, e), e, TERN_E_INVALID, "\"rng\"");
@@ -341,10 +342,10 @@ static void out_of_memory_is_told(void **state)
         for (int at = 1, done = 0; !done; at++) {
             tern_error err = {0};
             ledger books = {.refuse_at = at};
-            tern_allocator_set(&(tern_allocator){ledger_alloc, ledger_free, &books});
+            tern__allocator_replace(&(tern_allocator){ledger_alloc, ledger_free, &books});
             int status =
                 saving ? tern_snapshot_save(t.snapshot, 1, &err) : tern_snapshot_load(t.snapshot, NULL, &err);
-            tern_allocator_set(NULL);
+            tern__allocator_replace(NULL);
             done = status >= 0;
             if (!done) assert_int_equal(status, TERN_E_MEMORY);
             assert_in_range(at, 1, 3000);

@@ -126,8 +126,8 @@ static void loading(void **state)
             "is a colour image, expected a map of labels");
     o.channels = 3;
     REFUSED(tern_image_load(f->file, &o, &image, &err), TERN_E_INVALID, "indices have one channel, not 3");
-    REFUSED(tern_image_load(NULL, NULL, &image, &err), TERN_E_INVALID, "expected a path and an image");
-    REFUSED(tern_image_probe(f->file, NULL, NULL, &err), TERN_E_INVALID, "expected a path and an image");
+    REFUSED(tern_image_load(NULL, NULL, &image, &err), TERN_E_INVALID, "the path is NULL");
+    REFUSED(tern_image_probe(f->file, NULL, NULL, &err), TERN_E_INVALID, "the image is NULL");
     assert_null(image.data);
     tern_error set = {.code = TERN_E_PEER, .text = "earlier"};
     assert_int_equal(tern_image_load(f->file, NULL, &image, &set), TERN_E_PEER);
@@ -145,7 +145,7 @@ static void saving(void **state)
     static const uint8_t palette[3 * 256];
     char path[160];
     save_or_skip(f->file, 1);
-    REFUSED(SAVE(data, NULL), TERN_E_INVALID, "expected a path and an image with pixels");
+    REFUSED(SAVE(data, NULL), TERN_E_INVALID, "the image's data is NULL");
     REFUSED(SAVE(height, 0), TERN_E_INVALID, "0 x 7 pixels");
     REFUSED(SAVE(width, INT64_C(1) << 31), TERN_E_INVALID, "5 x 2147483648 pixels");
     REFUSED(SAVE(channels, 2), TERN_E_INVALID, "or u8 of 4; got u8 of 2");

@@ -150,6 +150,10 @@ static void names_that_cannot_be(void **state)
            "\"a.b\" is no name: expected at least one character, no dot");
     expect(err, tern_module_add(m, "", tern_relu_new(err), err), "tern_module_add", TERN_E_INVALID,
            "\"\" is no name: expected at least one character, no dot");
+    expect(err, tern_parameter_add(m, "w\xff", TERN_F32, 1, &one, err), "tern_parameter_add", TERN_E_INVALID,
+           "the name \"w\\xff\" is not UTF-8");
+    expect(err, tern_module_add(m, "w\xff", tern_relu_new(err), err), "tern_module_add", TERN_E_INVALID,
+           "the name \"w\\xff\" is not UTF-8");
     assert_int_equal(tern_state_count(m), 6);
     tern_module_release(m);
     close_world(&w);

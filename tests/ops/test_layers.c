@@ -52,7 +52,7 @@ static void out_of_memory_in_constructors(void **state)
 {
     (void)state;
     counter count = {0};
-    tern_allocator_set(&(tern_allocator){count_alloc, count_free, &count});
+    tern__allocator_replace(&(tern_allocator){count_alloc, count_free, &count});
     for (int at = 1;; at++) {
         tern_error err = {0};
         count = (counter){.fail_from = at};
@@ -69,7 +69,7 @@ static void out_of_memory_in_constructors(void **state)
         tern_module_free(both);
         if (!reached) break;
     }
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
 }
 
 static void operands_that_do_not_fit(void **state)
@@ -106,6 +106,28 @@ static void shapes_that_cannot_be(void **state)
                  "flatten: dimension 1 of 1 does not exist");
     expect_error(&w, tern_global_avg_pool(s, zeros1(&w, TERN_F32, 6)), "tern_global_avg_pool", TERN_E_SHAPE,
                  "global_avg_pool: expected (N, C, H, W) with at least one position, got (6)");
+    close_world(&w);
+}
+
+static void counts_that_cannot_be(void **state)
+{
+    (void)state;
+    world w = open_world();
+    static const int dims[] = {0};
+    const struct {
+        tern_tensor *(*reduce)(tern_scope *scope, tern_tensor *x, int count, const int *dims, bool keep);
+        const char *name;
+    } ops[] = {{tern_sum_dims, "tern_sum_dims"},
+               {tern_mean_dims, "tern_mean_dims"},
+               {tern_amax, "tern_amax"},
+               {tern_amin, "tern_amin"}};
+    for (size_t i = 0; i < sizeof(ops) / sizeof(*ops); i++)
+        expect_error(&w, ops[i].reduce(w.scope, zeros4(&w, 2, 3, 4, 5), -1, dims, false), ops[i].name,
+                     TERN_E_RANGE, "expected at least 0 dimensions, got -1");
+    expect_error(&w, tern_sum_dims(w.scope, zeros4(&w, 2, 3, 4, 5), 1, NULL, false), "tern_sum_dims",
+                 TERN_E_INVALID, "the array of dimensions is NULL");
+    assert_null(tern_value_list(w.scope, -1));
+    expect_error(&w, NULL, "tern_value_list", TERN_E_RANGE, "expected at least 0 values, got -1");
     close_world(&w);
 }
 
@@ -180,6 +202,7 @@ int main(void)
         cmocka_unit_test(out_of_memory_in_constructors),
         cmocka_unit_test(operands_that_do_not_fit),
         cmocka_unit_test(shapes_that_cannot_be),
+        cmocka_unit_test(counts_that_cannot_be),
         cmocka_unit_test(options_that_cannot_be),
         cmocka_unit_test(batch_norm_names_its_layer),
         cmocka_unit_test(norms_name_their_layer),

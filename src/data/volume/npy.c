@@ -254,7 +254,8 @@ static tern_tensor *read_array(const tern__gzip_file *file, tern_error *err)
 tern_tensor *tern_npy_load(const char *path, tern_error *err)
 {
     tern__gzip_file file;
-    if (tern__is_set(err) || tern__gzip_open(&file, path, LOAD, err)) return NULL;
+    if (tern__is_set(err) || tern__need(path, "path", LOAD, err) || tern__gzip_open(&file, path, LOAD, err))
+        return NULL;
     tern_tensor *tensor = read_array(&file, err);
     tern__gzip_close(&file);
     return tensor;
@@ -298,7 +299,8 @@ int tern_npy_save(const char *path, const tern_tensor *tensor, tern_error *err)
         [TERN_I32] = "<i4", [TERN_U8] = "|u1",  [TERN_BOOL] = "|b1"};
     tern_error own = {0};
     if (!err) err = &own;
-    if (err->code || tern__tensor_check(tensor, SAVE, err)) return err->code;
+    if (err->code || tern__need(path, "path", SAVE, err) || tern__tensor_check(tensor, SAVE, err))
+        return err->code;
     if (!descr[tensor->view.dtype])
         return tern__error_set(err, SAVE, TERN_E_UNSUPPORTED, "%s: NumPy has no dtype %s", path,
                                tern_dtype_name(tensor->view.dtype));

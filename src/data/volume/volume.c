@@ -12,7 +12,7 @@
 
 tern_volume *tern_volume_new(const int64_t shape[4], tern_error *err)
 {
-    if (tern__is_set(err)) return NULL;
+    if (tern__is_set(err) || tern__need(shape, "shape", __func__, err)) return NULL;
     int64_t bytes = sizeof(float);
     for (int d = 0; d < 4; d++)
         if (shape[d] < 1 || __builtin_mul_overflow(bytes, shape[d], &bytes)) {
@@ -61,9 +61,10 @@ static void move_origin(tern_volume *volume, const int64_t start[3])
 tern_volume *tern_volume_crop(const tern_volume *volume, const int64_t start[3], const int64_t shape[3],
                               tern_error *err)
 {
-    if (tern__is_set(err)) return NULL;
-    if (!volume) tern__error_set(err, __func__, TERN_E_INVALID, "the volume is NULL");
-    if (!volume || check_box(volume, start, shape, err)) return NULL;
+    if (tern__is_set(err) || tern__need(volume, "volume", __func__, err) ||
+        tern__need(start, "start", __func__, err) || tern__need(shape, "shape", __func__, err) ||
+        check_box(volume, start, shape, err))
+        return NULL;
     const int64_t *from = volume->shape;
     tern_volume *box = tern_volume_new((int64_t[]){from[0], shape[0], shape[1], shape[2]}, err);
     if (!box) return NULL;

@@ -45,7 +45,7 @@ static tern_volume *load_npy(const char *path, tern_error *err)
 
 tern_volume *tern_volume_load(const char *path, tern_error *err)
 {
-    if (tern__is_set(err)) return NULL;
+    if (tern__is_set(err) || tern__need(path, "path", __func__, err)) return NULL;
     if (is_nifti(path)) return tern__nifti_load(path, err);
     if (tern__ends_with(path, ".npy")) return load_npy(path, err);
     if (tern__ends_with(path, ".tif") || tern__ends_with(path, ".tiff")) return tern__pages_load(path, err);
@@ -71,6 +71,8 @@ static int save_npy(const char *path, const tern_volume *volume, tern_dtype dtyp
 int tern_volume_save(const char *path, const tern_volume *volume, tern_dtype dtype, tern_error *err)
 {
     if (tern__is_set(err)) return err->code;
+    if (tern__need(path, "path", __func__, err) || tern__need(volume, "volume", __func__, err))
+        return TERN_E_INVALID;
     if (dtype != TERN_F32 && dtype != TERN_I32 && dtype != TERN_U8)
         return tern__error_set(err, __func__, TERN_E_DTYPE, "%s: expected f32, i32 or u8, got %s", path,
                                tern_dtype_name(dtype));
