@@ -39,7 +39,7 @@ TERN_API tern_embedding_opts tern_embedding_defaults(void);
 
 /* Looks up rows of weight (V, D): index, of any shape, i64 or i32 -> (.., D). An index outside [0, V) is
  * E_RANGE, which names the index and its position. torch.nn.functional.embedding. */
-TERN_API tern_tensor *tern_embedding(tern_scope *scope, tern_tensor *weight, tern_tensor *index,
+TERN_API tern_tensor *tern_embedding(tern_scope *scope, tern_tensor *index, tern_tensor *weight,
                                      const tern_embedding_opts *opts);
 
 /* Dropout: sets each element to 0 with probability p in [0, 1], and the others to x / (1 - p). The choice is
@@ -65,10 +65,9 @@ TERN_API tern_batch_norm_act_opts tern_batch_norm_act_defaults(void);
  * (C). Any of them may be NULL; the running statistics only in training. As in
  * torch.nn.functional.batch_norm, the biased variance normalises and the unbiased one enters running_var; in
  * training both running statistics are updated in place. */
-TERN_API tern_tensor *tern_batch_norm_act(tern_scope *scope, tern_tensor *x, tern_tensor *weight,
-                                          tern_tensor *bias, tern_tensor *running_mean,
-                                          tern_tensor *running_var, tern_tensor *residual,
-                                          const tern_batch_norm_act_opts *opts);
+TERN_API tern_tensor *tern_batch_norm_act(tern_scope *scope, tern_tensor *x, tern_tensor *running_mean,
+                                          tern_tensor *running_var, tern_tensor *weight, tern_tensor *bias,
+                                          tern_tensor *residual, const tern_batch_norm_act_opts *opts);
 
 typedef struct tern_layer_norm_opts {
     size_t size;

@@ -14,7 +14,7 @@ typedef struct embedding {
 static tern_tensor *forward(tern_module *module, tern_scope *scope, tern_tensor *index)
 {
     embedding *self = (embedding *)module;
-    return tern_embedding(scope, self->weight, index, &self->opts);
+    return tern_embedding(scope, index, self->weight, &self->opts);
 }
 
 static int check(int64_t count, int64_t size, const tern_embedding_opts *o, tern_error *err)

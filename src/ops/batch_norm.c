@@ -456,9 +456,9 @@ tern_tensor *tern__batch_norm_act(tern_scope *scope, tern_tensor *x, tern_tensor
     return run(scope, &a, &r);
 }
 
-tern_tensor *tern_batch_norm_act(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
-                                 tern_tensor *running_mean, tern_tensor *running_var, tern_tensor *residual,
-                                 const tern_batch_norm_act_opts *opts)
+tern_tensor *tern_batch_norm_act(tern_scope *scope, tern_tensor *x, tern_tensor *running_mean,
+                                 tern_tensor *running_var, tern_tensor *weight, tern_tensor *bias,
+                                 tern_tensor *residual, const tern_batch_norm_act_opts *opts)
 {
     return tern__batch_norm_act(scope, x, weight, bias, running_mean, running_var, residual, opts, NULL);
 }

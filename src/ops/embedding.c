@@ -55,7 +55,7 @@ static bool read_opts(tern_scope *scope, const tern_tensor *weight, const tern_e
     return !err.code;
 }
 
-tern_tensor *tern_embedding(tern_scope *scope, tern_tensor *weight, tern_tensor *index,
+tern_tensor *tern_embedding(tern_scope *scope, tern_tensor *index, tern_tensor *weight,
                             const tern_embedding_opts *opts)
 {
     tern__embedding_attr attr;

@@ -301,7 +301,7 @@ static tern_tensor *linear(tern_scope *s, tern_tensor *x, tern_tensor *weight)
 static tern_tensor *norm(tern_scope *s, tern_tensor *x, tern_tensor *weight)
 {
     weight = tern_slice(s, tern_reshape(s, weight, 1, (int64_t[]){-1}), 0, 1, C + 1, 1);
-    return tern_batch_norm_act(s, x, weight, weight, NULL, NULL, x, NULL);
+    return tern_batch_norm_act(s, x, NULL, NULL, weight, weight, x, NULL);
 }
 static tern_tensor *max_pool(tern_scope *s, tern_tensor *x, tern_tensor *weight)
 {

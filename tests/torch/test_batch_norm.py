@@ -30,7 +30,7 @@ def options(training=True, relu=False, momentum=0.1, eps=1e-5):
 
 
 def batch_norm(run, x, weight=None, bias=None, mean=None, var=None, residual=None, **opts):
-    return run.op("tern_batch_norm_act", x, weight, bias, mean, var, residual, ctypes.byref(options(**opts)))
+    return run.op("tern_batch_norm_act", x, mean, var, weight, bias, residual, ctypes.byref(options(**opts)))
 
 
 def oracle(x, weight, bias, residual, training, relu, mean, var, momentum=0.1, eps=1e-5):

@@ -24,7 +24,7 @@ def opts_of(padding):
 
 
 def embedding(run, weight, index, padding=None):
-    return run.op("tern_embedding", weight, index, None if padding is None else opts_of(padding))
+    return run.op("tern_embedding", index, weight, None if padding is None else opts_of(padding))
 
 
 class EmbeddingTest(unittest.TestCase):
