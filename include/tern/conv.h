@@ -22,12 +22,12 @@ extern "C" {
 
 typedef struct tern_conv2d_opts {
     size_t size;
-    int64_t stride[2];    /* height, width; default 1, 1 */
-    int64_t padding[2];   /* on both sides, or TERN_PADDING_SAME; default 0, 0 */
-    int64_t dilation[2];  /* default 1, 1 */
-    int64_t groups;       /* default 1 */
-    bool bias;            /* for tern_conv2d_new: make a bias; default true */
-    int64_t padding_mode; /* a tern_padding_mode: which values are added; default TERN_PADDING_ZEROS */
+    int64_t stride[2];              /* height, width; default 1, 1 */
+    int64_t padding[2];             /* on both sides, or TERN_PADDING_SAME; default 0, 0 */
+    int64_t dilation[2];            /* default 1, 1 */
+    int64_t groups;                 /* default 1 */
+    bool bias;                      /* for tern_conv2d_new: make a bias; default true */
+    tern_padding_mode padding_mode; /* which values are added; default TERN_PADDING_MODE_ZEROS */
 } tern_conv2d_opts;
 TERN_API tern_conv2d_opts tern_conv2d_defaults(void);
 
@@ -38,12 +38,12 @@ TERN_API tern_tensor *tern_conv2d(tern_scope *scope, tern_tensor *x, tern_tensor
 
 typedef struct tern_conv3d_opts {
     size_t size;
-    int64_t stride[3];    /* depth, height, width; default 1, 1, 1 */
-    int64_t padding[3];   /* on both sides, or TERN_PADDING_SAME; default 0, 0, 0 */
-    int64_t dilation[3];  /* default 1, 1, 1 */
-    int64_t groups;       /* default 1 */
-    bool bias;            /* for tern_conv3d_new: make a bias; default true */
-    int64_t padding_mode; /* a tern_padding_mode: which values are added; default TERN_PADDING_ZEROS */
+    int64_t stride[3];              /* depth, height, width; default 1, 1, 1 */
+    int64_t padding[3];             /* on both sides, or TERN_PADDING_SAME; default 0, 0, 0 */
+    int64_t dilation[3];            /* default 1, 1, 1 */
+    int64_t groups;                 /* default 1 */
+    bool bias;                      /* for tern_conv3d_new: make a bias; default true */
+    tern_padding_mode padding_mode; /* which values are added; default TERN_PADDING_MODE_ZEROS */
 } tern_conv3d_opts;
 TERN_API tern_conv3d_opts tern_conv3d_defaults(void);
 
@@ -56,7 +56,7 @@ typedef struct tern_conv1d_opts {
     size_t size;
     int64_t stride, padding, dilation, groups; /* default 1, 0, 1, 1 */
     bool bias;                                 /* for tern_conv1d_new; default true       */
-    int64_t padding_mode;                      /* as conv2d's; default TERN_PADDING_ZEROS */
+    tern_padding_mode padding_mode;            /* as conv2d's; default TERN_PADDING_MODE_ZEROS */
 } tern_conv1d_opts;
 TERN_API tern_conv1d_opts tern_conv1d_defaults(void);
 

@@ -16,10 +16,10 @@ extern "C" {
 /* Which elements are added. 1 2 3 padded by two becomes 0 0 1 2 3 0 0, or 3 2 1 2 3 2 1, or 1 1 1 2 3 3 3, or
  * 2 3 1 2 3 1 2, in the order of these constants. */
 typedef enum tern_padding_mode {
-    TERN_PADDING_ZEROS,
-    TERN_PADDING_REFLECT,
-    TERN_PADDING_REPLICATE,
-    TERN_PADDING_CIRCULAR
+    TERN_PADDING_MODE_ZEROS,
+    TERN_PADDING_MODE_REFLECT,
+    TERN_PADDING_MODE_REPLICATE,
+    TERN_PADDING_MODE_CIRCULAR
 } tern_padding_mode;
 
 /* Adds elements `value` around x. Negative numbers remove elements; E_RANGE: more than there are.

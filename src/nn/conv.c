@@ -44,7 +44,7 @@ typedef struct kind {
 typedef struct sizes {
     int64_t in, out, groups, kernel[3];
     bool bias;
-    int64_t padding_mode; /* tern_padding_mode */
+    tern_padding_mode padding_mode;
 } sizes;
 
 static int check(const kind *k, const sizes *s, tern_error *err)
@@ -74,7 +74,7 @@ static int add_members(conv *self, const kind *k, const sizes *s, tern_rng *rng,
 
 /* Writes " stride 2x2 padding 1x1 ..." from the numbers that follow the size in each options struct. A
  * padding of -1 means "same". */
-static void add_options(conv *self, const kind *k, int64_t padding_mode)
+static void add_options(conv *self, const kind *k, tern_padding_mode padding_mode)
 {
     static const char *const names[] = {"stride", "padding", "output_padding", "dilation"};
     static const char *const modes[] = {"", "reflect", "replicate", "circular"};
@@ -87,7 +87,7 @@ static void add_options(conv *self, const kind *k, int64_t padding_mode)
         tern__options_add(&self->base, names[i], k->spatial, values);
     }
     tern__options_add(&self->base, "groups", 1, number);
-    if (padding_mode > TERN_PADDING_ZEROS && padding_mode <= TERN_PADDING_CIRCULAR)
+    if (padding_mode > TERN_PADDING_MODE_ZEROS && padding_mode <= TERN_PADDING_MODE_CIRCULAR)
         tern__options_add(&self->base, modes[padding_mode], 0, NULL);
 }
 
@@ -131,7 +131,7 @@ tern_module *tern_conv_transpose2d_new(int64_t in, int64_t out, int64_t kernel_h
     if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err)) return NULL;
     static const kind k = {"tern_conv_transpose2d_new", "conv_transpose2d", conv_transpose2d_forward, 2,
                            true};
-    sizes s = {in, out, o.groups, {kernel_h, kernel_w}, o.bias, TERN_PADDING_ZEROS};
+    sizes s = {in, out, o.groups, {kernel_h, kernel_w}, o.bias, TERN_PADDING_MODE_ZEROS};
     return new_conv(&k, &s, &o, sizeof(o), rng, err);
 }
 
@@ -142,7 +142,7 @@ tern_module *tern_conv_transpose1d_new(int64_t in, int64_t out, int64_t kernel,
     if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err)) return NULL;
     static const kind k = {"tern_conv_transpose1d_new", "conv_transpose1d", conv_transpose1d_forward, 1,
                            true};
-    sizes s = {in, out, o.groups, {kernel}, o.bias, TERN_PADDING_ZEROS};
+    sizes s = {in, out, o.groups, {kernel}, o.bias, TERN_PADDING_MODE_ZEROS};
     return new_conv(&k, &s, &o, sizeof(o), rng, err);
 }
 
@@ -164,6 +164,6 @@ tern_module *tern_conv_transpose3d_new(int64_t in, int64_t out, int64_t kernel_d
     if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err)) return NULL;
     static const kind k = {"tern_conv_transpose3d_new", "conv_transpose3d", conv_transpose3d_forward, 3,
                            true};
-    sizes s = {in, out, o.groups, {kernel_d, kernel_h, kernel_w}, o.bias, TERN_PADDING_ZEROS};
+    sizes s = {in, out, o.groups, {kernel_d, kernel_h, kernel_w}, o.bias, TERN_PADDING_MODE_ZEROS};
     return new_conv(&k, &s, &o, sizeof(o), rng, err);
 }

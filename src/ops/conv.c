@@ -301,7 +301,7 @@ static tern_tensor *laid_weight(tern_scope *scope, tern_tensor *weight)
  * left for the kernels stays in c. */
 static tern_tensor *padded(tern_scope *scope, conv *c, tern_tensor *x)
 {
-    bool any = false, zeros = c->mode == TERN_PADDING_ZEROS;
+    bool any = false, zeros = c->mode == TERN_PADDING_MODE_ZEROS;
     tern__padding p = {.mode = (tern_padding_mode)c->mode};
     for (int i = 3 - c->spatial, d = x->view.ndim - c->spatial; i < 3; i++, d++) {
         int64_t kernels = zeros ? c->attr.padding[i] : 0;
@@ -363,7 +363,7 @@ static void take_numbers(conv *c, const void *opts)
 
 /* Runs an op. Its options are read into `o`, which holds the defaults; `mode` points into it, or is NULL. */
 static tern_tensor *enter(tern_scope *scope, conv *c, tern_tensor *operands[3], void *o, size_t size,
-                          const int64_t *mode, const void *opts)
+                          const tern_padding_mode *mode, const void *opts)
 {
     tern_error err = {0};
     if (!tern__op_enter(scope, c->func, 2, 3, operands)) return NULL;
@@ -372,7 +372,7 @@ static tern_tensor *enter(tern_scope *scope, conv *c, tern_tensor *operands[3], 
         return NULL;
     }
     take_numbers(c, o);
-    c->mode = mode ? *mode : TERN_PADDING_ZEROS;
+    c->mode = mode ? (int)*mode : TERN_PADDING_MODE_ZEROS;
     return prepare(scope, c, operands);
 }
 

@@ -56,10 +56,10 @@ static border border_of(const tern__padding *p, int d, int64_t size, bool behind
 {
     int64_t before = p->before[d], end = size - p->after[d];
     border b = {.start = behind ? end : 0, .count = behind ? p->after[d] : before};
-    if (p->mode == TERN_PADDING_REFLECT) {
+    if (p->mode == TERN_PADDING_MODE_REFLECT) {
         b.source = behind ? end - 2 : 2 * before;
         b.step = -1;
-    } else if (p->mode == TERN_PADDING_REPLICATE) {
+    } else if (p->mode == TERN_PADDING_MODE_REPLICATE) {
         b.source = behind ? end - 1 : before;
     } else {
         b.source = behind ? before : end - before;
@@ -83,7 +83,7 @@ static bool add_back(tern_scope *scope, const tern__view *part, int d, const bor
 static bool fill(tern_scope *scope, const tern__view *part, const tern__padding *p, int d, const border *b)
 {
     tern__view to = lines(part, d, b->start, b->count, 1);
-    if (p->mode == TERN_PADDING_ZEROS) return tern__fill(scope, &to, p->value);
+    if (p->mode == TERN_PADDING_MODE_ZEROS) return tern__fill(scope, &to, p->value);
     tern__view from = lines(part, d, b->source, b->count, b->step);
     return tern__copy(scope, &to, &from);
 }
@@ -128,7 +128,7 @@ static int gradient(tern_scope *scope, tern__node *node)
     const tern__padding *p = node->attr;
     bool add;
     tern__saved own = {.view = *tern__dy(node)};
-    if (p->mode != TERN_PADDING_ZEROS) own = folded(scope, node, p);
+    if (p->mode != TERN_PADDING_MODE_ZEROS) own = folded(scope, node, p);
     const tern__view *to = scope->error.code ? NULL : tern__grad_open(scope, node, 0, &add);
     if (to) {
         tern__view all = strided(&own.view), middle = middle_of(&all, p, own.view.ndim);
@@ -159,27 +159,27 @@ static bool fill_all(tern_scope *scope, const tern__view *y, const tern__view *x
 
 int tern__padding_mode_check(tern_scope *scope, const char *func, const char *op, int64_t mode)
 {
-    if (mode >= TERN_PADDING_ZEROS && mode <= TERN_PADDING_CIRCULAR) return TERN_OK;
+    if (mode >= TERN_PADDING_MODE_ZEROS && mode <= TERN_PADDING_MODE_CIRCULAR) return TERN_OK;
     return tern__scope_fail(
         scope, func, TERN_E_INVALID,
-        "%s: expected TERN_PADDING_ZEROS, _REFLECT, _REPLICATE or _CIRCULAR, got mode %lld", op,
+        "%s: expected TERN_PADDING_MODE_ZEROS, _REFLECT, _REPLICATE or _CIRCULAR, got mode %lld", op,
         (long long)mode);
 }
 
 /* True if a dimension of this size has the lines that a border of `count` lines is copied from. */
 static bool reaches(tern_padding_mode mode, int64_t count, int64_t size)
 {
-    if (count == 0 || mode == TERN_PADDING_ZEROS) return true;
-    if (mode == TERN_PADDING_REPLICATE) return size > 0;
-    return mode == TERN_PADDING_REFLECT ? count < size : count <= size;
+    if (count == 0 || mode == TERN_PADDING_MODE_ZEROS) return true;
+    if (mode == TERN_PADDING_MODE_REPLICATE) return size > 0;
+    return mode == TERN_PADDING_MODE_REFLECT ? count < size : count <= size;
 }
 
 static int check_borders(tern_scope *scope, const char *func, const tern__view *x, const tern__padding *p)
 {
     static const char *const wanted[] = {
-        [TERN_PADDING_REFLECT] = "reflection of less than the dimension",
-        [TERN_PADDING_REPLICATE] = "replication of something",
-        [TERN_PADDING_CIRCULAR] = "circular padding of at most the dimension",
+        [TERN_PADDING_MODE_REFLECT] = "reflection of less than the dimension",
+        [TERN_PADDING_MODE_REPLICATE] = "replication of something",
+        [TERN_PADDING_MODE_CIRCULAR] = "circular padding of at most the dimension",
     };
     char shape[TERN__SHAPE_TEXT];
     for (int d = 0; d < x->ndim; d++) {
@@ -243,7 +243,7 @@ static tern_tensor *cut(tern_scope *scope, const char *func, tern_tensor *x, int
 
 tern_tensor *tern_pad(tern_scope *scope, tern_tensor *x, int count, const int64_t *padding, double value)
 {
-    tern__padding p = {.mode = TERN_PADDING_ZEROS, .value = value};
+    tern__padding p = {.mode = TERN_PADDING_MODE_ZEROS, .value = value};
     if (!TERN__ENTER(scope, __func__, 1, &x) ||
         take(scope, __func__, &x->view, count, padding, -INT64_MAX, &p))
         return NULL;
@@ -254,8 +254,8 @@ tern_tensor *tern_pad(tern_scope *scope, tern_tensor *x, int count, const int64_
 /* The op's name in autocast's table: PyTorch lists these two, but no reflection of three dimensions. */
 static const char *row_of(int count, tern_padding_mode mode)
 {
-    if (mode == TERN_PADDING_REFLECT && count <= 4) return "tern_pad_reflect";
-    return mode == TERN_PADDING_REPLICATE ? "tern_pad_replicate" : "tern_pad_mode";
+    if (mode == TERN_PADDING_MODE_REFLECT && count <= 4) return "tern_pad_reflect";
+    return mode == TERN_PADDING_MODE_REPLICATE ? "tern_pad_replicate" : "tern_pad_mode";
 }
 
 tern_tensor *tern_pad_mode(tern_scope *scope, tern_tensor *x, int count, const int64_t *padding,

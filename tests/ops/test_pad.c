@@ -18,11 +18,11 @@ static tern_module *conv_with(world *w, int64_t in, int64_t kernel, int64_t padd
 static tern_module *make(world *w)
 {
     tern_module *net = tern_sequential_new(&w->err);
-    tern_sequential_add(net, conv_with(w, 3, 2, TERN_PADDING_SAME, TERN_PADDING_ZEROS), &w->err);
-    tern_sequential_add(net, conv_with(w, 16, 3, 1, TERN_PADDING_REFLECT), &w->err);
-    tern_sequential_add(net, conv_with(w, 16, 3, 2, TERN_PADDING_REPLICATE), &w->err);
+    tern_sequential_add(net, conv_with(w, 3, 2, TERN_PADDING_SAME, TERN_PADDING_MODE_ZEROS), &w->err);
+    tern_sequential_add(net, conv_with(w, 16, 3, 1, TERN_PADDING_MODE_REFLECT), &w->err);
+    tern_sequential_add(net, conv_with(w, 16, 3, 2, TERN_PADDING_MODE_REPLICATE), &w->err);
     tern_sequential_add(net, tern_max_pool2d_new(2, 2, NULL, &w->err), &w->err);
-    return tern_sequential_add(net, conv_with(w, 16, 2, 1, TERN_PADDING_CIRCULAR), &w->err) ? net : NULL;
+    return tern_sequential_add(net, conv_with(w, 16, 2, 1, TERN_PADDING_MODE_CIRCULAR), &w->err) ? net : NULL;
 }
 
 static int step(world *w, tern_module *net)
@@ -32,7 +32,7 @@ static int step(world *w, tern_module *net)
     tern_tensor *batch = tern_forward(net, s, zeros4(w, 2, 3, 8, 9));
     tern_tensor *sample = tern_forward(net, s, tern_reshape(s, zeros4(w, 1, 3, 8, 9), 3, one));
     tern_tensor *low = tern_cast(s, sample, TERN_BF16);
-    low = tern_cast(s, tern_pad_mode(s, low, 4, around, TERN_PADDING_REFLECT), TERN_F32);
+    low = tern_cast(s, tern_pad_mode(s, low, 4, around, TERN_PADDING_MODE_REFLECT), TERN_F32);
     tern_tensor *constant = tern_pad(s, batch, 4, around, 0.5);
     tern_backward(s, tern_add(s, tern_add(s, tern_sum(s, batch), tern_sum(s, low)), tern_sum(s, constant)));
     int code = tern_scope_error(s)->code;
@@ -53,7 +53,7 @@ static void layouts_stay(void **state)
                   samples[] = {0, 0, 0, 0, 0, 0, 0, 1};
     tern_tensor *x = tern_conv2d(s, zeros4(&w, 2, 3, 5, 6), zeros4(&w, 32, 3, 1, 1), NULL, NULL);
     assert_int_equal(x->view.layout, TERN__BLOCKED16);
-    for (int mode = TERN_PADDING_ZEROS; mode <= TERN_PADDING_CIRCULAR; mode++) {
+    for (int mode = TERN_PADDING_MODE_ZEROS; mode <= TERN_PADDING_MODE_CIRCULAR; mode++) {
         tern_tensor *y = tern_pad_mode(s, x, 4, planes, (tern_padding_mode)mode);
         assert_int_equal(y->view.layout, TERN__BLOCKED16);
         assert_int_equal(tern_pad_mode(s, x, 6, channels, (tern_padding_mode)mode)->view.layout, TERN__PLAIN);

@@ -34,7 +34,7 @@ def options(op, stride=1, padding=0, dilation=1, groups=1, bias=True, padding_mo
     many = INT * dims
     fields = [("size", ctypes.c_size_t), ("stride", many), ("padding", many)]
     fields += [("output_padding", many)] if op in TRANSPOSED else []
-    fields += [("dilation", many), ("groups", INT), ("bias", ctypes.c_bool)] + ([("padding_mode", INT)] if op in PLAIN else [])
+    fields += [("dilation", many), ("groups", INT), ("bias", ctypes.c_bool)] + ([("padding_mode", ctypes.c_int)] if op in PLAIN else [])
     struct = type("Opts", (ctypes.Structure,), {"_fields_": fields})
     opts = struct(ctypes.sizeof(struct), groups=groups, bias=bias)
     for name, value in (("stride", stride), ("padding", padding), ("dilation", dilation)):
@@ -185,7 +185,7 @@ class ConvPaddingTest(unittest.TestCase):
             ("conv2d", x, w, dict(padding=(SAME, 1), stride=(3, 1)), -7, "conv2d: TERN_PADDING_SAME is for a stride of 1, got stride (3, 1)"),
             ("conv_transpose2d", f(2, 4, 5, 4), w, dict(padding="same"), -7, "conv_transpose2d: TERN_PADDING_SAME is for a stride of 1 of what is not transposed, got stride (1, 1)"),
             ("conv2d", x, w, dict(padding=-1), -7, "padding (-1, -1)"),
-            ("conv2d", x, w, dict(padding_mode=4), -1, "conv2d: expected TERN_PADDING_ZEROS, _REFLECT, _REPLICATE or _CIRCULAR, got mode 4"),
+            ("conv2d", x, w, dict(padding_mode=4), -1, "conv2d: expected TERN_PADDING_MODE_ZEROS, _REFLECT, _REPLICATE or _CIRCULAR, got mode 4"),
             ("conv2d", x, w, dict(padding_mode=-1), -1, "got mode -1"),
             ("conv2d", x, w, dict(padding=(0, 4), padding_mode="reflect"), -2, "tern_conv2d: pad: expected reflection of less than the dimension, got 4 before and 4 after dimension 3 of (2, 3, 5, 4)"),
             ("conv2d", f(3, 5, 4), w, dict(padding=(6, 0), padding_mode="circular"), -2, "pad: expected circular padding of at most the dimension, got 6 before and 6 after dimension 1 of (3, 5, 4)"),

@@ -154,7 +154,7 @@ class PadTest(unittest.TestCase):
             (f(3, 4), [0, 5], "circular", -2, circular + "0 before and 5 after dimension 1 of (3, 4)"),
             (f(3, 0), [1, 0], "replicate", -2, "pad: expected replication of something, got 1 before and 0 after dimension 1 of (3, 0)"),
             (f(3, 0), [0, 1], "circular", -2, circular + "0 before and 1 after dimension 1 of (3, 0)"),
-            (f(3, 4), [1, 1], 4, -1, "pad: expected TERN_PADDING_ZEROS, _REFLECT, _REPLICATE or _CIRCULAR, got mode 4"),
+            (f(3, 4), [1, 1], 4, -1, "pad: expected TERN_PADDING_MODE_ZEROS, _REFLECT, _REPLICATE or _CIRCULAR, got mode 4"),
             (f(3, 4), [1, 1], -1, -1, "got mode -1"),
             (f(3, 4), [1], "reflect", -7, numbers + "1 numbers"),
             (f(3, 4), [1, -1], "reflect", -7, numbers + "2 numbers"),
