@@ -241,7 +241,7 @@ static void fill_pictures(shown *p, const float *x, const int64_t *guess, const 
         bool right = guess[i] == truth[i];
         snprintf(p->captions[i], sizeof(p->captions[i]), right ? "%s" : "%s (is %s)", fashion_names[guess[i]],
                  fashion_names[truth[i]]);
-        p->pictures[i] = (tern_picture){p->pixels[i], SIDE, SIDE, p->captions[i], !right, 1};
+        p->pictures[i] = (tern_picture){p->pixels[i], SIDE, SIDE, 1, p->captions[i], !right};
     }
 }
 

@@ -66,10 +66,9 @@ TERN_API double tern_progress_seconds(const tern_progress *bar);
 /* One image of a grid: rows * columns grey pixels, 0 is black, or as many red, green, blue triples. */
 typedef struct tern_picture {
     const uint8_t *pixels;
-    int rows, columns;
-    const char *caption; /* below the image  */
-    bool marked;         /* caption in red   */
-    int channels;        /* 0 or 1: grey; 3: colour */
+    int rows, columns, channels; /* 0 or 1 channel: grey; 3: colour */
+    const char *caption;         /* below the image                 */
+    bool marked;                 /* caption in red                  */
 } tern_picture;
 
 /* Writes `count` images as a PNG, with `across` images in a row. The file gets its name when it is complete.

@@ -28,7 +28,7 @@ static void fill(tern_group *world, float *x, float *y, tern_error *err)
 static void save_picture(const char *path, tern_error *err)
 {
     static const uint8_t pixels[4] = {0, 255, 128, 64};
-    tern_picture picture = {pixels, 2, 2, "two by two", false, 1};
+    tern_picture picture = {pixels, 2, 2, 1, "two by two", false};
     tern_picture_grid_save(path, "a grid", &picture, 1, 1, err);
 }
 

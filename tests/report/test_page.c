@@ -33,8 +33,8 @@ static void fill(tern_picture pictures[2])
         grey[i] = (uint8_t)(i % 251);
         for (int c = 0; c < 3; c++) colours[3 * i + c] = grey[i];
     }
-    pictures[0] = (tern_picture){grey, SIDE, SIDE, "label", false, 0};
-    pictures[1] = (tern_picture){colours, SIDE, SIDE, "label", false, 3};
+    pictures[0] = (tern_picture){grey, SIDE, SIDE, 0, "label", false};
+    pictures[1] = (tern_picture){colours, SIDE, SIDE, 3, "label", false};
 }
 
 static tern_figure figure_of(const tern_picture *pictures, int count, int across, int bar_count,

@@ -12,7 +12,7 @@ static int save(const char *path, int count, int across, tern_error *err)
     tern_picture pictures[6];
     for (int i = 0; i < 6; i++)
         pictures[i] =
-            (tern_picture){pixels, SIDE, SIDE, i % 2 ? "Ankle boot" : "Coat \xe2\x86\x92 Shirt", i % 2, 1};
+            (tern_picture){pixels, SIDE, SIDE, 1, i % 2 ? "Ankle boot" : "Coat \xe2\x86\x92 Shirt", i % 2};
     return tern_picture_grid_save(path, "Predictions", pictures, count, across, err);
 }
 
