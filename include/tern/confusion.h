@@ -48,7 +48,7 @@ TERN_API int tern_confusion_update_mask(tern_confusion *confusion, tern_scope *s
  * classes^2 i64. E_MISMATCH: ranks with different numbers of classes; and the errors of tern_all_reduce. */
 TERN_API int tern_confusion_reduce(tern_confusion *confusion, tern_error *err);
 
-/* ---- results of the last reduce, the same on every rank; 0 before it ---- */
+/* ---- results of the last reduce, the same on every rank. Before it counts are 0, the others NaN ---- */
 
 /* Return how often class `label` was predicted as `prediction` (0 for a number that is no class), and the
  * count of all elements. */

@@ -67,7 +67,7 @@ TERN_API tern_schedule *tern_cosine_restarts_schedule_new(tern_optim *optim, ter
                                                           int64_t times, double min, tern_error *err);
 
 /* lr fn(t, group, ctx), where `fn` must return the same on all ranks; it is called whenever rates are
- * computed. torch's LambdaLR. */
+ * computed. `ctx` must outlive the schedule. torch's LambdaLR. */
 typedef double (*tern_schedule_fn)(int64_t t, int group, void *ctx);
 TERN_API tern_schedule *tern_lambda_schedule_new(tern_optim *optim, tern_unit unit, tern_schedule_fn fn,
                                                  void *ctx, tern_error *err);

@@ -64,15 +64,17 @@ typedef struct tern__move {
  * extents included, except `out`, the moves, weight, share and shadow.
  *
  * Memory: the back end may touch the extents from the moment when all ranks have posted until the work is
- * done, and `out` and the moves' destinations until the work is done. It writes all_reduce, broadcast,
- * all_gather    all of the extents, on every rank; nothing in them if `out` is set; reduce_scatter on rank r,
- * part r of the extents; nothing in them if `out` is set; reduce                               the extents on
- * `root` only; moves                                nothing in the extents, and `count` elements at each
- * takes[r].to. In an all_gather and a reduce_scatter the extents hold all `world` parts, which have equal
- * sizes; rank r's part is part r. A move has one extent or none: the data that the rank gives. takes[r] says
- * what this rank takes of rank r's extent, and where it goes; gives[r] says what rank r takes of this rank's
- * extent, so its `from` and `count` are those of takes[me] on rank r. A rank moves nothing to itself: its own
- * `count` is 0.
+ * done, and `out` and the moves' destinations until the work is done. It writes
+ *
+ *   all_reduce, broadcast, all_gather    all of the extents, on every rank; nothing in them if `out` is set
+ *   reduce_scatter                       part r of the extents on rank r; nothing in them if `out` is set
+ *   reduce                               the extents on `root` only
+ *   moves                                nothing in the extents, and `count` elements at each takes[r].to
+ *
+ * In an all_gather and a reduce_scatter the extents hold all `world` parts, which have equal sizes; rank r's
+ * part is part r. A move has one extent or none: the data that the rank gives. takes[r] says what this rank
+ * takes of rank r's extent, and where it goes; gives[r] says what rank r takes of this rank's extent, so its
+ * `from` and `count` are those of takes[me] on rank r. A rank moves nothing to itself: its own `count` is 0.
  *
  * Weighted mean: if any rank gives a weight, the mean is sum(weight[r] * x[r]) / sum(share[r]), in rank
  * order, in f32 (f64 for f64), rounded once. A rank that gives none counts with weight 1 and share 1. Memory
@@ -97,9 +99,9 @@ typedef struct tern__post {
     const tern__extent *extents; /* borrowed until the work is done */
     int extent_count;
     bool own_places; /* extents may be at different offsets on each rank: only counts are compared */
-    void *
-        out; /* memory of this rank for the results, possibly its part of the extents; the back end then
-              * writes nothing in the extents that a peer may read. NULL: the extents. Not in an all_reduce */
+    void *out; /* memory of this rank for the results, possibly its part of the extents; the back end then
+                * writes nothing in the extents that a peer may read. NULL: the extents. Not in an
+                * all_reduce */
     const tern__extent *outs; /* [extent_count] the same for each extent of a reduce_scatter in devices'
                                * memory; NULL: see `out` */
     uint64_t stride;          /* in an all_gather to `out`: elements from one rank's part to the next  */
