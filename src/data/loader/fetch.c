@@ -41,8 +41,8 @@ static void fetch_indices(const tern_loader *loader, tern__loader_slot *slot)
         tern_error why = {0};
         if (!get_sample(loader, indices[i], sample_x(loader, batch, i), sample_y(loader, batch, i), &why))
             continue;
-        tern__error_set(&slot->error, why.func, why.code, "batch %lld, sample %lld: %s",
-                        (long long)batch->index, (long long)indices[i], why.text);
+        tern_error_set(&slot->error, why.func, why.code, "batch %lld, sample %lld: %s",
+                       (long long)batch->index, (long long)indices[i], why.text);
         slot->error.native = why.native;
         return;
     }
@@ -69,7 +69,7 @@ static int open_part(tern__reader *reader, const tern__batch *scratch, tern_erro
     int64_t count = loader->reader_count, part = loader->opts.rank * count + reader->number;
     reader->cursor =
         loader->dataset->open(loader->dataset, loader->epoch, part, loader->opts.ranks * count, err);
-    if (tern__is_set(err)) return err->code;
+    if (tern__is_set(err)) return TERN_E_INVALID; /* the code in *err may be any */
     if (!reader->cursor) return tern__error_set(err, FUNC, TERN_E_INVALID, "the stream's open returned NULL");
     int more = 1;
     for (int64_t i = 0; i < reader->skip && more > 0 && !atomic_load(&loader->stopping); i++)
@@ -90,8 +90,8 @@ static bool fetch_stream(tern__reader *reader, tern__loader_slot *slot)
                            sample_y(loader, batch, batch->count), &why);
     if (loader->opts.drop_last && batch->count < size) batch->count = 0;
     if (more < 0) {
-        tern__error_set(&slot->error, why.func, why.code, "batch %lld, sample %lld: %s",
-                        (long long)batch->index, (long long)batch->count, why.text);
+        tern_error_set(&slot->error, why.func, why.code, "batch %lld, sample %lld: %s",
+                       (long long)batch->index, (long long)batch->count, why.text);
         slot->error.native = why.native;
     }
     if (more <= 0) tern__reader_close(reader);

@@ -151,7 +151,7 @@ static int ask_order(const tern_sampler *sampler, int64_t *out, const char *func
 {
     tern_error why = {0};
     int status = sampler->fill(sampler->epoch, sampler->count, out, sampler->ctx, &why);
-    if (why.code) return tern__error_set(err, why.func, why.code, "%s", why.text);
+    if (why.code) return tern_error_set(err, why.func, why.code, "%s", why.text);
     if (status)
         return tern__error_set(err, func, TERN_E_INVALID,
                                "the sampler's function returned %d without setting *err", status);
