@@ -130,9 +130,9 @@ static void missing_ranks_are_named_at_the_deadline(void **state)
     const struct {
         int world, missing;
         const char *text;
-    } rows[] = {{4, 1 << 2, "3 of 4 ranks came; missing: rank 2"},
-                {4, 1 << 1 | 1 << 3, "2 of 4 ranks came; missing: ranks 1, 3"},
-                {2, 1 << 1, "1 of 2 ranks came; missing: rank 1"}};
+    } rows[] = {{4, 1 << 2, "3 of 4 ranks joined; missing: rank 2"},
+                {4, 1 << 1 | 1 << 3, "2 of 4 ranks joined; missing: ranks 1, 3"},
+                {2, 1 << 1, "1 of 2 ranks joined; missing: rank 1"}};
     for (size_t i = 0; i < TERN__COUNT(rows); i++) {
         double timeout_s = 0.3; /* on a busy machine others may be late, too */
         while (!names_missing(rows[i].world, rows[i].missing, rows[i].text, timeout_s)) {

@@ -68,7 +68,7 @@ class InitMethod(unittest.TestCase):
                 self.connection = server.accept()[0]
                 self.connection.sendall(b"HTTP/1.1 400 Bad Request\r\nServer: nginx\r\n" + 200 * b"x")
 
-            for env, text in (({}, "it is not tern, or has a secret that this job has not (TERN_SECRET)"),
+            for env, text in (({}, "it is not tern, or it has a secret and this job has none (TERN_SECRET)"),
                               ({"TERN_SECRET": "00" * 32}, "it does not know this job's secret")):
                 thread = threading.Thread(target=answer)
                 thread.start()

@@ -136,7 +136,7 @@ class Failures(unittest.TestCase):
             done = mpirun.run(3, "sh", "-c", script, RANK, folder)
         self.assertNotEqual(done.returncode, 0)
         self.assertLess(time.monotonic() - begin, SOON)
-        self.assertIn("not all ranks have come to MPI_Init within 1 s", done.stderr)
+        self.assertIn("not all ranks called MPI_Init within 1 s", done.stderr)
 
 
 if __name__ == "__main__":

@@ -155,8 +155,8 @@ static int handles(void)
     MPI_Comm half, both;
     MPI_Comm_split(MPI_COMM_WORLD, rank > 1, rank, &half);
     MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, rank > 1 ? 0 : 2, 1, &both);
-    CHECK(!refused(123456, TERN_E_INVALID, "no communicator's handle"));
-    CHECK(!refused((int)MPI_Comm_c2f(MPI_COMM_NULL), TERN_E_INVALID, "no communicator's handle"));
+    CHECK(!refused(123456, TERN_E_INVALID, "not a handle of a communicator"));
+    CHECK(!refused((int)MPI_Comm_c2f(MPI_COMM_NULL), TERN_E_INVALID, "not a handle of a communicator"));
     CHECK(!refused((int)MPI_Comm_c2f(both), TERN_E_INVALID, "between two groups"));
     tern_error err = {0};
     tern_group_opts opts = tern_group_defaults();

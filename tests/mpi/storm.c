@@ -167,7 +167,7 @@ static int places(void)
     RANK_CHECK(rank, !refused(rank, world, -1, TERN_E_UNSUPPORTED, "the job was not started by MPI"));
     RANK_CHECK(rank, !refused(rank, world + 1, mpi->world(), TERN_E_INVALID, "in the communicator"));
     RANK_CHECK(rank, !refused(world, world, mpi->world(), TERN_E_INVALID, "in the communicator"));
-    RANK_CHECK(rank, !refused(rank, world, 123456, TERN_E_INVALID, "no communicator's handle"));
+    RANK_CHECK(rank, !refused(rank, world, 123456, TERN_E_INVALID, "not a handle of a communicator"));
     RANK_CHECK(rank, mpi->place(123456, &r, &w, why, sizeof(why)) == TERN_E_INVALID);
     RANK_CHECK(rank, !mpi->place(mpi->world(), &r, &w, why, sizeof(why)) && r == rank && w == world);
     char text[64];

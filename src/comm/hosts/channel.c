@@ -252,7 +252,7 @@ static int check_post(const tern__hosts *hosts, const tern__post *post, uint64_t
     bool has_parts = post->kind == TERN__ALL_GATHER || post->kind == TERN__REDUCE_SCATTER;
     int status = tern__post_check(post, err);
     if (status || !has_parts || count % (uint64_t)hosts->group->boot.world == 0) return status;
-    return tern__error_set(err, "tern_backward", TERN_E_SHAPE, "%llu elements are no %d equal parts",
+    return tern__error_set(err, "tern_backward", TERN_E_SHAPE, "cannot cut %llu elements into %d equal parts",
                            (unsigned long long)count, hosts->group->boot.world);
 }
 

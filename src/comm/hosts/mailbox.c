@@ -127,9 +127,9 @@ static int take_grant(struct tern__hosts_mailbox *mailbox, int rank, tern_error 
     tern__transfer *t = out->posted.first;
     while (t && t->serial != (out->granted & ~TERN__GRANT_APART)) t = t->next;
     if (!t)
-        return tern__error_set(err, "tern_send", TERN_E_PEER, "rank %d granted message %llu, which is none",
-                               tern_group_world_rank(mailbox->hosts->group, rank),
-                               (unsigned long long)out->granted);
+        return tern__error_set(
+            err, "tern_send", TERN_E_PEER, "rank %d granted message %llu, which does not wait for a grant",
+            tern_group_world_rank(mailbox->hosts->group, rank), (unsigned long long)out->granted);
     tern__grant_take(t, out->granted);
     tern__queue_remove(&out->posted, t);
     out->body = t;
