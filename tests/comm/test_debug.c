@@ -246,7 +246,7 @@ static void a_trace(void **state)
     assert_int_equal(count_lines("rank 0: ", "closed"), 4);
 }
 
-/* In front of a transport, if its plug-in was built. */
+/* The debug back end on top of a transport, if its plug-in was built. */
 static void before_gloo(void **state)
 {
     (void)state;

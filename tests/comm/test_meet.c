@@ -99,7 +99,7 @@ static bool says(const outcome *o, const char *part)
 
 /* ---- missing ranks ---- */
 
-/* Bit r of mode: rank r does not come. */
+/* Bit r of mode: rank r does not join. */
 static int meet_with_gaps(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -238,7 +238,7 @@ static void different_world_sizes_are_named(void **state)
     board_free(b);
 }
 
-/* It fails by itself and stays alive; the others get the reason. */
+/* The rank fails without the others and stays alive; they get the reason. */
 static void a_rank_that_fails_alone_is_named_by_all(void **state)
 {
     (void)state;

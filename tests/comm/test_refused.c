@@ -154,7 +154,7 @@ CALL(lists_9,
      tern_all_gather_v(group, m.x, 2, (tern_span[]){{m.y, 9}, {m.y + 40, 2}, {m.y + 80, 2}}, TERN_F32, err))
 
 static const struct {
-    call calls[2]; /* of ranks 0 and 2; of rank 1 */
+    call calls[2]; /* the call of ranks 0 and 2, and that of rank 1 */
     const char *texts[2];
 } pairs[] = {
     {{reduce, reduce_to_1}, {"reduce of 4 f32, sum to rank 0", "reduce of 4 f32, sum to rank 1"}},
