@@ -168,7 +168,7 @@ static void blocks_are_used_again(void **state)
         tern__device_free(device, first);
         tern__device_free(device, second);
         int requests = atomic_load(&books.requests);
-        assert_ptr_equal(tern__device_alloc(device, bytes), second); /* freed last: still in the CPU's cache */
+        assert_ptr_equal(tern__device_alloc(device, bytes), second); /* freed last, still in the cache */
         assert_ptr_equal(tern__device_alloc(device, bytes), first);
         assert_int_equal(atomic_load(&books.requests), requests);
         tern__device_free(device, first);
