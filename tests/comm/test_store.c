@@ -383,7 +383,7 @@ static void a_service_that_hangs_up_is_no_store(void **state)
     waitpid(pid, NULL, 0);
     close(zero.listen_fd);
     assert_int_equal(err.code, TERN_E_PEER);
-    assert_non_null(strstr(err.text, "hangs up"));
+    assert_non_null(strstr(err.text, "it closes the connection"));
 }
 
 static void a_server_that_ends_is_an_error_of_its_clients(void **state)

@@ -58,7 +58,7 @@ static void assert_spoiled(tern_error err, const char *text)
 {
     assert_int_equal(err.code, TERN_E_FORMAT);
     assert_non_null(strstr(err.text, path));
-    if (!strstr(err.text, text)) fail_msg("\"%s\" says nothing of \"%s\"", err.text, text);
+    if (!strstr(err.text, text)) fail_msg("\"%s\" does not contain \"%s\"", err.text, text);
 }
 
 /* "/k" -> "v", "n" -> "" and a deletion of "/k", as PyTorch writes them. */

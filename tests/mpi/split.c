@@ -158,7 +158,7 @@ static int handles(void)
     MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, rank > 1 ? 0 : 2, 1, &both);
     CHECK(!refused(123456, TERN_E_INVALID, "not a handle of a communicator"));
     CHECK(!refused((int)MPI_Comm_c2f(MPI_COMM_NULL), TERN_E_INVALID, "not a handle of a communicator"));
-    CHECK(!refused((int)MPI_Comm_c2f(both), TERN_E_INVALID, "between two groups"));
+    CHECK(!refused((int)MPI_Comm_c2f(both), TERN_E_INVALID, "got an intercommunicator"));
     tern_error err = {0};
     tern_group_opts opts = tern_group_defaults();
     opts.timeout_s = 0;

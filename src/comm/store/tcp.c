@@ -367,8 +367,8 @@ static int read_opts(tern_store_tcp_opts *own, const tern_store_tcp_opts *opts, 
                                port ? "" : ", which only a server can open");
     if (own->world < 0 || !(own->timeout_s > 0))
         return tern__error_set(err, func, TERN_E_INVALID,
-                               "expected world >= 0 and timeout_s > 0, got %d and %g", own->world,
-                               own->timeout_s);
+                               "expected world >= 0 and timeout_s > 0, got world %d and timeout_s %g",
+                               own->world, own->timeout_s);
     return TERN_OK;
 }
 
