@@ -104,7 +104,7 @@ static void garbage_is_an_error_and_takes_no_memory(void **state)
         tern_error err = {0};
         write_file(garbage[i], sizeof(garbage[i]), O_TRUNC);
         assert_null(tern_store_file_open(path, 1, &err));
-        assert_spoiled(err, "byte 0: no record");
+        assert_spoiled(err, "byte 0: not a record");
         assert_int_equal(file_bytes(), sizeof(garbage[i])); /* nothing was written to it */
     }
 }
