@@ -9,10 +9,13 @@
  *   link.c       the transport of a family of groups
  *   messages.c   the messages in flight for one purpose
  *   channel.c    the stages of a work
- *   heads.c      the headers in which hosts compare a work
+ *   heads.c      the heads that hosts exchange before a work
  *   exchange.c   the transfer of a work's elements
  *   region.c     which elements a rank transfers
- *   partial.c    their sums */
+ *   partial.c    their sums
+ *   moves.c      the transfer of a move's elements
+ *   vote.c       agreement while something is opened
+ *   mailbox.c, mailbox_life.c   point-to-point messages */
 #ifndef TERN_SRC_COMM_HOSTS_H
 #define TERN_SRC_COMM_HOSTS_H
 
@@ -82,7 +85,7 @@ int tern__link_test(tern__link *link, tern_transport_message *message, tern_erro
 /* True if no message is in flight and no mailbox waits for one. */
 bool tern__link_is_quiet(const tern__link *link);
 /* Blocks in the transport until the awaited message may have arrived, or for a short time. Returns false at
- * once if the transport has no such call. */
+ * once if the transport cannot block, or if progress may come from other messages. */
 bool tern__link_doze(const tern__link *link);
 
 /* ---- messages.c ---- */
@@ -103,7 +106,8 @@ int tern__messages_send(tern__messages *messages, int rank, int tag, const void 
                         tern_error *err);
 int tern__messages_recv(tern__messages *messages, int rank, int tag, void *data, size_t bytes,
                         tern_error *err);
-/* TERN_OK when all are complete. On TERN_PENDING, link->awaited is the first that is not. */
+/* TERN_OK when all are complete. On TERN_PENDING, sets link->awaited to the first that is not, unless it is
+ * set. */
 int tern__messages_test(tern__messages *messages, tern_error *err);
 /* True if a message from `rank` has not arrived yet. */
 bool tern__messages_awaits(const tern__messages *messages, int rank);
