@@ -1,4 +1,4 @@
-/* Descriptors on their way between the ranks of a host. */
+/* fd.c - passes descriptors between the ranks of a host. */
 #include "comm/control/inner.h"
 
 #include <errno.h>
@@ -43,7 +43,8 @@ static int send_once(int socket_fd, uint64_t tag, int fd)
     return sendmsg(socket_fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? errno : 0;
 }
 
-/* The peer's end is closed: its goodbye or its death is about to be known. */
+/* The peer's end is closed, so its goodbye or its death will be known soon: wait for that, for up to a
+ * second. */
 static int explain_closed(tern__control *control, int peer, tern_error *err)
 {
     int64_t deadline = tern__deadline(1.0);
@@ -70,13 +71,13 @@ int tern__control_send_fd(tern__control *control, int peer, uint64_t tag, int fd
             return tern__error_errno(err, "tern_group", TERN_E_SYSTEM, "cannot pass descriptor %d to rank %d",
                                      fd, peer);
         struct pollfd room = {.fd = control->peers[peer].fd, .events = POLLOUT};
-        tern__poll(&room, 1, tern__now_ns() + 10000000); /* short: a failure elsewhere must be seen too */
+        tern__poll(&room, 1, tern__now_ns() + 10000000); /* short, to notice a failure elsewhere */
     }
 }
 
 /* ---- receiving ---- */
 
-/* Under the lock: takes the parcel out of the list, or NULL. */
+/* Removes the parcel from the list and returns it, or NULL. The caller holds the lock. */
 static tern__parcel *take_parcel(tern__control *control, int peer, uint64_t tag)
 {
     tern__parcel **link = &control->parcels;
@@ -101,7 +102,7 @@ bool tern__control_lacks_fd(tern__control *control, int peer, uint64_t tag, uint
     return lacks;
 }
 
-/* Waits for the parcel, a failure, the peer's goodbye or the deadline. */
+/* Waits for the parcel. Returns NULL after a failure, the peer's goodbye or the deadline. */
 static tern__parcel *await_parcel(tern__control *control, int peer, uint64_t tag, int64_t deadline)
 {
     struct timespec until = {.tv_sec = deadline / 1000000000, .tv_nsec = deadline % 1000000000};
