@@ -35,7 +35,7 @@ typedef struct reception {
     tern_store *store;
     stranger strangers[strangers_max];
     int count;            /* in the order in which they came */
-    int64_t closed_until; /* the doors: there is no room     */
+    int64_t closed_until; /* the doors: there is no room */
     struct pollfd *polls; /* doors (this host's, the others'), strangers, socket and pidfd of each rank */
 } reception;
 

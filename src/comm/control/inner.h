@@ -40,7 +40,7 @@ enum tern__message_kind {
     TERN__MESSAGE_GOODBYE = 1,
     TERN__MESSAGE_ABORT = 2,  /* the sender failed; `text` says why */
     TERN__MESSAGE_RELAY = 3,  /* the sender stops because of another rank, which `text` names already */
-    TERN__MESSAGE_FD = 4,     /* a descriptor under `tag`; inside a host only                          */
+    TERN__MESSAGE_FD = 4,     /* a descriptor under `tag`; inside a host only */
     TERN__MESSAGE_ASK = 5,    /* what are you waiting in, or what did you do last? */
     TERN__MESSAGE_ANSWER = 6, /* `text` answers question `tag`; `code`: 0 = not waiting, 1 = waiting,
                                * 2 + rank = waiting for that rank */
@@ -99,7 +99,7 @@ typedef struct tern__last {
 /* What this rank is waiting in; only the group's thread writes it, under `lock`. */
 typedef struct tern__own_wait {
     char text[TERN__LAST_TEXT]; /* "": not waiting, or not for long */
-    int awaited;                /* a rank, or -1                         */
+    int awaited;                /* a rank, or -1 */
 } tern__own_wait;
 
 /* A descriptor that has arrived, waiting for its recv_fd. */
@@ -118,7 +118,7 @@ struct tern__control {
     double host_timeout_s;      /* a host that does not answer for this long is lost */
     tern__peer *peers;          /* one per rank, including this one */
     int listen_fd;              /* until all ranks have met */
-    int listen_tcp;             /* the same for other hosts  */
+    int listen_tcp;             /* the same for other hosts */
     struct sockaddr_storage at; /* its address; its family is 0 in a job of one host */
     int bell;
     struct pollfd *polls; /* of the thread: bell, then socket and pidfd of each rank */
@@ -129,7 +129,7 @@ struct tern__control {
     atomic_bool stop;
 
     atomic_int failed; /* 1 once `event` is written */
-    tern_error event;  /* the first failure         */
+    tern_error event;  /* the first failure */
     bool told;         /* the peers have been told; under `lock` */
 
     pthread_mutex_t lock; /* event, told, parcels, wait */

@@ -1,4 +1,4 @@
-/* describe.c - puts works into words. */
+/* describe.c - describes works in words, for errors, for peers that ask, and for the timeline. */
 #include "comm/native/native.h"
 
 #include "base/hash.h"
@@ -27,7 +27,7 @@ static const char *const op_names[] = {
     [TERN_BOR] = "bor", [TERN_BXOR] = "bxor", [TERN_PREMUL_SUM] = "premul_sum",
 };
 
-/* Of the words of the extents that are compared. */
+/* Hashes the fields of the extents that the ranks compare. */
 static uint64_t digest(const tern__post *post)
 {
     uint64_t hash = TERN__FNV;
@@ -59,7 +59,7 @@ void tern__desc_write(tern__desc *desc, const tern__post *post)
                          .digest = digest(post)};
 }
 
-/* A ddp's works are known by bucket, the user's own by the number of the call. */
+/* A ddp's works are named by bucket, the user's own by the number of the call. */
 static void place_text(const tern__desc *desc, uint64_t seq, char *text, size_t size)
 {
     if (desc->owner == 0)
@@ -123,7 +123,7 @@ enum {
     WHERE_WORDS = TERN__GROUP_TEXT / sizeof(uint64_t)
 };
 
-/* The words are the work's number, its descriptor, and its group's text. */
+/* The words are the work's number, its descriptor and the group's text. */
 static void said_text(const uint64_t *words, char *text, size_t size)
 {
     tern__desc desc;
@@ -132,7 +132,7 @@ static void said_text(const uint64_t *words, char *text, size_t size)
     tern__text_append(text, size, "%.*s", TERN__GROUP_TEXT - 1, (const char *)(words + 1 + DESC_WORDS));
 }
 
-/* In a job of one host nobody asks, and every post comes here: it returns at once. */
+/* Every post calls this, but in a job of one host no rank asks, so it returns at once. */
 void tern__desc_say(tern__control *control, const tern__desc *desc, uint64_t seq, const char *where)
 {
     if (tern__control_hosts(control) == 1) return;
@@ -156,7 +156,7 @@ void tern__native_last(const tern__native *native, int rank, char *text, size_t 
         snprintf(text, size, ", which has called no collective yet");
 }
 
-/* Works that read the same may be in other memory. */
+/* Says why two works do not match. Works with the same text may use different memory. */
 static const char *explain(const tern__desc *one, const tern__desc *other, bool same)
 {
     if (one->owner && one->bucket == TERN__SLICE_BUCKET && one->backward == other->backward)

@@ -1,3 +1,4 @@
+/* window.c - windows: memory of the same size on every rank, shared with all ranks of the group. */
 #include "comm/native/native.h"
 
 #include "comm/sys.h"
@@ -6,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* tern_group_mem_alloc, tern_ddp_new and tern_optim_shard come here. */
+/* The public callers are tern_group_mem_alloc, tern_ddp_new and tern_optim_shard. */
 static const char func[] = "tern_group";
 
 /* ---- the table ---- */
