@@ -37,7 +37,7 @@ static const tern__view *leaf_open(tern_scope *scope, tern__leaf *leaf, bool *ad
 /* ---- gradients that go into a temporary first ----
  *
  * A 16-bit parameter may have an f32 gradient. Its gradient functions write a temporary in the parameter's
- * dtype, which is then added to the gradient. So they need not know of the f32, and a sum over many uses and
+ * dtype, which is then added to the gradient. So they need not know about f32, and a sum over many uses and
  * microbatches is rounded in f32. A parameter that one op takes twice, say as weight and as bias, has a
  * temporary for each, because the op's gradient function may have both open at once. */
 

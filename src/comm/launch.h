@@ -11,18 +11,18 @@
 
 /* The ranks of this host, and their place in the job. */
 typedef struct tern__launch {
-    int ranks;                        /* number of ranks on this host                            */
-    int first, world;                 /* global rank of the first one; ranks on all hosts        */
-    int node, nodes;                  /* this host's number; number of hosts                     */
-    int role_first, role_world;       /* the same as first and world, within this role           */
-    const char *role;                 /* ROLE_NAME                                               */
-    const char *run_id;               /* TORCHELASTIC_RUN_ID                                     */
-    int attempt, max_restarts;        /* 0, 1, ..: number of restarts of the whole job           */
-    const char *addr;                 /* MASTER_ADDR: an address of node 0                       */
+    int ranks;                        /* number of ranks on this host */
+    int first, world;                 /* global rank of the first one; ranks on all hosts */
+    int node, nodes;                  /* this host's number; number of hosts */
+    int role_first, role_world;       /* the same as first and world, within this role */
+    const char *role;                 /* ROLE_NAME */
+    const char *run_id;               /* TORCHELASTIC_RUN_ID */
+    int attempt, max_restarts;        /* 0, 1, ..: number of restarts of the whole job */
+    const char *addr;                 /* MASTER_ADDR: an address of node 0 */
     int port;                         /* MASTER_PORT: as requested, 0 for any; the real port once reserved */
-    int meet_port;                    /* TERN_PORT                                               */
-    uint8_t key[TERN__SECRET_BYTES];  /* the job's key from the user, or zeros                   */
-    uint8_t seed[TERN__SECRET_BYTES]; /* random, new for each attempt                            */
+    int meet_port;                    /* TERN_PORT */
+    uint8_t key[TERN__SECRET_BYTES];  /* the job's key from the user, or zeros */
+    uint8_t seed[TERN__SECRET_BYTES]; /* random, new for each attempt */
     /* Only on node 0: */
     const char *at_addr; /* where it listens and its own ranks connect; NULL: addr */
     int reserve_fd;      /* holds MASTER_PORT for the program while the job runs */

@@ -1,5 +1,5 @@
-/* request.c - checks a collective and makes it a work: is each buffer in a window, in the ring, or on a
- * device? */
+/* request.c - checks a collective, finds out whether its buffers are in a window, in ordinary memory or on a
+ * device, and makes it a work. */
 #include "comm/request.h"
 
 #include "base/hash.h"
@@ -109,8 +109,8 @@ static int check_item(const tern_group *group, const tern__request *r, const ter
 
 /* ---- where the data is ---- */
 
-/* Returns the window that holds the memory that the peers read; it does so on every rank if on any. NULL:
- * staged. */
+/* Returns the window that holds the memory that the peers read, or NULL if it is staged; the same on all
+ * ranks. */
 static const tern__mem *find_mem(const tern_group *group, const tern__request *r, const tern__item *item,
                                  tern__extent *extent, tern_error *err)
 {
@@ -241,8 +241,8 @@ static int check_spans(const tern_group *group, const tern__request *r, const te
     return TERN_OK;
 }
 
-/* Checks that no destination overlaps the gives, which are one buffer. What this rank gives to itself may
- * stay where it is. */
+/* Checks that no destination overlaps the gives, which are one buffer. The part that this rank gives to
+ * itself may stay in place. */
 static int check_moves(const tern_group *group, const tern__request *r, const tern_span *gives,
                        const tern_span *takes, tern_error *err)
 {
@@ -288,7 +288,7 @@ static int place_counts(tern_work *work, const tern_group *group, const tern__re
                            taken);
 }
 
-/* ---- what needs no peer ---- */
+/* ---- a rank's own part ---- */
 
 static int copy_span(const void *in, void *out, size_t count, tern_dtype dtype, tern_error *err)
 {
@@ -417,7 +417,7 @@ tern_work *tern__request_start(tern_group *group, const tern__request *r, tern_e
     return NULL;
 }
 
-/* Blocks, with a work of its own for requests with lists, whose memory the staging keeps. */
+/* Runs a request with lists, as a work whose memory the staging keeps for reuse. */
 static int run_held(tern_group *group, const tern__request *r, tern_error *err)
 {
     tern_error why = {0};
