@@ -1,7 +1,6 @@
 /* group.h - the internals of a group: bootstrap, control plane, back end, sticky error, and listeners to
  * backward.
  *
- *
  * A group and the groups made from it are a family. They share a control plane and the first error, and a
  * rank that waits in one of them advances the works of all. What they share belongs to the root, the group
  * that was opened, and lives until the last group of the family is closed. The control plane knows only ranks

@@ -37,8 +37,8 @@ int tern__launch_place(const tern__launch *launch, int port, tern__bootstrap *bo
 /* Node 0: reserves MASTER_PORT. The ranks meet at another port, since the program itself may listen on this
  * one. Errors: E_INVALID, E_SYSTEM (native EADDRINUSE: the port is taken). */
 int tern__launch_reserve(tern__launch *launch, tern_error *err);
-/* Node 0: makes a new seed and a socket that listens for the ranks. Rank 0 inherits the socket, so nobody can
- * take the port between its choice and its use. */
+/* Node 0: makes a new seed and a socket that listens for the ranks. Rank 0 inherits the socket, so no other
+ * program can take the port before it is used. */
 int tern__launch_listen(tern__launch *launch, tern_error *err);
 /* Does both, for a job on one host. Close it also after an error. */
 int tern__launch_open(tern__launch *launch, tern_error *err);

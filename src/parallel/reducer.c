@@ -282,7 +282,7 @@ static int end(tern__listener *self, tern_error *err)
     return tern__reducer_finish(ddp, err);
 }
 
-/* Refuses a scope of another group: each rank would train by itself and nobody would notice. */
+/* Refuses a scope of another group, with which each rank would silently train by itself. */
 static int missed(tern__listener *self, tern_error *err)
 {
     tern_ddp *ddp = ddp_of(self);

@@ -36,7 +36,7 @@ typedef struct reception {
     stranger strangers[strangers_max];
     int count;            /* in the order in which they came */
     int64_t closed_until; /* the doors: there is no room */
-    struct pollfd *polls; /* doors (this host's, the others'), strangers, socket and pidfd of each rank */
+    struct pollfd *polls; /* doors (this host, other hosts), strangers, socket and pidfd of each rank */
 } reception;
 
 /* On this host a caller must belong to this user; a caller from the network has only its proof. */

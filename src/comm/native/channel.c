@@ -137,8 +137,8 @@ static void retire(tern__channel *channel)
         tern__lobby_ring(channel->native->lobby);
 }
 
-/* After a failure: counts the works that were done before it as done, however late this rank looks. Touches
- * no data. */
+/* After a failure: counts works that all ranks had finished before it as done, however late this rank looks.
+ * Touches no data. */
 static void settle(tern__channel *channel)
 {
     while (channel->claimed < channel->all_posted && is_done(channel, channel->claimed + 1) &&

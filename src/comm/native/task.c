@@ -67,8 +67,8 @@ static void copy_from(char *const *at, int world, int source, size_t bytes)
         if (rank != source) memcpy(at[rank], at[source], bytes);
 }
 
-/* Does the elements [first, first + count), part by part. A part of an all_gather is copied from its rank to
- * the other ranks; a part of a reduce_scatter is reduced for its rank. */
+/* Computes the elements [first, first + count), part by part. A part of an all_gather is copied from its rank
+ * to the other ranks; a part of a reduce_scatter is reduced for its rank. */
 static void run_parts(const tern__channel *channel, const tern__task *task, uint64_t first, uint64_t count)
 {
     int world = channel->native->world;
@@ -168,7 +168,7 @@ static void run_moves(const tern__channel *channel, const tern__task *task)
 
 /* ---- extents ---- */
 
-/* Does `count` contiguous elements, starting with the work's element `first`, at byte `offset` of the
+/* Computes `count` contiguous elements, starting with the work's element `first`, at byte `offset` of the
  * window. */
 static void run_piece(tern__channel *channel, const tern__task *task, uint32_t window, uint64_t offset,
                       uint64_t first, uint64_t count)
@@ -182,7 +182,7 @@ static void run_piece(tern__channel *channel, const tern__task *task, uint32_t w
         run_shared(channel, task, first, count);
 }
 
-/* Does the elements in [low, high). The work's elements 0..count are its extents, one after the other. */
+/* Computes the elements in [low, high). The work's elements 0..count are its extents, one after the other. */
 static void run_range(tern__channel *channel, const tern__task *task, uint64_t low, uint64_t high)
 {
     uint64_t start = 0, size = tern_dtype_bytes(task->post.dtype);
