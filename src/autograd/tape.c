@@ -120,7 +120,7 @@ static bool all_belong(tern_scope *scope, const char *op, int count, tern_tensor
     for (int i = 0; i < count; i++) {
         if (belongs(scope, inputs[i])) continue;
         tern__scope_fail(scope, op, TERN_E_UNSUPPORTED,
-                         "%s: an input from outside of this replica or checkpoint wants a gradient; hand it "
+                         "%s: an input from outside this replica or checkpoint wants a gradient; hand it "
                          "in, or tern_detach it",
                          op);
         return false;

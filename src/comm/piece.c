@@ -362,7 +362,7 @@ int tern__work_depart(tern__staging *staging, tern_work *work, tern_error *err)
     work->is_away = tern__memory_any() && each_buffer(staging, work, find, err);
     if (work->is_away && work->extents && is_read_only)
         return tern__error_set(err, work->func, TERN_E_UNSUPPORTED,
-                               "in is memory of tern_group_mem_alloc and out a device's");
+                               "in is memory of tern_group_mem_alloc, but out is on a device");
     return work->is_away ? each_buffer(staging, work, tern__ferry_begin, err) : TERN_OK;
 }
 

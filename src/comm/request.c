@@ -35,7 +35,7 @@ static int check_op(const tern__request *r, tern_error *err)
         return tern__error_set(err, r->func, TERN_E_RANGE, "factor is %g, expected a number", r->factor);
     if ((r->op == TERN_AVG || is_premul) && !is_float)
         return tern__error_set(err, r->func, TERN_E_DTYPE,
-                               "%s of %s, expected f32, f64, bf16 or f16: a mean is no whole number",
+                               "%s of %s, expected f32, f64, bf16 or f16: a mean is not a whole number",
                                is_premul ? "premul_sum" : "avg", tern_dtype_name(r->dtype));
     if (is_bits && is_float)
         return tern__error_set(err, r->func, TERN_E_DTYPE,
@@ -253,7 +253,8 @@ static int check_moves(const tern_group *group, const tern__request *r, const te
         uintptr_t out = (uintptr_t)takes[rank].data, end = out + takes[rank].count * size;
         bool is_own = rank == group->boot.rank && takes[rank].data == gives[rank].data;
         if (is_own || out == end || low == high || high <= out || end <= low) continue;
-        return tern__error_set(err, r->func, TERN_E_INVALID, "in overlaps what is taken of rank %d", rank);
+        return tern__error_set(err, r->func, TERN_E_INVALID, "in overlaps the memory for rank %d's data",
+                               rank);
     }
     return TERN_OK;
 }

@@ -109,11 +109,10 @@ static int check_batch_norms(const tern_ddp *first, tern_error *err)
 {
     for (const tern_ddp *ddp = first; ddp; ddp = tern__ddp_next(ddp))
         if (tern_group_size(ddp->group) > 1 && tern__batch_norm_sync_count(ddp->module))
-            return tern__error_set(
-                err, "tern_ddp_join", TERN_E_STATE,
-                "%s has synchronised batch norms, of which every rank computes a part: go on "
-                "with empty batches instead of joining",
-                ddp->module->kind);
+            return tern__error_set(err, "tern_ddp_join", TERN_E_STATE,
+                                   "%s has synchronised batch norms, which need all ranks: go on "
+                                   "with empty batches instead of joining",
+                                   ddp->module->kind);
     return TERN_OK;
 }
 

@@ -43,7 +43,7 @@ int tern__normaliser_add(tern_ddp *ddp, const tern_tensor *loss, tern_error *err
     if (isnan(count))
         return tern__error_set(err, "tern_backward", TERN_E_STATE,
                                "the loss comes from %s, which does not say what it was divided by: call "
-                               "tern_ddp_normaliser_set before",
+                               "tern_ddp_normaliser_set first",
                                loss->node->op);
     ddp->round.count = isnan(ddp->round.count) ? count : ddp->round.count + count;
     return TERN_OK;

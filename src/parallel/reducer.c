@@ -148,10 +148,11 @@ static int open_round(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
 /* A nested backward would restart the outer one's round. */
 static int fail_inside(const tern_ddp *ddp, tern_error *err)
 {
-    tern__error_set(err, "tern_backward", TERN_E_STATE,
-                    "it is called from inside of another backward, which the tern_ddp of %s takes part in: "
-                    "use a scope without a group there",
-                    ddp->module->kind);
+    tern__error_set(
+        err, "tern_backward", TERN_E_STATE,
+        "it was called inside another backward, in which the tern_ddp of %s takes part: use a scope "
+        "without a group there",
+        ddp->module->kind);
     return tern__group_fail(ddp->group, err);
 }
 
@@ -291,8 +292,8 @@ static int missed(tern__listener *self, tern_error *err)
     if (!ddp->sync || world == 1) return TERN_OK;
     tern__error_set(
         err, "tern_backward", TERN_E_STATE,
-        "the scope is not of the group of a tern_ddp of %d ranks whose parameters this reaches, so "
-        "their gradients would not be averaged: give tern_scope_new that group, or call "
+        "the scope does not have the group of a tern_ddp of %d ranks whose parameters this backward reaches, "
+        "so their gradients would not be averaged: give tern_scope_new that group, or call "
         "tern_ddp_sync_set(ddp, false)",
         world);
     return tern__group_fail(ddp->group, err);

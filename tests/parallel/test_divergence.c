@@ -50,7 +50,7 @@ static const divergence divergences[] = {
     {"fewer batches in the midst of no_sync", 2, 2, 1, IN_BARRIER, 4, TERN_E_MISMATCH,
      "backward 6, bucket 0, 4 folded)",
      ": rank 1 has done 4 backwards, the last 2 in no_sync "
-     "(tern_ddp_sync_set): has it run out of inputs (tern_ddp_join), or is that call not made by all?"},
+     "(tern_ddp_sync_set): has it run out of inputs (tern_ddp_join), or do some ranks skip that call?"},
 };
 
 static int compute_until_told(const fixture *f)

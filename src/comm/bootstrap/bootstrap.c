@@ -129,7 +129,7 @@ static int copy_listener(tern__bootstrap *boot, tern_error *err)
 {
     boot->listen_fd = fcntl(job_listener.fd, F_DUPFD_CLOEXEC, 0);
     if (boot->listen_fd >= 0) return TERN_OK;
-    return tern__error_errno(err, tern__boot_func, TERN_E_SYSTEM, "no descriptor to listen with");
+    return tern__error_errno(err, tern__boot_func, TERN_E_SYSTEM, "cannot duplicate the listening socket");
 }
 
 static int remember_listener(tern__bootstrap *boot, tern_error *err)

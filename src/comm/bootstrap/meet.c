@@ -67,7 +67,7 @@ static bool copy_card(tern__card *card, const void *data, size_t bytes)
 
 static int fail_twice(const meeting *m, tern_error *err)
 {
-    char key[32], one[128] = "something that is no rank of tern's", other[128];
+    char key[32], one[128] = "something that is not one of tern's ranks", other[128];
     const char *keys = key;
     size_t bytes;
     tern__card card;
@@ -103,7 +103,7 @@ static int fail_missing(const meeting *m, tern_error *err)
     tern_error why = {0};
     if (!tern__store_fail_missing(m->store, "rank/", 0, m->boot->world, &why))
         return tern__error_set(err, tern__boot_func, TERN_E_TIMEOUT,
-                               "rank 0 did not say in time where it listens");
+                               "rank 0 did not publish its address in time");
     return tern__error_set(err, tern__boot_func, why.code, "%s", why.text);
 }
 
@@ -130,7 +130,7 @@ static int look_at_machines(meeting *m, tern_error *err)
         if (!data) return err->code;
         if (!copy_card(&card, data, bytes))
             return tern__error_set(err, tern__boot_func, TERN_E_PEER,
-                                   "what rank %d left in the store is no card of tern's", rank);
+                                   "rank %d's key in the store is not one of tern's cards", rank);
         m->is_one_machine &= tern__card_is_same_machine(&card, &m->own);
     }
     return TERN_OK;
@@ -201,7 +201,8 @@ static int invite(meeting *m, tern_error *err)
 static int fail_word(size_t bytes, tern_error *err)
 {
     return tern__error_set(err, tern__boot_func, TERN_E_PEER,
-                           "rank 0 left a malformed word of %zu bytes, expected %zu", bytes, sizeof(word));
+                           "rank 0 published a malformed invitation of %zu bytes, expected %zu", bytes,
+                           sizeof(word));
 }
 
 static int take_word(tern__bootstrap *boot, const word *w, tern_error *err)

@@ -31,7 +31,7 @@ static int read_number(const method *m, const char *name, const char *text, size
     long value = strtol(digits, &end, 10);
     if (errno || end == digits || *end || value < low || value > INT_MAX)
         return tern__error_set(err, tern__boot_func, TERN_E_INVALID,
-                               "init_method \"%.200s\": %s=%.*s is no integer from %d", m->text, name,
+                               "init_method \"%.200s\": %s=%.*s is not an integer from %d", m->text, name,
                                (int)TERN__MIN(bytes, 40), text, low);
     *out = (int)value;
     return TERN_OK;
@@ -70,7 +70,7 @@ static int join_opts(method *m, const tern_group_opts *opts, tern_error *err)
                                "rank %d of a world of %d: expected a rank from 0 and a world from 1, or -1",
                                opts->rank, opts->world);
     if ((opts->rank >= 0 && m->rank >= 0) || (opts->world >= 0 && m->world >= 0))
-        return fail(m, "rank and world_size stand in it already, and the options have them too", err);
+        return fail(m, "it contains rank or world_size, and the options set the same one: give it once", err);
     if (opts->rank >= 0) m->rank = opts->rank;
     if (opts->world >= 0) m->world = opts->world;
     if (m->rank < 0 || m->world < 0 || m->rank < m->world) return TERN_OK;
@@ -90,7 +90,7 @@ static int check_ranks(const method *m, tern_error *err)
 
 static int read_env(const method *m, tern__bootstrap *out, tern_error *err)
 {
-    if (m->place_bytes) return fail(m, "env:// is followed by nothing but \"?rank=R&world_size=W\"", err);
+    if (m->place_bytes) return fail(m, "env:// may only be followed by \"?rank=R&world_size=W\"", err);
     return tern__bootstrap_env_method(out, m->rank, m->world, err);
 }
 

@@ -51,7 +51,7 @@ typedef struct meeting {
 
 static int fail(int status, const char *why, tern_error *err)
 {
-    return tern__error_set(err, tern__boot_func, status, "the ranks cannot meet by MPI: %s", why);
+    return tern__error_set(err, tern__boot_func, status, "the ranks cannot meet through MPI: %s", why);
 }
 
 /* ---- rank 0's part ---- */
@@ -306,7 +306,7 @@ static int check_place(const tern__bootstrap *boot, const tern_mpi *mpi, tern_er
     if (rank == boot->rank && world == boot->world) return TERN_OK;
     return tern__error_set(
         err, tern__boot_func, TERN_E_ENV,
-        "by its environment this is rank %d of %d, but %s, which this program has, says %d of "
+        "by its environment this is rank %d of %d, but %s, which this program uses, says %d of "
         "%d: is that the mpirun of another MPI?",
         boot->rank, boot->world, mpi->name, rank, world);
 }
@@ -335,7 +335,7 @@ void tern__mpi_warn_alone(const tern_mpi *mpi)
     if (status || world > 1 || !advice || atoi(getenv(variable)) < 2) return;
     if (atomic_exchange(&was_said, true)) return;
     tern__log(TERN_LOG_WARN,
-              "%s=%s, but %s, which this program has, knows of this process only, which trains alone: %s",
+              "%s=%s, but %s, which this program uses, knows only this process, which trains alone: %s",
               variable, getenv(variable), mpi->name, advice);
 }
 

@@ -52,7 +52,7 @@ static int read_addr(tern__bootstrap *out, tern_error *err)
     if (addr) return tern__boot_addr(out, "MASTER_ADDR", addr, strlen(addr), err);
     if (!getenv(name)) return tern__step_int(name, 0, 0, &unused, err);
     if (tern__nodelist_first(getenv(name), out->addr, sizeof(out->addr))) return TERN_OK;
-    return tern__error_set(err, tern__boot_func, TERN_E_ENV, "%s=\"%s\" is no list of nodes", name,
+    return tern__error_set(err, tern__boot_func, TERN_E_ENV, "%s=\"%s\" is not a list of nodes", name,
                            getenv(name));
 }
 
@@ -92,8 +92,9 @@ void tern__bootstrap_warn_slurm(void)
     static atomic_bool was_said;
     const char *name = is_many("SLURM_NTASKS") ? "SLURM_NTASKS" : "SLURM_JOB_NUM_NODES";
     if (!is_many(name) || atomic_exchange(&was_said, true)) return;
-    tern__log(TERN_LOG_WARN,
-              "%s=%s, but no step of Slurm started this process, which is alone: inside sbatch or salloc "
-              "without srun? use srun",
-              name, getenv(name));
+    tern__log(
+        TERN_LOG_WARN,
+        "%s=%s, but this process, which trains alone, was not started by a Slurm step: inside sbatch or "
+        "salloc, start it with srun",
+        name, getenv(name));
 }

@@ -31,7 +31,7 @@ static int read_boot_id(char *text, size_t size, tern_error *err)
 static int read_inode(const char *path, uint64_t *inode, tern_error *err)
 {
     struct stat info;
-    if (stat(path, &info)) return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot look at %s", path);
+    if (stat(path, &info)) return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot stat %s", path);
     *inode = info.st_ino;
     return TERN_OK;
 }

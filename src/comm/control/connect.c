@@ -145,9 +145,10 @@ static int call_neighbour(tern__peer *peer, int fd, int64_t deadline, tern_error
 /* Each peer needs two descriptors: a socket and a pidfd. */
 int tern__control_fail_descriptors(const tern__control *control, tern_error *err)
 {
-    return tern__error_errno(err, func, TERN_E_SYSTEM,
-                             "no descriptor for a control connection, %d ranks need about %d (ulimit -n)",
-                             control->world, 2 * control->world);
+    return tern__error_errno(
+        err, func, TERN_E_SYSTEM,
+        "no free descriptor for a control connection: %d ranks need about %d (ulimit -n)", control->world,
+        2 * control->world);
 }
 
 static int connect_inside(const tern__control *control, tern__peer *peer, int *fd, int64_t deadline,

@@ -24,7 +24,7 @@ static int init_locks(tern__control *control, tern_error *err)
     pthread_condattr_destroy(&clock);
     if (!status) return TERN_OK;
     errno = status;
-    return tern__error_errno(err, "tern_group_open", TERN_E_SYSTEM, "cannot make a lock");
+    return tern__error_errno(err, "tern_group_open", TERN_E_SYSTEM, "cannot create a lock");
 }
 
 static tern__control *control_new(const tern__bootstrap *boot, double host_timeout_s, tern_error *err)
@@ -87,7 +87,7 @@ static void send_to_all(tern__control *control, tern__message *message)
         tern__peer *peer = &control->peers[rank];
         int native = peer->fd < 0 ? 0 : tern__line_send(control, peer, message);
         if (native && native != EPIPE && native != ECONNRESET)
-            tern__log(TERN_LOG_WARN, "control: rank %d cannot be told: %s", rank, strerror(native));
+            tern__log(TERN_LOG_WARN, "control: cannot send a message to rank %d: %s", rank, strerror(native));
     }
 }
 

@@ -13,7 +13,7 @@ static int check_peer(const tern__control *control, int peer, tern_error *err)
     bool is_peer = peer >= 0 && peer < control->world && peer != control->rank;
     if (is_peer && !control->peers[peer].stream) return TERN_OK;
     return tern__error_set(err, __func__, TERN_E_INVALID,
-                           "rank %d of %d can pass no descriptor to or from rank %d%s", control->rank,
+                           "rank %d of %d cannot exchange descriptors with rank %d%s", control->rank,
                            control->world, peer, is_peer ? " on another host" : "");
 }
 
@@ -128,7 +128,7 @@ int tern__control_recv_fd(tern__control *control, int peer, uint64_t tag, double
         if (*fd >= 0) return TERN_OK;
         return tern__error_set(
             err, "tern_group", TERN_E_SYSTEM,
-            "cannot take a descriptor from rank %d: this process has too many open (ulimit -n)", peer);
+            "cannot receive a descriptor from rank %d: this process has too many open (ulimit -n)", peer);
     }
     status = tern__control_check(control, "tern_group", err);
     if (status) return status;

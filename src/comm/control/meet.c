@@ -59,9 +59,10 @@ static int claim_rank(int rank, const tern__card *own, tern_store *store, int64_
         int claimed = try_claim(rank, own, store, err);
         if (claimed) return claimed < 0 ? claimed : TERN_OK;
         if (tern__now_ns() >= deadline)
-            return tern__error_set(err, func, TERN_E_TIMEOUT,
-                                   "%s is still that of a meeting which this process, rank %d, has left",
-                                   store->where, rank);
+            return tern__error_set(
+                err, func, TERN_E_TIMEOUT,
+                "%s still belongs to an earlier meeting, which this process, rank %d, has left", store->where,
+                rank);
         tern__poll(NULL, 0, tern__deadline(redial_pause_s));
         int status = tern__store_redial(store, deadline, err);
         if (status) return status;
@@ -72,8 +73,8 @@ static int fail_missing(int first, int world, tern_store *store, tern_error *err
 {
     int status = tern__store_fail_missing(store, "control/", first, world, err);
     if (status) return status;
-    return tern__error_set(err, func, TERN_E_TIMEOUT, "all %d ranks came, but the last only as time was up",
-                           world);
+    return tern__error_set(err, func, TERN_E_TIMEOUT,
+                           "all %d ranks came, but the last one only when the time was up", world);
 }
 
 static int check_card(tern__peer *peer, const tern__card *own, int own_rank, tern_error *err)

@@ -126,7 +126,7 @@ int tern__tcp_own(const tern__bootstrap *boot, bool is_one_machine, struct socka
     if (name && find_interface(name, at)) return TERN_OK;
     if (name)
         return tern__error_set(err, func, TERN_E_ENV,
-                               "TERN_SOCKET_IFNAME=\"%s\" is no interface that is up and has an address",
+                               "TERN_SOCKET_IFNAME=\"%s\" is not an interface that is up and has an address",
                                name);
     errno = 0;
     if (*boot->addr && find_route_to(boot->addr, at) &&
@@ -134,10 +134,12 @@ int tern__tcp_own(const tern__bootstrap *boot, bool is_one_machine, struct socka
         return TERN_OK;
     if (find_interface(NULL, at)) return TERN_OK;
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM)
-        return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot look for the way to the other hosts");
+        return tern__error_errno(err, func, TERN_E_SYSTEM,
+                                 "cannot look for the interface that leads to the other hosts");
     return tern__error_set(
         err, func, TERN_E_SYSTEM,
-        "no interface of this host leads to rank 0 at \"%s\" (TERN_SOCKET_IFNAME names one)", boot->addr);
+        "no interface of this host leads to rank 0 at \"%s\" (set TERN_SOCKET_IFNAME to one that does)",
+        boot->addr);
 }
 
 /* ---- listening ---- */
@@ -180,7 +182,9 @@ int tern__tcp_get(struct sockaddr_storage *at, int rank, tern_store *store, doub
     key_of(rank, key, sizeof(key));
     int status = tern__store_read(store, key, at, sizeof(*at), &bytes, timeout_s, err);
     if (status || (bytes == sizeof(*at) && is_network((const struct sockaddr *)at))) return status;
-    return tern__error_set(err, func, TERN_E_PEER, "rank %d published no address but %zu bytes", rank, bytes);
+    return tern__error_set(err, func, TERN_E_PEER,
+                           "rank %d published a malformed address of %zu bytes, expected %zu", rank, bytes,
+                           sizeof(*at));
 }
 
 /* ---- connecting ---- */

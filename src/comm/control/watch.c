@@ -99,7 +99,7 @@ static void lose(tern__control *control, tern__peer *peer, int native)
 static void fail_garbled(tern__control *control, tern__peer *peer, const char *text)
 {
     peer->gone = peer->stream != NULL;
-    fail_peer(control, peer, 0, "is of no use", text);
+    fail_peer(control, peer, 0, "broke the protocol", text);
 }
 
 static void store_parcel(tern__control *control, tern__peer *peer, uint64_t tag, int fd)

@@ -160,13 +160,12 @@ void tern__native_last(const tern__native *native, int rank, char *text, size_t 
 static const char *explain(const tern__desc *one, const tern__desc *other, bool same)
 {
     if (one->owner && one->bucket == TERN__SLICE_BUCKET && one->backward == other->backward)
-        return "; they have updated other parameters: their gradients or groups differ";
+        return "; they updated different parameters: their gradients or groups differ";
     if (!one->owner && one->folded != other->folded && one->folded && other->folded)
         return "; their lists of buffers differ in length or counts";
     if (same)
-        return "; the same, but in other memory: a block of tern_group_mem_alloc is used at one offset by "
-               "all "
-               "ranks, or by none";
+        return "; the same, but in different memory: all ranks must use a block of tern_group_mem_alloc "
+               "at the same offset, or none";
     if (one->owner && one->owner == other->owner && one->folded != other->folded)
         return "; one was in no_sync (tern_ddp_sync_set) where the other was not";
     return "";
@@ -198,7 +197,7 @@ void tern__desc_hint(const tern__channel *channel, uint64_t seq, int rank, tern_
         [TERN__ELSEWHERE_UNKNOWN] = "",
         [TERN__ELSEWHERE_LEFT] = ": has it run out of inputs (tern_ddp_join)?",
         [TERN__ELSEWHERE_WAITS] =
-            ": has it run out of inputs (tern_ddp_join), or is that call not made by all?",
+            ": has it run out of inputs (tern_ddp_join), or do some ranks skip that call?",
     };
     const tern__desc *desc = &tern__slot_desc(channel, seq)[channel->native->rank];
     uint64_t mark = atomic_load_explicit(&channel->marked[rank].value, memory_order_relaxed);

@@ -40,7 +40,7 @@ static void append_peer(const tern__mailbox *mailbox, int rank, const tern__tran
     char who[192];
     bool is_stopped = tern__native_who(mailbox->native, rank, who, sizeof(who));
     if (t->moved || (t->is_recv && tern__mailbox_has_met(mailbox, t)))
-        tern__text_append(text, size, "; %s%s is still in the midst of it", who, is_stopped ? "," : "");
+        tern__text_append(text, size, "; %s%s is still transferring it", who, is_stopped ? "," : "");
     else
         tern__text_append(text, size, "; not %s by %s", t->is_recv ? "sent" : "received", who);
     append_last(mailbox, rank, text, size);

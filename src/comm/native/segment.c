@@ -118,7 +118,7 @@ int tern__segment_privatize(void *base, size_t bytes, tern_error *err)
 {
     void *copy = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (copy == MAP_FAILED)
-        return tern__error_errno(err, func, TERN_E_MEMORY, "cannot map %zu bytes to leave a window", bytes);
+        return tern__error_errno(err, func, TERN_E_MEMORY, "cannot map %zu bytes to replace a window", bytes);
     memcpy(copy, base, bytes);
     if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, base) != MAP_FAILED) return TERN_OK;
     int code = tern__error_errno(err, func, TERN_E_SYSTEM, "cannot replace %zu bytes of a window", bytes);
@@ -147,7 +147,7 @@ static int read_note(const tern__native *native, int peer, int fd, size_t bytes,
                  pread(fd, of, sizeof(*of), info.st_size - (off_t)tern__page_bytes()) == (ssize_t)sizeof(*of);
     if (!sound || (size_t)info.st_size != file_bytes(of->bytes))
         return tern__error_set(err, func, TERN_E_PEER,
-                               "rank %d passed a descriptor that is no window of tern's",
+                               "rank %d passed a descriptor that is not one of tern's windows",
                                tern_group_world_rank(native->group, peer));
     if (of->bytes == bytes) return TERN_OK;
     if (native->lobby) return fail_size(native, peer, of->bytes, bytes, err);

@@ -219,9 +219,9 @@ static void append_missing(const tern__channel *channel, uint64_t seq, char *tex
  * due. */
 static bool append_why(tern__channel *channel, int rank, uint64_t goal, char *text, size_t size)
 {
-    static const char *const whys[] = {[TERN__LACKS_END] = "is still in the midst of it",
+    static const char *const whys[] = {[TERN__LACKS_END] = "is still working on it",
                                        [TERN__LACKS_CHUNK] = "has not come back to do its part",
-                                       [TERN__LACKS_LEAVE] = "has not come back to its earlier works"};
+                                       [TERN__LACKS_LEAVE] = "has not come back to finish its earlier works"};
     tern__lack lack = tern__channel_lack(channel, rank, goal);
     if (lack == TERN__LACKS_POST)
         append_late(channel, rank, text, size);
@@ -275,7 +275,7 @@ static int fail_joining(const tern__native *native, const tern__goal *goal, tern
     for (int rank = 0; rank < native->world; rank++) {
         if (tern__shared_has_joined(goal->head, rank)) continue;
         tern__native_last(native, rank, last, sizeof(last));
-        append_who(native, rank, "has not come", text, sizeof(text));
+        append_who(native, rank, "has not joined", text, sizeof(text));
         tern__text_append(text, sizeof(text), "%s", last);
     }
     return tern__error_set(err, "tern_group", TERN_E_TIMEOUT, "%s", text);

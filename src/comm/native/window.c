@@ -96,8 +96,8 @@ int tern__window_open(void *state, void *base, size_t bytes, uint32_t *number, t
 {
     tern__native *native = state;
     if (!bytes || (base && bytes != tern__segment_mapped(bytes)))
-        return tern__error_set(err, func, TERN_E_INVALID, "a window of %zu bytes, expected %s", bytes,
-                               base ? "whole pages" : "at least 1");
+        return tern__error_set(err, func, TERN_E_INVALID, "a window cannot have %zu bytes, expected %s",
+                               bytes, base ? "whole pages" : "at least 1");
     int status = tern__native_check(native, err);
     if (!status) status = reserve(native, err);
     if (status) return status;
