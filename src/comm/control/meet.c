@@ -192,7 +192,7 @@ static void blame_oneself(const tern__control *control, tern_store *store, const
 
 /* ---- hosts ---- */
 
-/* Gives each rank the number of the first rank with the same host key, so all ranks number the hosts
+/* Gives each rank the host number of the first rank with the same host key, so all ranks number the hosts
  * alike. */
 static void number_hosts(tern__control *control)
 {

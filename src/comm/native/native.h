@@ -109,7 +109,7 @@ typedef struct tern__goal {
     tern__channel *channel; /* of the work `seq`, or NULL */
     uint64_t seq;
     const tern__shared_head *head; /* which all ranks must join, or NULL */
-    int peer;                      /* otherwise, this rank's descriptor under `serial` */
+    int peer;                      /* otherwise: whose descriptor under `serial` is awaited */
     uint32_t serial;
     tern__mailbox *mailbox; /* of the message `transfer`, or NULL */
     const tern__transfer *transfer;
