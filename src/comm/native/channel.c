@@ -193,8 +193,8 @@ static int check_post(const tern__channel *channel, const tern__post *post, uint
     bool has_parts = post->kind == TERN__ALL_GATHER || post->kind == TERN__REDUCE_SCATTER;
     if (has_parts && !post->only_meets && count % (uint64_t)native->world)
         return tern__error_set(err, "tern_backward", TERN_E_SHAPE,
-                               "%llu elements cannot be divided into %d equal parts",
-                               (unsigned long long)count, native->world);
+                               "cannot cut %llu elements into %d equal parts", (unsigned long long)count,
+                               native->world);
     return TERN_OK;
 }
 
