@@ -237,6 +237,11 @@ bool tern__shared_has_joined(const tern__shared_head *head, int rank);
 void tern__wait_say(const tern_group *group, const char *what, const bool *ranks, bool is_named);
 /* The wait has succeeded. A rank that gives up never calls this: it has waited. */
 void tern__wait_forget(const tern_group *group);
+/* How long a wait lasts before it is told. */
+double tern__wait_late_s(const tern_group *group);
+/* Appends what the `ranks` [world] do while this rank waits in `what` for them: the ranks of this host say it
+ * in the lobby, and those of other hosts are asked. */
+void tern__wait_blame(const tern_group *group, const char *what, const bool *ranks, char *text, size_t size);
 /* tern__wait_say for a goal. */
 void tern__native_say(const tern__native *native, const tern__goal *goal);
 

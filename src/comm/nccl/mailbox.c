@@ -230,16 +230,16 @@ int tern__nccl_mailbox_carry(void *of, tern_error *err)
 
 /* ---- waiting ---- */
 
-typedef struct goal {
+typedef struct wait {
     mailbox *box;
     const tern__transfer *transfer;
-} goal;
+} wait;
 
 static int is_over(void *of, tern_error *err)
 {
-    const goal *g = of;
-    int status = tern__nccl_mailbox_advance(g->box, err);
-    return !status && g->transfer->status == TERN_PENDING ? TERN_PENDING : status;
+    const wait *w = of;
+    int status = tern__nccl_mailbox_advance(w->box, err);
+    return !status && w->transfer->status == TERN_PENDING ? TERN_PENDING : status;
 }
 
 int tern__nccl_mailbox_await(void *of, const tern__transfer *transfer, tern_error *err)
@@ -249,10 +249,11 @@ int tern__nccl_mailbox_await(void *of, const tern__transfer *transfer, tern_erro
     char text[256], what[288];
     int status = box->nccl->behind->await(box->behind, m ? &m->own : transfer, err);
     if (status || transfer->status != TERN_PENDING) return status;
-    goal g = {box, transfer};
     tern__transfer_text(box->nccl->group, transfer, text, sizeof(text));
     snprintf(what, sizeof(what), "to be done with %s", text);
-    return tern__nccl_await(box->nccl, is_over, &g, what, err);
+    int peer = m && m->own.is_recv ? m->own.source : transfer->peer;
+    const tern__nccl_goal goal = {is_over, &(wait){box, transfer}, what, peer};
+    return tern__nccl_await(box->nccl, &goal, err);
 }
 
 /* ---- life ---- */

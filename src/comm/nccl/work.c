@@ -18,16 +18,26 @@
  * while values times the count's share of all counts do not. */
 #include "comm/nccl/nccl.h"
 
+#include "comm/native/native.h"
 #include "comm/reduce.h"
+
+#include <stdio.h>
 
 /* ---- the meeting ---- */
 
-static int meet(tern__nccl_work *work, const tern__post *post, tern_error *err)
+/* Returns the elements of the call. */
+static uint64_t total_of(const tern__post *post)
+{
+    uint64_t total = post->total;
+    for (int i = 0; !post->total && i < post->extent_count; i++) total += post->extents[i].count;
+    return total;
+}
+
+static int meet(tern__nccl_work *work, tern_error *err)
 {
     const tern__nccl *nccl = work->comm->gpu->nccl;
+    const tern__post *post = &work->post;
     tern__post said = *post;
-    said.total = post->total;
-    for (int i = 0; !post->total && i < post->extent_count; i++) said.total += post->extents[i].count;
     said.extents = NULL;
     said.extent_count = 0;
     said.out = NULL;
@@ -360,8 +370,9 @@ int tern__nccl_work_post(tern__nccl_work *work, tern__nccl_comm *comm, const ter
     if (comm->gpu->ends) return tern__nccl_fail_ended(err);
     work->comm = comm;
     work->post = *post;
+    work->post.total = total_of(post);
     work->divisor = divisor_of(post, comm->gpu->nccl->group->boot.world);
-    int status = meet(work, post, err);
+    int status = meet(work, err);
     if (status || post->only_meets) return status;
     work->is_held = is_held(post);
     if (!work->is_held) status = make_summand(work, err);
@@ -386,10 +397,24 @@ static int is_launched(void *of, tern_error *err)
     return !status && work->is_queued ? TERN_PENDING : status;
 }
 
+/* The extents may be gone: the work's channel may be closing. */
+static int await_launch(tern__nccl_work *work, tern_error *err)
+{
+    tern__desc desc;
+    tern__post post = work->post;
+    char text[TERN__WORK_TEXT], what[TERN__WORK_TEXT + 16];
+    post.extent_count = 0;
+    tern__desc_write(&desc, &post);
+    tern__desc_text(&desc, work->seq, text, sizeof(text));
+    snprintf(what, sizeof(what), "to begin %s", text);
+    const tern__nccl_goal goal = {is_launched, work, what, -1};
+    return tern__nccl_await(work->comm->gpu->nccl, &goal, err);
+}
+
 int tern__nccl_work_settle(tern__nccl_work *work, bool waits, tern_error *err)
 {
-    return waits ? tern__nccl_await(work->comm->gpu->nccl, is_launched, work, "to begin a work", err)
-                 : is_launched(work, err);
+    int status = is_launched(work, err);
+    return waits && status == TERN_PENDING ? await_launch(work, err) : status;
 }
 
 /* Makes the step's stream wait for work number `launched`. */
