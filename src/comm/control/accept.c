@@ -1,9 +1,11 @@
-/* The reception of the higher ranks. A rank may be done, work and leave while others still meet, so whoever
- * accepts also listens to those who are connected; but a rank that dies before it is connected ends the
- * meeting at once. Anybody may knock: until the proof a caller is a stranger, of whom no more is read than a
- * hello and a proof, and for no longer than some seconds. A crowd of strangers keeps nobody out: where there
- * is no place or no descriptor left, the one who has been silent for longest has to go, unless it has only
- * just come. */
+/* accept.c - the reception of the higher ranks. A rank may have met all others, work and leave while others
+ * still meet, so a rank that accepts also listens to the peers that are connected. A rank that dies before it
+ * is connected ends the meeting at once.
+ *
+ * Anybody may connect. Until it has proved itself a caller is a stranger: nothing but a hello and a proof is
+ * read from it, for at most some seconds. A crowd of strangers keeps no rank out. If there is no place or no
+ * descriptor left, the oldest stranger has to go, unless it has only just come; then the doors are closed
+ * until its grace is over or any stranger goes. */
 #include "comm/control/inner.h"
 #include "comm/store/hello.h"
 
@@ -12,7 +14,7 @@
 
 static const char func[] = "tern_group_open";
 
-enum { doors = 2, strangers_max = 64 };
+enum { doors = 2 };
 
 /* Connected, but not yet proved. */
 typedef struct stranger {
@@ -29,9 +31,9 @@ typedef struct stranger {
 typedef struct reception {
     tern__control *control;
     tern_store *store;
-    stranger strangers[strangers_max];
+    stranger strangers[TERN__STRANGERS_MAX];
     int count;            /* in the order in which they came */
-    int64_t closed_until; /* the doors: there is no room     */
+    int64_t closed_until; /* the doors are: there is no room */
     struct pollfd *polls; /* doors (this host's, the others'), strangers, socket and pidfd of each rank */
 } reception;
 
@@ -56,8 +58,8 @@ static void make_room(reception *r)
 static int accept_stranger(reception *r, bool is_stream, tern_error *err)
 {
     int listen_fd = is_stream ? r->control->listen_tcp : r->control->listen_fd;
-    if (r->count == strangers_max) make_room(r);
-    if (r->count == strangers_max) return TERN_OK;
+    if (r->count == TERN__STRANGERS_MAX) make_room(r);
+    if (r->count == TERN__STRANGERS_MAX) return TERN_OK;
     stranger *s = &r->strangers[r->count];
     *s = (stranger){
         .is_stream = is_stream, .came = tern__now_ns(), .deadline = tern__deadline(TERN__HELLO_DEADLINE_S)};
@@ -150,6 +152,7 @@ static int64_t prepare(reception *r, int64_t deadline)
     return deadline;
 }
 
+/* The place of a stranger who goes is free at once. */
 static void serve_strangers(reception *r)
 {
     int count = r->count, kept = 0;
@@ -158,6 +161,7 @@ static void serve_strangers(reception *r)
     for (int i = 0; i < count; i++)
         if (r->strangers[i].fd >= 0) r->strangers[kept++] = r->strangers[i];
     r->count = kept;
+    if (kept < count) r->closed_until = 0;
 }
 
 static tern__peer *first_missing(const tern__control *control)
@@ -204,7 +208,7 @@ static int receive_peers(reception *r, int64_t deadline, tern_error *err)
 int tern__control_accept(tern__control *control, tern_store *store, int64_t deadline, tern_error *err)
 {
     reception *r = tern__alloc(sizeof(*r), func, err);
-    size_t polls = doors + strangers_max + 2 * (size_t)control->world;
+    size_t polls = doors + TERN__STRANGERS_MAX + 2 * (size_t)control->world;
     if (r) r->polls = tern__alloc(polls * sizeof(*r->polls), func, err);
     int status = TERN_E_MEMORY;
     if (r && r->polls) {
