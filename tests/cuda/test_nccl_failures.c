@@ -420,6 +420,38 @@ static void a_wait_in_nccl_names_the_others(void **state)
     assert_ranks_ok(ranks_run(2, slow_body, &waits));
 }
 
+/* Rank 0 has many works under way, and rank 1 posts the last of them late. Nobody waits for that one. */
+static int many_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    enum { MANY = 65 };
+    desk d;
+    uint64_t seqs[MANY];
+    tern_error err = {0};
+    desk_open(&d, boot, rank, 1, &err);
+    RANK_CHECK_OK(rank, err);
+    tern__nccl *nccl = d.group->state;
+    d.channel = d.group->backend->channel_open(nccl, 2 * MANY, &err);
+    uint64_t first = (uint64_t)(MANY - rank);
+    for (uint64_t i = 0; i < first; i++) RANK_CHECK(rank, !post_of(&d, TERN__ALL_REDUCE, 2, &seqs[i], &err));
+    while (nccl->devices->comms->launched < first) RANK_CHECK(rank, !tern__nccl_advance(nccl, &err));
+    RANK_CHECK(rank, !d.group->backend->wait(d.channel, seqs[MANY - 2], &err));
+    RANK_CHECK(rank, !d.device->backend->wait(d.device, &err));
+    usleep(1500000); /* longer than the time-out */
+    if (rank == 1) RANK_CHECK(rank, !post_of(&d, TERN__ALL_REDUCE, 2, &seqs[MANY - 1], &err));
+    d.group->backend->wait(d.channel, seqs[MANY - 1], &err);
+    RANK_CHECK_OK(rank, err);
+    d.group->backend->channel_close(d.channel);
+    desk_close(&d);
+    return 0;
+}
+
+static void a_work_that_nobody_waits_for_may_come_late(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, many_body, NULL));
+}
+
 /* Rank 1 is stopped before its device has done a work that all have posted. With some drivers NCCL cannot
  * abort while a peer lives that has not; rank 0 is told all the same. */
 static int stopped_body(int rank, const tern__bootstrap *boot, void *arg)
@@ -477,6 +509,7 @@ int main(void)
         cmocka_unit_test(a_rank_that_comes_late_is_named),
         cmocka_unit_test(a_rank_that_waits_in_nccl_says_so),
         cmocka_unit_test(a_wait_in_nccl_names_the_others),
+        cmocka_unit_test(a_work_that_nobody_waits_for_may_come_late),
         cmocka_unit_test(a_stopped_rank_stops_no_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 /* ---- state ---- */
 
@@ -52,13 +53,23 @@ static void nccl_close(void *state)
     tern__free(nccl);
 }
 
+/* The watch sleeps by a clock that nobody sets. */
+static void init_lock(tern__nccl *nccl)
+{
+    pthread_condattr_t clock;
+    pthread_mutex_init(&nccl->lock, NULL);
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&nccl->changed, &clock);
+    pthread_condattr_destroy(&clock);
+}
+
 static void *nccl_open(tern_group *group, tern_error *err)
 {
     tern__nccl *nccl = tern__alloc(sizeof(*nccl), "tern_group_open", err);
     if (!nccl) return NULL;
     *nccl = (tern__nccl){.group = group, .behind = group->second};
-    pthread_mutex_init(&nccl->lock, NULL);
-    pthread_cond_init(&nccl->changed, NULL);
+    init_lock(nccl);
     if (!open_parts(nccl, err)) return nccl;
     nccl_close(nccl);
     return NULL;

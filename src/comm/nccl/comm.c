@@ -26,15 +26,6 @@ int tern__nccl_comm_test(tern__nccl_comm *comm, tern_error *err)
 
 /* ---- life ---- */
 
-static int open_marks(tern__nccl_comm *comm, tern_error *err)
-{
-    tern_device *device = comm->gpu->device;
-    comm->ready = device->backend->event_new(device, err);
-    for (int i = 0; i < TERN__NCCL_EVENTS; i++)
-        if (!(comm->events[i] = device->backend->event_new(device, err))) return err->code;
-    return comm->ready ? TERN_OK : err->code;
-}
-
 /* NCCL enqueues a work whenever it is ready. If two communicators shared a stream, their works might be
  * enqueued in a different order on each rank, and the devices would deadlock. */
 tern__nccl_comm *tern__nccl_comm_new(tern__nccl_device *gpu, tern_error *err)
@@ -60,7 +51,8 @@ int tern__nccl_comm_begin(tern__nccl_comm *comm, int rank, int world, const char
                           tern_error *err)
 {
     const tern__nccl_device *gpu = comm->gpu;
-    if (open_marks(comm, err)) return err->code;
+    comm->ready = gpu->device->backend->event_new(gpu->device, err);
+    if (!comm->ready) return err->code;
     int blocks = gpu == gpu->nccl->mail_device ? blocks_of_messages : 0;
     void *handle = gpu->nccl->plugin->open(gpu->device->index, rank, world, blocks, id, err);
     if (!handle) return err->code;
@@ -123,6 +115,15 @@ void tern__nccl_abort(tern__nccl *nccl)
     pthread_mutex_lock(&nccl->lock);
     nccl->aborts--;
     pthread_cond_broadcast(&nccl->changed);
+}
+
+bool tern__nccl_comm_is_open(const tern__nccl_comm *comm)
+{
+    tern__nccl *nccl = comm->gpu->nccl;
+    pthread_mutex_lock(&nccl->lock);
+    bool is_open = comm->handle != NULL;
+    pthread_mutex_unlock(&nccl->lock);
+    return is_open;
 }
 
 static bool has_failed(const tern_group *group)

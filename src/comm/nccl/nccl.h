@@ -27,8 +27,8 @@
 
 #include <pthread.h>
 
-#define TERN__NCCL_EVENTS 64
 #define TERN__NCCL_SLOTS  512                 /* of the order's channel */
+#define TERN__NCCL_EVENTS TERN__NCCL_SLOTS    /* a work keeps its event until as many more are launched */
 #define TERN__NCCL_AWAY   (UINT32_C(1) << 31) /* set in the numbers of windows over device memory */
 
 typedef struct tern__nccl tern__nccl;
@@ -49,7 +49,7 @@ typedef struct tern__nccl_comm {
     tern__device_stream stream;
     void *handle;                                  /* NCCL's communicator; NULL: aborted; under nccl->lock */
     tern__device_event *ready;                     /* recorded in the step's stream before a work          */
-    tern__device_event *events[TERN__NCCL_EVENTS]; /* after each of the latest works */
+    tern__device_event *events[TERN__NCCL_EVENTS]; /* after each of the latest works; made when needed */
     int64_t began[TERN__NCCL_EVENTS]; /* when all ranks had posted the work; 0: they have not    */
     uint64_t launched, passed;        /* works launched, and done on the device; under nccl->lock */
     int peer;                         /* messages: the rank that this one sends to or receives from */
@@ -197,6 +197,8 @@ int tern__nccl_comm_begin(tern__nccl_comm *comm, int rank, int world, const char
 void tern__nccl_comm_finalize(tern__nccl_comm *comm);
 /* Frees it. Returns the handle if it was finalized and remains to be destroyed; else NULL. */
 void *tern__nccl_comm_free(tern__nccl_comm *comm);
+/* Whether it has not been aborted. */
+bool tern__nccl_comm_is_open(const tern__nccl_comm *comm);
 /* Waits until the device has done all its works. */
 int tern__nccl_comm_drain(const tern__nccl_comm *comm);
 /* Whether NCCL has enqueued its latest call in the stream. For the first works that takes until all ranks

@@ -258,14 +258,21 @@ static int ask(tern__nccl_comm *comm, tern__nccl_work *work, tern_error *err)
     return TERN_OK;
 }
 
+static int record(tern__nccl_comm *comm, int place, tern_error *err)
+{
+    tern_device *device = comm->gpu->device;
+    tern__device_event **event = &comm->events[place];
+    if (!*event && !(*event = device->backend->event_new(device, err))) return TERN_E_SYSTEM;
+    return device->backend->event_record(device, comm->stream, *event, err);
+}
+
 /* Records the event after the work that NCCL has enqueued in the stream. */
 static int event(tern__nccl_comm *comm, tern_error *err)
 {
     tern__nccl_work *work = comm->asked;
     tern__nccl *nccl = comm->gpu->nccl;
-    tern_device *device = comm->gpu->device;
     int place = (int)(comm->launched % TERN__NCCL_EVENTS);
-    int status = device->backend->event_record(device, comm->stream, comm->events[place], err);
+    int status = record(comm, place, err);
     if (status) return status;
     pthread_mutex_lock(&nccl->lock);
     comm->began[place] = 0;
@@ -451,7 +458,8 @@ static bool is_of(const tern__nccl_work *work, const tern__nccl_channel *channel
 /* Waits until NCCL has enqueued the work it was given. By then it may have been given another channel's. */
 static void see_into_stream(tern__nccl_comm *comm, const tern__nccl_channel *channel)
 {
-    tern__nccl_work_settle(comm->asked, true, NULL);
+    tern_error why = {0};
+    tern__nccl_work_settle(comm->asked, true, &why);
     if (comm->asked && is_of(comm->asked, channel)) comm->asked = NULL;
 }
 
