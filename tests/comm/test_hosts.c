@@ -1,12 +1,11 @@
 /* test_hosts.c - what is special about a group over several hosts: its name, windows of other sizes, forked
  * children. The tests of the collectives, which also run over hosts, check its results. */
 #include "board.h"
-#include "group_fixture.h"
+#include "meeting.h"
 
 #include "comm/hosts/hosts.h"
 #include "comm/native/native.h"
 
-#include <stdatomic.h>
 #include <sys/wait.h>
 
 /* Opens a group of ranks that are on two hosts in turn. */
@@ -297,6 +296,7 @@ static int astray_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_group *world = open_over_hosts(rank, boot, NULL, &err);
     tern_group *other = tern_group_split(world, 0, rank, NULL, &err);
     RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, all_meet(boot->world, 1));
     if (a->timeout_s) world->opts.timeout_s = other->opts.timeout_s = a->timeout_s;
     atomic_store(&a->called[rank], tern__now_ns());
     if (a->in_barrier[rank])
@@ -314,7 +314,7 @@ static void run_astray(int world, const astray *what)
     astray *a = mmap(NULL, sizeof(*a), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_ptr_not_equal(a, MAP_FAILED);
     memcpy(a, what, sizeof(*a));
-    assert_ranks_ok(ranks_run(world, astray_body, a));
+    assert_ranks_ok(meeting_run(world, astray_body, a));
     munmap(a, sizeof(*a));
 }
 
@@ -509,6 +509,7 @@ static int late_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_error err = {0};
     stage->pids[rank] = getpid();
     if (late_open(&g, rank, boot, &err)) return 1;
+    RANK_CHECK(rank, all_meet(boot->world, 1));
     tern_group *groups[] = {g.world, g.here, g.across};
     if (tells && await_others(stage, rank)) return 1;
     for (int i = 0; i < 3 && tells; i++)
@@ -530,7 +531,7 @@ static void run_late(const late_scene *scene)
     late_stage *stage = mmap(NULL, sizeof(*stage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_ptr_not_equal(stage, MAP_FAILED);
     stage->scene = *scene;
-    assert_ranks_ok(ranks_run(LATE_RANKS, late_body, stage));
+    assert_ranks_ok(meeting_run(LATE_RANKS, late_body, stage));
     munmap(stage, sizeof(*stage));
 }
 
@@ -618,5 +619,5 @@ int main(void)
     return puts("skipped: ThreadSanitizer sees nothing of what libgloo locks"), 77;
 #endif
     if (!board_plugin("tern_gloo.so")) return puts("skipped: the gloo plug-in was not built"), 77;
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, meeting_setup, NULL);
 }
