@@ -6,6 +6,7 @@
 #include "mismatches.h"
 
 #include "device/backend.h"
+#include "device/memory.h"
 #include "device/notes.h"
 #include "kernels/confusion.h"
 #include "kernels/conv.h"
@@ -16,10 +17,12 @@
 #include "kernels/matmul.h"
 #include "kernels/nll_loss.h"
 #include "kernels/norm_factors.h"
+#include "kernels/optim.h"
 #include "kernels/pointwise.h"
 #include "kernels/power_sum.h"
 #include "kernels/reduce.h"
 #include "kernels/unscale.h"
+#include "tensor/host.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -119,7 +122,9 @@ static const tern__pointwise_attr five = {{5, 0}};
 static const tern__factor_attr one = {1}, third = {1 / 3.0};
 static const tern__dim_attr dim0 = {0}, dim1 = {1}, dim2 = {2};
 static const tern__power_attr ones = {1}, squares = {2}, cubes = {3}, largest_size = {INFINITY};
-static const tern__unscale_attr unscale = {1 / 3.0};
+static const tern__unscale_attr unscale = {1 / 3.0}, unscale_by_one = {1};
+static const tern__sgd_attr sgd = {.step = {.lr = 0.1, .scale = 1, .decay = 0.01, .count = 2},
+                                   .momentum = 0.9};
 static const tern__scale_attr scale_update = {.growth = 2, .backoff = 0.5, .interval = 3, .most = 1e9};
 static const tern__norm_attr clip = {.use = TERN__NORM_CLIP, .p = 3, .most = 2, .eps = 1e-6},
                              clip_largest = {.use = TERN__NORM_CLIP, .p = INFINITY, .most = 0.1},
@@ -488,9 +493,17 @@ static const row rows[] = {
      {X(900, 5)},
      &padding,
      false},
+    {"rows of all digits", TERN__EMBEDDING_GRAD, {X(900, 5), J(256, 900)}, {X(256, 5)}, &padding, false},
     {"many columns", TERN__EMBEDDING_GRAD, {X(30, 70), J(4, 30)}, {X(4, 70)}, &padding, false},
     {"odd", TERN__DROPOUT, {X(3, 1001)}, {X(3, 1001)}, &dropout, false},
     {"added", TERN__DROPOUT, {X(64)}, {X(64)}, &dropout, true},
+    {"from an odd place", TERN__DROPOUT, {XG(1000)}, {X(1000)}, &dropout, false},
+    {"to an odd place", TERN__DROPOUT, {X(1000)}, {XG(1000)}, &dropout, false},
+    {"odd", TERN__COPY, {X(1001)}, {X(1001)}, NULL, false},
+    {"from an odd place", TERN__COPY, {XG(1000)}, {X(1000)}, NULL, false},
+    {"to an odd place", TERN__COPY, {X(1000)}, {XG(1000)}, NULL, false},
+    {"from an odd place", TERN__SOFTMAX, {XG(1000)}, {X(1000)}, &dim0, false},
+    {"to an odd place", TERN__SOFTMAX_GRAD, {X(1000), X(1000)}, {XG(1000)}, &dim0, false},
     {"planes", TERN__DROPOUT_CHANNELS, {X(3, 5, 4, 7)}, {X(3, 5, 4, 7)}, &dropout, false},
     {"planes by fours", TERN__DROPOUT_CHANNELS, {X(3, 5, 4, 8)}, {X(3, 5, 4, 8)}, &dropout, false},
     {"channels last by fours", TERN__DROPOUT_CHANNELS, {XL(3, 8, 4, 7)}, {XL(3, 8, 4, 7)}, &dropout, false},
@@ -503,6 +516,12 @@ static const row rows[] = {
     {"odd", TERN__UNSCALE, {X(20001)}, {X(20001), SCALAR_D}, &unscale, false},
     {"times a number", TERN__UNSCALE, {X(20001), SCALAR_D}, {X(20001), SCALAR_D}, &unscale, true},
     {"dropped", TERN__UNSCALE, {X(901), SCALAR_D, SCALAR_D}, {X(901)}, &unscale, false},
+    {"from an odd place", TERN__UNSCALE, {XG(2001)}, {X(2001), SCALAR_D}, &unscale, false},
+    {"to an odd place", TERN__UNSCALE, {X(2001)}, {XG(2001), SCALAR_D}, &unscale, false},
+    {"to another place", TERN__UNSCALE, {X(901)}, {X(901)}, &unscale_by_one, false},
+    {"at odd places", TERN__POWER_SUM, {XG(2001)}, {SCALAR_D}, &squares, false},
+    {"from an odd place", TERN__SGD, {XG(1003)}, {X(1003), X(1003)}, &sgd, false},
+    {"at an odd place", TERN__SGD, {X(1003)}, {XG(1003), X(1003)}, &sgd, false},
     {"found", TERN__SCALE_UPDATE, {D(5)}, {D(5)}, &scale_update, false},
     {"many", TERN__NORM_FACTORS, {D(700, 1)}, {D(3), SCALAR_D}, &clip, false},
     {"largest", TERN__NORM_FACTORS, {D(7, 1)}, {D(3), SCALAR_D}, &clip_largest, false},
@@ -652,6 +671,8 @@ static void compare(const row *r, tern_dtype dtype, const tern__view *got, const
 typedef struct pair {
     const operand *operand;
     tern__view device, reference;
+    tern__view there; /* in the device's memory */
+    void *memory;     /* NULL: the call's own copies are there */
 } pair;
 
 static void open_pair(pair *p, const operand *o, tern_dtype dtype)
@@ -666,6 +687,28 @@ static void open_pair(pair *p, const operand *o, tern_dtype dtype)
     fill(&p->reference, o);
 }
 
+/* What begins at an odd place begins at an odd one of the device's memory. A call's own copies would not. */
+static void move_there(pair *p, tern_device *device)
+{
+    tern_error err = {0};
+    size_t bytes = tern__view_reach(&p->device), odd = tern_dtype_bytes(p->device.dtype);
+    if (p->operand->form != GAPS) return;
+    p->there = p->device;
+    p->memory = tern__memory_new(device, bytes + odd, __func__, &err);
+    p->there.data = (char *)p->memory + odd;
+    tern__memory_copy(p->there.data, p->device.data, bytes, &err);
+    assert_ok(err);
+}
+
+static void move_back(pair *p)
+{
+    tern_error err = {0};
+    if (!p->memory) return;
+    tern__memory_copy(p->device.data, p->there.data, tern__view_reach(&p->device), &err);
+    tern__memory_free(p->memory);
+    assert_ok(err);
+}
+
 static void run_by(tern__kernel_fn kernel, const row *r, tern_dtype dtype, tern_device *device,
                    tern_device *reference)
 {
@@ -678,12 +721,14 @@ static void run_by(tern__kernel_fn kernel, const row *r, tern_dtype dtype, tern_
         pair *p = &all[i];
         open_pair(p, i < INS ? &r->in[i] : &r->out[i - INS], dtype);
         if (!p->operand->kind) continue;
-        *(i < INS ? &call.in[i] : &call.out[i - INS]) = &p->device;
+        move_there(p, device);
+        *(i < INS ? &call.in[i] : &call.out[i - INS]) = p->memory ? &p->there : &p->device;
         *(i < INS ? &plain.in[i] : &plain.out[i - INS]) = &p->reference;
     }
     for (int i = 0; i < OUTS; i++) call.add[i] = plain.add[i] = r->add;
     assert_int_equal(tern__kernel_run(&plain), TERN_OK);
     bool is_done = is_carried(&call, kernel, r->what, dtype);
+    for (int i = 0; i < OPERANDS; i++) move_back(&all[i]);
     for (int i = 0; i < OUTS && is_done; i++) {
         const pair *p = &all[INS + i];
         bool is_of_log_p = r->kernel == TERN__CROSS_ENTROPY && i == 3;
