@@ -17,7 +17,6 @@
 
 #include <fcntl.h>
 #include <limits.h>
-#include <netinet/in.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
@@ -135,33 +134,27 @@ static int look_at_machines(meeting *m, tern_error *err)
 
 /* ---- rank 0: the word ---- */
 
-static int port_of(const struct sockaddr_storage *at)
+static int listen_inside(tern__bootstrap *boot, tern_error *err)
 {
-    return ntohs(at->ss_family == AF_INET6 ? ((const struct sockaddr_in6 *)at)->sin6_port
-                                           : ((const struct sockaddr_in *)at)->sin_port);
-}
-
-static int listen_inside(tern__bootstrap *boot, struct sockaddr_storage *at, tern_error *err)
-{
-    socklen_t size = sizeof(*at);
     snprintf(boot->addr, sizeof(boot->addr), "127.0.0.1");
     boot->port = 0;
-    int fd = tern__listen(boot, err);
-    if (fd < 0 || !getsockname(fd, (struct sockaddr *)at, &size)) return fd;
-    tern__close(&fd);
-    return tern__error_errno(err, tern__boot_func, TERN_E_SYSTEM, "cannot read a socket's port");
+    return tern__listen(boot, err);
+}
+
+static int listen_outside(tern__bootstrap *boot, tern_error *err)
+{
+    struct sockaddr_storage at;
+    int fd = tern__tcp_listen(boot, false, &at, err);
+    if (fd >= 0) tern__tcp_host(&at, boot->addr, sizeof(boot->addr));
+    return fd;
 }
 
 /* A job of one machine is not to be reached from another one. */
-static int listen_anywhere(const meeting *m, tern_error *err)
+int tern__boot_listen(tern__bootstrap *boot, bool is_one_machine, tern_error *err)
 {
-    tern__bootstrap *boot = m->boot;
-    struct sockaddr_storage at = {0};
-    boot->listen_fd =
-        m->is_one_machine ? listen_inside(boot, &at, err) : tern__tcp_listen(boot, false, &at, err);
+    boot->listen_fd = is_one_machine ? listen_inside(boot, err) : listen_outside(boot, err);
     if (boot->listen_fd < 0) return boot->listen_fd;
-    tern__tcp_host(&at, boot->addr, sizeof(boot->addr));
-    boot->port = port_of(&at);
+    boot->port = tern__port_of(boot->listen_fd);
     return TERN_OK;
 }
 
@@ -187,7 +180,7 @@ static int leave_word(const meeting *m, const tern_error *why, tern_error *err)
 static int invite(meeting *m, tern_error *err)
 {
     int status = look_at_machines(m, err);
-    if (!status) status = listen_anywhere(m, err);
+    if (!status) status = tern__boot_listen(m->boot, m->is_one_machine, err);
     if (!status) make_secret(m->boot);
     int left = leave_word(m, err, status ? NULL : err);
     return status ? status : left;
