@@ -41,20 +41,16 @@ int tern__compress_open(tern_ddp *ddp, tern_error *err)
         size_t bytes = tern__align_up(ddp->seal->ranges[r].grad_bytes / 2, tern__page_bytes());
         int status = make_block(ddp, r, bytes, err);
         void *base = device_of(ddp, r) ? ddp->narrow_block[r] : NULL;
-        if (!status)
-            status = ddp->group->backend->window_open(ddp->group->state, base, bytes, &ddp->narrow[r], err);
+        if (!status) status = tern__ddp_window_open(ddp, base, bytes, &ddp->narrow[r], err);
         if (status) return status;
-        ddp->has_narrow[r] = true;
     }
     return TERN_OK;
 }
 
 void tern__compress_close(tern_ddp *ddp)
 {
-    for (int r = 0; r < ddp->seal->range_count; r++) {
-        if (ddp->has_narrow[r]) ddp->group->backend->window_close(ddp->group->state, ddp->narrow[r]);
+    for (int r = 0; r < ddp->seal->range_count; r++)
         if (ddp->narrow_block[r]) tern__memory_free(ddp->narrow_block[r]);
-    }
 }
 
 tern_dtype tern__compress_dtype(const tern_ddp *ddp, int r)
@@ -91,7 +87,7 @@ DEFINE(f16, tern__f16_from_f32, tern__f16_to_f32)
 static void *place_of(const tern_ddp *ddp, int k)
 {
     int r = ddp->seal->range_of[k];
-    char *base = ddp->group->backend->window_base(ddp->group->state, tern__compress_window(ddp, r));
+    char *base = tern__ddp_window_base(ddp, tern__compress_window(ddp, r));
     size_t element = ddp->seal->offset[k] / tern_dtype_bytes(ddp->seal->ranges[r].dtype);
     return base + element * tern_dtype_bytes(tern__compress_dtype(ddp, r));
 }

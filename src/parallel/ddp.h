@@ -23,20 +23,18 @@ typedef struct tern__bucket {
 
 /* The state of checksum.c. */
 typedef struct tern__checksum {
-    uint32_t window; /* [world][leaf_count] the ranks' checksums of their parameters */
-    bool has_window; /* false: no checksums are wanted */
-    tern__extent extent;
-    uint64_t rounds; /* how many synchronised backwards there were, including those as a shadow */
-    uint64_t seq;    /* the running one's work; 0: it has none                                 */
+    uint32_t window;     /* [world][leaf_count] the ranks' checksums of their parameters */
+    tern__extent extent; /* no elements: no checksums are wanted */
+    uint64_t rounds;     /* how many synchronised backwards there were, including those as a shadow */
+    uint64_t seq;        /* the running one's work; 0: it has none                                 */
 } tern__checksum;
 
 /* The state of choices.c. */
 typedef struct tern__ddp_choices {
-    uint32_t window; /* rank 0's lines, ended by a 0 */
-    bool has_window; /* false: there is only one rank */
-    tern__extent extent;
-    bool is_due;     /* rank 0 has new choices in the running backward                     */
-    uint64_t serial; /* the sum of its devices' serials when it last wrote into the window */
+    uint32_t window;     /* rank 0's lines, ended by a 0 */
+    tern__extent extent; /* no elements: there is only one rank */
+    bool is_due;         /* rank 0 has new choices in the running backward                     */
+    uint64_t serial;     /* the sum of its devices' serials when it last wrote into the window */
 } tern__ddp_choices;
 
 /* A loss in a device's memory, for which a backward does not wait. */
@@ -45,7 +43,7 @@ typedef struct tern__ddp_loss {
     bool is_reached;     /* the back end reaches the device: the loss is reduced there    */
     float *block;        /* [2] this rank's loss, after the work the sum; and the mean    */
     uint32_t window;     /* over the block, if the back end reaches the device            */
-    bool has_window, is_known;
+    bool is_known;
     tern__extent extent;
     float *pinned;             /* otherwise the loss is copied here, before its bucket's gradients */
     tern__device_event *there; /* recorded behind that copy                                        */
@@ -77,6 +75,10 @@ typedef struct tern__ddp_round {
     bool has_samples;            /* this rank has samples in the round                            */
 } tern__ddp_round;
 
+/* The most windows of a ddp: two per range, and one each for the side values, the buffers in the host's and
+ * in devices' memory, the loss, the checksums, the choices and the waits. */
+enum { TERN__DDP_WINDOWS = 2 * TERN__RANGES + 7 };
+
 struct tern_ddp {
     tern__listener listener; /* first: the group's list links these */
     tern_module *module;
@@ -85,13 +87,12 @@ struct tern_ddp {
     tern_ddp_opts opts;
     uint32_t number;
     void *channel;
+    uint32_t opened[TERN__DDP_WINDOWS]; /* all windows that tern__ddp_window_open has opened */
+    int opened_count;
     uint32_t windows[TERN__RANGES]; /* over the seal's gradient ranges, or host memory for a device's range */
-    int window_count;
-    uint32_t narrow[TERN__RANGES]; /* by range: windows of gradients that are reduced in reduce_dtype */
-    bool has_narrow[TERN__RANGES];
+    uint32_t narrow[TERN__RANGES];  /* by range: windows of gradients that are reduced in reduce_dtype */
     char *narrow_block[TERN__RANGES]; /* in a device's memory: under such a window, or laid out like it */
     uint32_t buffer_window, side_window;
-    bool has_buffer_window, has_side_window;
 
     bool *ignored;  /* [tern_state_count] parameters and buffers that each rank has for itself */
     int leaf_count; /* synchronised leaves                                      */
@@ -123,8 +124,7 @@ struct tern_ddp {
     tern__stats stats;
     struct {
         uint32_t window;
-        bool has_window;
-        size_t bytes;
+        size_t bytes;        /* 0: there are none */
         tern_device *pinned; /* the device that has pinned the window, or NULL */
     } away;                  /* of the buffers in devices' memory */
     tern__ddp_stage stages[TERN__RANGES];
@@ -137,6 +137,13 @@ static inline bool tern__ddp_reaches(const tern_ddp *ddp, const tern_device *dev
 }
 
 /* ---- ddp.c ---- */
+
+/* Opens a window of the group's back end, which tern_ddp_free closes. */
+int tern__ddp_window_open(tern_ddp *ddp, void *base, size_t bytes, uint32_t *window, tern_error *err);
+static inline void *tern__ddp_window_base(const tern_ddp *ddp, uint32_t window)
+{
+    return ddp->group->backend->window_base(ddp->group->state, window);
+}
 
 /* The ddps of the group's family in this process, which take part in every backward on its scopes, in the
  * order in which they were made; NULL: there is no more. */
@@ -162,7 +169,6 @@ int tern__bucket_plan(tern_ddp *ddp, tern_error *err);
 /* ---- away.c: buffers in a device's own memory ---- */
 
 int tern__away_open(tern_ddp *ddp, tern_error *err);
-void tern__away_close(tern_ddp *ddp);
 /* Copy them into their window, and out of it. */
 int tern__away_put(const tern_ddp *ddp, tern_error *err);
 int tern__away_take(const tern_ddp *ddp, tern_error *err);
@@ -234,7 +240,6 @@ void tern__normaliser_weigh(tern_ddp *ddp);
 /* ---- checksum.c ---- */
 
 int tern__checksum_open(tern_ddp *ddp, tern_error *err);
-void tern__checksum_close(tern_ddp *ddp);
 /* To be called before the buckets of a synchronised backward are posted. */
 int tern__checksum_post(tern_ddp *ddp, tern_error *err);
 /* To be called when the backward's works are done: E_MISMATCH on all ranks if one has drifted. */
@@ -243,7 +248,6 @@ int tern__checksum_check(const tern_ddp *ddp, tern_error *err);
 /* ---- choices.c: tells all ranks rank 0's convolution algorithms ---- */
 
 int tern__ddp_choices_open(tern_ddp *ddp, tern_error *err);
-void tern__ddp_choices_close(tern_ddp *ddp);
 /* Whether this is rank 0 and it has choices that it has not told the others. */
 bool tern__ddp_choices_has_news(const tern_ddp *ddp);
 /* To be called around the broadcast that is due then: rank 0 writes its lines, the others read them. */
