@@ -70,7 +70,7 @@ static int read_opts(tern_group_opts *opts, const tern_group *parent, const tern
     *opts = parent->opts;
     int status = tern__opts_read(opts, sizeof(*opts), user, func, err);
     if (!status) status = tern__group_opts_check(opts, func, err);
-    opts->backend = parent->opts.backend; /* the same on all ranks of the family */
+    opts->backend = NULL; /* a group made from another takes its choice */
     return status;
 }
 

@@ -212,8 +212,7 @@ static void await_readers(const tern__control *control, tern_store *store)
 
 static const char *choice_of(const tern__control *control, int rank)
 {
-    const tern__comm_choice *choice = &control->peers[rank].card.choice;
-    return control->hosts == 1 ? choice->on_one_host : choice->on_several;
+    return tern__comm_choice_name(&control->peers[rank].card.choice, control->hosts == 1);
 }
 
 static int fail_choice(const tern__control *control, int rank, tern_error *err)
