@@ -17,13 +17,6 @@ static bool is_narrow(const tern_ddp *ddp, int r)
     return ddp->opts.reduce_dtype != TERN_F32 && ddp->seal->ranges[r].grad_dtype == TERN_F32;
 }
 
-/* Returns the device in whose memory the range's gradients are reduced; NULL: the host. */
-static tern_device *device_of(const tern_ddp *ddp, int r)
-{
-    tern_device *device = ddp->seal->ranges[r].device;
-    return tern__ddp_reaches(ddp, device) ? device : NULL;
-}
-
 /* Makes the 16-bit copy of a device's gradients, zeroed because the padding between them must be zero on
  * every rank. */
 static int make_block(tern_ddp *ddp, int r, size_t bytes, tern_error *err)
@@ -40,7 +33,7 @@ int tern__compress_open(tern_ddp *ddp, tern_error *err)
         if (!is_narrow(ddp, r)) continue;
         size_t bytes = tern__align_up(ddp->seal->ranges[r].grad_bytes / 2, tern__page_bytes());
         int status = make_block(ddp, r, bytes, err);
-        void *base = device_of(ddp, r) ? ddp->narrow_block[r] : NULL;
+        void *base = tern__ddp_home(ddp, r) ? ddp->narrow_block[r] : NULL;
         if (!status) status = tern__ddp_window_open(ddp, base, bytes, &ddp->narrow[r], err);
         if (status) return status;
     }
@@ -66,7 +59,7 @@ uint32_t tern__compress_window(const tern_ddp *ddp, int r)
 /* Rounded here. */
 static bool is_apart(const tern_ddp *ddp, int r)
 {
-    return is_narrow(ddp, r) && (!ddp->seal->ranges[r].device || device_of(ddp, r));
+    return is_narrow(ddp, r) && (!ddp->seal->ranges[r].device || tern__ddp_home(ddp, r));
 }
 
 /* ---- both ways ---- */
@@ -111,7 +104,7 @@ static tern__view narrow_of(const tern_ddp *ddp, int k)
 static int put(const tern_ddp *ddp, int k, tern_error *err)
 {
     const tern__view *grad = &ddp->seal->leaves[k]->grad->view, narrow = narrow_of(ddp, k);
-    tern_device *device = device_of(ddp, ddp->seal->range_of[k]);
+    tern_device *device = tern__ddp_home(ddp, ddp->seal->range_of[k]);
     if (device) return cast(device, &narrow, grad, err);
     (ddp->opts.reduce_dtype == TERN_BF16 ? put_bf16 : put_f16)(narrow.data, grad->data,
                                                                tern__view_count(grad));
@@ -121,7 +114,7 @@ static int put(const tern_ddp *ddp, int k, tern_error *err)
 static int take(const tern_ddp *ddp, int k, tern_error *err)
 {
     const tern__view *grad = &ddp->seal->leaves[k]->grad->view, narrow = narrow_of(ddp, k);
-    tern_device *device = device_of(ddp, ddp->seal->range_of[k]);
+    tern_device *device = tern__ddp_home(ddp, ddp->seal->range_of[k]);
     if (device) return cast(device, grad, &narrow, err);
     (ddp->opts.reduce_dtype == TERN_BF16 ? take_bf16 : take_f16)(grad->data, narrow.data,
                                                                  tern__view_count(grad));

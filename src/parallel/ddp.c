@@ -147,8 +147,7 @@ static void listen_to_backward(tern_ddp *ddp)
 static size_t choose_bucket_bytes(const tern_ddp *ddp)
 {
     bool is_away = ddp->seal->range_count > 0;
-    for (int r = 0; r < ddp->seal->range_count; r++)
-        is_away &= tern__ddp_reaches(ddp, ddp->seal->ranges[r].device);
+    for (int r = 0; r < ddp->seal->range_count; r++) is_away &= tern__ddp_home(ddp, r) != NULL;
     return (size_t)(is_away ? 25 : 2) << 20;
 }
 

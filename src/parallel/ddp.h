@@ -136,6 +136,13 @@ static inline bool tern__ddp_reaches(const tern_ddp *ddp, const tern_device *dev
     return device && device->backend && ddp->group->backend->window_of;
 }
 
+/* Returns the device in whose memory gradient range r is reduced; NULL: in the host's. */
+static inline tern_device *tern__ddp_home(const tern_ddp *ddp, int r)
+{
+    tern_device *device = ddp->seal->ranges[r].device;
+    return tern__ddp_reaches(ddp, device) ? device : NULL;
+}
+
 /* ---- ddp.c ---- */
 
 /* Opens a window of the group's back end, which tern_ddp_free closes. */

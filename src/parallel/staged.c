@@ -15,8 +15,7 @@
 /* Returns the device of gradient range r if it is staged; NULL: it is reduced where it is. */
 static tern_device *device_of(const tern_ddp *ddp, int r)
 {
-    tern_device *device = ddp->seal->ranges[r].device;
-    return tern__ddp_reaches(ddp, device) ? NULL : device;
+    return tern__ddp_home(ddp, r) ? NULL : ddp->seal->ranges[r].device;
 }
 
 static char *window_of(const tern_ddp *ddp, int r)
