@@ -6,8 +6,8 @@
  * gradients go through staged.c. */
 #include "parallel/ddp.h"
 
-#include "base/half.h"
 #include "base/pages.h"
+#include "kernels/halves.h"
 #include "kernels/kernel.h"
 
 /* ---- life ---- */
@@ -64,18 +64,6 @@ static bool is_apart(const tern_ddp *ddp, int r)
 
 /* ---- both ways ---- */
 
-#define DEFINE(name, PUT, GET)                                                                               \
-    TERN__SIMD static void put_##name(uint16_t *to, const float *from, int64_t count)                        \
-    {                                                                                                        \
-        for (int64_t i = 0; i < count; i++) to[i] = PUT(from[i]);                                            \
-    }                                                                                                        \
-    TERN__SIMD static void take_##name(float *to, const uint16_t *from, int64_t count)                       \
-    {                                                                                                        \
-        for (int64_t i = 0; i < count; i++) to[i] = GET(from[i]);                                            \
-    }
-DEFINE(bf16, tern__bf16_from_f32, tern__bf16_to_f32)
-DEFINE(f16, tern__f16_from_f32, tern__f16_to_f32)
-
 /* Returns the place of the gradient of leaf k in the window. */
 static void *place_of(const tern_ddp *ddp, int k)
 {
@@ -106,8 +94,7 @@ static int put(const tern_ddp *ddp, int k, tern_error *err)
     const tern__view *grad = &ddp->seal->leaves[k]->grad->view, narrow = narrow_of(ddp, k);
     tern_device *device = tern__ddp_home(ddp, ddp->seal->range_of[k]);
     if (device) return cast(device, &narrow, grad, err);
-    (ddp->opts.reduce_dtype == TERN_BF16 ? put_bf16 : put_f16)(narrow.data, grad->data,
-                                                               tern__view_count(grad));
+    tern__halves_narrow(narrow.dtype, narrow.data, grad->data, (uint64_t)tern__view_count(grad));
     return TERN_OK;
 }
 
@@ -116,8 +103,7 @@ static int take(const tern_ddp *ddp, int k, tern_error *err)
     const tern__view *grad = &ddp->seal->leaves[k]->grad->view, narrow = narrow_of(ddp, k);
     tern_device *device = tern__ddp_home(ddp, ddp->seal->range_of[k]);
     if (device) return cast(device, grad, &narrow, err);
-    (ddp->opts.reduce_dtype == TERN_BF16 ? take_bf16 : take_f16)(grad->data, narrow.data,
-                                                                 tern__view_count(grad));
+    tern__halves_widen(narrow.dtype, grad->data, narrow.data, (uint64_t)tern__view_count(grad));
     return TERN_OK;
 }
 
