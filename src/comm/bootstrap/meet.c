@@ -33,6 +33,9 @@ typedef struct word {
 
 static const char word_magic[8] = "ternword";
 
+/* Followed by the rank: the keys of its claim and of its card. */
+static const char claim_name[] = "claim/", card_name[] = "rank/";
+
 static const double agent_timeout_s = 30;
 
 typedef struct meeting {
@@ -43,41 +46,31 @@ typedef struct meeting {
     bool is_one_machine;
 } meeting;
 
-static void key_of(int rank, char key[32])
+static void key_of(const char *name, int rank, char key[32])
 {
-    snprintf(key, 32, "rank/%d", rank);
+    snprintf(key, 32, "%s%d", name, rank);
 }
 
-static void claim_of(int rank, char key[32])
+static double seconds_left(const meeting *m)
 {
-    snprintf(key, 32, "claim/%d", rank);
+    return tern__deadline_ms(m->deadline) * 1e-3;
 }
 
 /* ---- cards ---- */
 
-static bool copy_card(tern__card *card, const void *data, size_t bytes)
-{
-    if (bytes != sizeof(*card)) return false;
-    memcpy(card, data, sizeof(*card));
-    return tern__card_is_sound(card, bytes);
-}
-
 static int fail_twice(const meeting *m, tern_error *err)
 {
-    char key[32], one[128] = "something that is no rank of tern's", other[128];
-    const char *keys = key;
-    size_t bytes;
+    char one[128] = "something that is no rank of tern's", other[128];
+    int rank = m->boot->rank;
     tern__card card;
-    key_of(m->boot->rank, key);
-    bool is_there = !tern_store_wait(m->store, &keys, 1, 1.0, NULL);
-    const void *data = is_there ? tern_store_get(m->store, key, &bytes, NULL) : NULL;
-    if (data && copy_card(&card, data, bytes)) tern__card_describe(&card, m->boot->rank, one, sizeof(one));
-    tern__card_describe(&m->own, m->boot->rank, other, sizeof(other));
+    if (!tern__card_get(&card, card_name, rank, m->store, 1.0, NULL))
+        tern__card_describe(&card, rank, one, sizeof(one));
+    tern__card_describe(&m->own, rank, other, sizeof(other));
     return tern__error_set(
         err, tern__boot_func, TERN_E_ENV,
         "rank %d is taken twice: by %s and by %s; or an earlier job that failed has left its keys "
         "where these ranks meet",
-        m->boot->rank, one, other);
+        rank, one, other);
 }
 
 /* Not by COMPARE_SET, after which the server of PyTorch 1 wakes nobody who waits for the key. */
@@ -85,48 +78,38 @@ static int claim_rank(meeting *m, tern_error *err)
 {
     char key[32];
     int64_t claims;
-    claim_of(m->boot->rank, key);
+    key_of(claim_name, m->boot->rank, key);
     int status = tern__card_make(&m->own, m->boot, err);
     if (!status) status = tern_store_add(m->store, key, 1, &claims, err);
     if (status) return status;
     if (claims != 1) return fail_twice(m, err);
-    key_of(m->boot->rank, key);
-    return tern_store_set(m->store, key, &m->own, sizeof(m->own), err);
+    return tern__card_publish(&m->own, card_name, m->boot->rank, m->store, err);
 }
 
 static int fail_missing(const meeting *m, tern_error *err)
 {
     tern_error why = {0};
-    if (!tern__store_fail_missing(m->store, "rank/", 0, m->boot->world, &why))
+    if (!tern__store_fail_missing(m->store, card_name, 0, m->boot->world, &why))
         return tern__error_set(err, tern__boot_func, TERN_E_TIMEOUT,
                                "rank 0 did not say in time where it listens");
     return tern__error_set(err, tern__boot_func, why.code, "%s", why.text);
 }
 
-static const void *await_key(const meeting *m, const char *key, size_t *bytes, tern_error *err)
+/* `why`: the error of what this rank waited for. */
+static int fail_await(const meeting *m, const tern_error *why, tern_error *err)
 {
-    tern_error why = {0};
-    tern_store_wait(m->store, &key, 1, tern__deadline_ms(m->deadline) * 1e-3, &why);
-    if (why.code == TERN_E_TIMEOUT)
-        fail_missing(m, err);
-    else if (why.code)
-        tern__error_set(err, tern__boot_func, why.code, "%s", why.text);
-    return why.code ? NULL : tern_store_get(m->store, key, bytes, err);
+    if (why->code == TERN_E_TIMEOUT) return fail_missing(m, err);
+    return tern__error_set(err, tern__boot_func, why->code, "%s", why->text);
 }
 
 static int look_at_machines(meeting *m, tern_error *err)
 {
+    tern_error why = {0};
     m->is_one_machine = true;
     for (int rank = 1; rank < m->boot->world; rank++) {
-        char key[32];
-        size_t bytes;
-        key_of(rank, key);
         tern__card card;
-        const void *data = await_key(m, key, &bytes, err);
-        if (!data) return err->code;
-        if (!copy_card(&card, data, bytes))
-            return tern__error_set(err, tern__boot_func, TERN_E_PEER,
-                                   "what rank %d left in the store is no card of tern's", rank);
+        if (tern__card_get(&card, card_name, rank, m->store, seconds_left(m), &why))
+            return fail_await(m, &why, err);
         m->is_one_machine &= tern__card_is_same_machine(&card, &m->own);
     }
     return TERN_OK;
@@ -211,11 +194,10 @@ static int read_word(meeting *m, tern_error *err)
 {
     size_t bytes;
     word w;
-    const void *data = await_key(m, "word", &bytes, err);
-    if (!data) return err->code;
-    if (bytes != sizeof(w)) return fail_word(bytes, err);
-    memcpy(&w, data, sizeof(w));
-    int status = take_word(m->boot, &w, err);
+    tern_error why = {0};
+    if (tern__store_read(m->store, "word", &w, sizeof(w), &bytes, seconds_left(m), &why))
+        return fail_await(m, &why, err);
+    int status = bytes == sizeof(w) ? take_word(m->boot, &w, err) : fail_word(bytes, err);
     sodium_memzero(&w, sizeof(w));
     return status;
 }
@@ -229,9 +211,9 @@ static int clean_up(const meeting *m, tern_error *err)
     if (status || readers < m->boot->world) return status;
     for (int rank = 0; rank < m->boot->world && status >= 0; rank++) {
         char key[32];
-        key_of(rank, key);
+        key_of(card_name, rank, key);
         status = tern_store_delete(m->store, key, err);
-        claim_of(rank, key);
+        key_of(claim_name, rank, key);
         if (status >= 0) status = tern_store_delete(m->store, key, err);
     }
     if (status >= 0) status = tern_store_delete(m->store, "word", err);

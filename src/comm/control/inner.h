@@ -149,13 +149,14 @@ struct tern__control {
 
 /* This rank's own; the name of its socket is the caller's to add. */
 int tern__card_make(tern__card *card, const tern__bootstrap *boot, tern_error *err);
-int tern__card_publish(const tern__card *card, int rank, tern_store *store, tern_error *err);
+/* Sets key `name`RANK to the card. */
+int tern__card_publish(const tern__card *card, const char *name, int rank, tern_store *store,
+                       tern_error *err);
 /* Waits for `rank`'s card. */
-int tern__card_get(tern__card *card, int rank, tern_store *store, double timeout_s, tern_error *err);
+int tern__card_get(tern__card *card, const char *name, int rank, tern_store *store, double timeout_s,
+                   tern_error *err);
 /* Whatever TERN_HOST_ID says. */
 bool tern__card_is_same_machine(const tern__card *one, const tern__card *other);
-/* Do `bytes` bytes, of which as many as fit are in *card, look like one? */
-bool tern__card_is_sound(const tern__card *card, size_t bytes);
 /* "rank 1 (host, pid 77)". */
 void tern__card_describe(const tern__card *card, int rank, char *text, size_t size);
 

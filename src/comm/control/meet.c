@@ -12,6 +12,7 @@
 #define NOTE_SECONDS 1.0
 
 static const char func[] = "tern_group_open";
+static const char card_name[] = "control/"; /* and the rank: a card's key */
 static const double redial_pause_s = 0.02;
 
 /* ---- cards ---- */
@@ -45,7 +46,7 @@ static int try_claim(int rank, const tern__card *own, tern_store *store, tern_er
     if (status == TERN_E_PEER) return 0;
     if (status) return tern__error_set(err, func, status, "%s", why.text);
     if (claims == 1) return 1;
-    bool is_known = !tern__card_get(&first, rank, store, 1.0, NULL);
+    bool is_known = !tern__card_get(&first, card_name, rank, store, 1.0, NULL);
     if (is_known && is_same_process(&first, own)) return 0;
     return fail_twice(rank, is_known ? &first : NULL, own, err);
 }
@@ -69,7 +70,7 @@ static int claim_rank(int rank, const tern__card *own, tern_store *store, int64_
 
 static int fail_missing(int first, int world, tern_store *store, tern_error *err)
 {
-    int status = tern__store_fail_missing(store, "control/", first, world, err);
+    int status = tern__store_fail_missing(store, card_name, first, world, err);
     if (status) return status;
     return tern__error_set(err, func, TERN_E_TIMEOUT, "all %d ranks came, but the last only as time was up",
                            world);
@@ -95,7 +96,7 @@ typedef int (*getter)(void *into, int rank, tern_store *store, double timeout_s,
 
 static int get_card(void *into, int rank, tern_store *store, double timeout_s, tern_error *err)
 {
-    return tern__card_get(into, rank, store, timeout_s, err);
+    return tern__card_get(into, card_name, rank, store, timeout_s, err);
 }
 
 static int get_address(void *into, int rank, tern_store *store, double timeout_s, tern_error *err)
@@ -286,7 +287,7 @@ static int meet(tern__control *control, const tern__bootstrap *boot, tern_store 
     int status = tern__card_make(own, boot, err);
     if (!status) status = tern__control_listen(control, own, err);
     if (!status) status = claim_rank(control->rank, own, store, deadline, err);
-    if (!status) status = tern__card_publish(own, control->rank, store, err);
+    if (!status) status = tern__card_publish(own, card_name, control->rank, store, err);
     if (!status) status = gather_cards(control, own, store, deadline, err);
     if (status) return status;
     make_secret(control, boot->secret);
