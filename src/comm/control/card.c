@@ -89,6 +89,12 @@ int tern__card_publish(const tern__card *card, const char *name, int rank, tern_
     return tern_store_set(store, key, card, sizeof(*card), err);
 }
 
+bool tern__card_is_same_process(const tern__card *one, const tern__card *other)
+{
+    return one->pid == other->pid && one->pid_space == other->pid_space &&
+           !strcmp(one->host_key, other->host_key);
+}
+
 static bool is_sound(const tern__card *card, size_t bytes)
 {
     return bytes == sizeof(*card) && memchr(card->host, 0, sizeof(card->host)) &&

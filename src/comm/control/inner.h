@@ -77,7 +77,6 @@ typedef struct tern__peer {
     tern__stream *stream; /* of a rank on another host (TCP); NULL: SOCK_SEQPACKET   */
     int pidfd;            /* -1: oneself, a rank of this very process, out of sight, or on another host */
     tern__card card;
-    bool met;  /* the card is there                                           */
     bool gone; /* no more is read: left, lost or garbled                      */
     atomic_bool left;
     uint64_t sent, came;       /* descriptors; what came under `lock` */
@@ -157,6 +156,7 @@ int tern__card_get(tern__card *card, const char *name, int rank, tern_store *sto
                    tern_error *err);
 /* Whatever TERN_HOST_ID says. */
 bool tern__card_is_same_machine(const tern__card *one, const tern__card *other);
+bool tern__card_is_same_process(const tern__card *one, const tern__card *other);
 /* "rank 1 (host, pid 77)". */
 void tern__card_describe(const tern__card *card, int rank, char *text, size_t size);
 

@@ -17,12 +17,6 @@ static const double redial_pause_s = 0.02;
 
 /* ---- cards ---- */
 
-static bool is_same_process(const tern__card *one, const tern__card *other)
-{
-    return one->pid == other->pid && one->pid_space == other->pid_space &&
-           !strcmp(one->host_key, other->host_key);
-}
-
 /* `first` is NULL if whoever has the rank did not say who it is. */
 static int fail_twice(int rank, const tern__card *first, const tern__card *own, tern_error *err)
 {
@@ -47,7 +41,7 @@ static int try_claim(int rank, const tern__card *own, tern_store *store, tern_er
     if (status) return tern__error_set(err, func, status, "%s", why.text);
     if (claims == 1) return 1;
     bool is_known = !tern__card_get(&first, card_name, rank, store, 1.0, NULL);
-    if (is_known && is_same_process(&first, own)) return 0;
+    if (is_known && tern__card_is_same_process(&first, own)) return 0;
     return fail_twice(rank, is_known ? &first : NULL, own, err);
 }
 
@@ -126,13 +120,10 @@ static int gather_cards(tern__control *control, const tern__card *own, tern_stor
 {
     for (int rank = 0; rank < control->world; rank++) {
         tern__peer *peer = &control->peers[rank];
-        int status = rank == control->rank
-                         ? TERN_OK
-                         : await_published(get_card, &peer->card, rank, store, deadline, err);
+        if (rank == control->rank) continue;
+        int status = await_published(get_card, &peer->card, rank, store, deadline, err);
         if (status == TERN_E_TIMEOUT) return fail_missing(rank, control->world, store, err);
-        if (status) return status;
-        peer->met = true;
-        if (rank != control->rank) status = check_card(peer, own, control->rank, err);
+        if (!status) status = check_card(peer, own, control->rank, err);
         if (status) return status;
     }
     return TERN_OK;
