@@ -36,7 +36,7 @@ struct tern_tensor {
 
     struct tern_scope *scope; /* NULL: a parameter, a buffer or a kept tensor            */
     const uint64_t *clock;    /* the scope's generation, which increases when the scope ends */
-    uint64_t generation;      /* its value when this tensor was made                     */
+    uint64_t generation;      /* *clock when this tensor was made                        */
     bool released;            /* an inner result of a module call that has returned      */
     tern_tensor *next;        /* in the scope's list of this frame                       */
 

@@ -355,14 +355,14 @@ static void nobody_is_named_who_goes_on(void **state)
     for (int world = 4; world <= 6; world++) assert_ranks_ok(ranks_run(world, orders_body, NULL));
 }
 
-/* ---- what is said of late ranks ---- */
+/* ---- errors about late ranks ---- */
 
 enum { LATE_RANKS = 4 };
 
 typedef enum act { SUMS_ALL, SUMS_HERE, SUMS_ACROSS, RECEIVES, MEETS, MAKES_GROUP, COMPUTES, STOPS } act;
 
-/* Ranks 0, 2 are of the barn, ranks 1, 3 of the attic. A teller gives up soon and says why. `told` are in its
- * error and `untold` are not. */
+/* Ranks 0 and 2 are on host barn, ranks 1 and 3 on attic. A teller times out soon. Its error must contain the
+ * texts `told` and must not contain `untold`. */
 typedef struct late_scene {
     act acts[LATE_RANKS];
     bool tells[LATE_RANKS];
@@ -376,7 +376,7 @@ typedef struct late_stage {
     atomic_int over;
 } late_stage;
 
-/* "here" is of the barn alone, "across" of ranks 1 and 2. */
+/* The group "here" has the ranks of the barn, "across" has ranks 1 and 2. */
 typedef struct late_groups {
     tern_group *world, *here, *across;
 } late_groups;
@@ -437,7 +437,7 @@ static int act_late(const late_groups *g, late_stage *stage, int rank, tern_erro
     return 0;
 }
 
-/* A teller's time begins when the others are in their calls, or stopped. */
+/* A teller starts its call when the others are in theirs, or stopped. */
 static int await_others(const late_stage *stage, int rank)
 {
     int64_t deadline = tern__now_ns() + RANKS_TIMEOUT_S * INT64_C(1000000000);
@@ -460,7 +460,7 @@ static int count_of(const char *text, const char *part)
     return count;
 }
 
-/* Each text once: the same is not said twice. */
+/* Each text must occur exactly once. */
 static int check_told(int rank, const late_scene *scene, const tern_error *err)
 {
     bool is_right = err->code == TERN_E_TIMEOUT || err->code == TERN_E_PEER;
@@ -505,7 +505,7 @@ static void run_late(const late_scene *scene)
     munmap(stage, sizeof(*stage));
 }
 
-/* Several give up at the same moment, and none of them says of another that it does not wait. */
+/* Several ranks time out at the same moment, and none claims that another one does not wait. */
 static void ranks_that_wait_are_not_accused(void **state)
 {
     (void)state;
@@ -534,7 +534,7 @@ static void a_stopped_rank_is_named_once(void **state)
     for (size_t i = 0; i < TERN__COUNT(scenes); i++) run_late(&scenes[i]);
 }
 
-/* Whatever a rank waits in: a work of a group within a host, a message, a work of other hosts. */
+/* A late rank may wait in a work of a group within a host, in a message, or in a work of other hosts. */
 static void what_late_ranks_wait_in_is_told(void **state)
 {
     (void)state;

@@ -99,7 +99,7 @@ static bool says(const outcome *o, const char *part)
 
 /* ---- missing ranks ---- */
 
-/* Bit r of mode: rank r does not come. */
+/* Bit r of mode: rank r does not join. */
 static int meet_with_gaps(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -130,9 +130,9 @@ static void missing_ranks_are_named_at_the_deadline(void **state)
     const struct {
         int world, missing;
         const char *text;
-    } rows[] = {{4, 1 << 2, "3 of 4 ranks came; missing: rank 2"},
-                {4, 1 << 1 | 1 << 3, "2 of 4 ranks came; missing: ranks 1, 3"},
-                {2, 1 << 1, "1 of 2 ranks came; missing: rank 1"}};
+    } rows[] = {{4, 1 << 2, "3 of 4 ranks joined; missing: rank 2"},
+                {4, 1 << 1 | 1 << 3, "2 of 4 ranks joined; missing: ranks 1, 3"},
+                {2, 1 << 1, "1 of 2 ranks joined; missing: rank 1"}};
     for (size_t i = 0; i < TERN__COUNT(rows); i++) {
         double timeout_s = 0.3; /* on a busy machine others may be late, too */
         while (!names_missing(rows[i].world, rows[i].missing, rows[i].text, timeout_s)) {
@@ -238,7 +238,7 @@ static void different_world_sizes_are_named(void **state)
     board_free(b);
 }
 
-/* It fails by itself and stays alive; the others get the reason. */
+/* The rank fails without the others and stays alive; they get the reason. */
 static void a_rank_that_fails_alone_is_named_by_all(void **state)
 {
     (void)state;

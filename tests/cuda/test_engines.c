@@ -228,7 +228,7 @@ static void a_device_is_warm_when_it_is_measured(void **state)
     tern_device_close(device);
 }
 
-/* Also for a case that has run already. */
+/* This also holds for a case that has run already. */
 static void who_follows_takes_what_it_is_told(void **state)
 {
     char text[ROOM];

@@ -27,7 +27,7 @@ static emulated_counts since(emulated_counts before)
 
 /* ---- a training ---- */
 
-/* What differs between steps. */
+/* The ways in which steps differ. */
 enum {
     STATIC = 0,
     OTHER_SIZE = 1,    /* every fifth has three rows fewer */

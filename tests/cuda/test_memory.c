@@ -63,7 +63,8 @@ static void what_is_cached_leaves_room_for_others(void **state)
         void *block = tern__device_alloc(f->device, size * MIB);
         assert_non_null(block);
         tern__device_free(f->device, block);
-        if (left(f) < total / 16) fail_msg("%zu MiB are left behind one of %zu MiB", left(f) / MIB, size);
+        if (left(f) < total / 16)
+            fail_msg("only %zu MiB are free after a block of %zu MiB", left(f) / MIB, size);
     }
 }
 

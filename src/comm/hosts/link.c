@@ -1,5 +1,5 @@
-/* link.c - a family's messages. Tag 0 is for what ranks agree on while they open something, which all ranks
- * of a group do in the same order; every channel has a tag of its own. */
+/* link.c - the transport of a family of groups. Tag 0 is for votes (vote.c), which all ranks of a group hold
+ * in the same order. Channels and mailboxes reserve tags of their own. */
 #include "comm/hosts/mailbox.h"
 
 #include "comm/sys.h"
@@ -13,7 +13,7 @@ static const char func[] = "tern_group_open";
 
 enum { WHY = 256 };
 
-/* ---- notes, for transports that have to find each other ---- */
+/* ---- notes: how the transports of two ranks find each other ---- */
 
 static int set_note(void *store, const char *key, const void *value, size_t bytes, char *why, size_t why_size)
 {
@@ -84,7 +84,7 @@ tern__link *tern__link_open(tern_group *group, const tern_transport *transport, 
     return NULL;
 }
 
-/* A forked child has copies of the connections, over which it may say nothing. */
+/* A forked child has copies of the connections, and must not send on them. */
 static void close_transport(tern__link *link, bool failed)
 {
     if (link->state && link->root->pid == getpid()) link->transport->close(link->state, failed);
@@ -120,7 +120,7 @@ int tern__link_progress(tern__link *link, tern_error *err)
 
 /* ---- messages ---- */
 
-/* A transport sees a connection that closes; the control plane knows why, or will in a moment. */
+/* The transport only sees that a connection closed. The control plane knows why, at most a second later. */
 static int fail(const tern__link *link, int status, const char *why, tern_error *err)
 {
     const tern__control *control = link->root->control;
@@ -159,7 +159,8 @@ int tern__link_recv(tern__link *link, const tern_group *group, int rank, int tag
     return status ? fail(link, status, why, err) : TERN_OK;
 }
 
-/* A message between two ranks is looked for all the time. */
+/* True if a mailbox has unfinished transfers. They need polling: the link awaits no single message of theirs.
+ */
 static bool has_mail(const tern__link *link)
 {
     bool has = false;

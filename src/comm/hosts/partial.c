@@ -1,6 +1,6 @@
-/* partial.c - sums in two steps: a host's ranks in their order, then the hosts in theirs. bf16 and f16 go
- * over in f32, so that the result is rounded once, as inside a host; where every host is one rank and nothing
- * is weighted, the elements themselves are the sums. */
+/* partial.c - sums in two steps: over a host's ranks in rank order, then over the hosts in host order.
+ * Partials of bf16 and f16 are sent in f32, so that the result is rounded once, as in a group on one host. If
+ * every host has one rank and nothing is weighted, the elements are sent as they are. */
 #include "comm/hosts/hosts.h"
 
 #include "comm/reduce.h"
@@ -24,15 +24,15 @@ bool tern__partial_is_raw(const tern__hosts *hosts, const tern__crossing *work)
     return is_alone && tern__partial_dtype(hosts, work) == work->post.dtype;
 }
 
-/* ---- a host's ranks ---- */
+/* ---- step 1: a host's ranks ---- */
 
-/* A mean is a sum until all hosts' are there. */
+/* A mean is summed first, and divided when the sums of all hosts are joined. */
 static tern_reduce_op op_of(const tern__crossing *work)
 {
     return work->is_weighted || work->post.op == TERN_AVG ? TERN_SUM : work->post.op;
 }
 
-/* sum += x, or sum = x for the first. */
+/* sum += x, or sum = x for the first; with x weighted. */
 static void add(tern_dtype dtype, const tern__crossing *work, double weight, bool is_first, char *sum,
                 const char *x, uint64_t count)
 {
@@ -48,7 +48,7 @@ static void add(tern_dtype dtype, const tern__crossing *work, double weight, boo
         tern__reduce(dtype, op_of(work), both, 2, &sum, 1, count);
 }
 
-/* Elements of one rank in the dtype of sums. */
+/* Reads elements of one rank, converted to the partials' dtype. */
 static void read_wide(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
                       uint64_t count, int place, tern_dtype dtype, char *out)
 {
@@ -58,7 +58,8 @@ static void read_wide(const tern__hosts *hosts, const tern__crossing *work, int 
     if (widens) tern__halves_widen(work->post.dtype, (float *)out, narrow, count);
 }
 
-/* Straight from the windows, where that can be. */
+/* Reduces a block straight from the windows. Returns false if a weight, a conversion or an extent's end
+ * prevents it. */
 static bool make_plain_block(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
                              uint64_t count, char *sum)
 {
@@ -99,14 +100,14 @@ void tern__partial_make(const tern__hosts *hosts, const tern__crossing *work, co
     }
 }
 
-/* ---- the hosts ---- */
+/* ---- step 2: the hosts ---- */
 
 static bool divides(const tern__crossing *work)
 {
     return work->is_weighted || work->post.op == TERN_AVG;
 }
 
-/* sum /= shares; the weight of a sum is 1. */
+/* sum /= shares. */
 static void divide(tern_dtype dtype, double shares, char *sum, uint64_t count)
 {
     const double one = 1;

@@ -1,3 +1,5 @@
+/* store.c - the public functions of all stores: they encode a query, let the store's `ask` answer it, and
+ * decode the answer. */
 #include "comm/store/store.h"
 
 #include "comm/store/frame.h"
@@ -89,15 +91,15 @@ int tern_store_port(const tern_store *store)
 int tern_store_timeout_set(tern_store *store, double timeout_s, tern_error *err)
 {
     if (!store || !(timeout_s > 0))
-        return tern__error_set(err, __func__, TERN_E_INVALID, "a store and seconds > 0 are needed, got %g",
-                               timeout_s);
+        return tern__error_set(err, __func__, TERN_E_INVALID,
+                               "expected a store and a timeout of more than 0 s, got %g", timeout_s);
     store->timeout_s = timeout_s;
     return TERN_OK;
 }
 
-/* ---- queries: begun, filled, asked ---- */
+/* ---- queries: begin, put.., ask ---- */
 
-/* A call: its query is built in the store's buffer, and the first error ends it. */
+/* One call. Its query is built in the store's buffer. After the first error the other steps do nothing. */
 typedef struct call {
     tern_store *store;
     const char *func, *key; /* the first key, for errors */
@@ -144,8 +146,8 @@ static void put_key(call *c, const char *key)
     size_t bytes = strlen(key), prefix_bytes = c->store->prefix_bytes;
     if (prefix_bytes + bytes > TERN_STORE_KEY_MAX) {
         c->status = tern__error_set(c->err, c->func, TERN_E_INVALID,
-                                    "key of %zu bytes with its prefix, at most %d fit", prefix_bytes + bytes,
-                                    TERN_STORE_KEY_MAX);
+                                    "the key has %zu bytes with its prefix, at most %d fit",
+                                    prefix_bytes + bytes, TERN_STORE_KEY_MAX);
         return;
     }
     if (!c->keys++) c->key = key;
@@ -179,14 +181,15 @@ static int ask_within(call *c, double timeout_s)
 {
     tern_store *store = c->store, *root = store ? store->root : NULL;
     if (!c->status && store->query.bytes > TERN__QUERY_BYTES_MAX)
-        c->status = tern__error_set(c->err, c->func, TERN_E_INVALID, "a query of %zu bytes, at most %llu fit",
-                                    store->query.bytes, TERN__QUERY_BYTES_MAX);
+        c->status =
+            tern__error_set(c->err, c->func, TERN_E_INVALID, "the query has %zu bytes, at most %llu fit",
+                            store->query.bytes, TERN__QUERY_BYTES_MAX);
     if (c->status) return c->status;
     tern__bytes query = tern__buffer_bytes(&store->query);
     c->status = root->ops->ask(root, query, tern__deadline(timeout_s), &store->answer, c->func, c->err);
     if (c->status == TERN_E_TIMEOUT)
         tern__error_set(c->err, c->func, TERN_E_TIMEOUT, "nobody set key \"%s\"%s in %s within %.3g s",
-                        c->key, c->keys > 1 ? " or another one of the keys" : "", root->where, timeout_s);
+                        c->key, c->keys > 1 ? " or another of the keys" : "", root->where, timeout_s);
     return c->status;
 }
 
@@ -208,7 +211,7 @@ static int64_t answer_number(const call *c)
     return c->status ? c->status : (int64_t)tern__take_number(&cursor);
 }
 
-/* The string at the end of the answer, with the zero behind it that all values have. */
+/* Returns the string at the end of the answer, and appends the zero that follows every value. */
 static const void *last_value(call *c, tern__frame_cursor cursor, size_t *bytes)
 {
     tern__bytes value = tern__take_string(&cursor);
@@ -322,8 +325,8 @@ int tern_store_wait(tern_store *store, const char *const *keys, size_t count, do
     return wait_for(store, __func__, keys, count, timeout_s, err);
 }
 
-/* Puts a zero behind each of `count` strings of the answer and sets values[] to them. What is moved is only
- * each length, over which the string goes: the eight bytes that become free hold the zero. */
+/* Sets values[] to the `count` strings of the answer, each with a zero after it. Every string is moved over
+ * its length field, and the zero goes into the eight bytes that this frees behind it. */
 static void split_values(uint8_t *at, size_t count, tern_store_value *values)
 {
     for (size_t i = 0; i < count; i++) {
@@ -369,7 +372,7 @@ int64_t tern_store_num_keys(tern_store *store, tern_error *err)
     return answer_number(&c);
 }
 
-/* Keeps those of `all` keys that begin with the prefix, without it. */
+/* Keeps the keys that begin with the prefix, and strips it. */
 static size_t keep_own(const tern_store *store, tern_store_value *keys, size_t all)
 {
     size_t kept = 0;
@@ -410,7 +413,7 @@ int tern_store_queue_push(tern_store *store, const char *key, const void *value,
     return ask(&c);
 }
 
-/* Another one may take what was waited for. */
+/* After a wait another client may pop the value first, so this waits again. */
 const void *tern_store_queue_pop(tern_store *store, const char *key, bool block, size_t *bytes,
                                  tern_error *err)
 {
@@ -436,7 +439,7 @@ int64_t tern_store_queue_len(tern_store *store, const char *key, tern_error *err
     return answer_number(&c);
 }
 
-/* As PyTorch does it where one query cannot: who comes last says so. */
+/* A barrier as PyTorch's other stores implement it: the last rank sets a key that all wait for. */
 static int meet_in_steps(tern_store *store, const char *func, const char *key, int64_t world, tern_error *err)
 {
     char come[TERN_STORE_KEY_MAX + 1], last[TERN_STORE_KEY_MAX + 1];
@@ -450,7 +453,8 @@ static int meet_in_steps(tern_store *store, const char *func, const char *key, i
     return status ? status : wait_for(store, func, keys, 1, -1, err);
 }
 
-/* PyTorch's TCP stores meet in one query, its other stores, their parts too, in several. */
+/* PyTorch's TCP stores have a query for this. Its other stores, and prefix stores of any kind, take several.
+ */
 int tern_store_barrier(tern_store *store, const char *key, int64_t world, tern_error *err)
 {
     tern_error why = {0};
