@@ -161,6 +161,35 @@ static void memory_of_ones_own(void **state)
     for (int world = 2; world <= 3; world++) assert_ranks_ok(ranks_run(world, own_body, NULL));
 }
 
+/* Rank 1 dies after all have met, and before it has published an address for the transport. */
+static int unpublished_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    if (rank == 1) {
+        tern__bootstrap own = *boot;
+        own.host_id = "attic";
+        own.choice = tern__comm_choose("native+gloo", false);
+        tern__control_open(&own, tern__store_open(&own, RANKS_TIMEOUT_S, &err), RANKS_TIMEOUT_S, 15, &err);
+        RANK_CHECK_OK(rank, err);
+        raise(SIGKILL);
+    }
+    int64_t began = tern__now_ns();
+    RANK_CHECK(rank, !open_over_hosts(rank, boot, "native+gloo", &err) && err.code == TERN_E_PEER);
+    RANK_CHECK(rank, strstr(err.text, "rank 1 (") && strstr(err.text, "was lost"));
+    RANK_CHECK(rank, (double)(tern__now_ns() - began) * 1e-9 < RANKS_SOON_S);
+    return 0;
+}
+
+static void a_rank_that_dies_before_the_transport_is_open_is_named(void **state)
+{
+    (void)state;
+    ranks r = ranks_run(3, unpublished_body, NULL);
+    assert_int_equal(r.status[0], 0);
+    assert_int_equal(r.status[1], 128 + SIGKILL);
+    assert_int_equal(r.status[2], 0);
+}
+
 static atomic_int *opened; /* shared by the ranks */
 
 /* A peer's message may arrive after a rank was told of the failure and has freed the buffer that was meant
@@ -575,6 +604,7 @@ int main(void)
         cmocka_unit_test(windows_of_other_sizes_are_told_to_all),
         cmocka_unit_test(works_overlap),
         cmocka_unit_test(memory_of_ones_own),
+        cmocka_unit_test(a_rank_that_dies_before_the_transport_is_open_is_named),
         cmocka_unit_test(after_a_failure_no_message_comes),
         cmocka_unit_test(a_forked_child_closes_nothing_but_its_own),
         cmocka_unit_test(ranks_of_a_host_that_wait_for_each_other_are_named),

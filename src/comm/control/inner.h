@@ -188,6 +188,9 @@ int tern__control_fail_descriptors(const tern__control *control, tern_error *err
 
 /* ---- accept.c ---- */
 
+/* The connections that a rank keeps before they have proved themselves. */
+#define TERN__STRANGERS_MAX 64
+
 /* Returns when all higher ranks have connected. */
 int tern__control_accept(tern__control *control, tern_store *store, int64_t deadline, tern_error *err);
 
