@@ -247,7 +247,7 @@ static void what_is_no_card_is_refused(void **state)
         if (i == 3) card.name_bytes = sizeof(card.name) + 1;
         tern_store_set(store, "control/1", &card, sizeof(card) - (i == 0), &err);
         assert_int_equal(err.code, TERN_OK);
-        assert_int_equal(tern__card_get(&got, 1, store, 5, &err), TERN_E_PEER);
+        assert_int_equal(tern__card_get(&got, "control/", 1, store, 5, &err), TERN_E_PEER);
         assert_non_null(strstr(err.text, "rank 1 published a malformed card"));
         err = (tern_error){0};
     }

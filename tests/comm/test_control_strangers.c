@@ -21,8 +21,8 @@ static int find_door(const tern__bootstrap *boot, door *d)
     tern__card own;
     d->store = tern__store_open(boot, 10, &err);
     tern__card_make(&own, boot, &err);
-    tern__card_publish(&own, boot->rank, d->store, &err);
-    tern__card_get(&d->card, 0, d->store, 10, &err);
+    tern__card_publish(&own, "control/", boot->rank, d->store, &err);
+    tern__card_get(&d->card, "control/", 0, d->store, 10, &err);
     tern__tcp_get(&d->at, 0, d->store, 10, &err);
     RANK_CHECK_OK(boot->rank, err);
     memcpy(d->secret, boot->secret, sizeof(d->secret));

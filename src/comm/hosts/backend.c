@@ -212,7 +212,6 @@ static int open_here(tern__hosts *hosts, tern_error *err)
                                .whole = group,
                                .id = group->id | UINT32_C(1) << 31};
     tern_group *here = &hosts->here;
-    snprintf(here->backend_name, sizeof(here->backend_name), "%s", size == 1 ? "self" : "native");
     here->boot.rank = map->place;
     here->boot.world = size;
     here->ranks = tern__alloc((size_t)size * sizeof(*here->ranks), func, err);
