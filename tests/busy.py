@@ -1,8 +1,8 @@
-"""What is said on a busy host only, and is true there."""
+"""Removes warnings that are correct, but appear only on a busy host."""
 import re
 
 
 def without_slow_ranks(err):
-    """stderr without the warnings of ranks that the others waited for."""
+    """Returns stderr without the warnings about slow ranks."""
     said = r"^tern: warn: rank \d+ \(.+, pid \d+\) is slow: the others waited \d+ % of the last \d+ steps for it\n"
     return re.sub(said, "", err, flags=re.M)

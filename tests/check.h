@@ -1,4 +1,4 @@
-/* check.h - cmocka with the includes it wants, and what our tests share. */
+/* check.h - cmocka with the headers that it needs, and macros that all tests use. */
 #ifndef TERN_TESTS_CHECK_H
 #define TERN_TESTS_CHECK_H
 
@@ -11,7 +11,7 @@
 #include <tern.h>
 
 #ifdef __SANITIZE_THREAD__
-/* oneDNN's cache of primitives is not compiled for the race detector, which sees it read and write but no
+/* oneDNN is not compiled for ThreadSanitizer, which sees the accesses to its primitive cache but not its
  * lock. */
 __attribute__((visibility("default"))) const char *__tsan_default_suppressions(void);
 const char *__tsan_default_suppressions(void)

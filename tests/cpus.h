@@ -1,4 +1,4 @@
-/* cpus.h - the CPUs of a test's process, as they were before OpenMP bound its first thread. */
+/* cpus.h - the affinity mask of a test's process before OpenMP bound its first thread. */
 #ifndef TERN_TESTS_CPUS_H
 #define TERN_TESTS_CPUS_H
 
@@ -15,7 +15,7 @@ __attribute__((no_sanitize("address", "thread", "undefined"))) static void cpus_
 
 __attribute__((section(".preinit_array"), used)) static void (*const cpus_keep_first)(void) = cpus_keep;
 
-/* May thread `id` use all of them? 0: the calling one. */
+/* Returns true if thread `id` (0: the calling thread) may use all of these CPUs. */
 static inline bool cpus_are_all(pid_t id)
 {
     cpu_set_t now;

@@ -1,5 +1,5 @@
-"""TensorBoard's event files read by hand, independent of the library and of protobuf: records with their CRCs, the wire
-format, and PNG."""
+"""Reads TensorBoard's event files without the library or protobuf: records with their CRCs, the wire format,
+and PNG."""
 import struct
 import zlib
 
@@ -23,7 +23,7 @@ def masked_crc(data):
 
 
 def records(path):
-    """The events' bytes. A record that is cut off ends the file; a wrong CRC is a ValueError."""
+    """Yields the events' bytes. A truncated record ends the file; a wrong CRC is a ValueError."""
     with open(path, "rb") as file:
         data = file.read()
     at, found = 0, []
@@ -51,7 +51,7 @@ def varint(data, at):
 
 
 def fields(data):
-    """{number: [values]}: ints, or bytes for all other wire types."""
+    """Returns {number: [values]}: ints, or bytes for all other wire types."""
     found, at = {}, 0
     while at < len(data):
         key, at = varint(data, at)
@@ -89,7 +89,7 @@ def _image(data):
 
 
 def _value(data):
-    """(tag, kind, what it holds)."""
+    """Returns (tag, kind, contents)."""
     f = fields(data)
     tag = f[1][0].decode()
     if 2 in f:
@@ -103,7 +103,7 @@ def _value(data):
 
 
 def events(path):
-    """What every record says: wall_time, step, and version, session or value."""
+    """Returns each record's contents: wall_time, step, and version, session or value."""
     found = []
     for data in records(path):
         f = fields(data)
@@ -120,12 +120,12 @@ def events(path):
 
 
 def values(path):
-    """[(tag, step, kind, what)] of all values in the file."""
+    """Returns [(tag, step, kind, contents)] of all values in the file."""
     return [(e["value"][0], e["step"], *e["value"][1:]) for e in events(path) if "value" in e]
 
 
 def png_pixels(data):
-    """(height, width, channels) bytes of an 8-bit PNG, as a nested list's flat bytes."""
+    """Returns the pixels of an 8-bit PNG as flat (height, width, channels) bytes."""
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     chunks, at = {}, 8
     while at < len(data):

@@ -1,5 +1,4 @@
-/* ledger.h - an allocator that keeps books: what is alive, what was asked for, and which request is refused.
- */
+/* ledger.h - an allocator that counts requests and live blocks, and can refuse a request. */
 #ifndef TERN_TESTS_LEDGER_H
 #define TERN_TESTS_LEDGER_H
 
@@ -13,7 +12,7 @@
 
 typedef struct ledger {
     int refuse_at;   /* the number of the first request that is refused; 0: none */
-    bool refuse_all; /* and all after it                                          */
+    bool refuse_all; /* refuses all requests after it, too                        */
     atomic_int requests;
     atomic_int live; /* blocks not yet freed              */
     atomic_int big;  /* requests of at least LEDGER_BIG bytes */
@@ -39,13 +38,13 @@ static inline void ledger_free(void *block, void *ctx)
     free(block);
 }
 
-/* From here on the library allocates through `books`; ledger_close puts the default back. */
+/* Makes the library allocate through `books` until ledger_close. */
 static inline void ledger_open(ledger *books)
 {
     tern__allocator_replace(&(tern_allocator){ledger_alloc, ledger_free, books});
 }
 
-/* Everything that was given out has come back. */
+/* Checks that all blocks were freed, and restores the default allocator. */
 static inline void ledger_close(ledger *books)
 {
     tern__allocator_replace(NULL);

@@ -1,11 +1,12 @@
-"""DeepLabV3 in PyTorch on a backbone that torchvision has not: basic blocks that dilate, behind a small stem."""
+"""DeepLabV3 in PyTorch on a backbone that torchvision does not have: dilated basic blocks after a small
+stem."""
 import torch
 from torch import nn
 from torchvision.models.segmentation import deeplabv3
 
 
 class LightBlock(nn.Module):
-    """A basic block that dilates."""
+    """A basic block with dilation."""
 
     def __init__(self, inside, out, stride, dilation):
         super().__init__()
@@ -24,7 +25,7 @@ class LightBlock(nn.Module):
 
 
 class LightBackbone(nn.Sequential):
-    """Each stage has a stride, and dilations of its first and its second block."""
+    """Each stage has a stride, and a dilation for its first block and one for its second."""
 
     def __init__(self, channels, strides, dilations):
         super().__init__()
@@ -43,7 +44,7 @@ class LightBackbone(nn.Sequential):
 
 
 def light_deeplab(channels, strides, dilations, rates, head_channels, classes):
-    """Initialised as torchvision's."""
+    """Returns the model, initialised as torchvision does."""
     backbone = LightBackbone(channels, strides, dilations)
     for part in backbone.modules():
         if isinstance(part, nn.Conv2d):

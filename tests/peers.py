@@ -1,6 +1,6 @@
 """The newest PyTorch, safetensors and TensorBoard, where scripts/peers.sh has installed them.
 
-    peers.enter()      # first of all in a test: from here on it runs under their Python
+    peers.enter()      # call it first in a test: from here on the test runs under their Python
 """
 import os
 import sys
@@ -15,7 +15,8 @@ def skip(why):
 
 
 def enter():
-    """Runs the calling script anew under the peers' Python; prints a "skipped: " line and ends where there is none."""
+    """Runs the calling script again under the peers' Python. If there is none, prints a "skipped: " line and
+    exits."""
     if os.path.realpath(sys.prefix) == os.path.realpath(PEERS):
         return
     python = os.path.join(PEERS, "bin/python")

@@ -1,4 +1,4 @@
-"""libtern for the tests in Python: the library by ctypes, its error struct, and a call that raises."""
+"""libtern for the tests in Python: the library through ctypes, its error struct, and a call that raises."""
 import ctypes
 import os
 
@@ -23,8 +23,9 @@ class TernError(Exception):
 
 
 class Library:
-    """libtern.so of the build directory TERN_BUILD. `lib.tern_rng_seed(rng, 3)` calls as it is; `lib.check(name, ...)`
-    appends a tern_error and raises if it comes back set. Declare what returns no int with `returns`."""
+    """libtern.so of the build directory TERN_BUILD. `lib.tern_rng_seed(rng, 3)` is a plain call;
+    `lib.check(name, ...)` appends a tern_error and raises if it is set. Declare functions that do not return
+    an int with `returns`."""
 
     def __init__(self):
         self._dll = ctypes.CDLL(os.path.join(os.environ["TERN_BUILD"], "libtern.so"))
@@ -45,16 +46,17 @@ class Library:
 
 
 def pointer(array):
-    """The address of a contiguous numpy array or torch tensor."""
+    """Returns the address of a contiguous numpy array or torch tensor."""
     return ctypes.c_void_p(array.data_ptr() if hasattr(array, "data_ptr") else array.ctypes.data)
 
 
 def device(name):
-    """The device that stands in a test for "cpu": TERN_TEST_DEVICE, by which the same tests run on others."""
+    """Returns the device to use for "cpu": TERN_TEST_DEVICE, with which the same tests run on other
+    devices."""
     return os.environ.get("TERN_TEST_DEVICE", name) if name == "cpu" else name
 
 
 def place(lib, module, device):
-    """Moves a module to the device under TERN_TEST_DEVICE, which may have memory of its own."""
+    """Moves a module to the device if TERN_TEST_DEVICE is set, since that may have memory of its own."""
     if "TERN_TEST_DEVICE" in os.environ:
         lib.check("tern_module_to", module, device)

@@ -12,8 +12,8 @@ static void add_place(cpu_set_t *cores, int place)
     for (int i = 0; i < count; i++) CPU_SET(cpus[i], cores);
 }
 
-/* Returns false if the places have CPUs that the process may not use, as GOMP_CPU_AFFINITY may: they are then
- * of no use. */
+/* Returns false if the places are useless because they have CPUs that the process may not use, which
+ * GOMP_CPU_AFFINITY permits. */
 static bool read_places(cpu_set_t *cores)
 {
     CPU_ZERO(cores);

@@ -140,7 +140,7 @@ int tern__output_write(tern__output *out, const void *data, size_t bytes, tern_e
     return TERN_OK;
 }
 
-/* The rename is on the disk once the directory is. */
+/* The rename is on the disk once the directory is synced. */
 static int sync_folder(const tern__output *out, tern_error *err)
 {
     int folder = open(dirname(out->temp), O_RDONLY | O_DIRECTORY | O_CLOEXEC);

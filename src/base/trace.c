@@ -26,7 +26,7 @@ enum {
 
 typedef struct quoted {
     const char *name;
-    char *text; /* cJSON's */
+    char *text; /* allocated by cJSON */
 } quoted;
 
 struct tern__trace {

@@ -1,10 +1,9 @@
-/* choice_file.c - the file of the user's choices.
+/* choice_file.c - the user's file of measured choices.
  *
  * When a case has been measured, its line is appended by one write. So processes need no lock, and a
  * killed process leaves no damage. Only a full disk leaves an incomplete line, and the next writer ends
- * it. The file is trusted only if it belongs to the user and is no symbolic link. Even then it can only
- * choose among algorithms that are right. Without the file training works as well; a problem with the file
- * is one warning. */
+ * it. The file is trusted only if it belongs to the user and is not a symbolic link. Even then it can only
+ * choose among correct algorithms. Training works without the file; a problem with it is one warning. */
 #include "device/choice_file.h"
 
 #include <errno.h>
@@ -16,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* ---- where ---- */
+/* ---- the path ---- */
 
 bool tern__choices_path(char *path, size_t size)
 {
@@ -36,8 +35,7 @@ static void warn(const char *path, const char *what)
 {
     static atomic_flag warned = ATOMIC_FLAG_INIT;
     if (!atomic_flag_test_and_set(&warned))
-        tern__log(TERN_LOG_WARN, "%s: %s; choices of convolutions are measured anew in every process", path,
-                  what);
+        tern__log(TERN_LOG_WARN, "%s: %s; every process measures its convolutions again", path, what);
 }
 
 static void make_folders(char *path)
@@ -58,7 +56,7 @@ static int open_own(const char *path, int flags, struct stat *about)
         return -1;
     }
     if (!fstat(fd, about) && S_ISREG(about->st_mode) && about->st_uid == geteuid()) return fd;
-    warn(path, "expected a file of the user's own");
+    warn(path, "expected a regular file that belongs to the user");
     close(fd);
     return -1;
 }

@@ -29,7 +29,7 @@ typedef struct tern__memory {
     size_t bytes;
 } tern__memory;
 
-/* Is told when a device is closed. Whoever keeps something that belongs to the device embeds one. */
+/* Is called when a device is closed. Embedded by objects that own something of the device. */
 typedef struct tern__close_listener {
     struct tern__close_listener *next;
     void (*closing)(struct tern__close_listener *self);
@@ -39,14 +39,14 @@ struct tern_device {
     char name[TERN__DEVICE_NAME];
     const struct tern__device_backend *backend; /* NULL: the device is the host's processor    */
     int index;                                  /* the back end's number for the device        */
-    void *state;                                /* the back end's                              */
+    void *state;                                /* belongs to the back end                     */
     tern_device *host;                          /* runs the ops for which the back end has no kernel */
     tern__memory memory;                        /* addresses of the back end's memory          */
     bool reference;                             /* reference kernels only                      */
     int threads;
     tern_device_conv_opts conv;
     size_t workspace;          /* default of conv.workspace                                         */
-    bool follows;              /* does not measure convolutions: another rank or replica does and tells it */
+    bool follows;              /* does not measure convolutions: another rank or replica sends its choices */
     bool graphs;               /* with a back end: launch repeated sequences as graphs              */
     struct tern__notes *notes; /* the back end's choices (device/notes.h); NULL without a back end  */
     const char *algorithm;     /* of the latest convolution; NULL: none ran since this was reset    */
@@ -153,9 +153,8 @@ void tern__worker_free(struct tern__worker *worker);
  * before the next start. A device without a thread of its own runs fn in the calling thread. */
 void tern__device_start(tern_device *device, void (*fn)(void *ctx), void *ctx);
 void tern__device_await(tern_device *device);
-/* Lets go of the cores on which kernels of the calling thread have run: OpenMP's threads would spin there for
- * milliseconds after a kernel, in the way of others. They are made anew by the next kernel that wants them.
- */
+/* Ends the calling thread's OpenMP team, whose threads would otherwise spin on the cores for milliseconds
+ * after a kernel. The next kernel that needs a team starts a new one. */
 void tern__device_rest(const tern_device *device);
 /* Called before a kernel on the device's thread: moves its OpenMP team to the device's cores, wherever OpenMP
  * has bound the team. */

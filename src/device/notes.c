@@ -137,7 +137,7 @@ static bool says(const cJSON *line, const char *name, const char *expected)
     return text && !strcmp(text, expected);
 }
 
-/* Where lines go, and from whom they come. */
+/* The reader of lines: where they go, and where they came from. */
 typedef struct listener {
     struct tern__notes *notes;
     machine machine;
@@ -222,7 +222,7 @@ void tern__notes_close(tern_device *device)
     device->notes = NULL;
 }
 
-/* ---- telling others ---- */
+/* ---- for other ranks and devices ---- */
 
 uint64_t tern__notes_serial(const tern_device *device)
 {

@@ -1,13 +1,14 @@
-/* notes.h - what a back end has chosen by measuring and would otherwise measure again in every process and
- * on every rank: a map from a case to the name of the choice, both strings of the back end's.
+/* notes.h - the choices that a back end made by measuring, so that not every process and every rank measures
+ * them again: a map from a case to the name of the choice. The back end defines both strings.
  *
  * The device that measures a case notes the choice. The note goes to the user's file
  * (device/choice_file.h) and to other ranks and devices (kernels/choices.h). A note from another rank or
  * device takes precedence over the file's. The file's notes only count on a device that may measure
  * itself, since another rank may not have the file. Lines name the device and its libraries; lines of
- * other ones are ignored, in the file and from others. A note is a hint: the back end follows it only if
- * it has that algorithm and its rules allow it. A device learns at most TERN__CHOICE_CASES cases, by
- * measuring or from the file; for further cases it only knows what others tell it.
+ * other devices or libraries are ignored, whether from the file or from a rank. A note is a hint: the back
+ * end follows it only if it has that algorithm and its rules allow it. A device learns at most
+ * TERN__CHOICE_CASES cases, by measuring or from the file; for further cases it only uses the notes of
+ * others.
  *
  * Threads: as the device. */
 #ifndef TERN_SRC_DEVICE_NOTES_H

@@ -19,9 +19,10 @@ int tern__device_cores(void)
     return TERN__MIN(cores, quota);
 }
 
-/* ---- the other ranks ---- */
+/* ---- the share ---- */
 
-/* 0: no group has met yet. All ranks of the host share the quota (`neighbours`), whichever cores they use. */
+/* Set by tern__device_share_among; sharers is 0 before. All ranks of the host (`neighbours`) share the quota,
+ * whichever cores they use. */
 static atomic_int sharer, sharers, neighbours;
 
 void tern__device_share_among(int rank, int ranks, int on_host)

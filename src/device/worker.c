@@ -12,7 +12,7 @@
 
 typedef struct tern__worker {
     pthread_t thread;
-    pid_t pid; /* the process that has the thread: a forked child has not */
+    pid_t pid; /* the process that has the thread; a forked child does not */
     cpu_set_t cores;
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -50,7 +50,8 @@ static int parse(const char *list, cpu_set_t *cores, tern_error *err)
     cpu_set_t allowed;
     CPU_ZERO(cores);
     if (tern__cores_get(&allowed))
-        return tern__error_errno(err, "tern_device_open", TERN_E_SYSTEM, "cannot tell this process's cores");
+        return tern__error_errno(err, "tern_device_open", TERN_E_SYSTEM,
+                                 "cannot read this process's CPU affinity");
     for (const char *at = list;; at++) {
         char *end;
         long first = strtol(at, &end, 10), last = first;
@@ -123,7 +124,8 @@ static void end(tern__worker *worker)
     pthread_mutex_destroy(&worker->lock);
 }
 
-/* A forked child must not end the thread: it does not exist there, but the condition has it as a waiter. */
+/* A forked child must not end the thread: it does not exist there, but the copied condition variable has it
+ * as a waiter. */
 void tern__worker_free(tern__worker *worker)
 {
     if (worker && worker->pid == getpid()) end(worker);

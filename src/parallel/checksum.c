@@ -2,10 +2,11 @@
  *
  * All ranks start from the same parameters and apply the same gradients, so their parameters stay equal bit
  * by bit, unless memory fails or the program writes to them on one rank only. Nothing repairs such a
- * difference. So every few synchronised backwards each rank hashes its parameters one by one (XXH3), as this
- * backward has used them, and the hashes are gathered in a small work beside the gradients', for which nobody
- * waits. The hashes that most ranks agree on are right; if there is no majority, rank 0's are. A rank without
- * inputs (tern_ddp_join) lags behind, so its hashes are ignored. */
+ * difference. So every checksum_every synchronised backwards each rank hashes its parameters one by one
+ * (XXH3), with the values that this backward has used. The hashes are gathered in a small work together with
+ * the gradients', so no rank waits for it separately. The hashes that most ranks have are right; if several
+ * are equally common, those of the lowest rank. A rank without inputs (tern_ddp_join) lags behind, so its
+ * hashes are ignored. */
 #include "parallel/ddp.h"
 #include "tensor/host.h"
 
@@ -21,22 +22,16 @@ int tern__checksum_open(tern_ddp *ddp, tern_error *err)
     uint64_t count = (uint64_t)tern_group_size(ddp->group) * (uint64_t)ddp->seal->leaf_count;
     if (!ddp->opts.checksum_every || tern_group_size(ddp->group) == 1) return TERN_OK;
     size_t bytes = count * sizeof(XXH64_hash_t);
-    int status = ddp->group->backend->window_open(ddp->group->state, NULL, bytes, &self->window, err);
-    self->has_window = !status;
+    int status = tern__ddp_window_open(ddp, NULL, bytes, &self->window, err);
     self->extent = (tern__extent){self->window, 0, count};
     return status;
-}
-
-void tern__checksum_close(tern_ddp *ddp)
-{
-    if (ddp->checksum.has_window) ddp->group->backend->window_close(ddp->group->state, ddp->checksum.window);
 }
 
 /* ---- a backward ---- */
 
 static XXH64_hash_t *hashes_of(const tern_ddp *ddp, int rank)
 {
-    XXH64_hash_t *all = ddp->group->backend->window_base(ddp->group->state, ddp->checksum.window);
+    XXH64_hash_t *all = tern__ddp_window_base(ddp, ddp->checksum.window);
     return all + (size_t)rank * (size_t)ddp->seal->leaf_count;
 }
 
@@ -60,7 +55,7 @@ int tern__checksum_post(tern_ddp *ddp, tern_error *err)
     tern__checksum *self = &ddp->checksum;
     self->seq = 0;
     self->rounds++;
-    if (!self->has_window || self->rounds % (uint64_t)ddp->opts.checksum_every) return TERN_OK;
+    if (!self->extent.count || self->rounds % (uint64_t)ddp->opts.checksum_every) return TERN_OK;
     int status = ddp->shadow ? TERN_OK : hash(ddp, err);
     if (status) return status;
     tern__post work = {.kind = TERN__ALL_GATHER,
@@ -84,7 +79,7 @@ static int difference(const tern_ddp *ddp, int one, int other)
     return -1;
 }
 
-/* Returns the rank that most ranks agree with, the lowest of several. */
+/* Returns the rank that most ranks agree with; if there are several, the lowest. */
 static int find_right(const tern_ddp *ddp, const tern__tally *tally)
 {
     int right = -1, most = 0, world = tern_group_size(ddp->group);

@@ -2,11 +2,11 @@
  * its optimizers ask all ranks before a step (join.c needs that), whether it has new choices (choices.c), and
  * a flag for each leaf that it has used.
  *
- * The means of the flags tell what any rank has used, asks or has to tell. The mean loss of the ranks that
- * count is the quotient of two means. Where the back end reaches the gradients' device, the loss is reduced
- * and divided there: the host knows the divisor, and reads the loss when it is asked for. A rank alone stores
- * its loss as the mean. Where the back end does not reach the device, the loss is copied to the host during
- * backward, and becomes a side value when their bucket is posted. */
+ * The mean of a flag is above 0 if any rank has set it. The mean loss of the ranks that count is the quotient
+ * of two means. If the back end reaches the gradients' device, the loss is reduced and divided there: the
+ * host knows the divisor, and reads the loss when it is asked for. A single rank stores its loss as the mean.
+ * If the back end does not reach the device, the loss is copied to the host during backward, and written to
+ * the side values when their bucket is posted. */
 #include "parallel/ddp.h"
 
 #include "device/backend.h"
@@ -38,9 +38,7 @@ static tern_device *find_device(const tern_ddp *ddp, bool *is_reached)
 static int open_window(tern_ddp *ddp, tern_error *err)
 {
     tern__ddp_loss *self = &ddp->loss;
-    int status = ddp->group->backend->window_open(ddp->group->state, self->block, 2 * sizeof(*self->block),
-                                                  &self->window, err);
-    self->has_window = !status;
+    int status = tern__ddp_window_open(ddp, self->block, 2 * sizeof(*self->block), &self->window, err);
     self->extent = (tern__extent){self->window, 0, 1};
     return status;
 }
@@ -70,7 +68,6 @@ int tern__side_open(tern_ddp *ddp, tern_error *err)
 void tern__side_close(tern_ddp *ddp)
 {
     tern__ddp_loss *self = &ddp->loss;
-    if (self->has_window) ddp->group->backend->window_close(ddp->group->state, self->window);
     if (self->there) self->device->backend->event_wait(self->device, self->there, NULL);
     if (self->pinned) self->device->backend->pinned_free(self->device, self->pinned);
     if (self->there) self->device->backend->event_free(self->device, self->there);
@@ -124,7 +121,7 @@ static int put_loss(const tern_ddp *ddp, int at, const tern_tensor *loss, tern_e
     return status || !scale_at ? status : divide(&ddp->loss, at, scale_at, err);
 }
 
-/* Whether this is the only rank: its loss is the mean, which saves a launch per step. */
+/* True if this is the only rank. Its loss is the mean, which saves a launch per step. */
 static bool is_alone(const tern_ddp *ddp)
 {
     return tern_group_size(ddp->group) == 1;
@@ -144,7 +141,7 @@ static int take_loss(tern_ddp *ddp, double counts, tern_error *err)
     return is_alone(ddp) ? TERN_OK : put(&ddp->loss, MEAN, &sum, 1 / counts, err);
 }
 
-/* Starts a copy of the loss to the host, beside backward. */
+/* Starts a copy of the loss to the host that runs in parallel with backward. */
 static int send_loss(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
 {
     tern__ddp_loss *self = &ddp->loss;
@@ -164,7 +161,7 @@ static int send_loss(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
 
 static void set(const tern_ddp *ddp, int i, double value)
 {
-    void *side = ddp->group->backend->window_base(ddp->group->state, ddp->side_window);
+    void *side = tern__ddp_window_base(ddp, ddp->side_window);
     if (ddp->buckets[ddp->bucket_count - 1].dtype == TERN_F64)
         ((double *)side)[i] = value;
     else
@@ -173,7 +170,7 @@ static void set(const tern_ddp *ddp, int i, double value)
 
 static double get(const tern_ddp *ddp, int i)
 {
-    const void *side = ddp->group->backend->window_base(ddp->group->state, ddp->side_window);
+    const void *side = tern__ddp_window_base(ddp, ddp->side_window);
     return ddp->buckets[ddp->bucket_count - 1].dtype == TERN_F64 ? ((const double *)side)[i]
                                                                  : ((const float *)side)[i];
 }
@@ -202,7 +199,7 @@ int tern__side_write(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
     return counts && is_away ? send_loss(ddp, loss, err) : TERN_OK;
 }
 
-/* The loss's copy is in front of the gradients' copies, which have completed, so this does not wait long. */
+/* The loss was copied before the gradients, whose copies have completed, so this does not wait long. */
 int tern__side_arrive(tern_ddp *ddp, tern_error *err)
 {
     tern__ddp_loss *self = &ddp->loss;
@@ -215,7 +212,7 @@ int tern__side_arrive(tern_ddp *ddp, tern_error *err)
 }
 
 /* If no rank has samples, nothing was reduced and the flags are this rank's own, so they do not count. If no
- * rank's backward has reached the model, all ranks keep what the last one said. */
+ * rank's backward has reached the model, all ranks keep the values of the last one that did. */
 int tern__side_take(tern_ddp *ddp, tern_error *err)
 {
     const tern__tally *tally = ddp->group->backend->tally(ddp->channel, ddp->round.side_seq);

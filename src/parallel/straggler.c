@@ -1,12 +1,12 @@
 /* straggler.c - finds the rank that the others wait for.
  *
  * In a synchronised backward all ranks finish together, when the last one has posted its buckets. So the time
- * from a rank's own last bucket until the end tells how much earlier than the last rank it was. Each rank
- * adds these times up. Every few steps the ranks gather the sums, in one small work beside the next
- * backward's, until the window is long enough for a verdict. The rank that waited least is the one that the
- * others waited for: it costs the mean of what they waited longer, as a share of the window's time. It counts
- * as slow if that share is large and if the others waited for it in most of the steps: one long pause (a
- * checkpoint, say) does not make a rank slow. */
+ * from a rank's own last bucket until the end shows how much earlier than the last rank it was. Each rank
+ * adds up these times. Every TERN__STRAGGLER_STEPS steps the ranks gather the sums, in one small work
+ * together with the next backward's works, until the window is long enough for a verdict. The rank that
+ * waited least is the one that the others waited for. Its cost is the mean time that they waited longer than
+ * it did, as a share of the window's time. A rank counts as slow if this share is large and the others waited
+ * for it in most of the steps: one long pause (a checkpoint, say) does not make a rank slow. */
 #include "parallel/ddp.h"
 
 /* ---- the verdict ---- */
@@ -51,8 +51,7 @@ int tern__straggler_open(tern_ddp *ddp, tern_error *err)
     self->named = tern__alloc((size_t)world * sizeof(*self->named), "tern_ddp_new", err);
     if (!self->sums || !self->named) return TERN_E_MEMORY;
     size_t bytes = (size_t)world * sizeof(tern__waits);
-    int status = ddp->group->backend->window_open(ddp->group->state, NULL, bytes, &self->gather_window, err);
-    self->has_window = !status;
+    int status = tern__ddp_window_open(ddp, NULL, bytes, &self->gather_window, err);
     self->extent = (tern__extent){self->gather_window, 0, bytes / sizeof(int64_t)};
     return status;
 }
@@ -60,7 +59,6 @@ int tern__straggler_open(tern_ddp *ddp, tern_error *err)
 void tern__straggler_close(tern_ddp *ddp)
 {
     tern__straggler *self = &ddp->stats.straggler;
-    if (self->has_window) ddp->group->backend->window_close(ddp->group->state, self->gather_window);
     tern__free(self->sums);
     tern__free(self->named);
 }
@@ -69,13 +67,13 @@ void tern__straggler_close(tern_ddp *ddp)
 
 static tern__waits *gathered(const tern_ddp *ddp)
 {
-    return ddp->group->backend->window_base(ddp->group->state, ddp->stats.straggler.gather_window);
+    return tern__ddp_window_base(ddp, ddp->stats.straggler.gather_window);
 }
 
 int tern__straggler_post(tern_ddp *ddp, tern_error *err)
 {
     tern__straggler *self = &ddp->stats.straggler;
-    self->is_posted = self->has_window && self->count == TERN__STRAGGLER_STEPS;
+    self->is_posted = self->sums && self->count == TERN__STRAGGLER_STEPS;
     if (!self->is_posted) return TERN_OK;
     gathered(ddp)[tern_group_rank(ddp->group)] = self->own;
     tern__post work = {.kind = TERN__ALL_GATHER,
@@ -103,7 +101,7 @@ static bool has_shadows(const tern__waits *told, int world)
     return shadows > 0;
 }
 
-/* Adds the gathered waits up; all ranks come to the same verdict. */
+/* Adds up the gathered waits. All ranks reach the same verdict. */
 static void hear(tern_ddp *ddp)
 {
     tern__straggler *self = &ddp->stats.straggler;

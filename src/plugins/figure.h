@@ -1,4 +1,4 @@
-/* figure.h - what the files of the figure plug-in share. */
+/* figure.h - shared declarations of the figure plug-in. */
 #ifndef TERN_SRC_PLUGINS_FIGURE_H
 #define TERN_SRC_PLUGINS_FIGURE_H
 
@@ -23,7 +23,7 @@ void tern__canvas_colour(cairo_t *cr, int i, double alpha);
 void tern__canvas_image(cairo_t *cr, const tern_picture *image, double zoom, double x, double y,
                         double width);
 
-/* ---- what a figure consists of ---- */
+/* ---- the parts of a figure ---- */
 
 #define TERN__CHART_WIDTH  820
 #define TERN__CHART_HEIGHT 500

@@ -1,12 +1,12 @@
 /* mpi.c - the MPI plug-ins: the same source, built once with Open MPI and once with MPICH.
  *
- * A transport is a duplicate of a communicator, on which messages of bytes go: MPI_Isend, MPI_Irecv,
- * MPI_Test. Nothing of MPI's own reductions is used: their order of operands depends on the library, the
- * count and the machine, and neither knows bf16.
+ * A transport duplicates a communicator and sends bytes on the duplicate, with MPI_Isend, MPI_Irecv and
+ * MPI_Test. MPI's reductions are not used: their order of operands depends on the library, the count and the
+ * machine, and neither library knows bf16.
  *
- * Messages that are under way form a list through the callers' tern_transport_message, so that closing after
- * a failure can call the receives back: MPI would otherwise write into memory that is no longer the group's,
- * whenever anybody in the process calls it. */
+ * Messages in flight are linked through the callers' tern_transport_message, so that closing after a failure
+ * can cancel the receives. Otherwise MPI would write into memory that the group has freed, as soon as
+ * anything in the process calls MPI. */
 #include <tern/backend/mpi.h>
 
 #include <dlfcn.h>
@@ -25,7 +25,7 @@
 #define NAME "MPICH"
 #endif
 
-/* What Open MPI sends through its fast boxes, a quarter of which is the longest. */
+/* Open MPI sends messages of up to this size through its fast boxes: a quarter of a box. */
 enum { SHORT_BYTES = 768 };
 
 /* ---- errors ---- */
@@ -45,8 +45,9 @@ static int fail_mpi(int status, const char *call, int code, char *why, size_t wh
     return status;
 }
 
-/* MPI ends the program when a call fails, unless its communicator says otherwise; what is wrong with a handle
- * is said by MPI_COMM_WORLD's and MPI_COMM_SELF's. All three are the program's, and get their own back. */
+/* The program's error handlers, replaced for the duration of a call: by default MPI ends the program when a
+ * call fails. Errors go to the communicator's handler, and errors about an invalid handle to that of
+ * MPI_COMM_WORLD or MPI_COMM_SELF. All of them belong to the program and are restored afterwards. */
 typedef struct quiet {
     MPI_Comm comms[3];
     MPI_Errhandler handlers[3];
@@ -82,13 +83,13 @@ static void be_loud(quiet *q)
 
 /* ---- MPI's life ---- */
 
-/* A process has one MPI. */
+/* A process can initialise MPI only once. */
 static struct {
     pthread_mutex_t lock;
-    pid_t owner; /* the process whose MPI was initialised here; 0: nobody's */
-    int users;   /* starts without their finish                             */
+    pid_t owner; /* the process in which this file initialised MPI; 0: none */
+    int users;   /* calls of start without their finish                     */
     bool failed;
-    bool exits_with_0; /* the process is exiting, and says so */
+    bool exits_with_0; /* the process is exiting with code 0 */
 } life = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static bool is_running(void)
@@ -99,19 +100,20 @@ static bool is_running(void)
     return initialized && !finalized;
 }
 
-/* Only handlers of exit are told the code. */
+/* Only an on_exit handler gets the exit code. */
 static void note_exit(int code, void *unused)
 {
     (void)unused;
     life.exits_with_0 = !code;
 }
 
-/* A static object of the program may own a group, and is destroyed after all handlers that were registered
- * later than it. This is later still, and earlier than the end of MPI's library, which this one needs.
+/* Finalizes MPI when the process exits. This is a destructor, not an exit handler, because a static object of
+ * the program may own a group, and is destroyed after the handlers that were registered later. A destructor
+ * of this library runs after that, and before those of MPI's library, which it depends on.
  *
- * A forked child that exits is not the rank. MPI_Finalize waits for all ranks, also for those that are lost
- * or wait for this one; and a rank that ends with 0 without it is all right to MPICH's launcher, whatever its
- * peers say. */
+ * Does nothing in a forked child, which is not the rank. If a group is open or has failed, MPI_Finalize could
+ * wait for ever, for ranks that are lost or wait for this one. Exiting with 0 without it would make MPICH's
+ * launcher report success, whatever the other ranks say. So this rank aborts the job. */
 __attribute__((destructor)) static void end(void)
 {
     if (!life.exits_with_0 || life.owner != getpid() || !is_running()) return;
@@ -120,12 +122,12 @@ __attribute__((destructor)) static void end(void)
         return;
     }
     fflush(NULL);
-    fprintf(stderr, "tern: a rank ends the job: it exits with 0, but with a group that %s\n",
+    fprintf(stderr, "tern: this rank aborts the job: it exits with code 0, but has a group that %s\n",
             life.failed ? "has failed" : "is not closed");
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* Open MPI's components look for the library's symbols in the process, not in whoever loaded it. */
+/* Open MPI's components look for the library's symbols in the global scope. This adds the library to it. */
 static void show_library(void)
 {
     Dl_info info;
@@ -133,9 +135,9 @@ static void show_library(void)
         dlopen(info.dli_fname, RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
 }
 
-/* MPI_Init waits for all ranks, without a limit: for ever, if a process of the job has ended before its own
- * and the launcher does not mind. It cannot be called off, so a rank that has waited for too long ends, which
- * launchers do mind. */
+/* MPI_Init waits for all ranks without a limit: for ever, if a process of the job ended before its own
+ * MPI_Init and the launcher did not react. The call cannot be cancelled, so after `timeout_s` this thread
+ * ends the process, to which launchers do react. */
 typedef struct patience {
     pthread_t thread;
     pthread_mutex_t lock;
@@ -156,15 +158,14 @@ static void *lose_patience(void *arg)
     while (!p->is_over && !late)
         late = pthread_cond_clockwait(&p->changed, &p->lock, CLOCK_MONOTONIC, &until);
     if (!p->is_over) {
-        fprintf(stderr, "tern: not all ranks have come to MPI_Init within %g s: this one ends\n",
-                p->timeout_s);
+        fprintf(stderr, "tern: not all ranks called MPI_Init within %g s: this rank exits\n", p->timeout_s);
         _exit(1);
     }
     pthread_mutex_unlock(&p->lock);
     return NULL;
 }
 
-/* Signals are for the program's own threads. */
+/* The thread blocks all signals: they are for the program's own threads. */
 static bool start_patience(patience *p)
 {
     sigset_t all, before;
@@ -188,8 +189,9 @@ static void end_patience(patience *p)
     pthread_mutex_destroy(&p->lock);
 }
 
-/* MPICH asks MPI_COMM_WORLD's handler about some errors of other communicators' messages. Where MPI is the
- * program's, so is that: a lost peer may then end the job at once. */
+/* MPICH reports some errors of messages on other communicators to MPI_COMM_WORLD's handler, so it must not
+ * end the program. If the program initialised MPI itself its handler stays, and a lost peer may end the job.
+ */
 static void take_over(void)
 {
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
@@ -211,9 +213,9 @@ static int initialize(double timeout_s, char *why, size_t why_size)
     return TERN_OK;
 }
 
-/* Only the group's thread calls MPI, so MPI_THREAD_FUNNELED is enough where that is the main one. SINGLE, the
- * level of a plain MPI_Init, promises that there are no other threads; here are some that never call MPI, for
- * which neither library makes a difference. */
+/* Only the group's thread calls MPI, so MPI_THREAD_FUNNELED is enough if that is MPI's main thread. A plain
+ * MPI_Init gives MPI_THREAD_SINGLE, which promises that there are no other threads. tern has some, but they
+ * never call MPI, and neither library treats that case differently. */
 static int check_thread(char *why, size_t why_size)
 {
     int level, is_main;
@@ -222,9 +224,9 @@ static int check_thread(char *why, size_t why_size)
     if (level >= MPI_THREAD_SERIALIZED || is_main) return TERN_OK;
     return fail(
         TERN_E_STATE,
-        "the program initialised MPI at a level (MPI_THREAD_FUNNELED or below) at which only the thread "
-        "that did so may call it, and this is another one: ask MPI_Init_thread for "
-        "MPI_THREAD_SERIALIZED or MPI_THREAD_MULTIPLE",
+        "the program initialised MPI with MPI_THREAD_FUNNELED or below, so only the thread that did so may "
+        "call MPI, and this is another thread: ask MPI_Init_thread for MPI_THREAD_SERIALIZED or "
+        "MPI_THREAD_MULTIPLE",
         why, why_size);
 }
 
@@ -254,7 +256,7 @@ static void finish(bool failed)
     pthread_mutex_unlock(&life.lock);
 }
 
-/* ---- who ---- */
+/* ---- ranks and communicators ---- */
 
 static int world_handle(void)
 {
@@ -266,10 +268,10 @@ static int ask_place(MPI_Comm comm, int *rank, int *world, char *why, size_t why
     int is_inter = 0, code = comm == MPI_COMM_NULL ? MPI_ERR_COMM : MPI_Comm_test_inter(comm, &is_inter);
     if (!code) code = MPI_Comm_rank(comm, rank);
     if (!code) code = MPI_Comm_size(comm, world);
-    if (code) return fail_mpi(TERN_E_INVALID, "no communicator's handle", code, why, why_size);
+    if (code) return fail_mpi(TERN_E_INVALID, "not a handle of a communicator", code, why, why_size);
     if (!is_inter) return TERN_OK;
     return fail(TERN_E_INVALID,
-                "a communicator between two groups (MPI_Intercomm_create) is not one of ranks", why,
+                "expected an intracommunicator, got an intercommunicator (MPI_Intercomm_create)", why,
                 why_size);
 }
 
@@ -284,11 +286,11 @@ static int place_in(int handle, int *rank, int *world, char *why, size_t why_siz
 
 /* ---- messages ---- */
 
-/* What is in a tern_transport_message. */
+/* The contents of a tern_transport_message. */
 typedef struct __attribute__((may_alias)) letter {
     MPI_Request request;
     uint32_t bytes;
-    int peer; /* ~peer: from it */
+    int peer; /* ~peer for a receive */
     struct letter *next, *prev;
 } letter;
 
@@ -296,7 +298,7 @@ _Static_assert(sizeof(letter) <= sizeof(tern_transport_message), "a letter fits 
 
 typedef struct transport {
     MPI_Comm comm;
-    letter *letters; /* under way */
+    letter *letters; /* in flight */
 } transport;
 
 static void letter_add(transport *t, letter *l, size_t bytes, int peer)
@@ -316,16 +318,15 @@ static void letter_remove(transport *t, const letter *l)
     if (!l->prev) t->letters = l->next;
 }
 
-/* By a program that owns MPI, whose next call would end the process. */
+/* The program may have finalized MPI itself. Another MPI call would then end the process. */
 static int check_finalized(char *why, size_t why_size)
 {
     int finalized = 0;
     MPI_Finalized(&finalized);
     if (!finalized) return TERN_OK;
     return fail(TERN_E_STATE,
-                "MPI_Finalize was called while the group is open, whose messages go over MPI: close the "
-                "group before",
-                why, why_size);
+                "MPI_Finalize was called while a group that uses MPI is open: close the group before", why,
+                why_size);
 }
 
 static int message_send(void *state, int peer, int tag, const void *data, size_t bytes,
@@ -397,18 +398,18 @@ static void pause_briefly(void)
     nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
 }
 
-/* Who is missing only a message of theirs could say, on a communicator that is the program's. */
+/* Finding out which ranks are missing would need messages on the program's own communicator. */
 static int fail_duplicate(double timeout_s, char *why, size_t why_size)
 {
     snprintf(why, why_size,
-             "not all ranks of the communicator have come within %g s, MPI does not say which: does every "
-             "program of the job open this group?",
+             "not all ranks of the communicator joined within %g s, MPI does not say which: does every "
+             "process of the job open this group?",
              timeout_s);
     return TERN_E_TIMEOUT;
 }
 
-/* One that does not come in time stays under way for good, and so do its request and what it would make: the
- * job has failed. */
+/* Duplicates the communicator. After a timeout the request stays pending for good, together with its
+ * communicator: the job has failed anyway. */
 static int duplicate(MPI_Comm comm, double timeout_s, MPI_Comm *copy, char *why, size_t why_size)
 {
     MPI_Request request;
@@ -425,8 +426,8 @@ static int duplicate(MPI_Comm comm, double timeout_s, MPI_Comm *copy, char *why,
     return TERN_OK;
 }
 
-/* MPI writes the handle when the last rank has come, be that after the deadline: so it stands in the state,
- * which is then not freed. */
+/* MPI writes the handle when the last rank has joined, possibly after the deadline. So the handle is in the
+ * transport, which is not freed after a timeout. */
 static int open_on(transport *t, const tern_transport_place *place, char *why, size_t why_size)
 {
     int rank, world;
@@ -464,8 +465,9 @@ static void cancel_all(const transport *t)
         if (l->peer < 0) MPI_Cancel(&l->request);
 }
 
-/* A receive that was called back is done at once. One that has begun, and any send, is done if the peer is
- * still there; nothing but MPI's next call would move what is left. */
+/* Completes the messages in flight, for half a second at most. A cancelled receive is complete at once. A
+ * receive that has begun and a send complete if the peer is still there. What is left after that makes no
+ * progress unless something calls MPI again. */
 static void drain(transport *t)
 {
     double deadline = seconds() + 0.5;
@@ -479,7 +481,7 @@ static void drain(transport *t)
     }
 }
 
-/* MPI_Comm_free is collective, so after a failure nobody is asked for it. */
+/* MPI_Comm_free is collective, so it is not called after a failure. */
 static void transport_close(void *state, bool failed)
 {
     transport *t = state;

@@ -1,5 +1,5 @@
 /* nccl.cc - the plug-in that calls NCCL (comm/nccl/plugin.h). Like the files of src/cuda it is C that a C++
- * compiler accepts. It can call no function of the library but base/error.c, which is compiled in. */
+ * compiler accepts. It cannot call the library; only base/error.c is compiled in. */
 #include "base/half.h" /* first: NCCL's header has a type named like arguments in half.h */
 
 #include <cuda_runtime.h>
@@ -210,7 +210,7 @@ static int run(void *of, const tern__nccl_call *call, void *stream, tern_error *
         result = reduce(comm, call, op, lane);
     else
         return tern__error_set(err, "tern_nccl", TERN_E_UNSUPPORTED,
-                               "NCCL has no band, bor and bxor of integers");
+                               "NCCL has no band, bor or bxor of integers");
     int status = check(result, comm, "NCCL", err);
     return status == TERN_PENDING ? TERN_OK : status;
 }

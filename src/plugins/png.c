@@ -146,8 +146,8 @@ static size_t row_bytes(const tern_image *image)
     return (size_t)image->width * (size_t)image->channels * (image->sample == TERN_IMAGE_U16 ? 2 : 1);
 }
 
-/* zlib's bound for any window, the head and end of a chunk for every 8 KiB, and all that precedes the pixels.
- */
+/* Returns zlib's bound for any window, plus a chunk's header and end for every 8 KiB, plus what precedes the
+ * pixels. */
 static size_t encode_most(const tern_image *image)
 {
     size_t plain = (row_bytes(image) + 1) * (size_t)image->height;

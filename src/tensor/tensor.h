@@ -36,7 +36,7 @@ struct tern_tensor {
 
     struct tern_scope *scope; /* NULL: a parameter, a buffer or a kept tensor            */
     const uint64_t *clock;    /* the scope's generation, which increases when the scope ends */
-    uint64_t generation;      /* its value when this tensor was made                     */
+    uint64_t generation;      /* *clock when this tensor was made                        */
     bool released;            /* an inner result of a module call that has returned      */
     tern_tensor *next;        /* in the scope's list of this frame                       */
 
@@ -62,8 +62,8 @@ tern_tensor *tern__tensor_over(tern__storage *storage, void *data, tern_dtype dt
                                const int64_t *shape, const int64_t *stride, const char *func,
                                tern_error *err);
 
-/* dst = src, element by element, for equal shapes and dtypes, any layouts and memories. Can fail only if one
- * of them is in a device's memory. */
+/* dst = src, element by element, for equal shapes, any dtypes, layouts and memories (tern__host_convert). Can
+ * fail only if one of them is in a device's memory. */
 int tern__view_copy(const tern__view *dst, const tern__view *src, tern_error *err);
 
 #endif

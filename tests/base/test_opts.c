@@ -376,7 +376,7 @@ static void image_save(const void *opts, tern_error *err)
 static void store_tcp_open(const void *opts, tern_error *err)
 {
     tern_store_close(tern_store_tcp_open("localhost", 0, opts, err));
-    if (err->code == TERN_E_INVALID && strstr(err->text, "no port")) *err = (tern_error){0};
+    if (err->code == TERN_E_INVALID && strstr(err->text, "expected a port")) *err = (tern_error){0};
 }
 
 /* The _defaults function, and the function that reads the options. */

@@ -190,8 +190,8 @@ else:
         self.assertTrue(job.is_quick(4.9, self.meet_among_strangers))
 
     def meet_behind_a_crowd(self, descriptors=None):
-        """The seconds that node 1 needs behind a crowd that says nothing, and the share of a processor that node 0 takes until
-        it sends the first of the crowd away."""
+        """Returns the seconds that node 1 needs to join behind a silent crowd, and the share of a processor
+        that node 0 takes until it drops the first of the crowd."""
         self.port = free_port()
         first = self.launch(0, 1, DUMP)
         strangers = []
@@ -215,7 +215,8 @@ else:
         return sum(map(int, job.read(f"/proc/{pid}/stat").rpartition(")")[2].split()[11:13])) / os.sysconf("SC_CLK_TCK")
 
     def test_silent_crowd_keeps_no_node_out(self):
-        """It takes all places, or all descriptors of node 0, which sleeps while there is no room."""
+        """The crowd takes all slots, or all descriptors, of node 0, which sleeps while it can accept no
+        one."""
         for descriptors in (None, 24):
             took, shares = [], []
 

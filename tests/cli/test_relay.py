@@ -114,8 +114,8 @@ time.sleep(60)
         self.assertEqual(err.count("output of the ranks is lost because it cannot be written: File too large"), 1)
 
     def test_last_lines_come_before_the_name_of_the_dead(self):
-        """Also if nobody reads yet, so that the lines are still in the rank's pipe when it dies. The pipe and the launcher's buffer
-        hold 200 kB."""
+        """This also holds if nobody reads yet, so that the lines are still in the rank's pipe when it dies. The pipe
+        and the launcher's buffer hold 200 kB."""
         code = job.Job.READY + """
 if rank == 0: sys.exit(0)
 os.set_blocking(2, False)

@@ -138,7 +138,7 @@ static void torchrun_variables_are_read(void **state)
     assert_string_equal(boot.source, "RANK/WORLD_SIZE");
 }
 
-/* If torchrun's variable says so, and ranks would listen at its address. */
+/* It is used if torchrun's variable says so and rank 0 would listen at the agent's address. */
 static void the_store_of_torchruns_agent_is_used(void **state)
 {
     (void)state;
@@ -198,7 +198,7 @@ static void secret_is_decoded_and_taken(void **state)
     assert_null(getenv("TERN_SECRET"));
 }
 
-/* What rank 0 inherits from tern run. */
+/* The listening socket that rank 0 inherits from tern run. */
 typedef struct inheritance {
     int fd;
     char text[16], port[16];
@@ -236,7 +236,7 @@ static void listening_descriptor_is_rank_0s_and_closes_on_exec(void **state)
     close(i.fd);
 }
 
-/* Even after the variable is gone and the first group has given its copy away, but for no other port. */
+/* Even after the variable is gone and the first group has given away its copy; but not for another port. */
 static void listening_descriptor_is_there_for_every_group(void **state)
 {
     (void)state;

@@ -230,7 +230,7 @@ static int outlast_a_stop(int rank, const tern__bootstrap *boot, void *arg)
     return 0;
 }
 
-/* Its kernel still acknowledges packets. */
+/* The kernel of the stopped rank's host still acknowledges packets. */
 static void a_stopped_rank_of_another_host_is_not_lost(void **state)
 {
     (void)state;
@@ -374,7 +374,7 @@ static void an_interface_that_is_none_is_an_error_of_its_rank(void **state)
     assert_int_equal(b->reports[0].code, TERN_E_PEER);
     for (int rank = 0; rank < 2; rank++)
         assert_non_null(
-            strstr(b->reports[rank].text, "TERN_SOCKET_IFNAME=\"carrier-pigeon\" is no interface"));
+            strstr(b->reports[rank].text, "TERN_SOCKET_IFNAME=\"carrier-pigeon\" is not an interface"));
     board_free(b);
 }
 
@@ -394,7 +394,7 @@ int main(void)
         cmocka_unit_test(an_interface_that_is_none_is_an_error_of_its_rank),
     };
     if (!network_open(&net)) {
-        printf("skipped: no network namespaces here: that takes root and ip\n");
+        printf("skipped: network namespaces need root and ip\n");
         return 0;
     }
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -109,7 +109,8 @@ static void do_wrong(board *b, tern_group *world, tern_group **group, tern_error
     }
 }
 
-/* The calls of rank 0 beside it, and those of the others in their own groups, until they get the error. */
+/* The ranks' calls until they get the error: rank 0's in the failing group, the others' in their own groups.
+ */
 static void go_on(board *b, int rank, tern_group *group, tern_error *err)
 {
     int64_t deadline = tern__now_ns() + INT64_C(10000000000);

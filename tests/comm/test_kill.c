@@ -10,7 +10,7 @@
 
 enum { WORLD = 3, COUNT = 20000 };
 
-/* Of one call. */
+/* The timeout of one call. */
 static double timeout_s = 20;
 
 /* A rank's memory: a window, and blocks of its own. */

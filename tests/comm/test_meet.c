@@ -99,7 +99,7 @@ static bool says(const outcome *o, const char *part)
 
 /* ---- missing ranks ---- */
 
-/* Bit r of mode: rank r does not come. */
+/* Bit r of mode: rank r does not join. */
 static int meet_with_gaps(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -130,9 +130,9 @@ static void missing_ranks_are_named_at_the_deadline(void **state)
     const struct {
         int world, missing;
         const char *text;
-    } rows[] = {{4, 1 << 2, "3 of 4 ranks came; missing: rank 2"},
-                {4, 1 << 1 | 1 << 3, "2 of 4 ranks came; missing: ranks 1, 3"},
-                {2, 1 << 1, "1 of 2 ranks came; missing: rank 1"}};
+    } rows[] = {{4, 1 << 2, "3 of 4 ranks joined; missing: rank 2"},
+                {4, 1 << 1 | 1 << 3, "2 of 4 ranks joined; missing: ranks 1, 3"},
+                {2, 1 << 1, "1 of 2 ranks joined; missing: rank 1"}};
     for (size_t i = 0; i < TERN__COUNT(rows); i++) {
         double timeout_s = 0.3; /* on a busy machine others may be late, too */
         while (!names_missing(rows[i].world, rows[i].missing, rows[i].text, timeout_s)) {
@@ -150,7 +150,7 @@ static int meet_without_time(int rank, const tern__bootstrap *boot, void *arg)
     tern__card card;
     if (rank == 0) return meet(boot, b, &b->outcomes[0], 2);
     tern_store *store = tern__store_open(boot, 10, &err);
-    tern__card_get(&card, 0, store, 10, &err);
+    tern__card_get(&card, "control/", 0, store, 10, &err);
     RANK_CHECK_OK(rank, err);
     tern__control *control = tern__control_open(boot, store, 1e-9, 15, &err);
     snprintf(b->outcomes[1].text, sizeof(err.text), "%s", err.text);
@@ -238,7 +238,7 @@ static void different_world_sizes_are_named(void **state)
     board_free(b);
 }
 
-/* It fails by itself and stays alive; the others get the reason. */
+/* The rank fails without the others and stays alive; they get the reason. */
 static void a_rank_that_fails_alone_is_named_by_all(void **state)
 {
     (void)state;
@@ -398,7 +398,7 @@ static int meet_around_a_death(int rank, const tern__bootstrap *boot, void *arg)
     tern_store *store = tern__store_open(boot, 10, &err);
     tern__card card;
     tern__card_make(&card, boot, &err);
-    tern__card_publish(&card, rank, store, &err);
+    tern__card_publish(&card, "control/", rank, store, &err);
     tern__store_has(store, "x", &err);
     RANK_CHECK_OK(rank, err);
     atomic_fetch_add(&b->published, 1);
@@ -455,8 +455,9 @@ static int knock_and_meet(int rank, const tern__bootstrap *boot, void *arg)
     tern__card card;
     tern_store *store = tern__store_open(boot, 10, &err);
     tern__card_make(&card, boot, &err);
-    tern__card_publish(&card, 1, store, &err); /* rank 0 opens its port once all cards are there */
-    tern__card_get(&card, 0, store, 10, &err);
+    /* Rank 0 opens its port once all cards are there. */
+    tern__card_publish(&card, "control/", 1, store, &err);
+    tern__card_get(&card, "control/", 0, store, 10, &err);
     RANK_CHECK_OK(rank, err);
     int silent = call(&card);
     tern__hello good, bad[5];

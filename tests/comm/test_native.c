@@ -280,8 +280,8 @@ static void test_results_in_own_memory(void **state)
     assert_ranks_ok(ranks_run(5, out_body, NULL));
 }
 
-/* Memory of the caller's keeps its address and contents when it becomes a window and when it stops being
- * one. */
+/* The caller's memory keeps its address and contents when it becomes a window and when the window is closed.
+ */
 static int base_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;

@@ -154,7 +154,7 @@ CALL(lists_9,
      tern_all_gather_v(group, m.x, 2, (tern_span[]){{m.y, 9}, {m.y + 40, 2}, {m.y + 80, 2}}, TERN_F32, err))
 
 static const struct {
-    call calls[2]; /* of ranks 0 and 2; of rank 1 */
+    call calls[2]; /* the call of ranks 0 and 2, and that of rank 1 */
     const char *texts[2];
 } pairs[] = {
     {{reduce, reduce_to_1}, {"reduce of 4 f32, sum to rank 0", "reduce of 4 f32, sum to rank 1"}},
@@ -162,7 +162,7 @@ static const struct {
     {{all_reduce, premul}, {"all_reduce of 4 f32, sum", "all_reduce of 4 f32, premul_sum"}},
     {{all_reduce, reduce}, {"all_reduce of 4 f32, sum", "reduce of 4 f32, sum to rank 0"}},
     {{gather, gather_5}, {"gather to 12 f32 on rank 0", "gather to 15 f32 on rank 0"}},
-    {{gather, gather_in_window}, {"gather to 12 f32 on rank 0", "in other memory"}},
+    {{gather, gather_in_window}, {"gather to 12 f32 on rank 0", "in different memory"}},
     {{gather, scatter}, {"gather to 12 f32 on rank 0", "scatter of 12 f32 from rank 0"}},
     {{scatter, scatter_from_1}, {"scatter of 12 f32 from rank 0", "scatter of 12 f32 from rank 1"}},
     {{exchange, exchange_halves}, {"all_to_all of 12 f32", "all_to_all of 12 bf16"}},

@@ -21,8 +21,8 @@ static void bind_to(const cpu_set_t *all, int number)
     sched_setaffinity(0, sizeof(one), &one);
 }
 
-/* The rank resets its affinity to all cores before it asks for its share, so the share's size shows by how
- * many ranks the cores are divided. The sharers are not determined again. */
+/* The rank resets its affinity to all cores before it asks for its share, so the share's size shows between
+ * how many ranks the cores are divided. The group has determined these ranks already. */
 static int check_share(int rank, const tern__bootstrap *boot, void *arg)
 {
     const binding *b = arg;

@@ -121,7 +121,7 @@ static void test_environment_of_a_rank_only(void **state)
     assert_null(getenv("TERN_SECRET"));
 }
 
-/* Also if OpenMP has bound the parent's first thread. */
+/* A rank's threads may use all cores, even if OpenMP has bound the parent's first thread. */
 static int check_threads(int rank, void *arg)
 {
     (void)arg;

@@ -285,7 +285,7 @@ static void nobody_there_is_a_timeout_with_address_attempts_and_reason(void **st
     snprintf(expected, sizeof(expected), "127.0.0.1 port %d", boot.port);
     assert_non_null(strstr(err.text, expected));
     assert_non_null(strstr(err.text, "attempts"));
-    assert_non_null(strstr(err.text, "Connection refused; it takes nobody once all ranks have met"));
+    assert_non_null(strstr(err.text, "Connection refused; it accepts nobody once all ranks have met"));
 }
 
 static void a_name_that_nobody_knows_is_no_reason_to_ask_for_a_second_rank(void **state)
@@ -333,8 +333,9 @@ static void no_descriptor_to_call_with_is_said_at_once(void **state)
         tern_store *public_store = tern_store_tcp_open(names[i], boot.port, NULL, &of_program);
         assert_return_code(setrlimit(RLIMIT_NOFILE, &before), errno);
         assert_true(!store && !public_store && seconds_since(start) < RANKS_SOON_S);
-        assert_named(names[i], "rank 1 has no descriptor left to call rank 0's store", of_job);
-        assert_named(names[i], "this process has no descriptor left to call the store", of_program);
+        assert_named(names[i], "rank 1 has no file descriptor left to connect to rank 0's store", of_job);
+        assert_named(names[i], "this process has no file descriptor left to connect to the store",
+                     of_program);
     }
     close(zero.listen_fd);
 }
@@ -382,7 +383,7 @@ static void a_service_that_hangs_up_is_no_store(void **state)
     waitpid(pid, NULL, 0);
     close(zero.listen_fd);
     assert_int_equal(err.code, TERN_E_PEER);
-    assert_non_null(strstr(err.text, "hangs up"));
+    assert_non_null(strstr(err.text, "it closes the connection"));
 }
 
 static void a_server_that_ends_is_an_error_of_its_clients(void **state)
@@ -414,7 +415,7 @@ static void missing_ranks_are_listed_but_no_empty_list(void **state)
     assert_int_equal(tern__store_fail_missing(client, "rank/", 0, 2, &err), TERN_OK);
     assert_ok(err);
     assert_int_equal(tern__store_fail_missing(client, "rank/", 0, 4, &err), TERN_E_TIMEOUT);
-    assert_string_equal(err.text, "2 of 4 ranks came; missing: ranks 2, 3");
+    assert_string_equal(err.text, "2 of 4 ranks joined; missing: ranks 2, 3");
     tern_store_close(f.store);
     err = (tern_error){0};
     assert_int_equal(tern__store_fail_missing(client, "rank/", 0, 4, &err), TERN_E_PEER);

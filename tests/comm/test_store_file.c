@@ -58,7 +58,7 @@ static void assert_spoiled(tern_error err, const char *text)
 {
     assert_int_equal(err.code, TERN_E_FORMAT);
     assert_non_null(strstr(err.text, path));
-    if (!strstr(err.text, text)) fail_msg("\"%s\" says nothing of \"%s\"", err.text, text);
+    if (!strstr(err.text, text)) fail_msg("\"%s\" does not contain \"%s\"", err.text, text);
 }
 
 /* "/k" -> "v", "n" -> "" and a deletion of "/k", as PyTorch writes them. */
@@ -104,7 +104,7 @@ static void garbage_is_an_error_and_takes_no_memory(void **state)
         tern_error err = {0};
         write_file(garbage[i], sizeof(garbage[i]), O_TRUNC);
         assert_null(tern_store_file_open(path, 1, &err));
-        assert_spoiled(err, "byte 0: no record");
+        assert_spoiled(err, "byte 0: not a record");
         assert_int_equal(file_bytes(), sizeof(garbage[i])); /* nothing was written to it */
     }
 }

@@ -288,7 +288,7 @@ static int refusal(const char *host, int port, const tern_store_tcp_opts *opts, 
 {
     tern_error err = {0};
     assert_null(tern_store_tcp_open(host, port, opts, &err));
-    if (!strstr(err.text, text)) fail_msg("\"%s\" says nothing of \"%s\"", err.text, text);
+    if (!strstr(err.text, text)) fail_msg("\"%s\" does not contain \"%s\"", err.text, text);
     assert_string_equal(err.func, "tern_store_tcp_open");
     return err.code;
 }
@@ -306,7 +306,7 @@ static void what_cannot_be_opened_is_said(void **state)
                      TERN_E_SYSTEM); /* an address that no host has */
     assert_int_equal(refusal("no-such-host.invalid", 1, &client, "no-such-host.invalid"), TERN_E_TIMEOUT);
     assert_int_equal(refusal("127.0.0.1", 1, &client, "attempts"), TERN_E_TIMEOUT);
-    assert_int_equal(refusal("127.0.0.1", 0, &client, "no port"), TERN_E_INVALID);
+    assert_int_equal(refusal("127.0.0.1", 0, &client, "expected a port"), TERN_E_INVALID);
     assert_int_equal(refusal("127.0.0.1", 65536, &client, "65536"), TERN_E_INVALID);
     assert_int_equal(refusal("", 1, &client, "host"), TERN_E_INVALID);
     assert_int_equal(refusal(NULL, 1, &client, "host"), TERN_E_INVALID);

@@ -1,5 +1,5 @@
-/* mismatches.h - counts and prints the calls whose results are not the reference's. A test goes on after one
- * and fails at its end: on a GPU that is lent for minutes a wrong kernel must not hide the ones behind it. */
+/* mismatches.h - counts and prints the calls whose results differ from the reference's. The test goes on
+ * after a mismatch and fails at its end, so that one wrong kernel does not hide others. */
 #ifndef TERN_TESTS_CUDA_MISMATCHES_H
 #define TERN_TESTS_CUDA_MISMATCHES_H
 
@@ -13,7 +13,7 @@
 
 enum { MISMATCHES_SHOWN = 200 };
 
-static int mismatches; /* in the test that runs */
+static int mismatches; /* in the current test */
 
 static inline void __attribute__((format(printf, 1, 2))) mismatch(const char *format, ...)
 {
@@ -26,14 +26,14 @@ static inline void __attribute__((format(printf, 1, 2))) mismatch(const char *fo
     va_end(args);
 }
 
-/* Ends the test if the device does not answer any more: every call after this one would fail as well. */
+/* Ends the test if the device has failed, since all later calls would fail as well. */
 static inline void assert_alive(tern_device *device)
 {
     tern_error err = {0};
     if (device->backend->wait(device, &err)) fail_msg("the device is dead after this call: %s", err.text);
 }
 
-/* Runs the call on its device by `kernel`, and reports a failure with its text or status. */
+/* Runs the call on its device with `kernel`, and reports a failure with its text or status. */
 static inline bool is_carried(const tern__call *call, tern__kernel_fn kernel, const char *what,
                               tern_dtype dtype)
 {
@@ -52,7 +52,7 @@ static inline int no_mismatch(void **state)
     int found = mismatches;
     mismatches = 0;
     if (found)
-        fail_msg("%d calls do not do what the reference does (the first %d are printed above)", found,
+        fail_msg("%d calls differ from the reference (the first %d are printed above)", found,
                  MISMATCHES_SHOWN);
     return 0;
 }

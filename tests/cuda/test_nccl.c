@@ -379,7 +379,7 @@ static void train_two_models(tern_group *group, const job *j, tern_device *devic
     tern_rng_free(rng);
 }
 
-/* One ddp a model, in the order in which they are made; of a loss that all that are used add to. */
+/* Models with a ddp each, in the order in which they were made. The used ones contribute to one loss. */
 typedef struct models {
     int count;
     tern_module *net[2];
@@ -395,7 +395,7 @@ static void add_model(models *m, tern_module *net, tern_device *device, tern_gro
     m->ddp[m->count++] = tern_ddp_new(net, group, &opts, err);
 }
 
-/* Of each model the mean loss, and behind these an element of a gradient of each. */
+/* Writes each model's mean loss, and after these an element of each model's gradient. */
 static void take_values(const models *m, double *values, tern_error *err)
 {
     for (int k = 0; k < m->count && !err->code; k++) {
@@ -415,7 +415,7 @@ static void free_models(models *m)
     }
 }
 
-/* Groups {0, 1} and {1, 2}: for rank 1 the second one's ddp comes beside another, for rank 2 it does not. */
+/* Groups {0, 1} and {1, 2}: rank 1 has two ddps, ranks 0 and 2 have one each. */
 static void train_in_overlapping_groups(tern_group *group, const job *j, tern_device *device, double *values,
                                         tern_error *err)
 {
@@ -442,8 +442,8 @@ static void train_in_overlapping_groups(tern_group *group, const job *j, tern_de
     tern_rng_free(rng);
 }
 
-/* Rank 1 does not use the first model, so its buckets are ready there before the batch norm of the second
- * asks the others. */
+/* Rank 1 does not use the first model, so that model's buckets are ready there before the second model's
+ * batch norm communicates. */
 static void train_beside_a_batch_norm(tern_group *group, const job *j, tern_device *device, double *values,
                                       tern_error *err)
 {
@@ -655,7 +655,7 @@ static void a_warm_step_waits_for_no_device(void **state)
     assert_ranks_ok(ranks_run(2, wait_body, &j));
 }
 
-/* Neither do parameters and gradients go by way of the host, which would wait for the copies. */
+/* Parameters and gradients do not go through the host either, which would have to wait for the copies. */
 static void an_empty_batch_waits_for_no_device(void **state)
 {
     (void)state;

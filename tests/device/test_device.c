@@ -1,4 +1,4 @@
-/* The device: its name, how many threads it takes, and the block cache with and without memory. */
+/* test_device.c - a device's name, its number of threads, and the block cache, also when memory runs out. */
 #include "device/device.h"
 #include "ledger.h"
 
@@ -168,7 +168,7 @@ static void blocks_are_used_again(void **state)
         tern__device_free(device, first);
         tern__device_free(device, second);
         int requests = atomic_load(&books.requests);
-        assert_ptr_equal(tern__device_alloc(device, bytes), second); /* freed last, warm in the CPU's cache */
+        assert_ptr_equal(tern__device_alloc(device, bytes), second); /* freed last, still in the cache */
         assert_ptr_equal(tern__device_alloc(device, bytes), first);
         assert_int_equal(atomic_load(&books.requests), requests);
         tern__device_free(device, first);
@@ -179,7 +179,7 @@ static void blocks_are_used_again(void **state)
     ledger_close(&books);
 }
 
-/* A little more or less than was freed: at most a fifth of a block is wasted. */
+/* A request of a slightly different size reuses a freed block: at most a fifth of a block is wasted. */
 static void sizes_of_one_class_share_blocks(void **state)
 {
     (void)state;
@@ -238,10 +238,10 @@ static void the_cache_is_emptied_before_memory_is_out(void **state)
     void *small = tern__device_alloc(device, 100), *kept = tern__device_alloc(device, 200);
     tern__device_free(device, small);
     assert_int_equal(atomic_load(&books.live), live + 2);
-    refuse(&books, false); /* once: the second try goes well */
+    refuse(&books, false); /* only once: the second try succeeds */
     void *large = tern__device_alloc(device, 100000);
     assert_non_null(large);
-    assert_int_equal(atomic_load(&books.live), live + 2); /* kept and large: the cached one is gone */
+    assert_int_equal(atomic_load(&books.live), live + 2); /* `kept` and `large`: the cached block was freed */
     refuse(&books, true);
     assert_null(tern__device_alloc(device, 300000));
     tern__device_free(device, large);
@@ -271,7 +271,7 @@ static void scratch_grows_and_survives_a_refusal(void **state)
     ledger_close(&books);
 }
 
-/* Kilobytes of this process that are in memory. */
+/* Returns the resident kilobytes of this process. */
 static long resident_kb(void)
 {
     char line[256];
@@ -282,21 +282,21 @@ static long resident_kb(void)
     return kb;
 }
 
-/* Whoever holds a large mapped block when another one is freed gets the next ones from malloc's heap, which
- * does not shrink below what is in use. */
+/* Once a large mapped block has been freed, malloc takes the next ones from its heap, which does not shrink
+ * below a block that is in use. */
 static void outgrown_scratch_leaves_memory(void **state)
 {
     (void)state;
     enum { MB = 1 << 20, LARGE = 24 * MB };
     tern_device *device = open_well("cpu");
-    tern__device_release(device, tern__device_alloc(device, LARGE)); /* malloc has seen one now */
+    tern__device_release(device, tern__device_alloc(device, LARGE)); /* malloc's threshold is raised now */
     void *scratch = tern__device_scratch(device, TERN__SCRATCH_LIBRARY, LARGE);
     void *above = tern__device_alloc(device, LARGE / 2);
     memset(scratch, 1, LARGE);
     memset(above, 1, LARGE / 2);
     size_t bytes = tern__device_bytes(device);
     long full = resident_kb();
-    assert_non_null(tern__device_scratch(device, TERN__SCRATCH_LIBRARY, 2 * LARGE)); /* not touched */
+    assert_non_null(tern__device_scratch(device, TERN__SCRATCH_LIBRARY, 2 * LARGE)); /* untouched pages */
     assert_true(resident_kb() < full - LARGE / 1024 * 3 / 4);
     assert_int_equal(tern__device_bytes(device), bytes + LARGE);
     tern__device_scratch_free(device);
@@ -320,7 +320,7 @@ static void errors_tell_size_and_shape(void **state)
     err = (tern_error){0};
     tern_device *device = open_well("cpu");
     tern_scope *scope = tern_scope_new(device, NULL, &err);
-    tern_tensor_from(scope, NULL, TERN_F32, 0, NULL); /* the scope's own memory is there */
+    tern_tensor_from(scope, NULL, TERN_F32, 0, NULL); /* so that the scope has its own memory */
     assert_int_equal(tern_scope_end(scope, &err), TERN_OK);
     tern_tensor_from(scope, NULL, TERN_F32, 0, NULL);
     refuse(&books, true);

@@ -1,4 +1,5 @@
-/* A forked child has the devices of its parent, and none of the threads that its parent's kernels ran on. */
+/* test_fork.c - a forked child has its parent's devices, but none of the threads that the parent's kernels
+ * ran on. */
 #include "check.h"
 
 #include "kernels/matmul.h"
@@ -15,7 +16,7 @@
 
 enum { SIZE = 512, THREADS = 3, DEADLINE_S = 60 };
 
-/* How many libraries for offloading OpenMP has looked for. */
+/* Counts the offloading libraries that OpenMP has tried to load. */
 static atomic_int offload_libraries;
 
 __attribute__((visibility("default"))) void *dlopen(const char *name, int flags)
@@ -56,7 +57,8 @@ static int running_threads(void)
     return count;
 }
 
-/* 0, or what was wrong. One that waits for a thread that is not there dies of the alarm. */
+/* Returns 0, or the number of the failed check. A child that waits for a thread that does not exist is ended
+ * by the alarm. */
 static int be_child(tern_device *device, int threads)
 {
     alarm(DEADLINE_S);
@@ -92,7 +94,7 @@ static void a_child_computes_on_as_many_threads(void **state)
     check("cpu", 1);
 }
 
-/* The device's own thread is the parent's. */
+/* The device's own thread exists only in the parent. */
 static void a_child_has_the_devices_of_groups_of_cores(void **state)
 {
     (void)state;
@@ -102,7 +104,8 @@ static void a_child_has_the_devices_of_groups_of_cores(void **state)
 #endif
 }
 
-/* The one for NVIDIA's GPUs initialises CUDA, which does not work in the children then. */
+/* The offloading library for NVIDIA's GPUs would initialise CUDA, which then would not work in forked
+ * children. */
 static void openmp_looks_for_no_gpu(void **state)
 {
     (void)state;

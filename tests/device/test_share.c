@@ -1,5 +1,5 @@
-/* A rank's share of the cores, on a machine that has as many as a test says, bound, with places of OpenMP's
- * and with a quota as it says. */
+/* test_share.c - a rank's share of the cores. The machine's cores, the binding, OpenMP's places and the
+ * cgroup quota are simulated. */
 #include "device/device.h"
 #include "ledger.h"
 
@@ -14,10 +14,10 @@
 #endif
 
 static int allowed, online;
-static int places;   /* OpenMP's, of one CPU each from CPU 0 on */
-static int at_start; /* CPUs before it bound the thread         */
+static int places;   /* OpenMP's places, of one CPU each from CPU 0 on */
+static int at_start; /* CPUs before OpenMP bound the thread            */
 
-/* What the system says of the process's cgroups; no path: no more files. */
+/* A simulated file about the process's cgroups; a NULL path ends the list. */
 typedef struct text_file {
     const char *path, *text;
 } text_file;
@@ -84,7 +84,7 @@ static void set_int(const char *name, int value)
     setenv(name, text, 1);
 }
 
-/* As Open MPI says it. */
+/* Sets the variables that Open MPI sets for a rank. */
 static void be_rank(int rank, int ranks, bool is_bound)
 {
     set_int("OMPI_COMM_WORLD_RANK", rank);
@@ -119,7 +119,7 @@ static void the_cores_of_a_machine_are_divided(void **state)
     check_share(7, 1);
 }
 
-/* Three ranks on two sockets of 16 cores: eleven each do not fit twice. */
+/* Three ranks on two sockets of 16 cores each get 11 cores, and two such shares do not fit into a socket. */
 static void a_share_ends_with_the_cores_that_a_launcher_has_chosen(void **state)
 {
     (void)state;
@@ -144,14 +144,14 @@ static void the_cores_are_those_of_all_places(void **state)
     places = 8;
     be_rank(1, 2, false);
     check_share(4, 4);
-    at_start = 2; /* GOMP_CPU_AFFINITY names others, too */
+    at_start = 2; /* GOMP_CPU_AFFINITY also lists CPUs that the process may not use */
     be_rank(0, 1, false);
     check_share(0, 1);
     places = 0;
 }
 #endif
 
-/* Whatever they are bound to, they have it together. */
+/* They share it, whatever cores they are bound to. */
 static void a_quota_is_that_of_all_ranks_of_the_host(void **state)
 {
     (void)state;
@@ -177,7 +177,8 @@ static void check_quota(const text_file *system, int expected)
     files = none;
 }
 
-/* Whichever version of cgroups says it, of the group itself or of one above it, by whatever root is seen. */
+/* In either version of cgroups, of the process's group or of one above it, whichever group appears as the
+ * root. */
 static void a_quota_is_found_where_it_is(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* Groups of cores: their threads are bound to them, and wrong lists are refused. */
+/* test_worker.c - devices that are groups of cores: their threads are bound to the cores, and invalid lists
+ * are refused. */
 #include "cpus.h"
 #include "device/device.h"
 #include "kernels/matmul.h"
@@ -67,11 +68,11 @@ static void multiply(tern_device *device)
     free(y.data);
 }
 
-/* Of the device's thread. */
+/* The OpenMP team of the device's thread. */
 typedef struct team {
     int threads;
     cpu_set_t cores;
-    atomic_int elsewhere; /* threads that may use others than `cores`, or not all of them */
+    atomic_int elsewhere; /* threads whose affinity is not exactly `cores` */
 } team;
 
 static void count_elsewhere(void *ctx)
@@ -100,7 +101,8 @@ static void check_team(const char *name)
     tern_device_close(device);
 }
 
-/* Wherever OpenMP would have bound the threads of its team, and whoever has called for the kernel stays. */
+/* This holds wherever OpenMP would bind the threads of its team. The calling thread's affinity does not
+ * change. */
 static void kernels_run_on_the_devices_cores(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-"""docs/from-pytorch.md: its programs print what it says, C beside PyTorch. docs/names.md: its tables have every function. And the
-program of README.zh-CN.md prints what that page says."""
+"""docs/from-pytorch.md: its programs, in C and in PyTorch, print what the page says. docs/names.md: its
+tables have every function. README.zh-CN.md: its program prints what the page says."""
 import concurrent.futures
 import fnmatch
 import importlib
@@ -41,7 +41,8 @@ NO_COUNTERPART = {
 
 
 def same(printed, expected):
-    """Line by line the same text, and numbers up to ten units of the last digit that is shown."""
+    """Returns true if the texts are equal, but for numbers that differ by at most ten units of the last digit
+    shown."""
     number = r"-?\d+\.\d+"
     if re.sub(number, "N", printed) != re.sub(number, "N", expected):
         return False
@@ -93,7 +94,7 @@ class Programs(unittest.TestCase):
                     self.assertTrue(same(done.stdout, expected), f"\n{done.stdout}instead of\n{expected}")
 
     def test_an_error_ends_a_program_with_its_text(self):
-        """Whatever the first call says, the others keep still, without a check between."""
+        """After the first error the other calls do nothing, without a check in between."""
         faults = {"tern_group_open(": ({"RANK": "x", "WORLD_SIZE": "2"}, 'RANK="x" is not an integer'),
                   "tern_device_open(NULL": ({"TERN_DEVICE": "none"}, 'device "none": expected')}
         for name, text in self.programs.items():
@@ -107,8 +108,9 @@ class Programs(unittest.TestCase):
                     self.assertIn(error, done.stderr)
 
     def test_each_opens_the_others_checkpoint(self):
-        """One keeps its file and the other does not write its own: what is printed after loading is what the page says. Python's
-        loads into the net, as the page says too: the names in tern's file have no "module."."""
+        """The writer keeps its file and the reader does not write one: after loading it prints what the page
+        says. The Python program loads into the net, as the page says, because the names in tern's file have
+        no "module."."""
         session = next(session for session in document.sessions(PAGE) if session[0][0].endswith("checkpoint.py"))
         commands = {command.replace("checkpoint", "other"): expected for command, expected in session}
         lines = {"other.py": ("os.remove(", "torch.save("), "other.c": ("unlink(", "tern_save(")}
@@ -172,7 +174,7 @@ class Names(unittest.TestCase):
         cls.rows = document.rows(NAMES)
 
     def listed(self, name):
-        """Whether the table has it, by itself or by a pattern (tern_object_*)."""
+        """Returns true if the table has the name or a pattern for it (tern_object_*)."""
         return any(fnmatch.fnmatch(name, pattern) for cells in self.rows for text in document.code(cells[-1]) + document.code(cells[0])
                    for pattern in re.findall(r"\btern_\w+\*?", text))
 
@@ -195,7 +197,7 @@ class Names(unittest.TestCase):
                 self.assertTrue(fnmatch.filter(self.functions, pattern))
 
     def test_torch_names_exist(self):
-        """On the left, what begins with torch. is a name of PyTorch's."""
+        """In the left column, every name that begins with torch. exists in PyTorch."""
         names = {name for cells in self.rows for text in document.code(cells[0]) for name in re.findall(r"^torch(?:\.\w+)+", text)}
         self.assertGreater(len(names), 150)
         for name in sorted(names):

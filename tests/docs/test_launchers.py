@@ -1,4 +1,5 @@
-"""docs/launchers.md: what it names exists, and its errors and ports are those that tern info has."""
+"""docs/launchers.md: the variables and files that it names exist, and its errors and ports are those of tern
+info."""
 import os
 import re
 import subprocess
@@ -12,7 +13,7 @@ OTHERS = ("SLURM_", "TORCHELASTIC_", "OMPI_", "PMI_", "MASTER_", "TERN_")
 
 
 def info(settings):
-    """(launcher, error) in an environment in which nobody else has started a rank."""
+    """Returns (launcher, error) in an environment without the variables of other launchers."""
     env = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE") and not name.startswith(OTHERS)}
     env.update(setting.split("=", 1) for setting in settings.split())
     done = subprocess.run([TERN, "info"], env=env, text=True, capture_output=True, timeout=30)

@@ -1,4 +1,4 @@
-"""Runs a program where the package tensorboard is missing: SummaryWriter takes everything and writes nothing.
+"""Runs a program without the package tensorboard: SummaryWriter accepts all calls and writes nothing.
 
     python3 without_tensorboard.py PROGRAM
 """

@@ -1,5 +1,4 @@
-/* again.c - a program that loads what trains (train.c as a shared library), runs it and closes it again,
- * three times. */
+/* again.c - a program that loads train.c as a shared library, runs it and unloads it, three times. */
 #include <dlfcn.h>
 #include <stdio.h>
 

@@ -1,4 +1,5 @@
-"""What the public headers declare, as the compiler sees it; and the flags that this build's programs need."""
+"""Reads the declarations of the public headers with the compiler, and the flags that programs for this build
+need."""
 import os
 import re
 import subprocess
@@ -9,7 +10,7 @@ INCLUDE = os.path.join(SOURCE, "include")
 
 
 def call(*command, **options):
-    """Runs a command to its end; its stdout. Fails with all that it said."""
+    """Runs a command and returns its stdout. If it fails, raises an error with its whole output."""
     done = subprocess.run(command, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300,
                           **options)
     assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}"
@@ -17,18 +18,18 @@ def call(*command, **options):
 
 
 def cached(name):
-    """A variable of the build's CMake cache; "" if it is empty."""
+    """Returns a variable of the build's CMake cache; "" if it is empty."""
     with open(os.path.join(BUILD, "CMakeCache.txt")) as cache:
         return re.search(rf"^{name}:\w+=(.*)$", cache.read(), re.M).group(1)
 
 
 def sanitizer():
-    """A sanitized library wants programs that are sanitized too."""
+    """Returns the flags that programs need for a sanitized library."""
     return [f"-fsanitize={cached('TERN_SANITIZE')}"] if cached("TERN_SANITIZE") else []
 
 
 def headers():
-    """As they are included: "tern.h", "tern/base.h", ..."""
+    """Returns the headers as they are included: "tern.h", "tern/base.h", ..."""
     return sorted(os.path.relpath(os.path.join(folder, name), INCLUDE) for folder, _, names in os.walk(INCLUDE) for name in names)
 
 
@@ -37,7 +38,8 @@ def including(names):
 
 
 def names():
-    """Everything in the headers that begins with tern_ or TERN_: functions, types, fields' types, constants, macros."""
+    """Returns all names in the headers that begin with tern_ or TERN_: functions, types, constants,
+    macros."""
     with tempfile.TemporaryDirectory() as folder:
         source = os.path.join(folder, "all.c")
         with open(source, "w") as file:
@@ -46,7 +48,8 @@ def names():
 
 
 def declarations():
-    """Every function in the headers: {name: (header, is it defined there)}. gcc writes them with -aux-info."""
+    """Returns the functions of the headers, {name: (header, whether it is defined there)}, from gcc's
+    -aux-info."""
     with tempfile.TemporaryDirectory() as folder:
         source, seen = os.path.join(folder, "all.c"), os.path.join(folder, "seen")
         with open(source, "w") as file:

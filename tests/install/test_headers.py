@@ -1,5 +1,5 @@
-"""The public headers: each alone in C99 and C++17, C linkage, and nothing that is a macro or inline only, because other languages
-cannot call that."""
+"""The public headers: each compiles alone in C99 and C++17 and has C linkage. No function is only a macro or
+inline, because other languages could not call it."""
 import os
 import re
 import subprocess
@@ -13,7 +13,7 @@ DIALECTS = {"C++98": ["g++", "-std=c++98", "-x", "c++"], "C99": ["gcc", "-std=c9
 
 
 def compile_text(dialect, text, *more):
-    """What the compiler complains of; "" if it is content."""
+    """Returns the compiler's messages; "" if there are none."""
     command = [*DIALECTS[dialect], *STRICT, *more, "-fsyntax-only", "-"]
     done = subprocess.run(command, input=text, text=True, capture_output=True, timeout=60)
     return done.stderr if done.returncode else ""
@@ -47,7 +47,7 @@ class Functions(unittest.TestCase):
                 self.assertFalse(is_defined, "inline functions cannot be called from other languages")
 
     def test_each_links_from_cxx(self):
-        """C linkage and exported: a program in C++ takes every address."""
+        """A C++ program takes the address of every function, so each is exported with C linkage."""
         addresses = "".join(f"    reinterpret_cast<void *>({name}),\n" for name in sorted(headers.declarations()))
         text = headers.including(headers.headers()) + f"void *all[] = {{\n{addresses}}};\nint main() {{ return !all[0]; }}\n"
         with tempfile.TemporaryDirectory() as folder:
@@ -60,7 +60,7 @@ class Functions(unittest.TestCase):
 
 class Macros(unittest.TestCase):
     def test_only_constants(self):
-        """Guards, numbers, text, and the X lists from which enumerations are made."""
+        """The macros are include guards, numbers, strings, and X lists from which enumerations are made."""
         for header in headers.headers():
             with open(os.path.join(headers.INCLUDE, header)) as file:
                 text = file.read().replace("\\\n", "")

@@ -1,6 +1,7 @@
-"""What could not be made is NULL, and a program goes on with it to the end, where it prints the first error: no function of the headers
-may mind. Each is called with NULL for every object, with an error that is set already and without, and with the struct that a
-tern_module_init has given up for a module."""
+"""A constructor that fails returns NULL, and the program goes on with it and prints the first error at its
+end. So every function of the headers must accept NULL. The test calls each one with NULL for every object,
+with and without an error that is set already, and with the struct of a module whose tern_module_init has
+failed."""
 import os
 import re
 import subprocess
@@ -15,7 +16,7 @@ static void unwanted(int signal)
     _exit(signal);
 }
 
-/* A process of its own for each call: one that crashes is named, and the next is made. */
+/* Makes each call in a process of its own, so that a crash is reported and the other calls are still made. */
 static void try_it(const char *name, void (*call)(tern_error *err), tern_error err)
 {
     int status = 0;
@@ -47,7 +48,7 @@ int main(void)
 
 
 def prototypes():
-    """{name: [type of each argument]}, without arguments that are none and those after the last named one."""
+    """Returns {name: [type of each argument]}: empty for (void), and without variadic arguments."""
     with tempfile.TemporaryDirectory() as folder:
         source, seen = os.path.join(folder, "all.c"), os.path.join(folder, "seen")
         with open(source, "w") as file:
@@ -59,7 +60,7 @@ def prototypes():
 
 
 def argument(name, kind):
-    """NULL for an object, room for what is no object, 0 for a number."""
+    """Returns NULL for an object, a buffer for a pointer to anything else, 0 for a number."""
     if kind == "tern_error *":
         return "err"
     if name.endswith("_free"):

@@ -1,4 +1,5 @@
-"""make install, and programs outside the tree that use what it installed: C99 by pkg-config, C++17 by find_package."""
+"""make install, and programs outside the tree that use the installed library: C99 with pkg-config, C++17 with
+find_package."""
 import os
 import re
 import shutil
@@ -12,12 +13,12 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def installed(folder):
-    """What lies below a prefix."""
+    """Returns the files below a prefix."""
     return sorted(os.path.relpath(os.path.join(where, name), folder) for where, _, names in os.walk(folder) for name in names)
 
 
 class Prefix(unittest.TestCase):
-    """A prefix that was moved after the installation: nothing in it may know where it was."""
+    """A prefix that was moved after the installation: no file in it may contain the old path."""
 
     @classmethod
     def setUpClass(cls):
@@ -64,13 +65,15 @@ class PkgConfig(Prefix):
                 self.assertEqual(file.read(8), b"\x89PNG\r\n\x1a\n")
 
     def test_mpirun(self):
-        """Of either MPI, with no other setting: the plug-ins are installed, too."""
+        """The mpirun of either MPI starts ranks without further settings, since the plug-ins are installed,
+        too."""
         for launcher in ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"], ["mpiexec.mpich"]:
             if shutil.which(launcher[0]) and os.path.exists(os.path.join(BUILD, f"tern_{launcher[0].split('.')[1]}.so")):
                 self.check_training(call(*launcher, "-n", "2", self.program, env=self.running))
 
     def test_a_library_that_is_loaded_again(self):
-        """A program may close what trains and load it once more: where the ranks meet is the process's."""
+        """A program may unload and reload a shared library that trains: the meeting point belongs to the
+        process."""
         library, program = (os.path.join(self.folder, name) for name in ("libtrain.so", "again"))
         flags = call("pkg-config", "--cflags", "--libs", "tern", env=self.env).split()
         call("gcc", "-shared", "-fPIC", "-Dmain=train", *sanitizer(), os.path.join(HERE, "train.c"), "-o", library, *flags)
@@ -118,7 +121,8 @@ class FindPackage(Prefix):
 
 class Subdirectory(unittest.TestCase):
     def test_the_same_target(self):
-        """add_subdirectory, as FetchContent does it, has tern::tern, too, and makes neither tests nor examples."""
+        """add_subdirectory, which FetchContent uses, provides tern::tern, too, and builds neither tests nor
+        examples."""
         with tempfile.TemporaryDirectory() as folder:
             call("cmake", "-S", os.path.join(HERE, "cmake"), "-B", folder, f"-DTERN_SOURCE={SOURCE}")
             targets = call("cmake", "--build", folder, "--target", "help")
@@ -129,7 +133,7 @@ class Subdirectory(unittest.TestCase):
 
 class Make(unittest.TestCase):
     def test_a_user_builds_no_tests(self):
-        """Nor does a warning of a newer compiler end the build."""
+        """A warning of a newer compiler does not fail the build either."""
         with tempfile.TemporaryDirectory() as folder:
             call("make", "-C", SOURCE, f"BUILD={folder}", f"{folder}/CMakeCache.txt")
             with open(os.path.join(folder, "CMakeCache.txt")) as cache:
@@ -139,7 +143,8 @@ class Make(unittest.TestCase):
         self.assertIn("TERN_WERROR:BOOL=OFF", lines)
 
     def jobs(self, *options, **more):
-        """The -j that cmake --build is given, and that make inside of it sees; what make complains of."""
+        """Returns the -j that cmake --build gets, the -j that the make inside it sees, and whether make
+        warns."""
         with tempfile.TemporaryDirectory() as folder:
             with open(os.path.join(folder, "CMakeCache.txt"), "w"), open(os.path.join(folder, "cmake"), "w") as fake:
                 fake.write('#!/bin/sh\necho "given $*"\nprintf \'all:\\n\\t@echo "seen $(MAKEFLAGS)"\' | make -f -\n')
@@ -150,13 +155,14 @@ class Make(unittest.TestCase):
         return given, seen, "warning" in said
 
     def test_jobs(self):
-        """All cores, unless the user says how many: then make shares them out."""
+        """The build uses all cores, unless the user gives a number: then make's job server limits it."""
         self.assertEqual(self.jobs()[0], f"-j {call('nproc').strip()}")
         for asked in self.jobs("-j3"), self.jobs("-k", "--jobs=3"), self.jobs(MAKEFLAGS="-j3"):
             self.assertEqual(asked, ("", "-j3", False))
 
     def test_install(self):
-        """make install takes PREFIX and DESTDIR, with blanks in them, too, and puts the same there as cmake --install."""
+        """make install accepts PREFIX and DESTDIR, also with blanks, and installs the same files as cmake
+        --install."""
         with tempfile.TemporaryDirectory() as folder:
             call("cmake", "--install", BUILD, "--prefix", os.path.join(folder, "cmake"))
             call("make", "-C", SOURCE, f"BUILD={BUILD}", f"PREFIX={folder}/a b", "install")

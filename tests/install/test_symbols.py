@@ -1,5 +1,5 @@
-"""libtern.so from outside: it exports what the headers declare and nothing else, under the node TERN_0; and its memory comes from
-one place."""
+"""libtern.so exports what the headers declare and nothing else, in version node TERN_0, and allocates memory
+in one file only."""
 import glob
 import os
 import re
@@ -15,12 +15,12 @@ ALLOCATORS = {"malloc", "calloc", "realloc", "reallocarray", "aligned_alloc", "p
 
 
 def dynamic(tag):
-    """Values of one kind of entry, say SONAME, in the dynamic section."""
+    """Returns the values of one kind of entry, such as SONAME, in the dynamic section."""
     return re.findall(rf"\({tag}\).*\[(.*)\]$", headers.call("readelf", "--dynamic", "--wide", LIBRARY), re.M)
 
 
 def exported():
-    """{(type, name, version node)}"""
+    """Returns {(type, name, version node)} of the exported symbols."""
     lines = headers.call("nm", "--dynamic", "--defined-only", "--with-symbol-versions", LIBRARY).splitlines()
     symbols = {(kind, *name.split("@@")) for _, kind, name in map(str.split, lines)}
     return {symbol for symbol in symbols if symbol[:2] != ("A", "TERN_0")}  # the node itself
@@ -48,7 +48,7 @@ class Dynamic(unittest.TestCase):
 
 class Memory(unittest.TestCase):
     def test_one_file_calls_the_allocator(self):
-        """So every allocation goes through the hooks of tern_allocator_set."""
+        """This makes every allocation go through the hooks of tern_allocator_set."""
         objects = sorted(glob.glob(os.path.join(OBJECTS, "**", "*.o"), recursive=True))
         self.assertGreater(len(objects), 50)
         callers = {}

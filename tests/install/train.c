@@ -1,6 +1,6 @@
-/* A program in strict C99 against the installed library: trains an MLP on arrays of its own, without a copy,
- * and prints the version and one loss a step. With an argument it also saves a picture there, which a plug-in
- * does. */
+/* train.c - a strict C99 program against the installed library. It trains an MLP on its own arrays, without a
+ * copy, and prints the version and a loss per step. With an argument it also saves an image to that path,
+ * which takes a plug-in. */
 #include <stdio.h>
 
 #include <tern.h>

@@ -1,4 +1,5 @@
-/* conv_choice.h - a case of a convolution, the device that computes it, and the file of choices. */
+/* conv_choice.h - runs a convolution on a device that may measure, and reads and writes the file of choices.
+ */
 #ifndef TERN_TESTS_KERNELS_CONV_CHOICE_H
 #define TERN_TESTS_KERNELS_CONV_CHOICE_H
 
@@ -77,13 +78,14 @@ static inline const char *run_of(tern_device *device, tern__kernel kernel, tern_
     return device->algorithm;
 }
 
-/* The algorithm that computed it. */
+/* Runs the convolution and returns the name of the algorithm that computed it. */
 static inline const char *run(tern_device *device, tern__kernel kernel, int64_t channels)
 {
     return run_of(device, kernel, TERN_F32, channels, 16);
 }
 
-/* No clocks are excluded by the environment of the tests here. */
+/* Opens a device with these rules, whatever the environment of the tests says: by default it forbids to
+ * measure. */
 static inline tern_device *open_device(bool exact, bool deterministic)
 {
     tern_error err = {0};
@@ -97,7 +99,8 @@ static inline tern_device *open_device(bool exact, bool deterministic)
     return device;
 }
 
-/* A place in the table other than 0 that has these cases; skips the test where this machine has none. */
+/* Returns the index of another algorithm than 0 that takes these cases. Skips the test if this machine has
+ * none. */
 static inline int find_alternative(void)
 {
     tern_device *device = open_device(false, true);
@@ -163,7 +166,7 @@ static inline int lines_in(const folder *f)
     return lines;
 }
 
-/* The case that run() computes, as if one algorithm were far the fastest. */
+/* Returns a choice for the case that run() computes, in which one algorithm is by far the fastest. */
 static inline tern__choice choice_of(tern_device *device, tern__kernel kernel, int64_t channels, int chosen)
 {
     problem p = problem_new(kernel, TERN_F32, channels, 16);

@@ -1,5 +1,5 @@
-/* Weight gradients by the tile unit against the reference kernel: in bf16 exactly, of floats within what
- * their two parts leave out. */
+/* test_amx_conv_weight.c - compares weight gradients of the CPU's tile unit (AMX) with the reference kernel:
+ * exactly in bf16; for f32 within the error of the split into two bf16 parts. */
 #include "ledger.h"
 
 #include "kernels/conv.h"
@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-/* A depth of 0: there are two dimensions. `gap`: columns of the kernel that the gradient leaves alone. */
+/* A depth of 0 means two dimensions. `gap`: columns of the kernel that the gradient must not touch. */
 typedef struct sizes {
     int64_t images, in, size[3], out, kernel[3];
     tern__conv_attr attr;
@@ -91,9 +91,9 @@ static void release(operands *o)
     tern__free(o->w.data);
 }
 
-/* ---- both sides ---- */
+/* ---- the expected and the computed gradient ---- */
 
-/* The gradient in f32, without gaps. */
+/* Returns the expected gradient in f32, without gaps. */
 static tern__view expected(const operands *o, const sizes *s)
 {
     tern_error err = {0};
@@ -130,7 +130,7 @@ static void compute(operands *o, const sizes *s, int threads)
     tern_device_close(device);
 }
 
-/* Every element becomes its absolute value. */
+/* Replaces every element by its absolute value. */
 static void drop_signs(tern__view *view)
 {
     int64_t count = tern__view_count(view);
@@ -151,7 +151,7 @@ static void expect_close(const tern__view *found, const tern__view *right, const
     }
 }
 
-/* Columns behind those that are seen are as they were. */
+/* Checks that the columns in the gap have not changed. */
 static void expect_gap(const operands *before, const operands *after, int64_t gap)
 {
     tern__view a = before->w, b = after->w;
@@ -164,7 +164,7 @@ static void expect_gap(const operands *before, const operands *after, int64_t ga
         assert_true(tern__view_get(&a, i) == tern__view_get(&b, i));
 }
 
-/* bf16 rounds the result once, by 2^-8 of it at most. */
+/* Sums of integers are exact. A bf16 gradient is rounded once, by at most 2^-8 of it. */
 static void expect_integers_exact(const sizes *s, tern_dtype dtype, tern_dtype w_dtype, int threads)
 {
     uint32_t seed = state;
@@ -180,8 +180,8 @@ static void expect_integers_exact(const sizes *s, tern_dtype dtype, tern_dtype w
     release(&o);
 }
 
-/* Of each product the parts leave out 2^-17 of either operand, and the product of the lower ones, 2^-16;
- * three products for each of n positions are summed in f32. */
+/* Each operand's two parts leave out at most 2^-17 of it, and the product of the lower parts, at most 2^-16
+ * of a product, is not computed. Three products for each of n positions are summed in f32. */
 static void expect_parts(const sizes *s, int threads)
 {
     operands o = make(s, TERN_F32, TERN_F32, false);
@@ -237,7 +237,7 @@ static sizes random_sizes(void)
     return s;
 }
 
-/* Not on CPUs without the unit. */
+/* Returns true on CPUs without the tile unit. */
 static bool is_missing(void)
 {
     if (!tern__amx_has()) skip();
@@ -268,7 +268,8 @@ static void any_shape_of_floats(void **unused)
     }
 }
 
-/* Images in slabs, of sheets and of rows; several groups; more of dy's channels than go at a time. */
+/* Images that are cut into slabs of sheets and of rows; several groups; more channels of dy than are computed
+ * at a time. */
 static const sizes large[] = {
     {.images = 1,
      .in = 16,
@@ -334,7 +335,7 @@ static void the_same_bits_for_every_number_of_threads(void **unused)
     }
 }
 
-/* Copies of dy and of x, sums, steps. */
+/* Refuses each of the four buffers in turn: the copies of dy and of x, the sums, the steps. */
 static void each_buffer_is_refused(void **unused)
 {
     (void)unused;
@@ -347,7 +348,8 @@ static void each_buffer_is_refused(void **unused)
         tern__call call = {.kernel = TERN__CONV_WEIGHT_GRAD, .attr = &large[0].attr, .err = &err};
         call.device = tern_device_open("cpu", &err);
         assert_ok(err);
-        books.refuse_at = atomic_load(&books.requests) + number; /* and all after it: a device asks twice */
+        books.refuse_at =
+            atomic_load(&books.requests) + number; /* and all later ones, since a device tries twice */
         assert_int_equal(tern__amx_conv_weight(&call, &o.x, &o.y, &o.w), TERN_E_MEMORY);
         assert_int_equal(err.code, TERN_E_MEMORY);
         assert_non_null(strstr(err.text, "conv_weight_grad: out of memory"));

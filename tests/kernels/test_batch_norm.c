@@ -1,5 +1,5 @@
-/* The kernels that make batch norm and its gradients in one go, against the reference ones: every way to mask
- * dy, to add, and to overwrite dy and x. */
+/* test_batch_norm.c - compares the fused kernels of batch norm and its gradient with the reference, with
+ * every combination of masking dy, adding to outputs, and overwriting dy and x. */
 #include "check.h"
 
 #include "kernels/batch_norm.h"
@@ -47,7 +47,8 @@ static double tolerance_of(tern_dtype dtype)
     return dtype == TERN_F64 ? 1e-12 : dtype == TERN_F32 ? 2e-5 : dtype == TERN_F16 ? 4e-3 : 3e-2;
 }
 
-/* As far apart as rounding allows; where a ReLU is made again of a rounded y nothing lies that close to 0. */
+/* Checks that the views agree up to rounding. Backward derives the ReLU's mask from a rounded y, but no y of
+ * these tests is so close to 0 that rounding would change the mask. */
 static void assert_alike(const tern__view *got, const tern__view *want, double tolerance)
 {
     int64_t count = tern__view_count(want);
@@ -67,7 +68,7 @@ static void run(tern_device *device, tern__call call)
     assert_ok(err);
 }
 
-/* bits: 1 the ReLU, 2 a residual, 4 outputs are added to, 8 over dy and x, 16 without weight and bias. */
+/* bits: 1 ReLU, 2 residual, 4 adds to outputs, 8 overwrites dy and x, 16 without weight and bias. */
 enum { RELU = 1, WITH_RESIDUAL = 2, ADD = 4, IN_PLACE = 8, BARE = 16, ALL_BITS = 31 };
 
 static void forward(tern_device *device, norm *n, int bits)
@@ -102,7 +103,7 @@ static void copy_into(norm *to, const norm *from)
     for (int i = 0; i < VECTORS; i++) tern__view_copy(&to->vector[i], &from->vector[i], NULL);
 }
 
-/* Backward begins from what the reference has made, so that it is compared by itself. */
+/* Both backward passes start from the reference's forward results, so that only backward is compared. */
 static void once(tern_device *fast, tern_device *oracle, norm *got, norm *want, int bits)
 {
     double tolerance = tolerance_of(want->activation[X].dtype);
@@ -120,7 +121,7 @@ static void once(tern_device *fast, tern_device *oracle, norm *got, norm *want, 
         assert_alike(&got->vector[i], &want->vector[i], wide ? tolerance : 5e-4);
 }
 
-/* Every combination of bits in some number of calls, from the same numbers. */
+/* Runs every combination of bits on the same numbers. */
 static void every_way(tern_device *fast, tern_device *oracle, tern_dtype dtype, tern__layout layout, int ndim,
                       const int64_t *shape)
 {
@@ -156,7 +157,8 @@ static void as_the_reference(void **state)
     tern_device_close(oracle);
 }
 
-/* As many groups of channels as threads, and more: each thread has its own, or all share each. */
+/* With as many groups of channels as threads each thread has its own group; with more, all share each group.
+ */
 static void groups_on_threads(void **state)
 {
     (void)state;

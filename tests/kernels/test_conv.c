@@ -1,4 +1,5 @@
-/* The fast convolution against the plain one, for every layout of input and output, stored and added. */
+/* test_conv.c - compares the fast convolutions with the reference, for every layout of input and output, with
+ * results that are stored and results that are added. */
 #include "check.h"
 
 #include "kernels/conv.h"
@@ -12,13 +13,13 @@
 #include <omp.h>
 #endif
 
-/* A depth of 0: there are two dimensions. */
+/* A depth of 0 means two dimensions. */
 typedef struct sizes {
     int64_t images, in, size[3], out, kernel[3];
     tern__conv_attr attr;
 } sizes;
 
-/* Of the activations and of the parameters or their gradients. */
+/* The dtype of the activations, and that of the parameters or their gradients. */
 typedef struct dtypes {
     tern_dtype data, weight;
 } dtypes;
@@ -36,8 +37,8 @@ static tern_device *open_device(const char *name, int threads)
     return device;
 }
 
-/* Small integers: every sum is exact in f32, so results must agree to the last bit, also where they are
- * rounded to 16 bits at the end. */
+/* Returns a view of small integers. Every sum of them is exact in f32, so results must agree to the last bit,
+ * also if they are rounded to 16 bits at the end. */
 static tern__view filled(tern_dtype dtype, int seed, tern__layout layout, int ndim, const int64_t *shape)
 {
     tern__view view = tern__view_make(dtype, layout, ndim, shape);
@@ -92,7 +93,8 @@ static tern__call call_of(tern__kernel kernel, operands *o, const sizes *s, bool
     return call;
 }
 
-/* A unit of the last place of the largest element; integers of f32 and f64 are all exact. */
+/* Returns a unit in the last place of the largest element; 0 for f32 and f64, in which all integers are
+ * exact. */
 static double unit_of(const tern__view *result)
 {
     double high = 0;
@@ -102,8 +104,9 @@ static double unit_of(const tern__view *result)
     return high * (result->dtype == TERN_BF16 ? 0x1p-7 : 0x1p-10);
 }
 
-/* How far a result of 16 bits may be off. What is added to is rounded before and after, by half a unit each.
- * Winograd's sums of integers are not quite integers, so a tie is rounded either way. */
+/* Returns the error that a 16-bit result may have. The result is rounded, and so is the old value that it was
+ * added to, by half a unit each. Winograd's sums of integers are not exact integers, so a tie may round
+ * either way. */
 static double rounding_of(const tern__view *result, bool added, const char *algorithm)
 {
     bool is_near = algorithm && !strcmp(algorithm, "winograd");
@@ -119,7 +122,7 @@ static void expect_equal(const tern__view *fast, const tern__view *plain, double
                      tern__view_get(plain, i));
 }
 
-/* Runs it twice, so that the second one meets cached primitives and adds to a changed result. */
+/* Runs the call twice: the second time it uses cached primitives and adds to a changed result. */
 static void compare(tern_device *fast, tern_device *plain, tern__kernel kernel, const sizes *s, dtypes t,
                     tern__layout x_layout, tern__layout y_layout, bool add, bool bias)
 {
@@ -144,7 +147,7 @@ static void compare(tern_device *fast, tern_device *plain, tern__kernel kernel, 
     release(&b);
 }
 
-/* Parameters of another dtype than the data are gradients. */
+/* If the weights' dtype differs from the data's, only the weight gradient is computed. */
 static void layouts_and_adds_of(dtypes t)
 {
     static const sizes all[] = {
@@ -164,7 +167,7 @@ static void layouts_and_adds_of(dtypes t)
         {1, 32, {3, 2, 2}, 32, {3, 2, 1}, {{1, 1, 2}, {1, 1, 0}, {1, 1, 1}, 2}},
         {2, 16, {5, 4, 6}, 32, {1, 1, 1}, {{2, 1, 3}, {0, 0, 0}, {1, 1, 1}, 1}}, /* points: thin.c */
         {2, 32, {0, 4, 5}, 32, {0, 1, 1}, {{1, 3, 1}, {0, 0, 0}, {1, 1, 1}, 2}},
-        {1, 16, {0, 5, 6}, 16, {0, 3, 3}, {{1, 2, 3}, {0, 9, 9}, {1, 9, 9}, 1}}, /* of 9 taps one sees x */
+        {1, 16, {0, 5, 6}, 16, {0, 3, 3}, {{1, 2, 3}, {0, 9, 9}, {1, 9, 9}, 1}}, /* one of 9 taps sees x */
     };
     tern_device *fast = open_device("cpu", 1), *plain = open_device("cpu:reference", 1);
     for (size_t i = 0; i < TERN__COUNT(all); i++)
@@ -173,7 +176,7 @@ static void layouts_and_adds_of(dtypes t)
             for (int bits = 0; bits < 16; bits++) {
                 tern__layout x = bits & 1 ? TERN__BLOCKED16 : TERN__PLAIN;
                 tern__layout y = bits & 2 ? TERN__BLOCKED16 : TERN__PLAIN;
-                bool quick = t.data != TERN_F32; /* with a bias where it adds */
+                bool quick = t.data != TERN_F32; /* only with both a bias and adding, or neither */
                 if ((x && all[i].in % 16) || (y && all[i].out % 16)) continue;
                 if ((x || y) && t.data == TERN_F64) continue;
                 if (quick && !(bits & 4) != !(bits & 8)) continue;
@@ -197,8 +200,8 @@ static void layouts_and_adds_in_bf16(void **state)
     layouts_and_adds_of((dtypes){TERN_BF16, TERN_BF16});
 }
 
-/* More than fits into one go: of images, of channels, of positions, of sheets; channels that fill no block;
- * images so small that some go together. */
+/* More images, channels, positions or sheets than are computed at a time; channels that do not fill a block;
+ * images so small that several are computed together. */
 static void large_ones_in_bf16(void **state)
 {
     (void)state;
@@ -266,8 +269,8 @@ static void layouts_and_adds_in_f64(void **state)
     layouts_and_adds_of((dtypes){TERN_F64, TERN_F64});
 }
 
-/* Several bands of rows, of images and volumes; a row that is longer than a band; groups; an image smaller
- * than the kernel; positions that nothing sees; bands of several images, and of parts of them. */
+/* Images and volumes of several bands of rows; a row longer than a band; groups; an image smaller than the
+ * kernel; positions that no tap sees; bands of several images and of parts of them. */
 static void large_ones_in_f64(void **state)
 {
     (void)state;
@@ -305,7 +308,8 @@ static int running_threads(void)
     return count;
 }
 
-/* Though OpenMP has leave for four, which stays the caller's. Runs first: OpenMP keeps threads for later. */
+/* Even if OpenMP may use four threads; the caller's setting does not change. This test runs first, since
+ * OpenMP keeps its threads. */
 static void a_device_of_one_thread_starts_no_other(void **state)
 {
     (void)state;

@@ -1,7 +1,8 @@
-/* A device learns so many cases of convolutions; the others are the fixed table's. */
+/* test_conv_cases.c - a device learns a limited number of cases of convolutions. The fixed table decides
+ * further ones. */
 #include "kernels/conv_choice.h"
 
-/* As if others had told it of so many cases, which differ in their numbers of threads. */
+/* Gives the device so many choices of other ranks, for cases that differ in the number of threads. */
 static void learn_others(tern_device *device, int cases)
 {
     char line[TERN__CHOICE_LINE];
@@ -44,7 +45,7 @@ static void a_full_device_measures_no_more(void **state)
     folder_close(&f);
 }
 
-/* The file is no clock, but it would tell another one in every step, too. */
+/* Reading the file takes no measuring, but it would give another choice in every step, too. */
 static void a_full_device_hears_others_only(void **state)
 {
     (void)state;
@@ -55,7 +56,7 @@ static void a_full_device_hears_others_only(void **state)
     store_choice(&f, 0);
     tern_device *device = open_device(false, false);
     learn_others(device, TERN__CHOICE_CASES - 1);
-    run(device, TERN__CONV, 16); /* which reads the file */
+    run(device, TERN__CONV, 16); /* this reads the file */
     assert_string_equal(run(device, TERN__CONV, 32), tern__conv_algorithms[other]->name);
     tern__choices_read(device, line, line_of(device, 32, 0, line));
     assert_string_equal(run(device, TERN__CONV, 32), "direct");
@@ -63,7 +64,7 @@ static void a_full_device_hears_others_only(void **state)
     folder_close(&f);
 }
 
-/* What its own clock has said is nothing to a device that follows, until it is told the same. */
+/* A device that follows ignores what it has measured itself until another rank tells it the same. */
 static void who_follows_forgets_its_own_clock(void **state)
 {
     (void)state;
@@ -83,7 +84,7 @@ static void who_follows_forgets_its_own_clock(void **state)
     folder_close(&f);
 }
 
-/* A block for each primitive, and nothing else. */
+/* A case of the fixed table takes one block for its primitive and nothing else. */
 static void cases_of_the_fixed_table_are_not_kept(void **state)
 {
     (void)state;

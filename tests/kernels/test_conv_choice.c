@@ -1,4 +1,5 @@
-/* Which algorithm computes a convolution: by clocks, by the file, by what others tell, by the table. */
+/* test_conv_choice.c - how the algorithm of a convolution is chosen: by measuring, by the file, by the
+ * choices of others, or by the fixed table. */
 #include "kernels/conv_choice.h"
 
 #include "kernels/cpu/amx.h"
@@ -6,7 +7,7 @@
 #include <fcntl.h>
 #include <math.h>
 
-/* The algorithm that a new device of these rules takes for that case. */
+/* Returns the algorithm that a new device with these rules uses. */
 static const char *taken(bool exact, bool deterministic, size_t workspace)
 {
     tern_device *device = open_device(exact, deterministic);
@@ -81,7 +82,7 @@ static void the_file_decides_within_the_rules(void **state)
     folder_close(&f);
 }
 
-/* Winograd's, which a file says is the fastest, is some MiB. */
+/* The file says that Winograd is the fastest; its workspace takes some MiB. */
 static void no_algorithm_takes_more_workspace_than_it_may(void **state)
 {
     (void)state;
@@ -97,8 +98,8 @@ static void no_algorithm_takes_more_workspace_than_it_may(void **state)
     folder_close(&f);
 }
 
-/* By the fixed table, whatever the rules about f32 are: tiles of bf16 where the CPU has them, Winograd's in
- * any case where there are tiles enough, and else oneDNN's, in f32 where it has no other, or taps in f32. */
+/* The fixed table chooses, whatever the rules about f32 are: AMX tiles for bf16 if the CPU has them; Winograd
+ * if the image has enough tiles; else oneDNN, which may compute in f32; else taps in f32. */
 static void what_computes_16_bits(void **state)
 {
     (void)state;
@@ -118,7 +119,8 @@ static void what_computes_16_bits(void **state)
     tern_device_close(device);
 }
 
-/* Times that a stricter rule had no use for are measured when they are wanted. */
+/* A stricter rule leaves some algorithms unmeasured. They are measured when a weaker rule needs their times.
+ */
 static void a_time_that_is_missing_is_measured(void **state)
 {
     (void)state;
@@ -137,7 +139,7 @@ static void a_time_that_is_missing_is_measured(void **state)
     folder_close(&f);
 }
 
-/* Of a time before there was an algorithm that takes the case: nobody knows yet whether it is the fastest. */
+/* The line was written before an algorithm for the case existed, which may be the fastest one. */
 static void a_line_older_than_an_algorithm_is_measured_anew(void **state)
 {
     (void)state;
@@ -154,7 +156,7 @@ static void a_line_older_than_an_algorithm_is_measured_anew(void **state)
     memmove(at, at + sizeof(newer) - 1, (size_t)(line + bytes - at) - sizeof(newer) + 2);
     bytes -= sizeof(newer) - 1;
     tern__choices_read(told, line, bytes);
-    assert_string_equal(run(told, TERN__CONV, 32), "direct"); /* what all ranks do */
+    assert_string_equal(run(told, TERN__CONV, 32), "direct"); /* as on all ranks */
     store(&f, line, bytes);
     run(device, TERN__CONV, 32);
     assert_int_equal(lines_in(&f), 2);
@@ -198,7 +200,7 @@ static void every_prefix_of_a_file_is_read(void **state)
     folder_close(&f);
 }
 
-/* A half line spoils no other one. */
+/* An incomplete line does not damage the next one. */
 static void a_half_line_is_closed(void **state)
 {
     (void)state;
@@ -214,7 +216,7 @@ static void a_half_line_is_closed(void **state)
     folder_close(&f);
 }
 
-/* Replaces what stands behind `from`, up to `stop`. */
+/* Replaces the text after `from`, up to `stop`, and returns whether the line can be parsed. */
 static bool parses_with(const char *line, const char *from, char stop, const char *put)
 {
     char changed[TERN__CHOICE_LINE];
@@ -248,7 +250,8 @@ static void what_is_no_line_of_ours_is_passed_over(void **state)
     for (size_t i = 0; i < TERN__COUNT(numbers); i++) {
         assert_false(parses_with(line, "\"threads\":", ',', numbers[i]));
         assert_false(parses_with(line, "\"x\":[", ',', numbers[i]));
-        if (i != 6) assert_false(parses_with(line, "\"direct\":", ',', numbers[i])); /* null: it cannot */
+        if (i != 6)
+            assert_false(parses_with(line, "\"direct\":", ',', numbers[i])); /* null is valid: cannot run */
     }
     assert_false(parses_with(line, "\"choice\":", '}', "\"magic\""));
     assert_false(parses_with(line, "\"kernel\":", ',', "\"matmul\""));
@@ -263,7 +266,8 @@ static void what_is_no_line_of_ours_is_passed_over(void **state)
     tern_device_close(device);
 }
 
-/* One byte in any place; it may still be a line, but never more than a choice among what is right. */
+/* Changes one byte at any position. The line may still be valid, but can only choose among correct
+ * algorithms. */
 static void garbage_changes_no_result(void **state)
 {
     (void)state;
@@ -314,7 +318,7 @@ static void only_a_file_of_the_users_own_is_read(void **state)
     assert_int_equal(mkdir(f.file, 0700), 0);
     assert_int_equal(cases_in_file(), 0);
     find_alternative();
-    assert_non_null(taken(false, false, ROOM)); /* which cannot be written either */
+    assert_non_null(taken(false, false, ROOM)); /* although the choice cannot be written */
     folder_close(&f);
 }
 
@@ -359,7 +363,7 @@ static void the_file_is_where_the_environment_says(void **state)
     setenv("TERN_CONV_CACHE", "off", 1);
 }
 
-/* ---- being told ---- */
+/* ---- choices of other ranks and devices ---- */
 
 static void who_follows_takes_what_it_is_told(void **state)
 {
@@ -380,13 +384,14 @@ static void who_follows_takes_what_it_is_told(void **state)
     assert_string_equal(run(device, TERN__CONV, 32), tern__conv_algorithms[other]->name);
     tern__choices_read(device, line, line_of(device, 32, 0, line));
     device->conv.deterministic = true;
-    assert_string_equal(run(device, TERN__CONV, 32), tern__conv_algorithms[other]->name); /* clocks are out */
+    assert_string_equal(run(device, TERN__CONV, 32),
+                        tern__conv_algorithms[other]->name); /* must not measure */
     assert_int_equal(lines_in(&f), 1);
     tern_device_close(device);
     folder_close(&f);
 }
 
-/* As much as there is room for, the newest first, in whole lines; and the same by a copy. */
+/* As text, with the newest choices first and only whole lines that fit; and as a copy between devices. */
 static void what_was_learned_goes_to_another_device(void **state)
 {
     (void)state;
@@ -422,7 +427,7 @@ static void what_was_learned_goes_to_another_device(void **state)
     tern_device_close(copy);
 }
 
-/* Devices that tell each other what neither has computed. */
+/* Two devices send each other a choice that neither of them has measured. */
 static void what_is_told_is_news_once(void **state)
 {
     (void)state;
@@ -442,7 +447,7 @@ static void what_is_told_is_news_once(void **state)
     tern_device_close(to);
 }
 
-/* ---- what is computed ---- */
+/* ---- results ---- */
 
 static double error_of(const tern__view *computed, const tern__view *exact)
 {
@@ -456,12 +461,12 @@ static double error_of(const tern__view *computed, const tern__view *exact)
     return sqrt(error / power);
 }
 
-/* Relative to the results' root mean square, of independent numbers. A sum of n products that is rounded to
- * u = 2^-24 after each is off by at most u sqrt(n). Winograd's F(4x4, 3x3) has some 30 roundings more on a
- * way from operand to result, and on that way errors grow: with the matrices of Lavin and Gray, along one
- * axis, the mean over rows p of sum_i A_pi^2 |G_i|^2 |B_i|^2 is 32.3 of a result's 3 (43.1 of 4 in a weight's
- * gradient): 10.8 for both axes. Numbers that are split into two bf16 parts lack low times low and what is
- * below low, each at most 2^-18 of a product. */
+/* Returns a bound of the error relative to the results' root mean square, for independent numbers. A sum of n
+ * products that is rounded to u = 2^-24 after each has an error of at most u sqrt(n). Winograd's F(4x4, 3x3)
+ * has some 30 more roundings between operand and result, and amplifies errors: with the matrices of Lavin and
+ * Gray, along one axis, the mean over rows p of sum_i A_pi^2 |G_i|^2 |B_i|^2 is 32.3, for a result's 3 (43.1
+ * for 4 in a weight's gradient); that makes 10.8 for both axes. Numbers split into two bf16 parts lack the
+ * product of the low parts and the bits below the low part, each at most 2^-18 of a product. */
 static double bound_of(const tern__conv_algorithm *a, int64_t n)
 {
     if (!a->rounds_f32) return 0x1p-24 * sqrt((double)n);
@@ -516,7 +521,7 @@ static void a_warm_convolution_allocates_nothing(void **state)
     ledger_close(&books);
 }
 
-/* The workspace of what was not chosen, and the results of what was timed. */
+/* The workspaces of algorithms that were not chosen and the results of timed runs are freed. */
 static void measuring_leaves_no_memory_behind(void **state)
 {
     (void)state;
@@ -531,7 +536,7 @@ static void measuring_leaves_no_memory_behind(void **state)
     tern_device_close(told);
 }
 
-/* What cannot be measured is computed all the same, or it is E_MEMORY. */
+/* If measuring runs out of memory the convolution is computed nevertheless, or returns E_MEMORY. */
 static void memory_may_run_out(void **state)
 {
     (void)state;

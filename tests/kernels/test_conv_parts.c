@@ -1,5 +1,6 @@
-/* f32 convolutions as products of bf16 parts beside f64: every element within what the parts leave out, and
- * the error of real layers far below f32's Winograd. */
+/* test_conv_parts.c - compares f32 convolutions that are computed from products of bf16 parts with f64: the
+ * error of every element is within what the parts leave out, and the error of real layers is far below that
+ * of Winograd in f32. */
 #include "check.h"
 
 #include "kernels/conv.h"
@@ -23,7 +24,7 @@ static int64_t draw_of(int64_t least, int64_t most)
     return least + draw() % (most - least + 1);
 }
 
-/* The fixed table prefers tiles where they may round. */
+/* Opens a device whose rules let the fixed table choose the tile unit: it may round f32. */
 static void open_devices(int threads)
 {
     tern_error err = {0};
@@ -53,7 +54,7 @@ static tern__view filled(tern__layout layout, int ndim, const int64_t *shape)
     return view;
 }
 
-/* The same in f64, of all or of their magnitudes. */
+/* Returns the numbers, or their absolute values, in f64. */
 static tern__view widened(const tern__view *view, bool magnitudes)
 {
     tern__view wide = *view;
@@ -85,7 +86,7 @@ static int64_t channels(tern__layout layout)
     return layout == TERN__BLOCKED16 ? 16 * draw_of(1, 6) : draw_of(1, 100);
 }
 
-/* Few of several things are large at the same time. */
+/* Draws a case in which only some of the sizes are large. */
 static sample draw_sample(void)
 {
     sample s = {.kernel = draw() % 2 ? TERN__CONV : TERN__CONV_DATA_GRAD, .add = draw() % 2};
@@ -129,9 +130,10 @@ static const tern__view *run(tern_device *device, const sample *s, const tern__v
     return call.out[0];
 }
 
-/* Each product is off by 2^-16 (the lower parts') and twice 2^-17 (what is beyond them), and by products of
- * these, below 2^-24; each of three sums of half as many steps, of the bias and of what is added to, by
- * 2^-24 of what was summed so far. */
+/* Returns the largest possible error of an element. Each product has an error of 2^-16 (the lower parts'
+ * product), twice 2^-17 (the bits below the parts), and products of these, below 2^-24. Each addition has an
+ * error of 2^-24 of the sum so far: in three sums of half as many steps, for the bias, and for the old value.
+ */
 static double bound_of(const sample *s, double magnitude)
 {
     return magnitude * (0x1p-15 + (1.5 * (double)s->products + 4) * 0x1p-24);
@@ -195,7 +197,7 @@ static double value_of(const tern__view *v, int64_t n, int64_t c, const int64_t 
     return tern__view_get(v, i);
 }
 
-/* One element of y, or of dx, in f64. */
+/* Computes one element of y, or of dx, in f64. */
 static double element_of(const sample *s, int64_t n, int64_t channel, const int64_t at[3])
 {
     bool forward = s->kernel == TERN__CONV;
@@ -221,7 +223,8 @@ static double element_of(const sample *s, int64_t n, int64_t channel, const int6
     return sum;
 }
 
-/* The root mean square of the error, relative to that of the result, over elements drawn. */
+/* Returns the root mean square of the error, relative to that of the result, over randomly chosen elements.
+ */
 static double error_of(const sample *s, const tern__view *result, int count)
 {
     double squares = 0, error = 0;
@@ -255,7 +258,8 @@ static sample sample_of(const layer *l, tern__kernel kernel)
     return s;
 }
 
-/* Of ResNet-18 (32 x 32 and 224 x 224), ResNet-50 and a 3-D U-Net. Winograd F(4, 3) in f32 is at 1e-5. */
+/* Layers of ResNet-18 (32 x 32 and 224 x 224), ResNet-50 and a 3-D U-Net. Winograd F(4, 3) in f32 has 1e-5.
+ */
 static void errors_of_layers_are_below_those_of_winograd(void **state)
 {
     (void)state;
@@ -284,10 +288,10 @@ static void errors_of_layers_are_below_those_of_winograd(void **state)
     close_devices();
 }
 
-/* ---- what is not finite ---- */
+/* ---- infinity and NaN ---- */
 
-/* Of a 1x1 convolution: y at a place is not finite where x is not, and nowhere else; nor does a number
- * that bf16 would round to infinity become anything else. */
+/* In a 1x1 convolution y is not finite exactly where x is not. A finite number that bf16 would round to
+ * infinity keeps its value. */
 static void only_what_is_not_finite_makes_such_results(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* What a call costs, counted by hand, and who is told when it runs. */
+/* test_cost.c - compares the computed cost of calls with counts made by hand; also the observer of kernels.
+ */
 #include "check.h"
 
 #include "device/backend.h"
@@ -44,7 +45,8 @@ static void the_three_products_of_a_layer_cost_the_same(void **state)
                 4 * (21 + 15 + 35));
 }
 
-/* 4 channels in, 6 out, two groups, 3x3: an element of y is a sum of 2 * 9 products. */
+/* With 4 input and 6 output channels, two groups and a 3x3 kernel, an element of y is a sum of 2 * 9
+ * products. */
 static void a_group_sees_its_own_channels(void **state)
 {
     (void)state;
@@ -55,7 +57,7 @@ static void a_group_sees_its_own_channels(void **state)
     assert_convs(&x, &w, &y, &attr, flops, bytes);
 }
 
-/* Every pair of an output and a tap is tried. */
+/* Counts the products along a dimension by trying every pair of an output and a tap. */
 static double products_seen(int64_t x, int64_t y, int64_t taps, const int64_t at[3])
 {
     int64_t count = 0;
@@ -67,7 +69,7 @@ static double products_seen(int64_t x, int64_t y, int64_t taps, const int64_t at
     return (double)count;
 }
 
-/* Of channels 3 to 5, 2 images; stride, padding and dilation. */
+/* From 3 to 5 channels, 2 images, with stride, padding and dilation. */
 static void padding_costs_nothing(void **state)
 {
     (void)state;
@@ -109,7 +111,7 @@ static void what_is_broadcast_moves_once(void **state)
     assert_cost(&(tern__call){.kernel = TERN__MATMUL, .in = {&none, &none}, .out = {&none}}, 0, 0);
 }
 
-/* The statistics come before what is made of them. */
+/* It reads x once for the statistics and once more for the result. */
 static void what_a_gpu_normalises_it_reads_twice(void **state)
 {
     (void)state;
@@ -124,7 +126,7 @@ static void what_a_gpu_normalises_it_reads_twice(void **state)
         .kernel = TERN__BATCH_NORM_GRAD, .in = {&dy, &x, &y, &c, &c, &c}, .out = {&dy, &dy, &c, &c}};
     assert_cost(&grad, 0, 2 * 5 * 800 + 5 * 4 * 8);
     grad.device = &gpu;
-    assert_cost(&grad, 0, 2 * 7 * 800 + 5 * 4 * 8); /* the second pass has dresidual for dy and y */
+    assert_cost(&grad, 0, 2 * 7 * 800 + 5 * 4 * 8); /* the second pass reads dresidual instead of dy and y */
     grad.add[1] = true;
     assert_cost(&grad, 0, 2 * 9 * 800 + 5 * 4 * 8);
     grad.out[1] = NULL;
@@ -136,7 +138,7 @@ static void what_a_gpu_normalises_it_reads_twice(void **state)
 /* ---- the observer ---- */
 
 typedef struct witness {
-    tern__kernel_observer observer; /* first: the observer is the witness */
+    tern__kernel_observer observer; /* first: cast back to the witness */
     int begun, calls;
     tern__kernel kernel;
 } witness;

@@ -1,5 +1,6 @@
-/* Kernels on activations of 16 bits beside the reference in f64 on the same numbers: a result is off by half
- * a unit of its last place, and by what f32 rounds in between. Both layouts, odd shapes, stored and added. */
+/* test_half.c - compares kernels on 16-bit activations with the reference in f64 on the same numbers. A
+ * result may be off by half a unit in the last place and by the rounding of f32 in between. Both layouts, odd
+ * shapes, stored and added results. */
 #include "ledger.h"
 
 #include "kernels/batch_norm.h"
@@ -32,7 +33,7 @@ static tern__view make(tern_dtype dtype, tern__layout layout, int ndim, const in
     return view;
 }
 
-/* The same numbers in f64; what is no number is shared. */
+/* Returns the numbers in f64. Views of integers and bools are shared. */
 static tern__view widened(const tern__view *view)
 {
     tern__view wide = *view;
@@ -61,7 +62,7 @@ static void expect_rounded(const tern__view *got, const tern__view *want, const 
     }
 }
 
-/* Runs the call on the fast device, and its twin in f64 on the reference. */
+/* Runs the call on the fast device, and the same call in f64 on the reference. */
 static void compare(tern__call call)
 {
     tern__call twin = call;
@@ -86,7 +87,7 @@ static void compare(tern__call call)
         if (wide[i].data && wide[i].dtype == TERN_F64) tern__free(wide[i].data);
 }
 
-/* A shape, and which layouts it has. */
+/* A shape, and its possible layouts. */
 typedef struct form {
     int ndim;
     int64_t shape[4];
@@ -127,7 +128,7 @@ static void positive(tern__view *vector)
         tern__view_set(vector, c, 0.5 + fabs(tern__view_get(vector, c)));
 }
 
-/* `small`: the dtype of what is one number a channel; the statistics have f32. */
+/* `small`: the dtype of the operands with one number per channel. The statistics are f32. */
 static void batch_norm(tern_dtype dtype, tern_dtype small, tern__layout layout, const form *f)
 {
     enum { ACTS = 5, VECTORS = 8 };
@@ -270,7 +271,7 @@ static void elements_of(tern_dtype dtype, tern__layout layout, const form *f)
                                  .out = {&y},
                                  .add = {add},
                                  .attr = &attr});
-    for (int add = 0; add < 2; add++) { /* casts, in one layout and across */
+    for (int add = 0; add < 2; add++) { /* casts, within a layout and between layouts */
         tern__layout other =
             f->ndim == 4 && f->shape[1] % 16 == 0 && layout == TERN__PLAIN ? TERN__BLOCKED16 : TERN__PLAIN;
         tern__view across = make(TERN_F32, other, f->ndim, f->shape);
@@ -288,14 +289,14 @@ static void elements_of(tern_dtype dtype, tern__layout layout, const form *f)
     release((tern__view[]){a, b, y, wide}, 4);
 }
 
-/* Casts of what is transposed, from any of the three to any. */
+/* Casts of transposed views, from any of the three dtypes to any other. */
 static void turned_of(tern_dtype dtype, tern__layout layout, const form *f)
 {
     static const tern_dtype dtypes[] = {TERN_F32, TERN_BF16, TERN_F16};
     if (layout != TERN__PLAIN) return;
     for (size_t i = 0; i < TERN__COUNT(dtypes); i++) {
         tern__view x = make(dtype, layout, f->ndim, f->shape), y = make(dtypes[i], layout, f->ndim, f->shape);
-        int64_t stride = 1; /* y's dimensions the other way round */
+        int64_t stride = 1; /* y's dimensions are stored in reverse order */
         for (int d = 0; d < f->ndim; d++) {
             y.stride[d] = stride;
             stride *= y.shape[d];
@@ -319,7 +320,7 @@ static void elements(void **unused)
     each(elements_of);
 }
 
-/* Results of f32 and of the dtype itself: along rows, along columns, of all. */
+/* Sums along rows, along columns and over all elements, with results in f32 and in the dtype itself. */
 static void sums_of(tern_dtype dtype, tern__layout layout, const form *f)
 {
     static const tern__factor_attr factor = {0.01};
@@ -346,8 +347,8 @@ static void sums(void **unused)
 
 /* ---- special values ---- */
 
-/* Every bf16 and f16 goes through f32 unchanged, in vectors as one by one; what f32 has between two of them
- * goes to the even one. */
+/* Every bf16 and f16 survives the conversion to f32 and back, in vectors and one by one. An f32 halfway
+ * between two of them is rounded to the even one. */
 static void every_number_survives(void **unused)
 {
     (void)unused;
@@ -390,7 +391,7 @@ static void every_number_survives(void **unused)
 
 /* ---- memory ---- */
 
-/* A layer of each kind in bf16, forward and back. */
+/* Runs a layer of each kind in bf16, forward and backward. */
 static int layers(tern_device *device, tern__view v[6], tern_error *err)
 {
     static const tern__conv_attr attr = {{1, 1, 1}, {0, 1, 1}, {1, 1, 1}, 1};
@@ -411,8 +412,8 @@ static int layers(tern_device *device, tern__view v[6], tern_error *err)
     return status;
 }
 
-/* Every request refused once is E_MEMORY and nothing else; when warm there is none. oneDNN's own are not
- * ours. */
+/* If any one request for memory is refused, the result is E_MEMORY. Warm calls make no request. oneDNN's own
+ * requests do not go through the allocator. */
 static void memory(void **unused)
 {
     (void)unused;

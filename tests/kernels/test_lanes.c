@@ -1,4 +1,4 @@
-/* A float as the sum of two bf16. */
+/* test_lanes.c - splits a float into the sum of two bf16. */
 #include "check.h"
 
 #include "base/half.h"
@@ -6,8 +6,8 @@
 
 #include <math.h>
 
-/* The parts' sum is v but for 2^-17 of it; where the lower part is subnormal, but for half of the least of
- * them. Of what is not finite, no product with a finite number is finite. */
+/* The parts' sum differs from v by at most 2^-17 of it or, if the lower part is subnormal, by half the
+ * smallest subnormal. If v is not finite, the sum is not either. */
 static void expect_split(float v, float high, float low)
 {
     if (!isfinite(v))
@@ -36,7 +36,8 @@ static void a_float_is_the_sum_of_its_parts(void **state)
     }
 }
 
-/* The largest, the smallest, those around what is rounded to infinity; infinity and NaN of all kinds. */
+/* The largest and smallest numbers, those around the limit of rounding to infinity, infinities and all NaNs.
+ */
 static void ends_of_the_range_are_split(void **state)
 {
     (void)state;

@@ -1,5 +1,6 @@
-/* The fast product beside the reference: random sizes, transposes, gaps, batches broadcast in any operand and
- * summed in the result, a bias, adding to what is there, a ReLU. */
+/* test_matmul.c - compares the fast matrix product with the reference: random sizes, transposes, gaps,
+ * batches that are broadcast in any operand and summed in the result, with a bias, adding to the result, a
+ * ReLU. */
 #include "check.h"
 
 #include "kernels/matmul.h"
@@ -19,8 +20,8 @@ static int64_t draw(int64_t low, int64_t high)
     return low + (int64_t)((uint64_t)(state >> 8) * (uint64_t)(high - low + 1) >> 24);
 }
 
-/* Random strides over memory of its own: dimensions outwards in a random order of the last two, with gaps now
- * and then; a dimension is repeated where `repeated` says so. */
+/* Returns a view of its own memory with random strides: the last two dimensions in random order, sometimes
+ * with gaps. `repeated` dimensions have stride 0. */
 static tern__view random_view(tern_dtype dtype, int ndim, const int64_t *shape, const bool *repeated,
                               bool plain)
 {
@@ -31,7 +32,7 @@ static tern__view random_view(tern_dtype dtype, int ndim, const int64_t *shape, 
         order[0] = ndim - 2;
         order[1] = ndim - 1;
     }
-    if (!plain && ndim > 2 && draw(0, 3) == 0) { /* heads between the rows, as attention has them */
+    if (!plain && ndim > 2 && draw(0, 3) == 0) { /* heads are interleaved with rows, as in attention */
         order[2] = order[1];
         order[1] = ndim - 3;
     }
@@ -63,7 +64,8 @@ static void run_on(const char *device, int threads, tern__call *call, const tern
     tern_device_close(d);
 }
 
-/* Quarters of small integers: every product and sum here is exact in f32; 16 bits round once at the end. */
+/* The elements are quarters of small integers, so every product and sum is exact in f32. 16-bit results are
+ * rounded once at the end. */
 static void compare(tern__call *call, const tern__view *y)
 {
     tern__view want = *y;
@@ -84,7 +86,7 @@ static void one_round(tern_dtype dtype, tern_dtype y_dtype)
     for (int d = 0; d < batches; d++) {
         int64_t size = draw(1, 3);
         for (int i = 0; i < 3; i++) shape[i][d] = size;
-        int who = (int)draw(0, 4); /* 3, 4: nobody */
+        int who = (int)draw(0, 4); /* 3, 4: none */
         if (who < 3) repeated[who][d] = true;
         summed = summed || who == 2;
     }
@@ -131,7 +133,7 @@ static void as_the_reference_in_f16(void **unused)
     for (int i = 0; i < ROUNDS; i++) one_round(TERN_F16, TERN_F16);
 }
 
-/* As gradients of 16-bit layers are gathered in f32. */
+/* As for gradients of 16-bit layers, which are accumulated in f32. */
 static void of_16_bits_into_f32(void **unused)
 {
     (void)unused;
@@ -147,9 +149,9 @@ static tern__view wave(int ndim, int64_t rows, int64_t columns)
     return v;
 }
 
-/* Blocks of rows, stretches of the sum and ranges of columns, each with a rest; few rows, few columns; added
- * to what is there, with a bias and a ReLU. As the reference to rounding, and every bit whatever the number
- * of threads. */
+/* Several blocks of rows, of the sum and of columns, each with a remainder; few rows; few columns; adding to
+ * the result, with a bias and a ReLU. The results match the reference up to rounding, and have the same bits
+ * with any number of threads. */
 static void of_many_blocks_in_f64(void **unused)
 {
     (void)unused;
@@ -179,7 +181,7 @@ static void of_many_blocks_in_f64(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        /* First: oneDNN's instruction set is chosen with it. */
+        /* This one must be first: it decides oneDNN's instruction set. */
         cmocka_unit_test(as_the_reference_in_bf16), cmocka_unit_test(as_the_reference_in_f32),
         cmocka_unit_test(as_the_reference_in_f64),  cmocka_unit_test(as_the_reference_in_f16),
         cmocka_unit_test(of_16_bits_into_f32),      cmocka_unit_test(of_many_blocks_in_f64),

@@ -1,5 +1,5 @@
-/* The optimizers' fast kernels and the p-norm's against the reference, over odd sizes, dtypes, threads and
- * every combination of flags. */
+/* test_optim.c - compares the fast kernels of the optimizers and of the p-norm with the reference, for odd
+ * sizes, dtypes, numbers of threads and every combination of flags. */
 #include "check.h"
 
 #include "kernels/kernel.h"
@@ -20,7 +20,7 @@ static tern__view new_vector(tern_dtype dtype, int64_t count)
     return view;
 }
 
-/* Numbers of both signs and of sizes from 1e-3 to 1e3. */
+/* Fills the view with numbers of both signs and of magnitudes from 1e-3 to 1e3. */
 static void fill(const tern__view *view, uint32_t seed, bool positive)
 {
     int64_t count = tern__view_count(view);
@@ -31,7 +31,8 @@ static void fill(const tern__view *view, uint32_t seed, bool positive)
     }
 }
 
-/* The largest difference, in units of the last place of what was added up: numbers of `size[i]`. */
+/* Returns the largest difference in units in the last place of the summed numbers, whose magnitude is
+ * `size[i]`. */
 static double ulps(const tern__view *got, const tern__view *want, const double *size)
 {
     double worst = 0, unit = got->dtype == TERN_F64 ? DBL_EPSILON : FLT_EPSILON;
@@ -54,7 +55,8 @@ static void run(const char *name, int threads, tern__call *call)
     tern_device_close(call->device);
 }
 
-/* Output i before the update: second moments are positive, and RMSprop's larger than its mean's square. */
+/* Fills output i before the update. Second moments are positive, and RMSprop's are larger than the square of
+ * its mean. */
 static void fill_state(tern__kernel kernel, const tern__view *out, int i)
 {
     bool is_moment = kernel == TERN__ADAM || kernel == TERN__LAMB ? i > 1 : i == 1 && kernel != TERN__SGD;
@@ -68,8 +70,8 @@ static void fill_state(tern__kernel kernel, const tern__view *out, int i)
 
 enum { SECTIONS = 300, ROWS = 3 };
 
-/* One of `lead` elements, then such of 256 with gaps in between, of a run that began before; each goes by one
- * of three rows of factors. */
+/* Makes a table of sections: one of `lead` elements, then sections of 256 with gaps in between, in the middle
+ * of a longer run. Each uses one of three rows of factors. */
 static tern__view cut(int64_t count, int64_t lead, tern__section table[SECTIONS])
 {
     int n = 0;
@@ -85,7 +87,8 @@ static tern__view cut(int64_t count, int64_t lead, tern__section table[SECTIONS]
 
 /* ---- updates ---- */
 
-/* One update of `outs` vectors, or of sections of them, by both devices; returns the largest difference. */
+/* Makes one update of `outs` vectors, or of sections of them, on both devices. Returns the largest
+ * difference. */
 static double compare(tern__kernel kernel, const void *attr, tern_dtype dtype, int64_t count, int outs,
                       int threads, bool apart)
 {
@@ -184,7 +187,7 @@ static void adagrad(void **state)
 
 typedef struct mix {
     tern_dtype p, g, states;
-    int copy; /* a dtype, or -1 */
+    int copy; /* the copy's dtype, or -1 */
 } mix;
 
 static const mix mixes[] = {
@@ -193,7 +196,7 @@ static const mix mixes[] = {
     {TERN_F16, TERN_F32, TERN_F32, -1},        {TERN_BF16, TERN_F32, TERN_BF16, -1},
 };
 
-/* One unit of the last place, relative to the number. */
+/* Returns one unit in the last place, relative to the number. */
 static double unit_of(tern_dtype dtype)
 {
     return dtype == TERN_BF16 ? 0x1p-7 : dtype == TERN_F16 ? 0x1p-10 : 8 * FLT_EPSILON;
@@ -208,7 +211,7 @@ static void expect_close(const tern__view *got, const tern__view *want, const do
     }
 }
 
-/* A copy is its master rounded, to the bit. */
+/* Checks that the copy is the rounded master, bit for bit. */
 static void expect_rounded(const tern__view *copy, const tern__view *master)
 {
     tern__view one = tern__view_make(copy->dtype, TERN__PLAIN, 0, NULL);
@@ -265,7 +268,7 @@ static void masters_and_halves(void **state)
         }
 }
 
-/* The same in numbers that are exact. */
+/* The same with numbers that are exact. */
 static void halves(void **state)
 {
     (void)state;
@@ -292,7 +295,7 @@ static void halves(void **state)
     tern_device_close(device);
 }
 
-/* A NaN stays where it is the largest second moment. */
+/* A NaN in the largest second moment stays. */
 static void amsgrad_keeps_a_nan(void **state)
 {
     (void)state;
@@ -336,7 +339,8 @@ static void lamb(void **state)
     expect_equal(TERN__LAMB, &lamb_attr, 3);
 }
 
-/* The first pass over p, m, v of this dtype and g of that, in sections with gaps between them; their sums. */
+/* Runs the first pass over p, m and v of `dtype` and g of `grad`, in sections with gaps between them, and
+ * returns the sections' sums. */
 static void move(const char *device, int threads, tern_dtype dtype, tern_dtype grad, int64_t count,
                  int64_t lead, tern__view out[3], double sums[2 * SECTIONS])
 {
@@ -393,7 +397,7 @@ static void lamb_moments(void **state)
 
 /* ---- the p-norm ---- */
 
-/* Of sections, into every second number. */
+/* The sums of sections go into every second number. */
 static void power_sums_of_sections(void **state)
 {
     (void)state;

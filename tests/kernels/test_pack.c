@@ -1,3 +1,4 @@
+/* test_pack.c - copies of a parameter in another layout: when they are kept and when they are made again. */
 #include "check.h"
 
 #include "kernels/pack.h"

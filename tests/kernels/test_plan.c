@@ -1,3 +1,4 @@
+/* test_plan.c - plans of element-wise kernels: which dimensions of their operands are merged. */
 #include "check.h"
 
 #include "kernels/plan.h"
@@ -10,7 +11,7 @@ static tern__view view_of(tern__layout layout, int64_t channels)
     return tern__view_make(TERN_F32, layout, 5, (int64_t[]){2, channels, 3, 4, 5});
 }
 
-/* The innermost dimension first: sizes and strides as text. */
+/* `expected` has the sizes and strides as text, the innermost dimension first. */
 static void expect_plan(const tern__view *a, const tern__view *b, const tern__view *c, const char *expected)
 {
     const tern__view *views[] = {a, b, c};

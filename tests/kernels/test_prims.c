@@ -1,4 +1,4 @@
-/* A device keeps so many of oneDNN's primitives, those used last. */
+/* test_prims.c - a device keeps a limited number of oneDNN's primitives, the most recently used ones. */
 #include "ledger.h"
 
 #include "kernels/conv.h"
@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <string.h>
 
-/* ---- products of so many rows, a primitive each ---- */
+/* ---- products: each number of rows has a primitive ---- */
 
 enum { DEPTH = 3, COLUMNS = 5, MANY = TERN__PRIMS_MAX + 100 };
 
@@ -40,7 +40,7 @@ static int multiply(tern_device *device, product *p, int64_t rows)
     return tern__kernel_run(&call);
 }
 
-/* Whole numbers, so the sums are exact. */
+/* The elements are integers, so the sums are exact. */
 static bool is_right(const product *p, int64_t rows)
 {
     for (int64_t i = 0; i < rows * COLUMNS; i++) {
@@ -79,7 +79,7 @@ static tern__view numbers(float *data, int64_t n, int64_t channels, int64_t size
     return view;
 }
 
-/* The three directions, with copies of operands in formats of oneDNN's. */
+/* Runs a convolution and its two gradients, with copies of operands in oneDNN's formats. */
 static convolved convolve(tern_device *device)
 {
     static const tern__conv_attr attr = {{1, 1, 1}, {0, 1, 1}, {1, 1, 1}, 1};
@@ -134,7 +134,7 @@ static int requests_for(tern_device *device, ledger *books, product *p, int64_t 
     return atomic_load(&books->requests) - before;
 }
 
-/* What is used again and again allocates nothing, however many others come and go. */
+/* Products that are used repeatedly allocate nothing, however many others are used in between. */
 static void what_is_used_stays(void **state)
 {
     (void)state;
@@ -148,15 +148,15 @@ static void what_is_used_stays(void **state)
     }
     for (int64_t rows = MANY; rows > MANY - 50; rows--)
         assert_int_equal(requests_for(device, &books, p, rows), 0);
-    assert_true(requests_for(device, &books, p, 4) > 0); /* unused since */
+    assert_true(requests_for(device, &books, p, 4) > 0); /* not used since, so it was dropped */
     assert_int_equal(requests_for(device, &books, p, 4), 0);
     tern_device_close(device);
     ledger_close(&books);
     free(p);
 }
 
-/* Convolutions of whose primitives so many are gone that were used first, and each that is made again takes
- * the place of the next one. */
+/* `gone` of the convolutions' primitives, the least recently used ones, have been dropped. Each one that is
+ * made again drops the next. */
 static void what_is_made_again_computes_the_same(void **state)
 {
     (void)state;
@@ -177,7 +177,7 @@ static void what_is_made_again_computes_the_same(void **state)
     free(p);
 }
 
-/* A thread's own device, and oneDNN's cache behind all of them. */
+/* Runs on a device of its own in each thread. All devices share oneDNN's cache. */
 static void *work(void *ctx)
 {
     int *wrong = ctx;

@@ -1,3 +1,4 @@
+/* test_reorder.c - copies of tensors between layouts. */
 #include "check.h"
 
 #include "kernels/kernel.h"
@@ -18,7 +19,7 @@ static void once(tern_device *device, tern_dtype dtype, int ndim, const int64_t 
     tern_error err = {0};
     tern__view x = numbered(dtype, bits & 1 ? TERN__BLOCKED16 : TERN__PLAIN, ndim, shape, 1);
     tern__view y = numbered(dtype, bits & 2 ? TERN__BLOCKED16 : TERN__PLAIN, ndim, shape, 1000);
-    tern__view was = numbered(dtype, TERN__PLAIN, ndim, shape, 1000); /* and what it should be now */
+    tern__view was = numbered(dtype, TERN__PLAIN, ndim, shape, 1000); /* y's expected values */
     bool add = bits & 4;
     tern__call call = {
         .device = device, .kernel = TERN__REORDER, .in = {&x}, .out = {&y}, .add = {add}, .err = &err};

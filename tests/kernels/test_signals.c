@@ -1,6 +1,6 @@
-/* A handler of a signal that comes in the midst of a product runs on the stack of its thread, although some
- * of oneDNN's kernels point the stack pointer into a buffer of theirs, below which it would overwrite the
- * heap. */
+/* test_signals.c - a signal handler that interrupts a product runs on its thread's stack. Some of oneDNN's
+ * kernels point the stack pointer into one of their buffers; a handler would then overwrite the heap below
+ * it. */
 #include "check.h"
 
 #include "kernels/matmul.h"
@@ -27,7 +27,8 @@ static void on_alarm(int number)
         elsewhere++;
 }
 
-/* Of the thread that calls it; workers take signals, too, where a product leaves the stack pointer alone. */
+/* Finds the stack of the calling thread. Workers handle signals, too, if a product does not change the stack
+ * pointer. */
 static bool find_stack(void)
 {
     pthread_attr_t attr;
@@ -43,7 +44,7 @@ static bool find_stack(void)
 static void find_stacks(int threads)
 {
     atomic_int found = 0;
-    (void)threads; /* which nobody reads without OpenMP */
+    (void)threads; /* unused without OpenMP */
 #pragma omp parallel num_threads(threads)
     found += find_stack();
     assert_true(found > 0);
@@ -99,7 +100,7 @@ static void multiply(int threads)
     product_open(&p, threads);
     int64_t deadline = tern__now_ns() + SECONDS * INT64_C(1000000000);
     on_stack = elsewhere = 0;
-    product_run(&p); /* makes the workers */
+    product_run(&p); /* starts the workers */
     find_stacks(threads);
     ring(true);
     while (on_stack + elsewhere < SIGNALS && tern__now_ns() < deadline) product_run(&p);
@@ -118,11 +119,11 @@ static void handlers_run_on_the_stack(void **unused)
     sigaction(SIGALRM, &before, NULL);
 }
 
-/* Of the team's threads, those that block another set of signals than SIGUSR1 alone. */
+/* Counts the threads of the team whose signal mask is not exactly SIGUSR1. */
 static int count_changed(int threads)
 {
     atomic_int changed = 0;
-    (void)threads; /* which nobody reads without OpenMP */
+    (void)threads; /* unused without OpenMP */
 #pragma omp parallel num_threads(threads)
     {
         sigset_t now;
@@ -146,8 +147,8 @@ static void block_one(int threads)
     pthread_sigmask(SIG_SETMASK, &one, NULL);
 }
 
-/* The program's own loops run on them, and may start threads and processes, which have the mask of who starts
- * them. */
+/* The program's own loops run on the same threads, and may start threads and processes, which inherit the
+ * mask. */
 static void threads_have_their_masks_back(void **state)
 {
     (void)state;
@@ -162,7 +163,7 @@ static void threads_have_their_masks_back(void **state)
         assert_int_equal(count_changed(THREADS), 0);
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    tern__device_rest(p.device); /* no thread is left of which another test knows no stack */
+    tern__device_rest(p.device); /* ends the threads, whose stacks other tests do not know */
     product_close(&p);
 }
 

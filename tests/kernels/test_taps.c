@@ -1,6 +1,6 @@
-/* Convolutions tap by tap against the plain ones. Of small integers every sum is exact, so both must agree to
- * the last bit whatever their order; of other numbers, how far a sum may be off follows from its longest
- * chain of additions. */
+/* test_taps.c - compares convolutions that are computed tap by tap with the reference. Sums of small integers
+ * are exact, so the results must agree to the last bit. For other numbers the largest possible error follows
+ * from the longest chain of additions. */
 #include "check.h"
 #include "ledger.h"
 
@@ -12,7 +12,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Depth, height and width; with a depth of 0 there are two dimensions. */
+/* Depth, height and width. A depth of 0 means two dimensions. */
 typedef struct sizes {
     int64_t images, in, out, size[3], kernel[3], padding[3], dilation[3], stride[3];
 } sizes;
@@ -79,7 +79,7 @@ static void release(operands *o)
     tern__free(o->y.data);
 }
 
-/* The bias' gradient is a result of its own. */
+/* The bias' gradient is a second result. */
 static tern__call call_of(tern_device *device, tern__kernel kernel, operands *o, bool add, bool bias,
                           tern_error *err)
 {
@@ -93,8 +93,9 @@ static tern__call call_of(tern_device *device, tern__kernel kernel, operands *o,
     return call;
 }
 
-/* Past the choice, which has it only for gradients of weights and where more than one dilated tap sees
- * anything; otherwise without a bias' gradient, and the device does not name it. */
+/* Runs the algorithm without the choice, which would take it only for weight gradients and if more than one
+ * dilated tap sees x. Called directly it computes no bias gradient and does not set the device's algorithm.
+ */
 static int run(const tern__call *call, const operands *o)
 {
     int status = tern__conv_run(call, &tern__conv_taps);
@@ -113,7 +114,7 @@ static tern_device *open_device(const char *name, int threads)
     return device;
 }
 
-/* Not a number wherever a kernel could read what it has not written. */
+/* Fills the scratch buffers with NaN, so that a kernel that reads before it writes is found. */
 static void poison(tern_device *device)
 {
     for (int i = 0; i < TERN__SCRATCH_COUNT; i++)
@@ -137,7 +138,7 @@ static void expect_same(const tern__view *fast, const tern__view *plain, const s
                      tern__view_get(fast, i), tern__view_get(plain, i));
 }
 
-/* Twice, so that the second one adds to a changed result and meets dirty scratch. */
+/* Runs the call twice: the second time it adds to a changed result and finds dirty scratch buffers. */
 static void compare(tern_device *fast, tern_device *plain, tern__kernel kernel, const sizes *s, bool add,
                     bool bias)
 {
@@ -158,7 +159,7 @@ static void compare(tern_device *fast, tern_device *plain, tern__kernel kernel, 
     release(&b);
 }
 
-/* Dilations from 1 to beyond the image, and paddings from none to more than the kernel reaches over. */
+/* Draws dilations from 1 to beyond the image, and paddings from none to more than the kernel's reach. */
 static sizes draw_sizes(void)
 {
     sizes s = {.images = draw_of(1, 3), .in = 16 * draw_of(1, 3), .out = 16 * draw_of(1, 3)};
@@ -196,10 +197,9 @@ static void random_shapes(void **state)
     tern_device_close(plain);
 }
 
-/* More inputs than are multiplied at once, and no whole number of such; groups of 16 outputs; an image of one
- * group in bands; rows of more than a band's positions; DeepLab's; volumes,
- * of so few channels that threads share taps, and of so many that inputs are cut; a ResNet's strides and a
- * U-Net's. */
+/* More inputs than are multiplied at once, not a multiple of that; groups of 16 outputs; an image of one
+ * group in bands; rows longer than a band; DeepLab's shapes; volumes with so few channels that threads share
+ * taps, and with so many that the inputs are cut; the strides of a ResNet and of a U-Net. */
 static const sizes large[] = {
     {1, 272, 48, {0, 5, 6}, {0, 3, 3}, {0, 3, 3}, {0, 3, 3}, {1, 1, 1}},
     {1, 16, 16, {0, 31, 9}, {0, 3, 3}, {0, 7, 4}, {0, 7, 4}, {1, 1, 1}},
@@ -251,7 +251,7 @@ static void any_number_of_threads_gives_the_same_bits(void **state)
         }
 }
 
-/* Of all or of their magnitudes. */
+/* Returns the operands, or their absolute values, in f64. */
 static operands widened(const operands *o, bool magnitudes)
 {
     operands wide = *o;
@@ -269,9 +269,9 @@ static operands widened(const operands *o, bool magnitudes)
     return wide;
 }
 
-/* A product that is in a sum of n others, a bias and an old value goes through n + 2 additions at most; where
- * `most` products are added up apart and the sums of `sums` such together, through as many as these. Each is
- * off by 2^-24 of what was summed so far, which is less than all magnitudes together. */
+/* A product in a sum of n others, a bias and an old value goes through at most n + 2 additions. If `most`
+ * products are summed separately, and then `sums` such sums, it goes through `most` + `sums` + 2. Each
+ * addition has an error of 2^-24 of the sum so far, which is at most the sum of all absolute values. */
 static void expect_near(tern__kernel kernel, const sizes *s, int64_t most, int64_t sums)
 {
     tern_error err = {0};
@@ -310,7 +310,7 @@ static void long_sums_are_added_up_in_parts(void **state)
 
 /* ---- memory ---- */
 
-/* Over microbatches; and made anew when the weight has changed. */
+/* They are kept over microbatches, and made again when the weight has changed. */
 static void weights_are_kept_with_their_parameter(void **state)
 {
     (void)state;
@@ -352,7 +352,7 @@ static size_t scratch_of(const tern__call *call, const operands *o)
     return (weight ? tern__taps_weight_scratch : tern__taps_scratch)(call, &o->x, &o->w, &o->y);
 }
 
-/* As many bytes as it said, nothing in the second call, and an error where that is refused. */
+/* The first call requests as many bytes as announced, the second none; a refusal is an error. */
 static void scratch_is_asked_for_once(void **state)
 {
     (void)state;
@@ -381,7 +381,7 @@ static void scratch_is_asked_for_once(void **state)
     }
 }
 
-/* ---- what it is for ---- */
+/* ---- when it is chosen ---- */
 
 static const char *chosen_for(tern__kernel kernel, const sizes *s, bool exact)
 {
@@ -397,7 +397,7 @@ static const char *chosen_for(tern__kernel kernel, const sizes *s, bool exact)
     return name;
 }
 
-/* By the fixed table. */
+/* The fixed table chooses taps if much of what the taps see is padding. */
 static void much_padding_is_left_out(void **state)
 {
     (void)state;
@@ -408,11 +408,11 @@ static void much_padding_is_left_out(void **state)
     assert_int_equal(strcmp(chosen_for(TERN__CONV, &near, false), "taps") != 0, others);
     assert_string_equal(chosen_for(TERN__CONV, &far, false), "taps");
     assert_int_equal(strcmp(chosen_for(TERN__CONV, &beyond, false), "taps") != 0,
-                     others); /* one tap is left of it */
+                     others); /* only one tap is left */
 }
 
-/* By the same table, where Winograd's rounding is not wanted; who has wide registers has oneDNN's loops for
- * them. */
+/* The same table chooses taps if Winograd's rounding is not allowed. CPUs with wide registers use oneDNN's
+ * loops. */
 static void gradients_need_no_wide_registers(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* The fast kernel against the reference: dtypes, odd sizes, threads, in place, elsewhere, or only counted. */
+/* test_unscale.c - compares the fast unscale kernel with the reference: dtypes, odd sizes, numbers of
+ * threads, in place, into other memory, or only counting. */
 #include "check.h"
 
 #include "kernels/kernel.h"
@@ -17,7 +18,7 @@ static tern__view new_vector(tern_dtype dtype, int64_t count)
     return view;
 }
 
-/* Every 97th is an infinity or a NaN; returns how many. */
+/* Makes every 97th element an infinity or a NaN. Returns how many there are. */
 static int fill(const tern__view *view)
 {
     int bad = 0;

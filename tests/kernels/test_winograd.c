@@ -1,14 +1,18 @@
-/* Winograd's convolutions against the plain one in double. How far they may be off is computed, not tried
- * out: with the algorithm's matrices A, G, B (made here from its points, by their definition) a result is A'
- * [ sum (G g G') . (B' d B) ] A, and what every path through it is worth, without signs, |A|' [ sum (|G| |g|
- * |G|') . (|B|' |d| |B|) ] |A|, is what a rounding of it can cost. A path has at most 4 roundings in each of
- * its six one-dimensional steps (constants, products, sums), one product, as many sums as there are terms,
- * and a bias and an old value to be added: no element may be further off than that many units of 2^-24. Of
- * all elements together more is asked: roundings are independent and data have no preferred sign, so squares
- * add up and not values: the same expression of squares bounds the mean square.
+/* test_winograd.c - compares Winograd's convolutions with the reference in double. The error bound is
+ * computed, not found by trial.
  *
- * Numbers of 16 bits are exact in f32, and their result is rounded once more: by half a unit of its last
- * place at most, which is evenly distributed, so its mean square is a third of that one's. */
+ * With the algorithm's matrices A, G and B, which are made here from its points by their definition, a result
+ * is A' [ sum (G g G') . (B' d B) ] A. The same expression of absolute values, |A|' [ sum (|G| |g| |G|') .
+ * (|B|' |d| |B|) ] |A|, bounds the effect of one rounding anywhere on the way from the operands to the
+ * result. On that way there are at most 4 roundings in each of six one-dimensional steps (constants,
+ * products, sums), one for the product, one for each term of the sum, and one each for the bias and the old
+ * value. So the error of an element is at most that many times 2^-24 of the expression.
+ *
+ * The mean square error has a tighter bound. Roundings are independent and the data have no preferred sign,
+ * so squares add up instead of absolute values: the same expression of squares bounds the mean square.
+ *
+ * 16-bit numbers are exact in f32, and the result is rounded once more, by at most half a unit in the last
+ * place. That error is uniformly distributed, so its mean square is a third of the maximum's square. */
 #include "check.h"
 #include "ledger.h"
 
@@ -29,7 +33,7 @@ typedef struct operands {
     tern__conv_attr attr;
 } operands;
 
-/* Of x, b and y; of w. */
+/* The dtype of x, b and y, and that of w. */
 typedef struct dtypes {
     tern_dtype activation, weight;
 } dtypes;
@@ -41,7 +45,7 @@ static const dtypes all_f32 = {TERN_F32, TERN_F32};
 enum { POINTS = 6, OUTS = 4, TAPS = 3 };
 static double a_matrix[POINTS][OUTS], g_matrix[POINTS][TAPS], b_matrix[POINTS][POINTS];
 
-/* The coefficients of the product of (x - q) over all finite points q but p, and its value at p. */
+/* Computes the coefficients of the product of (x - q) over all finite points q except p. */
 static void polynomial(int p, const double *points, double coefficients[POINTS])
 {
     memset(coefficients, 0, POINTS * sizeof(double));
@@ -114,7 +118,7 @@ static tern__view widened(const tern__view *view)
     return wide;
 }
 
-/* The same numbers in f32. */
+/* Returns the operands in f32. */
 static operands twin_of(const operands *o)
 {
     return (operands){widened(&o->x), widened(&o->w), widened(&o->b), widened(&o->y), o->attr};
@@ -149,7 +153,7 @@ static int run(const tern__call *call, operands *o)
     return tern__winograd(call, &o->x, &o->w, &o->y, call->in[2]);
 }
 
-/* Not a number wherever a kernel could read what it has not written. */
+/* Fills the scratch buffers with NaN, so that a kernel that reads before it writes is found. */
 static void poison(tern_device *device)
 {
     for (int i = 0; i < TERN__SCRATCH_COUNT; i++)
@@ -165,9 +169,9 @@ static tern_device *open_device(const char *name, int threads)
     return device;
 }
 
-/* ---- what a rounding can cost ---- */
+/* ---- the effect of a rounding ---- */
 
-/* to = m from m' or, where rows are m's columns, m' from m. */
+/* One transformation: to = m from m' or, if transposed, to = m' from m. */
 typedef struct side {
     const double *m;
     int rows, inner;
@@ -203,7 +207,7 @@ static void both_sides(double *to, const side *s, const double *from, int power)
         }
 }
 
-/* |element| of a plane of 16 channels, or of plain taps, to the power; 0 outside. */
+/* Returns |element| of a plane or of a weight's taps, to the power; 0 outside. */
 static double size_at(const tern__view *view, int64_t n, int64_t c, int64_t row, int64_t column, int power)
 {
     const int64_t *shape = view->shape;
@@ -212,7 +216,7 @@ static double size_at(const tern__view *view, int64_t n, int64_t c, int64_t row,
     return power == 2 ? v * v : v;
 }
 
-/* The square of a view at (row, column), transformed. */
+/* Transforms the square of elements that begins at (row, column). */
 static void transformed(double to[POINTS * POINTS], const side *s, const tern__view *view, int64_t n,
                         int64_t c, int64_t row, int64_t column, int power)
 {
@@ -223,7 +227,7 @@ static void transformed(double to[POINTS * POINTS], const side *s, const tern__v
     both_sides(to, s, from, power);
 }
 
-/* Sums over channels of two operands, element by element: sum[o][p] += ins[c][p] weights[o][c][p]. */
+/* A transformed tile. Sums over channels are made point by point: sum[o][p] += ins[c][p] weights[o][c][p]. */
 typedef double points[POINTS * POINTS];
 
 static void add_products(double *sum, const double *a, const double *b)
@@ -236,7 +240,8 @@ static int64_t tiles_of(int64_t size)
     return (size + OUTS - 1) / OUTS;
 }
 
-/* A source (x; dy in a data gradient) and a target, whose channels the weight joins in that order. */
+/* A source (x, or dy in a data gradient) and a target. `turned`: the weight maps the target's channels to the
+ * source's. */
 typedef struct direction {
     const tern__view *in, *out, *w;
     int64_t padding[2];
@@ -266,7 +271,7 @@ static points *weights_of(const direction *d, int power)
     return w;
 }
 
-/* A tile of all channels of an image; cost has the target's shape, row-major. */
+/* Computes the cost of a tile in all channels of an image. `cost` has the target's shape, row-major. */
 static void tile_cost(const direction *d, points *weights, double *cost, int64_t n, int64_t row,
                       int64_t column, int power)
 {
@@ -297,7 +302,7 @@ static void output_cost(const direction *d, double *cost, int power)
     tern__free(weights);
 }
 
-/* All tiles of a channel, one behind the other. */
+/* Returns all transformed tiles of a channel. */
 static points *tiles_of_channel(const side *s, const tern__view *view, const operands *o, int64_t c,
                                 const int64_t back[2], int power)
 {
@@ -330,7 +335,8 @@ static void weight_cost(const operands *o, double *cost, int power)
     tern__free(x);
 }
 
-/* The two expressions of this file's head for every element of a result, and how many terms are added up. */
+/* Returns the expression in the head of this file for every element of a result: of absolute values for power
+ * 1, of squares for power 2. *terms = the number of terms of the sum. */
 static double *costs_of(operands *o, tern__kernel kernel, int power, int64_t *terms)
 {
     double *cost =
@@ -348,16 +354,17 @@ static double *costs_of(operands *o, tern__kernel kernel, int power, int64_t *te
 
 /* ---- tests ---- */
 
-/* 4 in each of six steps, the product, the terms, a bias, an old value; the oracle's own rounding. */
+/* Returns the number of roundings: 4 in each of six steps, the product, the terms, the bias and the old
+ * value, and one of the reference. */
 static double roundings(int64_t terms)
 {
     return 24 + 1 + (double)terms + 2 + 1;
 }
 
-/* Half a unit of the last place that a result of about v has. */
+/* Returns half a unit in the last place of a result of about v. */
 static double half_unit(tern_dtype dtype, double v)
 {
-    if (dtype == TERN_F32) return 0; /* which is one of the roundings */
+    if (dtype == TERN_F32) return 0; /* counted among the roundings */
     return dtype == TERN_BF16 ? 0x1p-8 * fabs(v) : fmax(0x1p-11 * fabs(v), 0x1p-25);
 }
 
@@ -406,7 +413,7 @@ static uint32_t draw(uint32_t *state, uint32_t below)
     return (*state >> 8) % below;
 }
 
-/* Images of 1x1 to 37x37, 16 to 112 channels; where they are large they are few. */
+/* Draws 1x1 to 37x37 images with 16 to 112 channels, fewer if they are large. */
 static sizes random_sizes(uint32_t *state)
 {
     sizes s = {1 + draw(state, 5), 16 * (1 + draw(state, 7)), 16 * (1 + draw(state, 7)), {0}, {0}};
@@ -428,7 +435,7 @@ static sizes random_sizes(uint32_t *state)
     return s;
 }
 
-/* Stored and added in turn. */
+/* Results are stored and added in turn. */
 static void random_shapes_of(dtypes t, int count)
 {
     uint32_t seed = 2;
@@ -461,8 +468,8 @@ static void random_shapes_in_f16(void **state)
     random_shapes_of((dtypes){TERN_F16, TERN_F32}, 12);
 }
 
-/* Several runs of tiles with weights made beforehand and with weights made in their turn; inputs of more than
- * a chunk; a last group of 16 outputs; one tile. */
+/* Several runs of tiles with weights transformed beforehand and with weights transformed on the way; more
+ * inputs than a chunk has; a last group of 16 outputs; a single tile. */
 static const sizes large[] = {
     {114, 16, 16, {3, 7}, {0, 0}}, {29, 64, 16, {3, 7}, {0, 0}}, {129, 144, 16, {3, 3}, {0, 0}},
     {2, 16, 272, {7, 5}, {0, 2}},  {1, 272, 48, {5, 6}, {1, 1}}, {1, 512, 512, {1, 1}, {1, 1}},
@@ -502,7 +509,7 @@ static void any_number_of_threads_gives_the_same_bits(void **state)
         }
 }
 
-/* Over microbatches; and made anew when the weight has changed. */
+/* They are kept over microbatches, and made again when the weight has changed. */
 static void weights_are_kept_with_their_parameter(void **state)
 {
     (void)state;
@@ -572,7 +579,8 @@ static size_t scratch_of(const tern__call *call, const operands *o)
     return (weight ? tern__winograd_weight_scratch : tern__winograd_scratch)(call, &o->x, &o->w, &o->y);
 }
 
-/* As many bytes as it said, and nothing in the second call. */
+/* Checks that the first call has requested as many bytes as announced, and that a second one requests none.
+ */
 static void expect_warm(ledger *books, const tern__call *call, operands *o)
 {
     int asked = atomic_load(&books->requests);
@@ -583,7 +591,7 @@ static void expect_warm(ledger *books, const tern__call *call, operands *o)
     assert_int_equal(atomic_load(&books->requests), asked);
 }
 
-/* Whether every request of memory, the first `granted` but for, is refused in vain. */
+/* Refuses all requests of memory after the first `granted`. Returns whether the call fails. */
 static bool is_refused(ledger *books, tern__kernel kernel, operands *o, int granted)
 {
     tern_error err = {0};

@@ -1,13 +1,14 @@
-/* Winograd's convolutions of dilations above 1. A phase of an image, every d-th row and column, is convolved
- * as an image by itself is: to the bit where its tiles are multiplied in the same order, and as the plain
- * kernel has it to twice the error that undilated ones of these channel counts have (docs/conv.md). */
+/* test_winograd_dilated.c - Winograd's convolutions with dilations above 1. A phase of an image, that is
+ * every d-th row and column, is convolved like an image of its own. The bits are equal if the tiles are
+ * multiplied in the same order. The error against the reference is at most twice that of undilated
+ * convolutions with as many channels (docs/conv.md). */
 #include "check.h"
 
 #include "kernels/cpu/conv/winograd/conv.h"
 
 #include <math.h>
 
-#define ERROR 2e-6 /* root mean square of it by that of the result */
+#define ERROR 2e-6 /* root mean square, relative to that of the result */
 
 typedef struct sizes {
     int64_t images, in, out, size[2], padding[2], dilation[2];
@@ -85,7 +86,7 @@ static uint32_t draw(uint32_t *state, uint32_t below)
     return (*state >> 8) % below;
 }
 
-/* Dilations up to beyond the image; any padding that there can be. */
+/* Draws dilations up to beyond the image, and any possible padding. */
 static sizes random_sizes(uint32_t *state)
 {
     sizes s = {1 + draw(state, 3), 16 * (1 + draw(state, 4)), 16 * (1 + draw(state, 4)), {0}, {0}, {0}};
@@ -130,11 +131,11 @@ static void random_shapes(void **state)
     tern_device_close(plain);
 }
 
-/* The sizes of one phase alone, which every one of these dilations cuts into equal ones. */
+/* The dilation cuts `whole` into phases of equal size, which `phase` has as images. */
 static const sizes whole = {2, 32, 48, {12, 24}, {2, 6}, {2, 3}};
 static const sizes phase = {12, 32, 48, {6, 8}, {1, 2}, {1, 1}};
 
-/* Element (n, c, row, column) of the whole is (n', c, row / 2, column / 3) of the phases' images. */
+/* Element (n, c, row, column) of the whole is element (n', c, row / 2, column / 3) of the phases' images. */
 static int64_t place_in_phases(const tern__view *of, const tern__view *phases, int64_t i)
 {
     int64_t width = of->shape[3], height = of->shape[2], column = i % width, row = i / width % height;
@@ -160,7 +161,7 @@ static void a_phase_is_an_image(void **state)
         const tern__view *one = run(device, (tern__kernel)k, &a, false);
         const tern__view *many = run(device, (tern__kernel)k, &b, false);
         if (k == TERN__CONV_WEIGHT_GRAD) {
-            expect_near(one, many); /* whose tiles are summed in another order */
+            expect_near(one, many); /* the tiles are summed in another order */
         } else {
             for (int64_t i = 0; i < tern__view_count(one); i++)
                 assert_true(tern__view_get(one, i) == tern__view_get(many, place_in_phases(one, many, i)));

@@ -1,8 +1,10 @@
-/* Winograd's convolutions of volumes against those of images, of which test_winograd.c knows how far off they
- * may be. A sheet of a convolution of volumes is by its definition that of an image whose channels are those
- * of all sheets that it sees, zeros beyond the volume. Both sum up channels in the same order, so they must
- * agree to the last bit. A weight gradient is a sum over tiles, which are taken in another order where there
- * are sheets of them: it may be twice as far off what it is by its definition, in double. */
+/* test_winograd_volume.c - compares Winograd's convolutions of volumes with those of images, whose error
+ * bound test_winograd.c checks.
+ *
+ * By definition a sheet of a convolved volume is a convolved image whose channels are those of all sheets
+ * that the kernel sees, with zeros beyond the volume. Both sum the channels in the same order, so they must
+ * agree to the last bit. A weight gradient is a sum over tiles, which volumes sum in another order. Its error
+ * against the definition, computed in double, may be twice that of the images. */
 #include "check.h"
 
 #include "kernels/cpu/conv/winograd/conv.h"
@@ -10,7 +12,7 @@
 #include <math.h>
 #include <string.h>
 
-/* Of the depth, the height and the width. */
+/* Arrays hold depth, height and width. */
 typedef struct sizes {
     int64_t images, in, out, taps, size[3], padding[3], dilation[3];
 } sizes;
@@ -66,7 +68,7 @@ static void release(operands *o)
     tern__free(o->y.data);
 }
 
-/* ---- the same of images ---- */
+/* ---- the same convolution of images ---- */
 
 static int64_t sheets_of(const tern__view *view)
 {
@@ -78,13 +80,13 @@ static int64_t area_of(const tern__view *view)
     return view->shape[view->ndim - 2] * view->shape[view->ndim - 1];
 }
 
-/* The number of its first element. */
+/* Returns the index of the plane's first element. */
 static int64_t plane_of(const tern__view *view, int64_t n, int64_t c, int64_t sheet)
 {
     return ((n * view->shape[1] + c) * sheets_of(view) + sheet) * area_of(view);
 }
 
-/* Zeros for a sheet that is not there. */
+/* A sheet that does not exist gives zeros. */
 static void copy_plane(tern__view *to, int64_t n, int64_t c, const tern__view *from, int64_t from_n,
                        int64_t from_c, int64_t sheet)
 {
@@ -95,7 +97,8 @@ static void copy_plane(tern__view *to, int64_t n, int64_t c, const tern__view *f
     }
 }
 
-/* An image for each of `count` sheets: its channels are those of sheets + shift + k * step for every k. */
+/* Returns an image for each of `count` sheets. Its channels are those of the sheets sheet + shift + k * step,
+ * for every k. */
 static tern__view images_of(const tern__view *volumes, int64_t count, int64_t taps, int64_t shift,
                             int64_t step)
 {
@@ -109,7 +112,8 @@ static tern__view images_of(const tern__view *volumes, int64_t count, int64_t ta
     return images;
 }
 
-/* Sheets of what a sum goes over, inputs or (turned) outputs, as channels of their own. */
+/* Returns the weight for images: the taps along the depth become further channels, of the inputs or, if
+ * turned, of the outputs. */
 static tern__view weights_of(const tern__view *w, bool turned)
 {
     int64_t outs = w->shape[0], ins = w->shape[1], taps = w->shape[2];
@@ -172,7 +176,7 @@ static void expect_plane(const tern__view *volumes, int64_t n, int64_t c, int64_
     }
 }
 
-/* A sheet of a volume is an image. */
+/* Compares every sheet of the volumes with its image. */
 static void expect_same(const tern__view *volumes, const tern__view *images)
 {
     const int64_t *shape = volumes->shape;
@@ -192,7 +196,7 @@ static double *values_of(const tern__view *view)
     return values;
 }
 
-/* Sum of x dy over the rows and columns of a sheet of each, of which tap (row, column) joins those. */
+/* Returns the sum of x dy over the rows and columns of a sheet of each that tap (row, column) connects. */
 static double sheet_sum(const operands *o, const double *x, const double *dy, int64_t row, int64_t column)
 {
     const int64_t *in = o->x.shape + 3, *out = o->y.shape + 3;
@@ -205,7 +209,7 @@ static double sheet_sum(const operands *o, const double *x, const double *dy, in
     return sum;
 }
 
-/* Element i of dw. */
+/* Computes element i of dw by its definition. */
 static double element(const operands *o, const double *x, const double *dy, int64_t i)
 {
     const int64_t *w = o->w.shape;
@@ -221,7 +225,7 @@ static double element(const operands *o, const double *x, const double *dy, int6
     return sum;
 }
 
-/* How far dw is off, which was `old` and was added to, or stored. */
+/* Returns the sum of the squared errors of dw, which was stored or, with `add`, added to `old`. */
 static double squares_off(const operands *volumes, const tern__view *images, const double *old, bool add)
 {
     double *x = values_of(&volumes->x), *dy = values_of(&volumes->y), sum = 0;
@@ -270,7 +274,8 @@ static void compare(const sizes *s, tern_dtype dtype, int threads, bool add)
     compare_weights(s, dtype, threads, add);
 }
 
-/* One sheet to five by weights of one to four; paddings that see beyond the volume alone, too. */
+/* Draws one to five sheets with weights of one to four, also with paddings so large that some outputs see
+ * only zeros. */
 static sizes draw_sizes(void)
 {
     sizes s = {draw_of(1, 2), 16 * draw_of(1, 3), 16 * draw_of(1, 3), draw_of(1, 4), {0}, {0}, {0}};
@@ -293,8 +298,8 @@ static void volumes_are_images_of_more_channels(void **state)
     }
 }
 
-/* Weights that are made in their turn, some inputs at a time, which end amid a sheet's; several slices of
- * tiles and of sheets, of which some are shorter. */
+/* Weights that are transformed on the way, some inputs at a time, with a limit in the middle of a sheet's
+ * inputs; several slices of tiles and of sheets, some of them shorter. */
 static void large_volumes(void **state)
 {
     (void)state;

@@ -1,8 +1,10 @@
-/* meet.c - a rank of whatever started it: meets the others, adds up all ranks' numbers and says so.
+/* meet.c - a rank that any launcher can start. It meets the other ranks and sums their numbers, counted
+ * from 1.
  *
  *     meet [INIT_METHOD [RANK WORLD]]
  *
- * prints "rank 1 of 2 (1 here): 3", the sum of 1 and 2, or the error, and exits with 1 then. */
+ * It prints "rank 1 of 2 (1 here): 3", where 3 is the sum of 1 and 2. On an error it prints the error and
+ * exits with 1. */
 #include <stdio.h>
 #include <stdlib.h>
 

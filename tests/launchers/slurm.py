@@ -1,4 +1,5 @@
-"""A cluster of two nodes on this machine: munged, slurmctld and a slurmd for each node, with a folder, a key and ports of their own.
+"""A Slurm cluster of two nodes on this machine: munged, slurmctld and a slurmd per node, with their own
+folder, key and ports.
 
     with slurm.Cluster() as cluster:
         cluster.run("srun", "-n", "2", "program")
@@ -20,8 +21,8 @@ NODES = ("n001", "n002")
 PATH = os.environ["PATH"] + ":/usr/sbin:/sbin"
 PR_SET_PDEATHSIG = 1
 
-# Tasks are told to run side by side on whatever cores there are, and nobody accounts for them. The ports of jobs come from their numbers:
-# two clusters on one machine must not have the same.
+# Tasks run side by side on any cores, without accounting. The port of a job follows from its number, so two
+# clusters on one machine must start with different job numbers.
 CONF = """
 ClusterName=tern
 SlurmctldHost={host}(127.0.0.1)
@@ -48,7 +49,7 @@ NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=
 
 
 def missing():
-    """What a cluster would need and this machine has not, or ""."""
+    """Returns the programs that a cluster needs and this machine lacks, or ""."""
     lacking = [name for name in (*DAEMONS, "srun", "sbatch") if not shutil.which(name, path=PATH)]
     return ", ".join(lacking)
 
@@ -64,12 +65,13 @@ def free_ports(count):
 
 
 def die_with_parent():
-    """However the test ends, nothing of it stays."""
+    """Makes the kernel kill the process when the test ends, however that happens."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def end_those_in(folder):
-    """A slurmstepd is nobody's child, and tries for long to reach a slurmd that is gone."""
+    """Kills the processes that run in the folder: a slurmstepd is an orphan and retries long to reach its
+    slurmd."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             if os.readlink(f"/proc/{pid}/cwd").startswith(folder):
@@ -159,7 +161,7 @@ class Cluster:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def run(self, *command, timeout=60, env=(), **options):
-        """(exit code, stdout, stderr)"""
+        """Returns (exit code, stdout, stderr)."""
         done = subprocess.run(command, env={**self.env, **dict(env)}, text=True, capture_output=True, timeout=timeout,
                               stdin=subprocess.DEVNULL, **options)
         return done.returncode, done.stdout, done.stderr

@@ -1,4 +1,4 @@
-"""Ranks that nobody launches: each is told by an init_method, by hand, where it meets the others."""
+"""Ranks without a launcher: each gets an init_method that says where it meets the others."""
 import os
 import re
 import socket
@@ -20,7 +20,8 @@ def free_port():
 
 
 def run(ranks, *program):
-    """[(exit code, stdout, stderr)] of processes that run together: each has the program's arguments and its environment."""
+    """Runs processes at the same time, each with its own arguments and environment. Returns [(exit code,
+    stdout, stderr)]."""
     running = [subprocess.Popen([*program, *map(str, args)], env={**ENV, **env}, text=True, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE) for args, env in ranks]
     ended = []
@@ -62,13 +63,13 @@ class InitMethod(unittest.TestCase):
         self.check((["env://?rank=0"], master), (["env://"], {**master, "RANK": "1"}))
 
     def test_another_program_has_the_port(self):
-        """It answers with as many bytes as tern would."""
+        """The other program answers with as many bytes as tern would."""
         with socket.create_server(("127.0.0.1", 0)) as server:
             def answer():
                 self.connection = server.accept()[0]
                 self.connection.sendall(b"HTTP/1.1 400 Bad Request\r\nServer: nginx\r\n" + 200 * b"x")
 
-            for env, text in (({}, "it is not tern, or has a secret that this job has not (TERN_SECRET)"),
+            for env, text in (({}, "it is not tern, or it has a secret and this job has none (TERN_SECRET)"),
                               ({"TERN_SECRET": "00" * 32}, "it does not know this job's secret")):
                 thread = threading.Thread(target=answer)
                 thread.start()
@@ -83,7 +84,8 @@ class InitMethod(unittest.TestCase):
             self.assertEqual(each, (0, expected + "\n", ""))
 
     def test_ranks_share_the_cores(self):
-        """Who else is here is known when all have met; what the environment says of it, before."""
+        """Once all have met, the ranks know which of them share the host; before that only the environment
+        tells."""
         cores = int(run([([], {})], THREADS)[0][1].split()[0])
         master = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
         url, share = "tcp://127.0.0.1:", max(1, cores // 2)

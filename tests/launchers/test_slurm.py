@@ -1,4 +1,4 @@
-"""srun starts tern programs as they are: a real slurmctld with two nodes on this machine."""
+"""srun starts tern programs without further settings, on a real slurmctld with two nodes on this machine."""
 import os
 import shutil
 import socket
@@ -26,7 +26,7 @@ def has_name():
 
 
 def sums(ranks, places):
-    """What meet prints, of ranks with these local ranks."""
+    """Returns what meet prints on ranks with these local ranks."""
     total = ranks * (ranks + 1) // 2
     return [f"rank {rank} of {ranks} ({place} here): {total}" for rank, place in enumerate(places)]
 
@@ -42,8 +42,9 @@ class Slurm(unittest.TestCase):
         self.assertEqual((code, sorted(out.splitlines())), (0, expected), err)
 
     def batch(self, *lines, tasks=2):
-        """What a script prints that sbatch has run, but for srun's own words while a step has to wait for the one before. sbatch's --wait
-        asks in seconds, so the script itself says when it is over."""
+        """Runs a script with sbatch and returns its output, without srun's messages about a step that waits
+        for the previous one. sbatch's --wait polls every few seconds, so the script renames its output when
+        it ends."""
         path = self.cluster.path("batch")
         with open(path + ".sh", "w") as file:
             file.write("\n".join(["#!/bin/sh", f"trap 'mv {path}.open {path}.out' EXIT", "set -e", *lines]) + "\n")
@@ -70,14 +71,14 @@ class Slurm(unittest.TestCase):
         self.check(["srun", "-n", "2", "env", "-u", "OMP_NUM_THREADS", THREADS], 2 * [f"{share} before, {share} after"])
 
     def test_two_nodes(self):
-        """Their names are none of this machine's, so rank 0's address is given."""
+        """The nodes' names do not resolve on this machine, so the test gives rank 0's address."""
         self.check(["srun", "-N", "2", "-n", "3", MEET], sums(3, [0, 1, 0]), env={"MASTER_ADDR": "127.0.0.1"})
 
     def test_with_a_secret(self):
         self.check(["srun", "-n", "2", MEET], sums(2, [0, 1]), env={"TERN_SECRET": os.urandom(32).hex()})
 
     def test_with_a_process_manager_of_mpi(self):
-        """Where srun has one by default, programs that are none of MPI's have its variables, too."""
+        """If srun uses one by default, programs without MPI have its variables, too."""
         self.check(["srun", "--mpi=pmi2", "-n", "2", MEET], sums(2, [0, 1]))
 
     def test_steps_at_the_same_time(self):
@@ -93,15 +94,15 @@ class Slurm(unittest.TestCase):
 
     def test_sbatch_without_srun(self):
         out = self.batch(f"{MEET} 2>&1")
-        self.assertEqual(out, ["tern: warn: SLURM_NTASKS=2, but no step of Slurm started this process, which is alone: inside "
-                               "sbatch or salloc without srun? use srun", *sums(1, [0])])
+        self.assertEqual(out, ["tern: warn: SLURM_NTASKS=2, but this process, which trains alone, was not started by a Slurm step: "
+                               "inside sbatch or salloc, start it with srun", *sums(1, [0])])
 
     def test_tern_run_inside_a_job(self):
         out = self.batch(f"{TERN} run -n 2 {MEET}")
         self.assertEqual(sorted(line.removeprefix("[1] ") for line in out), sums(2, [0, 1]))
 
     def test_mpirun_inside_a_job(self):
-        """Slurm's variables are there, too, and are not the ranks'."""
+        """Slurm's variables are set, too, but do not describe the ranks."""
         for mpi, mpirun in (("openmpi", "mpirun.openmpi --allow-run-as-root --oversubscribe"), ("mpich", "mpirun.mpich")):
             with self.subTest(mpi):
                 if not (shutil.which(mpirun.split()[0]) and os.path.exists(os.path.join(BUILD, f"tern_{mpi}.so"))):

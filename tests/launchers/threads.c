@@ -1,8 +1,8 @@
-/* threads.c - a rank of whatever started it: how many threads its kernels have.
+/* threads.c - a rank that any launcher can start. It prints how many threads its kernels use.
  *
  *     threads [INIT_METHOD [RANK WORLD]]
  *
- * prints "2 before, 1 after": of a device that was opened before the group, and after it. */
+ * It prints "2 before, 1 after": for a device opened before the group, and for one opened after it. */
 #include <stdio.h>
 #include <stdlib.h>
 

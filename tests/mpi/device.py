@@ -1,4 +1,5 @@
-"""A ddp whose parameters are on a GPU, emulated on the CPU, in ranks of one host and of several, between which MPI carries gradients."""
+"""A ddp with parameters on an emulated GPU, with ranks on one host and on several, between which MPI sends
+the gradients."""
 import os
 import re
 import unittest
@@ -11,7 +12,7 @@ LINE = re.compile(r"rank (\d) on (\S+), (\S+): loss (\S+), hash (\w+)")
 
 class Device(unittest.TestCase):
     def train(self, device, backend, *around):
-        """Losses by rank, of ranks whose parameters are the same."""
+        """Returns the losses by rank, and checks that the ranks' parameters are equal."""
         done = mpirun.run(3, *around, mpirun.program("mpi_train"), TERN_DEVICE=device, TERN_PLUGIN_PATH=EMULATED)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         ranks = sorted(LINE.findall(done.stdout))

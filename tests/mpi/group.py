@@ -1,4 +1,5 @@
-"""tern_group_from_mpi in programs that own MPI: split.c, built with each, and split.f90, which is built here."""
+"""tern_group_from_mpi in programs that initialise MPI themselves: split.c, built with each MPI, and
+split.f90, which is built here."""
 import os
 import re
 import shutil
@@ -17,7 +18,7 @@ class Group(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_a_part_of_the_world(self):
-        """At every thread level."""
+        """A group of some ranks, at every thread level."""
         for level in "single", "funneled", "serialized", "multiple":
             self.hold("split", level)
 
@@ -28,12 +29,12 @@ class Group(unittest.TestCase):
         self.hold("fails", "single")
 
     def test_over_hosts(self):
-        """MPI carries what goes between them, beside what the program itself sends."""
+        """MPI sends the messages between the hosts, beside the program's own messages."""
         for what in "many", "fails":
             self.hold(what, "single", *mpirun.hosts_of(2))
 
     def test_a_group_that_outlives_mpi(self):
-        """Its next call is an error, where MPI itself would end the program."""
+        """The group's next call returns an error; MPI itself would end the program."""
         self.hold("early", "single", *mpirun.hosts_of(2))
 
     def test_handles(self):
@@ -48,10 +49,11 @@ class Group(unittest.TestCase):
 
 
 class OtherLauncher(unittest.TestCase):
-    """A program with this MPI that something else has started than the mpirun of this MPI: each rank thinks that it is alone."""
+    """A program with this MPI that was not started by this MPI's mpirun: MPI tells each rank that it is
+    alone."""
 
     def run_alone(self, *command, **more):
-        """What `command` says on standard error where it starts two ranks; and its code."""
+        """Starts two ranks with `command`. Returns its standard error and exit code."""
         done = subprocess.run([*command[:-2], mpirun.program(f"mpi_split_{mpirun.NAME}"), *command[-2:]], text=True, capture_output=True,
                               timeout=60, env=mpirun.environment(**more))
         return done.stderr, done.returncode
@@ -63,18 +65,18 @@ class OtherLauncher(unittest.TestCase):
         return launcher
 
     def test_a_group_of_all(self):
-        """It cannot be what was meant."""
+        """A group of all ranks that has one rank cannot be what the user wants: it is an error."""
         said, code = self.run_alone(*self.other(), "-n", "2", "world", "single")
         self.assertNotEqual(code, 0)
-        self.assertRegex(said, rf"by its environment this is rank [01] of 2, but {mpirun.TEXT}, which this program has, says 0 of 1")
+        self.assertRegex(said, rf"by its environment this is rank [01] of 2, but {mpirun.TEXT}, which this program uses, says 0 of 1")
 
     def hold_warned(self, variable, advice, *command, **more):
         said, code = self.run_alone(*command, "thread", "multiple", **more)
         self.assertEqual(code, 0, said)
-        self.assertRegex(said, rf"{variable}=2, but {mpirun.TEXT}, which this program has, knows of this process only, .*: {advice}")
+        self.assertRegex(said, rf"{variable}=2, but {mpirun.TEXT}, which this program uses, knows only this process, .*: {advice}")
 
     def test_a_communicators_group(self):
-        """It may be meant."""
+        """A group of one rank from a communicator may be intended: it is a warning."""
         self.hold_warned("(OMPI_COMM_WORLD|PMI)_SIZE", "is that the mpirun of another MPI", *self.other(), "-n", "2")
 
     def test_no_mpirun(self):

@@ -1,4 +1,5 @@
-"""Two hosts, which are namespaces of this machine with a cable between them: mpirun starts ranks on both. Needs root."""
+"""Two hosts, simulated by network namespaces with a virtual cable: mpirun starts ranks on both. Needs
+root."""
 import os
 import re
 import signal
@@ -11,7 +12,7 @@ import mpirun
 
 ADDRESSES = "10.98.1.1", "10.98.1.2"
 
-# What mpirun would call ssh: goes to the host that stands first among the addresses in what it is told to do.
+# Replaces ssh for mpirun: runs the command on the host whose address comes first in it.
 AGENT = """#!/bin/sh
 while :; do
     case "$1" in
@@ -26,7 +27,7 @@ exec nsenter -t $host -n -u sh -c "$*"
 
 
 class Host:
-    """A process that keeps the namespaces of a host; `run` runs there."""
+    """A process that keeps a host's namespaces alive; `run` runs a command in them."""
 
     def __init__(self, name):
         self.holder = subprocess.Popen(["unshare", "-n", "-u", "sh", "-c", f"hostname {name} && ip link set lo up && echo && exec sleep 600"],
@@ -46,7 +47,7 @@ class Host:
 
 
 def can_be():
-    """May this user make namespaces and cables?"""
+    """Returns true if this user may create namespaces and virtual cables."""
     host = Host("trial")
     works = host.is_up and host.run("ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth1")
     host.close()
@@ -70,7 +71,7 @@ class TwoHosts(unittest.TestCase):
         os.chmod(self.agent, 0o755)
 
     def start(self, *what, **more):
-        """Two ranks on each host."""
+        """Starts two ranks on each host."""
         if mpirun.NAME == "mpich":
             launcher = [*mpirun.LAUNCHER, "-launcher", "ssh", "-launcher-exec", self.agent, "-hosts", ",".join(a + ":2" for a in ADDRESSES)]
         else:
@@ -84,7 +85,7 @@ class TwoHosts(unittest.TestCase):
         return subprocess.CompletedProcess(job.args, job.returncode, out, err)
 
     def test_transport(self):
-        """Ranks meet at an address that both hosts know, and the messages go over the cable."""
+        """The ranks meet at an address that both hosts can reach, and the messages go over the cable."""
         seen = os.path.join(self.folder.name, "seen")
         os.mkdir(seen)
         env = f"TERN_PLUGIN_PATH={mpirun.BUILD}"
@@ -93,7 +94,7 @@ class TwoHosts(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
     def test_group(self):
-        """One group over both: windows inside each, and MPI between."""
+        """One group over both hosts uses windows within each host and MPI between them."""
         done = self.run_ranks(mpirun.program("mpi_rank"), "bits")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         lines = re.findall(r"rank (\d) of 4, local (\d), pid \d+, (\S+)", done.stdout)
@@ -101,7 +102,8 @@ class TwoHosts(unittest.TestCase):
         self.assertEqual(len(set(re.findall(r"hash (\w+)", done.stdout))), 1)
 
     def test_a_killed_rank(self):
-        """On the host where mpirun is not: the others say so, or are killed before they can."""
+        """The rank is killed on the host without mpirun. The others report it, or are killed before they
+        can."""
         job = self.start(mpirun.program("mpi_rank"), "work")
         pids = dict(re.match(r"rank (\d) of 4, local \d, pid (\d+)", job.stdout.readline()).groups() for _ in range(4))
         os.kill(int(pids["3"]), signal.SIGKILL)

@@ -1,4 +1,5 @@
-"""A program that knows tern and no MPI, started by mpirun with no other setting: who its ranks are, how they end."""
+"""A program that uses tern but not MPI, started by mpirun without further settings: its ranks and how they
+end."""
 import os
 import re
 import signal
@@ -9,7 +10,7 @@ import unittest
 import mpirun
 
 RANK = mpirun.program("mpi_rank")
-SOON = 50  # seconds: against what hangs, as ranks wait for half an hour
+SOON = 50  # seconds; a limit against hangs only, since ranks wait for half an hour
 LINE = r"rank (\d+) of (\d+), local (\d+), pid (\d+), (\S+)"
 
 
@@ -18,7 +19,7 @@ def ranks_of(text):
 
 
 def is_alive(pid):
-    """A process that nobody has waited for yet is dead."""
+    """Returns true if the process runs. A zombie counts as dead."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             return file.read().rsplit(")", 1)[1].split()[0] != "Z"
@@ -37,11 +38,11 @@ class Launch(unittest.TestCase):
             self.check(mpirun.run(ranks, RANK), ranks)
 
     def test_groups_one_after_the_other(self):
-        """MPI begins once, with the first, and ends once, with the process."""
+        """MPI is initialised once, with the first group, and finalised once, when the process exits."""
         self.check(mpirun.run(3, RANK, "twice"), 3, 2)
 
     def test_a_group_that_a_static_object_closes(self):
-        """MPI ends after the program's own destructors."""
+        """MPI is finalised after the program's own destructors."""
         for backend in "native", "mpi":
             self.check(mpirun.run(3, RANK, "keep", TERN_BACKEND=backend), 3)
 
@@ -50,7 +51,8 @@ class Launch(unittest.TestCase):
         self.assertEqual(done.stdout.splitlines(), ranks * [f"{threads} before, {threads} after"], done.stderr)
 
     def test_ranks_share_the_cores(self):
-        """Where nobody binds them, where each is bound to one, and where OpenMP binds threads."""
+        """This holds if the ranks are not bound, if each is bound to one core, and if OpenMP binds
+        threads."""
         cores, bind = len(os.sched_getaffinity(0)), {"openmpi": "--bind-to", "mpich": "-bind-to"}[mpirun.NAME]
         for ranks in 1, 2, 4:
             self.check_threads(ranks, max(1, cores // ranks), bind, "none")
@@ -65,7 +67,8 @@ class Launch(unittest.TestCase):
 
 
 class Hosts(unittest.TestCase):
-    """Two ranks a host, as TERN_HOST_ID pretends: what goes between hosts goes by MPI, unless all of it does."""
+    """Two ranks per host, simulated with TERN_HOST_ID: messages between hosts go over MPI, or all messages
+    do."""
 
     def check(self, backend, name, ranks=4):
         more = {"TERN_BACKEND": backend} if backend else {}
@@ -93,7 +96,8 @@ class Hosts(unittest.TestCase):
 
 class Failures(unittest.TestCase):
     def kill(self, *around, **more):
-        """True if somebody says which rank was killed. The job ends soon, with a code, and nobody is left."""
+        """Kills rank 2. Checks that the job ends soon, with a nonzero code and without leaving a process.
+        Returns true if its output names the killed rank."""
         job = mpirun.start(4, *around, RANK, "work", **more)
         lines = [re.match(LINE, job.stdout.readline()) for _ in range(4)]
         pids = {int(line[1]): int(line[4]) for line in lines}
@@ -107,7 +111,8 @@ class Failures(unittest.TestCase):
         return bool(re.search(rf"rank 2 \(\S+, pid {pids[2]}\) was lost", out + err))
 
     def test_a_killed_rank_ends_the_job(self):
-        """MPICH's launcher kills the others within a millisecond, which now and then is before they can name it."""
+        """MPICH's launcher kills the others within a millisecond, sometimes before they can name the killed
+        rank."""
         tries = 3 if mpirun.NAME == "mpich" else 1
         self.assertTrue(any([self.kill() for _ in range(tries)]))
 
@@ -117,7 +122,8 @@ class Failures(unittest.TestCase):
             self.assertTrue(any([self.kill(*mpirun.hosts_of(2), TERN_BACKEND=backend) for _ in range(tries)]), backend)
 
     def test_a_rank_that_exits(self):
-        """With a code, or with a group still open: the others do not wait for it in MPI_Finalize."""
+        """The rank exits with a nonzero code, or with a group still open. The others do not wait for it in
+        MPI_Finalize."""
         for what in "exit", "leave":
             begin = time.monotonic()
             done = mpirun.run(3, RANK, what)
@@ -125,8 +131,9 @@ class Failures(unittest.TestCase):
             self.assertLess(time.monotonic() - begin, SOON, what)
 
     def test_a_process_that_is_no_rank(self):
-        """It ends with 0 before others have heard of MPI, and MPI_Init would wait for it for ever. Where one has, Open
-        MPI ends the job itself, and not always says why: they begin when it is gone and its launcher knows."""
+        """One process exits with 0 before the others call MPI_Init, which would wait for it for ever. If they
+        had called it before, Open MPI would end the job itself, not always with a reason: so they start when
+        it is gone and the launcher has noticed."""
         script = """
             if [ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" = 1 ]; then echo $$ > "$1/new" && exec mv "$1/new" "$1/pid"; fi
             until [ -f "$1/pid" ] && ! [ -d /proc/$(cat "$1/pid") ]; do sleep 0.01; done
@@ -136,7 +143,7 @@ class Failures(unittest.TestCase):
             done = mpirun.run(3, "sh", "-c", script, RANK, folder)
         self.assertNotEqual(done.returncode, 0)
         self.assertLess(time.monotonic() - begin, SOON)
-        self.assertIn("not all ranks have come to MPI_Init within 1 s", done.stderr)
+        self.assertIn("not all ranks called MPI_Init within 1 s", done.stderr)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Starting ranks by an MPI's own launcher, which is the script's first argument: "openmpi" or "mpich"."""
+"""Starts ranks with an MPI's own launcher. The script's first argument chooses it: "openmpi" or "mpich"."""
 import os
 import shutil
 import subprocess
@@ -8,7 +8,7 @@ import unittest
 BUILD, SOURCE = os.environ["TERN_BUILD"], os.environ["TERN_SOURCE"]
 NAME = sys.argv.pop(1) if len(sys.argv) > 1 else "openmpi"
 
-# As root and with more ranks than cores, which Open MPI wants to be told.
+# Tests run as root and with more ranks than cores, which Open MPI must be told.
 LAUNCHERS = {"openmpi": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"], "mpich": ["mpiexec.mpich"]}
 TEXTS = {"openmpi": "Open MPI", "mpich": "MPICH"}
 LIBRARIES = {"openmpi": "libmpi.so", "mpich": "libmpich.so"}
@@ -28,13 +28,13 @@ def command(ranks, *what):
 
 
 def hosts_of(ranks, *what):
-    """The same command, where every so many ranks take themselves for a host of their own."""
+    """Returns the command wrapped so that every `ranks` ranks count as one host."""
     script = f'TERN_HOST_ID=$((${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}} / {ranks})) exec "$0" "$@"'
     return ["sh", "-c", script, *what]
 
 
 def environment(**more):
-    """Nothing of a job's own but what `more` says."""
+    """Returns the environment without the variables of a job, plus `more`."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("TERN_P", "OMPI_", "PMI", "SLURM_"))}
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         env.pop(name, None)
@@ -47,13 +47,14 @@ def start(ranks, *what, **more):
 
 
 def run(ranks, *what, **more):
-    """To its end, within a minute; CompletedProcess."""
+    """Runs the ranks to their end, for a minute at most. Returns the CompletedProcess."""
     return subprocess.run(command(ranks, *what), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,
                           env=environment(**more))
 
 
 def main(missing=None):
-    """Runs the script's tests; a line for CTest where the MPI, or what else is `missing`, is not there."""
+    """Runs the script's tests. If the MPI or something else is `missing`, prints the line by which CTest
+    skips them."""
     if not is_here():
         missing = f"no {TEXT}: {LAUNCHER[0]} or tern_{NAME}.so"
     if missing:

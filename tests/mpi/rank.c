@@ -1,5 +1,5 @@
-/* rank.c - a program that knows tern and no MPI; tests start it by mpirun. Its first argument says what it
- * does. */
+/* rank.c - a program that uses tern but not MPI; the tests start it with mpirun. Its first argument chooses
+ * what it does. */
 #include <tern.h>
 
 #include <stdio.h>
@@ -13,7 +13,7 @@ static int fail(const char *what)
     return 1;
 }
 
-/* The sum over all ranks of something that each has otherwise. */
+/* Checks the sum over all ranks of a value that differs between them. */
 static int check_sum(tern_group *world, tern_error *err)
 {
     int64_t rank = tern_group_rank(world), size = tern_group_size(world), x[1000];
@@ -32,7 +32,8 @@ static int sum(tern_group *world, tern_error *err)
     return check_sum(world, err);
 }
 
-/* Sums that depend on their order, as one number: the same on all ranks, or the bits are not. */
+/* Returns a hash of sums whose bits depend on the order of the additions. All ranks must get the same hash.
+ */
 static uint64_t hash_of_sums(tern_group *world, tern_error *err)
 {
     static const size_t counts[] = {1, 2, 3, 64, 1001, 70000};
@@ -59,7 +60,7 @@ static int bits(tern_group *world, tern_error *err)
     return 0;
 }
 
-/* Until somebody is killed. */
+/* Sums until a rank is killed. */
 static int work(tern_group *world, tern_error *err)
 {
     if (sum(world, err)) return 1;
@@ -67,14 +68,15 @@ static int work(tern_group *world, tern_error *err)
     return 1;
 }
 
-/* Rank 1 ends with its group open, in the middle of what the others do: with 0, or with a code. */
+/* Rank 1 exits with `code` and with its group open, while the others go on. */
 static int desert(tern_group *world, int code, tern_error *err)
 {
     if (tern_group_rank(world) == 1) exit(code);
     return check_sum(world, err);
 }
 
-/* As a static object of C++ that owns its group: made before it, destroyed when the process exits. */
+/* Like a static C++ object that owns its group: constructed before the group, destroyed when the process
+ * exits. */
 static tern_group *kept;
 
 static void close_kept(void)

@@ -1,6 +1,6 @@
-/* split.c - a program that owns MPI, and groups over its communicators; built with each MPI, started by its
- * mpirun with 5 ranks. Arguments: what it does, and the thread level at which it initialises MPI, or "never".
- * Ends with 0 on all ranks if all holds. */
+/* split.c - a program that initialises MPI itself and makes groups from its communicators. Built with each
+ * MPI and started by its mpirun with 5 ranks. Arguments: the test, and the thread level at which it
+ * initialises MPI, or "never". Exits with 0 on all ranks if the test passes. */
 #include <tern.h>
 
 #include <mpi.h>
@@ -29,7 +29,7 @@ static tern_group *open_on(MPI_Comm comm, tern_error *err)
     return tern_group_from_mpi((int)MPI_Comm_c2f(comm), NULL, err);
 }
 
-/* The sum over the group of what differs between its ranks. */
+/* Checks the sum over the group of a value that differs between its ranks. */
 static int check_sum(tern_group *group)
 {
     tern_error err = {0};
@@ -49,8 +49,8 @@ static int check_mpi(MPI_Comm comm)
     return 0;
 }
 
-/* Ranks 4, 2, 0 in this order have a group; 1 and 3 do something else. What the program itself sends on the
- * communicator stays its own. */
+/* Ranks 4, 2 and 0, in this order, form a group; 1 and 3 do something else. The group does not touch the
+ * program's own messages on the communicator. */
 static int in_part(MPI_Comm part)
 {
     tern_error err = {0};
@@ -81,7 +81,8 @@ static int split(void)
     return check_mpi(MPI_COMM_WORLD);
 }
 
-/* Both at the same time, one of them opened by all ranks of the job, as a program without MPI would. */
+/* Two groups at the same time. Every other time all ranks open the larger one with tern_group_open, as a
+ * program without MPI would. */
 static int many(void)
 {
     tern_error err = {0};
@@ -105,7 +106,7 @@ static int many(void)
     return check_mpi(MPI_COMM_WORLD);
 }
 
-/* As a program opens it that is also started without mpirun. */
+/* Opens the group as a program does that may also be started without mpirun. */
 static int open_world(void)
 {
     tern_error err = {0};
@@ -116,7 +117,7 @@ static int open_world(void)
     return 0;
 }
 
-/* A group that fails is the end of the group, and not of the program. Its ranks are the communicator's. */
+/* A failure ends the group, but not the program. The group's ranks are those of the communicator. */
 static int fails(void)
 {
     tern_error err = {0};
@@ -155,9 +156,9 @@ static int handles(void)
     MPI_Comm half, both;
     MPI_Comm_split(MPI_COMM_WORLD, rank > 1, rank, &half);
     MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, rank > 1 ? 0 : 2, 1, &both);
-    CHECK(!refused(123456, TERN_E_INVALID, "no communicator's handle"));
-    CHECK(!refused((int)MPI_Comm_c2f(MPI_COMM_NULL), TERN_E_INVALID, "no communicator's handle"));
-    CHECK(!refused((int)MPI_Comm_c2f(both), TERN_E_INVALID, "between two groups"));
+    CHECK(!refused(123456, TERN_E_INVALID, "not a handle of a communicator"));
+    CHECK(!refused((int)MPI_Comm_c2f(MPI_COMM_NULL), TERN_E_INVALID, "not a handle of a communicator"));
+    CHECK(!refused((int)MPI_Comm_c2f(both), TERN_E_INVALID, "got an intercommunicator"));
     tern_error err = {0};
     tern_group_opts opts = tern_group_defaults();
     opts.timeout_s = 0;
@@ -179,7 +180,7 @@ static void *open_elsewhere(void *code)
     return NULL;
 }
 
-/* From another thread than the one that has initialised MPI. */
+/* Opens a group in another thread than the one that initialised MPI. */
 static int thread(void)
 {
     pthread_t id;
@@ -190,7 +191,7 @@ static int thread(void)
     return check_mpi(MPI_COMM_WORLD);
 }
 
-/* ---- */
+/* ---- running a test ---- */
 
 static const struct {
     const char *name;
@@ -205,7 +206,7 @@ static int run(const char *name)
     return 2;
 }
 
-/* Then it is tern that does, for all that follows. */
+/* The program does not initialise MPI, so tern does, also for the communicators that are used afterwards. */
 static int never(void)
 {
     tern_error err = {0};
@@ -220,7 +221,7 @@ static int never(void)
     return 0;
 }
 
-/* MPI ends while the group is open: of which only what goes over MPI has to know. */
+/* MPI is finalised while the group is open. Only a group that sends messages over MPI notices it. */
 static int early(void)
 {
     tern_error err = {0};
@@ -265,7 +266,7 @@ int main(int argc, char **argv)
     MPI_Finalize();
     CHECK(!refused(0, TERN_E_STATE, "is not running"));
     tern_error err = {0};
-    if (world == 1) return 0; /* no mpirun of this MPI, perhaps */
+    if (world == 1) return 0; /* probably not started by this MPI's mpirun */
     CHECK(!tern_group_open(NULL, &err) && err.code == TERN_E_STATE && strstr(err.text, "MPI was finalised"));
     return 0;
 }

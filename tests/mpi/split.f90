@@ -1,5 +1,6 @@
-! split.f90 - a Fortran program that owns MPI trains on some of its ranks: rank 0 does something else, the others are a group of
-! their own, which learn a line from points that each of them has a part of. Every rank of the group prints its loss.
+! split.f90 - a Fortran program that initialises MPI and trains on some of its ranks. Rank 0 does something
+! else. The others form a group and fit a line to points, of which each has a part. Every rank of the group
+! prints its loss.
 program split
     use, intrinsic :: iso_c_binding
     use mpi_f08

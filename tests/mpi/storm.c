@@ -1,6 +1,6 @@
-/* storm.c - the MPI plug-ins' transport, rank by rank under mpirun; the first argument says which test. Ends
- * with 0 on all ranks if it holds; a rank of which it holds also makes a file, its number, in the folder that
- * is the second argument, as launchers lose what is said in a job that fails. */
+/* storm.c - tests of the MPI plug-ins' transport, run by each rank under mpirun. The first argument chooses
+ * the test. All ranks exit with 0 if it passes. A rank that passes also creates a file named after its number
+ * in the folder of the second argument, because launchers may lose the output of a job that fails. */
 #include "comm/storm.h"
 
 #include "comm/mpi.h"
@@ -33,7 +33,7 @@ static void *open_world(void)
     return state;
 }
 
-/* Until it is done or failed. */
+/* Waits until the message is complete or has failed. */
 static int finish(void *state, tern_transport_message *message)
 {
     int64_t deadline = tern__now_ns() + RANKS_DEADLINE_S * INT64_C(1000000000);
@@ -83,7 +83,7 @@ static unsigned char *large(size_t bytes)
     return data == MAP_FAILED ? NULL : data;
 }
 
-/* The largest that there is, from rank 0 to 1, in the middle of smaller ones both ways. */
+/* A message of the largest size, from rank 0 to 1, among smaller ones in both directions. */
 static int largest(void)
 {
     const size_t bytes = TERN_TRANSPORT_BYTES_MAX, step = 4093, some = 8 << 20;
@@ -104,7 +104,7 @@ static int largest(void)
     return 0;
 }
 
-/* More than was asked for, and less. */
+/* Messages that are longer than expected, and shorter. */
 static int other_sizes(void)
 {
     unsigned char data[200] = {0};
@@ -123,8 +123,8 @@ static int other_sizes(void)
     return 0;
 }
 
-/* Rank 0 gives up and closes while rank 1's messages, some of which need its help, are on their way: they
- * reach nobody's memory any more, whatever else MPI does here. */
+/* Rank 0 gives up and closes while rank 1's messages are in flight, some of which need rank 0 to make
+ * progress. Nothing writes to their buffers any more, whatever other MPI calls follow. */
 static int given_up(void)
 {
     enum { EACH = 1 << 20, COUNT = 4 };
@@ -167,7 +167,7 @@ static int places(void)
     RANK_CHECK(rank, !refused(rank, world, -1, TERN_E_UNSUPPORTED, "the job was not started by MPI"));
     RANK_CHECK(rank, !refused(rank, world + 1, mpi->world(), TERN_E_INVALID, "in the communicator"));
     RANK_CHECK(rank, !refused(world, world, mpi->world(), TERN_E_INVALID, "in the communicator"));
-    RANK_CHECK(rank, !refused(rank, world, 123456, TERN_E_INVALID, "no communicator's handle"));
+    RANK_CHECK(rank, !refused(rank, world, 123456, TERN_E_INVALID, "not a handle of a communicator"));
     RANK_CHECK(rank, mpi->place(123456, &r, &w, why, sizeof(why)) == TERN_E_INVALID);
     RANK_CHECK(rank, !mpi->place(mpi->world(), &r, &w, why, sizeof(why)) && r == rank && w == world);
     char text[64];
@@ -177,7 +177,7 @@ static int places(void)
     return 0;
 }
 
-/* Rank 1 does not come until rank 0 has given up. The job cannot be finished in order any more. */
+/* Rank 1 does not join before rank 0 has given up. The job cannot end normally after that. */
 static int late(void)
 {
     int status = TERN_OK;
@@ -197,7 +197,8 @@ static int late(void)
 
 /* ---- meeting ---- */
 
-/* Two ranks a host, by its name; the others learn of rank 0 what it knows itself, and afresh each time. */
+/* Two ranks per host, by the host's name. The others get rank 0's address and secret, new ones for each
+ * meeting. */
 static int meeting(void)
 {
     tern_error err = {0};
@@ -227,7 +228,7 @@ static int meeting(void)
     return 0;
 }
 
-/* On two real hosts: hosts.py knows their addresses. */
+/* On two hosts of their own, whose addresses are in hosts.py. */
 static int two_hosts(void)
 {
     tern_error err = {0};
@@ -240,7 +241,7 @@ static int two_hosts(void)
     return two_storms();
 }
 
-/* A rank that has no descriptors left tells the others. */
+/* A rank without descriptors reports that to the others. */
 static int meeting_fails(void)
 {
     for (int poor = 0; poor < 2; poor++) {
@@ -269,7 +270,7 @@ static const struct {
     {"given_up", given_up, true}, {"places", places, false},   {"late", late, true},
     {"meeting", meeting, false},  {"hosts", two_hosts, false}, {"meeting_fails", meeting_fails, true}};
 
-/* And waits for the others: the first to end may end them, too. */
+/* Creates this rank's file, and waits for the others': the first rank to exit may end the whole job. */
 static int say_so(const char *folder)
 {
     char path[512];

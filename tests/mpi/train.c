@@ -1,12 +1,12 @@
-/* train.c - a ddp's steps on the device that TERN_DEVICE names; tests start it by mpirun. Each rank prints
- * its loss and a hash of its parameters. */
+/* train.c - trains with a ddp on the device that TERN_DEVICE names; the tests start it with mpirun. Each rank
+ * prints its loss and a hash of its parameters. */
 #include <tern.h>
 
 #include <stdio.h>
 
 enum { STEPS = 5, ROWS = 6, WIDTH = 24, CLASSES = 5 };
 
-/* Each rank's and step's own. */
+/* Draws a batch that differs between ranks and steps. */
 static void draw(float *x, int64_t *label, int rank, int step)
 {
     uint32_t state = 12345u + 97u * (uint32_t)rank + 1009u * (uint32_t)step;

@@ -1,4 +1,4 @@
-"""The plug-in's transport under mpirun, and the meeting over it: storm.c has the tests."""
+"""The MPI plug-ins' transport under mpirun, and meetings over it. The tests are in storm.c."""
 import os
 import tempfile
 import unittest
@@ -19,7 +19,8 @@ class Transport(unittest.TestCase):
         self.assertEqual(done.stderr, "")
 
     def check_failed(self, what, ranks):
-        """It holds, but then the job is not in order, and whoever exits with 0 ends it."""
+        """Checks a test that passes but leaves the job unable to end normally: a rank that exits with 0
+        aborts it."""
         self.assertNotEqual(self.run_ranks(what, ranks).returncode, 0)
 
     def test_storm(self):

@@ -1,29 +1,26 @@
-/* Ranks that MPI knows meet by it: everybody tells rank 0 on which host it is, rank 0 listens on a free port
- * at an address that all can reach, and tells everybody the place and a fresh secret. From there on the job
- * is like any other.
+/* mpi.c - ranks that MPI has started meet through MPI. Each rank tells rank 0 on which host it is. Rank 0
+ * listens on a free port at an address that all can reach, and sends every rank this address and a fresh
+ * secret. From then on the job is like any other.
  *
- * This goes over the plug-in's transport and is its first use: a message each way for every rank. Failures
- * travel the same way, so that all fail alike. */
+ * These messages, one each way for every rank, are the first use of the plug-in's transport. Failures are
+ * sent in them, too, so that all ranks fail with the same error. */
 #include "comm/bootstrap/inner.h"
 #include "comm/control/inner.h"
 #include "comm/mpi.h"
 #include "comm/store/hello.h"
-#include "comm/store/listen.h"
 #include "comm/sys.h"
 
 #include <limits.h>
-#include <netinet/in.h>
 #include <sodium.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
 
 #define ADDRESS_BYTES 64
 
-/* What a rank tells rank 0. */
+/* What a rank sends to rank 0. */
 typedef struct visit {
     int status; /* TERN_OK, or its error with `text` */
     char text[TERN_ERROR_TEXT];
@@ -31,7 +28,7 @@ typedef struct visit {
     char address[ADDRESS_BYTES]; /* of its host, for the other hosts; "" if it has none */
 } visit;
 
-/* And what it hears. */
+/* What rank 0 answers. */
 typedef struct answer {
     int status; /* TERN_OK, or rank 0's error with `text` */
     int port, local_rank, local_world;
@@ -46,12 +43,12 @@ typedef struct meeting {
     int64_t deadline;
     tern__bootstrap *boot;
     visit *visits;                    /* rank 0's: [world] */
-    tern_transport_message *messages; /* likewise          */
+    tern_transport_message *messages; /* also [world] */
 } meeting;
 
 static int fail(int status, const char *why, tern_error *err)
 {
-    return tern__error_set(err, tern__boot_func, status, "the ranks cannot meet by MPI: %s", why);
+    return tern__error_set(err, tern__boot_func, status, "the ranks cannot meet through MPI: %s", why);
 }
 
 /* ---- rank 0's part ---- */
@@ -65,7 +62,7 @@ static int check_visits(const meeting *m, tern_error *err)
                            m->visits[rank].text);
 }
 
-/* The first rank on another machine; the world's size if there is none. */
+/* Returns the first rank on another machine, or the world's size if there is none. */
 static int find_stranger(const meeting *m)
 {
     int rank = 1;
@@ -74,22 +71,12 @@ static int find_stranger(const meeting *m)
     return rank;
 }
 
-/* On the loopback if that will do, else at the address of the way to a rank that is elsewhere. */
 static int listen_for(const meeting *m, tern__bootstrap *boot, tern_error *err)
 {
-    struct sockaddr_storage at = {0};
-    socklen_t size = sizeof(at);
     int rank = find_stranger(m);
-    bool is_near = rank == boot->world;
-    snprintf(boot->addr, sizeof(boot->addr), "%s", is_near ? "127.0.0.1" : m->visits[rank].address);
-    boot->listen_fd = is_near ? tern__listen(boot, err) : tern__tcp_listen(boot, false, &at, err);
-    if (boot->listen_fd < 0) return boot->listen_fd;
-    if (getsockname(boot->listen_fd, (struct sockaddr *)&at, &size))
-        return tern__error_errno(err, tern__boot_func, TERN_E_SYSTEM, "cannot read a socket's port");
-    tern__tcp_host(&at, boot->addr, sizeof(boot->addr));
-    boot->port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
-                                                : ((struct sockaddr_in *)&at)->sin_port);
-    return TERN_OK;
+    bool is_one_machine = rank == boot->world;
+    if (!is_one_machine) snprintf(boot->addr, sizeof(boot->addr), "%s", m->visits[rank].address);
+    return tern__boot_listen(boot, is_one_machine, err);
 }
 
 static int prepare(const meeting *m, answer *a, tern_error *err)
@@ -194,7 +181,8 @@ static int visit_rank_0(const meeting *m, const visit *own, answer *a, tern_erro
 
 /* ---- meeting ---- */
 
-/* Its own address is that of the default route: the way to an address that nobody has (RFC 5737). */
+/* Finds this host's address by the route to an address that nobody has (RFC 5737), which is the default
+ * route. */
 static void describe_self(const tern__bootstrap *boot, visit *own)
 {
     tern_error why = {0};
@@ -246,7 +234,7 @@ static int open_transport(meeting *m, double timeout_s, tern_error *err)
     return m->state ? TERN_OK : fail(status, why, err);
 }
 
-/* The transport goes before the memory that its messages are in. */
+/* The transport is closed before the memory of its messages is freed. */
 static int meet(tern__bootstrap *boot, double timeout_s, tern_error *err)
 {
     answer a = {0};
@@ -293,9 +281,9 @@ int tern__mpi_meet(const tern_mpi *mpi, int comm, double timeout_s, tern__bootst
     return tern__error_set(err, tern__boot_func, status, "%s", why.text);
 }
 
-/* ---- all that mpirun has started ---- */
+/* ---- the world that mpirun has started ---- */
 
-/* A program that was started by the mpirun of another MPI than its own finds itself alone. */
+/* A program that was started by the mpirun of another MPI than its own sees itself as rank 0 of 1. */
 static int check_place(const tern__bootstrap *boot, const tern_mpi *mpi, tern_error *err)
 {
     char why[256] = "";
@@ -304,7 +292,7 @@ static int check_place(const tern__bootstrap *boot, const tern_mpi *mpi, tern_er
     if (rank == boot->rank && world == boot->world) return TERN_OK;
     return tern__error_set(
         err, tern__boot_func, TERN_E_ENV,
-        "by its environment this is rank %d of %d, but %s, which this program has, says %d of "
+        "by its environment this is rank %d of %d, but %s, which this program uses, says %d of "
         "%d: is that the mpirun of another MPI?",
         boot->rank, boot->world, mpi->name, rank, world);
 }
@@ -333,7 +321,7 @@ void tern__mpi_warn_alone(const tern_mpi *mpi)
     if (status || world > 1 || !advice || atoi(getenv(variable)) < 2) return;
     if (atomic_exchange(&was_said, true)) return;
     tern__log(TERN_LOG_WARN,
-              "%s=%s, but %s, which this program has, knows of this process only, which trains alone: %s",
+              "%s=%s, but %s, which this program uses, knows only this process, which trains alone: %s",
               variable, getenv(variable), mpi->name, advice);
 }
 
@@ -347,7 +335,8 @@ int tern__mpi_meet_world(tern__bootstrap *boot, double timeout_s, tern_error *er
     return status;
 }
 
-/* Not started by mpirun, but perhaps by srun, whose MPI_Init knows. */
+/* The program was not started by mpirun, but perhaps by srun with an MPI that it has initialised: asks that
+ * MPI. */
 static void ask_program(tern__bootstrap *out, bool *found)
 {
     tern_error unsupported = {0};

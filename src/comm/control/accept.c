@@ -1,9 +1,13 @@
-/* The reception of the higher ranks. A rank may be done, work and leave while others still meet, so whoever
- * accepts also listens to those who are connected; but a rank that dies before it is connected ends the
- * meeting at once. Anybody may knock: until the proof a caller is a stranger, of whom no more is read than a
- * hello and a proof, and for no longer than some seconds. A crowd of strangers keeps nobody out: where there
- * is no place or no descriptor left, the one who has been silent for longest has to go, unless it has only
- * just come. */
+/* accept.c - accepts the connections of the higher ranks.
+ *
+ * A rank may finish the meeting, work and leave while other ranks still meet, so an accepting rank also
+ * serves the peers that are connected already. A rank that dies before it is connected ends the meeting at
+ * once.
+ *
+ * Anybody can connect. Until it has proved that it knows the secret, a caller is a stranger: only a hello and
+ * a proof are read from it, and it has a few seconds for them. A crowd of strangers cannot keep the ranks
+ * out: when there is no slot or descriptor left, the oldest stranger is dropped, unless it has only just
+ * come; then the doors stay closed until its grace is over or any stranger leaves. */
 #include "comm/control/inner.h"
 #include "comm/store/hello.h"
 
@@ -12,9 +16,9 @@
 
 static const char func[] = "tern_group_open";
 
-enum { doors = 2, strangers_max = 64 };
+enum { doors = 2 };
 
-/* Connected, but not yet proved. */
+/* A caller that is connected but has not proved itself yet. */
 typedef struct stranger {
     int fd, pid;
     bool is_stream;
@@ -29,13 +33,13 @@ typedef struct stranger {
 typedef struct reception {
     tern__control *control;
     tern_store *store;
-    stranger strangers[strangers_max];
+    stranger strangers[TERN__STRANGERS_MAX];
     int count;            /* in the order in which they came */
-    int64_t closed_until; /* the doors: there is no room     */
-    struct pollfd *polls; /* doors (this host's, the others'), strangers, socket and pidfd of each rank */
+    int64_t closed_until; /* the doors: there is no room */
+    struct pollfd *polls; /* doors (this host, other hosts), strangers, socket and pidfd of each rank */
 } reception;
 
-/* A neighbour is of this user; what comes by the network has only its proof. */
+/* On this host a caller must belong to this user; a caller from the network has only its proof. */
 static bool is_presentable(const tern__control *control, stranger *s)
 {
     return s->is_stream ? !tern__tcp_tune(s->fd, control->host_timeout_s)
@@ -56,8 +60,8 @@ static void make_room(reception *r)
 static int accept_stranger(reception *r, bool is_stream, tern_error *err)
 {
     int listen_fd = is_stream ? r->control->listen_tcp : r->control->listen_fd;
-    if (r->count == strangers_max) make_room(r);
-    if (r->count == strangers_max) return TERN_OK;
+    if (r->count == TERN__STRANGERS_MAX) make_room(r);
+    if (r->count == TERN__STRANGERS_MAX) return TERN_OK;
     stranger *s = &r->strangers[r->count];
     *s = (stranger){
         .is_stream = is_stream, .came = tern__now_ns(), .deadline = tern__deadline(TERN__HELLO_DEADLINE_S)};
@@ -73,7 +77,7 @@ static int accept_stranger(reception *r, bool is_stream, tern_error *err)
     return TERN_OK;
 }
 
-/* Who calls is a higher rank that has not come yet, and comes by the door that is for its host. */
+/* True if the caller is a higher rank that is not connected yet and came to the right socket for its host. */
 static bool is_expected(const tern__control *control, const stranger *s)
 {
     if (!tern__hello_is_for(&s->hello, TERN__PURPOSE_CONTROL, control->rank, control->world)) return false;
@@ -97,7 +101,8 @@ static bool is_proved(const tern__control *control, const stranger *s)
            control->peers[s->hello.from].fd < 0;
 }
 
-/* The welcome comes last: whoever has it may leave at once, and is then known as one who left. */
+/* The welcome is sent last: a rank that has received it may leave at once, and must then be known as a peer
+ * that left. */
 static bool admit(tern__control *control, const stranger *s)
 {
     tern__peer *peer = &control->peers[s->hello.from];
@@ -125,7 +130,7 @@ static bool take_proof(tern__control *control, stranger *s)
     return true;
 }
 
-/* Whoever errs is shown the door, and the meeting goes on. */
+/* A stranger that makes an error is dropped, and the meeting goes on. */
 static void serve_stranger(tern__control *control, stranger *s, bool readable)
 {
     bool fine = tern__now_ns() < s->deadline;
@@ -150,6 +155,7 @@ static int64_t prepare(reception *r, int64_t deadline)
     return deadline;
 }
 
+/* The place of a stranger who goes is free at once. */
 static void serve_strangers(reception *r)
 {
     int count = r->count, kept = 0;
@@ -158,6 +164,7 @@ static void serve_strangers(reception *r)
     for (int i = 0; i < count; i++)
         if (r->strangers[i].fd >= 0) r->strangers[kept++] = r->strangers[i];
     r->count = kept;
+    if (kept < count) r->closed_until = 0;
 }
 
 static tern__peer *first_missing(const tern__control *control)
@@ -204,7 +211,7 @@ static int receive_peers(reception *r, int64_t deadline, tern_error *err)
 int tern__control_accept(tern__control *control, tern_store *store, int64_t deadline, tern_error *err)
 {
     reception *r = tern__alloc(sizeof(*r), func, err);
-    size_t polls = doors + strangers_max + 2 * (size_t)control->world;
+    size_t polls = doors + TERN__STRANGERS_MAX + 2 * (size_t)control->world;
     if (r) r->polls = tern__alloc(polls * sizeof(*r->polls), func, err);
     int status = TERN_E_MEMORY;
     if (r && r->polls) {

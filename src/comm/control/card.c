@@ -1,3 +1,4 @@
+/* card.c - makes, publishes and reads a rank's card: its process, its host, its cores and its back end. */
 #include "comm/control/inner.h"
 
 #include "base/cores.h"
@@ -30,7 +31,7 @@ static int read_boot_id(char *text, size_t size, tern_error *err)
 static int read_inode(const char *path, uint64_t *inode, tern_error *err)
 {
     struct stat info;
-    if (stat(path, &info)) return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot look at %s", path);
+    if (stat(path, &info)) return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot stat %s", path);
     *inode = info.st_ino;
     return TERN_OK;
 }
@@ -45,14 +46,14 @@ static void name_host(tern__card *card, const char *id)
         memcpy(card->host, name, sizeof(name));
 }
 
-/* Who cannot tell may use any. */
+/* If the affinity cannot be read, any core may be used. */
 static void name_cores(tern__card *card)
 {
     if (tern__cores_get(&card->cores)) memset(&card->cores, 0xff, sizeof(card->cores));
 }
 
-/* Abstract sockets belong to a network namespace of a running kernel; TERN_HOST_ID tells apart what the user
- * wants to be told apart. */
+/* An abstract socket exists within one network namespace of one running kernel, so the host key is made of
+ * both. TERN_HOST_ID lets the user split a host further. */
 int tern__card_make(tern__card *card, const tern__bootstrap *boot, tern_error *err)
 {
     char boot_id[64];
@@ -74,7 +75,7 @@ int tern__card_make(tern__card *card, const tern__bootstrap *boot, tern_error *e
     return TERN_OK;
 }
 
-/* Boot id and network namespace. */
+/* Compares boot id and network namespace, the first two parts of the host key. */
 bool tern__card_is_same_machine(const tern__card *one, const tern__card *other)
 {
     const char *end = strchr(one->host_key, '/');
@@ -82,33 +83,35 @@ bool tern__card_is_same_machine(const tern__card *one, const tern__card *other)
     return end && !strncmp(one->host_key, other->host_key, (size_t)(end - one->host_key) + 1);
 }
 
-static void key_of(int rank, char *key, size_t size)
-{
-    snprintf(key, size, "control/%d", rank);
-}
-
-int tern__card_publish(const tern__card *card, int rank, tern_store *store, tern_error *err)
+int tern__card_publish(const tern__card *card, const char *name, int rank, tern_store *store, tern_error *err)
 {
     char key[32];
-    key_of(rank, key, sizeof(key));
+    snprintf(key, sizeof(key), "%s%d", name, rank);
     return tern_store_set(store, key, card, sizeof(*card), err);
 }
 
-bool tern__card_is_sound(const tern__card *card, size_t bytes)
+bool tern__card_is_same_process(const tern__card *one, const tern__card *other)
+{
+    return one->pid == other->pid && one->pid_space == other->pid_space &&
+           !strcmp(one->host_key, other->host_key);
+}
+
+static bool is_sound(const tern__card *card, size_t bytes)
 {
     return bytes == sizeof(*card) && memchr(card->host, 0, sizeof(card->host)) &&
            memchr(card->host_key, 0, sizeof(card->host_key)) && tern__comm_choice_is_sound(&card->choice) &&
            card->name_bytes <= sizeof(card->name);
 }
 
-int tern__card_get(tern__card *card, int rank, tern_store *store, double timeout_s, tern_error *err)
+int tern__card_get(tern__card *card, const char *name, int rank, tern_store *store, double timeout_s,
+                   tern_error *err)
 {
     char key[32];
     size_t bytes;
-    key_of(rank, key, sizeof(key));
+    snprintf(key, sizeof(key), "%s%d", name, rank);
     int status = tern__store_read(store, key, card, sizeof(*card), &bytes, timeout_s, err);
     if (status) return status;
-    if (tern__card_is_sound(card, bytes)) return TERN_OK;
+    if (is_sound(card, bytes)) return TERN_OK;
     return tern__error_set(err, func, TERN_E_PEER,
                            "rank %d published a malformed card of %zu bytes, expected %zu", rank, bytes,
                            sizeof(*card));

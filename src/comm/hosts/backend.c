@@ -20,7 +20,7 @@ static tern__native *lobby_of(const tern__hosts *hosts)
     return hosts->group->root->native;
 }
 
-/* All ranks of a host return the first failure with the text that is in their lobby. */
+/* All ranks of a host share a lobby, so they report the same first failure with the same text. */
 int tern__hosts_check(const tern__hosts *hosts, tern_error *err)
 {
     const tern_group *root = hosts->group->root;
@@ -53,14 +53,14 @@ int tern__hosts_fail(const tern__hosts *hosts, int code, const char *text, tern_
 
 typedef struct wait {
     const tern__hosts_goal *goal;
-    int64_t late; /* from then on it says so, and looks whether it would wait for ever */
+    int64_t late; /* from here on the rank reports its wait and looks for a deadlock */
     int64_t deadline, gone_deadline;
     int turns;
 } wait;
 
-/* Sleeps until a message may have come, or until the bell rings, by which ranks of this host say that they
- * have done something: while no message is under way there is nothing else to wait for. A rank with neither
- * polls, first all the time and then less and less often. */
+/* Sleeps until a message may have arrived. With no message in flight, only a rank of this host can bring
+ * progress, so this rank sleeps until one rings the lobby's bell, or for 5 ms. A transport that cannot block
+ * is polled, at first all the time and then less and less often. */
 static void doze(const tern__hosts *hosts, int turns, unsigned bell)
 {
     const int eager = 200, longest_us = 200, quiet_us = 5000;
@@ -75,7 +75,7 @@ static void doze(const tern__hosts *hosts, int turns, unsigned bell)
         tern__poll(NULL, 0, tern__now_ns() + INT64_C(1000) * us);
 }
 
-/* Names the wait and its group, and finds the ranks that it is for. */
+/* Writes the name of the wait and its group, and sets hosts->missing to the ranks that it waits for. */
 static void describe(const tern__hosts *hosts, const tern__hosts_goal *goal, char *what, size_t size)
 {
     memset(hosts->missing, 0, (size_t)hosts->group->boot.world * sizeof(*hosts->missing));
@@ -90,8 +90,8 @@ static void say(const tern__hosts *hosts, const tern__hosts_goal *goal)
     tern__wait_say(hosts->group, what, hosts->missing, !goal->is_message);
 }
 
-/* A rank that has waited for long says so, and if it waits for ranks of this host only, looks whether it
- * would wait for ever. */
+/* A rank that has waited long reports it. If it waits only for ranks of this host, it looks for a deadlock.
+ */
 static int rest(const tern__hosts *hosts, const wait *w, unsigned bell, tern_error *err)
 {
     const tern__native *lobby = lobby_of(hosts);
@@ -130,7 +130,7 @@ static int fail_gone(const tern__hosts *hosts, int rank, const char *what, tern_
     return fail(hosts, TERN_E_PEER, text, err);
 }
 
-/* The ranks that the wait is for are asked, and say what they do instead. */
+/* Asks the missing ranks what they are doing, and adds their answers to the error. */
 static int fail_late(const tern__hosts *hosts, const tern__hosts_goal *goal, const char *what,
                      tern_error *err)
 {
@@ -141,9 +141,7 @@ static int fail_late(const tern__hosts *hosts, const tern__hosts_goal *goal, con
         tern__channel_hint(meeting.channel, hint, sizeof(hint));
     snprintf(text, sizeof(text), "rank %d waited %g s in %s%s",
              tern_group_world_rank(group, group->boot.rank), group->opts.timeout_s, what, hint);
-    for (int rank = 0; rank < group->boot.world; rank++)
-        if (hosts->missing[rank]) tern__control_last_ask(group->control, tern_group_world_rank(group, rank));
-    tern__control_others_text(group->control, what, 0.5, text, sizeof(text));
+    tern__wait_blame(group, what, hosts->missing, text, sizeof(text));
     return fail(hosts, TERN_E_TIMEOUT, text, err);
 }
 
@@ -156,7 +154,7 @@ static int look(const tern__hosts *hosts, const wait *w, bool *met, tern_error *
     return status;
 }
 
-/* A rank that has said goodbye has sent everything it ever will, and what it sent has a second to arrive. */
+/* A rank that has closed its group sends nothing more. Its last messages get a second to arrive. */
 static int check_late(const tern__hosts *hosts, wait *w, tern_error *err)
 {
     char what[TERN__LAST_TEXT];
@@ -181,9 +179,8 @@ static int look_and_rest(const tern__hosts *hosts, wait *w, bool *met, tern_erro
 
 int tern__hosts_await(tern__hosts *hosts, const tern__hosts_goal *goal, tern_error *err)
 {
-    const tern__native *lobby = lobby_of(hosts);
     wait w = {.goal = goal,
-              .late = tern__deadline(lobby ? lobby->late_s : 0.05),
+              .late = tern__deadline(tern__wait_late_s(hosts->group)),
               .deadline = tern__deadline(hosts->group->opts.timeout_s),
               .gone_deadline = INT64_MAX};
     bool met = false;
@@ -201,7 +198,7 @@ static const char *after_plus(const char *name)
     return plus ? plus + 1 : name;
 }
 
-/* The ranks of this host form a group of their own, which only the local back end sees. */
+/* Makes the group of this host's ranks, which only the local back end sees. */
 static int open_here(tern__hosts *hosts, tern_error *err)
 {
     const tern_group *group = hosts->group;
@@ -215,7 +212,6 @@ static int open_here(tern__hosts *hosts, tern_error *err)
                                .whole = group,
                                .id = group->id | UINT32_C(1) << 31};
     tern_group *here = &hosts->here;
-    snprintf(here->backend_name, sizeof(here->backend_name), "%s", size == 1 ? "self" : "native");
     here->boot.rank = map->place;
     here->boot.world = size;
     here->ranks = tern__alloc((size_t)size * sizeof(*here->ranks), func, err);
@@ -278,7 +274,7 @@ static void *hosts_open(tern_group *group, tern_error *err)
     return NULL;
 }
 
-/* ---- windows: this host's ---- */
+/* ---- windows of this host ---- */
 
 static int fail_size(const tern__hosts *hosts, int rank, size_t own, uint64_t theirs, tern_error *err)
 {
@@ -289,7 +285,7 @@ static int fail_size(const tern__hosts *hosts, int rank, size_t own, uint64_t th
     return tern__hosts_fail(hosts, TERN_E_MISMATCH, text, err);
 }
 
-/* The ranks of one host compare the size as they hand the window to each other; here all ranks compare it. */
+/* Compares the size between all ranks. The local back end compares it only between the ranks of a host. */
 static int agree_on_size(tern__hosts *hosts, size_t bytes, tern_error *err)
 {
     int world = hosts->group->boot.world;
@@ -328,7 +324,7 @@ static void hosts_window_close(void *state, uint32_t window)
     here->backend->window_close(here->state, window);
 }
 
-/* True if no host has a second rank that would read the memory. */
+/* True if every host has one rank, so that no other rank reads this rank's memory directly. */
 static bool hosts_reach_own(void *state)
 {
     return ((const tern__hosts *)state)->map.most == 1;

@@ -1,13 +1,18 @@
-/* channel.c - how a work crosses between hosts. First the ranks of a host meet in it (`arrive`): they compare
- * their descriptors, and from then on their windows do not change. Then the ranks that talk to other hosts do
- * their shares, each for all ranks of the host. Then all meet again (`leave`), and a rank that sees the end
- * of this meeting knows that the results are there. A move has transferred nothing by then: each rank now
- * fetches its own elements, and a third meeting (`part`) says that all have done so, before any window
- * changes. The meetings are works of the host's own channels that move no data, so late ranks are named and
- * deaths are seen as in a group of one host.
+/* channel.c - the stages of a work that spans hosts.
  *
- * Works cross in their order on every rank, several at a time. A rank posts a work only when it has seen the
- * end of the one that had its slot, so the channels of the host always have room. */
+ *   arrive   The ranks of a host meet: they compare their descriptors, and from here on their windows do not
+ *            change.
+ *   cross    The ranks that talk to other hosts exchange their shares, each for all ranks of the host.
+ *   leave    The ranks of the host meet again. A rank that sees the end of this meeting knows that the
+ * results are in its window. part     Only for a move, which has transferred nothing yet: after `leave` each
+ * rank fetches its own elements, and this third meeting ends when all have done so. Only then may a window
+ * change.
+ *
+ * The meetings are works without data in channels of the local back end. So late ranks are named and dead
+ * ones are noticed in the same way as in a group on one host.
+ *
+ * Every rank takes works through the stages in the same order, several at a time. A rank posts a work only
+ * when the previous work of its slot is done, so the local channels always have room. */
 #include "comm/hosts/hosts.h"
 
 #include "comm/native/native.h"
@@ -17,7 +22,7 @@
 
 static const char func[] = "tern_group_open";
 
-/* What a rank that talks to other hosts tells the ranks that do not about a work. */
+/* A work's tally, written by a rank that talks to other hosts for the ranks that do not. */
 typedef struct notice {
     double shares;
     int32_t shadows;
@@ -35,7 +40,7 @@ static bool talks(const tern__hosts_channel *channel)
     return channel->hosts->map.place < channel->hosts->map.flows;
 }
 
-/* ---- telling the host ---- */
+/* ---- notices ---- */
 
 static notice *notice_at(const tern__hosts_channel *channel, uint64_t seq, int place)
 {
@@ -71,7 +76,7 @@ static void hear(const tern__hosts_channel *channel, uint64_t seq)
            (size_t)hosts->group->boot.world * sizeof(bool));
 }
 
-/* ---- moving on ---- */
+/* ---- progress ---- */
 
 static int meet(const tern__hosts_channel *channel, void *where, const tern__crossing *work, uint64_t *seq,
                 tern_error *err)
@@ -82,7 +87,7 @@ static int meet(const tern__hosts_channel *channel, void *where, const tern__cro
     return channel->hosts->here.backend->post(where, &post, seq, err);
 }
 
-/* Takes up the works in which all ranks of the host have met. */
+/* Counts the works in which all ranks of the host have met, and sends their heads. */
 static int arrive_all(tern__hosts_channel *channel, tern_error *err)
 {
     const tern__comm_backend *local = channel->hosts->here.backend;
@@ -110,7 +115,7 @@ static int cross(tern__hosts_channel *channel, tern_error *err)
     return status;
 }
 
-/* A work that has crossed makes room for others. */
+/* Repeats while works cross, since each makes room for the heads of another. */
 static int cross_all(tern__hosts_channel *channel, tern_error *err)
 {
     uint64_t before;
@@ -124,7 +129,7 @@ static int cross_all(tern__hosts_channel *channel, tern_error *err)
     return status;
 }
 
-/* Begins a move's messages once all ranks of the host know that all hosts post the same work. */
+/* Begins a move's messages once all ranks of the host know that all hosts posted the same work. */
 static int begin_moves(tern__hosts_channel *channel, tern__crossing *work, tern_error *err)
 {
     int status = channel->hosts->here.backend->test(channel->leave, work->leave, err);
@@ -187,7 +192,7 @@ static bool is_done(const void *arg)
     return g->channel->done >= g->seq;
 }
 
-/* Finds the meeting of this host in which the first unfinished work waits; false if it waits for messages. */
+/* Finds the local meeting that the first unfinished work waits in; false if it waits for messages. */
 static bool find_meeting(const tern__hosts_channel *channel, void **where, uint64_t *seq)
 {
     const tern__crossing *work = work_at(channel, channel->done + 1);
@@ -197,7 +202,7 @@ static bool find_meeting(const tern__hosts_channel *channel, void **where, uint6
     return work->moved || (has_crossed && !work->moves) || !has_arrived;
 }
 
-/* A host's only rank always has met. */
+/* With one rank on the host there is nobody to wait for. */
 static void find_missing_here(const tern__hosts *hosts, void *where, uint64_t meeting, bool *ranks)
 {
     if (hosts->here.backend != &tern__comm_native) return;
@@ -232,7 +237,7 @@ static bool say_meeting(const void *arg, tern__goal *meeting)
     return meets;
 }
 
-/* Waits until the work is done, or until there is room for it. */
+/* Waits for work `seq` until is_met: until it is done, or until there is room for it. */
 static int await(const tern__hosts_channel *channel, uint64_t seq, bool (*is_met)(const void *arg),
                  tern_error *err)
 {
@@ -247,11 +252,11 @@ static int check_post(const tern__hosts *hosts, const tern__post *post, uint64_t
     bool has_parts = post->kind == TERN__ALL_GATHER || post->kind == TERN__REDUCE_SCATTER;
     int status = tern__post_check(post, err);
     if (status || !has_parts || count % (uint64_t)hosts->group->boot.world == 0) return status;
-    return tern__error_set(err, "tern_backward", TERN_E_SHAPE, "%llu elements are no %d equal parts",
+    return tern__error_set(err, "tern_backward", TERN_E_SHAPE, "cannot cut %llu elements into %d equal parts",
                            (unsigned long long)count, hosts->group->boot.world);
 }
 
-/* Sums of 16-bit elements are sent in f32. */
+/* True if the sums fit behind the heads. Sums of 16-bit elements are sent in f32. */
 static bool is_small(const tern__hosts *hosts, const tern__crossing *work)
 {
     size_t most = hosts->small_bytes / TERN__MAX(tern_dtype_bytes(work->post.dtype), sizeof(float));

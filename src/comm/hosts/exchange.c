@@ -1,24 +1,24 @@
-/* exchange.c - how the elements of works go between hosts. Every host has equally many ranks that take part,
- * and the rank at place j talks to the ranks at place j of the other hosts about its share of the elements,
- * so that as many flows as possible cross at the same time.
+/* exchange.c - transfers the elements of works between hosts. The same number of ranks takes part on every
+ * host. The rank at place j exchanges its share of the elements with the ranks at place j of the other hosts,
+ * so that as many flows as possible run in parallel.
  *
- * When all heads of a work are heard (heads.c), its elements go in rounds of as much as the buffers hold,
- * each of two steps:
+ * When all heads of a work are here (heads.c), its elements are sent in rounds that fit the buffers. A round
+ * has two steps:
  *
- *   partials   of a reduction: to each host the sum over this host's ranks of what belongs to that host, and
- *              from each the same of what belongs to this one; joined in the order of the hosts
- *   results    of what ends on all ranks: to each host what belongs to this one, from each what belongs to it
+ *   partials   (reductions) Each host sends every other host the sum, over its own ranks, of that host's
+ *              region. It joins the partials of its own region in host order.
+ *   results    (works whose result all ranks get) Each host sends its region to every other host.
  *
- * An all_reduce does both, as does nothing else: each host sends and receives 2 (h - 1) / h of the bytes, the
- * least possible, and all ranks have the bits that one of them has computed.
+ * Only an all_reduce does both. Each host then sends and receives 2 (h - 1) / h of the bytes, the minimum,
+ * and every rank gets the same bits, because each element is computed once.
  *
- * Several rounds are under way at a time, of one work or of works that follow each other: while one is
- * joined, the next ones' bytes move. They begin, are joined and end in their order on every rank, and each
- * step has a tag of its own, so messages meet whatever the timing.
+ * Several rounds are in flight at a time, from one work or from consecutive works: while one is joined, the
+ * bytes of the next ones are transferred. Every rank begins, joins and ends the rounds in the same order, and
+ * each step has its own tag, so messages match whatever the timing.
  *
- * Where a message's elements lie side by side in a window, it goes from there or to there, and buffers are
- * for the rest. The results of a round may be received into the memory that its partials are sent from: a
- * host sends results only when it has all of the partials that they are made of. */
+ * If a message's elements are contiguous in a window, they are sent from or received into the window;
+ * otherwise they go through a buffer. A round may receive its results into the memory that its partials were
+ * sent from: a host sends results only when it has received all the partials that they are made of. */
 #include "comm/hosts/hosts.h"
 
 #include "comm/native/native.h"
@@ -26,7 +26,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { HEADS, PARTIALS, RESULTS }; /* tags, from the channel's first one on */
+enum { HEADS, PARTIALS, RESULTS }; /* tags, relative to the channel's first */
 
 static const char func[] = "tern_group_open";
 
@@ -61,7 +61,7 @@ static void close_round(tern__round *round)
     tern__free(round->landings);
 }
 
-/* Buffers of many hosts are smaller, down to a size below which messages cost more than their bytes. */
+/* The more hosts, the smaller the buffers, but not below the size where latency costs more than the bytes. */
 static size_t choose_round(int hosts)
 {
     const size_t all = 8 << 20, most = 2 << 20, least = 64 << 10;
@@ -83,7 +83,7 @@ void tern__exchange_close(tern__exchange *x)
     for (int i = 0; i < TERN__HEADS; i++) tern__heads_close(&x->heads[i]);
 }
 
-/* ---- where the elements of a round are ---- */
+/* ---- the elements of a round ---- */
 
 static tern__round *round_at(tern__exchange *x, uint64_t number)
 {
@@ -105,7 +105,7 @@ static int rank_at(const tern__hosts *hosts, int host)
     return tern__host_rank(&hosts->map, host, hosts->map.place);
 }
 
-/* What ends on all ranks. */
+/* True if all ranks get the result. */
 static bool spreads(const tern__crossing *work)
 {
     return work->post.kind != TERN__REDUCE_SCATTER && work->post.kind != TERN__REDUCE;
@@ -117,7 +117,7 @@ static bool is_silent(const tern__crossing *work)
     return kind == TERN__BARRIER || kind == TERN__MONITORED_BARRIER || tern__kind_is_move(kind);
 }
 
-/* Elements of a host's region in this round, which begin at *first. */
+/* Returns how many elements of a host's region are in this round; *first = the first of them. */
 static uint64_t in_round(const tern__exchange *x, const tern__round *round, int host, uint64_t *first)
 {
     uint64_t count = tern__region_count(x->channel->hosts, round->work, host), each = round->work->each;
@@ -130,8 +130,8 @@ static uint64_t parts_of(uint64_t count, uint64_t each)
     return (count + each - 1) / each;
 }
 
-/* So many that they overlap, unless they would be too short, or are beside other pieces of a call; as few as
- * the buffers allow, and of one size. */
+/* Cuts a work into rounds of equal size, as few as the buffers allow. A work that is a whole call gets at
+ * least two, so that they overlap, unless they would be shorter than `shortest`. */
 static void cut_rounds(const tern__exchange *x, tern__crossing *work)
 {
     const uint64_t shortest = 256 << 10, fewest = work->desc.total > work->count ? 1 : 2;
@@ -147,7 +147,7 @@ static void cut_rounds(const tern__exchange *x, tern__crossing *work)
     work->rounds = parts_of(most, work->each);
 }
 
-/* To all ranks of this host, or to the one that an element belongs to, unless it is there. */
+/* Copies a result to the windows of all ranks of this host, or to its owner's, unless it is there already. */
 static void keep(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
                  uint64_t count, const char *result)
 {
@@ -159,7 +159,8 @@ static void keep(const tern__hosts *hosts, const tern__crossing *work, int host,
 
 /* ---- partials ---- */
 
-/* The elements themselves, where they are the sum. */
+/* Returns a partial: the elements in the window where they are the sum already, else a buffer with the sum.
+ */
 static char *make_partial(const tern__exchange *x, const tern__round *round, int host)
 {
     const tern__hosts *hosts = x->channel->hosts;
@@ -188,7 +189,7 @@ static int begin_partials(tern__exchange *x, tern__round *round, int host, tern_
 
 /* ---- results ---- */
 
-/* Where the results of elements go first: this rank's window, or the owner's, or a buffer. */
+/* Returns where results are received: this rank's window, the owner's window, or a buffer. */
 static char *landing(const tern__exchange *x, const tern__round *round, int host)
 {
     const tern__hosts *hosts = x->channel->hosts;
@@ -207,7 +208,7 @@ static int ask_results(tern__exchange *x, tern__round *round, int host, tern_err
     return tern__messages_recv(&round->to_end, rank, tag, round->landings[host], count * size, err);
 }
 
-/* What was not summed up here lies in the window of the rank that it belongs to. */
+/* Returns elements that need no sum: their address in the owner's window, or a copy in a buffer. */
 static char *collect(const tern__exchange *x, const tern__round *round, uint64_t first, uint64_t count)
 {
     const tern__hosts *hosts = x->channel->hosts;
@@ -254,9 +255,9 @@ static void take_results(const tern__exchange *x, const tern__round *round)
     }
 }
 
-/* ---- the way of a round ---- */
+/* ---- the steps of a round ---- */
 
-/* All that it receives is asked for before anything is sent, so that the bytes need not wait for that. */
+/* Posts all receives before any send, so that arriving bytes always find their buffer. */
 static int begin_round(tern__exchange *x, tern__round *round, tern_error *err)
 {
     const tern__host_map *map = &x->channel->hosts->map;
@@ -318,7 +319,7 @@ static int end_rounds(tern__exchange *x, tern_error *err)
     return TERN_OK;
 }
 
-/* ---- the way of a work ---- */
+/* ---- the steps of a work ---- */
 
 bool tern__exchange_has_room(const tern__exchange *x)
 {
@@ -333,7 +334,7 @@ int tern__exchange_say(tern__exchange *x, tern_error *err)
     return tern__heads_say(heads_at(x, seq), work, local, err);
 }
 
-/* All sums of a small work have come with the heads. */
+/* The sums of a small work arrived with the heads. */
 static void join_small(const tern__exchange *x, tern__crossing *work, char *const *sums)
 {
     const tern__hosts *hosts = x->channel->hosts;
@@ -388,7 +389,7 @@ int tern__exchange_step(tern__exchange *x, tern_error *err)
     return status;
 }
 
-/* ---- who is late ---- */
+/* ---- late ranks ---- */
 
 static bool awaits(const tern__exchange *x, uint64_t seq, int rank)
 {
@@ -398,8 +399,8 @@ static bool awaits(const tern__exchange *x, uint64_t seq, int rank)
            (tern__messages_awaits(&round->to_join, rank) || tern__messages_awaits(&round->to_end, rank));
 }
 
-/* A message of one rank may wait for any other of its host. If nothing is to be received any more, some host
- * has not taken what is sent. */
+/* A rank's message may be waiting for any other rank of its host, so all of them count as missing. If no
+ * receive is pending, some host has not taken a send, and all hosts count. */
 void tern__exchange_missing(const tern__exchange *x, uint64_t seq, bool *ranks)
 {
     const tern__hosts *hosts = x->channel->hosts;

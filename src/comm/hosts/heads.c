@@ -1,11 +1,13 @@
-/* heads.c - what the hosts say of a work before anything of it moves: what it is, in the words that ranks of
- * one host compare, who is a shadow, what is weighted. Who hears all of them knows that all mean the same.
+/* heads.c - the heads that hosts exchange before they transfer anything of a work. A head has the descriptor
+ * that the ranks of a host compared, which ranks are shadows, and what is weighted. A host that has all heads
+ * knows that all hosts mean the same work.
  *
- * Of a small all_reduce the head carries the host's sum as well, of everything and to every host: each joins
- * all of them by itself, in the order of hosts, and the work is done with one message's latency. 16 bits go
- * in f32 there, as nobody knows yet what another host's weights are.
+ * In a small all_reduce the head also carries the host's sum of all elements. Every host then joins all sums
+ * itself, in host order, and the work takes the latency of one message. These sums are in f32 for 16-bit
+ * elements, because no host knows the weights of the others yet.
  *
- * Heads of several works may be under way: a work's go over as soon as this host's ranks have met in it. */
+ * The heads of several works may be in flight: a host sends its head as soon as its ranks have met in the
+ * work. */
 #include "comm/hosts/hosts.h"
 
 #include "comm/native/native.h"
@@ -13,14 +15,14 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What a host says. Behind it stand the shadows, [ranks of the largest host], and its sum of a small work. */
+/* A host's head. The sum of a small work follows the shadows. */
 typedef struct head {
     tern__desc desc;
     double shares;
     uint32_t weighs;   /* a weight is not 0      */
     uint32_t weighted; /* a weight is not 1      */
     uint32_t wants;    /* a rank wants a result  */
-    uint8_t shadow[];
+    uint8_t shadow[];  /* [ranks of the largest host] */
 } head;
 
 static const char func[] = "tern_group_open";
@@ -68,7 +70,7 @@ static head *head_of(const tern__heads *heads, int host)
     return (head *)(heads->said + (size_t)host * head_bytes(heads->channel->hosts));
 }
 
-/* ---- saying ---- */
+/* ---- sending ---- */
 
 static bool is_premul(const tern__crossing *work)
 {
@@ -116,7 +118,7 @@ int tern__heads_say(tern__heads *heads, tern__crossing *work, const tern__tally 
     return status;
 }
 
-/* ---- hearing ---- */
+/* ---- receiving ---- */
 
 static int fail_mismatch(const tern__heads *heads, uint64_t seq, int one, int other, tern_error *err)
 {
@@ -130,7 +132,7 @@ static int fail_mismatch(const tern__heads *heads, uint64_t seq, int one, int ot
     return tern__hosts_fail(hosts, TERN_E_MISMATCH, text, err);
 }
 
-/* With the first host whose speaker is no shadow, or the last one. */
+/* Compares all heads with that of the first host whose rank is no shadow, or with the last host's. */
 static int compare(const tern__heads *heads, uint64_t seq, tern_error *err)
 {
     int like = 0, hosts = heads->channel->hosts->map.count;
@@ -141,6 +143,7 @@ static int compare(const tern__heads *heads, uint64_t seq, tern_error *err)
     return TERN_OK;
 }
 
+/* Adds the hosts' tallies up to the work's. */
 static void add_up(const tern__heads *heads)
 {
     const tern__host_map *map = &heads->channel->hosts->map;
@@ -168,6 +171,7 @@ static void add_up(const tern__heads *heads)
     work->is_moot = false;
 }
 
+/* If the broadcast's root is a shadow, the highest rank that is none is the source. */
 static void find_source(const tern__heads *heads)
 {
     tern__crossing *work = heads->work;

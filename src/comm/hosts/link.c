@@ -1,5 +1,5 @@
-/* link.c - a family's messages. Tag 0 is for what ranks agree on while they open something, which all ranks
- * of a group do in the same order; every channel has a tag of its own. */
+/* link.c - the transport of a family of groups. Tag 0 is for votes (vote.c), which all ranks of a group hold
+ * in the same order. Channels and mailboxes reserve tags of their own. */
 #include "comm/hosts/mailbox.h"
 
 #include "comm/sys.h"
@@ -13,7 +13,7 @@ static const char func[] = "tern_group_open";
 
 enum { WHY = 256 };
 
-/* ---- notes, for transports that have to find each other ---- */
+/* ---- notes: how the transports of two ranks find each other ---- */
 
 static int set_note(void *store, const char *key, const void *value, size_t bytes, char *why, size_t why_size)
 {
@@ -27,6 +27,7 @@ static int set_note(void *store, const char *key, const void *value, size_t byte
 
 typedef struct notes {
     tern_store *store;
+    tern__control *control;
     double timeout_s;
 } notes;
 
@@ -35,14 +36,34 @@ static int set(void *of, const char *key, const void *value, size_t bytes, char 
     return set_note(((notes *)of)->store, key, value, bytes, why, why_size);
 }
 
+/* Reads it once it is there, or fails as soon as a rank has. */
+static int read_note(const notes *n, const char *name, void *value, size_t cap, size_t *bytes,
+                     tern_error *err)
+{
+    const double look_s = 0.5;
+    double left_s = n->timeout_s;
+    int status;
+    do {
+        *err = (tern_error){0};
+        status = tern__control_check(n->control, func, err);
+        if (status) return status;
+        status = tern__store_read(n->store, name, value, cap, bytes, TERN__MIN(left_s, look_s), err);
+        left_s -= look_s;
+    } while (status == TERN_E_TIMEOUT && left_s > 0);
+    return status;
+}
+
 static int get(void *of, const char *key, void *value, size_t cap, size_t *bytes, char *why, size_t why_size)
 {
     const notes *n = of;
     tern_error err = {0};
     char name[256];
     snprintf(name, sizeof(name), "transport/%s", key);
-    int status = tern__store_read(n->store, name, value, cap, bytes, n->timeout_s, &err);
-    snprintf(why, why_size, "%s", err.text);
+    int status = read_note(n, name, value, cap, bytes, &err);
+    if (status == TERN_E_TIMEOUT)
+        snprintf(why, why_size, "nobody set \"%s\" in the store within %.3g s", name, n->timeout_s);
+    else
+        snprintf(why, why_size, "%s", err.text);
     return status;
 }
 
@@ -54,7 +75,7 @@ static int start(tern__link *link, const int *hosts, tern_error *err)
     char why[WHY] = "", address[64];
     tern__control_address(root->control, address, sizeof(address));
     int status = TERN_E_SYSTEM;
-    notes of = {root->store, root->opts.connect_timeout_s};
+    notes of = {root->store, root->control, root->opts.connect_timeout_s};
     tern_transport_place place = {.size = sizeof(place),
                                   .rank = root->boot.rank,
                                   .world = root->boot.world,
@@ -84,7 +105,7 @@ tern__link *tern__link_open(tern_group *group, const tern_transport *transport, 
     return NULL;
 }
 
-/* A forked child has copies of the connections, over which it may say nothing. */
+/* A forked child has copies of the connections, and must not send on them. */
 static void close_transport(tern__link *link, bool failed)
 {
     if (link->state && link->root->pid == getpid()) link->transport->close(link->state, failed);
@@ -120,7 +141,7 @@ int tern__link_progress(tern__link *link, tern_error *err)
 
 /* ---- messages ---- */
 
-/* A transport sees a connection that closes; the control plane knows why, or will in a moment. */
+/* The transport only sees that a connection closed. The control plane knows why, at most a second later. */
 static int fail(const tern__link *link, int status, const char *why, tern_error *err)
 {
     const tern__control *control = link->root->control;
@@ -159,7 +180,8 @@ int tern__link_recv(tern__link *link, const tern_group *group, int rank, int tag
     return status ? fail(link, status, why, err) : TERN_OK;
 }
 
-/* A message between two ranks is looked for all the time. */
+/* True if a mailbox has unfinished transfers. They need polling: the link awaits no single message of theirs.
+ */
 static bool has_mail(const tern__link *link)
 {
     bool has = false;

@@ -1,10 +1,12 @@
-/* mailbox.c - messages between ranks of a group that spans hosts. Each pair of ranks uses three tags in each
- * direction: letters, each with a short message behind it; grants; bodies.
+/* mailbox.c - point-to-point messages in a group that spans hosts. Each pair of ranks uses three tags in each
+ * direction: letters, grants and bodies.
  *
- * A letter says what a message is. Of a long one nothing more is sent until the letter has met its receive:
- * then the receiver grants it, and the body follows in pieces that the transport takes. So bodies come in the
- * order of the grants, and nothing that nobody receives yet keeps other messages back. A rank takes letters
- * only while a receive of its own waits for some; those that are not for it are kept, up to a cap. */
+ * A letter describes a message. The body of a short message is sent right behind its letter. The body of a
+ * long one waits until the letter has matched a receive: the receiver then sends a grant, and the body
+ * follows in pieces of a size that the transport takes. So bodies arrive in the order of their grants, and a
+ * message that has no receive yet does not block the messages behind it. A rank takes letters only while one
+ * of its receives is unmatched. It keeps the letters that do not match, up to TERN__MAIL_KEPT bytes from each
+ * sender. */
 #include "comm/hosts/mailbox.h"
 
 #include "comm/sys.h"
@@ -35,7 +37,7 @@ static int begin_recv(const struct tern__hosts_mailbox *mailbox, int rank, int w
     return status;
 }
 
-/* TERN_OK once it is over; if it was not under way, at once. */
+/* Returns TERN_OK if the slot's message is complete, or if it has none. */
 static int test(const struct tern__hosts_mailbox *mailbox, tern__parcel_slot *slot, tern_error *err)
 {
     if (!slot->busy) return TERN_OK;
@@ -112,7 +114,7 @@ static int send_body(struct tern__hosts_mailbox *mailbox, int rank, tern_error *
     return TERN_OK;
 }
 
-/* The next body that the receiver wants. */
+/* Receives a grant and makes its transfer the next body to send. */
 static int take_grant(struct tern__hosts_mailbox *mailbox, int rank, tern_error *err)
 {
     tern__mail_out *out = &mailbox->out[rank];
@@ -125,9 +127,9 @@ static int take_grant(struct tern__hosts_mailbox *mailbox, int rank, tern_error 
     tern__transfer *t = out->posted.first;
     while (t && t->serial != (out->granted & ~TERN__GRANT_APART)) t = t->next;
     if (!t)
-        return tern__error_set(err, "tern_send", TERN_E_PEER, "rank %d granted message %llu, which is none",
-                               tern_group_world_rank(mailbox->hosts->group, rank),
-                               (unsigned long long)out->granted);
+        return tern__error_set(
+            err, "tern_send", TERN_E_PEER, "rank %d granted message %llu, which does not wait for a grant",
+            tern_group_world_rank(mailbox->hosts->group, rank), (unsigned long long)out->granted);
     tern__grant_take(t, out->granted);
     tern__queue_remove(&out->posted, t);
     out->body = t;
@@ -153,7 +155,7 @@ static int fail_mismatch(const struct tern__hosts_mailbox *mailbox, int source, 
     return tern__hosts_fail(mailbox->hosts, TERN_E_MISMATCH, text, err);
 }
 
-/* A letter and a receive have met; what came behind a short one is `data`. */
+/* Matches a letter with the receive `t`. `data` is the body of a short message. */
 static int meet(struct tern__hosts_mailbox *mailbox, int source, const tern__letter *letter, const char *data,
                 tern__transfer *t, tern_error *err)
 {
@@ -190,7 +192,7 @@ int tern__mail_take_kept(struct tern__hosts_mailbox *mailbox, tern__kept *kept, 
     return status;
 }
 
-/* All of the letter is there, with what lies behind it. */
+/* Matches or keeps a letter that has arrived completely, with its short body. */
 static int take_letter(struct tern__hosts_mailbox *mailbox, int source, tern_error *err)
 {
     tern__mail_in *in = &mailbox->in[source];
@@ -198,7 +200,7 @@ static int take_letter(struct tern__hosts_mailbox *mailbox, int source, tern_err
     return t ? meet(mailbox, source, &in->letter, in->data, t, err) : keep(mailbox, source, err);
 }
 
-/* Its goodbye may come after the end of its connection. */
+/* Waits up to a second: a rank's goodbye may arrive after its connection has closed. */
 static bool has_left(const struct tern__hosts_mailbox *mailbox, int rank)
 {
     const tern_group *group = mailbox->hosts->group;
@@ -209,8 +211,8 @@ static bool has_left(const struct tern__hosts_mailbox *mailbox, int rank)
     return tern__group_has_left(group, rank);
 }
 
-/* A letter is asked for in case there is one: to some transports it is an error that its sender has closed.
- */
+/* A receive is posted whether or not a letter will come, and fails in some transports when the sender closes
+ * its group. Returns TERN_PENDING for a sender that has left, else the error. */
 static int forgive(struct tern__hosts_mailbox *mailbox, int source, const tern_error *why, tern_error *err)
 {
     tern__mail_in *in = &mailbox->in[source];
@@ -229,7 +231,7 @@ static int ask_letter(struct tern__hosts_mailbox *mailbox, int source, tern_erro
     return status ? forgive(mailbox, source, &why, err) : TERN_OK;
 }
 
-/* TERN_PENDING as long as nothing whole has come. */
+/* Returns TERN_PENDING until a letter and its short body have arrived. */
 static int await_letter(struct tern__hosts_mailbox *mailbox, int source, tern_error *err)
 {
     tern__mail_in *in = &mailbox->in[source];

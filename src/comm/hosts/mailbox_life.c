@@ -1,4 +1,5 @@
-/* mailbox_life.c - messages between hosts: starting, waiting, dropping, opening and closing. */
+/* mailbox_life.c - point-to-point messages between hosts: starting, waiting for and dropping a transfer,
+ * opening and closing the mailbox. */
 #include "comm/hosts/mailbox.h"
 
 #include <stdio.h>
@@ -31,7 +32,7 @@ int tern__hosts_mailbox_start(void *self, tern__transfer *transfer, tern_error *
     return transfer->is_recv ? start_recv(mailbox, transfer, err) : start_send(mailbox, transfer, err);
 }
 
-/* ---- moving on ---- */
+/* ---- progress ---- */
 
 int tern__hosts_mailbox_carry(void *self, tern_error *err)
 {
@@ -64,7 +65,8 @@ static void find_missing(const void *arg, bool *ranks, char *what, size_t size)
         ranks[rank] = peer == TERN_ANY_SOURCE ? rank != group->boot.rank : rank == peer;
 }
 
-/* The peer, or for a receive from any rank the last one, if all that could have sent have left. */
+/* Returns the peer if it has left, or -1. A receive from any rank fails only when all other ranks have left:
+ * it returns the last of them. */
 static int find_gone(const tern__hosts *hosts, const void *arg)
 {
     const goal *g = arg;
@@ -118,11 +120,11 @@ void tern__hosts_mailbox_drop(void *self, tern__transfer *transfer)
         if (out->body == transfer) out->body = NULL;
     }
     mailbox->pending -= found;
-    if (mailbox->hosts->link) tern__link_give_up(mailbox->hosts->link); /* its message may be half over */
+    if (mailbox->hosts->link) tern__link_give_up(mailbox->hosts->link); /* it may be half transferred */
 }
 
-/* A letter that was asked for may never come, and until the transport is closed it may write to the letter's
- * memory. */
+/* True if the transport holds a receive of this mailbox. It may never complete, and until the transport is
+ * closed it may write to the mailbox's memory. */
 static bool is_asking(const struct tern__hosts_mailbox *mailbox)
 {
     bool asks = false;

@@ -1,3 +1,4 @@
+/* map.c - the map of a group's ranks and hosts: who is on which host, and at which place. */
 #include "comm/hosts/hosts.h"
 
 static int alloc_map(tern__host_map *map, size_t world, tern_error *err)
@@ -15,7 +16,7 @@ static bool is_same_host(const tern_group *group, int one, int other, bool flat)
            tern__control_host(group->control, tern_group_world_rank(group, other));
 }
 
-/* A rank is of the host of the first rank that it shares one with. */
+/* A rank gets the host number of the lowest rank on the same host. */
 static void number_hosts(tern__host_map *map, const tern_group *group, bool flat)
 {
     for (int rank = 0; rank < group->boot.world; rank++) {

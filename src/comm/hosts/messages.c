@@ -1,6 +1,6 @@
-/* messages.c - what is under way between this rank and others for one purpose: to each rank at most one
- * message, and from each one. Those from ranks stand first in the arrays: who has received all that answers
- * what was sent finds that it has gone. */
+/* messages.c - the messages in flight for one purpose: at most one to each rank and one from each. Receives
+ * come first in the arrays and are tested first: once the answers have arrived, the sends that they answer
+ * are complete. */
 #include "comm/hosts/hosts.h"
 
 static const char func[] = "tern_group_open";
@@ -28,7 +28,7 @@ void tern__messages_close(tern__messages *m)
     tern__free(m->is_begun);
 }
 
-/* Of one that could not be begun there is nothing to test, and nothing to give up. */
+/* A message that failed to start is not in flight: there is nothing to test or to give up. */
 static int note(tern__messages *m, int place, int status)
 {
     m->is_begun[place] = !status;
@@ -66,7 +66,7 @@ int tern__messages_test(tern__messages *m, tern_error *err)
     return TERN_OK;
 }
 
-/* Those behind the first that is not over have not been looked at. */
+/* Tests the message again: tern__messages_test stops at the first one that is pending. */
 bool tern__messages_awaits(const tern__messages *m, int rank)
 {
     tern_error why = {0};

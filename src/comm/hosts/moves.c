@@ -1,5 +1,5 @@
-/* moves.c - a move: what every rank has for every other. Within the host a rank copies it out of the giver's
- * window; to and from ranks of other hosts it goes by messages, of each rank's own. */
+/* moves.c - a move, in which every rank has elements for every other rank. Within the host a rank copies them
+ * from the giver's window. Between hosts each rank sends and receives its own messages. */
 #include "comm/hosts/hosts.h"
 
 #include <string.h>

@@ -1,47 +1,21 @@
-/* partial.c - sums in two steps: a host's ranks in their order, then the hosts in theirs. bf16 and f16 go
- * over in f32, so that the result is rounded once, as inside a host; where every host is one rank and nothing
- * is weighted, the elements themselves are the sums. */
+/* partial.c - sums in two steps: over a host's ranks in rank order, then over the hosts in host order.
+ * Partials of bf16 and f16 are sent in f32, so that the result is rounded once, as in a group on one host. If
+ * every host has one rank and nothing is weighted, the elements are sent as they are. */
 #include "comm/hosts/hosts.h"
 
-#include "base/half.h"
 #include "comm/reduce.h"
-#include "kernels/kernel.h"
+#include "kernels/halves.h"
 
 #include <string.h>
 
 enum { block_elements = 8 << 10 };
 
-/* ---- 16 bits ---- */
-
-static bool is_half(tern_dtype dtype)
-{
-    return dtype == TERN_BF16 || dtype == TERN_F16;
-}
-
-TERN__SIMD static void bf16_widen(float *to, const uint16_t *from, uint64_t count)
-{
-    for (uint64_t i = 0; i < count; i++) to[i] = tern__bf16_to_f32(from[i]);
-}
-
-TERN__SIMD static void f16_widen(float *to, const uint16_t *from, uint64_t count)
-{
-    for (uint64_t i = 0; i < count; i++) to[i] = tern__f16_to_f32(from[i]);
-}
-
-TERN__SIMD static void bf16_narrow(uint16_t *to, const float *from, uint64_t count)
-{
-    for (uint64_t i = 0; i < count; i++) to[i] = tern__bf16_from_f32(from[i]);
-}
-
-TERN__SIMD static void f16_narrow(uint16_t *to, const float *from, uint64_t count)
-{
-    for (uint64_t i = 0; i < count; i++) to[i] = tern__f16_from_f32(from[i]);
-}
+/* ---- dtypes ---- */
 
 tern_dtype tern__partial_dtype(const tern__hosts *hosts, const tern__crossing *work)
 {
     bool is_raw = hosts->map.most == 1 && !work->is_weighted && !work->is_small;
-    return is_half(work->post.dtype) && !is_raw ? TERN_F32 : work->post.dtype;
+    return tern__dtype_is_half(work->post.dtype) && !is_raw ? TERN_F32 : work->post.dtype;
 }
 
 bool tern__partial_is_raw(const tern__hosts *hosts, const tern__crossing *work)
@@ -50,15 +24,15 @@ bool tern__partial_is_raw(const tern__hosts *hosts, const tern__crossing *work)
     return is_alone && tern__partial_dtype(hosts, work) == work->post.dtype;
 }
 
-/* ---- a host's ranks ---- */
+/* ---- step 1: a host's ranks ---- */
 
-/* A mean is a sum until all hosts' are there. */
+/* A mean is summed first, and divided when the sums of all hosts are joined. */
 static tern_reduce_op op_of(const tern__crossing *work)
 {
     return work->is_weighted || work->post.op == TERN_AVG ? TERN_SUM : work->post.op;
 }
 
-/* sum += x, or sum = x for the first. */
+/* sum += x, or sum = x for the first; with x weighted. */
 static void add(tern_dtype dtype, const tern__crossing *work, double weight, bool is_first, char *sum,
                 const char *x, uint64_t count)
 {
@@ -74,21 +48,18 @@ static void add(tern_dtype dtype, const tern__crossing *work, double weight, boo
         tern__reduce(dtype, op_of(work), both, 2, &sum, 1, count);
 }
 
-/* Elements of one rank in the dtype of sums. */
+/* Reads elements of one rank, converted to the partials' dtype. */
 static void read_wide(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
                       uint64_t count, int place, tern_dtype dtype, char *out)
 {
     uint16_t narrow[block_elements];
     bool widens = dtype != work->post.dtype;
     tern__region_read(hosts, work, host, first, count, place, widens ? (char *)narrow : out);
-    if (!widens) return;
-    if (work->post.dtype == TERN_BF16)
-        bf16_widen((float *)out, narrow, count);
-    else
-        f16_widen((float *)out, narrow, count);
+    if (widens) tern__halves_widen(work->post.dtype, (float *)out, narrow, count);
 }
 
-/* Straight from the windows, where that can be. */
+/* Reduces a block straight from the windows. Returns false if a weight, a conversion or an extent's end
+ * prevents it. */
 static bool make_plain_block(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
                              uint64_t count, char *sum)
 {
@@ -129,14 +100,14 @@ void tern__partial_make(const tern__hosts *hosts, const tern__crossing *work, co
     }
 }
 
-/* ---- the hosts ---- */
+/* ---- step 2: the hosts ---- */
 
 static bool divides(const tern__crossing *work)
 {
     return work->is_weighted || work->post.op == TERN_AVG;
 }
 
-/* sum /= shares; the weight of a sum is 1. */
+/* sum /= shares. */
 static void divide(tern_dtype dtype, double shares, char *sum, uint64_t count)
 {
     const double one = 1;
@@ -150,12 +121,8 @@ void tern__partial_join(const tern__hosts *hosts, const tern__crossing *work, ch
     tern_dtype dtype = tern__partial_dtype(hosts, work), result = work->post.dtype;
     const char *const *in = (const char *const *)parts;
     char *sum = dtype == result ? out : parts[0];
-    bool is_raw = is_half(dtype);
+    bool is_raw = tern__dtype_is_half(dtype);
     tern__reduce(dtype, is_raw ? work->post.op : op_of(work), in, hosts->map.count, &sum, 1, count);
     if (divides(work) && !is_raw) divide(dtype, work->tally.shares, sum, count);
-    if (dtype == result) return;
-    if (result == TERN_BF16)
-        bf16_narrow((uint16_t *)out, (const float *)sum, count);
-    else
-        f16_narrow((uint16_t *)out, (const float *)sum, count);
+    if (dtype != result) tern__halves_narrow(result, (uint16_t *)out, (const float *)sum, count);
 }

@@ -1,21 +1,22 @@
-/* region.c - which elements of a work this rank carries. A work's elements are those of its extents one
- * behind the other. They are cut twice: into regions, one for each host, and each region into shares, one for
- * each rank of a host that talks to other hosts. The share at place j goes between ranks at place j only.
+/* region.c - which elements of a work this rank transfers. The elements of a work are those of its extents,
+ * in order. They are cut twice: into regions, one per host, and each region into shares, one per rank that
+ * talks to other hosts. The share at place j is transferred only between ranks at place j.
  *
- * What belongs to a host: of an all_reduce, one of as many equal pieces as there are hosts, which this host
- * sums up, and of a small one all; of an all_gather and a reduce_scatter, the parts of its ranks; of a
- * broadcast and a reduce, all, if the root is there. */
+ * The region of a host is:
+ *   all_reduce                   one of equal pieces, one per host, which the host sums; all elements of a
+ * small work all_gather, reduce_scatter   the parts of its ranks broadcast, reduce            all elements if
+ * the root is on this host, else none */
 #include "comm/hosts/hosts.h"
 
 #include <string.h>
 
-/* Elements [begin, end) of the work, and whose they are. */
+/* Elements [begin, end) of the work, and the rank that owns them. */
 typedef struct piece {
     uint64_t begin, end;
     int owner;
 } piece;
 
-/* Number `index` of `parts` of [begin, end), cut on cache lines. */
+/* Returns piece `index` of `parts`, cut at multiples of a cache line of `line` elements. */
 static piece cut(piece of, int parts, int index, uint64_t line)
 {
     uint64_t count = of.end - of.begin;
@@ -35,7 +36,7 @@ static int piece_count(const tern__hosts *hosts, const tern__crossing *work, int
     return has_parts(work) ? tern__host_size(&hosts->map, host) : 1;
 }
 
-/* Of the region of `host`, before it is cut into shares. */
+/* Returns piece `index` of the region of `host`, before it is cut into shares. */
 static piece whole_piece(const tern__hosts *hosts, const tern__crossing *work, int host, int index,
                          uint64_t line)
 {
@@ -77,7 +78,7 @@ typedef struct run {
     int owner;
 } run;
 
-/* From element `element` of the work, at most `most`. */
+/* Returns up to `most` contiguous elements from element `element` of the work on. */
 static tern__extent find(const tern__crossing *work, uint64_t element, uint64_t most)
 {
     const tern__extent *e = work->post.extents;
@@ -87,7 +88,7 @@ static tern__extent find(const tern__crossing *work, uint64_t element, uint64_t 
                           .count = TERN__MIN(most, e->count - element)};
 }
 
-/* From place `at` in the share of a region, at most `most`. */
+/* Returns up to `most` contiguous elements from element `at` of this rank's share of a region on. */
 static run next_run(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t at,
                     uint64_t most)
 {

@@ -1,5 +1,5 @@
-/* vote.c - agreement of all ranks of a group while they open something: each sends every other a number and
- * waits for theirs. */
+/* vote.c - lets all ranks of a group agree while they open something: each rank sends every other a number
+ * and waits for theirs. */
 #include "comm/hosts/hosts.h"
 
 #include <stdio.h>
@@ -9,7 +9,7 @@ static const char func[] = "tern_group_open";
 
 typedef struct ballot {
     tern__messages messages;
-    const char *what;     /* is agreed on     */
+    const char *what;     /* the purpose      */
     uint64_t own, *votes; /* [world]          */
     int status;
     tern_error *err;
@@ -47,8 +47,7 @@ static int vote(ballot *b, tern__hosts *hosts)
         status = begin(b, (group->boot.rank + i) % group->boot.world);
     tern__hosts_goal all = {.is_met = is_counted, .missing = find_missing, .arg = b};
     if (!status) status = tern__hosts_await(hosts, &all, b->err);
-    return status ? status
-                  : b->status; /* is_counted may have failed, and then there was nothing to wait for */
+    return status ? status : b->status; /* an error in is_counted ends the wait, too */
 }
 
 int tern__hosts_vote(tern__hosts *hosts, const char *what, uint64_t own, uint64_t *votes, tern_error *err)
@@ -61,7 +60,7 @@ int tern__hosts_vote(tern__hosts *hosts, const char *what, uint64_t own, uint64_
     return status ? tern__error_set(err, func, status, "%s", why.text) : TERN_OK;
 }
 
-/* Takes the largest of the ranks' next unused tags. */
+/* The first tag is the largest of the ranks' next unused tags. */
 int tern__hosts_tags(tern__hosts *hosts, int count, int *tag, tern_error *err)
 {
     int world = hosts->group->boot.world;

@@ -1,5 +1,5 @@
-/* missing.c - which ranks a wait is for, and what a rank tells its peers while it waits for long: the ranks
- * of this host read it in the lobby, those of other hosts ask the control thread. */
+/* missing.c - which ranks a wait is for, and what a rank tells its peers during a long wait. Ranks of this
+ * host read it in the lobby; ranks of other hosts ask the control thread. */
 #include "comm/native/mailbox.h"
 
 #include "base/text.h"
@@ -47,7 +47,7 @@ static const bool *goal_missing(const tern__native *native, const tern__goal *go
 
 /* ---- telling the peers ---- */
 
-/* Appends ", for ranks 1, 3". Returns the first of them in the root, or -1. */
+/* Appends ", for ranks 1, 3". Returns the first one's rank in the root group, or -1. */
 static int append_missing(const tern_group *group, const bool *ranks, bool is_named, char *text, size_t size)
 {
     int count = 0, first = -1;
@@ -76,6 +76,40 @@ void tern__wait_forget(const tern_group *group)
 {
     tern__control_wait_set(group->control, NULL, -1);
     if (group->root->native) tern__deadlock_forget(group->root->native);
+}
+
+double tern__wait_late_s(const tern_group *group)
+{
+    return group->root->native ? group->root->native->late_s : 0.05;
+}
+
+/* ---- asking them ---- */
+
+static void append_here(const tern_group *group, int rank, char *text, size_t size)
+{
+    char who[128], what[TERN__WORK_TEXT];
+    bool is_stopped = tern__group_is_stopped(group, rank);
+    tern__group_describe(group, rank, who, sizeof(who));
+    tern__text_append(text, size, "; %s", who);
+    if (is_stopped)
+        tern__text_append(text, size, " is stopped (by SIGSTOP or a debugger)");
+    else if (tern__deadlock_text(group->root->native, tern_group_world_rank(group, rank), what))
+        tern__text_append(text, size, " waits in %s", what);
+    else
+        tern__text_append(text, size, " does not wait");
+}
+
+void tern__wait_blame(const tern_group *group, const char *what, const bool *ranks, char *text, size_t size)
+{
+    bool is_here = group->root->native && tern__control_hosts(group->control) == 1;
+    for (int rank = 0; rank < group->boot.world; rank++) {
+        if (!ranks[rank]) continue;
+        if (is_here)
+            append_here(group, rank, text, size);
+        else
+            tern__control_last_ask(group->control, tern_group_world_rank(group, rank));
+    }
+    if (!is_here) tern__control_others_text(group->control, what, 0.5, text, size);
 }
 
 /* A message's text names its peer already. */

@@ -1,3 +1,4 @@
+/* buffer.c - a buffer of bytes that grows, and gives its memory back when it is empty and large. */
 #include "comm/store/buffer.h"
 
 #include <string.h>

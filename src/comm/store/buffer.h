@@ -1,4 +1,4 @@
-/* buffer.h - bytes: a slice of somebody else's, and a buffer that grows. */
+/* buffer.h - bytes: a view of memory that somebody else owns, and a buffer that grows. */
 #ifndef TERN_SRC_COMM_STORE_BUFFER_H
 #define TERN_SRC_COMM_STORE_BUFFER_H
 
@@ -14,12 +14,12 @@ typedef struct tern__buffer {
     size_t bytes, cap;
 } tern__buffer;
 
-/* Room for `bytes` more; false when out of memory. */
+/* Makes room for `bytes` more. Returns false when out of memory, as do the functions that append. */
 bool tern__buffer_reserve(tern__buffer *buffer, size_t bytes);
 bool tern__buffer_append(tern__buffer *buffer, const void *data, size_t bytes);
-/* A string of the wire: u64 length, then the bytes. */
+/* Appends a string as on the wire: u64 length, then the bytes. */
 bool tern__buffer_append_string(tern__buffer *buffer, const void *data, size_t bytes);
-/* Takes `bytes` from the front. A buffer that is empty then keeps its memory only if it is small. */
+/* Removes `bytes` from the front. A buffer that becomes empty keeps its memory only if it is small. */
 void tern__buffer_consume(tern__buffer *buffer, size_t bytes);
 void tern__buffer_release(tern__buffer *buffer);
 

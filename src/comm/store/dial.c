@@ -1,3 +1,5 @@
+/* dial.c - the client's end of a store's connection: connecting, the handshake or PyTorch's greeting,
+ * retries, and the errors that say why it failed. */
 #include "comm/store/listen.h"
 
 #include "comm/store/hello.h"
@@ -14,22 +16,23 @@
 #include <sys/socket.h>
 
 enum {
-    attempt_seconds = 10, /* a host that answers nothing does not eat the whole deadline */
+    attempt_seconds = 10, /* a host that does not answer must not use up the whole deadline */
     pause_first_ms = 10,
     pause_last_ms = 1000,
-    hangups_max = 5, /* a store that is just closing hangs up once; a stranger's service always */
+    hangups_max = 5, /* a store that is shutting down closes one connection, a foreign service all */
 };
 
-/* Who is called, and by whom. */
+/* The kind of server to connect to. */
 typedef struct party {
     tern__purpose purpose;
-    const char *name, *caller; /* NULL: any process */
-    const char *hint;          /* why nobody may answer at an address that is right */
-    bool torch;                /* greeted as PyTorch's clients do */
+    const char *name, *caller; /* names for errors; caller NULL: this process */
+    const char *hint;          /* why a correct address may not answer        */
+    bool torch;                /* greet as PyTorch's clients do               */
 } party;
 
 static const party store = {TERN__PURPOSE_STORE, "rank 0's store", "rank",
-                            "; it takes nobody once all ranks have met: does this rank run already?", false};
+                            "; it accepts nobody once all ranks have met: does this rank run already?",
+                            false};
 static const party public_store = {TERN__PURPOSE_STORE, "the store", NULL, "", true};
 static const party node_0 = {TERN__PURPOSE_NODES, "node 0's tern run", "node", "", false};
 
@@ -38,11 +41,12 @@ typedef struct dialer {
     const party *callee;
     int64_t start, deadline;
     int attempts, hangups;
-    const char *why; /* of the last failure; static */
-    int native;      /* its errno, or 0             */
-    bool refused;    /* trying again is of no use   */
-    bool is_down;    /* nor with a loopback that is */
-    bool is_spent;   /* nor without a descriptor    */
+    const char *why; /* reason of the last failure; a static string, or NULL: `native` */
+    int native;      /* errno of the last failure, or 0 */
+    /* Conditions in which another attempt is useless: */
+    bool refused;  /* the server is not the right one        */
+    bool is_down;  /* the loopback interface is down         */
+    bool is_spent; /* no file descriptor is left             */
 } dialer;
 
 static int failed(dialer *d, int native)
@@ -53,7 +57,7 @@ static int failed(dialer *d, int native)
     return -1;
 }
 
-/* A resolver that could open no file says that the name is not known; errno has the reason. */
+/* A resolver that cannot open a file reports the name as unknown. errno has the real reason. */
 static int fail_unresolved(dialer *d, int unresolved)
 {
     failed(d, errno);
@@ -85,14 +89,14 @@ static int connect_any(dialer *d)
     int unresolved = getaddrinfo(d->boot->addr, port, &hints, &list);
     if (unresolved) return fail_unresolved(d, unresolved);
     int fd = -1;
-    d->is_down = true; /* if that is so of every address */
+    d->is_down = true; /* unless one address fails for another reason */
     for (const struct addrinfo *at = list; at && fd < 0; at = at->ai_next) fd = connect_to(d, at);
     freeaddrinfo(list);
     return fd;
 }
 
-/* ---- greetings: 0, or -errno. They wait for the answer as long as there is time: the launcher listens
- * before rank 0 serves. ---- */
+/* ---- greetings: return 0 or -errno. They wait for the answer until the deadline, because the launcher
+ * listens before rank 0 serves. ---- */
 
 static int greet_tern(dialer *d, int fd)
 {
@@ -104,8 +108,9 @@ static int greet_tern(dialer *d, int fd)
     if (!status) status = tern__recv_all(fd, &challenge, sizeof(challenge), d->deadline);
     if (status) return status;
     if (!tern__hello_answer(&hello, &challenge, d->boot->secret, &proof)) {
-        d->why = d->boot->has_secret ? "it does not know this job's secret"
-                                     : "it is not tern, or has a secret that this job has not (TERN_SECRET)";
+        d->why = d->boot->has_secret
+                     ? "it does not know this job's secret"
+                     : "it is not tern, or it has a secret and this job has none (TERN_SECRET)";
         d->refused = true;
         return -EACCES;
     }
@@ -115,7 +120,7 @@ static int greet_tern(dialer *d, int fd)
     return status || tern__hello_is_welcome(&welcome) ? status : -EPROTO;
 }
 
-/* The nonce comes back, or ours says that the server is of tern. */
+/* The server returns the PING's number. A tern server answers our clients' number with its own. */
 static int greet_torch2(const dialer *d, tern__line *line)
 {
     uint8_t hello[10] = {TERN__VALIDATE, [5] = TERN__QUERY_PING};
@@ -131,7 +136,7 @@ static int greet_torch2(const dialer *d, tern__line *line)
     return line->is_tern || answer == asks ? 0 : -EPROTO;
 }
 
-/* Version 1 has no greeting: a question without consequences. */
+/* Version 1 has no greeting, so this asks a query that changes nothing. */
 static int greet_torch1(const dialer *d, tern__line *line)
 {
     uint8_t ask = tern__code_to(TERN__DIALECT_TORCH1, TERN__QUERY_NUM_KEYS);
@@ -173,8 +178,8 @@ static bool dial_once(dialer *d, tern__line *line)
     if (d->refused) return false;
     if (hung_up(status) && ++d->hangups >= hangups_max) {
         d->why = d->callee->torch
-                     ? "it hangs up on PyTorch's clients: it is no store, or wants a secret"
-                     : "it hangs up on our hello: it is none of this job, or of another version of tern";
+                     ? "it closes the connection: it is not a store, or it requires a secret"
+                     : "it closes the connection: it belongs to another job or another version of tern";
         d->refused = true;
         return false;
     }
@@ -182,7 +187,7 @@ static bool dial_once(dialer *d, tern__line *line)
     return false;
 }
 
-/* Sleeps between half and all of the pause, which grows by half each time. */
+/* Sleeps for a random time between half the pause and all of it. The pause grows by half each time. */
 static void pause_dialing(const dialer *d, int *pause_ms)
 {
     uint32_t half = (uint32_t)*pause_ms / 2;
@@ -205,14 +210,14 @@ static int fail_spent(const dialer *d, const char *caller, const char *func, ter
     getrlimit(RLIMIT_NOFILE, &limit);
     errno = d->native;
     return tern__error_errno(err, func, TERN_E_SYSTEM,
-                             "%s has no descriptor left to call %s at %s port %d, a process may have %llu: "
+                             "%s has no file descriptor left to connect to %s at %s port %d (limit %llu): "
                              "raise the limit (%s)",
                              caller, d->callee->name, d->boot->addr, d->boot->port,
                              (unsigned long long)limit.rlim_cur,
                              d->native == EMFILE ? "ulimit -n" : "sysctl fs.file-max");
 }
 
-/* Returns the callee's hint where the last attempt was refused or timed out: nobody answers. */
+/* Returns the server's hint if nothing answered the last attempt: the connection was refused or timed out. */
 static const char *hint_of(const dialer *d)
 {
     return d->native == ECONNREFUSED || d->native == ETIMEDOUT ? d->callee->hint : "";
@@ -227,8 +232,8 @@ static int give_up(const dialer *d, const char *func, tern_error *err)
     name_caller(d, caller, sizeof(caller));
     if (d->is_spent) return fail_spent(d, caller, func, err);
     if (d->refused)
-        return tern__error_set(err, func, TERN_E_PEER, "what listens at %s port %d refused %s: %s",
-                               boot->addr, boot->port, caller, why);
+        return tern__error_set(err, func, TERN_E_PEER, "the server at %s port %d refused %s: %s", boot->addr,
+                               boot->port, caller, why);
     int code = tern__error_set(err, func, d->is_down ? TERN_E_SYSTEM : TERN_E_TIMEOUT,
                                "cannot reach %s at %s port %d: %d attempt%s in %.1f s, the last: %s%s",
                                d->callee->name, boot->addr, boot->port, d->attempts,

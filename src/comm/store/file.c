@@ -1,8 +1,10 @@
-/* A file that all users append records to, under its lock, and of which each keeps a copy as a table: before
- * every query it reads what has come behind the place where it stopped. Queries run on the table as the
- * server's do; what they change becomes records. Who waits looks again every 10 ms. A file that is no file of
- * records, ends in the middle of one or has become shorter is an error at once; PyTorch's readers wait for
- * the rest for ever. */
+/* file.c - a store in a file. All users append records to the file, under its lock, and each keeps a copy of
+ * it as a table. A query first reads the records that were appended since the last one, then runs on the
+ * table as in the server, and appends its changes as records. A query that must wait is run again every 10
+ * ms.
+ *
+ * A file that has no valid records, ends in the middle of one or has become shorter is an error at once;
+ * PyTorch's readers wait for the rest for ever. */
 #include "comm/store/query.h"
 #include "comm/store/record.h"
 #include "comm/store/store.h"
@@ -22,12 +24,12 @@ static const char users_key[] = "refcount/", done_key[] = "cleanup/";
 typedef struct file_store {
     tern_store base;
     char *path;
-    int world; /* the last of so many users removes the file; below 0: nobody does */
+    int world; /* the last of this many users removes the file; below 0: it is kept */
     tern__table *table;
-    bool is_user; /* is counted in the file               */
-    int fd;       /* open from the first query on, so that a file in its place is none of the same number */
-    off_t at;     /* what of the file is in the table     */
-    tern__buffer bytes; /* of records, read or to be written */
+    bool is_user;       /* this process is counted in the file                             */
+    int fd;             /* stays open, so that a file that replaces this one gets another inode */
+    off_t at;           /* bytes of the file that are in the table                         */
+    tern__buffer bytes; /* records, read or to be written                                  */
 } file_store;
 
 static const tern__store_ops ops;
@@ -53,20 +55,20 @@ static int spoiled(const visit *v, const char *how)
 
 /* ---- opening and locking ---- */
 
-/* The lock may be held by a process that is stopped: it is not waited for beyond the deadline. */
+/* Polls for the lock until the deadline, because a stopped process may hold it. */
 static int lock(const visit *v, bool writes)
 {
     while (flock(v->store->fd, (writes ? LOCK_EX : LOCK_SH) | LOCK_NB)) {
         if (errno != EWOULDBLOCK && errno != EINTR) return fail(v, "lock it");
         if (tern__now_ns() >= v->deadline)
-            return tern__error_set(v->err, v->func, TERN_E_TIMEOUT, "%s: another process keeps its lock",
+            return tern__error_set(v->err, v->func, TERN_E_TIMEOUT, "%s: another process holds its lock",
                                    v->store->base.where);
         tern__poll(NULL, 0, tern__deadline(1e-3));
     }
     return TERN_OK;
 }
 
-/* Opens and locks the file; one that is removed before it is locked is opened anew. */
+/* Opens and locks the file. A file that is removed before it is locked is opened again. */
 static int open_locked(const visit *v, bool writes, struct stat *now)
 {
     file_store *s = v->store;
@@ -77,7 +79,7 @@ static int open_locked(const visit *v, bool writes, struct stat *now)
         if (status) return status;
         if (fstat(s->fd, now)) return fail(v, "look at it");
         if (!S_ISREG(now->st_mode))
-            return tern__error_set(v->err, v->func, TERN_E_IO, "%s: it is no regular file", s->base.where);
+            return tern__error_set(v->err, v->func, TERN_E_IO, "%s: it is not a regular file", s->base.where);
         if (now->st_nlink || s->at) return TERN_OK;
         tern__close(&s->fd);
     }
@@ -122,7 +124,7 @@ static int apply_records(const visit *v)
         s->at += (off_t)used;
     }
     if (done) tern__buffer_consume(&s->bytes, done);
-    return state == TERN__RECORD_BAD ? spoiled(v, "no record of a file store, or more than fits one")
+    return state == TERN__RECORD_BAD ? spoiled(v, "not a record of a file store, or one over a limit")
                                      : TERN_OK;
 }
 
@@ -141,7 +143,8 @@ static int read_news(const visit *v)
 
 /* ---- writing ---- */
 
-/* After a failure the table has what the file has not: it is read again from the start. */
+/* After a failed write the table has changes that the file lacks. Clears the table, so that the next query
+ * reads the file from the start. */
 static int forget(const visit *v, off_t size, const char *what)
 {
     int saved = errno;
@@ -149,7 +152,7 @@ static int forget(const visit *v, off_t size, const char *what)
     tern__table_clear(v->store->table);
     v->store->at = 0;
     errno = saved;
-    return fail(v, cut ? what : "write to it, nor take half a record away again");
+    return fail(v, cut ? what : "write to it, nor remove the incomplete record");
 }
 
 static int write_records(const visit *v)
@@ -164,7 +167,7 @@ static int write_records(const visit *v)
     return TERN_OK;
 }
 
-/* Records of the query's keys, as they are now. */
+/* Makes records of the current values of the query's keys. */
 static bool make_records(file_store *s, tern__bytes query)
 {
     bool is_multi = query.data[0] == TERN__QUERY_MULTI_SET, fine = true;
@@ -177,7 +180,7 @@ static bool make_records(file_store *s, tern__bytes query)
     return fine;
 }
 
-/* Did a COMPARE_SET set? Its answer is then what was desired. */
+/* Returns true if a COMPARE_SET has set its key: then its answer is the desired value. */
 static bool has_set(tern__bytes query, const tern__buffer *answer, size_t before)
 {
     tern__frame_cursor in = {query.data + 1}, out = {answer->data + before};
@@ -199,7 +202,7 @@ static int publish(const visit *v, tern__bytes query, const tern__buffer *answer
 
 /* ---- queries ---- */
 
-/* TERN_PENDING: it must wait. */
+/* Returns TERN_PENDING if the query must wait. */
 static int run(const visit *v, tern__bytes query, tern__buffer *answer)
 {
     file_store *s = v->store;
@@ -211,10 +214,10 @@ static int run(const visit *v, tern__bytes query, tern__buffer *answer)
     if (result == TERN__QUERY_BLOCKS) return TERN_PENDING;
     if (result == TERN__QUERY_DONE)
         return tern__query_writes(query.data[0]) ? publish(v, query, answer, before) : TERN_OK;
-    tern__table_clear(s->table); /* of several keys some may be set */
+    tern__table_clear(s->table); /* a query of several keys may have set some */
     s->at = 0;
     return tern__error_set(v->err, v->func, TERN_E_INVALID,
-                           "%s cannot do that: it is full, or the value is no number that can be counted",
+                           "%s cannot run this query: it is full, or the value is not an integer in range",
                            s->base.where);
 }
 
@@ -243,7 +246,7 @@ static int ask(tern_store *root, tern__bytes query, int64_t deadline, tern__buff
 
 /* ---- opening and closing ---- */
 
-/* Counts at a key that no user's can be. */
+/* Adds to a counter without the prefix, which no user's key can collide with. */
 static int count(file_store *s, const char *key, int64_t delta, int64_t *sum, tern_error *err)
 {
     s->base.prefix_bytes = 0;
@@ -252,7 +255,7 @@ static int count(file_store *s, const char *key, int64_t delta, int64_t *sum, te
     return status;
 }
 
-/* The last user removes the file, once all of the world have come and gone. */
+/* The last user removes the file, if `world` users have opened and closed it. */
 static void leave(file_store *s)
 {
     int64_t done, users;

@@ -1,3 +1,4 @@
+/* frame.c - scans queries and answers by their shapes (wire.h), as bytes arrive, and reads their fields. */
 #include "comm/store/frame.h"
 
 #include <string.h>
@@ -58,7 +59,7 @@ static tern__frame_state scan_number(tern__frame *frame, tern__bytes in, size_t 
     return state;
 }
 
-/* A length is held against its limit before anybody waits for that many bytes. */
+/* Checks a length against its limit before anybody waits for that many bytes. */
 static tern__frame_state scan_string(tern__frame *frame, tern__bytes in, size_t limit)
 {
     uint64_t bytes;
@@ -69,7 +70,7 @@ static tern__frame_state scan_string(tern__frame *frame, tern__bytes in, size_t 
     return scan_number(frame, in, sizeof(bytes) + (size_t)bytes);
 }
 
-/* A count, behind which the rest of the shape is repeated. */
+/* Scans a count, which says how often the rest of the shape is repeated. */
 static tern__frame_state scan_count(tern__frame *frame, tern__bytes in, bool once)
 {
     tern__frame_state state = need(frame, in, sizeof(frame->left));
@@ -79,7 +80,7 @@ static tern__frame_state scan_count(tern__frame *frame, tern__bytes in, bool onc
     if (once && frame->left) frame->left = 1;
     if (frame->left > TERN__QUERY_KEYS_MAX) return TERN__FRAME_BAD;
     frame->again = frame->left ? frame->field + 1 : NULL;
-    if (!frame->left) frame->field = " "; /* its last character, so that what comes next is the end */
+    if (!frame->left) frame->field = " "; /* a single character, so that the next one is the end */
     return TERN__FRAME_DONE;
 }
 

@@ -1,5 +1,5 @@
-/* frame.h - where a query or an answer ends, found as its bytes come, and what is in it. No sockets, no
- * table. */
+/* frame.h - finds the end of a query or an answer as its bytes arrive, and reads its fields. Knows neither
+ * sockets nor tables. */
 #ifndef TERN_SRC_COMM_STORE_FRAME_H
 #define TERN_SRC_COMM_STORE_FRAME_H
 
@@ -8,30 +8,30 @@
 
 typedef enum tern__dialect { TERN__DIALECT_TORCH2, TERN__DIALECT_TORCH1 } tern__dialect;
 
-/* The code of PyTorch 2 for one of a dialect, and back; TERN__NO_CODE if there is none. */
+/* Translate a dialect's code to PyTorch 2's, and back. TERN__NO_CODE if there is none. */
 uint8_t tern__code_from(tern__dialect dialect, uint8_t code);
 uint8_t tern__code_to(tern__dialect dialect, uint8_t code);
 
 typedef enum tern__frame_state { TERN__FRAME_DONE, TERN__FRAME_MORE, TERN__FRAME_BAD } tern__frame_state;
 
-/* How far a frame was looked at, so that bytes which come one by one are not looked at again and again. */
+/* The state of a scan, kept so that bytes that arrive one by one are scanned only once. */
 typedef struct tern__frame {
-    const char *field; /* in its shape                            */
-    const char *again; /* what is repeated, or NULL               */
-    uint64_t left;     /* repetitions of it, this one included    */
-    size_t at;         /* bytes that are dealt with               */
-    size_t need;       /* bytes without which nothing more is known */
+    const char *field; /* the current field in the shape               */
+    const char *again; /* the fields that are repeated, or NULL        */
+    uint64_t left;     /* repetitions left, including the current one  */
+    size_t at;         /* bytes scanned                                */
+    size_t need;       /* bytes needed before the scan can go on       */
 } tern__frame;
 
-/* A query, whose first byte is a code of the dialect: BAD if it is none. */
+/* Begins the scan of a query, whose first byte is `code`. BAD: the dialect has no such code. */
 tern__frame_state tern__frame_query(tern__frame *frame, tern__dialect dialect, uint8_t code);
-/* The answer to a query of PyTorch 2's `code`, with `keys` keys. */
+/* Begins the scan of the answer to a query with `keys` keys and PyTorch 2's `code`. */
 void tern__frame_answer(tern__frame *frame, uint8_t code, uint64_t keys);
-/* Goes on with what has come. DONE: frame->at is its length. BAD: a length or count over its limit, which was
- * not believed. */
+/* Continues the scan with the bytes so far. DONE: frame->at is the frame's length. BAD: a length or count is
+ * over its limit. */
 tern__frame_state tern__frame_scan(tern__frame *frame, tern__bytes in);
 
-/* ---- reading a frame that is DONE: fields in their order ---- */
+/* ---- reading the fields of a frame that is DONE, in order ---- */
 
 typedef struct tern__frame_cursor {
     const uint8_t *at;

@@ -1,3 +1,5 @@
+/* guest.c - the stages of one of the server's connections: the first bytes, tern's hello and proof, queries.
+ */
 #include "comm/store/guest.h"
 
 #include "comm/sys.h"
@@ -9,8 +11,8 @@
 #include <sys/socket.h>
 
 enum {
-    read_bytes = 64 << 10,    /* of one guest in one round, so that all get their turn */
-    answers_bytes = 64 << 10, /* of answers that are gathered before they are sent     */
+    read_bytes = 64 << 10,    /* read from one guest per round, so that all get their turn */
+    answers_bytes = 64 << 10, /* answers are gathered up to this size, then sent           */
 };
 
 void tern__guest_refuse(tern__store_host *host, tern__store_guest *g, const char *why)
@@ -44,7 +46,7 @@ void tern__guest_flush(tern__store_guest *g)
     if (sent < 0 && errno != EAGAIN && errno != EINTR) g->is_closed = true;
 }
 
-/* ---- our own hello ---- */
+/* ---- tern's hello ---- */
 
 static void take_hello(tern__store_host *host, tern__store_guest *g)
 {
@@ -77,7 +79,7 @@ static void take_proof(tern__store_host *host, tern__store_guest *g)
     g->standing = TERN__KNOWN;
 }
 
-/* Who speaks is told by the first byte, and if that is 0 by the four behind it. */
+/* The first byte tells which client this is. If it is 0, the next four bytes tell. */
 static void take_first(tern__store_host *host, tern__store_guest *g)
 {
     uint32_t magic = 0;
@@ -87,7 +89,8 @@ static void take_first(tern__store_host *host, tern__store_guest *g)
     if (first == 'T') {
         g->stage = TERN__STAGE_HELLO;
     } else if (!is_torch) {
-        tern__guest_refuse(host, g, host->is_public ? "no hello of a store's client" : "no hello of tern's");
+        tern__guest_refuse(host, g,
+                           host->is_public ? "not a hello of a store's client" : "not a hello of tern");
     } else if (first != TERN__VALIDATE || g->in.bytes >= 1 + sizeof(magic)) {
         if (first == TERN__VALIDATE) memcpy(&magic, g->in.data + 1, sizeof(magic));
         g->dialect = magic == TERN__MAGIC ? TERN__DIALECT_TORCH2 : TERN__DIALECT_TORCH1;
@@ -110,7 +113,7 @@ static void finish_query(tern__store_guest *g)
     g->standing = TERN__KNOWN;
 }
 
-/* Looks at what has come of the query at `at`; its code becomes PyTorch 2's. */
+/* Scans the bytes so far of the query at `at`, and translates its code to PyTorch 2's. */
 static tern__frame_state scan(tern__store_guest *g)
 {
     tern__bytes in = {g->in.data + g->at, g->in.bytes - g->at};
@@ -123,7 +126,7 @@ static tern__frame_state scan(tern__store_guest *g)
     return tern__frame_scan(&g->frame, in);
 }
 
-/* Runs the query whose bytes are complete. False: it waits, or was the guest's last. */
+/* Runs the query at `at`, whose bytes are complete. False: it must wait, or the guest was refused. */
 static bool run_query(tern__store_host *host, tern__store_guest *g)
 {
     const uint8_t *query = g->in.data + g->at;
@@ -131,13 +134,14 @@ static bool run_query(tern__store_host *host, tern__store_guest *g)
     case TERN__QUERY_DONE: finish_query(g); return true;
     case TERN__QUERY_BLOCKS: g->standing = TERN__KNOWN; return false;
     default:
-        tern__guest_refuse(host, g, "a query over a limit, or of a value that is no number");
+        tern__guest_refuse(host, g,
+                           "a query over a limit, or one that counts a value that is not an integer");
         return false;
     }
 }
 
-/* What follows a query that waits may only be its cancel; but PyTorch 1, which knows none, goes on as if it
- * had not asked. False: it still waits. */
+/* Ends a query that waits, if another one has arrived: only a cancel may follow. PyTorch 1 has no cancel, and
+ * simply sends its next query. False: the query still waits, or the guest was refused. */
 static bool end_wait(tern__store_host *host, tern__store_guest *g)
 {
     size_t next = g->at + g->frame.at;
@@ -148,7 +152,7 @@ static bool end_wait(tern__store_host *host, tern__store_guest *g)
         g->is_closed |= tern__query_cancel(host->table, &g->waiter, &g->out) != TERN__QUERY_DONE;
         g->at++;
     } else {
-        tern__guest_refuse(host, g, "a query behind one that waits");
+        tern__guest_refuse(host, g, "a query after one that still waits");
         return false;
     }
     finish_query(g);
@@ -163,7 +167,7 @@ static void make_ready(tern__store_host *host, tern__store_guest *g)
     host->ready = g;
 }
 
-/* Answers those whose key exists now. None of their queries changes a key, so nobody else wakes. */
+/* Answers the guests whose key exists now. Their queries change no key, so they wake nobody else. */
 static void answer_woken(tern__store_host *host)
 {
     for (tern__key_waiter *waiter; (waiter = tern__table_woken(host->table)) != NULL;) {
@@ -173,7 +177,7 @@ static void answer_woken(tern__store_host *host)
     }
 }
 
-/* True if it stopped only to get rid of its answers. */
+/* Returns true if it stopped only because the answers must be sent first. */
 static bool run_queries(tern__store_host *host, tern__store_guest *g)
 {
     if (g->waiter.at && !end_wait(host, g)) return false;
@@ -190,7 +194,7 @@ static bool run_queries(tern__store_host *host, tern__store_guest *g)
     return g->out.bytes >= answers_bytes;
 }
 
-/* True if there may be more to run at once. */
+/* Returns true if the next stage or query can run at once. */
 static bool run_stage(tern__store_host *host, tern__store_guest *g)
 {
     tern__guest_stage before = g->stage;
@@ -214,7 +218,7 @@ void tern__guest_run(tern__store_host *host, tern__store_guest *g)
 
 /* ---- bytes ---- */
 
-/* Until the guest's first bytes say who it is, no more than a hello is read. */
+/* Returns how much to read. Until the first bytes tell which client this is, that is a hello at most. */
 static size_t room_of(const tern__store_guest *g)
 {
     size_t limit = g->stage == TERN__STAGE_PROOF     ? sizeof(tern__proof)

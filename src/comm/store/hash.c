@@ -1,5 +1,5 @@
-/* A table in this process under one lock. Its clones share it; who waits sleeps on one condition, on which
- * whatever wakes a waiter of the table is told. */
+/* hash.c - a store in this process: a table under one lock, which the store's clones share. All waiting calls
+ * sleep on one condition variable, which is signalled when any waiter of the table wakes. */
 #include "comm/store/query.h"
 #include "comm/store/store.h"
 #include "comm/sys.h"
@@ -87,7 +87,7 @@ static void close_store(tern_store *root)
     shared_leave(((hash_store *)root)->shared);
 }
 
-/* Tells the sleepers, of whom each sees whether it is its own waiter that has left the table. */
+/* Wakes all sleepers if a waiter was woken. Each looks whether it was its own. */
 static void tell(shared *s)
 {
     if (!tern__table_woken(s->table)) return;
@@ -122,7 +122,7 @@ static int ask(tern_store *root, tern__bytes query, int64_t deadline, tern__buff
     if (!in_time) return TERN_E_TIMEOUT;
     if (result == TERN__QUERY_DONE) return TERN_OK;
     return tern__error_set(err, func, TERN_E_INVALID,
-                           "%s cannot do that: it is full, or the value is no number that can be counted",
+                           "%s cannot run this query: it is full, or the value is not an integer in range",
                            root->where);
 }
 

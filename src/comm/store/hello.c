@@ -1,3 +1,4 @@
+/* hello.c - makes and checks the messages of the handshake (hello.h). */
 #include "comm/store/hello.h"
 
 #include <sodium.h>
@@ -22,7 +23,7 @@ int tern__hello_init(tern_error *err)
                            "libsodium cannot start: no source of random bytes");
 }
 
-/* The transcript of a direction: tag, whole hello, callee's nonce. */
+/* Authenticates one direction's transcript: tag, the whole hello, the callee's nonce. */
 static void sign(uint8_t mac[TERN__MAC_BYTES], const uint8_t *tag, const tern__hello *hello,
                  const uint8_t *callee_nonce, const uint8_t *secret)
 {
@@ -33,7 +34,7 @@ static void sign(uint8_t mac[TERN__MAC_BYTES], const uint8_t *tag, const tern__h
     crypto_auth_hmacsha256(mac, transcript, sizeof(transcript), secret);
 }
 
-/* Constant time: how many bytes of a guess are right must not show. */
+/* Compares in constant time, so that the time does not show how many bytes of a guess are right. */
 static bool is_signed(const uint8_t mac[TERN__MAC_BYTES], const uint8_t *tag, const tern__hello *hello,
                       const uint8_t *callee_nonce, const uint8_t *secret)
 {

@@ -1,16 +1,16 @@
-/* hello.h - the handshake before every connection of a job, TCP or Unix: both sides prove that they know the
- * secret.
+/* hello.h - the handshake that opens every connection of a job, TCP or Unix. Both sides prove that they know
+ * the secret.
  *
  *   caller -> hello      {magic, version, purpose, from, to, world, nonce}
  *   callee -> challenge  {magic, nonce, HMAC(secret, "callee" hello nonce)}
  *   caller -> proof      {HMAC(secret, "caller" hello nonce)}
  *   callee -> welcome    {magic}
  *
- * Both nonces are fresh, so nothing can be replayed; the direction is in the MAC, so nothing can be
- * reflected; ranks and purpose are in the hello, so a proof fits no other connection. All have a fixed size:
- * before the proof nobody believes a length. After the welcome each side knows that the other has accepted
- * it. Without a secret the key is all zeros: that tells tern from strangers, but not one job from another.
- * The handshake authenticates the set-up, not the bytes that follow. */
+ * Both nonces are fresh, so nothing can be replayed. The direction is in the MAC, so nothing can be
+ * reflected. Ranks and purpose are in the hello, so a proof is valid for this connection only. All messages
+ * have a fixed size, so nobody trusts a length before the proof. After the welcome each side knows that the
+ * other has accepted it. Without a secret the key is all zeros: this tells tern from other programs, but not
+ * one job from another. The handshake authenticates the set-up, not the bytes that follow. */
 #ifndef TERN_SRC_COMM_STORE_HELLO_H
 #define TERN_SRC_COMM_STORE_HELLO_H
 
@@ -19,7 +19,7 @@
 #define TERN__NONCE_BYTES      32
 #define TERN__MAC_BYTES        32
 #define TERN__HELLO_DEADLINE_S 5.0                /* from accept to proof */
-#define TERN__HELLO_GRACE_NS   INT64_C(250000000) /* then a stranger's place goes to the next one */
+#define TERN__HELLO_GRACE_NS   INT64_C(250000000) /* after this a stranger's slot may go to the next caller */
 
 typedef enum tern__purpose {
     TERN__PURPOSE_STORE = 1,
@@ -47,19 +47,20 @@ typedef struct tern__welcome {
     uint8_t magic[8];
 } tern__welcome;
 
-/* Once before anything else here; any thread. */
+/* Call it before the other functions, from any thread. */
 int tern__hello_init(tern_error *err);
 
 /* ---- caller ---- */
 void tern__hello_make(tern__hello *hello, tern__purpose purpose, int from, int to, int world);
-/* False: the callee does not know the secret. Fills `proof` otherwise. */
+/* Returns false if the callee does not know the secret; otherwise fills `proof`. */
 bool tern__hello_answer(const tern__hello *hello, const tern__challenge *challenge, const uint8_t *secret,
                         tern__proof *proof);
 
 bool tern__hello_is_welcome(const tern__welcome *welcome);
 
 /* ---- callee ---- */
-/* Is it a hello of this version for this purpose and callee, from a rank of this world (0: of any size)? */
+/* Returns true for a hello of this version, purpose and callee, from a rank of a world of this size (0: any).
+ */
 bool tern__hello_is_for(const tern__hello *hello, tern__purpose purpose, int to, int world);
 void tern__hello_challenge(const tern__hello *hello, const uint8_t *secret, tern__challenge *challenge);
 bool tern__hello_is_proved(const tern__hello *hello, const tern__challenge *challenge, const uint8_t *secret,

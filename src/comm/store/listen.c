@@ -1,3 +1,5 @@
+/* listen.c - the server's end of a store's connection: which address to bind, the listening socket, and a
+ * socket that only reserves a port. */
 #include "comm/store/listen.h"
 
 #include "comm/sys.h"
@@ -11,7 +13,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* On whose behalf, for errors. */
+/* The caller's name and hint for errors. */
 typedef struct caller {
     const char *func, *hint;
 } caller;
@@ -20,9 +22,9 @@ static const caller group = {"tern_group_open",
                              " (set MASTER_PORT to a free one, or start with tern run, which chooses one)"};
 
 static const caller orphan = {"tern_group_open",
-                              " (what started this program holds the socket of tern run that is meant for "
-                              "rank 0: start it by exec, or pass descriptors on, as subprocess.run(.., "
-                              "close_fds=False) does)"};
+                              " (the process that started this program holds the socket that tern run opened "
+                              "for rank 0: start the program with exec, or pass descriptors on, as "
+                              "subprocess.run(.., close_fds=False) does)"};
 
 static int set_nonblocking(int fd, const caller *who, tern_error *err)
 {
@@ -33,8 +35,8 @@ static int set_nonblocking(int fd, const caller *who, tern_error *err)
     return fd;
 }
 
-/* SO_REUSEADDR: connections of an earlier job that are still in TIME_WAIT do not hold the port, nor does a
- * socket that reserves it. */
+/* With SO_REUSEADDR the bind succeeds although connections of an earlier job are in TIME_WAIT, or another
+ * socket reserves the port. */
 static int bind_to(const struct addrinfo *at, bool listens)
 {
     int zero = 0, one = 1;
@@ -55,13 +57,12 @@ static int bind_first_of(const struct addrinfo *list, bool listens)
     int fd = -1;
     for (const struct addrinfo *at = list; at && fd < 0; at = at->ai_next) {
         fd = bind_to(at, listens);
-        if (fd < 0 && errno == EADDRINUSE)
-            break; /* another family's address would not be where clients knock */
+        if (fd < 0 && errno == EADDRINUSE) break; /* clients would not try the other family's address */
     }
     return fd;
 }
 
-/* All addresses, of both families where there are two. */
+/* Binds all addresses, of both families if the host has both. */
 static int bind_all(int port, bool listens)
 {
     struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
@@ -80,9 +81,10 @@ static bool is_of_one_host(const tern__bootstrap *boot)
     return boot->is_placed && boot->local_world == boot->world;
 }
 
-/* Debian's /etc/hosts has 127.0.1.1 for the host's own name, which others have an address of the network for:
- * so what the name is here does not say where they knock. A number, or a name that says so, means the
- * loopback itself. */
+/* True if boot->addr is this host's name and resolves to loopback here. Debian's /etc/hosts maps the host's
+ * own name to 127.0.1.1, while other hosts resolve it to an address on the network. So the local result does
+ * not tell which address they connect to. A numeric address, or a name such as localhost, means loopback
+ * itself. */
 static bool is_own_name(const tern__bootstrap *boot, const struct addrinfo *list)
 {
     struct in6_addr number;
@@ -130,9 +132,7 @@ int tern__port_of(int fd)
 {
     struct sockaddr_storage at = {0};
     socklen_t size = sizeof(at);
-    if (getsockname(fd, (struct sockaddr *)&at, &size)) return 0;
-    return ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
-                                          : ((struct sockaddr_in *)&at)->sin_port);
+    return getsockname(fd, (struct sockaddr *)&at, &size) ? 0 : tern__port_in(&at);
 }
 
 bool tern__listens_at(int fd, int port)
@@ -156,7 +156,7 @@ int tern__listen(const tern__bootstrap *boot, tern_error *err)
 
 int tern__listen_public(const tern__bootstrap *boot, const char *func, tern_error *err)
 {
-    return listen_for(boot, &(caller){func, " (port 0 is any free one)"}, err);
+    return listen_for(boot, &(caller){func, " (port 0 chooses a free one)"}, err);
 }
 
 int tern__reserve(const tern__bootstrap *boot, tern_error *err)

@@ -1,5 +1,6 @@
-/* Who of a meeting's ranks did not come. Each is asked for by itself, and not for long: where somebody has
- * written a world of millions by mistake, those beyond are missing without being asked for. */
+/* missing.c - finds the ranks that did not join a meeting. It looks for each rank's key, for a second at
+ * most: with a world of millions, written by mistake, the ranks after that count as missing without a look.
+ */
 #include "comm/store/store.h"
 #include "comm/sys.h"
 
@@ -37,6 +38,7 @@ int tern__store_fail_missing(tern_store *store, const char *name, int first, int
         if (!has) add(&r, rank);
     }
     if (!r.missing) return TERN_OK;
-    return tern__error_set(err, "tern_group_open", TERN_E_TIMEOUT, "%d of %d ranks came; missing: rank%s %s",
-                           world - r.missing, world, r.missing > 1 ? "s" : "", r.text);
+    return tern__error_set(err, "tern_group_open", TERN_E_TIMEOUT,
+                           "%d of %d ranks joined; missing: rank%s %s", world - r.missing, world,
+                           r.missing > 1 ? "s" : "", r.text);
 }

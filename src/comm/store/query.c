@@ -1,3 +1,4 @@
+/* query.c - runs queries on a table: values, queues, waiting. */
 #include "comm/store/query.h"
 
 #include <errno.h>
@@ -69,7 +70,7 @@ static tern__query_result run_compare_set(run *r)
     return answer_string(r, desired);
 }
 
-/* The decimal number in `value`; a missing counter is 0. */
+/* Parses the decimal number in `value`. A missing counter is 0. */
 static bool parse_counter(tern__bytes value, int64_t *out)
 {
     char text[24] = "0", *end;
@@ -145,7 +146,7 @@ static tern__query_result run_queue_pop(run *r)
 
 /* ---- waiting ---- */
 
-/* The first of a CHECK's or WAIT's keys that does not exist; false: all do. */
+/* Finds the first key of a CHECK or WAIT that does not exist. Returns false if all do. */
 static bool find_missing(run *r, tern__bytes *missing)
 {
     for (uint64_t left = tern__take_number(&r->in); left; left--) {
@@ -180,7 +181,7 @@ static tern__query_result run_fetch(run *r)
     return result == TERN__QUERY_DONE ? answer_string(r, value) : result;
 }
 
-/* Counts the caller once, however often it is run. */
+/* Counts the caller once, however often the query is run. */
 static tern__query_result run_barrier(run *r)
 {
     int64_t sum;
@@ -219,7 +220,7 @@ bool tern__query_writes(uint8_t code)
     }
 }
 
-/* A PING comes back, but that of a client of ours is told that the server is ours too. */
+/* Returns a PING's number. A tern client's number is answered with the one that says the server is tern's. */
 static tern__query_result run_ping(run *r)
 {
     uint32_t number;

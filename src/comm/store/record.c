@@ -1,3 +1,4 @@
+/* record.c - reads and writes the records of a file store's file. */
 #include "comm/store/record.h"
 
 #include <string.h>
@@ -9,7 +10,7 @@ typedef struct reader {
     tern__record_state state;
 } reader;
 
-/* A length is held against its limit before anybody looks for that many bytes. */
+/* Takes a string. Checks its length against the limit before looking for that many bytes. */
 static tern__bytes take(reader *r, size_t limit)
 {
     uint32_t bytes = 0;

@@ -1,3 +1,5 @@
+/* server.c - the TCP store's server: one thread that accepts guests (guest.h), serves them in an epoll loop,
+ * and limits their number and their buffers. */
 #include "comm/store/server.h"
 
 #include "comm/store/guest.h"
@@ -14,9 +16,9 @@
 #include <unistd.h>
 
 enum {
-    strangers_max = 256,         /* more wait in the backlog                             */
-    silent_max = 256,            /* beside one for each client of PyTorch 1              */
-    accept_pause_ns = 100000000, /* when no guest is left whose descriptor may be wanted */
+    strangers_max = 256,         /* further ones wait in the backlog                   */
+    silent_max = 256,            /* plus one for each client of PyTorch 1              */
+    accept_pause_ns = 100000000, /* after an accept failed for want of a descriptor or memory */
     accepts_per_round = 64,
     events_per_round = 64,
 };
@@ -31,15 +33,15 @@ typedef struct guest_list {
 struct tern__server {
     tern__store_host host;
     int listen_fd, bell, epoll, pid;
-    pthread_mutex_t door; /* listen_fd, once the thread runs */
+    pthread_mutex_t door; /* guards listen_fd while the thread runs */
     pthread_t thread;
     uint8_t secret[TERN__SECRET_BYTES];
-    guest_list guests[TERN__STANDINGS]; /* strangers by deadline, silent ones by age */
-    guest_list closed;                  /* in this round                             */
-    int torch1_count;                   /* of known guests                           */
-    size_t buffered;
-    int64_t accept_after; /* no accept before this time                */
-    bool listens;         /* epoll looks at the listening socket       */
+    guest_list guests[TERN__STANDINGS]; /* strangers by deadline, silent ones by age  */
+    guest_list closed;                  /* closed in this round                       */
+    int torch1_count;                   /* known guests that are clients of PyTorch 1 */
+    size_t buffered;                    /* bytes in the guests' buffers               */
+    int64_t accept_after;               /* no accept before this time                 */
+    bool listens;                       /* epoll watches the listening socket         */
     atomic_bool stop;
 };
 
@@ -66,7 +68,7 @@ static bool is_torch1(const tern__store_guest *g)
     return g->dialect == TERN__DIALECT_TORCH1;
 }
 
-/* Moves a guest between the lists as its standing, or its end, says. */
+/* Moves a guest from the list of `from` to that of its standing, or to the closed ones. */
 static void move(tern__server *server, tern__store_guest *g, tern__standing from)
 {
     if (!g->is_closed && g->standing == from) return;
@@ -103,8 +105,8 @@ static tern__store_guest *largest_guest(const tern__server *server)
     return largest;
 }
 
-/* Bytes that guests leave in the server's buffers are bounded for all of them together; who has most of them
- * goes first. */
+/* Limits the bytes in the buffers of all guests together: over the limit, the guest with most of them is
+ * closed. */
 static void count_buffers(tern__server *server, tern__store_guest *g)
 {
     server->buffered += g->in.cap + g->out.cap - g->counted;
@@ -129,7 +131,7 @@ static void serve(tern__server *server, tern__store_guest *g)
     settle(server, g, from);
 }
 
-/* Those whose waiting has ended, whose answers must leave and who may have asked more meanwhile. */
+/* Serves the woken guests: their answers must be sent, and more queries may have arrived meanwhile. */
 static void serve_ready(tern__server *server)
 {
     while (server->host.ready) {
@@ -162,14 +164,14 @@ static tern__store_guest *guest_new(int fd)
     int one = 1;
     tern__store_guest *fresh = tern__alloc(sizeof(*fresh), __func__, NULL);
     if (!fresh) return NULL;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)); /* else answers are only later */
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)); /* if it fails, answers are only slower */
     fresh->fd = fd;
     fresh->deadline = tern__deadline(TERN__HELLO_DEADLINE_S);
     return fresh;
 }
 
-/* Ends the handshake of a stranger that has had its time. At a public store one that has said nothing may
- * stay in silence. */
+/* Closes a stranger whose time is up. At a public store one that has sent nothing stays, as a silent guest.
+ */
 static void end_stranger(tern__server *server, tern__store_guest *g)
 {
     if (server->host.is_public && g->stage == TERN__STAGE_FIRST && !g->in.bytes)
@@ -187,7 +189,7 @@ static void end_strangers(tern__server *server)
     while (silent->count > silent_max + server->torch1_count) close_guest(server, silent->first);
 }
 
-/* Returns the time at which the first stranger has to go if its place or its descriptor is wanted. */
+/* Returns the time from which the first stranger may be closed if its slot or descriptor is needed. */
 static int64_t grace_end(const tern__server *server)
 {
     const tern__store_guest *first = server->guests[TERN__STRANGER].first;
@@ -195,7 +197,7 @@ static int64_t grace_end(const tern__server *server)
                  : INT64_MAX;
 }
 
-/* Gives up the descriptor of the first stranger or, before that has had its grace, of a silent guest. */
+/* Frees a descriptor: that of the first stranger or, if its grace has not ended, that of a silent guest. */
 static void find_descriptor(tern__server *server)
 {
     tern__store_guest *silent = server->guests[TERN__SILENT].first;
@@ -224,7 +226,7 @@ static bool may_accept(const tern__server *server)
     return tern__now_ns() >= accept_time(server);
 }
 
-/* Returns false if nobody is there or there is no descriptor or memory for one more. */
+/* Returns false if no caller waits, or if there is no descriptor or memory for one more. */
 static bool accept_one(tern__server *server)
 {
     int fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
@@ -246,7 +248,7 @@ static void free_closed(tern__server *server)
     for (tern__store_guest *g; (g = server->closed.first) != NULL;) {
         list_remove(&server->closed, g);
         server->buffered -= g->counted;
-        /* A forked child of this process may have the descriptor, too, and then closing it is not enough. */
+        /* If a forked child has the descriptor, too, closing it here does not remove it from the epoll. */
         epoll_ctl(server->epoll, EPOLL_CTL_DEL, g->fd, NULL);
         tern__guest_free(&server->host, g);
     }
@@ -270,8 +272,8 @@ static void accept_some(tern__server *server)
     pthread_mutex_unlock(&server->door);
 }
 
-/* How long to sleep: until the next stranger's deadline, or the end of an accept pause; and never for long,
- * since a program that closes all descriptors has closed the bell, too. */
+/* Returns how long to sleep: until the next stranger's deadline or the end of an accept pause. Never long: a
+ * program that closes all descriptors closes the bell, too. */
 static int sleep_ms(const tern__server *server)
 {
     const tern__store_guest *next = server->guests[TERN__STRANGER].first;
@@ -286,10 +288,10 @@ static void round_trip(tern__server *server)
     bool knocks = false;
     listen_if(server, may_accept(server));
     int count = epoll_wait(server->epoll, events, events_per_round, sleep_ms(server));
-    if (count < 0 && errno != EINTR) atomic_store(&server->stop, true); /* somebody has closed it */
+    if (count < 0 && errno != EINTR) atomic_store(&server->stop, true); /* the program has closed the epoll */
     for (int i = 0; i < count; i++) {
         if (events[i].data.ptr == &server->bell)
-            continue; /* `stop` says why */
+            continue; /* only wakes the thread, which then looks at `stop` */
         else if (events[i].data.ptr == &server->listen_fd)
             knocks = true;
         else
@@ -362,7 +364,7 @@ tern__server *tern__server_start(int listen_fd, const uint8_t secret[TERN__SECRE
     return NULL;
 }
 
-/* Closing it is not enough: the process may hold the socket by another descriptor, too. */
+/* Closing alone would not remove the socket from the epoll if the process has another descriptor of it. */
 void tern__server_stop_listening(tern__server *server)
 {
     pthread_mutex_lock(&server->door);
@@ -371,7 +373,7 @@ void tern__server_stop_listening(tern__server *server)
     pthread_mutex_unlock(&server->door);
 }
 
-/* A forked child has a copy of the server, but not its thread: it only gives its copies back. */
+/* A forked child has a copy of the server without its thread: it only frees the copy. */
 void tern__server_stop(tern__server *server)
 {
     if (!server) return;

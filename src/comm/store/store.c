@@ -1,3 +1,5 @@
+/* store.c - the public functions of all stores: they encode a query, let the store's `ask` answer it, and
+ * decode the answer. */
 #include "comm/store/store.h"
 
 #include "comm/store/frame.h"
@@ -91,15 +93,15 @@ int tern_store_timeout_set(tern_store *store, double timeout_s, tern_error *err)
 {
     if (tern__is_set(err)) return err->code;
     if (!store || !(timeout_s > 0))
-        return tern__error_set(err, __func__, TERN_E_INVALID, "a store and seconds > 0 are needed, got %g",
-                               timeout_s);
+        return tern__error_set(err, __func__, TERN_E_INVALID,
+                               "expected a store and a timeout of more than 0 s, got %g", timeout_s);
     store->timeout_s = timeout_s;
     return TERN_OK;
 }
 
-/* ---- queries: begun, filled, asked ---- */
+/* ---- queries: begin, put.., ask ---- */
 
-/* A call: its query is built in the store's buffer, and the first error ends it. */
+/* One call. Its query is built in the store's buffer. After the first error the other steps do nothing. */
 typedef struct call {
     tern_store *store;
     const char *func, *key; /* the first key, for errors */
@@ -146,8 +148,8 @@ static void put_key(call *c, const char *key)
     size_t bytes = strlen(key), prefix_bytes = c->store->prefix_bytes;
     if (prefix_bytes + bytes > TERN_STORE_KEY_MAX) {
         c->status = tern__error_set(c->err, c->func, TERN_E_INVALID,
-                                    "key of %zu bytes with its prefix, at most %d fit", prefix_bytes + bytes,
-                                    TERN_STORE_KEY_MAX);
+                                    "the key has %zu bytes with its prefix, at most %d fit",
+                                    prefix_bytes + bytes, TERN_STORE_KEY_MAX);
         return;
     }
     if (!c->keys++) c->key = key;
@@ -181,14 +183,15 @@ static int ask_within(call *c, double timeout_s)
 {
     tern_store *store = c->store, *root = store ? store->root : NULL;
     if (!c->status && store->query.bytes > TERN__QUERY_BYTES_MAX)
-        c->status = tern__error_set(c->err, c->func, TERN_E_INVALID, "a query of %zu bytes, at most %llu fit",
-                                    store->query.bytes, TERN__QUERY_BYTES_MAX);
+        c->status =
+            tern__error_set(c->err, c->func, TERN_E_INVALID, "the query has %zu bytes, at most %llu fit",
+                            store->query.bytes, TERN__QUERY_BYTES_MAX);
     if (c->status) return c->status;
     tern__bytes query = tern__buffer_bytes(&store->query);
     c->status = root->ops->ask(root, query, tern__deadline(timeout_s), &store->answer, c->func, c->err);
     if (c->status == TERN_E_TIMEOUT)
         tern__error_set(c->err, c->func, TERN_E_TIMEOUT, "nobody set key \"%s\"%s in %s within %.3g s",
-                        c->key, c->keys > 1 ? " or another one of the keys" : "", root->where, timeout_s);
+                        c->key, c->keys > 1 ? " or another of the keys" : "", root->where, timeout_s);
     return c->status;
 }
 
@@ -210,7 +213,7 @@ static int64_t answer_number(const call *c)
     return c->status ? c->status : (int64_t)tern__take_number(&cursor);
 }
 
-/* The string at the end of the answer, with the zero behind it that all values have. */
+/* Returns the string at the end of the answer, and appends the zero that follows every value. */
 static const void *last_value(call *c, tern__frame_cursor cursor, size_t *bytes)
 {
     tern__bytes value = tern__take_string(&cursor);
@@ -324,8 +327,8 @@ int tern_store_wait(tern_store *store, const char *const *keys, size_t count, do
     return wait_for(store, __func__, keys, count, timeout_s, err);
 }
 
-/* Puts a zero behind each of `count` strings of the answer and sets values[] to them. What is moved is only
- * each length, over which the string goes: the eight bytes that become free hold the zero. */
+/* Sets values[] to the `count` strings of the answer, each with a zero after it. Every string is moved over
+ * its length field, and the zero goes into the eight bytes that this frees behind it. */
 static void split_values(uint8_t *at, size_t count, tern_store_value *values)
 {
     for (size_t i = 0; i < count; i++) {
@@ -371,7 +374,7 @@ int64_t tern_store_num_keys(tern_store *store, tern_error *err)
     return answer_number(&c);
 }
 
-/* Keeps those of `all` keys that begin with the prefix, without it. */
+/* Keeps the keys that begin with the prefix, and strips it. */
 static size_t keep_own(const tern_store *store, tern_store_value *keys, size_t all)
 {
     size_t kept = 0;
@@ -422,20 +425,33 @@ static const void *pop(tern_store *store, const char *func, const char *key, siz
     return tern__take_number(&cursor) ? last_value(&c, cursor, bytes) : NULL;
 }
 
-/* Waits until the key exists. The queue may be empty even then: another caller has taken the value, or the
- * key has a plain value; so it looks again only after a pause. */
+static int nobody_pushed(const tern_store *store, const char *func, const char *key, tern_error *err)
+{
+    return tern__error_set(err, func, TERN_E_TIMEOUT,
+                           "nobody pushed a value to queue \"%s\" in %s within %.3g s", key,
+                           store->root->where, store->timeout_s);
+}
+
+/* Waits until the key exists. */
 static int wait_for_push(tern_store *store, const char *func, const char *key, int64_t deadline,
                          tern_error *err)
 {
     tern_error why = {0};
     double left = (double)(deadline - tern__now_ns()) * 1e-9;
     int status = wait_for(store, func, &key, 1, TERN__MAX(left, 0), &why);
-    if (!status) tern__poll(NULL, 0, TERN__MIN(deadline, tern__deadline(look_interval_s)));
-    if (status == TERN_E_TIMEOUT || tern__now_ns() >= deadline)
-        return tern__error_set(err, func, TERN_E_TIMEOUT,
-                               "nobody pushed a value to queue \"%s\" in %s within %.3g s", key,
-                               store->root->where, store->timeout_s);
+    if (status == TERN_E_TIMEOUT) return nobody_pushed(store, func, key, err);
     return status ? tern__error_set(err, why.func, status, "%s", why.text) : TERN_OK;
+}
+
+/* The key exists, but its queue is empty: another client has popped the value, or the key has a plain value.
+ */
+static void pause_until(const tern_store *store, const char *func, const char *key, int64_t deadline,
+                        tern_error *err)
+{
+    if (tern__now_ns() >= deadline)
+        nobody_pushed(store, func, key, err);
+    else
+        tern__poll(NULL, 0, TERN__MIN(deadline, tern__deadline(look_interval_s)));
 }
 
 const void *tern_store_queue_pop(tern_store *store, const char *key, bool block, size_t *bytes,
@@ -445,8 +461,11 @@ const void *tern_store_queue_pop(tern_store *store, const char *key, bool block,
     if (tern__is_set(err)) return NULL;
     int64_t deadline = tern__deadline(store ? store->timeout_s : 0);
     const void *value = pop(store, __func__, key, bytes, &why);
-    while (block && !value && !tern__is_set(&why) && !wait_for_push(store, __func__, key, deadline, &why))
+    while (block && !value && !tern__is_set(&why)) {
+        if (wait_for_push(store, __func__, key, deadline, &why)) break;
         value = pop(store, __func__, key, bytes, &why);
+        if (!value && !tern__is_set(&why)) pause_until(store, __func__, key, deadline, &why);
+    }
     if (tern__is_set(&why)) tern__error_set(err, why.func, why.code, "%s", why.text);
     return value;
 }
@@ -459,7 +478,7 @@ int64_t tern_store_queue_len(tern_store *store, const char *key, tern_error *err
     return answer_number(&c);
 }
 
-/* As PyTorch does it where one query cannot: who comes last says so. */
+/* A barrier as PyTorch's other stores implement it: the last rank sets a key that all wait for. */
 static int meet_in_steps(tern_store *store, const char *func, const char *key, int64_t world, tern_error *err)
 {
     char come[TERN_STORE_KEY_MAX + 1], last[TERN_STORE_KEY_MAX + 1];
@@ -473,7 +492,8 @@ static int meet_in_steps(tern_store *store, const char *func, const char *key, i
     return status ? status : wait_for(store, func, keys, 1, -1, err);
 }
 
-/* PyTorch's TCP stores meet in one query, its other stores, their parts too, in several. */
+/* PyTorch's TCP stores have a query for this. Its other stores, and prefix stores of any kind, take several.
+ */
 int tern_store_barrier(tern_store *store, const char *key, int64_t world, tern_error *err)
 {
     tern_error why = {0};

@@ -1,3 +1,4 @@
+/* table.c - the hash table of a store: entries in chained buckets, with values, queues and waiters. */
 #include "comm/store/table.h"
 
 #include <sodium.h>
@@ -12,7 +13,7 @@ typedef struct item {
     uint8_t data[];
 } item;
 
-/* An entry is there as long as it has a value, a queue or a waiter, and stays where it is. */
+/* An entry exists as long as it has a value, a queue or a waiter. Its address never changes. */
 typedef struct tern__entry {
     struct tern__entry *next;
     uint64_t hash;
@@ -30,7 +31,7 @@ struct tern__table {
     size_t bucket_count; /* a power of two */
     size_t entries;      /* in the buckets */
     size_t keys, keys_max, bytes, bytes_max;
-    uint64_t seed; /* of the hash: who chooses keys cannot make long chains */
+    uint64_t seed; /* of the hash, random: nobody can choose keys that make long chains */
     tern__key_waiter *woken, *last_woken;
 };
 
@@ -64,7 +65,7 @@ static entry *find(const tern__table *table, tern__bytes key)
     return at;
 }
 
-/* Twice the buckets; without memory for them chains only grow longer. */
+/* Doubles the buckets. If there is no memory for that, the chains only get longer. */
 static void grow(tern__table *table)
 {
     size_t count = 2 * table->bucket_count;
@@ -125,8 +126,8 @@ static void link_waiter(tern__key_waiter **first, tern__key_waiter **last, tern_
     *last = waiter;
 }
 
-/* All that wait for the key: who is woken first may want to see it only, or be gone, and a queue's value is
- * another's then. */
+/* Wakes all waiters of the key. Waking one is not enough for a queue either: it may only look at the value,
+ * or be gone, and then another must pop it. */
 static void wake(tern__table *table, entry *at)
 {
     while (at->waiters) {
@@ -187,8 +188,8 @@ static bool fits(const tern__table *table, const entry *at, size_t bytes)
     return is_room && at->key_bytes + bytes <= table->bytes_max - TERN__MIN(others, table->bytes_max);
 }
 
-/* Memory for a value of `bytes`, of which `kept` are there already. What is there is used again, unless it
- * is far too large. */
+/* Makes room for a value of `bytes`, keeping the first `kept`. Reuses the old memory unless it is far too
+ * large. */
 static bool reserve(entry *at, size_t bytes, size_t kept)
 {
     bool wasteful = at->value_cap > tight_bytes && bytes < at->value_cap / 4;
@@ -203,7 +204,7 @@ static bool reserve(entry *at, size_t bytes, size_t kept)
     return true;
 }
 
-/* Writes `value` behind the first `kept` bytes of the old one. */
+/* Sets the key's value, or appends to it. */
 static bool write_value(tern__table *table, tern__bytes key, tern__bytes value, bool append)
 {
     entry *at = find_or_add(table, key);
@@ -336,7 +337,7 @@ size_t tern__table_queued(const tern__table *table, tern__bytes key)
     return found ? found->queued : 0;
 }
 
-/* ---- all of it ---- */
+/* ---- the whole table ---- */
 
 void tern__table_clear(tern__table *table)
 {

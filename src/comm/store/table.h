@@ -1,9 +1,9 @@
-/* table.h - keys, their values and queues, and who waits for them. A hash table with limits on keys and
- * bytes, which knows neither sockets nor threads.
+/* table.h - keys with their values, queues and waiters: a hash table with limits on keys and bytes. Knows
+ * neither sockets nor threads.
  *
- * A waiter stands at one key. What makes the key exist moves it to the list of the woken, from which whoever
- * drives the table takes it and asks again: all that wait for a value, but of those that wait for a queue one
- * for each push, since only one can pop it. So a change costs nothing for those who wait for other keys. */
+ * A waiter waits for one key. When a set or a push makes the key exist, all its waiters move to the list of
+ * woken ones, from which the caller takes them to run their queries again. So a change costs nothing for the
+ * waiters of other keys. */
 #ifndef TERN_SRC_COMM_STORE_TABLE_H
 #define TERN_SRC_COMM_STORE_TABLE_H
 
@@ -11,33 +11,33 @@
 
 typedef struct tern__table tern__table;
 
-/* All zeros: waits for nothing. */
+/* Zeroed, it waits for nothing. */
 typedef struct tern__key_waiter {
     struct tern__key_waiter *next, *prev;
-    struct tern__entry *at; /* whose key it waits for, or NULL */
-    bool is_woken;          /* in the list of the woken         */
+    struct tern__entry *at; /* the entry it waits for, or NULL  */
+    bool is_woken;          /* in the list of woken waiters     */
     bool is_counted;        /* its barrier has counted it       */
 } tern__key_waiter;
 
 tern__table *tern__table_new(size_t keys_max, size_t bytes_max, const char *func, tern_error *err);
-/* With no waiter at any key. */
+/* No key may have a waiter. */
 void tern__table_free(tern__table *table);
 void tern__table_clear(tern__table *table);
 
 /* ---- values ---- */
 
-/* NULL data if there is no such value; otherwise valid until the table changes. */
+/* Returns the key's value, valid until the table changes, or NULL data if it has none. */
 tern__bytes tern__table_get(const tern__table *table, tern__bytes key);
-/* Whether `key` has a value or a queue that is not empty. */
+/* Returns true if `key` has a value or a queue that is not empty. */
 bool tern__table_has(const tern__table *table, tern__bytes key);
-/* False when a limit or the memory is reached; the table is then as before. */
+/* Both return false, and leave the table unchanged, if a limit is reached or memory is out. */
 bool tern__table_set(tern__table *table, tern__bytes key, tern__bytes value);
 bool tern__table_append(tern__table *table, tern__bytes key, tern__bytes value);
-/* False if there was no such value. */
+/* Returns false if the key had no value. */
 bool tern__table_delete(tern__table *table, tern__bytes key);
-/* Of keys with a value. */
+/* Returns the number of keys with a value. */
 size_t tern__table_count(const tern__table *table);
-/* The next key with a value after *cursor, which begins as zeros; false behind the last. */
+/* Advances *cursor, zeroed at first, to the next key with a value. Returns false after the last. */
 typedef struct tern__table_cursor {
     size_t bucket;
     const struct tern__entry *entry;
@@ -47,18 +47,18 @@ bool tern__table_next(const tern__table *table, tern__table_cursor *cursor, tern
 /* ---- queues ---- */
 
 bool tern__table_push(tern__table *table, tern__bytes key, tern__bytes value);
-/* The oldest value, valid until tern__table_pop; NULL data if there is none. */
+/* Returns the oldest value, valid until tern__table_pop, or NULL data if there is none. */
 tern__bytes tern__table_front(const tern__table *table, tern__bytes key);
 void tern__table_pop(tern__table *table, tern__bytes key);
 size_t tern__table_queued(const tern__table *table, tern__bytes key);
 
 /* ---- waiters ---- */
 
-/* Puts the waiter at `key`. False: no memory. */
+/* Makes the waiter wait for `key`. False: out of memory. */
 bool tern__table_wait(tern__table *table, tern__bytes key, tern__key_waiter *waiter);
-/* Wherever it stands. */
+/* Removes the waiter from whichever list it is in. */
 void tern__table_leave(tern__table *table, tern__key_waiter *waiter);
-/* Takes the first of the woken from their list; NULL if there is none. */
+/* Removes the first waiter from the woken list and returns it, or NULL. */
 tern__key_waiter *tern__table_woken(tern__table *table);
 void tern__table_wake(tern__table *table, tern__bytes key);
 

@@ -1,5 +1,6 @@
-/* A connection to a server, which may be one of ours, of this process even, or PyTorch's of either version.
- * What a foreign one cannot do in one query is done in several, or is E_UNSUPPORTED. */
+/* tcp.c - the TCP store: a connection to a server. The server is tern's, possibly in this process, or that of
+ * PyTorch 1 or 2. A query that PyTorch's server does not have takes several of its queries, or fails with
+ * E_UNSUPPORTED. */
 #include "base/opts.h"
 #include "comm/store/frame.h"
 #include "comm/store/hello.h"
@@ -13,19 +14,19 @@
 #include <string.h>
 #include <sys/socket.h>
 
-static const double prompt_s = 5;            /* at least, for an answer that needs no waiting */
-static const double count_interval_s = 0.01; /* between looks at the number of clients        */
+static const double prompt_s = 5;            /* minimum timeout of an answer that needs no waiting */
+static const double count_interval_s = 0.01; /* between two reads of the number of clients         */
 
-/* Whose store: a job's own, which its ranks alone may ask, or one that a program opened by itself. */
+/* A job's own store serves its ranks only. A program may open others itself. */
 typedef enum owner { OF_JOB, OF_PROGRAM } owner;
 
 typedef struct tcp_store {
     tern_store base;
-    tern__server *server; /* the server's own store */
-    tern__bootstrap boot; /* where it is, to dial again  */
+    tern__server *server; /* if this process serves the store */
+    tern__bootstrap boot; /* address, for another connection  */
     owner whose;
     bool torch;      /* greet as PyTorch's clients do */
-    tern__line line; /* fd -1 once the connection has failed: what would follow on it is unknown */
+    tern__line line; /* fd -1 once an exchange has failed: the bytes that follow would be unknown */
     tern__buffer in, out;
 } tcp_store;
 
@@ -36,22 +37,22 @@ static const tern__store_ops ops;
 /* One exchange with the server. */
 typedef struct exchange {
     tcp_store *store;
-    int64_t deadline; /* of a query that waits                  */
-    int64_t prompt;   /* of everything else                     */
+    int64_t deadline; /* for a query that waits */
+    int64_t prompt;   /* for everything else    */
     tern__buffer *answer;
     const char *func;
     tern_error *err;
 } exchange;
 
-/* After -ETIMEDOUT in the middle of a query, or a lost connection, nothing more can be said on it. */
+/* Closes the connection: after a timeout in the middle of a query it cannot be used for another. */
 static int fail(const exchange *x, int native)
 {
     tern__close(&x->store->line.fd);
     errno = -native;
     if (native == -ETIMEDOUT)
         return tern__error_errno(x->err, x->func, TERN_E_TIMEOUT, "%s does not answer", x->store->base.where);
-    return tern__error_errno(x->err, x->func, TERN_E_PEER, "%s is gone, or does not take a query like this",
-                             x->store->base.where);
+    return tern__error_errno(x->err, x->func, TERN_E_PEER,
+                             "%s is gone, or closed the connection on this query", x->store->base.where);
 }
 
 static int redial(const exchange *x)
@@ -105,8 +106,7 @@ static int take_answer(const exchange *x, const tern__frame *frame)
     return fine ? 0 : -ENOMEM;
 }
 
-/* A canceled wait answers once or twice: first as if it had come to its end, if it just did, and in any case
- * CANCELED. */
+/* Cancels a wait. If the wait just ended, its answer comes first; CANCELED comes in any case. */
 static int cancel(const exchange *x, uint8_t code)
 {
     tcp_store *s = x->store;
@@ -126,7 +126,7 @@ static int cancel(const exchange *x, uint8_t code)
     return status ? fail(x, status) : TERN_E_TIMEOUT;
 }
 
-/* What follows a wait that has taken its time has its own. */
+/* After a wait that used up the deadline, the next exchange gets time of its own. */
 static exchange next_of(const exchange *x)
 {
     exchange next = *x;
@@ -139,7 +139,7 @@ static bool can_wait(uint8_t code)
     return code == TERN__QUERY_WAIT || code == TERN__QUERY_FETCH || code == TERN__QUERY_BARRIER;
 }
 
-/* PyTorch's servers hang up on queries that they do not know. */
+/* True for a query that an older PyTorch server may not know; it then closes the connection. */
 static bool is_recent(const tcp_store *s, uint8_t code)
 {
     return !s->line.is_tern && code >= TERN__QUERY_QUEUE_PUSH;
@@ -150,7 +150,7 @@ static int refuse_unknown(const exchange *x)
     int status = redial(x);
     if (status) return status;
     return tern__error_set(x->err, x->func, TERN_E_UNSUPPORTED,
-                           "%s does not know this query: an older PyTorch", x->store->base.where);
+                           "%s is an older PyTorch's, which does not know this query", x->store->base.where);
 }
 
 /* Sends a query and appends its answer. */
@@ -170,16 +170,16 @@ static int converse(const exchange *x, tern__bytes query, uint64_t keys)
     if (status == -ETIMEDOUT && can_wait(code)) {
         const exchange next = next_of(x);
         if (s->line.dialect == TERN__DIALECT_TORCH2) return cancel(&next, code);
-        int failed = redial(&next); /* PyTorch 1 cannot be told that nobody waits any more */
+        int failed = redial(&next); /* PyTorch 1 has no cancel */
         return failed ? failed : TERN_E_TIMEOUT;
     }
     bool is_gone = status == -ECONNRESET || status == -EPIPE;
     return is_gone && is_recent(s, code) ? refuse_unknown(x) : fail(x, status);
 }
 
-/* ---- what foreign servers do in several queries ---- */
+/* ---- queries that PyTorch's servers do in several ---- */
 
-/* One query of one key made from another's, and run. */
+/* Builds and runs a query of one key. */
 static int converse_of_key(const exchange *x, uint8_t code, bool counted, tern__bytes key, tern__bytes value)
 {
     tern__buffer query = {0};
@@ -194,7 +194,7 @@ static int converse_of_key(const exchange *x, uint8_t code, bool counted, tern__
     return status;
 }
 
-/* WAIT, whose answer is that of the first half of FETCH, and GET. */
+/* FETCH as WAIT and GET: their answers together are FETCH's. */
 static int fetch(const exchange *x, tern__bytes query)
 {
     tern__frame_cursor in = {query.data + 1};
@@ -217,7 +217,7 @@ static int multi_one_by_one(const exchange *x, tern__bytes query)
     return status;
 }
 
-/* A push has no answer; the ping behind it tells whether the server has hung up. */
+/* A push has no answer, so a ping after it tells whether the server has closed the connection. */
 static int push_and_ping(const exchange *x, tern__bytes query)
 {
     const uint8_t ping[5] = {TERN__QUERY_PING};
@@ -332,8 +332,8 @@ tern_store_tcp_opts tern_store_tcp_defaults(void)
         .size = sizeof(tern_store_tcp_opts), .listen_fd = -1, .wait_for_workers = true, .timeout_s = 300};
 }
 
-/* As PyTorch's: all who open the store count themselves at a key that no user's can be, and the server waits
- * until all have. */
+/* Waits for the workers as PyTorch's store does: everyone who opens it adds 1 to a key outside all prefixes,
+ * and the server waits until all have. */
 static int meet(tern_store *store, const tern_store_tcp_opts *own, const char *func, tern_error *err)
 {
     int64_t count = 0, deadline = tern__deadline(own->timeout_s);
@@ -360,13 +360,14 @@ static int read_opts(tern_store_tcp_opts *own, const tern_store_tcp_opts *opts, 
     int status = tern__opts_read(own, sizeof(*own), opts, func, err);
     if (status) return status;
     if (!host || !*host || strlen(host) >= sizeof(((tern__bootstrap *)0)->addr))
-        return tern__error_set(err, func, TERN_E_INVALID, "host \"%.32s\" is no name of a host",
+        return tern__error_set(err, func, TERN_E_INVALID, "expected a host name, got \"%.32s\"",
                                host ? host : "");
     if (port < 0 || port > 65535 || (!port && !own->is_server))
-        return tern__error_set(err, func, TERN_E_INVALID, "%d is no port%s", port,
-                               port ? "" : " that a client can ask");
+        return tern__error_set(err, func, TERN_E_INVALID, "expected a port, got %d%s", port,
+                               port ? "" : ", which only a server can open");
     if (own->world < 0 || !(own->timeout_s > 0))
-        return tern__error_set(err, func, TERN_E_INVALID, "world %d or timeout_s %g is below its least",
+        return tern__error_set(err, func, TERN_E_INVALID,
+                               "expected world >= 0 and timeout_s > 0, got world %d and timeout_s %g",
                                own->world, own->timeout_s);
     return TERN_OK;
 }

@@ -1,5 +1,5 @@
-// A program in C++17 against the installed library: whatever a _new or _open returns goes into a unique_ptr,
-// and an error becomes an exception. Trains an MLP on two vectors and prints the version and one loss a step.
+// A C++17 program against the installed library. It puts what _new and _open functions return into unique_ptrs
+// and turns errors into exceptions. Trains an MLP on two vectors and prints the version and a loss per step.
 #include <cstdio>
 #include <memory>
 #include <stdexcept>
@@ -66,7 +66,7 @@ static void train()
         tern_scope_end(step.get(), &err);
         check(err);
     }
-    // A failure comes as an exception: shapes that do not fit.
+    // Shapes that do not fit raise an exception.
     tern_forward(net.get(), step.get(), target.get());
     tern_scope_end(step.get(), &err);
     try {
