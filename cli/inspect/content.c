@@ -153,6 +153,14 @@ const tern__content_item *tern__content_find(const tern__content *content, const
     return bsearch(like, content->items, (size_t)content->count, sizeof(*content->items), by_name);
 }
 
+char *tern__item_name(const tern__content_item *item, tern_error *err)
+{
+    size_t bytes = tern__escape(item->name, item->name_bytes, NULL, 0) + 1;
+    char *name = tern__alloc(bytes, FUNC, err);
+    if (name) tern__escape(item->name, item->name_bytes, name, bytes);
+    return name;
+}
+
 bool tern__memory_take(const char *who, char *text, void *to)
 {
     char *end;

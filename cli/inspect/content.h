@@ -29,6 +29,9 @@ const tern__content_item *tern__content_find(const tern__content *content, const
 /* A tern__flag_fn for --memory: reads MiB that a file may take beyond its size into a size_t of bytes. */
 bool tern__memory_take(const char *who, char *text, void *to);
 
+/* Returns the name as a terminal may show it; the caller frees it (tern__free). E_MEMORY. */
+char *tern__item_name(const tern__content_item *item, tern_error *err);
+
 static inline bool tern__item_is_tensor(const tern__content_item *item)
 {
     return tern_object_kind_get(item->value) == TERN_OBJECT_TENSOR;
