@@ -7,7 +7,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -38,34 +37,6 @@ int tern__boot_local(tern__bootstrap *out, tern_error *err)
 
 /* ---- what leaves the environment ---- */
 
-/* Copies a variable into `text` and takes it out of the environment, its bytes too: /proc/PID/environ shows
- * them. */
-static bool take(const char *name, char *text, size_t size)
-{
-    char *value = getenv(name);
-    if (!value) return false;
-    size_t length = strnlen(value, size - 1);
-    memcpy(text, value, length);
-    text[length] = '\0';
-    sodium_memzero(value, strlen(value));
-    unsetenv(name);
-    return true;
-}
-
-/* The value itself is a secret: an error does not show it. */
-static int parse_secret(const char *text, tern__bootstrap *out, tern_error *err)
-{
-    size_t bytes = 0, length = strlen(text);
-    bool all = length == 2 * TERN__SECRET_BYTES &&
-               sodium_hex2bin(out->secret, sizeof(out->secret), text, length, NULL, &bytes, NULL) == 0;
-    if (!all || bytes != sizeof(out->secret))
-        return tern__error_set(err, tern__boot_func, TERN_E_ENV,
-                               TERN__ENV_SECRET " is not %d hex digits (its value is not shown)",
-                               2 * TERN__SECRET_BYTES);
-    out->has_secret = true;
-    return TERN_OK;
-}
-
 /* The secret leaves the environment with the first group, and this process may open more: it is remembered,
  * as is the socket below, and nothing else of the environment. */
 static struct {
@@ -86,12 +57,9 @@ static void remember_secret(tern__bootstrap *out)
 
 int tern__boot_start(tern__bootstrap *out, tern_error *err)
 {
-    char secret[2 * TERN__SECRET_BYTES + 2];
     *out = (tern__bootstrap){.world = 1, .local_world = 1, .listen_fd = -1, .source = "alone"};
-    bool has_secret = take(TERN__ENV_SECRET, secret, sizeof(secret));
-    int status = tern__standard_hold(tern__boot_func, err);
-    if (has_secret && !status) status = parse_secret(secret, out, err);
-    sodium_memzero(secret, sizeof(secret));
+    int status = tern__secret_take(out->secret, &out->has_secret, tern__boot_func, err);
+    if (!status) status = tern__standard_hold(tern__boot_func, err);
     if (!status) remember_secret(out);
     return status;
 }
