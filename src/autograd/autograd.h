@@ -21,19 +21,19 @@ struct tern_module;
 
 /* A parameter's gradient record. The gradient's memory exists once its module tree is sealed. */
 typedef struct tern__leaf {
-    const char *name; /* full name once sealed: "layer1.0.conv1.weight"        */
+    const char *name; /* full name once sealed: "layer1.0.conv1.weight" */
     tern_tensor *parameter;
-    tern_tensor *grad;          /* over the sealed gradient range; NULL before the seal  */
-    bool fresh;                 /* the gradient holds something: the next write adds     */
-    int pending;                /* uses that the running backward has still to reach     */
-    tern__packs packs;          /* the kernels' own copies of the parameter              */
-    struct tern_module *module; /* the module that owns the parameter, for the seal      */
+    tern_tensor *grad;          /* over the sealed gradient range; NULL before the seal */
+    bool fresh;                 /* the gradient holds a value, so the next write adds to it */
+    int pending;                /* uses that the running backward has yet to reach */
+    tern__packs packs;          /* the kernels' own copies of the parameter */
+    struct tern_module *module; /* the module that owns the parameter, for the seal */
     int (*seal)(struct tern_module *module, tern_error *err);
     /* Writes the full name, sealed or not. */
     void (*describe)(const struct tern__leaf *leaf, char *text, size_t size);
-    struct tern__listener *listener; /* a ddp that waits for this gradient, or NULL          */
-    int index;                       /* its index in the seal                                 */
-    bool shared;                     /* the module tree names it more than once               */
+    struct tern__listener *listener; /* a ddp that waits for this gradient, or NULL */
+    int index;                       /* its index in the seal */
+    bool shared;                     /* the module tree names it more than once */
 } tern__leaf;
 
 /* Callbacks for a live ddp during a backward. Each returns TERN_OK, or a negative status with *err set. */
@@ -55,7 +55,7 @@ typedef struct tern__saved {
     tern__view view;
     tern__storage *storage;
     const tern_tensor *member; /* set for a parameter or buffer: the seal may move its memory */
-    tern_device *device;       /* where ops on it run                                         */
+    tern_device *device;       /* where ops on it run */
 } tern__saved;
 
 typedef struct tern__node tern__node;
@@ -71,15 +71,15 @@ struct tern__node {
     int in_count;
     tern_tensor **in; /* [in_count]; NULL: absent, or wants no gradient */
     tern__saved saved[TERN__NODE_SAVES];
-    tern__saved *aside;         /* [in_count] temporary gradients of leaves; NULL: none            */
-    const void *attr;           /* in the scope's arena                                           */
-    double normaliser;          /* a mean loss: the number its sum was divided by; else NAN       */
-    const tern__view *divisor;  /* the normaliser, if it is in a device's memory; else NULL       */
-    double scale;               /* the factor that tern__loss_scaled applied; else 1              */
-    const tern__view *scale_at; /* the scale, if it is in a device's memory; else NULL            */
+    tern__saved *aside;         /* [in_count] temporary gradients of leaves; NULL: none */
+    const void *attr;           /* in the scope's arena */
+    double normaliser;          /* a mean loss: the number its sum was divided by; else NAN */
+    const tern__view *divisor;  /* the normaliser, if it is in a device's memory; else NULL */
+    double scale;               /* the factor that tern__loss_scaled applied; else 1 */
+    const tern__view *scale_at; /* the scale, if it is in a device's memory; else NULL */
     bool marked, done;
     bool again;           /* it saves nothing, so backward may go through it a second time */
-    tern__node *previous; /* the entry before it on the tape                              */
+    tern__node *previous; /* the entry before it on the tape */
 };
 
 /* ---- scope ---- */
@@ -121,37 +121,37 @@ typedef struct tern__policy {
 /* A parameter's cast, made once per autocast region and not by every op that uses the parameter. */
 typedef struct tern__kept_cast {
     const tern__leaf *leaf;
-    uint64_t version;    /* the parameter's version at the time of the cast     */
-    tern_tensor *tensor; /* belongs to no frame, so no module call releases it  */
+    uint64_t version;    /* the parameter's version at the time of the cast */
+    tern_tensor *tensor; /* belongs to no frame, so no module call releases it */
     struct tern__kept_cast *next;
 } tern__kept_cast;
 #define TERN__CASTS 64
 
 struct tern_scope {
-    tern_device *device; /* home: new tensors are made here                      */
-    tern_device *here;   /* where the running op's inputs are; else home         */
+    tern_device *device; /* home: new tensors are made here */
+    tern_device *here;   /* where the running op's inputs are; else home */
     tern_group *group;
     tern_error error;
-    bool grad;                           /* gradients on                                        */
-    const tern__policy *policy;          /* autocast; NULL: ops take their inputs as they are   */
-    tern__kept_cast *casts[TERN__CASTS]; /* this region's, hashed by leaf                       */
+    bool grad;                           /* gradients on */
+    const tern__policy *policy;          /* autocast; NULL: ops take their inputs as they are */
+    tern__kept_cast *casts[TERN__CASTS]; /* this region's, hashed by leaf */
     bool asks;           /* the next backward's loss is scaled: ranks will agree on whether to step */
-    uint64_t generation; /* counted up by tern_scope_end                        */
+    uint64_t generation; /* counted up by tern_scope_end */
     uint64_t seed, step; /* of the random numbers; tern_scope_end counts step up */
-    uint64_t stream;     /* the rank, so that each rank draws its own numbers    */
-    uint64_t draws;      /* in this step                                         */
+    uint64_t stream;     /* the rank, so that each rank draws its own numbers */
+    uint64_t draws;      /* in this step */
     /* In ns: the first op of this step or since its last backward (0: none yet); the backward's begin and
      * end. */
     int64_t forward_began, backward_began, backward_ended;
     tern__trace *trace; /* the group's, or NULL */
     struct tern__arena
         *arenas[2];       /* this step's and the previous one's: a stale handle stays readable for a step */
-    tern_tensor *tensors; /* live handles, newest first                          */
-    tern__node *tape;     /* newest first                                        */
-    int64_t marked;       /* entries that the running backward has still to run  */
-    int backwards;        /* in this step                                        */
+    tern_tensor *tensors; /* live handles, newest first */
+    tern__node *tape;     /* newest first */
+    int64_t marked;       /* entries that the running backward has yet to run */
+    int backwards;        /* in this step */
     int refused;          /* batches that a loader withheld because the scope has failed */
-    struct tern__borrowed *borrowed; /* handed back when the scope ends              */
+    struct tern__borrowed *borrowed; /* handed back when the scope ends */
     tern__storage one;               /* a 1, the gradient of every loss, on `device`; data NULL: none yet */
     tern_dtype one_dtype;
     tern__observer *observer; /* or NULL */
@@ -160,14 +160,14 @@ struct tern_scope {
     /* Only in a scope that computes a part of another scope's step (a replica, a recomputation): */
     tern__slot *slots; /* [slot_count] its gradients by leaf->index; NULL: they go into the leaves */
     int slot_count;
-    bool is_replica;           /* parameters and buffers count as being on its device                */
+    bool is_replica;           /* parameters and buffers count as being on its device */
     bool keeps_buffers;        /* leaves running statistics alone: replica 0 or the first pass updates them */
-    bool follows;              /* replica 0 chooses its convolutions' algorithms                     */
-    tern_scope *child;         /* where tern_checkpoint recomputes; owned, NULL before the first     */
+    bool follows;              /* replica 0 chooses its convolutions' algorithms */
+    tern_scope *child;         /* where tern_checkpoint recomputes; owned, NULL before the first */
     tern__use *uses;           /* leaves used by the running tern_checkpoint's first pass, newest first */
-    const tern_tensor *traced; /* the input of that tern_checkpoint, or NULL                         */
-    bool paused;               /* the user has turned gradients off inside that first pass           */
-    bool is_again;             /* tern_checkpoint recomputes here, inside another scope's backward   */
+    const tern_tensor *traced; /* the input of that tern_checkpoint, or NULL */
+    bool paused;               /* the user has turned gradients off inside that first pass */
+    bool is_again;             /* tern_checkpoint recomputes here, inside another scope's backward */
 };
 
 /* True if the scope has a group and it is of the same family as `group`. */

@@ -37,7 +37,7 @@ static const tern__view *leaf_open(tern_scope *scope, tern__leaf *leaf, bool *ad
 /* ---- gradients that go into a temporary first ----
  *
  * A 16-bit parameter may have an f32 gradient. Its gradient functions write a temporary in the parameter's
- * dtype, which is then added to the gradient. So they need not know of the f32, and a sum over many uses and
+ * dtype, which is then added to the gradient. So they need not know about f32, and a sum over many uses and
  * microbatches is rounded in f32. A parameter that one op takes twice, say as weight and as bias, has a
  * temporary for each, because the op's gradient function may have both open at once. */
 
@@ -232,7 +232,7 @@ static int mark(tern_scope *scope, tern__node *node)
         return tern__scope_fail(
             scope, "tern_backward", TERN_E_STATE,
             "backward has already gone through this %s: its data is recycled; compute it again or add "
-            "the losses and go back once",
+            "the losses and call backward once",
             node->op);
     for (int i = 0; i < node->in_count; i++) {
         if (!tern__wants(node, i)) continue;
@@ -351,7 +351,8 @@ static int check_loss(tern_scope *scope, const tern_tensor *loss)
 {
     char shape[TERN__SHAPE_TEXT];
     if (scope->marked)
-        return tern__scope_fail(scope, "tern_backward", TERN_E_STATE, "a function's backward calls it");
+        return tern__scope_fail(scope, "tern_backward", TERN_E_STATE,
+                                "it was called inside a function's backward");
     if (tern__view_count(&loss->view) != 1)
         return tern__scope_fail(scope, "tern_backward", TERN_E_SHAPE,
                                 "the loss has shape %s, but backward starts from one element",

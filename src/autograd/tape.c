@@ -1,4 +1,4 @@
-/* tape.c - what ops are made of: entering with checked inputs, running a kernel, recording an entry. */
+/* tape.c - the parts of an op: checks its inputs, runs a kernel, records an entry on the tape. */
 #include "autograd/autograd.h"
 
 #include <math.h>
@@ -39,7 +39,8 @@ static void check_input(const char *op, int i, bool needed, const tern_tensor *i
                         op + strlen("tern_"), i);
 }
 
-/* Warns, once per process, of a parameter in host memory: each op that uses it copies it to the device. */
+/* Warns once per process about a parameter in host memory, which every op that uses it copies to the
+ * device. */
 static void note_stray(const tern_scope *scope, const char *op, int count, tern_tensor *const *inputs)
 {
     static atomic_flag told = ATOMIC_FLAG_INIT;
@@ -119,7 +120,7 @@ static bool all_belong(tern_scope *scope, const char *op, int count, tern_tensor
     for (int i = 0; i < count; i++) {
         if (belongs(scope, inputs[i])) continue;
         tern__scope_fail(scope, op, TERN_E_UNSUPPORTED,
-                         "%s: an input from outside of this replica or checkpoint wants a gradient; hand it "
+                         "%s: an input from outside this replica or checkpoint wants a gradient; hand it "
                          "in, or tern_detach it",
                          op);
         return false;

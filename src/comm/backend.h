@@ -64,36 +64,39 @@ typedef struct tern__move {
  * extents included, except `out`, the moves, weight, share and shadow.
  *
  * Memory: the back end may touch the extents from the moment when all ranks have posted until the work is
- * done, and `out` and the moves' destinations until the work is done. It writes all_reduce, broadcast,
- * all_gather    all of the extents, on every rank; nothing in them if `out` is set; reduce_scatter on rank r,
- * part r of the extents; nothing in them if `out` is set; reduce                               the extents on
- * `root` only; moves                                nothing in the extents, and `count` elements at each
- * takes[r].to. In an all_gather and a reduce_scatter the extents hold all `world` parts, which have equal
- * sizes; rank r's part is part r. A move has one extent or none: the data that the rank gives. takes[r] says
- * what this rank takes of rank r's extent, and where it goes; gives[r] says what rank r takes of this rank's
- * extent, so its `from` and `count` are those of takes[me] on rank r. A rank moves nothing to itself: its own
- * `count` is 0.
+ * done, and `out` and the moves' destinations until the work is done. It writes
+ *
+ *     all_reduce, broadcast, all_gather   all of the extents, on every rank; nothing in them if `out` is set
+ *     reduce_scatter                      on rank r, part r of the extents; nothing in them if `out` is set
+ *     reduce                              the extents on `root` only
+ *     moves                               nothing in the extents, and `count` elements at each takes[r].to
+ *
+ * In an all_gather and a reduce_scatter the extents hold all `world` parts, which have equal sizes; rank r's
+ * part is part r. A move has one extent or none: the data that the rank gives. takes[r] says what this rank
+ * takes from rank r's extent, and where it goes; gives[r] says what rank r takes from this rank's extent, so
+ * its `from` and `count` are those of takes[me] on rank r. A rank moves nothing to itself: its own `count` is
+ * 0.
  *
  * Weighted mean: if any rank gives a weight, the mean is sum(weight[r] * x[r]) / sum(share[r]), in rank
  * order, in f32 (f64 for f64), rounded once. A rank that gives none counts with weight 1 and share 1. Memory
  * with weight 0 is not read. If all weights or all shares are 0, results stay unchanged; so do those of an
  * all_reduce in which all ranks are idle.
  *
- * Shadow: a rank that takes part only so that the others can go on. Its `backward` and `folded` are not
- * compared. If it is the root of a broadcast, the highest rank that is no shadow gives the data instead, if
- * there is one. */
+ * Shadow: a rank that takes part only so that the other ranks can go on. Its `backward` and `folded` are not
+ * compared. If it is the root of a broadcast, the highest rank that is not a shadow gives the data instead,
+ * if there is one. */
 typedef struct tern__post {
     tern__kind kind;
     tern_dtype dtype;
     tern_reduce_op op;
     int root;
-    const int *roots; /* [extent_count] root of each extent, in a broadcast in a device's memory; borrowed
-                       * like the extents. NULL: `root` is that of all. Not compared */
-    uint32_t owner;   /* a ddp's number; 0: a collective that the user has called                      */
-    uint32_t bucket;  /* a ddp's bucket, backward number and microbatches folded into it              */
+    const int *roots; /* [extent_count] each extent's root, in a broadcast in a device's memory; borrowed like
+                       * the extents. NULL: `root` for all. Not compared */
+    uint32_t owner;   /* a ddp's number; 0: a collective that the user has called */
+    uint32_t bucket;  /* a ddp's bucket, backward number and microbatches folded into it */
     uint64_t backward;
-    uint32_t folded; /* in the user's collectives: a digest of a list's counts, 0 if it is no list    */
-    uint64_t total;  /* elements of the call of which this work is a piece; 0: those in the extents    */
+    uint32_t folded; /* in the user's collectives: a digest of a list's counts, 0 if it is not a list */
+    uint64_t total;  /* elements of the call of which this work is a piece; 0: those in the extents */
     const tern__extent *extents; /* borrowed until the work is done */
     int extent_count;
     bool own_places; /* extents may be at different offsets on each rank: only counts are compared */
@@ -102,24 +105,24 @@ typedef struct tern__post {
               * writes nothing in the extents that a peer may read. NULL: the extents. Not in an all_reduce */
     const tern__extent *outs; /* [extent_count] the same for each extent of a reduce_scatter in devices'
                                * memory; NULL: see `out` */
-    uint64_t stride;          /* in an all_gather to `out`: elements from one rank's part to the next  */
+    uint64_t stride;          /* in an all_gather to `out`: elements from one rank's part to the next */
     char *kept; /* in an all_reduce, if the back end `keeps_parts`: this rank's part (tern__kept_start) is
                  * read and written here, at the same offset, and not in the extent. NULL: in the extent */
-    const tern__move *takes, *gives; /* [world] in a move; borrowed until the work is done             */
-    bool wait_all; /* in a monitored barrier: an error names all missing ranks, not the first           */
-    bool weighted; /* weight and share are set; for a mean, or TERN_PREMUL_SUM: sum(weight[r] * x[r])  */
-    double weight; /* finite                                                                           */
-    double share;  /* finite, not negative                                                             */
+    const tern__move *takes, *gives; /* [world] in a move; borrowed until the work is done */
+    bool wait_all; /* in a monitored barrier: an error names all missing ranks, not the first */
+    bool weighted; /* weight and share are set; for a mean, or TERN_PREMUL_SUM: sum(weight[r] * x[r]) */
+    double weight; /* finite */
+    double share;  /* finite, not negative */
     bool counted;  /* weights are counts of any size: do not multiply 16-bit values by them. The same on all
                       ranks */
     bool shadow;
     bool idle;    /* this rank needs no result, but gives its data if another rank does; so does a shadow */
     bool is_vote; /* of tern_group_new or tern_group_split: named so in errors */
-    bool only_meets; /* ranks compare their posts and wait for each other, and touch no memory           */
+    bool only_meets; /* ranks compare their posts and wait for each other, and touch no memory */
 } tern__post;
 
-/* Returns the first element of a rank's part of `count` elements, in a work whose parts the ranks keep. Parts
- * are whole cache lines of the extent. */
+/* Returns the first of `count` elements that belongs to a rank's part, in a work whose parts the ranks keep
+ * (`kept`). Parts are whole cache lines of the extent. */
 static inline uint64_t tern__kept_start(uint64_t count, tern_dtype dtype, int parts, int rank)
 {
     uint64_t line = TERN__LINE / tern_dtype_bytes(dtype),
@@ -129,11 +132,11 @@ static inline uint64_t tern__kept_start(uint64_t count, tern_dtype dtype, int pa
 
 /* What the ranks have posted, once a work is done. */
 typedef struct tern__tally {
-    const bool *shadow;   /* [world]                                                   */
-    int shadows;          /* number of shadows                                         */
-    bool idle;            /* no rank needed a result, and no memory was touched        */
-    double shares;        /* sum of the shares; if 0, a mean's results are unchanged   */
-    const double *weight; /* [world] in a weighted mean; NULL: all are 1               */
+    const bool *shadow;   /* [world] */
+    int shadows;          /* number of shadows */
+    bool idle;            /* no rank needed a result, and no memory was touched */
+    double shares;        /* sum of the shares; if 0, a mean's results are unchanged */
+    const double *weight; /* [world] in a weighted mean; NULL: all are 1 */
 } tern__tally;
 
 /* ---- messages between two ranks ---- */
@@ -147,7 +150,7 @@ typedef enum tern__form { TERN__FORM_DATA, TERN__FORM_LENGTH, TERN__FORM_BYTES }
 typedef struct tern__transfer {
     bool is_recv;
     tern__form form; /* compared between the two ranks, as are dtype and count */
-    int peer;        /* rank in the group; in a receive also TERN_ANY_SOURCE    */
+    int peer;        /* rank in the group; in a receive also TERN_ANY_SOURCE */
     int tag;
     tern_dtype dtype;
     size_t count;
@@ -158,10 +161,10 @@ typedef struct tern__transfer {
     uint32_t place;
     char *token;
     void (*fetch)(struct tern__transfer *transfer); /* fills `buf`, if the data is sent after all */
-    bool is_apart;                                  /* the token was sent, not the data         */
+    bool is_apart;                                  /* the token was sent, not the data */
     uint64_t ended; /* once done: its number among the mailbox's completed transfers */
     int status;     /* TERN_PENDING until done; E_STATE if its mailbox was closed before */
-    int source;     /* the sender, once a receive is done                                */
+    int source;     /* the sender, once a receive is done */
     /* The back end's: */
     struct tern__transfer *next;
     uint64_t serial;
@@ -192,8 +195,8 @@ typedef struct tern__comm_backend {
     void *(*window_base)(void *state, uint32_t window);
     /* Returns a rank's memory as this process sees it. */
     char *(*window_peer)(void *state, uint32_t window, int rank);
-    /* Unmaps the peers' memory; a `base` of the caller's keeps its contents. Not collective: the caller makes
-     * sure that no work still uses the window. */
+    /* Unmaps the peers' memory; a caller's `base` keeps its contents. Not collective: the caller makes sure
+     * that no work still uses the window. */
     void (*window_close)(void *state, uint32_t window);
     /* True if extents of an all_reduce, a reduce or a broadcast may be in TERN__OWN_MEMORY; the same on all
      * ranks. NULL: never. */
@@ -215,12 +218,12 @@ typedef struct tern__comm_backend {
     int (*post)(void *channel, const tern__post *post, uint64_t *seq, tern_error *err);
     /* Does what can be done now, for works of any rank. Never blocks. Returns TERN_OK or an error. */
     int (*progress)(void *channel, tern_error *err);
-    /* Advances what waits for other ranks while this rank waits in the back end behind. Never blocks. NULL:
-     * there is nothing to advance. */
+    /* Advances works that wait for other ranks, while this rank waits in the back end behind. Never blocks.
+     * NULL: there is nothing to advance. */
     int (*advance)(void *state, tern_error *err);
     /* Returns TERN_OK if the work is done, TERN_PENDING, or an error. Makes progress, and never blocks. */
     int (*test)(void *channel, uint64_t seq, tern_error *err);
-    /* Blocks until `seq` and all before it are done, or an error. */
+    /* Blocks until `seq` and all works before it are done, or until an error. */
     int (*wait)(void *channel, uint64_t seq, tern_error *err);
     /* Notes that the channel's user (a ddp) has begun backward number `backward`, and that the `folded` ones
      * before it post nothing. Errors of ranks that time out quote it. */
@@ -264,7 +267,7 @@ int tern__comm_pick(tern_group *group, tern_error *err);
 /* Puts the debug back end in front of the group's, and NCCL's in front of that, if its options say so. Sets
  * the name that the user sees. */
 void tern__comm_fronts_add(tern_group *group);
-/* E_INVALID if there is no back end of that name. NULL stands for any. */
+/* Returns E_INVALID if there is no back end of that name. NULL is valid: it stands for any. */
 int tern__comm_check(const char *name, const char *func, tern_error *err);
 
 #endif

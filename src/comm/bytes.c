@@ -1,6 +1,6 @@
-/* bytes.c - collectives of byte strings of unequal lengths: first the lengths, by a collective of their own,
- * then the bytes. A rank that has no memory, or gets an impossible length, ends the group, so that no other
- * waits for it. */
+/* bytes.c - collectives of byte strings of unequal lengths: first the lengths, in a collective of their own,
+ * then the bytes. A rank that has no memory, or gets an impossible length, makes the group fail, so that no
+ * other rank waits for it. */
 #include "comm/request.h"
 
 #include <string.h>
@@ -26,7 +26,7 @@ static int check_list(const tern_bytes *list, int length, const char *what, cons
     return status;
 }
 
-/* Allocates memory for the others' strings. Each rank has checked its own lengths. */
+/* Allocates memory for the strings. Each rank has checked its own lengths. */
 static int make_list(tern_bytes *list, const int64_t *counts, int length, const char *func, tern_error *err)
 {
     for (int i = 0; i < length; i++) list[i] = (tern_bytes){0};

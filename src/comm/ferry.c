@@ -10,10 +10,10 @@ struct tern__ferry {
     tern__ferry *next;
     tern__fleet *fleet;
     tern_device *device;
-    tern__device_event *turn;                  /* recorded in one stream, for the other to wait for   */
-    tern__device_event *places[TERN__FLIGHTS]; /* in the communication stream, after a place's copies  */
-    bool is_busy;                              /* copies were asked for, but no event is recorded yet   */
-    char *landing;                             /* [FLIGHTS][world][landing_bytes] pinned, or NULL    */
+    tern__device_event *turn;                  /* recorded on one stream; the other waits for it */
+    tern__device_event *places[TERN__FLIGHTS]; /* on the communication stream, after a place's copies */
+    bool is_busy;                              /* copies are enqueued, but no event is recorded yet */
+    char *landing;                             /* [FLIGHTS][world][landing_bytes] pinned, or NULL */
 };
 
 /* ---- life ---- */

@@ -1,4 +1,4 @@
-/* group.h - the inside of a group: bootstrap, control plane, back end, sticky error, and listeners to
+/* group.h - the internals of a group: bootstrap, control plane, back end, sticky error, and listeners to
  * backward.
  *
  * A group and the groups made from it are a family. They share a control plane and the first error, and a
@@ -24,37 +24,37 @@ typedef struct tern__mem {
 struct tern_group {
     tern__bootstrap boot;
     tern_group_opts opts;
-    tern_group *root;        /* the family's root; the group itself if it was opened            */
-    tern_group *next;        /* the next one in the root's `subgroups`                         */
+    tern_group *root;        /* the family's root; the group itself if it was opened */
+    tern_group *next;        /* the next one in the root's `subgroups` */
     const tern_group *whole; /* in the group of a host's ranks: the group over hosts; else NULL */
     int *ranks;              /* [world] the members' ranks in the root, owned; NULL in the root */
-    uint32_t id;             /* differs between groups that have two ranks in common; 0: root  */
-    tern_store *store;       /* the root's, as is control; NULL if world is 1                   */
+    uint32_t id;             /* differs between groups that have two ranks in common; 0: root */
+    tern_store *store;       /* the root's, as is control; NULL if world is 1 */
     tern__control *control;
-    char wish[TERN__BACKEND_NAME];       /* in the root: a copy of the caller's opts.backend                */
+    char wish[TERN__BACKEND_NAME];       /* in the root: a copy of the caller's opts.backend */
     char backend_name[32];               /* the back end that moves the data: "native+gloo" */
     char shown_name[TERN__BACKEND_NAME]; /* the name that users see: "debug+nccl+native+gloo" */
     const tern__comm_backend *backend;
-    const tern__comm_backend *second; /* the one behind NCCL's, or NULL                          */
+    const tern__comm_backend *second; /* the one behind NCCL's, or NULL */
     const tern__comm_backend *behind; /* the one behind NCCL's and debug: it moves host data; or NULL */
-    void *state;                      /* the back end's, owned                    */
-    void *channel;                    /* the user's own collectives               */
-    struct tern__staging *staging;    /* their queue; NULL in a group of one      */
-    void *mailbox;                    /* the back end's; NULL until a message     */
+    void *state;                      /* the back end's, owned */
+    void *channel;                    /* the user's own collectives */
+    struct tern__staging *staging;    /* their queue; NULL in a group of one */
+    void *mailbox;                    /* the back end's; NULL until a message */
     tern__mem *mems;
-    tern__trace *trace;  /* the root's; NULL: off                   */
-    uint32_t next_owner; /* the number of the last ddp                  */
+    tern__trace *trace;  /* the root's; NULL: off */
+    uint32_t next_owner; /* the number of the last ddp */
 
     /* In the root only, for the whole family: */
     tern_group *subgroups;
-    int users;                        /* groups of the family that are not closed    */
-    uint32_t next_id;                 /* the id of the family's next group           */
-    tern_error error;                 /* sticky: the first failure                   */
-    int pid;                          /* the process that opened it                  */
+    int users;                        /* groups of the family that are not closed */
+    uint32_t next_id;                 /* the id of the family's next group */
+    tern_error error;                 /* sticky: the first failure */
+    int pid;                          /* the process that opened it */
     const int *mark;                  /* points to a 1, which is 0 in a forked child */
-    struct tern__link *link;          /* messages between hosts; NULL: on one host    */
+    struct tern__link *link;          /* messages between hosts; NULL: on one host */
     struct tern__native *native;      /* has the lobby in which this host's ranks wait */
-    struct tern__listener *listeners; /* live ddps, in creation order                  */
+    struct tern__listener *listeners; /* live ddps, in creation order */
 };
 
 static inline tern_group *tern__group_root(const tern_group *group)

@@ -11,18 +11,18 @@
 
 /* The ranks of this host, and their place in the job. */
 typedef struct tern__launch {
-    int ranks;                        /* number of ranks on this host                            */
-    int first, world;                 /* global rank of the first one; ranks on all hosts        */
-    int node, nodes;                  /* this host's number; number of hosts                     */
-    int role_first, role_world;       /* the same as first and world, within this role           */
-    const char *role;                 /* ROLE_NAME                                               */
-    const char *run_id;               /* TORCHELASTIC_RUN_ID                                     */
-    int attempt, max_restarts;        /* 0, 1, ..: number of restarts of the whole job           */
-    const char *addr;                 /* MASTER_ADDR: an address of node 0                       */
+    int ranks;                        /* number of ranks on this host */
+    int first, world;                 /* global rank of the first one; ranks on all hosts */
+    int node, nodes;                  /* this host's number; number of hosts */
+    int role_first, role_world;       /* the same as first and world, within this role */
+    const char *role;                 /* ROLE_NAME */
+    const char *run_id;               /* TORCHELASTIC_RUN_ID */
+    int attempt, max_restarts;        /* 0, 1, ..: number of restarts of the whole job */
+    const char *addr;                 /* MASTER_ADDR: an address of node 0 */
     int port;                         /* MASTER_PORT: as requested, 0 for any; the real port once reserved */
-    int meet_port;                    /* TERN_PORT                                               */
-    uint8_t key[TERN__SECRET_BYTES];  /* the job's key from the user, or zeros                   */
-    uint8_t seed[TERN__SECRET_BYTES]; /* random, new for each attempt                            */
+    int meet_port;                    /* TERN_PORT */
+    uint8_t key[TERN__SECRET_BYTES];  /* the job's key from the user, or zeros */
+    uint8_t seed[TERN__SECRET_BYTES]; /* random, new for each attempt */
     /* Only on node 0: */
     const char *at_addr; /* where it listens and its own ranks connect; NULL: addr */
     int reserve_fd;      /* holds MASTER_PORT for the program while the job runs */
@@ -37,8 +37,8 @@ int tern__launch_place(const tern__launch *launch, int port, tern__bootstrap *bo
 /* Node 0: reserves MASTER_PORT. The ranks meet at another port, since the program itself may listen on this
  * one. Errors: E_INVALID, E_SYSTEM (native EADDRINUSE: the port is taken). */
 int tern__launch_reserve(tern__launch *launch, tern_error *err);
-/* Node 0: makes a new seed and a socket that listens for the ranks. Rank 0 inherits the socket, so nobody can
- * take the port between its choice and its use. */
+/* Node 0: makes a new seed and a socket that listens for the ranks. Rank 0 inherits the socket, so no other
+ * program can take the port before it is used. */
 int tern__launch_listen(tern__launch *launch, tern_error *err);
 /* Does both, for a job on one host. Close it also after an error. */
 int tern__launch_open(tern__launch *launch, tern_error *err);

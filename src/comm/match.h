@@ -32,8 +32,8 @@ typedef struct tern__kept {
 } tern__kept;
 
 typedef struct tern__match {
-    tern__queue receives;     /* receives without a letter       */
-    tern__kept *first, *last; /* letters without a receive        */
+    tern__queue receives;     /* receives without a letter */
+    tern__kept *first, *last; /* letters without a receive */
 } tern__match;
 
 void tern__queue_push(tern__queue *queue, tern__transfer *transfer);

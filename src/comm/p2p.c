@@ -42,7 +42,7 @@ static int check(const tern_group *group, const char *func, const tern__transfer
     return check_peer(group, func, t, err);
 }
 
-/* ---- memory of devices: copied by way of the host, unless a back end for devices moves it ---- */
+/* ---- memory of devices: copied through the host, unless a back end for devices moves it ---- */
 
 int tern__p2p_fetch(const tern__transfer *t, tern_error *err)
 {
@@ -63,7 +63,7 @@ static int leave_home(const tern_group *group, tern__transfer *t, const char *fu
     return group->backend->window_of ? TERN_OK : tern__p2p_fetch(t, err);
 }
 
-/* Copies what a receive got to the device's memory, and frees the buffer. */
+/* Copies the received data to the device's memory, and frees the buffer. */
 static int come_home(tern__transfer *t, tern_error *err)
 {
     int status = TERN_OK;

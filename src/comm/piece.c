@@ -52,7 +52,7 @@ static int copy_part(tern__staging *staging, const tern_work *work, size_t part,
     return status;
 }
 
-/* Copies all except the part that this rank keeps; `place` has room for that part all the same. */
+/* Copies all except the part that this rank keeps, for which `place` has room, too. */
 static int copy_others(tern__staging *staging, const tern__piece *piece, char *place, bool is_in,
                        tern_error *err)
 {
@@ -73,8 +73,8 @@ static bool is_in_own(const tern__piece *piece)
     return piece->extent.window == TERN__OWN_MEMORY;
 }
 
-/* True for a large all_reduce: each rank keeps its part, which no other rank reads, in the caller's memory. A
- * part in a device's memory is in the ring all the same. */
+/* True for a large all_reduce: each rank keeps its part, which no other rank reads, in the caller's memory.
+ * If that is a device's, the part is in the ring nevertheless. */
 static bool keeps_part(const tern__staging *staging, const tern_work *work)
 {
     bool is_large = work->pieces > TERN__FLIGHTS && work->item_count == 1 && !work->extents;
@@ -299,7 +299,7 @@ tern__post tern__piece_post(const tern__staging *staging, const tern__piece *pie
 {
     const tern_work *work = piece->work;
     tern__post post = work->post;
-    bool is_one = work->item_count == 1; /* a list is never in memory of its own */
+    bool is_one = work->item_count == 1; /* a list's results never go to memory of their own */
     char *out = is_one ? work->items->out + piece->first * tern_dtype_bytes(post.dtype) : NULL;
     post.bucket = (uint32_t)work->started;
     post.extents = work->extents ? work->extents : &piece->extent;
@@ -362,7 +362,7 @@ int tern__work_depart(tern__staging *staging, tern_work *work, tern_error *err)
     work->is_away = tern__memory_any() && each_buffer(staging, work, find, err);
     if (work->is_away && work->extents && is_read_only)
         return tern__error_set(err, work->func, TERN_E_UNSUPPORTED,
-                               "in is memory of tern_group_mem_alloc and out a device's");
+                               "in is memory of tern_group_mem_alloc, but out is on a device");
     return work->is_away ? each_buffer(staging, work, tern__ferry_begin, err) : TERN_OK;
 }
 

@@ -1,5 +1,5 @@
-/* piece.h - the inside of a staging: its pieces, and their copies between the callers' memory and the ring.
- */
+/* piece.h - the internals of a staging: its pieces, and their copies between the callers' memory and the
+ * ring. */
 #ifndef TERN_SRC_COMM_PIECE_H
 #define TERN_SRC_COMM_PIECE_H
 
@@ -15,10 +15,10 @@ typedef struct tern__piece {
     tern__move *takes, *gives; /* [world] in the staging's `moves` */
 } tern__piece;
 
-/* The counts that a rank tells another one, in a move with lists of counts. */
+/* The counts that a rank sends to another one, in a move with lists of counts. */
 typedef struct tern__counts {
-    uint64_t gives, takes; /* elements to and from the other rank        */
-    uint64_t most;         /* the most that it gives to any other rank   */
+    uint64_t gives, takes; /* elements to and from the other rank */
+    uint64_t most;         /* the most that it gives to any other rank */
     uint64_t has_home;     /* not 0: its memory is on a device (direct.h) */
 } tern__counts;
 
@@ -26,16 +26,16 @@ struct tern__staging {
     tern_group *group;
     uint32_t window;
     char *ring;
-    size_t place_bytes; /* size of a place     */
-    tern__fleet fleet;  /* the devices whose memory crosses the ring  */
+    size_t place_bytes; /* size of a place */
+    tern__fleet fleet;  /* the devices whose memory crosses the ring */
     tern__piece pieces[TERN__FLIGHTS];
     uint64_t loaded, started, landed; /* pieces so far: in the ring, posted, and done */
     uint64_t calls;
-    tern_work *first, *last;         /* the queue                                     */
-    tern_work *next;                 /* the work whose piece is loaded next, or NULL  */
-    struct tern__held *held, *spare; /* held by callers; free for reuse               */
-    tern__move *moves;               /* [FLIGHTS][2][world]                           */
-    tern__counts *counts;            /* [world] the counts that the peers have told   */
+    tern_work *first, *last;         /* the queue */
+    tern_work *next;                 /* the work whose piece is loaded next, or NULL */
+    struct tern__held *held, *spare; /* held by callers; free for reuse */
+    tern__move *moves;               /* [FLIGHTS][2][world] */
+    tern__counts *counts;            /* [world] the counts that the peers have sent */
 };
 
 /* Fills in the next piece of `work`, and copies this rank's data into its place of the ring, or starts to. */

@@ -1,6 +1,6 @@
-/* preempt.c - a flag that a signal sets, and on which the ranks agree: each call of tern_preempt_pending
- * posts this rank's flag and reads the result of the call before. So no rank waits here for a slow one, and
- * all learn it in the same call.
+/* preempt.c - a flag that a signal sets, and on which the ranks agree. Each call of tern_preempt_pending
+ * posts this rank's flag and reads the result of the previous call. So no rank waits here for a slow one, and
+ * all ranks learn of the flag in the same call.
  *
  * The signal handler reaches its preempt through a static table of signals. The entry is cleared before the
  * preempt is freed. */
@@ -22,7 +22,7 @@ struct tern_preempt {
     tern_group *group;
     tern_preempt_opts opts;
     atomic_bool asked;
-    bool pending; /* all ranks know that one was asked */
+    bool pending; /* all ranks know that one has been asked to stop */
     int64_t calls;
     tern_work *work; /* the pending all_reduce of the ranks' flags; NULL: none */
     uint8_t told;

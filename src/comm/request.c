@@ -1,5 +1,5 @@
-/* request.c - checks a collective and makes it a work: is each buffer in a window, in the ring, or on a
- * device? */
+/* request.c - checks a collective, finds out whether its buffers are in a window, in ordinary memory or on a
+ * device, and makes it a work. */
 #include "comm/request.h"
 
 #include "base/hash.h"
@@ -35,7 +35,7 @@ static int check_op(const tern__request *r, tern_error *err)
         return tern__error_set(err, r->func, TERN_E_RANGE, "factor is %g, expected a number", r->factor);
     if ((r->op == TERN_AVG || is_premul) && !is_float)
         return tern__error_set(err, r->func, TERN_E_DTYPE,
-                               "%s of %s, expected f32, f64, bf16 or f16: a mean is no whole number",
+                               "%s of %s, expected f32, f64, bf16 or f16: a mean is not a whole number",
                                is_premul ? "premul_sum" : "avg", tern_dtype_name(r->dtype));
     if (is_bits && is_float)
         return tern__error_set(err, r->func, TERN_E_DTYPE,
@@ -109,8 +109,8 @@ static int check_item(const tern_group *group, const tern__request *r, const ter
 
 /* ---- where the data is ---- */
 
-/* Returns the window that holds the memory that the peers read; it does so on every rank if on any. NULL:
- * staged. */
+/* Returns the window that holds the memory that the peers read, or NULL if it is staged; the same on all
+ * ranks. */
 static const tern__mem *find_mem(const tern_group *group, const tern__request *r, const tern__item *item,
                                  tern__extent *extent, tern_error *err)
 {
@@ -241,8 +241,8 @@ static int check_spans(const tern_group *group, const tern__request *r, const te
     return TERN_OK;
 }
 
-/* Checks that no destination overlaps the gives, which are one buffer. What this rank gives to itself may
- * stay where it is. */
+/* Checks that no destination overlaps the gives, which are one buffer. The part that this rank gives to
+ * itself may stay in place. */
 static int check_moves(const tern_group *group, const tern__request *r, const tern_span *gives,
                        const tern_span *takes, tern_error *err)
 {
@@ -253,7 +253,8 @@ static int check_moves(const tern_group *group, const tern__request *r, const te
         uintptr_t out = (uintptr_t)takes[rank].data, end = out + takes[rank].count * size;
         bool is_own = rank == group->boot.rank && takes[rank].data == gives[rank].data;
         if (is_own || out == end || low == high || high <= out || end <= low) continue;
-        return tern__error_set(err, r->func, TERN_E_INVALID, "in overlaps what is taken of rank %d", rank);
+        return tern__error_set(err, r->func, TERN_E_INVALID, "in overlaps the memory for rank %d's data",
+                               rank);
     }
     return TERN_OK;
 }
@@ -288,7 +289,7 @@ static int place_counts(tern_work *work, const tern_group *group, const tern__re
                            taken);
 }
 
-/* ---- what needs no peer ---- */
+/* ---- a rank's own part ---- */
 
 static int copy_span(const void *in, void *out, size_t count, tern_dtype dtype, tern_error *err)
 {
@@ -417,7 +418,7 @@ tern_work *tern__request_start(tern_group *group, const tern__request *r, tern_e
     return NULL;
 }
 
-/* Blocks, with a work of its own for requests with lists, whose memory the staging keeps. */
+/* Runs a request with lists, as a work whose memory the staging keeps for reuse. */
 static int run_held(tern_group *group, const tern__request *r, tern_error *err)
 {
     tern_error why = {0};

@@ -27,7 +27,7 @@ typedef struct tern__request {
 
     /* In a move with lists of counts, [world] each. */
     const size_t *in_counts, *out_counts; /* cut `in` and `out`; or */
-    const tern_span *ins, *outs;          /* the parts themselves   */
+    const tern_span *ins, *outs;          /* the parts themselves */
 } tern__request;
 
 /* The number of ranks' parts in an item's buffers; 0: the buffer is not used. */

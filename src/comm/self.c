@@ -19,7 +19,7 @@ typedef struct self {
     uint32_t count, room;
 } self;
 
-/* The rank's answers about one work. */
+/* The tally of one work. */
 typedef struct word {
     tern__tally tally;
     bool shadow;

@@ -28,11 +28,11 @@ typedef int rank_fn(int rank, void *arg);
 
 typedef struct spawner {
     tern__launch launch;
-    pid_t *pids;  /* 0: not started, or already reaped      */
-    int *pidfds;  /* -1: likewise                           */
-    int epoll_fd; /* readable when a rank has ended         */
+    pid_t *pids;  /* 0: not started, or already reaped */
+    int *pidfds;  /* -1: the same */
+    int epoll_fd; /* readable when a rank has ended */
     int alive;
-    bool was_ended; /* the others got SIGTERM                 */
+    bool was_ended; /* the remaining ranks got SIGTERM */
     int64_t deadline;
     double grace_s;
 } spawner;

@@ -10,8 +10,8 @@
 typedef struct tern__held {
     tern_work work;
     struct tern__held *next;
-    tern__staging *home; /* NULL: closed, or none  */
-    void *room;          /* from tern__work_room   */
+    tern__staging *home; /* NULL: closed, or none */
+    void *room;          /* from tern__work_room */
     size_t bytes;
 } held;
 
@@ -24,8 +24,8 @@ static size_t place_bytes(const tern_group *group)
     return (size_t)(tern__group_mover(group)->lands_in_windows ? 8192 : 128) << 10;
 }
 
-/* True if a place holds all that a rank takes in a move's piece, however many ranks there are: between hosts.
- * For a device, the pinned landing memory is that large, too. */
+/* True if a place holds all the data that a rank takes in a move's piece, however many ranks there are. This
+ * is so between hosts. For a device, the pinned landing memory is as large. */
 static bool shares_place(const tern_group *group, tern__kind kind)
 {
     return tern__kind_is_move(kind) && tern__group_mover(group)->lands_in_windows;
@@ -146,8 +146,8 @@ size_t tern__staging_parts(const tern_group *group, tern__kind kind)
     }
 }
 
-/* Returns the wished number of pieces: so many that the copies of one overlap with the messages of others,
- * unless pieces would get too short. Without copies, one. */
+/* Returns the best number of pieces: enough that the copies of one overlap with the messages of others,
+ * unless the pieces would get too short. Without copies it is 1. */
 static size_t wished_pieces(const tern_group *group, size_t bytes)
 {
     const size_t shortest = 1 << 20;
@@ -209,8 +209,8 @@ static int fail_counts(const tern_group *group, int giver, uint64_t given, int t
                            tern_group_world_rank(group, taker), (unsigned long long)taken);
 }
 
-/* Takes in the peers' counts. If two ranks differ, both fail with the same text, which the others get, too.
- * Only now is it known whether the data goes directly or through the ring. */
+/* Compares the peers' counts with this rank's. If two ranks differ, both fail with the same text, which the
+ * other ranks get, too. Only now is it known whether the data goes directly or through the ring. */
 static int take_counts(tern__staging *staging, tern_work *work, tern_error *err)
 {
     const tern_group *group = staging->group;

@@ -2,11 +2,12 @@
  *
  * Every call becomes one or more pieces. A buffer in a window is one piece; other buffers are cut into pieces
  * that fit a slot ("place") of the staging ring. A rank copies its data into the ring, and its result out of
- * it. If a call does not fit the ring whole, every rank has to wait for it anyway, so each computes its own
- * result straight into the caller's memory; in an all_reduce it does so for its own part, which then never
- * enters the ring, and in a reduce the root copies the result out as usual. In a move each rank copies what
- * it takes from the others' rings. A move with lists of counts begins with a piece by which the ranks
- * exchange their counts. The number of further pieces is known only then, so later calls wait for it.
+ * it. If a call does not fit the ring as a whole, every rank has to wait for it anyway, so each rank computes
+ * its own result directly into the caller's memory. In an all_reduce it does so for its own part, which then
+ * never enters the ring; in a reduce the root copies the result out as usual. In a move each rank copies the
+ * data that it takes from the other ranks' rings. A move with lists of counts begins with a piece in which
+ * the ranks exchange their counts. Only then is the number of further pieces known, so later calls wait for
+ * it.
  *
  * Pieces are posted in the order of the calls, and those of a call one after the other, whatever the timing.
  * So all ranks post the same sequence. Memory of devices crosses the ring in the same pieces (ferry.h). */
@@ -30,18 +31,18 @@ typedef struct tern__item {
 } tern__item;
 
 struct tern_work {
-    tern_work *next;   /* in the queue, until its last piece has landed             */
-    tern_group *group; /* NULL once it left the queue                               */
-    const char *func;  /* the public call                                           */
-    tern__post post;   /* common to all its pieces                                  */
-    tern__item item;   /* the only item, unless the work is a list                  */
+    tern_work *next;   /* in the queue, until its last piece has landed */
+    tern_group *group; /* NULL once it left the queue */
+    const char *func;  /* the public call */
+    tern__post post;   /* common to all its pieces */
+    tern__item item;   /* the only item, unless the work is a list */
     const tern__item *items;
     size_t item_count;
     const tern_span *gives, *takes; /* [world] in a move with lists of counts */
-    bool is_uncounted;              /* the others' counts are not known yet   */
-    size_t count;                   /* elements per rank                      */
-    size_t piece;                   /* elements per rank in a piece           */
-    size_t pieces;                  /* those in the ring, posted and done:    */
+    bool is_uncounted;              /* the other ranks' counts are not known yet */
+    size_t count;                   /* elements per rank */
+    size_t piece;                   /* elements per rank in a piece */
+    size_t pieces;                  /* its pieces; those in the ring, posted and done: */
     size_t loaded, started, landed;
     const tern__extent *extents; /* the buffers in windows, or NULL: they go through the ring */
     int extent_count;
@@ -49,7 +50,7 @@ struct tern_work {
     struct tern__flight *call; /* the debug back end's record, or NULL */
     bool is_away;              /* some of its memory is a device's and crosses the ring */
     tern_device *home;         /* the device with all of its memory, if the back end reaches it */
-    bool is_direct;            /* the back end works in that memory: `extents` are set  */
+    bool is_direct;            /* the back end works in that memory: `extents` are set */
     const tern__extent *outs;  /* the results of a list of reduce_scatter, if is_direct */
     int status;                /* TERN_PENDING while it is in the queue */
     bool is_transfer;          /* a message: of the fields above, only `group` and `func` are set */

@@ -1,6 +1,6 @@
 /* subgroup.c - groups made from groups.
  *
- * All ranks of the parent exchange their wishes by one all_gather over the parent. So each rank knows the
+ * All ranks of the parent exchange their wishes in one all_gather over the parent, so each rank knows the
  * members of its own group. They need not meet again: the root's control plane connects them already.
  *
  * A group's id tells its descriptors from those of other groups. Each rank proposes the lowest id that it has
@@ -105,7 +105,7 @@ static void agree_on_id(tern_group *root, const wish *wishes, int world)
     root->next_id++;
 }
 
-/* Room for all ranks' wishes and members. */
+/* Memory for all ranks' wishes and members. */
 typedef struct ballot {
     wish *wishes;
     place *places;

@@ -1,4 +1,4 @@
-/* away.c - broadcasts buffers in devices' memory through a window in the host's memory: they are copied into
+/* away.c - broadcasts buffers in devices' memory through a window in the host's memory. They are copied into
  * it before the work is posted, and out of it when the work is done. staged.c does the same for gradients. */
 #include "parallel/ddp.h"
 

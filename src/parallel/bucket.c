@@ -6,7 +6,7 @@ static tern__leaf *leaf_at(const tern_ddp *ddp, int place)
     return ddp->seal->leaves[ddp->order[place]];
 }
 
-/* The dtype in which its gradient is reduced. */
+/* Returns the dtype in which the leaf's gradient is reduced. */
 static tern_dtype leaf_dtype(const tern_ddp *ddp, int place)
 {
     return tern__compress_dtype(ddp, ddp->seal->range_of[ddp->order[place]]);
@@ -18,7 +18,7 @@ static size_t leaf_bytes(const tern_ddp *ddp, int place)
            tern_dtype_bytes(leaf_dtype(ddp, place));
 }
 
-/* The device in whose memory its gradient is reduced; NULL: the host. */
+/* Returns the device in whose memory the leaf's gradient is reduced; NULL: the host. */
 static const tern_device *leaf_home(const tern_ddp *ddp, int place)
 {
     const tern_device *device = ddp->seal->ranges[ddp->seal->range_of[ddp->order[place]]].device;
@@ -30,7 +30,7 @@ static bool are_alike(const tern_ddp *ddp, int place, int other)
     return leaf_dtype(ddp, place) == leaf_dtype(ddp, other) && leaf_home(ddp, place) == leaf_home(ddp, other);
 }
 
-/* Returns the bucket that begins at `first`. */
+/* Returns the bucket that starts at `first`. */
 static tern__bucket cut(const tern_ddp *ddp, int first, size_t cap)
 {
     tern__bucket bucket = {.first = first, .dtype = leaf_dtype(ddp, first)};
@@ -41,7 +41,7 @@ static tern__bucket cut(const tern_ddp *ddp, int first, size_t cap)
 }
 
 /* Fills in one extent per leaf and returns how many there are. An extent is merged with the one before it if
- * there is only padding between them: padding is zero on every rank, and so is its mean. A parameter begins
+ * there is only padding between them: padding is zero on every rank, and so is its mean. A parameter starts
  * on a cache line, and its gradient at the same element of the gradient range. */
 static int fill_extents(const tern_ddp *ddp, tern__bucket *bucket, tern__extent *extents)
 {

@@ -2,10 +2,11 @@
  *
  * All ranks start from the same parameters and apply the same gradients, so their parameters stay equal bit
  * by bit, unless memory fails or the program writes to them on one rank only. Nothing repairs such a
- * difference. So every few synchronised backwards each rank hashes its parameters one by one (XXH3), as this
- * backward has used them, and the hashes are gathered in a small work beside the gradients', for which nobody
- * waits. The hashes that most ranks agree on are right; if there is no majority, rank 0's are. A rank without
- * inputs (tern_ddp_join) lags behind, so its hashes are ignored. */
+ * difference. So every checksum_every synchronised backwards each rank hashes its parameters one by one
+ * (XXH3), with the values that this backward has used. The hashes are gathered in a small work together with
+ * the gradients', so no rank waits for it separately. The hashes that most ranks have are right; if several
+ * are equally common, those of the lowest rank. A rank without inputs (tern_ddp_join) lags behind, so its
+ * hashes are ignored. */
 #include "parallel/ddp.h"
 #include "tensor/host.h"
 
@@ -84,7 +85,7 @@ static int difference(const tern_ddp *ddp, int one, int other)
     return -1;
 }
 
-/* Returns the rank that most ranks agree with, the lowest of several. */
+/* Returns the rank that most ranks agree with; if there are several, the lowest. */
 static int find_right(const tern_ddp *ddp, const tern__tally *tally)
 {
     int right = -1, most = 0, world = tern_group_size(ddp->group);

@@ -1,14 +1,15 @@
-/* choices.c - rank 0 measures convolution algorithms and tells the other ranks its choices.
+/* choices.c - rank 0 measures convolution algorithms and sends its choices to the other ranks.
  *
- * Clocks differ, so ranks that measured each for themselves would choose differently: they would take
- * different times for the same work and wait for each other, and the bits of a run would depend on more than
- * one clock. So only rank 0 measures; in the first step everybody waits for it anyway. The others use the
- * fixed table until they are told (nn/module.c makes their devices follow). They are told at the end of the
- * synchronised backward in which rank 0 has chosen something: a side value announces it, and rank 0's lines
- * (kernels/choices.h) are broadcast. So all ranks know the same choices between two steps, and a run that is
- * resumed there can know them too (checkpoint/snapshot_choices.c). Rank 0 sends everything that it knows, so
- * a rank that has missed a round, for want of inputs (tern_ddp_join), is complete again after the next one.
- * If there are more cases than fit, the newest are sent. */
+ * Timings differ, so ranks that measured for themselves would choose differently: they would take different
+ * times for the same work and wait for each other, and the bits of a run's results would depend on several
+ * ranks' timings. So only rank 0 measures; in the first step all ranks wait for it anyway. The other ranks
+ * use the fixed table until they get its choices (nn/module.c makes their devices follow).
+ *
+ * Rank 0 sends its choices at the end of the synchronised backward in which it has made new ones: a side
+ * value announces them, and its lines (kernels/choices.h) are broadcast. So between two steps all ranks have
+ * the same choices, and a run that is resumed there can have them, too (checkpoint/snapshot_choices.c). Rank
+ * 0 sends all of its choices, so a rank that has missed a round because it had no inputs (tern_ddp_join) is
+ * complete again after the next one. If there are more cases than fit, the newest are sent. */
 #include "parallel/ddp.h"
 
 #include "kernels/choices.h"

@@ -1,7 +1,7 @@
 /* compress.c - sends f32 gradients in 16 bits (reduce_dtype).
  *
- * When a bucket is posted its gradients are rounded into a separate window. The rank that reduces them sums
- * in f32 and rounds the mean once more. (NCCL passes 16-bit sums on, each rounded again.) Where the back end
+ * When a bucket is posted, its gradients are rounded into a separate window. The rank that reduces them sums
+ * in f32 and rounds the mean once more. (NCCL passes 16-bit sums on, each rounded again.) If the back end
  * reaches a device, a kernel rounds the device's gradients into a window in its memory; other devices'
  * gradients go through staged.c. */
 #include "parallel/ddp.h"
@@ -67,13 +67,13 @@ uint32_t tern__compress_window(const tern_ddp *ddp, int r)
     return is_narrow(ddp, r) ? ddp->narrow[r] : ddp->windows[r];
 }
 
-/* Rounded here. */
+/* True if the range's gradients are rounded here and not in staged.c. */
 static bool is_apart(const tern_ddp *ddp, int r)
 {
     return is_narrow(ddp, r) && (!ddp->seal->ranges[r].device || device_of(ddp, r));
 }
 
-/* ---- both ways ---- */
+/* ---- rounding into the window and back ---- */
 
 #define DEFINE(name, PUT, GET)                                                                               \
     TERN__SIMD static void put_##name(uint16_t *to, const float *from, int64_t count)                        \

@@ -33,7 +33,7 @@ static int check_devices(const tern_data_parallel_opts *opts, tern_error *err)
     return TERN_OK;
 }
 
-/* Like PyTorch, wants everything on the first device (device_ids[0]). */
+/* Like PyTorch, requires everything on the first device (device_ids[0]). */
 static int check_places(tern_module *module, const tern_device *first, tern_error *err)
 {
     for (int i = 0; i < tern_state_count(module); i++) {
@@ -123,7 +123,7 @@ int tern_data_parallel_count(const tern_data_parallel *parallel)
     return parallel ? parallel->count : 0;
 }
 
-/* ---- what it costs ---- */
+/* ---- memory and times ---- */
 
 tern_replica_stats tern_data_parallel_stats(const tern_data_parallel *parallel, int index)
 {

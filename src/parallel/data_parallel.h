@@ -1,4 +1,4 @@
-/* data_parallel.h - tern_data_parallel from inside: replicas, and a pass of a batch through them. */
+/* data_parallel.h - the internals of tern_data_parallel: replicas, and a pass of a batch through them. */
 #ifndef TERN_SRC_PARALLEL_DATA_PARALLEL_H
 #define TERN_SRC_PARALLEL_DATA_PARALLEL_H
 
@@ -16,12 +16,12 @@ typedef struct tern__replica {
     tern_device *device;
     tern_scope *scope;
     tern__slot *slots; /* [leaf_count] once sealed; NULL for replica 0 */
-    char *grads;       /* the slots' memory                           */
+    char *grads;       /* the slots' memory */
     size_t grad_bytes;
     tern__mirrors model; /* the parameters and buffers, on a device with memory of its own */
     int64_t forward_ns, backward_ns;
-    uint64_t choices;        /* serial up to which it knows the pass's device's (kernels/choices.h) */
-    struct tern__pass *pass; /* the one that its thread works on */
+    uint64_t choices;        /* serial up to which it has the pass's device's choices (kernels/choices.h) */
+    struct tern__pass *pass; /* the pass that its thread works on */
 } tern__replica;
 
 struct tern_data_parallel {
@@ -31,21 +31,21 @@ struct tern_data_parallel {
     tern__replica *replicas;
     int count;
     tern__mirrors sums;  /* copies of one replica's gradients at a time, on the first device */
-    tern__seal *seal;    /* NULL until gradients are wanted                                  */
-    tern_scope *scope;   /* the replicas' scopes end with this one, in the step              */
-    uint64_t generation; /* of that scope, when the step began                               */
-    uint64_t choices;    /* serial up to which the pass's device knows replica 0's           */
-    bool warned;         /* about results without dimensions                                 */
+    tern__seal *seal;    /* NULL until gradients are needed */
+    tern_scope *scope;   /* the replicas' scopes end with this one, in the step */
+    uint64_t generation; /* of that scope, when the step began */
+    uint64_t choices;    /* serial up to which the pass's device has replica 0's choices */
+    bool warned;         /* has warned about results without dimensions */
 };
 
 /* One replica's part of a pass. */
 typedef struct tern__part {
     tern_value input, output;
-    tern_tensor **x;         /* [x_count] its chunks, in its scope               */
-    tern_tensor **y;         /* [y_count] its results, in its scope              */
-    tern_tensor **out;       /* [y_count] the same results in the pass's scope   */
-    tern__view *dy;          /* [y_count] their gradients; data NULL: none       */
-    tern__storage **dy_held; /* [y_count] the references that keep these alive   */
+    tern_tensor **x;         /* [x_count] its chunks, in its scope */
+    tern_tensor **y;         /* [y_count] its results, in its scope */
+    tern_tensor **out;       /* [y_count] the same results in the pass's scope */
+    tern__view *dy;          /* [y_count] their gradients; data NULL: none */
+    tern__storage **dy_held; /* [y_count] the references that keep these alive */
     tern__node *tape;        /* the last entry of its scope's tape before the pass */
 } tern__part;
 
@@ -58,11 +58,11 @@ typedef struct tern__pass {
     void *ctx;
     tern_tensor **x;        /* [x_count] the whole inputs, plain */
     tern__storage **x_held; /* [x_count] */
-    int64_t *chunk;         /* [x_count] rows of a chunk         */
+    int64_t *chunk;         /* [x_count] rows of a chunk */
     int x_count, y_count;
     tern__part *parts;
-    int count;           /* replicas that take part            */
-    tern__leaf **leaves; /* [leaf_count] used by any replica  */
+    int count;           /* replicas that take part */
+    tern__leaf **leaves; /* [leaf_count] used by any replica */
     int leaf_count;
 } tern__pass;
 
@@ -78,19 +78,19 @@ int tern__replica_slots(tern__replica *replica, const tern__seal *seal, tern_err
 /* Run all replicas of the pass at once, each on its own thread; the first error becomes the scope's. */
 int tern__replicas_forward(tern__pass *pass);
 int tern__replicas_backward(tern__pass *pass);
-/* Adds the gradients of the pass's leaves up into the leaves, in the order of the replicas. */
+/* Adds up the gradients of the pass's leaves in the leaves, in the order of the replicas. */
 int tern__replicas_sum(tern__pass *pass);
 
 /* ---- scatter.c ---- */
 
-/* Whether the replica's device has memory of its own and the view is not in it. */
+/* True if the replica's device has memory of its own and the view is not in it. */
 bool tern__replica_lacks(const tern__replica *replica, const tern__view *view);
 /* Copies the view to the replica's device, into the replica's scope. NULL: the pass has failed. */
 tern_tensor *tern__replica_copy(const tern__pass *pass, int index, const tern__view *view);
 
 /* Cuts the tensors of `input` into chunks for the parts, and sets pass->count. */
 int tern__scatter(tern__pass *pass, tern_value input);
-/* Finds the tensors in the parts' results; E_MISMATCH if the results are not nested alike. */
+/* Finds the tensors in the parts' results; E_MISMATCH if the results are nested differently. */
 int tern__results_find(tern__pass *pass);
 /* Joins the parts' `out`. */
 tern_value tern__gather(tern__pass *pass);

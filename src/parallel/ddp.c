@@ -80,7 +80,7 @@ static int open_buffers(tern_ddp *ddp, tern_error *err)
     return status ? status : tern__state_plan_buffers(ddp, err);
 }
 
-/* Makes the pages of the gradients and buffers reachable by the peers; their addresses stay the same. */
+/* Makes the pages of the gradients and buffers accessible to the peers; their addresses stay the same. */
 static int open_windows(tern_ddp *ddp, tern_error *err)
 {
     const tern__comm_backend *backend = ddp->group->backend;
@@ -113,10 +113,10 @@ static int attach_windows(tern_ddp *ddp, tern_error *err)
     return status;
 }
 
-/* The channel has more slots than one backward posts works: buckets, buffers, the ready order and what ranks
- * tell each other. Its works keep an order of their own, because others may come at other places among them
- * on other ranks: those of synchronised batch norms and of the program where ranks use different parameters,
- * those of another ddp where a rank has run out of inputs. */
+/* The channel has more slots than a backward has works: buckets, buffers, the ready order and small exchanges
+ * between the ranks. Its works are ordered among themselves, apart from the group's other works, which may
+ * fall between them in different places on different ranks: those of synchronised batch norms and of the
+ * program if the ranks use different parameters, and those of another ddp if a rank has run out of inputs. */
 static int open_channel(tern_ddp *ddp, tern_error *err)
 {
     const tern__comm_backend *backend = ddp->group->backend;
@@ -142,8 +142,8 @@ static void listen_to_backward(tern_ddp *ddp)
     ddp->seal->group = ddp->group;
 }
 
-/* Over windows a bucket costs 2 us, so buckets may be small. Between GPUs, starting a work costs the host 50
- * us and the device some time, too, so PyTorch's 25 MiB are right there. */
+/* Through windows a bucket costs 2 us, so buckets may be small. Between GPUs, starting a work costs the host
+ * 50 us, and also takes time on the device, so PyTorch's 25 MiB is right there. */
 static size_t choose_bucket_bytes(const tern_ddp *ddp)
 {
     bool is_away = ddp->seal->range_count > 0;
@@ -204,7 +204,7 @@ tern_ddp *tern_ddp_new(tern_module *module, tern_group *group, const tern_ddp_op
     if (!group) return NULL;
     if (!tern__is_set(e) && tern__group_check(group, __func__, e) == TERN_OK)
         ddp = new_ddp(module, group, opts, e);
-    /* All ranks have found a mismatch together, so nobody waits for this one. */
+    /* All ranks find a mismatch together, so no rank waits for this one. */
     if (!ddp && tern__is_set(e) && e->code != TERN_E_MISMATCH) tern__group_fail(group, e);
     return ddp;
 }

@@ -1,5 +1,5 @@
-/* ddp.h - the inside of tern_ddp: buckets over the sealed gradient ranges, and the reducer that posts them.
- */
+/* ddp.h - the internals of tern_ddp: buckets over the sealed gradient ranges, and the reducer that posts
+ * them. */
 #ifndef TERN_SRC_PARALLEL_DDP_H
 #define TERN_SRC_PARALLEL_DDP_H
 
@@ -15,19 +15,19 @@ typedef struct tern__bucket {
     int first, count; /* a part of ddp->order */
     size_t bytes;
     tern_dtype dtype;
-    int waiting;           /* how many gradients are still being computed              */
-    bool used;             /* a leaf of it has a gradient, or will have one            */
-    tern__extent *extents; /* of the gradient windows; the last bucket also has the side values */
+    int waiting;           /* gradients that are still being computed */
+    bool used;             /* one of its leaves has a gradient or will get one */
+    tern__extent *extents; /* in the gradient windows; the last bucket also has the side values */
     int extent_count;
 } tern__bucket;
 
 /* The state of checksum.c. */
 typedef struct tern__checksum {
     uint32_t window; /* [world][leaf_count] the ranks' checksums of their parameters */
-    bool has_window; /* false: no checksums are wanted */
+    bool has_window; /* false: checksums are off */
     tern__extent extent;
-    uint64_t rounds; /* how many synchronised backwards there were, including those as a shadow */
-    uint64_t seq;    /* the running one's work; 0: it has none                                 */
+    uint64_t rounds; /* synchronised backwards so far, including those as a shadow */
+    uint64_t seq;    /* the running one's work; 0: none */
 } tern__checksum;
 
 /* The state of choices.c. */
@@ -35,46 +35,47 @@ typedef struct tern__ddp_choices {
     uint32_t window; /* rank 0's lines, ended by a 0 */
     bool has_window; /* false: there is only one rank */
     tern__extent extent;
-    bool is_due;     /* rank 0 has new choices in the running backward                     */
-    uint64_t serial; /* the sum of its devices' serials when it last wrote into the window */
+    bool is_due;     /* rank 0 has new choices in the running backward */
+    uint64_t serial; /* the sum of its devices' serials when it last wrote to the window */
 } tern__ddp_choices;
 
 /* A loss in a device's memory, for which a backward does not wait. */
 typedef struct tern__ddp_loss {
-    tern_device *device; /* of the gradients; NULL: the host reads the loss at once       */
-    bool is_reached;     /* the back end reaches the device: the loss is reduced there    */
-    float *block;        /* [2] this rank's loss, after the work the sum; and the mean    */
-    uint32_t window;     /* over the block, if the back end reaches the device            */
+    tern_device *device; /* of the gradients; NULL: the host reads the loss at once */
+    bool is_reached;     /* the back end reaches the device: the loss is reduced there */
+    float *block;        /* [2] this rank's loss, after the work the sum; and the mean */
+    uint32_t window;     /* over the block, if the back end reaches the device */
     bool has_window, is_known;
     tern__extent extent;
     float *pinned;             /* otherwise the loss is copied here, before its bucket's gradients */
-    tern__device_event *there; /* recorded behind that copy                                        */
-    bool is_sent;              /* copied in this backward, and not written to the side values yet  */
+    tern__device_event *there; /* recorded after that copy */
+    bool is_sent;              /* copied in this backward, but not written to the side values yet */
 } tern__ddp_loss;
 
 /* The state of staged.c for a gradient range in a device's memory. */
 typedef struct tern__ddp_stage {
-    tern__device_event *turn;   /* of the step's stream, for the other stream to wait for          */
-    tern__device_event **there; /* [leaf_count + 2] by bucket: behind the copies into the window   */
-    tern__device_event *back;   /* behind the copies out of it, for the step's stream to wait for  */
-    void *pinned;               /* the window, once it is pinned                                   */
+    tern__device_event *turn;   /* of the step's stream; the communication stream waits for it */
+    tern__device_event **there; /* [leaf_count + 2] by bucket: after the copies into the window */
+    tern__device_event *back;   /* after the copies out of it; the step's stream waits for it */
+    void *pinned;               /* the window, once it is pinned */
 } tern__ddp_stage;
 
-/* A round: the backwards up to the next synchronised one, which reduces what all of them have added up. */
+/* A round: the backwards up to the next synchronised one, which reduces the gradients that they have
+ * accumulated. */
 typedef struct tern__ddp_round {
-    bool active;                 /* the running backward is synchronised                          */
-    bool is_inside;              /* a backward has begun and not ended                            */
-    bool used;                   /* on this rank the running backward reaches the model           */
-    bool reached;                /* it does, or another one of this round did                     */
-    int next_put, next_bucket;   /* the first bucket not put into its window, and not posted, yet */
-    uint64_t backward;           /* the number of the running or last backward                    */
-    uint32_t folded;             /* how many backwards the round has had, the running one included */
-    uint64_t last_seq, side_seq; /* the last work, and the one with the side values               */
-    double count;                /* sum of the counts of the losses (normaliser.c); NAN: none yet  */
-    double next_count;           /* the next loss's count, given by the user; NAN: not given      */
-    double weight, share;        /* of the synchronised backward's posts                          */
-    double loss_weight;          /* of the running loss in synchronised batch norms, among the ranks */
-    bool has_samples;            /* this rank has samples in the round                            */
+    bool active;                 /* the running backward is synchronised */
+    bool is_inside;              /* a backward is running */
+    bool used;                   /* the running backward reaches the model on this rank */
+    bool reached;                /* so does it, or did an earlier one of this round */
+    int next_put, next_bucket;   /* the first bucket that is not in its window yet; not posted yet */
+    uint64_t backward;           /* the number of the running or last backward */
+    uint32_t folded;             /* backwards in the round so far, including the running one */
+    uint64_t last_seq, side_seq; /* the last work; the one with the side values */
+    double count;                /* sum of the counts of the losses (normaliser.c); NAN: none yet */
+    double next_count;           /* the next loss's count, set by the user; NAN: not set */
+    double weight, share;        /* of the synchronised backward's posts */
+    double loss_weight;          /* the running loss's weight in synchronised batch norms */
+    bool has_samples;            /* this rank has samples in the round */
 } tern__ddp_round;
 
 struct tern_ddp {
@@ -85,39 +86,38 @@ struct tern_ddp {
     tern_ddp_opts opts;
     uint32_t number;
     void *channel;
-    uint32_t windows[TERN__RANGES]; /* over the seal's gradient ranges, or host memory for a device's range */
+    uint32_t windows[TERN__RANGES]; /* over the seal's gradient ranges; for a staged range, host memory */
     int window_count;
     uint32_t narrow[TERN__RANGES]; /* by range: windows of gradients that are reduced in reduce_dtype */
     bool has_narrow[TERN__RANGES];
-    char *narrow_block[TERN__RANGES]; /* in a device's memory: under such a window, or laid out like it */
+    char *narrow_block[TERN__RANGES]; /* in a device's memory: below such a window, or laid out like it */
     uint32_t buffer_window, side_window;
     bool has_buffer_window, has_side_window;
 
-    bool *ignored;  /* [tern_state_count] parameters and buffers that each rank has for itself */
-    int leaf_count; /* synchronised leaves                                      */
-    int *order;     /* [leaf_count] leaf indices in bucket order                */
-    int *bucket_of; /* by leaf index; -1: ignored                               */
+    bool *ignored;  /* [tern_state_count] parameters and buffers that each rank keeps for itself */
+    int leaf_count; /* synchronised leaves */
+    int *order;     /* [leaf_count] leaf indices in bucket order */
+    int *bucket_of; /* by leaf index; -1: ignored */
     tern__bucket *buckets;
-    tern__extent *extents;         /* of all buckets, one array                  */
-    int bucket_count, side_bucket; /* the first bucket with side values          */
+    tern__extent *extents;         /* of all buckets, one array */
+    int bucket_count, side_bucket; /* the first bucket with side values */
     bool rebuilt;
 
     bool sync; /* backwards are synchronised */
     tern__ddp_round round;
     double loss_mean;
     tern__ddp_loss loss;
-    tern__extent
-        *buffer_extents; /* those in the host's memory, then the others; NULL: buffers are not broadcast */
+    tern__extent *buffer_extents; /* host memory's, then devices'; NULL: buffers are not broadcast */
     int buffer_extent_count;
-    int away_extent_count; /* how many are in devices' memory */
+    int away_extent_count; /* those in devices' memory */
     tern__extent order_extent;
 
     bool *first_used; /* by leaf index: used in the first backward that used any; for static_graph */
     bool has_first;
 
-    bool shadow;     /* this rank is in tern_ddp_join                            */
-    bool over;       /* all ranks were, in the last round                       */
-    int last_active; /* the highest rank that was no shadow in the last round with such a rank */
+    bool shadow;     /* this rank is in tern_ddp_join */
+    bool over;       /* all ranks were shadows in the last round */
+    int last_active; /* the highest rank that was not a shadow, in the last round that had one */
     tern__checksum checksum;
     tern__ddp_choices choices;
     tern__stats stats;
@@ -126,11 +126,11 @@ struct tern_ddp {
         bool has_window;
         size_t bytes;
         tern_device *pinned; /* the device that has pinned the window, or NULL */
-    } away;                  /* of the buffers in devices' memory */
+    } away;                  /* for buffers in devices' memory */
     tern__ddp_stage stages[TERN__RANGES];
 };
 
-/* Whether the back end reaches the device's memory: then collectives work directly on it. */
+/* True if the back end can reach the device's memory. Collectives then work on it directly. */
 static inline bool tern__ddp_reaches(const tern_ddp *ddp, const tern_device *device)
 {
     return device && device->backend && ddp->group->backend->window_of;
@@ -138,8 +138,8 @@ static inline bool tern__ddp_reaches(const tern_ddp *ddp, const tern_device *dev
 
 /* ---- ddp.c ---- */
 
-/* The ddps of the group's family in this process, which take part in every backward on its scopes, in the
- * order in which they were made; NULL: there is no more. */
+/* Iterate over the ddps of the group's family in this process, in the order in which they were made; NULL at
+ * the end. They take part in every backward on the family's scopes. */
 tern_ddp *tern__ddp_first(const tern_group *group);
 tern_ddp *tern__ddp_next(const tern_ddp *ddp);
 
@@ -148,7 +148,7 @@ tern_ddp *tern__ddp_next(const tern_ddp *ddp);
 /* Posts a work of the running backward: fills in its owner and sets round.last_seq. */
 int tern__ddp_post(tern_ddp *ddp, tern__post *work, tern_error *err);
 typedef int (*tern__ddp_test)(const tern_ddp *ddp, tern_error *err);
-/* Waits until `test` no longer returns TERN_PENDING, and returns what it does. Works go on meanwhile; the
+/* Waits until `test` no longer returns TERN_PENDING, and returns its result. Works progress meanwhile; the
  * loss of a rank is an error. */
 int tern__ddp_await(const tern_ddp *ddp, tern__ddp_test test, tern_error *err);
 
@@ -163,7 +163,7 @@ int tern__bucket_plan(tern_ddp *ddp, tern_error *err);
 
 int tern__away_open(tern_ddp *ddp, tern_error *err);
 void tern__away_close(tern_ddp *ddp);
-/* Copy them into their window, and out of it. */
+/* Copy the buffers into their window, and out of it. */
 int tern__away_put(const tern_ddp *ddp, tern_error *err);
 int tern__away_take(const tern_ddp *ddp, tern_error *err);
 
@@ -171,12 +171,12 @@ int tern__away_take(const tern_ddp *ddp, tern_error *err);
 
 int tern__compress_open(tern_ddp *ddp, tern_error *err);
 void tern__compress_close(tern_ddp *ddp);
-/* The dtype in which the gradients of range r are reduced, and the window that they are in then. */
+/* Return the dtype in which the gradients of range r are reduced, and the window in which they are then. */
 tern_dtype tern__compress_dtype(const tern_ddp *ddp, int r);
 uint32_t tern__compress_window(const tern_ddp *ddp, int r);
 /* Rounds a bucket's gradients into the window. */
 int tern__compress_put(const tern_ddp *ddp, const tern__bucket *bucket, tern_error *err);
-/* Takes the means out of it, for all leaves that have one. */
+/* Copies the means out of it, for all leaves that have one. */
 int tern__compress_take(const tern_ddp *ddp, tern_error *err);
 
 /* ---- staged.c: gradients in the memory of devices that the back end does not reach ---- */
@@ -185,8 +185,8 @@ int tern__staged_open(tern_ddp *ddp, tern_error *err);
 void tern__staged_close(tern_ddp *ddp);
 /* Starts the copies of a bucket's gradients into their window. */
 int tern__staged_put(tern_ddp *ddp, int bucket, tern_error *err);
-/* TERN_OK: the next bucket may be posted, because this rank's gradients are in the window, or because the
- * device has read the means that will be overwritten; else TERN_PENDING or an error. */
+/* Returns TERN_OK if the next bucket may be posted: either this rank's gradients are in the window, or it has
+ * none and the device has read the means that will be overwritten. Otherwise TERN_PENDING or an error. */
 int tern__staged_test(const tern_ddp *ddp, tern_error *err);
 /* Copies the means to the device, for all buckets that have one. */
 int tern__staged_take(const tern_ddp *ddp, tern_error *err);
@@ -199,8 +199,7 @@ int tern__staged_copy(const tern_ddp *ddp, void *to, const void *from, size_t by
 int tern__staged_return(const tern_ddp *ddp, tern_error *err);
 int tern__staged_returned(const tern_ddp *ddp, tern_error *err);
 
-/* ---- side.c: the loss, whether it counts, whether optimizers ask, whether there are new choices, and one
- * flag per leaf; they are reduced with the last bucket ---- */
+/* ---- side.c: the side values, reduced with the last bucket ---- */
 
 static inline int tern__side_count(const tern_ddp *ddp)
 {
@@ -208,11 +207,11 @@ static inline int tern__side_count(const tern_ddp *ddp)
 }
 int tern__side_open(tern_ddp *ddp, tern_error *err);
 void tern__side_close(tern_ddp *ddp);
-/* Writes this backward's values; loss NULL: a shadow's. */
+/* Writes this backward's values; loss NULL: this rank is a shadow. */
 int tern__side_write(tern_ddp *ddp, const tern_tensor *loss, tern_error *err);
 /* To be called before a bucket with side values is posted. */
 int tern__side_arrive(tern_ddp *ddp, tern_error *err);
-/* Takes the means of all ranks: sets every leaf's `fresh`, the mean loss, and choices.is_due. */
+/* Reads the means over all ranks: sets every leaf's `fresh`, the mean loss, and choices.is_due. */
 int tern__side_take(tern_ddp *ddp, tern_error *err);
 
 /* ---- state.c: the parameters and buffers that all ranks share ---- */
@@ -240,19 +239,20 @@ int tern__checksum_post(tern_ddp *ddp, tern_error *err);
 /* To be called when the backward's works are done: E_MISMATCH on all ranks if one has drifted. */
 int tern__checksum_check(const tern_ddp *ddp, tern_error *err);
 
-/* ---- choices.c: tells all ranks rank 0's convolution algorithms ---- */
+/* ---- choices.c: sends rank 0's choices of convolution algorithms to all ranks ---- */
 
 int tern__ddp_choices_open(tern_ddp *ddp, tern_error *err);
 void tern__ddp_choices_close(tern_ddp *ddp);
-/* Whether this is rank 0 and it has choices that it has not told the others. */
+/* True if this is rank 0 and it has choices that it has not sent yet. */
 bool tern__ddp_choices_has_news(const tern_ddp *ddp);
-/* To be called around the broadcast that is due then: rank 0 writes its lines, the others read them. */
+/* To be called before and after the broadcast that is due then: rank 0 writes its lines, the other ranks read
+ * them. */
 void tern__ddp_choices_put(tern_ddp *ddp);
 void tern__ddp_choices_take(const tern_ddp *ddp);
 
 /* ---- signature.c ---- */
 
-/* Collective: E_MISMATCH on all ranks, naming the first difference, unless all ranks have the same model and
+/* Collective: returns E_MISMATCH with the first difference on all ranks, unless all have the same model and
  * options. */
 int tern__signature_check(tern_ddp *ddp, tern_error *err);
 
@@ -265,7 +265,8 @@ int tern__static_graph_check(tern_ddp *ddp, tern_error *err);
 
 extern const tern__listener tern__reducer;
 
-/* Post what the others post in a backward in which this rank has no part, and wait for it. */
+/* _shadow posts, for a backward in which this rank takes no part, what the other ranks post; _finish waits
+ * for it. */
 int tern__reducer_shadow(tern_ddp *ddp, tern_error *err);
 int tern__reducer_finish(tern_ddp *ddp, tern_error *err);
 

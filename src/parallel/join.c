@@ -1,10 +1,10 @@
 /* join.c - ranks with unequal numbers of batches.
  *
- * A rank that has run out of batches becomes a shadow: it posts, with weight 0, what the others post in a
- * backward, and so learns when they have done one. The works themselves tell every rank which ranks were
- * shadows, so the ranks that still have batches do nothing that they would not do anyway. The round in which
- * all ranks were shadows is the last. As every rank has seen every round, all know whose model is the latest.
- */
+ * A rank that has run out of batches becomes a shadow: it posts, with weight 0, what the other ranks post in
+ * a backward, and so learns when they have done one. The works themselves tell every rank which ranks were
+ * shadows, so the ranks that still have batches need no additional communication. The round in which all
+ * ranks were shadows is the last. Every rank has seen every round, so all know which rank has the latest
+ * model. */
 #include "parallel/ddp.h"
 
 #include "base/opts.h"
@@ -17,7 +17,7 @@ tern_join_opts tern_join_defaults(void)
 
 /* ---- rounds ---- */
 
-/* Shadows one backward of the others; *left: how many ddps still had an active rank in it. */
+/* Shadows one backward of the other ranks; *left = the number of ddps that still had an active rank in it. */
 static int shadow_round(tern_ddp *first, int *left, tern_error *err)
 {
     int status = TERN_OK;
@@ -50,8 +50,8 @@ static int check_early(const tern_ddp *first, tern_error *err)
     return TERN_OK;
 }
 
-/* A sharded or scaled optimizer needs this rank in each step: the others wait for its slice or its answer, or
- * go on with a scale that it does not have. */
+/* A sharded or scaled optimizer needs this rank in every step: the other ranks would wait for its slice or
+ * its answer, or go on with a scale that it does not have. */
 static int check_optimizers(const tern_ddp *first, const tern_join_opts *opts, tern_error *err)
 {
     for (const tern_ddp *ddp = first; ddp && !opts->after_backward; ddp = tern__ddp_next(ddp)) {
@@ -64,7 +64,8 @@ static int check_optimizers(const tern_ddp *first, const tern_join_opts *opts, t
     return TERN_OK;
 }
 
-/* A rank that has had no batch at all learns in the others' backward that they use a scaler. */
+/* Checks the optimizers in every round: a rank that has had no batch at all learns only from the other ranks'
+ * backward that they use a scaler. */
 static int shadow_all(tern_ddp *first, const tern_join_opts *opts, tern_error *err)
 {
     for (int left = 1; left;) {
@@ -80,7 +81,7 @@ static int shadow_all(tern_ddp *first, const tern_join_opts *opts, tern_error *e
 /* ---- the end ---- */
 
 /* Copies the last active rank's model, and the number of its last backward, to all ranks. Rank 0 will send
- * its choices again, as shadows have missed them. */
+ * its choices again, because shadows have missed them. */
 static int settle(tern_ddp *ddp, tern_error *err)
 {
     ddp->choices.serial = 0;
@@ -103,16 +104,15 @@ static int join(tern_ddp *first, const tern_join_opts *opts, tern_error *err)
     return status;
 }
 
-/* With synchronised batch norms the others wait in their forward for this rank's statistics. */
+/* With synchronised batch norms, the other ranks would wait in their forward for this rank's statistics. */
 static int check_batch_norms(const tern_ddp *first, tern_error *err)
 {
     for (const tern_ddp *ddp = first; ddp; ddp = tern__ddp_next(ddp))
         if (tern_group_size(ddp->group) > 1 && tern__batch_norm_sync_count(ddp->module))
-            return tern__error_set(
-                err, "tern_ddp_join", TERN_E_STATE,
-                "%s has synchronised batch norms, of which every rank computes a part: go on "
-                "with empty batches instead of joining",
-                ddp->module->kind);
+            return tern__error_set(err, "tern_ddp_join", TERN_E_STATE,
+                                   "%s has synchronised batch norms, which need all ranks: go on "
+                                   "with empty batches instead of joining",
+                                   ddp->module->kind);
     return TERN_OK;
 }
 

@@ -26,9 +26,10 @@ int tern_ddp_normaliser_set(tern_ddp *ddp, double count, tern_error *err)
     return TERN_OK;
 }
 
-/* Takes in the count of the backward's loss. If this rank does not use the model, the loss may be any; its
- * count is added only if the backward is synchronised and nothing has been counted here yet: other ranks may
- * use the model, or gradients may wait here that the ddp did not see being made. */
+/* Adds the count of the backward's loss. If this rank does not use the model, the loss may have nothing to do
+ * with it. Its count is then added only if the backward is synchronised and nothing has been counted here
+ * yet: other ranks may use the model, or there may be gradients here from a backward that the ddp did not
+ * see. */
 int tern__normaliser_add(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
 {
     ddp->round.loss_weight = 1;
@@ -42,13 +43,13 @@ int tern__normaliser_add(tern_ddp *ddp, const tern_tensor *loss, tern_error *err
     if (isnan(count))
         return tern__error_set(err, "tern_backward", TERN_E_STATE,
                                "the loss comes from %s, which does not say what it was divided by: call "
-                               "tern_ddp_normaliser_set before",
+                               "tern_ddp_normaliser_set first",
                                loss->node->op);
     ddp->round.count = isnan(ddp->round.count) ? count : ddp->round.count + count;
     return TERN_OK;
 }
 
-/* Gradients that nobody has counted weigh 1, so that they are not taken for those of ignored labels. */
+/* Gradients without a count have weight 1, so that they are not taken for those of ignored labels. */
 void tern__normaliser_weigh(tern_ddp *ddp)
 {
     double count = ddp->opts.normaliser == TERN_NORMALISER_LOSS ? ddp->round.count : 1;

@@ -1,11 +1,11 @@
 /* pass.c - runs a batch through the replicas and records it on the tape.
  *
  * Each replica computes its chunks in its own scope. On the outer tape the pass is one entry, whose inputs
- * are the whole tensors and every parameter that a replica has used. Behind it there is an entry for each
- * result of each replica, which hands its gradient on; cat and stack, which join the results, are ordinary
- * ops. So when backward comes to the pass, the gradients of all results are there, and all replicas go back
- * at once. Then their gradients are added up, each thread doing a share of every parameter, and a ddp is told
- * of each as of any other. */
+ * are the whole tensors and every parameter that a replica has used. After it there is an entry for each
+ * result of each replica, which passes its gradient on; cat and stack, which join the results, are ordinary
+ * ops. So when backward reaches the pass, the gradients of all results are there, and all replicas run their
+ * backward at once. Then their gradients are added up, each thread doing a share of every parameter, and a
+ * ddp is told of each as of any other. */
 #include "parallel/data_parallel.h"
 
 #include "ops/ops.h"
@@ -14,7 +14,7 @@
 
 /* ---- backward ---- */
 
-/* A result of a replica; its entry on the tape keeps the gradient until backward comes to the pass. */
+/* A result of a replica; its entry on the tape keeps the gradient until backward reaches the pass. */
 typedef struct result {
     tern__part *part;
     int j;
@@ -182,8 +182,7 @@ static int make_slots(tern_data_parallel *parallel, tern_scope *scope)
     return TERN_OK;
 }
 
-/* A replica may return one of its inputs or a parameter, but backward begins at entries of the tape: clones
- * them. */
+/* Clones results that are an input or a parameter, because backward starts at entries of the tape. */
 static int own_results(tern__pass *pass)
 {
     for (int p = 0; p < pass->count && pass->scope->grad; p++)

@@ -2,10 +2,10 @@
  *
  * When a backward begins, every use of every parameter has been counted, so it is known which gradients will
  * come and which parameters are unused: the side values (the loss and one flag per leaf) are written at once.
- * When the last gradient of a bucket has been written, the bucket is posted, in bucket order, and any rank
- * that gets to it reduces what can be reduced right there; nobody waits. At the end of backward the rest is
- * posted and the last work is awaited: then every gradient is the mean. The side values have come with the
- * last bucket: a leaf that no rank used still has no gradient, and the mean loss is there for a progress bar.
+ * When the last gradient of a bucket has been written, the bucket is posted, in bucket order. Any rank that
+ * looks at it reduces what can be reduced at that moment; no rank waits. At the end of backward the rest is
+ * posted and the last work is awaited: then every gradient is the mean. The side values are reduced with the
+ * last bucket: a leaf that no rank used still has no gradient, and the mean loss is known for a progress bar.
  * After the first synchronised backward that used the model, the buckets are cut again in the order in which
  * rank 0's gradients were ready; this changes buckets, never addresses.
  *
@@ -46,9 +46,9 @@ static int put_bucket(tern_ddp *ddp, int index, tern_error *err)
     return status ? status : tern__staged_put(ddp, index, err);
 }
 
-/* A bucket without gradients of this rank has weight 0: it is not read, and not reduced if no rank has
- * gradients in it. Gradients that only wait for their step while another model goes back are the mean
- * already: this rank is idle, and contributes them only if another rank's backward reaches them. */
+/* A bucket in which this rank has no gradients has weight 0: it is not read, and not reduced if no rank has
+ * gradients in it. Gradients that only wait for their step, while backward runs on another model, are the
+ * mean already: this rank is idle, and contributes them only if another rank's backward reaches them. */
 static int post_bucket(tern_ddp *ddp, int index, tern_error *err)
 {
     const tern__bucket *bucket = &ddp->buckets[index];
@@ -92,7 +92,7 @@ static int post_ready(tern_ddp *ddp, tern_error *err)
     return status;
 }
 
-/* Broadcasts rank 0's bytes, or, if rank 0 is a shadow, those of the highest rank that is none. */
+/* Broadcasts rank 0's bytes, or, if rank 0 is a shadow, those of the highest rank that is not. */
 static int post_broadcast(tern_ddp *ddp, const tern__extent *extents, int count, tern_error *err)
 {
     tern__post work = {.kind = TERN__BROADCAST,
@@ -145,13 +145,14 @@ static int open_round(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
     return status ? status : tern__checksum_post(ddp, err);
 }
 
-/* A nested backward would start the outer one's round again. */
+/* A nested backward would restart the outer one's round. */
 static int fail_inside(const tern_ddp *ddp, tern_error *err)
 {
-    tern__error_set(err, "tern_backward", TERN_E_STATE,
-                    "it is called from inside of another backward, which the tern_ddp of %s takes part in: "
-                    "use a scope without a group there",
-                    ddp->module->kind);
+    tern__error_set(
+        err, "tern_backward", TERN_E_STATE,
+        "it was called inside another backward, in which the tern_ddp of %s takes part: use a scope "
+        "without a group there",
+        ddp->module->kind);
     return tern__group_fail(ddp->group, err);
 }
 
@@ -194,7 +195,7 @@ static int wait_last(tern_ddp *ddp, tern_error *err)
     return ddp->group->backend->wait(ddp->channel, ddp->round.last_seq, err);
 }
 
-/* Writes the leaves in the order in which they were ready; the others follow in their old order. */
+/* Writes the leaves in the order in which they were ready; the remaining ones follow in their old order. */
 static void write_order(const tern_ddp *ddp, int *order)
 {
     const tern__stats *stats = &ddp->stats;
@@ -232,7 +233,7 @@ static int tell_choices(tern_ddp *ddp, tern_error *err)
     return status;
 }
 
-/* Notes whether all ranks were shadows, and which was the highest that was none: its model is the latest. */
+/* Notes whether all ranks were shadows, and the highest rank that was not: it has the latest model. */
 static void take_tally(tern_ddp *ddp)
 {
     const tern__tally *tally = ddp->group->backend->tally(ddp->channel, ddp->round.side_seq);
@@ -242,8 +243,8 @@ static void take_tally(tern_ddp *ddp)
         if (!tally->shadow[rank]) ddp->last_active = rank;
 }
 
-/* Whether any rank has used the model; the same on all ranks. If none has, there is no ready order to learn.
- */
+/* True if any rank has used the model; the same on all ranks. If none has, there is no ready order to learn
+ * from. */
 static bool has_gradients(const tern_ddp *ddp)
 {
     bool any = false;
@@ -282,7 +283,7 @@ static int end(tern__listener *self, tern_error *err)
     return tern__reducer_finish(ddp, err);
 }
 
-/* Refuses a scope of another group: each rank would train by itself and nobody would notice. */
+/* Refuses a scope of another group, with which each rank would silently train by itself. */
 static int missed(tern__listener *self, tern_error *err)
 {
     tern_ddp *ddp = ddp_of(self);
@@ -291,8 +292,8 @@ static int missed(tern__listener *self, tern_error *err)
     if (!ddp->sync || world == 1) return TERN_OK;
     tern__error_set(
         err, "tern_backward", TERN_E_STATE,
-        "the scope is not of the group of a tern_ddp of %d ranks whose parameters this reaches, so "
-        "their gradients would not be averaged: give tern_scope_new that group, or call "
+        "the scope does not have the group of a tern_ddp of %d ranks whose parameters this backward reaches, "
+        "so their gradients would not be averaged: give tern_scope_new that group, or call "
         "tern_ddp_sync_set(ddp, false)",
         world);
     return tern__group_fail(ddp->group, err);

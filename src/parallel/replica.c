@@ -57,8 +57,7 @@ int tern__replica_slots(tern__replica *replica, const tern__seal *seal, tern_err
 /* ---- in another memory ---- */
 
 /* Copies the model to a replica's device, once per forward, as PyTorch's replicate() does. All copies are
- * made before any replica starts, because a copy waits for everything that its source device was asked
- * before. */
+ * made before any replica starts, because a copy waits for all work enqueued on its source device. */
 static int bring_model(tern__replica *replica, tern_error *err)
 {
     const tern_module *module = replica->parallel->module;
@@ -152,7 +151,7 @@ static void forward(void *self)
     tern_scope *scope = replica->scope;
     int64_t began = tern__now_ns();
     tern_grad_enabled_set(scope, pass->scope->grad);
-    tern__policy_set(scope, NULL); /* a pass has its own casts, which are on its own tape */
+    tern__policy_set(scope, NULL); /* drops the kept casts: each pass has its own, on its own tape */
     tern__policy_set(scope, pass->scope->policy);
     tern_scope_seed(scope, pass->scope->seed, pass->scope->step);
     scope->draws = pass->scope->draws;
@@ -228,7 +227,7 @@ static void sum_leaf(const tern__pass *pass, const tern__leaf *leaf, int share)
         tern__reduce(grad->dtype, TERN_SUM, in, count, &out, 1, (high - low) / size);
 }
 
-/* Whether the leaf, or any replica before this one, has a gradient. */
+/* True if the leaf, or any replica before this one, has a gradient. */
 static bool is_begun(const tern__pass *pass, const tern__leaf *leaf, int index)
 {
     bool is = leaf->fresh;

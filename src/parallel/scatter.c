@@ -59,7 +59,7 @@ static int cut(tern__pass *pass, int i)
     const tern__view *view = &pass->x[i]->view;
     if (dim >= view->ndim)
         return tern__scope_fail(pass->scope, "tern_data_parallel_forward", TERN_E_SHAPE,
-                                "input %d %s has no dimension %d to be split along", i,
+                                "input %d %s has no dimension %d to split along", i,
                                 tern__shape_text(view, shape), dim);
     if (!(pass->x[i] = tern__plain(pass->scope, pass->x[i]))) return pass->scope->error.code;
     int64_t rows = view->shape[dim];
@@ -155,7 +155,7 @@ int tern__results_find(tern__pass *pass)
     for (int p = 0; p < pass->count; p++) {
         if (!is_alike(pass->parts[0].output, pass->parts[p].output))
             return tern__scope_fail(pass->scope, "tern_data_parallel_forward", TERN_E_MISMATCH,
-                                    "replica %d's results are nested otherwise than replica 0's", p);
+                                    "replica %d's results are nested differently from replica 0's", p);
         int status = find_part(pass, p);
         if (status) return status;
     }
@@ -173,7 +173,7 @@ static tern_tensor *join(tern__pass *pass, int j)
     if (tern_tensor_ndim(out[0]) > 0) return tern_cat(pass->scope, pass->count, out, parallel->opts.dim);
     if (!parallel->warned)
         tern__log(TERN_LOG_WARN, "tern_data_parallel_forward: the replicas' results have no dimensions; they "
-                                 "are put together to a vector");
+                                 "are stacked to a vector");
     parallel->warned = true;
     return tern_stack(pass->scope, pass->count, out, 0);
 }

@@ -2,11 +2,11 @@
  * its optimizers ask all ranks before a step (join.c needs that), whether it has new choices (choices.c), and
  * a flag for each leaf that it has used.
  *
- * The means of the flags tell what any rank has used, asks or has to tell. The mean loss of the ranks that
- * count is the quotient of two means. Where the back end reaches the gradients' device, the loss is reduced
- * and divided there: the host knows the divisor, and reads the loss when it is asked for. A rank alone stores
- * its loss as the mean. Where the back end does not reach the device, the loss is copied to the host during
- * backward, and becomes a side value when their bucket is posted. */
+ * The mean of a flag is above 0 if any rank has set it. The mean loss of the ranks that count is the quotient
+ * of two means. If the back end reaches the gradients' device, the loss is reduced and divided there: the
+ * host knows the divisor, and reads the loss when it is asked for. A single rank stores its loss as the mean.
+ * If the back end does not reach the device, the loss is copied to the host during backward, and written to
+ * the side values when their bucket is posted. */
 #include "parallel/ddp.h"
 
 #include "device/backend.h"
@@ -124,7 +124,7 @@ static int put_loss(const tern_ddp *ddp, int at, const tern_tensor *loss, tern_e
     return status || !scale_at ? status : divide(&ddp->loss, at, scale_at, err);
 }
 
-/* Whether this is the only rank: its loss is the mean, which saves a launch per step. */
+/* True if this is the only rank. Its loss is the mean, which saves a launch per step. */
 static bool is_alone(const tern_ddp *ddp)
 {
     return tern_group_size(ddp->group) == 1;
@@ -144,7 +144,7 @@ static int take_loss(tern_ddp *ddp, double counts, tern_error *err)
     return is_alone(ddp) ? TERN_OK : put(&ddp->loss, MEAN, &sum, 1 / counts, err);
 }
 
-/* Starts a copy of the loss to the host, beside backward. */
+/* Starts a copy of the loss to the host that runs in parallel with backward. */
 static int send_loss(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
 {
     tern__ddp_loss *self = &ddp->loss;
@@ -202,7 +202,7 @@ int tern__side_write(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
     return counts && is_away ? send_loss(ddp, loss, err) : TERN_OK;
 }
 
-/* The loss's copy is in front of the gradients' copies, which have completed, so this does not wait long. */
+/* The loss was copied before the gradients, whose copies have completed, so this does not wait long. */
 int tern__side_arrive(tern_ddp *ddp, tern_error *err)
 {
     tern__ddp_loss *self = &ddp->loss;
@@ -215,7 +215,7 @@ int tern__side_arrive(tern_ddp *ddp, tern_error *err)
 }
 
 /* If no rank has samples, nothing was reduced and the flags are this rank's own, so they do not count. If no
- * rank's backward has reached the model, all ranks keep what the last one said. */
+ * rank's backward has reached the model, all ranks keep the values of the last one that did. */
 int tern__side_take(tern_ddp *ddp, tern_error *err)
 {
     const tern__tally *tally = ddp->group->backend->tally(ddp->channel, ddp->round.side_seq);

@@ -31,7 +31,7 @@ static void write_member(char line[LINE], const tern_state_entry *entry, bool ig
              entry->is_buffer || entry->tensor->requires_grad ? "" : " without gradient");
 }
 
-/* Writes the line of another name of a parameter that has a line already. */
+/* Writes the line for a further name of a parameter that has a line already. */
 static void write_name(char line[LINE], const tern_state_entry *entry)
 {
     snprintf(line, LINE, "parameter \"%s\", which is \"%s\"", entry->name, entry->tensor->leaf->name);
@@ -48,7 +48,7 @@ static char (*write_modules(char (*line)[LINE], const tern_module *module))[LINE
     return line;
 }
 
-/* Whether the model's device, or the default device if the model has not been placed, is the reference. */
+/* True if the model's device, or the default device if the model has not been placed, is cpu:reference. */
 static bool uses_reference(const tern_ddp *ddp)
 {
     const tern_device *device = ddp->seal->leaves[0]->parameter->device;

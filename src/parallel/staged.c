@@ -1,12 +1,12 @@
-/* staged.c - reduces gradients in a device's memory through pinned windows in the host's memory, where the
- * back end does not reach the device.
+/* staged.c - reduces gradients in a device's memory through pinned windows in the host's memory, if the back
+ * end does not reach the device.
  *
  * When a bucket's gradients are complete, copies into the window are enqueued on the device's communication
- * stream, behind everything that the step's stream has been asked so far: one copy per contiguous extent.
- * Backward goes on meanwhile, and the bucket is posted once the event behind its copies has completed. The
- * means are copied back on the same stream, and the step's stream waits for them. A bucket to which this rank
- * contributes nothing is posted once the copies back of the last backward have completed, because from then
- * on its peers may write into the window. Gradients that are reduced in 16 bits are cast on the device. */
+ * stream, after all work that is on the step's stream by then: one copy per contiguous extent. Backward goes
+ * on meanwhile, and the bucket is posted once the event after its copies has completed. The means are copied
+ * back on the same stream, and the step's stream waits for them. A bucket to which this rank contributes
+ * nothing is posted once the last backward's copies back have completed, because from then on its peers may
+ * write to the window. Gradients that are reduced in 16 bits are cast on the device. */
 #include "parallel/ddp.h"
 
 #include "device/backend.h"
@@ -100,7 +100,7 @@ void tern__staged_close(tern_ddp *ddp)
 
 /* ---- a bucket's extents ---- */
 
-/* Makes stream `second` wait for what stream `first` has been asked so far. */
+/* Makes stream `second` wait for all work that is on stream `first` now. */
 static int follow(const tern_ddp *ddp, int r, tern__device_stream first, tern__device_stream second,
                   tern_error *err)
 {
@@ -202,7 +202,7 @@ int tern__staged_test(const tern_ddp *ddp, tern_error *err)
     return status;
 }
 
-/* Whether any rank has used a leaf of the bucket. */
+/* True if any rank has used a leaf of the bucket. */
 static bool has_mean(const tern_ddp *ddp, const tern__bucket *bucket)
 {
     bool fresh = false;
@@ -230,7 +230,7 @@ int tern__staged_take(const tern_ddp *ddp, tern_error *err)
     return status;
 }
 
-/* ---- other copies of these devices ---- */
+/* ---- other copies to and from these devices ---- */
 
 int tern__staged_depart(const tern_ddp *ddp, tern_error *err)
 {

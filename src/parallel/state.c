@@ -1,4 +1,4 @@
-/* state.c - finds the parameters and buffers that all ranks share, and copies one rank's to the others. */
+/* state.c - finds the parameters and buffers that all ranks share, and copies one rank's to all ranks. */
 #include "parallel/ddp.h"
 #include "tensor/host.h"
 

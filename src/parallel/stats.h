@@ -7,7 +7,7 @@
 #include <tern/stats.h>
 
 typedef struct tern__stats {
-    const tern_scope *scope; /* of the running backward                             */
+    const tern_scope *scope; /* of the running backward */
     int64_t posted, arrived; /* ns: when its first bucket (0: none yet) and its last were posted */
     tern_ddp_times last, sum;
     uint64_t iterations;

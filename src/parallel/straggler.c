@@ -1,12 +1,12 @@
 /* straggler.c - finds the rank that the others wait for.
  *
  * In a synchronised backward all ranks finish together, when the last one has posted its buckets. So the time
- * from a rank's own last bucket until the end tells how much earlier than the last rank it was. Each rank
- * adds these times up. Every few steps the ranks gather the sums, in one small work beside the next
- * backward's, until the window is long enough for a verdict. The rank that waited least is the one that the
- * others waited for: it costs the mean of what they waited longer, as a share of the window's time. It counts
- * as slow if that share is large and if the others waited for it in most of the steps: one long pause (a
- * checkpoint, say) does not make a rank slow. */
+ * from a rank's own last bucket until the end shows how much earlier than the last rank it was. Each rank
+ * adds up these times. Every TERN__STRAGGLER_STEPS steps the ranks gather the sums, in one small work
+ * together with the next backward's works, until the window is long enough for a verdict. The rank that
+ * waited least is the one that the others waited for. Its cost is the mean time that they waited longer than
+ * it did, as a share of the window's time. A rank counts as slow if this share is large and the others waited
+ * for it in most of the steps: one long pause (a checkpoint, say) does not make a rank slow. */
 #include "parallel/ddp.h"
 
 /* ---- the verdict ---- */
@@ -103,7 +103,7 @@ static bool has_shadows(const tern__waits *told, int world)
     return shadows > 0;
 }
 
-/* Adds the gathered waits up; all ranks come to the same verdict. */
+/* Adds up the gathered waits. All ranks reach the same verdict. */
 static void hear(tern_ddp *ddp)
 {
     tern__straggler *self = &ddp->stats.straggler;

@@ -4,9 +4,9 @@
  * Forward: every rank gathers all ranks' counts, means and variances. A kernel merges them as parts of one
  * batch, in rank order, so that all ranks get the same bits; an empty batch counts 0. Backward: an all_reduce
  * of sum(dy') and sum(dy' xhat). Both are in f64 whatever the dtype of the data: a few numbers per channel
- * cost nothing beside waiting for each other, and only the result is rounded. The numbers stay in the memory
- * where the op runs and the host does not read them, so only collectives through the host's memory wait for a
- * device. */
+ * cost nothing compared with the ranks' waiting for each other, and only the result is rounded. The numbers
+ * stay in the memory where the op runs and the host does not read them, so only collectives through the
+ * host's memory wait for a device. */
 #include "nn/batch_norm.h"
 
 #include "kernels/unscale.h"
@@ -42,8 +42,8 @@ static int gather(const tern__batch_norm_sync *sync, tern_scope *scope, const te
 /* ---- backward ---- */
 
 /* A ddp may weigh the ranks' losses (TERN_NORMALISER_LOSS). It does so after backward: during backward,
- * gradients are those of this rank's loss alone. So the gradients of the others' losses with respect to this
- * rank's data are multiplied by the others' weights over its own. With weight 0 nothing counts, not even a
+ * gradients are those of this rank's loss alone. So the gradients of other ranks' losses with respect to this
+ * rank's data are multiplied by those ranks' weights over its own. With weight 0 nothing counts, not even a
  * NaN. */
 static bool scale(tern_scope *scope, const tern__view *sums, double factor, const tern__view *by)
 {
@@ -53,9 +53,10 @@ static bool scale(tern_scope *scope, const tern__view *sums, double factor, cons
     return (factor == 1 && !by) || tern__run(scope, &call);
 }
 
-/* Returns the ddp that will weigh the gradients of the running backward: the one of the batch norm's model,
- * unless the backward does not reach that one's parameters (it has none, they are frozen, or it is of another
- * family): then the first ddp that is reached. NULL: there is none in the family. */
+/* Returns the ddp that will weigh the gradients of the running backward: that of the batch norm's model if
+ * the backward reaches its parameters. Otherwise (the model has no ddp, its parameters are frozen, or the ddp
+ * is of another family) the first ddp that the backward reaches, or else the family's first. NULL: the family
+ * has none. */
 static const tern_ddp *weighing_ddp(const tern__batch_norm_sync *sync)
 {
     const tern__seal *seal = tern__module_root(sync->module)->tree->seal;

@@ -100,7 +100,7 @@ static void the_same_graph_twice(void **state)
     assert_int_equal(tern_backward(s, loss), TERN_E_STATE);
     expect_failure(&p, TERN_E_STATE,
                    "backward has already gone through this sum: its data is recycled; compute it again or "
-                   "add the losses and go back once");
+                   "add the losses and call backward once");
     tern_zero_grad(&p.base);
     product = tern_mul(s, p.a, p.b);
     tern_tensor *first = tern_sum(s, product), *second = tern_mean(s, product);
@@ -108,7 +108,7 @@ static void the_same_graph_twice(void **state)
     assert_int_equal(tern_backward(s, second), TERN_E_STATE);
     expect_failure(&p, TERN_E_STATE,
                    "backward has already gone through this mul: its data is recycled; compute it again or "
-                   "add the losses and go back once");
+                   "add the losses and call backward once");
     expect_grad(p.a, 5, 7); /* from the first one; the second added nothing */
     assert_int_equal(p.a->leaf->pending, 0);
     tern_zero_grad(&p.base);

@@ -96,7 +96,7 @@ static void what_rank_0_fails_with_is_passed_on(void **state)
     play = (scene){.net = play.net,
                    .host_of = {0, 1, 2},
                    .interface = "none",
-                   .error = "TERN_SOCKET_IFNAME=\"none\" is no interface"};
+                   .error = "TERN_SOCKET_IFNAME=\"none\" is not an interface"};
     run(3);
     assert_in_range(tern__now_ns() - start, 0, RANKS_SOON_S * INT64_C(1000000000));
 }

@@ -282,12 +282,12 @@ static void what_is_no_rank_is_said(void **state)
     tern_group_opts zero = opts_of(b.server, 0, 2), one = opts_of(b.server, 1, 2);
     tern_store_set(b.server, "tern/none/0/rank/1", "nonsense", 8, &err);
     assert_int_equal(read_alone(&zero, 5, &err), TERN_E_PEER);
-    assert_string_equal(err.text, "what rank 1 left in the store is no card of tern's");
+    assert_string_equal(err.text, "rank 1's key in the store is not one of tern's cards");
     err = (tern_error){0};
     tern_store_set(b.server, "tern/none/0/claim/1", "1", 1, &err);
     assert_int_equal(read_alone(&one, 5, &err), TERN_E_ENV);
-    assert_non_null(
-        strstr(err.text, "rank 1 is taken twice: by something that is no rank of tern's and by rank 1 ("));
+    assert_non_null(strstr(
+        err.text, "rank 1 is taken twice: by something that is not one of tern's ranks and by rank 1 ("));
     tern_store_close(b.server);
 }
 
@@ -317,7 +317,7 @@ static void a_rank_0_that_says_nothing_is_named(void **state)
     tern_group_opts opts = opts_of(b.server, 1, 2);
     tern_store_set(b.server, "tern/none/0/rank/0", "me", 2, &err);
     assert_int_equal(read_alone(&opts, 0.1, &err), TERN_E_TIMEOUT);
-    assert_string_equal(err.text, "rank 0 did not say in time where it listens");
+    assert_string_equal(err.text, "rank 0 did not publish its address in time");
     tern_store_close(b.server);
 }
 
@@ -362,20 +362,20 @@ static void a_malformed_word_is_refused(void **state)
     } word = {"ternwor", 1, "h", {0}, ""}, good;
     word.magic[7] = 'd';
     good = word;
-    check_word(&b, "", 0, TERN_E_PEER, "malformed word of 0 bytes");
-    check_word(&b, &word, sizeof(word) - 1, TERN_E_PEER, "malformed word");
+    check_word(&b, "", 0, TERN_E_PEER, "malformed invitation of 0 bytes");
+    check_word(&b, &word, sizeof(word) - 1, TERN_E_PEER, "malformed invitation");
     word.magic[0] = 'T';
-    check_word(&b, &word, sizeof(word), TERN_E_PEER, "malformed word");
+    check_word(&b, &word, sizeof(word), TERN_E_PEER, "malformed invitation");
     word = good;
     memset(word.addr, 'h', sizeof(word.addr));
-    check_word(&b, &word, sizeof(word), TERN_E_PEER, "malformed word");
+    check_word(&b, &word, sizeof(word), TERN_E_PEER, "malformed invitation");
     word = good;
     memset(word.failure, 'f', sizeof(word.failure));
-    check_word(&b, &word, sizeof(word), TERN_E_PEER, "malformed word");
+    check_word(&b, &word, sizeof(word), TERN_E_PEER, "malformed invitation");
     for (int i = 0; i < 3; i++) {
         word = good;
         word.port = (int[]){0, -1, 65536}[i];
-        check_word(&b, &word, sizeof(word), TERN_E_PEER, "malformed word");
+        check_word(&b, &word, sizeof(word), TERN_E_PEER, "malformed invitation");
     }
     word = good;
     snprintf(word.failure, sizeof(word.failure), "no way");

@@ -230,8 +230,8 @@ static void who_has_forgotten_srun_is_told_once(void **state)
     tern_log_set(NULL, NULL);
     assert_int_equal(times, 1);
     assert_string_equal(said,
-                        "SLURM_NTASKS=2, but no step of Slurm started this process, which is alone: inside "
-                        "sbatch or salloc without srun? use srun");
+                        "SLURM_NTASKS=2, but this process, which trains alone, was not started by a Slurm "
+                        "step: inside sbatch or salloc, start it with srun");
 }
 
 /* ---- errors ---- */
@@ -265,7 +265,7 @@ static void malformed_variables_are_named(void **state)
         {NODES, NULL, "SLURM_STEP_NUM_NODES is not"},
         {NODES, "none", "SLURM_STEP_NUM_NODES=\"none\""},
         {LIST, NULL, "SLURM_STEP_NODELIST is not"},
-        {LIST, "n[1-", "SLURM_STEP_NODELIST=\"n[1-\" is no list of nodes"},
+        {LIST, "n[1-", "SLURM_STEP_NODELIST=\"n[1-\" is not a list of nodes"},
         {ADDR, "", "MASTER_ADDR=\"\""},
         {PORT, "0", "MASTER_PORT=0"},
         {OURS, "x", "TERN_PORT=\"x\""},

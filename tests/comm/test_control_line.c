@@ -222,7 +222,7 @@ static void what_is_no_card_is_refused(void **state)
     tern_store_set(store, "control/1/tcp", "nowhere", 7, &err);
     struct sockaddr_storage at;
     assert_int_equal(tern__tcp_get(&at, 1, store, 5, &err), TERN_E_PEER);
-    assert_non_null(strstr(err.text, "rank 1 published no address"));
+    assert_non_null(strstr(err.text, "rank 1 published a malformed address"));
     tern_store_close(store);
 }
 

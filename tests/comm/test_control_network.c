@@ -374,7 +374,7 @@ static void an_interface_that_is_none_is_an_error_of_its_rank(void **state)
     assert_int_equal(b->reports[0].code, TERN_E_PEER);
     for (int rank = 0; rank < 2; rank++)
         assert_non_null(
-            strstr(b->reports[rank].text, "TERN_SOCKET_IFNAME=\"carrier-pigeon\" is no interface"));
+            strstr(b->reports[rank].text, "TERN_SOCKET_IFNAME=\"carrier-pigeon\" is not an interface"));
     board_free(b);
 }
 

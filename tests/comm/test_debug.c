@@ -79,7 +79,7 @@ static void buffers_that_are_changed(void **state)
             assert_ranks_ok(ranks_run(world, changed_body, in_window ? trace : NULL));
     assert_true(count_lines("rank 0: ",
                             "E_STATE: the memory of all_reduce of 100 f32, sum (work 1) was changed "
-                            "while it was under way: 400 bytes at ") >= 2);
+                            "while it was pending: 400 bytes at ") >= 2);
     assert_true(count_lines("E_STATE: the memory of channel 0, place 1: all_reduce", "of window 1") >= 2);
 }
 

@@ -68,7 +68,7 @@ static const variant variants[] = {
     {"product", "rank 1: all_reduce of 100 f32, product (work 2)"},
     {"half", "rank 1: all_reduce of 100 bf16, sum (work 2)"},
     {"scatter", "rank 1: reduce_scatter of 300 f32, min (work 2)"},
-    {"window", "in other memory"},
+    {"window", "in different memory"},
 };
 
 static void call_variant(int which, tern_group *group, float *plain, float *window, tern_error *err)

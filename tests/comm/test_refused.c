@@ -162,7 +162,7 @@ static const struct {
     {{all_reduce, premul}, {"all_reduce of 4 f32, sum", "all_reduce of 4 f32, premul_sum"}},
     {{all_reduce, reduce}, {"all_reduce of 4 f32, sum", "reduce of 4 f32, sum to rank 0"}},
     {{gather, gather_5}, {"gather to 12 f32 on rank 0", "gather to 15 f32 on rank 0"}},
-    {{gather, gather_in_window}, {"gather to 12 f32 on rank 0", "in other memory"}},
+    {{gather, gather_in_window}, {"gather to 12 f32 on rank 0", "in different memory"}},
     {{gather, scatter}, {"gather to 12 f32 on rank 0", "scatter of 12 f32 from rank 0"}},
     {{scatter, scatter_from_1}, {"scatter of 12 f32 from rank 0", "scatter of 12 f32 from rank 1"}},
     {{exchange, exchange_halves}, {"all_to_all of 12 f32", "all_to_all of 12 bf16"}},

@@ -178,12 +178,13 @@ static void malformed_packets_are_the_senders_failure(void **state)
         forget_event(p);
         tell(p, rows[i].packet, rows[i].bytes);
         tern__control_serve_peer(&p->control, &p->peers[1], POLLIN, 0);
-        assert_event(p, "rank 1 (attic, pid 77) is of no use: it sent a malformed control message");
+        assert_event(p, "rank 1 (attic, pid 77) broke the protocol: it sent a malformed control message");
     }
     p->control.event = (tern_error){0};
     tell_kind(p, 99, "");
     tern__control_serve_peer(&p->control, &p->peers[1], POLLIN, 0);
-    assert_event(p, "rank 1 (attic, pid 77) is of no use: it sent a control message of an unknown kind");
+    assert_event(p,
+                 "rank 1 (attic, pid 77) broke the protocol: it sent a control message of an unknown kind");
 }
 
 static void tell_with_fds(const pair *p, uint32_t kind, int count)

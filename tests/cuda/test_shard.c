@@ -250,7 +250,7 @@ static int differ_body(int rank, const tern__bootstrap *boot, void *arg)
     const char *text =
         j->what == RATE
             ? "step 3 of a sharded optimizer: rank 2 updated its slice with other options or learning"
-            : "step 3); they have updated other parameters: their gradients or groups differ";
+            : "step 3); they updated different parameters: their gradients or groups differ";
     bool is_told = t.err.code == TERN_E_MISMATCH && strstr(t.err.text, text) && strstr(t.err.text, "rank 2");
     if (!is_told) fprintf(stderr, "rank %d: %s\n", rank, t.err.text);
     RANK_CHECK(rank, is_told);

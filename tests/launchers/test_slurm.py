@@ -94,8 +94,8 @@ class Slurm(unittest.TestCase):
 
     def test_sbatch_without_srun(self):
         out = self.batch(f"{MEET} 2>&1")
-        self.assertEqual(out, ["tern: warn: SLURM_NTASKS=2, but no step of Slurm started this process, which is alone: inside "
-                               "sbatch or salloc without srun? use srun", *sums(1, [0])])
+        self.assertEqual(out, ["tern: warn: SLURM_NTASKS=2, but this process, which trains alone, was not started by a Slurm step: "
+                               "inside sbatch or salloc, start it with srun", *sums(1, [0])])
 
     def test_tern_run_inside_a_job(self):
         out = self.batch(f"{TERN} run -n 2 {MEET}")

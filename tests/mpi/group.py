@@ -68,12 +68,12 @@ class OtherLauncher(unittest.TestCase):
         """A group of all ranks that has one rank cannot be what the user wants: it is an error."""
         said, code = self.run_alone(*self.other(), "-n", "2", "world", "single")
         self.assertNotEqual(code, 0)
-        self.assertRegex(said, rf"by its environment this is rank [01] of 2, but {mpirun.TEXT}, which this program has, says 0 of 1")
+        self.assertRegex(said, rf"by its environment this is rank [01] of 2, but {mpirun.TEXT}, which this program uses, says 0 of 1")
 
     def hold_warned(self, variable, advice, *command, **more):
         said, code = self.run_alone(*command, "thread", "multiple", **more)
         self.assertEqual(code, 0, said)
-        self.assertRegex(said, rf"{variable}=2, but {mpirun.TEXT}, which this program has, knows of this process only, .*: {advice}")
+        self.assertRegex(said, rf"{variable}=2, but {mpirun.TEXT}, which this program uses, knows only this process, .*: {advice}")
 
     def test_a_communicators_group(self):
         """A group of one rank from a communicator may be intended: it is a warning."""

@@ -254,7 +254,7 @@ static void what_comes_from_elsewhere_is_refused(void **state)
     f.inner.captured = tern_mul(f.scope, x, f.inner.scale);
     assert_null(tern_checkpoint(&f.inner.base, f.scope, x));
     assert_int_equal(tern_scope_end(f.scope, &err), TERN_E_UNSUPPORTED);
-    assert_non_null(strstr(err.text, "an input from outside of this replica or checkpoint wants a gradient"));
+    assert_non_null(strstr(err.text, "an input from outside this replica or checkpoint wants a gradient"));
     /* Detached it is welcome. */
     x = tern_full(f.scope, TERN_F32, 0, NULL, 2);
     f.inner.captured = tern_detach(f.scope, tern_mul(f.scope, x, f.inner.scale));

@@ -451,7 +451,7 @@ static void wrong_gradients_are_refused(void **state)
     refused(SILENT, "tern_function_apply", TERN_E_INVALID,
             "same: its backward returned an error without setting *err");
     refused(LOUD, "same", TERN_E_IO, "the disk is full");
-    refused(AGAIN, "tern_backward", TERN_E_STATE, "a function's backward calls it");
+    refused(AGAIN, "tern_backward", TERN_E_STATE, "it was called inside a function's backward");
     world w = open_world();
     grad_by(&w, A_VIEW, false); /* its tensors are freed when it returns */
     tern_tensor *y = own_same(w.scope, input(&w, TERN_F32, 3, 4), STALE);

@@ -186,7 +186,7 @@ static int differ_body(int rank, const tern__bootstrap *boot, void *arg)
         [RATE] = "step 3 of a sharded optimizer: rank 2 updated its slice with other options or learning",
         [OPTIONS] = "step 1 of a sharded optimizer: rank 2 updated its slice with other options",
         [MOMENTS] = "step 1 of a sharded optimizer: rank 2 updated its slice with other options",
-        [GRADIENTS] = "step 3); they have updated other parameters: their gradients or groups differ",
+        [GRADIENTS] = "step 3); they updated different parameters: their gradients or groups differ",
     };
     if (!strstr(t.err.text, texts[what])) fprintf(stderr, "rank %d: %s\n", rank, t.err.text);
     RANK_CHECK(rank, strstr(t.err.text, texts[what]) && strstr(t.err.text, "rank 2"));

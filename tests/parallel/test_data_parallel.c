@@ -449,9 +449,9 @@ static void errors_name_the_replica(void **state)
     f.net.fails_from_row = -1;
     tern_value input = {.tensor = counting(f.scope, 6, 1)};
     tern_data_parallel_apply(f.parallel, f.scope, uneven, input, NULL);
-    expect(&f, TERN_E_MISMATCH, "replica 1's results are nested otherwise than replica 0's");
+    expect(&f, TERN_E_MISMATCH, "replica 1's results are nested differently from replica 0's");
     assert_null(tern_data_parallel_forward(f.parallel, f.scope, tern_full(f.scope, TERN_F32, 0, NULL, 1)));
-    expect(&f, TERN_E_SHAPE, "input 0 () has no dimension 0 to be split along");
+    expect(&f, TERN_E_SHAPE, "input 0 () has no dimension 0 to split along");
     input.tensor = counting(f.scope, 6, 1);
     tern_data_parallel_apply(f.parallel, f.scope, take_from_outside, input,
                              tern_full(f.scope, TERN_F32, 0, NULL, 1));

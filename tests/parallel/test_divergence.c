@@ -40,8 +40,8 @@ static const divergence divergences[] = {
      "), which is stopped (by SIGSTOP or a debugger), whose last there was ",
      ": rank 1 has done 2 backwards"},
     {"fewer batches, then a barrier", 0, 2, 0, IN_BARRIER, 1, TERN_E_MISMATCH, "waits in barrier (work ",
-     ": rank 0 has done 2 backwards: has it run out of inputs (tern_ddp_join), or is that call not made by "
-     "all?"},
+     ": rank 0 has done 2 backwards: has it run out of inputs (tern_ddp_join), or do some ranks skip that "
+     "call?"},
     {"fewer batches, then no ddp", 0, 2, 1, FREES_DDP, 1, TERN_E_PEER,
      ") has freed its ddp while rank 0 waits in all_reduce of ",
      ": rank 1 has done 2 backwards: has it run out of inputs (tern_ddp_join)?"},
@@ -50,7 +50,7 @@ static const divergence divergences[] = {
     {"fewer batches in the midst of no_sync", 2, 2, 1, IN_BARRIER, 4, TERN_E_MISMATCH,
      "backward 6, bucket 0, 4 folded)",
      ": rank 1 has done 4 backwards, the last 2 in no_sync "
-     "(tern_ddp_sync_set): has it run out of inputs (tern_ddp_join), or is that call not made by all?"},
+     "(tern_ddp_sync_set): has it run out of inputs (tern_ddp_join), or do some ranks skip that call?"},
 };
 
 static int compute_until_told(const fixture *f)

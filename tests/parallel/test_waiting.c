@@ -300,7 +300,7 @@ static int inside_body(int rank, const tern__bootstrap *boot, void *arg)
     int status = back(&p, tern_function_apply(p.a.s, &solving, 1, &loss, NULL, 0), NAN);
     tern_scope_end(p.a.s, &err);
     RANK_CHECK(rank, is_of_group == (status != TERN_OK)); /* the second rank gets the first one's error */
-    RANK_CHECK(rank, is_of_group == (strstr(err.text, "inside of another backward") != NULL));
+    RANK_CHECK(rank, is_of_group == (strstr(err.text, "inside another backward") != NULL));
     RANK_CHECK(rank, is_of_group || has_mean(&p, &p.a, 0));
     tern_scope_free(inner_scope);
     close_pair(&p);

@@ -1,3 +1,5 @@
+/* bootstrap.c - reads the bootstrap from the environment, and keeps the job's secret and its listening
+ * socket. */
 #include "comm/bootstrap/inner.h"
 
 #include "base/file.h"
@@ -35,10 +37,10 @@ int tern__boot_local(tern__bootstrap *out, tern_error *err)
     return status;
 }
 
-/* ---- what leaves the environment ---- */
+/* ---- the secret ---- */
 
-/* The secret leaves the environment with the first group, and this process may open more: it is remembered,
- * as is the socket below, and nothing else of the environment. */
+/* The first group removes the secret from the environment, but this process may open more groups. So the
+ * secret is kept here, like the socket below; nothing else of the environment is kept. */
 static struct {
     pthread_mutex_t lock;
     bool is_known;
@@ -66,8 +68,9 @@ int tern__boot_start(tern__bootstrap *out, tern_error *err)
 
 /* ---- the sources, in their order ---- */
 
-/* The nearest launcher speaks first: tern run, torchrun and tern_spawn set RANK and may be started by MPI or
- * Slurm; mpirun inside a job of Slurm starts its ranks by steps of its own, whose numbers are not theirs. */
+/* The innermost launcher takes precedence. tern run, torchrun and tern_spawn set RANK and may themselves be
+ * started by MPI or Slurm. mpirun inside a Slurm job starts its ranks through steps of its own, whose numbers
+ * are not the ranks'. */
 static int (*const sources[])(tern__bootstrap *out, bool *found, tern_error *err) = {
     tern__bootstrap_from_ranks,
     tern__bootstrap_from_mpi,
@@ -83,8 +86,8 @@ static int read_sources(tern__bootstrap *out, bool *found, tern_error *err)
     return status;
 }
 
-/* Each group gets a copy. The launcher's socket goes on listening between two groups, so a rank that opens
- * the next one before rank 0 does waits in its backlog, and nobody else can take the port. */
+/* The launcher's socket; each group gets a copy. It keeps listening between two groups, so a rank that opens
+ * the next group before rank 0 does waits in its backlog, and no other process can take the port. */
 static struct {
     pthread_mutex_t lock;
     int fd;
@@ -94,7 +97,7 @@ static int copy_listener(tern__bootstrap *boot, tern_error *err)
 {
     boot->listen_fd = fcntl(job_listener.fd, F_DUPFD_CLOEXEC, 0);
     if (boot->listen_fd >= 0) return TERN_OK;
-    return tern__error_errno(err, tern__boot_func, TERN_E_SYSTEM, "no descriptor to listen with");
+    return tern__error_errno(err, tern__boot_func, TERN_E_SYSTEM, "cannot duplicate the listening socket");
 }
 
 static int remember_listener(tern__bootstrap *boot, tern_error *err)

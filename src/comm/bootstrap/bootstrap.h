@@ -1,5 +1,5 @@
-/* bootstrap.h - who am I and where is everybody: an init_method or the environment, parsed once, kept apart
- * from how bytes move. */
+/* bootstrap.h - this process's rank, the world's size and the place where the ranks meet, read once from an
+ * init_method or from the environment. It is independent of the back ends that move data. */
 #ifndef TERN_SRC_COMM_BOOTSTRAP_H
 #define TERN_SRC_COMM_BOOTSTRAP_H
 
@@ -9,45 +9,47 @@
 
 #define TERN__SECRET_BYTES 32
 
-/* A rank has a descriptor for every other one, and Linux lets a process have so many, unless told otherwise
- * (fs.nr_open). What is more was written by mistake, and would take gigabytes before anybody is missing. */
+/* A rank has a descriptor for every other rank, and this is Linux's default limit for a process (fs.nr_open).
+ * A larger world is a mistake, which would otherwise take gigabytes of memory before a missing rank is
+ * noticed. */
 #define TERN__WORLD_MAX (1 << 20)
 
-/* Environment that `tern run` sets beside torchrun's variables. */
-#define TERN__ENV_PORT "TERN_PORT" /* where our ranks meet: MASTER_PORT is left to other libraries */
-#define TERN__ENV_LISTEN_FD                                                                                  \
-    "TERN_LISTEN_FD"                   /* rank 0: a descriptor that already listens on TERN_PORT       */
-#define TERN__ENV_SECRET "TERN_SECRET" /* 64 hex digits: authenticates every connection of the job     */
+/* Environment variables that `tern run` sets in addition to torchrun's. */
+#define TERN__ENV_PORT      "TERN_PORT" /* where the ranks meet; MASTER_PORT is left to other libraries */
+#define TERN__ENV_LISTEN_FD "TERN_LISTEN_FD" /* rank 0: a descriptor that listens on TERN_PORT already */
+#define TERN__ENV_SECRET    "TERN_SECRET"    /* 64 hex digits: authenticates every connection of the job */
 
 typedef struct tern__bootstrap {
     int rank, world, local_rank, local_world;
-    bool is_placed;     /* the launcher said the local numbers; else they are counted when all have met */
-    char addr[256];     /* MASTER_ADDR                                       */
-    int port;           /* TERN_PORT, or else MASTER_PORT                    */
-    int listen_fd;      /* rank 0: listens already; whoever opens the store gives it away. Or -1    */
-    bool lost_listener; /* what the launcher left to rank 0 was closed on the way                   */
+    bool is_placed; /* the launcher gave the local numbers; else they are counted once all ranks have met */
+    char addr[256]; /* MASTER_ADDR */
+    int port;       /* TERN_PORT, or else MASTER_PORT */
+    int listen_fd;  /* rank 0: a listening socket, which the store takes over; or -1 */
+    bool lost_listener; /* the socket that the launcher passed to rank 0 has been closed since */
     bool has_secret;
     uint8_t secret[TERN__SECRET_BYTES];
-    const char *source;       /* which one said so: "RANK/WORLD_SIZE", "MPI", "tcp://", "alone"; static */
-    const char *host_id;      /* tells hosts apart that share a machine; NULL: TERN_HOST_ID does        */
-    struct tern_store *store; /* where the ranks have yet to tell each other where rank 0 listens:      */
-    const char *file;         /* the caller's store, a file (both borrowed until then), or the one that */
-    size_t file_bytes;        /* torchrun's agent serves at addr and port                               */
+    const char *source;  /* where this was read: "RANK/WORLD_SIZE", "MPI", "tcp://", "alone"; static */
+    const char *host_id; /* used in place of TERN_HOST_ID, if not NULL */
+    /* Where the ranks will learn where rank 0 listens: the caller's store or a file (both borrowed until
+     * then), or the store that torchrun's agent serves at addr and port. */
+    struct tern_store *store;
+    const char *file;
+    size_t file_bytes;
     bool by_agent;
-    bool by_mpi;                /* the ranks have yet to meet by MPI, which says the rest          */
-    const struct tern_mpi *mpi; /* the plug-in that was started for this group, or NULL            */
-    int comm; /* with it, until the group is open: a communicator of the ranks (Fortran handle)    */
-    tern__comm_choice choice; /* of the group's back end, for the other ranks to compare               */
+    bool by_mpi;                /* the ranks will meet through MPI, which provides the rest */
+    const struct tern_mpi *mpi; /* the plug-in that was started for this group, or NULL */
+    int comm; /* with mpi, until the group is open: the ranks' communicator (Fortran handle) */
+    tern__comm_choice choice; /* of the group's back end; the ranks compare it */
 } tern__bootstrap;
 
-/* As opts->init_method, rank and world say; if they say nothing, as the environment does. E_INVALID: a
- * malformed init_method, or nobody says the rank or the world. */
+/* Reads opts->init_method, rank and world, or the environment if none of them is given. E_INVALID: the
+ * init_method is malformed, or the rank or the world is given nowhere. */
 int tern__bootstrap_read(tern__bootstrap *out, const tern_group_opts *opts, tern_error *err);
 
-/* The first source of the environment that knows this process (bootstrap.c has their order), or alone: rank 0
- * of 1. A variable that contradicts another one, is out of range or no number: E_ENV naming the variable and
- * its value. Takes TERN_SECRET and TERN_LISTEN_FD out of the environment, so that a rank's own children
- * inherit neither. */
+/* Reads the first source in the environment that applies (bootstrap.c has their order); if none does, this
+ * process is alone: rank 0 of 1. E_ENV, with the variable and its value: a variable is not a number, is out
+ * of range or contradicts another one. Removes TERN_SECRET and TERN_LISTEN_FD from the environment, so that
+ * the rank's children inherit neither. */
 int tern__bootstrap_from_env(tern__bootstrap *out, tern_error *err);
 
 /* Reads a secret of 64 hex digits; white space may follow. Returns whether the text is one, and erases it. */

@@ -1,3 +1,4 @@
+/* env.c - reads torchrun's variables: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. */
 #include "comm/bootstrap/inner.h"
 #include "comm/store/listen.h"
 
@@ -14,7 +15,7 @@ static int fail_missing(const char *name, tern_error *err)
                            name);
 }
 
-/* One of them without the other is as good as none, but for env://, which may have been given the other. */
+/* One of the two alone is an error. (With env:// the other one may be in the options.) */
 static int check_both(tern_error *err)
 {
     const char *rank = getenv("RANK"), *world = getenv("WORLD_SIZE");
@@ -42,7 +43,7 @@ static bool is_set_to(const char *name, const char *value)
     return is && !strcmp(is, value);
 }
 
-/* It says so, and it means the one at MASTER_ADDR and MASTER_PORT. */
+/* True if the environment says that the agent serves a store and boot has the agent's address and port. */
 bool tern__boot_is_agents(const tern__bootstrap *boot)
 {
     char port[16];
@@ -51,7 +52,7 @@ bool tern__boot_is_agents(const tern__bootstrap *boot)
            is_set_to("MASTER_PORT", port);
 }
 
-/* A group of one needs no meeting point, but a malformed one is still a mistake. */
+/* A group of one rank needs no address, but a malformed one is still an error. */
 static int read_master(tern__bootstrap *out, tern_error *err)
 {
     if (tern__env_filled("MASTER_ADDR", err)) return err->code;
@@ -67,7 +68,7 @@ static int read_master(tern__bootstrap *out, tern_error *err)
     return TERN_OK;
 }
 
-/* What rank 0 inherits from tern run, unless what stands between them has closed it. */
+/* Reads the descriptor that rank 0 inherits from tern run. A program in between may have closed it. */
 static int read_listen_fd(tern__bootstrap *out, tern_error *err)
 {
     const char *text = getenv(TERN__ENV_LISTEN_FD);

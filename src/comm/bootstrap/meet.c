@@ -1,12 +1,14 @@
-/* Where nobody knows beforehand where rank 0 will listen, ranks tell each other in a store that all of them
- * know: torchrun's agent's, a file, or the caller's own. Each rank claims its number ("claim/R") and leaves
- * its card under "rank/R". Rank 0 reads all cards, and so knows whether the job needs a port that other hosts
- * can reach; it listens on a free one and leaves word where. Who has read that adds to "read", and the last
- * one takes everything away again: a later meeting in the same store finds none of it, unless this one has
- * failed.
+/* meet.c - finds rank 0 through a store.
  *
- * With the word comes a secret, if the user has set none: who can read the store is of the job, and who knows
- * the port only is not. */
+ * If it is not known beforehand where rank 0 will listen, rank 0 publishes its address in a store that all
+ * ranks know: that of torchrun's agent, a file, or the caller's own. Each rank claims its number ("claim/R")
+ * and publishes its card under "rank/R". Rank 0 reads all cards, which tell it whether the job needs a port
+ * that other hosts can reach. It listens on a free port and publishes an invitation under "word". A rank that
+ * has read the invitation adds 1 to "read", and the last one deletes all these keys. So a later meeting in
+ * the same store finds none of them, unless this one has failed.
+ *
+ * If the user has set no secret, the invitation contains one. A process that can read the store belongs to
+ * the job; one that merely knows the port does not. */
 #include "base/file.h"
 #include "comm/bootstrap/inner.h"
 #include "comm/control/inner.h"
@@ -23,13 +25,13 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What rank 0 leaves. */
+/* Rank 0's invitation, under "word". */
 typedef struct word {
     char magic[8];
     int32_t port;
     char addr[64];
     uint8_t secret[TERN__SECRET_BYTES];
-    char failure[TERN_ERROR_TEXT]; /* not "": why rank 0 has given up */
+    char failure[TERN_ERROR_TEXT]; /* if not "", why rank 0 has given up */
 } word;
 
 static const char word_magic[8] = "ternword";
@@ -65,7 +67,7 @@ static bool copy_card(tern__card *card, const void *data, size_t bytes)
 
 static int fail_twice(const meeting *m, tern_error *err)
 {
-    char key[32], one[128] = "something that is no rank of tern's", other[128];
+    char key[32], one[128] = "something that is not one of tern's ranks", other[128];
     const char *keys = key;
     size_t bytes;
     tern__card card;
@@ -81,7 +83,8 @@ static int fail_twice(const meeting *m, tern_error *err)
         m->boot->rank, one, other);
 }
 
-/* Not by COMPARE_SET, after which the server of PyTorch 1 wakes nobody who waits for the key. */
+/* Publishes the card with SET, not with COMPARE_SET, after which PyTorch 1's server does not wake the clients
+ * that wait for the key. */
 static int claim_rank(meeting *m, tern_error *err)
 {
     char key[32];
@@ -100,7 +103,7 @@ static int fail_missing(const meeting *m, tern_error *err)
     tern_error why = {0};
     if (!tern__store_fail_missing(m->store, "rank/", 0, m->boot->world, &why))
         return tern__error_set(err, tern__boot_func, TERN_E_TIMEOUT,
-                               "rank 0 did not say in time where it listens");
+                               "rank 0 did not publish its address in time");
     return tern__error_set(err, tern__boot_func, why.code, "%s", why.text);
 }
 
@@ -127,13 +130,13 @@ static int look_at_machines(meeting *m, tern_error *err)
         if (!data) return err->code;
         if (!copy_card(&card, data, bytes))
             return tern__error_set(err, tern__boot_func, TERN_E_PEER,
-                                   "what rank %d left in the store is no card of tern's", rank);
+                                   "rank %d's key in the store is not one of tern's cards", rank);
         m->is_one_machine &= tern__card_is_same_machine(&card, &m->own);
     }
     return TERN_OK;
 }
 
-/* ---- rank 0: the word ---- */
+/* ---- rank 0: the invitation ---- */
 
 static int port_of(const struct sockaddr_storage *at)
 {
@@ -152,7 +155,7 @@ static int listen_inside(tern__bootstrap *boot, struct sockaddr_storage *at, ter
     return tern__error_errno(err, tern__boot_func, TERN_E_SYSTEM, "cannot read a socket's port");
 }
 
-/* A job of one machine is not to be reached from another one. */
+/* A job on one machine must not be reachable from another one. */
 static int listen_anywhere(const meeting *m, tern_error *err)
 {
     tern__bootstrap *boot = m->boot;
@@ -170,13 +173,13 @@ static void make_secret(tern__bootstrap *boot)
     if (!boot->has_secret) randombytes_buf(boot->secret, sizeof(boot->secret));
 }
 
-/* A failure is left, too, so that the others need not wait for it. */
+/* Publishes a failure, too, so that the other ranks need not wait until they time out. */
 static int leave_word(const meeting *m, const tern_error *why, tern_error *err)
 {
     const tern__bootstrap *boot = m->boot;
     word w = {.port = boot->port};
     memcpy(w.magic, word_magic, sizeof(w.magic));
-    snprintf(w.addr, sizeof(w.addr), "%.63s", boot->addr); /* a numeric one */
+    snprintf(w.addr, sizeof(w.addr), "%.63s", boot->addr); /* always numeric */
     if (!boot->has_secret) memcpy(w.secret, boot->secret, sizeof(w.secret));
     if (why->code) snprintf(w.failure, sizeof(w.failure), "%s", why->text);
     int status = tern_store_set(m->store, "word", &w, sizeof(w), err);
@@ -193,12 +196,13 @@ static int invite(meeting *m, tern_error *err)
     return status ? status : left;
 }
 
-/* ---- the others: reading it ---- */
+/* ---- the other ranks: reading it ---- */
 
 static int fail_word(size_t bytes, tern_error *err)
 {
     return tern__error_set(err, tern__boot_func, TERN_E_PEER,
-                           "rank 0 left a malformed word of %zu bytes, expected %zu", bytes, sizeof(word));
+                           "rank 0 published a malformed invitation of %zu bytes, expected %zu", bytes,
+                           sizeof(word));
 }
 
 static int take_word(tern__bootstrap *boot, const word *w, tern_error *err)
@@ -257,7 +261,7 @@ static int meet_in(tern__bootstrap *boot, tern_store *store, double timeout_s, t
 
 /* ---- the store ---- */
 
-/* An agent was there before its ranks, so nobody waits long for one that is not. */
+/* An agent starts before its ranks, so there is no point in waiting long for one. */
 static tern_store *open_agents(const tern__bootstrap *boot, double timeout_s, tern_error *err)
 {
     tern_error why = {0};
@@ -272,7 +276,8 @@ static tern_store *open_agents(const tern__bootstrap *boot, double timeout_s, te
     return store;
 }
 
-/* For this user's eyes: it will hold a secret. Somebody else's file would let him say where to meet. */
+/* Creates the file for this user only, because it will contain a secret. Refuses a file of another user, who
+ * could direct the ranks to another address. */
 static int make_file(const char *path, tern_error *err)
 {
     struct stat about;
@@ -299,8 +304,8 @@ static tern_store *open_file(const tern__bootstrap *boot, tern_error *err)
     return make_file(path, err) ? NULL : tern_store_file_open(path, boot->world, err);
 }
 
-/* The job's part of the store, and this attempt's: a restarted rank does not read what the last attempt left.
- */
+/* Opens this job's and this attempt's part of the store, so that a restarted rank does not read the keys of
+ * the last attempt. */
 static tern_store *open_part(tern_store *store, tern_error *err)
 {
     char prefix[256];

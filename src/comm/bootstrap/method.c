@@ -1,4 +1,5 @@
-/* An init_method is scheme://place?rank=R&world_size=W, as PyTorch has it. */
+/* method.c - parses an init_method, scheme://place?rank=R&world_size=W as in PyTorch, and the group's
+ * options. */
 #include "comm/bootstrap/inner.h"
 #include "comm/mpi.h"
 
@@ -9,9 +10,9 @@
 
 typedef struct method {
     const char *text;
-    const char *place; /* in it, `place_bytes` long */
+    const char *place; /* in `text`, `place_bytes` long */
     size_t place_bytes;
-    int rank, world; /* -1: not said */
+    int rank, world; /* -1: not given */
 } method;
 
 static int fail(const method *m, const char *what, tern_error *err)
@@ -30,13 +31,13 @@ static int read_number(const method *m, const char *name, const char *text, size
     long value = strtol(digits, &end, 10);
     if (errno || end == digits || *end || value < low || value > INT_MAX)
         return tern__error_set(err, tern__boot_func, TERN_E_INVALID,
-                               "init_method \"%.200s\": %s=%.*s is no integer from %d", m->text, name,
+                               "init_method \"%.200s\": %s=%.*s is not an integer from %d", m->text, name,
                                (int)TERN__MIN(bytes, 40), text, low);
     *out = (int)value;
     return TERN_OK;
 }
 
-/* One name=value; use_libuv is PyTorch's business. */
+/* Reads one name=value; use_libuv matters only to PyTorch and is ignored. */
 static int read_pair(method *m, const char *pair, size_t bytes, tern_error *err)
 {
     static const char rank[] = "rank=", world[] = "world_size=", libuv[] = "use_libuv=";
@@ -61,7 +62,7 @@ static int read_query(method *m, const char *query, tern_error *err)
     return status;
 }
 
-/* What is said in the options and in the query, said once. */
+/* Merges the rank and world of the options into those of the query; neither may be given in both. */
 static int join_opts(method *m, const tern_group_opts *opts, tern_error *err)
 {
     if (opts->rank < -1 || opts->world < -1 || opts->world == 0)
@@ -69,7 +70,7 @@ static int join_opts(method *m, const tern_group_opts *opts, tern_error *err)
                                "rank %d of a world of %d: expected a rank from 0 and a world from 1, or -1",
                                opts->rank, opts->world);
     if ((opts->rank >= 0 && m->rank >= 0) || (opts->world >= 0 && m->world >= 0))
-        return fail(m, "rank and world_size stand in it already, and the options have them too", err);
+        return fail(m, "it contains rank or world_size, and the options set the same one: give it once", err);
     if (opts->rank >= 0) m->rank = opts->rank;
     if (opts->world >= 0) m->world = opts->world;
     if (m->rank < 0 || m->world < 0 || m->rank < m->world) return TERN_OK;
@@ -89,11 +90,11 @@ static int check_ranks(const method *m, tern_error *err)
 
 static int read_env(const method *m, tern__bootstrap *out, tern_error *err)
 {
-    if (m->place_bytes) return fail(m, "env:// is followed by nothing but \"?rank=R&world_size=W\"", err);
+    if (m->place_bytes) return fail(m, "env:// may only be followed by \"?rank=R&world_size=W\"", err);
     return tern__bootstrap_env_method(out, m->rank, m->world, err);
 }
 
-/* The host of "host", "[::1]" or "::1". */
+/* Reads the host from "host", "[::1]" or "::1". */
 static int read_host(const method *m, tern__bootstrap *out, size_t bytes, tern_error *err)
 {
     const char *host = m->place;
@@ -128,7 +129,7 @@ static int read_tcp(const method *m, tern__bootstrap *out, tern_error *err)
     return status ? status : tern__boot_local(out, err);
 }
 
-/* file:///path: what is not absolute would be another file for every rank. */
+/* Reads file:///path. A relative path could be a different file on every rank. */
 static int read_file(const method *m, tern__bootstrap *out, tern_error *err)
 {
     if (!m->place_bytes || *m->place != '/') return fail(m, "path missing: expected file:///path", err);
@@ -178,7 +179,7 @@ static int read_method(method *m, const tern_group_opts *opts, tern__bootstrap *
     return fail(m, "expected env://, tcp://host:port or file:///path", err);
 }
 
-/* What the environment says has been checked. */
+/* The world given by the environment has been checked already. */
 static int check_world(const tern__bootstrap *boot, tern_error *err)
 {
     if (boot->world <= TERN__WORLD_MAX) return TERN_OK;

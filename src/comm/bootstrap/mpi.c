@@ -1,9 +1,9 @@
-/* Ranks that MPI knows meet by it: everybody tells rank 0 on which host it is, rank 0 listens on a free port
- * at an address that all can reach, and tells everybody the place and a fresh secret. From there on the job
- * is like any other.
+/* mpi.c - ranks that MPI has started meet through MPI. Each rank tells rank 0 on which host it is. Rank 0
+ * listens on a free port at an address that all can reach, and sends every rank this address and a fresh
+ * secret. From then on the job is like any other.
  *
- * This goes over the plug-in's transport and is its first use: a message each way for every rank. Failures
- * travel the same way, so that all fail alike. */
+ * These messages, one each way for every rank, are the first use of the plug-in's transport. Failures are
+ * sent in them, too, so that all ranks fail with the same error. */
 #include "comm/bootstrap/inner.h"
 #include "comm/control/inner.h"
 #include "comm/mpi.h"
@@ -23,7 +23,7 @@
 
 #define ADDRESS_BYTES 64
 
-/* What a rank tells rank 0. */
+/* What a rank sends to rank 0. */
 typedef struct visit {
     int status; /* TERN_OK, or its error with `text` */
     char text[TERN_ERROR_TEXT];
@@ -31,7 +31,7 @@ typedef struct visit {
     char address[ADDRESS_BYTES]; /* of its host, for the other hosts; "" if it has none */
 } visit;
 
-/* And what it hears. */
+/* What rank 0 answers. */
 typedef struct answer {
     int status; /* TERN_OK, or rank 0's error with `text` */
     int port, local_rank, local_world;
@@ -46,12 +46,12 @@ typedef struct meeting {
     int64_t deadline;
     tern__bootstrap *boot;
     visit *visits;                    /* rank 0's: [world] */
-    tern_transport_message *messages; /* likewise          */
+    tern_transport_message *messages; /* also [world] */
 } meeting;
 
 static int fail(int status, const char *why, tern_error *err)
 {
-    return tern__error_set(err, tern__boot_func, status, "the ranks cannot meet by MPI: %s", why);
+    return tern__error_set(err, tern__boot_func, status, "the ranks cannot meet through MPI: %s", why);
 }
 
 /* ---- rank 0's part ---- */
@@ -65,7 +65,7 @@ static int check_visits(const meeting *m, tern_error *err)
                            m->visits[rank].text);
 }
 
-/* The first rank on another machine; the world's size if there is none. */
+/* Returns the first rank on another machine, or the world's size if there is none. */
 static int find_stranger(const meeting *m)
 {
     int rank = 1;
@@ -74,7 +74,8 @@ static int find_stranger(const meeting *m)
     return rank;
 }
 
-/* On the loopback if that will do, else at the address of the way to a rank that is elsewhere. */
+/* Listens on loopback if all ranks are on this machine, otherwise on the interface that leads to a rank on
+ * another. */
 static int listen_for(const meeting *m, tern__bootstrap *boot, tern_error *err)
 {
     struct sockaddr_storage at = {0};
@@ -194,7 +195,8 @@ static int visit_rank_0(const meeting *m, const visit *own, answer *a, tern_erro
 
 /* ---- meeting ---- */
 
-/* Its own address is that of the default route: the way to an address that nobody has (RFC 5737). */
+/* Finds this host's address by the route to an address that nobody has (RFC 5737), which is the default
+ * route. */
 static void describe_self(const tern__bootstrap *boot, visit *own)
 {
     tern_error why = {0};
@@ -246,7 +248,7 @@ static int open_transport(meeting *m, double timeout_s, tern_error *err)
     return m->state ? TERN_OK : fail(status, why, err);
 }
 
-/* The transport goes before the memory that its messages are in. */
+/* The transport is closed before the memory of its messages is freed. */
 static int meet(tern__bootstrap *boot, double timeout_s, tern_error *err)
 {
     answer a = {0};
@@ -293,9 +295,9 @@ int tern__mpi_meet(const tern_mpi *mpi, int comm, double timeout_s, tern__bootst
     return tern__error_set(err, tern__boot_func, status, "%s", why.text);
 }
 
-/* ---- all that mpirun has started ---- */
+/* ---- the world that mpirun has started ---- */
 
-/* A program that was started by the mpirun of another MPI than its own finds itself alone. */
+/* A program that was started by the mpirun of another MPI than its own sees itself as rank 0 of 1. */
 static int check_place(const tern__bootstrap *boot, const tern_mpi *mpi, tern_error *err)
 {
     char why[256] = "";
@@ -304,7 +306,7 @@ static int check_place(const tern__bootstrap *boot, const tern_mpi *mpi, tern_er
     if (rank == boot->rank && world == boot->world) return TERN_OK;
     return tern__error_set(
         err, tern__boot_func, TERN_E_ENV,
-        "by its environment this is rank %d of %d, but %s, which this program has, says %d of "
+        "by its environment this is rank %d of %d, but %s, which this program uses, says %d of "
         "%d: is that the mpirun of another MPI?",
         boot->rank, boot->world, mpi->name, rank, world);
 }
@@ -333,7 +335,7 @@ void tern__mpi_warn_alone(const tern_mpi *mpi)
     if (status || world > 1 || !advice || atoi(getenv(variable)) < 2) return;
     if (atomic_exchange(&was_said, true)) return;
     tern__log(TERN_LOG_WARN,
-              "%s=%s, but %s, which this program has, knows of this process only, which trains alone: %s",
+              "%s=%s, but %s, which this program uses, knows only this process, which trains alone: %s",
               variable, getenv(variable), mpi->name, advice);
 }
 
@@ -347,7 +349,8 @@ int tern__mpi_meet_world(tern__bootstrap *boot, double timeout_s, tern_error *er
     return status;
 }
 
-/* Not started by mpirun, but perhaps by srun, whose MPI_Init knows. */
+/* The program was not started by mpirun, but perhaps by srun with an MPI that it has initialised: asks that
+ * MPI. */
 static void ask_program(tern__bootstrap *out, bool *found)
 {
     tern_error unsupported = {0};

@@ -1,8 +1,10 @@
-/* srun starts a step, and tells each of its tasks which one it is, how many there are, and on which nodes.
- * Nobody says where they meet: rank 0's node is the first of the list, and the port is computed by all from
- * the numbers of job and step. Steps that run at the same time on one node have different ports unless their
- * numbers are thousands of jobs apart; one that is taken by something else is an error that says so, and
- * MASTER_PORT or TERN_PORT choose another. Below 32768, from where on the kernel gives ports away. */
+/* slurm.c - reads what srun tells the tasks of a step: their number, how many there are, and the nodes.
+ *
+ * Slurm does not say where the ranks meet. Rank 0's node is the first in the list, and every rank computes
+ * the port from the numbers of the job and the step. Steps that run at the same time on one node get
+ * different ports, unless their numbers are thousands of jobs apart. If another program has the port, the
+ * error says so, and MASTER_PORT or TERN_PORT can choose another one. The ports are below 32768, where the
+ * kernel's ephemeral ports begin. */
 #include "comm/bootstrap/inner.h"
 
 #include "base/local.h"
@@ -16,7 +18,7 @@
 enum {
     port_first = 20000,
     port_count = 12763, /* a prime */
-    port_steps = 31,    /* so many steps of a job before they come to those of the next one */
+    port_steps = 31,    /* a job's steps beyond this many get the next job's ports */
 };
 
 static int read_ranks(tern__bootstrap *out, tern_error *err)
@@ -38,7 +40,7 @@ static int read_local(tern__bootstrap *out, tern_error *err)
     return status;
 }
 
-/* A step on one node stays inside of it. */
+/* A step on one node uses loopback. */
 static int read_addr(tern__bootstrap *out, tern_error *err)
 {
     static const char name[] = "SLURM_STEP_NODELIST";
@@ -50,7 +52,7 @@ static int read_addr(tern__bootstrap *out, tern_error *err)
     if (addr) return tern__boot_addr(out, "MASTER_ADDR", addr, strlen(addr), err);
     if (!getenv(name)) return tern__step_int(name, 0, 0, &unused, err);
     if (tern__nodelist_first(getenv(name), out->addr, sizeof(out->addr))) return TERN_OK;
-    return tern__error_set(err, tern__boot_func, TERN_E_ENV, "%s=\"%s\" is no list of nodes", name,
+    return tern__error_set(err, tern__boot_func, TERN_E_ENV, "%s=\"%s\" is not a list of nodes", name,
                            getenv(name));
 }
 
@@ -77,7 +79,7 @@ int tern__bootstrap_from_slurm(tern__bootstrap *out, bool *found, tern_error *er
     return status;
 }
 
-/* ---- a job, but no step ---- */
+/* ---- a process in a job but not in a step ---- */
 
 static bool is_many(const char *name)
 {
@@ -90,8 +92,9 @@ void tern__bootstrap_warn_slurm(void)
     static atomic_bool was_said;
     const char *name = is_many("SLURM_NTASKS") ? "SLURM_NTASKS" : "SLURM_JOB_NUM_NODES";
     if (!is_many(name) || atomic_exchange(&was_said, true)) return;
-    tern__log(TERN_LOG_WARN,
-              "%s=%s, but no step of Slurm started this process, which is alone: inside sbatch or salloc "
-              "without srun? use srun",
-              name, getenv(name));
+    tern__log(
+        TERN_LOG_WARN,
+        "%s=%s, but this process, which trains alone, was not started by a Slurm step: inside sbatch or "
+        "salloc, start it with srun",
+        name, getenv(name));
 }

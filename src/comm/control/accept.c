@@ -1,9 +1,13 @@
-/* The reception of the higher ranks. A rank may be done, work and leave while others still meet, so whoever
- * accepts also listens to those who are connected; but a rank that dies before it is connected ends the
- * meeting at once. Anybody may knock: until the proof a caller is a stranger, of whom no more is read than a
- * hello and a proof, and for no longer than some seconds. A crowd of strangers keeps nobody out: where there
- * is no place or no descriptor left, the one who has been silent for longest has to go, unless it has only
- * just come. */
+/* accept.c - accepts the connections of the higher ranks.
+ *
+ * A rank may finish the meeting, work and leave while other ranks still meet, so an accepting rank also
+ * serves the peers that are connected already. A rank that dies before it is connected ends the meeting at
+ * once.
+ *
+ * Anybody can connect. Until it has proved that it knows the secret, a caller is a stranger: only a hello and
+ * a proof are read from it, and it has a few seconds for them. A crowd of strangers cannot keep the ranks
+ * out: when there is no slot or descriptor left, the oldest stranger is dropped, unless it has only just
+ * come. */
 #include "comm/control/inner.h"
 #include "comm/store/hello.h"
 
@@ -14,7 +18,7 @@ static const char func[] = "tern_group_open";
 
 enum { doors = 2, strangers_max = 64 };
 
-/* Connected, but not yet proved. */
+/* A caller that is connected but has not proved itself yet. */
 typedef struct stranger {
     int fd, pid;
     bool is_stream;
@@ -31,11 +35,11 @@ typedef struct reception {
     tern_store *store;
     stranger strangers[strangers_max];
     int count;            /* in the order in which they came */
-    int64_t closed_until; /* the doors: there is no room     */
-    struct pollfd *polls; /* doors (this host's, the others'), strangers, socket and pidfd of each rank */
+    int64_t closed_until; /* the doors: there is no room */
+    struct pollfd *polls; /* doors (this host, other hosts), strangers, socket and pidfd of each rank */
 } reception;
 
-/* A neighbour is of this user; what comes by the network has only its proof. */
+/* On this host a caller must belong to this user; a caller from the network has only its proof. */
 static bool is_presentable(const tern__control *control, stranger *s)
 {
     return s->is_stream ? !tern__tcp_tune(s->fd, control->host_timeout_s)
@@ -73,7 +77,7 @@ static int accept_stranger(reception *r, bool is_stream, tern_error *err)
     return TERN_OK;
 }
 
-/* Who calls is a higher rank that has not come yet, and comes by the door that is for its host. */
+/* True if the caller is a higher rank that is not connected yet and came to the right socket for its host. */
 static bool is_expected(const tern__control *control, const stranger *s)
 {
     if (!tern__hello_is_for(&s->hello, TERN__PURPOSE_CONTROL, control->rank, control->world)) return false;
@@ -97,7 +101,8 @@ static bool is_proved(const tern__control *control, const stranger *s)
            control->peers[s->hello.from].fd < 0;
 }
 
-/* The welcome comes last: whoever has it may leave at once, and is then known as one who left. */
+/* The welcome is sent last: a rank that has received it may leave at once, and must then be known as a peer
+ * that left. */
 static bool admit(tern__control *control, const stranger *s)
 {
     tern__peer *peer = &control->peers[s->hello.from];
@@ -125,7 +130,7 @@ static bool take_proof(tern__control *control, stranger *s)
     return true;
 }
 
-/* Whoever errs is shown the door, and the meeting goes on. */
+/* A stranger that makes an error is dropped, and the meeting goes on. */
 static void serve_stranger(tern__control *control, stranger *s, bool readable)
 {
     bool fine = tern__now_ns() < s->deadline;

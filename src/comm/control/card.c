@@ -1,3 +1,4 @@
+/* card.c - makes, publishes and reads a rank's card: its process, its host, its cores and its back end. */
 #include "comm/control/inner.h"
 
 #include "base/cores.h"
@@ -30,7 +31,7 @@ static int read_boot_id(char *text, size_t size, tern_error *err)
 static int read_inode(const char *path, uint64_t *inode, tern_error *err)
 {
     struct stat info;
-    if (stat(path, &info)) return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot look at %s", path);
+    if (stat(path, &info)) return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot stat %s", path);
     *inode = info.st_ino;
     return TERN_OK;
 }
@@ -45,14 +46,14 @@ static void name_host(tern__card *card, const char *id)
         memcpy(card->host, name, sizeof(name));
 }
 
-/* Who cannot tell may use any. */
+/* If the affinity cannot be read, any core may be used. */
 static void name_cores(tern__card *card)
 {
     if (tern__cores_get(&card->cores)) memset(&card->cores, 0xff, sizeof(card->cores));
 }
 
-/* Abstract sockets belong to a network namespace of a running kernel; TERN_HOST_ID tells apart what the user
- * wants to be told apart. */
+/* An abstract socket exists within one network namespace of one running kernel, so the host key is made of
+ * both. TERN_HOST_ID lets the user split a host further. */
 int tern__card_make(tern__card *card, const tern__bootstrap *boot, tern_error *err)
 {
     char boot_id[64];
@@ -74,7 +75,7 @@ int tern__card_make(tern__card *card, const tern__bootstrap *boot, tern_error *e
     return TERN_OK;
 }
 
-/* Boot id and network namespace. */
+/* Compares boot id and network namespace, the first two parts of the host key. */
 bool tern__card_is_same_machine(const tern__card *one, const tern__card *other)
 {
     const char *end = strchr(one->host_key, '/');

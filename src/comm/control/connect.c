@@ -1,4 +1,5 @@
-/* Control connections as their caller sees them: the own socket, and the way to a lower rank. */
+/* connect.c - the calling end of control connections: opens this rank's socket and connects to the lower
+ * ranks. */
 #include "comm/control/inner.h"
 #include "comm/store/hello.h"
 
@@ -11,9 +12,9 @@
 
 static const char func[] = "tern_group_open";
 
-/* ---- the own socket ---- */
+/* ---- this rank's socket ---- */
 
-/* The kernel chooses a free abstract name: nothing in the file system, nothing to clean up. */
+/* The kernel chooses a free abstract name, so there is no file to clean up. */
 int tern__control_listen(tern__control *control, tern__card *card, tern_error *err)
 {
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
@@ -33,7 +34,8 @@ int tern__control_listen(tern__control *control, tern__card *card, tern_error *e
 
 /* ---- peers ---- */
 
-/* A process of another pid namespace has another number here: the socket's credentials will tell it. */
+/* A pid from another pid namespace must not be passed here; the socket's credentials give the pid in this
+ * one. */
 int tern__peer_watch_pid(tern__peer *peer, int pid)
 {
     if (peer->pidfd >= 0 || pid <= 0 || pid == getpid()) return 0;
@@ -56,9 +58,8 @@ int tern__peer_fail_late(const tern__peer *peer, const char *what, tern_error *e
     return tern__error_set(err, func, TERN_E_TIMEOUT, "%s did not %s in time", who, what);
 }
 
-/* ---- calling ---- */
+/* ---- connecting ---- */
 
-/* Is the other end of this user? Also finds the pid by which this process sees it. */
 bool tern__peer_is_ours(int fd, int *pid)
 {
     struct ucred cred;
@@ -68,7 +69,7 @@ bool tern__peer_is_ours(int fd, int *pid)
     return cred.uid == geteuid();
 }
 
-/* 0, or an errno. A full backlog says EAGAIN at once: try again. */
+/* Returns 0 or an errno. If the backlog is full, connect returns EAGAIN at once: try again. */
 static int connect_to(int fd, const tern__card *card, int64_t deadline)
 {
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
@@ -89,7 +90,7 @@ static int fail_connection(const tern__peer *peer, const char *why, tern_error *
     return tern__error_set(err, func, TERN_E_PEER, "no control connection to %s: %s", who, why);
 }
 
-/* The next part of a handshake, awaited as long as the peer lives. */
+/* Waits for the next part of the handshake until the deadline or the peer's death. */
 static int await_part(tern__peer *peer, int fd, void *data, size_t bytes, int64_t deadline, tern_error *err)
 {
     struct pollfd polls[2] = {{.fd = fd, .events = POLLIN}, {.fd = peer->pidfd, .events = POLLIN}};
@@ -128,7 +129,7 @@ static int shake_hands(const tern__control *control, tern__peer *peer, int fd, i
     return fail_connection(peer, "its welcome is malformed", err);
 }
 
-/* A socket that is connected to a rank of this host, and of this user. */
+/* Connects `fd` to a rank of this host, and checks that it belongs to this user. */
 static int call_neighbour(tern__peer *peer, int fd, int64_t deadline, tern_error *err)
 {
     int pid = 0, native = connect_to(fd, &peer->card, deadline);
@@ -141,12 +142,13 @@ static int call_neighbour(tern__peer *peer, int fd, int64_t deadline, tern_error
     return TERN_OK;
 }
 
-/* Each peer takes two descriptors: a socket and a pidfd. */
+/* Each peer needs two descriptors: a socket and a pidfd. */
 int tern__control_fail_descriptors(const tern__control *control, tern_error *err)
 {
-    return tern__error_errno(err, func, TERN_E_SYSTEM,
-                             "no descriptor for a control connection, %d ranks need about %d (ulimit -n)",
-                             control->world, 2 * control->world);
+    return tern__error_errno(
+        err, func, TERN_E_SYSTEM,
+        "no free descriptor for a control connection: %d ranks need about %d (ulimit -n)", control->world,
+        2 * control->world);
 }
 
 static int connect_inside(const tern__control *control, tern__peer *peer, int *fd, int64_t deadline,
@@ -156,8 +158,9 @@ static int connect_inside(const tern__control *control, tern__peer *peer, int *f
     return *fd >= 0 ? call_neighbour(peer, *fd, deadline, err) : tern__control_fail_descriptors(control, err);
 }
 
-/* It listens already, so a host that does not answer at all cannot be reached: that is for the two to say,
- * and not for the ranks that wait for them. */
+/* The peer already listens (its address is published), so a host that does not answer within host_timeout_s
+ * cannot be reached. This short deadline lets the two ranks concerned report that, before the ranks that wait
+ * for them time out. */
 static int connect_outside(const tern__control *control, tern__peer *peer, int *fd, int64_t deadline,
                            tern_error *err)
 {

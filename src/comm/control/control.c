@@ -1,3 +1,5 @@
+/* control.c - opens and closes the control plane, keeps its first failure and answers questions about
+ * peers. */
 #include "comm/control/inner.h"
 #include "comm/store/hello.h"
 
@@ -22,7 +24,7 @@ static int init_locks(tern__control *control, tern_error *err)
     pthread_condattr_destroy(&clock);
     if (!status) return TERN_OK;
     errno = status;
-    return tern__error_errno(err, "tern_group_open", TERN_E_SYSTEM, "cannot make a lock");
+    return tern__error_errno(err, "tern_group_open", TERN_E_SYSTEM, "cannot create a lock");
 }
 
 static tern__control *control_new(const tern__bootstrap *boot, double host_timeout_s, tern_error *err)
@@ -34,7 +36,7 @@ static tern__control *control_new(const tern__bootstrap *boot, double host_timeo
                                .world = boot->world,
                                .pid = getpid(),
                                .host_timeout_s = host_timeout_s,
-                               .is_loud = boot->mpi != NULL, /* mpirun kills the others at once */
+                               .is_loud = boot->mpi != NULL, /* mpirun kills the other ranks at once */
                                .listen_fd = -1,
                                .listen_tcp = -1,
                                .bell = -1};
@@ -49,7 +51,7 @@ static tern__control *control_new(const tern__bootstrap *boot, double host_timeo
     return NULL;
 }
 
-/* Peers that have already met this rank learn why it will not stay. */
+/* Tells the peers that are already connected why this rank gives up. */
 static void fail_open(tern__control *control, const tern_error *why, tern_error *err)
 {
     tern__control_abort(control, why->code, why->text);
@@ -85,7 +87,7 @@ static void send_to_all(tern__control *control, tern__message *message)
         tern__peer *peer = &control->peers[rank];
         int native = peer->fd < 0 ? 0 : tern__line_send(control, peer, message);
         if (native && native != EPIPE && native != ECONNRESET)
-            tern__log(TERN_LOG_WARN, "control: rank %d cannot be told: %s", rank, strerror(native));
+            tern__log(TERN_LOG_WARN, "control: cannot send a message to rank %d: %s", rank, strerror(native));
     }
 }
 
@@ -115,7 +117,8 @@ static void release(tern__control *control)
     tern__free(control);
 }
 
-/* The other hosts get the goodbye even if packets are lost; the first loop lets all of them hurry at once. */
+/* Makes sure that the other hosts receive the goodbye even if packets are lost. The first loop starts closing
+ * on all connections at once, so that the waits of the second overlap. */
 static void part_from_hosts(tern__control *control)
 {
     for (int rank = 0; rank < control->world; rank++)
@@ -124,7 +127,7 @@ static void part_from_hosts(tern__control *control)
         if (control->peers[rank].stream) tern__tcp_close(&control->peers[rank].fd);
 }
 
-/* A forked child has the sockets, but neither the thread nor the right to speak for the rank. */
+/* A forked child inherits the sockets, but it has no control thread and must not speak for the rank. */
 void tern__control_close(tern__control *control)
 {
     if (!control) return;
@@ -214,8 +217,8 @@ void tern__control_describe(const tern__control *control, int peer, char *text, 
     tern__card_describe(&control->peers[peer].card, peer, text, size);
 }
 
-/* A rank that stops because of a peer passes on what it heard, so that every rank names the rank that failed
- * first. */
+/* A rank that stops because of a peer relays that peer's message, so that every rank names the rank that
+ * failed first. */
 void tern__control_abort(tern__control *control, int code, const char *text)
 {
     if (control->pid != getpid()) return;

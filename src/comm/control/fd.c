@@ -1,4 +1,4 @@
-/* Descriptors on their way between the ranks of a host. */
+/* fd.c - passes descriptors between the ranks of a host. */
 #include "comm/control/inner.h"
 
 #include <errno.h>
@@ -13,7 +13,7 @@ static int check_peer(const tern__control *control, int peer, tern_error *err)
     bool is_peer = peer >= 0 && peer < control->world && peer != control->rank;
     if (is_peer && !control->peers[peer].stream) return TERN_OK;
     return tern__error_set(err, __func__, TERN_E_INVALID,
-                           "rank %d of %d can pass no descriptor to or from rank %d%s", control->rank,
+                           "rank %d of %d cannot exchange descriptors with rank %d%s", control->rank,
                            control->world, peer, is_peer ? " on another host" : "");
 }
 
@@ -43,7 +43,8 @@ static int send_once(int socket_fd, uint64_t tag, int fd)
     return sendmsg(socket_fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT) < 0 ? errno : 0;
 }
 
-/* The peer's end is closed: its goodbye or its death is about to be known. */
+/* The peer's end is closed, so its goodbye or its death will be known soon: wait for that, for up to a
+ * second. */
 static int explain_closed(tern__control *control, int peer, tern_error *err)
 {
     int64_t deadline = tern__deadline(1.0);
@@ -70,13 +71,13 @@ int tern__control_send_fd(tern__control *control, int peer, uint64_t tag, int fd
             return tern__error_errno(err, "tern_group", TERN_E_SYSTEM, "cannot pass descriptor %d to rank %d",
                                      fd, peer);
         struct pollfd room = {.fd = control->peers[peer].fd, .events = POLLOUT};
-        tern__poll(&room, 1, tern__now_ns() + 10000000); /* short: a failure elsewhere must be seen too */
+        tern__poll(&room, 1, tern__now_ns() + 10000000); /* short, to notice a failure elsewhere */
     }
 }
 
 /* ---- receiving ---- */
 
-/* Under the lock: takes the parcel out of the list, or NULL. */
+/* Removes the parcel from the list and returns it, or NULL. The caller holds the lock. */
 static tern__parcel *take_parcel(tern__control *control, int peer, uint64_t tag)
 {
     tern__parcel **link = &control->parcels;
@@ -101,7 +102,7 @@ bool tern__control_lacks_fd(tern__control *control, int peer, uint64_t tag, uint
     return lacks;
 }
 
-/* Waits for the parcel, a failure, the peer's goodbye or the deadline. */
+/* Waits for the parcel. Returns NULL after a failure, the peer's goodbye or the deadline. */
 static tern__parcel *await_parcel(tern__control *control, int peer, uint64_t tag, int64_t deadline)
 {
     struct timespec until = {.tv_sec = deadline / 1000000000, .tv_nsec = deadline % 1000000000};
@@ -127,7 +128,7 @@ int tern__control_recv_fd(tern__control *control, int peer, uint64_t tag, double
         if (*fd >= 0) return TERN_OK;
         return tern__error_set(
             err, "tern_group", TERN_E_SYSTEM,
-            "cannot take a descriptor from rank %d: this process has too many open (ulimit -n)", peer);
+            "cannot receive a descriptor from rank %d: this process has too many open (ulimit -n)", peer);
     }
     status = tern__control_check(control, "tern_group", err);
     if (status) return status;

@@ -1,6 +1,6 @@
-/* A child that a rank forks has copies of its sockets, and as long as it lives the other hosts would not see
- * the rank's end: their kernel hears of it when the last copy is closed. (Inside the host the pidfd tells.)
- * So the child closes them as soon as it is there. */
+/* fork.c - closes the control sockets in a forked child. A child inherits copies of its rank's sockets, and
+ * the other hosts see the rank's end only when the last copy is closed. (Within the host the pidfd shows it.)
+ * So the child closes its copies as soon as it starts. */
 #include "comm/control/inner.h"
 
 #include <errno.h>

@@ -1,14 +1,15 @@
-/* last.c - what a rank waits in, or did last, told to the ranks that wait for it. The control thread answers,
- * so there is an answer while the group's thread computes.
+/* last.c - tells peers what this rank is waiting in, or did last. The control thread answers, so there is an
+ * answer even while the group's thread computes.
  *
- * What a rank waits in is a text, which the group's thread writes under the lock once a wait is long, and
- * takes back only when the wait has succeeded. A rank that gives up at the same moment as this one is thus
- * told that this one has waited.
+ * What a rank is waiting in is a text. The group's thread writes it under the lock once a wait has taken
+ * long, and removes it only when the wait has succeeded. If two ranks give up at the same moment, each still
+ * learns that the other was waiting.
  *
- * The last collective is kept as numbers, and the control thread puts them into words: nothing is formatted
- * where works are posted. The numbers are a sequence lock with one writer. Each is stored with release after
- * the sequence has become odd, and loaded with acquire before the sequence is looked at again: a reader that
- * has a number of a later writing then sees at least its odd sequence, and tries again. */
+ * The last collective is kept as numbers, which the control thread formats when it is asked; posting a work
+ * formats nothing. The numbers are protected by a sequence lock with one writer. The writer makes the
+ * sequence odd and then stores each number with release. The reader loads each number with acquire and then
+ * reads the sequence again. A reader that has got a number of a later write therefore sees at least that
+ * write's odd sequence, and tries again. */
 #include "comm/control/inner.h"
 
 #include "base/text.h"
@@ -108,7 +109,7 @@ void tern__control_last_ask(tern__control *control, int rank)
     if (peer->fd >= 0 && !atomic_load(&peer->left)) tern__line_send(control, peer, &question);
 }
 
-/* Under the lock. */
+/* The caller holds the lock. */
 static bool await_answer(tern__control *control, const tern__peer *peer, int64_t deadline)
 {
     struct timespec until = {.tv_sec = deadline / 1000000000, .tv_nsec = deadline % 1000000000};
@@ -177,7 +178,7 @@ static tern__doing learn(tern__control *control, int rank, int64_t deadline)
     return read_answer(control, peer, deadline);
 }
 
-/* What follows `what` in the text, if that is of the same work in the same group; else NULL. */
+/* Returns what follows `what` in the text if both name the same work in the same group, else NULL. */
 static const char *after_same(const char *text, const char *what)
 {
     size_t bytes = what ? strlen(what) : 0;
@@ -212,7 +213,7 @@ tern__doing tern__control_last_get(tern__control *control, int rank, double time
     return peer->doing;
 }
 
-/* ---- who holds all up ---- */
+/* ---- which ranks hold this one up ---- */
 
 /* Asks the rank that `peer` waits for, unless it was asked before. True if it was not. */
 static bool follow(tern__control *control, const tern__peer *peer)
@@ -230,8 +231,8 @@ static bool is_pending(const tern__peer *peer)
     return peer->is_suspect && peer->asked > peer->collected;
 }
 
-/* Collects the answers of the ranks that were asked, and of those that they wait for. Whoever is asked later
- * has as much time to answer. */
+/* Collects the answers of the ranks that were asked, and of the ranks that those wait for. A rank that is
+ * asked later gets as much time to answer. */
 static void collect(tern__control *control, double timeout_s)
 {
     bool finds = true;

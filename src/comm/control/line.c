@@ -1,6 +1,6 @@
-/* What goes over a control connection. Inside a host it is a Unix socket that keeps packets whole and takes
- * descriptors along. Between hosts it is a TCP stream, cut into frames: a head of fixed size that says how
- * long the text is, which is checked before it is believed. */
+/* line.c - sends and receives control messages. Within a host a connection is a Unix socket that keeps
+ * packets whole and can pass descriptors. Between hosts it is a TCP stream of frames: a head of fixed size,
+ * which says how long the text is, and the text. The length is checked before it is used. */
 #include "comm/control/inner.h"
 
 #include <errno.h>
@@ -18,7 +18,7 @@ bool tern__line_put(int fd, const void *data, size_t bytes)
     return sent == (ssize_t)bytes;
 }
 
-/* A packet is whole or wrong; of a stream the rest may follow. */
+/* A packet is either complete or wrong; the rest of a stream's part may still arrive. */
 int tern__line_take(int fd, bool is_stream, void *data, size_t bytes, size_t *got)
 {
     ssize_t count;
@@ -45,7 +45,7 @@ static int send_some(int fd, const char *data, size_t bytes, size_t *sent)
     return 0;
 }
 
-/* Under the lock. */
+/* The caller holds send_lock. */
 static int flush(tern__stream *stream, int fd)
 {
     size_t sent;
@@ -75,7 +75,7 @@ int tern__line_send(tern__control *control, tern__peer *peer, const tern__messag
     return native;
 }
 
-/* An error shows when the stream is read. */
+/* An error is ignored here: it shows when the stream is read. */
 void tern__line_flush(tern__control *control, tern__peer *peer)
 {
     if (!peer->stream) return;
@@ -105,8 +105,8 @@ static bool is_terminated(const tern__message *message)
     return message->text[message->bytes - 1] == '\0';
 }
 
-/* The one descriptor of a message, or -1. The padding of the control data leaves room for a second: that one,
- * and every one of a pair, is closed. */
+/* Returns the message's descriptor, or -1. The padding of the control data leaves room for a second
+ * descriptor; if two have come, both are closed. */
 static int take_fd(struct msghdr *header)
 {
     const struct cmsghdr *c = CMSG_FIRSTHDR(header);
@@ -119,7 +119,8 @@ static int take_fd(struct msghdr *header)
     return fd;
 }
 
-/* A reset only says that the peer left some of ours unread: the next read says more. */
+/* ECONNRESET only means that the peer closed with some of our messages unread. What it sent is still there,
+ * so read again. */
 static int recv_packet(const tern__peer *peer, tern__message *message, int *fd)
 {
     union {
@@ -142,7 +143,7 @@ static int recv_packet(const tern__peer *peer, tern__message *message, int *fd)
     return -EBADMSG;
 }
 
-/* The frame's head first, then what the head says. */
+/* Reads the frame's head first, then as many bytes as the head says. */
 static int recv_frame(tern__stream *stream, int fd, tern__message *message)
 {
     tern__message *inbox = &stream->inbox;

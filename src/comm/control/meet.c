@@ -1,7 +1,8 @@
-/* Every rank opens a socket and publishes its name on its card; when it has all cards, it connects to all
- * lower ranks and then accepts all higher ones. Rank 0 only accepts, rank 1 connects to 0 and then accepts,
- * and so on: nobody waits in a circle. A rank for which the meeting fails leaves a note in the store, which
- * the others read while they wait, so that all of them end soon and with the same reason. */
+/* meet.c - the meeting of all ranks. Every rank opens a socket and publishes its name on its card. When a
+ * rank has all cards, it connects to all lower ranks and then accepts all higher ones. Rank 0 only accepts,
+ * rank 1 connects to rank 0 and then accepts, and so on, so no ranks wait for each other in a circle. A rank
+ * whose meeting fails leaves a note in the store. The other ranks read it while they wait, so that all of
+ * them fail soon and with the same reason. */
 #include "comm/control/inner.h"
 
 #include <errno.h>
@@ -22,7 +23,7 @@ static bool is_same_process(const tern__card *one, const tern__card *other)
            !strcmp(one->host_key, other->host_key);
 }
 
-/* `first` is NULL if whoever has the rank did not say who it is. */
+/* `first` is the card of the process that has the rank already, or NULL if it has not published one. */
 static int fail_twice(int rank, const tern__card *first, const tern__card *own, tern_error *err)
 {
     char one[128] = "another process", other[128];
@@ -32,8 +33,8 @@ static int fail_twice(int rank, const tern__card *first, const tern__card *own, 
                            other);
 }
 
-/* 1: the rank is ours; 0: not in this store, but in the next one; or a negative status. A store that hangs up
- * now might as well have been gone before we called. */
+/* Returns 1: the rank is ours; 0: this is an earlier meeting's store, try again at the next one; or a
+ * negative status. A store that closes the connection now (E_PEER) is an earlier meeting's, too. */
 static int try_claim(int rank, const tern__card *own, tern_store *store, tern_error *err)
 {
     char key[32];
@@ -50,17 +51,18 @@ static int try_claim(int rank, const tern__card *own, tern_store *store, tern_er
     return fail_twice(rank, is_known ? &first : NULL, own, err);
 }
 
-/* A process that finds itself in the store has given up a meeting that rank 0 has not left yet, and calls
- * until rank 0 begins the next one. */
+/* A process that finds its own card in the store has given up a meeting that rank 0 has not left yet. It
+ * dials the store again until rank 0 starts the next meeting. */
 static int claim_rank(int rank, const tern__card *own, tern_store *store, int64_t deadline, tern_error *err)
 {
     for (;;) {
         int claimed = try_claim(rank, own, store, err);
         if (claimed) return claimed < 0 ? claimed : TERN_OK;
         if (tern__now_ns() >= deadline)
-            return tern__error_set(err, func, TERN_E_TIMEOUT,
-                                   "%s is still that of a meeting which this process, rank %d, has left",
-                                   store->where, rank);
+            return tern__error_set(
+                err, func, TERN_E_TIMEOUT,
+                "%s still belongs to an earlier meeting, which this process, rank %d, has left", store->where,
+                rank);
         tern__poll(NULL, 0, tern__deadline(redial_pause_s));
         int status = tern__store_redial(store, deadline, err);
         if (status) return status;
@@ -71,8 +73,8 @@ static int fail_missing(int first, int world, tern_store *store, tern_error *err
 {
     int status = tern__store_fail_missing(store, "control/", first, world, err);
     if (status) return status;
-    return tern__error_set(err, func, TERN_E_TIMEOUT, "all %d ranks came, but the last only as time was up",
-                           world);
+    return tern__error_set(err, func, TERN_E_TIMEOUT,
+                           "all %d ranks came, but the last one only when the time was up", world);
 }
 
 static int check_card(tern__peer *peer, const tern__card *own, int own_rank, tern_error *err)
@@ -90,7 +92,7 @@ static int check_card(tern__peer *peer, const tern__card *own, int own_rank, ter
     return TERN_OK;
 }
 
-/* What `rank` publishes: its card, or its address. */
+/* Reads what `rank` publishes: its card, or its address. */
 typedef int (*getter)(void *into, int rank, tern_store *store, double timeout_s, tern_error *err);
 
 static int get_card(void *into, int rank, tern_store *store, double timeout_s, tern_error *err)
@@ -103,7 +105,7 @@ static int get_address(void *into, int rank, tern_store *store, double timeout_s
     return tern__tcp_get(into, rank, store, timeout_s, err);
 }
 
-/* What does not come may have its reason in a note. */
+/* Waits for what `rank` publishes, and checks for a note in between: it may say why nothing comes. */
 static int await_published(getter get, void *into, int rank, tern_store *store, int64_t deadline,
                            tern_error *err)
 {
@@ -137,7 +139,7 @@ static int gather_cards(tern__control *control, const tern__card *own, tern_stor
     return TERN_OK;
 }
 
-/* ---- the note: why the meeting fails, from the first rank that knows ---- */
+/* ---- the note: why the meeting failed, left by the first rank that knows ---- */
 
 typedef struct note {
     int32_t code;
@@ -146,7 +148,8 @@ typedef struct note {
 
 static const char note_key[] = "control/failure";
 
-/* Nobody leaves before the server has the first one's: who misses a rank looks for it. */
+/* Returns only once the store has the first rank's note, because a rank that then misses this one will look
+ * for it. */
 static void leave_note(tern_store *store, int code, const char *text)
 {
     int64_t count;
@@ -168,7 +171,8 @@ int tern__note_check(tern_store *store, tern_error *err)
     return tern__error_set(err, func, tern__code_here(n.code), "%s", n.text);
 }
 
-/* Others' fault: look for a better reason, and make it the event, so that its own words are passed on. */
+/* Another rank is the cause. If there is a note, it has the better reason: make it the event, so that its own
+ * words are passed on. */
 static void blame_others(tern__control *control, tern_store *store, tern_error *why)
 {
     tern_error known = {0};
@@ -188,7 +192,8 @@ static void blame_oneself(const tern__control *control, tern_store *store, const
 
 /* ---- hosts ---- */
 
-/* Each rank's is that of the first rank with the same key, so all ranks number them alike. */
+/* Gives each rank the host number of the first rank with the same host key, so all ranks number the hosts
+ * alike. */
 static void number_hosts(tern__control *control)
 {
     for (int rank = 0; rank < control->world; rank++) {
@@ -199,7 +204,8 @@ static void number_hosts(tern__control *control)
     }
 }
 
-/* All ranks find the same two, each by itself: until they have, none leaves, nor rank 0's store with it. */
+/* All ranks find the same mismatch, each by itself. No rank may leave before all have read the cards, because
+ * rank 0's store ends with rank 0. */
 static void await_readers(const tern__control *control, tern_store *store)
 {
     int64_t deadline = tern__deadline(NOTE_SECONDS), readers = 0;
@@ -246,7 +252,7 @@ static int make_streams(tern__control *control, tern_error *err)
     return TERN_OK;
 }
 
-/* A job of one host opens no port. */
+/* Opens the port for the other hosts; a job of one host opens none. */
 static int open_port(tern__control *control, const tern__bootstrap *boot, tern_store *store, tern_error *err)
 {
     if (control->hosts == 1) return TERN_OK;
@@ -259,15 +265,17 @@ static int open_port(tern__control *control, const tern__bootstrap *boot, tern_s
     return tern__tcp_publish(&control->at, control->rank, store, err);
 }
 
-/* Connections prove that both sides know the job's secret and are of this meeting: where there is no secret,
- * a rank of an earlier attempt is still a stranger. */
+/* Derives the key of the handshakes from the job's secret and the meeting's random number. A connection thus
+ * proves that both sides belong to this meeting, and even without a secret a rank of an earlier attempt is
+ * refused. */
 static void make_secret(tern__control *control, const uint8_t *secret)
 {
     const tern__card *zero = &control->peers[0].card;
     crypto_auth_hmacsha256(control->secret, zero->epoch, sizeof(zero->epoch), secret);
 }
 
-/* All of them before the first is called: rank 0 may leave, and its store with it, once all have called. */
+/* Gathers all addresses before the first connection: rank 0 may leave, and its store with it, once all ranks
+ * have connected to it. */
 static int gather_addresses(tern__control *control, tern_store *store, int64_t deadline, tern_error *err)
 {
     int status = TERN_OK;

@@ -1,7 +1,10 @@
-/* The network between hosts: which address the others reach this host by, and connections whose other end
- * may vanish without a word. A connection on which nothing is said is probed, and one whose probes or data
- * stay unanswered for `host_timeout_s` fails: without that the kernel would try for a quarter of an hour, or
- * for ever where there is nothing to send. A process that is merely stopped answers: its kernel does. */
+/* tcp.c - the network between hosts: the address at which other hosts reach this one, and connections whose
+ * other end may vanish silently.
+ *
+ * An idle connection is probed (keepalive). If probes or data stay unacknowledged for `host_timeout_s`, the
+ * connection fails. Without this the kernel would retry for a quarter of an hour, or for ever where there is
+ * nothing to send. A process that is merely stopped does not time out, because its kernel still
+ * acknowledges. */
 #include "comm/control/inner.h"
 
 #include <arpa/inet.h>
@@ -53,7 +56,7 @@ static bool is_network(const struct sockaddr *at)
     return at->sa_family == AF_INET || at->sa_family == AF_INET6;
 }
 
-/* Meaningless on another host. */
+/* A link-local address means nothing on another host. */
 static bool is_link_local(const struct sockaddr *at)
 {
     return at->sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&((const struct sockaddr_in6 *)at)->sin6_addr);
@@ -68,7 +71,8 @@ static void copy_address(struct sockaddr_storage *to, const struct sockaddr *fro
 
 /* ---- which address is ours ---- */
 
-/* Is it one of `name`, or, without a name, of any that is not the loopback? */
+/* True if the interface is up, has a usable address and is called `name`, or without a name is not
+ * loopback. */
 static bool is_wanted(const struct ifaddrs *interface, const char *name)
 {
     const struct sockaddr *at = interface->ifa_addr;
@@ -77,7 +81,7 @@ static bool is_wanted(const struct ifaddrs *interface, const char *name)
     return !(interface->ifa_flags & IFF_LOOPBACK);
 }
 
-/* Of an interface that is up, an IPv4 address if it has one. */
+/* Finds an address of an interface that is up, preferably IPv4. */
 static bool find_interface(const char *name, struct sockaddr_storage *at)
 {
     struct ifaddrs *list;
@@ -93,7 +97,7 @@ static bool find_interface(const char *name, struct sockaddr_storage *at)
     return found;
 }
 
-/* Connecting a datagram socket sends nothing: it only asks the routing table. */
+/* Connecting a datagram socket sends nothing; it only looks up the route and with it the local address. */
 static bool find_route(const struct addrinfo *to, struct sockaddr_storage *at)
 {
     socklen_t size = sizeof(*at);
@@ -122,7 +126,7 @@ int tern__tcp_own(const tern__bootstrap *boot, bool is_one_machine, struct socka
     if (name && find_interface(name, at)) return TERN_OK;
     if (name)
         return tern__error_set(err, func, TERN_E_ENV,
-                               "TERN_SOCKET_IFNAME=\"%s\" is no interface that is up and has an address",
+                               "TERN_SOCKET_IFNAME=\"%s\" is not an interface that is up and has an address",
                                name);
     errno = 0;
     if (*boot->addr && find_route_to(boot->addr, at) &&
@@ -130,10 +134,12 @@ int tern__tcp_own(const tern__bootstrap *boot, bool is_one_machine, struct socka
         return TERN_OK;
     if (find_interface(NULL, at)) return TERN_OK;
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM)
-        return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot look for the way to the other hosts");
+        return tern__error_errno(err, func, TERN_E_SYSTEM,
+                                 "cannot look for the interface that leads to the other hosts");
     return tern__error_set(
         err, func, TERN_E_SYSTEM,
-        "no interface of this host leads to rank 0 at \"%s\" (TERN_SOCKET_IFNAME names one)", boot->addr);
+        "no interface of this host leads to rank 0 at \"%s\" (set TERN_SOCKET_IFNAME to one that does)",
+        boot->addr);
 }
 
 /* ---- listening ---- */
@@ -156,7 +162,7 @@ int tern__tcp_listen(const tern__bootstrap *boot, bool is_one_machine, struct so
     return TERN_E_SYSTEM;
 }
 
-/* Under a key of its own: only a job that spans hosts has one. */
+/* The address is not on the card but under a key of its own, because only a job of several hosts has one. */
 static void key_of(int rank, char *key, size_t size)
 {
     snprintf(key, size, "control/%d/tcp", rank);
@@ -176,7 +182,9 @@ int tern__tcp_get(struct sockaddr_storage *at, int rank, tern_store *store, doub
     key_of(rank, key, sizeof(key));
     int status = tern__store_read(store, key, at, sizeof(*at), &bytes, timeout_s, err);
     if (status || (bytes == sizeof(*at) && is_network((const struct sockaddr *)at))) return status;
-    return tern__error_set(err, func, TERN_E_PEER, "rank %d published no address but %zu bytes", rank, bytes);
+    return tern__error_set(err, func, TERN_E_PEER,
+                           "rank %d published a malformed address of %zu bytes, expected %zu", rank, bytes,
+                           sizeof(*at));
 }
 
 /* ---- connecting ---- */
@@ -191,7 +199,7 @@ static int set_int(int fd, int level, int option, int value)
     return setsockopt(fd, level, option, &value, sizeof(value)) ? errno : 0;
 }
 
-/* Three probes in the time after which a host is given up; the kernel counts their pauses in seconds. */
+/* Sends three probes within the timeout. The kernel takes their interval in whole seconds. */
 int tern__tcp_tune(int fd, double host_timeout_s)
 {
     const double clamped = TERN__MIN(TERN__MAX(host_timeout_s, 1.0), 3600.0);
@@ -204,8 +212,8 @@ int tern__tcp_tune(int fd, double host_timeout_s)
     return native;
 }
 
-/* What is still unread would make the kernel reset the connection, and what was said last would be lost with
- * it where packets are. */
+/* Closing a socket with unread data makes the kernel reset the connection, and the last messages would be
+ * lost if their packets are. So first read everything. */
 void tern__tcp_close(int *fd)
 {
     const struct linger linger = {.l_onoff = 1, .l_linger = 1};

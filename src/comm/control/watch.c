@@ -1,6 +1,6 @@
-/* The thread sleeps in poll() on the bell and on every peer's socket and pidfd. A peer's socket is always
- * read to its end before its death is believed, so what a rank said last (abort, goodbye) wins over the fact
- * that it is gone. */
+/* watch.c - the control thread. It sleeps in poll() on the bell and on every peer's socket and pidfd. A
+ * peer's socket is always read to its end before its death is reported, so the peer's last message (abort,
+ * goodbye) takes precedence. */
 #include "comm/control/inner.h"
 
 #include <errno.h>
@@ -22,7 +22,7 @@ bool tern__control_fail(tern__control *control, const tern_error *why)
     return first;
 }
 
-/* Peers are told these words as they are, so they name this rank. */
+/* The peers get this text unchanged, so it names this rank. */
 static void fail_own(tern__control *control, int code, const char *text)
 {
     char who[128];
@@ -32,7 +32,7 @@ static void fail_own(tern__control *control, int code, const char *text)
     tern__control_fail(control, &why);
 }
 
-/* "rank 2 (node1, pid 71) was lost: killed or exited ...". */
+/* Makes "rank 2 (node1, pid 71) was lost: killed or exited ...". */
 static tern_error peer_error(const tern__peer *peer, int native, const char *verb, const char *text)
 {
     char who[128];
@@ -43,7 +43,8 @@ static tern_error peer_error(const tern__peer *peer, int native, const char *ver
     return why;
 }
 
-/* Said before anything is waited for: a launcher that kills the others is as fast as this thread. */
+/* Logs the failure before any wait: a launcher that kills the remaining ranks may be as fast as this
+ * thread. */
 static void say_failure(const tern__control *control, const tern_error *why)
 {
     if (control->is_loud && !atomic_load(&control->failed)) tern__log(TERN_LOG_ERROR, "%s", why->text);
@@ -57,7 +58,7 @@ static void fail_peer(tern__control *control, const tern__peer *peer, int native
     tern__control_fail(control, &why);
 }
 
-/* The sender's words already name the rank that failed first. */
+/* The sender's text already names the rank that failed first. */
 static void fail_relayed(tern__control *control, int native, const char *text)
 {
     tern_error why = {0};
@@ -66,10 +67,10 @@ static void fail_relayed(tern__control *control, int native, const char *text)
     tern__control_fail(control, &why);
 }
 
-/* A process that ends closes its sockets before its parent can see that it has ended. Its peers wait for
- * that, so that none of those who end in their turn is found dead before it and named in its place. A process
- * that only closes the socket is not waited for long; and nobody is where a failure is known or the group is
- * being closed, for which the bell rings. */
+/* Waits until the peer's process has ended. A dying process closes its sockets before its parent can see that
+ * it has ended. If the peers reported the loss and exited in between, the parent might find one of them dead
+ * first and name the wrong rank. The wait is short, as the process may have closed only the socket. There is
+ * none if a failure is known already or the group is being closed; the bell ends it. */
 static void await_end(const tern__control *control, const tern__peer *peer)
 {
     struct pollfd ends[] = {{.fd = peer->pidfd, .events = POLLIN}, {.fd = control->bell, .events = POLLIN}};
@@ -77,8 +78,8 @@ static void await_end(const tern__control *control, const tern__peer *peer)
     if (peer->pidfd >= 0 && is_first) tern__poll(ends, TERN__COUNT(ends), tern__deadline(END_SECONDS));
 }
 
-/* `native` is an errno, ENODATA or ECONNRESET if its kernel has closed the connection: so it is the process
- * that has gone. Anything else is the network's. */
+/* `native` is an errno. ENODATA and ECONNRESET mean that the peer's kernel has closed the connection, so the
+ * process is gone. Anything else is a failure of the network. */
 static void lose(tern__control *control, tern__peer *peer, int native)
 {
     char text[192] = "killed or exited without tern_group_close";
@@ -93,11 +94,12 @@ static void lose(tern__control *control, tern__peer *peer, int native)
     tern__control_fail(control, &why);
 }
 
-/* A frame that is wrong leaves the place of the next unknown. */
+/* After a malformed frame of a stream, the start of the next one is unknown, so nothing more is read from
+ * it. */
 static void fail_garbled(tern__control *control, tern__peer *peer, const char *text)
 {
     peer->gone = peer->stream != NULL;
-    fail_peer(control, peer, 0, "is of no use", text);
+    fail_peer(control, peer, 0, "broke the protocol", text);
 }
 
 static void store_parcel(tern__control *control, tern__peer *peer, uint64_t tag, int fd)
@@ -145,14 +147,14 @@ static void fail_closed(tern__control *control)
     fail_own(control, TERN_E_SYSTEM, "the program has closed the group's descriptors");
 }
 
-/* Since poll has looked. */
+/* The program has closed the descriptor after poll returned. */
 static void lose_own(tern__control *control, tern__peer *peer)
 {
     peer->gone = true;
     fail_closed(control);
 }
 
-/* True if there may be more. */
+/* Returns true if there may be more messages. */
 static bool read_message(tern__control *control, tern__peer *peer)
 {
     tern__message message;

@@ -76,7 +76,7 @@ int tern__flight_check(const tern__flight *flight, tern_error *err)
         if (!range->is_kept || range->sum == XXH3_64bits(range->at, range->bytes)) continue;
         tern__range_text(range, text, sizeof(text));
         return tern__error_set(err, "tern_work_wait", TERN_E_STATE,
-                               "the memory of %s was changed while it was under way: %s", flight->text, text);
+                               "the memory of %s was changed while it was pending: %s", flight->text, text);
     }
     return TERN_OK;
 }

@@ -1,17 +1,18 @@
-/* backend.c - the native back end: ranks of one host that reduce in memory which all of them see. */
+/* backend.c - the native back end: ranks of one host that reduce in memory which they share. */
 #include "comm/native/mailbox.h"
 
 #include <sched.h>
 #include <unistd.h>
 
-/* The control thread has news: whoever sleeps looks. */
+/* The control thread calls this after an event; it wakes the sleeping ranks. */
 static void wake(void *state)
 {
     const tern__native *native = state;
     tern__lobby_ring(native->lobby);
 }
 
-/* Spinning is worth it if every rank can have a CPU of its own, wherever each may run. */
+/* Adds this rank's CPUs to the lobby. Spinning pays off only if the ranks' CPUs together are enough for one
+ * per rank. */
 static void publish_cpus(const tern__native *native)
 {
     cpu_set_t set;
@@ -42,8 +43,7 @@ static int make_circle(tern__circle *circle, int world, tern_error *err)
     return circle->ranks && circle->turns && circle->known && circle->missing ? TERN_OK : TERN_E_MEMORY;
 }
 
-/* The lobby counts joiners twice: when they have mapped it, and when they have said on which CPUs they run.
- */
+/* The lobby counts each rank twice: when it has mapped the lobby, and when it has published its CPUs. */
 static int enter_lobby(tern__native *native, tern_error *err)
 {
     void *lobby;
@@ -59,8 +59,8 @@ static int enter_lobby(tern__native *native, tern_error *err)
     return status;
 }
 
-/* Bell, sleepers and the first failure are the family's: whoever sleeps in one group must wake for the works
- * of another. */
+/* Bell, sleepers and the first failure belong to the family, because a rank that sleeps in one group must
+ * wake for the works of another. */
 static void use_lobby(tern__native *native, tern__native *root)
 {
     native->root = root;

@@ -1,19 +1,23 @@
-/* channel.c - the order of works, and who reduces what.
+/* channel.c - the order of works, and which rank reduces which part.
  *
- * A rank posts a work by writing its descriptor into the work's slot and then moving its `posted` word to the
- * work's number. Once all have posted it, its buffers are nobody's but the channel's: any rank that calls in
- * takes chunks, its own slice first and then the others', reduces each over all ranks' windows and writes the
- * result to all of them. A claim is a compare-and-swap, so a chunk is touched by one rank only; `done` counts
- * finished chunks and changes only by read-modify-write, so whoever reads it full with acquire sees every
- * rank's writes. Then the rank moves its `retired` word on, and the buffers are its own again.
+ * A rank posts a work by writing its descriptor into the work's slot and then setting its `posted` word to
+ * the work's number. Once all ranks have posted it, its buffers belong to the channel. Any rank that calls in
+ * takes chunks, first of its own slice and then of the other slices. It reduces a chunk over all ranks'
+ * windows and writes the result to all of them. A chunk is claimed by compare-and-swap, so only one rank
+ * touches it. `done` counts the finished chunks and changes only by read-modify-write, so a rank that reads
+ * the full count with acquire sees every rank's writes. That rank then advances its `retired` word, and the
+ * buffers are its own again.
  *
- * What goes to memory that only one rank sees, that rank does itself: it has one chunk then, its own.
+ * If the result goes to memory that only one rank sees, that rank must compute it: every rank then has one
+ * chunk, its own.
  *
- * A slot is written anew only when all ranks have retired the work that had it, so nobody reads it any more.
- * A late rank owes the others nothing but its posts, and its own chunk if it has one. For why no order of
- * events breaks this, take the least work m that is not retired: a rank that has not posted m, or not done
- * its own chunk of it, is running, or blocked elsewhere in tern where it still progresses, or waiting for a
- * free slot, that is, for work m - slots, which every blocked rank retires itself. */
+ * A slot is reused only when all ranks have retired the work that had it, so no rank still reads it. The only
+ * things that other ranks need from a late rank are its posts, and its own chunk if it has one.
+ *
+ * Why no order of events can block this: take the first work m that is not retired. A rank that has not
+ * posted m, or has not done its own chunk of m, is running, or is blocked elsewhere in tern, where it still
+ * progresses, or waits for a free slot. The slot is that of work m - slots, which every blocked rank retires
+ * itself. */
 #include "comm/native/native.h"
 
 #include <sched.h>
@@ -23,7 +27,7 @@
 
 /* ---- the slowest rank ---- */
 
-/* min(words). Until the rank that was last moves on, the others need not be looked at. */
+/* Returns min(words). While the slowest rank's word is unchanged, the other words need not be read. */
 static uint64_t least(const tern__word *words, int world, int *last, uint64_t known)
 {
     uint64_t low = atomic_load(&words[*last].value);
@@ -99,7 +103,7 @@ static void run_slice(tern__channel *channel, const tern__task *task, uint64_t s
     }
 }
 
-/* Everybody has posted `seq`: compares what was said, then takes chunks until none is left. */
+/* All ranks have posted `seq`: compares their descriptors, then takes chunks until none is left. */
 static int run_work(tern__channel *channel, uint64_t seq, tern_error *err)
 {
     const tern__native *native = channel->native;
@@ -133,8 +137,8 @@ static void retire(tern__channel *channel)
         tern__lobby_ring(channel->native->lobby);
 }
 
-/* After a failure: what was done before it is done, however late this rank looks. It touches nobody's data.
- */
+/* After a failure: counts works that all ranks had finished before it as done, however late this rank looks.
+ * Touches no data. */
 static void settle(tern__channel *channel)
 {
     while (channel->claimed < channel->all_posted && is_done(channel, channel->claimed + 1) &&
@@ -142,8 +146,8 @@ static void settle(tern__channel *channel)
         channel->claimed++;
 }
 
-/* `inside` says to a peer that closes after a failure that its memory is still in use: stored before the
- * check for that failure, by which either sees the other. */
+/* `inside` tells a peer that closes after a failure that its memory is still in use. It is stored before the
+ * check for that failure, so either this rank sees the failure or the peer sees `inside`. */
 int tern__channel_progress(void *self, tern_error *err)
 {
     tern__channel *channel = self;
@@ -188,8 +192,9 @@ static int check_post(const tern__channel *channel, const tern__post *post, uint
     }
     bool has_parts = post->kind == TERN__ALL_GATHER || post->kind == TERN__REDUCE_SCATTER;
     if (has_parts && !post->only_meets && count % (uint64_t)native->world)
-        return tern__error_set(err, "tern_backward", TERN_E_SHAPE, "%llu elements are no %d equal parts",
-                               (unsigned long long)count, native->world);
+        return tern__error_set(err, "tern_backward", TERN_E_SHAPE,
+                               "cannot cut %llu elements into %d equal parts", (unsigned long long)count,
+                               native->world);
     return TERN_OK;
 }
 
@@ -307,8 +312,8 @@ void *tern__channel_open(void *state, int slots, tern_error *err)
     return channel;
 }
 
-/* Ranks of one process share mappings: after a failure one may still be in a chunk. It sees the failure
- * before the next. */
+/* Waits for the ranks of this process, which share mappings: after a failure one of them may still be in a
+ * chunk. It will see the failure before it takes the next one. */
 static void await_outside(const tern__channel *channel)
 {
     for (int rank = 0; rank < channel->native->world; rank++)
@@ -339,7 +344,7 @@ static void leave(const tern__channel *channel)
         await_outside(channel);
     }
     bool has_failed = native->group->root->error.code || !tern__control_is_healthy(native->control);
-    if (has_failed) return; /* of which the control plane tells */
+    if (has_failed) return; /* the control plane tells the peers */
     atomic_store(&channel->closed[native->rank].value, 1);
     tern__lobby_ring(native->lobby);
 }

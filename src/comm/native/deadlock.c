@@ -1,26 +1,28 @@
-/* deadlock.c - ranks that wait for each other in different works.
+/* deadlock.c - finds ranks that wait for each other in different works.
  *
- * A rank that has waited for long writes into the lobby, before each sleep, what it waits in, how often it
- * has acted so far (posted, finished, retired, passed, joined, sent, received: whatever others may wait for),
- * and of every rank that it misses how often that one had acted when it was missed. Its turn is odd from then
- * until it wakes, and meanwhile it does nothing. Then it follows whom it misses, whom those miss, and so on.
- * It is a deadlock if all of them sleep, and none has acted since it was missed, in which case it is missed
- * still.
+ * An act is anything that another rank may wait for: posting, finishing or retiring a work, passing a
+ * descriptor, joining, sending, receiving. Rank A misses rank B if B holds up a work or message of A.
  *
- * For why that is never wrong, take a moment between the two times that the turns were read: all of these
- * ranks slept, each missing others of them. The first to go on again would need an act of one that it misses.
- * That it could do something else meanwhile, for one of the others, is excluded, too: a rank says that it
- * sleeps only if no channel has anything to do for it, and it misses whoever holds up the works of any
- * channel, whether it waits there or not. A rank that computes, or one that was woken and has not run yet, is
- * awake or has acted.
+ * A rank that has waited for long writes to the lobby before each sleep: what it is waiting in, how often it
+ * has acted so far, and for every rank that it misses how often that rank had acted at that time. From then
+ * until it wakes, its turn is odd and it does nothing. Then it follows the chain: the ranks that it misses,
+ * the ranks that those miss, and so on. If all of them sleep, and none has acted since it was missed, it is a
+ * deadlock.
  *
- * Where the family spans hosts, the same is asked of the ranks of each host, who find each other in its
- * lobby. What a message of another host lets a rank do cannot be foreseen, so nobody says that it sleeps
- * while it has one under way; nor with an act since it began to look, after which works between hosts
- * (comm/hosts/) might go on.
+ * Why this is never wrong: take a moment between the two times that the turns are read. All of these ranks
+ * slept, and each missed others of them. The first one to go on would need an act of one that it misses. It
+ * cannot have done something else for another rank meanwhile: a rank publishes that it sleeps only if no
+ * channel has anything to do for it, and it misses every rank that holds up a work of any channel, whether it
+ * waits for that work or not. A rank that computes, or that was woken and has not run yet, is either awake or
+ * has acted.
  *
- * It is always found: once nothing moves, every rank says at its next sleep how often it has acted, and at
- * the one after that all have seen it. */
+ * If the family spans hosts, the ranks of each host check among themselves, through their host's lobby. What
+ * a message from another host will let a rank do cannot be foreseen. So a rank does not publish that it
+ * sleeps while such a message is on its way, nor if it has acted since it last began to look for work,
+ * because works between hosts (comm/hosts/) might then go on.
+ *
+ * Why a deadlock is always found: once nothing moves, every rank publishes at its next sleep how often it has
+ * acted, and at the sleep after that all ranks have seen it. */
 #include "comm/hosts/hosts.h"
 #include "comm/native/mailbox.h"
 
@@ -59,10 +61,9 @@ static tern__waiter *peer_of(const tern__native *native, int rank)
     return waiter_of(native, place_of(native, rank));
 }
 
-/* A rank's texts change only while its turn is even, and `text` only while `said` is even. The words are
- * ordered with both as in control/last.c: a reader that has a word of a later text sees that they have
- * changed.
- */
+/* A rank's hint changes only while its turn is even, and its `text` only while `said` is even. The words are
+ * ordered with these counters as in control/last.c: a reader that has got a word of a later text sees that
+ * the counter has changed. */
 static void write_text(_Atomic(uint64_t) *words, const char *text)
 {
     uint64_t copy[TERN__WORK_TEXT / 8] = {0};
@@ -80,9 +81,9 @@ static void read_text(_Atomic(uint64_t) *words, char text[TERN__WORK_TEXT])
     text[TERN__WORK_TEXT - 1] = '\0';
 }
 
-/* ---- whom this rank misses ---- */
+/* ---- the ranks that this one misses ---- */
 
-/* If a rank is missed several times the first count stays, as it holds for all of them. */
+/* If a rank is missed several times, the first count stays, because it is valid for all of them. */
 void tern__deadlock_miss(const tern__native *native, int rank, uint64_t acts)
 {
     tern__waiter *own = waiter_of(native, native->root->rank);
@@ -95,7 +96,8 @@ uint64_t tern__deadlock_acts(const tern__native *native, int rank)
     return atomic_load(&peer_of(native, rank)->acts);
 }
 
-/* `rank` holds up the first work that is not done, or has not given the slot before work `seq` back. */
+/* True if `rank` holds up the first work that is not done, or with `seq` != 0, if it has not freed the slot
+ * that work `seq` needs. */
 static bool holds_up(tern__channel *channel, int rank, uint64_t seq)
 {
     uint64_t first = tern__channel_blocker(channel);
@@ -118,7 +120,7 @@ static int miss_in(tern__channel *channel, uint64_t seq)
     return count;
 }
 
-/* Returns false if there is anything that this rank could do in some channel or mailbox. */
+/* Returns false if there is anything that this rank could do in any channel or mailbox. */
 static bool miss_in_all(const tern__native *native)
 {
     for (tern__mailbox *mailbox = native->root->mailboxes; mailbox; mailbox = mailbox->next)
@@ -138,7 +140,7 @@ static bool miss_in_work(const tern__goal *goal)
            channel->own_retired + channel->slots < goal->seq;
 }
 
-/* A rank that has joined waits there, too. */
+/* Misses all other ranks: those that have joined already are waiting there, too. */
 static bool miss_joiners(const tern__native *native, const tern__goal *goal)
 {
     for (int rank = 0; rank < native->world; rank++)
@@ -153,7 +155,7 @@ bool tern__deadlock_lacks_fd(const tern__native *native, int rank, uint32_t seri
     return tern__group_lacks_fd(native->group, rank, serial, sent);
 }
 
-/* Nobody is missed for a descriptor that is on its way. */
+/* Misses the sender, unless its descriptor may still be on its way: then it returns false. */
 static bool miss_sender(const tern__native *native, const tern__goal *goal)
 {
     uint64_t acts = tern__deadlock_acts(native, goal->peer);
@@ -172,10 +174,11 @@ static bool miss_any(const tern__native *native, const tern__goal *goal)
     return goal->head ? miss_joiners(native, goal) : miss_sender(native, goal);
 }
 
-/* ---- what this rank waits in ---- */
+/* ---- what this rank is waiting in ---- */
 
-/* A peer may read this at any time, most likely when both have waited for so long that they give up: a text
- * that is still true is not taken back, not even while it would be written again. */
+/* A peer may read the text at any time, most likely when both ranks have waited for so long that they give
+up. So a text that is still valid is not withdrawn, not even for the moment that it would take to write it
+again. */
 void tern__deadlock_say(const tern__native *native, const char *text)
 {
     char before[TERN__WORK_TEXT];
@@ -246,8 +249,8 @@ uint64_t tern__deadlock_turn(const tern__native *native, int place)
 
 /* ---- the circle ---- */
 
-/* root->circle = this rank, those that it misses, those that they miss, and so on, and their turns. Returns
- * how many; 0 if one of them is awake. */
+/* Sets root->circle to this rank, the ranks that it misses, the ranks that those miss and so on, with their
+turns. Returns how many there are, or 0 if one of them is awake. */
 static int follow(const tern__native *root)
 {
     const tern__circle *circle = &root->circle;
@@ -268,7 +271,7 @@ static int follow(const tern__native *root)
     return count;
 }
 
-/* True if none has acted since it was missed, or woken up since `follow`. */
+/* True if no rank of the circle has acted since it was missed or woken up since `follow`. */
 static bool is_closed(const tern__native *root, int count)
 {
     const tern__circle *circle = &root->circle;
@@ -284,8 +287,8 @@ static bool is_closed(const tern__native *root, int count)
     return true;
 }
 
-/* Takes the only hint. Two say nothing: each rank then waits for a ddp's work that the other has not called.
- */
+/* Takes the hint if only one of the two ranks has one. Two hints explain nothing: each rank then waits for a
+ * ddp's work that the other has not called. */
 static void choose_hint(const tern__native *root, const int ranks[2], char hint[TERN__WORK_TEXT])
 {
     char other[TERN__WORK_TEXT];
@@ -297,7 +300,7 @@ static void choose_hint(const tern__native *root, const int ranks[2], char hint[
         memcpy(hint, other, sizeof(other));
 }
 
-/* Names this rank and the first in the circle that waits in something else. */
+/* Fails, naming this rank and the first in the circle that waits in something else. */
 static int fail(const tern__native *root, int count, tern_error *err)
 {
     const tern__circle *circle = &root->circle;

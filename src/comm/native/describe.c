@@ -1,4 +1,4 @@
-/* describe.c - puts works into words. */
+/* describe.c - describes works in words, for errors, for peers that ask, and for the timeline. */
 #include "comm/native/native.h"
 
 #include "base/hash.h"
@@ -27,7 +27,7 @@ static const char *const op_names[] = {
     [TERN_BOR] = "bor", [TERN_BXOR] = "bxor", [TERN_PREMUL_SUM] = "premul_sum",
 };
 
-/* Of the words of the extents that are compared. */
+/* Hashes the fields of the extents that the ranks compare. */
 static uint64_t digest(const tern__post *post)
 {
     uint64_t hash = TERN__FNV;
@@ -59,7 +59,7 @@ void tern__desc_write(tern__desc *desc, const tern__post *post)
                          .digest = digest(post)};
 }
 
-/* A ddp's works are known by bucket, the user's own by the number of the call. */
+/* A ddp's works are named by bucket, the user's own by the number of the call. */
 static void place_text(const tern__desc *desc, uint64_t seq, char *text, size_t size)
 {
     if (desc->owner == 0)
@@ -123,7 +123,7 @@ enum {
     WHERE_WORDS = TERN__GROUP_TEXT / sizeof(uint64_t)
 };
 
-/* The words are the work's number, its descriptor, and its group's text. */
+/* The words are the work's number, its descriptor and the group's text. */
 static void said_text(const uint64_t *words, char *text, size_t size)
 {
     tern__desc desc;
@@ -132,7 +132,7 @@ static void said_text(const uint64_t *words, char *text, size_t size)
     tern__text_append(text, size, "%.*s", TERN__GROUP_TEXT - 1, (const char *)(words + 1 + DESC_WORDS));
 }
 
-/* In a job of one host nobody asks, and every post comes here: it returns at once. */
+/* Every post calls this, but in a job of one host no rank asks, so it returns at once. */
 void tern__desc_say(tern__control *control, const tern__desc *desc, uint64_t seq, const char *where)
 {
     if (tern__control_hosts(control) == 1) return;
@@ -156,17 +156,16 @@ void tern__native_last(const tern__native *native, int rank, char *text, size_t 
         snprintf(text, size, ", which has called no collective yet");
 }
 
-/* Works that read the same may be in other memory. */
+/* Says why two works do not match. Works with the same text may use different memory. */
 static const char *explain(const tern__desc *one, const tern__desc *other, bool same)
 {
     if (one->owner && one->bucket == TERN__SLICE_BUCKET && one->backward == other->backward)
-        return "; they have updated other parameters: their gradients or groups differ";
+        return "; they updated different parameters: their gradients or groups differ";
     if (!one->owner && one->folded != other->folded && one->folded && other->folded)
         return "; their lists of buffers differ in length or counts";
     if (same)
-        return "; the same, but in other memory: a block of tern_group_mem_alloc is used at one offset by "
-               "all "
-               "ranks, or by none";
+        return "; the same, but in different memory: all ranks must use a block of tern_group_mem_alloc "
+               "at the same offset, or none";
     if (one->owner && one->owner == other->owner && one->folded != other->folded)
         return "; one was in no_sync (tern_ddp_sync_set) where the other was not";
     return "";
@@ -198,7 +197,7 @@ void tern__desc_hint(const tern__channel *channel, uint64_t seq, int rank, tern_
         [TERN__ELSEWHERE_UNKNOWN] = "",
         [TERN__ELSEWHERE_LEFT] = ": has it run out of inputs (tern_ddp_join)?",
         [TERN__ELSEWHERE_WAITS] =
-            ": has it run out of inputs (tern_ddp_join), or is that call not made by all?",
+            ": has it run out of inputs (tern_ddp_join), or do some ranks skip that call?",
     };
     const tern__desc *desc = &tern__slot_desc(channel, seq)[channel->native->rank];
     uint64_t mark = atomic_load_explicit(&channel->marked[rank].value, memory_order_relaxed);

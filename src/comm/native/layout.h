@@ -1,16 +1,17 @@
-/* layout.h - what the ranks of one host share beside their data: every word on a cache line of its own.
+/* layout.h - the memory that the ranks of one host share besides their data. Every word has a cache line of
+ * its own.
  *
- * The lobby is a family's (the world's and that of groups made from it): bell and sleepers (how a sleeping
- * rank is woken), the record of the first failure, the CPUs that the ranks may use. A channel is followed by
- * its words, for p ranks and K slots:
+ * A family (the world and the groups made from it) has one lobby: the bell and the count of sleepers (to wake
+ * sleeping ranks), the record of the first failure, and the CPUs that the ranks may use. A channel's words
+ * follow its head, for p ranks and K slots:
  *
  *     posted[p], retired[p]      written by rank r alone, only grow
- *     inside[p]                  written by rank r alone: the work in whose chunks it is, 0 outside
+ *     inside[p]                  written by rank r alone: the work whose chunks it is doing, otherwise 0
  *     closed[p]                  written by rank r alone: 1 once it has closed the channel
  *     marked[p]                  written by rank r alone: tagged (backward, folded), see tern__comm_backend
- *     slot[seq mod K]: desc[p]   by rank r alone, as is part[p]
- *                      claim[p], done   tagged (seq, n): a word with another seq reads as n = 0
- *                      part[p]          read only of ranks whose desc says that they are weighted */
+ *     slot[seq mod K]: desc[p]         written by rank r alone
+ *                      claim[p], done  tagged (seq, n): a word with another seq reads as n = 0
+ *                      part[p]         written by rank r alone, read only if its desc says TERN__WEIGHTED */
 #ifndef TERN_SRC_COMM_NATIVE_LAYOUT_H
 #define TERN_SRC_COMM_NATIVE_LAYOUT_H
 
@@ -24,11 +25,11 @@ typedef struct tern__word {
 
 #define TERN__SHARED_RANKS 1024
 
-/* Starts every shared segment. */
+/* The head of every shared segment. */
 typedef struct tern__shared_head {
-    _Alignas(TERN__LINE) atomic_uint joined; /* ranks that have mapped it; only grows                    */
-    atomic_uint sharers;                     /* ranks that use the creator's mapping: its process's own  */
-    _Atomic(uint64_t) here[TERN__SHARED_RANKS / 64]; /* who has joined, of so many: for errors           */
+    _Alignas(TERN__LINE) atomic_uint joined; /* ranks that have mapped it; only grows */
+    atomic_uint sharers;                     /* ranks that use the creator's mapping: those of its process */
+    _Atomic(uint64_t) here[TERN__SHARED_RANKS / 64]; /* which of these ranks have joined; for errors */
 } tern__shared_head;
 
 enum { TERN__ABORT_NONE, TERN__ABORT_WRITING, TERN__ABORT_WRITTEN };
@@ -37,42 +38,42 @@ enum { TERN__ABORT_NONE, TERN__ABORT_WRITING, TERN__ABORT_WRITTEN };
 
 typedef struct tern__lobby {
     tern__shared_head head;
-    _Alignas(TERN__LINE) atomic_uint bell;     /* futex                                              */
-    _Alignas(TERN__LINE) atomic_uint sleepers; /* ranks in, or about to enter, futex_wait            */
-    _Alignas(TERN__LINE) atomic_uint aborted;  /* TERN__ABORT_*: moved away from NONE by one CAS     */
-    int32_t code;                              /* of the failure, as is text                         */
+    _Alignas(TERN__LINE) atomic_uint bell;     /* futex */
+    _Alignas(TERN__LINE) atomic_uint sleepers; /* ranks in, or about to enter, futex_wait */
+    _Alignas(TERN__LINE) atomic_uint aborted;  /* TERN__ABORT_*; a CAS from NONE decides which rank writes */
+    int32_t code;                              /* code and text of the failure */
     char text[TERN_ERROR_TEXT];
     _Alignas(TERN__LINE) _Atomic(uint64_t) cpus[TERN__LOBBY_CPUS / 64]; /* union of all ranks' affinities */
 } tern__lobby;
 
 #define TERN__WORK_TEXT 160
 
-/* What a rank says that waits for long; the lobby is followed by one for each rank of the family's root. */
+/* What a rank publishes when it has waited for long. One per rank of the family's root follows the lobby. */
 typedef struct tern__waiter {
-    _Alignas(TERN__LINE) _Atomic(uint64_t) turn; /* odd while it sleeps                           */
-    _Atomic(uint64_t) acts;                      /* how often it has done what others may wait for */
-    _Atomic(uint64_t) said;                      /* odd while `text` is true: between sleeps, too  */
-    _Atomic(uint64_t) text[TERN__WORK_TEXT / 8]; /* what it waits in                              */
-    _Atomic(uint64_t) hint[TERN__WORK_TEXT / 8]; /* what another has done instead                 */
-    _Atomic(uint64_t) words[];                   /* [world] of each rank that it misses: 1 + its acts then,
-                                                  * then [world]: descriptors passed to it */
+    _Alignas(TERN__LINE) _Atomic(uint64_t) turn; /* odd while it sleeps */
+    _Atomic(uint64_t) acts; /* how often it has done something that others may wait for */
+    _Atomic(uint64_t) said; /* odd while `text` is valid, between sleeps, too */
+    _Atomic(uint64_t) text[TERN__WORK_TEXT / 8]; /* what it is waiting in */
+    _Atomic(uint64_t) hint[TERN__WORK_TEXT / 8]; /* what another rank has done instead */
+    _Atomic(uint64_t) words[]; /* [world] for each rank that it misses: 1 + that rank's acts then;
+                                * then [world]: descriptors passed to that rank */
 } tern__waiter;
 
 enum { TERN__WEIGHTED = 1, TERN__SHADOW = 2, TERN__IDLE = 4, TERN__VOTE = 8 };
 
-/* What a rank says of its work: compared byte by byte, so every byte is written. */
+/* What a rank says about its work. Descriptors are compared byte by byte, so every byte is written. */
 typedef struct tern__desc {
     _Alignas(TERN__LINE) uint32_t kind;
     uint32_t dtype, op, root, owner, bucket, folded, flags;
     uint64_t backward;
-    uint64_t count;  /* elements in the extents                     */
-    uint64_t total;  /* elements of the call that this is a piece of */
-    uint64_t digest; /* of the extents                              */
+    uint64_t count;  /* elements in the extents */
+    uint64_t total;  /* elements of the whole call, of which this may be a piece */
+    uint64_t digest; /* of the extents */
 } tern__desc;
 
 _Static_assert(sizeof(tern__desc) == TERN__LINE, "a descriptor is one line");
 
-/* A rank's part of a mean. */
+/* A rank's weight and share in a mean. */
 typedef struct tern__mean_part {
     _Alignas(TERN__LINE) double weight;
     double share;

@@ -1,12 +1,12 @@
-/* mailbox.c - the messages of a group, sent and received.
+/* mailbox.c - sends and receives the messages of a group.
  *
- * A send puts its letter into the ring to its receiver. A short message lies behind the letter and is done.
- * Of a long one nothing moves until the letter has met its receive: then the receiver grants the body, one at
- * a time from each source, and it streams through the other ring. So a long message that nobody receives yet
- * keeps no other one back, and takes no room.
+ * A send puts its letter into the ring to its receiver. A short message follows its letter in the ring, and
+ * its send is done. A long message's body stays where it is until the letter has met its receive. Then the
+ * receiver grants the body, one at a time from each source, and it streams through the other ring. So a long
+ * message that is not received yet holds up no other message and takes no room.
  *
- * A rank looks at letters only while a receive of its own waits for some. Those that are not for it are kept,
- * short messages copied; beyond a cap they stay in the ring, and their sender waits. */
+ * A rank looks at letters only while one of its receives waits for one. Letters that do not match it are
+ * kept, together with their short messages. Beyond a cap they stay in the ring, and their sender waits. */
 #include "comm/native/mailbox.h"
 
 #include <stdio.h>
@@ -20,7 +20,7 @@ static void finish(tern__mailbox *mailbox, tern__transfer *transfer)
     mailbox->pending--;
 }
 
-/* Moves a word that the other side may wait for. */
+/* Stores a word that the other side may be waiting for. */
 static void tell(const tern__mailbox *mailbox, tern__word *word, uint64_t value)
 {
     atomic_store(&word->value, value);
@@ -115,7 +115,7 @@ static bool has_kept_room(const tern__inbox *in, const tern__letter *letter)
     return in->kept + sizeof(tern__kept) + bytes <= TERN__KEPT_BYTES;
 }
 
-/* For later. TERN_PENDING: there is no room. */
+/* Keeps the letter, and a short message, for a later receive. Returns TERN_PENDING if there is no room. */
 static int keep(tern__mailbox *mailbox, int source, const tern__letter *letter, tern_error *err)
 {
     tern__inbox *in = &mailbox->in[source];
@@ -128,7 +128,7 @@ static int keep(tern__mailbox *mailbox, int source, const tern__letter *letter, 
     return TERN_OK;
 }
 
-/* The letter that is next in the ring. */
+/* Takes the next letter from the ring. */
 static int take_letter(tern__mailbox *mailbox, int source, tern_error *err)
 {
     tern__inbox *in = &mailbox->in[source];
@@ -186,7 +186,7 @@ static bool can_push(tern__outbox *out)
     return out->posted.first && find_granted(out) && tern__outbox_has_body_room(out);
 }
 
-/* A letter that nobody wants stays where it is if there is no room to keep it. */
+/* A letter that matches no receive stays in the ring if there is no room to keep it. */
 static bool can_pull(const tern__mailbox *mailbox, int rank)
 {
     const tern__inbox *in = &mailbox->in[rank];
@@ -314,7 +314,7 @@ void *tern__mailbox_open(void *state, tern_error *err)
     return mailbox;
 }
 
-/* The oldest transfer that is left, of any kind, taken out. */
+/* Removes and returns any transfer that is left, or NULL. */
 static tern__transfer *pop_any(tern__mailbox *mailbox)
 {
     tern__transfer *t = tern__queue_pop(&mailbox->match.receives);
@@ -343,8 +343,8 @@ void tern__mailbox_close(void *self)
     tern__mailbox **link = &native->root->mailboxes;
     while (*link != mailbox) link = &(*link)->next;
     *link = mailbox->next;
-    bool tells =
-        native->pid == getpid() && !native->group->root->error.code; /* else the control plane does */
+    bool tells = native->pid == getpid() &&
+                 !native->group->root->error.code; /* after a failure, the control plane tells */
     for (tern__transfer *t; (t = pop_any(mailbox)); t->status = TERN_E_STATE)
         if (tells) fail_unfinished(mailbox, t);
     release(mailbox);

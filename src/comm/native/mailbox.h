@@ -1,6 +1,6 @@
-/* mailbox.h - what the files of the native back end's messages share: pair.c (memory between a sender and a
- * receiver), mailbox.c (what is sent and received through it), mailbox_wait.c (blocking, and what is said
- * when it fails). */
+/* mailbox.h - what the files for the native back end's messages share: pair.c (memory between a sender and a
+ * receiver), mailbox.c (sending and receiving through it), mailbox_wait.c (blocking, and its error
+ * messages). */
 #ifndef TERN_SRC_COMM_NATIVE_MAILBOX_H
 #define TERN_SRC_COMM_NATIVE_MAILBOX_H
 
@@ -10,42 +10,43 @@
 enum {
     TERN__PAIR_LETTERS = 128 << 10,
     TERN__PAIR_BODY = 256 << 10,
-    TERN__PAIR_SHORT = 16 << 10, /* bytes of a message that lie behind its letter */
-    TERN__KEPT_BYTES = 1 << 20,  /* of messages from one source that came before their receives */
+    TERN__PAIR_SHORT = 16 << 10, /* bytes; at most this long, a message follows its letter in the ring */
+    TERN__KEPT_BYTES = 1 << 20,  /* limit for messages from one source that came before their receives */
 };
 
-/* Serial of a pair's descriptor: far from those of windows. */
+/* The serial of a pair's descriptor, which no window uses. */
 #define TERN__PAIR_SERIAL UINT32_MAX
 
-/* Made by the sender with the first message: two rings, of letters, short messages behind theirs, and of the
- * bodies of long messages, one after the other. Words count bytes and only grow. */
+/* The memory between one sender and one receiver, created by the sender with its first message. It has two
+ * rings: one of letters, each followed by its message if that is short, and one of the bodies of long
+ * messages, one after the other. The words count bytes and only grow. */
 typedef struct tern__pair {
     tern__shared_head head;
-    tern__word written; /* by the sender: of letters  */
-    tern__word read;    /* by the receiver            */
-    tern__word granted; /* by the receiver: the serial of the message whose body is to come */
-    tern__word filled;  /* by the sender: of bodies   */
-    tern__word emptied; /* by the receiver            */
+    tern__word written; /* by the sender: bytes of letters */
+    tern__word read;    /* by the receiver */
+    tern__word granted; /* by the receiver: the serial of the message whose body may be sent */
+    tern__word filled;  /* by the sender: bytes of bodies */
+    tern__word emptied; /* by the receiver */
     _Alignas(TERN__LINE) char letters[TERN__PAIR_LETTERS];
     char body[TERN__PAIR_BODY];
 } tern__pair;
 
-/* To one rank. */
+/* Messages to one rank. */
 typedef struct tern__outbox {
-    tern__pair *pair;                        /* NULL before the first message      */
-    uint64_t serial;                         /* of the last message                */
-    uint64_t written, read, filled, emptied; /* the receiver's as seen last        */
-    tern__queue waiting;                     /* for room in the ring of letters    */
-    tern__queue posted;                      /* long ones, to be granted           */
+    tern__pair *pair;                        /* NULL before the first message */
+    uint64_t serial;                         /* of the last message */
+    uint64_t written, read, filled, emptied; /* read, emptied: as last seen */
+    tern__queue waiting;                     /* for room in the ring of letters */
+    tern__queue posted;                      /* long messages, not sent completely yet */
 } tern__outbox;
 
-/* From one rank. */
+/* Messages from one rank. */
 typedef struct tern__inbox {
-    tern__pair *pair; /* NULL before its first message has been looked for */
+    tern__pair *pair; /* NULL until the first message has been looked for */
     uint64_t read, emptied;
-    tern__queue granted; /* receives of long messages; the first is granted */
-    size_t kept;         /* bytes                        */
-    tern__letter last;   /* that came; serial 0: none    */
+    tern__queue granted; /* receives of long messages; the first one is granted */
+    size_t kept;         /* bytes of kept messages */
+    tern__letter last;   /* the last letter received; serial 0: none */
 } tern__inbox;
 
 struct tern__mailbox {
@@ -53,17 +54,17 @@ struct tern__mailbox {
     tern__native *native;
     tern__match match;
     int pending;       /* transfers */
-    uint64_t ended;    /* that are done */
-    int turn;          /* looked at first: the rank after the one that any-source met last */
+    uint64_t ended;    /* transfers that are done */
+    int turn;          /* the rank to look at first: the one after the source that TERN_ANY_SOURCE met last */
     tern__outbox *out; /* [world] */
     tern__inbox *in;   /* [world] */
 };
 
 /* ---- pair.c ---- */
 
-/* The way to `rank`, made and told to it. */
+/* Creates the pair for messages to `rank` and passes it to that rank. */
 int tern__pair_create(tern__mailbox *mailbox, int rank, tern_error *err);
-/* TERN_PENDING: `rank` has not made one yet. */
+/* Maps the pair for messages from `rank`. Returns TERN_PENDING if `rank` has not created it yet. */
 int tern__pair_attach(tern__mailbox *mailbox, int rank, tern_error *err);
 void tern__pair_release(tern__mailbox *mailbox, int rank);
 
@@ -72,28 +73,28 @@ static inline bool tern__pair_is_short(const tern__letter *letter)
     return tern__letter_bytes(letter) <= TERN__PAIR_SHORT;
 }
 
-/* Room that a letter takes. */
+/* Returns the bytes that a letter takes in the ring, including a short message. */
 static inline size_t tern__pair_record(const tern__letter *letter)
 {
     return tern__align_up(sizeof(*letter) + (tern__pair_is_short(letter) ? tern__letter_bytes(letter) : 0),
                           TERN__LINE);
 }
 
-/* Of letters; of bodies. */
+/* True if there is room in the ring of letters for `record` bytes; if there is any in the ring of bodies. */
 bool tern__outbox_has_room(tern__outbox *out, size_t record);
 bool tern__outbox_has_body_room(const tern__outbox *out);
-/* Puts the letter, and a short message's `data`, into the ring; nobody sees it before the pair's
- * `written` says so. */
+/* Puts the letter, and a short message's `data`, into the ring. The receiver sees it only after the pair's
+ * `written` has been moved. */
 void tern__outbox_put(tern__outbox *out, const tern__letter *letter, const char *data);
-/* Puts as much of the body as there is room for. True if anything was. */
+/* Copies as much of the body into the ring as there is room for. Returns true if it copied anything. */
 bool tern__outbox_fill(tern__outbox *out, tern__transfer *send, tern__lobby *lobby);
 bool tern__inbox_has_letter(const tern__inbox *in);
 bool tern__inbox_has_body(const tern__inbox *in);
-/* The letter that is next. */
+/* Returns the next letter without taking it. */
 tern__letter tern__inbox_peek(const tern__inbox *in);
-/* Takes it, and a short message's data. */
+/* Takes the letter, and a short message's data. */
 void tern__inbox_get(tern__inbox *in, const tern__letter *letter, char *data);
-/* Takes as much of the body as has come. True if anything was. */
+/* Copies as much of the body out of the ring as has come. Returns true if it copied anything. */
 bool tern__inbox_empty(tern__inbox *in, tern__transfer *receive, tern__lobby *lobby);
 
 /* ---- mailbox.c ---- */
@@ -104,21 +105,23 @@ int tern__mailbox_start(void *mailbox, tern__transfer *transfer, tern_error *err
 int tern__mailbox_carry(void *mailbox, tern_error *err);
 void tern__mailbox_drop(void *mailbox, tern__transfer *transfer);
 int tern__mailbox_progress(tern__mailbox *mailbox, tern_error *err);
-/* Something could be sent to `rank` or received from it now. */
+/* True if something could be sent to `rank` or received from it now. */
 bool tern__mailbox_can_move(tern__mailbox *mailbox, int rank);
-/* The receive has found its message, whose body is to come. */
+/* True if the receive has found its message, whose body is still to come. */
 bool tern__mailbox_has_met(const tern__mailbox *mailbox, const tern__transfer *receive);
 
 /* ---- mailbox_wait.c ---- */
 
 int tern__mailbox_await(void *mailbox, const tern__transfer *transfer, tern_error *err);
-/* E_PEER if the other side has left; and that at once; E_TIMEOUT. For all ranks. */
+/* check_left returns E_PEER if the other side has left and nothing more can come; fail_left does so without
+ * checking; fail_late returns E_TIMEOUT. All three fail for all ranks. */
 int tern__mailbox_check_left(tern__mailbox *mailbox, const tern__transfer *transfer, tern_error *err);
 int tern__mailbox_fail_left(const tern__mailbox *mailbox, const tern__transfer *transfer, tern_error *err);
 int tern__mailbox_fail_late(const tern__mailbox *mailbox, const tern__transfer *transfer, tern_error *err);
-/* Misses whoever holds up a message of this rank. False if something could be done for one. */
+/* Notes as missed every rank that holds up a message of this rank. Returns false if this rank could do
+ * something for one. */
 bool tern__mailbox_miss(tern__mailbox *mailbox);
-/* "wait" for the timeline. */
+/* Adds a "wait" event to the timeline. */
 void tern__mailbox_trace(const tern__mailbox *mailbox, const tern__transfer *transfer, int64_t began);
 
 #endif

@@ -1,4 +1,4 @@
-/* mailbox_wait.c - waiting for messages: which ranks are missed, and the errors when nothing comes. */
+/* mailbox_wait.c - waits for messages: which ranks a wait is for, and the errors when nothing comes. */
 #include "base/text.h"
 #include "comm/native/mailbox.h"
 
@@ -7,7 +7,7 @@
 
 /* ---- in words ---- */
 
-/* "rank 0 waits in recv of 4 f32 from rank 1, tag 3" */
+/* Writes "rank 0 waits in recv of 4 f32 from rank 1, tag 3". */
 static void own_text(const tern__mailbox *mailbox, const char *doing, const tern__transfer *t, char *text,
                      size_t size)
 {
@@ -40,7 +40,7 @@ static void append_peer(const tern__mailbox *mailbox, int rank, const tern__tran
     char who[192];
     bool is_stopped = tern__native_who(mailbox->native, rank, who, sizeof(who));
     if (t->moved || (t->is_recv && tern__mailbox_has_met(mailbox, t)))
-        tern__text_append(text, size, "; %s%s is still in the midst of it", who, is_stopped ? "," : "");
+        tern__text_append(text, size, "; %s%s is still transferring it", who, is_stopped ? "," : "");
     else
         tern__text_append(text, size, "; not %s by %s", t->is_recv ? "sent" : "received", who);
     append_last(mailbox, rank, text, size);
@@ -67,9 +67,9 @@ int tern__mailbox_fail_left(const tern__mailbox *mailbox, const tern__transfer *
     return tern__native_fail(mailbox->native, TERN_E_PEER, text, err);
 }
 
-/* ---- those who have left ---- */
+/* ---- ranks that have left ---- */
 
-/* True if `rank` has left and nothing from it is on its way. */
+/* True if `rank` has left and nothing more can come from it. */
 static bool is_gone(const tern__mailbox *mailbox, int rank, bool is_recv)
 {
     const tern__native *native = mailbox->native;
@@ -86,7 +86,7 @@ static bool are_gone(const tern__mailbox *mailbox, const tern__transfer *t)
     return true;
 }
 
-/* Messages that were sent before their sender left have come by now. */
+/* Messages that were sent before their sender left are there by now: one more progress finds them. */
 int tern__mailbox_check_left(tern__mailbox *mailbox, const tern__transfer *t, tern_error *err)
 {
     if (!are_gone(mailbox, t)) return TERN_OK;
@@ -95,9 +95,9 @@ int tern__mailbox_check_left(tern__mailbox *mailbox, const tern__transfer *t, te
     return tern__mailbox_fail_left(mailbox, t, err);
 }
 
-/* ---- those who are missed ---- */
+/* ---- ranks that hold this one up ---- */
 
-/* Nobody is missed for a descriptor that is on its way. */
+/* True if the descriptor of `rank`'s pair may still arrive; a rank is not missed for that. */
 static bool is_on_its_way(const tern__mailbox *mailbox, int rank)
 {
     return tern__match_wants(&mailbox->match, rank) && !mailbox->in[rank].pair &&

@@ -1,5 +1,5 @@
-/* missing.c - which ranks a wait is for, and what a rank tells its peers while it waits for long: the ranks
- * of this host read it in the lobby, those of other hosts ask the control thread. */
+/* missing.c - which ranks a wait is for, and what a rank tells its peers during a long wait. Ranks of this
+ * host read it in the lobby; ranks of other hosts ask the control thread. */
 #include "comm/native/mailbox.h"
 
 #include "base/text.h"
@@ -47,7 +47,7 @@ static const bool *goal_missing(const tern__native *native, const tern__goal *go
 
 /* ---- telling the peers ---- */
 
-/* Appends ", for ranks 1, 3". Returns the first of them in the root, or -1. */
+/* Appends ", for ranks 1, 3". Returns the first one's rank in the root group, or -1. */
 static int append_missing(const tern_group *group, const bool *ranks, bool is_named, char *text, size_t size)
 {
     int count = 0, first = -1;

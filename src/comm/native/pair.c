@@ -1,11 +1,12 @@
-/* pair.c - memory through which one rank sends to another: one writer, one reader, two rings.
+/* pair.c - the memory through which one rank sends to another: one writer, one reader, two rings.
  *
- * Each side owns the words that it moves and remembers those of the other as last seen, so a line goes from
- * one core to the other only when there is news on it. A letter is written before `written` is moved past it,
- * and read before `read` is; both cannot meet in a place of the ring, as the writer stays less than the
- * ring's length ahead. The same holds for bodies.
+ * Each side owns the words that it moves and remembers the other side's words as last seen, so a cache line
+ * moves between cores only when its word has changed. A letter is written before `written` is moved past it,
+ * and read before `read` is moved past it. The writer is never more than the ring's length ahead, so the two
+ * never touch the same bytes. The same holds for bodies.
  *
- * The sender makes the pair and passes its descriptor; the receiver looks for that when it first receives. */
+ * The sender creates the pair and passes its descriptor. The receiver looks for the descriptor when it first
+ * receives. */
 #include "comm/native/mailbox.h"
 
 #include "comm/sys.h"
@@ -14,11 +15,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { piece_bytes = 32 << 10 }; /* of a body: one side fills while the other empties */
+enum { piece_bytes = 32 << 10 }; /* of a body: one side fills the ring while the other empties it */
 
 /* ---- life ---- */
 
-/* Ranks of one process share the creator's mapping: whoever leaves last gives it back. */
+/* Ranks of one process share the creator's mapping; the last one to leave unmaps it. */
 int tern__pair_create(tern__mailbox *mailbox, int rank, tern_error *err)
 {
     tern__native *native = mailbox->native;
@@ -55,7 +56,7 @@ static void give_back(tern__pair *pair, bool is_shared)
     munmap(pair, tern__segment_mapped(sizeof(*pair)));
 }
 
-/* One that nobody has looked at is shared, too. */
+/* A pair that this rank has never attached counts as shared, too, so attach it now to give it back. */
 void tern__pair_release(tern__mailbox *mailbox, int rank)
 {
     const tern__native *native = mailbox->native;
@@ -120,7 +121,7 @@ void tern__inbox_get(tern__inbox *in, const tern__letter *letter, char *data)
     in->last = *letter;
 }
 
-/* ---- bodies: each begins on a line ---- */
+/* ---- bodies: each starts on a cache line ---- */
 
 static size_t piece_of(const tern__transfer *transfer, uint64_t room)
 {

@@ -1,9 +1,10 @@
-/* segment.c - memory shared by ranks: a memfd, filled before it is mapped so that no access can fail, sealed
- * against shrinking, and passed by descriptor, so that it has no name to collide or to be left behind.
+/* segment.c - memory shared by ranks: a memfd that is passed by descriptor. Its pages are allocated before it
+ * is mapped, so that no access can fail, and it is sealed against shrinking. It has no name that could
+ * collide or be left behind.
  *
- * Mapping populates: a page at a time, faults would cost a first reduction more than the reduction itself.
- * Behind the data, on a page that is not mapped, stands a note: the size, and where the creator has mapped
- * it. */
+ * Mapping populates the page tables: page faults would cost a first reduction more than the reduction itself.
+ * A page behind the data, which is not mapped, holds a note: the size, and where the creator has mapped the
+ * memory. */
 #include "comm/native/native.h"
 
 #include "base/pages.h"
@@ -17,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* tern_group_mem_alloc, tern_ddp_new and tern_optim_shard come here. */
+/* The public callers are tern_group_mem_alloc, tern_ddp_new and tern_optim_shard. */
 static const char func[] = "tern_group";
 
 typedef struct note {
@@ -50,8 +51,9 @@ static int write_all(int fd, const void *data, size_t bytes, size_t offset)
     return 0;
 }
 
-/* That the machine has still to give. What ranks share is no process's own: where it runs out the kernel ends
- * others first, so it is not asked for more. */
+/* Returns the bytes of memory and swap that the machine can still provide. Shared memory belongs to no
+ * process: if it ran out, the kernel would kill other processes first. So tern never asks for more than
+ * this. */
 static size_t available(void)
 {
     char line[128];
@@ -67,7 +69,7 @@ static size_t available(void)
 
 static int fill(int fd, size_t bytes)
 {
-    const size_t large = (size_t)64 << 20; /* below that nobody looks */
+    const size_t large = (size_t)64 << 20; /* smaller segments are not checked */
     int status;
     if (bytes > large && bytes > available()) {
         errno = ENOMEM;
@@ -116,7 +118,7 @@ int tern__segment_privatize(void *base, size_t bytes, tern_error *err)
 {
     void *copy = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (copy == MAP_FAILED)
-        return tern__error_errno(err, func, TERN_E_MEMORY, "cannot map %zu bytes to leave a window", bytes);
+        return tern__error_errno(err, func, TERN_E_MEMORY, "cannot map %zu bytes to replace a window", bytes);
     memcpy(copy, base, bytes);
     if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, base) != MAP_FAILED) return TERN_OK;
     int code = tern__error_errno(err, func, TERN_E_SYSTEM, "cannot replace %zu bytes of a window", bytes);
@@ -126,7 +128,7 @@ int tern__segment_privatize(void *base, size_t bytes, tern_error *err)
 
 /* ---- attaching ---- */
 
-/* All ranks come to the same verdict, whoever comes first. */
+/* Fails for all ranks with the same text, whichever rank finds the difference first. */
 static int fail_size(const tern__native *native, int peer, size_t theirs, size_t own, tern_error *err)
 {
     char text[TERN_ERROR_TEXT];
@@ -136,7 +138,7 @@ static int fail_size(const tern__native *native, int peer, size_t theirs, size_t
     return tern__native_fail(native, TERN_E_MISMATCH, text, err);
 }
 
-/* Nothing of a peer's descriptor is believed: it may be too short to map, or could still be cut. */
+/* Checks a peer's descriptor, which may be too short to map or not sealed against shrinking. */
 static int read_note(const tern__native *native, int peer, int fd, size_t bytes, note *of, tern_error *err)
 {
     struct stat info;
@@ -145,7 +147,7 @@ static int read_note(const tern__native *native, int peer, int fd, size_t bytes,
                  pread(fd, of, sizeof(*of), info.st_size - (off_t)tern__page_bytes()) == (ssize_t)sizeof(*of);
     if (!sound || (size_t)info.st_size != file_bytes(of->bytes))
         return tern__error_set(err, func, TERN_E_PEER,
-                               "rank %d passed a descriptor that is no window of tern's",
+                               "rank %d passed a descriptor that is not one of tern's windows",
                                tern_group_world_rank(native->group, peer));
     if (of->bytes == bytes) return TERN_OK;
     if (native->lobby) return fail_size(native, peer, of->bytes, bytes, err);
@@ -174,7 +176,7 @@ int tern__segment_attach(const tern__native *native, int peer, int fd, size_t by
 
 /* ---- passing ---- */
 
-/* The lobby knows better why a peer cannot be reached. */
+/* If the lobby has a failure, it explains better why a peer cannot be reached. */
 static int explain(const tern__native *native, const tern_error *why, tern_error *err)
 {
     int status = native->lobby ? tern__native_check(native, err) : TERN_OK;
@@ -202,14 +204,14 @@ static int fail_awaiting(const tern__native *native, int peer, bool has_left, te
                            name, native->group->opts.timeout_s, who, last);
 }
 
-/* The family goes on meanwhile. */
+/* Progresses the whole family during the wait. */
 static int progress(tern__native *native, tern_error *err)
 {
     int status = native->lobby ? tern__native_progress(native, err) : TERN_OK;
     return status ? status : tern__group_progress(native->group, err);
 }
 
-/* Tries once. A rank that has waited for long looks whether it would wait for ever. */
+/* Tries once. A rank that has waited for long checks for a deadlock. */
 static int recv_once(tern__native *native, int peer, uint32_t serial, bool is_late, int *fd, tern_error *err)
 {
     const double slice_s = 0.005;
@@ -224,7 +226,7 @@ static int recv_once(tern__native *native, int peer, uint32_t serial, bool is_la
     return result == TERN_E_TIMEOUT ? TERN_PENDING : explain(native, &why, err);
 }
 
-/* What a peer sent before it left may still be on its way. */
+/* If the peer leaves, waits for one more second: what it sent before may still arrive. */
 static int recv_awaited(tern__native *native, int peer, uint32_t serial, int *fd, tern_error *err)
 {
     const double left_s = 1.0;
@@ -250,7 +252,7 @@ int tern__segment_recv(tern__native *native, int peer, uint32_t serial, int *fd,
     return status;
 }
 
-/* ---- one for all ---- */
+/* ---- one segment for all ranks ---- */
 
 bool tern__shared_is_joined(const tern__goal *goal)
 {
@@ -284,7 +286,8 @@ static int attach_shared(tern__native *native, uint32_t serial, size_t bytes, vo
     return TERN_OK;
 }
 
-/* The creator stays until all have joined, so that its mapping is there for those who share it. */
+/* Every rank, including the creator, returns only when all have joined, so the creator's mapping is there for
+ * the ranks that share it. */
 int tern__shared_open(tern__native *native, size_t bytes, void **base, tern_error *err)
 {
     uint32_t serial = native->serial++;
@@ -303,8 +306,8 @@ int tern__shared_open(tern__native *native, size_t bytes, void **base, tern_erro
     return tern__native_await(native, &goal, err);
 }
 
-/* Whoever leaves last unmaps what ranks of one process shared; a forked child only its own copy of the map.
- */
+/* The last of the ranks that share the creator's mapping unmaps it. A forked child unmaps only its own
+ * copy. */
 void tern__shared_close(const tern__native *native, void *base, size_t bytes)
 {
     if (!base) return;

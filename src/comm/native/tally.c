@@ -1,13 +1,13 @@
-/* tally.c - what the ranks say of a work: whether they mean the same one, who is a shadow, whose data weighs
- * how much. All ranks see the same descriptors, so each comes to the same verdict, in the same words, before
- * a byte is touched. */
+/* tally.c - compares what the ranks say about a work: whether they all mean the same one, which of them are
+ * shadows, and how much each rank's data weighs. All ranks read the same descriptors, so each comes to the
+ * same result, with the same error text, before any data is touched. */
 #include "comm/native/native.h"
 
 #include <string.h>
 
 /* ---- saying ---- */
 
-/* The task is as if nobody gave a weight or was a shadow: with most works nothing is left to be done. */
+/* Prepares the tally for a work without weights and shadows, so that for most works nothing is left to do. */
 void tern__tally_say(tern__channel *channel, uint64_t seq, const tern__post *post, const tern__desc *desc)
 {
     int rank = channel->native->rank, world = channel->native->world;
@@ -36,7 +36,7 @@ static bool is_shadow(const tern__desc *desc)
     return desc->flags & TERN__SHADOW;
 }
 
-/* What need not be the same is taken from `like`. */
+/* Fields that may differ are copied from `like` before the comparison. */
 bool tern__desc_is_same(const tern__desc *desc, const tern__desc *like)
 {
     tern__desc said = *desc;
@@ -48,7 +48,7 @@ bool tern__desc_is_same(const tern__desc *desc, const tern__desc *like)
     return !memcmp(&said, like, sizeof(said));
 }
 
-/* With the first rank that is no shadow, or the last one. */
+/* Compares all ranks with the first one that is not a shadow, or else with the last rank. */
 static int compare(const tern__channel *channel, uint64_t seq, tern_error *err)
 {
     const tern__desc *desc = tern__slot_desc(channel, seq);
@@ -60,7 +60,7 @@ static int compare(const tern__channel *channel, uint64_t seq, tern_error *err)
     return TERN_OK;
 }
 
-/* All say the same, and nothing else. */
+/* True if all descriptors are equal and have no flags. */
 static bool agree(const tern__channel *channel, uint64_t seq)
 {
     const tern__desc *desc = tern__slot_desc(channel, seq);
@@ -71,7 +71,8 @@ static bool agree(const tern__channel *channel, uint64_t seq)
 
 /* ---- counting ---- */
 
-/* Of the flags: where none wants a result the work is moot, whatever the others weigh. */
+/* Counts the flags. If no rank wants a result (all are idle or shadows), the work is moot, whatever the
+ * weights are. */
 static void count_flags(const tern__channel *channel, uint64_t seq, tern__task *task)
 {
     const tern__desc *desc = tern__slot_desc(channel, seq);
@@ -88,8 +89,9 @@ static void count_flags(const tern__channel *channel, uint64_t seq, tern__task *
     for (task->source = world - 1; task->source >= 0 && shadow[task->source];) task->source--;
 }
 
-/* Where every weight is 1, and as many shares are given as there are ranks, it is the plain mean; where none
- * weighs anything, there is none. A sum of products is no mean: it is there whatever the factors. */
+/* If every weight is 1 and the shares add up to the number of ranks, the work is a plain mean. If all weights
+ * are 0, there is no mean and the work is moot. A premultiplied sum is not a mean: it is computed whatever
+ * its factors are. */
 static void weigh(const tern__channel *channel, uint64_t seq, tern__task *task)
 {
     const tern__desc *desc = tern__slot_desc(channel, seq);

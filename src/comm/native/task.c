@@ -1,7 +1,8 @@
-/* task.c - a work cut into chunks, and what is done with one.
+/* task.c - cuts a work into chunks and runs a chunk.
  *
- * What stays in the windows is cut into slices, one a rank, of many chunks: any rank may do any of them, for
- * all ranks. What goes to memory of its own each rank does for itself, as one chunk. */
+ * A work whose result stays in the windows is cut into one slice per rank, and each slice into chunks. Any
+ * rank may do any chunk, for all ranks. A work whose result goes to a rank's own memory has one chunk per
+ * rank, which only that rank does. */
 #include "comm/native/native.h"
 
 #include "comm/reduce.h"
@@ -9,8 +10,8 @@
 #include <string.h>
 
 enum {
-    chunk_bytes = 64 << 10, /* of one rank's window: all ranks' share of a chunk stays in the cache */
-    small_bytes = 8 << 10,  /* not worth cutting                                                    */
+    chunk_bytes = 64 << 10, /* of one rank's window, so that all ranks' data of a chunk fits in the cache */
+    small_bytes = 8 << 10,  /* not worth cutting */
 };
 
 /* ---- cutting ---- */
@@ -20,7 +21,7 @@ static uint64_t slice_start(const tern__task *task, int rank)
     return TERN__MIN((uint64_t)rank * task->slice, task->count);
 }
 
-/* Whoever gets nothing owes nothing. */
+/* A rank that receives nothing has no chunk of its own. */
 uint64_t tern__task_chunks(const tern__task *task, int rank)
 {
     if (task->is_own && task->post.kind == TERN__GATHER) return rank == task->post.root;
@@ -30,8 +31,8 @@ uint64_t tern__task_chunks(const tern__task *task, int rank)
     return (length + task->chunk - 1) / task->chunk;
 }
 
-/* Slices end on cache lines. A small work is one chunk; a huge one has larger chunks, so that their number
- * fits its counter. */
+/* Slices end on cache lines. A small work is one chunk. A huge work gets larger chunks, so that their number
+ * fits the counter. */
 void tern__task_cut(tern__task *task, const tern__post *post, uint64_t count, int world)
 {
     uint64_t size = tern_dtype_bytes(post->dtype), line = TERN__LINE / size;
@@ -66,8 +67,8 @@ static void copy_from(char *const *at, int world, int source, size_t bytes)
         if (rank != source) memcpy(at[rank], at[source], bytes);
 }
 
-/* The elements among [first, first + count) of one part after the other: an all_gather's are copied from its
- * rank to the others, a reduce_scatter's are reduced for its rank. */
+/* Computes the elements [first, first + count), part by part. A part of an all_gather is copied from its rank
+ * to the other ranks; a part of a reduce_scatter is reduced for its rank. */
 static void run_parts(const tern__channel *channel, const tern__task *task, uint64_t first, uint64_t count)
 {
     int world = channel->native->world;
@@ -103,7 +104,7 @@ static void run_shared(const tern__channel *channel, const tern__task *task, uin
 
 /* ---- for this rank, to `out` ---- */
 
-/* Elements [first, first + count) of an all_gather. */
+/* Copies elements [first, first + count) of an all_gather to `out`. */
 static void collect(const tern__task *task, char *const *at, int world, uint64_t first, uint64_t count)
 {
     uint64_t size = tern_dtype_bytes(task->post.dtype), each = task->count / (uint64_t)world;
@@ -121,7 +122,7 @@ static uint64_t own_part(const tern__task *task, const tern__native *native)
     return (uint64_t)native->rank * (task->count / (uint64_t)native->world);
 }
 
-/* Its part of an all_reduce, of which it has the data and the others get the result. */
+/* Reduces this rank's part of an all_reduce, whose data it has at `kept`; all ranks get the result. */
 static void run_kept(const tern__channel *channel, const tern__task *task, uint64_t first, uint64_t count)
 {
     const tern__native *native = channel->native;
@@ -167,7 +168,8 @@ static void run_moves(const tern__channel *channel, const tern__task *task)
 
 /* ---- extents ---- */
 
-/* `count` elements that are contiguous, from the `first` of the work, which stands at byte `offset`. */
+/* Computes `count` contiguous elements, starting with the work's element `first`, at byte `offset` of the
+ * window. */
 static void run_piece(tern__channel *channel, const tern__task *task, uint32_t window, uint64_t offset,
                       uint64_t first, uint64_t count)
 {
@@ -180,7 +182,7 @@ static void run_piece(tern__channel *channel, const tern__task *task, uint32_t w
         run_shared(channel, task, first, count);
 }
 
-/* The extents one behind the other are the work's elements 0..count: those in [low, high). */
+/* Computes the elements in [low, high). The work's elements 0..count are its extents, one after the other. */
 static void run_range(tern__channel *channel, const tern__task *task, uint64_t low, uint64_t high)
 {
     uint64_t start = 0, size = tern_dtype_bytes(task->post.dtype);
@@ -193,7 +195,8 @@ static void run_range(tern__channel *channel, const tern__task *task, uint64_t l
     }
 }
 
-/* What a move has for the rank, its part of a reduce_scatter, all of anything else. */
+/* Does this rank's own chunk: what a move brings it, its part of a reduce_scatter or of a kept all_reduce, or
+ * all elements of any other work. */
 static void run_for_self(tern__channel *channel, const tern__task *task)
 {
     const tern__post *post = &task->post;

@@ -1,10 +1,10 @@
-/* wait.c - blocking. A rank that waits does whatever work there is for anybody. With nothing to do it spins
- * for a little while if all ranks have a CPU of their own, then yields, then sleeps on the lobby's bell.
+/* wait.c - blocking. A rank that waits does any work that there is, also for other ranks. With nothing to do
+ * it spins for a short time if every rank has a CPU of its own, then yields, then sleeps on the lobby's bell.
  *
- * No wake-up is lost: a sleeper first counts itself among the sleepers, then reads the bell, then looks
- * again, then sleeps unless the bell has changed. Whoever moves a word that others may wait for looks at the
- * count afterwards. In the one order of these four accesses either the sleeper sees the word or the other the
- * sleeper. */
+ * No wake-up is lost. A sleeper first adds itself to the sleepers, then reads the bell, then looks for work
+ * again, and then sleeps unless the bell has changed. A rank that stores a word that others may wait for
+ * reads the count of sleepers afterwards. These four accesses are sequentially consistent, so either the
+ * sleeper sees the new word or the writer sees the sleeper. */
 #include "comm/native/mailbox.h"
 
 #include "base/text.h"
@@ -22,7 +22,7 @@
 enum {
     spins_min = 8,
     yields_max = 100,
-    sleep_ns = 50 * 1000000, /* then have a look, whatever happened                             */
+    sleep_ns = 50 * 1000000, /* at most this long, then look again */
 };
 
 /* ---- the bell ---- */
@@ -70,16 +70,17 @@ static void pause_cpu(void)
 static int read_abort(const tern__native *native, tern_error *err)
 {
     tern__lobby *lobby = native->lobby;
-    int64_t deadline = tern__deadline(0.1); /* its writer may have been killed in the midst of it */
+    int64_t deadline = tern__deadline(0.1); /* its writer may have been killed while writing it */
     while (atomic_load(&lobby->aborted) == TERN__ABORT_WRITING && tern__now_ns() < deadline) sched_yield();
     if (atomic_load(&lobby->aborted) != TERN__ABORT_WRITTEN)
         return tern__error_set(err, "tern_group", TERN_E_PEER, "a rank was lost while it reported a failure");
     return tern__error_set(err, "tern_group", lobby->code, "%s", lobby->text);
 }
 
-/* A peer's failure reaches this rank by both ways, and the lobby's record comes first: it has the code. What
- * came by the control plane alone (a death) is put there too, so that all ranks tell the same first failure;
- * not so this rank's own words, which do not name it. */
+/* A peer's failure arrives both through the lobby and through the control plane. The lobby's record takes
+ * precedence, because it has the code. A failure that came through the control plane alone (a death) is
+ * copied to the lobby, so that all ranks report the same first failure. This rank's own error is returned as
+ * it is and not copied, because its text does not name the rank. */
 int tern__native_check(const tern__native *native, tern_error *err)
 {
     bool is_healthy = tern__control_is_healthy(native->control);
@@ -118,7 +119,7 @@ bool tern__native_has_left(const tern__native *native, int rank)
     return tern__group_has_left(native->group, rank) || (first && tern__channel_is_closed(first, rank));
 }
 
-/* Moves on the works and messages of all groups of the family. */
+/* Progresses the works and messages of all groups of the family. */
 int tern__native_progress(tern__native *native, tern_error *err)
 {
     tern__channel *channels = native->root->channels;
@@ -139,7 +140,6 @@ static tern__elsewhere find_elsewhere(const tern__native *native, int rank, bool
     return waits ? TERN__ELSEWHERE_WAITS : TERN__ELSEWHERE_UNKNOWN;
 }
 
-/* "rank 1 (host, pid 77)", and if so ", which is stopped (by SIGSTOP or a debugger)". True if so. */
 bool tern__native_who(const tern__native *native, int rank, char *text, size_t size)
 {
     bool is_stopped = tern__group_is_stopped(native->group, rank);
@@ -148,7 +148,7 @@ bool tern__native_who(const tern__native *native, int rank, char *text, size_t s
     return is_stopped;
 }
 
-/* "all_reduce of 100 f32, sum (work 7)". */
+/* Writes "all_reduce of 100 f32, sum (work 7)". */
 static void own_text(const tern__channel *channel, uint64_t seq, char *text, size_t size)
 {
     tern__desc_text(&tern__slot_desc(channel, seq)[channel->native->rank], seq, text, size);
@@ -161,7 +161,7 @@ static void append_who(const tern__native *native, int rank, const char *what, c
     tern__text_append(text, size, "; %s%s %s", who, is_stopped ? "," : "", what);
 }
 
-/* Appends ", which waits in barrier (work 7)", or what else `rank` did, and a hint. */
+/* Appends ", which waits in barrier (work 7)" or `rank`'s last work, and a hint. */
 static void append_last(const tern__channel *channel, int rank, bool is_stopped, char *text, size_t size)
 {
     const tern__native *native = channel->native;
@@ -178,7 +178,8 @@ static void append_last(const tern__channel *channel, int rank, bool is_stopped,
         tern__text_append(text, size, ", which has called nothing %s yet%s", of, hint);
 }
 
-/* A call may be several works: a rank whose last work reads like the one that is due has made the call. */
+/* A call may consist of several works: a rank whose last work has the same text as the one that is due has
+ * made the call already. */
 static void append_late(const tern__channel *channel, int rank, char *text, size_t size)
 {
     char who[192], work[TERN__WORK_TEXT], last[TERN__WORK_TEXT];
@@ -200,7 +201,8 @@ static int count_missing(const tern__channel *channel, uint64_t seq)
     return count;
 }
 
-/* Appends "; ranks 1, 3 failed to pass": short, as the clauses that follow may not fit. */
+/* Appends "; ranks 1, 3 failed to pass". It lists all of them briefly, because the clauses that follow may
+ * not fit. */
 static void append_missing(const tern__channel *channel, uint64_t seq, char *text, size_t size)
 {
     int count = count_missing(channel, seq);
@@ -213,12 +215,13 @@ static void append_missing(const tern__channel *channel, uint64_t seq, char *tex
     if (*before == ',') tern__text_append(text, size, " failed to pass");
 }
 
-/* Says why `goal` waits for `rank`, if it does. True if the rank has not called the work that is due. */
+/* Appends why `goal` waits for `rank`, if it does. Returns true if the rank has not called the work that is
+ * due. */
 static bool append_why(tern__channel *channel, int rank, uint64_t goal, char *text, size_t size)
 {
-    static const char *const whys[] = {[TERN__LACKS_END] = "is still in the midst of it",
+    static const char *const whys[] = {[TERN__LACKS_END] = "is still working on it",
                                        [TERN__LACKS_CHUNK] = "has not come back to do its part",
-                                       [TERN__LACKS_LEAVE] = "has not come back to its earlier works"};
+                                       [TERN__LACKS_LEAVE] = "has not come back to finish its earlier works"};
     tern__lack lack = tern__channel_lack(channel, rank, goal);
     if (lack == TERN__LACKS_POST)
         append_late(channel, rank, text, size);
@@ -227,7 +230,7 @@ static bool append_why(tern__channel *channel, int rank, uint64_t goal, char *te
     return lack == TERN__LACKS_POST;
 }
 
-/* A monitored barrier names the first missing rank, or with wait_all every one. */
+/* A monitored barrier names the first missing rank, or with wait_all every missing rank. */
 static void append_all(tern__channel *channel, uint64_t seq, uint64_t goal, char *text, size_t size)
 {
     const tern__post *post = &channel->tasks[seq & (channel->slots - 1)].post;
@@ -250,7 +253,7 @@ static int fail_late(const tern__goal *goal, tern_error *err)
     return tern__native_fail(native, TERN_E_TIMEOUT, text, err);
 }
 
-/* A rank that leaves has joined before, or never will. */
+/* A rank that has left without joining will never join. */
 static int check_joining(const tern__native *native, const tern__goal *goal, tern_error *err)
 {
     for (int rank = 0; rank < native->world; rank++) {
@@ -272,13 +275,13 @@ static int fail_joining(const tern__native *native, const tern__goal *goal, tern
     for (int rank = 0; rank < native->world; rank++) {
         if (tern__shared_has_joined(goal->head, rank)) continue;
         tern__native_last(native, rank, last, sizeof(last));
-        append_who(native, rank, "has not come", text, sizeof(text));
+        append_who(native, rank, "has not joined", text, sizeof(text));
         tern__text_append(text, sizeof(text), "%s", last);
     }
     return tern__error_set(err, "tern_group", TERN_E_TIMEOUT, "%s", text);
 }
 
-/* A rank that has said goodbye before it posted what is waited for never will. */
+/* A rank that has left without posting the work that is due will never post it. */
 static int check_left(const tern__goal *goal, tern_error *err)
 {
     tern__channel *channel = goal->channel;
@@ -308,7 +311,8 @@ int tern__native_pardon(tern_error *err)
     return TERN_OK;
 }
 
-/* A failure does not undo what was done before it. */
+/* Progresses once. If the goal is met although there was a failure, the wait succeeds: a failure does not
+ * undo what was done before it. */
 static int look(tern__native *native, const tern__goal *goal, bool *met, tern_error *err)
 {
     int status = tern__native_progress(native, err);
@@ -321,7 +325,7 @@ static int look(tern__native *native, const tern__goal *goal, bool *met, tern_er
     return status;
 }
 
-/* A rank that has waited for long says so, and looks whether it would wait for ever. */
+/* Sleeps. A rank that has waited for long first publishes that it waits, and checks for a deadlock. */
 static int rest(tern__native *native, const tern__goal *goal, unsigned bell, bool is_late, tern_error *err)
 {
     if (is_late) tern__native_say(native, goal);

@@ -1,3 +1,4 @@
+/* window.c - windows: memory of the same size on every rank, shared with all ranks of the group. */
 #include "comm/native/native.h"
 
 #include "comm/sys.h"
@@ -6,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* tern_group_mem_alloc, tern_ddp_new and tern_optim_shard come here. */
+/* The public callers are tern_group_mem_alloc, tern_ddp_new and tern_optim_shard. */
 static const char func[] = "tern_group";
 
 /* ---- the table ---- */
@@ -95,8 +96,8 @@ int tern__window_open(void *state, void *base, size_t bytes, uint32_t *number, t
 {
     tern__native *native = state;
     if (!bytes || (base && bytes != tern__segment_mapped(bytes)))
-        return tern__error_set(err, func, TERN_E_INVALID, "a window of %zu bytes, expected %s", bytes,
-                               base ? "whole pages" : "at least 1");
+        return tern__error_set(err, func, TERN_E_INVALID, "a window cannot have %zu bytes, expected %s",
+                               bytes, base ? "whole pages" : "at least 1");
     int status = tern__native_check(native, err);
     if (!status) status = reserve(native, err);
     if (status) return status;
