@@ -15,7 +15,8 @@ typedef struct tern__content_item {
 
 typedef struct tern__content {
     tern__content_item *items; /* in the file's order, or sorted by name */
-    int64_t count, room;
+    int64_t count;
+    size_t room;
 } tern__content;
 
 /* Lists all values in `object`; of a record, its arguments and its state. Recursion is safe: what tern_load

@@ -18,14 +18,8 @@ bool tern__ends_with(const char *name, const char *end)
 
 static int append(tern__files *files, char *path, const char *func, tern_error *err)
 {
-    if (files->count == files->room) {
-        int64_t room = TERN__MAX(2 * files->room, 64);
-        size_t was = (size_t)files->room * sizeof(tern__file), is = (size_t)room * sizeof(tern__file);
-        tern__file *grown = tern__realloc_array(files->file, was, is, func, err);
-        if (!grown) return TERN_E_MEMORY;
-        files->file = grown;
-        files->room = room;
-    }
+    if (tern__array_reserve(&files->file, &files->room, files->count + 1, sizeof(tern__file), func, err))
+        return TERN_E_MEMORY;
     files->file[files->count++] = (tern__file){.path = path, .folder = (size_t)(strrchr(path, '/') - path)};
     return TERN_OK;
 }
