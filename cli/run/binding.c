@@ -134,7 +134,8 @@ int tern__binding_open(tern__binding *binding, const tern__job *job, tern_error 
                            binding->cores == 1 ? "" : "s");
 }
 
-void tern__binding_mask(const tern__binding *binding, int local, cpu_set_t *mask)
+/* Sets *mask to the CPUs of local rank `local`. */
+static void make_mask(const tern__binding *binding, int local, cpu_set_t *mask)
 {
     long first = (long)binding->cores * local / binding->ranks;
     long end = (long)binding->cores * (local + 1) / binding->ranks;
@@ -147,6 +148,6 @@ int tern__binding_enter(const tern__binding *binding, int local)
 {
     cpu_set_t mask;
     if (!binding->ranks) return unsetenv(TERN__ENV_BOUND);
-    tern__binding_mask(binding, local, &mask);
+    make_mask(binding, local, &mask);
     return sched_setaffinity(0, sizeof(mask), &mask) || setenv(TERN__ENV_BOUND, "1", 1);
 }

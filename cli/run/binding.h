@@ -24,8 +24,6 @@ void tern__binding_undo_openmp(void);
 /* Lists the CPUs and decides from job->bind whether to bind. E_UNSUPPORTED: --bind core with more ranks than
  * cores. */
 int tern__binding_open(tern__binding *binding, const tern__job *job, tern_error *err);
-/* Sets *mask to the CPUs of local rank `local`. */
-void tern__binding_mask(const tern__binding *binding, int local, cpu_set_t *mask);
 /* Binds the calling process, a rank. Returns 0, or -1 with errno. */
 int tern__binding_enter(const tern__binding *binding, int local);
 

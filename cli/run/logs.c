@@ -88,7 +88,7 @@ static int plan(const tern__logs *logs, int local, int bit, tern__cli_output *ou
     const tern__log_opts *opts = &job->logs;
     bool is_teed = tern__streams_of(opts->tee, local) & bit;
     bool is_saved = is_teed || (tern__streams_of(opts->redirects, local) & bit);
-    bool is_shown = tern__list_holds(opts->shown, local) && (is_teed || !is_saved);
+    bool is_shown = tern__list_holds(opts->shown, local);
     bool is_rank_0 = job->launch.first + local == 0;
     *output = (tern__cli_output){.fd = -1, .file_fd = -1, .shows = is_shown, .keeps_tail = bit == ERR};
     set_prefix(job, local, is_teed, output);

@@ -10,9 +10,7 @@
 /* ---- loss_scale.c: a loss scale starts in the host's memory and moves to the device of its first loss ----
  */
 
-/* A zeroed scale. The caller frees it with tern__memory_free. */
-tern__loss_scale *tern__loss_scale_new(const char *func, tern_error *err);
-/* Moves *scale to the loss's device, if the loss is in a device's memory. */
+/* Moves *scale to the loss's device, if the loss is in a device's memory; so tern__memory_free frees it. */
 int tern__loss_scale_follow(tern__loss_scale **scale, const tern_tensor *loss, tern_error *err);
 /* Returns loss * scale; its backward multiplies the gradient by the scale, too. */
 tern_tensor *tern__loss_scaled(tern_scope *scope, tern_tensor *loss, const tern__loss_scale *scale);

@@ -131,7 +131,7 @@ static int open_scaler(tern__loss_scaler *scaler, const tern_amp_opts *o, tern_e
 {
     scaler->dynamic = o->loss_scale == TERN_LOSS_SCALE_DYNAMIC;
     double scale = scaler->dynamic ? TERN__MIN(o->max_loss_scale, 0x1p16) : o->loss_scale;
-    scaler->scale = tern__loss_scale_new("tern_amp_new", err);
+    scaler->scale = tern__alloc(sizeof(*scaler->scale), "tern_amp_new", err);
     if (!scaler->scale) return TERN_E_MEMORY;
     *scaler->scale = (tern__loss_scale){.scale = scale, .inverse = 1 / scale};
     return TERN_OK;

@@ -64,11 +64,6 @@ tern_tensor *tern__loss_scaled(tern_scope *scope, tern_tensor *loss, const tern_
 
 /* ---- the scale ---- */
 
-tern__loss_scale *tern__loss_scale_new(const char *func, tern_error *err)
-{
-    return tern__alloc(sizeof(tern__loss_scale), func, err);
-}
-
 int tern__loss_scale_follow(tern__loss_scale **scale, const tern_tensor *loss, tern_error *err)
 {
     void *place = *scale;

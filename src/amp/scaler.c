@@ -69,7 +69,7 @@ tern_scaler *tern_scaler_new(const tern_scaler_opts *opts, tern_error *err)
         return NULL;
     tern_scaler *scaler = tern__alloc(sizeof(*scaler), __func__, err);
     if (!scaler) return NULL;
-    *scaler = (tern_scaler){.opts = o, .scale = tern__loss_scale_new(__func__, err)};
+    *scaler = (tern_scaler){.opts = o, .scale = tern__alloc(sizeof(*scaler->scale), __func__, err)};
     if (scaler->scale && set_scale(scaler, o.init_scale, 0, err) == TERN_OK) return scaler;
     tern_scaler_free(scaler);
     return NULL;

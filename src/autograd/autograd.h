@@ -267,6 +267,8 @@ bool tern__owns_dy(const tern__node *node);
  * be added and not stored. Call tern__grad_done after writing. NULL after a failure. */
 const tern__view *tern__grad_open(tern_scope *scope, tern__node *node, int i, bool *add);
 int tern__grad_done(tern_scope *scope, tern__node *node, int i);
+/* Computes the gradient of input i, output 0 of `call`, by one kernel. TERN_OK, or the scope's error. */
+int tern__grad_run(tern_scope *scope, tern__node *node, int i, tern__call *call);
 /* Makes dx, a tensor of the same scope, the gradient of input i without a copy. False, with nothing done, if
  * input i already has a gradient or needs another dtype or layout. */
 bool tern__grad_share(tern__node *node, int i, const tern_tensor *dx);

@@ -143,6 +143,13 @@ int tern__grad_done(tern_scope *scope, tern__node *node, int i)
     return status ? tern__scope_fail_with(scope, &err) : TERN_OK;
 }
 
+int tern__grad_run(tern_scope *scope, tern__node *node, int i, tern__call *call)
+{
+    const tern__view *to = call->out[0] = tern__grad_open(scope, node, i, &call->add[0]);
+    bool ran = to && (tern__view_count(to) == 0 || tern__run(scope, call));
+    return ran ? tern__grad_done(scope, node, i) : scope->error.code;
+}
+
 static int add_into(tern_scope *scope, const tern__view *to, const tern__view *from, bool add)
 {
     tern__call call = {.kernel = add ? TERN__ADD : TERN__COPY, .in = {add ? to : from, from}, .out = {to}};

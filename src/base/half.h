@@ -8,23 +8,6 @@
 #include <stdint.h>
 #include <string.h>
 
-/* bf16 is the upper half of an f32. */
-TERN__ANYWHERE float tern__bf16_to_f32(uint16_t half)
-{
-    uint32_t bits = (uint32_t)half << 16;
-    float value;
-    memcpy(&value, &bits, sizeof(value));
-    return value;
-}
-
-TERN__ANYWHERE uint16_t tern__bf16_from_f32(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof(bits));
-    uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
-    return (uint16_t)(value == value ? rounded : (bits >> 16 | 0x40));
-}
-
 TERN__ANYWHERE float tern__float_of(uint32_t bits)
 {
     float value;
@@ -37,6 +20,19 @@ TERN__ANYWHERE uint32_t tern__bits_of(float value)
     uint32_t bits;
     memcpy(&bits, &value, sizeof(bits));
     return bits;
+}
+
+/* bf16 is the upper half of an f32. */
+TERN__ANYWHERE float tern__bf16_to_f32(uint16_t half)
+{
+    return tern__float_of((uint32_t)half << 16);
+}
+
+TERN__ANYWHERE uint16_t tern__bf16_from_f32(float value)
+{
+    uint32_t bits = tern__bits_of(value);
+    uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    return (uint16_t)(value == value ? rounded : (bits >> 16 | 0x40));
 }
 
 /* IEEE 754 binary16, with integers, since compilers do not vectorise _Float16. The bits without the sign are

@@ -1,4 +1,4 @@
-/* hash.h - FNV-1a, for digests that ranks compare. */
+/* hash.h - FNV-1a, for digests that ranks compare and for tables. */
 #ifndef TERN_SRC_BASE_HASH_H
 #define TERN_SRC_BASE_HASH_H
 

@@ -12,6 +12,7 @@
 #include <tern/rng.h>
 
 #include "base/base.h"
+#include "base/half.h"
 
 #include <math.h>
 #include <string.h>
@@ -160,28 +161,14 @@ int tern_rng_state_set(tern_rng *rng, const void *state, tern_error *err)
 
 #define INLINE static inline __attribute__((always_inline))
 
-INLINE float float_of(uint32_t bits)
-{
-    float value;
-    memcpy(&value, &bits, sizeof(value));
-    return value;
-}
-
-INLINE uint32_t bits_of(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof(bits));
-    return bits;
-}
-
 /* Returns the natural logarithm of a normal x = m 2^e with m in [sqrt(1/2), sqrt(2)): log x = e log 2 + log(1
  * + (m - 1)), the latter as a polynomial. log 2 is split in two, so that the product of its high part with e
  * is exact. */
 INLINE float cephes_log(float x)
 {
-    uint32_t bits = bits_of(x);
+    uint32_t bits = tern__bits_of(x);
     float e = (float)((int32_t)(bits >> 23) - 0x7f) + 1.0f;
-    float m = float_of((bits & 0x007fffffu) | 0x3f000000u); /* in [1/2, 1) */
+    float m = tern__float_of((bits & 0x007fffffu) | 0x3f000000u); /* in [1/2, 1) */
     bool low = m < 0.707106781186547524f;
     e = low ? e - 1.0f : e;
     x = (m - 1.0f) + (low ? m : 0.0f);
@@ -220,8 +207,8 @@ INLINE void cephes_sincos(float x, float *sine, float *cosine)
     bool swapped = j & 2;
     uint32_t sine_sign = (uint32_t)(j & 4) << 29;
     uint32_t cosine_sign = (uint32_t)(~(j - 2) & 4) << 29;
-    *sine = float_of(bits_of(swapped ? c : s) ^ sine_sign);
-    *cosine = float_of(bits_of(swapped ? s : c) ^ cosine_sign);
+    *sine = tern__float_of(tern__bits_of(swapped ? c : s) ^ sine_sign);
+    *cosine = tern__float_of(tern__bits_of(swapped ? s : c) ^ cosine_sign);
 }
 
 INLINE void normal_blocks(float *d, size_t blocks, float mean, float std)

@@ -4,32 +4,25 @@
 
 #include <tern/checkpoint.h>
 
-static const char FUNC[] = "tern_save";
-
 static int write_as(tern__output *out, const tern_object *object, tern_error *err)
 {
     if (tern__safetensors_is_path(out->path)) return tern__safetensors_save(out, object, err);
     return tern__torch_save(out, object, err);
 }
 
-int tern__save_file(const char *path, const tern_object *object, bool sync, tern_error *err)
+int tern_save(const char *path, const tern_object *object, tern_error *err)
 {
     tern_error why = {0};
     tern__output out;
     if (tern__is_set(err)) return err->code;
     if (!path || !object)
-        return tern__error_set(err, FUNC, TERN_E_INVALID, "the %s is NULL", path ? "object" : "path");
-    int status = tern__output_open(&out, path, FUNC, err);
+        return tern__error_set(err, __func__, TERN_E_INVALID, "the %s is NULL", path ? "object" : "path");
+    int status = tern__output_open(&out, path, __func__, err);
     if (status) return status;
     status = write_as(&out, object, &why);
     if (status && !tern__is_set(err)) {
-        tern__error_set(err, FUNC, status, "%s", why.text);
+        tern__error_set(err, __func__, status, "%s", why.text);
         if (err) err->native = why.native;
     }
-    return tern__output_close(&out, status, sync, err);
-}
-
-int tern_save(const char *path, const tern_object *object, tern_error *err)
-{
-    return tern__save_file(path, object, true, err);
+    return tern__output_close(&out, status, true, err);
 }

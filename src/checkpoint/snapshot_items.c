@@ -17,56 +17,6 @@ static int load_module(void *ctx, const tern_object *state, tern_error *err)
     return tern_module_state_dict_load(ctx, state, NULL, NULL, err);
 }
 
-static tern_object *save_optim(void *ctx, tern_error *err)
-{
-    return tern_optim_state_dict(ctx, 0, err);
-}
-
-static int load_optim(void *ctx, const tern_object *state, tern_error *err)
-{
-    return tern_optim_state_dict_load(ctx, state, err);
-}
-
-static tern_object *save_schedule(void *ctx, tern_error *err)
-{
-    return tern_schedule_state_dict(ctx, err);
-}
-
-static int load_schedule(void *ctx, const tern_object *state, tern_error *err)
-{
-    return tern_schedule_state_dict_load(ctx, state, err);
-}
-
-static tern_object *save_scaler(void *ctx, tern_error *err)
-{
-    return tern_scaler_state_dict(ctx, err);
-}
-
-static int load_scaler(void *ctx, const tern_object *state, tern_error *err)
-{
-    return tern_scaler_state_dict_load(ctx, state, err);
-}
-
-static tern_object *save_amp(void *ctx, tern_error *err)
-{
-    return tern_amp_state_dict(ctx, err);
-}
-
-static int load_amp(void *ctx, const tern_object *state, tern_error *err)
-{
-    return tern_amp_state_dict_load(ctx, state, err);
-}
-
-static tern_object *save_loader(void *ctx, tern_error *err)
-{
-    return tern_loader_state_dict(ctx, err);
-}
-
-static int load_loader(void *ctx, const tern_object *state, tern_error *err)
-{
-    return tern_loader_state_dict_load(ctx, state, err);
-}
-
 static tern_object *save_int(void *ctx, tern_error *err)
 {
     return tern_object_int(*(const int64_t *)ctx, err);
@@ -101,31 +51,26 @@ int tern_snapshot_add_module(tern_snapshot *snapshot, const char *name, tern_mod
     return status;
 }
 
-int tern_snapshot_add_optim(tern_snapshot *snapshot, const char *name, tern_optim *optim, tern_error *err)
-{
-    return add(snapshot, __func__, name, save_optim, load_optim, optim, err);
-}
-
-int tern_snapshot_add_schedule(tern_snapshot *snapshot, const char *name, tern_schedule *schedule,
-                               tern_error *err)
-{
-    return add(snapshot, __func__, name, save_schedule, load_schedule, schedule, err);
-}
-
-int tern_snapshot_add_scaler(tern_snapshot *snapshot, const char *name, tern_scaler *scaler, tern_error *err)
-{
-    return add(snapshot, __func__, name, save_scaler, load_scaler, scaler, err);
-}
-
-int tern_snapshot_add_amp(tern_snapshot *snapshot, const char *name, tern_amp *amp, tern_error *err)
-{
-    return add(snapshot, __func__, name, save_amp, load_amp, amp, err);
-}
-
-int tern_snapshot_add_loader(tern_snapshot *snapshot, const char *name, tern_loader *loader, tern_error *err)
-{
-    return add(snapshot, __func__, name, save_loader, load_loader, loader, err);
-}
+/* Defines tern_snapshot_add_KIND for an object whose state dict is `saved`. */
+#define DEFINE(kind, saved)                                                                                  \
+    static tern_object *save_##kind(void *ctx, tern_error *err)                                              \
+    {                                                                                                        \
+        return saved;                                                                                        \
+    }                                                                                                        \
+    static int load_##kind(void *ctx, const tern_object *state, tern_error *err)                             \
+    {                                                                                                        \
+        return tern_##kind##_state_dict_load(ctx, state, err);                                               \
+    }                                                                                                        \
+    int tern_snapshot_add_##kind(tern_snapshot *snapshot, const char *name, tern_##kind *kind,               \
+                                 tern_error *err)                                                            \
+    {                                                                                                        \
+        return add(snapshot, __func__, name, save_##kind, load_##kind, kind, err);                           \
+    }
+DEFINE(optim, tern_optim_state_dict(ctx, 0, err))
+DEFINE(schedule, tern_schedule_state_dict(ctx, err))
+DEFINE(scaler, tern_scaler_state_dict(ctx, err))
+DEFINE(amp, tern_amp_state_dict(ctx, err))
+DEFINE(loader, tern_loader_state_dict(ctx, err))
 
 int tern_snapshot_add_int(tern_snapshot *snapshot, const char *name, int64_t *value, tern_error *err)
 {

@@ -15,7 +15,4 @@ bool tern__legacy_is(const tern__input *in);
 /* Checks that all bytes are 0 or 1, as bools must be in C. */
 int tern__bools_check(const tern__input *in, const void *data, int64_t bytes, tern_error *err);
 
-/* As tern_save; waits for the disk if `sync`. */
-int tern__save_file(const char *path, const tern_object *object, bool sync, tern_error *err);
-
 #endif

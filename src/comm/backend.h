@@ -261,12 +261,9 @@ int tern__post_check(const tern__post *post, tern_error *err);
 
 /* ---- registry.c ---- */
 
-/* Gives the group the back end that its options name, or else one that fits its ranks. E_UNSUPPORTED: the
- * named one cannot join the group's hosts. */
+/* Gives the group the back end of boot.choice, with the debug back end in front of it, and NCCL's in front of
+ * that, if its name says so. Sets both names. E_UNSUPPORTED: it cannot join the group's hosts. */
 int tern__comm_pick(tern_group *group, tern_error *err);
-/* Puts the debug back end in front of the group's, and NCCL's in front of that, if its options say so. Sets
- * the name that the user sees. */
-void tern__comm_fronts_add(tern_group *group);
 /* Returns E_INVALID if there is no back end of that name. NULL is valid: it stands for any. */
 int tern__comm_check(const char *name, const char *func, tern_error *err);
 

@@ -14,6 +14,10 @@ typedef struct tern__comm_choice {
 
 /* Returns the choice for the option `backend`, which may be NULL. `has_mpi`: the ranks have met over MPI. */
 tern__comm_choice tern__comm_choose(const char *wish, bool has_mpi);
+static inline const char *tern__comm_choice_name(const tern__comm_choice *choice, bool is_one_host)
+{
+    return is_one_host ? choice->on_one_host : choice->on_several;
+}
 /* False if a name received from a peer has no end. */
 bool tern__comm_choice_is_sound(const tern__comm_choice *choice);
 

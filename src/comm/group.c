@@ -10,7 +10,6 @@
 #include "device/device.h"
 
 #include <sodium.h>
-#include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -67,15 +66,6 @@ int tern__group_opts_read(tern_group_opts *opts, const tern_group_opts *user, te
     return status ? status : tern__group_opts_check(opts, "tern_group_open", err);
 }
 
-/* Copies the caller's `backend`: subgroups read it later. */
-static void keep_wish(tern_group *group)
-{
-    const char *wish = group->opts.backend;
-    if (wish) snprintf(group->wish, sizeof(group->wish), "%s", wish);
-    if (wish) group->opts.backend = group->wish;
-    group->boot.choice = tern__comm_choose(wish, group->boot.mpi != NULL);
-}
-
 static tern_group *group_new(const tern__bootstrap *boot, const tern_group_opts *user, tern_error *err)
 {
     tern_group_opts opts;
@@ -89,7 +79,7 @@ static tern_group *group_new(const tern__bootstrap *boot, const tern_group_opts 
                           .next_id = 1,
                           .pid = getpid(),
                           .mark = make_mark(err)};
-    keep_wish(group);
+    group->boot.choice = tern__comm_choose(opts.backend, boot->mpi != NULL);
     if (group->mark) return group;
     tern__free(group);
     return NULL;
@@ -160,14 +150,14 @@ static int meet_traced(tern_group *group, tern_error *err)
     if (path && rank == 0) group->trace = tern__trace_open(path, rank);
     int status = meet(group, err);
     if (path && rank != 0 && !status) group->trace = tern__trace_open(path, rank);
-    group->opts.trace = group->opts.init_method = NULL; /* the caller's strings, no longer needed */
+    /* The caller's strings are no longer needed. */
+    group->opts.trace = group->opts.init_method = group->opts.backend = NULL;
     return status;
 }
 
 int tern__group_build(tern_group *group, tern_error *err)
 {
     if (tern__comm_pick(group, err)) return err->code;
-    tern__comm_fronts_add(group);
     group->state = group->backend->open(group, err);
     if (!group->state) return err->code;
     group->channel = group->backend->channel_open(group->state, TERN__FLIGHT_SLOTS, err);

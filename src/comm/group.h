@@ -31,8 +31,7 @@ struct tern_group {
     uint32_t id;             /* differs between groups that have two ranks in common; 0: root */
     tern_store *store;       /* the root's, as is control; NULL if world is 1 */
     tern__control *control;
-    char wish[TERN__BACKEND_NAME];       /* in the root: a copy of the caller's opts.backend */
-    char backend_name[32];               /* the back end that moves the data: "native+gloo" */
+    const char *backend_name;            /* the back end that moves the data: "native+gloo" */
     char shown_name[TERN__BACKEND_NAME]; /* the name that users see: "debug+nccl+native+gloo" */
     const tern__comm_backend *backend;
     const tern__comm_backend *second; /* the one behind NCCL's, or NULL */

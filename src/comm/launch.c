@@ -7,14 +7,12 @@
 #include "device/device.h"
 
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <signal.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -41,18 +39,6 @@ static int make_seed(tern__launch *launch, tern_error *err)
     return TERN_OK;
 }
 
-static int read_port(int fd, int *port, tern_error *err)
-{
-    struct sockaddr_storage at = {0};
-    socklen_t size = sizeof(at);
-    if (getsockname(fd, (struct sockaddr *)&at, &size))
-        return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot read a socket's port");
-    in_port_t number = at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
-                                                : ((struct sockaddr_in *)&at)->sin_port;
-    *port = ntohs(number);
-    return TERN_OK;
-}
-
 static const char *listening_addr(const tern__launch *launch)
 {
     return launch->at_addr ? launch->at_addr : launch->addr;
@@ -75,7 +61,9 @@ int tern__launch_reserve(tern__launch *launch, tern_error *err)
     int status = tern__launch_place(launch, launch->port, &boot, err);
     if (status) return status;
     launch->reserve_fd = tern__reserve(&boot, err);
-    return launch->reserve_fd < 0 ? launch->reserve_fd : read_port(launch->reserve_fd, &launch->port, err);
+    if (launch->reserve_fd < 0) return launch->reserve_fd;
+    launch->port = tern__port_of(launch->reserve_fd);
+    return TERN_OK;
 }
 
 int tern__launch_listen(tern__launch *launch, tern_error *err)
@@ -86,7 +74,9 @@ int tern__launch_listen(tern__launch *launch, tern_error *err)
     if (status) return status;
     tern__close(&launch->listen_fd);
     launch->listen_fd = tern__listen(&boot, err);
-    return launch->listen_fd < 0 ? launch->listen_fd : read_port(launch->listen_fd, &launch->meet_port, err);
+    if (launch->listen_fd < 0) return launch->listen_fd;
+    launch->meet_port = tern__port_of(launch->listen_fd);
+    return TERN_OK;
 }
 
 int tern__launch_open(tern__launch *launch, tern_error *err)

@@ -35,7 +35,7 @@ static const char *name_mover(const char *wish, bool has_mpi, bool is_one_host)
 static void write_name(const char *wish, const char *mover, char text[TERN__BACKEND_NAME])
 {
     const char *rest = skip(wish, "debug");
-    snprintf(text, TERN__BACKEND_NAME, "%s%s%s", rest != wish ? "debug+" : "",
+    snprintf(text, TERN__BACKEND_NAME, "%s%s%.32s", rest != wish ? "debug+" : "",
              skip(rest, "nccl") != rest ? "nccl+" : "", mover);
 }
 
@@ -51,17 +51,6 @@ bool tern__comm_choice_is_sound(const tern__comm_choice *choice)
 {
     return memchr(choice->on_one_host, 0, TERN__BACKEND_NAME) &&
            memchr(choice->on_several, 0, TERN__BACKEND_NAME);
-}
-
-void tern__comm_fronts_add(tern_group *group)
-{
-    const char *name = group->opts.backend, *rest = skip(name, "debug");
-    bool has_debug = rest != name, has_nccl = skip(rest, "nccl") != rest;
-    write_name(name, group->backend_name, group->shown_name);
-    if (has_debug || has_nccl) group->behind = group->backend;
-    if (has_debug) group->backend = &tern__comm_debug;
-    group->second = group->backend;
-    if (has_nccl) group->backend = &tern__comm_nccl;
 }
 
 int tern__comm_check(const char *name, const char *func, tern_error *err)
@@ -97,22 +86,25 @@ static int fail_hosts(const tern_group *group, int stranger, tern_error *err)
         one, other);
 }
 
-static void take(tern_group *group, const tern__comm_backend *backend, const char *name)
+static void add_fronts(tern_group *group, const char *name)
 {
-    group->backend = backend;
-    snprintf(group->backend_name, sizeof(group->backend_name), "%s", name);
+    const char *rest = skip(name, "debug");
+    bool has_debug = rest != name, has_nccl = skip(rest, "nccl") != rest;
+    write_name(name, group->backend_name, group->shown_name);
+    if (has_debug || has_nccl) group->behind = group->backend;
+    if (has_debug) group->backend = &tern__comm_debug;
+    group->second = group->backend;
+    if (has_nccl) group->backend = &tern__comm_nccl;
 }
 
 int tern__comm_pick(tern_group *group, tern_error *err)
 {
     int stranger = group->boot.world > 1 ? find_stranger(group) : -1;
-    const char *name = name_mover(group->opts.backend, group->root->boot.mpi != NULL, stranger < 0);
-    bool is_native = !strcmp(name, "native");
-    if (group->boot.world == 1)
-        take(group, &tern__comm_self, "self");
-    else if (is_native && stranger >= 0)
-        return fail_hosts(group, stranger, err);
-    else
-        take(group, is_native ? &tern__comm_native : &tern__comm_hosts, name);
+    const char *name = tern__comm_choice_name(&group->boot.choice, stranger < 0), *mover = name_behind(name);
+    bool is_alone = group->boot.world == 1, is_native = !strcmp(mover, "native");
+    if (is_native && stranger >= 0) return fail_hosts(group, stranger, err);
+    group->backend_name = is_alone ? "self" : mover;
+    group->backend = is_alone ? &tern__comm_self : is_native ? &tern__comm_native : &tern__comm_hosts;
+    add_fronts(group, name);
     return TERN_OK;
 }

@@ -6,6 +6,7 @@
  * A group's id tells its descriptors from those of other groups. Each rank proposes the lowest id that it has
  * not used yet, and all take the largest proposal, which no rank of the parent has used. The groups made by
  * one call share the id, since they have no rank in common. */
+#include "base/hash.h"
 #include "base/opts.h"
 #include "comm/request.h"
 
@@ -70,7 +71,7 @@ static int read_opts(tern_group_opts *opts, const tern_group *parent, const tern
     *opts = parent->opts;
     int status = tern__opts_read(opts, sizeof(*opts), user, func, err);
     if (!status) status = tern__group_opts_check(opts, func, err);
-    opts->backend = parent->opts.backend; /* the same on all ranks of the family */
+    opts->backend = NULL; /* a group made from another takes its choice */
     return status;
 }
 
@@ -171,12 +172,10 @@ tern_group *tern_group_split(tern_group *parent, int color, int key, const tern_
     return make(parent, (wish){.color = TERN__MAX(color, -1), .key = key}, opts, __func__, err);
 }
 
-/* Returns a digest of a set of ranks, independent of their order: FNV-1a over is_in. Never 0. */
+/* Returns a digest of a set of ranks, independent of their order. Never 0. */
 static uint32_t digest(const bool *is_in, int world)
 {
-    uint32_t hash = 0x811c9dc5u;
-    for (int rank = 0; rank < world; rank++) hash = (hash ^ is_in[rank]) * 0x01000193u;
-    return hash | 1;
+    return tern__fnv_fold(tern__fnv(TERN__FNV, is_in, (size_t)world * sizeof(*is_in))) | 1;
 }
 
 static int read_list(const tern_group *parent, const int *ranks, int count, bool *is_in, tern_error *err)

@@ -62,6 +62,12 @@ bool tern__is_loopback(const struct sockaddr *at)
            ntohl(((const struct sockaddr_in *)at)->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
 }
 
+int tern__port_in(const struct sockaddr_storage *at)
+{
+    return ntohs(at->ss_family == AF_INET6 ? ((const struct sockaddr_in6 *)at)->sin6_port
+                                           : ((const struct sockaddr_in *)at)->sin_port);
+}
+
 int tern__connect(const struct sockaddr *at, socklen_t size, int64_t deadline)
 {
     int fd = socket(at->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

@@ -19,6 +19,8 @@ int tern__poll(struct pollfd *fds, nfds_t count, int64_t deadline);
 
 /* True for a loopback address, IPv4 or IPv6. */
 bool tern__is_loopback(const struct sockaddr *at);
+/* Returns the port of an IPv4 or IPv6 address. */
+int tern__port_in(const struct sockaddr_storage *at);
 /* Returns a connected, non-blocking TCP socket, or -errno (-ETIMEDOUT at the deadline). */
 int tern__connect(const struct sockaddr *at, socklen_t size, int64_t deadline);
 

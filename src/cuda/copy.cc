@@ -1,6 +1,10 @@
-/* copy.cc - dense copies of views, and vectors broadcast along a dimension. */
+/* copy.cc - dense copies of views, and vectors along a dimension: broadcast, and as sums. */
 #include "cuda/copy.h"
 #include "cuda/kernels.h"
+
+extern "C" {
+#include "kernels/reduce.h"
+}
 
 int tern__cuda_copy_view(const tern__call *call, const tern__view *from, const tern__view *to, bool add)
 {
@@ -31,4 +35,19 @@ tern__view tern__cuda_along(const tern__view *vector, const tern__view *like, in
     along.packs = nullptr;
     for (int i = 0; i < along.ndim; i++) along.stride[i] = i == d ? vector->stride[0] : 0;
     return along;
+}
+
+int tern__cuda_sum_along(const tern__call *call, const tern__view *x, int d, int out)
+{
+    static const tern__factor_attr one = {1};
+    tern__view sums = tern__cuda_along(call->out[out], x, d);
+    tern__call sum = {};
+    sum.device = call->device;
+    sum.kernel = TERN__SUM;
+    sum.in[0] = x;
+    sum.out[0] = &sums;
+    sum.add[0] = call->add[out];
+    sum.attr = &one;
+    sum.err = call->err;
+    return tern__cuda_sum(&sum);
 }

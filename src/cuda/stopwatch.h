@@ -10,8 +10,6 @@ extern "C" {
 #include "device/notes.h"
 }
 
-#include <chrono>
-
 enum { TERN__STOPWATCH_RUNS = 10 };
 
 typedef struct tern__stopwatch {
@@ -22,122 +20,22 @@ typedef struct tern__stopwatch {
     cudaEvent_t events[TERN__STOPWATCH_RUNS + 1]; /* before the first run and after each */
 } tern__stopwatch;
 
-static inline bool tern__stopwatch_open(tern__stopwatch *w, const tern__call *call)
-{
-    tern__cuda *cuda = tern__cuda_of(call->device);
-    bool is_well = true;
-    *w = {call->device, call->device->graphs, cuda->stream, 0, {}};
-    tern__cuda_flush(w->device, nullptr);
-    w->mapped = tern__cuda_pool_mapped(cuda->pool);
-    cudaSetDevice(cuda->index);
-    w->device->graphs = false;
-    for (cudaEvent_t &event : w->events) is_well &= cudaEventCreate(&event) == cudaSuccess;
-    return is_well;
-}
+/* _open returns false if events cannot be created; _close is needed even then. */
+bool tern__stopwatch_open(tern__stopwatch *w, const tern__call *call);
+void tern__stopwatch_close(tern__stopwatch *w);
 
-static inline void tern__stopwatch_close(tern__stopwatch *w)
-{
-    if (!w->device) return;
-    tern__cuda_pool_trim(tern__cuda_of(w->device)->pool, w->mapped);
-    w->device->graphs = w->graphs;
-    for (cudaEvent_t event : w->events)
-        if (event) cudaEventDestroy(event);
-}
+/* Whether the device may measure. Not once it knows so many cases that every step of the run seems to have
+ * new ones. */
+bool tern__stopwatch_decides(const tern_device *device);
 
 /* The function that is measured; returns a status. */
 typedef int tern__timed(void *ctx);
 
-/* Returns the milliseconds of the fastest run up to event `last`; negative: something failed. */
-static inline float tern__stopwatch_least(const tern__stopwatch *w, int last)
-{
-    float least = -1, ms;
-    bool ran = cudaEventSynchronize(w->events[last]) == cudaSuccess;
-    for (int i = 0; i < last && ran; i++) {
-        ran = cudaEventElapsedTime(&ms, w->events[i], w->events[i + 1]) == cudaSuccess;
-        if (least < 0 || ms < least) least = ms;
-    }
-    cudaGetLastError(); /* clears the error, which later calls must not see */
-    return ran ? least : -1;
-}
+/* Measures a candidate and returns its milliseconds, or only runs it if the device may not measure; negative:
+ * it failed. `best` is the least so far, or negative. */
+float tern__stopwatch_try(tern__stopwatch *w, tern__timed *run, void *ctx, float best);
 
-/* Returns the milliseconds of the fastest of `runs` runs, since other processes may have used the device
- * during some; negative: one failed. */
-static inline float tern__stopwatch_time(tern__stopwatch *w, tern__timed *run, void *ctx, int runs)
-{
-    int status = TERN_OK, last = 0;
-    cudaEventRecord(w->events[0], w->stream);
-    while (last < runs && !status) {
-        status = run(ctx);
-        cudaEventRecord(w->events[++last], w->stream);
-    }
-    float ms = tern__stopwatch_least(w, last);
-    return status ? -1 : ms;
-}
-
-/* Captures the runs as a graph; NULL: impossible. */
-static inline cudaGraphExec_t tern__stopwatch_graph(const tern__stopwatch *w, tern__timed *run, void *ctx)
-{
-    cudaGraph_t graph = nullptr;
-    cudaGraphExec_t exec = nullptr;
-    int status = TERN_OK;
-    if (!tern__cuda_of(w->device)->has_graphs) return nullptr;
-    if (cudaStreamBeginCapture(w->stream, cudaStreamCaptureModeThreadLocal) != cudaSuccess) return nullptr;
-    for (int i = 0; i < TERN__STOPWATCH_RUNS && !status; i++) status = run(ctx);
-    bool is_well = cudaStreamEndCapture(w->stream, &graph) == cudaSuccess && !status;
-    if (is_well && cudaGraphInstantiate(&exec, graph, 0) != cudaSuccess) exec = nullptr;
-    if (graph) cudaGraphDestroy(graph);
-    return exec;
-}
-
-/* The same for runs that follow each other as in a step's graph. The graph is launched twice: the first
- * launch keeps the device busy until the second has been given to it completely. */
-static inline float tern__stopwatch_time_graph(tern__stopwatch *w, tern__timed *run, void *ctx)
-{
-    const int launches = 2;
-    cudaGraphExec_t exec = tern__stopwatch_graph(w, run, ctx);
-    bool ran = exec && cudaEventRecord(w->events[0], w->stream) == cudaSuccess;
-    for (int i = 0; i < launches && ran; i++)
-        ran = cudaGraphLaunch(exec, w->stream) == cudaSuccess &&
-              cudaEventRecord(w->events[i + 1], w->stream) == cudaSuccess;
-    float ms = ran ? tern__stopwatch_least(w, launches) : -1;
-    if (exec) cudaGraphExecDestroy(exec);
-    cudaGetLastError();
-    return ms < 0 ? ms : ms / TERN__STOPWATCH_RUNS;
-}
-
-/* Whether the device may measure. Not once it knows so many cases that every step of the run seems to have
- * new ones. */
-static inline bool tern__stopwatch_decides(const tern_device *device)
-{
-    return !device->conv.deterministic && !device->follows && !device->notes->is_full;
-}
-
-/* An idle GPU is slow at first, which would count against the first candidate. So before anything is
- * measured on a device, the first candidate that runs is repeated for 50 ms. */
-static inline void tern__stopwatch_warm_up(tern__stopwatch *w, tern__timed *run, void *ctx)
-{
-    tern__cuda *cuda = tern__cuda_of(w->device);
-    const auto until = std::chrono::steady_clock::now() + std::chrono::milliseconds(50);
-    while (!cuda->is_warm) {
-        tern__stopwatch_time(w, run, ctx, TERN__STOPWATCH_RUNS);
-        cuda->is_warm = std::chrono::steady_clock::now() >= until;
-    }
-}
-
-/* Measures a candidate. The first run creates what is created once, and shows whether the candidate works.
- * One that takes twice as long as the best in the second run gets no more. Without a graph a short
- * candidate would measure the host's launches. */
-static inline float tern__stopwatch_try(tern__stopwatch *w, tern__timed *run, void *ctx, float best)
-{
-    const int runs = 3;
-    const float short_ms = 0.1f;
-    float ms = tern__stopwatch_time(w, run, ctx, 1);
-    if (ms < 0 || !tern__stopwatch_decides(w->device)) return ms;
-    tern__stopwatch_warm_up(w, run, ctx);
-    ms = tern__stopwatch_time(w, run, ctx, 1);
-    if (ms < 0 || (best >= 0 && ms >= 2 * best && ms >= short_ms)) return ms;
-    float in_graph = ms < short_ms ? tern__stopwatch_time_graph(w, run, ctx) : -1;
-    return in_graph < 0 ? tern__stopwatch_time(w, run, ctx, runs) : in_graph;
-}
+/* Writes a case as its name and numbers, under which the device's notes keep the choice. */
+void tern__stopwatch_case(const char *name, const int64_t *number, size_t count, char *text, size_t size);
 
 #endif

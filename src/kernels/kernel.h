@@ -12,7 +12,6 @@
 typedef enum tern__kernel {
 #define X(id, name, inputs, outputs) TERN__##id,
 #include "kernels/kernels.def"
-#undef X
     TERN__KERNEL_COUNT
 } tern__kernel;
 

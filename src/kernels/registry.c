@@ -11,7 +11,6 @@
 static const char *const names[] = {
 #define X(id, name, inputs, outputs) name,
 #include "kernels/kernels.def"
-#undef X
 };
 
 const char *tern__kernel_name(tern__kernel kernel)

@@ -219,8 +219,7 @@ static int write_entry(tern_tensor *tensor, const tern_tensor *value, tern_error
     if (tensor->view.data == from.data) return TERN_OK;
     if (tensor->view.ndim == 0) from.ndim = 0;
     if (tensor->view.packs) tensor->view.packs->version++;
-    return tensor->view.dtype == from.dtype ? tern__view_copy(&tensor->view, &from, err)
-                                            : tern__host_convert(&tensor->view, &from, err);
+    return tern__view_copy(&tensor->view, &from, err);
 }
 
 static int load_into(loading *l, bool strict)

@@ -11,9 +11,7 @@ static int gradient(tern_scope *scope, tern__node *node)
 {
     tern__call call = {
         .kernel = TERN__CHOICE_GRAD, .in = {tern__dy(node), &node->saved[0].view}, .attr = node->attr};
-    call.out[0] = tern__grad_open(scope, node, 0, &call.add[0]);
-    if (!call.out[0] || !tern__run(scope, &call)) return scope->error.code;
-    return tern__grad_done(scope, node, 0);
+    return tern__grad_run(scope, node, 0, &call);
 }
 
 /* Resolves `dim`, which must not be empty; a scalar counts as one dimension of one element. -1 on failure. */

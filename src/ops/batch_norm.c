@@ -1,6 +1,5 @@
 /* batch_norm.c - batch norm with a residual and a ReLU, over the batch of this rank or of all ranks. */
 #include "ops/batch_norm.h"
-#include "base/opts.h"
 #include "kernels/batch_norm.h"
 #include "tensor/host.h"
 #include "tensor/number.h"
@@ -441,12 +440,8 @@ tern_tensor *tern__batch_norm_act(tern_scope *scope, tern_tensor *x, tern_tensor
     const char *func = "tern_batch_norm_act";
     args a = {x, weight, bias, running_mean, running_var, residual, NULL, ""};
     tern_batch_norm_act_opts o = tern_batch_norm_act_defaults();
-    tern_error err = {0};
     if (!TERN__ENTER(scope, func, 1, &a.x, &a.weight, &a.bias, &a.mean, &a.var, &a.residual)) return NULL;
-    if (tern__opts_read(&o, sizeof(o), opts, func, &err)) {
-        tern__scope_fail_with(scope, &err);
-        return NULL;
-    }
+    if (tern__scope_opts(scope, &o, sizeof(o), opts, func)) return NULL;
     if (weight) tern__layer_text(weight, a.layer);
     if (!fits(scope, &a, o.training)) return NULL;
     record r = {.training = o.training, .relu = o.relu};

@@ -6,7 +6,6 @@
  * x and dy in each other's places. What is 1-d is 2-d with a height of 1, which both layouts are as they
  * stand. */
 #include "kernels/conv.h"
-#include "base/opts.h"
 #include "kernels/reduce.h"
 #include "ops/ops.h"
 
@@ -365,12 +364,8 @@ static void take_numbers(conv *c, const void *opts)
 static tern_tensor *enter(tern_scope *scope, conv *c, tern_tensor *operands[3], void *o, size_t size,
                           const int64_t *mode, const void *opts)
 {
-    tern_error err = {0};
     if (!tern__op_enter(scope, c->func, 2, 3, operands)) return NULL;
-    if (tern__opts_read(o, size, opts, c->func, &err)) {
-        tern__scope_fail_with(scope, &err);
-        return NULL;
-    }
+    if (tern__scope_opts(scope, o, size, opts, c->func)) return NULL;
     take_numbers(c, o);
     c->mode = mode ? *mode : TERN_PADDING_ZEROS;
     return prepare(scope, c, operands);

@@ -1,6 +1,5 @@
 /* cross_entropy.c - the classification losses. Cross entropy is nll_loss of a log softmax, with one kernel
  * and one gradient for both. The tape keeps the sum of the labels' weights, by which a mean is divided. */
-#include "base/opts.h"
 #include "kernels/nll_loss.h"
 #include "ops/focal_loss.h"
 
@@ -18,19 +17,12 @@ static const tern__view *saved(const tern__node *node, int slot)
     return node->saved[slot].view.data ? &node->saved[slot].view : NULL;
 }
 
-static int run_gradient(tern_scope *scope, tern__node *node, tern__call *call)
-{
-    call->attr = node->attr;
-    call->out[0] = tern__grad_open(scope, node, 0, &call->add[0]);
-    if (!call->out[0] || !tern__run(scope, call)) return scope->error.code;
-    return tern__grad_done(scope, node, 0);
-}
-
 static int nll_gradient(tern_scope *scope, tern__node *node)
 {
     tern__call call = {.kernel = TERN__NLL_LOSS_GRAD,
-                       .in = {tern__dy(node), saved(node, LABEL), saved(node, WEIGHT), saved(node, WEIGHTS)}};
-    return run_gradient(scope, node, &call);
+                       .in = {tern__dy(node), saved(node, LABEL), saved(node, WEIGHT), saved(node, WEIGHTS)},
+                       .attr = node->attr};
+    return tern__grad_run(scope, node, 0, &call);
 }
 
 static int cross_entropy_gradient(tern_scope *scope, tern__node *node)
@@ -39,8 +31,9 @@ static int cross_entropy_gradient(tern_scope *scope, tern__node *node)
         return tern__grad_give_saved(scope, node, 0, SLOPE);
     tern__call call = {.kernel = TERN__CROSS_ENTROPY_GRAD,
                        .in = {tern__dy(node), saved(node, LOGP), saved(node, LABEL), saved(node, WEIGHT),
-                              saved(node, WEIGHTS)}};
-    return run_gradient(scope, node, &call);
+                              saved(node, WEIGHTS)},
+                       .attr = node->attr};
+    return tern__grad_run(scope, node, 0, &call);
 }
 
 /* ---- checks ---- */
@@ -94,9 +87,8 @@ static int check_weight(tern_scope *scope, const char *func, const char *op, con
 static int read_opts(tern_scope *scope, const char *func, const char *op, const tern_cross_entropy_opts *user,
                      tern_cross_entropy_opts *opts)
 {
-    tern_error err = {0};
     *opts = tern_cross_entropy_defaults();
-    if (tern__opts_read(opts, sizeof(*opts), user, func, &err)) return tern__scope_fail_with(scope, &err);
+    if (tern__scope_opts(scope, opts, sizeof(*opts), user, func)) return scope->error.code;
     if (!(opts->label_smoothing >= 0 && opts->label_smoothing <= 1))
         return tern__scope_fail(scope, func, TERN_E_RANGE, "%s: expected a label_smoothing in [0, 1], got %g",
                                 op, opts->label_smoothing);

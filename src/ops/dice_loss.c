@@ -1,7 +1,6 @@
 /* dice_loss.c - region losses: soft Dice, and Dice with cross entropy. The tape keeps the sums over the
  * regions, from which the gradient is computed, and no probabilities. */
 #include "kernels/dice_loss.h"
-#include "base/opts.h"
 #include "ops/ops.h"
 
 #include <tern/loss.h>
@@ -19,9 +18,7 @@ static int gradient(tern_scope *scope, tern__node *node)
         .kernel = TERN__DICE_LOSS_GRAD,
         .in = {tern__dy(node), &node->saved[X].view, &node->saved[TARGET].view, &node->saved[SUMS].view},
         .attr = node->attr};
-    call.out[0] = tern__grad_open(scope, node, 0, &call.add[0]);
-    if (!call.out[0] || !tern__run(scope, &call)) return scope->error.code;
-    return tern__grad_done(scope, node, 0);
+    return tern__grad_run(scope, node, 0, &call);
 }
 
 /* ---- checks ---- */
@@ -64,10 +61,8 @@ static int check_dtypes(tern_scope *scope, const tern__dice_attr *attr, tern_dty
 
 static int read_opts(tern_scope *scope, tern__dice_attr *attr, const tern_dice_opts *user)
 {
-    tern_error err = {0};
     tern_dice_opts opts = tern_dice_defaults();
-    if (tern__opts_read(&opts, sizeof(opts), user, attr->func, &err))
-        return tern__scope_fail_with(scope, &err);
+    if (tern__scope_opts(scope, &opts, sizeof(opts), user, attr->func)) return scope->error.code;
     if (!(opts.smooth >= 0))
         return tern__scope_fail(scope, attr->func, TERN_E_RANGE, "%s: expected smooth >= 0, got %g", attr->op,
                                 opts.smooth);

@@ -1,4 +1,4 @@
-#include "base/opts.h"
+/* embedding.c - looks up rows of a weight by index. */
 #include "kernels/embedding.h"
 #include "ops/ops.h"
 
@@ -11,9 +11,7 @@ static int gradient(tern_scope *scope, tern__node *node)
 {
     tern__call call = {
         .kernel = TERN__EMBEDDING_GRAD, .in = {tern__dy(node), &node->saved[0].view}, .attr = node->attr};
-    call.out[0] = tern__grad_open(scope, node, 0, &call.add[0]);
-    if (!call.out[0] || !tern__run(scope, &call)) return scope->error.code;
-    return tern__grad_done(scope, node, 0);
+    return tern__grad_run(scope, node, 0, &call);
 }
 
 static bool shapes_fit(tern_scope *scope, const tern_tensor *weight, const tern_tensor *index)
@@ -41,18 +39,16 @@ static bool dtype_fits(tern_scope *scope, const tern_tensor *weight, tern_dtype 
 static bool read_opts(tern_scope *scope, const tern_tensor *weight, const tern_embedding_opts *opts,
                       tern__embedding_attr *attr)
 {
-    tern_error err = {0};
     char layer[TERN__LAYER_TEXT];
     tern_embedding_opts o = tern_embedding_defaults();
     int64_t rows = weight->view.shape[0];
-    if (!tern__opts_read(&o, sizeof(o), opts, "tern_embedding", &err) &&
-        (o.padding_idx < -1 || o.padding_idx >= rows))
-        tern__error_set(&err, "tern_embedding", TERN_E_RANGE,
-                        "embedding%s: expected a padding_idx in [0, %lld) or -1, got %lld",
-                        tern__layer_text(weight, layer), (long long)rows, (long long)o.padding_idx);
-    if (err.code) tern__scope_fail_with(scope, &err);
+    if (tern__scope_opts(scope, &o, sizeof(o), opts, "tern_embedding")) return false;
     attr->padding = o.padding_idx;
-    return !err.code;
+    if (o.padding_idx >= -1 && o.padding_idx < rows) return true;
+    tern__scope_fail(scope, "tern_embedding", TERN_E_RANGE,
+                     "embedding%s: expected a padding_idx in [0, %lld) or -1, got %lld",
+                     tern__layer_text(weight, layer), (long long)rows, (long long)o.padding_idx);
+    return false;
 }
 
 tern_tensor *tern_embedding(tern_scope *scope, tern_tensor *weight, tern_tensor *index,

@@ -1,5 +1,5 @@
+/* focal_loss.c - focal loss (Lin et al. 2017), from logits. */
 #include "ops/focal_loss.h"
-#include "base/opts.h"
 
 #include <math.h>
 
@@ -11,9 +11,8 @@ tern_focal_opts tern_focal_defaults(void)
 
 static int read_opts(tern_scope *scope, const char *func, const tern_focal_opts *user, tern_focal_opts *opts)
 {
-    tern_error err = {0};
     *opts = tern_focal_defaults();
-    if (tern__opts_read(opts, sizeof(*opts), user, func, &err)) return tern__scope_fail_with(scope, &err);
+    if (tern__scope_opts(scope, opts, sizeof(*opts), user, func)) return scope->error.code;
     if (!(opts->gamma >= 0 && isfinite(opts->gamma)))
         return tern__scope_fail(scope, func, TERN_E_RANGE, "focal_loss: expected gamma >= 0, got %g",
                                 opts->gamma);

@@ -1,12 +1,10 @@
+/* global_avg_pool.c - the mean of each channel over all positions. */
 #include "ops/ops.h"
 
 static int gradient(tern_scope *scope, tern__node *node)
 {
     tern__call call = {.kernel = TERN__GLOBAL_AVG_POOL_GRAD, .in = {tern__dy(node)}};
-    call.out[0] = tern__grad_open(scope, node, 0, &call.add[0]);
-    if (!call.out[0]) return scope->error.code;
-    if (tern__view_count(call.in[0]) > 0 && !tern__run(scope, &call)) return scope->error.code;
-    return tern__grad_done(scope, node, 0);
+    return tern__grad_run(scope, node, 0, &call);
 }
 
 static int check(tern_scope *scope, const tern__view *x)

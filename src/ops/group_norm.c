@@ -1,7 +1,6 @@
 /* group_norm.c - layer norm and group norm. One kernel computes both, on x viewed as (N, G, K, S)
  * (kernels/group_norm.h). */
 #include "kernels/group_norm.h"
-#include "base/opts.h"
 #include "ops/ops.h"
 
 #include <string.h>
@@ -152,13 +151,9 @@ tern_tensor *tern_layer_norm(tern_scope *scope, tern_tensor *x, tern_tensor *wei
 {
     args a = {__func__, "layer_norm", x, weight, bias};
     tern_layer_norm_opts o = tern_layer_norm_defaults();
-    tern_error err = {0};
     char shape[TERN__SHAPE_TEXT];
     if (!enter(scope, &a)) return NULL;
-    if (tern__opts_read(&o, sizeof(o), opts, __func__, &err)) {
-        tern__scope_fail_with(scope, &err);
-        return NULL;
-    }
+    if (tern__scope_opts(scope, &o, sizeof(o), opts, __func__)) return NULL;
     const tern__view *v = &x->view;
     if (o.ndim < 1 || o.ndim > v->ndim) {
         tern__scope_fail(scope, __func__, TERN_E_RANGE,

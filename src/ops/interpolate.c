@@ -1,4 +1,4 @@
-#include "base/opts.h"
+/* interpolate.c - resizes the spatial dimensions. */
 #include "kernels/interpolate.h"
 #include "ops/ops.h"
 
@@ -10,10 +10,7 @@ tern_interpolate_opts tern_interpolate_defaults(void)
 static int gradient(tern_scope *scope, tern__node *node)
 {
     tern__call call = {.kernel = TERN__INTERPOLATE_GRAD, .in = {tern__dy(node)}, .attr = node->attr};
-    call.out[0] = tern__grad_open(scope, node, 0, &call.add[0]);
-    if (!call.out[0]) return scope->error.code;
-    if (tern__view_count(call.in[0]) > 0 && !tern__run(scope, &call)) return scope->error.code;
-    return tern__grad_done(scope, node, 0);
+    return tern__grad_run(scope, node, 0, &call);
 }
 
 /* ---- shape rule ---- */
@@ -111,15 +108,11 @@ static tern_tensor *resize(tern_scope *scope, const char *op, tern_tensor *x, co
 
 tern_tensor *tern_interpolate(tern_scope *scope, tern_tensor *x, const tern_interpolate_opts *opts)
 {
-    tern_error err = {0};
     tern_interpolate_opts o = tern_interpolate_defaults();
     tern__interpolate_attr attr = {0};
     int64_t shape[TERN_NDIM_MAX];
     if (!TERN__ENTER(scope, __func__, 1, &x)) return NULL;
-    if (tern__opts_read(&o, sizeof(o), opts, __func__, &err)) {
-        tern__scope_fail_with(scope, &err);
-        return NULL;
-    }
+    if (tern__scope_opts(scope, &o, sizeof(o), opts, __func__)) return NULL;
     if (check_input(scope, &x->view) || check_opts(scope, &o, x->view.ndim - 2) ||
         find_shape(scope, &o, &x->view, shape, &attr))
         return NULL;

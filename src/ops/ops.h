@@ -3,6 +3,7 @@
 #define TERN_SRC_OPS_H
 
 #include "autograd/autograd.h"
+#include "base/opts.h"
 
 #include <tern/ops.h>
 
@@ -47,6 +48,14 @@ typedef struct tern__padding {
 tern_tensor *tern__pad(tern_scope *scope, const char *func, tern_tensor *x, const tern__padding *p);
 /* Returns TERN_OK if `mode` is a padding mode, else E_INVALID. */
 int tern__padding_mode_check(tern_scope *scope, const char *func, const char *op, int64_t mode);
+
+/* Reads an op's options over the defaults in `own` (base/opts.h). Returns TERN_OK, or the scope's error. */
+static inline int tern__scope_opts(tern_scope *scope, void *own, size_t size, const void *opts,
+                                   const char *func)
+{
+    tern_error err = {0};
+    return tern__opts_read(own, size, opts, func, &err) ? tern__scope_fail_with(scope, &err) : TERN_OK;
+}
 
 /* Adds a batch dimension of one, and drops it again. */
 tern_tensor *tern__batch_of_one(tern_scope *scope, tern_tensor *x);

@@ -1,4 +1,4 @@
-#include "base/opts.h"
+/* pool.c - max and average pooling over two or three spatial dimensions. */
 #include "kernels/pool.h"
 #include "ops/ops.h"
 
@@ -19,10 +19,7 @@ tern_pool3d_opts tern_pool3d_defaults(void)
 static int run_gradient(tern_scope *scope, tern__node *node, tern__kernel kernel, const tern__view *place)
 {
     tern__call call = {.kernel = kernel, .in = {tern__dy(node), place}, .attr = node->attr};
-    call.out[0] = tern__grad_open(scope, node, 0, &call.add[0]);
-    if (!call.out[0]) return scope->error.code;
-    if (tern__view_count(call.in[0]) > 0 && !tern__run(scope, &call)) return scope->error.code;
-    return tern__grad_done(scope, node, 0);
+    return tern__grad_run(scope, node, 0, &call);
 }
 
 static int max_gradient(tern_scope *scope, tern__node *node)
@@ -103,9 +100,8 @@ static int take(tern_scope *scope, pool *p, const int64_t *kernel, const tern_po
 static int read_opts2d(tern_scope *scope, pool *p, int64_t kernel_h, int64_t kernel_w,
                        const tern_pool2d_opts *opts)
 {
-    tern_error err = {0};
     tern_pool2d_opts o = tern_pool2d_defaults();
-    if (tern__opts_read(&o, sizeof(o), opts, p->func, &err)) return tern__scope_fail_with(scope, &err);
+    if (tern__scope_opts(scope, &o, sizeof(o), opts, p->func)) return scope->error.code;
     tern_pool3d_opts two = {.stride = {o.stride[0], o.stride[1]},
                             .padding = {o.padding[0], o.padding[1]},
                             .count_include_pad = o.count_include_pad,
@@ -117,9 +113,8 @@ static int read_opts2d(tern_scope *scope, pool *p, int64_t kernel_h, int64_t ker
 static int read_opts3d(tern_scope *scope, pool *p, int64_t kernel_d, int64_t kernel_h, int64_t kernel_w,
                        const tern_pool3d_opts *opts)
 {
-    tern_error err = {0};
     tern_pool3d_opts o = tern_pool3d_defaults();
-    if (tern__opts_read(&o, sizeof(o), opts, p->func, &err)) return tern__scope_fail_with(scope, &err);
+    if (tern__scope_opts(scope, &o, sizeof(o), opts, p->func)) return scope->error.code;
     return take(scope, p, (int64_t[]){kernel_d, kernel_h, kernel_w}, &o);
 }
 

@@ -84,7 +84,7 @@ static int make_tables(const char *func, tern_optim *optim, tern_error *err)
     tern__section *table = tern__alloc(bytes, func, err);
     if (!table) return TERN_E_MEMORY;
     each_leaf(optim, fill_leaf, table);
-    norms->table = tern__memory_new(tern__optim_device(optim), bytes, func, err);
+    norms->table = tern__memory_new(optim->device, bytes, func, err);
     int status = norms->table ? tern__memory_copy(norms->table, table, bytes, err) : TERN_E_MEMORY;
     tern__free(table);
     return status;
@@ -99,7 +99,7 @@ static int open_norms(const char *func, tern_optim *optim, tern_error *err)
     if (!norms->first || !norms->place) return TERN_E_MEMORY;
     each_leaf(optim, number_leaf, NULL);
     size_t bytes = (size_t)norms->sections * SUMS * sizeof(*norms->own);
-    norms->sums = norms->own = tern__memory_new(tern__optim_device(optim), bytes, func, err);
+    norms->sums = norms->own = tern__memory_new(optim->device, bytes, func, err);
     return norms->own ? make_tables(func, optim, err) : TERN_E_MEMORY;
 }
 
@@ -118,8 +118,7 @@ int tern__norms_begin(tern_optim *optim, tern_error *err)
     if (norms->factors) return TERN_OK;
     int status = norms->own ? TERN_OK : tern__norms_open(func, optim, err);
     if (status) return status;
-    norms->factors =
-        tern__memory_new(tern__optim_device(optim), rows * FACTORS * sizeof(*norms->factors), func, err);
+    norms->factors = tern__memory_new(optim->device, rows * FACTORS * sizeof(*norms->factors), func, err);
     return norms->factors ? TERN_OK : TERN_E_MEMORY;
 }
 

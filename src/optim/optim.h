@@ -9,6 +9,8 @@
 
 #include <tern/optim.h>
 
+#include <string.h>
+
 /* A rule's own states, and the f32 master of a 16-bit parameter (master.c). State s is the kernel's output 1
  * + s, but a master takes the place of p, and p is its rounded copy. */
 #define TERN__OPTIM_STATES (TERN__OPTIM_MASTER + 1)
@@ -77,6 +79,14 @@ typedef struct tern__optim_rule {
     int (*settle)(const char *func, tern__optim_group *group, tern_error *err);
 } tern__optim_rule;
 
+/* The option of this name, or NULL. */
+static inline const tern__option *tern__option_find(const tern__optim_rule *rule, const char *name)
+{
+    const tern__option *option = rule->options;
+    while (option->name && strcmp(option->name, name)) option++;
+    return option->name ? option : NULL;
+}
+
 /* A slice of a range, in bytes. */
 typedef struct tern__slice {
     size_t begin, end;
@@ -122,9 +132,10 @@ typedef struct tern__norms {
 
 struct tern_optim {
     const tern__optim_rule *rule;
-    tern__seal *seal; /* borrowed from the module                                  */
-    int *group_of;    /* [leaf_count]; -1: a parameter that is not under the module */
-    int64_t *steps;   /* [leaf_count] updates of each parameter                     */
+    tern__seal *seal;    /* borrowed from the module                                  */
+    tern_device *device; /* of the first parameter that is on one; NULL: the host  */
+    int *group_of;       /* [leaf_count]; -1: a parameter that is not under the module */
+    int64_t *steps;      /* [leaf_count] updates of each parameter                     */
     tern__optim_group *groups;
     int group_count;
     bool begun; /* there is state, so groups and shards are final              */
@@ -165,13 +176,11 @@ static inline bool tern__optim_is_lamb(const tern_optim *optim)
 {
     return optim->rule->kernel == TERN__LAMB;
 }
-/* Whether its updates have factors computed from norms. */
-static inline bool tern__optim_has_norms(const tern_optim *optim)
-{
-    return tern__optim_is_lamb(optim) || optim->larc.size;
-}
-/* The device of its first parameter; NULL: the host. */
-tern_device *tern__optim_device(const tern_optim *optim);
+/* A group's weight decay; NULL: its rule has none. */
+double *tern__optim_decay(const tern_optim *optim, tern__optim_group *group);
+
+/* ---- update.c ---- */
+
 /* Calls `visit` for all due leaves, in runs of neighbours that may be updated together: the leaves `first` to
  * `last` of one range. Like the next function, false after a failure. */
 typedef bool (*tern__update_fn)(tern_optim *optim, tern_scope *scope, int first, int last);
@@ -180,10 +189,6 @@ bool tern__optim_each_update(tern_optim *optim, tern_scope *scope, tern__update_
  * device's memory, (leaf_count, 3), or NULL. */
 bool tern__optim_run(tern_optim *optim, tern_scope *scope, tern__kernel kernel, int first, int last,
                      const tern__optim_attr *attr, const tern__view *factors);
-/* A group's weight decay; NULL: its rule has none. */
-double *tern__optim_decay(const tern_optim *optim, tern__optim_group *group);
-/* The option of this name, or NULL. */
-const tern__option *tern__option_find(const tern__optim_rule *rule, const char *name);
 
 /* ---- norm.c ---- */
 

@@ -20,7 +20,7 @@ static int open_skips(tern_optim *optim, tern_error *err)
     size_t leaves = (size_t)optim->seal->leaf_count, bytes = (STEPS + leaves) * sizeof(double);
     tern__skips *skips = &optim->skips;
     skips->apart = tern__alloc(leaves * sizeof(*skips->apart), func, err);
-    double *numbers = skips->apart ? tern__memory_new(tern__optim_device(optim), bytes, func, err) : NULL;
+    double *numbers = skips->apart ? tern__memory_new(optim->device, bytes, func, err) : NULL;
     if (!numbers) return TERN_E_MEMORY;
     *skips = (tern__skips){.bad = numbers + BAD,
                            .verdict = numbers + VERDICT,

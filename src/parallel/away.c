@@ -26,15 +26,8 @@ int tern__away_open(tern_ddp *ddp, tern_error *err)
     size_t bytes;
     each_buffer(ddp, NULL, NULL, &bytes, NULL);
     if (!bytes || !ddp->opts.broadcast_buffers) return TERN_OK;
-    int status = ddp->group->backend->window_open(ddp->group->state, NULL, bytes, &ddp->away.window, err);
-    ddp->away.has_window = !status;
     ddp->away.bytes = bytes;
-    return status;
-}
-
-void tern__away_close(tern_ddp *ddp)
-{
-    if (ddp->away.has_window) ddp->group->backend->window_close(ddp->group->state, ddp->away.window);
+    return tern__ddp_window_open(ddp, NULL, bytes, &ddp->away.window, err);
 }
 
 static int put(const tern_ddp *ddp, void *place, void *buffer, size_t bytes, tern_error *err)
@@ -50,8 +43,8 @@ static int take(const tern_ddp *ddp, void *place, void *buffer, size_t bytes, te
 static int go_over(const tern_ddp *ddp, visit_fn visit, tern_error *err)
 {
     size_t bytes;
-    if (!ddp->away.has_window) return TERN_OK;
-    char *base = ddp->group->backend->window_base(ddp->group->state, ddp->away.window);
+    if (!ddp->away.bytes) return TERN_OK;
+    char *base = tern__ddp_window_base(ddp, ddp->away.window);
     int status = tern__staged_depart(ddp, err);
     if (!status) status = each_buffer(ddp, visit, base, &bytes, err);
     return status ? status : tern__staged_return(ddp, err);
@@ -60,7 +53,7 @@ static int go_over(const tern_ddp *ddp, visit_fn visit, tern_error *err)
 int tern__away_put(const tern_ddp *ddp, tern_error *err)
 {
     int status = go_over(ddp, put, err);
-    return status || !ddp->away.has_window ? status : tern__ddp_await(ddp, tern__staged_returned, err);
+    return status || !ddp->away.bytes ? status : tern__ddp_await(ddp, tern__staged_returned, err);
 }
 
 int tern__away_take(const tern_ddp *ddp, tern_error *err)

@@ -18,11 +18,9 @@ static size_t leaf_bytes(const tern_ddp *ddp, int place)
            tern_dtype_bytes(leaf_dtype(ddp, place));
 }
 
-/* Returns the device in whose memory the leaf's gradient is reduced; NULL: the host. */
 static const tern_device *leaf_home(const tern_ddp *ddp, int place)
 {
-    const tern_device *device = ddp->seal->ranges[ddp->seal->range_of[ddp->order[place]]].device;
-    return tern__ddp_reaches(ddp, device) ? device : NULL;
+    return tern__ddp_home(ddp, ddp->seal->range_of[ddp->order[place]]);
 }
 
 static bool are_alike(const tern_ddp *ddp, int place, int other)

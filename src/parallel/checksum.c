@@ -22,22 +22,16 @@ int tern__checksum_open(tern_ddp *ddp, tern_error *err)
     uint64_t count = (uint64_t)tern_group_size(ddp->group) * (uint64_t)ddp->seal->leaf_count;
     if (!ddp->opts.checksum_every || tern_group_size(ddp->group) == 1) return TERN_OK;
     size_t bytes = count * sizeof(XXH64_hash_t);
-    int status = ddp->group->backend->window_open(ddp->group->state, NULL, bytes, &self->window, err);
-    self->has_window = !status;
+    int status = tern__ddp_window_open(ddp, NULL, bytes, &self->window, err);
     self->extent = (tern__extent){self->window, 0, count};
     return status;
-}
-
-void tern__checksum_close(tern_ddp *ddp)
-{
-    if (ddp->checksum.has_window) ddp->group->backend->window_close(ddp->group->state, ddp->checksum.window);
 }
 
 /* ---- a backward ---- */
 
 static XXH64_hash_t *hashes_of(const tern_ddp *ddp, int rank)
 {
-    XXH64_hash_t *all = ddp->group->backend->window_base(ddp->group->state, ddp->checksum.window);
+    XXH64_hash_t *all = tern__ddp_window_base(ddp, ddp->checksum.window);
     return all + (size_t)rank * (size_t)ddp->seal->leaf_count;
 }
 
@@ -61,7 +55,7 @@ int tern__checksum_post(tern_ddp *ddp, tern_error *err)
     tern__checksum *self = &ddp->checksum;
     self->seq = 0;
     self->rounds++;
-    if (!self->has_window || self->rounds % (uint64_t)ddp->opts.checksum_every) return TERN_OK;
+    if (!self->extent.count || self->rounds % (uint64_t)ddp->opts.checksum_every) return TERN_OK;
     int status = ddp->shadow ? TERN_OK : hash(ddp, err);
     if (status) return status;
     tern__post work = {.kind = TERN__ALL_GATHER,

@@ -24,22 +24,16 @@ int tern__ddp_choices_open(tern_ddp *ddp, tern_error *err)
 {
     tern__ddp_choices *self = &ddp->choices;
     if (tern_group_size(ddp->group) == 1) return TERN_OK;
-    int status = ddp->group->backend->window_open(ddp->group->state, NULL, ROOM, &self->window, err);
-    self->has_window = !status;
+    int status = tern__ddp_window_open(ddp, NULL, ROOM, &self->window, err);
     self->extent = (tern__extent){self->window, 0, ROOM};
     return status;
-}
-
-void tern__ddp_choices_close(tern_ddp *ddp)
-{
-    if (ddp->choices.has_window) ddp->group->backend->window_close(ddp->group->state, ddp->choices.window);
 }
 
 /* ---- a backward ---- */
 
 static char *lines_of(const tern_ddp *ddp)
 {
-    return ddp->group->backend->window_base(ddp->group->state, ddp->choices.window);
+    return tern__ddp_window_base(ddp, ddp->choices.window);
 }
 
 /* Returns the devices that the running backward computes on: its scope's and the parameters'. */
@@ -54,7 +48,7 @@ static tern__choosers choosers_of(const tern_ddp *ddp)
 
 bool tern__ddp_choices_has_news(const tern_ddp *ddp)
 {
-    if (!ddp->choices.has_window || ddp->shadow || tern_group_rank(ddp->group) != 0) return false;
+    if (!ddp->choices.extent.count || ddp->shadow || tern_group_rank(ddp->group) != 0) return false;
     tern__choosers list = choosers_of(ddp);
     return tern__choosers_serial(&list) != ddp->choices.serial;
 }

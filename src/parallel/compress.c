@@ -6,8 +6,8 @@
  * gradients go through staged.c. */
 #include "parallel/ddp.h"
 
-#include "base/half.h"
 #include "base/pages.h"
+#include "kernels/halves.h"
 #include "kernels/kernel.h"
 
 /* ---- life ---- */
@@ -15,13 +15,6 @@
 static bool is_narrow(const tern_ddp *ddp, int r)
 {
     return ddp->opts.reduce_dtype != TERN_F32 && ddp->seal->ranges[r].grad_dtype == TERN_F32;
-}
-
-/* Returns the device in whose memory the range's gradients are reduced; NULL: the host. */
-static tern_device *device_of(const tern_ddp *ddp, int r)
-{
-    tern_device *device = ddp->seal->ranges[r].device;
-    return tern__ddp_reaches(ddp, device) ? device : NULL;
 }
 
 /* Makes the 16-bit copy of a device's gradients, zeroed because the padding between them must be zero on
@@ -40,21 +33,17 @@ int tern__compress_open(tern_ddp *ddp, tern_error *err)
         if (!is_narrow(ddp, r)) continue;
         size_t bytes = tern__align_up(ddp->seal->ranges[r].grad_bytes / 2, tern__page_bytes());
         int status = make_block(ddp, r, bytes, err);
-        void *base = device_of(ddp, r) ? ddp->narrow_block[r] : NULL;
-        if (!status)
-            status = ddp->group->backend->window_open(ddp->group->state, base, bytes, &ddp->narrow[r], err);
+        void *base = tern__ddp_home(ddp, r) ? ddp->narrow_block[r] : NULL;
+        if (!status) status = tern__ddp_window_open(ddp, base, bytes, &ddp->narrow[r], err);
         if (status) return status;
-        ddp->has_narrow[r] = true;
     }
     return TERN_OK;
 }
 
 void tern__compress_close(tern_ddp *ddp)
 {
-    for (int r = 0; r < ddp->seal->range_count; r++) {
-        if (ddp->has_narrow[r]) ddp->group->backend->window_close(ddp->group->state, ddp->narrow[r]);
+    for (int r = 0; r < ddp->seal->range_count; r++)
         if (ddp->narrow_block[r]) tern__memory_free(ddp->narrow_block[r]);
-    }
 }
 
 tern_dtype tern__compress_dtype(const tern_ddp *ddp, int r)
@@ -70,28 +59,16 @@ uint32_t tern__compress_window(const tern_ddp *ddp, int r)
 /* True if the range's gradients are rounded here and not in staged.c. */
 static bool is_apart(const tern_ddp *ddp, int r)
 {
-    return is_narrow(ddp, r) && (!ddp->seal->ranges[r].device || device_of(ddp, r));
+    return is_narrow(ddp, r) && (!ddp->seal->ranges[r].device || tern__ddp_home(ddp, r));
 }
 
 /* ---- rounding into the window and back ---- */
-
-#define DEFINE(name, PUT, GET)                                                                               \
-    TERN__SIMD static void put_##name(uint16_t *to, const float *from, int64_t count)                        \
-    {                                                                                                        \
-        for (int64_t i = 0; i < count; i++) to[i] = PUT(from[i]);                                            \
-    }                                                                                                        \
-    TERN__SIMD static void take_##name(float *to, const uint16_t *from, int64_t count)                       \
-    {                                                                                                        \
-        for (int64_t i = 0; i < count; i++) to[i] = GET(from[i]);                                            \
-    }
-DEFINE(bf16, tern__bf16_from_f32, tern__bf16_to_f32)
-DEFINE(f16, tern__f16_from_f32, tern__f16_to_f32)
 
 /* Returns the place of the gradient of leaf k in the window. */
 static void *place_of(const tern_ddp *ddp, int k)
 {
     int r = ddp->seal->range_of[k];
-    char *base = ddp->group->backend->window_base(ddp->group->state, tern__compress_window(ddp, r));
+    char *base = tern__ddp_window_base(ddp, tern__compress_window(ddp, r));
     size_t element = ddp->seal->offset[k] / tern_dtype_bytes(ddp->seal->ranges[r].dtype);
     return base + element * tern_dtype_bytes(tern__compress_dtype(ddp, r));
 }
@@ -115,20 +92,18 @@ static tern__view narrow_of(const tern_ddp *ddp, int k)
 static int put(const tern_ddp *ddp, int k, tern_error *err)
 {
     const tern__view *grad = &ddp->seal->leaves[k]->grad->view, narrow = narrow_of(ddp, k);
-    tern_device *device = device_of(ddp, ddp->seal->range_of[k]);
+    tern_device *device = tern__ddp_home(ddp, ddp->seal->range_of[k]);
     if (device) return cast(device, &narrow, grad, err);
-    (ddp->opts.reduce_dtype == TERN_BF16 ? put_bf16 : put_f16)(narrow.data, grad->data,
-                                                               tern__view_count(grad));
+    tern__halves_narrow(narrow.dtype, narrow.data, grad->data, (uint64_t)tern__view_count(grad));
     return TERN_OK;
 }
 
 static int take(const tern_ddp *ddp, int k, tern_error *err)
 {
     const tern__view *grad = &ddp->seal->leaves[k]->grad->view, narrow = narrow_of(ddp, k);
-    tern_device *device = device_of(ddp, ddp->seal->range_of[k]);
+    tern_device *device = tern__ddp_home(ddp, ddp->seal->range_of[k]);
     if (device) return cast(device, grad, &narrow, err);
-    (ddp->opts.reduce_dtype == TERN_BF16 ? take_bf16 : take_f16)(grad->data, narrow.data,
-                                                                 tern__view_count(grad));
+    tern__halves_widen(narrow.dtype, grad->data, narrow.data, (uint64_t)tern__view_count(grad));
     return TERN_OK;
 }
 

@@ -30,12 +30,11 @@ struct tern_data_parallel {
     tern_device **own; /* devices opened here, [count], or NULL */
     tern__replica *replicas;
     int count;
-    tern__mirrors sums;  /* copies of one replica's gradients at a time, on the first device */
-    tern__seal *seal;    /* NULL until gradients are needed */
-    tern_scope *scope;   /* the replicas' scopes end with this one, in the step */
-    uint64_t generation; /* of that scope, when the step began */
-    uint64_t choices;    /* serial up to which the pass's device has replica 0's choices */
-    bool warned;         /* has warned about results without dimensions */
+    tern__mirrors sums; /* copies of one replica's gradients at a time, on the first device */
+    tern__seal *seal;   /* NULL until gradients are needed */
+    tern_scope *scope;  /* the replicas' scopes end with this one, in the step */
+    uint64_t choices;   /* serial up to which the pass's device has replica 0's choices */
+    bool warned;        /* has warned about results without dimensions */
 };
 
 /* One replica's part of a pass. */

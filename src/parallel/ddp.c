@@ -68,37 +68,37 @@ static int make_arrays(tern_ddp *ddp, tern_error *err)
     return made ? TERN_OK : TERN_E_MEMORY;
 }
 
+int tern__ddp_window_open(tern_ddp *ddp, void *base, size_t bytes, uint32_t *window, tern_error *err)
+{
+    int status = ddp->group->backend->window_open(ddp->group->state, base, bytes, window, err);
+    if (!status) ddp->opened[ddp->opened_count++] = *window;
+    return status;
+}
+
 static int open_buffers(tern_ddp *ddp, tern_error *err)
 {
     tern__seal *seal = ddp->seal;
     int status = tern__away_open(ddp, err);
-    if (!status && seal->buffer_bytes) {
-        status = ddp->group->backend->window_open(ddp->group->state, seal->buffers, seal->buffer_bytes,
-                                                  &ddp->buffer_window, err);
-        ddp->has_buffer_window = !status;
-    }
+    if (!status && seal->buffer_bytes)
+        status = tern__ddp_window_open(ddp, seal->buffers, seal->buffer_bytes, &ddp->buffer_window, err);
     return status ? status : tern__state_plan_buffers(ddp, err);
 }
 
 /* Makes the pages of the gradients and buffers accessible to the peers; their addresses stay the same. */
 static int open_windows(tern_ddp *ddp, tern_error *err)
 {
-    const tern__comm_backend *backend = ddp->group->backend;
-    void *state = ddp->group->state;
-    tern__seal *seal = ddp->seal;
-    for (; ddp->window_count < seal->range_count; ddp->window_count++) {
-        tern__range *range = &seal->ranges[ddp->window_count];
+    const tern__seal *seal = ddp->seal;
+    for (int r = 0; r < seal->range_count; r++) {
+        const tern__range *range = &seal->ranges[r];
         bool is_apart = range->device && !tern__ddp_reaches(ddp, range->device);
         void *grads = is_apart ? NULL : range->grads;
-        int status =
-            backend->window_open(state, grads, range->grad_bytes, &ddp->windows[ddp->window_count], err);
+        int status = tern__ddp_window_open(ddp, grads, range->grad_bytes, &ddp->windows[r], err);
         if (status) return status;
     }
     size_t values = tern__align_up((size_t)tern__side_count(ddp) * sizeof(double), TERN__LINE);
     size_t order = (size_t)ddp->leaf_count * sizeof(*ddp->order);
-    int status = backend->window_open(state, NULL, values + order, &ddp->side_window, err);
+    int status = tern__ddp_window_open(ddp, NULL, values + order, &ddp->side_window, err);
     if (status) return status;
-    ddp->has_side_window = true;
     ddp->order_extent = (tern__extent){ddp->side_window, values, order};
     return ddp->opts.broadcast_buffers ? open_buffers(ddp, err) : TERN_OK;
 }
@@ -108,7 +108,7 @@ static int attach_windows(tern_ddp *ddp, tern_error *err)
 {
     const tern__comm_backend *backend = ddp->group->backend;
     int status = TERN_OK;
-    for (int r = 0; backend->channel_attach && r < ddp->window_count && !status; r++)
+    for (int r = 0; backend->channel_attach && r < ddp->seal->range_count && !status; r++)
         status = backend->channel_attach(ddp->channel, tern__compress_window(ddp, r), err);
     return status;
 }
@@ -147,8 +147,7 @@ static void listen_to_backward(tern_ddp *ddp)
 static size_t choose_bucket_bytes(const tern_ddp *ddp)
 {
     bool is_away = ddp->seal->range_count > 0;
-    for (int r = 0; r < ddp->seal->range_count; r++)
-        is_away &= tern__ddp_reaches(ddp, ddp->seal->ranges[r].device);
+    for (int r = 0; r < ddp->seal->range_count; r++) is_away &= tern__ddp_home(ddp, r) != NULL;
     return (size_t)(is_away ? 25 : 2) << 20;
 }
 
@@ -230,9 +229,7 @@ void tern_ddp_free(tern_ddp *ddp)
     stop_listening(ddp);
     if (ddp->channel) backend->channel_close(ddp->channel);
     tern__staged_close(ddp);
-    if (ddp->has_buffer_window) backend->window_close(ddp->group->state, ddp->buffer_window);
-    if (ddp->has_side_window) backend->window_close(ddp->group->state, ddp->side_window);
-    while (ddp->window_count > 0) backend->window_close(ddp->group->state, ddp->windows[--ddp->window_count]);
+    while (ddp->opened_count > 0) backend->window_close(ddp->group->state, ddp->opened[--ddp->opened_count]);
     tern__free(ddp->ignored);
     tern__free(ddp->first_used);
     tern__free(ddp->buffer_extents);
@@ -240,11 +237,8 @@ void tern_ddp_free(tern_ddp *ddp)
     tern__free(ddp->bucket_of);
     tern__free(ddp->buckets);
     tern__free(ddp->extents);
-    tern__away_close(ddp);
     tern__compress_close(ddp);
     tern__side_close(ddp);
-    tern__checksum_close(ddp);
-    tern__ddp_choices_close(ddp);
     tern__stats_close(ddp);
     tern__free(ddp);
 }

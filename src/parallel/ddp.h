@@ -23,20 +23,18 @@ typedef struct tern__bucket {
 
 /* The state of checksum.c. */
 typedef struct tern__checksum {
-    uint32_t window; /* [world][leaf_count] the ranks' checksums of their parameters */
-    bool has_window; /* false: checksums are off */
-    tern__extent extent;
-    uint64_t rounds; /* synchronised backwards so far, including those as a shadow */
-    uint64_t seq;    /* the running one's work; 0: none */
+    uint32_t window;     /* [world][leaf_count] the ranks' checksums of their parameters */
+    tern__extent extent; /* no elements: checksums are off */
+    uint64_t rounds;     /* synchronised backwards so far, including those as a shadow */
+    uint64_t seq;        /* the running one's work; 0: none */
 } tern__checksum;
 
 /* The state of choices.c. */
 typedef struct tern__ddp_choices {
-    uint32_t window; /* rank 0's lines, ended by a 0 */
-    bool has_window; /* false: there is only one rank */
-    tern__extent extent;
-    bool is_due;     /* rank 0 has new choices in the running backward */
-    uint64_t serial; /* the sum of its devices' serials when it last wrote to the window */
+    uint32_t window;     /* rank 0's lines, ended by a 0 */
+    tern__extent extent; /* no elements: there is only one rank */
+    bool is_due;         /* rank 0 has new choices in the running backward */
+    uint64_t serial;     /* the sum of its devices' serials when it last wrote to the window */
 } tern__ddp_choices;
 
 /* A loss in a device's memory, for which a backward does not wait. */
@@ -45,7 +43,7 @@ typedef struct tern__ddp_loss {
     bool is_reached;     /* the back end reaches the device: the loss is reduced there */
     float *block;        /* [2] this rank's loss, after the work the sum; and the mean */
     uint32_t window;     /* over the block, if the back end reaches the device */
-    bool has_window, is_known;
+    bool is_known;
     tern__extent extent;
     float *pinned;             /* otherwise the loss is copied here, before its bucket's gradients */
     tern__device_event *there; /* recorded after that copy */
@@ -78,6 +76,10 @@ typedef struct tern__ddp_round {
     bool has_samples;            /* this rank has samples in the round */
 } tern__ddp_round;
 
+/* The most windows of a ddp: two per range, and one each for the side values, the buffers in the host's and
+ * in devices' memory, the loss, the checksums, the choices and the waits. */
+enum { TERN__DDP_WINDOWS = 2 * TERN__RANGES + 7 };
+
 struct tern_ddp {
     tern__listener listener; /* first: the group's list links these */
     tern_module *module;
@@ -86,13 +88,12 @@ struct tern_ddp {
     tern_ddp_opts opts;
     uint32_t number;
     void *channel;
-    uint32_t windows[TERN__RANGES]; /* over the seal's gradient ranges; for a staged range, host memory */
-    int window_count;
-    uint32_t narrow[TERN__RANGES]; /* by range: windows of gradients that are reduced in reduce_dtype */
-    bool has_narrow[TERN__RANGES];
+    uint32_t opened[TERN__DDP_WINDOWS]; /* all windows that tern__ddp_window_open has opened */
+    int opened_count;
+    uint32_t windows[TERN__RANGES];   /* over the seal's gradient ranges; for a staged range, host memory */
+    uint32_t narrow[TERN__RANGES];    /* by range: windows of gradients that are reduced in reduce_dtype */
     char *narrow_block[TERN__RANGES]; /* in a device's memory: below such a window, or laid out like it */
     uint32_t buffer_window, side_window;
-    bool has_buffer_window, has_side_window;
 
     bool *ignored;  /* [tern_state_count] parameters and buffers that each rank keeps for itself */
     int leaf_count; /* synchronised leaves */
@@ -123,8 +124,7 @@ struct tern_ddp {
     tern__stats stats;
     struct {
         uint32_t window;
-        bool has_window;
-        size_t bytes;
+        size_t bytes;        /* 0: there are none */
         tern_device *pinned; /* the device that has pinned the window, or NULL */
     } away;                  /* for buffers in devices' memory */
     tern__ddp_stage stages[TERN__RANGES];
@@ -136,7 +136,21 @@ static inline bool tern__ddp_reaches(const tern_ddp *ddp, const tern_device *dev
     return device && device->backend && ddp->group->backend->window_of;
 }
 
+/* Returns the device in whose memory gradient range r is reduced; NULL: in the host's. */
+static inline tern_device *tern__ddp_home(const tern_ddp *ddp, int r)
+{
+    tern_device *device = ddp->seal->ranges[r].device;
+    return tern__ddp_reaches(ddp, device) ? device : NULL;
+}
+
 /* ---- ddp.c ---- */
+
+/* Opens a window of the group's back end. tern_ddp_free closes it. */
+int tern__ddp_window_open(tern_ddp *ddp, void *base, size_t bytes, uint32_t *window, tern_error *err);
+static inline void *tern__ddp_window_base(const tern_ddp *ddp, uint32_t window)
+{
+    return ddp->group->backend->window_base(ddp->group->state, window);
+}
 
 /* Iterate over the ddps of the group's family in this process, in the order in which they were made; NULL at
  * the end. They take part in every backward on the family's scopes. */
@@ -162,7 +176,6 @@ int tern__bucket_plan(tern_ddp *ddp, tern_error *err);
 /* ---- away.c: buffers in a device's own memory ---- */
 
 int tern__away_open(tern_ddp *ddp, tern_error *err);
-void tern__away_close(tern_ddp *ddp);
 /* Copy the buffers into their window, and out of it. */
 int tern__away_put(const tern_ddp *ddp, tern_error *err);
 int tern__away_take(const tern_ddp *ddp, tern_error *err);
@@ -233,7 +246,6 @@ void tern__normaliser_weigh(tern_ddp *ddp);
 /* ---- checksum.c ---- */
 
 int tern__checksum_open(tern_ddp *ddp, tern_error *err);
-void tern__checksum_close(tern_ddp *ddp);
 /* To be called before the buckets of a synchronised backward are posted. */
 int tern__checksum_post(tern_ddp *ddp, tern_error *err);
 /* To be called when the backward's works are done: E_MISMATCH on all ranks if one has drifted. */
@@ -242,7 +254,6 @@ int tern__checksum_check(const tern_ddp *ddp, tern_error *err);
 /* ---- choices.c: sends rank 0's choices of convolution algorithms to all ranks ---- */
 
 int tern__ddp_choices_open(tern_ddp *ddp, tern_error *err);
-void tern__ddp_choices_close(tern_ddp *ddp);
 /* True if this is rank 0 and it has choices that it has not sent yet. */
 bool tern__ddp_choices_has_news(const tern_ddp *ddp);
 /* To be called before and after the broadcast that is due then: rank 0 writes its lines, the other ranks read

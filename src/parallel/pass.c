@@ -158,14 +158,13 @@ static void end_step(void *self)
 /* Makes the replicas' scopes end with this one. */
 static int begin_step(tern_data_parallel *parallel, tern_scope *scope)
 {
-    if (parallel->scope == scope && parallel->generation == scope->generation) return TERN_OK;
+    if (parallel->scope == scope) return TERN_OK;
     if (parallel->scope)
         return tern__scope_fail(scope, "tern_data_parallel_forward", TERN_E_STATE,
                                 "the replicas are in the middle of another scope's step");
     int status = tern__scope_borrow(scope, end_step, parallel);
     if (status) return status;
     parallel->scope = scope;
-    parallel->generation = scope->generation;
     return TERN_OK;
 }
 

@@ -211,7 +211,7 @@ static void write_order(const tern_ddp *ddp, int *order)
 /* Broadcasts rank 0's ready order and cuts new buckets from it. */
 static int rebuild(tern_ddp *ddp, tern_error *err)
 {
-    char *side = ddp->group->backend->window_base(ddp->group->state, ddp->side_window);
+    char *side = tern__ddp_window_base(ddp, ddp->side_window);
     int *order = (int *)(side + ddp->order_extent.offset);
     write_order(ddp, order);
     int status = post_broadcast(ddp, &ddp->order_extent, 1, err);

@@ -38,9 +38,7 @@ static tern_device *find_device(const tern_ddp *ddp, bool *is_reached)
 static int open_window(tern_ddp *ddp, tern_error *err)
 {
     tern__ddp_loss *self = &ddp->loss;
-    int status = ddp->group->backend->window_open(ddp->group->state, self->block, 2 * sizeof(*self->block),
-                                                  &self->window, err);
-    self->has_window = !status;
+    int status = tern__ddp_window_open(ddp, self->block, 2 * sizeof(*self->block), &self->window, err);
     self->extent = (tern__extent){self->window, 0, 1};
     return status;
 }
@@ -70,7 +68,6 @@ int tern__side_open(tern_ddp *ddp, tern_error *err)
 void tern__side_close(tern_ddp *ddp)
 {
     tern__ddp_loss *self = &ddp->loss;
-    if (self->has_window) ddp->group->backend->window_close(ddp->group->state, self->window);
     if (self->there) self->device->backend->event_wait(self->device, self->there, NULL);
     if (self->pinned) self->device->backend->pinned_free(self->device, self->pinned);
     if (self->there) self->device->backend->event_free(self->device, self->there);
@@ -164,7 +161,7 @@ static int send_loss(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
 
 static void set(const tern_ddp *ddp, int i, double value)
 {
-    void *side = ddp->group->backend->window_base(ddp->group->state, ddp->side_window);
+    void *side = tern__ddp_window_base(ddp, ddp->side_window);
     if (ddp->buckets[ddp->bucket_count - 1].dtype == TERN_F64)
         ((double *)side)[i] = value;
     else
@@ -173,7 +170,7 @@ static void set(const tern_ddp *ddp, int i, double value)
 
 static double get(const tern_ddp *ddp, int i)
 {
-    const void *side = ddp->group->backend->window_base(ddp->group->state, ddp->side_window);
+    const void *side = tern__ddp_window_base(ddp, ddp->side_window);
     return ddp->buckets[ddp->bucket_count - 1].dtype == TERN_F64 ? ((const double *)side)[i]
                                                                  : ((const float *)side)[i];
 }

@@ -15,13 +15,12 @@
 /* Returns the device of gradient range r if it is staged; NULL: it is reduced where it is. */
 static tern_device *device_of(const tern_ddp *ddp, int r)
 {
-    tern_device *device = ddp->seal->ranges[r].device;
-    return tern__ddp_reaches(ddp, device) ? NULL : device;
+    return tern__ddp_home(ddp, r) ? NULL : ddp->seal->ranges[r].device;
 }
 
 static char *window_of(const tern_ddp *ddp, int r)
 {
-    return ddp->group->backend->window_base(ddp->group->state, tern__compress_window(ddp, r));
+    return tern__ddp_window_base(ddp, tern__compress_window(ddp, r));
 }
 
 /* ---- life ---- */
@@ -53,8 +52,8 @@ static int pin_away(tern_ddp *ddp, tern_error *err)
 {
     tern_device *device = NULL;
     for (int r = 0; r < ddp->seal->range_count && !device; r++) device = device_of(ddp, r);
-    if (!device || !ddp->away.has_window) return TERN_OK;
-    void *base = ddp->group->backend->window_base(ddp->group->state, ddp->away.window);
+    if (!device || !ddp->away.bytes) return TERN_OK;
+    void *base = tern__ddp_window_base(ddp, ddp->away.window);
     int status = device->backend->pin(device, base, ddp->away.bytes, err);
     if (!status) ddp->away.pinned = device;
     return status;
@@ -94,7 +93,7 @@ void tern__staged_close(tern_ddp *ddp)
     for (int r = 0; r < ddp->seal->range_count; r++)
         if (device_of(ddp, r)) close_stage(ddp, r);
     if (!ddp->away.pinned) return;
-    void *base = ddp->group->backend->window_base(ddp->group->state, ddp->away.window);
+    void *base = tern__ddp_window_base(ddp, ddp->away.window);
     ddp->away.pinned->backend->unpin(ddp->away.pinned, base);
 }
 

@@ -80,7 +80,7 @@ int tern__state_plan_buffers(tern_ddp *ddp, tern_error *err)
         bool is_here = !tern__memory_device(entry.tensor->view.data);
         if (entry.is_buffer && !ddp->ignored[i] && is_here) add_buffer(ddp, &entry.tensor->view);
     }
-    if (ddp->away.has_window)
+    if (ddp->away.bytes)
         ddp->buffer_extents[ddp->buffer_extent_count++] =
             (tern__extent){ddp->away.window, 0, ddp->away.bytes};
     int status = TERN_OK;

@@ -51,8 +51,7 @@ int tern__straggler_open(tern_ddp *ddp, tern_error *err)
     self->named = tern__alloc((size_t)world * sizeof(*self->named), "tern_ddp_new", err);
     if (!self->sums || !self->named) return TERN_E_MEMORY;
     size_t bytes = (size_t)world * sizeof(tern__waits);
-    int status = ddp->group->backend->window_open(ddp->group->state, NULL, bytes, &self->gather_window, err);
-    self->has_window = !status;
+    int status = tern__ddp_window_open(ddp, NULL, bytes, &self->gather_window, err);
     self->extent = (tern__extent){self->gather_window, 0, bytes / sizeof(int64_t)};
     return status;
 }
@@ -60,7 +59,6 @@ int tern__straggler_open(tern_ddp *ddp, tern_error *err)
 void tern__straggler_close(tern_ddp *ddp)
 {
     tern__straggler *self = &ddp->stats.straggler;
-    if (self->has_window) ddp->group->backend->window_close(ddp->group->state, self->gather_window);
     tern__free(self->sums);
     tern__free(self->named);
 }
@@ -69,13 +67,13 @@ void tern__straggler_close(tern_ddp *ddp)
 
 static tern__waits *gathered(const tern_ddp *ddp)
 {
-    return ddp->group->backend->window_base(ddp->group->state, ddp->stats.straggler.gather_window);
+    return tern__ddp_window_base(ddp, ddp->stats.straggler.gather_window);
 }
 
 int tern__straggler_post(tern_ddp *ddp, tern_error *err)
 {
     tern__straggler *self = &ddp->stats.straggler;
-    self->is_posted = self->has_window && self->count == TERN__STRAGGLER_STEPS;
+    self->is_posted = self->sums && self->count == TERN__STRAGGLER_STEPS;
     if (!self->is_posted) return TERN_OK;
     gathered(ddp)[tern_group_rank(ddp->group)] = self->own;
     tern__post work = {.kind = TERN__ALL_GATHER,

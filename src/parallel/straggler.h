@@ -26,7 +26,6 @@ typedef struct tern__straggler {
     int64_t before;  /* ns: when the last step ended */
     bool is_posted;  /* the exchange is in the running backward */
     uint32_t gather_window;
-    bool has_window;
     tern__extent extent; /* of the gathered waits */
 
     tern__waits *sums; /* [world] of the running window */

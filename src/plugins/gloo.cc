@@ -1,8 +1,11 @@
 /* gloo.cc - the gloo plug-in: the transport of <tern/backend/transport.h> over gloo's TCP pairs.
  *
  * Ranks publish, for each peer, the address on which they listen for it and a random token. Once all are
- * known each pair connects, and the tokens go over it: a pair whose other end does not know the token that
- * only the store could tell is a stranger's. (gloo itself lets in whoever connects first.)
+ * known each pair connects, and the tokens go over it: a pair whose other end does not know the token, which
+ * is only in the store, has a stranger there. gloo itself lets in the first that connects, and listens no
+ * more. So a port scanner that was faster than the peer spoils the pair, and both ranks try again with a new
+ * one. A rank gives a pair up if it finds a stranger, a closed port or a closed connection there, or nobody
+ * connects. It then closes its own end, so the peer finds that closed in turn, and gives the pair up as well.
  *
  * gloo moves bytes on a thread of its own. A message there is an "unbound buffer": ours reaches over all of
  * the memory, so that one object serves any message, and none is made once there are enough. Three things
@@ -51,7 +54,7 @@ namespace transport = gloo::transport;
 const size_t TOKEN = 16, SHORT_BYTES = 4096;
 const std::chrono::milliseconds NO_TIME(0), A_MOMENT(1);
 const unsigned char FAREWELL[1] = {0};
-enum { PARTING_MS = 500 };
+enum { PARTING_MS = 500, TRIES = 3 };
 /* Behind the tags of users: what is sent first, and last. */
 enum { TAG_TOKEN = TERN_TRANSPORT_TAGS, TAG_WATCH, TAGS };
 
@@ -122,6 +125,7 @@ struct neighbour {
     unsigned char token[TOKEN], last[1];
     message *watch, *greetings[2], *farewell;
     bool has_left;
+    std::string trouble; /* why the latest try has failed; "": it has not */
 };
 
 /* It is taken apart from the last member to the first: what gloo's thread calls has to go before what it
@@ -129,7 +133,9 @@ struct neighbour {
 struct mesh {
     tern_transport_place place; /* during `open` */
     std::shared_ptr<transport::Device> device;
-    std::shared_ptr<transport::Context> context;
+    /* One for each try, since a context counts the messages of its pairs; all messages are the first one's.
+     */
+    std::vector<std::shared_ptr<transport::Context>> contexts;
     std::vector<std::unique_ptr<message>> messages; /* all, idle or not                              */
     std::vector<message *> idle;                    /* room for all, so giving one back cannot fail */
     std::vector<neighbour> peers;                   /* [world], oneself's is empty                   */
@@ -181,7 +187,7 @@ message *take(mesh *m)
     if (m->idle.empty()) {
         m->idle.reserve(m->messages.size() + 1);
         m->messages.emplace_back(
-            new message{m->context->createUnboundBuffer(nullptr, SIZE_MAX), -1, false, false, false});
+            new message{m->contexts[0]->createUnboundBuffer(nullptr, SIZE_MAX), -1, false, false, false});
         m->idle.push_back(m->messages.back().get());
     }
     message *taken = m->idle.back();
@@ -264,20 +270,27 @@ std::shared_ptr<transport::Device> make_device(const char *address)
     return transport::tcp::CreateDevice(attr);
 }
 
-/* gloo waits five times as long as it is told for a pair to connect. */
 void make_mesh(mesh *m)
 {
-    const tern_transport_place &place = m->place;
-    auto timeout = std::chrono::milliseconds(std::max(1L, (long)(200 * place.timeout_s)));
-    m->device = make_device(place.address);
-    m->context = m->device->createContext(place.rank, place.world);
-    m->context->setTimeout(timeout);
-    m->peers.resize((size_t)place.world);
+    m->device = make_device(m->place.address);
+    m->peers.resize((size_t)m->place.world);
 }
 
-std::string key_of(int from, int to)
+/* gloo waits five times as long as it is told for a pair to connect. */
+void make_context(mesh *m)
 {
-    return "gloo/" + std::to_string(from) + "/" + std::to_string(to);
+    const tern_transport_place &place = m->place;
+    auto timeout = std::chrono::milliseconds(std::max(1L, (long)(200 * place.timeout_s / TRIES)));
+    m->contexts.push_back(m->device->createContext(place.rank, place.world));
+    m->contexts.back()->setTimeout(timeout);
+}
+
+/* "gloo/0/1", and for another try "gloo/0/1/1". */
+std::string key_of(const mesh *m, int from, int to)
+{
+    std::string key = "gloo/" + std::to_string(from) + "/" + std::to_string(to);
+    size_t round = m->contexts.size() - 1;
+    return round ? key + "/" + std::to_string(round) : key;
 }
 
 void publish(mesh *m, int peer)
@@ -285,36 +298,44 @@ void publish(mesh *m, int peer)
     neighbour &to = m->peers[(size_t)peer];
     card &own = to.own;
     char why[256] = "";
-    to.pair = std::move(m->context->createPair(peer));
+    to.pair = std::move(m->contexts.back()->createPair(peer));
     std::vector<char> address = to.pair->address().bytes();
     if (address.size() > sizeof(own.address)) throw failure(TERN_E_UNSUPPORTED, "gloo's address is too long");
     own.bytes = (uint32_t)address.size();
     memcpy(own.address, address.data(), address.size());
     if (getrandom(own.token, TOKEN, 0) != (ssize_t)TOKEN)
         throw failure(TERN_E_SYSTEM, "the kernel has no random numbers");
-    std::string key = key_of(m->place.rank, peer);
+    std::string key = key_of(m, m->place.rank, peer);
     int status = m->place.set(m->place.store, key.c_str(), &own, sizeof(own), why, sizeof(why));
     if (status) throw failure(status, why);
 }
 
+/* A peer that does not come for another try may have ended: then the earlier trouble says most. */
 void look_up(mesh *m, int peer)
 {
+    std::string &trouble = m->peers[(size_t)peer].trouble;
     card &theirs = m->peers[(size_t)peer].theirs;
     char why[256] = "";
     size_t bytes = 0;
-    std::string key = key_of(peer, m->place.rank);
+    std::string key = key_of(m, peer, m->place.rank);
     int status = m->place.get(m->place.store, key.c_str(), &theirs, sizeof(theirs), &bytes, why, sizeof(why));
-    if (status) throw failure(status, why);
+    if (status) throw failure(status, status == TERN_E_TIMEOUT && !trouble.empty() ? trouble : why);
+    trouble.clear();
     if (bytes != sizeof(theirs) || theirs.bytes > sizeof(theirs.address))
         throw failure(TERN_E_FORMAT, "what is under " + key + " in the store is no address of gloo's");
 }
 
-/* `body`, with what gloo throws in it said of the peer; where the time was up, that was why. */
-template <class Body> void with_peer(const char *doing, int peer, int64_t end, Body body)
+/* Runs `body`. If gloo throws in it the peer is in trouble, and its pair is closed; if the time is up that
+ * was why. */
+template <class Body> void attempt(neighbour &to, const char *doing, int peer, int64_t end, Body body)
 {
     char why[256];
-    int status = guarded(TERN_E_PEER, doing, peer, why, sizeof(why), body);
-    if (status) throw failure(status == TERN_E_PEER && now_ms() >= end ? TERN_E_TIMEOUT : status, why);
+    int status = to.trouble.empty() ? guarded(TERN_E_PEER, doing, peer, why, sizeof(why), body) : TERN_OK;
+    if (!status) return;
+    if (status == TERN_E_PEER && now_ms() >= end) status = TERN_E_TIMEOUT;
+    if (status != TERN_E_PEER) throw failure(status, why);
+    to.trouble = why;
+    to.pair.reset();
 }
 
 /* A pair's port takes one caller and is closed then, whoever that was. */
@@ -329,11 +350,6 @@ void call(neighbour &to, int peer)
         throw std::runtime_error(reason(e) + (": something else has called at " + rank) +
                                  "'s port before this rank (a port scanner?), or " + rank + " has ended");
     }
-}
-
-void connect(mesh *m, int peer, int64_t end)
-{
-    with_peer("connecting to", peer, end, [=] { call(m->peers[(size_t)peer], peer); });
 }
 
 void greet(mesh *m, int peer)
@@ -351,25 +367,41 @@ void meet(mesh *m, int peer, int64_t end)
     for (message *greeting : to.greetings)
         while (!finish(m, greeting)) {
             if (now_ms() >= end)
-                throw failure(TERN_E_TIMEOUT, "rank " + std::to_string(peer) + " does not answer");
+                throw failure(TERN_E_TIMEOUT, "rank " + std::to_string(peer) +
+                                                  " does not answer, or something else has called at this "
+                                                  "rank's port before it (a port scanner?)");
             sched_yield();
         }
     if (memcmp(to.token, to.theirs.token, TOKEN))
         throw failure(TERN_E_PEER, "a stranger has connected in the place of rank " + std::to_string(peer));
 }
 
+/* Returns those of the peers that are in trouble. */
+std::vector<int> try_all(mesh *m, const std::vector<int> &due, int64_t end)
+{
+    std::vector<int> left;
+    auto with_all = [&](const char *doing, auto body) {
+        for (int p : due) attempt(m->peers[(size_t)p], doing, p, end, [&] { body(p); });
+    };
+    make_context(m);
+    for (int p : due) publish(m, p);
+    for (int p : due) look_up(m, p);
+    with_all("connecting to", [m](int p) { call(m->peers[(size_t)p], p); });
+    with_all("greeting", [m](int p) { greet(m, p); });
+    with_all("waiting for", [m, end](int p) { meet(m, p, end); });
+    for (int p : due)
+        if (!m->peers[(size_t)p].trouble.empty()) left.push_back(p);
+    return left;
+}
+
 void connect_all(mesh *m)
 {
     int64_t end = now_ms() + (int64_t)(1000 * m->place.timeout_s);
-    auto for_peers = [m](auto body) {
-        for (int p = 0; p < m->place.world; p++)
-            if (p != m->place.rank) body(p);
-    };
-    for_peers([m](int p) { publish(m, p); });
-    for_peers([m](int p) { look_up(m, p); });
-    for_peers([m, end](int p) { connect(m, p, end); });
-    for_peers([m, end](int p) { with_peer("greeting", p, end, [m, p] { greet(m, p); }); });
-    for_peers([m, end](int p) { with_peer("waiting for", p, end, [m, p, end] { meet(m, p, end); }); });
+    std::vector<int> due;
+    for (int p = 0; p < m->place.world; p++)
+        if (p != m->place.rank) due.push_back(p);
+    for (int i = 0; i < TRIES && (i == 0 || !due.empty()); i++) due = try_all(m, due, end);
+    if (!due.empty()) throw failure(TERN_E_PEER, m->peers[(size_t)due[0]].trouble);
 }
 
 /* Tells the peers, and waits until they close, too, but not for long: a socket that is closed while bytes

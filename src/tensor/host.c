@@ -2,6 +2,8 @@
 #include "tensor/host.h"
 #include "device/device.h"
 
+#include <string.h>
+
 size_t tern__view_reach(const tern__view *view)
 {
     int64_t last = 0;
@@ -49,6 +51,15 @@ int tern__host_item(const tern__view *view, double *value, tern_error *err)
     return tern__host_close(&host, false, err);
 }
 
+static void copy(const tern__view *to, const tern__view *from)
+{
+    size_t bytes = tern_dtype_bytes(from->dtype);
+    int64_t count = tern__view_count(from);
+    for (int64_t i = 0; i < count; i++)
+        memcpy((char *)to->data + (size_t)tern__view_offset(to, i) * bytes,
+               (const char *)from->data + (size_t)tern__view_offset(from, i) * bytes, bytes);
+}
+
 static void convert(const tern__view *to, const tern__view *from)
 {
     bool ints = !tern__dtype_is_float(to->dtype) && !tern__dtype_is_float(from->dtype);
@@ -67,7 +78,7 @@ int tern__host_convert(const tern__view *to, const tern__view *from, tern_error 
     if (status) return status;
     status = tern__host_open(&target, to, err);
     if (!status) {
-        convert(&target.view, &source.view);
+        (to->dtype == from->dtype ? copy : convert)(&target.view, &source.view);
         status = tern__host_close(&target, true, err);
     }
     tern__host_close(&source, false, NULL);

@@ -21,8 +21,8 @@ int tern__host_close(tern__host *host, bool written, tern_error *err);
 
 /* Reads element 0 of a view. */
 int tern__host_item(const tern__view *view, double *value, tern_error *err);
-/* to = from, element by element, for equal shapes and any dtypes. Values pass through double, or through
- * int64 if both dtypes are integers. */
+/* to = from, element by element, for equal shapes and any dtypes. Equal dtypes keep all bits, NaNs' too; else
+ * values pass through double, or through int64 if both dtypes are integers. */
 int tern__host_convert(const tern__view *to, const tern__view *from, tern_error *err);
 
 #endif

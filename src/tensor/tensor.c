@@ -58,36 +58,13 @@ tern_device *tern_tensor_device(const tern_tensor *tensor)
     return tensor ? tensor->device : NULL;
 }
 
-static void copy_elements(const tern__view *dst, const tern__view *src)
-{
-    size_t bytes = tern_dtype_bytes(src->dtype);
-    int64_t count = tern__view_count(src);
-    for (int64_t i = 0; i < count; i++)
-        memcpy((char *)dst->data + (size_t)tern__view_offset(dst, i) * bytes,
-               (const char *)src->data + (size_t)tern__view_offset(src, i) * bytes, bytes);
-}
-
-/* Copies between different layouts, on the host. */
-static int copy_over_host(const tern__view *dst, const tern__view *src, tern_error *err)
-{
-    tern__host from, to;
-    int status = tern__host_open(&from, src, err);
-    if (status) return status;
-    status = tern__host_open(&to, dst, err);
-    if (!status) {
-        copy_elements(&to.view, &from.view);
-        status = tern__host_close(&to, true, err);
-    }
-    tern__host_close(&from, false, NULL);
-    return status;
-}
-
 int tern__view_copy(const tern__view *dst, const tern__view *src, tern_error *err)
 {
     bool flat = (tern__view_is_contiguous(dst) && tern__view_is_contiguous(src)) ||
                 (dst->layout == src->layout && dst->layout != TERN__PLAIN);
-    return flat ? tern__memory_copy(dst->data, src->data, tern__view_bytes(src), err)
-                : copy_over_host(dst, src, err);
+    return flat && dst->dtype == src->dtype
+               ? tern__memory_copy(dst->data, src->data, tern__view_bytes(src), err)
+               : tern__host_convert(dst, src, err);
 }
 
 static int check_bytes(const tern_tensor *tensor, size_t bytes, const char *func, tern_error *err)

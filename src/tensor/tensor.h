@@ -62,8 +62,8 @@ tern_tensor *tern__tensor_over(tern__storage *storage, void *data, tern_dtype dt
                                const int64_t *shape, const int64_t *stride, const char *func,
                                tern_error *err);
 
-/* dst = src, element by element, for equal shapes and dtypes, any layouts and memories. Can fail only if one
- * of them is in a device's memory. */
+/* dst = src, element by element, for equal shapes, any dtypes, layouts and memories (tern__host_convert). Can
+ * fail only if one of them is in a device's memory. */
 int tern__view_copy(const tern__view *dst, const tern__view *src, tern_error *err);
 
 #endif

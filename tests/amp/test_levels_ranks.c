@@ -297,12 +297,13 @@ static int differ_body(int rank, const tern__bootstrap *boot, void *arg)
     if (what == 0) opts.gradients_f32 = rank == 0;
     if (what == 1) opts = tern_amp_defaults(rank ? TERN_O1 : TERN_O0);
     if (what == 2) ddp.reduce_dtype = rank ? TERN_BF16 : TERN_F32;
-    if (what == 3) ddp.reduce_dtype = TERN_I32;
+    if (what == 3) opts = opts_of(TERN_O1, rank ? TERN_F16 : TERN_BF16);
+    if (what == 4) ddp.reduce_dtype = TERN_I32;
     tern_amp *amp = tern_amp_new(net, &opts, &err);
     RANK_CHECK_OK(rank, err);
     RANK_CHECK(rank, !tern_ddp_new(net, world, &ddp, &err));
-    if (what < 3) {
-        const char *says[] = {"gradients_f32", "patch_functions", "gradients by rank in bf16"};
+    if (what < 4) {
+        const char *says[] = {"gradients_f32", "patch_functions", "gradients by rank in bf16", "amp_f16"};
         RANK_CHECK(rank, err.code == TERN_E_MISMATCH && strstr(err.text, says[what]));
     } else if (rank == 0 || err.code == TERN_E_DTYPE) {
         RANK_CHECK(rank, err.code == TERN_E_DTYPE || err.code == TERN_E_PEER);
@@ -318,7 +319,7 @@ static int differ_body(int rank, const tern__bootstrap *boot, void *arg)
 static void ranks_that_differ(void **state)
 {
     (void)state;
-    for (int what = 0; what < 4; what++) assert_ranks_ok(ranks_run(2, differ_body, &what));
+    for (int what = 0; what < 5; what++) assert_ranks_ok(ranks_run(2, differ_body, &what));
 }
 
 /* ---- ranks: synchronised batch norms; warm steps ask for no memory ---- */

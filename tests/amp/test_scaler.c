@@ -98,6 +98,45 @@ static void grows_no_further_than_f32(void **state)
     fixture_close(&f);
 }
 
+/* A ddp may weigh the ranks by what their losses were divided by. */
+static void a_scaled_loss_keeps_its_normaliser(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    fixture f;
+    fixture_open_alone(&f, &err);
+    tern_scaler *scaler = tern_scaler_new(NULL, &err);
+    tern_tensor *scaled = tern_scaler_scale(scaler, f.s, loss_of(&f, 0, 0, 1));
+    assert_true(tern_loss_normaliser(scaled) == 8);
+    assert_int_equal(tern_scope_end(f.s, &err), TERN_OK);
+    tern_scaler_free(scaler);
+    fixture_close(&f);
+}
+
+/* torch multiplies by the scale's inverse in f32, in f64 too: which shows if the scale is no power of two. */
+static void the_inverse_is_rounded_to_f32(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    world w = open_world();
+    tern_module net;
+    tern_module_init(&net, "double", NULL, &err);
+    tern_tensor *p = tern_parameter_add(&net, "p", TERN_F64, 0, NULL, &err);
+    tern_optim *optim = tern_sgd_new(&net, NULL, &err);
+    tern_scaler_opts opts = tern_scaler_defaults();
+    opts.init_scale = 3;
+    tern_scaler *scaler = tern_scaler_new(&opts, &err);
+    assert_ok(err);
+    tern_backward(w.scope, tern_scaler_scale(scaler, w.scope, tern_sum(w.scope, p)));
+    tern_scaler_unscale(scaler, w.scope, optim);
+    assert_true(tern__view_get(&tern_grad_get(p)->view, 0) == 3 * (double)(1 / 3.0f));
+    assert_int_equal(tern_scope_end(w.scope, &err), TERN_OK);
+    tern_scaler_free(scaler);
+    tern_optim_free(optim);
+    tern_module_release(&net);
+    close_world(&w);
+}
+
 /* Two optimizers of one net: the skip is one's own, the scale is shared. */
 static bool is_weight(const char *name, const tern_tensor *parameter, void *ctx)
 {
@@ -523,6 +562,34 @@ static void wrong_orders(void **state)
     fixture_close(&f);
 }
 
+static void keep_warning(tern_log_level level, const char *text, void *ctx)
+{
+    if (level == TERN_LOG_WARN) snprintf(ctx, TERN_ERROR_TEXT, "%s", text);
+}
+
+/* Those of a backward that no step followed are forgotten. */
+static void the_last_backward_names_what_is_not_finite(void **state)
+{
+    (void)state;
+    char text[TERN_ERROR_TEXT] = "";
+    tern_error err = {0};
+    fixture f;
+    fixture_open_alone(&f, &err);
+    tern_scaler_opts opts = tern_scaler_defaults();
+    opts.name_non_finite = true;
+    tern_scaler *scaler = tern_scaler_new(&opts, &err);
+    tern_backward(f.s, tern_scaler_scale(scaler, f.s, loss_of(&f, 0, 0, 1e38)));
+    tern_zero_grad(f.net);
+    tern_log_set(keep_warning, text);
+    tern_backward(f.s, tern_scaler_scale(scaler, f.s, loss_of(&f, 1, 0, 1)));
+    assert_true(tern_scaler_step(scaler, f.s, f.opt));
+    tern_log_set(NULL, NULL);
+    assert_string_equal(text, "");
+    assert_int_equal(tern_scope_end(f.s, &err), TERN_OK);
+    tern_scaler_free(scaler);
+    fixture_close(&f);
+}
+
 /* In f16 small gradients would be lost again. */
 static void gradients_of_f16(void **state)
 {
@@ -577,6 +644,8 @@ int main(void)
         cmocka_unit_test(ranks_without_inputs_follow),
         cmocka_unit_test(trains_as_without_and_skips),
         cmocka_unit_test(grows_no_further_than_f32),
+        cmocka_unit_test(a_scaled_loss_keeps_its_normaliser),
+        cmocka_unit_test(the_inverse_is_rounded_to_f32),
         cmocka_unit_test(each_optimizer_skips_for_itself),
         cmocka_unit_test(clips_what_is_unscaled),
         cmocka_unit_test(disabled_does_nothing),
@@ -585,6 +654,7 @@ int main(void)
         cmocka_unit_test(state_goes_on),
         cmocka_unit_test(states_that_cannot_be),
         cmocka_unit_test(wrong_orders),
+        cmocka_unit_test(the_last_backward_names_what_is_not_finite),
         cmocka_unit_test(gradients_of_f16),
         cmocka_unit_test(options_that_cannot_be),
     };

@@ -54,7 +54,7 @@ static void save_floats(float *values, int64_t count)
 {
     tern_error err = {0};
     tern_object *state = state_of(values, count, &err);
-    assert_int_equal(tern__save_file(path, state, false, &err), TERN_OK);
+    assert_int_equal(tern_save(path, state, &err), TERN_OK);
     tern_object_free(state);
 }
 
@@ -424,7 +424,7 @@ static void memory_is_the_file_s_size_and_16_mib(void **state)
         tern_object_set(dict, name, tern_object_tensor(tensor, &err), &err);
         tern_tensor_free(tensor);
     }
-    assert_int_equal(tern__save_file(path, dict, false, &err), TERN_OK);
+    assert_int_equal(tern_save(path, dict, &err), TERN_OK);
     tern_object_free(dict);
     expect_within((size_t)16 << 20, true);
     float *large = malloc(BYTES);

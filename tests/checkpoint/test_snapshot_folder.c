@@ -6,6 +6,15 @@
 
 /* ---- the files ---- */
 
+static void make_file(const char *dir, const char *name)
+{
+    char path[512];
+    snprintf(path, sizeof(path), "%s/%s", dir, name);
+    int fd = open(path, O_CREAT | O_WRONLY, 0600);
+    assert_true(fd >= 0);
+    close(fd);
+}
+
 static void the_last_ones_are_kept(void **state)
 {
     (void)state;
@@ -29,6 +38,9 @@ static void the_last_ones_are_kept(void **state)
     save_single(&s, 11);
     assert_int_equal(folder_count(f.path, "step-"), 4); /* 2, 10, 11 and 12 */
     expect_latest(f.path, 11);
+    make_file(f.path, "step-11.pt.old"); /* a copy is none of the last three */
+    save_single(&s, 12);
+    assert_true(folder_has(f.path, "step-10.pt") && !folder_has(f.path, "step-2.pt"));
     tern_snapshot_free(s.snapshot);
     close_folder(&f);
 }
@@ -42,15 +54,6 @@ static void all_are_kept_if_asked(void **state)
     assert_int_equal(folder_count(f.path, "step-"), 9);
     tern_snapshot_free(s.snapshot);
     close_folder(&f);
-}
-
-static void make_file(const char *dir, const char *name)
-{
-    char path[512];
-    snprintf(path, sizeof(path), "%s/%s", dir, name);
-    int fd = open(path, O_CREAT | O_WRONLY, 0600);
-    assert_true(fd >= 0);
-    close(fd);
 }
 
 /* Removes the temporary files of dead processes, but not those of live ones, nor other files. */
@@ -103,6 +106,22 @@ static void directories_are_made(void **state)
 
 /* ---- damage ---- */
 
+/* Flips a bit of the method of the first entry in the zip's directory, or flips it back: the file then seems
+ * to be compressed, which is not supported. */
+static void damage_method(const char *dir, int64_t step)
+{
+    char path[512], name[TERN__SNAPSHOT_NAME], bytes[4096];
+    tern__snapshot_name(step, name);
+    snprintf(path, sizeof(path), "%s/%s", dir, name);
+    int fd = open(path, O_RDWR);
+    ssize_t got = pread(fd, bytes, sizeof(bytes), 0);
+    char *record = memmem(bytes, (size_t)TERN__MAX(got, 0), "PK\1\2", 4);
+    assert_non_null(record);
+    record[10] ^= 8;
+    assert_int_equal(pwrite(fd, &record[10], 1, record + 10 - bytes), 1);
+    close(fd);
+}
+
 static void a_damaged_one_is_passed_over(void **state)
 {
     (void)state;
@@ -111,6 +130,11 @@ static void a_damaged_one_is_passed_over(void **state)
     tern_snapshot_add_int(s.snapshot, "value", &s.value, &s.err);
     for (int64_t step = 1; step <= 3; step++) save_single(&s, step);
     tern_log_set(note_warning, NULL);
+    damage_method(f.path, 3);
+    expect_latest(f.path, 2);
+    assert_non_null(strstr(warning, "step-3.pt is damaged"));
+    damage_method(f.path, 3);
+    expect_latest(f.path, 3);
     damage(f.path, 3, 0);
     expect_latest(f.path, 2);
     assert_non_null(strstr(warning, "step-3.pt is damaged"));

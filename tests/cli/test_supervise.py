@@ -129,6 +129,10 @@ print(time.monotonic(), flush=True)
         self.until_dead(pids)
         self.assertEqual(run.end()[0], 137)
 
+    def test_every_attempt_ends_its_survivors(self):
+        code, _, err = job.tern("run", "-n", "2", "--max-restarts", "1", *job.python("if rank == 0: sys.exit(3)\n" + SLEEP))
+        self.assertEqual((code, err.count("restarting all ranks, restart 1 of 1")), (3, 1))
+
     def test_survivor_that_ignores_sigterm_is_killed_after_the_grace(self):
         run = self.start(3, IGNORE + READY + "if rank == 2: os.kill(os.getpid(), signal.SIGSTOP)\n" + SLEEP,
                          ["--grace", "0.4"])
@@ -194,6 +198,19 @@ for name in ('SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT'): signal.signal(getattr(si
         run.launcher.terminate()
         self.until_dead(pids)
         self.assertEqual(run.end()[0], 137)
+
+    def test_a_signal_after_a_failure_restarts_nothing(self):
+        run = self.start(2, IGNORE + READY + SLEEP, ["--grace", "60", "--max-restarts", "1"])
+        pids = run.pids()
+        os.kill(pids[0], signal.SIGKILL)
+        self.assertIn("was killed by signal 9", run.launcher.stderr.readline())
+        run.launcher.terminate()
+        said = run.launcher.stderr.readline()
+        if "passed on" in said:  # otherwise it came so late that it has killed them
+            run.launcher.terminate()
+        code, _, err = run.end()
+        self.assertEqual(code, 137)
+        self.assertNotIn("restarting", said + err)
 
     def test_grace_after_a_signal(self):
         run = self.start(2, IGNORE + READY + SLEEP, ["--grace", "0.5"])

@@ -2,6 +2,8 @@
  * buffers. Also cards: when two are of the same machine, and invalid ones. */
 #include "comm/control_fixture.h"
 
+#include <fcntl.h>
+
 /* A connection to a peer on another host, and its other end. */
 typedef struct line {
     tern__control control;
@@ -100,6 +102,36 @@ static void what_is_no_frame_is_refused(void **state)
         assert_int_equal(tern__line_recv(&l->peer, &got, &fd), -EBADMSG);
         close_line(&fresh);
     }
+}
+
+/* A packet may bring one descriptor; of two none is taken, and none stays open. */
+static void of_two_descriptors_none_is_kept(void **state)
+{
+    (void)state;
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(2 * sizeof(int))];
+    } room = {0};
+    int ends[2], tube[2], fd;
+    char byte;
+    assert_return_code(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), errno);
+    assert_return_code(pipe2(tube, O_CLOEXEC | O_NONBLOCK), errno);
+    tern__peer peer = {.fd = ends[0]};
+    tern__message message = make_message(1, 10), got;
+    struct iovec body = {&message, TERN__MESSAGE_HEAD + message.bytes};
+    struct msghdr header = {
+        .msg_iov = &body, .msg_iovlen = 1, .msg_control = room.bytes, .msg_controllen = sizeof(room.bytes)};
+    struct cmsghdr *c = CMSG_FIRSTHDR(&header);
+    *c = (struct cmsghdr){
+        .cmsg_len = CMSG_LEN(2 * sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+    memcpy(CMSG_DATA(c), (int[]){tube[1], tube[1]}, 2 * sizeof(int));
+    assert_true(sendmsg(ends[1], &header, 0) > 0);
+    tern__close(&tube[1]);
+    assert_int_equal(tern__line_recv(&peer, &got, &fd), 1);
+    assert_int_equal(fd, -1);
+    assert_int_equal(read(tube[0], &byte, 1), 0); /* nobody can write any more */
+    for (int i = 0; i < 2; i++) tern__close(&ends[i]);
+    tern__close(&tube[0]);
 }
 
 static void the_end_is_told_from_a_pause(void **state)
@@ -215,7 +247,7 @@ static void what_is_no_card_is_refused(void **state)
         if (i == 3) card.name_bytes = sizeof(card.name) + 1;
         tern_store_set(store, "control/1", &card, sizeof(card) - (i == 0), &err);
         assert_int_equal(err.code, TERN_OK);
-        assert_int_equal(tern__card_get(&got, 1, store, 5, &err), TERN_E_PEER);
+        assert_int_equal(tern__card_get(&got, "control/", 1, store, 5, &err), TERN_E_PEER);
         assert_non_null(strstr(err.text, "rank 1 published a malformed card"));
         err = (tern_error){0};
     }
@@ -280,6 +312,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         ON_A_LINE(frames_come_in_pieces_of_any_size),
+        cmocka_unit_test(of_two_descriptors_none_is_kept),
         cmocka_unit_test(what_is_no_frame_is_refused),
         ON_A_LINE(the_end_is_told_from_a_pause),
         ON_A_LINE(what_the_kernel_does_not_take_is_kept),

@@ -21,8 +21,8 @@ static int find_door(const tern__bootstrap *boot, door *d)
     tern__card own;
     d->store = tern__store_open(boot, 10, &err);
     tern__card_make(&own, boot, &err);
-    tern__card_publish(&own, boot->rank, d->store, &err);
-    tern__card_get(&d->card, 0, d->store, 10, &err);
+    tern__card_publish(&own, "control/", boot->rank, d->store, &err);
+    tern__card_get(&d->card, "control/", 0, d->store, 10, &err);
     tern__tcp_get(&d->at, 0, d->store, 10, &err);
     RANK_CHECK_OK(boot->rank, err);
     memcpy(d->secret, boot->secret, sizeof(d->secret));
@@ -242,13 +242,13 @@ static int push_through(int rank, const tern__bootstrap *boot, void *arg)
 }
 
 /* A busy machine may delay one try, but a rank that waits until the crowd is dropped is always slow. */
-static bool is_ever_quick(int mode)
+static bool is_ever_quick(ranks_body body, int mode)
 {
     bool is_quick = false;
     for (int times = 0; times < 6 && !is_quick; times++) {
         board *b = board_new();
         b->mode = mode;
-        assert_ranks_ok(ranks_run(2, push_through, b));
+        assert_ranks_ok(ranks_run(2, body, b));
         is_quick = atomic_load(&b->events);
         board_free(b);
     }
@@ -258,13 +258,61 @@ static bool is_ever_quick(int mode)
 static void a_crowd_keeps_no_rank_out(void **state)
 {
     (void)state;
-    assert_true(is_ever_quick(0));
+    assert_true(is_ever_quick(push_through, 0));
 }
 
 static void nor_does_one_that_takes_all_descriptors(void **state)
 {
     (void)state;
-    assert_true(is_ever_quick(24));
+    assert_true(is_ever_quick(push_through, 24));
+}
+
+/* Connects as rank 1 and sends its hello. */
+static int call(const door *d, tern__hello *hello)
+{
+    int fd = knock(d);
+    tern__hello_make(hello, TERN__PURPOSE_CONTROL, 1, 0, 2);
+    return fd >= 0 && !tern__send_all(fd, hello, sizeof(*hello), tern__deadline(4)) ? fd : -1;
+}
+
+static bool is_challenged(int fd)
+{
+    tern__challenge challenge;
+    return !tern__recv_all(fd, &challenge, sizeof(challenge), tern__deadline(4));
+}
+
+/* Strangers take all of rank 0's places, and one more caller waits. Rank 0 answers hellos after it has seen
+ * who waits outside: after the second answer it has seen the caller and shut its doors. Then one stranger
+ * leaves, and the caller has an answer before any stranger's grace is over. */
+static int follow_one_out(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern__bootstrap own = on_host(boot);
+    door d;
+    tern__hello hello;
+    int crowd[TERN__STRANGERS_MAX];
+    if (rank == 0) return meet(&own, b);
+    RANK_CHECK(rank, !find_door(&own, &d));
+    tern_store_close(d.store);
+    int64_t start = tern__now_ns();
+    for (int i = 0; i < TERN__STRANGERS_MAX; i++) RANK_CHECK(rank, (crowd[i] = knock(&d)) >= 0);
+    int caller = call(&d, &hello);
+    for (int i = 0; i < 2; i++) {
+        RANK_CHECK(rank, !tern__send_all(crowd[i], &hello, sizeof(hello), tern__deadline(4)));
+        RANK_CHECK(rank, is_challenged(crowd[i]));
+    }
+    close(crowd[TERN__STRANGERS_MAX - 1]);
+    RANK_CHECK(rank, is_challenged(caller));
+    atomic_store(&b->events, tern__now_ns() - start < TERN__HELLO_GRACE_NS);
+    close(caller);
+    for (int i = 0; i < TERN__STRANGERS_MAX - 1; i++) close(crowd[i]);
+    return meet(&own, b);
+}
+
+static void a_place_that_is_left_is_taken_at_once(void **state)
+{
+    (void)state;
+    assert_true(is_ever_quick(follow_one_out, 0));
 }
 
 /* ---- after the meeting ---- */
@@ -300,6 +348,7 @@ int main(void)
         cmocka_unit_test(a_handshake_may_come_byte_by_byte),
         cmocka_unit_test(a_crowd_keeps_no_rank_out),
         cmocka_unit_test(nor_does_one_that_takes_all_descriptors),
+        cmocka_unit_test(a_place_that_is_left_is_taken_at_once),
         cmocka_unit_test_setup(no_port_is_open_after_the_meeting, two_hosts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -39,12 +39,18 @@ static int recv_one(void *state, int peer, void *data, size_t bytes)
     return status ? status : finish(state, &message);
 }
 
-static ranks run(int world, ranks_body body)
+static ranks run_within(double timeout_s, int world, ranks_body body)
 {
     board *b = board_new();
+    b->timeout_s = timeout_s;
     ranks r = ranks_run(world, body, b);
     board_free(b);
     return r;
+}
+
+static ranks run(int world, ranks_body body)
+{
+    return run_within(20, world, body);
 }
 
 /* ---- messages ---- */
@@ -227,23 +233,41 @@ static void a_rank_dies(void **state)
 typedef int (*get_fn)(void *store, const char *key, void *value, size_t cap, size_t *bytes, char *text,
                       size_t size);
 
+/* Whether the key is one of the first try between ranks 0 and 1. */
+static bool is_first(const char *key)
+{
+    return strlen(key) == strlen("gloo/0/1");
+}
+
 /* Opens with another function for the store's `get`, and returns the status. */
 static int open_with(board *b, int rank, int world, get_fn get)
 {
     tern_transport_place place = board_place(b, rank, world);
     int status = TERN_OK;
     place.get = get;
-    if (rank == 0) place.timeout_s = 0.3;
+    place.timeout_s = rank ? 9 : 0.3;
     void *state = gloo->open(&place, &status, why, sizeof(why));
     if (state) gloo->close(state, true);
+    return status;
+}
+
+/* Waits for a key of the first try, and not for long for another one. */
+static int get_first(void *store, const char *key, void *value, size_t cap, size_t *bytes, char *text,
+                     size_t size)
+{
+    int status = TERN_E_TIMEOUT;
+    while (status == TERN_E_TIMEOUT) {
+        status = board_get(store, key, value, cap, bytes, text, size);
+        if (!is_first(key)) break;
+    }
     return status;
 }
 
 static int get_other_token(void *store, const char *key, void *value, size_t cap, size_t *bytes, char *text,
                            size_t size)
 {
-    int status = board_get(store, key, value, cap, bytes, text, size);
-    ((unsigned char *)value)[*bytes - 1] ^= 1;
+    int status = get_first(store, key, value, cap, bytes, text, size);
+    if (!status) ((unsigned char *)value)[*bytes - 1] ^= 1;
     return status;
 }
 
@@ -263,14 +287,14 @@ static int get_late(void *store, const char *key, void *value, size_t cap, size_
                     size_t size)
 {
     size_t none = 0;
-    int status = board_get(store, "given up", NULL, 0, &none, text, size);
-    return status ? status : board_get(store, key, value, cap, bytes, text, size);
+    while (board_get(store, "given up", NULL, 0, &none, text, size) == TERN_E_TIMEOUT) continue;
+    return board_get(store, key, value, cap, bytes, text, size);
 }
 
 static int stranger_body(int rank, const tern__bootstrap *boot, void *arg)
 {
-    int status = open_with(arg, rank, boot->world, rank ? board_get : get_other_token);
-    RANK_CHECK(rank, rank || status == TERN_E_PEER);
+    int status = open_with(arg, rank, boot->world, rank ? get_first : get_other_token);
+    RANK_CHECK(rank, rank || status == TERN_E_TIMEOUT);
     RANK_CHECK(rank, rank || !strcmp(why, "a stranger has connected in the place of rank 1"));
     return 0;
 }
@@ -283,10 +307,30 @@ static struct sockaddr_in address_in(const unsigned char *card)
     return at;
 }
 
+/* Connects as a port scanner does, until the rank has let in the first connection and listens no more. A
+ * `silent` one then stays, and another closes and waits until the rank has closed its end. */
+static void scan(struct sockaddr_in at, bool silent)
+{
+    char none;
+    int first = socket(AF_INET, SOCK_STREAM, 0), next = first;
+    while (!connect(next, (struct sockaddr *)&at, sizeof(at))) {
+        if (next != first) close(next);
+        next = socket(AF_INET, SOCK_STREAM, 0);
+    }
+    close(next);
+    if (silent) return;
+    shutdown(first, SHUT_WR);
+    while (recv(first, &none, 1, 0) > 0) continue;
+    close(first);
+}
+
+enum { SCANS_PEER, SCANS_OWN, SCANS_PEER_SILENTLY };
+
+static int scans;  /* the port that is scanned */
 static bool calls; /* this rank connects, and its peer listens */
 
-/* Something else connects at the peer's port until gloo has let it in and listens no more. gloo lets the rank
- * with the higher port connect, comparing ports in network byte order. */
+/* Something else connects at the peer's port, or at this rank's own. gloo lets the rank with the higher port
+ * connect, comparing ports in network byte order. */
 static int get_behind_a_stranger(void *store, const char *key, void *value, size_t cap, size_t *bytes,
                                  char *text, size_t size)
 {
@@ -294,40 +338,65 @@ static int get_behind_a_stranger(void *store, const char *key, void *value, size
     size_t own_bytes;
     const char *own_key = strcmp(key, "gloo/0/1") ? "gloo/0/1" : "gloo/1/0";
     int status = board_get(store, key, value, cap, bytes, text, size);
-    if (!status) status = board_get(store, own_key, own, sizeof(own), &own_bytes, text, size);
+    if (status || !is_first(key)) return status;
+    status = board_get(store, own_key, own, sizeof(own), &own_bytes, text, size);
     if (status) return status;
     struct sockaddr_in at = address_in(value), mine = address_in(own);
     calls = at.sin_port < mine.sin_port;
-    while (calls && !connect(socket(AF_INET, SOCK_STREAM, 0), (struct sockaddr *)&at, sizeof(at))) continue;
+    if (calls) scan(scans == SCANS_OWN ? mine : at, scans == SCANS_PEER_SILENTLY);
     return TERN_OK;
 }
 
 static int scanned_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    unsigned char byte = (unsigned char)(rank ? 0 : 7);
+    tern_transport_place place = board_place(arg, rank, boot->world);
+    int status = TERN_OK;
+    place.get = get_behind_a_stranger;
+    void *state = gloo->open(&place, &status, why, sizeof(why));
+    if (!state) fprintf(stderr, "rank %d: %s\n", rank, why);
+    RANK_CHECK(rank, state);
+    RANK_CHECK(rank, (rank ? recv_one(state, 0, &byte, 1) : send_one(state, 1, &byte, 1)) == TERN_OK);
+    RANK_CHECK(rank, byte == 7);
+    gloo->close(state, false);
+    return 0;
+}
+
+static void a_stranger_that_goes_costs_another_try(void **state)
+{
+    (void)state;
+    scans = SCANS_PEER;
+    assert_ranks_ok(run(2, scanned_body));
+    scans = SCANS_OWN;
+    assert_ranks_ok(run_within(3, 2, scanned_body));
+}
+
+static int silence_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     int status = open_with(arg, rank, boot->world, get_behind_a_stranger);
     char text[64];
     snprintf(text, sizeof(text), "something else has called at rank %d's port", 1 - rank);
     RANK_CHECK(rank, status != TERN_OK);
     if (!calls) return 0;
-    /* gloo tries again until the time is nearly up. */
     RANK_CHECK(rank, status == TERN_E_PEER || status == TERN_E_TIMEOUT);
     RANK_CHECK(rank, strstr(why, "Connection refused") && strstr(why, text));
     return 0;
 }
 
-static void a_stranger_in_a_ranks_place_is_suspected(void **state)
+static void a_stranger_that_stays_is_suspected(void **state)
 {
     (void)state;
-    assert_ranks_ok(run(2, scanned_body));
+    scans = SCANS_PEER_SILENTLY;
+    assert_ranks_ok(run_within(1, 2, silence_body));
 }
 
 /* Rank 1 has published its address, and then neither connects nor answers. */
 static int late_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     int64_t start = tern__now_ns();
-    int status = open_with(arg, rank, boot->world, rank ? get_late : board_get);
+    int status = open_with(arg, rank, boot->world, rank ? get_late : get_first);
     double took = (double)(tern__now_ns() - start) * 1e-9;
-    if (rank) return status != TERN_E_PEER;
+    if (rank) return status != TERN_E_TIMEOUT;
     RANK_CHECK(rank, status == TERN_E_TIMEOUT && strstr(why, "rank 1") && took >= 0.29);
     return board_set(arg, "given up", "", 0, why, sizeof(why));
 }
@@ -335,8 +404,8 @@ static int late_body(int rank, const tern__bootstrap *boot, void *arg)
 static void strangers_and_latecomers(void **state)
 {
     (void)state;
-    assert_ranks_ok(run(2, stranger_body));
-    for (int times = 0; times < 4; times++) assert_ranks_ok(run(2, late_body));
+    assert_ranks_ok(run_within(0.3, 2, stranger_body));
+    for (int times = 0; times < 4; times++) assert_ranks_ok(run_within(0.3, 2, late_body));
 }
 
 static void a_store_that_fails(void **state)
@@ -391,7 +460,8 @@ int main(void)
         cmocka_unit_test(given_up),
         cmocka_unit_test(a_rank_dies),
         cmocka_unit_test(strangers_and_latecomers),
-        cmocka_unit_test(a_stranger_in_a_ranks_place_is_suspected),
+        cmocka_unit_test(a_stranger_that_goes_costs_another_try),
+        cmocka_unit_test(a_stranger_that_stays_is_suspected),
         cmocka_unit_test(a_store_that_fails),
         cmocka_unit_test(interfaces),
         cmocka_unit_test(version),

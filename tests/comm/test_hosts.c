@@ -1,12 +1,11 @@
 /* test_hosts.c - what is special about a group over several hosts: its name, windows of other sizes, forked
  * children. The tests of the collectives, which also run over hosts, check its results. */
 #include "board.h"
-#include "group_fixture.h"
+#include "meeting.h"
 
 #include "comm/hosts/hosts.h"
 #include "comm/native/native.h"
 
-#include <stdatomic.h>
 #include <sys/wait.h>
 
 /* Opens a group of ranks that are on two hosts in turn. */
@@ -161,6 +160,35 @@ static void memory_of_ones_own(void **state)
     for (int world = 2; world <= 3; world++) assert_ranks_ok(ranks_run(world, own_body, NULL));
 }
 
+/* Rank 1 dies after all have met, and before it has published an address for the transport. */
+static int unpublished_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    if (rank == 1) {
+        tern__bootstrap own = *boot;
+        own.host_id = "attic";
+        own.choice = tern__comm_choose("native+gloo", false);
+        tern__control_open(&own, tern__store_open(&own, RANKS_TIMEOUT_S, &err), RANKS_TIMEOUT_S, 15, &err);
+        RANK_CHECK_OK(rank, err);
+        raise(SIGKILL);
+    }
+    int64_t began = tern__now_ns();
+    RANK_CHECK(rank, !open_over_hosts(rank, boot, "native+gloo", &err) && err.code == TERN_E_PEER);
+    RANK_CHECK(rank, strstr(err.text, "rank 1 (") && strstr(err.text, "was lost"));
+    RANK_CHECK(rank, (double)(tern__now_ns() - began) * 1e-9 < RANKS_SOON_S);
+    return 0;
+}
+
+static void a_rank_that_dies_before_the_transport_is_open_is_named(void **state)
+{
+    (void)state;
+    ranks r = ranks_run(3, unpublished_body, NULL);
+    assert_int_equal(r.status[0], 0);
+    assert_int_equal(r.status[1], 128 + SIGKILL);
+    assert_int_equal(r.status[2], 0);
+}
+
 static atomic_int *opened; /* shared by the ranks */
 
 /* A peer's message may arrive after a rank was told of the failure and has freed the buffer that was meant
@@ -268,6 +296,7 @@ static int astray_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_group *world = open_over_hosts(rank, boot, NULL, &err);
     tern_group *other = tern_group_split(world, 0, rank, NULL, &err);
     RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, all_meet(boot->world, 1));
     if (a->timeout_s) world->opts.timeout_s = other->opts.timeout_s = a->timeout_s;
     atomic_store(&a->called[rank], tern__now_ns());
     if (a->in_barrier[rank])
@@ -285,7 +314,7 @@ static void run_astray(int world, const astray *what)
     astray *a = mmap(NULL, sizeof(*a), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_ptr_not_equal(a, MAP_FAILED);
     memcpy(a, what, sizeof(*a));
-    assert_ranks_ok(ranks_run(world, astray_body, a));
+    assert_ranks_ok(meeting_run(world, astray_body, a));
     munmap(a, sizeof(*a));
 }
 
@@ -480,6 +509,7 @@ static int late_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_error err = {0};
     stage->pids[rank] = getpid();
     if (late_open(&g, rank, boot, &err)) return 1;
+    RANK_CHECK(rank, all_meet(boot->world, 1));
     tern_group *groups[] = {g.world, g.here, g.across};
     if (tells && await_others(stage, rank)) return 1;
     for (int i = 0; i < 3 && tells; i++)
@@ -501,7 +531,7 @@ static void run_late(const late_scene *scene)
     late_stage *stage = mmap(NULL, sizeof(*stage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_ptr_not_equal(stage, MAP_FAILED);
     stage->scene = *scene;
-    assert_ranks_ok(ranks_run(LATE_RANKS, late_body, stage));
+    assert_ranks_ok(meeting_run(LATE_RANKS, late_body, stage));
     munmap(stage, sizeof(*stage));
 }
 
@@ -575,6 +605,7 @@ int main(void)
         cmocka_unit_test(windows_of_other_sizes_are_told_to_all),
         cmocka_unit_test(works_overlap),
         cmocka_unit_test(memory_of_ones_own),
+        cmocka_unit_test(a_rank_that_dies_before_the_transport_is_open_is_named),
         cmocka_unit_test(after_a_failure_no_message_comes),
         cmocka_unit_test(a_forked_child_closes_nothing_but_its_own),
         cmocka_unit_test(ranks_of_a_host_that_wait_for_each_other_are_named),
@@ -588,5 +619,5 @@ int main(void)
     return puts("skipped: ThreadSanitizer sees nothing of what libgloo locks"), 77;
 #endif
     if (!board_plugin("tern_gloo.so")) return puts("skipped: the gloo plug-in was not built"), 77;
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, meeting_setup, NULL);
 }

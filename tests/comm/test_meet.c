@@ -150,7 +150,7 @@ static int meet_without_time(int rank, const tern__bootstrap *boot, void *arg)
     tern__card card;
     if (rank == 0) return meet(boot, b, &b->outcomes[0], 2);
     tern_store *store = tern__store_open(boot, 10, &err);
-    tern__card_get(&card, 0, store, 10, &err);
+    tern__card_get(&card, "control/", 0, store, 10, &err);
     RANK_CHECK_OK(rank, err);
     tern__control *control = tern__control_open(boot, store, 1e-9, 15, &err);
     snprintf(b->outcomes[1].text, sizeof(err.text), "%s", err.text);
@@ -398,7 +398,7 @@ static int meet_around_a_death(int rank, const tern__bootstrap *boot, void *arg)
     tern_store *store = tern__store_open(boot, 10, &err);
     tern__card card;
     tern__card_make(&card, boot, &err);
-    tern__card_publish(&card, rank, store, &err);
+    tern__card_publish(&card, "control/", rank, store, &err);
     tern__store_has(store, "x", &err);
     RANK_CHECK_OK(rank, err);
     atomic_fetch_add(&b->published, 1);
@@ -455,8 +455,9 @@ static int knock_and_meet(int rank, const tern__bootstrap *boot, void *arg)
     tern__card card;
     tern_store *store = tern__store_open(boot, 10, &err);
     tern__card_make(&card, boot, &err);
-    tern__card_publish(&card, 1, store, &err); /* rank 0 opens its port once all cards are there */
-    tern__card_get(&card, 0, store, 10, &err);
+    /* Rank 0 opens its port once all cards are there. */
+    tern__card_publish(&card, "control/", 1, store, &err);
+    tern__card_get(&card, "control/", 0, store, 10, &err);
     RANK_CHECK_OK(rank, err);
     int silent = call(&card);
     tern__hello good, bad[5];

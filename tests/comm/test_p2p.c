@@ -272,9 +272,59 @@ static int bytes_body(int rank, const tern__bootstrap *boot, void *arg)
     return fixture_close(&f);
 }
 
+/* In each turn the first message is kept until the second one has been received: over all turns more than is
+ * kept at a time. */
+static int later_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    enum { turns = 700, bytes = 2000 };
+    (void)arg;
+    fixture f;
+    if (fixture_open(&f, rank, boot, bytes)) return 1;
+    for (int i = 0; i < turns; i++) {
+        if (rank == 1) message_put(f.plain, bytes, (size_t)i);
+        for (int k = 0; k < 2 && rank == 1; k++) tern_send(f.group, f.plain, bytes, TERN_U8, 0, k, &f.err);
+        for (int k = 1; k >= 0 && rank == 0; k--) {
+            tern_recv(f.group, f.plain, bytes, TERN_U8, 1, k, NULL, &f.err);
+            RANK_CHECK(rank, f.err.code || message_is(f.plain, bytes, (size_t)i));
+        }
+        RANK_CHECK_OK(rank, f.err);
+    }
+    return fixture_close(&f);
+}
+
+static void test_kept_ones_make_room_again(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, later_body, NULL));
+}
+
+/* Strings of all ranks at once, received from any: the bytes come from the rank that the length came from. */
+static int crowd_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    enum { strings = 50 };
+    (void)arg;
+    fixture f;
+    if (fixture_open(&f, rank, boot, 1000)) return 1;
+    message_put(f.plain, (size_t)rank * 100, (size_t)rank);
+    for (int i = 0; i < strings && rank != 0; i++)
+        tern_send_bytes(f.group, f.plain, (size_t)rank * 100, 0, 3, &f.err);
+    for (int i = 0; i < strings * (f.world - 1) && rank == 0; i++) {
+        tern_bytes bytes = {0};
+        int source = -7;
+        tern_recv_bytes(f.group, &bytes, TERN_ANY_SOURCE, 3, &source, &f.err);
+        RANK_CHECK_OK(rank, f.err);
+        RANK_CHECK(rank, bytes.count == (size_t)source * 100);
+        RANK_CHECK(rank, message_is(bytes.data, bytes.count, (size_t)source));
+        tern_bytes_free(bytes.data);
+    }
+    RANK_CHECK_OK(rank, f.err);
+    return fixture_close(&f);
+}
+
 static void test_byte_strings(void **state)
 {
     (void)state;
+    assert_ranks_ok(ranks_run(4, crowd_body, NULL));
     assert_ranks_ok(ranks_run(2, bytes_body, NULL));
     assert_ranks_ok(ranks_run(3, bytes_body, NULL));
 }
@@ -286,6 +336,7 @@ int main(void)
         cmocka_unit_test(test_order_of_a_tag),
         cmocka_unit_test(test_flood),
         cmocka_unit_test(test_any_source),
+        cmocka_unit_test(test_kept_ones_make_room_again),
         cmocka_unit_test(test_beside_other_works),
         cmocka_unit_test(test_asking_after_one_work_moves_all),
         cmocka_unit_test(test_groups_keep_their_messages_apart),

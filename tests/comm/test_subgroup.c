@@ -96,6 +96,32 @@ static void test_new(void **state)
     run_all(new_body);
 }
 
+/* All but the last rank have made two groups when all make the next one. */
+static int uneven_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    int members[RANKS_MAX];
+    for (int i = 0; i < boot->world; i++) members[i] = i;
+    tern_group *world = open_world(boot, &err);
+    tern_group *most = tern_group_split(world, rank == boot->world - 1 ? -1 : 0, 0, NULL, &err);
+    tern_group *again = most ? tern_group_split(most, 0, 0, NULL, &err) : NULL;
+    tern_group *all = tern_group_split(world, 0, 0, NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    if (check_members(rank, all, members, boot->world)) return 1;
+    tern_group_close(all);
+    tern_group_close(again);
+    tern_group_close(most);
+    tern_group_close(world);
+    return 0;
+}
+
+static void test_after_uneven_numbers_of_groups(void **state)
+{
+    (void)state;
+    run_all(uneven_body);
+}
+
 /* Halves of halves. Parents are closed before the groups made from them. */
 static int nested_body(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -271,6 +297,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_split),
         cmocka_unit_test(test_new),
+        cmocka_unit_test(test_after_uneven_numbers_of_groups),
         cmocka_unit_test(test_groups_of_groups),
         cmocka_unit_test(test_overlapping_pairs),
         cmocka_unit_test(test_waiting_in_one_moves_all_on),

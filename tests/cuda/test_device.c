@@ -623,6 +623,34 @@ static void a_step_waits_for_a_stream(void **state)
     tern__device_free(p->one, block);
 }
 
+/* A stream that is freed leaves its place to the next. */
+static void streams_come_and_go(void **state)
+{
+    pair *p = *state;
+    const tern__device_backend *b = p->one->backend;
+    for (int i = 0; i < 2 * TERN__STREAMS; i++) {
+        tern__device_stream stream;
+        assert_int_equal(b->stream_new(p->one, &stream, &p->err), TERN_OK);
+        b->stream_free(p->one, stream);
+    }
+}
+
+static void timers_are_waited_for(void **state)
+{
+    pair *p = *state;
+    const tern__device_backend *b = p->one->backend;
+    float *block = tern__device_alloc(p->one, 256);
+    tern__device_event *from = b->timer_new(p->one, &p->err), *to = b->timer_new(p->one, &p->err);
+    b->event_record(p->one, TERN__STREAM_STEP, from, &p->err);
+    tern__memory_zero(block, 256, &p->err);
+    b->event_record(p->one, TERN__STREAM_STEP, to, &p->err);
+    assert_ok(p->err);
+    assert_true(b->timer_ms(p->one, from, to) >= 0);
+    b->event_free(p->one, from);
+    b->event_free(p->one, to);
+    tern__device_free(p->one, block);
+}
+
 int main(void)
 {
     if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
@@ -643,6 +671,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(lanes_meet_at_marks, open_pair, close_pair),
         cmocka_unit_test_setup_teardown(a_copy_of_pinned_memory_waits, open_pair, close_pair),
         cmocka_unit_test_setup_teardown(a_step_waits_for_a_stream, open_pair, close_pair),
+        cmocka_unit_test_setup_teardown(streams_come_and_go, open_pair, close_pair),
+        cmocka_unit_test_setup_teardown(timers_are_waited_for, open_pair, close_pair),
         cmocka_unit_test(an_mlp_trains),
         cmocka_unit_test(a_resnet_trains),
         cmocka_unit_test(a_model_that_was_moved_trains_in_16_bits),

@@ -196,6 +196,22 @@ static void without_clocks_the_first_that_runs_is_taken(void **state)
     assert_int_equal(lines_of(*state), 0);
 }
 
+/* Neither before the first use nor after it: what is told depends on another's clock. */
+static void without_clocks_nothing_told_is_taken(void **state)
+{
+    char text[ROOM];
+    (void)state;
+    tern_device *first = open_device(false), *other = open_device(true);
+    assert_string_equal(run(first, 2, false), FAST);
+    assert_string_equal(run(first, 3, false), FAST);
+    assert_string_equal(run(other, 2, false), SLOW);
+    tern__choices_read(other, text, tern__choices_write(first, text, sizeof(text)));
+    assert_string_equal(run(other, 2, false), SLOW);
+    assert_string_equal(run(other, 3, false), SLOW);
+    tern_device_close(first);
+    tern_device_close(other);
+}
+
 static void what_never_ran_is_not_kept(void **state)
 {
     setenv("TERN_EMULATED_REFUSES", "engines", 1);
@@ -607,6 +623,7 @@ int main(void)
         OF_FILE(an_engine_that_is_no_more_is_measured_anew),
         OF_FILE(lines_of_other_devices_are_passed_over),
         OF_FILE(without_clocks_the_first_that_runs_is_taken),
+        OF_FILE(without_clocks_nothing_told_is_taken),
         OF_FILE(what_never_ran_is_not_kept),
         OF_FILE(a_device_is_warm_when_it_is_measured),
         OF_FILE(who_follows_takes_what_it_is_told),

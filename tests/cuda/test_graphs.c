@@ -5,6 +5,8 @@
 #include "autograd/autograd.h"
 #include "device/backend.h"
 #include "device/memory.h"
+#include "kernels/kernel.h"
+#include "kernels/pointwise.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -494,6 +496,82 @@ static void a_warm_step_has_the_same_addresses(void **state)
     tern_allocator_set(NULL);
 }
 
+/* ---- pieces of a few kernels ---- */
+
+enum { ROWS = 6, COLUMNS = 64, LONG = 4096, NUMBERS = ROWS * COLUMNS + LONG };
+
+/* Fills rows with value, value + 1, ..; with `is_long` the long row behind them instead of the third. */
+static void fill_rows(tern_device *device, float *rows, bool is_long, double value, int count)
+{
+    tern_error err = {0};
+    for (int i = 0; i < count; i++) {
+        bool other = is_long && i == 2;
+        tern__view row = tern__view_make(TERN_F32, TERN__PLAIN, 1, (int64_t[]){other ? LONG : COLUMNS});
+        row.data = rows + COLUMNS * (other ? ROWS : i);
+        tern__call call = {.device = device,
+                           .kernel = TERN__FILL,
+                           .in = {&row},
+                           .out = {&row},
+                           .attr = &(tern__pointwise_attr){{value + i}},
+                           .err = &err};
+        assert_int_equal(device->backend->kernels[TERN__FILL](&call), TERN_OK);
+    }
+}
+
+/* A graph takes its own arguments, whichever other graph begins like it and was used last. */
+static void steps_that_begin_alike_are_told_apart(void **state)
+{
+    (void)state;
+    static const bool is_long[] = {0, 0, 0, 1, 1, 1, 0, 1, 0, 1, 1, 0, 0};
+    static float seen[NUMBERS];
+    float third[2] = {0, 0}; /* what the third kernel has filled, by its row */
+    tern_error err = {0};
+    tern_device *device = open_device("cuda:0", true);
+    float *rows = tern__device_alloc(device, sizeof(seen));
+    int64_t before = counted->graphs;
+    tern__memory_zero(rows, sizeof(seen), &err);
+    for (size_t step = 0; step < TERN__COUNT(is_long); step++) {
+        float value = 10 * (float)step;
+        fill_rows(device, rows, is_long[step], value, ROWS);
+        assert_int_equal(tern__memory_copy(seen, rows, sizeof(seen), &err), TERN_OK);
+        third[is_long[step]] = value + 2;
+        for (int i = 0; i < ROWS; i++)
+            assert_true(seen[COLUMNS * i] == (i == 2 ? third[false] : value + (float)i));
+        assert_true(seen[NUMBERS - 1] == third[true]);
+    }
+    assert_true(!is_emulated() || counted->graphs >= before + 7);
+    tern__device_free(device, rows);
+    tern_device_close(device);
+}
+
+/* Another stream that waits for the step's waits for what is held back as well. */
+static void another_stream_waits_for_what_is_held_back(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    tern_device *device = open_device("cuda:0", true);
+    const tern__device_backend *backend = device->backend;
+    float *rows = tern__device_alloc(device, NUMBERS * sizeof(*rows));
+    float *seen = backend->pinned_new(device, COLUMNS * sizeof(*seen));
+    tern__device_event *turn = backend->event_new(device, &err);
+    for (int step = 0; step < 4; step++) {
+        fill_rows(device, rows, false, step, ROWS);
+        backend->flush(device, &err);
+    }
+    fill_rows(device, rows, false, 40, 3);
+    backend->event_record(device, TERN__STREAM_STEP, turn, &err);
+    backend->stream_wait(device, TERN__STREAM_COPY, turn, &err);
+    backend->stream_copy(device, TERN__STREAM_COPY, seen, rows, COLUMNS * sizeof(*seen), &err);
+    backend->event_record(device, TERN__STREAM_COPY, turn, &err);
+    backend->event_wait(device, turn, &err);
+    assert_ok(err);
+    assert_true(seen[0] == 40);
+    backend->event_free(device, turn);
+    backend->pinned_free(device, seen);
+    tern__device_free(device, rows);
+    tern_device_close(device);
+}
+
 /* ---- the setting ---- */
 
 static void a_cpu_has_none(void **state)
@@ -542,6 +620,8 @@ int main(void)
         cmocka_unit_test(a_step_of_many_pieces_is_as_many_graphs),
         cmocka_unit_test(a_label_out_of_range_is_said),
         cmocka_unit_test(a_warm_step_has_the_same_addresses),
+        cmocka_unit_test(steps_that_begin_alike_are_told_apart),
+        cmocka_unit_test(another_stream_waits_for_what_is_held_back),
         cmocka_unit_test(a_cpu_has_none),
     };
     return cmocka_run_group_tests(tests, look_for_plug_in, NULL);

@@ -4,6 +4,7 @@
 #include "check.h"
 #include "gpus.h"
 #include "mismatches.h"
+#include "operands.h"
 
 #include "device/backend.h"
 #include "device/notes.h"
@@ -16,6 +17,7 @@
 #include "kernels/matmul.h"
 #include "kernels/nll_loss.h"
 #include "kernels/norm_factors.h"
+#include "kernels/optim.h"
 #include "kernels/pointwise.h"
 #include "kernels/power_sum.h"
 #include "kernels/reduce.h"
@@ -26,100 +28,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define IGNORED 200 /* fits into a u8 */
-
-/* ---- operands ---- */
-
-/* Contents: random numbers, or log probabilities and the like; sums of weights; labels of `classes`, some
- * ignored; positions among `classes`. */
-typedef enum kind { NONE, NUMBERS, LOGS, POSITIVE, LABELS, PLACES } kind;
-/* Layouts: contiguous; channels last; two dimensions transposed; with gaps, not aligned for reading four
- * elements, or aligned; broadcast along the dimensions of the `seen` mask. */
-typedef enum form { PLAIN, LAST, TURNED, GAPS, FOURS, SEEN } form;
-
-enum { INS = 5, OUTS = 4, OPERANDS = INS + OUTS };
-
-#define OF_ROW TERN_DTYPE_COUNT /* the type that the row is run with */
-
-typedef struct operand {
-    kind kind;
-    int dtype, ndim;
-    int64_t shape[5];
-    form form;
-    int seen;
-    int64_t classes;
-} operand;
-
-typedef struct row {
-    const char *what;
-    tern__kernel kernel;
-    operand in[INS], out[OUTS];
-    const void *attr;
-    bool add;
-} row;
-
-static uint64_t seed;
-
-static double draw(void) /* in [0, 1) */
-{
-    seed = seed * 6364136223846793005u + 1442695040888963407u;
-    return (double)(seed >> 40) / (1 << 24);
-}
-
-static double draw_of(const operand *o)
-{
-    switch (o->kind) {
-    case LOGS: return -4 * draw();
-    case POSITIVE: return 0.5 + draw();
-    case LABELS: return draw() < 0.1 ? IGNORED : floor(draw() * (double)o->classes);
-    case PLACES: return floor(draw() * (double)o->classes);
-    default: return 4 * draw() - 2;
-    }
-}
-
-static void set_strides(tern__view *view, const operand *o)
-{
-    int64_t stride = 1;
-    for (int d = view->ndim - 1; d >= 0; d--) {
-        bool is_seen = o->form == SEEN && o->seen >> d & 1;
-        view->stride[d] = is_seen ? 0 : stride;
-        stride *= is_seen ? 1 : view->shape[d] + (o->form == GAPS ? 3 : o->form == FOURS ? 4 : 0);
-    }
-}
-
-/* Allocates memory for an operand, with some more after it. */
-static tern__view new_view(const operand *o, tern_dtype dtype)
-{
-    tern_dtype own = o->dtype == OF_ROW ? dtype : (tern_dtype)o->dtype;
-    tern__view view =
-        tern__view_make(own, o->form == LAST ? TERN__CHANNELS_LAST : TERN__PLAIN, o->ndim, o->shape);
-    int64_t room = 64;
-    if (o->form == TURNED) view.stride[0] = 1, view.stride[1] = view.shape[0];
-    if (o->form >= GAPS) set_strides(&view, o);
-    for (int d = 0; d < o->ndim; d++) room += (o->shape[d] - 1) * view.stride[d];
-    view.data = tern__alloc((size_t)room * tern_dtype_bytes(own), __func__, NULL);
-    assert_non_null(view.data);
-    if (o->form == GAPS) view.data = (char *)view.data + tern_dtype_bytes(own);
-    return view;
-}
-
-static void drop_view(tern__view *view, const operand *o)
-{
-    tern__free((char *)view->data - (o->form == GAPS ? tern_dtype_bytes(view->dtype) : 0));
-}
-
-static void fill(const tern__view *view, const operand *o)
-{
-    for (int64_t i = 0; i < tern__view_count(view); i++) tern__view_set(view, i, draw_of(o));
-}
-
 /* ---- the table ---- */
 
 static const tern__pointwise_attr five = {{5, 0}};
 static const tern__factor_attr one = {1}, third = {1 / 3.0};
 static const tern__dim_attr dim0 = {0}, dim1 = {1}, dim2 = {2};
 static const tern__power_attr ones = {1}, squares = {2}, cubes = {3}, largest_size = {INFINITY};
-static const tern__unscale_attr unscale = {1 / 3.0};
+static const tern__unscale_attr unscale = {1 / 3.0}, unscale_by_one = {1};
+static const tern__sgd_attr sgd = {.step = {.lr = 0.1, .scale = 1, .decay = 0.01, .count = 2},
+                                   .momentum = 0.9};
 static const tern__scale_attr scale_update = {.growth = 2, .backoff = 0.5, .interval = 3, .most = 1e9};
 static const tern__norm_attr clip = {.use = TERN__NORM_CLIP, .p = 3, .most = 2, .eps = 1e-6},
                              clip_largest = {.use = TERN__NORM_CLIP, .p = INFINITY, .most = 0.1},
@@ -488,9 +405,17 @@ static const row rows[] = {
      {X(900, 5)},
      &padding,
      false},
+    {"rows of all digits", TERN__EMBEDDING_GRAD, {X(900, 5), J(256, 900)}, {X(256, 5)}, &padding, false},
     {"many columns", TERN__EMBEDDING_GRAD, {X(30, 70), J(4, 30)}, {X(4, 70)}, &padding, false},
     {"odd", TERN__DROPOUT, {X(3, 1001)}, {X(3, 1001)}, &dropout, false},
     {"added", TERN__DROPOUT, {X(64)}, {X(64)}, &dropout, true},
+    {"from an odd place", TERN__DROPOUT, {XG(1000)}, {X(1000)}, &dropout, false},
+    {"to an odd place", TERN__DROPOUT, {X(1000)}, {XG(1000)}, &dropout, false},
+    {"odd", TERN__COPY, {X(1001)}, {X(1001)}, NULL, false},
+    {"from an odd place", TERN__COPY, {XG(1000)}, {X(1000)}, NULL, false},
+    {"to an odd place", TERN__COPY, {X(1000)}, {XG(1000)}, NULL, false},
+    {"from an odd place", TERN__SOFTMAX, {XG(1000)}, {X(1000)}, &dim0, false},
+    {"to an odd place", TERN__SOFTMAX_GRAD, {X(1000), X(1000)}, {XG(1000)}, &dim0, false},
     {"planes", TERN__DROPOUT_CHANNELS, {X(3, 5, 4, 7)}, {X(3, 5, 4, 7)}, &dropout, false},
     {"planes by fours", TERN__DROPOUT_CHANNELS, {X(3, 5, 4, 8)}, {X(3, 5, 4, 8)}, &dropout, false},
     {"channels last by fours", TERN__DROPOUT_CHANNELS, {XL(3, 8, 4, 7)}, {XL(3, 8, 4, 7)}, &dropout, false},
@@ -503,6 +428,12 @@ static const row rows[] = {
     {"odd", TERN__UNSCALE, {X(20001)}, {X(20001), SCALAR_D}, &unscale, false},
     {"times a number", TERN__UNSCALE, {X(20001), SCALAR_D}, {X(20001), SCALAR_D}, &unscale, true},
     {"dropped", TERN__UNSCALE, {X(901), SCALAR_D, SCALAR_D}, {X(901)}, &unscale, false},
+    {"from an odd place", TERN__UNSCALE, {XG(2001)}, {X(2001), SCALAR_D}, &unscale, false},
+    {"to an odd place", TERN__UNSCALE, {X(2001)}, {XG(2001), SCALAR_D}, &unscale, false},
+    {"to another place", TERN__UNSCALE, {X(901)}, {X(901)}, &unscale_by_one, false},
+    {"at odd places", TERN__POWER_SUM, {XG(2001)}, {SCALAR_D}, &squares, false},
+    {"from an odd place", TERN__SGD, {XG(1003)}, {X(1003), X(1003)}, &sgd, false},
+    {"at an odd place", TERN__SGD, {X(1003)}, {XG(1003), X(1003)}, &sgd, false},
     {"found", TERN__SCALE_UPDATE, {D(5)}, {D(5)}, &scale_update, false},
     {"many", TERN__NORM_FACTORS, {D(700, 1)}, {D(3), SCALAR_D}, &clip, false},
     {"largest", TERN__NORM_FACTORS, {D(7, 1)}, {D(3), SCALAR_D}, &clip_largest, false},
@@ -648,24 +579,6 @@ static void compare(const row *r, tern_dtype dtype, const tern__view *got, const
     }
 }
 
-/* An operand of the call on both devices. */
-typedef struct pair {
-    const operand *operand;
-    tern__view device, reference;
-} pair;
-
-static void open_pair(pair *p, const operand *o, tern_dtype dtype)
-{
-    *p = (pair){.operand = o};
-    if (o->kind == NONE) return;
-    uint64_t start = seed;
-    p->device = new_view(o, dtype);
-    fill(&p->device, o);
-    seed = start;
-    p->reference = new_view(o, dtype);
-    fill(&p->reference, o);
-}
-
 static void run_by(tern__kernel_fn kernel, const row *r, tern_dtype dtype, tern_device *device,
                    tern_device *reference)
 {
@@ -678,12 +591,14 @@ static void run_by(tern__kernel_fn kernel, const row *r, tern_dtype dtype, tern_
         pair *p = &all[i];
         open_pair(p, i < INS ? &r->in[i] : &r->out[i - INS], dtype);
         if (!p->operand->kind) continue;
-        *(i < INS ? &call.in[i] : &call.out[i - INS]) = &p->device;
+        move_there(p, device);
+        *(i < INS ? &call.in[i] : &call.out[i - INS]) = p->memory ? &p->there : &p->device;
         *(i < INS ? &plain.in[i] : &plain.out[i - INS]) = &p->reference;
     }
     for (int i = 0; i < OUTS; i++) call.add[i] = plain.add[i] = r->add;
     assert_int_equal(tern__kernel_run(&plain), TERN_OK);
     bool is_done = is_carried(&call, kernel, r->what, dtype);
+    for (int i = 0; i < OPERANDS; i++) move_back(&all[i]);
     for (int i = 0; i < OUTS && is_done; i++) {
         const pair *p = &all[INS + i];
         bool is_of_log_p = r->kernel == TERN__CROSS_ENTROPY && i == 3;

@@ -330,6 +330,128 @@ static void a_rank_that_comes_late_is_named(void **state)
     assert_ranks_ok(ranks_run(2, late_body, NULL));
 }
 
+/* Rank 0 meets for a work and never gives NCCL its part, so NCCL does not begin rank 1's. */
+static int begin_half(desk *d, int rank, uint64_t *seq, tern_error *err)
+{
+    const tern__post post = {.kind = TERN__ALL_REDUCE, .only_meets = rank == 0};
+    int status = post_with(d, post, 256, seq, err);
+    return status || rank ? status : d->group->backend->wait(d->channel, *seq, err);
+}
+
+/* Rank 0's time is up in a barrier, to which rank 1 does not come. */
+static int barrier_body(desk *d, tern_error *err)
+{
+    uint64_t seq;
+    const tern__post barrier = {.kind = TERN__BARRIER};
+    int status = d->group->backend->post(d->channel, &barrier, &seq, err);
+    if (!status) status = d->group->backend->wait(d->channel, seq, err);
+    RANK_CHECK(0, status == TERN_E_TIMEOUT && strstr(err->text, "rank 0 waited 1 s in barrier (work 1)"));
+    tern__group_fail(d->group, err);
+    desk_close(d);
+    return 0;
+}
+
+/* Rank 1 waits for NCCL to begin a work. */
+static int begins_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    desk d;
+    uint64_t seq;
+    tern_error err = {0};
+    desk_open(&d, boot, rank, rank ? 60 : 1, &err);
+    RANK_CHECK(rank, !begin_half(&d, rank, &seq, &err));
+    if (rank == 0 && barrier_body(&d, &err)) return 1;
+    if (rank == 1) RANK_CHECK(rank, d.group->backend->wait(d.channel, seq, &err));
+    RANK_CHECK(rank, strstr(err.text, "waits in NCCL to begin all_reduce of 256 f32, sum (work "));
+    if (rank == 1) desk_close(&d);
+    return 0;
+}
+
+/* Rank 1 closes its device, which is in the midst of a work. */
+static int closes_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    desk d;
+    uint64_t seq;
+    tern_error err = {0};
+    desk_open(&d, boot, rank, rank ? 60 : 1, &err);
+    RANK_CHECK(rank, !sum_through(&d, &err) && !begin_half(&d, rank, &seq, &err));
+    if (rank == 1) RANK_CHECK(rank, !d.group->backend->wait(d.channel, seq, &err));
+    if (rank == 0 && barrier_body(&d, &err)) return 1;
+    RANK_CHECK(rank, rank || strstr(err.text, "waits in NCCL to finish its work 2 on cuda:1"));
+    if (rank == 1) desk_close(&d);
+    return 0;
+}
+
+static void a_rank_that_waits_in_nccl_says_so(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, begins_body, NULL));
+    assert_ranks_ok(ranks_run(2, closes_body, NULL));
+}
+
+/* Rank 1's time is up in NCCL, while rank 0 does something else, or waits in a barrier. */
+static int slow_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    desk d;
+    uint64_t seq;
+    tern_error err = {0};
+    desk_open(&d, boot, rank, rank ? 1 : 60, &err);
+    RANK_CHECK(rank, !begin_half(&d, rank, &seq, &err));
+    const tern__post barrier = {.kind = TERN__BARRIER};
+    if (rank == 0 && arg) d.group->backend->post(d.channel, &barrier, &seq, &err);
+    RANK_CHECK_OK(rank, err);
+    int status = rank || arg ? d.group->backend->wait(d.channel, seq, &err) : TERN_OK;
+    while (!status) status = tern__group_check(d.group, __func__, &err);
+    tern__group_fail(d.group, &err);
+    RANK_CHECK(rank,
+               strstr(err.text, "rank 1 waited 1 s for NCCL to begin all_reduce of 256 f32, sum (work "));
+    RANK_CHECK(rank,
+               strstr(err.text, "; rank 0 (") && !arg == !strstr(err.text, "waits in barrier (work 1)"));
+    desk_close(&d);
+    return 0;
+}
+
+static void a_wait_in_nccl_names_the_others(void **state)
+{
+    (void)state;
+    static int waits;
+    assert_ranks_ok(ranks_run(2, slow_body, NULL));
+    assert_ranks_ok(ranks_run(2, slow_body, &waits));
+}
+
+/* Rank 0 has many works under way, and rank 1 posts the last of them late. Nobody waits for that one. */
+static int many_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    enum { MANY = 65 };
+    desk d;
+    uint64_t seqs[MANY];
+    tern_error err = {0};
+    desk_open(&d, boot, rank, 1, &err);
+    RANK_CHECK_OK(rank, err);
+    tern__nccl *nccl = d.group->state;
+    d.channel = d.group->backend->channel_open(nccl, 2 * MANY, &err);
+    uint64_t first = (uint64_t)(MANY - rank);
+    for (uint64_t i = 0; i < first; i++) RANK_CHECK(rank, !post_of(&d, TERN__ALL_REDUCE, 2, &seqs[i], &err));
+    while (nccl->devices->comms->launched < first) RANK_CHECK(rank, !tern__nccl_advance(nccl, &err));
+    RANK_CHECK(rank, !d.group->backend->wait(d.channel, seqs[MANY - 2], &err));
+    RANK_CHECK(rank, !d.device->backend->wait(d.device, &err));
+    usleep(1500000); /* longer than the time-out */
+    if (rank == 1) RANK_CHECK(rank, !post_of(&d, TERN__ALL_REDUCE, 2, &seqs[MANY - 1], &err));
+    d.group->backend->wait(d.channel, seqs[MANY - 1], &err);
+    RANK_CHECK_OK(rank, err);
+    d.group->backend->channel_close(d.channel);
+    desk_close(&d);
+    return 0;
+}
+
+static void a_work_that_nobody_waits_for_may_come_late(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, many_body, NULL));
+}
+
 /* Rank 1 is stopped before its device has done a work that all have posted. With some drivers NCCL cannot
  * abort while a peer lives that has not; rank 0 is told all the same. */
 static int stopped_body(int rank, const tern__bootstrap *boot, void *arg)
@@ -385,6 +507,9 @@ int main(void)
         cmocka_unit_test(different_works_are_named),
         cmocka_unit_test(a_rank_that_dies_is_named),
         cmocka_unit_test(a_rank_that_comes_late_is_named),
+        cmocka_unit_test(a_rank_that_waits_in_nccl_says_so),
+        cmocka_unit_test(a_wait_in_nccl_names_the_others),
+        cmocka_unit_test(a_work_that_nobody_waits_for_may_come_late),
         cmocka_unit_test(a_stopped_rank_stops_no_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,11 +4,13 @@
 
 #include "comm/ranks.h"
 
+#include "comm/native/native.h"
 #include "comm/nccl/nccl.h"
 #include "device/device.h"
 
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 enum { LONG = 40000, SHORT = 1000 }; /* counts of f32 */
 
@@ -425,6 +427,91 @@ static void a_rank_that_comes_late_is_named(void **state)
     assert_ranks_ok(ranks_run(2, late_body, NULL));
 }
 
+/* Rank 0 closes its group with a message that rank 1 has matched, and NCCL cannot connect the two any more.
+ */
+static int unconnected_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    atomic_int *matched = arg;
+    desk d;
+    tern_error err = {0};
+    desk_open(&d, boot, rank, 60, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_work *work = rank ? tern_irecv(d.group, d.in, LONG, TERN_F32, 0, 0, &err)
+                           : tern_isend(d.group, d.out, LONG, TERN_F32, 1, 0, &err);
+    const tern__nccl *nccl = d.group->state;
+    while (rank == 0 && !atomic_load(matched)) tern__native_progress(d.group->root->native, &err);
+    if (rank == 0) RANK_CHECK(rank, !tern__native_progress(d.group->root->native, &err));
+    if (rank == 0) setrlimit(RLIMIT_NOFILE, &(struct rlimit){0, 0});
+    while (rank == 1 && !nccl->mail_device->comms) tern_work_test(work, &err);
+    atomic_store(matched, 1);
+    if (rank == 1) RANK_CHECK(rank, tern_work_wait(work, &err) == TERN_E_PEER);
+    RANK_CHECK(rank, !rank || strstr(err.text, "rank 0 has closed its group before its send of 40000 f32"));
+    desk_close(&d);
+    if (rank == 0) RANK_CHECK(rank, tern_work_wait(work, NULL) == TERN_E_STATE);
+    return 0;
+}
+
+static void a_group_is_closed_with_a_message_that_cannot_go(void **state)
+{
+    (void)state;
+    atomic_int *matched =
+        mmap(NULL, sizeof(*matched), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(matched, MAP_FAILED);
+    if (!getenv("TERN_TEST_HOSTS")) assert_ranks_ok(ranks_run(2, unconnected_body, matched));
+    munmap(matched, sizeof(*matched));
+}
+
+/* Waits until the watch has aborted all communicators and the device has nothing more to do in them. */
+static void await_abort(tern__nccl *nccl)
+{
+    const tern__nccl_comm *comm = nccl->mail_device->comms;
+    tern_device *device = comm->gpu->device;
+    pthread_mutex_lock(&nccl->lock);
+    while (comm->handle || nccl->aborts) pthread_cond_wait(&nccl->changed, &nccl->lock);
+    pthread_mutex_unlock(&nccl->lock);
+    while (device->backend->event_query(device, comm->events[0], NULL)) usleep(100);
+}
+
+/* Rank 1's device hangs in a sum that rank 0's has no part of, and so it never sends. Both time out, which
+ * ends rank 0's receive on its device. */
+static int hung_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    desk d;
+    uint32_t window;
+    uint64_t seq;
+    tern_error err = {0};
+    desk_open(&d, boot, rank, 1, &err);
+    tern_all_reduce(d.group, d.out, 2, TERN_F32, TERN_SUM, &err);
+    RANK_CHECK_OK(rank, err);
+    tern__nccl *nccl = d.group->state;
+    const tern__comm_backend *backend = d.group->backend;
+    RANK_CHECK(rank, !backend->window_of(nccl, d.device, &window, &err));
+    const tern__extent extent = {window, (uint64_t)((char *)d.out - d.device->memory.base), 2};
+    const tern__post post = {.kind = TERN__ALL_REDUCE,
+                             .dtype = TERN_F32,
+                             .op = TERN_SUM,
+                             .extents = &extent,
+                             .extent_count = 1,
+                             .only_meets = rank == 0};
+    RANK_CHECK(rank, !backend->post(d.group->channel, &post, &seq, &err));
+    RANK_CHECK(rank, !backend->wait(d.group->channel, seq, &err));
+    tern_work *work = rank ? tern_isend(d.group, d.out, LONG, TERN_F32, 0, 0, &err)
+                           : tern_irecv(d.group, d.in, LONG, TERN_F32, 1, 0, &err);
+    while (!moved(&d)) RANK_CHECK(rank, tern_work_test(work, &err) == TERN_PENDING);
+    await_abort(nccl);
+    RANK_CHECK(rank, !tern__nccl_mailbox_advance(nccl->mailbox, &err));
+    RANK_CHECK(rank, tern_work_wait(work, &err) && strstr(err.text, "waited 1 s for cuda:1 to finish"));
+    desk_close(&d);
+    return 0;
+}
+
+static void a_message_that_was_aborted_is_not_done(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, hung_body, NULL));
+}
+
 int main(void)
 {
     if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
@@ -440,6 +527,8 @@ int main(void)
         cmocka_unit_test(a_wrong_count_is_named),
         cmocka_unit_test(a_rank_that_dies_is_named),
         cmocka_unit_test(a_rank_that_comes_late_is_named),
+        cmocka_unit_test(a_message_that_was_aborted_is_not_done),
+        cmocka_unit_test(a_group_is_closed_with_a_message_that_cannot_go),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

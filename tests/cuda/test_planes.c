@@ -264,6 +264,21 @@ static void moments_far_from_zero(void **state)
     }
 }
 
+/* A channel of so many parts that a thread merges some, with means that differ, in more than one turn. */
+static void moments_of_many_parts(void **state)
+{
+    (void)state;
+    const int64_t count = 1065001;
+    const tern__view *x = drawn(TERN_F32, TERN__PLAIN, 3, (int64_t[]){1, 1, count});
+    for (int64_t i = 0; i < count; i++)
+        tern__view_set(x, i, tern__view_get(x, i) + 5 * (double)i / (double)count);
+    compare((tern__call){.kernel = TERN__BATCH_NORM_STATS,
+                         .in = {x},
+                         .out = {vector(TERN_F32, 1), vector(TERN_F32, 1)},
+                         .attr = &(tern__batch_norm_attr){.eps = 1e-5}});
+    free_all();
+}
+
 /* Moments of batches some of which are empty, or all values but one. */
 static void merged_moments(void **state)
 {
@@ -633,6 +648,7 @@ int main(void)
         cmocka_unit_test_teardown(batch_norms, forget),
         cmocka_unit_test_teardown(channels_are_taken_as_many_at_a_time_as_divide_them, forget),
         cmocka_unit_test_teardown(moments_far_from_zero, forget),
+        cmocka_unit_test_teardown(moments_of_many_parts, forget),
         cmocka_unit_test_teardown(merged_moments, forget),
         cmocka_unit_test_teardown(group_norms, forget),
         cmocka_unit_test_teardown(few_long_rows_fill_a_gpu, forget),

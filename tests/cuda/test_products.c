@@ -19,7 +19,7 @@ typedef struct product {
     int64_t count, m, k, n;
     tern_dtype dtype, made;
     bool has_bias, has_sums, relu, add;
-    unsigned odd;        /* the operands that begin one element after an aligned address */
+    unsigned odd, late;  /* the operands that begin one element, or 16 bytes, after an aligned address */
     bool is_a_t, is_b_t; /* stored by columns */
 } product;
 
@@ -43,7 +43,7 @@ static tern__view by_columns(const tern__view *v)
 }
 
 static operand new_operand(tern_device *device, tern_dtype dtype, int ndim, const int64_t *shape,
-                           bool transposed, bool odd)
+                           bool transposed, size_t late)
 {
     tern_error err = {0};
     operand o = {.here = tern__view_make(dtype, TERN__PLAIN, ndim, shape)};
@@ -53,7 +53,7 @@ static operand new_operand(tern_device *device, tern_dtype dtype, int ndim, cons
     o.memory = tern__memory_new(device, bytes + 64, __func__, &err);
     assert_ok(err);
     o.there = o.here;
-    o.there.data = (char *)o.memory + (odd ? tern_dtype_bytes(dtype) : 0);
+    o.there.data = (char *)o.memory + late;
     for (int64_t i = 0; i < tern__view_count(&o.here); i++)
         tern__view_set(&o.here, i, (double)((i * 5 + i / 7 + ndim) % 5 - 2));
     tern__memory_copy(o.there.data, o.here.data, bytes, &err);
@@ -67,15 +67,21 @@ static void drop_operand(operand *o)
     tern__memory_free(o->memory);
 }
 
+/* The bytes between an aligned address and the operand. */
+static size_t lateness(const product *p, int i, tern_dtype dtype)
+{
+    return (p->odd >> i & 1) * tern_dtype_bytes(dtype) + (p->late >> i & 1) * 16;
+}
+
 static void open_operands(tern_device *device, const product *p, operand all[OPERANDS])
 {
     const int64_t a[] = {p->count, p->m, p->k}, b[] = {p->count, p->k, p->n}, y[] = {p->count, p->m, p->n};
     int flat = p->count == 1;
-    all[A] = new_operand(device, p->dtype, 3 - flat, a + flat, p->is_a_t, p->odd >> A & 1);
-    all[B] = new_operand(device, p->dtype, 3 - flat, b + flat, p->is_b_t, p->odd >> B & 1);
-    all[Y] = new_operand(device, p->made, 3 - flat, y + flat, false, p->odd >> Y & 1);
-    all[BIAS] = new_operand(device, p->made, 1, &p->n, false, p->odd >> BIAS & 1);
-    all[SUMS] = new_operand(device, p->made, 1, &p->m, false, p->odd >> SUMS & 1);
+    all[A] = new_operand(device, p->dtype, 3 - flat, a + flat, p->is_a_t, lateness(p, A, p->dtype));
+    all[B] = new_operand(device, p->dtype, 3 - flat, b + flat, p->is_b_t, lateness(p, B, p->dtype));
+    all[Y] = new_operand(device, p->made, 3 - flat, y + flat, false, lateness(p, Y, p->made));
+    all[BIAS] = new_operand(device, p->made, 1, &p->n, false, lateness(p, BIAS, p->made));
+    all[SUMS] = new_operand(device, p->made, 1, &p->m, false, lateness(p, SUMS, p->made));
 }
 
 /* ---- comparing with plain loops ---- */
@@ -190,6 +196,18 @@ static void whatever_comes_with_it(void **state)
     }
 }
 
+/* The heuristics return algorithms for the bias's address, too. In f64, which no other kernel multiplies. */
+static void a_bias_may_be_anywhere(void **state)
+{
+    product p = {.count = 1, .m = 8, .k = 8, .n = 16, .dtype = TERN_F64, .made = TERN_F64, .has_bias = true};
+    (void)state;
+    tern_device *device = open_device(false);
+    check(device, &p);
+    p.late = 1U << BIAS;
+    check(device, &p);
+    tern_device_close(device);
+}
+
 /* A batch longer than cuBLASLt takes at once. */
 static void a_long_batch_goes_in_parts(void **state)
 {
@@ -257,6 +275,16 @@ static void without_clocks_nothing_is_measured(void **state)
 
 /* ---- recorded steps ---- */
 
+static int multiply(tern_device *device, const operand all[OPERANDS], tern_error *err)
+{
+    tern__call call = {.device = device,
+                       .kernel = TERN__MATMUL,
+                       .in = {&all[A].there, &all[B].there},
+                       .out = {&all[Y].there},
+                       .err = err};
+    return device->backend->kernels[TERN__MATMUL](&call);
+}
+
 /* Milliseconds, by the device's clock, of a step that repeats one product, which becomes a graph. */
 static double time_of_step(tern_device *device, const operand all[OPERANDS])
 {
@@ -264,14 +292,7 @@ static double time_of_step(tern_device *device, const operand all[OPERANDS])
     tern_error err = {0};
     tern__device_event *begin = backend->timer_new(device, &err), *end = backend->timer_new(device, &err);
     backend->event_record(device, TERN__STREAM_STEP, begin, &err);
-    for (int i = 0; i < 6; i++) {
-        tern__call call = {.device = device,
-                           .kernel = TERN__MATMUL,
-                           .in = {&all[A].there, &all[B].there},
-                           .out = {&all[Y].there},
-                           .err = &err};
-        assert_int_equal(backend->kernels[TERN__MATMUL](&call), TERN_OK);
-    }
+    for (int i = 0; i < 6; i++) assert_int_equal(multiply(device, all, &err), TERN_OK);
     backend->event_record(device, TERN__STREAM_STEP, end, &err);
     double ms = backend->timer_ms(device, begin, end);
     backend->event_free(device, begin);
@@ -302,11 +323,60 @@ static void a_recorded_step_takes_what_is_told(void **state)
     tern_device_close(other);
 }
 
+/* A deterministic device takes nothing that is told, neither before a product's first use nor after it. */
+static void without_clocks_nothing_told_is_taken(void **state)
+{
+    char text[ROOM];
+    tern_device *devices[2] = {open_device(true), open_device(true)}, *first = open_device(false);
+    double ms[2] = {0, 0};
+    operand all[OPERANDS];
+    (void)state;
+    check(first, &squares);
+    size_t bytes = tern__choices_write(first, text, sizeof(text));
+    for (int told = 0; told < 2; told++) {
+        open_operands(devices[told], &squares, all);
+        if (!told) time_of_step(devices[told], all);
+        tern__choices_read(devices[told], text, bytes);
+        ms[told] = time_of_step(devices[told], all);
+        for (int i = 0; i < OPERANDS; i++) drop_operand(&all[i]);
+        tern_device_close(devices[told]);
+    }
+    open_operands(first, &squares, all);
+    double least = time_of_step(first, all);
+    for (int told = 0; told < 2 && is_emulated(); told++) assert_true(least < 0.75 * ms[told]);
+    for (int i = 0; i < OPERANDS; i++) drop_operand(&all[i]);
+    tern_device_close(first);
+}
+
+/* What fails when it is launched, with nobody to tell, is told to the next caller, and to that one only. */
+static void a_late_error_is_told_once(void **state)
+{
+    operand all[OPERANDS];
+    tern_error err = {0};
+    (void)state;
+    if (!is_emulated()) skip();
+    tern_device *device = open_device(true);
+    tern_device_graphs_set(device, true, &err);
+    open_operands(device, &squares, all);
+    for (int i = 0; i < 3; i++) time_of_step(device, all);
+    for (int i = 0; i < 2; i++) assert_int_equal(multiply(device, all, &err), TERN_OK);
+    setenv("TERN_EMULATED_REFUSES", "products", 1);
+    device->backend->flush(device, NULL);
+    unsetenv("TERN_EMULATED_REFUSES");
+    assert_int_equal(multiply(device, all, &err), TERN_E_SYSTEM);
+    err = (tern_error){0};
+    assert_int_equal(multiply(device, all, &err), TERN_OK);
+    assert_int_equal(device->backend->wait(device, &err), TERN_OK);
+    assert_ok(err);
+    for (int i = 0; i < OPERANDS; i++) drop_operand(&all[i]);
+    tern_device_close(device);
+}
+
 /* ---- candidates ---- */
 
 static int linear_grad(tern_device *device, const operand all[OPERANDS], tern_error *err)
 {
-    operand dw = new_operand(device, TERN_F32, 2, all[B].here.shape, false, false);
+    operand dw = new_operand(device, TERN_F32, 2, all[B].here.shape, false, 0);
     tern__call call = {.device = device,
                        .kernel = TERN__LINEAR_GRAD,
                        .in = {&all[A].there, &all[B].there, &all[B].there},
@@ -340,11 +410,14 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whatever_comes_with_it),
+        cmocka_unit_test(a_bias_may_be_anywhere),
         cmocka_unit_test(a_long_batch_goes_in_parts),
         cmocka_unit_test(the_fastest_is_kept_and_told),
         cmocka_unit_test(an_algorithm_that_is_no_more_is_measured_anew),
         cmocka_unit_test(without_clocks_nothing_is_measured),
         cmocka_unit_test(a_recorded_step_takes_what_is_told),
+        cmocka_unit_test(without_clocks_nothing_told_is_taken),
+        cmocka_unit_test(a_late_error_is_told_once),
         cmocka_unit_test(a_way_that_fails_is_nobodys_error),
     };
     setenv("TERN_CONV_CACHE", "off", 1);

@@ -156,6 +156,44 @@ static void other_ranks_and_batches_go_on_there(void **state)
             }
 }
 
+/* The order is the saved one, whatever seed the new sampler has. */
+static void the_seed_is_the_saved_one(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    int64_t out[SAMPLES], epoch;
+    rank a = open_rank(0, 2, 4, 0);
+    tern_distributed_opts d = tern_distributed_defaults();
+    d.seed = 8;
+    tern_loader_opts opts = tern_loader_defaults();
+    opts.batch_size = 4;
+    rank b = {.sampler = tern_distributed_sampler_new(SAMPLES, 2, 0, &d, &err)};
+    opts.sampler = b.sampler;
+    b.loader = tern_loader_new(&labels, &opts, &err);
+    assert_ok(err);
+    next(&a, out, &epoch);
+    hand_over(&a, &b);
+    expect_same_way(&a, &b, 20);
+    close_rank(&a);
+    close_rank(&b);
+}
+
+/* A last batch that is not full does not count as if it were. */
+static void the_position_ends_with_the_samples(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    int64_t out[SAMPLES], epoch, position = 0;
+    rank r = open_rank(0, 1, 10, 0);
+    for (int64_t taken = 0; taken < SAMPLES; taken += next(&r, out, &epoch)) continue;
+    tern_object *saved = tern_loader_state_dict(r.loader, &err);
+    tern_object_to_int(tern_object_get(saved, "position"), &position, &err);
+    assert_ok(err);
+    assert_int_equal(position, SAMPLES);
+    tern_object_free(saved);
+    close_rank(&r);
+}
+
 static void the_last_batch_may_be_dropped(void **state)
 {
     (void)state;
@@ -250,6 +288,8 @@ int main(void)
         cmocka_unit_test(the_next_batch_is_the_next_batch),
         cmocka_unit_test(a_pass_under_way_is_given_up),
         cmocka_unit_test(other_ranks_and_batches_go_on_there),
+        cmocka_unit_test(the_seed_is_the_saved_one),
+        cmocka_unit_test(the_position_ends_with_the_samples),
         cmocka_unit_test(the_last_batch_may_be_dropped),
         cmocka_unit_test(what_does_not_fit_is_an_error),
         cmocka_unit_test(out_of_memory_is_told),

@@ -266,6 +266,37 @@ static void what_comes_from_elsewhere_is_refused(void **state)
     close_fixture(&f);
 }
 
+/* The sum of the gradients of one layer that is used twice under autocast, the second time by `call`. */
+static double used_twice(fixture *f, tern_module *layer, call_fn call)
+{
+    tern_error err = {0};
+    tern_autocast_set(f->scope, TERN_BF16);
+    tern_tensor *x = tern_full(f->scope, TERN_F32, 2, (int64_t[]){2, 4}, 0.5);
+    tern_tensor *y = call(layer, f->scope, tern_forward(layer, f->scope, x));
+    tern_autocast_set(f->scope, TERN_F32);
+    assert_int_equal(tern_backward(f->scope, tern_sum(f->scope, y)), TERN_OK);
+    double sum = tern_item(tern_sum(f->scope, tern_grad_get(tern_state_get(layer, 0).tensor)));
+    assert_int_equal(tern_scope_end(f->scope, &err), TERN_OK);
+    tern_zero_grad(layer);
+    return sum;
+}
+
+/* The first use's cast of the weight is kept, which must not hide the checkpoint's use. */
+static void a_kept_cast_hides_no_use(void **state)
+{
+    (void)state;
+    fixture f;
+    tern_error err = {0};
+    open_fixture(&f);
+    tern_rng *rng = tern_rng_new(3, &err);
+    tern_module *layer = tern_linear_new(4, 4, NULL, rng, &err);
+    assert_ok(err);
+    assert_true(used_twice(&f, layer, tern_checkpoint) == used_twice(&f, layer, tern_forward));
+    tern_module_free(layer);
+    tern_rng_free(rng);
+    close_fixture(&f);
+}
+
 /* ---- a module that behaves differently the second time ---- */
 
 typedef struct forked {
@@ -440,6 +471,7 @@ int main(void)
         cmocka_unit_test(same_bits_less_memory),
         cmocka_unit_test(also_under_autocast),
         cmocka_unit_test(gradients_pass_through),
+        cmocka_unit_test(a_kept_cast_hides_no_use),
         cmocka_unit_test(what_comes_from_elsewhere_is_refused),
         cmocka_unit_test(the_second_pass_uses_what_the_first_did),
         cmocka_unit_test(a_part_may_be_without_gradients),

@@ -89,7 +89,7 @@ static float element(const tern_module *net, const char *name)
     return all[1];
 }
 
-/* Parameters move by a quarter of the difference, buffers are copied. */
+/* Parameters move by a quarter of the difference, buffers are copied; kernels' copies become stale. */
 static void the_average_follows(void **state)
 {
     (void)state;
@@ -97,7 +97,10 @@ static void the_average_follows(void **state)
     tern_module *model = net_new(&w), *average = net_new(&w);
     float before = element(average, "0.weight"), target = element(model, "0.weight");
     backward(&w, model); /* updates the running mean */
+    const tern__packs *packs = tern_state_find(average, "0.weight")->view.packs;
+    uint64_t version = packs->version;
     tern_ema_update(w.scope, average, model, 0.75);
+    assert_true(packs->version > version);
     assert_int_equal(tern_scope_end(w.scope, &w.err), TERN_OK);
     float expected = before + 0.25f * (target - before);
     assert_true(fabsf(element(average, "0.weight") - expected) <= 1e-7f);

@@ -86,13 +86,15 @@ static void the_first_name_in_the_tree_counts(void **state)
 }
 
 /* Both layers see values that are written, before and after the seal, and values from training. */
-static void both_uses_see_its_values(void **state)
+static void expect_values_in_both(bool has_third_name)
 {
-    (void)state;
     float ones[WORDS * SIZE];
     for (int i = 0; i < WORDS * SIZE; i++) ones[i] = 1;
     world w = open_world();
     tern_module *model = new_model(&w, true);
+    if (has_third_name)
+        tern_parameter_share(part(model, "inner"), "third", tern_state_find(model, "encoder.weight"), &w.err);
+    assert_ok(w.err);
     tern_tensor *weight = tern_state_find(model, "decoder.weight");
     for (int sealed = 0; sealed < 2; sealed++) {
         for (int i = 0; i < WORDS * SIZE; i++) ones[i] *= 2;
@@ -109,6 +111,13 @@ static void both_uses_see_its_values(void **state)
     }
     tern_module_free(model);
     close_world(&w);
+}
+
+static void both_uses_see_its_values(void **state)
+{
+    (void)state;
+    expect_values_in_both(false);
+    expect_values_in_both(true);
 }
 
 static void gradients_add_up(void **state)

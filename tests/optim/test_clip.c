@@ -59,6 +59,23 @@ static void only_the_part_counts(void **state)
     close_world(&w);
 }
 
+/* A norm that is NaN makes the gradients NaN, but not the padding, which nothing would make zero again. */
+static void padding_stays_zero(void **state)
+{
+    (void)state;
+    world w = open_world();
+    net n = new_net(w.rng, &w.err);
+    assert_ok(w.err);
+    use(w.scope, n.all, "0.weight", NAN);
+    use(w.scope, n.all, "0.bias", 1);
+    assert_true(isnan(tern_item(tern_clip_grad_norm(w.scope, n.all, 1, 2))));
+    const float *bias = tern_grad_get(tern_state_find(n.all, "0.bias"))->view.data;
+    assert_true(isnan(bias[0]));
+    for (size_t i = WIDTH; i < TERN__LINE / sizeof(*bias); i++) assert_true(bias[i] == 0);
+    tern_module_free(n.all);
+    close_world(&w);
+}
+
 /* ---- two ranks ---- */
 
 static int same_norm_body(int rank, const tern__bootstrap *boot, void *arg)
@@ -154,9 +171,8 @@ static void out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(only_the_part_counts),
-        cmocka_unit_test(ranks_clip_the_mean),
-        cmocka_unit_test(numbers_that_cannot_be),
+        cmocka_unit_test(only_the_part_counts), cmocka_unit_test(padding_stays_zero),
+        cmocka_unit_test(ranks_clip_the_mean),  cmocka_unit_test(numbers_that_cannot_be),
         cmocka_unit_test(out_of_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -119,10 +119,41 @@ static void masters_are_an_f32_model(void **state)
     for (size_t i = 0; i < TERN__COUNT(makes); i++) compare(makes[i]);
 }
 
+/* Those of a state without masters: a used optimizer makes them anew, as a fresh one does. */
+static void a_state_without_masters_makes_them_anew(void **state)
+{
+    (void)state;
+    world w = open_world();
+    net used = open_net(sgd, TERN_BF16, &w.err), fresh = open_net(sgd, TERN_BF16, &w.err);
+    step(&w, &used, 0);
+    step(&w, &used, 1);
+    for (int i = 0; i < PARAMS; i++) tern__view_copy(&fresh.p[i]->view, &used.p[i]->view, &w.err);
+    tern_optim_state *saved = tern_optim_state_gather(used.optim, -1, &w.err);
+    assert_ok(w.err);
+    tern_optim_entry kept[16];
+    int count = 0;
+    for (int i = 0; i < tern_optim_state_count(saved); i++)
+        if (strcmp(tern_optim_state_entries(saved)[i].name, "master") != 0)
+            kept[count++] = tern_optim_state_entries(saved)[i];
+    assert_int_equal(count, 2 * PARAMS);
+    tern_optim_state_load(used.optim, kept, count, &w.err);
+    tern_optim_state_load(fresh.optim, kept, count, &w.err);
+    step(&w, &used, 2);
+    step(&w, &fresh, 2);
+    for (int i = 0; i < PARAMS; i++)
+        assert_memory_equal(master_of(&used, i), master_of(&fresh, i), (size_t)sizes[i] * sizeof(float));
+    assert_ok(w.err);
+    tern_optim_state_free(saved);
+    close_net(&used);
+    close_net(&fresh);
+    close_world(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(masters_are_an_f32_model),
+        cmocka_unit_test(a_state_without_masters_makes_them_anew),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

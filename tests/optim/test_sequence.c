@@ -67,6 +67,32 @@ static void parts_count_from_their_own_begin(void **state)
     close_bench(&b);
 }
 
+static void keep_warning(tern_log_level level, const char *text, void *ctx)
+{
+    if (level == TERN_LOG_WARN) snprintf(ctx, TERN_ERROR_TEXT, "%s", text);
+}
+
+/* It ends where its last part does, counted from the last milestone. */
+static void its_end_is_that_of_the_last_part(void **state)
+{
+    (void)state;
+    char text[TERN_ERROR_TEXT] = "";
+    bench b = open_bench();
+    tern_schedule *parts[] = {tern_constant_schedule_new(b.optim, TERN_UNIT_STEPS, 0.5, 100, &b.w.err),
+                              tern_polynomial_schedule_new(b.optim, TERN_UNIT_STEPS, 4, 1, &b.w.err)};
+    tern_schedule *sequence =
+        tern_sequential_schedule_new(b.optim, TERN_UNIT_STEPS, 2, parts, (int64_t[]){3}, &b.w.err);
+    for (int step = 0; step < 8; step++) tern_schedule_step(sequence);
+    assert_true(rate(&b) == 0);
+    tern_log_set(keep_warning, text);
+    tern_schedule_epoch(sequence);
+    tern_log_set(NULL, NULL);
+    assert_string_equal(text,
+                        "a schedule in steps ended at 7 of the first epoch's 8; was it meant in epochs?");
+    tern_schedule_free(sequence);
+    close_bench(&b);
+}
+
 static void sequences_nest(void **state)
 {
     (void)state;
@@ -190,6 +216,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_count_from_their_own_begin),
+        cmocka_unit_test(its_end_is_that_of_the_last_part),
         cmocka_unit_test(sequences_nest),
         cmocka_unit_test(momentum_of_a_part),
         cmocka_unit_test(what_cannot_be),

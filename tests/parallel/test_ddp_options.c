@@ -73,6 +73,34 @@ static void sums_are_wide_and_rounded_once(void **state)
     for (size_t i = 0; i < TERN__COUNT(all); i++) run_worlds(dtype_body, &all[i]);
 }
 
+/* Two ranges are reduced in bf16, each in a window of its own, where p0 begins right behind the end that p1
+ * has in the other window. */
+static int windows_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    static const tern_dtype dtypes[] = {TERN_BF16, TERN_F32, TERN_BF16};
+    (void)arg;
+    tern_error err = {0};
+    bag b;
+    tern_ddp_opts opts = tern_ddp_defaults();
+    opts.reduce_dtype = TERN_BF16;
+    bag_open(&b, boot, dtypes, 3, &opts, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_backward(b.s, bag_loss(&b, b.s, 0, rank, 7));
+    tern_scope_end(b.s, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int k = 0; k < 3; k += 2)
+        for (int64_t i = 0; i < tern_tensor_count(b.p[k]); i++)
+            RANK_CHECK(rank, bag_holds(&b, k, i, exact_mean(0, boot->world, k, i)));
+    bag_close(&b);
+    return 0;
+}
+
+static void windows_are_told_apart(void **state)
+{
+    (void)state;
+    run_worlds(windows_body, NULL);
+}
+
 /* ---- unused parameters: other random ones on each rank in each step ---- */
 
 static unsigned mask_of(int step, int rank)
@@ -621,6 +649,7 @@ static void different_options_are_named(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(windows_are_told_apart),
         cmocka_unit_test(sums_are_wide_and_rounded_once),
         cmocka_unit_test(any_parameters_may_be_left_out),
         cmocka_unit_test(backward_needs_the_ddps_group),

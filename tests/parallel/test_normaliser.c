@@ -241,6 +241,45 @@ static void a_loss_of_several_says_its_count(void **state)
     for (int world = 1; world <= 4; world++) assert_ranks_ok(ranks_run(world, set_body, NULL));
 }
 
+/* What is set holds for one backward: the next loss says its own count again. */
+static int once_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    const problem p = {CROSS_ENTROPY, TERN_F32, false};
+    (void)arg;
+    tern_error err = {0};
+    tern_group *world = tern__group_open_boot(boot, NULL, &err);
+    tern_device *dev = tern_device_open("cpu", &err);
+    scorer m, alone;
+    scorer_open(&m, p.dtype, dev, world, &err);
+    scorer_open(&alone, p.dtype, dev, NULL, &err);
+    tern_ddp_opts opts = tern_ddp_defaults();
+    opts.normaliser = TERN_NORMALISER_LOSS;
+    tern_ddp *ddp = tern_ddp_new(&m.base, world, &opts, &err);
+    RANK_CHECK_OK(rank, err);
+    for (int step = 0; step < 2; step++) {
+        samples own = {0};
+        add_rows(&own, step, rank);
+        if (step == 0) tern_ddp_normaliser_set(ddp, 1000 * rank + 1, &err);
+        tern_backward(m.s, loss_of(&m, &own, p.kind));
+        tern_scope_end(m.s, &err);
+        RANK_CHECK_OK(rank, err);
+        if (step == 1 && compare_step(&p, &m, ddp, &alone, step, rank, boot->world)) return 1;
+        tern_zero_grad(&m.base);
+    }
+    tern_ddp_free(ddp);
+    scorer_close(&alone);
+    scorer_close(&m);
+    tern_device_close(dev);
+    tern_group_close(world);
+    return 0;
+}
+
+static void a_count_is_set_for_one_backward(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(3, once_body, NULL));
+}
+
 /* ---- a rank has no sample for the model ---- */
 
 /* The last rank's loss does not use the model. It may have a count, or none. */
@@ -363,6 +402,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_mean_is_that_over_all_samples),
+        cmocka_unit_test(a_count_is_set_for_one_backward),
         cmocka_unit_test(a_loss_of_several_says_its_count),
         cmocka_unit_test(a_rank_without_the_model_may_count),
         cmocka_unit_test(a_mean_knows_what_it_was_divided_by),

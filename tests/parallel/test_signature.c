@@ -24,6 +24,12 @@ typedef enum odd {
     BUFFER,
     BUCKETS,
     CHECKSUMS,
+    LATE,
+    LOCAL,
+    LOSSES,
+    SHRINKS,
+    HALF,
+    PREDIVIDED,
     IGNORED,
     DEVICE,
     ISA,
@@ -102,6 +108,12 @@ static const struct {
     [BUFFER] = {"buffer \"seen\" () i32", "buffer \"seen\" () i64"},
     [BUCKETS] = {"buckets of 1048576 and 4096 bytes,", "buckets of 1048576 and 2097152 bytes,"},
     [CHECKSUMS] = {"divided by 1 before the sum, checksums every 5", "divided by 1 before the sum"},
+    [LATE] = {"2097152 bytes after backward, buffers", "2097152 bytes, buffers"},
+    [LOCAL] = {"buffers local, gradients by rank", "buffers broadcast, gradients by rank"},
+    [LOSSES] = {"gradients by the losses' normalisers divided", "gradients by rank divided"},
+    [SHRINKS] = {"gradients by rank (those not in a join) divided", "gradients by rank divided"},
+    [HALF] = {"gradients by rank in bf16 divided", "gradients by rank divided"},
+    [PREDIVIDED] = {"divided by 2 before the sum", "divided by 1 before the sum"},
     [IGNORED] = {"ignored parameter \"table\" (16, 16) f32", "parameter \"table\" (16, 16) f32"},
     [DEVICE] = {"kernels: cpu:reference" KERNELS, "kernels: oneDNN "},
     [ISA] = {"for isa 0x1" KERNELS, "for isa 0x"},
@@ -114,6 +126,12 @@ static tern_ddp_opts opts_of(odd what)
     tern_ddp_opts opts = tern_ddp_defaults();
     if (what == BUCKETS) opts.bucket_bytes = 4096;
     if (what == CHECKSUMS) opts.checksum_every = 5;
+    if (what == LATE) opts.delay_all_reduce = true;
+    if (what == LOCAL) opts.broadcast_buffers = false;
+    if (what == LOSSES) opts.normaliser = TERN_NORMALISER_LOSS;
+    if (what == SHRINKS) opts.divide_by_initial_world_size = false;
+    if (what == HALF) opts.reduce_dtype = TERN_BF16;
+    if (what == PREDIVIDED) opts.gradient_predivide_factor = 2;
     opts.ignore = &table;
     opts.ignore_count = what == IGNORED;
     opts.mixed_kernels = what == MIXED;

@@ -161,10 +161,11 @@ static tern_tensor *values(tern_scope *s, int first, int rows, int64_t channels)
     return tern_tensor_from(s, x, TERN_F32, 2, (int64_t[]){rows, channels});
 }
 
+/* A NaN is the same as nothing. */
 static bool same_values(const tern_tensor *a, const tern_tensor *b, double tolerance)
 {
     for (int64_t i = 0; i < tern_tensor_count(a); i++)
-        if (fabs(tern__view_get(&a->view, i) - tern__view_get(&b->view, i)) > tolerance) return false;
+        if (!(fabs(tern__view_get(&a->view, i) - tern__view_get(&b->view, i)) <= tolerance)) return false;
     return true;
 }
 
@@ -563,6 +564,65 @@ static void a_ddp_of_another_family_changes_nothing(void **state)
     assert_ranks_ok(ranks_run(2, strange, NULL));
 }
 
+/* ---- a rank whose labels do not count ---- */
+
+/* A loss of norm(x), whose rows behind the first `labelled` are of a class without weight. */
+static int classify(tern_scope *s, tern_module *norm, tern_tensor *x, int labelled)
+{
+    int64_t labels[6 * RANKS_MAX], count = x ? x->view.shape[0] : 0;
+    for (int i = 0; i < count; i++) labels[i] = i < labelled ? i % 2 : 2;
+    tern_cross_entropy_opts opts = tern_cross_entropy_defaults();
+    opts.weight = tern_tensor_from(s, (float[]){1, 2, 0}, TERN_F32, 1, (int64_t[]){3});
+    tern_tensor *label = tern_tensor_from(s, labels, TERN_I64, 1, &count);
+    return tern_backward(s, tern_cross_entropy(s, tern_forward(norm, s, x), label, &opts));
+}
+
+/* first(x) of all rows; the last rank's are data of the norm, and no more. */
+static tern_tensor *rows_alone(tern_scope *s, tern_module *first, int labelled)
+{
+    tern_tensor *with = tern_forward(first, s, values(s, 0, labelled, 3));
+    tern_tensor *without = tern_detach(s, tern_forward(first, s, values(s, labelled, 6, 3)));
+    return tern_cat(s, 2, (tern_tensor *[]){with, without}, 0);
+}
+
+/* The last rank's loss is 0 / 0, which must not reach the others by way of the norm. As its gradients do not
+ * count, nor do those of the others' losses with respect to its data. */
+static int unlabelled(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    layer l;
+    int labelled = 6 * (boot->world - 1);
+    open_layer(&l, boot, 3, &err);
+    tern_sync_batch_norm_convert(l.norm, l.world, &err);
+    tern_module_requires_grad_set(l.norm, false);
+    tern_module *first = new_linear(&err), *same = new_linear(&err);
+    tern_module *norm = tern_batch_norm1d_new(3, NULL, &err);
+    tern_module_requires_grad_set(norm, false);
+    tern_ddp *ddp = new_counting_ddp(first, l.world, &err);
+    tern_scope *alone = tern_scope_new(l.dev, NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_tensor *own = tern_forward(first, l.s, values(l.s, 6 * rank, 6, 3));
+    RANK_CHECK(rank, !classify(l.s, l.norm, own, 6 * rank < labelled ? 6 : 0));
+    RANK_CHECK(rank, !classify(alone, norm, rows_alone(alone, same, labelled), labelled));
+    for (int i = 0; i < tern_state_count(first); i++)
+        RANK_CHECK(rank, same_values(tern_grad_get(tern_state_get(first, i).tensor),
+                                     tern_grad_get(tern_state_get(same, i).tensor), 1e-6));
+    tern_scope_free(alone);
+    tern_ddp_free(ddp);
+    tern_module_free(norm);
+    tern_module_free(same);
+    tern_module_free(first);
+    close_layer(&l);
+    return 0;
+}
+
+static void a_rank_without_labels_disturbs_nobody(void **state)
+{
+    (void)state;
+    for (int world = 2; world <= 4; world++) assert_ranks_ok(ranks_run(world, unlabelled, NULL));
+}
+
 /* ---- memory ---- */
 
 /* From its first step's n-th allocation on, rank 1 gets no memory: it returns an error, and the others are
@@ -619,6 +679,7 @@ int main(void)
         cmocka_unit_test(order_and_agreement),
         cmocka_unit_test(another_models_samples_do_not_count),
         cmocka_unit_test(a_frozen_models_samples_count_as_those_of_the_one_before_it),
+        cmocka_unit_test(a_rank_without_labels_disturbs_nobody),
         cmocka_unit_test(a_ddp_of_another_family_changes_nothing),
         cmocka_unit_test(arguments),
         cmocka_unit_test(warm_steps_allocate_nothing),

@@ -306,6 +306,8 @@ static void a_full_disk_is_told_once(void **state)
     assert_int_equal(warnings, 2);
     assert_non_null(strstr(last_warning, "tern_board_scalar: cannot write to"));
     limit_files(RLIM_INFINITY);
+    put(board, 2);
+    assert_non_null(strstr(last_warning, "; 4 records are missing"));
     tern_board_free(board);
     tern_log_set(NULL, NULL);
     signal(SIGXFSZ, SIG_DFL);

@@ -98,7 +98,7 @@ class CrossEntropyTest(unittest.TestCase):
 
     def test_maps_and_volumes(self):
         """Segmentation: u8 labels with 255 ignored, class weights, plain and blocked scores, and rows of them."""
-        for shape in ((2, 19, 65, 67), (1, 7, 9, 20, 21), (2, 16, 33, 35), (1, 32, 40, 41), (4101, 21), (4100, 2)):
+        for shape in ((2, 19, 65, 67), (1, 7, 9, 20, 21), (2, 16, 33, 35), (1, 32, 40, 41), (4101, 21), (4100, 2), (4097, 191)):
             x, label, weight = RNG.standard_normal(shape).astype("f"), labels_of(shape, "uint8"), weights_of(shape, "f")
             label[RNG.random(label.shape) < 0.2] = 255
             for w, threads in ((None, 1), (weight, 2)):

@@ -354,6 +354,9 @@ class Schedule(unittest.TestCase):
             groups = [{k: v for k, v in group.items() if k != "params"} for group in schedules.pair.torch_optim.param_groups]
             ours, states = schedules.state(), schedules.torch[0].state_dict()
             self.assertLessEqual(set(ours) - OURS, set(states) | ({"base_lrs", "_step_count"} & set(ours)), name)
+            if name in SEQUENCES:
+                times = [[part["last_epoch"] for part in state["_schedulers"]] for state in (ours, states)]
+                self.assertEqual(*times, name)
             fresh = Schedules(STEPS, made)
             for group, saved in zip(fresh.pair.torch_optim.param_groups, groups):
                 group.update(copy.deepcopy(saved))

@@ -47,6 +47,9 @@ void tern__bootstrap_warn_slurm(void);
  * Errors: E_TIMEOUT names the ranks that did not come, E_ENV names two processes with the same rank, E_PEER
  * has rank 0's failure; and the store's errors. */
 int tern__boot_meet(tern__bootstrap *boot, double timeout_s, tern_error *err);
+/* Listens on a free port: on the loopback if all ranks are on this machine, otherwise on the interface that
+ * leads to boot->addr. Fills in listen_fd, addr and port. */
+int tern__boot_listen(tern__bootstrap *boot, bool is_one_machine, tern_error *err);
 
 /* ---- mpi.c: mpirun, or a program that has initialised MPI ---- */
 

@@ -19,7 +19,6 @@
 
 #include <fcntl.h>
 #include <limits.h>
-#include <netinet/in.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
@@ -36,6 +35,9 @@ typedef struct word {
 
 static const char word_magic[8] = "ternword";
 
+/* Followed by the rank: the keys of its claim and of its card. */
+static const char claim_name[] = "claim/", card_name[] = "rank/";
+
 static const double agent_timeout_s = 30;
 
 typedef struct meeting {
@@ -46,41 +48,31 @@ typedef struct meeting {
     bool is_one_machine;
 } meeting;
 
-static void key_of(int rank, char key[32])
+static void key_of(const char *name, int rank, char key[32])
 {
-    snprintf(key, 32, "rank/%d", rank);
+    snprintf(key, 32, "%s%d", name, rank);
 }
 
-static void claim_of(int rank, char key[32])
+static double seconds_left(const meeting *m)
 {
-    snprintf(key, 32, "claim/%d", rank);
+    return tern__deadline_ms(m->deadline) * 1e-3;
 }
 
 /* ---- cards ---- */
 
-static bool copy_card(tern__card *card, const void *data, size_t bytes)
-{
-    if (bytes != sizeof(*card)) return false;
-    memcpy(card, data, sizeof(*card));
-    return tern__card_is_sound(card, bytes);
-}
-
 static int fail_twice(const meeting *m, tern_error *err)
 {
-    char key[32], one[128] = "something that is not one of tern's ranks", other[128];
-    const char *keys = key;
-    size_t bytes;
+    char one[128] = "something that is not one of tern's ranks", other[128];
+    int rank = m->boot->rank;
     tern__card card;
-    key_of(m->boot->rank, key);
-    bool is_there = !tern_store_wait(m->store, &keys, 1, 1.0, NULL);
-    const void *data = is_there ? tern_store_get(m->store, key, &bytes, NULL) : NULL;
-    if (data && copy_card(&card, data, bytes)) tern__card_describe(&card, m->boot->rank, one, sizeof(one));
-    tern__card_describe(&m->own, m->boot->rank, other, sizeof(other));
+    if (!tern__card_get(&card, card_name, rank, m->store, 1.0, NULL))
+        tern__card_describe(&card, rank, one, sizeof(one));
+    tern__card_describe(&m->own, rank, other, sizeof(other));
     return tern__error_set(
         err, tern__boot_func, TERN_E_ENV,
         "rank %d is taken twice: by %s and by %s; or an earlier job that failed has left its keys "
         "where these ranks meet",
-        m->boot->rank, one, other);
+        rank, one, other);
 }
 
 /* Publishes the card with SET, not with COMPARE_SET, after which PyTorch 1's server does not wake the clients
@@ -89,48 +81,38 @@ static int claim_rank(meeting *m, tern_error *err)
 {
     char key[32];
     int64_t claims;
-    claim_of(m->boot->rank, key);
+    key_of(claim_name, m->boot->rank, key);
     int status = tern__card_make(&m->own, m->boot, err);
     if (!status) status = tern_store_add(m->store, key, 1, &claims, err);
     if (status) return status;
     if (claims != 1) return fail_twice(m, err);
-    key_of(m->boot->rank, key);
-    return tern_store_set(m->store, key, &m->own, sizeof(m->own), err);
+    return tern__card_publish(&m->own, card_name, m->boot->rank, m->store, err);
 }
 
 static int fail_missing(const meeting *m, tern_error *err)
 {
     tern_error why = {0};
-    if (!tern__store_fail_missing(m->store, "rank/", 0, m->boot->world, &why))
+    if (!tern__store_fail_missing(m->store, card_name, 0, m->boot->world, &why))
         return tern__error_set(err, tern__boot_func, TERN_E_TIMEOUT,
                                "rank 0 did not publish its address in time");
     return tern__error_set(err, tern__boot_func, why.code, "%s", why.text);
 }
 
-static const void *await_key(const meeting *m, const char *key, size_t *bytes, tern_error *err)
+/* `why`: the error of what this rank waited for. */
+static int fail_await(const meeting *m, const tern_error *why, tern_error *err)
 {
-    tern_error why = {0};
-    tern_store_wait(m->store, &key, 1, tern__deadline_ms(m->deadline) * 1e-3, &why);
-    if (why.code == TERN_E_TIMEOUT)
-        fail_missing(m, err);
-    else if (why.code)
-        tern__error_set(err, tern__boot_func, why.code, "%s", why.text);
-    return why.code ? NULL : tern_store_get(m->store, key, bytes, err);
+    if (why->code == TERN_E_TIMEOUT) return fail_missing(m, err);
+    return tern__error_set(err, tern__boot_func, why->code, "%s", why->text);
 }
 
 static int look_at_machines(meeting *m, tern_error *err)
 {
+    tern_error why = {0};
     m->is_one_machine = true;
     for (int rank = 1; rank < m->boot->world; rank++) {
-        char key[32];
-        size_t bytes;
-        key_of(rank, key);
         tern__card card;
-        const void *data = await_key(m, key, &bytes, err);
-        if (!data) return err->code;
-        if (!copy_card(&card, data, bytes))
-            return tern__error_set(err, tern__boot_func, TERN_E_PEER,
-                                   "rank %d's key in the store is not one of tern's cards", rank);
+        if (tern__card_get(&card, card_name, rank, m->store, seconds_left(m), &why))
+            return fail_await(m, &why, err);
         m->is_one_machine &= tern__card_is_same_machine(&card, &m->own);
     }
     return TERN_OK;
@@ -138,33 +120,27 @@ static int look_at_machines(meeting *m, tern_error *err)
 
 /* ---- rank 0: the invitation ---- */
 
-static int port_of(const struct sockaddr_storage *at)
+static int listen_inside(tern__bootstrap *boot, tern_error *err)
 {
-    return ntohs(at->ss_family == AF_INET6 ? ((const struct sockaddr_in6 *)at)->sin6_port
-                                           : ((const struct sockaddr_in *)at)->sin_port);
-}
-
-static int listen_inside(tern__bootstrap *boot, struct sockaddr_storage *at, tern_error *err)
-{
-    socklen_t size = sizeof(*at);
     snprintf(boot->addr, sizeof(boot->addr), "127.0.0.1");
     boot->port = 0;
-    int fd = tern__listen(boot, err);
-    if (fd < 0 || !getsockname(fd, (struct sockaddr *)at, &size)) return fd;
-    tern__close(&fd);
-    return tern__error_errno(err, tern__boot_func, TERN_E_SYSTEM, "cannot read a socket's port");
+    return tern__listen(boot, err);
+}
+
+static int listen_outside(tern__bootstrap *boot, tern_error *err)
+{
+    struct sockaddr_storage at;
+    int fd = tern__tcp_listen(boot, false, &at, err);
+    if (fd >= 0) tern__tcp_host(&at, boot->addr, sizeof(boot->addr));
+    return fd;
 }
 
 /* A job on one machine must not be reachable from another one. */
-static int listen_anywhere(const meeting *m, tern_error *err)
+int tern__boot_listen(tern__bootstrap *boot, bool is_one_machine, tern_error *err)
 {
-    tern__bootstrap *boot = m->boot;
-    struct sockaddr_storage at = {0};
-    boot->listen_fd =
-        m->is_one_machine ? listen_inside(boot, &at, err) : tern__tcp_listen(boot, false, &at, err);
+    boot->listen_fd = is_one_machine ? listen_inside(boot, err) : listen_outside(boot, err);
     if (boot->listen_fd < 0) return boot->listen_fd;
-    tern__tcp_host(&at, boot->addr, sizeof(boot->addr));
-    boot->port = port_of(&at);
+    boot->port = tern__port_of(boot->listen_fd);
     return TERN_OK;
 }
 
@@ -190,7 +166,7 @@ static int leave_word(const meeting *m, const tern_error *why, tern_error *err)
 static int invite(meeting *m, tern_error *err)
 {
     int status = look_at_machines(m, err);
-    if (!status) status = listen_anywhere(m, err);
+    if (!status) status = tern__boot_listen(m->boot, m->is_one_machine, err);
     if (!status) make_secret(m->boot);
     int left = leave_word(m, err, status ? NULL : err);
     return status ? status : left;
@@ -222,11 +198,10 @@ static int read_word(meeting *m, tern_error *err)
 {
     size_t bytes;
     word w;
-    const void *data = await_key(m, "word", &bytes, err);
-    if (!data) return err->code;
-    if (bytes != sizeof(w)) return fail_word(bytes, err);
-    memcpy(&w, data, sizeof(w));
-    int status = take_word(m->boot, &w, err);
+    tern_error why = {0};
+    if (tern__store_read(m->store, "word", &w, sizeof(w), &bytes, seconds_left(m), &why))
+        return fail_await(m, &why, err);
+    int status = bytes == sizeof(w) ? take_word(m->boot, &w, err) : fail_word(bytes, err);
     sodium_memzero(&w, sizeof(w));
     return status;
 }
@@ -240,9 +215,9 @@ static int clean_up(const meeting *m, tern_error *err)
     if (status || readers < m->boot->world) return status;
     for (int rank = 0; rank < m->boot->world && status >= 0; rank++) {
         char key[32];
-        key_of(rank, key);
+        key_of(card_name, rank, key);
         status = tern_store_delete(m->store, key, err);
-        claim_of(rank, key);
+        key_of(claim_name, rank, key);
         if (status >= 0) status = tern_store_delete(m->store, key, err);
     }
     if (status >= 0) status = tern_store_delete(m->store, "word", err);

@@ -8,17 +8,14 @@
 #include "comm/control/inner.h"
 #include "comm/mpi.h"
 #include "comm/store/hello.h"
-#include "comm/store/listen.h"
 #include "comm/sys.h"
 
 #include <limits.h>
-#include <netinet/in.h>
 #include <sodium.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <time.h>
 
 #define ADDRESS_BYTES 64
@@ -74,23 +71,12 @@ static int find_stranger(const meeting *m)
     return rank;
 }
 
-/* Listens on loopback if all ranks are on this machine, otherwise on the interface that leads to a rank on
- * another. */
 static int listen_for(const meeting *m, tern__bootstrap *boot, tern_error *err)
 {
-    struct sockaddr_storage at = {0};
-    socklen_t size = sizeof(at);
     int rank = find_stranger(m);
-    bool is_near = rank == boot->world;
-    snprintf(boot->addr, sizeof(boot->addr), "%s", is_near ? "127.0.0.1" : m->visits[rank].address);
-    boot->listen_fd = is_near ? tern__listen(boot, err) : tern__tcp_listen(boot, false, &at, err);
-    if (boot->listen_fd < 0) return boot->listen_fd;
-    if (getsockname(boot->listen_fd, (struct sockaddr *)&at, &size))
-        return tern__error_errno(err, tern__boot_func, TERN_E_SYSTEM, "cannot read a socket's port");
-    tern__tcp_host(&at, boot->addr, sizeof(boot->addr));
-    boot->port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
-                                                : ((struct sockaddr_in *)&at)->sin_port);
-    return TERN_OK;
+    bool is_one_machine = rank == boot->world;
+    if (!is_one_machine) snprintf(boot->addr, sizeof(boot->addr), "%s", m->visits[rank].address);
+    return tern__boot_listen(boot, is_one_machine, err);
 }
 
 static int prepare(const meeting *m, answer *a, tern_error *err)

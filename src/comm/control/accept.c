@@ -7,7 +7,7 @@
  * Anybody can connect. Until it has proved that it knows the secret, a caller is a stranger: only a hello and
  * a proof are read from it, and it has a few seconds for them. A crowd of strangers cannot keep the ranks
  * out: when there is no slot or descriptor left, the oldest stranger is dropped, unless it has only just
- * come. */
+ * come; then the doors stay closed until its grace is over or any stranger leaves. */
 #include "comm/control/inner.h"
 #include "comm/store/hello.h"
 
@@ -16,7 +16,7 @@
 
 static const char func[] = "tern_group_open";
 
-enum { doors = 2, strangers_max = 64 };
+enum { doors = 2 };
 
 /* A caller that is connected but has not proved itself yet. */
 typedef struct stranger {
@@ -33,7 +33,7 @@ typedef struct stranger {
 typedef struct reception {
     tern__control *control;
     tern_store *store;
-    stranger strangers[strangers_max];
+    stranger strangers[TERN__STRANGERS_MAX];
     int count;            /* in the order in which they came */
     int64_t closed_until; /* the doors: there is no room */
     struct pollfd *polls; /* doors (this host, other hosts), strangers, socket and pidfd of each rank */
@@ -60,8 +60,8 @@ static void make_room(reception *r)
 static int accept_stranger(reception *r, bool is_stream, tern_error *err)
 {
     int listen_fd = is_stream ? r->control->listen_tcp : r->control->listen_fd;
-    if (r->count == strangers_max) make_room(r);
-    if (r->count == strangers_max) return TERN_OK;
+    if (r->count == TERN__STRANGERS_MAX) make_room(r);
+    if (r->count == TERN__STRANGERS_MAX) return TERN_OK;
     stranger *s = &r->strangers[r->count];
     *s = (stranger){
         .is_stream = is_stream, .came = tern__now_ns(), .deadline = tern__deadline(TERN__HELLO_DEADLINE_S)};
@@ -155,6 +155,7 @@ static int64_t prepare(reception *r, int64_t deadline)
     return deadline;
 }
 
+/* The place of a stranger who goes is free at once. */
 static void serve_strangers(reception *r)
 {
     int count = r->count, kept = 0;
@@ -163,6 +164,7 @@ static void serve_strangers(reception *r)
     for (int i = 0; i < count; i++)
         if (r->strangers[i].fd >= 0) r->strangers[kept++] = r->strangers[i];
     r->count = kept;
+    if (kept < count) r->closed_until = 0;
 }
 
 static tern__peer *first_missing(const tern__control *control)
@@ -209,7 +211,7 @@ static int receive_peers(reception *r, int64_t deadline, tern_error *err)
 int tern__control_accept(tern__control *control, tern_store *store, int64_t deadline, tern_error *err)
 {
     reception *r = tern__alloc(sizeof(*r), func, err);
-    size_t polls = doors + strangers_max + 2 * (size_t)control->world;
+    size_t polls = doors + TERN__STRANGERS_MAX + 2 * (size_t)control->world;
     if (r) r->polls = tern__alloc(polls * sizeof(*r->polls), func, err);
     int status = TERN_E_MEMORY;
     if (r && r->polls) {

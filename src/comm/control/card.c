@@ -83,33 +83,35 @@ bool tern__card_is_same_machine(const tern__card *one, const tern__card *other)
     return end && !strncmp(one->host_key, other->host_key, (size_t)(end - one->host_key) + 1);
 }
 
-static void key_of(int rank, char *key, size_t size)
-{
-    snprintf(key, size, "control/%d", rank);
-}
-
-int tern__card_publish(const tern__card *card, int rank, tern_store *store, tern_error *err)
+int tern__card_publish(const tern__card *card, const char *name, int rank, tern_store *store, tern_error *err)
 {
     char key[32];
-    key_of(rank, key, sizeof(key));
+    snprintf(key, sizeof(key), "%s%d", name, rank);
     return tern_store_set(store, key, card, sizeof(*card), err);
 }
 
-bool tern__card_is_sound(const tern__card *card, size_t bytes)
+bool tern__card_is_same_process(const tern__card *one, const tern__card *other)
+{
+    return one->pid == other->pid && one->pid_space == other->pid_space &&
+           !strcmp(one->host_key, other->host_key);
+}
+
+static bool is_sound(const tern__card *card, size_t bytes)
 {
     return bytes == sizeof(*card) && memchr(card->host, 0, sizeof(card->host)) &&
            memchr(card->host_key, 0, sizeof(card->host_key)) && tern__comm_choice_is_sound(&card->choice) &&
            card->name_bytes <= sizeof(card->name);
 }
 
-int tern__card_get(tern__card *card, int rank, tern_store *store, double timeout_s, tern_error *err)
+int tern__card_get(tern__card *card, const char *name, int rank, tern_store *store, double timeout_s,
+                   tern_error *err)
 {
     char key[32];
     size_t bytes;
-    key_of(rank, key, sizeof(key));
+    snprintf(key, sizeof(key), "%s%d", name, rank);
     int status = tern__store_read(store, key, card, sizeof(*card), &bytes, timeout_s, err);
     if (status) return status;
-    if (tern__card_is_sound(card, bytes)) return TERN_OK;
+    if (is_sound(card, bytes)) return TERN_OK;
     return tern__error_set(err, func, TERN_E_PEER,
                            "rank %d published a malformed card of %zu bytes, expected %zu", rank, bytes,
                            sizeof(*card));

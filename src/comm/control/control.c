@@ -174,12 +174,7 @@ bool tern__control_has_left(const tern__control *control, int peer)
 
 bool tern__control_is_same_process(const tern__control *control, int peer)
 {
-    struct ucred cred;
-    socklen_t size = sizeof(cred);
-    if (peer == control->rank) return true;
-    if (control->peers[peer].stream) return false;
-    if (getsockopt(control->peers[peer].fd, SOL_SOCKET, SO_PEERCRED, &cred, &size)) return false;
-    return cred.pid == getpid();
+    return tern__card_is_same_process(&control->peers[peer].card, &control->peers[control->rank].card);
 }
 
 int tern__control_host(const tern__control *control, int rank)

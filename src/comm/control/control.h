@@ -46,7 +46,7 @@ bool tern__control_is_healthy(const tern__control *control);
 int tern__control_check(const tern__control *control, const char *func, tern_error *err);
 /* True once `peer` has said goodbye; it will post nothing more. */
 bool tern__control_has_left(const tern__control *control, int peer);
-/* True if `peer` is a rank of this process, according to its socket's credentials. */
+/* True if `peer` is this rank, or another rank of this process. */
 bool tern__control_is_same_process(const tern__control *control, int peer);
 /* Hosts are numbered from 0 in the order of their first ranks; the same on all ranks. */
 int tern__control_host(const tern__control *control, int rank);

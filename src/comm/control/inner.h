@@ -78,7 +78,6 @@ typedef struct tern__peer {
     tern__stream *stream; /* for a rank on another host (TCP); NULL: SOCK_SEQPACKET */
     int pidfd; /* -1: this rank itself, a rank of this process, not visible from here, or on another host */
     tern__card card;
-    bool met;  /* the card has arrived */
     bool gone; /* nothing more is read from it: left, lost or garbled */
     atomic_bool left;
     uint64_t sent, came;       /* descriptors; `came` under `lock` */
@@ -150,13 +149,15 @@ struct tern__control {
 
 /* Makes this rank's card, except for the name of its socket, which the caller adds. */
 int tern__card_make(tern__card *card, const tern__bootstrap *boot, tern_error *err);
-int tern__card_publish(const tern__card *card, int rank, tern_store *store, tern_error *err);
+/* Sets key `name`RANK to the card. */
+int tern__card_publish(const tern__card *card, const char *name, int rank, tern_store *store,
+                       tern_error *err);
 /* Waits for `rank`'s card. */
-int tern__card_get(tern__card *card, int rank, tern_store *store, double timeout_s, tern_error *err);
+int tern__card_get(tern__card *card, const char *name, int rank, tern_store *store, double timeout_s,
+                   tern_error *err);
 /* True if both ranks run on one machine, whatever TERN_HOST_ID says. */
 bool tern__card_is_same_machine(const tern__card *one, const tern__card *other);
-/* True if a value of `bytes` bytes, of which *card holds as many as fit, is a well-formed card. */
-bool tern__card_is_sound(const tern__card *card, size_t bytes);
+bool tern__card_is_same_process(const tern__card *one, const tern__card *other);
 /* "rank 1 (host, pid 77)". */
 void tern__card_describe(const tern__card *card, int rank, char *text, size_t size);
 
@@ -186,6 +187,9 @@ int tern__peer_fail_late(const tern__peer *peer, const char *what, tern_error *e
 int tern__control_fail_descriptors(const tern__control *control, tern_error *err);
 
 /* ---- accept.c ---- */
+
+/* The connections that a rank keeps before they have proved themselves. */
+#define TERN__STRANGERS_MAX 64
 
 /* Returns when all higher ranks have connected. */
 int tern__control_accept(tern__control *control, tern_store *store, int64_t deadline, tern_error *err);

@@ -13,15 +13,10 @@
 #define NOTE_SECONDS 1.0
 
 static const char func[] = "tern_group_open";
+static const char card_name[] = "control/"; /* and the rank: a card's key */
 static const double redial_pause_s = 0.02;
 
 /* ---- cards ---- */
-
-static bool is_same_process(const tern__card *one, const tern__card *other)
-{
-    return one->pid == other->pid && one->pid_space == other->pid_space &&
-           !strcmp(one->host_key, other->host_key);
-}
 
 /* `first` is the card of the process that has the rank already, or NULL if it has not published one. */
 static int fail_twice(int rank, const tern__card *first, const tern__card *own, tern_error *err)
@@ -46,8 +41,8 @@ static int try_claim(int rank, const tern__card *own, tern_store *store, tern_er
     if (status == TERN_E_PEER) return 0;
     if (status) return tern__error_set(err, func, status, "%s", why.text);
     if (claims == 1) return 1;
-    bool is_known = !tern__card_get(&first, rank, store, 1.0, NULL);
-    if (is_known && is_same_process(&first, own)) return 0;
+    bool is_known = !tern__card_get(&first, card_name, rank, store, 1.0, NULL);
+    if (is_known && tern__card_is_same_process(&first, own)) return 0;
     return fail_twice(rank, is_known ? &first : NULL, own, err);
 }
 
@@ -71,7 +66,7 @@ static int claim_rank(int rank, const tern__card *own, tern_store *store, int64_
 
 static int fail_missing(int first, int world, tern_store *store, tern_error *err)
 {
-    int status = tern__store_fail_missing(store, "control/", first, world, err);
+    int status = tern__store_fail_missing(store, card_name, first, world, err);
     if (status) return status;
     return tern__error_set(err, func, TERN_E_TIMEOUT,
                            "all %d ranks came, but the last one only when the time was up", world);
@@ -97,7 +92,7 @@ typedef int (*getter)(void *into, int rank, tern_store *store, double timeout_s,
 
 static int get_card(void *into, int rank, tern_store *store, double timeout_s, tern_error *err)
 {
-    return tern__card_get(into, rank, store, timeout_s, err);
+    return tern__card_get(into, card_name, rank, store, timeout_s, err);
 }
 
 static int get_address(void *into, int rank, tern_store *store, double timeout_s, tern_error *err)
@@ -127,13 +122,10 @@ static int gather_cards(tern__control *control, const tern__card *own, tern_stor
 {
     for (int rank = 0; rank < control->world; rank++) {
         tern__peer *peer = &control->peers[rank];
-        int status = rank == control->rank
-                         ? TERN_OK
-                         : await_published(get_card, &peer->card, rank, store, deadline, err);
+        if (rank == control->rank) continue;
+        int status = await_published(get_card, &peer->card, rank, store, deadline, err);
         if (status == TERN_E_TIMEOUT) return fail_missing(rank, control->world, store, err);
-        if (status) return status;
-        peer->met = true;
-        if (rank != control->rank) status = check_card(peer, own, control->rank, err);
+        if (!status) status = check_card(peer, own, control->rank, err);
         if (status) return status;
     }
     return TERN_OK;
@@ -218,8 +210,7 @@ static void await_readers(const tern__control *control, tern_store *store)
 
 static const char *choice_of(const tern__control *control, int rank)
 {
-    const tern__comm_choice *choice = &control->peers[rank].card.choice;
-    return control->hosts == 1 ? choice->on_one_host : choice->on_several;
+    return tern__comm_choice_name(&control->peers[rank].card.choice, control->hosts == 1);
 }
 
 static int fail_choice(const tern__control *control, int rank, tern_error *err)
@@ -295,7 +286,7 @@ static int meet(tern__control *control, const tern__bootstrap *boot, tern_store 
     int status = tern__card_make(own, boot, err);
     if (!status) status = tern__control_listen(control, own, err);
     if (!status) status = claim_rank(control->rank, own, store, deadline, err);
-    if (!status) status = tern__card_publish(own, control->rank, store, err);
+    if (!status) status = tern__card_publish(own, card_name, control->rank, store, err);
     if (!status) status = gather_cards(control, own, store, deadline, err);
     if (status) return status;
     make_secret(control, boot->secret);

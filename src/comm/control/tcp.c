@@ -46,9 +46,7 @@ void tern__tcp_text(const struct sockaddr_storage *at, char *text, size_t size)
 {
     char host[INET6_ADDRSTRLEN + IF_NAMESIZE];
     tern__tcp_host(at, host, sizeof(host));
-    int port = at->ss_family == AF_INET6 ? ((const struct sockaddr_in6 *)at)->sin6_port
-                                         : ((const struct sockaddr_in *)at)->sin_port;
-    snprintf(text, size, "%s port %d", host, ntohs((uint16_t)port));
+    snprintf(text, size, "%s port %d", host, tern__port_in(at));
 }
 
 static bool is_network(const struct sockaddr *at)

@@ -1,8 +1,7 @@
 /* message.c - messages through the debug back end. The back end behind gets a copy of the transfer, so that
  * the caller's is done only after it has been checked. */
 #include "comm/debug/debug.h"
-
-#include <stdio.h>
+#include "comm/match.h"
 
 typedef struct message {
     tern__flight flight;
@@ -44,14 +43,6 @@ static void give_back(mailbox *box, message *m)
     box->spare = m;
 }
 
-static void describe(const tern__transfer *t, char *text, size_t size)
-{
-    char peer[24] = "any rank";
-    if (t->peer != TERN_ANY_SOURCE) snprintf(peer, sizeof(peer), "rank %d", t->peer);
-    snprintf(text, size, "%s of %zu %s %s %s, tag %d", t->is_recv ? "recv" : "send", t->count,
-             tern_dtype_name(t->dtype), t->is_recv ? "from" : "to", peer, t->tag);
-}
-
 static int begin(mailbox *box, message *m, tern__transfer *t, tern_error *err)
 {
     tern__debug_range range = {.at = t->buf,
@@ -62,7 +53,7 @@ static int begin(mailbox *box, message *m, tern__transfer *t, tern_error *err)
     m->own = *t;
     m->of = t;
     m->flight.count = 0;
-    describe(t, m->flight.text, sizeof(m->flight.text));
+    tern__transfer_text(box->debug->group, t, m->flight.text, sizeof(m->flight.text));
     int status = range.bytes ? tern__flight_add(&m->flight, &range, err) : TERN_OK;
     return status ? status : tern__flight_begin(&box->debug->flights, &m->flight, err);
 }

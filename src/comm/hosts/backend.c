@@ -141,9 +141,7 @@ static int fail_late(const tern__hosts *hosts, const tern__hosts_goal *goal, con
         tern__channel_hint(meeting.channel, hint, sizeof(hint));
     snprintf(text, sizeof(text), "rank %d waited %g s in %s%s",
              tern_group_world_rank(group, group->boot.rank), group->opts.timeout_s, what, hint);
-    for (int rank = 0; rank < group->boot.world; rank++)
-        if (hosts->missing[rank]) tern__control_last_ask(group->control, tern_group_world_rank(group, rank));
-    tern__control_others_text(group->control, what, 0.5, text, sizeof(text));
+    tern__wait_blame(group, what, hosts->missing, text, sizeof(text));
     return fail(hosts, TERN_E_TIMEOUT, text, err);
 }
 
@@ -181,9 +179,8 @@ static int look_and_rest(const tern__hosts *hosts, wait *w, bool *met, tern_erro
 
 int tern__hosts_await(tern__hosts *hosts, const tern__hosts_goal *goal, tern_error *err)
 {
-    const tern__native *lobby = lobby_of(hosts);
     wait w = {.goal = goal,
-              .late = tern__deadline(lobby ? lobby->late_s : 0.05),
+              .late = tern__deadline(tern__wait_late_s(hosts->group)),
               .deadline = tern__deadline(hosts->group->opts.timeout_s),
               .gone_deadline = INT64_MAX};
     bool met = false;
@@ -215,7 +212,6 @@ static int open_here(tern__hosts *hosts, tern_error *err)
                                .whole = group,
                                .id = group->id | UINT32_C(1) << 31};
     tern_group *here = &hosts->here;
-    snprintf(here->backend_name, sizeof(here->backend_name), "%s", size == 1 ? "self" : "native");
     here->boot.rank = map->place;
     here->boot.world = size;
     here->ranks = tern__alloc((size_t)size * sizeof(*here->ranks), func, err);

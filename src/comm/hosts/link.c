@@ -27,6 +27,7 @@ static int set_note(void *store, const char *key, const void *value, size_t byte
 
 typedef struct notes {
     tern_store *store;
+    tern__control *control;
     double timeout_s;
 } notes;
 
@@ -35,14 +36,34 @@ static int set(void *of, const char *key, const void *value, size_t bytes, char 
     return set_note(((notes *)of)->store, key, value, bytes, why, why_size);
 }
 
+/* Reads it once it is there, or fails as soon as a rank has. */
+static int read_note(const notes *n, const char *name, void *value, size_t cap, size_t *bytes,
+                     tern_error *err)
+{
+    const double look_s = 0.5;
+    double left_s = n->timeout_s;
+    int status;
+    do {
+        *err = (tern_error){0};
+        status = tern__control_check(n->control, func, err);
+        if (status) return status;
+        status = tern__store_read(n->store, name, value, cap, bytes, TERN__MIN(left_s, look_s), err);
+        left_s -= look_s;
+    } while (status == TERN_E_TIMEOUT && left_s > 0);
+    return status;
+}
+
 static int get(void *of, const char *key, void *value, size_t cap, size_t *bytes, char *why, size_t why_size)
 {
     const notes *n = of;
     tern_error err = {0};
     char name[256];
     snprintf(name, sizeof(name), "transport/%s", key);
-    int status = tern__store_read(n->store, name, value, cap, bytes, n->timeout_s, &err);
-    snprintf(why, why_size, "%s", err.text);
+    int status = read_note(n, name, value, cap, bytes, &err);
+    if (status == TERN_E_TIMEOUT)
+        snprintf(why, why_size, "nobody set \"%s\" in the store within %.3g s", name, n->timeout_s);
+    else
+        snprintf(why, why_size, "%s", err.text);
     return status;
 }
 
@@ -54,7 +75,7 @@ static int start(tern__link *link, const int *hosts, tern_error *err)
     char why[WHY] = "", address[64];
     tern__control_address(root->control, address, sizeof(address));
     int status = TERN_E_SYSTEM;
-    notes of = {root->store, root->opts.connect_timeout_s};
+    notes of = {root->store, root->control, root->opts.connect_timeout_s};
     tern_transport_place place = {.size = sizeof(place),
                                   .rank = root->boot.rank,
                                   .world = root->boot.world,

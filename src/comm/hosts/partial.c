@@ -3,45 +3,19 @@
  * every host has one rank and nothing is weighted, the elements are sent as they are. */
 #include "comm/hosts/hosts.h"
 
-#include "base/half.h"
 #include "comm/reduce.h"
-#include "kernels/kernel.h"
+#include "kernels/halves.h"
 
 #include <string.h>
 
 enum { block_elements = 8 << 10 };
 
-/* ---- bf16 and f16 ---- */
-
-static bool is_half(tern_dtype dtype)
-{
-    return dtype == TERN_BF16 || dtype == TERN_F16;
-}
-
-TERN__SIMD static void bf16_widen(float *to, const uint16_t *from, uint64_t count)
-{
-    for (uint64_t i = 0; i < count; i++) to[i] = tern__bf16_to_f32(from[i]);
-}
-
-TERN__SIMD static void f16_widen(float *to, const uint16_t *from, uint64_t count)
-{
-    for (uint64_t i = 0; i < count; i++) to[i] = tern__f16_to_f32(from[i]);
-}
-
-TERN__SIMD static void bf16_narrow(uint16_t *to, const float *from, uint64_t count)
-{
-    for (uint64_t i = 0; i < count; i++) to[i] = tern__bf16_from_f32(from[i]);
-}
-
-TERN__SIMD static void f16_narrow(uint16_t *to, const float *from, uint64_t count)
-{
-    for (uint64_t i = 0; i < count; i++) to[i] = tern__f16_from_f32(from[i]);
-}
+/* ---- dtypes ---- */
 
 tern_dtype tern__partial_dtype(const tern__hosts *hosts, const tern__crossing *work)
 {
     bool is_raw = hosts->map.most == 1 && !work->is_weighted && !work->is_small;
-    return is_half(work->post.dtype) && !is_raw ? TERN_F32 : work->post.dtype;
+    return tern__dtype_is_half(work->post.dtype) && !is_raw ? TERN_F32 : work->post.dtype;
 }
 
 bool tern__partial_is_raw(const tern__hosts *hosts, const tern__crossing *work)
@@ -81,11 +55,7 @@ static void read_wide(const tern__hosts *hosts, const tern__crossing *work, int 
     uint16_t narrow[block_elements];
     bool widens = dtype != work->post.dtype;
     tern__region_read(hosts, work, host, first, count, place, widens ? (char *)narrow : out);
-    if (!widens) return;
-    if (work->post.dtype == TERN_BF16)
-        bf16_widen((float *)out, narrow, count);
-    else
-        f16_widen((float *)out, narrow, count);
+    if (widens) tern__halves_widen(work->post.dtype, (float *)out, narrow, count);
 }
 
 /* Reduces a block straight from the windows. Returns false if a weight, a conversion or an extent's end
@@ -151,12 +121,8 @@ void tern__partial_join(const tern__hosts *hosts, const tern__crossing *work, ch
     tern_dtype dtype = tern__partial_dtype(hosts, work), result = work->post.dtype;
     const char *const *in = (const char *const *)parts;
     char *sum = dtype == result ? out : parts[0];
-    bool is_raw = is_half(dtype);
+    bool is_raw = tern__dtype_is_half(dtype);
     tern__reduce(dtype, is_raw ? work->post.op : op_of(work), in, hosts->map.count, &sum, 1, count);
     if (divides(work) && !is_raw) divide(dtype, work->tally.shares, sum, count);
-    if (dtype == result) return;
-    if (result == TERN_BF16)
-        bf16_narrow((uint16_t *)out, (const float *)sum, count);
-    else
-        f16_narrow((uint16_t *)out, (const float *)sum, count);
+    if (dtype != result) tern__halves_narrow(result, (uint16_t *)out, (const float *)sum, count);
 }

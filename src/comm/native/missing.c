@@ -78,6 +78,40 @@ void tern__wait_forget(const tern_group *group)
     if (group->root->native) tern__deadlock_forget(group->root->native);
 }
 
+double tern__wait_late_s(const tern_group *group)
+{
+    return group->root->native ? group->root->native->late_s : 0.05;
+}
+
+/* ---- asking them ---- */
+
+static void append_here(const tern_group *group, int rank, char *text, size_t size)
+{
+    char who[128], what[TERN__WORK_TEXT];
+    bool is_stopped = tern__group_is_stopped(group, rank);
+    tern__group_describe(group, rank, who, sizeof(who));
+    tern__text_append(text, size, "; %s", who);
+    if (is_stopped)
+        tern__text_append(text, size, " is stopped (by SIGSTOP or a debugger)");
+    else if (tern__deadlock_text(group->root->native, tern_group_world_rank(group, rank), what))
+        tern__text_append(text, size, " waits in %s", what);
+    else
+        tern__text_append(text, size, " does not wait");
+}
+
+void tern__wait_blame(const tern_group *group, const char *what, const bool *ranks, char *text, size_t size)
+{
+    bool is_here = group->root->native && tern__control_hosts(group->control) == 1;
+    for (int rank = 0; rank < group->boot.world; rank++) {
+        if (!ranks[rank]) continue;
+        if (is_here)
+            append_here(group, rank, text, size);
+        else
+            tern__control_last_ask(group->control, tern_group_world_rank(group, rank));
+    }
+    if (!is_here) tern__control_others_text(group->control, what, 0.5, text, size);
+}
+
 /* A message's text names its peer already. */
 void tern__native_say(const tern__native *native, const tern__goal *goal)
 {

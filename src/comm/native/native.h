@@ -242,6 +242,11 @@ void tern__wait_say(const tern_group *group, const char *what, const bool *ranks
 /* Withdraws that text after a wait that succeeded. A rank that gives up does not call this, so that peers
  * still learn what it was waiting in. */
 void tern__wait_forget(const tern_group *group);
+/* Seconds after which a wait is published. */
+double tern__wait_late_s(const tern_group *group);
+/* Appends what the `ranks` [world] are doing while this rank waits in `what` for them. The lobby knows it of
+ * the ranks of this host; ranks of other hosts are asked. */
+void tern__wait_blame(const tern_group *group, const char *what, const bool *ranks, char *text, size_t size);
 /* Calls tern__wait_say for a goal. */
 void tern__native_say(const tern__native *native, const tern__goal *goal);
 

@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 /* ---- state ---- */
 
@@ -30,7 +31,8 @@ static int open_parts(tern__nccl *nccl, tern_error *err)
     nccl->plugin = find_plugin(err);
     if (!nccl->plugin) return err->code;
     nccl->nothing = tern__alloc(world * sizeof(*nccl->nothing), "tern_group_open", err);
-    nccl->state = nccl->nothing ? nccl->behind->open(nccl->group, err) : NULL;
+    nccl->awaited = tern__alloc(world * sizeof(*nccl->awaited), "tern_group_open", err);
+    nccl->state = nccl->nothing && nccl->awaited ? nccl->behind->open(nccl->group, err) : NULL;
     if (!nccl->state) return err->code;
     nccl->order = nccl->behind->channel_open(nccl->state, TERN__NCCL_SLOTS, err);
     return nccl->order ? TERN_OK : err->code;
@@ -47,7 +49,19 @@ static void nccl_close(void *state)
     pthread_cond_destroy(&nccl->changed);
     tern__free(nccl->windows);
     tern__free(nccl->nothing);
+    tern__free(nccl->awaited);
     tern__free(nccl);
+}
+
+/* The watch sleeps by a clock that nobody sets. */
+static void init_lock(tern__nccl *nccl)
+{
+    pthread_condattr_t clock;
+    pthread_mutex_init(&nccl->lock, NULL);
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&nccl->changed, &clock);
+    pthread_condattr_destroy(&clock);
 }
 
 static void *nccl_open(tern_group *group, tern_error *err)
@@ -55,8 +69,7 @@ static void *nccl_open(tern_group *group, tern_error *err)
     tern__nccl *nccl = tern__alloc(sizeof(*nccl), "tern_group_open", err);
     if (!nccl) return NULL;
     *nccl = (tern__nccl){.group = group, .behind = group->second};
-    pthread_mutex_init(&nccl->lock, NULL);
-    pthread_cond_init(&nccl->changed, NULL);
+    init_lock(nccl);
     if (!open_parts(nccl, err)) return nccl;
     nccl_close(nccl);
     return NULL;

@@ -1,24 +1,11 @@
 /* comm.c - a communicator of NCCL's, and the stream of its works. */
 #include "comm/nccl/nccl.h"
 
-#include "comm/sys.h"
-
-#include <sched.h>
-#include <unistd.h>
+#include <stdio.h>
 
 enum { blocks_of_messages = 8 };
 
-/* ---- waiting ---- */
-
-static int progress_all(const tern__nccl *nccl, tern_error *err)
-{
-    const tern__comm_backend *behind = nccl->behind;
-    int status = tern__group_progress(nccl->group, err);
-    if (!status) status = behind->progress(nccl->order, err);
-    for (const tern__nccl_channel *c = nccl->channels; c && !status; c = c->next)
-        status = behind->progress(c->behind, err);
-    return status;
-}
+/* ---- progress ---- */
 
 /* A communicator that the watch has aborted stays pending: the group knows why, or learns it soon, and says
  * so. */
@@ -37,43 +24,7 @@ int tern__nccl_comm_test(tern__nccl_comm *comm, tern_error *err)
     return status;
 }
 
-/* NCCL takes about 50 us to enqueue a work, less than a thread takes to sleep and wake up. */
-static void pause_since(int64_t began)
-{
-    const int64_t awake_ns = 200000;
-    if (tern__now_ns() - began < awake_ns)
-        sched_yield();
-    else
-        usleep(20);
-}
-
-int tern__nccl_await(tern__nccl *nccl, int (*is_over)(void *of, tern_error *err), void *of, const char *what,
-                     tern_error *err)
-{
-    const tern_group *group = nccl->group;
-    int64_t deadline = tern__deadline(group->opts.timeout_s), began = tern__now_ns();
-    tern_error why = {0};
-    int status = is_over(of, &why);
-    while (status == TERN_PENDING && !(status = progress_all(nccl, &why))) {
-        status = is_over(of, &why);
-        if (status == TERN_PENDING && tern__now_ns() > deadline)
-            return tern__error_set(err, "tern_work_wait", TERN_E_TIMEOUT, "rank %d waited %g s for NCCL %s",
-                                   group->boot.rank, group->opts.timeout_s, what);
-        if (status == TERN_PENDING) pause_since(began);
-    }
-    return status ? tern__error_set(err, why.func, status, "%s", why.text) : TERN_OK;
-}
-
 /* ---- life ---- */
-
-static int open_marks(tern__nccl_comm *comm, tern_error *err)
-{
-    tern_device *device = comm->gpu->device;
-    comm->ready = device->backend->event_new(device, err);
-    for (int i = 0; i < TERN__NCCL_EVENTS; i++)
-        if (!(comm->events[i] = device->backend->event_new(device, err))) return err->code;
-    return comm->ready ? TERN_OK : err->code;
-}
 
 /* NCCL enqueues a work whenever it is ready. If two communicators shared a stream, their works might be
  * enqueued in a different order on each rank, and the devices would deadlock. */
@@ -100,7 +51,8 @@ int tern__nccl_comm_begin(tern__nccl_comm *comm, int rank, int world, const char
                           tern_error *err)
 {
     const tern__nccl_device *gpu = comm->gpu;
-    if (open_marks(comm, err)) return err->code;
+    comm->ready = gpu->device->backend->event_new(gpu->device, err);
+    if (!comm->ready) return err->code;
     int blocks = gpu == gpu->nccl->mail_device ? blocks_of_messages : 0;
     void *handle = gpu->nccl->plugin->open(gpu->device->index, rank, world, blocks, id, err);
     if (!handle) return err->code;
@@ -118,7 +70,8 @@ static int is_done(void *comm, tern_error *err)
 
 int tern__nccl_comm_await(tern__nccl_comm *comm, const char *what, tern_error *err)
 {
-    return tern__nccl_await(comm->gpu->nccl, is_done, comm, what, err);
+    const tern__nccl_goal goal = {is_done, comm, what, tern__nccl_comm_peer(comm)};
+    return tern__nccl_await(comm->gpu->nccl, &goal, err);
 }
 
 int tern__nccl_comm_open(tern__nccl_comm *comm, const char id[TERN__NCCL_ID], tern_error *err)
@@ -164,6 +117,15 @@ void tern__nccl_abort(tern__nccl *nccl)
     pthread_cond_broadcast(&nccl->changed);
 }
 
+bool tern__nccl_comm_is_open(const tern__nccl_comm *comm)
+{
+    tern__nccl *nccl = comm->gpu->nccl;
+    pthread_mutex_lock(&nccl->lock);
+    bool is_open = comm->handle != NULL;
+    pthread_mutex_unlock(&nccl->lock);
+    return is_open;
+}
+
 static bool has_failed(const tern_group *group)
 {
     return group->root->error.code || (group->control && !tern__control_is_healthy(group->control));
@@ -179,14 +141,29 @@ void tern__nccl_abort_failed(tern__nccl *nccl)
 
 /* ---- the end ---- */
 
+/* Tells the peers that this rank waits for its device. */
+static int await_device(const tern__nccl_comm *comm, tern__device_event *last)
+{
+    const tern__nccl *nccl = comm->gpu->nccl;
+    tern_device *device = comm->gpu->device;
+    char what[128];
+    snprintf(what, sizeof(what), "to finish its work %llu on %s", (unsigned long long)comm->launched,
+             device->name);
+    tern__nccl_say(nccl, &(tern__nccl_goal){.what = what, .peer = tern__nccl_comm_peer(comm)});
+    int status = device->backend->event_wait(device, last, NULL);
+    if (!status) tern__nccl_forget(nccl);
+    return status;
+}
+
 /* Waits while the watch runs, which aborts a work that hangs. After a failure the event may never come. */
 int tern__nccl_comm_drain(const tern__nccl_comm *comm)
 {
     tern_device *device = comm->gpu->device;
-    int last = (int)((comm->launched + TERN__NCCL_EVENTS - 1) % TERN__NCCL_EVENTS);
+    tern__device_event *last = comm->events[(comm->launched + TERN__NCCL_EVENTS - 1) % TERN__NCCL_EVENTS];
     if (!comm->launched) return TERN_OK;
     if (has_failed(comm->gpu->nccl->group)) return TERN_E_PEER;
-    return device->backend->event_wait(device, comm->events[last], NULL);
+    if (!device->backend->event_query(device, last, NULL)) return TERN_OK;
+    return await_device(comm, last);
 }
 
 static void free_stream(tern__nccl_comm *comm)

@@ -121,13 +121,16 @@ static int ask(mailbox *box, message *m, tern_error *err)
     return tern__nccl_work_launch(&m->work, err);
 }
 
+/* The device also goes past a message that was aborted. That one stays pending: the group knows why, or
+ * learns it soon. */
 static int test(const message *m, tern_error *err)
 {
     if (!m->work.launched) return TERN_PENDING;
     const tern__nccl_comm *comm = m->work.comm;
     tern_device *device = comm->gpu->device;
     int place = (int)((m->work.launched - 1) % TERN__NCCL_EVENTS);
-    return device->backend->event_query(device, comm->events[place], err);
+    int status = device->backend->event_query(device, comm->events[place], err);
+    return status || tern__nccl_comm_is_open(comm) ? status : TERN_PENDING;
 }
 
 /* ---- progress ---- */
@@ -230,16 +233,16 @@ int tern__nccl_mailbox_carry(void *of, tern_error *err)
 
 /* ---- waiting ---- */
 
-typedef struct goal {
+typedef struct wait {
     mailbox *box;
     const tern__transfer *transfer;
-} goal;
+} wait;
 
 static int is_over(void *of, tern_error *err)
 {
-    const goal *g = of;
-    int status = tern__nccl_mailbox_advance(g->box, err);
-    return !status && g->transfer->status == TERN_PENDING ? TERN_PENDING : status;
+    const wait *w = of;
+    int status = tern__nccl_mailbox_advance(w->box, err);
+    return !status && w->transfer->status == TERN_PENDING ? TERN_PENDING : status;
 }
 
 int tern__nccl_mailbox_await(void *of, const tern__transfer *transfer, tern_error *err)
@@ -249,10 +252,11 @@ int tern__nccl_mailbox_await(void *of, const tern__transfer *transfer, tern_erro
     char text[256], what[288];
     int status = box->nccl->behind->await(box->behind, m ? &m->own : transfer, err);
     if (status || transfer->status != TERN_PENDING) return status;
-    goal g = {box, transfer};
     tern__transfer_text(box->nccl->group, transfer, text, sizeof(text));
     snprintf(what, sizeof(what), "to be done with %s", text);
-    return tern__nccl_await(box->nccl, is_over, &g, what, err);
+    int peer = m && m->own.is_recv ? m->own.source : transfer->peer;
+    const tern__nccl_goal goal = {is_over, &(wait){box, transfer}, what, peer};
+    return tern__nccl_await(box->nccl, &goal, err);
 }
 
 /* ---- life ---- */
@@ -278,7 +282,8 @@ void tern__nccl_mailbox_drop(void *of, tern__transfer *transfer)
 
 void tern__nccl_mailbox_leave(mailbox *box)
 {
-    tern__nccl_mailbox_advance(box, NULL);
+    tern_error why = {0};
+    tern__nccl_mailbox_advance(box, &why);
     for (message *m = box ? box->pending : NULL, *next; m; m = next) {
         next = m->next;
         if (m->work.comm) finish(box, m, TERN_E_STATE);
@@ -301,7 +306,8 @@ static void fail_unfinished(const mailbox *box, const message *m)
 void tern__nccl_mailbox_close(void *of)
 {
     mailbox *box = of;
-    tern__nccl_mailbox_advance(box, NULL);
+    tern_error why = {0};
+    tern__nccl_mailbox_advance(box, &why);
     box->nccl->behind->mailbox_close(box->behind);
     for (message *m; (m = box->pending);) {
         fail_unfinished(box, m);

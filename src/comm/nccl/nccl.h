@@ -1,6 +1,7 @@
 /* nccl.h - what the files of the NCCL back end share: backend.c (the struct), work.c (a work: its meeting and
  * its part on the device), device.c (a device of this rank), comm.c (a communicator), attach.c (registered
- * memory), mailbox.c (messages between two ranks), watch.c (the thread that ends what hangs).
+ * memory), mailbox.c (messages between two ranks), wait.c (a host's waits), watch.c (the thread that ends
+ * what hangs).
  *
  * NCCL only moves device memory. It has no time-outs, compares nothing, and a rank that waits in it waits
  * forever. So this back end wraps another one, the back end *behind* it, as the debug back end does. Windows
@@ -26,8 +27,8 @@
 
 #include <pthread.h>
 
-#define TERN__NCCL_EVENTS 64
 #define TERN__NCCL_SLOTS  512                 /* of the order's channel */
+#define TERN__NCCL_EVENTS TERN__NCCL_SLOTS    /* a work keeps its event until as many more are launched */
 #define TERN__NCCL_AWAY   (UINT32_C(1) << 31) /* set in the numbers of windows over device memory */
 
 typedef struct tern__nccl tern__nccl;
@@ -48,7 +49,7 @@ typedef struct tern__nccl_comm {
     tern__device_stream stream;
     void *handle;                                  /* NCCL's communicator; NULL: aborted; under nccl->lock */
     tern__device_event *ready;                     /* recorded in the step's stream before a work          */
-    tern__device_event *events[TERN__NCCL_EVENTS]; /* after each of the latest works */
+    tern__device_event *events[TERN__NCCL_EVENTS]; /* after each of the latest works; made when needed */
     int64_t began[TERN__NCCL_EVENTS]; /* when all ranks had posted the work; 0: they have not    */
     uint64_t launched, passed;        /* works launched, and done on the device; under nccl->lock */
     int peer;                         /* messages: the rank that this one sends to or receives from */
@@ -111,7 +112,8 @@ struct tern__nccl {
     void *state;
     const tern__nccl_plugin *plugin;
     void *order;
-    tern__move *nothing; /* [world] empty moves, for meetings */
+    tern__move *nothing; /* [world] empty moves, for meetings         */
+    bool *awaited;       /* [world] the ranks that a wait is for      */
     tern__nccl_window *windows;
     uint32_t window_count;
     tern__nccl_channel *channels;
@@ -177,6 +179,12 @@ tern__nccl_comm *tern__nccl_comm_of(const tern__nccl_device *gpu, const tern__nc
 /* Gathers `each` bytes of every rank into `all`, which holds this rank's at its place. */
 int tern__nccl_tell(tern__nccl *nccl, void *all, size_t each, tern_error *err);
 
+/* Returns the only rank that the communicator reaches, for messages; -1: it reaches all ranks. */
+static inline int tern__nccl_comm_peer(const tern__nccl_comm *comm)
+{
+    return comm->gpu == comm->gpu->nccl->mail_device ? comm->peer : -1;
+}
+
 /* ---- comm.c ---- */
 
 /* Appends a communicator to the device's list, without a handle until it is opened. */
@@ -189,20 +197,36 @@ int tern__nccl_comm_begin(tern__nccl_comm *comm, int rank, int world, const char
 void tern__nccl_comm_finalize(tern__nccl_comm *comm);
 /* Frees it. Returns the handle if it was finalized and remains to be destroyed; else NULL. */
 void *tern__nccl_comm_free(tern__nccl_comm *comm);
+/* Whether it has not been aborted. */
+bool tern__nccl_comm_is_open(const tern__nccl_comm *comm);
 /* Waits until the device has done all its works. */
 int tern__nccl_comm_drain(const tern__nccl_comm *comm);
 /* Whether NCCL has enqueued its latest call in the stream. For the first works that takes until all ranks
  * have made the call. TERN_OK, TERN_PENDING or an error. */
 int tern__nccl_comm_test(tern__nccl_comm *comm, tern_error *err);
-/* Waits until it has; `what` completes the error message of a time-out. */
+/* Waits until it has; `what` as in tern__nccl_goal. */
 int tern__nccl_comm_await(tern__nccl_comm *comm, const char *what, tern_error *err);
-/* Waits until `is_over` returns TERN_OK or an error. Meanwhile it advances what other ranks may wait for. */
-int tern__nccl_await(tern__nccl *nccl, int (*is_over)(void *of, tern_error *err), void *of, const char *what,
-                     tern_error *err);
 /* Aborts all communicators. Called with nccl->lock held; releases it while NCCL aborts. */
 void tern__nccl_abort(tern__nccl *nccl);
 /* The same if the group has failed. Waits until no abort is in progress. */
 void tern__nccl_abort_failed(tern__nccl *nccl);
+
+/* ---- wait.c ---- */
+
+/* What a host waits for in NCCL. */
+typedef struct tern__nccl_goal {
+    int (*is_over)(void *of, tern_error *err); /* returns TERN_OK, TERN_PENDING or an error */
+    void *of;
+    const char *what; /* "to begin all_reduce of 8 f32, sum (work 2)", for peers and errors */
+    int peer;         /* the rank that it waits for, which `what` names; -1: all other ranks */
+} tern__nccl_goal;
+
+/* Waits until the goal is over. Meanwhile it advances what other ranks may wait for, and once it has waited
+ * for long it tells them. E_TIMEOUT says what the awaited ranks do. */
+int tern__nccl_await(const tern__nccl *nccl, const tern__nccl_goal *goal, tern_error *err);
+/* Tells the peers that this rank waits for the goal, and that it has succeeded; see tern__wait_say. */
+void tern__nccl_say(const tern__nccl *nccl, const tern__nccl_goal *goal);
+void tern__nccl_forget(const tern__nccl *nccl);
 
 /* ---- attach.c ---- */
 

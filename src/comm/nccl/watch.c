@@ -70,7 +70,7 @@ static void *watch(void *arg)
     while (!nccl->stops) {
         struct timespec until;
         look(nccl);
-        clock_gettime(CLOCK_REALTIME, &until);
+        clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_nsec += look_ms * 1000000L;
         until.tv_sec += until.tv_nsec / 1000000000;
         until.tv_nsec %= 1000000000;

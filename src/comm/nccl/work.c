@@ -18,16 +18,26 @@
  * while values times the count's share of all counts do not. */
 #include "comm/nccl/nccl.h"
 
+#include "comm/native/native.h"
 #include "comm/reduce.h"
+
+#include <stdio.h>
 
 /* ---- the meeting ---- */
 
-static int meet(tern__nccl_work *work, const tern__post *post, tern_error *err)
+/* Returns the elements of the call. */
+static uint64_t total_of(const tern__post *post)
+{
+    uint64_t total = post->total;
+    for (int i = 0; !post->total && i < post->extent_count; i++) total += post->extents[i].count;
+    return total;
+}
+
+static int meet(tern__nccl_work *work, tern_error *err)
 {
     const tern__nccl *nccl = work->comm->gpu->nccl;
+    const tern__post *post = &work->post;
     tern__post said = *post;
-    said.total = post->total;
-    for (int i = 0; !post->total && i < post->extent_count; i++) said.total += post->extents[i].count;
     said.extents = NULL;
     said.extent_count = 0;
     said.out = NULL;
@@ -248,14 +258,21 @@ static int ask(tern__nccl_comm *comm, tern__nccl_work *work, tern_error *err)
     return TERN_OK;
 }
 
+static int record(tern__nccl_comm *comm, int place, tern_error *err)
+{
+    tern_device *device = comm->gpu->device;
+    tern__device_event **event = &comm->events[place];
+    if (!*event && !(*event = device->backend->event_new(device, err))) return TERN_E_SYSTEM;
+    return device->backend->event_record(device, comm->stream, *event, err);
+}
+
 /* Records the event after the work that NCCL has enqueued in the stream. */
 static int event(tern__nccl_comm *comm, tern_error *err)
 {
     tern__nccl_work *work = comm->asked;
     tern__nccl *nccl = comm->gpu->nccl;
-    tern_device *device = comm->gpu->device;
     int place = (int)(comm->launched % TERN__NCCL_EVENTS);
-    int status = device->backend->event_record(device, comm->stream, comm->events[place], err);
+    int status = record(comm, place, err);
     if (status) return status;
     pthread_mutex_lock(&nccl->lock);
     comm->began[place] = 0;
@@ -360,8 +377,9 @@ int tern__nccl_work_post(tern__nccl_work *work, tern__nccl_comm *comm, const ter
     if (comm->gpu->ends) return tern__nccl_fail_ended(err);
     work->comm = comm;
     work->post = *post;
+    work->post.total = total_of(post);
     work->divisor = divisor_of(post, comm->gpu->nccl->group->boot.world);
-    int status = meet(work, post, err);
+    int status = meet(work, err);
     if (status || post->only_meets) return status;
     work->is_held = is_held(post);
     if (!work->is_held) status = make_summand(work, err);
@@ -386,10 +404,24 @@ static int is_launched(void *of, tern_error *err)
     return !status && work->is_queued ? TERN_PENDING : status;
 }
 
+/* The extents may be gone: the work's channel may be closing. */
+static int await_launch(tern__nccl_work *work, tern_error *err)
+{
+    tern__desc desc;
+    tern__post post = work->post;
+    char text[TERN__WORK_TEXT], what[TERN__WORK_TEXT + 16];
+    post.extent_count = 0;
+    tern__desc_write(&desc, &post);
+    tern__desc_text(&desc, work->seq, text, sizeof(text));
+    snprintf(what, sizeof(what), "to begin %s", text);
+    const tern__nccl_goal goal = {is_launched, work, what, -1};
+    return tern__nccl_await(work->comm->gpu->nccl, &goal, err);
+}
+
 int tern__nccl_work_settle(tern__nccl_work *work, bool waits, tern_error *err)
 {
-    return waits ? tern__nccl_await(work->comm->gpu->nccl, is_launched, work, "to begin a work", err)
-                 : is_launched(work, err);
+    int status = is_launched(work, err);
+    return waits && status == TERN_PENDING ? await_launch(work, err) : status;
 }
 
 /* Makes the step's stream wait for work number `launched`. */
@@ -426,7 +458,8 @@ static bool is_of(const tern__nccl_work *work, const tern__nccl_channel *channel
 /* Waits until NCCL has enqueued the work it was given. By then it may have been given another channel's. */
 static void see_into_stream(tern__nccl_comm *comm, const tern__nccl_channel *channel)
 {
-    tern__nccl_work_settle(comm->asked, true, NULL);
+    tern_error why = {0};
+    tern__nccl_work_settle(comm->asked, true, &why);
     if (comm->asked && is_of(comm->asked, channel)) comm->asked = NULL;
 }
 

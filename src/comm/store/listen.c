@@ -132,9 +132,7 @@ int tern__port_of(int fd)
 {
     struct sockaddr_storage at = {0};
     socklen_t size = sizeof(at);
-    if (getsockname(fd, (struct sockaddr *)&at, &size)) return 0;
-    return ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
-                                          : ((struct sockaddr_in *)&at)->sin_port);
+    return getsockname(fd, (struct sockaddr *)&at, &size) ? 0 : tern__port_in(&at);
 }
 
 bool tern__listens_at(int fd, int port)

@@ -332,11 +332,10 @@ static float take_best(const tern__call *call, cublas *lib, gemm_plan *plan, con
 
 /* ---- choosing with notes ---- */
 
-static void describe(const gemm_key &key, char text[TEXT])
+static void describe(const tern__gemm *g, char text[TEXT])
 {
-    size_t used = (size_t)std::snprintf(text, TEXT, "product");
-    for (int64_t number : key)
-        if (used < TEXT) used += (size_t)std::snprintf(text + used, TEXT - used, " %lld", (long long)number);
+    gemm_key key = key_of(g);
+    tern__stopwatch_case("product", key.data(), key.size(), text, TEXT);
 }
 
 /* An algorithm is plain bytes, valid in all processes with the same version of cuBLAS. */
@@ -370,7 +369,7 @@ static int choose(const tern__call *call, cublas *lib, gemm_plan *plan, const te
     cublasLtMatmulHeuristicResult_t found[MOST] = {};
     char what[TEXT], name[NAME];
     int count = 0;
-    describe(key_of(g), what);
+    describe(g, what);
     plan->heard = device->notes->heard;
     const char *named = device->conv.deterministic ? nullptr : device->notes->find(device, what);
     if (named && take_named(lib, plan, named)) return TERN_OK;
@@ -390,7 +389,7 @@ static void take_news(const tern__call *call, cublas *lib, gemm_plan *plan, cons
     char what[TEXT];
     plan->heard = device->notes->heard;
     if (device->conv.deterministic || !plan->works) return;
-    describe(key_of(g), what);
+    describe(g, what);
     const char *named = device->notes->find(device, what);
     if (named) take_named(lib, plan, named);
 }

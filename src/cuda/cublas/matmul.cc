@@ -16,7 +16,6 @@
 extern "C" {
 #include "kernels/matmul.h"
 #include "kernels/product.h"
-#include "kernels/reduce.h"
 }
 
 enum { A, B, Y, OPERANDS };
@@ -27,16 +26,6 @@ typedef tern__product_axis axis;
 static int matmul(const tern__call *call);
 
 /* ---- choosing ---- */
-
-static bool is_half(tern_dtype dtype)
-{
-    return dtype == TERN_BF16 || dtype == TERN_F16;
-}
-
-static bool fits(tern_dtype dtype, tern_dtype of)
-{
-    return dtype == of || (dtype == TERN_F32 && is_half(of));
-}
 
 /* Whether y is broadcast, and so summed, along some dimension. */
 static bool falls_together(const tern__view *y, int first, int last)
@@ -49,8 +38,8 @@ static bool falls_together(const tern__view *y, int first, int last)
 bool tern__cuda_matmul_takes(const tern__call *call)
 {
     const tern__view *a = call->in[A], *b = call->in[B], *bias = call->in[2], *y = call->out[0];
-    return tern__dtype_is_float(a->dtype) && b->dtype == a->dtype && fits(y->dtype, a->dtype) &&
-           (!bias || (fits(bias->dtype, a->dtype) && !falls_together(y, 0, y->ndim - 2))) &&
+    return tern__dtype_is_float(a->dtype) && b->dtype == a->dtype && tern__cuda_makes(y->dtype, a->dtype) &&
+           (!bias || (tern__cuda_makes(bias->dtype, a->dtype) && !falls_together(y, 0, y->ndim - 2))) &&
            (!call->out[1] || (!bias && y->ndim == 2)) && !falls_together(y, y->ndim - 2, y->ndim) &&
            (!tern__matmul_has_relu(call) || (!call->out[1] && !falls_together(y, 0, y->ndim))) &&
            tern__view_count(y) > 0 && tern__view_count(a) > 0;
@@ -136,22 +125,6 @@ static bool has_row_sums(const tern__call *call)
 {
     const tern__view *sums = call->out[1];
     return sums && !call->add[1] && sums->dtype == call->out[0]->dtype && is_vector(sums);
-}
-
-/* Computes the row sums by a separate kernel. */
-static int make_row_sums(const tern__call *call)
-{
-    static const tern__factor_attr one = {1};
-    tern__view sums = tern__cuda_along(call->out[1], call->in[A], 0);
-    tern__call inner = {};
-    inner.device = call->device;
-    inner.kernel = TERN__SUM;
-    inner.in[0] = call->in[A];
-    inner.out[0] = &sums;
-    inner.add[0] = call->add[1];
-    inner.attr = &one;
-    inner.err = call->err;
-    return tern__cuda_must(tern__cuda_sum(&inner));
 }
 
 static int make_relu(const tern__call *call)
@@ -246,7 +219,8 @@ static int run_by_cublas(const tern__call *call, const void *ctx)
         if (n > 0) status = tern__cuda_must(status);
     }
     if (!status && relu && !all.first.relu) status = make_relu(call);
-    return status || !call->out[1] || all.first.row_sums ? status : make_row_sums(call);
+    if (status || !call->out[1] || all.first.row_sums) return status;
+    return tern__cuda_must(tern__cuda_sum_along(call, call->in[A], 0, 1));
 }
 
 static int run(const tern__call *call, const tern__product *p)
@@ -321,7 +295,7 @@ static int made_beside(const tern__call *call)
 static int before_bias(const tern__call *call)
 {
     const tern__view *y = call->out[0];
-    if (is_half(y->dtype)) return made_beside(call);
+    if (tern__dtype_is_half(y->dtype)) return made_beside(call);
     tern__view bias = tern__cuda_along(call->in[2], y, y->ndim - 1);
     tern__call inner = *call;
     inner.in[2] = nullptr;
@@ -338,8 +312,8 @@ static int matmul(const tern__call *call)
     tern__stand s;
     for (int i = A; i <= B; i++)
         if (!tern__product_stand(&p, i, &s)) return with_copy(call, i, call->in[i]->dtype);
-    bool is_wider = bias && is_half(y->dtype) && bias->dtype != y->dtype;
-    if (!tern__product_stand(&p, Y, &s) || (is_half(y->dtype) && p.sums) || is_wider)
+    bool is_wider = bias && tern__dtype_is_half(y->dtype) && bias->dtype != y->dtype;
+    if (!tern__product_stand(&p, Y, &s) || (tern__dtype_is_half(y->dtype) && p.sums) || is_wider)
         return made_beside(call);
     if (bias && (bias->dtype != y->dtype || !is_vector(bias))) return with_copy(call, 2, y->dtype);
     int status = run(call, &p);

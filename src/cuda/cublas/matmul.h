@@ -11,10 +11,4 @@ bool tern__cuda_matmul_takes(const tern__call *call);
 /* Returns the call as one product; false: cuBLASLt cannot take the operands as they are. */
 bool tern__cuda_gemm_of(const tern__call *call, tern__gemm *g);
 
-/* For a second step, which must not be declined since the first is done. */
-static inline int tern__cuda_must(int status)
-{
-    return status == TERN_E_UNSUPPORTED ? TERN_E_SYSTEM : status;
-}
-
 #endif

@@ -2,6 +2,7 @@
  * many blocks, or otherwise. As in conv_plan.cc, measuring decides, on one rank for all. A call that adds
  * to its results is not measured; it is computed otherwise until the choice is known. */
 #include "cuda/kernels/small_gemm.h"
+#include "cuda/stopwatch.h"
 
 extern "C" {
 #include "device/notes.h"
@@ -58,13 +59,6 @@ static plan_key key_of(const tern__gemm *g, int count, const float *gate)
     }
     key[at] = gate != nullptr;
     return key;
-}
-
-static void describe(const plan_key &key, char text[TEXT])
-{
-    size_t used = (size_t)std::snprintf(text, TEXT, "small products");
-    for (int64_t number : key)
-        if (used < TEXT) used += (size_t)std::snprintf(text + used, TEXT - used, " %lld", (long long)number);
 }
 
 /* ---- measuring ---- */
@@ -134,7 +128,7 @@ static void choose(plan *p, const trial *t, const plan_key &key)
     char what[TEXT], name[NAME];
     float least;
     p->heard = device->notes->heard;
-    describe(key, what);
+    tern__stopwatch_case("small products", key.data(), key.size(), what, TEXT);
     if (take_named(p, device->notes->find(device, what)) || p->is_known || !tern__stopwatch_decides(device) ||
         adds(t->g, t->count))
         return;

@@ -8,10 +8,6 @@
 #include "cuda/cudnn/cudnn.h"
 #include "cuda/kernels.h"
 
-extern "C" {
-#include "kernels/reduce.h"
-}
-
 #define SIDES TERN__CONV_B /* the number of x, w and y */
 
 typedef struct conv {
@@ -126,11 +122,6 @@ static int run(const tern__call *call, const tern__view *bias)
 
 /* ---- the kernels ---- */
 
-static bool fits(tern_dtype made, tern_dtype dtype)
-{
-    return made == dtype || (made == TERN_F32 && (dtype == TERN_BF16 || dtype == TERN_F16));
-}
-
 /* Whether y has as many positions as x allows for the weight. It has fewer if a transposed convolution's
  * output padding is as large as its stride, which is allowed with dilation but not in cuDNN. */
 static bool is_whole(const tern__call *call)
@@ -151,7 +142,8 @@ static bool takes(const tern__call *call)
 {
     const tern__view *first = call->in[0], *second = call->in[1], *out = call->out[0];
     return tern__dtype_is_float(first->dtype) && second->dtype == first->dtype &&
-           (!out || (fits(out->dtype, first->dtype) && tern__view_count(out) > 0 && is_whole(call))) &&
+           (!out ||
+            (tern__cuda_makes(out->dtype, first->dtype) && tern__view_count(out) > 0 && is_whole(call))) &&
            tern__view_count(first) > 0 && tern__view_count(second) > 0;
 }
 
@@ -175,29 +167,11 @@ int tern__cuda_conv_data_grad(const tern__call *call)
     return takes(call) ? run(call, nullptr) : TERN_E_UNSUPPORTED;
 }
 
-/* db: sums over all dimensions but the channels. */
-static int bias_grad(const tern__call *call)
-{
-    const tern__factor_attr one = {1};
-    tern__view db = tern__cuda_along(call->out[1], call->in[0], 1);
-    tern__call inner = {};
-    inner.device = call->device;
-    inner.kernel = TERN__SUM;
-    inner.in[0] = call->in[0];
-    inner.out[0] = &db;
-    inner.add[0] = call->add[1];
-    inner.attr = &one;
-    inner.err = call->err;
-    return tern__cuda_sum(&inner);
-}
-
-/* dw may already have been added to when db is computed, so db must not be declined: the fallback would
- * compute both again. */
+/* dw may already have been added to when db, the sums of dy by channel, is computed. */
 int tern__cuda_conv_weight_grad(const tern__call *call)
 {
     if (!takes(call)) return TERN_E_UNSUPPORTED;
     int status = call->out[0] ? run(call, nullptr) : TERN_OK;
     if (status || !call->out[1]) return status;
-    status = bias_grad(call);
-    return status == TERN_E_UNSUPPORTED ? TERN_E_SYSTEM : status;
+    return tern__cuda_must(tern__cuda_sum_along(call, call->in[0], 1, 1));
 }

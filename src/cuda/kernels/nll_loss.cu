@@ -47,6 +47,7 @@ static __device__ __forceinline__ void add_label(const problem &p, int64_t line,
 
 static __device__ __forceinline__ void leave(const problem &p, double (&sums)[2])
 {
+    static_assert(2 * TERN__WARP * sizeof(sums[0]) <= TERN__ROW_SUMS, "the sums fit beside rows");
     tern__block_sums(sums);
     if (threadIdx.x) return;
     if (p.pieces == 1) {

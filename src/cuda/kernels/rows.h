@@ -7,9 +7,10 @@
 #include "cuda/kernels/lines.h"
 
 #define TERN__ROW_THREADS 64
-#define TERN__ROW_BLOCKS  14         /* blocks for whose registers a multiprocessor has room */
-#define TERN__ROW_BYTES   (48 << 10) /* of shared memory for a block */
-#define TERN__ROW_AHEAD   6          /* elements that a thread copies at a time */
+#define TERN__ROW_BLOCKS  14  /* blocks for whose registers a multiprocessor has room */
+#define TERN__ROW_SUMS    512 /* bytes of shared memory that a kernel may use for sums */
+#define TERN__ROW_BYTES   ((48 << 10) - TERN__ROW_SUMS) /* of shared memory for a block's rows */
+#define TERN__ROW_AHEAD   6                             /* elements that a thread copies at a time */
 
 /* In shared memory rows are an odd number of elements apart, so that the threads of a warp access
  * different banks. */

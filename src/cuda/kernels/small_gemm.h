@@ -4,7 +4,6 @@
 #define TERN_SRC_CUDA_KERNELS_SMALL_GEMM_H
 
 #include "cuda/cublas/gemm.h"
-#include "cuda/stopwatch.h"
 
 #define TERN__SMALL_GEMMS  2
 #define TERN__SMALL_BLOCKS 256

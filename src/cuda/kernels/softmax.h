@@ -102,13 +102,13 @@ __device__ __forceinline__ void tern__softmax_lines(const tern__lined &x, int64_
     }
 }
 
-/* The value subtracted from a row in shared memory; NaN shows up later. */
+/* The value subtracted from a row in shared memory. NaN shows up later, also that of a row of -infinity. */
 template <class R> __device__ __forceinline__ R tern__row_base(const R *row, int size)
 {
     R base = -INFINITY;
 #pragma unroll 8
     for (int c = 0; c < size; c++) base = fmax(base, row[c]);
-    return base > -INFINITY ? base : 0;
+    return base;
 }
 
 /* In place. */

@@ -126,7 +126,6 @@ static int pass_start(tern_loader *loader, tern_error *err)
     loader->shift = loader->stream ? 0 : loader->start % size;
     loader->pass_batches = tern__loader_batches(loader, tern_sampler_length(loader->sampler) - loader->shift);
     loader->next_taken = loader->start / size;
-    if (!loader->stream) loader->next_taken = TERN__MIN(loader->next_taken, loader->pass_batches);
     loader->next_claimed = loader->next_taken;
     loader->start = 0;
     readers_start(loader);

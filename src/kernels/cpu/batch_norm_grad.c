@@ -84,6 +84,30 @@ static void make_dx(const tern__span *span, grad *self)
 
 /* ---- the kernels ---- */
 
+/* The operands that all three kernels have in the same places. */
+static grad grad_of(const tern__call *call)
+{
+    return (grad){.call = call,
+                  .maps.dy = call->in[0],
+                  .maps.x = call->in[1],
+                  .maps.y = call->in[2],
+                  .mean = call->in[3],
+                  .var = call->in[4],
+                  .weight = call->in[5],
+                  .maps.mask = call->in[2] ? MASK_Y : MASK_NONE};
+}
+
+/* The same, and the results of the two kernels that make dx. */
+static grad grad_with_dx(const tern__call *call)
+{
+    grad self = grad_of(call);
+    self.maps.dx = call->out[0];
+    self.maps.residual = call->out[1];
+    self.maps.add_dx = call->add[0];
+    self.maps.add_residual = call->add[1];
+    return self;
+}
+
 static bool fits(const grad *self)
 {
     const tern__view *x = self->maps.x;
@@ -107,13 +131,7 @@ static int prepare(grad *self)
 int tern__cpu_batch_norm_sums(const tern__call *call)
 {
     if (call->in[0]->dtype == TERN_F64) return tern__f64_batch_norm(call);
-    grad self = {.call = call,
-                 .maps.dy = call->in[0],
-                 .maps.x = call->in[1],
-                 .maps.y = call->in[2],
-                 .mean = call->in[3],
-                 .var = call->in[4],
-                 .maps.mask = call->in[2] ? MASK_Y : MASK_NONE};
+    grad self = grad_of(call);
     if (!fits(&self) || tern__view_count(self.maps.x) == 0) return TERN_E_UNSUPPORTED;
     if (prepare(&self)) return TERN_E_MEMORY;
     tern__span all = tern__span_all(call, &self.tiling);
@@ -127,18 +145,7 @@ int tern__cpu_batch_norm_sums(const tern__call *call)
 int tern__cpu_batch_norm_data_grad(const tern__call *call)
 {
     if (call->in[0]->dtype == TERN_F64) return tern__f64_batch_norm(call);
-    grad self = {.call = call,
-                 .maps.dy = call->in[0],
-                 .maps.x = call->in[1],
-                 .maps.y = call->in[2],
-                 .mean = call->in[3],
-                 .var = call->in[4],
-                 .weight = call->in[5],
-                 .maps.dx = call->out[0],
-                 .maps.residual = call->out[1],
-                 .maps.add_dx = call->add[0],
-                 .maps.add_residual = call->add[1],
-                 .maps.mask = call->in[2] ? MASK_Y : MASK_NONE};
+    grad self = grad_with_dx(call);
     if (!fits(&self)) return TERN_E_UNSUPPORTED;
     if (tern__view_count(self.maps.x) == 0) return TERN_OK;
     if (prepare(&self)) return TERN_E_MEMORY;
@@ -177,21 +184,9 @@ int tern__cpu_batch_norm_grad(const tern__call *call)
 {
     if (call->in[0]->dtype == TERN_F64) return tern__f64_batch_norm(call);
     bool relu = ((const tern__batch_norm_attr *)call->attr)->relu != 0;
-    grad self = {.call = call,
-                 .maps.dy = call->in[0],
-                 .maps.x = call->in[1],
-                 .maps.y = call->in[2],
-                 .mean = call->in[3],
-                 .var = call->in[4],
-                 .weight = call->in[5],
-                 .bias = call->in[6],
-                 .maps.dx = call->out[0],
-                 .maps.residual = call->out[1],
-                 .maps.add_dx = call->add[0],
-                 .maps.add_residual = call->add[1],
-                 .maps.mask = call->in[2] ? MASK_Y
-                              : relu      ? MASK_AGAIN
-                                          : MASK_NONE};
+    grad self = grad_with_dx(call);
+    self.bias = call->in[6];
+    if (relu && !self.maps.y) self.maps.mask = MASK_AGAIN;
     if (!fits(&self) || tern__view_count(self.maps.x) == 0) return TERN_E_UNSUPPORTED;
     if (prepare(&self)) return TERN_E_MEMORY;
     tern__spans_each(call, &self.tiling, make_both, &self);

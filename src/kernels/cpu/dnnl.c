@@ -1,6 +1,7 @@
 /* dnnl.c - the device's oneDNN engine and its cache of primitives. */
 #include "kernels/cpu/dnnl.h"
 
+#include "base/hash.h"
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/dnnl_api.h"
 #include "kernels/cpu/signals.h"
@@ -150,9 +151,9 @@ tern__prim_key tern__prim_key_make(const tern__call *call, int part)
 
 uint64_t tern__dnnl_hash(const void *bytes, size_t size)
 {
-    uint64_t hash = 1469598103934665603u;
+    uint64_t hash = TERN__FNV;
     const uint32_t *word = bytes;
-    for (size_t i = 0; i < size / sizeof(*word); i++) hash = (hash ^ word[i]) * 1099511628211u;
+    for (size_t i = 0; i < size / sizeof(*word); i++) hash = tern__fnv_word(hash, word[i]);
     return hash;
 }
 

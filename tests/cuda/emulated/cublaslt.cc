@@ -1,7 +1,8 @@
 /* cublaslt.cc - the loops that implement cublasLt.h, with sums in f64. There are three algorithms: one
  * that heuristics return first as usable and that fails when it is run, one for matrices that are aligned
  * to 16 bytes, and one for any, which is twice as fast. For batches of f16 with a bias there is only the
- * first. */
+ * first. Before all of them heuristics return one that is not usable. An algorithm may write its workspace,
+ * and needs a vector that is aligned as the one that it was returned for. */
 #include "cuda/kernels/elements.h"
 #include "memory.h"
 
@@ -16,6 +17,8 @@
 #define ALIGNED   1
 #define ANY       2
 #define FAILING   3
+#define UNUSABLE  4
+#define VECTOR    3    /* the word of an algorithm that says how its vector is aligned */
 #define WORKSPACE 4096 /* of the first algorithm */
 #define BATCH     65535
 
@@ -248,10 +251,17 @@ static bool goes_on_aligned(const emulated_matrix *m)
 
 /* ---- algorithms ---- */
 
+static uint64_t alignment_of(const void *vector)
+{
+    uint64_t bits = (uint64_t)(uintptr_t)vector | 256;
+    return bits & -bits;
+}
+
 /* An algorithm is valid for the case that it was returned for. */
 static cublasLtMatmulAlgo_t algorithm_of(const problem *p, uint64_t which)
 {
-    return {{which, (uint64_t)p->m[A].type << 32 | (uint64_t)p->m[D].type, (uint64_t)p->op.epilogue}};
+    return {{which, (uint64_t)p->m[A].type << 32 | (uint64_t)p->m[D].type, (uint64_t)p->op.epilogue,
+             alignment_of(p->op.vector)}};
 }
 
 static bool is_of(const problem *p, const cublasLtMatmulAlgo_t *algorithm)
@@ -259,6 +269,7 @@ static bool is_of(const problem *p, const cublasLtMatmulAlgo_t *algorithm)
     cublasLtMatmulAlgo_t own = algorithm_of(p, algorithm->data[0]);
     bool is_aligned = true;
     for (const emulated_matrix &m : p->m) is_aligned &= goes_on_aligned(&m);
+    if (own.data[VECTOR] > algorithm->data[VECTOR]) own.data[VECTOR] = algorithm->data[VECTOR];
     return !std::memcmp(&own, algorithm, sizeof(own)) && own.data[0] >= ALIGNED && own.data[0] <= FAILING &&
            (own.data[0] != ALIGNED || is_aligned) && (own.data[0] == FAILING || runs(p));
 }
@@ -286,6 +297,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     problem p = problem_of(desc, a, b, c, d);
     *count = 0;
     if (!has(&p)) return CUBLAS_STATUS_NOT_SUPPORTED;
+    results[(*count)++] = {algorithm_of(&p, UNUSABLE), 0, CUBLAS_STATUS_NOT_SUPPORTED, 1, {}};
     for (uint64_t which : {FAILING, ALIGNED, ANY}) {
         cublasLtMatmulAlgo_t algorithm = algorithm_of(&p, which);
         if (*count < most && is_of(&p, &algorithm) && allows(preference, &algorithm))
@@ -331,7 +343,8 @@ typedef struct work {
     problem p;
     double alpha, beta;
     const void *a, *b, *c;
-    void *d;
+    void *d, *workspace;
+    size_t workspace_bytes;
     double speed;
 } work;
 
@@ -398,6 +411,7 @@ static void multiply(const work *w)
 {
     const emulated_matrix *d = &w->p.m[D];
     emulated_memory_open();
+    std::memset(w->workspace, 0xff, w->workspace_bytes);
     for (int64_t batch = 0; batch < d->count; batch++) multiply_one(w, batch);
     emulated_memory_close();
     emulated_ms +=
@@ -430,7 +444,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     insist(begins_aligned(desc->vector), "a vector at a misaligned address");
     if (algorithm->data[0] == FAILING || emulated_refuses("products")) return CUBLAS_STATUS_EXECUTION_FAILED;
     const double speed = algorithm->data[0] == ANY ? 2 : 1;
-    const work w = {p, number(&p, alpha), number(&p, beta), a, b, c, d, speed};
+    const work w = {p, number(&p, alpha), number(&p, beta),        a,    b, c,
+                    d, workspace,         workspace_of(algorithm), speed};
     emulated_enqueue(stream, [w] { multiply(&w); });
     return CUBLAS_STATUS_SUCCESS;
 }

@@ -1,10 +1,12 @@
 /* cudnn.cc - the reference kernels in place of cuDNN, with three engines: the heuristics' first wants a
  * large workspace, can be planned and does not run; the last one is faster than the second, except in its
- * fourth run, when another process has the device. A bias can be part of all graphs except in f64. */
+ * fourth run, when another process has the device. A bias can be part of all graphs except in f64. Engines
+ * write their workspace, and end the program if data are aligned less than the graph was told. */
 #include "cuda/cudnn/cudnn.h"
 #include "memory.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 extern "C" {
@@ -95,7 +97,16 @@ static int compute(const tern__call *call, tern__kernel kernel)
     }
 }
 
-static void execute(emulated_plan *p, void *const data[TERN__CONV_OPERANDS])
+static void expect_aligned(const tern__cudnn_conv *conv, void *const data[TERN__CONV_OPERANDS])
+{
+    for (int i = 0; i < TERN__CONV_OPERANDS - !conv->has_bias; i++) {
+        if (tern__cudnn_alignment(data[i]) >= tern__cudnn_alignment(conv->operand[i].data)) continue;
+        std::fprintf(stderr, "emulated: a convolution of data at a misaligned address\n");
+        std::abort();
+    }
+}
+
+static void execute(emulated_plan *p, void *const data[TERN__CONV_OPERANDS], void *workspace)
 {
     const tern__cudnn_conv *conv = &p->graph->conv;
     tern__view v[TERN__CONV_OPERANDS];
@@ -115,6 +126,7 @@ static void execute(emulated_plan *p, void *const data[TERN__CONV_OPERANDS])
     call.add[0] = conv->add;
     call.attr = &p->graph->attr;
     emulated_memory_open();
+    std::memset(workspace, 0xff, p->workspace);
     compute(&call, conv->kernel);
     emulated_memory_close();
 }
@@ -126,10 +138,11 @@ int tern__cudnn_run(tern__cuda *cuda, void *plan, bool has_bias, void *const dat
     if (p->ms < 0 || emulated_refuses("engines"))
         return tern__error_set(err, "conv", TERN_E_SYSTEM, "an emulated engine that does not run");
     if ((p->workspace && !workspace) || has_bias != p->graph->conv.has_bias) return TERN_E_SYSTEM;
+    expect_aligned(&p->graph->conv, data);
     void *x = data[TERN__CONV_X], *w = data[TERN__CONV_W], *y = data[TERN__CONV_Y], *b = data[TERN__CONV_B];
     emulated_enqueue(cuda->stream, [=] {
         void *const operands[TERN__CONV_OPERANDS] = {x, w, y, b};
-        execute(p, operands);
+        execute(p, operands, workspace);
     });
     return TERN_OK;
 }

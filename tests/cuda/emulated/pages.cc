@@ -141,7 +141,7 @@ bool tern__cuda_map(int index, void *at, size_t bytes, bool *stays, unsigned lon
     emulated_counted.exportable += !*stays;
     *handle = 1;
     grants.push_back({at, bytes, index});
-    if (!has(at)) add({at, bytes}); /* unmapped memory may still be part of a piece */
+    add({at, bytes});
     /* Fills with NaN, since memory may hold anything; only part of a page, because the cost depends on how
      * much is touched. */
     protect({at, bytes}, PROT_READ | PROT_WRITE);
@@ -159,6 +159,20 @@ bool tern__cuda_let_use(int index, void *at, size_t bytes)
     return true;
 }
 
+/* Takes memory out of its piece, so that whoever still uses it is found. */
+static void take_out(char *at, size_t bytes)
+{
+    for (size_t i = 0; i < pieces.size(); i++) {
+        char *begin = (char *)pieces[i].at, *end = begin + pieces[i].bytes;
+        if (at < begin || at >= end) continue;
+        pieces.erase(pieces.begin() + (long)i);
+        if (begin < at) pieces.push_back({begin, (size_t)(at - begin)});
+        if (at + bytes < end) pieces.push_back({at + bytes, (size_t)(end - at) - bytes});
+        protect({at, bytes}, PROT_NONE);
+        return;
+    }
+}
+
 void tern__cuda_unmap(void *at, size_t bytes, unsigned long long)
 {
     emulated_expect_runtime();
@@ -168,5 +182,6 @@ void tern__cuda_unmap(void *at, size_t bytes, unsigned long long)
     taken[first->index] -= bytes;
     grants.erase(std::remove_if(grants.begin(), grants.end(), [=](const grant &g) { return g.at == at; }),
                  grants.end());
+    take_out((char *)at, bytes);
     madvise(at, bytes, MADV_DONTNEED);
 }

@@ -252,6 +252,8 @@ cudaError_t cudaEventCreate(cudaEvent_t *event)
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
 {
     if (!from->ms || !to->ms) return cudaErrorInvalidValue;
+    for (const emulated_event *event : {from, to})
+        if (event->stream->done < event->place) return cudaErrorNotReady;
     *ms = (float)(*to->ms - *from->ms);
     return cudaSuccess;
 }

@@ -156,3 +156,13 @@ int tern__cpu_conv(const tern__call *call)
     bool widens = status == TERN_E_UNSUPPORTED && tern__view_is_half(call->in[0]);
     return widens ? tern__cpu_widened(call, tern__cpu_conv) : status;
 }
+
+int tern__cpu_conv_data_grad(const tern__call *call)
+{
+    return tern__cpu_conv(call);
+}
+
+int tern__cpu_conv_weight_grad(const tern__call *call)
+{
+    return tern__cpu_conv(call);
+}

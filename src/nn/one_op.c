@@ -1,20 +1,22 @@
-/* activation.c - layers without parameters that consist of one pointwise op. */
+/* one_op.c - layers without parameters that consist of one op. */
 #include "nn/nn.h"
 
-#define ACTIVATION(name)                                                                                     \
+#define LAYER(name, y)                                                                                       \
     static tern_tensor *name##_forward(tern_module *module, tern_scope *scope, tern_tensor *x)               \
     {                                                                                                        \
         (void)module;                                                                                        \
-        return tern_##name(scope, x);                                                                        \
+        return y;                                                                                            \
     }                                                                                                        \
     tern_module *tern_##name##_new(tern_error *err)                                                          \
     {                                                                                                        \
         return tern__module_new(sizeof(tern_module), #name, name##_forward, err);                            \
     }
-ACTIVATION(relu)
-ACTIVATION(silu)
-ACTIVATION(sigmoid)
-ACTIVATION(tanh)
+LAYER(relu, tern_relu(scope, x))
+LAYER(silu, tern_silu(scope, x))
+LAYER(sigmoid, tern_sigmoid(scope, x))
+LAYER(tanh, tern_tanh(scope, x))
+LAYER(global_avg_pool, tern_global_avg_pool(scope, x))
+LAYER(flatten, tern_flatten(scope, x, 1))
 
 bool tern__is_relu(const tern_module *module)
 {
