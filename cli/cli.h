@@ -17,6 +17,23 @@ int tern__cli_flush(const char *who);
 /* A subcommand gets its own name as argv[0] and returns the exit code. */
 typedef int tern__cli_fn(int argc, char **argv);
 
+typedef struct tern__cli_command {
+    const char *name, *help;
+    tern__cli_fn *run;
+} tern__cli_command;
+
+/* What a command with subcommands offers. */
+typedef struct tern__cli_menu {
+    const char *who, *noun;            /* "tern bench" expects a "bench" */
+    const char *head, *tail;           /* of the usage, around the list of commands */
+    const tern__cli_command *commands; /* the last one's name is NULL */
+    int width;                         /* of the longest name, or more */
+} tern__cli_menu;
+
+/* Runs the subcommand that argv[1] names, or prints the usage: for --help, or after an error message. Returns
+ * the exit code. */
+int tern__cli_dispatch(const tern__cli_menu *menu, int argc, char **argv);
+
 tern__cli_fn tern__cli_run;
 tern__cli_fn tern__cli_info;
 tern__cli_fn tern__cli_bench;

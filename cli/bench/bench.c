@@ -2,16 +2,7 @@
  * prints. */
 #include "bench/bench.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-typedef struct bench {
-    const char *name, *help;
-    tern__cli_fn *run;
-} bench;
-
-static const bench benches[] = {
+static const tern__cli_command benches[] = {
     {"board", "the cost of a board's calls in a training loop", tern__bench_board},
     {"collectives", "all of the following collectives, by size", tern__bench_collective},
     {"all_reduce", "sum over all ranks, to all", tern__bench_collective},
@@ -28,29 +19,15 @@ static const bench benches[] = {
     {"optimizer", "SGD and Adam updates compared with a copy", tern__bench_optimizer},
     {"step", "a training step of an MLP or a convolutional network", tern__bench_step},
     {"store", "set and get on a TCP store, from one client and from many", tern__bench_store},
+    {0},
 };
 
-static void print_usage(FILE *out)
-{
-    fprintf(out, "usage: tern bench BENCH [OPTIONS] ...\n\nbenches:\n");
-    for (size_t i = 0; i < TERN__COUNT(benches); i++)
-        fprintf(out, "  %-15s %s\n", benches[i].name, benches[i].help);
-    fprintf(
-        out,
-        "\nRun `tern bench BENCH --help` for its options. For several ranks: tern run -n 2 tern bench ...\n");
-}
+static const char head[] = "usage: tern bench BENCH [OPTIONS] ...\n\nbenches:\n";
+static const char tail[] =
+    "\nRun `tern bench BENCH --help` for its options. For several ranks: tern run -n 2 tern bench ...\n";
 
 int tern__cli_bench(int argc, char **argv)
 {
-    const char *name = argc > 1 ? argv[1] : "";
-    if (!strcmp(name, "--help") || !strcmp(name, "-h")) {
-        print_usage(stdout);
-        return tern__cli_flush("tern bench");
-    }
-    for (size_t i = 0; i < TERN__COUNT(benches); i++)
-        if (!strcmp(name, benches[i].name)) return benches[i].run(argc - 1, argv + 1);
-    fprintf(stderr, *name ? "tern bench: expected a bench, got \"%s\"\n" : "tern bench: expected a bench\n",
-            name);
-    print_usage(stderr);
-    return TERN__EXIT_USAGE;
+    const tern__cli_menu menu = {"tern bench", "bench", head, tail, benches, 15};
+    return tern__cli_dispatch(&menu, argc, argv);
 }

@@ -7,9 +7,10 @@
  * and write. Small sizes are timed many calls at a time and have no bound, since the latency between two
  * cores dominates there. */
 #include "bench/bench.h"
-#include "bench/collective.h"
 
 #include "kernels/kernel.h"
+
+#include <tern.h>
 
 #include <cjson/cJSON.h>
 #include <stdio.h>
@@ -27,8 +28,236 @@ enum {
     SMALL_CALLS = 200, /* timed together */
 };
 
+/* ---- a collective ---- */
+
+typedef struct collective collective;
+
+/* The arguments of a call. */
+typedef struct trial {
+    const collective *op;
+    tern_group *world;
+    int rank, ranks;
+    tern_dtype dtype;
+    size_t count; /* the call's count argument */
+    void *in, *out;
+} trial;
+
+/* What a buffer of a rank holds: nothing, its part (S / ranks bytes), or the whole (S bytes). */
+typedef enum holds { NONE, PART, WHOLE } holds;
+
+struct collective {
+    const char *name, *help;
+    int (*call)(const trial *t, tern_error *err);
+    holds in, out; /* `out` NONE: works in place, in `in`             */
+    bool has_root; /* rank 0 is the root; if one buffer is a PART, only the root uses the WHOLE one */
+    bool is_cut;   /* `count` counts the elements of a part */
+};
+
+static int all_reduce(const trial *t, tern_error *err)
+{
+    return tern_all_reduce(t->world, t->in, t->count, t->dtype, TERN_SUM, err);
+}
+
+static int reduce(const trial *t, tern_error *err)
+{
+    return tern_reduce(t->world, t->in, t->count, t->dtype, TERN_SUM, 0, err);
+}
+
+static int broadcast(const trial *t, tern_error *err)
+{
+    return tern_broadcast(t->world, t->in, t->count, t->dtype, 0, err);
+}
+
+static int all_gather(const trial *t, tern_error *err)
+{
+    return tern_all_gather(t->world, t->in, t->out, t->count, t->dtype, err);
+}
+
+static int reduce_scatter(const trial *t, tern_error *err)
+{
+    return tern_reduce_scatter(t->world, t->in, t->out, t->count, t->dtype, TERN_SUM, err);
+}
+
+static int gather(const trial *t, tern_error *err)
+{
+    return tern_gather(t->world, t->in, t->out, t->count, t->dtype, 0, err);
+}
+
+static int scatter(const trial *t, tern_error *err)
+{
+    return tern_scatter(t->world, t->in, t->out, t->count, t->dtype, 0, err);
+}
+
+static int all_to_all(const trial *t, tern_error *err)
+{
+    return tern_all_to_all(t->world, t->in, t->out, t->count, t->dtype, err);
+}
+
+static int barrier(const trial *t, tern_error *err)
+{
+    return tern_barrier(t->world, err);
+}
+
+static int sendrecv(const trial *t, tern_error *err)
+{
+    if (t->rank == 0) tern_send(t->world, t->in, t->count, t->dtype, 1, 0, err);
+    if (t->rank <= 1) tern_recv(t->world, t->in, t->count, t->dtype, 1 - t->rank, 0, NULL, err);
+    if (t->rank == 1) tern_send(t->world, t->in, t->count, t->dtype, 0, 0, err);
+    return err->code;
+}
+
+static const collective collectives[] = {
+    {"all_reduce", "a sum over all ranks, to all", all_reduce, WHOLE, NONE, false, false},
+    {"reduce", "a sum over all ranks, to rank 0", reduce, WHOLE, NONE, true, false},
+    {"broadcast", "what rank 0 has, to all", broadcast, WHOLE, NONE, true, false},
+    {"all_gather", "a part of each rank, to all", all_gather, PART, WHOLE, false, true},
+    {"reduce_scatter", "a sum over all ranks, a part to each", reduce_scatter, WHOLE, PART, false, true},
+    {"gather", "a part of each rank, to rank 0", gather, PART, WHOLE, true, true},
+    {"scatter", "what rank 0 has, a part to each", scatter, WHOLE, PART, true, true},
+    {"all_to_all", "a part of each rank for each", all_to_all, WHOLE, WHOLE, false, true},
+    {"barrier", "all ranks meet", barrier, NONE, NONE, false, false},
+    {"sendrecv", "a message from rank 0 to rank 1", sendrecv, WHOLE, NONE, true, false},
+};
+
+/* Returns NULL if there is none of that name. */
+static const collective *find_collective(const char *name)
+{
+    for (size_t i = 0; i < TERN__COUNT(collectives); i++)
+        if (!strcmp(name, collectives[i].name)) return &collectives[i];
+    return NULL;
+}
+
+/* Is it send/recv? A call then sends from rank 0 to rank 1 and back; other ranks do nothing. */
+static bool is_pair(const collective *op)
+{
+    return op->call == sendrecv;
+}
+
+/* ---- bytes ---- */
+
+/* Rounds `wish` up to a number of bytes that splits evenly over the ranks. 0 for a barrier. */
+static size_t whole_bytes(const collective *op, size_t wish, tern_dtype dtype, int ranks)
+{
+    size_t step = tern_dtype_bytes(dtype) * (op->is_cut ? (size_t)ranks : 1);
+    return op->call == barrier ? 0 : (wish + step - 1) / step * step;
+}
+
+/* Returns the count argument of a call on so many bytes. */
+static size_t count_of(const collective *op, size_t bytes, tern_dtype dtype, int ranks)
+{
+    return bytes / tern_dtype_bytes(dtype) / (op->is_cut ? (size_t)ranks : 1);
+}
+
+/* Returns the bytes of a buffer that holds nothing, a part or the whole. */
+static size_t buffer_bytes(holds what, size_t bytes, int ranks)
+{
+    return what == PART ? bytes / (size_t)ranks : what == WHOLE ? bytes : 0;
+}
+
+/* Returns the bytes that each rank must read and write if all share the work (docs/collectives.md). */
+static double bound_bytes(const collective *op, size_t bytes, int ranks)
+{
+    double whole = (double)bytes, part = whole / ranks;
+    if (op->call == reduce || op->call == reduce_scatter) return (whole + part) / 2;
+    if (op->call == broadcast) return whole - part;
+    if (op->call == sendrecv) return whole / 2;
+    return op->call == gather || op->call == scatter ? part : whole;
+}
+
+/* Returns the bytes that cross a rank's link, counted as nccl-tests does (bus bandwidth). */
+static double bus_bytes(const collective *op, size_t bytes, int ranks)
+{
+    double whole = (double)bytes, others = whole * (ranks - 1) / ranks;
+    if (op->call == reduce || op->call == broadcast || op->call == sendrecv) return whole;
+    return op->call == all_reduce ? 2 * others : others;
+}
+
+/* ---- inputs and expected results ---- */
+
+/* Returns element i of the rank's input. */
+static float given(int rank, size_t i)
+{
+    return (float)((i + (size_t)rank) % 4);
+}
+
+static float summed(const trial *t, size_t i)
+{
+    float sum = 0;
+    for (int rank = 0; rank < t->ranks; rank++) sum += given(rank, i);
+    return sum;
+}
+
+static float expected(const trial *t, size_t i)
+{
+    size_t own = (size_t)t->rank * t->count, part = t->op->is_cut ? i % t->count : 0;
+    int from = t->op->is_cut ? (int)(i / t->count) : 0;
+    if (t->op->call == all_reduce || t->op->call == reduce) return summed(t, i);
+    if (t->op->call == reduce_scatter) return summed(t, own + i);
+    if (t->op->call == scatter) return given(0, own + i);
+    if (t->op->call == sendrecv) return given(t->rank == 1 ? 0 : t->rank, i);
+    if (t->op->call == all_to_all) return given(from, own + part);
+    return t->op->call == broadcast ? given(0, i) : given(from, part);
+}
+
+static void put(const trial *t, size_t i, float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof(bits));
+    if (t->dtype == TERN_BF16)
+        ((uint16_t *)t->in)[i] = (uint16_t)(bits >> 16); /* exact: it is 0 to 3 */
+    else
+        ((float *)t->in)[i] = value;
+}
+
+static float get(const trial *t, const void *from, size_t i)
+{
+    uint32_t bits = (uint32_t)((const uint16_t *)from)[t->dtype == TERN_BF16 ? i : 0] << 16;
+    float value;
+    memcpy(&value, &bits, sizeof(value));
+    return t->dtype == TERN_BF16 ? value : ((const float *)from)[i];
+}
+
+static size_t elements(const trial *t, holds what)
+{
+    size_t parts = what == WHOLE && t->op->is_cut ? (size_t)t->ranks : 1;
+    return what == NONE ? 0 : t->count * parts;
+}
+
+/* Fills `in` with small whole numbers: every dtype holds them and their sums exactly. */
+static void fill(const trial *t)
+{
+    for (size_t i = 0; i < elements(t, t->op->in); i++) put(t, i, given(t->rank, i));
+}
+
+/* Returns the index of the first wrong element, -1 if all are right. */
+static int64_t find_wrong(const trial *t)
+{
+    bool is_in_place = t->op->out == NONE, is_not_root = t->op->has_root && t->rank != 0;
+    const void *result = is_in_place ? t->in : t->out;
+    size_t count = elements(t, is_in_place ? t->op->in : t->op->out);
+    if (is_not_root && (t->op->call == reduce || t->op->call == gather)) return -1;
+    for (size_t i = 0; i < count; i++)
+        if (get(t, result, i) != expected(t, i)) return (int64_t)i;
+    return -1;
+}
+
+/* Compares the results of all ranks. Every rank gets E_MISMATCH if one of them is wrong. Collective. */
+static int check(const trial *t, tern_error *err)
+{
+    int64_t wrong = find_wrong(t), worst[2] = {wrong, wrong < 0 ? -1 : t->rank};
+    tern_all_reduce(t->world, worst, 2, TERN_I64, TERN_MAX, err);
+    if (tern__is_set(err)) return err->code;
+    if (worst[0] < 0) return TERN_OK;
+    return tern__error_set(
+        err, "tern bench", TERN_E_MISMATCH,
+        "%s of %zu %s on %d ranks: rank %lld has a wrong result, at element %lld or before", t->op->name,
+        t->count, tern_dtype_name(t->dtype), t->ranks, (long long)worst[1], (long long)worst[0]);
+}
+
+/* ---- a bench ---- */
+
 typedef struct settings {
-    const tern__collective *op; /* NULL: all */
+    const collective *op; /* NULL: all */
     size_t sizes[SIZES_MAX];
     int count;
     double budget_s; /* for one size */
@@ -39,7 +268,7 @@ typedef struct settings {
 
 typedef struct bench {
     const settings *set;
-    tern__trial trial;
+    trial trial;
     size_t bytes, passed; /* of the call; of the bound's pass */
     float *scratch;
     double samples[SAMPLES_MAX]; /* seconds */
@@ -49,27 +278,6 @@ typedef struct result {
     size_t bytes;
     double median_s, bound_s; /* bound_s 0: no bound */
 } result;
-
-#define BACK_ENDS                                                                                            \
-    "NAME: native, mpi, gloo, native+mpi, native+gloo, optionally with the prefix nccl+ or debug+."
-
-static const char barrier_usage[] =
-    "usage: tern bench barrier [--backend NAME] [--seconds S] [--json]\n"
-    "\n"
-    "Times %s, for about S seconds (default 1): tern run -n 2 tern bench barrier.\n" BACK_ENDS "\n";
-
-static const char usage[] =
-    "usage: tern bench %s [--sizes 4,1K,64K,1M,25M,100M] [--memory window|plain] [--dtype f32|bf16]\n"
-    "       [--backend NAME] [--seconds S] [--json]\n"
-    "\n"
-    "Times %s: tern run -n 2 tern bench %s. A size is the bytes of\n"
-    "the whole buffer of a rank, rounded up to equal parts; K, M and G are powers of 1024. All ranks can "
-    "access\n"
-    "`window` memory directly; `plain` memory is copied through a ring.\n" BACK_ENDS "\n"
-    "ratio: the time divided by that of a read-add-write pass of all ranks over as many bytes as the "
-    "collective\n"
-    "must read and write. Results are checked before they are timed. Each size is timed for about S seconds\n"
-    "(default 1 for one collective, 0.3 for all).\n";
 
 /* ---- measuring ---- */
 
@@ -104,9 +312,9 @@ static double time_calls(bench *b, void (*what)(bench *, tern_error *), int call
 /* All ranks see the same times, so they take the same number of samples. */
 static double median_time(bench *b, void (*what)(bench *, tern_error *), int calls, tern_error *err)
 {
-    double trial = 0;
-    for (int i = 0; i < WARM_UP; i++) trial = time_calls(b, what, calls, err);
-    double fit = b->set->budget_s / (trial * calls + 1e-9);
+    double last = 0;
+    for (int i = 0; i < WARM_UP; i++) last = time_calls(b, what, calls, err);
+    double fit = b->set->budget_s / (last * calls + 1e-9);
     int samples = fit > SAMPLES_MAX ? SAMPLES_MAX : fit < SAMPLES_MIN ? SAMPLES_MIN : (int)fit;
     for (int i = 0; i < samples && !err->code; i++) b->samples[i] = time_calls(b, what, calls, err);
     return tern__bench_median(b->samples, (size_t)samples);
@@ -130,24 +338,24 @@ static void release(const bench *b, void *buf)
 /* Clears the input: sums repeated in place would overflow to infinity. */
 static void clear(const bench *b)
 {
-    size_t bytes = tern__collective_holds(b->trial.op->in, b->bytes, b->trial.ranks);
+    size_t bytes = buffer_bytes(b->trial.op->in, b->bytes, b->trial.ranks);
     if (bytes) memset(b->trial.in, 0, bytes);
 }
 
 static void time_checked(bench *b, result *r, tern_error *err)
 {
     bool small = b->bytes < SMALL_BYTES;
-    tern__collective_fill(&b->trial);
+    fill(&b->trial);
     call(b, err);
-    if (err->code || tern__collective_check(&b->trial, err)) return;
+    if (err->code || check(&b->trial, err)) return;
     clear(b);
     r->median_s = median_time(b, call, small ? SMALL_CALLS : 1, err);
-    if (tern__collective_is_pair(b->trial.op)) r->median_s /= 2;
+    if (is_pair(b->trial.op)) r->median_s /= 2;
 }
 
 static double time_bound(bench *b, tern_error *err)
 {
-    b->passed = (size_t)tern__collective_bound(b->trial.op, b->bytes, b->trial.ranks);
+    b->passed = (size_t)bound_bytes(b->trial.op, b->bytes, b->trial.ranks);
     if (b->bytes < SMALL_BYTES || !b->passed) return 0;
     b->scratch = tern__alloc(b->passed, "tern bench", err);
     double seconds = err->code ? 0 : median_time(b, pass, 1, err);
@@ -157,13 +365,13 @@ static double time_bound(bench *b, tern_error *err)
 
 static result measure(bench *b, size_t wish, tern_error *err)
 {
-    tern__trial *t = &b->trial;
-    const tern__collective *op = t->op;
-    b->bytes = tern__collective_bytes(op, wish, t->dtype, t->ranks);
+    trial *t = &b->trial;
+    const collective *op = t->op;
+    b->bytes = whole_bytes(op, wish, t->dtype, t->ranks);
     result r = {.bytes = b->bytes};
-    t->count = tern__collective_count(op, b->bytes, t->dtype, t->ranks);
-    t->in = alloc(b, tern__collective_holds(op->in, b->bytes, t->ranks), err);
-    t->out = alloc(b, tern__collective_holds(op->out, b->bytes, t->ranks), err);
+    t->count = count_of(op, b->bytes, t->dtype, t->ranks);
+    t->in = alloc(b, buffer_bytes(op->in, b->bytes, t->ranks), err);
+    t->out = alloc(b, buffer_bytes(op->out, b->bytes, t->ranks), err);
     if (!err->code) time_checked(b, &r, err);
     release(b, t->out);
     release(b, t->in);
@@ -180,7 +388,7 @@ static double algbw_gbs(const result *r)
 
 static double busbw_gbs(const bench *b, const result *r)
 {
-    return tern__collective_bus(b->trial.op, r->bytes, b->trial.ranks) / r->median_s * 1e-9;
+    return bus_bytes(b->trial.op, r->bytes, b->trial.ranks) / r->median_s * 1e-9;
 }
 
 static void print_json(const bench *b, const result *r)
@@ -223,6 +431,27 @@ static void print_row(const bench *b, const result *r)
 }
 
 /* ---- options ---- */
+
+#define BACK_ENDS                                                                                            \
+    "NAME: native, mpi, gloo, native+mpi, native+gloo, optionally with the prefix nccl+ or debug+."
+
+static const char barrier_usage[] =
+    "usage: tern bench barrier [--backend NAME] [--seconds S] [--json]\n"
+    "\n"
+    "Times %s, for about S seconds (default 1): tern run -n 2 tern bench barrier.\n" BACK_ENDS "\n";
+
+static const char usage[] =
+    "usage: tern bench %s [--sizes 4,1K,64K,1M,25M,100M] [--memory window|plain] [--dtype f32|bf16]\n"
+    "       [--backend NAME] [--seconds S] [--json]\n"
+    "\n"
+    "Times %s: tern run -n 2 tern bench %s. A size is the bytes of\n"
+    "the whole buffer of a rank, rounded up to equal parts; K, M and G are powers of 1024. All ranks can "
+    "access\n"
+    "`window` memory directly; `plain` memory is copied through a ring.\n" BACK_ENDS "\n"
+    "ratio: the time divided by that of a read-add-write pass of all ranks over as many bytes as the "
+    "collective\n"
+    "must read and write. Results are checked before they are timed. Each size is timed for about S seconds\n"
+    "(default 1 for one collective, 0.3 for all).\n";
 
 static bool parse_size(const char *text, size_t *bytes)
 {
@@ -306,12 +535,12 @@ static bool fits(const bench *b, size_t bytes)
     return 3.0 * (double)bytes * b->trial.ranks < memory / 2;
 }
 
-static bool has_peer(const bench *b, const tern__collective *op)
+static bool has_peer(const bench *b, const collective *op)
 {
-    return b->trial.ranks > 1 || !tern__collective_is_pair(op);
+    return b->trial.ranks > 1 || !is_pair(op);
 }
 
-static void run_op(bench *b, const tern__collective *op, tern_error *err)
+static void run_op(bench *b, const collective *op, tern_error *err)
 {
     const settings *set = b->set;
     b->trial.op = op;
@@ -326,15 +555,16 @@ static void run_op(bench *b, const tern__collective *op, tern_error *err)
 
 static void run(bench *b, tern_error *err)
 {
-    const tern__collective *op = b->set->op ? b->set->op : tern__collective_at(0);
-    if (b->set->op && !has_peer(b, op)) {
+    const collective *only = b->set->op;
+    if (only && !has_peer(b, only)) {
         tern__error_set(err, "tern bench", TERN_E_INVALID,
-                        "a single rank has no peer to send to: tern run -n 2 tern bench %s", op->name);
+                        "a single rank has no peer to send to: tern run -n 2 tern bench %s", only->name);
         return;
     }
     if (b->trial.rank == 0 && !b->set->json) print_head(b);
-    for (int i = 0; op && !err->code; op = b->set->op ? NULL : tern__collective_at(++i))
-        if (has_peer(b, op)) run_op(b, op, err);
+    for (size_t i = 0; i < TERN__COUNT(collectives) && !err->code; i++)
+        if ((!only || only == &collectives[i]) && has_peer(b, &collectives[i]))
+            run_op(b, &collectives[i], err);
 }
 
 static tern_group *open_world(const settings *set, tern_error *err)
@@ -346,7 +576,7 @@ static tern_group *open_world(const settings *set, tern_error *err)
 
 int tern__bench_collective(int argc, char **argv)
 {
-    settings set = {.op = tern__collective_find(argv[0]),
+    settings set = {.op = find_collective(argv[0]),
                     .sizes = {4, 1 << 10, 64 << 10, 1 << 20, 25 << 20, 100 << 20},
                     .count = 6,
                     .budget_s = 1};

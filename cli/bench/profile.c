@@ -28,7 +28,7 @@ struct tern__profile {
     tern_device *device;
     bool by_shape;
     row *rows;
-    size_t count, capacity;
+    size_t count, room;
     tern__bench_clock *clock; /* 2 * CALLS points: before and after each call */
     size_t row_of[CALLS];     /* the row of each call whose time has not been read yet */
     int calls;
@@ -69,14 +69,8 @@ static double bytes_once(const tern__call *call)
 
 static row *add_row(tern__profile *self)
 {
-    if (self->count == self->capacity) {
-        size_t capacity = self->capacity ? 2 * self->capacity : 32;
-        row *rows = tern__realloc_array(self->rows, self->count * sizeof(row), capacity * sizeof(row),
-                                        "tern bench", self->err);
-        if (!rows) return NULL;
-        self->rows = rows;
-        self->capacity = capacity;
-    }
+    if (tern__array_reserve(&self->rows, &self->room, self->count + 1, sizeof(row), "tern bench", self->err))
+        return NULL;
     return &self->rows[self->count++];
 }
 

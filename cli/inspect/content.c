@@ -18,13 +18,7 @@ typedef struct path {
 
 static int append(path *p, const char *text, size_t bytes, tern_error *err)
 {
-    if (p->bytes + bytes > p->room) {
-        size_t room = TERN__MAX(2 * p->room, p->bytes + bytes + 64);
-        char *grown = tern__realloc_array(p->text, p->room, room, FUNC, err);
-        if (!grown) return TERN_E_MEMORY;
-        p->text = grown;
-        p->room = room;
-    }
+    if (tern__array_reserve(&p->text, &p->room, p->bytes + bytes, 1, FUNC, err)) return TERN_E_MEMORY;
     if (bytes) memcpy(p->text + p->bytes, text, bytes);
     p->bytes += bytes;
     return TERN_OK;
@@ -52,14 +46,8 @@ static int append_key(path *p, const tern_object *key, int64_t index, tern_error
 
 static int add_item(tern__content *c, const path *p, const tern_object *value, tern_error *err)
 {
-    if (c->count == c->room) {
-        int64_t room = TERN__MAX(2 * c->room, 64);
-        size_t size = sizeof(*c->items);
-        void *grown = tern__realloc_array(c->items, (size_t)c->room * size, (size_t)room * size, FUNC, err);
-        if (!grown) return TERN_E_MEMORY;
-        c->items = grown;
-        c->room = room;
-    }
+    if (tern__array_reserve(&c->items, &c->room, c->count + 1, sizeof(*c->items), FUNC, err))
+        return TERN_E_MEMORY;
     char *name = tern__alloc(p->bytes + 1, FUNC, err);
     if (!name) return TERN_E_MEMORY;
     if (p->bytes) memcpy(name, p->text, p->bytes);
@@ -151,6 +139,14 @@ const tern__content_item *tern__content_find(const tern__content *content, const
 {
     if (!content->count) return NULL;
     return bsearch(like, content->items, (size_t)content->count, sizeof(*content->items), by_name);
+}
+
+char *tern__item_name(const tern__content_item *item, tern_error *err)
+{
+    size_t bytes = tern__escape(item->name, item->name_bytes, NULL, 0) + 1;
+    char *name = tern__alloc(bytes, FUNC, err);
+    if (name) tern__escape(item->name, item->name_bytes, name, bytes);
+    return name;
 }
 
 bool tern__memory_take(const char *who, char *text, void *to)

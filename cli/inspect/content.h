@@ -15,7 +15,8 @@ typedef struct tern__content_item {
 
 typedef struct tern__content {
     tern__content_item *items; /* in the file's order, or sorted by name */
-    int64_t count, room;
+    int64_t count;
+    size_t room;
 } tern__content;
 
 /* Lists all values in `object`; of a record, its arguments and its state. Recursion is safe: what tern_load
@@ -28,6 +29,9 @@ const tern__content_item *tern__content_find(const tern__content *content, const
 
 /* A tern__flag_fn for --memory: reads MiB that a file may take beyond its size into a size_t of bytes. */
 bool tern__memory_take(const char *who, char *text, void *to);
+
+/* Returns the name as a terminal may show it; the caller frees it (tern__free). E_MEMORY. */
+char *tern__item_name(const tern__content_item *item, tern_error *err);
 
 static inline bool tern__item_is_tensor(const tern__content_item *item)
 {

@@ -5,7 +5,6 @@
 #include "cli.h"
 #include "inspect/rows.h"
 
-#include "base/text.h"
 #include "checkpoint/safetensors.h"
 
 #include <stdio.h>
@@ -23,16 +22,7 @@ static bool is_metadata(const tern__content_item *item)
     return item->name_bytes >= sizeof(name) - 1 && memcmp(item->name, name, sizeof(name) - 1) == 0;
 }
 
-/* ---- texts of items, which the caller frees ---- */
-
-static char *name_of(const tern__content_item *item)
-{
-    size_t bytes = tern__escape(item->name, item->name_bytes, NULL, 0) + 1;
-    char *name = malloc(bytes);
-    if (name) tern__escape(item->name, item->name_bytes, name, bytes);
-    return name;
-}
-
+/* Returns the value as Python prints it; the caller frees it. */
 static char *text_of(const tern_object *value)
 {
     char *text = NULL;
@@ -46,9 +36,9 @@ static char *text_of(const tern_object *value)
 
 static void print_line(const char *head, const tern__content_item *item)
 {
-    char *name = name_of(item), *text = text_of(item->value);
+    char *name = tern__item_name(item, NULL), *text = text_of(item->value);
     if (name && text) printf("%s%s: %.100s%s\n", head, name, text, strlen(text) > 100 ? "..." : "");
-    free(name);
+    tern__free(name);
     free(text);
 }
 
@@ -68,7 +58,6 @@ static void print_alone(const tern__inspected *from, const tern__inspected *in, 
 
 /* ---- values in both files ---- */
 
-/* Compares the texts as Python prints them. */
 static void compare_others(diff *d, const tern__content_item *a, const tern__content_item *b)
 {
     char *x = text_of(a->value), *y = text_of(b->value);
@@ -85,9 +74,10 @@ static void compare_others(diff *d, const tern__content_item *a, const tern__con
 static void add_row(diff *d, const tern__content_item *item, const char *description,
                     const tern__distance *distance, tern_error *err)
 {
-    char *name = name_of(item);
-    tern__rows_add(&d->table, err, "%s", name ? name : "?");
-    free(name);
+    char *name = tern__item_name(item, err);
+    if (!name) return;
+    tern__rows_add(&d->table, err, "%s", name);
+    tern__free(name);
     tern__rows_add(&d->table, err, "%s", description);
     if (!distance) {
         for (int i = 0; i < 3; i++) tern__rows_add(&d->table, err, "-");

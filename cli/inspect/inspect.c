@@ -4,8 +4,6 @@
 #include "flags.h"
 #include "inspect/rows.h"
 
-#include "base/text.h"
-
 #include <getopt.h>
 #include <math.h>
 #include <stdio.h>
@@ -50,10 +48,8 @@ static void add_row(tern__rows *table, const tern__content_item *item, const ter
 {
     char shape[TERN__SHAPE_TEXT];
     const tern__view *view = &tern_object_to_tensor(item->value)->view;
-    size_t bytes = tern__escape(item->name, item->name_bytes, NULL, 0) + 1;
-    char *name = tern__alloc(bytes, "tern inspect", err);
+    char *name = tern__item_name(item, err);
     if (!name) return;
-    tern__escape(item->name, item->name_bytes, name, bytes);
     tern__rows_add(table, err, "%s", name);
     tern__free(name);
     tern__rows_add(table, err, "%s", tern__shape_text(view, shape));
@@ -67,23 +63,13 @@ static void add_row(tern__rows *table, const tern__content_item *item, const ter
     tern__rows_add(table, err, "%016llx", (unsigned long long)v->checksum);
 }
 
-typedef struct totals {
-    int64_t tensors, bytes;
-    tern__values values;
-} totals;
-
-static int fill_table(const tern__content *content, tern__rows *table, totals *sum, tern_error *err)
+static int fill_table(const tern__content *content, tern__rows *table, tern__totals *sum, tern_error *err)
 {
     tern__values values;
     for (int64_t i = 0; i < content->count && !err->code; i++) {
         const tern__content_item *item = &content->items[i];
         if (!tern__item_is_tensor(item)) continue;
-        const tern_tensor *tensor = tern_object_to_tensor(item->value);
-        if (tern__values_measure(&values, tensor, err)) break;
-        add_row(table, item, &values, err);
-        tern__inspect_add(&sum->values, item, &values);
-        sum->tensors++;
-        sum->bytes += (int64_t)tern__view_bytes(&tensor->view);
+        if (!tern__inspect_measure(&values, item, sum, err)) add_row(table, item, &values, err);
     }
     return err->code;
 }
@@ -99,14 +85,13 @@ static const char *human(int64_t bytes, char text[32])
     return text;
 }
 
-static void print_totals(const totals *sum)
+static void print_totals(const tern__totals *sum)
 {
     char size[32];
     printf("%lld tensor%s, %lld value%s, %s", (long long)sum->tensors, sum->tensors == 1 ? "" : "s",
-           (long long)sum->values.count, sum->values.count == 1 ? "" : "s", human(sum->bytes, size));
-    if (sum->values.nan || sum->values.inf)
-        printf(", %lld NaN, %lld Inf", (long long)sum->values.nan, (long long)sum->values.inf);
-    printf(", checksum %016llx\n", (unsigned long long)sum->values.checksum);
+           (long long)sum->values, sum->values == 1 ? "" : "s", human(sum->bytes, size));
+    if (sum->nan || sum->inf) printf(", %lld NaN, %lld Inf", (long long)sum->nan, (long long)sum->inf);
+    printf(", checksum %016llx\n", (unsigned long long)sum->checksum);
 }
 
 static int print_text(const tern__inspected *file, bool all, tern_error *err)
@@ -114,7 +99,7 @@ static int print_text(const tern__inspected *file, bool all, tern_error *err)
     static const char *const heads[] = {"<name", "<shape", "<dtype", "<",       "min",
                                         "mean",  "max",    "std",    "checksum"};
     tern__rows table = {.columns = TERN__COUNT(heads), .heads = heads};
-    totals sum = {0};
+    tern__totals sum = {0};
     char size[32];
     if (!fill_table(&file->content, &table, &sum, err)) {
         printf("%s: %s, %s\n\n", file->path, file->format, human(file->bytes, size));

@@ -27,8 +27,14 @@ int tern__inspect_json(const tern__inspected *file, tern_error *err);
 /* Prints the differences. Returns TERN__EXIT_OK if there are none, else TERN__EXIT_FAILED. */
 int tern__inspect_diff(tern__inspected *a, tern__inspected *b, tern_error *err);
 
-/* Adds a tensor to the totals: counts, and a checksum of names and values that does not depend on their
- * order. */
-void tern__inspect_add(tern__values *total, const tern__content_item *item, const tern__values *values);
+/* What a file's tensors add up to. */
+typedef struct tern__totals {
+    int64_t tensors, bytes, values, nan, inf;
+    uint64_t checksum; /* of names and values; does not depend on their order */
+} tern__totals;
+
+/* Measures a tensor and adds it to the totals. */
+int tern__inspect_measure(tern__values *values, const tern__content_item *item, tern__totals *sum,
+                          tern_error *err);
 
 #endif

@@ -34,10 +34,16 @@ void tern__inspected_close(tern__inspected *file)
     tern_object_free(file->object);
 }
 
-void tern__inspect_add(tern__values *total, const tern__content_item *item, const tern__values *values)
+int tern__inspect_measure(tern__values *values, const tern__content_item *item, tern__totals *sum,
+                          tern_error *err)
 {
-    total->count += values->count;
-    total->nan += values->nan;
-    total->inf += values->inf;
-    total->checksum += XXH3_64bits_withSeed(item->name, item->name_bytes, values->checksum);
+    const tern_tensor *tensor = tern_object_to_tensor(item->value);
+    if (tern__values_measure(values, tensor, err)) return err->code;
+    sum->tensors++;
+    sum->bytes += (int64_t)tern__view_bytes(&tensor->view);
+    sum->values += values->count;
+    sum->nan += values->nan;
+    sum->inf += values->inf;
+    sum->checksum += XXH3_64bits_withSeed(item->name, item->name_bytes, values->checksum);
+    return TERN_OK;
 }

@@ -111,13 +111,13 @@ static cJSON *json_of(const tern_object *value)
 
 /* ---- tensors ---- */
 
-static void add_values(cJSON *to, const tern__values *v)
+static void add_values(cJSON *to, int64_t nan, int64_t inf, uint64_t checksum)
 {
-    char checksum[32];
-    snprintf(checksum, sizeof(checksum), "%016" PRIx64, v->checksum);
-    cJSON_AddItemToObject(to, "nan", whole(v->nan));
-    cJSON_AddItemToObject(to, "inf", whole(v->inf));
-    cJSON_AddStringToObject(to, "checksum", checksum);
+    char text[32];
+    snprintf(text, sizeof(text), "%016" PRIx64, checksum);
+    cJSON_AddItemToObject(to, "nan", whole(nan));
+    cJSON_AddItemToObject(to, "inf", whole(inf));
+    cJSON_AddStringToObject(to, "checksum", text);
 }
 
 static cJSON *json_of_item(const tern__content_item *item, const tern__values *v)
@@ -132,34 +132,32 @@ static cJSON *json_of_item(const tern__content_item *item, const tern__values *v
     cJSON_AddItemToObject(object, "mean", number(v->mean));
     cJSON_AddItemToObject(object, "max", number(v->max));
     cJSON_AddItemToObject(object, "std", number(v->std));
-    add_values(object, v);
+    add_values(object, v->nan, v->inf, v->checksum);
     return object;
 }
 
-static cJSON *json_of_totals(int64_t tensors, int64_t bytes, const tern__values *sum)
+static cJSON *json_of_totals(const tern__totals *sum)
 {
     cJSON *object = cJSON_CreateObject();
-    cJSON_AddItemToObject(object, "tensors", whole(tensors));
-    cJSON_AddItemToObject(object, "values", whole(sum->count));
-    cJSON_AddItemToObject(object, "bytes", whole(bytes));
-    add_values(object, sum);
+    cJSON_AddItemToObject(object, "tensors", whole(sum->tensors));
+    cJSON_AddItemToObject(object, "values", whole(sum->values));
+    cJSON_AddItemToObject(object, "bytes", whole(sum->bytes));
+    add_values(object, sum->nan, sum->inf, sum->checksum);
     return object;
 }
 
 static void add_tensors(cJSON *root, const tern__content *content, tern_error *err)
 {
-    tern__values values, sum = {0};
-    int64_t bytes = 0;
+    tern__values values;
+    tern__totals sum = {0};
     cJSON *tensors = cJSON_AddArrayToObject(root, "tensors");
     for (int64_t i = 0; i < content->count; i++) {
         const tern__content_item *item = &content->items[i];
         if (!tern__item_is_tensor(item)) continue;
-        if (tern__values_measure(&values, tern_object_to_tensor(item->value), err)) return;
+        if (tern__inspect_measure(&values, item, &sum, err)) return;
         cJSON_AddItemToArray(tensors, json_of_item(item, &values));
-        tern__inspect_add(&sum, item, &values);
-        bytes += (int64_t)tern__view_bytes(&tern_object_to_tensor(item->value)->view);
     }
-    cJSON_AddItemToObject(root, "totals", json_of_totals(cJSON_GetArraySize(tensors), bytes, &sum));
+    cJSON_AddItemToObject(root, "totals", json_of_totals(&sum));
 }
 
 int tern__inspect_json(const tern__inspected *file, tern_error *err)

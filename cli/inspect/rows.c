@@ -18,13 +18,9 @@ int tern__terminal_width(void)
 int tern__rows_add(tern__rows *table, tern_error *err, const char *format, ...)
 {
     char *cell;
-    if (table->count == table->room) {
-        int64_t room = TERN__MAX(2 * table->room, 256);
-        char **grown = realloc(table->cells, (size_t)room * sizeof(*grown));
-        if (!grown) return tern__error_set(err, "tern inspect", TERN_E_MEMORY, "out of memory");
-        table->cells = grown;
-        table->room = room;
-    }
+    if (tern__array_reserve(&table->cells, &table->room, table->count + 1, sizeof(char *), "tern inspect",
+                            err))
+        return TERN_E_MEMORY;
     va_list args;
     va_start(args, format);
     int bytes = vasprintf(&cell, format, args);
@@ -37,7 +33,7 @@ int tern__rows_add(tern__rows *table, tern_error *err, const char *format, ...)
 void tern__rows_free(tern__rows *table)
 {
     for (int64_t i = 0; i < table->count; i++) free(table->cells[i]);
-    free(table->cells);
+    tern__free(table->cells);
     table->cells = NULL;
     table->count = table->room = 0;
 }

@@ -10,7 +10,8 @@ typedef struct tern__rows {
     int columns;
     const char *const *heads; /* '<' at the front of a heading aligns its column to the left */
     char **cells;             /* row by row, UTF-8 without control characters */
-    int64_t count, room;
+    int64_t count;
+    size_t room;
 } tern__rows;
 
 /* Appends a cell. E_MEMORY. */

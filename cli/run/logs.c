@@ -5,37 +5,23 @@
 #include "run/relay.h"
 #include "run/run_options.h"
 
-#include <errno.h>
+#include "base/file.h"
+
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 enum { OUT = 1, ERR = 2 }; /* bits of --redirects and --tee */
 
 /* ---- folders ---- */
 
-/* Makes the folder and all its parents. */
-static int make_folders(char *path, tern_error *err)
-{
-    for (char *at = path + 1;; at++) {
-        at = strchrnul(at, '/');
-        char was = *at;
-        *at = '\0';
-        if (mkdir(path, 0777) && errno != EEXIST)
-            return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot make folder \"%s\"", path);
-        *at = was;
-        if (!was) return TERN_OK;
-    }
-}
-
 /* Makes a folder of a unique name from `path`, which ends in XXXXXX. */
 static int make_unique(char *path, tern_error *err)
 {
     if (mkdtemp(path)) return TERN_OK;
-    return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot make folder \"%s\" for logs", path);
+    return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot make the folder \"%s\" for logs", path);
 }
 
 static int make_base(const tern__log_opts *opts, char *path, size_t size, tern_error *err)
@@ -45,7 +31,7 @@ static int make_base(const tern__log_opts *opts, char *path, size_t size, tern_e
                            : snprintf(path, size, "%s/tern_XXXXXX", temporary ? temporary : "/tmp");
     if (length >= (int)size)
         return tern__error_set(err, __func__, TERN_E_INVALID, "--log-dir: \"%.64s...\" is too long", path);
-    return opts->dir ? make_folders(path, err) : make_unique(path, err);
+    return opts->dir ? tern__folder_make(path, 0777, "tern run", err) : make_unique(path, err);
 }
 
 static bool saves_something(const tern__log_opts *opts)
@@ -131,7 +117,7 @@ int tern__logs_plan(const tern__logs *logs, int local, tern__cli_output outputs[
     outputs[0] = outputs[1] = (tern__cli_output){.fd = -1, .file_fd = -1};
     if (tern__logs_path(logs, local, "", path, sizeof(path))) {
         path[strlen(path) - 1] = '\0';
-        status = make_folders(path, err);
+        status = tern__folder_make(path, 0777, "tern run", err);
     }
     if (!status) status = plan(logs, local, OUT, &outputs[0], err);
     if (!status) status = plan(logs, local, ERR, &outputs[1], err);

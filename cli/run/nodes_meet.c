@@ -207,10 +207,15 @@ static void drop_gone(tern__remote_node *node)
     if (got >= 0 || (errno != EAGAIN && errno != EINTR)) tern__close(&node->fd);
 }
 
+static bool is_missing(const tern__remote_node *node)
+{
+    return node->fd < 0;
+}
+
 static int count_missing(const tern__nodes *nodes)
 {
     int missing = 0;
-    for (int i = 1; i < nodes->count; i++) missing += nodes->peers[i].fd < 0;
+    for (int i = 1; i < nodes->count; i++) missing += is_missing(&nodes->peers[i]);
     return missing;
 }
 
@@ -244,19 +249,11 @@ static void serve(door *d, int64_t until)
     if (polls[0].revents) let_in(d);
 }
 
-static void name_missing(const tern__nodes *nodes, char *text, size_t size)
-{
-    size_t used = 0;
-    for (int i = 1; i < nodes->count && used < size; i++)
-        if (nodes->peers[i].fd < 0)
-            used += (size_t)snprintf(text + used, size - used, "%s %d", used ? "," : "node", i);
-}
-
 static int fail_missing(const tern__nodes *nodes, tern_error *err)
 {
     char missing[128];
     int count = count_missing(nodes);
-    name_missing(nodes, missing, sizeof(missing));
+    tern__nodes_list(nodes, is_missing, missing, sizeof(missing));
     return tern__error_set(err, __func__, TERN_E_TIMEOUT, "%d of %d hosts joined within %g s; missing: %s",
                            nodes->count - count, nodes->count, nodes->job->meeting.timeout_s, missing);
 }
@@ -269,8 +266,8 @@ static int wait_for_all(door *d, tern_error *err)
     while (count_missing(d->nodes)) {
         serve(d, TERN__MIN(end, patience));
         if (tern__now_ns() >= end && count_missing(d->nodes)) return fail_missing(d->nodes, err);
-        if (tern__now_ns() < patience) continue;
-        name_missing(d->nodes, missing, sizeof(missing));
+        if (tern__now_ns() < patience || !count_missing(d->nodes)) continue;
+        tern__nodes_list(d->nodes, is_missing, missing, sizeof(missing));
         fprintf(stderr, "tern run: waiting at %s port %d for %s\n", launch->addr, launch->port, missing);
         patience = INT64_MAX;
     }

@@ -375,7 +375,7 @@ static int check_nodes(tern__launch *launch, bool is_standalone, tern_error *err
 
 static int take_all(tern__cli_words *words, tern__job *job, tern_error *err)
 {
-    int status = tern__secret_take(job->launch.key, &job->meeting.has_key, err);
+    int status = tern__secret_take(job->launch.key, &job->meeting.has_key, "tern run", err);
     if (!status) status = tern__words_take(words, job, err);
     if (!status) status = check_nodes(&job->launch, tern__words_say(words, "standalone"), err);
     return status;

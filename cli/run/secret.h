@@ -1,4 +1,4 @@
-/* secret.h - reads the secret of 64 hex digits that authenticates the launchers of a job to each other. */
+/* secret.h - reads from a file the secret that authenticates the launchers of a job to each other. */
 #ifndef TERN_CLI_RUN_SECRET_H
 #define TERN_CLI_RUN_SECRET_H
 
@@ -6,7 +6,5 @@
 
 /* Reads it from a file that only its owner may access. E_INVALID, E_SYSTEM; no message shows the content. */
 int tern__secret_read(const char *path, uint8_t key[TERN__SECRET_BYTES], tern_error *err);
-/* Reads TERN_SECRET and removes it from the environment; *found: whether it was set. E_ENV. */
-int tern__secret_take(uint8_t key[TERN__SECRET_BYTES], bool *found, tern_error *err);
 
 #endif

@@ -19,7 +19,8 @@ struct tern_scaler {
     tern_scaler_opts opts;
     tern__loss_scale *scale;
     entry *entries; /* [count] since the last update */
-    int count, capacity;
+    int count;
+    size_t room;
     tern__non_finite non_finite;
 };
 
@@ -93,15 +94,10 @@ double tern_scaler_scale_get(const tern_scaler *scaler)
 
 static bool make_room(tern_scaler *scaler, tern_scope *scope, const char *func)
 {
-    if (scaler->count < scaler->capacity) return true;
     tern_error err = {0};
-    int capacity = scaler->capacity ? 2 * scaler->capacity : 4;
-    size_t size = sizeof(*scaler->entries);
-    void *grown = tern__realloc_array(scaler->entries, (size_t)scaler->count * size, (size_t)capacity * size,
-                                      func, &err);
-    if (!grown) return tern__scope_fail_with(scope, &err), false;
-    scaler->entries = grown;
-    scaler->capacity = capacity;
+    if (tern__array_reserve(&scaler->entries, &scaler->room, scaler->count + 1, sizeof(*scaler->entries),
+                            func, &err))
+        return tern__scope_fail_with(scope, &err), false;
     return true;
 }
 

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define LEAST_BYTES ((size_t)512) /* of an array that grows */
+
 static void *default_alloc(size_t bytes, size_t align, void *ctx)
 {
     (void)ctx;
@@ -62,6 +64,20 @@ void *tern__realloc_array(void *ptr, size_t old_bytes, size_t new_bytes, const c
     if (ptr) memcpy(grown, ptr, TERN__MIN(old_bytes, new_bytes));
     tern__free(ptr);
     return grown;
+}
+
+int tern__array_reserve(void *list, size_t *room, size_t count, size_t size, const char *func,
+                        tern_error *err)
+{
+    void *items;
+    if (count <= *room) return TERN_OK;
+    size_t wanted = TERN__MAX(TERN__MAX(count, 2 * *room), TERN__MAX(LEAST_BYTES / size, (size_t)4));
+    memcpy(&items, list, sizeof(items)); /* a pointer to T must not be read as one to void */
+    items = tern__realloc_array(items, *room * size, wanted * size, func, err);
+    if (!items) return TERN_E_MEMORY;
+    memcpy(list, &items, sizeof(items));
+    *room = wanted;
+    return TERN_OK;
 }
 
 void tern__free(void *ptr)

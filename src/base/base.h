@@ -32,6 +32,10 @@ static inline bool tern__is_set(const tern_error *err)
 
 void *tern__alloc(size_t bytes, const char *func, tern_error *err);
 void *tern__realloc_array(void *ptr, size_t old_bytes, size_t new_bytes, const char *func, tern_error *err);
+/* Makes room for `count` items of `size` bytes in an array that has room for *room; new items are zeros. The
+ * room at least doubles, so appending stays cheap. `list` is the address of a pointer to the array. */
+int tern__array_reserve(void *list, size_t *room, size_t count, size_t size, const char *func,
+                        tern_error *err);
 void tern__free(void *ptr);
 char *tern__strdup(const char *text, const char *func, tern_error *err);
 /* Installs an allocator whose `free` also takes the blocks that were allocated before. */

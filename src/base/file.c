@@ -1,4 +1,4 @@
-/* file.c - opens, reads and writes files. */
+/* file.c - opens, reads and writes files, and makes folders. */
 #include "base/file.h"
 
 #include <errno.h>
@@ -10,6 +10,34 @@
 
 #define AT_ONCE ((size_t)1 << 30) /* a system call transfers less than 2 GiB */
 #define BUFFER  ((size_t)1 << 16)
+
+/* ---- paths and folders ---- */
+
+char *tern__path_join(const char *folder, const char *name, const char *func, tern_error *err)
+{
+    size_t bytes = strlen(folder) + strlen(name) + 2;
+    char *path = tern__alloc(bytes, func, err);
+    if (path) snprintf(path, bytes, "%s/%s", folder, name);
+    return path;
+}
+
+int tern__folder_make(const char *path, mode_t mode, const char *func, tern_error *err)
+{
+    int status = TERN_OK;
+    char *folder = tern__strdup(path, func, err), *end = folder, was;
+    if (!folder) return TERN_E_MEMORY;
+    do {
+        end += strspn(end, "/");
+        end += strcspn(end, "/");
+        was = *end;
+        *end = '\0';
+        if (mkdir(folder, mode) && errno != EEXIST)
+            status = tern__error_errno(err, func, TERN_E_IO, "cannot make the folder \"%s\"", folder);
+        *end = was;
+    } while (was && !status);
+    tern__free(folder);
+    return status;
+}
 
 /* ---- opening ---- */
 

@@ -1,11 +1,18 @@
 /* file.h - opens regular files only, reads them by length, and writes them so that the old file stays until
- * the new one is complete. */
+ * the new one is complete. Joins paths and makes folders. */
 #ifndef TERN_SRC_BASE_FILE_H
 #define TERN_SRC_BASE_FILE_H
 
 #include "base/base.h"
 
 #include <sys/stat.h>
+
+/* ---- paths and folders ---- */
+
+/* Returns "folder/name", which the caller frees (tern__free). E_MEMORY. */
+char *tern__path_join(const char *folder, const char *name, const char *func, tern_error *err);
+/* Makes the folder and its parents where they are missing. E_IO, E_MEMORY. */
+int tern__folder_make(const char *path, mode_t mode, const char *func, tern_error *err);
 
 /* ---- opening and reading: with pread, never mapped, since a mapped file that shrinks raises SIGBUS ---- */
 

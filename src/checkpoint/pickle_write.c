@@ -30,13 +30,8 @@ typedef struct writer {
 static int put(writer *w, const void *data, size_t bytes)
 {
     tern__pickle *out = w->out;
-    if (out->room - out->bytes < bytes) {
-        size_t room = 2 * out->room + bytes + 4096;
-        char *grown = tern__realloc_array(out->data, out->bytes, room, FUNC, w->err);
-        if (!grown) return TERN_E_MEMORY;
-        out->data = grown;
-        out->room = room;
-    }
+    if (tern__array_reserve(&out->data, &out->room, out->bytes + bytes, 1, FUNC, w->err))
+        return TERN_E_MEMORY;
     if (bytes) memcpy(out->data + out->bytes, data, bytes);
     out->bytes += bytes;
     return TERN_OK;

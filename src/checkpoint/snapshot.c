@@ -5,6 +5,7 @@
  * failed. */
 #include "checkpoint/snapshot.h"
 
+#include "base/file.h"
 #include "base/opts.h"
 #include "base/text.h"
 #include "checkpoint/agree.h"
@@ -13,7 +14,6 @@
 #include <tern/checkpoint.h>
 #include <tern/collectives.h>
 
-#include <stdio.h>
 #include <string.h>
 
 /* ---- new and free ---- */
@@ -170,20 +170,12 @@ static tern_object *save_all(const tern_snapshot *s, int64_t step, tern_error *e
     return state;
 }
 
-static char *path_of(const tern_snapshot *s, const char *name, tern_error *err)
-{
-    size_t size = strlen(s->dir) + strlen(name) + 2;
-    char *path = tern__alloc(size, "tern_snapshot", err);
-    if (path) snprintf(path, size, "%s/%s", s->dir, name);
-    return path;
-}
-
 /* Called on rank 0 only. */
 static void write_file(const tern_snapshot *s, int64_t step, const tern_object *state, tern_error *err)
 {
     char name[TERN__SNAPSHOT_NAME];
     tern__snapshot_name(step, name);
-    char *path = path_of(s, name, err);
+    char *path = tern__path_join(s->dir, name, "tern_snapshot", err);
     bool done = path && !tern_save(path, state, err) && !tern__snapshot_publish(s->dir, name, err);
     if (done && s->opts.keep_last) tern__snapshot_prune(s->dir, step, s->opts.keep_last);
     tern__free(path);
@@ -240,7 +232,7 @@ static tern_object *try_step(const tern_snapshot *s, int64_t step, tern_error *d
     char name[TERN__SNAPSHOT_NAME];
     tern_error why = {0};
     tern__snapshot_name(step, name);
-    char *path = path_of(s, name, err);
+    char *path = tern__path_join(s->dir, name, "tern_snapshot", err);
     tern_object *state = path ? read_file(s, path, &why) : NULL;
     tern__free(path);
     if (!why.code) return state;
@@ -270,7 +262,7 @@ static tern_object *read_chosen(const tern_snapshot *s, const char *given, int64
 {
     char name[TERN__SNAPSHOT_NAME];
     tern__snapshot_name(TERN__MAX(step, 0), name);
-    char *path = given ? NULL : path_of(s, name, err);
+    char *path = given ? NULL : tern__path_join(s->dir, name, "tern_snapshot", err);
     tern_object *state = tern__is_set(err) ? NULL : read_file(s, given ? given : path, err);
     tern__free(path);
     return state;

@@ -4,6 +4,8 @@
  * `latest` is a symbolic link that is replaced in the same way. */
 #include "checkpoint/snapshot.h"
 
+#include "base/file.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -11,10 +13,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-static const char latest[] = "latest";
+static const char FUNC[] = "tern_snapshot", latest[] = "latest";
 
 void tern__snapshot_name(int64_t step, char name[TERN__SNAPSHOT_NAME])
 {
@@ -31,36 +32,7 @@ static int64_t step_of(const char *name)
     return strcmp(again, name) ? -1 : step;
 }
 
-static char *join(const char *dir, const char *name, tern_error *err)
-{
-    size_t size = strlen(dir) + strlen(name) + 2;
-    char *path = tern__alloc(size, "tern_snapshot", err);
-    if (path) snprintf(path, size, "%s/%s", dir, name);
-    return path;
-}
-
 /* ---- opening ---- */
-
-static int make_dir(const char *path, tern_error *err)
-{
-    if (mkdir(path, 0777) == 0 || errno == EEXIST) return TERN_OK;
-    return tern__error_errno(err, "tern_snapshot_new", TERN_E_IO, "cannot make the directory %s", path);
-}
-
-static int make_dirs(const char *dir, tern_error *err)
-{
-    char *path = tern__strdup(dir, "tern_snapshot_new", err);
-    if (!path) return TERN_E_MEMORY;
-    int status = TERN_OK;
-    for (char *slash = strchr(path + 1, '/'); slash && !status; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        status = make_dir(path, err);
-        *slash = '/';
-    }
-    if (!status) status = make_dir(path, err);
-    tern__free(path);
-    return status;
-}
 
 /* Returns true for "step-3.pt.4711.tmp" or "latest.4711.tmp" if process 4711 no longer exists or is this one.
  */
@@ -86,7 +58,7 @@ static DIR *open_dir(const char *dir, const char *func, tern_error *err)
 
 int tern__snapshot_dir_open(const char *dir, tern_error *err)
 {
-    int status = make_dirs(dir, err);
+    int status = tern__folder_make(dir, 0777, "tern_snapshot_new", err);
     if (status) return status;
     DIR *stream = open_dir(dir, "tern_snapshot_new", err);
     if (!stream) return TERN_E_IO;
@@ -111,7 +83,7 @@ int tern__snapshot_publish(const char *dir, const char *name, tern_error *err)
 {
     char temp[64];
     snprintf(temp, sizeof(temp), "%s.%ld.tmp", latest, (long)getpid());
-    char *from = join(dir, temp, err), *to = join(dir, latest, err);
+    char *from = tern__path_join(dir, temp, FUNC, err), *to = tern__path_join(dir, latest, FUNC, err);
     int status = from && to ? TERN_OK : TERN_E_MEMORY;
     if (!status) unlink(from);
     if (!status && (symlink(name, from) || rename(from, to) || sync_dir(dir)))
@@ -127,7 +99,7 @@ int tern__snapshot_publish(const char *dir, const char *name, tern_error *err)
 static int64_t latest_step(const char *dir)
 {
     char name[TERN__SNAPSHOT_NAME];
-    char *path = join(dir, latest, NULL);
+    char *path = tern__path_join(dir, latest, FUNC, NULL);
     ssize_t length = path ? readlink(path, name, sizeof(name) - 1) : -1;
     tern__free(path);
     if (length < 0) return -1;
@@ -146,7 +118,7 @@ static int downwards(const void *a, const void *b)
 static int append(int64_t **steps, int count, int64_t step, tern_error *err)
 {
     size_t size = sizeof(**steps), used = (size_t)count;
-    void *grown = tern__realloc_array(*steps, used * size, (used + 1) * size, "tern_snapshot", err);
+    void *grown = tern__realloc_array(*steps, used * size, (used + 1) * size, FUNC, err);
     if (!grown) return TERN_E_MEMORY;
     *steps = grown;
     (*steps)[count] = step;
@@ -180,7 +152,7 @@ int tern__snapshot_list(const char *dir, int64_t **steps, tern_error *err)
     int64_t newest = latest_step(dir);
     if (count <= 0 || newest < 0) return count;
     while (above < count && (*steps)[above] > newest) above++;
-    int64_t *turned = tern__alloc((size_t)count * sizeof(*turned), "tern_snapshot", err);
+    int64_t *turned = tern__alloc((size_t)count * sizeof(*turned), FUNC, err);
     if (turned) {
         memcpy(turned, *steps + above, (size_t)(count - above) * sizeof(*turned));
         memcpy(turned + (count - above), *steps, (size_t)above * sizeof(*turned));
@@ -198,7 +170,7 @@ void tern__snapshot_prune(const char *dir, int64_t step, int keep)
         char name[TERN__SNAPSHOT_NAME];
         if (steps[i] > step || kept++ < keep) continue;
         tern__snapshot_name(steps[i], name);
-        char *path = join(dir, name, NULL);
+        char *path = tern__path_join(dir, name, FUNC, NULL);
         if (!path || unlink(path))
             tern__log(TERN_LOG_WARN, "cannot remove the old snapshot %s/%s", dir, name);
         tern__free(path);

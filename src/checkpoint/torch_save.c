@@ -29,7 +29,8 @@ typedef struct storage {
 typedef struct saving {
     const char *file;
     found *tensors;
-    int64_t count, room;
+    int64_t count;
+    size_t room;
     storage *storages;
     int64_t storage_count;
     tern__pickle_place *places;
@@ -76,15 +77,8 @@ static void cover(found *f)
 
 static int add_tensor(saving *s, const tern_tensor *tensor)
 {
-    if (s->count == s->room) {
-        int64_t room = 2 * s->room + 64;
-        size_t size = sizeof(*s->tensors);
-        void *grown =
-            tern__realloc_array(s->tensors, (size_t)s->count * size, (size_t)room * size, FUNC, s->err);
-        if (!grown) return TERN_E_MEMORY;
-        s->tensors = grown;
-        s->room = room;
-    }
+    if (tern__array_reserve(&s->tensors, &s->room, s->count + 1, sizeof(*s->tensors), FUNC, s->err))
+        return TERN_E_MEMORY;
     s->tensors[s->count] = (found){.tensor = tensor, .order = s->count};
     cover(&s->tensors[s->count++]);
     return TERN_OK;

@@ -111,17 +111,6 @@ static int write_sizes(const tern__zip_writer *zip, uint32_t crc, size_t bytes, 
     return write_part(zip, &p, err);
 }
 
-static int make_room(tern__zip_writer *zip, size_t bytes, tern_error *err)
-{
-    if (zip->room - zip->bytes >= bytes) return TERN_OK;
-    size_t room = 2 * zip->room + bytes + 4096;
-    char *grown = tern__realloc_array(zip->directory, zip->bytes, room, FUNC, err);
-    if (!grown) return TERN_E_MEMORY;
-    zip->directory = grown;
-    zip->room = room;
-    return TERN_OK;
-}
-
 static void keep(tern__zip_writer *zip, const void *data, size_t bytes)
 {
     memcpy(zip->directory + zip->bytes, data, bytes);
@@ -132,7 +121,8 @@ static int add_record(tern__zip_writer *zip, const char *name, int64_t offset, u
                       tern_error *err)
 {
     size_t prefix = strlen(zip->prefix), length = strlen(name);
-    if (make_room(zip, RECORD + prefix + length + EXTRA64, err)) return TERN_E_MEMORY;
+    size_t end = zip->bytes + RECORD + prefix + length + EXTRA64;
+    if (tern__array_reserve(&zip->directory, &zip->room, end, 1, FUNC, err)) return TERN_E_MEMORY;
     part p, extra = {.end = extra.bytes};
     put(begin(&p, 0x02014b50), LONG_FORM, 2);
     put_common(&p, crc, ONES, prefix + length);

@@ -16,7 +16,8 @@ typedef struct window {
 
 typedef struct self {
     window *windows;
-    uint32_t count, room;
+    uint32_t count;
+    size_t room;
 } self;
 
 /* The tally of one work. */
@@ -53,23 +54,12 @@ static void self_close(void *state)
     tern__free(of);
 }
 
-static int reserve(self *of, tern_error *err)
-{
-    if (of->count < of->room) return TERN_OK;
-    uint32_t room = TERN__MAX(8, 2 * of->room);
-    window *grown = tern__realloc_array(of->windows, of->room * sizeof(*grown), room * sizeof(*grown),
-                                        "tern_group_mem_alloc", err);
-    if (!grown) return TERN_E_MEMORY;
-    of->windows = grown;
-    of->room = room;
-    return TERN_OK;
-}
-
 static int self_window_open(void *state, void *base, size_t bytes, uint32_t *number, tern_error *err)
 {
     self *of = state;
     window w = {.base = base, .bytes = bytes, .is_own = !base};
-    int status = reserve(of, err);
+    int status = tern__array_reserve(&of->windows, &of->room, of->count + 1, sizeof(*of->windows),
+                                     "tern_group_mem_alloc", err);
     if (status) return status;
     if (!base) w.base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (w.base == MAP_FAILED)

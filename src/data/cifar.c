@@ -7,8 +7,6 @@
 #include "data/image_floats.h"
 
 #include <fcntl.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 static const char FUNC[] = "tern_cifar_open";
@@ -86,10 +84,8 @@ static int read_file(cifar *c, const char *path, tern_error *err)
 
 static int add_file(cifar *c, const char *folder, const char *name, tern_error *err)
 {
-    size_t bytes = strlen(folder) + strlen(name) + 2;
-    char *path = tern__alloc(bytes, FUNC, err);
+    char *path = tern__path_join(folder, name, FUNC, err);
     if (!path) return TERN_E_MEMORY;
-    snprintf(path, bytes, "%s/%s", folder, name);
     int status = read_file(c, path, err);
     tern__free(path);
     return status;

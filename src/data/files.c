@@ -1,9 +1,10 @@
 /* files.c - walks folders and sorts the paths of the files in them. */
 #include "data/files.h"
 
+#include "base/file.h"
+
 #include <dirent.h>
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
@@ -17,24 +18,10 @@ bool tern__ends_with(const char *name, const char *end)
 
 static int append(tern__files *files, char *path, const char *func, tern_error *err)
 {
-    if (files->count == files->room) {
-        int64_t room = TERN__MAX(2 * files->room, 64);
-        size_t was = (size_t)files->room * sizeof(tern__file), is = (size_t)room * sizeof(tern__file);
-        tern__file *grown = tern__realloc_array(files->file, was, is, func, err);
-        if (!grown) return TERN_E_MEMORY;
-        files->file = grown;
-        files->room = room;
-    }
+    if (tern__array_reserve(&files->file, &files->room, files->count + 1, sizeof(tern__file), func, err))
+        return TERN_E_MEMORY;
     files->file[files->count++] = (tern__file){.path = path, .folder = (size_t)(strrchr(path, '/') - path)};
     return TERN_OK;
-}
-
-static char *join(const char *folder, const char *name, const char *func, tern_error *err)
-{
-    size_t bytes = strlen(folder) + strlen(name) + 2;
-    char *path = tern__alloc(bytes, func, err);
-    if (path) snprintf(path, bytes, "%s/%s", folder, name);
-    return path;
 }
 
 typedef struct walk {
@@ -67,7 +54,7 @@ static int visit_name(const walk *w, const char *folder, const char *name)
 {
     bool kept = false;
     if (!strcmp(name, ".") || !strcmp(name, "..")) return TERN_OK;
-    char *path = join(folder, name, w->func, w->err);
+    char *path = tern__path_join(folder, name, w->func, w->err);
     if (!path) return TERN_E_MEMORY;
     int status = visit(w, path, name, &kept);
     if (!kept || status) tern__free(path);

@@ -12,7 +12,8 @@ typedef struct tern__file {
 
 typedef struct tern__files {
     tern__file *file;
-    int64_t count, room;
+    int64_t count;
+    size_t room;
 } tern__files;
 
 /* Appends the files below `folder` whose names are wanted, and follows links. Sorts by the folders' paths,

@@ -6,6 +6,8 @@
  * choose among correct algorithms. Training works without the file; a problem with it is one warning. */
 #include "device/choice_file.h"
 
+#include "base/file.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -31,20 +33,21 @@ bool tern__choices_path(char *path, size_t size)
     return length > 0 && (size_t)length < size;
 }
 
+static void make_folder_of(const char *path)
+{
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof(folder), "%s", path);
+    char *slash = strrchr(folder, '/');
+    if (!slash || slash == folder) return;
+    *slash = '\0';
+    tern__folder_make(folder, 0700, __func__, NULL); /* opening the file says what is wrong */
+}
+
 static void warn(const char *path, const char *what)
 {
     static atomic_flag warned = ATOMIC_FLAG_INIT;
     if (!atomic_flag_test_and_set(&warned))
         tern__log(TERN_LOG_WARN, "%s: %s; every process measures its convolutions again", path, what);
-}
-
-static void make_folders(char *path)
-{
-    for (char *slash = strchr(path + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
-        *slash = '\0';
-        mkdir(path, 0700);
-        *slash = '/';
-    }
 }
 
 /* Opens a regular file that belongs to the user; -1: failed. Warns unless the file does not exist. */
@@ -130,7 +133,7 @@ void tern__choice_file_append(const char *line, size_t bytes)
     struct stat about;
     if (bytes == 0 || bytes > TERN__CHOICE_LINE || !tern__choices_path(path, sizeof(path))) return;
     memcpy(text + 1, line, bytes);
-    make_folders(path);
+    make_folder_of(path);
     int fd = open_own(path, O_RDWR | O_APPEND | O_CREAT, &about);
     if (fd < 0) return;
     bool whole = ends_line(fd, about.st_size);

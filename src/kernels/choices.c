@@ -19,7 +19,7 @@ void tern__choices_read(tern_device *device, const char *text, size_t bytes)
     if (device->notes)
         tern__notes_read(device, text, bytes);
     else
-        tern__conv_choices_read(device, text, bytes);
+        tern__conv_choices_read(device, true, text, bytes);
 }
 
 void tern__choices_restore(tern_device *device, const char *text, size_t bytes)
@@ -27,7 +27,7 @@ void tern__choices_restore(tern_device *device, const char *text, size_t bytes)
     if (device->notes)
         tern__notes_read(device, text, bytes);
     else
-        tern__conv_choices_restore(device, text, bytes);
+        tern__conv_choices_read(device, false, text, bytes);
 }
 
 /* Choices are copied only between devices of the same kind. */

@@ -6,7 +6,8 @@
 
 typedef struct listing {
     tern_state_entry *entries;
-    int count, capacity;
+    int count;
+    size_t room;
     tern_error *err;
 } listing;
 
@@ -20,15 +21,9 @@ static char *join(const char *prefix, const char *name, tern_error *err)
 
 static int append(listing *list, const char *prefix, tern__member *member)
 {
-    if (list->count == list->capacity) {
-        int capacity = list->capacity ? 2 * list->capacity : 32;
-        size_t size = sizeof(*list->entries);
-        void *grown = tern__realloc_array(list->entries, (size_t)list->count * size, (size_t)capacity * size,
-                                          "tern_state_get", list->err);
-        if (!grown) return TERN_E_MEMORY;
-        list->entries = grown;
-        list->capacity = capacity;
-    }
+    if (tern__array_reserve(&list->entries, &list->room, list->count + 1, sizeof(*list->entries),
+                            "tern_state_get", list->err))
+        return TERN_E_MEMORY;
     char *name = join(prefix, member->name, list->err);
     if (!name) return TERN_E_MEMORY;
     tern_tensor *tensor = member->is_buffer ? &member->tensor : member->tensor.leaf->parameter;

@@ -1,6 +1,7 @@
 /* board.c - opens, flushes and frees a board; writes scalars and text. */
 #include "report/board.h"
 
+#include "base/file.h"
 #include "base/opts.h"
 #include "base/text.h"
 
@@ -67,7 +68,7 @@ static int claim_folder(char dir[DIR_ROOM], tern_error *err)
     size_t used = strlen(dir);
     char *last = strrchr(dir, '/'); /* a tag may have one, too */
     *last = 0;
-    if (tern__folder_make(dir, "tern_board_new", err)) return err->code;
+    if (tern__folder_make(dir, 0777, "tern_board_new", err)) return err->code;
     *last = '/';
     for (int number = 2; mkdir(dir, 0777); number++) {
         if (errno != EEXIST)

@@ -73,7 +73,6 @@ int tern__board_put(const tern_board *board, tern__event_file *run, Tern__Pb__Va
 /* Writes the journal if it is due. Returns an error only for the first of several failures in a row. */
 int tern__board_settle(const tern_board *board, tern__journal *journal, const char *func, tern_error *err);
 
-int tern__folder_make(const char *dir, const char *func, tern_error *err);
 double tern__wall_time(void); /* seconds since 1970 */
 
 /* Adds a point to the chart `tag`. A NULL run returns the error that is already set. */

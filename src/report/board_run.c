@@ -2,11 +2,11 @@
 #include "report/board.h"
 #include "report/crc32c.h"
 
+#include "base/file.h"
+
 #include <dirent.h>
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -78,21 +78,6 @@ int tern__board_put(const tern_board *board, tern__event_file *run, Tern__Pb__Va
 
 /* ---- runs ---- */
 
-int tern__folder_make(const char *dir, const char *func, tern_error *err)
-{
-    char path[1024];
-    snprintf(path, sizeof(path), "%s", dir);
-    for (char *at = path + 1;; at++) {
-        at += strcspn(at, "/");
-        char end = *at;
-        *at = 0;
-        if (mkdir(path, 0777) && errno != EEXIST)
-            return tern__error_errno(err, func, TERN_E_IO, "cannot make the folder \"%s\"", path);
-        if (!end) return TERN_OK;
-        *at = end;
-    }
-}
-
 #define FILE_NAME "events.out.tfevents."
 
 /* Returns the latest time in the names of a folder's event files; 0 if there are none. */
@@ -153,7 +138,7 @@ static int open_run(const tern_board *board, tern__event_file *run, const char *
     if (!name) return TERN_E_MEMORY;
     if (snprintf(dir, sizeof(dir), *name ? "%s/%s" : "%s%s", board->dir, name) > (int)sizeof(dir) - 320)
         return tern__error_set(err, func, TERN_E_RANGE, "the folder's name is too long: \"%.64s\"..", name);
-    int status = tern__folder_make(dir, func, err);
+    int status = tern__folder_make(dir, 0777, func, err);
     if (!status) status = open_events(run, dir, func, err);
     return status ? status : add_heading(board, run, func, err);
 }

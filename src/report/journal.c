@@ -57,14 +57,8 @@ void tern__journal_close(tern__journal *journal)
 
 void *tern__journal_room(tern__journal *journal, size_t bytes, const char *func, tern_error *err)
 {
-    size_t needed = journal->used + bytes;
-    if (needed > journal->room) {
-        size_t room = TERN__MAX(2 * journal->room, tern__align_up(needed, 4096));
-        void *grown = tern__realloc_array(journal->bytes, journal->used, room, func, err);
-        if (!grown) return NULL;
-        journal->bytes = grown;
-        journal->room = room;
-    }
+    if (tern__array_reserve(&journal->bytes, &journal->room, journal->used + bytes, 1, func, err))
+        return NULL;
     return journal->bytes + journal->used;
 }
 

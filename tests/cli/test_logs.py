@@ -90,7 +90,7 @@ class Files(Case):
         open(os.path.join(self.folder, "logs"), "w").close()
         code, out, err = self.run_in(1, BOTH, "--log-dir", "logs/x")
         self.assertEqual((code, out), (1, ""))
-        self.assertIn('cannot make folder "logs/x"', err)
+        self.assertIn('cannot make the folder "logs/x"', err)
 
     def test_full_disk_ends_a_log_and_not_the_job(self):
         """On a file system of 64 KB in a mount namespace."""

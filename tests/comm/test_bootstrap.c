@@ -91,6 +91,7 @@ static void malformed_environments_name_variable_and_value(void **state)
         {{"0", "2", addr, port, NULL, NULL, ""}, "TERN_SECRET is not 64 hex digits"},
         {{"0", "2", addr, port, NULL, NULL, "abcd"}, "TERN_SECRET is not 64 hex digits"},
         {{"0", "2", addr, port, NULL, NULL, SECRET "0"}, "TERN_SECRET is not 64 hex digits"},
+        {{"0", "2", addr, port, NULL, NULL, SECRET " 0"}, "TERN_SECRET is not 64 hex digits"},
         {{"0", "2", addr, port, NULL, NULL, "g" NEARLY}, "TERN_SECRET is not 64 hex digits"},
         {{NULL, NULL, NULL, NULL, NULL, NULL, "secret"}, "TERN_SECRET is not 64 hex digits"},
         {{"0", "2", addr, port, NULL, NULL, NULL, ""}, "TERN_LISTEN_FD=\"\""},
@@ -190,7 +191,7 @@ static void tern_port_goes_before_master_port(void **state)
 static void secret_is_decoded_and_taken(void **state)
 {
     (void)state;
-    tern__bootstrap boot = read_good(&(environment){{"1", "2", "::1", "1", NULL, NULL, SECRET}, NULL});
+    tern__bootstrap boot = read_good(&(environment){{"1", "2", "::1", "1", NULL, NULL, SECRET "\r\n"}, NULL});
     assert_true(boot.has_secret);
     for (int i = 0; i < 30; i++) assert_int_equal(boot.secret[i], i);
     assert_int_equal(boot.secret[30], 0x1e);

@@ -427,6 +427,25 @@ static void what_was_learned_goes_to_another_device(void **state)
     tern_device_close(copy);
 }
 
+/* A case that is learned again counts as the newest; a copy has the same order. */
+static void the_newest_choices_come_first(void **state)
+{
+    (void)state;
+    const int told[][2] = {{16, 0}, {32, 0}, {16, find_alternative()}};
+    char text[8 * TERN__CHOICE_LINE], again[8 * TERN__CHOICE_LINE], line[TERN__CHOICE_LINE];
+    tern_device *from = open_device(false, false), *copy = open_device(false, false);
+    for (size_t i = 0; i < TERN__COUNT(told); i++)
+        tern__choices_read(from, line, line_of(from, told[i][0], told[i][1], line));
+    tern__choices_copy(from, 0, copy);
+    tern__choices_write(from, text, sizeof(text));
+    tern__choices_write(copy, again, sizeof(again));
+    assert_string_equal(again, text);
+    assert_true(strstr(text, "\"x\":[2,16,") < strchr(text, '\n'));
+    assert_true(strstr(text, "\"x\":[2,32,") > strchr(text, '\n'));
+    tern_device_close(from);
+    tern_device_close(copy);
+}
+
 /* Two devices send each other a choice that neither of them has measured. */
 static void what_is_told_is_news_once(void **state)
 {
@@ -583,6 +602,7 @@ int main(void)
         cmocka_unit_test(the_file_is_where_the_environment_says),
         cmocka_unit_test(who_follows_takes_what_it_is_told),
         cmocka_unit_test(what_was_learned_goes_to_another_device),
+        cmocka_unit_test(the_newest_choices_come_first),
         cmocka_unit_test(what_is_told_is_news_once),
         cmocka_unit_test(every_algorithm_is_as_exact_as_it_says),
         cmocka_unit_test(a_warm_convolution_allocates_nothing),

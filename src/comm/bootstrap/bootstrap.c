@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,34 +39,6 @@ int tern__boot_local(tern__bootstrap *out, tern_error *err)
 
 /* ---- the secret ---- */
 
-/* Moves a variable out of the environment into `text`, and overwrites its bytes, which /proc/PID/environ
- * would show. */
-static bool take(const char *name, char *text, size_t size)
-{
-    char *value = getenv(name);
-    if (!value) return false;
-    size_t length = strnlen(value, size - 1);
-    memcpy(text, value, length);
-    text[length] = '\0';
-    sodium_memzero(value, strlen(value));
-    unsetenv(name);
-    return true;
-}
-
-/* An error must not show the value, because it is a secret. */
-static int parse_secret(const char *text, tern__bootstrap *out, tern_error *err)
-{
-    size_t bytes = 0, length = strlen(text);
-    bool all = length == 2 * TERN__SECRET_BYTES &&
-               sodium_hex2bin(out->secret, sizeof(out->secret), text, length, NULL, &bytes, NULL) == 0;
-    if (!all || bytes != sizeof(out->secret))
-        return tern__error_set(err, tern__boot_func, TERN_E_ENV,
-                               TERN__ENV_SECRET " is not %d hex digits (its value is not shown)",
-                               2 * TERN__SECRET_BYTES);
-    out->has_secret = true;
-    return TERN_OK;
-}
-
 /* The first group removes the secret from the environment, but this process may open more groups. So the
  * secret is kept here, like the socket below; nothing else of the environment is kept. */
 static struct {
@@ -88,12 +59,9 @@ static void remember_secret(tern__bootstrap *out)
 
 int tern__boot_start(tern__bootstrap *out, tern_error *err)
 {
-    char secret[2 * TERN__SECRET_BYTES + 2];
     *out = (tern__bootstrap){.world = 1, .local_world = 1, .listen_fd = -1, .source = "alone"};
-    bool has_secret = take(TERN__ENV_SECRET, secret, sizeof(secret));
-    int status = tern__standard_hold(tern__boot_func, err);
-    if (has_secret && !status) status = parse_secret(secret, out, err);
-    sodium_memzero(secret, sizeof(secret));
+    int status = tern__secret_take(out->secret, &out->has_secret, tern__boot_func, err);
+    if (!status) status = tern__standard_hold(tern__boot_func, err);
     if (!status) remember_secret(out);
     return status;
 }

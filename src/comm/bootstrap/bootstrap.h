@@ -52,4 +52,9 @@ int tern__bootstrap_read(tern__bootstrap *out, const tern_group_opts *opts, tern
  * the rank's children inherit neither. */
 int tern__bootstrap_from_env(tern__bootstrap *out, tern_error *err);
 
+/* Reads a secret of 64 hex digits; white space may follow. Returns whether the text is one, and erases it. */
+bool tern__secret_parse(char *text, uint8_t key[TERN__SECRET_BYTES]);
+/* Reads TERN_SECRET and removes it from the environment; *found: whether it was set. E_ENV. */
+int tern__secret_take(uint8_t key[TERN__SECRET_BYTES], bool *found, const char *func, tern_error *err);
+
 #endif

@@ -54,21 +54,10 @@ static void *debug_open(tern_group *group, tern_error *err)
 
 /* ---- windows ---- */
 
-static int reserve(tern__debug *debug, uint32_t number, tern_error *err)
-{
-    if (number < debug->mirror_room) return TERN_OK;
-    uint32_t room = TERN__MAX(number + 1, 2 * debug->mirror_room);
-    tern__debug_mirror *grown = tern__realloc_array(debug->mirrors, debug->mirror_room * sizeof(*grown),
-                                                    room * sizeof(*grown), "tern_group_mem_alloc", err);
-    if (!grown) return TERN_E_MEMORY;
-    debug->mirrors = grown;
-    debug->mirror_room = room;
-    return TERN_OK;
-}
-
 static int add_mirror(tern__debug *debug, uint32_t number, void *base, size_t bytes, tern_error *err)
 {
-    int status = reserve(debug, number, err);
+    int status = tern__array_reserve(&debug->mirrors, &debug->mirror_room, number + 1,
+                                     sizeof(*debug->mirrors), "tern_group_mem_alloc", err);
     if (status) return status;
     tern__debug_mirror mirror = {.base = base, .bytes = bytes, .is_own = !base};
     if (!base) mirror.base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

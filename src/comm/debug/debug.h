@@ -33,7 +33,8 @@ typedef struct tern__flight {
     char text[TERN__FLIGHT_TEXT];
     int64_t began;
     tern__debug_range *ranges;
-    int count, room;
+    int count;
+    size_t room;
 } tern__flight;
 
 /* A window, and its twin in the back end behind. */
@@ -49,7 +50,7 @@ typedef struct tern__debug {
     void *state;
     int fd; /* the trace's */
     tern__debug_mirror *mirrors;
-    uint32_t mirror_room;
+    size_t mirror_room;
     int channels; /* opened so far */
     tern__flight *flights;
     tern__flight *calls, *spare; /* the user's pending calls; finished ones, for reuse */

@@ -15,14 +15,9 @@ void tern__range_text(const tern__debug_range *range, char *text, size_t size)
 
 int tern__flight_add(tern__flight *flight, const tern__debug_range *range, tern_error *err)
 {
-    if (flight->count == flight->room) {
-        int room = TERN__MAX(4, 2 * flight->room);
-        tern__debug_range *grown = tern__realloc_array(flight->ranges, (size_t)flight->room * sizeof(*grown),
-                                                       (size_t)room * sizeof(*grown), "tern_group_open", err);
-        if (!grown) return TERN_E_MEMORY;
-        flight->ranges = grown;
-        flight->room = room;
-    }
+    if (tern__array_reserve(&flight->ranges, &flight->room, flight->count + 1, sizeof(*flight->ranges),
+                            "tern_group_open", err))
+        return TERN_E_MEMORY;
     flight->ranges[flight->count++] = *range;
     return TERN_OK;
 }

@@ -41,7 +41,8 @@ struct tern__native {
     tern__channel *first;         /* the group's first channel, for its own collectives; NULL once closed */
     tern__lobby *lobby;
     tern__window **windows; /* by number; NULL once closed */
-    uint32_t window_count, window_room;
+    uint32_t window_count;
+    size_t window_room;
     /* In the root only: */
     tern__channel *channels; /* of all groups of the family */
     tern__mailbox *mailboxes;

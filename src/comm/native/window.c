@@ -10,20 +10,6 @@
 /* The public callers are tern_group_mem_alloc, tern_ddp_new and tern_optim_shard. */
 static const char func[] = "tern_group";
 
-/* ---- the table ---- */
-
-static int reserve(tern__native *native, tern_error *err)
-{
-    if (native->window_count < native->window_room) return TERN_OK;
-    uint32_t room = TERN__MAX(8, 2 * native->window_room);
-    void *grown = tern__realloc_array(native->windows, native->window_room * sizeof(*native->windows),
-                                      room * sizeof(*native->windows), func, err);
-    if (!grown) return TERN_E_MEMORY;
-    native->windows = grown;
-    native->window_room = room;
-    return TERN_OK;
-}
-
 static tern__window *window_new(const tern__native *native, size_t bytes, bool is_caller, tern_error *err)
 {
     tern__window *window = tern__alloc(sizeof(*window), func, err);
@@ -99,7 +85,9 @@ int tern__window_open(void *state, void *base, size_t bytes, uint32_t *number, t
         return tern__error_set(err, func, TERN_E_INVALID, "a window cannot have %zu bytes, expected %s",
                                bytes, base ? "whole pages" : "at least 1");
     int status = tern__native_check(native, err);
-    if (!status) status = reserve(native, err);
+    if (!status)
+        status = tern__array_reserve(&native->windows, &native->window_room, native->window_count + 1,
+                                     sizeof(*native->windows), func, err);
     if (status) return status;
     tern__window *window = window_new(native, bytes, base != NULL, err);
     if (!window) return TERN_E_MEMORY;

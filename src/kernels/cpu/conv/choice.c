@@ -78,13 +78,21 @@ static entry *add(table *all, const tern__prim_key *key, tern_error *err)
     return *bucket = one;
 }
 
+static void take_out(table *all, const entry *one)
+{
+    entry **at = &all->learned;
+    while (*at != one) at = &(*at)->before;
+    *at = one->before;
+}
+
 static void learn(table *all, entry *one)
 {
-    if (!one->serial) {
-        one->before = all->learned;
-        all->learned = one;
+    if (one->serial)
+        take_out(all, one);
+    else
         all->learned_count++;
-    }
+    one->before = all->learned;
+    all->learned = one;
     one->serial = ++all->serial;
 }
 
@@ -106,6 +114,20 @@ static void hear(table *all, const tern__choice *choice, bool told)
     one->choice = *choice;
     one->algorithm = NULL;
     if (told) learn(all, one);
+}
+
+/* The reader of lines: where they go, and where they came from. */
+typedef struct listener {
+    table *all;
+    const tern__choice_machine *machine; /* NULL: from any machine             */
+    bool told;                           /* by another rank, not by the file   */
+} listener;
+
+static void take(void *ctx, const char *line, size_t bytes)
+{
+    const listener *l = ctx;
+    tern__choice choice;
+    if (tern__choice_parse(line, bytes, l->machine, &choice)) hear(l->all, &choice, l->told);
 }
 
 /* ---- the fixed table ---- */
@@ -243,23 +265,11 @@ static bool knows_all_times(const entry *one, const tern__conv *c)
     return all;
 }
 
-/* Takes lines of the file that are from this machine. */
-typedef struct listener {
-    table *all;
-    tern__choice_machine machine;
-} listener;
-
-static void hear_from_file(void *ctx, const char *line, size_t bytes)
+static void read_file(table *all, bool told)
 {
-    const listener *l = ctx;
-    tern__choice choice;
-    if (tern__choice_parse(line, bytes, &l->machine, &choice)) hear(l->all, &choice, false);
-}
-
-static void read_file(table *all)
-{
-    listener l = {all, tern__choice_machine_get()};
-    tern__choice_file_read(hear_from_file, &l);
+    const tern__choice_machine machine = tern__choice_machine_get();
+    listener l = {all, &machine, told};
+    tern__choice_file_read(take, &l);
 }
 
 static void append_to_file(const tern__choice *choice)
@@ -274,7 +284,7 @@ static void decide_by_times(table *all, entry *one, const tern__conv *c)
 {
     if (!all->has_read_file) {
         all->has_read_file = true;
-        read_file(all);
+        read_file(all, false);
     }
     bool is_known = knows_all_times(one, c);
     if (!is_known) {
@@ -372,53 +382,33 @@ size_t tern__conv_choices_write(const tern_device *device, char *text, size_t si
     return used;
 }
 
-static void hear_told(void *ctx, const char *line, size_t bytes)
+void tern__conv_choices_read(tern_device *device, bool anywhere, const char *text, size_t bytes)
 {
-    tern__choice choice;
-    if (tern__choice_parse(line, bytes, NULL, &choice)) hear(ctx, &choice, true);
+    const tern__choice_machine here = tern__choice_machine_get();
+    listener l = {table_of(device, NULL), anywhere ? NULL : &here, true};
+    if (l.all) tern__choice_lines_take(text, bytes, take, &l);
 }
 
-static void hear_restored(void *ctx, const char *line, size_t bytes)
+/* Copies the oldest first, so that the newest comes first there as well. */
+static void copy_before(const entry *one, uint64_t since, table *to)
 {
-    const listener *l = ctx;
-    tern__choice choice;
-    if (tern__choice_parse(line, bytes, &l->machine, &choice)) hear(l->all, &choice, true);
-}
-
-void tern__conv_choices_read(tern_device *device, const char *text, size_t bytes)
-{
-    table *all = table_of(device, NULL);
-    if (all) tern__choice_lines_take(text, bytes, hear_told, all);
-}
-
-void tern__conv_choices_restore(tern_device *device, const char *text, size_t bytes)
-{
-    listener l = {table_of(device, NULL), tern__choice_machine_get()};
-    if (l.all) tern__choice_lines_take(text, bytes, hear_restored, &l);
+    if (!one || one->serial <= since) return;
+    copy_before(one->before, since, to);
+    hear(to, &one->choice, true);
 }
 
 void tern__conv_choices_copy(const tern_device *from, uint64_t since, tern_device *to)
 {
     table *all = tern__conv_choices_serial(from) > since ? table_of(to, NULL) : NULL;
-    if (!all) return;
-    for (const entry *one = learned_by(from)->learned; one; one = one->before)
-        if (one->serial > since) hear(all, &one->choice, true);
-}
-
-static void count_case(void *ctx, const char *line, size_t bytes)
-{
-    listener *l = ctx;
-    tern__choice choice;
-    if (!tern__choice_parse(line, bytes, &l->machine, &choice) || find(l->all, &choice.key)) return;
-    l->all->serial += add(l->all, &choice.key, NULL) != NULL;
+    if (all) copy_before(learned_by(from)->learned, since, all);
 }
 
 int tern__choices_count(void)
 {
-    listener l = {tern__alloc(sizeof(*l.all), __func__, NULL), tern__choice_machine_get()};
-    if (!l.all) return 0;
-    tern__choice_file_read(count_case, &l);
-    int count = (int)l.all->serial;
-    table_free(l.all);
+    table *all = tern__alloc(sizeof(*all), __func__, NULL);
+    if (!all) return 0;
+    read_file(all, true); /* told, so that it learns every case */
+    int count = all->learned_count;
+    table_free(all);
     return count;
 }

@@ -26,8 +26,8 @@ int tern__conv_choose(const tern__conv *c, const tern__conv_algorithm **chosen);
 /* The functions of kernels/choices.h for the CPU's algorithms. */
 uint64_t tern__conv_choices_serial(const tern_device *device);
 size_t tern__conv_choices_write(const tern_device *device, char *text, size_t size);
-void tern__conv_choices_read(tern_device *device, const char *text, size_t bytes);
-void tern__conv_choices_restore(tern_device *device, const char *text, size_t bytes);
+/* tern__choices_read, or tern__choices_restore if lines from `anywhere` do not count. */
+void tern__conv_choices_read(tern_device *device, bool anywhere, const char *text, size_t bytes);
 void tern__conv_choices_copy(const tern_device *from, uint64_t since, tern_device *to);
 
 /* ---- choice_line.c: a choice as a line of JSON ---- */
