@@ -24,7 +24,7 @@
 
 static const char func[] = "tern_spawn";
 
-typedef int rank_fn(int rank, void *arg);
+typedef int rank_fn(int rank, void *ctx);
 
 typedef struct spawner {
     tern__launch launch;
@@ -116,14 +116,14 @@ static void leave_place(void)
     if (tern__cores_get(&cores) == 0) sched_setaffinity(0, sizeof(cores), &cores);
 }
 
-static _Noreturn void be_rank(const spawner *s, int rank, rank_fn *fn, void *arg, pid_t parent)
+static _Noreturn void be_rank(const spawner *s, int rank, rank_fn *fn, void *ctx, pid_t parent)
 {
     if (tern__launch_enter(&s->launch, rank, parent)) {
         fprintf(stderr, "tern: %s: rank %d cannot start: %s\n", func, rank, strerror(errno));
         _exit(127);
     }
     leave_place();
-    int status = fn(rank, arg);
+    int status = fn(rank, ctx);
     fflush(NULL);
     _exit(status < 0 || status > 255 ? 255 : status);
 }
@@ -149,13 +149,13 @@ static int watch_ranks(spawner *s, tern_error *err)
 }
 
 /* Flushes stdio first: otherwise every child would write the buffered output again. */
-static int start(spawner *s, rank_fn *fn, void *arg, tern_error *err)
+static int start(spawner *s, rank_fn *fn, void *ctx, tern_error *err)
 {
     pid_t parent = getpid();
     fflush(NULL);
     for (int i = 0; i < s->launch.ranks; i++) {
         pid_t pid = fork();
-        if (pid == 0) be_rank(s, i, fn, arg, parent);
+        if (pid == 0) be_rank(s, i, fn, ctx, parent);
         if (pid < 0) return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot start rank %d", i);
         s->pids[i] = pid;
         s->alive++;
@@ -273,10 +273,10 @@ static void spawner_close(spawner *s)
     tern__free(s->pids);
 }
 
-static void spawn(rank_fn *fn, int n, void *arg, double grace_s, tern_error *err)
+static void spawn(rank_fn *fn, int n, void *ctx, double grace_s, tern_error *err)
 {
     spawner s;
-    if (!spawner_open(&s, n, grace_s, err) && (start(&s, fn, arg, err) || watch(&s, err))) abandon(&s);
+    if (!spawner_open(&s, n, grace_s, err) && (start(&s, fn, ctx, err) || watch(&s, err))) abandon(&s);
     spawner_close(&s);
 }
 
@@ -285,13 +285,13 @@ tern_spawn_opts tern_spawn_defaults(void)
     return (tern_spawn_opts){.size = sizeof(tern_spawn_opts), .grace_s = 5};
 }
 
-int tern_spawn(int (*fn)(int rank, void *arg), int n, void *arg, const tern_spawn_opts *opts, tern_error *err)
+int tern_spawn(int (*fn)(int rank, void *ctx), int n, void *ctx, const tern_spawn_opts *opts, tern_error *err)
 {
     if (tern__is_set(err)) return err->code;
     tern_error own = {0};
     tern_spawn_opts set = tern_spawn_defaults();
     if (!tern__opts_read(&set, sizeof(set), opts, func, &own) && !check(fn, n, &set, &own))
-        spawn(fn, n, arg, set.grace_s, &own);
+        spawn(fn, n, ctx, set.grace_s, &own);
     if (own.code && err) *err = own;
     return own.code;
 }
