@@ -24,7 +24,7 @@ static void start(int most)
 {
     requests = 0;
     limit = most;
-    tern_allocator_set(&(tern_allocator){counted_alloc, counted_free, NULL});
+    tern__allocator_replace(&(tern_allocator){counted_alloc, counted_free, NULL});
 }
 
 static void items_are_kept_and_new_ones_are_zeros(void **state)
@@ -43,7 +43,7 @@ static void items_are_kept_and_new_ones_are_zeros(void **state)
     for (size_t i = 0; i < ITEMS; i++) assert_int_equal(items[i], i + 1);
     assert_in_range(requests, 1, 12); /* doubles */
     tern__free(items);
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
 }
 
 static void what_is_there_stays_when_memory_runs_out(void **state)
@@ -61,7 +61,7 @@ static void what_is_there_stays_when_memory_runs_out(void **state)
     assert_int_equal(room, before);
     assert_int_equal(text[0], 'x');
     tern__free(text);
-    tern_allocator_set(NULL);
+    tern__allocator_replace(NULL);
 }
 
 int main(void)
