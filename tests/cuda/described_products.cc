@@ -3,6 +3,7 @@
  * src/cuda/cublas/cublas.cc sets, and read back they describe one product of matrices by columns. Whether
  * it has an algorithm for them can only be asked with a GPU's driver. */
 #include "cuda/cublas/cublas.cc"
+#include "cuda/stopwatch.cc"
 
 static int failures;
 
