@@ -8,6 +8,7 @@
 #include "comm/nccl/nccl.h"
 #include "device/backend.h"
 
+#include <math.h>
 #include <sys/mman.h>
 #include <time.h>
 
@@ -49,7 +50,6 @@ static int post_with(desk *d, tern__post post, uint64_t count, uint64_t *seq, te
     static tern__extent extent;
     extent = (tern__extent){d->window, (uint64_t)((char *)d->block - d->device->memory.base), count};
     post.dtype = TERN_F32;
-    post.op = TERN_SUM;
     post.extents = &extent;
     post.extent_count = 1;
     return d->group->backend->post(d->channel, &post, seq, err);
@@ -101,6 +101,55 @@ static void many_works_are_done(void **state)
 {
     (void)state;
     assert_ranks_ok(ranks_run(2, sum_body, NULL));
+}
+
+/* ---- works of a ddp ---- */
+
+/* Two ranks' posts, what the memory holds before, and after. */
+typedef struct encounter {
+    tern__post of[2];
+    float before[2], after[2];
+} encounter;
+
+#define BROADCAST .kind = TERN__BROADCAST, .owner = 1, .root = 1
+static const encounter encounters[] = {
+    {{{.op = TERN_AVG, .weighted = true}, {.op = TERN_AVG, .weighted = true, .weight = 2, .share = 2}},
+     {NAN, 2},
+     {2, 2}},
+    {{{.op = TERN_AVG, .weighted = true, .idle = true}, {.op = TERN_AVG, .weighted = true, .idle = true}},
+     {3, 4},
+     {3, 4}},
+    {{{.op = TERN_SUM, .idle = true}, {.op = TERN_SUM}}, {3, 4}, {7, 7}},
+    {{{BROADCAST}, {BROADCAST}}, {3, 4}, {4, 4}},
+    {{{BROADCAST}, {BROADCAST, .shadow = true}}, {3, 4}, {3, 3}},
+    {{{BROADCAST, .shadow = true}, {BROADCAST, .shadow = true}}, {3, 4}, {3, 4}},
+};
+
+static int meet_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    desk d;
+    tern_error err = {0};
+    uint64_t seq;
+    float value;
+    desk_open(&d, boot, rank, 60, &err);
+    RANK_CHECK_OK(rank, err);
+    for (size_t i = 0; i < TERN__COUNT(encounters); i++) {
+        tern__memory_copy(d.block, &encounters[i].before[rank], sizeof(value), &err);
+        RANK_CHECK(rank, !post_with(&d, encounters[i].of[rank], 1, &seq, &err));
+        RANK_CHECK(rank, !d.group->backend->wait(d.channel, seq, &err));
+        tern__memory_copy(&value, d.block, sizeof(value), &err);
+        if (value != encounters[i].after[rank]) fprintf(stderr, "encounter %zu: %g\n", i, (double)value);
+        RANK_CHECK(rank, value == encounters[i].after[rank]);
+    }
+    desk_close(&d);
+    return 0;
+}
+
+static void ranks_without_weight_are_left_out(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, meet_body, NULL));
 }
 
 /* ---- closing ---- */
@@ -161,6 +210,40 @@ static void a_channel_takes_no_others_work_along(void **state)
 {
     (void)state;
     assert_ranks_ok(ranks_run(2, leave_body, NULL));
+}
+
+/* Closes a channel whose work the device has not done: what the step does next comes after it. */
+static int close_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    desk d;
+    tern_error err = {0};
+    uint64_t seq;
+    float five = 5;
+    desk_open(&d, boot, rank, 60, &err);
+    RANK_CHECK_OK(rank, err);
+    const tern__comm_backend *backend = d.group->backend;
+    const tern__nccl *nccl = d.group->state;
+    RANK_CHECK(rank, !sum_through(&d, &err));
+    tern__nccl_channel *second = d.channel = backend->channel_open(d.group->state, 4, &err);
+    RANK_CHECK(rank, !post_of(&d, TERN__ALL_REDUCE, 256, &seq, &err));
+    uint64_t meeting = second->works[seq % second->slots].seq;
+    while (nccl->behind->test(nccl->order, meeting, &err) == TERN_PENDING) usleep(100);
+    backend->channel_close(second);
+    tern__memory_copy(d.block, &five, sizeof(five), &err);
+    tern_group_close(d.group);
+    five = 0;
+    tern__memory_copy(&five, d.block, sizeof(five), &err);
+    RANK_CHECK(rank, five == 5);
+    tern__memory_free(d.block);
+    tern_device_close(d.device);
+    return 0;
+}
+
+static void the_step_waits_for_a_closed_channel(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, close_body, NULL));
 }
 
 /* Rank 0 closes its group with a work that rank 1 never posts. */
@@ -500,8 +583,10 @@ int main(void)
     if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(many_works_are_done),
+        cmocka_unit_test(ranks_without_weight_are_left_out),
         cmocka_unit_test(groups_are_closed_in_any_order),
         cmocka_unit_test(a_channel_takes_no_others_work_along),
+        cmocka_unit_test(the_step_waits_for_a_closed_channel),
         cmocka_unit_test(a_group_closed_too_early_is_named),
         cmocka_unit_test(two_ranks_on_one_gpu_are_named),
         cmocka_unit_test(different_works_are_named),
