@@ -153,6 +153,37 @@ static void ranks_without_weight_are_left_out(void **state)
     assert_ranks_ok(ranks_run(3, meet_body, NULL));
 }
 
+/* Rank 0's works are held until rank 1 has posted them, so a third one must wait for a slot. */
+static int slots_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    enum { WORKS = 12 };
+    desk d;
+    tern_error err = {0};
+    uint64_t seq;
+    float value = 0;
+    desk_open(&d, boot, rank, 60, &err);
+    RANK_CHECK_OK(rank, err);
+    void *two = d.channel = d.group->backend->channel_open(d.group->state, 2, &err);
+    if (rank == 1) RANK_CHECK(rank, !tern_recv(d.group, &value, 1, TERN_F32, 0, 0, NULL, &err));
+    for (int i = 0; i < WORKS; i++) {
+        RANK_CHECK(rank, !post_with(&d, (tern__post){.idle = rank == 0}, 256, &seq, &err));
+        if (rank == 0 && i == 1) RANK_CHECK(rank, !tern_send(d.group, &value, 1, TERN_F32, 1, 0, &err));
+    }
+    RANK_CHECK(rank, !d.group->backend->wait(two, seq, &err));
+    tern__memory_copy(&value, d.block, sizeof(value), &err);
+    RANK_CHECK(rank, value == 3 << (WORKS - 1));
+    d.group->backend->channel_close(two);
+    desk_close(&d);
+    return 0;
+}
+
+static void works_wait_for_a_slot(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, slots_body, NULL));
+}
+
 /* ---- closing ---- */
 
 /* Two more groups, which the ranks close in different order. */
@@ -648,6 +679,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(many_works_are_done),
         cmocka_unit_test(ranks_without_weight_are_left_out),
+        cmocka_unit_test(works_wait_for_a_slot),
         cmocka_unit_test(groups_are_closed_in_any_order),
         cmocka_unit_test(a_channel_takes_no_others_work_along),
         cmocka_unit_test(a_closed_channel_leaves_others_works_in_order),
