@@ -4,6 +4,7 @@
  * Nothing runs. With an argument cuDNN finds none of its engines, which must be reported. */
 #include "cuda/cudnn/cudnn.cc"
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 #include <string>
@@ -97,6 +98,16 @@ static unsigned notes_of_engine(const tern__cudnn_engine *e)
     return notes;
 }
 
+/* Names that only begin as an engine's do are not taken. */
+static bool takes_only(tern__cudnn_graph *graph, const char *name)
+{
+    const std::string all = name, number = all.substr(0, all.find(':'));
+    tern__cudnn_engine e;
+    for (const std::string &wrong : {all + "x", number + "x", number + ":", number + ":1"})
+        if (tern__cudnn_engine_named(&call, graph, wrong.c_str(), &e)) return false;
+    return true;
+}
+
 static void check_engine(const problem *p, tern__kernel kernel, tern__cudnn_graph *graph,
                          tern__cudnn_engine *first)
 {
@@ -115,6 +126,7 @@ static void check_engine(const problem *p, tern__kernel kernel, tern__cudnn_grap
     if (std::strcmp(again.name, first->name) || again.workspace != first->workspace)
         fail(p, kernel, "another engine of that name");
     tern__cudnn_engine_free(&again);
+    if (!takes_only(graph, first->name)) fail(p, kernel, "an engine is found by a wrong name");
 }
 
 static bool keep(void *ctx, const tern__cudnn_engine *engine)
@@ -246,6 +258,76 @@ static void few(void)
     tern__cudnn_graph_free(graph);
 }
 
+typedef struct engines {
+    int count;
+    unsigned notes;              /* of all */
+    size_t most;                 /* workspace */
+    char name[TERN__CUDNN_NAME]; /* of one that needs so much */
+} engines;
+
+static bool take_note(void *ctx, const tern__cudnn_engine *engine)
+{
+    engines *all = (engines *)ctx;
+    tern__cudnn_engine e = *engine;
+    all->count++;
+    all->notes |= notes_of_engine(&e);
+    if (e.workspace > all->most) std::strcpy(all->name, e.name);
+    all->most = std::max(all->most, e.workspace);
+    tern__cudnn_engine_free(&e);
+    return true;
+}
+
+static bool take_one(void *ctx, const tern__cudnn_engine *engine)
+{
+    take_note(ctx, engine);
+    return false;
+}
+
+/* Checks all engines of a graph, not only the first. */
+static void check_rules(const problem *p, tern__kernel kernel, tern__cudnn_graph *graph)
+{
+    engines all = {}, one = {}, small = {};
+    tern__cudnn_engine e;
+    unsigned never = 1u << CUDNN_NUMERICAL_NOTE_DOWN_CONVERT_INPUTS |
+                     1u << CUDNN_NUMERICAL_NOTE_REDUCED_PRECISION_REDUCTION;
+    if (device.conv.exact && p->dtype == TERN_F32)
+        never |= 1u << CUDNN_NUMERICAL_NOTE_TENSOR_CORE | 1u << CUDNN_NUMERICAL_NOTE_FFT |
+                 1u << CUDNN_NUMERICAL_NOTE_WINOGRAD;
+    tern__cudnn_engines(&call, graph, 100, take_note, &all);
+    if (all.notes & never) fail(p, kernel, "an engine computes in another way than is allowed");
+    tern__cudnn_engines(&call, graph, 100, take_one, &one);
+    if (one.count != 1) fail(p, kernel, "engines are shown to one who wants no more");
+    size_t before = device.conv.workspace;
+    device.conv.workspace = 0;
+    tern__cudnn_engines(&call, graph, 100, take_note, &small);
+    if (small.most > 0 && small.count > 1) fail(p, kernel, "engines need more memory than is allowed");
+    if (small.count == 0) fail(p, kernel, "has no engine without memory");
+    if (all.most > 0 && tern__cudnn_engine_named(&call, graph, all.name, &e))
+        fail(p, kernel, "an engine by name needs more memory than is allowed");
+    device.conv.workspace = before;
+}
+
+static void rules(void)
+{
+    const problem all[] = {{"f32", TERN_F32, 2, 2, 64, 64, {1, 56, 56}, {1, 3, 3}, 1, 1, 1, false},
+                           {"bf16", TERN_BF16, 2, 2, 64, 64, {1, 56, 56}, {1, 3, 3}, 1, 1, 1, false},
+                           {"f16", TERN_F16, 2, 2, 64, 64, {1, 56, 56}, {1, 5, 5}, 1, 2, 1, false}};
+    for (int exact = 0; exact < 2; exact++) {
+        for (const problem &p : all) {
+            for (tern__kernel kernel : {TERN__CONV, TERN__CONV_DATA_GRAD, TERN__CONV_WEIGHT_GRAD}) {
+                tern__conv_attr attr;
+                tern__cudnn_graph *graph = nullptr;
+                device.conv.exact = exact;
+                tern__cudnn_conv conv = conv_of(&p, &attr, kernel, false);
+                row r = row_of(&at, &err);
+                if (new_graph(&r, &conv, &graph)) return fail(&p, kernel, "no graph:");
+                check_rules(&p, kernel, graph);
+                tern__cudnn_graph_free(graph);
+            }
+        }
+    }
+}
+
 int main(int arguments, char **)
 {
     bool without = arguments > 1;
@@ -263,6 +345,7 @@ int main(int arguments, char **)
         unet3d(32, 512, 2);
         others();
         few();
+        rules();
     }
     destroy(at.device);
     if (!failures && !without) std::printf("all have engines\n");

@@ -29,6 +29,11 @@ static void nothing(float *, int)
     cudaGridDependencySynchronize();
 }
 
+static void __launch_bounds__(1024) nothing_of_1024(float *, int)
+{
+    cudaGridDependencySynchronize();
+}
+
 static void waits_never(float *, int)
 {
 }
@@ -110,6 +115,9 @@ static void waits_without_arriving(float *, int)
     __cluster_barrier_wait();
 }
 
+/* A kernel without launch bounds, which is not by chance where one with bounds would be. */
+static const kernel_fn unbound = (uintptr_t)nothing % 1024 ? nothing : pairs;
+
 static const rule rules[] = {
     {"nothing", nothing, 0, 1, 32, 0, true},
     {"a kernel that does not wait", waits_never, 0, 1, 32, 0, false},
@@ -128,8 +136,10 @@ static const rule rules[] = {
     {"65535 blocks in y", nothing, 0, dim3(1, 65535), 1, 0, true},
     {"65536", nothing, 0, dim3(1, 65536), 1, 0, false},
     {"no blocks", nothing, 0, 0u, 32, 0, false},
-    {"1024 threads", nothing, 0, 1, 1024, 0, true},
-    {"1025", nothing, 0, 1, 1025, 0, false},
+    {"1024 threads", nothing_of_1024, 0, 1, 1024, 0, true},
+    {"without launch bounds", unbound, 0, 1, 1024, 0, false},
+    {"256 without them", unbound, 0, 1, 256, 0, true},
+    {"1025", nothing_of_1024, 0, 1, 1025, 0, false},
     {"48 KB of shared memory", nothing, 0, 1, 32, 48 << 10, true},
     {"a byte more", nothing, 0, 1, 32, (48 << 10) + 1, false},
     {"a cluster of three", reads_of, 2, 3, 1, 16, true, 3},

@@ -272,6 +272,34 @@ static void devices_have_what_hosts_have(void **state)
     for (int world = 2; world <= 4; world++) assert_ranks_ok(ranks_run(world, body, NULL));
 }
 
+/* ---- means in 16 bits ---- */
+
+/* Each rank's values are 3. The divisor of three ranks is 2, so the result is scaled: only where it is. */
+static int mean_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    static bench b;
+    static uint16_t threes[COUNT], came[COUNT];
+    tern_error err = {0};
+    (void)arg;
+    for (int i = 0; i < COUNT; i++) threes[i] = 0x4040; /* in bf16 */
+    bench_open(&b, boot, rank, &err);
+    RANK_CHECK_OK(rank, err);
+    tern__memory_copy(b.away[0], threes, sizeof(threes), &err);
+    for (int root = 0; root < boot->world; root++)
+        tern_reduce(b.group, b.away[0], COUNT, TERN_BF16, TERN_AVG, root, &err);
+    tern__memory_copy(came, b.away[0], sizeof(came), &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, !memcmp(came, threes, sizeof(came)));
+    bench_close(&b);
+    return 0;
+}
+
+static void a_mean_is_scaled_on_its_root_alone(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(3, mean_body, NULL));
+}
+
 /* ---- two groups ---- */
 
 enum { ROUNDS = 200 };
@@ -330,6 +358,7 @@ int main(void)
     setenv("TERN_EMULATED_DEVICES", "4", 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(devices_have_what_hosts_have),
+        cmocka_unit_test(a_mean_is_scaled_on_its_root_alone),
         cmocka_unit_test(groups_do_not_wait_for_each_other),
         cmocka_unit_test(groups_may_be_asked_in_different_order),
     };

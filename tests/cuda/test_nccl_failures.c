@@ -8,6 +8,7 @@
 #include "comm/nccl/nccl.h"
 #include "device/backend.h"
 
+#include <math.h>
 #include <sys/mman.h>
 #include <time.h>
 
@@ -49,7 +50,6 @@ static int post_with(desk *d, tern__post post, uint64_t count, uint64_t *seq, te
     static tern__extent extent;
     extent = (tern__extent){d->window, (uint64_t)((char *)d->block - d->device->memory.base), count};
     post.dtype = TERN_F32;
-    post.op = TERN_SUM;
     post.extents = &extent;
     post.extent_count = 1;
     return d->group->backend->post(d->channel, &post, seq, err);
@@ -101,6 +101,87 @@ static void many_works_are_done(void **state)
 {
     (void)state;
     assert_ranks_ok(ranks_run(2, sum_body, NULL));
+}
+
+/* ---- works of a ddp ---- */
+
+/* The ranks' posts, what their memory holds before, and after. */
+typedef struct encounter {
+    tern__post of[3];
+    float before[3], after[3];
+} encounter;
+
+#define MEAN .op = TERN_AVG, .weighted = true
+#define CAST .kind = TERN__BROADCAST, .owner = 1, .root = 2
+static const encounter encounters[] = {
+    {{{MEAN}, {MEAN, .weight = 2, .share = 2}, {MEAN, .weight = 6, .share = 2}},
+     {NAN, 2, 1},
+     {2.5, 2.5, 2.5}},
+    {{{MEAN}, {MEAN}, {MEAN}}, {NAN, 4, 5}, {0, 0, 0}},
+    {{{MEAN, .idle = true}, {MEAN, .idle = true}, {MEAN, .idle = true}}, {3, 4, 5}, {3, 4, 5}},
+    {{{.idle = true}, {0}, {.idle = true}}, {3, 4, 5}, {12, 12, 12}},
+    {{{CAST}, {CAST}, {CAST}}, {3, 4, 5}, {5, 5, 5}},
+    {{{CAST}, {CAST}, {CAST, .shadow = true}}, {3, 4, 5}, {4, 4, 4}},
+    {{{CAST}, {CAST, .shadow = true}, {CAST, .shadow = true}}, {3, 4, 5}, {3, 3, 3}},
+    {{{CAST, .shadow = true}, {CAST, .shadow = true}, {CAST, .shadow = true}}, {3, 4, 5}, {3, 4, 5}},
+};
+
+static int meet_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    desk d;
+    tern_error err = {0};
+    uint64_t seq;
+    float value;
+    desk_open(&d, boot, rank, 60, &err);
+    RANK_CHECK_OK(rank, err);
+    for (size_t i = 0; i < TERN__COUNT(encounters); i++) {
+        tern__memory_copy(d.block, &encounters[i].before[rank], sizeof(value), &err);
+        RANK_CHECK(rank, !post_with(&d, encounters[i].of[rank], 1, &seq, &err));
+        RANK_CHECK(rank, !d.group->backend->wait(d.channel, seq, &err));
+        tern__memory_copy(&value, d.block, sizeof(value), &err);
+        if (value != encounters[i].after[rank]) fprintf(stderr, "encounter %zu: %g\n", i, (double)value);
+        RANK_CHECK(rank, value == encounters[i].after[rank]);
+    }
+    desk_close(&d);
+    return 0;
+}
+
+static void ranks_without_weight_are_left_out(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(3, meet_body, NULL));
+}
+
+/* Rank 0's works are held until rank 1 has posted them, so a third one must wait for a slot. */
+static int slots_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    enum { WORKS = 12 };
+    desk d;
+    tern_error err = {0};
+    uint64_t seq;
+    float value = 0;
+    desk_open(&d, boot, rank, 60, &err);
+    RANK_CHECK_OK(rank, err);
+    void *two = d.channel = d.group->backend->channel_open(d.group->state, 2, &err);
+    if (rank == 1) RANK_CHECK(rank, !tern_recv(d.group, &value, 1, TERN_F32, 0, 0, NULL, &err));
+    for (int i = 0; i < WORKS; i++) {
+        RANK_CHECK(rank, !post_with(&d, (tern__post){.idle = rank == 0}, 256, &seq, &err));
+        if (rank == 0 && i == 1) RANK_CHECK(rank, !tern_send(d.group, &value, 1, TERN_F32, 1, 0, &err));
+    }
+    RANK_CHECK(rank, !d.group->backend->wait(two, seq, &err));
+    tern__memory_copy(&value, d.block, sizeof(value), &err);
+    RANK_CHECK(rank, value == 3 << (WORKS - 1));
+    d.group->backend->channel_close(two);
+    desk_close(&d);
+    return 0;
+}
+
+static void works_wait_for_a_slot(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, slots_body, NULL));
 }
 
 /* ---- closing ---- */
@@ -161,6 +242,99 @@ static void a_channel_takes_no_others_work_along(void **state)
 {
     (void)state;
     assert_ranks_ok(ranks_run(2, leave_body, NULL));
+}
+
+/* Closes a channel while another one's work is held, since rank 1 has not posted it. More works follow. */
+static int hold_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    desk d;
+    tern_error err = {0};
+    uint64_t seq;
+    float value = 0;
+    desk_open(&d, boot, rank, 60, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, !sum_through(&d, &err));
+    void *second = d.group->backend->channel_open(d.group->state, 4, &err);
+    if (rank == 1) RANK_CHECK(rank, !tern_recv(d.group, &value, 1, TERN_F32, 0, 0, NULL, &err));
+    RANK_CHECK(rank, !post_with(&d, (tern__post){.idle = true}, 256, &seq, &err));
+    d.group->backend->channel_close(second);
+    RANK_CHECK(rank, !post_with(&d, (tern__post){.idle = rank == 1}, 256, &seq, &err));
+    if (rank == 0) RANK_CHECK(rank, !tern_send(d.group, &value, 1, TERN_F32, 1, 0, &err));
+    RANK_CHECK(rank, !d.group->backend->wait(d.channel, seq, &err));
+    tern__memory_copy(&value, d.block, sizeof(value), &err);
+    RANK_CHECK(rank, value == 6);
+    desk_close(&d);
+    return 0;
+}
+
+static void a_closed_channel_leaves_others_works_in_order(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, hold_body, NULL));
+}
+
+/* Rank 0 closes a channel before it opens the next, rank 1 after: only rank 0 has a communicator to spare. */
+static int spare_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    desk d;
+    tern_error err = {0};
+    uint64_t seq;
+    desk_open(&d, boot, rank, 60, &err);
+    RANK_CHECK_OK(rank, err);
+    const tern__comm_backend *backend = d.group->backend;
+    void *first = backend->channel_open(d.group->state, 4, &err);
+    RANK_CHECK(rank, !backend->channel_part(first, &err));
+    if (rank == 0) backend->channel_close(first);
+    d.channel = backend->channel_open(d.group->state, 4, &err);
+    RANK_CHECK(rank, !backend->channel_part(d.channel, &err));
+    if (rank == 1) backend->channel_close(first);
+    RANK_CHECK(rank, !post_of(&d, TERN__ALL_REDUCE, 256, &seq, &err));
+    RANK_CHECK(rank, !backend->wait(d.channel, seq, &err));
+    backend->channel_close(d.channel);
+    desk_close(&d);
+    return 0;
+}
+
+static void ranks_may_have_different_communicators_to_spare(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, spare_body, NULL));
+}
+
+/* Closes a channel whose work the device has not done: what the step does next comes after it. */
+static int close_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    desk d;
+    tern_error err = {0};
+    uint64_t seq;
+    float five = 5;
+    desk_open(&d, boot, rank, 60, &err);
+    RANK_CHECK_OK(rank, err);
+    const tern__comm_backend *backend = d.group->backend;
+    const tern__nccl *nccl = d.group->state;
+    RANK_CHECK(rank, !sum_through(&d, &err));
+    tern__nccl_channel *second = d.channel = backend->channel_open(d.group->state, 4, &err);
+    RANK_CHECK(rank, !post_of(&d, TERN__ALL_REDUCE, 256, &seq, &err));
+    uint64_t meeting = second->works[seq % second->slots].seq;
+    while (nccl->behind->test(nccl->order, meeting, &err) == TERN_PENDING) usleep(100);
+    backend->channel_close(second);
+    tern__memory_copy(d.block, &five, sizeof(five), &err);
+    tern_group_close(d.group);
+    five = 0;
+    tern__memory_copy(&five, d.block, sizeof(five), &err);
+    RANK_CHECK(rank, five == 5);
+    tern__memory_free(d.block);
+    tern_device_close(d.device);
+    return 0;
+}
+
+static void the_step_waits_for_a_closed_channel(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, close_body, NULL));
 }
 
 /* Rank 0 closes its group with a work that rank 1 never posts. */
@@ -420,33 +594,36 @@ static void a_wait_in_nccl_names_the_others(void **state)
     assert_ranks_ok(ranks_run(2, slow_body, &waits));
 }
 
-/* Rank 0 has many works under way, and rank 1 posts the last of them late. Nobody waits for that one. */
+/* Nobody waits for the last two of many works, so for the watch they have not begun, although they take the
+ * events of the first two. Of these one is finished before and one after. */
 static int many_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;
-    enum { MANY = 65 };
+    enum { EVENTS = TERN__NCCL_EVENTS, MANY = EVENTS + 2 };
     desk d;
     uint64_t seqs[MANY];
     tern_error err = {0};
-    desk_open(&d, boot, rank, 1, &err);
+    desk_open(&d, boot, rank, 20, &err);
     RANK_CHECK_OK(rank, err);
     tern__nccl *nccl = d.group->state;
     d.channel = d.group->backend->channel_open(nccl, 2 * MANY, &err);
-    uint64_t first = (uint64_t)(MANY - rank);
-    for (uint64_t i = 0; i < first; i++) RANK_CHECK(rank, !post_of(&d, TERN__ALL_REDUCE, 2, &seqs[i], &err));
-    while (nccl->devices->comms->launched < first) RANK_CHECK(rank, !tern__nccl_advance(nccl, &err));
-    RANK_CHECK(rank, !d.group->backend->wait(d.channel, seqs[MANY - 2], &err));
-    RANK_CHECK(rank, !d.device->backend->wait(d.device, &err));
-    usleep(1500000); /* longer than the time-out */
-    if (rank == 1) RANK_CHECK(rank, !post_of(&d, TERN__ALL_REDUCE, 2, &seqs[MANY - 1], &err));
+    const tern__nccl_comm *comm = nccl->devices->comms;
+    for (int i = 0; i < MANY; i++) {
+        if (i == EVENTS) RANK_CHECK(rank, !d.group->backend->wait(d.channel, seqs[0], &err));
+        RANK_CHECK(rank, !post_of(&d, TERN__ALL_REDUCE, 2, &seqs[i], &err));
+    }
+    while (comm->launched < MANY) RANK_CHECK(rank, !tern__nccl_advance(nccl, &err));
+    RANK_CHECK(rank, !d.group->backend->wait(d.channel, seqs[EVENTS - 1], &err));
+    RANK_CHECK(rank, comm->began[0] == 0 && comm->began[1] == 0 && comm->began[2] != 0);
     d.group->backend->wait(d.channel, seqs[MANY - 1], &err);
     RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, comm->began[0] != 0);
     d.group->backend->channel_close(d.channel);
     desk_close(&d);
     return 0;
 }
 
-static void a_work_that_nobody_waits_for_may_come_late(void **state)
+static void works_that_nobody_waits_for_may_come_late(void **state)
 {
     (void)state;
     assert_ranks_ok(ranks_run(2, many_body, NULL));
@@ -498,10 +675,16 @@ static void a_stopped_rank_stops_no_other(void **state)
 int main(void)
 {
     if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
+    setenv("TERN_EMULATED_DEVICES", "3", 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(many_works_are_done),
+        cmocka_unit_test(ranks_without_weight_are_left_out),
+        cmocka_unit_test(works_wait_for_a_slot),
         cmocka_unit_test(groups_are_closed_in_any_order),
         cmocka_unit_test(a_channel_takes_no_others_work_along),
+        cmocka_unit_test(a_closed_channel_leaves_others_works_in_order),
+        cmocka_unit_test(ranks_may_have_different_communicators_to_spare),
+        cmocka_unit_test(the_step_waits_for_a_closed_channel),
         cmocka_unit_test(a_group_closed_too_early_is_named),
         cmocka_unit_test(two_ranks_on_one_gpu_are_named),
         cmocka_unit_test(different_works_are_named),
@@ -509,7 +692,7 @@ int main(void)
         cmocka_unit_test(a_rank_that_comes_late_is_named),
         cmocka_unit_test(a_rank_that_waits_in_nccl_says_so),
         cmocka_unit_test(a_wait_in_nccl_names_the_others),
-        cmocka_unit_test(a_work_that_nobody_waits_for_may_come_late),
+        cmocka_unit_test(works_that_nobody_waits_for_may_come_late),
         cmocka_unit_test(a_stopped_rank_stops_no_other),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -108,7 +108,7 @@ static void short_messages_go_by_the_host(void **state)
     assert_ranks_ok(ranks_run(3, ring_body, &count));
 }
 
-/* Rank 1 receives the second tag first, then from any source, and into host memory; the collective comes
+/* Rank 0 receives the second tag first, then from any source, and into host memory; the collective comes
  * at another point on each rank. */
 static int order_body(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -122,17 +122,17 @@ static int order_body(int rank, const tern__bootstrap *boot, void *arg)
     float *sums = tern__memory_new(d.device, sizeof(two), __func__, &err);
     tern__memory_zero(sums, sizeof(two), &err);
     int peer = 1 - rank, source = -1;
-    if (rank == 0) {
+    if (rank == 1) {
         for (int i = 0; i < 3; i++) works[i] = tern_isend(d.group, d.out, LONG - i, TERN_F32, peer, i, &err);
         tern_all_reduce(d.group, sums, 2, TERN_F32, TERN_SUM, &err);
         for (int i = 0; i < 3; i++) tern_work_wait(works[i], &err);
     } else {
         tern_recv(d.group, d.in, LONG - 1, TERN_F32, peer, 1, NULL, &err);
-        RANK_CHECK(rank, holds(d.in, LONG - 1, 1) && holds(d.in + LONG - 1, 1, 0));
+        RANK_CHECK(rank, holds(d.in, LONG - 1, 2) && holds(d.in + LONG - 1, 1, 0));
         tern_recv(d.group, host, LONG - 2, TERN_F32, peer, 2, NULL, &err);
-        RANK_CHECK(rank, host[0] == 1 && host[LONG - 3] == 1 && host[LONG - 2] == 0);
+        RANK_CHECK(rank, host[0] == 2 && host[LONG - 3] == 2 && host[LONG - 2] == 0);
         tern_recv(d.group, d.in, LONG, TERN_F32, TERN_ANY_SOURCE, 0, &source, &err);
-        RANK_CHECK(rank, source == 0 && holds(d.in, LONG, 1));
+        RANK_CHECK(rank, source == 1 && holds(d.in, LONG, 2));
         tern_all_reduce(d.group, sums, 2, TERN_F32, TERN_SUM, &err);
     }
     RANK_CHECK_OK(rank, err);

@@ -432,7 +432,8 @@ static int follow(const tern__nccl_comm *comm, uint64_t launched, tern_error *er
     return device->backend->stream_wait(device, TERN__STREAM_STEP, comm->events[place], err);
 }
 
-/* All ranks have met for the work. If the communicator was aborted, its result is unknown. */
+/* All ranks have met for the work. If the communicator was aborted, its result is unknown. A later work, for
+ * which they may not have met, may have taken over the event. */
 int tern__nccl_work_finish(tern__nccl_work *work, tern_error *err)
 {
     tern__nccl_comm *comm = work->comm;
@@ -441,7 +442,7 @@ int tern__nccl_work_finish(tern__nccl_work *work, tern_error *err)
     int place = (int)((work->launched - 1) % TERN__NCCL_EVENTS);
     pthread_mutex_lock(&nccl->lock);
     bool is_open = comm->handle != NULL;
-    comm->began[place] = tern__now_ns();
+    if (comm->launched - work->launched < TERN__NCCL_EVENTS) comm->began[place] = tern__now_ns();
     pthread_mutex_unlock(&nccl->lock);
     if (!is_open) return fail_aborted(nccl->group, err);
     int status = follow(comm, work->launched, err);

@@ -25,8 +25,9 @@
 #define __shared__      static
 #define __restrict__ __restrict
 #define __grid_constant__
-#define __launch_bounds__(...)
-#define __align__(n) __attribute__((aligned(n)))
+/* The bound can be read from a kernel's address. */
+#define __launch_bounds__(threads, ...) __attribute__((aligned(threads)))
+#define __align__(n)                    __attribute__((aligned(n)))
 
 struct dim3 {
     unsigned x, y, z;
@@ -295,11 +296,6 @@ inline const emulated_library *emulated_library_of(cudaStream_t stream)
     return *(const emulated_library *const *)stream;
 }
 
-/* Runs `thread` once for each thread of the grid. Each must wait for the previous kernel, as if all
- * kernels were launched early: the memory stays closed until one has. */
-void emulated_run(dim3 grid, dim3 block, size_t shared, unsigned cluster, void (*thread)(void *ctx),
-                  void *ctx);
-
 /* A kernel, its launch configuration, and its arguments. */
 struct emulated_kernel {
     const void *kernel;
@@ -311,6 +307,10 @@ struct emulated_kernel {
     const size_t *sizes;
     int count;
 };
+
+/* Runs `thread` once for each thread of the kernel's grid. Each must wait for the previous kernel, as if all
+ * kernels were launched early: the memory stays closed until one has. */
+void emulated_run(const emulated_kernel &kernel, void (*thread)(void *ctx), void *ctx);
 
 template <class... P> struct emulated_launch {
     void (*kernel)(P...);
@@ -327,7 +327,7 @@ template <class... P> struct emulated_launch {
 template <class... P> void emulated_start(const emulated_kernel &k, void **args)
 {
     emulated_launch<P...> launch = {(void (*)(P...))k.kernel, args};
-    emulated_run(k.grid, k.block, k.shared, k.cluster, emulated_launch<P...>::thread, &launch);
+    emulated_run(k, emulated_launch<P...>::thread, &launch);
 }
 
 cudaError_t emulated_ask(const emulated_kernel &kernel, void **args, cudaStream_t stream);

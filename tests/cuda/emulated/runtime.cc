@@ -34,6 +34,7 @@ dim3 gridDim, blockDim;
 #define WARP    32
 #define STACK   (128 << 10)
 #define THREADS 1024 /* most threads of a block */
+#define FREE    256  /* threads that have enough registers without launch bounds */
 #define BLOCKS  8    /* most blocks of a cluster */
 
 enum wait { RUNNING, AT_BLOCK, AT_WARP, AT_CLUSTER, DONE };
@@ -360,13 +361,23 @@ static void run_cluster(uint64_t first)
 }
 
 /* Ends the program for launches that a GPU would refuse. */
-static void expect_launchable(dim3 grid, dim3 size, size_t shared, unsigned cluster)
+static void expect_launchable(const emulated_kernel &k)
 {
-    if (!cluster || cluster > BLOCKS || grid.x % cluster) stop("a grid that is not one of such clusters");
+    const dim3 &grid = k.grid, &size = k.block;
+    if (!k.cluster || k.cluster > BLOCKS || grid.x % k.cluster)
+        stop("a grid that is not one of such clusters");
     if (!grid.x || !grid.y || !grid.z || !size.x || !size.y || !size.z) stop("a kernel of no threads");
     if (grid.x > INT32_MAX || grid.y > 65535 || grid.z > 65535) stop("a kernel of too many blocks");
     if (size.x * size.y * size.z > THREADS || size.z > 64) stop("a kernel of too many threads a block");
-    if (shared > 48 << 10) stop("a kernel of too much shared memory");
+    if (k.shared > 48 << 10) stop("a kernel of too much shared memory");
+}
+
+/* A multiprocessor has 65536 registers, and a thread at most 255. */
+static void expect_registers(const emulated_kernel &k)
+{
+    unsigned threads = k.block.x * k.block.y * k.block.z;
+    if (threads > FREE && (uintptr_t)k.kernel % threads)
+        stop("a kernel of more threads than its bounds allow");
 }
 
 static void make_fibers(dim3 size)
@@ -378,24 +389,25 @@ static void make_fibers(dim3 size)
     }
 }
 
-void emulated_run(dim3 grid, dim3 size, size_t shared, unsigned cluster, void (*thread)(void *ctx), void *ctx)
+void emulated_run(const emulated_kernel &k, void (*thread)(void *ctx), void *ctx)
 {
-    expect_launchable(grid, size, shared, cluster);
-    gridDim = grid;
-    blockDim = size;
-    block.each = (int)(size.x * size.y * size.z);
-    block.count = block.each * (int)cluster;
+    expect_launchable(k);
+    expect_registers(k);
+    gridDim = k.grid;
+    blockDim = k.block;
+    block.each = (int)(k.block.x * k.block.y * k.block.z);
+    block.count = block.each * (int)k.cluster;
     block.scheduler_seen = __tsan_get_current_fiber();
     block.thread = thread;
     block.ctx = ctx;
-    for (unsigned rank = 0; rank < cluster; rank++) block.shared[rank].assign(shared + 16, (char)0x5a);
-    make_fibers(size);
+    for (unsigned rank = 0; rank < k.cluster; rank++) block.shared[rank].assign(k.shared + 16, (char)0x5a);
+    make_fibers(k.block);
     block.is_open = false;
-    uint64_t blocks = (uint64_t)grid.x * grid.y * grid.z, clusters = blocks / cluster;
+    uint64_t blocks = (uint64_t)k.grid.x * k.grid.y * k.grid.z, clusters = blocks / k.cluster;
     emulated_counted.largest = std::max(emulated_counted.largest, (int64_t)blocks);
     for (uint64_t n = 0; n < clusters; n++) {
-        run_cluster((goes_backward() ? clusters - 1 - n : n) * cluster);
-        emulated_ms += 1e-3 * cluster;
+        run_cluster((goes_backward() ? clusters - 1 - n : n) * k.cluster);
+        emulated_ms += 1e-3 * k.cluster;
     }
     emulated_memory_close();
 }
