@@ -109,6 +109,12 @@ static void reads_too_late(float *data, int rank)
     if (data[blockIdx.x] != (float)rank) std::abort();
 }
 
+static void arrives_without_waiting(float *, int)
+{
+    cudaGridDependencySynchronize();
+    __cluster_barrier_arrive();
+}
+
 static void waits_without_arriving(float *, int)
 {
     cudaGridDependencySynchronize();
@@ -145,6 +151,7 @@ static const rule rules[] = {
     {"a cluster of three", reads_of, 2, 3, 1, 16, true, 3},
     {"a fourth block of it", reads_of, 3, 3, 1, 16, false, 3},
     {"a block of it that is over", reads_too_late, 0, 3, 1, 16, false, 3},
+    {"a barrier that it ends at", arrives_without_waiting, 0, 2, 1, 0, false, 2},
     {"a barrier that it waits at without arriving", waits_without_arriving, 0, 2, 1, 0, false, 2},
     {"half a cluster", nothing, 0, 3, 32, 0, false, 2},
     {"a cluster of nine", nothing, 0, 9, 32, 0, false, 9},

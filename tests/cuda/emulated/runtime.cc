@@ -355,8 +355,10 @@ static void run_cluster(uint64_t first)
         moved |= release(0, block.count, AT_CLUSTER);
         if (!moved) stop("threads wait at different places");
     }
-    for (int i = 0; i < block.count; i++)
+    for (int i = 0; i < block.count; i++) {
         if (!block.fibers[i]->has_waited) stop("a kernel that did not wait for the one before it");
+        if (block.fibers[i]->has_arrived) stop("a thread that ends before its cluster has arrived");
+    }
     __tsan_acquire(&block.end);
 }
 
