@@ -15,11 +15,6 @@
 #include <xxhash.h>
 #include <zlib.h>
 
-void tern__info_row(const char *name, const char *value)
-{
-    printf("%-14s %s\n", name, value);
-}
-
 /* ---- the processor ---- */
 
 /* Is `word` one of the words in `text`, which are separated by spaces? */

@@ -353,16 +353,6 @@ bool tern__nodes_are_all_there(const tern__nodes *nodes)
     return true;
 }
 
-void tern__nodes_list(const tern__nodes *nodes, bool (*has)(const tern__remote_node *), char *text,
-                      size_t size)
-{
-    size_t used = 0;
-    text[0] = '\0';
-    for (int i = 1; i < nodes->count && used < size; i++)
-        if (has(&nodes->peers[i]))
-            used += (size_t)snprintf(text + used, size - used, "%s %d", used ? "," : "node", i);
-}
-
 static bool has_ranks(const tern__remote_node *node)
 {
     return !node->ended;

@@ -56,12 +56,11 @@ void tern__message_clean(tern__nodes_message *message);
  * sent. Returns 0 or -errno. */
 int tern__node_keep_alive(int fd, const tern__meeting *meeting);
 
-/* Writes the numbers of the other nodes for which `has` is true: "node 1, 3". */
-void tern__nodes_list(const tern__nodes *nodes, bool (*has)(const tern__remote_node *), char *text,
-                      size_t size);
-
 /* nodes_meet.c: node 0 waits for all other nodes; another node connects to node 0. */
 int tern__nodes_gather(tern__nodes *nodes, tern_error *err);
 int tern__nodes_join(tern__nodes *nodes, tern_error *err);
+/* Writes the numbers of the other nodes for which `has` is true: "node 1, 3". */
+void tern__nodes_list(const tern__nodes *nodes, bool (*has)(const tern__remote_node *), char *text,
+                      size_t size);
 
 #endif

@@ -207,6 +207,16 @@ static void drop_gone(tern__remote_node *node)
     if (got >= 0 || (errno != EAGAIN && errno != EINTR)) tern__close(&node->fd);
 }
 
+void tern__nodes_list(const tern__nodes *nodes, bool (*has)(const tern__remote_node *), char *text,
+                      size_t size)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int i = 1; i < nodes->count && used < size; i++)
+        if (has(&nodes->peers[i]))
+            used += (size_t)snprintf(text + used, size - used, "%s %d", used ? "," : "node", i);
+}
+
 static bool is_missing(const tern__remote_node *node)
 {
     return node->fd < 0;
