@@ -432,6 +432,7 @@ static void a_rank_that_comes_late_is_named(void **state)
 static int unconnected_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     atomic_int *matched = arg;
+    struct rlimit files;
     desk d;
     tern_error err = {0};
     desk_open(&d, boot, rank, 60, &err);
@@ -441,14 +442,15 @@ static int unconnected_body(int rank, const tern__bootstrap *boot, void *arg)
     const tern__nccl *nccl = d.group->state;
     while (rank == 0 && !atomic_load(matched)) tern__native_progress(d.group->root->native, &err);
     if (rank == 0) RANK_CHECK(rank, !tern__native_progress(d.group->root->native, &err));
-    if (rank == 0) setrlimit(RLIMIT_NOFILE, &(struct rlimit){0, 0});
+    getrlimit(RLIMIT_NOFILE, &files);
+    if (rank == 0) setrlimit(RLIMIT_NOFILE, &(struct rlimit){0, files.rlim_max});
     while (rank == 1 && !nccl->mail_device->comms) tern_work_test(work, &err);
     atomic_store(matched, 1);
     if (rank == 1) RANK_CHECK(rank, tern_work_wait(work, &err) == TERN_E_PEER);
     RANK_CHECK(rank, !rank || strstr(err.text, "rank 0 has closed its group before its send of 40000 f32"));
     desk_close(&d);
     if (rank == 0) RANK_CHECK(rank, tern_work_wait(work, NULL) == TERN_E_STATE);
-    return 0;
+    return setrlimit(RLIMIT_NOFILE, &files);
 }
 
 static void a_group_is_closed_with_a_message_that_cannot_go(void **state)

@@ -174,7 +174,7 @@ static tern__doing learn(tern__control *control, int rank, int64_t deadline)
     }
     if (peer->asked == peer->collected) tern__control_last_ask(control, rank);
     peer->collected = peer->asked;
-    if (tern__control_is_stopped(control, rank)) return TERN__DOING_STOP;
+    if (!atomic_load(&peer->left) && tern__control_is_stopped(control, rank)) return TERN__DOING_STOP;
     return read_answer(control, peer, deadline);
 }
 

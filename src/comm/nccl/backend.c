@@ -196,8 +196,9 @@ static void fail_unmet(const tern__nccl_channel *c)
     char text[TERN_ERROR_TEXT];
     for (uint64_t seq = c->finished + 1; seq <= c->posted; seq++) {
         const tern__nccl_work *work = work_at(c, seq);
-        if (!work->comm || group->root->error.code || !group->control) continue;
-        if (c->nccl->behind->test(work->comm->order, work->seq, NULL) != TERN_PENDING) continue;
+        bool is_on_device = work->comm || work->is_ended;
+        if (!is_on_device || group->root->error.code || !group->control) continue;
+        if (c->nccl->behind->test(work->order, work->seq, NULL) != TERN_PENDING) continue;
         snprintf(text, sizeof(text), "rank %d has closed its group before work %llu was done",
                  tern_group_world_rank(group, group->boot.rank), (unsigned long long)seq);
         tern__control_abort(group->control, TERN_E_PEER, text);
@@ -220,10 +221,11 @@ static void nccl_channel_close(void *of)
     tern__free(c);
 }
 
-/* Returns the channel behind in which the work was posted. */
-static void *place_of(const tern__nccl_channel *c, const tern__nccl_work *work)
+/* A device finishes what it was given before it is closed. */
+static int finish(tern__nccl_work *work, tern_error *err)
 {
-    return work->comm ? work->comm->order : c->behind;
+    if (work->comm) return tern__nccl_work_finish(work, err);
+    return work->is_ended && work->is_queued ? tern__nccl_fail_ended(err) : TERN_OK;
 }
 
 /* Finishes all works up to `seq`, in order. A wait advances the queues of all groups of the family, so this
@@ -234,12 +236,12 @@ static int finish_to(tern__nccl_channel *c, uint64_t seq, bool waits, tern_error
     while (c->finished < seq) {
         uint64_t next = c->finished + 1;
         tern__nccl_work *work = work_at(c, next);
-        int status = (waits ? behind->wait : behind->test)(place_of(c, work), work->seq, err);
+        int status = (waits ? behind->wait : behind->test)(work->order, work->seq, err);
         if (!status && c->finished < next && work->comm) status = tern__nccl_work_settle(work, waits, err);
         if (status) return status;
         if (c->finished >= next) continue;
         c->finished = next;
-        status = work->comm ? tern__nccl_work_finish(work, err) : TERN_OK;
+        status = finish(work, err);
         if (status) return status;
     }
     return TERN_OK;
@@ -283,9 +285,10 @@ static int nccl_post(void *of, const tern__post *post, uint64_t *seq, tern_error
     if (!status && c->posted >= c->slots) status = nccl_wait(c, c->posted + 1 - c->slots, err);
     if (status) return status;
     tern__nccl_work *work = work_at(c, c->posted + 1);
-    *work = (tern__nccl_work){0};
-    status = gpu ? tern__nccl_work_post(work, tern__nccl_comm_of(gpu, c), post, err)
-                 : nccl->behind->post(c->behind, post, &work->seq, err);
+    tern__nccl_comm *comm = gpu ? tern__nccl_comm_of(gpu, c) : NULL;
+    *work = (tern__nccl_work){.order = comm ? comm->order : c->behind};
+    status = comm ? tern__nccl_work_post(work, comm, post, err)
+                  : nccl->behind->post(c->behind, post, &work->seq, err);
     if (!status) *seq = ++c->posted;
     return status;
 }
@@ -318,7 +321,7 @@ static const tern__tally *nccl_tally(void *of, uint64_t seq)
 {
     const tern__nccl_channel *c = of;
     const tern__nccl_work *work = work_at(c, seq);
-    return c->nccl->behind->tally(place_of(c, work), work->seq);
+    return c->nccl->behind->tally(work->order, work->seq);
 }
 
 const tern__comm_backend tern__comm_nccl = {

@@ -186,6 +186,18 @@ void tern__nccl_comm_finalize(tern__nccl_comm *comm)
     comm->is_final = comm->is_pending || !status;
 }
 
+/* A program may close a device before the groups whose channels have works on it. */
+static void end_works(const tern__nccl_comm *comm)
+{
+    for (tern__nccl_channel *c = comm->gpu->nccl->channels; c; c = c->next)
+        for (uint64_t i = 0; i < c->slots; i++) {
+            tern__nccl_work *work = &c->works[i];
+            if (work->comm != comm) continue;
+            work->comm = NULL;
+            work->is_ended = true;
+        }
+}
+
 /* The communicator is off its device's list already. */
 void *tern__nccl_comm_free(tern__nccl_comm *comm)
 {
@@ -194,6 +206,7 @@ void *tern__nccl_comm_free(tern__nccl_comm *comm)
     void *handle = comm->handle;
     if (handle && !is_over) nccl->plugin->abort(handle);
     free_stream(comm);
+    end_works(comm);
     tern__free(comm);
     return is_over ? handle : NULL;
 }

@@ -87,7 +87,9 @@ typedef struct tern__nccl_window {
 } tern__nccl_window;
 
 struct tern__nccl_work {
-    tern__nccl_comm *comm;       /* NULL: the work belongs to the back end behind    */
+    tern__nccl_comm *comm;       /* NULL: the work belongs to the back end behind, or is_ended */
+    bool is_ended;               /* its communicator went with its device            */
+    void *order;                 /* a channel's work: the channel behind in which it was posted */
     uint64_t seq;                /* its number in the channel behind                 */
     uint64_t launched;           /* its number in the communicator; 0: not launched  */
     bool is_queued;              /* it will be launched                              */
