@@ -557,6 +557,30 @@ static int closes_body(int rank, const tern__bootstrap *boot, void *arg)
     return 0;
 }
 
+/* Both ranks close their devices before they wait for the work there. */
+static int closed_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    desk d;
+    uint64_t seq;
+    tern_error err = {0};
+    desk_open(&d, boot, rank, 60, &err);
+    RANK_CHECK(rank, !post_with(&d, (tern__post){.kind = TERN__ALL_REDUCE}, 256, &seq, &err));
+    const tern__nccl *nccl = d.group->state;
+    while (!nccl->devices->comms->launched) RANK_CHECK(rank, !d.group->backend->progress(d.channel, &err));
+    tern__memory_free(d.block);
+    tern_device_close(d.device);
+    RANK_CHECK(rank, !d.group->backend->wait(d.channel, seq, &err));
+    tern_group_close(d.group);
+    return 0;
+}
+
+static void a_closed_device_has_done_its_works(void **state)
+{
+    (void)state;
+    assert_ranks_ok(ranks_run(2, closed_body, NULL));
+}
+
 static void a_rank_that_waits_in_nccl_says_so(void **state)
 {
     (void)state;
@@ -690,6 +714,7 @@ int main(void)
         cmocka_unit_test(different_works_are_named),
         cmocka_unit_test(a_rank_that_dies_is_named),
         cmocka_unit_test(a_rank_that_comes_late_is_named),
+        cmocka_unit_test(a_closed_device_has_done_its_works),
         cmocka_unit_test(a_rank_that_waits_in_nccl_says_so),
         cmocka_unit_test(a_wait_in_nccl_names_the_others),
         cmocka_unit_test(works_that_nobody_waits_for_may_come_late),
