@@ -570,7 +570,8 @@ static int closed_body(int rank, const tern__bootstrap *boot, void *arg)
     while (!nccl->devices->comms->launched) RANK_CHECK(rank, !d.group->backend->progress(d.channel, &err));
     tern__memory_free(d.block);
     tern_device_close(d.device);
-    RANK_CHECK(rank, !d.group->backend->wait(d.channel, seq, &err));
+    d.group->backend->wait(d.channel, seq, &err);
+    RANK_CHECK_OK(rank, err);
     tern_group_close(d.group);
     return 0;
 }

@@ -186,9 +186,10 @@ static const char *after_same(const char *text, const char *what)
     return rest && (!*rest || *rest == ',') ? rest : NULL;
 }
 
+/* A rank that has not answered yet may do so now: its `last` is read only if it has. */
 static void doing_text(const tern__peer *peer, const char *what, char *text, size_t size)
 {
-    const char *last = peer->last, *rest = after_same(last, what);
+    const char *last = peer->last, *rest = peer->doing == TERN__DOING_WAIT ? after_same(last, what) : NULL;
     switch (peer->doing) {
     case TERN__DOING_STOP: snprintf(text, size, " is stopped (by SIGSTOP or a debugger)"); return;
     case TERN__DOING_CUT_OFF: snprintf(text, size, ": its host does not answer"); return;
