@@ -5,7 +5,7 @@
 #include "base/opts.h"
 #include "data/files.h"
 #include "data/image_floats.h"
-#include "data/loader/loader.h"
+#include "data/dataset.h"
 #include "data/scratch_pool.h"
 #include "image/codec.h"
 #include "image/resize.h"

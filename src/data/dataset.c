@@ -1,5 +1,5 @@
 /* dataset.c - a dataset of any kind: freeing it, and finding the one behind subsets and augmentations. */
-#include "data/loader/loader.h"
+#include "data/dataset.h"
 
 void tern_dataset_free(tern_dataset *dataset)
 {

@@ -5,7 +5,7 @@
 #include "data/augment/augment.h"
 
 #include "base/opts.h"
-#include "data/loader/loader.h"
+#include "data/dataset.h"
 #include "data/scratch_pool.h"
 #include "image/resize.h"
 #include "kernels/kernel.h"
