@@ -184,15 +184,18 @@ static int64_t opening_time(const door *d)
     return d->count < GUESTS ? d->closed_until : d->guests[0].came + TERN__HELLO_GRACE_NS;
 }
 
+static double silence_of(const tern__job *job)
+{
+    return (double)job->meeting.keep_alive_s * job->meeting.keep_alive_max;
+}
+
 static void let_in(door *d)
 {
-    int one = 1;
     if (d->count == GUESTS) send_first_away(d);
     int fd = accept4(d->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0 && tern__is_shortage(errno)) find_descriptor(d);
     if (fd < 0) return;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-    tern__node_keep_alive(fd, &d->nodes->job->meeting);
+    tern__tcp_tune(fd, silence_of(d->nodes->job));
     d->guests[d->count++] =
         (guest){.fd = fd, .came = tern__now_ns(), .deadline = tern__deadline(TERN__HELLO_DEADLINE_S)};
 }
@@ -362,7 +365,7 @@ int tern__nodes_join(tern__nodes *nodes, tern_error *err)
     if (node_0->fd < 0) return node_0->fd;
     snprintf(node_0->host, sizeof(node_0->host), "%.63s", nodes->job->launch.addr);
     make_join(nodes->job, &join);
-    int status = tern__node_keep_alive(node_0->fd, &nodes->job->meeting);
+    int status = -tern__tcp_tune(node_0->fd, silence_of(nodes->job));
     if (!status) status = tern__message_send(node_0->fd, &join);
     if (!status) return TERN_OK;
     errno = -status;

@@ -211,9 +211,6 @@ int tern__tcp_get(struct sockaddr_storage *at, int rank, tern_store *store, doub
                   tern_error *err);
 /* Returns a connected socket, or -errno. */
 int tern__tcp_connect(const struct sockaddr_storage *at, int64_t deadline);
-/* Makes small messages go out at once, and the connection fail once the host has been silent for
- * `host_timeout_s`. Returns 0 or an errno. */
-int tern__tcp_tune(int fd, double host_timeout_s);
 /* Closes once the other host has everything that was sent, or after a second. */
 void tern__tcp_close(int *fd);
 /* "10.0.0.1". */
