@@ -9,8 +9,9 @@
  *   REPORTING  1 s after a failure, in which the surviving ranks can print what they saw
  *   STOPPING   SIGTERM, or the user's signal, was sent; ranks have the grace period to end
  *   KILLING    SIGKILL was sent; a rank that survives even this (a dead file system) is reported and left
- * behind AWAITING   this host's ranks are gone; those of other hosts may not be OVER       all is decided;
- * remaining output is still passed on
+ *              behind
+ *   AWAITING   this host's ranks are gone; those of other hosts may not be
+ *   OVER       all is decided; remaining output is still passed on
  *
  * When all ranks of all hosts are gone, node 0 decides: another attempt, or the end. */
 #include "run/supervise.h"
