@@ -147,6 +147,15 @@ void tern__host_sweep(const tern__local_host *host)
     }
 }
 
+/* Ranks that are gone count as strangers, so the sweep also awaits the ranks and gets what they leave
+ * behind. */
+void tern__host_kill(tern__local_host *host)
+{
+    tern__host_pass(host, SIGKILL);
+    for (int i = 0; i < host->count; i++) host->ranks[i].gone = true;
+    tern__host_sweep(host);
+}
+
 /* ---- open and close ---- */
 
 /* Raises the limit of descriptors. A rank takes two pipes, a pidfd, and an error file or two logs. */

@@ -269,6 +269,29 @@ class Launcher(Case):
         run.launcher.kill()
         self.until_dead(pids)
 
+    def test_no_orphan_when_a_rank_cannot_be_started(self):
+        """The second attempt cannot open rank 1's log: a folder has its name. The launcher gets there once rank 0 has started a process,
+        because before that it waits for a reader of the pipe that has the name of rank 1's other log."""
+        code = """
+import glob, subprocess
+top, = glob.glob('logs/*')
+blocked = top + '/attempt_1/1/'
+if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and rank == 0:
+    os.makedirs(blocked + 'stderr.log')
+    os.mkfifo(blocked + 'stdout.log')
+    sys.exit(1)
+if os.environ['TORCHELASTIC_RESTART_COUNT'] == '1':
+    left = subprocess.Popen(['sleep', '60'], stdout=2, start_new_session=True)
+    with open('left.tmp', 'w') as file: file.write(str(left.pid))
+    os.rename('left.tmp', 'left')
+    open(blocked + 'stdout.log')
+""" + SLEEP
+        run = self.start(2, code, ["--log-dir", "logs", "--redirects", "3", "--max-restarts", "1"])
+        returned, _, err = run.end()
+        self.assertEqual(returned, 1)
+        self.assertRegex(err, r'cannot open log "logs/none_\w+/attempt_1/1/stderr.log": Is a directory')
+        self.assertFalse(job.is_alive(int(job.read(os.path.join(self.folder, "left")))))
+
 
 if __name__ == "__main__":
     unittest.main()
