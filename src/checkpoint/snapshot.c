@@ -225,9 +225,7 @@ static tern_object *read_file(const tern_snapshot *s, const char *path, tern_err
 /* A file that this process may not or cannot open now is not damaged, and an older one is no substitute. */
 static bool is_damage(const tern_error *why)
 {
-    static const int ours[] = {EACCES, EPERM, EMFILE, ENFILE, ENOMEM};
-    for (size_t i = 0; i < TERN__COUNT(ours); i++)
-        if (why->native == ours[i]) return false;
+    if (tern__is_shortage(why->native) || why->native == EACCES || why->native == EPERM) return false;
     return why->code == TERN_E_FORMAT || why->code == TERN_E_IO || why->code == TERN_E_UNSUPPORTED;
 }
 
