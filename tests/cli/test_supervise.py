@@ -1,4 +1,5 @@
 """tern run: deaths and signals, with real kills and stops."""
+import errno
 import os
 import resource
 import signal
@@ -260,6 +261,14 @@ class Launcher(Case):
         self.assertEqual((code, err, sorted({line.rpartition("] ")[2] for line in out.splitlines()})), (0, "", ["32 500"]))
         code, out, err = job.tern("run", "-n", "60", *show, preexec_fn=limit(100))
         self.assertEqual((code, out, err), (1, "", "tern run: 60 ranks need about 364 file descriptors here, but at most 100 are allowed (ulimit -Hn)\n"))
+
+    def test_kernel_without_pidfds(self):
+        for native in (errno.ENOSYS, errno.EPERM):
+            forbid = lambda: job.forbid(434, native)  # pidfd_open
+            with self.subTest(native=native):
+                self.assertEqual(job.tern("run", "-n", "3", "true", preexec_fn=forbid), (0, "", ""))
+                code, _, err = job.tern("run", "-n", "3", "sh", "-c", "test $RANK != 1 || exit 3; exec sleep 60", preexec_fn=forbid)
+                self.assertEqual((code, job.named_failure(err)), (3, (1, "exited with code 3")))
 
     def test_no_orphan_when_it_is_killed(self):
         stubborn = "for number in set(signal.valid_signals()) - {9, 17, 19}: signal.signal(number, signal.SIG_IGN)\n"
