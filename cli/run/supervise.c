@@ -491,7 +491,7 @@ int tern__job_supervise(tern__job *job, int *code, tern_error *err)
     int status = supervisor_open(&s, err);
     do status = status ? status : run_attempt(&s, err);
     while (!status && s.wants_attempt);
-    if (status) tern__host_pass(&s.host, SIGKILL);
+    if (status) tern__host_kill(&s.host);
     *code = s.final_code;
     supervisor_close(&s);
     return status;

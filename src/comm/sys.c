@@ -168,11 +168,6 @@ void tern__bell_clear(int bell)
     while (read(bell, &rings, sizeof(rings)) < 0 && errno == EINTR) continue;
 }
 
-bool tern__is_shortage(int native)
-{
-    return native == EMFILE || native == ENFILE || native == ENOBUFS || native == ENOMEM;
-}
-
 int tern__descriptors_free(int wanted)
 {
     int found = 0;

@@ -47,10 +47,6 @@ int tern__bell_open(tern_error *err);
 void tern__bell_ring(int bell);
 void tern__bell_clear(int bell);
 
-/* True if accept() has failed for lack of descriptors or memory. Any other error is that of the caller, whose
- * connection has failed meanwhile. */
-bool tern__is_shortage(int native);
-
 /* Returns how many descriptors this process may still open (ulimit -n), counting no further than `wanted`. */
 int tern__descriptors_free(int wanted);
 

@@ -66,7 +66,7 @@ static int accept_stranger(reception *r, bool is_stream, tern_error *err)
     *s = (stranger){
         .is_stream = is_stream, .came = tern__now_ns(), .deadline = tern__deadline(TERN__HELLO_DEADLINE_S)};
     s->fd = accept4(listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (s->fd < 0 && tern__is_shortage(errno)) {
+    if (s->fd < 0 && tern__is_shortage(errno)) { /* any other error is that of the caller */
         if (!r->count) return tern__control_fail_descriptors(r->control, err);
         make_room(r);
     } else if (s->fd >= 0 && is_presentable(r->control, s)) {

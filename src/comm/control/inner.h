@@ -29,7 +29,7 @@ typedef struct tern__card {
     char host_key[TERN__HOST_KEY_BYTES]; /* equal on ranks whose Unix sockets can reach each other */
     tern__comm_choice choice;
     cpu_set_t cores;                   /* the cores that it may use */
-    uint8_t epoch[TERN__SECRET_BYTES]; /* rank 0's identifies this meeting */
+    uint8_t epoch[TERN__SECRET_BYTES]; /* random; rank 0's identifies this meeting */
     uint32_t name_bytes;
     char name[32]; /* of its abstract socket, without the leading zero byte */
 } tern__card;
