@@ -152,6 +152,5 @@ int tern__cuda_cross_entropy_grad(const tern__call *call)
     if (tern__lined_side_by_side(&p.out, &p.lines) && tern__lined_side_by_side(&p.logp, &p.lines))
         TERN__BUNCHED(dx->dtype, true, start_gradients, call, p);
     if (are_rows(p, p.out, p.logp)) TERN__BUNCHED(dx->dtype, false, start_gradient_rows, call, p);
-    bool bunched = tern__lined_bunched(&p.out, &p.lines) && tern__lined_bunched(&p.logp, &p.lines);
-    TERN__BUNCHED(dx->dtype, bunched, start_gradient, call, p);
+    TERN__BUNCHED(dx->dtype, tern__lined_alike(&p.out, &p.logp, &p.lines), start_gradient, call, p);
 }
