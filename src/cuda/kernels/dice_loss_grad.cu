@@ -129,7 +129,7 @@ static __device__ __forceinline__ void look_at(const problem &p, int64_t from, i
         else
             of->mean[k] += e.p * rise(p, slope, e);
     }
-    if (LAST) S::put(p.gradient, from, c, (int)p.c.channels, d, p.add);
+    if (LAST) S::put(S::place(p.gradient, from, c), c, (int)p.c.channels, d, p.add);
 }
 
 template <int G, class S> static __global__ void __launch_bounds__(THREADS) class_gradient(problem p)
@@ -192,7 +192,8 @@ static __global__ void __launch_bounds__(THREADS, sizeof(typename W::R) == 8 ? 1
             R d[W::LINES];
 #pragma unroll
             for (int k = 0; k < W::LINES; k++) d[k] = class_slope(p, slope, all.of(c, k), mean[k]);
-            W::stretch::put(p.gradient, from, W::channel(c), (int)p.c.channels, d, p.add);
+            W::stretch::put(W::stretch::place(p.gradient, from, W::channel(c)), W::channel(c),
+                            (int)p.c.channels, d, p.add);
         }
     }
 }

@@ -13,9 +13,9 @@ extern "C" {
 #include "kernels/lines.h"
 }
 
-#define TERN__LINE_THREADS 256  /* threads of a block */
-#define TERN__LINE_MOST    1024 /* for very long lines */
-#define TERN__LINE_LONG    16384
+#define TERN__LINE_THREADS 256        /* threads of a block */
+#define TERN__LINE_MOST    1024       /* for very long lines */
+#define TERN__LINE_LONG    (64 << 10) /* their bytes */
 #define TERN__LINE_MANY    4096
 #define TERN__LINE_LIMIT   (INT32_MAX - (1 << 16)) /* elements of a line that is read in stretches */
 
@@ -97,13 +97,16 @@ template <int G> __device__ __forceinline__ int64_t tern__group_step(void)
     return (int64_t)gridDim.x * (TERN__GROUP_BLOCK(G) / G);
 }
 
-/* Returns the group size for the lines of `l`; few long lines get whole blocks. So few of the longest
- * lines, which are read several times, are in progress that a cache holds them. */
+/* Returns the group size for the lines of `l`: small for short lines, as each thread of a group takes part in
+ * what is done once a line; a block if lines are few. So few of the longest lines, which are read twice, are
+ * in progress that a cache holds them. */
 static inline int tern__group_size(const tern__lines *lines, const tern__lined *l)
 {
+    const int64_t bytes = lines->size * (int64_t)tern_dtype_bytes((tern_dtype)l->dtype);
     if (lines->size <= 8 || (l->step != 1 && lines->inner > 1)) return 1;
-    if (lines->size >= TERN__LINE_LONG) return TERN__LINE_MOST;
-    return lines->size >= 4096 || lines->outer * lines->inner <= 1024 ? TERN__LINE_THREADS : TERN__WARP;
+    if (bytes >= TERN__LINE_LONG) return TERN__LINE_MOST;
+    const bool is_block = bytes >= TERN__LINE_LONG / 4 || lines->outer * lines->inner <= 1024;
+    return is_block ? TERN__LINE_THREADS : TERN__WARP;
 }
 
 static inline dim3 tern__group_grid(const tern__call *call, const tern__lines *lines, int group)
@@ -166,9 +169,14 @@ template <int DTYPE, int N, int OF = 1, int MOST = (N > 1 ? 4 : 8)> struct tern_
         return i + n * apart<G>() + further(lane);
     }
 
-    static __device__ __forceinline__ int64_t place(const tern__lined &l, int64_t from, int at)
+    /* The address of element i of the line at `from`, and the distance from a piece to the next. */
+    static __device__ __forceinline__ tern__stored<DTYPE> *place(const tern__lined &l, int64_t from, int i)
     {
-        return from + (ALONG ? at : at * l.step);
+        return (tern__stored<DTYPE> *)l.data + from + (ALONG ? i : i * l.step);
+    }
+    template <int G> static __device__ __forceinline__ int64_t leap(const tern__lined &l)
+    {
+        return ALONG ? apart<G>() : apart<G>() * l.step;
     }
 
     /* Whether a lane of the piece at index `at` is in the line, and whether all are. */
@@ -181,31 +189,31 @@ template <int DTYPE, int N, int OF = 1, int MOST = (N > 1 ? 4 : 8)> struct tern_
         return !ALONG || (at >= 0 && at + N <= size);
     }
 
-    /* Reads the pieces of the stretch at i of the line that begins at `from`; `beyond` stands for what is not
-     * in the line. */
+    /* Reads the pieces of the stretch at i that are in the line that begins at `from`. In pieces of
+     * neighbours `beyond` stands for what is not in the line. */
     template <int G>
     __device__ __forceinline__ void read(const tern__lined &l, int64_t from, int i, int size, R beyond = 0)
     {
+        const tern__stored<DTYPE> *next = place(l, from, i);
 #pragma unroll
-        for (int n = 0; n < PIECES; n++) {
+        for (int n = 0; n < PIECES; n++, next += leap<G>(l)) {
+            if (!ALONG && at<G>(i, n, 0) >= size) break;
 #pragma unroll
-            for (int lane = 0; lane < N; lane++) piece[n].put(lane, beyond);
-            if (at<G>(i, n, 0) < size)
-                piece[n] = tern__bunch_get<DTYPE, N>(l.data, place(l, from, at<G>(i, n, 0)));
+            for (int lane = 0; lane < N && ALONG; lane++) piece[n].put(lane, beyond);
+            if (at<G>(i, n, 0) < size) piece[n] = tern__bunch_get<DTYPE, N>(next, 0);
         }
 #pragma unroll
-        for (int n = 0; n < PIECES; n++) {
+        for (int n = 0; n < PIECES && ALONG; n++) {
             if (is_whole(at<G>(i, n, 0), size)) continue;
 #pragma unroll
             for (int lane = 0; lane < N; lane++)
                 if (!is_in(at<G>(i, n, 0), lane, size)) piece[n].put(lane, beyond);
         }
     }
-    /* Writes the lanes of the piece at index `at` that are in the line. */
-    static __device__ __forceinline__ void put(const tern__lined &l, int64_t from, int at, int size,
+    /* Writes the lanes of the piece at index `at` that are in the line; `to` is its address. */
+    static __device__ __forceinline__ void put(tern__stored<DTYPE> *to, int at, int size,
                                                const R (&values)[N], bool add)
     {
-        tern__stored<DTYPE> *to = (tern__stored<DTYPE> *)l.data + place(l, from, at);
         const tern__bunch<DTYPE, N> bunch = tern__bunch_of<DTYPE>(to, 0, values, add);
         if (is_whole(at, size)) return tern__bunch_store((tern__bunch<DTYPE, N> *)to, bunch);
 #pragma unroll

@@ -266,9 +266,10 @@ template <int DTYPE, int N> static int start_both(const tern__call *call, proble
 template <int DTYPE, int N> static int start_cross_entropy(const tern__call *call, problem *p)
 {
     typedef tern__stretch<DTYPE, N> S;
+    typedef tern__stretch<DTYPE, N, 1, (N > 1 ? (int)S::PIECES : TERN__LINE_WHOLE)> alone;
     if (p->out.data) return start_both<DTYPE, N>(call, p);
     switch (p->lines.size <= TERN__NLL_CLASSES ? 1 : tern__group_size(&p->lines, &p->x)) {
-    case 1: return start_forward(call, p, 1, THREADS, forward<1, S>);
+    case 1: return start_forward(call, p, 1, THREADS, forward<1, alone>);
     case TERN__WARP: return start_forward(call, p, TERN__WARP, THREADS / TERN__WARP, forward<TERN__WARP, S>);
     case THREADS: return start_forward(call, p, THREADS, 1, forward<THREADS, S>);
     default: return start_forward(call, p, TERN__LINE_MOST, 1, forward<TERN__LINE_MOST, S>);

@@ -150,6 +150,7 @@ static __device__ __forceinline__ void spread(const problem &p, int64_t line, as
         pulls[k] = pull_of<S>(p, line + k, of.label[k], from + k, p.each ? sent(p, line + k) : alike, base);
     for (int i = first; i < size; i += pace) {
         if (i > first) of.logp.template read<G>(p.logp, from, i, size);
+        auto *place = S::place(p.out, to, i);
 #pragma unroll
         for (int n = 0; n < S::PIECES && S::template at<G>(i, n, 0) < size; n++) {
             const int c = S::template at<G>(i, n, 0);
@@ -165,7 +166,8 @@ static __device__ __forceinline__ void spread(const problem &p, int64_t line, as
 #pragma unroll
             for (int l = 0; l < S::LANES && p.smoothing != 0; l++)
                 slope[l] -= pulls[S::line(l)].each * lane_weight<S>(p, c, l);
-            S::put(p.out, to, c, size, slope, p.add_out);
+            S::put(place, c, size, slope, p.add_out);
+            place += S::template leap<G>(p.out);
         }
     }
 }

@@ -65,6 +65,7 @@ static __device__ __forceinline__ void gradient_lines(const problem &p, int64_t 
             dy.template read<G>(p.a, dy_from, i, size);
             y.template read<G>(p.b, y_from, i, size);
         }
+        auto *place = S::place(p.out, to, i);
 #pragma unroll
         for (int n = 0; n < S::PIECES && S::template at<G>(i, n, 0) < size; n++) {
             R dx[S::LANES];
@@ -73,7 +74,8 @@ static __device__ __forceinline__ void gradient_lines(const problem &p, int64_t 
                 R d = dy.piece[n].get(l), of = y.piece[n].get(l), sum = all[S::line(l)];
                 dx[l] = p.is_log ? d - S::exponential(of) * sum : of * (d - sum);
             }
-            S::put(p.out, to, S::template at<G>(i, n, 0), size, dx, p.add);
+            S::put(place, S::template at<G>(i, n, 0), size, dx, p.add);
+            place += S::template leap<G>(p.out);
         }
     }
 }

@@ -25,7 +25,8 @@ __device__ __forceinline__ void tern__softmax_take(tern__softmax_sum<S> *own, co
         for (int l = 0; l < S::LANES; l++) base[S::line(l)] = fmax(base[S::line(l)], values.piece[n].get(l));
 #pragma unroll
     for (int k = 0; k < S::LINES; k++) {
-        if (base[k] > own->top[k]) own->sum[k] *= (double)exp(own->top[k] - base[k]);
+        const bool is_first = !(own->top[k] > -INFINITY);
+        if (base[k] > own->top[k] && !is_first) own->sum[k] *= (double)exp(own->top[k] - base[k]);
         own->top[k] = base[k];
         if (!(base[k] > -INFINITY)) base[k] = 0;
     }
@@ -88,6 +89,7 @@ __device__ __forceinline__ void tern__softmax_lines(const tern__lined &x, int64_
     for (int k = 0; k < S::LINES; k++) share[k] = is_log ? log(share[k]) : 1 / share[k];
     for (int i = next - pace; i >= first; i -= pace) {
         if (i + pace < next) values.template read<G>(x, from, i, size);
+        auto *place = S::place(y, to, i);
 #pragma unroll
         for (int n = 0; n < S::PIECES && S::template at<G>(i, n, 0) < size; n++) {
             R out[S::LANES];
@@ -96,7 +98,8 @@ __device__ __forceinline__ void tern__softmax_lines(const tern__lined &x, int64_
                 R value = values.piece[n].get(l) - base[S::line(l)];
                 out[l] = is_log ? value - share[S::line(l)] : S::exponential(value) * share[S::line(l)];
             }
-            S::put(y, to, S::template at<G>(i, n, 0), size, out, add);
+            S::put(place, S::template at<G>(i, n, 0), size, out, add);
+            place += S::template leap<G>(y);
             show(S::template at<G>(i, n, 0), out);
         }
     }
