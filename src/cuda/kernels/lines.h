@@ -169,6 +169,12 @@ template <int DTYPE, int N, int OF = 1, int MOST = (N > 1 ? 4 : 8)> struct tern_
         return i + n * apart<G>() + further(lane);
     }
 
+    /* Whether the stretch at i has piece n. */
+    template <int G> static __device__ __forceinline__ bool has(int i, int n, int size)
+    {
+        return n * apart<G>() < size - i;
+    }
+
     /* The address of element i of the line at `from`, and the distance from a piece to the next. */
     static __device__ __forceinline__ tern__stored<DTYPE> *place(const tern__lined &l, int64_t from, int i)
     {
@@ -197,10 +203,10 @@ template <int DTYPE, int N, int OF = 1, int MOST = (N > 1 ? 4 : 8)> struct tern_
         const tern__stored<DTYPE> *next = place(l, from, i);
 #pragma unroll
         for (int n = 0; n < PIECES; n++, next += leap<G>(l)) {
-            if (!ALONG && at<G>(i, n, 0) >= size) break;
+            if (!ALONG && !has<G>(i, n, size)) break;
 #pragma unroll
             for (int lane = 0; lane < N && ALONG; lane++) piece[n].put(lane, beyond);
-            if (at<G>(i, n, 0) < size) piece[n] = tern__bunch_get<DTYPE, N>(next, 0);
+            if (has<G>(i, n, size)) piece[n] = tern__bunch_get<DTYPE, N>(next, 0);
         }
 #pragma unroll
         for (int n = 0; n < PIECES && ALONG; n++) {

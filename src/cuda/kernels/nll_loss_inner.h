@@ -152,7 +152,7 @@ static __device__ __forceinline__ void spread(const problem &p, int64_t line, as
         if (i > first) of.logp.template read<G>(p.logp, from, i, size);
         auto *place = S::place(p.out, to, i);
 #pragma unroll
-        for (int n = 0; n < S::PIECES && S::template at<G>(i, n, 0) < size; n++) {
+        for (int n = 0; n < S::PIECES && S::template has<G>(i, n, size); n++) {
             const int c = S::template at<G>(i, n, 0);
             R slope[S::LANES];
 #pragma unroll

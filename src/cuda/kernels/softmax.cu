@@ -32,7 +32,7 @@ static __device__ __forceinline__ void take(const S &dy, const S &y, int i, int 
 {
     typename S::R sum[S::LINES] = {};
 #pragma unroll
-    for (int n = 0; n < S::PIECES && S::template at<G>(i, n, 0) < size; n++)
+    for (int n = 0; n < S::PIECES && S::template has<G>(i, n, size); n++)
 #pragma unroll
         for (int l = 0; l < S::LANES; l++)
             sum[S::line(l)] += is_log ? dy.piece[n].get(l) : dy.piece[n].get(l) * y.piece[n].get(l);
@@ -67,7 +67,7 @@ static __device__ __forceinline__ void gradient_lines(const problem &p, int64_t 
         }
         auto *place = S::place(p.out, to, i);
 #pragma unroll
-        for (int n = 0; n < S::PIECES && S::template at<G>(i, n, 0) < size; n++) {
+        for (int n = 0; n < S::PIECES && S::template has<G>(i, n, size); n++) {
             R dx[S::LANES];
 #pragma unroll
             for (int l = 0; l < S::LANES; l++) {

@@ -20,7 +20,7 @@ __device__ __forceinline__ void tern__softmax_take(tern__softmax_sum<S> *own, co
 #pragma unroll
     for (int k = 0; k < S::LINES; k++) base[k] = own->top[k];
 #pragma unroll
-    for (int n = 0; n < S::PIECES && S::template at<G>(i, n, 0) < size; n++)
+    for (int n = 0; n < S::PIECES && S::template has<G>(i, n, size); n++)
 #pragma unroll
         for (int l = 0; l < S::LANES; l++) base[S::line(l)] = fmax(base[S::line(l)], values.piece[n].get(l));
 #pragma unroll
@@ -31,7 +31,7 @@ __device__ __forceinline__ void tern__softmax_take(tern__softmax_sum<S> *own, co
         if (!(base[k] > -INFINITY)) base[k] = 0;
     }
 #pragma unroll
-    for (int n = 0; n < S::PIECES && S::template at<G>(i, n, 0) < size; n++)
+    for (int n = 0; n < S::PIECES && S::template has<G>(i, n, size); n++)
 #pragma unroll
         for (int l = 0; l < S::LANES; l++)
             part[S::line(l)] += tern__decayed(base[S::line(l)] - values.piece[n].get(l));
@@ -91,7 +91,7 @@ __device__ __forceinline__ void tern__softmax_lines(const tern__lined &x, int64_
         if (i + pace < next) values.template read<G>(x, from, i, size);
         auto *place = S::place(y, to, i);
 #pragma unroll
-        for (int n = 0; n < S::PIECES && S::template at<G>(i, n, 0) < size; n++) {
+        for (int n = 0; n < S::PIECES && S::template has<G>(i, n, size); n++) {
             R out[S::LANES];
 #pragma unroll
             for (int l = 0; l < S::LANES; l++) {
