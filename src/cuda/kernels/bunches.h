@@ -48,6 +48,23 @@ template <int DTYPE> __device__ __forceinline__ uint32_t tern__narrowed_pair(flo
 #endif
 }
 
+/* The larger elements of two such pairs; a number rather than a NaN. */
+template <int DTYPE> __device__ __forceinline__ uint32_t tern__pair_high(uint32_t a, uint32_t b)
+{
+#ifndef TERN_CUDA_EMULATED
+    uint32_t high;
+    if constexpr (DTYPE == TERN_BF16)
+        asm("max.bf16x2 %0, %1, %2;" : "=r"(high) : "r"(a), "r"(b));
+    else
+        asm("max.f16x2 %0, %1, %2;" : "=r"(high) : "r"(a), "r"(b));
+    return high;
+#else
+    return tern__narrowed_pair<DTYPE>(
+        fmax(tern__widened<DTYPE>((uint16_t)a), tern__widened<DTYPE>((uint16_t)b)),
+        fmax(tern__widened<DTYPE>((uint16_t)(a >> 16)), tern__widened<DTYPE>((uint16_t)(b >> 16))));
+#endif
+}
+
 template <int DTYPE, int N> struct alignas(N * sizeof(tern__stored<DTYPE>)) tern__bunch {
     tern__stored<DTYPE> v[N];
 
@@ -58,6 +75,14 @@ template <int DTYPE, int N> struct alignas(N * sizeof(tern__stored<DTYPE>)) tern
     __device__ __forceinline__ tern__number<DTYPE> get(int i) const
     {
         return tern__widened<DTYPE>(v[i]);
+    }
+    /* The largest element that is a number. */
+    __device__ __forceinline__ tern__number<DTYPE> high(void) const
+    {
+        tern__number<DTYPE> high = get(0);
+#pragma unroll
+        for (int i = 1; i < N; i++) high = fmax(high, get(i));
+        return high;
     }
     __device__ __forceinline__ void set(const tern__number<DTYPE> *values)
     {
@@ -82,6 +107,13 @@ template <int DTYPE, int N> struct alignas(N * sizeof(uint16_t)) tern__bunch_of_
     __device__ __forceinline__ float get(int i) const
     {
         return tern__widened<DTYPE>(stored(i));
+    }
+    __device__ __forceinline__ float high(void) const
+    {
+        uint32_t high = pair[0];
+#pragma unroll
+        for (int i = 1; i < N / 2; i++) high = tern__pair_high<DTYPE>(high, pair[i]);
+        return fmax(tern__widened<DTYPE>((uint16_t)high), tern__widened<DTYPE>((uint16_t)(high >> 16)));
     }
     __device__ __forceinline__ void set(const float *values)
     {

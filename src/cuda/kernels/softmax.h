@@ -22,7 +22,8 @@ __device__ __forceinline__ void tern__softmax_take(tern__softmax_sum<S> *own, co
 #pragma unroll
     for (int n = 0; n < S::PIECES && S::template has<G>(i, n, size); n++)
 #pragma unroll
-        for (int l = 0; l < S::LANES; l++) base[S::line(l)] = fmax(base[S::line(l)], values.piece[n].get(l));
+        for (int k = 0; k < S::LINES; k++)
+            base[k] = fmax(base[k], S::LINES > 1 ? values.piece[n].get(k) : values.piece[n].high());
 #pragma unroll
     for (int k = 0; k < S::LINES; k++) {
         const bool is_first = !(own->top[k] > -INFINITY);
