@@ -16,8 +16,7 @@ typedef struct problem {
 
 static __device__ __forceinline__ int64_t line_start(const problem &p, int64_t line)
 {
-    int64_t o = tern__quotient(line, p.lines.inner);
-    return o * p.x.outer + (line - o * p.lines.inner) * p.x.inner;
+    return tern__lined_start(p.x, p.lines, line);
 }
 
 template <int G, class R> static __global__ void __launch_bounds__(TERN__GROUP_BLOCK(G)) choose(problem p)

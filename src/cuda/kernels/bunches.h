@@ -48,17 +48,50 @@ template <int DTYPE> __device__ __forceinline__ uint32_t tern__narrowed_pair(flo
 #endif
 }
 
+/* The larger elements of two such pairs; a number rather than a NaN. */
+template <int DTYPE> __device__ __forceinline__ uint32_t tern__pair_high(uint32_t a, uint32_t b)
+{
+#ifndef TERN_CUDA_EMULATED
+    uint32_t high;
+    if constexpr (DTYPE == TERN_BF16)
+        asm("max.bf16x2 %0, %1, %2;" : "=r"(high) : "r"(a), "r"(b));
+    else
+        asm("max.f16x2 %0, %1, %2;" : "=r"(high) : "r"(a), "r"(b));
+    return high;
+#else
+    return tern__narrowed_pair<DTYPE>(
+        fmax(tern__widened<DTYPE>((uint16_t)a), tern__widened<DTYPE>((uint16_t)b)),
+        fmax(tern__widened<DTYPE>((uint16_t)(a >> 16)), tern__widened<DTYPE>((uint16_t)(b >> 16))));
+#endif
+}
+
 template <int DTYPE, int N> struct alignas(N * sizeof(tern__stored<DTYPE>)) tern__bunch {
     tern__stored<DTYPE> v[N];
 
+    __device__ __forceinline__ tern__stored<DTYPE> stored(int i) const
+    {
+        return v[i];
+    }
     __device__ __forceinline__ tern__number<DTYPE> get(int i) const
     {
         return tern__widened<DTYPE>(v[i]);
+    }
+    /* The largest element that is a number. */
+    __device__ __forceinline__ tern__number<DTYPE> high(void) const
+    {
+        tern__number<DTYPE> high = get(0);
+#pragma unroll
+        for (int i = 1; i < N; i++) high = fmax(high, get(i));
+        return high;
     }
     __device__ __forceinline__ void set(const tern__number<DTYPE> *values)
     {
 #pragma unroll
         for (int i = 0; i < N; i++) v[i] = tern__narrowed<DTYPE>(values[i]);
+    }
+    __device__ __forceinline__ void put(int i, tern__number<DTYPE> value)
+    {
+        v[i] = tern__narrowed<DTYPE>(value);
     }
 };
 
@@ -67,15 +100,31 @@ template <int DTYPE, int N> struct alignas(N * sizeof(tern__stored<DTYPE>)) tern
 template <int DTYPE, int N> struct alignas(N * sizeof(uint16_t)) tern__bunch_of_pairs {
     uint32_t pair[N / 2];
 
+    __device__ __forceinline__ uint16_t stored(int i) const
+    {
+        return (uint16_t)(pair[i / 2] >> i % 2 * 16);
+    }
     __device__ __forceinline__ float get(int i) const
     {
-        return tern__widened<DTYPE>((uint16_t)(pair[i / 2] >> i % 2 * 16));
+        return tern__widened<DTYPE>(stored(i));
+    }
+    __device__ __forceinline__ float high(void) const
+    {
+        uint32_t high = pair[0];
+#pragma unroll
+        for (int i = 1; i < N / 2; i++) high = tern__pair_high<DTYPE>(high, pair[i]);
+        return fmax(tern__widened<DTYPE>((uint16_t)high), tern__widened<DTYPE>((uint16_t)(high >> 16)));
     }
     __device__ __forceinline__ void set(const float *values)
     {
 #pragma unroll
         for (int i = 0; i < N / 2; i++)
             pair[i] = tern__narrowed_pair<DTYPE>(values[2 * i], values[2 * i + 1]);
+    }
+    __device__ __forceinline__ void put(int i, float value)
+    {
+        const int shift = i % 2 * 16;
+        pair[i / 2] = (pair[i / 2] & ~(0xffffu << shift)) | (uint32_t)tern__narrowed<DTYPE>(value) << shift;
     }
 };
 template <> struct tern__bunch<TERN_BF16, 8> : tern__bunch_of_pairs<TERN_BF16, 8> {
@@ -115,18 +164,27 @@ __device__ __forceinline__ void tern__bunch_store(tern__bunch<DTYPE, N> *to,
     *to = bunch;
 }
 
-/* Stores or adds; the sum is rounded once. */
+/* Returns what to store: the values, or their sums with what is there, rounded once. */
+template <int DTYPE, int N>
+__device__ __forceinline__ tern__bunch<DTYPE, N>
+tern__bunch_of(const void *data, int64_t at, const tern__number<DTYPE> (&values)[N], bool add)
+{
+    tern__bunch<DTYPE, N> bunch;
+    tern__number<DTYPE> sum[N];
+    if (add) bunch = tern__bunch_get<DTYPE, N>(data, at);
+#pragma unroll
+    for (int i = 0; i < N; i++) sum[i] = add ? bunch.get(i) + values[i] : values[i];
+    bunch.set(sum);
+    return bunch;
+}
+
+/* Stores or adds. */
 template <int DTYPE, int N>
 __device__ __forceinline__ void tern__bunch_put(void *data, int64_t at,
                                                 const tern__number<DTYPE> (&values)[N], bool add)
 {
-    tern__bunch<DTYPE, N> *to = (tern__bunch<DTYPE, N> *)((tern__stored<DTYPE> *)data + at), bunch;
-    tern__number<DTYPE> sum[N];
-    if (add) bunch = *to;
-#pragma unroll
-    for (int i = 0; i < N; i++) sum[i] = add ? bunch.get(i) + values[i] : values[i];
-    bunch.set(sum);
-    tern__bunch_store(to, bunch);
+    tern__bunch_store((tern__bunch<DTYPE, N> *)((tern__stored<DTYPE> *)data + at),
+                      tern__bunch_of<DTYPE>(data, at, values, add));
 }
 
 /* Elements per 16 bytes. */

@@ -114,7 +114,7 @@ template <class S> struct positions {
 
 /* Adds piece n of a stretch at channel c to the means; with LAST: writes its slopes minus the means. */
 template <bool LAST, class S>
-static __device__ __forceinline__ void look_at(const problem &p, int64_t from, int64_t c, int64_t slopes,
+static __device__ __forceinline__ void look_at(const problem &p, int64_t from, int c, int64_t slopes,
                                                const tern__bunch<S::TYPE, S::LANES> &x, positions<S> *of)
 {
     typedef typename S::R R;
@@ -129,13 +129,13 @@ static __device__ __forceinline__ void look_at(const problem &p, int64_t from, i
         else
             of->mean[k] += e.p * rise(p, slope, e);
     }
-    if (LAST) S::put(p.gradient, from, c, d, p.add);
+    if (LAST) S::put(S::place(p.gradient, from, c), c, (int)p.c.channels, d, p.add);
 }
 
 template <int G, class S> static __global__ void __launch_bounds__(THREADS) class_gradient(problem p)
 {
     tern__kernel_begin();
-    const int64_t size = p.c.channels, pace = S::template pace<1>();
+    const int size = (int)p.c.channels, pace = S::template pace<1>();
     int64_t step = (int64_t)gridDim.x * THREADS * S::LINES, count = p.c.samples * p.c.inner;
     int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * S::LINES;
     for (; i < count; i += step) {
@@ -147,13 +147,13 @@ template <int G, class S> static __global__ void __launch_bounds__(THREADS) clas
         get_norms(p, from, &x, of.norms);
 #pragma unroll
         for (int k = 0; k < S::LINES; k++) of.counts[k] = is_counted(p, i + k, of.label[k]);
-        for (int64_t c = 0; c < size && !p.attr.probabilities; c += pace) {
+        for (int c = 0; c < size && !p.attr.probabilities; c += pace) {
             x.template read<1>(p.along, from, c, size);
 #pragma unroll
             for (int n = 0; n < S::PIECES; n++)
                 if (c + n < size) look_at<false>(p, from, c + n, slopes, x.piece[n], &of);
         }
-        for (int64_t c = 0; c < size; c += pace) {
+        for (int c = 0; c < size; c += pace) {
             x.template read<1>(p.along, from, c, size);
 #pragma unroll
             for (int n = 0; n < S::PIECES; n++)
@@ -192,7 +192,8 @@ static __global__ void __launch_bounds__(THREADS, sizeof(typename W::R) == 8 ? 1
             R d[W::LINES];
 #pragma unroll
             for (int k = 0; k < W::LINES; k++) d[k] = class_slope(p, slope, all.of(c, k), mean[k]);
-            W::stretch::put(p.gradient, from, W::channel(c), d, p.add);
+            W::stretch::put(W::stretch::place(p.gradient, from, W::channel(c)), W::channel(c),
+                            (int)p.c.channels, d, p.add);
         }
     }
 }

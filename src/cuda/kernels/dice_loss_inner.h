@@ -78,7 +78,7 @@ static __device__ __forceinline__ void get_norms(const problem &p, int64_t from,
                                                  log_sum<typename S::R> (&norms)[S::LINES])
 {
     typename S::R top[S::LINES], sum[S::LINES];
-    tern__softmax_find<1, S>(p.along, from, p.c.channels, values, top, sum);
+    tern__softmax_find<1, S>(p.along, from, (int)p.c.channels, values, top, sum);
 #pragma unroll
     for (int k = 0; k < S::LINES; k++)
         if (!p.attr.probabilities) norms[k] = {top[k], (typename S::R)log(sum[k])};

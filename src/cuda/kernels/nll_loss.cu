@@ -3,7 +3,7 @@
  * Given log probabilities, a thread takes some labels and reads one log probability of each. With smoothing
  * all classes count: a thread reads them, or a warp where they are neighbours in memory.
  *
- * Cross entropy makes the log probabilities first and keeps the one that counts. A thread takes a label where
+ * Cross entropy makes the log probabilities first, in memory of their own. A thread takes a label where
  * there are few classes, and several labels where these are neighbours in memory; short rows go through
  * shared memory, one to a thread.
  *
@@ -58,19 +58,20 @@ static __device__ __forceinline__ void leave(const problem &p, double (&sums)[2]
     p.partial[blockIdx.x * 2 + 1] = sums[1];
 }
 
-/* Keeps what the loss needs of a piece of log probabilities from class c on: the label's own, and with
- * smoothing the weighted sum. */
+/* Keeps what the loss needs of a piece of log probabilities from class c on: with smoothing the weighted sum,
+ * and of adjacent lines those of the labels. */
 template <class S>
-static __device__ __forceinline__ void keep(const problem &p, const int64_t (&label)[S::LINES], int64_t c,
+static __device__ __forceinline__ void keep(const problem &p, const int64_t (&label)[S::LINES], int c,
                                             const typename S::R (&logp)[S::LANES],
                                             typename S::R (&own)[S::LINES], typename S::R (&all)[S::LINES])
 {
 #pragma unroll
-    for (int l = 0; l < S::LANES; l++)
-        if (c + S::further(l) == label[S::line(l)]) own[S::line(l)] = logp[l];
+    for (int l = 0; l < S::LANES && S::LINES > 1; l++)
+        if (c == label[l]) own[l] = logp[l];
     if (p.smoothing == 0) return;
 #pragma unroll
-    for (int l = 0; l < S::LANES; l++) all[S::line(l)] += one_weight<S>(p, c + S::further(l)) * logp[l];
+    for (int l = 0; l < S::LANES; l++)
+        all[S::line(l)] += S::is_in(c, l, (int)p.lines.size) ? lane_weight<S>(p, c, l) * logp[l] : 0;
 }
 
 /* Computes log probabilities in stretches S and sums the losses. */
@@ -80,19 +81,21 @@ template <int G, class S> static __device__ __forceinline__ void take(const prob
     int64_t count = p.lines.outer * p.lines.inner, step = tern__group_step<G>() * S::LINES;
     for (int64_t line = tern__group_first<G>() * S::LINES; line < count; line += step) {
         int64_t label[S::LINES];
-        R own[S::LINES] = {}, all[S::LINES] = {};
+        const int64_t from = line_start(p, p.x, line), to = line_start(p, p.logp, line);
+        R base[S::LINES], share[S::LINES], own[S::LINES] = {}, all[S::LINES] = {};
         tern__labels_get(p.label, p.label_dtype, line, label);
         tern__softmax_lines<G, S>(
-            p.x, line_start(p, p.x, line), p.logp, line_start(p, p.logp, line), p.lines.size, true, false,
-            [&](int64_t c, const R(&logp)[S::LANES]) { keep<S>(p, label, c, logp, own, all); });
+            p.x, from, p.logp, to, (int)p.lines.size, true, false, base, share,
+            [&](int c, const R(&logp)[S::LANES]) { keep<S>(p, label, c, logp, own, all); });
 #pragma unroll
         for (int k = 0; k < S::LINES; k++) {
-            double of = tern__group_sum<G>((double)own[k]), sum = 0;
-            if (p.smoothing != 0) sum = tern__group_sum<G>((double)all[k]);
+            double sum = p.smoothing != 0 ? tern__group_sum<G>((double)all[k]) : 0;
             if (threadIdx.x % G) continue;
             int64_t c = class_of(p, line + k, label[k]);
             double weight = c < 0 ? 0 : (double)one_weight<S>(p, c);
-            add_label(p, line + k, c >= 0, weight, (double)S::rounded((R)of), sum, sums);
+            if (S::LINES == 1 && c >= 0)
+                own[k] = S::single(p.x.data, from + c * p.x.step) - base[k] - share[k];
+            add_label(p, line + k, c >= 0, weight, (double)S::rounded(own[k]), sum, sums);
         }
     }
 }
@@ -263,9 +266,10 @@ template <int DTYPE, int N> static int start_both(const tern__call *call, proble
 template <int DTYPE, int N> static int start_cross_entropy(const tern__call *call, problem *p)
 {
     typedef tern__stretch<DTYPE, N> S;
+    typedef tern__stretch<DTYPE, N, 1, (N > 1 ? (int)S::PIECES : TERN__LINE_WHOLE)> alone;
     if (p->out.data) return start_both<DTYPE, N>(call, p);
     switch (p->lines.size <= TERN__NLL_CLASSES ? 1 : tern__group_size(&p->lines, &p->x)) {
-    case 1: return start_forward(call, p, 1, THREADS, forward<1, S>);
+    case 1: return start_forward(call, p, 1, THREADS, forward<1, alone>);
     case TERN__WARP: return start_forward(call, p, TERN__WARP, THREADS / TERN__WARP, forward<TERN__WARP, S>);
     case THREADS: return start_forward(call, p, THREADS, 1, forward<THREADS, S>);
     default: return start_forward(call, p, TERN__LINE_MOST, 1, forward<TERN__LINE_MOST, S>);
@@ -307,7 +311,7 @@ int tern__cuda_cross_entropy(const tern__call *call)
     if (tern__lined_side_by_side(&p.x, &p.lines) && tern__lined_side_by_side(&p.logp, &p.lines))
         TERN__BUNCHED(x->dtype, true, start_side_by_side, call, &p);
     if (are_rows(p, p.x, p.logp) && !dx) TERN__BUNCHED(x->dtype, false, start_forward_rows, call, &p);
-    bool bunched = tern__lined_bunched(&p.x, &p.lines) && tern__lined_bunched(&p.logp, &p.lines) &&
-                   (!dx || tern__lined_bunched(&p.out, &p.lines));
+    bool bunched =
+        tern__lined_alike(&p.x, &p.logp, &p.lines) && (!dx || tern__lined_alike(&p.out, &p.logp, &p.lines));
     TERN__BUNCHED(x->dtype, bunched, start_cross_entropy, call, &p);
 }

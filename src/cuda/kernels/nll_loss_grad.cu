@@ -130,10 +130,13 @@ int tern__cuda_nll_loss_grad(const tern__call *call)
                                            : TERN__GROUPS_OF(call, p.lines, group, nll_gradient, float, p);
 }
 
+/* Lines are read once, so no cache needs to hold them: if they are many, several blocks of a multiprocessor
+ * hide each other's waiting. */
 template <int DTYPE, int N> static int start_gradient(const tern__call *call, const problem &p)
 {
     typedef tern__stretch<DTYPE, N> S;
-    int group = tern__group_size(&p.lines, &p.out);
+    const bool are_many = p.lines.outer * p.lines.inner >= TERN__LINE_MANY / 4;
+    const int size = tern__group_size(&p.lines, &p.out), group = are_many ? TERN__MIN(size, THREADS) : size;
     return TERN__GROUPS_OF(call, p.lines, group, cross_entropy_gradient, S, p);
 }
 
@@ -152,6 +155,5 @@ int tern__cuda_cross_entropy_grad(const tern__call *call)
     if (tern__lined_side_by_side(&p.out, &p.lines) && tern__lined_side_by_side(&p.logp, &p.lines))
         TERN__BUNCHED(dx->dtype, true, start_gradients, call, p);
     if (are_rows(p, p.out, p.logp)) TERN__BUNCHED(dx->dtype, false, start_gradient_rows, call, p);
-    bool bunched = tern__lined_bunched(&p.out, &p.lines) && tern__lined_bunched(&p.logp, &p.lines);
-    TERN__BUNCHED(dx->dtype, bunched, start_gradient, call, p);
+    TERN__BUNCHED(dx->dtype, tern__lined_alike(&p.out, &p.logp, &p.lines), start_gradient, call, p);
 }

@@ -45,10 +45,17 @@ template <class S> static __device__ __forceinline__ typename S::R one_weight(co
     return p.weight ? S::single(p.weight, c) : 1;
 }
 
+/* That of a lane of a piece from class c on; any weight for lanes that are not in the line. */
+template <class S>
+static __device__ __forceinline__ typename S::R lane_weight(const problem &p, int c, int lane)
+{
+    const int last = (int)p.lines.size - 1, own = c + S::further(lane);
+    return one_weight<S>(p, TERN__MAX(0, TERN__MIN(own, last)));
+}
+
 static __device__ __forceinline__ int64_t line_start(const problem &p, const tern__lined &l, int64_t line)
 {
-    int64_t o = tern__quotient(line, p.lines.inner);
-    return o * l.outer + (line - o * p.lines.inner) * l.inner;
+    return tern__lined_start(l, p.lines, line);
 }
 
 static __device__ __forceinline__ int64_t label_at(const problem &p, int64_t line)
@@ -84,7 +91,7 @@ template <int G> static __device__ __forceinline__ double all_weights(const prob
 /* A label's gradient on its line. With q of kernels/reference/nll_loss.c times the incoming gradient: q of
  * class c is `each` times its weight, plus `one` for the label's class, and `all` is the sum of q. */
 template <class R> struct pull {
-    int64_t label;
+    int label;
     R all, each, one;
 };
 
@@ -100,7 +107,7 @@ static __device__ __forceinline__ pull<typename S::R> pull_of(const problem &p, 
     if (sent != 0 && p.gamma != 0)
         sent *= tern__focus_slope(tern__lined_get<double>(p.logp, from + c * p.logp.step), p.gamma);
     double each = p.smoothing != 0 ? sent * p.smoothing / (double)p.lines.size : 0;
-    return {c, (R)(sent * (base + one)), (R)each, (R)(sent * one)};
+    return {(int)c, (R)(sent * (base + one)), (R)each, (R)(sent * one)};
 }
 
 /* The part that smoothing adds for all classes together. */
@@ -116,10 +123,17 @@ template <class S> struct asked {
 
     template <int G> __device__ __forceinline__ void ask(const problem &p, int64_t line)
     {
-        logp.template read<G>(p.logp, line_start(p, p.logp, line), S::template first<G>(), p.lines.size);
+        const int64_t from = line_start(p, p.logp, line);
+        logp.template read<G>(p.logp, from, S::template first<G>(p.logp, from), (int)p.lines.size);
         tern__labels_get(p.label, p.label_dtype, line, label);
     }
 };
+
+/* Whether a piece of classes from c on may hold the label: asked once for the neighbours of a line. */
+template <class S> static __device__ __forceinline__ bool may_hold(int label, int c)
+{
+    return S::LINES > 1 || (unsigned)(label - c) < S::LANES;
+}
 
 /* Writes the gradient of some lines. `alike`: the incoming gradient if it is the same for all labels. */
 template <int G, class S>
@@ -127,30 +141,33 @@ static __device__ __forceinline__ void spread(const problem &p, int64_t line, as
                                               double base)
 {
     typedef typename S::R R;
-    const int64_t size = p.lines.size, pace = S::template pace<G>(), first = S::template first<G>();
-    int64_t from = line_start(p, p.logp, line), to = line_start(p, p.out, line);
+    const int64_t from = line_start(p, p.logp, line), to = line_start(p, p.out, line);
+    const int size = (int)p.lines.size, pace = S::template pace<G>(),
+              first = S::template first<G>(p.logp, from);
     pull<R> pulls[S::LINES];
 #pragma unroll
     for (int k = 0; k < S::LINES; k++)
         pulls[k] = pull_of<S>(p, line + k, of.label[k], from + k, p.each ? sent(p, line + k) : alike, base);
-    for (int64_t i = first; i < size; i += pace) {
+    for (int i = first; i < size; i += pace) {
         if (i > first) of.logp.template read<G>(p.logp, from, i, size);
+        auto *place = S::place(p.out, to, i);
 #pragma unroll
-        for (int n = 0; n < S::PIECES; n++) {
-            int64_t c = S::template at<G>(i, n, 0);
+        for (int n = 0; n < S::PIECES && S::template has<G>(i, n, size); n++) {
+            const int c = S::template at<G>(i, n, 0);
             R slope[S::LANES];
-            if (c >= size) break;
 #pragma unroll
             for (int l = 0; l < S::LANES; l++) {
                 const pull<R> &its = pulls[S::line(l)];
-                slope[l] = exp(of.logp.piece[n].get(l)) * its.all;
-                if (c + S::further(l) == its.label) slope[l] -= its.one;
-                if (its.label < 0) slope[l] = 0;
+                slope[l] = its.label < 0 ? R(0) : S::exponential(of.logp.piece[n].get(l)) * its.all;
             }
 #pragma unroll
+            for (int l = 0; l < S::LANES && may_hold<S>(pulls[0].label, c); l++)
+                if (c + S::further(l) == pulls[S::line(l)].label) slope[l] -= pulls[S::line(l)].one;
+#pragma unroll
             for (int l = 0; l < S::LANES && p.smoothing != 0; l++)
-                slope[l] -= pulls[S::line(l)].each * one_weight<S>(p, c + S::further(l));
-            S::put(p.out, to, c, slope, p.add_out);
+                slope[l] -= pulls[S::line(l)].each * lane_weight<S>(p, c, l);
+            S::put(place, c, size, slope, p.add_out);
+            place += S::template leap<G>(p.out);
         }
     }
 }
@@ -185,8 +202,8 @@ static bool problem_of(const tern__call *call, const tern__view *logp, int label
     p->each = attr->each;
     p->judge.fault = tern__cuda_of(call->device)->fault;
     p->judge.site.labels = tern__nll_labels(attr, &p->lines);
-    return is_plain(labels) && is_plain(weight) && (!weight || weight->dtype == logp->dtype) &&
-           tern__lined_of(logp, logp->ndim > 1, &p->logp);
+    return p->lines.size <= TERN__LINE_LIMIT && is_plain(labels) && is_plain(weight) &&
+           (!weight || weight->dtype == logp->dtype) && tern__lined_of(logp, logp->ndim > 1, &p->logp);
 }
 
 #endif

@@ -10,7 +10,7 @@
 #define TERN__ROW_BLOCKS  14  /* blocks for whose registers a multiprocessor has room */
 #define TERN__ROW_SUMS    512 /* bytes of shared memory that a kernel may use for sums */
 #define TERN__ROW_BYTES   ((48 << 10) - TERN__ROW_SUMS) /* of shared memory for a block's rows */
-#define TERN__ROW_AHEAD   6                             /* elements that a thread copies at a time */
+#define TERN__ROW_AHEAD   4                             /* bunches that a thread reads at a time */
 
 /* In shared memory rows are an odd number of elements apart, so that the threads of a warp access
  * different banks. */
@@ -40,10 +40,11 @@ static inline bool tern__rows_short(const tern__lines *lines, int tiles, int dty
            tern__rows_bytes(tern__rows_of(lines), tiles, dtype) <= TERN__ROW_BYTES;
 }
 
-/* Whether an operand's lines are such rows. */
+/* Whether an operand's lines are such rows, and can be read 16 bytes at a time. */
 static inline bool tern__lined_rows(const tern__lined *l, const tern__lines *lines)
 {
-    return (lines->size == 1 || l->step == 1) && (lines->inner == 1 || l->inner == lines->size) &&
+    return (uintptr_t)l->data % 16 == 0 && (lines->size == 1 || l->step == 1) &&
+           (lines->inner == 1 || l->inner == lines->size) &&
            (lines->outer == 1 || l->outer == lines->inner * lines->size);
 }
 
@@ -76,27 +77,48 @@ static __device__ __forceinline__ int tern__rows_elements(const tern__row_tile &
     return (int)TERN__MIN(k.count - first, (int64_t)TERN__WARP) * k.size;
 }
 
+/* Puts a bunch at element i of the rows in shared memory, or adds it: at once if they are contiguous there.
+ */
+template <bool ADD, int DTYPE, int N>
+__device__ __forceinline__ void tern__rows_put(const tern__row_tile &k, int i,
+                                               const tern__bunch<DTYPE, N> &bunch, tern__number<DTYPE> *tile)
+{
+    struct alignas(16) quarter {
+        tern__number<DTYPE> v[16 / sizeof(tern__number<DTYPE>)];
+    };
+    enum { EACH = sizeof(quarter) / sizeof(tern__number<DTYPE>) };
+#pragma unroll
+    for (int l = 0; l < N; l += EACH) {
+        quarter some, *at = (quarter *)(tile + i + l);
+        if (ADD && !k.part) some = *at;
+#pragma unroll
+        for (int e = 0; e < EACH; e++) some.v[e] = bunch.get(l + e) + (ADD && !k.part ? some.v[e] : 0);
+        if (!k.part) *at = some;
+#pragma unroll
+        for (int e = 0; e < EACH && k.part; e++) {
+            tern__number<DTYPE> *to = tile + i + l + e + tern__rows_shift(k, i + l + e);
+            *to = some.v[e] + (ADD ? *to : 0);
+        }
+    }
+}
+
 /* Called by a whole warp; ADD: adds to what is in shared memory. Afterwards its threads see each other's
- * elements. */
+ * elements. The last bunch may end after the last row, in memory and in shared memory. */
 template <int DTYPE, bool ADD = false>
 __device__ __forceinline__ void tern__rows_read(const tern__row_tile &k, const void *data, int64_t first,
                                                 tern__number<DTYPE> *tile)
 {
-    enum { AHEAD = TERN__ROW_AHEAD, STEP = TERN__WARP };
+    enum { AHEAD = TERN__ROW_AHEAD, N = 16 / sizeof(tern__stored<DTYPE>), STEP = TERN__WARP * N };
     const int count = tern__rows_elements(k, first);
-    int i = (int)threadIdx.x % TERN__WARP;
-    const tern__stored<DTYPE> *from = (const tern__stored<DTYPE> *)data + first * k.size + i;
-    for (tile += i; i < count; i += AHEAD * STEP, from += AHEAD * STEP, tile += AHEAD * STEP) {
-        tern__stored<DTYPE> some[AHEAD];
+    const int64_t from = first * k.size;
+    for (int i = (int)threadIdx.x % TERN__WARP * N; i < count; i += AHEAD * STEP) {
+        tern__bunch<DTYPE, N> some[AHEAD];
 #pragma unroll
         for (int n = 0; n < AHEAD; n++)
-            if (i + n * STEP < count) some[n] = from[n * STEP];
+            if (i + n * STEP < count) some[n] = tern__bunch_get<DTYPE, N>(data, from + i + n * STEP);
 #pragma unroll
-        for (int n = 0; n < AHEAD; n++) {
-            const int at = n * STEP + tern__rows_shift(k, i + n * STEP);
-            const tern__number<DTYPE> value = tern__widened<DTYPE>(some[n]);
-            if (i + n * STEP < count) tile[at] = ADD ? value + tile[at] : value;
-        }
+        for (int n = 0; n < AHEAD; n++)
+            if (i + n * STEP < count) tern__rows_put<ADD>(k, i + n * STEP, some[n], tile);
     }
     __syncwarp();
 }

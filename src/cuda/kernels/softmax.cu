@@ -1,6 +1,6 @@
 /* softmax.cu - softmax and its logarithm along one dimension, and their gradients, which may overwrite dy.
- * Lines are read twice, the second time from a cache, or from registers if they are short. Short rows are
- * copied to shared memory. */
+ * Lines are read twice, the second time backward: from registers, then from a cache. Short rows are copied to
+ * shared memory. */
 #include "cuda/kernels/softmax.h"
 #include "cuda/kernels.h"
 
@@ -19,59 +19,63 @@ template <int G, class S> static __global__ void __launch_bounds__(TERN__GROUP_B
     tern__kernel_begin();
     int64_t count = p.lines.outer * p.lines.inner, step = tern__group_step<G>() * S::LINES;
     for (int64_t line = tern__group_first<G>() * S::LINES; line < count; line += step) {
-        int64_t o = tern__quotient(line, p.lines.inner), n = line - o * p.lines.inner;
-        int64_t from = o * p.a.outer + n * p.a.inner, to = o * p.out.outer + n * p.out.inner;
-        tern__softmax_lines<G, S>(p.a, from, p.out, to, p.lines.size, p.is_log, p.add);
+        int64_t from = tern__lined_start(p.a, p.lines, line), to = tern__lined_start(p.out, p.lines, line);
+        typename S::R base[S::LINES], share[S::LINES];
+        tern__softmax_lines<G, S>(p.a, from, p.out, to, (int)p.lines.size, p.is_log, p.add, base, share);
     }
 }
 
 /* Adds a stretch of dy and y to the sums of their lines. */
 template <int G, class S>
-static __device__ __forceinline__ void take(const S &dy, const S &y, int64_t i, int64_t size, bool is_log,
+static __device__ __forceinline__ void take(const S &dy, const S &y, int i, int size, bool is_log,
                                             double (&sums)[S::LINES])
 {
     typename S::R sum[S::LINES] = {};
 #pragma unroll
-    for (int n = 0; n < S::PIECES; n++)
+    for (int n = 0; n < S::PIECES && S::template has<G>(i, n, size); n++)
 #pragma unroll
-        for (int l = 0; l < S::LANES && S::template at<G>(i, n, l) < size; l++)
+        for (int l = 0; l < S::LANES; l++)
             sum[S::line(l)] += is_log ? dy.piece[n].get(l) : dy.piece[n].get(l) * y.piece[n].get(l);
 #pragma unroll
     for (int k = 0; k < S::LINES; k++) sums[k] += (double)sum[k];
 }
 
 template <int G, class S>
-static __device__ __forceinline__ void gradient_lines(const problem &p, int64_t o, int64_t inner)
+static __device__ __forceinline__ void gradient_lines(const problem &p, int64_t line)
 {
     typedef typename S::R R;
-    const int64_t pace = S::template pace<G>(), first = S::template first<G>(), size = p.lines.size;
-    const int64_t dy_from = o * p.a.outer + inner * p.a.inner, y_from = o * p.b.outer + inner * p.b.inner;
-    const int64_t to = o * p.out.outer + inner * p.out.inner;
+    const int64_t dy_from = tern__lined_start(p.a, p.lines, line),
+                  y_from = tern__lined_start(p.b, p.lines, line);
+    const int64_t to = tern__lined_start(p.out, p.lines, line);
+    const int size = (int)p.lines.size, pace = S::template pace<G>(),
+              first = S::template first<G>(p.a, dy_from);
     S dy, y;
     double sums[S::LINES] = {};
     R all[S::LINES];
-    for (int64_t i = first; i < size; i += pace) {
-        dy.template read<G>(p.a, dy_from, i, size);
-        if (!p.is_log || size <= pace) y.template read<G>(p.b, y_from, i, size);
-        take<G>(dy, y, i, size, p.is_log, sums);
+    int next = first;
+    for (; next < size; next += pace) {
+        dy.template read<G>(p.a, dy_from, next, size);
+        if (!p.is_log || next + pace >= size) y.template read<G>(p.b, y_from, next, size);
+        take<G>(dy, y, next, size, p.is_log, sums);
     }
 #pragma unroll
     for (int k = 0; k < S::LINES; k++) all[k] = (R)tern__group_sum<G>(sums[k]);
-    for (int64_t i = first; i < size; i += pace) {
-        if (size > pace) {
+    for (int i = next - pace; i >= first; i -= pace) {
+        if (i + pace < next) {
             dy.template read<G>(p.a, dy_from, i, size);
             y.template read<G>(p.b, y_from, i, size);
         }
+        auto *place = S::place(p.out, to, i);
 #pragma unroll
-        for (int n = 0; n < S::PIECES; n++) {
+        for (int n = 0; n < S::PIECES && S::template has<G>(i, n, size); n++) {
             R dx[S::LANES];
-            if (S::template at<G>(i, n, 0) >= size) break;
 #pragma unroll
             for (int l = 0; l < S::LANES; l++) {
                 R d = dy.piece[n].get(l), of = y.piece[n].get(l), sum = all[S::line(l)];
-                dx[l] = p.is_log ? d - exp(of) * sum : of * (d - sum);
+                dx[l] = p.is_log ? d - S::exponential(of) * sum : of * (d - sum);
             }
-            S::put(p.out, to, S::template at<G>(i, n, 0), dx, p.add);
+            S::put(place, S::template at<G>(i, n, 0), size, dx, p.add);
+            place += S::template leap<G>(p.out);
         }
     }
 }
@@ -80,10 +84,8 @@ template <int G, class S> static __global__ void __launch_bounds__(TERN__GROUP_B
 {
     tern__kernel_begin();
     int64_t count = p.lines.outer * p.lines.inner, step = tern__group_step<G>() * S::LINES;
-    for (int64_t line = tern__group_first<G>() * S::LINES; line < count; line += step) {
-        int64_t o = tern__quotient(line, p.lines.inner);
-        gradient_lines<G, S>(p, o, line - o * p.lines.inner);
-    }
+    for (int64_t line = tern__group_first<G>() * S::LINES; line < count; line += step)
+        gradient_lines<G, S>(p, line);
 }
 
 /* ---- rows ---- */
@@ -138,7 +140,7 @@ static bool problem_of(const tern__call *call, bool is_log, problem *p)
     p->lines = tern__lines_of(call->out[0], dim);
     p->add = call->add[0];
     p->is_log = is_log;
-    return tern__lined_of(call->in[0], dim, &p->a) &&
+    return p->lines.size <= TERN__LINE_LIMIT && tern__lined_of(call->in[0], dim, &p->a) &&
            (!call->in[1] || tern__lined_of(call->in[1], dim, &p->b)) &&
            tern__lined_of(call->out[0], dim, &p->out);
 }
@@ -192,7 +194,8 @@ static int start(const tern__call *call, bool is_log, bool is_gradient)
     if (!is_one_dtype(call) || !problem_of(call, is_log, &p)) return TERN_E_UNSUPPORTED;
     if (tern__view_count(call->out[0]) == 0) return TERN_OK;
     int group = tern__group_size(&p.lines, &p.a), dtype = p.a.dtype;
-    bool bunched = are(p, tern__lined_bunched);
+    bool bunched = tern__lined_alike(&p.a, &p.out, &p.lines) &&
+                   (!is_gradient || tern__lined_alike(&p.b, &p.out, &p.lines));
     if (are(p, tern__lined_side_by_side))
         TERN__BUNCHED(dtype, true, start_side_by_side, call, p, is_gradient);
     if (tern__rows_short(&p.lines, 1 + is_gradient, dtype) && are(p, tern__lined_rows))
