@@ -188,9 +188,6 @@ int tern__control_fail_descriptors(const tern__control *control, tern_error *err
 
 /* ---- accept.c ---- */
 
-/* The connections that a rank keeps before they have proved themselves. */
-#define TERN__STRANGERS_MAX 64
-
 /* Returns when all higher ranks have connected. */
 int tern__control_accept(tern__control *control, tern_store *store, int64_t deadline, tern_error *err);
 
@@ -222,11 +219,6 @@ void tern__tcp_host(const struct sockaddr_storage *at, char *text, size_t size);
 void tern__tcp_text(const struct sockaddr_storage *at, char *text, size_t size);
 
 /* ---- line.c ---- */
-
-/* Receives the next `bytes` of a handshake, as one packet or from a stream. Returns 1: complete; 0: not yet
- * (*got bytes so far); -1: the other end has closed or sent something else. */
-int tern__line_take(int fd, bool is_stream, void *data, size_t bytes, size_t *got);
-bool tern__line_put(int fd, const void *data, size_t bytes);
 
 /* Sends a message, from any thread; never blocks. Keeps the part of a frame that the kernel does not take at
  * once. Returns 0 or an errno. */
