@@ -72,6 +72,16 @@ typedef struct tern__stream {
     char outbox[4 * sizeof(tern__message)];
 } tern__stream;
 
+/* What a peer is doing, the most likely culprits first. */
+typedef enum tern__doing {
+    TERN__DOING_STOP,    /* its process is stopped, as this process sees */
+    TERN__DOING_CUT_OFF, /* its host has not even acknowledged the question */
+    TERN__DOING_SILENT,  /* its host received the question, but the rank does not answer: is it stopped? */
+    TERN__DOING_LEFT,
+    TERN__DOING_OTHER, /* it is not waiting */
+    TERN__DOING_WAIT
+} tern__doing;
+
 typedef struct tern__peer {
     int rank, host;
     int fd;               /* -1: this rank itself, or not connected yet */
