@@ -7,11 +7,11 @@
 
 enum { FUZZ_PATH = 64 };
 
-/* Makes a file of the bytes. Returns a descriptor, which the caller closes, and a path that opens the file. */
+/* Makes a file of the bytes. Returns a descriptor, which the caller closes, and a path that opens it. */
 int fuzz_file(const uint8_t *data, size_t size, char path[FUZZ_PATH]);
 
-/* Loads the bytes with tern_load, with or without records, reads all values and frees them. Aborts if more memory than
- * the input's size plus 16 MiB was allocated at any time, or if memory leaks. */
+/* Loads the bytes with tern_load, with or without records, reads all values and frees them. Aborts if more
+ * memory than the input's size plus 16 MiB was allocated at any time, or if memory leaks. */
 void fuzz_load(const uint8_t *data, size_t size, int records);
 
 /* The entry point of libFuzzer. */

@@ -1,4 +1,5 @@
-/* legacy.c - fuzzes the reader of torch.save files before 1.6; prepends the magic number to inputs without it. */
+/* legacy.c - fuzzes the reader of torch.save files before 1.6; prepends the magic number to inputs without
+ * it. */
 #include "fuzz.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* safetensors.c - fuzzes the reader of safetensors. An accepted file is written and read again, and must be the same. */
+/* safetensors.c - fuzzes the reader of safetensors. An accepted file is written and read again, and must be
+ * the same. */
 #include "fuzz.h"
 
 #include "checkpoint/safetensors.h"

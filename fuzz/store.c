@@ -1,5 +1,6 @@
-/* store.c - fuzzes the stores' parsers. Each input is parsed as queries of both of PyTorch's protocols, in two pieces, and
- * run on a table; as an answer; and as records of a file store, which are written and read again. */
+/* store.c - fuzzes the stores' parsers. Each input is parsed as queries of both of PyTorch's protocols, in
+ * two pieces, and run on a table; as an answer; and as records of a file store, which are written and read
+ * again. */
 #include "fuzz.h"
 
 #include "comm/store/query.h"

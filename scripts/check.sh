@@ -64,6 +64,12 @@ for file in $(grep -rl '#pragma omp' src tests --include='*.c'); do
         -Wno-psabi "$file" || complain "$file: does not compile without OpenMP"
 done
 
+# clang-format leaves comments alone, since it would join the lines of tables.
+for place in $(find src cli examples tests bench include fuzz '(' -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' ')' -print0 |
+    xargs -0 awk 'length($0) > 110 && /^ *[\/ ]\*/ { print FILENAME ":" FNR }'); do
+    complain "$place: a comment of more than 110 columns"
+done
+
 # The format must be that of .clang-format. Only version 14 of the tool is used, since other versions format differently.
 if clang-format --version 2>/dev/null | grep -q 'version 14\.'; then
     unformatted=$(find src cli examples tests bench include '(' -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' ')' -print0 |

@@ -29,5 +29,6 @@ static const char tail[] =
 int tern__cli_bench(int argc, char **argv)
 {
     const tern__cli_menu menu = {"tern bench", "bench", head, tail, benches, 15};
-    return tern__cli_dispatch(&menu, argc, argv);
+    int code = tern__cli_dispatch(&menu, argc, argv);
+    return code ? code : tern__cli_flush("tern bench"); /* a full disk must not pass for a result */
 }

@@ -30,7 +30,7 @@ static int start_rank(tern__local_host *host, int local, tern__relay *relay, ter
     host->alive += !rank->gone;
     if (status) return status;
     tern__relay_add(relay, local, outputs);
-    if (epoll_ctl(host->epoll_fd, EPOLL_CTL_ADD, rank->pid_fd, &event) == 0) return TERN_OK;
+    if (rank->polled || epoll_ctl(host->epoll_fd, EPOLL_CTL_ADD, rank->pid_fd, &event) == 0) return TERN_OK;
     return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot watch a rank");
 }
 
@@ -54,12 +54,12 @@ static int read_reason(tern__local_host *host)
     return read(host->report[0], report, sizeof(report)) == sizeof(report) ? report[0] : 0;
 }
 
-/* Reaps a dead rank. Returns false if a debugger traces it: the tracer must wait for it first. */
+/* Reaps a dead rank. Returns false if it lives, or if a debugger traces it, which must wait for it first. */
 static bool collect(tern__local_host *host, int local, tern__death *death)
 {
     tern__rank *rank = &host->ranks[local];
     *death = (tern__death){.local = local};
-    rank->dead = true;
+    rank->polled = true;
     if (rank->gone || waitpid(rank->pid, &death->status, WNOHANG) != rank->pid) return false;
     /* Closing the pidfd is not enough: a rank that has just been forked still holds a copy. */
     epoll_ctl(host->epoll_fd, EPOLL_CTL_DEL, rank->pid_fd, NULL);
@@ -76,7 +76,7 @@ bool tern__host_reap(tern__local_host *host, tern__death *death)
     while (epoll_wait(host->epoll_fd, &event, 1, 0) == 1)
         if (collect(host, (int)event.data.u32, death)) return true;
     for (int i = 0; i < host->count; i++)
-        if (host->ranks[i].dead && !host->ranks[i].gone && collect(host, i, death)) return true;
+        if (host->ranks[i].polled && !host->ranks[i].gone && collect(host, i, death)) return true;
     return false;
 }
 
@@ -145,6 +145,15 @@ void tern__host_sweep(const tern__local_host *host)
         if (!visit_children(host, kill_stranger)) return;
         tern__poll(NULL, 0, tern__deadline(0.001));
     }
+}
+
+/* Ranks that are gone count as strangers, so the sweep also awaits the ranks and gets what they leave
+ * behind. */
+void tern__host_kill(tern__local_host *host)
+{
+    tern__host_pass(host, SIGKILL);
+    for (int i = 0; i < host->count; i++) host->ranks[i].gone = true;
+    tern__host_sweep(host);
 }
 
 /* ---- open and close ---- */

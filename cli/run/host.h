@@ -42,5 +42,7 @@ void tern__host_end(tern__local_host *host, int number, bool deliver);
 void tern__host_pass(const tern__local_host *host, int number);
 /* Sends SIGKILL to all processes that dead ranks have left behind, and to those that these leave. */
 void tern__host_sweep(const tern__local_host *host);
+/* Ends all ranks and what they leave behind at once, after an error of the launcher's own. */
+void tern__host_kill(tern__local_host *host);
 
 #endif

@@ -8,10 +8,10 @@ typedef enum tern__bind { TERN__BIND_NONE, TERN__BIND_CORE, TERN__BIND_AUTO } te
 
 /* How the launchers of several hosts meet and notice that one is gone. */
 typedef struct tern__meeting {
-    bool has_key;       /* launch.key is a secret                                         */
-    double timeout_s;   /* until all hosts must have come                                 */
-    int keep_alive_s;   /* after this much silence a connection is probed                 */
-    int keep_alive_max; /* after this many probes without an answer it is lost            */
+    bool has_key;     /* launch.key is a secret                                         */
+    double timeout_s; /* until all hosts must have come                                 */
+    int keep_alive_s; /* times keep_alive_max: a host silent for so many seconds is lost */
+    int keep_alive_max;
 } tern__meeting;
 
 /* Where the ranks' output goes. */

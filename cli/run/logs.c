@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -62,7 +63,7 @@ static int open_log(const tern__logs *logs, int local, const char *file, int *fd
 {
     char path[PATH_MAX];
     tern__logs_path(logs, local, file, path, sizeof(path));
-    *fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    *fd = TEMP_FAILURE_RETRY(open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
     if (*fd >= 0) return TERN_OK;
     return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot open log \"%s\"", path);
 }

@@ -52,9 +52,6 @@ struct tern__nodes {
 int tern__message_send(int fd, const tern__nodes_message *message);
 /* Makes the texts of a message from another process safe (tern__text_clean). */
 void tern__message_clean(tern__nodes_message *message);
-/* Makes the kernel probe a silent connection and drop it after the meeting's limits, even while nothing is
- * sent. Returns 0 or -errno. */
-int tern__node_keep_alive(int fd, const tern__meeting *meeting);
 
 /* nodes_meet.c: node 0 waits for all other nodes; another node connects to node 0. */
 int tern__nodes_gather(tern__nodes *nodes, tern_error *err);

@@ -10,8 +10,6 @@
 #include "comm/sys.h"
 
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -21,12 +19,15 @@
 
 /* ---- strangers ---- */
 
+static double silence_of(const tern__job *job)
+{
+    return (double)job->meeting.keep_alive_s * job->meeting.keep_alive_max;
+}
+
 static bool greets(void *host, tern__stranger *s)
 {
     const tern__nodes *nodes = host;
-    int one = 1;
-    setsockopt(s->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-    tern__node_keep_alive(s->fd, &nodes->job->meeting);
+    tern__tcp_tune(s->fd, silence_of(nodes->job));
     return true;
 }
 
@@ -235,7 +236,7 @@ int tern__nodes_join(tern__nodes *nodes, tern_error *err)
     if (node_0->fd < 0) return node_0->fd;
     snprintf(node_0->host, sizeof(node_0->host), "%.63s", nodes->job->launch.addr);
     make_join(nodes->job, &join);
-    int status = tern__node_keep_alive(node_0->fd, &nodes->job->meeting);
+    int status = -tern__tcp_tune(node_0->fd, silence_of(nodes->job));
     if (!status) status = tern__message_send(node_0->fd, &join);
     if (!status) return TERN_OK;
     errno = -status;

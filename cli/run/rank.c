@@ -106,10 +106,13 @@ static int open_error_file(const tern__start *start, tern__rank *rank, tern_erro
     return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot make a rank's error file");
 }
 
+/* Linux before 5.3 has no pidfds, and old filters of system calls forbid them. SIGCHLD tells of the rank's
+ * end then, but not whether another one ended before. */
 static int watch(tern__rank *rank, int number, tern_error *err)
 {
     rank->pid_fd = (int)syscall(SYS_pidfd_open, rank->pid, 0);
-    if (rank->pid_fd >= 0) return TERN_OK;
+    rank->polled = rank->pid_fd < 0 && (errno == ENOSYS || errno == EPERM);
+    if (rank->pid_fd >= 0 || rank->polled) return TERN_OK;
     tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot watch rank %d", number);
     kill(rank->pid, SIGKILL);
     return TERN_E_SYSTEM;

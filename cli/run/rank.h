@@ -11,9 +11,10 @@
 
 typedef struct tern__rank {
     pid_t pid;
-    int pid_fd;   /* a pidfd                                                  */
+    int pid_fd;   /* a pidfd; -1: the kernel has none                         */
     int error_fd; /* without a log folder: the file of TORCHELASTIC_ERROR_FILE; else -1 */
-    bool dead;    /* has ended, but may not be reaped yet                     */
+    bool polled;  /* no pidfd will tell of its end: it has told already, but a debugger holds the rank, or
+                   * there is none                                            */
     bool gone;    /* reaped: the pid may belong to another process by now      */
 } tern__rank;
 

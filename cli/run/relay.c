@@ -136,6 +136,13 @@ static void keep(source *s, const char *data, size_t bytes)
     s->tail_bytes += more;
 }
 
+static void say_log_ends(tern__relay *relay, const source *s, int native)
+{
+    int i = (int)(s - relay->sources);
+    tern__relay_say(relay, "tern run: %s.log of local rank %d ends here because it cannot be written: %s",
+                    i % 2 ? "stderr" : "stdout", i / 2, strerror(native));
+}
+
 /* A full disk ends the log but not the job. */
 static void save(tern__relay *relay, source *s, const char *data, size_t bytes)
 {
@@ -143,8 +150,7 @@ static void save(tern__relay *relay, source *s, const char *data, size_t bytes)
         ssize_t wrote = write(s->log_fd, data, bytes);
         if (wrote < 0 && errno == EINTR) continue;
         if (wrote < 0) {
-            tern__relay_say(relay, "tern run: a log ends here because it cannot be written: %s",
-                            strerror(errno));
+            say_log_ends(relay, s, errno);
             tern__close(&s->log_fd);
             return;
         }

@@ -297,8 +297,7 @@ static const tern__cli_option options[] = {
      "environment. Without a secret, a job of several hosts is not authenticated"},
     {"rdzv-conf", 0, "NAME=VALUE,..", take_conf,
      "timeout: seconds for all hosts to join (900); keep_alive_interval (5) times keep_alive_max_attempt "
-     "(3): "
-     "seconds of silence after which a host is lost"},
+     "(3): seconds of silence after which a host is lost"},
     {"rdzv-id", 0, "ID", take_run_id, "TORCHELASTIC_RUN_ID; must be the same on all hosts (default none)"},
     {"run-id", 0, "ID", take_run_id, "same as --rdzv-id"},
     {"role", 0, "NAME", take_role, "ROLE_NAME (default default)"},

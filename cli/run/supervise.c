@@ -9,8 +9,9 @@
  *   REPORTING  1 s after a failure, in which the surviving ranks can print what they saw
  *   STOPPING   SIGTERM, or the user's signal, was sent; ranks have the grace period to end
  *   KILLING    SIGKILL was sent; a rank that survives even this (a dead file system) is reported and left
- * behind AWAITING   this host's ranks are gone; those of other hosts may not be OVER       all is decided;
- * remaining output is still passed on
+ *              behind
+ *   AWAITING   this host's ranks are gone; those of other hosts may not be
+ *   OVER       all is decided; remaining output is still passed on
  *
  * When all ranks of all hosts are gone, node 0 decides: another attempt, or the end. */
 #include "run/supervise.h"
@@ -490,7 +491,7 @@ int tern__job_supervise(tern__job *job, int *code, tern_error *err)
     int status = supervisor_open(&s, err);
     do status = status ? status : run_attempt(&s, err);
     while (!status && s.wants_attempt);
-    if (status) tern__host_pass(&s.host, SIGKILL);
+    if (status) tern__host_kill(&s.host);
     *code = s.final_code;
     supervisor_close(&s);
     return status;

@@ -68,9 +68,10 @@ TERN_API tern_dataset *tern_subset_new(const tern_dataset *dataset, const int64_
 
 /* Makes a dataset of those samples of `dataset` that can be read, the same on all ranks. Each sample is read
  * once, in epoch 0, by one of the ranks; samples that fail are left out everywhere. The new length is the
- * number that is left; the rank that tried logs a warning for each failure (tern_log_set). Collective;
- * `group` may be NULL for a single process. Borrows `dataset`. E_INVALID: no dataset with get; E_IO: no
- * sample can be read; and the errors of tern_all_reduce. Yours: tern_dataset_free. */
+ * number that is left; the rank that tried logs a warning for each failure (tern_log_set). A lack of memory
+ * or file descriptors leaves no sample out, but is an error. Collective; `group` may be NULL for a single
+ * process. Borrows `dataset`. E_INVALID: no dataset with get; E_IO: no sample can be read; E_MEMORY, and E_IO
+ * with native EMFILE or ENFILE; and the errors of tern_all_reduce. Yours: tern_dataset_free. */
 TERN_API tern_dataset *tern_readable_new(const tern_dataset *dataset, tern_group *group, tern_error *err);
 
 typedef struct tern_idx_opts {

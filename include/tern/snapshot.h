@@ -86,11 +86,12 @@ TERN_API int tern_snapshot_add(tern_snapshot *snapshot, const char *name, tern_s
 TERN_API int tern_snapshot_save(tern_snapshot *snapshot, int64_t step, tern_error *err);
 
 /* Loads everything that was added, from `path`, or if that is NULL from the last good file of the directory:
- * from `latest` or, if that is damaged, from the one before it, with a warning. Returns 1; 0 if there is no
- * file (only if path is NULL); or a negative status. Collective: rank 0 chooses the file, all ranks read it;
- * errors as above. Other keys in the file are ignored. If the file is damaged nothing is changed; if it does
- * not fit one of the parts, the parts before that are already loaded. E_INVALID: a key is missing; E_IO;
- * E_FORMAT: damaged; and the errors of a `load`. */
+ * from `latest` or, if that is damaged, from the one before it, with a warning. If the directory cannot be
+ * read, or a file not opened for lack of permission, descriptors or memory, it is E_IO: an older file would
+ * lose steps. Returns 1; 0 if there is no file (only if path is NULL); or a negative status. Collective: rank
+ * 0 chooses the file, all ranks read it; errors as above. Other keys in the file are ignored. If the file is
+ * damaged nothing is changed; if it does not fit one of the parts, the parts before that are already loaded.
+ * E_INVALID: a key is missing; E_IO; E_FORMAT: damaged; and the errors of a `load`. */
 TERN_API int tern_snapshot_load(tern_snapshot *snapshot, const char *path, tern_error *err);
 
 /* Returns the step that was saved or loaded last; -1 before that. */

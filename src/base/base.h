@@ -19,6 +19,8 @@
 int tern__error_set(tern_error *err, const char *func, int code, const char *fmt, ...) TERN__PRINTF(4, 5);
 /* The same with errno: appends ": strerror(errno)" and keeps it in err->native. */
 int tern__error_errno(tern_error *err, const char *func, int code, const char *fmt, ...) TERN__PRINTF(4, 5);
+/* True for an errno that tells of a lack of descriptors or memory, whatever the call was about. */
+bool tern__is_shortage(int native);
 /* E_INVALID "the NAME is NULL", unless `argument` is there. */
 int tern__need(const void *argument, const char *name, const char *func, tern_error *err);
 int tern__error_vset(tern_error *err, const char *func, int code, int native, const char *fmt, va_list args);

@@ -83,6 +83,11 @@ int tern__error_errno(tern_error *err, const char *func, int code, const char *f
     return code;
 }
 
+bool tern__is_shortage(int native)
+{
+    return native == EMFILE || native == ENFILE || native == ENOBUFS || native == ENOMEM;
+}
+
 int tern_error_print(const tern_error *err)
 {
     if (!err || err->code == TERN_OK) return 0;

@@ -39,6 +39,22 @@ int tern__folder_make(const char *path, mode_t mode, const char *func, tern_erro
     return status;
 }
 
+static int sync_open(int fd)
+{
+    return TEMP_FAILURE_RETRY(fsync(fd));
+}
+
+/* Some file systems have no fsync for folders (EINVAL); they write names in their own time. */
+int tern__folder_sync(const char *path, const char *func, tern_error *err)
+{
+    int fd = TEMP_FAILURE_RETRY(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    bool is_synced = fd >= 0 && (!sync_open(fd) || errno == EINVAL);
+    int status =
+        is_synced ? TERN_OK : tern__error_errno(err, func, TERN_E_IO, "cannot sync the folder %s", path);
+    if (fd >= 0) close(fd);
+    return status;
+}
+
 /* ---- opening ---- */
 
 static const char *kind_of(mode_t mode)
@@ -168,27 +184,18 @@ int tern__output_write(tern__output *out, const void *data, size_t bytes, tern_e
     return TERN_OK;
 }
 
-/* The rename is on the disk once the directory is synced. */
-static int sync_folder(const tern__output *out, tern_error *err)
-{
-    int folder = open(dirname(out->temp), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int status = folder < 0 || fsync(folder) ? failed(out, "sync", err) : TERN_OK;
-    if (folder >= 0) close(folder);
-    return status;
-}
-
 /* Closes the file before renaming it: on a network file system, only close may report that the disk is full.
  */
 int tern__output_close(tern__output *out, int status, bool sync, tern_error *err)
 {
     if (!status) status = tern__output_flush(out, err);
-    if (!status && sync && fsync(out->fd)) status = failed(out, "sync", err);
+    if (!status && sync && sync_open(out->fd)) status = failed(out, "sync", err);
     if (close(out->fd) && !status) status = failed(out, "close", err);
     if (!status && rename(out->temp, out->path)) status = failed(out, "rename", err);
     if (status)
         unlink(out->temp);
-    else if (sync)
-        status = sync_folder(out, err);
+    else if (sync) /* the new name is on the disk once the folder is synced */
+        status = tern__folder_sync(dirname(out->temp), out->func, err);
     release(out);
     return status;
 }

@@ -13,6 +13,8 @@
 char *tern__path_join(const char *folder, const char *name, const char *func, tern_error *err);
 /* Makes the folder and its parents where they are missing. E_IO, E_MEMORY. */
 int tern__folder_make(const char *path, mode_t mode, const char *func, tern_error *err);
+/* Waits until the names in the folder are on the disk. E_IO. */
+int tern__folder_sync(const char *path, const char *func, tern_error *err);
 
 /* ---- opening and reading: with pread, never mapped, since a mapped file that shrinks raises SIGBUS ---- */
 

@@ -63,7 +63,7 @@ static int open_file(const char *path, int rank, tern_error *err)
             err, "tern_group_open", TERN_E_IO,
             "no timeline of rank %d: rank 0 has not created \"%s\"; is TERN_TRACE set for all ranks?", rank,
             path);
-    else if (flock(fd, LOCK_SH))
+    else if (TEMP_FAILURE_RETRY(flock(fd, LOCK_SH)))
         tern__error_errno(err, "tern_group_open", TERN_E_IO, "no timeline: cannot lock \"%s\"", path);
     if (!tern__is_set(err)) return fd;
     if (fd >= 0) close(fd);

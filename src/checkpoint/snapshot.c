@@ -14,6 +14,7 @@
 #include <tern/checkpoint.h>
 #include <tern/collectives.h>
 
+#include <errno.h>
 #include <string.h>
 
 /* ---- new and free ---- */
@@ -221,9 +222,11 @@ static tern_object *read_file(const tern_snapshot *s, const char *path, tern_err
     return NULL;
 }
 
-static bool is_damage(int code)
+/* A file that this process may not or cannot open now is not damaged, and an older one is no substitute. */
+static bool is_damage(const tern_error *why)
 {
-    return code == TERN_E_FORMAT || code == TERN_E_IO || code == TERN_E_UNSUPPORTED;
+    if (tern__is_shortage(why->native) || why->native == EACCES || why->native == EPERM) return false;
+    return why->code == TERN_E_FORMAT || why->code == TERN_E_IO || why->code == TERN_E_UNSUPPORTED;
 }
 
 /* Loads one snapshot of the directory. A damaged file sets *damage; any other failure sets *err. */
@@ -236,7 +239,7 @@ static tern_object *try_step(const tern_snapshot *s, int64_t step, tern_error *d
     tern_object *state = path ? read_file(s, path, &why) : NULL;
     tern__free(path);
     if (!why.code) return state;
-    tern_error *to = is_damage(why.code) ? damage : err;
+    tern_error *to = is_damage(&why) ? damage : err;
     if (!to->code) *to = why;
     if (to == damage)
         tern__log(TERN_LOG_WARN, "%s/%s is damaged, trying an older snapshot: %s", s->dir, name, why.text);

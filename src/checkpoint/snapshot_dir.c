@@ -49,35 +49,32 @@ static bool is_stale(const char *name)
     return pid == getpid() || (kill((pid_t)pid, 0) && errno == ESRCH);
 }
 
-static DIR *open_dir(const char *dir, const char *func, tern_error *err)
+static int cannot_read(const char *dir, const char *func, tern_error *err)
 {
-    DIR *stream = opendir(dir);
-    if (!stream) tern__error_errno(err, func, TERN_E_IO, "cannot read the directory %s", dir);
-    return stream;
+    return tern__error_errno(err, func, TERN_E_IO, "cannot read the directory %s", dir);
+}
+
+/* Returns the next name, or NULL at the end; then errno is 0 unless reading failed. */
+static const char *next_name(DIR *stream)
+{
+    errno = 0;
+    const struct dirent *entry = readdir(stream);
+    return entry ? entry->d_name : NULL;
 }
 
 int tern__snapshot_dir_open(const char *dir, tern_error *err)
 {
     int status = tern__folder_make(dir, 0777, "tern_snapshot_new", err);
     if (status) return status;
-    DIR *stream = open_dir(dir, "tern_snapshot_new", err);
-    if (!stream) return TERN_E_IO;
-    for (struct dirent *entry; (entry = readdir(stream));)
-        if (is_stale(entry->d_name)) unlinkat(dirfd(stream), entry->d_name, 0);
+    DIR *stream = opendir(dir);
+    if (!stream) return cannot_read(dir, "tern_snapshot_new", err);
+    for (const char *name; (name = next_name(stream));)
+        if (is_stale(name)) unlinkat(dirfd(stream), name, 0);
     closedir(stream);
     return TERN_OK;
 }
 
 /* ---- latest ---- */
-
-static int sync_dir(const char *dir)
-{
-    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd < 0) return -1;
-    int failed = fsync(fd);
-    close(fd);
-    return failed;
-}
 
 int tern__snapshot_publish(const char *dir, const char *name, tern_error *err)
 {
@@ -86,10 +83,12 @@ int tern__snapshot_publish(const char *dir, const char *name, tern_error *err)
     char *from = tern__path_join(dir, temp, FUNC, err), *to = tern__path_join(dir, latest, FUNC, err);
     int status = from && to ? TERN_OK : TERN_E_MEMORY;
     if (!status) unlink(from);
-    if (!status && (symlink(name, from) || rename(from, to) || sync_dir(dir)))
+    if (!status && (symlink(name, from) || rename(from, to))) {
         status = tern__error_errno(err, "tern_snapshot_save", TERN_E_IO, "cannot make %s the latest: %s",
                                    name, to);
-    if (status && from) unlink(from);
+        unlink(from);
+    }
+    if (!status) status = tern__folder_sync(dir, "tern_snapshot_save", err);
     tern__free(from);
     tern__free(to);
     return status;
@@ -125,19 +124,26 @@ static int append(int64_t **steps, int count, int64_t step, tern_error *err)
     return TERN_OK;
 }
 
+/* Half a list would pass for a whole one, so a failure to read on is an error. */
+static int read_steps(DIR *stream, const char *dir, int64_t **steps, int *count, tern_error *err)
+{
+    for (const char *name; (name = next_name(stream));) {
+        int64_t step = step_of(name);
+        if (step < 0) continue;
+        if (append(steps, *count, step, err)) return TERN_E_MEMORY;
+        ++*count;
+    }
+    return errno ? cannot_read(dir, "tern_snapshot_load", err) : TERN_OK;
+}
+
 /* Lists all steps in descending order. */
 static int list_down(const char *dir, int64_t **steps, tern_error *err)
 {
-    int count = 0, status = TERN_OK;
+    int count = 0;
     *steps = NULL;
-    DIR *stream = open_dir(dir, "tern_snapshot_load", err);
-    if (!stream) return TERN_E_IO;
-    for (struct dirent *entry; !status && (entry = readdir(stream));) {
-        int64_t step = step_of(entry->d_name);
-        if (step < 0) continue;
-        status = append(steps, count, step, err);
-        count += !status;
-    }
+    DIR *stream = opendir(dir);
+    if (!stream) return cannot_read(dir, "tern_snapshot_load", err);
+    int status = read_steps(stream, dir, steps, &count, err);
     closedir(stream);
     if (!status && count) qsort(*steps, (size_t)count, sizeof(**steps), downwards);
     if (!status) return count;
@@ -165,7 +171,9 @@ int tern__snapshot_list(const char *dir, int64_t **steps, tern_error *err)
 void tern__snapshot_prune(const char *dir, int64_t step, int keep)
 {
     int64_t *steps;
-    int count = list_down(dir, &steps, NULL), kept = 0;
+    tern_error why = {0};
+    int count = list_down(dir, &steps, &why), kept = 0;
+    if (count < 0) tern__log(TERN_LOG_WARN, "old snapshots are not removed: %s", why.text);
     for (int i = 0; i < count; i++) {
         char name[TERN__SNAPSHOT_NAME];
         if (steps[i] > step || kept++ < keep) continue;

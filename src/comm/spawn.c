@@ -2,8 +2,9 @@
  *
  * One epoll waits for all ranks, on their pidfds, which become readable when a rank ends. This needs no
  * SIGCHLD handler and reaps no other child of the caller. epoll reports the ranks in the order in which they
- * ended, so the first failed one is the cause and later failures are its consequences. There is no deadline
- * until a rank fails; then the others get SIGTERM, and SIGKILL after the grace time. */
+ * ended, so the first failed one is the cause and later failures are its consequences. Where there are no
+ * pidfds (before Linux 5.3, or under an old filter of system calls), it asks for each rank every 10 ms. There
+ * is no deadline until a rank fails; then the others get SIGTERM, and SIGKILL after the grace time. */
 #include <tern/spawn.h>
 
 #include "base/cores.h"
@@ -29,9 +30,10 @@ typedef int rank_fn(int rank, void *ctx);
 typedef struct spawner {
     tern__launch launch;
     pid_t *pids;  /* 0: not started, or already reaped */
-    int *pidfds;  /* -1: the same */
+    int *pidfds;  /* -1: the same, or there are no pidfds */
     int epoll_fd; /* readable when a rank has ended */
     int alive;
+    bool polls;     /* there are no pidfds */
     bool was_ended; /* the remaining ranks got SIGTERM */
     int64_t deadline;
     double grace_s;
@@ -132,6 +134,8 @@ static int watch_rank(spawner *s, int rank, tern_error *err)
 {
     struct epoll_event event = {.events = EPOLLIN, .data.u32 = (uint32_t)rank};
     s->pidfds[rank] = (int)syscall(SYS_pidfd_open, s->pids[rank], 0);
+    s->polls |= s->pidfds[rank] < 0 && (errno == ENOSYS || errno == EPERM);
+    if (s->polls) return TERN_OK;
     if (s->pidfds[rank] >= 0 && epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, s->pidfds[rank], &event) == 0)
         return TERN_OK;
     return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot watch rank %d (pid %d)", rank,
@@ -196,17 +200,6 @@ typedef struct end {
     int status; /* waitpid's */
 } end;
 
-static end wait_for(spawner *s, int rank, tern_error *err)
-{
-    end e = {.rank = rank, .pid = s->pids[rank]};
-    if (waitpid(e.pid, &e.status, 0) < 0)
-        tern__error_errno(err, func, TERN_E_SYSTEM, "cannot wait for rank %d (pid %d)", rank, (int)e.pid);
-    tern__close(&s->pidfds[rank]);
-    s->pids[rank] = 0;
-    s->alive--;
-    return e;
-}
-
 static void fail(const end *e, tern_error *err)
 {
     char text[128];
@@ -216,26 +209,38 @@ static void fail(const end *e, tern_error *err)
     err->native = tern__launch_exit_code(e->status);
 }
 
+static void wait_for(spawner *s, int rank, int options, tern_error *err)
+{
+    end e = {.rank = rank, .pid = s->pids[rank]};
+    pid_t ended = waitpid(e.pid, &e.status, options);
+    if (!ended) return;
+    if (ended < 0)
+        tern__error_errno(err, func, TERN_E_SYSTEM, "cannot wait for rank %d (pid %d)", rank, (int)e.pid);
+    tern__close(&s->pidfds[rank]);
+    s->pids[rank] = 0;
+    s->alive--;
+    if (e.status) fail(&e, err);
+}
+
 static void reap(spawner *s, tern_error *err)
 {
     struct epoll_event event;
-    while (epoll_wait(s->epoll_fd, &event, 1, 0) == 1) {
-        end e = wait_for(s, (int)event.data.u32, err);
-        if (e.status) fail(&e, err);
-    }
+    while (epoll_wait(s->epoll_fd, &event, 1, 0) == 1) wait_for(s, (int)event.data.u32, 0, err);
+    for (int i = 0; s->polls && i < s->launch.ranks; i++)
+        if (s->pids[i]) wait_for(s, i, WNOHANG, err);
     if (err->code) end_ranks(s);
 }
 
 static int watch(spawner *s, tern_error *err)
 {
+    const double poll_s = 0.01;
     while (s->alive) {
         struct pollfd ended = {.fd = s->epoll_fd, .events = POLLIN};
-        int ready = tern__poll(&ended, 1, s->deadline);
-        if (ready < 0) return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot wait for the ranks");
-        if (ready)
-            reap(s, err);
-        else
-            kill_ranks(s);
+        int64_t until = s->polls ? TERN__MIN(s->deadline, tern__deadline(poll_s)) : s->deadline;
+        if (tern__poll(&ended, 1, until) < 0)
+            return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot wait for the ranks");
+        reap(s, err);
+        if (tern__now_ns() >= s->deadline) kill_ranks(s);
     }
     return TERN_OK;
 }

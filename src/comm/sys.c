@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
@@ -77,6 +78,27 @@ int tern__connect(const struct sockaddr *at, socklen_t size, int64_t deadline)
     if (!status) return fd;
     tern__close(&fd);
     return status;
+}
+
+static int set_int(int fd, int level, int option, int value)
+{
+    return setsockopt(fd, level, option, &value, sizeof(value)) ? errno : 0;
+}
+
+/* The kernel probes an idle connection every `pause`, a whole number of seconds. Just before each probe it
+ * checks whether the last packet is `silence_s` old. An outage must therefore end before the last
+ * probe but one: with few probes, one that is much shorter than `silence_s` would be fatal. Data that is not
+ * acknowledged is sent again at times that double, so half of `silence_s` always leaves one more try. */
+int tern__tcp_tune(int fd, double silence_s)
+{
+    const double clamped = TERN__MIN(TERN__MAX(silence_s, 1.0), 86400.0);
+    const int pause = TERN__MAX(1, (int)(clamped / 7));
+    int native = set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    if (!native) native = set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
+    if (!native) native = set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, pause);
+    if (!native) native = set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, pause);
+    if (!native) native = set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)(clamped * 1000));
+    return native;
 }
 
 int tern__send_all(int fd, const void *data, size_t bytes, int64_t deadline)
@@ -164,11 +186,6 @@ void tern__bell_clear(int bell)
 {
     uint64_t rings;
     while (read(bell, &rings, sizeof(rings)) < 0 && errno == EINTR) continue;
-}
-
-bool tern__is_shortage(int native)
-{
-    return native == EMFILE || native == ENFILE || native == ENOBUFS || native == ENOMEM;
 }
 
 int tern__descriptors_free(int wanted)

@@ -24,6 +24,11 @@ int tern__port_in(const struct sockaddr_storage *at);
 /* Returns a connected, non-blocking TCP socket, or -errno (-ETIMEDOUT at the deadline). */
 int tern__connect(const struct sockaddr *at, socklen_t size, int64_t deadline);
 
+/* Makes small messages go out at once, and the connection fail once the other host has not answered for
+ * `silence_s` (1 s to a day), even while nothing is sent. A silence of half of it is survived in any case. A
+ * stopped process does not time out, as its kernel answers. Returns 0 or an errno. */
+int tern__tcp_tune(int fd, double silence_s);
+
 /* Send or receive all `bytes`. Return 0, or -errno (-ETIMEDOUT at the deadline, -ECONNRESET at the end of the
  * stream). */
 int tern__send_all(int fd, const void *data, size_t bytes, int64_t deadline);
@@ -47,10 +52,6 @@ int tern__thread_start(pthread_t *thread, void *(*body)(void *), void *arg, cons
 int tern__bell_open(tern_error *err);
 void tern__bell_ring(int bell);
 void tern__bell_clear(int bell);
-
-/* True if accept() has failed for lack of descriptors or memory. Any other error is that of the caller, whose
- * connection has failed meanwhile. */
-bool tern__is_shortage(int native);
 
 /* Returns how many descriptors this process may still open (ulimit -n), counting no further than `wanted`. */
 int tern__descriptors_free(int wanted);

@@ -1,5 +1,8 @@
-/* gzip_file.c - reads and writes files that may be gzipped, with zlib. */
+/* gzip_file.c - reads and writes files that may be gzipped, with zlib. File systems in user space return
+ * EINTR after a signal, and zlib cannot continue after it. So zlib is called with signals blocked, for a
+ * short time each. */
 #include "data/gzip_file.h"
+#include "base/thread.h"
 #include "data/files.h"
 
 #include <fcntl.h>
@@ -8,7 +11,45 @@
 
 /* Deflate expands a byte to at most this many. */
 #define RATIO_MOST 1032
-#define AT_ONCE    ((size_t)1 << 30)
+#define AT_ONCE    ((size_t)1 << 20)
+
+/* ---- zlib with signals blocked ---- */
+
+static bool is_direct(gzFile gz)
+{
+    sigset_t before;
+    tern__signals_block(&before);
+    bool direct = gzdirect(gz);
+    tern__signals_restore(&before);
+    return direct;
+}
+
+static int read_some(gzFile gz, void *out, size_t bytes)
+{
+    sigset_t before;
+    tern__signals_block(&before);
+    int got = gzread(gz, out, (unsigned)TERN__MIN(bytes, AT_ONCE));
+    tern__signals_restore(&before);
+    return got;
+}
+
+static int write_some(gzFile gz, const void *data, size_t bytes)
+{
+    sigset_t before;
+    tern__signals_block(&before);
+    int written = gzwrite(gz, data, (unsigned)TERN__MIN(bytes, AT_ONCE));
+    tern__signals_restore(&before);
+    return written;
+}
+
+static int end(gzFile gz)
+{
+    sigset_t before;
+    tern__signals_block(&before);
+    int status = gzclose(gz);
+    tern__signals_restore(&before);
+    return status;
+}
 
 /* ---- reading ---- */
 
@@ -24,7 +65,7 @@ int tern__gzip_open(tern__gzip_file *file, const char *path, const char *func, t
         return tern__error_set(err, func, TERN_E_MEMORY, "no memory to read %s", path);
     }
     gzbuffer(file->gz, 1 << 17);
-    bool is_plain = gzdirect(file->gz);
+    bool is_plain = is_direct(file->gz);
     file->most = is_plain ? about.st_size : RATIO_MOST * TERN__MIN(about.st_size, INT64_MAX / RATIO_MOST);
     return TERN_OK;
 }
@@ -41,7 +82,7 @@ int64_t tern__gzip_some(const tern__gzip_file *file, void *out, size_t bytes, te
 {
     size_t got = 0;
     for (int n = 1; n > 0 && got < bytes; got += (size_t)n) {
-        n = gzread(file->gz, (char *)out + got, (unsigned)TERN__MIN(bytes - got, AT_ONCE));
+        n = read_some(file->gz, (char *)out + got, bytes - got);
         if (n < 0) return cannot_read(file, err);
     }
     return (int64_t)got;
@@ -113,15 +154,15 @@ static int cannot_write(const tern__gzip_file *file, tern_error *err)
 int tern__gzip_write(const tern__gzip_file *file, const void *data, size_t bytes, tern_error *err)
 {
     for (size_t done = 0; done < bytes;) {
-        unsigned some = (unsigned)TERN__MIN(bytes - done, AT_ONCE);
-        if (gzwrite(file->gz, (const char *)data + done, some) != (int)some) return cannot_write(file, err);
-        done += some;
+        int some = write_some(file->gz, (const char *)data + done, bytes - done);
+        if (some <= 0) return cannot_write(file, err);
+        done += (size_t)some;
     }
     return TERN_OK;
 }
 
 int tern__gzip_finish(tern__gzip_file *file, int status, tern_error *err)
 {
-    if (gzclose(file->gz) != Z_OK && !status) status = cannot_write(file, err);
+    if (end(file->gz) != Z_OK && !status) status = cannot_write(file, err);
     return tern__output_close(&file->out, status, false, err);
 }

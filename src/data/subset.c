@@ -85,22 +85,33 @@ static size_t sample_bytes(int ndim, const int64_t *shape, size_t element)
     return element;
 }
 
+/* Returns 1 if sample i cannot be got. A lack of memory or descriptors says nothing about the sample. */
+static uint8_t is_bad(const tern_dataset *dataset, int64_t i, float *x, void *y, tern_error *err)
+{
+    static const char func[] = "tern_readable_new";
+    tern_error why = {0};
+    if (!dataset->get(dataset, 0, i, x, y, &why) && !tern__label_check(func, dataset, y, &why)) return 0;
+    if (why.code == TERN_E_MEMORY || tern__is_shortage(why.native)) {
+        tern__error_set(err, func, why.code, "sample %lld: %s", (long long)i, why.text);
+        err->native = why.native;
+    } else {
+        tern__log(TERN_LOG_WARN, "leaving out sample %lld: %s", (long long)i, why.text);
+    }
+    return 1;
+}
+
 /* Sets bad[i] = 1 for each sample that this rank tries and cannot get. */
-static int look_through(const tern_dataset *dataset, tern_group *group, uint8_t *bad, tern_error *err)
+static void look_through(const tern_dataset *dataset, tern_group *group, uint8_t *bad, tern_error *err)
 {
     static const char func[] = "tern_readable_new";
     int ranks = group ? tern_group_size(group) : 1, rank = group ? tern_group_rank(group) : 0;
     size_t element = tern_dtype_bytes(tern__target_dtype(dataset));
     float *x = tern__alloc(sample_bytes(dataset->ndim, dataset->shape, sizeof(*x)), func, err);
     void *y = tern__alloc(sample_bytes(dataset->target_ndim, dataset->target_shape, element), func, err);
-    for (int64_t i = rank; x && y && i < dataset->length; i += ranks) {
-        tern_error why = {0};
-        bad[i] = dataset->get(dataset, 0, i, x, y, &why) || tern__label_check(func, dataset, y, &why);
-        if (bad[i]) tern__log(TERN_LOG_WARN, "leaving out sample %lld: %s", (long long)i, why.text);
-    }
+    for (int64_t i = rank; !tern__is_set(err) && i < dataset->length; i += ranks)
+        bad[i] = is_bad(dataset, i, x, y, err);
     tern__free(x);
     tern__free(y);
-    return x && y ? TERN_OK : TERN_E_MEMORY;
 }
 
 static int64_t count_bad(const uint8_t *bad, int64_t length)
@@ -124,16 +135,19 @@ static tern_dataset *leave_out(const tern_dataset *dataset, const uint8_t *bad, 
     return s ? &s->base : NULL;
 }
 
+/* A rank that has failed calls the all_reduce all the same: with an error set, it ends the group for all. */
 tern_dataset *tern_readable_new(const tern_dataset *dataset, tern_group *group, tern_error *err)
 {
+    tern_error own = {0};
+    if (!err) err = &own;
     if (check_source(__func__, dataset, err)) return NULL;
     tern_dataset *readable = NULL;
     size_t length = (size_t)dataset->length;
     uint8_t *bad = tern__alloc(length, __func__, err);
     for (size_t i = 0; bad && i < length; i++) bad[i] = 0;
-    if (bad && !look_through(dataset, group, bad, err) &&
-        (!group || !tern_all_reduce(group, bad, length, TERN_U8, TERN_MAX, err)))
-        readable = leave_out(dataset, bad, err);
+    if (bad) look_through(dataset, group, bad, err);
+    if (group) tern_all_reduce(group, bad, length, TERN_U8, TERN_MAX, err);
+    if (!tern__is_set(err)) readable = leave_out(dataset, bad, err);
     tern__free(bad);
     return readable;
 }

@@ -9,8 +9,8 @@
 
 static int affinity_cores(void)
 {
-    cpu_set_t set;
-    return tern__cores_get(&set) ? 1 : CPU_COUNT(&set);
+    cpu_set_t set; /* too small for a kernel of more than 1024 CPUs */
+    return tern__cores_get(&set) ? (int)sysconf(_SC_NPROCESSORS_ONLN) : CPU_COUNT(&set);
 }
 
 int tern__device_cores(void)
@@ -41,23 +41,24 @@ static int part_of(int cores, const tern__local *local)
     return (int)TERN__MIN((long)cores, (online + local->world - 1) / local->world);
 }
 
-static int read_share(int *place, int *part, int *on_host, tern_error *err)
+static int read_share(int cores, int *place, int *part, int *on_host, tern_error *err)
 {
     tern__local local;
     int among = atomic_load(&sharers), status = among ? TERN_OK : tern__local_read(&local, err);
     if (status) return status;
     *place = among ? atomic_load(&sharer) : local.rank;
-    *part = among ? affinity_cores() / among : part_of(affinity_cores(), &local);
+    *part = among ? cores / among : part_of(cores, &local);
     *on_host = among ? atomic_load(&neighbours) : local.world;
     return TERN_OK;
 }
 
+/* Reads the cores and the quota once, because somebody may change them meanwhile. */
 int tern__device_share(int *first, int *count, tern_error *err)
 {
-    int place, part, on_host, status = read_share(&place, &part, &on_host, err);
+    int place, part, on_host, cores = affinity_cores(), quota = tern__device_quota();
+    int status = read_share(cores, &place, &part, &on_host, err);
     if (status) return status;
-    int quota = tern__device_quota() / on_host;
-    *count = TERN__MAX(1, TERN__MIN(part, quota));
-    *first = place % (tern__device_cores() / *count) * *count;
+    *count = TERN__MAX(1, TERN__MIN(part, quota / on_host));
+    *first = place % (TERN__MIN(cores, quota) / *count) * *count;
     return TERN_OK;
 }

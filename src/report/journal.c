@@ -49,7 +49,9 @@ int tern__journal_open(tern__journal *journal, const char *path, bool fresh, con
 
 void tern__journal_close(tern__journal *journal)
 {
-    if (journal->fd >= 0) close(journal->fd);
+    if (journal->fd >= 0 && close(journal->fd))
+        tern__log(TERN_LOG_WARN, "the last records of \"%s\" may be lost: %s", journal->path,
+                  strerror(errno));
     tern__free(journal->bytes);
     tern__free(journal->path);
     *journal = (tern__journal){.fd = -1};

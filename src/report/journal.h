@@ -25,7 +25,7 @@ typedef struct tern__journal {
  * it removes an incomplete last line. After a failure there is nothing to close. */
 int tern__journal_open(tern__journal *journal, const char *path, bool fresh, const char *func,
                        tern_error *err);
-/* Drops the waiting records. */
+/* Drops the waiting records. Warns if a network file system reports only now that the disk is full. */
 void tern__journal_close(tern__journal *journal);
 
 /* `room` returns memory for a record of at most `bytes`; `add` appends the bytes that the caller has filled

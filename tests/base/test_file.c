@@ -1,4 +1,5 @@
-/* test_file.c - folders that are made with their parents, and joined paths. */
+/* test_file.c - folders that are made with their parents, joined paths, and folders that are synced. fsync is
+ * simulated. */
 #include "base/file.h"
 #include "check.h"
 
@@ -6,6 +7,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+static int sync_error, sync_errors; /* how fsync fails, and how often */
+
+int fsync(int fd)
+{
+    (void)fd;
+    if (sync_errors-- <= 0) return 0;
+    errno = sync_error;
+    return -1;
+}
 
 static void expect_folder(const char *path, mode_t mode)
 {
@@ -55,10 +66,32 @@ static void folders_are_made_with_their_parents(void **state)
     assert_int_equal(rmdir(base), 0);
 }
 
+static void expect_sync(int native, int times, int code)
+{
+    tern_error err = {0};
+    sync_error = native, sync_errors = times;
+    assert_int_equal(tern__folder_sync("/tmp", "func", &err), code);
+    assert_int_equal(err.native, code ? native : 0);
+    if (code) assert_non_null(strstr(err.text, "cannot sync the folder /tmp"));
+}
+
+static void a_folder_is_synced_where_that_exists(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    expect_sync(0, 0, TERN_OK);
+    expect_sync(EINTR, 2, TERN_OK);
+    expect_sync(EINVAL, 1, TERN_OK);
+    expect_sync(EIO, 1, TERN_E_IO);
+    assert_int_equal(tern__folder_sync("/nowhere", "func", &err), TERN_E_IO);
+    assert_int_equal(err.native, ENOENT);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(folders_are_made_with_their_parents),
+        cmocka_unit_test(a_folder_is_synced_where_that_exists),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,14 +5,17 @@
 #include "base/trace.h"
 
 #include <cjson/cJSON.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -355,6 +358,25 @@ static void out_of_memory_is_a_warning(void **state)
     assert_true(refused > 4);
 }
 
+static int signals; /* that interrupt flock */
+
+int flock(int fd, int how)
+{
+    if (signals-- <= 0) return (int)syscall(SYS_flock, fd, how);
+    errno = EINTR;
+    return -1;
+}
+
+static void a_signal_while_it_waits_for_the_lock(void **state)
+{
+    (void)state;
+    signals = 2;
+    tern__trace *trace = tern__trace_open(path, 0);
+    assert_non_null(trace);
+    assert_string_equal(warnings, "");
+    tern__trace_close(trace);
+}
+
 static void no_trace_is_fine(void **state)
 {
     (void)state;
@@ -382,6 +404,7 @@ int main(void)
         TEST(only_a_regular_file_is_written),
         TEST(a_full_disk_ends_the_timeline_with_one_warning),
         TEST(out_of_memory_is_a_warning),
+        TEST(a_signal_while_it_waits_for_the_lock),
         TEST(no_trace_is_fine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

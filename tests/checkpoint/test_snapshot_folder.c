@@ -1,8 +1,37 @@
-/* test_snapshot_folder.c - a snapshot's folder, when the program is killed at any system call, and when files
- * are damaged or moved. test_snapshot.c tests what ranks do together. */
+/* test_snapshot_folder.c - a snapshot's folder, when the program is killed at any system call, when files are
+ * damaged or moved, and when they cannot be read. test_snapshot.c tests what ranks do together. */
 #include "checkpoint/single.h"
 
+#include <dlfcn.h>
+#include <errno.h>
 #include <sys/ptrace.h>
+#include <sys/syscall.h>
+
+/* ---- simulated failures ---- */
+
+static int names_until_eio = -1; /* readdir fails after so many; -1: never */
+static const char *locked;       /* open fails for this file               */
+static int open_error;
+
+struct dirent *readdir(DIR *stream)
+{
+    static struct dirent *(*real)(DIR *);
+    if (!real) real = (struct dirent * (*)(DIR *)) dlsym(RTLD_NEXT, "readdir");
+    if (names_until_eio) return names_until_eio--, real(stream);
+    errno = EIO;
+    return NULL;
+}
+
+int open(const char *path, int flags, ...)
+{
+    va_list rest;
+    va_start(rest, flags);
+    mode_t mode = flags & O_CREAT ? va_arg(rest, mode_t) : 0;
+    va_end(rest);
+    if (!locked || !strstr(path, locked)) return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+    errno = open_error;
+    return -1;
+}
 
 /* ---- the files ---- */
 
@@ -157,6 +186,56 @@ static void a_damaged_one_is_passed_over(void **state)
     close_folder(&f);
 }
 
+/* ---- a folder or a file that cannot be read ---- */
+
+static void a_folder_that_cannot_be_read_is_not_empty(void **state)
+{
+    (void)state;
+    folder f = open_folder();
+    single s = open_single(f.path, 2);
+    tern_snapshot_add_int(s.snapshot, "value", &s.value, &s.err);
+    save_single(&s, 1);
+    save_single(&s, 2);
+    for (int names = 0; names <= 4; names++) {
+        names_until_eio = names;
+        expect_error(tern_snapshot_load(s.snapshot, NULL, &s.err), &s.err, TERN_E_IO,
+                     "cannot read the directory");
+    }
+    tern_log_set(note_warning, NULL);
+    names_until_eio = 0;
+    save_single(&s, 3);
+    assert_non_null(strstr(warning, "old snapshots are not removed: cannot read the directory"));
+    tern_log_set(NULL, NULL);
+    names_until_eio = -1;
+    expect_latest(f.path, 3);
+    tern_snapshot_free(s.snapshot);
+    close_folder(&f);
+}
+
+/* An older one would lose steps. */
+static void a_file_that_cannot_be_opened_now_is_not_passed_over(void **state)
+{
+    (void)state;
+    folder f = open_folder();
+    single s = open_single(f.path, 3);
+    tern_snapshot_add_int(s.snapshot, "value", &s.value, &s.err);
+    save_single(&s, 1);
+    save_single(&s, 2);
+    for (const int *native = (const int[]){EACCES, EMFILE, ENFILE, ENOMEM, 0}; *native; native++) {
+        locked = "step-2.pt", open_error = *native;
+        expect_error(tern_snapshot_load(s.snapshot, NULL, &s.err), &s.err, TERN_E_IO, "step-2.pt");
+    }
+    tern_log_set(note_warning, NULL);
+    open_error = EIO;
+    expect_latest(f.path, 1);
+    assert_non_null(strstr(warning, "step-2.pt is damaged"));
+    tern_log_set(NULL, NULL);
+    locked = NULL;
+    expect_latest(f.path, 2);
+    tern_snapshot_free(s.snapshot);
+    close_folder(&f);
+}
+
 /* A dangling link counts as none: the highest step is loaded. */
 static void a_lost_link_is_made_good(void **state)
 {
@@ -297,6 +376,8 @@ int main(void)
         cmocka_unit_test(it_tidies_up),
         cmocka_unit_test(directories_are_made),
         cmocka_unit_test(a_damaged_one_is_passed_over),
+        cmocka_unit_test(a_folder_that_cannot_be_read_is_not_empty),
+        cmocka_unit_test(a_file_that_cannot_be_opened_now_is_not_passed_over),
         cmocka_unit_test(a_lost_link_is_made_good),
         cmocka_unit_test(killed_at_any_system_call_it_is_the_old_or_the_new),
     };

@@ -1,7 +1,9 @@
 """Helpers for the tests of the command: they start real processes and wait for them with deadlines."""
+import ctypes
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -28,6 +30,17 @@ def tern(*args, **options):
     options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "timeout": GIVE_UP, **options}
     done = subprocess.run([TERN, *args], text=True, **options)
     return done.returncode, done.stdout, done.stderr
+
+
+def forbid(number, native):
+    """Makes a system call of this process and its children fail with an errno, as in an older kernel or a container that forbids it. Its
+    number must be the same on all architectures (424 and above)."""
+    code = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050000 | native), (0x06, 0, 0, 0x7fff0000)]
+    filters = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
+    program = ctypes.create_string_buffer(struct.pack("HP", len(code), ctypes.addressof(filters)))
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    if prctl(38, 1, 0, 0, 0) or prctl(22, 2, program, 0, 0):  # PR_SET_NO_NEW_PRIVS, PR_SET_SECCOMP
+        raise OSError(ctypes.get_errno(), "cannot filter system calls")
 
 
 def until(condition, what, seconds=GIVE_UP):

@@ -102,7 +102,7 @@ class Files(Case):
             self.skipTest("no mount namespaces here")
         done = subprocess.run(command, cwd=self.folder, text=True, capture_output=True, timeout=job.GIVE_UP)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(done.stderr.count("a log ends here because it cannot be written: No space left on device"), 1)
+        self.assertEqual(done.stderr.count("stdout.log of local rank 1 ends here because it cannot be written: No space left on device"), 1)
         self.assertEqual(len([line for line in done.stdout.splitlines() if line.startswith("[default1]:")]), 4000)
 
     def test_limit_on_the_size_of_files_ends_a_log_and_not_the_job(self):
@@ -111,7 +111,7 @@ class Files(Case):
         limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
         returned, out, err = self.run_in(2, code, "--log-dir", "logs", "-t", "1:1", preexec_fn=limit)
         self.assertEqual(returned, 0, err)
-        self.assertEqual(err.count("a log ends here because it cannot be written: File too large"), 1)
+        self.assertEqual(err.count("stdout.log of local rank 1 ends here because it cannot be written: File too large"), 1)
         self.assertEqual(len([line for line in out.splitlines() if line.startswith("[default1]:")]), 4000)
         self.assertIn("False", out.splitlines())
 

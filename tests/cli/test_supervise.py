@@ -1,4 +1,5 @@
 """tern run: deaths and signals, with real kills and stops."""
+import errno
 import os
 import resource
 import signal
@@ -261,6 +262,14 @@ class Launcher(Case):
         code, out, err = job.tern("run", "-n", "60", *show, preexec_fn=limit(100))
         self.assertEqual((code, out, err), (1, "", "tern run: 60 ranks need about 364 file descriptors here, but at most 100 are allowed (ulimit -Hn)\n"))
 
+    def test_kernel_without_pidfds(self):
+        for native in (errno.ENOSYS, errno.EPERM):
+            forbid = lambda: job.forbid(434, native)  # pidfd_open
+            with self.subTest(native=native):
+                self.assertEqual(job.tern("run", "-n", "3", "true", preexec_fn=forbid), (0, "", ""))
+                code, _, err = job.tern("run", "-n", "3", "sh", "-c", "test $RANK != 1 || exit 3; exec sleep 60", preexec_fn=forbid)
+                self.assertEqual((code, job.named_failure(err)), (3, (1, "exited with code 3")))
+
     def test_no_orphan_when_it_is_killed(self):
         stubborn = "for number in set(signal.valid_signals()) - {9, 17, 19}: signal.signal(number, signal.SIG_IGN)\n"
         run = self.start(4, stubborn + READY + "if rank == 3: os.kill(os.getpid(), signal.SIGSTOP)\n" + SLEEP)
@@ -268,6 +277,29 @@ class Launcher(Case):
         self.assertTrue(all(map(job.is_alive, pids)))
         run.launcher.kill()
         self.until_dead(pids)
+
+    def test_no_orphan_when_a_rank_cannot_be_started(self):
+        """The second attempt cannot open rank 1's log: a folder has its name. The launcher gets there once rank 0 has started a process,
+        because before that it waits for a reader of the pipe that has the name of rank 1's other log."""
+        code = """
+import glob, subprocess
+top, = glob.glob('logs/*')
+blocked = top + '/attempt_1/1/'
+if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' and rank == 0:
+    os.makedirs(blocked + 'stderr.log')
+    os.mkfifo(blocked + 'stdout.log')
+    sys.exit(1)
+if os.environ['TORCHELASTIC_RESTART_COUNT'] == '1':
+    left = subprocess.Popen(['sleep', '60'], stdout=2, start_new_session=True)
+    with open('left.tmp', 'w') as file: file.write(str(left.pid))
+    os.rename('left.tmp', 'left')
+    open(blocked + 'stdout.log')
+""" + SLEEP
+        run = self.start(2, code, ["--log-dir", "logs", "--redirects", "3", "--max-restarts", "1"])
+        returned, _, err = run.end()
+        self.assertEqual(returned, 1)
+        self.assertRegex(err, r'cannot open log "logs/none_\w+/attempt_1/1/stderr.log": Is a directory')
+        self.assertFalse(job.is_alive(int(job.read(os.path.join(self.folder, "left")))))
 
 
 if __name__ == "__main__":

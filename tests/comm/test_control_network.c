@@ -175,6 +175,10 @@ static void a_host_that_is_cut_off_is_not_called_stopped(void **state)
     board_free(b);
 }
 
+/* The interface has no neighbour with that address: packets from host 1 are dropped. */
+static const char *const cut = "ip neigh replace 10.99.1.1 lladdr 02:00:00:00:00:01 dev eth0 nud permanent";
+static const char *const mend = "ip neigh del 10.99.1.1 dev eth0";
+
 /* Host 1 has only rank 1. It and the others lose each other. If it can still receive, it may learn first
  * that they have given it up. */
 static void check_vanished(bool hears, const char *pull, const char *repair)
@@ -208,15 +212,13 @@ static void a_cable_that_is_pulled_is_noticed_by_both_ends(void **state)
     check_vanished(false, "ip link set eth0 down", "ip link set eth0 up; ip route add default via 10.99.1.1");
 }
 
-/* No interface has that address: packets from host 1 are dropped. */
 static void a_host_that_only_hears_is_noticed_by_both_ends(void **state)
 {
     (void)state;
-    check_vanished(true, "ip neigh replace 10.99.1.1 lladdr 02:00:00:00:00:01 dev eth0 nud permanent",
-                   "ip neigh del 10.99.1.1 dev eth0");
+    check_vanished(true, cut, mend);
 }
 
-static int outlast_a_stop(int rank, const tern__bootstrap *boot, void *arg)
+static int outlast_a_silence(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
     tern_error err = {0};
@@ -236,13 +238,35 @@ static void a_stopped_rank_of_another_host_is_not_lost(void **state)
     (void)state;
     board *b = board_new();
     host_timeout_s = 1;
-    ranks r = network_start(&net, 2, outlast_a_stop, b);
+    ranks r = network_start(&net, 2, outlast_a_silence, b);
     assert_true(await_count(&b->ready, 2));
     assert_return_code(kill(r.pids[1], SIGSTOP), errno);
     int status;
     assert_int_equal(waitpid(r.pids[1], &status, WUNTRACED), r.pids[1]);
     tern__poll(NULL, 0, tern__deadline(3.5 * host_timeout_s));
     assert_return_code(kill(r.pids[1], SIGCONT), errno);
+    atomic_store(&b->go, 1);
+    ranks_wait(&r);
+    assert_ranks_ok(r);
+    board_free(b);
+    host_timeout_s = 15;
+}
+
+/* The outage begins when the ranks have met and their last messages are acknowledged, and ends when a quarter
+ * of the time is left. */
+static void a_short_outage_is_survived(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    host_timeout_s = 6;
+    int64_t start = tern__now_ns();
+    ranks r = network_start(&net, 3, outlast_a_silence, b);
+    assert_true(await_count(&b->ready, 3));
+    tern__poll(NULL, 0, tern__deadline(0.3));
+    assert_true(network_run(&net, 1, cut));
+    tern__poll(NULL, 0, start + INT64_C(4500000000));
+    assert_true(network_run(&net, 1, mend));
+    tern__poll(NULL, 0, start + INT64_C(7500000000));
     atomic_store(&b->go, 1);
     ranks_wait(&r);
     assert_ranks_ok(r);
@@ -387,6 +411,7 @@ int main(void)
         cmocka_unit_test(a_cable_that_is_pulled_is_noticed_by_both_ends),
         cmocka_unit_test(a_host_that_only_hears_is_noticed_by_both_ends),
         cmocka_unit_test(a_stopped_rank_of_another_host_is_not_lost),
+        cmocka_unit_test(a_short_outage_is_survived),
         cmocka_unit_test(a_host_that_is_cut_off_is_not_called_stopped),
         cmocka_unit_test(two_that_cannot_reach_each_other_are_named),
         cmocka_unit_test(a_name_that_is_rank_0s_loopback_to_itself),

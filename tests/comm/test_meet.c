@@ -172,6 +172,45 @@ static void nobody_is_missing_where_all_have_come(void **state)
     }
 }
 
+/* ---- a lost answer ---- */
+
+static bool loses_claim;    /* the connection breaks when the store has answered this rank's claim */
+static int claimed_at = -1; /* the descriptor of that connection                                   */
+
+ssize_t send(int fd, const void *data, size_t bytes, int flags)
+{
+    if (loses_claim && memmem(data, bytes, "join/", 5)) claimed_at = fd;
+    return sendto(fd, data, bytes, flags, NULL, 0);
+}
+
+ssize_t recv(int fd, void *data, size_t bytes, int flags)
+{
+    if (fd != claimed_at) return recvfrom(fd, data, bytes, flags, NULL, NULL);
+    loses_claim = false;
+    claimed_at = -1;
+    errno = ECONNRESET;
+    return -1;
+}
+
+static int meet_over_a_bad_line(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    loses_claim = rank == 1;
+    int status = meet(boot, b, &b->outcomes[rank], boot->world);
+    RANK_CHECK(rank, !loses_claim);
+    return status;
+}
+
+static void a_rank_whose_claim_got_no_answer_claims_again(void **state)
+{
+    (void)state;
+    board *b = board_new(10);
+    assert_ranks_ok(ranks_run(3, meet_over_a_bad_line, b));
+    for (int rank = 0; rank < 3; rank++)
+        if (b->outcomes[rank].code) fail_msg("\"%s\"", b->outcomes[rank].text);
+    board_free(b);
+}
+
 /* ---- duplicate ranks ---- */
 
 static int meet_somewhere(int rank, const tern__bootstrap *boot, void *arg)
@@ -545,6 +584,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         ANYWHERE(missing_ranks_are_named_at_the_deadline),
         cmocka_unit_test_setup(nobody_is_missing_where_all_have_come, together),
+        ANYWHERE(a_rank_whose_claim_got_no_answer_claims_again),
         ANYWHERE(two_processes_with_one_rank_are_both_named),
         ANYWHERE(different_world_sizes_are_named),
         cmocka_unit_test_setup(a_rank_that_fails_alone_is_named_by_all, together),

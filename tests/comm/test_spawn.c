@@ -7,9 +7,11 @@
 #include <tern/spawn.h>
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 
 #define MAX 4
 
@@ -282,6 +284,42 @@ static void test_sigkill_after_the_grace(void **state)
     board_free(b);
 }
 
+/* ---- a kernel without pidfds ---- */
+
+static int hidden; /* the errno of pidfd_open; 0: it works */
+
+long syscall(long number, ...)
+{
+    static long (*real)(long, ...);
+    long a[6];
+    va_list args;
+    va_start(args, number);
+    for (int i = 0; i < 6; i++) a[i] = va_arg(args, long);
+    va_end(args);
+    if (!real) real = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
+    if (number != SYS_pidfd_open || !hidden) return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+    errno = hidden;
+    return -1;
+}
+
+static void test_without_pidfds(void **state)
+{
+    static const int natives[] = {ENOSYS, EPERM};
+    for (size_t i = 0; i < TERN__COUNT(natives); i++) {
+        board *b = board_new();
+        tern_error err = {0};
+        hidden = natives[i];
+        assert_int_equal(tern_spawn(exit_with_3, 3, b, NULL, &err), TERN_E_PEER);
+        assert_non_null(strstr(err.text, "rank 1 (pid "));
+        assert_int_equal(err.native, 3);
+        assert_no_child();
+        test_ranks_meet(state);
+        test_sigkill_after_the_grace(state);
+        hidden = 0;
+        board_free(b);
+    }
+}
+
 /* ---- a parent that dies ---- */
 
 static int sleep_on_board(int rank, void *arg)
@@ -494,6 +532,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_threads_of_a_rank_use_all_cores),
         cmocka_unit_test(test_failing_rank_is_named),
         cmocka_unit_test(test_sigkill_after_the_grace),
+        cmocka_unit_test(test_without_pidfds),
         cmocka_unit_test(test_ranks_die_with_the_parent),
         cmocka_unit_test(test_arguments),
         cmocka_unit_test(test_a_rank_spawns_no_ranks),

@@ -3,11 +3,30 @@
 
 #include "base/base.h"
 
+#include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <zlib.h>
+
+static bool ticks; /* every system call would be interrupted by a signal, unless that is blocked */
+
+static bool is_interrupted(void)
+{
+    sigset_t blocked;
+    pthread_sigmask(SIG_SETMASK, NULL, &blocked);
+    if (!ticks || sigismember(&blocked, SIGALRM)) return false;
+    errno = EINTR;
+    return true;
+}
+
+__attribute__((visibility("default"))) /* for zlib */ ssize_t read(int fd, void *to, size_t bytes)
+{
+    return is_interrupted() ? -1 : syscall(SYS_read, fd, to, bytes);
+}
 
 /* Three images of 2 x 2 and their labels, written plain or gzipped to a new folder. */
 enum {
@@ -107,6 +126,18 @@ static void gzipped_and_plain_files_are_read(void **state)
     expect_samples(f);
     write_pair(f, "wbT");
     expect_samples(f);
+}
+
+/* As by a file system in user space, for a program with a timer. */
+static void signals_do_not_end_a_file(void **state)
+{
+    const files *f = *state;
+    for (int plain = 0; plain < 2; plain++) {
+        write_pair(f, plain ? "wbT" : "wb");
+        ticks = true;
+        expect_samples(f);
+        ticks = false;
+    }
 }
 
 static void a_missing_file_is_named(void **state)
@@ -301,6 +332,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         TEST(gzipped_and_plain_files_are_read),
+        TEST(signals_do_not_end_a_file),
         TEST(a_missing_file_is_named),
         TEST(a_folder_is_an_error),
         TEST(truncated_data_says_expected_and_got),

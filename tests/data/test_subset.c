@@ -1,6 +1,7 @@
 /* test_subset.c - subsets, and datasets without the samples that cannot be read: the same on all ranks. */
 #include "comm/group_fixture.h"
 
+#include <errno.h>
 #include <string.h>
 
 #include <tern/data.h>
@@ -91,6 +92,40 @@ static void nothing_readable_is_an_error(void **state)
     tern_dataset_free(few);
 }
 
+static int shortage; /* the errno that sample 5 gets; 0: E_MEMORY */
+
+static int short_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, void *y,
+                     tern_error *err)
+{
+    errno = shortage;
+    if (index == 5 && shortage) return tern__error_errno(err, "short", TERN_E_IO, "cannot open 5.png");
+    if (index == 5) return tern__error_set(err, "short", TERN_E_MEMORY, "no memory for 5.png");
+    return torn_get(base, epoch, index, x, y, err);
+}
+
+/* Rank 2 of 3 tries sample 5. */
+static int shortage_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    (void)arg;
+    tern_error err = {0};
+    tern_group *world = open_group(boot, &err);
+    tern_dataset lacking = torn;
+    lacking.get = short_get;
+    tern_log_set(quiet, NULL);
+    RANK_CHECK(rank, !tern_readable_new(&lacking, world, &err));
+    RANK_CHECK(rank, strstr(err.text, "sample 5: "));
+    if (rank == 2) RANK_CHECK(rank, err.code == (shortage ? TERN_E_IO : TERN_E_MEMORY));
+    tern_group_close(world);
+    return 0;
+}
+
+static void a_shortage_leaves_nothing_out(void **state)
+{
+    (void)state;
+    for (shortage = 0; shortage <= EMFILE; shortage += EMFILE)
+        assert_ranks_ok(ranks_run(3, shortage_body, NULL));
+}
+
 static void a_subset_has_its_samples_in_its_order(void **state)
 {
     (void)state;
@@ -138,6 +173,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_cannot_be_read_is_left_out_on_all_ranks),
         cmocka_unit_test(nothing_readable_is_an_error),
+        cmocka_unit_test(a_shortage_leaves_nothing_out),
         cmocka_unit_test(a_subset_has_its_samples_in_its_order),
         cmocka_unit_test(bad_arguments_are_named),
     };

@@ -4,6 +4,7 @@
 #include "ledger.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +15,10 @@
 #endif
 
 static int allowed, online;
-static int places;   /* OpenMP's places, of one CPU each from CPU 0 on */
-static int at_start; /* CPUs before OpenMP bound the thread            */
+static int later = -1; /* allowed from the second look on; -1: as many */
+static bool is_hidden; /* the affinity cannot be read                  */
+static int places;     /* OpenMP's places, of one CPU each from CPU 0 on */
+static int at_start;   /* CPUs before OpenMP bound the thread            */
 
 /* A simulated file about the process's cgroups; a NULL path ends the list. */
 typedef struct text_file {
@@ -27,8 +30,10 @@ static const text_file none[] = {{NULL}}, *files = none;
 int sched_getaffinity(pid_t pid, size_t size, cpu_set_t *set)
 {
     (void)pid;
+    if (is_hidden) return errno = EPERM, -1;
     memset(set, 0, size);
     for (int cpu = 0; cpu < allowed; cpu++) CPU_SET(cpu, set);
+    if (later >= 0) allowed = later;
     return 0;
 }
 
@@ -117,6 +122,25 @@ static void the_cores_of_a_machine_are_divided(void **state)
     }
     be_rank(39, 40, false);
     check_share(7, 1);
+}
+
+static void cores_that_are_taken_away_meanwhile(void **state)
+{
+    (void)state;
+    allowed = online = 8, later = 1;
+    be_rank(0, 1, false);
+    check_share(0, 8);
+    later = -1;
+    check_share(0, 1);
+}
+
+static void without_an_affinity_all_cores_count(void **state)
+{
+    (void)state;
+    online = 6, is_hidden = true;
+    be_rank(1, 2, false);
+    check_share(3, 3);
+    is_hidden = false;
 }
 
 /* Three ranks on two sockets of 16 cores each get 11 cores, and two such shares do not fit into a socket. */
@@ -213,6 +237,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_cores_of_a_machine_are_divided),
+        cmocka_unit_test(cores_that_are_taken_away_meanwhile),
+        cmocka_unit_test(without_an_affinity_all_cores_count),
         cmocka_unit_test(a_share_ends_with_the_cores_that_a_launcher_has_chosen),
 #ifdef _OPENMP
         cmocka_unit_test(the_cores_are_those_of_all_places),

@@ -328,6 +328,33 @@ static void a_disk_full_from_the_start(void **state)
     signal(SIGXFSZ, SIG_DFL);
 }
 
+static int close_error; /* of every close, as on a network file system; 0: none */
+
+int close(int fd)
+{
+    int status = (int)syscall(SYS_close, fd);
+    if (!close_error) return status;
+    errno = close_error;
+    return -1;
+}
+
+static void a_disk_that_is_full_only_when_a_file_is_closed(void **state)
+{
+    char path[PATH_ROOM];
+    tern_board *board = open_board(*state, 2, 1e9);
+    put(board, 4);
+    assert_int_equal(find_file(*state, "events.", path), 1);
+    tern_log_set(hear, NULL);
+    warnings = 0;
+    close_error = EDQUOT;
+    tern_board_free(board);
+    close_error = 0;
+    tern_log_set(NULL, NULL);
+    assert_int_equal(warnings, 1);
+    assert_non_null(strstr(last_warning, path));
+    assert_non_null(strstr(last_warning, "may be lost: Disk quota exceeded"));
+}
+
 /* A rank that is killed at any time leaves whole records and at most a part of one; the next run continues.
  */
 static void a_killed_process_leaves_whole_records(void **state)
@@ -557,6 +584,7 @@ int main(void)
         IN_A_FOLDER(standard_error_is_closed),
         IN_A_FOLDER(a_full_disk_is_told_once),
         IN_A_FOLDER(a_disk_full_from_the_start),
+        IN_A_FOLDER(a_disk_that_is_full_only_when_a_file_is_closed),
         IN_A_FOLDER(a_killed_process_leaves_whole_records),
         IN_A_FOLDER(rank_0_writes),
         IN_A_FOLDER(all_ranks_write_if_asked),

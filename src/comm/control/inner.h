@@ -30,7 +30,7 @@ typedef struct tern__card {
     char host_key[TERN__HOST_KEY_BYTES]; /* equal on ranks whose Unix sockets can reach each other */
     tern__comm_choice choice;
     cpu_set_t cores;                   /* the cores that it may use */
-    uint8_t epoch[TERN__SECRET_BYTES]; /* rank 0's identifies this meeting */
+    uint8_t epoch[TERN__SECRET_BYTES]; /* random; rank 0's identifies this meeting */
     uint32_t name_bytes;
     char name[32]; /* of its abstract socket, without the leading zero byte */
 } tern__card;
@@ -228,9 +228,6 @@ int tern__tcp_get(struct sockaddr_storage *at, int rank, tern_store *store, doub
                   tern_error *err);
 /* Returns a connected socket, or -errno. */
 int tern__tcp_connect(const struct sockaddr_storage *at, int64_t deadline);
-/* Makes small messages go out at once, and the connection fail once the host has been silent for
- * `host_timeout_s`. Returns 0 or an errno. */
-int tern__tcp_tune(int fd, double host_timeout_s);
 /* Closes once the other host has everything that was sent, or after a second. */
 void tern__tcp_close(int *fd);
 /* "10.0.0.1". */

@@ -26,18 +26,20 @@ static int fail_twice(int rank, const tern__card *first, const tern__card *own, 
 }
 
 /* Returns 1: the rank is ours; 0: this is an earlier meeting's store, try again at the next one; or a
- * negative status. A store that closes the connection now (E_PEER) is an earlier meeting's, too. */
+ * negative status. A store that closes the connection now (E_PEER) is an earlier meeting's, too. If it is
+ * this one's, and only the answer was lost, the next try finds the rank claimed by this very card. */
 static int try_claim(int rank, const tern__card *own, tern_store *store, tern_error *err)
 {
     char key[32];
-    int64_t claims;
     tern__card first;
     tern_error why = {0};
+    const tern_store_value nobody = {"", 0}, mine = {own->epoch, sizeof(own->epoch)};
+    tern_store_value owner = nobody;
     snprintf(key, sizeof(key), "join/%d", rank);
-    int status = tern_store_add(store, key, 1, &claims, &why);
+    int status = tern_store_compare_set(store, key, nobody, mine, &owner, &why);
     if (status == TERN_E_PEER) return 0;
     if (status) return tern__error_set(err, func, status, "%s", why.text);
-    if (claims == 1) return 1;
+    if (owner.bytes == mine.bytes && !memcmp(owner.data, mine.data, mine.bytes)) return 1;
     bool is_known = !tern__card_get(&first, card_name, rank, store, 1.0, NULL);
     if (is_known && tern__card_is_same_process(&first, own)) return 0;
     return fail_twice(rank, is_known ? &first : NULL, own, err);

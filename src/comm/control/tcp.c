@@ -1,10 +1,5 @@
 /* tcp.c - the network between hosts: the address at which other hosts reach this one, and connections whose
- * other end may vanish silently.
- *
- * An idle connection is probed (keepalive). If probes or data stay unacknowledged for `host_timeout_s`, the
- * connection fails. Without this the kernel would retry for a quarter of an hour, or for ever where there is
- * nothing to send. A process that is merely stopped does not time out, because its kernel still
- * acknowledges. */
+ * other end may vanish silently (tern__tcp_tune notices). */
 #include "comm/control/inner.h"
 
 #include <arpa/inet.h>
@@ -13,7 +8,6 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -190,24 +184,6 @@ int tern__tcp_get(struct sockaddr_storage *at, int rank, tern_store *store, doub
 int tern__tcp_connect(const struct sockaddr_storage *at, int64_t deadline)
 {
     return tern__connect((const struct sockaddr *)at, size_of(at), deadline);
-}
-
-static int set_int(int fd, int level, int option, int value)
-{
-    return setsockopt(fd, level, option, &value, sizeof(value)) ? errno : 0;
-}
-
-/* Sends three probes within the timeout. The kernel takes their interval in whole seconds. */
-int tern__tcp_tune(int fd, double host_timeout_s)
-{
-    const double clamped = TERN__MIN(TERN__MAX(host_timeout_s, 1.0), 3600.0);
-    const int pause = TERN__MAX(1, (int)(clamped / 3));
-    int native = set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    if (!native) native = set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
-    if (!native) native = set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, pause);
-    if (!native) native = set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, pause);
-    if (!native) native = set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (int)(clamped * 1000));
-    return native;
 }
 
 /* Closing a socket with unread data makes the kernel reset the connection, and the last messages would be

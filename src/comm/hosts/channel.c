@@ -4,9 +4,9 @@
  *            change.
  *   cross    The ranks that talk to other hosts exchange their shares, each for all ranks of the host.
  *   leave    The ranks of the host meet again. A rank that sees the end of this meeting knows that the
- * results are in its window. part     Only for a move, which has transferred nothing yet: after `leave` each
- * rank fetches its own elements, and this third meeting ends when all have done so. Only then may a window
- * change.
+ *            results are in its window.
+ *   part     Only for a move, which has transferred nothing yet: after `leave` each rank fetches its own
+ *            elements, and this third meeting ends when all have done so. Only then may a window change.
  *
  * The meetings are works without data in channels of the local back end. So late ranks are named and dead
  * ones are noticed in the same way as in a group on one host.

@@ -3,9 +3,11 @@
  * talks to other hosts. The share at place j is transferred only between ranks at place j.
  *
  * The region of a host is:
+ *
  *   all_reduce                   one of equal pieces, one per host, which the host sums; all elements of a
- * small work all_gather, reduce_scatter   the parts of its ranks broadcast, reduce            all elements if
- * the root is on this host, else none */
+ *                                small work
+ *   all_gather, reduce_scatter   the parts of its ranks
+ *   broadcast, reduce            all elements if the root is on this host, else none */
 #include "comm/hosts/hosts.h"
 
 #include <string.h>

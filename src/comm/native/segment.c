@@ -8,6 +8,7 @@
 #include "comm/native/native.h"
 
 #include "base/pages.h"
+#include "base/thread.h"
 #include "comm/sys.h"
 
 #include <errno.h>
@@ -67,16 +68,21 @@ static size_t available(void)
     return (size_t)all << 10;
 }
 
+/* In older kernels a signal makes fallocate free all pages again. With a timer or a profiler that ticks
+ * faster than it allocates, it would never end. */
 static int fill(int fd, size_t bytes)
 {
     const size_t large = (size_t)64 << 20; /* smaller segments are not checked */
+    sigset_t before;
     int status;
     if (bytes > large && bytes > available()) {
         errno = ENOMEM;
         return -1;
     }
+    tern__signals_block(&before);
     do status = fallocate(fd, 0, 0, (off_t)bytes);
-    while (status && errno == EINTR);
+    while (status && errno == EINTR); /* stopped and continued */
+    tern__signals_restore(&before);
     return status;
 }
 

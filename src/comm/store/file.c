@@ -73,7 +73,8 @@ static int open_locked(const visit *v, bool writes, struct stat *now)
 {
     file_store *s = v->store;
     for (;;) {
-        if (s->fd < 0) s->fd = open(s->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+        if (s->fd < 0)
+            s->fd = TEMP_FAILURE_RETRY(open(s->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
         if (s->fd < 0) return fail(v, "open it");
         int status = lock(v, writes);
         if (status) return status;
