@@ -3,7 +3,8 @@
 
 #include "comm/bootstrap/bootstrap.h"
 #include "device/device.h"
-#include "kernels/choices.h"
+#include "device/choice_file.h"
+#include "device/choices.h"
 
 #include <cjson/cJSON.h>
 #include <limits.h>
@@ -75,8 +76,7 @@ static void print_libraries(void)
 #endif
 }
 
-/* Prints the file of measured convolution algorithms and how many entries it has for this machine and build.
- */
+/* Prints the file of measured convolution algorithms and how many cases it has for this processor. */
 static void print_choices(void)
 {
     char path[PATH_MAX], text[PATH_MAX + 32];

@@ -7,12 +7,11 @@
  * blocked path uses the float logarithm and sine of the Cephes library. PyTorch's AVX2 build fuses
  * multiplications and additions, so fused operations are written as fmaf here, and this file is compiled with
  * -ffp-contract=off. */
-#include "base/rng.h"
-
 #include <tern/rng.h>
 
 #include "base/base.h"
 #include "base/half.h"
+#include "base/simd.h"
 
 #include <math.h>
 #include <string.h>
@@ -211,7 +210,8 @@ INLINE void cephes_sincos(float x, float *sine, float *cosine)
     *cosine = tern__float_of(tern__bits_of(swapped ? s : c) ^ cosine_sign);
 }
 
-INLINE void normal_blocks(float *d, size_t blocks, float mean, float std)
+/* Turns blocks of 16 uniforms into normals. */
+TERN__SIMD static void normal_blocks(float *d, size_t blocks, float mean, float std)
 {
     for (; blocks > 0; blocks--, d += BLOCK) {
         for (int j = 0; j < HALF; j++) {
@@ -224,64 +224,9 @@ INLINE void normal_blocks(float *d, size_t blocks, float mean, float std)
     }
 }
 
-INLINE void scale_all(float *d, size_t n, float range, float from)
+TERN__SIMD static void scale_all(float *d, size_t n, float range, float from)
 {
     for (size_t i = 0; i < n; i++) d[i] = fmaf(d[i], range, from);
-}
-
-#if defined(__x86_64__)
-static bool avx2_is_supported(void)
-{
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-}
-
-__attribute__((target("avx2,fma"))) static void scale_avx2(float *d, size_t n, float range, float from)
-{
-    scale_all(d, n, range, from);
-}
-
-__attribute__((target("avx2,fma"))) static void normal_avx2(float *d, size_t blocks, float mean, float std)
-{
-    normal_blocks(d, blocks, mean, std);
-}
-
-static const tern__rng_loops avx2 = {
-    .name = "avx2", .is_supported = avx2_is_supported, .scale = scale_avx2, .normal = normal_avx2};
-#endif
-
-static bool baseline_is_supported(void)
-{
-    return true;
-}
-
-static void scale_baseline(float *d, size_t n, float range, float from)
-{
-    scale_all(d, n, range, from);
-}
-
-static void normal_baseline(float *d, size_t blocks, float mean, float std)
-{
-    normal_blocks(d, blocks, mean, std);
-}
-
-static const tern__rng_loops baseline = {.name = "baseline",
-                                         .is_supported = baseline_is_supported,
-                                         .scale = scale_baseline,
-                                         .normal = normal_baseline};
-
-const tern__rng_loops *const tern__rng_loops_list[] = {
-#if defined(__x86_64__)
-    &avx2,
-#endif
-    &baseline,
-};
-const int tern__rng_loops_count = TERN__COUNT(tern__rng_loops_list);
-
-static const tern__rng_loops *best_loops(void)
-{
-    int i = 0;
-    while (!tern__rng_loops_list[i]->is_supported()) i++;
-    return tern__rng_loops_list[i];
 }
 
 /* ---- distributions ---- */
@@ -291,7 +236,7 @@ void tern_rng_uniform(tern_rng *rng, float *out, size_t n, double from, double t
     float low = (float)from, range = (float)to - (float)from;
     if (is_missing(rng, out, n * sizeof(*out))) return;
     fill_unit(rng, out, n);
-    best_loops()->scale(out, n, range, low);
+    scale_all(out, n, range, low);
 }
 
 static double normal_one(tern_rng *rng)
@@ -307,12 +252,11 @@ static double normal_one(tern_rng *rng)
 /* If the tail does not fill a block, the last 16 elements are drawn and transformed again. */
 static void normal_many(tern_rng *rng, float *out, size_t n, float mean, float std)
 {
-    const tern__rng_loops *loops = best_loops();
     fill_unit(rng, out, n);
-    loops->normal(out, n / BLOCK, mean, std);
+    normal_blocks(out, n / BLOCK, mean, std);
     if (n % BLOCK == 0) return;
     fill_unit(rng, out + n - BLOCK, BLOCK);
-    loops->normal(out + n - BLOCK, 1, mean, std);
+    normal_blocks(out + n - BLOCK, 1, mean, std);
 }
 
 void tern_rng_normal(tern_rng *rng, float *out, size_t n, double mean, double std)

@@ -3,7 +3,7 @@
 #define TERN_SRC_CHECKPOINT_SNAPSHOT_H
 
 #include "base/base.h"
-#include "kernels/choices.h"
+#include "device/choices.h"
 
 #include <tern/snapshot.h>
 

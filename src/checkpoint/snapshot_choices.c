@@ -1,4 +1,4 @@
-/* snapshot_choices.c - saves which algorithms the run computes with (kernels/choices.h). Rank 0 has chosen
+/* snapshot_choices.c - saves which algorithms the run computes with (device/choices.h). Rank 0 has chosen
  * them by measuring time. After a resume, measuring might choose others, or the choices might reach the other
  * ranks a step later. So the file has rank 0's choices, and each save and load broadcasts them to all ranks.
  */

@@ -18,7 +18,5 @@ static inline const char *tern__comm_choice_name(const tern__comm_choice *choice
 {
     return is_one_host ? choice->on_one_host : choice->on_several;
 }
-/* False if a name received from a peer has no end. */
-bool tern__comm_choice_is_sound(const tern__comm_choice *choice);
 
 #endif

@@ -1,9 +1,8 @@
-/* group.c - opens and closes groups, keeps a family's first error, and allocates its shared memory. */
+/* group.c - opens and closes groups, and allocates their shared memory. */
 #include "comm/group.h"
 
 #include "base/opts.h"
 #include "base/pages.h"
-#include "comm/hosts/hosts.h"
 #include "comm/mpi.h"
 #include "comm/staging.h"
 #include "comm/sys.h"
@@ -239,99 +238,6 @@ void tern_group_close(tern_group *group)
     free_mems(group);
     if (group != root) leave_family(group);
     if (--root->users == 0) close_family(root);
-}
-
-/* ---- properties ---- */
-
-int tern_group_rank(const tern_group *group)
-{
-    return group ? group->boot.rank : 0;
-}
-
-int tern_group_size(const tern_group *group)
-{
-    return group ? group->boot.world : 1;
-}
-
-int tern_group_local_rank(const tern_group *group)
-{
-    return group ? group->boot.local_rank : 0;
-}
-
-const char *tern_group_backend(const tern_group *group)
-{
-    return group ? group->shown_name : "self";
-}
-
-/* ---- failures ---- */
-
-static int check_fork(const tern_group *root, const char *func, tern_error *err)
-{
-    if (*root->mark) return TERN_OK;
-    return tern__error_set(err, func, TERN_E_FORKED,
-                           "the group belongs to process %d, this is its forked child %d", root->pid,
-                           (int)getpid());
-}
-
-/* Asks the back end first, whose text is the same on all ranks. The back end of a group of one knows of no
- * failure, so the control plane comes second. */
-static void learn_failure(tern_group *group)
-{
-    tern_error why = {0};
-    if (group->backend->progress(group->channel, &why) || tern__control_check(group->control, NULL, &why))
-        tern__group_fail(group, &why);
-}
-
-int tern__group_told(const tern_group *group, const char *func, tern_error *err)
-{
-    const tern_error *error = &group->root->error;
-    int status = check_fork(group->root, func, err);
-    if (status) return status;
-    return error->code ? tern__error_set(err, func, error->code, "%s", error->text) : TERN_OK;
-}
-
-int tern__group_check(tern_group *group, const char *func, tern_error *err)
-{
-    const tern_group *root = group->root;
-    bool is_well = !group->control || tern__control_is_healthy(group->control);
-    if (!is_well && !root->error.code && *root->mark) learn_failure(group);
-    return tern__group_told(group, func, err);
-}
-
-/* A caller that sees the failure may free the buffers of pending works. A peer's message may still arrive, so
- * from here on the transport touches no memory. */
-int tern__group_fail(tern_group *group, const tern_error *err)
-{
-    tern_group *root = group->root;
-    if (root->error.code || check_fork(root, NULL, NULL)) return err->code;
-    root->error = *err;
-    if (group->control) tern__control_abort(group->control, err->code, err->text);
-    if (root->link) tern__link_give_up(root->link);
-    return err->code;
-}
-
-void tern_group_abort(tern_group *group, int code, const char *text)
-{
-    tern_error why = {0};
-    if (!group) return;
-    tern__error_set(&why, __func__, code < 0 ? code : TERN_E_PEER, "%s", text ? text : "aborted");
-    tern__group_fail(group, &why);
-}
-
-static int progress_one(const tern_group *group, tern_error *err)
-{
-    bool advances = group->state && group->backend->advance;
-    int status = advances ? group->backend->advance(group->state, err) : TERN_OK;
-    return status || !group->staging ? status : tern__staging_pump(group->staging, err);
-}
-
-int tern__group_progress(tern_group *group, tern_error *err)
-{
-    const tern_group *root = group->root;
-    int status = root->link ? tern__link_progress(root->link, err) : TERN_OK;
-    if (!status) status = progress_one(root, err);
-    for (const tern_group *g = root->subgroups; g && !status; g = g->next) status = progress_one(g, err);
-    return status;
 }
 
 /* ---- memory ---- */

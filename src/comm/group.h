@@ -70,6 +70,14 @@ static inline const tern__comm_backend *tern__group_mover(const tern_group *grou
 /* tern_group_open with the environment already read. For tests, whose ranks may be threads of one process. */
 tern_group *tern__group_open_boot(const tern__bootstrap *boot, const tern_group_opts *opts, tern_error *err);
 
+/* Reads and checks the user's options over the defaults. */
+int tern__group_opts_read(tern_group_opts *opts, const tern_group_opts *user, tern_error *err);
+int tern__group_opts_check(const tern_group_opts *opts, const char *func, tern_error *err);
+/* Opens the back end of a group whose `boot`, `opts`, `root` and `ranks` are set. */
+int tern__group_build(tern_group *group, tern_error *err);
+
+/* ---- failure.c ---- */
+
 /* Call before everything else: returns TERN_OK, or the group's sticky error, a peer's death, or E_FORKED in a
  * forked child. */
 int tern__group_check(tern_group *group, const char *func, tern_error *err);
@@ -78,13 +86,11 @@ int tern__group_check(tern_group *group, const char *func, tern_error *err);
 int tern__group_told(const tern_group *group, const char *func, tern_error *err);
 /* Makes `err` the group's sticky error and tells the peers; returns its code. */
 int tern__group_fail(tern_group *group, const tern_error *err);
+
+/* ---- progress.c ---- */
+
 /* Advances the family's queued collectives. Back ends call it while they block. */
 int tern__group_progress(tern_group *group, tern_error *err);
-/* Reads and checks the user's options over the defaults. */
-int tern__group_opts_read(tern_group_opts *opts, const tern_group_opts *user, tern_error *err);
-int tern__group_opts_check(const tern_group_opts *opts, const char *func, tern_error *err);
-/* Opens the back end of a group whose `boot`, `opts`, `root` and `ranks` are set. */
-int tern__group_build(tern_group *group, tern_error *err);
 
 /* ---- members.c ---- */
 

@@ -1,8 +1,28 @@
-/* members.c - translates a group's ranks to those of the root, which the control plane knows, and asks it
- * about them. */
+/* members.c - a group's own rank and size; translates its ranks to those of the root, which the control plane
+ * knows, and asks it about them. */
 #include "comm/group.h"
 
 #include <stdio.h>
+
+int tern_group_rank(const tern_group *group)
+{
+    return group ? group->boot.rank : 0;
+}
+
+int tern_group_size(const tern_group *group)
+{
+    return group ? group->boot.world : 1;
+}
+
+int tern_group_local_rank(const tern_group *group)
+{
+    return group ? group->boot.local_rank : 0;
+}
+
+const char *tern_group_backend(const tern_group *group)
+{
+    return group ? group->shown_name : "self";
+}
 
 int tern_group_world_rank(const tern_group *group, int rank)
 {

@@ -47,12 +47,6 @@ tern__comm_choice tern__comm_choose(const char *wish, bool has_mpi)
     return choice;
 }
 
-bool tern__comm_choice_is_sound(const tern__comm_choice *choice)
-{
-    return memchr(choice->on_one_host, 0, TERN__BACKEND_NAME) &&
-           memchr(choice->on_several, 0, TERN__BACKEND_NAME);
-}
-
 int tern__comm_check(const char *name, const char *func, tern_error *err)
 {
     name = name_behind(name);

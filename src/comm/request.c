@@ -56,20 +56,6 @@ static int check_request(const tern_group *group, const tern__request *r, tern_e
 
 /* ---- checks of buffers ---- */
 
-tern__parts tern__request_parts(const tern_group *group, tern__kind kind, int root)
-{
-    size_t world = (size_t)group->boot.world;
-    bool is_root = group->boot.rank == root;
-    switch (kind) {
-    case TERN__ALL_GATHER: return (tern__parts){1, world};
-    case TERN__REDUCE_SCATTER: return (tern__parts){world, 1};
-    case TERN__GATHER: return (tern__parts){1, is_root ? world : 0};
-    case TERN__SCATTER: return (tern__parts){is_root ? world : 0, 1};
-    case TERN__ALL_TO_ALL: return (tern__parts){world, world};
-    default: return (tern__parts){1, 1};
-    }
-}
-
 /* One buffer may be this rank's own part of the other. With any other overlap, data would be read after it
  * was overwritten. */
 static int check_overlap(const tern_group *group, const tern__request *r, const tern__item *item,
@@ -383,27 +369,13 @@ static int begin(tern_work *work, tern_group *group, const tern__request *r, ter
     work->post.total = total_of(group, work);
     work->piece = work->extents ? work->count : tern__staging_piece(group, r->kind, r->dtype, work->count);
     if (work->count > work->piece) work->pieces = (work->count + work->piece - 1) / work->piece;
-    status = tern__debug_call_begin(work, err);
+    status = tern__debug_call_begin(work, tern__staging_calls(group->staging) + 1, err);
     if (status) return status;
     tern__staging_push(group->staging, work);
     return TERN_OK;
 }
 
 /* ---- running ---- */
-
-int tern__request_fail(tern_group *group, const char *func, tern_error *why, tern_error *err)
-{
-    why->func = func;
-    tern__group_fail(group, why);
-    if (err && !err->code) *err = *why;
-    return why->code;
-}
-
-int tern__request_given(tern_group *group, const char *func, tern_error *err)
-{
-    if (!group) return tern__error_set(err, func, TERN_E_INVALID, "group is NULL");
-    return tern__is_set(err) ? tern__group_fail(group, err) : TERN_OK;
-}
 
 tern_work *tern__request_start(tern_group *group, const tern__request *r, tern_error *err)
 {

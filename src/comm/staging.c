@@ -134,18 +134,6 @@ void *tern__work_room(tern_work *work, size_t bytes, const char *func, tern_erro
 
 /* ---- the queue ---- */
 
-size_t tern__staging_parts(const tern_group *group, tern__kind kind)
-{
-    switch (kind) {
-    case TERN__ALL_GATHER:
-    case TERN__REDUCE_SCATTER:
-    case TERN__SCATTER:
-    case TERN__ALL_TO_ALL:
-    case TERN__ALL_TO_ALL_V: return (size_t)group->boot.world;
-    default: return 1;
-    }
-}
-
 /* Returns the best number of pieces: enough that the copies of one overlap with the messages of others,
  * unless the pieces would get too short. Without copies it is 1. */
 static size_t wished_pieces(const tern_group *group, size_t bytes)

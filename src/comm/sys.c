@@ -138,6 +138,26 @@ int tern__recv_all(int fd, void *data, size_t bytes, int64_t deadline)
     return 0;
 }
 
+bool tern__send_now(int fd, const void *data, size_t bytes)
+{
+    ssize_t sent;
+    do sent = send(fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (sent < 0 && errno == EINTR);
+    return sent == (ssize_t)bytes;
+}
+
+/* A packet is either complete or wrong; the rest of a stream's part may still arrive. */
+int tern__recv_part(int fd, bool is_stream, void *data, size_t bytes, size_t *got)
+{
+    ssize_t count;
+    do count = recv(fd, (char *)data + *got, bytes - *got, MSG_DONTWAIT | (is_stream ? 0 : MSG_TRUNC));
+    while (count < 0 && errno == EINTR);
+    if (count < 0) return errno == EAGAIN ? 0 : -1;
+    *got += (size_t)count;
+    if (*got == bytes) return 1;
+    return is_stream && count > 0 ? 0 : -1;
+}
+
 int tern__thread_start(pthread_t *thread, void *(*body)(void *), void *arg, const char *name, tern_error *err)
 {
     int status = tern__thread_new(thread, NULL, body, arg);

@@ -34,6 +34,12 @@ int tern__tcp_tune(int fd, double silence_s);
 int tern__send_all(int fd, const void *data, size_t bytes, int64_t deadline);
 int tern__recv_all(int fd, void *data, size_t bytes, int64_t deadline);
 
+/* Sends all `bytes` without waiting. False: the kernel has not taken them all. */
+bool tern__send_now(int fd, const void *data, size_t bytes);
+/* Receives the next `bytes` without waiting, as one packet or from a stream. Returns 1: complete; 0: not yet
+ * (*got bytes so far); -1: the other end has closed or sent something else. */
+int tern__recv_part(int fd, bool is_stream, void *data, size_t bytes, size_t *got);
+
 /* Starts a thread with all signals blocked. */
 int tern__thread_start(pthread_t *thread, void *(*body)(void *), void *arg, const char *name,
                        tern_error *err);

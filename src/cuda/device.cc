@@ -11,16 +11,6 @@
 #include <cstdlib>
 #include <cstring>
 
-int tern__cuda_check(cudaError_t code, const char *what, tern_error *err)
-{
-    int status = tern__cuda_status(code);
-    if (!status) return TERN_OK;
-    tern__error_set(err, "tern_device", status, "%s: %s (%s)", what, cudaGetErrorName(code),
-                    cudaGetErrorString(code));
-    if (err && !err->native) err->native = (int)code;
-    return status;
-}
-
 /* CUDA reads this setting at its start. Streams that share a hardware queue wait for each other, and there
  * are eight queues by default. A message's stream must not wait for another one's (comm/nccl/mailbox.c). */
 static void ask_for_queues(void)

@@ -7,7 +7,7 @@
 #include "cuda/pool.h"
 
 extern "C" {
-#include "device/notes.h"
+#include "device/choices.h"
 }
 
 enum { TERN__STOPWATCH_RUNS = 10 };
@@ -35,7 +35,7 @@ typedef int tern__timed(void *ctx);
  * it failed. `best` is the least so far, or negative. */
 float tern__stopwatch_try(tern__stopwatch *w, tern__timed *run, void *ctx, float best);
 
-/* Writes a case as its name and numbers, under which the device's notes keep the choice. */
+/* Writes a case as its name and numbers, under which the device's choices keep it. */
 void tern__stopwatch_case(const char *name, const int64_t *number, size_t count, char *text, size_t size);
 
 #endif

@@ -3,7 +3,6 @@
 #include "base/local.h"
 #include "base/plugin.h"
 #include "device/memory.h"
-#include "device/notes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -89,8 +88,7 @@ int tern__device_plug(tern_device *device, const char *name, tern_error *err)
     if (status) return status;
     device->backend = backend;
     device->host = tern_device_open("cpu:reference", err);
-    status = device->host ? tern__notes_open(device, err) : TERN_E_MEMORY;
-    if (!status) status = tern__memory_add(device, err);
+    status = device->host ? tern__memory_add(device, err) : TERN_E_MEMORY;
     if (status) tern__device_unplug(device);
     return status;
 }
@@ -104,7 +102,6 @@ void tern__device_unplug(tern_device *device)
     }
     tern__memory_remove(device);
     device->backend->close(device);
-    tern__notes_close(device);
     tern_device_close(device->host);
     device->backend = NULL;
 }

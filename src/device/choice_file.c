@@ -1,4 +1,4 @@
-/* choice_file.c - the user's file of measured choices.
+/* choice_file.c - the user's file of measured choices, and its lines.
  *
  * When a case has been measured, its line is appended by one write. So processes need no lock, and a
  * killed process leaves no damage. Only a full disk leaves an incomplete line, and the next writer ends
@@ -7,7 +7,9 @@
 #include "device/choice_file.h"
 
 #include "base/file.h"
+#include "device/backend.h"
 
+#include <cjson/cJSON.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -16,6 +18,80 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+/* ---- lines ---- */
+
+tern__choice_machine tern__choice_machine_of(const tern_device *device)
+{
+    tern__choice_machine m = {0};
+    if (device->backend) {
+        device->backend->describe(device->index, m.device, sizeof(m.device));
+        device->backend->libraries(m.libraries, sizeof(m.libraries));
+    } else if (!tern__device_cpu_name(m.device, sizeof(m.device))) {
+        snprintf(m.device, sizeof(m.device), "unknown");
+    }
+    return m;
+}
+
+bool tern__choice_machine_is_same(const tern__choice_machine *a, const tern__choice_machine *b)
+{
+    return !strcmp(a->device, b->device) && !strcmp(a->libraries, b->libraries);
+}
+
+size_t tern__choice_print(const tern__choice_machine *machine, const char *what, const char *name,
+                          char text[TERN__CHOICE_LINE])
+{
+    cJSON *line = cJSON_CreateObject();
+    cJSON_AddStringToObject(line, "tern", tern_version());
+    cJSON_AddStringToObject(line, "device", machine->device);
+    cJSON_AddStringToObject(line, "libraries", machine->libraries);
+    cJSON_AddStringToObject(line, "case", what);
+    cJSON_AddStringToObject(line, "choice", name);
+    bool fits = line && cJSON_PrintPreallocated(line, text, TERN__CHOICE_LINE - 64, false);
+    cJSON_Delete(line);
+    if (!fits) return 0;
+    size_t bytes = strlen(text);
+    memcpy(text + bytes, "\n", 2);
+    return bytes + 1;
+}
+
+static const char *text_of(const cJSON *line, const char *name)
+{
+    return cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(line, name));
+}
+
+static bool says(const cJSON *line, const char *name, const char *expected)
+{
+    const char *text = text_of(line, name);
+    return text && !strcmp(text, expected);
+}
+
+static bool is_of(const cJSON *line, const tern__choice_machine *m)
+{
+    return says(line, "tern", tern_version()) && says(line, "libraries", m->libraries) &&
+           (m->is_any_device || says(line, "device", m->device));
+}
+
+static void take_line(const tern__choice_machine *machine, const char *text, size_t bytes,
+                      tern__choice_taker *take, void *ctx)
+{
+    if (bytes >= TERN__CHOICE_LINE) return;
+    cJSON *line = cJSON_ParseWithLength(text, bytes);
+    const char *what = text_of(line, "case"), *name = text_of(line, "choice");
+    if (what && name && is_of(line, machine)) take(ctx, what, name);
+    cJSON_Delete(line);
+}
+
+void tern__choice_lines_take(const tern__choice_machine *machine, const char *text, size_t bytes,
+                             tern__choice_taker *take, void *ctx)
+{
+    const char *end = text + bytes;
+    for (const char *next; text < end; text = next + 1) {
+        next = memchr(text, '\n', (size_t)(end - text));
+        if (!next) next = end;
+        take_line(machine, text, (size_t)(next - text), take, ctx);
+    }
+}
 
 /* ---- the path ---- */
 
@@ -83,17 +159,7 @@ static size_t read_all(int fd, char *text, size_t size)
     return used;
 }
 
-void tern__choice_lines_take(const char *text, size_t bytes, tern__choice_taker *take, void *ctx)
-{
-    const char *end = text + bytes;
-    for (const char *next; text < end; text = next + 1) {
-        next = memchr(text, '\n', (size_t)(end - text));
-        if (!next) next = end;
-        take(ctx, text, (size_t)(next - text));
-    }
-}
-
-void tern__choice_file_read(tern__choice_taker *take, void *ctx)
+void tern__choice_file_read(const tern__choice_machine *machine, tern__choice_taker *take, void *ctx)
 {
     char path[PATH_MAX], *text;
     struct stat about;
@@ -102,7 +168,7 @@ void tern__choice_file_read(tern__choice_taker *take, void *ctx)
     if (about.st_size > (off_t)TERN__CHOICE_FILE_MAX) {
         put_aside(path);
     } else if ((text = tern__alloc((size_t)about.st_size + 1, __func__, NULL))) {
-        tern__choice_lines_take(text, read_all(fd, text, (size_t)about.st_size), take, ctx);
+        tern__choice_lines_take(machine, text, read_all(fd, text, (size_t)about.st_size), take, ctx);
         tern__free(text);
     }
     close(fd);
@@ -110,29 +176,18 @@ void tern__choice_file_read(tern__choice_taker *take, void *ctx)
 
 /* ---- writing ---- */
 
-size_t tern__choice_line_print(cJSON *line, char text[TERN__CHOICE_LINE])
-{
-    bool fits = line && cJSON_PrintPreallocated(line, text, TERN__CHOICE_LINE - 64, false);
-    cJSON_Delete(line);
-    if (!fits) return 0;
-    size_t bytes = strlen(text);
-    text[bytes++] = '\n';
-    text[bytes] = '\0';
-    return bytes;
-}
-
 static bool ends_line(int fd, off_t size)
 {
     char last = '\n';
     return size == 0 || pread(fd, &last, 1, size - 1) != 1 || last == '\n';
 }
 
-void tern__choice_file_append(const char *line, size_t bytes)
+void tern__choice_file_append(const tern__choice_machine *machine, const char *what, const char *name)
 {
     char path[PATH_MAX], text[TERN__CHOICE_LINE + 1] = "\n";
     struct stat about;
-    if (bytes == 0 || bytes > TERN__CHOICE_LINE || !tern__choices_path(path, sizeof(path))) return;
-    memcpy(text + 1, line, bytes);
+    size_t bytes = tern__choice_print(machine, what, name, text + 1);
+    if (!bytes || !tern__choices_path(path, sizeof(path))) return;
     make_folder_of(path);
     int fd = open_own(path, O_RDWR | O_APPEND | O_CREAT, &about);
     if (fd < 0) return;

@@ -1,6 +1,7 @@
 /* device.c - opening, setting and closing a device. */
 #include "device/backend.h"
 #include "base/opts.h"
+#include "device/choices.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -116,12 +117,13 @@ tern_device *tern_device_open(const char *name, tern_error *err)
     if (!device) return NULL;
     device->workspace = (size_t)64 << 20;
     if (check_switches(&why) == TERN_OK && watch_forks(&why) == TERN_OK &&
-        fill(device, name ? name : "cpu", &why) == TERN_OK) {
+        tern__choices_open(device, &why) == TERN_OK && fill(device, name ? name : "cpu", &why) == TERN_OK) {
         pthread_mutex_init(&device->lock, NULL);
         tern_device_conv_set(device, NULL, err);
         device->graphs = device->backend && is_set("TERN_GRAPHS");
         return device;
     }
+    tern__choices_close(device);
     tern__free(device);
     tern__error_set(err, __func__, why.code, "%s", why.text);
     return NULL;
@@ -197,6 +199,7 @@ void tern_device_close(tern_device *device)
         if (device->slots[slot].data) device->slots[slot].free(device->slots[slot].data);
     tern__device_scratch_free(device);
     tern__device_unplug(device);
+    tern__choices_close(device);
     tern__device_cache_empty(device);
     pthread_mutex_destroy(&device->lock);
     tern__free(device);

@@ -12,7 +12,7 @@
 #define TERN__DEVICE_BINS 192
 #define TERN__DEVICE_NAME 64
 
-typedef enum tern__device_slot { TERN__SLOT_DNNL, TERN__SLOT_CONV, TERN__SLOT_COUNT } tern__device_slot;
+typedef enum tern__device_slot { TERN__SLOT_DNNL, TERN__SLOT_COUNT } tern__device_slot;
 
 /* A kernel may hold one scratch buffer of each kind at a time: oneDNN's scratchpad, the positions that a
  * strided 1x1 convolution reads, and each operand that is copied into another format. */
@@ -45,14 +45,14 @@ struct tern_device {
     bool reference;                             /* reference kernels only                      */
     int threads;
     tern_device_conv_opts conv;
-    size_t workspace;          /* default of conv.workspace                                         */
-    bool follows;              /* does not measure convolutions: another rank or replica sends its choices */
-    bool graphs;               /* with a back end: launch repeated sequences as graphs              */
-    struct tern__notes *notes; /* the back end's choices (device/notes.h); NULL without a back end  */
-    const char *algorithm;     /* of the latest convolution; NULL: none ran since this was reset    */
-    struct tern__worker *worker; /* the thread of a group of cores; NULL for other devices            */
-    size_t bytes;                /* of all blocks, free or not        */
-    pthread_mutex_t lock;        /* protects bins and bytes           */
+    size_t workspace; /* default of conv.workspace                                         */
+    bool follows;     /* does not measure convolutions: another rank or replica sends its choices */
+    bool graphs;      /* with a back end: launch repeated sequences as graphs              */
+    struct tern__choices *choices; /* of algorithms, by measuring (device/choices.h)                    */
+    const char *algorithm;         /* of the latest convolution; NULL: none ran since this was reset    */
+    struct tern__worker *worker;   /* the thread of a group of cores; NULL for other devices            */
+    size_t bytes;                  /* of all blocks, free or not        */
+    pthread_mutex_t lock;          /* protects bins and bytes           */
     struct tern__block *bins[TERN__DEVICE_BINS]; /* free blocks by size class, last freed first */
     struct {
         void *data;

@@ -6,6 +6,7 @@
 #ifndef TERN_SRC_KERNELS_KERNEL_H
 #define TERN_SRC_KERNELS_KERNEL_H
 
+#include "base/simd.h"
 #include "device/device.h"
 #include "tensor/view.h"
 
@@ -54,18 +55,5 @@ typedef struct tern__kernel_observer {
 
 extern const tern__kernel_fn tern__reference_kernels[TERN__KERNEL_COUNT];
 extern const tern__kernel_fn tern__cpu_kernels[TERN__KERNEL_COUNT];
-
-/* For functions with loops that the compiler vectorises for the CPU found at run time. Only for static
- * functions without OpenMP pragmas of their own, since an outlined parallel region would lose the target.
- * In a file that is compiled once per vector width (cpu/width.h): that width. */
-#if defined(__x86_64__) && defined(TERN__WIDE)
-#define TERN__SIMD __attribute__((target("arch=x86-64-v4")))
-#elif !defined(__x86_64__) || defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-#define TERN__SIMD
-#elif defined(TERN__SLIM)
-#define TERN__SIMD __attribute__((target_clones("arch=x86-64-v3", "default")))
-#else
-#define TERN__SIMD __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#endif
 
 #endif

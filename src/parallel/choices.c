@@ -6,17 +6,17 @@
  * use the fixed table until they get its choices (nn/module.c makes their devices follow).
  *
  * Rank 0 sends its choices at the end of the synchronised backward in which it has made new ones: a side
- * value announces them, and its lines (kernels/choices.h) are broadcast. So between two steps all ranks have
+ * value announces them, and its lines (device/choices.h) are broadcast. So between two steps all ranks have
  * the same choices, and a run that is resumed there can have them, too (checkpoint/snapshot_choices.c). Rank
  * 0 sends all of its choices, so a rank that has missed a round because it had no inputs (tern_ddp_join) is
  * complete again after the next one. If there are more cases than fit, the newest are sent. */
 #include "parallel/ddp.h"
 
-#include "kernels/choices.h"
+#include "device/choices.h"
 
 #include <string.h>
 
-#define ROOM ((size_t)512 << 10) /* bytes of lines: about 1200 cases, more than a device learns */
+#define ROOM ((size_t)512 << 10) /* bytes of lines: all that a CPU learns, or about 1000 cases of a GPU */
 
 /* ---- life ---- */
 

@@ -20,7 +20,7 @@ typedef struct tern__replica {
     size_t grad_bytes;
     tern__mirrors model; /* the parameters and buffers, on a device with memory of its own */
     int64_t forward_ns, backward_ns;
-    uint64_t choices;        /* serial up to which it has the pass's device's choices (kernels/choices.h) */
+    uint64_t choices;        /* serial up to which it has the pass's device's choices (device/choices.h) */
     struct tern__pass *pass; /* the pass that its thread works on */
 } tern__replica;
 

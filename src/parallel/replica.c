@@ -3,7 +3,7 @@
 #include "parallel/data_parallel.h"
 
 #include "comm/reduce.h"
-#include "kernels/choices.h"
+#include "device/choices.h"
 #include "ops/ops.h"
 #include "tensor/host.h"
 

@@ -2,7 +2,6 @@
 #include "check.h"
 
 #include "base/base.h"
-#include "base/rng.h"
 
 #include <string.h>
 #include <zlib.h>
@@ -138,28 +137,6 @@ static void many_draws_are_pytorchs(void **state)
     tern_rng_free(rng);
 }
 
-/* Compares every set of loops that this machine can run with the last one, the baseline. */
-static void loops_give_the_same_bits(void **state)
-{
-    (void)state;
-    enum { N = 4096 };
-    static float unit[N], want[N], got[N];
-    const tern__rng_loops *baseline = tern__rng_loops_list[tern__rng_loops_count - 1];
-    tern_rng *rng = tern_rng_new(1, NULL);
-    tern_rng_uniform(rng, unit, N, 0, 1);
-    tern_rng_free(rng);
-    for (int i = 0; i < tern__rng_loops_count; i++) {
-        const tern__rng_loops *loops = tern__rng_loops_list[i];
-        if (!loops->is_supported()) continue;
-        baseline->normal(memcpy(want, unit, sizeof(unit)), N / 16, 0.3f, 1.7f);
-        loops->normal(memcpy(got, unit, sizeof(unit)), N / 16, 0.3f, 1.7f);
-        assert_memory_equal(got, want, sizeof(want));
-        baseline->scale(memcpy(want, unit, sizeof(unit)), N - 3, 0.7f, -0.1f);
-        loops->scale(memcpy(got, unit, sizeof(unit)), N - 3, 0.7f, -0.1f);
-        assert_memory_equal(got, want, sizeof(want));
-    }
-}
-
 static void *refuse(size_t bytes, size_t align, void *ctx)
 {
     (void)bytes, (void)align, (void)ctx;
@@ -210,11 +187,10 @@ static void of_null_everything_is_zero(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(draws_are_pytorchs),         cmocka_unit_test(permutations_are_pytorchs),
-        cmocka_unit_test(engine_is_mt19937),          cmocka_unit_test(u64_is_two_draws_high_first),
-        cmocka_unit_test(seed_restarts_the_stream),   cmocka_unit_test(many_draws_are_pytorchs),
-        cmocka_unit_test(loops_give_the_same_bits),   cmocka_unit_test(no_memory_is_an_error),
-        cmocka_unit_test(of_null_everything_is_zero),
+        cmocka_unit_test(draws_are_pytorchs),       cmocka_unit_test(permutations_are_pytorchs),
+        cmocka_unit_test(engine_is_mt19937),        cmocka_unit_test(u64_is_two_draws_high_first),
+        cmocka_unit_test(seed_restarts_the_stream), cmocka_unit_test(many_draws_are_pytorchs),
+        cmocka_unit_test(no_memory_is_an_error),    cmocka_unit_test(of_null_everything_is_zero),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

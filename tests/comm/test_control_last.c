@@ -22,13 +22,23 @@ static void set_work(tern__control *control, uint64_t number)
     tern__control_last_set(control, work_text, words, TERN__LAST_WORDS);
 }
 
-/* Every rank asks for rank 1's last activity. */
+/* Asks rank 1, and returns what an error would say of it behind its name; "" if it says nothing. */
+static const char *ask(const seat *s, double timeout_s, char text[TERN_ERROR_TEXT])
+{
+    *text = '\0';
+    tern__control_last_ask(s->control, 1);
+    tern__control_others_text(s->control, "work 0", timeout_s, text, TERN_ERROR_TEXT);
+    const char *name_end = strchr(text, ')');
+    return name_end ? name_end + 1 : "";
+}
+
+/* Every other rank asks rank 1. */
 static int expect(const seat *s, int rank, const char *expected)
 {
-    char text[TERN__LAST_TEXT];
-    RANK_CHECK(rank, tern__control_last_get(s->control, 1, 20, text, sizeof(text)) >= TERN__DOING_OTHER);
-    if (strcmp(text, expected)) fprintf(stderr, "rank %d: \"%s\", not \"%s\"\n", rank, text, expected);
-    return strcmp(text, expected) != 0;
+    char text[TERN_ERROR_TEXT];
+    const char *said = rank == 1 ? expected : ask(s, 20, text);
+    if (strcmp(said, expected)) fprintf(stderr, "rank %d: \"%s\", not \"%s\"\n", rank, said, expected);
+    return strcmp(said, expected) != 0;
 }
 
 /* Rank 1 computes and makes no call while the others ask. */
@@ -142,7 +152,7 @@ static int ask_while_it_writes(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
     tern_error err = {0};
-    char text[TERN__LAST_TEXT];
+    char text[TERN_ERROR_TEXT];
     unsigned long long seen = 0, now = 0;
     seat s = sit_down(boot, 10, &err);
     RANK_CHECK_OK(rank, err);
@@ -152,10 +162,9 @@ static int ask_while_it_writes(int rank, const tern__bootstrap *boot, void *arg)
     for (uint64_t i = 2; rank == 1 && atomic_load(&b->go) < boot->world - 1 && tern__now_ns() < deadline; i++)
         set_work(s.control, i);
     for (int i = 0; rank != 1 && (i < 300 || (seen <= 1 && tern__now_ns() < deadline)); i++, seen = now) {
-        tern__doing doing = tern__control_last_get(s.control, 1, 20, text, sizeof(text));
-        RANK_CHECK(rank, doing == TERN__DOING_OTHER);
-        RANK_CHECK(rank, sscanf(text, " does not wait, its last collective was work %llu", &now) == 1 ||
-                             strstr(text, "just posting"));
+        const char *said = ask(&s, 20, text);
+        RANK_CHECK(rank, sscanf(said, " does not wait, its last collective was work %llu", &now) == 1 ||
+                             strstr(said, "just posting"));
         RANK_CHECK(rank, now >= seen);
     }
     atomic_fetch_add(&b->go, 1);
@@ -212,7 +221,7 @@ static int ask_the_stopped(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
     tern_error err = {0};
-    char text[TERN__LAST_TEXT];
+    char text[TERN_ERROR_TEXT];
     seat s = sit_down(boot, 10, &err);
     RANK_CHECK_OK(rank, err);
     if (rank == 1) set_work(s.control, 9);
@@ -220,11 +229,8 @@ static int ask_the_stopped(int rank, const tern__bootstrap *boot, void *arg)
     RANK_CHECK(rank, await_count(&b->go, 1));
     if (rank == 0) {
         int64_t start = tern__now_ns();
-        tern__doing expected = hosts == 1 ? TERN__DOING_STOP : TERN__DOING_SILENT;
-        tern__control_last_ask(s.control, 1);
-        RANK_CHECK(rank, tern__control_last_get(s.control, 1, 0.2, text, sizeof(text)) == expected);
-        RANK_CHECK(rank, !strcmp(text, hosts == 1 ? " is stopped (by SIGSTOP or a debugger)"
-                                                  : " does not answer: is it stopped?"));
+        RANK_CHECK(rank, !strcmp(ask(&s, 0.2, text), hosts == 1 ? " is stopped (by SIGSTOP or a debugger)"
+                                                                : " does not answer: is it stopped?"));
         RANK_CHECK(rank, hosts == 1 || tern__now_ns() - start >= 200000000);
         RANK_CHECK(rank, tern__control_is_healthy(s.control));
         atomic_fetch_add(&b->go, 1);
@@ -304,7 +310,7 @@ static int ask_one_who_leaves(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
     tern_error err = {0};
-    char text[TERN__LAST_TEXT];
+    char text[TERN_ERROR_TEXT];
     seat s = sit_down(boot, 10, &err);
     RANK_CHECK_OK(rank, err);
     RANK_CHECK(rank, all_are_here(b, 2));
@@ -312,8 +318,7 @@ static int ask_one_who_leaves(int rank, const tern__bootstrap *boot, void *arg)
         int64_t deadline = tern__deadline(10);
         while (!tern__control_has_left(s.control, 1) && tern__now_ns() < deadline)
             tern__poll(NULL, 0, tern__deadline(0.001));
-        RANK_CHECK(rank, tern__control_last_get(s.control, 1, 20, text, sizeof(text)) == TERN__DOING_LEFT);
-        RANK_CHECK(rank, !strcmp(text, " has left"));
+        RANK_CHECK(rank, !strcmp(ask(&s, 20, text), " has left"));
     }
     get_up(&s);
     return 0;

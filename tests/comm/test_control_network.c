@@ -142,7 +142,7 @@ static int ask_over_hosts(int rank, const tern__bootstrap *boot, void *arg)
             tern__control_last_ask(s.control, peer);
             tern__control_describe(s.control, peer, who[peer - 1], sizeof(who[0]));
         }
-        tern__control_others_text(s.control, NULL, 0.5, text, sizeof(text));
+        tern__control_others_text(s.control, "", 0.5, text, sizeof(text));
         snprintf(expected, sizeof(expected),
                  "; %s: its host does not answer; %s does not answer: is it stopped?", who[0], who[1]);
         if (strcmp(text, expected)) fprintf(stderr, "%s\n", text);

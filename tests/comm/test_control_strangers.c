@@ -2,7 +2,7 @@
  * meet. They are refused or ignored, and the ranks still meet. */
 #include "comm/control_fixture.h"
 
-#include "comm/store/hello.h"
+#include "comm/store/reception.h"
 
 #include <sys/resource.h>
 

@@ -4,8 +4,7 @@
 #include "nets.h"
 
 #include "device/backend.h"
-#include "device/notes.h"
-#include "kernels/choices.h"
+#include "device/choices.h"
 #include "kernels/conv.h"
 #include "kernels/kernel.h"
 
@@ -293,7 +292,7 @@ static void learn_others(tern_device *device, int cases, const char *file)
     setenv("TERN_CONV_CACHE", "off", 1);
     for (int i = 0; i < cases; i++) {
         snprintf(what, sizeof(what), "case %d", i);
-        device->notes->keep(device, what, "1");
+        device->choices->keep(device, what, "1");
     }
     setenv("TERN_CONV_CACHE", file, 1);
 }

@@ -7,7 +7,7 @@
 #include "operands.h"
 
 #include "device/backend.h"
-#include "device/notes.h"
+#include "device/choices.h"
 #include "kernels/confusion.h"
 #include "kernels/conv.h"
 #include "kernels/dice_loss.h"
@@ -683,7 +683,7 @@ static void choose(tern_device *device, const char *way)
 {
     static const char key[] = "\"choice\":\"";
     static char text[1 << 16], told[1 << 16];
-    size_t bytes = tern__notes_write(device, text, sizeof(text) - 1), used = 0;
+    size_t bytes = tern__choices_write(device, text, sizeof(text) - 1), used = 0;
     assert_in_range(bytes, 1, sizeof(text) - 1);
     text[bytes] = 0;
     char *from = text;
@@ -692,7 +692,7 @@ static void choose(tern_device *device, const char *way)
             (size_t)snprintf(told + used, sizeof(told) - used, "%.*s%s%s", (int)(at - from), from, key, way);
     used += (size_t)snprintf(told + used, sizeof(told) - used, "%s", from);
     assert_in_range(used, 1, sizeof(told) - 1);
-    tern__notes_read(device, told, used);
+    tern__choices_read(device, told, used);
 }
 
 /* Measuring tries all ways; then the choice is set to each of some. */

@@ -5,7 +5,7 @@
 #include "gpus.h"
 
 #include "device/backend.h"
-#include "kernels/choices.h"
+#include "device/choices.h"
 #include "kernels/kernel.h"
 #include "kernels/matmul.h"
 

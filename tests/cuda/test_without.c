@@ -3,7 +3,7 @@
 
 #include "device/backend.h"
 #include "device/memory.h"
-#include "kernels/choices.h"
+#include "device/choices.h"
 
 #include <stdlib.h>
 #include <string.h>

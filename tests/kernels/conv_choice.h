@@ -5,7 +5,8 @@
 
 #include "ledger.h"
 
-#include "kernels/choices.h"
+#include "device/choice_file.h"
+#include "device/choices.h"
 #include "kernels/cpu/conv/choice.h"
 
 #include <stdio.h>
@@ -166,27 +167,26 @@ static inline int lines_in(const folder *f)
     return lines;
 }
 
-/* Returns a choice for the case that run() computes, in which one algorithm is by far the fastest. */
-static inline tern__choice choice_of(tern_device *device, tern__kernel kernel, int64_t channels, int chosen)
+/* Writes the case that run() computes, as this device names it. */
+static inline void case_of(tern_device *device, int64_t channels, char what[TERN__CONV_CASE])
 {
-    problem p = problem_new(kernel, TERN_F32, channels, 16);
+    problem p = problem_new(TERN__CONV, TERN_F32, channels, 16);
     place(&p);
     p.call.device = device;
     tern__conv c = {.call = &p.call, .attr = &attr};
     c.op[TERN__CONV_X].view = &p.x;
     c.op[TERN__CONV_W].view = &p.w;
     c.op[TERN__CONV_Y].view = &p.y;
-    tern__choice choice = {.key = tern__conv_key(&c), .chosen = chosen};
-    for (int i = 0; tern__conv_algorithms[i]; i++) choice.ns[i] = i == chosen ? 100 : 5000;
+    tern__conv_case(&c, what);
     problem_free(&p);
-    return choice;
 }
 
 static inline size_t line_of(tern_device *device, int64_t channels, int chosen, char line[TERN__CHOICE_LINE])
 {
-    const tern__choice_machine machine = tern__choice_machine_get();
-    tern__choice choice = choice_of(device, TERN__CONV, channels, chosen);
-    return tern__choice_print(&choice, &machine, line);
+    const tern__choice_machine machine = tern__choice_machine_of(device);
+    char what[TERN__CONV_CASE];
+    case_of(device, channels, what);
+    return tern__choice_print(&machine, what, tern__conv_algorithms[chosen]->name, line);
 }
 
 static inline void store_choice(const folder *f, int chosen)

@@ -6,12 +6,11 @@
 static void learn_others(tern_device *device, int cases)
 {
     char line[TERN__CHOICE_LINE];
-    const tern__choice_machine machine = tern__choice_machine_get();
-    tern__choice choice = choice_of(device, TERN__CONV, 32, 0);
     for (int i = 0; i < cases; i++) {
-        choice.key.threads = 2 + i;
-        tern__choices_read(device, line, tern__choice_print(&choice, &machine, line));
+        device->threads = 2 + i;
+        tern__choices_read(device, line, line_of(device, 32, 0, line));
     }
+    device->threads = 1;
 }
 
 static void note_full(tern_log_level level, const char *text, void *ctx)

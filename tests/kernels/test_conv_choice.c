@@ -21,17 +21,18 @@ static const char *taken(bool exact, bool deterministic, size_t workspace)
 
 /* ---- the file ---- */
 
-static void count(void *ctx, const char *line, size_t bytes)
+static void count(void *ctx, const char *what, const char *name)
 {
-    const tern__choice_machine machine = tern__choice_machine_get();
-    tern__choice choice;
-    *(int *)ctx += tern__choice_parse(line, bytes, &machine, &choice);
+    (void)what;
+    *(int *)ctx += *name != 0;
 }
 
 static int cases_in_file(void)
 {
     int cases = 0;
-    tern__choice_file_read(count, &cases);
+    tern_device processor = {0};
+    const tern__choice_machine machine = tern__choice_machine_of(&processor);
+    tern__choice_file_read(&machine, count, &cases);
     return cases;
 }
 
@@ -119,51 +120,36 @@ static void what_computes_16_bits(void **state)
     tern_device_close(device);
 }
 
-/* A stricter rule leaves some algorithms unmeasured. They are measured when a weaker rule needs their times.
- */
-static void a_time_that_is_missing_is_measured(void **state)
+/* A case under other rules is another case, with a line of its own. */
+static void other_rules_are_measured_anew(void **state)
+{
+    (void)state;
+    folder f;
+    int other = find_alternative();
+    folder_open(&f);
+    store_choice(&f, other);
+    assert_string_equal(taken(false, false, ROOM), tern__conv_algorithms[other]->name);
+    assert_int_equal(lines_in(&f), 1);
+    assert_non_null(taken(false, false, ROOM - 1));
+    assert_int_equal(lines_in(&f), 2);
+    folder_close(&f);
+}
+
+/* The file names an algorithm that tern no longer has, or that does not take the case. */
+static void an_algorithm_that_cannot_run_is_measured_anew(void **state)
 {
     (void)state;
     folder f;
     find_alternative();
     folder_open(&f);
-    char line[TERN__CHOICE_LINE];
-    const tern__choice_machine machine = tern__choice_machine_get();
+    char text[2 * TERN__CHOICE_LINE], what[TERN__CONV_CASE];
     tern_device *device = open_device(false, false);
-    tern__choice choice = choice_of(device, TERN__CONV, 32, 0);
-    memset(choice.ns + 1, 0, sizeof(choice.ns) - sizeof(*choice.ns));
-    store(&f, line, tern__choice_print(&choice, &machine, line));
-    run(device, TERN__CONV, 32);
+    const tern__choice_machine machine = tern__choice_machine_of(device);
+    case_of(device, 32, what);
+    store(&f, text, tern__choice_print(&machine, what, "magic", text));
+    assert_non_null(run(device, TERN__CONV, 32));
     tern_device_close(device);
     assert_int_equal(lines_in(&f), 2);
-    folder_close(&f);
-}
-
-/* The line was written before an algorithm for the case existed, which may be the fastest one. */
-static void a_line_older_than_an_algorithm_is_measured_anew(void **state)
-{
-    (void)state;
-    const tern__conv_attr usual = attr, dilated = {{1, 1, 1}, {0, 12, 12}, {1, 12, 12}, 1};
-    const char newer[] = ",\"taps\":5000";
-    char line[TERN__CHOICE_LINE];
-    folder f;
-    folder_open(&f);
-    attr = dilated;
-    tern_device *device = open_device(false, false), *told = open_device(false, false);
-    size_t bytes = line_of(device, 32, 0, line);
-    char *at = strstr(line, newer);
-    assert_non_null(at);
-    memmove(at, at + sizeof(newer) - 1, (size_t)(line + bytes - at) - sizeof(newer) + 2);
-    bytes -= sizeof(newer) - 1;
-    tern__choices_read(told, line, bytes);
-    assert_string_equal(run(told, TERN__CONV, 32), "direct"); /* as on all ranks */
-    store(&f, line, bytes);
-    run(device, TERN__CONV, 32);
-    assert_int_equal(lines_in(&f), 2);
-    assert_int_equal(tern__choices_count(), 1);
-    attr = usual;
-    tern_device_close(device);
-    tern_device_close(told);
     folder_close(&f);
 }
 
@@ -216,53 +202,60 @@ static void a_half_line_is_closed(void **state)
     folder_close(&f);
 }
 
-/* Replaces the text after `from`, up to `stop`, and returns whether the line can be parsed. */
-static bool parses_with(const char *line, const char *from, char stop, const char *put)
+/* Replaces the text after `from`, up to `stop`, and returns whether a device takes the line. */
+static bool is_taken_with(const char *line, const char *from, char stop, const char *put)
 {
     char changed[TERN__CHOICE_LINE];
-    tern__choice choice;
+    tern_device *device = open_device(false, false);
     const char *at = strstr(line, from);
     assert_non_null(at);
     at += strlen(from);
     int bytes = snprintf(changed, sizeof(changed), "%.*s%s%s", (int)(at - line), line, put, strchr(at, stop));
-    return tern__choice_parse(changed, (size_t)bytes, NULL, &choice);
+    tern__choices_restore(device, changed, (size_t)bytes);
+    bool taken = tern__choices_serial(device) > 0;
+    tern_device_close(device);
+    return taken;
 }
 
 static void what_is_no_line_of_ours_is_passed_over(void **state)
 {
     (void)state;
-    static const char *const numbers[] = {"1e400", "-1",   "0",  "1.5", "9007199254740994",
-                                          "\"1\"", "null", "[1]"};
+    static const char *const values[] = {"1", "null", "[1]", "{}", "true"};
     char line[TERN__CHOICE_LINE], deep[TERN__CHOICE_LINE];
-    tern__choice choice, again;
-    const tern__choice_machine here = tern__choice_machine_get();
-    tern__choice_machine there = here;
     tern_device *device = open_device(false, false);
-    size_t bytes = line_of(device, 32, 0, line);
-    assert_true(tern__choice_parse(line, bytes, &here, &choice));
-    again = choice_of(device, TERN__CONV, 32, 0);
-    assert_memory_equal(&choice.key, &again.key, sizeof(choice.key));
-    assert_memory_equal(choice.ns, again.ns, sizeof(choice.ns));
-    assert_int_equal(choice.chosen, 0);
-    there.cpu[0] ^= 1;
-    assert_false(tern__choice_parse(line, bytes, &there, &choice));
-    assert_true(parses_with(line, "\"threads\":", ',', "1"));
-    for (size_t i = 0; i < TERN__COUNT(numbers); i++) {
-        assert_false(parses_with(line, "\"threads\":", ',', numbers[i]));
-        assert_false(parses_with(line, "\"x\":[", ',', numbers[i]));
-        if (i != 6)
-            assert_false(parses_with(line, "\"direct\":", ',', numbers[i])); /* null is valid: cannot run */
+    line_of(device, 32, 0, line);
+    assert_true(is_taken_with(line, "\"choice\":", '}', "\"direct\""));
+    for (size_t i = 0; i < TERN__COUNT(values); i++) {
+        assert_false(is_taken_with(line, "\"case\":", '}', values[i]));
+        assert_false(is_taken_with(line, "\"choice\":", '}', values[i]));
     }
-    assert_false(parses_with(line, "\"choice\":", '}', "\"magic\""));
-    assert_false(parses_with(line, "\"kernel\":", ',', "\"matmul\""));
-    assert_false(parses_with(line, "\"tern\":", ',', "\"0.0.0\""));
-    assert_false(parses_with(line, "\"x_layout\":", ',', "\"round\""));
-    assert_false(parses_with(line, "\"stride\":", '"', "[1,1],"));
-    assert_false(parses_with(line, "\"dtypes\":{", ',', "\"x\":\"f33\""));
+    assert_false(is_taken_with(line, "\"tern\":", ',', "\"0.0.0\""));
+    assert_false(is_taken_with(line, "\"device\":", ',', "\"imagined\""));
+    assert_false(is_taken_with(line, "\"libraries\":", ',', "\"imagined\""));
     memset(deep, '[', sizeof(deep));
-    assert_false(tern__choice_parse(deep, sizeof(deep) - 1, NULL, &choice));
-    assert_false(tern__choice_parse(deep, sizeof(deep), NULL, &choice));
-    assert_false(tern__choice_parse("", 0, NULL, &choice));
+    tern__choices_read(device, deep, sizeof(deep) - 1);
+    tern__choices_read(device, deep, sizeof(deep));
+    tern__choices_read(device, "", 0);
+    assert_int_equal(tern__choices_serial(device), 0);
+    tern_device_close(device);
+}
+
+/* What another processor measured counts when another rank tells it, but not in the file or in a snapshot. */
+static void another_processors_choice_is_followed(void **state)
+{
+    (void)state;
+    char line[TERN__CHOICE_LINE], what[TERN__CONV_CASE];
+    tern_device *device = open_device(false, false);
+    tern__choice_machine machine = tern__choice_machine_of(device);
+    machine.device[0] ^= 1;
+    case_of(device, 32, what);
+    size_t bytes = tern__choice_print(&machine, what, "direct", line);
+    device->follows = true;
+    tern__choices_restore(device, line, bytes);
+    assert_int_equal(tern__choices_serial(device), 0);
+    tern__choices_read(device, line, bytes);
+    assert_int_equal(tern__choices_serial(device), 1);
+    assert_string_equal(run(device, TERN__CONV, 32), "direct");
     tern_device_close(device);
 }
 
@@ -276,15 +269,10 @@ static void garbage_changes_no_result(void **state)
     size_t bytes = line_of(device, 32, 0, line);
     uint32_t seed = 7;
     for (int i = 0; i < 20000; i++) {
-        tern__choice choice;
         seed = seed * 1664525u + 1013904223u;
         size_t at = (seed >> 8) % bytes;
         char was = line[at];
         line[at] = (char)(seed >> 24);
-        if (tern__choice_parse(line, bytes, NULL, &choice)) {
-            assert_in_range(choice.chosen, 0, TERN__CHOICE_ALGORITHMS - 1);
-            assert_non_null(tern__conv_algorithms[choice.chosen]);
-        }
         tern__choices_read(device, line, bytes);
         line[at] = was;
     }
@@ -409,8 +397,8 @@ static void what_was_learned_goes_to_another_device(void **state)
     size_t bytes = tern__choices_write(from, text, sizeof(text));
     assert_int_equal(text[bytes - 1], '\n');
     size_t first = (size_t)(strchr(text, '\n') - text) + 1;
-    assert_non_null(strstr(text, "\"x\":[2,32,"));
-    assert_true(strstr(text, "\"x\":[2,32,") < text + first);
+    assert_non_null(strstr(text, " x 2,32,"));
+    assert_true(strstr(text, " x 2,32,") < text + first);
     assert_int_equal(tern__choices_write(from, line, first), 0);
     assert_int_equal(tern__choices_write(from, line, first + 1), first);
     tern__choices_read(to, text, bytes);
@@ -440,8 +428,8 @@ static void the_newest_choices_come_first(void **state)
     tern__choices_write(from, text, sizeof(text));
     tern__choices_write(copy, again, sizeof(again));
     assert_string_equal(again, text);
-    assert_true(strstr(text, "\"x\":[2,16,") < strchr(text, '\n'));
-    assert_true(strstr(text, "\"x\":[2,32,") > strchr(text, '\n'));
+    assert_true(strstr(text, " x 2,16,") < strchr(text, '\n'));
+    assert_true(strstr(text, " x 2,32,") > strchr(text, '\n'));
     tern_device_close(from);
     tern_device_close(copy);
 }
@@ -590,12 +578,13 @@ int main(void)
         cmocka_unit_test(the_file_decides_within_the_rules),
         cmocka_unit_test(no_algorithm_takes_more_workspace_than_it_may),
         cmocka_unit_test(what_computes_16_bits),
-        cmocka_unit_test(a_time_that_is_missing_is_measured),
-        cmocka_unit_test(a_line_older_than_an_algorithm_is_measured_anew),
+        cmocka_unit_test(other_rules_are_measured_anew),
+        cmocka_unit_test(an_algorithm_that_cannot_run_is_measured_anew),
         cmocka_unit_test(the_last_line_of_a_case_counts),
         cmocka_unit_test(every_prefix_of_a_file_is_read),
         cmocka_unit_test(a_half_line_is_closed),
         cmocka_unit_test(what_is_no_line_of_ours_is_passed_over),
+        cmocka_unit_test(another_processors_choice_is_followed),
         cmocka_unit_test(garbage_changes_no_result),
         cmocka_unit_test(only_a_file_of_the_users_own_is_read),
         cmocka_unit_test(a_huge_file_is_put_aside),

@@ -1,7 +1,7 @@
 /* test_choices.c - rank 0 measures convolution algorithms, and all ranks use its choices. */
 #include "parallel/ddp_fixture.h"
 
-#include "kernels/choices.h"
+#include "device/choices.h"
 #include "kernels/cpu/conv/choice.h"
 
 #include <stdatomic.h>
@@ -101,13 +101,13 @@ static void take_direct(const fixture *f)
 /* Gives rank 0 `count` more cases, as if it had met its first case with as many other numbers of threads. */
 static void take_many(const fixture *f, int count)
 {
-    static const char threads[] = "\"threads\":1,";
+    static const char threads[] = " threads 1 ";
     static _Thread_local char text[LINES], changed[LINES];
     size_t used = 0;
     tern__choices_write(f->dev, text, sizeof(text));
     const char *at = strstr(text, threads), *end = strchr(text, '\n');
     for (int i = 0; at && i < count; i++)
-        used += (size_t)snprintf(changed + used, LINES - used, "%.*s\"threads\":%d,%.*s\n", (int)(at - text),
+        used += (size_t)snprintf(changed + used, LINES - used, "%.*s threads %d %.*s\n", (int)(at - text),
                                  text, 2 + i, (int)(end - at - strlen(threads)), at + strlen(threads));
     tern__choices_read(f->dev, changed, used);
 }

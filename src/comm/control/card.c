@@ -99,8 +99,9 @@ bool tern__card_is_same_process(const tern__card *one, const tern__card *other)
 static bool is_sound(const tern__card *card, size_t bytes)
 {
     return bytes == sizeof(*card) && memchr(card->host, 0, sizeof(card->host)) &&
-           memchr(card->host_key, 0, sizeof(card->host_key)) && tern__comm_choice_is_sound(&card->choice) &&
-           card->name_bytes <= sizeof(card->name);
+           memchr(card->host_key, 0, sizeof(card->host_key)) &&
+           memchr(card->choice.on_one_host, 0, TERN__BACKEND_NAME) &&
+           memchr(card->choice.on_several, 0, TERN__BACKEND_NAME) && card->name_bytes <= sizeof(card->name);
 }
 
 int tern__card_get(tern__card *card, const char *name, int rank, tern_store *store, double timeout_s,

@@ -101,7 +101,7 @@ static int await_part(tern__peer *peer, int fd, void *data, size_t bytes, int64_
         if (!ready) return tern__peer_fail_late(peer, "answer our hello", err);
         if (!polls[0].revents) return tern__peer_fail_lost(peer, err);
         errno = 0;
-        int took = tern__line_take(fd, peer->stream, data, bytes, &got);
+        int took = tern__recv_part(fd, peer->stream, data, bytes, &got);
         bool is_network = errno && errno != EAGAIN && errno != ECONNRESET;
         if (took > 0) return TERN_OK;
         if (took < 0)
@@ -118,12 +118,12 @@ static int shake_hands(const tern__control *control, tern__peer *peer, int fd, i
     tern__proof proof;
     tern__welcome welcome;
     tern__hello_make(&hello, TERN__PURPOSE_CONTROL, control->rank, peer->rank, control->world);
-    if (!tern__line_put(fd, &hello, sizeof(hello))) return fail_connection(peer, strerror(errno), err);
+    if (!tern__send_now(fd, &hello, sizeof(hello))) return fail_connection(peer, strerror(errno), err);
     int status = await_part(peer, fd, &challenge, sizeof(challenge), deadline, err);
     if (status) return status;
     if (!tern__hello_answer(&hello, &challenge, control->secret, &proof))
         return fail_connection(peer, "it does not know this job's secret", err);
-    if (!tern__line_put(fd, &proof, sizeof(proof))) return fail_connection(peer, strerror(errno), err);
+    if (!tern__send_now(fd, &proof, sizeof(proof))) return fail_connection(peer, strerror(errno), err);
     status = await_part(peer, fd, &welcome, sizeof(welcome), deadline, err);
     if (status || tern__hello_is_welcome(&welcome)) return status;
     return fail_connection(peer, "its welcome is malformed", err);

@@ -1,5 +1,4 @@
-/* control.c - opens and closes the control plane, keeps its first failure and answers questions about
- * peers. */
+/* control.c - opens and closes the control plane, and aborts. */
 #include "comm/control/inner.h"
 #include "comm/store/hello.h"
 
@@ -150,66 +149,6 @@ void tern__control_wake_set(tern__control *control, void (*wake)(void *ctx), voi
     control->wake = wake;
     control->wake_ctx = ctx;
     pthread_mutex_unlock(&control->wake_lock);
-}
-
-bool tern__control_is_healthy(const tern__control *control)
-{
-    return !atomic_load_explicit(&control->failed, memory_order_relaxed);
-}
-
-int tern__control_check(const tern__control *control, const char *func, tern_error *err)
-{
-    if (!atomic_load_explicit(&control->failed, memory_order_acquire)) return TERN_OK;
-    const tern_error *event = &control->event;
-    bool fresh = err && !err->code;
-    tern__error_set(err, func, event->code, "%s", event->text);
-    if (fresh) err->native = event->native;
-    return event->code;
-}
-
-bool tern__control_has_left(const tern__control *control, int peer)
-{
-    return atomic_load(&control->peers[peer].left);
-}
-
-bool tern__control_is_same_process(const tern__control *control, int peer)
-{
-    return tern__card_is_same_process(&control->peers[peer].card, &control->peers[control->rank].card);
-}
-
-int tern__control_host(const tern__control *control, int rank)
-{
-    return control->peers[rank].host;
-}
-
-int tern__control_hosts(const tern__control *control)
-{
-    return control->hosts;
-}
-
-bool tern__control_is_same_host(const tern__control *control, int peer)
-{
-    return control->peers[peer].host == control->peers[control->rank].host;
-}
-
-bool tern__control_shares_cores(const tern__control *control, int peer)
-{
-    cpu_set_t shared;
-    CPU_AND(&shared, &control->peers[control->rank].card.cores, &control->peers[peer].card.cores);
-    return tern__control_is_same_host(control, peer) && CPU_COUNT(&shared) > 0;
-}
-
-void tern__control_address(const tern__control *control, char *text, size_t size)
-{
-    if (control->hosts > 1)
-        tern__tcp_host(&control->at, text, size);
-    else
-        snprintf(text, size, "127.0.0.1");
-}
-
-void tern__control_describe(const tern__control *control, int peer, char *text, size_t size)
-{
-    tern__card_describe(&control->peers[peer].card, peer, text, size);
 }
 
 /* A rank that stops because of a peer relays that peer's message, so that every rank names the rank that

@@ -82,21 +82,8 @@ void tern__control_last_set(tern__control *control, tern__last_format *format, c
  * After a failure the text stays, so that peers still learn what this rank was waiting in. */
 void tern__control_wait_set(tern__control *control, const char *text, int awaited);
 
-/* What a peer is doing, the most likely culprits first. */
-typedef enum tern__doing {
-    TERN__DOING_STOP,    /* its process is stopped, as this process sees */
-    TERN__DOING_CUT_OFF, /* its host has not even acknowledged the question */
-    TERN__DOING_SILENT,  /* its host received the question, but the rank does not answer: is it stopped? */
-    TERN__DOING_LEFT,
-    TERN__DOING_OTHER, /* it is not waiting */
-    TERN__DOING_WAIT
-} tern__doing;
-
-/* Asks `peer`, whose control thread answers at once even while the rank computes, and writes what it is
- * doing, to be appended to "rank 1 (host, pid 77)": " waits in barrier (work 5), for rank 2". */
-tern__doing tern__control_last_get(tern__control *control, int peer, double timeout_s, char *text,
-                                   size_t size);
-/* Asks, without waiting for the answer. */
+/* Asks what `peer` is doing, without waiting for the answer, which its control thread gives at once even
+ * while the rank computes. */
 void tern__control_last_ask(tern__control *control, int peer);
 /* Appends "; rank 1 (host, pid 77) <what it is doing>" for each peer that was asked, and for the ranks that
  * those wait for in turn. `what` is this rank's own wait, named as in wait_set but without "for rank 3": a

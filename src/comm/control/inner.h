@@ -1,7 +1,8 @@
-/* inner.h - what the control plane's files share: control.c (public calls), fd.c (descriptors), card.c (what
- * a rank publishes about itself), meet.c (the meeting of all ranks), connect.c and accept.c (the two ends of
- * a connection), tcp.c (the network between hosts), line.c (messages as packets and as frames), last.c (what
- * a rank is waiting in or did last), fork.c (what a forked child must not keep), watch.c (the thread).
+/* inner.h - what the control plane's files share: control.c (open, close, abort), known.c (the first failure,
+ * and who the peers are), fd.c (descriptors), card.c (what a rank publishes about itself), meet.c (the
+ * meeting of all ranks), note.c (why it failed), connect.c and accept.c (the two ends of a connection), tcp.c
+ * (the network between hosts), line.c (messages as packets and as frames), last.c (what a rank is waiting in
+ * or did last), fork.c (what a forked child must not keep), watch.c (the thread).
  *
  * Who writes what: a peer's fields are written before the thread starts, except for `left`, `sent`, `came`,
  * the question and answer fields and the outbox. Later the thread writes only `gone` and the inbox. `event`
@@ -71,6 +72,16 @@ typedef struct tern__stream {
     size_t unsent; /* of `outbox`, under the control's `send_lock` */
     char outbox[4 * sizeof(tern__message)];
 } tern__stream;
+
+/* What a peer is doing, the most likely culprits first. */
+typedef enum tern__doing {
+    TERN__DOING_STOP,    /* its process is stopped, as this process sees */
+    TERN__DOING_CUT_OFF, /* its host has not even acknowledged the question */
+    TERN__DOING_SILENT,  /* its host received the question, but the rank does not answer: is it stopped? */
+    TERN__DOING_LEFT,
+    TERN__DOING_OTHER, /* it is not waiting */
+    TERN__DOING_WAIT
+} tern__doing;
 
 typedef struct tern__peer {
     int rank, host;
@@ -161,13 +172,22 @@ bool tern__card_is_same_process(const tern__card *one, const tern__card *other);
 /* "rank 1 (host, pid 77)". */
 void tern__card_describe(const tern__card *card, int rank, char *text, size_t size);
 
-/* ---- meet.c ---- */
+/* ---- known.c ---- */
 
-/* How often a waiting rank checks for a note. */
-#define TERN__NOTE_INTERVAL_S 0.5
+/* Makes `why` the event if it is the first failure; returns whether it is. */
+bool tern__control_fail(tern__control *control, const tern_error *why);
 
+/* ---- note.c ---- */
+
+#define TERN__NOTE_INTERVAL_S 0.5 /* how often a waiting rank checks for a note */
+#define TERN__NOTE_SECONDS    1.0 /* how long a failing rank waits for the others */
+
+void tern__note_leave(tern_store *store, int code, const char *text);
 /* Returns E_PEER or E_MISMATCH with a note's text if a rank has left a note that the meeting fails. */
 int tern__note_check(tern_store *store, tern_error *err);
+
+/* ---- meet.c ---- */
+
 int tern__control_meet(tern__control *control, const tern__bootstrap *boot, tern_store *store,
                        int64_t deadline, tern_error *err);
 
@@ -187,9 +207,6 @@ int tern__peer_fail_late(const tern__peer *peer, const char *what, tern_error *e
 int tern__control_fail_descriptors(const tern__control *control, tern_error *err);
 
 /* ---- accept.c ---- */
-
-/* The connections that a rank keeps before they have proved themselves. */
-#define TERN__STRANGERS_MAX 64
 
 /* Returns when all higher ranks have connected. */
 int tern__control_accept(tern__control *control, tern_store *store, int64_t deadline, tern_error *err);
@@ -219,11 +236,6 @@ void tern__tcp_host(const struct sockaddr_storage *at, char *text, size_t size);
 void tern__tcp_text(const struct sockaddr_storage *at, char *text, size_t size);
 
 /* ---- line.c ---- */
-
-/* Receives the next `bytes` of a handshake, as one packet or from a stream. Returns 1: complete; 0: not yet
- * (*got bytes so far); -1: the other end has closed or sent something else. */
-int tern__line_take(int fd, bool is_stream, void *data, size_t bytes, size_t *got);
-bool tern__line_put(int fd, const void *data, size_t bytes);
 
 /* Sends a message, from any thread; never blocks. Keeps the part of a frame that the kernel does not take at
  * once. Returns 0 or an errno. */
@@ -255,7 +267,5 @@ void tern__control_prepare(tern__control *control, struct pollfd *polls);
 /* Handles a connected peer's messages and its death. True if there was anything. */
 bool tern__control_serve_peer(tern__control *control, tern__peer *peer, short socket_events,
                               short pid_events);
-/* Makes `why` the event if it is the first failure; returns whether it is. */
-bool tern__control_fail(tern__control *control, const tern_error *why);
 
 #endif

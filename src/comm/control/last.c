@@ -168,11 +168,6 @@ static tern__doing read_answer(tern__control *control, tern__peer *peer, int64_t
 static tern__doing learn(tern__control *control, int rank, int64_t deadline)
 {
     tern__peer *peer = &control->peers[rank];
-    if (rank == control->rank) {
-        peer->code = own_text(control, peer->last, sizeof(peer->last));
-        return peer->code > 0 ? TERN__DOING_WAIT : TERN__DOING_OTHER;
-    }
-    if (peer->asked == peer->collected) tern__control_last_ask(control, rank);
     peer->collected = peer->asked;
     if (!atomic_load(&peer->left) && tern__control_is_stopped(control, rank)) return TERN__DOING_STOP;
     return read_answer(control, peer, deadline);
@@ -181,7 +176,7 @@ static tern__doing learn(tern__control *control, int rank, int64_t deadline)
 /* Returns what follows `what` in the text if both name the same work in the same group, else NULL. */
 static const char *after_same(const char *text, const char *what)
 {
-    size_t bytes = what ? strlen(what) : 0;
+    size_t bytes = strlen(what);
     const char *rest = bytes && !strncmp(text, what, bytes) ? text + bytes : NULL;
     return rest && (!*rest || *rest == ',') ? rest : NULL;
 }
@@ -203,15 +198,6 @@ static void doing_text(const tern__peer *peer, const char *what, char *text, siz
         snprintf(text, size, " waits in %s%s", rest ? "it, too" : last, rest ? rest : "");
         return;
     }
-}
-
-tern__doing tern__control_last_get(tern__control *control, int rank, double timeout_s, char *text,
-                                   size_t size)
-{
-    tern__peer *peer = &control->peers[rank];
-    peer->doing = learn(control, rank, tern__deadline(timeout_s));
-    doing_text(peer, NULL, text, size);
-    return peer->doing;
 }
 
 /* ---- which ranks hold this one up ---- */

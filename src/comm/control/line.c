@@ -8,28 +8,6 @@
 #include <string.h>
 #include <sys/uio.h>
 
-/* ---- handshakes ---- */
-
-bool tern__line_put(int fd, const void *data, size_t bytes)
-{
-    ssize_t sent;
-    do sent = send(fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
-    while (sent < 0 && errno == EINTR);
-    return sent == (ssize_t)bytes;
-}
-
-/* A packet is either complete or wrong; the rest of a stream's part may still arrive. */
-int tern__line_take(int fd, bool is_stream, void *data, size_t bytes, size_t *got)
-{
-    ssize_t count;
-    do count = recv(fd, (char *)data + *got, bytes - *got, MSG_DONTWAIT | (is_stream ? 0 : MSG_TRUNC));
-    while (count < 0 && errno == EINTR);
-    if (count < 0) return errno == EAGAIN ? 0 : -1;
-    *got += (size_t)count;
-    if (*got == bytes) return 1;
-    return is_stream && count > 0 ? 0 : -1;
-}
-
 /* ---- sending ---- */
 
 static int send_some(int fd, const char *data, size_t bytes, size_t *sent)
@@ -68,7 +46,7 @@ static int send_frame(tern__stream *stream, int fd, const tern__message *message
 int tern__line_send(tern__control *control, tern__peer *peer, const tern__message *message)
 {
     size_t bytes = TERN__MESSAGE_HEAD + message->bytes;
-    if (!peer->stream) return tern__line_put(peer->fd, message, bytes) ? 0 : errno;
+    if (!peer->stream) return tern__send_now(peer->fd, message, bytes) ? 0 : errno;
     pthread_mutex_lock(&control->send_lock);
     int native = send_frame(peer->stream, peer->fd, message, bytes);
     pthread_mutex_unlock(&control->send_lock);

@@ -1,16 +1,13 @@
 /* meet.c - the meeting of all ranks. Every rank opens a socket and publishes its name on its card. When a
  * rank has all cards, it connects to all lower ranks and then accepts all higher ones. Rank 0 only accepts,
  * rank 1 connects to rank 0 and then accepts, and so on, so no ranks wait for each other in a circle. A rank
- * whose meeting fails leaves a note in the store. The other ranks read it while they wait, so that all of
- * them fail soon and with the same reason. */
+ * whose meeting fails leaves a note for the others (note.c). */
 #include "comm/control/inner.h"
 
 #include <errno.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
-
-#define NOTE_SECONDS 1.0
 
 static const char func[] = "tern_group_open";
 static const char card_name[] = "control/"; /* and the rank: a card's key */
@@ -133,37 +130,7 @@ static int gather_cards(tern__control *control, const tern__card *own, tern_stor
     return TERN_OK;
 }
 
-/* ---- the note: why the meeting failed, left by the first rank that knows ---- */
-
-typedef struct note {
-    int32_t code;
-    char text[TERN_ERROR_TEXT];
-} note;
-
-static const char note_key[] = "control/failure";
-
-/* Returns only once the store has the first rank's note, because a rank that then misses this one will look
- * for it. */
-static void leave_note(tern_store *store, int code, const char *text)
-{
-    int64_t count;
-    note n = {.code = code};
-    const char *key = note_key;
-    if (tern_store_add(store, "control/failures", 1, &count, NULL)) return;
-    snprintf(n.text, sizeof(n.text), "%s", text);
-    if (count == 1) tern_store_set(store, key, &n, sizeof(n), NULL);
-    tern_store_wait(store, &key, 1, NOTE_SECONDS, NULL);
-}
-
-int tern__note_check(tern_store *store, tern_error *err)
-{
-    note n;
-    size_t bytes;
-    if (tern__store_has(store, note_key, NULL) != 1) return TERN_OK;
-    if (tern__store_read(store, note_key, &n, sizeof(n), &bytes, NOTE_SECONDS, NULL)) return TERN_OK;
-    if (bytes != sizeof(n) || !memchr(n.text, 0, sizeof(n.text))) return TERN_OK;
-    return tern__error_set(err, func, tern__code_here(n.code), "%s", n.text);
-}
+/* ---- who is to blame ---- */
 
 /* Another rank is the cause. If there is a note, it has the better reason: make it the event, so that its own
  * words are passed on. */
@@ -172,7 +139,7 @@ static void blame_others(tern__control *control, tern_store *store, tern_error *
     tern_error known = {0};
     if (tern__note_check(store, &known)) *why = known;
     tern__control_fail(control, why);
-    if (why->code == TERN_E_PEER) leave_note(store, why->code, why->text);
+    if (why->code == TERN_E_PEER) tern__note_leave(store, why->code, why->text);
 }
 
 static void blame_oneself(const tern__control *control, tern_store *store, const tern_error *why)
@@ -181,7 +148,7 @@ static void blame_oneself(const tern__control *control, tern_store *store, const
     tern_error full = {0};
     tern__control_describe(control, control->rank, who, sizeof(who));
     tern__error_set(&full, func, why->code, "%s failed: %s", who, why->text);
-    leave_note(store, full.code, full.text);
+    tern__note_leave(store, full.code, full.text);
 }
 
 /* ---- hosts ---- */
@@ -202,7 +169,7 @@ static void number_hosts(tern__control *control)
  * rank 0's store ends with rank 0. */
 static void await_readers(const tern__control *control, tern_store *store)
 {
-    int64_t deadline = tern__deadline(NOTE_SECONDS), readers = 0;
+    int64_t deadline = tern__deadline(TERN__NOTE_SECONDS), readers = 0;
     int status = tern_store_add(store, "control/readers", 1, &readers, NULL);
     while (!status && readers < control->world && tern__now_ns() < deadline) {
         tern__poll(NULL, 0, tern__deadline(0.001));

@@ -9,19 +9,6 @@
 
 #define END_SECONDS 1
 
-bool tern__control_fail(tern__control *control, const tern_error *why)
-{
-    pthread_mutex_lock(&control->lock);
-    bool first = !control->event.code;
-    if (first) {
-        control->event = *why;
-        atomic_store_explicit(&control->failed, 1, memory_order_release);
-    }
-    pthread_cond_broadcast(&control->changed);
-    pthread_mutex_unlock(&control->lock);
-    return first;
-}
-
 /* The peers get this text unchanged, so it names this rank. */
 static void fail_own(tern__control *control, int code, const char *text)
 {

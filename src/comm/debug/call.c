@@ -88,14 +88,14 @@ static void give_back(tern__debug *debug, tern__flight *flight)
     debug->spare = flight;
 }
 
-int tern__debug_call_begin(tern_work *work, tern_error *err)
+int tern__debug_call_begin(tern_work *work, uint64_t number, tern_error *err)
 {
     tern__debug *debug = debug_of(work->group);
     tern__flight *flight = debug ? take(debug, err) : NULL;
     tern__desc desc;
     if (!flight) return debug ? TERN_E_MEMORY : TERN_OK;
     tern__desc_write(&desc, &work->post);
-    desc.backward = tern__staging_calls(work->group->staging) + 1;
+    desc.backward = number;
     tern__desc_text(&desc, 0, flight->text, sizeof(flight->text));
     int status = add_all(work, flight, false, err);
     if (!status) status = add_all(work, flight, true, err);

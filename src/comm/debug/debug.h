@@ -84,7 +84,7 @@ void tern__range_text(const tern__debug_range *range, char *text, size_t size);
 
 /* Called when one of the user's works enters the queue, when one of its pieces is done, and when it leaves
  * the queue. Without the debug back end they do nothing. */
-int tern__debug_call_begin(tern_work *work, tern_error *err);
+int tern__debug_call_begin(tern_work *work, uint64_t number, tern_error *err);
 int tern__debug_call_land(const tern_work *work, tern_error *err);
 void tern__debug_call_end(tern_work *work);
 void tern__debug_calls_free(tern__debug *debug);

@@ -4,7 +4,9 @@
  * hosts, messages go over a transport, MPI or gloo. A group that uses the transport alone counts every rank
  * as a host of its own.
  *
- *   backend.c    opening, closing, waiting, failures, windows
+ *   backend.c    opening, closing, windows
+ *   wait.c       blocking, and what a rank that waits moves on
+ *   failure.c    the first failure
  *   map.c        which ranks are on which host
  *   link.c       the transport of a family of groups
  *   messages.c   the messages in flight for one purpose
@@ -71,11 +73,9 @@ typedef struct tern__link {
 
 /* Collective over `group`, the root. */
 tern__link *tern__link_open(tern_group *group, const tern_transport *transport, tern_error *err);
-void tern__link_close(tern__link *link);
-/* Makes progress on the works of all channels and mailboxes of the family. */
-int tern__link_progress(tern__link *link, tern_error *err);
-/* Closes the transport. It touches no message's buffer afterwards. */
-void tern__link_give_up(tern__link *link);
+/* Close the transport. It touches no message's buffer afterwards. */
+void tern__link_stop(tern__link *link, bool failed);
+void tern__link_give_up(tern__link *link); /* after a failure */
 /* `rank` is a rank of `group`. */
 int tern__link_send(tern__link *link, const tern_group *group, int rank, int tag, const void *data,
                     size_t bytes, tern_transport_message *message, tern_error *err);
@@ -134,10 +134,26 @@ struct tern__hosts {
     int mail_tag;                 /* the first of the mailbox's three tags                   */
 };
 
-/* TERN_OK as long as no rank has failed. */
+/* ---- failure.c ---- */
+
+/* The lobby of this host's ranks; NULL if the rank is alone on it. */
+static inline struct tern__native *tern__hosts_lobby(const tern__hosts *hosts)
+{
+    return hosts->group->root->native;
+}
+
+/* TERN_OK as long as no rank has failed. All ranks of a host share a lobby, so they report the same first
+ * failure with the same text. */
 int tern__hosts_check(const tern__hosts *hosts, tern_error *err);
-/* Records a failure of the family. Returns the first one recorded, which all ranks report. */
+/* Record a failure of the family; _fail adds the group's name to the text. Return the first one recorded,
+ * which all ranks report. */
+int tern__hosts_abort(const tern__hosts *hosts, int code, const char *text, tern_error *err);
 int tern__hosts_fail(const tern__hosts *hosts, int code, const char *text, tern_error *err);
+
+/* ---- wait.c ---- */
+
+/* Makes progress on the works of all channels and mailboxes of the family. */
+int tern__link_progress(tern__link *link, tern_error *err);
 /* Makes progress on all works and messages of the family. */
 int tern__hosts_progress(const tern__hosts *hosts, tern_error *err);
 /* The condition that a rank waits for. */

@@ -106,7 +106,7 @@ tern__link *tern__link_open(tern_group *group, const tern_transport *transport, 
 }
 
 /* A forked child has copies of the connections, and must not send on them. */
-static void close_transport(tern__link *link, bool failed)
+void tern__link_stop(tern__link *link, bool failed)
 {
     if (link->state && link->root->pid == getpid()) link->transport->close(link->state, failed);
     link->state = NULL;
@@ -114,29 +114,7 @@ static void close_transport(tern__link *link, bool failed)
 
 void tern__link_give_up(tern__link *link)
 {
-    close_transport(link, true);
-}
-
-void tern__link_close(tern__link *link)
-{
-    if (!link) return;
-    bool failed = link->root->error.code || !tern__control_is_healthy(link->root->control);
-    close_transport(link, failed || link->asking);
-    for (struct tern__hosts_mailbox *mailbox; (mailbox = link->asking);) {
-        link->asking = mailbox->next;
-        tern__mail_free(mailbox);
-    }
-    tern__free(link);
-}
-
-int tern__link_progress(tern__link *link, tern_error *err)
-{
-    int status = TERN_OK;
-    for (tern__hosts_channel *channel = link->channels; channel && !status; channel = channel->next)
-        status = tern__hosts_channel_progress(channel, err);
-    for (struct tern__hosts_mailbox *mailbox = link->mailboxes; mailbox && !status; mailbox = mailbox->next)
-        status = tern__mail_progress(mailbox, err);
-    return status;
+    tern__link_stop(link, true);
 }
 
 /* ---- messages ---- */

@@ -349,11 +349,6 @@ static void leave(const tern__channel *channel)
     tern__lobby_ring(native->lobby);
 }
 
-bool tern__channel_is_closed(const tern__channel *channel, int rank)
-{
-    return atomic_load(&channel->closed[rank].value);
-}
-
 void tern__channel_close(void *self)
 {
     tern__channel *channel = self;

@@ -145,15 +145,24 @@ void tern__desc_say(tern__control *control, const tern__desc *desc, uint64_t seq
     tern__control_last_set(control, said_text, words, count);
 }
 
-void tern__native_last(const tern__native *native, int rank, char *text, size_t size)
+bool tern__native_who(const tern__native *native, int rank, char *text, size_t size)
 {
-    char last[TERN__WORK_TEXT];
-    if (native->lobby && tern__deadlock_text(native, rank, last))
-        snprintf(text, size, ", which waits in %s", last);
-    else if (tern__channel_last(native->first, rank, last, sizeof(last)))
-        snprintf(text, size, ", whose last collective was %s", last);
-    else
-        snprintf(text, size, ", which has called no collective yet");
+    bool is_stopped = tern__group_is_stopped(native->group, rank);
+    tern__group_describe(native->group, rank, text, size);
+    if (is_stopped) tern__text_append(text, size, ", which is stopped (by SIGSTOP or a debugger)");
+    return is_stopped;
+}
+
+/* Fields that may differ are copied from `like` before the comparison. */
+bool tern__desc_is_same(const tern__desc *desc, const tern__desc *like)
+{
+    tern__desc said = *desc;
+    said.flags = like->flags;
+    if (desc->flags & TERN__SHADOW) {
+        said.backward = like->backward;
+        said.folded = like->folded;
+    }
+    return !memcmp(&said, like, sizeof(said));
 }
 
 /* Says why two works do not match. Works with the same text may use different memory. */
@@ -212,15 +221,6 @@ void tern__desc_hint(const tern__channel *channel, uint64_t seq, int rank, tern_
     snprintf(text, size, ": rank %d has done %llu backwards%s%s",
              tern_group_world_rank(channel->native->group, rank), backward, unsynchronised,
              is_behind ? questions[where] : "");
-}
-
-void tern__channel_hint(const tern__channel *channel, char *text, size_t size)
-{
-    uint64_t seq = tern__channel_due(channel);
-    *text = '\0';
-    for (int rank = 0; rank < channel->native->world && !*text; rank++)
-        if (atomic_load(&channel->posted[rank].value) < seq)
-            tern__desc_hint(channel, seq, rank, TERN__ELSEWHERE_WAITS, text, size);
 }
 
 void tern__work_trace(const tern__channel *channel, uint64_t seq, tern__track track, int64_t began)

@@ -124,3 +124,25 @@ void tern__native_say(const tern__native *native, const tern__goal *goal)
     tern__text_append(what, sizeof(what), "%s", native->where);
     tern__wait_say(native->group, what, goal_missing(native, goal), !goal->transfer);
 }
+
+/* ---- in words ---- */
+
+void tern__native_last(const tern__native *native, int rank, char *text, size_t size)
+{
+    char last[TERN__WORK_TEXT];
+    if (native->lobby && tern__deadlock_text(native, rank, last))
+        snprintf(text, size, ", which waits in %s", last);
+    else if (tern__channel_last(native->first, rank, last, sizeof(last)))
+        snprintf(text, size, ", whose last collective was %s", last);
+    else
+        snprintf(text, size, ", which has called no collective yet");
+}
+
+void tern__channel_hint(const tern__channel *channel, char *text, size_t size)
+{
+    uint64_t seq = tern__channel_due(channel);
+    *text = '\0';
+    for (int rank = 0; rank < channel->native->world && !*text; rank++)
+        if (atomic_load(&channel->posted[rank].value) < seq)
+            tern__desc_hint(channel, seq, rank, TERN__ELSEWHERE_WAITS, text, size);
+}

@@ -1,8 +1,9 @@
 /* native.h - what the native back end's files share: backend.c (the struct), segment.c (shared memory, and
  * how ranks pass it to each other), window.c (the ranks' data), channel.c (the protocol), tally.c (compares
  * what the ranks said about a work), task.c (a work's chunks), wait.c (blocking, and its error messages),
- * missing.c (which ranks a wait is for, and what the peers are told meanwhile), deadlock.c (ranks that wait
- * for each other), describe.c (a work in words). For messages between two ranks see mailbox.h. */
+ * bell.c (what a blocked rank sleeps on), failure.c (the first failure), missing.c (which ranks a wait is
+ * for, and what the peers are told meanwhile), deadlock.c (ranks that wait for each other), describe.c (a
+ * work in words). For messages between two ranks see mailbox.h. */
 #ifndef TERN_SRC_COMM_NATIVE_H
 #define TERN_SRC_COMM_NATIVE_H
 
@@ -158,7 +159,10 @@ int tern__channel_wait(void *channel, uint64_t seq, tern_error *err);
 void tern__channel_mark(void *channel, uint64_t backward, uint32_t folded);
 const tern__tally *tern__channel_tally(void *channel, uint64_t seq);
 /* True if `rank` has closed it. */
-bool tern__channel_is_closed(const tern__channel *channel, int rank);
+static inline bool tern__channel_is_closed(const tern__channel *channel, int rank)
+{
+    return atomic_load(&channel->closed[rank].value);
+}
 /* Returns the first work that this rank has not retired, for which all later ones wait. */
 uint64_t tern__channel_blocker(const tern__channel *channel);
 /* Returns the same, but at most the last work that this rank has posted. */
@@ -192,9 +196,12 @@ void tern__task_run(tern__channel *channel, const tern__task *task, int owner, u
 
 /* Progresses everything until the goal is met. An error becomes the group's. */
 int tern__native_await(tern__native *native, const tern__goal *goal, tern_error *err);
+int tern__native_progress(tern__native *native, tern_error *err);
+
+/* ---- failure.c ---- */
+
 /* Returns TERN_OK while no rank has failed. */
 int tern__native_check(const tern__native *native, tern_error *err);
-int tern__native_progress(tern__native *native, tern_error *err);
 /* Clears *err after a failure that came when the awaited work was already done; the next call will return it.
  * Returns TERN_OK. */
 int tern__native_pardon(tern_error *err);
@@ -204,9 +211,9 @@ void tern__native_abort(const tern__native *native, int code, const char *text);
 int tern__native_fail(const tern__native *native, int code, const char *text, tern_error *err);
 /* True if `rank` has closed the group. */
 bool tern__native_has_left(const tern__native *native, int rank);
-/* Writes "rank 1 (host, pid 77)", and if its process is stopped ", which is stopped (by SIGSTOP or a
- * debugger)". Returns whether it is. */
-bool tern__native_who(const tern__native *native, int rank, char *text, size_t size);
+
+/* ---- bell.c ---- */
+
 /* Wakes sleeping ranks, if there are any. */
 void tern__lobby_ring(tern__lobby *lobby);
 /* For waits that also wait for something outside the lobby. Call listen, then look for something to do. If
@@ -249,6 +256,12 @@ double tern__wait_late_s(const tern_group *group);
 void tern__wait_blame(const tern_group *group, const char *what, const bool *ranks, char *text, size_t size);
 /* Calls tern__wait_say for a goal. */
 void tern__native_say(const tern__native *native, const tern__goal *goal);
+/* Writes ", which waits in barrier (work 5)", or else its last collective, as far as shared memory shows
+ * it. */
+void tern__native_last(const tern__native *native, int rank, char *text, size_t size);
+/* Writes tern__desc_hint for the work that is due and the first rank that has not posted it and waits
+ * elsewhere. */
+void tern__channel_hint(const tern__channel *channel, char *text, size_t size);
 
 /* ---- deadlock.c ---- */
 
@@ -280,6 +293,9 @@ bool tern__deadlock_text(const tern__native *native, int rank, char text[TERN__W
 
 /* ---- describe.c ---- */
 
+/* Writes "rank 1 (host, pid 77)", and if its process is stopped ", which is stopped (by SIGSTOP or a
+ * debugger)". Returns whether it is. */
+bool tern__native_who(const tern__native *native, int rank, char *text, size_t size);
 /* Writes "all_reduce of 100 f32, sum (work 5)". */
 void tern__desc_text(const tern__desc *desc, uint64_t seq, char *text, size_t size);
 /* Adds a "reduce" or "wait" event to the timeline, with the work that it was for. */
@@ -294,17 +310,12 @@ typedef enum tern__elsewhere {
  * writes "". */
 void tern__desc_hint(const tern__channel *channel, uint64_t seq, int rank, tern__elsewhere where, char *text,
                      size_t size);
-/* Writes the same for the work that is due and the first rank that has not posted it and waits elsewhere. */
-void tern__channel_hint(const tern__channel *channel, char *text, size_t size);
 void tern__desc_write(tern__desc *desc, const tern__post *post);
 /* Writes the last work that `rank` has posted; false if there is none. */
 bool tern__channel_last(const tern__channel *channel, int rank, char *text, size_t size);
 /* Keeps this work as this rank's last collective, for ranks on other hosts that ask. `where`: " in the group
  * of ranks 0, 2", or "". */
 void tern__desc_say(tern__control *control, const tern__desc *desc, uint64_t seq, const char *where);
-/* Writes ", which waits in barrier (work 5)", or else its last collective, as far as shared memory shows
- * it. */
-void tern__native_last(const tern__native *native, int rank, char *text, size_t size);
 /* True if two ranks describe the same work. The backward counts of shadows are not compared. */
 bool tern__desc_is_same(const tern__desc *desc, const tern__desc *like);
 /* Writes "rank 0: <its work>; rank 2: <its work>" for two ranks whose works differ. */

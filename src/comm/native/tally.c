@@ -36,18 +36,6 @@ static bool is_shadow(const tern__desc *desc)
     return desc->flags & TERN__SHADOW;
 }
 
-/* Fields that may differ are copied from `like` before the comparison. */
-bool tern__desc_is_same(const tern__desc *desc, const tern__desc *like)
-{
-    tern__desc said = *desc;
-    said.flags = like->flags;
-    if (is_shadow(desc)) {
-        said.backward = like->backward;
-        said.folded = like->folded;
-    }
-    return !memcmp(&said, like, sizeof(said));
-}
-
 /* Compares all ranks with the first one that is not a shadow, or else with the last rank. */
 static int compare(const tern__channel *channel, uint64_t seq, tern_error *err)
 {

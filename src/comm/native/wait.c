@@ -1,60 +1,20 @@
 /* wait.c - blocking. A rank that waits does any work that there is, also for other ranks. With nothing to do
- * it spins for a short time if every rank has a CPU of its own, then yields, then sleeps on the lobby's bell.
- *
- * No wake-up is lost. A sleeper first adds itself to the sleepers, then reads the bell, then looks for work
- * again, and then sleeps unless the bell has changed. A rank that stores a word that others may wait for
- * reads the count of sleepers afterwards. These four accesses are sequentially consistent, so either the
- * sleeper sees the new word or the writer sees the sleeper. */
+ * it spins for a short time if every rank has a CPU of its own, then yields, then sleeps on the lobby's bell
+ * (bell.c). */
 #include "comm/native/mailbox.h"
 
 #include "base/text.h"
 #include "comm/sys.h"
 
-#include <errno.h>
-#include <limits.h>
-#include <linux/futex.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 enum {
     spins_min = 8,
     yields_max = 100,
     sleep_ns = 50 * 1000000, /* at most this long, then look again */
 };
-
-/* ---- the bell ---- */
-
-static void futex_wait(atomic_uint *word, unsigned value, long ns)
-{
-    struct timespec timeout = {.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
-    syscall(SYS_futex, word, FUTEX_WAIT, value, &timeout, NULL, 0);
-}
-
-void tern__lobby_ring(tern__lobby *lobby)
-{
-    if (!atomic_load(&lobby->sleepers)) return;
-    atomic_fetch_add(&lobby->bell, 1);
-    syscall(SYS_futex, &lobby->bell, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
-}
-
-unsigned tern__native_listen(const tern__native *native)
-{
-    atomic_fetch_add(&native->lobby->sleepers, 1);
-    return atomic_load(&native->lobby->bell);
-}
-
-void tern__native_sleep(const tern__native *native, unsigned bell, long ns)
-{
-    futex_wait(&native->lobby->bell, bell, ns);
-}
-
-void tern__native_listened(const tern__native *native)
-{
-    atomic_fetch_sub(&native->lobby->sleepers, 1);
-}
 
 static void pause_cpu(void)
 {
@@ -63,60 +23,6 @@ static void pause_cpu(void)
 #elif defined(__aarch64__)
     __asm__ volatile("yield");
 #endif
-}
-
-/* ---- the first failure ---- */
-
-static int read_abort(const tern__native *native, tern_error *err)
-{
-    tern__lobby *lobby = native->lobby;
-    int64_t deadline = tern__deadline(0.1); /* its writer may have been killed while writing it */
-    while (atomic_load(&lobby->aborted) == TERN__ABORT_WRITING && tern__now_ns() < deadline) sched_yield();
-    if (atomic_load(&lobby->aborted) != TERN__ABORT_WRITTEN)
-        return tern__error_set(err, "tern_group", TERN_E_PEER, "a rank was lost while it reported a failure");
-    return tern__error_set(err, "tern_group", lobby->code, "%s", lobby->text);
-}
-
-/* A peer's failure arrives both through the lobby and through the control plane. The lobby's record takes
- * precedence, because it has the code. A failure that came through the control plane alone (a death) is
- * copied to the lobby, so that all ranks report the same first failure. This rank's own error is returned as
- * it is and not copied, because its text does not name the rank. */
-int tern__native_check(const tern__native *native, tern_error *err)
-{
-    bool is_healthy = tern__control_is_healthy(native->control);
-    if (is_healthy && !atomic_load(&native->lobby->aborted)) return TERN_OK;
-    const tern_error *own = &native->group->root->error;
-    if (own->code) return tern__error_set(err, own->func, own->code, "%s", own->text);
-    tern_error event = {0};
-    tern__control_check(native->control, "tern_group", &event);
-    if (!is_healthy) tern__native_abort(native, event.code, event.text);
-    return read_abort(native, err);
-}
-
-void tern__native_abort(const tern__native *native, int code, const char *text)
-{
-    tern__lobby *lobby = native->lobby;
-    unsigned none = TERN__ABORT_NONE;
-    if (!atomic_compare_exchange_strong(&lobby->aborted, &none, TERN__ABORT_WRITING)) return;
-    lobby->code = code;
-    snprintf(lobby->text, sizeof(lobby->text), "%s", text);
-    atomic_store(&lobby->aborted, TERN__ABORT_WRITTEN);
-    tern__lobby_ring(lobby);
-}
-
-int tern__native_fail(const tern__native *native, int code, const char *text, tern_error *err)
-{
-    char full[TERN_ERROR_TEXT], where[128];
-    tern__group_text(native->group, where, sizeof(where));
-    snprintf(full, sizeof(full), "%.*s%s", (int)(sizeof(full) - 1 - strlen(where)), text, where);
-    tern__native_abort(native, code, full);
-    return tern__native_check(native, err);
-}
-
-bool tern__native_has_left(const tern__native *native, int rank)
-{
-    const tern__channel *first = native->first;
-    return tern__group_has_left(native->group, rank) || (first && tern__channel_is_closed(first, rank));
 }
 
 /* Progresses the works and messages of all groups of the family. */
@@ -138,14 +44,6 @@ static tern__elsewhere find_elsewhere(const tern__native *native, int rank, bool
 {
     if (tern__native_has_left(native, rank)) return TERN__ELSEWHERE_LEFT;
     return waits ? TERN__ELSEWHERE_WAITS : TERN__ELSEWHERE_UNKNOWN;
-}
-
-bool tern__native_who(const tern__native *native, int rank, char *text, size_t size)
-{
-    bool is_stopped = tern__group_is_stopped(native->group, rank);
-    tern__group_describe(native->group, rank, text, size);
-    if (is_stopped) tern__text_append(text, size, ", which is stopped (by SIGSTOP or a debugger)");
-    return is_stopped;
 }
 
 /* Writes "all_reduce of 100 f32, sum (work 7)". */
@@ -304,12 +202,6 @@ static int check_left(const tern__goal *goal, tern_error *err)
 }
 
 /* ---- waiting ---- */
-
-int tern__native_pardon(tern_error *err)
-{
-    if (err) *err = (tern_error){0};
-    return TERN_OK;
-}
 
 /* Progresses once. If the goal is met although there was a failure, the wait succeeds: a failure does not
  * undo what was done before it. */

@@ -5,7 +5,7 @@
 #include "cuda/stopwatch.h"
 
 extern "C" {
-#include "device/notes.h"
+#include "device/choices.h"
 }
 
 #include <array>
@@ -29,7 +29,7 @@ typedef struct gemm_plan {
     cublasLtMatrixLayout_t layout[OPERANDS];
     cublasLtMatmulAlgo_t algorithm;
     bool works;
-    uint64_t heard; /* device->notes->heard when it was chosen */
+    uint64_t heard; /* device->choices->heard when it was chosen */
 } gemm_plan;
 
 typedef struct cublas {
@@ -330,7 +330,7 @@ static float take_best(const tern__call *call, cublas *lib, gemm_plan *plan, con
     return least;
 }
 
-/* ---- choosing with notes ---- */
+/* ---- choosing with what is known ---- */
 
 static void describe(const tern__gemm *g, char text[TEXT])
 {
@@ -370,14 +370,14 @@ static int choose(const tern__call *call, cublas *lib, gemm_plan *plan, const te
     char what[TEXT], name[NAME];
     int count = 0;
     describe(g, what);
-    plan->heard = device->notes->heard;
-    const char *named = device->conv.deterministic ? nullptr : device->notes->find(device, what);
+    plan->heard = device->choices->heard;
+    const char *named = device->conv.deterministic ? nullptr : device->choices->find(device, what);
     if (named && take_named(lib, plan, named)) return TERN_OK;
     int status = ask_heuristics(call, lib, plan, g, found, &count);
     if (status || !count) return status;
     if (take_best(call, lib, plan, g, found, count) < 0 || !tern__stopwatch_decides(device)) return TERN_OK;
     name_it(&plan->algorithm, name);
-    device->notes->keep(device, what, name);
+    device->choices->keep(device, what, name);
     return TERN_OK;
 }
 
@@ -387,10 +387,10 @@ static void take_news(const tern__call *call, cublas *lib, gemm_plan *plan, cons
 {
     tern_device *device = call->device;
     char what[TEXT];
-    plan->heard = device->notes->heard;
+    plan->heard = device->choices->heard;
     if (device->conv.deterministic || !plan->works) return;
     describe(g, what);
-    const char *named = device->notes->find(device, what);
+    const char *named = device->choices->find(device, what);
     if (named) take_named(lib, plan, named);
 }
 
@@ -408,7 +408,7 @@ static int plan_of(const tern__call *call, cublas *lib, const tern__gemm *g, con
             return status;
         }
         known = lib->plans.emplace(key, made).first;
-    } else if (known->second.heard != call->device->notes->heard) {
+    } else if (known->second.heard != call->device->choices->heard) {
         take_news(call, lib, &known->second, g);
     }
     *plan = &known->second;

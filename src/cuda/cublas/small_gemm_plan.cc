@@ -5,7 +5,7 @@
 #include "cuda/stopwatch.h"
 
 extern "C" {
-#include "device/notes.h"
+#include "device/choices.h"
 }
 
 #include <array>
@@ -28,7 +28,7 @@ typedef std::array<int64_t, TERN__SMALL_GEMMS * NUMBERS + 1> plan_key;
 typedef struct plan {
     bool is_known;
     int blocks;     /* 0: not this kernel */
-    uint64_t heard; /* device->notes->heard when the choice was made */
+    uint64_t heard; /* device->choices->heard when the choice was made */
 } plan;
 
 typedef std::map<plan_key, plan> plans;
@@ -127,14 +127,14 @@ static void choose(plan *p, const trial *t, const plan_key &key)
     tern_device *device = t->call->device;
     char what[TEXT], name[NAME];
     float least;
-    p->heard = device->notes->heard;
+    p->heard = device->choices->heard;
     tern__stopwatch_case("small products", key.data(), key.size(), what, TEXT);
-    if (take_named(p, device->notes->find(device, what)) || p->is_known || !tern__stopwatch_decides(device) ||
-        adds(t->g, t->count))
+    if (take_named(p, device->choices->find(device, what)) || p->is_known ||
+        !tern__stopwatch_decides(device) || adds(t->g, t->count))
         return;
     *p = {true, fastest(t, &least), p->heard};
     std::snprintf(name, NAME, p->blocks ? SMALL : OTHER, p->blocks);
-    if (least >= 0) device->notes->keep(device, what, name);
+    if (least >= 0) device->choices->keep(device, what, name);
 }
 
 int tern__small_gemms_or(const tern__call *call, const tern__gemm *g, int count, const float *gate,
@@ -146,7 +146,7 @@ int tern__small_gemms_or(const tern__call *call, const tern__gemm *g, int count,
     plan_key key = key_of(g, count, gate);
     plan *p = &(*plans_of(call))[key];
     trial t = {call, g, count, 0, gate, other, ctx};
-    if (!p->is_known || p->heard != device->notes->heard) choose(p, &t, key);
+    if (!p->is_known || p->heard != device->choices->heard) choose(p, &t, key);
     t.blocks = p->blocks;
     return run_trial(&t);
 }

@@ -1,9 +1,9 @@
 /* conv_plan.cc - a device's table of cases, and which of cuDNN's engines computes each.
  *
  * A case is decided when it first occurs. If measuring is allowed, the engine is the one that another rank
- * or the user's file names (device/notes.h), or else the fastest of those that the heuristics rank first.
- * A bias is part of the graph or added by a separate kernel, whichever is faster. A note is followed only
- * if cuDNN has the engine and the device's rules allow it. A device that follows another uses the first
+ * or the user's file names (device/choices.h), or else the fastest of those that the heuristics rank first.
+ * A bias is part of the graph or added by a separate kernel, whichever is faster. Such a choice is followed
+ * only if cuDNN has the engine and the device's rules allow it. A device that follows another uses the first
  * engine of the heuristics that runs until it is told, and a deterministic device always does. Rules that
  * exclude engines are part of the case's name, so a choice made under one set of rules has no effect under
  * another. */
@@ -12,7 +12,7 @@
 #include "cuda/stopwatch.h"
 
 extern "C" {
-#include "device/notes.h"
+#include "device/choices.h"
 }
 
 #include <array>
@@ -30,7 +30,7 @@ typedef struct conv_plan {
     tern__cudnn_graph *graph;
     tern__cudnn_engine engine; /* .plan NULL: no engine */
     bool with_bias;            /* the graph adds the bias */
-    uint64_t heard;            /* device->notes->heard when it was chosen */
+    uint64_t heard;            /* device->choices->heard when it was chosen */
     char label[48];
 } conv_plan;
 
@@ -299,7 +299,7 @@ static void keep(const tern__call *call, const char *what, const conv_plan *p)
 {
     char name[TERN__CUDNN_NAME + 1];
     std::snprintf(name, sizeof(name), "%s%s", p->with_bias ? "+" : "", p->engine.name);
-    call->device->notes->keep(call->device, what, name);
+    call->device->choices->keep(call->device, what, name);
 }
 
 /* A plan without an engine is kept as well: cuDNN is not asked again. */
@@ -310,12 +310,12 @@ static int choose(const tern__call *call, const tern__cudnn_conv *conv, conv_pla
     float least;
     int status = TERN_OK;
     describe(call, conv, what);
-    const char *named = device->conv.deterministic ? nullptr : device->notes->find(device, what);
+    const char *named = device->conv.deterministic ? nullptr : device->choices->find(device, what);
     if (!named || !take_named(call, conv, named, p)) {
         status = try_all(call, conv, p, &least);
         if (!status && least >= 0 && tern__stopwatch_decides(device)) keep(call, what, p);
     }
-    p->heard = device->notes->heard;
+    p->heard = device->choices->heard;
     set_label(p);
     return status;
 }
@@ -327,10 +327,10 @@ static bool is_outdated(const tern__call *call, const tern__cudnn_conv *conv, co
 {
     tern_device *device = call->device;
     char what[TEXT];
-    if (p->heard == device->notes->heard || device->conv.deterministic) return false;
-    p->heard = device->notes->heard;
+    if (p->heard == device->choices->heard || device->conv.deterministic) return false;
+    p->heard = device->choices->heard;
     describe(call, conv, what);
-    const char *named = device->notes->find(device, what);
+    const char *named = device->choices->find(device, what);
     return named && ((*named == '+') != p->with_bias || std::strcmp(named + (*named == '+'), p->engine.name));
 }
 
@@ -339,7 +339,7 @@ static void take_news(const tern__call *call, const tern__cudnn_conv *conv, conv
     conv_plan next;
     char what[TEXT];
     describe(call, conv, what);
-    if (!take_named(call, conv, call->device->notes->find(call->device, what), &next)) return;
+    if (!take_named(call, conv, call->device->choices->find(call->device, what), &next)) return;
     plans_of(call)->replaced.push_back(*p);
     next.heard = p->heard;
     set_label(&next);

@@ -20,7 +20,7 @@ int tern__small_gemms(const tern__call *call, const tern__gemm *g, int count, co
 typedef int tern__other_way(const tern__call *call, const void *ctx);
 
 /* The same, or `other(call, ctx)`: whichever was measured to be faster, here or by others or according to
- * the file (device/notes.h). `other` also if the products do not fit or measuring is not allowed. */
+ * the file (device/choices.h). `other` also if the products do not fit or measuring is not allowed. */
 int tern__small_gemms_or(const tern__call *call, const tern__gemm *g, int count, const float *gate,
                          tern__other_way *other, const void *ctx);
 

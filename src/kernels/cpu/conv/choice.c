@@ -1,133 +1,76 @@
-/* choice.c - a device's table of cases, and how a case gets its algorithm.
+/* choice.c - names a case, and finds its algorithm.
  *
- * A case is decided when it first occurs: by what another rank has told, else by what the user's file has,
- * else by measuring. Only algorithms that the device's rules allow at that moment count: the file has
- * times, and the fastest allowed algorithm is taken; if one of these has no time yet, all are measured
- * anew. A device that follows another rank ignores measurements, including its own earlier ones: until it
- * is told it uses the fixed table, as it does if it was told something it may not or cannot run. A case
- * for which the table has no algorithm is not measured either: it goes through f32 copies, which are a
- * case of their own.
- *
- * A device learns a bounded number of cases: a run with new shapes in every step would otherwise measure
- * in every step and keep what it never sees again. Further cases use the fixed table, which is consulted
- * each time: nothing is stored for them, and no rank needs to be told. */
+ * A case is decided when it occurs: by what another rank has told, else by what the user's file has, else by
+ * measuring (device/choices.h). A device that follows another rank uses the fixed table until it is told, as
+ * it does if it was told something it may not or cannot run, and as it does for what it does not learn. A
+ * case for which the table has no algorithm is not measured either: it goes through f32 copies, which are a
+ * case of their own. The rules that exclude algorithms are part of the case's name, so a choice made under
+ * one set of rules has no effect under another. */
 #include "kernels/cpu/conv/choice.h"
-#include "kernels/choices.h"
+#include "device/choices.h"
 
+#include <pthread.h>
 #include <string.h>
 
-#define BUCKETS 256
-#define TRIES   3 /* timed runs; the fastest counts */
+#define TRIES 3 /* timed runs; the fastest counts */
 
 /* From the one that takes the most cases to the fastest ones, which take few. */
-const tern__conv_algorithm *const tern__conv_algorithms[TERN__CHOICE_ALGORITHMS + 1] = {
-    &tern__conv_direct, &tern__conv_winograd, &tern__conv_tiles, &tern__conv_taps};
+const tern__conv_algorithm *const tern__conv_algorithms[] = {&tern__conv_direct, &tern__conv_winograd,
+                                                             &tern__conv_tiles, &tern__conv_taps, NULL};
 
-typedef struct entry entry;
-struct entry {
-    tern__choice choice;                   /* .chosen -1: not measured */
-    const tern__conv_algorithm *algorithm; /* NULL: not decided since news of it came */
-    bool told;                             /* by another rank or device, not by the file or by measuring */
-    uint64_t serial;                       /* number when it was learned; 0: not learned */
-    entry *next, *before;                  /* next in the bucket; next older among the learned */
+/* ---- cases ---- */
+
+/* The numbers of tern__conv_key by name. A shape has as many as x has dimensions. */
+typedef struct field {
+    const char *name;
+    int first, count;
+} field;
+
+static const field fields[] = {
+    {" x ", 0, 5},         {" weight ", 5, 5},  {" stride ", 10, 3},  {" padding ", 13, 3},
+    {" dilation ", 16, 3}, {" groups ", 19, 1}, {" layouts ", 20, 2}, {" bias ", 22, 1},
+    {" dtypes ", 24, 4},   {" offset ", 28, 1}, {" strides ", 29, 3},
 };
 
-typedef struct table {
-    entry *buckets[BUCKETS];
-    entry *learned; /* measured, used from the file, or told: newest first */
-    int learned_count;
-    uint64_t serial;
-    bool has_read_file;
-} table;
+/* oneDNN takes longer to say this than a small convolution does. */
+static char kernels[96];
 
-/* ---- the table ---- */
-
-static void table_free(void *data)
+static void describe_kernels(void)
 {
-    table *all = data;
-    for (int b = 0; b < BUCKETS; b++)
-        for (entry *one; (one = all->buckets[b]);) {
-            all->buckets[b] = one->next;
-            tern__free(one);
-        }
-    tern__free(all);
+    tern__kernel_choices(kernels, sizeof(kernels));
 }
 
-static table *table_of(tern_device *device, tern_error *err)
+static char *add_number(char *to, uint64_t number)
 {
-    if (!device->slots[TERN__SLOT_CONV].data) {
-        device->slots[TERN__SLOT_CONV].data = tern__alloc(sizeof(table), __func__, err);
-        device->slots[TERN__SLOT_CONV].free = table_free;
-    }
-    return device->slots[TERN__SLOT_CONV].data;
+    char digits[20];
+    int count = 0;
+    do digits[count++] = (char)('0' + number % 10);
+    while (number /= 10);
+    while (count) *to++ = digits[--count];
+    return to;
 }
 
-static entry *find(const table *all, const tern__prim_key *key)
+static char *add_numbers(char *to, const char *name, const int64_t *number, int count)
 {
-    entry *one = all->buckets[tern__prim_key_hash(key) % BUCKETS];
-    while (one && memcmp(&one->choice.key, key, sizeof(*key)) != 0) one = one->next;
-    return one;
+    for (int i = 0; i < count; i++) to = add_number(stpcpy(to, i ? "," : name), (uint64_t)number[i]);
+    return to;
 }
 
-static entry *add(table *all, const tern__prim_key *key, tern_error *err)
+void tern__conv_case(const tern__conv *c, char text[TERN__CONV_CASE])
 {
-    entry **bucket = &all->buckets[tern__prim_key_hash(key) % BUCKETS];
-    entry *one = tern__alloc(sizeof(*one), __func__, err);
-    if (!one) return NULL;
-    *one = (entry){.choice = {.key = *key, .chosen = -1}, .next = *bucket};
-    return *bucket = one;
-}
-
-static void take_out(table *all, const entry *one)
-{
-    entry **at = &all->learned;
-    while (*at != one) at = &(*at)->before;
-    *at = one->before;
-}
-
-static void learn(table *all, entry *one)
-{
-    if (one->serial)
-        take_out(all, one);
-    else
-        all->learned_count++;
-    one->before = all->learned;
-    all->learned = one;
-    one->serial = ++all->serial;
-}
-
-/* Whether a choice changes the entry. Others' choices take precedence over the file's. A case that is
- * decided, or was told, is reopened only if they chose differently. */
-static bool is_news(const entry *one, const tern__choice *choice, bool told)
-{
-    bool is_open = !one->algorithm && !one->told;
-    return is_open || (told && one->choice.chosen != choice->chosen);
-}
-
-static void hear(table *all, const tern__choice *choice, bool told)
-{
-    entry *one = find(all, &choice->key);
-    if (!one) one = add(all, &choice->key, NULL);
-    bool news = one && is_news(one, choice, told);
-    if (one && told) one->told = true;
-    if (!news) return;
-    one->choice = *choice;
-    one->algorithm = NULL;
-    if (told) learn(all, one);
-}
-
-/* The reader of lines: where they go, and where they came from. */
-typedef struct listener {
-    table *all;
-    const tern__choice_machine *machine; /* NULL: from any machine             */
-    bool told;                           /* by another rank, not by the file   */
-} listener;
-
-static void take(void *ctx, const char *line, size_t bytes)
-{
-    const listener *l = ctx;
-    tern__choice choice;
-    if (tern__choice_parse(line, bytes, l->machine, &choice)) hear(l->all, &choice, l->told);
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    const tern__view *x = c->op[TERN__CONV_X].view;
+    const tern_device *device = c->call->device;
+    const int64_t threads = device->threads, workspace = (int64_t)device->conv.workspace;
+    tern__prim_key key = tern__conv_key(c);
+    pthread_once(&once, describe_kernels);
+    char *to = stpcpy(stpcpy(stpcpy(text, tern__kernel_name(c->call->kernel)), " by "), kernels);
+    for (size_t i = 0; i < TERN__COUNT(fields); i++)
+        to = add_numbers(to, fields[i].name, key.number + fields[i].first,
+                         TERN__MIN(fields[i].count, x->ndim));
+    to = add_numbers(to, " threads ", &threads, 1);
+    to = add_numbers(to, " workspace ", &workspace, 1);
+    strcpy(to, device->conv.exact && x->dtype == TERN_F32 ? " exact" : "");
 }
 
 /* ---- the fixed table ---- */
@@ -221,19 +164,6 @@ static int64_t time_of(const trial *t, const tern__conv_algorithm *a)
     return best;
 }
 
-/* False: out of memory. */
-static bool measure(const tern__conv *c, int64_t ns[TERN__CHOICE_ALGORITHMS])
-{
-    trial t;
-    bool fits = trial_open(&t, c);
-    for (int i = 0; fits && tern__conv_algorithms[i]; i++)
-        if (is_allowed(c, tern__conv_algorithms[i])) ns[i] = time_of(&t, tern__conv_algorithms[i]);
-    trial_close(&t);
-    return fits;
-}
-
-/* ---- deciding ---- */
-
 /* A gain below a tenth is not worth an error in the last places, nor a choice that the next measurement
  * would reverse. */
 static bool is_faster(int64_t ns, int64_t than)
@@ -241,174 +171,60 @@ static bool is_faster(int64_t ns, int64_t than)
     return ns < than - than / 10;
 }
 
-/* Returns the fastest of the algorithms that are allowed and have a time. */
-static int fastest(const tern__conv *c, const int64_t ns[TERN__CHOICE_ALGORITHMS])
+/* Returns the fastest of the algorithms that are allowed; NULL: none has run, or out of memory. */
+static const tern__conv_algorithm *measure(const tern__conv *c)
 {
-    int best = -1;
-    for (int i = 0; tern__conv_algorithms[i]; i++)
-        if (is_allowed(c, tern__conv_algorithms[i]) && (best < 0 || is_faster(ns[i], ns[best]))) best = i;
+    trial t;
+    const tern__conv_algorithm *best = NULL;
+    int64_t least = INT64_MAX;
+    bool fits = trial_open(&t, c);
+    for (int i = 0; fits && tern__conv_algorithms[i]; i++) {
+        if (!is_allowed(c, tern__conv_algorithms[i])) continue;
+        int64_t ns = time_of(&t, tern__conv_algorithms[i]);
+        if (!is_faster(ns, least)) continue;
+        best = tern__conv_algorithms[i];
+        least = ns;
+    }
+    trial_close(&t);
     return best;
 }
 
-static bool has_alternatives(const tern__conv *c)
+/* ---- deciding ---- */
+
+/* Returns the algorithm that was told, or is in the file, or was measured; NULL: none that is allowed. */
+static const tern__conv_algorithm *find_known(const tern__conv *c, const char *what)
+{
+    const char *name = c->call->device->choices->find(c->call->device, what);
+    for (int i = 0; name && tern__conv_algorithms[i]; i++)
+        if (!strcmp(tern__conv_algorithms[i]->name, name) && is_allowed(c, tern__conv_algorithms[i]))
+            return tern__conv_algorithms[i];
+    return NULL;
+}
+
+static bool may_measure(const tern__conv *c)
 {
     int count = 0;
     for (int i = 0; tern__conv_algorithms[i]; i++) count += is_allowed(c, tern__conv_algorithms[i]);
-    return count > 1;
+    return count > 1 && !c->call->device->follows && !c->call->device->choices->is_full;
 }
 
-static bool knows_all_times(const entry *one, const tern__conv *c)
+/* Measures the case if that is allowed, and keeps the choice. */
+static const tern__conv_algorithm *decide(const tern__conv *c, const char *what)
 {
-    bool all = true;
-    for (int i = 0; tern__conv_algorithms[i]; i++)
-        all = all && (one->choice.ns[i] || !is_allowed(c, tern__conv_algorithms[i]));
-    return all;
-}
-
-static void read_file(table *all, bool told)
-{
-    const tern__choice_machine machine = tern__choice_machine_get();
-    listener l = {all, &machine, told};
-    tern__choice_file_read(take, &l);
-}
-
-static void append_to_file(const tern__choice *choice)
-{
-    const tern__choice_machine machine = tern__choice_machine_get();
-    char line[TERN__CHOICE_LINE];
-    tern__choice_file_append(line, tern__choice_print(choice, &machine, line));
-}
-
-/* Decides by the file's times, or by measuring. */
-static void decide_by_times(table *all, entry *one, const tern__conv *c)
-{
-    if (!all->has_read_file) {
-        all->has_read_file = true;
-        read_file(all, false);
-    }
-    bool is_known = knows_all_times(one, c);
-    if (!is_known) {
-        memset(one->choice.ns, 0, sizeof(one->choice.ns));
-        if (!measure(c, one->choice.ns)) return;
-    }
-    one->choice.chosen = fastest(c, one->choice.ns);
-    one->algorithm = tern__conv_algorithms[one->choice.chosen];
-    learn(all, one);
-    if (!is_known) append_to_file(&one->choice);
-    if (all->learned_count == TERN__CHOICE_CASES)
-        tern__log(
-            TERN_LOG_INFO,
-            "%d cases of convolutions have been measured: further ones are not measured and use a fixed "
-            "table's algorithms (docs/conv.md)",
-            TERN__CHOICE_CASES);
-}
-
-static void decide_as_told(entry *one, const tern__conv *c)
-{
-    const tern__conv_algorithm *told = tern__conv_algorithms[one->choice.chosen];
-    if (is_allowed(c, told)) one->algorithm = told;
-}
-
-static bool has_choice(const tern__conv *c)
-{
-    return !c->call->device->conv.deterministic && has_alternatives(c);
-}
-
-static bool may_measure(const table *all, const tern__conv *c)
-{
-    return !c->call->device->follows && all->learned_count < TERN__CHOICE_CASES && has_choice(c);
-}
-
-static void decide(table *all, entry *one, const tern__conv *c)
-{
-    if (one->told && has_choice(c)) decide_as_told(one, c);
-    if (!one->algorithm && may_measure(all, c)) decide_by_times(all, one, c);
-    if (!one->algorithm) one->algorithm = look_up(c);
-}
-
-/* Whether an entry's choice counts: what others told always does, times only on a device that may measure. */
-static bool counts(const table *all, const entry *one, const tern__conv *c)
-{
-    bool is_decided = one->algorithm && !c->call->device->follows;
-    return one->told || is_decided || may_measure(all, c);
-}
-
-/* Sets *out to the case's entry; NULL: use the fixed table. */
-static int entry_of(table *all, const tern__conv *c, entry **out)
-{
-    tern__prim_key key = tern__conv_key(c);
-    entry *one = find(all, &key);
-    if (one && !counts(all, one, c)) one = NULL;
-    if (!one && may_measure(all, c) && !(one = add(all, &key, c->call->err))) return TERN_E_MEMORY;
-    *out = one;
-    return TERN_OK;
+    const tern__conv_algorithm *best = may_measure(c) ? measure(c) : NULL;
+    if (best) c->call->device->choices->keep(c->call->device, what, best->name);
+    return best;
 }
 
 int tern__conv_choose(const tern__conv *c, const tern__conv_algorithm **chosen)
 {
-    table *all = table_of(c->call->device, c->call->err);
-    entry *one = NULL;
-    if (!all || entry_of(all, c, &one)) return TERN_E_MEMORY;
-    if (one && !one->algorithm) decide(all, one, c);
-    *chosen = one ? one->algorithm : look_up(c);
-    return *chosen ? TERN_OK : TERN_E_UNSUPPORTED;
-}
-
-/* ---- telling others (kernels/choices.h) ---- */
-
-static const table *learned_by(const tern_device *device)
-{
-    return device->slots[TERN__SLOT_CONV].data;
-}
-
-uint64_t tern__conv_choices_serial(const tern_device *device)
-{
-    return learned_by(device) ? learned_by(device)->serial : 0;
-}
-
-size_t tern__conv_choices_write(const tern_device *device, char *text, size_t size)
-{
-    const tern__choice_machine machine = tern__choice_machine_get();
-    const entry *one = learned_by(device) ? learned_by(device)->learned : NULL;
-    char line[TERN__CHOICE_LINE];
-    size_t used = 0;
-    for (; one; one = one->before) {
-        size_t bytes = tern__choice_print(&one->choice, &machine, line);
-        if (used + bytes >= size) break;
-        memcpy(text + used, line, bytes);
-        used += bytes;
+    char what[TERN__CONV_CASE];
+    *chosen = NULL;
+    if (!c->call->device->conv.deterministic) {
+        tern__conv_case(c, what);
+        *chosen = find_known(c, what);
+        if (!*chosen) *chosen = decide(c, what);
     }
-    text[used] = '\0';
-    return used;
-}
-
-void tern__conv_choices_read(tern_device *device, bool anywhere, const char *text, size_t bytes)
-{
-    const tern__choice_machine here = tern__choice_machine_get();
-    listener l = {table_of(device, NULL), anywhere ? NULL : &here, true};
-    if (l.all) tern__choice_lines_take(text, bytes, take, &l);
-}
-
-/* Copies the oldest first, so that the newest comes first there as well. */
-static void copy_before(const entry *one, uint64_t since, table *to)
-{
-    if (!one || one->serial <= since) return;
-    copy_before(one->before, since, to);
-    hear(to, &one->choice, true);
-}
-
-void tern__conv_choices_copy(const tern_device *from, uint64_t since, tern_device *to)
-{
-    table *all = tern__conv_choices_serial(from) > since ? table_of(to, NULL) : NULL;
-    if (all) copy_before(learned_by(from)->learned, since, all);
-}
-
-int tern__choices_count(void)
-{
-    table *all = tern__alloc(sizeof(*all), __func__, NULL);
-    if (!all) return 0;
-    read_file(all, true); /* told, so that it learns every case */
-    int count = all->learned_count;
-    table_free(all);
-    return count;
+    if (!*chosen) *chosen = look_up(c);
+    return *chosen ? TERN_OK : TERN_E_UNSUPPORTED;
 }
