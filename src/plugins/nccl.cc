@@ -120,7 +120,8 @@ static void detach(void *comm, void *handle)
 
 /* ---- calls ---- */
 
-/* A bool is 0 or 1, so the sum of two is the maximum and the product the minimum. */
+/* A bool is 0 or 1, so the sum of two is the maximum and the product the minimum. Bitwise operations go
+ * through the host. */
 static bool find_op(const tern__nccl_call *call, ncclRedOp_t *op)
 {
     bool is_bool = call->dtype == TERN_BOOL;
@@ -129,8 +130,6 @@ static bool find_op(const tern__nccl_call *call, ncclRedOp_t *op)
     case TERN_PRODUCT: *op = is_bool ? ncclMin : ncclProd; return true;
     case TERN_MIN: *op = ncclMin; return true;
     case TERN_MAX: *op = ncclMax; return true;
-    case TERN_BAND: *op = ncclMin; return is_bool;
-    case TERN_BOR: *op = ncclMax; return is_bool;
     default: return false;
     }
 }
@@ -209,8 +208,7 @@ static int run(void *of, const tern__nccl_call *call, void *stream, tern_error *
     else if (find_op(call, &op))
         result = reduce(comm, call, op, lane);
     else
-        return tern__error_set(err, "tern_nccl", TERN_E_UNSUPPORTED,
-                               "NCCL has no band, bor or bxor of integers");
+        return tern__error_set(err, "tern_nccl", TERN_E_UNSUPPORTED, "NCCL has no band, bor or bxor");
     int status = check(result, comm, "NCCL", err);
     return status == TERN_PENDING ? TERN_OK : status;
 }

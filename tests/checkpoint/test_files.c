@@ -119,6 +119,27 @@ static void what_is_shared_stays_shared(void **state)
 }
 
 /* A tensor outlives the object it was loaded with. */
+/* All 256 bytes, and none, come back. In the file they are UTF-8, which PyTorch encodes as Latin-1. */
+static void bytes_come_back(void **state)
+{
+    (void)state;
+    char all[256];
+    tern_error err = {0};
+    for (int i = 0; i < 256; i++) all[i] = (char)i;
+    tern_object *saved = tern_object_dict(&err);
+    tern_object_set(saved, "all", tern_object_bytes(all, sizeof(all), &err), &err);
+    tern_object_set(saved, "none", tern_object_bytes("", 0, &err), &err);
+    assert_int_equal(tern_save(path, saved, &err), TERN_OK);
+    tern_object *loaded = tern_load(path, NULL, &err);
+    assert_ok(err);
+    assert_int_equal(tern_object_count(tern_object_get(loaded, "all")), sizeof(all));
+    assert_memory_equal(tern_object_to_bytes(tern_object_get(loaded, "all")), all, sizeof(all));
+    assert_int_equal(tern_object_kind_get(tern_object_get(loaded, "none")), TERN_OBJECT_BYTES);
+    assert_int_equal(tern_object_count(tern_object_get(loaded, "none")), 0);
+    tern_object_free(loaded);
+    tern_object_free(saved);
+}
+
 static void a_storage_lives_as_long_as_a_view(void **state)
 {
     (void)state;
@@ -519,6 +540,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_shared_stays_shared),
+        cmocka_unit_test(bytes_come_back),
         cmocka_unit_test(a_storage_lives_as_long_as_a_view),
         cmocka_unit_test(what_cannot_be_saved),
         cmocka_unit_test(nested_too_deep),

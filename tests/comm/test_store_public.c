@@ -217,6 +217,46 @@ static void half_queries_and_deaf_clients_stall_nobody(void **state)
     assert_served(f);
 }
 
+enum { greedy = 6, keys = 6144, key_bytes = 8 + TERN_STORE_KEY_MAX };
+
+/* Sends all clients' queries at the same time: CHECK of keys that come to 48 MiB, but for the last byte.
+ * at: [greedy], bytes sent. */
+static void send_at_once(const int *fds, size_t *at)
+{
+    static uint8_t query[1 + 8 + keys * key_bytes] = {5, keys & 255, keys >> 8};
+    for (int i = 0; i < keys; i++) query[9 + i * key_bytes + 1] = TERN_STORE_KEY_MAX >> 8;
+    for (bool more = true; more;) {
+        more = false;
+        for (int i = 0; i < greedy; i++) {
+            size_t left = sizeof(query) - 1 - at[i];
+            ssize_t sent = send(fds[i], query + at[i], left, MSG_DONTWAIT | MSG_NOSIGNAL);
+            at[i] += sent > 0 ? (size_t)sent : 0;
+            more |= left && (sent > 0 || errno == EAGAIN);
+        }
+    }
+}
+
+/* Half a query of 48 MiB takes a buffer of 64 MiB, and the buffers of all clients may have 256 MiB. So there
+ * is room for three of six, and no more than the other three are closed. */
+static void of_many_large_queries_no_more_are_closed_than_need_be(void **state)
+{
+    const fixture *f = *state;
+    int fds[greedy], answered = 0;
+    size_t at[greedy] = {0};
+    for (int i = 0; i < greedy; i++) fds[i] = torch2(f);
+    send_at_once(fds, at);
+    for (int i = 0; i < greedy; i++) {
+        uint8_t reply = 0;
+        say(fds[i], "", 1);
+        int status = tern__recv_all(fds[i], &reply, 1, tern__deadline(5));
+        assert_true(status == 0 || status == -ECONNRESET);
+        answered += status == 0 && reply == TERN__CHECK_NOT_READY;
+        close(fds[i]);
+    }
+    assert_int_equal(answered, 3);
+    assert_served(f);
+}
+
 /* A client that has started a query has 5 s. A silent one may stay, like PyTorch 1's second connection,
  * until there are too many. The first silent one was there before the crowd and is dropped for it. */
 static void slow_ones_are_dropped_and_silent_ones_bounded(void **state)
@@ -368,6 +408,7 @@ int main(void)
         WITH_STORE(what_is_no_client_is_refused),
         WITH_STORE(huge_lengths_and_counts_take_no_memory),
         WITH_STORE(half_queries_and_deaf_clients_stall_nobody),
+        WITH_STORE(of_many_large_queries_no_more_are_closed_than_need_be),
         WITH_STORE(slow_ones_are_dropped_and_silent_ones_bounded),
         WITH_STORE(a_storm_of_connections_passes),
         WITH_STORE(who_vanishes_leaves_nothing_behind),

@@ -553,6 +553,41 @@ static void wrong_options_are_refused(void **state)
     }
 }
 
+/* A refusal fails the group. */
+static void expect_refusal(tern_module *module, const tern_ddp_opts *opts, int code, const char *text)
+{
+    tern_error err = {0};
+    tern_group *world = tern_group_open(NULL, &err);
+    assert_null(tern_ddp_new(module, world, opts, &err));
+    if (!strstr(err.text, text)) fail_msg("%s: %s", text, err.text);
+    assert_int_equal(err.code, code);
+    tern_group_close(world);
+}
+
+static void wrong_modules_are_refused(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    tern_group *world = tern_group_open(NULL, &err);
+    tern_rng *rng = tern_rng_new(1, &err);
+    tern_module *net = tern_sequential_new(&err), *empty = tern_sequential_new(&err);
+    tern_module *inner = tern_sequential_add(net, tern_linear_new(3, 2, NULL, rng, &err), &err);
+    tern_ddp_opts opts = tern_ddp_defaults();
+    assert_ok(err);
+    opts.first_bucket_bytes = 0;
+    expect_refusal(net, &opts, TERN_E_RANGE, "expected a first bucket of at least 1 byte");
+    expect_refusal(inner, NULL, TERN_E_STATE, "linear is part of another module: attach to the whole");
+    expect_refusal(empty, NULL, TERN_E_INVALID, "sequential has no parameters to synchronise");
+    tern_ddp *ddp = tern_ddp_new(net, world, NULL, &err);
+    assert_ok(err);
+    expect_refusal(net, NULL, TERN_E_STATE, "sequential already has a ddp");
+    tern_ddp_free(ddp);
+    tern_module_free(net);
+    tern_module_free(empty);
+    tern_rng_free(rng);
+    tern_group_close(world);
+}
+
 /* Each allocation of tern_ddp_new fails once: an error, and nothing leaks. */
 static void memory_may_run_out(void **state)
 {
@@ -661,6 +696,7 @@ int main(void)
         cmocka_unit_test(models_learn_in_turns_and_together),
         cmocka_unit_test(a_model_may_be_of_some_ranks_only),
         cmocka_unit_test(wrong_options_are_refused),
+        cmocka_unit_test(wrong_modules_are_refused),
         cmocka_unit_test(memory_may_run_out),
         cmocka_unit_test(different_ignores_are_named),
         cmocka_unit_test(different_options_are_named),

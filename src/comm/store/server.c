@@ -39,7 +39,7 @@ struct tern__server {
     guest_list guests[TERN__STANDINGS]; /* strangers by deadline, silent ones by age  */
     guest_list closed;                  /* closed in this round                       */
     int torch1_count;                   /* known guests that are clients of PyTorch 1 */
-    size_t buffered;                    /* bytes in the guests' buffers               */
+    size_t buffered;                    /* bytes in the open guests' buffers          */
     int64_t accept_after;               /* no accept before this time                 */
     bool listens;                       /* epoll watches the listening socket         */
     atomic_bool stop;
@@ -68,13 +68,15 @@ static bool is_torch1(const tern__store_guest *g)
     return g->dialect == TERN__DIALECT_TORCH1;
 }
 
-/* Moves a guest from the list of `from` to that of its standing, or to the closed ones. */
+/* Moves a guest from the list of `from` to that of its standing, or to the closed ones. The buffers of a
+ * closed one no longer count, although they are freed only at the end of the round. */
 static void move(tern__server *server, tern__store_guest *g, tern__standing from)
 {
     if (!g->is_closed && g->standing == from) return;
     list_remove(&server->guests[from], g);
     server->torch1_count -= from == TERN__KNOWN && is_torch1(g);
     server->torch1_count += !g->is_closed && g->standing == TERN__KNOWN && is_torch1(g);
+    if (g->is_closed) server->buffered -= g->counted;
     list_add(g->is_closed ? &server->closed : &server->guests[g->standing], g);
 }
 
@@ -247,7 +249,6 @@ static void free_closed(tern__server *server)
 {
     for (tern__store_guest *g; (g = server->closed.first) != NULL;) {
         list_remove(&server->closed, g);
-        server->buffered -= g->counted;
         /* If a forked child has the descriptor, too, closing it here does not remove it from the epoll. */
         epoll_ctl(server->epoll, EPOLL_CTL_DEL, g->fd, NULL);
         tern__guest_free(&server->host, g);
