@@ -8,7 +8,7 @@ all: $(BUILD)/CMakeCache.txt
 	+cmake --build $(BUILD) $(JOBS)
 
 $(BUILD)/CMakeCache.txt:
-	cmake -S . -B $(BUILD) -DBUILD_TESTING=OFF -DTERN_WERROR=OFF
+	cmake -S . -B $(BUILD) -DBUILD_TESTING=OFF
 
 demo:
 	./scripts/demo.sh

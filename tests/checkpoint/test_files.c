@@ -342,7 +342,7 @@ static void every_piece_is_checked(void **state)
 /* Truncates the file when memory for its tensor is allocated. */
 static void *cutting_alloc(size_t bytes, size_t align, void *ctx)
 {
-    if (bytes >= LEDGER_BIG) truncate(path, 100000);
+    if (bytes >= LEDGER_BIG) assert_return_code(truncate(path, 100000), errno);
     return ledger_alloc(bytes, align, ctx);
 }
 

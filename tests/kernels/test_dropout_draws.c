@@ -1,6 +1,5 @@
-/* test_dropout_draws.c - the loops for AVX-512, compiled without -fno-trapping-math as in build types other
- * than Release (tests/CMakeLists.txt). gcc 12 has vectorized them wrongly: results were stored in 16-bit
- * memory instead of added to it. */
+/* test_dropout_draws.c - the loops for AVX-512, compiled with -ftrapping-math (tests/CMakeLists.txt). gcc 12
+ * has vectorized them wrongly then: results were stored in 16-bit memory instead of added to it. */
 #ifdef __x86_64__
 #define TERN__WIDE
 #define tern__dropout_wide tested
