@@ -252,7 +252,7 @@ static void a_stopped_rank_is_named_when_time_is_up(void **state)
 {
     (void)state;
     const bool spans_hosts = getenv("TERN_TEST_HOSTS"); /* there querying the stopped rank takes longer */
-    timeout_s = 0.3;
+    timeout_s = spans_hosts ? 1 : 0.3;                  /* on busy cores a rank that lives may be late, too */
     for (int which = spans_hosts; which < (int)TERN__COUNT(kinds); which += spans_hosts ? 3 : 1) {
         double seconds = stop_one(which, which % WORLD);
         print_message("%-22s returned after %.2f s\n", kinds[which].name, seconds);
