@@ -26,7 +26,7 @@ static tern_module *new_model(tern_rng *rng, tern_error *err)
 
 static tern_tensor *words(fixture *f, int step, int first, int count)
 {
-    int64_t x[LETTERS];
+    int64_t x[LETTERS] = {0};
     for (int i = 0; i < count; i++)
         x[i] = (int64_t)((uint32_t)(step * 97 + first + i) * 2654435761u >> 16) % WORDS;
     return tern_tensor_from(f->s, x, TERN_I64, 1, (int64_t[]){count});
