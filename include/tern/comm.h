@@ -42,9 +42,9 @@ typedef struct tern_group_opts {
                                * tern_group_open. Default NULL: as the environment says            */
     int rank, world;          /* default -1: as the init_method or the environment says            */
     double host_timeout_s;    /* a host that does not answer for so many seconds (a pulled cable, a power
-                               * failure) is lost, with all its ranks; the network may fail for half of it
-                               * at least. Default 15; less than 1 counts as 1. A process that dies is
-                               * noticed at once; a stopped one counts as alive                 */
+                               * failure) is lost, with all its ranks; from 4 s on, the network may fail for
+                               * nearly half of it. Default 15; less than 1 counts as 1. A process that dies
+                               * is noticed at once; a stopped one counts as alive              */
     struct tern_store *store; /* a store by which the ranks meet, instead of an init_method; needs rank and
                                * world. Borrowed until tern_group_open returns, which deletes its keys unless
                                * it failed. Default NULL                                           */

@@ -88,7 +88,8 @@ static int set_int(int fd, int level, int option, int value)
 /* The kernel probes an idle connection every `pause`, a whole number of seconds. Just before each probe it
  * checks whether the last packet is `silence_s` old. An outage must therefore end before the last
  * probe but one: with few probes, one that is much shorter than `silence_s` would be fatal. Data that is not
- * acknowledged is sent again at times that double, so half of `silence_s` always leaves one more try. */
+ * acknowledged is sent again at times that double, so nearly half of `silence_s` always leaves one more try.
+ */
 int tern__tcp_tune(int fd, double silence_s)
 {
     const double clamped = TERN__MIN(TERN__MAX(silence_s, 1.0), 86400.0);

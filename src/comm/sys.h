@@ -25,8 +25,8 @@ int tern__port_in(const struct sockaddr_storage *at);
 int tern__connect(const struct sockaddr *at, socklen_t size, int64_t deadline);
 
 /* Makes small messages go out at once, and the connection fail once the other host has not answered for
- * `silence_s` (1 s to a day), even while nothing is sent. A silence of half of it is survived in any case. A
- * stopped process does not time out, as its kernel answers. Returns 0 or an errno. */
+ * `silence_s` (1 s to a day), even while nothing is sent. From 4 s on a silence of nearly half of it is
+ * survived. A stopped process does not time out, as its kernel answers. Returns 0 or an errno. */
 int tern__tcp_tune(int fd, double silence_s);
 
 /* Send or receive all `bytes`. Return 0, or -errno (-ETIMEDOUT at the deadline, -ECONNRESET at the end of the
