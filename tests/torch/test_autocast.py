@@ -26,6 +26,7 @@ MODES = "constant", "reflect", "replicate", "circular"
 
 reals = lambda *shape: numpy.random.default_rng(sum(shape) + len(shape)).standard_normal(shape).astype("f")
 positive = lambda *shape: numpy.abs(reals(*shape)) + numpy.float32(0.5)
+share = lambda *shape: positive(*shape) % 1
 LABELS = numpy.array([1, 0, 3, 2, 1, 3], "int64")
 INDEX = numpy.array([1, 0, 2], "int64")
 X, IMAGE, LINE, VOLUME = reals(6, 4), reals(3, 16, 9, 8), reals(3, 4, 11), reals(2, 16, 5, 4, 6)
@@ -152,8 +153,8 @@ CASES = {
     "dice_loss": (lambda r, x: r.op("tern_dice_loss", x, r.constant(positive(6, 4)), None), lambda x: dice_of(x, positive(6, 4)), [X]),
     "bce_dice_loss": (lambda r, x: r.op("tern_bce_dice_loss", x, r.constant(positive(6, 4)), double(0.5), double(2), None),
                       lambda x: 0.5 * F.binary_cross_entropy_with_logits(x.float(), torch.tensor(positive(6, 4))) + 2 * dice_of(x, positive(6, 4)), [X]),
-    "bce_loss": (lambda r, x: r.op("tern_bce_loss", x, r.constant(positive(6, 4)), 0),
-                 lambda x: F.binary_cross_entropy(x.float(), torch.tensor(positive(6, 4))), [reals(6, 4) / 8 + 0.5]),
+    "bce_loss": (lambda r, x: r.op("tern_bce_loss", x, r.constant(share(6, 4)), 0),
+                 lambda x: F.binary_cross_entropy(x.float(), torch.tensor(share(6, 4))), [reals(6, 4) / 8 + 0.5]),
     "bce_with_logits_loss": (lambda r, x: r.op("tern_bce_with_logits_loss", x, r.constant(positive(6, 4)), None, 0),
                              lambda x: F.binary_cross_entropy_with_logits(x, torch.tensor(positive(6, 4))), [X]),
 }
