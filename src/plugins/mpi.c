@@ -100,27 +100,32 @@ static bool is_running(void)
     return initialized && !finalized;
 }
 
-/* Only an on_exit handler gets the exit code. */
-static void note_exit(int code, void *unused)
+/* Finalizes MPI when the process exits, unless a group is open or has failed: MPI_Finalize could wait for
+ * ever, for ranks that are lost or wait for this one. Does nothing in a forked child, which is not the rank. */
+static void finalize(void)
+{
+    if (!life.exits_with_0 || life.owner != getpid() || life.users || life.failed) return;
+    if (is_running()) MPI_Finalize();
+}
+
+/* Only an on_exit handler gets the exit code. And it runs before the one that MPICH registered in MPI_Init:
+ * since 4.2 that one takes leave of the launcher, which kills the other ranks when one exits without it. */
+static void begin_exit(int code, void *unused)
 {
     (void)unused;
     life.exits_with_0 = !code;
+    finalize();
 }
 
-/* Finalizes MPI when the process exits. This is a destructor, not an exit handler, because a static object of
- * the program may own a group, and is destroyed after the handlers that were registered later. A destructor
- * of this library runs after that, and before those of MPI's library, which it depends on.
+/* A static object of the program may own a group, and is destroyed after the handlers that were registered
+ * later. A destructor of this library runs after that, and before those of MPI's library, which it depends on.
  *
- * Does nothing in a forked child, which is not the rank. If a group is open or has failed, MPI_Finalize could
- * wait for ever, for ranks that are lost or wait for this one. Exiting with 0 without it would make MPICH's
- * launcher report success, whatever the other ranks say. So this rank aborts the job. */
+ * Exiting with 0 without MPI_Finalize would make MPICH's launcher report success, whatever the other ranks
+ * say. So this rank aborts the job. */
 __attribute__((destructor)) static void end(void)
 {
+    finalize();
     if (!life.exits_with_0 || life.owner != getpid() || !is_running()) return;
-    if (!life.users && !life.failed) {
-        MPI_Finalize();
-        return;
-    }
     fflush(NULL);
     fprintf(stderr, "tern: this rank aborts the job: it exits with code 0, but has a group that %s\n",
             life.failed ? "has failed" : "is not closed");
@@ -209,7 +214,7 @@ static int initialize(double timeout_s, char *why, size_t why_size)
     end_patience(&p);
     if (code) return fail_mpi(TERN_E_SYSTEM, "MPI_Init_thread", code, why, why_size);
     take_over();
-    if (on_exit(note_exit, NULL)) return fail(TERN_E_MEMORY, "on_exit: no memory", why, why_size);
+    if (on_exit(begin_exit, NULL)) return fail(TERN_E_MEMORY, "on_exit: no memory", why, why_size);
     return TERN_OK;
 }
 
