@@ -1,5 +1,6 @@
 // A C++17 program against the installed library. It puts what _new and _open functions return into unique_ptrs
 // and turns errors into exceptions. Trains an MLP on two vectors and prints the version and a loss per step.
+#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <stdexcept>
