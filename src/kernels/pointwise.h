@@ -33,11 +33,12 @@ TERN__ANYWHERE __attribute__((always_inline)) float tern__normal_f32(float x, fl
     return x < 0 ? beyond : 1 - beyond;
 }
 
-/* Clamps to [low, high]; NaN if any of the three is NaN; `high` wins over `low`. Two macros, since the
- * first one's result is used twice. */
+/* Clamps to [low, high]; NaN if any of the three is NaN; `high` wins over `low`. Several macros, since results
+ * are used twice. That `low` is at most `high` must be true when x is looked at: gcc 14 concludes it when an x
+ * is neither less nor greater, as a NaN is, and then clamps the next x by `low` alone. */
 #define AT_LEAST(x, low)      ((x) < (low) || (low) != (low) ? (low) : (x))
 #define AT_MOST(x, high)      ((x) > (high) || (high) != (high) ? (high) : (x))
-#define CLAMPED(x, low, high) AT_MOST(AT_LEAST(x, low), high)
+#define CLAMPED(x, low, high) AT_MOST(AT_LEAST(x, AT_MOST(low, high)), high)
 /* The derivative of x^e with respect to x: e x^(e-1), and 0 for e = 0 whatever x is; with respect to e: y
  * log x, and 0 where x = 0 and y = 0 or 1. */
 #define POW_SLOPE(dy, e, power)     ((e) == 0 ? 0 : (dy) * ((e) * (power)))
