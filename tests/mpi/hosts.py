@@ -11,13 +11,14 @@ import unittest
 import mpirun
 
 ADDRESSES = "10.98.1.1", "10.98.1.2"
+NAMES = "one", "two"
 
-# Replaces ssh for mpirun: runs the command on the host whose address comes first in it.
+# Replaces ssh for mpirun: runs the command on the host whose address or name comes first in it.
 AGENT = """#!/bin/sh
 while :; do
     case "$1" in
-    {0}) host={2}; break ;;
-    {1}) host={3}; break ;;
+    {0} | {2}) host={4}; break ;;
+    {1} | {3}) host={5}; break ;;
     esac
     shift
 done
@@ -56,7 +57,7 @@ def can_be():
 
 class TwoHosts(unittest.TestCase):
     def setUp(self):
-        self.hosts = [Host("one"), Host("two")]
+        self.hosts = [Host(name) for name in NAMES]
         for host in self.hosts:
             self.addCleanup(host.close)
         one, two = self.hosts
@@ -67,15 +68,16 @@ class TwoHosts(unittest.TestCase):
         self.addCleanup(self.folder.cleanup)
         self.agent = os.path.join(self.folder.name, "agent")
         with open(self.agent, "w") as file:
-            file.write(AGENT.format(*ADDRESSES, *(host.holder.pid for host in self.hosts)))
+            file.write(AGENT.format(*ADDRESSES, *NAMES, *(host.holder.pid for host in self.hosts)))
         os.chmod(self.agent, 0o755)
 
     def start(self, *what, **more):
-        """Starts two ranks on each host."""
+        """Starts two ranks on each host. Open MPI 5 takes two addresses for one host, and if ranks may exceed the slots it puts
+        all of them on the first."""
         if mpirun.NAME == "mpich":
             launcher = [*mpirun.LAUNCHER, "-launcher", "ssh", "-launcher-exec", self.agent, "-hosts", ",".join(a + ":2" for a in ADDRESSES)]
         else:
-            launcher = [*mpirun.LAUNCHER, "--mca", "plm_rsh_agent", self.agent, "--host", ",".join(a + ":2" for a in ADDRESSES)]
+            launcher = [*mpirun.LAUNCHER[:2], "--mca", "plm_rsh_agent", self.agent, "--host", ",".join(n + ":2" for n in NAMES)]
         return subprocess.Popen(self.hosts[0].command(*launcher, "-n", "4", *what), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True, env=mpirun.environment(**more))
 

@@ -38,7 +38,8 @@ def environment(**more):
     env = {name: value for name, value in os.environ.items() if not name.startswith(("TERN_P", "OMPI_", "PMI", "SLURM_"))}
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         env.pop(name, None)
-    return {**env, "OMP_NUM_THREADS": "1", **more}
+    # Open MPI 5 asks the kernel by default which hosts are in reach, and warns where IPv6 has no route to this one.
+    return {**env, "OMPI_MCA_reachable": "weighted", "OMP_NUM_THREADS": "1", **more}
 
 
 def start(ranks, *what, **more):
