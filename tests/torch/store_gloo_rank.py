@@ -6,11 +6,14 @@ import sys
 import torch
 import torch.distributed as dist
 
+import libuv
+
 WORLD = 2
 
 
 def main():
     port, rank = int(sys.argv[1]), int(sys.argv[2])
+    libuv.do_without()
     store = dist.TCPStore("127.0.0.1", port, WORLD, False, datetime.timedelta(seconds=60))
     dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD)
     total = torch.tensor([float(rank + 1)])

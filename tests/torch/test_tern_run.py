@@ -34,11 +34,14 @@ os.write(1, f"done {rank}{os.linesep}".encode())
 """
 
 
+# Debian 13's PyTorch is built without libuv, which it wants unless told otherwise.
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "USE_LIBUV": "0"}
+
+
 class TernRun(unittest.TestCase):
     def check(self, ranks, *ways):
-        env = {**os.environ, "OMP_NUM_THREADS": "1"}
         command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "-n", str(ranks), sys.executable, "-c", PROGRAM, *ways]
-        done = subprocess.run(command, env=env, text=True, capture_output=True, timeout=60)
+        done = subprocess.run(command, env=ENVIRONMENT, text=True, capture_output=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stderr)
         for rank in range(ranks):
             self.assertIn(f"done {rank}", done.stdout)
@@ -47,7 +50,7 @@ class TernRun(unittest.TestCase):
         """The launchers met at MASTER_PORT; after that torch uses it."""
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
-        env = {**os.environ, "OMP_NUM_THREADS": "1", "TERN_SECRET": "5e" * 32}
+        env = {**ENVIRONMENT, "TERN_SECRET": "5e" * 32}
         command = [os.path.join(os.environ["TERN_BUILD"], "tern"), "run", "--nnodes", "2", "--master-port", str(port)]
         program = [sys.executable, "-c", PROGRAM, "torch"]
         launchers = [subprocess.Popen(command + ["--node-rank", str(node), "-n", str(node + 1), *program], env=env, text=True, stdout=subprocess.PIPE,

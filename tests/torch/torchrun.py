@@ -9,9 +9,13 @@ import tempfile
 import time
 import traceback
 
-from torch.distributed import run
-from torch.distributed.elastic import multiprocessing
-from torch.distributed.elastic.multiprocessing import Std, api
+import libuv
+
+libuv.do_without()
+
+from torch.distributed import run  # noqa: E402
+from torch.distributed.elastic import multiprocessing  # noqa: E402
+from torch.distributed.elastic.multiprocessing import Std, api  # noqa: E402
 
 # torchrun of PyTorch 1.13 itself ends with an AttributeError under Python 3.11, whose enums print otherwise: what it makes of
 # --redirects is given here. Newer ones are as they are.
