@@ -35,11 +35,11 @@ def hosts_of(ranks, *what):
 
 def environment(**more):
     """Returns the environment without the variables of a job, plus `more`."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("TERN_P", "OMPI_", "PMI", "SLURM_"))}
+    env = {name: value for name, value in os.environ.items()
+           if name == "OMPI_MCA_reachable" or not name.startswith(("TERN_P", "OMPI_", "PMI", "SLURM_"))}
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         env.pop(name, None)
-    # Open MPI 5 asks the kernel by default which hosts are in reach, and warns where IPv6 has no route to this one.
-    return {**env, "OMPI_MCA_reachable": "weighted", "OMP_NUM_THREADS": "1", **more}
+    return {**env, "OMP_NUM_THREADS": "1", **more}
 
 
 def start(ranks, *what, **more):
