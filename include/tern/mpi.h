@@ -1,10 +1,11 @@
 /* mpi.h - groups for programs that use MPI themselves.
  *
  * A program that does not call MPI needs nothing from here. Under mpirun, tern_group_open initialises MPI.
- * When the process exits with 0, MPI is finalised, after static objects (which may own a group) are
- * destroyed. A rank that exits while a group is open, or after one has failed, ends the job, because
- * MPI_Finalize would wait for the other ranks. A rank that has waited in MPI_Init for connect_timeout_s
- * prints a line on stderr and exits with 1.
+ * When the process exits with 0, MPI is finalised. If static objects own a group, this is after they are
+ * destroyed, which is too late for MPICH 4.2 and newer: their launcher kills the other ranks. A rank that
+ * exits while a group is open, or after one has failed, ends the job, because MPI_Finalize would wait for the
+ * other ranks. A rank that has waited in MPI_Init for connect_timeout_s prints a line on stderr and exits
+ * with 1.
  *
  * Threads: as the group (comm.h), where MPI allows that. */
 #ifndef TERN_MPI_H

@@ -41,6 +41,7 @@ class Launch(unittest.TestCase):
         """MPI is initialised once, with the first group, and finalised once, when the process exits."""
         self.check(mpirun.run(3, RANK, "twice"), 3, 2)
 
+    @unittest.skipIf(mpirun.NAME == "mpich", "MPICH 4.2's launcher kills the other ranks when one finalises so late")
     def test_a_group_that_a_static_object_closes(self):
         """MPI is finalised after the program's own destructors."""
         for backend in "native", "mpi":

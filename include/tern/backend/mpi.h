@@ -34,8 +34,8 @@ typedef struct tern_mpi {
      * seconds, this prints a message on stderr and ends the process with 1. */
     int (*start)(double timeout_s, char *why, size_t why_size);
     /* Called once for each start that succeeded, when no further call of MPI follows for it. If `start` has
-     * initialised MPI, it is finalised when the process exits with 0, after the program's static objects are
-     * destroyed, provided that all users have finished and none has `failed`. Otherwise the job is ended
+     * initialised MPI, it is finalised when the process exits with 0, or after the program's static objects
+     * are destroyed, as soon as all users have finished, if none has `failed`. Otherwise the job is ended
      * (MPI_Abort), since MPI_Finalize would wait for lost ranks. */
     void (*finish)(bool failed);
 
