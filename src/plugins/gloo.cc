@@ -2,11 +2,11 @@
  *
  * Ranks publish, for each peer, the address on which they listen for it and a random token. Once all are
  * known each pair connects, and the tokens go over it: a pair whose other end does not know the token, which
- * is only in the store, has a stranger there. Debian 13's gloo waits for the peer, but Debian 12's lets in the
- * first that connects, and listens no more. So a port scanner that was faster than the peer spoils the pair,
- * and both ranks try again with a new one. A rank gives a pair up if it finds a stranger, a closed port or a
- * closed connection there, or nobody connects. It then closes its own end, so the peer finds that closed in
- * turn, and gives the pair up as well.
+ * is only in the store, has a stranger there. Debian 13's gloo waits for the peer, but Debian 12's lets in
+ * the first that connects, and listens no more. So a port scanner that was faster than the peer spoils the
+ * pair, and both ranks try again with a new one. A rank gives a pair up if it finds a stranger, a closed port
+ * or a closed connection there, or nobody connects. It then closes its own end, so the peer finds that closed
+ * in turn, and gives the pair up as well.
  *
  * gloo moves bytes on a thread of its own. A message there is an "unbound buffer": ours reaches over all of
  * the memory, so that one object serves any message, and none is made once there are enough. Three things
