@@ -33,9 +33,9 @@ TERN__ANYWHERE __attribute__((always_inline)) float tern__normal_f32(float x, fl
     return x < 0 ? beyond : 1 - beyond;
 }
 
-/* Clamps to [low, high]; NaN if any of the three is NaN; `high` wins over `low`. Several macros, since results
- * are used twice. That `low` is at most `high` must be true when x is looked at: gcc 14 concludes it when an x
- * is neither less nor greater, as a NaN is, and then clamps the next x by `low` alone. */
+/* Clamps to [low, high]; NaN if any of the three is NaN; `high` wins over `low`. Several macros, since
+ * results are used twice. That `low` is at most `high` must be true when x is looked at: gcc 14 concludes it
+ * when an x is neither less nor greater, as a NaN is, and then clamps the next x by `low` alone. */
 #define AT_LEAST(x, low)      ((x) < (low) || (low) != (low) ? (low) : (x))
 #define AT_MOST(x, high)      ((x) > (high) || (high) != (high) ? (high) : (x))
 #define CLAMPED(x, low, high) AT_MOST(AT_LEAST(x, AT_MOST(low, high)), high)

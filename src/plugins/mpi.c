@@ -101,7 +101,8 @@ static bool is_running(void)
 }
 
 /* Finalizes MPI when the process exits, unless a group is open or has failed: MPI_Finalize could wait for
- * ever, for ranks that are lost or wait for this one. Does nothing in a forked child, which is not the rank. */
+ * ever, for ranks that are lost or wait for this one. Does nothing in a forked child, which is not the rank.
+ */
 static void finalize(void)
 {
     if (!life.exits_with_0 || life.owner != getpid() || life.users || life.failed) return;
@@ -118,7 +119,8 @@ static void begin_exit(int code, void *unused)
 }
 
 /* A static object of the program may own a group, and is destroyed after the handlers that were registered
- * later. A destructor of this library runs after that, and before those of MPI's library, which it depends on.
+ * later. A destructor of this library runs after that, and before those of MPI's library, which it depends
+ * on.
  *
  * Exiting with 0 without MPI_Finalize would make MPICH's launcher report success, whatever the other ranks
  * say. So this rank aborts the job. */
