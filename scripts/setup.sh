@@ -7,7 +7,7 @@ build="gcc g++ libc6-dev make cmake pkg-config libdnnl-dev zlib1g-dev libsodium-
 libprotobuf-c-dev protobuf-c-compiler libcairo2-dev libjpeg-dev libpng-dev libtiff-dev libnifti-dev libhwloc-dev libgloo-dev"
 demo="dataset-fashion-mnist fonts-dejavu-core marble-qt-data"
 tests="gfortran libcmocka-dev python3 python3-numpy python3-torch python3-torchvision python3-pil python3-nibabel
-libopenblas0-pthread procps iproute2 valgrind clang-format slurm-wlm munge
+libopenblas0-pthread procps iproute2 xz-utils valgrind clang-format slurm-wlm munge
 openmpi-bin libopenmpi-dev mpich libmpich-dev"
 bench="python3 python3-numpy python3-torch python3-torchvision python3-pil libopenblas0-pthread iproute2 openmpi-bin libopenmpi-dev mpich libmpich-dev"
 
