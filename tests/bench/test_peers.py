@@ -157,7 +157,7 @@ class Peers(unittest.TestCase):
             names = [peer.name for peer in peers.find_peers(folder)[0]]
             some = [peer.name for peer in peers.find_peers(folder, ["channels", "no such"])[0]]
         self.assertEqual(names[0], "tern")
-        self.assertRegex(names[1], r"^PyTorch 1\.[\w.]+$")
+        self.assertRegex(names[1], r"^PyTorch \d[\w.]+$")
         self.assertEqual(names[2], f"{names[1]} channels_last")
         self.assertEqual(some, ["tern", names[2]])
 
@@ -178,7 +178,7 @@ class Peers(unittest.TestCase):
     def check_line(self, line):
         names = list(line["samples"])
         self.assertEqual(names[0], "tern")
-        self.assertTrue(names[1].startswith("PyTorch 1."), names)
+        self.assertRegex(names[1], r"^PyTorch \d[\w.]+$")
         self.assertTrue(line["best"] in names[1:])
         for name in names:
             sums, plain = "sum" in line["row"], line["row"] == "mlp" or "MLP" in line["row"] or "mlp," in line["row"]
