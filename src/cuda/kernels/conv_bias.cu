@@ -6,14 +6,17 @@
 #define THREADS 256
 #define AHEAD   4 /* fours that a thread loads at a time */
 
+namespace
+{
 typedef struct places {
     void *y;
     const void *bias;
     int y_dtype, bias_dtype;
     uint32_t fours, fours_of_channels;
 } places;
+} // namespace
 
-template <class R> __global__ void add_fours(places p)
+template <class R> static __global__ void add_fours(places p)
 {
     tern__kernel_begin();
     uint64_t step = gridDim.x * blockDim.x;

@@ -75,6 +75,10 @@ void *__cluster_map_shared_rank(const void *data, unsigned rank);
 uint64_t emulated_shuffle(uint64_t value, int from);
 int emulated_lane();
 char *emulated_shared();
+/* The rank of this thread's block in its cluster, and bytes in the shared memory of one of the
+ * cluster's blocks. */
+unsigned emulated_rank();
+char *emulated_shared_at(unsigned rank, size_t offset, size_t bytes);
 
 template <class T> T emulated_shuffle_of(T value, int from)
 {
@@ -312,6 +316,9 @@ struct emulated_kernel {
  * kernels were launched early: the memory stays closed until one has. */
 void emulated_run(const emulated_kernel &kernel, void (*thread)(void *ctx), void *ctx);
 
+/* Runs the kernel as nvcc compiled it (compiled.h); false: it is to be run as C++. */
+bool emulated_compiled(const emulated_kernel &kernel, void **args);
+
 template <class... P> struct emulated_launch {
     void (*kernel)(P...);
     void **args;
@@ -326,6 +333,7 @@ template <class... P> struct emulated_launch {
 };
 template <class... P> void emulated_start(const emulated_kernel &k, void **args)
 {
+    if (emulated_compiled(k, args)) return;
     emulated_launch<P...> launch = {(void (*)(P...))k.kernel, args};
     emulated_run(k, emulated_launch<P...>::thread, &launch);
 }

@@ -207,10 +207,7 @@ void __cluster_barrier_wait()
 
 void *__cluster_map_shared_rank(const void *data, unsigned rank)
 {
-    ptrdiff_t offset = (const char *)data - emulated_shared();
-    if (rank >= (unsigned)(block.count / block.each)) stop("a block that is not in the cluster");
-    if (offset < 0 || offset >= (ptrdiff_t)block.shared[rank].size()) stop("a place beside shared memory");
-    return block.shared[rank].data() + offset;
+    return emulated_shared_at(rank, (size_t)((const char *)data - emulated_shared()), 1);
 }
 
 const dim3 &emulated_thread()
@@ -231,6 +228,18 @@ int emulated_lane()
 char *emulated_shared()
 {
     return block.shared[running()->rank].data();
+}
+
+unsigned emulated_rank()
+{
+    return (unsigned)running()->rank;
+}
+
+char *emulated_shared_at(unsigned rank, size_t offset, size_t bytes)
+{
+    if (rank >= (unsigned)(block.count / block.each)) stop("a block that is not in the cluster");
+    if (offset + bytes > block.shared[rank].size()) stop("a place beside shared memory");
+    return block.shared[rank].data() + offset;
 }
 
 /* Masks must be whole warps. Two sets of slots are used in turn: one is written while the other may still
