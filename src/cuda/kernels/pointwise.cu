@@ -1,10 +1,10 @@
 /* pointwise.cu - all pointwise kernels of pointwise.def on views of any dtype, stride and layout.
  *
  * The plan (kernels/plan.h) merges dimensions that all operands step through uniformly. If its rows are
- * then contiguous, or scalars, four elements are taken at a time; otherwise each thread computes its
- * element's offset in every operand. */
+ * then contiguous, or scalars, a thread takes 16 bytes at a time where all operands have one dtype, and
+ * four elements where they have several; otherwise it computes its element's offset in every operand. */
 #include "cuda/copy.h"
-#include "cuda/kernels/elements.h"
+#include "cuda/kernels/bunches.h"
 #include "cuda/kernels.h"
 
 extern "C" {
@@ -24,7 +24,7 @@ typedef struct walk {
     void *data[OPERANDS]; /* NULL: absent */
     int dtype[OPERANDS];
     double numbers[2];
-    bool add, fours;
+    bool add, bunches, fours;
 } walk;
 } // namespace
 
@@ -177,6 +177,58 @@ template <class O, class R> __global__ void run_fours(walk w)
     }
 }
 
+/* Returns the bunch at an offset of operand o, or the scalar that stands for all of it. */
+template <int DTYPE, int N>
+static __device__ __forceinline__ tern__bunch<DTYPE, N> bunch_at(const walk &w, int o, int64_t at)
+{
+    if (w.plan.stride[o][0] != 0) return tern__bunch_get<DTYPE, N>(w.data[o], at);
+    const tern__number<DTYPE> all = tern__bunch_get<DTYPE, 1>(w.data[o], at).get(0);
+    tern__bunch<DTYPE, N> bunch = {};
+#pragma unroll
+    for (int l = 0; l < N; l++) bunch.put(l, all);
+    return bunch;
+}
+
+template <class O, int FROM, int TO, int N>
+static __device__ __forceinline__ void finish_bunch(const walk &w, int64_t at, const tern__bunch<FROM, N> *in,
+                                                    const float k[2])
+{
+    float out[N];
+#pragma unroll
+    for (int l = 0; l < N; l++) {
+        float v[4] = {};
+#pragma unroll
+        for (int o = 0; o < O::INS; o++) v[o] = in[o].get(l);
+        out[l] = compute<O, float>(v, k);
+    }
+    tern__bunch_put<TO>(w.data[OUT], at, out, w.add);
+}
+
+/* Two loads of 16 bytes, or as many bytes in smaller ones, are in flight for each thread. */
+template <class O, int FROM, int TO, int N> static __global__ void run_bunches(walk w)
+{
+    tern__kernel_begin();
+    constexpr int ahead = O::INS > 1 ? 1 : 32 / (int)sizeof(tern__bunch<FROM, N>);
+    const float k[2] = {(float)w.numbers[0], (float)w.numbers[1]};
+    const int64_t step = (int64_t)gridDim.x * blockDim.x * N;
+    for (int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N; i < w.plan.count;
+         i += ahead * step) {
+        tern__bunch<FROM, N> in[ahead][O::INS];
+        int64_t at[ahead];
+#pragma unroll
+        for (int n = 0; n < ahead; n++) {
+            if (i + n * step >= w.plan.count) break;
+            const place p = place_of<O>(w, i + n * step);
+            at[n] = p.at[OUT];
+#pragma unroll
+            for (int o = 0; o < O::INS; o++) in[n][o] = bunch_at<FROM, N>(w, o, p.at[o]);
+        }
+#pragma unroll
+        for (int n = 0; n < ahead; n++)
+            if (i + n * step < w.plan.count) finish_bunch<O, FROM, TO, N>(w, at[n], in[n], k);
+    }
+}
+
 template <class O, class R> __global__ void run_places(walk w)
 {
     tern__kernel_begin();
@@ -192,6 +244,46 @@ template <class O, class R> __global__ void run_places(walk w)
 
 /* ---- launching ---- */
 
+/* Whether the rows of all operands are contiguous or scalars, and aligned for reading so many at once. */
+static bool rows_fit(const walk *w, int64_t lanes)
+{
+    const tern__plan *plan = &w->plan;
+    bool fit = plan->stride[OUT][0] == 1;
+    for (int i = 0; i < OPERANDS && fit; i++) {
+        if (!w->data[i] || (plan->stride[i][0] == 0 && i != OUT)) continue;
+        const size_t bytes = (size_t)lanes * tern_dtype_bytes((tern_dtype)w->dtype[i]);
+        fit = plan->stride[i][0] == 1 && (uintptr_t)w->data[i] % TERN__MIN(bytes, (size_t)16) == 0;
+        for (int d = 1; d < plan->ndim; d++) fit &= plan->stride[i][d] % lanes == 0;
+    }
+    return fit;
+}
+
+static bool is_half(int dtype)
+{
+    return dtype == TERN_BF16 || dtype == TERN_F16;
+}
+
+static bool takes_bunches(const walk *w)
+{
+    const int dtype = w->dtype[OUT], lanes = tern__bunch_most(dtype);
+    bool is_one = dtype == TERN_F32 || is_half(dtype);
+    for (int i = 0; i < OUT; i++) is_one &= !w->data[i] || w->dtype[i] == dtype;
+    return is_one && w->plan.shape[0] % lanes == 0 && rows_fit(w, lanes);
+}
+
+static bool takes_fours(const walk *w)
+{
+    return (w->plan.ndim == 1 || w->plan.shape[0] % 4 == 0) && rows_fit(w, 4);
+}
+
+/* Copies between f32 and a 16-bit type. */
+static bool takes_cast(const walk *w)
+{
+    const int from = w->dtype[0], to = w->dtype[OUT];
+    return ((from == TERN_F32 && is_half(to)) || (is_half(from) && to == TERN_F32)) &&
+           w->plan.stride[0][0] == 1 && w->plan.shape[0] % 4 == 0 && rows_fit(w, 4);
+}
+
 template <class O, class R> static int start(const tern__call *call, const walk &w)
 {
     if (!w.fours)
@@ -201,29 +293,40 @@ template <class O, class R> static int start(const tern__call *call, const walk 
                              0, w);
 }
 
+template <class O, int FROM, int TO, int N> static int start_bunches(const tern__call *call, const walk &w)
+{
+    return tern__cuda_launch(call, run_bunches<O, FROM, TO, N>,
+                             tern__cuda_grid(call, w.plan.count, THREADS, N), THREADS, 0, w);
+}
+
+template <class O> static int start_f32(const tern__call *call, const walk &w)
+{
+    if (!w.bunches) return start<O, float>(call, w);
+    switch (w.dtype[OUT]) {
+    case TERN_BF16: return start_bunches<O, TERN_BF16, TERN_BF16, 8>(call, w);
+    case TERN_F16: return start_bunches<O, TERN_F16, TERN_F16, 8>(call, w);
+    default: return start_bunches<O, TERN_F32, TERN_F32, 4>(call, w);
+    }
+}
+
 template <class O> static int start_any(const tern__call *call, const walk &w, tern__compute compute)
 {
     if (compute == TERN__COMPUTE_I64) return start<O, int64_t>(call, w);
-    return compute == TERN__COMPUTE_F64 ? start<O, double>(call, w) : start<O, float>(call, w);
+    return compute == TERN__COMPUTE_F64 ? start<O, double>(call, w) : start_f32<O>(call, w);
 }
 
 template <class O> static int start_float(const tern__call *call, const walk &w, tern__compute compute)
 {
     if (compute == TERN__COMPUTE_I64) return TERN_E_UNSUPPORTED;
-    return compute == TERN__COMPUTE_F64 ? start<O, double>(call, w) : start<O, float>(call, w);
+    return compute == TERN__COMPUTE_F64 ? start<O, double>(call, w) : start_f32<O>(call, w);
 }
 
-/* Whether the rows of all operands are contiguous or scalars, and aligned for reading four at once. */
-static bool takes_fours(const walk *w)
+static int start_cast(const tern__call *call, const walk &w)
 {
-    const tern__plan *plan = &w->plan;
-    bool fours = plan->stride[OUT][0] == 1 && (plan->ndim == 1 || plan->shape[0] % 4 == 0);
-    for (int i = 0; i < OPERANDS && fours; i++) {
-        if (!w->data[i] || (plan->stride[i][0] == 0 && i != OUT)) continue;
-        fours = plan->stride[i][0] == 1 && tern__fours_fit(w->data[i], w->dtype[i]);
-        for (int d = 1; d < plan->ndim; d++) fours &= plan->stride[i][d] % 4 == 0;
-    }
-    return fours;
+    if (w.dtype[0] == TERN_BF16) return start_bunches<op::COPY, TERN_BF16, TERN_F32, 4>(call, w);
+    if (w.dtype[0] == TERN_F16) return start_bunches<op::COPY, TERN_F16, TERN_F32, 4>(call, w);
+    return w.dtype[OUT] == TERN_BF16 ? start_bunches<op::COPY, TERN_F32, TERN_BF16, 4>(call, w)
+                                     : start_bunches<op::COPY, TERN_F32, TERN_F16, 4>(call, w);
 }
 
 int tern__cuda_pointwise(const tern__call *call)
@@ -243,6 +346,8 @@ int tern__cuda_pointwise(const tern__call *call)
     const tern__pointwise_attr *attr = (const tern__pointwise_attr *)call->attr;
     for (int i = 0; attr && i < 2; i++) w.numbers[i] = attr->k[i];
     w.add = call->add[0];
+    if (call->kernel == TERN__COPY && takes_cast(&w)) return start_cast(call, w);
+    w.bunches = takes_bunches(&w);
     w.fours = takes_fours(&w);
     /* A copy is computed in its source's type and so rounded once. */
     bool is_copy = call->kernel == TERN__COPY && !call->add[0];
