@@ -578,8 +578,8 @@ static double owed(const tern__view *log_p, int64_t i)
     return fabs(value) * exp(value);
 }
 
-/* How many of its own units an element of a result may be off, relative to a rounded operand: 1 - p of a focal
- * loss is about -log p, of which a tie may change the last place, where that is small. */
+/* How many of its own units an element of a result may be off: 1 - p of a focal loss is about -log p where
+ * that is small, of which a tie may change the last place. */
 static double units_of(const row *r, int out)
 {
     return r->kernel == TERN__CROSS_ENTROPY && out == 0 ? 1 + ((const tern__nll_attr *)r->attr)->gamma : 1;
