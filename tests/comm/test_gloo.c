@@ -329,9 +329,9 @@ static void find_ports(void)
     board_free(b);
 }
 
-/* Connects as a port scanner does, until the rank has let in the first connection and listens no more, or once
- * where it listens on. A `silent` one then stays, and another closes and waits until the rank has closed its
- * end. */
+/* Connects as a port scanner does, until the rank has let in the first connection and listens no more, or
+ * once where it listens on. A `silent` one then stays, and another closes and waits until the rank has closed
+ * its end. */
 static void scan(struct sockaddr_in at, bool silent)
 {
     char none;
