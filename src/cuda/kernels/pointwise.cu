@@ -240,8 +240,7 @@ int tern__cuda_pointwise(const tern__call *call)
         int status = tern__cuda_move(call, call->in[0], call->out[0], call->add[0]);
         if (status != TERN_E_UNSUPPORTED) return status;
     }
-    const tern__pointwise_attr *attr = (const tern__pointwise_attr *)call->attr;
-    for (int i = 0; attr && i < 2; i++) w.numbers[i] = attr->k[i];
+    tern__pointwise_numbers(call, w.numbers);
     w.add = call->add[0];
     w.fours = takes_fours(&w);
     /* A copy is computed in its source's type and so rounded once. */
