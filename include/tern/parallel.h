@@ -119,7 +119,8 @@ TERN_API tern_join_opts tern_join_defaults(void);
  *   others.
  * - Broadcast buffers: they are rank 0's until rank 0 runs out, then those of the highest rank that has not.
  * - The model at the end: of the ranks with the most backwards, the highest one's parameters and buffers are
- *   copied to all. No gradient is left.
+ *   copied to all (without broadcast_buffers, PyTorch 2.6 leaves each rank its own buffers). No gradient is
+ *   left.
  * - What is lost: gradients that this rank has accumulated without synchronising; and, without
  *   after_backward, the changes of optimizer state (momentum) in the meantime on the other ranks.
  * - When after_backward is required: for a sharded optimizer, and for one that a scaler steps, it must make

@@ -4,6 +4,7 @@
 #define TERN_SRC_KERNELS_POINTWISE_H
 
 #include "base/host_device.h"
+#include "kernels/kernel.h"
 
 #include <math.h>
 #include <stdint.h>
@@ -13,6 +14,16 @@
 typedef struct tern__pointwise_attr {
     double k[2];
 } tern__pointwise_attr;
+
+/* Gives a kernel's numbers: those of the attributes, or zeros. CLAMP's `low` is at most its `high`, since
+ * `high` wins: the loops count on that (CLAMPED). */
+static inline void tern__pointwise_numbers(const tern__call *call, double k[2])
+{
+    const tern__pointwise_attr *attr = (const tern__pointwise_attr *)call->attr;
+    k[0] = attr ? attr->k[0] : 0;
+    k[1] = attr ? attr->k[1] : 0;
+    if (call->kernel == TERN__CLAMP && k[0] > k[1]) k[0] = k[1];
+}
 
 /* Converts a number of the attributes for kernels that compute in integers: the nearest integer. */
 TERN__ANYWHERE int64_t tern__nearest_integer(double k)
@@ -33,12 +44,12 @@ TERN__ANYWHERE __attribute__((always_inline)) float tern__normal_f32(float x, fl
     return x < 0 ? beyond : 1 - beyond;
 }
 
-/* Clamps to [low, high]; NaN if any of the three is NaN; `high` wins over `low`. Several macros, since
- * results are used twice. That `low` is at most `high` must be true when x is looked at: gcc 14 concludes it
- * when an x is neither less nor greater, as a NaN is, and then clamps the next x by `low` alone. */
+/* Clamps to [low, high]; NaN if any of the three is NaN. Two macros, since the first one's result is used
+ * twice. `low` must not be above `high`: gcc 14 concludes that when an x is neither less nor greater, as a
+ * NaN is, and then clamps the next x by `low` alone. Ensuring it here, for each x, costs the vector loops. */
 #define AT_LEAST(x, low)      ((x) < (low) || (low) != (low) ? (low) : (x))
 #define AT_MOST(x, high)      ((x) > (high) || (high) != (high) ? (high) : (x))
-#define CLAMPED(x, low, high) AT_MOST(AT_LEAST(x, AT_MOST(low, high)), high)
+#define CLAMPED(x, low, high) AT_MOST(AT_LEAST(x, low), high)
 /* The derivative of x^e with respect to x: e x^(e-1), and 0 for e = 0 whatever x is; with respect to e: y
  * log x, and 0 where x = 0 and y = 0 or 1. */
 #define POW_SLOPE(dy, e, power)     ((e) == 0 ? 0 : (dy) * ((e) * (power)))

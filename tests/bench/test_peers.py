@@ -183,7 +183,10 @@ class Peers(unittest.TestCase):
         for name in names:
             sums, plain = "sum" in line["row"], line["row"] == "mlp" or "MLP" in line["row"] or "mlp," in line["row"]
             takes_part = sums if name.startswith(("Open MPI", "MPICH")) else not (name.endswith("channels_last") and (sums or plain))
-            self.assertEqual(len(line["samples"][name]), takes_part, (line["row"], name))
+            if name.endswith("compile"):  # PyTorch 2, which cannot compile every network
+                self.assertLessEqual(len(line["samples"][name]), not sums, (line["row"], name))
+            else:
+                self.assertEqual(len(line["samples"][name]), takes_part, (line["row"], name))
             self.assertTrue(all(sample > 0 for sample in line["samples"][name]))
 
     def check_losses(self, ours, theirs):
@@ -215,7 +218,7 @@ class Peers(unittest.TestCase):
         """The real peers on little work."""
         code, out, err = self.run_hosts("--model", "mlp", "--rates", "10gbit", "1")
         self.assertEqual(code, 0, err)
-        row = r"(?m)^mlp, between two hosts at 10gbit, a step \[ms\] +tern +[\d.]+ \([\d.]+\.\.[\d.]+\)\n +PyTorch 1\.[\w.]+ +[\d.]+ "
+        row = r"(?m)^mlp, between two hosts at 10gbit, a step \[ms\] +tern +[\d.]+ \([\d.]+\.\.[\d.]+\)\n +PyTorch \d[\w.]+( compile)? +[\d.]+ "
         self.assertRegex(out, row)
 
     def test_mistakes_about_hosts(self):

@@ -41,9 +41,10 @@ class Launch(unittest.TestCase):
         """MPI is initialised once, with the first group, and finalised once, when the process exits."""
         self.check(mpirun.run(3, RANK, "twice"), 3, 2)
 
-    @unittest.skipIf(mpirun.NAME == "mpich", "MPICH 4.2's launcher kills the other ranks when one finalises so late")
     def test_a_group_that_a_static_object_closes(self):
         """MPI is finalised after the program's own destructors."""
+        if mpirun.NAME == "mpich" and mpirun.version() >= (4, 2):
+            self.skipTest("since 4.2 an exit handler of MPICH's leaves the launcher before, which then kills the other ranks")
         for backend in "native", "mpi":
             self.check(mpirun.run(3, RANK, "keep", TERN_BACKEND=backend), 3)
 

@@ -1,5 +1,6 @@
 """Starts ranks with an MPI's own launcher. The script's first argument chooses it: "openmpi" or "mpich"."""
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,12 @@ LAUNCHER, TEXT = LAUNCHERS[NAME], TEXTS[NAME]
 
 def is_here():
     return bool(shutil.which(LAUNCHER[0])) and os.path.exists(os.path.join(BUILD, f"tern_{NAME}.so"))
+
+
+def version():
+    """Returns the launcher's major and minor version."""
+    text = subprocess.run([LAUNCHER[0], "--version"], capture_output=True, text=True).stdout
+    return tuple(map(int, re.search(r"(\d+)\.(\d+)", text).groups()))
 
 
 def program(name):

@@ -57,7 +57,8 @@ def batch(rank, step):
 def main():
     initial, bucket_bytes, counts, meeting = bool(int(sys.argv[1])), int(sys.argv[2]), sys.argv[3], sys.argv[4]
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    batches = [int(n) for n in counts.split(",")][rank]
+    counts = [int(n) for n in counts.split(",")]
+    batches, last = counts[rank], max(range(world), key=lambda rank: (counts[rank], rank))
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world)
     lib = library()
@@ -82,6 +83,8 @@ def main():
             optimizer.zero_grad()
             F.cross_entropy(ddp(x), y).backward()
             optimizer.step()
+    for buffer in module.buffers():  # PyTorch 1.13 has done this itself, and 2.6 does not
+        dist.broadcast(buffer, last)
     for step in range(batches):
         x, y = batch(rank, step)
         net.step(x.numpy(), y.numpy())

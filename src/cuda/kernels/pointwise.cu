@@ -343,8 +343,7 @@ int tern__cuda_pointwise(const tern__call *call)
         int status = tern__cuda_move(call, call->in[0], call->out[0], call->add[0]);
         if (status != TERN_E_UNSUPPORTED) return status;
     }
-    const tern__pointwise_attr *attr = (const tern__pointwise_attr *)call->attr;
-    for (int i = 0; attr && i < 2; i++) w.numbers[i] = attr->k[i];
+    tern__pointwise_numbers(call, w.numbers);
     w.add = call->add[0];
     if (call->kernel == TERN__COPY && takes_cast(&w)) return start_cast(call, w);
     w.bunches = takes_bunches(&w);

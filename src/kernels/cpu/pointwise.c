@@ -230,8 +230,7 @@ static walk walk_of(const tern__call *call)
     /* A copy is computed in its source's type and so rounded once. */
     w.compute = tern__compute_of(w.view, call->kernel == TERN__COPY && !call->add[0] ? INS : INS + 1);
     w.loop = table[call->kernel][w.compute];
-    const tern__pointwise_attr *attr = call->attr;
-    for (int i = 0; attr && i < 2; i++) w.numbers[i] = attr->k[i];
+    tern__pointwise_numbers(call, w.numbers);
     return w;
 }
 

@@ -76,8 +76,8 @@ static void put_integer(const tern__call *call, int64_t i, const double k[2])
 
 int tern__reference_pointwise(const tern__call *call)
 {
-    static const tern__pointwise_attr none = {{0}};
-    const double *k = (call->attr ? (const tern__pointwise_attr *)call->attr : &none)->k;
+    double k[2];
+    tern__pointwise_numbers(call, k);
     bool integers = all_integers(call);
     int64_t count = tern__view_count(call->out[0]);
     if (integers && !table[call->kernel].integer) return TERN_E_UNSUPPORTED;
