@@ -41,7 +41,7 @@ def value(text):
         return f"0x{text[2:]}u" if text[1] in "fF" else f"0x{text[2:]}ull"
     if re.fullmatch(r"-?\d+", text):
         return f"(uint64_t){text}ull"
-    special = re.fullmatch(r"%(n?tid|n?ctaid|nctaid)\.([xyz])", text)
+    special = re.fullmatch(r"%(n?tid|n?ctaid)\.([xyz])", text)
     if special:
         return f"m->{special[1]}[{'xyz'.index(special[2])}]"
     return identifier(text)
