@@ -138,9 +138,15 @@ template <class R> struct tern__four {
     R v[4];
 };
 
+/* Whether the address is aligned for reading so many elements at once, by 16 bytes at most. */
+static inline bool tern__lanes_fit(const void *data, int dtype, int64_t lanes)
+{
+    const size_t bytes = (size_t)lanes * tern_dtype_bytes((tern_dtype)dtype);
+    return (uintptr_t)data % TERN__MIN(bytes, (size_t)16) == 0;
+}
 static inline bool tern__fours_fit(const void *data, int dtype)
 {
-    return (uintptr_t)data % TERN__MIN(4 * tern_dtype_bytes((tern_dtype)dtype), (size_t)16) == 0;
+    return tern__lanes_fit(data, dtype, 4);
 }
 
 static __device__ __forceinline__ bool tern__is_half_dtype(int dtype)

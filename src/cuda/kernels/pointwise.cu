@@ -204,7 +204,7 @@ static __device__ __forceinline__ void finish_bunch(const walk &w, int64_t at, c
     tern__bunch_put<TO>(w.data[OUT], at, out, w.add);
 }
 
-/* Two loads of 16 bytes, or as many bytes in smaller ones, are in flight for each thread. */
+/* A thread asks for 32 bytes of one operand at a time, or for 16 of each of several. */
 template <class O, int FROM, int TO, int N> static __global__ void run_bunches(walk w)
 {
     tern__kernel_begin();
@@ -251,8 +251,7 @@ static bool rows_fit(const walk *w, int64_t lanes)
     bool fit = plan->stride[OUT][0] == 1;
     for (int i = 0; i < OPERANDS && fit; i++) {
         if (!w->data[i] || (plan->stride[i][0] == 0 && i != OUT)) continue;
-        const size_t bytes = (size_t)lanes * tern_dtype_bytes((tern_dtype)w->dtype[i]);
-        fit = plan->stride[i][0] == 1 && (uintptr_t)w->data[i] % TERN__MIN(bytes, (size_t)16) == 0;
+        fit = plan->stride[i][0] == 1 && tern__lanes_fit(w->data[i], w->dtype[i], lanes);
         for (int d = 1; d < plan->ndim; d++) fit &= plan->stride[i][d] % lanes == 0;
     }
     return fit;
@@ -260,7 +259,7 @@ static bool rows_fit(const walk *w, int64_t lanes)
 
 static bool is_half(int dtype)
 {
-    return dtype == TERN_BF16 || dtype == TERN_F16;
+    return tern__dtype_is_half((tern_dtype)dtype);
 }
 
 static bool takes_bunches(const walk *w)
@@ -347,7 +346,7 @@ int tern__cuda_pointwise(const tern__call *call)
     w.add = call->add[0];
     if (call->kernel == TERN__COPY && takes_cast(&w)) return start_cast(call, w);
     w.bunches = takes_bunches(&w);
-    w.fours = takes_fours(&w);
+    w.fours = !w.bunches && takes_fours(&w);
     /* A copy is computed in its source's type and so rounded once. */
     bool is_copy = call->kernel == TERN__COPY && !call->add[0];
     tern__compute compute = tern__compute_of(views, is_copy ? OUT : OPERANDS);

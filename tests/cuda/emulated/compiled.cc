@@ -1,5 +1,6 @@
 /* compiled.cc - finds, loads and runs kernels as nvcc compiled them. */
 #include "cuda_runtime.h"
+#include "memory.h"
 #include "../compiled/machine.h"
 
 #include <cstdio>
@@ -21,18 +22,12 @@ struct named {
 };
 static std::map<uintptr_t, named> names; /* by address in the plug-in */
 
-[[noreturn]] static void stop(const char *what)
-{
-    std::fprintf(stderr, "emulated: %s\n", what);
-    std::abort();
-}
-
 static std::vector<char> contents_of(const char *path)
 {
     std::vector<char> all;
     char part[1 << 16];
     FILE *file = std::fopen(path, "rb");
-    if (!file) stop("the plug-in's own file is not there");
+    if (!file) emulated_stop("the plug-in's own file is not there");
     for (size_t n; (n = std::fread(part, 1, sizeof(part), file)) > 0;) all.insert(all.end(), part, part + n);
     std::fclose(file);
     return all;
@@ -89,7 +84,7 @@ static std::string object_of(const named &name)
     FILE *output = popen(command.c_str(), "r");
     const bool has_path = output && std::fgets(path, sizeof(path), output);
     if (!output || pclose(output) != 0 || !has_path)
-        stop(("a kernel that cannot be compiled: " + command).c_str());
+        emulated_stop(("a kernel that cannot be compiled: " + command).c_str());
     path[std::strcspn(path, "\n")] = 0;
     return path;
 }
@@ -100,7 +95,7 @@ static const loaded &load(const void *kernel)
     loaded &k = all[kernel];
     if (k.run) return k;
     void *object = dlopen(object_of(name_of(kernel)).c_str(), RTLD_NOW | RTLD_LOCAL);
-    if (!object) stop(dlerror());
+    if (!object) emulated_stop(dlerror());
     k.run = (compiled_kernel *)dlsym(object, "compiled_run");
     k.shared = *(const unsigned *)dlsym(object, "compiled_shared");
     return k;
@@ -140,7 +135,7 @@ static void thread(void *ctx)
                  __pipeline_memcpy_async,
                  __pipeline_commit,
                  __pipeline_wait_prior,
-                 stop};
+                 emulated_stop};
     set(m.tid, threadIdx);
     set(m.ctaid, blockIdx);
     set(m.ntid, blockDim);

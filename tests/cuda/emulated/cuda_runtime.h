@@ -316,7 +316,9 @@ struct emulated_kernel {
  * kernels were launched early: the memory stays closed until one has. */
 void emulated_run(const emulated_kernel &kernel, void (*thread)(void *ctx), void *ctx);
 
-/* Runs the kernel as nvcc compiled it (compiled.h); false: it is to be run as C++. */
+/* Runs the kernel as nvcc compiled it, if TERN_EMULATED_COMPILED has the command that makes such code
+ * (compiled/compile.py and its options; a file and a kernel's name are added). false: it is to be run as
+ * C++. */
 bool emulated_compiled(const emulated_kernel &kernel, void **args);
 
 template <class... P> struct emulated_launch {

@@ -12,6 +12,9 @@ extern thread_local double emulated_ms;
 /* Whether this thread captures a stream. */
 extern thread_local bool emulated_captures;
 
+/* Ends the test. */
+[[noreturn]] void emulated_stop(const char *what);
+
 void emulated_memory_open();
 void emulated_memory_close();
 /* Whether the address is device memory. */

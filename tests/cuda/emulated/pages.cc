@@ -30,12 +30,6 @@ static std::vector<grant> grants;
 static std::map<int, size_t> taken; /* bytes per device */
 static int working;
 
-[[noreturn]] static void stop(const char *what)
-{
-    std::fprintf(stderr, "emulated: %s\n", what);
-    std::abort();
-}
-
 static void protect(const piece &p, int protection)
 {
     if (!mprotect(p.at, p.bytes, protection)) return;
@@ -115,7 +109,7 @@ void tern__cuda_unreserve(void *base, size_t bytes)
     std::lock_guard<std::mutex> hold(lock);
     for (const grant &g : grants)
         if ((char *)g.at >= (char *)base && (char *)g.at < (char *)base + bytes)
-            stop("addresses are given back that have memory behind them");
+            emulated_stop("addresses are given back that have memory behind them");
     for (size_t i = 0; i < pieces.size();)
         if ((char *)pieces[i].at >= (char *)base && (char *)pieces[i].at < (char *)base + bytes)
             pieces.erase(pieces.begin() + (long)i);
@@ -154,7 +148,8 @@ bool tern__cuda_let_use(int index, void *at, size_t bytes)
 {
     std::lock_guard<std::mutex> hold(lock);
     const grant *first = first_grant(at);
-    if (!first || first->at != at || first->bytes != bytes) stop("what is granted was not mapped so");
+    if (!first || first->at != at || first->bytes != bytes)
+        emulated_stop("what is granted was not mapped so");
     grants.push_back({at, bytes, index});
     return true;
 }
@@ -178,7 +173,8 @@ void tern__cuda_unmap(void *at, size_t bytes, unsigned long long)
     emulated_expect_runtime();
     std::lock_guard<std::mutex> hold(lock);
     const grant *first = first_grant(at);
-    if (!first || first->at != at || first->bytes != bytes) stop("what is unmapped was not mapped so");
+    if (!first || first->at != at || first->bytes != bytes)
+        emulated_stop("what is unmapped was not mapped so");
     taken[first->index] -= bytes;
     grants.erase(std::remove_if(grants.begin(), grants.end(), [=](const grant &g) { return g.at == at; }),
                  grants.end());

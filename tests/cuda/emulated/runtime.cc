@@ -95,7 +95,7 @@ static struct {
     std::vector<char> shared[BLOCKS];
 } block;
 
-[[noreturn]] static void stop(const char *what)
+[[noreturn]] void emulated_stop(const char *what)
 {
     std::fprintf(stderr, "emulated: %s\n", what);
     std::abort();
@@ -179,7 +179,8 @@ void cudaGridDependencySynchronize()
 
 void cudaTriggerProgrammaticLaunchCompletion()
 {
-    if (!running()->has_waited) stop("a kernel that lets the next one go before it has waited itself");
+    if (!running()->has_waited)
+        emulated_stop("a kernel that lets the next one go before it has waited itself");
 }
 
 void __syncthreads()
@@ -200,7 +201,7 @@ void __cluster_barrier_arrive()
 
 void __cluster_barrier_wait()
 {
-    if (!running()->has_arrived) stop("a thread that waits for its cluster and has not arrived");
+    if (!running()->has_arrived) emulated_stop("a thread that waits for its cluster and has not arrived");
     running()->has_arrived = false;
     meet(AT_CLUSTER);
 }
@@ -237,8 +238,8 @@ unsigned emulated_rank()
 
 char *emulated_shared_at(unsigned rank, size_t offset, size_t bytes)
 {
-    if (rank >= (unsigned)(block.count / block.each)) stop("a block that is not in the cluster");
-    if (offset + bytes > block.shared[rank].size()) stop("a place beside shared memory");
+    if (rank >= (unsigned)(block.count / block.each)) emulated_stop("a block that is not in the cluster");
+    if (offset + bytes > block.shared[rank].size()) emulated_stop("a place beside shared memory");
     return block.shared[rank].data() + offset;
 }
 
@@ -252,7 +253,7 @@ uint64_t emulated_shuffle(uint64_t value, int from)
     meet(AT_WARP);
     for (int i = first; i < first + WARP; i++)
         if (i >= block.count || block.fibers[i]->shuffles < count)
-            stop("a shuffle that not all threads of the warp take part in");
+            emulated_stop("a shuffle that not all threads of the warp take part in");
     return block.slots[set][first + from % WARP];
 }
 
@@ -261,9 +262,9 @@ void __pipeline_memcpy_async(void *to, const void *from, size_t bytes, size_t ze
     bool is_aligned = (bytes == 4 || bytes == 8 || bytes == 16) && (uintptr_t)to % bytes == 0 &&
                       (uintptr_t)from % bytes == 0;
     char *shared = emulated_shared();
-    if (!is_aligned) stop("a copy into shared memory that is not aligned");
+    if (!is_aligned) emulated_stop("a copy into shared memory that is not aligned");
     if ((char *)to < shared || (char *)to + bytes > shared + block.shared[0].size())
-        stop("a copy beside shared memory");
+        emulated_stop("a copy beside shared memory");
     block.fibers[block.current]->groups.back().push_back({to, from, bytes, zeros});
 }
 
@@ -362,11 +363,11 @@ static void run_cluster(uint64_t first)
             moved |= release(of, end, AT_BLOCK);
         }
         moved |= release(0, block.count, AT_CLUSTER);
-        if (!moved) stop("threads wait at different places");
+        if (!moved) emulated_stop("threads wait at different places");
     }
     for (int i = 0; i < block.count; i++) {
-        if (!block.fibers[i]->has_waited) stop("a kernel that did not wait for the one before it");
-        if (block.fibers[i]->has_arrived) stop("a thread that ends before its cluster has arrived");
+        if (!block.fibers[i]->has_waited) emulated_stop("a kernel that did not wait for the one before it");
+        if (block.fibers[i]->has_arrived) emulated_stop("a thread that ends before its cluster has arrived");
     }
     __tsan_acquire(&block.end);
 }
@@ -376,11 +377,13 @@ static void expect_launchable(const emulated_kernel &k)
 {
     const dim3 &grid = k.grid, &size = k.block;
     if (!k.cluster || k.cluster > BLOCKS || grid.x % k.cluster)
-        stop("a grid that is not one of such clusters");
-    if (!grid.x || !grid.y || !grid.z || !size.x || !size.y || !size.z) stop("a kernel of no threads");
-    if (grid.x > INT32_MAX || grid.y > 65535 || grid.z > 65535) stop("a kernel of too many blocks");
-    if (size.x * size.y * size.z > THREADS || size.z > 64) stop("a kernel of too many threads a block");
-    if (k.shared > 48 << 10) stop("a kernel of too much shared memory");
+        emulated_stop("a grid that is not one of such clusters");
+    if (!grid.x || !grid.y || !grid.z || !size.x || !size.y || !size.z)
+        emulated_stop("a kernel of no threads");
+    if (grid.x > INT32_MAX || grid.y > 65535 || grid.z > 65535) emulated_stop("a kernel of too many blocks");
+    if (size.x * size.y * size.z > THREADS || size.z > 64)
+        emulated_stop("a kernel of too many threads a block");
+    if (k.shared > 48 << 10) emulated_stop("a kernel of too much shared memory");
 }
 
 /* A multiprocessor has 65536 registers, and a thread at most 255. */
@@ -388,7 +391,7 @@ static void expect_registers(const emulated_kernel &k)
 {
     unsigned threads = k.block.x * k.block.y * k.block.z;
     if (threads > FREE && (uintptr_t)k.kernel % threads)
-        stop("a kernel of more threads than its bounds allow");
+        emulated_stop("a kernel of more threads than its bounds allow");
 }
 
 static void make_fibers(dim3 size)
@@ -450,7 +453,7 @@ bool emulated_refuses(const char *what)
 
 void emulated_expect_runtime()
 {
-    if (emulated_refuses("runtime")) stop("what is called has ended before");
+    if (emulated_refuses("runtime")) emulated_stop("what is called has ended before");
 }
 
 cudaError_t cudaGetDeviceCount(int *count)
