@@ -126,6 +126,18 @@ static void over_when_all_are(void **state)
     assert_int_equal(f->wire.closed, 0);
 }
 
+static void awaits_who_has_not_taken_one(void **state)
+{
+    fixture *f = *state;
+    f->wire.pending = 2;
+    assert_int_equal(send_to(f, 2, NULL), TERN_OK);
+    assert_int_equal(recv_from(f, 3, NULL), TERN_OK);
+    assert_true(tern__messages_awaits(&f->messages, 2) && tern__messages_awaits(&f->messages, 3));
+    assert_false(tern__messages_awaits(&f->messages, 2) || tern__messages_awaits(&f->messages, 3));
+    tern__messages_close(&f->messages);
+    assert_int_equal(f->wire.closed, 0);
+}
+
 static void of_no_bytes_there_is_none(void **state)
 {
     fixture *f = *state;
@@ -169,6 +181,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(over_when_all_are, setup, teardown),
+        cmocka_unit_test_setup_teardown(awaits_who_has_not_taken_one, setup, teardown),
         cmocka_unit_test_setup_teardown(of_no_bytes_there_is_none, setup, teardown),
         cmocka_unit_test_setup_teardown(refused, setup, teardown),
         cmocka_unit_test_setup_teardown(given_up_while_under_way, setup, teardown),

@@ -396,20 +396,17 @@ static bool awaits(const tern__exchange *x, uint64_t seq, int rank)
     if (x->heard < seq) return tern__messages_awaits(&x->heads[seq % TERN__HEADS].messages, rank);
     const tern__round *round = &x->rounds[x->ended % TERN__ROUNDS];
     return x->ended < x->begun &&
-           (tern__messages_awaits(&round->to_join, rank) || tern__messages_awaits(&round->to_end, rank));
+           (tern__messages_awaits(&round->to_join, rank) || tern__messages_awaits(&round->given, rank) ||
+            tern__messages_awaits(&round->to_end, rank));
 }
 
-/* A rank's message may be waiting for any other rank of its host, so all of them count as missing. If no
- * receive is pending, some host has not taken a send, and all hosts count. */
+/* A rank's message may be waiting for any other rank of its host, so all of them count as missing. */
 void tern__exchange_missing(const tern__exchange *x, uint64_t seq, bool *ranks)
 {
     const tern__hosts *hosts = x->channel->hosts;
     const tern__host_map *map = &hosts->map;
-    bool is_known = false;
-    for (int host = 0; host < map->count; host++)
-        is_known |= host != map->own && awaits(x, seq, rank_at(hosts, host));
     for (int host = 0; host < map->count; host++) {
-        if (host == map->own || (is_known && !awaits(x, seq, rank_at(hosts, host)))) continue;
+        if (host == map->own || !awaits(x, seq, rank_at(hosts, host))) continue;
         for (int place = 0; place < tern__host_size(map, host); place++)
             ranks[tern__host_rank(map, host, place)] = true;
     }

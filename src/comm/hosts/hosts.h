@@ -109,7 +109,7 @@ int tern__messages_recv(tern__messages *messages, int rank, int tag, void *data,
 /* TERN_OK when all are complete. On TERN_PENDING, sets link->awaited to the first that is not, unless it is
  * set. */
 int tern__messages_test(tern__messages *messages, tern_error *err);
-/* True if a message from `rank` has not arrived yet. */
+/* True if a message from `rank` has not arrived yet, or if `rank` has not taken one. */
 bool tern__messages_awaits(const tern__messages *messages, int rank);
 
 /* ---- vote.c ---- */

@@ -67,9 +67,14 @@ int tern__messages_test(tern__messages *m, tern_error *err)
 }
 
 /* Tests the message again: tern__messages_test stops at the first one that is pending. */
-bool tern__messages_awaits(const tern__messages *m, int rank)
+static bool is_pending(const tern__messages *m, int place)
 {
     tern_error why = {0};
-    if (m->is_begun[rank]) m->is_begun[rank] = tern__link_test(m->hosts->link, &m->handles[rank], &why);
-    return m->is_begun[rank];
+    if (m->is_begun[place]) m->is_begun[place] = tern__link_test(m->hosts->link, &m->handles[place], &why);
+    return m->is_begun[place];
+}
+
+bool tern__messages_awaits(const tern__messages *m, int rank)
+{
+    return is_pending(m, rank) || is_pending(m, m->hosts->group->boot.world + rank);
 }
