@@ -10,6 +10,17 @@
 
 static const char FUNC[] = "tern inspect";
 
+char *tern__value_text(const tern_object *value)
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *memory = open_memstream(&text, &bytes);
+    if (!memory) return NULL;
+    tern__object_print(memory, value);
+    fclose(memory);
+    return text;
+}
+
 /* The name of the current position: it grows on the way down and shrinks on the way up. */
 typedef struct path {
     char *text;
@@ -24,24 +35,25 @@ static int append(path *p, const char *text, size_t bytes, tern_error *err)
     return TERN_OK;
 }
 
-static int append_number(path *p, int64_t number, tern_error *err)
+static int append_index(path *p, int64_t index, tern_error *err)
 {
     char text[32];
-    int bytes = snprintf(text, sizeof(text), "[%lld]", (long long)number);
+    int bytes = snprintf(text, sizeof(text), "[%lld]", (long long)index);
     return append(p, text, (size_t)bytes, err);
 }
 
-/* Appends a dict's key, or the index if `key` is NULL. A key that is neither a string nor an integer becomes
- * "[?]". */
-static int append_key(path *p, const tern_object *key, int64_t index, tern_error *err)
+/* Appends ".weight" for a string, and "[0.5]" for any other key. */
+static int append_key(path *p, const tern_object *key, tern_error *err)
 {
-    const char *text = tern_object_to_string(key);
-    if (!key || !text) {
-        bool is_whole = key && tern_object_to_int(key, &index, NULL) == TERN_OK;
-        return key && !is_whole ? append(p, "[?]", 3, err) : append_number(p, index, err);
-    }
-    int status = p->bytes ? append(p, ".", 1, err) : TERN_OK;
-    return status ? status : append(p, text, (size_t)tern_object_count(key), err);
+    const char *name = tern_object_to_string(key);
+    char *text = name ? NULL : tern__value_text(key);
+    if (!name && !text) return tern__error_set(err, FUNC, TERN_E_MEMORY, "out of memory");
+    int status = name && !p->bytes ? TERN_OK : append(p, name ? "." : "[", 1, err);
+    if (!status && name) status = append(p, name, (size_t)tern_object_count(key), err);
+    if (!status && text) status = append(p, text, strlen(text), err);
+    if (!status && text) status = append(p, "]", 1, err);
+    free(text);
+    return status;
 }
 
 static int add_item(tern__content *c, const path *p, const tern_object *value, tern_error *err)
@@ -61,7 +73,7 @@ static int list_child(tern__content *c, path *p, const tern_object *parent, int6
 {
     size_t bytes = p->bytes;
     bool is_dict = tern_object_kind_get(parent) == TERN_OBJECT_DICT;
-    int status = append_key(p, is_dict ? tern_object_key(parent, i) : NULL, i, err);
+    int status = is_dict ? append_key(p, tern_object_key(parent, i), err) : append_index(p, i, err);
     if (!status) status = list(c, p, tern_object_at(parent, i), err);
     p->bytes = bytes;
     return status;

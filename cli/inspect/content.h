@@ -5,6 +5,9 @@
 
 #include "tensor/object.h"
 
+/* Returns the value as Python prints it; the caller frees it (free). NULL: out of memory. */
+char *tern__value_text(const tern_object *value);
+
 /* A value that is not a container, or an empty container, and its path: "model.conv1.weight",
  * "optimizer.state[3].exp_avg". */
 typedef struct tern__content_item {

@@ -22,21 +22,9 @@ static bool is_metadata(const tern__content_item *item)
     return item->name_bytes >= sizeof(name) - 1 && memcmp(item->name, name, sizeof(name) - 1) == 0;
 }
 
-/* Returns the value as Python prints it; the caller frees it. */
-static char *text_of(const tern_object *value)
-{
-    char *text = NULL;
-    size_t bytes;
-    FILE *memory = open_memstream(&text, &bytes);
-    if (!memory) return NULL;
-    tern__object_print(memory, value);
-    fclose(memory);
-    return text;
-}
-
 static void print_line(const char *head, const tern__content_item *item)
 {
-    char *name = tern__item_name(item, NULL), *text = text_of(item->value);
+    char *name = tern__item_name(item, NULL), *text = tern__value_text(item->value);
     if (name && text) printf("%s%s: %.100s%s\n", head, name, text, strlen(text) > 100 ? "..." : "");
     tern__free(name);
     free(text);
@@ -60,7 +48,7 @@ static void print_alone(const tern__inspected *from, const tern__inspected *in, 
 
 static void compare_others(diff *d, const tern__content_item *a, const tern__content_item *b)
 {
-    char *x = text_of(a->value), *y = text_of(b->value);
+    char *x = tern__value_text(a->value), *y = tern__value_text(b->value);
     if (x && y && strcmp(x, y) != 0) {
         print_line("- ", a);
         print_line("+ ", b);

@@ -5,6 +5,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- values other than tensors ---- */
@@ -37,26 +38,20 @@ static cJSON *json_of_items(const tern_object *value)
     return array;
 }
 
-/* Converts a key to a string, as JSON demands: 3 becomes "3". */
-static void key_text(const tern_object *key, char text[64], const char **name)
+/* JSON's keys are strings: 3 becomes "3". */
+static void add_pair(cJSON *object, const tern_object *key, const tern_object *value)
 {
-    int64_t number = 0;
-    *name = tern_object_to_string(key);
-    if (*name) return;
-    tern_object_to_int(key, &number, NULL);
-    snprintf(text, 64, "%" PRId64, number);
-    *name = text;
+    const char *name = tern_object_to_string(key);
+    char *text = name ? NULL : tern__value_text(key);
+    if (name || text) cJSON_AddItemToObject(object, name ? name : text, json_of(value));
+    free(text);
 }
 
 static cJSON *json_of_dict(const tern_object *value)
 {
-    char text[64];
-    const char *name;
     cJSON *object = cJSON_CreateObject();
-    for (int64_t i = 0; i < tern_object_count(value); i++) {
-        key_text(tern_object_key(value, i), text, &name);
-        cJSON_AddItemToObject(object, name, json_of(tern_object_at(value, i)));
-    }
+    for (int64_t i = 0; i < tern_object_count(value); i++)
+        add_pair(object, tern_object_key(value, i), tern_object_at(value, i));
     return object;
 }
 

@@ -196,6 +196,23 @@ class Checkpoints(Case):
             torch.save(single, self.path("a.pt"))
             self.assertIn(f"\n\n{text}\n\n0 tensors, 0 values", self.fine("inspect", self.path("a.pt")))
 
+    def test_keys_and_values_of_any_kind(self):
+        state = {"by": {0.5: torch.zeros(2), 1.5: torch.ones(3), b"\0a": 1, None: 2, True: 3, -7: 4}, "raw": b"\x00\xff", "many": b"a" * 2000}
+        torch.save(state, self.path("a.pt"))
+        told = json.loads(self.fine("inspect", "--json", self.path("a.pt")))
+        self.assertEqual(told["object"]["by"], {"0.5": "tensor f32 (2)", "1.5": "tensor f32 (3)", "b'\\x00a'": 1, "None": 2, "True": 3, "-7": 4})
+        self.assertEqual([entry["name"] for entry in told["tensors"]], ["by[0.5]", "by[1.5]"])
+        self.assertEqual((told["object"]["raw"], told["object"]["many"]), ("2 bytes", "2000 bytes"))
+        tree = self.fine("inspect", self.path("a.pt"))
+        self.assertIn("raw: b'\\x00\\xff'\n", tree)
+        self.assertIn("many: bytes of 2000 bytes\n", tree)
+        state["by"][1.5] = torch.full((3,), 2.0)
+        torch.save(state, self.path("b.pt"))
+        code, out, _ = self.run_tern("inspect", "--diff", self.path("a.pt"), self.path("b.pt"))
+        self.assertEqual(code, 1)
+        self.assertIn("by[1.5]", out)
+        self.assertNotIn("by[0.5]", out)
+
     def test_a_part_into_safetensors(self):
         _, _, state = self.checkpoint()
         torch.save(state, self.path("a.pt"))
