@@ -4,11 +4,11 @@
 #include "ledger.h"
 #include "nn/nn.h"
 #include "ops/world.h"
+#include "printing.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 static tern_tensor *vector(world *w, int64_t n, const float *values)
 {
@@ -275,20 +275,9 @@ static void item_wants_one_element(void **state)
 /* Returns what tern_print writes to stdout. */
 static const char *printed(const tern_tensor *tensor, char *text, size_t size)
 {
-    FILE *file = tmpfile();
-    assert_non_null(file);
-    fflush(stdout);
-    int saved = dup(STDOUT_FILENO);
-    dup2(fileno(file), STDOUT_FILENO);
+    printing p = printing_begin();
     tern_print(tensor);
-    fflush(stdout);
-    dup2(saved, STDOUT_FILENO);
-    close(saved);
-    rewind(file);
-    size_t got = fread(text, 1, size - 1, file);
-    text[got] = '\0';
-    fclose(file);
-    return text;
+    return printing_end(p, text, size);
 }
 
 static void print_shows_the_edges(void **state)

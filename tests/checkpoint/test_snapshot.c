@@ -327,6 +327,35 @@ static void what_cannot_be(void **state)
     close_folder(&f);
 }
 
+static tern_object *silent_save(void *ctx, tern_error *err)
+{
+    return *(bool *)ctx ? NULL : tern_object_none(err);
+}
+
+static int silent_load(const tern_object *state, void *ctx, tern_error *err)
+{
+    (void)state, (void)ctx, (void)err;
+    return TERN_E_FORMAT;
+}
+
+static void functions_that_fail_in_silence(void **state)
+{
+    (void)state;
+    folder f = open_folder();
+    single s = open_single(f.path, 3);
+    bool fails = true;
+    tern_snapshot_add(s.snapshot, "part", silent_save, silent_load, &fails, &s.err);
+    assert_ok(s.err);
+    expect_error(tern_snapshot_save(s.snapshot, 1, &s.err), &s.err, TERN_E_INVALID,
+                 "\"part\": its save function returned NULL without setting *err");
+    fails = false;
+    assert_int_equal(tern_snapshot_save(s.snapshot, 1, &s.err), TERN_OK);
+    expect_error(tern_snapshot_load(s.snapshot, NULL, &s.err), &s.err, TERN_E_FORMAT,
+                 "\"part\": its load function returned -6 without setting *err");
+    tern_snapshot_free(s.snapshot);
+    close_folder(&f);
+}
+
 /* Lets each allocation fail in turn: the older snapshot stays. */
 static void out_of_memory_is_told(void **state)
 {
@@ -367,6 +396,7 @@ int main(void)
         cmocka_unit_test(ranks_pass_over_the_same),
         cmocka_unit_test(other_ranks_go_on),
         cmocka_unit_test(what_cannot_be),
+        cmocka_unit_test(functions_that_fail_in_silence),
         cmocka_unit_test(out_of_memory_is_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -462,6 +462,34 @@ static void errors_name_the_replica(void **state)
     close_fixture(&f);
 }
 
+static tern_value nest(tern_module *module, tern_scope *scope, tern_value input, void *ctx)
+{
+    (void)module;
+    return (tern_value){.tensor = tern_data_parallel_forward(ctx, scope, input.tensor)};
+}
+
+static void neither_nested_nor_shared_between_steps(void **state)
+{
+    (void)state;
+    fixture f;
+    tern_error err = {0};
+    open_fixture(&f, 2);
+    tern_value input = {.tensor = counting(f.scope, 6, 1)};
+    tern_data_parallel_apply(f.parallel, f.scope, nest, input, f.parallel);
+    expect(&f, TERN_E_UNSUPPORTED, "data parallel inside a replica");
+    tern_scope *other = tern_scope_new(f.home, NULL, &err);
+    assert_non_null(tern_data_parallel_forward(f.parallel, f.scope, counting(f.scope, 6, 1)));
+    assert_null(tern_data_parallel_forward(f.parallel, other, counting(other, 6, 1)));
+    assert_int_equal(tern_scope_end(other, &err), TERN_E_STATE);
+    assert_non_null(strstr(err.text, "in the middle of another scope's step"));
+    end_well(&f);
+    err = (tern_error){0};
+    assert_non_null(tern_data_parallel_forward(f.parallel, other, counting(other, 6, 1)));
+    assert_int_equal(tern_scope_end(other, &err), TERN_OK);
+    tern_scope_free(other);
+    close_fixture(&f);
+}
+
 static void expect_refused(tern_module *net, const tern_data_parallel_opts *opts, int code, const char *text)
 {
     tern_error err = {0};
@@ -539,6 +567,7 @@ int main(void)
         cmocka_unit_test(replicas_compute_again),
         cmocka_unit_test(statistics_are_replica_0s),
         cmocka_unit_test(errors_name_the_replica),
+        cmocka_unit_test(neither_nested_nor_shared_between_steps),
         cmocka_unit_test(wrong_devices_are_refused),
         cmocka_unit_test(defaults_and_costs),
     };

@@ -1,6 +1,7 @@
 /* test_object.c - nested objects: values, ownership, and no leaks when memory runs out. */
 #include "check.h"
 #include "ledger.h"
+#include "printing.h"
 #include "tensor/object.h"
 
 #include <math.h>
@@ -79,6 +80,19 @@ static void what_goes_in_comes_out(void **state)
     assert_string_equal(tern_object_record_name(record), "my.Net");
     assert_int_equal(tern_object_kind_get(tern_object_record_args(record)), TERN_OBJECT_TUPLE);
     assert_int_equal(tern_object_kind_get(tern_object_record_state(record)), TERN_OBJECT_DICT);
+    tern_object_free(object);
+}
+
+static void a_printed_object_is_a_line(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    tern_object *object = example(&err);
+    char text[64];
+    printing p = printing_begin();
+    tern_object_print(tern_object_get(object, "list"));
+    tern_object_print(NULL);
+    assert_string_equal(printing_end(p, text, sizeof(text)), "[True, -7, 0.1]\nNone\n");
     tern_object_free(object);
 }
 
@@ -366,6 +380,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_goes_in_comes_out),
+        cmocka_unit_test(a_printed_object_is_a_line),
         cmocka_unit_test(what_is_not_there),
         cmocka_unit_test(values_of_another_kind),
         cmocka_unit_test(strings_are_utf8),

@@ -115,6 +115,23 @@ def test_tensors_with_attributes():
         same(state, FILES.load(path("theirs.pt")))
 
 
+class Old:
+    """What PyTorch before 1.9 wrote for a tensor of a class of its own."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __reduce__(self):
+        function, args = self.tensor.__reduce_ex__(2)
+        return torch._tensor._rebuild_from_type, (function, torch.nn.Parameter, args, {"mark": "a"})
+
+
+def test_tensors_of_a_class_as_once():
+    for tensor in (torch.arange(3.0), torch.zeros(0, 2, dtype=torch.int64)):
+        torch.save([Old(tensor)], path("theirs.pt"))
+        same([tensor], FILES.load(path("theirs.pt")))
+
+
 def test_numpy_s_scalars():
     values = [numpy.float64(0.1), numpy.float32(0.5), numpy.int64(-2**63), numpy.int32(-5), numpy.int16(-1), numpy.int8(-128), numpy.uint8(255), numpy.uint32(2**32 - 1),
               numpy.bool_(True)]
