@@ -118,20 +118,34 @@ static bool wants_binding(const tern__binding *binding, const tern__job *job)
     return job->launch.ranks > 1 && job->launch.ranks <= binding->cores && !is_chosen(binding);
 }
 
+/* A container may forbid to choose CPUs, even those that a process has. */
+static bool is_allowed(void)
+{
+    cpu_set_t mask;
+    return !sched_getaffinity(0, sizeof(mask), &mask) && !sched_setaffinity(0, sizeof(mask), &mask);
+}
+
 int tern__binding_open(tern__binding *binding, const tern__job *job, tern_error *err)
 {
     static place places[CPU_SETSIZE];
+    const bool must = job->bind == TERN__BIND_CORE;
     int ranks = job->launch.ranks;
     *binding = (tern__binding){0};
     if (job->bind == TERN__BIND_NONE || (job->bind == TERN__BIND_AUTO && ranks == 1)) return TERN_OK;
-    int count = job->bind == TERN__BIND_CORE ? list_plugin(places) : 0;
+    int count = must ? list_plugin(places) : 0;
     fill(binding, places, count ? count : list_kernel(places));
     if (!wants_binding(binding, job)) return TERN_OK;
-    binding->ranks = ranks;
-    if (ranks <= binding->cores) return TERN_OK;
-    return tern__error_set(err, __func__, TERN_E_UNSUPPORTED,
-                           "--bind core: %d ranks, but only %d usable core%s", ranks, binding->cores,
-                           binding->cores == 1 ? "" : "s");
+    if (ranks > binding->cores)
+        return tern__error_set(err, __func__, TERN_E_UNSUPPORTED,
+                               "--bind core: %d ranks, but only %d usable core%s", ranks, binding->cores,
+                               binding->cores == 1 ? "" : "s");
+    if (is_allowed())
+        binding->ranks = ranks;
+    else if (must)
+        return tern__error_set(err, __func__, TERN_E_UNSUPPORTED,
+                               "--bind core: this system does not let a process choose its CPUs: %s",
+                               strerror(errno));
+    return TERN_OK;
 }
 
 /* Sets *mask to the CPUs of local rank `local`. */

@@ -22,7 +22,7 @@ typedef struct tern__binding {
 void tern__binding_undo_openmp(void);
 
 /* Lists the CPUs and decides from job->bind whether to bind. E_UNSUPPORTED: --bind core with more ranks than
- * cores. */
+ * cores, or where a process may not choose its CPUs. */
 int tern__binding_open(tern__binding *binding, const tern__job *job, tern_error *err);
 /* Binds the calling process, a rank. Returns 0, or -1 with errno. */
 int tern__binding_enter(const tern__binding *binding, int local);

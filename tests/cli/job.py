@@ -33,8 +33,8 @@ def tern(*args, **options):
 
 
 def forbid(number, native):
-    """Makes a system call of this process and its children fail with an errno, as in an older kernel or a container that forbids it. Its
-    number must be the same on all architectures (424 and above)."""
+    """Makes a system call of this process and its children fail with an errno, as in an older kernel or a container that forbids it. Only
+    from 424 on are numbers the same on all architectures."""
     code = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050000 | native), (0x06, 0, 0, 0x7fff0000)]
     filters = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
     program = ctypes.create_string_buffer(struct.pack("HP", len(code), ctypes.addressof(filters)))

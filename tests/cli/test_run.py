@@ -1,4 +1,5 @@
 """tern run: the environment of a rank, and the errors for wrong options."""
+import errno
 import json
 import os
 import re
@@ -237,6 +238,14 @@ class Cores(unittest.TestCase):
         if len(self.cores()) < 2 or not whole:
             self.skipTest("one core, or not all of them are ours")
         self.check(self.masks(2, "--bind=auto"), 2)
+
+    def test_where_no_process_may_choose(self):
+        number = 203 if os.uname().machine == "x86_64" else 122  # sched_setaffinity
+        forbid = lambda: job.forbid(number, errno.EPERM)
+        self.assertEqual(job.tern("run", "-n", "2", "--bind", "auto", "true", preexec_fn=forbid), (0, "", ""))
+        code, _, err = job.tern("run", "--bind", "core", "true", preexec_fn=forbid)
+        self.assertEqual(code, 1)
+        self.assertIn("--bind core: this system does not let a process choose its CPUs: Operation not permitted", err)
 
     def test_a_part_of_the_machine_is_shared_out_on_request(self):
         one = min(os.sched_getaffinity(0))
