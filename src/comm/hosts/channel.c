@@ -227,6 +227,26 @@ static void find_missing(const void *arg, bool *ranks, char *what, size_t size)
             ranks[rank] = tern__messages_awaits(&channel->moves, rank);
 }
 
+static bool awaits_here(const tern__hosts *hosts, void *where, uint64_t meeting, int rank)
+{
+    const tern__host_map *map = &hosts->map;
+    if (hosts->here.backend != &tern__comm_native) return false;
+    const bool *here = tern__channel_missing(where, meeting);
+    for (int place = 0; place < hosts->here.boot.world; place++)
+        if (tern__host_rank(map, map->own, place) == rank) return here[place];
+    return false;
+}
+
+static bool awaits(const void *arg, int rank)
+{
+    const tern__hosts_channel *channel = ((const goal *)arg)->channel;
+    uint64_t seq = channel->done + 1, meeting;
+    void *where;
+    if (find_meeting(channel, &where, &meeting)) return awaits_here(channel->hosts, where, meeting, rank);
+    return work_at(channel, seq)->moves ? tern__messages_awaits(&channel->moves, rank)
+                                        : tern__exchange_awaits(&channel->exchange, seq, rank);
+}
+
 static bool say_meeting(const void *arg, tern__goal *meeting)
 {
     const tern__hosts_channel *channel = ((const goal *)arg)->channel;
@@ -243,7 +263,7 @@ static int await(const tern__hosts_channel *channel, uint64_t seq, bool (*is_met
 {
     goal g = {channel, seq};
     tern__hosts_goal until = {
-        .is_met = is_met, .missing = find_missing, .find_meeting = say_meeting, .arg = &g};
+        .is_met = is_met, .missing = find_missing, .awaits = awaits, .find_meeting = say_meeting, .arg = &g};
     return tern__hosts_await(channel->hosts, &until, err);
 }
 

@@ -391,7 +391,7 @@ int tern__exchange_step(tern__exchange *x, tern_error *err)
 
 /* ---- late ranks ---- */
 
-static bool awaits(const tern__exchange *x, uint64_t seq, int rank)
+bool tern__exchange_awaits(const tern__exchange *x, uint64_t seq, int rank)
 {
     if (x->heard < seq) return tern__messages_awaits(&x->heads[seq % TERN__HEADS].messages, rank);
     const tern__round *round = &x->rounds[x->ended % TERN__ROUNDS];
@@ -406,7 +406,7 @@ void tern__exchange_missing(const tern__exchange *x, uint64_t seq, bool *ranks)
     const tern__hosts *hosts = x->channel->hosts;
     const tern__host_map *map = &hosts->map;
     for (int host = 0; host < map->count; host++) {
-        if (host == map->own || !awaits(x, seq, rank_at(hosts, host))) continue;
+        if (host == map->own || !tern__exchange_awaits(x, seq, rank_at(hosts, host))) continue;
         for (int place = 0; place < tern__host_size(map, host); place++)
             ranks[tern__host_rank(map, host, place)] = true;
     }

@@ -68,6 +68,7 @@ typedef struct tern__link {
     struct tern__hosts_mailbox *mailboxes; /* of all groups of the family                          */
     struct tern__hosts_mailbox *asking;    /* closed, but the transport still holds one of their receives */
     int pending;                           /* messages in flight                                   */
+    uint64_t came;                         /* messages that were completed                         */
     tern_transport_message *awaited;       /* the first pending message that progress depends on, or NULL */
 } tern__link;
 
@@ -163,8 +164,10 @@ typedef struct tern__hosts_goal {
      * the wait's name: "all_reduce of 8 f32, sum (work 2)". */
     void (*missing)(const void *arg, bool *ranks, char *what, size_t size);
     bool is_message; /* the wait's name includes the peer */
-    /* Returns a rank that has closed its group and without which the goal cannot be met, or -1. NULL: the
-     * goal needs every rank. */
+    /* True if the goal cannot be met without something that `rank` has not done yet. */
+    bool (*awaits)(const void *arg, int rank);
+    /* Instead of it: returns a rank that has closed its group and without which the goal cannot be met, or
+     * -1. */
     int (*find_gone)(const tern__hosts *hosts, const void *arg);
     /* Finds the local work in which the ranks of this host must meet; false if the wait is for something
      * else. NULL: it always is. */
@@ -265,6 +268,8 @@ int tern__exchange_say(tern__exchange *exchange, tern_error *err);
 int tern__exchange_step(tern__exchange *exchange, tern_error *err);
 /* True if the results of this rank's share of work `seq` are in the windows of the host's ranks. */
 bool tern__exchange_is_over(const tern__exchange *exchange, uint64_t seq);
+/* True if work `seq` waits for a message from or to `rank`, which is on another host. */
+bool tern__exchange_awaits(const tern__exchange *exchange, uint64_t seq, int rank);
 /* Sets ranks[r] for each rank on another host that work `seq` may be waiting for. */
 void tern__exchange_missing(const tern__exchange *exchange, uint64_t seq, bool *ranks);
 

@@ -188,5 +188,6 @@ int tern__link_test(tern__link *link, tern_transport_message *message, tern_erro
     int status = check(link, err);
     if (!status) status = link->transport->test(link->state, message, why, sizeof(why));
     link->pending -= !status;
+    link->came += !status;
     return status < 0 ? fail(link, status, why, err) : status;
 }

@@ -30,12 +30,16 @@ static bool is_counted(const void *arg)
     return status != TERN_PENDING;
 }
 
+static bool awaits(const void *arg, int rank)
+{
+    return tern__messages_awaits(&((const ballot *)arg)->messages, rank);
+}
+
 static void find_missing(const void *arg, bool *ranks, char *what, size_t size)
 {
     const ballot *b = arg;
     snprintf(what, size, "%s", b->what);
-    for (int rank = 0; rank < b->messages.hosts->group->boot.world; rank++)
-        ranks[rank] = tern__messages_awaits(&b->messages, rank);
+    for (int rank = 0; rank < b->messages.hosts->group->boot.world; rank++) ranks[rank] = awaits(arg, rank);
 }
 
 static int vote(ballot *b, tern__hosts *hosts)
@@ -45,7 +49,7 @@ static int vote(ballot *b, tern__hosts *hosts)
     b->votes[group->boot.rank] = b->own;
     for (int i = 1; i < group->boot.world && !status; i++)
         status = begin(b, (group->boot.rank + i) % group->boot.world);
-    tern__hosts_goal all = {.is_met = is_counted, .missing = find_missing, .arg = b};
+    tern__hosts_goal all = {.is_met = is_counted, .missing = find_missing, .awaits = awaits, .arg = b};
     if (!status) status = tern__hosts_await(hosts, &all, b->err);
     return status ? status : b->status; /* an error in is_counted ends the wait, too */
 }

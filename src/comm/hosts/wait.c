@@ -23,6 +23,7 @@ typedef struct wait {
     const tern__hosts_goal *goal;
     int64_t late; /* from here on the rank reports its wait and looks for a deadlock */
     int64_t deadline, gone_deadline;
+    uint64_t came; /* the link's messages so far, while a rank that has left is awaited */
     int turns;
 } wait;
 
@@ -80,12 +81,14 @@ int tern__hosts_progress(const tern__hosts *hosts, tern_error *err)
     return status ? status : tern__group_progress(hosts->group, err);
 }
 
+/* A rank may leave as soon as its own part is done, while others still wait for each other. */
 static int find_gone(const tern__hosts *hosts, const tern__hosts_goal *goal)
 {
     const tern_group *group = hosts->group;
     if (goal->find_gone) return goal->find_gone(hosts, goal->arg);
     for (int rank = 0; rank < group->boot.world; rank++)
-        if (rank != group->boot.rank && tern__group_has_left(group, rank)) return rank;
+        if (rank != group->boot.rank && tern__group_has_left(group, rank) && goal->awaits(goal->arg, rank))
+            return rank;
     return -1;
 }
 
@@ -122,13 +125,25 @@ static int look(const tern__hosts *hosts, const wait *w, bool *met, tern_error *
     return status;
 }
 
-/* A rank that has closed its group sends nothing more. Its last messages get a second to arrive. */
+/* A rank that has closed its group sends nothing more. Its last messages may still be under way on a slow
+ * line, so it is missed only when none has come for a while. */
+static void look_for_gone(const tern__hosts *hosts, wait *w, int gone)
+{
+    const double a_while_s = 5;
+    bool starts = w->gone_deadline == INT64_MAX || w->came != hosts->link->came;
+    if (gone < 0)
+        w->gone_deadline = INT64_MAX;
+    else if (starts)
+        w->gone_deadline = tern__deadline(a_while_s);
+    w->came = hosts->link->came;
+}
+
 static int check_late(const tern__hosts *hosts, wait *w, tern_error *err)
 {
     char what[TERN__LAST_TEXT];
     int64_t now = tern__now_ns();
     int gone = find_gone(hosts, w->goal);
-    if (gone >= 0 && w->gone_deadline == INT64_MAX) w->gone_deadline = tern__deadline(1.0);
+    look_for_gone(hosts, w, gone);
     if (now < w->deadline && now < w->gone_deadline) return TERN_OK;
     describe(hosts, w->goal, what, sizeof(what));
     return now >= w->gone_deadline ? fail_gone(hosts, gone, what, err) : fail_late(hosts, w->goal, what, err);
