@@ -35,23 +35,34 @@ static int append(path *p, const char *text, size_t bytes, tern_error *err)
     return TERN_OK;
 }
 
+static int append_in_brackets(path *p, const char *text, tern_error *err)
+{
+    int status = append(p, "[", 1, err);
+    if (!status) status = append(p, text, strlen(text), err);
+    return status ? status : append(p, "]", 1, err);
+}
+
 static int append_index(path *p, int64_t index, tern_error *err)
 {
     char text[32];
-    int bytes = snprintf(text, sizeof(text), "[%lld]", (long long)index);
-    return append(p, text, (size_t)bytes, err);
+    snprintf(text, sizeof(text), "%lld", (long long)index);
+    return append_in_brackets(p, text, err);
+}
+
+static int append_name(path *p, const tern_object *name, tern_error *err)
+{
+    int status = p->bytes ? append(p, ".", 1, err) : TERN_OK;
+    if (status) return status;
+    return append(p, tern_object_to_string(name), (size_t)tern_object_count(name), err);
 }
 
 /* Appends ".weight" for a string, and "[0.5]" for any other key. */
 static int append_key(path *p, const tern_object *key, tern_error *err)
 {
-    const char *name = tern_object_to_string(key);
-    char *text = name ? NULL : tern__value_text(key);
-    if (!name && !text) return tern__error_set(err, FUNC, TERN_E_MEMORY, "out of memory");
-    int status = name && !p->bytes ? TERN_OK : append(p, name ? "." : "[", 1, err);
-    if (!status && name) status = append(p, name, (size_t)tern_object_count(key), err);
-    if (!status && text) status = append(p, text, strlen(text), err);
-    if (!status && text) status = append(p, "]", 1, err);
+    if (tern_object_to_string(key)) return append_name(p, key, err);
+    char *text = tern__value_text(key);
+    if (!text) return tern__error_set(err, FUNC, TERN_E_MEMORY, "out of memory");
+    int status = append_in_brackets(p, text, err);
     free(text);
     return status;
 }
