@@ -1,5 +1,6 @@
 """A snapshot is a torch.save file: PyTorch resumes model and optimizer from it with the same results, and libtern
 resumes from a file that PyTorch saved in that form."""
+import collections
 import ctypes
 import os
 import tempfile
@@ -119,7 +120,8 @@ class SnapshotTest(unittest.TestCase):
         path = os.path.join(self.folder, "theirs.pth")
         torch.save(
             {
-                "model": torch.nn.DataParallel(self.theirs.net).state_dict(),  # with "module."
+                # With "module.", as of a DataParallel, which would move the net to a GPU.
+                "model": torch.nn.Sequential(collections.OrderedDict(module=self.theirs.net)).state_dict(),
                 "optimizer": self.theirs.optim.state_dict(),
                 "scheduler": self.theirs.schedule.state_dict(),
                 "epoch": 7,
