@@ -21,7 +21,8 @@ typedef struct tern__gemm_operand {
 
 /* y (m, n) = or += a (m, k) b (k, n) + bias (n), `count` times, and then max(y, 0) if `relu`; cuBLASLt may
  * turn NaN into 0. a and b have one dtype; y has that dtype or f32 and is not transposed. The bias has y's
- * dtype, or is NULL. Sums are in f32, or in f64 for f64. */
+ * dtype, or is NULL. Sums are in f32, or in f64 for f64; cuBLASLt may round them to 16 bits before it adds y
+ * or the bias. */
 typedef struct tern__gemm {
     int64_t m, n, k, count; /* TERN__GEMM_BATCH at most */
     tern__gemm_operand a, b, y;
