@@ -1,14 +1,26 @@
 /* cli.c - what all subcommands of `tern` share. */
 #include "cli.h"
 
+#include "base/text.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
+void tern__cli_complain(const char *who, const char *fmt, ...)
+{
+    char text[TERN__MESSAGE_MOST];
+    va_list args;
+    va_start(args, fmt);
+    tern__message_vformat(text, sizeof(text), fmt, args);
+    va_end(args);
+    fprintf(stderr, "%s: %s\n", who, text);
+}
+
 int tern__cli_flush(const char *who)
 {
     if (!fflush(stdout) && !ferror(stdout)) return TERN__EXIT_OK;
-    fprintf(stderr, "%s: cannot write: %s\n", who, strerror(errno));
+    tern__cli_complain(who, "cannot write: %s", strerror(errno));
     return TERN__EXIT_FAILED;
 }
 
@@ -29,8 +41,7 @@ int tern__cli_dispatch(const tern__cli_menu *menu, int argc, char **argv)
     }
     for (const tern__cli_command *c = menu->commands; c->name; c++)
         if (!strcmp(name, c->name)) return c->run(argc - 1, argv + 1);
-    fprintf(stderr, *name ? "%s: expected a %s, got \"%s\"\n" : "%s: expected a %s\n", menu->who, menu->noun,
-            name);
+    tern__cli_complain(menu->who, *name ? "expected a %s, got \"%s\"" : "expected a %s", menu->noun, name);
     print_usage(menu, stderr);
     return TERN__EXIT_USAGE;
 }

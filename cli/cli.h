@@ -11,6 +11,9 @@ enum { TERN__EXIT_OK = 0, TERN__EXIT_FAILED = 1, TERN__EXIT_USAGE = 2 };
  * caller of the launcher may set it to an earlier time. */
 #define TERN__ENV_STARTED "TERN_STARTED_NS"
 
+/* Prints "who: message" on stderr, with what a terminal must not interpret escaped. */
+void tern__cli_complain(const char *who, const char *fmt, ...) TERN__PRINTF(2, 3);
+
 /* Flushes stdout. Returns TERN__EXIT_OK, or TERN__EXIT_FAILED after an error message that names `who`. */
 int tern__cli_flush(const char *who);
 

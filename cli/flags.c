@@ -2,6 +2,8 @@
 #include "flags.h"
 #include "cli.h"
 
+#include "base/text.h"
+
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +16,8 @@ static bool read_number(const char *who, const tern__flag *flag, const char *tex
     char *end;
     *flag->number = strtol(text, &end, 10);
     if (end != text && !*end && *flag->number > 0 && *flag->number <= flag->most) return true;
-    fprintf(stderr, "%s: --%s: expected a number from 1 to %ld, got \"%s\"\n", who, flag->name, flag->most,
-            text);
+    tern__cli_complain(who, "--%s: expected a number from 1 to %ld, got \"%s\"", flag->name, flag->most,
+                       text);
     return false;
 }
 
@@ -23,9 +25,9 @@ bool tern__flag_word(const char *who, const char *name, const char *text, const 
 {
     for (int i = 0; words[i]; i++)
         if (!strcmp(text, words[i])) return true;
-    fprintf(stderr, "%s: --%s: expected ", who, name);
-    for (int i = 0; words[i]; i++) fprintf(stderr, "%s%s", i ? " or " : "", words[i]);
-    fprintf(stderr, ", got \"%s\"\n", text);
+    char known[256] = "";
+    for (int i = 0; words[i]; i++) tern__text_append(known, sizeof(known), "%s%s", i ? " or " : "", words[i]);
+    tern__cli_complain(who, "--%s: expected %s, got \"%s\"", name, known, text);
     return false;
 }
 
@@ -71,6 +73,6 @@ int tern__flags_read_all(const tern__flag *flags, const char *who, const char *u
 {
     int status = tern__flags_read(flags, who, usage, argc, argv);
     if (status || optind == argc) return status;
-    fprintf(stderr, "%s: unexpected \"%s\"\n", who, argv[optind]);
+    tern__cli_complain(who, "unexpected \"%s\"", argv[optind]);
     return TERN__EXIT_USAGE;
 }

@@ -7,6 +7,7 @@
  * and write. Small sizes are timed many calls at a time and have no bound, since the latency between two
  * cores dominates there. */
 #include "bench/bench.h"
+#include "cli.h"
 
 #include "kernels/kernel.h"
 
@@ -473,12 +474,12 @@ static bool take_sizes(const char *who, char *text, void *to)
     set->count = 0;
     for (char *one; (one = strsep(&text, ",")); set->count++) {
         if (set->count == SIZES_MAX) {
-            fprintf(stderr, "%s: --sizes: at most %d\n", who, SIZES_MAX);
+            tern__cli_complain(who, "--sizes: at most %d", SIZES_MAX);
             return false;
         }
         if (parse_size(one, &set->sizes[set->count])) continue;
-        fprintf(stderr, "%s: --sizes: expected bytes in steps of %d, as in 4,64K,25M, got \"%s\"\n", who,
-                SIZE_STEP, one);
+        tern__cli_complain(who, "--sizes: expected bytes in steps of %d, as in 4,64K,25M, got \"%s\"",
+                           SIZE_STEP, one);
         return false;
     }
     return true;
@@ -490,7 +491,7 @@ static bool take_seconds(const char *who, char *text, void *to)
     double seconds = strtod(text, &end);
     *(double *)to = seconds;
     if (end != text && !*end && seconds >= 0 && seconds <= 3600) return true;
-    fprintf(stderr, "%s: --seconds: expected a number from 0 to 3600, got \"%s\"\n", who, text);
+    tern__cli_complain(who, "--seconds: expected a number from 0 to 3600, got \"%s\"", text);
     return false;
 }
 

@@ -5,6 +5,7 @@
  * batch of normally distributed numbers: the difference from the reference kernel in f64, relative to the
  * root mean square of the results. */
 #include "bench/bench.h"
+#include "cli.h"
 
 #include "kernels/cost.h"
 #include "kernels/cpu/conv/conv.h"
@@ -294,7 +295,7 @@ static bool add_case(const char *who, char *text, void *to)
         set->count++;
         return true;
     }
-    fprintf(stderr, "%s: --case: expected a shape as in 32,64,32,32:64,3,3, got \"%s\"\n", who, text);
+    tern__cli_complain(who, "--case: expected a shape as in 32,64,32,32:64,3,3, got \"%s\"", text);
     return false;
 }
 

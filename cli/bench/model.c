@@ -1,7 +1,8 @@
 /* model.c - the networks of `tern bench step`. */
 #include "bench/model.h"
+#include "cli.h"
 
-#include "base/base.h"
+#include "base/text.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -75,9 +76,10 @@ const tern__bench_model *tern__bench_model_find(const char *name)
 {
     for (size_t i = 0; i < TERN__COUNT(models); i++)
         if (!strcmp(name, models[i].name)) return &models[i];
-    fprintf(stderr, WHO ": --model: expected ");
-    for (size_t i = 0; i < TERN__COUNT(models); i++) fprintf(stderr, "%s%s", i ? " or " : "", models[i].name);
-    fprintf(stderr, ", got \"%s\"\n", name);
+    char known[256] = "";
+    for (size_t i = 0; i < TERN__COUNT(models); i++)
+        tern__text_append(known, sizeof(known), "%s%s", i ? " or " : "", models[i].name);
+    tern__cli_complain(WHO, "--model: expected %s, got \"%s\"", known, name);
     return NULL;
 }
 
@@ -106,9 +108,9 @@ bool tern__bench_model_size(const tern__bench_model *model, const char *text, in
         return true;
     }
     if (model->spatial)
-        fprintf(stderr, WHO ": --size: expected %d numbers up to %d, as in %s, or one for all, got \"%s\"\n",
-                model->spatial, SIZE_LIMIT, model->spatial == 3 ? "32x160x160" : "257x257", text);
+        tern__cli_complain(WHO, "--size: expected %d numbers up to %d, as in %s, or one for all, got \"%s\"",
+                           model->spatial, SIZE_LIMIT, model->spatial == 3 ? "32x160x160" : "257x257", text);
     else
-        fprintf(stderr, WHO ": --size: %s has a fixed size\n", model->name);
+        tern__cli_complain(WHO, "--size: %s has a fixed size", model->name);
     return false;
 }

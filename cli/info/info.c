@@ -1,5 +1,6 @@
 /* info.c - `tern info`: prints what this build contains and what this machine offers. */
 #include "info/info.h"
+#include "cli.h"
 
 #include "comm/bootstrap/bootstrap.h"
 #include "device/device.h"
@@ -118,7 +119,7 @@ int tern__cli_info(int argc, char **argv)
         return tern__cli_flush("tern info");
     }
     if (argc > 1) {
-        fprintf(stderr, "tern info: expected no arguments, got \"%s\"\n", argv[1]);
+        tern__cli_complain("tern info", "expected no arguments, got \"%s\"", argv[1]);
         return TERN__EXIT_USAGE;
     }
     tern__info_row("tern", tern_version());

@@ -1,5 +1,6 @@
 /* content.c - lists all values of a file with their names. */
 #include "inspect/content.h"
+#include "cli.h"
 #include "inspect/module_record.h"
 
 #include "base/text.h"
@@ -179,6 +180,6 @@ bool tern__memory_take(const char *who, char *text, void *to)
     long value = strtol(text, &end, 10);
     bool fine = end != text && !*end && value > 0 && value <= 1 << 20;
     *bytes = (size_t)value << 20;
-    if (!fine) fprintf(stderr, "%s: --memory: expected MiB from 1 to 1048576, got \"%s\"\n", who, text);
+    if (!fine) tern__cli_complain(who, "--memory: expected MiB from 1 to 1048576, got \"%s\"", text);
     return fine;
 }

@@ -218,8 +218,8 @@ static tern_object *rename_all(settings *set, tern_object *object, tern_error *e
         status = rename_item(set, made, tern_object_key(object, i), tern_object_at(object, i), err);
     tern__object_drop(object);
     if (!status && set->strip && !set->stripped)
-        fprintf(stderr, "%s: --strip: no name begins with \"%s\"; `tern inspect` shows them\n", FUNC,
-                set->strip);
+        tern__cli_complain(FUNC, "--strip: no name begins with \"%s\"; `tern inspect` shows them",
+                           set->strip);
     if (!status) return made;
     tern__object_drop(made);
     return NULL;
@@ -277,7 +277,7 @@ static bool take_dtype(const char *who, char *text, void *to)
             *(int *)to = i;
             return true;
         }
-    fprintf(stderr, "%s: --dtype: expected f32, f64, bf16 or f16, got \"%s\"\n", who, text);
+    tern__cli_complain(who, "--dtype: expected f32, f64, bf16 or f16, got \"%s\"", text);
     return false;
 }
 
@@ -292,7 +292,7 @@ static int take_files(int count, char **files, settings *set)
     const char *dot = strrchr(set->out, '.');
     bool known = dot && (!strcmp(dot, ".pt") || !strcmp(dot, ".pth") || !strcmp(dot, ".safetensors"));
     if (known) return TERN__EXIT_OK;
-    fprintf(stderr, "%s: expected OUT to end in .pt, .pth or .safetensors, got \"%s\"\n", FUNC, set->out);
+    tern__cli_complain(FUNC, "expected OUT to end in .pt, .pth or .safetensors, got \"%s\"", set->out);
     return TERN__EXIT_USAGE;
 }
 

@@ -5,6 +5,7 @@
 #include "cli.h"
 #include "inspect/rows.h"
 
+#include "base/text.h"
 #include "checkpoint/safetensors.h"
 
 #include <stdio.h>
@@ -35,7 +36,8 @@ static void print_line(const char *head, const tern__content_item *item)
 static void print_alone(const tern__inspected *from, const tern__inspected *in, int64_t *count)
 {
     char head[300];
-    snprintf(head, sizeof(head), "only in %.280s: ", from->path);
+    tern__message_format(head, sizeof(head) - strlen(": "), "only in %s", from->path);
+    strcat(head, ": ");
     for (int64_t i = 0; i < from->content.count; i++) {
         const tern__content_item *item = &from->content.items[i];
         if (is_metadata(item) || tern__content_find(&in->content, item)) continue;

@@ -4,6 +4,8 @@
 #include "flags.h"
 #include "inspect/rows.h"
 
+#include "base/text.h"
+
 #include <getopt.h>
 #include <math.h>
 #include <stdio.h>
@@ -100,9 +102,10 @@ static int print_text(const tern__inspected *file, bool all, tern_error *err)
                                         "mean",  "max",    "std",    "checksum"};
     tern__rows table = {.columns = TERN__COUNT(heads), .heads = heads};
     tern__totals sum = {0};
-    char size[32];
+    char size[32], path[TERN__MESSAGE_MOST];
     if (!fill_table(&file->content, &table, &sum, err)) {
-        printf("%s: %s, %s\n\n", file->path, file->format, human(file->bytes, size));
+        tern__message_format(path, sizeof(path), "%s", file->path);
+        printf("%s: %s, %s\n\n", path, file->format, human(file->bytes, size));
         tern__inspect_tree(file->object, all);
         if (table.count) tern__rows_print(&table, tern__terminal_width());
         if (table.count) putchar('\n');

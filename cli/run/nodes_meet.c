@@ -4,6 +4,7 @@
  * A process that connects is a stranger until it has proved that it knows the secret and has said which node
  * it is (comm/store/reception.h). A node that disconnects before all have joined may come back. */
 #include "run/nodes_inner.h"
+#include "cli.h"
 
 #include "comm/store/listen.h"
 #include "comm/store/reception.h"
@@ -59,7 +60,7 @@ static void refuse(int fd, const char *why)
 {
     tern__nodes_message no = {.kind = TERN__MESSAGE_REFUSED};
     snprintf(no.text, sizeof(no.text), "%s", why);
-    fprintf(stderr, "tern run: refused a launcher: %s\n", why);
+    tern__cli_complain("tern run", "refused a launcher: %s", why);
     tern__message_send(fd, &no);
 }
 
@@ -147,7 +148,7 @@ static int wait_for_all(tern__nodes *nodes, tern__reception *r, tern_error *err)
         if (tern__now_ns() >= end && count_missing(nodes)) return fail_missing(nodes, err);
         if (tern__now_ns() < patience || !count_missing(nodes)) continue;
         tern__nodes_list(nodes, is_missing, missing, sizeof(missing));
-        fprintf(stderr, "tern run: waiting at %s port %d for %s\n", launch->addr, launch->port, missing);
+        tern__cli_complain("tern run", "waiting at %s port %d for %s", launch->addr, launch->port, missing);
         patience = INT64_MAX;
     }
     return TERN_OK;
@@ -213,7 +214,7 @@ static int dial(const tern__job *job, tern_error *err)
     if (fd >= 0) return fd;
     if (early.code != TERN_E_TIMEOUT || tern__now_ns() >= end)
         return tern__error_set(err, __func__, early.code, "%s", early.text);
-    fprintf(stderr, "tern run: %s; still trying\n", early.text);
+    tern__cli_complain("tern run", "%s; still trying", early.text);
     return tern__dial_node(&boot, end, err);
 }
 

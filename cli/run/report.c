@@ -1,6 +1,8 @@
 /* report.c - collects failures and prints the report on a failed job. */
 #include "run/report.h"
 
+#include "base/text.h"
+
 #include <libgen.h>
 #include <stdio.h>
 #include <string.h>
@@ -108,8 +110,9 @@ static void say_root(const tern__failure *root, const tern__launch *launch, tern
     if (launch->nodes > 1) tern__relay_say(relay, "  host      : %s (node %d)", root->host, root->node);
     if (launch->nodes == 1) tern__relay_say(relay, "  host      : %s", root->host);
     say_rank(root, relay);
-    if (*root->error)
-        tern__relay_say(relay, "  error     : %.*s", (int)strcspn(root->error, "\n"), root->error);
+    char error[TERN__MESSAGE_MOST];
+    tern__message_format(error, sizeof(error), "%.*s", (int)strcspn(root->error, "\n"), root->error);
+    if (*error) tern__relay_say(relay, "  error     : %s", error);
     say_tail(root->tail, relay);
 }
 
@@ -142,7 +145,7 @@ void tern__report_print(tern__report *report, const tern__launch *launch, tern__
 {
     char path[256];
     if (!report->count) return;
-    snprintf(path, sizeof(path), "%s", report->program);
+    tern__message_format(path, sizeof(path), "%s", report->program);
     say_line(relay, '=');
     tern__relay_say(relay, "%s FAILED", basename(path));
     say_line(relay, '-');

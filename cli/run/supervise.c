@@ -22,6 +22,7 @@
 #include "run/report.h"
 #include "run/signals.h"
 
+#include "base/text.h"
 #include "comm/sys.h"
 
 #include <errno.h>
@@ -207,8 +208,9 @@ static void take_failure(supervisor *s, const tern__failure *failure)
 static void take_unstarted(supervisor *s, tern__failure *failure, int reason)
 {
     if (s->phase != RUNNING) return;
-    snprintf(failure->error, sizeof(failure->error), "cannot run \"%.256s\": %s", s->job->argv[0],
-             strerror(reason));
+    char program[TERN__QUOTE_TEXT];
+    tern__quote(s->job->argv[0], strlen(s->job->argv[0]), program);
+    snprintf(failure->error, sizeof(failure->error), "cannot run %s: %s", program, strerror(reason));
     tern__relay_say(s->relay, "tern run: %s", failure->error);
     tern__nodes_fail(s->nodes, failure);
     enter(s, REPORTING, REPORT_SECONDS);
@@ -446,7 +448,7 @@ static int run_attempt(supervisor *s, tern_error *err)
 
 static void say_logs(const supervisor *s)
 {
-    if (*s->logs.folder) fprintf(stderr, "tern run: logs in %s\n", s->logs.folder);
+    if (*s->logs.folder) tern__cli_complain("tern run", "logs in %s", s->logs.folder);
 }
 
 static int open_host(supervisor *s, tern_error *err)

@@ -1,5 +1,6 @@
 /* error.c - errors and status codes. */
 #include "base/base.h"
+#include "base/text.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -42,7 +43,7 @@ int tern__error_vset(tern_error *err, const char *func, int code, int native, co
     err->code = code;
     err->native = native;
     err->func = func;
-    vsnprintf(err->text, sizeof(err->text), fmt, args);
+    tern__message_vformat(err->text, sizeof(err->text), fmt, args);
     return code;
 }
 
@@ -74,12 +75,14 @@ int tern__error_errno(tern_error *err, const char *func, int code, const char *f
 {
     int native = errno;
     if (!err || err->code != TERN_OK) return code;
+    char text[TERN_ERROR_TEXT];
+    const char *reason = strerror(native);
     va_list args;
     va_start(args, fmt);
-    tern__error_vset(err, func, code, native, fmt, args);
+    tern__message_vformat(text, sizeof(text) - strlen(": ") - strlen(reason), fmt, args);
     va_end(args);
-    size_t used = strlen(err->text);
-    snprintf(err->text + used, sizeof(err->text) - used, ": %s", strerror(native));
+    tern__error_set(err, func, code, "%s: %s", text, reason);
+    err->native = native;
     return code;
 }
 
@@ -91,7 +94,10 @@ bool tern__is_shortage(int native)
 int tern_error_print(const tern_error *err)
 {
     if (!err || err->code == TERN_OK) return 0;
+    char line[TERN__MESSAGE_MOST]; /* a callback may have written the text itself */
+    tern__message_format(line, sizeof(line), "%s%s%s", err->func ? err->func : "", err->func ? ": " : "",
+                         err->text);
     fflush(stdout);
-    fprintf(stderr, "tern: %s%s%s\n", err->func ? err->func : "", err->func ? ": " : "", err->text);
+    fprintf(stderr, "tern: %s\n", line);
     return 1;
 }

@@ -1,5 +1,6 @@
 /* log.c - log messages: to the user's function or to standard error. */
 #include "base/base.h"
+#include "base/text.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -29,10 +30,10 @@ static tern_log_level default_bar(void)
 void tern__log(tern_log_level level, const char *fmt, ...)
 {
     if (!user_fn && level > default_bar()) return;
-    char text[1024];
+    char text[TERN__MESSAGE_MOST];
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof(text), fmt, args);
+    tern__message_vformat(text, sizeof(text), fmt, args);
     va_end(args);
     if (user_fn)
         user_fn(level, text, user_ctx);

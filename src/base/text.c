@@ -58,31 +58,32 @@ static bool is_unsafe(uint32_t c)
 
 enum { SHOWN_TEXT = 16 };
 
-/* Writes the first character of `text` as it is to be shown; *used is its length in `text`. */
-static const char *show(const char *text, size_t bytes, size_t *used, char out[SHOWN_TEXT])
+/* Writes the first character of `text` as it is to be shown; *used is its length in `text`. In a message a
+ * backslash stays. */
+static const char *show(const char *text, size_t bytes, bool is_message, size_t *used, char out[SHOWN_TEXT])
 {
     static const char plain[] = "\a\b\t\n\v\f\r", letter[] = "abtnvfr";
-    uint32_t code;
+    uint32_t code = 0;
     int length = tern__utf8_next(text, bytes, &code);
     *used = length ? (size_t)length : 1;
     const char *known = length && code ? memchr(plain, (int)code, code < 0x20 ? sizeof(plain) - 1 : 0) : NULL;
     if (!length || (is_unsafe(code) && code < 0x80 && !known))
         snprintf(out, SHOWN_TEXT, "\\x%02x", (unsigned)(uint8_t)text[0]);
-    else if (known || code == '\\')
+    else if (known || (code == '\\' && !is_message))
         snprintf(out, SHOWN_TEXT, "\\%c", known ? letter[known - plain] : '\\');
     else if (is_unsafe(code))
         snprintf(out, SHOWN_TEXT, "\\u%04x", (unsigned)code);
     else
-        snprintf(out, SHOWN_TEXT, "%.*s", length, text);
+        memcpy(memset(out, 0, SHOWN_TEXT), text, *used);
     return out;
 }
 
-size_t tern__escape(const char *text, size_t bytes, char *out, size_t room)
+static size_t escape(const char *text, size_t bytes, bool is_message, char *out, size_t room)
 {
     char shown[SHOWN_TEXT];
     size_t total = 0, wrote = 0;
     for (size_t at = 0, used; at < bytes; at += used) {
-        size_t length = strlen(show(text + at, bytes - at, &used, shown));
+        size_t length = strlen(show(text + at, bytes - at, is_message, &used, shown));
         if (wrote == total && total + length < room) {
             memcpy(out + wrote, shown, length);
             wrote += length;
@@ -93,21 +94,60 @@ size_t tern__escape(const char *text, size_t bytes, char *out, size_t room)
     return total;
 }
 
-const char *tern__quote(const char *text, size_t bytes, char out[TERN__QUOTE_TEXT])
+size_t tern__escape(const char *text, size_t bytes, char *out, size_t room)
 {
-    enum { ROOM = TERN__QUOTE_TEXT - 5 }; /* without quotes and dots */
-    /* Escaped text is never shorter than the original, so a character that starts after ROOM cannot fit. */
-    bool fits = tern__escape(text, TERN__MIN(bytes, (size_t)ROOM + 4), out + 1, ROOM) < ROOM;
+    return escape(text, bytes, false, out, room);
+}
+
+const char *tern__excerpt(const char *text, size_t bytes, size_t most, char out[TERN__QUOTE_TEXT])
+{
+    size_t room = TERN__MIN(most + 1, (size_t)TERN__QUOTE_TEXT - 5); /* without quotes and dots */
+    /* Escaped text is never shorter than the original, so a character that starts after `room` cannot fit. */
+    bool fits = tern__escape(text, TERN__MIN(bytes, room + 4), out + 1, room) < room;
     out[0] = '"';
     strcat(out, fits ? "\"" : "...\"");
     return out;
 }
 
-void tern__text_append(char *text, size_t size, const char *fmt, ...)
+const char *tern__quote(const char *text, size_t bytes, char out[TERN__QUOTE_TEXT])
 {
-    size_t used = strlen(text);
+    return tern__excerpt(text, bytes, TERN__QUOTE_TEXT, out);
+}
+
+/* ---- messages ---- */
+
+void tern__message_vformat(char *out, size_t size, const char *fmt, va_list args)
+{
+    char plain[TERN__MESSAGE_MOST + 8]; /* what is cut off here would not fit `out` */
+    int length = vsnprintf(plain, sizeof(plain), fmt, args);
+    size_t bytes = TERN__MIN((size_t)TERN__MAX(length, 0), sizeof(plain) - 1);
+    if (escape(plain, bytes, true, out, size) < size || size < sizeof("..")) return;
+    escape(plain, bytes, true, out, size - 2);
+    strcat(out, "..");
+}
+
+void tern__message_format(char *out, size_t size, const char *fmt, ...)
+{
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text + used, size - used, fmt, args);
+    tern__message_vformat(out, size, fmt, args);
+    va_end(args);
+}
+
+void tern__text_vappend(char *text, size_t size, const char *fmt, va_list args)
+{
+    size_t used = strlen(text);
+    int length = vsnprintf(text + used, size - used, fmt, args);
+    if (length < (int)(size - used) || size < sizeof("..")) return;
+    size_t end = size - sizeof("..");
+    while (end && ((uint8_t)text[end] & 0xc0) == 0x80) end--;
+    strcpy(text + end, "..");
+}
+
+void tern__text_append(char *text, size_t size, const char *fmt, ...)
+{
+    va_list args;
+    va_start(args, fmt);
+    tern__text_vappend(text, size, fmt, args);
     va_end(args);
 }

@@ -1,9 +1,10 @@
-/* text.h - checks untrusted text for UTF-8, and escapes it for display. */
+/* text.h - checks untrusted text for UTF-8, escapes it for display, and formats messages. */
 #ifndef TERN_SRC_TEXT_H
 #define TERN_SRC_TEXT_H
 
 #include "base/base.h"
 
+#include <stdarg.h>
 #include <sys/types.h>
 
 /* Decodes the code point at the start of `text`, which has `bytes` > 0, to *code and returns its length. 0:
@@ -24,8 +25,19 @@ size_t tern__escape(const char *text, size_t bytes, char *out, size_t room);
 /* The same in quotes, for errors: "name", or "long na..." if it does not fit. Returns out. */
 #define TERN__QUOTE_TEXT 128
 const char *tern__quote(const char *text, size_t bytes, char out[TERN__QUOTE_TEXT]);
+/* The same with at most `most` bytes between the quotes. */
+const char *tern__excerpt(const char *text, size_t bytes, size_t most, char out[TERN__QUOTE_TEXT]);
 
-/* Appends to a string with `size` bytes of room; drops what does not fit. */
+/* Formats an error or a log message, which may contain names and bytes of files, so that a terminal only
+ * shows it. As tern__escape, but a backslash stays, since what the message quotes may have been escaped
+ * already. A message that does not fit `size`, at most TERN__MESSAGE_MOST, ends with "..". */
+#define TERN__MESSAGE_MOST 1024
+void tern__message_vformat(char *out, size_t size, const char *fmt, va_list args);
+void tern__message_format(char *out, size_t size, const char *fmt, ...) TERN__PRINTF(3, 4);
+
+/* Appends to a string with `size` bytes of room. If it does not fit, the string ends with "..", after a whole
+ * character. */
+void tern__text_vappend(char *text, size_t size, const char *fmt, va_list args);
 void tern__text_append(char *text, size_t size, const char *fmt, ...) TERN__PRINTF(3, 4);
 
 #endif

@@ -21,10 +21,10 @@ static void skip_space(tern__json *json)
 static int fail(const tern__json *json, const char *expected, tern_error *err)
 {
     char quote[TERN__QUOTE_TEXT];
-    size_t left = json->bytes - json->at, shown = TERN__MIN(left, (size_t)16);
+    size_t left = json->bytes - json->at;
     return tern__error_set(err, json->func, TERN_E_FORMAT, "%s: at byte %zu expected %s, got %s", json->what,
                            json->at, expected,
-                           left ? tern__quote(json->text + json->at, shown, quote) : "the end");
+                           left ? tern__excerpt(json->text + json->at, left, 16, quote) : "the end");
 }
 
 bool tern__json_take(tern__json *json, char c)

@@ -101,6 +101,7 @@ tern_object *tern__vm_storage_get(tern__vm *vm, const tern_object *id)
 {
     int dtype = 0;
     int64_t bytes = 0;
+    char quote[TERN__QUOTE_TEXT];
     if (id->kind != TERN_OBJECT_TUPLE) {
         tern__vm_refuse(vm, TERN_E_FORMAT, "a persistent id is not a tuple");
         return NULL;
@@ -112,10 +113,10 @@ tern_object *tern__vm_storage_get(tern__vm *vm, const tern_object *id)
     if (!known) return new_storage(vm, key, (tern_dtype)dtype, bytes);
     const tern__vm_storage *storage = (const tern__vm_storage *)known;
     if ((int)storage->dtype == dtype && storage->bytes == bytes) return (tern_object *)known;
-    tern__vm_refuse(vm, TERN_E_FORMAT,
-                    "storage \"%.40s\" has %lld bytes of %s here, but had %lld of %s before",
-                    tern_object_to_string(key), (long long)bytes, tern_dtype_name((tern_dtype)dtype),
-                    (long long)storage->bytes, tern_dtype_name(storage->dtype));
+    tern__vm_refuse(vm, TERN_E_FORMAT, "storage %s has %lld bytes of %s here, but had %lld of %s before",
+                    tern__quote(tern_object_to_string(key), (size_t)tern_object_count(key), quote),
+                    (long long)bytes, tern_dtype_name((tern_dtype)dtype), (long long)storage->bytes,
+                    tern_dtype_name(storage->dtype));
     return NULL;
 }
 

@@ -11,10 +11,10 @@ static const char FUNC[] = "tern_load";
 
 int tern__vm_refuse(tern__vm *vm, int code, const char *format, ...)
 {
-    char text[400];
+    char text[TERN_ERROR_TEXT] = "";
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof(text), format, args);
+    tern__text_vappend(text, sizeof(text), format, args);
     va_end(args);
     return tern__error_set(vm->err, FUNC, code, "%s: %s, byte %lld: %s", vm->source->in->path,
                            vm->source->what, (long long)(vm->source->offset - vm->begin), text);

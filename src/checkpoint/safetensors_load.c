@@ -239,8 +239,8 @@ static int read_member(tern__json *json, tern__json_slice key, void *ctx, tern_e
 
 static int walk(header *h, tern_error *err)
 {
-    char what[256];
-    snprintf(what, sizeof(what), "%.200s: header", h->in->path);
+    char what[TERN_ERROR_TEXT] = "";
+    tern__text_append(what, sizeof(what), "%s: header", h->in->path);
     tern__json json = {.text = h->text, .bytes = h->bytes, .what = what, .func = FUNC};
     h->count = 0;
     int status = tern__json_object(&json, read_member, h, err);

@@ -20,10 +20,10 @@ enum { PIECE = 1 << 18 }; /* bytes: small enough to be checked while they are in
 
 static int TERN__PRINTF(4, 5) refuse(const tern__zip *zip, int code, tern_error *err, const char *format, ...)
 {
-    char text[320];
+    char text[TERN_ERROR_TEXT] = "";
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof(text), format, args);
+    tern__text_vappend(text, sizeof(text), format, args);
     va_end(args);
     return tern__error_set(err, FUNC, code, "%s: %s", zip->in->path, text);
 }

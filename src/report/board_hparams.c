@@ -2,6 +2,8 @@
  * describes the table's columns, and one with this run's row. */
 #include "report/board.h"
 
+#include "base/text.h"
+
 #include <string.h>
 
 #define FUNC "tern_board_hparams"
@@ -53,6 +55,7 @@ static int make_table(table *t, size_t count, size_t metrics, tern_error *err)
 static int fill_value(Tern__Pb__Scalar *value, const char *key, const tern_object *object, tern_error *err)
 {
     bool truth;
+    char quote[TERN__QUOTE_TEXT];
     tern_object_kind kind = tern_object_kind_get(object);
     tern__pb__scalar__init(value);
     switch (kind) {
@@ -72,9 +75,8 @@ static int fill_value(Tern__Pb__Scalar *value, const char *key, const tern_objec
         tern_object_to_float(object, &value->number, err);
         return NUMBER;
     default:
-        tern__error_set(err, FUNC, TERN_E_DTYPE,
-                        "hparams[\"%.64s\"]: expected a bool, number or string, got a %s", key,
-                        tern_object_kind_name(kind));
+        tern__error_set(err, FUNC, TERN_E_DTYPE, "hparams[%s]: expected a bool, number or string, got a %s",
+                        tern__quote(key, strlen(key), quote), tern_object_kind_name(kind));
         return 0;
     }
 }

@@ -3,6 +3,7 @@
 #include "report/crc32c.h"
 
 #include "base/file.h"
+#include "base/text.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -133,11 +134,12 @@ static void free_run(tern__event_file *run)
 
 static int open_run(const tern_board *board, tern__event_file *run, const char *func, tern_error *err)
 {
-    char dir[1024];
+    char dir[1024], quote[TERN__QUOTE_TEXT];
     const char *name = run->name;
     if (!name) return TERN_E_MEMORY;
     if (snprintf(dir, sizeof(dir), *name ? "%s/%s" : "%s%s", board->dir, name) > (int)sizeof(dir) - 320)
-        return tern__error_set(err, func, TERN_E_RANGE, "the folder's name is too long: \"%.64s\"..", name);
+        return tern__error_set(err, func, TERN_E_RANGE, "the folder's name is too long: %s",
+                               tern__excerpt(name, strlen(name), 64, quote));
     int status = tern__folder_make(dir, 0777, func, err);
     if (!status) status = open_events(run, dir, func, err);
     return status ? status : add_heading(board, run, func, err);

@@ -3,6 +3,7 @@
  * minima and maxima, ranks may use different names, and an error of one rank reaches the others in its
  * ledger. */
 #include "base/base.h"
+#include "base/text.h"
 
 #include <tern/collectives.h>
 #include <tern/metrics.h>
@@ -66,7 +67,8 @@ static void mistake(ledger *l, int code, const char *name, const char *what)
 {
     if (l->code) return;
     l->code = code;
-    snprintf(l->text, sizeof(l->text), "\"%.40s\": %s", name, what);
+    char quote[TERN__QUOTE_TEXT];
+    snprintf(l->text, sizeof(l->text), "%s: %s", tern__excerpt(name, strlen(name), 40, quote), what);
 }
 
 static entry *find(const ledger *l, const char *name)

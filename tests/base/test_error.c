@@ -25,7 +25,7 @@ static void a_callback_says_what_it_failed_with(void **state)
 {
     (void)state;
     char line[128] = "";
-    tern_error err = {0}, by_hand = {.code = TERN_E_IO, .text = "torn"};
+    tern_error err = {0}, by_hand = {.code = TERN_E_IO, .text = "torn \x1b[31m"};
     assert_int_equal(tern_error_set(&err, "get", TERN_E_IO, "sample %d is torn", 3), TERN_E_IO);
     assert_int_equal(tern_error_set(&err, "get", TERN_E_RANGE, "later"), TERN_E_RANGE);
     assert_int_equal(tern_error_set(NULL, "get", TERN_E_IO, "x"), TERN_E_IO);
@@ -39,7 +39,59 @@ static void a_callback_says_what_it_failed_with(void **state)
     assert_true(fread(line, 1, sizeof(line) - 1, file) > 0);
     fclose(file);
     close(own);
-    assert_string_equal(line, "tern: get: sample 3 is torn\ntern: torn\n");
+    assert_string_equal(line, "tern: get: sample 3 is torn\ntern: torn \\x1b[31m\n");
+}
+
+static const char raw[] = "a\x1b[31m\r\n\x7f\xc2\x9b\xe2\x80\xae\xff\xc3\xa4\\x";
+static const char shown[] = "a\\x1b[31m\\r\\n\\x7f\\u009b\\u202e\\xff\xc3\xa4\\x";
+
+static void copy_log(tern_log_level level, const char *text, void *ctx)
+{
+    (void)level;
+    snprintf(ctx, 64, "%s", text);
+}
+
+/* Names and bytes of files, in errors from the library and from callbacks, and in log messages. */
+static void a_terminal_sees_no_control(void **state)
+{
+    (void)state;
+    tern_error err = {0}, users = {0}, system = {0};
+    char logged[64], line[128];
+    tern__error_set(&err, "f", TERN_E_IO, "%s", raw);
+    assert_string_equal(err.text, shown);
+    tern_error_set(&users, "f", TERN_E_IO, "%s", raw);
+    assert_string_equal(users.text, shown);
+    errno = ENOENT;
+    tern__error_errno(&system, "f", TERN_E_IO, "cannot open %s", raw);
+    snprintf(line, sizeof(line), "cannot open %s: No such file or directory", shown);
+    assert_string_equal(system.text, line);
+    assert_int_equal(system.native, ENOENT);
+    tern_log_set(copy_log, logged);
+    tern__log(TERN_LOG_INFO, "%s", raw);
+    tern_log_set(NULL, NULL);
+    assert_string_equal(logged, shown);
+}
+
+/* A path of any length: the reason is there, and what is cut ends with dots. */
+static void a_long_name_leaves_the_reason(void **state)
+{
+    (void)state;
+    static const char reason[] = ": Permission denied";
+    char path[2000] = "";
+    for (size_t i = 0; strlen(path) + 4 < sizeof(path); i++) {
+        if (i % 7 == 0 && i < 1000) strcat(path, "\xc3\xa4");
+        strcat(path, "p");
+        tern_error err = {0}, system = {0};
+        tern__error_set(&err, "f", TERN_E_IO, "%s is torn", path);
+        size_t bytes = strlen(err.text), whole = strlen(path) + strlen(" is torn");
+        assert_int_equal(bytes < TERN_ERROR_TEXT - 2 ? whole : bytes, bytes);
+        assert_true(whole < TERN_ERROR_TEXT || !strcmp(err.text + bytes - 2, ".."));
+        errno = EACCES;
+        tern__error_errno(&system, "f", TERN_E_IO, "%s", path);
+        bytes = strlen(system.text) - strlen(reason);
+        assert_string_equal(system.text + bytes, reason);
+        assert_true(bytes == strlen(path) || !strncmp(system.text + bytes - 2, "..", 2));
+    }
 }
 
 static void a_code_that_is_no_status_is_invalid(void **state)
@@ -102,6 +154,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(first_error_wins),
         cmocka_unit_test(a_callback_says_what_it_failed_with),
+        cmocka_unit_test(a_terminal_sees_no_control),
+        cmocka_unit_test(a_long_name_leaves_the_reason),
         cmocka_unit_test(a_code_that_is_no_status_is_invalid),
         cmocka_unit_test(the_headers_have_the_librarys_version),
         cmocka_unit_test(null_error_is_accepted),

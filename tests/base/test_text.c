@@ -100,6 +100,47 @@ static void a_quote_says_that_it_is_cut(void **state)
     }
 }
 
+static void an_excerpt_is_no_longer_than_asked(void **state)
+{
+    (void)state;
+    char out[TERN__QUOTE_TEXT];
+    for (size_t most = 1; most < 12; most++)
+        for (size_t bytes = 0; bytes <= 12; bytes += 2) { /* characters of two bytes */
+            static const char text[] = "\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4\xc3\xa4";
+            size_t length = strlen(tern__excerpt(text, bytes, most, out)) - 2;
+            bool fits = bytes <= most;
+            assert_int_equal(length, fits ? bytes : most / 2 * 2 + strlen("..."));
+            assert_int_equal(strstr(out, "...") == NULL, fits);
+        }
+}
+
+/* Characters of one to four bytes, at every distance from the end of the room. */
+static void what_is_cut_ends_with_dots(void **state)
+{
+    (void)state;
+    static const char *const characters[] = {"x",    "\xc3\xa4", "\xe2\x82\xac", "\xf0\x9f\x98\x80",
+                                             "\x1b", "\xff"};
+    char whole[400], message[64], text[64];
+    for (size_t c = 0; c < TERN__COUNT(characters); c++)
+        for (size_t before = 0; before < 8; before++) {
+            memset(whole, '-', before);
+            whole[before] = '\0';
+            for (int i = 0; i < 80; i++) strcat(whole, characters[c]);
+            tern__message_format(message, sizeof(message), "%s", whole);
+            text[0] = '\0';
+            tern__text_append(text, sizeof(text), "%.3s", whole);
+            tern__text_append(text, sizeof(text), "%s", whole + strlen(text));
+            size_t bytes = strlen(message), shown = c < 4 ? strlen(characters[c]) : 4;
+            assert_in_range(bytes, sizeof(message) - shown, sizeof(message) - 1);
+            assert_string_equal(message + bytes - 2, "..");
+            assert_int_equal(tern__utf8_check(message, bytes), -1);
+            if (c < 4) assert_int_equal(strncmp(message, whole, bytes - 2), 0);
+            if (c < 4) assert_string_equal(message, text);
+        }
+    tern__message_format(message, 6, "%s", "12345");
+    assert_string_equal(message, "12345");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -108,6 +149,8 @@ int main(void)
         cmocka_unit_test(a_terminal_sees_no_control),
         cmocka_unit_test(what_does_not_fit_is_cut_between_characters),
         cmocka_unit_test(a_quote_says_that_it_is_cut),
+        cmocka_unit_test(an_excerpt_is_no_longer_than_asked),
+        cmocka_unit_test(what_is_cut_ends_with_dots),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -158,6 +158,20 @@ class Inspect(Case):
         self.assertEqual(set(re.findall(r"[\x00-\x1f\x7f-\x9f\u202e]", out)), {"\n"})
         self.assertIn(r"x\x1b]0;title\a\u009b31m\u202e\n ", out)
 
+    def test_paths_do_nothing_to_a_terminal(self):
+        evil, shown = "p\x1b]0;title\x07\x9b31m\u202e\n\udcffä", r"p\x1b]0;title\a\u009b31m\u202e\n\xffä"
+        write(self.path(evil), {"x": numpy.zeros(1, numpy.float32)})
+        write(self.path("b"), {"y": numpy.zeros(1, numpy.float32)})
+        for args in (["inspect", self.path(evil)], ["inspect", self.path(evil + "none")], ["inspect", "--diff", self.path(evil), self.path("b")],
+                     ["inspect", "--memory", evil, "a"], ["convert", self.path("b"), self.path(evil)], ["convert", "--dtype", evil, "a", "b"],
+                     ["convert", "--strip", evil, self.path("b"), self.path("c.pt")], ["info", evil], [evil], ["bench", evil],
+                     ["bench", "step", "--model", evil], ["bench", "conv", "--case", evil], ["bench", "all_reduce", "--sizes", evil],
+                     ["run", "--standalone", evil], ["run", "--log-dir", self.path(evil), "true"]):
+            with self.subTest(args=args):
+                _, out, err = job.tern(*args)
+                self.assertEqual(set(re.findall(r"[\x00-\x1f\x7f-\x9f\u202e\udcff]", out + err)), {"\n"})
+                self.assertIn(shown, out + err)
+
     def terminal(self, columns, *args):
         """Returns what the command prints on a terminal of this width."""
         leader, follower = pty.openpty()

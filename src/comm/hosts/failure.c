@@ -1,6 +1,7 @@
 /* failure.c - the first failure of a family that spans hosts. */
 #include "comm/hosts/hosts.h"
 
+#include "base/text.h"
 #include "comm/native/native.h"
 
 #include <stdio.h>
@@ -30,6 +31,7 @@ int tern__hosts_fail(const tern__hosts *hosts, int code, const char *text, tern_
 {
     char full[TERN_ERROR_TEXT], where[TERN__GROUP_TEXT];
     tern__group_text(hosts->group, where, sizeof(where));
-    snprintf(full, sizeof(full), "%.*s%s", (int)(sizeof(full) - 1 - strlen(where)), text, where);
+    tern__message_format(full, sizeof(full) - strlen(where), "%s", text);
+    strcat(full, where);
     return tern__hosts_abort(hosts, code, full, err);
 }

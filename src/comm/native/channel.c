@@ -20,6 +20,8 @@
  * itself. */
 #include "comm/native/native.h"
 
+#include "base/text.h"
+
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -329,7 +331,7 @@ static void fail_unfinished(const tern__channel *channel)
     int name = tern_group_world_rank(native->group, native->rank);
     char text[TERN_ERROR_TEXT];
     if (why->code)
-        snprintf(text, sizeof(text), "rank %d failed: %.400s", name, why->text);
+        tern__message_format(text, sizeof(text), "rank %d failed: %s", name, why->text);
     else
         snprintf(text, sizeof(text), "rank %d has closed its group before work %llu was done", name,
                  (unsigned long long)(channel->own_retired + 1));

@@ -1,6 +1,7 @@
 /* failure.c - the first failure of a family's ranks on this host, and who has left. */
 #include "comm/native/native.h"
 
+#include "base/text.h"
 #include "comm/sys.h"
 
 #include <sched.h>
@@ -48,7 +49,8 @@ int tern__native_fail(const tern__native *native, int code, const char *text, te
 {
     char full[TERN_ERROR_TEXT], where[128];
     tern__group_text(native->group, where, sizeof(where));
-    snprintf(full, sizeof(full), "%.*s%s", (int)(sizeof(full) - 1 - strlen(where)), text, where);
+    tern__message_format(full, sizeof(full) - strlen(where), "%s", text);
+    strcat(full, where);
     tern__native_abort(native, code, full);
     return tern__native_check(native, err);
 }
