@@ -1,130 +1,19 @@
-/* npy.c - loads and saves NumPy's .npy files. A file has a magic, a version, the length of the header, the
- * header (a Python dictionary with three known keys), and the elements. */
-#include <tern/volume.h>
+/* npy.c - loads and saves NumPy's .npy files: a header (npy_header.c), and the elements. */
+#include "data/volume/npy.h"
 
 #include "base/base.h"
-#include "data/gzip_file.h"
 #include "tensor/tensor.h"
 
-#include <ctype.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-static const char LOAD[] = "tern_npy_load", SAVE[] = "tern_npy_save";
+static const char LOAD[] = TERN__NPY_LOAD, SAVE[] = "tern_npy_save";
 
-enum { HEADER_MOST = 4096, CHUNK = 1 << 14 /* elements */ };
-
-typedef struct array {
-    char kind; /* f, i, u, b */
-    int bytes; /* per element */
-    bool swapped, fortran;
-    int ndim;
-    int64_t shape[TERN_NDIM_MAX], count;
-} array;
-
-/* ---- the header ---- */
-
-/* Skips spaces, and `text` if it comes next. Returns whether it did. */
-static bool eat(const char **at, const char *text)
-{
-    while (isspace((unsigned char)**at)) (*at)++;
-    if (strncmp(*at, text, strlen(text))) return false;
-    *at += strlen(text);
-    return true;
-}
-
-static int bad_header(const tern__gzip_file *file, const char *at, tern_error *err)
-{
-    return tern__error_set(err, LOAD, TERN_E_FORMAT, "%s: the header cannot be parsed at \"%.20s\"",
-                           file->path, at);
-}
-
-/* Reads '<f4': byte order, kind, bytes. */
-static int read_descr(const tern__gzip_file *file, const char **at, array *a, tern_error *err)
-{
-    const char *from = *at;
-    char order, quote;
-    int used = 0;
-    if (sscanf(*at, " '%c%c%d%c%n", &order, &a->kind, &a->bytes, &quote, &used) != 4 || quote != '\'' ||
-        !strchr("<>|=", order))
-        return tern__error_set(err, LOAD, TERN_E_UNSUPPORTED, "%s: dtype %.20s.., expected one like '<f4'",
-                               file->path, from);
-    a->swapped = order == '>' && a->bytes > 1;
-    *at += used;
-    return TERN_OK;
-}
-
-static int read_shape(const tern__gzip_file *file, const char **at, array *a, tern_error *err)
-{
-    if (!eat(at, "(")) return bad_header(file, *at, err);
-    for (a->ndim = 0; !eat(at, ")"); eat(at, ",")) {
-        char *end;
-        if (!isdigit((unsigned char)**at)) return bad_header(file, *at, err);
-        if (a->ndim == TERN_NDIM_MAX)
-            return tern__error_set(err, LOAD, TERN_E_UNSUPPORTED, "%s: more than %d dimensions", file->path,
-                                   TERN_NDIM_MAX);
-        a->shape[a->ndim++] = strtoll(*at, &end, 10);
-        *at = end;
-    }
-    return TERN_OK;
-}
-
-static int read_entry(const tern__gzip_file *file, const char **at, array *a, int *seen, tern_error *err)
-{
-    if (eat(at, "'descr':")) {
-        *seen |= 1;
-        return read_descr(file, at, a, err);
-    }
-    if (eat(at, "'fortran_order':")) {
-        *seen |= 2;
-        a->fortran = eat(at, "True");
-        return a->fortran || eat(at, "False") ? TERN_OK : bad_header(file, *at, err);
-    }
-    if (!eat(at, "'shape':")) return bad_header(file, *at, err);
-    *seen |= 4;
-    return read_shape(file, at, a, err);
-}
-
-static int read_dictionary(const tern__gzip_file *file, const char *text, array *a, tern_error *err)
-{
-    int seen = 0, status = TERN_OK;
-    const char *at = text;
-    if (!eat(&at, "{")) return bad_header(file, at, err);
-    while (!status && !eat(&at, "}")) {
-        status = read_entry(file, &at, a, &seen, err);
-        if (!status && !eat(&at, ",") && *at != '}') return bad_header(file, at, err);
-    }
-    if (status || seen == 7) return status;
-    return bad_header(file, text, err);
-}
-
-/* Reads everything before the elements; *header_bytes is its size. */
-static int read_header(const tern__gzip_file *file, array *a, int64_t *header_bytes, tern_error *err)
-{
-    uint8_t start[12];
-    char text[HEADER_MOST + 1];
-    int status = tern__gzip_read(file, start, 8, err);
-    if (!status && (memcmp(start, "\x93NUMPY", 6) || start[6] < 1 || start[6] > 3))
-        return tern__error_set(err, LOAD, TERN_E_FORMAT, "%s is not a .npy file of version 1 to 3",
-                               file->path);
-    size_t wide = start[6] == 1 ? 2 : 4;
-    if (!status) status = tern__gzip_read(file, start + 8, wide, err);
-    if (status) return status;
-    size_t length = start[8] | (size_t)start[9] << 8;
-    if (wide == 4) length |= (size_t)start[10] << 16 | (size_t)start[11] << 24;
-    if (length > HEADER_MOST)
-        return tern__error_set(err, LOAD, TERN_E_FORMAT, "%s: the header has %zu bytes, expected at most %d",
-                               file->path, length, HEADER_MOST);
-    *header_bytes = (int64_t)(8 + wide + length);
-    status = tern__gzip_read(file, text, length, err);
-    text[length] = 0;
-    return status ? status : read_dictionary(file, text, a, err);
-}
+enum { CHUNK = 1 << 14 /* elements */, HEADER_ROOM = 512 /* for six dimensions */ };
 
 /* ---- dtype and size ---- */
 
-static int dtype_of(const tern__gzip_file *file, const array *a, tern_dtype *dtype, tern_error *err)
+static int dtype_of(const tern__gzip_file *file, const tern__npy_array *a, tern_dtype *dtype, tern_error *err)
 {
     static const struct {
         char kind;
@@ -143,7 +32,7 @@ static int dtype_of(const tern__gzip_file *file, const array *a, tern_dtype *dty
 }
 
 /* Checks that the file can hold all elements, so that a damaged header allocates nothing. */
-static int check_size(const tern__gzip_file *file, array *a, int64_t header_bytes, tern_error *err)
+static int check_size(const tern__gzip_file *file, tern__npy_array *a, int64_t header_bytes, tern_error *err)
 {
     int64_t bytes = a->bytes;
     a->count = 1;
@@ -172,7 +61,7 @@ static void swap_bytes(uint8_t *data, size_t count, int bytes)
         }
 }
 
-static int32_t widened(const array *a, const uint8_t *element)
+static int32_t widened(const tern__npy_array *a, const uint8_t *element)
 {
     int16_t i16;
     uint16_t u16;
@@ -183,7 +72,7 @@ static int32_t widened(const array *a, const uint8_t *element)
 }
 
 /* Reads integers of 8 and 16 bits, for which tern has no dtype, as i32. */
-static int read_widened(const tern__gzip_file *file, const array *a, int32_t *out, tern_error *err)
+static int read_widened(const tern__gzip_file *file, const tern__npy_array *a, int32_t *out, tern_error *err)
 {
     uint8_t chunk[2 * CHUNK];
     for (int64_t done = 0; done < a->count;) {
@@ -197,12 +86,13 @@ static int read_widened(const tern__gzip_file *file, const array *a, int32_t *ou
     return TERN_OK;
 }
 
-static int read_elements(const tern__gzip_file *file, const array *a, tern_tensor *tensor, tern_error *err)
+static int read_elements(const tern__gzip_file *file, const tern__npy_array *a, tern_tensor *tensor,
+                         tern_error *err)
 {
     void *data = tensor->view.data;
     if (tern_dtype_bytes(tensor->view.dtype) != (size_t)a->bytes) return read_widened(file, a, data, err);
     int status = tern__gzip_read(file, data, (size_t)a->count * (size_t)a->bytes, err);
-    if (!status && a->swapped) swap_bytes(data, (size_t)a->count, a->bytes);
+    if (!status && a->swapped && a->bytes > 1) swap_bytes(data, (size_t)a->count, a->bytes);
     for (int64_t i = 0; !status && a->kind == 'b' && i < a->count; i++)
         ((uint8_t *)data)[i] = ((uint8_t *)data)[i] != 0;
     return status;
@@ -219,7 +109,7 @@ static int expect_end(const tern__gzip_file *file, tern_error *err)
 
 /* In Fortran order the first dimension is the fastest: makes a row-major copy of the memory, seen with
  * reversed strides. */
-static tern_tensor *from_fortran(tern_tensor *stored, const array *a, tern_error *err)
+static tern_tensor *from_fortran(tern_tensor *stored, const tern__npy_array *a, tern_error *err)
 {
     int64_t stride[TERN_NDIM_MAX], step = 1;
     for (int d = 0; d < a->ndim; d++) {
@@ -236,10 +126,10 @@ static tern_tensor *from_fortran(tern_tensor *stored, const array *a, tern_error
 
 static tern_tensor *read_array(const tern__gzip_file *file, tern_error *err)
 {
-    array a = {0};
+    tern__npy_array a = {0};
     int64_t header_bytes;
     tern_dtype dtype = TERN_F32;
-    if (read_header(file, &a, &header_bytes, err) || dtype_of(file, &a, &dtype, err) ||
+    if (tern__npy_header_read(file, &a, &header_bytes, err) || dtype_of(file, &a, &dtype, err) ||
         check_size(file, &a, header_bytes, err))
         return NULL;
     tern_tensor *tensor = tern__tensor_new(dtype, a.ndim, a.shape, err);
@@ -264,13 +154,13 @@ tern_tensor *tern_npy_load(const char *path, tern_error *err)
 /* ---- writing ---- */
 
 /* Writes magic, version 1, length and dictionary, padded with spaces to a multiple of 64 bytes. */
-static size_t make_header(const tern__view *view, const char *descr, char out[HEADER_MOST])
+static size_t make_header(const tern__view *view, const char *descr, char out[HEADER_ROOM])
 {
-    int n = snprintf(out + 10, HEADER_MOST - 10, "{'descr': '%s', 'fortran_order': False, 'shape': (", descr);
+    int n = snprintf(out + 10, HEADER_ROOM - 10, "{'descr': '%s', 'fortran_order': False, 'shape': (", descr);
     for (int d = 0; d < view->ndim; d++)
-        n += snprintf(out + 10 + n, (size_t)(HEADER_MOST - 10 - n), "%lld,%s", (long long)view->shape[d],
+        n += snprintf(out + 10 + n, (size_t)(HEADER_ROOM - 10 - n), "%lld,%s", (long long)view->shape[d],
                       d + 1 < view->ndim ? " " : "");
-    n += snprintf(out + 10 + n, (size_t)(HEADER_MOST - 10 - n), "), }");
+    n += snprintf(out + 10 + n, (size_t)(HEADER_ROOM - 10 - n), "), }");
     size_t total = tern__align_up((size_t)n + 11, 64);
     memset(out + 10 + n, ' ', total - 11 - (size_t)n);
     out[total - 1] = '\n';
@@ -283,7 +173,7 @@ static size_t make_header(const tern__view *view, const char *descr, char out[HE
 static int write_array(const char *path, const tern_tensor *tensor, const char *descr, tern_error *err)
 {
     tern__gzip_file file;
-    char header[HEADER_MOST];
+    char header[HEADER_ROOM];
     size_t header_bytes = make_header(&tensor->view, descr, header);
     int status = tern__gzip_create(&file, path, SAVE, err);
     if (status) return status;
