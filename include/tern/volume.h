@@ -31,7 +31,8 @@ TERN_API int tern_npy_save(const char *path, const tern_tensor *tensor, tern_err
 typedef struct tern_volume {
     int64_t shape[4];    /* channels, depth, height, width; NIfTI's dimensions 4 (or 1), 3, 2, 1        */
     float *values;       /* row-major                                                                   */
-    double spacing[3];   /* between voxels along depth, height and width, in mm; 1 if unknown           */
+    double spacing[3];   /* between voxels along depth, height and width, in mm, above 0; 1 if unknown. A
+                            file in micrometres or metres is converted, one without a unit is in mm     */
     double affine[3][4]; /* (column, row, slice, 1) -> x, y, z in mm: NIfTI's sform, else its qform, else
                             from the spacing                                                            */
     uint8_t header[348]; /* of the NIfTI file that the volume was read from; else zeros                 */

@@ -23,12 +23,31 @@ static tern_nifti_status bad(char *why, size_t size, const char *text)
     return TERN_NIFTI_BAD;
 }
 
+/* Makes the voxels' sizes positive, as nibabel does: programs that mirror an axis write negative ones, but
+ * libnifti would take them for 1 in a qform. Unknown sizes become 1. */
+static void mend_sizes(nifti_1_header *header)
+{
+    for (int d = 1; d <= 3; d++) {
+        float size = fabsf(header->pixdim[d]);
+        header->pixdim[d] = isfinite(size) && size > 0 ? size : 1;
+    }
+}
+
 /* Converts the header to native byte order, in which dim[0] is in [1, 7]. Returns true if it had to swap. */
 static bool to_native(nifti_1_header *header)
 {
-    if (header->dim[0] >= 1 && header->dim[0] <= 7) return false;
-    swap_nifti_header(header, 1);
-    return true;
+    bool swaps = header->dim[0] < 1 || header->dim[0] > 7;
+    if (swaps) swap_nifti_header(header, 1);
+    mend_sizes(header);
+    return swaps;
+}
+
+/* Returns the length in mm of the unit in which the header gives sizes and places. Without one it is 1: files
+ * that name no unit are in mm. */
+static double unit_of(const nifti_1_header *header)
+{
+    int unit = XYZT_TO_SPACE(header->xyzt_units);
+    return unit == NIFTI_UNITS_METER ? 1e3 : unit == NIFTI_UNITS_MICRON ? 1e-3 : 1;
 }
 
 static bool is_known(int datatype)
@@ -69,14 +88,14 @@ static tern_nifti_status check(const nifti_1_header *h, char *why, size_t size)
     return TERN_NIFTI_OTHER;
 }
 
-static void place(const nifti_image *image, tern_nifti_info *info)
+static void place(const nifti_image *image, double unit, tern_nifti_info *info)
 {
     const mat44 *to = image->sform_code > 0 ? &image->sto_xyz : &image->qto_xyz;
     for (int r = 0; r < 3; r++)
-        for (int c = 0; c < 4; c++) info->affine[r][c] = to->m[r][c];
-    info->spacing[0] = image->dz;
-    info->spacing[1] = image->dy;
-    info->spacing[2] = image->dx;
+        for (int c = 0; c < 4; c++) info->affine[r][c] = to->m[r][c] * unit;
+    info->spacing[0] = image->dz * unit;
+    info->spacing[1] = image->dy * unit;
+    info->spacing[2] = image->dx * unit;
 }
 
 static void scale(const nifti_image *image, tern_nifti_info *info)
@@ -88,13 +107,12 @@ static void scale(const nifti_image *image, tern_nifti_info *info)
 
 static tern_nifti_status parse(const void *bytes, tern_nifti_info *info, char *why, size_t size)
 {
-    nifti_1_header header, native;
-    memcpy(&header, bytes, sizeof(header));
-    native = header;
+    nifti_1_header native;
+    memcpy(&native, bytes, sizeof(native));
     bool swapped = to_native(&native);
     tern_nifti_status status = check(&native, why, size);
     if (status) return status;
-    nifti_image *image = nifti_convert_nhdr2nim(header, NULL);
+    nifti_image *image = nifti_convert_nhdr2nim(native, NULL);
     if (!image) return bad(why, size, "libnifti cannot read the header");
     *info = (tern_nifti_info){.shape = {1, 1, 1, 1},
                               .offset = (int64_t)native.vox_offset,
@@ -102,7 +120,7 @@ static tern_nifti_status parse(const void *bytes, tern_nifti_info *info, char *w
                               .bytes = image->nbyper,
                               .swapped = swapped};
     for (int d = 1; d <= 4 && d <= native.dim[0]; d++) info->shape[4 - d] = native.dim[d];
-    place(image, info);
+    place(image, unit_of(&native), info);
     scale(image, info);
     nifti_image_free(image);
     return TERN_NIFTI_OK;
@@ -136,8 +154,9 @@ static void values_of(const tern_nifti_info *info, void *voxels, size_t count, f
 static void write_place(nifti_1_header *header, const tern_nifti_info *info)
 {
     mat44 to = {0};
+    double unit = unit_of(header); /* the source's */
     for (int r = 0; r < 3; r++)
-        for (int c = 0; c < 4; c++) to.m[r][c] = (float)info->affine[r][c];
+        for (int c = 0; c < 4; c++) to.m[r][c] = (float)(info->affine[r][c] / unit);
     for (int c = 0; c < 4; c++) {
         header->srow_x[c] = to.m[0][c];
         header->srow_y[c] = to.m[1][c];
@@ -148,7 +167,7 @@ static void write_place(nifti_1_header *header, const tern_nifti_info *info)
     nifti_mat44_to_quatern(to, &header->quatern_b, &header->quatern_c, &header->quatern_d, &header->qoffset_x,
                            &header->qoffset_y, &header->qoffset_z, NULL, NULL, NULL, &qfac);
     header->pixdim[0] = qfac;
-    for (int d = 0; d < 3; d++) header->pixdim[d + 1] = (float)info->spacing[2 - d];
+    for (int d = 0; d < 3; d++) header->pixdim[d + 1] = (float)(info->spacing[2 - d] / unit);
     if (!header->sform_code) header->sform_code = NIFTI_XFORM_SCANNER_ANAT;
 }
 

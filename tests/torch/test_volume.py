@@ -90,6 +90,83 @@ def qform_where_there_is_no_sform():
     volumes.free(volume)
 
 
+def crop(volume, start, shape):
+    int64s = tern.ctypes.c_int64 * 3
+    return volumes.lib.check("tern_volume_crop", tern.ctypes.byref(volume), int64s(*start), int64s(*shape)).contents
+
+
+def close(a, b):
+    return numpy.allclose(a, b, rtol=1e-6, atol=1e-6 * numpy.abs(b).max())
+
+
+def expect_place(volume, image, unit):
+    """Sizes and positions are those of nibabel, which does not apply the unit; so is a crop's position."""
+    assert close(volume.spacing, unit * image.header["pixdim"][3:0:-1].astype("f8")), list(volume.spacing)
+    assert close(volume.matrix(), unit * image.affine[:3]), (volume.matrix(), unit * image.affine)
+    start = [int(random.integers(n)) for n in volume.shape[1:]]
+    box = crop(volume, start, [n - s for n, s in zip(volume.shape[1:], start)])
+    assert close(box.matrix(), unit * image.slicer[tuple(slice(s, None) for s in start[::-1])].affine[:3])
+    volumes.free(box)
+
+
+def random_place(image, form):
+    """Gives the image a position: an sform, or a qform, with which voxels are boxes."""
+    image.header["pixdim"][1:4] = random.uniform(0.5, 4, 3)
+    turn = nibabel.quaternions.quat2mat(random.standard_normal(4))
+    affine = nibabel.affines.from_matvec(turn @ numpy.diag(image.header["pixdim"][1:4] * [random.choice([-1, 1]), 1, 1]), random.standard_normal(3))
+    image.set_qform(affine if form == "q" else None, int(form == "q"))
+    image.set_sform(random_affine() if form == "s" else None, int(form == "s"))
+
+
+def units_become_mm():
+    for name, unit in [("meter", 1e3), ("mm", 1), ("micron", 1e-3), ("unknown", 1)]:
+        for form in "sq" * 5:
+            image = random_image("u1")
+            random_place(image, form)
+            image.header.set_xyzt_units(name, "sec")
+            nibabel.save(image, plain)
+            source = nibabel.load(plain)
+            volume = volumes.load(plain)
+            expect_place(volume, source, unit)
+            volumes.save(packed, volume)  # in the source's unit
+            got = nibabel.load(packed)
+            assert (got.affine == source.affine).all() and got.header.get_xyzt_units() == (name, "sec")
+            assert (got.header["pixdim"] == source.header["pixdim"]).all()
+            box = crop(volume, [0, 0, 0], volume.shape[1:])
+            box.affine[3] += unit * 0.5  # it has moved
+            volumes.save(packed, box)
+            moved = volumes.load(packed)
+            expect_place(moved, nibabel.load(packed), unit)
+            assert close(moved.matrix(), box.matrix()) and close(moved.spacing, volume.spacing)
+            for each in (volume, box, moved):
+                volumes.free(each)
+
+
+def negative_sizes_are_positive():
+    for form in "sq" * 10:
+        image = random_image("u1")
+        random_place(image, form)
+        nibabel.save(image, plain)
+        data = bytearray(plain.read_bytes())
+        sizes = numpy.frombuffer(data, "f4", 3, 80)
+        sizes[:] *= random.choice([-1, 1], 3)
+        plain.write_bytes(data)
+        volume = volumes.load(plain)
+        expect_place(volume, nibabel.load(plain), 1)
+        assert (numpy.array(volume.spacing) == abs(sizes[::-1])).all()
+        volumes.free(volume)
+    for sizes in [(-2, 3, 4), (0, -3, 4), (2, numpy.nan, numpy.inf)]:  # no position: from the sizes
+        random_place(image, "")
+        nibabel.save(image, plain)
+        data = bytearray(plain.read_bytes())
+        numpy.frombuffer(data, "f4", 3, 80)[:] = sizes
+        plain.write_bytes(data)
+        volume = volumes.load(plain)
+        wanted = [abs(s) if abs(s) > 0 and numpy.isfinite(s) else 1 for s in sizes]
+        assert list(volume.spacing) == wanted[::-1] and (volume.matrix() == numpy.diag([*wanted, 1.0])[:3]).all()
+        volumes.free(volume)
+
+
 def nibabel_reads_what_is_written():
     for dtype in ["uint8", "int32", "float32"]:
         for ndim in [3, 4]:
@@ -124,8 +201,7 @@ def a_crop_stays_where_it_is():
     nibabel.save(nibabel.Nifti1Image(data.astype("u1"), image.affine), plain)
     volume = volumes.load(plain)
     start, shape = [1, 2, 0], [volume.shape[1] - 2, volume.shape[2] - 3, volume.shape[3] - 1]
-    int64s = tern.ctypes.c_int64 * 3
-    box = volumes.lib.check("tern_volume_crop", tern.ctypes.byref(volume), int64s(*start), int64s(*shape)).contents
+    box = crop(volume, start, shape)
     slices = tuple(slice(s, s + n) for s, n in zip(start, shape))
     assert (box.array()[0] == volume.array()[0][slices]).all()
     volumes.save(packed, box)
@@ -133,8 +209,7 @@ def a_crop_stays_where_it_is():
     expected = nibabel.load(plain).slicer[tuple(slice(s, s + n) for s, n in zip(start[::-1], shape[::-1]))]
     assert numpy.allclose(got.affine, expected.affine, rtol=1e-6, atol=1e-6)
     for bad_start, bad_shape in [([-1, 0, 0], [1, 1, 1]), ([0, 0, 0], [1, 1, 99]), ([0, 0, 0], [1, 0, 1]), ([2**62, 0, 0], [1, 1, 1])]:
-        expect(E_RANGE, "does not fit the volume's", lambda: volumes.lib.check(
-            "tern_volume_crop", tern.ctypes.byref(volume), int64s(*bad_start), int64s(*bad_shape)))
+        expect(E_RANGE, "does not fit the volume's", lambda: crop(volume, bad_start, bad_shape))
     volumes.free(box)
     volumes.free(volume)
 
@@ -276,7 +351,7 @@ def pages_of_a_tiff():
     path.unlink()
 
 
-for test in [reads_what_nibabel_writes, other_byte_orders, scale_is_applied, qform_where_there_is_no_sform,
+for test in [reads_what_nibabel_writes, other_byte_orders, scale_is_applied, qform_where_there_is_no_sform, units_become_mm, negative_sizes_are_positive,
              nibabel_reads_what_is_written, without_a_source, a_crop_stays_where_it_is, npy_both_ways, without_the_plug_in, stacks_of_pictures, pages_of_a_tiff,
              damaged_files_are_named, bad_headers_are_refused, what_cannot_be_saved]:
     test()

@@ -21,8 +21,8 @@ typedef enum tern_nifti_status {
 /* What a header says. */
 typedef struct tern_nifti_info {
     int64_t shape[4];    /* dimension 4 (or 1), 3, 2, 1: row-major       */
-    double spacing[3];   /* of dimensions 3, 2, 1                        */
-    double affine[3][4]; /* (i, j, k, 1) -> x, y, z                      */
+    double spacing[3];   /* of dimensions 3, 2, 1, in mm                 */
+    double affine[3][4]; /* (i, j, k, 1) -> x, y, z in mm                */
     int64_t offset;      /* of the first voxel in the file, in bytes     */
     int datatype;        /* NIfTI's code                                 */
     int bytes;           /* of one voxel                                 */
