@@ -133,20 +133,24 @@ static size_t sample_bytes(const tern_image *image)
     return bytes[image->sample];
 }
 
-/* Allocates a few bytes more than the pixels, since tern__resize_u8 reads pixels as words. */
+/* Allocates a few bytes more than the pixels, since tern__resize_u8 reads pixels as words. The pixels are not
+ * filled: a damaged file then takes only as much memory as it has pixels. */
 static int make_room(const char *path, int channels, tern_image *image, const char *func, tern_error *err)
 {
+    enum { SPARE = 8 };
     size_t bytes;
     if (__builtin_mul_overflow((size_t)image->height * (size_t)image->width,
                                (size_t)channels * sample_bytes(image), &bytes) ||
-        __builtin_add_overflow(bytes, 8, &bytes))
+        __builtin_add_overflow(bytes, SPARE, &bytes))
         return tern__error_set(err, func, TERN_E_RANGE, "%s: %lld x %lld pixels", path,
                                (long long)image->height, (long long)image->width);
     if (image->data && image->bytes >= bytes) return TERN_OK;
     tern__free(image->data);
-    image->data = tern__alloc(bytes, func, err);
+    image->data = tern__alloc_raw(bytes, TERN__LINE);
     image->bytes = image->data ? bytes : 0;
-    return image->data ? TERN_OK : TERN_E_MEMORY;
+    if (!image->data) return tern__error_set(err, func, TERN_E_MEMORY, "%s: no memory for its pixels", path);
+    memset((char *)image->data + bytes - SPARE, 0, SPARE);
+    return TERN_OK;
 }
 
 /* Rec. 601 luma in fixed point with 16 fraction bits: the weights of Pillow's convert("L"). */

@@ -38,6 +38,17 @@ static void warn(j_common_ptr jpeg, int level)
         if (jpeg->err->msg_code == losses[i]) fail(jpeg);
 }
 
+/* Some encoders number their restart markers wrongly. All data is there, so any restart marker is taken for the
+ * next one. Where a part is really lost, data runs out before the last row, of which libjpeg warns. Without this
+ * libjpeg would leave out parts between markers that differ by one or two. */
+static boolean accept_restart(j_decompress_ptr jpeg, int wanted)
+{
+    bool is_restart = jpeg->unread_marker >= JPEG_RST0 && jpeg->unread_marker <= JPEG_RST0 + 7;
+    if (!is_restart) return jpeg_resync_to_restart(jpeg, wanted);
+    jpeg->unread_marker = 0;
+    return TRUE;
+}
+
 static void decoder_free(void *data)
 {
     decoder *d = data;
@@ -93,6 +104,42 @@ static unsigned part_of(const decoder *d, const int64_t *least)
     return part;
 }
 
+/* Refuses what libjpeg would refuse only when it decodes. */
+static int check_components(const decoder *d)
+{
+    const struct jpeg_decompress_struct *j = &d->jpeg;
+    if (j->jpeg_color_space == JCS_UNKNOWN) {
+        snprintf(d->why, d->why_size, "it has %d components, expected 1 (grey), 3 (colours) or 4 (inks)",
+                 j->num_components);
+        return TERN_E_UNSUPPORTED;
+    }
+    int needed = j->out_color_space == JCS_GRAYSCALE ? 1 : j->num_components;
+    for (int i = 0; i < needed; i++) {
+        const jpeg_component_info *c = &j->comp_info[i];
+        if (j->max_h_samp_factor % c->h_samp_factor == 0 && j->max_v_samp_factor % c->v_samp_factor == 0)
+            continue;
+        snprintf(d->why, d->why_size, "component %d has %d x %d samples where another has %d x %d", i,
+                 c->h_samp_factor, c->v_samp_factor, j->max_h_samp_factor, j->max_v_samp_factor);
+        return TERN_E_UNSUPPORTED;
+    }
+    return 0;
+}
+
+/* Checks that the file can hold the first scan, so that a damaged header allocates nothing. A Huffman code
+ * takes at least a bit, and a block at least a code; only later scans of a progressive file have codes for many
+ * blocks. Arithmetic coding has no such limit. */
+static int check_size(const decoder *d)
+{
+    const struct jpeg_decompress_struct *j = &d->jpeg;
+    uint64_t blocks = 0;
+    for (int i = 0; i < j->comps_in_scan; i++)
+        blocks += (uint64_t)j->cur_comp_info[i]->width_in_blocks * j->cur_comp_info[i]->height_in_blocks;
+    if (j->arith_code || j->Ss > 0 || blocks / 8 <= j->src->bytes_in_buffer) return 0;
+    snprintf(d->why, d->why_size, "its header claims %u x %u pixels, for which %zu bytes are too few",
+             j->image_height, j->image_width, j->src->bytes_in_buffer);
+    return TERN_E_FORMAT;
+}
+
 static int begin(void *data, const tern_image_request *request, tern_image *image, char *why, size_t why_size)
 {
     decoder *d = data;
@@ -101,6 +148,7 @@ static int begin(void *data, const tern_image_request *request, tern_image *imag
     jpeg_abort_decompress(&d->jpeg);
     if (setjmp(d->out)) return TERN_E_FORMAT;
     jpeg_mem_src(&d->jpeg, request->bytes, request->size);
+    d->jpeg.src->resync_to_restart = accept_restart;
     jpeg_read_header(&d->jpeg, TRUE);
     d->jpeg.out_color_space = space_of(d, request->opts.channels);
     d->jpeg.scale_num = 1;
@@ -111,7 +159,10 @@ static int begin(void *data, const tern_image_request *request, tern_image *imag
     image->channels = d->jpeg.out_color_space == JCS_GRAYSCALE ? 1 : 3;
     image->sample = TERN_IMAGE_U8;
     image->pages = 1;
-    return 0;
+    if (image->height > request->opts.pixels_most / image->width)
+        return 0; /* too large: the caller refuses it */
+    int status = check_components(d);
+    return status ? status : check_size(d);
 }
 
 /* ---- pixels ---- */

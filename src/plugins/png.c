@@ -83,6 +83,47 @@ static void set_form(codec *c, bool indices)
     png_read_update_info(c->png, c->info);
 }
 
+/* Returns the bytes of all rows before they are packed. */
+static uint64_t plain_bytes(const codec *c)
+{
+    uint64_t width = png_get_image_width(c->png, c->info), height = png_get_image_height(c->png, c->info);
+    uint64_t bits = (uint64_t)png_get_channels(c->png, c->info) * png_get_bit_depth(c->png, c->info),
+             total = 0;
+    if (png_get_interlace_type(c->png, c->info) == PNG_INTERLACE_NONE)
+        return ((width * bits + 7) / 8 + 1) * height;
+    for (int pass = 0; pass < PNG_INTERLACE_ADAM7_PASSES; pass++) {
+        uint64_t columns = PNG_PASS_COLS(width, pass);
+        if (columns) total += ((columns * bits + 7) / 8 + 1) * PNG_PASS_ROWS(height, pass);
+    }
+    return total;
+}
+
+/* Returns the bytes in the file's IDAT chunks. */
+static uint64_t packed_bytes(const tern_image_request *request)
+{
+    enum { SIGNATURE = 8, AROUND = 12 /* length, type, checksum */ };
+    uint64_t total = 0;
+    for (size_t at = SIGNATURE, bytes; request->size - at >= AROUND; at += AROUND + bytes) {
+        const uint8_t *chunk = request->bytes + at;
+        size_t left = request->size - at - AROUND, claimed = png_get_uint_32(chunk);
+        bytes = claimed < left ? claimed : left;
+        if (!memcmp(chunk + 4, "IDAT", 4)) total += bytes;
+    }
+    return total;
+}
+
+/* Checks that the file can hold the rows, so that a damaged header allocates nothing. */
+static int check_size(const codec *c, const tern_image_request *request)
+{
+    enum { RATIO_MOST = 1032 /* deflate expands a byte to at most this many */ };
+    uint64_t packed = packed_bytes(request);
+    if (plain_bytes(c) / RATIO_MOST <= packed) return 0;
+    snprintf(c->why, c->why_size, "its header claims %u x %u pixels, for which %llu bytes are too few",
+             (unsigned)png_get_image_height(c->png, c->info), (unsigned)png_get_image_width(c->png, c->info),
+             (unsigned long long)packed);
+    return TERN_E_FORMAT;
+}
+
 static int begin(void *decoder, const tern_image_request *request, tern_image *image, char *why,
                  size_t why_size)
 {
@@ -99,6 +140,8 @@ static int begin(void *decoder, const tern_image_request *request, tern_image *i
     image->width = png_get_image_width(c->png, c->info);
     if (image->height > request->opts.pixels_most / image->width)
         return 0; /* too large: the caller refuses it */
+    status = check_size(c, request);
+    if (status) return status;
     set_form(c, request->opts.indices);
     image->channels = png_get_channels(c->png, c->info);
     image->sample = png_get_bit_depth(c->png, c->info) == 16 ? TERN_IMAGE_U16 : TERN_IMAGE_U8;

@@ -20,7 +20,7 @@ typedef struct decoder {
     bool lost; /* the file could not be read */
     uint8_t ahead[AHEAD];
     size_t ahead_at, ahead_bytes; /* which bytes of the file `ahead` has */
-    uint16_t samples, bits, format, photometric, planar, orientation;
+    uint16_t samples, bits, format, photometric, planar, orientation, compression;
     size_t height, width;          /* as stored                                                     */
     ptrdiff_t origin, down, right; /* where the first stored pixel goes in the image, and the steps
                                       to the next stored row and column, in pixels                  */
@@ -211,6 +211,7 @@ static int read_fields(decoder *d, tern_image *image, bool indices)
     TIFFGetFieldDefaulted(d->tiff, TIFFTAG_SAMPLEFORMAT, &d->format);
     TIFFGetFieldDefaulted(d->tiff, TIFFTAG_PLANARCONFIG, &d->planar);
     TIFFGetFieldDefaulted(d->tiff, TIFFTAG_ORIENTATION, &d->orientation);
+    TIFFGetFieldDefaulted(d->tiff, TIFFTAG_COMPRESSION, &d->compression);
     if (!height || !width || !TIFFGetField(d->tiff, TIFFTAG_PHOTOMETRIC, &d->photometric))
         return TERN_E_FORMAT;
     d->plain = has_plain_samples(d) && (d->photometric == PHOTOMETRIC_MINISBLACK ||
@@ -222,6 +223,10 @@ static int read_fields(decoder *d, tern_image *image, bool indices)
     image->channels = channels_of(d);
     image->sample =
         !d->plain || d->bits == 8 ? TERN_IMAGE_U8 : (d->bits == 16 ? TERN_IMAGE_U16 : TERN_IMAGE_F32);
+    if (d->plain && !TIFFIsCODECConfigured(d->compression)) {
+        snprintf(d->why, d->why_size, "libtiff has no decoder for its compression %d", d->compression);
+        return TERN_E_UNSUPPORTED;
+    }
     if (d->plain || (d->format == SAMPLEFORMAT_UINT && d->bits <= 8 && TIFFRGBAImageOK(d->tiff, text)))
         return 0;
     snprintf(d->why, d->why_size, "%d-bit samples of format %d, photometric %d: expected 8 or 16 bits or f32",

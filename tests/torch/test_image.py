@@ -2,6 +2,7 @@
 Any damage gives an error with the file's name, or leaves the pixels unchanged."""
 import io
 import os
+import resource
 import struct
 import tempfile
 import unittest
@@ -71,15 +72,47 @@ def turned(stored, orientation):
     return stored.swapaxes(0, 1) if is_turned else stored
 
 
+def png_of(height, width, bits, colours, data, interlaced=0):
+    """A PNG whose rows are `data`, and with a palette where there has to be one."""
+    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    head = struct.pack(">IIBBBBB", width, height, bits, colours, 0, 0, interlaced)
+    palette = chunk(b"PLTE", bytes(3)) if colours == 3 else b""
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + palette + chunk(b"IDAT", zlib.compress(data, 9)) + chunk(b"IEND", b"")
+
+
 def interlaced_png(array):
     """Adam7, of (height, width, 3) bytes."""
-    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
     rows = b""
     for y, x, down, right in ((0, 0, 8, 8), (0, 4, 8, 8), (4, 0, 8, 4), (0, 2, 4, 4), (2, 0, 4, 2), (0, 1, 2, 2), (1, 0, 2, 1)):
         part = array[y::down, x::right]
         rows += b"".join(b"\0" + row.tobytes() for row in part) if part.size else b""
-    head = struct.pack(">IIBBBBB", array.shape[1], array.shape[0], 8, 2, 0, 0, 1)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+    return png_of(*array.shape[:2], 8, 2, rows, 1)
+
+
+def jpeg_parts(data):
+    """A JPEG's bytes before the frame's header, that, those up to the scan's data, and the data, with EOI."""
+    frame = next(data.index(bytes([255, kind])) for kind in (0xC0, 0xC2) if bytes([255, kind]) in data)
+    after = frame + 2 + int.from_bytes(data[frame + 2 : frame + 4], "big")
+    scan = data.index(b"\xff\xda", after)
+    begin = scan + 2 + int.from_bytes(data[scan + 2 : scan + 4], "big")
+    return data[:frame], data[frame:after], data[after:begin], data[begin:]
+
+
+def restarting_jpeg(strips, numbers):
+    """One JPEG of (8, width) strips: a restart interval for each, with these numbers in the markers between them. A strip's data
+    is a whole scan, so it starts as an interval has to."""
+    files = []
+    for strip in strips:
+        file = io.BytesIO()
+        PIL.Image.fromarray(strip).save(file, "jpeg", subsampling=0)
+        files.append(jpeg_parts(file.getvalue()))
+    before, frame, between, _ = files[0]
+    frame = frame[:5] + struct.pack(">H", sum(len(strip) for strip in strips)) + frame[7:]
+    interval = struct.pack(">HHH", 0xFFDD, 4, -(-strips[0].shape[1] // 8))
+    scans = [data[:-2] for *_, data in files]
+    for at, number in enumerate(numbers):
+        scans[at] += bytes([255, 0xD0 + number % 8])
+    return before + frame + interval + between + b"".join(scans) + b"\xff\xd9"
 
 
 class ImageTest(unittest.TestCase):
@@ -134,6 +167,53 @@ class ImageTest(unittest.TestCase):
             got = images.load(path, least=least)[0]
             self.assertEqual(got.shape[:2], (-(-75 // part), -(-101 // part)))
             np.testing.assert_array_equal(got, np.asarray(want))
+
+    def test_restart_markers_of_any_number(self):
+        """All data is there, so the pixels are those of the file with the right numbers; Pillow leaves out strips if a number
+        differs by one or two."""
+        strips = [smooth(8, 37) for _ in range(21)]
+        path = self.path("a.jpg")
+
+        def save(numbers, of=strips):
+            with open(path, "wb") as file:
+                file.write(restarting_jpeg(of, numbers))
+            return images.load(path)[0]
+
+        want = save(range(20))
+        np.testing.assert_array_equal(want, np.asarray(PIL.Image.open(path)))
+        for start in (3, 4, 5):
+            np.testing.assert_array_equal(save(range(start, start + 20)), want)
+            np.testing.assert_array_equal(np.asarray(PIL.Image.open(path)), want)
+        for numbers in (range(1, 21), range(7, 27), range(20, 0, -1), [0] * 20, DRAW.integers(0, 8, 20), DRAW.permutation(20)):
+            np.testing.assert_array_equal(save(numbers), want)
+        for lost in range(21):  # the height stays: a strip's data is missing
+            data = restarting_jpeg(strips[:lost] + strips[lost + 1 :], range(19))
+            before, frame, *rest = jpeg_parts(data)
+            data = before + frame[:5] + struct.pack(">H", 21 * 8) + frame[7:] + b"".join(rest)
+            self.assertEqual(self.refused(path, data).code, E_FORMAT)
+
+    def test_a_probe_refuses_what_a_load_refuses(self):
+        """Numbers of components, and samples that do not divide those of another; Pillow cannot read them either."""
+        path = self.written(PIL.Image.fromarray(smooth(24, 40)), "a.jpg", subsampling=0)
+        before, frame, between, data = jpeg_parts(bytes_of(path))
+        parts = [frame[10 + 3 * c : 13 + 3 * c] for c in range(3)]
+        scan = between[between.rindex(b"\xff\xda") :]
+        for count in (2, 5):
+            head = struct.pack(">HHBHHB", 0xFFC0, 8 + 3 * count, 8, 24, 40, count)
+            head += b"".join(bytes([c + 1, 0x11, 0]) for c in range(count))
+            many = min(count, 4)
+            first = struct.pack(">HHB", 0xFFDA, 6 + 2 * many, many) + b"".join(bytes([c + 1, 0]) for c in range(many)) + b"\0\x3f\0"
+            for probe in True, False:
+                error = self.refused(path, before + head + between[: -len(scan)] + first + data, probe=probe)
+                self.assertEqual((error.code, f"it has {count} components" in str(error)), (E_UNSUPPORTED, True), str(error))
+            with self.assertRaises(Exception):
+                PIL.Image.open(path).load()
+        for factors in ((0x31, 0x21, 0x11), (0x11, 0x23, 0x12)):
+            head = frame[:10] + b"".join(part[:1] + bytes([f]) + part[2:] for part, f in zip(parts, factors))
+            for probe in True, False:
+                self.assertEqual(self.refused(path, before + head + between + data, probe=probe).code, E_UNSUPPORTED)
+            with self.assertRaises(Exception):
+                PIL.Image.open(path).load()
 
     # ---- PNG ----
 
@@ -383,6 +463,58 @@ class ImageTest(unittest.TestCase):
             if int.from_bytes(tiff[at : at + 2], "little") in (256, 257, 278):  # width, length, rows in a strip
                 tiff[at + 2 : at + 12] = b"\x04\0\1\0\0\0" + (40000).to_bytes(4, "little")
         self.assertEqual(self.refused(path, tiff).code, E_RANGE)
+
+    def absurd(self):
+        """Files that claim as many pixels as are allowed, and have next to none: (name, bytes)."""
+        for bits, colours in ((1, 0), (16, 0), (8, 3), (8, 2), (16, 2), (16, 6)):
+            for interlaced in 0, 1:
+                for data in (b"", bytes(1000)):
+                    yield f"{bits}.{colours}.png", png_of(16383, 16384, bits, colours, data, interlaced)
+        for options in ({}, {"subsampling": 0}, {"progressive": True}, {"optimize": True}):
+            before, frame, *rest = jpeg_parts(bytes_of(self.written(PIL.Image.fromarray(smooth(8, 8)), "a.jpg", **options)))
+            yield "a.jpg", before + frame[:5] + struct.pack(">HH", 16383, 16384) + frame[9:] + b"".join(rest)
+        for options in ({}, {"compression": "tiff_lzw"}, {"compression": "tiff_deflate"}):
+            tiff = bytearray(bytes_of(self.written(PIL.Image.fromarray(smooth(8, 8)), "a.tif", **options)))
+            directory = int.from_bytes(tiff[4:8], "little")
+            for entry in range(int.from_bytes(tiff[directory : directory + 2], "little")):
+                at = directory + 2 + 12 * entry
+                if int.from_bytes(tiff[at : at + 2], "little") in (256, 257):  # width, length
+                    tiff[at + 2 : at + 12] = b"\x04\0\1\0\0\0" + (16383).to_bytes(4, "little")
+            yield "a.tif", tiff
+
+    def test_memory_follows_the_file(self):
+        for name, data in self.absurd():
+            with self.subTest(name=name, bytes=len(data)):
+                before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+                self.assertEqual(self.refused(self.path(name), data).code, E_FORMAT)
+                self.assertLess(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, 160 << 10, "KiB")
+
+    def test_much_in_few_bytes_is_read(self):
+        """As few bytes as zlib and libjpeg can make of an image, and Pillow reads."""
+        for bits, colours, channels in ((1, 0, 1), (8, 0, 1), (8, 3, 3), (8, 2, 3), (8, 6, 3)):
+            for height, width in ((1, 1), (1, 3000), (3000, 1), (1500, 1501)):
+                row = 1 + -(-width * bits * {0: 1, 2: 3, 3: 1, 6: 4}[colours] // 8)
+                with open(self.path("a.png"), "wb") as file:
+                    file.write(png_of(height, width, bits, colours, bytes(row * height)))
+                got = images.load(self.path("a.png"))[0]
+                self.assertEqual((got.shape, got.any()), ((height, width, 3)[: 2 + channels // 3], False))
+        for size in (1, 2), (1500, 1501):
+            with open(self.path("a.png"), "wb") as file:
+                file.write(interlaced_png(np.zeros((*size, 3), np.uint8)))
+            self.assertFalse(images.load(self.path("a.png"))[0].any())
+        for mode in "L", "RGB", "CMYK":
+            for options in ({}, {"optimize": True}, {"progressive": True}, {"optimize": True, "progressive": True, "quality": 1}):
+                path = self.written(PIL.Image.new(mode, (2100, 1999), None), "a.jpg", **options)
+                want = PIL.Image.open(path)
+                np.testing.assert_array_equal(images.load(path)[0], np.asarray(want if mode == "L" else want.convert("RGB")))
+
+    def test_names_do_nothing_to_a_terminal(self):
+        for name, shown in (("x\x1b]0;title\x07\n.png", r"x\x1b]0;title\a\n.png"), ("ä" * 100 + ".png", "ä" * 100 + ".png")):
+            with open(self.path(name), "wb") as file:
+                file.write(b"GIF")
+            with self.assertRaises(tern.TernError) as caught:
+                images.load(self.path(name))
+            self.assertIn(f"/{shown} is not an image", str(caught.exception))
 
     def test_no_picture(self):
         for data, text in ((b"", "no.png is empty"), (b"GIF89a", "no.png is not an image: expected a JPEG, PNG or TIFF")):
