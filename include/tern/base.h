@@ -91,9 +91,9 @@ TERN_API const char *tern_status_text(int status);
  * tern_work_test, tern_work_wait, tern_work_source), and tern_group_abort. A collective or message does
  * nothing either, but because its peers would wait for it, it also ends the group's family (collectives.h).
  *
- * The text is one line of UTF-8 that does nothing to a terminal: of the names and bytes of files in it, control
- * characters, those that change the writing direction, and bytes that are not UTF-8 are written as \n, \x1b,
- * \u202e. A text that is too long ends with "..". The same holds for log messages. */
+ * The text is one line of UTF-8 that does nothing to a terminal: of the names and bytes of files in it,
+ * control characters, those that change the writing direction, and bytes that are not UTF-8 are written as
+ * \n, \x1b, \u202e. A text that is too long ends with "..". The same holds for log messages. */
 typedef struct tern_error {
     int code;                   /* TERN_OK or a negative tern_status                         */
     int native;                 /* errno, or the failing library's own code; 0: none         */

@@ -125,7 +125,7 @@ TERN_API int tern_board_histogram(tern_board *board, const char *tag, const tern
                                   tern_error *err);
 
 /* Adds a histogram of every parameter of the module as "parameters/<name>"; a shared one under its first
- * name. */
+ * name. One without elements has none. */
 TERN_API int tern_board_parameters(tern_board *board, const tern_module *module, int64_t step,
                                    tern_error *err);
 /* Adds a histogram of every existing gradient as "gradients/<name>". Call it after a backward and before the

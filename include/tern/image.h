@@ -47,8 +47,8 @@ TERN_API tern_image_opts tern_image_defaults(void);
  * shows them. As in Pillow, and so torchvision, a TIFF's Orientation is applied, and the orientation that a
  * camera notes in a JPEG or PNG is not. Reads the whole file, or the page of a TIFF. Errors begin with the
  * file's name: E_IO (the file cannot be read), E_FORMAT (not an image, damaged or truncated), E_RANGE (too
- * many pixels, no such page), E_UNSUPPORTED (a missing plug-in, with the package's name, or a kind of TIFF).
- * The memory of `image` is always yours, also after an error: tern_image_free. */
+ * many pixels, no such page), E_UNSUPPORTED (a missing plug-in, with the package's name, or a kind of TIFF
+ * or JPEG). The memory of `image` is always yours, also after an error: tern_image_free. */
 TERN_API int tern_image_load(const char *path, const tern_image_opts *opts, tern_image *image,
                              tern_error *err);
 /* Does the same without reading pixels: fills in the sizes, channels, sample and pages that tern_image_load

@@ -137,10 +137,10 @@ TERN_API void tern_schedule_epoch(tern_schedule *schedule);
  * E_MEMORY. Yours: tern_object_free. */
 TERN_API tern_object *tern_schedule_state_dict(const tern_schedule *schedule, tern_error *err);
 /* Sets t, the groups' own rates, and a plateau's counters from a state; the options stay those that the
- * schedule was made with. Also takes torch's state; since a plateau's does not contain the number of
- * reductions, the present rates count as the reduced ones. After an error nothing has changed, and its text
- * names the key: E_INVALID (no schedule, a missing key, another number of groups or parts, a part of a
- * sequence), E_DTYPE, E_RANGE (a value that does not fit). */
+ * schedule was made with. Also takes torch's state; a plateau's does not contain the number of reductions, so
+ * the present rates stay, as in torch, and it will reduce them further. After an error nothing has changed,
+ * and its text names the key: E_INVALID (no schedule, a missing key, another number of groups or parts, a
+ * part of a sequence), E_DTYPE, E_RANGE (a value that does not fit). */
 TERN_API int tern_schedule_state_dict_load(tern_schedule *schedule, const tern_object *state,
                                            tern_error *err);
 

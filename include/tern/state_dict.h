@@ -58,11 +58,11 @@ TERN_API tern_object *tern_optim_state_dict(tern_optim *optim, int root, tern_er
 
 /* Loads an optimizer's state and the options of its groups, saved by tern or by torch:
  * torch.optim.Optimizer.load_state_dict. A group's own rate becomes the saved "initial_lr" if there are
- * schedules, which are loaded separately, else "lr". "step" may be a tensor, an int or a float, or the
- * group's, as apex's. Keys of groups that tern does not know are ignored. Tensors are converted to the dtype
- * of the state. Not collective, but all ranks must do the same. E_INVALID: other groups, a number of
- * parameters or a name that does not fit; E_SHAPE, E_DTYPE, E_RANGE: a tensor or an option that does not fit;
- * E_MEMORY. */
+ * schedules, which are loaded separately, else "lr". That one has been reduced by torch's plateau already, so
+ * plateaus begin anew from it. "step" may be a tensor, an int or a float, or the group's, as apex's. Keys of
+ * groups that tern does not know are ignored. Tensors are converted to the dtype of the state. Not
+ * collective, but all ranks must do the same. E_INVALID: other groups, a number of parameters or a name that
+ * does not fit; E_SHAPE, E_DTYPE, E_RANGE: a tensor or an option that does not fit; E_MEMORY. */
 TERN_API int tern_optim_state_dict_load(tern_optim *optim, const tern_object *state, tern_error *err);
 
 /* ---- random numbers ---- */

@@ -15,10 +15,12 @@ extern "C" {
 /* ---- .npy --------------------------------------------------------------------------------------------- */
 
 /* Loads an array from a file of numpy.save (versions 1 to 3, either byte order, C or Fortran order) as a
- * row-major tensor. f4, f8, f2, i8, i4, u1 and bool keep their dtype; i1, i2 and u2 become i32. Yours:
- * tern_tensor_free. Errors name the file: E_IO (missing, or shorter than its header says, which is found
- * before memory is allocated), E_FORMAT (not such a file, a malformed header, bytes after the array),
- * E_UNSUPPORTED (another dtype, more than TERN_NDIM_MAX dimensions), E_SHAPE (a dimension of 0). */
+ * row-major tensor. f4, f8, f2, i8, i4, u1 and bool keep their dtype; i1, i2 and u2 become i32. Headers that
+ * other programs wrote are read as numpy.load reads them: a dtype by any of its names, integers of Python 2
+ * (10L), either quotes; and refused as there. Yours: tern_tensor_free. Errors name the file: E_IO (missing,
+ * or shorter than its header says, which is found before memory is allocated), E_FORMAT (not such a file, a
+ * malformed header, bytes after the array), E_UNSUPPORTED (another dtype, more than TERN_NDIM_MAX
+ * dimensions), E_SHAPE (a dimension of 0). */
 TERN_API tern_tensor *tern_npy_load(const char *path, tern_error *err);
 
 /* Saves a tensor for numpy.load: version 1, C order, in its dtype (bf16 is E_UNSUPPORTED: NumPy has none).

@@ -45,6 +45,12 @@ static void describe(const tern_schedule *s, tern_object *dict, tern_error *err)
     tern_object_set(dict, "num_reductions", tern_object_int(s->state.reductions, err), err);
 }
 
+void tern__plateaus_restart(tern_optim *optim)
+{
+    for (tern_schedule *s = optim->schedules; s; s = s->next)
+        if (s->kind == &tern__plateau_kind) s->state.reductions = 0;
+}
+
 const tern__schedule_kind tern__plateau_kind = {.rate = rate_at, .describe = describe};
 
 static int check(const char *func, const tern_plateau_opts *o, tern_error *err)

@@ -58,6 +58,8 @@ int tern__schedule_check(const char *func, const tern_optim *optim, tern_unit un
 tern_schedule *tern__schedule_new(const char *func, const tern_schedule *like, tern_error *err);
 /* Removes it from its optimizer, which then computes rates without it. */
 void tern__schedule_unlink(tern_schedule *schedule);
+/* Makes the groups' own rates those that the optimizer's plateaus have reduced so far. */
+void tern__plateaus_restart(tern_optim *optim);
 /* Returns the option that a one-cycle changes, "momentum" or the first of "betas"; NULL: there is none. */
 const tern__option *tern__schedule_momentum(const tern_optim *optim);
 /* Checks that the milestones rise from `least` on, and copies them into *copy, which the caller owns. */

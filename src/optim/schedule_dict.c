@@ -81,6 +81,7 @@ static int read_whole(const tern_object *state, const char *key, int64_t *value,
     return tern__field_int(load, state, key, 0, INT64_C(1) << 53, value, err);
 }
 
+/* Torch's state has no number of reductions: *plateau keeps its own, and with it the present rates. */
 static int read_plateau(const tern_object *state, tern__plateau *plateau, tern_error *err)
 {
     int status = tern__field_real(load, state, NULL, "best", -INFINITY, INFINITY, &plateau->best, err);
@@ -146,6 +147,7 @@ static void find_source(const tern_schedule *s, const tern_object *state, readin
 
 static int read_state(const tern_schedule *s, const tern_object *state, reading *r, tern_error *err)
 {
+    r->plateau = s->state;
     int status = read_whole(state, "last_epoch", &r->t, err);
     if (!status && s->kind == &tern__sequence_kind) status = check_parts(s, state, err);
     if (!status && s->kind == &tern__plateau_kind) status = read_plateau(state, &r->plateau, err);

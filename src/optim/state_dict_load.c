@@ -2,7 +2,7 @@
  *
  * The dict is turned into the entries of tern_optim_state_load. Its options are in force while that loads
  * them, and are undone if it fails. */
-#include "optim/optim.h"
+#include "optim/schedule.h"
 #include "tensor/field.h"
 #include "tensor/host.h"
 
@@ -22,6 +22,7 @@ typedef struct reading {
     int entry_count;
     tern_tensor *tensors; /* [entry_count] the entries' */
     double *steps;        /* [count]                    */
+    bool is_reduced;      /* the rates are torch's, which its plateau has reduced already */
     tern_tensor **copies; /* [entry_count] owned        */
     tern_error *err;
 } reading;
@@ -57,8 +58,9 @@ static int read_option(const reading *r, int g, const tern__option *option, cons
     }
 }
 
-/* With schedules the rate is "initial_lr", from which they compute "lr". */
-static int read_rate(const reading *r, int g, const tern_object *saved)
+/* With schedules the rate is "initial_lr", from which they compute "lr". Torch's plateau writes none: it
+ * reduces "lr" itself. */
+static int read_rate(reading *r, int g, const tern_object *saved)
 {
     const tern_object *initial = r->optim->schedules ? tern_object_get(saved, "initial_lr") : NULL;
     const char *name = initial ? "initial_lr" : "lr";
@@ -69,6 +71,7 @@ static int read_rate(const reading *r, int g, const tern_object *saved)
         return tern__error_set(r->err, load, TERN_E_RANGE,
                                "param_groups[%d][\"%s\"] is %g, expected at least 0", g, name, lr);
     r->groups[g].lr = lr;
+    r->is_reduced |= !initial;
     return TERN_OK;
 }
 
@@ -79,7 +82,7 @@ static int members(const reading *r, int g)
     return count;
 }
 
-static int read_group(const reading *r, int g)
+static int read_group(reading *r, int g)
 {
     const tern_object *saved = tern_object_at(r->saved, g);
     int64_t given = tern_object_count(tern_object_get(saved, "params"));
@@ -96,7 +99,7 @@ static int read_group(const reading *r, int g)
     return status ? status : r->optim->rule->settle(load, &r->groups[g], r->err);
 }
 
-static int read_groups(const reading *r)
+static int read_groups(reading *r)
 {
     int64_t given = tern_object_count(r->saved);
     if (given != r->optim->group_count)
@@ -270,6 +273,7 @@ static int take(reading *r)
         return status;
     }
     r->groups = before.groups;
+    if (r->is_reduced) tern__plateaus_restart(optim);
     tern__schedules_apply(optim);
     if (resized) tern__optim_state_drop(&before);
     return TERN_OK;

@@ -38,9 +38,9 @@ static void warn(j_common_ptr jpeg, int level)
         if (jpeg->err->msg_code == losses[i]) fail(jpeg);
 }
 
-/* Some encoders number their restart markers wrongly. All data is there, so any restart marker is taken for the
- * next one. Where a part is really lost, data runs out before the last row, of which libjpeg warns. Without this
- * libjpeg would leave out parts between markers that differ by one or two. */
+/* Some encoders number their restart markers wrongly. All data is there, so any restart marker is taken for
+ * the next one. Where a part is really lost, data runs out before the last row, of which libjpeg warns.
+ * Without this libjpeg would leave out parts between markers that differ by one or two. */
 static boolean accept_restart(j_decompress_ptr jpeg, int wanted)
 {
     bool is_restart = jpeg->unread_marker >= JPEG_RST0 && jpeg->unread_marker <= JPEG_RST0 + 7;
@@ -126,8 +126,8 @@ static int check_components(const decoder *d)
 }
 
 /* Checks that the file can hold the first scan, so that a damaged header allocates nothing. A Huffman code
- * takes at least a bit, and a block at least a code; only later scans of a progressive file have codes for many
- * blocks. Arithmetic coding has no such limit. */
+ * takes at least a bit, and a block at least a code; only later scans of a progressive file have codes for
+ * many blocks. Arithmetic coding has no such limit. */
 static int check_size(const decoder *d)
 {
     const struct jpeg_decompress_struct *j = &d->jpeg;

@@ -150,7 +150,7 @@ static void put_parameters(tern_board *board, const tern_module *module, const c
         if (entry.is_buffer || is_repeat(module, i)) continue;
         const tern_tensor *tensor = part ? part(entry.tensor) : entry.tensor;
         snprintf(tag, sizeof(tag), "%s/%s", group, entry.name);
-        if (tensor) put_histogram(board, tag, tensor, step, func, err);
+        if (tensor && tern_tensor_count(tensor)) put_histogram(board, tag, tensor, step, func, err);
     }
 }
 

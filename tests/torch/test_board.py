@@ -358,6 +358,21 @@ class Histograms(InAFolder):
         for name in with_grad:
             self.check(found[f"gradients/{name}", 2], run.grad(find(name)))
 
+    def test_a_parameter_without_elements_has_none(self):
+        """Those after it have theirs. On its own it is an error, as in SummaryWriter."""
+        board = self.open()
+        run = board.run
+        shapes = [(3,), (0, 8), (2, 5), (4, 0, 2), (1,)]
+        parameters = [run.parameter(RNG.standard_normal(shape)) for shape in shapes]
+        kept = [f"p{i}" for i, shape in enumerate(shapes) if 0 not in shape]
+        board.of_module("parameters", ctypes.byref(run.module), 3)
+        found = {tag: what for tag, step, _, what in board.values()}
+        self.assertEqual(list(found), [f"parameters/{name}" for name in kept])
+        for name in kept:
+            self.check(found[f"parameters/{name}"], run.value(parameters[int(name[1:])]))
+        with self.assertRaisesRegex(TernError, r"a tensor of shape \(0, 8\) has no elements"):
+            board.histogram("h", parameters[1], 4)
+
     def test_a_shared_parameter_is_one(self):
         board = self.open()
         run = board.run

@@ -386,6 +386,55 @@ class Schedule(unittest.TestCase):
             schedules.close()
             fresh.close()
 
+    def reduced(self, options=dict(patience=0, factor=0.3), metrics=(2, 2, 2)):
+        """A plateau that has lowered both rates, and PyTorch's beside it."""
+        schedules = Schedules(EPOCHS, plateau(options))
+        for metric in metrics:
+            schedules.metric(metric)
+        self.expect_rates(schedules, "before")
+        return schedules
+
+    def go_on(self, schedules, what, metrics=(2, 1, 1, 1, 1, 1)):
+        for metric in metrics:
+            self.expect_rates(schedules, what)
+            schedules.metric(metric)
+        self.expect_rates(schedules, what)
+        schedules.close()
+
+    def test_a_plateaus_state_alone_changes_no_rate(self):
+        """As in PyTorch, whose scheduler does not know the rates; the counters are those of the state."""
+        for options in PLATEAUS[:-1]:
+            for before, loaded in ((), (2, 2)), ((2, 2, 2, 2, 2), ()), ((2, 2, 2), (3, 3, 3, 3, 3, 3, 3, 3)), ((2,) * 9, (1, 1)):
+                schedules, other = self.reduced(options, before), self.reduced(options, loaded)
+                rates = schedules.rates()[0]
+                state = other.torch[0].state_dict()
+                schedules.torch[0].load_state_dict(copy.deepcopy(state))
+                schedules.load(plain(state))
+                self.assertEqual(schedules.rates()[0], rates)
+                self.go_on(schedules, f"{options} {before} {loaded}")
+                other.close()
+
+    def test_a_plateaus_state_and_its_optimizers(self):
+        """PyTorch's states of both, in either order, into a plateau that has reduced its rates more or less often."""
+        for metrics in (), (2,), (2, 2), (2, 2, 2, 2, 2):
+            for is_first in False, True:
+                schedules, other = self.reduced(), self.reduced(metrics=metrics)
+                optimizer = other.pair.torch_optim.state_dict()
+                scheduler = other.torch[0].state_dict()
+                schedules.pair.torch_optim.load_state_dict(copy.deepcopy(optimizer))
+                schedules.torch[0].load_state_dict(copy.deepcopy(scheduler))
+                loads = [lambda: schedules.load(plain(scheduler)), lambda: self.load_optimizer(schedules, optimizer)]
+                for load in loads if is_first else reversed(loads):
+                    load()
+                self.go_on(schedules, f"{metrics} {is_first}")
+                other.close()
+
+    def load_optimizer(self, schedules, state):
+        objects = Objects(schedules.lib)
+        made = objects.make(state)
+        schedules.lib.check("tern_optim_state_dict_load", schedules.pair.optim, made)
+        objects.free(made)
+
     def test_lr_scale(self):
         lib = tern.Library()
         lib.returns(ctypes.c_double, "tern_lr_scale")
