@@ -5,7 +5,7 @@ set(TERN_CUDA_ARCHITECTURES "80;90" CACHE STRING "Compute capabilities of the GP
 
 file(GLOB_RECURSE TERN_CUDA_SOURCES CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cuda/*.c ${PROJECT_SOURCE_DIR}/src/cuda/*.cc ${PROJECT_SOURCE_DIR}/src/cuda/*.cu)
 # Sources that the library and the plug-in share: pure functions on views, errors and dtypes.
-set(TERN_CUDA_COMMON ${PROJECT_SOURCE_DIR}/src/tensor/view.c ${PROJECT_SOURCE_DIR}/src/base/error.c ${PROJECT_SOURCE_DIR}/src/base/dtype.c
+set(TERN_CUDA_COMMON ${PROJECT_SOURCE_DIR}/src/tensor/view.c ${PROJECT_SOURCE_DIR}/src/base/error.c ${PROJECT_SOURCE_DIR}/src/base/text.c ${PROJECT_SOURCE_DIR}/src/base/dtype.c
                      ${PROJECT_SOURCE_DIR}/src/kernels/plan.c ${PROJECT_SOURCE_DIR}/src/kernels/compute.c ${PROJECT_SOURCE_DIR}/src/kernels/product.c
                      ${PROJECT_SOURCE_DIR}/src/kernels/labels.c)
 
@@ -18,7 +18,7 @@ function(tern_cuda_properties target)
 endfunction()
 
 function(tern_nccl_properties target)
-  target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src/base/error.c ${PROJECT_SOURCE_DIR}/src/base/dtype.c)
+  target_sources(${target} PRIVATE ${PROJECT_SOURCE_DIR}/src/base/error.c ${PROJECT_SOURCE_DIR}/src/base/text.c ${PROJECT_SOURCE_DIR}/src/base/dtype.c)
   target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
   target_compile_definitions(${target} PRIVATE _GNU_SOURCE TERN_VERSION="${PROJECT_VERSION}")
   set_target_properties(${target} PROPERTIES PREFIX "" OUTPUT_NAME tern_nccl CXX_STANDARD 17 CXX_VISIBILITY_PRESET hidden)
