@@ -25,8 +25,9 @@ static bool is_metadata(const tern__content_item *item)
 
 static void print_line(const char *head, const tern__content_item *item)
 {
-    char *name = tern__item_name(item, NULL), *text = tern__value_text(item->value);
-    if (name && text) printf("%s%s: %.100s%s\n", head, name, text, strlen(text) > 100 ? "..." : "");
+    char shown[104], *name = tern__item_name(item, NULL), *text = tern__value_text(item->value);
+    if (text) tern__message_format(shown, sizeof(shown), "%s", text);
+    if (name && text) printf("%s%s: %s\n", head, name, shown);
     tern__free(name);
     free(text);
 }

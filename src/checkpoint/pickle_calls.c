@@ -430,6 +430,8 @@ tern_object *tern__vm_call(tern__vm *vm, tern_object *function, tern_object *arg
     int index = is_global ? index_of(name) : -1;
     if (index >= 0) return known[index].call(vm, known[index].name, args);
     if (vm->source->records) return make_record(vm, function, args);
-    tern__vm_refuse(vm, TERN_E_FORMAT, "calls %.150s, which is not a function", name);
+    char quote[TERN__QUOTE_TEXT];
+    tern__vm_refuse(vm, TERN_E_FORMAT, "calls %s, which is not a function",
+                    tern__quote(name, strlen(name), quote));
     return NULL;
 }

@@ -92,7 +92,7 @@ static int check_form(const char *path, const tern_image_opts *opts, const tern_
 static int begin(tern__image_reader *reader, const char *path, const tern_image_opts *opts, tern_image *image,
                  const char *func, tern_error *err)
 {
-    char why[256] = "";
+    char why[TERN_ERROR_TEXT] = "";
     int status = find_codec(reader, path, func, err);
     if (status) return status;
     const tern_image_codec *codec = tern__codec_open(reader->codec, path, func, err);
@@ -189,7 +189,7 @@ static void to_rgb(tern_image *image, size_t count)
 static int decode(tern__image_reader *reader, const char *path, int64_t top, int64_t rows,
                   const tern_image *image, const char *func, tern_error *err)
 {
-    char why[256] = "";
+    char why[TERN_ERROR_TEXT] = "";
     const tern_image_codec *codec = tern__codec_open(reader->codec, path, func, err);
     int status = codec->read(reader->decoders[reader->codec], top, rows, image, why, sizeof(why));
     return status ? fail(status, path, why, func, err) : TERN_OK;

@@ -62,7 +62,7 @@ static int write_file(const char *path, const void *data, size_t bytes, tern_err
 static int encode(const char *path, const tern_image *image, const tern_image_save_opts *opts,
                   tern_error *err)
 {
-    char why[256] = "";
+    char why[TERN_ERROR_TEXT] = "";
     const tern_image_codec *png = tern__codec_open(TERN__CODEC_PNG, path, FUNC, err);
     if (!png) return TERN_E_UNSUPPORTED;
     size_t bytes = png->encode_most(image);

@@ -40,7 +40,7 @@ static const tern_nifti_backend *open_plugin(const char *func, const char *path,
 static int parse(const tern_nifti_backend *plugin, const tern__gzip_file *file, const uint8_t *header,
                  tern_nifti_info *info, tern_error *err)
 {
-    char why[160] = "";
+    char why[TERN_ERROR_TEXT] = "";
     tern_nifti_status status = plugin->parse(header, info, why, sizeof(why));
     if (!status) return TERN_OK;
     int code = status == TERN_NIFTI_OTHER ? TERN_E_UNSUPPORTED : TERN_E_FORMAT;
