@@ -7,12 +7,6 @@
 static const int ending[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 static const int passed[] = {SIGUSR1, SIGUSR2};
 
-const char *tern__signal_name(int number)
-{
-    const char *name = sigabbrev_np(number);
-    return name ? name : "RT";
-}
-
 bool tern__signal_is_passed(int number)
 {
     return number == passed[0] || number == passed[1];

@@ -16,7 +16,5 @@ int tern__signals_open(sigset_t *before, tern_error *err);
 bool tern__signal_is_passed(int number);
 /* Is it SIGHUP, SIGINT, SIGQUIT or SIGTERM? */
 bool tern__signal_is_ending(int number);
-/* Returns the name without SIG, "RT" for a real-time signal. */
-const char *tern__signal_name(int number);
 
 #endif

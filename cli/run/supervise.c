@@ -273,8 +273,9 @@ static void take_ending_signal(supervisor *s, int number, bool deliver)
         kill_ranks(s);
         return;
     }
-    tern__relay_say(s->relay, "tern run: SIG%s: passed on to the ranks; a second one kills them",
-                    tern__signal_name(number));
+    char name[TERN__SIGNAL_TEXT];
+    tern__relay_say(s->relay, "tern run: %s: passed on to the ranks; a second one kills them",
+                    tern__signal_text(number, name));
     stop_ranks(s, number, deliver, GRACE_AFTER_SIGNAL);
 }
 
@@ -298,8 +299,9 @@ static void take_foreign_signal(supervisor *s, const tern__news *news)
     if (news->kills) {
         kill_ranks(s);
     } else if (s->phase < STOPPING) {
-        tern__relay_say(s->relay, "tern run: SIG%s on node %d: passed on to the ranks",
-                        tern__signal_name(number), news->node);
+        char name[TERN__SIGNAL_TEXT];
+        tern__relay_say(s->relay, "tern run: %s on node %d: passed on to the ranks",
+                        tern__signal_text(number, name), news->node);
         stop_ranks(s, number, true, GRACE_AFTER_SIGNAL);
     }
 }

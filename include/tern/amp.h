@@ -87,7 +87,9 @@ TERN_API tern_tensor *tern_scaler_scale(tern_scaler *scaler, tern_scope *scope, 
 /* Divides the optimizer's gradients by the scale, and looks for infinities and NaNs in the same pass.
  * Collective under a tern_ddp (on a GPU only if the ddp ignores some of the optimizer's parameters, as other
  * gradients are equal on all ranks). E_STATE: called twice since the last update, or after the step; E_DTYPE:
- * f16 gradients, which would underflow again; E_PEER. */
+ * f16 gradients, which would underflow again; E_PEER. What becomes infinite or NaN after this call, as by a
+ * norm of infinite gradients or by your own code, is not looked for: tern_scaler_step makes the step, as
+ * torch's. */
 TERN_API void tern_scaler_unscale(tern_scaler *scaler, tern_scope *scope, tern_optim *optim);
 
 /* Unscales, if that is not done yet, and makes the optimizer's step. If a gradient is not finite, it skips

@@ -110,8 +110,8 @@ typedef struct tern_distributed_opts {
 TERN_API tern_distributed_opts tern_distributed_defaults(void);
 
 /* Gives rank `rank` of `ranks` its share of 0, 1, .. n - 1, index for index that of
- * torch.utils.data.DistributedSampler(n, ranks, rank, shuffle, seed, drop_last). E_RANGE: rank is not in [0,
- * ranks - 1]. */
+ * torch.utils.data.DistributedSampler(n, ranks, rank, shuffle, seed, drop_last). E_RANGE: ranks < 1, or rank
+ * is not in [0, ranks - 1]. */
 TERN_API tern_sampler *tern_distributed_sampler_new(int64_t n, int ranks, int rank,
                                                     const tern_distributed_opts *opts, tern_error *err);
 

@@ -178,12 +178,22 @@ int tern__launch_exit_code(int status)
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
+const char *tern__signal_text(int number, char text[TERN__SIGNAL_TEXT])
+{
+    const char *name = sigabbrev_np(number);
+    if (name)
+        snprintf(text, TERN__SIGNAL_TEXT, "SIG%s", name);
+    else
+        snprintf(text, TERN__SIGNAL_TEXT, "SIGRTMIN%+d", number - SIGRTMIN);
+    return text;
+}
+
 void tern__launch_describe(int rank, pid_t pid, int status, char *text, size_t size)
 {
-    const char *name = WIFSIGNALED(status) ? sigabbrev_np(WTERMSIG(status)) : NULL;
+    char name[TERN__SIGNAL_TEXT];
     if (WIFSIGNALED(status))
-        snprintf(text, size, "rank %d (pid %d) was killed by signal %d (SIG%s)", rank, (int)pid,
-                 WTERMSIG(status), name ? name : "RT");
+        snprintf(text, size, "rank %d (pid %d) was killed by signal %d (%s)", rank, (int)pid, WTERMSIG(status),
+                 tern__signal_text(WTERMSIG(status), name));
     else
         snprintf(text, size, "rank %d (pid %d) exited with code %d", rank, (int)pid, WEXITSTATUS(status));
 }

@@ -50,6 +50,10 @@ void tern__launch_close(tern__launch *launch);
  * a rank that is left from an earlier attempt cannot join. Returns 0, or -1 and errno. */
 int tern__launch_enter(const tern__launch *launch, int local, pid_t parent);
 
+/* Writes a signal's name: "SIGKILL", "SIGRTMIN+3". Returns text. */
+#define TERN__SIGNAL_TEXT 24
+const char *tern__signal_text(int number, char text[TERN__SIGNAL_TEXT]);
+
 /* Return what waitpid's `status` means: 128 + signal, or the exit code; and as words in `text`: "rank 1 (pid
  * 4711) was killed by signal 9 (SIGKILL)". */
 int tern__launch_exit_code(int status);

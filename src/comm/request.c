@@ -81,6 +81,14 @@ static int check_bytes(const tern_group *group, const tern__request *r, size_t c
                            tern_dtype_name(r->dtype), group->boot.world);
 }
 
+int tern__request_fail_null(const char *func, size_t count, tern_dtype dtype, tern_error *err)
+{
+    return tern__error_set(err, func, TERN_E_INVALID,
+                           "buffer is NULL, expected %zu %s (tern_tensor_data is NULL for a view whose elements "
+                           "are not in order: tern_contiguous)",
+                           count, tern_dtype_name(dtype));
+}
+
 static int check_item(const tern_group *group, const tern__request *r, const tern__item *item,
                       tern_error *err)
 {
@@ -88,8 +96,7 @@ static int check_item(const tern_group *group, const tern__request *r, const ter
     int status = check_bytes(group, r, item->count, err);
     if (status || !item->count) return status;
     if ((of.in && !item->in) || (of.out && !item->out))
-        return tern__error_set(err, r->func, TERN_E_INVALID, "buffer is NULL, expected %zu %s", item->count,
-                               tern_dtype_name(r->dtype));
+        return tern__request_fail_null(r->func, item->count, r->dtype, err);
     return of.in && of.out ? check_overlap(group, r, item, of, err) : TERN_OK;
 }
 

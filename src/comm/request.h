@@ -35,6 +35,9 @@ typedef struct tern__parts {
     size_t in, out;
 } tern__parts;
 
+/* E_INVALID: a buffer of `count` elements is NULL. */
+int tern__request_fail_null(const char *func, size_t count, tern_dtype dtype, tern_error *err);
+
 tern__parts tern__request_parts(const tern_group *group, tern__kind kind, int root);
 
 int tern__request_run(tern_group *group, const tern__request *request, tern_error *err);

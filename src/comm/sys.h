@@ -40,8 +40,8 @@ bool tern__send_now(int fd, const void *data, size_t bytes);
  * (*got bytes so far); -1: the other end has closed or sent something else. */
 int tern__recv_part(int fd, bool is_stream, void *data, size_t bytes, size_t *got);
 
-/* Starts a thread with all signals blocked. */
-int tern__thread_start(pthread_t *thread, void *(*body)(void *), void *arg, const char *name,
+/* Starts a thread with all signals blocked. E_SYSTEM in the name of `func`. */
+int tern__thread_start(pthread_t *thread, void *(*body)(void *), void *arg, const char *name, const char *func,
                        tern_error *err);
 
 /* Threads that poll descriptors wake up this often to check that these are still open: some programs close

@@ -75,6 +75,8 @@ static int cannot_read(const tern__gzip_file *file, tern_error *err)
     int code;
     const char *why = gzerror(file->gz, &code);
     if (code == Z_ERRNO) return tern__error_errno(err, file->func, TERN_E_IO, "cannot read %s", file->path);
+    const char *after = strncmp(why, "<fd:", 4) ? NULL : strstr(why, ">: "); /* zlib's name for the file */
+    if (after) why = after + 3;
     return tern__error_set(err, file->func, TERN_E_FORMAT, "cannot unpack %s: %s", file->path, why);
 }
 

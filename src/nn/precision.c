@@ -73,7 +73,7 @@ int tern_module_cast(tern_module *module, tern_dtype dtype, tern_error *err)
     const tern__module_tree *root = tern__module_root(module)->tree;
     if (root->seal || root->precision.set)
         return tern__error_set(err, __func__, TERN_E_STATE,
-                               "%s already belongs to amp, a ddp or an optimizer: cast a model first",
+                               "%s has had amp, a backward, ddp or optimizer already: cast a model first",
                                module->kind);
     return tern__module_cast(module, dtype, false, err);
 }

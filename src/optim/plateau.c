@@ -62,10 +62,10 @@ static int check(const char *func, const tern_plateau_opts *o, tern_error *err)
         return tern__error_set(err, func, TERN_E_RANGE,
                                "expected patience and cooldown >= 0, got %lld and %lld",
                                (long long)o->patience, (long long)o->cooldown);
-    if (!(o->threshold >= 0) || !(o->min >= 0) || !(o->eps >= 0))
+    if (!(o->threshold >= 0) || !(o->min >= 0) || !isfinite(o->min) || !(o->eps >= 0))
         return tern__error_set(err, func, TERN_E_RANGE,
-                               "expected threshold, min and eps >= 0, got %g, %g and %g", o->threshold,
-                               o->min, o->eps);
+                               "expected threshold, min and eps >= 0 and a finite min, got %g, %g and %g",
+                               o->threshold, o->min, o->eps);
     return TERN_OK;
 }
 

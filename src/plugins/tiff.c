@@ -200,6 +200,15 @@ static void place(decoder *d, tern_image *image)
     d->right = is_turned ? along : across;
 }
 
+/* Returns the name in TIFF 6.0. */
+static const char *photometric_name(int photometric)
+{
+    static const char *const names[] = {"MINISWHITE", "MINISBLACK", "RGB",   "PALETTE", "MASK",
+                                        "SEPARATED",  "YCBCR",      "(none)", "CIELAB"};
+    size_t count = sizeof(names) / sizeof(*names);
+    return photometric >= 0 && (size_t)photometric < count ? names[photometric] : "unknown";
+}
+
 static int read_fields(decoder *d, tern_image *image, bool indices)
 {
     uint32_t height = 0, width = 0;
@@ -229,8 +238,10 @@ static int read_fields(decoder *d, tern_image *image, bool indices)
     }
     if (d->plain || (d->format == SAMPLEFORMAT_UINT && d->bits <= 8 && TIFFRGBAImageOK(d->tiff, text)))
         return 0;
-    snprintf(d->why, d->why_size, "%d-bit samples of format %d, photometric %d: expected 8 or 16 bits or f32",
-             d->bits, d->format, d->photometric);
+    snprintf(d->why, d->why_size,
+             "%d-bit samples of format %d, photometric %d (%s): expected 8 or 16 bits or f32, in grey "
+             "(MINISBLACK) or colours (RGB)",
+             d->bits, d->format, d->photometric, photometric_name(d->photometric));
     return TERN_E_UNSUPPORTED;
 }
 

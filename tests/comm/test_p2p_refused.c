@@ -117,7 +117,7 @@ static const refusal refusals[] = {
     {"a send to anybody", TERN_E_RANGE, "destination is -1, expected 0 to 1", send_to_any},
     {"a recv from nobody", TERN_E_RANGE, "source is -2, expected 0 to 1", recv_from_nobody},
     {"a negative tag", TERN_E_RANGE, "tag is -1, expected at least 0", send_below_zero},
-    {"no buffer", TERN_E_INVALID, "buffer is NULL, expected 1 f32", send_null},
+    {"no buffer", TERN_E_INVALID, "buffer is NULL, expected 1 f32 (tern_tensor_data is NULL for a view", send_null},
     {"too much", TERN_E_RANGE, "are more than memory holds", send_too_much},
     {"no dtype", TERN_E_DTYPE, "is not one of tern's", send_of_no_dtype},
     {"too many bytes", TERN_E_RANGE, "a string of 1073741825 bytes, expected at most 1073741824",

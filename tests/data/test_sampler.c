@@ -167,7 +167,8 @@ static void bad_arguments_are_named(void **state)
     newer.size += 8;
     expect_refused(10, 4, 4, NULL, TERN_E_RANGE, "rank is 4, expected [0, 3] for 4 ranks");
     expect_refused(10, 4, -1, NULL, TERN_E_RANGE, "rank is -1");
-    expect_refused(10, 0, 0, NULL, TERN_E_RANGE, "for 0 ranks");
+    expect_refused(10, 0, 0, NULL, TERN_E_RANGE, "ranks is 0, expected at least 1");
+    expect_refused(10, -3, 0, NULL, TERN_E_RANGE, "ranks is -3, expected at least 1");
     expect_refused(-1, 1, 0, NULL, TERN_E_INVALID, "n is -1");
     expect_refused(INT64_MAX, 1, 0, NULL, TERN_E_INVALID, "n is 9223372036854775807");
     expect_refused(10, 1, 0, &none, TERN_E_INVALID, "_defaults");

@@ -195,18 +195,18 @@ static void nothing_is_added_after_the_seal(void **state)
     int64_t one = 1;
     assert_non_null(tern__module_seal(net.nn1, err)); /* any module of the tree seals all of it */
     expect(err, tern_module_add(&net.base, "late", tern_relu_new(err), err), "tern_module_add", TERN_E_STATE,
-           "\"late\" cannot be added to two_layers: its parameters already belong to a ddp or an optimizer; "
+           "\"late\" cannot be added to two_layers after its first backward, ddp or optimizer: "
            "build the whole model first");
     expect(err, tern_parameter_add(net.nn2, "late", TERN_F32, 1, &one, err), "tern_parameter_add",
            TERN_E_STATE,
-           "\"late\" cannot be added to linear: its parameters already belong to a ddp or an optimizer; "
+           "\"late\" cannot be added to linear after its first backward, ddp or optimizer: "
            "build the whole model first");
     expect(err, tern_buffer_add(&net.base, "late", TERN_F32, 1, &one, err), "tern_buffer_add", TERN_E_STATE,
-           "\"late\" cannot be added to two_layers: its parameters already belong to a ddp or an optimizer; "
+           "\"late\" cannot be added to two_layers after its first backward, ddp or optimizer: "
            "build the whole model first");
     tern_module *parent = tern_sequential_new(err);
     expect(err, tern_module_add(parent, "sealed", &net.base, err), "tern_module_add", TERN_E_STATE,
-           "two_layers \"sealed\" already belongs to a ddp or an optimizer; build the whole model first");
+           "two_layers \"sealed\" has had a backward, ddp or optimizer already: build the whole model first");
     assert_int_equal(net.released, 1); /* handed over and refused, so it is released */
     tern_module_free(parent);
     close_world(&w);

@@ -307,9 +307,8 @@ static void what_is_refused(void **state)
         "\"weight\" of linear would share a parameter of another tree: add both modules to the model first");
     assert_non_null(tern__module_seal(model, err));
     expect(err, tern_parameter_share(inner, "again", bias, err), TERN_E_STATE,
-           "\"again\" cannot be added to linear: its parameters already belong to a ddp or an optimizer; "
-           "build the "
-           "whole model first");
+           "\"again\" cannot be added to linear after its first backward, ddp or optimizer: "
+           "build the whole model first");
     books.refuse_at = atomic_load(&books.requests) + 1;
     assert_null(
         tern_parameter_share(part(other, "inner"), "again", tern_state_find(other, "inner.bias"), err));

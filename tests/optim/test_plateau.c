@@ -89,7 +89,10 @@ static void what_cannot_be(void **state)
     opts = tern_plateau_defaults();
     opts.min = NAN;
     expect_no_plateau(optim, opts, TERN_E_RANGE,
-                      "expected threshold, min and eps >= 0, got 0.0001, nan and 1e-08");
+                      "expected threshold, min and eps >= 0 and a finite min, got 0.0001, nan and 1e-08");
+    opts.min = INFINITY;
+    expect_no_plateau(optim, opts, TERN_E_RANGE,
+                      "expected threshold, min and eps >= 0 and a finite min, got 0.0001, inf and 1e-08");
     opts.size = 0;
     expect_no_plateau(optim, opts, TERN_E_INVALID,
                       "options: size is 0; start from what the _defaults function returns");

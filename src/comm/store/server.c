@@ -359,7 +359,7 @@ tern__server *tern__server_start(int listen_fd, const uint8_t secret[TERN__SECRE
     server->host.secret = server->secret;
     server->host.is_public = is_public;
     if (!prepare(server, func, err) &&
-        !tern__thread_start(&server->thread, serve_all, server, "tern-store", err))
+        !tern__thread_start(&server->thread, serve_all, server, "tern-store", func, err))
         return server;
     release(server);
     return NULL;

@@ -34,6 +34,8 @@ static int check_opts(const tern_loader_opts *opts, tern_error *err)
     if (opts->prefetch < 1 || opts->prefetch > MAX_PREFETCH)
         return tern__error_set(err, FUNC, TERN_E_RANGE, "prefetch is %d, expected [1, %d]", opts->prefetch,
                                MAX_PREFETCH);
+    if (opts->ranks < 1)
+        return tern__error_set(err, FUNC, TERN_E_RANGE, "ranks is %d, expected at least 1", opts->ranks);
     if (opts->rank < 0 || opts->rank >= opts->ranks)
         return tern__error_set(err, FUNC, TERN_E_RANGE, "rank is %d, expected [0, %d] for %d ranks",
                                opts->rank, opts->ranks - 1, opts->ranks);

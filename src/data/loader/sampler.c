@@ -73,6 +73,10 @@ tern_sampler *tern_distributed_sampler_new(int64_t n, int ranks, int rank, const
     static const char func[] = "tern_distributed_sampler_new";
     tern_distributed_opts opts = tern_distributed_defaults();
     if (tern__is_set(err) || tern__opts_read(&opts, sizeof(opts), user, func, err)) return NULL;
+    if (ranks < 1) {
+        tern__error_set(err, func, TERN_E_RANGE, "ranks is %d, expected at least 1", ranks);
+        return NULL;
+    }
     if (rank < 0 || rank >= ranks) {
         tern__error_set(err, func, TERN_E_RANGE, "rank is %d, expected [0, %d] for %d ranks", rank, ranks - 1,
                         ranks);
