@@ -15,9 +15,12 @@
  * sum in the fixed order of the channels, so no bit depends on how work is divided. */
 #include "kernels/cpu/conv/product.h"
 #include "kernels/cpu/conv/winograd/conv.h"
+#include "kernels/cpu/conv/winograd/even.h"
 #include "kernels/cpu/conv/winograd/slice.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/pack.h"
+
+#include <string.h>
 
 #define POINTS TERN__WINOGRAD_POINTS
 #define CACHE  (1 << 19) /* bytes of a slice's inputs */
@@ -46,9 +49,16 @@ typedef struct job {
     int64_t in_room, room;       /* tiles of a slice's inputs and of its outputs */
     int64_t in_pitch, sum_pitch; /* floats of a point's inputs and sums of a slice      */
     int64_t in_size, sum_size;   /* floats of all points                                */
-    int64_t own_size;            /* floats of a thread's sums and weights */
+    int64_t own_size;            /* floats of a thread's sums, weights and flags */
     float *tiles, *own;
 } job;
+
+/* A thread's own memory. */
+typedef struct room {
+    float *sums, *weights;
+    bool *uneven, *all; /* which tiles of the slice are uneven, and a flag for each that is set */
+    bool any;           /* whether one is uneven */
+} room;
 
 /* A slice and its transformed inputs. */
 typedef struct part {
@@ -76,10 +86,24 @@ bool tern__winograd_takes(const tern__call *call, const tern__view *x, const ter
     return takes;
 }
 
-/* The floats of a group's transformed weights. */
+/* The floats of a group's transformed weights. The last ones say whether they are even. */
 static int64_t weight_room(const job *j, int64_t ins)
 {
-    return POINTS * tern__winograd_pitch(&j->w, 0, ins);
+    return POINTS * tern__winograd_pitch(&j->w, 0, ins) + TERN__BLOCK;
+}
+
+/* The floats of two flags for each tile. */
+static int64_t flag_room(const job *j)
+{
+    return (2 * j->room / (int64_t)(TERN__BLOCK * sizeof(float)) + 1) * TERN__BLOCK;
+}
+
+static room room_of(const job *j, int thread)
+{
+    float *sums = j->own + thread * j->own_size, *weights = sums + j->sum_size;
+    bool *uneven = (bool *)(weights + (j->keeps ? 0 : weight_room(j, j->chunk)));
+    memset(uneven + j->room, true, (size_t)j->room);
+    return (room){sums, weights, uneven, uneven + j->room, false};
 }
 
 /* ---- a slice ---- */
@@ -124,7 +148,8 @@ static void multiply(const job *j, const part *s, float *sums, const float *weig
     }
 }
 
-static void transform_outputs(const job *j, const part *s, float *sums, int64_t group)
+/* direct: the tiles that are computed by the definition; NULL: none. */
+static void transform_outputs(const job *j, const part *s, float *sums, int64_t group, const bool *direct)
 {
     int64_t blocks = tern__winograd_width(&j->w, group) / TERN__BLOCK;
     for (int64_t b = 0; b < blocks; b++)
@@ -132,23 +157,44 @@ static void transform_outputs(const job *j, const part *s, float *sums, int64_t 
             tern__winograd_part to = tern__winograd_out_part(&j->grid, &s->slice, 2 * group + b, i);
             tern__winograd_points from = {sums + (b * j->room + i * s->slice.tiles) * TERN__BLOCK,
                                           j->sum_pitch};
-            tern__winograd_outputs(from, &j->grid, j->out, j->bias, j->call->add[0], &to);
+            const bool *these = direct ? direct + i * s->slice.tiles : NULL;
+            if (these) tern__winograd_direct(from, &j->grid, j->in, &j->w, &to, these);
+            tern__winograd_outputs(from, &j->grid, j->out, j->bias, j->call->add[0], &to, these);
         }
+}
+
+/* Finds the slice's uneven tiles. */
+static void judge(const job *j, const part *s, room *r)
+{
+    r->any = false;
+    for (int64_t i = 0; i < s->slice.sheets; i++) {
+        tern__winograd_part outs = tern__winograd_out_part(&j->grid, &s->slice, 0, i);
+        tern__winograd_points from = {s->tiles + i * s->slice.tiles * TERN__BLOCK, j->in_pitch};
+        r->any = tern__winograd_find_uneven(r->uneven + i * s->slice.tiles, from, j->in_room * TERN__BLOCK,
+                                            &j->grid, j->in, &outs) > 0 || r->any;
+    }
+}
+
+/* Whether a group's weights that were transformed beforehand are even. */
+static bool is_kept_even(const job *j, const float *kept)
+{
+    return kept[weight_room(j, j->w.ins) - 1] != 0;
 }
 
 /* Computes a group of outputs. Both ways sum the inputs in the same chunks, so that results do not depend
  * on which is used. */
-static void compute(const job *j, const part *s, float *own, int64_t group)
+static void compute(const job *j, const part *s, const room *r, int64_t group)
 {
-    float *made = own + j->sum_size;
+    const float *kept = j->kept + group * weight_room(j, j->w.ins);
+    bool even = !j->keeps || is_kept_even(j, kept);
     for (int64_t in = 0; in < j->w.ins; in += j->chunk) {
         int64_t ins = TERN__MIN(j->chunk, j->w.ins - in);
-        if (!j->keeps) tern__winograd_pack(made, &j->w, group, in, ins);
-        const float *kept = j->kept + group * weight_room(j, j->w.ins);
-        const float *weight = j->keeps ? kept + in * tern__winograd_width(&j->w, group) : made;
-        multiply(j, s, own, weight, tern__winograd_pitch(&j->w, group, j->keeps ? j->w.ins : ins), group, in);
+        if (!j->keeps) even = tern__winograd_pack(r->weights, &j->w, group, in, ins) && even;
+        const float *weight = j->keeps ? kept + in * tern__winograd_width(&j->w, group) : r->weights;
+        multiply(j, s, r->sums, weight, tern__winograd_pitch(&j->w, group, j->keeps ? j->w.ins : ins), group,
+                 in);
     }
-    transform_outputs(j, s, own, group);
+    transform_outputs(j, s, r->sums, group, !even ? r->all : r->any ? r->uneven : NULL);
 }
 
 /* ---- the loops ---- */
@@ -168,11 +214,14 @@ static void run(const job *j, int64_t first)
                 transform_inputs(j, &s, i % each / tall, i % tall);
         }
 #pragma omp parallel for num_threads(j->threads) schedule(static) if (j->threads > 1)
-    for (int t = 0; t < j->threads; t++)
-        for (int64_t i = outs * t / j->threads; i < outs * (t + 1) / j->threads; i++) {
+    for (int t = 0; t < j->threads; t++) {
+        room r = room_of(j, t);
+        for (int64_t begin = outs * t / j->threads, i = begin; i < outs * (t + 1) / j->threads; i++) {
             part s = part_of(j, first, i / j->groups);
-            compute(j, &s, j->own + t * j->own_size, i % j->groups);
+            if (i == begin || i % j->groups == 0) judge(j, &s, &r);
+            compute(j, &s, &r, i % j->groups);
         }
+    }
 }
 
 /* ---- the plan ---- */
@@ -197,10 +246,10 @@ static void cut(job *j)
     j->room = j->cut.sheets * j->cut.tiles;
     j->in_room = tern__winograd_tall(&j->grid, j->cut.sheets) * j->cut.tiles;
     j->in_pitch = j->channels * j->in_room + TERN__BLOCK;
-    j->in_size = POINTS * j->in_pitch;
+    j->in_size = TERN__WINOGRAD_LINES * j->in_pitch;
     j->sum_pitch = 2 * j->room * TERN__BLOCK + TERN__BLOCK;
     j->sum_size = POINTS * j->sum_pitch;
-    j->own_size = j->sum_size + (j->keeps ? 0 : weight_room(j, j->chunk));
+    j->own_size = j->sum_size + (j->keeps ? 0 : weight_room(j, j->chunk)) + flag_room(j);
 }
 
 static job plan(const tern__call *call, const tern__view *x, const tern__view *w, const tern__view *y)
@@ -256,8 +305,10 @@ static int keep(job *j, const tern__view *w)
     if (!stale) return TERN_OK;
     int threads = (int)TERN__MIN(j->threads, j->groups);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int64_t g = 0; g < j->groups; g++)
-        tern__winograd_pack(to + g * weight_room(j, j->w.ins), &j->w, g, 0, j->w.ins);
+    for (int64_t g = 0; g < j->groups; g++) {
+        float *weights = to + g * weight_room(j, j->w.ins);
+        weights[weight_room(j, j->w.ins) - 1] = tern__winograd_pack(weights, &j->w, g, 0, j->w.ins);
+    }
     return TERN_OK;
 }
 

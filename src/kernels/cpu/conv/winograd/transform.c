@@ -1,5 +1,6 @@
 /* transform.c - how an image is cut into tiles and how weights are ordered (transform.h). The transforms
  * themselves are in transform_tiles.c and transform_weights.c. */
+#include "kernels/cpu/conv/winograd/even.h"
 #include "kernels/cpu/conv/winograd/transforms.h"
 
 #include <string.h>
@@ -54,9 +55,9 @@ void tern__winograd_grads(tern__winograd_points to, const tern__winograd_grid *g
 
 void tern__winograd_outputs(tern__winograd_points from, const tern__winograd_grid *grid,
                             const tern__view *out, const void *bias, bool add,
-                            const tern__winograd_part *part)
+                            const tern__winograd_part *part, const bool *direct)
 {
-    TERN__BY_WIDTH(tern__winograd_tiles)->outputs(from, grid, out, bias, add, part);
+    TERN__BY_WIDTH(tern__winograd_tiles)->outputs(from, grid, out, bias, add, part, direct);
 }
 
 /* ---- weights ---- */
@@ -90,18 +91,41 @@ static void copy_channels(const channels *to, const channels *from, size_t size)
         }
 }
 
-void tern__winograd_pack(float *to, const tern__winograd_weights *w, int64_t group, int64_t first,
+bool tern__winograd_pack(float *to, const tern__winograd_weights *w, int64_t group, int64_t first,
                          int64_t count)
 {
     int64_t width = tern__winograd_width(w, group), pitch = tern__winograd_pitch(w, group, count);
     const tern__winograd_squares *squares = TERN__BY_WIDTH(tern__winograd_squares);
-    float room[TERN__BLOCK * TERN__BLOCK * TAPS];
+    float room[TERN__BLOCK * TERN__BLOCK * TAPS], energy[TAPS][2 * TERN__BLOCK] = {{0}};
     for (int64_t c = 0; c < count; c += TERN__BLOCK)
         for (int64_t o = 0; o < width; o += TERN__BLOCK) {
             channels own = channels_of(w, 32 * group + o, first + c), dense = dense_channels(w, room);
             if (w->taps > 1) copy_channels(&dense, &own, tern_dtype_bytes(w->dtype));
-            squares->pack(to + c * width + o, pitch, width, w->taps > 1 ? dense : own, w->turned, w->dtype);
+            squares->pack(to + c * width + o, pitch, width, w->taps > 1 ? dense : own, w->turned, &energy[0][o],
+                          w->dtype);
         }
+    return tern__winograd_weights_are_even(energy, width);
+}
+
+void tern__winograd_direct(tern__winograd_points to, const tern__winograd_grid *grid, const tern__view *in,
+                           const tern__winograd_weights *w, const tern__winograd_part *part,
+                           const bool *direct)
+{
+    const tern__winograd_squares *squares = TERN__BY_WIDTH(tern__winograd_squares);
+    float room[TERN__BLOCK * TERN__BLOCK * TAPS], taps[TERN__BLOCK * TERN__BLOCK * TAPS];
+    for (int64_t t = 0; t < part->count; t++)
+        for (int i = 0; direct[t] && i < OUT * OUT; i++)
+            memset(to.data + i * to.pitch + t * TERN__BLOCK, 0, TERN__BLOCK * sizeof(float));
+    for (int64_t c = 0; c < w->ins; c += TERN__BLOCK) {
+        int64_t tap = c / in->shape[1], channel = c % in->shape[1];
+        channels own = channels_of(w, part->block * TERN__BLOCK, c), dense = dense_channels(w, room);
+        tern__winograd_part from = *part;
+        from.block = channel / TERN__BLOCK;
+        from.sheet += grid->depth.shift + tap * grid->depth.step;
+        if (w->taps > 1) copy_channels(&dense, &own, tern_dtype_bytes(w->dtype));
+        squares->load(taps, w->taps > 1 ? dense : own, w->turned, w->dtype);
+        TERN__BY_WIDTH(tern__winograd_tiles)->add_direct(to, grid, in, &from, taps, w->turned, direct);
+    }
 }
 
 void tern__winograd_unpack(const float *from, const tern__winograd_weights *w, int64_t group, int64_t first,

@@ -57,11 +57,15 @@ static inline int64_t tern__winograd_sheets(const tern__view *w)
 tern__winograd_grid tern__winograd_grid_of(const tern__view *in, const tern__view *out, int64_t taps,
                                            const tern__conv_attr *attr, bool turned);
 
-/* Transformed tiles of a block of channels: tile t of point p is the 16 floats at data + p * pitch + 16 t. */
+/* Transformed tiles of a block of channels: tile t of point p is the 16 floats at data + p * pitch + 16 t.
+ * After the points come two lines per tile by which even.h judges it: sums of squares that see all of the
+ * tile's inputs (or gradients), and, for inputs, squares from its centre. */
 typedef struct tern__winograd_points {
     float *data;
     int64_t pitch;
 } tern__winograd_points;
+
+enum { TERN__WINOGRAD_ENERGY = TERN__WINOGRAD_POINTS, TERN__WINOGRAD_CENTRE, TERN__WINOGRAD_LINES };
 
 /* Tiles first .. first + count - 1 of a sheet of a block of channels. */
 typedef struct tern__winograd_part {
@@ -73,10 +77,11 @@ void tern__winograd_inputs(tern__winograd_points to, const tern__winograd_grid *
                            const tern__winograd_part *part);
 void tern__winograd_grads(tern__winograd_points to, const tern__winograd_grid *grid, const tern__view *out,
                           const tern__winograd_part *part);
-/* A' m A plus a bias of the outputs' dtype (NULL: none), stored or added to the outputs. */
+/* A' m A plus a bias of the outputs' dtype (NULL: none), stored or added to the outputs. Where direct[t] is
+ * set, the first 16 points of tile t are its outputs already. */
 void tern__winograd_outputs(tern__winograd_points from, const tern__winograd_grid *grid,
                             const tern__view *out, const void *bias, bool add,
-                            const tern__winograd_part *part);
+                            const tern__winograd_part *part, const bool *direct);
 
 /* Weights (O, C, [sheets,] 3, 3), or their gradient. turned: as for a data gradient, by 180 degrees in
  * each sheet and with inputs and outputs swapped. Inputs count once for each sheet. Transformed weights
@@ -101,9 +106,15 @@ static inline int64_t tern__winograd_pitch(const tern__winograd_weights *w, int6
     return ins * tern__winograd_width(w, group) + 16;
 }
 
-/* G g G' for a group's outputs and inputs first .. first + count - 1, whole blocks of 16. */
-void tern__winograd_pack(float *to, const tern__winograd_weights *w, int64_t group, int64_t first,
+/* G g G' for a group's outputs and inputs first .. first + count - 1, whole blocks of 16. Returns whether
+ * these weights are even (even.h). */
+bool tern__winograd_pack(float *to, const tern__winograd_weights *w, int64_t group, int64_t first,
                          int64_t count);
+/* The outputs of the tiles with direct[t] by the definition, to their first 16 points. `part`: tiles of a
+ * block of the outputs. */
+void tern__winograd_direct(tern__winograd_points to, const tern__winograd_grid *grid, const tern__view *in,
+                           const tern__winograd_weights *w, const tern__winograd_part *part,
+                           const bool *direct);
 /* G' m G, stored or added to the same part of the weights. */
 void tern__winograd_unpack(const float *from, const tern__winograd_weights *w, int64_t group, int64_t first,
                            int64_t count, bool add);

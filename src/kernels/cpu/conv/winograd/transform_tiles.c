@@ -72,37 +72,88 @@ TERN__INLINE lines square(const tern__winograd_grid *g, const tern__view *view, 
     if (!p.is_beyond && p.row >= 0 && p.column >= 0 && p.row + (side - 1) * down < height &&
         p.column + (side - 1) * on < width)
         return (lines){data, p.plane + (p.row * width + p.column) * BLOCK, down * width * BLOCK, on * BLOCK};
-    for (int i = 0; i < side; i++)
-        for (int j = 0; j < side; j++) {
-            int64_t r = p.row + i * down, c = p.column + j * on;
-            bool inside = !p.is_beyond && r >= 0 && c >= 0 && r < height && c < width;
-            copy_line(room, (i * side + j) * BLOCK, inside ? data : NULL, p.plane + (r * width + c) * BLOCK,
-                      dtype);
-        }
+    bool inside[IN];
+    for (int j = 0; j < side; j++) {
+        int64_t c = p.column + j * on;
+        inside[j] = !p.is_beyond && c >= 0 && c < width;
+    }
+    for (int64_t i = 0, r = p.row; i < side; i++, r += down) {
+        const void *row = r >= 0 && r < height ? data : NULL;
+        int64_t at = p.plane + (r * width + p.column) * BLOCK;
+        for (int64_t j = 0; j < side; j++, at += on * BLOCK)
+            copy_line(room, (i * side + j) * BLOCK, inside[j] ? row : NULL, at, dtype);
+    }
     return (lines){room, 0, side * BLOCK, BLOCK};
 }
 
+/* Stores the sum of squares of the given points. */
+TERN__INLINE void put_energy(float *tile, int64_t pitch, const int *points, int count)
+{
+    tern__lanes sum = {0};
+    _Pragma("GCC unroll 4") for (int i = 0; i < count; i++)
+    {
+        tern__lanes point = tern__lanes_load(tile + points[i] * pitch, LANES);
+        sum += point * point;
+    }
+    tern__lanes_store(tile + TERN__WINOGRAD_ENERGY * pitch, sum, LANES);
+}
+
+/* The places along an axis of which every window has one: 2 and 3, or a single one if the tile's outputs are
+ * fewer and inputs beyond them may be padding. `first`: that of the first input. */
+TERN__INLINE void middle_of(int64_t middle[2], const tern__winograd_axis *a, int64_t first)
+{
+    int64_t out = first + a->padding;
+    middle[0] = out + a->step < a->out ? 2 : 1;
+    middle[1] = out + 3 * a->step < a->out ? 3 : middle[0];
+}
+
+/* Lane l has input l % 4 of the four in the middle of the tile, of the channels of the first lanes. */
+TERN__INLINE tern__lanes centre_of(const lines *from, const int64_t row[2], const int64_t column[2], int v,
+                                   tern_dtype dtype)
+{
+    tern__lanes line[4], pair[2];
+    _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) line[i] = tern__lanes_get(
+        from->data, dtype, from->first + v + row[i / 2] * from->row_pitch + column[i % 2] * from->pitch,
+        LANES);
+    for (int i = 0; i < 2; i++) pair[i] = __builtin_shufflevector(line[i], line[i + 2], TERN__ZIP_FIRST);
+    return __builtin_shufflevector(pair[0], pair[1], TERN__ZIP_FIRST);
+}
+
+/* Each input has a part in one of the four corners of the transformed tile. */
 TERN__INLINE void inputs(tern__winograd_points to, const tern__winograd_grid *g, const tern__view *in,
                          const tern__winograd_part *part, tern_dtype dtype)
 {
+    static const int corners[] = {0, IN - 1, IN * (IN - 1), IN * IN - 1};
     float room[IN * IN * BLOCK];
     for (int64_t t = 0; t < part->count; t++) {
-        lines from = square(g, in, input_of(g, in, part, t), IN, room, dtype);
-        for (int v = 0; v < BLOCK; v += LANES)
-            input_tile(to.data + t * BLOCK + v, to.pitch, from.data, from.first + v, from.row_pitch,
-                       from.pitch, dtype);
+        place p = input_of(g, in, part, t);
+        lines from = square(g, in, p, IN, room, dtype);
+        int64_t row[2], column[2];
+        middle_of(row, &g->axis[0], p.row);
+        middle_of(column, &g->axis[1], p.column);
+        for (int v = 0; v < BLOCK; v += LANES) {
+            float *tile = to.data + t * BLOCK + v;
+            tern__lanes centre = centre_of(&from, row, column, v, dtype);
+            input_tile(tile, to.pitch, from.data, from.first + v, from.row_pitch, from.pitch, dtype);
+            tern__lanes_store(tile + TERN__WINOGRAD_CENTRE * to.pitch, centre * centre, LANES);
+            put_energy(tile, to.pitch, corners, 4);
+        }
     }
 }
 
+/* All gradients have a part in the points (b, b), (a, b) and (b, a). */
 TERN__INLINE void grads(tern__winograd_points to, const tern__winograd_grid *g, const tern__view *out,
                         const tern__winograd_part *part, tern_dtype dtype)
 {
+    static const int full[] = {3 * IN + 3, IN + 3, 3 * IN + 1};
     float room[OUT * OUT * BLOCK];
     for (int64_t t = 0; t < part->count; t++) {
         lines from = square(g, out, place_of(g, out, g->depth.out, part, t), OUT, room, dtype);
-        for (int v = 0; v < BLOCK; v += LANES)
-            grad_tile(to.data + t * BLOCK + v, to.pitch, from.data, from.first + v, from.row_pitch,
-                      from.pitch, dtype);
+        for (int v = 0; v < BLOCK; v += LANES) {
+            float *tile = to.data + t * BLOCK + v;
+            grad_tile(tile, to.pitch, from.data, from.first + v, from.row_pitch, from.pitch, dtype);
+            put_energy(tile, to.pitch, full, 3);
+        }
     }
 }
 
@@ -115,8 +166,16 @@ TERN__INLINE void put_line(void *data, int64_t at, const float *line, const floa
                         tern__lanes_load(line + v, LANES) + tern__lanes_load(more + v, LANES), LANES, add);
 }
 
+/* The first 16 points of a tile. */
+TERN__INLINE void copy_tile(float *room, tern__winograd_points from, int64_t t)
+{
+    for (int i = 0; i < OUT * OUT; i++)
+        memcpy(room + i * BLOCK, from.data + i * from.pitch + t * BLOCK, BLOCK * sizeof(*room));
+}
+
 TERN__INLINE void outputs(tern__winograd_points from, const tern__winograd_grid *g, const tern__view *out,
-                          const void *bias, bool add, const tern__winograd_part *part, tern_dtype dtype)
+                          const void *bias, bool add, const tern__winograd_part *part, const bool *direct,
+                          tern_dtype dtype)
 {
     const tern__winograd_axis *down = &g->axis[0], *on = &g->axis[1];
     float room[OUT * OUT * BLOCK], more[BLOCK] = {0};
@@ -124,12 +183,145 @@ TERN__INLINE void outputs(tern__winograd_points from, const tern__winograd_grid 
         tern__lanes_store(more + v, tern__lanes_get(bias, dtype, part->block * BLOCK + v, LANES), LANES);
     for (int64_t t = 0; t < part->count; t++) {
         place p = place_of(g, out, g->depth.out, part, t);
+        if (direct && direct[t])
+            copy_tile(room, from, t);
+        else
+            for (int v = 0; v < BLOCK; v += LANES)
+                output_tile(room + v, BLOCK, from.data, t * BLOCK + v, IN * from.pitch, from.pitch, TERN_F32);
+        int64_t columns = 0;
+        while (columns < OUT && p.column + columns * on->step < on->out) columns++;
+        for (int64_t i = 0, row = p.row; i < OUT && row < down->out; i++, row += down->step) {
+            int64_t at = p.plane + (row * on->out + p.column) * BLOCK;
+            const float *line = room + i * OUT * BLOCK, *end = line + columns * BLOCK;
+            for (; line < end; line += BLOCK, at += on->step * BLOCK)
+                put_line(out->data, at, line, more, add, dtype);
+        }
+    }
+}
+
+/* ---- uneven tiles (even.h) ---- */
+
+#define CENTRES 3e-5f   /* of a quarter of the channels' energy each input in the middle has at least */
+#define ALONE   0.75f   /* and a quarter of the channels has at most */
+#define FAINT   0x1p-96f
+#define BRIGHT  0x1p96f /* energies between these are far from f32's limits */
+
+typedef float quad __attribute__((vector_size(16)));
+typedef int32_t quad_flags __attribute__((vector_size(16)));
+
+/* Element i has lanes i, i + 4, i + 8 and i + 12 of the sum over some lines. */
+TERN__INLINE quad sum_lines(const float *line, int64_t blocks, int64_t block_pitch, int64_t sheets,
+                            int64_t sheet_pitch)
+{
+    tern__lanes sum[TERN__PARTS] = {{0}};
+    for (int64_t b = 0; b < blocks; b++)
+        for (int64_t s = 0; s < sheets; s++)
+            TERN__EACH_PART(v)
+    sum[v] += tern__lanes_load(line + b * block_pitch + s * sheet_pitch + v * LANES, LANES);
+    quad q[BLOCK / 4];
+    memcpy(q, sum, sizeof(q));
+    return (q[0] + q[1]) + (q[2] + q[3]);
+}
+
+TERN__SIMD static void find_doubtful(bool *doubtful, tern__winograd_points from, int64_t blocks,
+                                     int64_t block_pitch, int64_t taps, int64_t count)
+{
+    const float *energy = from.data + TERN__WINOGRAD_ENERGY * from.pitch;
+    const float *centre = from.data + TERN__WINOGRAD_CENTRE * from.pitch;
+    for (int64_t t = 0; t < count; t++) {
+        quad all = sum_lines(energy + t * BLOCK, blocks, block_pitch, taps, count * BLOCK);
+        quad middle = sum_lines(centre + t * BLOCK, blocks, block_pitch, taps, count * BLOCK);
+        float sum = (all[0] + all[1]) + (all[2] + all[3]);
+        quad_flags even = (middle >= (quad){0} + CENTRES * sum) & (all <= (quad){0} + ALONE * sum);
+        int64_t both[2];
+        memcpy(both, &even, sizeof(both));
+        doubtful[t] = (both[0] & both[1]) != -1 || !(sum >= FAINT && sum <= BRIGHT);
+    }
+}
+
+/* Tile t's square of inputs in f32. */
+TERN__INLINE void load_square(float square_of[IN * IN * BLOCK], const tern__winograd_grid *g,
+                              const tern__view *in, const tern__winograd_part *part, int64_t t,
+                              tern_dtype dtype)
+{
+    float room[IN * IN * BLOCK];
+    lines from = square(g, in, input_of(g, in, part, t), IN, room, dtype);
+    for (int i = 0; i < IN * IN; i++)
         for (int v = 0; v < BLOCK; v += LANES)
-            output_tile(room + v, BLOCK, from.data, t * BLOCK + v, IN * from.pitch, from.pitch, TERN_F32);
-        for (int64_t i = 0, row = p.row; i < OUT && row < down->out; i++, row += down->step)
-            for (int64_t j = 0, column = p.column; j < OUT && column < on->out; j++, column += on->step)
-                put_line(out->data, p.plane + (row * on->out + column) * BLOCK, room + (i * OUT + j) * BLOCK,
-                         more, add, dtype);
+            tern__lanes_store(square_of + i * BLOCK + v,
+                              tern__lanes_get(from.data, dtype,
+                                              from.first + i / IN * from.row_pitch + i % IN * from.pitch + v,
+                                              LANES),
+                              LANES);
+}
+
+/* sum += what a tap adds to 16 outputs from 16 inputs, in four chains. */
+TERN__INLINE void add_tap(float *sum, const float *in, const float *tap)
+{
+    for (int v = 0; v < BLOCK; v += LANES) {
+        tern__lanes chain[4] = {{0}};
+        for (int c = 0; c < BLOCK; c += 4)
+            _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) chain[i] +=
+                in[c + i] * tern__lanes_load(tap + (c + i) * TERN__WINOGRAD_SQUARE * BLOCK + v, LANES);
+        tern__lanes_put(sum + v, (chain[0] + chain[1]) + (chain[2] + chain[3]), LANES, true);
+    }
+}
+
+/* Taps that see padding are left out: a weight may be infinite. */
+TERN__INLINE void add_direct(tern__winograd_points to, const tern__winograd_grid *g, const tern__view *in,
+                             const tern__winograd_part *part, const float *taps, bool turned,
+                             const bool *direct, tern_dtype dtype)
+{
+    int64_t height = in->shape[in->ndim - 2], width = in->shape[in->ndim - 1];
+    for (int64_t t = 0; t < part->count; t++) {
+        float from[IN * IN * BLOCK];
+        place p = input_of(g, in, part, t);
+        if (!direct[t] || p.is_beyond) continue;
+        load_square(from, g, in, part, t, dtype);
+        for (int i = 0; i < OUT * OUT; i++)
+            for (int k = 0; k < TERN__WINOGRAD_SQUARE; k++) {
+                int down = i / OUT + k / 3, on = i % OUT + k % 3;
+                int64_t row = p.row + down * g->axis[0].step, column = p.column + on * g->axis[1].step;
+                if (row < 0 || column < 0 || row >= height || column >= width) continue;
+                add_tap(to.data + i * to.pitch + t * BLOCK, from + (down * IN + on) * BLOCK,
+                        taps + (turned ? TERN__WINOGRAD_SQUARE - 1 - k : k) * BLOCK);
+            }
+    }
+}
+
+TERN__INLINE tern__lanes magnitude(tern__lanes v)
+{
+    return (tern__lanes)((tern__words)v & 0x7fffffff);
+}
+
+TERN__INLINE void add_sizes(float *sums, const tern__winograd_grid *g, const tern__view *in,
+                            const tern__winograd_part *part, int64_t t, tern_dtype dtype)
+{
+    float from[IN * IN * BLOCK];
+    load_square(from, g, in, part, t, dtype);
+    for (int v = 0; v < BLOCK; v += LANES) {
+        tern__lanes most = tern__lanes_load(sums + IN * IN * BLOCK + v, LANES);
+        for (int i = v; i < IN * IN * BLOCK; i += BLOCK) {
+            tern__lanes size = magnitude(tern__lanes_load(from + i, LANES));
+            tern__lanes_put(sums + i, size, LANES, true);
+            most += tern__lanes_relu(size - most);
+        }
+        tern__lanes_store(sums + IN * IN * BLOCK + v, most, LANES);
+    }
+}
+
+/* The maximum is NaN if a line is. */
+TERN__INLINE void add_lines(float *to, const void *from, int64_t count, tern_dtype dtype)
+{
+    for (int v = 0; v < BLOCK; v += LANES) {
+        tern__lanes sum = tern__lanes_load(to + v, LANES), most = tern__lanes_load(to + BLOCK + v, LANES);
+        for (int64_t i = 0; i < count; i++) {
+            tern__lanes size = magnitude(tern__lanes_get(from, dtype, i * BLOCK + v, LANES));
+            sum += size;
+            most += tern__lanes_relu(size - most);
+        }
+        tern__lanes_store(to + v, sum, LANES);
+        tern__lanes_store(to + BLOCK + v, most, LANES);
     }
 }
 
@@ -143,8 +335,17 @@ DEFINE_FOR_DTYPES(grads,
                   to, g, out, part)
 DEFINE_FOR_DTYPES(outputs,
                   (tern__winograd_points from, const tern__winograd_grid *g, const tern__view *out,
-                   const void *bias, bool add, const tern__winograd_part *part),
-                  from, g, out, bias, add, part)
+                   const void *bias, bool add, const tern__winograd_part *part, const bool *direct),
+                  from, g, out, bias, add, part, direct)
+DEFINE_FOR_DTYPES(add_direct,
+                  (tern__winograd_points to, const tern__winograd_grid *g, const tern__view *in,
+                   const tern__winograd_part *part, const float *taps, bool turned, const bool *direct),
+                  to, g, in, part, taps, turned, direct)
+DEFINE_FOR_DTYPES(add_sizes,
+                  (float *sums, const tern__winograd_grid *g, const tern__view *in,
+                   const tern__winograd_part *part, int64_t t),
+                  sums, g, in, part, t)
+DEFINE_FOR_DTYPES(add_lines, (float *to, const void *from, int64_t count), to, from, count)
 
 static void inputs_of_any(tern__winograd_points to, const tern__winograd_grid *g, const tern__view *in,
                           const tern__winograd_part *part)
@@ -159,10 +360,29 @@ static void grads_of_any(tern__winograd_points to, const tern__winograd_grid *g,
 }
 
 static void outputs_of_any(tern__winograd_points from, const tern__winograd_grid *g, const tern__view *out,
-                           const void *bias, bool add, const tern__winograd_part *part)
+                           const void *bias, bool add, const tern__winograd_part *part, const bool *direct)
 {
-    FOR_DTYPE(outputs, out->dtype)(from, g, out, bias, add, part);
+    FOR_DTYPE(outputs, out->dtype)(from, g, out, bias, add, part, direct);
 }
 
-const tern__winograd_tiles TERN__OF_WIDTH(tern__winograd_tiles) = {inputs_of_any, grads_of_any,
-                                                                   outputs_of_any};
+static void add_direct_of_any(tern__winograd_points to, const tern__winograd_grid *g, const tern__view *in,
+                              const tern__winograd_part *part, const float *taps, bool turned,
+                              const bool *direct)
+{
+    FOR_DTYPE(add_direct, in->dtype)(to, g, in, part, taps, turned, direct);
+}
+
+static void add_sizes_of_any(float *sums, const tern__winograd_grid *g, const tern__view *in,
+                             const tern__winograd_part *part, int64_t t)
+{
+    FOR_DTYPE(add_sizes, in->dtype)(sums, g, in, part, t);
+}
+
+static void add_lines_of_any(float *to, const void *from, tern_dtype dtype, int64_t count)
+{
+    FOR_DTYPE(add_lines, dtype)(to, from, count);
+}
+
+const tern__winograd_tiles TERN__OF_WIDTH(tern__winograd_tiles) = {
+    inputs_of_any, grads_of_any,     outputs_of_any,  add_direct_of_any,
+    find_doubtful, add_sizes_of_any, add_lines_of_any};

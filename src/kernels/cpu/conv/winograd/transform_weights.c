@@ -49,13 +49,35 @@ TERN__INLINE void load_turned(float *taps, const channels *c, tern_dtype dtype)
             }
 }
 
-TERN__INLINE void pack(float *to, int64_t pitch, int64_t width, channels c, bool turned, tern_dtype dtype)
+TERN__INLINE void load(float *taps, channels c, bool turned, tern_dtype dtype)
 {
-    float taps[BLOCK * TAPS * BLOCK];
     if (turned)
         load_turned(taps, &c, dtype);
     else
         load_following(taps, &c, dtype);
+}
+
+/* Adds the squares of each tap over the inputs. */
+TERN__INLINE void add_energy(float *energy, const float *taps)
+{
+    for (int64_t o = 0; o < BLOCK; o += LANES)
+        _Pragma("GCC unroll 9") for (int k = 0; k < TAPS; k++)
+        {
+            tern__lanes sum = tern__lanes_load(energy + k * 2 * BLOCK + o, LANES);
+            for (int64_t i = 0; i < BLOCK; i++) {
+                tern__lanes tap = tern__lanes_load(taps + (i * TAPS + k) * BLOCK + o, LANES);
+                sum += tap * tap;
+            }
+            tern__lanes_store(energy + k * 2 * BLOCK + o, sum, LANES);
+        }
+}
+
+TERN__INLINE void pack(float *to, int64_t pitch, int64_t width, channels c, bool turned, float *energy,
+                       tern_dtype dtype)
+{
+    float taps[BLOCK * TAPS * BLOCK];
+    load(taps, c, turned, dtype);
+    add_energy(energy, taps);
     for (int64_t i = 0; i < BLOCK; i++)
         for (int64_t o = 0; o < BLOCK; o += LANES) {
             int64_t from = i * TAPS * BLOCK + o;
@@ -86,14 +108,22 @@ TERN__INLINE void unpack(const float *from, int64_t pitch, int64_t width, channe
         }
 }
 
-DEFINE_FOR_DTYPES(pack, (float *to, int64_t pitch, int64_t width, channels c, bool turned), to, pitch, width,
-                  c, turned)
+DEFINE_FOR_DTYPES(pack,
+                  (float *to, int64_t pitch, int64_t width, channels c, bool turned, float *energy), to, pitch,
+                  width, c, turned, energy)
+DEFINE_FOR_DTYPES(load, (float *taps, channels c, bool turned), taps, c, turned)
 DEFINE_FOR_DTYPES(unpack, (const float *from, int64_t pitch, int64_t width, channels c, bool add), from,
                   pitch, width, c, add)
 
-static void pack_of_any(float *to, int64_t pitch, int64_t width, channels c, bool turned, tern_dtype dtype)
+static void pack_of_any(float *to, int64_t pitch, int64_t width, channels c, bool turned, float *energy,
+                        tern_dtype dtype)
 {
-    FOR_DTYPE(pack, dtype)(to, pitch, width, c, turned);
+    FOR_DTYPE(pack, dtype)(to, pitch, width, c, turned, energy);
+}
+
+static void load_of_any(float *taps, channels c, bool turned, tern_dtype dtype)
+{
+    FOR_DTYPE(load, dtype)(taps, c, turned);
 }
 
 static void unpack_of_any(const float *from, int64_t pitch, int64_t width, channels c, bool add,
@@ -102,4 +132,4 @@ static void unpack_of_any(const float *from, int64_t pitch, int64_t width, chann
     FOR_DTYPE(unpack, dtype)(from, pitch, width, c, add);
 }
 
-const tern__winograd_squares TERN__OF_WIDTH(tern__winograd_squares) = {pack_of_any, unpack_of_any};
+const tern__winograd_squares TERN__OF_WIDTH(tern__winograd_squares) = {pack_of_any, load_of_any, unpack_of_any};

@@ -7,9 +7,14 @@
  * as a whole. Threads share a slice: first they take blocks of channels, then parts. Slices are added in
  * their order and do not depend on the number of threads, so no bit does. */
 #include "kernels/cpu/conv/product.h"
+#include "kernels/cpu/conv/taps/conv.h"
 #include "kernels/cpu/conv/winograd/conv.h"
+#include "kernels/cpu/conv/winograd/even.h"
 #include "kernels/cpu/conv/winograd/slice.h"
 #include "kernels/cpu/loops.h"
+#include "kernels/cpu/widen.h"
+
+#include <string.h>
 
 #define POINTS TERN__WINOGRAD_POINTS
 #define CHUNK  128 /* most inputs of a part */
@@ -33,7 +38,13 @@ typedef struct job {
     int64_t x_pitch, dy_pitch;    /* floats of a point */
     int64_t part;                 /* floats of a part's sums */
     float *inputs, *grads, *sums; /* transformed x and dy; sums of all parts, or of a thread's */
+    float *totals;                /* of the blocks of x and dy (even.h) */
 } job;
+
+static void add_energy(const job *j, const float *lines, int64_t block, int64_t count)
+{
+    tern__winograd_add_energy(j->totals + block * TERN__WINOGRAD_TOTALS, lines, count);
+}
 
 static void transform_x(const job *j, const tern__winograd_slice *s, int64_t block)
 {
@@ -41,6 +52,7 @@ static void transform_x(const job *j, const tern__winograd_slice *s, int64_t blo
         tern__winograd_part from = tern__winograd_in_part(&j->grid, s, block, i);
         float *to = j->inputs + (block * j->x_room + i * s->tiles) * TERN__BLOCK;
         tern__winograd_inputs((tern__winograd_points){to, j->x_pitch}, &j->grid, j->x, &from);
+        add_energy(j, to + TERN__WINOGRAD_ENERGY * j->x_pitch, block, s->tiles);
     }
 }
 
@@ -50,6 +62,7 @@ static void transform_dy(const job *j, const tern__winograd_slice *s, int64_t bl
         tern__winograd_part from = tern__winograd_out_part(&j->grid, s, block, i);
         float *to = j->grads + (block * j->room + i * s->tiles) * TERN__BLOCK;
         tern__winograd_grads((tern__winograd_points){to, j->dy_pitch}, &j->grid, j->dy, &from);
+        add_energy(j, to + TERN__WINOGRAD_ENERGY * j->dy_pitch, j->channels / TERN__BLOCK + block, s->tiles);
     }
 }
 
@@ -83,7 +96,14 @@ static int64_t parts_of(const job *j)
     return j->groups * j->w.taps * j->chunks;
 }
 
-static void run(const job *j, int64_t slice)
+static bool is_even(const job *j)
+{
+    const float *dy = j->totals + j->channels / TERN__BLOCK * TERN__WINOGRAD_TOTALS;
+    return tern__winograd_channels_are_even(j->x, j->totals) && tern__winograd_channels_are_even(j->dy, dy);
+}
+
+/* Returns false if an operand turns out to be uneven: nothing is stored before all tiles are known. */
+static bool run(const job *j, int64_t slice)
 {
     int64_t ins = j->channels / TERN__BLOCK, blocks = ins + j->w.outs / TERN__BLOCK, parts = parts_of(j);
     tern__winograd_slice s = tern__winograd_slice_of(&j->grid, &j->cut, slice);
@@ -93,10 +113,12 @@ static void run(const job *j, int64_t slice)
             transform_x(j, &s, b);
         else
             transform_dy(j, &s, b - ins);
+    if (slice + 1 == j->cut.count && !is_even(j)) return false;
 #pragma omp parallel for num_threads(j->threads) schedule(static) if (j->threads > 1)
     for (int t = 0; t < j->threads; t++)
         for (int64_t i = parts * t / j->threads; i < parts * (t + 1) / j->threads; i++)
             multiply(j, i, j->sums + (j->cut.count > 1 ? i : t) * j->part, &s, slice);
+    return true;
 }
 
 static void cut(job *j)
@@ -125,7 +147,19 @@ static job plan(const tern__call *call, const tern__view *x, const tern__view *d
 
 static size_t tile_bytes(const job *j)
 {
-    return (size_t)(POINTS * (j->x_pitch + j->dy_pitch)) * sizeof(float);
+    return (size_t)(TERN__WINOGRAD_LINES * (j->x_pitch + j->dy_pitch)) * sizeof(float);
+}
+
+static size_t total_bytes(const job *j)
+{
+    return (size_t)((j->channels + j->w.outs) / TERN__BLOCK * TERN__WINOGRAD_TOTALS) * sizeof(float);
+}
+
+/* Also enough for the sums over taps, which use the same buffer. */
+static size_t room_bytes(const job *j, const tern__view *dw)
+{
+    size_t taps = tern__taps_weight_scratch(j->call, j->x, dw, j->dy);
+    return TERN__MAX(tile_bytes(j) + total_bytes(j), taps);
 }
 
 static size_t sum_bytes(const job *j)
@@ -138,7 +172,23 @@ size_t tern__winograd_weight_scratch(const tern__call *call, const tern__view *x
                                      const tern__view *dy)
 {
     job j = plan(call, x, dy, dw);
-    return tile_bytes(&j) + sum_bytes(&j);
+    return room_bytes(&j, dw) + sum_bytes(&j);
+}
+
+static int sum_taps(const tern__call *call)
+{
+    return tern__taps_weight_grad(call, call->in[1], call->in[0], call->out[0], 0);
+}
+
+/* By the definition. Taps are f32 only. */
+static int compute_directly(const job *j, const tern__view *dw)
+{
+    tern__call call = *j->call;
+    call.in[0] = j->dy;
+    call.in[1] = j->x;
+    call.out[0] = dw;
+    call.out[1] = NULL;
+    return j->x->dtype == TERN_F32 ? sum_taps(&call) : tern__cpu_widened(&call, sum_taps);
 }
 
 int tern__winograd_weight_grad(const tern__call *call, const tern__view *x, const tern__view *dy,
@@ -147,10 +197,13 @@ int tern__winograd_weight_grad(const tern__call *call, const tern__view *x, cons
     job j = plan(call, x, dy, dw);
     j.w.data = dw->data;
     j.w.dtype = dw->dtype;
-    j.inputs = tern__loop_scratch_of(call, TILES, tile_bytes(&j));
+    j.inputs = tern__loop_scratch_of(call, TILES, room_bytes(&j, dw));
     j.sums = tern__loop_scratch_of(call, SUMS, sum_bytes(&j));
     if (!j.inputs || !j.sums) return TERN_E_MEMORY;
-    j.grads = j.inputs + POINTS * j.x_pitch;
-    for (int64_t slice = 0; slice < j.cut.count; slice++) run(&j, slice);
-    return TERN_OK;
+    j.grads = j.inputs + TERN__WINOGRAD_LINES * j.x_pitch;
+    j.totals = j.grads + TERN__WINOGRAD_LINES * j.dy_pitch;
+    memset(j.totals, 0, total_bytes(&j));
+    bool even = true;
+    for (int64_t slice = 0; slice < j.cut.count && even; slice++) even = run(&j, slice);
+    return even ? TERN_OK : compute_directly(&j, dw);
 }
