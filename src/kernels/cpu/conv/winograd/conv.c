@@ -171,7 +171,8 @@ static void judge(const job *j, const part *s, room *r)
         tern__winograd_part outs = tern__winograd_out_part(&j->grid, &s->slice, 0, i);
         tern__winograd_points from = {s->tiles + i * s->slice.tiles * TERN__BLOCK, j->in_pitch};
         r->any = tern__winograd_find_uneven(r->uneven + i * s->slice.tiles, from, j->in_room * TERN__BLOCK,
-                                            &j->grid, j->in, &outs) > 0 || r->any;
+                                            &j->grid, j->in, &outs) > 0 ||
+                 r->any;
     }
 }
 

@@ -45,7 +45,7 @@ static int64_t outputs_of(const tern__winograd_axis *a, int64_t tile)
     return TERN__MIN(OUT, all - at * OUT);
 }
 
-/* Whether the inputs themselves say so. Windows beyond the outputs do not count. */
+/* Whether a tile is, by its inputs. Windows beyond the outputs do not count. */
 static bool is_even(const tern__winograd_grid *g, const tern__view *in, const tern__winograd_part *part,
                     int64_t t)
 {
@@ -110,7 +110,7 @@ bool tern__winograd_weights_are_even(float energy[][2 * BLOCK], int64_t width)
     return even;
 }
 
-/* Whether no value of 16 channels has more than a quarter of its channel's sum. */
+/* Whether no value of 16 channels has more than 1 / share of its channel's sum. */
 static bool are_even(const float *totals, float share)
 {
     bool even = true;
@@ -124,7 +124,7 @@ void tern__winograd_add_energy(float *totals, const float *energy, int64_t count
     TERN__BY_WIDTH(tern__winograd_tiles)->add_lines(totals, energy, TERN_F32, count);
 }
 
-/* If no tile has more than a quarter of the energy, no value can have much more of the sum. */
+/* Values are looked at only where one tile has more than a quarter of a channel's energy. */
 bool tern__winograd_channels_are_even(const tern__view *view, const float *totals)
 {
     int64_t blocks = view->shape[1] / BLOCK, area = 1;

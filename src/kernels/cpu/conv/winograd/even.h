@@ -1,18 +1,20 @@
 /* even.h - where Winograd's algorithm may be used. An output of a tile is a sum of all of the tile's inputs,
- * in which those beyond its own 3x3 window cancel up to rounding. So an infinity or NaN spreads over the
- * tile, and the rounding of a value that is far above the rest of the tile may exceed a neighbour's whole
- * sum. Tiles, weights and channels without such values are called even; what depends on others is computed
- * by the definition (tern__winograd_direct, and taps.c for gradients of weights).
+ * of which those beyond its own 3x3 window cancel up to rounding. So an infinity or NaN spreads over the
+ * tile, and the rounding of a value that is far above the rest may exceed a neighbour's whole sum. Tiles,
+ * weights and channels without such values are called even. What depends on others is computed by the
+ * definition (tern__winograd_direct, and sums over taps for the gradient of weights).
  *
- * Rounding is relative to the largest inputs and allows an error of 1e-5 of sum |d g| over a window with a
- * margin of about a hundred if all are of one size. So it is enough that every window of a tile has 1/32 of
- * the tile's sum of |d|. That would take as long to compute as a transform. Therefore tiles are first seen
- * through two lines of sums (transform.h): each of a tile's windows contains one of the four inputs in its
- * middle, so if a few channels of these four have their share of the tile's energy, all windows do.
+ * Where all values are of one size, an error is about a hundredth of 1e-5 of sum |d g| over the window. So
+ * it is enough that every window of a tile has 1/32 of the tile's sum of |d|, without its largest value, and
+ * that no channel has nearly all of it. Computing that takes as long as a transform. So tiles are first
+ * judged by two lines of sums of squares (transform.h), and only doubtful ones are looked at: every window
+ * contains one of the four inputs in the middle of the tile, so if a few channels of these have a share of
+ * the tile's energy, all windows do.
  *
- * A weight's taps are inputs of nothing else, but at the border an output sees one tap alone. So the squares of
- * every tap must have 1/256 of all taps'. In a gradient of weights a channel's values are summed over all
- * tiles; there no value may have more than a quarter of the sum of |x| or |dy| over its channel. */
+ * Weights must have 1/256 of their squares in every tap, since at the border an output may see one tap only.
+ * A gradient of weights sums a channel's values over all tiles, so one value's rounding is small beside the
+ * others' products unless it dominates the channel: none may have more than an eighth of its sum of |x| or
+ * |dy|. */
 #ifndef TERN_SRC_KERNELS_CPU_CONV_WINOGRAD_EVEN_H
 #define TERN_SRC_KERNELS_CPU_CONV_WINOGRAD_EVEN_H
 

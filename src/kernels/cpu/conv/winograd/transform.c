@@ -101,8 +101,8 @@ bool tern__winograd_pack(float *to, const tern__winograd_weights *w, int64_t gro
         for (int64_t o = 0; o < width; o += TERN__BLOCK) {
             channels own = channels_of(w, 32 * group + o, first + c), dense = dense_channels(w, room);
             if (w->taps > 1) copy_channels(&dense, &own, tern_dtype_bytes(w->dtype));
-            squares->pack(to + c * width + o, pitch, width, w->taps > 1 ? dense : own, w->turned, &energy[0][o],
-                          w->dtype);
+            squares->pack(to + c * width + o, pitch, width, w->taps > 1 ? dense : own, w->turned,
+                          &energy[0][o], w->dtype);
         }
     return tern__winograd_weights_are_even(energy, width);
 }

@@ -6,7 +6,6 @@
 #include "kernels/cpu/conv/winograd/transforms.h"
 
 DEFINE_BOTH(input_tile, input_step, IN, IN)
-DEFINE_BOTH(output_tile, output_step, IN, OUT)
 DEFINE_BOTH(grad_tile, grad_step, OUT, IN)
 
 /* A place in a sheet of a block of channels: its first element, and a tile's first output. */
@@ -34,11 +33,28 @@ TERN__INLINE place place_of(const tern__winograd_grid *g, const tern__view *view
                    part->sheet < 0 || part->sheet >= sheets};
 }
 
-/* The place of the tile's first input. */
-TERN__INLINE place input_of(const tern__winograd_grid *g, const tern__view *in,
-                            const tern__winograd_part *part, int64_t t)
+/* Goes on along an axis: to the next tile, or the first one of the next interleaved axis. Returns false after
+ * the last, at the first again. */
+TERN__INLINE bool advance_axis(int64_t *first, const tern__winograd_axis *a)
 {
-    place p = place_of(g, in, g->depth.in, part, t);
+    *first += OUT * a->step;
+    if (*first < a->out) return true;
+    *first = *first % a->step + 1;
+    if (*first < a->step && *first < a->out) return true;
+    *first = 0;
+    return false;
+}
+
+/* Goes on to the next tile, without the divisions of place_of. */
+TERN__INLINE void advance(place *p, const tern__winograd_grid *g, const tern__view *view)
+{
+    if (advance_axis(&p->column, &g->axis[1]) || advance_axis(&p->row, &g->axis[0])) return;
+    p->plane += tern__view_count(view) / view->shape[0];
+}
+
+/* The tile's first input. */
+TERN__INLINE place input_of(const tern__winograd_grid *g, place p)
+{
     p.row -= g->axis[0].padding;
     p.column -= g->axis[1].padding;
     return p;
@@ -99,12 +115,11 @@ TERN__INLINE void put_energy(float *tile, int64_t pitch, const int *points, int 
 }
 
 /* The places along an axis of which every window has one: 2 and 3, or a single one if the tile's outputs are
- * fewer and inputs beyond them may be padding. `first`: that of the first input. */
+ * fewer and inputs beyond them may be padding. `first`: the first output. */
 TERN__INLINE void middle_of(int64_t middle[2], const tern__winograd_axis *a, int64_t first)
 {
-    int64_t out = first + a->padding;
-    middle[0] = out + a->step < a->out ? 2 : 1;
-    middle[1] = out + 3 * a->step < a->out ? 3 : middle[0];
+    middle[0] = first + a->step < a->out ? 2 : 1;
+    middle[1] = first + 3 * a->step < a->out ? 3 : middle[0];
 }
 
 /* Lane l has input l % 4 of the four in the middle of the tile, of the channels of the first lanes. */
@@ -112,9 +127,9 @@ TERN__INLINE tern__lanes centre_of(const lines *from, const int64_t row[2], cons
                                    tern_dtype dtype)
 {
     tern__lanes line[4], pair[2];
-    _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) line[i] = tern__lanes_get(
-        from->data, dtype, from->first + v + row[i / 2] * from->row_pitch + column[i % 2] * from->pitch,
-        LANES);
+    _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) line[i] =
+        tern__lanes_get(from->data, dtype,
+                        from->first + v + row[i / 2] * from->row_pitch + column[i % 2] * from->pitch, LANES);
     for (int i = 0; i < 2; i++) pair[i] = __builtin_shufflevector(line[i], line[i + 2], TERN__ZIP_FIRST);
     return __builtin_shufflevector(pair[0], pair[1], TERN__ZIP_FIRST);
 }
@@ -125,9 +140,9 @@ TERN__INLINE void inputs(tern__winograd_points to, const tern__winograd_grid *g,
 {
     static const int corners[] = {0, IN - 1, IN * (IN - 1), IN * IN - 1};
     float room[IN * IN * BLOCK];
-    for (int64_t t = 0; t < part->count; t++) {
-        place p = input_of(g, in, part, t);
-        lines from = square(g, in, p, IN, room, dtype);
+    place p = place_of(g, in, g->depth.in, part, 0);
+    for (int64_t t = 0; t < part->count; t++, advance(&p, g, in)) {
+        lines from = square(g, in, input_of(g, p), IN, room, dtype);
         int64_t row[2], column[2];
         middle_of(row, &g->axis[0], p.row);
         middle_of(column, &g->axis[1], p.column);
@@ -147,8 +162,9 @@ TERN__INLINE void grads(tern__winograd_points to, const tern__winograd_grid *g, 
 {
     static const int full[] = {3 * IN + 3, IN + 3, 3 * IN + 1};
     float room[OUT * OUT * BLOCK];
-    for (int64_t t = 0; t < part->count; t++) {
-        lines from = square(g, out, place_of(g, out, g->depth.out, part, t), OUT, room, dtype);
+    place p = place_of(g, out, g->depth.out, part, 0);
+    for (int64_t t = 0; t < part->count; t++, advance(&p, g, out)) {
+        lines from = square(g, out, p, OUT, room, dtype);
         for (int v = 0; v < BLOCK; v += LANES) {
             float *tile = to.data + t * BLOCK + v;
             grad_tile(tile, to.pitch, from.data, from.first + v, from.row_pitch, from.pitch, dtype);
@@ -157,20 +173,61 @@ TERN__INLINE void grads(tern__winograd_points to, const tern__winograd_grid *g, 
     }
 }
 
-/* Stores or adds a line plus `more` to one line of 16 outputs. */
-TERN__INLINE void put_line(void *data, int64_t at, const float *line, const float *more, bool add,
-                           tern_dtype dtype)
+/* The outputs of a tile: memory of one dtype, the first element, and the distances to the next row and the
+ * next line. Functions also take how many rows and columns of them the image has. */
+typedef struct target {
+    void *data;
+    int64_t first, row_pitch, pitch;
+    bool add;
+} target;
+
+/* How many of a tile's outputs from `first` on are within the image. */
+TERN__INLINE int64_t outputs_within(const tern__winograd_axis *a, int64_t first)
 {
-    for (int v = 0; v < BLOCK; v += LANES)
-        tern__lanes_set(data, dtype, at + v,
-                        tern__lanes_load(line + v, LANES) + tern__lanes_load(more + v, LANES), LANES, add);
+    int64_t count = 1;
+    while (count < OUT && first + count * a->step < a->out) count++;
+    return count;
 }
 
-/* The first 16 points of a tile. */
-TERN__INLINE void copy_tile(float *room, tern__winograd_points from, int64_t t)
+/* Stores or adds a row of outputs plus a bias. */
+TERN__INLINE void put_row(const target *to, int row, int64_t columns, int v, const tern__lanes result[OUT],
+                          tern__lanes bias, tern_dtype dtype)
 {
-    for (int i = 0; i < OUT * OUT; i++)
-        memcpy(room + i * BLOCK, from.data + i * from.pitch + t * BLOCK, BLOCK * sizeof(*room));
+    int64_t at = to->first + row * to->row_pitch + v;
+    _Pragma("GCC unroll 4") for (int j = 0; j < OUT; j++) if (j < columns)
+        tern__lanes_set(to->data, dtype, at + j * to->pitch, result[j] + bias, LANES, to->add);
+}
+
+/* Both steps, the second row by row on the way to the outputs. */
+TERN__INLINE void output_tile(const target *to, int64_t rows, int64_t columns, int v, const float *from,
+                              int64_t pitch, tern__lanes bias, tern_dtype dtype)
+{
+    tern__lanes half[OUT][IN];
+    _Pragma("GCC unroll 6") for (int j = 0; j < IN; j++)
+    {
+        tern__lanes line[IN], result[OUT];
+        _Pragma("GCC unroll 6") for (int i = 0; i < IN; i++) line[i] =
+            tern__lanes_load(from + (i * IN + j) * pitch, LANES);
+        output_step(result, line);
+        _Pragma("GCC unroll 4") for (int i = 0; i < OUT; i++) half[i][j] = result[i];
+    }
+    _Pragma("GCC unroll 4") for (int i = 0; i < OUT; i++) if (i < rows)
+    {
+        tern__lanes result[OUT];
+        output_step(result, half[i]);
+        put_row(to, i, columns, v, result, bias, dtype);
+    }
+}
+
+/* Outputs that are the first 16 points. */
+TERN__INLINE void output_points(const target *to, int64_t rows, int64_t columns, int v, const float *from,
+                                int64_t pitch, tern__lanes bias, tern_dtype dtype)
+{
+    for (int i = 0; i < rows; i++) {
+        tern__lanes result[OUT];
+        for (int j = 0; j < OUT; j++) result[j] = tern__lanes_load(from + (i * OUT + j) * pitch, LANES);
+        put_row(to, i, columns, v, result, bias, dtype);
+    }
 }
 
 TERN__INLINE void outputs(tern__winograd_points from, const tern__winograd_grid *g, const tern__view *out,
@@ -178,31 +235,29 @@ TERN__INLINE void outputs(tern__winograd_points from, const tern__winograd_grid 
                           tern_dtype dtype)
 {
     const tern__winograd_axis *down = &g->axis[0], *on = &g->axis[1];
-    float room[OUT * OUT * BLOCK], more[BLOCK] = {0};
-    for (int v = 0; bias && v < BLOCK; v += LANES)
-        tern__lanes_store(more + v, tern__lanes_get(bias, dtype, part->block * BLOCK + v, LANES), LANES);
-    for (int64_t t = 0; t < part->count; t++) {
-        place p = place_of(g, out, g->depth.out, part, t);
-        if (direct && direct[t])
-            copy_tile(room, from, t);
-        else
-            for (int v = 0; v < BLOCK; v += LANES)
-                output_tile(room + v, BLOCK, from.data, t * BLOCK + v, IN * from.pitch, from.pitch, TERN_F32);
-        int64_t columns = 0;
-        while (columns < OUT && p.column + columns * on->step < on->out) columns++;
-        for (int64_t i = 0, row = p.row; i < OUT && row < down->out; i++, row += down->step) {
-            int64_t at = p.plane + (row * on->out + p.column) * BLOCK;
-            const float *line = room + i * OUT * BLOCK, *end = line + columns * BLOCK;
-            for (; line < end; line += BLOCK, at += on->step * BLOCK)
-                put_line(out->data, at, line, more, add, dtype);
+    target to = {out->data, 0, down->step * on->out * BLOCK, on->step * BLOCK, add};
+    place p = place_of(g, out, g->depth.out, part, 0);
+    for (int64_t t = 0; t < part->count; t++, advance(&p, g, out)) {
+        int64_t rows = outputs_within(down, p.row), columns = outputs_within(on, p.column);
+        to.first = p.plane + (p.row * on->out + p.column) * BLOCK;
+        for (int v = 0; v < BLOCK; v += LANES) {
+            const float *tile = from.data + t * BLOCK + v;
+            tern__lanes more = {0};
+            if (bias) more = tern__lanes_get(bias, dtype, part->block * BLOCK + v, LANES);
+            if (direct && direct[t])
+                output_points(&to, rows, columns, v, tile, from.pitch, more, dtype);
+            else if (rows == OUT && columns == OUT)
+                output_tile(&to, OUT, OUT, v, tile, from.pitch, more, dtype);
+            else
+                output_tile(&to, rows, columns, v, tile, from.pitch, more, dtype);
         }
     }
 }
 
 /* ---- uneven tiles (even.h) ---- */
 
-#define CENTRES 3e-5f   /* of a quarter of the channels' energy each input in the middle has at least */
-#define ALONE   0.75f   /* and a quarter of the channels has at most */
+#define CENTRES 3e-5f /* of a quarter of the channels' energy each input in the middle has at least */
+#define ALONE   0.75f /* and a quarter of the channels has at most */
 #define FAINT   0x1p-96f
 #define BRIGHT  0x1p96f /* energies between these are far from f32's limits */
 
@@ -215,8 +270,7 @@ TERN__INLINE quad sum_lines(const float *line, int64_t blocks, int64_t block_pit
 {
     tern__lanes sum[TERN__PARTS] = {{0}};
     for (int64_t b = 0; b < blocks; b++)
-        for (int64_t s = 0; s < sheets; s++)
-            TERN__EACH_PART(v)
+        for (int64_t s = 0; s < sheets; s++) TERN__EACH_PART(v)
     sum[v] += tern__lanes_load(line + b * block_pitch + s * sheet_pitch + v * LANES, LANES);
     quad q[BLOCK / 4];
     memcpy(q, sum, sizeof(q));
@@ -245,7 +299,7 @@ TERN__INLINE void load_square(float square_of[IN * IN * BLOCK], const tern__wino
                               tern_dtype dtype)
 {
     float room[IN * IN * BLOCK];
-    lines from = square(g, in, input_of(g, in, part, t), IN, room, dtype);
+    lines from = square(g, in, input_of(g, place_of(g, in, g->depth.in, part, t)), IN, room, dtype);
     for (int i = 0; i < IN * IN; i++)
         for (int v = 0; v < BLOCK; v += LANES)
             tern__lanes_store(square_of + i * BLOCK + v,
@@ -275,7 +329,7 @@ TERN__INLINE void add_direct(tern__winograd_points to, const tern__winograd_grid
     int64_t height = in->shape[in->ndim - 2], width = in->shape[in->ndim - 1];
     for (int64_t t = 0; t < part->count; t++) {
         float from[IN * IN * BLOCK];
-        place p = input_of(g, in, part, t);
+        place p = input_of(g, place_of(g, in, g->depth.in, part, t));
         if (!direct[t] || p.is_beyond) continue;
         load_square(from, g, in, part, t, dtype);
         for (int i = 0; i < OUT * OUT; i++)

@@ -60,8 +60,7 @@ TERN__INLINE void load(float *taps, channels c, bool turned, tern_dtype dtype)
 /* Adds the squares of each tap over the inputs. */
 TERN__INLINE void add_energy(float *energy, const float *taps)
 {
-    for (int64_t o = 0; o < BLOCK; o += LANES)
-        _Pragma("GCC unroll 9") for (int k = 0; k < TAPS; k++)
+    for (int64_t o = 0; o < BLOCK; o += LANES) _Pragma("GCC unroll 9") for (int k = 0; k < TAPS; k++)
         {
             tern__lanes sum = tern__lanes_load(energy + k * 2 * BLOCK + o, LANES);
             for (int64_t i = 0; i < BLOCK; i++) {
@@ -108,9 +107,8 @@ TERN__INLINE void unpack(const float *from, int64_t pitch, int64_t width, channe
         }
 }
 
-DEFINE_FOR_DTYPES(pack,
-                  (float *to, int64_t pitch, int64_t width, channels c, bool turned, float *energy), to, pitch,
-                  width, c, turned, energy)
+DEFINE_FOR_DTYPES(pack, (float *to, int64_t pitch, int64_t width, channels c, bool turned, float *energy), to,
+                  pitch, width, c, turned, energy)
 DEFINE_FOR_DTYPES(load, (float *taps, channels c, bool turned), taps, c, turned)
 DEFINE_FOR_DTYPES(unpack, (const float *from, int64_t pitch, int64_t width, channels c, bool add), from,
                   pitch, width, c, add)
@@ -132,4 +130,5 @@ static void unpack_of_any(const float *from, int64_t pitch, int64_t width, chann
     FOR_DTYPE(unpack, dtype)(from, pitch, width, c, add);
 }
 
-const tern__winograd_squares TERN__OF_WIDTH(tern__winograd_squares) = {pack_of_any, load_of_any, unpack_of_any};
+const tern__winograd_squares TERN__OF_WIDTH(tern__winograd_squares) = {pack_of_any, load_of_any,
+                                                                       unpack_of_any};
