@@ -3,7 +3,8 @@
  *
  * x is contiguous and seen as (N, G, K, S). Each row (n, g) of K S values is normalised on its own, then
  * scaled and shifted by element g K + k of weight and bias (G K). Layer norm over the last dimensions is
- * (rows, 1, K, 1), group norm is (N, G, C / G, positions). */
+ * (rows, 1, K, 1), group norm is (N, G, C / G, positions). A row's mean and 1 / deviation are f64 whatever x
+ * is, as batch norm's statistics are. */
 #ifndef TERN_SRC_KERNELS_GROUP_NORM_H
 #define TERN_SRC_KERNELS_GROUP_NORM_H
 

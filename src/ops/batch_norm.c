@@ -207,8 +207,8 @@ typedef struct args {
     char layer[TERN__LAYER_TEXT]; /* for errors */
 } args;
 
-/* The dtype of statistics: x's, but at least 32 bits. Parameters may have it, too. */
-static tern_dtype stats_dtype(const tern_tensor *x)
+/* The dtype of running statistics: x's, but at least 32 bits. Parameters may have it, too. */
+static tern_dtype running_dtype(const tern_tensor *x)
 {
     return x->view.dtype == TERN_F64 ? TERN_F64 : TERN_F32;
 }
@@ -219,7 +219,7 @@ static bool operand_fits(tern_scope *scope, const args *a, const char *name, con
 {
     char xs[TERN__SHAPE_TEXT], ts[TERN__SHAPE_TEXT];
     if (!tensor) return true;
-    bool exact = tensor->view.dtype == stats_dtype(a->x);
+    bool exact = tensor->view.dtype == running_dtype(a->x);
     if (!shape_fits) {
         tern__scope_fail(scope, "tern_batch_norm_act", TERN_E_SHAPE, "batch_norm%s: %s is %s but input is %s",
                          a->layer, name, tern__shape_text(&tensor->view, ts),
@@ -420,7 +420,7 @@ static tern_tensor *run(tern_scope *scope, args *a, const record *r)
 {
     if (!make_dense(scope, a)) return NULL;
     int64_t channels = a->x->view.shape[1];
-    tern_tensor *mean = tern__result(scope, stats_dtype(a->x), TERN__PLAIN, 1, &channels);
+    tern_tensor *mean = tern__result(scope, TERN_F64, TERN__PLAIN, 1, &channels);
     tern_tensor *var = mean ? like(scope, &mean->view) : NULL, *y = var ? like(scope, &a->x->view) : NULL;
     if (!y) return NULL;
     bool made = is_whole(r) ? normalise(scope, a, r, &mean->view, &var->view, &y->view)

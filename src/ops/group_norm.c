@@ -124,9 +124,8 @@ static tern_tensor *normalise(tern_scope *scope, args *a, const record *r)
     if (!make_plain(scope, a)) return NULL;
     const tern__view *x = &a->x->view;
     int64_t rows = r->shape[0] * r->shape[1];
-    tern_dtype exact = x->dtype == TERN_F64 ? TERN_F64 : TERN_F32;
-    tern_tensor *mean = tern__result(scope, exact, TERN__PLAIN, 1, &rows);
-    tern_tensor *inverse = mean ? tern__result(scope, exact, TERN__PLAIN, 1, &rows) : NULL;
+    tern_tensor *mean = tern__result(scope, TERN_F64, TERN__PLAIN, 1, &rows);
+    tern_tensor *inverse = mean ? tern__result(scope, TERN_F64, TERN__PLAIN, 1, &rows) : NULL;
     tern_tensor *y = inverse ? tern__result(scope, x->dtype, TERN__PLAIN, x->ndim, x->shape) : NULL;
     if (!y || !forward(scope, a, r, y, mean, inverse)) return NULL;
     tern__node *node =

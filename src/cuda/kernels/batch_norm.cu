@@ -13,14 +13,20 @@
 
 /* ---- statistics ---- */
 
+/* The rows' mean, as distances from the first: that of equal values is the value itself. */
 template <int DTYPE, int N>
 static __device__ __forceinline__ void find_shift(const tern__bunch<DTYPE, N> (&x)[HEAD], int rows,
                                                   tern__number<DTYPE> *shift)
 {
+    typedef tern__number<DTYPE> R;
+    const R share = 1 / (R)(rows ? rows : 1);
 #pragma unroll
-    for (int i = 0; i < HEAD; i++)
-        for (int l = 0; l < N; l++) shift[l] += x[i].get(l);
-    for (int l = 0; l < N; l++) shift[l] *= 1 / (tern__number<DTYPE>)(rows ? rows : 1);
+    for (int l = 0; l < N; l++) {
+        R first = x[0].get(l), sum = 0;
+#pragma unroll
+        for (int i = 1; i < HEAD; i++) sum += i < rows ? x[i].get(l) - first : 0;
+        shift[l] = first + sum * share;
+    }
 }
 
 /* Three blocks fit on a multiprocessor, each with four rows being loaded. */
@@ -111,9 +117,11 @@ static __global__ void __launch_bounds__(THREADS, 1) run_stats(batch_norm_stats 
     find_own(a, c, &n, &mean, &m2);
     tern__join_rows<tern__join_moments, 1>(TERN__MERGED, n, &mean, &m2);
     if (threadIdx.x >= TERN__MERGED || c >= a.k.channels) return;
+    if (m2 < 0) m2 = 0; /* rounding */
+    double var = tern__norm_variance(m2 / a.all);
     tern__vector_put(a.to.mean, c, mean);
-    tern__vector_put(a.to.var, c, m2 / a.all);
-    tern__vector_put(a.to.inverse, c, 1 / sqrt(m2 / a.all + a.to.eps));
+    tern__vector_put(a.to.var, c, var);
+    tern__vector_put(a.to.inverse, c, 1 / sqrt(var + a.to.eps));
     move_towards(a.to.running_mean, c, mean, a.to.momentum);
     move_towards(a.to.running_var, c, m2 / (a.all - 1), a.to.momentum);
 }

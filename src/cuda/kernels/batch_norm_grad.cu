@@ -69,7 +69,8 @@ typedef struct batch_norm_totals {
     tern__columns k;
     const double *partial;
     double eps;
-    tern__vector var, s, p, db, dw;
+    bool wide; /* x is f64 */
+    tern__vector mean, var, s, p, db, dw;
 } batch_norm_totals;
 
 static __global__ void __launch_bounds__(THREADS, 1) run_totals(batch_norm_totals a)
@@ -79,6 +80,8 @@ static __global__ void __launch_bounds__(THREADS, 1) run_totals(batch_norm_total
     double sum, product;
     tern__parts_sum(a.k, a.partial, &sum, &product);
     if (threadIdx.x >= TERN__MERGED || c >= a.k.channels) return;
+    double mean = tern__vector_get<double>(a.mean, c, 0), rest = a.wide ? 0 : mean_rest<float>(mean);
+    if (rest != 0) product -= rest * sum; /* it is of distances from the float next to the mean */
     product /= sqrt(tern__vector_get<double>(a.var, c, 0) + a.eps);
     tern__vector_put(a.s, c, sum);
     tern__vector_put(a.p, c, product);
@@ -189,6 +192,8 @@ static int make_sums(const tern__call *call, batch_norm a, const fields &f, batc
     to.k = a.k;
     to.partial = a.partial;
     to.eps = a.eps;
+    to.wide = f.views[0]->dtype == TERN_F64;
+    to.mean = a.mean;
     to.var = a.var;
     int status = sum_up(call, a, f);
     return status ? status : tern__cuda_launch(call, run_totals, tern__merge_grid(a.k), THREADS, 0, to);

@@ -35,20 +35,34 @@ template <class R, int N> struct batch_norm_constants {
     R of[CONSTANTS][N];
 };
 
-/* y = (x - mean) scale + bias; for the gradient the means of dy' and of dy' xhat, the latter divided by
- * the deviation. All loads are issued before the first is used. */
+/* What the R next to a mean lacks of it. Far from zero this is more than the deviation. */
+template <class R> static __device__ __forceinline__ double mean_rest(double mean)
+{
+    return isinf(mean) ? 0 : mean - (double)(R)mean;
+}
+
+/* 1 / deviation. Only a variance beyond R is handled in double, which takes longer. */
+template <class R> static __device__ __forceinline__ R inverse_deviation(double var, double eps)
+{
+    return isinf((R)var) ? (R)(1 / sqrt(var)) : 1 / sqrt((R)var + (R)eps);
+}
+
+/* y = (x - mean) scale + bias, where MEAN is the R next to the mean and BIAS has the rest; for the gradient
+ * the means of dy' and of dy' xhat, the latter divided by the deviation. All loads are issued before the first
+ * is used. */
 template <class R>
 static __device__ __forceinline__ void find_constants(const batch_norm &a, int64_t c, R of[CONSTANTS])
 {
-    R mean = tern__vector_get<R>(a.mean, c, 0), var = tern__vector_get<R>(a.var, c, 0);
+    double mean = tern__vector_get<double>(a.mean, c, 0), var = tern__vector_get<double>(a.var, c, 0);
     R weight = tern__vector_get<R>(a.weight, c, 1), bias = tern__vector_get<R>(a.bias, c, 0);
     R middle = tern__vector_get<R>(a.s, c, 0), slope = tern__vector_get<R>(a.p, c, 0);
-    R inverse = 1 / sqrt(var + (R)a.eps);
-    of[MEAN] = mean;
+    R inverse = inverse_deviation<R>(var, a.eps), rest = (R)mean_rest<R>(mean);
+    of[MEAN] = (R)mean;
     of[SCALE] = inverse * weight;
-    of[BIAS] = bias;
-    of[MIDDLE] = middle / (R)a.count;
+    of[BIAS] = rest == 0 ? bias : bias - rest * of[SCALE];
     of[SLOPE] = slope * inverse / (R)a.count;
+    of[MIDDLE] = middle / (R)a.count;
+    if (rest != 0) of[MIDDLE] -= rest * of[SLOPE];
 }
 
 /* Each thread computes the constants of one channel for the whole block: reading so many vectors of any

@@ -1,6 +1,7 @@
 /* group_norm.cu - group norm, which also does layer norm and instance norm. A block takes one row after
  * another. It reads a row again while it is in a cache, or keeps it in registers if it is short. The mean
- * is computed first, and the sum of the deviations from it corrects the mean, so nothing cancels. Long
+ * is computed first, and the sum of the deviations from it corrects the mean, so nothing cancels. Both parts
+ * of the mean are kept, since far from zero the number next to it may be further away than the values. Long
  * rows that are fewer than a GPU's multiprocessors are summed by many blocks, like batch norm's channels,
  * and so are the gradients of weight and bias (columns.h). */
 #include "cuda/kernels.h"
@@ -8,6 +9,7 @@
 #include "cuda/kernels/sums.h"
 
 extern "C" {
+#include "kernels/batch_norm.h"
 #include "kernels/group_norm.h"
 }
 
@@ -60,10 +62,21 @@ static __device__ __forceinline__ void get_numbers(const group_norm &a, const te
     for (int l = 0; l < N; l++) to[l] = tern__vector_get<R>(v, c + l, fallback);
 }
 
+/* A row's mean: the R next to it, and the rest. */
+template <class R> struct row_mean {
+    R near, rest;
+
+    __device__ __forceinline__ R distance(R x) const
+    {
+        return (x - near) - rest;
+    }
+};
+
 /* Writes y for the bunch at `at` in its row. */
 template <int DTYPE, int N>
 static __device__ __forceinline__ void put_norm(const group_norm &a, int64_t row, int64_t at,
-                                                const tern__bunch<DTYPE, N> &x, tern__number<DTYPE> mean,
+                                                const tern__bunch<DTYPE, N> &x,
+                                                const row_mean<tern__number<DTYPE>> &mean,
                                                 tern__number<DTYPE> inverse)
 {
     typedef tern__number<DTYPE> R;
@@ -71,39 +84,47 @@ static __device__ __forceinline__ void put_norm(const group_norm &a, int64_t row
     int64_t c = channel_of(a, row, at);
     get_numbers<R, N>(a, a.weight, c, 1, w);
     get_numbers<R, N>(a, a.bias, c, 0, b);
-    for (int l = 0; l < N; l++) y[l] = (x.get(l) - mean) * inverse * w[l] + b[l];
+    for (int l = 0; l < N; l++) y[l] = mean.distance(x.get(l)) * inverse * w[l] + b[l];
     tern__bunch_put<DTYPE>(a.y, row * a.shape.size + at, y, a.add);
 }
 
-/* Terms of a row's dx; middle, slope: means of w dy and of w dy xhat, the latter divided by the deviation. */
+/* Terms of a row's dx; middle, slope: means of w dy and of w dy xhat. */
 template <class R> struct row_terms {
-    R mean, inverse, middle, slope;
+    row_mean<R> mean;
+    R inverse, middle, slope;
 };
+
+template <class R> static __device__ __forceinline__ row_mean<R> mean_of(const group_norm &a, int64_t row)
+{
+    double mean = tern__vector_get<double>(a.mean, row, 0);
+    return {(R)mean, (R)(mean - (double)(R)mean)};
+}
 
 template <class R> static __device__ __forceinline__ row_terms<R> terms_of(const group_norm &a, int64_t row)
 {
-    return {tern__vector_get<R>(a.mean, row, 0), tern__vector_get<R>(a.inverse, row, 0), 0, 0};
+    return {mean_of<R>(a, row), tern__vector_get<R>(a.inverse, row, 0), 0, 0};
 }
 
 template <class R>
 static __device__ __forceinline__ void give_sums(const group_norm &a, row_terms<R> *r, R sum, R product)
 {
     r->middle = sum / (R)a.shape.size;
-    r->slope = product * r->inverse * r->inverse / (R)a.shape.size;
+    r->slope = product * r->inverse / (R)a.shape.size;
 }
 
 /* Sums w dy and w dy (x - mean). w dy is rounded as in dx. */
 template <int DTYPE, int N>
 static __device__ __forceinline__ void add_up(const group_norm &a, int64_t row, int64_t at,
                                               const tern__bunch<DTYPE, N> &dy, const tern__bunch<DTYPE, N> &x,
-                                              tern__number<DTYPE> mean, tern__number<DTYPE> (&sums)[2])
+                                              const row_mean<tern__number<DTYPE>> &mean,
+                                              tern__number<DTYPE> (&sums)[2])
 {
     tern__number<DTYPE> w[N];
     get_numbers<tern__number<DTYPE>, N>(a, a.weight, channel_of(a, row, at), 1, w);
     for (int l = 0; l < N; l++) {
         tern__number<DTYPE> d = tern__rounded_product(dy.get(l), w[l]);
         sums[0] += d;
-        sums[1] += d * (x.get(l) - mean);
+        sums[1] += d * mean.distance(x.get(l));
     }
 }
 
@@ -119,7 +140,7 @@ put_grad(const group_norm &a, int64_t row, int64_t at, const tern__bunch<DTYPE, 
     get_numbers<R, N>(a, a.weight, channel_of(a, row, at), 1, w);
     for (int l = 0; l < N; l++) {
         R d = tern__rounded_product(dy.get(l), w[l]);
-        dx[l] = r.inverse * (d - r.middle - (x.get(l) - r.mean) * r.slope);
+        dx[l] = r.inverse * (d - r.middle - r.mean.distance(x.get(l)) * r.inverse * r.slope);
     }
     tern__bunch_put<DTYPE>(a.y, row * a.shape.size + at, dx, a.add);
 }
@@ -147,10 +168,11 @@ template <int DTYPE, int N, int COUNT> struct row_part {
     }
 };
 
-/* Returns the sum of this thread's elements of a row. A row that fits one pass stays in `x`. */
+/* Returns the sum of the distances of this thread's elements of a row from `first`. A row that fits one pass
+ * stays in `x`. */
 template <int DTYPE, int N>
-static __device__ __forceinline__ tern__number<DTYPE> row_sum(const group_norm &a, int64_t row,
-                                                              row_part<DTYPE, N, AHEAD> &x)
+static __device__ __forceinline__ tern__number<DTYPE>
+row_sum(const group_norm &a, int64_t row, row_part<DTYPE, N, AHEAD> &x, tern__number<DTYPE> first)
 {
     typedef row_part<DTYPE, N, AHEAD> part;
     const int64_t size = a.shape.size, pace = part::pace();
@@ -159,7 +181,7 @@ static __device__ __forceinline__ tern__number<DTYPE> row_sum(const group_norm &
         x.read(a.x, row * size, i, size);
 #pragma unroll
         for (int j = 0; j < AHEAD; j++)
-            for (int l = 0; l < N; l++) sum += x.bunch[j].get(l);
+            for (int l = 0; l < N && part::at(i, j) < size; l++) sum += x.bunch[j].get(l) - first;
     }
     return sum;
 }
@@ -186,7 +208,8 @@ static __device__ __forceinline__ void add_moments(const group_norm &a, int64_t 
 
 template <int DTYPE, int N>
 static __device__ __forceinline__ void put_row(const group_norm &a, int64_t row, row_part<DTYPE, N, AHEAD> &x,
-                                               tern__number<DTYPE> mean, tern__number<DTYPE> inverse)
+                                               const row_mean<tern__number<DTYPE>> &mean,
+                                               tern__number<DTYPE> inverse)
 {
     typedef row_part<DTYPE, N, AHEAD> part;
     const int64_t size = a.shape.size, pace = part::pace();
@@ -207,14 +230,17 @@ template <int DTYPE, int N> static __global__ void __launch_bounds__(MOST) run_n
     const R n = (R)a.shape.size;
     row_part<DTYPE, N, AHEAD> x;
     for (int64_t row = blockIdx.x; row < a.rows; row += gridDim.x) {
-        R moments[2] = {}, mean = tern__block_sum(row_sum<DTYPE, N>(a, row, x)) / n;
-        add_moments<DTYPE, N>(a, row, x, mean, moments);
+        R first = tern__element<R>(a.x, DTYPE, row * a.shape.size), moments[2] = {};
+        row_mean<R> mean = {first + tern__block_sum(row_sum<DTYPE, N>(a, row, x, first)) / n, 0};
+        add_moments<DTYPE, N>(a, row, x, mean.near, moments);
         tern__block_sums<2, R>(moments);
-        R rest = moments[0] / n, inverse = 1 / sqrt(moments[1] / n - rest * rest + (R)a.eps);
-        mean += rest;
+        mean.rest = moments[0] / n;
+        R var = moments[1] / n - mean.rest * mean.rest;
+        var = var < 0 ? 0 : isinf(var) ? (R)NAN : var; /* below 0 by rounding; tern__norm_variance */
+        R inverse = 1 / sqrt(var + (R)a.eps);
         put_row<DTYPE, N>(a, row, x, mean, inverse);
         if (threadIdx.x > 0) continue;
-        tern__element_set<R>(a.mean.data, a.mean.dtype, row, mean);
+        tern__element_set<double>(a.mean.data, a.mean.dtype, row, (double)mean.near + (double)mean.rest);
         tern__element_set<R>(a.inverse.data, a.inverse.dtype, row, inverse);
     }
 }
@@ -273,13 +299,13 @@ template <int DTYPE, int N> static __global__ void run_sums(group_norm_weights w
     R db[N] = {}, dw[N] = {};
     for (; s.row < s.last; tern__seat_move(w.k, &s)) {
         int64_t row = (w.k.is_last ? s.row : tern__quotient(s.row, w.k.run)) * a.shape.groups + group;
-        R mean = tern__element<R>(a.mean.data, a.mean.dtype, row);
+        row_mean<R> mean = mean_of<R>(a, row);
         R inverse = tern__element<R>(a.inverse.data, a.inverse.dtype, row);
         tern__bunch<DTYPE, N> dy = tern__bunch_get<DTYPE, N>(a.dy, s.at);
         tern__bunch<DTYPE, N> x = tern__bunch_get<DTYPE, N>(a.x, s.at);
         for (int l = 0; l < N; l++) {
             db[l] += dy.get(l);
-            dw[l] += dy.get(l) * ((x.get(l) - mean) * inverse);
+            dw[l] += dy.get(l) * (mean.distance(x.get(l)) * inverse);
         }
     }
     double dbs[N], dws[N];
@@ -340,7 +366,8 @@ static __global__ void __launch_bounds__(TERN__COLUMN_THREADS, 3) run_shared_sum
     const group_norm &a = w.a;
     tern__seat s = tern__seat_of(a.k, blockIdx.y), from = s;
     const int64_t row = s.column, begin = row * a.shape.size, pace = a.k.down * N;
-    R mean = tern__vector_get<R>(a.mean, row, 0), sums[2] = {};
+    R sums[2] = {};
+    const row_mean<R> mean = mean_of<R>(a, row);
     tern__bunch<DTYPE, N> dy[GRAD_AHEAD], x[GRAD_AHEAD];
     while (s.row < s.last) {
         int64_t at = s.at - begin;

@@ -132,7 +132,8 @@ template <class R> struct rmsprop {
         R d = step.gradient(g, p);
         s[0] = alpha * s[0] + rest * d * d;
         s[2] = alpha * s[2] + rest * d;
-        R u = d / (sqrt(centred ? s[0] - s[2] * s[2] : s[0]) + eps);
+        R spread = centred ? s[0] - s[2] * s[2] : s[0];
+        R u = d / (sqrt(spread < 0 ? 0 : spread) + eps); /* below 0 by rounding, after equal gradients */
         s[1] = momentum * s[1] + u;
         p -= step.lr * (moves ? s[1] : u);
     }

@@ -2,8 +2,8 @@
  *
  * Statistics: within a tile each lane sums d and d * d with d = x - shift, where shift is the mean of the
  * tile's first rows. So close to the tile's mean nothing cancels, and one pass over memory is enough. At
- * most 64 rows are summed in f32, the rest in double. A tile gives its mean and its centred second moment.
- * The tiles of a channel are merged in double: mean = sum(n_t mean_t) / n, then M2 = sum(M2_t + n_t
+ * most 64 rows are summed in f32, the rest in double. A tile gives its mean and its centred second moment. If
+ * the squares leave f32's range both are made again in double. The tiles of a channel are merged in double: mean = sum(n_t mean_t) / n, then M2 = sum(M2_t + n_t
  * (mean_t - mean)^2). Tiles do not depend on the number of threads and are merged in order, so results are
  * always bitwise the same.
  *
@@ -12,12 +12,10 @@
  * holds what the first pass read last.
  *
  * Activations are f32, bf16 or f16, all of one dtype, and are converted to f32 and rounded back in
- * registers. Vectors with one number per channel may have any dtype; mean and variance are f32. */
+ * registers. Vectors with one number per channel may have any dtype. */
 #include "kernels/cpu/batch_norm_inner.h"
 #include "kernels/cpu/batch_norm_strips.h"
 #include "kernels/cpu/f64_norm.h"
-
-#define HEAD 16 /* rows whose mean is a tile's shift */
 
 /* A call's operands by name, and numbers computed per channel. */
 typedef struct norm {
@@ -31,17 +29,19 @@ typedef struct norm {
 
 /* ---- statistics ---- */
 
-/* The mean of the tile's first rows, per channel. */
-static void shift_of(const norm *self, const tern__tile *t, float shift[TERN__BLOCK])
+/* A tile's moments in double: in a pass for the mean and another for the distances from it. */
+static void tile_moments_f64(const norm *self, const tern__tile *t, double *mean, double *m2)
 {
-    tern__strip head = t->strips[0];
-    head.rows = TERN__MIN(head.rows, HEAD);
-    double sum[TERN__BLOCK] = {0}, square[TERN__BLOCK] = {0}, channel[TERN__BLOCK];
-    self->strips->moments(self->maps.x, &head, (const float[TERN__BLOCK]){0}, sum, square);
-    gather(channel, t, sum);
-    int64_t count = t->channels > 1 ? head.rows : head.rows * head.lanes;
-    for (int l = 0; l < TERN__BLOCK; l++)
-        shift[l] = (float)(channel[TERN__MIN(l, t->channels - 1)] / (double)count);
+    double sum[TERN__BLOCK] = {0}, square[TERN__BLOCK] = {0}, centre[TERN__BLOCK] = {0};
+    for (int i = 0; i < 2; i++) self->strips->moments_f64(self->maps.x, &t->strips[i], centre, sum, square);
+    gather(mean, t, sum);
+    for (int c = 0; c < t->channels; c++) mean[c] /= (double)t->count;
+    for (int l = 0; l < TERN__BLOCK; l++) {
+        centre[l] = mean[TERN__MIN(l, t->channels - 1)];
+        square[l] = 0;
+    }
+    for (int i = 0; i < 2; i++) self->strips->moments_f64(self->maps.x, &t->strips[i], centre, sum, square);
+    gather(m2, t, square);
 }
 
 static void tile_moments(const tern__tile *t, void *ctx)
@@ -50,16 +50,20 @@ static void tile_moments(const tern__tile *t, void *ctx)
     const partial *out = &self->sums;
     double sum[TERN__BLOCK] = {0}, square[TERN__BLOCK] = {0}, n = (double)t->count;
     float shift[TERN__BLOCK];
-    shift_of(self, t, shift);
+    self->strips->shift(self->maps.x, t, shift);
     for (int i = 0; i < 2; i++) self->strips->moments(self->maps.x, &t->strips[i], shift, sum, square);
     double *mean = out->first + t->number * out->channels + t->channel;
     double *m2 = out->second + t->number * out->channels + t->channel;
     gather(mean, t, sum);
     gather(m2, t, square);
+    bool finite = true;
     for (int c = 0; c < t->channels; c++) {
         m2[c] -= mean[c] * mean[c] / n;
+        if (m2[c] < 0) m2[c] = 0; /* rounding */
         mean[c] = (double)shift[c] + mean[c] / n;
+        finite &= isfinite(m2[c]) != 0;
     }
+    if (!finite) tile_moments_f64(self, t, mean, m2);
 }
 
 TERN__SIMD static void add_weighted(double *total, const double *row, double weight, int64_t channels)
@@ -129,11 +133,12 @@ static void apply_stats(const tern__span *span, void *ctx)
     const norm *self = ctx;
     int64_t first = tern__span_channel(&self->tiling, span);
     int64_t last = first + tern__span_channels(&self->tiling, span);
+    const tern__view *const vectors[] = {self->mean, self->var, self->weight, self->bias};
     for (int64_t c = first; c < last; c++) {
-        double inverse = inverse_deviation(self->call, self->var, c);
-        self->maps.centre[c] = value_of(self->mean, c, 0);
-        self->maps.scale[c] = (float)(inverse * (double)value_of(self->weight, c, 1));
-        self->maps.shift[c] = value_of(self->bias, c, 0);
+        norm_line k = norm_line_of(self->call, vectors, c);
+        self->maps.centre[c] = k.centre;
+        self->maps.scale[c] = k.scale;
+        self->maps.shift[c] = k.shift;
     }
     tern__tiles_each(&self->tiling, span, tile_apply, ctx, true);
 }
@@ -153,7 +158,7 @@ static int prepare(norm *self)
     self->maps.relu = ((const tern__batch_norm_attr *)call->attr)->relu != 0;
     self->tiling = tern__tiling_of(self->maps.x);
     int64_t channels = self->tiling.channels;
-    float *vectors = vectors_new(call, &self->tiling, 3);
+    float *vectors = vectors_new(call, &self->tiling, 3 * sizeof(*vectors));
     if (!vectors || partial_new(call, &self->tiling, &self->sums)) return TERN_E_MEMORY;
     self->maps.centre = vectors;
     self->maps.scale = vectors + channels;

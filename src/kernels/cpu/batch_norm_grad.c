@@ -1,6 +1,6 @@
 /* batch_norm_grad.c - batch norm's gradients as vector loops over tiles (tiles.h).
  *
- * Tiles give sum(dy') and sum(dy' (x - mean)), where dy' = dy if the ReLU's output is positive. A second
+ * Tiles give sum(dy') and sum(dy' (x - mean)), in f32 about the float next to the mean, where dy' = dy if the ReLU's output is positive. A second
  * pass computes dx = weight / sigma * (dy' - sum(dy') / n - (x - mean) / sigma^2 * sum(dy' (x - mean)) /
  * n).
  *
@@ -18,19 +18,27 @@ typedef struct grad {
     tern__tiling tiling;
     const tern__batch_norm_grad_fns *strips;
     grad_maps maps;
-    const tern__view *mean, *var, *weight, *bias;
+    const tern__view *vectors[4]; /* mean, variance, weight, bias */
+    norm_line *lines;             /* of every channel */
     partial sums;
-    float *inverse; /* 1 / deviation per channel */
 } grad;
 
 /* ---- sums ---- */
 
+/* Large values times large gradients leave f32's range; they are summed again in double. */
 static void tile_sums(const tern__tile *t, void *ctx)
 {
     const grad *self = ctx;
     const partial *out = &self->sums;
     double sum[TERN__BLOCK] = {0}, product[TERN__BLOCK] = {0};
     for (int i = 0; i < 2; i++) self->strips->sums(&self->maps, t, &t->strips[i], sum, product);
+    bool finite = true;
+    for (int l = 0; l < TERN__BLOCK; l++) finite &= isfinite(sum[l]) && isfinite(product[l]);
+    if (!finite) {
+        memset(sum, 0, sizeof(sum));
+        memset(product, 0, sizeof(product));
+        for (int i = 0; i < 2; i++) self->strips->sums_f64(&self->maps, t, &t->strips[i], sum, product);
+    }
     gather(out->first + t->number * out->channels + t->channel, t, sum);
     gather(out->second + t->number * out->channels + t->channel, t, product);
 }
@@ -44,29 +52,39 @@ TERN__SIMD static void add_rows(double *totals, const double *rows, int64_t tile
 }
 
 /* Fills in the forward's constants for the channels of a span. */
-static void fill_line(const grad *self, int64_t first, int64_t last)
+static void fill_lines(const grad *self, int64_t first, int64_t last)
 {
     for (int64_t c = first; c < last; c++) {
-        double inverse = inverse_deviation(self->call, self->var, c);
-        self->maps.centre[c] = value_of(self->mean, c, 0);
-        self->inverse[c] = (float)inverse;
-        self->maps.scale[c] = (float)(inverse * (double)value_of(self->weight, c, 1));
-        self->maps.shift[c] = value_of(self->bias, c, 0);
+        norm_line k = self->lines[c] = norm_line_of(self->call, self->vectors, c);
+        self->maps.centre[c] = k.centre;
+        self->maps.scale[c] = k.scale;
+        self->maps.shift[c] = k.shift;
     }
 }
 
-/* Converts the totals to sum(dy') and sum(dy' xhat), which are the gradients of bias and weight. */
+/* Fills in dx's constants from the means of dy' and of dy' xhat. What the centre lacks of the mean goes into
+ * the constant beside dy'. */
+static void fill_slope(const grad *self, int64_t c, double mean_dy, double mean_product)
+{
+    double slope = mean_product * self->lines[c].inverse;
+    self->maps.slope[c] = (float)slope;
+    self->maps.mean_dy[c] = (float)(mean_dy - rest_times(self->lines[c].rest, slope));
+}
+
+/* Computes sum(dy') and sum(dy' xhat), which are the gradients of bias and weight. */
 static void make_sums(const tern__span *span, grad *self)
 {
     const tern__tiling *s = &self->tiling;
     const partial *p = &self->sums;
     int64_t first = tern__span_channel(s, span), n = tern__span_channels(s, span);
-    fill_line(self, first, first + n);
+    fill_lines(self, first, first + n);
     tern__tiles_each(s, span, tile_sums, self, false);
     add_rows(first_of(p) + first, p->first + first, p->tiles, p->channels, n);
     add_rows(second_of(p) + first, p->second + first, p->tiles, p->channels, n);
-    for (int64_t c = first; c < first + n; c++)
-        second_of(p)[c] *= inverse_deviation(self->call, self->var, c);
+    for (int64_t c = first; c < first + n; c++) {
+        const norm_line *k = &self->lines[c];
+        second_of(p)[c] = (second_of(p)[c] - rest_times(k->rest, first_of(p)[c])) * k->inverse;
+    }
 }
 
 /* ---- dx ---- */
@@ -91,9 +109,7 @@ static grad grad_of(const tern__call *call)
                   .maps.dy = call->in[0],
                   .maps.x = call->in[1],
                   .maps.y = call->in[2],
-                  .mean = call->in[3],
-                  .var = call->in[4],
-                  .weight = call->in[5],
+                  .vectors = {call->in[3], call->in[4], call->in[5]},
                   .maps.mask = call->in[2] ? MASK_Y : MASK_NONE};
 }
 
@@ -120,11 +136,12 @@ static int prepare(grad *self)
     self->strips = TERN__BY_WIDTH(tern__batch_norm_grad_strips);
     self->tiling = tern__tiling_of(self->maps.x);
     int64_t channels = self->tiling.channels;
-    float *data = vectors_new(self->call, &self->tiling, 6);
-    if (!data || partial_new(self->call, &self->tiling, &self->sums)) return TERN_E_MEMORY;
-    float **vectors[] = {&self->maps.centre, &self->maps.scale,   &self->maps.shift,
-                         &self->inverse,     &self->maps.mean_dy, &self->maps.slope};
-    for (int i = 0; i < 6; i++) *vectors[i] = data + i * channels;
+    self->lines = vectors_new(self->call, &self->tiling, sizeof(norm_line) + 5 * sizeof(float));
+    if (!self->lines || partial_new(self->call, &self->tiling, &self->sums)) return TERN_E_MEMORY;
+    float *data = (float *)(self->lines + channels);
+    float **vectors[] = {&self->maps.centre, &self->maps.scale, &self->maps.shift, &self->maps.mean_dy,
+                         &self->maps.slope};
+    for (int i = 0; i < 5; i++) *vectors[i] = data + i * channels;
     return TERN_OK;
 }
 
@@ -149,11 +166,9 @@ int tern__cpu_batch_norm_data_grad(const tern__call *call)
     if (!fits(&self)) return TERN_E_UNSUPPORTED;
     if (tern__view_count(self.maps.x) == 0) return TERN_OK;
     if (prepare(&self)) return TERN_E_MEMORY;
-    fill_line(&self, 0, self.tiling.channels);
-    for (int64_t c = 0; c < self.tiling.channels; c++) {
-        self.maps.mean_dy[c] = value_of(call->in[6], c, 0);
-        self.maps.slope[c] = value_of(call->in[7], c, 0) * self.inverse[c];
-    }
+    fill_lines(&self, 0, self.tiling.channels);
+    for (int64_t c = 0; c < self.tiling.channels; c++)
+        fill_slope(&self, c, value_of(call->in[6], c, 0), value_of(call->in[7], c, 0));
     tern__span all = tern__span_all(call, &self.tiling);
     make_dx(&all, &self);
     return TERN_OK;
@@ -169,8 +184,7 @@ static void make_both(const tern__span *span, void *ctx)
         double sum = first_of(&first.sums)[c], product = second_of(&first.sums)[c];
         put_sum(first.call, 2, c, sum);
         put_sum(first.call, 3, c, product);
-        first.maps.mean_dy[c] = (float)(sum / n);
-        first.maps.slope[c] = (float)(product * inverse_deviation(first.call, first.var, c) / n);
+        fill_slope(&first, c, sum / n, product / n);
     }
     if (first.maps.residual && !first.maps.add_residual) { /* it holds dy' now */
         second.maps.dy = first.maps.residual;
@@ -185,7 +199,7 @@ int tern__cpu_batch_norm_grad(const tern__call *call)
     if (call->in[0]->dtype == TERN_F64) return tern__f64_batch_norm(call);
     bool relu = ((const tern__batch_norm_attr *)call->attr)->relu != 0;
     grad self = grad_with_dx(call);
-    self.bias = call->in[6];
+    self.vectors[3] = call->in[6];
     if (relu && !self.maps.y) self.maps.mask = MASK_AGAIN;
     if (!fits(&self) || tern__view_count(self.maps.x) == 0) return TERN_E_UNSUPPORTED;
     if (prepare(&self)) return TERN_E_MEMORY;

@@ -62,7 +62,7 @@ TERN__INLINE tern__lanes masked(const grad_maps *maps, mask by, tern__lanes x, c
 
 /* ---- sums ---- */
 
-/* Adds a row: a and b += dy' and dy' (x - mean). */
+/* Adds a row: a and b += dy' and dy' (x - centre). */
 TERN__INLINE void add_row(const grad_maps *maps, const line *k, mask by, int64_t at,
                           tern__lanes a[TERN__PARTS], tern__lanes b[TERN__PARTS], int lanes, tern_dtype dtype)
 {
@@ -102,6 +102,22 @@ TERN__SIMD static void sums(const grad_maps *maps, const tern__tile *t, const te
     EACH_MASK(sums_of, maps, s, t, s, sum, product);
 }
 
+TERN__SIMD static void sums_f64(const grad_maps *maps, const tern__tile *t, const tern__strip *s,
+                                double sum[TERN__BLOCK], double product[TERN__BLOCK])
+{
+    const line k = line_of(maps, t, s->lanes);
+    for (int64_t r = 0; r < s->rows; r++)
+        for (int p = 0; p < TERN__PARTS; p++) {
+            int64_t at = s->at + r * s->stride;
+            tern__lanes x = get_part(maps->x->data, maps->x->dtype, at, s->lanes, p);
+            tern__lanes d = masked(maps, maps->mask, x, &k, at, p, s->lanes, maps->x->dtype);
+            for (int l = 0; l < tern__lanes_in(s->lanes, p); l++) {
+                sum[p * TERN__LANES + l] += (double)d[l];
+                product[p * TERN__LANES + l] += (double)d[l] * ((double)x[l] - (double)k.centre[p][l]);
+            }
+        }
+}
+
 /* ---- dx ---- */
 
 TERN__INLINE void dx_of(const grad_maps *maps, const tern__tile *t, const tern__strip *s, mask by, int lanes,
@@ -133,4 +149,5 @@ TERN__SIMD static void make_dx(const grad_maps *maps, const tern__tile *t, const
     EACH_MASK(dx_of, maps, s, t, s);
 }
 
-const tern__batch_norm_grad_fns TERN__OF_WIDTH(tern__batch_norm_grad_strips) = {.sums = sums, .dx = make_dx};
+const tern__batch_norm_grad_fns TERN__OF_WIDTH(tern__batch_norm_grad_strips) = {
+    .sums = sums, .sums_f64 = sums_f64, .dx = make_dx};

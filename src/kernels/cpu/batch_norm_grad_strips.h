@@ -22,6 +22,9 @@ typedef struct tern__batch_norm_grad_fns {
     /* sum and product += sum(dy'), sum(dy' (x - centre)) per lane; the residual's gradient is dy'. */
     void (*sums)(const grad_maps *maps, const tern__tile *t, const tern__strip *s, double sum[TERN__BLOCK],
                  double product[TERN__BLOCK]);
+    /* The sums in double; the residual's gradient stays. */
+    void (*sums_f64)(const grad_maps *maps, const tern__tile *t, const tern__strip *s,
+                     double sum[TERN__BLOCK], double product[TERN__BLOCK]);
     /* Computes dx, and the residual's gradient. */
     void (*dx)(const grad_maps *maps, const tern__tile *t, const tern__strip *s);
 } tern__batch_norm_grad_fns;

@@ -5,7 +5,10 @@
  *
  * Batch norm's backward goes over a plane by stretches. dy' = dy masked by the ReLU is computed in the
  * first-level cache, and from it the sums, dx and the residual's gradient. Group norm does the same with w
- * dy if a channel has one position. dx may overwrite dy or x, and the residual's gradient dy. */
+ * dy if a channel has one position. dx may overwrite dy or x, and the residual's gradient dy.
+ *
+ * A mean is summed up as the distances from the first value, so that equal values have a mean which is that
+ * value exactly, and a variance of 0. */
 #include "kernels/cpu/f64_norm.h"
 #include "kernels/batch_norm.h"
 #include "kernels/cpu/loops.h"
@@ -52,11 +55,11 @@ static int64_t plane(const shape *s, int64_t sample, int64_t c)
 
 /* ---- loops ---- */
 
-TERN__SIMD static double sum_of(const double *x, int64_t n)
+TERN__SIMD static double distances_of(const double *x, int64_t n, double from)
 {
     double sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++) sum += x[i];
+    for (int64_t i = 0; i < n; i++) sum += x[i] - from;
     return sum;
 }
 
@@ -131,13 +134,13 @@ TERN__SIMD static void gradient(double *dx, const double *d, const double *x, in
 static void make_stats(const tern__call *call, const shape *s, int64_t c, const tern__view *const to[4])
 {
     const double *x = call->in[0]->data;
-    double share = ((const tern__batch_norm_attr *)call->attr)->momentum, mean = 0, m2 = 0;
-    double n = (double)(s->batch * s->positions);
-    for (int64_t b = 0; b < s->batch; b++) mean += sum_of(x + plane(s, b, c), s->positions);
-    mean /= n;
+    double share = ((const tern__batch_norm_attr *)call->attr)->momentum, sum = 0, m2 = 0;
+    double n = (double)(s->batch * s->positions), first = x[plane(s, 0, c)];
+    for (int64_t b = 0; b < s->batch; b++) sum += distances_of(x + plane(s, b, c), s->positions, first);
+    double mean = first + sum / n;
     for (int64_t b = 0; b < s->batch; b++) m2 += squares_of(x + plane(s, b, c), s->positions, mean);
     tern__view_set(to[0], c, mean);
-    tern__view_set(to[1], c, m2 / n);
+    tern__view_set(to[1], c, tern__norm_variance(m2 / n));
     move_towards(to[2], c, mean, share);
     move_towards(to[3], c, m2 / (n - 1), share);
 }
@@ -296,8 +299,8 @@ static void forward_row(const tern__call *call, const tern__group_shape *s, int6
     int64_t at = row * s->size, channel = first_channel(s, row);
     const double *x = at_of(call->in[0], at), *w = at_of(call->in[1], channel),
                  *b = at_of(call->in[2], channel);
-    double *y = at_of(call->out[0], at), n = (double)s->size, mean = sum_of(x, s->size) / n;
-    double var = squares_of(x, s->size, mean) / n;
+    double *y = at_of(call->out[0], at), n = (double)s->size, mean = *x + distances_of(x, s->size, *x) / n;
+    double var = tern__norm_variance(squares_of(x, s->size, mean) / n);
     double inverse = 1 / sqrt(var + ((const tern__group_norm_attr *)call->attr)->eps);
     *at_of(call->out[1], row) = mean;
     *at_of(call->out[2], row) = inverse;

@@ -1,14 +1,19 @@
 /* group_norm.c - group norm row by row (kernels/group_norm.h), in f32.
  *
- * Statistics: a chunk of a row, which stays in the first-level cache, is read twice, for its mean and for
- * the deviations from it; so nothing cancels and every lane sums few values. Chunks are merged in double:
- * the second moments of n1 and n2 values with means m1 and m2 add up to M1 + M2 + (m2 - m1)^2 n1 n2 / (n1
- * + n2).
+ * Statistics: a chunk of a row gives the sums of d and of d * d, where d is the distance from the mean of its
+ * first values; so close to the chunk's mean nothing cancels, and every lane sums few values. Chunks are
+ * merged in double: the second moments of n1 and n2 values with means m1 and m2 add up to M1 + M2 + (m2 -
+ * m1)^2 n1 n2 / (n1 + n2).
  *
- * Backward, with d = w dy and c = x - mean: a row gives sum(d) and sum(d c), and then dx = inverse (d -
- * sum(d) / n - c inverse^2 sum(d c) / n). Meanwhile every channel's sum(dy) and sum(dy c) inverse are
- * added to the gradients of bias and weight. These are summed per block of samples; blocks do not depend
- * on the number of threads and are added in double in order, so results are always bitwise the same. */
+ * Mean and 1 / deviation are kept in f64. The loops compute xhat = (x - centre) inverse + rest in f32, where
+ * the centre is the float next to the mean, and what it lacks of the mean is in the rest.
+ *
+ * Backward, with d = w dy: a row gives sum(d) and sum(d xhat), and then dx = inverse (d - sum(d) / n - xhat
+ * sum(d xhat) / n). Meanwhile every channel's sum(dy) and sum(dy xhat) are added to the gradients of bias and
+ * weight. These are summed per block of samples; blocks do not depend on the number of threads and are added
+ * in double in order, so results are always bitwise the same.
+ *
+ * What leaves f32's range, because values are beyond 1e18 or so, is computed in double. */
 #include "kernels/group_norm.h"
 #include "kernels/cpu/f64_norm.h"
 #include "kernels/cpu/group_norm_sums.h"
@@ -22,6 +27,7 @@
 #define BLOCKS 16  /* least blocks of samples, if there are so many ... */
 #define SPAN   128 /* ... and at most so many samples per block */
 #define JOINED 256 /* channels at a time */
+#define FAR    0x1p-30 /* 1 / deviation whose square may be too small for an f32 factor of a gradient */
 
 typedef struct norm {
     const tern__call *call;
@@ -41,6 +47,12 @@ static const float *data_of(const tern__view *view, int64_t at)
     return view ? (const float *)view->data + at : NULL;
 }
 
+static tern__group_unit unit_of(double mean, double inverse)
+{
+    float centre = (float)mean;
+    return (tern__group_unit){centre, (float)inverse, (float)(((double)centre - mean) * inverse)};
+}
+
 /* The row's first channel. */
 static int64_t first_channel(const tern__group_shape *s, int64_t row)
 {
@@ -51,8 +63,8 @@ static int64_t first_channel(const tern__group_shape *s, int64_t row)
 
 static void moments(const norm *g, const float *x, int64_t n, double *mean, double *m2)
 {
-    *mean = *m2 = 0;
-    for (int64_t first = 0; first < n; first += CHUNK) {
+    g->sums->moments(x, TERN__MIN(n, CHUNK), mean, m2);
+    for (int64_t first = CHUNK; first < n; first += CHUNK) {
         double have = (double)first, count = (double)TERN__MIN(n - first, CHUNK), centre, square;
         g->sums->moments(x + first, (int64_t)count, &centre, &square);
         double step = centre - *mean, share = count / (have + count);
@@ -62,18 +74,21 @@ static void moments(const norm *g, const float *x, int64_t n, double *mean, doub
 }
 
 TERN__SIMD static void apply_channels(float *y, const float *x, const float *w, const float *b, int64_t n,
-                                      float mean, float inverse)
+                                      tern__group_unit u)
 {
-    for (int64_t i = 0; i < n; i++) y[i] = (x[i] - mean) * (w ? inverse * w[i] : inverse) + (b ? b[i] : 0);
+    for (int64_t i = 0; i < n; i++) {
+        float xhat = (x[i] - u.centre) * u.inverse + u.rest;
+        y[i] = (w ? xhat * w[i] : xhat) + (b ? b[i] : 0);
+    }
 }
 
 TERN__SIMD static void apply_planes(float *y, const float *x, const float *w, const float *b,
-                                    const tern__group_shape *s, float mean, float inverse)
+                                    const tern__group_shape *s, tern__group_unit u)
 {
     int64_t positions = s->positions;
     for (int64_t k = 0; k < s->channels; k++) {
-        float scale = w ? inverse * w[k] : inverse, bias = b ? b[k] : 0;
-        for (int64_t i = k * positions; i < (k + 1) * positions; i++) y[i] = (x[i] - mean) * scale + bias;
+        float scale = w ? u.inverse * w[k] : u.inverse, shift = (w ? u.rest * w[k] : u.rest) + (b ? b[k] : 0);
+        for (int64_t i = k * positions; i < (k + 1) * positions; i++) y[i] = (x[i] - u.centre) * scale + shift;
     }
 }
 
@@ -84,14 +99,15 @@ static void forward_row(const norm *g, int64_t row)
     const float *x = data_of(in[0], row * n), *w = data_of(in[1], channel), *b = data_of(in[2], channel);
     float *y = (float *)out[0]->data + row * n;
     double mean, m2;
+    const double share = 1 / (double)n;
     moments(g, x, n, &mean, &m2);
-    double inverse = 1 / sqrt(m2 / (double)n + ((const tern__group_norm_attr *)g->call->attr)->eps);
+    double inverse = 1 / sqrt(m2 * share + ((const tern__group_norm_attr *)g->call->attr)->eps);
     if (g->s.positions == 1)
-        apply_channels(y, x, w, b, n, (float)mean, (float)inverse);
+        apply_channels(y, x, w, b, n, unit_of(mean, inverse));
     else
-        apply_planes(y, x, w, b, &g->s, (float)mean, (float)inverse);
-    ((float *)out[1]->data)[row] = (float)mean;
-    ((float *)out[2]->data)[row] = (float)inverse;
+        apply_planes(y, x, w, b, &g->s, unit_of(mean, inverse));
+    ((double *)out[1]->data)[row] = mean;
+    ((double *)out[2]->data)[row] = inverse;
 }
 
 int tern__cpu_group_norm(const tern__call *call)
@@ -110,12 +126,12 @@ int tern__cpu_group_norm(const tern__call *call)
 
 /* ---- backward ---- */
 
-/* Terms of a row: dx = d * scale - c * slope - shift, with d = w dy and c = x - mean. */
+/* Terms of a row: dx = d * scale - (x - centre) * slope - shift, with d = w dy. */
 typedef struct line {
-    float mean, scale, slope, shift;
+    float centre, scale, slope, shift;
 } line;
 
-/* sum(d) and sum(d c) of a row of channels with several positions; every channel's part is added to dw and
+/* sum(d) and sum(d xhat) of a row of channels with several positions; every channel's part is added to dw and
  * db. */
 static void plane_sums(const norm *g, const tern__group_row *row, float *dw, float *db, double result[2])
 {
@@ -123,11 +139,12 @@ static void plane_sums(const norm *g, const tern__group_row *row, float *dw, flo
     result[0] = result[1] = 0;
     for (int64_t k = 0; k < g->s.channels; k++) {
         double plane[2], weight = row->w ? (double)row->w[k] : 1;
-        g->sums->positions(row->dy + k * n, row->x + k * n, n, row->mean, plane);
+        g->sums->positions(row->dy + k * n, row->x + k * n, n, row->unit.centre, plane);
+        double product = plane[1] * (double)row->unit.inverse + (double)row->unit.rest * plane[0];
         db[k] += (float)plane[0];
-        dw[k] += (float)(plane[1] * (double)row->inverse);
+        dw[k] += (float)product;
         result[0] += weight * plane[0];
-        result[1] += weight * plane[1];
+        result[1] += weight * product;
     }
 }
 
@@ -135,10 +152,10 @@ static void plane_sums(const norm *g, const tern__group_row *row, float *dw, flo
 TERN__SIMD static void data_grad_of_channels(float *dx, const float *dy, const float *x, const float *w,
                                              int64_t n, const line *l, bool add)
 {
-    float mean = l->mean, scale = l->scale, slope = l->slope, shift = l->shift;
+    float centre = l->centre, scale = l->scale, slope = l->slope, shift = l->shift;
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; i++) {
-        float v = (w ? dy[i] * w[i] : dy[i]) * scale - (x[i] - mean) * slope - shift;
+        float v = (w ? dy[i] * w[i] : dy[i]) * scale - (x[i] - centre) * slope - shift;
         dx[i] = add ? dx[i] + v : v;
     }
 }
@@ -146,14 +163,27 @@ TERN__SIMD static void data_grad_of_channels(float *dx, const float *dy, const f
 TERN__SIMD static void data_grad_of_planes(float *dx, const float *dy, const float *x, const float *w,
                                            const tern__group_shape *s, const line *l, bool add)
 {
-    float mean = l->mean, slope = l->slope, shift = l->shift;
+    float centre = l->centre, slope = l->slope, shift = l->shift;
     for (int64_t k = 0; k < s->channels; k++) {
         float scale = w ? w[k] * l->scale : l->scale;
 #pragma GCC ivdep
         for (int64_t i = k * s->positions; i < (k + 1) * s->positions; i++) {
-            float v = dy[i] * scale - (x[i] - mean) * slope - shift;
+            float v = dy[i] * scale - (x[i] - centre) * slope - shift;
             dx[i] = add ? dx[i] + v : v;
         }
+    }
+}
+
+/* dx of a row of values so large that the slope would leave f32's range; sum: of d and of d xhat. */
+static void data_grad_f64(const norm *g, const tern__group_row *row, double mean, double inverse,
+                          const double sum[2], float *dx)
+{
+    double n = (double)row->n;
+    for (int64_t i = 0; i < row->n; i++) {
+        double d = (double)row->dy[i] * (row->w ? (double)row->w[i / g->s.positions] : 1);
+        double xhat = ((double)row->x[i] - mean) * inverse;
+        double v = inverse * (d - sum[0] / n - xhat * sum[1] / n);
+        dx[i] = (float)(g->call->add[0] ? (double)dx[i] + v : v);
     }
 }
 
@@ -163,18 +193,22 @@ static void backward_row(const norm *g, int64_t row, float *dw, float *db)
     int64_t n = g->s.size;
     const float *dy = data_of(in[0], row * n), *x = data_of(in[1], row * n);
     const float *w = data_of(in[4], first_channel(&g->s, row));
-    float mean = *data_of(in[2], row), inverse = *data_of(in[3], row);
-    tern__group_row r = {dy, x, w, n, mean, inverse};
-    double sum[2];
+    double mean = ((const double *)in[2]->data)[row], inverse = ((const double *)in[3]->data)[row], sum[2];
+    tern__group_unit u = unit_of(mean, inverse);
+    tern__group_row r = {dy, x, w, n, u};
     if (g->s.positions == 1)
         g->sums->channels(&r, dw, db, sum);
     else
         plane_sums(g, &r, dw, db, sum);
-    double scale = (double)inverse, mean_d = sum[0] / (double)n, mean_dc = sum[1] / (double)n;
-    line l = {mean, inverse, (float)(scale * scale * scale * mean_dc), (float)(scale * mean_d)};
     if (!dx) return;
     float *to = (float *)dx->data + row * n;
-    if (g->s.positions == 1)
+    double mean_d = sum[0] / (double)n, mean_product = sum[1] * (1 / (double)n);
+    double scale = (double)u.inverse; /* as d's, so that both parts of dx round alike */
+    line l = {u.centre, u.inverse, (float)(scale * inverse * mean_product),
+              (float)(scale * (mean_d + (double)u.rest * mean_product))};
+    if (inverse < FAR)
+        data_grad_f64(g, &r, mean, inverse, sum, to);
+    else if (g->s.positions == 1)
         data_grad_of_channels(to, dy, x, w, n, &l, g->call->add[0]);
     else
         data_grad_of_planes(to, dy, x, w, &g->s, &l, g->call->add[0]);

@@ -236,6 +236,7 @@ int tern__cpu_adam(const tern__call *call)
             if (mean) {                                                                                      \
                 mean[i] = alpha * mean[i] + rest * d;                                                        \
                 spread -= mean[i] * mean[i];                                                                 \
+                spread = 0 > spread ? 0 : spread; /* rounding: the gradients were equal */                   \
             }                                                                                                \
             type u = d / (ROOT(spread) + eps);                                                               \
             if (b) u = b[i] = momentum * b[i] + u;                                                           \

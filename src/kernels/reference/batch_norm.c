@@ -45,12 +45,12 @@ int tern__reference_batch_norm_stats(const tern__call *call)
     shape s = shape_of(x);
     int64_t n = s.batch * s.positions;
     for (int64_t c = 0; c < s.channels; c++) {
-        double mean = 0, m2 = 0;
-        for (int64_t i = 0; i < n; i++) mean += tern__view_get(x, number(&s, c, i));
-        mean /= (double)n;
+        double first = tern__view_get(x, number(&s, c, 0)), sum = 0, m2 = 0;
+        for (int64_t i = 0; i < n; i++) sum += tern__view_get(x, number(&s, c, i)) - first;
+        double mean = first + sum / (double)n;
         for (int64_t i = 0; i < n; i++) m2 += pow(tern__view_get(x, number(&s, c, i)) - mean, 2);
         tern__view_set(call->out[0], c, mean);
-        tern__view_set(call->out[1], c, m2 / (double)n);
+        tern__view_set(call->out[1], c, tern__norm_variance(m2 / (double)n));
         move_towards(call->out[2], c, mean, attr->momentum);
         move_towards(call->out[3], c, m2 / (double)(n - 1), attr->momentum);
     }

@@ -1,5 +1,6 @@
 /* group_norm.c - group norm: mean and deviation of each row, and a formula per element. */
 #include "kernels/group_norm.h"
+#include "kernels/batch_norm.h"
 #include "kernels/reference/reference.h"
 
 #include <math.h>
@@ -20,11 +21,11 @@ int tern__reference_group_norm(const tern__call *call)
     const tern__view *x = call->in[0];
     tern__group_shape s = tern__group_shape_of(x);
     for (int64_t row = 0; row < s.samples * s.groups; row++) {
-        double mean = 0, m2 = 0;
-        for (int64_t i = 0; i < s.size; i++) mean += tern__view_get(x, row * s.size + i);
-        mean /= (double)s.size;
+        double n = (double)s.size, first = s.size ? tern__view_get(x, row * s.size) : 0, sum = 0, m2 = 0;
+        for (int64_t i = 0; i < s.size; i++) sum += tern__view_get(x, row * s.size + i) - first;
+        double mean = first + sum / n, eps = ((const tern__group_norm_attr *)call->attr)->eps;
         for (int64_t i = 0; i < s.size; i++) m2 += pow(tern__view_get(x, row * s.size + i) - mean, 2);
-        double inverse = 1 / sqrt(m2 / (double)s.size + ((const tern__group_norm_attr *)call->attr)->eps);
+        double inverse = 1 / sqrt(tern__norm_variance(m2 / n) + eps);
         for (int64_t i = 0; i < s.size; i++) {
             int64_t c = channel(&s, row, i);
             double scale = inverse * value_of(call->in[1], c, 1);

@@ -112,7 +112,9 @@ static void rmsprop(const tern__call *call, int64_t n)
         double value = tern__view_get(p, i), g = gradient(call, &attr.step, i, value);
         double spread = moving_mean(call->out[1], i, attr.alpha, g * g);
         double middle = mean ? moving_mean(mean, i, attr.alpha, g) : 0;
-        double update = g / (sqrt(spread - middle * middle) + attr.eps);
+        spread -= middle * middle;
+        if (spread < 0) spread = 0; /* rounding: the gradients were equal */
+        double update = g / (sqrt(spread) + attr.eps);
         if (b) tern__view_set(b, i, update += attr.momentum * tern__view_get(b, i));
         put(call, i, value - attr.step.lr * update);
     }
