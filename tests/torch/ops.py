@@ -235,6 +235,18 @@ def compare(what, op, oracle, arrays, tolerance, device="cpu", constant=(), thre
         run.close()
 
 
+def far_from_zero(rng, shape, dtype):
+    """Values next to each other whose mean is 10^2 to 10^6 deviations from 0: the float next to it is no mean of theirs."""
+    mean = 10 ** rng.uniform(3, 8) * rng.choice([-1, 1])
+    spread = rng.uniform(0.7, 30) * numpy.spacing(numpy.abs(numpy.float32(mean)))
+    return (mean + spread * rng.standard_normal(shape)).astype(dtype)
+
+
+def shows_overflow(got, want):
+    """Whether each number is right or not finite: not one beside which nothing shows that values are too large."""
+    return bool((~numpy.isfinite(got) | (numpy.abs(got - want) <= 1e-5 * numpy.abs(want).max())).all())
+
+
 def gradient_check(what, op, arrays, constant=(), step=1e-5, tolerance=1e-7):
     """Compares the gradient of sum(y * dy) in f64 on the reference device with central differences."""
     rng = numpy.random.default_rng(2)

@@ -7,7 +7,7 @@ import torch
 
 import tern
 from half import TYPES, compare_half
-from ops import Module, Run, blocked, compare, error_of, gradient_check
+from ops import Module, Run, blocked, compare, error_of, far_from_zero, gradient_check, shows_overflow
 
 DEVICES = [("cpu", "f", 2e-6, 2e-5), ("cpu", "d", 1e-13, 1e-11), ("cpu:reference", "f", 2e-6, 2e-5), ("cpu:reference", "d", 1e-13, 1e-11)]
 SHAPES = [(4, 32, 5, 7), (3, 5, 9, 11), (6, 5), (70, 33), (2, 16, 40, 41), (5, 1, 7), (9, 16, 1, 1), (2, 3, 2, 3, 4), (2, 16, 3, 5, 4)]
@@ -153,6 +153,76 @@ class BatchNormTest(unittest.TestCase):
             run.close()
             self.assertLess(numpy.abs(got - want).max(), 1e-3)
             self.assertLessEqual(numpy.abs(got - want).mean(), 1.05 * numpy.abs(theirs - want).mean() + 1e-9)
+
+    def forms(self):
+        """Shapes with the layouts they can have."""
+        plain = lambda run, x: x
+        return [((70, 21), plain), ((5, 3, 6, 7), plain), ((2, 5, 67, 71), plain), ((5, 16, 6, 7), blocked), ((2, 32, 33, 31), blocked), ((3, 16, 3, 4, 5), plain)]
+
+    def test_equal_values(self):
+        """The mean of equal values is the value: y is the bias, the gradients of x and of the weight are 0, and so is the
+        running variance."""
+        for device, dtype, *_ in DEVICES:
+            for shape, layout in self.forms():
+                channels = shape[1]
+                values = 10 ** self.rng.uniform(-3, 9, channels) * self.rng.choice([-1, 1], channels)
+                x = numpy.broadcast_to(values.reshape(1, -1, *[1] * (len(shape) - 2)), shape).astype(dtype)
+                b, run, what = self.draw(channels, dtype), Run(device), f"{device} {dtype} {shape}"
+                p = [run.parameter(a) for a in (x, numpy.ones(channels, dtype), b)]
+                mean, var = run.constant(numpy.zeros(channels, dtype)), run.constant(numpy.ones(channels, dtype))
+                y = batch_norm(run, layout(run, p[0]), *p[1:], mean, var, momentum=1)
+                want = numpy.broadcast_to(b.reshape(1, -1, *[1] * (len(shape) - 2)), shape)
+                numpy.testing.assert_array_equal(run.value(y), want, what)
+                numpy.testing.assert_array_equal((run.value(mean), run.value(var)), (values.astype(dtype), 0 * values), what)
+                run.backward(y, numpy.ones(shape, dtype))
+                self.assertEqual([numpy.abs(run.grad(t)).max() for t in p[:2]], [0, 0], what)
+                run.close()
+
+    def test_equal_values_in_16_bits(self):
+        for device in ("cpu", "cpu:reference"):
+            for dtype, _ in TYPES:
+                values = numpy.clip(10 ** self.rng.uniform(-3, 9, 16), 0, 6e4)
+                x, run = numpy.broadcast_to(values[:, None, None], (3, 16, 5, 7)).astype("f"), Run(device)
+                p = run.parameter(x)
+                y = run.op("tern_cast", batch_norm(run, run.op("tern_cast", p, dtype)), 0)
+                self.assertEqual(numpy.abs(run.value(y)).max(), 0)
+                run.backward(y, numpy.ones(x.shape, "f"))
+                self.assertEqual(numpy.abs(run.grad(p)).max(), 0)
+                run.close()
+
+    def test_far_from_zero(self):
+        """As f64 of the same inputs, the ReLU's mask included."""
+        for device, dtype, *_ in DEVICES:
+            for shape, layout in self.forms():
+                for relu in (False, True):
+                    arrays = [far_from_zero(self.rng, shape, "f").astype(dtype), self.draw(shape[1], dtype), self.draw(shape[1], dtype)]
+                    op = lambda run, x, w, b: batch_norm(run, layout(run, x), w, b, relu=relu)
+                    want = lambda x, w, b: oracle(x, w, b, None, True, relu, None, None)
+                    compare(f"{device} {dtype} {shape} {relu}", op, want, arrays, 1e-5 if dtype == "f" else 1e-6, device)
+            x = (1e5 + 1e-2 * self.rng.standard_normal((70, 8))).astype("f").astype(dtype)
+            compare(f"{device} {dtype}", batch_norm, lambda x: oracle(x, None, None, None, True, False, None, None), [x], 1e-5, device)
+
+    def test_large_values(self):
+        """Squares leave the dtype's range: right results or no finite ones, but not 0, beside which nothing
+        shows that training diverges."""
+        for device, dtype, *_ in DEVICES:
+            for size in (1e18, 1e19, 3e19, 1e25, 1e37, 3e38) if dtype == "f" else (1e154, 1e200):
+                for shape, layout in self.forms():
+                    x, dy = (size * self.rng.uniform(-1, 1, shape)).astype(dtype), self.draw(shape, dtype)
+                    unit = torch.tensor(x.astype("d") / size, requires_grad=True)  # y is the same, eps nothing beside the variance
+                    want = torch.nn.functional.batch_norm(unit, None, None, training=True, eps=0)
+                    want.backward(torch.tensor(dy.astype("d")))
+                    run = Run(device)
+                    p = run.parameter(x)
+                    y = batch_norm(run, layout(run, p))
+                    got = run.value(y)
+                    run.backward(y, dy)
+                    what, dx = f"{device} {dtype} {size} {shape}", run.grad(p).astype("d") * size
+                    run.close()
+                    self.assertTrue(shows_overflow(got, want.detach().numpy()), what)
+                    self.assertTrue(size >= 1e37 or shows_overflow(dx, unit.grad.numpy()), what)  # beyond, dx is no normal f32
+                    if dtype == "f" and size < 1e38 and tern.device("cpu") == "cpu":
+                        self.assertTrue(numpy.isfinite(got).all() and numpy.isfinite(dx).all(), what)
 
     def test_rows_that_differ_from_the_rest(self):
         """A tile's first rows determine its shift: here they are far from all others."""

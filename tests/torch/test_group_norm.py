@@ -8,8 +8,8 @@ import numpy
 import torch
 
 import tern
-from half import compare_half
-from ops import Run, blocked, compare, error_of, gradient_check
+from half import TYPES, compare_half
+from ops import Run, blocked, compare, error_of, far_from_zero, gradient_check, shows_overflow
 
 F = torch.nn.functional
 DEVICES = [("cpu", "f", 2e-6, 1e-5), ("cpu", "d", 1e-13, 1e-11), ("cpu:reference", "f", 2e-6, 1e-5), ("cpu:reference", "d", 1e-13, 1e-11)]
@@ -167,6 +167,78 @@ class GroupNormTest(unittest.TestCase):
             run.close()
             self.assertLess(numpy.abs(got - want).max(), 1e-3)
             self.assertLessEqual(numpy.abs(got - want).mean(), 1.05 * numpy.abs(theirs - want).mean() + 1e-9)
+
+    def equal_rows(self, rows, size):
+        """Rows of one value each, of any size and sign."""
+        values = 10 ** self.rng.uniform(-3, 9, rows) * self.rng.choice([-1, 1], rows)
+        return numpy.repeat(values, size).reshape(rows, size)
+
+    def test_equal_values(self):
+        """The mean of equal values is the value: y is the bias, and the gradients of x and of the weight are 0."""
+        for device, dtype, *_ in DEVICES:
+            for rows, size in ((200, 33), (100, 16), (40, 700), (8, 2500), (300, 7)):
+                for groups in (0, 1, 2):  # 0: layer norm
+                    x = self.equal_rows(rows * max(groups, 1), size)
+                    x = x if groups == 0 else x.reshape(rows, groups, size)
+                    channels = size if groups == 0 else groups
+                    run, b = Run(device), self.draw(channels, dtype)
+                    p = [run.parameter(a) for a in (x.astype(dtype), numpy.ones(channels, dtype), b)]
+                    y = layer_norm(run, *p) if groups == 0 else group_norm(run, p[0], groups, *p[1:])
+                    want = numpy.broadcast_to(b if groups == 0 else b[:, None], x.shape)
+                    what = f"{device} {dtype} {x.shape}"
+                    numpy.testing.assert_array_equal(run.value(y), want, what)
+                    run.backward(y, numpy.ones(x.shape, dtype))
+                    self.assertEqual([numpy.abs(run.grad(t)).max() for t in p[:2]], [0, 0], what)
+                    run.close()
+
+    def test_equal_values_in_16_bits(self):
+        for device, (dtype, _) in itertools.product(("cpu", "cpu:reference"), TYPES):
+            x = numpy.clip(self.equal_rows(100, 33), -6e4, 6e4).astype("f")
+            run = Run(device)
+            p = run.parameter(x)
+            y = run.op("tern_cast", layer_norm(run, run.op("tern_cast", p, dtype)), 0)
+            self.assertEqual(numpy.abs(run.value(y)).max(), 0)
+            run.backward(y, numpy.ones(x.shape, "f"))
+            self.assertEqual(numpy.abs(run.grad(p)).max(), 0)
+            run.close()
+
+    def test_far_from_zero(self):
+        """As f64 of the same inputs."""
+        for device, dtype, *_ in DEVICES:
+            tolerance = 1e-5 if dtype == "f" else 1e-6
+            layers = [((40, 33), 1), ((5, 1500), 1), ((64, 16), 1), ((4, 6, 35), 2), ((2, 4, 2150), 4), ((3, 6, 5, 7), 3)]
+            for shape, groups in layers:
+                channels = shape[-1] if len(shape) == 2 else shape[1]
+                arrays = [far_from_zero(self.rng, shape, "f").astype(dtype), self.draw(channels, dtype), self.draw(channels, dtype)]
+                if len(shape) == 2:
+                    op, oracle = layer_norm, lambda x, *wb: F.layer_norm(x, shape[1:], *wb)
+                else:
+                    op, oracle = lambda run, x, *wb: group_norm(run, x, groups, *wb), lambda x, *wb: F.group_norm(x, groups, *wb)
+                compare(f"{device} {dtype} {shape}", op, oracle, arrays, tolerance, device)
+            x = (1e5 + 1e-2 * self.rng.standard_normal((30, 200))).astype("f").astype(dtype)
+            compare(f"{device} {dtype}", layer_norm, lambda x: F.layer_norm(x, (200,)), [x], tolerance, device)
+
+    def test_large_values(self):
+        """Squares leave the dtype's range: right results or no finite ones, but not 0, beside which nothing
+        shows that training diverges."""
+        for device, dtype, *_ in DEVICES:
+            for size in (1e18, 1e19, 3e19, 1e25, 1e37, 3e38) if dtype == "f" else (1e154, 1e200):
+                for shape, groups in (((6, 33), 1), ((3, 2500), 1), ((2, 4, 700), 2)):
+                    x, dy = (size * self.rng.uniform(-1, 1, shape)).astype(dtype), self.draw(shape, dtype)
+                    unit = torch.tensor(x.astype("d") / size, requires_grad=True)  # y is the same, eps nothing beside the variance
+                    want = F.layer_norm(unit, shape[1:], eps=0) if len(shape) == 2 else F.group_norm(unit, groups, eps=0)
+                    want.backward(torch.tensor(dy.astype("d")))
+                    run = Run(device)
+                    p = run.parameter(x)
+                    y = layer_norm(run, p) if len(shape) == 2 else group_norm(run, p, groups)
+                    got = run.value(y)
+                    run.backward(y, dy)
+                    what, dx = f"{device} {dtype} {size} {shape}", run.grad(p).astype("d") * size
+                    run.close()
+                    self.assertTrue(shows_overflow(got, want.detach().numpy()), what)
+                    self.assertTrue(size >= 1e37 or shows_overflow(dx, unit.grad.numpy()), what)  # beyond, dx is no normal f32
+                    if dtype == "f" and size < 1e38 and tern.device("cpu") == "cpu":
+                        self.assertTrue(numpy.isfinite(got).all() and numpy.isfinite(dx).all(), what)
 
     def test_gradients_by_finite_differences(self):
         r = numpy.random.default_rng(4)

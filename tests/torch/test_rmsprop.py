@@ -1,9 +1,13 @@
 """tern's RMSprop beside torch's: the same random gradients, 20 steps, every combination of its options, f32 and f64 in
 one module, and parameters that have no gradient in some steps."""
+import ctypes
 import itertools
 import unittest
 
-from optims import EVERY, train_beside, two_of_three
+import numpy
+
+from ops import Run
+from optims import EVERY, RmspropOpts, train_beside, two_of_three
 
 
 def combinations():
@@ -27,6 +31,31 @@ class Rmsprop(unittest.TestCase):
 
     def test_defaults(self):
         train_beside(self, "rmsprop")
+
+    def test_equal_gradients_centred(self):
+        """Rounding makes the mean of equal gradients' squares less than the square of their mean. The root of such a
+        variance is 0: parameters keep moving against their gradient."""
+        rng = numpy.random.default_rng(3)
+        for device, alpha, momentum in itertools.product(("cpu", "cpu:reference"), (0.5, 0.9), (0, 0.9)):
+            run = Run(device)
+            run.lib.returns(ctypes.c_void_p, "tern_rmsprop_new")
+            run.lib.returns(RmspropOpts, "tern_rmsprop_defaults")
+            gradients = [rng.standard_normal(1000).astype(dtype) for dtype in "fd"]
+            p = [run.parameter(0 * g) for g in gradients]
+            opts = run.lib.tern_rmsprop_defaults()
+            opts.alpha, opts.momentum, opts.centered, opts.lr = alpha, momentum, True, 1e-3
+            optim = ctypes.c_void_p(run.lib.check("tern_rmsprop_new", ctypes.byref(run.module), ctypes.byref(opts)))
+            for _ in range(60):
+                run.lib.tern_zero_grad(ctypes.byref(run.module))
+                for tensor, g in zip(p, gradients):
+                    run.backward(tensor, g)
+                before = [run.value(tensor) for tensor in p]
+                run.lib.tern_optim_step(optim, run.scope)
+                run.end()
+                for tensor, was, g in zip(p, before, gradients):
+                    self.assertTrue((numpy.sign(run.value(tensor) - was) == -numpy.sign(g)).all(), f"{device} {alpha} {momentum} {g.dtype}")
+            run.lib.tern_optim_free(optim)
+            run.close()
 
     def test_groups(self):
         groups = {(0, 3): dict(weight_decay=0), (1, 2, 5): dict(lr=0.003, alpha=0.5, momentum=0.5, centered=True, maximize=True)}

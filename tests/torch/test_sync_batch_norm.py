@@ -28,6 +28,8 @@ def facts_of(ranks):
             cases.append(dict(case, device=device, dtype=dtype, blocked=False))
             if kind != "1d" and rest[0] % 16 == 0:
                 cases.append(dict(case, device="cpu", dtype="f", blocked=True))
+            special = dict(device=("cpu", "cpu:reference")[number // 2 % 2], values=("equal", "far")[number % 2])
+            cases.append(dict(case, relu=False, residual=False, dtype="f", blocked=False, **special))
     return cases
 
 
@@ -39,7 +41,12 @@ def arrays_of(facts, generator):
     """The inputs, and torch's results in two passes over the whole batch."""
     dtype, shape = facts["dtype"], (sum(facts["rows"]), *facts["rest"])
     draw = lambda *of: torch.randn(*of, generator=generator, dtype=torch.float64)
-    x, dy = rounded(draw(*shape) * 2 + 3, dtype).requires_grad_(), rounded(draw(*shape), dtype)
+    x, dy = rounded(draw(*shape) * 2 + 3, dtype), rounded(draw(*shape), dtype)
+    if facts.get("values") == "equal":  # in each channel: y is the bias, and the gradients of x and of the weight are 0
+        x, dy = rounded(1e5 * draw(*shape[1:2]), dtype).view(1, -1, *[1] * (len(shape) - 2)).expand(shape).clone(), torch.ones_like(dy)
+    elif facts.get("values") == "far":  # the f32 next to the mean is no mean of theirs
+        x = rounded(1e5 + 1e-2 * draw(*shape), dtype)
+    x.requires_grad_()
     residual = rounded(draw(*shape) - 1, dtype).requires_grad_() if facts["residual"] else None
     affine = dtype != "d"  # a module's parameters are f32
     layer = getattr(torch.nn, f"BatchNorm{facts['kind']}")(shape[1], momentum=None if facts["cumulative"] else 0.1, affine=affine).double()
