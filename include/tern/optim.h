@@ -72,7 +72,7 @@ TERN_API tern_rmsprop_opts tern_rmsprop_defaults(void);
 
 /* torch.optim.RMSprop (Hinton 2012; centered: Graves 2013): g = maximize ? -g : g; g += weight_decay p; s =
  * alpha s + (1 - alpha) g^2; u = g / (sqrt(s) + eps); b = momentum b + u; p -= lr b. If centered, with a =
- * alpha a + (1 - alpha) g: u = g / (sqrt(s - a^2) + eps). */
+ * alpha a + (1 - alpha) g: u = g / (sqrt(s - a^2) + eps), where s - a^2 is 0 if rounding makes it less. */
 TERN_API tern_optim *tern_rmsprop_new(tern_module *module, const tern_rmsprop_opts *opts, tern_error *err);
 
 typedef struct tern_adagrad_opts {

@@ -43,8 +43,8 @@ typedef struct tern__batch_norm_moments {
 } tern__batch_norm_moments;
 
 /* Merges channel c of all parts, in the order of the rows: mean = m + sum(n_r (mean_r - m)) / N, where m is
- * that of the first part with values, var = sum(n_r (var_r + (mean_r - mean)^2)) / N, N = sum(n_r). Unlike in a sum of squares,
- * nothing cancels, and the mean of equal means is the same number. */
+ * that of the first part with values, var = sum(n_r (var_r + (mean_r - mean)^2)) / N, N = sum(n_r). Unlike
+ * in a sum of squares, nothing cancels, and the mean of equal means is the same number. */
 TERN__ANYWHERE tern__batch_norm_moments tern__batch_norm_merged(const double *rows, int64_t parts,
                                                                 int64_t channels, int64_t c)
 {

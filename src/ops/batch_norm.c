@@ -5,10 +5,10 @@
 #include "tensor/number.h"
 
 /* The inputs, and the tensors saved for backward. For the ReLU's mask, y is saved, or the bias if backward
- * recomputes y. SAVED_SHARE, the synchronised batch norm's share, uses the bias's slot: there backward never
+ * recomputes y. SAVED_COUNT, the synchronised batch norm's count, uses the bias's slot: there backward never
  * recomputes y. */
 enum { X, WEIGHT, BIAS, RESIDUAL };
-enum { SAVED_X, SAVED_Y, SAVED_MEAN, SAVED_VAR, SAVED_WEIGHT, SAVED_BIAS, SAVED_SHARE = SAVED_BIAS };
+enum { SAVED_X, SAVED_Y, SAVED_MEAN, SAVED_VAR, SAVED_WEIGHT, SAVED_BIAS, SAVED_COUNT = SAVED_BIAS };
 
 typedef struct record {
     tern__batch_norm_attr attr;
@@ -133,7 +133,7 @@ static int joint_gradient_by(tern_scope *scope, tern__node *node, const tern__vi
                product = tern__numbers_view(data + channels, channels);
     bool empty = r->own_count == 0;
     int status = empty ? empty_sums(scope, node, both) : make_sums(scope, node, &sum, &product);
-    if (!status) status = r->sync.average(&r->sync, scope, both, saved(node, SAVED_SHARE));
+    if (!status) status = r->sync.average(&r->sync, scope, both, saved(node, SAVED_COUNT));
     if (status) return status;
     return empty ? empty_data_grad(scope, node) : make_data_grad(scope, node, &sum, &product);
 }
@@ -203,7 +203,7 @@ static int gradient(tern_scope *scope, tern__node *node)
 
 typedef struct args {
     tern_tensor *x, *weight, *bias, *mean, *var, *residual;
-    tern_tensor *share;           /* 1 / (values per channel on all ranks); NULL: not synchronised   */
+    tern_tensor *count;           /* values per channel on all ranks; NULL: not synchronised         */
     char layer[TERN__LAYER_TEXT]; /* for errors */
 } args;
 
@@ -299,10 +299,10 @@ static bool has_variance(tern_scope *scope, const args *a, const record *r, bool
  * how many all ranks have. */
 static bool has_joint_variance(tern_scope *scope, const args *a, const record *r)
 {
-    double share = 0;
+    double count = 0;
     tern_error err = {0};
     if (r->own_count > 1) return true;
-    if (!tern__host_item(&a->share->view, &share, &err)) return has_variance(scope, a, r, share == 1);
+    if (!tern__host_item(&a->count->view, &count, &err)) return has_variance(scope, a, r, count == 1);
     tern__scope_fail_with(scope, &err);
     return false;
 }
@@ -326,7 +326,7 @@ static bool merge(tern_scope *scope, const args *a, const record *r, const tern_
 {
     tern__call call = {.kernel = TERN__BATCH_NORM_MERGE,
                        .in = {rows},
-                       .out = {mean, var, view_of(a->mean), view_of(a->var), view_of(a->share)},
+                       .out = {mean, var, view_of(a->mean), view_of(a->var), view_of(a->count)},
                        .attr = &r->attr};
     return tern__run(scope, &call);
 }
@@ -339,8 +339,8 @@ static bool make_joint_stats(tern_scope *scope, args *a, const record *r, const 
     tern__view like = tern__view_make(TERN_F64, TERN__PLAIN, 2, (int64_t[]){r->sync.world, length});
     tern__saved rows = tern__temporary(scope, &like);
     const double *own = (const double *)rows.view.data + r->sync.rank * length;
-    a->share = rows.storage ? tern__result(scope, TERN_F64, TERN__PLAIN, 0, NULL) : NULL;
-    bool made = a->share && make_row(scope, a, r, own) && !r->sync.gather(&r->sync, scope, &rows.view) &&
+    a->count = rows.storage ? tern__result(scope, TERN_F64, TERN__PLAIN, 0, NULL) : NULL;
+    bool made = a->count && make_row(scope, a, r, own) && !r->sync.gather(&r->sync, scope, &rows.view) &&
                 merge(scope, a, r, &rows.view, mean, var);
     tern__saved_drop(&rows);
     return made && has_joint_variance(scope, a, r);
@@ -397,7 +397,7 @@ static void keep(tern_scope *scope, const args *a, tern_tensor *y, const record 
     tern__save(node, SAVED_MEAN, a->mean);
     tern__save(node, SAVED_VAR, a->var);
     tern__save(node, SAVED_WEIGHT, a->weight);
-    if (r->sync.group) tern__save(node, SAVED_SHARE, a->share);
+    if (r->sync.group) tern__save(node, SAVED_COUNT, a->count);
 }
 
 tern_batch_norm_act_opts tern_batch_norm_act_defaults(void)

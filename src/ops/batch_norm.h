@@ -13,10 +13,10 @@ typedef struct tern__batch_norm_sync {
     int world, rank;
     /* Forward: fills in the rows of all ranks in (world, ..), which holds this rank's row. */
     int (*gather)(const struct tern__batch_norm_sync *self, tern_scope *scope, const tern__view *rows);
-    /* Backward: turns this rank's sums into means over the values of all ranks; `share`, a scalar, is one
-     * over their number. */
+    /* Backward: turns this rank's sums into means over the values of all ranks; `count`, a scalar, is
+     * their number. */
     int (*average)(const struct tern__batch_norm_sync *self, tern_scope *scope, const tern__view *sums,
-                   const tern__view *share);
+                   const tern__view *count);
 } tern__batch_norm_sync;
 
 /* tern_batch_norm_act over the ranks of `sync`, which is for training only; NULL: this rank alone. */

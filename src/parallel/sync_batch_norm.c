@@ -9,6 +9,7 @@
  * host's memory wait for a device. */
 #include "nn/batch_norm.h"
 
+#include "kernels/pointwise.h"
 #include "kernels/unscale.h"
 #include "parallel/ddp.h"
 
@@ -45,12 +46,23 @@ static int gather(const tern__batch_norm_sync *sync, tern_scope *scope, const te
  * gradients are those of this rank's loss alone. So the gradients of other ranks' losses with respect to this
  * rank's data are multiplied by those ranks' weights over its own. With weight 0 nothing counts, not even a
  * NaN. */
-static bool scale(tern_scope *scope, const tern__view *sums, double factor, const tern__view *by)
+static bool scale(tern_scope *scope, const tern__view *sums, double factor)
 {
     const tern__unscale_attr attr = {factor};
-    tern__call call = {.kernel = TERN__UNSCALE, .in = {sums, by}, .out = {sums}, .attr = &attr};
+    tern__call call = {.kernel = TERN__UNSCALE, .in = {sums}, .out = {sums}, .attr = &attr};
     if (factor == 0) return tern__fill(scope, sums, 0);
-    return (factor == 1 && !by) || tern__run(scope, &call);
+    return factor == 1 || tern__run(scope, &call);
+}
+
+/* Sums of equal numbers have that number as their mean, as a product with 1 / count has not. */
+static bool divide(tern_scope *scope, const tern__view *sums, const tern__view *count)
+{
+    tern__view by = *sums;
+    by.data = count->data;
+    by.stride[0] = 0;
+    const tern__pointwise_attr attr = {0};
+    tern__call call = {.kernel = TERN__DIV, .in = {sums, &by}, .out = {sums}, .attr = &attr};
+    return tern__run(scope, &call);
 }
 
 /* Returns the ddp that will weigh the gradients of the running backward: that of the batch norm's model if
@@ -75,15 +87,15 @@ static double weight_of(const tern__batch_norm_sync *sync)
 }
 
 static int average(const tern__batch_norm_sync *sync, tern_scope *scope, const tern__view *sums,
-                   const tern__view *share)
+                   const tern__view *count)
 {
     tern_error err = {0};
     double weight = weight_of(sync);
-    if (!scale(scope, sums, weight, NULL)) return scope->error.code;
+    if (!scale(scope, sums, weight)) return scope->error.code;
     if (tern_all_reduce(sync->group, sums->data, (size_t)sums->shape[0], TERN_F64, TERN_SUM, &err))
         tern__scope_fail_with(scope, &err);
-    else
-        scale(scope, sums, weight > 0 ? 1 / weight : 0, share);
+    else if (scale(scope, sums, weight > 0 ? 1 / weight : 0))
+        divide(scope, sums, count);
     return scope->error.code;
 }
 

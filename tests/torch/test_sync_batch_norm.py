@@ -28,8 +28,9 @@ def facts_of(ranks):
             cases.append(dict(case, device=device, dtype=dtype, blocked=False))
             if kind != "1d" and rest[0] % 16 == 0:
                 cases.append(dict(case, device="cpu", dtype="f", blocked=True))
-            special = dict(device=("cpu", "cpu:reference")[number // 2 % 2], values=("equal", "far")[number % 2])
-            cases.append(dict(case, relu=False, residual=False, dtype="f", blocked=False, **special))
+            special = dict(values=("equal", "far")[number % 2], device=("cpu", "cpu:reference")[number // 2 % 2])
+            special["dtype"] = "d" if cut % 2 and special["values"] == "equal" else "f"
+            cases.append(dict(case, relu=False, residual=False, blocked=False, **special))
     return cases
 
 
@@ -42,8 +43,8 @@ def arrays_of(facts, generator):
     dtype, shape = facts["dtype"], (sum(facts["rows"]), *facts["rest"])
     draw = lambda *of: torch.randn(*of, generator=generator, dtype=torch.float64)
     x, dy = rounded(draw(*shape) * 2 + 3, dtype), rounded(draw(*shape), dtype)
-    if facts.get("values") == "equal":  # in each channel: y is the bias, and the gradients of x and of the weight are 0
-        x, dy = rounded(1e5 * draw(*shape[1:2]), dtype).view(1, -1, *[1] * (len(shape) - 2)).expand(shape).clone(), torch.ones_like(dy)
+    if facts.get("values") == "equal":  # in each channel
+        x, dy = rounded(1e5 * draw(*shape[1:2]), "f").view(1, -1, *[1] * (len(shape) - 2)).expand(shape).clone(), torch.ones_like(dy)
     elif facts.get("values") == "far":  # the f32 next to the mean is no mean of theirs
         x = rounded(1e5 + 1e-2 * draw(*shape), dtype)
     x.requires_grad_()
@@ -64,6 +65,9 @@ def arrays_of(facts, generator):
     if affine:
         out.update(weight=layer.weight, bias=layer.bias, dweight=layer.weight.grad, dbias=layer.bias.grad)
         out.update(running_mean=layer.running_mean, running_var=layer.running_var)
+    if facts.get("values") == "equal":  # exactly; torch's mean of equal values is rounded
+        bias = layer.bias.view(1, -1, *[1] * (len(shape) - 2)) if affine else 0
+        out.update({name: 0 * out[name] for name in ("dx", "dweight") if name in out}, y=0 * x + bias)
     return {name: t.detach().numpy() for name, t in out.items()}
 
 

@@ -132,7 +132,7 @@ typedef struct batch_norm_merge {
     const double *rows;
     int64_t parts, channels;
     double momentum;
-    tern__vector mean, var, running_mean, running_var, share;
+    tern__vector mean, var, running_mean, running_var, count;
 } batch_norm_merge;
 
 /* One thread per channel. */
@@ -144,7 +144,7 @@ static __global__ void run_merge(batch_norm_merge a)
         tern__batch_norm_moments m = tern__batch_norm_merged(a.rows, a.parts, a.channels, c);
         tern__vector_put(a.mean, c, m.mean);
         tern__vector_put(a.var, c, m.var);
-        if (c == 0) tern__vector_put(a.share, 0, m.count > 0 ? 1 / m.count : 0);
+        if (c == 0) tern__vector_put(a.count, 0, m.count);
         if (m.count <= 1) continue;
         move_towards(a.running_mean, c, m.mean, a.momentum);
         move_towards(a.running_var, c, m.var * m.count / (m.count - 1), a.momentum);
@@ -278,7 +278,7 @@ int tern__cuda_batch_norm_merge(const tern__call *call)
     a.parts = rows->shape[0];
     a.channels = call->out[0]->shape[0];
     a.momentum = ((const tern__batch_norm_attr *)call->attr)->momentum;
-    tern__vector *to[] = {&a.mean, &a.var, &a.running_mean, &a.running_var, &a.share};
+    tern__vector *to[] = {&a.mean, &a.var, &a.running_mean, &a.running_var, &a.count};
     for (int i = 0; i < 5; i++) *to[i] = tern__vector_of(call->out[i], false);
     return tern__cuda_launch(call, run_merge, tern__cuda_grid(call, a.channels, THREADS, 1), THREADS, 0, a);
 }

@@ -48,8 +48,8 @@ template <class R> static __device__ __forceinline__ R inverse_deviation(double 
 }
 
 /* y = (x - mean) scale + bias, where MEAN is the R next to the mean and BIAS has the rest; for the gradient
- * the means of dy' and of dy' xhat, the latter divided by the deviation. All loads are issued before the first
- * is used. */
+ * the means of dy' and of dy' xhat, the latter divided by the deviation. All loads are issued before the
+ * first is used. */
 template <class R>
 static __device__ __forceinline__ void find_constants(const batch_norm &a, int64_t c, R of[CONSTANTS])
 {

@@ -74,10 +74,9 @@ template <class R> struct row_mean {
 
 /* Writes y for the bunch at `at` in its row. */
 template <int DTYPE, int N>
-static __device__ __forceinline__ void put_norm(const group_norm &a, int64_t row, int64_t at,
-                                                const tern__bunch<DTYPE, N> &x,
-                                                const row_mean<tern__number<DTYPE>> &mean,
-                                                tern__number<DTYPE> inverse)
+static __device__ __forceinline__ void
+put_norm(const group_norm &a, int64_t row, int64_t at, const tern__bunch<DTYPE, N> &x,
+         const row_mean<tern__number<DTYPE>> &mean, tern__number<DTYPE> inverse)
 {
     typedef tern__number<DTYPE> R;
     R w[N], b[N], y[N];

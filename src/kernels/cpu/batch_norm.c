@@ -2,10 +2,10 @@
  *
  * Statistics: within a tile each lane sums d and d * d with d = x - shift, where shift is the mean of the
  * tile's first rows. So close to the tile's mean nothing cancels, and one pass over memory is enough. At
- * most 64 rows are summed in f32, the rest in double. A tile gives its mean and its centred second moment. If
- * the squares leave f32's range both are made again in double. The tiles of a channel are merged in double: mean = sum(n_t mean_t) / n, then M2 = sum(M2_t + n_t
- * (mean_t - mean)^2). Tiles do not depend on the number of threads and are merged in order, so results are
- * always bitwise the same.
+ * most 64 rows are summed in f32, the rest in double. A tile gives its mean and its centred second moment.
+ * If the squares leave f32's range both are made again in double. The tiles of a channel are merged in
+ * double: mean = sum(n_t mean_t) / n, then M2 = sum(M2_t + n_t (mean_t - mean)^2). Tiles do not depend on
+ * the number of threads and are merged in order, so results are always bitwise the same.
  *
  * If statistics are used right away, both passes are made for one group of channels before the next, so
  * that the second pass finds x in the cache. It goes from the end to the beginning, since the cache still

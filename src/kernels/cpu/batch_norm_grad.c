@@ -1,8 +1,8 @@
 /* batch_norm_grad.c - batch norm's gradients as vector loops over tiles (tiles.h).
  *
- * Tiles give sum(dy') and sum(dy' (x - mean)), in f32 about the float next to the mean, where dy' = dy if the ReLU's output is positive. A second
- * pass computes dx = weight / sigma * (dy' - sum(dy') / n - (x - mean) / sigma^2 * sum(dy' (x - mean)) /
- * n).
+ * Tiles give sum(dy') and sum(dy' (x - centre)), where dy' = dy if the ReLU's output is positive and the
+ * centre is the float next to the mean. A second pass computes dx = weight / sigma * (dy' - sum(dy') / n -
+ * (x - mean) / sigma^2 * sum(dy' (x - mean)) / n).
  *
  * The ReLU's output is read from y, or recomputed from x, which saves a third of the reads in both passes.
  * With a residual it cannot be recomputed. But the residual's gradient is dy': the first pass stores it

@@ -19,8 +19,8 @@ static inline double value_of(const tern__view *vector, int64_t c, double fallba
     return vector ? tern__view_get(vector, c) : fallback;
 }
 
-/* What the float next to a mean lacks of it. Far from zero this is more than the deviation: f32 loops subtract
- * the float, which is exact for values next to it, and have the rest in a constant. */
+/* What the float next to a mean lacks of it. Far from zero this may be more than the deviation: f32 loops
+ * subtract the float, which is exact for values next to it, and have the rest in a constant. */
 static inline double mean_rest(double mean)
 {
     return isfinite(mean) ? mean - (double)(float)mean : 0;

@@ -24,9 +24,9 @@
 #include <string.h>
 
 #define CHUNK  TERN__GROUP_CHUNK
-#define BLOCKS 16  /* least blocks of samples, if there are so many ... */
-#define SPAN   128 /* ... and at most so many samples per block */
-#define JOINED 256 /* channels at a time */
+#define BLOCKS 16      /* least blocks of samples, if there are so many ... */
+#define SPAN   128     /* ... and at most so many samples per block */
+#define JOINED 256     /* channels at a time */
 #define FAR    0x1p-30 /* 1 / deviation whose square may be too small for an f32 factor of a gradient */
 
 typedef struct norm {
@@ -88,7 +88,8 @@ TERN__SIMD static void apply_planes(float *y, const float *x, const float *w, co
     int64_t positions = s->positions;
     for (int64_t k = 0; k < s->channels; k++) {
         float scale = w ? u.inverse * w[k] : u.inverse, shift = (w ? u.rest * w[k] : u.rest) + (b ? b[k] : 0);
-        for (int64_t i = k * positions; i < (k + 1) * positions; i++) y[i] = (x[i] - u.centre) * scale + shift;
+        for (int64_t i = k * positions; i < (k + 1) * positions; i++)
+            y[i] = (x[i] - u.centre) * scale + shift;
     }
 }
 

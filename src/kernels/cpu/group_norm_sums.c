@@ -57,10 +57,10 @@ TERN__SIMD static void moments(const float *x, int64_t n, double *mean, double *
     double near = (double)*x + sum_from_first(x, head) * head_share, off = near - (double)(float)near;
     tern__lanes centre = (tern__lanes){0} + (float)near, sum[PARTS] = {{0}}, square[PARTS] = {{0}};
     if (rest) TERN__EACH_PART(p)
-    {
-        sum[p] = distances(x + whole + p * LANES, centre, tern__lanes_in(rest, p));
-        square[p] = sum[p] * sum[p];
-    }
+        {
+            sum[p] = distances(x + whole + p * LANES, centre, tern__lanes_in(rest, p));
+            square[p] = sum[p] * sum[p];
+        }
     for (int64_t i = 0; i < whole; i += BLOCK) TERN__EACH_PART(p)
         {
             tern__lanes d = distances(x + i + p * LANES, centre, LANES);
@@ -82,8 +82,7 @@ typedef struct sums {
 TERN__INLINE void add_channels(sums *to, const tern__group_row *row, float *dw, float *db, int64_t at, int p,
                                int lanes)
 {
-    tern__lanes d = tern__lanes_load(row->dy + at, lanes),
-                centre = (tern__lanes){0} + row->unit.centre,
+    tern__lanes d = tern__lanes_load(row->dy + at, lanes), centre = (tern__lanes){0} + row->unit.centre,
                 xhat = distances(row->x + at, centre, lanes) * row->unit.inverse + row->unit.rest;
     tern__lanes_put(db + at, d, lanes, true);
     tern__lanes_put(dw + at, d * xhat, lanes, true);
@@ -118,7 +117,8 @@ static void position_sums_f64(const float *dy, const float *x, int64_t n, float 
     }
 }
 
-TERN__SIMD static void position_sums(const float *dy, const float *x, int64_t n, float centre, double result[2])
+TERN__SIMD static void position_sums(const float *dy, const float *x, int64_t n, float centre,
+                                     double result[2])
 {
     result[0] = result[1] = 0;
     for (int64_t first = 0; first < n; first += CHUNK) {

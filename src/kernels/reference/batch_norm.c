@@ -59,7 +59,7 @@ int tern__reference_batch_norm_stats(const tern__call *call)
 
 int tern__reference_batch_norm_merge(const tern__call *call)
 {
-    const tern__view *rows = call->in[0], *mean = call->out[0], *var = call->out[1], *share = call->out[4];
+    const tern__view *rows = call->in[0], *mean = call->out[0], *var = call->out[1], *count = call->out[4];
     const tern__batch_norm_attr *attr = call->attr;
     tern__batch_norm_moments m = {0};
     for (int64_t c = 0; c < mean->shape[0]; c++) {
@@ -70,7 +70,7 @@ int tern__reference_batch_norm_merge(const tern__call *call)
         move_towards(call->out[2], c, m.mean, attr->momentum);
         move_towards(call->out[3], c, m.var * m.count / (m.count - 1), attr->momentum);
     }
-    if (share) tern__view_set(share, 0, m.count > 0 ? 1 / m.count : 0);
+    if (count) tern__view_set(count, 0, m.count);
     return TERN_OK;
 }
 
