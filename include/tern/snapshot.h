@@ -43,10 +43,14 @@ typedef struct tern_snapshot_opts {
 TERN_API tern_snapshot_opts tern_snapshot_defaults(void);
 
 /* Opens a directory for snapshots: makes it, with its parents, if it does not exist, and removes incomplete
- * files that killed processes have left. One job at a time may write to a directory, which all ranks of
- * `group` must see. Collective; `group` may be NULL. Borrows the group and everything that is added. Yours:
- * tern_snapshot_free. NULL on error: E_INVALID (no directory's name), E_RANGE (keep_last < 0), E_IO,
- * E_MEMORY. */
+ * checkpoints that killed processes have left. All ranks of `group` must see the directory. Collective;
+ * `group` may be NULL. Borrows the group and everything that is added. Yours: tern_snapshot_free. NULL on
+ * error: E_INVALID (no directory's name), E_RANGE (keep_last < 0), E_IO, E_MEMORY.
+ *
+ * Rank 0 keeps a lock on DIR/.lock until tern_snapshot_free, so a second job gets E_IO (native: EBUSY) with
+ * the first one's name, process and host. The lock of a process that has died is free. A program that only
+ * wants to load beside a running job opens a directory of its own and passes DIR/latest to
+ * tern_snapshot_load. There is no lock if the directory cannot be written or its file system has none. */
 TERN_API tern_snapshot *tern_snapshot_new(const char *dir, tern_group *group, const tern_snapshot_opts *opts,
                                           tern_error *err);
 TERN_API void tern_snapshot_free(tern_snapshot *snapshot);
@@ -89,9 +93,9 @@ TERN_API int tern_snapshot_save(tern_snapshot *snapshot, int64_t step, tern_erro
  * from `latest` or, if that is damaged, from the one before it, with a warning. If the directory cannot be
  * read, or a file not opened for lack of permission, descriptors or memory, it is E_IO: an older file would
  * lose steps. Returns 1; 0 if there is no file (only if path is NULL); or a negative status. Collective: rank
- * 0 chooses the file, all ranks read it; errors as above. Other keys in the file are ignored. If the file is
- * damaged nothing is changed; if it does not fit one of the parts, the parts before that are already loaded.
- * E_INVALID: a key is missing; E_IO; E_FORMAT: damaged; and the errors of a `load`. */
+ * 0 chooses the file, all ranks read it; errors as above. Other keys in the file are ignored, whatever they
+ * hold. If the file is damaged nothing is changed; if it does not fit one of the parts, the parts before that
+ * are already loaded. E_INVALID: a key is missing; E_IO; E_FORMAT: damaged; and the errors of a `load`. */
 TERN_API int tern_snapshot_load(tern_snapshot *snapshot, const char *path, tern_error *err);
 
 /* Returns the step that was saved or loaded last; -1 before that. */

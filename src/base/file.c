@@ -1,11 +1,14 @@
 /* file.c - opens, reads and writes files, and makes folders. */
 #include "base/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #define AT_ONCE ((size_t)1 << 30) /* a system call transfers less than 2 GiB */
@@ -53,6 +56,49 @@ int tern__folder_sync(const char *path, const char *func, tern_error *err)
         is_synced ? TERN_OK : tern__error_errno(err, func, TERN_E_IO, "cannot sync the folder %s", path);
     if (fd >= 0) close(fd);
     return status;
+}
+
+/* ---- what killed processes leave ---- */
+
+/* Returns the process that wrote "step-3.pt.4711.tmp", and the bytes before its number; -1: no such name. */
+static long writer_of(const char *name, size_t *bytes)
+{
+    long pid = -1;
+    int end = 0;
+    size_t length = strlen(name), at = length > 4 ? length - 4 : 0;
+    if (strcmp(name + at, ".tmp") != 0) return -1;
+    while (at > 0 && name[at - 1] != '.') at--;
+    if (at < 2 || sscanf(name + at, "%ld.tmp%n", &pid, &end) != 1 || !end || name[at + (size_t)end])
+        return -1;
+    *bytes = at - 1;
+    return pid;
+}
+
+/* Does the process `pid` not write the file any more? Its number may have been given to this process, and the
+ * file may be of another host's process, which then holds the lock. */
+static bool is_left(int folder, const char *name, long pid)
+{
+    if (pid <= 0 || (pid != getpid() && (!kill((pid_t)pid, 0) || errno != ESRCH))) return false;
+    int fd = openat(folder, name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    bool is_written = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
+    if (fd >= 0) close(fd);
+    return !is_written;
+}
+
+int tern__folder_tidy(const char *path, tern__name_fn *is_ours, const void *ctx, const char *func,
+                      tern_error *err)
+{
+    DIR *folder = opendir(path);
+    if (!folder) return tern__error_errno(err, func, TERN_E_IO, "cannot read the directory %s", path);
+    for (const struct dirent *entry; (entry = readdir(folder));) {
+        size_t bytes = 0;
+        long pid = writer_of(entry->d_name, &bytes);
+        bool is_stale =
+            pid > 0 && is_ours(entry->d_name, bytes, ctx) && is_left(dirfd(folder), entry->d_name, pid);
+        if (is_stale) unlinkat(dirfd(folder), entry->d_name, 0);
+    }
+    closedir(folder);
+    return TERN_OK;
 }
 
 /* ---- opening ---- */
@@ -150,6 +196,7 @@ int tern__output_open(tern__output *out, const char *path, const char *func, ter
     }
     snprintf(out->temp, room, "%s.%d.tmp", path, (int)getpid());
     out->fd = open_above(out->temp, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0666);
+    if (out->fd >= 0) flock(out->fd, LOCK_EX | LOCK_NB);
     if (out->fd >= 0) return TERN_OK;
     int status = failed(out, "create", err);
     release(out);
@@ -198,4 +245,19 @@ int tern__output_close(tern__output *out, int status, bool sync, tern_error *err
         status = tern__folder_sync(dirname(out->temp), out->func, err);
     release(out);
     return status;
+}
+
+static bool is_same_name(const char *name, size_t bytes, const void *wanted)
+{
+    return bytes == strlen(wanted) && memcmp(name, wanted, bytes) == 0;
+}
+
+int tern__output_tidy(const char *path, const char *func, tern_error *err)
+{
+    const char *slash = strrchr(path, '/');
+    char *folder = tern__strdup(path, func, err);
+    if (!folder) return TERN_E_MEMORY;
+    tern__folder_tidy(dirname(folder), is_same_name, slash ? slash + 1 : path, func, NULL);
+    tern__free(folder);
+    return TERN_OK;
 }

@@ -16,6 +16,12 @@ int tern__folder_make(const char *path, mode_t mode, const char *func, tern_erro
 /* Waits until the names in the folder are on the disk. E_IO. */
 int tern__folder_sync(const char *path, const char *func, tern_error *err);
 
+/* Removes the temporary files (tern__output) that killed processes have left in the folder: each NAME.PID.tmp
+ * whose NAME, of `bytes` bytes, `is_ours` accepts, and whose process does not exist any more. E_IO. */
+typedef bool tern__name_fn(const char *name, size_t bytes, const void *ctx);
+int tern__folder_tidy(const char *path, tern__name_fn *is_ours, const void *ctx, const char *func,
+                      tern_error *err);
+
 /* ---- opening and reading: with pread, never mapped, since a mapped file that shrinks raises SIGBUS ---- */
 
 /* open(2) for regular files, existing or created by `flags`. Refuses anything else: opening a pipe would
@@ -42,7 +48,8 @@ typedef struct tern__output {
     size_t buffered;
 } tern__output;
 
-/* Starts writing `path`. E_IO, also if `path` exists and is not a regular file. */
+/* Starts writing `path`. E_IO, also if `path` exists and is not a regular file. A lock (flock) on the
+ * temporary file tells other hosts that the process lives. */
 int tern__output_open(tern__output *out, const char *path, const char *func, tern_error *err);
 int tern__output_write(tern__output *out, const void *data, size_t bytes, tern_error *err);
 /* Writes the buffer, so that the caller may write to `fd` itself. */
@@ -50,5 +57,8 @@ int tern__output_flush(tern__output *out, tern_error *err);
 /* Moves the file to its name if `status` is TERN_OK and closing succeeds; removes it otherwise. Returns the
  * first error. With `sync` the data is on the disk before the file gets its name. */
 int tern__output_close(tern__output *out, int status, bool sync, tern_error *err);
+/* Removes the temporary files of processes that were killed while they wrote `path`, as far as it can.
+ * E_MEMORY. */
+int tern__output_tidy(const char *path, const char *func, tern_error *err);
 
 #endif

@@ -17,7 +17,8 @@ int tern_save(const char *path, const tern_object *object, tern_error *err)
     if (tern__is_set(err)) return err->code;
     if (tern__need(path, "path", __func__, err) || tern__need(object, "object", __func__, err))
         return TERN_E_INVALID;
-    int status = tern__output_open(&out, path, __func__, err);
+    int status = tern__output_tidy(path, __func__, err);
+    if (!status) status = tern__output_open(&out, path, __func__, err);
     if (status) return status;
     status = write_as(&out, object, &why);
     if (status && !tern__is_set(err)) {

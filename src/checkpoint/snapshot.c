@@ -42,7 +42,7 @@ static tern_snapshot *new_snapshot(const char *dir, tern_group *group, const ter
                                 .world = group ? tern_group_size(group) : 1};
     snapshot->dir = tern__strdup(dir, func, err);
     snapshot->lines = tern__alloc(TERN__SNAPSHOT_LINES, func, err);
-    if (!tern__is_set(err) && snapshot->rank == 0) tern__snapshot_dir_open(dir, err);
+    if (!tern__is_set(err) && snapshot->rank == 0) tern__snapshot_dir_open(dir, &snapshot->lock, err);
     return snapshot;
 }
 
@@ -64,6 +64,7 @@ void tern_snapshot_free(tern_snapshot *snapshot)
         tern__free(snapshot->items[i].name);
         tern__free(snapshot->items[i].packed);
     }
+    tern__snapshot_lock_close(snapshot->lock);
     tern__free(snapshot->items);
     tern__free(snapshot->dir);
     tern__free(snapshot->lines);
@@ -209,10 +210,12 @@ int tern_snapshot_save(tern_snapshot *snapshot, int64_t step, tern_error *err)
 
 static const char load_func[] = "tern_snapshot_load";
 
-/* Loads a file and checks that it has every item. */
+/* Loads a file and checks that it has every item. Its other keys may hold anything. */
 static tern_object *read_file(const tern_snapshot *s, const char *path, tern_error *err)
 {
-    tern_object *state = tern_load(path, NULL, err);
+    tern_load_opts opts = tern_load_defaults();
+    opts.records = true;
+    tern_object *state = tern_load(path, &opts, err);
     if (!state) return NULL;
     for (int i = 0; i < s->count; i++)
         if (!tern_object_get(state, s->items[i].name))

@@ -27,9 +27,12 @@ typedef struct tern__snapshot_item {
     char *packed;                              /* of all ranks, with `own` */
 } tern__snapshot_item;
 
+typedef struct tern__snapshot_lock tern__snapshot_lock;
+
 struct tern_snapshot {
     char *dir;
-    tern_group *group; /* may be NULL */
+    tern__snapshot_lock *lock; /* on rank 0 */
+    tern_group *group;         /* may be NULL */
     int rank, world;
     tern_snapshot_opts opts;
     tern__snapshot_item *items;
@@ -56,8 +59,9 @@ int tern__snapshot_choices_load(const tern_snapshot *snapshot, const tern_object
 /* Holds "step-9223372036854775807.pt". */
 #define TERN__SNAPSHOT_NAME 32
 
-/* Makes the directory, and removes stale temporary files from it. */
-int tern__snapshot_dir_open(const char *dir, tern_error *err);
+/* Makes the directory, locks it, and removes stale temporary files from it. E_IO, also if another job has it.
+ */
+int tern__snapshot_dir_open(const char *dir, tern__snapshot_lock **lock, tern_error *err);
 void tern__snapshot_name(int64_t step, char name[TERN__SNAPSHOT_NAME]);
 /* Points `latest` to this snapshot. */
 int tern__snapshot_publish(const char *dir, const char *name, tern_error *err);
@@ -67,5 +71,13 @@ void tern__snapshot_prune(const char *dir, int64_t step, int keep);
  * ones in descending order, then the others. The caller frees *steps. Returns their number, or a negative
  * status. */
 int tern__snapshot_list(const char *dir, int64_t **steps, tern_error *err);
+
+/* ---- snapshot_lock.c: called on rank 0 only ---- */
+
+/* Takes the directory for this process. A directory that cannot be written, or whose file system has no
+ * locks, counts as free. E_IO: another job has it, which the error names; E_MEMORY. */
+tern__snapshot_lock *tern__snapshot_lock_open(const char *dir, tern_error *err);
+/* NULL is allowed. */
+void tern__snapshot_lock_close(tern__snapshot_lock *lock);
 
 #endif

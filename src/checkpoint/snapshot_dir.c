@@ -9,7 +9,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,19 +33,20 @@ static int64_t step_of(const char *name)
 
 /* ---- opening ---- */
 
-/* Returns true for "step-3.pt.4711.tmp" or "latest.4711.tmp" if process 4711 no longer exists or is this one.
- */
-static bool is_stale(const char *name)
+static bool ends_in(const char *name, size_t bytes, const char *suffix)
 {
-    long pid = -1;
-    int end = 0;
-    const char *dot = strstr(name, ".tmp");
-    bool ours = !strncmp(name, latest, strlen(latest)) || !strncmp(name, "step-", 5);
-    if (!ours || !dot || dot[4]) return false;
-    do dot--;
-    while (dot > name && *dot != '.');
-    if (sscanf(dot, ".%ld.tmp%n", &pid, &end) != 1 || !end || pid <= 0) return false;
-    return pid == getpid() || (kill((pid_t)pid, 0) && errno == ESRCH);
+    size_t length = strlen(suffix);
+    return bytes > length && memcmp(name + bytes - length, suffix, length) == 0;
+}
+
+/* Is it a checkpoint, such as "step-3.pt" or the job's own "best.pth", or "latest"? */
+static bool is_ours(const char *name, size_t bytes, const void *ctx)
+{
+    static const char *const suffixes[] = {".pt", ".pth", ".safetensors"};
+    (void)ctx;
+    bool is = bytes == strlen(latest) && memcmp(name, latest, bytes) == 0;
+    for (size_t i = 0; i < TERN__COUNT(suffixes); i++) is |= ends_in(name, bytes, suffixes[i]);
+    return is;
 }
 
 static int cannot_read(const char *dir, const char *func, tern_error *err)
@@ -62,16 +62,12 @@ static const char *next_name(DIR *stream)
     return entry ? entry->d_name : NULL;
 }
 
-int tern__snapshot_dir_open(const char *dir, tern_error *err)
+int tern__snapshot_dir_open(const char *dir, tern__snapshot_lock **lock, tern_error *err)
 {
     int status = tern__folder_make(dir, 0777, "tern_snapshot_new", err);
     if (status) return status;
-    DIR *stream = opendir(dir);
-    if (!stream) return cannot_read(dir, "tern_snapshot_new", err);
-    for (const char *name; (name = next_name(stream));)
-        if (is_stale(name)) unlinkat(dirfd(stream), name, 0);
-    closedir(stream);
-    return TERN_OK;
+    *lock = tern__snapshot_lock_open(dir, err);
+    return *lock ? tern__folder_tidy(dir, is_ours, NULL, "tern_snapshot_new", err) : TERN_E_IO;
 }
 
 /* ---- latest ---- */

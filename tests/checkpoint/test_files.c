@@ -154,6 +154,25 @@ static void a_storage_lives_as_long_as_a_view(void **state)
     tern_object_free(other);
 }
 
+/* A process that is killed while it saves leaves a file; the next save removes those of its own name. */
+static void what_a_killed_save_left_is_removed(void **state)
+{
+    (void)state;
+    float values[1] = {3};
+    char left[3][128];
+    pid_t pid = fork();
+    if (!pid) _exit(0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    snprintf(left[0], sizeof(left[0]), "%s.%d.tmp", path, (int)pid);
+    snprintf(left[1], sizeof(left[1]), "%s/other.pt.%d.tmp", folder, (int)pid);
+    snprintf(left[2], sizeof(left[2]), "%s.%d.tmp", path, (int)getppid());
+    for (int i = 0; i < 3; i++) assert_return_code(close(open(left[i], O_CREAT | O_WRONLY, 0600)), errno);
+    save_floats(values, 1);
+    for (int i = 0; i < 3; i++) assert_int_equal(access(left[i], F_OK), i ? 0 : -1);
+    for (int i = 1; i < 3; i++) unlink(left[i]);
+    assert_true(first_of_file() == 3);
+}
+
 /* ---- objects that cannot be saved ---- */
 
 static void expect_save(const char *where, const tern_object *object, int code, const char *part)
@@ -542,6 +561,7 @@ int main(void)
         cmocka_unit_test(what_is_shared_stays_shared),
         cmocka_unit_test(bytes_come_back),
         cmocka_unit_test(a_storage_lives_as_long_as_a_view),
+        cmocka_unit_test(what_a_killed_save_left_is_removed),
         cmocka_unit_test(what_cannot_be_saved),
         cmocka_unit_test(nested_too_deep),
         cmocka_unit_test(a_full_disk),

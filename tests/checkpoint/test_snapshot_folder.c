@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <sys/file.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 
@@ -30,6 +31,15 @@ int open(const char *path, int flags, ...)
     va_end(rest);
     if (!locked || !strstr(path, locked)) return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
     errno = open_error;
+    return -1;
+}
+
+static int lock_error; /* flock fails so; 0: not */
+
+int flock(int fd, int operation)
+{
+    if (!lock_error) return (int)syscall(SYS_flock, fd, operation);
+    errno = lock_error;
     return -1;
 }
 
@@ -90,24 +100,119 @@ static void it_tidies_up(void **state)
 {
     (void)state;
     folder f = open_folder();
-    char dead[2][64], alive[64], other[64];
+    char dead[5][64], alive[2][64], other[64], written[64];
     pid_t pid = fork();
     if (!pid) _exit(0);
     assert_int_equal(waitpid(pid, NULL, 0), pid);
     snprintf(dead[0], sizeof(dead[0]), "step-7.pt.%d.tmp", (int)pid);
     snprintf(dead[1], sizeof(dead[1]), "latest.%d.tmp", (int)pid);
-    snprintf(alive, sizeof(alive), "step-7.pt.%d.tmp", (int)getppid());
+    snprintf(dead[2], sizeof(dead[2]), "best.pth.%d.tmp", (int)pid);
+    snprintf(dead[3], sizeof(dead[3]), "ema.weights.safetensors.%d.tmp", (int)pid);
+    snprintf(dead[4], sizeof(dead[4]), "best.pt.%d.tmp", (int)getpid()); /* of a process with our number */
+    snprintf(alive[0], sizeof(alive[0]), "step-7.pt.%d.tmp", (int)getppid());
+    snprintf(alive[1], sizeof(alive[1]), "best.pth.%d.tmp", (int)getppid());
+    snprintf(written, sizeof(written), "last.pth.%d.tmp", (int)pid); /* as if on another host */
     snprintf(other, sizeof(other), "notes.%d.tmp", (int)pid);
-    const char *all[] = {dead[0], dead[1], alive, other, "step-7.pt.tmp", "step-7.pt.x.tmp", "step-07.pt"};
+    const char *all[] = {dead[0],           dead[1],        dead[2], dead[3],  dead[4],
+                         alive[0],          alive[1],       written, other,    "step-7.pt.tmp",
+                         "step-7.pt.x.tmp", "best.pth.tmp", ".tmp",  ".1.tmp", "step-07.pt"};
     for (size_t i = 0; i < TERN__COUNT(all); i++) make_file(f.path, all[i]);
+    char path[512];
+    snprintf(path, sizeof(path), "%s/%s", f.path, written);
+    int fd = open(path, O_RDWR);
+    assert_int_equal(flock(fd, LOCK_EX), 0);
     single s = open_single(f.path, 1);
     tern_snapshot_add_int(s.snapshot, "value", &s.value, &s.err);
-    for (size_t i = 0; i < TERN__COUNT(all); i++) assert_int_equal(folder_has(f.path, all[i]), i >= 2);
+    for (size_t i = 0; i < TERN__COUNT(all); i++) assert_int_equal(folder_has(f.path, all[i]), i >= 5);
     save_single(&s, 1);
     save_single(&s, 2);
-    assert_int_equal(folder_count(f.path, ""), 7);
+    assert_int_equal(folder_count(f.path, ""), 10);
+    close(fd);
+    unlinkat(AT_FDCWD, strcat(strcpy(path, f.path), "/.tmp"), 0);
+    unlinkat(AT_FDCWD, strcat(strcpy(path, f.path), "/.1.tmp"), 0);
     tern_snapshot_free(s.snapshot);
     expect_latest(f.path, 2);
+    close_folder(&f);
+}
+
+/* ---- two jobs ---- */
+
+/* Starts a process that holds the folder, by the second of two snapshots, until it is killed. */
+static pid_t start_job(const char *dir)
+{
+    int ends[2];
+    char ready;
+    assert_int_equal(pipe(ends), 0);
+    pid_t pid = fork();
+    if (!pid) {
+        single first = open_single(dir, 3), second = open_single(dir, 3);
+        tern_snapshot_free(first.snapshot);
+        if (!second.snapshot || write(ends[1], "r", 1) != 1) _exit(1);
+        for (;;) pause();
+    }
+    close(ends[1]);
+    assert_int_equal(read(ends[0], &ready, 1), 1);
+    close(ends[0]);
+    return pid;
+}
+
+static void a_second_job_is_refused_and_told_of_the_first(void **state)
+{
+    (void)state;
+    folder f = open_folder();
+    char name[64];
+    pid_t pid = start_job(f.path);
+    snprintf(name, sizeof(name), "in use by another job: %s, process %d on ", program_invocation_short_name,
+             (int)pid);
+    for (int i = 0; i < 2; i++) {
+        single s = open_single(f.path, 3);
+        assert_null(s.snapshot);
+        assert_int_equal(s.err.native, EBUSY);
+        expect_error(s.err.code, &s.err, TERN_E_IO, name);
+    }
+    kill(pid, SIGKILL);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    assert_true(folder_has(f.path, ".lock"));
+    single s = open_single(f.path, 3); /* the dead job's file keeps nobody out */
+    tern_snapshot_add_int(s.snapshot, "value", &s.value, &s.err);
+    save_single(&s, 1);
+    pid = fork();
+    if (!pid) { /* a forked process is the same job, and does not give up the lock */
+        single other = open_single(f.path, 3);
+        tern_snapshot_free(other.snapshot);
+        tern_snapshot_free(s.snapshot);
+        _exit(!other.snapshot || !folder_has(f.path, ".lock"));
+    }
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+    tern_snapshot_free(s.snapshot);
+    assert_false(folder_has(f.path, ".lock"));
+    close_folder(&f);
+}
+
+/* A folder that can only be read, or whose file system has no locks, opens all the same. */
+static void a_folder_that_cannot_be_locked_opens(void **state)
+{
+    (void)state;
+    folder f = open_folder();
+    single s = open_single(f.path, 3);
+    tern_snapshot_add_int(s.snapshot, "value", &s.value, &s.err);
+    save_single(&s, 1);
+    tern_snapshot_free(s.snapshot);
+    for (const int *native = (const int[]){EROFS, EACCES, EPERM, 0}; *native; native++) {
+        locked = ".lock", open_error = *native;
+        expect_latest(f.path, 1);
+    }
+    locked = NULL;
+    for (const int *native = (const int[]){ENOLCK, EOPNOTSUPP, EINVAL, ENOSYS, 0}; *native; native++) {
+        lock_error = *native;
+        expect_latest(f.path, 1);
+    }
+    lock_error = 0;
+    char path[512];
+    snprintf(path, sizeof(path), "%s/.lock", f.path);
+    unlink(path);
     close_folder(&f);
 }
 
@@ -374,6 +479,8 @@ int main(void)
         cmocka_unit_test(the_last_ones_are_kept),
         cmocka_unit_test(all_are_kept_if_asked),
         cmocka_unit_test(it_tidies_up),
+        cmocka_unit_test(a_second_job_is_refused_and_told_of_the_first),
+        cmocka_unit_test(a_folder_that_cannot_be_locked_opens),
         cmocka_unit_test(directories_are_made),
         cmocka_unit_test(a_damaged_one_is_passed_over),
         cmocka_unit_test(a_folder_that_cannot_be_read_is_not_empty),

@@ -129,6 +129,8 @@ class SnapshotTest(unittest.TestCase):
                 "scope": [{"seed": 3, "step": 4}],
                 "step": 11,
                 "best_accuracy": 0.5,
+                "numpy": numpy.random.default_rng(1).bit_generator.state,  # an int of 128 bits; nobody asks for it
+                "extra": [torch.zeros(2, dtype=torch.int8), numpy.arange(3), 1j, {(1, 2): 3}],
             },
             path,
         )
