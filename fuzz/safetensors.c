@@ -3,6 +3,7 @@
 #include "fuzz.h"
 
 #include "checkpoint/safetensors.h"
+#include "checkpoint/tensor_record.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,12 +24,19 @@ static tern_object *load(int fd, tern_error *err)
     struct stat status;
     expect(fstat(fd, &status) == 0, "fstat");
     tern__input in = {.path = "fuzz", .fd = fd, .size = status.st_size, .room = status.st_size + (16 << 20)};
-    return tern__safetensors_load(&in, true, err);
+    return tern__safetensors_load(&in, true, true, err);
+}
+
+/* Returns a tensor, or the bytes of a record of one. */
+static const tern_tensor *tensor_of(const tern_object *object)
+{
+    tern__tensor_record record;
+    return tern__tensor_record_read(&record, object) ? record.bytes : tern_object_to_tensor(object);
 }
 
 static bool is_equal(const tern_object *a, const tern_object *b)
 {
-    const tern_tensor *x = tern_object_to_tensor(a), *y = tern_object_to_tensor(b);
+    const tern_tensor *x = tensor_of(a), *y = tensor_of(b);
     if (!x || !y) return !x && !y;
     return x->view.dtype == y->view.dtype && tern__view_same_shape(&x->view, &y->view) &&
            memcmp(x->view.data, y->view.data, tern__view_bytes(&x->view)) == 0;

@@ -34,7 +34,8 @@ typedef enum tern_object_kind {
     TERN_OBJECT_TUPLE,
     TERN_OBJECT_DICT, /* keeps the order of insertion, as Python's                           */
     TERN_OBJECT_TENSOR,
-    TERN_OBJECT_RECORD /* an instance of a Python class: its name, arguments and state, no code */
+    TERN_OBJECT_RECORD /* an instance of a Python class: its name, arguments and state, no code;
+                        * checkpoint.h says what else stands as a record in a file */
 } tern_object_kind;
 
 /* ---- making objects ---- */

@@ -35,6 +35,20 @@ bool tern__json_take(tern__json *json, char c)
     return true;
 }
 
+static bool take_word(tern__json *json, const char *word)
+{
+    size_t length = strlen(word);
+    skip_space(json);
+    if (json->bytes - json->at < length || memcmp(json->text + json->at, word, length)) return false;
+    json->at += length;
+    return true;
+}
+
+bool tern__json_take_null(tern__json *json)
+{
+    return take_word(json, "null");
+}
+
 int tern__json_expect(tern__json *json, char c, tern_error *err)
 {
     const char expected[] = {'\'', c, '\'', '\0'};
@@ -234,12 +248,8 @@ static int skip_value(tern__json *json, int *depth, tern_error *err)
     char c = json->at < json->bytes ? json->text[json->at] : '\0';
     if (c == '{' || c == '[') return skip_nested(json, c, depth, err);
     if (c == '"') return tern__json_string(json, &string, err);
-    for (size_t i = 0; i < TERN__COUNT(words); i++) {
-        size_t length = strlen(words[i]);
-        if (json->bytes - json->at < length || memcmp(json->text + json->at, words[i], length)) continue;
-        json->at += length;
-        return TERN_OK;
-    }
+    for (size_t i = 0; i < TERN__COUNT(words); i++)
+        if (take_word(json, words[i])) return TERN_OK;
     return skip_number(json, err);
 }
 

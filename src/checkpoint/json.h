@@ -23,6 +23,8 @@ typedef struct tern__json_slice {
 
 /* Skips white space, and `c` if it comes next. Returns whether it did. */
 bool tern__json_take(tern__json *json, char c);
+/* The same for the word `null`. */
+bool tern__json_take_null(tern__json *json);
 /* Read `c`, a string, an integer from 0 to INT64_MAX, or the end of the text; fail if something else comes
  * next. */
 int tern__json_expect(tern__json *json, char c, tern_error *err);

@@ -18,7 +18,7 @@ typedef struct legacy {
     tern_object *slots; /* dict key -> index in slots_of */
     struct slot {
         tern__storage *storage;
-        tern_dtype dtype;
+        const tern__file_dtype *dtype;
         int64_t bytes;
         bool is_filled;
     } * slots_of;
@@ -63,7 +63,7 @@ static int add_slot(legacy *l, struct slot slot, const char *key, tern_error *er
     return status;
 }
 
-static tern__storage *make_storage(void *ctx, const char *key, tern_dtype dtype, int64_t bytes,
+static tern__storage *make_storage(void *ctx, const char *key, const tern__file_dtype *dtype, int64_t bytes,
                                    tern_error *err)
 {
     legacy *l = ctx;
@@ -91,7 +91,7 @@ static int fill(legacy *l, const tern_object *key, tern_error *err)
     if (!name || tern_object_to_int(tern_object_get(l->slots, name), &number, NULL))
         return refuse_key(l, key, "belongs to no tensor", err);
     struct slot *slot = &l->slots_of[number];
-    int64_t elements = slot->bytes / (int64_t)tern_dtype_bytes(slot->dtype), offset = l->source.offset;
+    int64_t elements = slot->bytes / (slot->dtype->bits / 8), offset = l->source.offset;
     if (slot->is_filled) return refuse_key(l, key, "occurs twice", err);
     if (l->in->size - offset < 8 || slot->bytes > l->in->size - offset - 8)
         return refuse_key(l, key, "is truncated: the file ends before it", err);
@@ -99,7 +99,7 @@ static int fill(legacy *l, const tern_object *key, tern_error *err)
     if (!status && tern__bytes_get(head, 8) != (uint64_t)elements)
         return refuse_key(l, key, "does not have the number of elements that its tensors expect", err);
     if (!status) status = tern__input_read(l->in, offset + 8, slot->storage->data, (size_t)slot->bytes, err);
-    if (!status && slot->dtype == TERN_BOOL)
+    if (!status && slot->dtype->dtype == TERN_BOOL)
         status = tern__bools_check(l->in, slot->storage->data, slot->bytes, err);
     l->source.offset = offset + 8 + slot->bytes;
     slot->is_filled = true;

@@ -20,7 +20,7 @@ static tern_object *load_any(tern__input *in, const tern_load_opts *opts, tern_e
     if (tern__input_read(in, 0, head, (size_t)TERN__MIN(in->size, (int64_t)sizeof(head)), err)) return NULL;
     if (memcmp(head, "PK\3\4", 4) == 0) return tern__torch_load(in, opts->records, err);
     if (tern__legacy_is(in)) return tern__legacy_load(in, opts->records, err);
-    if (tern__safetensors_is(in)) return tern__safetensors_load(in, opts->metadata, err);
+    if (tern__safetensors_is(in)) return tern__safetensors_load(in, opts->records, opts->metadata, err);
     tern__error_set(err, FUNC, TERN_E_FORMAT,
                     in->size ? "%s is neither a torch.save nor a safetensors file" : "%s is empty", in->path);
     return NULL;

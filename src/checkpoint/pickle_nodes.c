@@ -126,21 +126,34 @@ int tern__vm_append(tern__vm *vm, tern_object *list, tern_object *item)
     return status ? status : tern__object_append(list, item, vm->err);
 }
 
-/* Python also allows tuples and classes as keys. With `records` they become text; otherwise they are refused.
- */
+/* Makes a text that stands for a key that is a tuple, a class or a record. */
+static tern_object *key_text(tern__vm *vm)
+{
+    char text[64];
+    snprintf(text, sizeof(text), "<key %lld at byte %lld>", (long long)++vm->bad_keys,
+             (long long)(vm->source->offset - vm->begin));
+    return tern__vm_charge(vm, TERN__VM_TEXT + (int64_t)sizeof(text))
+               ? NULL
+               : tern__vm_take(vm, tern_object_string(text, vm->err));
+}
+
+static tern_object *bad_key(tern__vm *vm, const tern_object *key)
+{
+    const char *kind = key->kind > TERN_OBJECT_RECORD ? "class" : tern_object_kind_name(key->kind);
+    tern_object *record = tern__vm_record(vm, kind, NULL);
+    if (record) record->kind = TERN__VM_BAD_KEY;
+    return record;
+}
+
+/* Python has keys that no dict of ours has. A text stands for such a key. */
 int tern__vm_set(tern__vm *vm, tern_object *dict, tern_object *key, tern_object *item)
 {
     int status = tern__vm_charge(vm, TERN__OBJECT_PAIR_BYTES);
-    if (!status && !tern__object_is_key(key)) {
-        char text[64];
-        if (!vm->source->records)
-            return tern__vm_refuse(
-                vm, TERN_E_UNSUPPORTED, "a dict has a key of kind %s, which tern does not support",
-                key->kind > TERN_OBJECT_RECORD ? "class" : tern_object_kind_name(key->kind));
-        snprintf(text, sizeof(text), "<key at byte %lld>", (long long)(vm->source->offset - vm->begin));
-        status = tern__vm_charge(vm, TERN__VM_TEXT + (int64_t)sizeof(text));
-        key = status ? NULL : tern__vm_take(vm, tern_object_string(text, vm->err));
-        if (!key) return vm->err->code;
+    if (!status) key = tern__vm_resolve(vm, key);
+    if (!status && key && !tern__object_is_key(key)) {
+        if (!vm->source->records) item = bad_key(vm, key);
+        key = item ? key_text(vm) : NULL;
     }
+    if (!key) return vm->err->code;
     return status ? status : tern__object_set(dict, key, item, vm->err);
 }

@@ -2,6 +2,7 @@
 #include "base/text.h"
 #include "checkpoint/bytes.h"
 #include "checkpoint/pickle_vm.h"
+#include "checkpoint/tensor_record.h"
 
 #include <string.h>
 
@@ -110,15 +111,66 @@ static int run_int(tern__vm *vm, int bytes)
                   : tern__vm_push(vm, tern__vm_int(vm, bytes == 4 ? (int32_t)value : (int64_t)value));
 }
 
+/* Makes a string or bytes, whose text the caller fills in. */
+static int new_text(tern__vm *vm, tern_object_kind kind, uint64_t length, tern_object **out, char **text)
+{
+    if (length > (uint64_t)(vm->source->end - vm->source->offset))
+        return tern__vm_refuse(vm, TERN_E_FORMAT,
+                               "a text of %llu bytes is longer than the rest of the pickle",
+                               (unsigned long long)length);
+    int status = tern__vm_charge(vm, TERN__VM_TEXT + (int64_t)length);
+    if (status) return status;
+    *out = tern__vm_take(vm, tern__object_text(kind, length, text, vm->err));
+    return *out ? TERN_OK : TERN_E_MEMORY;
+}
+
+/* Returns the digits of a little-endian two's complement number, "-0x1f"; NULL after an error. */
+static tern_object *hexadecimal_of(tern__vm *vm, uint8_t *bytes, int64_t length)
+{
+    static const char digits[] = "0123456789abcdef";
+    bool is_negative = bytes[length - 1] & 0x80;
+    for (int64_t i = 0, carry = 1; is_negative && i < length; i++) { /* negates it */
+        carry += (uint8_t)~bytes[i];
+        bytes[i] = (uint8_t)carry;
+        carry >>= 8;
+    }
+    while (length > 1 && !bytes[length - 1]) length--;
+    char *text;
+    if (tern__vm_charge(vm, TERN__VM_TEXT + 2 * length + 3)) return NULL;
+    tern_object *string = tern__vm_take(
+        vm, tern__object_text(TERN_OBJECT_STRING, (size_t)(2 * length + 2 + is_negative), &text, vm->err));
+    if (!string) return NULL;
+    if (is_negative) *text++ = '-';
+    *text++ = '0';
+    *text++ = 'x';
+    for (int64_t i = length - 1; i >= 0; i--) {
+        *text++ = digits[bytes[i] >> 4];
+        *text++ = digits[bytes[i] & 15];
+    }
+    return string;
+}
+
+/* Pushes a number that is too large for an int: a record of Python's int("0x1f..", 16). */
+static int push_large(tern__vm *vm, uint64_t length)
+{
+    tern_object *bytes = NULL, *parts[2] = {0};
+    char *data = NULL;
+    int status = new_text(vm, TERN_OBJECT_BYTES, length, &bytes, &data);
+    if (!status) status = tern__vm_read(vm, data, length);
+    if (status) return status;
+    parts[0] = hexadecimal_of(vm, (uint8_t *)data, (int64_t)length);
+    parts[1] = parts[0] ? tern__vm_int(vm, 16) : NULL;
+    tern_object *args = parts[1] ? tern__vm_list_of(vm, TERN_OBJECT_TUPLE, parts, 2) : NULL;
+    return args ? tern__vm_push(vm, tern__vm_record(vm, TERN__PYTHON_INT, args)) : vm->err->code;
+}
+
 /* Reads a two's complement number of any length. */
 static int run_long(tern__vm *vm, int bytes)
 {
     uint64_t length = 0, value = 0;
     uint8_t text[8] = {0};
     int status = read_number(vm, bytes, &length);
-    if (!status && length > sizeof(text))
-        return tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "an int has %llu bytes, tern supports 8",
-                               (unsigned long long)length);
+    if (!status && length > sizeof(text)) return push_large(vm, length);
     if (!status) status = tern__vm_read(vm, text, length);
     if (status) return status;
     bool is_negative = length && text[length - 1] & 0x80;
@@ -142,14 +194,8 @@ static int read_text(tern__vm *vm, int bytes, tern_object_kind kind, tern_object
 {
     uint64_t length = 0;
     int status = read_number(vm, bytes, &length);
-    if (!status && length > (uint64_t)(vm->source->end - vm->source->offset))
-        return tern__vm_refuse(vm, TERN_E_FORMAT,
-                               "a text of %llu bytes is longer than the rest of the pickle",
-                               (unsigned long long)length);
-    if (!status) status = tern__vm_charge(vm, TERN__VM_TEXT + (int64_t)length);
-    if (status) return status;
-    *out = tern__vm_take(vm, tern__object_text(kind, length, text, vm->err));
-    return *out ? tern__vm_read(vm, *text, length) : TERN_E_MEMORY;
+    if (!status) status = new_text(vm, kind, length, out, text);
+    return status ? status : tern__vm_read(vm, *text, length);
 }
 
 static int run_unicode(tern__vm *vm, int bytes)
@@ -392,18 +438,16 @@ static int run_new_ex(tern__vm *vm)
     return tern__vm_pop(vm) ? run_call(vm) : vm->err->code;
 }
 
-/* Sets the state of an instance; drops the attributes of dicts and tensors. For a numpy dtype, which is a
- * string here, the state has the byte order. */
+/* Sets the state of an instance; drops the attributes of dicts and tensors. */
 static int run_build(tern__vm *vm)
 {
     tern_object *state = tern__vm_pop(vm), *target = state ? tern__vm_pop(vm) : NULL;
     if (!target) return vm->err->code;
     if (target->kind > TERN_OBJECT_RECORD)
         return tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "a class gets a state");
-    if (target->kind == TERN_OBJECT_RECORD) tern__object_record_set(target, NULL, state);
-    const char *order =
-        target->kind == TERN_OBJECT_STRING ? tern_object_to_string(tern__object_child(state, 1)) : NULL;
-    if (order && *order == '>') return tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "a numpy dtype is big-endian");
+    bool is_tensor =
+        target->kind == TERN_OBJECT_RECORD && !strcmp(tern__object_name(target), TERN__TENSOR_RECORD);
+    if (target->kind == TERN_OBJECT_RECORD && !is_tensor) tern__object_record_set(target, NULL, state);
     return tern__vm_push(vm, target);
 }
 

@@ -9,19 +9,9 @@
  * nodes that it reads. An object in several places (the memo makes that possible) is one node with several
  * references, and a walk over the result visits it several times. So the length of the walk is limited, and
  * its depth as well, which also finds objects that contain themselves. */
-#include "base/text.h"
-#include "checkpoint/bytes.h"
 #include "checkpoint/pickle_vm.h"
 
-#include <string.h>
-
 static const char FUNC[] = "tern_load";
-
-enum {
-    DEEPEST = 1000,
-    SEEN_ALWAYS = 1000000,
-    SEEN_FOR_A_BYTE = 16
-}; /* limits of the final walk: depth, nodes */
 
 /* ---- the machine ---- */
 
@@ -36,43 +26,7 @@ static int run(tern__vm *vm)
     return status;
 }
 
-/* ---- the result ---- */
-
-/* Walks the result and checks its nodes, once for each place where they are. `release` turns classes used as
- * values into records without arguments. */
-static int settle(tern__vm *vm, tern_object *node, int depth, int64_t *seen)
-{
-    if (depth > DEEPEST)
-        return tern__vm_refuse(vm, TERN_E_UNSUPPORTED,
-                               "contains objects that are nested more than %d deep or contain themselves",
-                               DEEPEST);
-    if (--*seen < 0)
-        return tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "uses the same objects in millions of places");
-    if (node->kind == TERN__VM_STORAGE)
-        return tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "contains a storage without a tensor");
-    if (node->kind == TERN__VM_GLOBAL && !vm->source->records)
-        return tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "contains the class %s itself",
-                               tern__object_name(node));
-    int status = TERN_OK;
-    for (int64_t i = 0; !status && i < tern__object_child_count(node); i++) {
-        tern_object *child = tern__object_child(node, i);
-        if (child) status = settle(vm, child, depth + 1, seen);
-        if (child) child->owned = true;
-    }
-    return status;
-}
-
-static tern_object *result(tern__vm *vm)
-{
-    if (vm->count != 1 || vm->mark_count) {
-        tern__vm_refuse(vm, TERN_E_FORMAT, "ends with %lld objects on the stack, expected one",
-                        (long long)vm->count);
-        return NULL;
-    }
-    int64_t seen = SEEN_ALWAYS + SEEN_FOR_A_BYTE * (vm->source->offset - vm->begin);
-    if (settle(vm, vm->stack[0], 0, &seen)) return NULL;
-    return tern__object_hold(vm->stack[0]);
-}
+/* ---- the end ---- */
 
 /* Drops the machine's references. Empties nodes that are not in the result first: they may refer to each
  * other in a cycle. */
@@ -80,7 +34,7 @@ static void release(tern__vm *vm, const tern_object *root)
 {
     for (tern_object *node = vm->all; node; node = node->link) {
         if (node->kind == TERN__VM_STORAGE) tern__storage_drop(((tern__vm_storage *)node)->storage);
-        if (node->kind == TERN__VM_GLOBAL) node->kind = TERN_OBJECT_RECORD;
+        if (node->kind == TERN__VM_GLOBAL || node->kind == TERN__VM_BAD_KEY) node->kind = TERN_OBJECT_RECORD;
         if (!root || (!node->owned && node != root)) tern__object_empty(node);
     }
     for (tern_object *node = vm->all, *next; node; node = next) {
@@ -101,7 +55,7 @@ tern_object *tern__pickle_read(tern__pickle_source *source, tern_error *err)
     vm.window = tern__alloc_raw(TERN__VM_WINDOW, TERN__LINE);
     if (!vm.window) tern__error_set(&why, FUNC, TERN_E_MEMORY, "out of memory: %d bytes", TERN__VM_WINDOW);
     vm.storages = tern__vm_take(&vm, tern_object_dict(&why));
-    tern_object *object = why.code || run(&vm) ? NULL : result(&vm);
+    tern_object *object = why.code || run(&vm) ? NULL : tern__vm_result(&vm);
     release(&vm, object);
     if (!object) tern__error_set(err, FUNC, why.code, "%s", why.text);
     if (!object && err && !err->native) err->native = why.native;

@@ -1,14 +1,15 @@
 /* pickle_vm.h - the stack machine that reads pickles: pickle_read.c runs it, pickle_ops.c has its
  * instructions, pickle_nodes.c its stack, memo and nodes, pickle_calls.c the functions and classes that a
- * pickle may name, and pickle_vm.c its errors, memory budget and input. */
+ * pickle may name, pickle_result.c what it leaves, and pickle_vm.c its errors, memory budget and input. */
 #ifndef TERN_SRC_CHECKPOINT_PICKLE_VM_H
 #define TERN_SRC_CHECKPOINT_PICKLE_VM_H
 
 #include "checkpoint/pickle.h"
 
-/* Kinds of nodes that exist on the machine's stack only: a function or class, by name (a record in the
- * result), and a storage. */
-enum { TERN__VM_GLOBAL = TERN_OBJECT_RECORD + 1, TERN__VM_STORAGE };
+/* Kinds of nodes that only the machine has: a function or class, by name (a record in the result); a storage;
+ * and, instead of the value of a key that no dict can have, a record with the name of the key's kind, which
+ * the final walk refuses. */
+enum { TERN__VM_GLOBAL = TERN_OBJECT_RECORD + 1, TERN__VM_BAD_KEY, TERN__VM_STORAGE };
 
 enum { TERN__VM_WINDOW = 1 << 16 }; /* bytes read at a time */
 
@@ -26,8 +27,10 @@ enum {
 typedef struct tern__vm_storage {
     tern_object object;
     tern__storage *storage;
-    tern_dtype dtype;
+    const tern__file_dtype *dtype;
     int64_t bytes;
+    tern_object *class;  /* borrowed */
+    tern_object *record; /* borrowed; what stands for it in the result, once that is made */
 } tern__vm_storage;
 
 typedef struct tern__vm {
@@ -46,6 +49,7 @@ typedef struct tern__vm {
     tern_object *all;
     tern_object *small[256], *none, *yes, *no; /* made once */
     tern_object *storages;                     /* dict key -> storage */
+    int64_t bad_keys;                          /* how many keys a text stands for */
     bool is_done;
 } tern__vm;
 
@@ -96,5 +100,20 @@ tern_object *tern__vm_global(tern__vm *vm, const char *name);
 tern_object *tern__vm_call(tern__vm *vm, tern_object *function, tern_object *args);
 /* Returns the storage that a persistent id names. */
 tern_object *tern__vm_storage_get(tern__vm *vm, const tern_object *id);
+/* Makes an instance of a class that tern does not know: its name, its arguments and no state. */
+tern_object *tern__vm_record(tern__vm *vm, const char *name, tern_object *args);
+
+/* ---- pickle_result.c ---- */
+
+/* Returns what stands for a node in the result or as a key: a record for a storage, the name of a numpy dtype
+ * that is not more than a name, or the node itself. NULL after an error. */
+tern_object *tern__vm_resolve(tern__vm *vm, tern_object *node);
+/* Checks the object that is left on the stack and returns it, with a reference for the caller. Unless records
+ * were asked for, what tern does not have is refused here, where its place is known. */
+tern_object *tern__vm_result(tern__vm *vm);
+
+#define TERN__NUMPY_DTYPE  "numpy.dtype"
+#define TERN__NUMPY_SCALAR "numpy.core.multiarray.scalar"
+#define TERN__PYTHON_INT   "builtins.int"
 
 #endif

@@ -2,6 +2,7 @@
  * tensor repeats, the names of functions and classes, goes to the memo. */
 #include "checkpoint/bytes.h"
 #include "checkpoint/pickle.h"
+#include "checkpoint/tensor_record.h"
 
 #include <string.h>
 
@@ -10,12 +11,14 @@ static const char FUNC[] = "tern_save";
 /* The memo's numbers. */
 enum {
     REBUILD,
+    REBUILD_V3,
     ORDERED_DICT,
     ENCODE,
     STORAGE,
     CPU,
-    CLASSES /* one for each dtype */,
-    MEMO = CLASSES + TERN_DTYPE_COUNT
+    UNTYPED, /* the class of storages of bytes */
+    CLASSES, /* one for each dtype with a class of storage, or its dtype if it has none */
+    MEMO = CLASSES + TERN__FILE_DTYPES
 };
 
 typedef struct writer {
@@ -82,28 +85,27 @@ static int put_known(writer *w, int number, const char *text, size_t bytes)
 
 #define PUT_KNOWN(w, number, text) put_known(w, number, text, sizeof(text) - 1)
 
-/* ---- tensors: _rebuild_tensor_v2(storage, offset, shape, strides, requires_grad, hooks) ---- */
+/* ---- tensors: _rebuild_tensor_v2(storage, offset, shape, strides, requires_grad, hooks), or, for a dtype
+ * without a class of storage, _rebuild_tensor_v3(.., dtype) ---- */
 
-static const char *const storages[TERN_DTYPE_COUNT] = {
-    [TERN_F32] = "FloatStorage", [TERN_F64] = "DoubleStorage", [TERN_I64] = "LongStorage",
-    [TERN_I32] = "IntStorage",   [TERN_U8] = "ByteStorage",    [TERN_BF16] = "BFloat16Storage",
-    [TERN_F16] = "HalfStorage",  [TERN_BOOL] = "BoolStorage",
-};
-
-const char *tern__torch_storage(tern_dtype dtype)
+/* Writes the name of a dtype's storage, or of the dtype itself. */
+static int put_name(writer *w, const tern__file_dtype *dtype)
 {
-    return storages[dtype];
+    char text[64];
+    int bytes = snprintf(text, sizeof(text), "ctorch\n%s\n", dtype->storage ? dtype->storage : dtype->torch);
+    return put_known(w, CLASSES + (int)(dtype - tern__file_dtypes), text, (size_t)bytes);
 }
 
 /* Writes a storage's persistent id: ("storage", class, key, "cpu", elements). */
-static int put_storage(writer *w, tern_dtype dtype, const tern__pickle_place *place)
+static int put_storage(writer *w, const tern__file_dtype *dtype, const tern__pickle_place *place)
 {
-    char class[64], key[24];
-    int class_bytes = snprintf(class, sizeof(class), "ctorch\n%s\n", storages[dtype]);
+    char key[24];
     int key_bytes = snprintf(key, sizeof(key), "%lld", (long long)place->number);
     int status = put(w, "(", 1);
     if (!status) status = PUT_KNOWN(w, STORAGE, "X\7\0\0\0storage");
-    if (!status) status = put_known(w, CLASSES + (int)dtype, class, (size_t)class_bytes);
+    if (!status)
+        status =
+            dtype->storage ? put_name(w, dtype) : PUT_KNOWN(w, UNTYPED, "ctorch.storage\nUntypedStorage\n");
     if (!status) status = put_string(w, key, (size_t)key_bytes);
     if (!status) status = PUT_KNOWN(w, CPU, "X\3\0\0\0cpu");
     if (!status) status = put_int(w, place->elements);
@@ -117,19 +119,64 @@ static int put_sizes(writer *w, int ndim, const int64_t *sizes)
     return status ? status : put(w, "t", 1);
 }
 
+/* Writes what comes before the shape. */
+static int put_tensor_begin(writer *w, const tern__file_dtype *dtype)
+{
+    const tern__pickle_place *place = w->places++;
+    int status = dtype->storage ? PUT_KNOWN(w, REBUILD, "ctorch._utils\n_rebuild_tensor_v2\n")
+                                : PUT_KNOWN(w, REBUILD_V3, "ctorch._utils\n_rebuild_tensor_v3\n");
+    if (!status) status = put(w, "(", 1);
+    if (!status) status = put_storage(w, dtype, place);
+    return status ? status : put_int(w, place->offset);
+}
+
+/* Writes what comes after the strides. */
+static int put_tensor_end(writer *w, const tern__file_dtype *dtype)
+{
+    int status = put(w, "\x89", 1);
+    if (!status) status = PUT_KNOWN(w, ORDERED_DICT, "ccollections\nOrderedDict\n");
+    if (!status) status = put(w, ")R", 2);
+    if (!status && !dtype->storage) status = put_name(w, dtype);
+    return status ? status : put(w, "tR", 2);
+}
+
 static int put_tensor(writer *w, const tern_tensor *tensor)
 {
     const tern__view *view = &tensor->view;
-    const tern__pickle_place *place = w->places++;
-    int status = PUT_KNOWN(w, REBUILD, "ctorch._utils\n_rebuild_tensor_v2\n");
-    if (!status) status = put(w, "(", 1);
-    if (!status) status = put_storage(w, view->dtype, place);
-    if (!status) status = put_int(w, place->offset);
+    const tern__file_dtype *dtype = tern__file_dtype_of(view->dtype);
+    int status = put_tensor_begin(w, dtype);
     if (!status) status = put_sizes(w, view->ndim, view->shape);
     if (!status) status = put_sizes(w, view->ndim, view->stride);
-    if (!status) status = put(w, "\x89", 1);
-    if (!status) status = PUT_KNOWN(w, ORDERED_DICT, "ccollections\nOrderedDict\n");
-    return status ? status : put(w, ")RtR", 4);
+    return status ? status : put_tensor_end(w, dtype);
+}
+
+/* Writes row-major strides. */
+static int put_strides(writer *w, const tern_object *shape)
+{
+    int64_t ndim = tern_object_count(shape), stride = 1;
+    int64_t *strides = tern__alloc((size_t)ndim * sizeof(*strides), FUNC, w->err);
+    if (!strides) return TERN_E_MEMORY;
+    for (int64_t d = ndim - 1; d >= 0; d--) {
+        int64_t size = 0;
+        tern_object_to_int(tern_object_at(shape, d), &size, NULL);
+        strides[d] = stride;
+        if (__builtin_mul_overflow(stride, TERN__MAX(size, 1), &stride)) stride = 1; /* it has no elements */
+    }
+    int status = put_sizes(w, (int)ndim, strides);
+    tern__free(strides);
+    return status;
+}
+
+static int put_tuple(writer *w, const tern_object *tuple);
+
+static int put_tensor_record(writer *w, const tern_object *record)
+{
+    tern__tensor_record tensor = {0};
+    tern__tensor_record_read(&tensor, record);
+    int status = put_tensor_begin(w, tensor.dtype);
+    if (!status) status = put_tuple(w, tensor.shape);
+    if (!status) status = put_strides(w, tensor.shape);
+    return status ? status : put_tensor_end(w, tensor.dtype);
 }
 
 /* ---- bytes: protocol 2 has none, so, as Python does, write text that the reader encodes as Latin-1 ---- */
@@ -205,6 +252,7 @@ static int put_object(writer *w, const tern_object *object)
     case TERN_OBJECT_DICT: return put_items(w, object);
     case TERN_OBJECT_TUPLE: return put_tuple(w, object);
     case TERN_OBJECT_TENSOR: return put_tensor(w, tern_object_to_tensor(object));
+    case TERN_OBJECT_RECORD: return put_tensor_record(w, object);
     default: return put_number(w, object);
     }
 }

@@ -17,20 +17,20 @@ bool tern__safetensors_is_path(const char *path);
 /* Returns true if the path has the suffix, or if a header starts where it should: either may be missing. */
 bool tern__safetensors_is(const tern__input *in);
 
+/* Is the key the one of the metadata, with no zero byte after it? */
+bool tern__safetensors_is_metadata(const tern_object *key);
+
 /* Returns a dict name -> tensor, in the order of the data; the tensors share one block of memory. With
  * `metadata`, also
- * "__metadata__" -> a dict of strings. Checks everything that safetensors checks, and that each name occurs
- * once. Charges its memory to `in`. E_FORMAT, E_UNSUPPORTED (a dtype or number of dimensions that tern does
- * not have), E_IO, E_MEMORY. */
-tern_object *tern__safetensors_load(tern__input *in, bool metadata, tern_error *err);
+ * "__metadata__" -> a dict of strings. With `records`, a tensor of a dtype or number of dimensions that tern
+ * does not have is a record (tensor_record.h). Checks everything that safetensors checks, and that each name
+ * occurs once. Charges its memory to `in`. E_FORMAT, E_UNSUPPORTED (without `records`), E_IO, E_MEMORY. */
+tern_object *tern__safetensors_load(tern__input *in, bool records, bool metadata, tern_error *err);
 
-/* Writes a dict of tensors and, under "__metadata__", a dict of strings, as safetensors does: sorted by
- * descending element size, then by name, with the data at a multiple of 8. Tensors that share memory are each
- * written in full. E_UNSUPPORTED: the object is something else, and the error names the first wrong path.
- * E_IO, E_MEMORY. */
+/* Writes a dict of tensors, or of records of tensors, and, under "__metadata__", a dict of strings, as
+ * safetensors does: sorted by descending element size, then by name, with the data at a multiple of 8.
+ * Tensors that share memory are each written in full. E_UNSUPPORTED: the object is something else, and the
+ * error names the first wrong path. E_IO, E_MEMORY. */
 int tern__safetensors_save(tern__output *out, const tern_object *object, tern_error *err);
-
-/* Returns the format's name of a dtype, such as "BF16"; NULL for a dtype that does not exist. */
-const char *tern__safetensors_dtype(tern_dtype dtype);
 
 #endif

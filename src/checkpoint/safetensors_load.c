@@ -9,6 +9,7 @@
 #include "base/text.h"
 #include "checkpoint/bytes.h"
 #include "checkpoint/json.h"
+#include "checkpoint/tensor_record.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,10 +21,13 @@ static const char FUNC[] = "tern_load";
 typedef struct entry {
     tern__json_slice name;
     tern__json_slice dtype_name;
-    tern_dtype dtype;
+    const tern__file_dtype *dtype;
     int64_t ndim;
     int64_t shape[TERN_NDIM_MAX];
-    int64_t place[2]; /* start and end in the data */
+    size_t shape_at;     /* where the header has the whole shape */
+    int64_t product;     /* of the sizes that are not 0 */
+    bool fits, is_empty; /* the product does; one size is 0 */
+    int64_t place[2];    /* start and end in the data */
     int64_t place_count;
     unsigned seen; /* bits of the fields that occurred */
 } entry;
@@ -36,6 +40,7 @@ typedef struct header {
     int64_t cost;   /* bytes of memory that the result will take */
     entry *entries; /* NULL on the first walk  */
     int64_t count;
+    bool records;
     bool has_metadata;
     tern_object *metadata; /* NULL on the first walk */
 } header;
@@ -47,6 +52,9 @@ typedef struct header {
     (sizeof(entry) + 2 * sizeof(void *) + tern__align_up(sizeof(tern_tensor), TERN__LINE) + TERN__LINE +     \
      2 * TERN__OBJECT_BYTES + TERN__OBJECT_PAIR_BYTES + TERN__LINE)
 #define PAIR_COST (2 * TERN__OBJECT_BYTES + TERN__OBJECT_PAIR_BYTES)
+/* What a record of a tensor takes beyond that. */
+#define RECORD_COST(ndim)                                                                                    \
+    (TERN__TENSOR_RECORD_BYTES + TERN__OBJECT_BYTES + (ndim) * (TERN__OBJECT_BYTES + TERN__OBJECT_ITEM_BYTES))
 
 /* ---- errors ---- */
 
@@ -75,9 +83,12 @@ static int read_dimension(tern__json *json, tern__json_slice key, void *ctx, ter
     entry *e = ctx;
     int64_t size;
     int status = tern__json_count(json, &size, err);
-    if (!status && e->ndim < TERN_NDIM_MAX) e->shape[e->ndim] = size;
+    if (status) return status;
+    if (e->ndim < TERN_NDIM_MAX) e->shape[e->ndim] = size;
     e->ndim++;
-    return status;
+    e->is_empty = e->is_empty || size == 0;
+    e->fits = e->fits && !__builtin_mul_overflow(e->product, TERN__MAX(size, 1), &e->product);
+    return TERN_OK;
 }
 
 static int read_offset(tern__json *json, tern__json_slice key, void *ctx, tern_error *err)
@@ -109,48 +120,50 @@ static int read_field(tern__json *json, tern__json_slice key, void *ctx, tern_er
     r->entry->seen |= field;
     switch (field) {
     case DTYPE: return tern__json_string(json, &r->entry->dtype_name, err);
-    case SHAPE: return tern__json_array(json, read_dimension, r->entry, err);
+    case SHAPE: r->entry->shape_at = json->at; return tern__json_array(json, read_dimension, r->entry, err);
     case OFFSETS: return tern__json_array(json, read_offset, r->entry, err);
     default: return tern__json_skip(json, err);
     }
 }
 
+#define AS_RECORD "; tern_load_opts.records loads it as a record"
+
 static int check_dtype(const header *h, entry *e, tern_error *err)
 {
-    static const char *const others[] = {"I8",          "I16",     "U16",     "U32",        "U64",
-                                         "C64",         "F4",      "F8_E4M3", "F8_E5M2",    "F8_E8M0",
-                                         "F8_E4M3FNUZ", "F6_E2M3", "F6_E3M2", "F8_E5M2FNUZ"};
     char quote[TERN__QUOTE_TEXT];
-    for (int dtype = 0; dtype < TERN_DTYPE_COUNT; dtype++) {
-        if (!tern__json_is(e->dtype_name, tern__safetensors_dtype((tern_dtype)dtype))) continue;
-        e->dtype = (tern_dtype)dtype;
-        return TERN_OK;
-    }
-    for (size_t i = 0; i < TERN__COUNT(others); i++)
-        if (tern__json_is(e->dtype_name, others[i]))
-            return refuse(h, e, TERN_E_UNSUPPORTED, err, "has dtype %s, which tern does not support",
-                          others[i]);
-    return REFUSE(h, e, "has dtype %s, which does not exist",
-                  tern__quote(e->dtype_name.text, e->dtype_name.bytes, quote));
+    for (const tern__file_dtype *d = tern__file_dtypes; d < tern__file_dtypes + TERN__FILE_DTYPES; d++)
+        if (d->safetensors && tern__json_is(e->dtype_name, d->safetensors)) e->dtype = d;
+    if (!e->dtype)
+        return REFUSE(h, e, "has dtype %s, which does not exist",
+                      tern__quote(e->dtype_name.text, e->dtype_name.bytes, quote));
+    if (e->dtype->dtype != TERN_DTYPE_NONE || h->records) return TERN_OK;
+    return refuse(h, e, TERN_E_UNSUPPORTED, err, "has dtype %s, which tern does not support" AS_RECORD,
+                  e->dtype->safetensors);
+}
+
+/* Is it loaded as a record? */
+static bool is_record(const entry *e)
+{
+    return e->dtype->dtype == TERN_DTYPE_NONE || e->ndim > TERN_NDIM_MAX;
 }
 
 /* Even if a dimension is 0, the product of the others must fit, since strides are computed from it. */
 static int count_bytes(const header *h, const entry *e, int64_t *bytes, tern_error *err)
 {
-    int64_t product = (int64_t)tern_dtype_bytes(e->dtype);
-    bool fits = true, empty = false;
-    for (int64_t d = 0; fits && d < e->ndim; d++) {
-        empty = empty || e->shape[d] == 0;
-        fits = !__builtin_mul_overflow(product, TERN__MAX(e->shape[d], 1), &product);
-    }
-    *bytes = empty ? 0 : product;
-    return fits ? TERN_OK : REFUSE(h, e, "has too many elements: they take more than 2^63 bytes");
+    int bits = e->dtype->bits;
+    int64_t rest = e->product % 8 * bits;
+    bool fits = e->fits && !__builtin_mul_overflow(e->product / 8, (int64_t)bits, bytes) &&
+                !__builtin_add_overflow(*bytes, rest / 8, bytes);
+    if (!fits) return REFUSE(h, e, "has too many elements: they take more than 2^63 bytes");
+    if (e->is_empty) *bytes = 0;
+    if (e->is_empty || rest % 8 == 0) return TERN_OK;
+    return REFUSE(h, e, "ends inside a byte: it has %lld elements of %d bits", (long long)e->product, bits);
 }
 
 static int check_place(const header *h, const entry *e, tern_error *err)
 {
     long long begin = e->place[0], end = e->place[1];
-    int64_t bytes;
+    int64_t bytes = 0;
     if (e->place_count != 2)
         return REFUSE(h, e, "has %lld data_offsets, expected 2", (long long)e->place_count);
     if (begin > end)
@@ -171,9 +184,10 @@ static int check_entry(const header *h, entry *e, tern_error *err)
     if (!(e->seen & SHAPE)) return REFUSE(h, e, "has no shape");
     if (!(e->seen & OFFSETS)) return REFUSE(h, e, "has no data_offsets");
     int status = check_dtype(h, e, err);
-    if (!status && e->ndim > TERN_NDIM_MAX)
-        return refuse(h, e, TERN_E_UNSUPPORTED, err, "has %lld dimensions, tern supports at most %d",
-                      (long long)e->ndim, TERN_NDIM_MAX);
+    if (!status && e->ndim > TERN_NDIM_MAX && !h->records)
+        return refuse(h, e, TERN_E_UNSUPPORTED, err,
+                      "has %lld dimensions, tern supports at most %d" AS_RECORD, (long long)e->ndim,
+                      TERN_NDIM_MAX);
     return status ? status : check_place(h, e, err);
 }
 
@@ -220,6 +234,7 @@ static int read_pair(tern__json *json, tern__json_slice key, void *ctx, tern_err
 static int read_metadata(tern__json *json, header *h, tern__json_slice key, tern_error *err)
 {
     if (!h->entries && h->has_metadata) return REFUSE(h, &(entry){.name = key}, "occurs twice");
+    if (tern__json_take_null(json)) return TERN_OK; /* the same as none */
     h->has_metadata = true;
     return tern__json_object(json, read_pair, h, err);
 }
@@ -227,12 +242,13 @@ static int read_metadata(tern__json *json, header *h, tern__json_slice key, tern
 static int read_member(tern__json *json, tern__json_slice key, void *ctx, tern_error *err)
 {
     header *h = ctx;
-    entry e = {.name = key};
+    entry e = {.name = key, .product = 1, .fits = true};
     if (tern__json_is(key, TERN__SAFETENSORS_METADATA)) return read_metadata(json, h, key, err);
     int status = tern__json_object(json, read_field, &(reading){h, &e}, err);
     if (!status) status = check_entry(h, &e, err);
     if (!status && h->entries) h->entries[h->count] = e;
     if (!h->entries) h->cost += (int64_t)(TENSOR_COST + key.bytes);
+    if (!h->entries && !status && is_record(&e)) h->cost += RECORD_COST(e.ndim);
     h->count++;
     return status;
 }
@@ -262,6 +278,18 @@ static bool is_sorted(const header *h)
     for (int64_t i = 1; i < h->count; i++)
         if (compare_places(&h->entries[i - 1], &h->entries[i]) > 0) return false;
     return true;
+}
+
+/* Two tensors of one name overlap, too, or leave a gap; the name says what is wrong with the file. */
+static int check_names(const header *h, tern_error *err)
+{
+    tern_object *names = tern_object_dict(err), *none = tern_object_none(err);
+    int status = names && none ? TERN_OK : TERN_E_MEMORY;
+    for (int64_t i = 0; !status && i < h->count; i++)
+        status = set_new(h, names, h->entries[i].name, tern__object_hold(none), err);
+    tern__object_drop(names);
+    tern__object_drop(none);
+    return status;
 }
 
 /* Checks that every byte of the data belongs to exactly one tensor. */
@@ -338,8 +366,11 @@ static int fill_table(header *h, tern_error *err)
     if (!h->entries) return TERN_E_MEMORY;
     h->metadata = tern_object_dict(err);
     if (!h->metadata) return TERN_E_MEMORY;
+    tern_error why = {0};
     int status = walk(h, err);
-    return status ? status : check_cover(h, err);
+    if (status || !check_cover(h, &why)) return status;
+    status = check_names(h, err);
+    return status ? status : tern__error_set(err, FUNC, why.code, "%s", why.text);
 }
 
 /* ---- the tensors ---- */
@@ -352,7 +383,7 @@ static size_t bytes_of(const entry *e)
 /* In C a bool must be 0 or 1. */
 static int check_bools(const header *h, const entry *e, const uint8_t *data, tern_error *err)
 {
-    for (size_t i = 0; e->dtype == TERN_BOOL && i < bytes_of(e); i++)
+    for (size_t i = 0; e->dtype->dtype == TERN_BOOL && i < bytes_of(e); i++)
         if (data[i] > 1) return REFUSE(h, e, "has dtype BOOL, but its byte %zu is %d", i, data[i]);
     return TERN_OK;
 }
@@ -378,16 +409,51 @@ static tern__storage *block_new(const header *h, tern_error *err)
     return NULL;
 }
 
-static tern_object *tensor_of(const entry *e, tern__storage *block, void *data, tern_error *err)
+static tern_object *tensor_over(tern__storage *block, void *data, tern_dtype dtype, int ndim,
+                                const int64_t *shape, tern_error *err)
 {
     tern_tensor *tensor = tern__alloc(sizeof(*tensor), FUNC, err);
     if (!tensor) return NULL;
-    tensor->view = tern__view_make(e->dtype, TERN__PLAIN, (int)e->ndim, e->shape);
+    tensor->view = tern__view_make(dtype, TERN__PLAIN, ndim, shape);
     tensor->view.data = data;
     tensor->storage = tern__storage_hold(block);
     tern_object *object = tern__object_tensor_take(tensor, err);
     if (!object) tern_tensor_free(tensor);
     return object;
+}
+
+static int append_size(tern__json *json, tern__json_slice key, void *ctx, tern_error *err)
+{
+    (void)key;
+    int64_t size;
+    int status = tern__json_count(json, &size, err);
+    tern_object *item = status ? NULL : tern_object_int(size, err);
+    if (!item) return err->code;
+    status = tern__object_append(ctx, item, err);
+    tern__object_drop(item);
+    return status;
+}
+
+/* Makes the record of a tensor that tern does not have, and reads its shape once more. */
+static tern_object *record_of(const header *h, const entry *e, tern__storage *block, void *data,
+                              tern_error *err)
+{
+    tern__json json = {.text = h->text, .bytes = h->bytes, .at = e->shape_at, .what = "", .func = FUNC};
+    int64_t count = (int64_t)bytes_of(e);
+    tern_object *shape = tern_object_tuple(err), *record = NULL;
+    tern_object *bytes = tensor_over(block, data, TERN_U8, 1, &count, err);
+    int status = shape && bytes ? tern__json_array(&json, append_size, shape, err) : TERN_E_MEMORY;
+    if (!status) record = tern__tensor_record_new(e->dtype, shape, bytes, err);
+    tern__object_drop(shape);
+    tern__object_drop(bytes);
+    return record;
+}
+
+static tern_object *tensor_of(const header *h, const entry *e, tern__storage *block, void *data,
+                              tern_error *err)
+{
+    if (is_record(e)) return record_of(h, e, block, data, err);
+    return tensor_over(block, data, e->dtype->dtype, (int)e->ndim, e->shape, err);
 }
 
 static int read_tensors(const header *h, tern_object *dict, tern_error *err)
@@ -398,7 +464,7 @@ static int read_tensors(const header *h, tern_object *dict, tern_error *err)
     for (const entry *e = h->entries; !status && e < h->entries + h->count; e++) {
         status = tern__input_read(h->in, 8 + (int64_t)h->bytes + e->place[0], data, bytes_of(e), err);
         if (!status) status = check_bools(h, e, (uint8_t *)data, err);
-        if (!status) status = set_new(h, dict, e->name, tensor_of(e, block, data, err), err);
+        if (!status) status = set_new(h, dict, e->name, tensor_of(h, e, block, data, err), err);
         data += tern__align_up(bytes_of(e), TERN__LINE);
     }
     tern__storage_drop(block);
@@ -424,9 +490,16 @@ bool tern__safetensors_is(const tern__input *in)
     return in->size > 8 && !tern__input_read(in, 8, &first, 1, NULL) && first == '{';
 }
 
-tern_object *tern__safetensors_load(tern__input *in, bool metadata, tern_error *err)
+bool tern__safetensors_is_metadata(const tern_object *key)
 {
-    header h = {.in = in};
+    static const char name[] = TERN__SAFETENSORS_METADATA;
+    const char *text = tern_object_to_string(key);
+    return text && tern_object_count(key) == sizeof(name) - 1 && !memcmp(text, name, sizeof(name) - 1);
+}
+
+tern_object *tern__safetensors_load(tern__input *in, bool records, bool metadata, tern_error *err)
+{
+    header h = {.in = in, .records = records};
     tern_object *dict = tern_object_dict(err);
     int status = dict ? read_header(&h, err) : TERN_E_MEMORY;
     if (!status) status = fill_table(&h, err);

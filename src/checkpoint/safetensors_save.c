@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 #include "checkpoint/bytes.h"
+#include "checkpoint/tensor_record.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,9 @@ static const char FUNC[] = "tern_save";
 typedef struct entry {
     const char *name;
     size_t name_bytes;
-    const tern_tensor *tensor;
+    const tern__file_dtype *dtype;
+    const tern_tensor *tensor; /* of a record: its bytes */
+    const tern_object *shape;  /* of a record: a tuple; NULL: the tensor's own */
 } entry;
 
 typedef struct saving {
@@ -22,28 +25,6 @@ typedef struct saving {
     int64_t count;
     const tern_object *metadata; /* NULL: none */
 } saving;
-
-/* Sorted as safetensors does: larger elements first. */
-static const struct {
-    tern_dtype dtype;
-    const char *name;
-} dtypes[TERN_DTYPE_COUNT] = {
-    {TERN_I64, "I64"},   {TERN_F64, "F64"}, {TERN_F32, "F32"}, {TERN_I32, "I32"},
-    {TERN_BF16, "BF16"}, {TERN_F16, "F16"}, {TERN_U8, "U8"},   {TERN_BOOL, "BOOL"},
-};
-
-static int order_of(tern_dtype dtype)
-{
-    int i = 0;
-    while (i < TERN_DTYPE_COUNT && dtypes[i].dtype != dtype) i++;
-    return i;
-}
-
-const char *tern__safetensors_dtype(tern_dtype dtype)
-{
-    int order = order_of(dtype);
-    return order < TERN_DTYPE_COUNT ? dtypes[order].name : NULL;
-}
 
 /* ---- the header's text: composed twice, the first time only to count its bytes ---- */
 
@@ -103,12 +84,15 @@ static void put_entry(text *t, const entry *e, size_t begin)
 {
     char number[64];
     const tern__view *view = &e->tensor->view;
+    int64_t ndim = e->shape ? tern_object_count(e->shape) : view->ndim;
     put_string(t, e->name, e->name_bytes);
     put_text(t, ":{\"dtype\":\"");
-    put_text(t, tern__safetensors_dtype(view->dtype));
+    put_text(t, e->dtype->safetensors);
     put_text(t, "\",\"shape\":[");
-    for (int d = 0; d < view->ndim; d++) {
-        snprintf(number, sizeof(number), "%s%lld", d ? "," : "", (long long)view->shape[d]);
+    for (int64_t d = 0; d < ndim; d++) {
+        int64_t size = e->shape ? 0 : view->shape[d];
+        if (e->shape) tern_object_to_int(tern_object_at(e->shape, d), &size, NULL);
+        snprintf(number, sizeof(number), "%s%lld", d ? "," : "", (long long)size);
         put_text(t, number);
     }
     snprintf(number, sizeof(number), "],\"data_offsets\":[%zu,%zu]}", begin, begin + tern__view_bytes(view));
@@ -198,18 +182,28 @@ static int take_metadata(saving *s, const tern_object *key, const tern_object *m
 
 static int take_tensor(saving *s, const tern_object *key, const tern_object *item, tern_error *err)
 {
-    const tern_tensor *tensor = tern_object_to_tensor(item);
+    tern__tensor_record record = {.bytes = tern_object_to_tensor(item)};
     const char *name = tern_object_to_string(key);
+    char quote[TERN__QUOTE_TEXT];
     if (!name) return unsupported(s, false, key, "a name", key, err);
-    if (!tensor) return unsupported(s, false, key, "a tensor", item, err);
-    s->entries[s->count++] = (entry){name, (size_t)tern_object_count(key), tensor};
-    return tern__tensor_check(tensor, FUNC, err);
+    if (record.bytes)
+        record.dtype = tern__file_dtype_of(record.bytes->view.dtype);
+    else if (!tern__tensor_record_read(&record, item))
+        return unsupported(s, false, key, "a tensor", item, err);
+    if (!record.dtype->safetensors)
+        return tern__error_set(err, FUNC, TERN_E_UNSUPPORTED,
+                               "%s: state[%s] has %s, a dtype that safetensors does not have; .pt holds it",
+                               s->out->path, tern__quote(name, (size_t)tern_object_count(key), quote),
+                               record.dtype->name);
+    s->entries[s->count++] =
+        (entry){name, (size_t)tern_object_count(key), record.dtype, record.bytes, record.shape};
+    return tern__tensor_check(record.bytes, FUNC, err);
 }
 
 static int compare(const void *a, const void *b)
 {
     const entry *x = a, *y = b;
-    int by_dtype = order_of(x->tensor->view.dtype) - order_of(y->tensor->view.dtype);
+    int by_dtype = (int)(x->dtype - y->dtype);
     int by_name = memcmp(x->name, y->name, TERN__MIN(x->name_bytes, y->name_bytes));
     int by_length = x->name_bytes < y->name_bytes ? -1 : 1;
     return by_dtype ? by_dtype : by_name ? by_name : by_length;
@@ -222,9 +216,8 @@ static int take_all(saving *s, const tern_object *object, tern_error *err)
     int status = TERN_OK;
     for (int64_t i = 0; !status && i < tern_object_count(object); i++) {
         const tern_object *key = tern_object_key(object, i), *item = tern_object_at(object, i);
-        const char *name = tern_object_to_string(key);
-        bool is_metadata = name && strcmp(name, TERN__SAFETENSORS_METADATA) == 0;
-        status = is_metadata ? take_metadata(s, key, item, err) : take_tensor(s, key, item, err);
+        status = tern__safetensors_is_metadata(key) ? take_metadata(s, key, item, err)
+                                                    : take_tensor(s, key, item, err);
     }
     qsort(s->entries, (size_t)s->count, sizeof(*s->entries), compare);
     return status;

@@ -56,7 +56,7 @@ typedef struct loading {
     tern__zip *zip;
     tern__zip_read_to *reads;
     tern__storage **storages; /* parallel to reads: a reference each */
-    tern_dtype *dtypes;
+    const tern__file_dtype **dtypes;
     int64_t count;
 } loading;
 
@@ -73,7 +73,7 @@ static tern__zip_entry *find_storage(const tern__zip *zip, const char *key, int6
 }
 
 /* Each key is asked for once and has its own entry, so the arrays have a place for each. */
-static tern__storage *load_storage(void *ctx, const char *key, tern_dtype dtype, int64_t bytes,
+static tern__storage *load_storage(void *ctx, const char *key, const tern__file_dtype *dtype, int64_t bytes,
                                    tern_error *err)
 {
     loading *l = ctx;
@@ -101,7 +101,7 @@ static int read_storages(const loading *l, tern_error *err)
 {
     int status = tern__zip_read_all(l->zip, l->reads, l->count, err);
     for (int64_t i = 0; !status && i < l->count; i++)
-        if (l->dtypes[i] == TERN_BOOL)
+        if (l->dtypes[i]->dtype == TERN_BOOL)
             status = tern__bools_check(l->zip->in, l->reads[i].out, l->reads[i].entry->bytes, err);
     return status ? status : tern__zip_check(l->zip, err);
 }
@@ -135,7 +135,7 @@ static tern_object *load(tern__zip *zip, bool records, tern_error *err)
     if (!room) return NULL;
     l.reads = (tern__zip_read_to *)room;
     l.storages = (tern__storage **)(l.reads + count);
-    l.dtypes = (tern_dtype *)(l.storages + count);
+    l.dtypes = (const tern__file_dtype **)(l.storages + count);
     tern_object *object = load_pickle(&l, records, err);
     for (int64_t i = 0; i < l.count; i++) tern__storage_drop(l.storages[i]);
     tern__free(room);

@@ -3,6 +3,7 @@
  * covers their memory. So no tensor is copied, whatever its strides, and tensors that share memory share it
  * again after loading. */
 #include "base/text.h"
+#include "checkpoint/tensor_record.h"
 #include "checkpoint/torch.h"
 
 #include <stdio.h>
@@ -14,7 +15,9 @@ static const char FUNC[] = "tern_save";
 enum { DEEPEST = 500 };
 
 typedef struct found {
-    const tern_tensor *tensor;
+    const tern_tensor *tensor; /* of a record: its bytes, without gaps */
+    const tern__file_dtype *dtype;
+    tern_tensor *copy;       /* the same tensor, if it was made to be without gaps */
     int64_t order;           /* in the walk */
     const char *begin, *end; /* the memory that its elements cover */
     int64_t storage;
@@ -22,7 +25,7 @@ typedef struct found {
 
 typedef struct storage {
     const char *begin, *end;
-    tern_dtype dtype;
+    const tern__file_dtype *dtype;
     int64_t order; /* of its first tensor */
 } storage;
 
@@ -34,36 +37,17 @@ typedef struct saving {
     storage *storages;
     int64_t storage_count;
     tern__pickle_place *places;
-    const tern_object *path[DEEPEST + 1]; /* the containers that the walk is in, and its position in them */
-    int64_t index[DEEPEST + 1];
-    int depth;
     tern_error *err;
 } saving;
 
-/* ---- errors, with the object's path ---- */
-
-static size_t key_text(const tern_object *container, int64_t index, char *out, size_t room)
-{
-    const tern_object *key = tern_object_key(container, index);
-    const char *name = tern_object_to_string(key);
-    char quote[TERN__QUOTE_TEXT];
-    int64_t number = index;
-    tern_object_to_int(key, &number, NULL);
-    int bytes = name ? snprintf(out, room, "[%s]", tern__quote(name, (size_t)tern_object_count(key), quote))
-                     : snprintf(out, room, "[%lld]", (long long)number);
-    return TERN__MIN((size_t)bytes, room - 1);
-}
-
-static int refuse(const saving *s, int code, const char *why)
-{
-    char path[256] = "state";
-    size_t used = strlen(path);
-    for (int i = 0; i < s->depth && i < 8; i++)
-        used += key_text(s->path[i], s->index[i], path + used, sizeof(path) - used);
-    return tern__error_set(s->err, FUNC, code, "%s: %s %s", s->file, path, why);
-}
-
 /* ---- the walk ---- */
+
+static int refuse(const saving *s, const tern__object_place *place, int code, const char *why)
+{
+    char where[TERN__PLACE_TEXT];
+    return tern__error_set(s->err, FUNC, code, "%s: %s %s", s->file, tern__object_place_text(place, where),
+                           why);
+}
 
 static void cover(found *f)
 {
@@ -75,29 +59,43 @@ static void cover(found *f)
     f->end = f->begin + (is_empty ? 0 : (size_t)(last + 1) * tern_dtype_bytes(view->dtype));
 }
 
-static int add_tensor(saving *s, const tern_tensor *tensor)
+static int add_tensor(saving *s, const tern_tensor *tensor, const tern__file_dtype *dtype, tern_tensor *copy)
 {
-    if (tern__array_reserve(&s->tensors, &s->room, s->count + 1, sizeof(*s->tensors), FUNC, s->err))
+    if (tern__array_reserve(&s->tensors, &s->room, s->count + 1, sizeof(*s->tensors), FUNC, s->err)) {
+        tern_tensor_free(copy);
         return TERN_E_MEMORY;
-    s->tensors[s->count] = (found){.tensor = tensor, .order = s->count};
+    }
+    s->tensors[s->count] = (found){.tensor = tensor, .dtype = dtype, .copy = copy, .order = s->count};
     cover(&s->tensors[s->count++]);
     return TERN_OK;
 }
 
-static int walk(saving *s, const tern_object *object)
+/* A record that stands for a tensor is written with its dtype, row-major. */
+static int add_record(saving *s, const tern_object *record, const tern__object_place *place)
+{
+    char why[96];
+    tern__tensor_record tensor;
+    if (!tern__tensor_record_read(&tensor, record))
+        return refuse(s, place, TERN_E_UNSUPPORTED,
+                      "is a record, an instance of a class: tern_save saves data only");
+    snprintf(why, sizeof(why), "has %s, a dtype that PyTorch does not have", tensor.dtype->name);
+    if (!tensor.dtype->torch) return refuse(s, place, TERN_E_UNSUPPORTED, why);
+    if (tern__view_is_contiguous(&tensor.bytes->view)) return add_tensor(s, tensor.bytes, tensor.dtype, NULL);
+    tern_tensor *copy = tern_keep(tensor.bytes, s->err);
+    return copy ? add_tensor(s, copy, tensor.dtype, copy) : TERN_E_MEMORY;
+}
+
+static int walk(saving *s, const tern_object *object, const tern__object_place *place, int depth)
 {
     tern_object_kind kind = tern_object_kind_get(object);
-    if (kind == TERN_OBJECT_TENSOR) return add_tensor(s, tern_object_to_tensor(object));
-    if (kind == TERN_OBJECT_RECORD)
-        return refuse(s, TERN_E_UNSUPPORTED,
-                      "is a record, an instance of a class: tern_save saves data only");
+    const tern_tensor *tensor = tern_object_to_tensor(object);
+    if (tensor) return add_tensor(s, tensor, tern__file_dtype_of(tensor->view.dtype), NULL);
+    if (kind == TERN_OBJECT_RECORD) return add_record(s, object, place);
     int64_t count = tern__object_child_count(object);
-    if (count && s->depth == DEEPEST) return refuse(s, TERN_E_RANGE, "is nested more than 500 deep");
-    s->path[s->depth] = object;
-    int64_t *i = &s->index[s->depth++];
+    if (count && depth == DEEPEST) return refuse(s, place, TERN_E_RANGE, "is nested more than 500 deep");
     int status = TERN_OK;
-    for (*i = 0; !status && *i < count; ++*i) status = walk(s, tern__object_child(object, *i));
-    s->depth--;
+    for (int64_t i = 0; !status && i < count; i++)
+        status = walk(s, tern__object_child(object, i), &(tern__object_place){place, object, i}, depth + 1);
     return status;
 }
 
@@ -106,8 +104,7 @@ static int walk(saving *s, const tern_object *object)
 static int by_place(const void *a, const void *b)
 {
     const found *x = a, *y = b;
-    tern_dtype dtypes[] = {x->tensor->view.dtype, y->tensor->view.dtype};
-    if (dtypes[0] != dtypes[1]) return dtypes[0] < dtypes[1] ? -1 : 1;
+    if (x->dtype != y->dtype) return x->dtype < y->dtype ? -1 : 1;
     if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
     return x->order < y->order ? -1 : 1;
 }
@@ -123,11 +120,11 @@ static void join(saving *s)
     for (int64_t i = 0; i < s->count; i++) {
         found *f = &s->tensors[i];
         storage *last = s->storage_count ? &s->storages[s->storage_count - 1] : NULL;
-        tern_dtype dtype = f->tensor->view.dtype;
-        bool overlaps = last && last->dtype == dtype && f->begin < last->end && f->begin < f->end;
+        bool overlaps = last && last->dtype == f->dtype && f->begin < last->end && f->begin < f->end;
+        if (overlaps) overlaps = (f->begin - last->begin) % (f->dtype->bits / 8) == 0;
         if (!overlaps) {
             last = &s->storages[s->storage_count++];
-            *last = (storage){f->begin, f->end, dtype, f->order};
+            *last = (storage){f->begin, f->end, f->dtype, f->order};
         }
         last->end = TERN__MAX(last->end, f->end);
         last->order = TERN__MIN(last->order, f->order);
@@ -141,9 +138,9 @@ static void place(saving *s, int64_t *numbers)
     for (int64_t i = 0; i < s->count; i++) {
         const found *f = &s->tensors[i];
         const storage *in = &s->storages[f->storage];
-        int64_t bytes = (int64_t)tern_dtype_bytes(in->dtype);
+        int64_t bytes = in->dtype->bits / 8, element = in->dtype->storage ? bytes : 1;
         s->places[f->order] =
-            (tern__pickle_place){in->order, (in->end - in->begin) / bytes, (f->begin - in->begin) / bytes};
+            (tern__pickle_place){in->order, (in->end - in->begin) / element, (f->begin - in->begin) / bytes};
     }
     qsort(s->storages, (size_t)s->storage_count, sizeof(*s->storages), by_order);
     for (int64_t i = 0; i < s->storage_count; i++) numbers[s->storages[i].order] = i;
@@ -209,9 +206,10 @@ int tern__torch_save(tern__output *out, const tern_object *object, tern_error *e
     if (!s) return TERN_E_MEMORY;
     s->file = out->path;
     s->err = err;
-    int status = walk(s, object);
+    int status = walk(s, object, NULL, 0);
     if (!status) status = share(s);
     if (!status) status = write_file(s, out, object);
+    for (int64_t i = 0; i < s->count; i++) tern_tensor_free(s->tensors[i].copy);
     tern__free(s->tensors);
     tern__free(s->storages);
     tern__free(s->places);

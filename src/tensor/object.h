@@ -59,6 +59,19 @@ bool tern__object_is_key(const tern_object *object);
  * (either may be NULL). */
 int64_t tern__object_child_count(const tern_object *object);
 tern_object *tern__object_child(const tern_object *object, int64_t index);
+/* Replaces a child that is not NULL. */
+void tern__object_child_set(tern_object *object, int64_t index, tern_object *child);
+
+/* Where a walk is: at child `index` of `container`, whose own place is `up`. NULL: at the root. */
+typedef struct tern__object_place {
+    const struct tern__object_place *up;
+    const tern_object *container;
+    int64_t index;
+} tern__object_place;
+
+/* Writes `state["model"][3]` for an error, and returns it; of a deep place, the eight outermost levels. */
+#define TERN__PLACE_TEXT 256
+const char *tern__object_place_text(const tern__object_place *place, char text[TERN__PLACE_TEXT]);
 
 /* As tern_object_print, to any file. */
 void tern__object_print(FILE *file, const tern_object *object);

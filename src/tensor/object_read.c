@@ -58,6 +58,18 @@ tern_object *tern__object_child(const tern_object *object, int64_t index)
     return index ? ((const record_node *)object)->state : ((const record_node *)object)->args;
 }
 
+void tern__object_child_set(tern_object *object, int64_t index, tern_object *child)
+{
+    record_node *record = (record_node *)object;
+    tern_object **slot = is_list(object)                ? &((list_node *)object)->items[index]
+                         : is(object, TERN_OBJECT_DICT) ? &((dict_node *)object)->pairs[index].item
+                         : index                        ? &record->state
+                                                        : &record->args;
+    tern_object *old = *slot;
+    *slot = tern__object_hold(child);
+    tern__object_drop(old);
+}
+
 const tern_object *tern_object_at(const tern_object *object, int64_t index)
 {
     return is(object, TERN_OBJECT_RECORD) ? NULL : tern__object_child(object, index);
@@ -137,6 +149,36 @@ const tern_object *tern_object_record_args(const tern_object *record)
 const tern_object *tern_object_record_state(const tern_object *record)
 {
     return is(record, TERN_OBJECT_RECORD) ? ((const record_node *)record)->state : NULL;
+}
+
+/* ---- places, for errors ---- */
+
+/* Appends `["model"]` or `[3]`. */
+static void append_level(const tern__object_place *place, char text[TERN__PLACE_TEXT])
+{
+    char quote[TERN__QUOTE_TEXT];
+    const tern_object *key = tern_object_key(place->container, place->index);
+    const char *name = tern_object_to_string(key);
+    int64_t number = place->index;
+    tern_object_to_int(key, &number, NULL);
+    if (name)
+        tern__text_append(text, TERN__PLACE_TEXT, "[%s]",
+                          tern__quote(name, (size_t)tern_object_count(key), quote));
+    else
+        tern__text_append(text, TERN__PLACE_TEXT, "[%lld]", (long long)number);
+}
+
+const char *tern__object_place_text(const tern__object_place *place, char text[TERN__PLACE_TEXT])
+{
+    enum { SHOWN = 8 };
+    const tern__object_place *shown[SHOWN];
+    int depth = 0;
+    for (const tern__object_place *at = place; at; at = at->up) depth++;
+    for (int level = depth; place; place = place->up)
+        if (--level < SHOWN) shown[level] = place;
+    snprintf(text, TERN__PLACE_TEXT, "state");
+    for (int level = 0; level < depth && level < SHOWN; level++) append_level(shown[level], text);
+    return text;
 }
 
 /* ---- printing ---- */

@@ -28,14 +28,25 @@ static inline size_t size_of(int fd)
     return (size_t)status.st_size;
 }
 
-/* Loads and closes the file; `claimed` is the size that the loader is told. */
-static inline tern_object *load_sized(int fd, size_t claimed, size_t room, bool metadata, tern_error *err)
+static inline tern_object *load_any(int fd, size_t claimed, size_t room, bool records, bool metadata,
+                                    tern_error *err)
 {
     tern__input in = {
         .path = "a.safetensors", .fd = fd, .size = (int64_t)claimed, .room = (int64_t)(claimed + room)};
-    tern_object *dict = tern__safetensors_load(&in, metadata, err);
+    tern_object *dict = tern__safetensors_load(&in, records, metadata, err);
     close(fd);
     return dict;
+}
+
+/* Loads and closes the file; `claimed` is the size that the loader is told. */
+static inline tern_object *load_sized(int fd, size_t claimed, size_t room, bool metadata, tern_error *err)
+{
+    return load_any(fd, claimed, room, false, metadata, err);
+}
+
+static inline tern_object *load_records(int fd, tern_error *err)
+{
+    return load_any(fd, size_of(fd), ROOM, true, true, err);
 }
 
 static inline tern_object *load(int fd, bool metadata, tern_error *err)

@@ -130,6 +130,22 @@ static const bomb bombs[] = {
     RECORD("instances", "ca\nb\nq\1", "h\1)\x81", "t."),
     RECORD("instances with a state", "ca\nb\nq\1Nq\2", "h\1)\x81h\2b", "t."),
     BOMB("types", "", "ctorch\nfloat32\n", "t."),
+    BOMB("instances that are refused", "ca\nb\nq\1", "h\1)\x81", "t."),
+    RECORD("large ints", "", "\x8a\x09\1\2\3\4\5\6\7\x08\x09", "t."),
+    RECORD("numpy's dtypes", "cnumpy\ndtype\nq\1X\2\0\0\0V8q\2", "h\1h\2\x85R", "t."),
+    RECORD("numpy's texts",
+           "cnumpy.core.multiarray\nscalar\nq\1cnumpy\ndtype\nX\2\0\0\0U1\x85Rq\2B\4\0\0\0a\0\0\0q\3",
+           "h\1h\2h\3\x86R", "t."),
+    RECORD("numpy's complex numbers",
+           "cnumpy.core.multiarray\nscalar\nq\1cnumpy\ndtype\nX\2\0\0\0c8\x85Rq\2C\1aq\3", "h\1h\2h\3\x86R",
+           "t."),
+    RECORD("tensors of another dtype",
+           "ctorch._utils\n_rebuild_tensor_v2\nq\1(X\7\0\0\0storagectorch\nCharStorage\nX\1\0\0\0"
+           "0X\3\0\0\0cpuK\4tQq\2)q\3",
+           "h\1(h\2K\0h\3h\3\x89NtR", "t."),
+    RECORD("storages", "", STORAGE, "t."),
+    RECORD("keys", "}", ")Ns", "t."),
+    BOMB("keys that are refused", "}", ")Ns", "t."),
 };
 
 static void write_bomb(const bomb *b)

@@ -97,6 +97,7 @@ static const struct {
     {A("u8", "[1]", "[0,1]"), 1, TERN_E_FORMAT, "\"a\" has dtype \"u8\", which does not exist"},
     {A("I8", "[1]", "[0,1]"), 1, TERN_E_UNSUPPORTED, "\"a\" has dtype I8, which tern does not support"},
     {A("F8_E4M3", "[1]", "[0,1]"), 1, TERN_E_UNSUPPORTED, "\"a\" has dtype F8_E4M3"},
+    {A("C64", "[1]", "[0,8]"), 8, TERN_E_UNSUPPORTED, "tern_load_opts.records loads it as a record"},
     {"{\"a\":{\"dtype\":8}}", 0, TERN_E_FORMAT, "expected a string, got \"8}}\""},
     /* offsets */
     {A("U8", "[1]", "[-1,1]"), 1, TERN_E_FORMAT,
@@ -123,6 +124,9 @@ static const struct {
      "\"a\" starts at byte 1 of the data, but the tensors before it end at 0"},
     {"{" B("a", "0", "4") "}", 5, TERN_E_FORMAT, "the tensors end at byte 4 of the data, but the data has 5"},
     {"{}", 1, TERN_E_FORMAT, "the tensors end at byte 0 of the data, but the data has 1"},
+    {"{" B("a", "0", "4") "," B("b", "4", "8") "," B("a", "0", "4") "}", 8, TERN_E_FORMAT,
+     "\"a\" occurs twice"},
+    {"{" B("a", "0", "4") "," B("a", "6", "10") "}", 10, TERN_E_FORMAT, "\"a\" occurs twice"},
     /* sizes */
     {A("U8", "[4294967296,4294967296]", "[0,1]"), 1, TERN_E_FORMAT, "\"a\" has too many elements"},
     {A("F64", "[2305843009213693952]", "[0,1]"), 1, TERN_E_FORMAT, "\"a\" has too many elements"},
@@ -229,7 +233,7 @@ static void a_file_that_is_cut_or_flipped_is_an_error(void **state)
     for (size_t bit = 0; bit < 8 * (8 + HEADER); bit++) {
         tern_error err = {0};
         file[bit / 8] ^= (uint8_t)(1 << bit % 8);
-        tern_object *dict = load(make_file(file, SIZE), true, &err);
+        tern_object *dict = load_records(make_file(file, SIZE), &err);
         file[bit / 8] ^= (uint8_t)(1 << bit % 8);
         assert_true(!dict == (err.code == TERN_E_FORMAT || err.code == TERN_E_UNSUPPORTED));
         assert_true(!dict || tern_object_count(dict) == 2);
@@ -336,6 +340,20 @@ static int many_tensors(int count, int data, bool backwards)
     return fd;
 }
 
+/* Makes the header of that many tensors of no bytes that are loaded as records, each of eight dimensions. */
+static int many_records(int count)
+{
+    char *text = malloc((size_t)count * 96 + 16), *end = text;
+    *end++ = '{';
+    for (int i = 0; i < count; i++)
+        end += sprintf(end, "%s\"%x\":{\"dtype\":\"I8\",\"shape\":[0,1,2,3,4,5,6,7],\"data_offsets\":[0,0]}",
+                       i ? "," : "", i);
+    *end++ = '}';
+    int fd = make_safetensors(text, (size_t)(end - text), 0);
+    free(text);
+    return fd;
+}
+
 /* Makes metadata of that many pairs. */
 static int many_pairs(size_t count)
 {
@@ -356,7 +374,7 @@ static int status_within_bound(int fd)
     tern_error err = {0};
     size_t size = size_of(fd);
     tern__allocator_replace(&(tern_allocator){meter_alloc, meter_free, &m});
-    tern_object *dict = load(fd, true, &err);
+    tern_object *dict = load_records(fd, &err);
     tern_object_free(dict);
     tern__allocator_replace(NULL);
     if (m.peak > size + ROOM) fail_msg("%zu bytes for a file of %zu", m.peak, size);
@@ -378,6 +396,8 @@ static void memory_stays_within_the_file_and_the_room(void **state)
     for (int count = 16000; count <= 28000; count += 500) status_within_bound(many_tensors(count, 0, false));
     for (size_t pairs = 50000; pairs <= 220000; pairs += 10000) status_within_bound(many_pairs(pairs));
     assert_int_equal(status_within_bound(many_pairs(2000000)), TERN_E_MEMORY);
+    assert_int_equal(status_within_bound(many_records(5000)), TERN_OK);
+    for (int count = 6000; count <= 16000; count += 1000) status_within_bound(many_records(count));
     char *text = repeat("{\"a\":{\"shape\":[0", ",0", 5000000, "]}}", &bytes);
     expect_error_of(make_safetensors(text, bytes, 0), TERN_E_FORMAT, "\"a\" has no dtype");
     free(text);

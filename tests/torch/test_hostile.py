@@ -247,7 +247,7 @@ def test_the_machine():
                        (b"\x80\4\x8c\0\x8c\1a\x93.", "a name is not valid")):
         pickled(text, FORMAT, part)
     pickled(b"\x80\6N.", UNSUPPORTED, "protocol is 6")
-    pickled(b"\x80\2\x8a\x09" + b"\1" * 9 + b".", UNSUPPORTED, "an int has 9 bytes")
+    pickled(b"\x80\2\x8a\x09" + b"\1" * 9 + b".", UNSUPPORTED, "an int needs more than 64 bits")
     pickled(b"\x80\2})Ns.", UNSUPPORTED, "of kind tuple, which tern does not support")
     assert loaded(b"\x80\2}(X\0\0\0\0NX\5\0\0\0\0/../K\1X\4\0\0\0\n\x1b[2K\2u.") == {"": None, "\0/../": 1, "\n\x1b[2": 2}
     assert loaded(b"\x80\2X" + struct.pack("<I", MB) + b"n" * MB + b".") == "n" * MB
@@ -268,7 +268,11 @@ def test_tensors():
         pickled(tensor(0, shape, (0,) * len(shape)), FORMAT, "too many elements")
     pickled(tensor(0, (2**40,), (0,)), UNSUPPORTED, "an expanded tensor is larger than the file")
     pickled(tensor(0, (1,) * 1000, (1,) * 1000), UNSUPPORTED, "1000 dimensions")
-    pickled(tensor(0, (2**64,), (1,)), UNSUPPORTED, "an int has 9 bytes")
+    long = b"\x80\2" + REBUILD + b"q\1(K\1" + b"2" * 99999 + b"tq\2" + STORAGE.replace(b"Float", b"Char").replace(b"K\x06tQ", b"K\x18tQ") + b"q\3("
+    begin = time.process_time()
+    pickled(long + b"h\1(h\3K\0h\2h\2\x89NtR" * 20000 + b"t.", FORMAT, "4 objects on the stack")
+    assert time.process_time() - begin < 10, "one long shape of many tensors"
+    pickled(tensor(0, (2**64,), (1,)), FORMAT, "arguments that PyTorch does not use")
 
 
 def test_storages():
@@ -276,7 +280,7 @@ def test_storages():
         same(torch.arange(6.0).reshape(2, 3), loaded(tensor(storage=STORAGE.replace(old, new))))
     for old, new, code, part in ((b"K\x06tQ", b"K\x07tQ", FORMAT, "has 24 bytes, expected 28"), (b"X\x01\0\0\x000", b"X\x01\0\0\x009", FORMAT, "data/9"),
                                  (b"K\x06tQ", b"J\xff\xff\xff\xfftQ", FORMAT, "does not name a storage"), (b"K\x06tQ", number(2**62) + b"tQ", FORMAT, "a storage has"),
-                                 (b"X\x01\0\0\x000", b"K\0", FORMAT, "does not name a storage"), (b"Float", b"QInt8", UNSUPPORTED, "QInt8Storage"),
+                                 (b"X\x01\0\0\x000", b"K\0", FORMAT, "does not name a storage"), (b"Float", b"QInt8", FORMAT, "has 24 bytes, expected 6"),
                                  (b"FloatStorage", b"Size", FORMAT, "torch.Size"), (b"X\x01\0\0\x000", b"X\x0a\0\0\x00../version", FORMAT, "data/../version")):
         pickled(tensor(storage=STORAGE.replace(old, new)), code, part)
     same_entry = STORAGE.replace(b"X\x01\0\0\x000", b"X\x03\0\0\x000\0x")

@@ -95,6 +95,11 @@ class Safetensors(unittest.TestCase):
         (told,) = self.peer("read", "a.safetensors")
         self.assertTold((state, {"format": "pt", "x": "é\t\u2028"}), told, "a")
 
+    def test_dtypes_that_libtern_has_not(self):
+        self.peer("write_others")
+        subprocess.run([os.path.join(os.environ["TERN_BUILD"], "tern"), "convert", self.path("others.safetensors"), self.path("again.safetensors")], check=True)
+        self.assertEqual(bytes_of(self.path("again.safetensors")), bytes_of(self.path("others.safetensors")), "the same file")
+
     def damaged(self):
         """Files with a byte or a number of the header changed, a piece of it repeated or missing, or another length."""
         random.seed(3)
