@@ -4,6 +4,7 @@
 #include "inspect/module_record.h"
 
 #include "base/text.h"
+#include "checkpoint/safetensors.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +21,45 @@ char *tern__value_text(const tern_object *value)
     tern__object_print(memory, value);
     fclose(memory);
     return text;
+}
+
+tern_object *tern__content_load(const char *path, const tern_load_opts *opts, tern_error *err)
+{
+    tern__input in;
+    tern_load_opts own = *opts;
+    if (tern__input_open(&in, path, 0, err)) return NULL;
+    own.records = own.records || tern__safetensors_is(&in);
+    tern__input_close(&in);
+    return tern_load(path, &own, err);
+}
+
+/* Writes "(3, 4)", with an ellipsis if it is too long. */
+static void write_shape(const tern_object *dimensions, char text[TERN__SHAPE_TEXT])
+{
+    int64_t size = 0;
+    *text = '\0';
+    for (int64_t d = 0; d < tern_object_count(dimensions) && strlen(text) < TERN__SHAPE_TEXT - 32; d++) {
+        tern_object_to_int(tern_object_at(dimensions, d), &size, NULL);
+        tern__text_append(text, TERN__SHAPE_TEXT, "%s%lld", d ? ", " : "(", (long long)size);
+    }
+    bool is_whole = strlen(text) < TERN__SHAPE_TEXT - 32;
+    tern__text_append(text, TERN__SHAPE_TEXT, is_whole && *text ? ")" : is_whole ? "()" : ", ..)");
+}
+
+bool tern__tensor_info_get(tern__tensor_info *info, const tern_object *value)
+{
+    tern__tensor_record record;
+    const tern_tensor *tensor = tern_object_to_tensor(value);
+    if (tensor) {
+        *info = (tern__tensor_info){
+            tensor, true, tern_dtype_name(tensor->view.dtype), tern__view_count(&tensor->view), NULL, ""};
+        tern__shape_text(&tensor->view, info->shape);
+        return true;
+    }
+    if (!tern__tensor_record_read(&record, value)) return false;
+    *info = (tern__tensor_info){record.bytes, false, record.dtype->name, record.count, record.shape, ""};
+    write_shape(record.shape, info->shape);
+    return true;
 }
 
 /* The name of the current position: it grows on the way down and shrinks on the way up. */
@@ -126,7 +166,7 @@ static int list(tern__content *c, path *p, const tern_object *value, tern_error 
 {
     tern_object_kind kind = tern_object_kind_get(value);
     if (!value) return TERN_OK;
-    if (kind == TERN_OBJECT_RECORD) return list_record(c, p, value, err);
+    if (kind == TERN_OBJECT_RECORD && !tern__value_is_tensor(value)) return list_record(c, p, value, err);
     bool is_container = kind == TERN_OBJECT_LIST || kind == TERN_OBJECT_TUPLE || kind == TERN_OBJECT_DICT;
     return is_container && tern_object_count(value) ? list_children(c, p, value, err)
                                                     : add_item(c, p, value, err);

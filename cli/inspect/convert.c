@@ -24,12 +24,14 @@ static const char usage[] =
     "Writes the checkpoint IN as OUT. The suffix of OUT chooses the format: .pt or .pth (torch.save), or\n"
     ".safetensors, which holds only named tensors. Nothing in IN is executed.\n"
     "\n"
-    "  --records       replace modules that were saved whole (torch.save(net)) by their state dicts\n"
+    "  --records       replace modules that were saved whole (torch.save(net)) by their state dicts, and "
+    "read\n"
+    "                  files with other things that tern does not have: classes, large ints, dtypes as i8\n"
     "  --key NAME      write only the value of this key: the \"model\" of {\"model\": .., \"epoch\": 3}\n"
     "  --flatten       write only the tensors, named as `tern inspect` shows them: \"model.conv1.weight\"\n"
     "  --strip PREFIX  remove this prefix from the names: \"module.\" of a DistributedDataParallel\n"
     "  --prefix PREFIX add this prefix to the names\n"
-    "  --dtype DTYPE   cast floating-point tensors to f32, f64, bf16 or f16\n"
+    "  --dtype DTYPE   cast tensors of these dtypes to one of them: f32, f64, bf16, f16\n"
     "  --memory N      allow IN's objects N MiB (default 16) of memory beyond the file's size\n";
 
 typedef struct settings {
@@ -197,7 +199,7 @@ static int rename_item(settings *set, tern_object *made, const tern_object *key,
 {
     size_t bytes;
     const char *old = tern_object_to_string(key);
-    if (!old || strcmp(old, TERN__SAFETENSORS_METADATA) == 0)
+    if (!old || tern__safetensors_is_metadata(key))
         return tern__object_set(made, (tern_object *)key, (tern_object *)value, err);
     char *name = rename_key(set, key, &bytes, err);
     int status = name ? set_new(made, name, bytes, value, err) : TERN_E_MEMORY;
@@ -250,7 +252,7 @@ static tern_object *read_in(const settings *set, tern_error *err)
     opts.metadata = tern__safetensors_is_path(set->out);
     if (set->dtype >= 0) c.device = tern_device_open(NULL, err);
     if (set->dtype >= 0) c.scope = tern_scope_new(c.device, NULL, err);
-    tern_object *read = tern_load(set->in, &opts, err), *made = NULL;
+    tern_object *read = tern__content_load(set->in, &opts, err), *made = NULL;
     if (read) made = rebuild(&c, read, err);
     tern__object_drop(read);
     tern_scope_free(c.scope);

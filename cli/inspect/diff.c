@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "checkpoint/safetensors.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,9 @@ typedef struct diff {
 static bool is_metadata(const tern__content_item *item)
 {
     static const char name[] = TERN__SAFETENSORS_METADATA;
-    return item->name_bytes >= sizeof(name) - 1 && memcmp(item->name, name, sizeof(name) - 1) == 0;
+    size_t bytes = sizeof(name) - 1;
+    bool begins = item->name_bytes >= bytes && memcmp(item->name, name, bytes) == 0;
+    return begins && (item->name_bytes == bytes || item->name[bytes] == '.');
 }
 
 static void print_line(const char *head, const tern__content_item *item)
@@ -61,7 +64,7 @@ static void compare_others(diff *d, const tern__content_item *a, const tern__con
     free(y);
 }
 
-/* `distance` is NULL if the shapes differ. */
+/* `distance` is NULL if the shapes differ; its largest differences are NaN if there are only bytes. */
 static void add_row(diff *d, const tern__content_item *item, const char *description,
                     const tern__distance *distance, tern_error *err)
 {
@@ -76,23 +79,35 @@ static void add_row(diff *d, const tern__content_item *item, const char *descrip
     }
     tern__rows_add(&d->table, err, "%lld of %lld", (long long)(distance->count - distance->equal),
                    (long long)distance->count);
-    tern__rows_add(&d->table, err, "%.4g", distance->absolute);
-    tern__rows_add(&d->table, err, "%.4g", distance->relative);
+    const double apart[] = {distance->absolute, distance->relative};
+    for (int i = 0; i < 2; i++) tern__rows_add(&d->table, err, isnan(apart[i]) ? "-" : "%.4g", apart[i]);
 }
 
 enum { DESCRIPTION = 2 * TERN__SHAPE_TEXT + 32 };
 
 /* Writes "(3, 4) f32", or "(3, 4) f32 -> (3, 5) f32" if they differ. */
-static void describe(const tern__view *a, const tern__view *b, bool same, char out[DESCRIPTION])
+static void describe(const tern__tensor_info *a, const tern__tensor_info *b, bool same, char out[DESCRIPTION])
 {
-    char from[TERN__SHAPE_TEXT], to[TERN__SHAPE_TEXT];
-    tern__shape_text(a, from);
-    tern__shape_text(b, to);
     if (same)
-        snprintf(out, DESCRIPTION, "%s %s", from, tern_dtype_name(a->dtype));
+        snprintf(out, DESCRIPTION, "%s %s", a->shape, a->dtype);
     else
-        snprintf(out, DESCRIPTION, "%s %s -> %s %s", from, tern_dtype_name(a->dtype), to,
-                 tern_dtype_name(b->dtype));
+        snprintf(out, DESCRIPTION, "%s %s -> %s %s", a->shape, a->dtype, b->shape, b->dtype);
+}
+
+static bool has_same_shape(const tern__tensor_info *a, const tern__tensor_info *b)
+{
+    if (!a->dimensions && !b->dimensions) return tern__view_same_shape(&a->tensor->view, &b->tensor->view);
+    return strcmp(a->shape, b->shape) == 0 && a->count == b->count;
+}
+
+/* Compares values, or only bytes: those of dtypes that tern does not have mean nothing to it. */
+static int compare_infos(tern__distance *out, const tern__tensor_info *a, const tern__tensor_info *b,
+                         tern_error *err)
+{
+    if (a->has_values && b->has_values) return tern__values_compare(out, a->tensor, b->tensor, err);
+    *out = (tern__distance){.count = a->count, .absolute = NAN, .relative = NAN};
+    if (strcmp(a->dtype, b->dtype) != 0) return TERN_OK;
+    return tern__bytes_compare(out, a->tensor, b->tensor, err);
 }
 
 static void compare_tensors(diff *d, const tern__content_item *a, const tern__content_item *b,
@@ -100,10 +115,11 @@ static void compare_tensors(diff *d, const tern__content_item *a, const tern__co
 {
     char text[DESCRIPTION];
     tern__distance distance;
-    const tern_tensor *x = tern_object_to_tensor(a->value), *y = tern_object_to_tensor(b->value);
-    bool same_shape = tern__view_same_shape(&x->view, &y->view), same_dtype = x->view.dtype == y->view.dtype;
-    describe(&x->view, &y->view, same_shape && same_dtype, text);
-    if (same_shape && tern__values_compare(&distance, x, y, err)) return;
+    tern__tensor_info x, y;
+    if (!tern__tensor_info_get(&x, a->value) || !tern__tensor_info_get(&y, b->value)) return;
+    bool same_shape = has_same_shape(&x, &y), same_dtype = strcmp(x.dtype, y.dtype) == 0;
+    describe(&x, &y, same_shape && same_dtype, text);
+    if (same_shape && compare_infos(&distance, &x, &y, err)) return;
     if (same_shape && same_dtype && distance.equal == distance.count) return;
     if (!same_shape || !same_dtype)
         d->shapes++;

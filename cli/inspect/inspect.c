@@ -19,7 +19,8 @@ static const char usage[] =
     "each\n"
     "tensor its name, shape, dtype, statistics of its finite values (std as torch.std) and the XXH3 checksum "
     "of\n"
-    "its bytes. Nothing in the file is executed. The checksum of all tensors covers their names and values "
+    "its bytes. Of a dtype that tern does not have (i8, f8_e4m3 ..) there are no statistics. Nothing in the\n"
+    "file is executed. The checksum of all tensors covers their names and values "
     "and\n"
     "depends neither on their order nor on the format.\n"
     "\n"
@@ -48,14 +49,13 @@ static void add_number(tern__rows *table, double value, tern_error *err)
 
 static void add_row(tern__rows *table, const tern__content_item *item, const tern__values *v, tern_error *err)
 {
-    char shape[TERN__SHAPE_TEXT];
-    const tern__view *view = &tern_object_to_tensor(item->value)->view;
+    tern__tensor_info info;
     char *name = tern__item_name(item, err);
-    if (!name) return;
+    if (!name || !tern__tensor_info_get(&info, item->value)) return;
     tern__rows_add(table, err, "%s", name);
     tern__free(name);
-    tern__rows_add(table, err, "%s", tern__shape_text(view, shape));
-    tern__rows_add(table, err, "%s", tern_dtype_name(view->dtype));
+    tern__rows_add(table, err, "%s", info.shape);
+    tern__rows_add(table, err, "%s", info.dtype);
     if (v->nan || v->inf)
         tern__rows_add(table, err, "%lld NaN %lld Inf", (long long)v->nan, (long long)v->inf);
     else

@@ -3,6 +3,7 @@
 
 #include "checkpoint/torch.h"
 
+#include <math.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -23,7 +24,7 @@ static int look_at(tern__inspected *file, tern_error *err)
 
 int tern__inspected_open(tern__inspected *file, const char *path, const tern_load_opts *opts, tern_error *err)
 {
-    *file = (tern__inspected){.path = path, .object = tern_load(path, opts, err)};
+    *file = (tern__inspected){.path = path, .object = tern__content_load(path, opts, err)};
     int status = file->object ? look_at(file, err) : err->code;
     return status ? status : tern__content_list(&file->content, file->object, err);
 }
@@ -37,11 +38,14 @@ void tern__inspected_close(tern__inspected *file)
 int tern__inspect_measure(tern__values *values, const tern__content_item *item, tern__totals *sum,
                           tern_error *err)
 {
-    const tern_tensor *tensor = tern_object_to_tensor(item->value);
-    if (tern__values_measure(values, tensor, err)) return err->code;
+    tern__tensor_info info;
+    if (!tern__tensor_info_get(&info, item->value)) return TERN_OK;
+    if (tern__values_measure(values, info.tensor, err)) return err->code;
+    values->count = info.count;
+    if (!info.has_values) values->min = values->mean = values->max = values->std = NAN;
     sum->tensors++;
-    sum->bytes += (int64_t)tern__view_bytes(&tensor->view);
-    sum->values += values->count;
+    sum->bytes += (int64_t)tern__view_bytes(&info.tensor->view);
+    sum->values += info.count;
     sum->nan += values->nan;
     sum->inf += values->inf;
     sum->checksum += XXH3_64bits_withSeed(item->name, item->name_bytes, values->checksum);

@@ -1,5 +1,6 @@
 /* module_record.c - walks the record of a pickled torch.nn.Module as Module.state_dict does. */
 #include "inspect/module_record.h"
+#include "inspect/content.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -57,7 +58,7 @@ static int add_tensors(tern_object *dict, const char *prefix, const tern_object 
     for (int64_t i = 0; !status && i < tern_object_count(tensors); i++) {
         const char *name = tern_object_to_string(tern_object_key(tensors, i));
         const tern_object *tensor = tern_object_at(tensors, i);
-        if (name && tern_object_to_tensor(tensor) && is_persistent(record, name))
+        if (name && tern__value_is_tensor(tensor) && is_persistent(record, name))
             status = add(dict, prefix, name, tensor, err);
     }
     return status;

@@ -36,13 +36,14 @@ typedef struct below {
 static void count_below(const tern_object *value, below *sum)
 {
     if (!value) return;
-    if (tern_object_kind_get(value) == TERN_OBJECT_RECORD) {
+    bool is_tensor = tern__value_is_tensor(value);
+    if (tern_object_kind_get(value) == TERN_OBJECT_RECORD && !is_tensor) {
         sum->others++;
         count_below(tern_object_record_args(value), sum);
         count_below(tern_object_record_state(value), sum);
         return;
     }
-    int64_t *count = tern_object_kind_get(value) == TERN_OBJECT_TENSOR ? &sum->tensors : &sum->others;
+    int64_t *count = is_tensor ? &sum->tensors : &sum->others;
     *count += !is_container(value) || tern_object_count(value) == 0;
     for (int64_t i = 0; is_container(value) && i < tern_object_count(value); i++)
         count_below(tern_object_at(value, i), sum);
@@ -106,7 +107,7 @@ static void print_children(const tree *t, const tern_object *value, int depth, b
     for (int64_t i = 0; i < tern_object_count(value); i++) {
         const tern_object *item = tern_object_at(value, i);
         if (brief && !t->all && is_nothing(item)) continue;
-        if (tern_object_kind_get(item) == TERN_OBJECT_TENSOR || (others++ >= SHOWN && !t->all)) continue;
+        if (tern__value_is_tensor(item) || (others++ >= SHOWN && !t->all)) continue;
         print_key(is_dict ? tern_object_key(value, i) : NULL, i, depth);
         print_node(t, item, depth, 2 * depth + 8);
     }

@@ -141,3 +141,17 @@ int tern__values_compare(tern__distance *out, const tern_tensor *a, const tern_t
     tern_tensor_free(b_copy);
     return y ? TERN_OK : TERN_E_MEMORY;
 }
+
+int tern__bytes_compare(tern__distance *out, const tern_tensor *a, const tern_tensor *b, tern_error *err)
+{
+    tern_tensor *a_copy, *b_copy = NULL;
+    const char *x = open_values(a, &a_copy, err), *y = x ? open_values(b, &b_copy, err) : NULL;
+    int64_t bytes = tern__view_count(&a->view);
+    for (int64_t i = 0; y && i < out->count; i++) {
+        int64_t begin = i * bytes / out->count, end = ((i + 1) * bytes + out->count - 1) / out->count;
+        out->equal += memcmp(x + begin, y + begin, (size_t)(end - begin)) == 0;
+    }
+    tern_tensor_free(a_copy);
+    tern_tensor_free(b_copy);
+    return y ? TERN_OK : TERN_E_MEMORY;
+}

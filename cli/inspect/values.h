@@ -23,5 +23,8 @@ typedef struct tern__distance {
 } tern__distance;
 
 int tern__values_compare(tern__distance *out, const tern_tensor *a, const tern_tensor *b, tern_error *err);
+/* Counts the equal elements of out->count by their bytes: u8 tensors with as many bytes. An element of a part
+ * of a byte is equal if its bytes are. */
+int tern__bytes_compare(tern__distance *out, const tern_tensor *a, const tern_tensor *b, tern_error *err);
 
 #endif

@@ -47,6 +47,41 @@ def read(path):
     return arrays, metadata
 
 
+# Dtypes that tern does not have, and the bits of an element.
+OTHERS = {"I8": 8, "I16": 16, "U16": 16, "U32": 32, "U64": 64, "C64": 64, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
+          "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6}
+# The order in which the package writes dtypes (0.8).
+ORDER = """U64 I64 F64 C64 F32 U32 I32 BF16 F16 U16 I16 F8_E5M2FNUZ F8_E4M3FNUZ F8_E8M0 F8_E4M3 F8_E5M2 I8 U8 F6_E3M2 F6_E2M3 F4 BOOL""".split()
+
+
+def write_rows(path, rows, metadata=None):
+    """Builds a file from (name, dtype, shape, bytes) and the text of the metadata, sorted as the package does."""
+    members, data = [] if metadata is None else [f'"__metadata__":{metadata}'], b""
+    for name, kind, shape, raw in sorted(rows, key=lambda row: (ORDER.index(row[1]), row[0].encode())):
+        entry = {"dtype": kind, "shape": list(shape), "data_offsets": [len(data), len(data) + len(raw)]}
+        members.append(f"{json.dumps(name, ensure_ascii=False)}:{json.dumps(entry, separators=(',', ':'))}")
+        data += raw
+    text = ("{" + ",".join(members) + "}").encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+
+
+def other_rows():
+    """Tensors of every dtype that tern does not have, and of too many dimensions, beside others."""
+    rows = [("w", "F32", (2, 3), RANDOM.bytes(24)), ("a.deep", "F32", (1, 2, 1, 2, 1, 1, 2), numpy.float32(RANDOM.normal(size=8)).tobytes()),
+            ("deep.bool", "BOOL", (1,) * 9, b"\1"), ("empty", "F8_E4M3", (0, 3), b""), ("scalar", "I8", (), b"\xff")]
+    for kind, bits in OTHERS.items():
+        for shape in ((8,), (3, 8), (2, 1, 4)):
+            rows.append((f"{kind}.{len(shape)}", kind, shape, RANDOM.bytes(int(numpy.prod(shape)) * bits // 8)))
+    return rows
+
+
+def bytes_of(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
 def some_tensors():
     tensors = {}
     for kind, dtype in KINDS.items():
@@ -172,6 +207,57 @@ class Inspect(Case):
                 self.assertEqual(set(re.findall(r"[\x00-\x1f\x7f-\x9f\u202e\udcff]", out + err)), {"\n"})
                 self.assertIn(shown, out + err)
 
+    def test_dtypes_that_tern_has_not(self):
+        rows = other_rows()
+        write_rows(self.path("a.safetensors"), rows, '{"format":"pt"}')
+        told = json.loads(self.fine("inspect", "--json", self.path("a.safetensors")))
+        entries = {entry["name"]: entry for entry in told["tensors"]}
+        lines = {line.split()[0]: line for line in self.fine("inspect", self.path("a.safetensors")).splitlines() if line}
+        for name, kind, shape, raw in rows:
+            entry = entries[name]
+            self.assertEqual((entry["dtype"], entry["shape"]), (kind.lower(), list(shape)))
+            self.assertTrue(lines[name].startswith(f"{name} ") and f" ({', '.join(map(str, shape))}) " in lines[name] and f" {kind.lower()} " in lines[name])
+            self.assertTrue(lines[name].endswith(entry["checksum"]))
+            if name != "w":
+                self.assertEqual([entry[key] for key in ("min", "mean", "max", "std", "nan", "inf")], [None] * 4 + [0, 0])
+                self.assertEqual(lines[name].split()[-5:-1], ["-"] * 4)
+                self.assertEqual(told["object"][name], f"tensor {kind.lower()} ({', '.join(map(str, shape))})")
+        self.assertEqual([told["totals"][key] for key in ("tensors", "values", "bytes")],
+                         [len(rows), sum(int(numpy.prod(row[2])) for row in rows), sum(len(row[3]) for row in rows)])
+        write_rows(self.path("b"), [row for row in rows if row[1] == "I8"])
+        write_rows(self.path("c"), [(name, "U8", shape, raw) for name, kind, shape, raw in rows if kind == "I8"])
+        sums = [[entry["checksum"] for entry in json.loads(self.fine("inspect", "--json", self.path(name)))["tensors"]] for name in "bc"]
+        self.assertEqual(*sums, "of the bytes")
+
+    def test_names_with_zero_bytes(self):
+        names = ["a\0b", "a\0c", "\0", "a", "__metadata__\0"]
+        write(self.path("a.safetensors"), {name: numpy.full(1, i, numpy.float32) for i, name in enumerate(names)}, {"x\0y": "z\0\x01\x1f\"\\é"})
+        told = json.loads(self.fine("inspect", "--json", self.path("a.safetensors")))
+        self.assertEqual([(entry["name"], entry["min"]) for entry in told["tensors"]], [(name, i) for i, name in enumerate(names)])
+        self.assertEqual(told["object"], {**{name: "tensor f32 (1)" for name in names}, "__metadata__": {"x\0y": "z\0\x01\x1f\"\\é"}})
+        self.fine("convert", self.path("a.safetensors"), self.path("b.safetensors"))
+        made, metadata = read(self.path("b.safetensors"))
+        self.assertEqual(({name: array[0] for name, array in made.items()}, metadata), ({name: i for i, name in enumerate(names)}, {"x\0y": "z\0\x01\x1f\"\\é"}))
+
+    def test_metadata_may_be_null(self):
+        for metadata in ("null", " null\n", "{}"):
+            write_rows(self.path("a.safetensors"), [("x", "F32", (1,), bytes(4))], metadata)
+            self.assertEqual(json.loads(self.fine("inspect", "--json", self.path("a.safetensors")))["object"].get("__metadata__"), {} if metadata == "{}" else None)
+            self.fine("convert", self.path("a.safetensors"), self.path("b.safetensors"))
+            self.assertEqual(read(self.path("b.safetensors"))[1], {} if metadata == "{}" else {"format": "pt"})
+        for metadata in ("nul", "nullx", "1", "[null]"):
+            write_rows(self.path("a.safetensors"), [("x", "F32", (1,), bytes(4))], metadata)
+            self.fails(1, "expected", "inspect", self.path("a.safetensors"))
+
+    def test_a_name_that_occurs_twice_is_named(self):
+        """Also if both have the same place in the data, or the second one none."""
+        for first, second in (([0, 4], [4, 8]), ([0, 8], [0, 8]), ([0, 4], [0, 8])):
+            entries = [f'"{key}":{{"dtype":"U8","shape":[{end - begin}],"data_offsets":[{begin},{end}]}}' for key, (begin, end) in (("x", first), ("\\u0078", second))]
+            text = ("{" + ",".join(entries) + "}").encode()
+            with open(self.path("a.safetensors"), "wb") as file:
+                file.write(struct.pack("<Q", len(text)) + text + bytes(8))
+            self.fails(1, "occurs twice", "inspect", self.path("a.safetensors"))
+
     def terminal(self, columns, *args):
         """Returns what the command prints on a terminal of this width."""
         leader, follower = pty.openpty()
@@ -256,6 +342,23 @@ class Diff(Case):
         self.assertIn("6 tensors in both: 1 equal, 3 of other values, 2 of another shape or dtype\n", out)
         self.assertIn("only in the first: 1, only in the second: 1\n", out)
 
+    def test_bytes_of_dtypes_that_tern_has_not(self):
+        rows = other_rows()
+        changed = [(name, kind, shape, bytes([raw[0] ^ 1]) + raw[1:] if raw and kind not in ("F32", "BOOL") else raw) for name, kind, shape, raw in rows]
+        write_rows(self.path("a"), rows)
+        write_rows(self.path("b"), reversed(rows))
+        self.diff(0, self.path("a"), self.path("b"))
+        write_rows(self.path("b"), changed)
+        out = {line.split()[0]: line.split()[1:] for line in self.diff(1, self.path("a"), self.path("b")).splitlines()}
+        self.assertEqual(out["U16.2"], "(3, 8) u16 1 of 24 - -".split())
+        self.assertEqual(out["C64.1"], "(8) c64 1 of 8 - -".split())
+        self.assertFalse({"w", "a.deep", "deep.bool", "empty"} & set(out))
+        write_rows(self.path("a"), [("x", "I8", (8,), bytes(8)), ("y", "I8", (2,), bytes(2)), ("__metadata__x", "I8", (1,), b"a")])
+        write_rows(self.path("b"), [("x", "U8", (8,), bytes(8)), ("y", "I8", (1, 2), bytes(2)), ("__metadata__x", "I8", (1,), b"b")])
+        out = self.diff(1, self.path("a"), self.path("b"))
+        for text in ("(8) i8 -> (8) u8", "(2) i8 -> (1, 2) i8", "__metadata__x"):
+            self.assertIn(text, out)
+
     def test_random_distances_are_numpys(self):
         for size in (1, 7, 4095, 4096, 4097, 10001):
             a = RANDOM.normal(size=size).astype(numpy.float32)
@@ -289,6 +392,35 @@ class Convert(Case):
             for name, array in tensors.items():
                 self.assertEqual((back[name].dtype, back[name].shape, back[name].tobytes()), (array.dtype, array.shape, array.tobytes()))
             self.assertEqual(metadata, {"note": "x"} if there == "b.safetensors" else {"format": "pt"})
+
+    def test_dtypes_that_tern_has_not_are_carried(self):
+        rows = other_rows()
+        write_rows(self.path("a.safetensors"), rows, '{"format":"pt"}')
+        self.fine("convert", self.path("a.safetensors"), self.path("b.safetensors"))
+        self.assertEqual(bytes_of(self.path("b.safetensors")), bytes_of(self.path("a.safetensors")), "the same file")
+        self.fine("convert", "--dtype", "bf16", "--prefix", "p.", self.path("a.safetensors"), self.path("c.safetensors"))
+        with open(self.path("c.safetensors"), "rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            header = json.loads(file.read(length))
+        self.assertEqual({name: entry["dtype"] for name, entry in header.items() if name != "__metadata__"},
+                         {f"p.{name}": "BF16" if name == "w" else kind for name, kind, shape, raw in rows})
+        for kind in ("F4", "F6_E2M3", "F6_E3M2"):
+            write_rows(self.path("d.safetensors"), [("x", kind, (4,), RANDOM.bytes(OTHERS[kind] // 2))])
+            self.fails(1, f'state["x"] has {kind.lower()}, a dtype that PyTorch does not have', "convert", self.path("d.safetensors"), self.path("e.pt"))
+        self.assertEqual(job.tern("convert", "--flatten", self.path("a.safetensors"), self.path("f.safetensors"))[0], 0)
+        self.assertEqual(bytes_of(self.path("f.safetensors")), bytes_of(self.path("a.safetensors")))
+        rows = [row for row in rows if OTHERS.get(row[1], 8) >= 8]
+        write_rows(self.path("a.safetensors"), rows, '{"format":"pt"}')
+        self.fine("convert", self.path("a.safetensors"), self.path("g.pt"))
+        self.fine("convert", "--records", self.path("g.pt"), self.path("h.safetensors"))
+        self.assertEqual(bytes_of(self.path("h.safetensors")), bytes_of(self.path("a.safetensors")), "over .pt")
+        self.fails(1, 'state["', "convert", self.path("g.pt"), self.path("i.safetensors"))
+
+    def test_parts_of_bytes_are_refused(self):
+        for kind, shape, raw in (("F4", (3,), bytes(2)), ("F6_E2M3", (2,), bytes(2)), ("F4", (1,), b"\0"), ("F4", (2**62, 4), b"")):
+            write_rows(self.path("a.safetensors"), [("x", kind, shape, raw)])
+            why = "too many elements" if max(shape) > 9 else f'"x" ends inside a byte: it has {shape[0]} elements of {OTHERS[kind]} bits'
+            self.fails(1, why, "inspect", self.path("a.safetensors"))
 
     def test_dtype_is_of_floats(self):
         tensors = some_tensors()

@@ -1,12 +1,17 @@
 """tern convert and tern inspect on files that PyTorch writes; PyTorch checks the results."""
 import collections
+import io
 import json
 import os
+import pickle
+import struct
 import subprocess
 import sys
 import tempfile
 import unittest
+import zipfile
 
+import numpy
 import torch
 from torch import nn
 
@@ -254,6 +259,104 @@ class Checkpoints(Case):
         for line in ("- epoch: 3\n+ epoch: 4\n", "- optimizer.param_groups[0].lr: 0.001\n+ optimizer.param_groups[0].lr: 0.5\n",
                      "30 of 30", "2 other values are not equal\n"):
             self.assertIn(line, out)
+
+
+class Records(Case):
+    """What tern does not have: it is carried if it is a tensor, and keeps nothing else from being read."""
+
+    def test_one_value_does_not_keep_the_model(self):
+        model = {"w": torch.randn(3, 2), "b": torch.arange(3)}
+        values = [numpy.random.default_rng(1).bit_generator.state, 2**64, numpy.arange(3, dtype=">f8"), numpy.arange(3), numpy.uint64(2**64 - 1), numpy.complex64(1j),
+                  numpy.longdouble(1), numpy.datetime64("2020-01-01"), 1j, collections.deque([1]), {(1, 2): 3}, print, torch.arange(3.0).storage(),
+                  torch.eye(2).to_sparse(), torch.zeros(2, dtype=torch.int16), collections.defaultdict(list, a=[2])]
+        for i, value in enumerate(values):
+            torch.save({"model": model, "extra": [value]}, self.path("a.pt"), _use_new_zipfile_serialization=i % 2 == 0)
+            for out in ("b.pt", "b.safetensors"):
+                self.fine("convert", "--records", "--key", "model", self.path("a.pt"), self.path(out))
+            self.assertSame(torch.load(self.path("b.pt")), model)
+            self.assertSame(dict(sorted(safetensors_file.read(self.path("b.safetensors"))[0].items())), dict(sorted(model.items())))
+            self.fine("inspect", "--records", self.path("a.pt"))
+            json.loads(self.fine("inspect", "--records", "--json", self.path("a.pt")))
+            if i + 1 < len(values):
+                code, _, err = self.run_tern("inspect", self.path("a.pt"))
+                self.assertEqual(code, 1)
+                self.assertIn('a.pt: state["extra"][0]', err)
+                self.assertIn("tern convert --records --key NAME IN OUT", err)
+
+    def test_tensors_are_carried(self):
+        torch.manual_seed(9)
+        base = torch.randint(-100, 100, (3, 4, 2), dtype=torch.int16)
+        want = {"i8": torch.randint(-100, 100, (5, 7), dtype=torch.int8), "i16": base, "part": base[1:, ::2].permute(2, 0, 1), "row": base[1], "c64": torch.randn(3, 2, dtype=torch.complex64),
+                "scalar": torch.tensor(-3, dtype=torch.int8), "empty": torch.zeros(0, 3, dtype=torch.int16), "wide": torch.randn(1, 2, 1, 2, 1, 2, 1), "f32": torch.randn(2, 2),
+                "parameter": torch.nn.Parameter(torch.randn(2, dtype=torch.complex64))}
+        large = {"c128": torch.randn(4, 3, dtype=torch.complex128)[:, 1:]}
+        raw = lambda tensor: tensor.detach().contiguous().numpy().tobytes()
+
+        def same(made, tensors):
+            self.assertEqual(made.keys(), tensors.keys())
+            for name, tensor in tensors.items():
+                self.assertEqual((made[name].dtype, made[name].shape, raw(made[name])), (tensor.dtype, tensor.shape, raw(tensor)), name)
+
+        for zipped in (True, False):
+            torch.save({"m": {**want, **large}, "epoch": 3}, self.path("a.pt"), _use_new_zipfile_serialization=zipped)
+            self.fine("convert", "--records", self.path("a.pt"), self.path("b.pt"))
+            made = torch.load(self.path("b.pt"))
+            same(made["m"], {**want, **large})
+            self.assertEqual(made["epoch"], 3)
+            self.assertEqual(made["m"]["row"].storage().data_ptr(), made["m"]["i16"].storage().data_ptr(), "shared as before")
+            self.assertEqual(self.run_tern("inspect", "--records", "--diff", self.path("a.pt"), self.path("b.pt"))[0], 0)
+            told = {entry["name"]: (entry["dtype"], entry["shape"]) for entry in json.loads(self.fine("inspect", "--records", "--json", self.path("b.pt")))["tensors"]}
+            self.assertEqual((told["m.part"], told["m.c128"], told["m.wide"]), (("i16", [2, 2, 2]), ("c128", [4, 2]), ("f32", [1, 2, 1, 2, 1, 2, 1])))
+            code, _, err = self.run_tern("convert", "--records", "--key", "m", self.path("a.pt"), self.path("c.safetensors"))
+            self.assertEqual(code, 1)
+            self.assertIn('state["c128"] has c128, a dtype that safetensors does not have', err)
+            torch.save(want, self.path("a.pt"), _use_new_zipfile_serialization=zipped)
+            self.fine("convert", "--records", self.path("a.pt"), self.path("c.safetensors"))
+            self.fine("convert", self.path("c.safetensors"), self.path("d.pt"))
+            made = torch.load(self.path("d.pt"))
+            same({name: made[name] for name in want}, want)
+
+    def test_modules_with_such_tensors(self):
+        net = nn.Sequential(nn.Linear(2, 3, dtype=torch.complex64), nn.BatchNorm1d(3))
+        net[1].register_buffer("codes", torch.arange(-3, 3, dtype=torch.int8).reshape(2, 3))
+        torch.save({"net": net, "rng": numpy.random.default_rng(1).bit_generator.state}, self.path("a.pt"))
+        self.fine("convert", "--records", "--key", "net", self.path("a.pt"), self.path("b.pt"))
+        made = torch.load(self.path("b.pt"))
+        self.assertEqual(list(made), list(net.state_dict()))
+        for name, tensor in net.state_dict().items():
+            self.assertTrue(made[name].dtype == tensor.dtype and torch.equal(made[name], tensor), name)
+        self.fine("convert", "--records", "--key", "net", self.path("a.pt"), self.path("b.safetensors"))
+        self.fine("convert", self.path("b.safetensors"), self.path("c.pt"))
+        self.assertEqual(self.run_tern("inspect", "--records", "--diff", self.path("b.pt"), self.path("c.pt"))[0], 0)
+
+    def test_newer_dtypes_are_written_as_newer_pytorch_does(self):
+        """_rebuild_tensor_v3(storage, offset, shape, strides, requires_grad, hooks, dtype), which this PyTorch does not have."""
+        kinds = {"U16": "uint16", "U32": "uint32", "U64": "uint64", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E8M0": "float8_e8m0fnu"}
+        header, data = {}, b""
+        for kind in kinds:
+            size = {"U16": 2, "U32": 4, "U64": 8}.get(kind, 1)
+            header[kind] = {"dtype": kind, "shape": [2, 3], "data_offsets": [len(data), len(data) + 6 * size]}
+            data += os.urandom(6 * size)
+        text = json.dumps(header).encode()
+        with open(self.path("a.safetensors"), "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text + data)
+        self.fine("convert", self.path("a.safetensors"), self.path("b.pt"))
+        with zipfile.ZipFile(self.path("b.pt")) as archive:
+            entries = {name.split("/", 1)[1]: archive.read(name) for name in archive.namelist()}
+
+        class Unpickler(pickle.Unpickler):
+            def find_class(self, module, name):
+                return (lambda *args: args) if name == "_rebuild_tensor_v3" else collections.OrderedDict if name == "OrderedDict" else f"{module}.{name}"
+
+            def persistent_load(self, key):
+                return key
+
+        for name, call in Unpickler(io.BytesIO(entries["data.pkl"])).load().items():
+            (what, storage, key, place, elements), offset, shape, strides, grad, hooks, dtype = call
+            begin, end = header[name]["data_offsets"]
+            self.assertEqual((what, storage, place, elements), ("storage", "torch.storage.UntypedStorage", "cpu", end - begin))
+            self.assertEqual((offset, shape, strides, grad, hooks, dtype), (0, (2, 3), (3, 1), False, {}, f"torch.{kinds[name]}"))
+            self.assertEqual(entries[f"data/{key}"], data[begin:end])
 
 
 class Values(Case):
