@@ -192,8 +192,8 @@ void tern__launch_describe(int rank, pid_t pid, int status, char *text, size_t s
 {
     char name[TERN__SIGNAL_TEXT];
     if (WIFSIGNALED(status))
-        snprintf(text, size, "rank %d (pid %d) was killed by signal %d (%s)", rank, (int)pid, WTERMSIG(status),
-                 tern__signal_text(WTERMSIG(status), name));
+        snprintf(text, size, "rank %d (pid %d) was killed by signal %d (%s)", rank, (int)pid,
+                 WTERMSIG(status), tern__signal_text(WTERMSIG(status), name));
     else
         snprintf(text, size, "rank %d (pid %d) exited with code %d", rank, (int)pid, WEXITSTATUS(status));
 }

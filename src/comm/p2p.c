@@ -36,8 +36,7 @@ static int check(const tern_group *group, const char *func, const tern__transfer
     if (__builtin_mul_overflow(t->count, tern_dtype_bytes(t->dtype), &bytes) || bytes > (size_t)PTRDIFF_MAX)
         return tern__error_set(err, func, TERN_E_RANGE, "%zu %s are more than memory holds", t->count,
                                tern_dtype_name(t->dtype));
-    if (t->count && !t->buf)
-        return tern__request_fail_null(func, t->count, t->dtype, err);
+    if (t->count && !t->buf) return tern__request_fail_null(func, t->count, t->dtype, err);
     return check_peer(group, func, t, err);
 }
 

@@ -83,10 +83,11 @@ static int check_bytes(const tern_group *group, const tern__request *r, size_t c
 
 int tern__request_fail_null(const char *func, size_t count, tern_dtype dtype, tern_error *err)
 {
-    return tern__error_set(err, func, TERN_E_INVALID,
-                           "buffer is NULL, expected %zu %s (tern_tensor_data is NULL for a view whose elements "
-                           "are not in order: tern_contiguous)",
-                           count, tern_dtype_name(dtype));
+    return tern__error_set(
+        err, func, TERN_E_INVALID,
+        "buffer is NULL, expected %zu %s (tern_tensor_data is NULL for a view whose elements "
+        "are not in order: tern_contiguous)",
+        count, tern_dtype_name(dtype));
 }
 
 static int check_item(const tern_group *group, const tern__request *r, const tern__item *item,

@@ -159,15 +159,15 @@ int tern__recv_part(int fd, bool is_stream, void *data, size_t bytes, size_t *go
     return is_stream && count > 0 ? 0 : -1;
 }
 
-int tern__thread_start(pthread_t *thread, void *(*body)(void *), void *arg, const char *name, const char *func,
-                       tern_error *err)
+int tern__thread_start(pthread_t *thread, void *(*body)(void *), void *arg, const char *name,
+                       const char *func, tern_error *err)
 {
     int status = tern__thread_new(thread, NULL, body, arg);
     if (status) {
         errno = status;
-        return tern__error_errno(err, func, TERN_E_SYSTEM,
-                                 "cannot start the %s thread: the limits are ulimit -u, and pids.max of the cgroup",
-                                 name);
+        return tern__error_errno(
+            err, func, TERN_E_SYSTEM,
+            "cannot start the %s thread: the limits are ulimit -u, and pids.max of the cgroup", name);
     }
     pthread_setname_np(*thread, name);
     return TERN_OK;

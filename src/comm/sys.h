@@ -41,8 +41,8 @@ bool tern__send_now(int fd, const void *data, size_t bytes);
 int tern__recv_part(int fd, bool is_stream, void *data, size_t bytes, size_t *got);
 
 /* Starts a thread with all signals blocked. E_SYSTEM in the name of `func`. */
-int tern__thread_start(pthread_t *thread, void *(*body)(void *), void *arg, const char *name, const char *func,
-                       tern_error *err);
+int tern__thread_start(pthread_t *thread, void *(*body)(void *), void *arg, const char *name,
+                       const char *func, tern_error *err);
 
 /* Threads that poll descriptors wake up this often to check that these are still open: some programs close
  * every descriptor they find. */

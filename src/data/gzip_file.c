@@ -6,6 +6,7 @@
 #include "data/files.h"
 
 #include <fcntl.h>
+#include <string.h>
 #include <unistd.h>
 #include <zlib.h>
 

@@ -120,10 +120,10 @@ int tern__tree_open(tern_module *module, const char *func, const char *name, ter
     char quoted[TERN__QUOTE_TEXT];
     tern_module *root = tern__module_root(module);
     if (root->tree->seal)
-        return tern__error_set(
-            err, func, TERN_E_STATE,
-            "\"%s\" cannot be added to %s after its first backward, ddp or optimizer: build the whole model first",
-            name, module->kind);
+        return tern__error_set(err, func, TERN_E_STATE,
+                               "\"%s\" cannot be added to %s after its first backward, ddp or optimizer: "
+                               "build the whole model first",
+                               name, module->kind);
     if (root->tree->precision.set)
         return tern__error_set(
             err, func, TERN_E_STATE,
@@ -157,8 +157,8 @@ static int adopt(tern_module *module, const char *name, tern_module *child, tern
     if (child->tree->seal)
         return tern__error_set(
             err, "tern_module_add", TERN_E_STATE,
-            "%s \"%s\" has had a backward, ddp or optimizer already: build the whole model first", child->kind,
-            name);
+            "%s \"%s\" has had a backward, ddp or optimizer already: build the whole model first",
+            child->kind, name);
     int status = tern__tree_open(module, "tern_module_add", name, err);
     if (!status) status = name_is_free(tree, "tern_module_add", name, err);
     if (status) return status;

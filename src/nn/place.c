@@ -53,6 +53,7 @@ int tern_module_to(tern_module *module, tern_device *device, tern_error *err)
     if (tern__module_root(module)->tree->seal)
         return tern__error_set(
             err, __func__, TERN_E_STATE,
-            "%s has had a backward, ddp or optimizer already: place the parts of a model first", module->kind);
+            "%s has had a backward, ddp or optimizer already: place the parts of a model first",
+            module->kind);
     return place(module, device, err);
 }

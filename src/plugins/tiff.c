@@ -203,7 +203,7 @@ static void place(decoder *d, tern_image *image)
 /* Returns the name in TIFF 6.0. */
 static const char *photometric_name(int photometric)
 {
-    static const char *const names[] = {"MINISWHITE", "MINISBLACK", "RGB",   "PALETTE", "MASK",
+    static const char *const names[] = {"MINISWHITE", "MINISBLACK", "RGB",    "PALETTE", "MASK",
                                         "SEPARATED",  "YCBCR",      "(none)", "CIELAB"};
     size_t count = sizeof(names) / sizeof(*names);
     return photometric >= 0 && (size_t)photometric < count ? names[photometric] : "unknown";

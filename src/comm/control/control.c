@@ -70,8 +70,8 @@ tern__control *tern__control_open(const tern__bootstrap *boot, tern_store *store
     sodium_memzero(control->secret, sizeof(control->secret));
     if (!status && (control->bell = tern__bell_open(&why)) < 0) status = control->bell;
     if (!status)
-        status = tern__thread_start(&control->thread, tern__control_watch, control, "tern-control", "tern_group_open",
-                                    &why);
+        status = tern__thread_start(&control->thread, tern__control_watch, control, "tern-control",
+                                    "tern_group_open", &why);
     if (!status) {
         control->running = true;
         return control;
