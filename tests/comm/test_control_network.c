@@ -197,7 +197,7 @@ static void check_vanished(bool hears, const char *pull, const char *repair)
         double seconds = (double)(seen->seen_at - start) * 1e-9;
         print_message("%.1f s: %s\n", seconds, seen->text);
         assert_int_equal(seen->code, TERN_E_PEER);
-        assert_true(strstr(seen->text, "was lost: no answer from ") || (hears && rank == 1));
+        assert_true(strstr(seen->text, " got no answer from ") || (hears && rank == 1));
         assert_true(strstr(seen->text, " for 2 s") || (hears && rank == 1));
         assert_int_equal(strncmp(seen->text, "rank 1 (", 8) == 0, rank != 1);
         assert_true(seconds > 0.5 && seconds < 2 + RANKS_SOON_S);

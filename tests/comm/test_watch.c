@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -82,6 +83,34 @@ static void silence_and_death_is_a_loss(void **state)
     look(p);
     assert_event(p, "rank 1 (attic, pid 77) was lost: killed or exited without tern_group_close");
     assert_true(p->peers[1].gone);
+}
+
+/* A connection between hosts that is reset: the other end may live. */
+static void a_reset_between_hosts_is_no_proof_of_an_end(void **state)
+{
+    pair *p = *state;
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof(at);
+    const struct linger at_once = {.l_onoff = 1};
+    tern__stream stream = {0};
+    int door = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    tern__close(&p->far);
+    tern__close(&p->peers[1].fd);
+    p->far = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_return_code(bind(door, (struct sockaddr *)&at, size), errno);
+    assert_return_code(listen(door, 1), errno);
+    assert_return_code(getsockname(door, (struct sockaddr *)&at, &size), errno);
+    assert_return_code(connect(p->far, (struct sockaddr *)&at, size), errno);
+    p->peers[1].fd = accept4(door, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    p->peers[1].stream = &stream;
+    p->peers[0].card = (tern__card){.pid = 7, .host = "cellar"};
+    assert_return_code(setsockopt(p->far, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)), errno);
+    tern__close(&p->far);
+    look(p);
+    assert_event(
+        p, "rank 1 (attic, pid 77) was lost: killed or exited without tern_group_close, or it gave up its "
+           "connection to cellar (Connection reset by peer)");
+    tern__close(&door);
 }
 
 static void a_goodbye_before_the_end_is_heard(void **state)
@@ -236,6 +265,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         ON_A_PAIR(silence_and_death_is_a_loss),
+        ON_A_PAIR(a_reset_between_hosts_is_no_proof_of_an_end),
         ON_A_PAIR(a_goodbye_before_the_end_is_heard),
         ON_A_PAIR(a_goodbye_behind_a_reset_is_heard),
         ON_A_PAIR(an_abort_before_the_end_is_the_reason),

@@ -65,14 +65,30 @@ static void await_end(const tern__control *control, const tern__peer *peer)
     if (peer->pidfd >= 0 && is_first) tern__poll(ends, TERN__COUNT(ends), tern__deadline(END_SECONDS));
 }
 
-/* `native` is an errno. ENODATA and ECONNRESET mean that the peer's kernel has closed the connection, so the
- * process is gone. Anything else is a failure of the network. */
+/* Writes why a peer was lost. `native` is an errno. ENODATA: the peer's kernel has closed the connection, so
+ * the process is gone. ECONNRESET means the same on this host; between hosts the peer may live and have given
+ * up the connection, because it got no answer. The kernel gives a connection without answers up after
+ * host_timeout_s; a router's message that it cannot forward becomes the reason. */
+static void describe_loss(const tern__control *control, const tern__peer *peer, int native, char text[256])
+{
+    const char *own = control->peers[control->rank].card.host, *reason = strerror(native);
+    const char *ended = "killed or exited without tern_group_close";
+    if (native == ETIMEDOUT || native == EHOSTUNREACH || native == ENETUNREACH || native == EHOSTDOWN)
+        snprintf(text, 256, "%.64s got no answer from %.64s for %g s (%.40s)", own, peer->card.host,
+                 control->host_timeout_s, reason);
+    else if (native == ECONNRESET && peer->stream)
+        snprintf(text, 256, "%s, or it gave up its connection to %.64s (%.40s)", ended, own, reason);
+    else if (native == ENODATA || native == ECONNRESET)
+        snprintf(text, 256, "%s", ended);
+    else
+        snprintf(text, 256, "the connection between %.64s and %.64s broke (%.40s)", own, peer->card.host,
+                 reason);
+}
+
 static void lose(tern__control *control, tern__peer *peer, int native)
 {
-    char text[192] = "killed or exited without tern_group_close";
-    if (native != ENODATA && native != ECONNRESET)
-        snprintf(text, sizeof(text), "no answer from %.64s for %g s (%.40s)", peer->card.host,
-                 control->host_timeout_s, strerror(native));
+    char text[256];
+    describe_loss(control, peer, native, text);
     peer->gone = true;
     if (atomic_load(&peer->left)) return;
     tern_error why = peer_error(peer, 0, "was lost", text);
