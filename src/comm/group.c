@@ -108,12 +108,12 @@ static void share_cores(const tern_group *group)
     tern__device_share_among(before, sharers, group->boot.local_world);
 }
 
-/* Checks the descriptors that meeting needs at least: one connection to the store and the control sockets;
- * rank 0's store also has a connection to every rank. Without this check a rank with too few would retry
- * until its timeout. */
+/* Checks the descriptors that meeting needs at least: one connection to the store, and a control socket and
+ * a pidfd for every rank; rank 0's store also has a connection to every rank. Without this check a rank with
+ * too few would close its peers' connections, which they would report, or retry until its timeout. */
 static int check_descriptors(const tern__bootstrap *boot, tern_error *err)
 {
-    int least = boot->rank == 0 ? 2 * boot->world + 3 : boot->world + 1;
+    int least = boot->rank == 0 ? 3 * boot->world + 3 : 2 * boot->world;
     int found = tern__descriptors_free(least);
     if (found == least) return TERN_OK;
     return tern__error_set(

@@ -377,7 +377,7 @@ static void too_few_descriptors_are_named_at_once(void **state)
     (void)state;
     board *b = board_new(RANKS_TIMEOUT_S);
     for (int rank = 0; rank < 2; rank++)
-        for (int free = 0; free < (rank ? 5 : 11); free++) {
+        for (int free = 0; free < (rank ? 8 : 15); free++) {
             b->mode = free;
             atomic_store(&b->places, rank);
             assert_ranks_ok(ranks_run(4, open_with_few_descriptors, b));
