@@ -105,7 +105,8 @@ static int await_part(tern__peer *peer, int fd, void *data, size_t bytes, int64_
         bool is_network = errno && errno != EAGAIN && errno != ECONNRESET;
         if (took > 0) return TERN_OK;
         if (took < 0)
-            return fail_connection(peer, is_network ? strerror(errno) : "it closed the connection without an answer", err);
+            return fail_connection(
+                peer, is_network ? strerror(errno) : "it closed the connection without an answer", err);
     }
 }
 
