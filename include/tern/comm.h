@@ -66,7 +66,8 @@ TERN_API tern_group_opts tern_group_defaults(void);
  *     env://                                 the four variables above and no others
  *     tcp://host:port?rank=0&world_size=4    rank 0 listens at this address
  *     file:///path?rank=0&world_size=4       rank 0 writes its address to this file, which only this user can
- *                                            read, and which is removed when all have met
+ *                                            read (others are refused), and which is removed when all have
+ *                                            met or the last rank has given up
  *
  * rank and world_size may be given in the method or in the options; env:// takes those given nowhere from the
  * environment. A rank or world without a method means env://. TERN_SECRET, LOCAL_RANK and LOCAL_WORLD_SIZE

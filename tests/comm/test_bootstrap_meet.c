@@ -3,11 +3,15 @@
 #include "ranks.h"
 
 #include "comm/control/control.h"
+#include "comm/sys.h"
 
 #include <tern/comm.h>
 #include <tern/store.h>
 
+#include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 /* ---- a store that all ranks reach, served by the test ---- */
 
@@ -379,7 +383,9 @@ static void a_malformed_word_is_refused(void **state)
     }
     word = good;
     snprintf(word.failure, sizeof(word.failure), "no way");
-    check_word(&b, &word, sizeof(word), TERN_E_PEER, "rank 0: no way");
+    check_word(&b, &word, sizeof(word), TERN_E_PEER,
+               "rank 0: no way; or an earlier job that failed has left its keys in the store at 127.0.0.1");
+    check_word(&b, &good, sizeof(good), TERN_E_PEER, "an earlier job has left its keys in the store at 127.");
     tern_store_close(b.server);
 }
 
@@ -440,6 +446,21 @@ static void check_file(const char *path, int code, const char *text)
         fail_msg("wanted %s \"%s\", got %s \"%s\"", path, text, tern_status_name(status), err.text);
 }
 
+/* With a link another user could choose which file this user creates, or writes to. */
+static void a_symbolic_link_is_not_followed(const char *path)
+{
+    char target[80];
+    snprintf(target, sizeof(target), "%s-target", path);
+    assert_return_code(symlink(target, path), errno);
+    check_file(path, TERN_E_IO, "it is a symbolic link");
+    assert_int_equal(access(target, F_OK), -1);
+    int fd = open(target, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    close(fd);
+    check_file(path, TERN_E_IO, "it is a symbolic link");
+    unlink(target);
+    unlink(path);
+}
+
 static void a_file_that_cannot_be_used_is_named(void **state)
 {
     (void)state;
@@ -448,11 +469,15 @@ static void a_file_that_cannot_be_used_is_named(void **state)
     board b = board_new();
     snprintf(path, sizeof(path), "/tmp/tern-meet-%d", (int)getpid());
     check_file("/no/such/folder/meet", TERN_E_IO, "No such file or directory");
-    FILE *file = fopen(path, "wx");
-    assert_non_null(file);
-    assert_int_equal(fwrite("\1\0\0\0", 4, 1, file), 1);
-    assert_int_equal(fclose(file), 0);
+    int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    assert_int_equal(write(fd, "\1\0\0\0", 4), 4);
+    close(fd);
     check_file(path, TERN_E_FORMAT, "");
+    for (size_t i = 0; i < 6; i++) {
+        assert_return_code(chmod(path, 0600 | 1 << i), errno);
+        check_file(path, TERN_E_IO, "other users may open it");
+    }
+    assert_return_code(chmod(path, 0600), errno);
     if (!geteuid()) {
         assert_return_code(chown(path, 65534, 65534), errno);
         check_file(path, TERN_E_IO, "belongs to another user");
@@ -461,6 +486,7 @@ static void a_file_that_cannot_be_used_is_named(void **state)
     assert_return_code(mkfifo(path, 0600), errno);
     check_file(path, TERN_E_IO, "is a pipe, expected a regular file");
     unlink(path);
+    a_symbolic_link_is_not_followed(path);
     memset(text + 8, 'x', 5000);
     tern_group_opts opts = opts_of(NULL, 0, 2);
     opts.init_method = text;
@@ -469,25 +495,98 @@ static void a_file_that_cannot_be_used_is_named(void **state)
     tern_store_close(b.server);
 }
 
-/* A rank without peers leaves the file behind. */
+/* Opens a group of `world` ranks in a file from a process of its own, and returns the process; with
+ * timeout_s, waits for its error. */
+static pid_t meet_in_a_file(const char *path, int rank, int world, double timeout_s, const char *text)
+{
+    fflush(NULL);
+    pid_t pid = fork();
+    if (pid) return pid;
+    char method[96];
+    tern_error err = {0};
+    tern_group_opts opts = opts_of(NULL, rank, world);
+    snprintf(method, sizeof(method), "file://%s", path);
+    opts.init_method = method;
+    read_alone(&opts, timeout_s, &err);
+    if (strstr(err.text, text)) _exit(0);
+    fprintf(stderr, "rank %d: wanted \"%s\", got \"%s\"\n", rank, text, err.text);
+    _exit(1);
+}
+
+static void await_exit(pid_t pid)
+{
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
+static bool await_file(const char *path, struct stat *info, off_t bytes)
+{
+    int64_t deadline = tern__deadline(10);
+    while ((stat(path, info) || info->st_size < bytes) && tern__now_ns() < deadline) usleep(1000);
+    return info->st_size >= bytes;
+}
+
+/* Whoever creates it, also if it was removed since the last look at it. The last rank of a meeting that fails
+ * removes it. */
 static void the_file_is_for_its_users_eyes_only(void **state)
 {
     (void)state;
     char path[64];
-    struct stat info;
-    board b = board_new();
+    struct stat info = {0};
+    mode_t mask = umask(0);
     snprintf(path, sizeof(path), "/tmp/tern-meet-%d", (int)getpid());
-    char method[96];
-    tern_error err = {0};
-    tern_group_opts opts = opts_of(NULL, 0, 2);
-    snprintf(method, sizeof(method), "file://%s", path);
-    opts.init_method = method;
-    assert_int_equal(read_alone(&opts, 0.1, &err), TERN_E_TIMEOUT);
-    assert_string_equal(err.text, "1 of 2 ranks joined; missing: rank 1");
-    assert_return_code(stat(path, &info), errno);
-    assert_int_equal(info.st_mode & 0777, 0600);
     unlink(path);
-    tern_store_close(b.server);
+    pid_t pid = meet_in_a_file(path, 0, 2, 0.5, "1 of 2 ranks joined; missing: rank 1");
+    assert_true(await_file(path, &info, 200));
+    umask(mask);
+    assert_int_equal(info.st_mode & 0777, 0600);
+    await_exit(pid);
+    assert_int_equal(access(path, F_OK), -1);
+}
+
+/* Only the last rank that is there removes it: here rank 1 still waits, and gets rank 0's error. */
+static void a_failed_meeting_leaves_no_file(void **state)
+{
+    (void)state;
+    char path[64];
+    struct stat info = {0};
+    static const char missing[] = "2 of 3 ranks joined; missing: rank 2";
+    snprintf(path, sizeof(path), "/tmp/tern-meet-%d", (int)getpid());
+    pid_t one = meet_in_a_file(path, 1, 3, 20, missing);
+    assert_true(await_file(path, &info, 200));
+    await_exit(meet_in_a_file(path, 0, 3, 0.3, missing));
+    await_exit(one);
+    assert_int_equal(access(path, F_OK), -1);
+}
+
+/* Killed ranks leave their keys behind. The next job's ranks name the dead one and the file at once, whether
+ * they have a namesake in it or not. */
+static void a_file_of_a_killed_job_is_named(void **state)
+{
+    (void)state;
+    char path[64], text[200];
+    struct stat info = {0};
+    int status;
+    snprintf(path, sizeof(path), "/tmp/tern-meet-%d", (int)getpid());
+    for (int dead = 0; dead < 2; dead++) {
+        pid_t pid = meet_in_a_file(path, dead, 3, 20, "");
+        assert_true(await_file(path, &info, 600)); /* its card is in it */
+        kill(pid, SIGKILL);
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        snprintf(text, sizeof(text),
+                 "pid %d) is gone and has left its keys in the store in \"%s\": if it belongs to an earlier "
+                 "job, remove this file",
+                 (int)pid, path);
+        int64_t start = tern__now_ns();
+        pid_t two = meet_in_a_file(path, 2, 3, 20, text);
+        pid_t other = meet_in_a_file(path, !dead, 3, 20, text);
+        await_exit(meet_in_a_file(path, dead, 3, 20, text));
+        await_exit(two);
+        await_exit(other);
+        assert_true(tern__now_ns() - start < INT64_C(10000000000));
+        unlink(path);
+    }
 }
 
 /* A world set by mistake, of the largest size: asking for each rank in turn must not extend the timeout. */
@@ -527,6 +626,8 @@ int main(void)
         cmocka_unit_test(an_agent_that_is_not_there_is_said_soon),
         cmocka_unit_test(a_file_that_cannot_be_used_is_named),
         cmocka_unit_test(the_file_is_for_its_users_eyes_only),
+        cmocka_unit_test(a_failed_meeting_leaves_no_file),
+        cmocka_unit_test(a_file_of_a_killed_job_is_named),
         cmocka_unit_test(a_million_ranks_that_do_not_come),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,24 +5,22 @@
  * and publishes its card under "rank/R". Rank 0 reads all cards, which tell it whether the job needs a port
  * that other hosts can reach. It listens on a free port and publishes an invitation under "word". A rank that
  * has read the invitation adds 1 to "read", and the last one deletes all these keys. So a later meeting in
- * the same store finds none of them, unless this one has failed.
+ * the same store finds none of them, unless this one has failed. A file of a failed meeting is removed by the
+ * last rank that leaves it, but ranks that are killed leave their keys. A later rank recognises them by the
+ * dead process of a card, or because there is an invitation before it has come itself.
  *
  * If the user has set no secret, the invitation contains one. A process that can read the store belongs to
  * the job; one that merely knows the port does not. */
-#include "base/file.h"
 #include "comm/bootstrap/inner.h"
 #include "comm/control/inner.h"
 #include "comm/store/hello.h"
 #include "comm/store/listen.h"
+#include "comm/store/store.h"
 
-#include <tern/store.h>
-
-#include <fcntl.h>
 #include <limits.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Rank 0's invitation, under "word". */
 typedef struct word {
@@ -46,6 +44,7 @@ typedef struct meeting {
     int64_t deadline;
     tern__card own;
     bool is_one_machine;
+    bool is_word_early; /* there was an invitation before this rank had published its card */
 } meeting;
 
 static void key_of(const char *name, int rank, char key[32])
@@ -58,21 +57,52 @@ static double seconds_left(const meeting *m)
     return tern__deadline_ms(m->deadline) * 1e-3;
 }
 
+/* ---- rank 0's word ---- */
+
+/* Publishes a failure, too, so that the other ranks need not wait until they time out. */
+static int leave_word(const meeting *m, const tern_error *why, tern_error *err)
+{
+    const tern__bootstrap *boot = m->boot;
+    word w = {.port = boot->port};
+    memcpy(w.magic, word_magic, sizeof(w.magic));
+    snprintf(w.addr, sizeof(w.addr), "%.63s", boot->addr); /* always numeric */
+    if (!boot->has_secret) memcpy(w.secret, boot->secret, sizeof(w.secret));
+    if (why->code) snprintf(w.failure, sizeof(w.failure), "%s", why->text);
+    int status = tern_store_set(m->store, "word", &w, sizeof(w), err);
+    sodium_memzero(&w, sizeof(w));
+    return status;
+}
+
 /* ---- cards ---- */
+
+/* A rank whose card is there but whose process has ended belongs to an earlier job, or has died in this one.
+ * The meeting cannot succeed either way. */
+static int check_alive(const meeting *m, const tern__card *card, int rank, tern_error *err)
+{
+    char name[128];
+    if (!tern__card_is_gone(card, &m->own)) return TERN_OK;
+    tern__card_describe(card, rank, name, sizeof(name));
+    return tern__error_set(err, tern__boot_func, TERN_E_PEER, "%s is gone and has left its keys in %s%s",
+                           name, m->store->root->where,
+                           m->boot->file ? ": if it belongs to an earlier job, remove this file" : "");
+}
 
 static int fail_twice(const meeting *m, tern_error *err)
 {
     char one[128] = "something that is not one of tern's ranks", other[128];
     int rank = m->boot->rank;
     tern__card card;
-    if (!tern__card_get(&card, card_name, rank, m->store, 1.0, NULL))
+    if (!tern__card_get(&card, card_name, rank, m->store, 1.0, NULL)) {
+        int status = check_alive(m, &card, rank, err);
+        if (status && !rank) leave_word(m, err, NULL); /* the other ranks wait for it */
+        if (status) return status;
         tern__card_describe(&card, rank, one, sizeof(one));
+    }
     tern__card_describe(&m->own, rank, other, sizeof(other));
-    return tern__error_set(
-        err, tern__boot_func, TERN_E_ENV,
-        "rank %d is taken twice: by %s and by %s; or an earlier job that failed has left its keys "
-        "where these ranks meet",
-        rank, one, other);
+    return tern__error_set(err, tern__boot_func, TERN_E_ENV,
+                           "rank %d is taken twice: by %s and by %s; or an earlier job that failed has left "
+                           "its keys in %s",
+                           rank, one, other, m->store->root->where);
 }
 
 /* Publishes the card with SET, not with COMPARE_SET, after which PyTorch 1's server does not wake the clients
@@ -86,13 +116,20 @@ static int claim_rank(meeting *m, tern_error *err)
     if (!status) status = tern_store_add(m->store, key, 1, &claims, err);
     if (status) return status;
     if (claims != 1) return fail_twice(m, err);
+    int has = tern__store_has(m->store, "word", err);
+    if (has < 0) return has;
+    m->is_word_early = has > 0;
     return tern__card_publish(&m->own, card_name, m->boot->rank, m->store, err);
 }
 
 static int fail_missing(const meeting *m, tern_error *err)
 {
     tern_error why = {0};
-    if (!tern__store_fail_missing(m->store, card_name, 0, m->boot->world, &why))
+    tern__card card;
+    int status = tern__store_fail_missing(m->store, card_name, 0, m->boot->world, &why);
+    if (!status && !tern__card_get(&card, card_name, 0, m->store, 0, NULL) && check_alive(m, &card, 0, err))
+        return TERN_E_PEER;
+    if (!status)
         return tern__error_set(err, tern__boot_func, TERN_E_TIMEOUT,
                                "rank 0 did not publish its address in time");
     return tern__error_set(err, tern__boot_func, why.code, "%s", why.text);
@@ -113,6 +150,8 @@ static int look_at_machines(meeting *m, tern_error *err)
         tern__card card;
         if (tern__card_get(&card, card_name, rank, m->store, seconds_left(m), &why))
             return fail_await(m, &why, err);
+        int status = check_alive(m, &card, rank, err);
+        if (status) return status;
         m->is_one_machine &= tern__card_is_same_machine(&card, &m->own);
     }
     return TERN_OK;
@@ -149,20 +188,6 @@ static void make_secret(tern__bootstrap *boot)
     if (!boot->has_secret) randombytes_buf(boot->secret, sizeof(boot->secret));
 }
 
-/* Publishes a failure, too, so that the other ranks need not wait until they time out. */
-static int leave_word(const meeting *m, const tern_error *why, tern_error *err)
-{
-    const tern__bootstrap *boot = m->boot;
-    word w = {.port = boot->port};
-    memcpy(w.magic, word_magic, sizeof(w.magic));
-    snprintf(w.addr, sizeof(w.addr), "%.63s", boot->addr); /* always numeric */
-    if (!boot->has_secret) memcpy(w.secret, boot->secret, sizeof(w.secret));
-    if (why->code) snprintf(w.failure, sizeof(w.failure), "%s", why->text);
-    int status = tern_store_set(m->store, "word", &w, sizeof(w), err);
-    sodium_memzero(&w, sizeof(w));
-    return status;
-}
-
 static int invite(meeting *m, tern_error *err)
 {
     int status = look_at_machines(m, err);
@@ -181,13 +206,29 @@ static int fail_word(size_t bytes, tern_error *err)
                            sizeof(word));
 }
 
-static int take_word(tern__bootstrap *boot, const word *w, tern_error *err)
+/* Rank 0 invites only once it has this rank's card. An invitation that was there before is an earlier job's; a
+ * failure may be this job's, too. */
+static int fail_early_word(const meeting *m, const word *w, tern_error *err)
 {
+    const char *place = m->store->root->where, *file = m->boot->file ? ": remove this file" : "";
+    if (*w->failure)
+        return tern__error_set(err, tern__boot_func, TERN_E_PEER,
+                               "rank 0: %.250s; or an earlier job that failed has left its keys in %s%s",
+                               w->failure, place, file);
+    return tern__error_set(err, tern__boot_func, TERN_E_PEER, "an earlier job has left its keys in %s%s",
+                           place, file);
+}
+
+static int take_word(const meeting *m, const word *w, tern_error *err)
+{
+    tern__bootstrap *boot = m->boot;
     if (memcmp(w->magic, word_magic, sizeof(w->magic)) || !memchr(w->addr, 0, sizeof(w->addr)) ||
         !memchr(w->failure, 0, sizeof(w->failure)))
         return fail_word(sizeof(*w), err);
-    if (*w->failure) return tern__error_set(err, tern__boot_func, TERN_E_PEER, "rank 0: %s", w->failure);
-    if (w->port < 1 || w->port > 65535) return fail_word(sizeof(*w), err);
+    if (*w->failure && !m->is_word_early)
+        return tern__error_set(err, tern__boot_func, TERN_E_PEER, "rank 0: %s", w->failure);
+    if (!*w->failure && (w->port < 1 || w->port > 65535)) return fail_word(sizeof(*w), err);
+    if (m->is_word_early) return fail_early_word(m, w, err);
     memcpy(boot->addr, w->addr, sizeof(w->addr));
     boot->port = w->port;
     if (!boot->has_secret) memcpy(boot->secret, w->secret, sizeof(boot->secret));
@@ -201,7 +242,7 @@ static int read_word(meeting *m, tern_error *err)
     tern_error why = {0};
     if (tern__store_read(m->store, "word", &w, sizeof(w), &bytes, seconds_left(m), &why))
         return fail_await(m, &why, err);
-    int status = bytes == sizeof(w) ? take_word(m->boot, &w, err) : fail_word(bytes, err);
+    int status = bytes == sizeof(w) ? take_word(m, &w, err) : fail_word(bytes, err);
     sodium_memzero(&w, sizeof(w));
     return status;
 }
@@ -251,20 +292,6 @@ static tern_store *open_agents(const tern__bootstrap *boot, double timeout_s, te
     return store;
 }
 
-/* Creates the file for this user only, because it will contain a secret. Refuses a file of another user, who
- * could direct the ranks to another address. */
-static int make_file(const char *path, tern_error *err)
-{
-    struct stat about;
-    tern_error why = {0};
-    int fd = tern__file_open(path, O_RDONLY | O_CREAT, 0600, &about, tern__boot_func, &why);
-    if (fd < 0) return tern__error_set(err, tern__boot_func, TERN_E_IO, "init_method: %s", why.text);
-    bool is_ours = about.st_uid == geteuid();
-    tern__close(&fd);
-    if (is_ours) return TERN_OK;
-    return tern__error_set(err, tern__boot_func, TERN_E_IO, "init_method: %s belongs to another user", path);
-}
-
 static tern_store *open_file(const tern__bootstrap *boot, tern_error *err)
 {
     char path[PATH_MAX];
@@ -276,7 +303,7 @@ static tern_store *open_file(const tern__bootstrap *boot, tern_error *err)
     }
     memcpy(path, boot->file, boot->file_bytes);
     path[boot->file_bytes] = '\0';
-    return make_file(path, err) ? NULL : tern_store_file_open(path, boot->world, err);
+    return tern__store_file_private(path, boot->world, tern__boot_func, err);
 }
 
 /* Opens this job's and this attempt's part of the store, so that a restarted rank does not read the keys of
@@ -306,6 +333,7 @@ int tern__boot_meet(tern__bootstrap *boot, double timeout_s, tern_error *err)
     if (boot->file) own = open_file(boot, &why);
     if (boot->by_agent) own = open_agents(boot, timeout_s, &why);
     if (!why.code) meet_in_part(boot, own ? own : boot->store, timeout_s, &why);
+    if (own && why.code && boot->file) tern__store_file_abandon(own);
     tern_store_close(own);
     boot->store = NULL;
     boot->file = NULL;

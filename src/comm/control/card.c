@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
@@ -81,6 +82,14 @@ bool tern__card_is_same_machine(const tern__card *one, const tern__card *other)
     const char *end = strchr(one->host_key, '/');
     end = end ? strchr(end + 1, '/') : NULL;
     return end && !strncmp(one->host_key, other->host_key, (size_t)(end - one->host_key) + 1);
+}
+
+/* A process of another pid namespace or machine cannot be seen from here, and counts as alive. */
+bool tern__card_is_gone(const tern__card *card, const tern__card *own)
+{
+    size_t boot_id = strcspn(own->host_key, "/") + 1;
+    return card->pid_space == own->pid_space && !strncmp(card->host_key, own->host_key, boot_id) &&
+           kill(card->pid, 0) && errno == ESRCH;
 }
 
 int tern__card_publish(const tern__card *card, const char *name, int rank, tern_store *store, tern_error *err)

@@ -169,6 +169,8 @@ int tern__card_get(tern__card *card, const char *name, int rank, tern_store *sto
 /* True if both ranks run on one machine, whatever TERN_HOST_ID says. */
 bool tern__card_is_same_machine(const tern__card *one, const tern__card *other);
 bool tern__card_is_same_process(const tern__card *one, const tern__card *other);
+/* True if the card's process has ended, as far as the process with the card `own` can see. */
+bool tern__card_is_gone(const tern__card *card, const tern__card *own);
 /* "rank 1 (host, pid 77)". */
 void tern__card_describe(const tern__card *card, int rank, char *text, size_t size);
 

@@ -5,6 +5,7 @@
  *
  * A file that has no valid records, ends in the middle of one or has become shorter is an error at once;
  * PyTorch's readers wait for the rest for ever. */
+#include "base/file.h"
 #include "comm/store/query.h"
 #include "comm/store/record.h"
 #include "comm/store/store.h"
@@ -19,6 +20,7 @@
 #include <unistd.h>
 
 static const double look_interval_s = 0.01;
+static const double remove_s = 1; /* to wait for the lock, to remove the file */
 static const char users_key[] = "refcount/", done_key[] = "cleanup/";
 
 typedef struct file_store {
@@ -26,6 +28,8 @@ typedef struct file_store {
     char *path;
     int world; /* the last of this many users removes the file; below 0: it is kept */
     tern__table *table;
+    bool is_private;    /* only this user may read the file                                */
+    bool is_abandoned;  /* the last user removes it, although not all of the world came    */
     bool is_user;       /* this process is counted in the file                             */
     int fd;             /* stays open, so that a file that replaces this one gets another inode */
     off_t at;           /* bytes of the file that are in the table                         */
@@ -68,19 +72,43 @@ static int lock(const visit *v, bool writes)
     return TERN_OK;
 }
 
+static int refuse(const visit *v, const char *why)
+{
+    tern__close(&v->store->fd);
+    return tern__error_set(v->err, v->func, TERN_E_IO, "%s: %s", v->store->base.where, why);
+}
+
+/* A private file is not opened through a symbolic link, with which another user could choose the place of the
+ * file that this user creates. The checks are made on the descriptor that stays in use, since the path may
+ * lead to another file a moment later. */
+static int open_path(const visit *v)
+{
+    file_store *s = v->store;
+    struct stat about;
+    tern_error why = {0};
+    int flags = O_RDWR | O_CREAT | O_APPEND | (s->is_private ? O_NOFOLLOW : 0);
+    s->fd = tern__file_open(s->path, flags, s->is_private ? 0600 : 0644, &about, v->func, &why);
+    if (s->fd < 0 && s->is_private && why.native == ELOOP) return refuse(v, "it is a symbolic link");
+    if (s->fd < 0) {
+        errno = why.native;
+        return why.native ? fail(v, "open it") : tern__error_set(v->err, v->func, why.code, "%s", why.text);
+    }
+    if (s->is_private && about.st_uid != geteuid()) return refuse(v, "it belongs to another user");
+    if (s->is_private && about.st_mode & 077)
+        return refuse(v, "other users may open it, and it will contain a secret: set its mode to 600, or "
+                         "remove it");
+    return TERN_OK;
+}
+
 /* Opens and locks the file. A file that is removed before it is locked is opened again. */
 static int open_locked(const visit *v, bool writes, struct stat *now)
 {
     file_store *s = v->store;
     for (;;) {
-        if (s->fd < 0)
-            s->fd = TEMP_FAILURE_RETRY(open(s->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-        if (s->fd < 0) return fail(v, "open it");
-        int status = lock(v, writes);
+        int status = s->fd < 0 ? open_path(v) : TERN_OK;
+        if (!status) status = lock(v, writes);
         if (status) return status;
         if (fstat(s->fd, now)) return fail(v, "look at it");
-        if (!S_ISREG(now->st_mode))
-            return tern__error_set(v->err, v->func, TERN_E_IO, "%s: it is not a regular file", s->base.where);
         if (now->st_nlink || s->at) return TERN_OK;
         tern__close(&s->fd);
     }
@@ -256,12 +284,22 @@ static int count(file_store *s, const char *key, int64_t delta, int64_t *sum, te
     return status;
 }
 
+/* Removes the file unless another user has come since this one has left. One that comes while it is removed
+ * makes a new file. */
+static void remove_unused(file_store *s)
+{
+    struct stat now;
+    const visit v = {s, tern__deadline(remove_s), "tern_store_close", NULL};
+    if (!enter(&v, true) && !fstat(s->fd, &now) && now.st_size == s->at) unlink(s->path);
+    if (s->fd >= 0) flock(s->fd, LOCK_UN);
+}
+
 /* The last user removes the file, if `world` users have opened and closed it. */
 static void leave(file_store *s)
 {
     int64_t done, users;
     if (count(s, done_key, 1, &done, NULL) || count(s, users_key, -1, &users, NULL)) return;
-    if (users <= 0 && s->world >= 0 && done >= s->world) unlink(s->path);
+    if (users <= 0 && s->world >= 0 && (done >= s->world || s->is_abandoned)) remove_unused(s);
 }
 
 static void release(file_store *s)
@@ -281,13 +319,14 @@ static void close_store(tern_store *root)
     release(s);
 }
 
-static tern_store *open_store(const char *path, int world, const char *func, tern_error *err)
+static tern_store *open_store(const char *path, int world, bool is_private, const char *func, tern_error *err)
 {
     int64_t users;
     file_store *s = tern__alloc(sizeof(*s), func, err);
     if (!s) return NULL;
     int status = tern__store_init(&s->base, &ops, "/", func, err);
     s->world = world;
+    s->is_private = is_private;
     s->fd = -1;
     snprintf(s->base.where, sizeof(s->base.where), "the store in \"%s\"", path);
     if (!status && !(s->path = tern__strdup(path, func, err))) status = TERN_E_MEMORY;
@@ -303,15 +342,25 @@ static tern_store *open_store(const char *path, int world, const char *func, ter
 tern_store *tern_store_file_open(const char *path, int world, tern_error *err)
 {
     if (tern__is_set(err)) return NULL;
-    if (path && *path) return open_store(path, world, __func__, err);
+    if (path && *path) return open_store(path, world, false, __func__, err);
     tern__error_set(err, __func__, TERN_E_INVALID, "a file store needs a path");
     return NULL;
+}
+
+tern_store *tern__store_file_private(const char *path, int world, const char *func, tern_error *err)
+{
+    return open_store(path, world, true, func, err);
+}
+
+void tern__store_file_abandon(tern_store *store)
+{
+    ((file_store *)store)->is_abandoned = true;
 }
 
 static tern_store *clone_store(tern_store *root, tern_error *err)
 {
     const file_store *s = (const file_store *)root;
-    return open_store(s->path, s->world, "tern_store_clone", err);
+    return open_store(s->path, s->world, s->is_private, "tern_store_clone", err);
 }
 
 static const tern__store_ops ops = {.ask = ask, .clone = clone_store, .close = close_store};

@@ -37,6 +37,14 @@ struct tern_store {
 int tern__store_init(tern_store *store, const tern__store_ops *ops, const char *prefix, const char *func,
                      tern_error *err);
 
+/* ---- a file that holds a job's secret ---- */
+
+/* Opens a file store that only this user may read and write: creates the file with mode 0600, and refuses
+ * (E_IO) one that belongs to another user, that others may open, or that a symbolic link leads to. */
+tern_store *tern__store_file_private(const char *path, int world, const char *func, tern_error *err);
+/* The last user of the file that closes it removes it, although not all of the world came. */
+void tern__store_file_abandon(tern_store *store);
+
 /* ---- a job's own store ---- */
 
 /* Rank 0 binds addr:port, or takes the inherited descriptor, and starts the server. Then every rank connects
