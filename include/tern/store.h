@@ -37,7 +37,8 @@ typedef struct tern_store_value {
 typedef struct tern_store_tcp_opts {
     size_t size;
     bool is_server;        /* this process serves the store, on a thread of its own; default false          */
-    int listen_fd;         /* server: a socket that listens already, which the store takes over; default -1 */
+    int listen_fd;         /* server: a socket that is bound to the port, which the store takes over; default
+                            * -1: none                                                                      */
     int world;             /* number of processes that open the store, server included; default 0: unknown  */
     bool wait_for_workers; /* count the processes that open it; the server waits for `world`; default true */
     double timeout_s;      /* seconds until it must be open, then the store's time-out; default 300         */
@@ -56,7 +57,8 @@ TERN_API tern_store_tcp_opts tern_store_tcp_defaults(void);
  * 127.0.1.1), since other machines resolve it to an address of the network. Port 0 takes any free port, which
  * tern_store_port returns.
  *
- * NULL on error: E_SYSTEM (the port is taken: native EADDRINUSE; no descriptor is left: EMFILE), E_TIMEOUT
+ * NULL on error: E_INVALID (a malformed option; a listen_fd that is no TCP socket, is bound to another port,
+ * or cannot listen: it remains yours), E_SYSTEM (the port is taken: native EADDRINUSE; no descriptor is left: EMFILE), E_TIMEOUT
  * (nobody listens, or not all of `world` came), E_PEER (not a store, or another secret).
  * torch.distributed.TCPStore. */
 TERN_API tern_store *tern_store_tcp_open(const char *host, int port, const tern_store_tcp_opts *opts,

@@ -13,6 +13,8 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 static ledger books;
@@ -396,6 +398,103 @@ static void memory_may_run_out(void **state)
     }
 }
 
+/* ---- sockets that the caller has bound ---- */
+
+static int bound_socket(int family, int type, int *port)
+{
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    struct sockaddr_un local = {.sun_family = AF_UNIX}; /* the kernel chooses a name */
+    int fd = socket(family, type | SOCK_CLOEXEC, 0);
+    if (family == AF_INET) assert_return_code(bind(fd, (struct sockaddr *)&at, sizeof(at)), errno);
+    if (family == AF_INET6) assert_return_code(bind(fd, (struct sockaddr *)&six, sizeof(six)), errno);
+    if (family == AF_UNIX)
+        assert_return_code(bind(fd, (struct sockaddr *)&local, sizeof(sa_family_t)), errno);
+    *port = tern__port_of(fd);
+    return fd;
+}
+
+static tern_store *open_at(const char *host, int port, int listen_fd, tern_error *err)
+{
+    tern_store_tcp_opts opts = tern_store_tcp_defaults();
+    opts.is_server = true;
+    opts.listen_fd = listen_fd;
+    opts.timeout_s = 20;
+    return tern_store_tcp_open(host, port, &opts, err);
+}
+
+/* As PyTorch's master_listen_fd, the socket may listen already or not. */
+static void a_bound_socket_is_served(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 8; i++) {
+        tern_error err = {0};
+        int port, fd = bound_socket(i & 4 ? AF_INET6 : AF_INET, SOCK_STREAM, &port);
+        if (i & 1) assert_return_code(listen(fd, 1), errno);
+        const fixture f = {open_at(i & 4 ? "::1" : "127.0.0.1", i & 2 ? port : 0, fd, &err), port};
+        assert_ok(err);
+        assert_int_equal(tern_store_port(f.store), port);
+        assert_served(&f);
+        tern_store_close(f.store);
+        assert_int_equal(fcntl(fd, F_GETFD), -1);
+    }
+}
+
+static void check_refused(int port, int fd, const char *text)
+{
+    tern_error err = {0};
+    int64_t start = tern__now_ns();
+    assert_null(open_at("127.0.0.1", port, fd, &err));
+    assert_int_equal(err.code, TERN_E_INVALID);
+    if (!strstr(err.text, text)) fail_msg("wanted \"%s\", got \"%s\"", text, err.text);
+    assert_true(tern__now_ns() - start < 5000000000);
+    assert_return_code(close(fd), errno); /* it remains the caller's */
+}
+
+static void a_descriptor_that_cannot_be_served_is_refused(void **state)
+{
+    (void)state;
+    static const char unbound[] = "is no TCP socket that is bound to a port";
+    int port, pipes[2], pair[2], other = bound_socket(AF_INET, SOCK_STREAM, &port);
+    char text[64];
+    check_refused(0, socket(AF_INET, SOCK_STREAM, 0), unbound);
+    check_refused(0, bound_socket(AF_UNIX, SOCK_STREAM, &port), unbound);
+    check_refused(0, open("/dev/null", O_RDWR | O_CLOEXEC), unbound);
+    assert_return_code(pipe(pipes), errno);
+    assert_return_code(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), errno);
+    check_refused(0, pipes[0], unbound);
+    check_refused(0, pair[0], unbound);
+    close(pipes[1]);
+    close(pair[1]);
+    check_refused(0, bound_socket(AF_INET, SOCK_DGRAM, &port), "cannot listen: Operation not supported");
+    port = tern__port_of(other);
+    assert_return_code(listen(other, 1), errno);
+    const fixture f = {.port = port};
+    check_refused(0, connect_to(&f), "cannot listen: Invalid argument");
+    snprintf(text, sizeof(text), "is bound to port %d, expected %d", port, port ^ 1);
+    check_refused(port ^ 1, other, text);
+}
+
+/* The owner of another descriptor of the socket shuts it down: the server goes on with the clients that it
+ * has, and its thread sleeps. */
+static void a_socket_that_is_shut_down_costs_no_time(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    int port, fd = bound_socket(AF_INET, SOCK_STREAM, &port), copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    struct timespec before, after;
+    const fixture f = {open_at("127.0.0.1", port, fd, &err), port};
+    assert_ok(err);
+    assert_return_code(shutdown(copy, SHUT_RDWR), errno);
+    close(copy);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
+    usleep(400000);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);
+    assert_true((after.tv_sec - before.tv_sec) * 1000000000 + after.tv_nsec - before.tv_nsec < 100000000);
+    assert_served(&f);
+    tern_store_close(f.store);
+}
+
 #define WITH_STORE(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
 
 int main(void)
@@ -414,6 +513,9 @@ int main(void)
         WITH_STORE(who_vanishes_leaves_nothing_behind),
         WITH_STORE(what_cannot_be_opened_is_said),
         WITH_STORE(a_public_store_binds_only_its_address),
+        cmocka_unit_test(a_bound_socket_is_served),
+        cmocka_unit_test(a_descriptor_that_cannot_be_served_is_refused),
+        cmocka_unit_test(a_socket_that_is_shut_down_costs_no_time),
         cmocka_unit_test(memory_may_run_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -132,7 +132,8 @@ int tern__port_of(int fd)
 {
     struct sockaddr_storage at = {0};
     socklen_t size = sizeof(at);
-    return getsockname(fd, (struct sockaddr *)&at, &size) ? 0 : tern__port_in(&at);
+    if (getsockname(fd, (struct sockaddr *)&at, &size)) return 0;
+    return at.ss_family == AF_INET || at.ss_family == AF_INET6 ? tern__port_in(&at) : 0;
 }
 
 bool tern__listens_at(int fd, int port)
@@ -143,9 +144,24 @@ bool tern__listens_at(int fd, int port)
            tern__port_of(fd) == port;
 }
 
+/* A socket that somebody else has bound need not listen yet. Serving one that cannot listen would spin. */
+static int listen_on(int fd, int port, const caller *who, tern_error *err)
+{
+    int bound = tern__port_of(fd);
+    if (!bound)
+        return tern__error_set(err, who->func, TERN_E_INVALID,
+                               "listen_fd %d is no TCP socket that is bound to a port", fd);
+    if (port && port != bound)
+        return tern__error_set(err, who->func, TERN_E_INVALID,
+                               "listen_fd %d is bound to port %d, expected %d", fd, bound, port);
+    if (listen(fd, SOMAXCONN))
+        return tern__error_errno(err, who->func, TERN_E_INVALID, "listen_fd %d cannot listen", fd);
+    return set_nonblocking(fd, who, err);
+}
+
 static int listen_for(const tern__bootstrap *boot, const caller *who, tern_error *err)
 {
-    return boot->listen_fd >= 0 ? set_nonblocking(boot->listen_fd, who, err)
+    return boot->listen_fd >= 0 ? listen_on(boot->listen_fd, boot->port, who, err)
                                 : take_port(boot, true, who, err);
 }
 

@@ -228,10 +228,21 @@ static bool may_accept(const tern__server *server)
     return tern__now_ns() >= accept_time(server);
 }
 
+/* Closing alone would not remove the socket from the epoll if the process has another descriptor of it. */
+static void close_door(tern__server *server)
+{
+    epoll_ctl(server->epoll, EPOLL_CTL_DEL, server->listen_fd, NULL);
+    tern__close(&server->listen_fd);
+}
+
 /* Returns false if no caller waits, or if there is no descriptor or memory for one more. */
 static bool accept_one(tern__server *server)
 {
     int fd = accept4(server->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (fd < 0 && errno == EINVAL) { /* another owner of the socket has shut it down */
+        close_door(server);
+        return false;
+    }
     if (fd < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED)) return false;
     tern__store_guest *fresh = fd >= 0 ? guest_new(fd) : NULL;
     if (!fresh) {
@@ -365,12 +376,10 @@ tern__server *tern__server_start(int listen_fd, const uint8_t secret[TERN__SECRE
     return NULL;
 }
 
-/* Closing alone would not remove the socket from the epoll if the process has another descriptor of it. */
 void tern__server_stop_listening(tern__server *server)
 {
     pthread_mutex_lock(&server->door);
-    epoll_ctl(server->epoll, EPOLL_CTL_DEL, server->listen_fd, NULL);
-    tern__close(&server->listen_fd);
+    close_door(server);
     pthread_mutex_unlock(&server->door);
 }
 
