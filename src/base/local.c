@@ -58,6 +58,18 @@ static int read_mpi(tern__local *out, bool *found, tern_error *err)
 
 /* ---- srun ---- */
 
+static const long slurm_id_max = UINT32_MAX;
+static const long step_max = 0xfffffff0; /* a larger id has a meaning of its own */
+
+int tern__step_find(bool *found, long *id, tern_error *err)
+{
+    static const char name[] = "SLURM_STEP_ID";
+    int status = tern__env_filled(name, err);
+    if (!status) status = tern__env_int(name, 0, slurm_id_max, LONG_MAX, id, err);
+    *found = getenv(name) && (status || *id <= step_max);
+    return status;
+}
+
 static int check_there(const char *name, tern_error *err)
 {
     if (getenv(name)) return TERN_OK;
@@ -70,6 +82,14 @@ int tern__step_int(const char *name, int low, int high, int *out, tern_error *er
 {
     int status = check_there(name, err);
     return status ? status : tern__env_filled_int(name, low, high, 0, out, err);
+}
+
+int tern__job_id(long *id, tern_error *err)
+{
+    static const char name[] = "SLURM_JOB_ID";
+    int status = check_there(name, err);
+    if (!status) status = tern__env_filled(name, err);
+    return status ? status : tern__env_int(name, 0, slurm_id_max, 0, id, err);
 }
 
 int tern__local_of_step(tern__local *out, tern_error *err)
@@ -93,9 +113,11 @@ int tern__local_of_step(tern__local *out, tern_error *err)
 int tern__local_read(tern__local *out, tern_error *err)
 {
     bool found = false;
+    long step;
     *out = (tern__local){.world = 1};
     if (getenv("LOCAL_WORLD_SIZE")) return tern__local_of_run(out, 1 << 20, err);
     int status = read_mpi(out, &found, err);
-    if (found || !getenv("SLURM_STEP_ID")) return status;
-    return tern__local_of_step(out, err);
+    if (found || status) return status;
+    status = tern__step_find(&found, &step, err);
+    return status || !found ? status : tern__local_of_step(out, err);
 }

@@ -2,6 +2,7 @@
  * runs alone, with a warning. */
 #include "check.h"
 
+#include "base/local.h"
 #include "comm/bootstrap/bootstrap.h"
 
 #include <stdio.h>
@@ -128,6 +129,46 @@ static void neighbours_have_different_ports(void **state)
     }
 }
 
+/* Ids have 32 bits without a sign: in a federation of clusters the upper ones tell which cluster it is. */
+static void ids_are_unsigned(void **state)
+{
+    (void)state;
+    static const char *const jobs[] = {"2147483647", "2147483648", "4294967295"};
+    static const char *const steps[] = {"2147483648", "4294967280"}; /* the last of srun's */
+    for (size_t i = 0; i < TERN__COUNT(jobs); i++)
+        for (size_t k = 0; k < TERN__COUNT(steps); k++) {
+            apply(task);
+            setenv("SLURM_JOB_ID", jobs[i], 1);
+            setenv("SLURM_STEP_ID", steps[k], 1);
+            tern__bootstrap boot = read_good();
+            uint64_t job = strtoull(jobs[i], NULL, 10), step = strtoull(steps[k], NULL, 10);
+            assert_int_equal(boot.rank, 5);
+            assert_int_equal(boot.port, 20000 + (job * 31 + step) % 12763);
+        }
+}
+
+/* slurm.h's SLURM_INTERACTIVE_STEP, SLURM_BATCH_SCRIPT, SLURM_EXTERN_CONT, SLURM_PENDING_STEP, and the ids that
+ * are reserved: nothing in such a step has peers, with or without the variables of a task. */
+static void a_step_of_the_job_itself_has_no_ranks(void **state)
+{
+    (void)state;
+    static const char *const outside[COUNT] = {[JOB] = "3", [PROCID] = "0"};
+    for (uint32_t id = 0xfffffff1; id; id++)
+        for (int i = 0; i < 2; i++) {
+            char text[16];
+            tern_error err = {0};
+            tern__local local;
+            apply(i ? outside : task);
+            snprintf(text, sizeof(text), "%u", id);
+            setenv("SLURM_STEP_ID", text, 1);
+            unsetenv("SLURM_NTASKS"); /* no warning */
+            unsetenv("SLURM_JOB_NUM_NODES");
+            assert_string_equal(read_good().source, "alone");
+            assert_int_equal(tern__local_read(&local, &err), TERN_OK);
+            assert_int_equal(local.world, 1);
+        }
+}
+
 /* ---- other launchers ---- */
 
 static void rank_goes_before_slurm(void **state)
@@ -246,6 +287,9 @@ static void malformed_variables_are_named(void **state)
         {STEP, "", "SLURM_STEP_ID=\"\""},
         {STEP, "batch", "SLURM_STEP_ID=\"batch\" is not an integer"},
         {STEP, "-1", "SLURM_STEP_ID=-1"},
+        {STEP, "4294967296", "SLURM_STEP_ID=4294967296"},
+        {JOB, "4294967296", "SLURM_JOB_ID=4294967296"},
+        {JOB, "", "SLURM_JOB_ID=\"\""},
         {JOB, NULL, "SLURM_STEP_ID=\"2\" is set but SLURM_JOB_ID is not"},
         {JOB, "x", "SLURM_JOB_ID=\"x\""},
         {TASKS, NULL, "SLURM_STEP_ID=\"2\" is set but SLURM_STEP_NUM_TASKS is not"},
@@ -293,6 +337,8 @@ int main(void)
         cmocka_unit_test(a_step_on_one_node_stays_inside_of_it),
         cmocka_unit_test(the_meeting_point_can_be_chosen),
         cmocka_unit_test(neighbours_have_different_ports),
+        cmocka_unit_test(ids_are_unsigned),
+        cmocka_unit_test(a_step_of_the_job_itself_has_no_ranks),
         cmocka_unit_test(rank_goes_before_slurm),
         cmocka_unit_test(mpirun_goes_before_slurm),
         cmocka_unit_test(a_process_manager_of_srun_is_no_mpirun),

@@ -97,6 +97,13 @@ class Slurm(unittest.TestCase):
         self.assertEqual(out, ["tern: warn: SLURM_NTASKS=2, but this process, which trains alone, was not started by a Slurm step: "
                                "inside sbatch or salloc, start it with srun", *sums(1, [0])])
 
+    def test_interactive_step(self):
+        """With use_interactive_step, salloc's shell is a step of its own, with the variables of one task."""
+        for command, expected in (([MEET], sums(1, [0])), (["srun", "-n", "2", MEET], sums(2, [0, 1])),
+                                  ([TERN, "run", "-n", "2", MEET], sums(2, [0, 1]))):
+            code, out, err = self.cluster.run("salloc", "-n", "2", "srun", "--interactive", "--preserve-env", *command)
+            self.assertEqual((code, sorted(line.removeprefix("[1] ") for line in out.splitlines())), (0, expected), err)
+
     def test_tern_run_inside_a_job(self):
         out = self.batch(f"{TERN} run -n 2 {MEET}")
         self.assertEqual(sorted(line.removeprefix("[1] ") for line in out), sums(2, [0, 1]))

@@ -56,25 +56,24 @@ static int read_addr(tern__bootstrap *out, tern_error *err)
                            getenv(name));
 }
 
-static int read_port(tern__bootstrap *out, tern_error *err)
+static int read_port(tern__bootstrap *out, long step, tern_error *err)
 {
-    int job = 0, step = 0;
-    if (tern__step_int("SLURM_JOB_ID", 0, INT_MAX, &job, err)) return err->code;
-    if (tern__env_filled_int("SLURM_STEP_ID", 0, INT_MAX, 0, &step, err)) return err->code;
-    int port = port_first + (int)(((int64_t)job * port_steps + step) % port_count);
+    long job;
+    if (tern__job_id(&job, err)) return err->code;
+    int port = port_first + (int)((job * port_steps + step) % port_count);
     if (tern__env_filled_int("MASTER_PORT", 1, 65535, port, &port, err)) return err->code;
     return tern__env_filled_int(TERN__ENV_PORT, 1, 65535, port, &out->port, err);
 }
 
 int tern__bootstrap_from_slurm(tern__bootstrap *out, bool *found, tern_error *err)
 {
-    *found = getenv("SLURM_STEP_ID") != NULL;
-    if (!*found) return TERN_OK;
-    int status = tern__env_filled("SLURM_STEP_ID", err);
+    long step;
+    int status = tern__step_find(found, &step, err);
+    if (!*found) return status;
     if (!status) status = read_ranks(out, err);
     if (!status) status = read_local(out, err);
     if (!status) status = read_addr(out, err);
-    if (!status) status = read_port(out, err);
+    if (!status) status = read_port(out, step, err);
     if (!status) out->source = "SLURM_PROCID";
     return status;
 }
