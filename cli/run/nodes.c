@@ -280,12 +280,21 @@ static int start_all(tern__nodes *nodes, tern_error *err)
 static int await_start(tern__nodes *nodes, tern_error *err)
 {
     struct pollfd poll_fd;
-    int64_t end = tern__deadline(nodes->job->meeting.timeout_s);
+    char why[128] = "";
+    nodes->end = tern__deadline(nodes->job->meeting.timeout_s);
     while (!nodes->has_start) {
         tern__nodes_prepare(nodes, &poll_fd);
-        if (tern__poll(&poll_fd, 1, end) < 1)
-            return tern__error_set(err, __func__, TERN_E_TIMEOUT, "node 0 did not start the job within %g s",
-                                   nodes->job->meeting.timeout_s);
+        if (nodes->rejoins)
+            snprintf(why, sizeof(why),
+                     ", and closed %d connections before it had this node's message: does the network drop "
+                     "large packets?",
+                     nodes->rejoins);
+        if (tern__poll(&poll_fd, 1, nodes->end) < 1)
+            return tern__error_set(err, __func__, TERN_E_TIMEOUT,
+                                   "node 0 did not start the job within %g s%s",
+                                   nodes->job->meeting.timeout_s, why);
+        int status = tern__nodes_join_again(nodes, err);
+        if (status) return status;
         tern__nodes_handle(nodes, &poll_fd);
         if (nodes->peers[0].lost)
             return tern__error_set(err, __func__, TERN_E_PEER, "node 0: %s",

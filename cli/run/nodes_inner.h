@@ -39,6 +39,8 @@ struct tern__nodes {
     tern__job *job;
     int count;                /* of `peers`: on node 0 all nodes, elsewhere only node 0 */
     tern__remote_node *peers; /* by node; on node 0, [0] is itself and has no fd       */
+    int64_t end;              /* of the meeting, on other nodes than node 0 */
+    int rejoins;              /* how often node 0 has closed the connection before the first start */
     bool has_start;
     tern__nodes_message start;
     bool is_finished;
@@ -56,6 +58,9 @@ void tern__message_clean(tern__nodes_message *message);
 /* nodes_meet.c: node 0 waits for all other nodes; another node connects to node 0. */
 int tern__nodes_gather(tern__nodes *nodes, tern_error *err);
 int tern__nodes_join(tern__nodes *nodes, tern_error *err);
+/* Connects again if node 0 has closed the connection, until the meeting's timeout. E_PEER: node 0 cannot be
+ * reached. */
+int tern__nodes_join_again(tern__nodes *nodes, tern_error *err);
 /* Writes the numbers of the other nodes for which `has` is true: "node 1, 3". */
 void tern__nodes_list(const tern__nodes *nodes, bool (*has)(const tern__remote_node *), char *text,
                       size_t size);

@@ -85,14 +85,20 @@ static bool admits(void *host, tern__stranger *s)
 
 /* ---- the meeting ---- */
 
+/* Returns 1 if there is something to read, 0 if not, and a negative number at the end of the connection. */
+static int peek(int fd)
+{
+    char byte;
+    ssize_t got = recv(fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
+    if (got > 0) return 1;
+    return got < 0 && (errno == EAGAIN || errno == EINTR) ? 0 : -1;
+}
+
 /* Drops a node that has disconnected. Nodes send nothing before all have joined, so anything to read is the
  * end. */
 static void drop_gone(tern__remote_node *node)
 {
-    char byte;
-    if (node->fd < 0) return;
-    ssize_t got = recv(node->fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
-    if (got >= 0 || (errno != EAGAIN && errno != EINTR)) tern__close(&node->fd);
+    if (node->fd >= 0 && peek(node->fd)) tern__close(&node->fd);
 }
 
 void tern__nodes_list(const tern__nodes *nodes, bool (*has)(const tern__remote_node *), char *text,
@@ -201,15 +207,20 @@ int tern__nodes_gather(tern__nodes *nodes, tern_error *err)
 
 /* ---- the other nodes ---- */
 
+static void fill_boot(const tern__job *job, tern__bootstrap *boot)
+{
+    *boot = (tern__bootstrap){.rank = job->launch.node, .world = job->launch.nodes, .port = job->launch.port};
+    snprintf(boot->addr, sizeof(boot->addr), "%s", job->launch.addr);
+    memcpy(boot->secret, job->launch.key, sizeof(boot->secret));
+    boot->has_secret = job->meeting.has_key;
+}
+
 /* Connects to node 0. After PATIENCE_S it prints what it is waiting for. */
-static int dial(const tern__job *job, tern_error *err)
+static int dial(const tern__job *job, int64_t end, tern_error *err)
 {
     tern_error early = {0};
-    tern__bootstrap boot = {.rank = job->launch.node, .world = job->launch.nodes, .port = job->launch.port};
-    int64_t end = tern__deadline(job->meeting.timeout_s);
-    snprintf(boot.addr, sizeof(boot.addr), "%s", job->launch.addr);
-    memcpy(boot.secret, job->launch.key, sizeof(boot.secret));
-    boot.has_secret = job->meeting.has_key;
+    tern__bootstrap boot;
+    fill_boot(job, &boot);
     int fd = tern__dial_node(&boot, TERN__MIN(end, tern__deadline(PATIENCE_S)), &early);
     if (fd >= 0) return fd;
     if (early.code != TERN_E_TIMEOUT || tern__now_ns() >= end)
@@ -229,17 +240,44 @@ static void make_join(const tern__job *job, tern__nodes_message *join)
     gethostname(join->host, sizeof(join->host) - 1);
 }
 
-int tern__nodes_join(tern__nodes *nodes, tern_error *err)
+static int send_join(tern__nodes *nodes, tern_error *err)
 {
     tern__nodes_message join;
-    tern__remote_node *node_0 = &nodes->peers[0];
-    node_0->fd = dial(nodes->job, err);
-    if (node_0->fd < 0) return node_0->fd;
-    snprintf(node_0->host, sizeof(node_0->host), "%.63s", nodes->job->launch.addr);
+    const tern__remote_node *node_0 = &nodes->peers[0];
     make_join(nodes->job, &join);
     int status = -tern__tcp_tune(node_0->fd, silence_of(nodes->job));
     if (!status) status = tern__message_send(node_0->fd, &join);
     if (!status) return TERN_OK;
     errno = -status;
     return tern__error_errno(err, __func__, TERN_E_PEER, "node 0's tern run closed the connection");
+}
+
+int tern__nodes_join(tern__nodes *nodes, tern_error *err)
+{
+    tern__remote_node *node_0 = &nodes->peers[0];
+    node_0->fd = dial(nodes->job, tern__deadline(nodes->job->meeting.timeout_s), err);
+    if (node_0->fd < 0) return node_0->fd;
+    snprintf(node_0->host, sizeof(node_0->host), "%.63s", nodes->job->launch.addr);
+    return send_join(nodes, err);
+}
+
+/* Node 0 drops a node whose message does not come in time (TERN__HELLO_DEADLINE_S), on a line that loses
+ * packets, or for ever on one that drops large packets. */
+int tern__nodes_join_again(tern__nodes *nodes, tern_error *err)
+{
+    tern_error why = {0};
+    tern__bootstrap boot;
+    tern__remote_node *node_0 = &nodes->peers[0];
+    if (peek(node_0->fd) >= 0) return TERN_OK;
+    if (!nodes->rejoins++)
+        tern__cli_complain(
+            "tern run",
+            "node 0 closed the connection before it had this node's message of %zu bytes; still "
+            "trying (does the network drop large packets?)",
+            sizeof(tern__nodes_message));
+    tern__close(&node_0->fd);
+    fill_boot(nodes->job, &boot);
+    node_0->fd = tern__dial_node(&boot, TERN__MIN(nodes->end, tern__deadline(silence_of(nodes->job))), &why);
+    if (node_0->fd >= 0) return send_join(nodes, err);
+    return tern__error_set(err, __func__, TERN_E_PEER, "node 0: its tern run is gone: %s", why.text);
 }

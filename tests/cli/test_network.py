@@ -17,6 +17,34 @@ READY = job.Job.READY
 SLEEP = "time.sleep(60)\n"
 
 
+class BridgedHosts(Hosts):
+    """Two hosts at a bridge. One that forwards packets can drop them without a word to their sender."""
+
+    def __init__(self):
+        super().__init__()
+        self.names, self.links = [f"bridged{os.getpid()}{side}" for side in "abc"], ("port0", "port1")
+
+    def make(self):
+        def ip(*words):
+            subprocess.run(["ip", *words], check=True)
+
+        for name in self.names:
+            ip("netns", "add", name)
+            ip("-n", name, "link", "set", "lo", "up")
+        middle = self.names[2]
+        ip("-n", middle, "link", "add", "bridge", "up", "type", "bridge")
+        for name, link, address in zip(self.names, self.links, ADDRESSES):
+            ip("-n", middle, "link", "add", link, "type", "veth", "peer", "name", "eth0", "netns", name)
+            ip("-n", middle, "link", "set", link, "up", "master", "bridge")
+            ip("-n", name, "addr", "add", address + "/24", "dev", "eth0")
+            ip("-n", name, "link", "set", "eth0", "up", "gso_max_segs", "1")
+
+    def limit(self, mtu):
+        """Lets packets of at most `mtu` bytes through to host 0, which promises its peers to take larger ones."""
+        for words in (["link", "set", "eth0", "mtu", str(mtu)], ["route", "change", "10.77.0.0/24", "dev", "eth0", "src", ADDRESSES[0], "advmss", "1460"]):
+            subprocess.run(["ip", "-n", self.names[0], *words], check=True)
+
+
 class Network(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -24,6 +52,7 @@ class Network(unittest.TestCase):
         self.folder = folder.name
         network = contextlib.ExitStack()
         self.addCleanup(network.close)
+        self.network = network
         self.hosts = network.enter_context(Hosts())
 
     def launch(self, node, ranks, code, *options):
@@ -127,6 +156,22 @@ else: socket.create_connection(where, 5).sendall(b'%d' % rank)
             err = launcher.communicate(timeout=job.GIVE_UP)[1]
             self.assertEqual(launcher.returncode, 1)
             self.assertRegex(err, rf"tern run: node {1 - node} \(.*\): its tern run is gone: (Connection timed out|No route to host)")
+
+    def test_a_network_that_drops_large_packets(self):
+        """Node 1 tries as long as node 0 waits, and says what may be wrong. A mended network is enough to start the job."""
+        self.hosts = self.network.enter_context(BridgedHosts())
+        self.hosts.limit(600)
+        launchers = [self.launch(node, 1, "pass", "--rdzv-conf", "timeout=7") for node in (0, 1)]
+        (_, err), (_, other) = [launcher.communicate(timeout=job.GIVE_UP) for launcher in launchers]
+        self.assertIn("1 of 2 hosts joined within 7 s; missing: node 1", err)
+        self.assertRegex(other, r"tern run: node 0 closed the connection before it had this node's message of \d+ bytes; still trying \(does the network drop large packets\?\)")
+        self.assertNotIn("is gone", other[:other.index("large packets")])
+        self.assertEqual([launcher.returncode for launcher in launchers], [1, 1])
+        launchers = [self.launch(node, 1, "pass", "--rdzv-conf", "timeout=60") for node in (0, 1)]
+        said = launchers[1].stderr.readline()
+        self.assertIn("does the network drop large packets?", said)
+        self.hosts.limit(1500)
+        self.assertEqual([launcher.wait(job.GIVE_UP) for launcher in launchers], [0, 0])
 
     def test_node_0_unreachable(self):
         self.hosts.cut()

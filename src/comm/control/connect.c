@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 static const char func[] = "tern_group_open";
+static const double retry_pause_s = 0.1;
 
 /* ---- this rank's socket ---- */
 
@@ -90,7 +91,8 @@ static int fail_connection(const tern__peer *peer, const char *why, tern_error *
     return tern__error_set(err, func, TERN_E_PEER, "no control connection to %s: %s", who, why);
 }
 
-/* Waits for the next part of the handshake until the deadline or the peer's death. */
+/* Waits for the next part of the handshake until the deadline or the peer's death. Returns TERN_PENDING if
+ * the peer has closed the connection. */
 static int await_part(tern__peer *peer, int fd, void *data, size_t bytes, int64_t deadline, tern_error *err)
 {
     struct pollfd polls[2] = {{.fd = fd, .events = POLLIN}, {.fd = peer->pidfd, .events = POLLIN}};
@@ -104,9 +106,8 @@ static int await_part(tern__peer *peer, int fd, void *data, size_t bytes, int64_
         int took = tern__recv_part(fd, peer->stream, data, bytes, &got);
         bool is_network = errno && errno != EAGAIN && errno != ECONNRESET;
         if (took > 0) return TERN_OK;
-        if (took < 0)
-            return fail_connection(
-                peer, is_network ? strerror(errno) : "it closed the connection without an answer", err);
+        if (took < 0 && is_network) return fail_connection(peer, strerror(errno), err);
+        if (took < 0) return TERN_PENDING;
     }
 }
 
@@ -178,7 +179,7 @@ static int connect_outside(const tern__control *control, tern__peer *peer, int *
     return fail_connection(peer, why, err);
 }
 
-int tern__control_connect(const tern__control *control, tern__peer *peer, int64_t deadline, tern_error *err)
+static int try_connect(const tern__control *control, tern__peer *peer, int64_t deadline, tern_error *err)
 {
     int fd;
     int status = peer->stream ? connect_outside(control, peer, &fd, deadline, err)
@@ -189,4 +190,17 @@ int tern__control_connect(const tern__control *control, tern__peer *peer, int64_
     else
         peer->fd = fd;
     return status;
+}
+
+/* A rank whose packets are lost looks to its peer like a stranger, who gets TERN__HELLO_DEADLINE_S for its
+ * hello and its proof, or has to make room for another one. So it comes again. */
+int tern__control_connect(const tern__control *control, tern__peer *peer, int64_t deadline, tern_error *err)
+{
+    const int tries = peer->stream ? TERN__HELLO_TRIES : 1;
+    int status = TERN_PENDING;
+    for (int i = 0; i < tries && status == TERN_PENDING; i++) {
+        if (i) tern__poll(NULL, 0, TERN__MIN(deadline, tern__deadline(retry_pause_s)));
+        status = try_connect(control, peer, deadline, err);
+    }
+    return status == TERN_PENDING ? fail_connection(peer, "it refused our hello", err) : status;
 }

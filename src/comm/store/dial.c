@@ -19,7 +19,6 @@ enum {
     attempt_seconds = 10, /* a host that does not answer must not use up the whole deadline */
     pause_first_ms = 10,
     pause_last_ms = 1000,
-    hangups_max = 5, /* a store that is shutting down closes one connection, a foreign service all */
 };
 
 /* The kind of server to connect to. */
@@ -176,7 +175,8 @@ static bool dial_once(dialer *d, tern__line *line)
     if (!status) return true;
     tern__close(&line->fd);
     if (d->refused) return false;
-    if (hung_up(status) && ++d->hangups >= hangups_max) {
+    /* A store that is shutting down closes one connection, a foreign service all. */
+    if (hung_up(status) && ++d->hangups >= TERN__HELLO_TRIES) {
         d->why = d->callee->torch
                      ? "it closes the connection: it is not a store, or it requires a secret"
                      : "it closes the connection: it belongs to another job or another version of tern";

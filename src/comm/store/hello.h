@@ -18,7 +18,8 @@
 
 #define TERN__NONCE_BYTES      32
 #define TERN__MAC_BYTES        32
-#define TERN__HELLO_DEADLINE_S 5.0                /* from accept to proof */
+#define TERN__HELLO_DEADLINE_S 5.0 /* from accept to proof */
+#define TERN__HELLO_TRIES      5   /* of a caller whose connection is closed before the welcome */
 #define TERN__HELLO_GRACE_NS   INT64_C(250000000) /* after this a stranger's slot may go to the next caller */
 
 typedef enum tern__purpose {

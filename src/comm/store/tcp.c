@@ -14,8 +14,9 @@
 #include <string.h>
 #include <sys/socket.h>
 
-static const double prompt_s = 5;            /* minimum timeout of an answer that needs no waiting */
-static const double count_interval_s = 0.01; /* between two reads of the number of clients         */
+/* The minimum timeout of an answer that needs no waiting: after 9 s a packet has been sent six times. */
+static const double prompt_s = 15;
+static const double count_interval_s = 0.01; /* between two reads of the number of clients */
 
 /* A job's own store serves its ranks only. A program may open others itself. */
 typedef enum owner { OF_JOB, OF_PROGRAM } owner;
