@@ -29,6 +29,7 @@
 #include <gloo/transport/address.h>
 #include <gloo/transport/context.h>
 #include <gloo/transport/pair.h>
+#include <gloo/transport/tcp/address.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 
@@ -39,11 +40,16 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <dirent.h>
+#include <linux/tcp.h>
 #include <memory>
+#include <netdb.h>
+#include <netinet/in.h>
 #include <new>
 #include <stdexcept>
 #include <string>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 #include <vector>
@@ -55,7 +61,7 @@ namespace transport = gloo::transport;
 const size_t TOKEN = 16, SHORT_BYTES = 4096;
 const std::chrono::milliseconds NO_TIME(0), A_MOMENT(1);
 const unsigned char FAREWELL[1] = {0};
-enum { PARTING_MS = 500, TRIES = 3 };
+enum { PARTING_MS = 500, TRIES = 3, LOOK_MS = 200 };
 /* Behind the tags of users: what is sent first, and last. */
 enum { TAG_TOKEN = TERN_TRANSPORT_TAGS, TAG_WATCH, TAGS };
 
@@ -120,6 +126,13 @@ class sigpipe_blocked
     }
 };
 
+/* A connection of gloo's. */
+struct line {
+    int fd;
+    uint64_t acked;      /* bytes, at the latest look */
+    int64_t stuck_since; /* ms: since when none of the bytes on the way was acknowledged; 0: none is */
+};
+
 struct neighbour {
     std::unique_ptr<transport::Pair> pair;
     card own, theirs; /* what this rank has published for it, and it for this one */
@@ -140,6 +153,8 @@ struct mesh {
     std::vector<std::unique_ptr<message>> messages; /* all, idle or not                              */
     std::vector<message *> idle;                    /* room for all, so giving one back cannot fail */
     std::vector<neighbour> peers;                   /* [world], oneself's is empty                   */
+    std::vector<line> lines;
+    int64_t silence_ms, next_look; /* for `lines` */
 };
 
 /* ---- errors ---- */
@@ -257,6 +272,80 @@ bool finish(mesh *m, message *of)
     }
     if (of->is_done) m->idle.push_back(of);
     return of->is_done;
+}
+
+/* ---- connections that are stuck ---- */
+
+/* A network may drop large packets and let small ones through. The control plane, which sends small ones, then
+ * sees a host that lives, and the kernel sends a large one again for a quarter of an hour. With a shorter
+ * TCP_USER_TIMEOUT it would give up, but a write that fails for that reason ends the process on gloo's thread.
+ * So this thread asks the kernel what has been acknowledged. Descriptors are recognised by their addresses,
+ * since gloo keeps them to itself. */
+
+bool is_at(const sockaddr_storage &one, const sockaddr_storage &other)
+{
+    if (one.ss_family != other.ss_family) return false;
+    if (one.ss_family == AF_INET) {
+        auto a = reinterpret_cast<const sockaddr_in *>(&one),
+             b = reinterpret_cast<const sockaddr_in *>(&other);
+        return a->sin_port == b->sin_port && a->sin_addr.s_addr == b->sin_addr.s_addr;
+    }
+    auto a = reinterpret_cast<const sockaddr_in6 *>(&one), b = reinterpret_cast<const sockaddr_in6 *>(&other);
+    return one.ss_family == AF_INET6 && a->sin6_port == b->sin6_port &&
+           !memcmp(&a->sin6_addr, &b->sin6_addr, sizeof(a->sin6_addr));
+}
+
+/* One end of a pair listens at the address that it has published, and the other one connects to that. */
+bool is_of_pair(int fd, const neighbour &peer)
+{
+    sockaddr_storage here = {}, there = {};
+    socklen_t here_bytes = sizeof(here), there_bytes = sizeof(there);
+    if (!peer.pair || getsockname(fd, reinterpret_cast<sockaddr *>(&here), &here_bytes) ||
+        getpeername(fd, reinterpret_cast<sockaddr *>(&there), &there_bytes))
+        return false;
+    const char *own = peer.own.address, *theirs = peer.theirs.address;
+    return is_at(here, transport::tcp::Address({own, own + peer.own.bytes}).getSockaddr()) ||
+           is_at(there, transport::tcp::Address({theirs, theirs + peer.theirs.bytes}).getSockaddr());
+}
+
+void find_lines(mesh *m)
+{
+    std::unique_ptr<DIR, int (*)(DIR *)> all(opendir("/proc/self/fd"), closedir);
+    for (dirent *one; all && (one = readdir(all.get()));) {
+        int fd = atoi(one->d_name);
+        auto is_its = [fd](const neighbour &peer) { return is_of_pair(fd, peer); };
+        if (std::any_of(m->peers.begin(), m->peers.end(), is_its)) m->lines.push_back({fd, 0, 0});
+    }
+}
+
+void look_at_line(const mesh *m, line &of, int64_t now)
+{
+    tcp_info info = {};
+    socklen_t bytes = sizeof(info);
+    if (getsockopt(of.fd, IPPROTO_TCP, TCP_INFO, &info, &bytes)) return;
+    bool moves = !info.tcpi_unacked || info.tcpi_bytes_acked != of.acked || !of.stuck_since;
+    if (moves) of.stuck_since = info.tcpi_unacked ? now : 0;
+    of.acked = info.tcpi_bytes_acked;
+    if (!of.stuck_since || now - of.stuck_since <= m->silence_ms) return;
+    char text[256], host[64] = "a host";
+    sockaddr_storage there = {};
+    socklen_t there_bytes = sizeof(there);
+    if (!getpeername(of.fd, reinterpret_cast<sockaddr *>(&there), &there_bytes))
+        getnameinfo(reinterpret_cast<sockaddr *>(&there), there_bytes, host, sizeof(host), nullptr, 0,
+                    NI_NUMERICHOST);
+    snprintf(text, sizeof(text),
+             "%s has acknowledged no packet for %.3g s, sent %u times, although its other connections live: "
+             "does the network drop large packets?",
+             host, (double)(now - of.stuck_since) * 1e-3, info.tcpi_retransmits + 1u);
+    throw failure(TERN_E_PEER, text);
+}
+
+void look_at_lines(mesh *m)
+{
+    int64_t now = now_ms();
+    if (now < m->next_look) return;
+    m->next_look = now + LOOK_MS;
+    for (line &each : m->lines) look_at_line(m, each, now);
 }
 
 /* ---- opening ---- */
@@ -436,9 +525,12 @@ void *gloo_open(const tern_transport_place *place, int *status, char *why, size_
         return *status = TERN_E_MEMORY, nullptr;
     }
     m->place = *place;
+    /* A host that is lost is noticed by the control plane before. */
+    m->silence_ms = (int64_t)(1250 * std::min(std::max(place->host_timeout_s, 1.0), 86400.0));
     *status = guarded(TERN_E_IO, "opening gloo", -1, why, why_size, [m] {
         make_mesh(m);
         connect_all(m);
+        find_lines(m);
     });
     if (!*status) return m;
     gloo_close(m, true);
@@ -474,7 +566,10 @@ int gloo_test(void *state, tern_transport_message *of, char *why, size_t why_siz
     message *started = static_cast<message *>(of->slots[0]);
     bool is_done = false;
     int status = guarded(TERN_E_PEER, started->sends ? "sending to" : "receiving from", started->peer, why,
-                         why_size, [&] { is_done = finish(m, started); });
+                         why_size, [&] {
+                             is_done = finish(m, started);
+                             if (!is_done) look_at_lines(m);
+                         });
     return status ? status : is_done ? TERN_OK : TERN_PENDING;
 }
 

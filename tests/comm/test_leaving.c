@@ -1,10 +1,15 @@
 /* test_leaving.c - ranks on hosts of a real network, one of which has a slow line. Those that have done their
- * part close their groups, while others still wait for what comes over that line. */
+ * part close their groups, while others still wait for what comes over that line. Then the line drops large
+ * packets. */
 #include "comm/board.h"
 #include "comm/group_fixture.h"
 #include "comm/network.h"
+#include "comm/sys.h"
 
 #include <tern/collectives.h>
+
+#include <stdatomic.h>
+#include <sys/mman.h>
 
 enum { WORLD = 3, COUNT = 700000 };
 
@@ -51,9 +56,57 @@ static void who_has_done_its_part_may_leave(void **state)
     }
 }
 
+/* ---- a line that drops large packets ---- */
+
+typedef struct hole {
+    atomic_int ready, go;
+} hole;
+
+/* Small packets still pass, so the control plane sees that the hosts live. */
+static int lose_large_packets(int rank, const tern__bootstrap *boot, void *arg)
+{
+    hole *h = *(hole **)arg;
+    fixture f = {0};
+    tern_group_opts opts = tern_group_defaults();
+    opts.connect_timeout_s = 20;
+    opts.host_timeout_s = 2;
+    RANK_CHECK(rank, network_enter(&net, rank));
+    f.group = tern__group_open_boot(boot, &opts, &f.err);
+    if (fixture_fill(&f, rank, COUNT * sizeof(float))) return 1;
+    memset(f.plain, 0, COUNT * sizeof(float));
+    tern_all_reduce(f.group, f.plain, COUNT, TERN_F32, TERN_SUM, &f.err);
+    RANK_CHECK_OK(rank, f.err);
+    atomic_fetch_add(&h->ready, 1);
+    while (!atomic_load(&h->go)) usleep(1000);
+    int64_t start = tern__now_ns();
+    tern_all_reduce(f.group, f.plain, COUNT, TERN_F32, TERN_SUM, &f.err);
+    bool is_said = strstr(f.err.text, "10.99.2.2 has acknowledged no packet for 2.") &&
+                   strstr(f.err.text, "does the network drop large packets?");
+    if (!is_said) fprintf(stderr, "rank %d: %s\n", rank, f.err.text);
+    RANK_CHECK(rank, f.err.code == TERN_E_PEER && is_said);
+    RANK_CHECK(rank, tern__now_ns() - start < RANKS_SOON_S * INT64_C(1000000000));
+    return fixture_close(&f);
+}
+
+static void lost_large_packets_are_noticed(void **state)
+{
+    (void)state;
+    hole *h = mmap(NULL, sizeof(*h), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ranks r = network_start(&net, WORLD, lose_large_packets, &h);
+    int64_t deadline = tern__deadline(20);
+    while (atomic_load(&h->ready) < WORLD && tern__now_ns() < deadline) usleep(1000);
+    assert_true(network_run(&net, 2, "ip link set eth0 mtu 600"));
+    atomic_store(&h->go, 1);
+    ranks_wait(&r);
+    assert_true(network_run(&net, 2, "ip link set eth0 mtu 1500"));
+    assert_ranks_ok(r);
+    munmap(h, sizeof(*h));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(who_has_done_its_part_may_leave)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(who_has_done_its_part_may_leave),
+                                       cmocka_unit_test(lost_large_packets_are_noticed)};
     const char slow[] = "tc qdisc add dev eth2 root tbf rate 8mbit burst 32k latency 400ms",
                also[] = "tc qdisc add dev eth0 root tbf rate 8mbit burst 32k latency 400ms";
 #ifdef __SANITIZE_THREAD__

@@ -39,6 +39,7 @@ typedef struct tern_transport_place {
     int (*set)(void *store, const char *key, const void *value, size_t bytes, char *why, size_t why_size);
     int (*get)(void *store, const char *key, void *value, size_t cap, size_t *bytes, char *why,
                size_t why_size);
+    double host_timeout_s; /* bytes that a peer's host does not acknowledge for longer are lost */
 } tern_transport_place;
 
 /* A message under way. The plug-in fills it; the caller keeps it at the same address until `test` returns

@@ -85,7 +85,8 @@ static int start(tern__link *link, const int *hosts, tern_error *err)
                                   .native = root->boot.mpi ? root->boot.comm : -1,
                                   .store = &of,
                                   .set = set,
-                                  .get = get};
+                                  .get = get,
+                                  .host_timeout_s = root->opts.host_timeout_s};
     link->state = link->transport->open(&place, &status, why, sizeof(why));
     if (link->state) return TERN_OK;
     return tern__error_set(err, func, status, "%s: %s", link->transport->name, why);
