@@ -6,11 +6,12 @@
 #include <sched.h>
 #include <signal.h>
 
-/* Starts a thread that runs body(arg) on `cores`; NULL: on all cores that the process may use. It blocks all
- * signals: they are for the program's own threads. Returns 0 or an errno. */
+/* Starts a thread that runs body(arg) on `cores`; NULL: on all cores that the process may use. Its signals are
+ * blocked as by tern__signals_block: they are for the program's own threads. Returns 0 or an errno. */
 int tern__thread_new(pthread_t *thread, const cpu_set_t *cores, void *(*body)(void *), void *arg);
 
-/* Blocks all signals of the calling thread until tern__signals_restore. */
+/* Blocks the signals of the calling thread until tern__signals_restore, except for those that its own faults
+ * raise: SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT. */
 void tern__signals_block(sigset_t *before);
 void tern__signals_restore(const sigset_t *before);
 

@@ -87,19 +87,20 @@ struct message {
     bool is_done;        /* a wait has seen it                      */
 };
 
-/* No signal is taken on the thread that is started meanwhile. */
-class all_signals_blocked
+/* No signal is taken on the thread that is started meanwhile, except for those of its own faults. */
+class signals_blocked
 {
     sigset_t before;
 
   public:
-    all_signals_blocked()
+    signals_blocked()
     {
         sigset_t all;
         sigfillset(&all);
+        for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigdelset(&all, fault);
         pthread_sigmask(SIG_SETMASK, &all, &before);
     }
-    ~all_signals_blocked()
+    ~signals_blocked()
     {
         pthread_sigmask(SIG_SETMASK, &before, nullptr);
     }
@@ -356,7 +357,7 @@ std::shared_ptr<transport::Device> make_device(const char *address)
     transport::tcp::attr attr(address);
     const char *names = getenv("GLOO_SOCKET_IFNAME");
     if (names) attr.iface.assign(names, strcspn(names, ","));
-    all_signals_blocked quiet;
+    signals_blocked quiet;
     return transport::tcp::CreateDevice(attr);
 }
 

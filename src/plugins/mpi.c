@@ -172,13 +172,15 @@ static void *lose_patience(void *arg)
     return NULL;
 }
 
-/* The thread blocks all signals: they are for the program's own threads. */
+/* The thread blocks signals, which are for the program's own threads, but not those of faults. */
 static bool start_patience(patience *p)
 {
     sigset_t all, before;
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->changed, NULL);
+    static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
     sigfillset(&all);
+    for (size_t i = 0; i < sizeof(faults) / sizeof(*faults); i++) sigdelset(&all, faults[i]);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     bool started = !pthread_create(&p->thread, NULL, lose_patience, p);
     pthread_sigmask(SIG_SETMASK, &before, NULL);

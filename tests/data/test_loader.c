@@ -2,7 +2,7 @@
 #include "cpus.h"
 
 #include "base/base.h"
-#include "data/loader/loader.h"
+#include "data/loader/loader_inner.h"
 
 #include <pthread.h>
 #include <semaphore.h>
@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -553,9 +554,103 @@ static void no_memory_is_an_error_and_leaks_nothing(void **state)
     assert_int_equal(atomic_load(&memory.live), 0);
 }
 
+/* ---- a get that crashes or hangs ---- */
+
+typedef struct crashing {
+    tern_dataset base;
+    int signal;            /* 0: a write to memory that may not be written */
+    volatile int *nowhere; /* such memory                                  */
+} crashing;
+
+static int crashing_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, void *y,
+                        tern_error *err)
+{
+    (void)epoch;
+    (void)index;
+    (void)err;
+    const crashing *dataset = (const crashing *)base;
+    if (dataset->signal)
+        raise(dataset->signal);
+    else
+        *dataset->nowhere = 1;
+    memset(x, 0, VALUES * sizeof(*x));
+    *(int64_t *)y = 0;
+    return TERN_OK;
+}
+
+static void leave_by_handler(int number)
+{
+    _exit(100 + number);
+}
+
+/* The program's handler gets it, and raise and abort are not swallowed. */
+static void a_crash_in_get_reaches_the_handler(void **state)
+{
+    (void)state;
+    static const int crashes[] = {0, SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};
+    for (size_t i = 0; i < TERN__COUNT(crashes); i++) {
+        int status;
+        fflush(NULL);
+        pid_t pid = fork();
+        if (pid == 0) {
+            tern_error err = {0};
+            tern__batch batch;
+            void *nowhere = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            crashing dataset = {
+                {.length = 4, .ndim = 2, .shape = {2, 3}, .get = crashing_get}, crashes[i], nowhere};
+            tern_loader_opts opts = tern_loader_defaults();
+            opts.workers = 2;
+            for (size_t k = 1; k < TERN__COUNT(crashes); k++) signal(crashes[k], leave_by_handler);
+            tern_loader *loader = tern_loader_new(&dataset.base, &opts, &err);
+            tern__loader_next(loader, &batch, &err);
+            _exit(0);
+        }
+        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_true(WIFEXITED(status));
+        assert_int_equal(WEXITSTATUS(status), 100 + (crashes[i] ? crashes[i] : SIGSEGV));
+    }
+}
+
+static char slow_text[256];
+static int slow_times;
+
+static void free_the_sample(tern_log_level level, const char *text, void *gone)
+{
+    if (level != TERN_LOG_WARN) return;
+    slow_times++;
+    snprintf(slow_text, sizeof(slow_text), "%s", text);
+    sem_post(gone);
+}
+
+static void a_get_that_hangs_names_its_sample(void **state)
+{
+    (void)state;
+    static const int64_t indices[] = {0, 1, 2, 3, 4, 5};
+    for (int workers = 1; workers <= 3; workers++) {
+        counting dataset;
+        counting_init(&dataset, 6);
+        dataset.waits_at = 3;
+        slow_times = 0;
+        tern_loader_opts opts = tern_loader_defaults();
+        opts.batch_size = 2;
+        opts.workers = workers;
+        tern_loader *loader = loader_new(&dataset, &opts);
+        loader->patience_s = 0.05;
+        tern_log_set(free_the_sample, &dataset.gone);
+        expect_pass(loader, 2, indices, 6);
+        tern_log_set(NULL, NULL);
+        assert_int_equal(slow_times, 1);
+        assert_string_equal(
+            slow_text, "no batch came for 0.05 s: the dataset's get has not returned sample 3 of batch 1");
+        tern_loader_free(loader);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_crash_in_get_reaches_the_handler),
+        cmocka_unit_test(a_get_that_hangs_names_its_sample),
         cmocka_unit_test(order_is_the_samplers_for_any_number_of_workers),
         cmocka_unit_test(a_later_batch_that_is_ready_first_waits_for_its_turn),
         cmocka_unit_test(each_rank_gets_its_share),

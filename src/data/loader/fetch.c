@@ -39,6 +39,7 @@ static void fetch_indices(const tern_loader *loader, tern__loader_slot *slot)
     const int64_t *indices = loader->indices + batch->index * loader->opts.batch_size + loader->shift;
     for (int64_t i = 0; i < batch->count && !atomic_load(&loader->stopping); i++) {
         tern_error why = {0};
+        atomic_store_explicit(&slot->sample, indices[i], memory_order_relaxed);
         if (!get_sample(loader, indices[i], sample_x(loader, batch, i), sample_y(loader, batch, i), &why))
             continue;
         tern_error_set(&slot->error, why.func, why.code, "batch %lld, sample %lld: %s",
@@ -85,9 +86,11 @@ static bool fetch_stream(tern__reader *reader, tern__loader_slot *slot)
     int64_t size = loader->opts.batch_size;
     int more = reader->cursor ? 1 : open_part(reader, batch, &why);
     for (batch->count = 0; more > 0 && batch->count < size && !atomic_load(&loader->stopping);
-         batch->count += more > 0)
+         batch->count += more > 0) {
+        atomic_store_explicit(&slot->sample, batch->count, memory_order_relaxed);
         more = next_sample(reader, sample_x(loader, batch, batch->count),
                            sample_y(loader, batch, batch->count), &why);
+    }
     if (loader->opts.drop_last && batch->count < size) batch->count = 0;
     if (more < 0) {
         tern_error_set(&slot->error, why.func, why.code, "batch %lld, sample %lld: %s",

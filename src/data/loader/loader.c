@@ -17,6 +17,8 @@
  * it. */
 #include "data/loader/loader_inner.h"
 
+#include <math.h>
+#include <time.h>
 #include <unistd.h>
 
 /* ---- fetching ---- */
@@ -62,6 +64,8 @@ static tern__loader_slot *claim(tern_loader *loader, tern__reader *reader)
 {
     tern__loader_slot *slot = free_slot(loader);
     if (!slot || !claim_number(loader, reader, &slot->batch)) return NULL;
+    atomic_store_explicit(&slot->sample, -1, memory_order_relaxed);
+    slot->said = -1;
     slot->state = TERN__FETCHING;
     return slot;
 }
@@ -143,13 +147,40 @@ static void slot_free(const tern_loader *loader, tern__loader_slot *slot)
     slot->state = TERN__FREE;
 }
 
+/* Names a sample that a worker fetches, unless it was named before. Locked; unlocked while it logs. */
+static void name_sample(tern_loader *loader, tern__loader_slot *slot)
+{
+    int64_t sample = atomic_load_explicit(&slot->sample, memory_order_relaxed), batch = slot->batch.index;
+    if (slot->state != TERN__FETCHING || sample < 0 || sample == slot->said) return;
+    slot->said = sample;
+    pthread_mutex_unlock(&loader->lock);
+    tern__log(TERN_LOG_WARN,
+              "no batch came for %g s: the dataset's %s has not returned sample %lld of batch %lld",
+              loader->patience_s, loader->stream ? "next" : "get", (long long)sample, (long long)batch);
+    pthread_mutex_lock(&loader->lock);
+}
+
+/* Waits until a batch is ready or a reader has ended. Locked. */
+static void await_worker(tern_loader *loader)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    double whole = floor(loader->patience_s);
+    until.tv_sec += (time_t)whole;
+    until.tv_nsec += (long)((loader->patience_s - whole) * 1e9);
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    if (!pthread_cond_clockwait(&loader->ready, &loader->lock, CLOCK_MONOTONIC, &until)) return;
+    for (int i = 0; i < loader->slot_count; i++) name_sample(loader, &loader->slots[i]);
+}
+
 /* Stops fetching and drops what was fetched ahead. */
 static void pass_stop(tern_loader *loader)
 {
     pthread_mutex_lock(&loader->lock);
     loader->next_claimed = loader->pass_batches;
     loader->flowing = false;
-    while (tern__loader_slot_in(loader, TERN__FETCHING)) pthread_cond_wait(&loader->ready, &loader->lock);
+    while (tern__loader_slot_in(loader, TERN__FETCHING)) await_worker(loader);
     for (int i = 0; i < loader->slot_count; i++)
         if (loader->slots[i].state == TERN__READY) slot_free(loader, &loader->slots[i]);
     for (int w = 0; w < loader->reader_count; w++) tern__reader_close(&loader->readers[w]);
@@ -199,7 +230,7 @@ static tern__loader_slot *wait_next(tern_loader *loader)
         } else if (loader->worker_count == 0)
             fetch_here(loader);
         else
-            pthread_cond_wait(&loader->ready, &loader->lock);
+            await_worker(loader);
     }
     loader->waited_ns += tern__now_ns() - started;
     return slot;

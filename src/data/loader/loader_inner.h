@@ -26,7 +26,9 @@ typedef struct tern__batch_copy {
 typedef struct tern__loader_slot {
     tern__slot_state state;
     tern__batch batch;
-    tern_error error; /* from fetching the batch */
+    tern_error error;        /* from fetching the batch */
+    _Atomic(int64_t) sample; /* that is being fetched: its index, or in a stream its place in the batch */
+    int64_t said;            /* the last one that a warning has named; -1: none */
 
     /* Used where batches are copied to a device. */
     tern__batch_copy *copy;     /* of a READY or HELD batch; NULL: not copied */
@@ -72,6 +74,7 @@ struct tern_loader {
     int64_t pass_batches;  /* one past the number of this pass's last batch */
     int64_t next_taken;    /* batch number that the caller gets next */
     int64_t waited_ns;     /* time the caller has waited for batches */
+    double patience_s;     /* without a batch for so long, a warning names the samples that are missing */
 
     pthread_mutex_t lock;
     pthread_cond_t claimable; /* a slot or a batch number became free, or stopping */

@@ -151,12 +151,15 @@ static int slots_init(tern_loader *loader, tern_error *err)
     return TERN_OK;
 }
 
+#define PATIENCE_S 60 /* far above what a slow disk or a large volume takes */
+
 static int readers_init(tern_loader *loader, tern_error *err)
 {
     int count = TERN__MAX(loader->opts.workers, 1);
     loader->readers = tern__alloc(sizeof(*loader->readers) * (size_t)count, FUNC, err);
     if (!loader->readers) return TERN_E_MEMORY;
     loader->reader_count = count;
+    loader->patience_s = PATIENCE_S;
     for (int i = 0; i < count; i++) loader->readers[i] = (tern__reader){.loader = loader, .number = i};
     return TERN_OK;
 }
