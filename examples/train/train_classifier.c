@@ -197,7 +197,7 @@ static void evaluate(trainer *t, tern_error *err)
     int64_t n[3] = {0}; /* images with the right class first, among the first TOP, and all */
     double sum = 0;
     tern_batch b;
-    while (!err->code && tern_loader_next(t->test, t->s, &b)) {
+    while (trainer_test_next(t, &b, err)) {
         int64_t right[2] = {0};
         tern_tensor *scores = tern_forward(t->task->net, t->s, b.x);
         tern_topk_correct(t->s, scores, b.y, -1, 2, (int64_t[]){1, TOP}, right);

@@ -263,7 +263,7 @@ static void evaluate(trainer *t, tern_error *err)
     segmentation *g = t->task->self;
     double sums[2] = {0}; /* losses, and their number */
     tern_batch b;
-    while (!err->code && tern_loader_next(t->test, t->s, &b)) {
+    while (trainer_test_next(t, &b, err)) {
         tern_tensor *scores = tern_forward(t->task->net, t->s, b.x);
         tern_confusion_update(g->seen, t->s, scores, b.y);
         sums[0] += tern_item(cross_entropy(g, t->s, scores, b.y)) * (double)b.count;

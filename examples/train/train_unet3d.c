@@ -277,7 +277,7 @@ static void evaluate(trainer *t, tern_error *err)
     tern_confusion *seen = tern_confusion_new(t->world, volumes_labels(&u->volumes), 255, err);
     double sums[2] = {0}; /* loss and patches */
     tern_batch b;
-    while (!err->code && tern_loader_next(t->test, t->s, &b)) {
+    while (trainer_test_next(t, &b, err)) {
         tern_tensor *scores = tern_cast(t->s, tern_forward(t->task->net, t->s, b.x), TERN_F32);
         if (u->volumes.classes > 1)
             tern_confusion_update(seen, t->s, scores, b.y);

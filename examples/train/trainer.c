@@ -340,6 +340,7 @@ static void print_banner(const trainer *t)
 
 void trainer_number(trainer *t, const char *name, double value)
 {
+    if (t->stopped) return; /* of a part of the samples */
     history_set(&t->history, name, value);
     tern_board_scalar(t->board, name, value, t->step, NULL);
 }
@@ -413,8 +414,25 @@ static bool train_steps(trainer *t, tern_progress *bar, tern_error *err)
     return false;
 }
 
+/* All ranks ask the same number of times whether to stop, also those that have fewer batches. */
+bool trainer_test_next(trainer *t, tern_batch *b, tern_error *err)
+{
+    bool has_more = true;
+    while (!err->code && !t->stopped && t->asked < t->test_steps) {
+        t->asked++;
+        t->stopped = tern_preempt_pending(t->preempt, err) > 0;
+        if (!t->stopped && !err->code && has_more) has_more = tern_loader_next(t->test, t->s, b);
+        if (!t->stopped && !err->code && has_more) return true;
+    }
+    if (!err->code && !t->stopped && has_more) tern_loader_next(t->test, t->s, b); /* ends the pass */
+    return false;
+}
+
 static void evaluate(trainer *t, tern_error *err)
 {
+    t->asked = 0;
+    t->test_steps = t->test ? tern_loader_length(t->test) : 0;
+    tern_all_reduce(t->world, &t->test_steps, 1, TERN_I64, TERN_MAX, err);
     tern_eval(t->task->net);
     bool was = tern_grad_enabled_set(t->s, false);
     t->task->evaluate(t, err);
@@ -436,12 +454,14 @@ static void save_weights(trainer *t, const char *name, tern_error *err)
 static void end_epoch(trainer *t, double seconds, double rate, tern_error *err)
 {
     history *h = &t->history;
+    tern_snapshot_save(t->snapshot, t->step, err); /* the evaluation may be ended by force */
+    if (err->code) return;
     trainer_number(t, "loss/train", h->loss_sum / h->loss_count);
     evaluate(t, err);
-    if (err->code) return;
+    if (err->code || t->stopped) return;
     tern_board_scalar(t->board, "lr", tern_optim_lr_get(t->optim, 0), t->step, NULL);
-    tern_board_scalar(t->board, "speed/samples", rate, t->step, NULL);
-    tern_board_scalar(t->board, "speed/waiting", t->waiting, t->step, NULL);
+    if (rate > 0) tern_board_scalar(t->board, "speed/samples", rate, t->step, NULL);
+    if (rate > 0) tern_board_scalar(t->board, "speed/waiting", t->waiting, t->step, NULL);
     print_epoch(t, seconds, rate);
     if (t->task->best && history_is_best(h, t->task->best)) save_weights(t, "best.pth", err);
     show(t, err);
@@ -451,7 +471,7 @@ static void end_epoch(trainer *t, double seconds, double rate, tern_error *err)
     tern_snapshot_save(t->snapshot, t->step, err);
 }
 
-/* Returns how many samples of the epoch this rank has completed. It counts samples, since the steps of a
+/* Returns how many samples of the epoch all ranks have completed. It counts samples, since the steps of a
  * checkpoint may be from another number of ranks or another batch size. */
 static int64_t find_place(const trainer *t)
 {
@@ -460,7 +480,14 @@ static int64_t find_place(const trainer *t)
     int64_t position = 0;
     tern_object_to_int(tern_object_get(state, "position"), &position, NULL);
     tern_object_free(state);
-    return position / tern_group_size(t->world);
+    return position;
+}
+
+/* True in a run that was stopped during an evaluation: it has the epoch's losses, and its loader begins the
+ * next epoch. */
+static bool is_trained(const trainer *t)
+{
+    return t->history.loss_count > 0 && find_place(t) == 0;
 }
 
 /* Runs an epoch. Returns true if asked to stop before its end. */
@@ -471,14 +498,14 @@ static bool run_epoch(trainer *t, tern_error *err)
     tern_progress_opts opts = tern_progress_defaults();
     opts.leave = false;
     opts.unit = " samples";
-    opts.initial = find_place(t);
-    tern_progress *bar =
-        tern_progress_new(title, tern_loader_length(t->train) * t->flags->batch, t->world, &opts, err);
-    bool stopped = train_steps(t, bar, err);
+    int64_t total = tern_loader_length(t->train) * t->flags->batch;
+    opts.initial = is_trained(t) ? total : find_place(t) / tern_group_size(t->world);
+    tern_progress *bar = tern_progress_new(title, total, t->world, &opts, err);
+    bool stopped = !is_trained(t) && train_steps(t, bar, err);
     double seconds = tern_progress_seconds(bar), rate = tern_progress_rate(bar);
     tern_progress_free(bar);
     if (!stopped && !err->code) end_epoch(t, seconds, rate, err);
-    return stopped;
+    return stopped || t->stopped;
 }
 
 /* ---- the run ---- */
@@ -500,7 +527,7 @@ static void run_epochs(trainer *t, tern_error *err)
     bool stopped = false;
     tern_train(t->task->net);
     while (t->epoch < t->flags->epochs && !stopped && !err->code) stopped = run_epoch(t, err);
-    if (stopped) tern_snapshot_save(t->snapshot, t->step, err);
+    if (stopped && !t->stopped) tern_snapshot_save(t->snapshot, t->step, err);
     if (stopped && !err->code)
         say(t, "stop requested: saved at step %lld; continue with --resume latest --log-dir %s\n",
             (long long)t->step, t->dir);

@@ -32,8 +32,8 @@ typedef struct task {
     tern_tensor *(*forward)(trainer *t, const tern_batch *b);
     /* Computes the loss of that output. */
     tern_tensor *(*loss)(trainer *t, tern_tensor *output, const tern_batch *b);
-    /* Runs after each epoch on all ranks, in evaluation mode without gradients: reads t->test (each sample
-     * once over all ranks) and reports its results with trainer_number. */
+    /* Runs after each epoch on all ranks, in evaluation mode without gradients: reads t->test with
+     * trainer_test_next (each sample once over all ranks) and reports its results with trainer_number. */
     void (*evaluate)(trainer *t, tern_error *err);
     /* Adds images of a few samples; runs on rank 0 only, with a scope of its own; may be NULL. */
     void (*show)(trainer *t, tern_scope *s, gallery *g, tern_error *err);
@@ -61,6 +61,9 @@ struct trainer {
     char dir[FLAGS_DIR]; /* the folder of this run */
     int64_t epoch, step; /* completed              */
     double waiting;      /* share of the epoch's time that this rank waited for data */
+    int64_t test_steps;  /* of an evaluation, on the rank with the most batches      */
+    int64_t asked;       /* so many of them have asked whether to stop                */
+    bool stopped;        /* the run was asked to stop during an evaluation            */
     bool first;          /* this is rank 0                             */
     bool told;           /* the error has been printed, for all ranks */
 };
@@ -72,6 +75,10 @@ void trainer_open(trainer *t, const flags *f, tern_error *err);
 void trainer_run(trainer *t, const task *k, tern_error *err);
 /* Prints the error unless it has been printed. Returns the exit code. */
 int trainer_close(trainer *t, tern_error *err);
+
+/* Gives `evaluate` the next batch of t->test. Returns false at the end, after an error, or when the run is
+ * asked to stop: then the numbers are dropped, and the resumed run evaluates again. Collective. */
+bool trainer_test_next(trainer *t, tern_batch *b, tern_error *err);
 
 /* Sets a number of this epoch, which must be the same on all ranks: "top1", "loss/test", "iou/lake". All
  * numbers go to TensorBoard and into checkpoints; the main ones (history.h) also into the epoch's line and

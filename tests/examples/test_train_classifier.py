@@ -5,6 +5,7 @@ import re
 import shutil
 import signal
 import subprocess
+import time
 import unittest
 from unittest import mock
 
@@ -267,6 +268,32 @@ class Training(Folder):
         out = self.train(2, "parts", "--epochs", 12, "--resume", "latest")
         self.assertRegex(out, rf"resuming at epoch \d+, step {step} of ")
         self.assertIsNone(same(self.load("whole", "latest"), self.load("parts", "latest")))
+
+    def test_stopped_while_it_evaluates_it_keeps_the_epoch(self):
+        """By SIGTERM, which ends the evaluation within a few batches, and by SIGKILL. The ranks have unequal numbers of batches."""
+        os.mkdir(self.path("data"))
+        write_fashion(self.path("data"), 64, 48001)
+        flags = ("--data", self.path("data"), "-b", 16, "--lr", 0.05, "--epochs", 1, "--deterministic")
+        train(2, NAME, *flags, "--log-dir", self.path("whole"))
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with self.subTest(number):
+                name = f"parts{number}"
+                first = subprocess.Popen(command(2, NAME, *flags, "--log-dir", self.path(name)), text=True,
+                                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+                while not os.path.exists(self.path(name, "latest")) and first.poll() is None:
+                    time.sleep(0.001)
+                begun = time.monotonic()
+                first.send_signal(number)
+                out = first.communicate()[0]
+                if number == signal.SIGTERM:
+                    self.assertLess(time.monotonic() - begun, 3)  # below tern run's --grace
+                    self.assertEqual(first.returncode, 0)
+                    self.assertIn("stop requested: saved at step 2;", out)
+                self.assertNotIn("epoch 1/1", out)
+                out = train(2, NAME, *flags, "--log-dir", self.path(name), "--resume", "latest")
+                self.assertIn("resuming at epoch 0, step 2 of ", out)
+                self.assertRegex(out, r"(?m)^epoch 1/1  loss ")
+                self.assertIsNone(same(self.load("whole", "latest"), self.load(name, "latest")))
 
     def test_resumed_its_bar_begins_where_the_loader_stands(self):
         """The progress bar is only on rank 0's terminal; resumes with the same number of ranks, and with more and a smaller batch."""
