@@ -2,9 +2,10 @@
  * batch.
  *
  * Threads: a sampler and a loader belong to one thread at a time. dataset->get is called by the loader's
- * worker threads, several at once. They block all signals except SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT,
- * which your handlers get. If no batch comes for a minute, a warning names the samples that have not come. A forked child cannot use its parent's loader:
- * tern_loader_next is E_FORKED, and tern_loader_free gives back the child's copy of the memory. */
+ * worker threads, several at once. They block all signals except SIGSEGV, SIGBUS, SIGFPE, SIGILL and
+ * SIGABRT, which your handlers get. If no batch comes for a minute, a warning names the samples that have
+ * not come. A forked child cannot use its parent's loader: tern_loader_next is E_FORKED, and
+ * tern_loader_free gives back the child's copy of the memory. */
 #ifndef TERN_DATA_H
 #define TERN_DATA_H
 

@@ -57,10 +57,10 @@ TERN_API tern_store_tcp_opts tern_store_tcp_defaults(void);
  * 127.0.1.1), since other machines resolve it to an address of the network. Port 0 takes any free port, which
  * tern_store_port returns.
  *
- * NULL on error: E_INVALID (a malformed option; a listen_fd that is no TCP socket, is bound to another port,
- * or cannot listen: it remains yours), E_SYSTEM (the port is taken: native EADDRINUSE; no descriptor is left: EMFILE), E_TIMEOUT
- * (nobody listens, or not all of `world` came), E_PEER (not a store, or another secret).
- * torch.distributed.TCPStore. */
+ * NULL on error: E_INVALID (a malformed option; a listen_fd that is no TCP socket, is bound to another
+ * port, or cannot listen: it remains yours), E_SYSTEM (the port is taken: native EADDRINUSE; no descriptor
+ * is left: EMFILE), E_TIMEOUT (nobody listens, or not all of `world` came), E_PEER (not a store, or
+ * another secret). torch.distributed.TCPStore. */
 TERN_API tern_store *tern_store_tcp_open(const char *host, int port, const tern_store_tcp_opts *opts,
                                          tern_error *err);
 /* Returns the port of a TCP store, or of the TCP store that a prefix store is a part of; 0 for others. */

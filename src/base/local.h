@@ -22,9 +22,9 @@ int tern__local_read(tern__local *out, tern_error *err);
 int tern__local_of_run(tern__local *out, int world, tern_error *err);
 /* Slurm's ids have 32 bits without a sign.
  *
- * *found: srun has started this process as a task of step *id. The shell of an interactive step, the script of
- * a batch step and an extern step have ids above those of all such steps; they are processes without peers.
- * True, too, if the id is malformed. */
+ * *found: srun has started this process as a task of step *id. The shell of an interactive step, the
+ * script of a batch step and an extern step have ids above those of all such steps; they are processes
+ * without peers. True, too, if the id is malformed. */
 int tern__step_find(bool *found, long *id, tern_error *err);
 int tern__job_id(long *id, tern_error *err);
 /* Reads the variables of a Slurm task. */

@@ -3,8 +3,9 @@
 
 #include "base/cores.h"
 
-/* The signals of a thread's own faults stay unblocked: at a fault whose signal is blocked the kernel ends the
- * process without the program's or a sanitizer's handler, and a blocked raise or abort is put off for ever. */
+/* The signals of a thread's own faults stay unblocked: at a fault whose signal is blocked the kernel ends
+ * the process without the program's or a sanitizer's handler, and a blocked raise or abort is put off for
+ * ever. */
 void tern__signals_block(sigset_t *before)
 {
     static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT};

@@ -6,8 +6,8 @@
 #include <sched.h>
 #include <signal.h>
 
-/* Starts a thread that runs body(arg) on `cores`; NULL: on all cores that the process may use. Its signals are
- * blocked as by tern__signals_block: they are for the program's own threads. Returns 0 or an errno. */
+/* Starts a thread that runs body(arg) on `cores`; NULL: on all cores that the process may use. Its signals
+ * are blocked as by tern__signals_block: they are for the program's own threads. Returns 0 or an errno. */
 int tern__thread_new(pthread_t *thread, const cpu_set_t *cores, void *(*body)(void *), void *arg);
 
 /* Blocks the signals of the calling thread until tern__signals_restore, except for those that its own faults

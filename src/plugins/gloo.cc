@@ -277,11 +277,11 @@ bool finish(mesh *m, message *of)
 
 /* ---- connections that are stuck ---- */
 
-/* A network may drop large packets and let small ones through. The control plane, which sends small ones, then
- * sees a host that lives, and the kernel sends a large one again for a quarter of an hour. With a shorter
- * TCP_USER_TIMEOUT it would give up, but a write that fails for that reason ends the process on gloo's thread.
- * So this thread asks the kernel what has been acknowledged. Descriptors are recognised by their addresses,
- * since gloo keeps them to itself. */
+/* A network may drop large packets and let small ones through. The control plane, which sends small ones,
+ * then sees a host that lives, and the kernel sends a large one again for a quarter of an hour. With a
+ * shorter TCP_USER_TIMEOUT it would give up, but a write that fails for that reason ends the process on
+ * gloo's thread. So this thread asks the kernel what has been acknowledged. Descriptors are recognised by
+ * their addresses, since gloo keeps them to itself. */
 
 bool is_at(const sockaddr_storage &one, const sockaddr_storage &other)
 {

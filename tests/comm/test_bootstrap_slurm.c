@@ -147,8 +147,8 @@ static void ids_are_unsigned(void **state)
         }
 }
 
-/* slurm.h's SLURM_INTERACTIVE_STEP, SLURM_BATCH_SCRIPT, SLURM_EXTERN_CONT, SLURM_PENDING_STEP, and the ids that
- * are reserved: nothing in such a step has peers, with or without the variables of a task. */
+/* slurm.h's SLURM_INTERACTIVE_STEP, SLURM_BATCH_SCRIPT, SLURM_EXTERN_CONT, SLURM_PENDING_STEP, and the ids
+ * that are reserved: nothing in such a step has peers, with or without the variables of a task. */
 static void a_step_of_the_job_itself_has_no_ranks(void **state)
 {
     (void)state;

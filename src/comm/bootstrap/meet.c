@@ -206,8 +206,8 @@ static int fail_word(size_t bytes, tern_error *err)
                            sizeof(word));
 }
 
-/* Rank 0 invites only once it has this rank's card. An invitation that was there before is an earlier job's; a
- * failure may be this job's, too. */
+/* Rank 0 invites only once it has this rank's card. An invitation that was there before is an earlier
+ * job's; a failure may be this job's, too. */
 static int fail_early_word(const meeting *m, const word *w, tern_error *err)
 {
     const char *place = m->store->root->where, *file = m->boot->file ? ": remove this file" : "";

@@ -5,9 +5,10 @@
 #include "comm/bootstrap/bootstrap.h"
 #include "comm/store/frame.h"
 
-/* Returns a non-blocking listening socket, or a negative status. The socket is boot->listen_fd, which may be
- * only bound so far and is the caller's from here on, or a new one bound to MASTER_ADDR's address only. If other hosts must reach it
- * and MASTER_ADDR is a name that resolves to loopback here, the new socket is bound to all addresses. */
+/* Returns a non-blocking listening socket, or a negative status. The socket is boot->listen_fd, which may
+ * be only bound so far and is the caller's from here on, or a new one bound to MASTER_ADDR's address only.
+ * If other hosts must reach it and MASTER_ADDR is a name that resolves to loopback here, the new socket is
+ * bound to all addresses. */
 int tern__listen(const tern__bootstrap *boot, tern_error *err);
 /* The same for a store that a program opens itself, with `func`. */
 int tern__listen_public(const tern__bootstrap *boot, const char *func, tern_error *err);
