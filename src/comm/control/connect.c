@@ -202,5 +202,6 @@ int tern__control_connect(const tern__control *control, tern__peer *peer, int64_
         if (i) tern__poll(NULL, 0, TERN__MIN(deadline, tern__deadline(retry_pause_s)));
         status = try_connect(control, peer, deadline, err);
     }
-    return status == TERN_PENDING ? fail_connection(peer, "it refused our hello", err) : status;
+    return status == TERN_PENDING ? fail_connection(peer, "it closed the connection without an answer", err)
+                                  : status;
 }
