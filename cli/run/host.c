@@ -28,6 +28,8 @@ static int start_rank(tern__local_host *host, int local, tern__relay *relay, ter
     int status = tern__logs_plan(host->start.logs, local, outputs, err);
     if (!status) status = tern__rank_start(&host->start, local, outputs, rank, err);
     host->alive += !rank->gone;
+    if (!rank->gone && host->start.job->launch.first + local == 0)
+        tern__terminal_begin(&host->terminal, rank->pid);
     if (status) return status;
     tern__relay_add(relay, local, outputs);
     if (rank->polled || epoll_ctl(host->epoll_fd, EPOLL_CTL_ADD, rank->pid_fd, &event) == 0) return TERN_OK;
@@ -54,6 +56,13 @@ static int read_reason(tern__local_host *host)
     return read(host->report[0], report, sizeof(report)) == sizeof(report) ? report[0] : 0;
 }
 
+static void check_group(tern__local_host *host, tern__rank *rank)
+{
+    if (!rank->gone || rank->is_group_gone || !kill(-rank->pid, 0) || errno != ESRCH) return;
+    rank->is_group_gone = true;
+    tern__guard_remove(&host->guard, rank->pid);
+}
+
 /* Reaps a dead rank. Returns false if it lives, or if a debugger traces it, which must wait for it first. */
 static bool collect(tern__local_host *host, int local, tern__death *death)
 {
@@ -66,6 +75,8 @@ static bool collect(tern__local_host *host, int local, tern__death *death)
     tern__close(&rank->pid_fd);
     rank->gone = true;
     host->alive--;
+    if (rank->pid == host->terminal.group) tern__terminal_end(&host->terminal);
+    check_group(host, rank);
     if (death->status) death->reason = read_reason(host);
     return true;
 }
@@ -88,28 +99,57 @@ static bool is_rank(const tern__local_host *host, pid_t pid)
 }
 
 /* Stops at a dead rank: tern__host_reap takes it in the next turn of the loop. */
-void tern__host_reap_strangers(const tern__local_host *host)
+void tern__host_reap_strangers(tern__local_host *host)
 {
     for (;;) {
         siginfo_t info = {0};
-        if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) || !info.si_pid) return;
-        if (is_rank(host, info.si_pid) || waitpid(info.si_pid, NULL, WNOHANG) < 0) return;
+        if (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) || !info.si_pid) break;
+        if (is_rank(host, info.si_pid) || waitpid(info.si_pid, NULL, WNOHANG) < 0) break;
+        if (info.si_pid == host->guard.pid) host->guard.pid = 0; /* somebody has killed it */
+        if (info.si_pid == host->terminal.watcher) host->terminal.watcher = 0;
     }
+    for (int i = 0; i < host->count; i++) check_group(host, &host->ranks[i]);
+}
+
+void tern__host_leave(tern__local_host *host, int local)
+{
+    tern__rank *rank = &host->ranks[local];
+    host->alive -= !rank->gone;
+    rank->gone = rank->is_group_gone = true;
+}
+
+bool tern__host_has_left(const tern__local_host *host)
+{
+    for (int i = 0; i < host->count; i++)
+        if (host->ranks[i].gone && !host->ranks[i].is_group_gone) return true;
+    return false;
+}
+
+bool tern__host_has_ended(const tern__local_host *host)
+{
+    return host->alive == 0 && !(host->sent && tern__host_has_left(host));
 }
 
 /* ---- signals ---- */
 
-void tern__host_pass(const tern__local_host *host, int number)
+/* A rank that has just been forked may not lead its group yet. */
+static void signal_group(const tern__rank *rank, int number)
 {
-    for (int i = 0; i < host->count; i++)
-        if (!host->ranks[i].gone) kill(host->ranks[i].pid, number);
+    if (rank->is_group_gone) return;
+    if (kill(-rank->pid, number) && errno == ESRCH && !rank->gone) kill(rank->pid, number);
 }
 
-void tern__host_end(tern__local_host *host, int number, bool deliver)
+void tern__host_pass(const tern__local_host *host, int number, bool is_key)
+{
+    for (int i = 0; i < host->count; i++)
+        if (!is_key || host->ranks[i].pid != host->terminal.group) signal_group(&host->ranks[i], number);
+}
+
+void tern__host_end(tern__local_host *host, int number, bool is_key)
 {
     host->sent = number;
-    if (deliver) tern__host_pass(host, number);
-    tern__host_pass(host, SIGCONT);
+    tern__host_pass(host, number, is_key);
+    tern__host_pass(host, SIGCONT, false);
 }
 
 typedef int visit_fn(const tern__local_host *host, pid_t child);
@@ -134,11 +174,12 @@ static int count_child(const tern__local_host *host, pid_t child)
 
 static int kill_stranger(const tern__local_host *host, pid_t child)
 {
-    return !is_rank(host, child) && kill(child, SIGKILL) == 0;
+    if (is_rank(host, child) || child == host->guard.pid) return false;
+    return kill(child, SIGKILL) == 0;
 }
 
 /* Works in rounds, since this process becomes the parent of the children of those that it kills. */
-void tern__host_sweep(const tern__local_host *host)
+void tern__host_sweep(tern__local_host *host)
 {
     for (int64_t end = tern__deadline(SWEEP_SECONDS); host->sweeps && tern__now_ns() < end;) {
         tern__host_reap_strangers(host);
@@ -151,8 +192,9 @@ void tern__host_sweep(const tern__local_host *host)
  * behind. */
 void tern__host_kill(tern__local_host *host)
 {
-    tern__host_pass(host, SIGKILL);
+    tern__host_pass(host, SIGKILL, false);
     for (int i = 0; i < host->count; i++) host->ranks[i].gone = true;
+    tern__terminal_end(&host->terminal);
     tern__host_sweep(host);
 }
 
@@ -177,14 +219,20 @@ static int raise_files(tern__local_host *host, tern_error *err)
 int tern__host_adopt(tern__local_host *host, const tern__start *start, tern_error *err)
 {
     int ranks = start->job->launch.ranks;
-    *host = (tern__local_host){.start = *start, .epoll_fd = -1, .report = {-1, -1}};
+    *host = (tern__local_host){
+        .start = *start, .epoll_fd = -1, .report = {-1, -1}, .guard.fd = -1, .terminal.fd = -1};
+    host->start.guard = &host->guard;
+    host->start.terminal = &host->terminal;
     host->ranks = tern__alloc((size_t)ranks * sizeof(*host->ranks), __func__, err);
     if (!host->ranks) return TERN_E_MEMORY;
-    for (int i = 0; i < ranks; i++) host->ranks[i] = (tern__rank){.gone = true, .pid_fd = -1, .error_fd = -1};
+    for (int i = 0; i < ranks; i++)
+        host->ranks[i] = (tern__rank){.gone = true, .is_group_gone = true, .pid_fd = -1, .error_fd = -1};
     host->count = ranks;
     int status = raise_files(host, err);
     if (status) return status;
     host->sweeps = !visit_children(host, count_child);
+    if (tern__guard_open(&host->guard, ranks, err)) return err->code;
+    tern__terminal_open(&host->terminal);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     host->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (host->epoll_fd >= 0 && pipe2(host->report, O_CLOEXEC | O_NONBLOCK) == 0) {
@@ -197,6 +245,8 @@ int tern__host_adopt(tern__local_host *host, const tern__start *start, tern_erro
 void tern__host_free(tern__local_host *host)
 {
     for (int i = 0; i < host->count; i++) tern__rank_close(&host->ranks[i]);
+    tern__terminal_close(&host->terminal);
+    tern__guard_close(&host->guard);
     tern__close(&host->epoll_fd);
     tern__close(&host->report[0]);
     tern__close(&host->report[1]);

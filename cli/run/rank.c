@@ -69,12 +69,21 @@ static char **make_arguments(const tern__job *job, int local)
     return argv;
 }
 
+/* From here on a signal to the group reaches what the program starts, too. */
+static int enter_group(const tern__start *start, int local, pid_t launcher)
+{
+    if (setpgid(0, 0)) return -1;
+    tern__guard_add(start->guard, getpid());
+    if (start->job->launch.first + local == 0) tern__terminal_enter(start->terminal, launcher);
+    return 0;
+}
+
 static _Noreturn void run_child(const tern__start *start, int local, const tern__rank *rank, pid_t launcher,
                                 const tern__cli_output outputs[2], const int write_fds[2])
 {
     const tern__job *job = start->job;
     char **argv = NULL;
-    if (!tern__launch_enter(&job->launch, local, launcher) &&
+    if (!tern__launch_enter(&job->launch, local, launcher) && !enter_group(start, local, launcher) &&
         !redirect_all(&job->launch, local, outputs, write_fds) && !put_started(job) &&
         !put_error_file(start, local, rank, launcher) && !tern__binding_enter(start->binding, local) &&
         !setrlimit(RLIMIT_NOFILE, &start->files) && (argv = make_arguments(job, local)) &&
@@ -126,7 +135,8 @@ static int fork_rank(const tern__start *start, int local, const tern__cli_output
     rank->pid = fork();
     if (rank->pid < 0) return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot start rank %d", number);
     if (rank->pid == 0) run_child(start, local, rank, launcher, outputs, write_fds);
-    rank->gone = false;
+    rank->gone = rank->is_group_gone = false;
+    setpgid(rank->pid, rank->pid); /* the rank does it too: who comes first is open */
     return watch(rank, number, err);
 }
 
@@ -144,7 +154,7 @@ int tern__rank_start(const tern__start *start, int local, tern__cli_output outpu
                      tern_error *err)
 {
     int write_fds[2] = {-1, -1};
-    *rank = (tern__rank){.gone = true, .pid_fd = -1, .error_fd = -1};
+    *rank = (tern__rank){.gone = true, .is_group_gone = true, .pid_fd = -1, .error_fd = -1};
     int status = open_error_file(start, rank, err);
     for (int i = 0; i < 2 && !status; i++) status = open_pipe(&outputs[i], &write_fds[i], err);
     if (!status) status = fork_rank(start, local, outputs, write_fds, rank, err);

@@ -1,9 +1,12 @@
-/* rank.h - starts a rank as a child process with its environment, arguments, cores and descriptors. */
+/* rank.h - starts a rank as a child process with its environment, arguments, cores and descriptors. A rank
+ * leads a process group. */
 #ifndef TERN_CLI_RUN_RANK_H
 #define TERN_CLI_RUN_RANK_H
 
 #include "run/binding.h"
+#include "run/guard.h"
 #include "run/logs.h"
+#include "run/terminal.h"
 
 #include <signal.h>
 #include <sys/resource.h>
@@ -15,7 +18,8 @@ typedef struct tern__rank {
     int error_fd; /* without a log folder: the file of TORCHELASTIC_ERROR_FILE; else -1 */
     bool polled;  /* no pidfd will tell of its end: it has told already, but a debugger holds the rank, or
                    * there is none                                            */
-    bool gone;    /* reaped: the pid may belong to another process by now      */
+    bool gone;    /* reaped: the pid belongs to its group, or to another process by now */
+    bool is_group_gone; /* no process is left in the group that it led            */
 } tern__rank;
 
 /* What all ranks of an attempt have in common. */
@@ -23,6 +27,8 @@ typedef struct tern__start {
     const tern__job *job;
     const tern__logs *logs;
     const tern__binding *binding;
+    const tern__guard *guard;
+    const tern__terminal *terminal;
     const sigset_t *mask;
     struct rlimit files; /* the limit of descriptors that tern run had at its start; ranks get it back */
     int report_fd;       /* a child that cannot run the program writes two ints: errno and its local rank */

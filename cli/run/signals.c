@@ -5,6 +5,7 @@
 #include <sys/signalfd.h>
 
 static const int ending[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+static const int kept[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP}; /* ignored if they were */
 static const int passed[] = {SIGUSR1, SIGUSR2};
 
 bool tern__signal_is_passed(int number)
@@ -24,10 +25,22 @@ static void choose(sigset_t *taken)
     sigemptyset(taken);
     sigaddset(taken, SIGCHLD);
     for (size_t i = 0; i < TERN__COUNT(passed); i++) sigaddset(taken, passed[i]);
-    for (size_t i = 0; i < TERN__COUNT(ending); i++) {
+    sigaddset(taken, SIGCONT);
+    for (size_t i = 0; i < TERN__COUNT(kept); i++) {
         struct sigaction now;
-        if (sigaction(ending[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN) sigaddset(taken, ending[i]);
+        if (sigaction(kept[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN) sigaddset(taken, kept[i]);
     }
+}
+
+bool tern__signal_stop_self(int number)
+{
+    sigset_t stop, before, pending;
+    sigemptyset(&stop);
+    sigaddset(&stop, number);
+    sigprocmask(SIG_UNBLOCK, &stop, &before);
+    raise(number);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return sigpending(&pending) == 0 && sigismember(&pending, SIGCONT);
 }
 
 int tern__signals_open(sigset_t *before, tern_error *err)

@@ -38,6 +38,7 @@
 #define GRACE_AFTER_FAILURE  5.0
 #define GRACE_AFTER_SIGNAL   30.0 /* enough to write a checkpoint; Slurm and torchrun wait as long */
 #define SECONDS_TO_BE_KILLED 2.0
+#define LOOK_SECONDS         0.05
 #define SECONDS_FOR_OTHERS   5.0 /* beyond the grace period, for other hosts to end */
 
 typedef enum phase { RUNNING, REPORTING, STOPPING, KILLING, AWAITING, OVER, GIVEN_UP } phase;
@@ -75,25 +76,27 @@ static void enter(supervisor *s, phase next, double seconds)
     s->deadline = seconds > 0 ? tern__deadline(seconds) : INT64_MAX;
 }
 
-static void stop_ranks(supervisor *s, int number, bool deliver, double grace)
+static void stop_ranks(supervisor *s, int number, bool is_key, double grace)
 {
     s->grace = s->job->grace > 0 ? s->job->grace : grace;
-    tern__host_end(&s->host, number, deliver);
+    tern__host_end(&s->host, number, is_key);
     enter(s, STOPPING, s->grace);
 }
 
 static void kill_ranks(supervisor *s)
 {
-    tern__host_end(&s->host, SIGKILL, true);
+    tern__host_end(&s->host, SIGKILL, false);
     enter(s, KILLING, SECONDS_TO_BE_KILLED);
 }
 
 static void name_survivors(supervisor *s, const char *what)
 {
-    for (int i = 0; i < s->host.count; i++)
-        if (!s->host.ranks[i].gone)
-            tern__relay_say(s->relay, "tern run: rank %d (pid %d) %s", s->job->launch.first + i,
-                            (int)s->host.ranks[i].pid, what);
+    for (int i = 0; i < s->host.count; i++) {
+        const tern__rank *rank = &s->host.ranks[i];
+        if (rank->is_group_gone) continue;
+        tern__relay_say(s->relay, "tern run: %srank %d (%s %d) %s", rank->gone ? "a process of " : "",
+                        s->job->launch.first + i, rank->gone ? "process group" : "pid", (int)rank->pid, what);
+    }
 }
 
 /* Survivors count as killed by SIGKILL: the job has failed. Their output so far is still passed on. */
@@ -101,11 +104,9 @@ static void leave_survivors(supervisor *s)
 {
     name_survivors(s, "survived SIGKILL and is left behind");
     for (int i = 0; i < s->host.count; i++) {
-        if (s->host.ranks[i].gone) continue;
-        s->host.ranks[i].gone = true;
-        tern__relay_end(s->relay, i);
+        if (!s->host.ranks[i].gone) tern__relay_end(s->relay, i);
+        tern__host_leave(&s->host, i);
     }
-    s->host.alive = 0;
     if (!s->code) s->code = 128 + SIGKILL;
 }
 
@@ -129,7 +130,7 @@ static void give_up_others(supervisor *s)
 static void end_phase(supervisor *s)
 {
     switch (s->phase) {
-    case REPORTING: stop_ranks(s, SIGTERM, true, GRACE_AFTER_FAILURE); break;
+    case REPORTING: stop_ranks(s, SIGTERM, false, GRACE_AFTER_FAILURE); break;
     case STOPPING:
         name_survivors(s, "did not end in time: SIGKILL");
         kill_ranks(s);
@@ -251,17 +252,10 @@ static void reap(supervisor *s)
 
 /* ---- signals ---- */
 
-/* A key press at the terminal (SI_KERNEL) signals the whole process group, so the ranks have the signal
- * already. The kernel sends a hangup only to the session's leader. */
-static bool has_reached_ranks(const struct signalfd_siginfo *info)
-{
-    return info->ssi_code == SI_KERNEL && info->ssi_signo != SIGHUP;
-}
-
-static void take_ending_signal(supervisor *s, int number, bool deliver)
+static void take_ending_signal(supervisor *s, int number, bool is_key)
 {
     s->was_signaled = true;
-    if (s->host.alive == 0) {
+    if (tern__host_has_ended(&s->host)) {
         if (s->phase != OVER || s->wants_attempt) s->final_code = s->code ? s->code : 128 + number;
         s->wants_attempt = false;
         enter(s, GIVEN_UP, 0);
@@ -276,7 +270,30 @@ static void take_ending_signal(supervisor *s, int number, bool deliver)
     char name[TERN__SIGNAL_TEXT];
     tern__relay_say(s->relay, "tern run: %s: passed on to the ranks; a second one kills them",
                     tern__signal_text(number, name));
-    stop_ranks(s, number, deliver, GRACE_AFTER_SIGNAL);
+    stop_ranks(s, number, is_key, GRACE_AFTER_SIGNAL);
+}
+
+/* fg and bg send SIGCONT; after fg tern run has the terminal, and rank 0 gets it again. */
+static void continue_ranks(supervisor *s)
+{
+    tern__terminal_give(&s->host.terminal);
+    tern__host_pass(&s->host, SIGCONT, false);
+}
+
+/* Stops the ranks and then this process, by SIGTSTP (Ctrl-Z) or SIGTTIN, and continues them when it goes on.
+ * Time in which all are stopped counts towards no deadline. */
+static void stop_job(supervisor *s, int number, bool is_key)
+{
+    int64_t start = tern__now_ns();
+    tern__host_pass(&s->host, SIGTSTP, is_key);
+    bool was_stopped = tern__signal_stop_self(number);
+    if (s->deadline < INT64_MAX) s->deadline += tern__now_ns() - start;
+    if (was_stopped || number == SIGTSTP) {
+        continue_ranks(s);
+        return;
+    }
+    tern__host_pass(&s->host, SIGCONT, true);
+    tern__relay_say(s->relay, "tern run: rank 0 has stopped: it wants the terminal, which another job has");
 }
 
 static void take_signals(supervisor *s)
@@ -284,9 +301,13 @@ static void take_signals(supervisor *s)
     struct signalfd_siginfo info;
     while (read(s->signal_fd, &info, sizeof(info)) == sizeof(info)) {
         int number = (int)info.ssi_signo;
-        if (tern__signal_is_passed(number)) tern__host_pass(&s->host, number);
-        if (tern__signal_is_ending(number)) take_ending_signal(s, number, !has_reached_ranks(&info));
+        bool is_key = s->host.terminal.watcher && (pid_t)info.ssi_pid == s->host.terminal.watcher;
+        if (tern__signal_is_passed(number)) tern__host_pass(&s->host, number, false);
+        if (tern__signal_is_ending(number)) take_ending_signal(s, number, is_key);
+        if (number == SIGTSTP) stop_job(s, number, is_key);
+        if (number == SIGCONT) continue_ranks(s);
     }
+    if (tern__terminal_lacks(&s->host.terminal)) stop_job(s, SIGTTIN, true);
 }
 
 /* ---- messages from other hosts ---- */
@@ -295,14 +316,14 @@ static void take_foreign_signal(supervisor *s, const tern__news *news)
 {
     int number = tern__signal_is_ending(news->signal) ? news->signal : SIGTERM;
     s->was_signaled = true;
-    if (!s->host.alive) return;
+    if (tern__host_has_ended(&s->host)) return;
     if (news->kills) {
         kill_ranks(s);
     } else if (s->phase < STOPPING) {
         char name[TERN__SIGNAL_TEXT];
         tern__relay_say(s->relay, "tern run: %s on node %d: passed on to the ranks",
                         tern__signal_text(number, name), news->node);
-        stop_ranks(s, number, true, GRACE_AFTER_SIGNAL);
+        stop_ranks(s, number, false, GRACE_AFTER_SIGNAL);
     }
 }
 
@@ -398,7 +419,7 @@ static void report(supervisor *s)
 
 static void advance(supervisor *s)
 {
-    if (s->host.alive == 0 && s->phase < AWAITING) end_host(s);
+    if (tern__host_has_ended(&s->host) && s->phase < AWAITING) end_host(s);
     if (s->phase == AWAITING && s->job->launch.node == 0) decide(s);
     if (s->phase == AWAITING && s->job->launch.node != 0) await_decision(s);
     if (s->phase == OVER && !s->was_reported && tern__relay_is_drained(s->relay)) report(s);
@@ -411,6 +432,14 @@ static bool is_over(const supervisor *s)
     return s->phase == GIVEN_UP || (s->phase == OVER && s->was_reported && tern__relay_is_idle(s->relay));
 }
 
+/* SIGCHLD tells of the ranks' orphans. Of a process whose parent lives in no rank's group nothing tells, so
+ * it is looked for while the job waits for it. */
+static int64_t next_look(const supervisor *s)
+{
+    bool waits = s->host.alive == 0 && s->phase < AWAITING && tern__host_has_left(&s->host);
+    return waits ? TERN__MIN(s->deadline, tern__deadline(LOOK_SECONDS)) : s->deadline;
+}
+
 /* The poll entries are: signals, deaths, connections to other nodes, the relay. */
 static int watch(supervisor *s, tern_error *err)
 {
@@ -420,7 +449,7 @@ static int watch(supervisor *s, tern_error *err)
         s->polls[1] = (struct pollfd){.fd = s->host.epoll_fd, .events = POLLIN};
         tern__nodes_prepare(s->nodes, nodes);
         tern__relay_prepare(s->relay, relay);
-        if (tern__poll(s->polls, s->poll_count, s->deadline) < 0)
+        if (tern__poll(s->polls, s->poll_count, next_look(s)) < 0)
             return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot wait for the ranks");
         if (s->polls[0].revents) take_signals(s);
         reap(s);
@@ -491,7 +520,7 @@ int tern__job_supervise(tern__job *job, int *code, tern_error *err)
     static supervisor s;
     s = (supervisor){
         .job = job, .signal_fd = -1, .report = {.program = job->argv[0], .node = job->launch.node}};
-    s.host = (tern__local_host){.epoll_fd = -1, .report = {-1, -1}};
+    s.host = (tern__local_host){.epoll_fd = -1, .report = {-1, -1}, .guard.fd = -1, .terminal.fd = -1};
     int status = supervisor_open(&s, err);
     do status = status ? status : run_attempt(&s, err);
     while (!status && s.wants_attempt);

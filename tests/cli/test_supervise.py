@@ -252,6 +252,86 @@ for name in ('SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT'): signal.signal(getattr(si
         self.assertEqual(done.returncode, 3)
 
 
+class Wrapped(Case):
+    """The rank is a shell that waits for the program, which is so not the launcher's child."""
+    SAVE = """
+def save(number, _):
+    time.sleep(0.3)
+    open('saved%d' % rank, 'w').write(signal.Signals(number).name)
+    os._exit(0)
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1): signal.signal(number, save)
+"""
+
+    def start_wrapped(self, ranks, code, options=(), before=""):
+        run = job.Job(self.folder, ranks, ["sh", "-c", before + '"$@"; true', "sh", *job.python(code)], options)
+        self.addCleanup(run.__exit__)
+        return run
+
+    def saved(self):
+        return {name: job.read(os.path.join(self.folder, name)) for name in os.listdir(self.folder) if name.startswith("saved")}
+
+    def test_signals_reach_the_program_and_its_end_is_awaited(self):
+        for name in ("SIGTERM", "SIGINT"):
+            with self.subTest(name=name), tempfile.TemporaryDirectory() as self.folder:
+                run = self.start_wrapped(2, self.SAVE + READY + SLEEP)
+                run.pids()
+                run.launcher.send_signal(getattr(signal, name))
+                _, _, err = run.end()
+                self.assertEqual(self.saved(), {"saved0": name, "saved1": name})
+                self.assertEqual(err, f"tern run: {name}: passed on to the ranks; a second one kills them\n")
+
+    def test_warnings_reach_the_program(self):
+        run = self.start_wrapped(2, self.SAVE + READY + SLEEP, before="trap : USR1; ")
+        run.pids()
+        run.launcher.send_signal(signal.SIGUSR1)
+        self.assertEqual(run.end(), (0, "", ""))
+        self.assertEqual(self.saved(), {"saved0": "SIGUSR1", "saved1": "SIGUSR1"})
+
+    def test_a_failure_elsewhere_lets_it_save(self):
+        run = self.start_wrapped(3, self.SAVE + READY + SLEEP, before='test $RANK != 2 || exit 4; ')
+        run.ranks = 2
+        run.pids()
+        code, _, err = run.end()
+        self.assertEqual((code, job.named_failure(err)), (4, (2, "exited with code 4")))
+        self.assertEqual(self.saved(), {"saved0": "SIGTERM", "saved1": "SIGTERM"})
+
+    def test_it_is_killed_after_the_grace(self):
+        run = self.start_wrapped(2, IGNORE + READY + SLEEP, ["--grace", "0.4"])
+        pids = run.pids()
+        groups = list(map(os.getpgid, pids))
+        start = time.monotonic()
+        run.launcher.terminate()
+        self.until_dead(pids)
+        self.assertGreater(time.monotonic() - start, 0.39)
+        code, _, err = run.end()
+        self.assertEqual(code, 143)
+        for rank in range(2):
+            self.assertIn(f"tern run: a process of rank {rank} (process group {groups[rank]}) did not end in time: SIGKILL\n", err)
+
+    def test_the_second_signal_kills_it(self):
+        run = self.start_wrapped(2, IGNORE + READY + SLEEP, ["--grace", "60"])
+        pids = run.pids()
+        run.launcher.terminate()
+        self.assertIn("passed on", run.launcher.stderr.readline())
+        time.sleep(0.2)
+        self.assertTrue(all(map(job.is_alive, pids)))
+        run.launcher.terminate()
+        self.until_dead(pids)
+        run.end()
+
+    def test_nothing_is_left_when_the_launcher_is_killed(self):
+        """Also of a program that is stopped, and of what the program has started."""
+        more = "if rank: os.fork()\nwith open('all', 'a') as file: print(os.getpid(), file=file, flush=True)\n"
+        run = self.start_wrapped(3, IGNORE + more + READY + "if rank == 2: os.kill(os.getpid(), signal.SIGSTOP)\n" + SLEEP)
+        run.pids()
+        every = lambda: list(map(int, job.read(os.path.join(self.folder, "all")).split()))
+        job.until(lambda: len(every()) == 5, "five processes")
+        children = list(map(int, job.read(f"/proc/{run.launcher.pid}/task/{run.launcher.pid}/children").split()))
+        self.assertTrue(all(map(job.is_alive, every() + children)))
+        run.launcher.kill()
+        self.until_dead(every() + children)
+
+
 class Launcher(Case):
     def test_many_ranks_take_more_descriptors_than_a_shell_allows(self):
         """The soft limit is raised only for the launcher; a hard limit that is too low is an error."""
