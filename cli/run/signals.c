@@ -3,6 +3,7 @@
 
 #include <string.h>
 #include <sys/signalfd.h>
+#include <unistd.h>
 
 static const int ending[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 static const int kept[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP}; /* ignored if they were */
@@ -41,6 +42,19 @@ bool tern__signal_stop_self(int number)
     raise(number);
     sigprocmask(SIG_SETMASK, &before, NULL);
     return sigpending(&pending) == 0 && sigismember(&pending, SIGCONT);
+}
+
+static void exit_by_signal(int number)
+{
+    _exit(128 + number);
+}
+
+void tern__signals_enable(void)
+{
+    struct sigaction now;
+    for (size_t i = 0; i < TERN__COUNT(ending) && getpid() == 1; i++)
+        if (sigaction(ending[i], NULL, &now) == 0 && now.sa_handler == SIG_DFL)
+            sigaction(ending[i], &(struct sigaction){.sa_handler = exit_by_signal}, NULL);
 }
 
 int tern__signals_open(sigset_t *before, tern_error *err)

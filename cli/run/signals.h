@@ -12,6 +12,10 @@
  * *before: the signal mask for the ranks. Returns the descriptor, or a negative status. */
 int tern__signals_open(sigset_t *before, tern_error *err);
 
+/* Lets an ending signal end this process if it is PID 1, the first process of a container, for which the
+ * kernel drops signals without a handler. For the time before tern__signals_open. */
+void tern__signals_enable(void);
+
 /* Is it SIGUSR1 or SIGUSR2? Batch systems warn with them; the program decides what they mean. */
 bool tern__signal_is_passed(int number);
 /* Is it SIGHUP, SIGINT, SIGQUIT or SIGTERM? */

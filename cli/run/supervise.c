@@ -494,6 +494,7 @@ static int open_host(supervisor *s, tern_error *err)
 /* Connects to the other hosts first: until signals are taken over, a signal just ends this process. */
 static int supervisor_open(supervisor *s, tern_error *err)
 {
+    tern__signals_enable();
     if (!(s->nodes = tern__nodes_open(s->job, err))) return err->code;
     if (!(s->relay = tern__relay_new(s->job->launch.ranks, err))) return err->code;
     int status = open_host(s, err);

@@ -4,11 +4,18 @@
  * SIGCHLD handler and reaps no other child of the caller. epoll reports the ranks in the order in which they
  * ended, so the first failed one is the cause and later failures are its consequences. Where there are no
  * pidfds (before Linux 5.3, or under an old filter of system calls), it asks for each rank every 10 ms. There
- * is no deadline until a rank fails; then the others get SIGTERM, and SIGKILL after the grace time. */
+ * is no deadline until a rank fails; then the others get SIGTERM, and SIGKILL after the grace time. A rank
+ * that SIGKILL cannot end (a frozen control group, a dead file system) is left behind.
+ *
+ * SIGCHLD is blocked meanwhile: a handler of the caller that reaps every child would take the ranks' exit
+ * statuses. Of the first process of a container, PID 1, the kernel expects more. It drops a signal that would
+ * end this process, so the ranks get it; and it makes this process the parent of orphans, which are reaped
+ * unless they were children before. */
 #include <tern/spawn.h>
 
 #include "base/cores.h"
 #include "base/opts.h"
+#include "base/text.h"
 #include "comm/launch.h"
 #include "comm/sys.h"
 
@@ -19,6 +26,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -33,10 +41,15 @@ typedef struct spawner {
     int *pidfds;  /* -1: the same, or there are no pidfds */
     int epoll_fd; /* readable when a rank has ended */
     int alive;
-    bool polls;     /* there are no pidfds */
-    bool was_ended; /* the remaining ranks got SIGTERM */
+    bool polls;      /* there are no pidfds */
+    bool was_ended;  /* the remaining ranks got SIGTERM, or PID 1's signal */
+    bool was_killed; /* they got SIGKILL */
     int64_t deadline;
     double grace_s;
+    sigset_t mask;   /* the caller's */
+    int signal_fd;   /* -1 unless this is PID 1 */
+    pid_t *children; /* PID 1's, before the ranks; NULL: unknown */
+    int child_count;
 } spawner;
 
 /* ---- may this process fork? ---- */
@@ -109,6 +122,70 @@ static int check(rank_fn *fn, int n, const tern_spawn_opts *opts, tern_error *er
     return status ? status : check_sigchld(err);
 }
 
+/* ---- signals and orphans ---- */
+
+/* Reads the next child of this process's only thread; 0: there is none. */
+static pid_t next_child(FILE *children)
+{
+    int pid;
+    return children && fscanf(children, "%d", &pid) == 1 ? pid : 0;
+}
+
+static bool is_orphan(const spawner *s, pid_t child)
+{
+    for (int i = 0; i < s->launch.ranks; i++)
+        if (s->pids[i] == child) return false;
+    for (int i = 0; i < s->child_count; i++)
+        if (s->children[i] == child) return false;
+    return true;
+}
+
+static void reap_orphans(const spawner *s)
+{
+    FILE *children = s->children ? fopen("/proc/thread-self/children", "re") : NULL;
+    for (pid_t child; (child = next_child(children));)
+        if (is_orphan(s, child)) waitpid(child, NULL, WNOHANG);
+    if (children) fclose(children);
+}
+
+/* Notes the children of PID 1, which it may wait for itself. */
+static int note_children(spawner *s, tern_error *err)
+{
+    FILE *children = fopen("/proc/thread-self/children", "re");
+    if (!children) return TERN_OK;
+    while (next_child(children)) s->child_count++;
+    rewind(children);
+    s->children = tern__alloc((size_t)(s->child_count + 1) * sizeof(*s->children), func, err);
+    for (int i = 0; s->children && i < s->child_count; i++) s->children[i] = next_child(children);
+    fclose(children);
+    return s->children ? TERN_OK : TERN_E_MEMORY;
+}
+
+/* Adds the signals that the kernel drops for PID 1 because it has no handler. */
+static void add_dropped(sigset_t *signals)
+{
+    static const int ending[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+    for (size_t i = 0; i < TERN__COUNT(ending); i++) {
+        struct sigaction now;
+        if (!sigaction(ending[i], NULL, &now) && now.sa_handler == SIG_DFL) sigaddset(signals, ending[i]);
+    }
+}
+
+static int take_signals(spawner *s, tern_error *err)
+{
+    sigset_t signals;
+    bool is_first = getpid() == 1;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGCHLD);
+    if (is_first) add_dropped(&signals);
+    if (sigprocmask(SIG_BLOCK, &signals, &s->mask))
+        return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot block SIGCHLD");
+    if (!is_first) return TERN_OK;
+    s->signal_fd = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (s->signal_fd < 0) return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot watch for signals");
+    return note_children(s, err);
+}
+
 /* ---- starting ---- */
 
 /* OpenMP may have bound the parent's only thread to its first place, which all ranks would inherit. */
@@ -125,6 +202,8 @@ static _Noreturn void be_rank(const spawner *s, int rank, rank_fn *fn, void *ctx
         _exit(127);
     }
     leave_place();
+    if (s->signal_fd >= 0) close(s->signal_fd);
+    sigprocmask(SIG_SETMASK, &s->mask, NULL);
     int status = fn(rank, ctx);
     fflush(NULL);
     _exit(status < 0 || status > 255 ? 255 : status);
@@ -170,6 +249,8 @@ static int start(spawner *s, rank_fn *fn, void *ctx, tern_error *err)
 
 /* ---- waiting ---- */
 
+static const double killed_s = 2; /* for a rank to die of SIGKILL */
+
 /* Sends SIGCONT too, because a stopped process handles no signal but SIGKILL. */
 static void signal_ranks(spawner *s, int number)
 {
@@ -180,17 +261,18 @@ static void signal_ranks(spawner *s, int number)
     }
 }
 
-static void end_ranks(spawner *s)
+static void end_ranks(spawner *s, int number)
 {
     if (s->was_ended) return;
     s->was_ended = true;
     s->deadline = tern__deadline(s->grace_s);
-    signal_ranks(s, SIGTERM);
+    signal_ranks(s, number);
 }
 
 static void kill_ranks(spawner *s)
 {
-    s->deadline = INT64_MAX;
+    s->was_killed = true;
+    s->deadline = tern__deadline(killed_s);
     signal_ranks(s, SIGKILL);
 }
 
@@ -228,19 +310,57 @@ static void reap(spawner *s, tern_error *err)
     while (epoll_wait(s->epoll_fd, &event, 1, 0) == 1) wait_for(s, (int)event.data.u32, 0, err);
     for (int i = 0; s->polls && i < s->launch.ranks; i++)
         if (s->pids[i]) wait_for(s, i, WNOHANG, err);
-    if (err->code) end_ranks(s);
+    if (err->code) end_ranks(s, SIGTERM);
+}
+
+/* PID 1 passes on a signal; a second one kills the ranks. */
+static void pass_signals(spawner *s)
+{
+    struct signalfd_siginfo info;
+    while (s->signal_fd >= 0 && read(s->signal_fd, &info, sizeof(info)) == sizeof(info)) {
+        if (info.ssi_signo == SIGCHLD)
+            reap_orphans(s);
+        else if (s->was_ended)
+            kill_ranks(s);
+        else
+            end_ranks(s, (int)info.ssi_signo);
+    }
+}
+
+/* Adds the ranks that have survived SIGKILL to the error, and waits for them no more. */
+static void leave_ranks(spawner *s, tern_error *err)
+{
+    char before[TERN_ERROR_TEXT], left[256] = "";
+    for (int i = 0; i < s->launch.ranks; i++) {
+        if (!s->pids[i]) continue;
+        tern__text_append(left, sizeof(left), "; rank %d (pid %d) survived SIGKILL and is left behind", i,
+                          (int)s->pids[i]);
+        s->pids[i] = 0;
+    }
+    s->alive = 0;
+    snprintf(before, sizeof(before), "%s", err->code ? err->text : "the ranks were told to end");
+    int native = err->code ? err->native : 128 + SIGKILL;
+    err->code = TERN_OK;
+    tern__error_set(err, func, TERN_E_PEER, "%s%s", before, left);
+    err->native = native;
 }
 
 static int watch(spawner *s, tern_error *err)
 {
     const double poll_s = 0.01;
     while (s->alive) {
-        struct pollfd ended = {.fd = s->epoll_fd, .events = POLLIN};
+        struct pollfd ready[] = {{.fd = s->epoll_fd, .events = POLLIN},
+                                 {.fd = s->signal_fd, .events = POLLIN}};
         int64_t until = s->polls ? TERN__MIN(s->deadline, tern__deadline(poll_s)) : s->deadline;
-        if (tern__poll(&ended, 1, until) < 0)
+        if (tern__poll(ready, TERN__COUNT(ready), until) < 0)
             return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot wait for the ranks");
         reap(s, err);
-        if (tern__now_ns() >= s->deadline) kill_ranks(s);
+        pass_signals(s);
+        if (!s->alive || tern__now_ns() < s->deadline) continue;
+        if (s->was_killed)
+            leave_ranks(s, err);
+        else
+            kill_ranks(s);
     }
     return TERN_OK;
 }
@@ -248,24 +368,29 @@ static int watch(spawner *s, tern_error *err)
 /* Kills and reaps the remaining ranks, after an error of this process. */
 static void abandon(const spawner *s)
 {
-    for (int i = 0; i < s->launch.ranks; i++) {
-        if (!s->pids[i]) continue;
-        kill(s->pids[i], SIGKILL);
-        while (waitpid(s->pids[i], NULL, 0) < 0 && errno == EINTR) continue;
-    }
+    for (int i = 0; i < s->launch.ranks; i++)
+        if (s->pids[i]) kill(s->pids[i], SIGKILL);
+    int64_t deadline = tern__deadline(killed_s);
+    for (int i = 0; i < s->launch.ranks; i++)
+        while (s->pids[i] && waitpid(s->pids[i], NULL, WNOHANG) == 0 && tern__now_ns() < deadline)
+            tern__poll(NULL, 0, tern__deadline(0.001));
 }
 
 /* ---- tern_spawn ---- */
 
 static int spawner_open(spawner *s, int n, double grace_s, tern_error *err)
 {
-    *s =
-        (spawner){.launch = tern__launch_local(n), .epoll_fd = -1, .deadline = INT64_MAX, .grace_s = grace_s};
+    *s = (spawner){.launch = tern__launch_local(n),
+                   .epoll_fd = -1,
+                   .signal_fd = -1,
+                   .deadline = INT64_MAX,
+                   .grace_s = grace_s};
+    sigprocmask(SIG_SETMASK, NULL, &s->mask);
     s->pids = tern__alloc((size_t)n * sizeof(*s->pids), func, err);
     s->pidfds = tern__alloc((size_t)n * sizeof(*s->pidfds), func, err);
     for (int i = 0; s->pidfds && i < n; i++) s->pidfds[i] = -1;
     tern_error inner = {0};
-    if (err->code || !tern__launch_open(&s->launch, &inner)) return err->code;
+    if (err->code || take_signals(s, err) || !tern__launch_open(&s->launch, &inner)) return err->code;
     return tern__error_set(err, func, inner.code, "%s", inner.text);
 }
 
@@ -273,9 +398,12 @@ static void spawner_close(spawner *s)
 {
     for (int i = 0; s->pidfds && i < s->launch.ranks; i++) tern__close(&s->pidfds[i]);
     tern__close(&s->epoll_fd);
+    tern__close(&s->signal_fd);
     tern__launch_close(&s->launch);
     tern__free(s->pidfds);
     tern__free(s->pids);
+    tern__free(s->children);
+    sigprocmask(SIG_SETMASK, &s->mask, NULL);
 }
 
 static void spawn(rank_fn *fn, int n, void *ctx, double grace_s, tern_error *err)

@@ -2,7 +2,9 @@
 import errno
 import os
 import resource
+import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -245,6 +247,27 @@ for name in ('SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT'): signal.signal(getattr(si
             self.assertEqual((code, sorted(out.splitlines()), err), (0, ["[1] saved", "saved"], ""))
             for rank in range(2):
                 os.unlink(os.path.join(self.folder, f"ready{rank}"))
+
+    def test_first_process_of_a_container(self):
+        """The kernel drops a signal to PID 1 that has no handler. The launcher heeds it while it waits for another host, and later."""
+        first = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", job.TERN, "run"]
+        if not shutil.which("unshare") or subprocess.run([*first[:5], "true"], stderr=subprocess.DEVNULL).returncode:
+            self.skipTest("no namespaces here")
+        alone = job.python(READY + SLEEP)
+        for options, said in (["--nnodes", "2", "--master-port", "0"], None), ([], "passed on"):
+            if said is None:
+                with socket.create_server(("127.0.0.1", 0)) as free:
+                    options[-1] = str(free.getsockname()[1])
+            with subprocess.Popen([*first, *options, *alone], cwd=self.folder, stderr=subprocess.PIPE, text=True) as outer:
+                self.addCleanup(outer.kill)
+                of = f"/proc/{outer.pid}/task/{outer.pid}/children"
+                if said is None:
+                    self.assertIn("not authenticated", outer.stderr.readline())
+                else:
+                    job.until(lambda: os.path.exists(os.path.join(self.folder, "ready0")), "the rank ready")
+                os.kill(int(job.read(of)), signal.SIGTERM)
+                self.assertEqual(outer.wait(job.GIVE_UP), 143)
+                self.assertIn(said or "", outer.stderr.read())
 
     def test_parent_that_ignores_children(self):
         done = subprocess.run([job.TERN, "run", "-n", "2", "sh", "-c", "exit 3"], stderr=subprocess.PIPE, text=True, timeout=job.GIVE_UP,

@@ -1,5 +1,5 @@
 /* test_spawn.c - tern_spawn: groups of 1 to 4 ranks; ranks that fail, are killed or do not end; a parent
- * that is killed; and processes that may not spawn. */
+ * that is killed, has a SIGCHLD handler or is PID 1; and processes that may not spawn. */
 #include "cpus.h"
 #include "ledger.h"
 #include "ranks.h"
@@ -8,8 +8,10 @@
 
 #include <dirent.h>
 #include <dlfcn.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
@@ -320,6 +322,180 @@ static void test_without_pidfds(void **state)
     }
 }
 
+/* ---- a rank that SIGKILL cannot end ---- */
+
+static atomic_int
+    *frozen; /* the pid of a process that SIGKILL does not reach, as in a frozen control group */
+
+int kill(pid_t pid, int number)
+{
+    if (frozen && number == SIGKILL && pid == atomic_load(frozen)) return 0;
+    return (int)syscall(SYS_kill, pid, number);
+}
+
+static void test_rank_that_survives_sigkill(void **state)
+{
+    static const int natives[] = {0, ENOSYS}; /* with pidfds and without */
+    (void)state;
+    for (size_t i = 0; i < TERN__COUNT(natives); i++) {
+        board *b = board_new();
+        char expected[192];
+        tern_error err = {0};
+        tern_spawn_opts opts = tern_spawn_defaults();
+        opts.grace_s = 0.1;
+        hidden = natives[i];
+        frozen = &b->pids[2];
+        assert_int_equal(tern_spawn(stay_on_sigterm, 3, b, &opts, &err), TERN_E_PEER);
+        frozen = NULL;
+        hidden = 0;
+        snprintf(expected, sizeof(expected),
+                 "rank 1 (pid %d) exited with code 3; rank 2 (pid %d) survived SIGKILL and is left behind",
+                 b->pids[1], b->pids[2]);
+        assert_string_equal(err.text, expected);
+        assert_int_equal(err.native, 3);
+        kill(b->pids[2], SIGKILL);
+        assert_int_equal(waitpid(b->pids[2], NULL, 0), b->pids[2]);
+        assert_no_child();
+        board_free(b);
+    }
+}
+
+/* ---- a parent with a SIGCHLD handler ---- */
+
+static atomic_int reaped;
+
+static void reap_all(int number)
+{
+    (void)number;
+    while (waitpid(-1, NULL, WNOHANG) > 0) atomic_fetch_add(&reaped, 1);
+}
+
+static bool is_blocked(int number)
+{
+    sigset_t mask;
+    return !sigprocmask(SIG_SETMASK, NULL, &mask) && sigismember(&mask, number);
+}
+
+static int check_mask(int rank, void *arg)
+{
+    RANK_CHECK(rank, !is_blocked(SIGCHLD) && !is_blocked(SIGTERM));
+    return sum_of_ranks(rank, arg);
+}
+
+static void test_handler_that_reaps_every_child(void **state)
+{
+    (void)state;
+    struct sigaction before, act = {.sa_handler = reap_all, .sa_flags = SA_RESTART};
+    assert_int_equal(sigaction(SIGCHLD, &act, &before), 0);
+    for (int turn = 0; turn < 20; turn++) {
+        board *b = board_new();
+        tern_error err = {0};
+        atomic_store(&reaped, 0);
+        tern_spawn(check_mask, 3, b, NULL, &err);
+        assert_ok(err);
+        assert_int_equal(atomic_load(&reaped), 0);
+        board_free(b);
+    }
+    board *b = board_new();
+    tern_error err = {0};
+    assert_int_equal(tern_spawn(exit_with_3, 3, b, NULL, &err), TERN_E_PEER);
+    assert_int_equal(err.native, 3);
+    board_free(b);
+    assert_false(is_blocked(SIGCHLD));
+    pid_t child = fork(); /* the handler is the caller's again */
+    if (child == 0) _exit(0);
+    for (int64_t end = tern__now_ns() + INT64_C(10000000000); !atomic_load(&reaped) && tern__now_ns() < end;)
+        usleep(1000);
+    assert_int_equal(atomic_load(&reaped), 1);
+    sigaction(SIGCHLD, &before, NULL);
+}
+
+/* ---- a parent that is PID 1 ---- */
+
+/* Rank 0 leaves an orphan behind that ends at once, and waits for its end to be reaped. */
+static int leave_orphan(int rank, void *arg)
+{
+    board *b = arg;
+    if (rank != 0) return 0;
+    pid_t middle = fork();
+    if (middle == 0) {
+        pid_t orphan = fork();
+        if (orphan == 0) {
+            while (getppid() != 1) usleep(1000);
+            _exit(0);
+        }
+        atomic_store(&b->pids[3], orphan);
+        _exit(0);
+    }
+    waitpid(middle, NULL, 0);
+    for (int i = 0; i < 10000 && kill(atomic_load(&b->pids[3]), 0) == 0; i++) usleep(1000);
+    return kill(atomic_load(&b->pids[3]), 0) == 0 ? 8 : 0;
+}
+
+static int save_on_sigterm(int rank, void *arg)
+{
+    board *b = enter(rank, arg);
+    sigset_t term;
+    int number;
+    sigemptyset(&term);
+    sigaddset(&term, SIGTERM);
+    sigprocmask(SIG_BLOCK, &term, NULL);
+    if (rank == 0) kill(1, SIGTERM);
+    sigwait(&term, &number);
+    b->sums[rank] = 1;
+    return 0;
+}
+
+static int be_killed_by_sigterm(int rank, void *arg)
+{
+    if (rank == 0) kill(1, SIGTERM);
+    sleep_long(arg);
+}
+
+/* Runs as PID 1 of a namespace and returns the number of the check that failed. */
+static int be_first(const char *file)
+{
+    board *b = board_map(atoi(file));
+    tern_error err = {0};
+    if (getpid() != 1) return 70;
+    pid_t own = fork();
+    if (own == 0) _exit(5);
+    if (tern_spawn(leave_orphan, 2, b, NULL, &err)) return tern_error_print(&err), 71;
+    int status;
+    if (waitpid(own, &status, 0) != own || WEXITSTATUS(status) != 5) return 72; /* the caller's own child */
+    if (tern_spawn(save_on_sigterm, 2, b, NULL, &err)) return tern_error_print(&err), 73;
+    if (b->sums[0] + b->sums[1] != 2) return 74;
+    if (tern_spawn(be_killed_by_sigterm, 2, b, NULL, &err) != TERN_E_PEER || err.native != 128 + SIGTERM)
+        return 75;
+    return 0;
+}
+
+static void test_first_process_of_a_container(void **state)
+{
+    (void)state;
+    board *b = board_new();
+    char file[16];
+    int status;
+    snprintf(file, sizeof(file), "%d", b->file);
+    pid_t outer = fork();
+    if (outer == 0) {
+        if (unshare(CLONE_NEWPID | CLONE_NEWNS)) _exit(69);
+        pid_t first = fork();
+        if (first == 0) {
+            if (mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) ||
+                mount("proc", "/proc", "proc", 0, NULL))
+                _exit(69);
+            _exit(execl("/proc/self/exe", "first", "first", file, NULL));
+        }
+        _exit(waitpid(first, &status, 0) == first && WIFEXITED(status) ? WEXITSTATUS(status) : 68);
+    }
+    assert_int_equal(waitpid(outer, &status, 0), outer);
+    board_free(b);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 69) skip(); /* no namespaces here */
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
 /* ---- a parent that dies ---- */
 
 static int sleep_on_board(int rank, void *arg)
@@ -525,6 +701,7 @@ static void test_openmp(void **state)
 
 int main(int argc, char **argv)
 {
+    if (argc > 2) return be_first(argv[2]);
     if (argc > 1) return be_parent(argv[1]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_ranks_meet),
@@ -533,6 +710,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_failing_rank_is_named),
         cmocka_unit_test(test_sigkill_after_the_grace),
         cmocka_unit_test(test_without_pidfds),
+        cmocka_unit_test(test_rank_that_survives_sigkill),
+        cmocka_unit_test(test_handler_that_reaps_every_child),
+        cmocka_unit_test(test_first_process_of_a_container),
         cmocka_unit_test(test_ranks_die_with_the_parent),
         cmocka_unit_test(test_arguments),
         cmocka_unit_test(test_a_rank_spawns_no_ranks),
