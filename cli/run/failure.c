@@ -17,7 +17,8 @@
 
 int tern__failure_code(const tern__failure *failure)
 {
-    return failure->rank < 0 ? TERN__EXIT_FAILED : tern__launch_exit_code(failure->status);
+    return failure->rank < 0 || !failure->status ? TERN__EXIT_FAILED
+                                                 : tern__launch_exit_code(failure->status);
 }
 
 void tern__failure_describe(const tern__failure *failure, int own, char *text, size_t size)
@@ -30,7 +31,8 @@ void tern__failure_describe(const tern__failure *failure, int own, char *text, s
     tern__launch_describe(failure->rank, failure->pid, failure->status, what, sizeof(what));
     if (failure->node != own)
         snprintf(where, sizeof(where), " on node %d (%s)", failure->node, failure->host);
-    snprintf(text, size, "%s%s", what, where);
+    snprintf(text, size, "%s%s%s%s", what, where, failure->status ? "" : " ",
+             failure->status ? "" : failure->error);
 }
 
 void tern__text_clean(char *text, size_t size)

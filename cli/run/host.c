@@ -39,6 +39,7 @@ static int start_rank(tern__local_host *host, int local, tern__relay *relay, ter
 int tern__host_start(tern__local_host *host, tern__relay *relay, tern_error *err)
 {
     host->sent = 0;
+    tern__presence_reset(&host->presence);
     for (int i = 0; i < host->count; i++) {
         int status = start_rank(host, i, relay, err);
         if (status) return status;
@@ -219,10 +220,15 @@ static int raise_files(tern__local_host *host, tern_error *err)
 int tern__host_adopt(tern__local_host *host, const tern__start *start, tern_error *err)
 {
     int ranks = start->job->launch.ranks;
-    *host = (tern__local_host){
-        .start = *start, .epoll_fd = -1, .report = {-1, -1}, .guard.fd = -1, .terminal.fd = -1};
+    *host = (tern__local_host){.start = *start,
+                               .epoll_fd = -1,
+                               .report = {-1, -1},
+                               .guard.fd = -1,
+                               .terminal.fd = -1,
+                               .presence.fd = -1};
     host->start.guard = &host->guard;
     host->start.terminal = &host->terminal;
+    host->start.presence = &host->presence;
     host->ranks = tern__alloc((size_t)ranks * sizeof(*host->ranks), __func__, err);
     if (!host->ranks) return TERN_E_MEMORY;
     for (int i = 0; i < ranks; i++)
@@ -231,7 +237,8 @@ int tern__host_adopt(tern__local_host *host, const tern__start *start, tern_erro
     int status = raise_files(host, err);
     if (status) return status;
     host->sweeps = !visit_children(host, count_child);
-    if (tern__guard_open(&host->guard, ranks, err)) return err->code;
+    if (tern__guard_open(&host->guard, ranks, err) || tern__presence_open(&host->presence, ranks, err))
+        return err->code;
     tern__terminal_open(&host->terminal);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     host->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
@@ -247,6 +254,7 @@ void tern__host_free(tern__local_host *host)
     for (int i = 0; i < host->count; i++) tern__rank_close(&host->ranks[i]);
     tern__terminal_close(&host->terminal);
     tern__guard_close(&host->guard);
+    tern__presence_close(&host->presence);
     tern__close(&host->epoll_fd);
     tern__close(&host->report[0]);
     tern__close(&host->report[1]);

@@ -13,6 +13,7 @@ typedef struct tern__local_host {
     int report[2]; /* a pipe: a rank that cannot run the program writes the reason */
     bool sweeps;   /* tern run had no children at its start, so all others come from the ranks */
     tern__guard guard;
+    tern__presence presence;
     tern__terminal terminal;
     int sent; /* the signal that was sent to end the ranks; 0: none yet */
 } tern__local_host;

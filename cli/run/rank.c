@@ -85,9 +85,9 @@ static _Noreturn void run_child(const tern__start *start, int local, const tern_
     char **argv = NULL;
     if (!tern__launch_enter(&job->launch, local, launcher) && !enter_group(start, local, launcher) &&
         !redirect_all(&job->launch, local, outputs, write_fds) && !put_started(job) &&
-        !put_error_file(start, local, rank, launcher) && !tern__binding_enter(start->binding, local) &&
-        !setrlimit(RLIMIT_NOFILE, &start->files) && (argv = make_arguments(job, local)) &&
-        !sigprocmask(SIG_SETMASK, start->mask, NULL))
+        !put_error_file(start, local, rank, launcher) && !tern__presence_enter(start->presence, launcher) &&
+        !tern__binding_enter(start->binding, local) && !setrlimit(RLIMIT_NOFILE, &start->files) &&
+        (argv = make_arguments(job, local)) && !sigprocmask(SIG_SETMASK, start->mask, NULL))
         execvp(argv[0], argv);
     int report[2] = {errno, local};
     while (write(start->report_fd, report, sizeof(report)) < 0 && errno == EINTR) continue;

@@ -8,6 +8,8 @@
 #include "run/logs.h"
 #include "run/terminal.h"
 
+#include "comm/presence.h"
+
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/types.h>
@@ -19,6 +21,7 @@ typedef struct tern__rank {
     bool polled;  /* no pidfd will tell of its end: it has told already, but a debugger holds the rank, or
                    * there is none                                            */
     bool gone;    /* reaped: the pid belongs to its group, or to another process by now */
+    bool has_succeeded; /* exited with 0 */
     bool is_group_gone; /* no process is left in the group that it led            */
 } tern__rank;
 
@@ -29,6 +32,7 @@ typedef struct tern__start {
     const tern__binding *binding;
     const tern__guard *guard;
     const tern__terminal *terminal;
+    const tern__presence *presence;
     const sigset_t *mask;
     struct rlimit files; /* the limit of descriptors that tern run had at its start; ranks get it back */
     int report_fd;       /* a child that cannot run the program writes two ints: errno and its local rank */

@@ -100,8 +100,8 @@ static void say_rank(const tern__failure *root, tern__relay *relay)
     if (root->rank < 0) return;
     if (WIFSIGNALED(root->status)) tern__signal_text(WTERMSIG(root->status), name);
     tern__relay_say(relay, "  rank      : %d (local rank %d)", root->rank, root->local);
-    tern__relay_say(relay, "  exitcode  : %d%s%s (pid %d)", tern__failure_code(root), *name ? " " : "", name,
-                    root->pid);
+    tern__relay_say(relay, "  exitcode  : %d%s%s (pid %d)", root->status ? tern__failure_code(root) : 0,
+                    *name ? " " : "", name, root->pid);
 }
 
 static void say_root(const tern__failure *root, const tern__launch *launch, tern__relay *relay)

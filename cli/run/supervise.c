@@ -39,6 +39,7 @@
 #define GRACE_AFTER_SIGNAL   30.0 /* enough to write a checkpoint; Slurm and torchrun wait as long */
 #define SECONDS_TO_BE_KILLED 2.0
 #define LOOK_SECONDS         0.05
+#define ABSENT_SECONDS       1.0
 #define SECONDS_FOR_OTHERS   5.0 /* beyond the grace period, for other hosts to end */
 
 typedef enum phase { RUNNING, REPORTING, STOPPING, KILLING, AWAITING, OVER, GIVEN_UP } phase;
@@ -63,6 +64,8 @@ typedef struct supervisor {
     int code;            /* of this host's first failure */
     int final_code;      /* the job's, once it is over */
     bool was_signaled;
+    bool has_leaver;
+    tern__failure leaver; /* the first rank that exited with 0 and left a group open */
     bool has_lost_node_0;
     bool wants_attempt;
     bool was_reported;
@@ -225,12 +228,57 @@ static void take_late(supervisor *s, const tern__failure *failure, bool is_first
     if (is_first && !was_sent && !tern__report_root(&s->report)) name_failure(s, failure);
 }
 
+/* A rank has exited with 0. That is a failure only if others need it; until one of them fails, it is kept. */
+static void keep_leaver(supervisor *s, const tern__death *death)
+{
+    s->host.ranks[death->local].has_succeeded = true;
+    if (s->has_leaver || s->host.sent || !tern__presence_is_open(&s->host.presence, death->local)) return;
+    s->has_leaver = true;
+    s->leaver = make_failure(s, death);
+    snprintf(s->leaver.error, sizeof(s->leaver.error), "without tern_group_close");
+}
+
+/* A rank that left its group open and exited with 0 before the first failure is the cause of it, and so is
+ * one that never began to open the group of the rank that has failed (`local`; -1: on another host). */
+static void blame_leaver(supervisor *s, int local)
+{
+    for (int i = 0; i < s->host.count && local >= 0 && !s->has_leaver; i++) {
+        if (!s->host.ranks[i].has_succeeded || !tern__presence_lacks(&s->host.presence, i, local)) continue;
+        s->has_leaver = true;
+        s->leaver = make_failure(s, &(tern__death){.local = i});
+        snprintf(s->leaver.error, sizeof(s->leaver.error), "before tern_group_open, which rank %d has called",
+                 s->job->launch.first + local);
+    }
+    if (!s->has_leaver || tern__report_root(&s->report)) return;
+    take_failure(s, &s->leaver);
+    tern__nodes_fail(s->nodes, &s->leaver);
+}
+
+/* Ranks cannot meet if one has exited with 0 and never begun to open the group. */
+static void check_absent(supervisor *s)
+{
+    for (int i = 0; i < s->host.count && s->phase == RUNNING && s->host.alive; i++) {
+        int waiter = s->host.ranks[i].has_succeeded ? tern__presence_waiter(&s->host.presence, i) : -1;
+        if (waiter < 0 || s->host.ranks[waiter].gone) continue;
+        tern__failure failure = make_failure(s, &(tern__death){.local = i});
+        snprintf(failure.error, sizeof(failure.error),
+                 "before tern_group_open, in which rank %d waits for it", s->job->launch.first + waiter);
+        s->code = TERN__EXIT_FAILED;
+        take_failure(s, &failure);
+        tern__nodes_fail(s->nodes, &failure);
+    }
+}
+
 static void take_death(supervisor *s, const tern__death *death)
 {
     bool is_first = !s->code;
     tern__relay_end(s->relay, death->local);
-    if (!death->status) return;
+    if (!death->status) {
+        keep_leaver(s, death);
+        return;
+    }
     if (is_first) s->code = tern__launch_exit_code(death->status);
+    if (!s->host.sent && !death->reason) blame_leaver(s, death->local);
     tern__failure failure = make_failure(s, death);
     if (s->host.sent) {
         take_late(s, &failure, is_first);
@@ -248,6 +296,7 @@ static void reap(supervisor *s)
     tern__death death;
     while (tern__host_reap(&s->host, &death)) take_death(s, &death);
     tern__host_reap_strangers(&s->host);
+    check_absent(s);
 }
 
 /* ---- signals ---- */
@@ -331,6 +380,7 @@ static void take_foreign_failure(supervisor *s, const tern__news *news)
 {
     bool is_node_0 = news->failure.rank < 0 && news->failure.node == 0;
     s->has_lost_node_0 |= is_node_0 && s->job->launch.node;
+    blame_leaver(s, -1);
     take_failure(s, &news->failure);
 }
 
@@ -433,11 +483,14 @@ static bool is_over(const supervisor *s)
 }
 
 /* SIGCHLD tells of the ranks' orphans. Of a process whose parent lives in no rank's group nothing tells, so
- * it is looked for while the job waits for it. */
+ * it is looked for while the job waits for it. Nor does anything tell that a rank begins to wait for one that
+ * has exited. */
 static int64_t next_look(const supervisor *s)
 {
-    bool waits = s->host.alive == 0 && s->phase < AWAITING && tern__host_has_left(&s->host);
-    return waits ? TERN__MIN(s->deadline, tern__deadline(LOOK_SECONDS)) : s->deadline;
+    bool awaits_group = s->host.alive == 0 && s->phase < AWAITING && tern__host_has_left(&s->host);
+    bool may_lack = s->phase == RUNNING && s->host.alive < s->host.count;
+    double seconds = awaits_group ? LOOK_SECONDS : ABSENT_SECONDS;
+    return awaits_group || may_lack ? TERN__MIN(s->deadline, tern__deadline(seconds)) : s->deadline;
 }
 
 /* The poll entries are: signals, deaths, connections to other nodes, the relay. */
@@ -465,7 +518,7 @@ static int run_attempt(supervisor *s, tern_error *err)
 {
     s->code = 0;
     s->grace = 0;
-    s->wants_attempt = s->was_reported = false;
+    s->wants_attempt = s->was_reported = s->has_leaver = false;
     enter(s, RUNNING, 0);
     int status = tern__nodes_start(s->nodes, err);
     s->oom_kills = tern__oom_kills();
@@ -521,7 +574,8 @@ int tern__job_supervise(tern__job *job, int *code, tern_error *err)
     static supervisor s;
     s = (supervisor){
         .job = job, .signal_fd = -1, .report = {.program = job->argv[0], .node = job->launch.node}};
-    s.host = (tern__local_host){.epoll_fd = -1, .report = {-1, -1}, .guard.fd = -1, .terminal.fd = -1};
+    s.host = (tern__local_host){
+        .epoll_fd = -1, .report = {-1, -1}, .guard.fd = -1, .terminal.fd = -1, .presence.fd = -1};
     int status = supervisor_open(&s, err);
     do status = status ? status : run_attempt(&s, err);
     while (!status && s.wants_attempt);

@@ -4,6 +4,7 @@
 #include "base/opts.h"
 #include "base/pages.h"
 #include "comm/mpi.h"
+#include "comm/presence.h"
 #include "comm/staging.h"
 #include "comm/sys.h"
 #include "device/device.h"
@@ -188,7 +189,11 @@ tern_group *tern_group_open(const tern_group_opts *user, tern_error *err)
     if (tern__is_set(err) || tern__group_opts_read(&opts, user, err) ||
         tern__bootstrap_read(&boot, &opts, err))
         return NULL;
+    tern__presence_row *row = boot.by_launcher ? tern__presence_own(boot.local_rank) : NULL;
+    tern__presence_begin(row);
     tern_group *group = tern__group_open_boot(&boot, &opts, err);
+    tern__presence_end(row, group != NULL);
+    if (group) group->presence = row;
     sodium_memzero(&boot, sizeof(boot));
     return group;
 }
@@ -218,6 +223,7 @@ static void close_family(tern_group *root)
     tern_store_close(root->store);
     tern__mpi_finish(&root->boot, failed);
     tern__trace_close(root->trace);
+    tern__presence_leave(root->presence);
     munmap((void *)root->mark, tern__page_bytes());
     sodium_memzero(root, sizeof(*root));
     tern__free(root);

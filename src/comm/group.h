@@ -46,14 +46,15 @@ struct tern_group {
 
     /* In the root only, for the whole family: */
     tern_group *subgroups;
-    int users;                        /* groups of the family that are not closed */
-    uint32_t next_id;                 /* the id of the family's next group */
-    tern_error error;                 /* sticky: the first failure */
-    int pid;                          /* the process that opened it */
-    const int *mark;                  /* points to a 1, which is 0 in a forked child */
-    struct tern__link *link;          /* messages between hosts; NULL: on one host */
-    struct tern__native *native;      /* has the lobby in which this host's ranks wait */
-    struct tern__listener *listeners; /* live ddps, in creation order */
+    int users;                           /* groups of the family that are not closed */
+    uint32_t next_id;                    /* the id of the family's next group */
+    tern_error error;                    /* sticky: the first failure */
+    int pid;                             /* the process that opened it */
+    const int *mark;                     /* points to a 1, which is 0 in a forked child */
+    struct tern__presence_row *presence; /* tells the launcher; NULL: there is none */
+    struct tern__link *link;             /* messages between hosts; NULL: on one host */
+    struct tern__native *native;         /* has the lobby in which this host's ranks wait */
+    struct tern__listener *listeners;    /* live ddps, in creation order */
 };
 
 static inline tern_group *tern__group_root(const tern_group *group)

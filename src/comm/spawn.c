@@ -17,6 +17,7 @@
 #include "base/opts.h"
 #include "base/text.h"
 #include "comm/launch.h"
+#include "comm/presence.h"
 #include "comm/sys.h"
 
 #include <dirent.h>
@@ -46,6 +47,9 @@ typedef struct spawner {
     bool was_killed; /* they got SIGKILL */
     int64_t deadline;
     double grace_s;
+    tern__presence presence;
+    int leaver; /* the first rank that exited with 0 and left a group open; -1 */
+    pid_t leaver_pid;
     sigset_t mask;   /* the caller's */
     int signal_fd;   /* -1 unless this is PID 1 */
     pid_t *children; /* PID 1's, before the ranks; NULL: unknown */
@@ -140,6 +144,7 @@ static bool is_orphan(const spawner *s, pid_t child)
     return true;
 }
 
+/* The kernel's list may lack a child while another one ends, so the caller looks again from time to time. */
 static void reap_orphans(const spawner *s)
 {
     FILE *children = s->children ? fopen("/proc/thread-self/children", "re") : NULL;
@@ -197,7 +202,7 @@ static void leave_place(void)
 
 static _Noreturn void be_rank(const spawner *s, int rank, rank_fn *fn, void *ctx, pid_t parent)
 {
-    if (tern__launch_enter(&s->launch, rank, parent)) {
+    if (tern__launch_enter(&s->launch, rank, parent) || tern__presence_enter(&s->presence, parent)) {
         fprintf(stderr, "tern: %s: rank %d cannot start: %s\n", func, rank, strerror(errno));
         _exit(127);
     }
@@ -282,12 +287,20 @@ typedef struct end {
     int status; /* waitpid's */
 } end;
 
-static void fail(const end *e, tern_error *err)
+/* If a rank has exited with 0 and left its group open, or has never begun to open the one of the rank that
+ * fails, it is the cause. */
+static void fail(const spawner *s, const end *e, tern_error *err)
 {
-    char text[128];
+    char text[128], cause[128] = "";
     if (err->code) return;
     tern__launch_describe(e->rank, e->pid, e->status, text, sizeof(text));
-    tern__error_set(err, func, TERN_E_PEER, "%s", text);
+    for (int i = 0; i < s->launch.ranks && s->leaver < 0; i++)
+        if (!s->pids[i] && tern__presence_lacks(&s->presence, i, e->rank))
+            snprintf(cause, sizeof(cause), "rank %d exited with code 0 before tern_group_open; ", i);
+    if (s->leaver >= 0)
+        snprintf(cause, sizeof(cause), "rank %d (pid %d) exited with code 0 without tern_group_close; ",
+                 s->leaver, (int)s->leaver_pid);
+    tern__error_set(err, func, TERN_E_PEER, "%s%s", cause, text);
     err->native = tern__launch_exit_code(e->status);
 }
 
@@ -301,7 +314,23 @@ static void wait_for(spawner *s, int rank, int options, tern_error *err)
     tern__close(&s->pidfds[rank]);
     s->pids[rank] = 0;
     s->alive--;
-    if (e.status) fail(&e, err);
+    if (e.status) fail(s, &e, err);
+    if (e.status || s->leaver >= 0 || !tern__presence_is_open(&s->presence, rank)) return;
+    s->leaver = rank;
+    s->leaver_pid = e.pid;
+}
+
+/* Ranks cannot meet if one has exited with 0 and never begun to open the group. */
+static void check_absent(const spawner *s, tern_error *err)
+{
+    for (int i = 0; i < s->launch.ranks && !err->code; i++) {
+        int waiter = s->pids[i] ? -1 : tern__presence_waiter(&s->presence, i);
+        if (waiter < 0 || !s->pids[waiter]) continue;
+        tern__error_set(err, func, TERN_E_PEER,
+                        "rank %d exited with code 0 before tern_group_open, in which rank %d waits for it", i,
+                        waiter);
+        err->native = 1;
+    }
 }
 
 static void reap(spawner *s, tern_error *err)
@@ -310,6 +339,7 @@ static void reap(spawner *s, tern_error *err)
     while (epoll_wait(s->epoll_fd, &event, 1, 0) == 1) wait_for(s, (int)event.data.u32, 0, err);
     for (int i = 0; s->polls && i < s->launch.ranks; i++)
         if (s->pids[i]) wait_for(s, i, WNOHANG, err);
+    if (s->alive < s->launch.ranks) check_absent(s, err);
     if (err->code) end_ranks(s, SIGTERM);
 }
 
@@ -318,9 +348,8 @@ static void pass_signals(spawner *s)
 {
     struct signalfd_siginfo info;
     while (s->signal_fd >= 0 && read(s->signal_fd, &info, sizeof(info)) == sizeof(info)) {
-        if (info.ssi_signo == SIGCHLD)
-            reap_orphans(s);
-        else if (s->was_ended)
+        if (info.ssi_signo == SIGCHLD) continue;
+        if (s->was_ended)
             kill_ranks(s);
         else
             end_ranks(s, (int)info.ssi_signo);
@@ -347,15 +376,18 @@ static void leave_ranks(spawner *s, tern_error *err)
 
 static int watch(spawner *s, tern_error *err)
 {
-    const double poll_s = 0.01;
+    const double poll_s = 0.01, look_s = 1;
     while (s->alive) {
         struct pollfd ready[] = {{.fd = s->epoll_fd, .events = POLLIN},
                                  {.fd = s->signal_fd, .events = POLLIN}};
-        int64_t until = s->polls ? TERN__MIN(s->deadline, tern__deadline(poll_s)) : s->deadline;
+        int64_t until = s->deadline;
+        if (s->polls || s->alive < s->launch.ranks || s->children)
+            until = TERN__MIN(until, tern__deadline(s->polls ? poll_s : look_s));
         if (tern__poll(ready, TERN__COUNT(ready), until) < 0)
             return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot wait for the ranks");
         reap(s, err);
         pass_signals(s);
+        reap_orphans(s);
         if (!s->alive || tern__now_ns() < s->deadline) continue;
         if (s->was_killed)
             leave_ranks(s, err);
@@ -383,6 +415,8 @@ static int spawner_open(spawner *s, int n, double grace_s, tern_error *err)
     *s = (spawner){.launch = tern__launch_local(n),
                    .epoll_fd = -1,
                    .signal_fd = -1,
+                   .presence.fd = -1,
+                   .leaver = -1,
                    .deadline = INT64_MAX,
                    .grace_s = grace_s};
     sigprocmask(SIG_SETMASK, NULL, &s->mask);
@@ -390,7 +424,9 @@ static int spawner_open(spawner *s, int n, double grace_s, tern_error *err)
     s->pidfds = tern__alloc((size_t)n * sizeof(*s->pidfds), func, err);
     for (int i = 0; s->pidfds && i < n; i++) s->pidfds[i] = -1;
     tern_error inner = {0};
-    if (err->code || take_signals(s, err) || !tern__launch_open(&s->launch, &inner)) return err->code;
+    if (err->code || take_signals(s, err) || tern__presence_open(&s->presence, n, err) ||
+        !tern__launch_open(&s->launch, &inner))
+        return err->code;
     return tern__error_set(err, func, inner.code, "%s", inner.text);
 }
 
@@ -399,6 +435,7 @@ static void spawner_close(spawner *s)
     for (int i = 0; s->pidfds && i < s->launch.ranks; i++) tern__close(&s->pidfds[i]);
     tern__close(&s->epoll_fd);
     tern__close(&s->signal_fd);
+    tern__presence_close(&s->presence);
     tern__launch_close(&s->launch);
     tern__free(s->pidfds);
     tern__free(s->pids);

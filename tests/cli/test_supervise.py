@@ -82,6 +82,22 @@ class Failures(Case):
         code, out, err = job.tern("run", "-n", "2", "sh", "-c", "test $RANK = 1 || { sleep 1.3; echo done; }")
         self.assertEqual((code, out, err), (0, "done\n", ""))
 
+    def test_rank_that_leaves_with_0_while_others_need_it(self):
+        """Without tern_group_close it is the cause of the others' failure; before tern_group_open the others wait for it in vain."""
+        meet = os.path.join(os.environ["TERN_BUILD"], "tests", "meet")
+        for rank in (0, 1, 2):
+            code, _, err = job.tern("run", "-n", "3", meet, env={**os.environ, "LEAVER": str(rank)})
+            self.assertEqual((code, job.named_failure(err)), (1, (rank, "exited with code 0 without tern_group_close")))
+            self.assertRegex(err, rf"  rank      : {rank} \(local rank {rank}\)\n  exitcode  : 0 ")
+        for rank in (0, 1, 2):
+            for before in ("", "sleep 0.3; "):
+                start = time.monotonic()
+                code, _, err = job.tern("run", "-n", "3", "sh", "-c", f"test $RANK != {rank} || {{ {before}exit 0; }}; exec {meet}")
+                found, what = job.named_failure(err)
+                self.assertEqual((code, found), (1, rank))
+                self.assertRegex(what, r"^exited with code 0 before tern_group_open, (in which rank \d waits for it|which rank \d has called)$")
+                self.assertLess(time.monotonic() - start, 15)  # meet itself waits for 20 s
+
     def test_only_the_first_failure_is_named(self):
         code = IGNORE + READY + """
 if rank == 2: time.sleep(0.1); sys.exit(5)

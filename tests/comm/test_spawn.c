@@ -360,6 +360,79 @@ static void test_rank_that_survives_sigkill(void **state)
     }
 }
 
+/* ---- ranks that leave with 0 ---- */
+
+static int leave_before_open(int rank, void *arg)
+{
+    tern_error err = {0};
+    enter(rank, arg);
+    if (rank == 1) return 0;
+    tern_group *world = tern_group_open(NULL, &err);
+    tern_group_close(world);
+    return 9;
+}
+
+static int leave_before_reopen(int rank, void *arg)
+{
+    tern_error err = {0};
+    enter(rank, arg);
+    for (int turn = 0; turn < (rank == 1 ? 1 : 2); turn++) {
+        tern_group *world = tern_group_open(NULL, &err);
+        tern_barrier(world, &err);
+        tern_group_close(world);
+    }
+    return rank == 1 ? 0 : 9;
+}
+
+static int leave_open(int rank, void *arg)
+{
+    tern_error err = {0};
+    enter(rank, arg);
+    tern_group *world = tern_group_open(NULL, &err);
+    tern_barrier(world, &err);
+    if (rank == 1) _exit(0);
+    tern_barrier(world, &err);
+    tern_group_close(world);
+    return err.code ? 9 : 0;
+}
+
+static int leave_open_all(int rank, void *arg)
+{
+    tern_error err = {0};
+    enter(rank, arg);
+    tern_group *world = tern_group_open(NULL, &err);
+    tern_barrier(world, &err);
+    _exit(err.code ? 9 : 0);
+}
+
+static void test_rank_that_leaves_with_0(void **state)
+{
+    (void)state;
+    static const struct {
+        int (*fn)(int rank, void *arg);
+        const char *text;
+    } cases[] = {
+        {leave_before_open, "rank 1 exited with code 0 before tern_group_open, in which rank "},
+        {leave_before_reopen, "rank 1 exited with code 0 before tern_group_open, in which rank "},
+        {leave_open, ") exited with code 0 without tern_group_close; rank "},
+    };
+    for (size_t i = 0; i < TERN__COUNT(cases); i++) {
+        board *b = board_new();
+        tern_error err = {0};
+        int64_t started = tern__now_ns();
+        assert_int_equal(tern_spawn(cases[i].fn, 3, b, NULL, &err), TERN_E_PEER);
+        if (!strstr(err.text, cases[i].text) || strncmp(err.text, "rank 1", 6)) fail_msg("%s", err.text);
+        assert_true(tern__now_ns() - started < INT64_C(60000000000)); /* not the 300 s of a meeting */
+        assert_no_child();
+        board_free(b);
+    }
+    board *b = board_new();
+    tern_error err = {0};
+    tern_spawn(leave_open_all, 1, b, NULL, &err);
+    assert_ok(err);
+    board_free(b);
+}
+
 /* ---- a parent with a SIGCHLD handler ---- */
 
 static atomic_int reaped;
@@ -711,6 +784,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_sigkill_after_the_grace),
         cmocka_unit_test(test_without_pidfds),
         cmocka_unit_test(test_rank_that_survives_sigkill),
+        cmocka_unit_test(test_rank_that_leaves_with_0),
         cmocka_unit_test(test_handler_that_reaps_every_child),
         cmocka_unit_test(test_first_process_of_a_container),
         cmocka_unit_test(test_ranks_die_with_the_parent),

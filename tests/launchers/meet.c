@@ -4,7 +4,8 @@
  *     meet [INIT_METHOD [RANK WORLD]]
  *
  * It prints "rank 1 of 2 (1 here): 3", where 3 is the sum of 1 and 2. On an error it prints the error and
- * exits with 1. */
+ * exits with 1. The rank that the variable LEAVER names then exits with 0 and leaves its group open, while
+ * the others wait for it. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -26,6 +27,9 @@ int main(int argc, char **argv)
     if (!err.code)
         printf("rank %d of %d (%d here): %d\n", tern_group_rank(world), tern_group_size(world),
                tern_group_local_rank(world), (int)sum);
+    const char *leaver = getenv("LEAVER");
+    if (leaver && atoi(leaver) == tern_group_rank(world)) exit(0);
+    if (leaver) tern_barrier(world, &err);
     tern_group_close(world);
     return tern_error_print(&err);
 }

@@ -36,6 +36,7 @@ typedef struct tern__bootstrap {
     const char *file;
     size_t file_bytes;
     bool by_agent;
+    bool by_launcher;           /* RANK and WORLD_SIZE are the environment's, and so the launcher's */
     bool by_mpi;                /* the ranks will meet through MPI, which provides the rest */
     const struct tern_mpi *mpi; /* the plug-in that was started for this group, or NULL */
     int comm; /* with mpi, until the group is open: the ranks' communicator (Fortran handle) */

@@ -95,6 +95,7 @@ static int read_all(tern__bootstrap *out, int rank, int world, tern_error *err)
     if (!status) status = read_master(out, err);
     if (!status) status = read_listen_fd(out, err);
     if (!status) out->source = "RANK/WORLD_SIZE";
+    out->by_launcher = !status && rank < 0 && world < 0 && out->is_placed;
     return status;
 }
 
