@@ -9,6 +9,7 @@ typedef enum tern__bind { TERN__BIND_NONE, TERN__BIND_CORE, TERN__BIND_AUTO } te
 /* How the launchers of several hosts meet and notice that one is gone. */
 typedef struct tern__meeting {
     bool has_key;     /* launch.key is a secret                                         */
+    bool is_c10d;     /* --rdzv-backend c10d                                        */
     double timeout_s; /* until all hosts must have come                                 */
     int keep_alive_s; /* times keep_alive_max: a host silent for so many seconds is lost */
     int keep_alive_max;

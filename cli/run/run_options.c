@@ -125,13 +125,43 @@ static int take_endpoint(const char *text, tern__job *job, tern_error *err)
     return status || !colon ? status : take_port(colon + 1, job, err);
 }
 
+/* Accepts one of the values that torchrun knows and that change nothing here; NULL ends the list. */
+static int take_known(const char *text, const char *const *known, const char *expected, tern_error *err)
+{
+    for (; *known; known++)
+        if (!strcmp(text, *known)) return TERN_OK;
+    return tern__error_set(err, __func__, TERN_E_UNSUPPORTED, "\"%s\": %s", text, expected);
+}
+
+/* The meeting is the same for both. */
 static int take_backend(const char *text, tern__job *job, tern_error *err)
 {
+    static const char *const known[] = {"static", "c10d", NULL};
+    job->meeting.is_c10d = !strcmp(text, "c10d");
+    return take_known(text, known,
+                      "expected static or c10d: --node-rank numbers the hosts, and they meet at node 0", err);
+}
+
+static int take_start_method(const char *text, tern__job *job, tern_error *err)
+{
+    static const char *const known[] = {"spawn", "fork", "forkserver", NULL};
     (void)job;
-    if (!strcmp(text, "static")) return TERN_OK;
-    return tern__error_set(
-        err, __func__, TERN_E_UNSUPPORTED,
-        "\"%s\": only \"static\" is supported: --node-rank numbers the hosts, and they meet at node 0", text);
+    return take_known(text, known, "expected spawn, fork or forkserver", err);
+}
+
+static int take_event_handler(const char *text, tern__job *job, tern_error *err)
+{
+    static const char *const known[] = {"null", NULL};
+    (void)job;
+    return take_known(text, known, "expected null: there are no event logs; events are reported on stderr",
+                      err);
+}
+
+static int take_logs_specs(const char *text, tern__job *job, tern_error *err)
+{
+    static const char *const known[] = {"default", NULL};
+    (void)job;
+    return take_known(text, known, "expected default: any other name is a Python class's", err);
 }
 
 static int take_run_id(const char *text, tern__job *job, tern_error *err)
@@ -149,18 +179,24 @@ static int take_role(const char *text, tern__job *job, tern_error *err)
     return take_text(text, &job->launch.role, err);
 }
 
+/* The last ones belong to torchrun's stores and its elastic rendezvous, of which there is neither here. */
 static int take_conf_pair(const char *name, const char *value, tern__job *job, tern_error *err)
 {
+    static const char *const ignored[] = {
+        "last_call_timeout", "close_timeout", "heartbeat_timeout", "read_timeout",
+        "is_host",           "store_type",    "use_libuv",         NULL};
     tern__meeting *meeting = &job->meeting;
     if (!strcmp(name, "timeout") || !strcmp(name, "join_timeout"))
         return take_seconds(value, &meeting->timeout_s, err);
     if (!strcmp(name, "keep_alive_interval")) return take_int(value, 1, 3600, &meeting->keep_alive_s, err);
     if (!strcmp(name, "keep_alive_max_attempt"))
         return take_int(value, 1, 100, &meeting->keep_alive_max, err);
-    return tern__error_set(err, __func__, TERN_E_UNSUPPORTED,
-                           "\"%s\" is not one of timeout, join_timeout, keep_alive_interval, "
-                           "keep_alive_max_attempt",
-                           name);
+    return take_known(
+        name, ignored,
+        "not one of timeout, join_timeout, keep_alive_interval, keep_alive_max_attempt, or "
+        "torchrun's last_call_timeout, close_timeout, heartbeat_timeout, read_timeout, is_host, "
+        "store_type and use_libuv, which change nothing",
+        err);
 }
 
 static int take_conf(const char *text, tern__job *job, tern_error *err)
@@ -319,7 +355,8 @@ static const tern__cli_option options[] = {
     {"local-ranks-filter", 0, "LIST", take_shown,
      "local ranks to show, as in 0,2; does not change what is saved"},
     {"log-line-prefix-template", 0, "TEXT", take_prefix,
-     "text before each line, with ${role_name}, ${local_rank}, ${rank}, ${hostname}"},
+     "text before each line, with ${role_name}, ${local_rank}, ${rank}, ${hostname}; or set "
+     "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"},
 
     {.help = "The program"},
     {"bind", 0, "none|core|auto", take_bind,
@@ -332,14 +369,17 @@ static const tern__cli_option options[] = {
     {"standalone", 0, NULL, take_nothing, "one host (the default)"},
     {"no-python", 0, NULL, take_nothing, "PROGRAM is never run as a Python script"},
     {"use-env", 0, NULL, take_nothing, "do not pass --local-rank (the default)"},
-    {"rdzv-backend", 0, "static", take_backend, "the only one"},
+    {"rdzv-backend", 0, "static|c10d", take_backend,
+     "no effect: the hosts meet at host 0 in the same way. Unlike torchrun's, c10d numbers hosts by "
+     "--node-rank, and "
+     "their number is fixed"},
     {"monitor-interval", 0, "SECONDS", take_interval, "no effect: deaths are seen at once"},
-    {"start-method", 0, "METHOD", take_nothing, "no effect: a program is started with exec"},
+    {"start-method", 0, "METHOD", take_start_method, "no effect: a program is started with exec"},
+    {"event-log-handler", 0, "null", take_event_handler, "no effect: there are no event logs"},
+    {"logs-specs", 0, "default", take_logs_specs, "no effect: the options above say what is logged"},
     {"module", 'm', NULL, NULL,
      "a program is never run as a Python module: use tern run .. python3 -m MODULE"},
     {"run-path", 0, NULL, NULL, "a program is never run as a Python script: use tern run .. python3 SCRIPT"},
-    {"event-log-handler", 0, "NAME", NULL, "there are no event logs; events are reported on stderr"},
-    {"logs-specs", 0, "NAME", NULL, "it names a Python class"},
     {"duplicate-stdout-filters", 0, "LIST", NULL, "use --tee and grep"},
     {"duplicate-stderr-filters", 0, "LIST", NULL, "use --tee and grep"},
     {"numa-binding", 0, "MODE", NULL, "use --bind core"},
@@ -355,8 +395,14 @@ static const tern__option_table table = {options, TERN__COUNT(options)};
 
 #define DEFAULT_PORT 29500 /* torchrun's */
 
-static int check_nodes(tern__launch *launch, bool is_standalone, tern_error *err)
+static int check_nodes(tern__launch *launch, bool is_standalone, bool lacks_number, tern_error *err)
 {
+    if (launch->nodes > 1 && lacks_number)
+        return tern__error_set(
+            err, __func__, TERN_E_INVALID,
+            "--rdzv-backend c10d: hosts are not numbered by their arrival here: give each its "
+            "--node-rank, 0 to %d; they meet at host 0",
+            launch->nodes - 1);
     if (launch->nodes > 1 && is_standalone)
         return tern__error_set(err, __func__, TERN_E_INVALID, "--standalone is for one host, got --nnodes %d",
                                launch->nodes);
@@ -376,7 +422,9 @@ static int take_all(tern__cli_words *words, tern__job *job, tern_error *err)
 {
     int status = tern__secret_take(job->launch.key, &job->meeting.has_key, "tern run", err);
     if (!status) status = tern__words_take(words, job, err);
-    if (!status) status = check_nodes(&job->launch, tern__words_say(words, "standalone"), err);
+    bool lacks_number = job->meeting.is_c10d && !tern__words_say(words, "node-rank");
+    if (!status) status = check_nodes(&job->launch, tern__words_say(words, "standalone"), lacks_number, err);
+    if (!job->logs.prefix) job->logs.prefix = tern__env("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
     return status;
 }
 

@@ -111,12 +111,12 @@ class Options(unittest.TestCase):
 
     def test_every_option_of_torchrun_is_known(self):
         """The options of the newest torchrun, from its documentation; those that are refused give a reason."""
-        accepted = {"nnodes": "1", "nproc-per-node": "1", "rdzv-backend": "static", "rdzv-endpoint": "127.0.0.1:0", "rdzv-id": "x", "rdzv-conf": "timeout=3",
+        accepted = {"nnodes": "1", "nproc-per-node": "1", "rdzv-backend": "c10d", "rdzv-endpoint": "127.0.0.1:0", "rdzv-id": "x", "rdzv-conf": "timeout=3,last_call_timeout=5,is_host=1,read_timeout=9",
                     "standalone": None, "max-restarts": "0", "monitor-interval": "0.1", "start-method": "spawn", "role": "x", "no-python": None,
                     "log-dir": tempfile.gettempdir(), "redirects": "0", "tee": "0", "log-line-prefix-template": "", "local-ranks-filter": "", "node-rank": "0",
                     "master-addr": "[::1]" if socket.has_ipv6 and os.path.exists("/proc/net/if_inet6") and job.read("/proc/net/if_inet6") else "localhost",
-                    "master-port": "0", "local-addr": "127.0.0.1", "shutdown-timeout": "3", "use-env": None}
-        refused = {"rdzv-backend": "c10d", "module": None, "run-path": None, "event-log-handler": "null", "logs-specs": "x", "duplicate-stdout-filters": "x",
+                    "master-port": "0", "local-addr": "127.0.0.1", "shutdown-timeout": "3", "use-env": None, "event-log-handler": "null", "logs-specs": "default"}
+        refused = {"rdzv-backend": "etcd-v2", "module": None, "run-path": None, "event-log-handler": "console", "logs-specs": "x", "start-method": "foo", "duplicate-stdout-filters": "x",
                    "duplicate-stderr-filters": "x", "numa-binding": "node", "signals-to-handle": "SIGTERM", "virtual-local-rank": None}
         for spelling in (lambda name: name, lambda name: name.replace("-", "_")):
             for options, want in ((accepted, 0), (refused, 2)):
@@ -129,6 +129,15 @@ class Options(unittest.TestCase):
                         self.assertEqual(code, want, err)
                         if want:
                             self.assertRegex(err.splitlines()[0], f"^tern run: --{spelling(name)}: .{{10}}")
+
+    def test_what_torchruns_users_pass_by_default(self):
+        defaults = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--rdzv-conf", "join_timeout=600,last_call_timeout=30,close_timeout=30,is_host=true,"
+                    "store_type=tcp,use_libuv=0,heartbeat_timeout=5", "--event-log-handler", "null", "--logs-specs=default"]
+        for method in ("spawn", "fork", "forkserver"):
+            self.assertEqual(job.tern("run", "-n1", *defaults, "--start-method", method, "sh", "-c", "echo $WORLD_SIZE"), (0, "1\n", ""))
+        env = {**os.environ, "PET_RDZV_BACKEND": "c10d", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE": "<${rank}> "}
+        self.assertEqual(job.tern("run", "echo", "x", env=env), (0, "<0> x\n", ""))
+        self.assertEqual(job.tern("run", "--log-line-prefix-template", "(${rank})", "echo", "x", env=env), (0, "(0)x\n", ""))
 
     def test_local_rank_for_programs_that_want_it(self):
         show = ["sh", "-c", 'echo "$0 $*"', "first", "x${local_rank}y${local_rank}", "$local_rank", "$$", "${other}", "${local_rank"]
@@ -158,14 +167,15 @@ class Options(unittest.TestCase):
                  (["--standalone", "--nnodes=2", "true"], "--standalone is for one host, got --nnodes 2"),
                  (["--nnodes=2", "--node-rank=2", "true"], "--node-rank 2: expected 0 to 1 with --nnodes 2"),
                  (["--nnodes=2", "--master-port=0", "true"], "--master-port 0: several hosts need a port that all of them know"),
-                 (["--rdzv-conf", "is_host=1", "true"], '--rdzv-conf: "is_host" is not one of'), (["--rdzv-conf", "timeout", "true"], "expected NAME=VALUE"),
+                 (["--rdzv-conf", "is_hosts=1", "true"], '--rdzv-conf: "is_hosts": not one of'), (["--rdzv-conf", "timeout", "true"], "expected NAME=VALUE"),
                  (["--rdzv-conf", "timeout=0", "true"], "expected seconds above 0"), (["--rdzv-endpoint", ":1", "true"], "expected HOST or HOST:PORT"),
                  (["--rdzv-id", "a/b", "true"], "without a slash"), (["--role", "", "true"], "--role: expected a value"),
                  (["--redirects", "4", "true"], "--redirects: expected 0 (nothing)"), (["-t", "0:3,", "true"], '-t: expected 0 (nothing)'),
                  (["-t", "0:3,1", "true"], 'got "0:3,1"'), (["--local-ranks-filter", "0,,1", "true"], "expected local ranks as 0,2"),
                  (["--bind", "socket", "true"], '--bind: expected none, core or auto, got "socket"'), (["--max-restarts", "-1", "true"], 'got "-1"'),
                  (["--no-python=1", "true"], "--no-python: takes no value"), (["--n", "2", "true"], '"--n" may be --nproc-per-node or --nnodes'),
-                 (["--node-rank=1", "true"], "--node-rank 1: expected 0 to 0 with --nnodes 1"), (["--rdzv", "true"], '"--rdzv"'), (["-x", "true"], '"-x"'), ([], "expected a program")]
+                 (["--node-rank=1", "true"], "--node-rank 1: expected 0 to 0 with --nnodes 1"), (["--rdzv-backend", "c10d", "--nnodes=2", "true"], "--rdzv-backend c10d: hosts are not numbered by their arrival here: give each its --node-rank, 0 to 1"),
+                 (["--start-method", "foo", "true"], '--start-method: "foo": expected spawn, fork or forkserver'), (["--rdzv", "true"], '"--rdzv"'), (["-x", "true"], '"-x"'), ([], "expected a program")]
         for args, text in cases:
             with self.subTest(args=args):
                 code, out, err = job.tern("run", *args)

@@ -513,6 +513,8 @@ static int save_on_sigterm(int rank, void *arg)
     sigemptyset(&term);
     sigaddset(&term, SIGTERM);
     sigprocmask(SIG_BLOCK, &term, NULL);
+    atomic_fetch_add(&b->ready, 1);
+    await_sleepers(b, 2);
     if (rank == 0) kill(1, SIGTERM);
     sigwait(&term, &number);
     b->sums[rank] = 1;
