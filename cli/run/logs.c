@@ -91,7 +91,8 @@ static int plan(const tern__logs *logs, int local, int bit, tern__cli_output *ou
     bool is_saved = is_teed || (tern__streams_of(opts->redirects, local) & bit);
     bool is_shown = tern__list_holds(opts->shown, local);
     bool is_rank_0 = job->launch.first + local == 0;
-    *output = (tern__cli_output){.fd = -1, .file_fd = -1, .shows = is_shown, .keeps_tail = bit == ERR};
+    *output = (tern__cli_output){
+        .fd = -1, .file_fd = -1, .shows = is_shown, .is_live = is_rank_0, .keeps_tail = bit == ERR};
     set_prefix(job, local, is_teed, output);
     output->is_piped = is_teed || (!is_saved && (!is_rank_0 || !is_shown || *output->prefix));
     if (!is_saved) return TERN_OK;

@@ -3,7 +3,9 @@
  * A *source* is a pipe of a rank and the unfinished line read from it. A *sink* is one of the launcher's two
  * streams and the finished lines that wait for it. A source is read only while its sink has room for the
  * largest output that one read can produce, so a flood of output stops in the rank's pipe and memory is
- * bounded. A sink is written only when poll reports it writable, at most PIPE_BUF bytes at a time and up to
+ * bounded. Lines are passed on whole; one of more than LINE_BYTES is cut between two characters. Only a
+ * progress bar of rank 0, an unfinished line with a carriage return in it, is passed on as it moves, with the
+ * prefix at the start of each of its states; lines of other ranks begin on a new line then. A sink is written only when poll reports it writable, at most PIPE_BUF bytes at a time and up to
  * the end of a line if there is one in them. Such a write does not block, and on a pipe it does not mix with
  * what rank 0 writes there directly. */
 #include "run/relay.h"
@@ -19,21 +21,25 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define LINE_BYTES 8192 /* a longer line is split into lines of this size */
-#define READ_ROOM  (LINE_BYTES * (TERN__PREFIX_BYTES + 2)) /* a read of nothing but newlines         */
-#define SINK_BYTES (2 * READ_ROOM)
+#define LINE_BYTES (1 << 20) /* a longer line is split into lines of this size                       */
+#define READ_BYTES 8192
+#define READ_ROOM  ((READ_BYTES + 1) * (TERN__PREFIX_BYTES + 2)) /* a read of nothing but newlines   */
+#define SINK_BYTES (2 * (LINE_BYTES + READ_ROOM))
 #define TAIL_BYTES 2048 /* at least so many last bytes are kept                                      */
 #define TAIL_LINES 10
 #define NOTE_BYTES (1 << 16) /* fits into READ_ROOM */
 
+typedef struct source source;
+
 typedef struct sink {
     int fd; /* the relay's own descriptor of the stream; -1 once its reader is gone */
     bool has_lost_lines;
+    source *bar; /* whose progress bar is on the last line; NULL: none */
     size_t head, tail;
     char data[SINK_BYTES];
 } sink;
 
-typedef struct source {
+struct source {
     int fd;
     int log_fd; /* -1: none */
     size_t prefix_bytes;
@@ -44,9 +50,12 @@ typedef struct source {
     bool keeps_tail;
     size_t tail_bytes;
     char tail[2 * TAIL_BYTES];
-    size_t used;
-    char line[LINE_BYTES];
-} source;
+    bool is_live;  /* progress bars are passed on as they move */
+    bool is_fresh; /* the next character of the bar needs the prefix before it */
+    bool was_cut;  /* a line was longer than LINE_BYTES, which is said once */
+    size_t used, room;
+    char *line; /* [room] */
+};
 
 struct tern__relay {
     int count; /* of sources: two per rank */
@@ -64,9 +73,9 @@ static bool is_waiting(const sink *s)
     return s->fd >= 0 && s->tail > s->head;
 }
 
-static bool has_room(const sink *s)
+static bool has_room(const sink *s, size_t bytes)
 {
-    return !s || s->fd < 0 || s->tail - s->head + READ_ROOM <= SINK_BYTES;
+    return !s || s->fd < 0 || s->tail - s->head + bytes <= SINK_BYTES;
 }
 
 static void append(sink *s, const char *data, size_t bytes)
@@ -88,6 +97,14 @@ static void lose_lines(tern__relay *relay, sink *s, int native)
         tern__relay_say(relay, "tern run: output of the ranks is lost because it cannot be written: %s",
                         strerror(native));
     s->has_lost_lines = true;
+}
+
+/* Call it before lines of anybody but `owner`. */
+static void end_bar(sink *s, const source *owner)
+{
+    if (!s->bar || s->bar == owner) return;
+    append(s, "\n", 1);
+    s->bar = NULL;
 }
 
 static void write_some(tern__relay *relay, sink *s)
@@ -159,33 +176,107 @@ static void save(tern__relay *relay, source *s, const char *data, size_t bytes)
     }
 }
 
+/* Passes on a part of a progress bar; its states begin after carriage returns. */
+static void pass_bar(source *s, const char *text, size_t bytes)
+{
+    if (s->to->bar != s) s->is_fresh = true;
+    for (const char *end = text + bytes; text < end;) {
+        if (s->is_fresh && *text != '\r') {
+            append(s->to, s->prefix, s->prefix_bytes);
+            s->is_fresh = false;
+        }
+        const char *state_end = memchr(text, '\r', (size_t)(end - text));
+        size_t length = state_end ? (size_t)(state_end - text) + 1 : (size_t)(end - text);
+        append(s->to, text, length);
+        s->is_fresh |= state_end != NULL;
+        text += length;
+    }
+    s->to->bar = s;
+}
+
 /* Without a prefix the bytes stay unchanged: no newline is added to an unfinished line. */
 static void pass_line(source *s, const char *text, size_t bytes, bool is_whole)
 {
     if (!s->to || s->to->fd < 0) return;
-    append(s->to, s->prefix, s->prefix_bytes);
-    append(s->to, text, bytes);
+    end_bar(s->to, s);
+    if (s->to->bar == s || (s->is_live && memchr(text, '\r', bytes))) {
+        pass_bar(s, text, bytes);
+    } else {
+        append(s->to, s->prefix, s->prefix_bytes);
+        append(s->to, text, bytes);
+    }
     if (is_whole || s->prefix_bytes) append(s->to, "\n", 1);
+    s->to->bar = NULL;
 }
 
-static void pass_lines(source *s)
+/* Returns the length of the longest beginning that ends with a character. Bytes that are no UTF-8 are
+ * characters of their own. */
+static size_t whole_characters(const char *text, size_t bytes)
 {
-    char *at = s->line, *end = s->line + s->used, *newline;
-    while ((newline = memchr(at, '\n', (size_t)(end - at)))) {
+    for (size_t back = 1; back <= 4 && back <= bytes; back++) {
+        unsigned char lead = (unsigned char)text[bytes - back];
+        if (lead >> 6 == 2) continue; /* not the first byte of a character */
+        size_t length = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc0 ? 2 : 1;
+        return length > back ? bytes - back : bytes;
+    }
+    return bytes;
+}
+
+static void cut_line(tern__relay *relay, source *s)
+{
+    int i = (int)(s - relay->sources);
+    size_t bytes = whole_characters(s->line, s->used);
+    pass_line(s, s->line, bytes, false);
+    memmove(s->line, s->line + bytes, s->used - bytes);
+    s->used -= bytes;
+    if (s->was_cut || !s->prefix_bytes || !s->to) return;
+    s->was_cut = true;
+    tern__relay_say(relay,
+                    "tern run: a line of more than %zu bytes on %s of local rank %d is shown in pieces",
+                    s->room, i % 2 ? "stderr" : "stdout", i / 2);
+}
+
+/* Makes room for a read; without memory for it, the line will be cut where it is. Returns the room. */
+static size_t make_room(source *s)
+{
+    size_t room = TERN__MAX(2 * s->room, (size_t)READ_BYTES);
+    if (s->room - s->used >= READ_BYTES / 2 || s->room >= LINE_BYTES) return s->room - s->used;
+    char *line = tern__alloc(room, __func__, NULL);
+    if (!line) return s->room - s->used;
+    if (s->used) memcpy(line, s->line, s->used);
+    tern__free(s->line);
+    s->line = line;
+    s->room = room;
+    return s->room - s->used;
+}
+
+/* Only the last `got` bytes are new: what was there before has no newline. */
+static void pass_lines(tern__relay *relay, source *s, size_t got)
+{
+    char *at = s->line, *end = s->line + s->used, *from = end - got, *newline;
+    while ((newline = memchr(from, '\n', (size_t)(end - from)))) {
         pass_line(s, at, (size_t)(newline - at), true);
-        at = newline + 1;
+        from = at = newline + 1;
     }
     s->used = (size_t)(end - at);
     memmove(s->line, at, s->used);
-    if (s->used < LINE_BYTES) return;
-    pass_line(s, s->line, s->used, false);
-    s->used = 0;
+    bool is_shown = s->to && s->to->fd >= 0 && s->used;
+    if (is_shown && s->is_live && (s->to->bar == s || memchr(s->line, '\r', s->used))) {
+        end_bar(s->to, s);
+        pass_bar(s, s->line, s->used);
+        s->used = 0;
+    }
+    if (s->used == s->room && !make_room(s)) cut_line(relay, s);
 }
 
 static void finish(source *s)
 {
-    if (s->used) pass_line(s, s->line, s->used, false);
-    s->used = 0;
+    bool has_bar = s->to && s->to->bar == s;
+    if (s->used || (has_bar && s->prefix_bytes)) pass_line(s, s->line, s->used, false);
+    if (has_bar) s->to->bar = NULL;
+    s->used = s->room = 0;
+    tern__free(s->line);
+    s->line = NULL;
     tern__close(&s->fd);
     tern__close(&s->log_fd);
 }
@@ -193,7 +284,7 @@ static void finish(source *s)
 /* Call it only if there is something to read, according to poll or `left`. */
 static void read_some(tern__relay *relay, source *s)
 {
-    size_t want = LINE_BYTES - s->used;
+    size_t want = TERN__MIN(make_room(s), (size_t)READ_BYTES);
     if (s->ended) want = TERN__MIN(want, s->left);
     ssize_t got = want ? read(s->fd, s->line + s->used, want) : 0;
     if (got < 0 && errno == EINTR) return;
@@ -205,7 +296,12 @@ static void read_some(tern__relay *relay, source *s)
     keep(s, s->line + s->used, (size_t)got);
     s->used += (size_t)got;
     if (s->ended) s->left -= (size_t)got;
-    pass_lines(s);
+    pass_lines(relay, s, (size_t)got);
+}
+
+static bool may_read(const source *s)
+{
+    return s->fd >= 0 && has_room(s->to, s->used + READ_ROOM);
 }
 
 /* ---- the relay ---- */
@@ -246,6 +342,7 @@ void tern__relay_free(tern__relay *relay)
     for (int i = 0; i < relay->count; i++) {
         tern__close(&relay->sources[i].fd);
         tern__close(&relay->sources[i].log_fd);
+        tern__free(relay->sources[i].line);
     }
     for (size_t i = 0; i < TERN__COUNT(relay->sinks); i++) tern__close(&relay->sinks[i].fd);
     tern__free(relay->sources);
@@ -256,6 +353,8 @@ static void source_open(source *s, const tern__cli_output *output, sink *to)
 {
     s->ended = false;
     s->used = s->tail_bytes = 0;
+    s->is_live = output->is_live;
+    s->was_cut = false;
     s->fd = output->fd;
     s->log_fd = output->file_fd;
     s->to = output->shows ? to : NULL;
@@ -279,7 +378,8 @@ static void pass_notes(tern__relay *relay)
 {
     for (int i = 0; i < relay->count; i++)
         if (relay->sources[i].ended && relay->sources[i].fd >= 0) return;
-    if (!has_room(relay->err)) return;
+    if (!relay->noted || !has_room(relay->err, READ_ROOM)) return;
+    end_bar(relay->err, NULL);
     append(relay->err, relay->notes, relay->noted);
     relay->noted = 0;
 }
@@ -296,7 +396,7 @@ void tern__relay_prepare(tern__relay *relay, struct pollfd *polls)
     for (int i = 0; i < relay->count; i++) {
         source *s = &relay->sources[i];
         if (s->fd >= 0 && has_lost_reader(s)) tern__close(&s->fd);
-        polls[i] = (struct pollfd){.fd = s->fd >= 0 && has_room(s->to) ? s->fd : -1, .events = POLLIN};
+        polls[i] = (struct pollfd){.fd = may_read(s) ? s->fd : -1, .events = POLLIN};
     }
     pass_notes(relay);
     for (size_t i = 0; i < TERN__COUNT(relay->sinks); i++) {
@@ -310,7 +410,7 @@ void tern__relay_handle(tern__relay *relay, const struct pollfd *polls)
 {
     for (int i = 0; i < relay->count; i++) {
         source *s = &relay->sources[i];
-        if ((polls[i].revents || s->ended) && s->fd >= 0 && has_room(s->to)) read_some(relay, s);
+        if ((polls[i].revents || s->ended) && may_read(s)) read_some(relay, s);
     }
     for (size_t i = 0; i < TERN__COUNT(relay->sinks); i++)
         if (polls[(size_t)relay->count + i].revents && is_waiting(&relay->sinks[i]))
@@ -323,7 +423,7 @@ static void end_source(tern__relay *relay, source *s)
     if (s->fd < 0) return;
     s->ended = true;
     s->left = ioctl(s->fd, FIONREAD, &bytes) == 0 ? (size_t)bytes : 0;
-    while (s->fd >= 0 && has_room(s->to)) read_some(relay, s);
+    while (may_read(s)) read_some(relay, s);
 }
 
 void tern__relay_end(tern__relay *relay, int local)

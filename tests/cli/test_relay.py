@@ -39,13 +39,53 @@ for i in range(1000 if rank else 0):
         self.assertEqual({line for line in out.splitlines()}, {"0" * 90, "[1] " + "1" * 90, "[2] " + "2" * 90})
         self.assertEqual(len(out.splitlines()), 9000)
 
-    def test_a_very_long_line_comes_in_prefixed_pieces(self):
-        code = "if rank: os.write(1, b''.join(b'%d,' % i for i in range(40000)))"
-        out = job.tern("run", "-n", "2", *job.python(code))[1]
+    def test_a_long_line_is_whole(self):
+        for length in (8191, 8192, 8193, 16384, 100000, (1 << 20) - 1):
+            code = f"if rank: os.write(1, b'x\\n' + b'y' * {length} + b'\\nz')"
+            code, out, err = job.tern("run", "-n", "2", *job.python(code))
+            self.assertEqual((code, job.lines_of(1, out), err), (0, ["x", "y" * length, "z"], ""), length)
+
+    def test_a_very_long_line_comes_in_pieces_of_whole_characters(self):
+        text = "a" + "\u00e4\u6f22\U0001f600" * 300000
+        code = "if rank: sys.stdout.reconfigure(encoding='utf-8'); print('a' + '\\u00e4\\u6f22\\U0001f600' * 300000)"
+        code, out, err = job.tern("run", "-n", "2", *job.python(code), encoding="utf-8")
         pieces = job.lines_of(1, out)
-        self.assertEqual("".join(pieces), "".join(f"{i}," for i in range(40000)))
-        self.assertEqual(len(pieces), len(out.splitlines()))
-        self.assertGreater(min(map(len, pieces[:-1])), 4000)
+        self.assertEqual((code, "".join(pieces), len(pieces)), (0, text, 3))
+        self.assertGreater(min(len(piece.encode()) for piece in pieces[:-1]), (1 << 20) - 4)
+        self.assertEqual(err, "tern run: a line of more than 1048576 bytes on stdout of local rank 1 is shown in pieces\n")
+        code = "if rank: os.write(1, b'\\xff\\x80' * 600000)"  # no UTF-8
+        code, out, _ = job.tern("run", "-n", "2", *job.python(code), encoding="latin-1")
+        self.assertEqual((code, "".join(job.lines_of(1, out))), (0, "\xff\x80" * 600000))
+
+    def test_progress_bar_of_rank_0_is_seen_as_it_moves(self):
+        """Each state comes before the next is written; another rank's line begins on a line of its own."""
+        code = """
+def step(name, text, fd=2):
+    os.write(fd, text)
+    end = time.monotonic() + 25
+    while not os.path.exists(name) and time.monotonic() < end: time.sleep(0.005)
+if rank == 0: step('one', b'\\r 10%|#'); step('two', b'\\r 20%|##'); step('three', b'\\r 30%|###'); os.write(2, b'\\r100%|####\\ndone\\n')
+if rank == 1:
+    while not os.path.exists('two'): time.sleep(0.005)
+    os.write(2, b'other\\n')
+"""
+        for options, prefix, other in (["--tee", "3"], "[default0]:", "[default1]:"), ([], "", "[1] "):
+            with tempfile.TemporaryDirectory() as folder, job.Job(folder, 2, job.python(code), options) as run:
+                if options:
+                    self.assertIn("logs in", run.launcher.stderr.readline())
+                seen = ""
+
+                def read_until(*texts):
+                    nonlocal seen
+                    while not all(text in seen for text in texts):
+                        self.assertTrue(select.select([run.launcher.stderr], [], [], job.GIVE_UP)[0], seen)
+                        seen += os.read(run.launcher.stderr.fileno(), 4096).decode()
+                for name, texts in (("one", (f"\r{prefix} 10%|#",)), ("two", (f"\r{prefix} 20%|##",)), ("three", (f"\r{prefix} 30%|###", f"\n{other}other\n"))):
+                    read_until(*texts)
+                    open(os.path.join(folder, name), "w").close()
+                read_until("done\n")
+                self.assertEqual(run.launcher.wait(job.GIVE_UP), 0)
+                self.assertTrue(seen.endswith(f"\r{prefix}100%|####\n{prefix}done\n"), seen)
 
     def test_stdin_is_rank0s(self):
         with tempfile.TemporaryFile() as file:

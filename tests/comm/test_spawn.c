@@ -407,7 +407,6 @@ static int leave_open_all(int rank, void *arg)
 
 static void test_rank_that_leaves_with_0(void **state)
 {
-    (void)state;
     static const struct {
         int (*fn)(int rank, void *arg);
         const char *text;
@@ -426,11 +425,9 @@ static void test_rank_that_leaves_with_0(void **state)
         assert_no_child();
         board_free(b);
     }
-    board *b = board_new();
-    tern_error err = {0};
-    tern_spawn(leave_open_all, 1, b, NULL, &err);
-    assert_ok(err);
-    board_free(b);
+    *state = board_new();
+    assert_int_equal(tern_spawn(leave_open_all, 1, *state, NULL, NULL), TERN_OK);
+    board_free(*state);
 }
 
 /* ---- a parent with a SIGCHLD handler ---- */
