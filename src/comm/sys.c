@@ -21,6 +21,12 @@ int64_t tern__deadline(double seconds)
     return tern__now_ns() + (int64_t)(clamped * 1e9);
 }
 
+int64_t tern__warn_at(int64_t deadline)
+{
+    const int64_t now = tern__now_ns(), warn_ns = INT64_C(30000000000);
+    return now + TERN__MIN(warn_ns, TERN__MAX(deadline - now, 0) / 2);
+}
+
 int tern__deadline_ms(int64_t deadline)
 {
     int64_t left = deadline - tern__now_ns();

@@ -1,5 +1,5 @@
 /* test_late.c - a rank that does not come. Whatever the others wait in, their timeout's error names it and
- * its last activity. */
+ * its last activity. Before that a warning names a rank that is stopped or has not come to the meeting. */
 #include "comm/control_fixture.h"
 
 #include "comm/group.h"
@@ -109,11 +109,110 @@ static void so_does_the_opening(void **state)
     }
 }
 
+/* ---- warnings ---- */
+
+static void keep_warning(tern_log_level level, const char *text, void *arg)
+{
+    board *b = arg;
+    if (level != TERN_LOG_WARN) return;
+    snprintf(b->reports[3].text, sizeof(b->reports[3].text), "%s", text);
+    atomic_fetch_add(&b->events, 1);
+}
+
+/* The victim stops and is continued after a while: the calls succeed. */
+static int stop_for_a_while(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    float x = 1;
+    tern_log_set(keep_warning, b);
+    tern_group *group = open_group(boot, 20, &err);
+    tern_barrier(group, &err);
+    RANK_CHECK_OK(rank, err);
+    group->opts.timeout_s = 2; /* the warning comes after half of it */
+    if (rank == b->victim) raise(SIGSTOP);
+    group->opts.timeout_s = 2;
+    if (b->mode == 0)
+        tern_barrier(group, &err);
+    else if (rank == b->victim)
+        tern_send(group, &x, 1, TERN_F32, (rank + 1) % 3, 7, &err);
+    else if (rank == (b->victim + 1) % 3)
+        tern_recv(group, &x, 1, TERN_F32, b->victim, 7, NULL, &err);
+    RANK_CHECK_OK(rank, err);
+    group->opts.timeout_s = 20;
+    tern_barrier(group, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_group_close(group);
+    return 0;
+}
+
+static void a_stopped_rank_is_named_once_in_a_warning(void **state)
+{
+    (void)state;
+    for (int mode = 0; mode < 2; mode++)
+        for (int victim = 0; victim < 3; victim++) {
+            board *b = board_new();
+            char who[32];
+            int status;
+            b->mode = mode;
+            b->victim = victim;
+            ranks r = ranks_start(3, stop_for_a_while, b);
+            assert_int_equal(waitpid(r.pids[victim], &status, WUNTRACED), r.pids[victim]);
+            bool is_warned = await_count(&b->events, 1);
+            usleep(100000); /* for others that might warn, too */
+            assert_return_code(kill(r.pids[victim], SIGCONT), errno);
+            ranks_wait(&r);
+            assert_ranks_ok(r);
+            assert_true(is_warned);
+            assert_int_equal(atomic_load(&b->events), 1);
+            snprintf(who, sizeof(who), "rank %d (", victim);
+            const char *text = b->reports[3].text;
+            if (strncmp(text, who, strlen(who)) ||
+                !strstr(text, mode ? "recv of 1 f32" : "barrier (work 2)") ||
+                !strstr(text, ") is stopped (by SIGSTOP or a debugger) while rank "))
+                fail_msg("\"%s\" does not name rank %d", text, victim);
+            board_free(b);
+        }
+}
+
+static int come_late(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    tern_group_opts opts = tern_group_defaults();
+    tern_log_set(keep_warning, b);
+    opts.connect_timeout_s = 2; /* the warning comes after half of it */
+    if (rank == b->victim) await_count(&b->events, 1);
+    tern_group *group = tern__group_open_boot(boot, &opts, &err);
+    RANK_CHECK_OK(rank, err);
+    tern_group_close(group);
+    return 0;
+}
+
+static void a_rank_that_has_not_come_is_named_once_in_a_warning(void **state)
+{
+    (void)state;
+    for (int victim = 0; victim < 3; victim++) {
+        board *b = board_new();
+        char who[32];
+        b->victim = victim;
+        assert_ranks_ok(ranks_run(3, come_late, b));
+        assert_int_equal(atomic_load(&b->events), 1);
+        snprintf(who, sizeof(who), victim ? "missing: rank %d" : " for rank %d, which does not answer",
+                 victim);
+        if (!strstr(b->reports[3].text, who))
+            fail_msg("\"%s\" does not name rank %d", b->reports[3].text, victim);
+        board_free(b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_call_names_who_is_late_and_what_it_did_last),
         cmocka_unit_test(so_does_the_opening),
+        cmocka_unit_test(a_stopped_rank_is_named_once_in_a_warning),
+        cmocka_unit_test(a_rank_that_has_not_come_is_named_once_in_a_warning),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -131,6 +131,7 @@ struct tern__control {
     int listen_tcp;             /* the same for other hosts */
     struct sockaddr_storage at; /* its address; its family is 0 in a job of one host */
     int bell;
+    int64_t warn_at;      /* when a meeting that waits is to be reported */
     struct pollfd *polls; /* of the thread: bell, then socket and pidfd of each rank */
 
     pthread_t thread;

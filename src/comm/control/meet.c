@@ -99,15 +99,26 @@ static int get_address(void *into, int rank, tern_store *store, double timeout_s
     return tern__tcp_get(into, rank, store, timeout_s, err);
 }
 
+/* Rank 0 reports, once, which ranks have not come. */
+static void warn_missing(tern__control *control, int rank, tern_store *store)
+{
+    tern_error missing = {0};
+    if (control->rank != 0 || tern__now_ns() < control->warn_at) return;
+    control->warn_at = INT64_MAX;
+    if (tern__store_fail_missing(store, card_name, rank, control->world, &missing) == TERN_E_TIMEOUT)
+        tern__log(TERN_LOG_WARN, "rank 0 still waits in tern_group_open: %s", missing.text);
+}
+
 /* Waits for what `rank` publishes, and checks for a note in between: it may say why nothing comes. */
-static int await_published(getter get, void *into, int rank, tern_store *store, int64_t deadline,
-                           tern_error *err)
+static int await_published(tern__control *control, getter get, void *into, int rank, tern_store *store,
+                           int64_t deadline, tern_error *err)
 {
     for (;;) {
         tern_error why = {0};
         double left = tern__deadline_ms(deadline) * 1e-3;
         double slice = TERN__MIN(left, TERN__NOTE_INTERVAL_S);
         int status = get(into, rank, store, slice, &why);
+        if (status == TERN_E_TIMEOUT) warn_missing(control, rank, store);
         if (status == TERN_E_TIMEOUT && left > slice)
             status = tern__note_check(store, &why);
         else if (status == TERN_OK || status == TERN_E_TIMEOUT)
@@ -122,7 +133,7 @@ static int gather_cards(tern__control *control, const tern__card *own, tern_stor
     for (int rank = 0; rank < control->world; rank++) {
         tern__peer *peer = &control->peers[rank];
         if (rank == control->rank) continue;
-        int status = await_published(get_card, &peer->card, rank, store, deadline, err);
+        int status = await_published(control, get_card, &peer->card, rank, store, deadline, err);
         if (status == TERN_E_TIMEOUT) return fail_missing(rank, control->world, store, err);
         if (!status) status = check_card(peer, own, control->rank, err);
         if (status) return status;
@@ -242,7 +253,7 @@ static int gather_addresses(tern__control *control, tern_store *store, int64_t d
     for (int rank = 0; rank < control->rank && !status; rank++) {
         const tern__peer *peer = &control->peers[rank];
         if (!peer->stream) continue;
-        status = await_published(get_address, &peer->stream->at, rank, store, deadline, err);
+        status = await_published(control, get_address, &peer->stream->at, rank, store, deadline, err);
         if (status == TERN_E_TIMEOUT) return tern__peer_fail_late(peer, "open its port", err);
     }
     return status;
@@ -272,6 +283,7 @@ static int meet(tern__control *control, const tern__bootstrap *boot, tern_store 
 int tern__control_meet(tern__control *control, const tern__bootstrap *boot, tern_store *store,
                        int64_t deadline, tern_error *err)
 {
+    control->warn_at = tern__warn_at(deadline);
     int status = meet(control, boot, store, deadline, err);
     if (status == TERN_E_PEER || status == TERN_E_TIMEOUT)
         blame_others(control, store, err);

@@ -3,6 +3,7 @@
 #include "comm/native/mailbox.h"
 
 #include "base/text.h"
+#include "comm/sys.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -63,6 +64,45 @@ static int append_missing(const tern_group *group, const bool *ranks, bool is_na
     return first;
 }
 
+/* ---- who is stopped ---- */
+
+/* Of the ranks that are not missing, the first one on the host of `rank` reports it. */
+static bool is_reporter(const tern_group *group, const bool *ranks, int rank)
+{
+    int own = group->boot.rank;
+    int host = tern__control_host(group->control, tern_group_world_rank(group, rank));
+    for (int before = 0; before < own; before++)
+        if (!ranks[before] &&
+            tern__control_host(group->control, tern_group_world_rank(group, before)) == host)
+            return false;
+    return true;
+}
+
+/* A stopped rank would be an error only after the group's time-out, half an hour. The wait looks for one from
+ * 10 s on, or half of a shorter time-out, and warns once. */
+static void warn_of_stopped(const tern_group *group, const char *what, const bool *ranks, bool is_message)
+{
+    const double warn_s = 10, look_s = 1;
+    int64_t now = tern__now_ns(), *at = &group->root->stop_look_at;
+    double timeout_s = group->opts.timeout_s;
+    if (!*at) *at = tern__deadline(TERN__MIN(warn_s, timeout_s / 2));
+    if (now < *at) return;
+    *at = tern__deadline(look_s);
+    for (int rank = 0; rank < group->boot.world; rank++) {
+        char who[128];
+        if (!ranks[rank] || !tern__group_is_stopped(group, rank)) continue;
+        *at = INT64_MAX;
+        tern__group_describe(group, rank, who, sizeof(who));
+        if (is_message || is_reporter(group, ranks, rank))
+            tern__log(TERN_LOG_WARN,
+                      "%s is stopped (by SIGSTOP or a debugger) while rank %d waits for it in %s; SIGCONT "
+                      "continues it, and the wait fails after %g s",
+                      who, tern_group_world_rank(group, group->boot.rank), what, timeout_s);
+    }
+}
+
+/* ---- telling the peers ---- */
+
 void tern__wait_say(const tern_group *group, const char *what, const bool *ranks, bool is_named)
 {
     char text[TERN__LAST_TEXT];
@@ -70,11 +110,13 @@ void tern__wait_say(const tern_group *group, const char *what, const bool *ranks
     int first = append_missing(group, ranks, is_named, text, sizeof(text));
     tern__control_wait_set(group->control, text, first);
     if (group->root->native) tern__deadlock_say(group->root->native, what);
+    warn_of_stopped(group, what, ranks, !is_named);
 }
 
 void tern__wait_forget(const tern_group *group)
 {
     tern__control_wait_set(group->control, NULL, -1);
+    group->root->stop_look_at = 0;
     if (group->root->native) tern__deadlock_forget(group->root->native);
 }
 

@@ -39,6 +39,7 @@ typedef struct dialer {
     const tern__bootstrap *boot;
     const party *callee;
     int64_t start, deadline;
+    int64_t warn_at; /* INT64_MAX: the wait has been reported */
     int attempts, hangups;
     const char *why; /* reason of the last failure; a static string, or NULL: `native` */
     int native;      /* errno of the last failure, or 0 */
@@ -94,6 +95,27 @@ static int connect_any(dialer *d)
     return fd;
 }
 
+/* Rank 1 reports, once, that rank 0 has not come. */
+static void warn_late(dialer *d)
+{
+    const tern__bootstrap *boot = d->boot;
+    if (tern__now_ns() < d->warn_at) return;
+    d->warn_at = INT64_MAX;
+    if (d->callee == &store && boot->rank == 1)
+        tern__log(TERN_LOG_WARN,
+                  "rank 1 has waited %.3g s in tern_group_open for rank 0, which does not answer at %s port "
+                  "%d: has "
+                  "it not come, or is it stopped?",
+                  (double)(tern__now_ns() - d->start) * 1e-9, boot->addr, boot->port);
+}
+
+/* The launcher's socket takes connections before rank 0 answers them. */
+static void await_answer(dialer *d, int fd)
+{
+    struct pollfd answer = {.fd = fd, .events = POLLIN};
+    if (d->warn_at < d->deadline && tern__poll(&answer, 1, d->warn_at) == 0) warn_late(d);
+}
+
 /* ---- greetings: return 0 or -errno. They wait for the answer until the deadline, because the launcher
  * listens before rank 0 serves. ---- */
 
@@ -104,6 +126,7 @@ static int greet_tern(dialer *d, int fd)
     tern__proof proof;
     tern__hello_make(&hello, d->callee->purpose, d->boot->rank, 0, d->boot->world);
     int status = tern__send_all(fd, &hello, sizeof(hello), d->deadline);
+    if (!status) await_answer(d, fd);
     if (!status) status = tern__recv_all(fd, &challenge, sizeof(challenge), d->deadline);
     if (status) return status;
     if (!tern__hello_answer(&hello, &challenge, d->boot->secret, &proof)) {
@@ -246,8 +269,10 @@ static int dial(const party *callee, tern__line *line, const tern__bootstrap *bo
                 const char *func, tern_error *err)
 {
     dialer d = {.boot = boot, .callee = callee, .start = tern__now_ns(), .deadline = deadline};
+    d.warn_at = tern__warn_at(deadline);
     for (int pause_ms = pause_first_ms;; pause_dialing(&d, &pause_ms)) {
         if (dial_once(&d, line)) return TERN_OK;
+        warn_late(&d);
         if (d.refused || d.is_down || d.is_spent || tern__now_ns() >= deadline) return give_up(&d, func, err);
     }
 }
