@@ -5,10 +5,11 @@
  * largest output that one read can produce, so a flood of output stops in the rank's pipe and memory is
  * bounded. Lines are passed on whole; one of more than LINE_BYTES is cut between two characters. Only a
  * progress bar of rank 0, an unfinished line with a carriage return in it, is passed on as it moves, with the
- * prefix at the start of each of its states; lines of other ranks begin on a new line then. A sink is written
- * only when poll reports it writable, at most PIPE_BUF bytes at a time and up to the end of a line if there is
- * one in them. Such a write does not block, and on a pipe it does not mix with what rank 0 writes there
- * directly. */
+ * prefix at the start of each of its states; lines of other ranks begin on a new line then.
+ *
+ * A sink is written only when poll reports it writable, at most PIPE_BUF bytes at a time and up to the end of
+ * a line if there is one in them. Such a write does not block, and on a pipe it does not mix with what rank 0
+ * writes there directly. */
 #include "run/relay.h"
 
 #include "comm/sys.h"

@@ -46,11 +46,11 @@ struct tern_group {
 
     /* In the root only, for the whole family: */
     tern_group *subgroups;
-    int users;                           /* groups of the family that are not closed */
-    uint32_t next_id;                    /* the id of the family's next group */
-    tern_error error;                    /* sticky: the first failure */
-    int pid;                             /* the process that opened it */
-    const int *mark;                     /* points to a 1, which is 0 in a forked child */
+    int users;            /* groups of the family that are not closed */
+    uint32_t next_id;     /* the id of the family's next group */
+    tern_error error;     /* sticky: the first failure */
+    int pid;              /* the process that opened it */
+    const int *mark;      /* points to a 1, which is 0 in a forked child */
     int64_t stop_look_at; /* when a wait looks for stopped ranks next; 0: no wait has taken long */
     struct tern__presence_row *presence; /* tells the launcher; NULL: there is none */
     struct tern__link *link;             /* messages between hosts; NULL: on one host */

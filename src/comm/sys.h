@@ -13,8 +13,8 @@ int64_t tern__deadline(double seconds);
 /* Returns the time left in ms, for poll: rounded up; 0 once the deadline has passed. */
 int tern__deadline_ms(int64_t deadline);
 
-/* Returns when a wait for other ranks to come, which ends at `deadline`, is to be reported: after 30 s, or half
- * of a shorter wait. */
+/* Returns when a wait for other ranks to come, which ends at `deadline`, is to be reported: after 30 s, or
+ * half of a shorter wait. */
 int64_t tern__warn_at(int64_t deadline);
 
 /* Polls until `deadline`, continuing after signals. Returns the number of ready descriptors, 0 at the

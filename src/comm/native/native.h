@@ -244,7 +244,7 @@ bool tern__shared_has_joined(const tern__shared_head *head, int rank);
 /* Tells the peers on all hosts that this rank is waiting in `what` ("barrier (work 5) in the group of ranks
  * 1, 2") for `ranks` [world] of the group. A wait that has taken late_s calls it repeatedly; only changes are
  * written. If is_named, the text that the peers get lists these ranks; otherwise `what` already names
- * them. */
+ * them. A wait of 10 s warns if one of them is stopped. */
 void tern__wait_say(const tern_group *group, const char *what, const bool *ranks, bool is_named);
 /* Withdraws that text after a wait that succeeded. A rank that gives up does not call this, so that peers
  * still learn what it was waiting in. */
