@@ -21,7 +21,7 @@ def info(settings):
 
 
 def sources():
-    for folder in ("src/comm", "cli", "src/plugins"):
+    for folder in ("src/base", "src/comm", "cli", "src/plugins"):
         for root, _, names in os.walk(os.path.join(document.SOURCE, folder)):
             for name in names:
                 with open(os.path.join(root, name), errors="replace") as file:
