@@ -3,7 +3,7 @@
 #include "fuzz.h"
 
 #include "checkpoint/safetensors.h"
-#include "checkpoint/tensor_record.h"
+#include "checkpoint/dtypes.h"
 
 #include <stdio.h>
 #include <stdlib.h>

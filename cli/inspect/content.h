@@ -3,7 +3,7 @@
 #ifndef TERN_CLI_INSPECT_CONTENT_H
 #define TERN_CLI_INSPECT_CONTENT_H
 
-#include "checkpoint/tensor_record.h"
+#include "checkpoint/dtypes.h"
 
 #include <tern/checkpoint.h>
 

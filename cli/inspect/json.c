@@ -1,211 +1,258 @@
-/* json.c - `tern inspect --json`: prints a file as one JSON object. It is written as text, since names and
- * values may contain zero bytes, which the strings of C libraries for JSON do not. */
+/* json.c - `tern inspect --json`: prints a file as one JSON object. */
 #include "inspect/inspect.h"
 
-#include "base/text.h"
-
+#include <cjson/cJSON.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- strings with zero bytes, at which cJSON's strings end ---- */
+
+static bool has_zero(const char *text, size_t bytes)
+{
+    return text && strlen(text) != bytes;
+}
+
+/* Writes a string, in which cJSON escapes what is between the zero bytes. False: out of memory. */
+static bool write_string(FILE *out, const char *text, size_t bytes)
+{
+    char *quoted = NULL;
+    for (size_t at = 0; at <= bytes; at += strlen(text + at) + 1) {
+        cJSON part = {.type = cJSON_String, .valuestring = (char *)text + at};
+        cJSON_free(quoted);
+        quoted = cJSON_PrintUnformatted(&part);
+        if (!quoted) return false;
+        fprintf(out, "%s%.*s", at ? "\\u0000" : "\"", (int)strlen(quoted) - 2, quoted + 1);
+    }
+    cJSON_free(quoted);
+    return fputc('"', out) != EOF;
+}
+
+/* Ends and frees a text that was written to memory. NULL: it is not whole. */
+static cJSON *json_of_text(FILE *out, char **text, bool is_whole)
+{
+    if (out && fclose(out)) is_whole = false;
+    cJSON *raw = out && is_whole ? cJSON_CreateRaw(*text) : NULL;
+    free(*text);
+    return raw;
+}
+
+static cJSON *json_of_string(const char *text, size_t bytes)
+{
+    char *raw = NULL;
+    size_t size = 0;
+    if (!has_zero(text, bytes)) return cJSON_CreateString(text);
+    FILE *out = open_memstream(&raw, &size);
+    return json_of_text(out, &raw, out && write_string(out, text, bytes));
+}
+
 /* ---- values other than tensors ---- */
 
-static void print_string(FILE *out, const char *text, size_t bytes)
+/* Creates an integer from text: cJSON's numbers are doubles, which do not hold every int64_t. */
+static cJSON *whole(int64_t value)
 {
-    static const char special[] = "\"\\\b\f\n\r\t", letter[] = "\"\\bfnrt";
-    fputc('"', out);
-    for (size_t i = 0; i < bytes; i++) {
-        const char *found = text[i] ? strchr(special, text[i]) : NULL;
-        if (found)
-            fprintf(out, "\\%c", letter[found - special]);
-        else if ((uint8_t)text[i] < 0x20)
-            fprintf(out, "\\u%04x", text[i]);
-        else
-            fputc(text[i], out);
-    }
-    fputc('"', out);
+    char text[32];
+    snprintf(text, sizeof(text), "%" PRId64, value);
+    return cJSON_CreateRaw(text);
 }
 
-static void print_text(FILE *out, const char *text)
+/* Writes 17 digits, which are exact; cJSON would write 15. JSON has no NaN and no infinities: they become
+ * null. */
+static cJSON *number(double value)
 {
-    print_string(out, text, strlen(text));
+    char text[40];
+    if (!isfinite(value)) return cJSON_CreateNull();
+    snprintf(text, sizeof(text), "%.17g", value);
+    return cJSON_CreateRaw(text);
 }
 
-/* Writes 17 digits, which are exact. JSON has no NaN and no infinities: they become null. */
-static void print_number(FILE *out, double value)
-{
-    if (isfinite(value))
-        fprintf(out, "%.17g", value);
-    else
-        fputs("null", out);
-}
+static cJSON *json_of(const tern_object *value);
 
-static void print_value(FILE *out, const tern_object *value);
-
-static void print_items(FILE *out, const tern_object *value)
+static cJSON *json_of_items(const tern_object *value)
 {
-    fputc('[', out);
-    for (int64_t i = 0; i < tern_object_count(value); i++) {
-        if (i) fputc(',', out);
-        print_value(out, tern_object_at(value, i));
-    }
-    fputc(']', out);
+    cJSON *array = cJSON_CreateArray();
+    for (int64_t i = 0; i < tern_object_count(value); i++)
+        cJSON_AddItemToArray(array, json_of(tern_object_at(value, i)));
+    return array;
 }
 
 /* JSON's keys are strings: 3 becomes "3". */
-static void print_key(FILE *out, const tern_object *key)
+static void add_pair(cJSON *object, const tern_object *key, const tern_object *value)
 {
     const char *name = tern_object_to_string(key);
     char *text = name ? NULL : tern__value_text(key);
-    print_string(out,
-                 name   ? name
-                 : text ? text
-                        : "",
-                 name   ? (size_t)tern_object_count(key)
-                 : text ? strlen(text)
-                        : 0);
+    if (name || text) cJSON_AddItemToObject(object, name ? name : text, json_of(value));
     free(text);
 }
 
-static void print_dict(FILE *out, const tern_object *value)
+static bool write_pair(FILE *out, const tern_object *key, const tern_object *value)
 {
-    fputc('{', out);
-    for (int64_t i = 0; i < tern_object_count(value); i++) {
-        if (i) fputc(',', out);
-        print_key(out, tern_object_key(value, i));
-        fputc(':', out);
-        print_value(out, tern_object_at(value, i));
+    const char *name = tern_object_to_string(key);
+    char *other = name ? NULL : tern__value_text(key);
+    cJSON *json = json_of(value);
+    char *text = cJSON_PrintUnformatted(json);
+    bool is_whole =
+        text && (name || other) &&
+        write_string(out, name ? name : other, name ? (size_t)tern_object_count(key) : strlen(other));
+    if (is_whole) fprintf(out, ":%s", text);
+    cJSON_free(text);
+    cJSON_Delete(json);
+    free(other);
+    return is_whole;
+}
+
+/* cJSON has no raw keys, so a dict with a zero byte in a key is one raw text. */
+static cJSON *json_of_dict(const tern_object *value)
+{
+    char *text = NULL;
+    size_t size = 0;
+    int64_t count = tern_object_count(value);
+    bool is_raw = false;
+    for (int64_t i = 0; i < count; i++) {
+        const tern_object *key = tern_object_key(value, i);
+        is_raw |= has_zero(tern_object_to_string(key), (size_t)tern_object_count(key));
     }
-    fputc('}', out);
+    if (!is_raw) {
+        cJSON *object = cJSON_CreateObject();
+        for (int64_t i = 0; i < count; i++)
+            add_pair(object, tern_object_key(value, i), tern_object_at(value, i));
+        return object;
+    }
+    FILE *out = open_memstream(&text, &size);
+    bool is_whole = out != NULL;
+    for (int64_t i = 0; is_whole && i < count; i++) {
+        fputc(i ? ',' : '{', out);
+        is_whole = write_pair(out, tern_object_key(value, i), tern_object_at(value, i));
+    }
+    if (is_whole) fputc('}', out);
+    return json_of_text(out, &text, is_whole);
 }
 
-static void print_record(FILE *out, const tern_object *value)
+static cJSON *json_of_record(const tern_object *value)
 {
-    fputs("{\"class\":", out);
-    print_text(out, tern_object_record_name(value));
-    fputs(",\"args\":", out);
-    print_value(out, tern_object_record_args(value));
-    fputs(",\"state\":", out);
-    print_value(out, tern_object_record_state(value));
-    fputc('}', out);
+    cJSON *object = cJSON_CreateObject();
+    cJSON_AddStringToObject(object, "class", tern_object_record_name(value));
+    cJSON_AddItemToObject(object, "args", json_of(tern_object_record_args(value)));
+    cJSON_AddItemToObject(object, "state", json_of(tern_object_record_state(value)));
+    return object;
 }
 
-static void print_scalar(FILE *out, const tern_object *value)
+static cJSON *json_of_tensor(const tern__tensor_info *info)
+{
+    char text[TERN__SHAPE_TEXT + 32];
+    snprintf(text, sizeof(text), "tensor %s %s", info->dtype, info->shape);
+    return cJSON_CreateString(text);
+}
+
+static cJSON *json_of_number(const tern_object *value)
 {
     int64_t i;
     double f = NAN;
     bool b;
-    if (tern_object_to_bool(value, &b, NULL) == TERN_OK)
-        fputs(b ? "true" : "false", out);
-    else if (tern_object_to_int(value, &i, NULL) == TERN_OK)
-        fprintf(out, "%" PRId64, i);
-    else if (tern_object_to_float(value, &f, NULL) == TERN_OK)
-        print_number(out, f);
+    if (tern_object_to_bool(value, &b, NULL) == TERN_OK) return cJSON_CreateBool(b);
+    if (tern_object_to_int(value, &i, NULL) == TERN_OK) return whole(i);
+    tern_object_to_float(value, &f, NULL);
+    return number(f);
 }
 
-static void print_value(FILE *out, const tern_object *value)
+static cJSON *json_of(const tern_object *value)
 {
+    char text[64];
     tern__tensor_info info;
-    if (tern__tensor_info_get(&info, value)) {
-        fprintf(out, "\"tensor %s %s\"", info.dtype, info.shape);
-        return;
-    }
+    if (tern__tensor_info_get(&info, value)) return json_of_tensor(&info);
     switch (tern_object_kind_get(value)) {
     case TERN_OBJECT_BOOL:
     case TERN_OBJECT_INT:
-    case TERN_OBJECT_FLOAT: print_scalar(out, value); return;
+    case TERN_OBJECT_FLOAT: return json_of_number(value);
     case TERN_OBJECT_STRING:
-        print_string(out, tern_object_to_string(value), (size_t)tern_object_count(value));
-        return;
-    case TERN_OBJECT_BYTES: fprintf(out, "\"%lld bytes\"", (long long)tern_object_count(value)); return;
+        return json_of_string(tern_object_to_string(value), (size_t)tern_object_count(value));
+    case TERN_OBJECT_BYTES:
+        snprintf(text, sizeof(text), "%lld bytes", (long long)tern_object_count(value));
+        return cJSON_CreateString(text);
     case TERN_OBJECT_LIST:
-    case TERN_OBJECT_TUPLE: print_items(out, value); return;
-    case TERN_OBJECT_DICT: print_dict(out, value); return;
-    case TERN_OBJECT_RECORD: print_record(out, value); return;
-    default: fputs("null", out);
+    case TERN_OBJECT_TUPLE: return json_of_items(value);
+    case TERN_OBJECT_DICT: return json_of_dict(value);
+    case TERN_OBJECT_RECORD: return json_of_record(value);
+    default: return cJSON_CreateNull();
     }
 }
 
 /* ---- tensors ---- */
 
-static void print_shape(FILE *out, const tern__tensor_info *info)
+static void add_values(cJSON *to, int64_t nan, int64_t inf, uint64_t checksum)
 {
+    char text[32];
+    snprintf(text, sizeof(text), "%016" PRIx64, checksum);
+    cJSON_AddItemToObject(to, "nan", whole(nan));
+    cJSON_AddItemToObject(to, "inf", whole(inf));
+    cJSON_AddStringToObject(to, "checksum", text);
+}
+
+static cJSON *json_of_shape(const tern__tensor_info *info)
+{
+    if (info->dimensions) return json_of_items(info->dimensions);
+    cJSON *shape = cJSON_CreateArray();
     const tern__view *view = &info->tensor->view;
-    if (info->dimensions) {
-        print_items(out, info->dimensions);
-        return;
-    }
-    fputc('[', out);
-    for (int d = 0; d < view->ndim; d++) fprintf(out, "%s%" PRId64, d ? "," : "", view->shape[d]);
-    fputc(']', out);
+    for (int d = 0; d < view->ndim; d++) cJSON_AddItemToArray(shape, whole(view->shape[d]));
+    return shape;
 }
 
-static void print_sums(FILE *out, int64_t nan, int64_t inf, uint64_t checksum)
+static cJSON *json_of_item(const tern__content_item *item, const tern__values *v)
 {
-    fprintf(out, ",\"nan\":%" PRId64 ",\"inf\":%" PRId64 ",\"checksum\":\"%016" PRIx64 "\"}", nan, inf,
-            checksum);
-}
-
-static void print_item(FILE *out, const tern__content_item *item, const tern__values *v)
-{
-    static const char *const names[] = {"min", "mean", "max", "std"};
-    const double numbers[] = {v->min, v->mean, v->max, v->std};
     tern__tensor_info info;
-    if (!tern__tensor_info_get(&info, item->value)) return;
-    fputs("{\"name\":", out);
-    print_string(out, item->name, item->name_bytes);
-    fputs(",\"shape\":", out);
-    print_shape(out, &info);
-    fprintf(out, ",\"dtype\":\"%s\"", info.dtype);
-    for (size_t i = 0; i < TERN__COUNT(names); i++) {
-        fprintf(out, ",\"%s\":", names[i]);
-        print_number(out, numbers[i]);
-    }
-    print_sums(out, v->nan, v->inf, v->checksum);
+    cJSON *object = cJSON_CreateObject();
+    if (!tern__tensor_info_get(&info, item->value)) return object;
+    cJSON_AddItemToObject(object, "name", json_of_string(item->name, item->name_bytes));
+    cJSON_AddItemToObject(object, "shape", json_of_shape(&info));
+    cJSON_AddStringToObject(object, "dtype", info.dtype);
+    cJSON_AddItemToObject(object, "min", number(v->min));
+    cJSON_AddItemToObject(object, "mean", number(v->mean));
+    cJSON_AddItemToObject(object, "max", number(v->max));
+    cJSON_AddItemToObject(object, "std", number(v->std));
+    add_values(object, v->nan, v->inf, v->checksum);
+    return object;
 }
 
-static int print_tensors(FILE *out, const tern__content *content, tern_error *err)
+static cJSON *json_of_totals(const tern__totals *sum)
+{
+    cJSON *object = cJSON_CreateObject();
+    cJSON_AddItemToObject(object, "tensors", whole(sum->tensors));
+    cJSON_AddItemToObject(object, "values", whole(sum->values));
+    cJSON_AddItemToObject(object, "bytes", whole(sum->bytes));
+    add_values(object, sum->nan, sum->inf, sum->checksum);
+    return object;
+}
+
+static void add_tensors(cJSON *root, const tern__content *content, tern_error *err)
 {
     tern__values values;
     tern__totals sum = {0};
-    fputs(",\"tensors\":[", out);
+    cJSON *tensors = cJSON_AddArrayToObject(root, "tensors");
     for (int64_t i = 0; i < content->count; i++) {
         const tern__content_item *item = &content->items[i];
         if (!tern__item_is_tensor(item)) continue;
-        if (sum.tensors) fputc(',', out);
-        if (tern__inspect_measure(&values, item, &sum, err)) return err->code;
-        print_item(out, item, &values);
+        if (tern__inspect_measure(&values, item, &sum, err)) return;
+        cJSON_AddItemToArray(tensors, json_of_item(item, &values));
     }
-    fprintf(out, "],\"totals\":{\"tensors\":%" PRId64 ",\"values\":%" PRId64 ",\"bytes\":%" PRId64,
-            sum.tensors, sum.values, sum.bytes);
-    print_sums(out, sum.nan, sum.inf, sum.checksum);
-    return TERN_OK;
+    cJSON_AddItemToObject(root, "totals", json_of_totals(&sum));
 }
 
-static int print_file(FILE *out, const tern__inspected *file, tern_error *err)
-{
-    fputs("{\"file\":", out);
-    print_text(out, file->path);
-    fprintf(out, ",\"format\":\"%s\",\"bytes\":%" PRId64 ",\"object\":", file->format, file->bytes);
-    print_value(out, file->object);
-    int status = print_tensors(out, &file->content, err);
-    fputs("}\n", out);
-    return status;
-}
-
-/* Writes to memory first, since an error must leave standard output empty. */
 int tern__inspect_json(const tern__inspected *file, tern_error *err)
 {
-    char *text = NULL;
-    size_t bytes = 0;
-    FILE *out = open_memstream(&text, &bytes);
-    int status = out ? print_file(out, file, err) : TERN_E_MEMORY;
-    bool is_whole = out && !ferror(out);
-    if (out && fclose(out)) is_whole = false;
-    if (!is_whole) status = tern__error_set(err, "tern inspect", TERN_E_MEMORY, "out of memory");
-    if (!status) fwrite(text, 1, bytes, stdout);
-    free(text);
-    return status;
+    cJSON *root = cJSON_CreateObject();
+    cJSON_AddStringToObject(root, "file", file->path);
+    cJSON_AddStringToObject(root, "format", file->format);
+    cJSON_AddItemToObject(root, "bytes", whole(file->bytes));
+    cJSON_AddItemToObject(root, "object", json_of(file->object));
+    add_tensors(root, &file->content, err);
+    char *text = err->code ? NULL : cJSON_PrintUnformatted(root);
+    if (text)
+        puts(text);
+    else
+        tern__error_set(err, "tern inspect", TERN_E_MEMORY, "out of memory");
+    cJSON_free(text);
+    cJSON_Delete(root);
+    return err->code;
 }

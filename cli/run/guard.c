@@ -30,7 +30,7 @@ void tern__guard_remove(const tern__guard *guard, pid_t group)
 
 /* ---- the guard ---- */
 
-static void remember(pid_t *groups, int count, pid_t message)
+static void guard_note_group(pid_t *groups, int count, pid_t message)
 {
     for (int i = 0; i < count; i++) {
         if (groups[i] != (message > 0 ? 0 : -message)) continue;
@@ -54,7 +54,7 @@ static _Noreturn void guard_main(int read_fd, pid_t *groups, int count)
     closefrom(4);
     for (ssize_t got = 1; got && message;) {
         got = read(3, &message, sizeof(message));
-        if (got == sizeof(message)) remember(groups, count, message);
+        if (got == sizeof(message)) guard_note_group(groups, count, message);
     }
     for (int i = 0; i < count && message; i++)
         if (groups[i]) kill(-groups[i], SIGKILL);

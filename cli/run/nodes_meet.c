@@ -86,7 +86,7 @@ static bool admits(void *host, tern__stranger *s)
 /* ---- the meeting ---- */
 
 /* Returns 1 if there is something to read, 0 if not, and a negative number at the end of the connection. */
-static int peek(int fd)
+static int node_peek(int fd)
 {
     char byte;
     ssize_t got = recv(fd, &byte, 1, MSG_DONTWAIT | MSG_PEEK);
@@ -98,7 +98,7 @@ static int peek(int fd)
  * end. */
 static void drop_gone(tern__remote_node *node)
 {
-    if (node->fd >= 0 && peek(node->fd)) tern__close(&node->fd);
+    if (node->fd >= 0 && node_peek(node->fd)) tern__close(&node->fd);
 }
 
 void tern__nodes_list(const tern__nodes *nodes, bool (*has)(const tern__remote_node *), char *text,
@@ -268,7 +268,7 @@ int tern__nodes_join_again(tern__nodes *nodes, tern_error *err)
     tern_error why = {0};
     tern__bootstrap boot;
     tern__remote_node *node_0 = &nodes->peers[0];
-    if (peek(node_0->fd) >= 0) return TERN_OK;
+    if (node_peek(node_0->fd) >= 0) return TERN_OK;
     if (!nodes->rejoins++)
         tern__cli_complain(
             "tern run",

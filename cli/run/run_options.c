@@ -371,8 +371,7 @@ static const tern__cli_option options[] = {
     {"use-env", 0, NULL, take_nothing, "do not pass --local-rank (the default)"},
     {"rdzv-backend", 0, "static|c10d", take_backend,
      "no effect: the hosts meet at host 0 in the same way. Unlike torchrun's, c10d numbers hosts by "
-     "--node-rank, and "
-     "their number is fixed"},
+     "--node-rank, and their number is fixed"},
     {"monitor-interval", 0, "SECONDS", take_interval, "no effect: deaths are seen at once"},
     {"start-method", 0, "METHOD", take_start_method, "no effect: a program is started with exec"},
     {"event-log-handler", 0, "null", take_event_handler, "no effect: there are no event logs"},

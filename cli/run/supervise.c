@@ -485,7 +485,7 @@ static bool is_over(const supervisor *s)
 /* SIGCHLD tells of the ranks' orphans. Of a process whose parent lives in no rank's group nothing tells, so
  * it is looked for while the job waits for it. Nor does anything tell that a rank begins to wait for one that
  * has exited. */
-static int64_t next_look(const supervisor *s)
+static int64_t supervisor_poll_deadline(const supervisor *s)
 {
     bool awaits_group = s->host.alive == 0 && s->phase < AWAITING && tern__host_has_left(&s->host);
     bool may_lack = s->phase == RUNNING && s->host.alive < s->host.count;
@@ -502,7 +502,7 @@ static int watch(supervisor *s, tern_error *err)
         s->polls[1] = (struct pollfd){.fd = s->host.epoll_fd, .events = POLLIN};
         tern__nodes_prepare(s->nodes, nodes);
         tern__relay_prepare(s->relay, relay);
-        if (tern__poll(s->polls, s->poll_count, next_look(s)) < 0)
+        if (tern__poll(s->polls, s->poll_count, supervisor_poll_deadline(s)) < 0)
             return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot wait for the ranks");
         if (s->polls[0].revents) take_signals(s);
         reap(s);

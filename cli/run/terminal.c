@@ -47,7 +47,7 @@ static void set_foreground(const tern__terminal *terminal, pid_t group)
 
 /* ---- in rank 0 and in the watcher ---- */
 
-static bool is_wanted_at_start(void)
+static bool terminal_is_wanted(void)
 {
     struct stat out;
     return isatty(STDIN_FILENO) && (fstat(STDOUT_FILENO, &out) || !S_ISFIFO(out.st_mode));
@@ -55,7 +55,7 @@ static bool is_wanted_at_start(void)
 
 void tern__terminal_enter(const tern__terminal *terminal, pid_t launcher)
 {
-    if (is_wanted_at_start() && is_foreground(terminal, getpgid(launcher)))
+    if (terminal_is_wanted() && is_foreground(terminal, getpgid(launcher)))
         set_foreground(terminal, getpgrp());
 }
 
@@ -95,7 +95,7 @@ void tern__terminal_begin(tern__terminal *terminal, pid_t leader)
 {
     terminal->group = leader;
     terminal->is_asked = false;
-    terminal->is_given = is_wanted_at_start() && is_foreground(terminal, getpgrp());
+    terminal->is_given = terminal_is_wanted() && is_foreground(terminal, getpgrp());
     terminal->is_given |= is_foreground(terminal, leader); /* it was quicker */
     if (terminal->is_given) start_watcher(terminal);
 }

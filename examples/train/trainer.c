@@ -460,8 +460,10 @@ static void end_epoch(trainer *t, double seconds, double rate, tern_error *err)
     evaluate(t, err);
     if (err->code || t->stopped) return;
     tern_board_scalar(t->board, "lr", tern_optim_lr_get(t->optim, 0), t->step, NULL);
-    if (rate > 0) tern_board_scalar(t->board, "speed/samples", rate, t->step, NULL);
-    if (rate > 0) tern_board_scalar(t->board, "speed/waiting", t->waiting, t->step, NULL);
+    if (rate > 0) { /* 0: it was trained before this run */
+        tern_board_scalar(t->board, "speed/samples", rate, t->step, NULL);
+        tern_board_scalar(t->board, "speed/waiting", t->waiting, t->step, NULL);
+    }
     print_epoch(t, seconds, rate);
     if (t->task->best && history_is_best(h, t->task->best)) save_weights(t, "best.pth", err);
     show(t, err);
@@ -483,13 +485,6 @@ static int64_t find_place(const trainer *t)
     return position;
 }
 
-/* True in a run that was stopped during an evaluation: it has the epoch's losses, and its loader begins the
- * next epoch. */
-static bool is_trained(const trainer *t)
-{
-    return t->history.loss_count > 0 && find_place(t) == 0;
-}
-
 /* Runs an epoch. Returns true if asked to stop before its end. */
 static bool run_epoch(trainer *t, tern_error *err)
 {
@@ -498,10 +493,12 @@ static bool run_epoch(trainer *t, tern_error *err)
     tern_progress_opts opts = tern_progress_defaults();
     opts.leave = false;
     opts.unit = " samples";
-    int64_t total = tern_loader_length(t->train) * t->flags->batch;
-    opts.initial = is_trained(t) ? total : find_place(t) / tern_group_size(t->world);
+    int64_t total = tern_loader_length(t->train) * t->flags->batch, place = find_place(t);
+    /* A run that was stopped in an evaluation has the epoch's losses, and its loader begins the next. */
+    bool is_trained = t->history.loss_count > 0 && place == 0;
+    opts.initial = is_trained ? total : place / tern_group_size(t->world);
     tern_progress *bar = tern_progress_new(title, total, t->world, &opts, err);
-    bool stopped = !is_trained(t) && train_steps(t, bar, err);
+    bool stopped = !is_trained && train_steps(t, bar, err);
     double seconds = tern_progress_seconds(bar), rate = tern_progress_rate(bar);
     tern_progress_free(bar);
     if (!stopped && !err->code) end_epoch(t, seconds, rate, err);

@@ -60,7 +60,8 @@ enum { SHOWN_TEXT = 16 };
 
 /* Writes the first character of `text` as it is to be shown; *used is its length in `text`. In a message a
  * backslash stays. */
-static const char *show(const char *text, size_t bytes, bool is_message, size_t *used, char out[SHOWN_TEXT])
+static const char *character_show(const char *text, size_t bytes, bool is_message, size_t *used,
+                                  char out[SHOWN_TEXT])
 {
     static const char plain[] = "\a\b\t\n\v\f\r", letter[] = "abtnvfr";
     uint32_t code = 0;
@@ -78,12 +79,12 @@ static const char *show(const char *text, size_t bytes, bool is_message, size_t 
     return out;
 }
 
-static size_t escape(const char *text, size_t bytes, bool is_message, char *out, size_t room)
+static size_t text_escape(const char *text, size_t bytes, bool is_message, char *out, size_t room)
 {
     char shown[SHOWN_TEXT];
     size_t total = 0, wrote = 0;
     for (size_t at = 0, used; at < bytes; at += used) {
-        size_t length = strlen(show(text + at, bytes - at, is_message, &used, shown));
+        size_t length = strlen(character_show(text + at, bytes - at, is_message, &used, shown));
         if (wrote == total && total + length < room) {
             memcpy(out + wrote, shown, length);
             wrote += length;
@@ -96,7 +97,7 @@ static size_t escape(const char *text, size_t bytes, bool is_message, char *out,
 
 size_t tern__escape(const char *text, size_t bytes, char *out, size_t room)
 {
-    return escape(text, bytes, false, out, room);
+    return text_escape(text, bytes, false, out, room);
 }
 
 const char *tern__excerpt(const char *text, size_t bytes, size_t most, char out[TERN__QUOTE_TEXT])
@@ -121,8 +122,8 @@ void tern__message_vformat(char *out, size_t size, const char *fmt, va_list args
     char plain[TERN__MESSAGE_MOST + 8]; /* what is cut off here would not fit `out` */
     int length = vsnprintf(plain, sizeof(plain), fmt, args);
     size_t bytes = TERN__MIN((size_t)TERN__MAX(length, 0), sizeof(plain) - 1);
-    if (escape(plain, bytes, true, out, size) < size || size < sizeof("..")) return;
-    escape(plain, bytes, true, out, size - 2);
+    if (text_escape(plain, bytes, true, out, size) < size || size < sizeof("..")) return;
+    text_escape(plain, bytes, true, out, size - 2);
     strcat(out, "..");
 }
 

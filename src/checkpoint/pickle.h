@@ -21,7 +21,7 @@ typedef struct tern__pickle_place {
     int64_t number, elements, offset;
 } tern__pickle_place;
 
-/* Writes `object` in protocol 2. It must contain no record but those of tensors (tensor_record.h), and not be
+/* Writes `object` in protocol 2. It must contain no record but those of tensors (dtypes.h), and not be
  * nested too deep. `places` has an item for each tensor in it, in the order of the walk; a record's bytes are
  * contiguous there. E_MEMORY, E_UNSUPPORTED (a text of 4 GiB). */
 int tern__pickle_write(tern__pickle *out, const tern_object *object, const tern__pickle_place *places,

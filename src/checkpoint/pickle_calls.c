@@ -3,7 +3,7 @@
 #include "base/text.h"
 #include "checkpoint/bytes.h"
 #include "checkpoint/pickle_vm.h"
-#include "checkpoint/tensor_record.h"
+#include "checkpoint/dtypes.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -204,7 +204,7 @@ static bool extent_of_bytes(extent *e, const tern_object *shape, const tern_obje
     return true;
 }
 
-/* Makes the record of a tensor that tern does not have (tensor_record.h). */
+/* Makes the record of a tensor that tern does not have (dtypes.h). */
 static tern_object *make_tensor_record(tern__vm *vm, const tern__vm_storage *storage,
                                        const tern__file_dtype *dtype, const extent *e, tern_object *shape)
 {

@@ -4,7 +4,7 @@
  * name unless the caller wants records. */
 #include "base/text.h"
 #include "checkpoint/pickle_vm.h"
-#include "checkpoint/tensor_record.h"
+#include "checkpoint/dtypes.h"
 
 #include <string.h>
 
@@ -162,7 +162,8 @@ static int check_node(tern__vm *vm, const tern_object *node, const tern__object_
 
 /* Walks the result and checks its nodes, once for each place where they are, and puts what stands for them in
  * their places. `release` turns classes used as values into records without arguments. */
-static int settle(tern__vm *vm, tern_object *node, const tern__object_place *place, int depth, int64_t *seen)
+static int result_settle(tern__vm *vm, tern_object *node, const tern__object_place *place, int depth,
+                         int64_t *seen)
 {
     if (depth > DEEPEST)
         return tern__vm_refuse(vm, TERN_E_UNSUPPORTED,
@@ -178,7 +179,7 @@ static int settle(tern__vm *vm, tern_object *node, const tern__object_place *pla
         if (child->kind != TERN__VM_STORAGE || vm->source->records) settled = tern__vm_resolve(vm, child);
         if (!settled) return vm->err->code;
         if (settled != child) tern__object_child_set(node, i, settled);
-        status = settle(vm, settled, &inner, depth + 1, seen);
+        status = result_settle(vm, settled, &inner, depth + 1, seen);
         settled->owned = true;
     }
     return status;
@@ -194,5 +195,5 @@ tern_object *tern__vm_result(tern__vm *vm)
     int64_t seen = SEEN_ALWAYS + SEEN_FOR_A_BYTE * (vm->source->offset - vm->begin);
     tern_object *root = vm->stack[0];
     if (root->kind != TERN__VM_STORAGE || vm->source->records) root = tern__vm_resolve(vm, root);
-    return root && !settle(vm, root, NULL, 0, &seen) ? tern__object_hold(root) : NULL;
+    return root && !result_settle(vm, root, NULL, 0, &seen) ? tern__object_hold(root) : NULL;
 }

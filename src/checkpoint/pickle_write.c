@@ -2,7 +2,7 @@
  * tensor repeats, the names of functions and classes, goes to the memo. */
 #include "checkpoint/bytes.h"
 #include "checkpoint/pickle.h"
-#include "checkpoint/tensor_record.h"
+#include "checkpoint/dtypes.h"
 
 #include <string.h>
 
@@ -120,7 +120,7 @@ static int put_sizes(writer *w, int ndim, const int64_t *sizes)
 }
 
 /* Writes what comes before the shape. */
-static int put_tensor_begin(writer *w, const tern__file_dtype *dtype)
+static int tensor_pickle_begin(writer *w, const tern__file_dtype *dtype)
 {
     const tern__pickle_place *place = w->places++;
     int status = dtype->storage ? PUT_KNOWN(w, REBUILD, "ctorch._utils\n_rebuild_tensor_v2\n")
@@ -131,7 +131,7 @@ static int put_tensor_begin(writer *w, const tern__file_dtype *dtype)
 }
 
 /* Writes what comes after the strides. */
-static int put_tensor_end(writer *w, const tern__file_dtype *dtype)
+static int tensor_pickle_end(writer *w, const tern__file_dtype *dtype)
 {
     int status = put(w, "\x89", 1);
     if (!status) status = PUT_KNOWN(w, ORDERED_DICT, "ccollections\nOrderedDict\n");
@@ -144,10 +144,10 @@ static int put_tensor(writer *w, const tern_tensor *tensor)
 {
     const tern__view *view = &tensor->view;
     const tern__file_dtype *dtype = tern__file_dtype_of(view->dtype);
-    int status = put_tensor_begin(w, dtype);
+    int status = tensor_pickle_begin(w, dtype);
     if (!status) status = put_sizes(w, view->ndim, view->shape);
     if (!status) status = put_sizes(w, view->ndim, view->stride);
-    return status ? status : put_tensor_end(w, dtype);
+    return status ? status : tensor_pickle_end(w, dtype);
 }
 
 /* Writes row-major strides. */
@@ -173,10 +173,10 @@ static int put_tensor_record(writer *w, const tern_object *record)
 {
     tern__tensor_record tensor = {0};
     tern__tensor_record_read(&tensor, record);
-    int status = put_tensor_begin(w, tensor.dtype);
+    int status = tensor_pickle_begin(w, tensor.dtype);
     if (!status) status = put_tuple(w, tensor.shape);
     if (!status) status = put_strides(w, tensor.shape);
-    return status ? status : put_tensor_end(w, tensor.dtype);
+    return status ? status : tensor_pickle_end(w, tensor.dtype);
 }
 
 /* ---- bytes: protocol 2 has none, so, as Python does, write text that the reader encodes as Latin-1 ---- */

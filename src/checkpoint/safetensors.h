@@ -23,7 +23,7 @@ bool tern__safetensors_is_metadata(const tern_object *key);
 /* Returns a dict name -> tensor, in the order of the data; the tensors share one block of memory. With
  * `metadata`, also
  * "__metadata__" -> a dict of strings. With `records`, a tensor of a dtype or number of dimensions that tern
- * does not have is a record (tensor_record.h). Checks everything that safetensors checks, and that each name
+ * does not have is a record (dtypes.h). Checks everything that safetensors checks, and that each name
  * occurs once. Charges its memory to `in`. E_FORMAT, E_UNSUPPORTED (without `records`), E_IO, E_MEMORY. */
 tern_object *tern__safetensors_load(tern__input *in, bool records, bool metadata, tern_error *err);
 

@@ -3,7 +3,7 @@
 
 #include "base/text.h"
 #include "checkpoint/bytes.h"
-#include "checkpoint/tensor_record.h"
+#include "checkpoint/dtypes.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -51,7 +51,7 @@ static void write_owner(int fd)
         tern__log(TERN_LOG_INFO, "%s: the lock does not name this job: %s", FUNC, strerror(errno));
 }
 
-static int refuse(int fd, const char *dir, tern_error *err)
+static int lock_refuse(int fd, const char *dir, tern_error *err)
 {
     char text[300] = "", shown[400];
     ssize_t bytes = pread(fd, text, sizeof(text), 0);
@@ -88,7 +88,7 @@ static int lock_file(tern__snapshot_lock *lock, const char *dir, tern_error *err
         int fd = open_file(lock->path, &writes);
         bool is_locked = fd >= 0 && !TEMP_FAILURE_RETRY(flock(fd, LOCK_EX | LOCK_NB));
         if (fd >= 0 && !is_locked && errno == EWOULDBLOCK) {
-            int status = refuse(fd, dir, err);
+            int status = lock_refuse(fd, dir, err);
             close(fd);
             return status;
         }

@@ -3,7 +3,7 @@
  * covers their memory. So no tensor is copied, whatever its strides, and tensors that share memory share it
  * again after loading. */
 #include "base/text.h"
-#include "checkpoint/tensor_record.h"
+#include "checkpoint/dtypes.h"
 #include "checkpoint/torch.h"
 
 #include <stdio.h>

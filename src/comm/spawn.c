@@ -289,7 +289,7 @@ typedef struct end {
 
 /* If a rank has exited with 0 and left its group open, or has never begun to open the one of the rank that
  * fails, it is the cause. */
-static void fail(const spawner *s, const end *e, tern_error *err)
+static void spawner_fail(const spawner *s, const end *e, tern_error *err)
 {
     char text[128], cause[128] = "";
     if (err->code) return;
@@ -314,7 +314,7 @@ static void wait_for(spawner *s, int rank, int options, tern_error *err)
     tern__close(&s->pidfds[rank]);
     s->pids[rank] = 0;
     s->alive--;
-    if (e.status) fail(s, &e, err);
+    if (e.status) spawner_fail(s, &e, err);
     if (e.status || s->leaver >= 0 || !tern__presence_is_open(&s->presence, rank)) return;
     s->leaver = rank;
     s->leaver_pid = e.pid;

@@ -41,7 +41,7 @@ static void warn(j_common_ptr jpeg, int level)
 /* Some encoders number their restart markers wrongly. All data is there, so any restart marker is taken for
  * the next one. Where a part is really lost, data runs out before the last row, of which libjpeg warns.
  * Without this libjpeg would leave out parts between markers that differ by one or two. */
-static boolean accept_restart(j_decompress_ptr jpeg, int wanted)
+static boolean restart_marker_accept(j_decompress_ptr jpeg, int wanted)
 {
     bool is_restart = jpeg->unread_marker >= JPEG_RST0 && jpeg->unread_marker <= JPEG_RST0 + 7;
     if (!is_restart) return jpeg_resync_to_restart(jpeg, wanted);
@@ -148,7 +148,7 @@ static int begin(void *data, const tern_image_request *request, tern_image *imag
     jpeg_abort_decompress(&d->jpeg);
     if (setjmp(d->out)) return TERN_E_FORMAT;
     jpeg_mem_src(&d->jpeg, request->bytes, request->size);
-    d->jpeg.src->resync_to_restart = accept_restart;
+    d->jpeg.src->resync_to_restart = restart_marker_accept;
     jpeg_read_header(&d->jpeg, TRUE);
     d->jpeg.out_color_space = space_of(d, request->opts.channels);
     d->jpeg.scale_num = 1;

@@ -123,6 +123,16 @@ class Shell(unittest.TestCase):
                 self.read_until("read some words")
                 self.read_until("the$ ")
 
+    def the_shell_answers(self):
+        self.type("echo the shell $((40 + 2))\n")
+        self.read_until("the shell 42")
+
+    def rank_0_reads_in_the_foreground(self):
+        self.type("fg\n")
+        self.read_until("sh start")
+        self.type("other words\n")
+        self.read_until("read other words")
+
     def test_stopped_and_continued(self):
         """Ctrl-Z stops all, fg continues all, and rank 0 reads on."""
         for wrap in (False, True):
@@ -134,12 +144,8 @@ class Shell(unittest.TestCase):
                 self.read_until("the$ ")
                 if not wrap:
                     self.until(pids[:1], "T")
-                self.type("echo the shell $((40 + 2))\n")
-                self.read_until("the shell 42")
-                self.type("fg\n")
-                self.read_until("sh start")
-                self.type("other words\n")
-                self.read_until("read other words")
+                self.the_shell_answers()
+                self.rank_0_reads_in_the_foreground()
                 self.read_until("the$ ")
                 for rank in range(2):
                     os.unlink(os.path.join(self.folder, f"ready{rank}"))
@@ -178,20 +184,15 @@ class Shell(unittest.TestCase):
         self.until([self.launcher(self.pids()[0])], "T")
         self.type("\n")
         self.read_until("Stopped")
-        self.type("echo the shell $((40 + 2))\n")
-        self.read_until("the shell 42")
-        self.type("fg\n")
-        self.read_until("sh start")
-        self.type("other words\n")
-        self.read_until("read other words")
+        self.the_shell_answers()
+        self.rank_0_reads_in_the_foreground()
 
     def test_the_shell_has_its_terminal_back_when_the_launcher_is_killed(self):
         self.start(2, READY + SLEEP, True)
         pids = self.pids()
         os.kill(self.launcher(pids[0]), signal.SIGKILL)
         self.until(pids, "ZX")
-        self.type("echo the shell $((40 + 2))\n")
-        self.read_until("the shell 42")
+        self.the_shell_answers()
 
     def test_hangup_ends_wrapped_ranks(self):
         self.start(2, READY + SLEEP, True)

@@ -586,12 +586,13 @@ static double units_of(const row *r, int out)
 }
 
 /* The magnitudes of what a product is added to: y's old elements and the bias; NULL: nothing. cuBLASLt may
- * round a product to 16 bits before. To be freed by the caller. */
+ * round a product to 16 bits before; the emulation does not. To be freed by the caller. */
 static double *addends_of(const tern__call *call, int out)
 {
     const tern__view *y = call->out[out], *bias = call->kernel == TERN__MATMUL ? call->in[2] : NULL;
     bool is_product = call->kernel == TERN__MATMUL || call->kernel == TERN__LINEAR_GRAD;
-    if (!is_product || !y || !tern__dtype_is_half(y->dtype) || !(call->add[out] || bias)) return NULL;
+    if (is_emulated() || !is_product || !y || !tern__dtype_is_half(y->dtype) || !(call->add[out] || bias))
+        return NULL;
     int64_t count = tern__view_count(y), columns = y->shape[y->ndim - 1];
     double *addends = calloc((size_t)count, sizeof(*addends));
     assert_non_null(addends);

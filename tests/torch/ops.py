@@ -242,6 +242,13 @@ def far_from_zero(rng, shape, dtype):
     return (mean + spread * rng.standard_normal(shape)).astype(dtype)
 
 
+def expect_no_gradient(run, y, tensors, what=None):
+    """Equal values have gradients of exactly 0 for dy = 1."""
+    run.backward(y, numpy.ones_like(run.value(y)))
+    numpy.testing.assert_array_equal([numpy.abs(run.grad(t)).max() for t in tensors], 0, what)
+    run.close()
+
+
 def shows_overflow(got, want):
     """Whether each number is right or not finite: not one beside which nothing shows that values are too large."""
     return bool((~numpy.isfinite(got) | (numpy.abs(got - want) <= 1e-5 * numpy.abs(want).max())).all())

@@ -102,11 +102,11 @@ static void warn_late(dialer *d)
     if (tern__now_ns() < d->warn_at) return;
     d->warn_at = INT64_MAX;
     if (d->callee == &store && boot->rank == 1)
-        tern__log(TERN_LOG_WARN,
-                  "rank 1 has waited %.3g s in tern_group_open for rank 0, which does not answer at %s port "
-                  "%d: has "
-                  "it not come, or is it stopped?",
-                  (double)(tern__now_ns() - d->start) * 1e-9, boot->addr, boot->port);
+        tern__log(
+            TERN_LOG_WARN,
+            "rank 1 has waited %.3g s in tern_group_open for rank 0, which does not answer at %s port %d: "
+            "has it not come, or is it stopped?",
+            (double)(tern__now_ns() - d->start) * 1e-9, boot->addr, boot->port);
 }
 
 /* The launcher's socket takes connections before rank 0 answers them. */

@@ -72,7 +72,7 @@ static int lock(const visit *v, bool writes)
     return TERN_OK;
 }
 
-static int refuse(const visit *v, const char *why)
+static int file_refuse(const visit *v, const char *why)
 {
     tern__close(&v->store->fd);
     return tern__error_set(v->err, v->func, TERN_E_IO, "%s: %s", v->store->base.where, why);
@@ -88,15 +88,16 @@ static int open_path(const visit *v)
     tern_error why = {0};
     int flags = O_RDWR | O_CREAT | O_APPEND | (s->is_private ? O_NOFOLLOW : 0);
     s->fd = tern__file_open(s->path, flags, s->is_private ? 0600 : 0644, &about, v->func, &why);
-    if (s->fd < 0 && s->is_private && why.native == ELOOP) return refuse(v, "it is a symbolic link");
+    if (s->fd < 0 && s->is_private && why.native == ELOOP) return file_refuse(v, "it is a symbolic link");
     if (s->fd < 0) {
         errno = why.native;
         return why.native ? fail(v, "open it") : tern__error_set(v->err, v->func, why.code, "%s", why.text);
     }
-    if (s->is_private && about.st_uid != geteuid()) return refuse(v, "it belongs to another user");
+    if (s->is_private && about.st_uid != geteuid()) return file_refuse(v, "it belongs to another user");
     if (s->is_private && about.st_mode & 077)
-        return refuse(v, "other users may open it, and it will contain a secret: set its mode to 600, or "
-                         "remove it");
+        return file_refuse(v,
+                           "other users may open it, and it will contain a secret: set its mode to 600, or "
+                           "remove it");
     return TERN_OK;
 }
 

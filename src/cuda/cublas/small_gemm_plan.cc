@@ -20,7 +20,7 @@ extern "C" {
 enum { NUMBERS = 7 }; /* describe a product */
 
 /* The candidates: not this kernel (0), half of a large GPU's multiprocessors, nearly all of them, and up to
- * twice as many: an H200 does not run 32 clusters of 8 blocks at a time. */
+ * twice as many: on an H200 a product took 12.7 us in 32 clusters of 8 blocks, and 10.7 in 32 of 6. */
 static const int tried[] = {0, 64, 128, 192, 224, TERN__SMALL_BLOCKS};
 
 typedef std::array<int64_t, TERN__SMALL_GEMMS * NUMBERS + 1> plan_key;

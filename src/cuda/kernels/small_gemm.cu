@@ -208,7 +208,6 @@ static __device__ __forceinline__ void sum_slice(float (&sum)[HIGH][WIDE], const
     piece a[A::PIECES], b[B::PIECES];
     find_pieces<A>(a, p.a, row, k);
     find_pieces<B>(b, p.b, column, k);
-    tern__kernel_begin(); /* only here: what is above overlaps with the previous kernel's end */
     auto copy = [&](int c) {
         float *to = stages + c % count * size;
         int depth = end - k - c * DEPTH;
@@ -355,7 +354,6 @@ static __device__ __forceinline__ void make_part(const product &p, const float *
  * eighth k. */
 static __device__ void sum_rows(const product &p, const float *gate, int block)
 {
-    tern__kernel_begin();
     if (!p.row_sums || block * TERN__WARP >= p.a.lines) return; /* the block only completes a cluster */
     float(*sums)[TERN__WARP] = (float(*)[TERN__WARP])tern__cuda_shared();
     int lane = threadIdx.x % TERN__WARP, warp = threadIdx.x / TERN__WARP, row = block * TERN__WARP + lane;
@@ -373,6 +371,7 @@ static __device__ void sum_rows(const product &p, const float *gate, int block)
 template <bool GATED>
 static __global__ void __launch_bounds__(THREADS, 2) make_products(const __grid_constant__ problem all)
 {
+    tern__kernel_begin();
     int block = (int)blockIdx.x;
     const product &p = all.of[block >= all.of[1].first_block];
     block -= p.first_block;

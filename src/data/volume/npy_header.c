@@ -22,7 +22,7 @@ typedef struct reading {
     tern_error *err;
 } reading;
 
-static int refuse(const reading *r)
+static int header_refuse(const reading *r)
 {
     char quote[TERN__QUOTE_TEXT];
     bool is_end = r->at == r->end;
@@ -42,7 +42,7 @@ static void skip_spaces(reading *r)
 }
 
 /* Skips spaces, and `text` if it comes next. Returns whether it did. */
-static bool eat(reading *r, const char *text)
+static bool token_skip(reading *r, const char *text)
 {
     skip_spaces(r);
     if (strncmp(r->at, text, strlen(text)) != 0) return false;
@@ -51,7 +51,7 @@ static bool eat(reading *r, const char *text)
 }
 
 /* Reads a string without escapes. Returns false, and stays where it is, if there is none. */
-static bool eat_string(reading *r, char word[WORD])
+static bool string_read(reading *r, char word[WORD])
 {
     skip_spaces(r);
     const char *from = r->at + (*r->at && strchr("uUrR", *r->at)), quote[] = {*from, '\\', '\n', '\0'};
@@ -79,7 +79,7 @@ static size_t copy_digits(const char *from, const char *allowed, char *digits, s
 }
 
 /* Reads an integer: 12, 1_000, 0x10, 0o17, 0b1, 12L. One that is too large becomes INT64_MAX. */
-static bool eat_integer(reading *r, int64_t *value)
+static bool integer_read(reading *r, int64_t *value)
 {
     static const struct {
         const char *prefix, *digits;
@@ -88,7 +88,7 @@ static bool eat_integer(reading *r, int64_t *value)
     const char *allowed = "0123456789_";
     char digits[80];
     int base = 10;
-    eat(r, "+");
+    token_skip(r, "+");
     skip_spaces(r);
     const char *from = r->at;
     for (size_t i = 0; i < TERN__COUNT(notations); i++)
@@ -101,7 +101,7 @@ static bool eat_integer(reading *r, int64_t *value)
     if (!used || (base == 10 && *digits == '0' && strspn(digits, "0") != strlen(digits))) return false;
     *value = used < sizeof(digits) ? strtoll(digits, NULL, base) : INT64_MAX;
     r->at = from + used;
-    if (r->has_longs) eat(r, "L");
+    if (r->has_longs) token_skip(r, "L");
     return true;
 }
 
@@ -153,7 +153,7 @@ static int read_descr(reading *r)
     char word[WORD], quote[TERN__QUOTE_TEXT];
     skip_spaces(r);
     const char *from = r->at;
-    bool is_string = eat_string(r, word);
+    bool is_string = string_read(r, word);
     if (is_string && parse_dtype(word, r->array)) return TERN_OK;
     return tern__error_set(r->err, TERN__NPY_LOAD, TERN_E_UNSUPPORTED,
                            "%s: dtype %s, expected one like \"<f4\"", r->file->path,
@@ -166,22 +166,22 @@ static int read_shape(reading *r)
 {
     tern__npy_array *a = r->array;
     bool is_tuple = true; /* (2) is an integer */
-    if (!eat(r, "(")) return refuse(r);
-    for (a->ndim = 0; !eat(r, ")"); a->ndim++) {
-        if (a->ndim && !is_tuple) return refuse(r);
+    if (!token_skip(r, "(")) return header_refuse(r);
+    for (a->ndim = 0; !token_skip(r, ")"); a->ndim++) {
+        if (a->ndim && !is_tuple) return header_refuse(r);
         if (a->ndim == TERN_NDIM_MAX)
             return tern__error_set(r->err, TERN__NPY_LOAD, TERN_E_UNSUPPORTED, "%s: more than %d dimensions",
                                    r->file->path, TERN_NDIM_MAX);
-        if (!eat_integer(r, &a->shape[a->ndim])) return refuse(r);
-        is_tuple = eat(r, ",");
+        if (!integer_read(r, &a->shape[a->ndim])) return header_refuse(r);
+        is_tuple = token_skip(r, ",");
     }
-    return a->ndim == 1 && !is_tuple ? refuse(r) : TERN_OK;
+    return a->ndim == 1 && !is_tuple ? header_refuse(r) : TERN_OK;
 }
 
 static int read_order(reading *r)
 {
-    r->array->fortran = eat(r, "True");
-    return r->array->fortran || eat(r, "False") ? TERN_OK : refuse(r);
+    r->array->fortran = token_skip(r, "True");
+    return r->array->fortran || token_skip(r, "False") ? TERN_OK : header_refuse(r);
 }
 
 static int read_entry(reading *r, unsigned *seen)
@@ -193,30 +193,30 @@ static int read_entry(reading *r, unsigned *seen)
     char key[WORD];
     skip_spaces(r);
     const char *from = r->at;
-    bool is_entry = eat_string(r, key) && eat(r, ":");
+    bool is_entry = string_read(r, key) && token_skip(r, ":");
     for (unsigned i = 0; is_entry && i < TERN__COUNT(entries); i++)
         if (!strcmp(key, entries[i].key)) {
             *seen |= 1u << i;
             return entries[i].read(r);
         }
     r->at = from;
-    return refuse(r);
+    return header_refuse(r);
 }
 
 static int read_dictionary(reading *r)
 {
     unsigned seen = 0;
     const char *from = r->at;
-    if (!eat(r, "{")) return refuse(r);
-    for (bool goes_on = true; !eat(r, "}");) {
-        int status = goes_on ? read_entry(r, &seen) : refuse(r);
+    if (!token_skip(r, "{")) return header_refuse(r);
+    for (bool goes_on = true; !token_skip(r, "}");) {
+        int status = goes_on ? read_entry(r, &seen) : header_refuse(r);
         if (status) return status;
-        goes_on = eat(r, ",");
+        goes_on = token_skip(r, ",");
     }
     skip_spaces(r);
     if (r->at == r->end && seen == 7) return TERN_OK;
     if (r->at == r->end) r->at = from; /* an entry is missing */
-    return refuse(r);
+    return header_refuse(r);
 }
 
 int tern__npy_header_read(const tern__gzip_file *file, tern__npy_array *array, int64_t *header_bytes,

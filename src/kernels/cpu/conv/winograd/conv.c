@@ -164,7 +164,7 @@ static void transform_outputs(const job *j, const part *s, float *sums, int64_t 
 }
 
 /* Finds the slice's uneven tiles. */
-static void judge(const job *j, const part *s, room *r)
+static void tiles_judge(const job *j, const part *s, room *r)
 {
     r->any = false;
     for (int64_t i = 0; i < s->slice.sheets; i++) {
@@ -219,7 +219,7 @@ static void run(const job *j, int64_t first)
         room r = room_of(j, t);
         for (int64_t begin = outs * t / j->threads, i = begin; i < outs * (t + 1) / j->threads; i++) {
             part s = part_of(j, first, i / j->groups);
-            if (i == begin || i % j->groups == 0) judge(j, &s, &r);
+            if (i == begin || i % j->groups == 0) tiles_judge(j, &s, &r);
             compute(j, &s, &r, i % j->groups);
         }
     }

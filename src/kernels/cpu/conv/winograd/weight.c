@@ -103,7 +103,7 @@ static bool is_even(const job *j)
 }
 
 /* Returns false if an operand turns out to be uneven: nothing is stored before all tiles are known. */
-static bool run(const job *j, int64_t slice)
+static bool weight_slice_add(const job *j, int64_t slice)
 {
     int64_t ins = j->channels / TERN__BLOCK, blocks = ins + j->w.outs / TERN__BLOCK, parts = parts_of(j);
     tern__winograd_slice s = tern__winograd_slice_of(&j->grid, &j->cut, slice);
@@ -204,6 +204,6 @@ int tern__winograd_weight_grad(const tern__call *call, const tern__view *x, cons
     j.totals = j.grads + TERN__WINOGRAD_LINES * j.dy_pitch;
     memset(j.totals, 0, total_bytes(&j));
     bool even = true;
-    for (int64_t slice = 0; slice < j.cut.count && even; slice++) even = run(&j, slice);
+    for (int64_t slice = 0; slice < j.cut.count && even; slice++) even = weight_slice_add(&j, slice);
     return even ? TERN_OK : compute_directly(&j, dw);
 }
