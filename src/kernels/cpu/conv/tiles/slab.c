@@ -7,7 +7,7 @@
 TERN__DEFINE_TURN(turn_halves, tern__halves)
 TERN__DEFINE_TURN(turn_words, tern__words)
 
-/* Copies 16 channels of a place; adds to the bits of large floats. */
+/* Copies 16 channels of a place; adds to the bits of large floats (NULL: they are known). */
 TERN__INLINE void put_place(const tern__slabs *s, char *to, const void *from, bool is_f32, tern__words *large)
 {
     tern__halves h;
@@ -15,7 +15,7 @@ TERN__INLINE void put_place(const tern__slabs *s, char *to, const void *from, bo
     if (is_f32) {
         tern__lanes v = tern__lanes_load(from, ROWS);
         tern__lane_parts parts = tern__lanes_split(v);
-        *large |= tern__lanes_large(v);
+        if (large) *large |= tern__lanes_large(v);
         h = parts.high;
         memcpy(to + s->low, &parts.low, sizeof(h));
     }
@@ -54,14 +54,15 @@ TERN__INLINE void put_turned(const tern__slabs *s, char *to, const void *values,
     if (s->low) {
         tern__words v[ROWS], all = *large;
         memcpy(v, values, sizeof(v));
-        turn_words(v);
-        for (int64_t l = 0; l < n; l++) put_place(s, to + l * s->wide, &v[l], true, &all);
+        for (int c = 0; c < ROWS; c++) all |= tern__lanes_large((tern__lanes)v[c]);
         *large = all;
+        turn_words(v);
+        for (int64_t l = 0; l < n; l++) put_place(s, to + l * s->wide, &v[l], true, NULL);
     } else {
         tern__halves v[ROWS];
         memcpy(v, values, sizeof(v));
         turn_halves(v);
-        for (int64_t l = 0; l < n; l++) put_place(s, to + l * s->wide, &v[l], false, large);
+        for (int64_t l = 0; l < n; l++) put_place(s, to + l * s->wide, &v[l], false, NULL);
     }
 }
 
