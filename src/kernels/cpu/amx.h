@@ -27,9 +27,9 @@ void tern__amx_close(void);
  * `a_row` bytes apart. A tile of b is 1024 bytes: 16 pairs of rows, each with 16 columns of two values.
  * The second tile of each is a_next and b_next bytes after the first; 0: there is none.
  *
- * Floats are sums of two parts (tern__lanes_split), with the low part a_low and b_low bytes after the high
- * one; 0: there is one part. The product of the low parts is left out: it is below 2^-16 of the whole, and
- * what the two parts do not represent is below 2^-17 of each operand. */
+ * Floats that are not large are sums of two parts (tern__lanes_split), with the low part a_low and b_low
+ * bytes after the high one; 0: there is one part. The product of the low parts is left out: it is below
+ * 2^-16 of the whole, and what the two parts do not represent is below 2^-17 of each operand. */
 typedef struct tern__amx_operands {
     const char *a, *b;
     int64_t a_row, a_next, b_next, a_low, b_low;

@@ -127,13 +127,10 @@ typedef struct tern__word_parts {
     tern__words high, low;
 } tern__word_parts;
 
-/* Values that would round to infinity are truncated instead, so that both parts of a finite v are finite.
- * The low part of infinity is NaN, and one part of NaN is NaN: no product of these is finite. */
+/* Only of values that are not large (tern__lanes_large): others may have any parts. */
 TERN__INLINE tern__word_parts tern__lanes_split_words(tern__lanes v)
 {
-    tern__words bits = (tern__words)v, last = (tern__words){0} + 0x7f7f7fff;
-    tern__words half = 0x8000 & ~tern__words_less(last, bits & 0x7fffffff);
-    tern__words high = (bits + half) & 0xffff0000;
+    tern__words high = ((tern__words)v + 0x8000) & 0xffff0000;
     return (tern__word_parts){high, (tern__words)(v - (tern__lanes)high) + 0x8000};
 }
 
@@ -142,6 +139,22 @@ TERN__INLINE tern__lane_parts tern__lanes_split(tern__lanes v)
     tern__word_parts w = tern__lanes_split_words(v);
     return (tern__lane_parts){__builtin_convertvector(w.high >> 16, tern__halves),
                               __builtin_convertvector(w.low >> 16, tern__halves)};
+}
+
+/* Large values are those from 2^50 on, infinities and NaN: they have no two parts, a zero times one of them
+ * may be NaN, and sums of their products may overflow. Sets bit 31 of a lane for a large value; the bits of
+ * several vectors are gathered with |. */
+TERN__INLINE tern__words tern__lanes_large(tern__lanes v)
+{
+    return ((tern__words)v & 0x7fffffff) + (0x80000000u - 0x58800000u);
+}
+
+/* Whether bit 31 is set in any lane. */
+TERN__INLINE bool tern__words_have_large(tern__words large)
+{
+    uint32_t any = 0;
+    for (int l = 0; l < TERN__LANES; l++) any |= large[l];
+    return any >> 31;
 }
 
 TERN__INLINE tern__lanes tern__lanes_of_f16(tern__halves h)

@@ -8,12 +8,16 @@
  *
  * As many slabs are copied at a time as fit into the second-level cache, so that weights are read once for
  * all of them. bf16 is summed in f32. f32 is multiplied as two parts of bf16 each (amx.h), with an error
- * of about 4e-6 of the results' root mean square; non-finite values give NaN. */
+ * of about 4e-6 of the results' root mean square. Results of which this does not hold are computed by the
+ * definition (tiles/windows.h): those of large weights, and those that see a large value of the source. */
 #include "kernels/cpu/conv/tiles/conv.h"
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/conv/tiles/slab.h"
 #include "kernels/cpu/conv/tiles/target.h"
+#include "kernels/cpu/conv/tiles/windows.h"
 #include "kernels/cpu/loops.h"
+
+#include <math.h>
 
 #define ROWS     TERN__AMX_ROWS
 #define PAIR     (2 * ROWS)           /* columns of a block */
@@ -37,12 +41,14 @@ typedef struct job {
     tern__slabs s;
     tern__target target;
     const tern__amx_weight *w;
-    int64_t outs;   /* channels of the target */
-    int64_t group;  /* slabs copied together                        */
-    int64_t slack;  /* bytes read beyond the last */
-    int64_t column; /* bytes of 16 columns of weights               */
-    int64_t few;    /* steps at a time                              */
-    bool by_rows;   /* a line of tiles is a row of results, else all results */
+    tern__windows windows;
+    const bool *large; /* for each 16 columns: whether they may have large floats */
+    int64_t outs;      /* channels of the target */
+    int64_t group;     /* slabs copied together                        */
+    int64_t slack;     /* bytes read beyond the last */
+    int64_t column;    /* bytes of 16 columns of weights               */
+    int64_t few;       /* steps at a time                              */
+    bool by_rows;      /* a line of tiles is a row of results, else all results */
     const char *weight;
     turn *turns;
 } job;
@@ -54,6 +60,7 @@ typedef struct stretch {
     const char *planes;
     int64_t first_slab, channel;
     int64_t line, sheets, tiles; /* places of a line; sheets of a slab with lines; tiles of a slab */
+    bool large;                  /* one of the slabs has large values */
     const turn *turn;
 } stretch;
 
@@ -123,8 +130,31 @@ static void add_up(const job *j, const stretch *s, const tile *tiles, int64_t co
     }
 }
 
+/* Finds large weights. Those of bf16 matter only if they are not finite. Then no sum is, at whichever place;
+ * so it is enough to look at one, and to look for the weights if it is not finite. */
+static void find_large(const job *j, const stretch *s, const float *sums, bool large[2])
+{
+    for (int c = 0; c < 2 && s->channel + c * ROWS < j->outs; c++) {
+        int64_t column = s->channel + c * ROWS;
+        bool finite = true;
+        for (int i = 0; i < ROWS && !j->s.low; i++) finite = finite && isfinite(sums[c * ROWS * ROWS + i]);
+        large[c] =
+            j->large[column / ROWS] || (!finite && !tern__windows_weight_is_finite(&j->windows, column));
+    }
+}
+
+/* Replaces what tiles do not compute right. */
+static void correct(const job *j, const stretch *s, const tile *t, const bool large[2], float *sums)
+{
+    for (int c = 0; c < 2; c++, sums += ROWS * ROWS)
+        if (large[c] || (s->large && s->channel + c * ROWS < j->outs))
+            tern__windows_sum(&j->windows, &j->target, t->place, t->rows, s->channel + c * ROWS, large[c],
+                              sums);
+}
+
 static void tiles(const job *j, const stretch *s, int64_t all)
 {
+    bool large[2] = {false, false};
     float sums[TOGETHER][TERN__AMX_SUMS] __attribute__((aligned(64)));
     tile some[2 * TOGETHER];
     cursor c = {0};
@@ -132,6 +162,9 @@ static void tiles(const job *j, const stretch *s, int64_t all)
         int64_t count = TERN__MIN(2 * TOGETHER, all - first);
         for (int64_t i = 0; i < count; i++, advance(j, s, &c)) some[i] = tile_at(j, s, &c);
         add_up(j, s, some, count, sums);
+        if (first == 0) find_large(j, s, sums[0], large);
+        for (int64_t i = 0; i < count && (s->large || large[0] || large[1]); i++)
+            correct(j, s, &some[i], large, sums[i / 2] + i % 2 * 2 * ROWS * ROWS);
         for (int64_t i = 0; i < count; i++)
             tern__target_put(&j->target, some[i].place, s->channel, sums[i / 2] + i % 2 * 2 * ROWS * ROWS,
                              some[i].rows);
@@ -156,10 +189,16 @@ static void measure(const job *j, stretch *s, int64_t slab)
 /* Computes slabs first .. last - 1: whole images, or a single slab. */
 static void group(const job *j, char *planes, int64_t first, int64_t last)
 {
-    for (int64_t n = first; n < last; n++) tern__slab_copy(&j->s, n, planes + (n - first) * j->s.bytes);
+    bool large = false;
+    for (int64_t n = first; n < last; n++)
+        large = tern__slab_copy(&j->s, n, planes + (n - first) * j->s.bytes) || large;
     for (int64_t channel = 0; channel < j->outs; channel += PAIR)
         for (int64_t t = 0; t < j->s.p.turns; t++) {
-            stretch s = {.planes = planes, .first_slab = first, .channel = channel, .turn = &j->turns[t]};
+            stretch s = {.planes = planes,
+                         .first_slab = first,
+                         .channel = channel,
+                         .large = large,
+                         .turn = &j->turns[t]};
             measure(j, &s, first);
             if (s.tiles) tiles(j, &s, (last - first) * s.tiles);
         }
@@ -203,24 +242,40 @@ static void fill_taps(const job *j, turn *to, int64_t t)
     }
 }
 
-/* Combines two taps of 16 channels each into a tile; first = -1: zeros and the second tap. */
-static void put_together(const job *j, char *tiles, int64_t first, int64_t second)
+/* Halves bf16 weights; the least ones, whose halves the tile unit takes for 0, become 0. */
+static void halve(char *weights)
+{
+    uint16_t w[HALF / 2];
+    memcpy(w, weights, sizeof(w));
+    for (int i = 0; i < HALF / 2; i++) {
+        int exponent = w[i] >> 7 & 0xff;
+        if (exponent < 0xff) w[i] = (uint16_t)(exponent > 1 ? w[i] - 0x80 : w[i] & 0x8000);
+    }
+    memcpy(weights, w, sizeof(w));
+}
+
+/* Combines two taps of 16 channels each into a tile. again: the previous tile has the first tap, too, so
+ * both have a half of its weights. In f32 this tile has zeros instead: windows with infinities are computed
+ * by the definition there. */
+static void put_together(const job *j, char *tiles, int64_t first, int64_t second, bool again)
 {
     int64_t bytes = j->w->tile;
     for (int64_t c = 0; c * ROWS < j->outs; c++)
         for (int64_t part = 0; part < bytes; part += TERN__AMX_TILE) {
             char *to = tiles + c * j->column + part;
             const char *from = j->weight + c * j->w->taps * bytes + part;
-            if (first < 0)
-                memset(to, 0, HALF);
-            else
-                memcpy(to, from + first * bytes, HALF);
+            memcpy(to, from + first * bytes, HALF);
             memcpy(to + HALF, from + second * bytes, HALF);
+            if (again && j->s.low) memset(to, 0, HALF);
+            if (again && !j->s.low) {
+                halve(to);
+                halve(to - bytes + HALF);
+            }
         }
 }
 
 /* Makes a step for every two taps, whose shifts differ by one position. The last tap of an odd row is
- * paired with the one before, whose weights are 0 then. */
+ * paired with the one before, which the previous step has as well. */
 static void fill_pairs(const job *j, turn *to, int64_t t, char *tiles)
 {
     const tern__slabs *s = &j->s;
@@ -233,7 +288,7 @@ static void fill_pairs(const job *j, turn *to, int64_t t, char *tiles)
             if (!tern__planes_tap(&s->p, t, first, &phase, &shift)) break;
             to->a_at[to->steps] = phase * s->plane + shift * s->wide;
             to->b_at[to->steps] = (t * j->w->taps + to->steps) * j->w->tile;
-            put_together(j, tiles + to->b_at[to->steps++], at < i ? -1 : first, second);
+            put_together(j, tiles + to->b_at[to->steps++], first, second, at < i);
         }
 }
 
@@ -339,10 +394,13 @@ int tern__amx_conv(const tern__call *call, const tern__view *x, const tern__view
              .s = {.source = gradient ? y : x, .blocks = (weight->depth + 31) / 32},
              .target = {.view = gradient ? x : y, .add = call->add[0]},
              .w = weight,
+             .large = tern__amx_weight_large(weight, tiles),
              .weight = tiles,
              .outs = weight->columns,
              .column = (weight->depth + 31) / 32 * weight->taps * weight->tile,
              .few = FEW * TERN__AMX_TILE / weight->tile};
+    j.windows = (tern__windows){.source = j.s.source, .w = w, .offset = weight->offset};
+    for (int d = 0; d < 3; d++) j.windows.axis[d] = tern__axis_of(call->attr, d, x, y, w, gradient);
     tern__unfold unfold;
     if (!gradient && tern__amx_unfolds(x, w)) {
         unfold = tern__unfold_of(call->attr, x, y, w);

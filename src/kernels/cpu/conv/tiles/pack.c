@@ -36,9 +36,28 @@ static int64_t column_bytes(const tern__amx_weight *w)
     return blocks_of(w) * w->taps * w->tile;
 }
 
+static int64_t groups_of(const tern__amx_weight *w)
+{
+    return (w->columns + ROWS - 1) / ROWS;
+}
+
 size_t tern__amx_weight_bytes(const tern__amx_weight *w)
 {
-    return (size_t)((w->columns + ROWS - 1) / ROWS * column_bytes(w));
+    return (size_t)(groups_of(w) * (column_bytes(w) + (int64_t)sizeof(bool)));
+}
+
+const bool *tern__amx_weight_large(const tern__amx_weight *w, const void *tiles)
+{
+    return (const bool *)((const char *)tiles + groups_of(w) * column_bytes(w));
+}
+
+/* Remembers columns with large floats, by sums of squares, which take one instruction. Several threads may
+ * have depths of the same columns. */
+TERN__INLINE void tell_large(const tern__amx_weight *w, char *tiles, int64_t column, tern__lanes squares)
+{
+    bool *all = (bool *)(tiles + groups_of(w) * column_bytes(w)), large = false;
+    for (int l = 0; l < ROWS; l++) large = large || !(squares[l] < 0x1p100f);
+    if (large) __atomic_store_n(&all[column / ROWS], true, __ATOMIC_RELAXED);
 }
 
 /* ---- one depth, one tap, 16 columns ---- */
@@ -71,10 +90,11 @@ TERN__INLINE void put_word(char *to, tern__words word, bool second)
     memcpy(to, &word, sizeof(word));
 }
 
-TERN__INLINE void put(const tern__amx_weight *w, spot *s, tern__lanes v)
+TERN__INLINE void put(const tern__amx_weight *w, spot *s, tern__lanes v, tern__lanes *squares)
 {
     tern__word_parts parts = {.high = (tern__words)v};
     if (w->tile > TERN__AMX_TILE) {
+        *squares += v * v;
         parts = tern__lanes_split_words(v);
         put_word(s->to + TERN__AMX_TILE, parts.low, s->depth % 2);
     }
@@ -127,44 +147,53 @@ static bool has_gaps(const tern__amx_weight *w)
 /* ---- 16 columns, some depths ---- */
 
 /* All depths and taps are contiguous. */
-TERN__SIMD static void pack_line(const tern__amx_weight *w, spot s, int64_t column)
+TERN__SIMD static void pack_line(const tern__amx_weight *w, char *tiles, spot s, int64_t column)
 {
+    tern__lanes squares = {0};
     for (int64_t at = 0; at < w->depth * w->taps; at += ROWS) {
         int n = (int)TERN__MIN(ROWS, w->depth * w->taps - at);
         tern__words v[ROWS];
         read_run(w, v, column, at, n);
-        for (int i = 0; i < n; i++) put(w, &s, (tern__lanes)v[i]);
+        for (int i = 0; i < n; i++) put(w, &s, (tern__lanes)v[i], &squares);
     }
+    tell_large(w, tiles, column, squares);
 }
 
 /* The taps of each depth are contiguous. */
-TERN__SIMD static void pack_runs(const tern__amx_weight *w, spot s, int64_t column, int64_t last)
+TERN__SIMD static void pack_runs(const tern__amx_weight *w, char *tiles, spot s, int64_t column, int64_t last)
 {
+    tern__lanes squares = {0};
     for (int64_t depth = s.depth; depth < last; depth++)
         for (int64_t tap = 0; tap < w->taps; tap += ROWS) {
             int n = (int)TERN__MIN(ROWS, w->taps - tap);
             tern__words v[ROWS];
             read_run(w, v, column, depth * w->depth_stride + tap, n);
-            for (int i = 0; i < n; i++) put(w, &s, (tern__lanes)v[i]);
+            for (int i = 0; i < n; i++) put(w, &s, (tern__lanes)v[i], &squares);
         }
+    tell_large(w, tiles, column, squares);
 }
 
 /* One tap; the columns of each depth are contiguous. */
-TERN__SIMD static void pack_columns(const tern__amx_weight *w, spot s, int64_t column, int64_t last)
+TERN__SIMD static void pack_columns(const tern__amx_weight *w, char *tiles, spot s, int64_t column,
+                                    int64_t last)
 {
+    tern__lanes squares = {0};
     for (int64_t depth = s.depth; depth < last; depth++)
-        put(w, &s, read_columns(w, column, depth * w->depth_stride));
+        put(w, &s, read_columns(w, column, depth * w->depth_stride), &squares);
+    tell_large(w, tiles, column, squares);
 }
 
 /* One element at a time. */
-TERN__SIMD static void pack_gaps(const tern__amx_weight *w, spot s, int64_t column, int64_t last)
+TERN__SIMD static void pack_gaps(const tern__amx_weight *w, char *tiles, spot s, int64_t column, int64_t last)
 {
+    tern__lanes squares = {0};
     for (int64_t depth = s.depth; depth < last; depth++)
         for (int64_t tap = 0; tap < w->taps; tap++) {
             tern__words v[ROWS];
             read_run(w, v, column, depth * w->depth_stride + tap_at(w->view, tap), 1);
-            put(w, &s, (tern__lanes)v[0]);
+            put(w, &s, (tern__lanes)v[0], &squares);
         }
+    tell_large(w, tiles, column, squares);
 }
 
 /* bf16 with one tap: a word of a tile is a word of the weight. */
@@ -188,7 +217,7 @@ static void pack_lines(const tern__amx_weight *w, char *tiles, int64_t column)
     if (w->tile == TERN__AMX_TILE && w->taps == 1 && w->depth % DEPTH == 0)
         pack_words(w, to, column);
     else
-        pack_line(w, spot_of(w, to, 0), column);
+        pack_line(w, tiles, spot_of(w, to, 0), column);
 }
 
 /* A block of depths for all columns, which are adjacent in memory. */
@@ -199,11 +228,11 @@ static void pack_depths(const tern__amx_weight *w, char *tiles, int64_t first)
         spot s = spot_of(w, tiles + column / ROWS * column_bytes(w), first);
         if (last < first + DEPTH) memset(s.to, 0, (size_t)(w->taps * w->tile));
         if (has_gaps(w))
-            pack_gaps(w, s, column, last);
+            pack_gaps(w, tiles, s, column, last);
         else if (w->taps == 1 && w->column_stride == 1)
-            pack_columns(w, s, column, last);
+            pack_columns(w, tiles, s, column, last);
         else
-            pack_runs(w, s, column, last);
+            pack_runs(w, tiles, s, column, last);
     }
 }
 
@@ -212,6 +241,7 @@ void tern__amx_pack(const tern__amx_weight *w, int threads, char *tiles)
     bool lines = !has_gaps(w) && (w->depth_stride == w->taps || w->depth == 1);
     int64_t step = lines ? ROWS : DEPTH, all = lines ? w->columns : w->depth;
     (void)threads; /* unused without OpenMP */
+    memset(tiles + groups_of(w) * column_bytes(w), 0, (size_t)groups_of(w) * sizeof(bool));
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t i = 0; i < all; i += step) (lines ? pack_lines : pack_depths)(w, tiles, i);
 }

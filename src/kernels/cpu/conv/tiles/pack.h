@@ -2,7 +2,8 @@
  *
  * Tiles of the same 16 columns (channels of the target) are stored together: for each block of 32 channels
  * of the source a tile for each tap. In f32 the tile of the high parts is followed by that of the low
- * parts. Channels that fill no tile are padded with zeros. */
+ * parts. Channels that fill no tile are padded with zeros. After all tiles there is a byte for each 16
+ * columns: whether they may have large floats (tern__lanes_large). */
 #ifndef TERN_SRC_KERNELS_CPU_CONV_TILES_PACK_H
 #define TERN_SRC_KERNELS_CPU_CONV_TILES_PACK_H
 
@@ -23,5 +24,7 @@ typedef struct tern__amx_weight {
 tern__amx_weight tern__amx_weight_of(const tern__view *w, int64_t offset, bool turned, bool unfolded);
 size_t tern__amx_weight_bytes(const tern__amx_weight *w);
 void tern__amx_pack(const tern__amx_weight *w, int threads, char *tiles);
+/* The bytes after the tiles. */
+const bool *tern__amx_weight_large(const tern__amx_weight *w, const void *tiles);
 
 #endif

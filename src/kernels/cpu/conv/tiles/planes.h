@@ -82,6 +82,16 @@ static inline bool tern__axis_tap(const tern__axis *a, int64_t turn, int64_t k, 
     return !a->gradient || at % a->stride == 0;
 }
 
+/* The source's row that kernel position k reads for row `at` of the target; -1: padding, or nothing. */
+static inline int64_t tern__axis_seen(const tern__axis *a, int64_t at, int64_t k)
+{
+    int64_t from =
+        a->gradient ? at + a->padding - k * a->dilation : at * a->stride + k * a->dilation - a->padding;
+    if (from < 0 || (a->gradient && from % a->stride)) return -1;
+    if (a->gradient) from /= a->stride;
+    return from < a->source ? from : -1;
+}
+
 /* All three dimensions. Phases, turns and taps are row-major indices. A volume is computed in slabs of
  * some sheets of results, whose planes have `more` additional sheets. */
 typedef struct tern__tile_planes {

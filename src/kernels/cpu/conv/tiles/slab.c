@@ -7,13 +7,15 @@
 TERN__DEFINE_TURN(turn_halves, tern__halves)
 TERN__DEFINE_TURN(turn_words, tern__words)
 
-/* Copies 16 channels of a place. */
-TERN__INLINE void put_place(const tern__slabs *s, char *to, const void *from, bool is_f32)
+/* Copies 16 channels of a place; adds to the bits of large floats (NULL: they are known). */
+TERN__INLINE void put_place(const tern__slabs *s, char *to, const void *from, bool is_f32, tern__words *large)
 {
     tern__halves h;
     memcpy(&h, from, sizeof(h));
     if (is_f32) {
-        tern__lane_parts parts = tern__lanes_split(tern__lanes_load(from, ROWS));
+        tern__lanes v = tern__lanes_load(from, ROWS);
+        tern__lane_parts parts = tern__lanes_split(v);
+        if (large) *large |= tern__lanes_large(v);
         h = parts.high;
         memcpy(to + s->low, &parts.low, sizeof(h));
     }
@@ -22,40 +24,45 @@ TERN__INLINE void put_place(const tern__slabs *s, char *to, const void *from, bo
 
 /* Copies positions first .. last - 1 of `images` images, `apart` bytes from each other. */
 TERN__INLINE void put_row(const tern__slabs *s, char *to, const char *from, int64_t phase, int64_t images,
-                          int64_t apart, bool is_f32)
+                          int64_t apart, bool is_f32, tern__words *large)
 {
     const tern__axis *a = &s->p.axis[2];
     int64_t first, last, bytes = ROWS * (is_f32 ? 4 : 2);
+    tern__words in_row = *large;
     tern__axis_range(a, phase, &first, &last);
     from += (phase - a->margin) * bytes;
     for (int64_t i = first; i < last; i++)
         for (int64_t n = 0; n < images; n++)
-            put_place(s, to + (i * s->together + n) * s->wide, from + i * a->step * bytes + n * apart,
-                      is_f32);
+            put_place(s, to + (i * s->together + n) * s->wide, from + i * a->step * bytes + n * apart, is_f32,
+                      &in_row);
+    *large = in_row;
 }
 
 TERN__SIMD static void copy_row(const tern__slabs *s, char *to, const char *from, int64_t phase,
-                                int64_t images, int64_t apart)
+                                int64_t images, int64_t apart, tern__words *large)
 {
     if (s->low)
-        put_row(s, to, from, phase, images, apart, true);
+        put_row(s, to, from, phase, images, apart, true, large);
     else
-        put_row(s, to, from, phase, images, apart, false);
+        put_row(s, to, from, phase, images, apart, false, large);
 }
 
 /* Writes n places of 16 channels from `values`, which has rows of 16 values per channel. */
-TERN__INLINE void put_turned(const tern__slabs *s, char *to, const void *values, int64_t n)
+TERN__INLINE void put_turned(const tern__slabs *s, char *to, const void *values, int64_t n,
+                             tern__words *large)
 {
     if (s->low) {
-        tern__words v[ROWS];
+        tern__words v[ROWS], all = *large;
         memcpy(v, values, sizeof(v));
+        for (int c = 0; c < ROWS; c++) all |= tern__lanes_large((tern__lanes)v[c]);
+        *large = all;
         turn_words(v);
-        for (int64_t l = 0; l < n; l++) put_place(s, to + l * s->wide, &v[l], true);
+        for (int64_t l = 0; l < n; l++) put_place(s, to + l * s->wide, &v[l], true, NULL);
     } else {
         tern__halves v[ROWS];
         memcpy(v, values, sizeof(v));
         turn_halves(v);
-        for (int64_t l = 0; l < n; l++) put_place(s, to + l * s->wide, &v[l], false);
+        for (int64_t l = 0; l < n; l++) put_place(s, to + l * s->wide, &v[l], false, NULL);
     }
 }
 
@@ -71,7 +78,7 @@ TERN__INLINE void read_values(char *to, const char *from, int64_t step, int64_t 
 
 /* Copies a row of `count` channels, which are `size` values apart. */
 TERN__SIMD static void copy_plain_row(const tern__slabs *s, char *to, const char *from, int64_t phase,
-                                      int64_t size, int64_t count)
+                                      int64_t size, int64_t count, tern__words *large)
 {
     const tern__axis *a = &s->p.axis[2];
     int64_t first, last, bytes = s->low ? 4 : 2;
@@ -87,13 +94,13 @@ TERN__SIMD static void copy_plain_row(const tern__slabs *s, char *to, const char
             else
                 read_values(values + c * ROWS * 2, row, a->step, n, 2);
         }
-        put_turned(s, to + i * s->wide, values, n);
+        put_turned(s, to + i * s->wide, values, n, large);
     }
 }
 
 /* Copies a plane's row of 16 channels for a bunch of images; `at` is its place in the source. */
 static void copy_channels(const tern__slabs *s, char *to, int64_t image, int64_t channel, int64_t at,
-                          int64_t phase)
+                          int64_t phase, tern__words *large)
 {
     const tern__view *v = s->source;
     const tern__axis *a = s->p.axis;
@@ -101,9 +108,9 @@ static void copy_channels(const tern__slabs *s, char *to, int64_t image, int64_t
     const char *from = (const char *)v->data + (image * v->shape[1] + channel) * size * bytes;
     if (v->layout == TERN__BLOCKED16)
         copy_row(s, to, from + at * ROWS * bytes, phase, TERN__MIN(s->together, v->shape[0] - image),
-                 v->shape[1] * size * bytes);
+                 v->shape[1] * size * bytes, large);
     else
-        copy_plain_row(s, to, from + at * bytes, phase, size, TERN__MIN(ROWS, v->shape[1] - channel));
+        copy_plain_row(s, to, from + at * bytes, phase, size, TERN__MIN(ROWS, v->shape[1] - channel), large);
 }
 
 /* Clears padding that another slab has overwritten. */
@@ -115,7 +122,7 @@ static void clear_row(const tern__slabs *s, char *to)
 
 /* Copies a plane: up to 32 channels from the first. */
 static void copy_plane(const tern__slabs *s, char *to, int64_t image, int64_t sheet, int64_t phase,
-                       int64_t first)
+                       int64_t first, tern__words *large)
 {
     const tern__tile_planes *p = &s->p;
     int64_t last = TERN__MIN(first + 32, s->source->shape[1]);
@@ -123,13 +130,13 @@ static void copy_plane(const tern__slabs *s, char *to, int64_t image, int64_t sh
         int64_t at = tern__planes_row(p, phase, sheet + i / p->axis[1].size, i % p->axis[1].size);
         if (at < 0 && s->each > 1) clear_row(s, to);
         for (int64_t c = first; c < last && at >= 0; c += ROWS)
-            copy_channels(s, to + (c - first) * 2, image, c, at, phase % p->axis[2].step);
+            copy_channels(s, to + (c - first) * 2, image, c, at, phase % p->axis[2].step, large);
     }
 }
 
 /* Copies a row of the unfolded source: 16 channels from the first. */
 TERN__SIMD static void copy_unfolded_row(const tern__slabs *s, char *to, int64_t n, const int64_t place[2],
-                                         int64_t first)
+                                         int64_t first, tern__words *large)
 {
     int64_t width = s->p.axis[2].target, count = TERN__MIN(ROWS, s->unfold->count - first);
     tern__unfold_row rows[ROWS];
@@ -141,26 +148,28 @@ TERN__SIMD static void copy_unfolded_row(const tern__slabs *s, char *to, int64_t
                 tern__unfold_read(s->unfold, &rows[c], i, i + ROWS, 4, values + c * ROWS * 4);
             else
                 tern__unfold_read(s->unfold, &rows[c], i, i + ROWS, 2, values + c * ROWS * 2);
-        put_turned(s, to + i * s->wide, values, TERN__MIN(ROWS, width - i));
+        put_turned(s, to + i * s->wide, values, TERN__MIN(ROWS, width - i), large);
     }
 }
 
-static void copy_unfolded(const tern__slabs *s, char *planes, int64_t n, int64_t sheet)
+static void copy_unfolded(const tern__slabs *s, char *planes, int64_t n, int64_t sheet, tern__words *large)
 {
     int64_t height = s->p.axis[1].target;
     for (int64_t i = 0; i < s->deep * height; i++)
         for (int64_t first = 0; first < s->unfold->count; first += ROWS)
             copy_unfolded_row(s, planes + i * s->row + 2 * first, n,
-                              (int64_t[]){sheet + i / height, i % height}, first);
+                              (int64_t[]){sheet + i / height, i % height}, first, large);
 }
 
-void tern__slab_copy(const tern__slabs *s, int64_t n, char *planes)
+bool tern__slab_copy(const tern__slabs *s, int64_t n, char *planes)
 {
     int64_t image = n / s->each * s->together, sheet = n % s->each * s->deep;
+    tern__words large = {0};
     if (s->unfold)
-        copy_unfolded(s, planes, image, sheet);
+        copy_unfolded(s, planes, image, sheet, &large);
     else
         for (int64_t phase = 0; phase < s->p.phases; phase++)
             for (int64_t b = 0; b < s->blocks; b++, planes += s->plane)
-                copy_plane(s, planes, image, sheet, phase, 32 * b);
+                copy_plane(s, planes, image, sheet, phase, 32 * b, &large);
+    return tern__words_have_large(large);
 }

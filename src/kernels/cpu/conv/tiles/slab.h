@@ -35,7 +35,8 @@ typedef struct tern__slabs {
     int64_t bytes;    /* bytes of a slab */
 } tern__slabs;
 
-/* Copies slab n to memory that was zero before the first slab: padding that no slab writes stays zero. */
-void tern__slab_copy(const tern__slabs *s, int64_t n, char *planes);
+/* Copies slab n to memory that was zero before the first slab: padding that no slab writes stays zero.
+ * Returns whether it has large floats (tern__lanes_large). */
+bool tern__slab_copy(const tern__slabs *s, int64_t n, char *planes);
 
 #endif

@@ -117,7 +117,7 @@ TERN__INLINE const void *place_of(const sight *g, const char *from, uint32_t the
     return there >> i & 1 ? from + g->at[i] * bytes : (const char *)nothing;
 }
 
-/* Reads pairs of positions, each 16 channels of two values. */
+/* Reads pairs of positions, each 16 channels of two values; of floats returns bits of large ones. */
 TERN__INLINE void pairs_of_halves(const sight *g, const char *from, uint32_t there, tern__words v[ROWS])
 {
     for (int i = 0; i < ROWS; i++) {
@@ -128,17 +128,20 @@ TERN__INLINE void pairs_of_halves(const sight *g, const char *from, uint32_t the
     }
 }
 
-TERN__INLINE void pairs_of_floats(const sight *g, const char *from, uint32_t there, tern__words high[ROWS],
-                                  tern__words low[ROWS])
+TERN__INLINE tern__words pairs_of_floats(const sight *g, const char *from, uint32_t there,
+                                         tern__words high[ROWS], tern__words low[ROWS])
 {
+    tern__words large = {0};
     for (int i = 0; i < ROWS; i++) {
         const float *even = place_of(g, from, there, 2 * i, 4);
         const float *odd = place_of(g, from, there, 2 * i + 1, 4);
-        tern__word_parts a = tern__lanes_split_words(tern__lanes_load(even, ROWS));
-        tern__word_parts b = tern__lanes_split_words(tern__lanes_load(odd, ROWS));
+        tern__lanes first = tern__lanes_load(even, ROWS), second = tern__lanes_load(odd, ROWS);
+        tern__word_parts a = tern__lanes_split_words(first), b = tern__lanes_split_words(second);
+        large |= tern__lanes_large(first) | tern__lanes_large(second);
         high[i] = a.high >> 16 | (b.high & 0xffff0000);
         low[i] = a.low >> 16 | (b.low & 0xffff0000);
     }
+    return large;
 }
 
 TERN__INLINE void store(tern__words v[ROWS], bool by_channel, char *tile)
@@ -147,27 +150,30 @@ TERN__INLINE void store(tern__words v[ROWS], bool by_channel, char *tile)
     memcpy(tile, v, TERN__AMX_TILE);
 }
 
-/* Fills a tile, and in f32 that of the low parts. */
-TERN__INLINE void fill_blocked(const sight *g, const char *from, uint32_t there, bool by_channel, char *tile)
+/* Fills a tile, and in f32 that of the low parts. Adds to the bits of large floats. */
+TERN__INLINE void fill_blocked(const sight *g, const char *from, uint32_t there, bool by_channel, char *tile,
+                               tern__words *large)
 {
     tern__words v[ROWS], low[ROWS];
     if (g->s->view->dtype == TERN_BF16) {
         pairs_of_halves(g, from, there, v);
     } else {
-        pairs_of_floats(g, from, there, v, low);
+        *large |= pairs_of_floats(g, from, there, v, low);
         store(low, by_channel, tile + TERN__AMX_TILE);
     }
     store(v, by_channel, tile);
 }
 
-TERN__SIMD static void fill_pairs(const sight *g, const char *from, uint32_t there, char *tile)
+TERN__SIMD static void fill_pairs(const sight *g, const char *from, uint32_t there, char *tile,
+                                  tern__words *large)
 {
-    fill_blocked(g, from, there, false, tile);
+    fill_blocked(g, from, there, false, tile, large);
 }
 
-TERN__SIMD static void fill_channels(const sight *g, const char *from, uint32_t there, char *tile)
+TERN__SIMD static void fill_channels(const sight *g, const char *from, uint32_t there, char *tile,
+                                     tern__words *large)
 {
-    fill_blocked(g, from, there, true, tile);
+    fill_blocked(g, from, there, true, tile, large);
 }
 
 /* The address of a channel, or of the 16 from it on. */
@@ -176,7 +182,7 @@ static const char *channel_of(const tern__strips *s, int64_t channel)
     return (const char *)s->view->data + channel * image_size(s) * s->bytes;
 }
 
-static void fill_block(const sight *g, int64_t channel, char *tile)
+static void fill_block(const sight *g, int64_t channel, char *tile, tern__words *large)
 {
     const tern__strips *s = g->s;
     const char *from = channel_of(s, channel);
@@ -186,7 +192,7 @@ static void fill_block(const sight *g, int64_t channel, char *tile)
             if (!l.there)
                 memset(tile, 0, (size_t)s->tile);
             else
-                (s->by_channel ? fill_channels : fill_pairs)(g, from + l.at * s->bytes, l.there, tile);
+                (s->by_channel ? fill_channels : fill_pairs)(g, from + l.at * s->bytes, l.there, tile, large);
         }
 }
 
@@ -220,17 +226,19 @@ static void read_line(const sight *g, const char *from, uint32_t there, char *to
     }
 }
 
-TERN__SIMD static void split_row(const float *from, char *high, char *low)
+TERN__SIMD static void split_row(const float *from, char *high, char *low, tern__words *large)
 {
     for (int i = 0; i < DEPTH; i += ROWS) {
-        tern__lane_parts p = tern__lanes_split(tern__lanes_load(from + i, ROWS));
+        tern__lanes v = tern__lanes_load(from + i, ROWS);
+        tern__lane_parts p = tern__lanes_split(v);
+        *large |= tern__lanes_large(v);
         memcpy(high + 2 * i, &p.high, sizeof(p.high));
         memcpy(low + 2 * i, &p.low, sizeof(p.low));
     }
 }
 
 /* Writes a channel, which is a row of every tile of the strip; tiles are zero before. */
-static void fill_channel(const sight *g, int64_t channel, char *to)
+static void fill_channel(const sight *g, int64_t channel, char *to, tern__words *large)
 {
     const tern__strips *s = g->s;
     const char *from = channel_of(s, channel);
@@ -240,7 +248,7 @@ static void fill_channel(const sight *g, int64_t channel, char *to)
             if (s->bytes == 4) {
                 float values[DEPTH] = {0};
                 read_line(g, from + l.at * s->bytes, l.there, (char *)values);
-                split_row(values, to, to + TERN__AMX_TILE);
+                split_row(values, to, to + TERN__AMX_TILE, large);
             } else {
                 read_line(g, from + l.at * s->bytes, l.there, to);
             }
@@ -314,7 +322,7 @@ static sight copy_sight(const tern__strips *s, tern__slab_range range, int64_t c
 }
 
 static void fill_plain(const tern__strips *s, tern__slab_range range, int64_t first, int64_t copy,
-                       int64_t strip, char *tiles)
+                       int64_t strip, char *tiles, tern__words *large)
 {
     int64_t bytes = tern__strips_height(s) * s->tile;
     sight g = copy_sight(s, range, copy, strip);
@@ -322,18 +330,20 @@ static void fill_plain(const tern__strips *s, tern__slab_range range, int64_t fi
     for (int64_t c = 0; c < TERN__MIN(ROWS, s->channels - first); c++) {
         int64_t channel = first + c;
         if (s->unfolded) g = unfolded_sight(s, range, strip, &channel);
-        fill_channel(&g, channel, tiles + c * 2 * DEPTH);
+        fill_channel(&g, channel, tiles + c * 2 * DEPTH, large);
     }
     for (int64_t at = 0; at < bytes && !s->by_channel; at += TERN__AMX_TILE) turn_tile(tiles + at);
 }
 
-void tern__strips_fill(const tern__strips *s, tern__slab_range range, int64_t channel, int64_t copy,
+bool tern__strips_fill(const tern__strips *s, tern__slab_range range, int64_t channel, int64_t copy,
                        int64_t strip, char *tiles)
 {
+    tern__words large = {0};
     if (s->view->layout == TERN__PLAIN) {
-        fill_plain(s, range, channel, copy, strip, tiles);
-        return;
+        fill_plain(s, range, channel, copy, strip, tiles, &large);
+    } else {
+        sight g = copy_sight(s, range, copy, strip);
+        fill_block(&g, channel, tiles, &large);
     }
-    sight g = copy_sight(s, range, copy, strip);
-    fill_block(&g, channel, tiles);
+    return tern__words_have_large(large);
 }

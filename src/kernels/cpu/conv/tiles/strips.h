@@ -49,8 +49,9 @@ static inline int64_t tern__strips_height(const tern__strips *s)
 /* What a tap reads for y's first row: the copy, and the tile of its strips. */
 void tern__strips_tap(const tern__strips *s, int64_t tap, int64_t *copy, int64_t *row);
 
-/* Fills a strip's tiles with 16 channels from `channel` on. */
-void tern__strips_fill(const tern__strips *s, tern__slab_range range, int64_t channel, int64_t copy,
+/* Fills a strip's tiles with 16 channels from `channel` on. Returns whether there is a large float among them
+ * (tern__lanes_large). */
+bool tern__strips_fill(const tern__strips *s, tern__slab_range range, int64_t channel, int64_t copy,
                        int64_t strip, char *tiles);
 
 #endif

@@ -10,11 +10,14 @@
  * any dtype.
  *
  * An f32 product is three bf16 products: with a = high + low, and b likewise, all but low times low, which
- * is smaller than what the parts leave out. */
+ * is smaller than what the parts leave out. Gradients of 16 by 16 channels of which some have large floats
+ * are computed by the definition (tiles/windows.h). bf16 is exact as it is, but infinities and NaN also meet
+ * the zeros beside an image. So if a sum is not finite, these 16 by 16 channels are computed so, too. */
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/conv/tiles/conv.h"
 #include "kernels/cpu/conv/tiles/strips.h"
 #include "kernels/cpu/conv/tiles/unfold.h"
+#include "kernels/cpu/conv/tiles/windows.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
 
@@ -43,9 +46,10 @@ typedef struct job {
     bool dense;                /* dw is contiguous */
     int threads;
     char *x_tiles, *dy_tiles;
-    int64_t *a_at, *b_at; /* of steps: tiles of both operands */
-    int64_t *tap_at;      /* where a tap first reads x: byte offset from a block's first tile */
-    float *sums, *rows;   /* rows: per thread, contiguous values of dw */
+    int64_t *a_at, *b_at;     /* of steps: tiles of both operands */
+    int64_t *tap_at;          /* where a tap first reads x: byte offset from a block's first tile */
+    float *sums, *rows;       /* rows: per thread, contiguous values of dw */
+    bool *x_large, *dy_large; /* blocks with large floats */
 } job;
 
 /* dy's blocks first .. last - 1 over some slabs. */
@@ -110,15 +114,50 @@ TERN__SIMD static void turn_sums(float *to, int64_t pitch, const float *const *f
 }
 
 /* A tap's sums of block `out` + r by block `in` + c. */
-static const float *tile_of(const job *j, const float *sums, int64_t in, int64_t tap, int r, int c)
+static float *tile_of(const job *j, float *sums, int64_t in, int64_t tap, int r, int c)
 {
     int64_t number = has_two(j, in) ? tap * 4 + r * 2 + c : tap / 2 * 4 + r * 2 + tap % 2;
     return sums + number * ROWS * ROWS;
 }
 
+/* Whether a tile is: a finite number times 0 is 0, others give NaN. */
+TERN__SIMD static bool is_finite(const float *tile)
+{
+    tern__lanes zero[2] = {{0}, {0}};
+    for (int r = 0; r < ROWS; r++) zero[r % 2] += tern__lanes_load(tile + r * ROWS, ROWS) * 0;
+    return !tern__words_have_large((tern__words)(zero[0] + zero[1]) << 1);
+}
+
+/* Whether the sums of block `out` + r by block `in` + c are as the definition's. */
+static bool are_right(const job *j, float *sums, int64_t in, int64_t out, int r, int c)
+{
+    bool right = !j->dy_large[out + r] && !j->x_large[in + c];
+    for (int64_t t = 0; t < j->taps && right && j->x.view->dtype == TERN_BF16; t++)
+        right = is_finite(tile_of(j, sums, in, t, r, c));
+    return right;
+}
+
+/* Replaces the sums of block `out` + r by block `in` + c by those of the definition. */
+static void define(const job *j, float *sums, int64_t in, int64_t out, int r, int c)
+{
+    const tern__axis *a = j->x.axis;
+    const tern__weight_windows windows = {j->x.view, j->dy.view, a};
+    int64_t taps = a[0].kernel * a[1].kernel * a[2].kernel;
+    int count = (int)TERN__MIN(ROWS, j->x.channels - (in + c) * ROWS);
+    for (int64_t t = 0; t < j->taps; t++) {
+        tern__window_tap tap[ROWS];
+        for (int i = 0; i < count; i++) {
+            int64_t channel = (in + c) * ROWS + i, rest = j->x.unfolded ? channel % taps : t;
+            tap[i].channel = j->x.unfolded ? channel / taps : channel;
+            for (int d = 2; d >= 0; rest /= a[d--].kernel) tap[i].at[d] = rest % a[d].kernel;
+        }
+        tern__windows_sum_weight(&windows, tap, count, (out + r) * ROWS, tile_of(j, sums, in, t, r, c));
+    }
+}
+
 /* Gathers one of dy's channels: values[channel of x][tap]. From the last taps to the first, since writing
  * 16 at a time may overwrite the beginning of the next channel. */
-static void gather(const job *j, const float *sums, int64_t in, int r, int c, int64_t o, float *values)
+static void gather(const job *j, float *sums, int64_t in, int r, int c, int64_t o, float *values)
 {
     const float *from[ROWS];
     if (j->taps == 1) {
@@ -166,26 +205,36 @@ static void put_row(const job *j, int64_t o, int64_t c, const float *values, int
                        add);
 }
 
-static void put(const job *j, const part *p, int64_t in, int64_t out, const float *sums, float *values)
+static void put(const job *j, const part *p, int64_t in, int64_t out, float *sums, float *values)
 {
     int64_t outs = j->dy.channels, ins = j->x.channels;
     for (int r = 0; r < 2 && out + r < p->last; r++)
-        for (int64_t o = 0; o < TERN__MIN(ROWS, outs - (out + r) * ROWS); o++)
-            for (int c = 0; c < 1 + has_two(j, in); c++) {
-                int64_t channel = (in + c) * ROWS;
+        for (int c = 0; c < 1 + has_two(j, in); c++) {
+            int64_t channel = (in + c) * ROWS;
+            if (!are_right(j, sums, in, out, r, c)) define(j, sums, in, out, r, c);
+            for (int64_t o = 0; o < TERN__MIN(ROWS, outs - (out + r) * ROWS); o++) {
                 gather(j, sums, in, r, c, o, values);
                 put_row(j, (out + r) * ROWS + o, channel, values, TERN__MIN(ROWS, ins - channel) * j->taps);
             }
+        }
 }
 
 /* ---- the loops ---- */
+
+/* Fills a strip of a block, and remembers if it has large values; so may other threads. */
+static void fill(const tern__strips *s, const part *p, int64_t block, int64_t copy, int64_t strip,
+                 char *tiles, bool *large)
+{
+    if (tern__strips_fill(s, p->slabs, block * ROWS, copy, strip, tiles))
+        __atomic_store_n(&large[block], true, __ATOMIC_RELAXED);
+}
 
 static void fill_dy(const job *j, const part *p)
 {
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < (p->last - p->first) * j->strips; i++)
-        tern__strips_fill(&j->dy, p->slabs, (p->first + i / j->strips) * ROWS, 0, i % j->strips,
-                          j->dy_tiles + i * tern__strips_height(&j->dy) * j->dy.tile);
+        fill(&j->dy, p, p->first + i / j->strips, 0, i % j->strips,
+             j->dy_tiles + i * tern__strips_height(&j->dy) * j->dy.tile, j->dy_large);
 }
 
 /* Copies blocks of x from `first` on, as many as are taken together. */
@@ -194,8 +243,8 @@ static void fill_x(const job *j, const part *p, int64_t first)
     int64_t blocks = TERN__MIN(2 * j->together, j->ins - first), each = j->x.copies * j->strips;
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < blocks * each; i++)
-        tern__strips_fill(&j->x, p->slabs, (first + i / each) * ROWS, i % each / j->strips, i % j->strips,
-                          j->x_tiles + i * tern__strips_height(&j->x) * j->x.tile);
+        fill(&j->x, p, first + i / each, i % each / j->strips, i % j->strips,
+             j->x_tiles + i * tern__strips_height(&j->x) * j->x.tile, j->x_large);
 }
 
 /* The floats of the sums of two pairs of blocks. */
@@ -315,11 +364,15 @@ static int allocate(job *j)
     j->dy_tiles = tern__loop_scratch_of(j->call, DY_TILES, (size_t)(wide * j->dy_block));
     j->x_tiles = tern__loop_scratch_of(j->call, X_TILES, (size_t)(2 * j->together * j->x_block));
     j->sums = tern__loop_scratch_of(j->call, SUMS, (size_t)(sums + rows) * sizeof(float));
-    j->a_at = tern__loop_scratch_of(j->call, STEPS, (size_t)(2 * j->steps + j->taps) * sizeof(int64_t));
+    size_t numbers = (size_t)(2 * j->steps + j->taps), flags = (size_t)(j->ins + j->outs) * sizeof(bool);
+    j->a_at = tern__loop_scratch_of(j->call, STEPS, numbers * sizeof(int64_t) + flags);
     if (!j->dy_tiles || !j->x_tiles || !j->sums || !j->a_at) return TERN_E_MEMORY;
     j->rows = j->sums + sums;
     j->b_at = j->a_at + j->steps;
     j->tap_at = j->b_at + j->steps;
+    j->x_large = (bool *)(j->tap_at + j->taps);
+    j->dy_large = j->x_large + j->ins;
+    memset(j->x_large, 0, flags);
     return TERN_OK;
 }
 
