@@ -1,0 +1,27 @@
+# How many tests run side by side: `ctest -j N` gives each test its PROCESSORS out of N. scripts/test.sh has two for every core, since
+# many tests mostly wait: for a rank that is late, for a time-out, for a process to end. Those take one. A process that computes takes
+# two, with two threads that do not spin; ranks that compute take three. Tests that measure time run alone.
+set(waits "^(cli|comm|launchers|mpi)/")
+set(ranks_compute "^comm/(collectives|hosts|lists|many_elements|moves|p2p_hosts|p2p_storm)|^mpi/device|^(cuda|examples|parallel|torch)/")
+set(measures "^bench/|^cli/bench|^kernels/(conv_choice|signals)|^gpu/driver")
+
+# For the tests of this folder.
+function(set_processors)
+  get_property(tests DIRECTORY PROPERTY TESTS)
+  foreach(test ${tests})
+    get_test_property(${test} LABELS labels)
+    get_test_property(${test} ENVIRONMENT around)
+    set(processors 2)
+    if("single" IN_LIST labels)
+      list(APPEND around OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive)
+      set_tests_properties(${test} PROPERTIES ENVIRONMENT "${around}")
+    elseif(test MATCHES "${measures}")
+      set_tests_properties(${test} PROPERTIES RUN_SERIAL ON)
+    elseif(test MATCHES "${ranks_compute}")
+      set(processors 3)
+    elseif(test MATCHES "${waits}")
+      set(processors 1)
+    endif()
+    set_tests_properties(${test} PROPERTIES PROCESSORS ${processors})
+  endforeach()
+endfunction()
