@@ -481,9 +481,9 @@ static void killed_at_any_system_call_it_is_the_old_or_the_new(void **state)
 
 /* ---- the power fails ---- */
 
-/* A disk on which nothing is sure to be that was not synced. A name (created, renamed, removed, linked) is there
- * once its folder was synced; until then any of the pending changes may have reached the disk. Of a file's
- * contents only what was there at its last fsync is sure; the rest is missing or half there. */
+/* A disk on which nothing is sure to be that was not synced. A name (created, renamed, removed, linked) is
+ * there once its folder was synced; until then any of the pending changes may have reached the disk. Of a
+ * file's contents only what was there at its last fsync is sure; the rest is missing or half there. */
 enum { FILES = 16, CHANGES = 12, FILE_ROOM = 1 << 14 };
 
 typedef struct disk_file {
@@ -517,8 +517,8 @@ typedef struct disk {
 
 static disk power;
 
-/* Returns the name in the recorded folder, or NULL for paths elsewhere and the lock, which means nothing after
- * a crash. */
+/* Returns the name in the recorded folder, or NULL for paths elsewhere and the lock, which means nothing
+ * after a crash. */
 static const char *name_on_disk(const char *path)
 {
     size_t bytes = power.dir ? strlen(power.dir) : 0;

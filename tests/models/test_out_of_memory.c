@@ -321,8 +321,8 @@ OURS int posix_memalign(void **block, size_t align, size_t bytes)
 
 enum { FINE, TOLD, SILENT };
 
-/* Makes a step in a process of its own, in which a request is refused. Sets *requests to their number. Returns
- * the process's status. */
+/* Makes a step in a process of its own, in which a request is refused. Sets *requests to their number.
+ * Returns the process's status. */
 static int step_in_a_child(const recipe *r, int at, bool refuse_all, int *requests)
 {
     int status;
