@@ -4,7 +4,14 @@
 #include "base/base.h"
 #include "ledger.h"
 
+#include <errno.h>
+#include <malloc.h>
+#include <signal.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 enum { CLASSES = 3, BATCH = 2, SIDE = 8, WEIGHTS = 1 << 15 };
 
@@ -13,6 +20,7 @@ typedef struct recipe {
     int ndim;
     int64_t shape[4];
     tern_dtype region; /* of autocast; F32: none */
+    const char *device;
 } recipe;
 
 static tern_module *make_mlp(tern_rng *rng, tern_error *err)
@@ -87,10 +95,10 @@ static tern_module *make_computed(tern_rng *rng, tern_error *err)
     return NULL;
 }
 
-static const recipe computed = {make_computed, 2, {BATCH, SIDE}, TERN_F32};
-static const recipe mlp = {make_mlp, 2, {BATCH, SIDE}, TERN_F32};
-static const recipe resnet = {make_resnet, 4, {BATCH, 1, SIDE, SIDE}, TERN_F32};
-static const recipe cast = {make_mlp, 2, {BATCH, SIDE}, TERN_BF16};
+static const recipe computed = {make_computed, 2, {BATCH, SIDE}, TERN_F32, NULL};
+static const recipe mlp = {make_mlp, 2, {BATCH, SIDE}, TERN_F32, NULL};
+static const recipe resnet = {make_resnet, 4, {BATCH, 1, SIDE, SIDE}, TERN_F32, NULL};
+static const recipe cast = {make_mlp, 2, {BATCH, SIDE}, TERN_BF16, NULL};
 
 /* Everything that one step needs. */
 typedef struct training {
@@ -105,7 +113,7 @@ static void open_training(training *t, const recipe *r, tern_error *err)
 {
     tern_sgd_opts sgd = tern_sgd_defaults();
     sgd.momentum = 0.9;
-    *t = (training){.device = tern_device_open("cpu", err)};
+    *t = (training){.device = tern_device_open(r->device ? r->device : "cpu", err)};
     t->rng = tern_rng_new(1, err);
     t->net = t->rng ? r->make(t->rng, err) : NULL;
     t->optim = tern_sgd_new(t->net, &sgd, err);
@@ -255,6 +263,126 @@ static void nets_that_are_not_made(void **state)
     tern_rng_free(rng);
 }
 
+/* ---- the C library's memory, on the reference device: oneDNN 2.6 itself crashes where it gets none ---- */
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && defined(__GLIBC__)
+
+static bool counts;
+static atomic_int asked;
+static int refused; /* the number of the request that fails, and of all later ones with `all` */
+static bool all;
+
+static bool is_refused(void)
+{
+    if (!counts) return false;
+    int number = atomic_fetch_add(&asked, 1) + 1;
+    if (number != refused && !(all && number > refused)) return false;
+    errno = ENOMEM;
+    return true;
+}
+
+void *__libc_malloc(size_t bytes);
+void *__libc_calloc(size_t count, size_t bytes);
+void *__libc_realloc(void *block, size_t bytes);
+void *__libc_memalign(size_t align, size_t bytes);
+
+#define OURS __attribute__((visibility("default")))
+
+OURS void *malloc(size_t bytes)
+{
+    return is_refused() ? NULL : __libc_malloc(bytes);
+}
+
+OURS void *calloc(size_t count, size_t bytes)
+{
+    return is_refused() ? NULL : __libc_calloc(count, bytes);
+}
+
+OURS void *realloc(void *block, size_t bytes)
+{
+    return is_refused() ? NULL : __libc_realloc(block, bytes);
+}
+
+OURS void *aligned_alloc(size_t align, size_t bytes)
+{
+    return is_refused() ? NULL : __libc_memalign(align, bytes);
+}
+
+OURS void *memalign(size_t align, size_t bytes)
+{
+    return is_refused() ? NULL : __libc_memalign(align, bytes);
+}
+
+OURS int posix_memalign(void **block, size_t align, size_t bytes)
+{
+    *block = is_refused() ? NULL : __libc_memalign(align, bytes);
+    return *block ? 0 : ENOMEM;
+}
+
+enum { FINE, TOLD, SILENT };
+
+/* Makes a step in a process of its own, in which a request is refused. Sets *requests to their number.
+ * Returns the process's status. */
+static int step_in_a_child(const recipe *r, int at, bool refuse_all, int *requests)
+{
+    int status;
+    fflush(NULL);
+    pid_t pid = fork();
+    if (!pid) {
+        tern_error err = {0};
+        training t;
+        for (int number = 1; number < 32; number++) signal(number, SIG_DFL); /* cmocka's handlers */
+        alarm(20);
+        refused = at, all = refuse_all, counts = true;
+        open_training(&t, r, &err);
+        if (!err.code) step(&t, r, &err);
+        close_training(&t);
+        counts = false;
+        *requests = atomic_load(&asked);
+        _exit(!err.code ? FINE : *err.text && *err.func ? TOLD : SILENT);
+    }
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return status;
+}
+
+static void refuse_in_children(const recipe *r, bool refuse_all)
+{
+    int *requests = mmap(NULL, sizeof(*requests), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int ends[3] = {0}, every;
+    assert_int_equal(step_in_a_child(r, 0, false, requests), 0);
+    every = *requests / 400 + 1;
+    for (int at = 1, last = *requests; at <= last; at += every) {
+        int status = step_in_a_child(r, at, refuse_all, requests);
+        if (!WIFEXITED(status) || WEXITSTATUS(status) > TOLD)
+            fail_msg("request %d of %d: status %x", at, last, status);
+        ends[WEXITSTATUS(status)]++;
+    }
+    print_message("%d fine, %d told\n", ends[FINE], ends[TOLD]);
+    assert_true(ends[TOLD] > 0);
+    munmap(requests, sizeof(*requests));
+}
+
+static void of_the_c_library(void **state)
+{
+    (void)state;
+    recipe recipes[] = {mlp, cast};
+    for (size_t i = 0; i < TERN__COUNT(recipes); i++)
+        for (int refuse_all = 0; refuse_all <= 1; refuse_all++) {
+            recipes[i].device = "cpu:reference";
+            refuse_in_children(&recipes[i], refuse_all);
+        }
+}
+
+#else
+
+static void of_the_c_library(void **state)
+{
+    (void)state;
+    skip(); /* a sanitizer has its own malloc */
+}
+
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -263,6 +391,7 @@ int main(void)
         cmocka_unit_test(computed_weights),
         cmocka_unit_test(under_autocast),
         cmocka_unit_test(nets_that_are_not_made),
+        cmocka_unit_test(of_the_c_library),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
