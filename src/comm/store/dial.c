@@ -41,8 +41,12 @@ typedef struct dialer {
     int64_t start, deadline;
     int64_t warn_at; /* INT64_MAX: the wait has been reported */
     int attempts, hangups;
-    const char *why; /* reason of the last failure; a static string, or NULL: `native` */
-    int native;      /* errno of the last failure, or 0 */
+    /* Of the last failure: */
+    const char *why;                 /* a static string, or NULL: `tried` */
+    int native;                      /* the errno of the last address, or 0 */
+    tern__tried tried;               /* the addresses */
+    struct sockaddr_storage address; /* the one that has answered */
+    bool is_unanswered;              /* an address has refused the connection, or has not answered */
     /* Conditions in which another attempt is useless: */
     bool refused;  /* the server is not the right one        */
     bool is_down;  /* the loopback interface is down         */
@@ -54,7 +58,14 @@ static int failed(dialer *d, int native)
     d->native = native;
     d->why = NULL;
     d->is_spent = native == EMFILE || native == ENFILE;
+    d->is_unanswered |= native == ECONNREFUSED || native == ETIMEDOUT;
     return -1;
+}
+
+static int fail_address(dialer *d, const struct sockaddr *at, int native)
+{
+    tern__tried_add(&d->tried, d->boot->addr, at, native);
+    return failed(d, native);
 }
 
 /* A resolver that cannot open a file reports the name as unknown. errno has the real reason. */
@@ -64,6 +75,7 @@ static int fail_unresolved(dialer *d, int unresolved)
     if (d->is_spent) return -1;
     d->why = gai_strerror(unresolved);
     d->native = 0;
+    d->is_unanswered = false;
     return -1;
 }
 
@@ -72,11 +84,12 @@ static int connect_to(dialer *d, const struct addrinfo *at)
     int64_t deadline = TERN__MIN(d->deadline, tern__deadline(attempt_seconds));
     int one = 1, fd = tern__connect(at->ai_addr, at->ai_addrlen, deadline);
     d->is_down &= fd == -ENETUNREACH && tern__is_loopback(at->ai_addr);
-    if (fd < 0) return failed(d, -fd);
+    if (fd < 0) return fail_address(d, at->ai_addr, -fd);
+    memcpy(&d->address, at->ai_addr, at->ai_addrlen);
     if (!setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))) return fd;
     int native = errno;
     tern__close(&fd);
-    return failed(d, native);
+    return fail_address(d, at->ai_addr, native);
 }
 
 static int connect_any(dialer *d)
@@ -85,6 +98,8 @@ static int connect_any(dialer *d)
     snprintf(port, sizeof(port), "%d", d->boot->port);
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     struct addrinfo *list;
+    *d->tried.text = '\0';
+    d->is_unanswered = false;
     errno = 0;
     int unresolved = getaddrinfo(d->boot->addr, port, &hints, &list);
     if (unresolved) return fail_unresolved(d, unresolved);
@@ -206,7 +221,7 @@ static bool dial_once(dialer *d, tern__line *line)
         d->refused = true;
         return false;
     }
-    failed(d, -status);
+    fail_address(d, (const struct sockaddr *)&d->address, -status);
     return false;
 }
 
@@ -240,17 +255,17 @@ static int fail_spent(const dialer *d, const char *caller, const char *func, ter
                              d->native == EMFILE ? "ulimit -n" : "sysctl fs.file-max");
 }
 
-/* Returns the server's hint if nothing answered the last attempt: the connection was refused or timed out. */
+/* Returns the server's hint if nothing answered the last attempt. */
 static const char *hint_of(const dialer *d)
 {
-    return d->native == ECONNREFUSED || d->native == ETIMEDOUT ? d->callee->hint : "";
+    return d->is_unanswered ? d->callee->hint : "";
 }
 
 static int give_up(const dialer *d, const char *func, tern_error *err)
 {
     char caller[32];
     const tern__bootstrap *boot = d->boot;
-    const char *why = d->why ? d->why : strerror(d->native);
+    const char *why = d->why ? d->why : d->tried.text;
     double seconds = (double)(tern__now_ns() - d->start) * 1e-9;
     name_caller(d, caller, sizeof(caller));
     if (d->is_spent) return fail_spent(d, caller, func, err);
