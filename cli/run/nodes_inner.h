@@ -41,6 +41,10 @@ struct tern__nodes {
     tern__remote_node *peers; /* by node; on node 0, [0] is itself and has no fd       */
     int64_t end;              /* of the meeting, on other nodes than node 0 */
     int rejoins;              /* how often node 0 has closed the connection before the first start */
+    struct {
+        int count;
+        char hosts[16][64];
+    } lost_callers; /* on node 0: hosts whose callers it has complained of */
     bool has_start;
     tern__nodes_message start;
     bool is_finished;

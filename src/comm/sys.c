@@ -95,17 +95,14 @@ void tern__address_host(const struct sockaddr *at, char *text, size_t size)
     if (!is_written) snprintf(text, size, "an unknown address");
 }
 
-void tern__address_peer(int fd, char *text, size_t size)
+void tern__address_text(const struct sockaddr_storage *at, char *text, size_t size)
 {
     char host[64];
-    struct sockaddr_storage at = {0};
-    socklen_t bytes = sizeof(at);
-    getpeername(fd, (struct sockaddr *)&at, &bytes);
-    tern__address_host((const struct sockaddr *)&at, host, sizeof(host));
-    if (at.ss_family == AF_UNIX)
+    tern__address_host((const struct sockaddr *)at, host, sizeof(host));
+    if (at->ss_family == AF_UNIX)
         snprintf(text, size, "a process of this host");
     else
-        snprintf(text, size, "%s port %d", host, tern__port_in(&at));
+        snprintf(text, size, "%s port %d", host, tern__port_in(at));
 }
 
 void tern__tried_add(tern__tried *tried, const char *host, const struct sockaddr *at, int native)

@@ -27,8 +27,8 @@ bool tern__is_loopback(const struct sockaddr *at);
 int tern__port_in(const struct sockaddr_storage *at);
 /* Writes an address without its port: "10.0.0.1". */
 void tern__address_host(const struct sockaddr *at, char *text, size_t size);
-/* Writes who is at the other end of a connected socket: "10.0.0.1 port 4711", or "a process of this host". */
-void tern__address_peer(int fd, char *text, size_t size);
+/* Writes "10.0.0.1 port 4711", or "a process of this host" for a Unix socket. */
+void tern__address_text(const struct sockaddr_storage *at, char *text, size_t size);
 
 /* The addresses of a host that were tried in vain, for an error: "::1: Connection refused, 127.0.0.1:
  * Connection refused". If the host was given as an address, only the reason. */

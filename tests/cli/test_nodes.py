@@ -114,6 +114,8 @@ else:
         code, out, err = self.finish(self.launch(1, 1, DUMP, secret="ab" * 32))[0]
         self.assertEqual((code, out), (1, ""))
         self.assertIn("refused node 1: it does not know this job's secret", err)
+        self.assertRegex(first.stderr.readline(), r"127.0.0.1 port \d+ has connected, but of its proof of 32 bytes none came before it hung up; "
+                         r"still waiting \(does it have another secret\?\)")
         self.assertIsNone(first.poll(), "who does not know the secret cannot end the job")
         self.assertEqual([code for code, _, _ in self.finish(self.launch(1, 1, DUMP), first)], [0, 0])
 
@@ -345,12 +347,16 @@ class Hostile(Case):
 
     HELLO, MESSAGE = struct.Struct("<8s6I32s"), 3176
 
-    def join(self, **changes):
+    def knock(self, source="127.0.0.1"):
+        line = socket.create_connection(("127.0.0.1", self.port), job.GIVE_UP, (source, 0))
+        self.addCleanup(line.close)
+        return line
+
+    def join(self, source="127.0.0.1", **changes):
         """Returns a connection that has joined as node 1."""
         hello = {"magic": b"TernHi\r\n", "version": 1, "purpose": 3, "node": 1, "to": 0, "nodes": 2, "zero": 0, "nonce": os.urandom(32), **changes}
         hello = self.HELLO.pack(*hello.values())
-        line = socket.create_connection(("127.0.0.1", self.port), job.GIVE_UP)
-        self.addCleanup(line.close)
+        line = self.knock(source)
         line.sendall(hello)
         challenge = line.recv(72, socket.MSG_WAITALL)
         if len(challenge) < 72:
@@ -389,6 +395,28 @@ class Hostile(Case):
             self.assertEqual(struct.unpack("<I", line.recv(self.MESSAGE, socket.MSG_WAITALL)[:4])[0], 2, numbers)
             self.assertEqual(line.recv(1), b"")
         self.assertEqual([code for code, _, _ in self.finish(self.launch(1, 1, "sys.exit(7)"), launcher)], [7, 7])
+
+    def test_a_caller_whose_message_never_comes_is_named(self):
+        """Node 0 says what is missing: of a caller that stays after the handshake's deadline, of one that hangs up at once. It says so
+        once for each host, and says nothing of those who only look whether the port answers."""
+        launcher = self.listening()
+        known, partial = self.join("127.0.0.3"), self.join("127.0.0.4")
+        partial.sendall(b"x" * 1448)
+        lines = [self.knock("127.0.0.2"), known, partial, self.knock("127.0.0.5")]
+        lines[3].sendall(b"TernHi\r\n")
+        for _ in range(2):
+            self.join("127.0.0.6").close()
+        self.knock("127.0.0.7").close()
+        names = [line.getsockname() for line in lines]
+        for line in lines:
+            self.assertEqual(line.recv(1), b"", "node 0 hangs up")
+        self.assertEqual([code for code, _, _ in self.finish(self.launch(1, 1, "sys.exit(7)"))], [7])
+        err = self.finish(launcher)[0][2]
+        missing = ("hello of 64 bytes none", f"message of {self.MESSAGE} bytes none", f"message of {self.MESSAGE} bytes only 1448", "hello of 64 bytes only 8")
+        for (host, port), what in zip(names, missing):
+            self.assertIn(f"tern run: {host} port {port} has connected, but of its {what} came within 5 s; still waiting (does the network drop large packets?)\n", err)
+        self.assertEqual(len(re.findall(rf"127.0.0.6 port \d+ has connected, but of its message of {self.MESSAGE} bytes none came before it hung up;", err)), 1)
+        self.assertNotIn("127.0.0.7", err)
 
     def test_nonsense_from_a_node_ends_the_job(self):
         """Its control characters do not reach the terminal."""

@@ -129,6 +129,7 @@ struct tern__control {
     tern__peer *peers;          /* one per rank, including this one */
     int listen_fd;              /* until all ranks have met */
     int listen_tcp;             /* the same for other hosts */
+    int lost_callers;           /* of the meeting, who did not say who they are */
     struct sockaddr_storage at; /* its address; its family is 0 in a job of one host */
     int bell;
     int64_t warn_at;      /* when a meeting that waits is to be reported */

@@ -36,9 +36,7 @@ void tern__tcp_host(const struct sockaddr_storage *at, char *text, size_t size)
 
 void tern__tcp_text(const struct sockaddr_storage *at, char *text, size_t size)
 {
-    char host[INET6_ADDRSTRLEN + IF_NAMESIZE];
-    tern__tcp_host(at, host, sizeof(host));
-    snprintf(text, size, "%s port %d", host, tern__port_in(at));
+    tern__address_text(at, text, size);
 }
 
 static bool is_network(const struct sockaddr *at)

@@ -17,7 +17,10 @@ enum {
 void tern__guest_refuse(tern__store_host *host, tern__store_guest *g, const char *why)
 {
     char who[96];
-    tern__address_peer(g->fd, who, sizeof(who));
+    struct sockaddr_storage at = {0};
+    socklen_t bytes = sizeof(at);
+    getpeername(g->fd, (struct sockaddr *)&at, &bytes);
+    tern__address_text(&at, who, sizeof(who));
     host->refused++;
     tern__log(host->refused == 1 ? TERN_LOG_WARN : TERN_LOG_INFO, "store: refused %s (%d so far): %s", who,
               host->refused, why);
