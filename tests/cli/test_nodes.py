@@ -469,6 +469,51 @@ class Hostile(Case):
         self.assertEqual(self.finish(launchers[1])[0][0], 137)
 
 
+class Leaving(Case):
+    """A rank exits with 0 before tern_group_open, and ranks of other hosts wait for it there."""
+
+    MEET = os.path.join(os.environ["TERN_BUILD"], "tests", "meet")
+
+    def job(self, leaver, nodes, sizes, before):
+        """Returns what the launchers printed, and how long it took."""
+        line = ["sh", "-c", f"test $RANK != {leaver} || {{ {before} exit 0; }}; exec {self.MEET}"]
+        self.port = free_port()
+        start = time.monotonic()
+        results = self.finish(*(self.launch(node, sizes[node], "", nodes=nodes, command=line) for node in range(nodes)))
+        return results, time.monotonic() - start
+
+    def test_ranks_of_other_hosts_do_not_wait(self):
+        """On two hosts and on three, whose launchers learn of it through node 0's; a host may be left without ranks."""
+        for sizes, leaver, before in (((1, 1), 0, ""), ((1, 1), 1, "sleep 0.7;"), ((2, 2), 1, ""), ((1, 2, 1), 0, "sleep 0.7;"), ((1, 2, 1), 2, ""),
+                                      ((1, 2, 1), 3, "")):
+            nodes = len(sizes)
+            node = next(node for node in range(nodes) if leaver < sum(sizes[:node + 1]))
+            with self.subTest(sizes=sizes, leaver=leaver, before=before):
+                results, seconds = self.job(leaver, nodes, sizes, before)
+                self.assertLess(seconds, 15, "meet waits for 20 s")
+                for own, (code, _, err) in enumerate(results):
+                    where = "" if own == node else rf" on node {node} \([^)]+\)"
+                    what = r"before tern_group_open, (in which rank \d waits for it|which rank \d has called)"
+                    self.assertRegex(err, rf"tern run: rank {leaver} \(pid \d+\) exited with code 0{where} {what}\n")
+                    self.assertRegex(err, rf"  host      : \S+ \(node {node}\)\n  rank      : {leaver} ")
+                    self.assertEqual(code, 1)
+
+    def test_who_leaves_after_the_last_group_is_not_missed(self):
+        """Ranks that leave at different times, with groups or without, end a job with success."""
+        for line in (f"test $RANK = 0 || sleep 1.5; exec {self.MEET}", "test $RANK = 0 || sleep 1.5", f"{self.MEET}; test $RANK = 0 || sleep 1.5"):
+            results = self.finish(*(self.launch(node, 2, "", command=["sh", "-c", line]) for node in (0, 1)))
+            self.assertEqual([(code, err) for code, _, err in results], 2 * [(0, "")])
+            self.port = free_port()
+
+    def test_an_attempt_forgets_who_left_in_the_one_before(self):
+        line = f"test $RANK != 1 -o $TORCHELASTIC_RESTART_COUNT -gt 1 || exit 0; exec {self.MEET}"
+        results = self.finish(*(self.launch(node, 1, "", ("--max-restarts", "3") if not node else (), command=["sh", "-c", line]) for node in (0, 1)))
+        self.assertEqual([code for code, _, _ in results], [0, 0])
+        for _, _, err in results:
+            self.assertIn("restarting all ranks, restart 2 of 3\n", err)
+            self.assertNotIn("restart 3", err)
+
+
 class Restarts(Case):
     def test_all_hosts_start_again(self):
         code = """
