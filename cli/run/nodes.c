@@ -121,10 +121,8 @@ static bool is_old_leaver(const tern__nodes *nodes, int attempt, int begun)
 
 static void send_leaver(tern__nodes *nodes, const tern__news *news, int but)
 {
-    tern__nodes_message message = {.kind = TERN__MESSAGE_LEFT,
-                                   .attempt = news->attempt,
-                                   .code = news->begun,
-                                   .failure = news->failure};
+    tern__nodes_message message = {
+        .kind = TERN__MESSAGE_LEFT, .attempt = news->attempt, .code = news->begun, .failure = news->failure};
     message.failure.at_ns = tern__now_ns() - news->failure.at_ns;
     nodes->leaver.attempt = news->attempt;
     nodes->leaver.begun = news->begun;

@@ -90,8 +90,8 @@ static socklen_t size_of(const struct sockaddr *at)
 
 void tern__address_host(const struct sockaddr *at, char *text, size_t size)
 {
-    bool is_written = is_network(at) &&
-                      !getnameinfo(at, size_of(at), text, (socklen_t)size, NULL, 0, NI_NUMERICHOST);
+    bool is_written =
+        is_network(at) && !getnameinfo(at, size_of(at), text, (socklen_t)size, NULL, 0, NI_NUMERICHOST);
     if (!is_written) snprintf(text, size, "an unknown address");
 }
 

@@ -382,8 +382,9 @@ static void every_address_of_a_name_is_named_with_its_errno(void **state)
 static void so_is_every_address_that_cannot_be_bound(void **state)
 {
     (void)state;
-    static const char *const foreign[] = {"192.0.2.1", "198.51.100.1", NULL},
-                             *const taken[] = {"192.0.2.1", "127.0.0.1", NULL};
+    static const char *const foreign[] = {"192.0.2.1", "198.51.100.1", NULL}, *const taken[] = {"192.0.2.1",
+                                                                                                "127.0.0.1",
+                                                                                                NULL};
     tern__bootstrap zero = ranks_boot(2), boot = zero;
     tern_error err = {0};
     boot.listen_fd = -1;

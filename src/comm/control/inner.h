@@ -92,7 +92,8 @@ typedef struct tern__peer {
     bool gone; /* nothing more is read from it: left, lost or garbled */
     atomic_bool left;
     uint64_t sent, came;       /* descriptors; `came` under `lock` */
-    uint64_t asked, collected; /* questions; group's thread only */
+    uint64_t asked, collected; /* questions; group's thread only, as is looked_at */
+    int64_t looked_at;         /* when find_stopped has asked last; 0: never */
     uint64_t answered;         /* the last question answered; this and the answer under `lock` */
     int code;                  /* the answer's: see TERN__MESSAGE_ANSWER */
     char last[TERN__LAST_TEXT];
