@@ -3,6 +3,7 @@
 #include "comm/store/listen.h"
 
 #include "comm/store/hello.h"
+#include "comm/store/store.h"
 #include "comm/sys.h"
 
 #include <errno.h>
@@ -40,6 +41,7 @@ typedef struct dialer {
     const party *callee;
     int64_t start, deadline;
     int64_t warn_at; /* INT64_MAX: the wait has been reported */
+    int mark;        /* tells other ranks of this host that this one waits; -1: it does not yet */
     int attempts, hangups;
     /* Of the last failure: */
     const char *why;                 /* a static string, or NULL: `tried` */
@@ -110,25 +112,35 @@ static int connect_any(dialer *d)
     return fd;
 }
 
-/* Rank 1 reports, once, that rank 0 has not come. */
+/* A rank that waits for rank 0 makes its mark, so that others of its host need not report it as missing. */
+static void make_mark(dialer *d)
+{
+    if (d->callee == &store && d->boot->rank && d->mark < 0) d->mark = tern__mark_make(d->boot);
+}
+
+/* On each host the lowest rank that waits reports, once, that rank 0 has not come, and which other ranks of
+ * its host have not. */
 static void warn_late(dialer *d)
 {
+    char others[320];
     const tern__bootstrap *boot = d->boot;
     if (tern__now_ns() < d->warn_at) return;
     d->warn_at = INT64_MAX;
-    if (d->callee == &store && boot->rank == 1)
-        tern__log(
-            TERN_LOG_WARN,
-            "rank 1 has waited %.3g s in tern_group_open for rank 0, which does not answer at %s port %d: "
-            "has it not come, or is it stopped?",
-            (double)(tern__now_ns() - d->start) * 1e-9, boot->addr, boot->port);
+    if (d->callee != &store || !boot->rank || !tern__mark_missing(boot, others, sizeof(others))) return;
+    tern__log(TERN_LOG_WARN,
+              "rank %d has waited %.3g s in tern_group_open for rank 0, which does not answer at %s port %d: "
+              "has it not come, or is it stopped?%s",
+              boot->rank, (double)(tern__now_ns() - d->start) * 1e-9, boot->addr, boot->port, others);
 }
 
 /* The launcher's socket takes connections before rank 0 answers them. */
 static void await_answer(dialer *d, int fd)
 {
+    const double soon_s = 0.1;
     struct pollfd answer = {.fd = fd, .events = POLLIN};
-    if (d->warn_at < d->deadline && tern__poll(&answer, 1, d->warn_at) == 0) warn_late(d);
+    if (d->warn_at >= d->deadline || tern__poll(&answer, 1, tern__deadline(soon_s))) return;
+    make_mark(d);
+    if (tern__poll(&answer, 1, d->warn_at) == 0) warn_late(d);
 }
 
 /* ---- greetings: return 0 or -errno. They wait for the answer until the deadline, because the launcher
@@ -283,13 +295,18 @@ static int give_up(const dialer *d, const char *func, tern_error *err)
 static int dial(const party *callee, tern__line *line, const tern__bootstrap *boot, int64_t deadline,
                 const char *func, tern_error *err)
 {
-    dialer d = {.boot = boot, .callee = callee, .start = tern__now_ns(), .deadline = deadline};
+    int status = TERN_OK;
+    dialer d = {.boot = boot, .callee = callee, .start = tern__now_ns(), .deadline = deadline, .mark = -1};
     d.warn_at = tern__warn_at(deadline);
-    for (int pause_ms = pause_first_ms;; pause_dialing(&d, &pause_ms)) {
-        if (dial_once(&d, line)) return TERN_OK;
+    for (int pause_ms = pause_first_ms; !dial_once(&d, line); pause_dialing(&d, &pause_ms)) {
+        make_mark(&d);
         warn_late(&d);
-        if (d.refused || d.is_down || d.is_spent || tern__now_ns() >= deadline) return give_up(&d, func, err);
+        bool is_over = d.refused || d.is_down || d.is_spent || tern__now_ns() >= deadline;
+        if (is_over) status = give_up(&d, func, err);
+        if (is_over) break;
     }
+    tern__close(&d.mark);
+    return status;
 }
 
 int tern__dial(tern__line *line, const tern__bootstrap *boot, bool torch, int64_t deadline, const char *func,
