@@ -66,8 +66,8 @@ static int append_missing(const tern_group *group, const bool *ranks, bool is_na
 
 /* ---- who is stopped ---- */
 
-/* True if nobody has said yet that `rank`, one of the root's, is stopped: neither this rank nor another one of
- * its lobby. */
+/* True if nobody has said yet that `rank`, one of the root's, is stopped: neither this rank nor another one
+ * of its lobby. */
 static bool is_first_to_say(tern_group *root, int rank)
 {
     uint64_t bit = UINT64_C(1) << rank % 64;
@@ -125,8 +125,8 @@ static void warn_of_all(const tern_group *group, const char *what, const bool *r
 }
 
 /* A stopped rank would be an error only after the group's time-out, half an hour. The wait warns of it once,
- * after 10 s or half of a shorter time-out. It looks once a second, and from half of that time on, since ranks
- * of other hosts have to be asked first. */
+ * after 10 s or half of a shorter time-out. It looks once a second, and from half of that time on, since
+ * ranks of other hosts have to be asked first. */
 static void look_for_stopped(const tern_group *group, const char *what, const bool *ranks)
 {
     int64_t now = tern__now_ns(), *at = &group->root->stop_look_at;

@@ -1,10 +1,10 @@
 /* missing.c - finds the ranks that did not join a meeting. It looks for each rank's key, for a second at
  * most: with a world of millions, written by mistake, the ranks after that count as missing without a look.
  *
- * If rank 0 has not come, there is no store with keys. Ranks that wait for it then bind Unix sockets with names
- * made of the meeting's address and their rank, so that ranks of the same host can look for each other. The
- * names are for this look only: nothing is sent. Anybody may take such a name, and only a warning would lack
- * that rank then. */
+ * If rank 0 has not come, there is no store with keys. Ranks that wait for it then bind Unix sockets with
+ * names made of the meeting's address and their rank, so that ranks of the same host can look for each
+ * other. The names are for this look only: nothing is sent. Anybody may take such a name, and only a warning
+ * would lack that rank then. */
 #include "comm/store/store.h"
 #include "comm/sys.h"
 
