@@ -94,16 +94,54 @@ static void send_all(tern__nodes *nodes, const tern__nodes_message *message, int
 
 /* ---- messages ---- */
 
+/* A launcher reports ranks of its own host, and ranks of others that its own wait for. */
+static bool is_missed(const tern__nodes *nodes, const tern__failure *failure)
+{
+    return !failure->status && failure->rank >= 0 && failure->node >= 0 && failure->node < nodes->count;
+}
+
 /* Messages carry ages instead of times, since clocks differ between hosts. The error is the time in transit.
  */
 static void take_failure(tern__nodes *nodes, int from, tern__nodes_message *message)
 {
     tern__news news = {.kind = TERN__NEWS_FAILED, .node = from, .has_failure = true};
-    if (is_hub(nodes)) message->failure.node = from;
+    if (is_hub(nodes) && !is_missed(nodes, &message->failure)) message->failure.node = from;
     news.failure = message->failure;
     news.failure.at_ns = tern__now_ns() - TERN__MAX(message->failure.at_ns, 0);
     push(nodes, &news);
     if (is_hub(nodes)) send_failure(nodes, &news.failure, from);
+}
+
+/* Of all ranks that leave in an attempt, only one with fewer calls than those before is news. */
+static bool is_old_leaver(const tern__nodes *nodes, int attempt, int begun)
+{
+    bool is_same = attempt == nodes->leaver.attempt;
+    return attempt < nodes->leaver.attempt || (is_same && begun >= nodes->leaver.begun);
+}
+
+static void send_leaver(tern__nodes *nodes, const tern__news *news, int but)
+{
+    tern__nodes_message message = {
+        .kind = TERN__MESSAGE_LEFT, .attempt = news->attempt, .code = news->begun, .failure = news->failure};
+    message.failure.at_ns = tern__now_ns() - news->failure.at_ns;
+    nodes->leaver.attempt = news->attempt;
+    nodes->leaver.begun = news->begun;
+    send_all(nodes, &message, but);
+}
+
+static void take_leaver(tern__nodes *nodes, int from, tern__nodes_message *message)
+{
+    if (is_old_leaver(nodes, message->attempt, message->code)) return;
+    if (is_hub(nodes)) message->failure.node = from;
+    tern__news news = {.kind = TERN__NEWS_LEFT,
+                       .node = from,
+                       .has_failure = true,
+                       .attempt = message->attempt,
+                       .begun = message->code,
+                       .failure = message->failure};
+    news.failure.at_ns = tern__now_ns() - TERN__MAX(message->failure.at_ns, 0);
+    push(nodes, &news);
+    send_leaver(nodes, &news, from);
 }
 
 static void take_signal(tern__nodes *nodes, int from, const tern__nodes_message *message)
@@ -144,6 +182,7 @@ static void take_from_node(tern__nodes *nodes, int from, tern__nodes_message *me
     switch (message->kind) {
     case TERN__MESSAGE_FAILED: take_failure(nodes, from, message); break;
     case TERN__MESSAGE_SIGNAL: take_signal(nodes, from, message); break;
+    case TERN__MESSAGE_LEFT: take_leaver(nodes, from, message); break;
     case TERN__MESSAGE_ENDED:
         node->ended = true;
         node->code = message->code;
@@ -164,6 +203,7 @@ static void take_from_hub(tern__nodes *nodes, tern__nodes_message *message)
     switch (message->kind) {
     case TERN__MESSAGE_FAILED: take_failure(nodes, 0, message); break;
     case TERN__MESSAGE_SIGNAL: take_signal(nodes, 0, message); break;
+    case TERN__MESSAGE_LEFT: take_leaver(nodes, 0, message); break;
     case TERN__MESSAGE_START: take_start(nodes, message); break;
     case TERN__MESSAGE_FINISHED: take_finish(nodes, message); break;
     case TERN__MESSAGE_REFUSED: take_refusal(nodes, message); break;
@@ -316,6 +356,12 @@ void tern__nodes_fail(tern__nodes *nodes, const tern__failure *failure)
     send_failure(nodes, failure, -1);
 }
 
+void tern__nodes_leave(tern__nodes *nodes, const tern__failure *leaver, int begun)
+{
+    const tern__news news = {.attempt = nodes->job->launch.attempt, .begun = begun, .failure = *leaver};
+    if (!is_old_leaver(nodes, news.attempt, begun)) send_leaver(nodes, &news, -1);
+}
+
 void tern__nodes_signal(tern__nodes *nodes, int number, bool kills)
 {
     tern__nodes_message message = {.kind = TERN__MESSAGE_SIGNAL, .signal = number, .kills = kills};
@@ -400,6 +446,7 @@ tern__nodes *tern__nodes_open(tern__job *job, tern_error *err)
     if (!nodes) return NULL;
     nodes->job = job;
     nodes->count = job->launch.node ? 1 : job->launch.nodes;
+    nodes->leaver.attempt = -1;
     nodes->peers = tern__alloc((size_t)nodes->count * sizeof(*nodes->peers), __func__, err);
     for (int i = 0; nodes->peers && i < nodes->count; i++) nodes->peers[i].fd = -1;
     if (nodes->peers && !meet(nodes, err)) return nodes;

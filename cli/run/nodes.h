@@ -22,8 +22,12 @@ int tern__nodes_start(tern__nodes *nodes, tern_error *err);
 
 /* ---- messages to the other launchers ---- */
 
-/* Reports a failure of this host. */
+/* Reports a failure of this host, or a rank of another host that has left although ranks of this one wait
+ * for it. */
 void tern__nodes_fail(tern__nodes *nodes, const tern__failure *failure);
+/* Reports a rank of this host that has exited with 0 after `begun` calls of tern_group_open, unless all
+ * launchers know of one that has made as few: ranks of other hosts may wait for it there. */
+void tern__nodes_leave(tern__nodes *nodes, const tern__failure *leaver, int begun);
 /* Passes on a signal that this launcher got, for all ranks; `kills`: it is the second one, which means
  * SIGKILL. */
 void tern__nodes_signal(tern__nodes *nodes, int number, bool kills);
@@ -36,6 +40,7 @@ void tern__nodes_finish(tern__nodes *nodes, const tern__failure *root, int code)
 typedef enum tern__news_kind {
     TERN__NEWS_FAILED,   /* a rank has failed or a launcher is gone                        */
     TERN__NEWS_SIGNAL,   /* a launcher got a signal                                        */
+    TERN__NEWS_LEFT,     /* a rank, `failure`, has exited with 0 after `begun` calls of tern_group_open */
     TERN__NEWS_FINISHED, /* node 0 ends the job; `failure` is the root cause if has_failure */
 } tern__news_kind;
 
@@ -43,7 +48,7 @@ typedef struct tern__news {
     tern__news_kind kind;
     int node; /* the sender */
     bool has_failure, kills;
-    int signal, code;
+    int signal, code, attempt, begun;
     tern__failure failure;
 } tern__news;
 

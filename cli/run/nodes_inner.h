@@ -12,6 +12,7 @@ typedef enum tern__nodes_message_kind {
     TERN__MESSAGE_SIGNAL,   /* both ways: signal, kills                                     */
     TERN__MESSAGE_ENDED,    /* node -> 0: code                                              */
     TERN__MESSAGE_FINISHED, /* 0 -> node: code, has_failure, failure                        */
+    TERN__MESSAGE_LEFT,     /* both ways: attempt, code (calls of tern_group_open), failure  */
 } tern__nodes_message_kind;
 
 /* All messages have the same size, so that no length from the network has to be trusted. There are few of
@@ -41,6 +42,13 @@ struct tern__nodes {
     tern__remote_node *peers; /* by node; on node 0, [0] is itself and has no fd       */
     int64_t end;              /* of the meeting, on other nodes than node 0 */
     int rejoins;              /* how often node 0 has closed the connection before the first start */
+    struct {
+        int count;
+        char hosts[16][64];
+    } lost_callers; /* on node 0: hosts whose callers it has complained of */
+    struct {
+        int attempt, begun;
+    } leaver; /* the rank with the fewest calls of tern_group_open that all launchers know to have left */
     bool has_start;
     tern__nodes_message start;
     bool is_finished;

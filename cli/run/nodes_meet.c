@@ -83,6 +83,21 @@ static bool admits(void *host, tern__stranger *s)
     return true;
 }
 
+/* Says it once for each host: its launcher may call again and again. */
+static void loses(void *host, const tern__stranger *s, const char *missing)
+{
+    char from[64];
+    tern__nodes *nodes = host;
+    tern__address_host((const struct sockaddr *)&s->at, from, sizeof(from));
+    for (int i = 0; i < nodes->lost_callers.count; i++)
+        if (!strcmp(nodes->lost_callers.hosts[i], from)) return;
+    if (nodes->lost_callers.count == (int)TERN__COUNT(nodes->lost_callers.hosts)) return;
+    memcpy(nodes->lost_callers.hosts[nodes->lost_callers.count++], from, sizeof(from));
+    bool may_differ = s->stage == TERN__PART_PROOF && s->has_hung_up;
+    tern__cli_complain("tern run", "%s; still waiting (%s)", missing,
+                       may_differ ? "does it have another secret?" : "does the network drop large packets?");
+}
+
 /* ---- the meeting ---- */
 
 /* Returns 1 if there is something to read, 0 if not, and a negative number at the end of the connection. */
@@ -197,7 +212,8 @@ int tern__nodes_gather(tern__nodes *nodes, tern_error *err)
                           .message_bytes = sizeof(tern__nodes_message),
                           .greets = greets,
                           .expects = expects,
-                          .admits = admits};
+                          .admits = admits,
+                          .loses = loses};
     warn(nodes->job);
     status = wait_for_all(nodes, &r, err);
     tern__reception_close(&r);

@@ -66,6 +66,7 @@ typedef struct supervisor {
     bool was_signaled;
     bool has_leaver;
     tern__failure leaver; /* the first rank that exited with 0 and left a group open */
+    tern__news absent;    /* of a rank of another host that exited with 0 */
     bool has_lost_node_0;
     bool wants_attempt;
     bool was_reported;
@@ -232,10 +233,28 @@ static void take_late(supervisor *s, const tern__failure *failure, bool is_first
 static void keep_leaver(supervisor *s, const tern__death *death)
 {
     s->host.ranks[death->local].has_succeeded = true;
+    if (!s->host.sent) {
+        tern__failure leaver = make_failure(s, death);
+        tern__nodes_leave(s->nodes, &leaver, tern__presence_begun(&s->host.presence, death->local));
+    }
     if (s->has_leaver || s->host.sent || !tern__presence_is_open(&s->host.presence, death->local)) return;
     s->has_leaver = true;
     s->leaver = make_failure(s, death);
     snprintf(s->leaver.error, sizeof(s->leaver.error), "without tern_group_close");
+}
+
+/* Has a rank of another host exited with 0 in this attempt? */
+static bool has_absent(const supervisor *s)
+{
+    return s->absent.has_failure && s->absent.attempt == s->job->launch.attempt;
+}
+
+static void set_leaver(supervisor *s, const tern__failure *leaver, int local)
+{
+    s->has_leaver = true;
+    s->leaver = *leaver;
+    snprintf(s->leaver.error, sizeof(s->leaver.error), "before tern_group_open, which rank %d has called",
+             s->job->launch.first + local);
 }
 
 /* A rank that left its group open and exited with 0 before the first failure is the cause of it, and so is
@@ -244,29 +263,60 @@ static void blame_leaver(supervisor *s, int local)
 {
     for (int i = 0; i < s->host.count && local >= 0 && !s->has_leaver; i++) {
         if (!s->host.ranks[i].has_succeeded || !tern__presence_lacks(&s->host.presence, i, local)) continue;
-        s->has_leaver = true;
-        s->leaver = make_failure(s, &(tern__death){.local = i});
-        snprintf(s->leaver.error, sizeof(s->leaver.error), "before tern_group_open, which rank %d has called",
-                 s->job->launch.first + local);
+        tern__failure leaver = make_failure(s, &(tern__death){.local = i});
+        set_leaver(s, &leaver, local);
     }
+    if (local >= 0 && !s->has_leaver && has_absent(s) &&
+        tern__presence_begun(&s->host.presence, local) > s->absent.begun)
+        set_leaver(s, &s->absent.failure, local);
     if (!s->has_leaver || tern__report_root(&s->report)) return;
     take_failure(s, &s->leaver);
     tern__nodes_fail(s->nodes, &s->leaver);
 }
 
-/* Ranks cannot meet if one has exited with 0 and never begun to open the group. */
+static void fail_absent(supervisor *s, const tern__failure *absent, int waiter)
+{
+    tern__failure failure = *absent;
+    snprintf(failure.error, sizeof(failure.error), "before tern_group_open, in which rank %d waits for it",
+             s->job->launch.first + waiter);
+    s->code = TERN__EXIT_FAILED;
+    take_failure(s, &failure);
+    tern__nodes_fail(s->nodes, &failure);
+}
+
+/* Returns a living rank that waits in tern_group_open for one that has exited after `begun` calls of it, or
+ * -1. */
+static int find_waiter(const supervisor *s, int begun)
+{
+    int waiter = tern__presence_waiter(&s->host.presence, begun);
+    return waiter >= 0 && !s->host.ranks[waiter].gone ? waiter : -1;
+}
+
+/* Returns the rank of this host that has exited with 0 after the fewest calls of tern_group_open, or -1. */
+static int find_absent(const supervisor *s)
+{
+    int first = -1;
+    for (int i = 0; i < s->host.count; i++)
+        if (s->host.ranks[i].has_succeeded &&
+            (first < 0 || tern__presence_lacks(&s->host.presence, i, first)))
+            first = i;
+    return first;
+}
+
+/* Ranks cannot meet if one, of this host or of another, has exited with 0 and never begun to open the group.
+ */
 static void check_absent(supervisor *s)
 {
-    for (int i = 0; i < s->host.count && s->phase == RUNNING && s->host.alive; i++) {
-        int waiter = s->host.ranks[i].has_succeeded ? tern__presence_waiter(&s->host.presence, i) : -1;
-        if (waiter < 0 || s->host.ranks[waiter].gone) continue;
-        tern__failure failure = make_failure(s, &(tern__death){.local = i});
-        snprintf(failure.error, sizeof(failure.error),
-                 "before tern_group_open, in which rank %d waits for it", s->job->launch.first + waiter);
-        s->code = TERN__EXIT_FAILED;
-        take_failure(s, &failure);
-        tern__nodes_fail(s->nodes, &failure);
+    if (s->phase != RUNNING || !s->host.alive) return;
+    int local = find_absent(s);
+    int waiter = local >= 0 ? find_waiter(s, tern__presence_begun(&s->host.presence, local)) : -1;
+    if (waiter >= 0) {
+        tern__failure failure = make_failure(s, &(tern__death){.local = local});
+        fail_absent(s, &failure, waiter);
+        return;
     }
+    waiter = has_absent(s) ? find_waiter(s, s->absent.begun) : -1;
+    if (waiter >= 0) fail_absent(s, &s->absent.failure, waiter);
 }
 
 static void take_death(supervisor *s, const tern__death *death)
@@ -398,6 +448,7 @@ static void take_news(supervisor *s)
         switch (news.kind) {
         case TERN__NEWS_FAILED: take_foreign_failure(s, &news); break;
         case TERN__NEWS_SIGNAL: take_foreign_signal(s, &news); break;
+        case TERN__NEWS_LEFT: s->absent = news; break;
         case TERN__NEWS_FINISHED: take_finish(s, &news); break;
         }
     }
@@ -488,7 +539,7 @@ static bool is_over(const supervisor *s)
 static int64_t supervisor_poll_deadline(const supervisor *s)
 {
     bool awaits_group = s->host.alive == 0 && s->phase < AWAITING && tern__host_has_left(&s->host);
-    bool may_lack = s->phase == RUNNING && s->host.alive < s->host.count;
+    bool may_lack = s->phase == RUNNING && (s->host.alive < s->host.count || has_absent(s));
     double seconds = awaits_group ? LOOK_SECONDS : ABSENT_SECONDS;
     return awaits_group || may_lack ? TERN__MIN(s->deadline, tern__deadline(seconds)) : s->deadline;
 }

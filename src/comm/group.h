@@ -52,6 +52,8 @@ struct tern_group {
     int pid;              /* the process that opened it */
     const int *mark;      /* points to a 1, which is 0 in a forked child */
     int64_t stop_look_at; /* when a wait looks for stopped ranks next; 0: no wait has taken long */
+    int64_t stop_warn_at; /* from when on it says which it has found */
+    uint64_t stopped;     /* their bits in the lobby, until the wait succeeds */
     struct tern__presence_row *presence; /* tells the launcher; NULL: there is none */
     struct tern__link *link;             /* messages between hosts; NULL: on one host */
     struct tern__native *native;         /* has the lobby in which this host's ranks wait */

@@ -59,15 +59,20 @@ bool tern__presence_is_open(const tern__presence *presence, int local)
     return atomic_load(&presence->rows[local].open) > 0;
 }
 
-bool tern__presence_lacks(const tern__presence *presence, int local, int other)
+int tern__presence_begun(const tern__presence *presence, int local)
 {
-    return atomic_load(&presence->rows[local].begun) < atomic_load(&presence->rows[other].begun);
+    return atomic_load(&presence->rows[local].begun);
 }
 
-int tern__presence_waiter(const tern__presence *presence, int local)
+bool tern__presence_lacks(const tern__presence *presence, int local, int other)
+{
+    return tern__presence_begun(presence, local) < tern__presence_begun(presence, other);
+}
+
+int tern__presence_waiter(const tern__presence *presence, int begun)
 {
     for (int i = 0; i < presence->count; i++)
-        if (atomic_load(&presence->rows[i].opening) && tern__presence_lacks(presence, local, i)) return i;
+        if (atomic_load(&presence->rows[i].opening) && tern__presence_begun(presence, i) > begun) return i;
     return -1;
 }
 

@@ -35,8 +35,11 @@ int tern__presence_enter(const tern__presence *presence, pid_t launcher);
 
 /* Has this rank, which has ended, left a group open? */
 bool tern__presence_is_open(const tern__presence *presence, int local);
-/* Returns a rank that is opening a group which this rank, which has ended, has never begun to open; or -1. */
-int tern__presence_waiter(const tern__presence *presence, int local);
+/* Returns how often this rank has called tern_group_open. */
+int tern__presence_begun(const tern__presence *presence, int local);
+/* Returns a rank that is opening a group, and has called tern_group_open more than `begun` times: it waits
+ * for a rank that has ended after so many calls. Or -1. */
+int tern__presence_waiter(const tern__presence *presence, int begun);
 
 /* Has `local`, which has ended, never begun to open a group that `other` has begun to open? */
 bool tern__presence_lacks(const tern__presence *presence, int local, int other);

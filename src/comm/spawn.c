@@ -324,7 +324,8 @@ static void wait_for(spawner *s, int rank, int options, tern_error *err)
 static void check_absent(const spawner *s, tern_error *err)
 {
     for (int i = 0; i < s->launch.ranks && !err->code; i++) {
-        int waiter = s->pids[i] ? -1 : tern__presence_waiter(&s->presence, i);
+        int waiter =
+            s->pids[i] ? -1 : tern__presence_waiter(&s->presence, tern__presence_begun(&s->presence, i));
         if (waiter < 0 || !s->pids[waiter]) continue;
         tern__error_set(err, func, TERN_E_PEER,
                         "rank %d exited with code 0 before tern_group_open, in which rank %d waits for it", i,

@@ -1,13 +1,16 @@
 /* sys.c - deadlines, poll, sockets, threads and doorbells for the store and the control plane. */
 #include "comm/sys.h"
 
+#include "base/text.h"
 #include "base/thread.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
@@ -73,6 +76,43 @@ int tern__port_in(const struct sockaddr_storage *at)
 {
     return ntohs(at->ss_family == AF_INET6 ? ((const struct sockaddr_in6 *)at)->sin6_port
                                            : ((const struct sockaddr_in *)at)->sin_port);
+}
+
+static bool is_network(const struct sockaddr *at)
+{
+    return at->sa_family == AF_INET || at->sa_family == AF_INET6;
+}
+
+static socklen_t size_of(const struct sockaddr *at)
+{
+    return at->sa_family == AF_INET6 ? sizeof(struct sockaddr_in6) : sizeof(struct sockaddr_in);
+}
+
+void tern__address_host(const struct sockaddr *at, char *text, size_t size)
+{
+    bool is_written =
+        is_network(at) && !getnameinfo(at, size_of(at), text, (socklen_t)size, NULL, 0, NI_NUMERICHOST);
+    if (!is_written) snprintf(text, size, "an unknown address");
+}
+
+void tern__address_text(const struct sockaddr_storage *at, char *text, size_t size)
+{
+    char host[64];
+    tern__address_host((const struct sockaddr *)at, host, sizeof(host));
+    if (at->ss_family == AF_UNIX)
+        snprintf(text, size, "a process of this host");
+    else
+        snprintf(text, size, "%s port %d", host, tern__port_in(at));
+}
+
+void tern__tried_add(tern__tried *tried, const char *host, const struct sockaddr *at, int native)
+{
+    char address[64];
+    bool is_first = !*tried->text;
+    tern__address_host(at, address, sizeof(address));
+    bool is_named = strcmp(address, host);
+    tern__text_append(tried->text, sizeof(tried->text), "%s%s%s%s", is_first ? "" : ", ",
+                      is_named ? address : "", is_named ? ": " : "", strerror(native));
 }
 
 int tern__connect(const struct sockaddr *at, socklen_t size, int64_t deadline)

@@ -25,6 +25,18 @@ int tern__poll(struct pollfd *fds, nfds_t count, int64_t deadline);
 bool tern__is_loopback(const struct sockaddr *at);
 /* Returns the port of an IPv4 or IPv6 address. */
 int tern__port_in(const struct sockaddr_storage *at);
+/* Writes an address without its port: "10.0.0.1". */
+void tern__address_host(const struct sockaddr *at, char *text, size_t size);
+/* Writes "10.0.0.1 port 4711", or "a process of this host" for a Unix socket. */
+void tern__address_text(const struct sockaddr_storage *at, char *text, size_t size);
+
+/* The addresses of a host that were tried in vain, for an error: "::1: Connection refused, 127.0.0.1:
+ * Connection refused". If the host was given as an address, only the reason. */
+typedef struct tern__tried {
+    char text[256];
+} tern__tried;
+void tern__tried_add(tern__tried *tried, const char *host, const struct sockaddr *at, int native);
+
 /* Returns a connected, non-blocking TCP socket, or -errno (-ETIMEDOUT at the deadline). */
 int tern__connect(const struct sockaddr *at, socklen_t size, int64_t deadline);
 

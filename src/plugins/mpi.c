@@ -19,10 +19,15 @@
 #include <time.h>
 #include <unistd.h>
 
+/* After an error MPICH's launcher waits for ranks of a host that is cut off until one of the others aborts
+ * the job. Open MPI's ends it by itself if its daemons probe their connections, but not once it has been
+ * asked to abort. */
 #ifdef OPEN_MPI
 #define NAME "Open MPI"
+enum { ABORTS_ON_ERROR = 0 };
 #else
 #define NAME "MPICH"
+enum { ABORTS_ON_ERROR = 1 };
 #endif
 
 /* Open MPI sends messages of up to this size through its fast boxes: a quarter of a box. */
@@ -89,7 +94,8 @@ static struct {
     pid_t owner; /* the process in which this file initialised MPI; 0: none */
     int users;   /* calls of start without their finish                     */
     bool failed;
-    bool exits_with_0; /* the process is exiting with code 0 */
+    bool exits; /* the process is exiting */
+    int exit_code;
 } life = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static bool is_running(void)
@@ -105,7 +111,7 @@ static bool is_running(void)
  */
 static void finalize(void)
 {
-    if (!life.exits_with_0 || life.owner != getpid() || life.users || life.failed) return;
+    if (!life.exits || life.exit_code || life.owner != getpid() || life.users || life.failed) return;
     if (is_running()) MPI_Finalize();
 }
 
@@ -114,8 +120,31 @@ static void finalize(void)
 static void begin_exit(int code, void *unused)
 {
     (void)unused;
-    life.exits_with_0 = !code;
+    life.exits = true;
+    life.exit_code = code;
     finalize();
+}
+
+enum { ABORT_SECONDS = 5 };
+
+static void exit_late(int number)
+{
+    (void)number;
+    _exit(life.exit_code ? life.exit_code : 1);
+}
+
+/* MPI_Abort asks the launcher, which does not answer on a host that is cut off: then this process just ends.
+ */
+static void abort_job(void)
+{
+    sigset_t alarms;
+    struct sigaction late = {.sa_handler = exit_late};
+    sigemptyset(&alarms);
+    sigaddset(&alarms, SIGALRM);
+    sigaction(SIGALRM, &late, NULL);
+    pthread_sigmask(SIG_UNBLOCK, &alarms, NULL);
+    alarm(ABORT_SECONDS);
+    MPI_Abort(MPI_COMM_WORLD, life.exit_code ? life.exit_code : 1);
 }
 
 /* A static object of the program may own a group, and is destroyed after the handlers that were registered
@@ -123,15 +152,19 @@ static void begin_exit(int code, void *unused)
  * on.
  *
  * Exiting with 0 without MPI_Finalize would make MPICH's launcher report success, whatever the other ranks
- * say. So this rank aborts the job. */
+ * say. So this rank aborts the job, as MPI's own default for errors does, and on MPICH also if it exits with
+ * an error. */
 __attribute__((destructor)) static void end(void)
 {
     finalize();
-    if (!life.exits_with_0 || life.owner != getpid() || !is_running()) return;
+    bool is_in_step = !life.users && !life.failed, has_error = life.exit_code != 0;
+    if (!life.exits || life.owner != getpid() || !is_running()) return;
+    if (has_error && (is_in_step || !ABORTS_ON_ERROR)) return;
     fflush(NULL);
-    fprintf(stderr, "tern: this rank aborts the job: it exits with code 0, but has a group that %s\n",
-            life.failed ? "has failed" : "is not closed");
-    MPI_Abort(MPI_COMM_WORLD, 1);
+    if (!has_error)
+        fprintf(stderr, "tern: this rank aborts the job: it exits with code 0, but has a group that %s\n",
+                life.failed ? "has failed" : "is not closed");
+    abort_job();
 }
 
 /* Open MPI's components look for the library's symbols in the global scope. This adds the library to it. */

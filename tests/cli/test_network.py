@@ -2,6 +2,7 @@
 root."""
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -158,12 +159,16 @@ else: socket.create_connection(where, 5).sendall(b'%d' % rank)
             self.assertRegex(err, rf"tern run: node {1 - node} \(.*\): its tern run is gone: (Connection timed out|No route to host)")
 
     def test_a_network_that_drops_large_packets(self):
-        """Node 1 tries as long as node 0 waits, and says what may be wrong. A mended network is enough to start the job."""
+        """Node 1 tries as long as node 0 waits; both say what may be wrong, and node 0 what it lacks. A mended network is enough to start
+        the job."""
         self.hosts = self.network.enter_context(BridgedHosts())
         self.hosts.limit(600)
         launchers = [self.launch(node, 1, "pass", "--rdzv-conf", "timeout=7") for node in (0, 1)]
         (_, err), (_, other) = [launcher.communicate(timeout=job.GIVE_UP) for launcher in launchers]
         self.assertIn("1 of 2 hosts joined within 7 s; missing: node 1", err)
+        lost = re.findall(r"tern run: 10.77.0.2 port \d+ has connected, but of its message of \d+ bytes (none|only \d+) came (?:within 5 s|before it hung up); "
+                          r"still waiting \(does the network drop large packets\?\)\n", err)
+        self.assertEqual(len(lost), 1, err)
         self.assertRegex(other, r"tern run: node 0 closed the connection before it had this node's message of \d+ bytes; still trying \(does the network drop large packets\?\)")
         self.assertNotIn("is gone", other[:other.index("large packets")])
         self.assertEqual([launcher.returncode for launcher in launchers], [1, 1])

@@ -114,6 +114,8 @@ else:
         code, out, err = self.finish(self.launch(1, 1, DUMP, secret="ab" * 32))[0]
         self.assertEqual((code, out), (1, ""))
         self.assertIn("refused node 1: it does not know this job's secret", err)
+        self.assertRegex(first.stderr.readline(), r"127.0.0.1 port \d+ has connected, but of its proof of 32 bytes none came before it hung up; "
+                         r"still waiting \(does it have another secret\?\)")
         self.assertIsNone(first.poll(), "who does not know the secret cannot end the job")
         self.assertEqual([code for code, _, _ in self.finish(self.launch(1, 1, DUMP), first)], [0, 0])
 
@@ -345,12 +347,16 @@ class Hostile(Case):
 
     HELLO, MESSAGE = struct.Struct("<8s6I32s"), 3176
 
-    def join(self, **changes):
+    def knock(self, source="127.0.0.1"):
+        line = socket.create_connection(("127.0.0.1", self.port), job.GIVE_UP, (source, 0))
+        self.addCleanup(line.close)
+        return line
+
+    def join(self, source="127.0.0.1", **changes):
         """Returns a connection that has joined as node 1."""
         hello = {"magic": b"TernHi\r\n", "version": 1, "purpose": 3, "node": 1, "to": 0, "nodes": 2, "zero": 0, "nonce": os.urandom(32), **changes}
         hello = self.HELLO.pack(*hello.values())
-        line = socket.create_connection(("127.0.0.1", self.port), job.GIVE_UP)
-        self.addCleanup(line.close)
+        line = self.knock(source)
         line.sendall(hello)
         challenge = line.recv(72, socket.MSG_WAITALL)
         if len(challenge) < 72:
@@ -389,6 +395,28 @@ class Hostile(Case):
             self.assertEqual(struct.unpack("<I", line.recv(self.MESSAGE, socket.MSG_WAITALL)[:4])[0], 2, numbers)
             self.assertEqual(line.recv(1), b"")
         self.assertEqual([code for code, _, _ in self.finish(self.launch(1, 1, "sys.exit(7)"), launcher)], [7, 7])
+
+    def test_a_caller_whose_message_never_comes_is_named(self):
+        """Node 0 says what is missing: of a caller that stays after the handshake's deadline, of one that hangs up at once. It says so
+        once for each host, and says nothing of those who only look whether the port answers."""
+        launcher = self.listening()
+        known, partial = self.join("127.0.0.3"), self.join("127.0.0.4")
+        partial.sendall(b"x" * 1448)
+        lines = [self.knock("127.0.0.2"), known, partial, self.knock("127.0.0.5")]
+        lines[3].sendall(b"TernHi\r\n")
+        for _ in range(2):
+            self.join("127.0.0.6").close()
+        self.knock("127.0.0.7").close()
+        names = [line.getsockname() for line in lines]
+        for line in lines:
+            self.assertEqual(line.recv(1), b"", "node 0 hangs up")
+        self.assertEqual([code for code, _, _ in self.finish(self.launch(1, 1, "sys.exit(7)"))], [7])
+        err = self.finish(launcher)[0][2]
+        missing = ("hello of 64 bytes none", f"message of {self.MESSAGE} bytes none", f"message of {self.MESSAGE} bytes only 1448", "hello of 64 bytes only 8")
+        for (host, port), what in zip(names, missing):
+            self.assertIn(f"tern run: {host} port {port} has connected, but of its {what} came within 5 s; still waiting (does the network drop large packets?)\n", err)
+        self.assertEqual(len(re.findall(rf"127.0.0.6 port \d+ has connected, but of its message of {self.MESSAGE} bytes none came before it hung up;", err)), 1)
+        self.assertNotIn("127.0.0.7", err)
 
     def test_nonsense_from_a_node_ends_the_job(self):
         """Its control characters do not reach the terminal."""
@@ -439,6 +467,51 @@ class Hostile(Case):
         self.assertIn("tern run: node 1 did not end in time and is left behind\n", err)
         launchers[1].send_signal(signal.SIGCONT)
         self.assertEqual(self.finish(launchers[1])[0][0], 137)
+
+
+class Leaving(Case):
+    """A rank exits with 0 before tern_group_open, and ranks of other hosts wait for it there."""
+
+    MEET = os.path.join(os.environ["TERN_BUILD"], "tests", "meet")
+
+    def job(self, leaver, nodes, sizes, before):
+        """Returns what the launchers printed, and how long it took."""
+        line = ["sh", "-c", f"test $RANK != {leaver} || {{ {before} exit 0; }}; exec {self.MEET}"]
+        self.port = free_port()
+        start = time.monotonic()
+        results = self.finish(*(self.launch(node, sizes[node], "", nodes=nodes, command=line) for node in range(nodes)))
+        return results, time.monotonic() - start
+
+    def test_ranks_of_other_hosts_do_not_wait(self):
+        """On two hosts and on three, whose launchers learn of it through node 0's; a host may be left without ranks."""
+        for sizes, leaver, before in (((1, 1), 0, ""), ((1, 1), 1, "sleep 0.7;"), ((2, 2), 1, ""), ((1, 2, 1), 0, "sleep 0.7;"), ((1, 2, 1), 2, ""),
+                                      ((1, 2, 1), 3, "")):
+            nodes = len(sizes)
+            node = next(node for node in range(nodes) if leaver < sum(sizes[:node + 1]))
+            with self.subTest(sizes=sizes, leaver=leaver, before=before):
+                results, seconds = self.job(leaver, nodes, sizes, before)
+                self.assertLess(seconds, 15, "meet waits for 20 s")
+                for own, (code, _, err) in enumerate(results):
+                    where = "" if own == node else rf" on node {node} \([^)]+\)"
+                    what = r"before tern_group_open, (in which rank \d waits for it|which rank \d has called)"
+                    self.assertRegex(err, rf"tern run: rank {leaver} \(pid \d+\) exited with code 0{where} {what}\n")
+                    self.assertRegex(err, rf"  host      : \S+ \(node {node}\)\n  rank      : {leaver} ")
+                    self.assertEqual(code, 1)
+
+    def test_who_leaves_after_the_last_group_is_not_missed(self):
+        """Ranks that leave at different times, with groups or without, end a job with success."""
+        for line in (f"test $RANK = 0 || sleep 1.5; exec {self.MEET}", "test $RANK = 0 || sleep 1.5", f"{self.MEET}; test $RANK = 0 || sleep 1.5"):
+            results = self.finish(*(self.launch(node, 2, "", command=["sh", "-c", line]) for node in (0, 1)))
+            self.assertEqual([(code, err) for code, _, err in results], 2 * [(0, "")])
+            self.port = free_port()
+
+    def test_an_attempt_forgets_who_left_in_the_one_before(self):
+        line = f"test $RANK != 1 -o $TORCHELASTIC_RESTART_COUNT -gt 1 || exit 0; exec {self.MEET}"
+        results = self.finish(*(self.launch(node, 1, "", ("--max-restarts", "3") if not node else (), command=["sh", "-c", line]) for node in (0, 1)))
+        self.assertEqual([code for code, _, _ in results], [0, 0])
+        for _, _, err in results:
+            self.assertIn("restarting all ranks, restart 2 of 3\n", err)
+            self.assertNotIn("restart 3", err)
 
 
 class Restarts(Case):

@@ -10,6 +10,8 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -131,6 +133,61 @@ static void ranks_meet_in_a_file(void **state)
         assert_int_equal(access(path, F_OK), -1);
     }
     tern_store_close(b.server);
+}
+
+/* ---- ranks that are late ---- */
+
+/* Shared by the ranks and the test. */
+typedef struct lateness {
+    board b;
+    int late; /* a set of ranks, by bits, that come after the warning */
+    atomic_int count;
+    char text[TERN_ERROR_TEXT];
+} lateness;
+
+static void keep_warning(tern_log_level level, const char *text, void *arg)
+{
+    lateness *l = arg;
+    if (level != TERN_LOG_WARN) return;
+    snprintf(l->text, sizeof(l->text), "%s", text);
+    atomic_fetch_add(&l->count, 1);
+}
+
+static int meet_late(int rank, const tern__bootstrap *boot, void *arg)
+{
+    lateness *l = arg;
+    int64_t deadline = tern__deadline(RANKS_SOON_S);
+    tern_log_set(keep_warning, l);
+    while (l->late >> rank & 1 && !atomic_load(&l->count) && tern__now_ns() < deadline) usleep(1000);
+    return meet(rank, boot, &l->b);
+}
+
+static void the_first_rank_that_waits_warns_of_those_who_have_not_come(void **state)
+{
+    (void)state;
+    static const struct {
+        int late;
+        const char *text;
+    } cases[] = {{0x2, "rank 0 still waits in tern_group_open: 2 of 3 ranks joined; missing: rank 1"},
+                 {0x1, "rank 1 still waits in tern_group_open: 2 of 3 ranks joined; missing: rank 0"},
+                 {0x3, "rank 2 still waits in tern_group_open: 1 of 3 ranks joined; missing: ranks 0, 1"}};
+    char path[64], method[96];
+    lateness *l = mmap(NULL, sizeof(*l), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(l, MAP_FAILED);
+    l->b = board_new();
+    l->b.timeout_s = 2; /* the warning comes after half of it */
+    snprintf(path, sizeof(path), "/tmp/tern-meet-%d", (int)getpid());
+    snprintf(method, sizeof(method), "file://%s", path);
+    for (size_t i = 0; i < 2 * TERN__COUNT(cases); i++) {
+        l->b.method = i % 2 ? method : NULL;
+        l->late = cases[i / 2].late;
+        atomic_store(&l->count, 0);
+        assert_ranks_ok(run_meeting(3, meet_late, l));
+        assert_string_equal(l->text, cases[i / 2].text);
+        assert_int_equal(atomic_load(&l->count), 1);
+    }
+    tern_store_close(l->b.server);
+    assert_return_code(munmap(l, sizeof(*l)), errno);
 }
 
 /* In a process without stdin, stdout and stderr: messages must not end up in a socket that got their number.
@@ -619,6 +676,7 @@ int main(void)
         cmocka_unit_test(two_processes_of_one_rank_are_both_named),
         cmocka_unit_test(what_is_no_rank_is_said),
         cmocka_unit_test(ranks_that_do_not_come_are_named),
+        cmocka_unit_test(the_first_rank_that_waits_warns_of_those_who_have_not_come),
         cmocka_unit_test(a_rank_0_that_says_nothing_is_named),
         cmocka_unit_test(hosts_of_one_machine_meet_inside_of_it),
         cmocka_unit_test(a_malformed_word_is_refused),

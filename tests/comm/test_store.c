@@ -4,7 +4,9 @@
 
 #include "comm/store/listen.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <sys/resource.h>
 
 /* ---- basic operations ---- */
@@ -302,6 +304,105 @@ static void a_name_that_nobody_knows_is_no_reason_to_ask_for_a_second_rank(void 
     assert_null(strstr(err.text, "does this rank run already?"));
 }
 
+/* ---- a name that stands for several addresses ---- */
+
+static const char *const *several; /* the addresses of several.test, up to a NULL */
+
+static int resolve(const char *name, const char *service, const struct addrinfo *hints,
+                   struct addrinfo **list)
+{
+    int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+    void *symbol = dlsym(RTLD_NEXT, "getaddrinfo");
+    memcpy(&real, &symbol, sizeof(real));
+    return real(name, service, hints, list);
+}
+
+/* Takes the place of libc's. */
+int getaddrinfo(const char *name, const char *service, const struct addrinfo *hints, struct addrinfo **list)
+{
+    int status = 0;
+    if (!name || strcmp(name, "several.test")) return resolve(name, service, hints, list);
+    for (const char *const *at = several; *at && !status; at++, list = &(*list)->ai_next)
+        status = resolve(*at, service, hints, list);
+    return status;
+}
+
+/* Returns the errno with which this kernel connects to, or binds, an address. */
+static int kernel_errno(const char *address, int port, bool binds)
+{
+    char service[16];
+    const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST};
+    struct addrinfo *at;
+    snprintf(service, sizeof(service), "%d", port);
+    assert_int_equal(resolve(address, service, &hints, &at), 0);
+    int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0), status = fd;
+    if (fd >= 0) status = (binds ? bind : connect)(fd, at->ai_addr, at->ai_addrlen);
+    int native = status < 0 ? errno : 0;
+    if (fd >= 0) close(fd);
+    freeaddrinfo(at);
+    return native;
+}
+
+static void assert_each_is_named(const tern_error *err, int port, bool binds)
+{
+    char expected[256] = "";
+    for (const char *const *at = several; *at; at++)
+        snprintf(expected + strlen(expected), sizeof(expected) - strlen(expected), "%s%s: %s",
+                 at > several ? ", " : "", *at, strerror(kernel_errno(*at, port, binds)));
+    if (!strstr(err->text, expected) || !strstr(err->text, "several.test"))
+        fail_msg("\"%s\" does not have \"%s\"", err->text, expected);
+}
+
+static void every_address_of_a_name_is_named_with_its_errno(void **state)
+{
+    (void)state;
+    static const char *const lists[][4] = {{"127.0.0.1", "127.0.0.2", NULL},
+                                           {"::1", "127.0.0.1", NULL},
+                                           {"127.0.0.3", "::1", "127.0.0.1", NULL},
+                                           {"127.0.0.2", NULL}};
+    tern__bootstrap boot = ranks_boot(2);
+    close(boot.listen_fd);
+    boot = ranks_boot_of(&boot, 1);
+    snprintf(boot.addr, sizeof(boot.addr), "several.test");
+    for (size_t i = 0; i < TERN__COUNT(lists); i++) {
+        tern_error of_job = {0}, of_program = {0}, of_node = {0};
+        tern_store_tcp_opts opts = tern_store_tcp_defaults();
+        several = lists[i];
+        opts.timeout_s = 0.1;
+        assert_null(tern__store_open(&boot, 0.1, &of_job));
+        assert_null(tern_store_tcp_open("several.test", boot.port, &opts, &of_program));
+        assert_true(tern__dial_node(&boot, tern__deadline(0.1), &of_node) < 0);
+        assert_each_is_named(&of_job, boot.port, false);
+        assert_each_is_named(&of_program, boot.port, false);
+        assert_each_is_named(&of_node, boot.port, false);
+        assert_non_null(strstr(of_job.text, "does this rank run already?"));
+    }
+}
+
+static void so_is_every_address_that_cannot_be_bound(void **state)
+{
+    (void)state;
+    static const char *const foreign[] = {"192.0.2.1", "198.51.100.1", NULL}, *const taken[] = {"192.0.2.1",
+                                                                                                "127.0.0.1",
+                                                                                                NULL};
+    tern__bootstrap zero = ranks_boot(2), boot = zero;
+    tern_error err = {0};
+    boot.listen_fd = -1;
+    snprintf(boot.addr, sizeof(boot.addr), "several.test");
+    boot.is_placed = true; /* the name is of one host */
+    boot.local_world = boot.world;
+    several = foreign;
+    assert_int_equal(tern__listen(&boot, &err), TERN_E_SYSTEM);
+    assert_int_equal(err.native, EADDRNOTAVAIL);
+    assert_each_is_named(&err, boot.port, true);
+    several = taken;
+    err = (tern_error){0};
+    assert_int_equal(tern__listen(&boot, &err), TERN_E_SYSTEM);
+    assert_int_equal(err.native, EADDRINUSE);
+    assert_each_is_named(&err, boot.port, true);
+    close(zero.listen_fd);
+}
+
 /* A host name, too, although /etc/hosts cannot be opened then. */
 static void assert_named(const char *addr, const char *who, tern_error err)
 {
@@ -489,6 +590,8 @@ int main(void)
         cmocka_unit_test(rank_0_binds_only_its_address),
         cmocka_unit_test(localhost_is_this_host_alone),
         cmocka_unit_test(nobody_there_is_a_timeout_with_address_attempts_and_reason),
+        cmocka_unit_test(every_address_of_a_name_is_named_with_its_errno),
+        cmocka_unit_test(so_is_every_address_that_cannot_be_bound),
         cmocka_unit_test(a_name_that_nobody_knows_is_no_reason_to_ask_for_a_second_rank),
         cmocka_unit_test(no_descriptor_to_call_with_is_said_at_once),
         cmocka_unit_test(a_client_may_come_before_the_server),

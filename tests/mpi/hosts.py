@@ -1,5 +1,6 @@
 """Two hosts, simulated by network namespaces with a virtual cable: mpirun starts ranks on both. Needs
 root."""
+import contextlib
 import os
 import re
 import signal
@@ -42,6 +43,12 @@ class Host:
         return subprocess.run(self.command(*what), capture_output=True).returncode == 0
 
     def close(self):
+        """Ends all processes in its namespace: an MPI's daemon stays if it cannot reach the launcher."""
+        space = f"/proc/{self.holder.pid}/ns/net"
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError):
+                if os.path.samefile(f"/proc/{pid}/ns/net", space) and int(pid) != self.holder.pid:
+                    os.kill(int(pid), signal.SIGKILL)
         self.holder.kill()
         self.holder.wait()
         self.holder.stdout.close()
@@ -71,14 +78,14 @@ class TwoHosts(unittest.TestCase):
             file.write(AGENT.format(*ADDRESSES, *NAMES, *(host.holder.pid for host in self.hosts)))
         os.chmod(self.agent, 0o755)
 
-    def start(self, *what, **more):
+    def start(self, *what, options=(), **more):
         """Starts two ranks on each host. Open MPI 5 takes two addresses for one host, and if ranks may exceed the slots it puts
         all of them on the first."""
         if mpirun.NAME == "mpich":
             launcher = [*mpirun.LAUNCHER, "-launcher", "ssh", "-launcher-exec", self.agent, "-hosts", ",".join(a + ":2" for a in ADDRESSES)]
         else:
             launcher = [*mpirun.LAUNCHER[:2], "--mca", "plm_rsh_agent", self.agent, "--host", ",".join(n + ":2" for n in NAMES)]
-        return subprocess.Popen(self.hosts[0].command(*launcher, "-n", "4", *what), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        return subprocess.Popen(self.hosts[0].command(*launcher, *options, "-n", "4", *what), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True, env=mpirun.environment(**more))
 
     def run_ranks(self, *what):
@@ -113,6 +120,25 @@ class TwoHosts(unittest.TestCase):
         job.communicate(timeout=60)
         self.assertLess(time.monotonic() - begin, 30)
         self.assertNotEqual(job.returncode, 0)
+
+    def test_a_cut_cable(self):
+        """The ranks of both hosts end, and so does the launcher. Open MPI's has to probe its connections for that (docs/launchers.md)."""
+        options = []
+        if mpirun.NAME == "openmpi":
+            if mpirun.version() >= (5, 0):
+                self.skipTest("its daemons do not look for hosts that are cut off")
+            for name, value in (("time", 2), ("intvl", 1), ("probes", 2)):
+                options += ["--mca", f"oob_tcp_keepalive_{name}", str(value)]
+        job = self.start(mpirun.program("mpi_rank"), "hurry", options=options)
+        pids = dict(re.match(r"rank (\d) of 4, local \d, pid (\d+)", job.stdout.readline()).groups() for _ in range(4))
+        self.assertTrue(self.hosts[0].run("ip", "link", "set", "eth0", "down"))
+        self.assertNotEqual(job.wait(timeout=60), 0)
+        ends = time.monotonic() + 60
+        while any(os.path.exists(f"/proc/{pid}") for pid in pids.values()) and time.monotonic() < ends:
+            time.sleep(0.05)
+        self.assertEqual([pid for pid in pids.values() if os.path.exists(f"/proc/{pid}")], [])
+        job.stdout.close()
+        job.stderr.close()
 
 
 if __name__ == "__main__":

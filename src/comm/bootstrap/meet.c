@@ -42,6 +42,7 @@ typedef struct meeting {
     tern__bootstrap *boot;
     tern_store *store;
     int64_t deadline;
+    int64_t warn_at; /* when the ranks that have not come are to be reported; INT64_MAX: they were */
     tern__card own;
     bool is_one_machine;
     bool is_word_early; /* there was an invitation before this rank had published its card */
@@ -50,11 +51,6 @@ typedef struct meeting {
 static void key_of(const char *name, int rank, char key[32])
 {
     snprintf(key, 32, "%s%d", name, rank);
-}
-
-static double seconds_left(const meeting *m)
-{
-    return tern__deadline_ms(m->deadline) * 1e-3;
 }
 
 /* ---- rank 0's word ---- */
@@ -135,6 +131,35 @@ static int fail_missing(const meeting *m, tern_error *err)
     return tern__error_set(err, tern__boot_func, why.code, "%s", why.text);
 }
 
+/* Returns how long to wait before the next warning or the deadline. */
+static double seconds_of_wait(const meeting *m)
+{
+    return tern__deadline_ms(TERN__MIN(m->warn_at, m->deadline)) * 1e-3;
+}
+
+/* The first rank that has come reports, once, which ones have not. If all have, rank 0 should have published
+ * its address: rank 1 reports that. True: the wait goes on. */
+static bool warn_missing(meeting *m)
+{
+    tern_error missing = {0};
+    char key[32];
+    int own = m->boot->rank, first = 0;
+    if (tern__now_ns() < m->warn_at || tern__now_ns() >= m->deadline) return false;
+    m->warn_at = INT64_MAX;
+    for (bool has = false; first < own && !has; first += !has) {
+        key_of(card_name, first, key);
+        has = tern__store_has(m->store, key, NULL) == 1;
+    }
+    bool is_short =
+        tern__store_fail_missing(m->store, card_name, 0, m->boot->world, &missing) == TERN_E_TIMEOUT;
+    if (is_short && first == own)
+        tern__log(TERN_LOG_WARN, "rank %d still waits in tern_group_open: %s", own, missing.text);
+    else if (!is_short && own == 1)
+        tern__log(TERN_LOG_WARN,
+                  "rank 1 still waits in tern_group_open for rank 0's address: is it stopped?");
+    return true;
+}
+
 /* `why`: the error of what this rank waited for. */
 static int fail_await(const meeting *m, const tern_error *why, tern_error *err)
 {
@@ -148,8 +173,10 @@ static int look_at_machines(meeting *m, tern_error *err)
     m->is_one_machine = true;
     for (int rank = 1; rank < m->boot->world; rank++) {
         tern__card card;
-        if (tern__card_get(&card, card_name, rank, m->store, seconds_left(m), &why))
-            return fail_await(m, &why, err);
+        while (tern__card_get(&card, card_name, rank, m->store, seconds_of_wait(m), &why)) {
+            if (why.code != TERN_E_TIMEOUT || !warn_missing(m)) return fail_await(m, &why, err);
+            why = (tern_error){0};
+        }
         int status = check_alive(m, &card, rank, err);
         if (status) return status;
         m->is_one_machine &= tern__card_is_same_machine(&card, &m->own);
@@ -240,8 +267,10 @@ static int read_word(meeting *m, tern_error *err)
     size_t bytes;
     word w;
     tern_error why = {0};
-    if (tern__store_read(m->store, "word", &w, sizeof(w), &bytes, seconds_left(m), &why))
-        return fail_await(m, &why, err);
+    while (tern__store_read(m->store, "word", &w, sizeof(w), &bytes, seconds_of_wait(m), &why)) {
+        if (why.code != TERN_E_TIMEOUT || !warn_missing(m)) return fail_await(m, &why, err);
+        why = (tern_error){0};
+    }
     int status = bytes == sizeof(w) ? take_word(m, &w, err) : fail_word(bytes, err);
     sodium_memzero(&w, sizeof(w));
     return status;
@@ -269,6 +298,7 @@ static int clean_up(const meeting *m, tern_error *err)
 static int meet_in(tern__bootstrap *boot, tern_store *store, double timeout_s, tern_error *err)
 {
     meeting m = {.boot = boot, .store = store, .deadline = tern__deadline(timeout_s)};
+    m.warn_at = tern__warn_at(m.deadline);
     int status = tern__hello_init(err);
     if (!status) status = claim_rank(&m, err);
     if (!status) status = boot->rank == 0 ? invite(&m, err) : read_word(&m, err);

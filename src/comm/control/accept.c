@@ -48,6 +48,15 @@ static bool admits(void *host, tern__stranger *s)
     return is_welcome;
 }
 
+/* A rank has the address only from the store, so a caller that says nothing is rare: a rank whose packets are
+ * lost, or a scanner of ports. Only the first one is a warning. */
+static void loses(void *host, const tern__stranger *s, const char *missing)
+{
+    tern__control *control = host;
+    (void)s;
+    tern__log(control->lost_callers++ ? TERN_LOG_INFO : TERN_LOG_WARN, "rank %d: %s", control->rank, missing);
+}
+
 /* ---- the meeting ---- */
 
 static tern__peer *first_missing(const tern__control *control)
@@ -101,7 +110,8 @@ int tern__control_accept(tern__control *control, tern_store *store, int64_t dead
                                .doors = {control->listen_fd, control->listen_tcp},
                                .greets = greets,
                                .expects = expects,
-                               .admits = admits};
+                               .admits = admits,
+                               .loses = loses};
         status = receive_peers(control, r, polls, store, deadline, err);
         tern__reception_close(r);
     }

@@ -93,6 +93,12 @@ void tern__control_others_text(tern__control *control, const char *what, double 
                                size_t size);
 /* True if this process can see `peer`'s process and it is stopped (by SIGSTOP or a debugger). */
 bool tern__control_is_stopped(const tern__control *control, int peer);
+/* Returns the rank that holds up `peer`, or is it, and seems to be stopped; -1: there is none, as far as is
+ * known. Call it again and again during a long wait: it never blocks, but asks `peer`, and the rank that
+ * `peer` waits for in turn. A rank that this process can see is stopped if the kernel says so, *is_seen; one
+ * of another host if it has answered nothing for `silent_s`, although its host has acknowledged the question.
+ */
+int tern__control_find_stopped(tern__control *control, int peer, double silent_s, bool *is_seen);
 
 /* ---- descriptors ---- */
 

@@ -92,7 +92,8 @@ typedef struct tern__peer {
     bool gone; /* nothing more is read from it: left, lost or garbled */
     atomic_bool left;
     uint64_t sent, came;       /* descriptors; `came` under `lock` */
-    uint64_t asked, collected; /* questions; group's thread only */
+    uint64_t asked, collected; /* questions; group's thread only, as is looked_at */
+    int64_t looked_at;         /* when find_stopped has asked last; 0: never */
     uint64_t answered;         /* the last question answered; this and the answer under `lock` */
     int code;                  /* the answer's: see TERN__MESSAGE_ANSWER */
     char last[TERN__LAST_TEXT];
@@ -129,6 +130,7 @@ struct tern__control {
     tern__peer *peers;          /* one per rank, including this one */
     int listen_fd;              /* until all ranks have met */
     int listen_tcp;             /* the same for other hosts */
+    int lost_callers;           /* of the meeting, who did not say who they are */
     struct sockaddr_storage at; /* its address; its family is 0 in a job of one host */
     int bell;
     int64_t warn_at;      /* when a meeting that waits is to be reported */

@@ -135,11 +135,15 @@ static char state_of(int pid)
 }
 
 /* A pid names a process only within its name space and on its host. */
+static bool is_visible(const tern__control *control, const tern__peer *peer)
+{
+    return peer->pidfd >= 0 && peer->card.pid_space == control->peers[control->rank].card.pid_space;
+}
+
 bool tern__control_is_stopped(const tern__control *control, int rank)
 {
     const tern__peer *peer = &control->peers[rank];
-    bool is_seen = peer->pidfd >= 0 && peer->card.pid_space == control->peers[control->rank].card.pid_space;
-    char state = is_seen ? state_of(peer->card.pid) : '\0';
+    char state = is_visible(control, peer) ? state_of(peer->card.pid) : '\0';
     return state == 'T' || state == 't';
 }
 
@@ -151,6 +155,45 @@ static bool is_cut_off(tern__control *control, const tern__peer *peer)
     if (!peer->stream) return false;
     return tern__line_is_waiting(control, peer) ||
            (!ioctl(peer->fd, SIOCOUTQ, &unacknowledged) && unacknowledged > 0);
+}
+
+/* Asks `peer`, unless the last question is still open. Returns the rank that it waits for, as it has said
+ * lately; -1: for none, or it has not said so. */
+static int look_at(tern__control *control, tern__peer *peer, double fresh_s)
+{
+    int64_t now = tern__now_ns(), fresh_ns = (int64_t)(fresh_s * 1e9);
+    bool is_fresh = peer->looked_at && now - peer->looked_at <= fresh_ns;
+    pthread_mutex_lock(&control->lock);
+    bool is_open = peer->answered < peer->asked;
+    int next = peer->code - 2;
+    pthread_mutex_unlock(&control->lock);
+    if (is_open) return -1;
+    tern__control_last_ask(control, peer->rank);
+    peer->collected = peer->asked; /* no error text waits for this answer */
+    peer->looked_at = now;
+    return is_fresh && next >= 0 && next < control->world ? next : -1;
+}
+
+/* A process of another host that is stopped cannot answer, but its kernel acknowledges the question. */
+static bool is_silent(tern__control *control, const tern__peer *peer, double silent_s)
+{
+    pthread_mutex_lock(&control->lock);
+    bool is_open = peer->answered < peer->asked;
+    pthread_mutex_unlock(&control->lock);
+    bool is_late = peer->looked_at && tern__now_ns() - peer->looked_at >= (int64_t)(silent_s * 1e9);
+    return is_open && is_late && !is_visible(control, peer) && !is_cut_off(control, peer);
+}
+
+int tern__control_find_stopped(tern__control *control, int rank, double silent_s, bool *is_seen)
+{
+    for (int steps = 0; steps < control->world && rank >= 0; steps++) {
+        tern__peer *peer = &control->peers[rank];
+        if (rank == control->rank || atomic_load(&peer->left)) return -1;
+        *is_seen = tern__control_is_stopped(control, rank);
+        if (*is_seen || is_silent(control, peer, silent_s)) return rank;
+        rank = look_at(control, peer, 2 * silent_s);
+    }
+    return -1;
 }
 
 /* ---- what a peer does ---- */

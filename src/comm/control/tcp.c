@@ -31,16 +31,12 @@ static void set_port(struct sockaddr_storage *at, int port)
 
 void tern__tcp_host(const struct sockaddr_storage *at, char *text, size_t size)
 {
-    int status =
-        getnameinfo((const struct sockaddr *)at, size_of(at), text, (socklen_t)size, NULL, 0, NI_NUMERICHOST);
-    if (status) snprintf(text, size, "an unknown address");
+    tern__address_host((const struct sockaddr *)at, text, size);
 }
 
 void tern__tcp_text(const struct sockaddr_storage *at, char *text, size_t size)
 {
-    char host[INET6_ADDRSTRLEN + IF_NAMESIZE];
-    tern__tcp_host(at, host, sizeof(host));
-    snprintf(text, size, "%s port %d", host, tern__port_in(at));
+    tern__address_text(at, text, size);
 }
 
 static bool is_network(const struct sockaddr *at)
@@ -90,23 +86,28 @@ static bool find_interface(const char *name, struct sockaddr_storage *at)
 }
 
 /* Connecting a datagram socket sends nothing; it only looks up the route and with it the local address. */
-static bool find_route(const struct addrinfo *to, struct sockaddr_storage *at)
+static bool find_route(const struct addrinfo *to, const char *host, struct sockaddr_storage *at,
+                       tern__tried *tried)
 {
     socklen_t size = sizeof(*at);
     int fd = socket(to->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     bool found = fd >= 0 && !connect(fd, to->ai_addr, to->ai_addrlen) &&
                  !getsockname(fd, (struct sockaddr *)at, &size);
+    if (!found) tern__tried_add(tried, host, to->ai_addr, errno);
     tern__close(&fd);
     return found;
 }
 
-static bool find_route_to(const char *host, struct sockaddr_storage *at)
+static bool find_route_to(const char *host, struct sockaddr_storage *at, tern__tried *tried)
 {
     const struct addrinfo hints = {.ai_socktype = SOCK_DGRAM, .ai_flags = AI_NUMERICSERV};
     struct addrinfo *list;
     bool found = false;
-    if (getaddrinfo(host, "9", &hints, &list)) return false;
-    for (const struct addrinfo *to = list; to && !found; to = to->ai_next) found = find_route(to, at);
+    int unresolved = getaddrinfo(host, "9", &hints, &list);
+    if (unresolved) snprintf(tried->text, sizeof(tried->text), "%s", gai_strerror(unresolved));
+    if (unresolved) return false;
+    for (const struct addrinfo *to = list; to && !found; to = to->ai_next)
+        found = find_route(to, host, at, tried);
     freeaddrinfo(list);
     return found;
 }
@@ -114,6 +115,7 @@ static bool find_route_to(const char *host, struct sockaddr_storage *at)
 int tern__tcp_own(const tern__bootstrap *boot, bool is_one_machine, struct sockaddr_storage *at,
                   tern_error *err)
 {
+    tern__tried tried = {""};
     const char *name = tern__env("TERN_SOCKET_IFNAME");
     if (name && find_interface(name, at)) return TERN_OK;
     if (name)
@@ -121,7 +123,7 @@ int tern__tcp_own(const tern__bootstrap *boot, bool is_one_machine, struct socka
                                "TERN_SOCKET_IFNAME=\"%s\" is not an interface that is up and has an address",
                                name);
     errno = 0;
-    if (*boot->addr && find_route_to(boot->addr, at) &&
+    if (*boot->addr && find_route_to(boot->addr, at, &tried) &&
         (is_one_machine || !tern__is_loopback((const struct sockaddr *)at)))
         return TERN_OK;
     if (find_interface(NULL, at)) return TERN_OK;
@@ -130,8 +132,8 @@ int tern__tcp_own(const tern__bootstrap *boot, bool is_one_machine, struct socka
                                  "cannot look for the interface that leads to the other hosts");
     return tern__error_set(
         err, func, TERN_E_SYSTEM,
-        "no interface of this host leads to rank 0 at \"%s\" (set TERN_SOCKET_IFNAME to one that does)",
-        boot->addr);
+        "no interface of this host leads to rank 0 at \"%s\"%s%s (set TERN_SOCKET_IFNAME to one that does)",
+        boot->addr, *tried.text ? ": " : "", tried.text);
 }
 
 /* ---- listening ---- */

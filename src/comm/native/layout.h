@@ -44,6 +44,8 @@ typedef struct tern__lobby {
     int32_t code;                              /* code and text of the failure */
     char text[TERN_ERROR_TEXT];
     _Alignas(TERN__LINE) _Atomic(uint64_t) cpus[TERN__LOBBY_CPUS / 64]; /* union of all ranks' affinities */
+    _Atomic(uint64_t)
+        stopped; /* bits of the ranks (modulo 64) that a rank of this host has said are stopped */
 } tern__lobby;
 
 #define TERN__WORK_TEXT 160

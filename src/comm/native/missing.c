@@ -66,39 +66,78 @@ static int append_missing(const tern_group *group, const bool *ranks, bool is_na
 
 /* ---- who is stopped ---- */
 
-/* Of the ranks that are not missing, the first one on the host of `rank` reports it. */
-static bool is_reporter(const tern_group *group, const bool *ranks, int rank)
+/* True if nobody has said yet that `rank`, one of the root's, is stopped: neither this rank nor another one
+ * of its lobby. */
+static bool is_first_to_say(tern_group *root, int rank)
 {
-    int own = group->boot.rank;
-    int host = tern__control_host(group->control, tern_group_world_rank(group, rank));
-    for (int before = 0; before < own; before++)
-        if (!ranks[before] &&
-            tern__control_host(group->control, tern_group_world_rank(group, before)) == host)
-            return false;
+    uint64_t bit = UINT64_C(1) << rank % 64;
+    if (root->stopped & bit) return false;
+    if (root->native && atomic_fetch_or(&root->native->lobby->stopped, bit) & bit) return false;
+    root->stopped |= bit;
     return true;
 }
 
-/* A stopped rank would be an error only after the group's time-out, half an hour. The wait looks for one from
- * 10 s on, or half of a shorter time-out, and warns once. */
-static void warn_of_stopped(const tern_group *group, const char *what, const bool *ranks, bool is_message)
+static void forget_stopped(tern_group *root)
 {
-    const double warn_s = 10, look_s = 1;
+    if (root->native) atomic_fetch_and(&root->native->lobby->stopped, ~root->stopped);
+    root->stopped = 0;
+    root->stop_look_at = 0;
+}
+
+/* `rank` is one of the root's. */
+static void warn_of_stopped(const tern_group *group, const char *what, int rank, bool is_seen)
+{
+    char who[128];
+    int own = tern_group_world_rank(group, group->boot.rank);
+    tern__control_describe(group->control, rank, who, sizeof(who));
+    if (is_seen)
+        tern__log(TERN_LOG_WARN,
+                  "%s is stopped (by SIGSTOP or a debugger) while rank %d waits for it in %s; SIGCONT "
+                  "continues it, and the wait fails after %g s",
+                  who, own, what, group->opts.timeout_s);
+    else
+        tern__log(
+            TERN_LOG_WARN,
+            "%s does not answer while rank %d waits for it in %s, although its host does: it is stopped "
+            "(by SIGSTOP, a debugger or a frozen control group); SIGCONT continues it, and the wait "
+            "fails after %g s",
+            who, own, what, group->opts.timeout_s);
+}
+
+/* Looks for the stopped ranks that hold up `ranks`, and warns of them once it is time to. Only some ranks of
+ * other hosts are asked: if another one is stopped, those wait for it, too. */
+static void warn_of_all(const tern_group *group, const char *what, const bool *ranks, double silent_s)
+{
+    const int asks_max = 16;
+    int asks = 0;
+    tern_group *root = group->root;
+    bool is_time = tern__now_ns() >= root->stop_warn_at;
+    for (int rank = 0; rank < group->boot.world; rank++) {
+        bool is_seen = false;
+        int root_rank = tern_group_world_rank(group, rank);
+        if (!ranks[rank]) continue;
+        if (!tern__control_is_same_host(group->control, root_rank) && ++asks > asks_max) continue;
+        int stopped = tern__control_find_stopped(group->control, root_rank, silent_s, &is_seen);
+        if (stopped < 0 || !is_time) continue;
+        root->stop_look_at = INT64_MAX;
+        if (is_first_to_say(root, stopped)) warn_of_stopped(group, what, stopped, is_seen);
+    }
+}
+
+/* A stopped rank would be an error only after the group's time-out, half an hour. The wait warns of it once,
+ * after 10 s or half of a shorter time-out. It looks once a second, and from half of that time on, since
+ * ranks of other hosts have to be asked first. */
+static void look_for_stopped(const tern_group *group, const char *what, const bool *ranks)
+{
     int64_t now = tern__now_ns(), *at = &group->root->stop_look_at;
-    double timeout_s = group->opts.timeout_s;
-    if (!*at) *at = tern__deadline(TERN__MIN(warn_s, timeout_s / 2));
+    double warn_s = TERN__MIN(10, group->opts.timeout_s / 2), look_s = warn_s / 10;
+    if (!*at) {
+        *at = tern__deadline(warn_s / 2);
+        group->root->stop_warn_at = tern__deadline(warn_s);
+    }
     if (now < *at) return;
     *at = tern__deadline(look_s);
-    for (int rank = 0; rank < group->boot.world; rank++) {
-        char who[128];
-        if (!ranks[rank] || !tern__group_is_stopped(group, rank)) continue;
-        *at = INT64_MAX;
-        tern__group_describe(group, rank, who, sizeof(who));
-        if (is_message || is_reporter(group, ranks, rank))
-            tern__log(TERN_LOG_WARN,
-                      "%s is stopped (by SIGSTOP or a debugger) while rank %d waits for it in %s; SIGCONT "
-                      "continues it, and the wait fails after %g s",
-                      who, tern_group_world_rank(group, group->boot.rank), what, timeout_s);
-    }
+    warn_of_all(group, what, ranks, 3 * look_s);
 }
 
 /* ---- telling the peers ---- */
@@ -110,13 +149,13 @@ void tern__wait_say(const tern_group *group, const char *what, const bool *ranks
     int first = append_missing(group, ranks, is_named, text, sizeof(text));
     tern__control_wait_set(group->control, text, first);
     if (group->root->native) tern__deadlock_say(group->root->native, what);
-    warn_of_stopped(group, what, ranks, !is_named);
+    look_for_stopped(group, what, ranks);
 }
 
 void tern__wait_forget(const tern_group *group)
 {
     tern__control_wait_set(group->control, NULL, -1);
-    group->root->stop_look_at = 0;
+    if (group->root->stop_look_at) forget_stopped(group->root);
     if (group->root->native) tern__deadlock_forget(group->root->native);
 }
 

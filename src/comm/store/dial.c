@@ -3,6 +3,7 @@
 #include "comm/store/listen.h"
 
 #include "comm/store/hello.h"
+#include "comm/store/store.h"
 #include "comm/sys.h"
 
 #include <errno.h>
@@ -40,9 +41,14 @@ typedef struct dialer {
     const party *callee;
     int64_t start, deadline;
     int64_t warn_at; /* INT64_MAX: the wait has been reported */
+    int mark;        /* tells other ranks of this host that this one waits; -1: it does not yet */
     int attempts, hangups;
-    const char *why; /* reason of the last failure; a static string, or NULL: `native` */
-    int native;      /* errno of the last failure, or 0 */
+    /* Of the last failure: */
+    const char *why;                 /* a static string, or NULL: `tried` */
+    int native;                      /* the errno of the last address, or 0 */
+    tern__tried tried;               /* the addresses */
+    struct sockaddr_storage address; /* the one that has answered */
+    bool is_unanswered;              /* an address has refused the connection, or has not answered */
     /* Conditions in which another attempt is useless: */
     bool refused;  /* the server is not the right one        */
     bool is_down;  /* the loopback interface is down         */
@@ -54,7 +60,14 @@ static int failed(dialer *d, int native)
     d->native = native;
     d->why = NULL;
     d->is_spent = native == EMFILE || native == ENFILE;
+    d->is_unanswered |= native == ECONNREFUSED || native == ETIMEDOUT;
     return -1;
+}
+
+static int fail_address(dialer *d, const struct sockaddr *at, int native)
+{
+    tern__tried_add(&d->tried, d->boot->addr, at, native);
+    return failed(d, native);
 }
 
 /* A resolver that cannot open a file reports the name as unknown. errno has the real reason. */
@@ -64,6 +77,7 @@ static int fail_unresolved(dialer *d, int unresolved)
     if (d->is_spent) return -1;
     d->why = gai_strerror(unresolved);
     d->native = 0;
+    d->is_unanswered = false;
     return -1;
 }
 
@@ -72,11 +86,12 @@ static int connect_to(dialer *d, const struct addrinfo *at)
     int64_t deadline = TERN__MIN(d->deadline, tern__deadline(attempt_seconds));
     int one = 1, fd = tern__connect(at->ai_addr, at->ai_addrlen, deadline);
     d->is_down &= fd == -ENETUNREACH && tern__is_loopback(at->ai_addr);
-    if (fd < 0) return failed(d, -fd);
+    if (fd < 0) return fail_address(d, at->ai_addr, -fd);
+    memcpy(&d->address, at->ai_addr, at->ai_addrlen);
     if (!setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))) return fd;
     int native = errno;
     tern__close(&fd);
-    return failed(d, native);
+    return fail_address(d, at->ai_addr, native);
 }
 
 static int connect_any(dialer *d)
@@ -85,6 +100,8 @@ static int connect_any(dialer *d)
     snprintf(port, sizeof(port), "%d", d->boot->port);
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     struct addrinfo *list;
+    *d->tried.text = '\0';
+    d->is_unanswered = false;
     errno = 0;
     int unresolved = getaddrinfo(d->boot->addr, port, &hints, &list);
     if (unresolved) return fail_unresolved(d, unresolved);
@@ -95,25 +112,35 @@ static int connect_any(dialer *d)
     return fd;
 }
 
-/* Rank 1 reports, once, that rank 0 has not come. */
+/* A rank that waits for rank 0 makes its mark, so that others of its host need not report it as missing. */
+static void make_mark(dialer *d)
+{
+    if (d->callee == &store && d->boot->rank && d->mark < 0) d->mark = tern__mark_make(d->boot);
+}
+
+/* On each host the lowest rank that waits reports, once, that rank 0 has not come, and which other ranks of
+ * its host have not. */
 static void warn_late(dialer *d)
 {
+    char others[320];
     const tern__bootstrap *boot = d->boot;
     if (tern__now_ns() < d->warn_at) return;
     d->warn_at = INT64_MAX;
-    if (d->callee == &store && boot->rank == 1)
-        tern__log(
-            TERN_LOG_WARN,
-            "rank 1 has waited %.3g s in tern_group_open for rank 0, which does not answer at %s port %d: "
-            "has it not come, or is it stopped?",
-            (double)(tern__now_ns() - d->start) * 1e-9, boot->addr, boot->port);
+    if (d->callee != &store || !boot->rank || !tern__mark_missing(boot, others, sizeof(others))) return;
+    tern__log(TERN_LOG_WARN,
+              "rank %d has waited %.3g s in tern_group_open for rank 0, which does not answer at %s port %d: "
+              "has it not come, or is it stopped?%s",
+              boot->rank, (double)(tern__now_ns() - d->start) * 1e-9, boot->addr, boot->port, others);
 }
 
 /* The launcher's socket takes connections before rank 0 answers them. */
 static void await_answer(dialer *d, int fd)
 {
+    const double soon_s = 0.1;
     struct pollfd answer = {.fd = fd, .events = POLLIN};
-    if (d->warn_at < d->deadline && tern__poll(&answer, 1, d->warn_at) == 0) warn_late(d);
+    if (d->warn_at >= d->deadline || tern__poll(&answer, 1, tern__deadline(soon_s))) return;
+    make_mark(d);
+    if (tern__poll(&answer, 1, d->warn_at) == 0) warn_late(d);
 }
 
 /* ---- greetings: return 0 or -errno. They wait for the answer until the deadline, because the launcher
@@ -206,7 +233,7 @@ static bool dial_once(dialer *d, tern__line *line)
         d->refused = true;
         return false;
     }
-    failed(d, -status);
+    fail_address(d, (const struct sockaddr *)&d->address, -status);
     return false;
 }
 
@@ -240,17 +267,17 @@ static int fail_spent(const dialer *d, const char *caller, const char *func, ter
                              d->native == EMFILE ? "ulimit -n" : "sysctl fs.file-max");
 }
 
-/* Returns the server's hint if nothing answered the last attempt: the connection was refused or timed out. */
+/* Returns the server's hint if nothing answered the last attempt. */
 static const char *hint_of(const dialer *d)
 {
-    return d->native == ECONNREFUSED || d->native == ETIMEDOUT ? d->callee->hint : "";
+    return d->is_unanswered ? d->callee->hint : "";
 }
 
 static int give_up(const dialer *d, const char *func, tern_error *err)
 {
     char caller[32];
     const tern__bootstrap *boot = d->boot;
-    const char *why = d->why ? d->why : strerror(d->native);
+    const char *why = d->why ? d->why : d->tried.text;
     double seconds = (double)(tern__now_ns() - d->start) * 1e-9;
     name_caller(d, caller, sizeof(caller));
     if (d->is_spent) return fail_spent(d, caller, func, err);
@@ -268,13 +295,18 @@ static int give_up(const dialer *d, const char *func, tern_error *err)
 static int dial(const party *callee, tern__line *line, const tern__bootstrap *boot, int64_t deadline,
                 const char *func, tern_error *err)
 {
-    dialer d = {.boot = boot, .callee = callee, .start = tern__now_ns(), .deadline = deadline};
+    int status = TERN_OK;
+    dialer d = {.boot = boot, .callee = callee, .start = tern__now_ns(), .deadline = deadline, .mark = -1};
     d.warn_at = tern__warn_at(deadline);
-    for (int pause_ms = pause_first_ms;; pause_dialing(&d, &pause_ms)) {
-        if (dial_once(&d, line)) return TERN_OK;
+    for (int pause_ms = pause_first_ms; !dial_once(&d, line); pause_dialing(&d, &pause_ms)) {
+        make_mark(&d);
         warn_late(&d);
-        if (d.refused || d.is_down || d.is_spent || tern__now_ns() >= deadline) return give_up(&d, func, err);
+        bool is_over = d.refused || d.is_down || d.is_spent || tern__now_ns() >= deadline;
+        if (is_over) status = give_up(&d, func, err);
+        if (is_over) break;
     }
+    tern__close(&d.mark);
+    return status;
 }
 
 int tern__dial(tern__line *line, const tern__bootstrap *boot, bool torch, int64_t deadline, const char *func,

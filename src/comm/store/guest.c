@@ -5,7 +5,6 @@
 #include "comm/sys.h"
 
 #include <errno.h>
-#include <netdb.h>
 #include <stddef.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -17,15 +16,14 @@ enum {
 
 void tern__guest_refuse(tern__store_host *host, tern__store_guest *g, const char *why)
 {
-    char name[64] = "?", port[16] = "?";
-    struct sockaddr_storage addr;
-    socklen_t size = sizeof(addr);
-    if (!getpeername(g->fd, (struct sockaddr *)&addr, &size))
-        getnameinfo((struct sockaddr *)&addr, size, name, sizeof(name), port, sizeof(port),
-                    NI_NUMERICHOST | NI_NUMERICSERV);
+    char who[96];
+    struct sockaddr_storage at = {0};
+    socklen_t bytes = sizeof(at);
+    getpeername(g->fd, (struct sockaddr *)&at, &bytes);
+    tern__address_text(&at, who, sizeof(who));
     host->refused++;
-    tern__log(host->refused == 1 ? TERN_LOG_WARN : TERN_LOG_INFO, "store: refused %s port %s (%d so far): %s",
-              name, port, host->refused, why);
+    tern__log(host->refused == 1 ? TERN_LOG_WARN : TERN_LOG_INFO, "store: refused %s (%d so far): %s", who,
+              host->refused, why);
     g->is_closed = true;
 }
 

@@ -52,18 +52,22 @@ static int bind_to(const struct addrinfo *at, bool listens)
     return fd;
 }
 
-static int bind_first_of(const struct addrinfo *list, bool listens)
+/* After a failure errno is the last address's. */
+static int bind_first_of(const struct addrinfo *list, const char *host, bool listens, tern__tried *tried)
 {
-    int fd = -1;
+    int fd = -1, native = 0;
     for (const struct addrinfo *at = list; at && fd < 0; at = at->ai_next) {
         fd = bind_to(at, listens);
-        if (fd < 0 && errno == EADDRINUSE) break; /* clients would not try the other family's address */
+        native = errno;
+        if (fd < 0) tern__tried_add(tried, host, at->ai_addr, native);
+        if (fd < 0 && native == EADDRINUSE) break; /* clients would not try the other family's address */
     }
+    errno = native;
     return fd;
 }
 
 /* Binds all addresses, of both families if the host has both. */
-static int bind_all(int port, bool listens)
+static int bind_all(int port, const char *host, bool listens, tern__tried *tried)
 {
     struct sockaddr_in four = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
     struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)port)};
@@ -73,7 +77,7 @@ static int bind_all(int port, bool listens)
                              .ai_addr = (struct sockaddr *)&six,
                              .ai_addrlen = sizeof(six),
                              .ai_next = &last};
-    return bind_first_of(&first, listens);
+    return bind_first_of(&first, host, listens, tried);
 }
 
 static bool is_of_one_host(const tern__bootstrap *boot)
@@ -97,17 +101,18 @@ static bool is_own_name(const tern__bootstrap *boot, const struct addrinfo *list
     return false;
 }
 
-static int fail(const tern__bootstrap *boot, const caller *who, tern_error *err)
+static int fail(const tern__bootstrap *boot, int native, const tern__tried *tried, const caller *who,
+                tern_error *err)
 {
-    if (errno != EADDRINUSE)
-        return tern__error_errno(err, who->func, TERN_E_SYSTEM,
-                                 "cannot listen on port %d of %s, which must be an address of this host",
-                                 boot->port, boot->addr);
-    tern__error_errno(err, who->func, TERN_E_SYSTEM, "port %d of %s is taken", boot->port, boot->addr);
-    if (err && err->code == TERN_E_SYSTEM) {
-        size_t used = strlen(err->text);
-        snprintf(err->text + used, sizeof(err->text) - used, "%s", who->hint);
-    }
+    bool is_fresh = err && !err->code;
+    if (native == EADDRINUSE)
+        tern__error_set(err, who->func, TERN_E_SYSTEM, "port %d of %s is taken: %s%s", boot->port, boot->addr,
+                        tried->text, who->hint);
+    else
+        tern__error_set(err, who->func, TERN_E_SYSTEM,
+                        "cannot listen on port %d of %s, which must be an address of this host: %s",
+                        boot->port, boot->addr, tried->text);
+    if (is_fresh) err->native = native;
     return TERN_E_SYSTEM;
 }
 
@@ -117,15 +122,16 @@ static int take_port(const tern__bootstrap *boot, bool listens, const caller *wh
     snprintf(port, sizeof(port), "%d", boot->port);
     const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
     struct addrinfo *list;
+    tern__tried tried = {""};
     int unresolved = getaddrinfo(boot->addr, port, &hints, &list);
     if (unresolved)
         return tern__error_set(err, who->func, TERN_E_SYSTEM, "cannot resolve the host \"%s\": %s",
                                boot->addr, gai_strerror(unresolved));
-    int fd = is_own_name(boot, list) ? bind_all(boot->port, listens) : bind_first_of(list, listens);
-    int saved = errno;
+    int fd = is_own_name(boot, list) ? bind_all(boot->port, boot->addr, listens, &tried)
+                                     : bind_first_of(list, boot->addr, listens, &tried);
+    int native = errno;
     freeaddrinfo(list);
-    errno = saved;
-    return fd >= 0 ? fd : fail(boot, who, err);
+    return fd >= 0 ? fd : fail(boot, native, &tried, who, err);
 }
 
 int tern__port_of(int fd)

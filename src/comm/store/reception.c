@@ -5,8 +5,7 @@
 #include "comm/sys.h"
 
 #include <errno.h>
-
-enum { HELLO, PROOF, MESSAGE };
+#include <stdio.h>
 
 /* ---- one stranger ---- */
 
@@ -32,19 +31,40 @@ static bool check_proof(const tern__reception *r, tern__stranger *s)
     return s->message && tern__stranger_welcome(s);
 }
 
+static size_t part_bytes(const tern__reception *r, const tern__stranger *s)
+{
+    const size_t bytes[] = {sizeof(s->hello), sizeof(s->proof), r->message_bytes};
+    return bytes[s->stage];
+}
+
 /* Reads the stranger's next part, and handles it if it is complete. False: the stranger has to go. */
 static bool hear(const tern__reception *r, tern__stranger *s)
 {
     void *const parts[] = {&s->hello, &s->proof, s->message};
-    const size_t bytes[] = {sizeof(s->hello), sizeof(s->proof), r->message_bytes};
-    int took = tern__recv_part(s->fd, s->is_stream, parts[s->stage], bytes[s->stage], &s->got);
+    int took = tern__recv_part(s->fd, s->is_stream, parts[s->stage], part_bytes(r, s), &s->got);
+    s->has_hung_up = took < 0;
     if (took <= 0) return took == 0;
     s->got = 0;
     switch (s->stage++) {
-    case HELLO: return challenge(r, s);
-    case PROOF: return check_proof(r, s);
+    case TERN__PART_HELLO: return challenge(r, s);
+    case TERN__PART_PROOF: return check_proof(r, s);
     default: return r->admits(r->host, s);
     }
+}
+
+/* Many programs only look whether a port answers, so one that hangs up without a byte is no loss. */
+static void lose(const tern__reception *r, const tern__stranger *s)
+{
+    static const char *const names[] = {
+        [TERN__PART_HELLO] = "hello", [TERN__PART_PROOF] = "proof", [TERN__PART_MESSAGE] = "message"};
+    char who[96], came[32] = "none", end[48] = "before it hung up", text[256];
+    if (s->has_hung_up && s->stage == TERN__PART_HELLO && !s->got) return;
+    tern__address_text(&s->at, who, sizeof(who));
+    if (s->got) snprintf(came, sizeof(came), "only %zu", s->got);
+    if (!s->has_hung_up) snprintf(end, sizeof(end), "within %g s", TERN__HELLO_DEADLINE_S);
+    snprintf(text, sizeof(text), "%s has connected, but of its %s of %zu bytes %s came %s", who,
+             names[s->stage], part_bytes(r, s), came, end);
+    r->loses(r->host, s, text);
 }
 
 /* ---- the doors ---- */
@@ -99,7 +119,8 @@ static bool let_in(tern__reception *r, int door)
     *s = (tern__stranger){.is_stream = door == TERN__DOOR_NETWORK,
                           .came = tern__now_ns(),
                           .deadline = tern__deadline(TERN__HELLO_DEADLINE_S)};
-    s->fd = accept4(r->doors[door], NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    socklen_t bytes = sizeof(s->at);
+    s->fd = accept4(r->doors[door], (struct sockaddr *)&s->at, &bytes, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (s->fd < 0) return !tern__is_shortage(errno) || find_descriptor(r);
     if (r->greets(r->host, s))
         r->count++;
@@ -130,7 +151,9 @@ bool tern__reception_serve(tern__reception *r, const struct pollfd *polls)
     for (int i = 0; i < r->count; i++) {
         tern__stranger *s = &r->strangers[i];
         bool stays = !polls[TERN__DOORS + i].revents || hear(r, s);
-        if (!stays || tern__now_ns() >= s->deadline) tern__close(&s->fd);
+        if (s->fd < 0 || (stays && tern__now_ns() < s->deadline)) continue;
+        if (stays || s->has_hung_up) lose(r, s);
+        tern__close(&s->fd);
     }
     remove_gone(r);
     for (int door = 0; door < TERN__DOORS && fine; door++)

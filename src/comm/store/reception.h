@@ -11,8 +11,12 @@
 #include "comm/store/hello.h"
 
 #include <poll.h>
+#include <sys/socket.h>
 
 #define TERN__STRANGERS_MAX 64 /* at a time; others wait in the backlog */
+
+/* What a stranger sends, in this order. */
+enum { TERN__PART_HELLO, TERN__PART_PROOF, TERN__PART_MESSAGE };
 
 /* Of a Unix socket that keeps packets whole, and of a TCP socket. */
 enum { TERN__DOOR_HOST, TERN__DOOR_NETWORK, TERN__DOORS };
@@ -20,8 +24,10 @@ enum { TERN__DOOR_HOST, TERN__DOOR_NETWORK, TERN__DOORS };
 typedef struct tern__stranger {
     int fd; /* -1: sent away, or let in */
     bool is_stream;
-    int stage;  /* how many parts it has sent */
-    size_t got; /* bytes of the next part */
+    struct sockaddr_storage at; /* its address */
+    int stage;                  /* how many parts it has sent */
+    size_t got;                 /* bytes of the next part */
+    bool has_hung_up;
     int64_t came, deadline;
     tern__hello hello;
     tern__challenge challenge;
@@ -41,6 +47,9 @@ typedef struct tern__reception {
     /* It has proved itself and sent its message. Takes s->fd over and sets it to -1. Without a message it has
      * not been welcomed yet. */
     bool (*admits)(void *host, tern__stranger *s);
+    /* Its time is up, or it has hung up after its first bytes. `missing`: "10.0.0.2 port 4711 has connected,
+     * but of its message of 3176 bytes none came within 5 s". */
+    void (*loses)(void *host, const tern__stranger *s, const char *missing);
 
     tern__stranger strangers[TERN__STRANGERS_MAX]; /* in the order in which they came */
     int count;

@@ -63,6 +63,15 @@ int tern__store_has(tern_store *store, const char *key, tern_error *err);
  * ranks 1, 3". Returns TERN_OK if none is missing any more. Takes a second at most, unless the store fails.
  */
 int tern__store_fail_missing(tern_store *store, const char *name, int first, int world, tern_error *err);
+/* ---- ranks of one host that wait for rank 0 ---- */
+
+/* Makes a mark that other ranks of this host see while the returned descriptor is open; -1: it cannot. While
+ * rank 0 is not there, nor its store, ranks learn only this of each other. */
+int tern__mark_make(const tern__bootstrap *boot);
+/* Writes which ranks do not wait here: "; ranks 1, 3 have not come either", or "" if all do. False if another
+ * rank of this host, a lower one, is to report. */
+bool tern__mark_missing(const tern__bootstrap *boot, char *text, size_t size);
+
 /* Waits until `key` exists, and copies at most `cap` bytes of its value. *bytes = the value's size. */
 int tern__store_read(tern_store *store, const char *key, void *value, size_t cap, size_t *bytes,
                      double timeout_s, tern_error *err);
