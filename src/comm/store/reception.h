@@ -22,6 +22,8 @@ typedef struct tern__stranger {
     bool is_stream;
     int stage;  /* how many parts it has sent */
     size_t got; /* bytes of the next part */
+    size_t sent; /* bytes of our answer to the last one */
+    bool is_owed; /* some of that answer is not sent yet */
     int64_t came, deadline;
     tern__hello hello;
     tern__challenge challenge;
@@ -56,7 +58,5 @@ int tern__reception_prepare(const tern__reception *r, struct pollfd *polls, int6
  * caller and no stranger who could leave one. */
 bool tern__reception_serve(tern__reception *r, const struct pollfd *polls);
 void tern__reception_close(tern__reception *r);
-
-bool tern__stranger_welcome(const tern__stranger *s);
 
 #endif
