@@ -60,6 +60,14 @@ static int bits(tern_group *world, tern_error *err)
     return 0;
 }
 
+/* Sums so much that its packets are large, until the network loses them. */
+static int pour(tern_group *world, tern_error *err)
+{
+    if (sum(world, err)) return 1;
+    while (!err->code) hash_of_sums(world, err);
+    return tern_error_print(err);
+}
+
 /* Sums until a rank is killed. */
 static int work(tern_group *world, tern_error *err)
 {
@@ -96,6 +104,7 @@ int main(int argc, char **argv)
     tern_group_opts opts = tern_group_defaults();
     const char *what = argc > 1 ? argv[1] : "sum";
     if (!strcmp(what, "impatient")) opts.connect_timeout_s = 1;
+    if (!strcmp(what, "pour")) opts.timeout_s = 4;
     if (!strcmp(what, "keep")) atexit(close_kept);
     int status = 0;
     for (int times = strcmp(what, "twice") ? 1 : 2; times && !status; times--) {
@@ -103,6 +112,7 @@ int main(int argc, char **argv)
         if (!world) return tern_error_print(&err);
         if (!strcmp(what, "keep")) return keep(world, &err);
         status = strcmp(what, "work") ? sum(world, &err) : work(world, &err);
+        if (!status && !strcmp(what, "pour")) status = pour(world, &err);
         if (!status && !strcmp(what, "bits")) status = bits(world, &err);
         if (!status && !strcmp(what, "leave")) status = desert(world, 0, &err);
         if (!status && !strcmp(what, "exit")) status = desert(world, 7, &err);
