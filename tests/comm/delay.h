@@ -51,14 +51,13 @@ static inline void delay_step(void)
         result_;                                                                                             \
     })
 
-#define atomic_load(at)               DELAY_BOTH(__atomic_load_n(at, __ATOMIC_SEQ_CST))
-#define atomic_load_explicit(at, how) DELAY_BOTH(__atomic_load_n(at, how))
-#define atomic_store_explicit(at, value, how)                                                                \
-    (delay_step(), __atomic_store_n(at, value, how), delay_step())
-#define atomic_store(at, value)     atomic_store_explicit(at, value, __ATOMIC_SEQ_CST)
-#define atomic_fetch_add(at, value) DELAY_BOTH(__atomic_fetch_add(at, value, __ATOMIC_SEQ_CST))
-#define atomic_fetch_sub(at, value) DELAY_BOTH(__atomic_fetch_sub(at, value, __ATOMIC_SEQ_CST))
-#define atomic_fetch_or(at, value)  DELAY_BOTH(__atomic_fetch_or(at, value, __ATOMIC_SEQ_CST))
+#define atomic_load(at)                       DELAY_BOTH(__atomic_load_n(at, __ATOMIC_SEQ_CST))
+#define atomic_load_explicit(at, how)         DELAY_BOTH(__atomic_load_n(at, how))
+#define atomic_store_explicit(at, value, how) (delay_step(), __atomic_store_n(at, value, how), delay_step())
+#define atomic_store(at, value)               atomic_store_explicit(at, value, __ATOMIC_SEQ_CST)
+#define atomic_fetch_add(at, value)           DELAY_BOTH(__atomic_fetch_add(at, value, __ATOMIC_SEQ_CST))
+#define atomic_fetch_sub(at, value)           DELAY_BOTH(__atomic_fetch_sub(at, value, __ATOMIC_SEQ_CST))
+#define atomic_fetch_or(at, value)            DELAY_BOTH(__atomic_fetch_or(at, value, __ATOMIC_SEQ_CST))
 #define atomic_compare_exchange_strong(at, expected, value)                                                  \
     DELAY_BOTH(__atomic_compare_exchange_n(at, expected, value, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
 #define atomic_compare_exchange_weak(at, expected, value)                                                    \

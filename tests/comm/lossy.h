@@ -1,6 +1,6 @@
-/* lossy.h - two hosts, simulated by network namespaces, and between them a line that loses, delays and reorders
- * packets and has little room: a process that holds the far ends of both hosts' interfaces and passes packets
- * on. Needs root, `ip` and /dev/net/tun. */
+/* lossy.h - two hosts, simulated by network namespaces, and between them a line that loses, delays and
+ * reorders packets and has little room: a process that holds the far ends of both hosts' interfaces and
+ * passes packets on. Needs root, `ip` and /dev/net/tun. */
 #ifndef TERN_TESTS_COMM_LOSSY_H
 #define TERN_TESTS_COMM_LOSSY_H
 

@@ -1,4 +1,5 @@
-/* round.h - one call of every kind with few elements: for lines and systems on which each of them takes long. */
+/* round.h - one call of every kind with few elements: for lines and systems on which each of them takes
+ * long. */
 #ifndef TERN_TESTS_COMM_ROUND_H
 #define TERN_TESTS_COMM_ROUND_H
 
@@ -70,8 +71,7 @@ static inline int round_moves(fixture *f, size_t count)
     tern_all_to_all(f->group, own, all, count, TERN_I32, &f->err);
     RANK_CHECK_OK(f->rank, f->err);
     for (int rank = 0; rank < f->world; rank++)
-        RANK_CHECK(f->rank,
-                   round_is_of(all + (size_t)rank * count, rank, (size_t)f->rank * count, count));
+        RANK_CHECK(f->rank, round_is_of(all + (size_t)rank * count, rank, (size_t)f->rank * count, count));
     tern_gather(f->group, own, all, count, TERN_I32, 0, &f->err);
     RANK_CHECK_OK(f->rank, f->err);
     for (int rank = 0; rank < f->world && f->rank == 0; rank++)

@@ -1,5 +1,6 @@
-/* test_lossy.c - a job on two hosts whose line loses up to a tenth of the packets, takes 50 ms, more or less, so
- * that packets overtake each other, and passes little a second. Everything takes longer, and nothing fails. */
+/* test_lossy.c - a job on two hosts whose line loses up to a tenth of the packets, takes 50 ms, more or
+ * less, so that packets overtake each other, and passes little a second. Everything takes longer, and
+ * nothing fails. */
 #include "board.h"
 #include "lossy.h"
 #include "round.h"
@@ -36,7 +37,8 @@ static void a_bad_line_only_takes_longer(void **state)
     double took[TERN__COUNT(lines)];
     for (size_t i = 0; i < TERN__COUNT(lines); i++) {
         took[i] = seconds_of_job(&lines[i]);
-        print_message("%.0f %% lost, %.0f ms: %.1f s\n", lines[i].loss * 100, lines[i].delay_s * 1e3, took[i]);
+        print_message("%.0f %% lost, %.0f ms: %.1f s\n", lines[i].loss * 100, lines[i].delay_s * 1e3,
+                      took[i]);
     }
     assert_true(took[1] > took[0] + 10 * lines[1].delay_s); /* the packets did go over the line */
 }
@@ -90,6 +92,7 @@ int main(void)
     return puts("skipped: ThreadSanitizer sees nothing of what libgloo locks"), 77;
 #endif
     if (!board_plugin("tern_gloo.so")) return puts("skipped: the gloo plug-in was not built"), 77;
-    if (!lossy_open(&net, ends)) return puts("skipped: network namespaces need root, ip and /dev/net/tun"), 77;
+    if (!lossy_open(&net, ends))
+        return puts("skipped: network namespaces need root, ip and /dev/net/tun"), 77;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

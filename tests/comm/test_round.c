@@ -1,5 +1,6 @@
-/* test_round.c - one call of every kind, and a store, whose clients are in other processes. CMakeLists.txt also
- * runs it on simulated hosts with system calls that move a few bytes at a time, and with a clock that jumps. */
+/* test_round.c - one call of every kind, and a store, whose clients are in other processes. CMakeLists.txt
+ * also runs it on simulated hosts with system calls that move a few bytes at a time, and with a clock that
+ * jumps. */
 #include "round.h"
 
 #include "comm/store/store.h"

@@ -1,9 +1,10 @@
-/* partial.c - preloaded into a test, it lets a call move one to seven bytes of a stream at a time, gives sockets
- * the smallest buffers, and interrupts the process a thousand times a second by a signal whose handler does not
- * restart system calls. All of this is what a kernel may do at any time.
+/* partial.c - preloaded into a test, it lets a call move one to seven bytes of a stream at a time, gives
+ * sockets the smallest buffers, and interrupts the process a thousand times a second by a signal whose
+ * handler does not restart system calls. All of this is what a kernel may do at any time.
  *
- * Sockets that keep the boundaries of messages are left alone, and so are writes to a pipe of at most PIPE_BUF
- * bytes, which POSIX promises to be whole, and reads of the few bytes of a report that was written in this way. */
+ * Sockets that keep the boundaries of messages are left alone, and so are writes to a pipe of at most
+ * PIPE_BUF bytes, which POSIX promises to be whole, and reads of the few bytes of a report that was
+ * written in this way. */
 #include <dlfcn.h>
 #include <limits.h>
 #include <pthread.h>
@@ -165,7 +166,8 @@ static void on_signal(int number)
     (void)number;
 }
 
-/* A timer ends with an exec and is not inherited by a child. Whoever has not taken the signal yet ignores it. */
+/* A timer ends with an exec and is not inherited by a child. Whoever has not taken the signal yet ignores
+ * it. */
 static void begin_storm(void)
 {
     struct sigaction action = {.sa_handler = on_signal};

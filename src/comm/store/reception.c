@@ -126,8 +126,8 @@ int tern__reception_prepare(const tern__reception *r, struct pollfd *polls, int6
     for (int door = 0; door < TERN__DOORS; door++)
         polls[door] = (struct pollfd){.fd = is_open ? r->doors[door] : -1, .events = POLLIN};
     for (int i = 0; i < r->count; i++) {
-        polls[TERN__DOORS + i] = (struct pollfd){.fd = r->strangers[i].fd,
-                                                 .events = r->strangers[i].is_owed ? POLLOUT : POLLIN};
+        polls[TERN__DOORS + i] =
+            (struct pollfd){.fd = r->strangers[i].fd, .events = r->strangers[i].is_owed ? POLLOUT : POLLIN};
         *until = TERN__MIN(*until, r->strangers[i].deadline);
     }
     return TERN__DOORS + r->count;

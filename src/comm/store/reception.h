@@ -20,9 +20,9 @@ enum { TERN__DOOR_HOST, TERN__DOOR_NETWORK, TERN__DOORS };
 typedef struct tern__stranger {
     int fd; /* -1: sent away, or let in */
     bool is_stream;
-    int stage;  /* how many parts it has sent */
-    size_t got; /* bytes of the next part */
-    size_t sent; /* bytes of our answer to the last one */
+    int stage;    /* how many parts it has sent */
+    size_t got;   /* bytes of the next part */
+    size_t sent;  /* bytes of our answer to the last one */
     bool is_owed; /* some of that answer is not sent yet */
     int64_t came, deadline;
     tern__hello hello;
