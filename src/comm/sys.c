@@ -185,12 +185,16 @@ int tern__recv_all(int fd, void *data, size_t bytes, int64_t deadline)
     return 0;
 }
 
-bool tern__send_now(int fd, const void *data, size_t bytes)
+int tern__send_part(int fd, const void *data, size_t bytes, size_t *sent)
 {
-    ssize_t sent;
-    do sent = send(fd, data, bytes, MSG_NOSIGNAL | MSG_DONTWAIT);
-    while (sent < 0 && errno == EINTR);
-    return sent == (ssize_t)bytes;
+    while (*sent < bytes) {
+        ssize_t count = send(fd, (const char *)data + *sent, bytes - *sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+        if (count >= 0)
+            *sent += (size_t)count;
+        else if (errno != EINTR)
+            return errno == EAGAIN ? 0 : -1;
+    }
+    return 1;
 }
 
 /* A packet is either complete or wrong; the rest of a stream's part may still arrive. */

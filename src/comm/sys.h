@@ -50,8 +50,9 @@ int tern__tcp_tune(int fd, double silence_s);
 int tern__send_all(int fd, const void *data, size_t bytes, int64_t deadline);
 int tern__recv_all(int fd, void *data, size_t bytes, int64_t deadline);
 
-/* Sends all `bytes` without waiting. False: the kernel has not taken them all. */
-bool tern__send_now(int fd, const void *data, size_t bytes);
+/* Sends what the kernel takes of the `bytes` without waiting; it may take a few at a time. Returns 1: all; 0,
+ * and EAGAIN in errno: not yet (*sent bytes so far); -1 and errno. A packet is sent whole or not at all. */
+int tern__send_part(int fd, const void *data, size_t bytes, size_t *sent);
 /* Receives the next `bytes` without waiting, as one packet or from a stream. Returns 1: complete; 0: not yet
  * (*got bytes so far); -1: the other end has closed or sent something else. */
 int tern__recv_part(int fd, bool is_stream, void *data, size_t bytes, size_t *got);

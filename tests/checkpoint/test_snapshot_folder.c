@@ -197,6 +197,56 @@ static void a_second_job_is_refused_and_told_of_the_first(void **state)
     close_folder(&f);
 }
 
+/* Saves one step after another, each in place of the one before, until it is killed. */
+static pid_t start_saving(const char *dir)
+{
+    pid_t pid = fork();
+    if (pid) return pid;
+    single s = open_single(dir, 1);
+    tern_snapshot_add_int(s.snapshot, "value", &s.value, &s.err);
+    for (int64_t step = 0; s.snapshot; step++) save_single(&s, step);
+    _exit(1);
+}
+
+static int64_t int_of(const tern_object *dict, const char *key)
+{
+    int64_t value = -1;
+    assert_int_equal(tern_object_to_int(tern_object_get(dict, key), &value, NULL), 0);
+    return value;
+}
+
+/* A load sees one whole step, although the file is replaced and removed meanwhile. Between the reading of
+ * `latest` and the opening of its file that file may go: then the error says so. */
+static void a_step_is_loaded_while_another_job_saves(void **state)
+{
+    (void)state;
+    folder f = open_folder();
+    char path[512];
+    int64_t last = -1, changes = 0;
+    snprintf(path, sizeof(path), "%s/latest", f.path);
+    pid_t pid = start_saving(f.path);
+    while (changes < 100) {
+        tern_error err = {0};
+        tern_object *all = tern_load(path, NULL, &err);
+        if (!all) {
+            assert_int_equal(err.native, ENOENT);
+            expect_error(err.code, &err, TERN_E_IO, "/latest");
+            continue;
+        }
+        int64_t step = int_of(all, "step");
+        assert_int_equal(int_of(all, "value"), 10 * step);
+        assert_true(step >= last);
+        changes += step > last;
+        last = step;
+        tern_object_free(all);
+    }
+    single other = open_single(f.path, 1);
+    assert_null(other.snapshot);
+    kill(pid, SIGKILL);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    close_folder(&f);
+}
+
 /* A folder that can only be read, or whose file system has no locks, opens all the same. */
 static void a_folder_that_cannot_be_locked_opens(void **state)
 {
@@ -713,6 +763,7 @@ int main(void)
         cmocka_unit_test(all_are_kept_if_asked),
         cmocka_unit_test(it_tidies_up),
         cmocka_unit_test(a_second_job_is_refused_and_told_of_the_first),
+        cmocka_unit_test(a_step_is_loaded_while_another_job_saves),
         cmocka_unit_test(a_folder_that_cannot_be_locked_opens),
         cmocka_unit_test(directories_are_made),
         cmocka_unit_test(a_damaged_one_is_passed_over),

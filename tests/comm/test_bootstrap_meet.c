@@ -573,7 +573,7 @@ static pid_t meet_in_a_file(const char *path, int rank, int world, double timeou
 static void await_exit(pid_t pid)
 {
     int status;
-    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(TEMP_FAILURE_RETRY(waitpid(pid, &status, 0)), pid);
     assert_int_equal(status, 0);
 }
 
@@ -630,7 +630,7 @@ static void a_file_of_a_killed_job_is_named(void **state)
         pid_t pid = meet_in_a_file(path, dead, 3, 20, "");
         assert_true(await_file(path, &info, 600)); /* its card is in it */
         kill(pid, SIGKILL);
-        assert_int_equal(waitpid(pid, &status, 0), pid);
+        assert_int_equal(TEMP_FAILURE_RETRY(waitpid(pid, &status, 0)), pid);
         snprintf(text, sizeof(text),
                  "pid %d) is gone and has left its keys in the store in \"%s\": if it belongs to an earlier "
                  "job, remove this file",

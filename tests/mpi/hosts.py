@@ -110,6 +110,24 @@ class TwoHosts(unittest.TestCase):
         self.assertEqual(sorted(lines), [(str(rank), str(rank % 2), "native+mpi") for rank in range(4)])
         self.assertEqual(len(set(re.findall(r"hash (\w+)", done.stdout))), 1)
 
+    @unittest.skipIf(mpirun.NAME == "mpich", "MPICH's UCX sees that the hosts are one machine, and uses its memory")
+    def test_a_network_that_drops_large_packets(self):
+        """MPI's own connections notice nothing for a quarter of an hour. The group's time-out ends the wait, and names the ranks
+        on both hosts."""
+        self.assertTrue(self.hosts[0].run("ip", "link", "set", "eth0", "gso_max_segs", "1"))  # the cable would pass larger ones whole
+        job = self.start(mpirun.program("mpi_rank"), "pour")
+        self.addCleanup(job.kill)
+        for _ in range(4):
+            self.assertRegex(job.stdout.readline(), r"rank \d of 4, local \d, pid \d+, native\+mpi")
+        self.assertTrue(self.hosts[1].run("ip", "link", "set", "eth0", "mtu", "600"))
+        begin = time.monotonic()
+        err = job.communicate(timeout=60)[1]
+        self.assertLess(time.monotonic() - begin, 30)
+        self.assertNotEqual(job.returncode, 0)
+        self.assertRegex(err, r"rank \d waited 4 s in all_reduce of \d+ \w+, sum \(work \d+\); rank \d \((one|two), pid \d+\)")
+        for name in NAMES:
+            self.assertRegex(err, rf"rank \d \({name}, pid \d+\)")
+
     def test_a_killed_rank(self):
         """The rank is killed on the host without mpirun. The others report it, or are killed before they
         can."""

@@ -61,6 +61,14 @@ static int bits(tern_group *world, tern_error *err)
     return 0;
 }
 
+/* Sums so much that its packets are large, until the network loses them. */
+static int pour(tern_group *world, tern_error *err)
+{
+    if (sum(world, err)) return 1;
+    while (!err->code) hash_of_sums(world, err);
+    return tern_error_print(err);
+}
+
 /* Sums until a rank is killed. */
 static int work(tern_group *world, tern_error *err)
 {
@@ -97,6 +105,7 @@ int main(int argc, char **argv)
     tern_group_opts opts = tern_group_defaults();
     const char *what = argc > 1 ? argv[1] : "sum";
     if (!strcmp(what, "impatient")) opts.connect_timeout_s = 1;
+    if (!strcmp(what, "pour")) opts.timeout_s = 4;
     if (!strcmp(what, "keep")) atexit(close_kept);
     if (!strcmp(what, "hurry")) opts.timeout_s = opts.host_timeout_s = 3;
     int status = 0;
@@ -106,6 +115,7 @@ int main(int argc, char **argv)
         if (!strcmp(what, "keep")) return keep(world, &err);
         bool works = !strcmp(what, "work") || !strcmp(what, "hurry");
         status = works ? work(world, &err) : sum(world, &err);
+        if (!status && !strcmp(what, "pour")) status = pour(world, &err);
         if (!status && !strcmp(what, "bits")) status = bits(world, &err);
         if (!status && !strcmp(what, "leave")) status = desert(world, 0, &err);
         if (!status && !strcmp(what, "exit")) status = desert(world, 7, &err);

@@ -40,7 +40,7 @@ static bool admits(void *host, tern__stranger *s)
     if (peer->fd >= 0) return false;
     if (!peer->stream && tern__peer_is_ours(s->fd, &pid)) tern__peer_watch_pid(peer, pid);
     peer->fd = s->fd;
-    bool is_welcome = tern__stranger_welcome(s);
+    bool is_welcome = !tern__line_welcome(control, peer);
     if (is_welcome)
         s->fd = -1; /* the peer's now */
     else

@@ -120,12 +120,14 @@ static int shake_hands(const tern__control *control, tern__peer *peer, int fd, i
     tern__proof proof;
     tern__welcome welcome;
     tern__hello_make(&hello, TERN__PURPOSE_CONTROL, control->rank, peer->rank, control->world);
-    if (!tern__send_now(fd, &hello, sizeof(hello))) return fail_connection(peer, strerror(errno), err);
+    int native = -tern__send_all(fd, &hello, sizeof(hello), deadline);
+    if (native) return fail_connection(peer, strerror(native), err);
     int status = await_part(peer, fd, &challenge, sizeof(challenge), deadline, err);
     if (status) return status;
     if (!tern__hello_answer(&hello, &challenge, control->secret, &proof))
         return fail_connection(peer, "it does not know this job's secret", err);
-    if (!tern__send_now(fd, &proof, sizeof(proof))) return fail_connection(peer, strerror(errno), err);
+    native = -tern__send_all(fd, &proof, sizeof(proof), deadline);
+    if (native) return fail_connection(peer, strerror(native), err);
     status = await_part(peer, fd, &welcome, sizeof(welcome), deadline, err);
     if (status || tern__hello_is_welcome(&welcome)) return status;
     return fail_connection(peer, "its welcome is malformed", err);

@@ -117,6 +117,24 @@ static void release(tern__control *control)
     tern__free(control);
 }
 
+/* Sends what the kernel has not taken yet: a goodbye that stays here would be taken for a death, and so would
+ * the text of a failure. A host that takes nothing is not waited for. */
+static void send_rest(tern__control *control)
+{
+    const double patience_s = 1;
+    int64_t deadline = tern__deadline(patience_s);
+    for (bool is_waiting = true; is_waiting && tern__now_ns() < deadline;) {
+        is_waiting = false;
+        for (int rank = 0; rank < control->world; rank++) {
+            tern__peer *peer = &control->peers[rank];
+            if (peer->fd < 0 || peer->gone) continue;
+            tern__line_flush(control, peer);
+            is_waiting |= tern__line_is_waiting(control, peer);
+        }
+        if (is_waiting) tern__poll(NULL, 0, tern__deadline(0.001));
+    }
+}
+
 /* Makes sure that the other hosts receive the goodbye even if packets are lost. The first loop starts closing
  * on all connections at once, so that the waits of the second overlap. */
 static void part_from_hosts(tern__control *control)
@@ -137,6 +155,7 @@ void tern__control_close(tern__control *control)
         atomic_store(&control->stop, true);
         tern__bell_ring(control->bell);
         pthread_join(control->thread, NULL);
+        send_rest(control);
         if (tern__control_is_healthy(control)) part_from_hosts(control);
     }
     release(control);

@@ -245,6 +245,8 @@ void tern__tcp_text(const struct sockaddr_storage *at, char *text, size_t size);
 /* Sends a message, from any thread; never blocks. Keeps the part of a frame that the kernel does not take at
  * once. Returns 0 or an errno. */
 int tern__line_send(tern__control *control, tern__peer *peer, const tern__message *message);
+/* Sends the welcome, the last part of the handshake, in the same way. */
+int tern__line_welcome(tern__control *control, tern__peer *peer);
 /* Sends what is kept, as far as the kernel takes it. */
 void tern__line_flush(tern__control *control, tern__peer *peer);
 bool tern__line_is_waiting(tern__control *control, const tern__peer *peer);

@@ -2,6 +2,7 @@
  * packets whole and can pass descriptors. Between hosts it is a TCP stream of frames: a head of fixed size,
  * which says how long the text is, and the text. The length is checked before it is used. */
 #include "comm/control/inner.h"
+#include "comm/store/hello.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -10,47 +11,46 @@
 
 /* ---- sending ---- */
 
-static int send_some(int fd, const char *data, size_t bytes, size_t *sent)
-{
-    *sent = 0;
-    while (*sent < bytes) {
-        ssize_t count = send(fd, data + *sent, bytes - *sent, MSG_DONTWAIT | MSG_NOSIGNAL);
-        if (count >= 0)
-            *sent += (size_t)count;
-        else if (errno != EINTR)
-            return errno == EAGAIN ? 0 : errno;
-    }
-    return 0;
-}
-
-/* The caller holds send_lock. */
+/* The caller holds send_lock. Nothing is kept for a connection that has failed. */
 static int flush(tern__stream *stream, int fd)
 {
-    size_t sent;
-    int native = send_some(fd, stream->outbox, stream->unsent, &sent);
-    stream->unsent -= sent;
+    size_t sent = 0;
+    int native = tern__send_part(fd, stream->outbox, stream->unsent, &sent) < 0 ? errno : 0;
+    stream->unsent = native ? 0 : stream->unsent - sent;
     memmove(stream->outbox, stream->outbox + sent, stream->unsent);
     return native;
 }
 
-static int send_frame(tern__stream *stream, int fd, const tern__message *message, size_t bytes)
+static int send_bytes(tern__stream *stream, int fd, const void *data, size_t bytes)
 {
     int native = flush(stream, fd);
     if (native) return native;
     if (stream->unsent + bytes > sizeof(stream->outbox)) return EAGAIN;
-    memcpy(stream->outbox + stream->unsent, message, bytes);
+    memcpy(stream->outbox + stream->unsent, data, bytes);
     stream->unsent += bytes;
     return flush(stream, fd);
 }
 
-int tern__line_send(tern__control *control, tern__peer *peer, const tern__message *message)
+static int send_whole(tern__control *control, tern__peer *peer, const void *data, size_t bytes)
 {
-    size_t bytes = TERN__MESSAGE_HEAD + message->bytes;
-    if (!peer->stream) return tern__send_now(peer->fd, message, bytes) ? 0 : errno;
+    size_t sent = 0;
+    if (!peer->stream) return tern__send_part(peer->fd, data, bytes, &sent) > 0 ? 0 : errno;
     pthread_mutex_lock(&control->send_lock);
-    int native = send_frame(peer->stream, peer->fd, message, bytes);
+    int native = send_bytes(peer->stream, peer->fd, data, bytes);
     pthread_mutex_unlock(&control->send_lock);
     return native;
+}
+
+int tern__line_send(tern__control *control, tern__peer *peer, const tern__message *message)
+{
+    return send_whole(control, peer, message, TERN__MESSAGE_HEAD + message->bytes);
+}
+
+int tern__line_welcome(tern__control *control, tern__peer *peer)
+{
+    tern__welcome welcome;
+    tern__hello_welcome(&welcome);
+    return send_whole(control, peer, &welcome, sizeof(welcome));
 }
 
 /* An error is ignored here: it shows when the stream is read. */

@@ -14,7 +14,7 @@ enum {
     TERN__KEPT_BYTES = 1 << 20,  /* limit for messages from one source that came before their receives */
 };
 
-/* The serial of a pair's descriptor, which no window uses. */
+/* The serial of a pair's descriptor. tern__serial_next never returns it. */
 #define TERN__PAIR_SERIAL UINT32_MAX
 
 /* The memory between one sender and one receiver, created by the sender with its first message. It has two

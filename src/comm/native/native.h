@@ -129,6 +129,8 @@ int tern__segment_attach(const tern__native *native, int peer, int fd, size_t by
 /* Replaces a mapping by private pages with the same contents. */
 int tern__segment_privatize(void *base, size_t bytes, tern_error *err);
 size_t tern__segment_mapped(size_t bytes);
+/* Returns the serial of the next segment that the ranks pass to each other, the same on all ranks. */
+uint32_t tern__serial_next(tern__native *native);
 
 int tern__segment_send(tern__native *native, int peer, uint32_t serial, int fd, tern_error *err);
 /* Receives the descriptor; progresses all channels while it waits. */

@@ -5,7 +5,7 @@
  * Mapping populates the page tables: page faults would cost a first reduction more than the reduction itself.
  * A page behind the data, which is not mapped, holds a note: the size, and where the creator has mapped the
  * memory. */
-#include "comm/native/native.h"
+#include "comm/native/mailbox.h"
 
 #include "base/pages.h"
 #include "base/thread.h"
@@ -260,6 +260,13 @@ int tern__segment_recv(tern__native *native, int peer, uint32_t serial, int *fd,
 
 /* ---- one segment for all ranks ---- */
 
+/* Serials begin again after four thousand million segments; those of long ago have been fetched. */
+uint32_t tern__serial_next(tern__native *native)
+{
+    if (native->serial == TERN__PAIR_SERIAL) native->serial = 0;
+    return native->serial++;
+}
+
 bool tern__shared_is_joined(const tern__goal *goal)
 {
     return atomic_load(&goal->head->joined) >= goal->seq;
@@ -296,7 +303,7 @@ static int attach_shared(tern__native *native, uint32_t serial, size_t bytes, vo
  * the ranks that share it. */
 int tern__shared_open(tern__native *native, size_t bytes, void **base, tern_error *err)
 {
-    uint32_t serial = native->serial++;
+    uint32_t serial = tern__serial_next(native);
     *base = NULL;
     int status = native->rank == 0 ? create_shared(native, serial, bytes, base, err)
                                    : attach_shared(native, serial, bytes, base, err);

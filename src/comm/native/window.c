@@ -69,7 +69,7 @@ static int attach_all(tern__native *native, uint32_t serial, tern__window *windo
 static int share(tern__native *native, void *base, tern__window *window, tern_error *err)
 {
     int fd;
-    uint32_t serial = native->serial++;
+    uint32_t serial = tern__serial_next(native);
     int status = tern__segment_create(&base, window->bytes, &fd, err);
     if (status) return status;
     window->bases[native->rank] = base;

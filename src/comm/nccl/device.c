@@ -192,9 +192,10 @@ static bool is_reaped(tern__nccl_device *gpu, int seconds)
 {
     struct timespec until;
     if (!gpu->ended_count) return true;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until); /* the time of day may be set meanwhile */
     until.tv_sec += seconds;
-    if (seconds ? pthread_timedjoin_np(gpu->reaper, NULL, &until) : pthread_join(gpu->reaper, NULL))
+    if (seconds ? pthread_clockjoin_np(gpu->reaper, NULL, CLOCK_MONOTONIC, &until)
+                : pthread_join(gpu->reaper, NULL))
         return false;
     gpu->ended_count = 0;
     return true;

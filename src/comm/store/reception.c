@@ -9,18 +9,25 @@
 
 /* ---- one stranger ---- */
 
+/* Sends what the stranger waits for before its next part, or the rest of it. False: it cannot be sent. */
+static bool answer(tern__stranger *s)
+{
+    tern__welcome welcome;
+    tern__hello_welcome(&welcome);
+    const void *const parts[] = {[TERN__PART_PROOF] = &s->challenge, [TERN__PART_MESSAGE] = &welcome};
+    const size_t bytes[] = {
+        [TERN__PART_PROOF] = sizeof(s->challenge), [TERN__PART_MESSAGE] = sizeof(welcome)};
+    int took = tern__send_part(s->fd, parts[s->stage], bytes[s->stage], &s->sent);
+    s->is_owed = took == 0;
+    return took >= 0;
+}
+
 static bool challenge(const tern__reception *r, tern__stranger *s)
 {
     if (!r->expects(r->host, s)) return false;
     tern__hello_challenge(&s->hello, r->secret, &s->challenge);
-    return tern__send_now(s->fd, &s->challenge, sizeof(s->challenge));
-}
-
-bool tern__stranger_welcome(const tern__stranger *s)
-{
-    tern__welcome welcome;
-    tern__hello_welcome(&welcome);
-    return tern__send_now(s->fd, &welcome, sizeof(welcome));
+    s->sent = 0;
+    return answer(s);
 }
 
 static bool check_proof(const tern__reception *r, tern__stranger *s)
@@ -28,7 +35,8 @@ static bool check_proof(const tern__reception *r, tern__stranger *s)
     if (!tern__hello_is_proved(&s->hello, &s->challenge, r->secret, &s->proof)) return false;
     if (!r->message_bytes) return r->admits(r->host, s);
     s->message = tern__alloc(r->message_bytes, __func__, NULL);
-    return s->message && tern__stranger_welcome(s);
+    s->sent = 0;
+    return s->message && answer(s);
 }
 
 static size_t part_bytes(const tern__reception *r, const tern__stranger *s)
@@ -40,6 +48,7 @@ static size_t part_bytes(const tern__reception *r, const tern__stranger *s)
 /* Reads the stranger's next part, and handles it if it is complete. False: the stranger has to go. */
 static bool hear(const tern__reception *r, tern__stranger *s)
 {
+    if (s->is_owed) return answer(s);
     void *const parts[] = {&s->hello, &s->proof, s->message};
     int took = tern__recv_part(s->fd, s->is_stream, parts[s->stage], part_bytes(r, s), &s->got);
     s->has_hung_up = took < 0;
@@ -139,7 +148,8 @@ int tern__reception_prepare(const tern__reception *r, struct pollfd *polls, int6
     for (int door = 0; door < TERN__DOORS; door++)
         polls[door] = (struct pollfd){.fd = is_open ? r->doors[door] : -1, .events = POLLIN};
     for (int i = 0; i < r->count; i++) {
-        polls[TERN__DOORS + i] = (struct pollfd){.fd = r->strangers[i].fd, .events = POLLIN};
+        polls[TERN__DOORS + i] =
+            (struct pollfd){.fd = r->strangers[i].fd, .events = r->strangers[i].is_owed ? POLLOUT : POLLIN};
         *until = TERN__MIN(*until, r->strangers[i].deadline);
     }
     return TERN__DOORS + r->count;

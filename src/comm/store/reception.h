@@ -27,6 +27,8 @@ typedef struct tern__stranger {
     struct sockaddr_storage at; /* its address */
     int stage;                  /* how many parts it has sent */
     size_t got;                 /* bytes of the next part */
+    size_t sent;                /* bytes of our answer to the last one */
+    bool is_owed;               /* some of that answer is not sent yet */
     bool has_hung_up;
     int64_t came, deadline;
     tern__hello hello;
@@ -65,7 +67,5 @@ int tern__reception_prepare(const tern__reception *r, struct pollfd *polls, int6
  * caller and no stranger who could leave one. */
 bool tern__reception_serve(tern__reception *r, const struct pollfd *polls);
 void tern__reception_close(tern__reception *r);
-
-bool tern__stranger_welcome(const tern__stranger *s);
 
 #endif
