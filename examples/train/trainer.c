@@ -5,12 +5,15 @@
 #include "run_dir.h"
 
 #include <math.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#define BOARD_STEPS 50 /* steps between points of the step/loss curve */
+#define BOARD_STEPS  50  /* steps between points of the step/loss curve */
+#define WAIT_SECONDS 0.2 /* for data, before the ranks ask each other whether to stop */
 
 static void say(const trainer *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void say(const trainer *t, const char *format, ...)
@@ -282,6 +285,7 @@ static void close_all(trainer *t)
     tern_optim_free(t->optim);
     tern_ddp_free(t->ddp);
     tern_amp_free(t->amp);
+    if (t->ends_early) return;
     tern_loader_free(t->test);
     tern_loader_free(t->train);
     tern_sampler_free(t->test_order);
@@ -367,10 +371,17 @@ static void print_epoch(const trainer *t, double seconds, double rate)
     say(t, "  %.1f samples/s  %.1f s, data %.0f %%\n", rate, seconds, 100 * t->waiting);
 }
 
+/* Tells whether this rank has been asked to stop, which the others may not know yet. */
+static bool is_asked(const trainer *t)
+{
+    struct pollfd asked = {.fd = tern_preempt_fd(t->preempt), .events = POLLIN};
+    return poll(&asked, 1, 0) == 1;
+}
+
 /* Runs on rank 0 only, in a scope without a group. */
 static void show(trainer *t, tern_error *err)
 {
-    if (!t->first || !t->task->show || err->code) return;
+    if (!t->first || !t->task->show || err->code || is_asked(t)) return;
     tern_scope *s = tern_scope_new(t->device, NULL, err);
     gallery_free(&t->gallery);
     tern_eval(t->task->net);
@@ -397,21 +408,41 @@ static void train_step(trainer *t, const tern_batch *b, tern_error *err)
         tern_board_scalar(t->board, "step/loss", tern_ddp_loss_mean(t->ddp), t->step, NULL);
 }
 
+/* Waits until all ranks have their next batch (with NULL, this rank needs none). A rank inside a step waits
+ * for the others' gradients and cannot leave, so no rank begins a step before all can. Meanwhile they ask
+ * each other whether to stop. Returns false then, and after an error; a group's time-out counts here too. */
+static bool await_batches(trainer *t, tern_loader *loader, bool *stopped, tern_error *err)
+{
+    const double timeout_s = tern_group_defaults().timeout_s;
+    uint8_t lacking = 1;
+    for (double waited = 0; lacking && !*stopped && !err->code; waited += WAIT_SECONDS) {
+        if (waited >= timeout_s)
+            fail(err, TERN_E_TIMEOUT, "%s: no batch came for %g s", t->task->data, waited);
+        lacking = loader && tern_loader_wait(loader, WAIT_SECONDS, err) == 0;
+        tern_all_reduce(t->world, &lacking, 1, TERN_U8, TERN_MAX, err);
+        if (lacking && !err->code) *stopped = tern_preempt_pending(t->preempt, err) > 0;
+    }
+    return !lacking && !err->code;
+}
+
 /* Trains to the end of the epoch. Returns true if asked to stop before. */
 static bool train_steps(trainer *t, tern_progress *bar, tern_error *err)
 {
     tern_batch b;
-    double waited = tern_loader_waited(t->train);
-    while (!err->code && tern_loader_next(t->train, t->s, &b)) {
+    bool stopped = false;
+    double waited = 0, before = tern_progress_seconds(bar);
+    while (!stopped && await_batches(t, t->train, &stopped, err) && tern_loader_next(t->train, t->s, &b)) {
+        waited += tern_progress_seconds(bar) - before;
         train_step(t, &b, err);
         tern_progress_postfix(bar, "loss", tern_ddp_loss_mean(t->ddp));
         tern_progress_postfix(bar, "lr", tern_optim_lr_get(t->optim, 0));
-        t->waiting = (tern_loader_waited(t->train) - waited) / tern_progress_seconds(bar);
+        t->waiting = waited / tern_progress_seconds(bar);
         tern_progress_postfix(bar, "data %", 100 * t->waiting);
         tern_progress_update(bar, b.count);
-        if (!err->code && tern_preempt_pending(t->preempt, err)) return true;
+        stopped = !err->code && tern_preempt_pending(t->preempt, err) > 0;
+        before = tern_progress_seconds(bar);
     }
-    return false;
+    return stopped;
 }
 
 /* All ranks ask the same number of times whether to stop, also those that have fewer batches. */
@@ -421,6 +452,7 @@ bool trainer_test_next(trainer *t, tern_batch *b, tern_error *err)
     while (!err->code && !t->stopped && t->asked < t->test_steps) {
         t->asked++;
         t->stopped = tern_preempt_pending(t->preempt, err) > 0;
+        if (!t->stopped && !err->code) await_batches(t, has_more ? t->test : NULL, &t->stopped, err);
         if (!t->stopped && !err->code && has_more) has_more = tern_loader_next(t->test, t->s, b);
         if (!t->stopped && !err->code && has_more) return true;
     }
@@ -466,11 +498,11 @@ static void end_epoch(trainer *t, double seconds, double rate, tern_error *err)
     }
     print_epoch(t, seconds, rate);
     if (t->task->best && history_is_best(h, t->task->best)) save_weights(t, "best.pth", err);
-    show(t, err);
     tern_schedule_epoch(t->schedule);
     h->loss_sum = h->loss_count = 0;
     h->epochs = ++t->epoch;
     tern_snapshot_save(t->snapshot, t->step, err);
+    show(t, err); /* last, since it may be ended by force, too */
 }
 
 /* Returns how many samples of the epoch all ranks have completed. It counts samples, since the steps of a
@@ -528,7 +560,8 @@ static void run_epochs(trainer *t, tern_error *err)
     if (stopped && !err->code)
         say(t, "stop requested: saved at step %lld; continue with --resume latest --log-dir %s\n",
             (long long)t->step, t->dir);
-    if (stopped || err->code) return;
+    t->ends_early = stopped || err->code;
+    if (t->ends_early) return;
     save_weights(t, "last.pth", err);
     if (!t->gallery.count) show(t, err); /* all epochs were completed in an earlier run */
     save_figure(t);
@@ -543,6 +576,10 @@ void trainer_run(trainer *t, const task *k, tern_error *err)
         run_epochs(t, err);
     }
     close_all(t);
+    if (!t->ends_early) return;
+    int status = trainer_close(t, err);
+    fflush(NULL);
+    _exit(status);
 }
 
 int trainer_close(trainer *t, tern_error *err)

@@ -60,10 +60,12 @@ struct trainer {
     gallery gallery;
     char dir[FLAGS_DIR]; /* the folder of this run */
     int64_t epoch, step; /* completed              */
-    double waiting;      /* share of the epoch's time that this rank waited for data */
+    double waiting;      /* share of the epoch's time in which a rank's data was awaited */
     int64_t test_steps;  /* of an evaluation, on the rank with the most batches      */
     int64_t asked;       /* so many of them have asked whether to stop                */
     bool stopped;        /* the run was asked to stop during an evaluation            */
+    bool ends_early;     /* asked to stop, or an error. A loader's worker may be in a dataset that hangs:
+                            the process exits without freeing them                    */
     bool first;          /* this is rank 0                             */
     bool told;           /* the error has been printed, for all ranks */
 };
@@ -71,7 +73,7 @@ struct trainer {
 /* Opens the group, the device and the random number generator. */
 void trainer_open(trainer *t, const flags *f, tern_error *err);
 /* Trains. It also prints an error that is set already, such as missing data: only once if all ranks have the
- * same one. */
+ * same one. Exits the process if the training ends early. */
 void trainer_run(trainer *t, const task *k, tern_error *err);
 /* Prints the error unless it has been printed. Returns the exit code. */
 int trainer_close(trainer *t, tern_error *err);

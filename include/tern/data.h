@@ -3,9 +3,10 @@
  *
  * Threads: a sampler and a loader belong to one thread at a time. dataset->get is called by the loader's
  * worker threads, several at once. They block all signals except SIGSEGV, SIGBUS, SIGFPE, SIGILL and
- * SIGABRT, which your handlers get. If no batch comes for a minute, a warning names the samples that have
- * not come. A forked child cannot use its parent's loader: tern_loader_next is E_FORKED, and
- * tern_loader_free gives back the child's copy of the memory. */
+ * SIGABRT, which your handlers get. If no batch comes for a minute, a warning names the functions of the
+ * dataset that have not returned, and their samples. (Without workers a thread that otherwise sleeps does
+ * this, also for tern_readable_new.) A forked child cannot use its parent's loader: tern_loader_next is
+ * E_FORKED, and tern_loader_free gives back the child's copy of the memory. */
 #ifndef TERN_DATA_H
 #define TERN_DATA_H
 
@@ -193,8 +194,15 @@ typedef struct tern_batch {
  * logged. */
 TERN_API bool tern_loader_next(tern_loader *loader, tern_scope *scope, tern_batch *batch);
 
-/* Returns the seconds that tern_loader_next has waited for samples, or fetched them itself, since the loader
- * was made; 0 for NULL. */
+/* Waits for the next batch, at most `timeout_s` seconds, and takes none. Returns 1 if tern_loader_next need
+ * not wait: the batch is there, or its error, or the end of the epoch; 0 after the time; or a negative
+ * status: E_RANGE, E_FORKED, or an error of the sampler. A program that must do something else while a
+ * dataset hangs, such as saving (tern_preempt_pending), calls it before tern_loader_next. Without workers it
+ * returns 1, because tern_loader_next fetches the batch itself. */
+TERN_API int tern_loader_wait(tern_loader *loader, double timeout_s, tern_error *err);
+
+/* Returns the seconds that tern_loader_next and tern_loader_wait have waited for samples, or fetched them,
+ * since the loader was made; 0 for NULL. */
 TERN_API double tern_loader_waited(const tern_loader *loader);
 
 /* Returns the number of batches in a pass of this rank; 0 for NULL or an iterable dataset. */

@@ -11,7 +11,9 @@
  * gives the ranks --grace seconds, 30 by default). Slurm warns earlier if the job asks for it (#SBATCH
  * --signal=USR1@120). The signal may reach one rank first, or one rank only: that rank tells the others,
  * which learn it one step later. This costs no time, since the message is exchanged while the next step
- * computes.
+ * computes. A rank that has been asked measures no further algorithms of convolutions and products
+ * (docs/conv.md), so that a first step ends soon. Where the data may hang, wait for them with
+ * tern_loader_wait.
  *
  * Threads: a preempt belongs to the thread of its group, except for tern_preempt_ask. */
 #ifndef TERN_PREEMPT_H

@@ -3,9 +3,13 @@
  * all ranks learn of the flag in the same call.
  *
  * The signal handler reaches its preempt through a static table of signals. The entry is cleared before the
- * preempt is freed. */
+ * preempt is freed.
+ *
+ * From the request on nothing is measured, since the first measurements of a large net last longer than the
+ * grace of a launcher. A rank learns of another's request only between two steps. */
 #include "base/base.h"
 #include "base/opts.h"
+#include "device/choices.h"
 
 #include <tern/collectives.h>
 #include <tern/preempt.h>
@@ -43,6 +47,7 @@ void tern_preempt_ask(tern_preempt *preempt)
 {
     uint64_t one = 1;
     if (!preempt || atomic_exchange(&preempt->asked, true)) return;
+    tern__choices_pause();
     int before = errno;
     ssize_t written = write(preempt->fd, &one, sizeof(one));
     (void)written; /* cannot fail: the counter is far from full */
@@ -108,6 +113,7 @@ void tern_preempt_free(tern_preempt *preempt)
         sigaction(preempt->signals[i], &preempt->before[i], NULL);
         atomic_store(&owners[preempt->signals[i]], NULL);
     }
+    if (atomic_load(&preempt->asked)) tern__choices_resume();
     if (preempt->fd >= 0) close(preempt->fd);
     tern__free(preempt);
 }

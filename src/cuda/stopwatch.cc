@@ -86,7 +86,7 @@ static float time_graph(tern__stopwatch *w, tern__timed *run, void *ctx)
 
 bool tern__stopwatch_decides(const tern_device *device)
 {
-    return !device->conv.deterministic && !device->follows && !device->choices->is_full;
+    return !device->conv.deterministic && device->choices->may_measure(device);
 }
 
 /* An idle GPU is slow at first, which would count against the first candidate. So before anything is

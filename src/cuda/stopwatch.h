@@ -24,8 +24,7 @@ typedef struct tern__stopwatch {
 bool tern__stopwatch_open(tern__stopwatch *w, const tern__call *call);
 void tern__stopwatch_close(tern__stopwatch *w);
 
-/* Whether the device may measure. Not once it knows so many cases that every step of the run seems to have
- * new ones. */
+/* Whether the device may measure (device/choices.h). */
 bool tern__stopwatch_decides(const tern_device *device);
 
 /* The function that is measured; returns a status. */

@@ -2,6 +2,7 @@
 #include "data/loader/loader.h"
 
 #include "base/base.h"
+#include "data/dataset_call.h"
 
 #include <tern/collectives.h>
 
@@ -79,6 +80,8 @@ tern_dataset *tern_subset_new(const tern_dataset *dataset, const int64_t *indice
 
 /* ---- readable samples ---- */
 
+double tern__readable_patience_s = TERN__PATIENCE_S;
+
 static size_t sample_bytes(int ndim, const int64_t *shape, size_t element)
 {
     for (int d = 0; d < ndim; d++) element *= (size_t)shape[d];
@@ -86,11 +89,15 @@ static size_t sample_bytes(int ndim, const int64_t *shape, size_t element)
 }
 
 /* Returns 1 if sample i cannot be got. A lack of memory or descriptors says nothing about the sample. */
-static uint8_t is_bad(const tern_dataset *dataset, int64_t i, float *x, void *y, tern_error *err)
+static uint8_t is_bad(const tern_dataset *dataset, tern__dataset_call *call, int64_t i, float *x, void *y,
+                      tern_error *err)
 {
     static const char func[] = "tern_readable_new";
     tern_error why = {0};
-    if (!dataset->get(dataset, 0, i, x, y, &why) && !tern__label_check(func, dataset, y, &why)) return 0;
+    tern__dataset_call_begin(call, TERN__DATASET_GET, -1, i);
+    int status = dataset->get(dataset, 0, i, x, y, &why);
+    tern__dataset_call_end(call);
+    if (!status && !tern__label_check(func, dataset, y, &why)) return 0;
     if (why.code == TERN_E_MEMORY || tern__is_shortage(why.native)) {
         tern__error_set(err, func, why.code, "sample %lld: %s", (long long)i, why.text);
         err->native = why.native;
@@ -108,8 +115,12 @@ static void look_through(const tern_dataset *dataset, tern_group *group, uint8_t
     size_t element = tern_dtype_bytes(tern__target_dtype(dataset));
     float *x = tern__alloc(sample_bytes(dataset->ndim, dataset->shape, sizeof(*x)), func, err);
     void *y = tern__alloc(sample_bytes(dataset->target_ndim, dataset->target_shape, element), func, err);
+    tern__dataset_call call = {0};
+    tern__dataset_watch watch;
+    tern__dataset_watch_start(&watch, &call, tern__readable_patience_s);
     for (int64_t i = rank; !tern__is_set(err) && i < dataset->length; i += ranks)
-        bad[i] = is_bad(dataset, i, x, y, err);
+        bad[i] = is_bad(dataset, &call, i, x, y, err);
+    tern__dataset_watch_stop(&watch);
     tern__free(x);
     tern__free(y);
 }

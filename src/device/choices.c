@@ -4,6 +4,7 @@
 #include "base/hash.h"
 #include "device/choice_file.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 typedef struct tern__choice {
@@ -133,6 +134,23 @@ static void keep_choice(tern_device *device, const char *what, const char *name)
     tern__choice_file_append(&machine, what, name);
 }
 
+static atomic_int pauses;
+
+void tern__choices_pause(void)
+{
+    atomic_fetch_add(&pauses, 1);
+}
+
+void tern__choices_resume(void)
+{
+    atomic_fetch_sub(&pauses, 1);
+}
+
+static bool may_measure(const tern_device *device)
+{
+    return !device->follows && !device->choices->is_full && !atomic_load(&pauses);
+}
+
 /* ---- life ---- */
 
 int tern__choices_open(tern_device *device, tern_error *err)
@@ -141,6 +159,7 @@ int tern__choices_open(tern_device *device, tern_error *err)
     if (!device->choices) return TERN_E_MEMORY;
     device->choices->find = find_choice;
     device->choices->keep = keep_choice;
+    device->choices->may_measure = may_measure;
     return TERN_OK;
 }
 

@@ -28,9 +28,18 @@ struct tern__choices {
     uint64_t serial; /* counts what was learned */
     struct tern__choice *buckets[256], *learned; /* all choices by hash; the learned ones, newest first */
     int learned_count;
-    bool is_full; /* too many cases: nothing more is measured */
+    /* Tells whether the device may measure now: not if it follows another rank, not once it knows so many
+     * cases that every step seems to have new ones, and not while the program is asked to stop. A
+     * measurement asks again between its runs; one that is cut short is not kept. */
+    bool (*may_measure)(const tern_device *device);
+    bool is_full; /* so many cases are known */
     bool has_read_file;
 };
+
+/* Nothing is measured on any device from tern__choices_pause until as many calls of tern__choices_resume. A
+ * program that is asked to stop has to end its step soon. A signal handler may call them. */
+void tern__choices_pause(void);
+void tern__choices_resume(void);
 
 int tern__choices_open(tern_device *device, tern_error *err);
 void tern__choices_close(tern_device *device);

@@ -5,8 +5,76 @@
 #include "autograd/autograd.h"
 #include "ledger.h"
 
+#include <errno.h>
+#include <stdarg.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+
+/* ---- a disk that fails ---- */
+
+static const char *bad_folder; /* in which the calls below fail; NULL: nowhere */
+static int bad_call;           /* the call that fails, counted from 1 */
+static int bad_errno, calls_made;
+static bool has_failed;
+
+/* Counts a call for a file in the folder. Returns true if it is the one that fails. */
+static bool fails(const char *path)
+{
+    if (!bad_folder || strncmp(path, bad_folder, strlen(bad_folder)) || ++calls_made != bad_call)
+        return false;
+    has_failed = true;
+    errno = bad_errno;
+    return true;
+}
+
+static bool fails_open(int fd, const char *part)
+{
+    char link[64], path[512] = "";
+    snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
+    if (!bad_folder || readlink(link, path, sizeof(path) - 1) < 0 || !strstr(path, part)) return false;
+    return fails(path);
+}
+
+int open(const char *path, int flags, ...)
+{
+    va_list rest;
+    va_start(rest, flags);
+    mode_t mode = flags & O_CREAT ? va_arg(rest, mode_t) : 0;
+    va_end(rest);
+    if (flags & O_CREAT && fails(path)) return -1;
+    return (int)syscall(SYS_openat, AT_FDCWD, path, flags, mode);
+}
+
+ssize_t write(int fd, const void *bytes, size_t count)
+{
+    if (fails_open(fd, ".tmp")) return -1;
+    return syscall(SYS_write, fd, bytes, count);
+}
+
+int fsync(int fd)
+{
+    return fails_open(fd, "") ? -1 : (int)syscall(SYS_fsync, fd);
+}
+
+/* Closes the descriptor even if it fails, which says something of written files only. */
+int close(int fd)
+{
+    bool is_bad = fails_open(fd, ".tmp");
+    int status = (int)syscall(SYS_close, fd);
+    if (is_bad) errno = bad_errno;
+    return is_bad ? -1 : status;
+}
+
+int rename(const char *from, const char *to)
+{
+    return fails(from) ? -1 : (int)syscall(SYS_renameat2, AT_FDCWD, from, AT_FDCWD, to, 0);
+}
+
+int symlink(const char *target, const char *path)
+{
+    return fails(path) ? -1 : (int)syscall(SYS_symlinkat, target, AT_FDCWD, path);
+}
 
 /* ---- all ranks ---- */
 
@@ -59,6 +127,86 @@ static void a_full_disk_is_the_same_error_everywhere(void **state)
     for (int world = 2; world <= 3; world++) {
         folder f = open_folder();
         assert_ranks_ok(ranks_run(world, full_body, &f));
+        close_folder(&f);
+    }
+}
+
+/* Saves step 4 over step 2 with rank 0's k-th call failing. All ranks have one error or none, and what is
+ * loaded then is one of the two steps: the old one, unless only the last sync of the folder failed. */
+static int fail_at(trainee *t, int rank, const char *dir, int call, int native, const uint64_t hash[2])
+{
+    RANK_CHECK(rank, trainee_load(t, NULL) == 1 && t->step == 2);
+    trainee_run(t, 4);
+    if (rank == 0) bad_folder = dir;
+    bad_call = call, bad_errno = native, calls_made = 0, has_failed = false;
+    trainee_save(t);
+    bad_folder = NULL;
+    tern_error saved = t->err, first = saved;
+    t->err = (tern_error){0};
+    tern_broadcast(t->world, &first, sizeof(first), TERN_U8, 0, &t->err);
+    tern_broadcast(t->world, &has_failed, 1, TERN_U8, 0, &t->err);
+    RANK_CHECK_OK(rank, t->err);
+    RANK_CHECK(rank, saved.code == first.code && saved.native == first.native);
+    RANK_CHECK(rank, !strcmp(saved.text, first.text));
+    RANK_CHECK(rank, has_failed == (saved.code != TERN_OK));
+    if (has_failed) {
+        RANK_CHECK(rank, saved.code == TERN_E_IO && saved.native == native);
+        RANK_CHECK(rank, strstr(saved.text, dir) && (t->size == 1 || strstr(saved.text, "rank 0: ")));
+    }
+    RANK_CHECK(rank, trainee_load(t, NULL) == 1 && (t->step == 2 || t->step == 4));
+    RANK_CHECK(rank, saved.code || t->step == 4);
+    RANK_CHECK(rank, trainee_hash(t) == hash[t->step / 4]);
+    RANK_CHECK_OK(rank, t->err);
+    return 0;
+}
+
+/* Removes step 4 again. */
+static int go_back(int rank, const char *dir)
+{
+    char path[512];
+    if (rank > 0) return 0;
+    RANK_CHECK(rank, folder_count(dir, ".tmp") == 0);
+    snprintf(path, sizeof(path), "%s/step-4.pt", dir);
+    unlink(path);
+    snprintf(path, sizeof(path), "%s/latest", dir);
+    unlink(path);
+    RANK_CHECK(rank, symlink("step-2.pt", path) == 0);
+    return 0;
+}
+
+static int bad_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    static const int natives[] = {ENOSPC, EDQUOT, EIO, EROFS, EACCES};
+    uint64_t hash[2];
+    trainee t;
+    trainee_opts opts = in_folder(arg);
+    trainee_open(&t, boot, &opts);
+    trainee_run(&t, 2);
+    trainee_save(&t);
+    hash[0] = trainee_hash(&t);
+    trainee_run(&t, 4);
+    hash[1] = trainee_hash(&t);
+    RANK_CHECK_OK(rank, t.err);
+    int call = 0;
+    do {
+        call++;
+        for (size_t i = 0; i < TERN__COUNT(natives); i++) {
+            if (fail_at(&t, rank, opts.dir, call, natives[i], hash)) return 1;
+            tern_barrier(t.world, &t.err);
+            if (go_back(rank, opts.dir)) return 1;
+            tern_barrier(t.world, &t.err);
+        }
+    } while (has_failed);
+    RANK_CHECK(rank, call > 8); /* open, write, fsync, close, rename, folder, link, rename, folder */
+    return trainee_close(&t);
+}
+
+static void whatever_fails_on_the_disk_is_the_same_error_everywhere(void **state)
+{
+    (void)state;
+    for (int world = 1; world <= 3; world += 2) {
+        folder f = open_folder();
+        assert_ranks_ok(ranks_run(world, bad_body, &f));
         close_folder(&f);
     }
 }
@@ -390,6 +538,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_full_disk_is_the_same_error_everywhere),
+        cmocka_unit_test(whatever_fails_on_the_disk_is_the_same_error_everywhere),
         cmocka_unit_test(the_writer_may_be_lost),
         cmocka_unit_test(what_fails_on_one_rank_fails_on_all),
         cmocka_unit_test(what_cannot_be_read_is_said_once),

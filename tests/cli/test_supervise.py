@@ -371,6 +371,50 @@ for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1): signal.signal(num
         self.until_dead(every() + children)
 
 
+class Grandchildren(Case):
+    """A rank's worker forks twice, and the grandchild leads a session of its own. It becomes the launcher's child."""
+    TWICE = """
+if not os.fork():
+    os.setsid()
+    if os.fork(): os._exit(0)
+    for number in set(signal.valid_signals()) - {9, 17, 19}: signal.signal(number, signal.SIG_IGN)
+    with open('grand.tmp%d' % rank, 'w') as file: file.write(str(os.getpid()))
+    os.rename('grand.tmp%d' % rank, 'grand%d' % rank)
+    time.sleep(60 if LIVES else 0)
+    os._exit(0)
+os.wait()
+"""
+
+    def grandchildren(self, ranks):
+        names = [os.path.join(self.folder, f"grand{rank}") for rank in range(ranks)]
+        job.until(lambda: all(map(os.path.exists, names)), "all grandchildren there")
+        return [int(job.read(name)) for name in names]
+
+    def test_they_end_with_a_job_that_fails_or_is_stopped(self):
+        stranger = subprocess.Popen(["sleep", "60"], start_new_session=True)
+        self.addCleanup(stranger.wait)
+        self.addCleanup(stranger.kill)
+        for code, stops in (("\nif rank: sys.exit(3)\n" + SLEEP, False), (SLEEP, True)):
+            with self.subTest(stops=stops), tempfile.TemporaryDirectory() as self.folder:
+                wait = "while not all(os.path.exists('grand%d' % r) for r in range(2)): time.sleep(0.01)\n"
+                run = self.start(2, self.TWICE.replace("LIVES", "True") + wait + READY + code)
+                grand = self.grandchildren(2)
+                if stops:
+                    run.pids()
+                    run.launcher.terminate()
+                self.assertEqual(run.end()[0], 143 if stops else 3)
+                self.assertEqual([job.state(pid) for pid in grand], ["X", "X"])  # reaped, too
+                self.assertIsNone(stranger.poll())
+
+    def test_one_that_ends_is_reaped_while_the_job_runs(self):
+        run = self.start(2, self.TWICE.replace("LIVES", "False") + READY + SLEEP)
+        run.pids()
+        grand = self.grandchildren(2)
+        job.until(lambda: [job.state(pid) for pid in grand] == ["X", "X"], "the grandchildren reaped")
+        run.launcher.terminate()
+        run.end()
+
+
 class Launcher(Case):
     def test_many_ranks_take_more_descriptors_than_a_shell_allows(self):
         """The soft limit is raised only for the launcher; a hard limit that is too low is an error."""

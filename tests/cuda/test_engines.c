@@ -8,6 +8,8 @@
 #include "kernels/conv.h"
 #include "kernels/kernel.h"
 
+#include <tern/preempt.h>
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -240,6 +242,22 @@ static void a_device_is_warm_when_it_is_measured(void **state)
     int64_t more = works_of(device, 2) - works_of(device, 3);
     assert_true(more >= 10 && more % 10 == 0);
     assert_int_equal(works_of(device, 4), works_of(device, 5));
+    tern_device_close(device);
+}
+
+static void who_is_asked_to_stop_measures_nothing(void **state)
+{
+    (void)state;
+    tern_device *device = open_device(false);
+    assert_string_equal(run(device, 2, false), FAST);
+    tern_preempt *stopping = tern_preempt_new(NULL, NULL, NULL);
+    tern_preempt_ask(stopping);
+    assert_string_equal(run(device, 2, false), FAST);
+    assert_string_equal(run(device, 3, false), SLOW);
+    assert_int_equal(tern__choices_serial(device), 1);
+    tern_preempt_free(stopping);
+    assert_string_equal(run(device, 4, false), FAST);
+    assert_int_equal(tern__choices_serial(device), 2);
     tern_device_close(device);
 }
 
@@ -625,7 +643,8 @@ int main(void)
         OF_FILE(without_clocks_nothing_told_is_taken),
         OF_FILE(what_never_ran_is_not_kept),
         OF_FILE(a_device_is_warm_when_it_is_measured),
-        OF_FILE(who_follows_takes_what_it_is_told),
+        cmocka_unit_test(who_follows_takes_what_it_is_told),
+        OF_FILE(who_is_asked_to_stop_measures_nothing),
         OF_FILE(who_follows_another_machine_is_told_nothing),
         OF_FILE(a_full_device_measures_no_more),
         OF_FILE(a_full_device_hears_others_only),

@@ -4,7 +4,9 @@
 #include "base/base.h"
 #include "data/loader/loader_inner.h"
 
+#include <math.h>
 #include <pthread.h>
+#include <sched.h>
 #include <semaphore.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -626,7 +628,7 @@ static void a_get_that_hangs_names_its_sample(void **state)
 {
     (void)state;
     static const int64_t indices[] = {0, 1, 2, 3, 4, 5};
-    for (int workers = 1; workers <= 3; workers++) {
+    for (int workers = 0; workers <= 3; workers++) {
         counting dataset;
         counting_init(&dataset, 6);
         dataset.waits_at = 3;
@@ -646,11 +648,106 @@ static void a_get_that_hangs_names_its_sample(void **state)
     }
 }
 
+static void freeing_names_what_hangs(void **state)
+{
+    (void)state;
+    for (int workers = 1; workers <= 2; workers++) {
+        counting dataset;
+        counting_init(&dataset, 6);
+        dataset.waits_at = 1;
+        slow_times = 0;
+        tern_loader_opts opts = tern_loader_defaults();
+        opts.batch_size = 2;
+        opts.workers = workers;
+        tern_loader *loader = loader_new(&dataset, &opts);
+        loader->patience_s = 0.05;
+        assert_int_equal(tern_loader_wait(loader, 0, NULL), 0);
+        while (atomic_load(&dataset.fetched) < 1) sched_yield();
+        tern_log_set(free_the_sample, &dataset.gone);
+        tern_loader_free(loader);
+        tern_log_set(NULL, NULL);
+        assert_int_equal(slow_times, 1);
+        assert_string_equal(
+            slow_text, "no batch came for 0.05 s: the dataset's get has not returned sample 1 of batch 0");
+    }
+}
+
+/* The time without a batch counts over waits that are shorter than the patience. */
+static void a_wait_ends_and_takes_nothing(void **state)
+{
+    (void)state;
+    static const int64_t indices[] = {0, 1, 2, 3, 4, 5};
+    for (int workers = 0; workers <= 3; workers++) {
+        tern_error err = {0};
+        counting dataset;
+        counting_init(&dataset, 6);
+        dataset.waits_at = workers ? 0 : -1;
+        slow_times = 0;
+        tern_loader_opts opts = tern_loader_defaults();
+        opts.batch_size = 2;
+        opts.workers = workers;
+        tern_loader *loader = loader_new(&dataset, &opts);
+        loader->patience_s = 0.1;
+        tern_log_set(free_the_sample, &dataset.gone);
+        int waits = 0;
+        while (tern_loader_wait(loader, 0.02, &err) == 0) waits++;
+        assert_in_range(waits, workers ? 4 : 0, workers ? 1000 : 0);
+        assert_int_equal(slow_times, workers ? 1 : 0);
+        tern_log_set(NULL, NULL);
+        if (workers) assert_true(tern_loader_waited(loader) >= 0.08);
+        for (int pass = 0; pass < 2; pass++) {
+            assert_int_equal(tern_loader_wait(loader, INFINITY, &err), 1);
+            expect_pass(loader, 2, indices, 6);
+            if (dataset.waits_at >= 0) sem_post(&dataset.gone);
+        }
+        assert_int_equal(tern_loader_wait(loader, -1, &err), TERN_E_RANGE);
+        assert_int_equal(tern_loader_wait(loader, 0, &err), TERN_E_RANGE);
+        err = (tern_error){0};
+        assert_int_equal(tern_loader_wait(loader, NAN, &err), TERN_E_RANGE);
+        tern_loader_free(loader);
+    }
+    assert_int_equal(tern_loader_wait(NULL, 0, NULL), TERN_E_INVALID);
+}
+
+/* A batch that failed, a pass that has ended, and a loader whose room is used up all need no wait. */
+static void a_wait_returns_where_next_would(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    tern__batch batch;
+    counting dataset;
+    counting_init(&dataset, 4);
+    dataset.fails_at = 0;
+    tern_loader_opts opts = tern_loader_defaults();
+    opts.batch_size = 2;
+    opts.prefetch = 1;
+    tern_loader *loader = loader_new(&dataset, &opts);
+    assert_int_equal(tern_loader_wait(loader, DEADLINE_S, &err), 1);
+    assert_int_equal(tern__loader_next(loader, &batch, NULL), TERN_E_IO);
+    assert_int_equal(tern_loader_wait(loader, DEADLINE_S, &err), 1);
+    assert_int_equal(tern__loader_next(loader, &batch, &err), 1);
+    assert_int_equal(tern_loader_wait(loader, DEADLINE_S, &err), 1);
+    assert_int_equal(tern__loader_next(loader, &batch, &err), 0);
+    tern_loader_free(loader);
+    dataset.fails_at = -1;
+    dataset.base.length = 10;
+    loader = loader_new(&dataset, &opts); /* two slots */
+    for (int i = 0; i < 2; i++) assert_int_equal(tern__loader_next(loader, &batch, &err), 1);
+    assert_int_equal(tern_loader_wait(loader, DEADLINE_S, &err), 1);
+    assert_int_equal(tern__loader_next(loader, &batch, NULL), TERN_E_STATE);
+    for (int i = 0; i < 2; i++) tern__loader_slot_release(loader, i);
+    assert_ok(err);
+    tern_loader_free(loader);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_crash_in_get_reaches_the_handler),
         cmocka_unit_test(a_get_that_hangs_names_its_sample),
+        cmocka_unit_test(freeing_names_what_hangs),
+        cmocka_unit_test(a_wait_ends_and_takes_nothing),
+        cmocka_unit_test(a_wait_returns_where_next_would),
         cmocka_unit_test(order_is_the_samplers_for_any_number_of_workers),
         cmocka_unit_test(a_later_batch_that_is_ready_first_waits_for_its_turn),
         cmocka_unit_test(each_rank_gets_its_share),

@@ -2,9 +2,11 @@
  * and fail. */
 #include "base/base.h"
 #include "check.h"
-#include "data/loader/loader.h"
+#include "data/loader/loader_inner.h"
 
 #include <stdatomic.h>
+#include <semaphore.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +20,16 @@ typedef struct counting {
     int64_t fails_at; /* the number that cannot be read; -1: none */
     bool no_cursor;
     atomic_int opened, closed;
+    tern__dataset_function hangs_in; /* once, until `named` is posted */
+    int64_t hangs_at;                /* the number whose `next` hangs; -1: none */
+    atomic_bool hangs;
+    sem_t named;
 } counting;
+
+static void hang(counting *stream, tern__dataset_function function)
+{
+    if (stream->hangs_in == function && atomic_exchange(&stream->hangs, false)) sem_wait(&stream->named);
+}
 
 typedef struct cursor {
     counting *stream;
@@ -31,6 +42,7 @@ static void *counting_open(const tern_dataset *base, int64_t epoch, int64_t part
     counting *stream = (counting *)base;
     (void)err;
     if (stream->no_cursor) return NULL;
+    hang(stream, TERN__DATASET_OPEN);
     cursor *c = malloc(sizeof(*c));
     *c = (cursor){stream, epoch, part, parts};
     atomic_fetch_add(&stream->opened, 1);
@@ -41,6 +53,7 @@ static int counting_next(void *arg, float *x, void *y, tern_error *err)
 {
     cursor *c = arg;
     if (c->number >= c->stream->length) return 0;
+    if (c->number == c->stream->hangs_at) hang(c->stream, TERN__DATASET_NEXT);
     if (c->number == c->stream->fails_at) return tern__error_set(err, "counting", TERN_E_IO, "it is torn");
     *x = (float)(1000 * c->epoch + c->number);
     *(int64_t *)y = c->number;
@@ -51,6 +64,7 @@ static int counting_next(void *arg, float *x, void *y, tern_error *err)
 static void counting_close(void *arg)
 {
     cursor *c = arg;
+    hang(c->stream, TERN__DATASET_CLOSE);
     atomic_fetch_add(&c->stream->closed, 1);
     free(c);
 }
@@ -61,7 +75,7 @@ static void counting_init(counting *stream, int64_t length)
     stream->base = (tern_dataset){
         .ndim = 1, .shape = {1}, .open = counting_open, .next = counting_next, .close = counting_close};
     stream->length = length;
-    stream->fails_at = -1;
+    stream->fails_at = stream->hangs_at = -1;
 }
 
 static tern_loader *loader_new(counting *stream, int rank, int ranks, int workers, int64_t batch_size)
@@ -295,6 +309,53 @@ static void a_stream_has_its_own_order(void **state)
     assert_string_equal(err.text, "rank is 2, expected [0, 1] for 2 ranks");
 }
 
+static char named[256];
+
+static void note_and_free(tern_log_level level, const char *text, void *sem)
+{
+    if (level != TERN_LOG_WARN) return;
+    strcat(named, text);
+    sem_post(sem);
+}
+
+/* Reads a pass of which a function hangs once; `taken` batches were used before it was resumed. */
+static void expect_name(tern__dataset_function function, int64_t hangs_at, int workers, int64_t taken,
+                        const char *text)
+{
+    counting stream;
+    char whole[256];
+    counting_init(&stream, 12);
+    stream.hangs_in = function;
+    stream.hangs_at = hangs_at;
+    sem_init(&stream.named, 0, 0);
+    tern_loader *loader = loader_new(&stream, 0, 1, workers, 2);
+    loader->patience_s = 0.05;
+    *named = '\0';
+    atomic_store(&stream.hangs, true);
+    tern_log_set(note_and_free, &stream.named);
+    tern__loader_place_set(loader, (tern__loader_place){0, 2 * taken});
+    tern__batch batch;
+    while (tern__loader_next(loader, &batch, NULL) == 1) tern__loader_slot_release(loader, batch.slot);
+    tern_log_set(NULL, NULL);
+    snprintf(whole, sizeof(whole), "no batch came for 0.05 s: the dataset's %s", text);
+    assert_string_equal(named, whole);
+    tern_loader_free(loader);
+    assert_int_equal(stream.closed, stream.opened);
+}
+
+static void whatever_hangs_is_named(void **state)
+{
+    (void)state;
+    for (int workers = 0; workers <= 1; workers++) {
+        expect_name(TERN__DATASET_OPEN, -1, workers, 0, "open has not returned for part 0");
+        expect_name(TERN__DATASET_NEXT, 5, workers, 0, "next has not returned sample 1 of batch 2");
+        expect_name(TERN__DATASET_NEXT, 1, workers, 2,
+                    "next has not returned sample 1 of part 0, which is to be skipped");
+        expect_name(TERN__DATASET_CLOSE, -1, workers, 0, "close has not returned for part 0");
+    }
+    expect_name(TERN__DATASET_NEXT, 7, 2, 0, "next has not returned sample 1 of batch 3");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -306,6 +367,7 @@ int main(void)
         cmocka_unit_test(an_error_ends_its_part_and_no_other),
         cmocka_unit_test(wrong_labels_and_no_cursor_are_named),
         cmocka_unit_test(a_stream_has_its_own_order),
+        cmocka_unit_test(whatever_hangs_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

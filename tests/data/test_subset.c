@@ -1,7 +1,9 @@
 /* test_subset.c - subsets, and datasets without the samples that cannot be read: the same on all ranks. */
 #include "comm/group_fixture.h"
+#include "data/dataset_call.h"
 
 #include <errno.h>
+#include <semaphore.h>
 #include <string.h>
 
 #include <tern/data.h>
@@ -21,6 +23,8 @@ static int torn_get(const tern_dataset *base, int64_t epoch, int64_t index, floa
 
 static const tern_dataset torn = {
     .length = LENGTH, .ndim = 1, .shape = {1}, .classes = CLASSES, .get = torn_get};
+
+static sem_t named; /* posted when the sample that hangs has been named */
 
 static bool is_bad(int64_t index)
 {
@@ -143,6 +147,39 @@ static void a_subset_has_its_samples_in_its_order(void **state)
     tern_dataset_free(some);
 }
 
+static int hanging_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, void *y,
+                       tern_error *err)
+{
+    if (index == 5) sem_wait(&named);
+    return torn_get(base, epoch, 3 * index, x, y, err);
+}
+
+static void note_and_free(tern_log_level level, const char *text, void *ctx)
+{
+    if (level == TERN_LOG_WARN) listen_to(level, text, ctx);
+    sem_post(&named);
+}
+
+static void a_get_that_hangs_is_named(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    heard warnings = {0};
+    tern_dataset hanging = torn;
+    hanging.get = hanging_get;
+    sem_init(&named, 0, 0);
+    tern__readable_patience_s = 0.05;
+    tern_log_set(note_and_free, &warnings);
+    tern_dataset *readable = tern_readable_new(&hanging, NULL, &err);
+    tern_log_set(NULL, NULL);
+    tern__readable_patience_s = TERN__PATIENCE_S;
+    assert_ok(err);
+    assert_int_equal(warnings.count, 1);
+    assert_string_equal(warnings.first,
+                        "no batch came for 0.05 s: the dataset's get has not returned sample 5");
+    tern_dataset_free(readable);
+}
+
 static void bad_arguments_are_named(void **state)
 {
     (void)state;
@@ -174,6 +211,7 @@ int main(void)
         cmocka_unit_test(what_cannot_be_read_is_left_out_on_all_ranks),
         cmocka_unit_test(nothing_readable_is_an_error),
         cmocka_unit_test(a_shortage_leaves_nothing_out),
+        cmocka_unit_test(a_get_that_hangs_is_named),
         cmocka_unit_test(a_subset_has_its_samples_in_its_order),
         cmocka_unit_test(bad_arguments_are_named),
     };

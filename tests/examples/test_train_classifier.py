@@ -13,7 +13,7 @@ import torch
 import torchvision
 
 import events
-from training import Folder, call, command, complaints, on_terminals, same, stripes, train, write_cifar, write_fashion, write_photographs
+from training import BUILD, Folder, call, command, complaints, on_terminals, same, stripes, train, write_cifar, write_fashion, write_photographs
 
 NAME = "train_classifier"
 
@@ -395,6 +395,40 @@ class OtherData(Folder):
         net = torchvision.models.resnet18(num_classes=3)
         net.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)  # the stem for small images
         net.load_state_dict(torch.load(self.path("run0", "best.pth")))
+
+    def stopped_while_it_hangs(self, ranks, rank, after, name):
+        """Opening a photograph hangs on one rank from its `after`-th on. Returns the step at which SIGTERM makes the run save."""
+        mark = self.path(name + "-mark")
+        env = {**os.environ, "LD_PRELOAD": os.path.join(BUILD, "tests", "hanging_open.so"), "HANGS_RANK": str(rank), "HANGS_AFTER": str(after),
+               "HANGS_MARK": mark, "ASAN_OPTIONS": "verify_asan_link_order=0"}
+        run = subprocess.Popen(command(ranks, NAME, *self.flags, "--log-dir", self.path(name)), text=True, env=env,
+                               stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        while not os.path.exists(mark) and run.poll() is None:
+            time.sleep(0.01)
+        time.sleep(1)  # the ranks do what they can without it
+        begun = time.monotonic()
+        run.send_signal(signal.SIGTERM)
+        out, err = run.communicate(timeout=60)
+        self.assertLess(time.monotonic() - begun, 5)
+        self.assertEqual(run.returncode, 0, err)
+        return int(re.search(r"stop requested: saved at step (\d+);", out).group(1))
+
+    def test_stopped_while_a_photograph_hangs_it_saves(self):
+        """In an epoch's steps and in its evaluation, on any rank. The resumed run ends with the same bits. A step takes 2 photographs per
+        rank."""
+        self.photographs()
+        for ranks in (1, 2):
+            train(ranks, NAME, *self.flags, "--log-dir", self.path(f"whole{ranks}"))
+            whole = torch.load(self.path(f"whole{ranks}", "latest"))
+            steps = 12 // (2 * ranks)
+            for rank, after in {(ranks - 1, 5), (0, 2 * steps + 1)}:
+                with self.subTest(ranks=ranks, rank=rank, after=after):
+                    name = f"parts{ranks}{rank}{after}"
+                    step = self.stopped_while_it_hangs(ranks, rank, after, name)
+                    self.assertIn(step, range(1, min(after // 2, steps) + 1))
+                    out = train(ranks, NAME, *self.flags, "--log-dir", self.path(name), "--resume", "latest")
+                    self.assertIn(f", step {step} of ", out)
+                    self.assertIsNone(same(whole, torch.load(self.path(name, "latest"))))
 
     def test_a_photograph_that_is_cut_off(self):
         paths = self.photographs()

@@ -4,6 +4,8 @@
 
 #include "kernels/cpu/amx.h"
 
+#include <tern/preempt.h>
+
 #include <fcntl.h>
 #include <math.h>
 
@@ -571,6 +573,60 @@ static void memory_may_run_out(void **state)
     folder_close(&f);
 }
 
+/* ---- a request to stop ---- */
+
+static tern_preempt *stopping;
+static int blocks_until_asked;
+
+static void *asking_alloc(size_t bytes, size_t align, void *ctx)
+{
+    (void)ctx;
+    if (blocks_until_asked && --blocks_until_asked == 0) tern_preempt_ask(stopping);
+    return aligned_alloc(align, tern__align_up(bytes, align));
+}
+
+static void asking_free(void *ptr, void *ctx)
+{
+    (void)ctx;
+    free(ptr);
+}
+
+/* Before the case is measured (0), or while a trial has its memory. Nothing is kept, and the table's
+ * algorithm computes it. */
+static void who_is_asked_to_stop_measures_nothing(void **state)
+{
+    (void)state;
+    folder f;
+    int other = find_alternative();
+    folder_open(&f);
+    for (int blocks = 0; blocks <= 1; blocks++) {
+        tern_error err = {0};
+        tern_device *device = open_device(false, false);
+        problem p = problem_new(TERN__CONV, TERN_F32, 32, 16);
+        place(&p);
+        p.call.device = device;
+        p.call.err = &err;
+        stopping = tern_preempt_new(NULL, NULL, &err);
+        if (!blocks) tern_preempt_ask(stopping);
+        blocks_until_asked = blocks;
+        tern__allocator_replace(&(tern_allocator){.alloc = asking_alloc, .free = asking_free});
+        assert_int_equal(tern__kernel_run(&p.call), TERN_OK);
+        tern__allocator_replace(NULL);
+        assert_int_equal(tern_preempt_pending(stopping, &err), 1);
+        assert_string_equal(device->algorithm, tern__conv_algorithms[other]->name);
+        assert_int_equal(tern__choices_serial(device), 0);
+        assert_int_equal(lines_in(&f), 0);
+        tern_preempt_free(stopping);
+        assert_ok(err);
+        problem_free(&p);
+        run(device, TERN__CONV, 32); /* the request is over */
+        assert_int_equal(tern__choices_serial(device), 1);
+        tern_device_close(device);
+        unlink(f.file);
+    }
+    folder_close(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -597,6 +653,7 @@ int main(void)
         cmocka_unit_test(a_warm_convolution_allocates_nothing),
         cmocka_unit_test(measuring_leaves_no_memory_behind),
         cmocka_unit_test(memory_may_run_out),
+        cmocka_unit_test(who_is_asked_to_stop_measures_nothing),
     };
     setenv("TERN_CONV_CACHE", "off", 1);
     return cmocka_run_group_tests(tests, NULL, NULL);

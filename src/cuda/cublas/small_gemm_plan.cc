@@ -134,7 +134,7 @@ static void choose(plan *p, const trial *t, const plan_key &key)
         return;
     *p = {true, fastest(t, &least), p->heard};
     std::snprintf(name, NAME, p->blocks ? SMALL : OTHER, p->blocks);
-    if (least >= 0) device->choices->keep(device, what, name);
+    if (least >= 0 && tern__stopwatch_decides(device)) device->choices->keep(device, what, name);
 }
 
 int tern__small_gemms_or(const tern__call *call, const tern__gemm *g, int count, const float *gate,

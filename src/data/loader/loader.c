@@ -17,7 +17,6 @@
  * it. */
 #include "data/loader/loader_inner.h"
 
-#include <math.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -64,8 +63,6 @@ static tern__loader_slot *claim(tern_loader *loader, tern__reader *reader)
 {
     tern__loader_slot *slot = free_slot(loader);
     if (!slot || !claim_number(loader, reader, &slot->batch)) return NULL;
-    atomic_store_explicit(&slot->sample, -1, memory_order_relaxed);
-    slot->said = -1;
     slot->state = TERN__FETCHING;
     return slot;
 }
@@ -76,6 +73,7 @@ static void deliver(tern_loader *loader, tern__reader *reader, tern__loader_slot
     bool nothing = loader->stream && slot->batch.count == 0 && !tern__is_set(&slot->error);
     slot->state = nothing ? TERN__FREE : TERN__READY;
     reader->ended = !more;
+    loader->idle_since = 0;
     pthread_cond_signal(&loader->ready);
 }
 
@@ -147,31 +145,25 @@ static void slot_free(const tern_loader *loader, tern__loader_slot *slot)
     slot->state = TERN__FREE;
 }
 
-/* Names a sample that a worker fetches, unless it was named before. Locked; unlocked while it logs. */
-static void name_sample(tern_loader *loader, tern__loader_slot *slot)
+/* Names the calls that the workers are in. Locked; unlocked while it logs. */
+static void name_calls(tern_loader *loader)
 {
-    int64_t sample = atomic_load_explicit(&slot->sample, memory_order_relaxed), batch = slot->batch.index;
-    if (slot->state != TERN__FETCHING || sample < 0 || sample == slot->said) return;
-    slot->said = sample;
     pthread_mutex_unlock(&loader->lock);
-    tern__log(TERN_LOG_WARN,
-              "no batch came for %g s: the dataset's %s has not returned sample %lld of batch %lld",
-              loader->patience_s, loader->stream ? "next" : "get", (long long)sample, (long long)batch);
+    for (int w = 0; w < loader->reader_count; w++)
+        tern__dataset_call_name(&loader->readers[w].call, loader->patience_s);
     pthread_mutex_lock(&loader->lock);
 }
 
-/* Waits until a batch is ready or a reader has ended. Locked. */
-static void await_worker(tern_loader *loader)
+/* The patience counts from the first wait for a batch, however many waits with an end of their own follow. */
+void tern__loader_await_worker(tern_loader *loader, int64_t until)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    double whole = floor(loader->patience_s);
-    until.tv_sec += (time_t)whole;
-    until.tv_nsec += (long)((loader->patience_s - whole) * 1e9);
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    if (!pthread_cond_clockwait(&loader->ready, &loader->lock, CLOCK_MONOTONIC, &until)) return;
-    for (int i = 0; i < loader->slot_count; i++) name_sample(loader, &loader->slots[i]);
+    if (!loader->idle_since) loader->idle_since = tern__now_ns();
+    int64_t due = loader->idle_since + (int64_t)(1e9 * loader->patience_s), end = TERN__MIN(due, until);
+    const struct timespec time = {.tv_sec = end / 1000000000, .tv_nsec = end % 1000000000};
+    if (!pthread_cond_clockwait(&loader->ready, &loader->lock, CLOCK_MONOTONIC, &time)) return;
+    if (end < due) return;
+    loader->idle_since = 0;
+    name_calls(loader);
 }
 
 /* Stops fetching and drops what was fetched ahead. */
@@ -180,7 +172,7 @@ static void pass_stop(tern_loader *loader)
     pthread_mutex_lock(&loader->lock);
     loader->next_claimed = loader->pass_batches;
     loader->flowing = false;
-    while (tern__loader_slot_in(loader, TERN__FETCHING)) await_worker(loader);
+    while (tern__loader_slot_in(loader, TERN__FETCHING)) tern__loader_await_worker(loader, INT64_MAX);
     for (int i = 0; i < loader->slot_count; i++)
         if (loader->slots[i].state == TERN__READY) slot_free(loader, &loader->slots[i]);
     for (int w = 0; w < loader->reader_count; w++) tern__reader_close(&loader->readers[w]);
@@ -213,27 +205,29 @@ static bool is_over(const tern_loader *loader)
 static void fetch_here(tern_loader *loader)
 {
     tern__reader *reader = &loader->readers[0];
+    if (!loader->watch.call) tern__dataset_watch_start(&loader->watch, &reader->call, loader->patience_s);
     tern__loader_slot *slot = claim(loader, reader);
     deliver(loader, reader, slot, tern__loader_fetch(reader, slot));
 }
 
-/* Returns the next batch's slot, filled by a worker or here; NULL at the end of the pass. Locked; at least
- * one slot is not held. */
-static tern__loader_slot *wait_next(tern_loader *loader)
+/* Waits until the next batch's slot is filled, by a worker or here, the pass is over, or the clock has
+ * reached `until`; returns false if it was the clock. Locked; at least one slot is not held. */
+static bool await_next(tern_loader *loader, int64_t until)
 {
-    tern__loader_slot *slot;
     int64_t started = tern__now_ns();
-    while (!(slot = tern__loader_slot_of(loader, loader->next_taken)) && !is_over(loader)) {
+    while (!tern__loader_slot_of(loader, loader->next_taken) && !is_over(loader)) {
         if (tern__loader_is_skipped(loader, loader->next_taken)) {
             loader->next_taken++;
             pthread_cond_broadcast(&loader->claimable);
         } else if (loader->worker_count == 0)
             fetch_here(loader);
+        else if (tern__now_ns() < until)
+            tern__loader_await_worker(loader, until);
         else
-            await_worker(loader);
+            break;
     }
     loader->waited_ns += tern__now_ns() - started;
-    return slot;
+    return tern__loader_slot_of(loader, loader->next_taken) || is_over(loader);
 }
 
 /* Hands the slot's batch to the caller: the slot becomes HELD, or FREE if fetching failed. Locked. */
@@ -261,20 +255,48 @@ static int next_of_pass(tern_loader *loader, tern__batch *out, tern_error *err)
             "all %d batches that the loader has room for are held: end the scope that holds them, or raise "
             "prefetch from %d",
             loader->slot_count, loader->opts.prefetch);
-    tern__loader_slot *slot = wait_next(loader);
+    await_next(loader, INT64_MAX);
+    tern__loader_slot *slot = tern__loader_slot_of(loader, loader->next_taken);
     return slot ? take(loader, slot, out, err) : 0;
+}
+
+/* Starts a pass unless one is running. */
+static int enter_pass(tern_loader *loader, const char *func, tern_error *err)
+{
+    if (tern__is_set(err)) return err->code;
+    if (!loader) return tern__error_set(err, func, TERN_E_INVALID, "the loader is NULL");
+    if (tern__loader_is_forked(loader))
+        return tern__error_set(err, func, TERN_E_FORKED,
+                               "the loader belongs to process %d, this is its forked child %d: make a loader "
+                               "here",
+                               (int)loader->pid, (int)getpid());
+    return loader->running ? TERN_OK : pass_start(loader, err);
+}
+
+/* The clock ends before a time-out of centuries does. */
+static int64_t clock_in(double seconds)
+{
+    const double most = 1e9;
+    return tern__now_ns() + (int64_t)(1e9 * TERN__MIN(seconds, most));
+}
+
+int tern_loader_wait(tern_loader *loader, double timeout_s, tern_error *err)
+{
+    if (!tern__is_set(err) && !(timeout_s >= 0))
+        return tern__error_set(err, __func__, TERN_E_RANGE, "timeout_s is %g, expected at least 0",
+                               timeout_s);
+    int status = enter_pass(loader, __func__, err);
+    if (status || loader->worker_count == 0) return status ? status : 1;
+    pthread_mutex_lock(&loader->lock);
+    bool is_full = held_count(loader) == loader->slot_count; /* then tern_loader_next fails at once */
+    bool is_ready = is_full || await_next(loader, clock_in(timeout_s));
+    pthread_mutex_unlock(&loader->lock);
+    return is_ready;
 }
 
 int tern__loader_next(tern_loader *loader, tern__batch *out, tern_error *err)
 {
-    if (tern__is_set(err)) return err->code;
-    if (!loader) return tern__error_set(err, "tern_loader_next", TERN_E_INVALID, "the loader is NULL");
-    if (tern__loader_is_forked(loader))
-        return tern__error_set(err, "tern_loader_next", TERN_E_FORKED,
-                               "the loader belongs to process %d, this is its forked child %d: make a loader "
-                               "here",
-                               (int)loader->pid, (int)getpid());
-    int status = loader->running ? TERN_OK : pass_start(loader, err);
+    int status = enter_pass(loader, "tern_loader_next", err);
     if (status) return status;
     pthread_mutex_lock(&loader->lock);
     status = next_of_pass(loader, out, err);

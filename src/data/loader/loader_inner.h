@@ -4,6 +4,7 @@
 #define TERN_SRC_DATA_LOADER_INNER_H
 
 #include "base/base.h"
+#include "data/dataset_call.h"
 #include "data/loader/loader.h"
 #include "data/loader/sampler.h"
 #include "device/backend.h"
@@ -26,9 +27,7 @@ typedef struct tern__batch_copy {
 typedef struct tern__loader_slot {
     tern__slot_state state;
     tern__batch batch;
-    tern_error error;        /* from fetching the batch */
-    _Atomic(int64_t) sample; /* that is being fetched: its index, or in a stream its place in the batch */
-    int64_t said;            /* the last one that a warning has named; -1: none */
+    tern_error error; /* from fetching the batch */
 
     /* Used where batches are copied to a device. */
     tern__batch_copy *copy;     /* of a READY or HELD batch; NULL: not copied */
@@ -49,6 +48,7 @@ typedef struct tern__reader {
     tern_loader *loader;
     int number;
     pthread_t thread;
+    tern__dataset_call call;
 
     /* For a streamed dataset. */
     void *cursor; /* NULL: not open                                            */
@@ -63,18 +63,20 @@ struct tern_loader {
     tern_sampler *sampler;
     tern_sampler *own_sampler; /* NULL: the sampler is the caller's */
     tern_loader_opts opts;
-    int64_t batches;       /* in a pass that starts at a batch boundary */
-    int64_t sample_floats; /* per sample */
-    size_t target_bytes;   /* per sample */
-    int64_t *indices;      /* of this pass, in order */
-    int64_t epoch;         /* of this pass */
-    bool running;          /* a pass has started and not ended */
-    int64_t start;         /* samples that the next pass skips, because it resumes */
-    int64_t shift;         /* samples before batch 0 of this pass; < batch_size */
-    int64_t pass_batches;  /* one past the number of this pass's last batch */
-    int64_t next_taken;    /* batch number that the caller gets next */
-    int64_t waited_ns;     /* time the caller has waited for batches */
-    double patience_s;     /* without a batch for so long, a warning names the samples that are missing */
+    int64_t batches;           /* in a pass that starts at a batch boundary */
+    int64_t sample_floats;     /* per sample */
+    size_t target_bytes;       /* per sample */
+    int64_t *indices;          /* of this pass, in order */
+    int64_t epoch;             /* of this pass */
+    bool running;              /* a pass has started and not ended */
+    int64_t start;             /* samples that the next pass skips, because it resumes */
+    int64_t shift;             /* samples before batch 0 of this pass; < batch_size */
+    int64_t pass_batches;      /* one past the number of this pass's last batch */
+    int64_t next_taken;        /* batch number that the caller gets next */
+    int64_t waited_ns;         /* time the caller has waited for batches */
+    double patience_s;         /* without a batch for so long, a warning names what the readers wait for */
+    int64_t idle_since;        /* the caller has waited since then without a batch; 0: it does not wait */
+    tern__dataset_watch watch; /* names what the caller waits for when it fetches itself */
 
     pthread_mutex_t lock;
     pthread_cond_t claimable; /* a slot or a batch number became free, or stopping */
@@ -123,6 +125,9 @@ void tern__device_copier_free(tern_loader *loader);
 
 /* The main function of a worker's thread. */
 void *tern__loader_work(void *reader);
+/* Waits until a batch is ready, a worker's part of a stream has ended, or the clock (tern__now_ns) has
+ * reached `until`. Locked. */
+void tern__loader_await_worker(tern_loader *loader, int64_t until);
 /* Returns the number of batches in that many samples. */
 int64_t tern__loader_batches(const tern_loader *loader, int64_t samples);
 void tern__loader_destroy(tern_loader *loader);

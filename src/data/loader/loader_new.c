@@ -151,15 +151,13 @@ static int slots_init(tern_loader *loader, tern_error *err)
     return TERN_OK;
 }
 
-#define PATIENCE_S 60 /* far above what a slow disk or a large volume takes */
-
 static int readers_init(tern_loader *loader, tern_error *err)
 {
     int count = TERN__MAX(loader->opts.workers, 1);
     loader->readers = tern__alloc(sizeof(*loader->readers) * (size_t)count, FUNC, err);
     if (!loader->readers) return TERN_E_MEMORY;
     loader->reader_count = count;
-    loader->patience_s = PATIENCE_S;
+    loader->patience_s = TERN__PATIENCE_S;
     for (int i = 0; i < count; i++) loader->readers[i] = (tern__reader){.loader = loader, .number = i};
     return TERN_OK;
 }
@@ -206,9 +204,12 @@ static void workers_stop(tern_loader *loader)
     pthread_mutex_lock(&loader->lock);
     atomic_store(&loader->stopping, true);
     pthread_cond_broadcast(&loader->claimable);
+    while (loader->worker_count && tern__loader_slot_in(loader, TERN__FETCHING))
+        tern__loader_await_worker(loader, INT64_MAX);
     pthread_mutex_unlock(&loader->lock);
     for (int i = 0; i < loader->worker_count; i++) pthread_join(loader->readers[i].thread, NULL);
     for (int i = 0; i < loader->reader_count; i++) tern__reader_close(&loader->readers[i]);
+    tern__dataset_watch_stop(&loader->watch);
 }
 
 void tern_loader_free(tern_loader *loader)

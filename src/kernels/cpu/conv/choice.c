@@ -150,15 +150,20 @@ static int64_t clock_of(const trial *t)
     return t->call.device->threads > 1 ? tern__now_ns() : tern__thread_ns();
 }
 
-/* Returns the nanoseconds of the fastest run; INT64_MAX: it failed. The first run creates what is created
- * once. */
+static bool may_go_on(const tern__conv *c)
+{
+    return c->call->device->choices->may_measure(c->call->device);
+}
+
+/* Returns the nanoseconds of the fastest run; INT64_MAX: it failed, or the device may measure no longer. The
+ * first run creates what is created once. */
 static int64_t time_of(const trial *t, const tern__conv_algorithm *a)
 {
     int64_t best = INT64_MAX;
     for (int i = 0; i <= TRIES; i++) {
         tern__conv c = t->c;
         int64_t started = clock_of(t);
-        if (a->run(&c)) return INT64_MAX;
+        if (!may_go_on(&t->c) || a->run(&c)) return INT64_MAX;
         if (i > 0) best = TERN__MIN(best, clock_of(t) - started);
     }
     return best;
@@ -171,7 +176,7 @@ static bool is_faster(int64_t ns, int64_t than)
     return ns < than - than / 10;
 }
 
-/* Returns the fastest of the algorithms that are allowed; NULL: none has run, or out of memory. */
+/* Returns the fastest of the algorithms that are allowed; NULL: none has run, out of memory, or cut short. */
 static const tern__conv_algorithm *measure(const tern__conv *c)
 {
     trial t;
@@ -186,7 +191,7 @@ static const tern__conv_algorithm *measure(const tern__conv *c)
         least = ns;
     }
     trial_close(&t);
-    return best;
+    return may_go_on(c) ? best : NULL;
 }
 
 /* ---- deciding ---- */
@@ -205,7 +210,7 @@ static bool may_measure(const tern__conv *c)
 {
     int count = 0;
     for (int i = 0; tern__conv_algorithms[i]; i++) count += is_allowed(c, tern__conv_algorithms[i]);
-    return count > 1 && !c->call->device->follows && !c->call->device->choices->is_full;
+    return count > 1 && may_go_on(c);
 }
 
 /* Measures the case if that is allowed, and keeps the choice. */
