@@ -16,6 +16,7 @@ import torch
 import torchvision
 
 import events
+import peers
 from training import BUILD, Folder, call, command, complaints, on_terminals, same, stripes, train, write_cifar, write_fashion, write_photographs
 
 NAME = "train_classifier"
@@ -113,6 +114,17 @@ class Data(Folder):
         self.assertTrue(line.endswith("Fashion-MNIST: 2 training samples are fewer than 3 ranks"), line)
         line = self.said_once(2, "--data", "data", "-b", 2)
         self.assertTrue(line.endswith("Fashion-MNIST: 2 training samples are too few for a batch of 2 on each of 2 ranks"), line)
+
+
+READ_RUN = """
+import json, sys
+from google.protobuf.json_format import MessageToDict
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+run = EventAccumulator(sys.argv[1]).Reload()
+session = run.PluginTagToContent("hparams")["_hparams_/session_start_info"]
+print(json.dumps([run.Tags(), MessageToDict(HParamsPluginData.FromString(session))["sessionStartInfo"]["hparams"]]))
+"""
 
 
 class Training(Folder):
@@ -451,8 +463,32 @@ class Training(Folder):
     def test_the_record_is_in_tensorboards_table_of_runs(self):
         self.train(2, "run", "--max-steps", 1)
         self.train(2, "run", "--max-steps", 2, "--resume", "latest")
-        told = [(tag, kind) for path in glob.glob(self.path("run", "events*")) for tag, _, kind, _ in events.values(path)]
-        self.assertEqual([tag for tag, kind in told if kind == "hparams"], ["_hparams_/experiment", "_hparams_/session_start_info"])
+        told = [value for path in sorted(glob.glob(self.path("run", "events*"))) for value in events.values(path)]
+        (experiment, columns), (session, row) = [(tag, content[1]) for tag, _, kind, content in told if kind == "hparams"]
+        self.assertEqual((experiment, session), ("_hparams_/experiment", "_hparams_/session_start_info"))
+        metrics = [events.fields(events.fields(m)[1][0])[2][0].decode() for m in events.fields(events.fields(columns)[2][0])[5]]
+        self.assertEqual(metrics, ["loss/train", "loss/test", "Evaluation/top1"])
+        self.assertLessEqual(set(metrics), {tag for tag, _, kind, _ in told if kind == "scalar"})
+        pairs = map(events.fields, events.fields(events.fields(row)[3][0])[1])
+        record = self.record("run")
+        wanted = {**record["flags"], **{name: record[name] for name in "program version host ranks threads backend device".split()}}
+        self.assertEqual({f[1][0].decode(): events.hparam(f[2][0]) for f in pairs}, {k: v for k, v in wanted.items() if v is not None})
+
+    def test_tensorboard_reads_it(self):
+        """With TensorBoard's own reader, also after the run was resumed."""
+        python = os.path.join(peers.PEERS, "bin", "python")
+        if not os.access(python, os.X_OK):
+            self.skipTest(f"no {python}: run scripts/peers.sh")
+        self.train(2, "run", "--epochs", 1, "--sync-bn")
+        self.train(2, "run", "--epochs", 2, "--sync-bn", "--resume", "latest")
+        env = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+        tags, hparams = json.loads(subprocess.check_output([python, "-c", READ_RUN, self.path("run")], text=True, env=env))
+        self.assertLessEqual({"loss/train", "loss/test", "Evaluation/top1", "Evaluation/top5"}, set(tags["scalars"]))
+        self.assertEqual(tags["images"], ["Evaluation/examples"])
+        self.assertIn("parameters/fc.weight", tags["histograms"])
+        record = self.record("run")
+        wanted = {**record["flags"], **{name: record[name] for name in "program version host ranks threads backend device".split()}}
+        self.assertEqual(hparams, {name: value for name, value in wanted.items() if value is not None})
 
     def test_jobs_begun_together_have_folders_of_their_own(self):
         """The newest folder may have a number at the end of its name."""
