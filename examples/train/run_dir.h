@@ -1,6 +1,6 @@
-/* run_dir.h - the folder of a run, for its curves and checkpoints, and run.json in it: the program, its flags,
- * version, host, ranks and time, and under "resumed" the same of every later start. By the flags of the first
- * start, --resume latest finds the run again. */
+/* run_dir.h - the folder of a run, for its curves and checkpoints, and run.json in it: the program, its
+ * flags, version, host, ranks and time, and under "resumed" the same of every later start. By the flags of
+ * the first start, --resume latest finds the run again. */
 #ifndef TERN_EXAMPLES_RUN_DIR_H
 #define TERN_EXAMPLES_RUN_DIR_H
 
@@ -15,9 +15,9 @@ typedef struct run_start {
     int64_t step; /* from which it goes on */
 } run_start;
 
-/* Finds the run's folder: --log-dir, or with --resume latest the one in runs/ with the newest checkpoint among
- * those of this program with the same flags, except those that may change (flags_may_change). Otherwise `dir`
- * is "": a board then names a new folder. `note` becomes what the user should know, such as why a run is not
+/* Finds the run's folder: --log-dir, or with --resume latest the one in runs/ with the newest checkpoint
+ * among those of this program with the same flags, except those that may change (flags_may_change). Otherwise
+ * `dir` is "": a board then names a new folder. `note` becomes what the user should know, such as why a run is not
  * resumed, or "". Call it on rank 0 only. E_MISMATCH: --log-dir is a run of another program. */
 void run_dir_find(const flags *f, char *dir, size_t size, char note[RUN_NOTE], tern_error *err);
 

@@ -71,9 +71,9 @@ static int64_t seconds_now(void)
     return now.tv_sec;
 }
 
-/* The second one ends the process as if there were no handler: it is raised while it is blocked here, and acts
- * when this returns. A launcher whose ranks are in the terminal's process group, such as torchrun, gets the
- * same Ctrl-C from the kernel and sends it to them once more: that copy is not a second one. */
+/* The second one ends the process as if there were no handler: it is raised while it is blocked here, and
+ * acts when this returns. A launcher whose ranks are in the terminal's process group, such as torchrun, gets
+ * the same Ctrl-C from the kernel and sends it to them once more: that copy is not a second one. */
 static void on_interrupt(int number, siginfo_t *info, void *context)
 {
     tern_preempt *preempt = atomic_load(&owners[number]);

@@ -232,8 +232,8 @@ static void repeat_to_rank(int number)
     kill(ranked, number);
 }
 
-/* The launcher of one rank, both in the terminal's foreground group. It repeats each Ctrl-C to the rank, whose
- * exit code says what it saw. */
+/* The launcher of one rank, both in the terminal's foreground group. It repeats each Ctrl-C to the rank, and
+ * exits with 100 + the signal that ended the rank. */
 static void launch_at_terminal(void)
 {
     sigset_t held;

@@ -408,6 +408,12 @@ class Training(Folder):
         with open(self.path(*parts, "run.json")) as file:
             return json.load(file)
 
+    def hparams(self, *parts):
+        """Returns what TensorBoard should have of the record: the flags that have a value, and where it ran."""
+        record = self.record(*parts)
+        found = {**record["flags"], **{name: record[name] for name in "program version host ranks threads backend device".split()}}
+        return {name: value for name, value in found.items() if value is not None}
+
     def test_latest_finds_the_run_with_the_same_flags(self):
         """Of two runs that differ in one flag; whatever says where and for how long it computes may change."""
         _, first = self.in_runs("--lr", 0.05, "--max-steps", 2)
@@ -470,9 +476,7 @@ class Training(Folder):
         self.assertEqual(metrics, ["loss/train", "loss/test", "Evaluation/top1"])
         self.assertLessEqual(set(metrics), {tag for tag, _, kind, _ in told if kind == "scalar"})
         pairs = map(events.fields, events.fields(events.fields(row)[3][0])[1])
-        record = self.record("run")
-        wanted = {**record["flags"], **{name: record[name] for name in "program version host ranks threads backend device".split()}}
-        self.assertEqual({f[1][0].decode(): events.hparam(f[2][0]) for f in pairs}, {k: v for k, v in wanted.items() if v is not None})
+        self.assertEqual({f[1][0].decode(): events.hparam(f[2][0]) for f in pairs}, self.hparams("run"))
 
     def test_tensorboard_reads_it(self):
         """With TensorBoard's own reader, also after the run was resumed."""
@@ -486,9 +490,7 @@ class Training(Folder):
         self.assertLessEqual({"loss/train", "loss/test", "Evaluation/top1", "Evaluation/top5"}, set(tags["scalars"]))
         self.assertEqual(tags["images"], ["Evaluation/examples"])
         self.assertIn("parameters/fc.weight", tags["histograms"])
-        record = self.record("run")
-        wanted = {**record["flags"], **{name: record[name] for name in "program version host ranks threads backend device".split()}}
-        self.assertEqual(hparams, {name: value for name, value in wanted.items() if value is not None})
+        self.assertEqual(hparams, self.hparams("run"))
 
     def test_jobs_begun_together_have_folders_of_their_own(self):
         """The newest folder may have a number at the end of its name."""
