@@ -287,6 +287,15 @@ static void a_launchers_copy_is_no_second_interrupt(void **state)
     close(terminal);
 }
 
+static tern_error interrupt_refusal(int number)
+{
+    tern_error err = {0};
+    tern_preempt_opts opts = tern_preempt_defaults();
+    opts.interrupt = number;
+    assert_null(tern_preempt_new(NULL, &opts, &err));
+    return err;
+}
+
 static tern_error refusal(int number, int warning, int every)
 {
     tern_error err = {0};
@@ -307,6 +316,10 @@ static void what_cannot_be(void **state)
     assert_int_equal(refusal(-3, 0, 1).code, TERN_E_INVALID);
     assert_int_equal(refusal(SIGTERM, 10000, 1).code, TERN_E_INVALID);
     assert_int_equal(refusal(SIGTERM, SIGTERM, 1).code, TERN_E_STATE);
+    assert_int_equal(interrupt_refusal(SIGTERM).code, TERN_E_STATE);
+    assert_int_equal(interrupt_refusal(SIGKILL).code, TERN_E_INVALID);
+    assert_int_equal(interrupt_refusal(-3).code, TERN_E_INVALID);
+    assert_int_equal(interrupt_refusal(10000).code, TERN_E_INVALID);
     tern_preempt *first = tern_preempt_new(NULL, NULL, &err);
     assert_non_null(strstr(refusal(SIGTERM, SIGUSR2, 1).text, "another preempt already handles signal"));
     assert_int_equal(refusal(SIGUSR2, SIGUSR1, 1).code, TERN_E_STATE);

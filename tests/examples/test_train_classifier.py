@@ -465,6 +465,11 @@ class Training(Folder):
         second = self.record("run")
         (later,) = second.pop("resumed")
         self.assertEqual((second["flags"], later["step"], later["flags"]["seed"], later["flags"]["resume"]), (flags, 1, 1, "latest"))
+        # A file of the folder goes on with its run; in another folder it begins a new one.
+        for folder, starts in (("run", 2), ("other", 0)):
+            self.train(1, folder, "--max-steps", 3, "--resume", self.path("run", "step-2.pt"))
+            self.assertEqual(len(self.record(folder).get("resumed", [])), starts)
+        self.assertEqual(self.record("other")["step"], 2)
 
     def test_the_record_is_in_tensorboards_table_of_runs(self):
         self.train(2, "run", "--max-steps", 1)
