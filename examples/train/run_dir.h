@@ -16,9 +16,10 @@ typedef struct run_start {
 } run_start;
 
 /* Finds the run's folder: --log-dir, or with --resume latest the one in runs/ with the newest checkpoint
- * among those of this program with the same flags, except those that may change (flags_may_change). Otherwise
- * `dir` is "": a board then names a new folder. `note` becomes what the user should know, such as why a run is not
- * resumed, or "". Call it on rank 0 only. E_MISMATCH: --log-dir is a run of another program. */
+ * among those of this program with the same flags, except those that may change (flags_may_change).
+ * Otherwise `dir` is "": a board then names a new folder. `note` becomes what the user should know, such as
+ * why a run is not resumed, or "". Call it on rank 0 only. E_MISMATCH: --log-dir is a run of another
+ * program. */
 void run_dir_find(const flags *f, char *dir, size_t size, char note[RUN_NOTE], tern_error *err);
 
 /* Writes run.json, or with `resumed` adds this start to it if it exists. Returns whether the file is new.
