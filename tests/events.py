@@ -88,6 +88,12 @@ def _image(data):
     return {"height": f[1][0], "width": f[2][0], "channels": f[3][0], "png": f[4][0]}
 
 
+def hparam(data):
+    """Returns a value of a session of the plug-in "hparams"."""
+    ((kind, (value,)),) = fields(data).items()
+    return {2: lambda: doubles(value)[0], 3: lambda: value.decode(), 4: lambda: bool(value)}[kind]()
+
+
 def _value(data):
     """Returns (tag, kind, contents)."""
     f = fields(data)

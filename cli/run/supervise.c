@@ -363,6 +363,7 @@ static void take_ending_signal(supervisor *s, int number, bool is_key)
     bool kills = s->phase >= STOPPING;
     tern__nodes_signal(s->nodes, number, kills);
     if (kills) {
+        if (number == SIGINT && !s->code) s->code = 128 + SIGINT; /* as shells expect of Ctrl-C */
         kill_ranks(s);
         return;
     }

@@ -27,10 +27,9 @@ static void find_curves(const history *h, const double *epochs, bool losses, cur
     for (int i = 0; i < h->count; i++) {
         const char *name = h->series[i].name;
         int64_t first;
-        if (!history_is_main(name) || losses != !strncmp(name, "loss", 4)) continue;
+        if (!history_is_main(h, name) || losses != !strncmp(name, "loss", 4)) continue;
         if (!find_span(h->series[i].values, h->epochs, &first)) continue;
-        const char *slash = strchr(name, '/');
-        out->items[out->count++] = (tern_curve){.name = slash ? slash + 1 : name,
+        out->items[out->count++] = (tern_curve){.name = history_short_name(name),
                                                 .x = epochs + first,
                                                 .y = h->series[i].values + first,
                                                 .count = (int)(h->epochs - first)};

@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MOST   64  /* flags per program                */
 #define LONGER 256 /* getopt's value of row 0, above chars */
 
 flags flags_defaults(const char *program, const char *about)
@@ -143,31 +142,50 @@ static void describe(const flag *row, char *text, size_t size)
     }
 }
 
+void flags_text(const flag *row, char *text, size_t size)
+{
+    const char *word = row->wants;
+    const flag_list *list = row->value;
+    size_t used = 0;
+    *text = 0;
+    switch (row->kind) {
+    case FLAG_COUNT: snprintf(text, size, "%lld", (long long)*(int64_t *)row->value); break;
+    case FLAG_NUMBER: snprintf(text, size, "%g", *(double *)row->value); break;
+    case FLAG_CHOICE:
+        for (int i = *(int *)row->value; i > 0; i--) word += strcspn(word, "|") + 1;
+        snprintf(text, size, "%.*s", (int)strcspn(word, "|"), word);
+        break;
+    case FLAG_TEXT:
+        if (*(const char **)row->value) snprintf(text, size, "%s", *(const char **)row->value);
+        break;
+    case FLAG_LIST:
+        for (int i = 0; i < list->count && used < size; i++)
+            used +=
+                (size_t)snprintf(text + used, size - used, "%s%lld", i ? "," : "", (long long)list->items[i]);
+        break;
+    case FLAG_SWITCH: snprintf(text, size, "%s", *(bool *)row->value ? "on" : "off"); break;
+    }
+}
+
+bool flags_may_change(const flag *row)
+{
+    static const char *const names[] = {"workers", "epochs", "start-epoch", "save-every", "max-steps",
+                                        "backend", "device", "threads",     "resume",     "log-dir"};
+    for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++)
+        if (!strcmp(row->name, names[i])) return true;
+    return false;
+}
+
 /* ---- help ---- */
 
 static void print_default(const flag *row)
 {
-    const char *word = row->wants;
-    const flag_list *list = row->value;
-    switch (row->kind) {
-    case FLAG_COUNT: printf(" (default %lld)", (long long)*(int64_t *)row->value); break;
-    case FLAG_NUMBER: printf(" (default %g)", *(double *)row->value); break;
-    case FLAG_CHOICE:
-        for (int i = *(int *)row->value; i > 0; i--) word += strcspn(word, "|") + 1;
-        printf(" (default %.*s)", (int)strcspn(word, "|"), word);
-        break;
-    case FLAG_TEXT:
-        if (*(const char **)row->value) printf(" (default %s)", *(const char **)row->value);
-        break;
-    case FLAG_LIST:
-        for (int i = 0; i < list->count; i++)
-            printf("%s%lld%s", i ? "," : " (default ", (long long)list->items[i],
-                   i + 1 < list->count ? "" : ")");
-        break;
-    case FLAG_SWITCH:
-        if (*(bool *)row->value) printf(" (default on; --%s=off)", row->name);
-        break;
-    }
+    char text[512];
+    flags_text(row, text, sizeof(text));
+    if (row->kind != FLAG_SWITCH && *text)
+        printf(" (default %s)", text);
+    else if (row->kind == FLAG_SWITCH && *(bool *)row->value)
+        printf(" (default on; --%s=off)", row->name);
 }
 
 static void print_help(const flags *f, const flag *rows, int count)
@@ -190,7 +208,7 @@ static void print_help(const flags *f, const flag *rows, int count)
 /* ---- reading ---- */
 
 /* Fills in the flags of all programs, followed by the program's own. Returns their number. */
-static int all_rows(flags *f, const flag *own, flag rows[MOST])
+static int all_rows(flags *f, const flag *own, flag rows[FLAGS_MAX])
 {
     const flag shared[] = {
         {"data", 0, FLAG_TEXT, &f->data, "PATH", "the dataset", 0, 0},
@@ -199,6 +217,10 @@ static int all_rows(flags *f, const flag *own, flag rows[MOST])
         {"batch-size", 'b', FLAG_COUNT, &f->batch, "N", "samples per rank and step", 1, 1 << 20},
         {"epochs", 0, FLAG_COUNT, &f->epochs, "N", "passes over the training data", 0, 100000},
         {"start-epoch", 0, FLAG_COUNT, &f->start_epoch, "N", "start as if N epochs were done", 0, 100000},
+        {"max-steps", 0, FLAG_COUNT, &f->max_steps, "N", "end after N steps in all; 0: --epochs counts", 0,
+         1LL << 40},
+        {"save-every", 0, FLAG_COUNT, &f->save_every, "N", "save every N steps, too; 0: only after epochs", 0,
+         1LL << 40},
         {"lr", 0, FLAG_NUMBER, &f->lr, "RATE", "learning rate", 0, INFINITY},
         {"momentum", 0, FLAG_NUMBER, &f->momentum, "M", "of SGD", 0, 1},
         {"weight-decay", 0, FLAG_NUMBER, &f->weight_decay, "W", "L2 penalty", 0, INFINITY},
@@ -224,7 +246,7 @@ static int all_rows(flags *f, const flag *own, flag rows[MOST])
     };
     int count = sizeof(shared) / sizeof(*shared);
     memcpy(rows, shared, sizeof(shared));
-    for (; own && own->name && count < MOST; own++) rows[count++] = *own;
+    for (; own && own->name && count < FLAGS_MAX; own++) rows[count++] = *own;
     return count;
 }
 
@@ -287,10 +309,10 @@ static void check_together(const flags *f)
 
 void flags_read(flags *f, const flag *own, int argc, char **argv)
 {
-    flag rows[MOST];
-    struct option longs[MOST + 2];
-    char shorts[2 * MOST + 3];
-    int count = all_rows(f, own, rows);
+    struct option longs[FLAGS_MAX + 2];
+    char shorts[2 * FLAGS_MAX + 3];
+    int count = f->count = all_rows(f, own, f->rows);
+    const flag *rows = f->rows;
     describe_to_getopt(rows, count, longs, shorts);
     opterr = 0;
     for (int option; (option = getopt_long(argc, argv, shorts, longs, NULL)) != -1;) {

@@ -31,11 +31,14 @@ typedef struct flag {
     double low, high;
 } flag;
 
+#define FLAGS_MAX 64 /* of a program */
+
 typedef struct flags {
     const char *program, *about; /* the program's name, and a sentence for --help        */
     int64_t workers;             /* loader threads per rank                               */
     int64_t batch;               /* samples per rank and step                             */
     int64_t epochs, start_epoch;
+    int64_t save_every, max_steps; /* steps; 0: only after epochs, and no limit                   */
     double lr, momentum, weight_decay;
     bool lr_given;        /* --lr was on the command line                               */
     double warm_up;       /* epochs during which the rate rises to lr                    */
@@ -49,6 +52,8 @@ typedef struct flags {
     bool exact_conv, deterministic; /* as in tern_device_conv_opts                               */
     const char *data, *resume, *log_dir;
     int64_t seed;
+    flag rows[FLAGS_MAX]; /* all flags of the program, filled in by flags_read */
+    int count;
 } flags;
 
 /* Returns the defaults of a classifier; a program may change them before it calls flags_read. */
@@ -57,6 +62,13 @@ flags flags_defaults(const char *program, const char *about);
 /* Reads the command line into `f` and into the values of the rows of `own` (NULL: none). After --help or
  * wrong input, rank 0 prints the help or the error and the program exits with code 0 or 2. */
 void flags_read(flags *f, const flag *own, int argc, char **argv);
+
+/* Writes the value of a flag as it would be given: "0.05", "O1", "5,8", "on"; "" if it has none. */
+void flags_text(const flag *row, char *text, size_t size);
+
+/* May the flag differ when a run resumes? So it is with those that choose where and for how long it computes,
+ * not what. */
+bool flags_may_change(const flag *row);
 
 /* Exits with an error message as flags_read does, for input that only the program can check. */
 _Noreturn void flags_wrong(const flags *f, const char *format, ...) __attribute__((format(printf, 2, 3)));

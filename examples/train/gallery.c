@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define TAG "Evaluation/examples"
+
 uint8_t *gallery_add(gallery *g, int rows, int columns, int channels, bool marked, const char *caption, ...)
 {
     uint8_t *pixels = g->count < GALLERY_MAX ? calloc((size_t)rows * columns, (size_t)channels) : NULL;
@@ -45,18 +47,40 @@ static uint8_t *join(const gallery *g)
     return all;
 }
 
-void gallery_log(const gallery *g, tern_board *board, int64_t step)
+static void log_grid(const gallery *g, tern_board *board, int64_t step)
 {
-    uint8_t *all = g->count ? join(g) : NULL;
+    uint8_t *all = join(g);
     if (!all) return;
     tern_board_image_opts opts = tern_board_image_defaults();
     opts.format = "NHWC";
     opts.across = g->across;
     int64_t shape[] = {g->count, g->pictures->rows, g->pictures->columns, 3};
     tern_tensor *images = tern_tensor_wrap(all, TERN_U8, 4, shape, NULL, NULL, NULL);
-    tern_board_image(board, "examples", images, step, &opts, NULL);
+    tern_board_image(board, TAG, images, step, &opts, NULL);
     tern_tensor_free(images);
     free(all);
+}
+
+void gallery_log(const gallery *g, tern_board *board, const char *dir, int64_t step)
+{
+    char path[600], title[32];
+    tern_error err = {0};
+    tern_image page = {0};
+    tern_board_image_opts opts = tern_board_image_defaults();
+    opts.format = "HWC";
+    if (!g->count) return;
+    snprintf(path, sizeof(path), "%s/examples.png", dir);
+    snprintf(title, sizeof(title), "step %lld", (long long)step);
+    tern_picture_grid_save(path, title, g->pictures, g->count, g->across, &err);
+    if (!err.code) tern_image_load(path, NULL, &page, &err);
+    int64_t shape[] = {page.height, page.width, page.channels};
+    tern_tensor *image = err.code ? NULL : tern_tensor_wrap(page.data, TERN_U8, 3, shape, NULL, NULL, &err);
+    if (image)
+        tern_board_image(board, TAG, image, step, &opts, NULL);
+    else
+        log_grid(g, board, step);
+    tern_tensor_free(image);
+    tern_image_free(&page);
 }
 
 void gallery_image(uint8_t *pixels, const float *x, int rows, int columns, int channels, const float *mean,

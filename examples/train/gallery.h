@@ -17,8 +17,9 @@ typedef struct gallery {
 uint8_t *gallery_add(gallery *g, int rows, int columns, int channels, bool marked, const char *caption, ...)
     __attribute__((format(printf, 6, 7)));
 void gallery_free(gallery *g);
-/* Logs all images as one grid, "examples"; does nothing if their sizes differ. */
-void gallery_log(const gallery *g, tern_board *board, int64_t step);
+/* Logs all images with their captions as "Evaluation/examples", and saves them as examples.png in the folder.
+ * Without the figure plug-in, logs images of equal sizes as a grid without captions. */
+void gallery_log(const gallery *g, tern_board *board, const char *dir, int64_t step);
 
 /* Fills pixels (rows, columns, channels) from x (channels, rows, columns) * std + mean, where 0 is black and
  * 1 is white; mean and std may be NULL: 0 and 1. Does nothing if `pixels` is NULL, as does gallery_map. */

@@ -55,15 +55,26 @@ bool history_is_best(const history *h, const char *name)
     return !isnan(last);
 }
 
-bool history_is_main(const char *name)
+static bool is_in_group(const char *name, const char *group)
 {
-    return !strchr(name, '/') || !strncmp(name, "loss/", 5);
+    return group && !strncmp(name, group, strlen(group));
+}
+
+bool history_is_main(const history *h, const char *name)
+{
+    return !strchr(name, '/') || is_in_group(name, "loss/") || is_in_group(name, h->main_group);
+}
+
+const char *history_short_name(const char *name)
+{
+    const char *slash = strrchr(name, '/');
+    return slash ? slash + 1 : name;
 }
 
 void history_free(history *h)
 {
     for (int i = 0; i < h->count; i++) free(h->series[i].values);
-    *h = (history){0};
+    *h = (history){.main_group = h->main_group};
 }
 
 /* ---- in a checkpoint: {"epochs": 2, "loss_sum": .., "loss_count": .., "numbers": {"top1": [.., ..], ..}}

@@ -13,6 +13,7 @@ typedef struct history {
         double *values; /* [epochs], NaN if an epoch has none */
     } series[HISTORY_NAMES];
     int count;
+    const char *main_group;      /* "iou/": its numbers are main ones; NULL: none */
     int64_t epochs;              /* completed                                  */
     double loss_sum, loss_count; /* over the steps of the current epoch        */
 } history;
@@ -23,8 +24,12 @@ void history_set(history *h, const char *name, double value);
 double history_get(const history *h, const char *name, int64_t epoch);
 /* Is the number of the current epoch larger than all before it? */
 bool history_is_best(const history *h, const char *name);
-/* Is it a main number, to be printed? Its name has no slash, or is that of a loss ("loss/test"). */
-bool history_is_main(const char *name);
+/* Is it a main number, to be printed? Its name has no slash, or is in the main group or that of a loss
+ * ("loss/test"). */
+bool history_is_main(const history *h, const char *name);
+/* Returns the name without its group: "lake" of "iou/lake". */
+const char *history_short_name(const char *name);
+/* Empties it; the main group stays. */
 void history_free(history *h);
 
 /* For tern_snapshot_add; `self` is a history. */

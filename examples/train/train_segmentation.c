@@ -248,12 +248,11 @@ static tern_tensor *loss(trainer *t, tern_tensor *scores, const tern_batch *b)
 
 static void report(trainer *t, const segmentation *g, double test_loss)
 {
-    bool few = g->classes <= 6;
     trainer_number(t, "loss/test", test_loss);
     trainer_number(t, "mIoU", tern_confusion_mean_iou(g->seen));
     for (int c = 0; c < g->classes; c++) {
         char name[48];
-        snprintf(name, sizeof(name), few ? "%s" : "IoU/%s", g->labels[c].name);
+        snprintf(name, sizeof(name), "iou/%s", g->labels[c].name);
         trainer_number(t, name, tern_confusion_iou(g->seen, c));
     }
 }
@@ -395,6 +394,7 @@ int main(int argc, char **argv)
                     .net = new_net(&g, output_stride, t.rng, &err),
                     .train = g.train,
                     .test = g.test,
+                    .main_group = g.dataset == EARTH ? "iou/" : NULL,
                     .best = "mIoU",
                     .self = &g,
                     .forward = forward,

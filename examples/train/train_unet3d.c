@@ -380,10 +380,10 @@ static void show_volume(trainer *t, tern_scope *s, gallery *g, tern_error *err)
 static void show(trainer *t, tern_scope *s, gallery *g, tern_error *err)
 {
     g->across = 3;
-    if (t->epoch + 1 < t->flags->epochs)
-        show_patches(t, s, g, err);
-    else
+    if (trainer_has_ended(t))
         show_volume(t, s, g, err);
+    else
+        show_patches(t, s, g, err);
 }
 
 int main(int argc, char **argv)

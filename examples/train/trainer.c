@@ -6,14 +6,17 @@
 
 #include <math.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
-#define BOARD_STEPS  50  /* steps between points of the step/loss curve */
-#define WAIT_SECONDS 0.2 /* for data, before the ranks ask each other whether to stop */
+#define BOARD_STEPS  50            /* steps between points of the step/loss curve */
+#define EVALUATION   "Evaluation/" /* the group of the curves that `evaluate` sets, but for losses */
+#define WAIT_SECONDS 0.2           /* for data, before the ranks ask each other whether to stop */
 
 static void say(const trainer *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void say(const trainer *t, const char *format, ...)
@@ -180,6 +183,14 @@ static void open_schedule(trainer *t, tern_error *err)
                                                    f->milestones.items, f->gamma, err);
 }
 
+/* Ctrl-C asks to stop, as SIGTERM does; the second one ends the process. */
+static void open_preempt(trainer *t, tern_error *err)
+{
+    tern_preempt_opts opts = tern_preempt_defaults();
+    opts.interrupt = SIGINT;
+    t->preempt = tern_preempt_new(t->world, &opts, err);
+}
+
 /* A snapshot holds everything that the next step depends on, and the curves so far. */
 static void open_snapshot(trainer *t, tern_error *err)
 {
@@ -239,17 +250,46 @@ static tern_board *new_board(const trainer *t, const char *dir, tern_error *err)
  * folder. A new folder is made by the board, which names it by date, host and program. */
 static void open_dir(trainer *t, tern_error *err)
 {
-    if (t->first) run_dir_find(t->flags, t->dir, sizeof(t->dir));
+    char note[RUN_NOTE] = "";
+    if (t->first) run_dir_find(t->flags, t->dir, sizeof(t->dir), note, err);
+    if (*note) say(t, "%s\n", note);
     if (t->first && !*t->dir) t->board = new_board(t, NULL, err);
     if (t->board) snprintf(t->dir, sizeof(t->dir), "%s", tern_board_dir(t->board));
     agree(t, err);
     if (!err->code) tern_broadcast(t->world, t->dir, sizeof(t->dir), TERN_U8, 0, err);
 }
 
-/* Opens the board in an existing folder; its curves continue after the step that was resumed. */
+/* Has a checkpoint of this folder been resumed? */
+static bool resumes_here(const trainer *t)
+{
+    const char *from = t->flags->resume, *slash = from ? strrchr(from, '/') : NULL;
+    struct stat there, here;
+    char dir[FLAGS_DIR];
+    if (!from || !t->step) return false;
+    if (!strcmp(from, "latest")) return true;
+    snprintf(dir, sizeof(dir), "%.*s", slash ? (int)(slash - from) + 1 : 1, slash ? from : ".");
+    return stat(dir, &there) == 0 && stat(t->dir, &here) == 0 && there.st_dev == here.st_dev &&
+           there.st_ino == here.st_ino;
+}
+
+/* Opens the board in an existing folder; its curves continue after the step that was resumed. Records the
+ * start, and the first time also in TensorBoard's table of runs, with the numbers that it shows. */
 static void open_board(trainer *t, tern_error *err)
 {
-    if (t->first && !t->board) t->board = new_board(t, t->dir, err);
+    if (!t->first) return;
+    if (!t->board) t->board = new_board(t, t->dir, err);
+    const run_start start = {.ranks = tern_group_size(t->world),
+                             .threads = tern_device_threads_get(t->device),
+                             .backend = tern_group_backend(t->world),
+                             .device = tern_device_name(t->device),
+                             .step = t->step};
+    if (err->code || !run_dir_record(t->dir, t->flags, &start, resumes_here(t), err)) return;
+    char best[64];
+    snprintf(best, sizeof(best), EVALUATION "%s", t->task->best ? t->task->best : "");
+    tern_object *hparams = run_dir_hparams(t->flags, &start, err);
+    tern_board_hparams(t->board, hparams, t->task->best ? 3 : 2,
+                       (const char *[]){"loss/train", "loss/test", best}, NULL);
+    tern_object_free(hparams);
 }
 
 static void open_all(trainer *t, tern_error *err)
@@ -261,7 +301,7 @@ static void open_all(trainer *t, tern_error *err)
     if (!err->code) open_model(t, err);
     open_schedule(t, err);
     t->s = tern_scope_new(t->device, t->world, err);
-    t->preempt = tern_preempt_new(t->world, NULL, err);
+    open_preempt(t, err);
     if (err->code) return;
     open_dir(t, err);
     if (err->code) return;
@@ -340,13 +380,53 @@ static void print_banner(const trainer *t)
     say(t, "  run        %s (tensorboard --logdir %s)\n", t->dir, t->dir);
 }
 
+/* ---- where the run stands ---- */
+
+/* Returns how many samples of the epoch all ranks have completed. It counts samples, since the steps of a
+ * checkpoint may be from another number of ranks or another batch size. */
+static int64_t find_place(const trainer *t)
+{
+    if (!t->history.loss_count) return 0;
+    tern_object *state = tern_loader_state_dict(t->train, NULL);
+    int64_t position = 0;
+    tern_object_to_int(tern_object_get(state, "position"), &position, NULL);
+    tern_object_free(state);
+    return position;
+}
+
+static bool is_at_last_step(const trainer *t)
+{
+    return t->flags->max_steps && t->step >= t->flags->max_steps;
+}
+
+/* Does --max-steps end the run within an epoch? At an epoch's end it ends as every epoch does. */
+static bool ends_midway(const trainer *t)
+{
+    int64_t place = is_at_last_step(t) ? find_place(t) : 0;
+    return place &&
+           tern_sampler_length(t->train_order) - place / tern_group_size(t->world) >= t->flags->batch;
+}
+
+bool trainer_has_ended(const trainer *t)
+{
+    if (t->epoch >= t->flags->epochs) return true;
+    return is_at_last_step(t) && (!t->history.loss_count || ends_midway(t));
+}
+
+static bool is_save_due(const trainer *t)
+{
+    return t->flags->save_every && t->step % t->flags->save_every == 0;
+}
+
 /* ---- numbers and images ---- */
 
 void trainer_number(trainer *t, const char *name, double value)
 {
+    char tag[64];
     if (t->stopped) return; /* of a part of the samples */
+    snprintf(tag, sizeof(tag), "%s%s", strncmp(name, "loss/", 5) ? EVALUATION : "", name);
     history_set(&t->history, name, value);
-    tern_board_scalar(t->board, name, value, t->step, NULL);
+    tern_board_scalar(t->board, tag, value, t->step, NULL);
 }
 
 /* Prints a part of "  loss 1.3119, test 1.2133  top1 0.9110". */
@@ -358,15 +438,16 @@ static void print_number(const trainer *t, const char *name, double value)
     else if (!strncmp(name, "loss/", 5))
         say(t, ", %s %.4f", name + 5, value);
     else
-        say(t, "  %s %.4f", name, value);
+        say(t, "  %s %.4f", history_short_name(name), value);
 }
 
 static void print_epoch(const trainer *t, double seconds, double rate)
 {
     const history *h = &t->history;
     say(t, "epoch %lld/%lld", (long long)t->epoch + 1, (long long)t->flags->epochs);
+    if (ends_midway(t)) say(t, " until step %lld", (long long)t->step);
     for (int i = 0; i < h->count; i++)
-        if (history_is_main(h->series[i].name))
+        if (history_is_main(h, h->series[i].name))
             print_number(t, h->series[i].name, h->series[i].values[h->epochs]);
     say(t, "  %.1f samples/s  %.1f s, data %.0f %%\n", rate, seconds, 100 * t->waiting);
 }
@@ -389,7 +470,7 @@ static void show(trainer *t, tern_error *err)
     if (s) t->task->show(t, s, &t->gallery, err);
     tern_train(t->task->net);
     tern_scope_free(s);
-    gallery_log(&t->gallery, t->board, t->step);
+    gallery_log(&t->gallery, t->board, t->dir, t->step);
 }
 
 /* ---- an epoch ---- */
@@ -431,7 +512,8 @@ static bool train_steps(trainer *t, tern_progress *bar, tern_error *err)
     tern_batch b;
     bool stopped = false;
     double waited = 0, before = tern_progress_seconds(bar);
-    while (!stopped && await_batches(t, t->train, &stopped, err) && tern_loader_next(t->train, t->s, &b)) {
+    while (!stopped && !ends_midway(t) && await_batches(t, t->train, &stopped, err) &&
+           tern_loader_next(t->train, t->s, &b)) {
         waited += tern_progress_seconds(bar) - before;
         train_step(t, &b, err);
         tern_progress_postfix(bar, "loss", tern_ddp_loss_mean(t->ddp));
@@ -440,6 +522,7 @@ static bool train_steps(trainer *t, tern_progress *bar, tern_error *err)
         tern_progress_postfix(bar, "data %", 100 * t->waiting);
         tern_progress_update(bar, b.count);
         stopped = !err->code && tern_preempt_pending(t->preempt, err) > 0;
+        if (is_save_due(t) && !stopped && !err->code) tern_snapshot_save(t->snapshot, t->step, err);
         before = tern_progress_seconds(bar);
     }
     return stopped;
@@ -483,38 +566,36 @@ static void save_weights(trainer *t, const char *name, tern_error *err)
     tern_object_free(weights);
 }
 
-static void end_epoch(trainer *t, double seconds, double rate, tern_error *err)
+/* Saves, evaluates and reports, after an epoch or where --max-steps ends it. */
+static void report_epoch(trainer *t, double seconds, double rate, tern_error *err)
 {
-    history *h = &t->history;
+    const history *h = &t->history;
     tern_snapshot_save(t->snapshot, t->step, err); /* the evaluation may be ended by force */
     if (err->code) return;
     trainer_number(t, "loss/train", h->loss_sum / h->loss_count);
     evaluate(t, err);
     if (err->code || t->stopped) return;
     tern_board_scalar(t->board, "lr", tern_optim_lr_get(t->optim, 0), t->step, NULL);
+    tern_board_parameters(t->board, t->task->net, t->step, NULL);
     if (rate > 0) { /* 0: it was trained before this run */
         tern_board_scalar(t->board, "speed/samples", rate, t->step, NULL);
         tern_board_scalar(t->board, "speed/waiting", t->waiting, t->step, NULL);
     }
     print_epoch(t, seconds, rate);
+}
+
+static void end_epoch(trainer *t, double seconds, double rate, tern_error *err)
+{
+    history *h = &t->history;
+    bool midway = ends_midway(t);
+    report_epoch(t, seconds, rate, err);
+    if (err->code || t->stopped || midway) return;
     if (t->task->best && history_is_best(h, t->task->best)) save_weights(t, "best.pth", err);
     tern_schedule_epoch(t->schedule);
     h->loss_sum = h->loss_count = 0;
     h->epochs = ++t->epoch;
     tern_snapshot_save(t->snapshot, t->step, err);
     show(t, err); /* last, since it may be ended by force, too */
-}
-
-/* Returns how many samples of the epoch all ranks have completed. It counts samples, since the steps of a
- * checkpoint may be from another number of ranks or another batch size. */
-static int64_t find_place(const trainer *t)
-{
-    if (!t->history.loss_count) return 0;
-    tern_object *state = tern_loader_state_dict(t->train, NULL);
-    int64_t position = 0;
-    tern_object_to_int(tern_object_get(state, "position"), &position, NULL);
-    tern_object_free(state);
-    return position;
 }
 
 /* Runs an epoch. Returns true if asked to stop before its end. */
@@ -544,7 +625,7 @@ static void save_figure(trainer *t)
 {
     char path[600], title[128];
     tern_error err = {0};
-    if (!t->first || !t->history.epochs) return;
+    if (!t->first || !t->step) return;
     snprintf(path, sizeof(path), "%s/%s.png", t->dir, t->flags->program);
     snprintf(title, sizeof(title), "%s on %s", t->task->model, t->task->data);
     figure_save(path, title, &t->history, &t->gallery, &err);
@@ -555,7 +636,7 @@ static void run_epochs(trainer *t, tern_error *err)
 {
     bool stopped = false;
     tern_train(t->task->net);
-    while (t->epoch < t->flags->epochs && !stopped && !err->code) stopped = run_epoch(t, err);
+    while (!trainer_has_ended(t) && !stopped && !err->code) stopped = run_epoch(t, err);
     if (stopped && !t->stopped) tern_snapshot_save(t->snapshot, t->step, err);
     if (stopped && !err->code)
         say(t, "stop requested: saved at step %lld; continue with --resume latest --log-dir %s\n",
@@ -570,6 +651,7 @@ static void run_epochs(trainer *t, tern_error *err)
 void trainer_run(trainer *t, const task *k, tern_error *err)
 {
     t->task = k;
+    t->history.main_group = k->main_group;
     open_all(t, err);
     if (!err->code) {
         print_banner(t);

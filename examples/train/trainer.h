@@ -24,6 +24,7 @@ typedef struct task {
     const char *model, *data; /* for the banner: "ResNet-18", "Fashion-MNIST" */
     tern_module *net;
     tern_dataset *train, *test; /* test may be NULL if `evaluate` does not need it                      */
+    const char *main_group;     /* a group of numbers, "iou/", that are main ones; or NULL              */
     const char *best;           /* best.pth is saved when this number, set by `evaluate`, is the largest */
     void *self;                 /* the program's own data, as t->task->self                             */
     /* Makes the optimizer; NULL: SGD with the values of the flags. */
@@ -82,9 +83,12 @@ int trainer_close(trainer *t, tern_error *err);
  * asked to stop: then the numbers are dropped, and the resumed run evaluates again. Collective. */
 bool trainer_test_next(trainer *t, tern_batch *b, tern_error *err);
 
+/* Are all epochs or --max-steps completed? Then `show` is called for the last time. */
+bool trainer_has_ended(const trainer *t);
+
 /* Sets a number of this epoch, which must be the same on all ranks: "top1", "loss/test", "iou/lake". All
- * numbers go to TensorBoard and into checkpoints; the main ones (history.h) also into the epoch's line and
- * the figure. */
+ * numbers go to TensorBoard (losses as they are, others as "Evaluation/iou/lake") and into checkpoints; the
+ * main ones (history.h) also into the epoch's line and the figure. */
 void trainer_number(trainer *t, const char *name, double value);
 
 #endif

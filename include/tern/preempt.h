@@ -15,6 +15,9 @@
  * (docs/conv.md), so that a first step ends soon. Where the data may hang, wait for them with
  * tern_loader_wait.
  *
+ * A program may let Ctrl-C ask, too: opts.interrupt = SIGINT. The second Ctrl-C then ends the process at
+ * once, as the first one does otherwise.
+ *
  * Threads: a preempt belongs to the thread of its group, except for tern_preempt_ask. */
 #ifndef TERN_PREEMPT_H
 #define TERN_PREEMPT_H
@@ -29,9 +32,12 @@ typedef struct tern_preempt tern_preempt;
 
 typedef struct tern_preempt_opts {
     size_t size;
-    int signal;  /* the signal that asks to stop; default SIGTERM; 0: none      */
-    int warning; /* another one; default SIGUSR1; 0: none                       */
-    int every;   /* the ranks tell each other in every n-th call of tern_preempt_pending; default 1 */
+    int signal;    /* the signal that asks to stop; default SIGTERM; 0: none      */
+    int warning;   /* another one; default SIGUSR1; 0: none                       */
+    int every;     /* the ranks tell each other in every n-th call of tern_preempt_pending; default 1 */
+    int interrupt; /* SIGINT: asks once, and the second one ends the process; default 0: none. Stays ignored
+                    * if it is, as in a shell's background jobs. A launcher's copy of the terminal's Ctrl-C,
+                    * within a second, is not a second one */
 } tern_preempt_opts;
 /* Returns the default options. */
 TERN_API tern_preempt_opts tern_preempt_defaults(void);

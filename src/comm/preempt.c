@@ -18,9 +18,12 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { SIGNALS = 2 };
+enum { SIGNALS = 3 };
+
+#define COPY_SECONDS 1 /* in which a launcher repeats the terminal's Ctrl-C */
 
 struct tern_preempt {
     tern_group *group;
@@ -33,6 +36,8 @@ struct tern_preempt {
     int fd;
     int signals[SIGNALS]; /* the handled signals; 0: none */
     struct sigaction before[SIGNALS];
+    _Atomic(int64_t)
+        copies_until; /* opts.interrupt came, and a launcher may repeat it until then; 0: never */
 };
 
 static _Atomic(tern_preempt *) owners[NSIG];
@@ -59,18 +64,42 @@ static void on_signal(int number)
     tern_preempt_ask(atomic_load(&owners[number]));
 }
 
-static int take_signal(tern_preempt *preempt, int i, int number, tern_error *err)
+static int64_t seconds_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec;
+}
+
+/* The second one ends the process as if there were no handler: it is raised while it is blocked here, and
+ * acts when this returns. A launcher whose ranks are in the terminal's process group, such as torchrun, gets
+ * the same Ctrl-C from the kernel and sends it to them once more: that copy is not a second one. */
+static void on_interrupt(int number, siginfo_t *info, void *context)
+{
+    tern_preempt *preempt = atomic_load(&owners[number]);
+    (void)context;
+    if (!preempt) return;
+    int64_t now = seconds_now(), until = 0;
+    int64_t copies = info->si_code == SI_KERNEL ? now + COPY_SECONDS : now - 1;
+    if (atomic_compare_exchange_strong(&preempt->copies_until, &until, copies)) {
+        tern_preempt_ask(preempt);
+    } else if (now > until || info->si_code != SI_USER || info->si_pid != getppid()) {
+        signal(number, SIG_DFL);
+        raise(number);
+    }
+}
+
+static int handle_signal(tern_preempt *preempt, int i, int number, const struct sigaction *action,
+                         tern_error *err)
 {
     const char *func = "tern_preempt_new";
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
     tern_preempt *nobody = NULL;
     if (!number) return TERN_OK;
     if (number < 0 || number >= NSIG)
         return tern__error_set(err, func, TERN_E_INVALID, "there is no signal %d", number);
     if (!atomic_compare_exchange_strong(&owners[number], &nobody, preempt))
         return tern__error_set(err, func, TERN_E_STATE, "another preempt already handles signal %d", number);
-    sigemptyset(&action.sa_mask);
-    if (sigaction(number, &action, &preempt->before[i])) {
+    if (sigaction(number, action, &preempt->before[i])) {
         atomic_store(&owners[number], NULL);
         return tern__error_errno(err, func, TERN_E_INVALID, "signal %d cannot be handled", number);
     }
@@ -78,13 +107,27 @@ static int take_signal(tern_preempt *preempt, int i, int number, tern_error *err
     return TERN_OK;
 }
 
+/* A shell without job control starts its background jobs with SIGINT ignored. */
+static bool is_ignored(int number)
+{
+    struct sigaction now;
+    return number > 0 && sigaction(number, NULL, &now) == 0 && now.sa_handler == SIG_IGN;
+}
+
 static int open_preempt(tern_preempt *preempt, tern_error *err)
 {
     preempt->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (preempt->fd < 0)
         return tern__error_errno(err, "tern_preempt_new", TERN_E_SYSTEM, "cannot make an eventfd");
-    int status = take_signal(preempt, 0, preempt->opts.signal, err);
-    return status ? status : take_signal(preempt, 1, preempt->opts.warning, err);
+    struct sigaction asks = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    struct sigaction interrupts = {.sa_sigaction = on_interrupt, .sa_flags = SA_RESTART | SA_SIGINFO};
+    sigemptyset(&asks.sa_mask);
+    sigemptyset(&interrupts.sa_mask);
+    int status = handle_signal(preempt, 0, preempt->opts.signal, &asks, err);
+    if (!status) status = handle_signal(preempt, 1, preempt->opts.warning, &asks, err);
+    if (!status && !is_ignored(preempt->opts.interrupt))
+        status = handle_signal(preempt, 2, preempt->opts.interrupt, &interrupts, err);
+    return status;
 }
 
 tern_preempt *tern_preempt_new(tern_group *group, const tern_preempt_opts *user, tern_error *err)

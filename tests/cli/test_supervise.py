@@ -218,6 +218,17 @@ for name in ('SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT'): signal.signal(getattr(si
         self.until_dead(pids)
         self.assertEqual(run.end()[0], 137)
 
+    def test_the_second_interrupt_is_the_exit_code(self):
+        for first in (signal.SIGINT, signal.SIGTERM):
+            with self.subTest(first=first), tempfile.TemporaryDirectory() as self.folder:
+                run = self.start(2, f"signal.signal({first:d}, signal.SIG_IGN)\n" + READY + SLEEP, ["--grace", "60"])
+                pids = run.pids()
+                run.launcher.send_signal(first)
+                self.assertIn("passed on", run.launcher.stderr.readline())
+                run.launcher.send_signal(signal.SIGINT)
+                self.until_dead(pids)
+                self.assertEqual(run.end()[0], 128 + signal.SIGINT)
+
     def test_a_signal_after_a_failure_restarts_nothing(self):
         run = self.start(2, IGNORE + READY + SLEEP, ["--grace", "60", "--max-restarts", "1"])
         pids = run.pids()

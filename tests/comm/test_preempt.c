@@ -7,6 +7,8 @@
 #include <tern/preempt.h>
 
 #include <poll.h>
+#include <pty.h>
+#include <sys/wait.h>
 
 enum { STEPS = 40 };
 
@@ -50,7 +52,8 @@ static int asked_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_error err = {0};
     tern_preempt_opts opts = tern_preempt_defaults();
     opts.every = p->every;
-    if (!p->number) opts.signal = opts.warning = 0;
+    opts.interrupt = SIGINT;
+    if (!p->number) opts.signal = opts.warning = opts.interrupt = 0;
     tern_group *group = tern__group_open_boot(boot, NULL, &err);
     tern_preempt *preempt = tern_preempt_new(group, &opts, &err);
     RANK_CHECK_OK(rank, err);
@@ -68,7 +71,7 @@ static int asked_body(int rank, const tern__bootstrap *boot, void *arg)
 static void all_ranks_hear_in_the_same_step(void **state)
 {
     (void)state;
-    static const int numbers[] = {SIGTERM, SIGUSR1, 0};
+    static const int numbers[] = {SIGTERM, SIGUSR1, SIGINT, 0};
     for (int world = 1; world <= 4; world++)
         for (size_t i = 0; i < TERN__COUNT(numbers); i++)
             for (int rank = -1; rank<world; rank += world> 1 ? world - 1 : 1) {
@@ -160,6 +163,139 @@ static void handlers_come_back(void **state)
     assert_ok(err);
 }
 
+/* ---- Ctrl-C ---- */
+
+static tern_preempt *interruptible_preempt(tern_error *err)
+{
+    tern_preempt_opts opts = tern_preempt_defaults();
+    opts.interrupt = SIGINT;
+    return tern_preempt_new(NULL, &opts, err);
+}
+
+/* Returns how a process ends that is asked by `first` and then gets SIGINT `times` times. */
+static int end_of_interrupted(int first, int times)
+{
+    pid_t pid = fork();
+    if (pid == 0) {
+        tern_error err = {0};
+        signal(SIGINT, SIG_DFL);
+        tern_preempt *preempt = interruptible_preempt(&err);
+        if (first) raise(first);
+        for (int i = 0; i < times; i++) {
+            raise(SIGINT);
+            if (tern_preempt_pending(preempt, &err) != 1) _exit(1);
+        }
+        tern_preempt_free(preempt);
+        _exit(err.code);
+    }
+    int status = -1;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    return status;
+}
+
+static void the_second_interrupt_ends_the_process(void **state)
+{
+    (void)state;
+    for (int k = 0; k < 2; k++) {
+        int first = k ? SIGTERM : 0;
+        assert_int_equal(end_of_interrupted(first, 1), 0);
+        int status = end_of_interrupted(first, 2);
+        assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT);
+    }
+}
+
+static void an_ignored_interrupt_stays_ignored(void **state)
+{
+    (void)state;
+    tern_error err = {0};
+    signal(SIGINT, SIG_IGN);
+    tern_preempt *preempt = interruptible_preempt(&err);
+    for (int i = 0; i < 3; i++) raise(SIGINT);
+    assert_int_equal(tern_preempt_pending(preempt, &err), 0);
+    tern_preempt_free(preempt);
+    signal(SIGINT, handle);
+    preempt = interruptible_preempt(&err);
+    raise(SIGINT);
+    assert_int_equal(tern_preempt_pending(preempt, &err), 1);
+    tern_preempt_free(preempt);
+    assert_int_not_equal(handled, SIGINT);
+    raise(SIGINT);
+    assert_int_equal(handled, SIGINT);
+    signal(SIGINT, SIG_DFL);
+    assert_ok(err);
+}
+
+static volatile pid_t ranked;
+
+static void repeat_to_rank(int number)
+{
+    kill(ranked, number);
+}
+
+/* The launcher of one rank, both in the terminal's foreground group. It repeats each Ctrl-C to the rank, and
+ * exits with 100 + the signal that ended the rank. */
+static void launch_at_terminal(void)
+{
+    sigset_t held;
+    tern_error err = {0};
+    sigemptyset(&held);
+    sigaddset(&held, SIGINT);
+    sigprocmask(SIG_BLOCK, &held, NULL);
+    ranked = fork();
+    if (ranked == 0) {
+        tern_preempt *preempt = interruptible_preempt(&err);
+        sigprocmask(SIG_UNBLOCK, &held, NULL);
+        if (write(1, "!", 1) != 1) _exit(2);
+        while (!tern_preempt_pending(preempt, &err)) poll(NULL, 0, 1);
+        poll(NULL, 0, 300); /* the copy comes */
+        if (write(1, "?", 1) != 1) _exit(2);
+        poll(NULL, 0, 60000);
+        _exit(3);
+    }
+    signal(SIGINT, repeat_to_rank);
+    sigprocmask(SIG_UNBLOCK, &held, NULL);
+    int status = -1;
+    while (waitpid(ranked, &status, 0) < 0 && errno == EINTR) continue;
+    _exit(WIFSIGNALED(status) ? 100 + WTERMSIG(status) : 4);
+}
+
+/* Waits until the terminal shows the character. */
+static bool terminal_shows(int fd, char wanted)
+{
+    char seen = 0;
+    while (seen != wanted)
+        if (read(fd, &seen, 1) != 1) return false;
+    return true;
+}
+
+/* As under torchrun, whose ranks get each Ctrl-C twice. */
+static void a_launchers_copy_is_no_second_interrupt(void **state)
+{
+    (void)state;
+    int terminal, status = -1;
+    signal(SIGINT, SIG_DFL);
+    pid_t launcher = forkpty(&terminal, NULL, NULL, NULL);
+    assert_true(launcher >= 0);
+    if (launcher == 0) launch_at_terminal();
+    for (int i = 0; i < 2; i++) {
+        assert_true(terminal_shows(terminal, "!?"[i]));
+        assert_int_equal(write(terminal, "\x03", 1), 1);
+    }
+    assert_int_equal(waitpid(launcher, &status, 0), launcher);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 100 + SIGINT);
+    close(terminal);
+}
+
+static tern_error interrupt_refusal(int number)
+{
+    tern_error err = {0};
+    tern_preempt_opts opts = tern_preempt_defaults();
+    opts.interrupt = number;
+    assert_null(tern_preempt_new(NULL, &opts, &err));
+    return err;
+}
+
 static tern_error refusal(int number, int warning, int every)
 {
     tern_error err = {0};
@@ -180,6 +316,10 @@ static void what_cannot_be(void **state)
     assert_int_equal(refusal(-3, 0, 1).code, TERN_E_INVALID);
     assert_int_equal(refusal(SIGTERM, 10000, 1).code, TERN_E_INVALID);
     assert_int_equal(refusal(SIGTERM, SIGTERM, 1).code, TERN_E_STATE);
+    assert_int_equal(interrupt_refusal(SIGTERM).code, TERN_E_STATE);
+    assert_int_equal(interrupt_refusal(SIGKILL).code, TERN_E_INVALID);
+    assert_int_equal(interrupt_refusal(-3).code, TERN_E_INVALID);
+    assert_int_equal(interrupt_refusal(10000).code, TERN_E_INVALID);
     tern_preempt *first = tern_preempt_new(NULL, NULL, &err);
     assert_non_null(strstr(refusal(SIGTERM, SIGUSR2, 1).text, "another preempt already handles signal"));
     assert_int_equal(refusal(SIGUSR2, SIGUSR1, 1).code, TERN_E_STATE);
@@ -201,6 +341,9 @@ int main(void)
         cmocka_unit_test(signals_do_not_disturb_collectives),
         cmocka_unit_test(a_lost_peer_is_an_error),
         cmocka_unit_test(handlers_come_back),
+        cmocka_unit_test(the_second_interrupt_ends_the_process),
+        cmocka_unit_test(an_ignored_interrupt_stays_ignored),
+        cmocka_unit_test(a_launchers_copy_is_no_second_interrupt),
         cmocka_unit_test(what_cannot_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,12 @@
 """train_classifier on small data: its output, files and resumed runs, alone and on 2 ranks."""
+import calendar
 import glob
+import json
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import time
 import unittest
@@ -13,6 +16,7 @@ import torch
 import torchvision
 
 import events
+import peers
 from training import BUILD, Folder, call, command, complaints, on_terminals, same, stripes, train, write_cifar, write_fashion, write_photographs
 
 NAME = "train_classifier"
@@ -25,7 +29,7 @@ class CommandLine(unittest.TestCase):
             flags = re.findall(r"^  (?:-\w, |    )--([\w-]+)", out, re.M)
             self.assertEqual(len(flags), len(set(flags)))
             wanted = ("workers batch-size epochs start-epoch lr momentum weight-decay opt-level half sync-bn backend device threads "
-                      "data resume log-dir seed warm-up milestones arch label-smoothing gamma dataset image-size skip-bad help")
+                      "data resume log-dir save-every max-steps seed warm-up milestones arch label-smoothing gamma dataset image-size skip-bad help")
             self.assertLessEqual(set(wanted.split()), set(flags))
             self.assertIn("loader threads per rank (default 1)", out)
 
@@ -112,6 +116,17 @@ class Data(Folder):
         self.assertTrue(line.endswith("Fashion-MNIST: 2 training samples are too few for a batch of 2 on each of 2 ranks"), line)
 
 
+READ_RUN = """
+import json, sys
+from google.protobuf.json_format import MessageToDict
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+run = EventAccumulator(sys.argv[1]).Reload()
+session = run.PluginTagToContent("hparams")["_hparams_/session_start_info"]
+print(json.dumps([run.Tags(), MessageToDict(HParamsPluginData.FromString(session))["sessionStartInfo"]["hparams"]]))
+"""
+
+
 class Training(Folder):
     def setUp(self):
         super().setUp()
@@ -140,12 +155,15 @@ class Training(Folder):
         curves = {}
         for tag, step, kind, value in events.values(path):
             curves.setdefault((tag, kind), []).append((step, value))
-        for i, tag in enumerate(("loss/train", "loss/test", "top1", "top5"), 1):
+        for i, tag in enumerate(("loss/train", "loss/test", "Evaluation/top1", "Evaluation/top5"), 1):
             points = curves[tag, "scalar"]
             self.assertEqual([step for step, _ in points], [6, 12])
             for (_, value), epoch in zip(points, epochs):
                 self.assertEqual(f"{value:.4f}", epoch[i])
-        self.assertEqual([step for step, _ in curves["examples", "image"]], [6, 12])
+        self.check_pictures(curves["Evaluation/examples", "image"])
+        parameters = {tag for tag, kind in curves if kind == "histogram"}
+        self.assertEqual(parameters, {f"parameters/{name}" for name, _ in small_resnet().named_parameters()})
+        self.assertEqual([step for step, _ in curves["parameters/fc.weight", "histogram"]], [6, 12])
         self.assertEqual(len(curves["lr", "scalar"]), 2)
         # The image.
         with open(self.path("run", f"{NAME}.png"), "rb") as file:
@@ -157,6 +175,17 @@ class Training(Folder):
             for value in self.load("run", "latest")["history"]["numbers"][name]:
                 self.assertAlmostEqual(value * 51, round(value * 51), 9)
         self.check_accuracy(float(epochs[1][3]), float(epochs[1][4]))
+
+    def check_pictures(self, points):
+        """The last is examples.png: 32 images with their captions, in red where the class is wrong."""
+        self.assertEqual([step for step, _ in points], [6, 12])
+        with open(self.path("run", "examples.png"), "rb") as file:
+            height, width, channels, pixels = events.png_pixels(file.read())
+        shown = points[-1][1]
+        self.assertEqual((shown["height"], shown["width"], shown["channels"]), (height, width, channels))
+        self.assertEqual(events.png_pixels(shown["png"])[3], pixels)
+        red = sum(r > 150 and g < 80 and b < 80 for r, g, b in zip(*(iter(pixels),) * 3))
+        self.assertGreater(red, 20)
 
     def check_accuracy(self, first, among):
         """PyTorch evaluates in f32; 16 bits may change the class of a close sample."""
@@ -269,6 +298,60 @@ class Training(Folder):
         self.assertRegex(out, rf"resuming at epoch \d+, step {step} of ")
         self.assertIsNone(same(self.load("whole", "latest"), self.load("parts", "latest")))
 
+    def test_an_interrupt_saves(self):
+        """Alone and under tern run. Stopped in the middle of an epoch, it resumes with the same bits."""
+        flags = (*self.shared, "--epochs", 60)
+        for ranks in (1, 2):
+            name = f"parts{ranks}"
+            run = subprocess.Popen(command(ranks, NAME, *flags, "--log-dir", self.path(name)), text=True, stdin=subprocess.DEVNULL,
+                                   stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            self.assertTrue(any(line.startswith("epoch 1/") for line in run.stdout))
+            run.send_signal(signal.SIGINT)
+            out = run.communicate()[0]
+            self.assertEqual(run.returncode, 0)
+            step = int(re.search(r"stop requested: saved at step (\d+);", out).group(1))
+            ended = (*flags, "--max-steps", step + 3)
+            out = train(ranks, NAME, *ended, "--log-dir", self.path(name), "--resume", "latest")
+            self.assertIn(f", step {step} of ", out)
+            train(ranks, NAME, *ended, "--log-dir", self.path(f"whole{ranks}"))
+            self.assertIsNone(same(self.load(f"whole{ranks}", "latest"), self.load(name, "latest")))
+
+    def test_killed_it_resumes_from_the_last_save_within_an_epoch(self):
+        flags = ("--epochs", 3, "--save-every", 4)
+        self.train(2, "whole", "--epochs", 3)
+        run = subprocess.Popen(command(2, NAME, *self.shared, *flags, "--log-dir", self.path("parts")), stdin=subprocess.DEVNULL,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        latest = self.path("parts", "latest")
+        while not (os.path.lexists(latest) and os.readlink(latest) == "step-8.pt") and run.poll() is None:
+            time.sleep(0.001)
+        run.kill()
+        run.wait()
+        out = self.train(2, "parts", *flags, "--resume", "latest")
+        self.assertRegex(out, r"resuming at epoch 1, step (8|12) of ")
+        self.assertIsNone(same(self.load("whole", "latest"), self.load("parts", "latest")))
+
+    def test_the_most_steps(self):
+        """In the middle of an epoch, at its end, and further than --epochs; 6 steps are an epoch."""
+        self.train(2, "whole", "--epochs", 4)
+        for ends in ((2, 3, 10), (6, 12), (18, 100)):
+            name = f"parts{ends[0]}"
+            for i, end in enumerate(ends):
+                out = self.train(2, name, "--epochs", 4, "--max-steps", end, *(("--resume", "latest") if i else ()))
+                line = re.findall(r"^epoch (\d)/4( until step (\d+))?  loss (\S+), test \S+  top1 \S+ ", out, re.M)[-1]
+                epochs, rest = divmod(min(end, 24), 6)
+                self.assertEqual((int(line[0]), line[2]), (epochs + (rest > 0), str(end) if rest else ""))
+                state = self.load(name, "latest")
+                self.assertEqual((state["step"], state["epoch"]), (min(end, 24), epochs))
+                self.assertIsNone(same(state["model"], self.load(name, "last.pth")))
+                self.assertTrue(os.path.exists(self.path(name, f"{NAME}.png")))
+            if ends[-1] > 18:
+                self.assertIsNone(same(self.load("whole", "latest"), self.load(name, "latest")))
+        out = self.train(2, "parts2", "--epochs", 4, "--max-steps", 10, "--resume", "latest")
+        self.assertNotIn("\nepoch ", out)
+        self.assertEqual(self.load("parts2", "latest")["step"], 10)
+        self.train(2, "parts2", "--epochs", 4, "--resume", "latest")
+        self.assertIsNone(same(self.load("whole", "latest"), self.load("parts2", "latest")))
+
     def test_stopped_while_it_evaluates_it_keeps_the_epoch(self):
         """By SIGTERM, which ends the evaluation within a few batches, and by SIGKILL. The ranks have unequal numbers of batches."""
         os.mkdir(self.path("data"))
@@ -315,6 +398,104 @@ class Training(Folder):
         out = train(2, NAME, *self.shared, "--epochs", 2, "--resume", "latest", cwd=self.folder)
         self.assertIn(f"of runs/{run}", out)
         self.assertEqual(os.listdir(self.path("runs")), [run])
+
+    def in_runs(self, *flags, ranks=1):
+        """Trains in a folder of runs/. Returns stdout and the folder's name."""
+        out = train(ranks, NAME, "--data", self.folder, "-b", 16, *flags, cwd=self.folder)
+        return out, re.search(r"  run        runs/(\S+) ", out).group(1)
+
+    def record(self, *parts):
+        with open(self.path(*parts, "run.json")) as file:
+            return json.load(file)
+
+    def hparams(self, *parts):
+        """Returns what TensorBoard should have of the record: the flags that have a value, and where it ran."""
+        record = self.record(*parts)
+        found = {**record["flags"], **{name: record[name] for name in "program version host ranks threads backend device".split()}}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def test_latest_finds_the_run_with_the_same_flags(self):
+        """Of two runs that differ in one flag; whatever says where and for how long it computes may change."""
+        _, first = self.in_runs("--lr", 0.05, "--max-steps", 2)
+        for flags, why in ((("--lr", 0.1), "--lr was 0.05, now 0.1"), (("--lr", 0.05, "--seed", 1), "--seed was 0, now 1"),
+                           (("--lr", 0.05, "--milestones", 5, "--sync-bn"), "--milestones was 5,8, now 5; --sync-bn was off, now on")):
+            with self.subTest(flags=flags):
+                out, other = self.in_runs(*flags, "--max-steps", 1, "--resume", "latest")
+                self.assertIn(f"no run in runs/ has these flags (runs/{first}: {why})\nno checkpoint in runs/{other} yet: starting from scratch\n", out)
+                out, found = self.in_runs(*flags, "--max-steps", 2, "--resume", "latest")
+                self.assertIn(f"resuming at epoch 0, step 1 of runs/{other}\n", out)
+                self.assertEqual(found, other)
+                out, found = self.in_runs("--lr", 0.05, "--max-steps", 2, "--resume", "latest", "-j", 0, "--data", self.path("."), ranks=2)
+                self.assertIn(f"step 2 of runs/{first}\n", out)
+                self.assertEqual(found, first)
+                shutil.rmtree(self.path("runs", other))
+        os.remove(self.path("runs", first, "run.json"))
+        out, _ = self.in_runs("--lr", 0.05, "--max-steps", 1, "--resume", "latest")
+        self.assertIn(f"runs/{first} has no run.json; --log-dir runs/{first} resumes it\n", out)
+
+    def test_a_folder_of_another_run(self):
+        self.train(1, "run", "--max-steps", 1)
+        out = self.train(1, "run", "--max-steps", 2, "--resume", "latest", "--seed", 3)
+        self.assertIn(f"{self.path('run')} was begun with other flags (--seed was 0, now 3)\nresuming at epoch 0, step 1 of ", out)
+        out = self.train(1, "run", "--max-steps", 1)
+        self.assertIn(f"{self.path('run')} has checkpoints of an earlier run, which this one replaces; --resume latest would go on\n", out)
+        record = self.record("run")
+        with open(self.path("run", "run.json"), "w") as file:
+            json.dump({**record, "program": "train_unet3d"}, file)
+        code, out, err = call(2, NAME, *self.shared, "--log-dir", self.path("run"), "--resume", "latest")
+        self.assertEqual((code, out), (1, ""))
+        (line,) = complaints(err)
+        self.assertEqual(line, f"tern: train: --resume latest: {self.path('run')} is a run of train_unet3d")
+
+    def test_the_record_of_a_run(self):
+        begun = time.time()
+        self.train(2, "run", "--max-steps", 1, "--milestones", "2,3", "--sync-bn")
+        first = self.record("run")
+        flags = first.pop("flags")
+        when = calendar.timegm(time.strptime(first.pop("time"), "%Y-%m-%dT%H:%M:%SZ"))
+        self.assertTrue(begun - 1 <= when <= time.time())
+        self.assertIn(f"tern {first.pop('version')}, {NAME}\n", self.train(2, "run", "--max-steps", 2, "--resume", "latest", "--seed", 1))
+        self.assertEqual(first, {"program": NAME, "host": socket.gethostname(), "ranks": 2, "threads": 1, "backend": "native", "device": "cpu",
+                                 "step": 0})
+        given = set(re.findall(r"^  (?:-\w, |    )--([\w-]+)", train(1, NAME, "--help"), re.M)) - {"help"}
+        self.assertEqual(set(flags), given)
+        for name, value in (("data", self.folder), ("lr", 0.05), ("batch-size", 16), ("milestones", "2,3"), ("sync-bn", True), ("seed", 0),
+                            ("arch", "small"), ("opt-level", "O1"), ("max-steps", 1), ("backend", None), ("log-dir", self.path("run"))):
+            self.assertEqual(flags[name], value)
+        second = self.record("run")
+        (later,) = second.pop("resumed")
+        self.assertEqual((second["flags"], later["step"], later["flags"]["seed"], later["flags"]["resume"]), (flags, 1, 1, "latest"))
+        # A file of the folder goes on with its run; in another folder it begins a new one.
+        for folder, starts in (("run", 2), ("other", 0)):
+            self.train(1, folder, "--max-steps", 3, "--resume", self.path("run", "step-2.pt"))
+            self.assertEqual(len(self.record(folder).get("resumed", [])), starts)
+        self.assertEqual(self.record("other")["step"], 2)
+
+    def test_the_record_is_in_tensorboards_table_of_runs(self):
+        self.train(2, "run", "--max-steps", 1)
+        self.train(2, "run", "--max-steps", 2, "--resume", "latest")
+        told = [value for path in sorted(glob.glob(self.path("run", "events*"))) for value in events.values(path)]
+        (experiment, columns), (session, row) = [(tag, content[1]) for tag, _, kind, content in told if kind == "hparams"]
+        self.assertEqual((experiment, session), ("_hparams_/experiment", "_hparams_/session_start_info"))
+        metrics = [events.fields(events.fields(m)[1][0])[2][0].decode() for m in events.fields(events.fields(columns)[2][0])[5]]
+        self.assertEqual(metrics, ["loss/train", "loss/test", "Evaluation/top1"])
+        self.assertLessEqual(set(metrics), {tag for tag, _, kind, _ in told if kind == "scalar"})
+        pairs = map(events.fields, events.fields(events.fields(row)[3][0])[1])
+        self.assertEqual({f[1][0].decode(): events.hparam(f[2][0]) for f in pairs}, self.hparams("run"))
+
+    def test_tensorboard_reads_it(self):
+        """With TensorBoard's own reader, also after the run was resumed."""
+        python = os.path.join(peers.PEERS, "bin", "python")
+        if not os.access(python, os.X_OK):
+            self.skipTest(f"no {python}: run scripts/peers.sh")
+        self.train(2, "run", "--epochs", 1, "--sync-bn")
+        self.train(2, "run", "--epochs", 2, "--sync-bn", "--resume", "latest")
+        env = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+        tags, hparams = json.loads(subprocess.check_output([python, "-c", READ_RUN, self.path("run")], text=True, env=env))
+        self.assertLessEqual({"loss/train", "loss/test", "Evaluation/top1", "Evaluation/top5"}, set(tags["scalars"]))
+        self.assertEqual(tags["images"], ["Evaluation/examples"])
+        self.assertIn("parameters/fc.weight", tags["histograms"])
+        self.assertEqual(hparams, self.hparams("run"))
 
     def test_jobs_begun_together_have_folders_of_their_own(self):
         """The newest folder may have a number at the end of its name."""
@@ -396,16 +577,34 @@ class OtherData(Folder):
         net.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)  # the stem for small images
         net.load_state_dict(torch.load(self.path("run0", "best.pth")))
 
-    def stopped_while_it_hangs(self, ranks, rank, after, name):
-        """Opening a photograph hangs on one rank from its `after`-th on. Returns the step at which SIGTERM makes the run save."""
+    def hanging(self, ranks, rank, after, name, *flags):
+        """Starts a run in which opening a photograph hangs on one rank from its `after`-th on, and returns it when that has happened."""
         mark = self.path(name + "-mark")
         env = {**os.environ, "LD_PRELOAD": os.path.join(BUILD, "tests", "hanging_open.so"), "HANGS_RANK": str(rank), "HANGS_AFTER": str(after),
                "HANGS_MARK": mark, "ASAN_OPTIONS": "verify_asan_link_order=0"}
-        run = subprocess.Popen(command(ranks, NAME, *self.flags, "--log-dir", self.path(name)), text=True, env=env,
+        run = subprocess.Popen(command(ranks, NAME, *self.flags, *flags, "--log-dir", self.path(name)), text=True, env=env,
                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         while not os.path.exists(mark) and run.poll() is None:
             time.sleep(0.01)
         time.sleep(1)  # the ranks do what they can without it
+        return run
+
+    def test_a_second_interrupt_ends_at_once(self):
+        """Without workers a run that hangs in its dataset cannot save."""
+        self.photographs()
+        for ranks in (1, 2):
+            run = self.hanging(ranks, 0, 5, f"run{ranks}", "-j", 0)
+            run.send_signal(signal.SIGINT)
+            with self.assertRaises(subprocess.TimeoutExpired):
+                run.communicate(timeout=0.5)
+            run.send_signal(signal.SIGINT)
+            out, _ = run.communicate(timeout=60)
+            self.assertNotIn("stop requested", out)
+            self.assertEqual(run.returncode, -signal.SIGINT if ranks == 1 else 128 + signal.SIGINT)
+
+    def stopped_while_it_hangs(self, ranks, rank, after, name):
+        """Returns the step at which SIGTERM makes the run save."""
+        run = self.hanging(ranks, rank, after, name)
         begun = time.monotonic()
         run.send_signal(signal.SIGTERM)
         out, err = run.communicate(timeout=60)

@@ -1,4 +1,5 @@
 """train_segmentation on a small task: its scores equal PyTorch's with its checkpoint, alone and on 2 ranks."""
+import glob
 import os
 import re
 import unittest
@@ -8,6 +9,7 @@ import torch
 from PIL import Image
 from torchvision.models.segmentation.fcn import FCNHead
 
+import events
 from light_deeplab import light_deeplab
 from training import Folder, call, complaints, train
 
@@ -83,10 +85,16 @@ class Segmentation(Folder):
         self.assertAlmostEqual(told["mIoU"], float(want.mean()), delta=2e-3)
         return told["mIoU"]
 
+    def evaluations(self):
+        """Returns the names of the curves and images in TensorBoard's group "Evaluation"."""
+        (path,) = glob.glob(self.path("run", "events*"))
+        return {tag.split("/", 1)[1] for tag, *_ in events.values(path) if tag.startswith("Evaluation/")}
+
     def test_two_ranks_and_resume(self):
         flags = self.FLAGS + ("-b", 2, "--opt-level", "O0", "--balance", 0.3)
         out = train(2, NAME, *flags, "--epochs", 6, cwd=self.folder)
         self.assertGreater(self.agree(out, 6), 0.6)
+        self.assertEqual(self.evaluations(), {"mIoU", "examples", *(f"iou/{name}" for name in ("ocean", "land", "lake", "ice"))})
         with Image.open(self.path("run", f"{NAME}.png")) as figure:
             self.assertGreater(figure.size[0], 300)
         out = train(2, NAME, *flags, "--epochs", 7, "--resume", "latest", cwd=self.folder)
@@ -115,6 +123,7 @@ class Segmentation(Folder):
                     "--balance", 0, "-b", 2, "--epochs", 1, "--threads", 1, "--log-dir", "run", cwd=self.folder)
         self.assertIn("DeepLabV3, ResNet-18", out)
         self.assertEqual(set(self.told(out, 1)) & {"mIoU", "road"}, {"mIoU"})
+        self.assertLessEqual({"mIoU", "iou/road", "iou/traffic light"}, self.evaluations())
         self.assertEqual(torch.load(self.path("run", "last.pth"))["classifier.4.weight"].shape, (19, 256, 1, 1))
 
     def said(self, *flags):

@@ -45,6 +45,15 @@ class Grains(Folder):
         self.assertEqual(state["encoder.0.0.weight"].shape, (2, 1, 3, 3, 3))
         self.assertTrue(os.path.exists(self.path("run", f"{NAME}.png")))
 
+    def test_the_most_steps_end_with_the_whole_volume(self):
+        out = self.train(1, "run", "--epochs", 3, "--max-steps", 2)
+        self.assertRegex(out, r"(?m)^epoch 1/3 until step 2  loss \S+, test \S+  dice \S+  iou \S+  ")
+        self.assertEqual(out.count("the whole volume:"), 1)
+        self.assertEqual(self.voxels("run", "prediction.nii.gz").shape, (16, 32, 40))
+        out = self.train(1, "run", "--epochs", 2, "--resume", "latest")
+        self.assertEqual(out.count("the whole volume:"), 1)  # after the last epoch only
+        self.assertEqual(torch.load(self.path("run", "latest"))["step"], 8)
+
     def test_grains_have_the_same_bits_everywhere(self):
         self.train(1, "run", "--epochs", 1, "--patches", 2)
         sums = [hashlib.sha256(self.voxels("run", f"{name}.nii.gz").astype(np.uint8).tobytes()).hexdigest()[:16]
