@@ -15,6 +15,9 @@ tern__cli_fn tern__bench_optimizer;
 tern__cli_fn tern__bench_step;
 tern__cli_fn tern__bench_store;
 
+extern const tern__cli_page tern__board_page, tern__collective_page, tern__barrier_page, tern__conv_page,
+    tern__optimizer_page, tern__step_page, tern__store_page;
+
 /* Returns the median of `count` values and sorts them. */
 double tern__bench_median(double *values, size_t count);
 

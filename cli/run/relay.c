@@ -224,7 +224,8 @@ static void pass_bar(source *s, const char *text, size_t bytes)
     s->to->open = s;
 }
 
-/* Without a prefix the bytes stay unchanged: an unfinished line gets a newline only if another line follows. */
+/* Without a prefix the bytes stay unchanged: an unfinished line gets a newline only if another line follows.
+ */
 static void pass_line(source *s, const char *text, size_t bytes, bool is_whole)
 {
     if (!s->to || s->to->fd < 0) return;
