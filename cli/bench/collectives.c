@@ -417,6 +417,7 @@ static void print_head(const bench *b)
     printf("%s of %s, %d rank%s, %s, %s memory\n", op, tern_dtype_name(b->trial.dtype), b->trial.ranks,
            b->trial.ranks == 1 ? "" : "s", tern_group_backend(b->trial.world),
            b->set->plain ? "plain" : "window");
+    tern__bench_print_oversubscribed(1);
     if (!b->set->op) printf("%-15s", "");
     printf("%12s %12s %10s %10s %8s\n", "bytes", "median us", "alg GB/s", "bus GB/s", "ratio");
 }

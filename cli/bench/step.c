@@ -325,14 +325,15 @@ static void print_json(const bench *b, const settings *set, int ranks, const res
 
 static void print_text(const bench *b, const settings *set, int ranks, const result *r)
 {
-    printf("%s, %s, %d rank%s, batch %ld x %d: median %.3f ms, min %.3f ms, %.0f samples/s, peak %.0f MB, "
+    printf("%s, %s, %d rank%s, batch %ld x %d: median %.3f ms, min %.3f ms, %.*f samples/s, peak %.0f MB, "
            "PSS %.0f MB, tensors %.1f MB, reduced %.1f MB, ",
            set->model->name, set->level ? set->level : set->dtype, ranks, ranks == 1 ? "" : "s", set->batch,
-           ranks, r->median_ms, r->min_ms, r->samples_per_s, r->peak_rss_mb, r->pss_mb, r->tensor_mb,
-           r->reduced_mb);
+           ranks, r->median_ms, r->min_ms, r->samples_per_s < 10 ? 2 : 0, r->samples_per_s, r->peak_rss_mb,
+           r->pss_mb, r->tensor_mb, r->reduced_mb);
     if (r->first_step_ms >= 0) printf("first step after %.1f ms, ", r->first_step_ms);
     printf("loss %.4f -> %.4f\n", r->loss_first, r->loss_last);
     if (ranks == 1) printf("1 rank (for more: tern run -n 2 tern bench step)\n");
+    if (!b->device->backend) tern__bench_print_oversubscribed(tern_device_threads_get(b->device));
     if (b->parallel) tern_data_parallel_print(b->parallel);
     if (b->profile) tern__profile_print(b->profile, &r->machine, set->steps, r->total_ms);
 }
