@@ -64,6 +64,7 @@ struct trainer {
     int64_t test_steps;  /* of an evaluation, on the rank with the most batches      */
     int64_t asked;       /* so many of them have asked whether to stop                */
     bool stopped;        /* the run was asked to stop during an evaluation            */
+    tern_progress *bar;  /* of an evaluation, or NULL          */
     bool first;          /* this is rank 0                             */
     bool told;           /* the error has been printed, for all ranks */
 };

@@ -132,7 +132,7 @@ class Training(Folder):
         self.assertIn("16 x 2 = 32, 6 steps per epoch", out)
         self.assertIn("0.05, rising for 0.5 epochs, lowered after epochs 5, 8", out)
         self.assertIn("O1, bf16\n", out)
-        epochs = re.findall(r"^epoch (\d)/2  loss (\S+), test (\S+)  top1 (\S+)  top5 (\S+)  \S+ samples/s  \S+ s, data \d+ %$",
+        epochs = re.findall(r"^epoch (\d)/2  loss (\S+), test (\S+)  top1 (\S+)  top5 (\S+)  \d+\.\d samples/s  \S+ s, data \d+\.\d %$",
                             out, re.M)
         self.assertEqual([epoch[0] for epoch in epochs], ["1", "2"])
         # Curves.
