@@ -306,6 +306,14 @@ class Training(Folder):
             places = re.findall(rf"\repoch {epoch + 1}/{epoch + 1}: *\d+%\|.*?\| (\d+)/192 \[", shown[0])
             self.assertEqual(int(places[0]), done, shown[0])
             self.assertEqual(shown[1:], [""] * (ranks - 1))
+            total = -(-51 // ranks) * ranks  # every rank counts as much as rank 0
+            self.assertRegex(shown[0], rf"\rtest {epoch + 1}/{epoch + 1}: *\d+%\|.*?\| \d+/{total} \[[^]]* samples/s\]")
+
+    def test_banner_says_that_threads_take_turns(self):
+        cores = len(os.sched_getaffinity(0))
+        for threads, want in ((1, ""), (cores + 1, f"; oversubscribed: they take turns on {cores} core{'s' * (cores > 1)}")):
+            out = train(1, NAME, *self.shared, "--epochs", 1, "--threads", threads, cwd=self.folder)
+            self.assertRegex(out, rf"(?m)^  ranks      1 x {threads} threads?, \w+, cpu{want}$")
 
     def test_a_dated_folder_and_the_newest_of_them(self):
         out = train(1, NAME, *self.shared, "--epochs", 1, cwd=self.folder)
