@@ -2,7 +2,7 @@
 #ifndef TERN_CLI_H
 #define TERN_CLI_H
 
-#include "base/base.h"
+#include "option.h"
 
 /* Exit codes of the command itself; a job's failures pass through as 1..255. */
 enum { TERN__EXIT_OK = 0, TERN__EXIT_FAILED = 1, TERN__EXIT_USAGE = 2 };
@@ -20,21 +20,26 @@ int tern__cli_flush(const char *who);
 /* A subcommand gets its own name as argv[0] and returns the exit code. */
 typedef int tern__cli_fn(int argc, char **argv);
 
+typedef struct tern__cli_menu tern__cli_menu;
+
+/* It has a page, or a menu if it has subcommands. */
 typedef struct tern__cli_command {
     const char *name, *help;
     tern__cli_fn *run;
+    const tern__cli_page *page;
+    const tern__cli_menu *menu;
 } tern__cli_command;
 
 /* What a command with subcommands offers. */
-typedef struct tern__cli_menu {
+struct tern__cli_menu {
     const char *who, *noun;            /* "tern bench" expects a "bench" */
-    const char *head, *tail;           /* of the usage, around the list of commands */
+    const char *usage, *about;         /* below "usage: "; below the list of commands */
     const tern__cli_command *commands; /* the last one's name is NULL */
     int width;                         /* of the longest name, or more */
-} tern__cli_menu;
+};
 
-/* Runs the subcommand that argv[1] names, or prints the usage: for --help, or after an error message. Returns
- * the exit code. */
+/* Runs the subcommand that argv[1] names, or prints the usage: for --help and "help", or after an error
+ * message. "help NAME" is NAME's --help. Returns the exit code. */
 int tern__cli_dispatch(const tern__cli_menu *menu, int argc, char **argv);
 
 tern__cli_fn tern__cli_run;
@@ -42,5 +47,11 @@ tern__cli_fn tern__cli_info;
 tern__cli_fn tern__cli_bench;
 tern__cli_fn tern__cli_inspect;
 tern__cli_fn tern__cli_convert;
+tern__cli_fn tern__cli_completion;
+tern__cli_fn tern__cli_man;
+
+extern const tern__cli_menu tern__cli_root, tern__bench_menu;
+extern const tern__cli_page tern__run_page, tern__inspect_page, tern__convert_page, tern__info_page,
+    tern__completion_page, tern__man_page;
 
 #endif

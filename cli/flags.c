@@ -1,4 +1,4 @@
-/* flags.c - translates a table of flags into getopt_long's and stores each value as its row says. */
+/* flags.c - translates a table of options into getopt_long's and stores each value as its row says. */
 #include "flags.h"
 #include "cli.h"
 
@@ -11,67 +11,86 @@
 
 #define FIRST_ROW 256 /* getopt's value of row 0, above every letter */
 
-static bool read_number(const char *who, const tern__flag *flag, const char *text)
+static int read_number(const tern__cli_option *option, const char *text, tern_error *err)
 {
     char *end;
-    *flag->number = strtol(text, &end, 10);
-    if (end != text && !*end && *flag->number > 0 && *flag->number <= flag->most) return true;
-    tern__cli_complain(who, "--%s: expected a number from 1 to %ld, got \"%s\"", flag->name, flag->most,
-                       text);
-    return false;
+    *option->number = strtol(text, &end, 10);
+    if (end != text && !*end && *option->number > 0 && *option->number <= option->most) return TERN_OK;
+    return tern__error_set(err, __func__, TERN_E_INVALID, "expected a number from 1 to %ld, got \"%s\"",
+                           option->most, text);
 }
 
-bool tern__flag_word(const char *who, const char *name, const char *text, const char *const *words)
+int tern__option_check(const tern__cli_option *option, const char *text, tern_error *err)
 {
-    for (int i = 0; words[i]; i++)
-        if (!strcmp(text, words[i])) return true;
-    char known[256] = "";
-    for (int i = 0; words[i]; i++) tern__text_append(known, sizeof(known), "%s%s", i ? " or " : "", words[i]);
-    tern__cli_complain(who, "--%s: expected %s, got \"%s\"", name, known, text);
-    return false;
+    char known[256] = "", word[32];
+    if (!tern__option_has_words(option)) return TERN_OK;
+    for (const char *rest = option->value; (rest = tern__option_next_word(rest, word));) {
+        if (!strcmp(text, word)) return TERN_OK;
+        tern__text_append(known, sizeof(known), "%s%s", *known ? " or " : "", word);
+    }
+    return tern__error_set(err, __func__, TERN_E_INVALID, "expected %s, got \"%s\"", known, text);
 }
 
-static bool store(const char *who, const tern__flag *flag, char *text)
+static bool store(const char *who, const tern__cli_option *option, const char *text)
 {
-    if (flag->take) return flag->take(who, text, flag->to);
-    if (flag->number) return read_number(who, flag, text);
-    if (flag->on) return *flag->on = true;
-    *flag->text = text;
-    return !flag->words || tern__flag_word(who, flag->name, text, flag->words);
+    tern_error err = {0};
+    if (option->take)
+        option->take(text, option->to, &err);
+    else if (option->number)
+        read_number(option, text, &err);
+    else if (option->on)
+        *option->on = true;
+    else if (!tern__option_check(option, text, &err))
+        *option->text = text;
+    if (err.code) tern__cli_complain(who, "--%s: %s", option->name, err.text);
+    return !err.code;
 }
 
-/* Fills `options`, which has room for all rows, --help and the terminator. */
-static void list_options(const tern__flag *flags, struct option *options)
+/* Fills `options`, which has room for all rows and the terminator. Returns the number of rows. */
+static int list_options(const tern__cli_option *rows, struct option *options)
 {
     int row = 0;
-    for (; flags[row].name; row++) {
-        int argument = flags[row].on         ? no_argument
-                       : flags[row].optional ? optional_argument
-                                             : required_argument;
-        options[row] = (struct option){flags[row].name, argument, NULL, FIRST_ROW + row};
+    for (; tern__option_is_row(&rows[row]); row++) {
+        int argument = !rows[row].value                          ? no_argument
+                       : tern__option_may_lack_value(&rows[row]) ? optional_argument
+                                                                 : required_argument;
+        options[row] = (struct option){rows[row].name, argument, NULL, FIRST_ROW + row};
     }
-    options[row++] = (struct option){"help", no_argument, NULL, 'h'};
     options[row] = (struct option){0};
+    return row;
 }
 
-int tern__flags_read(const tern__flag *flags, const char *who, const char *usage, int argc, char **argv)
+/* getopt has said that it does not know the word. */
+static void suggest(const struct option *options, int count, const char *word)
 {
-    struct option options[TERN__FLAGS_MAX + 2];
-    list_options(flags, options);
+    const char *names[TERN__FLAGS_MAX];
+    if (strncmp(word, "--", 2) != 0) return;
+    for (int i = 0; i < count; i++) names[i] = options[i].name;
+    const char *nearest = tern__word_nearest(word + 2, names, count);
+    if (nearest && strncmp(nearest, word + 2, strlen(word + 2)) != 0)
+        fprintf(stderr, "Did you mean --%s?\n", nearest);
+}
+
+int tern__flags_read(const tern__cli_page *page, const char *who, int argc, char **argv)
+{
+    struct option options[TERN__FLAGS_MAX + 1];
+    int count = list_options(page->options, options);
     argv[0] = (char *)who; /* getopt prints it before its own messages */
     for (int found; (found = getopt_long(argc, argv, "h", options, NULL)) != -1;) {
-        if (found == 'h') {
-            if (usage) fputs(usage, stdout);
+        if (found == 'h' || (found >= FIRST_ROW && page->options[found - FIRST_ROW].letter == 'h')) {
+            tern__page_print(who, page);
             return -1;
         }
-        if (found < FIRST_ROW || !store(who, &flags[found - FIRST_ROW], optarg)) return TERN__EXIT_USAGE;
+        if (found < FIRST_ROW) suggest(options, count, argv[optind - 1]);
+        if (found < FIRST_ROW || !store(who, &page->options[found - FIRST_ROW], optarg))
+            return TERN__EXIT_USAGE;
     }
     return TERN__EXIT_OK;
 }
 
-int tern__flags_read_all(const tern__flag *flags, const char *who, const char *usage, int argc, char **argv)
+int tern__flags_read_all(const tern__cli_page *page, const char *who, int argc, char **argv)
 {
-    int status = tern__flags_read(flags, who, usage, argc, argv);
+    int status = tern__flags_read(page, who, argc, argv);
     if (status || optind == argc) return status;
     tern__cli_complain(who, "unexpected \"%s\"", argv[optind]);
     return TERN__EXIT_USAGE;

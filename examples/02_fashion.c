@@ -145,8 +145,8 @@ static void run_epoch(run *r, int epoch, tern_error *err)
     double train = tern_metrics_get(r->metrics, "right");
     if (err->code || tern_group_rank(r->data.world)) return;
     log_epoch(r, epoch, train, test);
-    printf("epoch %d  loss %.4f  train %.2f %%  test %.2f %%  %.0f images/s  %.1f s\n", epoch,
-           tern_metrics_get(r->metrics, "loss"), 100 * train, 100 * test, rate, seconds);
+    printf("epoch %d  loss %.4f  train %.2f %%  test %.2f %%  %.*f images/s  %.1f s\n", epoch,
+           tern_metrics_get(r->metrics, "loss"), 100 * train, 100 * test, rate < 10 ? 2 : 0, rate, seconds);
     fflush(stdout);
 }
 
@@ -204,6 +204,16 @@ static double measure(run *r, tern_group *world, int threads, tern_error *err)
     return err->code ? 0 : rate * BATCH * (world ? tern_group_size(world) : 1);
 }
 
+/* Threads that take turns on too few cores say little about a machine with enough of them. */
+static void say_oversubscribed(int ranks)
+{
+    int sharers, cores = tern_device_cores(&sharers), threads = sharers > 2 ? sharers : 2;
+    if (sharers <= cores && 2 <= cores) return;
+    printf("  oversubscribed: up to %d threads took turns on %d core%s", threads, cores,
+           cores == 1 ? "" : "s");
+    printf(sharers < ranks ? " of this host\n" : "\n");
+}
+
 /* Rank 0 runs alone first, while the other ranks sleep in the barrier. */
 static void compare_speed(run *r, tern_error *err)
 {
@@ -219,6 +229,7 @@ static void compare_speed(run *r, tern_error *err)
     if (err->code || tern_group_rank(r->data.world)) return;
     printf("images/s  1 rank x 1 thread: %.0f   1 rank x 2 threads: %.0f   %d rank%s x 1 thread: %.0f\n",
            alone[0], alone[1], ranks, ranks == 1 ? "" : "s", together);
+    say_oversubscribed(ranks);
 }
 
 /* ---- predictions.png ---- */
@@ -285,6 +296,10 @@ static void save_predictions(run *r, const char *path, tern_error *err)
 
 int main(int argc, char **argv)
 {
+    usage_read(argc, argv, "[epochs]",
+               "Trains a small ResNet on Fashion-MNIST (default 4 epochs), on the ranks of a launcher, and "
+               "measures the\n"
+               "speed. Writes curves to runs/ and predictions.png.");
     int epochs = fashion_epochs(argc, argv, 4);
     tern_error err = {0};
     run r = {0};

@@ -9,6 +9,8 @@
 
 #include <tern.h>
 
+#include "usage.h"
+
 /* [own module] */
 typedef struct net {
     tern_module base;
@@ -34,8 +36,9 @@ static void net_init(net *self, tern_rng *rng, tern_error *err)
 }
 /* [own module] */
 
-int main(void)
+int main(int argc, char **argv)
 {
+    usage_read(argc, argv, "", "Trains a module of its own, on the ranks of a launcher.");
     tern_error err = {0};
     net model;
     tern_group *world = tern_group_open(NULL, &err);

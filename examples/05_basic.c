@@ -49,5 +49,7 @@ static int demo_basic(int rank, void *arg)
 
 int main(int argc, char **argv)
 {
-    return run_demo(demo_basic, argc, argv);
+    return run_demo(
+        demo_basic, argc, argv,
+        "The smallest data-parallel training. Without a launcher it starts the ranks itself (default 2).");
 }

@@ -124,5 +124,7 @@ static int demo_checkpoint(int rank, void *arg)
 
 int main(int argc, char **argv)
 {
-    return run_demo(demo_checkpoint, argc, argv);
+    return run_demo(demo_checkpoint, argc, argv,
+                    "Saves a checkpoint, loads it, and trains the same steps again. Without a launcher it "
+                    "starts the ranks\nitself (default 2).");
 }

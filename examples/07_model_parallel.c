@@ -86,5 +86,7 @@ static int demo_model_parallel(int rank, void *arg)
 
 int main(int argc, char **argv)
 {
-    return run_demo(demo_model_parallel, argc, argv);
+    return run_demo(demo_model_parallel, argc, argv,
+                    "Trains a model whose parts are on two devices. Without a launcher it starts the ranks "
+                    "itself (default 2).");
 }

@@ -8,8 +8,9 @@
 
 #define BATCH 60 /* over all devices or ranks; 2, 3 and 4 divide it */
 
-int main(void)
+int main(int argc, char **argv)
 {
+    usage_read(argc, argv, "", "Trains an MLP on Fashion-MNIST; see docs/parallel.md.");
     tern_error err = {0};
     tern_group *world = tern_group_open(NULL, &err);
     tern_device *dev = tern_device_open(NULL, &err);

@@ -155,5 +155,7 @@ static int demo_any_function(int rank, void *arg)
 
 int main(int argc, char **argv)
 {
-    return run_demo(demo_any_function, argc, argv);
+    return run_demo(demo_any_function, argc, argv,
+                    "Trains one model in four ways, through any of its functions. Without a launcher it "
+                    "starts the ranks\nitself (default 2).");
 }

@@ -79,5 +79,7 @@ static int demo_tied_weights(int rank, void *arg)
 
 int main(int argc, char **argv)
 {
-    return run_demo(demo_tied_weights, argc, argv);
+    return run_demo(demo_tied_weights, argc, argv,
+                    "Trains a model with one parameter in two layers. Without a launcher it starts the ranks "
+                    "itself (default 2).");
 }

@@ -137,6 +137,10 @@ static int argument(int argc, char **argv, int i, int fallback, int low, int hig
 
 int main(int argc, char **argv)
 {
+    usage_read(argc, argv, "[seeds] [steps]",
+               "Compares batch norm and synchronised batch norm at 2 images per rank (default 8 seeds, 3000 "
+               "steps).\n"
+               "Writes sync_batch_norm.png.");
     int seeds = argument(argc, argv, 1, 8, 1, SEEDS);
     shared k = {.steps = argument(argc, argv, 2, 3000, POINTS, 10000)};
     static way ways[2];

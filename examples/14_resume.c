@@ -127,6 +127,10 @@ int main(int argc, char **argv)
     training t = {0};
     tern_error err = {0};
     setvbuf(stdout, NULL, _IOLBF, 0);
+    usage_read(argc, argv, "FOLDER [EPOCHS]",
+               "Trains on Fashion-MNIST (default 1 epoch) and saves snapshots in FOLDER. Started again, it "
+               "resumes from\n"
+               "the last one.");
     if (argc < 2) {
         fprintf(stderr, "usage: %s FOLDER [EPOCHS]\n", argv[0]);
         return 2;

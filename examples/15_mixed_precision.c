@@ -36,6 +36,10 @@ static _Noreturn void refuse(const char *program, const char *word)
 static wanted read_arguments(int argc, char **argv)
 {
     wanted w = {TERN_O1, TERN_BF16, 2};
+    usage_read(argc, argv, "[O0|O1|O2|O3] [bf16|f16] [epochs]",
+               "Trains a small ResNet on Fashion-MNIST in mixed precision (default O1, bf16, 2 epochs), on "
+               "the ranks of a\n"
+               "launcher.");
     for (int i = 1; i < argc; i++) {
         bool is_level = argv[i][0] == 'O' && argv[i][1] >= '0' && argv[i][1] <= '3' && !argv[i][2];
         if (is_level)

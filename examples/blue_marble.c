@@ -17,6 +17,8 @@
 
 #include <tern.h>
 
+#include "usage.h"
+
 enum { OCEAN, LAND, LAKE, ICE, CLASSES };
 static const char *const class_names[CLASSES] = {"ocean", "land", "lake", "ice"};
 
@@ -305,10 +307,10 @@ static void print_colours(const earth *e)
 
 int main(int argc, char **argv)
 {
-    if (argc > 3 || (argc > 1 && argv[1][0] == '-')) {
-        fprintf(stderr, "usage: blue_marble [FOLDER] [MARBLE'S DATA]\n");
-        return 2;
-    }
+    usage_read(argc, argv, "[FOLDER] [MARBLE]",
+               "Writes a segmentation task in Cityscapes' layout to FOLDER (default blue_marble), from the "
+               "data of Debian's\n"
+               "package marble-qt-data in MARBLE (default /usr/share/marble/data).");
     const char *folder = argc > 1 ? argv[1] : "blue_marble";
     const char *marble = argc > 2 ? argv[2] : "/usr/share/marble/data";
     tern_error err = {0};

@@ -8,6 +8,8 @@
 
 #include <tern.h>
 
+#include "usage.h"
+
 /* Returns the number of ranks from the first argument, 2 without one; exits if the argument is wrong. */
 static inline int demo_ranks(int argc, char **argv)
 {
@@ -20,10 +22,11 @@ static inline int demo_ranks(int argc, char **argv)
 }
 
 /* Runs `demo` as the rank that a launcher has made of this process, or else in as many new processes as the
- * first argument says (default 2). Returns the exit code. */
-static inline int run_demo(int (*demo)(int rank, void *arg), int argc, char **argv)
+ * first argument says (default 2). --help prints `about`. Returns the exit code. */
+static inline int run_demo(int (*demo)(int rank, void *arg), int argc, char **argv, const char *about)
 {
     tern_error err = {0};
+    usage_read(argc, argv, "[ranks]", about);
     int rank = tern_launched_rank();
     if (rank >= 0) return demo(rank, NULL);
     tern_spawn(demo, demo_ranks(argc, argv), NULL, NULL, &err);

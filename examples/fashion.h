@@ -10,6 +10,8 @@
 
 #include <tern.h>
 
+#include "usage.h"
+
 #define FASHION_DIR     "/usr/share/datasets/fashion-mnist/"
 #define FASHION_TRAIN   60000
 #define FASHION_TEST    10000
@@ -179,13 +181,20 @@ static inline double fashion_accuracy(tern_module *net, tern_loader *test, tern_
 {
     int64_t counts[2] = {0}; /* right, seen */
     tern_batch b;
+    tern_progress_opts opts = tern_progress_defaults();
+    opts.unit = "img";
+    opts.leave = false;
+    int ranks = tern_group_size(world);
+    tern_progress *bar = tern_progress_new("test", (FASHION_TEST + ranks - 1) / ranks, world, &opts, err);
     tern_eval(net);
     bool before = tern_grad_enabled_set(s, false);
     while (!err->code && tern_loader_next(test, s, &b)) {
         counts[0] += fashion_right(s, tern_forward(net, s, b.x), b.y);
         counts[1] += b.count;
+        tern_progress_update(bar, b.count);
         tern_scope_end(s, err);
     }
+    tern_progress_free(bar);
     tern_grad_enabled_set(s, before);
     tern_train(net);
     tern_all_reduce(world, counts, 2, TERN_I64, TERN_SUM, err);

@@ -15,8 +15,14 @@ tern__cli_fn tern__bench_optimizer;
 tern__cli_fn tern__bench_step;
 tern__cli_fn tern__bench_store;
 
+extern const tern__cli_page tern__board_page, tern__collective_page, tern__barrier_page, tern__conv_page,
+    tern__optimizer_page, tern__step_page, tern__store_page;
+
 /* Returns the median of `count` values and sorts them. */
 double tern__bench_median(double *values, size_t count);
+
+/* Prints a line if the ranks of this host have more kernel threads, `threads` each, than cores. */
+void tern__bench_print_oversubscribed(int threads);
 
 /* Prints the object as one line on stdout and frees it. */
 void tern__bench_print(cJSON *line);

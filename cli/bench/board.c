@@ -26,13 +26,23 @@ typedef struct bench {
     double us[ROUNDS_MAX];
 } bench;
 
-static const char usage[] = "usage: tern bench board [--rounds K] [--json]\n"
-                            "\n"
-                            "Times a board's calls and prints the median of K rounds (default 30): a scalar, "
-                            "a scalar with CSV and JSON\n"
-                            "lines, a histogram of 1000000 f32, a grid of 64 images of 28x28. The files are "
-                            "written to $TMPDIR (default\n"
-                            "/tmp) and removed.\n";
+static settings chosen = {.rounds = 30};
+
+static const tern__cli_option options[] = {
+    {"rounds", .value = "K", .help = "calls are timed in K rounds (default 30)", .number = &chosen.rounds,
+     .most = ROUNDS_MAX},
+    {"json", .help = "print a JSON object a line instead of text", .on = &chosen.json},
+    TERN__OPTION_HELP,
+    {0},
+};
+
+const tern__cli_page tern__board_page = {
+    NULL,
+    "Times a board's calls and prints the median: a scalar, a scalar with CSV and JSON lines, a histogram of "
+    "1000000 f32, a grid of 64 images of 28x28. The files are written to $TMPDIR (default /tmp) and "
+    "removed.\n",
+    options,
+};
 
 /* ---- subjects ---- */
 
@@ -160,18 +170,12 @@ static void run(bench *b, const settings *set, tern_error *err)
 
 int tern__bench_board(int argc, char **argv)
 {
-    settings set = {.rounds = 30};
-    const tern__flag flags[] = {
-        {"rounds", .number = &set.rounds, .most = ROUNDS_MAX},
-        {"json", .on = &set.json},
-        {0},
-    };
-    int status = tern__flags_read_all(flags, "tern bench board", usage, argc, argv);
+    int status = tern__flags_read_all(&tern__board_page, "tern bench board", argc, argv);
     if (status) return status < 0 ? tern__cli_flush(argv[0]) : status;
     bench b = {.step = 0};
     tern_error err = {0};
     open_bench(&b, &err);
-    if (!err.code) run(&b, &set, &err);
+    if (!err.code) run(&b, &chosen, &err);
     tern_error_print(&err);
     close_bench(&b);
     return err.code ? TERN__EXIT_FAILED : TERN__EXIT_OK;

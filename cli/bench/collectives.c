@@ -417,6 +417,7 @@ static void print_head(const bench *b)
     printf("%s of %s, %d rank%s, %s, %s memory\n", op, tern_dtype_name(b->trial.dtype), b->trial.ranks,
            b->trial.ranks == 1 ? "" : "s", tern_group_backend(b->trial.world),
            b->set->plain ? "plain" : "window");
+    tern__bench_print_oversubscribed(1);
     if (!b->set->op) printf("%-15s", "");
     printf("%12s %12s %10s %10s %8s\n", "bytes", "median us", "alg GB/s", "bus GB/s", "ratio");
 }
@@ -433,27 +434,6 @@ static void print_row(const bench *b, const result *r)
 
 /* ---- options ---- */
 
-#define BACK_ENDS                                                                                            \
-    "NAME: native, mpi, gloo, native+mpi, native+gloo, optionally with the prefix nccl+ or debug+."
-
-static const char barrier_usage[] =
-    "usage: tern bench barrier [--backend NAME] [--seconds S] [--json]\n"
-    "\n"
-    "Times %s, for about S seconds (default 1): tern run -n 2 tern bench barrier.\n" BACK_ENDS "\n";
-
-static const char usage[] =
-    "usage: tern bench %s [--sizes 4,1K,64K,1M,25M,100M] [--memory window|plain] [--dtype f32|bf16]\n"
-    "       [--backend NAME] [--seconds S] [--json]\n"
-    "\n"
-    "Times %s: tern run -n 2 tern bench %s. A size is the bytes of\n"
-    "the whole buffer of a rank, rounded up to equal parts; K, M and G are powers of 1024. All ranks can "
-    "access\n"
-    "`window` memory directly; `plain` memory is copied through a ring.\n" BACK_ENDS "\n"
-    "ratio: the time divided by that of a read-add-write pass of all ranks over as many bytes as the "
-    "collective\n"
-    "must read and write. Results are checked before they are timed. Each size is timed for about S seconds\n"
-    "(default 1 for one collective, 0.3 for all).\n";
-
 static bool parse_size(const char *text, size_t *bytes)
 {
     static const char units[] = "KMG";
@@ -468,62 +448,99 @@ static bool parse_size(const char *text, size_t *bytes)
 }
 
 /* "4,1K,64K" */
-static bool take_sizes(const char *who, char *text, void *to)
+static int take_sizes(const char *text, void *to, tern_error *err)
 {
     settings *set = to;
     set->count = 0;
-    for (char *one; (one = strsep(&text, ",")); set->count++) {
-        if (set->count == SIZES_MAX) {
-            tern__cli_complain(who, "--sizes: at most %d", SIZES_MAX);
-            return false;
-        }
-        if (parse_size(one, &set->sizes[set->count])) continue;
-        tern__cli_complain(who, "--sizes: expected bytes in steps of %d, as in 4,64K,25M, got \"%s\"",
-                           SIZE_STEP, one);
-        return false;
+    for (const char *one = text;; one++) {
+        char size[64];
+        int length = (int)strcspn(one, ",");
+        snprintf(size, sizeof(size), "%.*s", length, one);
+        if (set->count == SIZES_MAX)
+            return tern__error_set(err, __func__, TERN_E_INVALID, "at most %d", SIZES_MAX);
+        if (!parse_size(size, &set->sizes[set->count]))
+            return tern__error_set(err, __func__, TERN_E_INVALID,
+                                   "expected bytes in steps of %d, as in 4,64K,25M, got \"%.*s\"", SIZE_STEP,
+                                   length, one);
+        set->count++;
+        one += length;
+        if (!*one) return TERN_OK;
     }
-    return true;
 }
 
-static bool take_seconds(const char *who, char *text, void *to)
+static int take_seconds(const char *text, void *to, tern_error *err)
 {
     char *end;
     double seconds = strtod(text, &end);
     *(double *)to = seconds;
-    if (end != text && !*end && seconds >= 0 && seconds <= 3600) return true;
-    tern__cli_complain(who, "--seconds: expected a number from 0 to 3600, got \"%s\"", text);
-    return false;
+    if (end != text && !*end && seconds >= 0 && seconds <= 3600) return TERN_OK;
+    return tern__error_set(err, __func__, TERN_E_INVALID, "expected a number from 0 to 3600, got \"%s\"",
+                           text);
 }
 
-static void print_usage(const settings *set)
-{
-    const char *name = set->op ? set->op->name : "collectives";
-    if (!strcmp(name, "barrier"))
-        printf(barrier_usage, set->op->help);
-    else
-        printf(usage, name, set->op ? set->op->help : "each collective", name);
-}
+static settings chosen = {
+    .sizes = {4, 1 << 10, 64 << 10, 1 << 20, 25 << 20, 100 << 20}, .count = 6, .budget_s = 1};
+static const char *kind_of_memory = "window", *dtype = "f32";
+
+#define COMMON_OPTIONS                                                                                       \
+    {"backend", .value = "NAME", .text = &chosen.backend,                                                    \
+     .help = "nccl+ or debug+, or neither, before native, mpi, gloo, native+mpi or native+gloo"},            \
+        {"seconds", .value = "S", .take = take_seconds, .to = &chosen.budget_s,                              \
+         .help = "time each size for about S seconds (default 1 for one collective, 0.3 for all)"},          \
+        {"json", .help = "print a JSON object a line instead of text", .on = &chosen.json},                  \
+        TERN__OPTION_HELP,                                                                                   \
+    {                                                                                                        \
+        0                                                                                                    \
+    }
+
+static const tern__cli_option options[] = {
+    {"sizes", .value = "SIZE,..", .take = take_sizes, .to = &chosen,
+     .help =
+         "the bytes of the whole buffer of a rank, rounded up to equal parts; K, M and G are powers of 1024 "
+         "(default 4,1K,64K,1M,25M,100M)"},
+    {"memory", .value = "window|plain", .text = &kind_of_memory,
+     .help = "window memory (the default) is accessed by all ranks directly, plain memory is copied through "
+             "a ring"},
+    {"dtype", .value = "f32|bf16", .help = "default f32", .text = &dtype},
+    COMMON_OPTIONS,
+};
+
+/* A barrier moves no bytes; scripts may give all benches the same options. */
+static const tern__cli_option barrier_options[] = {
+    {"sizes", .value = "SIZE,..", .is_hidden = true, .take = take_sizes, .to = &chosen},
+    {"memory", .value = "window|plain", .is_hidden = true, .text = &kind_of_memory},
+    {"dtype", .value = "f32|bf16", .is_hidden = true, .text = &dtype},
+    COMMON_OPTIONS,
+};
+
+const tern__cli_page tern__collective_page = {
+    NULL,
+    "Times a collective, or all of them, over the ranks of a launcher, as in `tern run -n 2 tern bench "
+    "all_reduce`; "
+    "`tern bench --help` says what each one does. Results are checked before they are timed.\n"
+    "\n"
+    "ratio: the time divided by that of a read-add-write pass of all ranks over as many bytes as the "
+    "collective must "
+    "read and write.\n",
+    options,
+};
+
+const tern__cli_page tern__barrier_page = {
+    NULL,
+    "Times how long all ranks of a launcher wait for each other: `tern run -n 2 tern bench barrier`.\n",
+    barrier_options,
+};
 
 /* Returns what tern__flags_read_all does. */
-static int parse(int argc, char **argv, settings *set)
+static int parse(int argc, char **argv)
 {
-    static const char *const memories[] = {"window", "plain", NULL}, *const dtypes[] = {"f32", "bf16", NULL};
     static char who[64]; /* argv[0] points to it after this call */
-    const char *memory = "window", *dtype = "f32";
-    const tern__flag flags[] = {
-        {"sizes", .take = take_sizes, .to = set},
-        {"memory", .text = &memory, .words = memories},
-        {"dtype", .text = &dtype, .words = dtypes},
-        {"backend", .text = &set->backend},
-        {"seconds", .take = take_seconds, .to = &set->budget_s},
-        {"json", .on = &set->json},
-        {0},
-    };
-    snprintf(who, sizeof(who), "tern bench %s", set->op ? set->op->name : "collectives");
-    int status = tern__flags_read_all(flags, who, NULL, argc, argv);
-    if (status < 0) print_usage(set);
-    set->plain = !strcmp(memory, "plain");
-    set->dtype = strcmp(dtype, "bf16") ? TERN_F32 : TERN_BF16;
+    const char *name = chosen.op ? chosen.op->name : "collectives";
+    snprintf(who, sizeof(who), "tern bench %s", name);
+    const tern__cli_page *page = strcmp(name, "barrier") ? &tern__collective_page : &tern__barrier_page;
+    int status = tern__flags_read_all(page, who, argc, argv);
+    chosen.plain = !strcmp(kind_of_memory, "plain");
+    chosen.dtype = strcmp(dtype, "bf16") ? TERN_F32 : TERN_BF16;
     return status;
 }
 
@@ -577,19 +594,16 @@ static tern_group *open_world(const settings *set, tern_error *err)
 
 int tern__bench_collective(int argc, char **argv)
 {
-    settings set = {.op = find_collective(argv[0]),
-                    .sizes = {4, 1 << 10, 64 << 10, 1 << 20, 25 << 20, 100 << 20},
-                    .count = 6,
-                    .budget_s = 1};
-    if (!set.op) {
-        set.sizes[5] = 256 << 20;
-        set.budget_s = 0.3;
+    chosen.op = find_collective(argv[0]);
+    if (!chosen.op) {
+        chosen.sizes[5] = 256 << 20;
+        chosen.budget_s = 0.3;
     }
-    int status = parse(argc, argv, &set);
+    int status = parse(argc, argv);
     if (status) return status < 0 ? tern__cli_flush(argv[0]) : status;
     tern_error err = {0};
-    tern_group *world = open_world(&set, &err);
-    bench b = {.set = &set, .trial = {.world = world, .dtype = set.dtype}};
+    tern_group *world = open_world(&chosen, &err);
+    bench b = {.set = &chosen, .trial = {.world = world, .dtype = chosen.dtype}};
     b.trial.rank = tern_group_rank(world);
     b.trial.ranks = tern_group_size(world);
     if (world) run(&b, &err);

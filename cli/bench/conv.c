@@ -43,18 +43,6 @@ typedef struct result {
     double gflop;
 } result;
 
-static const char usage[] =
-    "usage: tern bench conv [--case SHAPE]... [--rounds K] [--dtype f32|bf16] [--no-error] [--json]\n"
-    "\n"
-    "Times a convolution's forward, data gradient and weight gradient with each algorithm that supports the\n"
-    "case, in K rounds (default 5) of one call each, and prints the error against f64, relative to the root "
-    "mean\n"
-    "square of the results. SHAPE is input:weight[:stride[:padding[:dilation]]], as in 32,64,32,32:64,3,3 "
-    "or\n"
-    "1,16,32,64,64:32,3,3,3:2:1; padding defaults to half the kernel. Without --case: the layers of "
-    "ResNet-18 on\n"
-    "32x32 images, batch 32.\n";
-
 static const char *const resnet18[] = {
     "32,3,32,32:64,3,3",      "32,64,32,32:64,3,3",     "32,64,32,32:128,3,3:2", "32,128,16,16:128,3,3",
     "32,128,16,16:256,3,3:2", "32,256,8,8:256,3,3",     "32,256,8,8:512,3,3:2",  "32,512,4,4:512,3,3",
@@ -288,34 +276,51 @@ static void print_row(const char *name, tern__kernel kernel, const settings *set
 
 /* ---- options ---- */
 
-static bool add_case(const char *who, char *text, void *to)
+static int take_case(const char *text, void *to, tern_error *err)
 {
     settings *set = to;
     if (set->count < CASES_MAX && parse_case(text, &set->cases[set->count])) {
         set->count++;
-        return true;
+        return TERN_OK;
     }
-    tern__cli_complain(who, "--case: expected a shape as in 32,64,32,32:64,3,3, got \"%s\"", text);
-    return false;
+    return tern__error_set(err, __func__, TERN_E_INVALID,
+                           "expected a shape as in 32,64,32,32:64,3,3, got \"%s\"", text);
 }
 
-static int parse(int argc, char **argv, settings *set)
+static settings chosen = {.rounds = 5};
+static const char *dtype = "f32";
+static bool lacks_errors;
+
+static const tern__cli_option options[] = {
+    {"case", .value = "SHAPE", .take = take_case, .to = &chosen,
+     .help =
+         "input:weight[:stride[:padding[:dilation]]], as in 32,64,32,32:64,3,3 or "
+         "1,16,32,64,64:32,3,3,3:2:1; "
+         "padding defaults to half the kernel. May be given several times. Default: the layers of ResNet-18 "
+         "on 32x32 images, batch 32"},
+    {"rounds", .value = "K", .help = "rounds of one call each (default 5)", .number = &chosen.rounds,
+     .most = ROUNDS_MAX},
+    {"dtype", .value = "f32|bf16", .help = "default f32", .text = &dtype},
+    {"no-error", .help = "do not measure the error", .on = &lacks_errors},
+    {"json", .help = "print a JSON object a line instead of text", .on = &chosen.json},
+    TERN__OPTION_HELP,
+    {0},
+};
+
+const tern__cli_page tern__conv_page = {
+    NULL,
+    "Times a convolution's forward, data gradient and weight gradient with each algorithm that supports the "
+    "case, "
+    "in K rounds, and prints the error against f64, relative to the root mean square of the results.\n",
+    options,
+};
+
+static int parse(int argc, char **argv)
 {
-    static const char *const dtypes[] = {"f32", "bf16", NULL};
-    const char *dtype = "f32";
-    bool no_error = false;
-    const tern__flag flags[] = {
-        {"case", .take = add_case, .to = set},
-        {"rounds", .number = &set->rounds, .most = ROUNDS_MAX},
-        {"dtype", .text = &dtype, .words = dtypes},
-        {"no-error", .on = &no_error},
-        {"json", .on = &set->json},
-        {0},
-    };
-    int status = tern__flags_read_all(flags, "tern bench conv", usage, argc, argv);
-    set->dtype = strcmp(dtype, "bf16") ? TERN_F32 : TERN_BF16;
-    set->errors = !no_error;
-    if (!set->count) use_resnet18(set);
+    int status = tern__flags_read_all(&tern__conv_page, "tern bench conv", argc, argv);
+    chosen.dtype = strcmp(dtype, "bf16") ? TERN_F32 : TERN_BF16;
+    chosen.errors = !lacks_errors;
+    if (!chosen.count) use_resnet18(&chosen);
     return status;
 }
 
@@ -342,12 +347,11 @@ static void run(tern_device *device, const settings *set, tern_error *err)
 
 int tern__bench_conv(int argc, char **argv)
 {
-    static settings set = {.rounds = 5};
-    int status = parse(argc, argv, &set);
+    int status = parse(argc, argv);
     if (status) return status < 0 ? tern__cli_flush(argv[0]) : status;
     tern_error err = {0};
     tern_device *device = tern_device_open("cpu", &err);
-    if (device) run(device, &set, &err);
+    if (device) run(device, &chosen, &err);
     tern_error_print(&err);
     tern_device_close(device);
     return err.code ? TERN__EXIT_FAILED : TERN__EXIT_OK;

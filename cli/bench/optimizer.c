@@ -42,15 +42,29 @@ typedef struct bench {
     double seconds[SUBJECTS][ROUNDS_MAX];
 } bench;
 
-static const char usage[] = "usage: tern bench optimizer [--elements N] [--rounds K] [--json]\n"
-                            "\n"
-                            "Times steps of SGD with momentum and of Adam over N floats (default 25000000) "
-                            "and a copy of as many, in K\n"
-                            "rounds (default 15) of one each: with one thread and with all threads of the "
-                            "device, or on the GPU that\n"
-                            "TERN_DEVICE names. GB/s counts bytes read and bytes written, without what the "
-                            "copy reads into the cache only\n"
-                            "to overwrite it. Several ranks work at the same time, each on N floats.\n";
+static settings chosen = {.elements = 25000000, .rounds = 15};
+
+static const tern__cli_option options[] = {
+    {"elements", .value = "N", .help = "floats that are updated and copied (default 25000000)",
+     .number = &chosen.elements, .most = ELEMENTS_MAX},
+    {"rounds", .value = "K", .help = "rounds of one step and one copy each (default 15)",
+     .number = &chosen.rounds, .most = ROUNDS_MAX},
+    {"json", .help = "print a JSON object a line instead of text", .on = &chosen.json},
+    TERN__OPTION_HELP,
+    {0},
+};
+
+const tern__cli_page tern__optimizer_page = {
+    NULL,
+    "Times steps of SGD with momentum and of Adam over N floats and a copy of as many: with one thread and "
+    "with "
+    "all threads of the device, or on the GPU that TERN_DEVICE names. GB/s counts bytes read and bytes "
+    "written, "
+    "without what the copy reads into the cache only to overwrite it. Several ranks work at the same time, "
+    "each "
+    "on N floats.\n",
+    options,
+};
 
 /* ---- open and close ---- */
 
@@ -199,19 +213,12 @@ static void run(bench *b, const settings *set, tern_error *err)
 
 int tern__bench_optimizer(int argc, char **argv)
 {
-    settings set = {.elements = 25000000, .rounds = 15};
-    const tern__flag flags[] = {
-        {"elements", .number = &set.elements, .most = ELEMENTS_MAX},
-        {"rounds", .number = &set.rounds, .most = ROUNDS_MAX},
-        {"json", .on = &set.json},
-        {0},
-    };
-    int status = tern__flags_read_all(flags, "tern bench optimizer", usage, argc, argv);
+    int status = tern__flags_read_all(&tern__optimizer_page, "tern bench optimizer", argc, argv);
     if (status) return status < 0 ? tern__cli_flush(argv[0]) : status;
     static bench b; /* large */
     tern_error err = {0};
-    open_bench(&b, &set, &err);
-    if (!err.code) run(&b, &set, &err);
+    open_bench(&b, &chosen, &err);
+    if (!err.code) run(&b, &chosen, &err);
     tern_error_print(&err);
     close_bench(&b);
     return err.code ? TERN__EXIT_FAILED : TERN__EXIT_OK;

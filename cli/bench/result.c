@@ -1,6 +1,8 @@
 /* result.c - what every bench does with its figures: takes medians and prints lines of JSON. */
 #include "bench/bench.h"
 
+#include <tern/device.h>
+
 #include <cjson/cJSON.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,4 +25,12 @@ void tern__bench_print(cJSON *line)
     if (text) puts(text);
     cJSON_free(text);
     cJSON_Delete(line);
+}
+
+void tern__bench_print_oversubscribed(int threads)
+{
+    int sharers, cores = tern_device_cores(&sharers);
+    if (sharers * threads <= cores) return;
+    printf("oversubscribed: %d rank%s x %d thread%s take turns on %d core%s\n", sharers,
+           sharers == 1 ? "" : "s", threads, threads == 1 ? "" : "s", cores, cores == 1 ? "" : "s");
 }

@@ -16,7 +16,8 @@
 typedef struct settings {
     const tern__bench_model *model;
     const char *size_text, *dtype, *reduce;
-    const char *level;  /* of amp; NULL: no amp */
+    const char *level; /* of amp; NULL: no amp */
+    const char *model_name;
     const char *device; /* NULL: TERN_DEVICE or the CPU */
     int64_t size[3];    /* of the spatial dimensions */
     long batch, steps, warm_up;
@@ -54,37 +55,6 @@ typedef struct bench {
     int64_t *classes;
     tern_tensor *x, *labels; /* the same on the device */
 } bench;
-
-static const char usage[] =
-    "usage: tern bench step [--model mlp|resnet18|resnet50|deeplabv3|unet3d] [--batch N]\n"
-    "                       [--size HxW|DxHxW] [--steps K] [--warm-up K] [--dtype f32|bf16|f16]\n"
-    "                       [--device NAME] [--opt-level O0|O1|O2|O3] [--reduce f32|bf16|f16] [--shard]\n"
-    "                       [--exact-conv] [--deterministic] [--data-parallel] [--profile[=shapes]] "
-    "[--json]\n"
-    "\n"
-    "Times forward, loss, backward and SGD (lr 0.01, momentum 0.9) on synthetic data, after K warm-up\n"
-    "steps (--warm-up, default 3): an idle GPU reaches its full clock rate within half a second of\n"
-    "work. Start it with any launcher: `tern run -n 2 tern bench step`; the batch is per rank.\n"
-    "\n"
-    "--model: mlp is 784-1024-1024-10; resnet18 is the variant for 32x32 images (3x3 stem, no max\n"
-    "pool). resnet50 and deeplabv3 (on a ResNet-50; a label per pixel, no dropout) are torchvision's,\n"
-    "with a batch of 4 images of 257x257. unet3d has 16 channels in its first level and learns the mask\n"
-    "of one volume of 32x64x64 with binary cross entropy and Dice; the others learn classes with cross\n"
-    "entropy.\n"
-    "--size sets another size of images and volumes; 257 means 257x257.\n"
-    "--dtype bf16 or f16 computes in an autocast region; parameters and their gradients stay f32.\n"
-    "--device cuda trains on a GPU, with the data already there. Default: TERN_DEVICE, or the CPU.\n"
-    "--reduce is the dtype in which gradients are reduced.\n"
-    "--opt-level trains with amp at this level in bf16, instead of --dtype.\n"
-    "--shard splits the optimizer's state and update over the ranks.\n"
-    "--exact-conv and --deterministic set tern_device_conv_opts: f32 is multiplied and added in f32;\n"
-    "convolution algorithms come from a fixed table.\n"
-    "--data-parallel splits the batch over replicas, one per core of the rank.\n"
-    "--profile also prints the time of each kernel, its arithmetic (matrix products and convolutions)\n"
-    "relative to the measured peak of the cores, and the bytes of its operands relative to a copy out\n"
-    "of cache, on a GPU to a copy of as many bytes (% copy; % once counts once what a batch norm reads\n"
-    "twice on a GPU). --profile=shapes prints a line per kernel and shapes, with the algorithm of\n"
-    "convolutions.\n";
 
 static int64_t count_of(const int64_t *shape, int ndim)
 {
@@ -355,35 +325,83 @@ static void print_json(const bench *b, const settings *set, int ranks, const res
 
 static void print_text(const bench *b, const settings *set, int ranks, const result *r)
 {
-    printf("%s, %s, %d rank%s, batch %ld x %d: median %.3f ms, min %.3f ms, %.0f samples/s, peak %.0f MB, "
+    printf("%s, %s, %d rank%s, batch %ld x %d: median %.3f ms, min %.3f ms, %.*f samples/s, peak %.0f MB, "
            "PSS %.0f MB, tensors %.1f MB, reduced %.1f MB, ",
            set->model->name, set->level ? set->level : set->dtype, ranks, ranks == 1 ? "" : "s", set->batch,
-           ranks, r->median_ms, r->min_ms, r->samples_per_s, r->peak_rss_mb, r->pss_mb, r->tensor_mb,
-           r->reduced_mb);
+           ranks, r->median_ms, r->min_ms, r->samples_per_s < 10 ? 2 : 0, r->samples_per_s, r->peak_rss_mb,
+           r->pss_mb, r->tensor_mb, r->reduced_mb);
     if (r->first_step_ms >= 0) printf("first step after %.1f ms, ", r->first_step_ms);
     printf("loss %.4f -> %.4f\n", r->loss_first, r->loss_last);
     if (ranks == 1) printf("1 rank (for more: tern run -n 2 tern bench step)\n");
+    if (!b->device->backend) tern__bench_print_oversubscribed(tern_device_threads_get(b->device));
     if (b->parallel) tern_data_parallel_print(b->parallel);
     if (b->profile) tern__profile_print(b->profile, &r->machine, set->steps, r->total_ms);
 }
 
-static const char *const dtypes[] = {"f32", "bf16", "f16", NULL}, *const details[] = {"shapes", NULL},
-                         *const levels[] = {"O0", "O1", "O2", "O3", NULL};
+/* ---- options ---- */
 
-static bool take_model(const char *who, char *text, void *to)
-{
-    settings *set = to;
-    (void)who;
-    return (set->model = tern__bench_model_find(text)) != NULL;
-}
+static settings chosen = {.model_name = "mlp", .dtype = "f32", .reduce = "f32", .steps = 20, .warm_up = 3};
 
-static bool take_profile(const char *who, char *text, void *to)
+static int take_profile(const char *text, void *to, tern_error *err)
 {
     settings *set = to;
     set->profile = true;
     set->shapes = text != NULL;
-    return !text || tern__flag_word(who, "profile", text, details);
+    if (!text || !strcmp(text, "shapes")) return TERN_OK;
+    return tern__error_set(err, __func__, TERN_E_INVALID, "expected shapes, got \"%s\"", text);
 }
+
+enum { MOST = 1 << 20 };
+
+static const tern__cli_option options[] = {
+    {"model", .value = "mlp|resnet18|resnet50|deeplabv3|unet3d", .text = &chosen.model_name,
+     .help =
+         "mlp (the default) is 784-1024-1024-10; resnet18 is the variant for 32x32 images (3x3 stem, no max "
+         "pool); resnet50 and deeplabv3 (on a ResNet-50; a label per pixel, no dropout) are torchvision's, "
+         "with "
+         "a batch of 4 images of 257x257; unet3d has 16 channels in its first level and learns the mask of "
+         "one "
+         "volume of 32x64x64 with binary cross entropy and Dice. The others learn classes with cross "
+         "entropy"},
+    {"batch", .value = "N", .help = "samples per rank", .number = &chosen.batch, .most = MOST},
+    {"size", .value = "SIZE", .help = "another size of images and volumes, HxW or DxHxW; 257 means 257x257",
+     .text = &chosen.size_text},
+    {"steps", .value = "K", .help = "timed steps (default 20)", .number = &chosen.steps, .most = MOST},
+    {"warm-up", .value = "K", .number = &chosen.warm_up, .most = MOST,
+     .help = "steps before them (default 3): an idle GPU reaches its full clock rate within half a second of "
+             "work"},
+    {"dtype", .value = "f32|bf16|f16", .text = &chosen.dtype,
+     .help = "bf16 and f16 compute in an autocast region; parameters and their gradients stay f32"},
+    {"opt-level", .value = "O0|O1|O2|O3", .help = "train with amp at this level in bf16, instead of --dtype",
+     .text = &chosen.level},
+    {"reduce", .value = "f32|bf16|f16", .help = "the dtype in which gradients are reduced",
+     .text = &chosen.reduce},
+    {"device", .value = "NAME", .text = &chosen.device,
+     .help = "cuda trains on a GPU, with the data already there. Default: TERN_DEVICE, or the CPU"},
+    {"shard", .help = "split the optimizer's state and update over the ranks", .on = &chosen.shard},
+    {"exact-conv", .help = "multiply and add f32 in f32 (tern_device_conv_opts)", .on = &chosen.exact_conv},
+    {"deterministic", .help = "take convolution algorithms from a fixed table", .on = &chosen.deterministic},
+    {"data-parallel", .help = "split the batch over replicas, one per core of the rank",
+     .on = &chosen.data_parallel},
+    {"profile", .value = "[shapes]", .take = take_profile, .to = &chosen,
+     .help = "also print the time of each kernel, its arithmetic (matrix products and convolutions) relative "
+             "to the "
+             "measured peak of the cores, and the bytes of its operands relative to a copy out of cache, on "
+             "a GPU to "
+             "a copy of as many bytes (% copy; % once counts once what a batch norm reads twice on a GPU). "
+             "With =shapes a line per kernel and shapes, with the algorithm of convolutions"},
+    {"json", .help = "print a JSON object instead of text", .on = &chosen.json},
+    TERN__OPTION_HELP,
+    {0},
+};
+
+const tern__cli_page tern__step_page = {
+    NULL,
+    "Times forward, loss, backward and SGD (lr 0.01, momentum 0.9) on synthetic data, after warm-up steps. "
+    "Start it "
+    "with any launcher, `tern run -n 2 tern bench step`; the batch is per rank.\n",
+    options,
+};
 
 /* The library reads these from the environment, also for the devices of replicas. */
 static void set_environment(const settings *set)
@@ -404,55 +422,35 @@ static bool complete(settings *set)
         fprintf(stderr, "tern bench step: --opt-level works neither with --dtype nor with --data-parallel\n");
         return false;
     }
-    if (!set->model) set->model = tern__bench_model_find("mlp");
+    set->model = tern__bench_model_find(set->model_name);
     if (!set->batch) set->batch = set->model->batch;
     memcpy(set->size, set->model->size, sizeof(set->size));
     return !set->size_text || tern__bench_model_size(set->model, set->size_text, set->size);
 }
 
 /* Returns what tern__flags_read_all does, and TERN__EXIT_USAGE if options contradict each other. */
-static int parse(int argc, char **argv, settings *set)
+static int parse(int argc, char **argv)
 {
-    enum { MOST = 1 << 20 };
-    const tern__flag flags[] = {
-        {"model", .take = take_model, .to = set},
-        {"batch", .number = &set->batch, .most = MOST},
-        {"size", .text = &set->size_text},
-        {"steps", .number = &set->steps, .most = MOST},
-        {"dtype", .text = &set->dtype, .words = dtypes},
-        {"reduce", .text = &set->reduce, .words = dtypes},
-        {"profile", .take = take_profile, .to = set, .optional = true},
-        {"json", .on = &set->json},
-        {"data-parallel", .on = &set->data_parallel},
-        {"opt-level", .text = &set->level, .words = levels},
-        {"device", .text = &set->device},
-        {"shard", .on = &set->shard},
-        {"exact-conv", .on = &set->exact_conv},
-        {"deterministic", .on = &set->deterministic},
-        {"warm-up", .number = &set->warm_up, .most = MOST},
-        {0},
-    };
-    int status = tern__flags_read_all(flags, "tern bench step", usage, argc, argv);
+    int status = tern__flags_read_all(&tern__step_page, "tern bench step", argc, argv);
     if (status) return status;
-    set_environment(set);
-    return complete(set) ? TERN__EXIT_OK : TERN__EXIT_USAGE;
+    set_environment(&chosen);
+    return complete(&chosen) ? TERN__EXIT_OK : TERN__EXIT_USAGE;
 }
 
 int tern__bench_step(int argc, char **argv)
 {
-    settings set = {.dtype = "f32", .reduce = "f32", .steps = 20, .warm_up = 3};
-    int status = parse(argc, argv, &set);
+    int status = parse(argc, argv);
     if (status) return status < 0 ? tern__cli_flush(argv[0]) : status;
     tern_error err = {0};
     bench b = {0};
-    open_bench(&b, &set, &err);
+    open_bench(&b, &chosen, &err);
     if (!err.code) {
-        result r = measure(&b, &set, &err);
+        result r = measure(&b, &chosen, &err);
         if (!err.code && tern_group_rank(b.world) == 0) {
-            if (set.json)
-                print_json(&b, &set, tern_group_size(b.world), &r);
+            if (chosen.json)
+                print_json(&b, &chosen, tern_group_size(b.world), &r);
             else
-                print_text(&b, &set, tern_group_size(b.world), &r);
+                print_text(&b, &chosen, tern_group_size(b.world), &r);
         }
     }
     tern_error_print(&err);

@@ -33,15 +33,32 @@ typedef struct rates {
     double slowest, median, fastest;
 } rates;
 
-static const char usage[] =
-    "usage: tern bench store [--clients C] [--pairs N] [--rounds K] [--host HOST --port P] [--json]\n"
-    "\n"
-    "Sets and gets keys of a TCP store on this machine, or of a running one at HOST port P (PyTorch's, "
-    "say).\n"
-    "Prints the set-and-get pairs per second and client, for one client and for C clients at the same time\n"
-    "(default 64): the median of K rounds (default 5) of N pairs per client (default 2000), and the slowest "
-    "and\n"
-    "fastest client of the median round.\n";
+static settings chosen = {.clients = 64, .pairs = 2000, .rounds = 5, .host = "127.0.0.1"};
+
+static const tern__cli_option options[] = {
+    {"clients", .value = "C", .help = "clients at the same time (default 64)", .number = &chosen.clients,
+     .most = CLIENTS_MAX},
+    {"pairs", .value = "N", .help = "set-and-get pairs per client and round (default 2000)",
+     .number = &chosen.pairs, .most = 100000000},
+    {"rounds", .value = "K", .help = "rounds (default 5)", .number = &chosen.rounds, .most = ROUNDS_MAX},
+    {"host", .value = "HOST", .help = "the host of a running store (default 127.0.0.1)",
+     .text = &chosen.host},
+    {"port", .value = "P",
+     .help = "the port of a running store, such as PyTorch's; by default a store is started",
+     .number = &chosen.port, .most = 65535},
+    {"json", .help = "print a JSON object a line instead of text", .on = &chosen.json},
+    TERN__OPTION_HELP,
+    {0},
+};
+
+const tern__cli_page tern__store_page = {
+    NULL,
+    "Sets and gets keys of a TCP store on this machine, or of a running one. Prints the set-and-get pairs "
+    "per "
+    "second and client, for one client and for C clients at the same time: the median of K rounds, and the "
+    "slowest and fastest client of the median round.\n",
+    options,
+};
 
 /* ---- measuring ---- */
 
@@ -162,20 +179,10 @@ static void run(const settings *set, tern_error *err)
 
 int tern__bench_store(int argc, char **argv)
 {
-    settings set = {.clients = 64, .pairs = 2000, .rounds = 5, .host = "127.0.0.1"};
-    const tern__flag flags[] = {
-        {"clients", .number = &set.clients, .most = CLIENTS_MAX},
-        {"pairs", .number = &set.pairs, .most = 100000000},
-        {"rounds", .number = &set.rounds, .most = ROUNDS_MAX},
-        {"host", .text = &set.host},
-        {"port", .number = &set.port, .most = 65535},
-        {"json", .on = &set.json},
-        {0},
-    };
-    int status = tern__flags_read_all(flags, "tern bench store", usage, argc, argv);
+    int status = tern__flags_read_all(&tern__store_page, "tern bench store", argc, argv);
     if (status) return status < 0 ? tern__cli_flush(argv[0]) : status;
     tern_error err = {0};
-    run(&set, &err);
+    run(&chosen, &err);
     tern_error_print(&err);
     return err.code ? TERN__EXIT_FAILED : TERN__EXIT_OK;
 }

@@ -1,6 +1,7 @@
 /* info.c - `tern info`: prints what this build contains and what this machine offers. */
 #include "info/info.h"
 #include "cli.h"
+#include "flags.h"
 
 #include "comm/bootstrap/bootstrap.h"
 #include "device/device.h"
@@ -8,6 +9,7 @@
 #include "device/choices.h"
 
 #include <cjson/cJSON.h>
+#include <getopt.h>
 #include <limits.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <sodium.h>
@@ -105,23 +107,33 @@ static int print_start(void)
     return TERN__EXIT_OK;
 }
 
-static const char usage[] =
-    "usage: tern info\n"
-    "\n"
-    "Prints what this build contains and what this machine offers: the processor, devices,\n"
-    "communication back ends, libraries, plug-ins (or why one cannot be loaded), the file of\n"
-    "measured convolution algorithms, and the rank that the launcher's variables give.\n";
+static bool wants_json;
+
+static const tern__cli_option options[] = {
+    {"json", .help = "print the rows as one JSON object instead of text", .on = &wants_json},
+    TERN__OPTION_HELP,
+    {0},
+};
+
+const tern__cli_page tern__info_page = {
+    NULL,
+    "Prints what this build contains and what this machine offers: the processor, devices, communication "
+    "back ends, "
+    "libraries, plug-ins (or why one cannot be loaded), the file of measured convolution algorithms, and the "
+    "rank "
+    "that the launcher's variables give.\n",
+    options,
+};
 
 int tern__cli_info(int argc, char **argv)
 {
-    if (argc > 1 && (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h"))) {
-        fputs(usage, stdout);
-        return tern__cli_flush("tern info");
-    }
-    if (argc > 1) {
-        tern__cli_complain("tern info", "expected no arguments, got \"%s\"", argv[1]);
+    int status = tern__flags_read(&tern__info_page, "tern info", argc, argv);
+    if (status) return status < 0 ? tern__cli_flush("tern info") : status;
+    if (optind < argc) {
+        tern__cli_complain("tern info", "expected no arguments, got \"%s\"", argv[optind]);
         return TERN__EXIT_USAGE;
     }
+    tern__info_begin(wants_json);
     tern__info_row("tern", tern_version());
     print_machine();
     tern__info_devices();
@@ -129,7 +141,8 @@ int tern__cli_info(int argc, char **argv)
     print_libraries();
     tern__info_plugins();
     print_choices();
-    int status = print_start();
+    status = print_start();
+    tern__info_end();
     int written = tern__cli_flush("tern info");
     return written ? written : status;
 }

@@ -4,8 +4,10 @@
 
 #include "cli.h"
 
-/* Prints a row: its name and its value. */
+/* A row is its name and its value. It is printed at once, or as JSON with all others at the end. */
+void tern__info_begin(bool as_json);
 void tern__info_row(const char *name, const char *value);
+void tern__info_end(void);
 
 /* ---- devices.c ---- */
 

@@ -213,13 +213,13 @@ char *tern__item_name(const tern__content_item *item, tern_error *err)
     return name;
 }
 
-bool tern__memory_take(const char *who, char *text, void *to)
+int tern__memory_take(const char *text, void *to, tern_error *err)
 {
     char *end;
     size_t *bytes = to;
     long value = strtol(text, &end, 10);
     bool fine = end != text && !*end && value > 0 && value <= 1 << 20;
     *bytes = (size_t)value << 20;
-    if (!fine) tern__cli_complain(who, "--memory: expected MiB from 1 to 1048576, got \"%s\"", text);
-    return fine;
+    if (fine) return TERN_OK;
+    return tern__error_set(err, FUNC, TERN_E_INVALID, "expected MiB from 1 to 1048576, got \"%s\"", text);
 }

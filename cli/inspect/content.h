@@ -36,8 +36,8 @@ void tern__content_free(tern__content *content);
 void tern__content_sort(tern__content *content);
 const tern__content_item *tern__content_find(const tern__content *content, const tern__content_item *like);
 
-/* A tern__flag_fn for --memory: reads MiB that a file may take beyond its size into a size_t of bytes. */
-bool tern__memory_take(const char *who, char *text, void *to);
+/* A tern__option_fn for --memory: reads MiB that a file may take beyond its size into a size_t of bytes. */
+int tern__memory_take(const char *text, void *to, tern_error *err);
 
 /* Returns the name as a terminal may show it; the caller frees it (tern__free). E_MEMORY. */
 char *tern__item_name(const tern__content_item *item, tern_error *err);

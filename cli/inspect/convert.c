@@ -18,21 +18,6 @@
 
 static const char FUNC[] = "tern convert";
 
-static const char usage[] =
-    "usage: tern convert [OPTIONS] IN OUT\n"
-    "\n"
-    "Writes the checkpoint IN as OUT. The suffix of OUT chooses the format: .pt or .pth (torch.save), or\n"
-    ".safetensors, which holds only named tensors. Nothing in IN is executed.\n"
-    "\n"
-    "  --records       replace modules that were saved whole (torch.save(net)) by their state dicts, and\n"
-    "                  read files with other things that tern does not have: classes, large ints, i8\n"
-    "  --key NAME      write only the value of this key: the \"model\" of {\"model\": .., \"epoch\": 3}\n"
-    "  --flatten       write only the tensors, named as `tern inspect` shows them: \"model.conv1.weight\"\n"
-    "  --strip PREFIX  remove this prefix from the names: \"module.\" of a DistributedDataParallel\n"
-    "  --prefix PREFIX add this prefix to the names\n"
-    "  --dtype DTYPE   cast tensors of these dtypes to one of them: f32, f64, bf16, f16\n"
-    "  --memory N      allow IN's objects N MiB (default 16) of memory beyond the file's size\n";
-
 typedef struct settings {
     bool flatten;
     tern_load_opts load;
@@ -271,15 +256,14 @@ static int run(settings *set, tern_error *err)
     return err->code ? TERN__EXIT_FAILED : TERN__EXIT_OK;
 }
 
-static bool take_dtype(const char *who, char *text, void *to)
+static int take_dtype(const char *text, void *to, tern_error *err)
 {
     for (int i = 0; i < TERN_DTYPE_COUNT; i++)
         if (tern__dtype_is_float((tern_dtype)i) && strcmp(text, tern_dtype_name((tern_dtype)i)) == 0) {
             *(int *)to = i;
-            return true;
+            return TERN_OK;
         }
-    tern__cli_complain(who, "--dtype: expected f32, f64, bf16 or f16, got \"%s\"", text);
-    return false;
+    return tern__error_set(err, FUNC, TERN_E_INVALID, "expected f32, f64, bf16 or f16, got \"%s\"", text);
 }
 
 static int take_files(int count, char **files, settings *set)
@@ -297,30 +281,50 @@ static int take_files(int count, char **files, settings *set)
     return TERN__EXIT_USAGE;
 }
 
+static settings chosen = {.dtype = -1};
+
+static const tern__cli_option options[] = {
+    {"records", .on = &chosen.load.records,
+     .help =
+         "replace modules that were saved whole (torch.save(net)) by their state dicts, and read files with "
+         "other things that tern does not have: classes, large ints, i8"},
+    {"key", .value = "NAME",
+     .help = "write only the value of this key: the \"model\" of {\"model\": .., \"epoch\": 3}",
+     .text = &chosen.key},
+    {"flatten", .on = &chosen.flatten,
+     .help = "write only the tensors, named as `tern inspect` shows them: \"model.conv1.weight\""},
+    {"strip", .value = "PREFIX", .text = &chosen.strip,
+     .help = "remove this prefix from the names: \"module.\" of a DistributedDataParallel"},
+    {"prefix", .value = "PREFIX", .help = "add this prefix to the names", .text = &chosen.prefix},
+    {"dtype", .value = "f32|f64|bf16|f16", .help = "cast tensors of these dtypes to one of them",
+     .take = take_dtype, .to = &chosen.dtype},
+    {"memory", .value = "N", .take = tern__memory_take, .to = &chosen.load.memory,
+     .help = "allow IN's objects N MiB (default 16) of memory beyond the file's size"},
+    TERN__OPTION_HELP,
+    {0},
+};
+
+const tern__cli_page tern__convert_page = {
+    "IN OUT",
+    "Writes the checkpoint IN as OUT. The suffix of OUT chooses the format: .pt or .pth (torch.save), or "
+    ".safetensors, which holds only named tensors. Nothing in IN is executed.\n",
+    options,
+};
+
 /* Returns what tern__flags_read does, and TERN__EXIT_USAGE if the files are wrong. */
-static int parse(int argc, char **argv, settings *set)
+static int parse(int argc, char **argv)
 {
-    const tern__flag flags[] = {
-        {"records", .on = &set->load.records},
-        {"flatten", .on = &set->flatten},
-        {"key", .text = &set->key},
-        {"strip", .text = &set->strip},
-        {"prefix", .text = &set->prefix},
-        {"dtype", .take = take_dtype, .to = &set->dtype},
-        {"memory", .take = tern__memory_take, .to = &set->load.memory},
-        {0},
-    };
-    int status = tern__flags_read(flags, FUNC, usage, argc, argv);
-    return status ? status : take_files(argc - optind, argv + optind, set);
+    chosen.load = tern_load_defaults();
+    int status = tern__flags_read(&tern__convert_page, FUNC, argc, argv);
+    return status ? status : take_files(argc - optind, argv + optind, &chosen);
 }
 
 int tern__cli_convert(int argc, char **argv)
 {
-    settings set = {.dtype = -1, .load = tern_load_defaults()};
     tern_error err = {0};
-    int status = parse(argc, argv, &set);
+    int status = parse(argc, argv);
     if (status) return status < 0 ? tern__cli_flush(FUNC) : status;
-    int exit = run(&set, &err);
+    int exit = run(&chosen, &err);
     tern_error_print(&err);
     return exit;
 }

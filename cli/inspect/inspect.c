@@ -11,22 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const char usage[] =
-    "usage: tern inspect [--json] [--all] [--records] [--memory N] FILE\n"
-    "       tern inspect --diff [--records] [--memory N] FILE FILE\n"
-    "\n"
-    "Shows what a checkpoint holds (.pt, .pth, .safetensors): values other than tensors as a tree, and\n"
-    "for each tensor its name, shape, dtype, statistics of its finite values (std as torch.std) and the\n"
-    "XXH3 checksum of its bytes. Of a dtype that tern does not have (i8, f8_e4m3 ..) there are no\n"
-    "statistics. Nothing in the file is executed. The checksum of all tensors covers their names and\n"
-    "values and depends neither on their order nor on the format.\n"
-    "\n"
-    "  --json     print one JSON object instead of text\n"
-    "  --all      print the whole tree, however long\n"
-    "  --records  show instances of classes (torch.save(net)) by class name and state\n"
-    "  --memory N allow the file's objects N MiB (default 16) of memory beyond the file's size\n"
-    "  --diff     print how two files differ; exit status 0: equal, 1: different, 2: error\n";
-
 typedef struct settings {
     bool json, all, diff;
     tern_load_opts load;
@@ -151,31 +135,52 @@ static int take_files(int count, char **files, settings *set)
     return TERN__EXIT_OK;
 }
 
+static settings chosen;
+
+static const tern__cli_option options[] = {
+    {"json", .help = "print one JSON object instead of text", .on = &chosen.json},
+    {"all", .help = "print the whole tree, however long", .on = &chosen.all},
+    {"records", .help = "show instances of classes (torch.save(net)) by class name and state",
+     .on = &chosen.load.records},
+    {"memory", .value = "N", .take = tern__memory_take, .to = &chosen.load.memory,
+     .help = "allow the file's objects N MiB (default 16) of memory beyond the file's size"},
+    {"diff", .help = "print how two files differ; exit status 0: equal, 1: different, 2: error",
+     .on = &chosen.diff},
+    TERN__OPTION_HELP,
+    {0},
+};
+
+const tern__cli_page tern__inspect_page = {
+    "FILE\n--diff FILE FILE",
+    "Shows what a checkpoint holds (.pt, .pth, .safetensors): values other than tensors as a tree, and for "
+    "each "
+    "tensor its name, shape, dtype, statistics of its finite values (std as torch.std) and the XXH3 checksum "
+    "of its "
+    "bytes. Of a dtype that tern does not have (i8, f8_e4m3 ..) there are no statistics. Nothing in the file "
+    "is "
+    "executed. The checksum of all tensors covers their names and values and depends neither on their order "
+    "nor on "
+    "the format.\n",
+    options,
+};
+
 /* Returns what tern__flags_read does, and TERN__EXIT_USAGE if the files are wrong. */
-static int parse(int argc, char **argv, settings *set)
+static int parse(int argc, char **argv)
 {
-    const tern__flag flags[] = {
-        {"json", .on = &set->json},
-        {"all", .on = &set->all},
-        {"records", .on = &set->load.records},
-        {"memory", .take = tern__memory_take, .to = &set->load.memory},
-        {"diff", .on = &set->diff},
-        {0},
-    };
-    int status = tern__flags_read(flags, "tern inspect", usage, argc, argv);
-    return status ? status : take_files(argc - optind, argv + optind, set);
+    chosen.load = tern_load_defaults();
+    chosen.load.metadata = true;
+    int status = tern__flags_read(&tern__inspect_page, "tern inspect", argc, argv);
+    return status ? status : take_files(argc - optind, argv + optind, &chosen);
 }
 
 int tern__cli_inspect(int argc, char **argv)
 {
-    settings set = {.load = tern_load_defaults()};
     tern_error err = {0};
-    set.load.metadata = true;
-    int status = parse(argc, argv, &set);
+    int status = parse(argc, argv);
     if (status) return status < 0 ? tern__cli_flush("tern inspect") : status;
-    int exit = set.diff ? compare(&set, &err) : show(&set, &err);
+    int exit = chosen.diff ? compare(&chosen, &err) : show(&chosen, &err);
     if (fflush(stdout)) tern__error_errno(&err, "tern inspect", TERN_E_IO, "cannot write");
     if (!err.code) return exit;
     tern_error_print(&err);
-    return set.diff ? TERN__EXIT_USAGE : TERN__EXIT_FAILED;
+    return chosen.diff ? TERN__EXIT_USAGE : TERN__EXIT_FAILED;
 }

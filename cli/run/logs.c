@@ -124,5 +124,6 @@ int tern__logs_plan(const tern__logs *logs, int local, tern__cli_output outputs[
     if (!status) status = plan(logs, local, OUT, &outputs[0], err);
     if (!status) status = plan(logs, local, ERR, &outputs[1], err);
     if (!status && logs->job->launch.first + local == 0) watch_rank_0(outputs);
+    for (int i = 0; i < 2; i++) outputs[i].is_own = !outputs[i].is_piped && outputs[i].file_fd < 0;
     return status;
 }

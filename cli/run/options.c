@@ -18,42 +18,57 @@ static bool begins(const char *name, const char *word, size_t length)
     return true;
 }
 
-static int fail_name(const char *word, int length, const char *first, const char *second, tern_error *err)
+/* Names the option that a misspelled word may mean. */
+static int fail_unknown(const tern__cli_words *words, const char *word, int length, tern_error *err)
 {
-    if (!second)
-        return tern__error_set(err, __func__, TERN_E_INVALID, "unknown option \"%.*s\"", length, word);
+    const char *names[TERN__OPTIONS_MAX], *nearest;
+    char plain[64];
+    int count = 0;
+    for (int i = 0; i < words->count; i++)
+        if (words->table[i].name && !words->table[i].is_refused) names[count++] = words->table[i].name;
+    snprintf(plain, sizeof(plain), "%.*s", TERN__MAX(length - 2, 0), word + 2);
+    for (char *at = plain; *at; at++) *at = *at == '_' ? '-' : *at;
+    nearest = tern__word_nearest(plain, names, count);
+    return tern__error_set(err, __func__, TERN_E_INVALID, "unknown option \"%.*s\"%s%s%s", length, word,
+                           nearest ? "; did you mean --" : "", nearest ? nearest : "", nearest ? "?" : "");
+}
+
+static int fail_ambiguous(const char *word, int length, const char *first, const char *second,
+                          tern_error *err)
+{
     return tern__error_set(err, __func__, TERN_E_INVALID, "\"%.*s\" may be --%s or --%s", length, word, first,
                            second);
 }
 
 /* Returns the row, or a negative status. */
-static int find_name(const tern__option_table *table, const char *word, tern_error *err)
+static int find_name(const tern__cli_words *words, const char *word, tern_error *err)
 {
     int found = -1;
     const char *other = NULL;
     size_t length = strcspn(word + 2, "=");
-    for (int i = 0; i < table->count; i++) {
-        const char *name = table->rows[i].name;
+    for (int i = 0; i < words->count; i++) {
+        const char *name = words->table[i].name;
         if (!name || !begins(name, word + 2, length)) continue;
         if (!name[length]) return i;
         if (found >= 0 && !other) other = name;
         if (found < 0) found = i;
     }
     if (found >= 0 && !other) return found;
-    return fail_name(word, (int)length + 2, other ? table->rows[found].name : NULL, other, err);
+    if (!other) return fail_unknown(words, word, (int)length + 2, err);
+    return fail_ambiguous(word, (int)length + 2, words->table[found].name, other, err);
 }
 
-static int find_letter(const tern__option_table *table, const char *word, tern_error *err)
+static int find_letter(const tern__cli_words *words, const char *word, tern_error *err)
 {
-    for (int i = 0; i < table->count; i++)
-        if (table->rows[i].letter && table->rows[i].letter == word[1]) return i;
-    return fail_name(word, (int)strlen(word), NULL, NULL, err);
+    for (int i = 0; i < words->count; i++)
+        if (words->table[i].letter && words->table[i].letter == word[1]) return i;
+    return fail_unknown(words, word, (int)strlen(word), err);
 }
 
-static int find(const tern__option_table *table, const char *name)
+static int find(const tern__cli_words *words, const char *name)
 {
-    for (int i = 0; i < table->count; i++)
-        if (table->rows[i].name && !strcmp(table->rows[i].name, name)) return i;
+    for (int i = 0; i < words->count; i++)
+        if (words->table[i].name && !strcmp(words->table[i].name, name)) return i;
     return -1;
 }
 
@@ -75,7 +90,7 @@ static const char *value_inside(const char *word)
 static int read_value(tern__cli_words *words, int row, tern_error *err)
 {
     const char *word = *words->rest, *inside = value_inside(word);
-    bool is_flag = !words->table->rows[row].value;
+    bool is_flag = !words->table[row].value;
     char *origin = words->origin[row];
     snprintf(origin, sizeof(words->origin[row]), "%.*s", is_long(word) ? (int)strcspn(word, "=") : 2, word);
     if (is_flag && inside)
@@ -88,7 +103,7 @@ static int read_value(tern__cli_words *words, int row, tern_error *err)
 static int read_option(tern__cli_words *words, tern_error *err)
 {
     const char *word = *words->rest;
-    int row = is_long(word) ? find_name(words->table, word, err) : find_letter(words->table, word, err);
+    int row = is_long(word) ? find_name(words, word, err) : find_letter(words, word, err);
     return row < 0 ? row : read_value(words, row, err);
 }
 
@@ -97,10 +112,13 @@ static bool is_option(const char *word)
     return word && word[0] == '-' && word[1];
 }
 
-int tern__words_read(tern__cli_words *words, const tern__option_table *table, char **argv, tern_error *err)
+int tern__words_read(tern__cli_words *words, const tern__cli_option *table, char **argv, tern_error *err)
 {
+    static char ranks[] = "--nproc-per-node";
     *words = (tern__cli_words){.table = table, .rest = argv};
+    while (tern__option_is_row(&table[words->count])) words->count++;
     for (; is_option(*words->rest); words->rest++) {
+        if (!strcmp(*words->rest, "-np")) *words->rest = ranks; /* mpirun's */
         if (!strcmp(*words->rest, "--")) {
             words->rest++;
             break;
@@ -113,7 +131,7 @@ int tern__words_read(tern__cli_words *words, const tern__option_table *table, ch
 
 bool tern__words_say(const tern__cli_words *words, const char *name)
 {
-    int row = find(words->table, name);
+    int row = find(words, name);
     return row >= 0 && words->value[row];
 }
 
@@ -122,7 +140,7 @@ bool tern__words_say(const tern__cli_words *words, const char *name)
 /* Reads the option's variable; a flag's is 0 or 1. */
 static int read_variable(tern__cli_words *words, int row, tern_error *err)
 {
-    const tern__cli_option *option = &words->table->rows[row];
+    const tern__cli_option *option = &words->table[row];
     char *name = words->origin[row];
     snprintf(name, sizeof(words->origin[row]), "PET_%s", option->name);
     for (char *at = name; *at; at++) *at = *at == '-' ? '_' : (char)toupper(*at);
@@ -137,9 +155,9 @@ static int read_variable(tern__cli_words *words, int row, tern_error *err)
 static int take(const tern__cli_words *words, int row, tern__job *job, tern_error *err)
 {
     tern_error inner = {0};
-    const tern__cli_option *option = &words->table->rows[row];
+    const tern__cli_option *option = &words->table[row];
     const char *origin = words->origin[row];
-    if (!option->take)
+    if (option->is_refused)
         return tern__error_set(err, __func__, TERN_E_UNSUPPORTED, "%s: %s", origin, option->help);
     if (!option->take(words->value[row], job, &inner)) return TERN_OK;
     return tern__error_set(err, __func__, inner.code, "%s: %s", origin, inner.text);
@@ -148,63 +166,10 @@ static int take(const tern__cli_words *words, int row, tern__job *job, tern_erro
 int tern__words_take(tern__cli_words *words, tern__job *job, tern_error *err)
 {
     int status = TERN_OK;
-    for (int i = 0; i < words->table->count && !status; i++) {
-        if (!words->table->rows[i].name) continue;
+    for (int i = 0; i < words->count && !status; i++) {
+        if (!words->table[i].take && !words->table[i].is_refused) continue;
         if (!words->value[i]) status = read_variable(words, i, err);
         if (!status && words->value[i]) status = take(words, i, job, err);
     }
     return status;
-}
-
-/* ---- the help ---- */
-
-#define INDENT 34
-#define WIDTH  100
-
-static int new_line(void)
-{
-    printf("\n%*s", INDENT, "");
-    return INDENT;
-}
-
-static void print_words(const char *text)
-{
-    for (int column = INDENT; *text;) {
-        int length = (int)strcspn(text, " ");
-        if (column + length >= WIDTH) column = new_line();
-        column += printf("%.*s%s", length, text, text[length] ? " " : "");
-        text += length + (text[length] == ' ');
-    }
-    putchar('\n');
-}
-
-static void print_row(const tern__cli_option *option)
-{
-    char head[64], letter[8] = "    ";
-    if (option->letter) snprintf(letter, sizeof(letter), "-%c, ", option->letter);
-    snprintf(head, sizeof(head), "  %s--%s %s", letter, option->name, option->value ? option->value : "");
-    printf("%-*s", INDENT, head);
-    if (strlen(head) > INDENT) new_line();
-    print_words(option->help);
-}
-
-static void print_refused(const tern__option_table *table)
-{
-    printf("\nRefused with a message that gives the reason:\n ");
-    for (int i = 0, column = 1; i < table->count; i++) {
-        const tern__cli_option *option = &table->rows[i];
-        if (!option->name || option->take) continue;
-        if (column + 3 + strlen(option->name) > WIDTH) column = printf("\n ") - 1;
-        column += printf(" --%s", option->name);
-    }
-    putchar('\n');
-}
-
-void tern__option_table_print(const tern__option_table *table)
-{
-    for (int i = 0; i < table->count; i++) {
-        if (!table->rows[i].name) printf("\n%s\n", table->rows[i].help);
-        if (table->rows[i].name && table->rows[i].take) print_row(&table->rows[i]);
-    }
-    print_refused(table);
 }

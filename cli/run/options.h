@@ -1,45 +1,28 @@
-/* options.h - reads the command line of `tern run` from a table of options, by torchrun's rules: two
- * spellings
+/* options.h - reads the command line of `tern run` by its table of options, as torchrun does: two spellings
  * (--nproc-per-node, --nproc_per_node), any unique beginning of a name (--nproc), --name=value, and
  * environment variables (PET_NPROC_PER_NODE) for options that are not on the command line. */
 #ifndef TERN_CLI_RUN_OPTIONS_H
 #define TERN_CLI_RUN_OPTIONS_H
 
+#include "option.h"
 #include "run/job.h"
 
-typedef int tern__take_fn(const char *text, tern__job *job, tern_error *err);
-
-typedef struct tern__cli_option {
-    const char *name;    /* NULL: the row is a heading, in `help`           */
-    char letter;         /* or 0                                            */
-    const char *value;   /* its name in the help; NULL: a flag              */
-    tern__take_fn *take; /* NULL: the option is refused; `help` tells why   */
-    const char *help;
-} tern__cli_option;
-
-#define TERN__OPTIONS_MAX 64
-
-typedef struct tern__option_table {
-    const tern__cli_option *rows;
-    int count; /* at most TERN__OPTIONS_MAX */
-} tern__option_table;
+#define TERN__OPTIONS_MAX 64 /* rows of a table */
 
 typedef struct tern__cli_words {
-    const tern__option_table *table;
+    const tern__cli_option *table;
+    int count;
     char **rest;                          /* the first word after the options, and all others */
     const char *value[TERN__OPTIONS_MAX]; /* by row; NULL: not given; "" for a flag           */
     char origin[TERN__OPTIONS_MAX][64];   /* by row: "--nnodes" or "PET_NNODES"               */
 } tern__cli_words;
 
 /* Reads the options up to the first other word, or "--", without checking their values. E_INVALID. */
-int tern__words_read(tern__cli_words *words, const tern__option_table *table, char **argv, tern_error *err);
+int tern__words_read(tern__cli_words *words, const tern__cli_option *table, char **argv, tern_error *err);
 /* Was the option of this name given? */
 bool tern__words_say(const tern__cli_words *words, const char *name);
 /* Adds values from the environment and passes each value to its row's `take`. Errors name the option or
  * variable. */
 int tern__words_take(tern__cli_words *words, tern__job *job, tern_error *err);
-
-/* Prints the help on stdout. */
-void tern__option_table_print(const tern__option_table *table);
 
 #endif

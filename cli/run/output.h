@@ -10,6 +10,7 @@
 typedef struct tern__cli_output {
     bool is_piped;   /* through the launcher; otherwise to `file_fd`, or to the launcher's stream */
     bool joins_out;  /* stderr uses the pipe of stdout: both are one file, and this keeps the order */
+    bool is_own;     /* not piped: the rank writes the launcher's stream itself                   */
     bool shows;      /* piped: copied to the launcher's stream                                    */
     bool is_live;    /* piped: a progress bar is copied as it moves                               */
     bool keeps_tail; /* piped: the last lines are kept for the report                             */

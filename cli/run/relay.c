@@ -9,7 +9,12 @@
  *
  * A sink is written only when poll reports it writable, at most PIPE_BUF bytes at a time and up to the end of
  * a line if there is one in them. Such a write does not block, and on a pipe it does not mix with what rank 0
- * writes there directly. */
+ * writes there directly.
+ *
+ * A line never begins behind an unfinished one. Where rank 0 writes through the relay, the sink knows of it.
+ * At a terminal that rank 0 writes itself, nobody can know, so each write begins with as many blanks as the
+ * terminal has columns and a carriage return: behind an unfinished line they wrap into the next line, and at
+ * the start of a line they end where they began (shells find a line for their prompt in this way). */
 #include "run/relay.h"
 
 #include "comm/sys.h"
@@ -18,25 +23,31 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
-#define LINE_BYTES (1 << 20) /* a longer line is split into lines of this size                       */
-#define READ_BYTES 8192
-#define READ_ROOM  ((READ_BYTES + 1) * (TERN__PREFIX_BYTES + 2)) /* a read of nothing but newlines   */
-#define SINK_BYTES (2 * (LINE_BYTES + READ_ROOM))
-#define TAIL_BYTES 2048 /* at least so many last bytes are kept                                      */
-#define TAIL_LINES 10
-#define NOTE_BYTES (1 << 16) /* fits into READ_ROOM */
+#define LINE_BYTES   (1 << 20) /* a longer line is split into lines of this size                       */
+#define READ_BYTES   8192
+#define READ_ROOM    ((READ_BYTES + 1) * (TERN__PREFIX_BYTES + 2)) /* a read of nothing but newlines   */
+#define SINK_BYTES   (2 * (LINE_BYTES + READ_ROOM))
+#define TAIL_BYTES   2048 /* at least so many last bytes are kept                                      */
+#define TAIL_LINES   10
+#define NOTE_BYTES   (1 << 16) /* fits into READ_ROOM */
+#define COLUMNS_MOST 1000
 
 typedef struct source source;
 
 typedef struct sink {
     int fd; /* the relay's own descriptor of the stream; -1 once its reader is gone */
     bool has_lost_lines;
-    source *bar; /* whose progress bar is on the last line; NULL: none */
+    bool is_shared;     /* a terminal that rank 0 writes itself            */
+    bool is_inside;     /* what was written last did not end its line      */
+    source *open;       /* whose unfinished line is the last; NULL: nobody's */
+    bool lacks_newline; /* the last line is unfinished and its writer is gone */
     size_t head, tail;
     char data[SINK_BYTES];
 } sink;
@@ -102,21 +113,38 @@ static void lose_lines(tern__relay *relay, sink *s, int native)
 }
 
 /* Call it before lines of anybody but `owner`. */
-static void end_bar(sink *s, const source *owner)
+static void end_open_line(sink *s, const source *owner)
 {
-    if (!s->bar || s->bar == owner) return;
+    if (!s->lacks_newline && (!s->open || s->open == owner)) return;
     append(s, "\n", 1);
-    s->bar = NULL;
+    s->open = NULL;
+    s->lacks_newline = false;
+}
+
+/* Writes what brings a terminal's cursor to the start of an empty line, and clears the inner bars below.
+ * Without a width the unfinished line is erased. */
+static int line_start(const sink *s, char text[COLUMNS_MOST + 8])
+{
+    struct winsize size = {0};
+    const char *kind = getenv("TERM");
+    if (!s->is_shared || s->is_inside || !kind || !strcmp(kind, "dumb")) return 0;
+    bool has_size = ioctl(s->fd, TIOCGWINSZ, &size) == 0 && size.ws_col <= COLUMNS_MOST;
+    return snprintf(text, COLUMNS_MOST + 8, "%*s\r\033[J", has_size ? size.ws_col : 0, "");
 }
 
 static void write_some(tern__relay *relay, sink *s)
 {
-    size_t bytes = TERN__MIN(s->tail - s->head, (size_t)PIPE_BUF);
+    char first[COLUMNS_MOST + 8];
+    size_t bytes = TERN__MIN(s->tail - s->head, (size_t)PIPE_BUF), before = (size_t)line_start(s, first);
     const char *start = s->data + s->head, *newline = memrchr(start, '\n', bytes);
     if (newline) bytes = (size_t)(newline - start) + 1;
-    ssize_t wrote = write(s->fd, start, bytes);
-    if (wrote >= 0)
-        s->head += (size_t)wrote;
+    const struct iovec parts[] = {{first, before}, {s->data + s->head, bytes}};
+    ssize_t wrote = writev(s->fd, parts, TERN__COUNT(parts));
+    if (wrote > (ssize_t)before) {
+        s->head += (size_t)wrote - before;
+        s->is_inside = s->data[s->head - 1] != '\n';
+    } else if (wrote >= 0)
+        return;
     else if (errno == EPIPE)
         tern__close(&s->fd);
     else if (errno != EINTR && errno != EAGAIN)
@@ -181,7 +209,7 @@ static void save(tern__relay *relay, source *s, const char *data, size_t bytes)
 /* Passes on a part of a progress bar; its states begin after carriage returns. */
 static void pass_bar(source *s, const char *text, size_t bytes)
 {
-    if (s->to->bar != s) s->is_fresh = true;
+    if (s->to->open != s) s->is_fresh = true;
     for (const char *end = text + bytes; text < end;) {
         if (s->is_fresh && *text != '\r') {
             append(s->to, s->prefix, s->prefix_bytes);
@@ -193,22 +221,24 @@ static void pass_bar(source *s, const char *text, size_t bytes)
         s->is_fresh |= state_end != NULL;
         text += length;
     }
-    s->to->bar = s;
+    s->to->open = s;
 }
 
-/* Without a prefix the bytes stay unchanged: no newline is added to an unfinished line. */
+/* Without a prefix the bytes stay unchanged: an unfinished line gets a newline only if another line follows.
+ */
 static void pass_line(source *s, const char *text, size_t bytes, bool is_whole)
 {
     if (!s->to || s->to->fd < 0) return;
-    end_bar(s->to, s);
-    if (s->to->bar == s || (s->is_live && memchr(text, '\r', bytes))) {
+    end_open_line(s->to, s);
+    if (s->to->open == s || (s->is_live && memchr(text, '\r', bytes))) {
         pass_bar(s, text, bytes);
     } else {
         append(s->to, s->prefix, s->prefix_bytes);
         append(s->to, text, bytes);
     }
-    if (is_whole || s->prefix_bytes) append(s->to, "\n", 1);
-    s->to->bar = NULL;
+    bool is_ended = is_whole || s->prefix_bytes;
+    if (is_ended) append(s->to, "\n", 1);
+    s->to->open = is_ended ? NULL : s;
 }
 
 /* Returns the length of the longest beginning that ends with a character. Bytes that are no UTF-8 are
@@ -263,8 +293,8 @@ static void pass_lines(tern__relay *relay, source *s, size_t got)
     s->used = (size_t)(end - at);
     memmove(s->line, at, s->used);
     bool is_shown = s->to && s->to->fd >= 0 && s->used;
-    if (is_shown && s->is_live && (s->to->bar == s || memchr(s->line, '\r', s->used))) {
-        end_bar(s->to, s);
+    if (is_shown && s->is_live && (s->to->open == s || memchr(s->line, '\r', s->used))) {
+        end_open_line(s->to, s);
         pass_bar(s, s->line, s->used);
         s->used = 0;
     }
@@ -273,9 +303,12 @@ static void pass_lines(tern__relay *relay, source *s, size_t got)
 
 static void finish(source *s)
 {
-    bool has_bar = s->to && s->to->bar == s;
-    if (s->used || (has_bar && s->prefix_bytes)) pass_line(s, s->line, s->used, false);
-    if (has_bar) s->to->bar = NULL;
+    bool is_open = s->to && s->to->open == s;
+    if (s->used || (is_open && s->prefix_bytes)) pass_line(s, s->line, s->used, false);
+    if (s->to && s->to->open == s) {
+        s->to->open = NULL;
+        s->to->lacks_newline = true;
+    }
     s->used = s->room = 0;
     tern__free(s->line);
     s->line = NULL;
@@ -361,6 +394,7 @@ static void source_open(source *s, const tern__cli_output *output, sink *to)
     s->log_fd = output->file_fd;
     s->to = output->shows ? to : NULL;
     s->keeps_tail = output->keeps_tail && s->fd >= 0;
+    to->is_shared |= output->is_own && isatty(to->fd);
     s->prefix_bytes = strlen(output->prefix);
     memcpy(s->prefix, output->prefix, s->prefix_bytes);
 }
@@ -381,7 +415,7 @@ static void pass_notes(tern__relay *relay)
     for (int i = 0; i < relay->count; i++)
         if (relay->sources[i].ended && relay->sources[i].fd >= 0) return;
     if (!relay->noted || !has_room(relay->err, READ_ROOM)) return;
-    end_bar(relay->err, NULL);
+    end_open_line(relay->err, NULL);
     append(relay->err, relay->notes, relay->noted);
     relay->noted = 0;
 }

@@ -30,6 +30,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -209,6 +210,30 @@ static void take_failure(supervisor *s, const tern__failure *failure)
     if (s->phase == AWAITING && is_first) await_others(s);
 }
 
+static bool is_program(const char *path, bool *may_run)
+{
+    struct stat at;
+    *may_run = access(path, X_OK) == 0;
+    return stat(path, &at) == 0 && S_ISREG(at.st_mode);
+}
+
+/* A program that could not be run may be a script, or in this folder, which the PATH seldom names. Says what
+ * to type then. */
+static void suggest_program(tern__relay *relay, const char *name, int reason)
+{
+    char here[PATH_MAX], shown[TERN__MESSAGE_MOST];
+    bool may_run, is_bare = !strchr(name, '/');
+    const char *dot = strrchr(name, '.');
+    if ((reason != ENOENT && reason != EACCES) || !is_program(name, &may_run)) return;
+    bool is_python = dot && !strcmp(dot, ".py");
+    snprintf(here, sizeof(here), "%s%s", is_bare && !is_python ? "./" : "", name);
+    tern__message_format(shown, sizeof(shown), "%s", here);
+    if (is_python)
+        tern__relay_say(relay, "A Python program is started by Python: tern run python3 %s", shown);
+    else if (is_bare && may_run)
+        tern__relay_say(relay, "For the program in this folder: tern run %s", shown);
+}
+
 /* The program could not be run. One line says all about it; other hosts learn of it as of any failure. */
 static void take_unstarted(supervisor *s, tern__failure *failure, int reason)
 {
@@ -217,6 +242,7 @@ static void take_unstarted(supervisor *s, tern__failure *failure, int reason)
     tern__quote(s->job->argv[0], strlen(s->job->argv[0]), program);
     snprintf(failure->error, sizeof(failure->error), "cannot run %s: %s", program, strerror(reason));
     tern__relay_say(s->relay, "tern run: %s", failure->error);
+    suggest_program(s->relay, s->job->argv[0], reason);
     tern__nodes_fail(s->nodes, failure);
     enter(s, REPORTING, REPORT_SECONDS);
 }

@@ -17,6 +17,7 @@ program mlp
     real(c_double) :: loss
     integer :: step, status, i
 
+    call read_usage()
     world = tern_group_open(c_null_ptr, err)
     dev = tern_device_open(c_null_ptr, err)
     rng = tern_rng_new(0_c_int64_t, err)
@@ -63,6 +64,16 @@ program mlp
     call tern_group_close(world)
 
 contains
+    ! It takes no arguments; --help says so.
+    subroutine read_usage()
+        character(len=8) :: word
+        if (command_argument_count() == 0) return
+        call get_command_argument(1, word)
+        if (word /= '--help' .and. word /= '-h') error stop '04_mlp: expected no arguments; --help says what it does'
+        print '(a)', 'usage: [tern run -n RANKS] 04_mlp', '', 'Trains an MLP from Fortran on the program''s own arrays.'
+        stop
+    end subroutine
+
 
     ! Every rank draws the same samples and takes its share of them.
     subroutine take_share()

@@ -361,6 +361,15 @@ static void print_rate(const trainer *t)
     say(t, "\n");
 }
 
+/* Ends the line of the ranks. */
+static void print_oversubscribed(const trainer *t, int threads)
+{
+    int sharers, cores = tern_device_cores(&sharers);
+    bool takes_turns = sharers * threads > cores && !strncmp(tern_device_name(t->device), "cpu", 3);
+    if (takes_turns) say(t, "; oversubscribed: they take turns on %d core%s", cores, cores == 1 ? "" : "s");
+    say(t, "\n");
+}
+
 static void print_banner(const trainer *t)
 {
     const flags *f = t->flags;
@@ -370,8 +379,9 @@ static void print_banner(const trainer *t)
     say(t, "  model      %s, %lld parameters\n", k->model, (long long)tern_module_element_count(k->net));
     say(t, "  data       %s, %lld + %lld samples\n", k->data, (long long)t->train_set->length,
         (long long)(t->test_set ? t->test_set->length : 0));
-    say(t, "  ranks      %d x %d thread%s, %s, %s\n", ranks, threads, threads == 1 ? "" : "s",
+    say(t, "  ranks      %d x %d thread%s, %s, %s", ranks, threads, threads == 1 ? "" : "s",
         tern_group_backend(t->world), tern_device_name(t->device));
+    print_oversubscribed(t, threads);
     say(t, "  batch      %lld x %d = %lld, %lld steps per epoch\n", (long long)f->batch, ranks,
         (long long)f->batch * ranks, (long long)tern_loader_length(t->train));
     print_rate(t);
@@ -449,7 +459,8 @@ static void print_epoch(const trainer *t, double seconds, double rate)
     for (int i = 0; i < h->count; i++)
         if (history_is_main(h, h->series[i].name))
             print_number(t, h->series[i].name, h->series[i].values[h->epochs]);
-    say(t, "  %.1f samples/s  %.1f s, data %.0f %%\n", rate, seconds, 100 * t->waiting);
+    say(t, "  %.*f samples/s  %.1f s, data %.1f %%\n", rate > 0 && rate < 1 ? 2 : 1, rate, seconds,
+        100 * t->waiting);
 }
 
 /* Tells whether this rank has been asked to stop, which the others may not know yet. */
@@ -537,10 +548,24 @@ bool trainer_test_next(trainer *t, tern_batch *b, tern_error *err)
         t->stopped = tern_preempt_pending(t->preempt, err) > 0;
         if (!t->stopped && !err->code) await_batches(t, has_more ? t->test : NULL, &t->stopped, err);
         if (!t->stopped && !err->code && has_more) has_more = tern_loader_next(t->test, t->s, b);
-        if (!t->stopped && !err->code && has_more) return true;
+        bool is_one = !t->stopped && !err->code && has_more;
+        if (is_one) tern_progress_update(t->bar, b->count);
+        if (is_one) return true;
     }
     if (!err->code && !t->stopped && has_more) tern_loader_next(t->test, t->s, b); /* ends the pass */
     return false;
+}
+
+static void open_test_bar(trainer *t, tern_error *err)
+{
+    char title[48];
+    int64_t ranks = tern_group_size(t->world);
+    tern_progress_opts opts = tern_progress_defaults();
+    opts.leave = false;
+    opts.unit = " samples";
+    snprintf(title, sizeof(title), "test %lld/%lld", (long long)t->epoch + 1, (long long)t->flags->epochs);
+    if (t->test && !err->code)
+        t->bar = tern_progress_new(title, (t->test_set->length + ranks - 1) / ranks, t->world, &opts, err);
 }
 
 static void evaluate(trainer *t, tern_error *err)
@@ -550,7 +575,10 @@ static void evaluate(trainer *t, tern_error *err)
     tern_all_reduce(t->world, &t->test_steps, 1, TERN_I64, TERN_MAX, err);
     tern_eval(t->task->net);
     bool was = tern_grad_enabled_set(t->s, false);
+    open_test_bar(t, err);
     t->task->evaluate(t, err);
+    tern_progress_free(t->bar);
+    t->bar = NULL;
     tern_grad_enabled_set(t->s, was);
     tern_train(t->task->net);
 }

@@ -67,6 +67,7 @@ struct trainer {
     bool stopped;        /* the run was asked to stop during an evaluation            */
     bool ends_early;     /* asked to stop, or an error. A loader's worker may be in a dataset that hangs:
                             the process exits without freeing them                    */
+    tern_progress *bar;  /* of an evaluation, or NULL          */
     bool first;          /* this is rank 0                             */
     bool told;           /* the error has been printed, for all ranks */
 };

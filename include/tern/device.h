@@ -60,6 +60,10 @@ TERN_API void tern_device_close(tern_device *device);
 
 /* Returns the device's name, such as "cpu" or "cuda:0"; borrowed. */
 TERN_API const char *tern_device_name(const tern_device *device);
+/* Returns how many cores this process may use, as above; `sharers` (or NULL) becomes the number of ranks of
+ * this host that share them, or 1 before a group is open. If sharers x threads are more than the cores,
+ * threads take turns. os.process_cpu_count. */
+TERN_API int tern_device_cores(int *sharers);
 /* Returns the number of threads that a kernel uses. */
 TERN_API int tern_device_threads_get(const tern_device *device);
 /* Sets that number, n >= 1 (E_RANGE), from the next kernel on. */

@@ -14,7 +14,8 @@ extern "C" {
 /* ---- progress: a bar as tqdm's ----
  *
  * On a terminal the bar is one line that is redrawn. It shows the share that is done, the amount done and the
- * total, the time so far, the time left, the rate, and values of your own:
+ * total, the time so far, the time left, the rate (tqdm turns one below 1 into seconds per unit), and values
+ * of your own:
  *
  *     epoch 3:  45%|#########           | 27008/60000 [00:10<00:12, 2712.51img/s, loss=0.412, lr=0.1]
  *
@@ -50,8 +51,8 @@ TERN_API void tern_progress_free(tern_progress *bar);
 /* Adds `count` units to what this rank has done, such as the samples of its batch. */
 TERN_API void tern_progress_update(tern_progress *bar, int64_t count);
 /* Shows `value` under `name` from the next drawing on, such as "loss" and tern_ddp_loss_mean. Names are shown
- * in the order in which they were first used; there is room for eight, of 15 characters each.
- * tqdm.set_postfix. */
+ * in the order in which they were first used; there is room for eight, of 15 characters each. A value whose
+ * name ends in " %" is a percentage: "data %" is shown as "data 16.4 %". tqdm.set_postfix. */
 TERN_API void tern_progress_postfix(tern_progress *bar, const char *name, double value);
 /* Prints a line of text on stdout, above the bars; only the rank that shows the bar does so. tqdm.write. */
 TERN_API void tern_progress_print(tern_progress *bar, const char *text);

@@ -62,3 +62,13 @@ int tern__device_share(int *first, int *count, tern_error *err)
     *first = place % (TERN__MIN(cores, quota) / *count) * *count;
     return TERN_OK;
 }
+
+/* The narrower limit: the cores among the ranks that use them, or the quota among those of the host. */
+int tern_device_cores(int *ranks)
+{
+    int cores = affinity_cores(), quota = tern__device_quota();
+    int among = TERN__MAX(1, atomic_load(&sharers)), on_host = TERN__MAX(1, atomic_load(&neighbours));
+    bool is_quota = (double)quota / on_host < (double)cores / among;
+    if (ranks) *ranks = is_quota ? on_host : among;
+    return is_quota ? quota : cores;
+}

@@ -1,4 +1,5 @@
-/* progress_line.c - formats a progress bar exactly as tqdm does (its format_meter). */
+/* progress_line.c - formats a progress bar as tqdm does (its format_meter), but for rates below one per
+ * second, which stay rates, and percentages. */
 #include "report/progress.h"
 
 #include <math.h>
@@ -35,17 +36,18 @@ static void format_count(char text[NUMBER], const tern__progress_state *state, i
         snprintf(text, NUMBER, "%lld", (long long)count);
 }
 
-/* Writes "2712.51img/s", or " 3.20s/img" for less than one per second. */
+/* Writes "2712.51img/s", or "0.31img/s" with two digits for less than one per second. */
 static void format_rate(char *text, size_t size, const tern__progress_state *state)
 {
-    bool known = state->rate > 0, slow = known && state->rate < 1;
-    double number = slow ? 1 / state->rate : state->rate;
+    double rate = state->rate;
     char digits[NUMBER] = "?";
-    if (known && state->unit_scale)
-        format_scaled(digits, number);
-    else if (known)
-        snprintf(digits, sizeof(digits), "%5.2f", number);
-    snprintf(text, size, slow ? "%ss/%s" : "%s%s/s", digits, state->unit);
+    if (rate > 0 && rate < 0.995)
+        snprintf(digits, sizeof(digits), "%.*f", (int)TERN__MIN(1 - floor(log10(rate)), 20), rate);
+    else if (rate > 0 && state->unit_scale)
+        format_scaled(digits, rate);
+    else if (rate > 0)
+        snprintf(digits, sizeof(digits), "%5.2f", rate);
+    snprintf(text, size, "%s%s/s", digits, state->unit);
 }
 
 /* Writes three digits, "0.412", as tqdm.format_num: exponents have no leading zeros. */
@@ -61,8 +63,14 @@ static void append_postfix(char *text, size_t size, const tern__progress_state *
     for (int i = 0; i < state->postfix_count; i++) {
         char value[NUMBER];
         size_t used = strlen(text);
+        const char *name = state->postfix[i].name, *end = strrchr(name, ' ');
+        bool is_percentage = end && !strcmp(end, " %");
         format_value(value, state->postfix[i].value);
-        snprintf(text + used, size - used, ", %s=%s", state->postfix[i].name, value);
+        if (is_percentage)
+            snprintf(text + used, size - used, ", %.*s %.1f %%", (int)(end - name), name,
+                     state->postfix[i].value);
+        else
+            snprintf(text + used, size - used, ", %s=%s", name, value);
     }
 }
 

@@ -77,6 +77,31 @@ def read(path):
         return file.read()
 
 
+def screen(text, columns=80):
+    """Returns the lines that a terminal of so many columns shows after it got the text, without blanks at their ends. It knows what
+    tern writes: carriage returns, wrapping, erasing (J, K) and moving up (A)."""
+    lines, row, column = [{}], 0, 0
+    for found in re.finditer(r"\x1b\[(\d*)([AJK])|(.)", text, re.S):
+        count, command, char = found.groups()
+        if command == "A":
+            row = max(0, row - int(count or 1))
+        elif command:
+            lines[row] = {at: sign for at, sign in lines[row].items() if at < column}
+            if command == "J":
+                del lines[row + 1:]
+        elif char == "\r":
+            column = 0
+        else:
+            if char == "\n" or column == columns:
+                row, column = row + 1, 0 if char != "\n" else column
+                lines += [{}] if row == len(lines) else []
+            if char != "\n":
+                lines[row][column] = char
+                column += 1
+    shown = ["".join(line.get(at, " ") for at in range(max(line, default=-1) + 1)).rstrip() for line in lines]
+    return shown if shown[-1] else shown[:-1]
+
+
 class Job:
     """A launcher in the background. A rank that is ready writes its pid into a file named after it."""
 

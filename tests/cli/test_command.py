@@ -1,4 +1,5 @@
 """tern: the command itself, and tern info."""
+import json
 import os
 import re
 import subprocess
@@ -17,7 +18,47 @@ class Command(unittest.TestCase):
             self.assertEqual((code, err), (0, ""))
             for name in ("run", "inspect", "convert", "info", "bench"):
                 self.assertRegex(out, rf"\n  {name} +\w")
-        self.assertRegex(job.tern("--version")[1], r"^tern \d+\.\d+\.\d+\n$")
+        for option in ("--version", "-V", "version"):
+            code, out, err = job.tern(option)
+            self.assertEqual((code, err), (0, ""))
+            self.assertRegex(out, r"^tern \d+\.\d+\.\d+\n$")
+
+    def test_help_of_a_command(self):
+        """"help NAME" prints what "NAME --help" does, and starts nothing."""
+        for words in ([], ["run"], ["inspect"], ["bench"], ["bench", "step"], ["bench", "all_reduce"], ["completion"], ["man"]):
+            with self.subTest(words=words):
+                code, out, err = job.tern("help", *words)
+                self.assertEqual((code, err), (0, ""))
+                self.assertEqual(out, job.tern(*words, "--help")[1])
+                self.assertTrue(out.startswith(" ".join(["usage: tern", *words]) + " "), out)
+        self.assertEqual(job.tern("bench", "help", "conv"), job.tern("bench", "conv", "--help"))
+        self.assertEqual(job.tern("help", "run", "echo", "started"), job.tern("run", "--help"))
+        self.assertEqual(job.tern("help", "rnu")[::2], (2, 'tern: expected a command, got "rnu"\nDid you mean `tern run`?\n'))
+
+    def test_help_fits_a_terminal(self):
+        for words in (["run"], ["inspect"], ["convert"], ["info"], ["man"], ["completion"], *(["bench", name] for name in ("step", "conv", "reduce", "barrier", "store"))):
+            for line in job.tern(*words, "--help")[1].splitlines():
+                self.assertLessEqual(len(line), 80, line)
+                self.assertEqual(line, line.rstrip())
+
+    def test_misspelled_words(self):
+        for words, text in ((["rnu"], "tern run"), (["versoin"], None), (["ifno"], "tern info"), (["inspct"], "tern inspect"), (["convrt"], "tern convert"),
+                            (["bnech"], "tern bench"), (["compl"], "tern completion"), (["train"], None), (["xyz"], None), (["bench", "stpe"], "tern bench step"),
+                            (["bench", "allreduce"], "tern bench all_reduce"), (["bench", "zzz"], None)):
+            with self.subTest(words=words):
+                code, out, err = job.tern(*words)
+                self.assertEqual((code, out), (2, ""))
+                if text:
+                    self.assertEqual(err.splitlines()[1:], [f"Did you mean `{text}`?"])
+                else:
+                    self.assertIn("usage: tern", err)
+        for words, text in ((["run", "--nodes", "2", "true"], 'tern run: unknown option "--nodes"; did you mean --nnodes?'),
+                            (["run", "--node_rnak", "2", "true"], 'tern run: unknown option "--node_rnak"; did you mean --node-rank?'),
+                            (["inspect", "--jsno", "x"], "Did you mean --json?"), (["bench", "step", "--bacth=3"], None)):
+            code, out, err = job.tern(*words)
+            self.assertEqual((code, out), (2, ""))
+            if text:
+                self.assertIn(text + "\n", err)
 
     def test_a_full_disk_is_told(self):
         """Output that cannot be written, help included, is an error with the reason."""
@@ -146,11 +187,21 @@ class Info(unittest.TestCase):
         rows = dict(line.split(None, 1) for line in done.stdout.splitlines())
         self.assertEqual((rows["processor"], rows["features"]), ("ARM, maker 0x41, part 0xd40", "asimd sve"))
 
+    def test_json_has_the_same_rows(self):
+        """Also those of a bad environment, which is told on stderr as with text."""
+        for variables in ({}, {"CUDA_VISIBLE_DEVICES": '"quoted" \\ \t'}, {"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "here", "MASTER_PORT": "7"}):
+            env = {**os.environ, **variables}
+            text, as_json = job.tern("info", env=env), job.tern("info", "--json", env=env)
+            rows = [line.split(None, 1) for line in text[1].splitlines()]
+            self.assertEqual(as_json[::2], text[::2])
+            self.assertEqual(list(json.loads(as_json[1]).items()), [(name, value) for name, value in rows])
+
     def test_help(self):
         for option in ("--help", "-h"):
             code, out, err = job.tern("info", option)
             self.assertEqual((code, err), (0, ""))
-            self.assertTrue(out.startswith("usage: tern info\n"), out)
+            self.assertTrue(out.startswith("usage: tern info [OPTIONS]\n"), out)
+            self.assertIn("--json", out)
 
     def test_takes_no_arguments(self):
         code, _, err = job.tern("info", "now")

@@ -1,11 +1,14 @@
 """tern run: how the ranks' output is passed on, under real load and on a real terminal."""
+import fcntl
 import os
 import pty
 import re
 import resource
 import select
+import struct
 import subprocess
 import tempfile
+import termios
 import time
 import unittest
 
@@ -86,6 +89,20 @@ if rank == 1:
                 read_until("done\n")
                 self.assertEqual(run.launcher.wait(job.GIVE_UP), 0)
                 self.assertTrue(seen.endswith(f"\r{prefix}100%|####\n{prefix}done\n"), seen)
+
+    def test_a_line_begins_behind_no_unfinished_one(self):
+        """In a pipe: behind a bar, or an unfinished line, of a rank 0 that has ended. Where nothing follows, nothing is added."""
+        for text in (r"\r 50%%|#####", "no end", r"whole\nno end", r"a\rb"):
+            script = f'test $RANK = 1 && exec sleep 60; printf "{text}" >&2; exit 3'
+            code, _, err = job.tern("run", "-n", "2", "sh", "-c", script)
+            written = text.replace("%%", "%").replace(r"\n", "\n").replace(r"\r", "\n")  # text mode
+            self.assertEqual(code, 3)
+            self.assertRegex(err, "^" + re.escape(written) + r"\ntern run: rank 0 \(pid \d+\) exited with code 3\n")
+            self.assertEqual(job.tern("run", "-n", "2", "sh", "-c", f'test $RANK = 1 || printf "{text}" >&2')[2], written)
+
+    def test_lines_of_others_begin_behind_no_unfinished_one(self):
+        script = 'if test $RANK = 0; then printf "\\r 50%%|#####" >&2; else sleep 0.5; echo other >&2; fi'
+        self.assertEqual(job.tern("run", "-n", "2", "sh", "-c", script), (0, "", "\n 50%|#####\n[1] other\n"))
 
     def test_stdin_is_rank0s(self):
         with tempfile.TemporaryFile() as file:
@@ -205,14 +222,16 @@ class Terminal(unittest.TestCase):
             try:
                 piece = os.read(fd, 65536)
             except OSError:  # EIO: the last process with the terminal open is gone
-                return text.decode().replace("\r\n", "\n")
+                return text.decode()
             text += piece
         self.fail(f"no end after {seconds} s: {text}")
 
-    def start(self, ranks, code):
+    def start(self, ranks, code, columns=80, kind="xterm", command=()):
         pid, fd = pty.fork()
         if pid == 0:
-            os.execv(job.TERN, [job.TERN, "run", "-n", str(ranks), *job.python(code)])
+            fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
+            command = command or [job.TERN, "run", "-n", str(ranks), *job.python(code)]
+            os.execve(command[0], command, {**os.environ, "TERM": kind})
         return pid, fd
 
     def finish(self, pid, fd):
@@ -224,7 +243,40 @@ class Terminal(unittest.TestCase):
         code = "print(rank, *(os.isatty(fd) for fd in (0, 1, 2)), os.tcgetpgrp(0) == os.getpgrp() if rank == 0 else '')"
         code, text = self.finish(*self.start(2, code))
         self.assertEqual(code, 0)
-        self.assertEqual(sorted(text.splitlines()), ["0 True True True True", "[1] 1 False False False "])
+        self.assertEqual(sorted(job.screen(text)), ["0 True True True True", "[1] 1 False False False"])
+
+    BAR = """
+os.write(2, b'epoch 1:  50%%|#####     | 5/10' if rank == 0 else b'')
+if rank == 0: open('drawn', 'w').close()
+while not os.path.exists('drawn'): time.sleep(0.005)
+%s
+"""
+
+    def test_lines_beside_the_bar_of_rank_0_begin_on_their_own(self):
+        """The launcher's lines and those of other ranks, at terminals of several widths. What rank 0 had written stays."""
+        bar = "epoch 1:  50%|#####     | 5/10"
+        for columns in (len(bar), len(bar) + 1, 80, 200):
+            for what, want in (("if rank: os._exit(3)\ntime.sleep(60)", r"tern run: rank 1 \(pid \d+\) exited with code 3"),
+                               ("if rank: os.write(2, b'careful\\n')\ntime.sleep(0.3)", r"\[1\] careful"),
+                               ("if rank == 0: os._exit(4)\ntime.sleep(60)", r"tern run: rank 0 \(pid \d+\) exited with code 4")):
+                with self.subTest(columns=columns, what=what), tempfile.TemporaryDirectory() as folder:
+                    before = f"os.chdir({folder!r})\n"
+                    text = self.finish(*self.start(2, before + self.BAR % what, columns))[1]
+                    lines = job.screen(text, columns)
+                    self.assertEqual(lines[0], bar)
+                    self.assertRegex("".join(lines[1:3]), "^" + want)
+
+    def test_inner_bars_are_cleared_below_a_line(self):
+        what = "if rank == 0: os.write(2, b'\\n\\rinner 1\\n\\rinner 2\\r\\x1b[2A'); open('inner', 'w').close()\n" \
+               "while not os.path.exists('inner'): time.sleep(0.005)\nif rank: os._exit(3)\ntime.sleep(60)"
+        with tempfile.TemporaryDirectory() as folder:
+            text = self.finish(*self.start(2, f"os.chdir({folder!r})\n" + self.BAR % what))[1]
+        self.assertNotIn("inner", " ".join(job.screen(text)))
+
+    def test_terminals_that_know_no_such_commands_get_none(self):
+        code = "if rank: os.write(1, b'plain\\n')"
+        self.assertEqual(self.finish(*self.start(2, code, kind="dumb"))[1], "[1] plain\r\n")
+        self.assertEqual(job.screen(self.finish(*self.start(2, code, columns=0))[1]), ["[1] plain"])
 
     def test_ctrl_c_reaches_every_rank_once(self):
         code = """

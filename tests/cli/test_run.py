@@ -92,7 +92,7 @@ class Options(unittest.TestCase):
             self.assertIn('--nproc-per-node: "gpu" starts one rank per GPU, but this machine has none', err)
 
     def test_beginnings_and_both_spellings_in_one(self):
-        for options in (["--nproc", "2"], ["--nproc_per-node", "2"], ["--np=2"], ["-n", "2", "--"]):
+        for options in (["--nproc", "2"], ["--nproc_per-node", "2"], ["--np=2"], ["-np", "2"], ["-n", "2", "--"]):
             self.assertEqual(sorted(job.tern("run", *options, "sh", "-c", "echo $WORLD_SIZE")[1].splitlines()), ["2", "[1] 2"], options)
 
     def test_environment_says_what_the_command_line_does_not(self):
@@ -188,6 +188,34 @@ class Options(unittest.TestCase):
         self.assertEqual((code, err), (0, ""))
         for option in ("--nproc-per-node", "--master-addr", "--master-port", "--grace", "--no-python", "--standalone", "--nnodes"):
             self.assertIn(option, out)
+
+
+class Typed(unittest.TestCase):
+    """A program that cannot be run because of how it was typed."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        for name, mode in (("x.py", 0o644), ("run.py", 0o755), ("train", 0o755), ("notes", 0o644)):
+            with open(os.path.join(self.folder, name), "w") as file:
+                file.write("#!/bin/sh\necho started\n")
+            os.chmod(file.name, mode)
+        os.mkdir(os.path.join(self.folder, "sub"))
+
+    def test_what_to_type_is_said(self):
+        python, here = "A Python program is started by Python: tern run python3 %s", "For the program in this folder: tern run %s"
+        cases = {"x.py": (127, python), "./x.py": (126, python), "run.py": (127, python), "train": (127, here % "./%s"), "notes": (127, None), "sub": (127, None),
+                 "missing": (127, None), "missing.py": (127, None), "./notes": (126, None), "./train/x": (126, None)}
+        for name, (want, text) in cases.items():
+            for ranks in ("1", "2"):
+                with self.subTest(name=name, ranks=ranks):
+                    code, out, err = job.tern("run", "-n", ranks, name, "--epochs", "2", cwd=self.folder)
+                    self.assertEqual((code, out), (want, ""))
+                    first, *rest = err.splitlines()
+                    self.assertTrue(first.startswith(f'tern run: cannot run "{name}": '), err)
+                    self.assertEqual(rest, [text % name] if text else [])
+        self.assertEqual(job.tern("run", "./train", cwd=self.folder), (0, "started\n", ""))
 
 
 class Cores(unittest.TestCase):

@@ -73,6 +73,55 @@ class Arguments(unittest.TestCase):
             self.assertIn(f'expected a number of ranks from 1 to 4096, got "{wrong}"', done.stderr)
 
 
+class Help(unittest.TestCase):
+    """--help of every example, alone and on ranks, and words that look like options: nothing is trained or written."""
+
+    NAMES = ["01_mlp", "02_fashion", "03_own_module", "05_basic", "06_checkpoint", "07_model_parallel", "08_single", "09_data_parallel", "10_ddp",
+             "11_any_function", "12_tied_weights", "13_sync_batch_norm", "14_resume", "15_mixed_precision", "blue_marble"]
+
+    def test_every_example_has_it(self):
+        for name in self.NAMES + ["04_mlp"]:
+            path = os.path.join(BUILD, "examples", name)
+            if name == "04_mlp" and not os.path.exists(path):
+                continue  # no Fortran
+            with self.subTest(name=name), tempfile.TemporaryDirectory() as folder:
+                for option in ("--help", "-h"):
+                    code, out, err = start([path, option], cwd=folder)
+                    self.assertEqual((code, err), (0, ""))
+                    self.assertRegex(out, rf"^usage: .*{name}\b.*\n\n\w")
+                if name != "04_mlp":
+                    self.assertEqual(start([os.path.join(BUILD, "tern"), "run", "-n", "2", path, "--help"], cwd=folder), (0, out, ""))
+                    code, out, err = start([path, "--fast"], cwd=folder)
+                    self.assertEqual((code, out, err), (2, "", f'{path}: unexpected "--fast"; --help says what may follow\n'))
+                self.assertEqual(os.listdir(folder), [])
+
+    def test_words_too_many(self):
+        for name, words in (("03_own_module", ["7"]), ("01_mlp", ["1", "2"]), ("14_resume", ["runs", "1", "x"]), ("08_single", ["x"])):
+            path = os.path.join(BUILD, "examples", name)
+            self.assertEqual(start([path, *words]), (2, "", f'{path}: unexpected "{words[-1]}"; --help says what may follow\n'))
+
+
+class Oversubscribed(unittest.TestCase):
+    """Where ranks x threads are more than the cores that they may use, the table of a bench says so."""
+
+    def said(self, ranks, threads, cores, *options):
+        cpus = sorted(os.sched_getaffinity(0))[:cores]
+        command = [os.path.join(BUILD, "tern"), "run", "-n", str(ranks), *options, os.path.join(BUILD, "tern"), "bench", "step", "--batch", "4", "--steps", "1"]
+        code, out, err = start(command, env={**os.environ, "OMP_NUM_THREADS": str(threads)}, preexec_fn=lambda: os.sched_setaffinity(0, cpus))
+        self.assertEqual((code, err), (0, ""))
+        return re.findall("(?m)^oversubscribed: (.*)$", out)
+
+    def test_step(self):
+        self.assertEqual(self.said(1, 1, 1), [])
+        self.assertEqual(self.said(2, 1, 1), ["2 ranks x 1 thread take turns on 1 core"])
+        self.assertEqual(self.said(1, 3, 1), ["1 rank x 3 threads take turns on 1 core"])
+        if len(os.sched_getaffinity(0)) >= 2:
+            self.assertEqual(self.said(2, 1, 2), [])
+            self.assertEqual(self.said(2, 1, 2, "--bind", "core"), [])
+            self.assertEqual(self.said(3, 1, 2), ["3 ranks x 1 thread take turns on 2 cores"])
+            self.assertEqual(self.said(2, 2, 2), ["2 ranks x 2 threads take turns on 2 cores"])
+
+
 class OwnModule(unittest.TestCase):
     def test_ten_losses_that_fall(self):
         for ranks in (1, 2):

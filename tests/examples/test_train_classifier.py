@@ -147,7 +147,7 @@ class Training(Folder):
         self.assertIn("16 x 2 = 32, 6 steps per epoch", out)
         self.assertIn("0.05, rising for 0.5 epochs, lowered after epochs 5, 8", out)
         self.assertIn("O1, bf16\n", out)
-        epochs = re.findall(r"^epoch (\d)/2  loss (\S+), test (\S+)  top1 (\S+)  top5 (\S+)  \S+ samples/s  \S+ s, data \d+ %$",
+        epochs = re.findall(r"^epoch (\d)/2  loss (\S+), test (\S+)  top1 (\S+)  top5 (\S+)  \d+\.\d samples/s  \S+ s, data \d+\.\d %$",
                             out, re.M)
         self.assertEqual([epoch[0] for epoch in epochs], ["1", "2"])
         # Curves.
@@ -389,6 +389,14 @@ class Training(Folder):
             places = re.findall(rf"\repoch {epoch + 1}/{epoch + 1}: *\d+%\|.*?\| (\d+)/192 \[", shown[0])
             self.assertEqual(int(places[0]), done, shown[0])
             self.assertEqual(shown[1:], [""] * (ranks - 1))
+            total = -(-51 // ranks) * ranks  # every rank counts as much as rank 0
+            self.assertRegex(shown[0], rf"\rtest {epoch + 1}/{epoch + 1}: *\d+%\|.*?\| \d+/{total} \[[^]]* samples/s\]")
+
+    def test_banner_says_that_threads_take_turns(self):
+        cores = len(os.sched_getaffinity(0))
+        for threads, want in ((1, ""), (cores + 1, f"; oversubscribed: they take turns on {cores} core{'s' * (cores > 1)}")):
+            out = train(1, NAME, *self.shared, "--epochs", 1, "--threads", threads, cwd=self.folder)
+            self.assertRegex(out, rf"(?m)^  ranks      1 x {threads} threads?, \w+, cpu{want}$")
 
     def test_a_dated_folder_and_the_newest_of_them(self):
         out = train(1, NAME, *self.shared, "--epochs", 1, cwd=self.folder)

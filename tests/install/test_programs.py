@@ -171,7 +171,8 @@ class Make(unittest.TestCase):
             self.assertEqual(installed(os.path.join(folder, "a b")), files)
             self.assertEqual(installed(os.path.join(folder, "the stage", "opt", "tern")), files)
         for wanted in (r"bin/tern", r"include/tern\.h", r"include/tern/base\.h", r"include/tern\.f90", r"lib.*/libtern\.so\.0", r"lib.*/pkgconfig/tern\.pc",
-                       r"lib.*/cmake/tern/ternConfig\.cmake"):
+                       r"lib.*/cmake/tern/ternConfig\.cmake", r"share/man/man1/tern\.1", r"share/man/man1/tern-run\.1",
+                       r"share/bash-completion/completions/tern", r"share/zsh/site-functions/_tern", r"share/fish/vendor_completions\.d/tern\.fish"):
             self.assertTrue(any(re.fullmatch(wanted, name) for name in files), wanted)
 
 

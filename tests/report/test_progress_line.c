@@ -1,5 +1,5 @@
 /* test_progress_line.c - the text of a progress bar, compared with tqdm 4.64's format_meter for the same
- * numbers. */
+ * numbers, but for slow rates, which tqdm shows as seconds per unit. */
 #include "report/progress.h"
 #include "check.h"
 
@@ -26,11 +26,11 @@ static const golden goldens[] = {
      "epoch 3:  45%|███████████████████▊                        | 27008/60000 [00:10<00:12, 2712.51img/s]"},
     {"", "it", false, 0, 100, 0.0, NAN, 60, TERN__PROGRESS_ASCII,
      "  0%|                               | 0/100 [00:00<?, ?it/s]"},
-    {"", "it", false, 3, 0, 7, 0.5, 0, TERN__PROGRESS_ASCII, "3it [00:07,  2.00s/it]"},
+    {"", "it", false, 3, 0, 7, 0.5, 0, TERN__PROGRESS_ASCII, "3it [00:07, 0.50it/s]"},
     {"slow", "it", false, 3, 7, 9000.9, 0.0003, 70, TERN__PROGRESS_ASCII,
-     "slow:  43%|#########8             | 3/7 [2:30:00<3:42:13, 3333.33s/it]"},
+     "slow:  43%|#########8             | 3/7 [2:30:00<3:42:13, 0.00030it/s]"},
     {"slow", "s", false, 7, 7, 9000.9, 0.31, 70, TERN__PROGRESS_BLOCKS,
-     "slow: 100%|████████████████████████████| 7/7 [2:30:00<00:00,  3.23s/s]"},
+     "slow: 100%|█████████████████████████████| 7/7 [2:30:00<00:00, 0.31s/s]"},
     {"big", "B", true, 123456789, 999999999999, 259200, 51234.5, 80, TERN__PROGRESS_ASCII,
      "big:   0%|                          | 123M/1.00T [72:00:00<5421:01:28, 51.2kB/s]"},
     {"big", "B", true, 999, 9999, 5, 99.96, 80, TERN__PROGRESS_ASCII,
@@ -77,6 +77,39 @@ static void lines_are_those_of_tqdm(void **state)
     }
 }
 
+/* A rate below one per second has two digits, and none of them is lost to an exponent. */
+static void slow_rates_are_rates(void **state)
+{
+    (void)state;
+    for (double rate = 0.99; rate > 1e-9; rate *= 0.83)
+        for (int scaled = 0; scaled < 2; scaled++) {
+            tern__progress_state shown = {
+                .title = "", .unit = " samples", .unit_scale = scaled, .done = 1, .seconds = 1, .rate = rate};
+            char line[TERN__PROGRESS_LINE], unit[16];
+            double printed;
+            tern__progress_line(line, &shown, TERN__PROGRESS_NONE, 0);
+            assert_int_equal(sscanf(strchr(line, ',') + 1, "%lf%15[^]]", &printed, unit), 2);
+            assert_string_equal(unit, " samples/s");
+            const char *number = strchr(line, ',') + 2;
+            assert_int_equal(strspn(number, "0123456789."), strstr(number, " samples") - number);
+            assert_true(fabs(printed / rate - 1) <= 0.05);
+        }
+}
+
+static void percentages_have_one_decimal(void **state)
+{
+    (void)state;
+    tern__progress_state shown = {
+        .title = "x", .unit = "it", .done = 1, .seconds = 1, .rate = 2, .postfix_count = 4};
+    shown.postfix[0] = (tern__progress_postfix){"data %", 1.3e-5};
+    shown.postfix[1] = (tern__progress_postfix){"busy cores %", 99.96};
+    shown.postfix[2] = (tern__progress_postfix){"%", 3};
+    shown.postfix[3] = (tern__progress_postfix){"a %b", 4};
+    char line[TERN__PROGRESS_LINE];
+    tern__progress_line(line, &shown, TERN__PROGRESS_NONE, 0);
+    assert_string_equal(line, "x: 1it [00:01,  2.00it/s, data 0.0 %, busy cores 100.0 %, %=3, a %b=4]");
+}
+
 static void values_stand_behind_the_rate(void **state)
 {
     (void)state;
@@ -120,8 +153,8 @@ static void nothing_is_too_long(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lines_are_those_of_tqdm),
-        cmocka_unit_test(values_stand_behind_the_rate),
+        cmocka_unit_test(lines_are_those_of_tqdm),      cmocka_unit_test(slow_rates_are_rates),
+        cmocka_unit_test(percentages_have_one_decimal), cmocka_unit_test(values_stand_behind_the_rate),
         cmocka_unit_test(nothing_is_too_long),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
