@@ -9,6 +9,7 @@ import tempfile
 import unittest
 
 import job
+import skips
 
 DUMP = "import json\nprint(json.dumps(dict(os.environ, PPID=os.getppid())), flush=True)\n"
 
@@ -380,4 +381,4 @@ sys.exit(1)
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

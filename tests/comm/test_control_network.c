@@ -453,9 +453,7 @@ int main(void)
         cmocka_unit_test(the_interface_can_be_chosen),
         cmocka_unit_test(an_interface_that_is_none_is_an_error_of_its_rank),
     };
-    if (!network_open(&net)) {
-        printf("skipped: network namespaces need root and ip\n");
-        return 0;
-    }
+    const char *missing = network_open(&net);
+    if (missing) return skip_program(missing);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -13,6 +13,7 @@ import torch
 import torchvision
 
 import events
+import skips
 from training import Folder, call, command, complaints, on_terminals, same, stripes, train, write_cifar, write_fashion, write_photographs
 
 NAME = "train_classifier"
@@ -230,8 +231,8 @@ class Training(Folder):
         os.mkdir(self.path("few"))
         write_fashion(self.path("few"), 4, 2)
         emulated = os.path.join(os.environ["TERN_BUILD"], "emulated")
-        if not os.path.exists(os.path.join(emulated, "tern_nccl.so")):
-            self.skipTest("no emulated CUDA was built")
+        if not skips.has_part("emulation"):
+            self.skipTest("this build has no emulation of CUDA")
         runs = {"cpu": ("cpu", "native"), "cuda": ("cuda", "nccl")}
         with mock.patch.dict(os.environ, TERN_PLUGIN_PATH=emulated):
             for name, (device, backend) in runs.items():
@@ -417,4 +418,4 @@ def small_resnet():
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()
