@@ -90,7 +90,7 @@ static inline int board_get(void *store, const char *key, void *value, size_t ca
     pthread_mutex_lock(&b->lock);
     const board_note *note = board_find(b, key);
     while (!note && pthread_cond_timedwait(&b->news, &b->lock, &end) != ETIMEDOUT) note = board_find(b, key);
-    if (note) memcpy(value, note->value, note->bytes < cap ? note->bytes : cap);
+    if (note && cap) memcpy(value, note->value, note->bytes < cap ? note->bytes : cap);
     if (note) *bytes = note->bytes;
     pthread_mutex_unlock(&b->lock);
     if (!note) snprintf(why, why_size, "nobody has set %s", key);

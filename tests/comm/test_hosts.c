@@ -324,7 +324,7 @@ static void ranks_of_a_host_that_wait_for_each_other_are_named(void **state)
     (void)state;
     static const char sums[] = "waits in all_reduce of 10 f32, sum (work 1) in the group of ranks 0, 1, 2";
     for (int odd = 0; odd < 4; odd++) {
-        char who[16];
+        char who[32];
         snprintf(who, sizeof(who), "rank %d (", odd);
         astray a = {
             .code = TERN_E_MISMATCH, .first = who, .second = "waits in barrier (work 2)", .third = sums};
