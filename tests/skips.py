@@ -40,6 +40,7 @@ ALLOWED = [
     r".*run scripts/peers\.sh",
     r"PyTorch 1\.13 has no barrier",
     r"since 4\.2 an exit handler of MPICH's",
+    r"this build has no OpenMP",
     r".*(sanitizer|AddressSanitizer|ThreadSanitizer)",
 ]
 

@@ -437,7 +437,9 @@ static atomic_int reaped;
 static void reap_all(int number)
 {
     (void)number;
+    int interrupted = errno;
     while (waitpid(-1, NULL, WNOHANG) > 0) atomic_fetch_add(&reaped, 1);
+    errno = interrupted;
 }
 
 static bool is_blocked(int number)
