@@ -64,6 +64,12 @@ for file in $(grep -rl '#pragma omp' src tests --include='*.c'); do
         -Wno-psabi "$file" || complain "$file: does not compile without OpenMP"
 done
 
+# Every skip is recorded, and shown by ctest with its reason (tests/skips.py).
+for place in $(grep -rnE '(unittest\.main|[^_]skip)\(\)|"skipped: ' tests --include='*.[ch]' --include='*.cc' --include='*.py' --include='*.sh' |
+    grep -vE '^tests/(skips\.|skip\.sh|bench/test_gpu\.py)' | cut -d: -f1,2); do
+    complain "$place: a skip that ctest does not show: use tests/check.h, skips.py or skip.sh"
+done
+
 # clang-format leaves comments alone, since it would join the lines of tables.
 for place in $(find src cli examples tests bench include fuzz '(' -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' ')' -print0 |
     xargs -0 awk 'length($0) > 110 && /^ *[\/ ]\*/ { print FILENAME ":" FNR }'); do

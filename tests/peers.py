@@ -5,23 +5,19 @@
 import os
 import sys
 
+import skips
+
 CACHE = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
 PEERS = os.environ.get("TERN_PEERS") or os.path.join(CACHE, "tern-peers")
 
 
-def skip(why):
-    print(f"skipped: {why}", flush=True)
-    sys.exit(0)
-
-
 def enter():
-    """Runs the calling script again under the peers' Python. If there is none, prints a "skipped: " line and
-    exits."""
+    """Runs the calling script again under the peers' Python. Skips the script if there is none."""
     if os.path.realpath(sys.prefix) == os.path.realpath(PEERS):
         return
     python = os.path.join(PEERS, "bin/python")
     if not os.access(python, os.X_OK):
-        skip(f"no {python}: run scripts/peers.sh")
+        skips.end(f"no {python}: run scripts/peers.sh")
     if "asan" in os.environ.get("LD_PRELOAD", ""):
-        skip("the peers' libraries do not run under AddressSanitizer")
+        skips.end("the peers' libraries do not run under AddressSanitizer")
     os.execv(python, [python, *sys.argv])

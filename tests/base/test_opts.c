@@ -48,7 +48,7 @@ static int open_all(void **state)
     tern_object_free(none);
     if (write_idx(images, image, sizeof(image)) || write_idx(labels, label, sizeof(label))) return -1;
     samples = tern_idx_open(images, labels, NULL, &err);
-    return mkdtemp(folder) ? err.code : -1;
+    return mkdtemp(folder) && !choose_plugins() ? err.code : -1;
 }
 
 static int remove_entry(const char *path, const struct stat *info, int flag, struct FTW *walk)
@@ -334,7 +334,7 @@ static void board_image(const void *opts, tern_error *err)
     tern_board *board = tern_board_new(folder, NULL, NULL, err);
     tern_tensor *image = tern_tensor_from(scope, NULL, TERN_U8, 2, (int64_t[]){2, 2});
     tern_board_image(board, "image", image, 0, opts, err);
-    if (err->code == TERN_E_UNSUPPORTED && strstr(err->text, "libpng")) *err = (tern_error){0};
+    if (err->code == TERN_E_UNSUPPORTED && !has_part("png")) *err = (tern_error){0};
     tern_scope_end(scope, err);
     tern_board_free(board);
 }

@@ -6,6 +6,8 @@ import sys
 import tempfile
 import unittest
 
+import skips
+
 FOLDER = os.path.join(os.environ["TERN_SOURCE"], "bench", "collectives")
 sys.path.insert(0, FOLDER)
 import run  # noqa: E402
@@ -62,4 +64,4 @@ class Ways(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

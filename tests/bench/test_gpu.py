@@ -12,6 +12,8 @@ import types
 import unittest
 from unittest import mock
 
+import skips
+
 GPU = os.path.join(os.environ["TERN_SOURCE"], "bench", "gpu")
 EMULATED = os.path.join(os.environ["TERN_BUILD"], "emulated")
 os.environ["TERN_PLUGIN_PATH"] = EMULATED
@@ -107,7 +109,7 @@ class WithoutTorch(unittest.TestCase):
         self.assertEqual([peer.way for peer in peers], ["graph", "eager"])
         self.assertIn("has no triton", note)
 
-    @unittest.skipUnless(os.path.exists(os.path.join(EMULATED, "tern_cuda.so")), "no emulated CUDA was built")
+    @unittest.skipUnless(skips.has_part("emulation"), "this build has no emulation of CUDA")
     def test_tern_is_measured_alone(self):
         with tempfile.NamedTemporaryFile("r") as file, mock.patch.multiple(gpu, STEPS=SMALL), \
                 mock.patch.object(sys, "argv", ["run.sh", "--only", "mlp", "--json", file.name, "1"]), \
@@ -119,7 +121,7 @@ class WithoutTorch(unittest.TestCase):
         self.assertIn("no PyTorch: ", out.getvalue())
         self.assertEqual([len(row["samples"]["tern"]) for row in found["nets"]["mlp"]["rows"]], [1, 1])
 
-    @unittest.skipUnless(os.path.exists(os.path.join(EMULATED, "tern_cuda.so")), "no emulated CUDA was built")
+    @unittest.skipUnless(skips.has_part("emulation"), "this build has no emulation of CUDA")
     def test_kernels(self):
         """Goals of the optimizers and of profiled kernels; kernels without a large call are reported."""
         with mock.patch.multiple(gpu, PARAMETERS=50000, OUT_OF_CACHE=500, LARGE=[("mlp", 8, None, "f32", 1, 1)]), contextlib.redirect_stdout(io.StringIO()) as out:
@@ -310,10 +312,10 @@ class OnGpu(unittest.TestCase):
                 with open(os.path.join(folder, name), "w") as file:
                     file.write(f"#!/bin/sh\n{text}\n")
                 os.chmod(file.name, 0o755)
-            around = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "TORCH_PYTHON": os.path.join(folder, "python")}
+            around = {**os.environ, "TERN_TEST_SKIPS": "", "PATH": f"{folder}:{os.environ['PATH']}", "TORCH_PYTHON": os.path.join(folder, "python")}
             done = subprocess.run([script, "/nowhere/torch/test_sgd.py"], env=around, stdout=subprocess.PIPE, text=True)
-            self.assertEqual(done.returncode, 0)
-            self.assertRegex(done.stdout, r"^skipped: .*/python cannot import PyTorch .*: no module\n$")
+            self.assertEqual(done.returncode, skips.SKIPPED)
+            self.assertRegex(done.stdout, r"^skipped: all: .*/python cannot import PyTorch .*: no module\n$")
             done = subprocess.run([script, "echo", "ran"], env=around, stdout=subprocess.PIPE, text=True)
             self.assertEqual(done.stdout, "ran\n")
 
@@ -390,4 +392,4 @@ class Step(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

@@ -5,6 +5,8 @@ import tempfile
 import unittest
 from unittest import mock
 
+import skips
+
 import numpy as np
 
 sys.path[:0] = [os.path.join(os.environ["TERN_SOURCE"], *parts) for parts in (("bench", "images"), ("tests", "torch"))]
@@ -28,4 +30,4 @@ class ImagesTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

@@ -9,6 +9,8 @@ import tempfile
 import unittest
 from unittest import mock
 
+import skips
+
 sys.path.insert(0, os.path.join(os.environ["TERN_SOURCE"], "bench", "modes"))
 import measure  # noqa: E402
 
@@ -92,4 +94,4 @@ class Ways(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

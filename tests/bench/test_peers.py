@@ -11,6 +11,8 @@ import time
 import unittest
 from unittest import mock
 
+import skips
+
 PEERS = os.path.join(os.environ["TERN_SOURCE"], "bench", "peers")
 sys.path.insert(0, PEERS)
 import peers  # noqa: E402
@@ -240,4 +242,4 @@ class Peers(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

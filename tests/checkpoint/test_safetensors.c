@@ -215,7 +215,7 @@ static void a_disk_that_is_full_is_an_error(void **state)
     tern_error err = {0};
     tern_object *saved = every_kind(&err);
     FILE *full = fopen("/dev/full", "w");
-    if (!full) skip();
+    if (!full) skip_test("this machine has no /dev/full");
     assert_int_equal(save_to(fileno(full), saved, &err), TERN_E_IO);
     assert_non_null(strstr(err.text, "cannot write a.safetensors.tmp: No space left"));
     fclose(full);

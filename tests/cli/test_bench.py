@@ -9,6 +9,7 @@ import unittest
 from unittest import mock
 
 import job
+import skips
 from busy import without_slow_ranks
 
 
@@ -412,4 +413,4 @@ class Store(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

@@ -7,6 +7,7 @@ import tempfile
 import unittest
 
 import job
+import skips
 
 EMULATED = os.path.join(os.environ["TERN_BUILD"], "emulated")
 
@@ -145,7 +146,7 @@ class Info(unittest.TestCase):
         self.assertEqual((rows["devices"], rows["visible"]), ("cpu, cpu:reference", "CUDA_VISIBLE_DEVICES=3,1"))
         self.assertEqual(rows["without"], "TERN_CUDA_WITHOUT=graphs")
 
-    @unittest.skipUnless(os.path.exists(EMULATED), "no emulated CUDA was built")
+    @unittest.skipUnless(skips.has_part("emulation"), "this build has no emulation of CUDA")
     def test_cuda(self):
         """With the plug-in of the emulation."""
         here = {**os.environ, "TERN_PLUGIN_PATH": EMULATED, "TERN_EMULATED_DEVICES": "2"}
@@ -209,4 +210,4 @@ class Info(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

@@ -15,6 +15,7 @@ import unittest
 import fcntl
 
 import job
+import skips
 
 COMMANDS = ["run", "inspect", "convert", "info", "completion", "man"] + [f"bench {name}" for name in ("step", "conv", "store", "all_reduce", "barrier")]
 
@@ -42,7 +43,7 @@ class Completions:
 
     def setUp(self):
         if not shutil.which(self.shell):
-            self.skipTest(f"skipped: {self.shell} is not installed")
+            self.skipTest(f"{self.shell} is not installed")
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
@@ -121,7 +122,7 @@ class Interactive(unittest.TestCase):
 
     def complete(self, shell, start, line, want):
         if not shutil.which(shell):
-            self.skipTest(f"skipped: {shell} is not installed")
+            self.skipTest(f"{shell} is not installed")
         with tempfile.TemporaryDirectory() as folder:
             with open(os.path.join(folder, "script"), "w") as file:
                 file.write(job.tern("completion", shell)[1])
@@ -163,4 +164,4 @@ class Interactive(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

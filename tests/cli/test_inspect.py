@@ -13,6 +13,7 @@ import unittest
 import numpy
 
 import job
+import skips
 
 RANDOM = numpy.random.default_rng(5)
 KINDS = {"F32": numpy.float32, "F64": numpy.float64, "I64": numpy.int64, "I32": numpy.int32, "U8": numpy.uint8, "F16": numpy.float16,
@@ -465,4 +466,4 @@ class Convert(Case):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

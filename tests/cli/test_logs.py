@@ -10,6 +10,7 @@ import tempfile
 import unittest
 
 import job
+import skips
 
 BOTH = "print('out', rank, flush=True)\nprint('err', rank, file=sys.stderr, flush=True)\n"
 
@@ -280,4 +281,4 @@ class Restarts(Case):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

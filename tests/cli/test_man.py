@@ -6,6 +6,7 @@ import subprocess
 import unittest
 
 import job
+import skips
 
 COMMANDS = ["run", "inspect", "convert", "info", "bench", "completion", "man"]
 
@@ -17,7 +18,7 @@ def formatted(page, columns=200):
     return re.sub(".\x08", "", done.stdout), done.stderr
 
 
-@unittest.skipUnless(shutil.which("groff"), "skipped: groff is not installed")
+@unittest.skipUnless(shutil.which("groff"), "groff is not installed")
 class Pages(unittest.TestCase):
     def test_no_warnings(self):
         for words in ([], *([name] for name in COMMANDS)):
@@ -29,7 +30,7 @@ class Pages(unittest.TestCase):
                     self.assertEqual(warnings, "")
                     self.assertIn("-".join(["tern", *words]).upper() + "(1)", text)
 
-    @unittest.skipUnless(shutil.which("man"), "skipped: man is not installed")
+    @unittest.skipUnless(shutil.which("man"), "man is not installed")
     def test_man_has_no_warnings(self):
         for name in COMMANDS:
             done = subprocess.run(["man", "--warnings=w", "-l", "-"], input=job.tern("man", name)[1], text=True, capture_output=True,
@@ -59,4 +60,4 @@ class Pages(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

@@ -10,6 +10,7 @@ import tempfile
 import unittest
 
 import job
+import skips
 
 sys.path.insert(0, os.path.join(os.environ["TERN_SOURCE"], "bench", "peers"))
 from network import ADDRESSES, Hosts  # noqa: E402
@@ -198,14 +199,13 @@ def why_not():
         with Hosts():
             return None
     except FileNotFoundError:
-        return "no ip command"
+        return "no ip command (the package iproute2)"
     except SystemExit as failure:
-        return failure
+        return f"no network namespaces here: {failure}"
 
 
 if __name__ == "__main__":
     missing = why_not()
     if missing:
-        print(f"skipped: no network namespaces here: {missing}")
-    else:
-        unittest.main()
+        skips.end(missing)
+    skips.main()

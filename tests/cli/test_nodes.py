@@ -13,6 +13,7 @@ import time
 import unittest
 
 import job
+import skips
 
 READY = job.Job.READY
 SLEEP = "time.sleep(60)\n"
@@ -535,4 +536,4 @@ if attempt < 2: time.sleep(60)
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

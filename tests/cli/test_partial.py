@@ -6,6 +6,7 @@ import tempfile
 import unittest
 
 import job
+import skips
 import test_nodes
 
 PARTIAL = os.path.join(os.environ["TERN_BUILD"], "tests", "partial.so")
@@ -63,6 +64,6 @@ class Partial(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if os.path.exists(PARTIAL):
-        unittest.main()
-    print("skipped: libraries are not preloaded under a sanitizer")
+    if not os.path.exists(PARTIAL):
+        skips.end("libraries are not preloaded under a sanitizer")
+    skips.main()

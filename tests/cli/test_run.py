@@ -9,6 +9,7 @@ import tempfile
 import unittest
 
 import job
+import skips
 
 DUMP = "import json\nprint(json.dumps(dict(os.environ, PPID=os.getppid())), flush=True)\n"
 
@@ -408,4 +409,4 @@ sys.exit(1)
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

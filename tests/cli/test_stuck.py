@@ -9,6 +9,7 @@ import time
 import unittest
 
 import job
+import skips
 
 READY = job.Job.READY
 SLEEP = "time.sleep(60)\n"
@@ -129,4 +130,4 @@ class Options(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

@@ -11,6 +11,7 @@ import time
 import unittest
 
 import job
+import skips
 
 READY = job.Job.READY
 IGNORE = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -477,4 +478,4 @@ if os.environ['TORCHELASTIC_RESTART_COUNT'] == '1':
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

@@ -11,6 +11,7 @@ import time
 import unittest
 
 import job
+import skips
 
 READY = job.Job.READY
 SLEEP = "time.sleep(60)\n"
@@ -27,7 +28,7 @@ print('counted', count, flush=True)
 """
 
 
-@unittest.skipUnless(shutil.which("bash"), "needs bash")
+@unittest.skipUnless(shutil.which("bash"), "no bash")
 class Shell(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -202,4 +203,4 @@ class Shell(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

@@ -90,7 +90,7 @@ static inline int board_get(void *store, const char *key, void *value, size_t ca
     pthread_mutex_lock(&b->lock);
     const board_note *note = board_find(b, key);
     while (!note && pthread_cond_timedwait(&b->news, &b->lock, &end) != ETIMEDOUT) note = board_find(b, key);
-    if (note) memcpy(value, note->value, note->bytes < cap ? note->bytes : cap);
+    if (note && cap) memcpy(value, note->value, note->bytes < cap ? note->bytes : cap);
     if (note) *bytes = note->bytes;
     pthread_mutex_unlock(&b->lock);
     if (!note) snprintf(why, why_size, "nobody has set %s", key);
@@ -112,17 +112,15 @@ static inline tern_transport_place board_place(board *b, int rank, int world)
                                   .get = board_get};
 }
 
-/* Returns a plug-in from the build folder, which is one level above this program; NULL if it was not built.
- */
+/* Returns a plug-in from the build folder. NULL, with the reason on
+ * stderr, if it cannot be loaded. */
 static inline const tern_transport *board_plugin(const char *file)
 {
-    char path[512];
-    ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 4);
-    assert_true(length > 0);
-    path[length] = '\0';
-    strcpy(strrchr(path, '/'), "/..");
-    setenv("TERN_PLUGIN_PATH", path, 1);
-    return tern__plugin_open(file, TERN_TRANSPORT_SYMBOL, NULL);
+    if (choose_plugins()) return NULL;
+    tern_error err = {0};
+    const tern_transport *plugin = tern__plugin_open(file, TERN_TRANSPORT_SYMBOL, &err);
+    if (!plugin) fprintf(stderr, "%s\n", err.text);
+    return plugin;
 }
 
 #endif

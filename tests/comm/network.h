@@ -70,15 +70,17 @@ static inline bool network_forward(const network *net, bool on)
         net, 0, on ? "echo 1 >/proc/sys/net/ipv4/ip_forward" : "echo 0 >/proc/sys/net/ipv4/ip_forward");
 }
 
-/* False if this machine does not allow it. */
-static inline bool network_open(network *net)
+/* Returns what this machine lacks for it, or NULL. */
+static inline const char *network_open(network *net)
 {
-    bool fine = true;
     net->home = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
-    for (int host = 0; host < NETWORK_HOSTS; host++) fine &= (net->spaces[host] = network_space()) >= 0;
-    fine &= network_leave(net);
-    for (int host = 1; host < NETWORK_HOSTS; host++) fine = fine && network_plug(net, host);
-    return fine && network_forward(net, true);
+    for (int host = 0; host < NETWORK_HOSTS; host++)
+        if ((net->spaces[host] = network_space()) < 0) return "no network namespaces here: they need root";
+    if (!network_leave(net)) return "no network namespaces here: they cannot be left";
+    if (system("command -v ip >/dev/null")) return "no ip command (the package iproute2)";
+    for (int host = 1; host < NETWORK_HOSTS; host++)
+        if (!network_plug(net, host)) return "no network namespaces here: ip cannot connect them";
+    return network_forward(net, true) ? NULL : "no network namespaces here: they do not forward";
 }
 
 /* The same as ranks_boot; rank 0 listens on host 0. */

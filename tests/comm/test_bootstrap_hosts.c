@@ -117,9 +117,7 @@ int main(void)
         cmocka_unit_test(what_rank_0_fails_with_is_passed_on),
         cmocka_unit_test(ranks_of_one_host_stay_inside_of_it),
     };
-    if (!network_open(&play.net)) {
-        printf("skipped: network namespaces need root and ip\n");
-        return 0;
-    }
+    const char *missing = network_open(&play.net);
+    if (missing) return skip_program(missing);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,7 +4,8 @@
 #include "comm/network.h"
 #include "comm/store/hello.h"
 
-#include <sys/mount.h>
+#include <dlfcn.h>
+#include <netdb.h>
 
 static network net;
 
@@ -378,17 +379,14 @@ static void the_interface_can_be_chosen(void **state)
     board_free(b);
 }
 
-/* Sets /etc/hosts for this process only. */
-static bool know_node0_as(const char *address)
+static const char *node0; /* its address in this process */
+
+/* In place of the C library's: knows the name node0, as if it stood in /etc/hosts. */
+int getaddrinfo(const char *host, const char *port, const struct addrinfo *hints, struct addrinfo **list)
 {
-    char path[] = "/tmp/tern-hosts-XXXXXX";
-    int fd = mkstemp(path);
-    bool fine = fd >= 0 && dprintf(fd, "%s node0\n", address) > 0 && !unshare(CLONE_NEWNS) &&
-                !mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) &&
-                !mount(path, "/etc/hosts", NULL, MS_BIND, NULL);
-    unlink(path);
-    tern__close(&fd);
-    return fine;
+    typedef int resolver(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+    resolver *resolve = (resolver *)dlsym(RTLD_NEXT, "getaddrinfo");
+    return resolve(host && node0 && !strcmp(host, "node0") ? node0 : host, port, hints, list);
 }
 
 /* No launcher has started them, and rank 0's host has the /etc/hosts of Debian's installer. */
@@ -399,7 +397,7 @@ static int meet_by_name(int rank, const tern__bootstrap *boot, void *arg)
     tern__close(&own.listen_fd);
     own.port = 29500;
     snprintf(own.addr, sizeof(own.addr), "node0");
-    RANK_CHECK(rank, know_node0_as(rank ? network_addresses[0] : "127.0.1.1"));
+    node0 = rank ? network_addresses[0] : "127.0.1.1";
     seat s = take_seat(rank, &own, &err);
     RANK_CHECK_OK(rank, err);
     RANK_CHECK(rank, all_are_here(arg, boot->world));
@@ -455,9 +453,7 @@ int main(void)
         cmocka_unit_test(the_interface_can_be_chosen),
         cmocka_unit_test(an_interface_that_is_none_is_an_error_of_its_rank),
     };
-    if (!network_open(&net)) {
-        printf("skipped: network namespaces need root and ip\n");
-        return 0;
-    }
+    const char *missing = network_open(&net);
+    if (missing) return skip_program(missing);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

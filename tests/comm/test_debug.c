@@ -246,11 +246,12 @@ static void a_trace(void **state)
     assert_int_equal(count_lines("rank 0: ", "closed"), 4);
 }
 
-/* The debug back end on top of a transport, if its plug-in was built. */
+/* The debug back end on top of a transport. */
 static void before_gloo(void **state)
 {
     (void)state;
-    if (!board_plugin("tern_gloo.so")) skip();
+    need_part("gloo");
+    assert_non_null(board_plugin("tern_gloo.so"));
     setenv("TERN_BACKEND", "debug+gloo", 1);
     assert_ranks_ok(ranks_run(2, talk_body, NULL));
     assert_int_equal(count_lines("rank 1: ", "open: 2 ranks, gloo behind"), 1);

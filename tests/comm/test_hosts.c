@@ -324,7 +324,7 @@ static void ranks_of_a_host_that_wait_for_each_other_are_named(void **state)
     (void)state;
     static const char sums[] = "waits in all_reduce of 10 f32, sum (work 1) in the group of ranks 0, 1, 2";
     for (int odd = 0; odd < 4; odd++) {
-        char who[16];
+        char who[32];
         snprintf(who, sizeof(who), "rank %d (", odd);
         astray a = {
             .code = TERN_E_MISMATCH, .first = who, .second = "waits in barrier (work 2)", .third = sums};
@@ -616,8 +616,9 @@ int main(void)
         cmocka_unit_test(what_late_ranks_wait_in_is_told),
     };
 #ifdef __SANITIZE_THREAD__
-    return puts("skipped: ThreadSanitizer sees nothing of what libgloo locks"), 77;
+    return skip_program("ThreadSanitizer sees nothing of what libgloo locks");
 #endif
-    if (!board_plugin("tern_gloo.so")) return puts("skipped: the gloo plug-in was not built"), 77;
+    if (!has_part("gloo")) return skip_program("this build has no gloo");
+    if (!board_plugin("tern_gloo.so")) return 1;
     return cmocka_run_group_tests(tests, meeting_setup, NULL);
 }

@@ -171,28 +171,16 @@ static void assert_stopped_is_named(const board *b, const char *text)
         fail_msg("\"%s\" does not name rank %d", text, b->victim);
 }
 
-/* Lets groups over hosts find gloo in the build folder, which is one level above this program. False: it was
- * not built, or ThreadSanitizer, which does not see its locks, is on. */
-static bool has_gloo(void)
-{
-    char path[512];
-    ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 4);
-    assert_true(length > 0);
-    path[length] = '\0';
-    strcpy(strrchr(path, '/'), "/..");
-    setenv("TERN_PLUGIN_PATH", path, 1);
-#ifdef __SANITIZE_THREAD__
-    return false;
-#endif
-    return tern__plugin_open("tern_gloo.so", TERN_TRANSPORT_SYMBOL, NULL);
-}
-
 /* On each host that waits, once. */
 static void a_stopped_rank_is_named_once_in_a_warning(void **state)
 {
     (void)state;
     enum { world = 3 };
-    if (hosts > 1 && !has_gloo()) skip();
+#ifdef __SANITIZE_THREAD__
+    if (hosts > 1) skip_test("ThreadSanitizer sees nothing of what libgloo locks");
+#endif
+    if (hosts > 1) need_part("gloo");
+    assert_int_equal(choose_plugins(), 0);
     for (int mode = 0; mode < 2; mode++)
         for (int victim = 0; victim < world; victim++) {
             board *b = board_new();

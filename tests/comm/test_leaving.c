@@ -110,10 +110,13 @@ int main(void)
     const char slow[] = "tc qdisc add dev eth2 root tbf rate 8mbit burst 32k latency 400ms",
                also[] = "tc qdisc add dev eth0 root tbf rate 8mbit burst 32k latency 400ms";
 #ifdef __SANITIZE_THREAD__
-    return puts("skipped: ThreadSanitizer sees nothing of what libgloo locks"), 77;
+    return skip_program("ThreadSanitizer sees nothing of what libgloo locks");
 #endif
-    if (!board_plugin("tern_gloo.so")) return puts("skipped: the gloo plug-in was not built"), 77;
-    if (!network_open(&net) || !network_run(&net, 0, slow) || !network_run(&net, 2, also))
-        return puts("skipped: network namespaces with a slow line need root, ip and tc"), 77;
+    if (!has_part("gloo")) return skip_program("this build has no gloo");
+    if (!board_plugin("tern_gloo.so")) return 1;
+    const char *missing = network_open(&net);
+    if (missing) return skip_program(missing);
+    if (!network_run(&net, 0, slow) || !network_run(&net, 2, also))
+        return skip_program("no namespaces with a slow line here: tc cannot make one");
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

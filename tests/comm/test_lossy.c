@@ -89,10 +89,10 @@ int main(void)
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_bad_line_only_takes_longer),
                                        cmocka_unit_test(launchers_meet_over_it)};
 #ifdef __SANITIZE_THREAD__
-    return puts("skipped: ThreadSanitizer sees nothing of what libgloo locks"), 77;
+    return skip_program("ThreadSanitizer sees nothing of what libgloo locks");
 #endif
-    if (!board_plugin("tern_gloo.so")) return puts("skipped: the gloo plug-in was not built"), 77;
+    if (!has_part("gloo")) return skip_program("this build has no gloo");
     if (!lossy_open(&net, ends))
-        return puts("skipped: network namespaces need root, ip and /dev/net/tun"), 77;
+        return skip_program("no network namespaces with /dev/net/tun, or no root");
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,7 +7,7 @@
 #define COUNT ((UINT64_C(1) << 31) + 5)
 
 #ifdef __SANITIZE_THREAD__
-enum { is_slow = 1 }; /* it checks each element */
+enum { is_slow = 1 };
 #else
 enum { is_slow = 0 };
 #endif
@@ -66,7 +66,7 @@ static int moves_body(int rank, const tern__bootstrap *boot, void *arg)
 static void test_moves(void **state)
 {
     (void)state;
-    if (is_slow) skip();
+    if (is_slow) skip_test("ThreadSanitizer checks each element");
     assert_ranks_ok(ranks_run(2, moves_body, NULL));
 }
 
@@ -92,7 +92,7 @@ static int reduce_body(int rank, const tern__bootstrap *boot, void *arg)
 static void test_reduce(void **state)
 {
     (void)state;
-    if (is_slow) skip();
+    if (is_slow) skip_test("ThreadSanitizer checks each element");
     assert_ranks_ok(ranks_run(2, reduce_body, NULL));
 }
 

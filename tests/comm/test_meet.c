@@ -543,7 +543,7 @@ static int meet_as_another_user(int rank, const tern__bootstrap *boot, void *arg
 static void another_user_is_refused(void **state)
 {
     (void)state;
-    if (geteuid() != 0) skip(); /* only root can change the user */
+    if (geteuid() != 0) skip_test("needs root to change the user");
     board *b = board_new(1);
     assert_ranks_ok(ranks_run(2, meet_as_another_user, b));
     for (int rank = 0; rank < 2; rank++) assert_int_not_equal(b->outcomes[rank].code, TERN_OK);

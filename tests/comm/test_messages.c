@@ -77,7 +77,9 @@ typedef struct fixture {
 
 static int setup(void **state)
 {
-    fixture *f = test_calloc(1, sizeof(*f));
+    fixture *f = aligned_alloc(_Alignof(fixture), sizeof(*f));
+    assert_non_null(f);
+    memset(f, 0, sizeof(*f));
     f->wire.refuses = f->wire.breaks = -1;
     atomic_store(&f->control.failed, 1);
     tern__error_set(&f->control.event, NULL, TERN_E_PEER, "rank 3 is lost");
@@ -93,7 +95,7 @@ static int setup(void **state)
 
 static int teardown(void **state)
 {
-    test_free(*state);
+    free(*state);
     return 0;
 }
 

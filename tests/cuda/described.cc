@@ -3,6 +3,7 @@
  * gradients that are added, with tensor cores where they matter, and each is found again by its name.
  * Nothing runs. With an argument cuDNN finds none of its engines, which must be reported. */
 #include "cuda/cudnn/cudnn.cc"
+#include "../skips.h"
 
 #include <algorithm>
 #include <cstring>
@@ -335,8 +336,8 @@ int main(int arguments, char **)
     call.err = &err;
     device.conv.workspace = (size_t)8 << 30;
     if (!describe()) {
-        std::printf("skipped: this cuDNN takes no description of a device: %s\n", err.text);
-        return 0;
+        return skip_program(
+            (std::string("this cuDNN takes no description of a device: ") + err.text).c_str());
     }
     failures = !check_library(without);
     if (!without && !failures) {

@@ -1,8 +1,7 @@
 #!/bin/sh
 # Runs a test if there is a GPU: a program, or a Python script with $TORCH_PYTHON (default: Debian's).
 skip() {
-    echo "skipped: $*"
-    exit 0
+    exec "$(dirname "$0")/../skip.sh" "$@"
 }
 TERN_TEST_GPUS=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU ')
 [ "$TERN_TEST_GPUS" -ne 0 ] || skip "nvidia-smi lists no GPU"

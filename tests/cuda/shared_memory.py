@@ -6,6 +6,8 @@ import shutil
 import subprocess
 import sys
 
+import skips
+
 PLUGIN = os.path.join(os.environ["TERN_BUILD"], "tern_cuda.so")
 ROWS = os.path.join(os.environ["TERN_SOURCE"], "src/cuda/kernels/rows.h")
 RESERVED = 1024  # what the compiler counts, too, from compute capability 9.0 on: a block has it beside the 48 KB
@@ -28,7 +30,7 @@ def kernels(text):
 
 def main():
     if not shutil.which(sys.argv[1]):
-        sys.exit(print("skipped: no cuobjdump beside nvcc or on the PATH"))
+        skips.end("no cuobjdump beside nvcc or on the PATH")
     output = subprocess.run([sys.argv[1], "--dump-resource-usage", PLUGIN], check=True, capture_output=True, text=True).stdout
     for part, most in room().items():
         found = [kernel for kernel in kernels(output) if re.search(part, kernel[1])]

@@ -5,6 +5,8 @@ import sys
 import unittest
 from unittest import mock
 
+import skips
+
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../cli"))
 import job  # noqa: E402
 
@@ -67,7 +69,6 @@ class Optimizer(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    if not os.path.exists(os.path.join(os.environ["TERN_PLUGIN_PATH"], "tern_cuda.so")):
-        print("skipped: no emulated CUDA was built")
-        sys.exit(0)
-    unittest.main()
+    if not skips.has_part("emulation"):
+        skips.end("this build has no emulation of CUDA")
+    skips.main()

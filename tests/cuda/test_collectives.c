@@ -465,7 +465,7 @@ static void a_window_beside_a_device(void **state)
 
 int main(void)
 {
-    if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
+    if (!getenv("TERN_PLUGIN_PATH")) return skip_program("this build has no emulation of CUDA");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_of_them),
         cmocka_unit_test(a_window_beside_a_device),

@@ -281,7 +281,7 @@ static void a_label_names_its_replica(void **state)
 
 int main(void)
 {
-    if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
+    if (!getenv("TERN_PLUGIN_PATH")) return skip_program("this build has no emulation of CUDA");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(replicas_train),
         cmocka_unit_test(views_of_parameters_are_where_the_replica_is),

@@ -35,7 +35,7 @@ static void expect_refused(const char *name, int code, const char *text)
 static void names(void **state)
 {
     (void)state;
-    if (gpu_count() != 2) skip();
+    if (gpu_count() != 2) skip_test("needs two GPUs");
     static const struct {
         const char *given, *local_rank, *name;
     } cases[] = {{"cuda", NULL, "cuda:0"},
@@ -57,7 +57,7 @@ static void names(void **state)
 static void numbers_by_other_launchers(void **state)
 {
     (void)state;
-    if (gpu_count() != 2 || !is_emulated()) skip();
+    if (gpu_count() != 2 || !is_emulated()) skip_test("needs the emulation");
     static const char *const names[][2] = {{"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
                                            {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"}};
     for (size_t i = 0; i < TERN__COUNT(names); i++)
@@ -91,7 +91,7 @@ static void queues(void **state)
 static void names_that_are_refused(void **state)
 {
     (void)state;
-    if (gpu_count() != 2) skip();
+    if (gpu_count() != 2) skip_test("needs two GPUs");
     expect_refused("cuda:2", TERN_E_RANGE,
                    "device \"cuda:2\": there is no device 2, this process can use 2 (CUDA_VISIBLE_DEVICES)");
     expect_refused("cuda:", TERN_E_INVALID, "device \"cuda:\": expected a number after the colon");
@@ -136,7 +136,7 @@ static void close_without_runtime(void)
 static void a_device_outlives_the_runtime(void **state)
 {
     (void)state;
-    if (!is_emulated()) skip();
+    if (!is_emulated()) skip_test("needs the emulation");
     int status = -1;
     pid_t pid = fork();
     if (!pid) close_without_runtime();
@@ -591,7 +591,7 @@ static void a_copy_of_pinned_memory_waits(void **state)
     const long *waits = emulated_symbol("emulated_waits");
     float *from = b->pinned_new(p->one, PINNED), pageable[64] = {0};
     float *block = tern__device_alloc(p->one, PINNED);
-    if (!waits) skip();
+    if (!waits) skip_test("needs the emulation");
     long before = *waits;
     tern__memory_copy(block, pageable, sizeof(pageable), &p->err);
     assert_int_equal(*waits, before);
@@ -653,7 +653,7 @@ static void timers_are_waited_for(void **state)
 
 int main(void)
 {
-    if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
+    if (!getenv("TERN_PLUGIN_PATH")) return skip_program("this build has no emulation of CUDA");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names),
         cmocka_unit_test(numbers_by_other_launchers),

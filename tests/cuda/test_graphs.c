@@ -605,7 +605,7 @@ static int look_for_plug_in(void **state)
 
 int main(void)
 {
-    if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
+    if (!getenv("TERN_PLUGIN_PATH")) return skip_program("this build has no emulation of CUDA");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_static_step_is_one_graph),
         cmocka_unit_test(so_is_one_of_convolutions),

@@ -224,7 +224,7 @@ static void names_one_among_the_ignored(void **state)
 
 int main(void)
 {
-    if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
+    if (!getenv("TERN_PLUGIN_PATH")) return skip_program("this build has no emulation of CUDA");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_labels),         cmocka_unit_test(leaves_labels_to_who_can_name_them),
         cmocka_unit_test(names_one_of_several), cmocka_unit_test(labels_begin_anywhere),

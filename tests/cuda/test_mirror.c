@@ -132,7 +132,7 @@ static void a_devices_own_memory_and_the_hosts_are_not_copied(void **state)
 
 int main(void)
 {
-    if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
+    if (!getenv("TERN_PLUGIN_PATH")) return skip_program("this build has no emulation of CUDA");
 #define TEST(name) cmocka_unit_test_setup_teardown(name, open_pair, close_pair)
     const struct CMUnitTest tests[] = {
         TEST(neighbours_are_in_one_copy),

@@ -134,7 +134,7 @@ static void expect_the_cpus_values(job *j)
         draw_batch(&j->batch, 5, 2, (int64_t[]){ROWS, 24});
     else
         draw_batch(&j->batch, 5, 4, (int64_t[]){ROWS, 3, 12, 12});
-    if (!is_emulated() && j->world > gpu_count()) skip();
+    if (!is_emulated() && j->world > gpu_count()) skip_test("needs two GPUs or more");
     assert_ranks_ok(ranks_run(j->world, train_body, j));
 }
 
@@ -499,7 +499,7 @@ static int order_body(int rank, const tern__bootstrap *boot, void *arg)
 static void expect_the_cpus_order(order_case *c)
 {
     draw_batch(&c->job.batch, 5, 2, (int64_t[]){ROWS, 24});
-    if (!is_emulated() && c->job.world > gpu_count()) skip();
+    if (!is_emulated() && c->job.world > gpu_count()) skip_test("needs two GPUs or more");
     assert_ranks_ok(ranks_run(c->job.world, order_body, c));
 }
 
@@ -598,7 +598,7 @@ static int attach_body(int rank, const tern__bootstrap *boot, void *arg)
 static void all_ranks_attach_their_gradients_or_none(void **state)
 {
     (void)state;
-    if (!is_emulated()) skip();
+    if (!is_emulated()) skip_test("needs the emulation");
     assert_ranks_ok(ranks_run(2, attach_body, NULL));
     assert_ranks_ok(ranks_run(3, attach_body, NULL));
 }
@@ -648,7 +648,7 @@ static void a_warm_step_waits_for_no_device(void **state)
 {
     (void)state;
     static job j = {.world = 2, .make = make_resnet};
-    if (!is_emulated()) skip();
+    if (!is_emulated()) skip_test("needs the emulation");
     draw_batch(&j.batch, 5, 4, (int64_t[]){ROWS, 3, 12, 12});
     assert_ranks_ok(ranks_run(2, wait_body, &j));
     j.sync_batch_norm = true;
@@ -661,7 +661,7 @@ static void an_empty_batch_waits_for_no_device(void **state)
     (void)state;
     static const int rows[] = {ROWS, 0};
     static job j = {.world = 2, .make = make_mlp, .rows = rows, .count = 1};
-    if (!is_emulated()) skip();
+    if (!is_emulated()) skip_test("needs the emulation");
     draw_batch(&j.batch, 5, 2, (int64_t[]){ROWS, 24});
     assert_ranks_ok(ranks_run(2, wait_body, &j));
 }
@@ -675,7 +675,7 @@ static void the_parent_has_opened_no_gpu(void **state)
 
 int main(void)
 {
-    if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
+    if (!getenv("TERN_PLUGIN_PATH")) return skip_program("this build has no emulation of CUDA");
     setenv("TERN_EMULATED_DEVICES", "4", 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_rank_trains),

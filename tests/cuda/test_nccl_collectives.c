@@ -354,7 +354,7 @@ static void groups_may_be_asked_in_different_order(void **state)
 
 int main(void)
 {
-    if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
+    if (!getenv("TERN_PLUGIN_PATH")) return skip_program("this build has no emulation of CUDA");
     setenv("TERN_EMULATED_DEVICES", "4", 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(devices_have_what_hosts_have),

@@ -699,7 +699,7 @@ static void a_stopped_rank_stops_no_other(void **state)
 
 int main(void)
 {
-    if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
+    if (!getenv("TERN_PLUGIN_PATH")) return skip_program("this build has no emulation of CUDA");
     setenv("TERN_EMULATED_DEVICES", "3", 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(many_works_are_done),

@@ -326,14 +326,14 @@ static void a_rank_alone_waits_for_no_device(void **state)
 {
     (void)state;
     static job j = {.make = make_resnet, .world = 1};
-    if (!is_emulated()) skip();
+    if (!is_emulated()) skip_test("needs the emulation");
     draw_batch(&j.batch, 5, 4, (int64_t[]){ROWS, 3, 12, 12});
     assert_ranks_ok(ranks_run(1, alone_body, &j));
 }
 
 int main(void)
 {
-    if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
+    if (!getenv("TERN_PLUGIN_PATH")) return skip_program("this build has no emulation of CUDA");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_train),
         cmocka_unit_test(ranks_train_with_gradients_in_16_bits),

@@ -643,7 +643,7 @@ static int close_devices(void **state)
 
 int main(void)
 {
-    if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
+    if (!getenv("TERN_PLUGIN_PATH")) return skip_program("this build has no emulation of CUDA");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(batch_norms, forget),
         cmocka_unit_test_teardown(channels_are_taken_as_many_at_a_time_as_divide_them, forget),

@@ -354,7 +354,7 @@ static void a_late_error_is_told_once(void **state)
     operand all[OPERANDS];
     tern_error err = {0};
     (void)state;
-    if (!is_emulated()) skip();
+    if (!is_emulated()) skip_test("needs the emulation");
     tern_device *device = open_device(true);
     tern_device_graphs_set(device, true, &err);
     open_operands(device, &squares, all);

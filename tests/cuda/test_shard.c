@@ -330,7 +330,7 @@ static void a_warm_step_waits_for_no_device(void **state)
 {
     (void)state;
     static job j = {.backend = "nccl", .world = 2};
-    if (!is_emulated()) skip();
+    if (!is_emulated()) skip_test("needs the emulation");
     draw_batch(&j.batch, 5, 2, (int64_t[]){ROWS, INPUTS});
     for (size_t i = 0; i < TERN__COUNT(kinds); i++)
         for (j.scaling = PLAIN; j.scaling < (kinds[i] == make_lamb ? WAYS : SCALER); j.scaling++) {
@@ -341,7 +341,7 @@ static void a_warm_step_waits_for_no_device(void **state)
 
 int main(void)
 {
-    if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
+    if (!getenv("TERN_PLUGIN_PATH")) return skip_program("this build has no emulation of CUDA");
     setenv("TERN_EMULATED_DEVICES", "4", 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_are_those_without_a_shard),

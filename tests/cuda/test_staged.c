@@ -375,7 +375,7 @@ static int look(tern_device *device, int count)
 static void a_step_is_behind_if_that_is_asked(void **state)
 {
     (void)state;
-    if (!is_emulated()) skip();
+    if (!is_emulated()) skip_test("needs the emulation");
     for (int is_behind = 0; is_behind < 2; is_behind++) {
         tern_error err = {0};
         set_behind(is_behind);
@@ -388,7 +388,7 @@ static void a_step_is_behind_if_that_is_asked(void **state)
 
 int main(void)
 {
-    if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
+    if (!getenv("TERN_PLUGIN_PATH")) return skip_program("this build has no emulation of CUDA");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(heads_are_used_in_turn),
         cmocka_unit_test(a_rank_does_not_use_the_model),

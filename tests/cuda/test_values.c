@@ -420,7 +420,7 @@ static void states_come_back(void **state)
 static void expect_no_waits(optim_fn optim, way scaling)
 {
     training t;
-    if (!is_emulated()) return;
+    if (!is_emulated()) skip_test("needs the emulation");
     open_training(&t, "cuda:0", optim, scaling);
     const long *count = emulated_symbol("emulated_waits");
     for (int step = 0; step < 2; step++) step_of(&t, loss_of(&t, t.net, step ? 1 : 1e38));
@@ -498,7 +498,7 @@ static int64_t kernels_of(optim_fn optim, int layers)
 static void many_parameters_take_no_more_kernels(void **state)
 {
     (void)state;
-    if (!is_emulated()) return;
+    if (!is_emulated()) skip_test("needs the emulation");
     for (size_t i = 0; i < TERN__COUNT(kinds); i++) {
         int64_t few = kernels_of(kinds[i], 2), many = kernels_of(kinds[i], 8);
         assert_true(few > 0);
@@ -508,7 +508,7 @@ static void many_parameters_take_no_more_kernels(void **state)
 
 int main(void)
 {
-    if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
+    if (!getenv("TERN_PLUGIN_PATH")) return skip_program("this build has no emulation of CUDA");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_optimizer_skips_the_same_steps),
         cmocka_unit_test(in_16_bits),

@@ -114,7 +114,7 @@ static int body(int rank, const tern__bootstrap *boot, void *arg)
 static void run_all(const char *backend)
 {
     static const tern_dtype dtypes[] = {TERN_F32, TERN_BF16, TERN_F16};
-    if (!is_emulated() && gpu_count() < 2) skip();
+    if (!is_emulated() && gpu_count() < 2) skip_test("needs two GPUs");
     for (int world = 1; world <= 2; world++)
         for (int i = 0; i < 6; i++) {
             job j = {backend, i % 2 ? TERN_NORMALISER_LOSS : TERN_NORMALISER_RANK, dtypes[i / 2]};
@@ -136,7 +136,7 @@ static void over_nccl(void **state)
 
 int main(void)
 {
-    if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
+    if (!getenv("TERN_PLUGIN_PATH")) return skip_program("this build has no emulation of CUDA");
     setenv("TERN_EMULATED_DEVICES", "4", 1);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(by_way_of_the_host),

@@ -142,7 +142,7 @@ static int look_for_plug_in(void **state)
 
 int main(void)
 {
-    if (!getenv("TERN_PLUGIN_PATH")) return printf("skipped: no emulated CUDA was built\n"), 0;
+    if (!getenv("TERN_PLUGIN_PATH")) return skip_program("this build has no emulation of CUDA");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_is_done_by_itself),
         cmocka_unit_test(a_word_takes_one_away),

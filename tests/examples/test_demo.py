@@ -5,6 +5,7 @@ import subprocess
 import tempfile
 import unittest
 
+import skips
 from busy import without_slow_ranks
 
 BUILD = os.environ["TERN_BUILD"]
@@ -37,4 +38,4 @@ class Demo(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 import unittest
 
+import skips
 from busy import without_slow_ranks
 
 BUILD, SOURCE = os.environ["TERN_BUILD"], os.environ["TERN_SOURCE"]
@@ -298,4 +299,4 @@ class Resume(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

@@ -2,10 +2,10 @@
 import os
 import re
 import subprocess
-import sys
 import tempfile
 import unittest
 
+import skips
 from busy import without_slow_ranks
 
 BUILD, SOURCE = os.environ["TERN_BUILD"], os.environ["TERN_SOURCE"]
@@ -88,8 +88,6 @@ class Program(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    with open(os.path.join(BUILD, "CMakeCache.txt")) as cache:
-        if re.search(r"^CMAKE_Fortran_COMPILER:\w+=.*NOTFOUND$", cache.read(), re.M):
-            print("skipped: CMake found no Fortran compiler")
-            sys.exit()
-    unittest.main()
+    if not skips.has_part("fortran"):
+        skips.end("this build has no Fortran compiler")
+    skips.main()

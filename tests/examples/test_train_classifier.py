@@ -17,6 +17,7 @@ import torchvision
 
 import events
 import peers
+import skips
 from training import BUILD, Folder, call, command, complaints, on_terminals, same, stripes, train, write_cifar, write_fashion, write_photographs
 
 NAME = "train_classifier"
@@ -259,8 +260,8 @@ class Training(Folder):
         os.mkdir(self.path("few"))
         write_fashion(self.path("few"), 4, 2)
         emulated = os.path.join(os.environ["TERN_BUILD"], "emulated")
-        if not os.path.exists(os.path.join(emulated, "tern_nccl.so")):
-            self.skipTest("no emulated CUDA was built")
+        if not skips.has_part("emulation"):
+            self.skipTest("this build has no emulation of CUDA")
         runs = {"cpu": ("cpu", "native"), "cuda": ("cuda", "nccl")}
         with mock.patch.dict(os.environ, TERN_PLUGIN_PATH=emulated):
             for name, (device, backend) in runs.items():
@@ -658,4 +659,4 @@ def small_resnet():
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

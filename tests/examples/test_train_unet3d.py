@@ -2,12 +2,12 @@
 import hashlib
 import os
 import re
-import unittest
 
 import nibabel
 import numpy as np
 import torch
 
+import skips
 from training import Folder, call, complaints, train
 
 NAME = "train_unet3d"
@@ -140,4 +140,4 @@ class Folders(Folder):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

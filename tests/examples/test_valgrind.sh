@@ -2,12 +2,10 @@
 # reference kernels, since oneDNN's generated code reads past the end of its own buffers.
 set -eu
 if ! command -v valgrind >/dev/null 2>&1; then
-    echo "skipped: valgrind is not here"
-    exit 0
+    exec "$TERN_SOURCE/tests/skip.sh" "no valgrind"
 fi
 if ldd "$TERN_BUILD/libtern.so" | grep -q 'lib[at]san'; then
-    echo "skipped: a sanitizer and valgrind do not go together"
-    exit 0
+    exec "$TERN_SOURCE/tests/skip.sh" "a sanitizer and valgrind do not go together"
 fi
 export TERN_DEVICE=cpu:reference OMP_NUM_THREADS=1
 checked="valgrind --quiet --error-exitcode=99 --leak-check=full --show-leak-kinds=definite,indirect,possible

@@ -9,6 +9,7 @@ import tempfile
 import unittest
 
 import headers
+import skips
 
 MAIN = """
 static void unwanted(int signal)
@@ -100,4 +101,4 @@ class Nothing(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

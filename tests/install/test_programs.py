@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 import unittest
 
+import skips
 from headers import BUILD, SOURCE, cached, call, sanitizer
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -177,4 +178,4 @@ class Make(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

@@ -237,17 +237,15 @@ static sizes random_sizes(void)
     return s;
 }
 
-/* Returns true on CPUs without the tile unit. */
-static bool is_missing(void)
+static void need_tiles(void)
 {
-    if (!tern__amx_has()) skip();
-    return false;
+    if (!tern__amx_has()) skip_test("this CPU has no tile unit");
 }
 
 static void any_shape_in_bf16(void **unused)
 {
     (void)unused;
-    if (is_missing()) return;
+    need_tiles();
     for (uint32_t seed = 0; seed < 60; seed++) {
         state = seed * 2654435761u;
         sizes s = random_sizes();
@@ -258,7 +256,7 @@ static void any_shape_in_bf16(void **unused)
 static void any_shape_of_floats(void **unused)
 {
     (void)unused;
-    if (is_missing()) return;
+    need_tiles();
     for (uint32_t seed = 100; seed < 130; seed++) {
         state = seed * 2654435761u;
         sizes s = random_sizes();
@@ -312,7 +310,7 @@ static const sizes large[] = {
 static void larger_than_the_cache(void **unused)
 {
     (void)unused;
-    if (is_missing()) return;
+    need_tiles();
     for (size_t i = 0; i < TERN__COUNT(large); i++) {
         expect_integers_exact(&large[i], TERN_BF16, TERN_F32, 1 + (int)i % 2);
         expect_parts(&large[i], 1 + (int)i % 2);
@@ -322,7 +320,7 @@ static void larger_than_the_cache(void **unused)
 static void the_same_bits_for_every_number_of_threads(void **unused)
 {
     (void)unused;
-    if (is_missing()) return;
+    need_tiles();
     for (size_t i = 0; i < TERN__COUNT(large); i++) {
         operands o[3];
         for (int t = 0; t < 3; t++) {
@@ -339,7 +337,7 @@ static void the_same_bits_for_every_number_of_threads(void **unused)
 static void each_buffer_is_refused(void **unused)
 {
     (void)unused;
-    if (is_missing()) return;
+    need_tiles();
     for (int number = 1; number <= 4; number++) {
         ledger books = {.refuse_all = true};
         tern_error err = {0};

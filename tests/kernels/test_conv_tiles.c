@@ -293,9 +293,7 @@ int main(void)
         cmocka_unit_test(a_kept_weight_gives_the_same),
         cmocka_unit_test(any_number_of_threads_gives_the_same_bits),
     };
-    if (!tern__amx_has()) {
-        printf("skipped: this CPU has no tile unit, and for the one in software no AVX-512\n");
-        return 0;
-    }
+    if (!tern__amx_has())
+        return skip_program("this CPU has no tile unit, and for the one in software no AVX-512");
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

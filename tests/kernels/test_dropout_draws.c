@@ -38,10 +38,7 @@ static void results_are_added(tern_dtype dtype)
 static void results_are_added_to_every_dtype(void **state)
 {
     (void)state;
-    if (!tern__is_wide()) {
-        printf("skipped: this CPU has no AVX-512\n");
-        return;
-    }
+    if (!tern__is_wide()) skip_test("this CPU has no AVX-512");
     results_are_added(TERN_F64);
     results_are_added(TERN_F32);
     results_are_added(TERN_BF16);

@@ -3,9 +3,9 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import unittest
 
+import skips
 from launchers import slurm
 
 BUILD = os.environ["TERN_BUILD"]
@@ -14,8 +14,7 @@ THREADS = os.path.join(BUILD, "tests", "threads")
 TERN = os.path.join(BUILD, "tern")
 
 if slurm.missing():
-    print("skipped: this machine has no", slurm.missing(), flush=True)
-    sys.exit(0)
+    skips.end(f"no {slurm.missing()}")
 
 
 def has_name():
@@ -112,8 +111,10 @@ class Slurm(unittest.TestCase):
         """Slurm's variables are set, too, but do not describe the ranks."""
         for mpi, mpirun in (("openmpi", "mpirun.openmpi --allow-run-as-root --oversubscribe"), ("mpich", "mpirun.mpich")):
             with self.subTest(mpi):
-                if not (shutil.which(mpirun.split()[0]) and os.path.exists(os.path.join(BUILD, f"tern_{mpi}.so"))):
-                    self.skipTest(f"no {mpi} here")
+                if not skips.has_part(mpi):
+                    self.skipTest(f"this build has no {mpi}")
+                if not shutil.which(mpirun.split()[0]):
+                    self.skipTest(f"no {mpirun.split()[0]}")
                 if mpi == "mpich" and not has_name():
                     self.skipTest("this machine's own name resolves to nothing, and Hydra waits for it in a job of Slurm")
                 out = self.batch(f"{mpirun} -n 3 {MEET}")
@@ -127,4 +128,4 @@ class Slurm(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

@@ -378,7 +378,7 @@ static void of_the_c_library(void **state)
 static void of_the_c_library(void **state)
 {
     (void)state;
-    skip(); /* a sanitizer has its own malloc */
+    skip_test("a sanitizer has a malloc of its own");
 }
 
 #endif

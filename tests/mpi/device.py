@@ -5,6 +5,7 @@ import re
 import unittest
 
 import mpirun
+import skips
 
 EMULATED = os.path.join(mpirun.BUILD, "emulated")
 LINE = re.compile(r"rank (\d) on (\S+), (\S+): loss (\S+), hash (\w+)")
@@ -34,5 +35,5 @@ class Device(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    missing = None if os.path.exists(os.path.join(EMULATED, "tern_cuda.so")) else "no emulated plug-in for GPUs"
+    missing = None if skips.has_part("emulation") else "this build has no emulation of CUDA"
     mpirun.main(missing)

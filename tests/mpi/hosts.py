@@ -3,6 +3,7 @@ root."""
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -160,4 +161,6 @@ class TwoHosts(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    mpirun.main(None if can_be() else "no namespaces with cables, which need root and ip")
+    if not shutil.which("ip"):
+        mpirun.main("no ip command (the package iproute2)")
+    mpirun.main(None if can_be() else "no namespaces with cables here: they need root")

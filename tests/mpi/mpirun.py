@@ -4,7 +4,8 @@ import re
 import shutil
 import subprocess
 import sys
-import unittest
+
+import skips
 
 BUILD, SOURCE = os.environ["TERN_BUILD"], os.environ["TERN_SOURCE"]
 NAME = sys.argv.pop(1) if len(sys.argv) > 1 else "openmpi"
@@ -14,10 +15,6 @@ LAUNCHERS = {"openmpi": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscri
 TEXTS = {"openmpi": "Open MPI", "mpich": "MPICH"}
 LIBRARIES = {"openmpi": "libmpi.so", "mpich": "libmpich.so"}
 LAUNCHER, TEXT = LAUNCHERS[NAME], TEXTS[NAME]
-
-
-def is_here():
-    return bool(shutil.which(LAUNCHER[0])) and os.path.exists(os.path.join(BUILD, f"tern_{NAME}.so"))
 
 
 def version():
@@ -61,11 +58,11 @@ def run(ranks, *what, **more):
 
 
 def main(missing=None):
-    """Runs the script's tests. If the MPI or something else is `missing`, prints the line by which CTest
-    skips them."""
-    if not is_here():
-        missing = f"no {TEXT}: {LAUNCHER[0]} or tern_{NAME}.so"
+    """Runs the script's tests. Skips them without the MPI, or if something else is `missing`."""
+    if not skips.has_part(NAME):
+        missing = f"this build has no {TEXT}"
+    elif not shutil.which(LAUNCHER[0]):
+        missing = f"no {LAUNCHER[0]}"
     if missing:
-        print(f"skipped: {missing}")
-    else:
-        unittest.main()
+        skips.end(missing)
+    skips.main()

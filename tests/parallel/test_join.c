@@ -444,7 +444,7 @@ static int otherwise_body(int rank, const tern__bootstrap *boot, void *arg)
 static void a_rank_that_ends_otherwise_is_named(void **state)
 {
     (void)state;
-    if (getenv("TERN_TEST_HOSTS")) return;
+    if (getenv("TERN_TEST_HOSTS")) skip_test("ranks of several hosts wait for each other");
     for (int how = 0; how < ENDINGS; how++)
         for (int world = 2; world <= 3; world++) {
             ending then = (ending)how;

@@ -1,4 +1,4 @@
-/* folder.h - a folder for a test's figures, the path to the plug-in, and the headers of PNGs. */
+/* folder.h - a folder for a test's figures, and the headers of PNGs. */
 #ifndef TERN_TESTS_REPORT_FOLDER_H
 #define TERN_TESTS_REPORT_FOLDER_H
 
@@ -17,17 +17,6 @@
 typedef struct folder {
     char path[64], file[96];
 } folder;
-
-/* The plug-in is in the build folder, the parent of this program's folder. */
-static inline int choose_plugins(void)
-{
-    char path[512];
-    ssize_t length = readlink("/proc/self/exe", path, sizeof(path) - 4);
-    if (length <= 0) return -1;
-    path[length] = '\0';
-    strcpy(strrchr(path, '/'), "/..");
-    return setenv("TERN_PLUGIN_PATH", path, 1);
-}
 
 static inline int open_folder(void **state)
 {

@@ -11,6 +11,8 @@ import threading
 import time
 import unittest
 
+import skips
+
 os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # failures are expected, and their traces useless
 
 import torch.distributed as dist  # noqa: E402
@@ -432,4 +434,4 @@ class Gloo(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

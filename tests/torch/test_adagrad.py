@@ -3,6 +3,7 @@ one module, and parameters that have no gradient in some steps."""
 import itertools
 import unittest
 
+import skips
 from optims import EVERY, train_beside, two_of_three
 
 
@@ -35,4 +36,4 @@ class Adagrad(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

@@ -3,6 +3,7 @@ and f64 in one module, and parameters that have no gradient in some steps."""
 import itertools
 import unittest
 
+import skips
 from optims import EVERY, train_beside, two_of_three
 
 
@@ -36,4 +37,4 @@ class Adam(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

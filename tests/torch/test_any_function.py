@@ -5,6 +5,8 @@ import subprocess
 import tempfile
 import unittest
 
+import skips
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -20,4 +22,4 @@ class AnyFunction(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

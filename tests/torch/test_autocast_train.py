@@ -15,6 +15,7 @@ import numpy
 import torch
 import torch.nn.functional as F
 
+import skips
 from half import torch_sums_in_f32
 from nets import Net, library
 from ops import BF16
@@ -158,7 +159,7 @@ class Train(unittest.TestCase):
         self.assert_near("resnet", *states, math.sqrt(2))
         net.close()
 
-    @unittest.skipUnless(os.path.isdir(FOLDER), "apt-get install dataset-fashion-mnist")
+    @unittest.skipUnless(os.path.isdir(FOLDER), "no Fashion-MNIST (the package dataset-fashion-mnist)")
     def test_two_epochs(self):
         """The mean loss of images that were not learned from: by then less than a step of bf16 apart, relative."""
         sgd = dict(lr=0.005, momentum=0.9)
@@ -176,4 +177,4 @@ class Train(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

@@ -13,6 +13,7 @@ import numpy
 import torch
 
 import events
+import skips
 from boards import Board, files
 from ops import BF16, F16, I32, blocked
 from tern import TernError
@@ -384,4 +385,4 @@ class Histograms(InAFolder):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

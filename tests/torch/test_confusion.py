@@ -11,6 +11,7 @@ import unittest
 import numpy
 import torch
 
+import skips
 import tern
 from confusion_rank import Confusion, data, i64, topk_correct
 from ops import BF16, F16, Run, blocked, rounded
@@ -189,4 +190,4 @@ class RanksTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

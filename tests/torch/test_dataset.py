@@ -7,6 +7,7 @@ import unittest
 import numpy as np
 import torch
 
+import skips
 import tern
 from datasets import Dataset
 
@@ -45,7 +46,7 @@ def every_sample(dataset):
     return x, y
 
 
-@unittest.skipUnless(os.path.isdir(FOLDER), "apt-get install dataset-fashion-mnist")
+@unittest.skipUnless(os.path.isdir(FOLDER), "no Fashion-MNIST (the package dataset-fashion-mnist)")
 class FashionMnist(unittest.TestCase):
     def check(self, part, count, mean, std):
         opts = lib.tern_idx_defaults()
@@ -78,4 +79,4 @@ class FashionMnist(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

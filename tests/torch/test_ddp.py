@@ -5,6 +5,7 @@ import subprocess
 import tempfile
 import unittest
 
+import skips
 from half import torch_sums_in_f32
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -38,4 +39,4 @@ class Ddp(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

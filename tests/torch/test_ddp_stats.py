@@ -4,6 +4,8 @@ import subprocess
 import tempfile
 import unittest
 
+import skips
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -24,4 +26,4 @@ class DdpStats(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

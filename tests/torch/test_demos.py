@@ -4,6 +4,8 @@ import re
 import subprocess
 import unittest
 
+import skips
+
 import torch
 
 BUILD = os.environ["TERN_BUILD"]
@@ -47,4 +49,4 @@ class Basic(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

@@ -6,6 +6,7 @@ import unittest
 import numpy
 import torch
 
+import skips
 import tern
 from ops import BF16, F16, F64, Run, blocked
 
@@ -299,4 +300,4 @@ class ModuleTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

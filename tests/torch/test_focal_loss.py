@@ -7,6 +7,7 @@ import numpy
 import torch
 import torchvision
 
+import skips
 import tern
 from ops import BF16, F16, Run, blocked, compare, gradient_check, in_16_bits, rounded
 
@@ -161,4 +162,4 @@ class FocalTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

@@ -12,6 +12,7 @@ import numpy as np
 import PIL.Image
 
 import images
+import skips
 import tern
 
 DRAW = np.random.default_rng(31)
@@ -527,4 +528,4 @@ class ImageTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

@@ -7,6 +7,7 @@ import unittest
 
 import numpy
 
+import skips
 from optims import EVERY, Pair, train_beside, two_of_three
 
 
@@ -74,4 +75,4 @@ class Lamb(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

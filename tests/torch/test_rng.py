@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch.utils.data import DistributedSampler
 
+import skips
 import tern
 
 lib = tern.Library()
@@ -148,4 +149,4 @@ class Samplers(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

@@ -8,7 +8,6 @@ import random
 import re
 import struct
 import subprocess
-import sys
 import tempfile
 import unittest
 
@@ -16,6 +15,7 @@ import torch
 
 from files import Files
 import safetensors_file
+import skips
 import tern
 
 PYTHON = os.path.join(os.environ.get("TERN_PEERS", os.path.expanduser("~/.cache/tern-peers")), "bin", "python")
@@ -151,6 +151,5 @@ class Safetensors(unittest.TestCase):
 
 if __name__ == "__main__":
     if not os.path.exists(PYTHON):
-        print(f"skipped: no {PYTHON}; scripts/peers.sh makes it, TERN_PEERS says where it is")
-        sys.exit(0)
-    unittest.main()
+        skips.end(f"no {PYTHON}: run scripts/peers.sh")
+    skips.main()

@@ -9,6 +9,7 @@ import warnings
 
 import torch.optim.lr_scheduler as theirs
 
+import skips
 import tern
 from objects import Objects
 from optims import EVERY, Pair
@@ -476,4 +477,4 @@ def plain(state):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

@@ -6,6 +6,7 @@ import unittest
 
 import numpy
 
+import skips
 from optims import EVERY, STEPS, Pair, train_beside, two_of_three
 
 
@@ -59,4 +60,4 @@ class Sgd(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

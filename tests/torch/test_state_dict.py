@@ -5,6 +5,7 @@ import unittest
 
 import torch
 
+import skips
 import tern
 from objects import Objects
 from ops import Run
@@ -388,4 +389,4 @@ class ModuleTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

@@ -7,6 +7,8 @@ import subprocess
 import tempfile
 import unittest
 
+import skips
+
 import numpy
 import torch
 
@@ -97,4 +99,4 @@ class SyncBatchNormTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

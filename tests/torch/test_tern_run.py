@@ -6,6 +6,8 @@ import subprocess
 import sys
 import unittest
 
+import skips
+
 PROGRAM = """
 import ctypes, os, sys, torch, torch.distributed as dist
 torch.set_num_threads(1)
@@ -67,4 +69,4 @@ class TernRun(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

@@ -7,6 +7,7 @@ import numpy
 import torch
 from torch import nn
 
+import skips
 import tern
 from twin import Twin
 
@@ -110,4 +111,4 @@ class Unets(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()

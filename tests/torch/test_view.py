@@ -7,6 +7,7 @@ import unittest
 import numpy
 import torch
 
+import skips
 import tern
 from ops import BF16, BOOL, F16, F32, F64, I32, I64, U8, Run, blocked, compare, gradient_check
 
@@ -418,4 +419,4 @@ class ViewTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main()
+    skips.main()
