@@ -92,7 +92,6 @@ int main(void)
     return skip_program("ThreadSanitizer sees nothing of what libgloo locks");
 #endif
     if (!has_part("gloo")) return skip_program("this build has no gloo");
-    if (!lossy_open(&net, ends))
-        return skip_program("no network namespaces with /dev/net/tun, or no root");
+    if (!lossy_open(&net, ends)) return skip_program("no network namespaces with /dev/net/tun, or no root");
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
