@@ -62,10 +62,11 @@ struct trainer {
     int64_t epoch, step; /* completed              */
     double waiting;      /* share of the epoch's time that this rank waited for data */
     int64_t test_steps;  /* of an evaluation, on the rank with the most batches      */
-    int64_t asked;       /* so many of them have asked whether to stop                */
-    bool stopped;        /* the run was asked to stop during an evaluation            */
-    bool first;          /* this is rank 0                             */
-    bool told;           /* the error has been printed, for all ranks */
+    tern_progress *tested;
+    int64_t asked; /* so many of them have asked whether to stop                */
+    bool stopped;  /* the run was asked to stop during an evaluation            */
+    bool first;    /* this is rank 0                             */
+    bool told;     /* the error has been printed, for all ranks */
 };
 
 /* Opens the group, the device and the random number generator. */
@@ -73,6 +74,8 @@ void trainer_open(trainer *t, const flags *f, tern_error *err);
 /* Trains. It also prints an error that is set already, such as missing data: only once if all ranks have the
  * same one. */
 void trainer_run(trainer *t, const task *k, tern_error *err);
+/* Names in the error of a missing file the package of Debian and Ubuntu that has it. */
+void trainer_name_package(tern_error *err, const char *package);
 /* Prints the error unless it has been printed. Returns the exit code. */
 int trainer_close(trainer *t, tern_error *err);
 
