@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.."
 . ./scripts/phase.sh
 ./scripts/setup.sh
 phase "configuring" "a few seconds" cmake -S . -B build -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=OFF
-phase "building" "about 3 min on 2 cores" cmake --build build -j "$(nproc)"
+phase "building" "about 2 min on 2 cores" cmake --build build -j "$(nproc)"
 echo "training: about 1 min on 2 cores"
 ./build/tern run -n 2 build/examples/02_fashion "$@"
 cat <<'END'

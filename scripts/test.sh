@@ -8,7 +8,7 @@ cuda=OFF
 if command -v nvcc >/dev/null; then cuda=ON; fi
 phase "configuring" "a few seconds" cmake -S . -B build -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=ON -DTERN_WERROR=ON \
     -DTERN_CUDA=$cuda -DTERN_CUDA_ARCHITECTURES=90
-phase "building" "about 6 min on 2 cores" cmake --build build -j "$(nproc)"
+phase "building" "about 5 min on 2 cores" cmake --build build -j "$(nproc)"
 echo "testing: about 20 min on 2 cores"
 # Tests of one process that do not depend on time run in parallel, with threads that do not spin; the others run one by one.
 failed=0
