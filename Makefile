@@ -1,14 +1,18 @@
-# make builds everything but the tests; make install installs it into PREFIX; make demo and make test run the two scripts of the README.
+# make builds everything but the tests; make extras first installs what MPI, Fortran and train_unet3d's brains need; make install installs
+# it into PREFIX; make demo and make test run the two scripts of the README.
 BUILD ?= build
 PREFIX ?= /usr/local
 # Uses all cores, unless make was called with -j: the inner make then shares its jobs.
 JOBS = $(if $(filter -j%,$(MAKEFLAGS)),,-j $(shell nproc))
 
-all: $(BUILD)/CMakeCache.txt
+# Always configures, since libraries may have been installed meanwhile; a build that has the tests keeps them.
+all:
+	cmake -S . -B $(BUILD) $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DBUILD_TESTING=OFF)
 	+cmake --build $(BUILD) $(JOBS)
 
-$(BUILD)/CMakeCache.txt:
-	cmake -S . -B $(BUILD) -DBUILD_TESTING=OFF
+extras:
+	./scripts/setup.sh extras
+	+$(MAKE) all
 
 demo:
 	./scripts/demo.sh
@@ -22,4 +26,4 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all install demo test clean
+.PHONY: all extras install demo test clean

@@ -80,6 +80,7 @@ static void print_banner(const run *r, int epochs)
            tern_device_threads_get(r->data.dev), tern_device_threads_get(r->data.dev) == 1 ? "" : "s");
     printf("  back end  %s, %d rank%s\n", tern_group_backend(r->data.world), ranks, ranks == 1 ? "" : "s");
     printf("  curves    tensorboard --logdir %s\n", tern_board_dir(r->board));
+    puts("  start     the first step takes seconds longer: it measures and keeps the fastest convolutions");
     fashion_say_ranks(r->data.world, "build/examples/02_fashion");
     fflush(stdout);
 }
@@ -105,6 +106,7 @@ static double train_epoch(run *r, int epoch, tern_error *err)
     tern_progress_opts opts = tern_progress_defaults();
     opts.unit = "img";
     opts.leave = false;
+    opts.line_seconds = 5;
     tern_progress *bar =
         tern_progress_new(title, tern_loader_length(r->data.train) * BATCH, r->data.world, &opts, err);
     while (!err->code && tern_loader_next(r->data.train, r->s, &b)) {

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <tern.h>
 
@@ -168,6 +169,16 @@ static void draw_layer(earth *e, const char *marble, const char *name, uint8_t l
     free(bytes);
 }
 
+#define MARBLE "/usr/share/marble/data"
+
+/* Names the package in the error if that is not installed. */
+static void name_package(const char *marble, tern_error *err)
+{
+    size_t used = strlen(err->text);
+    if (err->code && !strcmp(marble, MARBLE) && access(MARBLE, F_OK))
+        snprintf(err->text + used, sizeof(err->text) - used, "; apt install marble-qt-data brings it");
+}
+
 static void open_earth(earth *e, const char *marble, tern_error *err)
 {
     char path[512];
@@ -312,10 +323,11 @@ int main(int argc, char **argv)
                "data of Debian's\n"
                "package marble-qt-data in MARBLE (default /usr/share/marble/data).");
     const char *folder = argc > 1 ? argv[1] : "blue_marble";
-    const char *marble = argc > 2 ? argv[2] : "/usr/share/marble/data";
+    const char *marble = argc > 2 ? argv[2] : MARBLE;
     tern_error err = {0};
     earth e = {0};
     open_earth(&e, marble, &err);
+    name_package(marble, &err);
     if (!err.code) save_all(&e, folder, &err);
     if (!err.code) {
         print_shares(&e);

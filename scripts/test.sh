@@ -2,11 +2,13 @@
 # Installs the packages that the tests need, builds, and runs every test.
 set -eu
 cd "$(dirname "$0")/.."
+. ./scripts/phase.sh
 ./scripts/setup.sh test
 cuda=OFF
 if command -v nvcc >/dev/null; then cuda=ON; fi
-cmake -S . -B build -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=ON -DTERN_WERROR=ON \
-    -DTERN_CUDA=$cuda -DTERN_CUDA_ARCHITECTURES=90 >/dev/null
-cmake --build build -j "$(nproc)"
+phase "configuring" "a few seconds" cmake -S . -B build -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=ON -DTERN_WERROR=ON \
+    -DTERN_CUDA=$cuda -DTERN_CUDA_ARCHITECTURES=90
+phase "building" "about 5 min on 2 cores" cmake --build build -j "$(nproc)"
+echo "testing: about 20 min on 2 cores"
 # Each test says how much of this it takes (tests/processors.cmake).
-ctest --test-dir build --output-on-failure -j $((2 * $(nproc)))
+phase_shown ctest --test-dir build --output-on-failure -j $((2 * $(nproc)))

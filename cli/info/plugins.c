@@ -16,20 +16,20 @@
 #include <string.h>
 
 typedef struct plugin {
-    const char *name, *file, *symbol, *package; /* of Debian and Ubuntu */
+    const char *name, *file, *symbol;
     bool is_transport;
 } plugin;
 
 static const plugin plugins[] = {
-    {"figure", "tern_figure.so", TERN_FIGURE_SYMBOL, "libcairo2", false},
-    {"jpeg", "tern_jpeg.so", TERN_IMAGE_SYMBOL, "libjpeg62-turbo", false},
-    {"png", "tern_png.so", TERN_IMAGE_SYMBOL, "libpng16-16", false},
-    {"tiff", "tern_tiff.so", TERN_IMAGE_SYMBOL, "libtiff6", false},
-    {"nifti", "tern_nifti.so", TERN_NIFTI_SYMBOL, "libnifti2", false},
-    {"topology", "tern_topology.so", TERN_TOPOLOGY_SYMBOL, "libhwloc15", false},
-    {"openmpi", "tern_openmpi.so", TERN_TRANSPORT_SYMBOL, "libopenmpi3", true},
-    {"mpich", "tern_mpich.so", TERN_TRANSPORT_SYMBOL, "libmpich12", true},
-    {"gloo", "tern_gloo.so", TERN_TRANSPORT_SYMBOL, "libgloo0", true},
+    {"figure", "tern_figure.so", TERN_FIGURE_SYMBOL, false},
+    {"jpeg", "tern_jpeg.so", TERN_IMAGE_SYMBOL, false},
+    {"png", "tern_png.so", TERN_IMAGE_SYMBOL, false},
+    {"tiff", "tern_tiff.so", TERN_IMAGE_SYMBOL, false},
+    {"nifti", "tern_nifti.so", TERN_NIFTI_SYMBOL, false},
+    {"topology", "tern_topology.so", TERN_TOPOLOGY_SYMBOL, false},
+    {"openmpi", "tern_openmpi.so", TERN_TRANSPORT_SYMBOL, true},
+    {"mpich", "tern_mpich.so", TERN_TRANSPORT_SYMBOL, true},
+    {"gloo", "tern_gloo.so", TERN_TRANSPORT_SYMBOL, true},
 };
 
 static const plugin *find(const char *name)
@@ -50,7 +50,7 @@ static void print_plugin(const plugin *p)
     tern_error why = {0};
     const void *found = tern__plugin_open(p->file, p->symbol, &why);
     if (!found)
-        snprintf(text, sizeof(text), "no: %s (apt install %s)", why.text, p->package);
+        snprintf(text, sizeof(text), "no: %s", why.text);
     else if (p->is_transport)
         ((const tern_transport *)found)->version(text, sizeof(text));
     else

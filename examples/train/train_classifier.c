@@ -26,7 +26,8 @@ static const char *const fashion_names[] = {"T-shirt", "trouser", "pullover", "d
 static const char *const cifar_names[] = {"airplane", "automobile", "bird",  "cat",  "deer",
                                           "dog",      "frog",       "horse", "ship", "truck"};
 
-#define DATASETS "fashion|cifar10|cifar100|folder"
+#define FASHION_DIR "/usr/share/datasets/fashion-mnist"
+#define DATASETS    "fashion|cifar10|cifar100|folder"
 enum { FASHION, CIFAR10, CIFAR100, FOLDER };
 
 /* The datasets that --dataset and --data select. */
@@ -59,6 +60,7 @@ static void open_fashion(images *i, const char *dir, tern_error *err)
         snprintf(labels, sizeof(labels), "%s/%s-labels-idx1-ubyte.gz", dir, names[k]);
         sets[k] = tern_idx_open(pixels, labels, &opts, err);
     }
+    if (!strcmp(dir, FASHION_DIR)) trainer_name_package(err, "dataset-fashion-mnist");
     *i = (images){.name = "Fashion-MNIST",
                   .names = fashion_names,
                   .raw_train = sets[0],
@@ -142,7 +144,7 @@ static void open_data(classifier *c, const flags *f, tern_error *err)
 {
     images *i = &c->images;
     if (c->dataset == FASHION)
-        open_fashion(i, f->data ? f->data : "/usr/share/datasets/fashion-mnist", err);
+        open_fashion(i, f->data ? f->data : FASHION_DIR, err);
     else if (c->dataset == FOLDER)
         open_folder(i, c, f, err);
     else

@@ -197,6 +197,8 @@ static void open_data(unet *u, const flags *f, tern_error *err)
 {
     uint64_t seed = (uint64_t)f->seed;
     volumes *v = &u->volumes;
+    if (!strcmp(f->data, "grains") && !err->code && tern_launched_rank() <= 0)
+        printf("drawing %d volumes of grains ..\n", (int)u->plan.volumes + 1), fflush(stdout);
     if (!strcmp(f->data, "grains"))
         volumes_grains(v, (int)u->plan.volumes, u->size, seed, err);
     else if (!strcmp(f->data, "brain"))

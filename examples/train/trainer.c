@@ -4,6 +4,7 @@
 #include "figure.h"
 #include "run_dir.h"
 
+#include <errno.h>
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
@@ -388,6 +389,15 @@ static void print_banner(const trainer *t)
     say(t, "  precision  O%d%s%s\n", f->opt_level, f->opt_level ? (f->half ? ", f16" : ", bf16") : "",
         f->sync_bn ? ", synchronised batch norm" : "");
     say(t, "  run        %s (tensorboard --logdir %s)\n", t->dir, t->dir);
+    say(t,
+        "  start      the first step takes seconds longer: it measures and keeps the fastest convolutions\n");
+}
+
+void trainer_name_package(tern_error *err, const char *package)
+{
+    size_t used = strlen(err->text);
+    if (err->native == ENOENT)
+        snprintf(err->text + used, sizeof(err->text) - used, "; apt install %s brings it", package);
 }
 
 /* ---- where the run stands ---- */
@@ -556,16 +566,19 @@ bool trainer_test_next(trainer *t, tern_batch *b, tern_error *err)
     return false;
 }
 
-static void open_test_bar(trainer *t, tern_error *err)
+/* Opens the progress bar of the epoch's training ("epoch") or its evaluation ("test"). */
+static tern_progress *open_bar(const trainer *t, const char *part, int64_t samples, int64_t initial,
+                               tern_error *err)
 {
-    char title[48];
-    int64_t ranks = tern_group_size(t->world);
+    char title[64];
+    snprintf(title, sizeof(title), "%s %lld/%lld", part, (long long)t->epoch + 1,
+             (long long)t->flags->epochs);
     tern_progress_opts opts = tern_progress_defaults();
     opts.leave = false;
     opts.unit = " samples";
-    snprintf(title, sizeof(title), "test %lld/%lld", (long long)t->epoch + 1, (long long)t->flags->epochs);
-    if (t->test && !err->code)
-        t->bar = tern_progress_new(title, (t->test_set->length + ranks - 1) / ranks, t->world, &opts, err);
+    opts.line_seconds = 5;
+    opts.initial = initial;
+    return tern_progress_new(title, samples, t->world, &opts, err);
 }
 
 static void evaluate(trainer *t, tern_error *err)
@@ -575,7 +588,9 @@ static void evaluate(trainer *t, tern_error *err)
     tern_all_reduce(t->world, &t->test_steps, 1, TERN_I64, TERN_MAX, err);
     tern_eval(t->task->net);
     bool was = tern_grad_enabled_set(t->s, false);
-    open_test_bar(t, err);
+    int64_t ranks = tern_group_size(t->world);
+    if (t->test && !err->code)
+        t->bar = open_bar(t, "test", (t->test_set->length + ranks - 1) / ranks, 0, err);
     t->task->evaluate(t, err);
     tern_progress_free(t->bar);
     t->bar = NULL;
@@ -629,16 +644,11 @@ static void end_epoch(trainer *t, double seconds, double rate, tern_error *err)
 /* Runs an epoch. Returns true if asked to stop before its end. */
 static bool run_epoch(trainer *t, tern_error *err)
 {
-    char title[48];
-    snprintf(title, sizeof(title), "epoch %lld/%lld", (long long)t->epoch + 1, (long long)t->flags->epochs);
-    tern_progress_opts opts = tern_progress_defaults();
-    opts.leave = false;
-    opts.unit = " samples";
     int64_t total = tern_loader_length(t->train) * t->flags->batch, place = find_place(t);
     /* A run that was stopped in an evaluation has the epoch's losses, and its loader begins the next. */
     bool is_trained = t->history.loss_count > 0 && place == 0;
-    opts.initial = is_trained ? total : place / tern_group_size(t->world);
-    tern_progress *bar = tern_progress_new(title, total, t->world, &opts, err);
+    int64_t done = is_trained ? total : place / tern_group_size(t->world);
+    tern_progress *bar = open_bar(t, "epoch", total, done, err);
     bool stopped = !is_trained && train_steps(t, bar, err);
     double seconds = tern_progress_seconds(bar), rate = tern_progress_rate(bar);
     tern_progress_free(bar);

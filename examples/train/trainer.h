@@ -77,6 +77,8 @@ void trainer_open(trainer *t, const flags *f, tern_error *err);
 /* Trains. It also prints an error that is set already, such as missing data: only once if all ranks have the
  * same one. Exits the process if the training ends early. */
 void trainer_run(trainer *t, const task *k, tern_error *err);
+/* Names in the error of a missing file the package of Debian and Ubuntu that has it. */
+void trainer_name_package(tern_error *err, const char *package);
 /* Prints the error unless it has been printed. Returns the exit code. */
 int trainer_close(trainer *t, tern_error *err);
 

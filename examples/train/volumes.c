@@ -3,6 +3,7 @@
 
 #include "grains.h"
 #include "tissues.h"
+#include "trainer.h"
 
 #include <glob.h>
 #include <stdio.h>
@@ -63,11 +64,22 @@ static int64_t count_of(const tern_volume *volume)
     return s[0] * s[1] * s[2] * s[3];
 }
 
+/* Loads one of mricron-data's templates. */
+static tern_volume *load_template(const char *name, tern_error *err)
+{
+    char path[128];
+    if (err->code) return NULL;
+    snprintf(path, sizeof(path), TEMPLATES "%s", name);
+    tern_volume *volume = tern_volume_load(path, err);
+    trainer_name_package(err, "mricron-data");
+    return volume;
+}
+
 void volumes_brain(volumes *v, tern_error *err)
 {
     *v = (volumes){.name = "brain (ch2)", .classes = 1, .names = names_of_two, .colours = colours};
-    tern_volume *image = tern_volume_load(TEMPLATES "ch2.nii.gz", err);
-    tern_volume *label = tern_volume_load(TEMPLATES "ch2bet.nii.gz", err);
+    tern_volume *image = load_template("ch2.nii.gz", err);
+    tern_volume *label = load_template("ch2bet.nii.gz", err);
     for (int64_t i = 0; !err->code && i < count_of(label); i++) label->values[i] = label->values[i] > 0;
     add_halves(v, image, label, err);
 }
@@ -76,8 +88,8 @@ void volumes_macaque(volumes *v, tern_error *err)
 {
     *v = (volumes){
         .name = "macaque (inia19)", .classes = TISSUES, .names = names_of_tissues, .colours = colours};
-    tern_volume *image = tern_volume_load(TEMPLATES "inia19-t1-brain.nii.gz", err);
-    tern_volume *label = tern_volume_load(TEMPLATES "inia19-NeuroMaps.nii.gz", err);
+    tern_volume *image = load_template("inia19-t1-brain.nii.gz", err);
+    tern_volume *label = load_template("inia19-NeuroMaps.nii.gz", err);
     for (int64_t i = 0; !err->code && i < count_of(label); i++)
         label->values[i] = (float)tissue_of((int)label->values[i]);
     add_halves(v, image, label, err);

@@ -13,9 +13,9 @@
 typedef tern__mpi_flavour flavour;
 
 static const flavour flavours[] = {
-    {"Open MPI", "Open MPI", "tern_openmpi.so", "libopenmpi3", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+    {"Open MPI", "Open MPI", "tern_openmpi.so", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
      "OMPI_COMM_WORLD_RANK"},
-    {"MPICH", "MPICH", "tern_mpich.so", "libmpich12", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"},
+    {"MPICH", "MPICH", "tern_mpich.so", "PMI_RANK", "PMI_SIZE", "MPI_LOCALNRANKS"},
 };
 
 const flavour *tern__mpi_launcher(void)
@@ -79,8 +79,7 @@ static const tern_mpi *load(const flavour *f, const char *text, tern_error *err)
     if (mpi)
         tern__error_set(&why, __func__, TERN_E_UNSUPPORTED, "the plug-in %s is from another build of tern",
                         f->file);
-    tern__error_set(err, "tern_group_open", TERN_E_UNSUPPORTED,
-                    "%s, but %s; Debian and Ubuntu have the library in %s", text, why.text, f->package);
+    tern__error_set(err, "tern_group_open", TERN_E_UNSUPPORTED, "%s, but %s", text, why.text);
     return NULL;
 }
 

@@ -9,7 +9,7 @@
 /* An MPI implementation for which tern has a plug-in. */
 typedef struct tern__mpi_flavour {
     const char *name, *text;        /* `text` is part of MPI_Get_library_version's answer */
-    const char *file, *package;     /* the plug-in; the library's package in Debian and Ubuntu */
+    const char *file;               /* the plug-in */
     const char *rank, *size, *mark; /* variables that its mpirun sets; Slurm's PMI sets only two */
 } tern__mpi_flavour;
 

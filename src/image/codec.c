@@ -6,13 +6,13 @@
 #include <stdatomic.h>
 
 typedef struct place {
-    const char *format, *file, *package;
+    const char *format, *file;
 } place;
 
 static const place places[TERN__CODEC_COUNT] = {
-    [TERN__CODEC_JPEG] = {"JPEG", "tern_jpeg.so", "libjpeg62-turbo"},
-    [TERN__CODEC_PNG] = {"PNG", "tern_png.so", "libpng16-16"},
-    [TERN__CODEC_TIFF] = {"TIFF", "tern_tiff.so", "libtiff6"},
+    [TERN__CODEC_JPEG] = {"JPEG", "tern_jpeg.so"},
+    [TERN__CODEC_PNG] = {"PNG", "tern_png.so"},
+    [TERN__CODEC_TIFF] = {"TIFF", "tern_tiff.so"},
 };
 
 const tern_image_codec *tern__codec_open(tern__codec which, const char *whose, const char *func,
@@ -32,7 +32,6 @@ const tern_image_codec *tern__codec_open(tern__codec which, const char *whose, c
         tern__error_set(err, func, TERN_E_UNSUPPORTED, "%s: %s plug-in \"%s\" has ABI %d, expected %d", whose,
                         p->format, codec->name, codec->abi, TERN_IMAGE_ABI);
     else
-        tern__error_set(err, func, TERN_E_UNSUPPORTED, "%s: %s needs the package %s: %s", whose, p->format,
-                        p->package, missing.text);
+        tern__error_set(err, func, TERN_E_UNSUPPORTED, "%s: %s: %s", whose, p->format, missing.text);
     return NULL;
 }

@@ -87,10 +87,11 @@ static void a_missing_plug_in_is_named(void **state)
     apply(&table[0]);
     check_missing(
         "Open MPI has started this process (OMPI_COMM_WORLD_SIZE=4), but the plug-in tern_openmpi.so "
-        "cannot be loaded: ",
-        "libopenmpi3");
+        "cannot be loaded: /nowhere has no such file; ",
+        "`make extras` in tern's sources installs libopenmpi-dev and builds it");
     apply(&table[1]);
-    check_missing("MPICH has started this process (PMI_SIZE=3), but the plug-in tern_mpich.so", "libmpich12");
+    check_missing("MPICH has started this process (PMI_SIZE=3), but the plug-in tern_mpich.so",
+                  "installs libmpich-dev and builds it");
     unsetenv("TERN_PLUGIN_PATH");
 }
 

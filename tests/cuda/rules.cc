@@ -185,7 +185,7 @@ static bool is_kept(const rule *r, float *data)
     if (child == 0) {
         const rlimit none = {0, 0};
         setrlimit(RLIMIT_CORE, &none);
-        if (!r->is_kept) std::freopen("/dev/null", "w", stderr);
+        if (!r->is_kept && !std::freopen("/dev/null", "w", stderr)) _exit(0); // counts as kept
         _exit(start(r, data));
     }
     waitpid(child, &status, 0);

@@ -124,6 +124,12 @@ class BlueMarble(Folder):
             self.assertIn(text, err)
             self.assertFalse(os.path.exists(self.path("out")))
 
+    @unittest.skipIf(os.path.exists("/usr/share/marble/data"), "marble-qt-data is installed")
+    def test_a_missing_package_is_named(self):
+        code, _, err = call(1, NAME, self.path("out"))
+        self.assertEqual(code, 1)
+        self.assertRegex(err, r"bluemarble.jpg: .*; apt install marble-qt-data brings it")
+
 
 if __name__ == "__main__":
     skips.main()

@@ -139,5 +139,15 @@ class Folders(Folder):
         self.assertIn("train/labels/0.nii.gz: No such file", complaint("--classes", 3))
 
 
+class Packages(unittest.TestCase):
+    @unittest.skipIf(os.path.exists("/usr/share/mricron/templates"), "mricron-data is installed")
+    def test_a_missing_package_is_named(self):
+        for data, file in (("brain", "ch2.nii.gz"), ("macaque", "inia19-t1-brain.nii.gz")):
+            with self.subTest(data=data):
+                code, _, err = call(1, NAME, "--data", data)
+                self.assertEqual(code, 1)
+                self.assertRegex(err, rf"{file}: No such file or directory; apt install mricron-data brings it")
+
+
 if __name__ == "__main__":
     skips.main()

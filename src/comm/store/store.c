@@ -461,7 +461,8 @@ const void *tern_store_queue_pop(tern_store *store, const char *key, bool block,
     if (tern__is_set(err)) return NULL;
     int64_t deadline = tern__deadline(store ? store->timeout_s : 0);
     const void *value = pop(store, __func__, key, bytes, &why);
-    while (block && !value && !tern__is_set(&why)) {
+    bool waits = block && key; /* without a key the first pop has failed, which a compiler cannot see */
+    while (waits && !value && !tern__is_set(&why)) {
         if (wait_for_push(store, __func__, key, deadline, &why)) break;
         value = pop(store, __func__, key, bytes, &why);
         if (!value && !tern__is_set(&why)) pause_until(store, __func__, key, deadline, &why);

@@ -27,8 +27,7 @@ static const tern_nifti_backend *open_plugin(const char *func, const char *path,
     const tern_nifti_backend *plugin = tern__plugin_open("tern_nifti.so", TERN_NIFTI_SYMBOL, &missing);
     if (plugin && plugin->abi == TERN_NIFTI_ABI) return plugin;
     if (!plugin)
-        tern__error_set(err, func, missing.code, "%s: %s (it is built where libnifti-dev is installed)", path,
-                        missing.text);
+        tern__error_set(err, func, missing.code, "%s: %s", path, missing.text);
     else
         tern__error_set(err, func, TERN_E_UNSUPPORTED, "%s: NIfTI plug-in \"%s\" has ABI %d, expected %d",
                         path, plugin->name, plugin->abi, TERN_NIFTI_ABI);
