@@ -1,9 +1,11 @@
 /* test_soak.c - many small works and many short-lived groups: descriptors, threads, memory and shared
- * memory stay what they were. */
+ * memory stay what they were. Many ranks on one core take turns. */
 #include "group_fixture.h"
 
 #include <dirent.h>
 #include <malloc.h>
+#include <sched.h>
+#include <time.h>
 
 enum { WORKS = 100000, GROUPS = 1000, WORLD = 2 };
 
@@ -184,10 +186,49 @@ static void families_leave_nothing_behind(void **state)
     assert_ranks_ok(ranks_run(WORLD, families_body, NULL));
 }
 
+/* ---- many ranks on one core ---- */
+
+enum { CROWD = 16, ROUNDS = 400 };
+
+/* A rank that waits leaves the core to the one it waits for: one that spun to the end of its time slice would
+ * take milliseconds of the core each time. */
+static int crowd_body(int rank, const tern__bootstrap *boot, void *arg)
+{
+    const int *core = arg;
+    cpu_set_t one;
+    struct timespec used;
+    fixture f;
+    CPU_ZERO(&one);
+    CPU_SET(*core, &one);
+    RANK_CHECK(rank, sched_setaffinity(0, sizeof(one), &one) == 0);
+    if (fixture_open(&f, rank, boot, 64)) return 1;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    double before = (double)used.tv_sec + 1e-9 * (double)used.tv_nsec;
+    for (int i = 0; i < times(ROUNDS); i++) {
+        int32_t sum = i;
+        tern_barrier(f.group, &f.err);
+        tern_all_reduce(f.group, &sum, 1, TERN_I32, TERN_SUM, &f.err);
+        RANK_CHECK_OK(rank, f.err);
+        RANK_CHECK(rank, sum == CROWD * i);
+    }
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    double each = ((double)used.tv_sec + 1e-9 * (double)used.tv_nsec - before) / (2.0 * times(ROUNDS));
+    if (rank == 0) printf("%g us of the core for a work of %d ranks, in each\n", 1e6 * each, CROWD);
+    RANK_CHECK(rank, each < 1e-3);
+    return fixture_close(&f);
+}
+
+static void many_ranks_on_one_core_take_turns(void **state)
+{
+    (void)state;
+    int core = sched_getcpu();
+    assert_ranks_ok(ranks_run(CROWD, crowd_body, &core));
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(works_leave_nothing_behind),
-                                       cmocka_unit_test(groups_leave_nothing_behind),
-                                       cmocka_unit_test(families_leave_nothing_behind)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(many_ranks_on_one_core_take_turns), cmocka_unit_test(works_leave_nothing_behind),
+        cmocka_unit_test(groups_leave_nothing_behind), cmocka_unit_test(families_leave_nothing_behind)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
