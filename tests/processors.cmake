@@ -3,9 +3,11 @@
 # two, with two threads that do not spin; ranks that compute take three. Tests that measure time run alone.
 set(waits "^(cli|comm|launchers|mpi)/")
 set(ranks_compute "^comm/(collectives|hosts|lists|many_elements|moves|p2p_hosts|p2p_storm)|^mpi/device|^(cuda|examples|parallel|torch)/")
+# `ctest -L quick` is for the time between two edits: a part of everything in a minute and a half.
+set(quick "^(amp|autograd|base|checkpoint|data|device|image|models|nn|ops|optim|report|tensor)/[a-z0-9_]*$|^comm/(bootstrap|bytes|choice|collectives|messages|moves|native|p2p|query|refused|round|store_file|subgroup|weighted)$|^parallel/(any_function|ddp|ddp_options|join|stats)$|^kernels/(conv_cases|half|lanes|matmul|reorder|taps|winograd)$|^torch/(adam|conv2d|files|linear|safetensors|sgd)$|^cli/(command|inspect|run)$")
 set(measures "^bench/|^cli/bench|^kernels/(conv_choice|signals)|^gpu/driver")
 
-# For the tests of this folder.
+# For the tests of the folder that calls it.
 function(set_processors)
   get_property(tests DIRECTORY PROPERTY TESTS)
   foreach(test ${tests})
@@ -23,5 +25,8 @@ function(set_processors)
       set(processors 1)
     endif()
     set_tests_properties(${test} PROPERTIES PROCESSORS ${processors})
+    if(test MATCHES "${quick}" AND NOT test MATCHES "_(bound|debug)$")
+      set_property(TEST ${test} APPEND PROPERTY LABELS quick)
+    endif()
   endforeach()
 endfunction()
