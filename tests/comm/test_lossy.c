@@ -92,6 +92,7 @@ int main(void)
     return skip_program("ThreadSanitizer sees nothing of what libgloo locks");
 #endif
     if (!has_part("gloo")) return skip_program("this build has no gloo");
+    if (choose_plugins()) return 1;
     if (!lossy_open(&net, ends)) return skip_program("no network namespaces with /dev/net/tun, or no root");
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
