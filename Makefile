@@ -5,10 +5,12 @@ PREFIX ?= /usr/local
 # Uses all cores, unless make was called with -j: the inner make then shares its jobs.
 JOBS = $(if $(filter -j%,$(MAKEFLAGS)),,-j $(shell nproc))
 
-# Always configures, since libraries may have been installed meanwhile; a build that has the tests keeps them.
-all:
-	cmake -S . -B $(BUILD) $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DBUILD_TESTING=OFF)
+all: configure
 	+cmake --build $(BUILD) $(JOBS)
+
+# Always, since libraries may have been installed meanwhile; a build that has the tests keeps them.
+configure:
+	cmake -S . -B $(BUILD) $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DBUILD_TESTING=OFF)
 
 extras:
 	./scripts/setup.sh extras
@@ -26,4 +28,4 @@ install: all
 clean:
 	rm -rf $(BUILD)
 
-.PHONY: all extras install demo test clean
+.PHONY: all configure extras install demo test clean
