@@ -1,19 +1,22 @@
 # How many tests run side by side: `ctest -j N` gives each test its PROCESSORS out of N. scripts/test.sh has two for every core, since
 # many tests mostly wait: for a rank that is late, for a time-out, for a process to end. Those take one. A process that computes takes
-# two, with two threads that do not spin; ranks that compute take three. Tests that measure time run alone.
+# two, with two threads that do not spin; ranks that compute take three, and start first, since those that wait fit beside them. Tests that
+# measure time run alone.
 set(waits "^(cli|comm|launchers|mpi)/")
 set(ranks_compute "^comm/(collectives|hosts|lists|many_elements|moves|p2p_hosts|p2p_storm)|^mpi/device|^(cuda|examples|parallel|torch)/")
 # `ctest -L quick` is for the time between two edits: a part of everything in a minute and a half.
 set(quick "^(amp|autograd|base|checkpoint|data|device|image|models|nn|ops|optim|report|tensor)/[a-z0-9_]*$|^comm/(bootstrap|bytes|choice|collectives|messages|moves|native|p2p|query|refused|round|store_file|subgroup|weighted)$|^parallel/(any_function|ddp|ddp_options|join|stats)$|^kernels/(conv_cases|half|lanes|matmul|reorder|taps|winograd)$|^torch/(adam|conv2d|files|linear|safetensors|sgd)$|^cli/(command|inspect|run)$")
-set(measures "^bench/|^cli/bench|^kernels/(conv_choice|signals)|^gpu/driver")
+set(measures "^bench/|^cli/bench|^kernels/(conv_choice|signals)")
 
 # For the tests of the folder that calls it.
 function(set_processors)
   get_property(tests DIRECTORY PROPERTY TESTS)
+  list(FILTER tests EXCLUDE REGEX "^gpu/") # scripts/gpu.sh chooses how many share a GPU
   foreach(test ${tests})
     get_test_property(${test} LABELS labels)
     get_test_property(${test} ENVIRONMENT around)
     set(processors 2)
+    set(cost 1)
     if("single" IN_LIST labels)
       list(APPEND around OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive)
       set_tests_properties(${test} PROPERTIES ENVIRONMENT "${around}")
@@ -21,10 +24,12 @@ function(set_processors)
       set_tests_properties(${test} PROPERTIES RUN_SERIAL ON)
     elseif(test MATCHES "${ranks_compute}")
       set(processors 3)
+      set(cost 3)
     elseif(test MATCHES "${waits}")
       set(processors 1)
+      set(cost 2)
     endif()
-    set_tests_properties(${test} PROPERTIES PROCESSORS ${processors})
+    set_tests_properties(${test} PROPERTIES PROCESSORS ${processors} COST ${cost})
     if(test MATCHES "${quick}" AND NOT test MATCHES "_(bound|debug)$")
       set_property(TEST ${test} APPEND PROPERTY LABELS quick)
     endif()
