@@ -3,6 +3,7 @@ import glob
 import os
 import re
 import struct
+import unittest
 
 import numpy as np
 from PIL import Image

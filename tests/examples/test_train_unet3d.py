@@ -2,6 +2,7 @@
 import hashlib
 import os
 import re
+import unittest
 
 import nibabel
 import numpy as np
