@@ -8,8 +8,8 @@ cd "$(dirname "$0")/.."
 ./scripts/setup.sh test
 folders="autograd checkpoint comm data"
 # Not run: what repeats another test in another setting, what mostly waits, and with ThreadSanitizer the long ones that have no threads.
-again='_(hosts[23]|debug|bound)$'
-waits='^comm/(control_network|leaving|many_elements|reopen)$'
+again='_(hosts[23]|debug|bound|delayed)$'
+waits='^comm/(control_network|leaving|lossy|many_elements|reopen)$'
 no_threads='^checkpoint/(bombs|safetensors_hostile)$'
 
 # sanitized SANITIZERS OPENMP EXCEPT: builds and runs the tests. Returns false if one failed.

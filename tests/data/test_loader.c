@@ -726,6 +726,7 @@ static void a_wait_returns_where_next_would(void **state)
     assert_int_equal(tern__loader_next(loader, &batch, NULL), TERN_E_IO);
     assert_int_equal(tern_loader_wait(loader, DEADLINE_S, &err), 1);
     assert_int_equal(tern__loader_next(loader, &batch, &err), 1);
+    tern__loader_slot_release(loader, batch.slot);
     assert_int_equal(tern_loader_wait(loader, DEADLINE_S, &err), 1);
     assert_int_equal(tern__loader_next(loader, &batch, &err), 0);
     tern_loader_free(loader);
