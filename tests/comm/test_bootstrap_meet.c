@@ -157,7 +157,6 @@ static int meet_late(int rank, const tern__bootstrap *boot, void *arg)
 {
     lateness *l = arg;
     int64_t deadline = tern__deadline(RANKS_SOON_S);
-    tern_log_set(keep_warning, l);
     while (l->late >> rank & 1 && !atomic_load(&l->count) && tern__now_ns() < deadline) usleep(1000);
     return meet(rank, boot, &l->b);
 }
@@ -178,6 +177,7 @@ static void the_first_rank_that_waits_warns_of_those_who_have_not_come(void **st
     l->b.timeout_s = 2; /* the warning comes after half of it */
     snprintf(path, sizeof(path), "/tmp/tern-meet-%d", (int)getpid());
     snprintf(method, sizeof(method), "file://%s", path);
+    tern_log_set(keep_warning, l); /* all ranks' */
     for (size_t i = 0; i < 2 * TERN__COUNT(cases); i++) {
         l->b.method = i % 2 ? method : NULL;
         l->late = cases[i / 2].late;
@@ -186,6 +186,7 @@ static void the_first_rank_that_waits_warns_of_those_who_have_not_come(void **st
         assert_string_equal(l->text, cases[i / 2].text);
         assert_int_equal(atomic_load(&l->count), 1);
     }
+    tern_log_set(NULL, NULL);
     tern_store_close(l->b.server);
     assert_return_code(munmap(l, sizeof(*l)), errno);
 }
