@@ -14,8 +14,8 @@
 
 /* ---- a disk that fails ---- */
 
-static const char *bad_folder; /* in which the calls below fail; NULL: nowhere */
-static int bad_call;           /* the call that fails, counted from 1 */
+static const char *_Atomic bad_folder; /* in which the calls below fail; NULL: nowhere. Any thread asks */
+static int bad_call;                   /* the call that fails, counted from 1 */
 static int bad_errno, calls_made;
 static bool has_failed;
 
