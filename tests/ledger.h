@@ -11,8 +11,8 @@
 #define LEDGER_BIG ((size_t)256 << 10) /* more than a scope's own chunks */
 
 typedef struct ledger {
-    int refuse_at;   /* the number of the first request that is refused; 0: none */
-    bool refuse_all; /* refuses all requests after it, too                        */
+    atomic_int refuse_at;   /* the number of the first request that is refused; 0: none */
+    atomic_bool refuse_all; /* refuses all requests after it, too                        */
     atomic_int requests;
     atomic_int live; /* blocks not yet freed              */
     atomic_int big;  /* requests of at least LEDGER_BIG bytes */
