@@ -58,7 +58,7 @@ int fsync(int fd)
     return fails_open(fd, "") ? -1 : (int)syscall(SYS_fsync, fd);
 }
 
-/* ThreadSanitizer has to see that a descriptor is closed, or takes the next one of its number for the same. */
+/* ThreadSanitizer has to see that a descriptor is closed, or takes the next one of its number for it. */
 static int (*next_close)(int fd);
 
 __attribute__((constructor)) static void find_next_close(void)
