@@ -378,7 +378,9 @@ for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1): signal.signal(num
         every = lambda: list(map(int, job.read(os.path.join(self.folder, "all")).split()))
         job.until(lambda: len(every()) == 5, "five processes")
         children = list(map(int, job.read(f"/proc/{run.launcher.pid}/task/{run.launcher.pid}/children").split()))
-        self.assertTrue(all(map(job.is_alive, every() + children)))
+        children = list(filter(job.is_alive, children))  # one may be about to be reaped
+        self.assertGreaterEqual(len(children), 3)
+        self.assertTrue(all(map(job.is_alive, every())))
         run.launcher.kill()
         self.until_dead(every() + children)
 
