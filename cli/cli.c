@@ -32,7 +32,7 @@ static void print_usage(const tern__cli_menu *menu, FILE *out)
     fprintf(out, "\n%s\n", menu->about);
 }
 
-static const tern__cli_command *find(const tern__cli_menu *menu, const char *name)
+static const tern__cli_command *menu_find(const tern__cli_menu *menu, const char *name)
 {
     for (const tern__cli_command *c = menu->commands; c->name; c++)
         if (!strcmp(name, c->name)) return c;
@@ -61,7 +61,7 @@ static int help(const tern__cli_menu *menu, char **words)
         print_usage(menu, stdout);
         return tern__cli_flush(menu->who);
     }
-    const tern__cli_command *command = find(menu, *words);
+    const tern__cli_command *command = menu_find(menu, *words);
     if (!command) return refuse(menu, *words);
     if (command->menu) return help(command->menu, words + 1);
     char option[] = "--help", *argv[] = {*words, option, NULL};
@@ -72,7 +72,7 @@ int tern__cli_dispatch(const tern__cli_menu *menu, int argc, char **argv)
 {
     char *none = NULL;
     const char *name = argc > 1 ? argv[1] : "";
-    const tern__cli_command *command = find(menu, name);
+    const tern__cli_command *command = menu_find(menu, name);
     if (command) return command->run(argc - 1, argv + 1);
     if (!strcmp(name, "--help") || !strcmp(name, "-h")) return help(menu, &none);
     if (!strcmp(name, "help")) return help(menu, argv + 2);

@@ -13,8 +13,7 @@ static const tern__cli_option options[] = {TERN__OPTION_HELP, {0}};
 const tern__cli_page tern__completion_page = {
     "bash|zsh|fish",
     "Prints a script that completes commands, options and their values. `make install` puts it where the "
-    "shells "
-    "look for it; otherwise:\n"
+    "shells look for it; otherwise:\n"
     "\n"
     "    source <(tern completion bash)                       bash, in ~/.bashrc\n"
     "    tern completion zsh > FOLDER/_tern                   zsh, FOLDER in $fpath\n"

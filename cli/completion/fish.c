@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 /* Prints the condition under which a line holds: the words after tern begin with the command's. */
-static void print_start(const char *condition, const char *who)
+static void print_fish_condition(const char *condition, const char *who)
 {
     printf("complete -c tern -n '__tern_%s %s'", condition, who);
 }
@@ -21,7 +21,7 @@ static void print_option(const char *who, const char *name, const tern__cli_opti
     char command[64];
     tern__completion_kind operand = tern__completion_of_value(option);
     snprintf(command, sizeof(command), "%s %s", who, name);
-    print_start("is", command);
+    print_fish_condition("is", command);
     printf(" -l %s", option->name);
     if (option->letter) printf(" -s %c", option->letter);
     if (option->value && !tern__option_may_lack_value(option))
@@ -41,16 +41,16 @@ static void print_operands(const char *who, const char *name, const tern__cli_pa
     snprintf(command, sizeof(command), "%s %s", who, name);
     switch (tern__completion_of_page(page)) {
     case TERN__COMPLETION_FILE:
-        print_start("is", command);
+        print_fish_condition("is", command);
         puts(" -F");
         break;
     case TERN__COMPLETION_PROGRAM:
-        print_start("is", command);
+        print_fish_condition("is", command);
         puts(" -F -a '(__fish_complete_command)'");
         break;
     default:
         if (!page->operands) break;
-        print_start("is", command);
+        print_fish_condition("is", command);
         printf(" -a '");
         tern__print_operands(page, " ");
         puts("'");
@@ -60,7 +60,7 @@ static void print_operands(const char *who, const char *name, const tern__cli_pa
 static void print_menu(const tern__cli_menu *menu)
 {
     for (const tern__cli_command *c = menu->commands; c->name; c++) {
-        print_start("needs", menu->who);
+        print_fish_condition("needs", menu->who);
         printf(" -a %s", c->name);
         print_description(c->help);
     }

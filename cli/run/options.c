@@ -65,7 +65,7 @@ static int find_letter(const tern__cli_words *words, const char *word, tern_erro
     return fail_unknown(words, word, (int)strlen(word), err);
 }
 
-static int find(const tern__cli_words *words, const char *name)
+static int word_row(const tern__cli_words *words, const char *name)
 {
     for (int i = 0; i < words->count; i++)
         if (words->table[i].name && !strcmp(words->table[i].name, name)) return i;
@@ -131,7 +131,7 @@ int tern__words_read(tern__cli_words *words, const tern__cli_option *table, char
 
 bool tern__words_say(const tern__cli_words *words, const char *name)
 {
-    int row = find(words, name);
+    int row = word_row(words, name);
     return row >= 0 && words->value[row];
 }
 

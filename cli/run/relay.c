@@ -123,7 +123,7 @@ static void end_open_line(sink *s, const source *owner)
 
 /* Writes what brings a terminal's cursor to the start of an empty line, and clears the inner bars below.
  * Without a width the unfinished line is erased. */
-static int line_start(const sink *s, char text[COLUMNS_MOST + 8])
+static int sink_line_start(const sink *s, char text[COLUMNS_MOST + 8])
 {
     struct winsize size = {0};
     const char *kind = getenv("TERM");
@@ -135,7 +135,7 @@ static int line_start(const sink *s, char text[COLUMNS_MOST + 8])
 static void write_some(tern__relay *relay, sink *s)
 {
     char first[COLUMNS_MOST + 8];
-    size_t bytes = TERN__MIN(s->tail - s->head, (size_t)PIPE_BUF), before = (size_t)line_start(s, first);
+    size_t bytes = TERN__MIN(s->tail - s->head, (size_t)PIPE_BUF), before = (size_t)sink_line_start(s, first);
     const char *start = s->data + s->head, *newline = memrchr(start, '\n', bytes);
     if (newline) bytes = (size_t)(newline - start) + 1;
     const struct iovec parts[] = {{first, before}, {s->data + s->head, bytes}};

@@ -140,7 +140,7 @@ static int take_known(const char *text, const char *const *known, const char *ex
 }
 
 /* The meeting is the same for both. */
-static int take_backend(const char *text, void *to, tern_error *err)
+static int take_rdzv_backend(const char *text, void *to, tern_error *err)
 {
     tern__job *job = to;
     static const char *const known[] = {"static", "c10d", NULL};
@@ -405,7 +405,7 @@ static const tern__cli_option options[] = {
     {"standalone", 0, NULL, .take = take_nothing, .help = "one host (the default)"},
     {"no-python", 0, NULL, .take = take_nothing, .help = "PROGRAM is never run as a Python script"},
     {"use-env", 0, NULL, .take = take_nothing, .help = "do not pass --local-rank (the default)"},
-    {"rdzv-backend", 0, "static|c10d", .take = take_backend,
+    {"rdzv-backend", 0, "static|c10d", .take = take_rdzv_backend,
      .help = "no effect: the hosts meet at host 0 in the same way. Unlike torchrun's, c10d numbers hosts by "
              "--node-rank, and their number is fixed"},
     {"monitor-interval", 0, "SECONDS", .take = take_interval, .help = "no effect: deaths are seen at once"},
