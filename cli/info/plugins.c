@@ -2,8 +2,8 @@
 #include "info/info.h"
 
 #include "base/plugin.h"
-#include "comm/backend.h"
-#include "comm/nccl/plugin.h"
+#include "comm/move/backend.h"
+#include "comm/move/nccl/plugin.h"
 
 #include <tern/backend/figure.h>
 #include <tern/backend/image.h>

@@ -2,7 +2,7 @@
 #ifndef TERN_CLI_RUN_FAILURE_H
 #define TERN_CLI_RUN_FAILURE_H
 
-#include "comm/launch.h"
+#include "comm/launch/launch.h"
 
 /* The launchers of a job exchange it as raw bytes. */
 typedef struct tern__failure {

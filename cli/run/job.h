@@ -2,7 +2,7 @@
 #ifndef TERN_CLI_RUN_JOB_H
 #define TERN_CLI_RUN_JOB_H
 
-#include "comm/launch.h"
+#include "comm/launch/launch.h"
 
 typedef enum tern__bind { TERN__BIND_NONE, TERN__BIND_CORE, TERN__BIND_AUTO } tern__bind;
 

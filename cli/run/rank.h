@@ -8,7 +8,7 @@
 #include "run/logs.h"
 #include "run/terminal.h"
 
-#include "comm/presence.h"
+#include "comm/launch/presence.h"
 
 #include <signal.h>
 #include <sys/resource.h>

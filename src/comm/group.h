@@ -9,9 +9,9 @@
 #define TERN_SRC_COMM_GROUP_H
 
 #include "base/trace.h"
-#include "comm/backend.h"
+#include "comm/move/backend.h"
 #include "comm/bootstrap/bootstrap.h"
-#include "comm/control/control.h"
+#include "comm/meet/control/control.h"
 
 /* A block from tern_group_mem_alloc. */
 typedef struct tern__mem {

@@ -2,7 +2,7 @@
  * gradients. The calling thread waits meanwhile, so the replicas' threads may all read the outer scope. */
 #include "parallel/data_parallel.h"
 
-#include "comm/reduce.h"
+#include "comm/move/reduce.h"
 #include "device/choices.h"
 #include "ops/ops.h"
 #include "tensor/host.h"

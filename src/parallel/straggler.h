@@ -3,7 +3,7 @@
 #define TERN_SRC_PARALLEL_STRAGGLER_H
 
 #include "autograd/autograd.h"
-#include "comm/backend.h"
+#include "comm/move/backend.h"
 
 #include <tern/parallel.h>
 

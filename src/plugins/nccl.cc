@@ -6,7 +6,7 @@
 #include <nccl.h>
 
 extern "C" {
-#include "comm/nccl/plugin.h"
+#include "comm/move/nccl/plugin.h"
 }
 
 #include <cstdio>

@@ -5,7 +5,7 @@
 
 #include "comm/ranks.h"
 
-#include "comm/control/inner.h"
+#include "comm/meet/control/inner.h"
 
 #include <sys/mman.h>
 

@@ -2,7 +2,7 @@
  * of torchrun's agent. */
 #include "ranks.h"
 
-#include "comm/control/control.h"
+#include "comm/meet/control/control.h"
 #include "comm/sys.h"
 
 #include <tern/comm.h>

@@ -3,8 +3,8 @@
 
 #include <tern/mpi.h>
 
-#include "comm/mpi.h"
-#include "comm/transport.h"
+#include "comm/bootstrap/mpi.h"
+#include "comm/move/transport/transport.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * that wait for one that computes do not. Each case is the call of every rank. */
 #include "place.h"
 
-#include "comm/native/native.h"
+#include "comm/move/window/native.h"
 
 #include <sys/mman.h>
 

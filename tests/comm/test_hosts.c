@@ -3,8 +3,8 @@
 #include "board.h"
 #include "meeting.h"
 
-#include "comm/hosts/hosts.h"
-#include "comm/native/native.h"
+#include "comm/move/transport/hosts.h"
+#include "comm/move/window/native.h"
 
 #include <sys/wait.h>
 

@@ -2,7 +2,7 @@
  * error that names the rank that is missing, duplicate or incompatible. */
 #include "comm/ranks.h"
 
-#include "comm/control/inner.h"
+#include "comm/meet/control/inner.h"
 #include "comm/group.h"
 #include "comm/store/hello.h"
 

@@ -2,8 +2,8 @@
  * neither tested nor cancelled. The transport is a fake that the test controls. */
 #include "check.h"
 
-#include "comm/control/inner.h"
-#include "comm/hosts/hosts.h"
+#include "comm/meet/control/inner.h"
+#include "comm/move/transport/hosts.h"
 
 #include <stdio.h>
 #include <string.h>

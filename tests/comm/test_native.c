@@ -2,7 +2,7 @@
  * threads of one process that share a mapping, so that a race detector sees their accesses. */
 #include "group_fixture.h"
 
-#include "comm/native/native.h"
+#include "comm/move/window/native.h"
 
 #include <fcntl.h>
 #include <stdatomic.h>

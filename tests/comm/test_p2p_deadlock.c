@@ -2,7 +2,7 @@
  * that wait for one that computes do not. */
 #include "message.h"
 
-#include "comm/native/native.h"
+#include "comm/move/window/native.h"
 
 #include <tern.h>
 

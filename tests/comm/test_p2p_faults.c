@@ -2,7 +2,7 @@
 #include "meeting.h"
 #include "message.h"
 
-#include "comm/native/native.h"
+#include "comm/move/window/native.h"
 
 #include <tern.h>
 

@@ -2,7 +2,7 @@
  * processes, groups or threads. Every rank knows all messages, and receives its own in its own order. */
 #include "message.h"
 
-#include "comm/native/native.h"
+#include "comm/move/window/native.h"
 
 #include <tern.h>
 

@@ -1,7 +1,7 @@
 /* test_task.c - how works are cut and described, up to sizes beyond any test's memory. */
 #include "check.h"
 
-#include "comm/native/native.h"
+#include "comm/move/window/native.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
  * pair. */
 #include "check.h"
 
-#include "comm/control/inner.h"
+#include "comm/meet/control/inner.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -7,9 +7,9 @@
 #include "group_fixture.h"
 #include "message.h"
 
-#include "comm/hosts/mailbox.h"
-#include "comm/native/mailbox.h"
-#include "comm/piece.h"
+#include "comm/move/transport/mailbox.h"
+#include "comm/move/window/mailbox.h"
+#include "comm/call/piece.h"
 
 #include <sys/mman.h>
 

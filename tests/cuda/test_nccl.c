@@ -5,7 +5,7 @@
 #include "comm/ranks.h"
 
 #include "comm/group.h"
-#include "comm/nccl/nccl.h"
+#include "comm/move/nccl/nccl.h"
 #include "device/memory.h"
 #include "nn/nn.h"
 

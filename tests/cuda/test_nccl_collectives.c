@@ -4,7 +4,7 @@
 
 #include "comm/ranks.h"
 
-#include "comm/nccl/nccl.h"
+#include "comm/move/nccl/nccl.h"
 #include "device/device.h"
 #include "tensor/view.h"
 

@@ -4,8 +4,8 @@
 
 #include "comm/ranks.h"
 
-#include "comm/native/native.h"
-#include "comm/nccl/nccl.h"
+#include "comm/move/window/native.h"
+#include "comm/move/nccl/nccl.h"
 #include "device/device.h"
 
 #include <stdatomic.h>

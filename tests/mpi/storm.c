@@ -3,8 +3,8 @@
  * in the folder of the second argument, because launchers may lose the output of a job that fails. */
 #include "comm/storm.h"
 
-#include "comm/mpi.h"
-#include "comm/transport.h"
+#include "comm/bootstrap/mpi.h"
+#include "comm/move/transport/transport.h"
 
 #include <sys/mman.h>
 #include <sys/resource.h>

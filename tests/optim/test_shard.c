@@ -2,7 +2,7 @@
  * still read. */
 #include "optim/twins.h"
 
-#include "comm/native/native.h"
+#include "comm/move/window/native.h"
 
 #include <sched.h>
 

@@ -1,9 +1,9 @@
 /* bootstrap.h - this process's rank, the world's size and the place where the ranks meet, read once from an
  * init_method or from the environment. It is independent of the back ends that move data. */
-#ifndef TERN_SRC_COMM_BOOTSTRAP_H
-#define TERN_SRC_COMM_BOOTSTRAP_H
+#ifndef TERN_SRC_COMM_BOOTSTRAP_BOOTSTRAP_H
+#define TERN_SRC_COMM_BOOTSTRAP_BOOTSTRAP_H
 
-#include "comm/choice.h"
+#include "comm/move/choice.h"
 
 #include <tern/comm.h>
 

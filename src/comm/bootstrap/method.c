@@ -1,7 +1,7 @@
 /* method.c - parses an init_method, scheme://place?rank=R&world_size=W as in PyTorch, and the group's
  * options. */
 #include "comm/bootstrap/inner.h"
-#include "comm/mpi.h"
+#include "comm/bootstrap/mpi.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -3,8 +3,8 @@
  * runs them on its table, the file store on its copy of the file. The rest is the same for all kinds and is
  * in store.c: keys and prefixes, encoding and decoding. A prefix store only adds its prefix and asks its
  * root. */
-#ifndef TERN_SRC_COMM_STORE_H
-#define TERN_SRC_COMM_STORE_H
+#ifndef TERN_SRC_COMM_STORE_STORE_H
+#define TERN_SRC_COMM_STORE_STORE_H
 
 #include "comm/bootstrap/bootstrap.h"
 #include "comm/store/buffer.h"

@@ -1,0 +1,15 @@
+/* p2p.h - works that are messages, as tern_work_test and tern_work_wait see them. */
+#ifndef TERN_SRC_COMM_CALL_P2P_H
+#define TERN_SRC_COMM_CALL_P2P_H
+
+#include "comm/call/staging.h"
+
+/* Copies a message that is sent from a device's memory to `buf`. Does nothing for others. */
+int tern__p2p_fetch(const tern__transfer *transfer, tern_error *err);
+/* Advances the family's messages. */
+int tern__p2p_carry(tern_group *group, tern_error *err);
+int tern__p2p_test(tern_work *work, tern_error *err);
+/* Blocks until the message is done, and frees the work. */
+int tern__p2p_wait(tern_work *work, tern_error *err);
+
+#endif

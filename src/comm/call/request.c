@@ -1,0 +1,421 @@
+/* request.c - checks a collective, finds out whether its buffers are in a window, in ordinary memory or on a
+ * device, and makes it a work. */
+#include "comm/call/request.h"
+
+#include "base/hash.h"
+#include "comm/call/debug/debug.h"
+#include "comm/call/direct.h"
+#include "comm/call/piece.h"
+#include "comm/move/reduce.h"
+#include "device/memory.h"
+#include "tensor/host.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- checks of any request ---- */
+
+static bool has_root(tern__kind kind)
+{
+    return kind == TERN__BROADCAST || kind == TERN__REDUCE || kind == TERN__GATHER || kind == TERN__SCATTER;
+}
+
+static int check_op(const tern__request *r, tern_error *err)
+{
+    bool is_float = tern__dtype_is_float(r->dtype), is_bits = r->op >= TERN_BAND && r->op <= TERN_BXOR;
+    bool is_premul = r->op == TERN_PREMUL_SUM;
+    if ((unsigned)r->op > TERN_PREMUL_SUM)
+        return tern__error_set(err, r->func, TERN_E_INVALID,
+                               "operation %d is not one of sum, avg, product, min, max, band, bor, bxor",
+                               (int)r->op);
+    if (is_premul && !r->is_premul)
+        return tern__error_set(err, r->func, TERN_E_INVALID,
+                               "premul_sum without a factor, expected %s_premul", r->func);
+    if (is_premul && !isfinite(r->factor))
+        return tern__error_set(err, r->func, TERN_E_RANGE, "factor is %g, expected a number", r->factor);
+    if ((r->op == TERN_AVG || is_premul) && !is_float)
+        return tern__error_set(err, r->func, TERN_E_DTYPE,
+                               "%s of %s, expected f32, f64, bf16 or f16: a mean is not a whole number",
+                               is_premul ? "premul_sum" : "avg", tern_dtype_name(r->dtype));
+    if (is_bits && is_float)
+        return tern__error_set(err, r->func, TERN_E_DTYPE,
+                               "band, bor or bxor of %s, expected i64, i32, u8 or bool",
+                               tern_dtype_name(r->dtype));
+    return TERN_OK;
+}
+
+static int check_request(const tern_group *group, const tern__request *r, tern_error *err)
+{
+    if ((unsigned)r->dtype >= TERN_DTYPE_COUNT)
+        return tern__error_set(err, r->func, TERN_E_DTYPE, "dtype %d is not one of tern's", (int)r->dtype);
+    if (has_root(r->kind) && (r->root < 0 || r->root >= group->boot.world))
+        return tern__error_set(err, r->func, TERN_E_RANGE, "root is %d, expected 0 to %d", r->root,
+                               group->boot.world - 1);
+    return tern__kind_reduces(r->kind) ? check_op(r, err) : TERN_OK;
+}
+
+/* ---- checks of buffers ---- */
+
+/* One buffer may be this rank's own part of the other. With any other overlap, data would be read after it
+ * was overwritten. */
+static int check_overlap(const tern_group *group, const tern__request *r, const tern__item *item,
+                         tern__parts of, tern_error *err)
+{
+    size_t bytes = item->count * tern_dtype_bytes(r->dtype), own = (size_t)group->boot.rank * bytes;
+    uintptr_t in = (uintptr_t)item->in, out = (uintptr_t)item->out;
+    bool is_own = of.in < of.out ? in == out + own : out == in + own;
+    if (of.in == of.out) is_own = of.in == 1 && in == out;
+    if (is_own || in + of.in * bytes <= out || out + of.out * bytes <= in) return TERN_OK;
+    if (of.in == of.out) return tern__error_set(err, r->func, TERN_E_INVALID, "in overlaps out");
+    return tern__error_set(err, r->func, TERN_E_INVALID, "%s overlaps %s, but is not rank %d's part of it",
+                           of.in < of.out ? "in" : "out", of.in < of.out ? "out" : "in", group->boot.rank);
+}
+
+static int check_bytes(const tern_group *group, const tern__request *r, size_t count, tern_error *err)
+{
+    size_t bytes, all;
+    if (!__builtin_mul_overflow(count, tern_dtype_bytes(r->dtype), &bytes) &&
+        !__builtin_mul_overflow(bytes, (size_t)group->boot.world, &all) && all <= (size_t)PTRDIFF_MAX)
+        return TERN_OK;
+    return tern__error_set(err, r->func, TERN_E_RANGE, "%zu %s of %d ranks are more than memory holds", count,
+                           tern_dtype_name(r->dtype), group->boot.world);
+}
+
+int tern__request_fail_null(const char *func, size_t count, tern_dtype dtype, tern_error *err)
+{
+    return tern__error_set(
+        err, func, TERN_E_INVALID,
+        "buffer is NULL, expected %zu %s (tern_tensor_data is NULL for a view whose elements "
+        "are not in order: tern_contiguous)",
+        count, tern_dtype_name(dtype));
+}
+
+static int check_item(const tern_group *group, const tern__request *r, const tern__item *item,
+                      tern_error *err)
+{
+    tern__parts of = tern__request_parts(group, r->kind, r->root);
+    int status = check_bytes(group, r, item->count, err);
+    if (status || !item->count) return status;
+    if ((of.in && !item->in) || (of.out && !item->out))
+        return tern__request_fail_null(r->func, item->count, r->dtype, err);
+    return of.in && of.out ? check_overlap(group, r, item, of, err) : TERN_OK;
+}
+
+/* ---- where the data is ---- */
+
+/* Returns the window that holds the memory that the peers read, or NULL if it is staged; the same on all
+ * ranks. */
+static const tern__mem *find_mem(const tern_group *group, const tern__request *r, const tern__item *item,
+                                 tern__extent *extent, tern_error *err)
+{
+    size_t count = item->count * tern__staging_parts(group, r->kind),
+           bytes = count * tern_dtype_bytes(r->dtype);
+    uintptr_t at = (uintptr_t)(r->kind == TERN__ALL_GATHER ? item->out : item->in);
+    bool is_read_only = tern__kind_is_move(r->kind) || r->kind == TERN__REDUCE_SCATTER;
+    if (r->kind == TERN__SCATTER || (is_read_only && tern__group_mover(group)->lands_in_windows)) return NULL;
+    for (const tern__mem *mem = group->mems; mem; mem = mem->next) {
+        uintptr_t base = (uintptr_t)mem->base;
+        if (at < base || at >= base + mem->bytes) continue;
+        *extent = (tern__extent){.window = mem->window, .offset = at - base, .count = count};
+        if (bytes <= mem->bytes - (at - base)) return mem;
+        tern__error_set(err, r->func, TERN_E_RANGE,
+                        "%zu bytes at %zu run past the end of the %zu of tern_group_mem_alloc", bytes,
+                        (size_t)(at - base), mem->bytes);
+        return NULL;
+    }
+    return NULL;
+}
+
+static int place_item(tern_work *work, const tern_group *group, const tern__request *r, tern_error *err)
+{
+    tern_error why = {0};
+    work->items = &work->item;
+    work->item_count = 1;
+    work->item = (tern__item){r->in, r->out, r->count};
+    work->count = r->count;
+    int status = check_item(group, r, &work->item, err);
+    if (status || !r->count) return status;
+    if (find_mem(group, r, &work->item, &work->extent, &why)) {
+        work->extents = &work->extent;
+        work->extent_count = 1;
+    }
+    return why.code ? tern__error_set(err, r->func, why.code, "%s", why.text) : TERN_OK;
+}
+
+/* ---- a list of buffers ---- */
+
+static tern__item item_of(const tern__request *r, size_t i)
+{
+    void *data = r->list[i].data, *other = r->others ? r->others[i] : data;
+    if (r->kind == TERN__REDUCE_SCATTER) return (tern__item){other, data, r->list[i].count};
+    return (tern__item){data, other, r->list[i].count};
+}
+
+/* Returns a digest of the counts, which is never 0: 0 stands for a call without a list. */
+static uint32_t digest_of(const tern__request *r)
+{
+    uint64_t hash = tern__fnv_word(TERN__FNV, r->length);
+    for (size_t i = 0; i < r->length; i++) hash = tern__fnv_word(hash, r->list[i].count);
+    return tern__fnv_fold(hash) | 1;
+}
+
+/* Finds the extents of a list if all its buffers are in windows. Not for works with a part for each rank:
+ * there all parts must be in one buffer. */
+static int find_extents(tern_work *work, const tern_group *group, const tern__request *r,
+                        tern__extent *extents, tern_error *err)
+{
+    tern_error why = {0};
+    int found = 0;
+    if (tern__staging_parts(group, r->kind) > 1) return TERN_OK;
+    for (size_t i = 0; i < work->item_count; i++) {
+        if (!work->items[i].count) continue;
+        if (!find_mem(group, r, &work->items[i], &extents[found], &why))
+            return why.code ? tern__error_set(err, r->func, why.code, "%s", why.text) : TERN_OK;
+        found++;
+    }
+    if (found) work->extents = extents;
+    work->extent_count = found;
+    return TERN_OK;
+}
+
+static int place_list(tern_work *work, const tern_group *group, const tern__request *r, tern_error *err)
+{
+    size_t each = sizeof(tern__item) + 2 * sizeof(tern__extent), bytes;
+    if (r->length && (!r->list || (!r->others && r->kind != TERN__ALL_REDUCE && r->kind != TERN__BROADCAST)))
+        return tern__error_set(err, r->func, TERN_E_INVALID, "the list of %zu buffers is NULL", r->length);
+    if (__builtin_mul_overflow(r->length, each, &bytes) || r->length > INT32_MAX)
+        return tern__error_set(err, r->func, TERN_E_RANGE, "a list of %zu buffers, expected fewer than 2^31",
+                               r->length);
+    work->post.folded = digest_of(r);
+    if (!r->length) return TERN_OK;
+    tern__item *items = tern__work_room(work, bytes, r->func, err);
+    if (!items) return TERN_E_MEMORY;
+    work->items = items;
+    work->item_count = r->length;
+    for (size_t i = 0; i < r->length; i++) {
+        items[i] = item_of(r, i);
+        int status = check_item(group, r, &items[i], err);
+        if (status) return status;
+        if (__builtin_add_overflow(work->count, items[i].count, &work->count))
+            return tern__error_set(err, r->func, TERN_E_RANGE, "%zu buffers are more than memory holds",
+                                   r->length);
+    }
+    int status = check_bytes(group, r, work->count, err);
+    return status ? status : find_extents(work, group, r, (tern__extent *)(items + r->length), err);
+}
+
+/* ---- lists of counts ---- */
+
+/* Cuts a buffer into spans, one after the other. */
+static int cut(tern_span *spans, const tern_group *group, const tern__request *r, const void *data,
+               const size_t *list, tern_error *err)
+{
+    size_t total = 0, size = tern_dtype_bytes(r->dtype);
+    for (int rank = 0; rank < group->boot.world; rank++) {
+        spans[rank] = (tern_span){data ? (char *)data + total * size : NULL, list[rank]};
+        int status = check_bytes(group, r, list[rank], err);
+        if (!status && __builtin_add_overflow(total, list[rank], &total))
+            status = tern__error_set(err, r->func, TERN_E_RANGE, "the counts are more than memory holds");
+        if (!status) status = check_bytes(group, r, total, err);
+        if (status) return status;
+    }
+    return TERN_OK;
+}
+
+static int check_spans(const tern_group *group, const tern__request *r, const tern_span *spans,
+                       tern_error *err)
+{
+    for (int rank = 0; rank < group->boot.world; rank++) {
+        int status = check_bytes(group, r, spans[rank].count, err);
+        if (status) return status;
+        if (spans[rank].count && !spans[rank].data)
+            return tern__error_set(err, r->func, TERN_E_INVALID, "buffer of rank %d is NULL, expected %zu %s",
+                                   rank, spans[rank].count, tern_dtype_name(r->dtype));
+    }
+    return TERN_OK;
+}
+
+/* Checks that no destination overlaps the gives, which are one buffer. The part that this rank gives to
+ * itself may stay in place. */
+static int check_moves(const tern_group *group, const tern__request *r, const tern_span *gives,
+                       const tern_span *takes, tern_error *err)
+{
+    const tern_span *last = &gives[group->boot.world - 1];
+    size_t size = tern_dtype_bytes(r->dtype);
+    uintptr_t low = (uintptr_t)gives[0].data, high = (uintptr_t)last->data + last->count * size;
+    for (int rank = 0; rank < group->boot.world; rank++) {
+        uintptr_t out = (uintptr_t)takes[rank].data, end = out + takes[rank].count * size;
+        bool is_own = rank == group->boot.rank && takes[rank].data == gives[rank].data;
+        if (is_own || out == end || low == high || high <= out || end <= low) continue;
+        return tern__error_set(err, r->func, TERN_E_INVALID, "in overlaps the memory for rank %d's data",
+                               rank);
+    }
+    return TERN_OK;
+}
+
+static int place_counts(tern_work *work, const tern_group *group, const tern__request *r, tern_error *err)
+{
+    size_t world = (size_t)group->boot.world;
+    bool gathers = r->kind == TERN__ALL_GATHER_V, has_counts = r->in_counts && r->out_counts;
+    if (!r->outs && !has_counts)
+        return tern__error_set(err, r->func, TERN_E_INVALID, "%s is NULL, expected %zu",
+                               gathers ? "outs" : "a list of counts", world);
+    tern_span *gives = tern__work_room(work, 2 * world * sizeof(*gives), r->func, err), *takes;
+    if (!gives) return TERN_E_MEMORY;
+    takes = gives + world;
+    work->gives = gives;
+    work->takes = takes;
+    work->is_uncounted = true;
+    for (size_t i = 0; r->outs && i < world; i++) {
+        gives[i] = r->ins ? r->ins[i] : (tern_span){(void *)r->in, r->count};
+        takes[i] = r->outs[i];
+    }
+    int status = has_counts ? cut(gives, group, r, r->in, r->in_counts, err) : TERN_OK;
+    if (has_counts && !status) status = cut(takes, group, r, r->out, r->out_counts, err);
+    if (!status) status = check_spans(group, r, gives, err);
+    if (!status) status = check_spans(group, r, takes, err);
+    if (!status && !r->ins) status = check_moves(group, r, gives, takes, err);
+    size_t given = gives[group->boot.rank].count, taken = takes[group->boot.rank].count;
+    if (status || given == taken) return status;
+    int name = tern_group_world_rank(group, group->boot.rank);
+    return tern__error_set(err, r->func, TERN_E_MISMATCH,
+                           "rank %d gives %zu elements to rank %d, which takes %zu", name, given, name,
+                           taken);
+}
+
+/* ---- a rank's own part ---- */
+
+static int copy_span(const void *in, void *out, size_t count, tern_dtype dtype, tern_error *err)
+{
+    return count && in != out ? tern__memory_copy(out, in, count * tern_dtype_bytes(dtype), err) : TERN_OK;
+}
+
+/* Copies the rank's part of its own data; in a group of one, that is all. */
+static int put_own_part(const tern_work *work, const tern_group *group, const tern__request *r,
+                        tern_error *err)
+{
+    int rank = group->boot.rank, status = TERN_OK;
+    if (work->gives)
+        return copy_span(work->gives[rank].data, work->takes[rank].data, work->takes[rank].count, r->dtype,
+                         err);
+    tern__parts of = tern__request_parts(group, r->kind, r->root);
+    for (size_t i = 0; of.in && of.out && i < work->item_count && !status; i++) {
+        const tern__item *item = &work->items[i];
+        size_t bytes = (size_t)rank * item->count * tern_dtype_bytes(r->dtype);
+        if (!item->count) continue;
+        status = copy_span(item->in + (of.in > 1 ? bytes : 0), item->out + (of.out > 1 ? bytes : 0),
+                           item->count, r->dtype, err);
+    }
+    return status;
+}
+
+/* Multiplies by the factor of TERN_PREMUL_SUM. */
+static int scale(const tern__item *item, tern_dtype dtype, double factor, tern_error *err)
+{
+    tern__host host;
+    int64_t count = (int64_t)item->count;
+    tern__view view = tern__view_make(dtype, TERN__PLAIN, 1, &count);
+    view.data = item->out;
+    int status = tern__host_open(&host, &view, err);
+    if (status) return status;
+    char *at = host.view.data;
+    tern__reduce_weighted(dtype, &factor, 1, (const char *const *)&at, 1, &at, 1, item->count);
+    return tern__host_close(&host, true, err);
+}
+
+static int finish_alone(tern_work *work, const tern_group *group, const tern__request *r, tern_error *err)
+{
+    int status = put_own_part(work, group, r, err);
+    for (size_t i = 0; r->is_premul && r->factor != 1 && i < work->item_count && !status; i++)
+        status = scale(&work->items[i], r->dtype, r->factor, err);
+    work->group = NULL;
+    work->status = status;
+    return status;
+}
+
+/* ---- starting ---- */
+
+static tern__post post_of(const tern__request *r)
+{
+    return (tern__post){.kind = r->kind,
+                        .dtype = r->dtype,
+                        .op = r->op,
+                        .root = r->root,
+                        .weighted = r->is_premul,
+                        .weight = r->factor,
+                        .share = 1,
+                        .wait_all = r->wait_all,
+                        .is_vote = r->is_vote};
+}
+
+static int place(tern_work *work, const tern_group *group, const tern__request *r, tern_error *err)
+{
+    if (r->kind == TERN__ALL_GATHER_V || r->kind == TERN__ALL_TO_ALL_V)
+        return place_counts(work, group, r, err);
+    return r->is_list ? place_list(work, group, r, err) : place_item(work, group, r, err);
+}
+
+static uint64_t total_of(const tern_group *group, const tern_work *work)
+{
+    bool has_parts = tern__staging_parts(group, work->post.kind) > 1 || work->post.kind == TERN__GATHER;
+    return work->count * (has_parts ? (uint64_t)group->boot.world : 1);
+}
+
+static int begin(tern_work *work, tern_group *group, const tern__request *r, tern_error *err)
+{
+    *work = (tern_work){.group = group, .func = r->func, .post = post_of(r), .pieces = 1};
+    int status = check_request(group, r, err);
+    if (!status) status = tern__group_check(group, r->func, err);
+    if (!status) status = place(work, group, r, err);
+    if (status) return status;
+    if (group->boot.world == 1) return finish_alone(work, group, r, err);
+    status = tern__direct_begin(work, group, err);
+    if (!status && (tern__kind_is_move(r->kind) || (r->kind == TERN__ALL_GATHER && work->extents)))
+        status = put_own_part(work, group, r, err);
+    if (!status && !work->is_direct && !work->gives) status = tern__work_depart(group->staging, work, err);
+    if (status) return status;
+    work->post.total = total_of(group, work);
+    work->piece = work->extents ? work->count : tern__staging_piece(group, r->kind, r->dtype, work->count);
+    if (work->count > work->piece) work->pieces = (work->count + work->piece - 1) / work->piece;
+    status = tern__debug_call_begin(work, tern__staging_calls(group->staging) + 1, err);
+    if (status) return status;
+    tern__staging_push(group->staging, work);
+    return TERN_OK;
+}
+
+/* ---- running ---- */
+
+tern_work *tern__request_start(tern_group *group, const tern__request *r, tern_error *err)
+{
+    tern_error why = {0};
+    if (tern__request_given(group, r->func, err)) return NULL;
+    tern_work *work = tern__work_new(group->staging, r->func, &why);
+    if (work && !begin(work, group, r, &why) && (!work->status || !tern__staging_pump(group->staging, &why)))
+        return work;
+    tern__request_fail(group, r->func, &why, err);
+    if (work && work->status == TERN_PENDING) tern__staging_drop(group->staging, work, why.code);
+    tern__work_free(work);
+    return NULL;
+}
+
+/* Runs a request with lists, as a work whose memory the staging keeps for reuse. */
+static int run_held(tern_group *group, const tern__request *r, tern_error *err)
+{
+    tern_error why = {0};
+    tern_work *work = tern__request_start(group, r, &why);
+    int status = work ? tern_work_wait(work, &why) : why.code;
+    if (status && err && !err->code) *err = why;
+    return status;
+}
+
+int tern__request_run(tern_group *group, const tern__request *r, tern_error *err)
+{
+    tern_error why = {0};
+    tern_work work;
+    int status = tern__request_given(group, r->func, err);
+    if (status) return status;
+    if (r->is_list || r->outs || r->in_counts) return run_held(group, r, err);
+    status = begin(&work, group, r, &why);
+    if (!status && work.status) status = tern__staging_finish(group->staging, &work, &why);
+    return status ? tern__request_fail(group, r->func, &why, err) : TERN_OK;
+}

@@ -1,0 +1,340 @@
+/* staging.c - the queue of a group's collectives: pieces are loaded, posted and landed in order. */
+#include "comm/call/piece.h"
+
+#include "comm/call/debug/debug.h"
+#include "comm/call/direct.h"
+
+#include <string.h>
+
+/* A work that a caller holds, or that waits for reuse. */
+typedef struct tern__held {
+    tern_work work;
+    struct tern__held *next;
+    tern__staging *home; /* NULL: closed, or none */
+    void *room;          /* from tern__work_room */
+    size_t bytes;
+} held;
+
+/* ---- life ---- */
+
+/* Returns the size of a place. Within a host, a place stays in the second-level cache beside the callers'
+ * buffers. Between hosts each piece costs a message's latency, and only large calls fill a place. */
+static size_t place_bytes(const tern_group *group)
+{
+    return (size_t)(tern__group_mover(group)->lands_in_windows ? 8192 : 128) << 10;
+}
+
+/* True if a place holds all the data that a rank takes in a move's piece, however many ranks there are. This
+ * is so between hosts. For a device, the pinned landing memory is as large. */
+static bool shares_place(const tern_group *group, tern__kind kind)
+{
+    return tern__kind_is_move(kind) && tern__group_mover(group)->lands_in_windows;
+}
+
+static tern__fleet fleet_of(const tern__staging *staging)
+{
+    size_t world = (size_t)staging->group->boot.world, bytes = staging->place_bytes;
+    bool shares = shares_place(staging->group, TERN__GATHER);
+    return (tern__fleet){.ring = staging->ring,
+                         .place_bytes = bytes,
+                         .landing_bytes = shares ? tern__align_up(bytes / world, TERN__LINE) : bytes,
+                         .world = staging->group->boot.world};
+}
+
+static void release(tern__staging *staging)
+{
+    tern__free(staging->moves);
+    tern__free(staging->counts);
+    tern__free(staging);
+}
+
+tern__staging *tern__staging_open(tern_group *group, tern_error *err)
+{
+    tern__staging *staging = tern__alloc(sizeof(*staging), "tern_group_open", err);
+    if (!staging) return NULL;
+    size_t world = (size_t)group->boot.world;
+    staging->group = group;
+    staging->place_bytes = place_bytes(group);
+    staging->moves = tern__alloc(TERN__FLIGHTS * 2 * world * sizeof(*staging->moves), "tern_group_open", err);
+    staging->counts = tern__alloc(world * sizeof(*staging->counts), "tern_group_open", err);
+    if (!staging->moves || !staging->counts ||
+        group->backend->window_open(group->state, NULL, TERN__FLIGHTS * staging->place_bytes,
+                                    &staging->window, err)) {
+        release(staging);
+        return NULL;
+    }
+    staging->ring = group->backend->window_base(group->state, staging->window);
+    staging->fleet = fleet_of(staging);
+    return staging;
+}
+
+static held *held_pop(held **list)
+{
+    held *first = *list;
+    if (first) *list = first->next;
+    return first;
+}
+
+static void held_free(held *h)
+{
+    if (h) tern__free(h->room);
+    tern__free(h);
+}
+
+void tern__staging_close(tern__staging *staging)
+{
+    if (!staging) return;
+    for (held *h; (h = held_pop(&staging->held));) h->home = NULL;
+    for (held *h; (h = held_pop(&staging->spare));) held_free(h);
+    for (tern_work *work = staging->first; work; work = work->next) {
+        work->group = NULL;
+        work->status = TERN_E_STATE;
+    }
+    tern__fleet_close(&staging->fleet);
+    staging->group->backend->window_close(staging->group->state, staging->window);
+    release(staging);
+}
+
+/* ---- works ---- */
+
+tern_work *tern__work_new(tern__staging *staging, const char *func, tern_error *err)
+{
+    held *h = staging ? held_pop(&staging->spare) : NULL;
+    if (!h && !(h = tern__alloc(sizeof(*h), func, err))) return NULL;
+    h->home = staging;
+    h->next = staging ? staging->held : NULL;
+    if (staging) staging->held = h;
+    return &h->work;
+}
+
+void tern__work_free(tern_work *work)
+{
+    held *h = (held *)work;
+    if (!h || !h->home) {
+        held_free(h);
+        return;
+    }
+    held **link = &h->home->held;
+    while (*link != h) link = &(*link)->next;
+    *link = h->next;
+    h->next = h->home->spare;
+    h->home->spare = h;
+}
+
+void *tern__work_room(tern_work *work, size_t bytes, const char *func, tern_error *err)
+{
+    held *h = (held *)work;
+    if (h->bytes >= bytes) return h->room;
+    tern__free(h->room);
+    h->bytes = 0;
+    h->room = tern__alloc(bytes, func, err);
+    if (h->room) h->bytes = bytes;
+    return h->room;
+}
+
+/* ---- the queue ---- */
+
+/* Returns the best number of pieces: enough that the copies of one overlap with the messages of others,
+ * unless the pieces would get too short. Without copies it is 1. */
+static size_t wished_pieces(const tern_group *group, size_t bytes)
+{
+    const size_t shortest = 1 << 20;
+    bool is_copied = !group->backend->reach_own || !group->backend->reach_own(group->state);
+    return is_copied ? TERN__MIN(bytes / shortest, TERN__FLIGHTS) : 1;
+}
+
+size_t tern__staging_piece(const tern_group *group, tern__kind kind, tern_dtype dtype, size_t count)
+{
+    size_t parts = shares_place(group, kind) ? (size_t)group->boot.world : tern__staging_parts(group, kind),
+           each = tern_dtype_bytes(dtype) * parts, most = place_bytes(group) / each;
+    if (!count || !tern__group_mover(group)->lands_in_windows) return most;
+    size_t pieces = TERN__MAX((count + most - 1) / most, wished_pieces(group, count * each));
+    return TERN__MIN(tern__align_up((count + pieces - 1) / pieces, TERN__LINE), most);
+}
+
+uint64_t tern__staging_calls(const tern__staging *staging)
+{
+    return staging->calls;
+}
+
+void tern__staging_push(tern__staging *staging, tern_work *work)
+{
+    work->post.backward = ++staging->calls;
+    work->status = TERN_PENDING;
+    if (staging->last)
+        staging->last->next = work;
+    else
+        staging->first = work;
+    staging->last = work;
+    if (!staging->next) staging->next = work;
+}
+
+void tern__staging_drop(tern__staging *staging, tern_work *work, int status)
+{
+    tern_work **link = &staging->first, *before = NULL;
+    while (*link != work) {
+        before = *link;
+        link = &before->next;
+    }
+    *link = work->next;
+    if (staging->last == work) staging->last = before;
+    if (staging->next == work) staging->next = work->next;
+    if (status) tern__work_return(staging, work, NULL);
+    tern__debug_call_end(work);
+    work->next = NULL;
+    work->group = NULL;
+    work->status = status;
+}
+
+/* ---- the first piece of a move with lists of counts ---- */
+
+static int fail_counts(const tern_group *group, int giver, uint64_t given, int taker, uint64_t taken,
+                       const char *func, tern_error *err)
+{
+    return tern__error_set(err, func, TERN_E_MISMATCH,
+                           "rank %d gives %llu elements to rank %d, which takes %llu",
+                           tern_group_world_rank(group, giver), (unsigned long long)given,
+                           tern_group_world_rank(group, taker), (unsigned long long)taken);
+}
+
+/* Compares the peers' counts with this rank's. If two ranks differ, both fail with the same text, which the
+ * other ranks get, too. Only now is it known whether the data goes directly or through the ring. */
+static int take_counts(tern__staging *staging, tern_work *work, tern_error *err)
+{
+    const tern_group *group = staging->group;
+    int me = group->boot.rank;
+    uint64_t most = 0;
+    bool is_direct = work->home;
+    for (int rank = 0; rank < group->boot.world; rank++) {
+        uint64_t given = work->gives[rank].count, taken = work->takes[rank].count;
+        const tern__counts *theirs = &staging->counts[rank];
+        if (rank == me) continue;
+        if (given != theirs->takes)
+            return fail_counts(group, me, given, rank, theirs->takes, work->func, err);
+        if (theirs->gives != taken)
+            return fail_counts(group, rank, theirs->gives, me, taken, work->func, err);
+        most = TERN__MAX(most, TERN__MAX(theirs->most, given));
+        is_direct &= theirs->has_home != 0;
+    }
+    int status =
+        is_direct && most ? tern__direct_move(work, group, most, err) : tern__work_depart(staging, work, err);
+    if (status) return status;
+    work->is_uncounted = false;
+    work->pieces += (most + work->piece - 1) / work->piece;
+    return TERN_OK;
+}
+
+/* ---- a piece is loaded, started, landed ---- */
+
+static tern__piece *piece_at(tern__staging *staging, uint64_t number)
+{
+    return &staging->pieces[number % TERN__FLIGHTS];
+}
+
+static int load_piece(tern__staging *staging, tern_error *err)
+{
+    tern_work *work = staging->next;
+    int status = tern__piece_load(staging, piece_at(staging, staging->loaded), work, err);
+    if (status) return status;
+    staging->loaded++;
+    work->loaded++;
+    if (work->loaded == work->pieces && !work->is_uncounted) staging->next = work->next;
+    return TERN_OK;
+}
+
+static int start_piece(tern__staging *staging, tern_error *err)
+{
+    tern__piece *piece = piece_at(staging, staging->started);
+    tern__post post = tern__piece_post(staging, piece);
+    int status = staging->group->backend->post(staging->group->channel, &post, &piece->seq, err);
+    if (status) return status;
+    piece->work->started++;
+    staging->started++;
+    return TERN_OK;
+}
+
+static int land(tern__staging *staging, tern_error *err)
+{
+    const tern__piece *piece = piece_at(staging, staging->landed);
+    tern_work *work = piece->work;
+    int status = work->call ? tern__debug_call_land(work, err) : TERN_OK;
+    staging->landed++;
+    if (status) return status;
+    status = work->is_uncounted ? take_counts(staging, work, err) : tern__piece_unload(staging, piece, err);
+    if (status || ++work->landed < work->pieces) return status;
+    status = tern__work_return(staging, work, err);
+    if (!status) tern__staging_drop(staging, work, TERN_OK);
+    return status;
+}
+
+/* ---- progress ---- */
+
+static int land_all(tern__staging *staging, tern_error *err)
+{
+    const tern_group *group = staging->group;
+    while (staging->landed < staging->started) {
+        int status = group->backend->test(group->channel, piece_at(staging, staging->landed)->seq, err);
+        if (!status) status = land(staging, err);
+        if (status) return status == TERN_PENDING ? TERN_OK : status;
+    }
+    return TERN_OK;
+}
+
+static int start_all(tern__staging *staging, tern_error *err)
+{
+    while (staging->started < staging->loaded) {
+        int status = tern__ferry_test(&staging->fleet, (int)(staging->started % TERN__FLIGHTS), err);
+        if (!status) status = start_piece(staging, err);
+        if (status) return status == TERN_PENDING ? TERN_OK : status;
+    }
+    return TERN_OK;
+}
+
+/* Returns TERN_OK if there is a piece to load and its place is free. */
+static int can_load(tern__staging *staging, tern_error *err)
+{
+    const tern_work *work = staging->next;
+    bool is_full = staging->loaded - staging->landed == TERN__FLIGHTS;
+    if (!work || is_full || (work->is_uncounted && work->loaded)) return TERN_PENDING;
+    return tern__ferry_test(&staging->fleet, (int)(staging->loaded % TERN__FLIGHTS), err);
+}
+
+/* Posts each piece before it loads the next one, so that peers need not wait for the loading. */
+static int load_all(tern__staging *staging, tern_error *err)
+{
+    int status = TERN_OK;
+    while (!status) {
+        status = start_all(staging, err);
+        if (!status) status = can_load(staging, err);
+        if (!status) status = load_piece(staging, err);
+    }
+    return status == TERN_PENDING ? TERN_OK : status;
+}
+
+int tern__staging_pump(tern__staging *staging, tern_error *err)
+{
+    if (!staging->first || staging->group->root->error.code) return TERN_OK;
+    int status = land_all(staging, err);
+    return status ? status : load_all(staging, err);
+}
+
+/* Waits for the device whose copies are next, or else for the peers. */
+static int wait_for_piece(tern__staging *staging, tern_error *err)
+{
+    const tern_group *group = staging->group;
+    if (staging->started < staging->loaded || staging->landed == staging->loaded)
+        return tern__ferry_wait(&staging->fleet, (int)(staging->started % TERN__FLIGHTS), err);
+    return group->backend->wait(group->channel, piece_at(staging, staging->landed)->seq, err);
+}
+
+/* After a failure nothing is pumped any more, so nothing looks at pieces of works that are gone. */
+int tern__staging_finish(tern__staging *staging, tern_work *work, tern_error *err)
+{
+    int status = tern__staging_pump(staging, err);
+    while (!status && work->status == TERN_PENDING) {
+        status = wait_for_piece(staging, err);
+        if (!status) status = tern__staging_pump(staging, err);
+    }
+    if (work->status == TERN_PENDING) tern__staging_drop(staging, work, status);
+    return work->status;
+}

@@ -1,0 +1,90 @@
+/* staging.h - the queue of a group's collectives, and the staging ring for memory that is in no window.
+ *
+ * Every call becomes one or more pieces. A buffer in a window is one piece; other buffers are cut into pieces
+ * that fit a slot ("place") of the staging ring. A rank copies its data into the ring, and its result out of
+ * it. If a call does not fit the ring as a whole, every rank has to wait for it anyway, so each rank computes
+ * its own result directly into the caller's memory. In an all_reduce it does so for its own part, which then
+ * never enters the ring; in a reduce the root copies the result out as usual. In a move each rank copies the
+ * data that it takes from the other ranks' rings. A move with lists of counts begins with a piece in which
+ * the ranks exchange their counts. Only then is the number of further pieces known, so later calls wait for
+ * it.
+ *
+ * Pieces are posted in the order of the calls, and those of a call one after the other, whatever the timing.
+ * So all ranks post the same sequence. Memory of devices crosses the ring in the same pieces (ferry.h). */
+#ifndef TERN_SRC_COMM_CALL_STAGING_H
+#define TERN_SRC_COMM_CALL_STAGING_H
+
+#include "comm/group.h"
+
+/* The number of places in the ring: at most as many pieces are posted and not yet finished. */
+#define TERN__FLIGHTS 4
+/* The slots of the user's channel, enough that posting never waits. A work that this rank has retired was
+ * posted by every rank, and a rank posts a new piece only when all but the last FLIGHTS ones are copied out.
+ * So the slowest rank has retired all but the last 2 * FLIGHTS works. */
+#define TERN__FLIGHT_SLOTS (2 * TERN__FLIGHTS)
+
+/* A buffer of the caller's. The items of a list are sent one after the other. */
+typedef struct tern__item {
+    const char *in; /* the two differ in all_gather, reduce_scatter and moves */
+    char *out;
+    size_t count; /* elements per rank */
+} tern__item;
+
+struct tern_work {
+    tern_work *next;   /* in the queue, until its last piece has landed */
+    tern_group *group; /* NULL once it left the queue */
+    const char *func;  /* the public call */
+    tern__post post;   /* common to all its pieces */
+    tern__item item;   /* the only item, unless the work is a list */
+    const tern__item *items;
+    size_t item_count;
+    const tern_span *gives, *takes; /* [world] in a move with lists of counts */
+    bool is_uncounted;              /* the other ranks' counts are not known yet */
+    size_t count;                   /* elements per rank */
+    size_t piece;                   /* elements per rank in a piece */
+    size_t pieces;                  /* its pieces; those in the ring, posted and done: */
+    size_t loaded, started, landed;
+    const tern__extent *extents; /* the buffers in windows, or NULL: they go through the ring */
+    int extent_count;
+    tern__extent extent;       /* the only one, unless the work is a list */
+    struct tern__flight *call; /* the debug back end's record, or NULL */
+    bool is_away;              /* some of its memory is a device's and crosses the ring */
+    tern_device *home;         /* the device with all of its memory, if the back end reaches it */
+    bool is_direct;            /* the back end works in that memory: `extents` are set */
+    const tern__extent *outs;  /* the results of a list of reduce_scatter, if is_direct */
+    int status;                /* TERN_PENDING while it is in the queue */
+    bool is_transfer;          /* a message: of the fields above, only `group` and `func` are set */
+    tern__transfer transfer;
+};
+
+typedef struct tern__staging tern__staging;
+
+/* Opens a group's staging. Collective. */
+tern__staging *tern__staging_open(tern_group *group, tern_error *err);
+/* Closes it; works that are still in the queue fail. NULL does nothing. */
+void tern__staging_close(tern__staging *staging);
+
+/* Makes a work for a caller, who frees it with tern__work_free, possibly after its staging was closed. The
+ * staging keeps freed works for reuse, so that warm steps allocate nothing. A group of one has no staging
+ * (NULL). */
+tern_work *tern__work_new(tern__staging *staging, const char *func, tern_error *err);
+void tern__work_free(tern_work *work);
+/* Returns memory for the lists of a work from tern__work_new, which owns it. */
+void *tern__work_room(tern_work *work, size_t bytes, const char *func, tern_error *err);
+
+/* Returns the number of parts in a rank's data: world, if it has one for each rank; else 1. */
+size_t tern__staging_parts(const tern_group *group, tern__kind kind);
+/* Returns the elements per rank in a piece of a call with `count` elements; 0: the count is unknown. */
+size_t tern__staging_piece(const tern_group *group, tern__kind kind, tern_dtype dtype, size_t count);
+/* Returns the number of works so far. */
+uint64_t tern__staging_calls(const tern__staging *staging);
+/* Numbers the work and appends it to the queue. */
+void tern__staging_push(tern__staging *staging, tern_work *work);
+/* Finishes and posts pieces of any work, as far as possible. Never blocks. */
+int tern__staging_pump(tern__staging *staging, tern_error *err);
+/* Removes a work that will not be finished. Only after a failure of the group: pieces may be under way. */
+void tern__staging_drop(tern__staging *staging, tern_work *work, int status);
+/* Blocks until the work is done or has failed, and is out of the queue. */
+int tern__staging_finish(tern__staging *staging, tern_work *work, tern_error *err);
+
+#endif

@@ -1,0 +1,56 @@
+/* presence.h - memory that a launcher shares with its ranks: which of them is opening a group, and which has
+ * one open. So the launcher knows that a rank which has exited with 0 is missed. */
+#ifndef TERN_SRC_COMM_LAUNCH_PRESENCE_H
+#define TERN_SRC_COMM_LAUNCH_PRESENCE_H
+
+#include "base/base.h"
+
+#include <stdatomic.h>
+#include <sys/types.h>
+
+/* Where a rank finds the memory: the launcher's descriptor in /proc, which a wrapper need not pass on. */
+#define TERN__ENV_PRESENCE "TERN_PRESENCE"
+
+typedef struct tern__presence_row {
+    atomic_int begun;   /* calls of tern_group_open */
+    atomic_int opening; /* those that have not returned */
+    atomic_int open;    /* groups */
+} tern__presence_row;
+
+typedef struct tern__presence {
+    int fd;
+    int count;
+    tern__presence_row *rows; /* by local rank */
+} tern__presence;
+
+/* ---- in the launcher ---- */
+
+/* E_SYSTEM. */
+int tern__presence_open(tern__presence *presence, int ranks, tern_error *err);
+void tern__presence_close(tern__presence *presence);
+/* For another attempt. */
+void tern__presence_reset(const tern__presence *presence);
+/* In a forked rank: puts the variable into its environment. Returns 0, or -1 and errno. */
+int tern__presence_enter(const tern__presence *presence, pid_t launcher);
+
+/* Has this rank, which has ended, left a group open? */
+bool tern__presence_is_open(const tern__presence *presence, int local);
+/* Returns how often this rank has called tern_group_open. */
+int tern__presence_begun(const tern__presence *presence, int local);
+/* Returns a rank that is opening a group, and has called tern_group_open more than `begun` times: it waits
+ * for a rank that has ended after so many calls. Or -1. */
+int tern__presence_waiter(const tern__presence *presence, int begun);
+
+/* Has `local`, which has ended, never begun to open a group that `other` has begun to open? */
+bool tern__presence_lacks(const tern__presence *presence, int local, int other);
+
+/* ---- in a rank ---- */
+
+/* Returns this rank's row; NULL: its launcher shares none, or not with this process. */
+tern__presence_row *tern__presence_own(int local);
+/* tern_group_open begins; it ends; the group is closed. `row` may be NULL. */
+void tern__presence_begin(tern__presence_row *row);
+void tern__presence_end(tern__presence_row *row, bool is_open);
+void tern__presence_leave(tern__presence_row *row);
+
+#endif

@@ -1,0 +1,278 @@
+/* inner.h - what the control plane's files share: control.c (open, close, abort), known.c (the first failure,
+ * and who the peers are), fd.c (descriptors), card.c (what a rank publishes about itself), meet.c (the
+ * meeting of all ranks), note.c (why it failed), connect.c and accept.c (the two ends of a connection), tcp.c
+ * (the network between hosts), line.c (messages as packets and as frames), last.c (what a rank is waiting in
+ * or did last), fork.c (what a forked child must not keep), watch.c (the thread).
+ *
+ * Who writes what: a peer's fields are written before the thread starts, except for `left`, `sent`, `came`,
+ * the question and answer fields and the outbox. Later the thread writes only `gone` and the inbox. `event`
+ * is written once, under `lock`, before `failed` is stored with release; a thread that has seen `failed` may
+ * read `event` without the lock. Sockets and pidfds stay open until close, so no write can reach a descriptor
+ * number that has been reused. */
+#ifndef TERN_SRC_COMM_MEET_CONTROL_INNER_H
+#define TERN_SRC_COMM_MEET_CONTROL_INNER_H
+
+#include "comm/meet/control/control.h"
+#include "comm/sys.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <sys/socket.h>
+
+#define TERN__HOST_BYTES     64
+#define TERN__HOST_KEY_BYTES 160
+
+/* What a rank publishes about itself in the store, under "control/RANK". */
+typedef struct tern__card {
+    int32_t world, pid;
+    uint64_t pid_space; /* inode of `pid`'s pid namespace */
+    char host[TERN__HOST_BYTES];
+    char host_key[TERN__HOST_KEY_BYTES]; /* equal on ranks whose Unix sockets can reach each other */
+    tern__comm_choice choice;
+    cpu_set_t cores;                   /* the cores that it may use */
+    uint8_t epoch[TERN__SECRET_BYTES]; /* random; rank 0's identifies this meeting */
+    uint32_t name_bytes;
+    char name[32]; /* of its abstract socket, without the leading zero byte */
+} tern__card;
+
+/* ---- messages ---- */
+
+enum tern__message_kind {
+    TERN__MESSAGE_GOODBYE = 1,
+    TERN__MESSAGE_ABORT = 2,  /* the sender failed; `text` says why */
+    TERN__MESSAGE_RELAY = 3,  /* the sender stops because of another rank, which `text` names already */
+    TERN__MESSAGE_FD = 4,     /* a descriptor under `tag`; inside a host only */
+    TERN__MESSAGE_ASK = 5,    /* what are you waiting in, or what did you do last? */
+    TERN__MESSAGE_ANSWER = 6, /* `text` answers question `tag`; `code`: 0 = not waiting, 1 = waiting,
+                               * 2 + rank = waiting for that rank */
+};
+
+/* Within a host one packet; between hosts a frame of a TCP stream. */
+typedef struct tern__message {
+    uint32_t kind;
+    int32_t code;
+    uint64_t tag;
+    uint32_t bytes; /* of `text`, including the terminator: 1 to TERN_ERROR_TEXT */
+    char text[TERN_ERROR_TEXT];
+} tern__message;
+
+/* Returns this rank's code for a peer's failure with `code`. A mismatch is this rank's own failure, too. */
+static inline int tern__code_here(int code)
+{
+    return code == TERN_E_MISMATCH ? TERN_E_MISMATCH : TERN_E_PEER;
+}
+
+#define TERN__MESSAGE_HEAD offsetof(tern__message, text)
+
+/* A TCP connection's buffers: the frame being received, and the bytes that the kernel has not taken yet. */
+typedef struct tern__stream {
+    struct sockaddr_storage at; /* where a lower rank listens */
+    tern__message inbox;
+    size_t got;
+    size_t unsent; /* of `outbox`, under the control's `send_lock` */
+    char outbox[4 * sizeof(tern__message)];
+} tern__stream;
+
+/* What a peer is doing, the most likely culprits first. */
+typedef enum tern__doing {
+    TERN__DOING_STOP,    /* its process is stopped, as this process sees */
+    TERN__DOING_CUT_OFF, /* its host has not even acknowledged the question */
+    TERN__DOING_SILENT,  /* its host received the question, but the rank does not answer: is it stopped? */
+    TERN__DOING_LEFT,
+    TERN__DOING_OTHER, /* it is not waiting */
+    TERN__DOING_WAIT
+} tern__doing;
+
+typedef struct tern__peer {
+    int rank, host;
+    int fd;               /* -1: this rank itself, or not connected yet */
+    tern__stream *stream; /* for a rank on another host (TCP); NULL: SOCK_SEQPACKET */
+    int pidfd; /* -1: this rank itself, a rank of this process, not visible from here, or on another host */
+    tern__card card;
+    bool gone; /* nothing more is read from it: left, lost or garbled */
+    atomic_bool left;
+    uint64_t sent, came;       /* descriptors; `came` under `lock` */
+    uint64_t asked, collected; /* questions; group's thread only, as is looked_at */
+    int64_t looked_at;         /* when find_stopped has asked last; 0: never */
+    uint64_t answered;         /* the last question answered; this and the answer under `lock` */
+    int code;                  /* the answer's: see TERN__MESSAGE_ANSWER */
+    char last[TERN__LAST_TEXT];
+    tern__doing doing; /* group's thread only, like is_suspect */
+    bool is_suspect;   /* this rank may be waiting because of it */
+} tern__peer;
+
+/* This rank's last collective: see last.c. */
+typedef struct tern__last {
+    _Alignas(TERN__LINE) _Atomic(uint64_t) turn;   /* odd while the words change */
+    _Atomic(uint64_t) words[1 + TERN__LAST_WORDS]; /* the formatting function, then its words */
+} tern__last;
+
+/* What this rank is waiting in; only the group's thread writes it, under `lock`. */
+typedef struct tern__own_wait {
+    char text[TERN__LAST_TEXT]; /* "": not waiting, or not for long */
+    int awaited;                /* a rank, or -1 */
+} tern__own_wait;
+
+/* A descriptor that has arrived, waiting for its recv_fd. */
+typedef struct tern__parcel {
+    struct tern__parcel *next;
+    int peer;
+    uint64_t tag;
+    int fd; /* -1: could not be received, because this process has too many open */
+} tern__parcel;
+
+struct tern__control {
+    int rank, world, hosts;
+    int pid;                  /* the process that opened it: a forked child must not say goodbye */
+    tern__control *next_open; /* in this process */
+    uint8_t secret[TERN__SECRET_BYTES];
+    double host_timeout_s;      /* a host that does not answer for this long is lost */
+    tern__peer *peers;          /* one per rank, including this one */
+    int listen_fd;              /* until all ranks have met */
+    int listen_tcp;             /* the same for other hosts */
+    int lost_callers;           /* of the meeting, who did not say who they are */
+    struct sockaddr_storage at; /* its address; its family is 0 in a job of one host */
+    int bell;
+    int64_t warn_at;      /* when a meeting that waits is to be reported */
+    struct pollfd *polls; /* of the thread: bell, then socket and pidfd of each rank */
+
+    pthread_t thread;
+    bool running;
+    bool is_loud; /* the thread logs a loss: this rank may be killed before it can report it */
+    atomic_bool stop;
+
+    atomic_int failed; /* 1 once `event` is written */
+    tern_error event;  /* the first failure */
+    bool told;         /* the peers have been told; under `lock` */
+
+    pthread_mutex_t lock; /* event, told, parcels, wait */
+    pthread_cond_t changed;
+    tern__parcel *parcels;
+
+    tern__last last;
+    tern__own_wait wait;
+
+    pthread_mutex_t send_lock; /* outboxes: frames must not interleave */
+
+    pthread_mutex_t wake_lock; /* held while `wake` runs */
+    void (*wake)(void *ctx);
+    void *wake_ctx;
+};
+
+/* ---- card.c ---- */
+
+/* Makes this rank's card, except for the name of its socket, which the caller adds. */
+int tern__card_make(tern__card *card, const tern__bootstrap *boot, tern_error *err);
+/* Sets key `name`RANK to the card. */
+int tern__card_publish(const tern__card *card, const char *name, int rank, tern_store *store,
+                       tern_error *err);
+/* Waits for `rank`'s card. */
+int tern__card_get(tern__card *card, const char *name, int rank, tern_store *store, double timeout_s,
+                   tern_error *err);
+/* True if both ranks run on one machine, whatever TERN_HOST_ID says. */
+bool tern__card_is_same_machine(const tern__card *one, const tern__card *other);
+bool tern__card_is_same_process(const tern__card *one, const tern__card *other);
+/* True if the card's process has ended, as far as the process with the card `own` can see. */
+bool tern__card_is_gone(const tern__card *card, const tern__card *own);
+/* "rank 1 (host, pid 77)". */
+void tern__card_describe(const tern__card *card, int rank, char *text, size_t size);
+
+/* ---- known.c ---- */
+
+/* Makes `why` the event if it is the first failure; returns whether it is. */
+bool tern__control_fail(tern__control *control, const tern_error *why);
+
+/* ---- note.c ---- */
+
+#define TERN__NOTE_INTERVAL_S 0.5 /* how often a waiting rank checks for a note */
+#define TERN__NOTE_SECONDS    1.0 /* how long a failing rank waits for the others */
+
+void tern__note_leave(tern_store *store, int code, const char *text);
+/* Returns E_PEER or E_MISMATCH with a note's text if a rank has left a note that the meeting fails. */
+int tern__note_check(tern_store *store, tern_error *err);
+
+/* ---- meet.c ---- */
+
+int tern__control_meet(tern__control *control, const tern__bootstrap *boot, tern_store *store,
+                       int64_t deadline, tern_error *err);
+
+/* ---- connect.c ---- */
+
+/* Opens this rank's socket and writes its name on the card. */
+int tern__control_listen(tern__control *control, tern__card *card, tern_error *err);
+/* Connects to a lower rank. */
+int tern__control_connect(const tern__control *control, tern__peer *peer, int64_t deadline, tern_error *err);
+/* True if the other end belongs to this user. *pid = the pid by which this process sees it. */
+bool tern__peer_is_ours(int fd, int *pid);
+/* Opens the peer's pidfd. Returns 0 or an errno; ESRCH: the process is gone. */
+int tern__peer_watch_pid(tern__peer *peer, int pid);
+int tern__peer_fail_lost(const tern__peer *peer, tern_error *err);
+/* "rank 1 (host, pid 77) did not <what> in time". */
+int tern__peer_fail_late(const tern__peer *peer, const char *what, tern_error *err);
+int tern__control_fail_descriptors(const tern__control *control, tern_error *err);
+
+/* ---- accept.c ---- */
+
+/* Returns when all higher ranks have connected. */
+int tern__control_accept(tern__control *control, tern_store *store, int64_t deadline, tern_error *err);
+
+/* ---- tcp.c ---- */
+
+/* Sets *at to an address, without a port, of the interface that TERN_SOCKET_IFNAME names, or else of the
+ * interface that leads to rank 0 at boot->addr. If that interface does not lead to other machines (rank 0's
+ * name may resolve to loopback there), or if the ranks did not meet at an address, it takes the first
+ * interface that is not loopback. */
+int tern__tcp_own(const tern__bootstrap *boot, bool is_one_machine, struct sockaddr_storage *at,
+                  tern_error *err);
+/* Listens on a free port at the address at which the other hosts reach this one; *at = the address and port.
+ * If all "hosts" are one machine, the address may be loopback. */
+int tern__tcp_listen(const tern__bootstrap *boot, bool is_one_machine, struct sockaddr_storage *at,
+                     tern_error *err);
+int tern__tcp_publish(const struct sockaddr_storage *at, int rank, tern_store *store, tern_error *err);
+int tern__tcp_get(struct sockaddr_storage *at, int rank, tern_store *store, double timeout_s,
+                  tern_error *err);
+/* Returns a connected socket, or -errno. */
+int tern__tcp_connect(const struct sockaddr_storage *at, int64_t deadline);
+/* Closes once the other host has everything that was sent, or after a second. */
+void tern__tcp_close(int *fd);
+/* "10.0.0.1". */
+void tern__tcp_host(const struct sockaddr_storage *at, char *text, size_t size);
+/* "10.0.0.1 port 4123". */
+void tern__tcp_text(const struct sockaddr_storage *at, char *text, size_t size);
+
+/* ---- line.c ---- */
+
+/* Sends a message, from any thread; never blocks. Keeps the part of a frame that the kernel does not take at
+ * once. Returns 0 or an errno. */
+int tern__line_send(tern__control *control, tern__peer *peer, const tern__message *message);
+/* Sends the welcome, the last part of the handshake, in the same way. */
+int tern__line_welcome(tern__control *control, tern__peer *peer);
+/* Sends what is kept, as far as the kernel takes it. */
+void tern__line_flush(tern__control *control, tern__peer *peer);
+bool tern__line_is_waiting(tern__control *control, const tern__peer *peer);
+/* Returns 1: *message is complete, and *fd is the descriptor that came with it, or -1; 0: nothing more for
+ * now; or -errno: -ENODATA at the end of the connection, -EBADMSG for a malformed message. */
+int tern__line_recv(tern__peer *peer, tern__message *message, int *fd);
+
+/* ---- last.c ---- */
+
+/* On the control thread: answer a peer's question; keep a peer's answer. */
+void tern__control_last_answer(tern__control *control, tern__peer *peer, uint64_t question);
+void tern__control_last_keep(tern__control *control, tern__peer *peer, const tern__message *answer);
+
+/* ---- fork.c ---- */
+
+/* From _begin until _end, a forked child closes its copies of the sockets. */
+int tern__control_fork_begin(tern__control *control, tern_error *err);
+void tern__control_fork_end(tern__control *control);
+
+/* ---- watch.c ---- */
+
+void *tern__control_watch(void *control);
+/* Fills in two entries for each rank: socket and pidfd. */
+void tern__control_prepare(tern__control *control, struct pollfd *polls);
+/* Handles a connected peer's messages and its death. True if there was anything. */
+bool tern__control_serve_peer(tern__control *control, tern__peer *peer, short socket_events,
+                              short pid_events);
+
+#endif

@@ -1,0 +1,241 @@
+/* describe.c - describes works in words, for errors, for peers that ask, and for the timeline. */
+#include "comm/move/window/native.h"
+
+#include "base/hash.h"
+#include "base/text.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *const kind_names[] = {
+    [TERN__ALL_REDUCE] = "all_reduce",
+    [TERN__BROADCAST] = "broadcast",
+    [TERN__ALL_GATHER] = "all_gather",
+    [TERN__REDUCE_SCATTER] = "reduce_scatter",
+    [TERN__BARRIER] = "barrier",
+    [TERN__MONITORED_BARRIER] = "monitored_barrier",
+    [TERN__REDUCE] = "reduce",
+    [TERN__GATHER] = "gather",
+    [TERN__SCATTER] = "scatter",
+    [TERN__ALL_TO_ALL] = "all_to_all",
+    [TERN__ALL_GATHER_V] = "all_gather_v",
+    [TERN__ALL_TO_ALL_V] = "all_to_all_v",
+};
+static const char *const op_names[] = {
+    [TERN_SUM] = "sum", [TERN_AVG] = "avg",   [TERN_PRODUCT] = "product",
+    [TERN_MIN] = "min", [TERN_MAX] = "max",   [TERN_BAND] = "band",
+    [TERN_BOR] = "bor", [TERN_BXOR] = "bxor", [TERN_PREMUL_SUM] = "premul_sum",
+};
+
+/* Hashes the fields of the extents that the ranks compare. */
+static uint64_t digest(const tern__post *post)
+{
+    uint64_t hash = TERN__FNV;
+    for (int i = 0; i < post->extent_count; i++) {
+        const tern__extent *e = &post->extents[i];
+        if (!post->own_places) hash = tern__fnv_word(tern__fnv_word(hash, e->window), e->offset);
+        hash = tern__fnv_word(hash, e->count);
+    }
+    return hash;
+}
+
+void tern__desc_write(tern__desc *desc, const tern__post *post)
+{
+    uint64_t count = 0;
+    uint32_t flags = (post->weighted ? TERN__WEIGHTED : 0) | (post->shadow ? TERN__SHADOW : 0) |
+                     (post->idle ? TERN__IDLE : 0) | (post->is_vote ? TERN__VOTE : 0);
+    for (int i = 0; i < post->extent_count; i++) count += post->extents[i].count;
+    *desc = (tern__desc){.kind = post->kind,
+                         .dtype = post->dtype,
+                         .op = post->op,
+                         .root = (uint32_t)post->root,
+                         .owner = post->owner,
+                         .bucket = post->bucket,
+                         .folded = post->folded,
+                         .flags = flags,
+                         .backward = post->backward,
+                         .count = count,
+                         .total = post->total ? post->total : count,
+                         .digest = digest(post)};
+}
+
+/* A ddp's works are named by bucket, the user's own by the number of the call. */
+static void place_text(const tern__desc *desc, uint64_t seq, char *text, size_t size)
+{
+    if (desc->owner == 0)
+        snprintf(text, size, "%s(work %llu)", desc->folded ? "in a list " : "",
+                 (unsigned long long)(desc->backward ? desc->backward : seq));
+    else if (desc->bucket == TERN__SLICE_BUCKET)
+        snprintf(text, size, "(sharded optimizer %u, step %llu)", desc->owner,
+                 (unsigned long long)desc->backward);
+    else
+        snprintf(text, size, "(ddp %u, backward %llu, bucket %u, %u folded)", desc->owner,
+                 (unsigned long long)desc->backward, desc->bucket, desc->folded);
+}
+
+void tern__desc_text(const tern__desc *desc, uint64_t seq, char *text, size_t size)
+{
+    char place[80];
+    place_text(desc, seq, place, sizeof(place));
+    if (desc->flags & TERN__VOTE) {
+        snprintf(text, size, "tern_group_new or tern_group_split %s", place);
+        return;
+    }
+    const char *kind = desc->kind < TERN__COUNT(kind_names) ? kind_names[desc->kind] : "?";
+    int used = snprintf(text, size, "%s", kind);
+    char *rest = text + used;
+    size_t room = size - (size_t)used;
+    unsigned long long total = desc->total;
+    const char *dtype = tern_dtype_name((tern_dtype)desc->dtype);
+    switch (desc->kind) {
+    case TERN__ALL_REDUCE:
+    case TERN__REDUCE_SCATTER:
+        snprintf(rest, room, " of %llu %s, %s %s", total, dtype, op_names[desc->op], place);
+        break;
+    case TERN__REDUCE:
+        snprintf(rest, room, " of %llu %s, %s to rank %u %s", total, dtype, op_names[desc->op], desc->root,
+                 place);
+        break;
+    case TERN__BROADCAST:
+    case TERN__SCATTER:
+        snprintf(rest, room, " of %llu %s from rank %u %s", total, dtype, desc->root, place);
+        break;
+    case TERN__GATHER:
+        snprintf(rest, room, " to %llu %s on rank %u %s", total, dtype, desc->root, place);
+        break;
+    case TERN__ALL_GATHER: snprintf(rest, room, " to %llu %s %s", total, dtype, place); break;
+    case TERN__ALL_TO_ALL: snprintf(rest, room, " of %llu %s %s", total, dtype, place); break;
+    case TERN__ALL_GATHER_V:
+    case TERN__ALL_TO_ALL_V: snprintf(rest, room, " of %s %s", dtype, place); break;
+    default: snprintf(rest, room, " %s", place);
+    }
+}
+
+bool tern__channel_last(const tern__channel *channel, int rank, char *text, size_t size)
+{
+    uint64_t posted = channel ? atomic_load(&channel->posted[rank].value) : 0;
+    if (posted) tern__desc_text(&tern__slot_desc(channel, posted)[rank], posted, text, size);
+    return posted;
+}
+
+enum {
+    DESC_WORDS = sizeof(tern__desc) / sizeof(uint64_t),
+    WHERE_WORDS = TERN__GROUP_TEXT / sizeof(uint64_t)
+};
+
+/* The words are the work's number, its descriptor and the group's text. */
+static void said_text(const uint64_t *words, char *text, size_t size)
+{
+    tern__desc desc;
+    memcpy(&desc, words + 1, sizeof(desc));
+    tern__desc_text(&desc, words[0], text, size);
+    tern__text_append(text, size, "%.*s", TERN__GROUP_TEXT - 1, (const char *)(words + 1 + DESC_WORDS));
+}
+
+/* Every post calls this, but in a job of one host no rank asks, so it returns at once. */
+void tern__desc_say(tern__control *control, const tern__desc *desc, uint64_t seq, const char *where)
+{
+    if (tern__control_hosts(control) == 1) return;
+    uint64_t words[1 + DESC_WORDS + WHERE_WORDS] = {seq};
+    _Static_assert(TERN__COUNT(words) <= TERN__LAST_WORDS, "a descriptor and its group fit");
+    size_t bytes = strlen(where) + 1;
+    memcpy(words + 1, desc, sizeof(*desc));
+    memcpy(words + 1 + DESC_WORDS, where, bytes);
+    int count = 1 + DESC_WORDS + (int)((bytes + sizeof(uint64_t) - 1) / sizeof(uint64_t));
+    tern__control_last_set(control, said_text, words, count);
+}
+
+bool tern__native_who(const tern__native *native, int rank, char *text, size_t size)
+{
+    bool is_stopped = tern__group_is_stopped(native->group, rank);
+    tern__group_describe(native->group, rank, text, size);
+    if (is_stopped) tern__text_append(text, size, ", which is stopped (by SIGSTOP or a debugger)");
+    return is_stopped;
+}
+
+/* Fields that may differ are copied from `like` before the comparison. */
+bool tern__desc_is_same(const tern__desc *desc, const tern__desc *like)
+{
+    tern__desc said = *desc;
+    said.flags = like->flags;
+    if (desc->flags & TERN__SHADOW) {
+        said.backward = like->backward;
+        said.folded = like->folded;
+    }
+    return !memcmp(&said, like, sizeof(said));
+}
+
+/* Says why two works do not match. Works with the same text may use different memory. */
+static const char *explain(const tern__desc *one, const tern__desc *other, bool same)
+{
+    if (one->owner && one->bucket == TERN__SLICE_BUCKET && one->backward == other->backward)
+        return "; they updated different parameters: their gradients or groups differ";
+    if (!one->owner && one->folded != other->folded && one->folded && other->folded)
+        return "; their lists of buffers differ in length or counts";
+    if (same)
+        return "; the same, but in different memory: all ranks must use a block of tern_group_mem_alloc "
+               "at the same offset, or none";
+    if (one->owner && one->owner == other->owner && one->folded != other->folded)
+        return "; one was in no_sync (tern_ddp_sync_set) where the other was not";
+    return "";
+}
+
+void tern__desc_differ(const tern__desc *one, const tern__desc *other, int one_rank, int other_rank,
+                       uint64_t seq, char *text, size_t size)
+{
+    char first[TERN__WORK_TEXT], second[TERN__WORK_TEXT];
+    tern__desc_text(one, seq, first, sizeof(first));
+    tern__desc_text(other, seq, second, sizeof(second));
+    snprintf(text, size, "rank %d: %s; rank %d: %s%s", one_rank, first, other_rank, second,
+             explain(one, other, strcmp(first, second) == 0));
+}
+
+void tern__desc_mismatch(const tern__channel *channel, uint64_t seq, int one, int other, char *text,
+                         size_t size)
+{
+    const tern__desc *desc = tern__slot_desc(channel, seq);
+    const tern_group *group = channel->native->group;
+    tern__desc_differ(&desc[one], &desc[other], tern_group_world_rank(group, one),
+                      tern_group_world_rank(group, other), seq, text, size);
+}
+
+void tern__desc_hint(const tern__channel *channel, uint64_t seq, int rank, tern__elsewhere where, char *text,
+                     size_t size)
+{
+    static const char *const questions[] = {
+        [TERN__ELSEWHERE_UNKNOWN] = "",
+        [TERN__ELSEWHERE_LEFT] = ": has it run out of inputs (tern_ddp_join)?",
+        [TERN__ELSEWHERE_WAITS] =
+            ": has it run out of inputs (tern_ddp_join), or do some ranks skip that call?",
+    };
+    const tern__desc *desc = &tern__slot_desc(channel, seq)[channel->native->rank];
+    uint64_t mark = atomic_load_explicit(&channel->marked[rank].value, memory_order_relaxed);
+    unsigned long long backward = mark >> TERN__TAG_BITS, folded = mark & TERN__TAG_MAX;
+    bool is_behind = backward < desc->backward;
+    char unsynchronised[64] = "";
+    *text = '\0';
+    if (!desc->owner || desc->bucket == TERN__SLICE_BUCKET || (!is_behind && !folded)) return;
+    if (folded)
+        snprintf(unsynchronised, sizeof(unsynchronised), ", the last %llu in no_sync (tern_ddp_sync_set)",
+                 folded);
+    snprintf(text, size, ": rank %d has done %llu backwards%s%s",
+             tern_group_world_rank(channel->native->group, rank), backward, unsynchronised,
+             is_behind ? questions[where] : "");
+}
+
+void tern__work_trace(const tern__channel *channel, uint64_t seq, tern__track track, int64_t began)
+{
+    tern__trace *trace = channel->native->group->trace;
+    if (!trace) return;
+    const tern__task *task = &channel->tasks[seq & (channel->slots - 1)];
+    const tern__post *post = &task->post;
+    tern__trace_event event = {
+        .name = track == TERN__TRACK_WAIT ? "wait" : kind_names[post->kind],
+        .track = track,
+        .began = began,
+        .ended = tern__now_ns(),
+        .args = {{"bytes", (int64_t)(task->count * tern_dtype_bytes(post->dtype))},
+                 {post->owner ? "bucket" : "work", (int64_t)(post->owner ? post->bucket : seq)},
+                 {post->owner ? "backward" : NULL, (int64_t)post->backward}}};
+    tern__trace_add(trace, &event);
+}

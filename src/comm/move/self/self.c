@@ -1,0 +1,207 @@
+/* self.c - the back end of a group of one. Every work is done when it is posted, because the only rank's data
+ * are already the result, unless they are weighted. Data in a device's memory stay there: the work is queued
+ * on the device's stream. */
+#include "comm/group.h"
+#include "comm/move/reduce.h"
+#include "device/device.h"
+
+#include <string.h>
+#include <sys/mman.h>
+
+typedef struct window {
+    void *base;
+    size_t bytes;
+    bool is_own;
+} window;
+
+typedef struct self {
+    window *windows;
+    uint32_t count;
+    size_t room;
+} self;
+
+/* The tally of one work. */
+typedef struct word {
+    tern__tally tally;
+    bool shadow;
+    double weight;
+} word;
+
+typedef struct channel {
+    self *of;
+    uint64_t posted, slots;
+    word *words; /* [slots] */
+} channel;
+
+static void *self_open(tern_group *group, tern_error *err)
+{
+    (void)group;
+    return tern__alloc(sizeof(self), "tern_group_open", err);
+}
+
+static void self_window_close(void *state, uint32_t number)
+{
+    window *w = &((self *)state)->windows[number];
+    if (w->is_own) munmap(w->base, w->bytes);
+    *w = (window){0};
+}
+
+static void self_close(void *state)
+{
+    self *of = state;
+    for (uint32_t i = 0; i < of->count; i++) self_window_close(of, i);
+    tern__free(of->windows);
+    tern__free(of);
+}
+
+static int self_window_open(void *state, void *base, size_t bytes, uint32_t *number, tern_error *err)
+{
+    self *of = state;
+    window w = {.base = base, .bytes = bytes, .is_own = !base};
+    int status = tern__array_reserve(&of->windows, &of->room, of->count + 1, sizeof(*of->windows),
+                                     "tern_group_mem_alloc", err);
+    if (status) return status;
+    if (!base) w.base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (w.base == MAP_FAILED)
+        return tern__error_errno(err, "tern_group_mem_alloc", TERN_E_MEMORY, "cannot map %zu bytes", bytes);
+    *number = of->count++;
+    of->windows[*number] = w;
+    return TERN_OK;
+}
+
+static int self_window_of(void *state, tern_device *device, uint32_t *number, tern_error *err)
+{
+    const self *of = state;
+    for (*number = 0; *number < of->count; ++*number) {
+        const window *w = &of->windows[*number];
+        if (w->base == device->memory.base && w->bytes == device->memory.bytes) return TERN_OK;
+    }
+    return self_window_open(state, device->memory.base, device->memory.bytes, number, err);
+}
+
+static void *self_window_base(void *state, uint32_t number)
+{
+    return ((self *)state)->windows[number].base;
+}
+
+static char *self_window_peer(void *state, uint32_t number, int rank)
+{
+    (void)rank;
+    return self_window_base(state, number);
+}
+
+static void self_channel_close(void *of)
+{
+    channel *c = of;
+    tern__free(c->words);
+    tern__free(c);
+}
+
+static void *self_channel_open(void *state, int slots, tern_error *err)
+{
+    channel *c = tern__alloc(sizeof(*c), "tern_group_open", err);
+    if (!c) return NULL;
+    *c = (channel){.of = state, .slots = (uint64_t)TERN__MAX(slots, 1)};
+    c->words = tern__alloc(c->slots * sizeof(*c->words), "tern_group_open", err);
+    if (c->words) return c;
+    self_channel_close(c);
+    return NULL;
+}
+
+/* *to = x * weight / share. */
+static int weigh(const tern__post *post, const char *from, char *to, uint64_t count, double share,
+                 tern_error *err)
+{
+    tern_device *device = tern__memory_device(from);
+    if (device) return tern__reduce_scale(device, post->dtype, from, to, count, post->weight / share, err);
+    tern__reduce_weighted(post->dtype, &post->weight, share, &from, 1, &to, 1, count);
+    return TERN_OK;
+}
+
+/* Computes the result of one rank: the mean is x * weight / share, the premul_sum x * weight. Copies it to
+ * `out` if that is set, except in a broadcast, whose root is this rank. */
+static int finish(const self *of, const tern__post *post, tern_error *err)
+{
+    bool is_premul = post->op == TERN_PREMUL_SUM;
+    double share = is_premul ? 1 : post->share;
+    bool weighs = post->weighted && (post->weight != 1 || share != 1);
+    size_t size = tern_dtype_bytes(post->dtype);
+    char *out = post->out;
+    bool is_moot = !is_premul && (share == 0 || post->weight == 0);
+    int status = TERN_OK;
+    if (post->idle) return TERN_OK;
+    if (weighs ? is_moot : !out || post->kind == TERN__BROADCAST) return TERN_OK;
+    for (int i = 0; i < post->extent_count && !status; i++) {
+        const tern__extent *e = &post->extents[i];
+        char *at = (char *)of->windows[e->window].base + e->offset, *to = out ? out : at;
+        status = weighs ? weigh(post, at, to, e->count, share, err)
+                        : tern__memory_copy(to, at, e->count * size, err);
+        if (out) out += e->count * size;
+    }
+    return status;
+}
+
+static int self_post(void *of, const tern__post *post, uint64_t *seq, tern_error *err)
+{
+    channel *c = of;
+    int status = tern__post_check(post, err);
+    if (status) return status;
+    *seq = ++c->posted;
+    word *w = &c->words[*seq % c->slots];
+    w->shadow = post->shadow;
+    w->weight = post->weight;
+    w->tally = (tern__tally){.shadow = &w->shadow,
+                             .shadows = post->shadow,
+                             .idle = post->idle && !post->shadow,
+                             .shares = post->weighted ? post->share : 1,
+                             .weight = post->weighted ? &w->weight : NULL};
+    return post->only_meets ? TERN_OK : finish(c->of, post, err);
+}
+
+static void self_mark(void *of, uint64_t backward, uint32_t folded)
+{
+    (void)of;
+    (void)backward;
+    (void)folded;
+}
+
+static const tern__tally *self_tally(void *of, uint64_t seq)
+{
+    const channel *c = of;
+    return &c->words[seq % c->slots].tally;
+}
+
+static int self_progress(void *of, tern_error *err)
+{
+    (void)of;
+    (void)err;
+    return TERN_OK;
+}
+
+static int self_await(void *of, uint64_t seq, tern_error *err)
+{
+    uint64_t posted = ((channel *)of)->posted;
+    if (seq <= posted) return TERN_OK;
+    return tern__error_set(err, "tern_work_wait", TERN_E_STATE,
+                           "work %llu was never posted, the last one is %llu", (unsigned long long)seq,
+                           (unsigned long long)posted);
+}
+
+const tern__comm_backend tern__comm_self = {
+    .name = "self",
+    .open = self_open,
+    .close = self_close,
+    .window_open = self_window_open,
+    .window_of = self_window_of,
+    .window_base = self_window_base,
+    .window_peer = self_window_peer,
+    .window_close = self_window_close,
+    .channel_open = self_channel_open,
+    .channel_close = self_channel_close,
+    .post = self_post,
+    .progress = self_progress,
+    .test = self_await,
+    .wait = self_await,
+    .mark = self_mark,
+    .tally = self_tally,
+};

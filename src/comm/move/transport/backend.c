@@ -1,0 +1,189 @@
+/* backend.c - the back end of a group that spans hosts: opening and closing, windows. */
+#include "comm/move/transport/mailbox.h"
+
+#include "comm/move/window/native.h"
+#include "comm/move/transport/transport.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char func[] = "tern_group_open";
+
+/* ---- life ---- */
+
+static const char *after_plus(const char *name)
+{
+    const char *plus = strchr(name, '+');
+    return plus ? plus + 1 : name;
+}
+
+/* Makes the group of this host's ranks, which only the local back end sees. */
+static int open_here(tern__hosts *hosts, tern_error *err)
+{
+    const tern_group *group = hosts->group;
+    const tern__host_map *map = &hosts->map;
+    int size = tern__host_size(map, map->own);
+    hosts->here = (tern_group){.boot = group->boot,
+                               .opts = group->opts,
+                               .root = group->root,
+                               .control = group->control,
+                               .trace = group->trace,
+                               .whole = group,
+                               .id = group->id | UINT32_C(1) << 31};
+    tern_group *here = &hosts->here;
+    here->boot.rank = map->place;
+    here->boot.world = size;
+    here->ranks = tern__alloc((size_t)size * sizeof(*here->ranks), func, err);
+    hosts->in_place = tern__alloc((size_t)size * sizeof(*hosts->in_place), func, err);
+    if (!here->ranks || !hosts->in_place) return TERN_E_MEMORY;
+    for (int place = 0; place < size; place++)
+        here->ranks[place] = tern_group_world_rank(group, tern__host_rank(map, map->own, place));
+    here->backend = size == 1 ? &tern__comm_self : &tern__comm_native;
+    here->state = here->backend->open(here, err);
+    return here->state ? TERN_OK : err->code;
+}
+
+static int open_link(tern__hosts *hosts, tern_error *err)
+{
+    tern_group *root = hosts->group->root;
+    if (!root->link) {
+        const tern_transport *transport = tern__transport_find(after_plus(hosts->group->backend_name), err);
+        if (!transport) return err->code;
+        root->link = tern__link_open(root, transport, err);
+    }
+    hosts->link = root->link;
+    if (!hosts->link) return err->code;
+    const tern_transport *transport = hosts->link->transport;
+    bool says = transport->size > offsetof(tern_transport, short_bytes);
+    hosts->small_bytes = tern__heads_room(hosts, says ? transport->short_bytes : 0);
+    return TERN_OK;
+}
+
+static void close_link(tern__link *link)
+{
+    if (!link) return;
+    bool failed = link->root->error.code || !tern__control_is_healthy(link->root->control);
+    tern__link_stop(link, failed || link->asking);
+    for (struct tern__hosts_mailbox *mailbox; (mailbox = link->asking);) {
+        link->asking = mailbox->next;
+        tern__mail_free(mailbox);
+    }
+    tern__free(link);
+}
+
+static void hosts_close(void *state)
+{
+    tern__hosts *hosts = state;
+    tern_group *root = hosts->group->root;
+    if (root == hosts->group) {
+        close_link(root->link);
+        root->link = NULL;
+    }
+    if (hosts->here.state) hosts->here.backend->close(hosts->here.state);
+    tern__free(hosts->here.ranks);
+    tern__free(hosts->in_place);
+    tern__free(hosts->missing);
+    tern__host_map_release(&hosts->map);
+    tern__free(hosts);
+}
+
+static void *hosts_open(tern_group *group, tern_error *err)
+{
+    tern__hosts *hosts = tern__alloc(sizeof(*hosts), func, err);
+    if (!hosts) return NULL;
+    hosts->group = group;
+    tern__group_in_text(group, hosts->where, sizeof(hosts->where));
+    bool flat = !strchr(group->backend_name, '+');
+    int status = tern__host_map_make(&hosts->map, group, flat, err);
+    hosts->missing = tern__alloc((size_t)group->boot.world * sizeof(*hosts->missing), func, err);
+    if (!status && !hosts->missing) status = TERN_E_MEMORY;
+    if (!status) status = open_here(hosts, err);
+    if (!status) status = open_link(hosts, err);
+    if (!status) status = tern__hosts_tags(hosts, 3, &hosts->mail_tag, err);
+    if (!status) return hosts;
+    hosts_close(hosts);
+    return NULL;
+}
+
+/* ---- windows of this host ---- */
+
+static int fail_size(const tern__hosts *hosts, int rank, size_t own, uint64_t theirs, tern_error *err)
+{
+    char text[TERN_ERROR_TEXT];
+    snprintf(text, sizeof(text), "rank %d opens a window of %zu bytes, rank %d one of %llu",
+             tern_group_world_rank(hosts->group, hosts->group->boot.rank), own,
+             tern_group_world_rank(hosts->group, rank), (unsigned long long)theirs);
+    return tern__hosts_fail(hosts, TERN_E_MISMATCH, text, err);
+}
+
+/* Compares the size between all ranks. The local back end compares it only between the ranks of a host. */
+static int agree_on_size(tern__hosts *hosts, size_t bytes, tern_error *err)
+{
+    int world = hosts->group->boot.world;
+    uint64_t *sizes = tern__alloc((size_t)world * sizeof(*sizes), "tern_group_mem_alloc", err);
+    if (!sizes) return TERN_E_MEMORY;
+    int status = tern__hosts_vote(hosts, "the opening of a window", bytes, sizes, err);
+    for (int rank = 0; rank < world && !status; rank++)
+        if (sizes[rank] != bytes) status = fail_size(hosts, rank, bytes, sizes[rank], err);
+    tern__free(sizes);
+    return status;
+}
+
+static int hosts_window_open(void *state, void *base, size_t bytes, uint32_t *window, tern_error *err)
+{
+    tern__hosts *hosts = state;
+    const tern_group *here = &hosts->here;
+    int status = agree_on_size(hosts, bytes, err);
+    return status ? status : here->backend->window_open(here->state, base, bytes, window, err);
+}
+
+static void *hosts_window_base(void *state, uint32_t window)
+{
+    const tern_group *here = &((tern__hosts *)state)->here;
+    return here->backend->window_base(here->state, window);
+}
+
+static char *hosts_window_peer(void *state, uint32_t window, int rank)
+{
+    const tern_group *here = &((tern__hosts *)state)->here;
+    return here->backend->window_peer(here->state, window, rank);
+}
+
+static void hosts_window_close(void *state, uint32_t window)
+{
+    const tern_group *here = &((tern__hosts *)state)->here;
+    here->backend->window_close(here->state, window);
+}
+
+/* True if every host has one rank, so that no other rank reads this rank's memory directly. */
+static bool hosts_reach_own(void *state)
+{
+    return ((const tern__hosts *)state)->map.most == 1;
+}
+
+const tern__comm_backend tern__comm_hosts = {
+    .name = "hosts",
+    .lands_in_windows = true,
+    .open = hosts_open,
+    .close = hosts_close,
+    .window_open = hosts_window_open,
+    .window_base = hosts_window_base,
+    .window_close = hosts_window_close,
+    .window_peer = hosts_window_peer,
+    .reach_own = hosts_reach_own,
+    .channel_open = tern__hosts_channel_open,
+    .channel_close = tern__hosts_channel_close,
+    .post = tern__hosts_channel_post,
+    .progress = tern__hosts_channel_progress,
+    .test = tern__hosts_channel_test,
+    .wait = tern__hosts_channel_wait,
+    .mark = tern__hosts_channel_mark,
+    .tally = tern__hosts_channel_tally,
+    .mailbox_open = tern__hosts_mailbox_open,
+    .mailbox_close = tern__hosts_mailbox_close,
+    .start = tern__hosts_mailbox_start,
+    .carry = tern__hosts_mailbox_carry,
+    .await = tern__hosts_mailbox_await,
+    .drop = tern__hosts_mailbox_drop,
+};

@@ -1,0 +1,404 @@
+/* channel.c - the stages of a work that spans hosts.
+ *
+ *   arrive   The ranks of a host meet: they compare their descriptors, and from here on their windows do not
+ *            change.
+ *   cross    The ranks that talk to other hosts exchange their shares, each for all ranks of the host.
+ *   leave    The ranks of the host meet again. A rank that sees the end of this meeting knows that the
+ *            results are in its window.
+ *   part     Only for a move, which has transferred nothing yet: after `leave` each rank fetches its own
+ *            elements, and this third meeting ends when all have done so. Only then may a window change.
+ *
+ * The meetings are works without data in channels of the local back end. So late ranks are named and dead
+ * ones are noticed in the same way as in a group on one host.
+ *
+ * Every rank takes works through the stages in the same order, several at a time. A rank posts a work only
+ * when the previous work of its slot is done, so the local channels always have room. */
+#include "comm/move/transport/hosts.h"
+
+#include "comm/move/window/native.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char func[] = "tern_group_open";
+
+/* A work's tally, written by a rank that talks to other hosts for the ranks that do not. */
+typedef struct notice {
+    double shares;
+    int32_t shadows;
+    bool idle;
+    bool shadow[]; /* [world] */
+} notice;
+
+static tern__crossing *work_at(const tern__hosts_channel *channel, uint64_t seq)
+{
+    return &channel->works[seq % channel->slots];
+}
+
+static bool talks(const tern__hosts_channel *channel)
+{
+    return channel->hosts->map.place < channel->hosts->map.flows;
+}
+
+/* ---- notices ---- */
+
+static notice *notice_at(const tern__hosts_channel *channel, uint64_t seq, int place)
+{
+    const tern_group *here = &channel->hosts->here;
+    char *board = here->backend->window_peer(here->state, channel->board, place);
+    return (notice *)(board + (seq % channel->slots) * channel->notice_bytes);
+}
+
+static void tell(const tern__hosts_channel *channel, uint64_t seq)
+{
+    const tern__hosts *hosts = channel->hosts;
+    const tern__tally *tally = &work_at(channel, seq)->tally;
+    if (hosts->map.place != 0) return;
+    for (int place = hosts->map.flows; place < hosts->here.boot.world; place++) {
+        notice *to = notice_at(channel, seq, place);
+        to->shares = tally->shares;
+        to->shadows = tally->shadows;
+        to->idle = tally->idle;
+        memcpy(to->shadow, tally->shadow, (size_t)hosts->group->boot.world * sizeof(bool));
+    }
+}
+
+static void hear(const tern__hosts_channel *channel, uint64_t seq)
+{
+    const tern__hosts *hosts = channel->hosts;
+    tern__crossing *work = work_at(channel, seq);
+    if (talks(channel)) return;
+    const notice *from = notice_at(channel, seq, hosts->map.place);
+    work->tally.shares = from->shares;
+    work->tally.shadows = from->shadows;
+    work->tally.idle = from->idle;
+    memcpy(tern__crossing_shadows(channel, work), from->shadow,
+           (size_t)hosts->group->boot.world * sizeof(bool));
+}
+
+/* ---- progress ---- */
+
+static int meet(const tern__hosts_channel *channel, void *where, const tern__crossing *work, uint64_t *seq,
+                tern_error *err)
+{
+    tern__post post = work->post;
+    post.only_meets = true;
+    post.out = NULL;
+    return channel->hosts->here.backend->post(where, &post, seq, err);
+}
+
+/* Counts the works in which all ranks of the host have met, and sends their heads. */
+static int arrive_all(tern__hosts_channel *channel, tern_error *err)
+{
+    const tern__comm_backend *local = channel->hosts->here.backend;
+    int status = TERN_OK;
+    while (!status && channel->arrived < channel->posted) {
+        if (talks(channel) && !tern__exchange_has_room(&channel->exchange)) break;
+        status = local->test(channel->arrive, work_at(channel, channel->arrived + 1)->arrive, err);
+        channel->arrived += !status;
+        if (!status && talks(channel)) status = tern__exchange_say(&channel->exchange, err);
+    }
+    return status == TERN_PENDING ? TERN_OK : status;
+}
+
+static bool is_over(const tern__hosts_channel *channel, uint64_t seq)
+{
+    return channel->arrived >= seq && (!talks(channel) || tern__exchange_is_over(&channel->exchange, seq));
+}
+
+static int cross(tern__hosts_channel *channel, tern_error *err)
+{
+    tern__crossing *work = work_at(channel, channel->crossed + 1);
+    tell(channel, channel->crossed + 1);
+    int status = meet(channel, channel->leave, work, &work->leave, err);
+    channel->crossed += !status;
+    return status;
+}
+
+/* Repeats while works cross, since each makes room for the heads of another. */
+static int cross_all(tern__hosts_channel *channel, tern_error *err)
+{
+    uint64_t before;
+    int status;
+    do {
+        before = channel->crossed;
+        status = arrive_all(channel, err);
+        if (!status && talks(channel)) status = tern__exchange_step(&channel->exchange, err);
+        while (!status && is_over(channel, channel->crossed + 1)) status = cross(channel, err);
+    } while (!status && channel->crossed != before);
+    return status;
+}
+
+/* Begins a move's messages once all ranks of the host know that all hosts posted the same work. */
+static int begin_moves(tern__hosts_channel *channel, tern__crossing *work, tern_error *err)
+{
+    int status = channel->hosts->here.backend->test(channel->leave, work->leave, err);
+    if (status) return status;
+    work->moves = true;
+    return tern__moves_begin(&channel->moves, channel->tag + TERN__CHANNEL_TAGS - 1, work, err);
+}
+
+static int end_moves(tern__hosts_channel *channel, tern__crossing *work, tern_error *err)
+{
+    int status = tern__messages_test(&channel->moves, err);
+    if (status) return status;
+    work->moved = true;
+    return meet(channel, channel->part, work, &work->part, err);
+}
+
+static int end(tern__hosts_channel *channel, tern__crossing *work, tern_error *err)
+{
+    const tern__comm_backend *local = channel->hosts->here.backend;
+    if (!tern__kind_is_move(work->post.kind)) return local->test(channel->leave, work->leave, err);
+    int status = work->moves ? TERN_OK : begin_moves(channel, work, err);
+    if (!status && !work->moved) status = end_moves(channel, work, err);
+    return status ? status : local->test(channel->part, work->part, err);
+}
+
+static int end_all(tern__hosts_channel *channel, tern_error *err)
+{
+    while (channel->done < channel->crossed) {
+        int status = end(channel, work_at(channel, channel->done + 1), err);
+        if (status) return status == TERN_PENDING ? TERN_OK : status;
+        hear(channel, ++channel->done);
+    }
+    return TERN_OK;
+}
+
+int tern__hosts_channel_progress(void *self, tern_error *err)
+{
+    tern__hosts_channel *channel = self;
+    int status = tern__hosts_check(channel->hosts, err);
+    if (!status) status = cross_all(channel, err);
+    return status ? status : end_all(channel, err);
+}
+
+/* ---- posting and finishing ---- */
+
+typedef struct goal {
+    const tern__hosts_channel *channel;
+    uint64_t seq;
+} goal;
+
+static bool has_room(const void *arg)
+{
+    const goal *g = arg;
+    return g->seq - g->channel->done <= g->channel->slots;
+}
+
+static bool is_done(const void *arg)
+{
+    const goal *g = arg;
+    return g->channel->done >= g->seq;
+}
+
+/* Finds the local meeting that the first unfinished work waits in; false if it waits for messages. */
+static bool find_meeting(const tern__hosts_channel *channel, void **where, uint64_t *seq)
+{
+    const tern__crossing *work = work_at(channel, channel->done + 1);
+    bool has_crossed = channel->crossed > channel->done, has_arrived = channel->arrived > channel->done;
+    *where = work->moved ? channel->part : has_crossed ? channel->leave : channel->arrive;
+    *seq = work->moved ? work->part : has_crossed ? work->leave : work->arrive;
+    return work->moved || (has_crossed && !work->moves) || !has_arrived;
+}
+
+/* With one rank on the host there is nobody to wait for. */
+static void find_missing_here(const tern__hosts *hosts, void *where, uint64_t meeting, bool *ranks)
+{
+    if (hosts->here.backend != &tern__comm_native) return;
+    const bool *here = tern__channel_missing(where, meeting);
+    for (int place = 0; place < hosts->here.boot.world; place++)
+        ranks[tern__host_rank(&hosts->map, hosts->map.own, place)] = here[place];
+}
+
+static void find_missing(const void *arg, bool *ranks, char *what, size_t size)
+{
+    const tern__hosts_channel *channel = ((const goal *)arg)->channel;
+    uint64_t seq = channel->done + 1, meeting;
+    const tern__crossing *work = work_at(channel, seq);
+    void *where;
+    tern__desc_text(&work->desc, seq, what, size);
+    if (find_meeting(channel, &where, &meeting))
+        find_missing_here(channel->hosts, where, meeting, ranks);
+    else if (!work->moves)
+        tern__exchange_missing(&channel->exchange, seq, ranks);
+    else
+        for (int rank = 0; rank < channel->hosts->group->boot.world; rank++)
+            ranks[rank] = tern__messages_awaits(&channel->moves, rank);
+}
+
+static bool awaits_here(const tern__hosts *hosts, void *where, uint64_t meeting, int rank)
+{
+    const tern__host_map *map = &hosts->map;
+    if (hosts->here.backend != &tern__comm_native) return false;
+    const bool *here = tern__channel_missing(where, meeting);
+    for (int place = 0; place < hosts->here.boot.world; place++)
+        if (tern__host_rank(map, map->own, place) == rank) return here[place];
+    return false;
+}
+
+static bool awaits(const void *arg, int rank)
+{
+    const tern__hosts_channel *channel = ((const goal *)arg)->channel;
+    uint64_t seq = channel->done + 1, meeting;
+    void *where;
+    if (find_meeting(channel, &where, &meeting)) return awaits_here(channel->hosts, where, meeting, rank);
+    return work_at(channel, seq)->moves ? tern__messages_awaits(&channel->moves, rank)
+                                        : tern__exchange_awaits(&channel->exchange, seq, rank);
+}
+
+static bool say_meeting(const void *arg, tern__goal *meeting)
+{
+    const tern__hosts_channel *channel = ((const goal *)arg)->channel;
+    void *where;
+    bool is_native = channel->hosts->here.backend == &tern__comm_native;
+    bool meets = is_native && find_meeting(channel, &where, &meeting->seq);
+    meeting->channel = meets ? where : NULL;
+    return meets;
+}
+
+/* Waits for work `seq` until is_met: until it is done, or until there is room for it. */
+static int await(const tern__hosts_channel *channel, uint64_t seq, bool (*is_met)(const void *arg),
+                 tern_error *err)
+{
+    goal g = {channel, seq};
+    tern__hosts_goal until = {
+        .is_met = is_met, .missing = find_missing, .awaits = awaits, .find_meeting = say_meeting, .arg = &g};
+    return tern__hosts_await(channel->hosts, &until, err);
+}
+
+static int check_post(const tern__hosts *hosts, const tern__post *post, uint64_t count, tern_error *err)
+{
+    bool has_parts = post->kind == TERN__ALL_GATHER || post->kind == TERN__REDUCE_SCATTER;
+    int status = tern__post_check(post, err);
+    if (status || !has_parts || count % (uint64_t)hosts->group->boot.world == 0) return status;
+    return tern__error_set(err, "tern_backward", TERN_E_SHAPE, "cannot cut %llu elements into %d equal parts",
+                           (unsigned long long)count, hosts->group->boot.world);
+}
+
+/* True if the sums fit behind the heads. Sums of 16-bit elements are sent in f32. */
+static bool is_small(const tern__hosts *hosts, const tern__crossing *work)
+{
+    size_t most = hosts->small_bytes / TERN__MAX(tern_dtype_bytes(work->post.dtype), sizeof(float));
+    return work->post.kind == TERN__ALL_REDUCE && work->count && work->count <= most;
+}
+
+int tern__hosts_channel_post(void *self, const tern__post *post, uint64_t *seq, tern_error *err)
+{
+    tern__hosts_channel *channel = self;
+    const tern__hosts *hosts = channel->hosts;
+    tern__crossing next = {.post = *post, .source = post->root};
+    tern__desc_write(&next.desc, post);
+    next.count = next.desc.count;
+    next.is_small = is_small(hosts, &next);
+    int status = check_post(hosts, post, next.count, err);
+    goal room = {channel, channel->posted + 1};
+    if (!status && !has_room(&room)) status = await(channel, room.seq, has_room, err);
+    if (status) return status;
+    tern__crossing *work = work_at(channel, channel->posted + 1);
+    next.tally = (tern__tally){.shadow = tern__crossing_shadows(channel, work)};
+    *work = next;
+    status = meet(channel, channel->arrive, work, &work->arrive, err);
+    if (status) return status;
+    *seq = ++channel->posted;
+    tern__desc_say(hosts->group->control, &work->desc, *seq, hosts->where);
+    return TERN_OK;
+}
+
+int tern__hosts_channel_test(void *self, uint64_t seq, tern_error *err)
+{
+    const tern__hosts_channel *channel = self;
+    int status = channel->done >= seq ? TERN_OK : tern__hosts_channel_progress(self, err);
+    if (status) return status;
+    return channel->done >= seq ? TERN_OK : TERN_PENDING;
+}
+
+int tern__hosts_channel_wait(void *self, uint64_t seq, tern_error *err)
+{
+    int status = tern__hosts_channel_test(self, seq, err);
+    return status == TERN_PENDING ? await(self, seq, is_done, err) : status;
+}
+
+void tern__hosts_channel_mark(void *self, uint64_t backward, uint32_t folded)
+{
+    const tern__hosts_channel *channel = self;
+    const tern__comm_backend *local = channel->hosts->here.backend;
+    local->mark(channel->arrive, backward, folded);
+    local->mark(channel->leave, backward, folded);
+    local->mark(channel->part, backward, folded);
+}
+
+const tern__tally *tern__hosts_channel_tally(void *self, uint64_t seq)
+{
+    return &work_at(self, seq)->tally;
+}
+
+/* ---- life ---- */
+
+static void unlink_channel(tern__hosts_channel *channel)
+{
+    tern__hosts_channel **at = &channel->hosts->link->channels;
+    while (*at && *at != channel) at = &(*at)->next;
+    if (*at) *at = channel->next;
+}
+
+void tern__hosts_channel_close(void *self)
+{
+    tern__hosts_channel *channel = self;
+    const tern_group *here = &channel->hosts->here;
+    unlink_channel(channel);
+    tern__exchange_close(&channel->exchange);
+    tern__messages_close(&channel->moves);
+    if (channel->arrive) here->backend->channel_close(channel->arrive);
+    if (channel->leave) here->backend->channel_close(channel->leave);
+    if (channel->part) here->backend->channel_close(channel->part);
+    if (channel->has_board) here->backend->window_close(here->state, channel->board);
+    tern__free(channel->works);
+    tern__free(channel->shadows);
+    tern__free(channel);
+}
+
+static int open_board(tern__hosts_channel *channel, tern_error *err)
+{
+    const tern_group *here = &channel->hosts->here;
+    size_t world = (size_t)channel->hosts->group->boot.world;
+    channel->notice_bytes = tern__align_up(sizeof(notice) + world * sizeof(bool), TERN__LINE);
+    int status = here->backend->window_open(here->state, NULL, channel->slots * channel->notice_bytes,
+                                            &channel->board, err);
+    channel->has_board = !status;
+    return status;
+}
+
+static int open_parts(tern__hosts_channel *channel, tern_error *err)
+{
+    const tern_group *here = &channel->hosts->here;
+    size_t world = (size_t)channel->hosts->group->boot.world;
+    channel->works = tern__alloc(channel->slots * sizeof(*channel->works), func, err);
+    channel->shadows = tern__alloc(channel->slots * world * sizeof(*channel->shadows), func, err);
+    if (!channel->works || !channel->shadows) return TERN_E_MEMORY;
+    channel->arrive = here->backend->channel_open(here->state, (int)channel->slots, err);
+    if (!channel->arrive) return err->code;
+    channel->leave = here->backend->channel_open(here->state, (int)channel->slots, err);
+    if (!channel->leave) return err->code;
+    channel->part = here->backend->channel_open(here->state, (int)channel->slots, err);
+    if (!channel->part) return err->code;
+    int status = open_board(channel, err);
+    if (!status) status = tern__messages_open(&channel->moves, channel->hosts, err);
+    if (!status) status = tern__exchange_open(&channel->exchange, channel, err);
+    return status ? status : tern__hosts_tags(channel->hosts, TERN__CHANNEL_TAGS, &channel->tag, err);
+}
+
+void *tern__hosts_channel_open(void *state, int slots, tern_error *err)
+{
+    tern__hosts *hosts = state;
+    tern__hosts_channel *channel = tern__alloc(sizeof(*channel), func, err);
+    if (!channel) return NULL;
+    *channel = (tern__hosts_channel){.hosts = hosts, .slots = (uint64_t)TERN__MAX(slots, 2)};
+    if (open_parts(channel, err)) {
+        tern__hosts_channel_close(channel);
+        return NULL;
+    }
+    channel->next = hosts->link->channels;
+    hosts->link->channels = channel;
+    return channel;
+}

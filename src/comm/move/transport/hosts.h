@@ -1,0 +1,341 @@
+/* hosts.h - shared declarations of the back end `hosts`, which serves a group that spans hosts.
+ *
+ * Inside a host, ranks reach each other's windows through a local back end, native or self (`here`). Between
+ * hosts, messages go over a transport, MPI or gloo. A group that uses the transport alone counts every rank
+ * as a host of its own.
+ *
+ *   backend.c    opening, closing, windows
+ *   wait.c       blocking, and what a rank that waits moves on
+ *   failure.c    the first failure
+ *   map.c        which ranks are on which host
+ *   link.c       the transport of a family of groups
+ *   messages.c   the messages in flight for one purpose
+ *   channel.c    the stages of a work
+ *   heads.c      the heads that hosts exchange before a work
+ *   exchange.c   the transfer of a work's elements
+ *   region.c     which elements a rank transfers
+ *   partial.c    their sums
+ *   moves.c      the transfer of a move's elements
+ *   vote.c       agreement while something is opened
+ *   mailbox.c, mailbox_life.c   point-to-point messages */
+#ifndef TERN_SRC_COMM_MOVE_TRANSPORT_HOSTS_H
+#define TERN_SRC_COMM_MOVE_TRANSPORT_HOSTS_H
+
+#include "comm/group.h"
+#include "comm/meet/layout.h"
+
+#include <tern/backend/transport.h>
+
+typedef struct tern__hosts tern__hosts;
+typedef struct tern__hosts_channel tern__hosts_channel;
+struct tern__goal; /* native/native.h */
+
+/* ---- map.c ---- */
+
+/* Hosts are numbered in the order of their lowest ranks; the ranks of a host are in ascending order. */
+typedef struct tern__host_map {
+    int count;      /* number of hosts                          */
+    int own, place; /* this rank's host, and its index there    */
+    int flows;      /* ranks of the smallest host: on every host this many ranks talk to other hosts */
+    int most;       /* ranks of the largest host                */
+    int *host;      /* [world] each rank's host                 */
+    int *ranks;     /* [world] all ranks, host by host          */
+    int *first;     /* [count + 1] a host's first index in `ranks` */
+} tern__host_map;
+
+int tern__host_map_make(tern__host_map *map, const tern_group *group, bool flat, tern_error *err);
+void tern__host_map_release(tern__host_map *map);
+
+static inline int tern__host_size(const tern__host_map *map, int host)
+{
+    return map->first[host + 1] - map->first[host];
+}
+
+static inline int tern__host_rank(const tern__host_map *map, int host, int place)
+{
+    return map->ranks[map->first[host] + place];
+}
+
+/* ---- link.c ---- */
+
+/* The transport of a family of groups. The transport addresses peers by their rank in the root group. */
+typedef struct tern__link {
+    const tern_transport *transport;
+    void *state; /* NULL: given up after a failure */
+    tern_group *root;
+    int next_tag;
+    tern__hosts_channel *channels;         /* of all groups of the family                          */
+    struct tern__hosts_mailbox *mailboxes; /* of all groups of the family                          */
+    struct tern__hosts_mailbox *asking;    /* closed, but the transport still holds one of their receives */
+    int pending;                           /* messages in flight                                   */
+    uint64_t came;                         /* messages that were completed                         */
+    tern_transport_message *awaited;       /* the first pending message that progress depends on, or NULL */
+} tern__link;
+
+/* Collective over `group`, the root. */
+tern__link *tern__link_open(tern_group *group, const tern_transport *transport, tern_error *err);
+/* Close the transport. It touches no message's buffer afterwards. */
+void tern__link_stop(tern__link *link, bool failed);
+void tern__link_give_up(tern__link *link); /* after a failure */
+/* `rank` is a rank of `group`. */
+int tern__link_send(tern__link *link, const tern_group *group, int rank, int tag, const void *data,
+                    size_t bytes, tern_transport_message *message, tern_error *err);
+int tern__link_recv(tern__link *link, const tern_group *group, int rank, int tag, void *data, size_t bytes,
+                    tern_transport_message *message, tern_error *err);
+int tern__link_test(tern__link *link, tern_transport_message *message, tern_error *err);
+/* True if no message is in flight and no mailbox waits for one. */
+bool tern__link_is_quiet(const tern__link *link);
+/* Blocks in the transport until the awaited message may have arrived, or for a short time. Returns false at
+ * once if the transport cannot block, or if progress may come from other messages. */
+bool tern__link_doze(const tern__link *link);
+
+/* ---- messages.c ---- */
+
+/* At most one message to each rank of the group and one from each. */
+typedef struct tern__messages {
+    const tern__hosts *hosts;
+    tern_transport_message *handles; /* [2 * world]: from each rank, then to each */
+    bool *is_begun;                  /* [2 * world]: the message is in flight     */
+} tern__messages;
+
+/* *messages must be zeroed. Close it after an error, too. */
+int tern__messages_open(tern__messages *messages, const tern__hosts *hosts, tern_error *err);
+/* If messages are still in flight, gives up the link. */
+void tern__messages_close(tern__messages *messages);
+/* Sending or receiving 0 bytes does nothing. */
+int tern__messages_send(tern__messages *messages, int rank, int tag, const void *data, size_t bytes,
+                        tern_error *err);
+int tern__messages_recv(tern__messages *messages, int rank, int tag, void *data, size_t bytes,
+                        tern_error *err);
+/* TERN_OK when all are complete. On TERN_PENDING, sets link->awaited to the first that is not, unless it is
+ * set. */
+int tern__messages_test(tern__messages *messages, tern_error *err);
+/* True if a message from `rank` has not arrived yet, or if `rank` has not taken one. */
+bool tern__messages_awaits(const tern__messages *messages, int rank);
+
+/* ---- vote.c ---- */
+
+/* Gathers the ranks' numbers: votes[r] = rank r's `own`. Collective over the group. `what` names the purpose
+ * in messages: "the opening of a channel". */
+int tern__hosts_vote(tern__hosts *hosts, const char *what, uint64_t own, uint64_t *votes, tern_error *err);
+/* Reserves the tags [*tag, *tag + count), which no rank of the group has used yet. Collective. */
+int tern__hosts_tags(tern__hosts *hosts, int count, int *tag, tern_error *err);
+
+/* ---- backend.c ---- */
+
+struct tern__hosts {
+    tern_group *group;
+    tern__link *link; /* shared by the family */
+    tern__host_map map;
+    tern_group here;              /* the group of this host's ranks                          */
+    const char **in_place;        /* [this host's ranks] scratch: where their elements are   */
+    bool *missing;                /* [world] scratch: the ranks that a wait is for           */
+    char where[TERN__GROUP_TEXT]; /* " in the group of ranks 0, 2", or "" for the root       */
+    size_t small_bytes;           /* the largest sum of a host that fits behind a head       */
+    int mail_tag;                 /* the first of the mailbox's three tags                   */
+};
+
+/* ---- failure.c ---- */
+
+/* The lobby of this host's ranks; NULL if the rank is alone on it. */
+static inline struct tern__native *tern__hosts_lobby(const tern__hosts *hosts)
+{
+    return hosts->group->root->native;
+}
+
+/* TERN_OK as long as no rank has failed. All ranks of a host share a lobby, so they report the same first
+ * failure with the same text. */
+int tern__hosts_check(const tern__hosts *hosts, tern_error *err);
+/* Record a failure of the family; _fail adds the group's name to the text. Return the first one recorded,
+ * which all ranks report. */
+int tern__hosts_abort(const tern__hosts *hosts, int code, const char *text, tern_error *err);
+int tern__hosts_fail(const tern__hosts *hosts, int code, const char *text, tern_error *err);
+
+/* ---- wait.c ---- */
+
+/* Makes progress on the works of all channels and mailboxes of the family. */
+int tern__link_progress(tern__link *link, tern_error *err);
+/* Makes progress on all works and messages of the family. */
+int tern__hosts_progress(const tern__hosts *hosts, tern_error *err);
+/* The condition that a rank waits for. */
+typedef struct tern__hosts_goal {
+    bool (*is_met)(const void *arg);
+    /* Sets ranks[r], false before, for each rank of the group that this one may be waiting for, and writes
+     * the wait's name: "all_reduce of 8 f32, sum (work 2)". */
+    void (*missing)(const void *arg, bool *ranks, char *what, size_t size);
+    bool is_message; /* the wait's name includes the peer */
+    /* True if the goal cannot be met without something that `rank` has not done yet. */
+    bool (*awaits)(const void *arg, int rank);
+    /* Instead of it: returns a rank that has closed its group and without which the goal cannot be met, or
+     * -1. */
+    int (*find_gone)(const tern__hosts *hosts, const void *arg);
+    /* Finds the local work in which the ranks of this host must meet; false if the wait is for something
+     * else. NULL: it always is. */
+    bool (*find_meeting)(const void *arg, struct tern__goal *meeting);
+    const void *arg;
+} tern__hosts_goal;
+
+/* Makes progress on all works of the family until the goal is met or an error occurs. */
+int tern__hosts_await(tern__hosts *hosts, const tern__hosts_goal *goal, tern_error *err);
+
+/* ---- mailbox_life.c ---- */
+
+void *tern__hosts_mailbox_open(void *hosts, tern_error *err);
+void tern__hosts_mailbox_close(void *mailbox);
+int tern__hosts_mailbox_start(void *mailbox, tern__transfer *transfer, tern_error *err);
+int tern__hosts_mailbox_carry(void *mailbox, tern_error *err);
+int tern__hosts_mailbox_await(void *mailbox, const tern__transfer *transfer, tern_error *err);
+void tern__hosts_mailbox_drop(void *mailbox, tern__transfer *transfer);
+void tern__mail_free(struct tern__hosts_mailbox *mailbox);
+
+/* ---- channel.c ---- */
+
+/* A work between hosts, as this rank posted it. */
+typedef struct tern__crossing {
+    tern__post post;
+    tern__desc desc;
+    uint64_t count;               /* elements in all extents                                     */
+    uint64_t arrive, leave, part; /* its sequence numbers in this host's channels                */
+    bool moves, moved;            /* moves: its messages are in flight; moved: they are complete */
+    bool is_small;                /* its sums are sent with the heads                            */
+    /* Known once the heads of all hosts are here: */
+    tern__tally tally;
+    int source;                    /* the rank whose data a broadcast sends; -1: no rank has any */
+    bool is_weighted, is_moot;     /* moot: no weight or no rank that wants a result, so nothing is summed */
+    uint64_t rounds, begun, ended; /* rounds that transfer its elements  */
+    uint64_t each;                 /* elements of a region in one round  */
+} tern__crossing;
+
+/* ---- heads.c ---- */
+
+#define TERN__SMALL_BYTES ((size_t)2 << 10) /* the largest sum of a host that is sent with the head */
+
+/* The heads of one work, one from each host. */
+typedef struct tern__heads {
+    const tern__hosts_channel *channel;
+    tern__crossing *work;
+    tern__messages messages;
+    char *said;  /* [hosts] heads, including this host's  */
+    char **sums; /* [hosts] the sum in each host's head   */
+} tern__heads;
+
+/* Returns how many bytes of a host's sum fit behind the head in a message of `short_bytes`, the size up to
+ * which the transport sends a message as fast as a shorter one. */
+size_t tern__heads_room(const tern__hosts *hosts, size_t short_bytes);
+/* *heads must be zeroed. Close it after an error, too. */
+int tern__heads_open(tern__heads *heads, tern__hosts_channel *channel, tern_error *err);
+void tern__heads_close(tern__heads *heads);
+/* Sends this host's head once its ranks have met in the work. `local` is their tally. */
+int tern__heads_say(tern__heads *heads, tern__crossing *work, const tern__tally *local, tern_error *err);
+/* TERN_OK when the heads of all hosts are here and agree on work `seq`, TERN_PENDING, or an error. */
+int tern__heads_hear(tern__heads *heads, uint64_t seq, tern_error *err);
+
+/* ---- exchange.c ---- */
+
+enum {
+    TERN__HEADS = 4,
+    TERN__ROUNDS = 4,
+    TERN__CHANNEL_TAGS = 4
+}; /* heads and rounds in flight at a time; tags of a channel, the last one for moves */
+
+/* One round: a part of a work's elements in transfer between the hosts. */
+typedef struct tern__round {
+    tern__crossing *work;
+    uint64_t index;
+    tern__messages to_join, given, to_end; /* partials received; partials sent; results, both ways */
+    char *partials, *arrivals, *results;   /* [hosts] buffers each: to send, received, results     */
+    char **parts;                          /* [hosts] each host's partial of this host's region */
+    char **landings;                       /* [hosts] where each host's results are received    */
+} tern__round;
+
+/* The transfers of a channel's works between this rank and the ranks at the same place of the other hosts. */
+typedef struct tern__exchange {
+    tern__hosts_channel *channel;
+    uint64_t said, heard, fed;     /* works whose head was sent; with all heads here; with all rounds begun */
+    uint64_t begun, joined, ended; /* rounds, counted over all works */
+    size_t round_bytes;            /* size of a buffer               */
+    tern__heads heads[TERN__HEADS];
+    tern__round rounds[TERN__ROUNDS];
+} tern__exchange;
+
+int tern__exchange_open(tern__exchange *exchange, tern__hosts_channel *channel, tern_error *err);
+void tern__exchange_close(tern__exchange *exchange);
+/* True if the heads of another work can be sent. */
+bool tern__exchange_has_room(const tern__exchange *exchange);
+/* Sends the head of the next work, in which the host's ranks have met. */
+int tern__exchange_say(tern__exchange *exchange, tern_error *err);
+/* Makes all progress that is possible without waiting. */
+int tern__exchange_step(tern__exchange *exchange, tern_error *err);
+/* True if the results of this rank's share of work `seq` are in the windows of the host's ranks. */
+bool tern__exchange_is_over(const tern__exchange *exchange, uint64_t seq);
+/* True if work `seq` waits for a message from or to `rank`, which is on another host. */
+bool tern__exchange_awaits(const tern__exchange *exchange, uint64_t seq, int rank);
+/* Sets ranks[r] for each rank on another host that work `seq` may be waiting for. */
+void tern__exchange_missing(const tern__exchange *exchange, uint64_t seq, bool *ranks);
+
+/* ---- moves.c ---- */
+
+/* Copies the elements that this rank takes from ranks of its own host, and begins the messages to and from
+ * ranks of other hosts. */
+int tern__moves_begin(tern__messages *messages, int tag, const tern__crossing *work, tern_error *err);
+
+struct tern__hosts_channel {
+    tern__hosts_channel *next;
+    tern__hosts *hosts;
+    int tag; /* the first of TERN__CHANNEL_TAGS */
+    uint64_t slots;
+    void *arrive, *leave, *part; /* channels of the local back end */
+    uint32_t board; /* window with one notice per work, for the ranks that do not talk to other hosts */
+    bool has_board;
+    size_t notice_bytes;
+    uint64_t posted, arrived, crossed, done;
+    tern__crossing *works; /* [slots] */
+    bool *shadows;         /* [slots][world], storage for the works' tallies */
+    tern__exchange exchange;
+    tern__messages moves; /* messages of the move in progress */
+};
+
+/* Returns [world] flags, the storage for the shadows of a work's tally. */
+static inline bool *tern__crossing_shadows(const tern__hosts_channel *channel, const tern__crossing *work)
+{
+    return channel->shadows + (size_t)(work - channel->works) * (size_t)channel->hosts->group->boot.world;
+}
+
+void *tern__hosts_channel_open(void *hosts, int slots, tern_error *err);
+void tern__hosts_channel_close(void *channel);
+int tern__hosts_channel_post(void *channel, const tern__post *post, uint64_t *seq, tern_error *err);
+int tern__hosts_channel_progress(void *channel, tern_error *err);
+int tern__hosts_channel_test(void *channel, uint64_t seq, tern_error *err);
+int tern__hosts_channel_wait(void *channel, uint64_t seq, tern_error *err);
+void tern__hosts_channel_mark(void *channel, uint64_t backward, uint32_t folded);
+const tern__tally *tern__hosts_channel_tally(void *channel, uint64_t seq);
+
+/* ---- region.c ---- */
+
+/* Returns the number of elements in this rank's share of the region of `host`. */
+uint64_t tern__region_count(const tern__hosts *hosts, const tern__crossing *work, int host);
+/* Copies elements [first, first + count) of the share between a buffer and the window of the rank at `place`
+ * of this host. TERN__OWNER: the window of the rank that owns the element. */
+#define TERN__OWNER (-1)
+void tern__region_read(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
+                       uint64_t count, int place, char *buffer);
+void tern__region_write(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
+                        uint64_t count, int place, const char *buffer);
+/* Returns the elements' address in the window if they are contiguous there, else NULL. */
+char *tern__region_at(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
+                      uint64_t count, int place);
+
+/* ---- partial.c ---- */
+
+/* Returns the dtype in which a host's partials are sent. */
+tern_dtype tern__partial_dtype(const tern__hosts *hosts, const tern__crossing *work);
+/* True if this host has one rank, whose elements are the partial without conversion or weight. */
+bool tern__partial_is_raw(const tern__hosts *hosts, const tern__crossing *work);
+/* out = the reduction over this host's ranks of elements [first, first + count) of the region of `host`. */
+void tern__partial_make(const tern__hosts *hosts, const tern__crossing *work, const tern__tally *local,
+                        int host, uint64_t first, uint64_t count, char *out);
+/* out = the reduction of all hosts' parts, in host order, in the work's dtype. Overwrites `parts`. */
+void tern__partial_join(const tern__hosts *hosts, const tern__crossing *work, char *const *parts,
+                        uint64_t count, char *out);
+
+#endif

@@ -1,0 +1,128 @@
+/* partial.c - sums in two steps: over a host's ranks in rank order, then over the hosts in host order.
+ * Partials of bf16 and f16 are sent in f32, so that the result is rounded once, as in a group on one host. If
+ * every host has one rank and nothing is weighted, the elements are sent as they are. */
+#include "comm/move/transport/hosts.h"
+
+#include "comm/move/reduce.h"
+#include "kernels/halves.h"
+
+#include <string.h>
+
+enum { block_elements = 8 << 10 };
+
+/* ---- dtypes ---- */
+
+tern_dtype tern__partial_dtype(const tern__hosts *hosts, const tern__crossing *work)
+{
+    bool is_raw = hosts->map.most == 1 && !work->is_weighted && !work->is_small;
+    return tern__dtype_is_half(work->post.dtype) && !is_raw ? TERN_F32 : work->post.dtype;
+}
+
+bool tern__partial_is_raw(const tern__hosts *hosts, const tern__crossing *work)
+{
+    bool is_alone = hosts->here.boot.world == 1 && !work->is_weighted;
+    return is_alone && tern__partial_dtype(hosts, work) == work->post.dtype;
+}
+
+/* ---- step 1: a host's ranks ---- */
+
+/* A mean is summed first, and divided when the sums of all hosts are joined. */
+static tern_reduce_op op_of(const tern__crossing *work)
+{
+    return work->is_weighted || work->post.op == TERN_AVG ? TERN_SUM : work->post.op;
+}
+
+/* sum += x, or sum = x for the first; with x weighted. */
+static void add(tern_dtype dtype, const tern__crossing *work, double weight, bool is_first, char *sum,
+                const char *x, uint64_t count)
+{
+    const char *const both[] = {sum, x}, *const one[] = {x};
+    const double weights[] = {1, weight};
+    if (work->is_weighted && is_first)
+        tern__reduce_weighted(dtype, &weight, 1, one, 1, &sum, 1, count);
+    else if (work->is_weighted)
+        tern__reduce_weighted(dtype, weights, 1, both, 2, &sum, 1, count);
+    else if (is_first)
+        memcpy(sum, x, count * tern_dtype_bytes(dtype));
+    else
+        tern__reduce(dtype, op_of(work), both, 2, &sum, 1, count);
+}
+
+/* Reads elements of one rank, converted to the partials' dtype. */
+static void read_wide(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
+                      uint64_t count, int place, tern_dtype dtype, char *out)
+{
+    uint16_t narrow[block_elements];
+    bool widens = dtype != work->post.dtype;
+    tern__region_read(hosts, work, host, first, count, place, widens ? (char *)narrow : out);
+    if (widens) tern__halves_widen(work->post.dtype, (float *)out, narrow, count);
+}
+
+/* Reduces a block straight from the windows. Returns false if a weight, a conversion or an extent's end
+ * prevents it. */
+static bool make_plain_block(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
+                             uint64_t count, char *sum)
+{
+    int places = hosts->here.boot.world;
+    const char **in = hosts->in_place;
+    if (work->is_weighted || places < 2 || tern__partial_dtype(hosts, work) != work->post.dtype) return false;
+    for (int place = 0; place < places; place++)
+        if (!(in[place] = tern__region_at(hosts, work, host, first, count, place))) return false;
+    tern__reduce(work->post.dtype, op_of(work), in, places, &sum, 1, count);
+    return true;
+}
+
+static void make_block(const tern__hosts *hosts, const tern__crossing *work, const tern__tally *local,
+                       int host, uint64_t first, uint64_t count, char *sum)
+{
+    _Alignas(TERN__LINE) char x[block_elements * sizeof(double)];
+    tern_dtype dtype = tern__partial_dtype(hosts, work);
+    bool is_first = true;
+    for (int place = 0; place < hosts->here.boot.world; place++) {
+        double weight = local->weight ? local->weight[place] : 1;
+        if (work->is_weighted && weight == 0) continue;
+        read_wide(hosts, work, host, first, count, place, dtype, x);
+        add(dtype, work, weight, is_first, sum, x, count);
+        is_first = false;
+    }
+    if (is_first) memset(sum, 0, count * tern_dtype_bytes(dtype));
+}
+
+void tern__partial_make(const tern__hosts *hosts, const tern__crossing *work, const tern__tally *local,
+                        int host, uint64_t first, uint64_t count, char *out)
+{
+    size_t size = tern_dtype_bytes(tern__partial_dtype(hosts, work));
+    for (uint64_t done = 0, here; done < count; done += here) {
+        here = TERN__MIN(count - done, (uint64_t)block_elements);
+        char *sum = out + done * size;
+        if (!make_plain_block(hosts, work, host, first + done, here, sum))
+            make_block(hosts, work, local, host, first + done, here, sum);
+    }
+}
+
+/* ---- step 2: the hosts ---- */
+
+static bool divides(const tern__crossing *work)
+{
+    return work->is_weighted || work->post.op == TERN_AVG;
+}
+
+/* sum /= shares. */
+static void divide(tern_dtype dtype, double shares, char *sum, uint64_t count)
+{
+    const double one = 1;
+    const char *const in[] = {sum};
+    tern__reduce_weighted(dtype, &one, shares, in, 1, &sum, 1, count);
+}
+
+void tern__partial_join(const tern__hosts *hosts, const tern__crossing *work, char *const *parts,
+                        uint64_t count, char *out)
+{
+    tern_dtype dtype = tern__partial_dtype(hosts, work), result = work->post.dtype;
+    const char *const *in = (const char *const *)parts;
+    char *sum = dtype == result ? out : parts[0];
+    bool is_raw = tern__dtype_is_half(dtype);
+    tern__reduce(dtype, is_raw ? work->post.op : op_of(work), in, hosts->map.count, &sum, 1, count);
+    if (divides(work) && !is_raw) divide(dtype, work->tally.shares, sum, count);
+    if (dtype != result) tern__halves_narrow(result, (uint16_t *)out, (const float *)sum, count);
+}
