@@ -9,9 +9,26 @@
 #define TERN_SRC_COMM_GROUP_H
 
 #include "base/trace.h"
-#include "comm/move/backend.h"
 #include "comm/bootstrap/bootstrap.h"
 #include "comm/meet/control/control.h"
+
+#include <tern/collectives.h>
+
+typedef struct tern__comm_backend tern__comm_backend; /* move/backend.h */
+
+/* What comes from other hosts: a mover's, for the waits of the ranks that it serves. */
+typedef struct tern__incoming {
+    uint64_t arrived; /* messages that were completed */
+    /* Does what can be done now. Never blocks. */
+    int (*progress)(struct tern__incoming *incoming, tern_error *err);
+    /* True if no message is in flight. */
+    bool (*is_quiet)(struct tern__incoming *incoming);
+    /* Sleeps until a message may have arrived, or for a short time. Returns false at once if it cannot, or if
+     * progress may come from something else. */
+    bool (*sleep)(struct tern__incoming *incoming);
+    /* Called after a failure: no memory of the caller's is touched from here on. */
+    void (*stop)(struct tern__incoming *incoming);
+} tern__incoming;
 
 /* A block from tern_group_mem_alloc. */
 typedef struct tern__mem {
@@ -41,6 +58,8 @@ struct tern_group {
     struct tern__staging *staging;    /* their queue; NULL in a group of one */
     void *mailbox;                    /* the back end's; NULL until a message */
     tern__mem *mems;
+    bool *awaited;       /* [world] scratch: the ranks that a wait is for */
+    int *spins;          /* before a wait yields; NULL: waits of this group do not spin */
     tern__trace *trace;  /* the root's; NULL: off */
     uint32_t next_owner; /* the number of the last ddp */
 
@@ -53,10 +72,12 @@ struct tern_group {
     const int *mark;      /* points to a 1, which is 0 in a forked child */
     int64_t stop_look_at; /* when a wait looks for stopped ranks next; 0: no wait has taken long */
     int64_t stop_warn_at; /* from when on it says which it has found */
-    uint64_t stopped;     /* their bits in the lobby, until the wait succeeds */
+    uint64_t stopped;     /* their bits in the shared memory, until the wait succeeds */
     struct tern__presence_row *presence; /* tells the launcher; NULL: there is none */
-    struct tern__link *link;             /* messages between hosts; NULL: on one host */
-    struct tern__native *native;         /* has the lobby in which this host's ranks wait */
+    tern__incoming *incoming;            /* NULL: the family is on one host */
+    struct tern__shm *shm;               /* NULL: this rank is alone on its host */
+    /* Advances everything that the family has in progress: what a rank does while it waits. */
+    int (*progress)(tern_group *group, tern_error *err);
     struct tern__listener *listeners;    /* live ddps, in creation order */
 };
 
@@ -91,10 +112,13 @@ int tern__group_told(const tern_group *group, const char *func, tern_error *err)
 /* Makes `err` the group's sticky error and tells the peers; returns its code. */
 int tern__group_fail(tern_group *group, const tern_error *err);
 
-/* ---- progress.c ---- */
+/* ---- call/progress.c ---- */
 
-/* Advances the family's queued collectives. Back ends call it while they block. */
+/* Advances the family's queued collectives. */
 int tern__group_progress(tern_group *group, tern_error *err);
+/* Advances everything that the family has in progress, and notices its failure: what a rank does while it
+ * waits. */
+int tern__family_progress(tern_group *group, tern_error *err);
 
 /* ---- members.c ---- */
 

@@ -7,7 +7,7 @@
 #ifndef TERN_SRC_OPTIM_SHARDED_BLOCK_H
 #define TERN_SRC_OPTIM_SHARDED_BLOCK_H
 
-#include "comm/group.h"
+#include "comm/move/backend.h"
 #include "device/backend.h"
 
 typedef struct tern__sharded_block {

@@ -3,7 +3,7 @@
 #ifndef TERN_SRC_PARALLEL_DDP_H
 #define TERN_SRC_PARALLEL_DDP_H
 
-#include "comm/group.h"
+#include "comm/move/backend.h"
 #include "device/backend.h"
 #include "nn/nn.h"
 #include "parallel/stats.h"

@@ -1,5 +1,5 @@
 /* test_draw.c - a scope's random numbers: on several ranks, step by step, and when a run is resumed. */
-#include "comm/group.h"
+#include "comm/move/backend.h"
 #include "comm/ranks.h"
 
 #define COUNT 1000

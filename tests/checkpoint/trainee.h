@@ -6,7 +6,7 @@
 #include "comm/ranks.h"
 
 #include "checkpoint/snapshot.h"
-#include "comm/group.h"
+#include "comm/move/backend.h"
 #include "tensor/tensor.h"
 
 #include <dirent.h>

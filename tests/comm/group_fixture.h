@@ -4,7 +4,7 @@
 
 #include "ranks.h"
 
-#include "comm/group.h"
+#include "comm/move/backend.h"
 
 #ifdef __SANITIZE_THREAD__
 #define THOUSANDS(n) ((n)*100)

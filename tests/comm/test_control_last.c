@@ -2,7 +2,7 @@
  * computes, waits or updates the record; also tests peers that are stopped or have left. */
 #include "comm/control_fixture.h"
 
-#include "comm/move/window/native.h"
+#include "comm/move/window/window.h"
 
 /* Writes "work 7", or that the words are from two works. */
 static void work_text(const uint64_t *words, char *text, size_t size)

@@ -2,15 +2,15 @@
  * that wait for one that computes do not. Each case is the call of every rank. */
 #include "place.h"
 
-#include "comm/move/window/native.h"
+#include "comm/move/window/window.h"
 
 #include <sys/mman.h>
 
 enum { window_bytes = 4096 };
 
-static const tern__native *native_of(const place *p)
+static const tern__shm *shm_of(const place *p)
 {
-    return p->group->state;
+    return p->group->root->shm;
 }
 
 /* ---- the calls in which a rank may wait ---- */
@@ -232,9 +232,9 @@ static int compute(const place *p)
 {
     uint64_t start[RANKS_MAX];
     int64_t deadline = tern__now_ns() + INT64_C(20000000000);
-    for (int rank = 0; rank < p->world; rank++) start[rank] = tern__deadlock_turn(native_of(p), rank);
+    for (int rank = 0; rank < p->world; rank++) start[rank] = tern__deadlock_turn(shm_of(p), rank);
     for (int rank = 0; rank < p->world; rank++)
-        while (rank != p->rank && tern__deadlock_turn(native_of(p), rank) < start[rank] + 6) {
+        while (rank != p->rank && tern__deadlock_turn(shm_of(p), rank) < start[rank] + 6) {
             RANK_CHECK(p->rank, tern__now_ns() < deadline);
             usleep(100);
         }
@@ -347,16 +347,16 @@ static int asked_body(int rank, const tern__bootstrap *boot, void *arg)
     char text[TERN__WORK_TEXT];
     place p;
     if (place_open(&p, rank, boot, window_bytes)) return 1;
-    const tern__native *native = native_of(&p);
+    const tern__shm *shm = shm_of(&p);
     if (rank == 0 && compute(&p)) return 1;
     for (int i = 0; rank == 0 && i < times; i++) {
-        tern__lobby_ring(native->lobby);
-        RANK_CHECK(rank, tern__deadlock_text(native, 1, text) && !strcmp(text, barrier));
+        tern__shm_wake(shm);
+        RANK_CHECK(rank, tern__deadlock_text(shm, p.group, 1, text) && !strcmp(text, barrier));
     }
     tern_barrier(p.group, &p.err);
     RANK_CHECK_OK(rank, p.err);
     int64_t deadline = tern__now_ns() + INT64_C(20000000000);
-    while (rank == 0 && tern__deadlock_text(native, 1, text) && !strcmp(text, barrier))
+    while (rank == 0 && tern__deadlock_text(shm, p.group, 1, text) && !strcmp(text, barrier))
         RANK_CHECK(rank, tern__now_ns() < deadline);
     place_close(&p);
     return 0;
@@ -380,7 +380,7 @@ static int stress_body(int rank, const tern__bootstrap *boot, void *arg)
     uint64_t looks = 0;
     place p;
     if (place_open(&p, rank, boot, window_bytes)) return 1;
-    ((tern__native *)p.group->state)->late_s = 0;
+    p.group->root->shm->late_s = 0;
     for (int round = 0; round < rounds; round++) {
         tern_work *work[works];
         uint64_t seq[3];
@@ -396,7 +396,7 @@ static int stress_body(int rank, const tern__bootstrap *boot, void *arg)
         if (round % 50 == 25) open_channel(&p);
         RANK_CHECK_OK(rank, p.err);
     }
-    for (int r = 0; r < p.world; r++) looks += tern__deadlock_turn(native_of(&p), r);
+    for (int r = 0; r < p.world; r++) looks += tern__deadlock_turn(shm_of(&p), r);
     RANK_CHECK(rank, looks > 0);
     place_close(&p);
     return 0;

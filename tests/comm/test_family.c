@@ -3,7 +3,7 @@
 #include "ledger.h"
 #include "ranks.h"
 
-#include "comm/group.h"
+#include "comm/move/backend.h"
 
 #include <dirent.h>
 #include <math.h>

@@ -3,7 +3,7 @@
 #include "ledger.h"
 #include "ranks.h"
 
-#include "comm/group.h"
+#include "comm/move/backend.h"
 
 #include <math.h>
 #include <stdatomic.h>

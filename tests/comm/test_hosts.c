@@ -4,7 +4,7 @@
 #include "meeting.h"
 
 #include "comm/move/transport/hosts.h"
-#include "comm/move/window/native.h"
+#include "comm/move/window/window.h"
 
 #include <sys/wait.h>
 
@@ -199,7 +199,7 @@ static int failure_body(int rank, const tern__bootstrap *boot, void *arg)
     int64_t in[4] = {0}, out[4];
     tern_group *group = open_over_hosts(rank, boot, arg, &err);
     RANK_CHECK_OK(rank, err);
-    const tern__link *link = group->root->link;
+    const tern__link *link = (const tern__link *)group->root->incoming;
     RANK_CHECK(rank, link->state);
     atomic_fetch_add(opened, 1);
     while (rank == 1 && atomic_load(opened) < boot->world) usleep(100);
@@ -361,8 +361,8 @@ static int orders_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_group *groups[] = {world, tern_group_split(world, 0, -rank, NULL, &err),
                             tern_group_split(world, rank % 2, rank, NULL, &err)};
     RANK_CHECK_OK(rank, err);
-    tern__native *lobby = world->root->native;
-    lobby->late_s = 0;
+    tern__shm *shm = world->root->shm;
+    shm->late_s = 0;
     for (int round = 0; round < rounds; round++) {
         tern_work *work[works];
         int order = rand_r(&seed) % works;
@@ -372,7 +372,7 @@ static int orders_body(int rank, const tern__bootstrap *boot, void *arg)
         for (int i = 0; i < works; i++) tern_work_wait(work[(i + order) % works], &err);
         RANK_CHECK_OK(rank, err);
     }
-    for (int r = 0; r < lobby->world; r++) looks += tern__deadlock_turn(lobby, r);
+    for (int r = 0; r < shm->world; r++) looks += tern__deadlock_turn(shm, r);
     RANK_CHECK(rank, looks > 0);
     for (int i = 2; i >= 0; i--) tern_group_close(groups[i]);
     return 0;

@@ -3,7 +3,7 @@
  * tries per kill. */
 #include "comm/control_fixture.h"
 
-#include "comm/group.h"
+#include "comm/move/backend.h"
 
 #include <tern/collectives.h>
 #include <tern/p2p.h>

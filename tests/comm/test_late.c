@@ -3,7 +3,7 @@
 #include "comm/control_fixture.h"
 
 #include "base/plugin.h"
-#include "comm/group.h"
+#include "comm/move/backend.h"
 
 #include <tern/backend/transport.h>
 

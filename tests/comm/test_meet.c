@@ -3,7 +3,7 @@
 #include "comm/ranks.h"
 
 #include "comm/meet/control/inner.h"
-#include "comm/group.h"
+#include "comm/move/backend.h"
 #include "comm/store/hello.h"
 
 #include <stdatomic.h>

@@ -2,7 +2,7 @@
  * threads of one process that share a mapping, so that a race detector sees their accesses. */
 #include "group_fixture.h"
 
-#include "comm/move/window/native.h"
+#include "comm/move/window/window.h"
 
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -326,7 +326,7 @@ static int attach(int fd, size_t bytes, tern_error *err)
 {
     char *base = NULL;
     bool borrowed;
-    const tern__native nobody = {.world = 2};
+    const tern__shm_group nobody = {.world = 2};
     *err = (tern_error){0};
     return tern__segment_attach(&nobody, 1, fd, bytes, &base, &borrowed, err);
 }

@@ -2,7 +2,7 @@
  * that wait for one that computes do not. */
 #include "message.h"
 
-#include "comm/move/window/native.h"
+#include "comm/move/window/window.h"
 
 #include <tern.h>
 
@@ -151,11 +151,11 @@ static void test_deadlocks(void **state)
 static int compute(const fixture *f)
 {
     uint64_t start[RANKS_MAX];
-    const tern__native *native = f->group->state;
+    const tern__shm *shm = f->group->root->shm;
     int64_t deadline = tern__now_ns() + INT64_C(20000000000);
-    for (int rank = 0; rank < f->world; rank++) start[rank] = tern__deadlock_turn(native, rank);
+    for (int rank = 0; rank < f->world; rank++) start[rank] = tern__deadlock_turn(shm, rank);
     for (int rank = 0; rank < f->world; rank++)
-        while (rank != f->rank && tern__deadlock_turn(native, rank) < start[rank] + 6) {
+        while (rank != f->rank && tern__deadlock_turn(shm, rank) < start[rank] + 6) {
             RANK_CHECK(f->rank, tern__now_ns() < deadline);
             usleep(100);
         }

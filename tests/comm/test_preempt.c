@@ -1,6 +1,6 @@
 /* test_preempt.c - a signal to any rank, or to all, makes all ranks stop in the same step. The program's own
  * signal handlers are restored. */
-#include "comm/group.h"
+#include "comm/move/backend.h"
 #include "ledger.h"
 #include "ranks.h"
 

@@ -3,7 +3,7 @@
  * still open. */
 #include "ranks.h"
 
-#include "comm/group.h"
+#include "comm/move/backend.h"
 #include "comm/store/listen.h"
 #include "comm/sys.h"
 

@@ -3,7 +3,7 @@
 #include "ledger.h"
 #include "ranks.h"
 
-#include "comm/group.h"
+#include "comm/move/backend.h"
 
 static const int worlds[] = {1, 2, 3, 4, 8};
 

@@ -35,13 +35,13 @@ static door *door_new(void)
 
 /* ---- works ---- */
 
-static void channel_wind(tern__channel *channel, uint64_t number)
+static void meeting_wind(tern__meeting *meeting, uint64_t number)
 {
-    int rank = channel->native->rank;
-    channel->own_posted = channel->own_retired = channel->claimed = number;
-    channel->all_posted = channel->all_retired = number;
-    atomic_store(&channel->posted[rank].value, number);
-    atomic_store(&channel->retired[rank].value, number);
+    int rank = meeting->of->rank;
+    meeting->own_posted = meeting->own_retired = meeting->met = number;
+    meeting->all_posted = meeting->all_retired = number;
+    atomic_store(&meeting->posted[rank].value, number);
+    atomic_store(&meeting->retired[rank].value, number);
 }
 
 static void exchange_wind(tern__exchange *exchange, uint64_t number)
@@ -54,10 +54,9 @@ static void crossings_wind(tern__hosts_channel *channel, uint64_t number)
 {
     channel->posted = channel->arrived = channel->crossed = channel->done = number;
     exchange_wind(&channel->exchange, number);
-    if (channel->hosts->here.backend != &tern__comm_native) return;
-    channel_wind(channel->arrive, number);
-    channel_wind(channel->leave, number);
-    channel_wind(channel->part, number);
+    meeting_wind(channel->arrive, number);
+    meeting_wind(channel->leave, number);
+    meeting_wind(channel->part, number);
 }
 
 static void group_wind(tern_group *group, uint64_t number)
@@ -65,7 +64,7 @@ static void group_wind(tern_group *group, uint64_t number)
     tern__staging *staging = group->staging;
     staging->loaded = staging->started = staging->landed = staging->calls = number;
     if (group->backend == &tern__comm_native)
-        channel_wind(group->channel, number);
+        meeting_wind(((tern__channel *)group->channel)->meeting, number);
     else
         crossings_wind(group->channel, number);
 }
@@ -129,31 +128,31 @@ static void numbers_of_works(void **state)
     }
 }
 
-/* ---- the bell ---- */
+/* ---- wake-ups ---- */
 
-/* Ranks sleep, because the others are late, and every wake-up is one more number of the bell. */
-static int bell_body(int rank, const tern__bootstrap *boot, void *arg)
+/* Ranks sleep, because the others are late, and every wake-up counts. */
+static int wakes_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     fixture f;
     if (fixture_open(&f, rank, boot, 64)) return 1;
-    tern__native *native = f.group->root->native;
+    const tern__shm *shm = f.group->root->shm;
     door_pass(arg, 0, f.world);
-    if (native) atomic_store(&native->lobby->bell, UINT32_MAX - 1);
+    if (shm) atomic_store(&shm->state->wakes, UINT32_MAX - 1);
     door_pass(arg, 1, f.world);
     for (int i = 0; i < 8; i++) {
         if (i % f.world == rank) usleep(70000); /* longer than a rank yields */
         tern_barrier(f.group, &f.err);
         RANK_CHECK_OK(rank, f.err);
     }
-    RANK_CHECK(rank, !native || atomic_load(&native->lobby->bell) < UINT32_MAX - 1);
+    RANK_CHECK(rank, !shm || atomic_load(&shm->state->wakes) < UINT32_MAX - 1);
     return fixture_close(&f);
 }
 
-static void the_bell(void **state)
+static void wake_ups(void **state)
 {
     (void)state;
     door *d = door_new();
-    assert_ranks_ok(ranks_run(2, bell_body, d));
+    assert_ranks_ok(ranks_run(2, wakes_body, d));
     munmap(d, sizeof(*d));
 }
 
@@ -229,10 +228,10 @@ static int serials_body(int rank, const tern__bootstrap *boot, void *arg)
     fixture f;
     if (fixture_open(&f, rank, boot, 64)) return 1;
     int to = (rank + 1) % f.world, from = (rank + f.world - 1) % f.world;
-    tern__native *native = f.group->root->native;
+    tern__shm_group *here = f.group->backend == &tern__comm_native ? tern__windows_ranks(f.group->state) : NULL;
     tern_work *send = tern_isend(f.group, &sent, 1, TERN_I64, to, 0, &f.err);
     door_pass(arg, 0, f.world);
-    if (native) native->serial = UINT32_MAX - 2;
+    if (here) here->serial = UINT32_MAX - 2;
     for (int i = 0; i < 6; i++) {
         int64_t *x = tern_group_mem_alloc(f.group, sizeof(*x), &f.err);
         RANK_CHECK_OK(rank, f.err);
@@ -260,7 +259,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_of_works),
-        cmocka_unit_test(the_bell),
+        cmocka_unit_test(wake_ups),
         cmocka_unit_test(serials_and_bytes_of_messages),
         cmocka_unit_test(serials_of_descriptors),
     };

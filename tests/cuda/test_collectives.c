@@ -4,7 +4,7 @@
 #include "comm/ranks.h"
 #include "gpus.h"
 
-#include "comm/group.h"
+#include "comm/move/backend.h"
 #include "device/backend.h"
 #include "device/memory.h"
 

@@ -4,7 +4,7 @@
 
 #include "comm/ranks.h"
 
-#include "comm/group.h"
+#include "comm/move/backend.h"
 #include "comm/move/nccl/nccl.h"
 #include "device/backend.h"
 

@@ -4,7 +4,7 @@
 
 #include "comm/ranks.h"
 
-#include "comm/move/window/native.h"
+#include "comm/move/window/window.h"
 #include "comm/move/nccl/nccl.h"
 #include "device/device.h"
 
@@ -440,8 +440,8 @@ static int unconnected_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_work *work = rank ? tern_irecv(d.group, d.in, LONG, TERN_F32, 0, 0, &err)
                            : tern_isend(d.group, d.out, LONG, TERN_F32, 1, 0, &err);
     const tern__nccl *nccl = d.group->state;
-    while (rank == 0 && !atomic_load(matched)) tern__native_progress(d.group->root->native, &err);
-    if (rank == 0) RANK_CHECK(rank, !tern__native_progress(d.group->root->native, &err));
+    while (rank == 0 && !atomic_load(matched)) tern__shm_progress(d.group->root->shm, &err);
+    if (rank == 0) RANK_CHECK(rank, !tern__shm_progress(d.group->root->shm, &err));
     getrlimit(RLIMIT_NOFILE, &files);
     if (rank == 0) setrlimit(RLIMIT_NOFILE, &(struct rlimit){0, files.rlim_max});
     while (rank == 1 && !nccl->mail_device->comms) tern_work_test(work, &err);

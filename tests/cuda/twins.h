@@ -7,7 +7,7 @@
 
 #include "comm/ranks.h"
 
-#include "comm/group.h"
+#include "comm/move/backend.h"
 #include "nn/nn.h"
 #include "optim/optim.h"
 

@@ -2,7 +2,7 @@
  * still read. */
 #include "optim/twins.h"
 
-#include "comm/move/window/native.h"
+#include "comm/move/window/window.h"
 
 #include <sched.h>
 
@@ -217,13 +217,13 @@ static void two_parts_of_a_tree(void **state)
 
 /* ---- a slow peer still reads ---- */
 
-/* The first channel of a group's list is its newest: the shard's. */
+/* The first party of a family is its newest: the meeting of the shard. */
 static bool others_are_waiting(const twins *t, uint64_t posts)
 {
-    const tern__channel *channel = ((tern__native *)t->world->state)->channels;
+    const tern__meeting *meeting = (const tern__meeting *)t->world->shm->parties;
     bool waiting = true;
     for (int rank = 0; rank < t->size - 1; rank++)
-        waiting &= atomic_load(&channel->posted[rank].value) >= posts;
+        waiting &= atomic_load(&meeting->posted[rank].value) >= posts;
     return waiting;
 }
 
@@ -242,7 +242,7 @@ static int slow_body(int rank, const tern__bootstrap *boot, void *arg)
             while (!others_are_waiting(&t, (uint64_t)((step + 1) * t.size))) sched_yield();
             for (int i = 0; i < 50; i++) {
                 RANK_CHECK(rank, twins_evaluate(&t) == before);
-                RANK_CHECK(rank, tern__native_progress(t.world->state, &t.err) == TERN_OK);
+                RANK_CHECK(rank, tern__shm_progress(t.world->shm, &t.err) == TERN_OK);
             }
         }
         tern_optim_step(t.a.optim, t.s);

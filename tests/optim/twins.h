@@ -5,7 +5,7 @@
 
 #include "comm/ranks.h"
 
-#include "comm/group.h"
+#include "comm/move/backend.h"
 
 #include "optim/optim.h"
 

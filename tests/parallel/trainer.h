@@ -5,7 +5,7 @@
 
 #include "comm/ranks.h"
 
-#include "comm/group.h"
+#include "comm/move/backend.h"
 #include "nn/nn.h"
 
 #define CLASSES    5

@@ -2,7 +2,7 @@
  * tests/torch/test_board.py reads what they write. */
 #include "report/records.h"
 
-#include "comm/group.h"
+#include "comm/move/backend.h"
 #include "comm/ranks.h"
 #include "ledger.h"
 #include "report/crc32c.h"

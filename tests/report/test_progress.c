@@ -1,6 +1,6 @@
 /* test_progress.c - the progress bar on a terminal, and its lines in a log. */
 #include "base/base.h"
-#include "comm/group.h"
+#include "comm/move/backend.h"
 #include "comm/ranks.h"
 #include "ledger.h"
 

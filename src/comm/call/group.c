@@ -1,5 +1,5 @@
 /* group.c - opens and closes groups, and allocates their shared memory. */
-#include "comm/group.h"
+#include "comm/move/backend.h"
 
 #include "base/opts.h"
 #include "base/pages.h"
@@ -78,6 +78,7 @@ static tern_group *group_new(const tern__bootstrap *boot, const tern_group_opts 
                           .users = 1,
                           .next_id = 1,
                           .pid = getpid(),
+                          .progress = tern__family_progress,
                           .mark = make_mark(err)};
     group->boot.choice = tern__comm_choose(opts.backend, boot->mpi != NULL);
     if (group->mark) return group;
@@ -158,6 +159,8 @@ static int meet_traced(tern_group *group, tern_error *err)
 int tern__group_build(tern_group *group, tern_error *err)
 {
     if (tern__comm_pick(group, err)) return err->code;
+    group->awaited = tern__alloc((size_t)group->boot.world * sizeof(*group->awaited), "tern_group_open", err);
+    if (!group->awaited) return TERN_E_MEMORY;
     group->state = group->backend->open(group, err);
     if (!group->state) return err->code;
     group->channel = group->backend->channel_open(group->state, TERN__FLIGHT_SLOTS, err);
@@ -212,6 +215,7 @@ static void leave_family(tern_group *group)
     if (*link) *link = group->next;
     if (group->state) group->backend->close(group->state);
     tern__free(group->ranks);
+    tern__free(group->awaited);
     tern__free(group);
 }
 
@@ -225,6 +229,7 @@ static void close_family(tern_group *root)
     tern__trace_close(root->trace);
     tern__presence_leave(root->presence);
     munmap((void *)root->mark, tern__page_bytes());
+    tern__free(root->awaited);
     sodium_memzero(root, sizeof(*root));
     tern__free(root);
 }

@@ -2,7 +2,7 @@
 #include <tern/mpi.h>
 
 #include "comm/bootstrap/inner.h"
-#include "comm/group.h"
+#include "comm/move/backend.h"
 #include "comm/bootstrap/mpi.h"
 
 #include <sodium.h>

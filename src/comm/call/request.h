@@ -43,8 +43,6 @@ tern__parts tern__request_parts(const tern_group *group, tern__kind kind, int ro
 int tern__request_run(tern_group *group, const tern__request *request, tern_error *err);
 tern_work *tern__request_start(tern_group *group, const tern__request *request, tern_error *err);
 
-/* ---- failure.c ---- */
-
 /* E_INVALID if `group` is NULL. If *err is set already, it becomes the group's error and is returned. */
 int tern__request_given(tern_group *group, const char *func, tern_error *err);
 /* Ends the group with this rank's error, so that no peer waits for it. Returns the code. */

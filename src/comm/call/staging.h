@@ -14,7 +14,7 @@
 #ifndef TERN_SRC_COMM_CALL_STAGING_H
 #define TERN_SRC_COMM_CALL_STAGING_H
 
-#include "comm/group.h"
+#include "comm/move/backend.h"
 
 /* The number of places in the ring: at most as many pieces are posted and not yet finished. */
 #define TERN__FLIGHTS 4

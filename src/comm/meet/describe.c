@@ -1,9 +1,10 @@
 /* describe.c - describes works in words, for errors, for peers that ask, and for the timeline. */
-#include "comm/move/window/native.h"
+#include "comm/meet/meeting.h"
 
 #include "base/hash.h"
 #include "base/text.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -26,6 +27,20 @@ static const char *const op_names[] = {
     [TERN_MIN] = "min", [TERN_MAX] = "max",   [TERN_BAND] = "band",
     [TERN_BOR] = "bor", [TERN_BXOR] = "bxor", [TERN_PREMUL_SUM] = "premul_sum",
 };
+
+int tern__post_check(const tern__post *post, tern_error *err)
+{
+    bool weighs = post->op == TERN_AVG || post->op == TERN_PREMUL_SUM;
+    if (!post->weighted) return TERN_OK;
+    if (!tern__kind_reduces(post->kind) || !weighs)
+        return tern__error_set(err, "tern_backward", TERN_E_INVALID,
+                               "a weight is set, but only an avg or a premul_sum takes one");
+    if (!isfinite(post->weight) || !isfinite(post->share) || post->share < 0)
+        return tern__error_set(err, "tern_backward", TERN_E_RANGE,
+                               "weight %g, share %g: expected finite numbers, and a share of at least 0",
+                               post->weight, post->share);
+    return TERN_OK;
+}
 
 /* Hashes the fields of the extents that the ranks compare. */
 static uint64_t digest(const tern__post *post)
@@ -111,10 +126,10 @@ void tern__desc_text(const tern__desc *desc, uint64_t seq, char *text, size_t si
     }
 }
 
-bool tern__channel_last(const tern__channel *channel, int rank, char *text, size_t size)
+bool tern__meeting_last_text(const tern__meeting *m, int rank, char *text, size_t size)
 {
-    uint64_t posted = channel ? atomic_load(&channel->posted[rank].value) : 0;
-    if (posted) tern__desc_text(&tern__slot_desc(channel, posted)[rank], posted, text, size);
+    uint64_t posted = m ? atomic_load(&m->posted[rank].value) : 0;
+    if (posted) tern__desc_text(&tern__meeting_desc(m, posted)[rank], posted, text, size);
     return posted;
 }
 
@@ -145,10 +160,10 @@ void tern__desc_say(tern__control *control, const tern__desc *desc, uint64_t seq
     tern__control_last_set(control, said_text, words, count);
 }
 
-bool tern__native_who(const tern__native *native, int rank, char *text, size_t size)
+bool tern__rank_text(const tern_group *group, int rank, char *text, size_t size)
 {
-    bool is_stopped = tern__group_is_stopped(native->group, rank);
-    tern__group_describe(native->group, rank, text, size);
+    bool is_stopped = tern__group_is_stopped(group, rank);
+    tern__group_describe(group, rank, text, size);
     if (is_stopped) tern__text_append(text, size, ", which is stopped (by SIGSTOP or a debugger)");
     return is_stopped;
 }
@@ -190,16 +205,7 @@ void tern__desc_differ(const tern__desc *one, const tern__desc *other, int one_r
              explain(one, other, strcmp(first, second) == 0));
 }
 
-void tern__desc_mismatch(const tern__channel *channel, uint64_t seq, int one, int other, char *text,
-                         size_t size)
-{
-    const tern__desc *desc = tern__slot_desc(channel, seq);
-    const tern_group *group = channel->native->group;
-    tern__desc_differ(&desc[one], &desc[other], tern_group_world_rank(group, one),
-                      tern_group_world_rank(group, other), seq, text, size);
-}
-
-void tern__desc_hint(const tern__channel *channel, uint64_t seq, int rank, tern__elsewhere where, char *text,
+void tern__desc_hint(const tern__meeting *m, uint64_t seq, int rank, tern__elsewhere where, char *text,
                      size_t size)
 {
     static const char *const questions[] = {
@@ -208,8 +214,8 @@ void tern__desc_hint(const tern__channel *channel, uint64_t seq, int rank, tern_
         [TERN__ELSEWHERE_WAITS] =
             ": has it run out of inputs (tern_ddp_join), or do some ranks skip that call?",
     };
-    const tern__desc *desc = &tern__slot_desc(channel, seq)[channel->native->rank];
-    uint64_t mark = atomic_load_explicit(&channel->marked[rank].value, memory_order_relaxed);
+    const tern__desc *desc = &tern__meeting_desc(m, seq)[m->of->rank];
+    uint64_t mark = atomic_load_explicit(&m->marked[rank].value, memory_order_relaxed);
     unsigned long long backward = mark >> TERN__TAG_BITS, folded = mark & TERN__TAG_MAX;
     bool is_behind = backward < desc->backward;
     char unsynchronised[64] = "";
@@ -219,22 +225,22 @@ void tern__desc_hint(const tern__channel *channel, uint64_t seq, int rank, tern_
         snprintf(unsynchronised, sizeof(unsynchronised), ", the last %llu in no_sync (tern_ddp_sync_set)",
                  folded);
     snprintf(text, size, ": rank %d has done %llu backwards%s%s",
-             tern_group_world_rank(channel->native->group, rank), backward, unsynchronised,
+             tern_group_world_rank(m->of->group, rank), backward, unsynchronised,
              is_behind ? questions[where] : "");
 }
 
-void tern__work_trace(const tern__channel *channel, uint64_t seq, tern__track track, int64_t began)
+void tern__work_trace(const tern__meeting *m, uint64_t seq, tern__track track, int64_t began)
 {
-    tern__trace *trace = channel->native->group->trace;
+    tern__trace *trace = m->of->group->trace;
     if (!trace) return;
-    const tern__task *task = &channel->tasks[seq & (channel->slots - 1)];
-    const tern__post *post = &task->post;
+    const tern__met *work = tern__meeting_work(m, seq);
+    const tern__post *post = &work->post;
     tern__trace_event event = {
         .name = track == TERN__TRACK_WAIT ? "wait" : kind_names[post->kind],
         .track = track,
         .began = began,
         .ended = tern__now_ns(),
-        .args = {{"bytes", (int64_t)(task->count * tern_dtype_bytes(post->dtype))},
+        .args = {{"bytes", (int64_t)(work->count * tern_dtype_bytes(post->dtype))},
                  {post->owner ? "bucket" : "work", (int64_t)(post->owner ? post->bucket : seq)},
                  {post->owner ? "backward" : NULL, (int64_t)post->backward}}};
     tern__trace_add(trace, &event);

@@ -1,8 +1,81 @@
-/* failure.c - a family's first error: who has failed, and what a failed call does. */
-#include "comm/move/transport/hosts.h"
-#include "comm/call/request.h"
+/* failure.c - a family's first error: who has failed, and what a failed call does.
+ *
+ * A peer's failure arrives through the memory that the ranks of a host share and through the control plane.
+ * The record in shared memory takes precedence: it has the code, and all ranks of the host report it with the
+ * same text. A failure that came through the control plane alone (a death) is copied there. */
+#include "comm/meet/failure.h"
 
+#include "base/text.h"
+#include "comm/meet/shm.h"
+#include "comm/sys.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
 #include <unistd.h>
+
+/* ---- the family's first failure ---- */
+
+static int read_record(const tern__shm_state *state, tern_error *err)
+{
+    int64_t deadline = tern__deadline(0.1); /* its writer may have been killed while writing it */
+    while (atomic_load(&state->aborted) == TERN__ABORT_WRITING && tern__now_ns() < deadline) sched_yield();
+    if (atomic_load(&state->aborted) != TERN__ABORT_WRITTEN)
+        return tern__error_set(err, "tern_group", TERN_E_PEER, "a rank was lost while it reported a failure");
+    return tern__error_set(err, "tern_group", state->code, "%s", state->text);
+}
+
+static void write_record(const tern__shm *shm, int code, const char *text)
+{
+    tern__shm_state *state = shm->state;
+    unsigned none = TERN__ABORT_NONE;
+    if (!atomic_compare_exchange_strong(&state->aborted, &none, TERN__ABORT_WRITING)) return;
+    state->code = code;
+    snprintf(state->text, sizeof(state->text), "%s", text);
+    atomic_store(&state->aborted, TERN__ABORT_WRITTEN);
+    tern__shm_wake(shm);
+}
+
+/* This rank's own error is returned as it is and not copied, because its text does not name the rank. */
+int tern__failure_check(const tern_group *group, tern_error *err)
+{
+    const tern_group *root = group->root;
+    const tern__shm *shm = root->shm;
+    bool is_healthy = !root->control || tern__control_is_healthy(root->control);
+    if (is_healthy && !(shm && atomic_load(&shm->state->aborted))) return TERN_OK;
+    const tern_error *own = &root->error;
+    if (own->code) return tern__error_set(err, own->func, own->code, "%s", own->text);
+    if (!shm) return tern__control_check(root->control, "tern_group", err);
+    tern_error event = {0};
+    tern__control_check(root->control, "tern_group", &event);
+    if (!is_healthy) write_record(shm, event.code, event.text);
+    return read_record(shm->state, err);
+}
+
+int tern__failure_set(const tern_group *group, int code, const char *text, tern_error *err)
+{
+    const tern__shm *shm = group->root->shm;
+    if (shm) write_record(shm, code, text);
+    int status = tern__failure_check(group, err);
+    return status ? status : tern__error_set(err, "tern_group", code, "%s", text);
+}
+
+int tern__failure_set_in(const tern_group *group, int code, const char *text, tern_error *err)
+{
+    char full[TERN_ERROR_TEXT], where[TERN__GROUP_TEXT];
+    tern__group_text(group, where, sizeof(where));
+    tern__message_format(full, sizeof(full) - strlen(where), "%s", text);
+    strcat(full, where);
+    return tern__failure_set(group, code, full, err);
+}
+
+int tern__failure_forget(tern_error *err)
+{
+    if (err) *err = (tern_error){0};
+    return TERN_OK;
+}
+
+/* ---- the group's sticky error ---- */
 
 static int check_fork(const tern_group *root, const char *func, tern_error *err)
 {
@@ -10,15 +83,6 @@ static int check_fork(const tern_group *root, const char *func, tern_error *err)
     return tern__error_set(err, func, TERN_E_FORKED,
                            "the group belongs to process %d, this is its forked child %d", root->pid,
                            (int)getpid());
-}
-
-/* Asks the back end first, whose text is the same on all ranks. The back end of a group of one knows of no
- * failure, so the control plane comes second. */
-static void learn_failure(tern_group *group)
-{
-    tern_error why = {0};
-    if (group->backend->progress(group->channel, &why) || tern__control_check(group->control, NULL, &why))
-        tern__group_fail(group, &why);
 }
 
 int tern__group_told(const tern_group *group, const char *func, tern_error *err)
@@ -32,20 +96,22 @@ int tern__group_told(const tern_group *group, const char *func, tern_error *err)
 int tern__group_check(tern_group *group, const char *func, tern_error *err)
 {
     const tern_group *root = group->root;
+    tern_error why = {0};
     bool is_well = !group->control || tern__control_is_healthy(group->control);
-    if (!is_well && !root->error.code && *root->mark) learn_failure(group);
+    if (!is_well && !root->error.code && *root->mark && tern__failure_check(group, &why))
+        tern__group_fail(group, &why);
     return tern__group_told(group, func, err);
 }
 
 /* A caller that sees the failure may free the buffers of pending works. A peer's message may still arrive, so
- * from here on the transport touches no memory. */
+ * from here on the mover touches no memory. */
 int tern__group_fail(tern_group *group, const tern_error *err)
 {
     tern_group *root = group->root;
     if (root->error.code || check_fork(root, NULL, NULL)) return err->code;
     root->error = *err;
     if (group->control) tern__control_abort(group->control, err->code, err->text);
-    if (root->link) tern__link_give_up(root->link);
+    if (root->incoming) root->incoming->stop(root->incoming);
     return err->code;
 }
 
@@ -55,18 +121,4 @@ void tern_group_abort(tern_group *group, int code, const char *text)
     if (!group) return;
     tern__error_set(&why, __func__, code < 0 ? code : TERN_E_PEER, "%s", text ? text : "aborted");
     tern__group_fail(group, &why);
-}
-
-int tern__request_fail(tern_group *group, const char *func, tern_error *why, tern_error *err)
-{
-    why->func = func;
-    tern__group_fail(group, why);
-    if (err && !err->code) *err = *why;
-    return why->code;
-}
-
-int tern__request_given(tern_group *group, const char *func, tern_error *err)
-{
-    if (!group) return tern__error_set(err, func, TERN_E_INVALID, "group is NULL");
-    return tern__is_set(err) ? tern__group_fail(group, err) : TERN_OK;
 }

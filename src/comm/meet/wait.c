@@ -1,9 +1,10 @@
 /* wait.c - blocking. A rank that waits does any work that there is, also for other ranks. With nothing to do
- * it spins for a short time if every rank has a CPU of its own, then yields, then sleeps on the lobby's bell
- * (bell.c). */
-#include "comm/move/window/mailbox.h"
+ * it spins for a short time if every rank of its host has a CPU of its own, then yields, then sleeps until
+ * another rank wakes it or a message may have arrived. */
+#include "comm/meet/wait.h"
 
 #include "base/text.h"
+#include "comm/meet/failure.h"
 #include "comm/sys.h"
 
 #include <sched.h>
@@ -16,6 +17,18 @@ enum {
     sleep_ns = 50 * 1000000, /* at most this long, then look again */
 };
 
+typedef struct wait {
+    tern_group *group;
+    const tern__goal *goal;
+    int64_t began;
+    int64_t late; /* from here on the rank reports its wait and looks for a deadlock */
+    int64_t deadline, gone_deadline;
+    uint64_t arrived; /* the messages so far, while a rank that has left is awaited */
+    int turns;
+} wait;
+
+/* ---- spinning, yielding, sleeping ---- */
+
 static void pause_cpu(void)
 {
 #if defined(__x86_64__) || defined(__i386__)
@@ -25,273 +38,178 @@ static void pause_cpu(void)
 #endif
 }
 
-/* Progresses the works and messages of all groups of the family. */
-int tern__native_progress(tern__native *native, tern_error *err)
+/* Between hosts: sleeps until a message may have arrived. With no message in flight, only a rank of this host
+ * can bring progress, so this rank sleeps until one wakes it, or for 5 ms. A transport that cannot block is
+ * polled, at first all the time and then less and less often. */
+static void sleep_for_message(const tern__shm *shm, tern__incoming *incoming, int turns, unsigned wakes)
 {
-    tern__channel *channels = native->root->channels;
-    native->root->looked = native->root->acts;
-    int status = channels ? TERN_OK : tern__native_check(native, err);
-    for (tern__channel *channel = channels; channel && !status; channel = channel->next)
-        status = tern__channel_progress(channel, err);
-    for (tern__mailbox *mailbox = native->root->mailboxes; mailbox && !status; mailbox = mailbox->next)
-        status = tern__mailbox_progress(mailbox, err);
-    return status;
-}
-
-/* ---- why it takes so long ---- */
-
-static tern__elsewhere find_elsewhere(const tern__native *native, int rank, bool waits)
-{
-    if (tern__native_has_left(native, rank)) return TERN__ELSEWHERE_LEFT;
-    return waits ? TERN__ELSEWHERE_WAITS : TERN__ELSEWHERE_UNKNOWN;
-}
-
-/* Writes "all_reduce of 100 f32, sum (work 7)". */
-static void own_text(const tern__channel *channel, uint64_t seq, char *text, size_t size)
-{
-    tern__desc_text(&tern__slot_desc(channel, seq)[channel->native->rank], seq, text, size);
-}
-
-static void append_who(const tern__native *native, int rank, const char *what, char *text, size_t size)
-{
-    char who[192];
-    bool is_stopped = tern__native_who(native, rank, who, sizeof(who));
-    tern__text_append(text, size, "; %s%s %s", who, is_stopped ? "," : "", what);
-}
-
-/* Appends ", which waits in barrier (work 7)" or `rank`'s last work, and a hint. */
-static void append_last(const tern__channel *channel, int rank, bool is_stopped, char *text, size_t size)
-{
-    const tern__native *native = channel->native;
-    char last[TERN__WORK_TEXT], hint[TERN__WORK_TEXT];
-    const char *of = channel == native->first ? "in this group" : "there";
-    bool waits = !is_stopped && tern__deadlock_text(native, rank, last);
-    tern__elsewhere where = is_stopped ? TERN__ELSEWHERE_UNKNOWN : find_elsewhere(native, rank, waits);
-    tern__desc_hint(channel, tern__channel_due(channel), rank, where, hint, sizeof(hint));
-    if (waits)
-        tern__text_append(text, size, ", which waits in %s%s", last, hint);
-    else if (tern__channel_last(channel, rank, last, sizeof(last)))
-        tern__text_append(text, size, ", whose last %s was %s%s", of, last, hint);
+    const int eager = 200, longest_us = 200, quiet_us = 5000;
+    bool is_quiet = shm && incoming->is_quiet(incoming);
+    int us = TERN__MIN((turns - eager) / 4 + 20, longest_us);
+    if (incoming->sleep(incoming)) return;
+    if (!is_quiet && turns < eager)
+        sched_yield();
+    else if (shm)
+        tern__shm_sleep(shm, wakes, 1000L * (is_quiet ? quiet_us : us));
     else
-        tern__text_append(text, size, ", which has called nothing %s yet%s", of, hint);
+        tern__poll(NULL, 0, tern__now_ns() + INT64_C(1000) * us);
 }
 
-/* A call may consist of several works: a rank whose last work has the same text as the one that is due has
- * made the call already. */
-static void append_late(const tern__channel *channel, int rank, char *text, size_t size)
+/* What is polled mostly comes within 50 us, less than a thread takes to sleep and wake up. Later it is looked at
+ * less and less often. */
+static void sleep_and_poll(const wait *w)
 {
-    char who[192], work[TERN__WORK_TEXT], last[TERN__WORK_TEXT];
-    own_text(channel, tern__channel_due(channel), work, sizeof(work));
-    if (tern__channel_last(channel, rank, last, sizeof(last)) && !strcmp(last, work)) {
-        append_who(channel->native, rank, "has not come back to do its part", text, size);
-        return;
-    }
-    bool is_stopped = tern__native_who(channel->native, rank, who, sizeof(who));
-    tern__text_append(text, size, "; not called by %s", who);
-    append_last(channel, rank, is_stopped, text, size);
+    const int64_t eager_ns = 200000, shortest_ns = 20000, longest_ns = 1000000;
+    int64_t now = tern__now_ns(), waited = now - w->began;
+    if (waited < eager_ns)
+        sched_yield();
+    else
+        tern__poll(NULL, 0, now + TERN__MIN(TERN__MAX(waited / 64, shortest_ns), longest_ns));
 }
 
-static int count_missing(const tern__channel *channel, uint64_t seq)
+static void sleep_once(const wait *w, unsigned wakes, bool is_late)
 {
-    int count = 0;
-    for (int rank = 0; rank < channel->native->world; rank++)
-        count += atomic_load(&channel->posted[rank].value) < seq;
-    return count;
+    const tern_group *root = w->group->root;
+    if (w->goal->is_polled)
+        sleep_and_poll(w);
+    else if (root->incoming)
+        sleep_for_message(root->shm, root->incoming, w->turns, wakes);
+    else if (root->shm && (w->turns >= yields_max || is_late))
+        tern__shm_sleep(root->shm, wakes, sleep_ns);
+    else
+        sched_yield();
 }
 
-/* Appends "; ranks 1, 3 failed to pass". It lists all of them briefly, because the clauses that follow may
- * not fit. */
-static void append_missing(const tern__channel *channel, uint64_t seq, char *text, size_t size)
+/* ---- a wait that takes long ---- */
+
+/* Writes the name of the wait and its group, and sets group->awaited to the ranks that it waits for. */
+static void describe(const wait *w, char *what, size_t size)
 {
-    int count = count_missing(channel, seq);
-    const char *before = count == 1 ? "; rank " : "; ranks ";
-    for (int rank = 0; rank < channel->native->world; rank++) {
-        if (atomic_load(&channel->posted[rank].value) >= seq) continue;
-        tern__text_append(text, size, "%s%d", before, tern_group_world_rank(channel->native->group, rank));
-        before = ", ";
-    }
-    if (*before == ',') tern__text_append(text, size, " failed to pass");
+    tern_group *group = w->group;
+    char where[TERN__GROUP_TEXT];
+    memset(group->awaited, 0, (size_t)group->boot.world * sizeof(*group->awaited));
+    w->goal->describe(w->goal, group->awaited, what, size);
+    tern__group_in_text(group, where, sizeof(where));
+    tern__text_append(what, size, "%s", where);
 }
 
-/* Appends why `goal` waits for `rank`, if it does. Returns true if the rank has not called the work that is
- * due. */
-static bool append_why(tern__channel *channel, int rank, uint64_t goal, char *text, size_t size)
+static void say(const wait *w)
 {
-    static const char *const whys[] = {[TERN__LACKS_END] = "is still working on it",
-                                       [TERN__LACKS_CHUNK] = "has not come back to do its part",
-                                       [TERN__LACKS_LEAVE] = "has not come back to finish its earlier works"};
-    tern__lack lack = tern__channel_lack(channel, rank, goal);
-    if (lack == TERN__LACKS_POST)
-        append_late(channel, rank, text, size);
-    else if (lack != TERN__LACKS_NOTHING)
-        append_who(channel->native, rank, whys[lack], text, size);
-    return lack == TERN__LACKS_POST;
+    char what[TERN__LAST_TEXT];
+    if (!w->group->control) return;
+    describe(w, what, sizeof(what));
+    tern__wait_say(w->group, what, w->group->awaited, !w->goal->is_message);
 }
 
-/* A monitored barrier names the first missing rank, or with wait_all every missing rank. */
-static void append_all(tern__channel *channel, uint64_t seq, uint64_t goal, char *text, size_t size)
+/* Asks the ranks that it waits for what they are doing, and adds their answers to the error. */
+static int fail_late(const wait *w, tern_error *err)
 {
-    const tern__post *post = &channel->tasks[seq & (channel->slots - 1)].post;
-    bool is_monitored = post->kind == TERN__MONITORED_BARRIER, is_named = false;
-    if (is_monitored && post->wait_all) append_missing(channel, seq, text, size);
-    for (int rank = 0; rank < channel->native->world && !is_named; rank++)
-        is_named = append_why(channel, rank, goal, text, size) && is_monitored && !post->wait_all;
+    const tern_group *group = w->group;
+    const tern__goal *goal = w->goal;
+    char what[TERN__LAST_TEXT], text[TERN_ERROR_TEXT], hint[TERN__WORK_TEXT] = "";
+    if (goal->fail_late) return goal->fail_late(goal, err);
+    describe(w, what, sizeof(what));
+    if (goal->hint) goal->hint(goal, hint, sizeof(hint));
+    snprintf(text, sizeof(text), "rank %d waited %g s %s %s%s",
+             tern_group_world_rank(group, group->boot.rank), group->opts.timeout_s,
+             goal->verb ? goal->verb : "in", what, hint);
+    if (group->control) tern__wait_blame(group, what, group->awaited, text, sizeof(text));
+    return tern__failure_set(group, TERN_E_TIMEOUT, text, err);
 }
 
-static int fail_late(const tern__goal *goal, tern_error *err)
+static int fail_gone(const wait *w, int rank, tern_error *err)
 {
-    tern__channel *channel = goal->channel;
-    const tern__native *native = channel->native;
-    char text[TERN_ERROR_TEXT], work[TERN__WORK_TEXT];
-    uint64_t seq = tern__channel_due(channel);
-    own_text(channel, seq, work, sizeof(work));
-    snprintf(text, sizeof(text), "rank %d waited %g s in %s",
-             tern_group_world_rank(native->group, native->rank), native->group->opts.timeout_s, work);
-    append_all(channel, seq, goal->seq, text, sizeof(text));
-    return tern__native_fail(native, TERN_E_TIMEOUT, text, err);
+    char what[TERN__LAST_TEXT], who[128], text[TERN_ERROR_TEXT];
+    describe(w, what, sizeof(what));
+    tern__group_describe(w->group, rank, who, sizeof(who));
+    snprintf(text, sizeof(text), "%s has closed its group while rank %d waits in %.300s", who,
+             tern_group_world_rank(w->group, w->group->boot.rank), what);
+    return tern__failure_set(w->group, TERN_E_PEER, text, err);
 }
 
-/* A rank that has left without joining will never join. */
-static int check_joining(const tern__native *native, const tern__goal *goal, tern_error *err)
+/* A rank that has closed its group sends nothing more. Its last messages may still be under way on a slow
+ * line, so it is missed only when none has come for a while. */
+static int check_gone(wait *w, tern_error *err)
 {
-    for (int rank = 0; rank < native->world; rank++) {
-        if (rank == native->rank || !tern__native_has_left(native, rank) || goal->is_met(goal)) continue;
-        char who[128];
-        tern__group_describe(native->group, rank, who, sizeof(who));
-        return tern__error_set(err, "tern_group", TERN_E_PEER,
-                               "%s has closed its group while rank %d opens a channel", who,
-                               tern_group_world_rank(native->group, native->rank));
-    }
-    return TERN_OK;
+    const double a_while_s = 5;
+    const tern__incoming *incoming = w->group->root->incoming;
+    int gone = w->goal->find_gone ? w->goal->find_gone(w->goal) : -1;
+    uint64_t arrived = incoming ? incoming->arrived : 0;
+    bool starts = w->gone_deadline == INT64_MAX || w->arrived != arrived;
+    w->arrived = arrived;
+    if (gone < 0)
+        w->gone_deadline = INT64_MAX;
+    else if (starts)
+        w->gone_deadline = tern__deadline(a_while_s);
+    return tern__now_ns() < w->gone_deadline ? TERN_OK : fail_gone(w, gone, err);
 }
 
-static int fail_joining(const tern__native *native, const tern__goal *goal, tern_error *err)
+static int check_slow(wait *w, tern_error *err)
 {
-    char text[TERN_ERROR_TEXT], last[256];
-    snprintf(text, sizeof(text), "rank %d waited %g s for all ranks to open a channel",
-             tern_group_world_rank(native->group, native->rank), native->group->opts.timeout_s);
-    for (int rank = 0; rank < native->world; rank++) {
-        if (tern__shared_has_joined(goal->head, rank)) continue;
-        tern__native_last(native, rank, last, sizeof(last));
-        append_who(native, rank, "has not joined", text, sizeof(text));
-        tern__text_append(text, sizeof(text), "%s", last);
-    }
-    return tern__error_set(err, "tern_group", TERN_E_TIMEOUT, "%s", text);
-}
-
-/* A rank that has left without posting the work that is due will never post it. */
-static int check_left(const tern__goal *goal, tern_error *err)
-{
-    tern__channel *channel = goal->channel;
-    const tern__native *native = channel->native;
-    uint64_t seq = tern__channel_due(channel);
-    for (int rank = 0; rank < native->world; rank++) {
-        bool has_left = tern__native_has_left(native, rank);
-        if (rank == native->rank || !(has_left || tern__channel_is_closed(channel, rank))) continue;
-        if (atomic_load(&channel->posted[rank].value) >= seq) continue;
-        char text[TERN_ERROR_TEXT], who[128], work[TERN__WORK_TEXT], hint[TERN__WORK_TEXT];
-        tern__group_describe(native->group, rank, who, sizeof(who));
-        own_text(channel, seq, work, sizeof(work));
-        tern__desc_hint(channel, seq, rank, TERN__ELSEWHERE_LEFT, hint, sizeof(hint));
-        snprintf(text, sizeof(text), "%s has %s while rank %d waits in %s%s", who,
-                 has_left ? "closed its group" : "freed its ddp",
-                 tern_group_world_rank(native->group, native->rank), work, hint);
-        return tern__native_fail(native, TERN_E_PEER, text, err);
-    }
-    return TERN_OK;
+    int status = w->goal->check ? w->goal->check(w->goal, err) : check_gone(w, err);
+    if (status || tern__now_ns() < w->deadline || w->goal->is_met(w->goal)) return status;
+    return fail_late(w, err);
 }
 
 /* ---- waiting ---- */
 
-/* Progresses once. If the goal is met although there was a failure, the wait succeeds: a failure does not
- * undo what was done before it. */
-static int look(tern__native *native, const tern__goal *goal, bool *met, tern_error *err)
+/* Progresses once. If the goal is met although there was a failure, the wait succeeds. */
+static int look(const wait *w, bool *met, tern_error *err)
 {
-    int status = tern__native_progress(native, err);
-    if (status) {
-        *met = goal->is_met(goal);
-        return *met ? tern__native_pardon(err) : status;
-    }
-    status = tern__group_progress(native->group, err);
-    *met = !status && goal->is_met(goal);
-    return status;
+    tern_group *group = w->group;
+    int status = group->root->progress(group, err);
+    *met = w->goal->is_met(w->goal);
+    return status && *met ? tern__failure_forget(err) : status;
 }
 
 /* Sleeps. A rank that has waited for long first publishes that it waits, and checks for a deadlock. */
-static int rest(tern__native *native, const tern__goal *goal, unsigned bell, bool is_late, tern_error *err)
+static int rest(const wait *w, bool is_late, unsigned wakes, tern_error *err)
 {
-    if (is_late) tern__native_say(native, goal);
-    bool is_said = is_late && tern__deadlock_begin(native, goal);
-    int status = is_said ? tern__deadlock_check(native, err) : TERN_OK;
-    if (!status) tern__native_sleep(native, bell, sleep_ns);
-    if (is_said) tern__deadlock_end(native);
+    tern__shm *shm = w->group->root->shm;
+    if (is_late) say(w);
+    bool is_said = is_late && shm && w->goal->miss && tern__deadlock_begin(shm, w->goal);
+    int status = is_said ? tern__deadlock_check(shm, err) : TERN_OK;
+    if (!status) sleep_once(w, wakes, is_late);
+    if (is_said) tern__deadlock_end(shm);
     return status;
 }
 
-static int sleep_once(tern__native *native, const tern__goal *goal, bool is_late, bool *met, tern_error *err)
+/* A rank that only yields is not counted as a sleeper: waking it would cost the others a system call. */
+static int look_and_rest(wait *w, bool *met, tern_error *err)
 {
-    unsigned bell = tern__native_listen(native);
-    int status = look(native, goal, met, err);
-    if (!status && !*met) status = rest(native, goal, bell, is_late, err);
-    tern__native_listened(native);
+    const tern_group *root = w->group->root;
+    bool is_late = tern__now_ns() >= w->late, sleeps = root->incoming || is_late || w->turns >= yields_max;
+    const tern__shm *shm = sleeps && !w->goal->is_polled ? root->shm : NULL;
+    unsigned wakes = tern__shm_listen(shm);
+    int status = look(w, met, err);
+    if (!status && !*met) status = check_slow(w, err);
+    if (!status && !*met) status = rest(w, is_late, wakes, err);
+    tern__shm_listened(shm);
     return status;
 }
 
-static int check_slow(const tern__native *native, const tern__goal *goal, int64_t deadline, tern_error *err)
+static int spin(const wait *w, int *spins, bool *met, tern_error *err)
 {
-    int status = goal->channel    ? check_left(goal, err)
-                 : goal->transfer ? tern__mailbox_check_left(goal->mailbox, goal->transfer, err)
-                                  : check_joining(native, goal, err);
-    if (status || tern__now_ns() < deadline || goal->is_met(goal)) return status;
-    if (goal->transfer) return tern__mailbox_fail_late(goal->mailbox, goal->transfer, err);
-    return goal->channel ? fail_late(goal, err) : fail_joining(native, goal, err);
-}
-
-static int spin(tern__native *native, const tern__goal *goal, bool *met, tern_error *err)
-{
-    int status = look(native, goal, met, err);
-    for (int i = 0; i < native->spins && !status && !*met; i++) {
+    int status = look(w, met, err);
+    for (int i = 0; i < *spins && !status && !*met; i++) {
         pause_cpu();
-        status = look(native, goal, met, err);
+        status = look(w, met, err);
     }
-    if (native->spins)
-        native->spins =
-            *met ? TERN__MIN(2 * native->spins, TERN__SPINS_MAX) : TERN__MAX(native->spins / 2, spins_min);
+    if (*spins) *spins = *met ? TERN__MIN(2 * *spins, TERN__SPINS_MAX) : TERN__MAX(*spins / 2, spins_min);
     return status;
 }
 
-static int await_longer(tern__native *native, const tern__goal *goal, tern_error *err)
+int tern__wait(tern_group *group, const tern__goal *goal, tern_error *err)
 {
     bool met = false;
-    int status = TERN_OK;
-    int64_t late = tern__deadline(native->root->late_s),
-            deadline = tern__deadline(native->group->opts.timeout_s);
-    for (int i = 0; !status && !met; i++) {
-        bool is_late = tern__now_ns() >= late, yields = i < yields_max && !is_late;
-        if (yields) sched_yield();
-        status = yields ? look(native, goal, &met, err) : sleep_once(native, goal, is_late, &met, err);
-        if (!status && !met) status = check_slow(native, goal, deadline, err);
-    }
-    return status;
-}
-
-static int await_goal(tern__native *native, const tern__goal *goal, tern_error *err)
-{
-    bool met = false;
-    int status = spin(native, goal, &met, err);
+    wait w = {.group = group, .goal = goal};
+    int status = group->spins ? spin(&w, group->spins, &met, err) : TERN_OK;
     if (status || met) return status;
-    status = await_longer(native, goal, err);
-    if (!status) tern__wait_forget(native->group);
-    return status;
-}
-
-int tern__native_await(tern__native *native, const tern__goal *goal, tern_error *err)
-{
-    int64_t began = tern__trace_now(native->group->trace);
-    int status = await_goal(native, goal, err);
-    tern__channel *channel = goal->channel;
-    if (goal->transfer) tern__mailbox_trace(goal->mailbox, goal->transfer, began);
-    if (channel)
-        tern__work_trace(channel, TERN__MIN(goal->seq, channel->own_posted), TERN__TRACK_WAIT, began);
+    w.began = tern__now_ns();
+    w.late = w.began + (int64_t)((group->root->shm ? group->root->shm->late_s : 0.05) * 1e9);
+    w.deadline = tern__deadline(group->opts.timeout_s);
+    w.gone_deadline = INT64_MAX;
+    for (; !status && !met; w.turns++) status = look_and_rest(&w, &met, err);
+    if (!status && group->control) tern__wait_forget(group);
     return status;
 }

@@ -1,5 +1,5 @@
 /* registry.c - the names of the communication back ends, and the choice of a group's back end. */
-#include "comm/group.h"
+#include "comm/move/backend.h"
 
 #include <stdio.h>
 #include <string.h>

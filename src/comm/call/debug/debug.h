@@ -10,8 +10,8 @@
 #ifndef TERN_SRC_COMM_CALL_DEBUG_DEBUG_H
 #define TERN_SRC_COMM_CALL_DEBUG_DEBUG_H
 
-#include "comm/group.h"
-#include "comm/move/window/native.h"
+#include "comm/move/backend.h"
+#include "comm/meet/meeting.h"
 
 #define TERN__FLIGHT_TEXT (TERN__WORK_TEXT + 48)
 

@@ -31,8 +31,7 @@ static int open_parts(tern__nccl *nccl, tern_error *err)
     nccl->plugin = find_plugin(err);
     if (!nccl->plugin) return err->code;
     nccl->nothing = tern__alloc(world * sizeof(*nccl->nothing), "tern_group_open", err);
-    nccl->awaited = tern__alloc(world * sizeof(*nccl->awaited), "tern_group_open", err);
-    nccl->state = nccl->nothing && nccl->awaited ? nccl->behind->open(nccl->group, err) : NULL;
+    nccl->state = nccl->nothing ? nccl->behind->open(nccl->group, err) : NULL;
     if (!nccl->state) return err->code;
     nccl->order = nccl->behind->channel_open(nccl->state, TERN__NCCL_SLOTS, err);
     return nccl->order ? TERN_OK : err->code;
@@ -49,7 +48,6 @@ static void nccl_close(void *state)
     pthread_cond_destroy(&nccl->changed);
     tern__free(nccl->windows);
     tern__free(nccl->nothing);
-    tern__free(nccl->awaited);
     tern__free(nccl);
 }
 

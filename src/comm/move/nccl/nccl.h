@@ -21,7 +21,9 @@
 #ifndef TERN_SRC_COMM_MOVE_NCCL_NCCL_H
 #define TERN_SRC_COMM_MOVE_NCCL_NCCL_H
 
-#include "comm/group.h"
+#include "comm/meet/failure.h"
+#include "comm/meet/meeting.h"
+#include "comm/move/backend.h"
 #include "comm/move/nccl/plugin.h"
 #include "device/backend.h"
 
@@ -115,7 +117,6 @@ struct tern__nccl {
     const tern__nccl_plugin *plugin;
     void *order;
     tern__move *nothing; /* [world] empty moves, for meetings         */
-    bool *awaited;       /* [world] the ranks that a wait is for      */
     tern__nccl_window *windows;
     uint32_t window_count;
     tern__nccl_channel *channels;

@@ -18,7 +18,6 @@
  * while values times the count's share of all counts do not. */
 #include "comm/move/nccl/nccl.h"
 
-#include "comm/move/window/native.h"
 #include "comm/move/reduce.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* self.c - the back end of a group of one. Every work is done when it is posted, because the only rank's data
  * are already the result, unless they are weighted. Data in a device's memory stay there: the work is queued
  * on the device's stream. */
-#include "comm/group.h"
+#include "comm/move/backend.h"
 #include "comm/move/reduce.h"
 #include "device/device.h"
 

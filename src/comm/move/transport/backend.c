@@ -1,7 +1,7 @@
 /* backend.c - the back end of a group that spans hosts: opening and closing, windows. */
 #include "comm/move/transport/mailbox.h"
 
-#include "comm/move/window/native.h"
+#include "comm/move/window/window.h"
 #include "comm/move/transport/transport.h"
 
 #include <stddef.h>
@@ -39,21 +39,25 @@ static int open_here(tern__hosts *hosts, tern_error *err)
     if (!here->ranks || !hosts->in_place) return TERN_E_MEMORY;
     for (int place = 0; place < size; place++)
         here->ranks[place] = tern_group_world_rank(group, tern__host_rank(map, map->own, place));
+    here->awaited = tern__alloc((size_t)size * sizeof(*here->awaited), func, err);
+    if (!here->awaited) return TERN_E_MEMORY;
     here->backend = size == 1 ? &tern__comm_self : &tern__comm_native;
     here->state = here->backend->open(here, err);
-    return here->state ? TERN_OK : err->code;
+    if (!here->state) return err->code;
+    hosts->ranks = size == 1 ? &hosts->alone : tern__windows_ranks(here->state);
+    return size == 1 ? tern__shm_open(&hosts->alone, here, err) : TERN_OK;
 }
 
 static int open_link(tern__hosts *hosts, tern_error *err)
 {
     tern_group *root = hosts->group->root;
-    if (!root->link) {
+    if (!root->incoming) {
         const tern_transport *transport = tern__transport_find(after_plus(hosts->group->backend_name), err);
-        if (!transport) return err->code;
-        root->link = tern__link_open(root, transport, err);
+        tern__link *link = transport ? tern__link_open(root, transport, err) : NULL;
+        if (!link) return err->code;
+        root->incoming = &link->incoming;
     }
-    hosts->link = root->link;
-    if (!hosts->link) return err->code;
+    hosts->link = (tern__link *)root->incoming;
     const tern_transport *transport = hosts->link->transport;
     bool says = transport->size > offsetof(tern_transport, short_bytes);
     hosts->small_bytes = tern__heads_room(hosts, says ? transport->short_bytes : 0);
@@ -77,13 +81,14 @@ static void hosts_close(void *state)
     tern__hosts *hosts = state;
     tern_group *root = hosts->group->root;
     if (root == hosts->group) {
-        close_link(root->link);
-        root->link = NULL;
+        close_link((tern__link *)root->incoming);
+        root->incoming = NULL;
     }
+    tern__shm_close(&hosts->alone);
     if (hosts->here.state) hosts->here.backend->close(hosts->here.state);
     tern__free(hosts->here.ranks);
+    tern__free(hosts->here.awaited);
     tern__free(hosts->in_place);
-    tern__free(hosts->missing);
     tern__host_map_release(&hosts->map);
     tern__free(hosts);
 }
@@ -96,14 +101,21 @@ static void *hosts_open(tern_group *group, tern_error *err)
     tern__group_in_text(group, hosts->where, sizeof(hosts->where));
     bool flat = !strchr(group->backend_name, '+');
     int status = tern__host_map_make(&hosts->map, group, flat, err);
-    hosts->missing = tern__alloc((size_t)group->boot.world * sizeof(*hosts->missing), func, err);
-    if (!status && !hosts->missing) status = TERN_E_MEMORY;
     if (!status) status = open_here(hosts, err);
     if (!status) status = open_link(hosts, err);
     if (!status) status = tern__hosts_tags(hosts, 3, &hosts->mail_tag, err);
     if (!status) return hosts;
     hosts_close(hosts);
     return NULL;
+}
+
+int tern__hosts_find_gone(const tern__hosts *hosts, const tern__goal *goal,
+                          bool (*awaits)(const tern__goal *goal, int rank))
+{
+    const tern_group *group = hosts->group;
+    for (int rank = 0; rank < group->boot.world; rank++)
+        if (rank != group->boot.rank && tern__group_has_left(group, rank) && awaits(goal, rank)) return rank;
+    return -1;
 }
 
 /* ---- windows of this host ---- */
@@ -114,7 +126,7 @@ static int fail_size(const tern__hosts *hosts, int rank, size_t own, uint64_t th
     snprintf(text, sizeof(text), "rank %d opens a window of %zu bytes, rank %d one of %llu",
              tern_group_world_rank(hosts->group, hosts->group->boot.rank), own,
              tern_group_world_rank(hosts->group, rank), (unsigned long long)theirs);
-    return tern__hosts_fail(hosts, TERN_E_MISMATCH, text, err);
+    return tern__failure_set_in(hosts->group, TERN_E_MISMATCH, text, err);
 }
 
 /* Compares the size between all ranks. The local back end compares it only between the ranks of a host. */

@@ -15,7 +15,6 @@
  * when the previous work of its slot is done, so the local channels always have room. */
 #include "comm/move/transport/hosts.h"
 
-#include "comm/move/window/native.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -78,23 +77,21 @@ static void hear(const tern__hosts_channel *channel, uint64_t seq)
 
 /* ---- progress ---- */
 
-static int meet(const tern__hosts_channel *channel, void *where, const tern__crossing *work, uint64_t *seq,
-                tern_error *err)
+static int meet(tern__meeting *where, const tern__crossing *work, uint64_t *seq, tern_error *err)
 {
     tern__post post = work->post;
     post.only_meets = true;
     post.out = NULL;
-    return channel->hosts->here.backend->post(where, &post, seq, err);
+    return tern__meeting_post(where, &post, seq, err);
 }
 
 /* Counts the works in which all ranks of the host have met, and sends their heads. */
 static int arrive_all(tern__hosts_channel *channel, tern_error *err)
 {
-    const tern__comm_backend *local = channel->hosts->here.backend;
     int status = TERN_OK;
     while (!status && channel->arrived < channel->posted) {
         if (talks(channel) && !tern__exchange_has_room(&channel->exchange)) break;
-        status = local->test(channel->arrive, work_at(channel, channel->arrived + 1)->arrive, err);
+        status = tern__meeting_test(channel->arrive, work_at(channel, channel->arrived + 1)->arrive, err);
         channel->arrived += !status;
         if (!status && talks(channel)) status = tern__exchange_say(&channel->exchange, err);
     }
@@ -110,7 +107,7 @@ static int cross(tern__hosts_channel *channel, tern_error *err)
 {
     tern__crossing *work = work_at(channel, channel->crossed + 1);
     tell(channel, channel->crossed + 1);
-    int status = meet(channel, channel->leave, work, &work->leave, err);
+    int status = meet(channel->leave, work, &work->leave, err);
     channel->crossed += !status;
     return status;
 }
@@ -132,7 +129,7 @@ static int cross_all(tern__hosts_channel *channel, tern_error *err)
 /* Begins a move's messages once all ranks of the host know that all hosts posted the same work. */
 static int begin_moves(tern__hosts_channel *channel, tern__crossing *work, tern_error *err)
 {
-    int status = channel->hosts->here.backend->test(channel->leave, work->leave, err);
+    int status = tern__meeting_test(channel->leave, work->leave, err);
     if (status) return status;
     work->moves = true;
     return tern__moves_begin(&channel->moves, channel->tag + TERN__CHANNEL_TAGS - 1, work, err);
@@ -143,16 +140,15 @@ static int end_moves(tern__hosts_channel *channel, tern__crossing *work, tern_er
     int status = tern__messages_test(&channel->moves, err);
     if (status) return status;
     work->moved = true;
-    return meet(channel, channel->part, work, &work->part, err);
+    return meet(channel->part, work, &work->part, err);
 }
 
 static int end(tern__hosts_channel *channel, tern__crossing *work, tern_error *err)
 {
-    const tern__comm_backend *local = channel->hosts->here.backend;
-    if (!tern__kind_is_move(work->post.kind)) return local->test(channel->leave, work->leave, err);
+    if (!tern__kind_is_move(work->post.kind)) return tern__meeting_test(channel->leave, work->leave, err);
     int status = work->moves ? TERN_OK : begin_moves(channel, work, err);
     if (!status && !work->moved) status = end_moves(channel, work, err);
-    return status ? status : local->test(channel->part, work->part, err);
+    return status ? status : tern__meeting_test(channel->part, work->part, err);
 }
 
 static int end_all(tern__hosts_channel *channel, tern_error *err)
@@ -168,7 +164,7 @@ static int end_all(tern__hosts_channel *channel, tern_error *err)
 int tern__hosts_channel_progress(void *self, tern_error *err)
 {
     tern__hosts_channel *channel = self;
-    int status = tern__hosts_check(channel->hosts, err);
+    int status = tern__failure_check(channel->hosts->group, err);
     if (!status) status = cross_all(channel, err);
     return status ? status : end_all(channel, err);
 }
@@ -176,50 +172,51 @@ int tern__hosts_channel_progress(void *self, tern_error *err)
 /* ---- posting and finishing ---- */
 
 typedef struct goal {
+    tern__goal goal;
     const tern__hosts_channel *channel;
     uint64_t seq;
 } goal;
 
-static bool has_room(const void *arg)
+static bool has_room(const tern__goal *until)
 {
-    const goal *g = arg;
+    const goal *g = (const goal *)until;
     return g->seq - g->channel->done <= g->channel->slots;
 }
 
-static bool is_done(const void *arg)
+static bool is_done(const tern__goal *until)
 {
-    const goal *g = arg;
+    const goal *g = (const goal *)until;
     return g->channel->done >= g->seq;
 }
 
-/* Finds the local meeting that the first unfinished work waits in; false if it waits for messages. */
-static bool find_meeting(const tern__hosts_channel *channel, void **where, uint64_t *seq)
+/* Returns the meeting that the first unfinished work waits in; NULL if it waits for messages. */
+static tern__meeting *find_meeting(const tern__hosts_channel *channel, uint64_t *seq)
 {
     const tern__crossing *work = work_at(channel, channel->done + 1);
     bool has_crossed = channel->crossed > channel->done, has_arrived = channel->arrived > channel->done;
-    *where = work->moved ? channel->part : has_crossed ? channel->leave : channel->arrive;
     *seq = work->moved ? work->part : has_crossed ? work->leave : work->arrive;
-    return work->moved || (has_crossed && !work->moves) || !has_arrived;
+    if (!work->moved && !(has_crossed && !work->moves) && has_arrived) return NULL;
+    return work->moved ? channel->part : has_crossed ? channel->leave : channel->arrive;
 }
 
-/* With one rank on the host there is nobody to wait for. */
-static void find_missing_here(const tern__hosts *hosts, void *where, uint64_t meeting, bool *ranks)
+/* `here` is scratch for this host's ranks. With one rank on the host there is nobody to wait for. */
+static void find_missing_here(const tern__hosts *hosts, tern__meeting *meeting, uint64_t seq, bool *ranks)
 {
-    if (hosts->here.backend != &tern__comm_native) return;
-    const bool *here = tern__channel_missing(where, meeting);
+    bool *here = hosts->here.awaited;
+    tern__meeting_missing(meeting, seq, here);
     for (int place = 0; place < hosts->here.boot.world; place++)
         ranks[tern__host_rank(&hosts->map, hosts->map.own, place)] = here[place];
 }
 
-static void find_missing(const void *arg, bool *ranks, char *what, size_t size)
+static void goal_describe(const tern__goal *until, bool *ranks, char *what, size_t size)
 {
-    const tern__hosts_channel *channel = ((const goal *)arg)->channel;
-    uint64_t seq = channel->done + 1, meeting;
+    const tern__hosts_channel *channel = ((const goal *)until)->channel;
+    uint64_t seq = channel->done + 1, met;
     const tern__crossing *work = work_at(channel, seq);
-    void *where;
+    tern__meeting *meeting = find_meeting(channel, &met);
     tern__desc_text(&work->desc, seq, what, size);
-    if (find_meeting(channel, &where, &meeting))
-        find_missing_here(channel->hosts, where, meeting, ranks);
+    if (meeting)
+        find_missing_here(channel->hosts, meeting, met, ranks);
     else if (!work->moves)
         tern__exchange_missing(&channel->exchange, seq, ranks);
     else
@@ -227,44 +224,58 @@ static void find_missing(const void *arg, bool *ranks, char *what, size_t size)
             ranks[rank] = tern__messages_awaits(&channel->moves, rank);
 }
 
-static bool awaits_here(const tern__hosts *hosts, void *where, uint64_t meeting, int rank)
+static bool awaits_here(const tern__hosts *hosts, tern__meeting *meeting, uint64_t seq, int rank)
 {
     const tern__host_map *map = &hosts->map;
-    if (hosts->here.backend != &tern__comm_native) return false;
-    const bool *here = tern__channel_missing(where, meeting);
+    bool *here = hosts->here.awaited;
+    tern__meeting_missing(meeting, seq, here);
     for (int place = 0; place < hosts->here.boot.world; place++)
         if (tern__host_rank(map, map->own, place) == rank) return here[place];
     return false;
 }
 
-static bool awaits(const void *arg, int rank)
+static bool awaits(const tern__goal *until, int rank)
 {
-    const tern__hosts_channel *channel = ((const goal *)arg)->channel;
-    uint64_t seq = channel->done + 1, meeting;
-    void *where;
-    if (find_meeting(channel, &where, &meeting)) return awaits_here(channel->hosts, where, meeting, rank);
+    const tern__hosts_channel *channel = ((const goal *)until)->channel;
+    uint64_t seq = channel->done + 1, met;
+    tern__meeting *meeting = find_meeting(channel, &met);
+    if (meeting) return awaits_here(channel->hosts, meeting, met, rank);
     return work_at(channel, seq)->moves ? tern__messages_awaits(&channel->moves, rank)
                                         : tern__exchange_awaits(&channel->exchange, seq, rank);
 }
 
-static bool say_meeting(const void *arg, tern__goal *meeting)
+static int goal_find_gone(const tern__goal *until)
 {
-    const tern__hosts_channel *channel = ((const goal *)arg)->channel;
-    void *where;
-    bool is_native = channel->hosts->here.backend == &tern__comm_native;
-    bool meets = is_native && find_meeting(channel, &where, &meeting->seq);
-    meeting->channel = meets ? where : NULL;
-    return meets;
+    return tern__hosts_find_gone(((const goal *)until)->channel->hosts, until, awaits);
+}
+
+/* Only ranks of this host can be known to wait for each other. */
+static bool goal_miss(const tern__goal *until)
+{
+    uint64_t seq;
+    tern__meeting *meeting = find_meeting(((const goal *)until)->channel, &seq);
+    return meeting && meeting->of->world > 1 && tern__meeting_miss(meeting, seq);
+}
+
+static void goal_hint(const tern__goal *until, char *text, size_t size)
+{
+    uint64_t seq;
+    const tern__meeting *meeting = find_meeting(((const goal *)until)->channel, &seq);
+    if (meeting) tern__meeting_hint(meeting, text, size);
 }
 
 /* Waits for work `seq` until is_met: until it is done, or until there is room for it. */
-static int await(const tern__hosts_channel *channel, uint64_t seq, bool (*is_met)(const void *arg),
+static int await(const tern__hosts_channel *channel, uint64_t seq, bool (*is_met)(const tern__goal *until),
                  tern_error *err)
 {
-    goal g = {channel, seq};
-    tern__hosts_goal until = {
-        .is_met = is_met, .missing = find_missing, .awaits = awaits, .find_meeting = say_meeting, .arg = &g};
-    return tern__hosts_await(channel->hosts, &until, err);
+    goal until = {.goal = {.is_met = is_met,
+                           .describe = goal_describe,
+                           .find_gone = goal_find_gone,
+                           .miss = goal_miss,
+                           .hint = goal_hint},
+                  .channel = channel,
+                  .seq = seq};
+    return tern__wait(channel->hosts->group, &until.goal, err);
 }
 
 static int check_post(const tern__hosts *hosts, const tern__post *post, uint64_t count, tern_error *err)
@@ -292,13 +303,13 @@ int tern__hosts_channel_post(void *self, const tern__post *post, uint64_t *seq, 
     next.count = next.desc.count;
     next.is_small = is_small(hosts, &next);
     int status = check_post(hosts, post, next.count, err);
-    goal room = {channel, channel->posted + 1};
-    if (!status && !has_room(&room)) status = await(channel, room.seq, has_room, err);
+    bool is_full = channel->posted + 1 - channel->done > channel->slots;
+    if (!status && is_full) status = await(channel, channel->posted + 1, has_room, err);
     if (status) return status;
     tern__crossing *work = work_at(channel, channel->posted + 1);
     next.tally = (tern__tally){.shadow = tern__crossing_shadows(channel, work)};
     *work = next;
-    status = meet(channel, channel->arrive, work, &work->arrive, err);
+    status = meet(channel->arrive, work, &work->arrive, err);
     if (status) return status;
     *seq = ++channel->posted;
     tern__desc_say(hosts->group->control, &work->desc, *seq, hosts->where);
@@ -322,10 +333,9 @@ int tern__hosts_channel_wait(void *self, uint64_t seq, tern_error *err)
 void tern__hosts_channel_mark(void *self, uint64_t backward, uint32_t folded)
 {
     const tern__hosts_channel *channel = self;
-    const tern__comm_backend *local = channel->hosts->here.backend;
-    local->mark(channel->arrive, backward, folded);
-    local->mark(channel->leave, backward, folded);
-    local->mark(channel->part, backward, folded);
+    tern__meeting_mark(channel->arrive, backward, folded);
+    tern__meeting_mark(channel->leave, backward, folded);
+    tern__meeting_mark(channel->part, backward, folded);
 }
 
 const tern__tally *tern__hosts_channel_tally(void *self, uint64_t seq)
@@ -349,9 +359,9 @@ void tern__hosts_channel_close(void *self)
     unlink_channel(channel);
     tern__exchange_close(&channel->exchange);
     tern__messages_close(&channel->moves);
-    if (channel->arrive) here->backend->channel_close(channel->arrive);
-    if (channel->leave) here->backend->channel_close(channel->leave);
-    if (channel->part) here->backend->channel_close(channel->part);
+    tern__meeting_close(channel->arrive);
+    tern__meeting_close(channel->leave);
+    tern__meeting_close(channel->part);
     if (channel->has_board) here->backend->window_close(here->state, channel->board);
     tern__free(channel->works);
     tern__free(channel->shadows);
@@ -371,16 +381,16 @@ static int open_board(tern__hosts_channel *channel, tern_error *err)
 
 static int open_parts(tern__hosts_channel *channel, tern_error *err)
 {
-    const tern_group *here = &channel->hosts->here;
+    tern__shm_group *ranks = channel->hosts->ranks;
     size_t world = (size_t)channel->hosts->group->boot.world;
     channel->works = tern__alloc(channel->slots * sizeof(*channel->works), func, err);
     channel->shadows = tern__alloc(channel->slots * world * sizeof(*channel->shadows), func, err);
     if (!channel->works || !channel->shadows) return TERN_E_MEMORY;
-    channel->arrive = here->backend->channel_open(here->state, (int)channel->slots, err);
+    channel->arrive = tern__meeting_open(ranks, (int)channel->slots, NULL, NULL, 0, err);
     if (!channel->arrive) return err->code;
-    channel->leave = here->backend->channel_open(here->state, (int)channel->slots, err);
+    channel->leave = tern__meeting_open(ranks, (int)channel->slots, NULL, NULL, 0, err);
     if (!channel->leave) return err->code;
-    channel->part = here->backend->channel_open(here->state, (int)channel->slots, err);
+    channel->part = tern__meeting_open(ranks, (int)channel->slots, NULL, NULL, 0, err);
     if (!channel->part) return err->code;
     int status = open_board(channel, err);
     if (!status) status = tern__messages_open(&channel->moves, channel->hosts, err);

@@ -21,8 +21,6 @@
  * sent from: a host sends results only when it has received all the partials that they are made of. */
 #include "comm/move/transport/hosts.h"
 
-#include "comm/move/window/native.h"
-
 #include <stdio.h>
 #include <string.h>
 
@@ -165,7 +163,7 @@ static char *make_partial(const tern__exchange *x, const tern__round *round, int
 {
     const tern__hosts *hosts = x->channel->hosts;
     const tern__crossing *work = round->work;
-    const tern__tally *local = hosts->here.backend->tally(x->channel->arrive, work->arrive);
+    const tern__tally *local = &tern__meeting_work(x->channel->arrive, work->arrive)->tally;
     uint64_t first, count = in_round(x, round, host, &first);
     char *at = tern__partial_is_raw(hosts, work) ? tern__region_at(hosts, work, host, first, count, 0) : NULL;
     if (at) return at;
@@ -330,7 +328,7 @@ int tern__exchange_say(tern__exchange *x, tern_error *err)
 {
     uint64_t seq = ++x->said;
     tern__crossing *work = work_at(x, seq);
-    const tern__tally *local = x->channel->hosts->here.backend->tally(x->channel->arrive, work->arrive);
+    const tern__tally *local = &tern__meeting_work(x->channel->arrive, work->arrive)->tally;
     return tern__heads_say(heads_at(x, seq), work, local, err);
 }
 

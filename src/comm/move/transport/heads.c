@@ -10,8 +10,6 @@
  * work. */
 #include "comm/move/transport/hosts.h"
 
-#include "comm/move/window/native.h"
-
 #include <stdio.h>
 #include <string.h>
 
@@ -129,7 +127,7 @@ static int fail_mismatch(const tern__heads *heads, uint64_t seq, int one, int ot
                       tern_group_world_rank(hosts->group, tern__host_rank(map, one, map->place)),
                       tern_group_world_rank(hosts->group, tern__host_rank(map, other, map->place)), seq, text,
                       sizeof(text));
-    return tern__hosts_fail(hosts, TERN_E_MISMATCH, text, err);
+    return tern__failure_set_in(hosts->group, TERN_E_MISMATCH, text, err);
 }
 
 /* Compares all heads with that of the first host whose rank is no shadow, or with the last host's. */

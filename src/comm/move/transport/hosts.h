@@ -1,12 +1,10 @@
-/* hosts.h - shared declarations of the back end `hosts`, which serves a group that spans hosts.
+/* hosts.h - shared declarations of the mover `transport`, which serves a group that spans hosts.
  *
- * Inside a host, ranks reach each other's windows through a local back end, native or self (`here`). Between
- * hosts, messages go over a transport, MPI or gloo. A group that uses the transport alone counts every rank
- * as a host of its own.
+ * Inside a host, ranks meet as in any group (meet/meeting.h) and reach each other's windows through a local
+ * mover, `window` or `self`. Between hosts, messages go over a transport, MPI or gloo. A group that uses the
+ * transport alone counts every rank as a host of its own.
  *
  *   backend.c    opening, closing, windows
- *   wait.c       blocking, and what a rank that waits moves on
- *   failure.c    the first failure
  *   map.c        which ranks are on which host
  *   link.c       the transport of a family of groups
  *   messages.c   the messages in flight for one purpose
@@ -21,14 +19,14 @@
 #ifndef TERN_SRC_COMM_MOVE_TRANSPORT_HOSTS_H
 #define TERN_SRC_COMM_MOVE_TRANSPORT_HOSTS_H
 
-#include "comm/group.h"
-#include "comm/meet/layout.h"
+#include "comm/meet/failure.h"
+#include "comm/meet/meeting.h"
+#include "comm/move/backend.h"
 
 #include <tern/backend/transport.h>
 
 typedef struct tern__hosts tern__hosts;
 typedef struct tern__hosts_channel tern__hosts_channel;
-struct tern__goal; /* native/native.h */
 
 /* ---- map.c ---- */
 
@@ -60,6 +58,7 @@ static inline int tern__host_rank(const tern__host_map *map, int host, int place
 
 /* The transport of a family of groups. The transport addresses peers by their rank in the root group. */
 typedef struct tern__link {
+    tern__incoming incoming; /* first: its functions cast it back */
     const tern_transport *transport;
     void *state; /* NULL: given up after a failure */
     tern_group *root;
@@ -68,7 +67,6 @@ typedef struct tern__link {
     struct tern__hosts_mailbox *mailboxes; /* of all groups of the family                          */
     struct tern__hosts_mailbox *asking;    /* closed, but the transport still holds one of their receives */
     int pending;                           /* messages in flight                                   */
-    uint64_t came;                         /* messages that were completed                         */
     tern_transport_message *awaited;       /* the first pending message that progress depends on, or NULL */
 } tern__link;
 
@@ -83,11 +81,6 @@ int tern__link_send(tern__link *link, const tern_group *group, int rank, int tag
 int tern__link_recv(tern__link *link, const tern_group *group, int rank, int tag, void *data, size_t bytes,
                     tern_transport_message *message, tern_error *err);
 int tern__link_test(tern__link *link, tern_transport_message *message, tern_error *err);
-/* True if no message is in flight and no mailbox waits for one. */
-bool tern__link_is_quiet(const tern__link *link);
-/* Blocks in the transport until the awaited message may have arrived, or for a short time. Returns false at
- * once if the transport cannot block, or if progress may come from other messages. */
-bool tern__link_doze(const tern__link *link);
 
 /* ---- messages.c ---- */
 
@@ -128,55 +121,18 @@ struct tern__hosts {
     tern__link *link; /* shared by the family */
     tern__host_map map;
     tern_group here;              /* the group of this host's ranks                          */
+    tern__shm_group *ranks;       /* the same, where they meet                               */
+    tern__shm_group alone;        /* `ranks`, if this rank is the only one                   */
     const char **in_place;        /* [this host's ranks] scratch: where their elements are   */
-    bool *missing;                /* [world] scratch: the ranks that a wait is for           */
     char where[TERN__GROUP_TEXT]; /* " in the group of ranks 0, 2", or "" for the root       */
     size_t small_bytes;           /* the largest sum of a host that fits behind a head       */
     int mail_tag;                 /* the first of the mailbox's three tags                   */
 };
 
-/* ---- failure.c ---- */
-
-/* The lobby of this host's ranks; NULL if the rank is alone on it. */
-static inline struct tern__native *tern__hosts_lobby(const tern__hosts *hosts)
-{
-    return hosts->group->root->native;
-}
-
-/* TERN_OK as long as no rank has failed. All ranks of a host share a lobby, so they report the same first
- * failure with the same text. */
-int tern__hosts_check(const tern__hosts *hosts, tern_error *err);
-/* Record a failure of the family; _fail adds the group's name to the text. Return the first one recorded,
- * which all ranks report. */
-int tern__hosts_abort(const tern__hosts *hosts, int code, const char *text, tern_error *err);
-int tern__hosts_fail(const tern__hosts *hosts, int code, const char *text, tern_error *err);
-
-/* ---- wait.c ---- */
-
-/* Makes progress on the works of all channels and mailboxes of the family. */
-int tern__link_progress(tern__link *link, tern_error *err);
-/* Makes progress on all works and messages of the family. */
-int tern__hosts_progress(const tern__hosts *hosts, tern_error *err);
-/* The condition that a rank waits for. */
-typedef struct tern__hosts_goal {
-    bool (*is_met)(const void *arg);
-    /* Sets ranks[r], false before, for each rank of the group that this one may be waiting for, and writes
-     * the wait's name: "all_reduce of 8 f32, sum (work 2)". */
-    void (*missing)(const void *arg, bool *ranks, char *what, size_t size);
-    bool is_message; /* the wait's name includes the peer */
-    /* True if the goal cannot be met without something that `rank` has not done yet. */
-    bool (*awaits)(const void *arg, int rank);
-    /* Instead of it: returns a rank that has closed its group and without which the goal cannot be met, or
-     * -1. */
-    int (*find_gone)(const tern__hosts *hosts, const void *arg);
-    /* Finds the local work in which the ranks of this host must meet; false if the wait is for something
-     * else. NULL: it always is. */
-    bool (*find_meeting)(const void *arg, struct tern__goal *meeting);
-    const void *arg;
-} tern__hosts_goal;
-
-/* Makes progress on all works of the family until the goal is met or an error occurs. */
-int tern__hosts_await(tern__hosts *hosts, const tern__hosts_goal *goal, tern_error *err);
+/* Returns a rank that has closed its group and for which awaits(goal, rank) is true, or -1. A rank may leave as
+ * soon as its own part is done, while others still wait for each other. */
+int tern__hosts_find_gone(const tern__hosts *hosts, const tern__goal *goal,
+                          bool (*awaits)(const tern__goal *goal, int rank));
 
 /* ---- mailbox_life.c ---- */
 
@@ -195,7 +151,7 @@ typedef struct tern__crossing {
     tern__post post;
     tern__desc desc;
     uint64_t count;               /* elements in all extents                                     */
-    uint64_t arrive, leave, part; /* its sequence numbers in this host's channels                */
+    uint64_t arrive, leave, part; /* its numbers in this host's meetings                */
     bool moves, moved;            /* moves: its messages are in flight; moved: they are complete */
     bool is_small;                /* its sums are sent with the heads                            */
     /* Known once the heads of all hosts are here: */
@@ -284,7 +240,7 @@ struct tern__hosts_channel {
     tern__hosts *hosts;
     int tag; /* the first of TERN__CHANNEL_TAGS */
     uint64_t slots;
-    void *arrive, *leave, *part; /* channels of the local back end */
+    tern__meeting *arrive, *leave, *part; /* of this host's ranks */
     uint32_t board; /* window with one notice per work, for the ranks that do not talk to other hosts */
     bool has_board;
     size_t notice_bytes;

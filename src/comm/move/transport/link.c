@@ -67,6 +67,52 @@ static int get(void *of, const char *key, void *value, size_t cap, size_t *bytes
     return status;
 }
 
+/* ---- what a rank that waits does with it ---- */
+
+static int link_progress(tern__incoming *incoming, tern_error *err)
+{
+    tern__link *link = (tern__link *)incoming;
+    int status = TERN_OK;
+    link->awaited = NULL;
+    for (tern__hosts_channel *channel = link->channels; channel && !status; channel = channel->next)
+        status = tern__hosts_channel_progress(channel, err);
+    for (struct tern__hosts_mailbox *mailbox = link->mailboxes; mailbox && !status; mailbox = mailbox->next)
+        status = tern__mail_progress(mailbox, err);
+    return status;
+}
+
+/* True if a mailbox has unfinished transfers. They need polling: the link awaits no single message of theirs.
+ */
+static bool has_mail(const tern__link *link)
+{
+    bool has = false;
+    for (const struct tern__hosts_mailbox *mailbox = link->mailboxes; mailbox; mailbox = mailbox->next)
+        has |= mailbox->pending > 0;
+    return has;
+}
+
+static bool is_quiet(tern__incoming *incoming)
+{
+    const tern__link *link = (tern__link *)incoming;
+    return !link->pending && !has_mail(link);
+}
+
+/* Blocks until the awaited message may have arrived. */
+static bool sleep_in_transport(tern__incoming *incoming)
+{
+    const tern__link *link = (tern__link *)incoming;
+    const tern_transport *transport = link->transport;
+    bool can = transport->size > offsetof(tern_transport, wait) && transport->wait;
+    if (!can || !link->state || !link->awaited || has_mail(link)) return false;
+    transport->wait(link->state, link->awaited);
+    return true;
+}
+
+static void stop(tern__incoming *incoming)
+{
+    tern__link_give_up((tern__link *)incoming);
+}
+
 /* ---- life ---- */
 
 static int start(tern__link *link, const int *hosts, tern_error *err)
@@ -97,7 +143,11 @@ tern__link *tern__link_open(tern_group *group, const tern_transport *transport, 
     tern__host_map map;
     tern__link *link = tern__alloc(sizeof(*link), func, err);
     if (!link) return NULL;
-    *link = (tern__link){.transport = transport, .root = group, .next_tag = 1};
+    *link = (tern__link){
+        .incoming = {.progress = link_progress, .is_quiet = is_quiet, .sleep = sleep_in_transport, .stop = stop},
+        .transport = transport,
+        .root = group,
+        .next_tag = 1};
     int status = tern__host_map_make(&map, group, false, err);
     if (!status) status = start(link, map.host, err);
     tern__host_map_release(&map);
@@ -159,36 +209,12 @@ int tern__link_recv(tern__link *link, const tern_group *group, int rank, int tag
     return status ? fail(link, status, why, err) : TERN_OK;
 }
 
-/* True if a mailbox has unfinished transfers. They need polling: the link awaits no single message of theirs.
- */
-static bool has_mail(const tern__link *link)
-{
-    bool has = false;
-    for (const struct tern__hosts_mailbox *mailbox = link->mailboxes; mailbox; mailbox = mailbox->next)
-        has |= mailbox->pending > 0;
-    return has;
-}
-
-bool tern__link_is_quiet(const tern__link *link)
-{
-    return !link->pending && !has_mail(link);
-}
-
-bool tern__link_doze(const tern__link *link)
-{
-    const tern_transport *transport = link->transport;
-    bool can = transport->size > offsetof(tern_transport, wait) && transport->wait;
-    if (!can || !link->state || !link->awaited || has_mail(link)) return false;
-    transport->wait(link->state, link->awaited);
-    return true;
-}
-
 int tern__link_test(tern__link *link, tern_transport_message *message, tern_error *err)
 {
     char why[WHY] = "";
     int status = check(link, err);
     if (!status) status = link->transport->test(link->state, message, why, sizeof(why));
     link->pending -= !status;
-    link->came += !status;
+    link->incoming.arrived += !status;
     return status < 0 ? fail(link, status, why, err) : status;
 }

@@ -152,7 +152,7 @@ static int fail_mismatch(const struct tern__hosts_mailbox *mailbox, int source, 
 {
     char text[TERN_ERROR_TEXT];
     tern__letter_mismatch(mailbox->hosts->group, source, letter, receive, text, sizeof(text));
-    return tern__hosts_fail(mailbox->hosts, TERN_E_MISMATCH, text, err);
+    return tern__failure_set_in(mailbox->hosts->group, TERN_E_MISMATCH, text, err);
 }
 
 /* Matches a letter with the receive `t`. `data` is the body of a short message. */

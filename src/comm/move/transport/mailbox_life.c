@@ -27,7 +27,7 @@ static int start_recv(struct tern__hosts_mailbox *mailbox, tern__transfer *t, te
 int tern__hosts_mailbox_start(void *self, tern__transfer *transfer, tern_error *err)
 {
     struct tern__hosts_mailbox *mailbox = self;
-    int status = tern__hosts_check(mailbox->hosts, err);
+    int status = tern__failure_check(mailbox->hosts->group, err);
     if (status) return status;
     return transfer->is_recv ? start_recv(mailbox, transfer, err) : start_send(mailbox, transfer, err);
 }
@@ -36,28 +36,24 @@ int tern__hosts_mailbox_start(void *self, tern__transfer *transfer, tern_error *
 
 int tern__hosts_mailbox_carry(void *self, tern_error *err)
 {
-    struct tern__hosts_mailbox *mailbox = self;
-    return tern__hosts_progress(mailbox->hosts, err);
-}
-
-static bool is_over(const void *arg)
-{
-    return ((const tern__transfer *)arg)->status != TERN_PENDING;
+    tern_group *group = ((struct tern__hosts_mailbox *)self)->hosts->group;
+    return group->root->progress(group, err);
 }
 
 typedef struct goal {
+    tern__goal goal;
     const struct tern__hosts_mailbox *mailbox;
     const tern__transfer *transfer;
 } goal;
 
-static bool is_reached(const void *arg)
+static bool is_over(const tern__goal *until)
 {
-    return is_over(((const goal *)arg)->transfer);
+    return ((const goal *)until)->transfer->status != TERN_PENDING;
 }
 
-static void find_missing(const void *arg, bool *ranks, char *what, size_t size)
+static void describe(const tern__goal *until, bool *ranks, char *what, size_t size)
 {
-    const goal *g = arg;
+    const goal *g = (const goal *)until;
     const tern_group *group = g->mailbox->hosts->group;
     int peer = g->transfer->peer;
     tern__transfer_text(group, g->transfer, what, size);
@@ -67,10 +63,10 @@ static void find_missing(const void *arg, bool *ranks, char *what, size_t size)
 
 /* Returns the peer if it has left, or -1. A receive from any rank fails only when all other ranks have left:
  * it returns the last of them. */
-static int find_gone(const tern__hosts *hosts, const void *arg)
+static int find_gone(const tern__goal *until)
 {
-    const goal *g = arg;
-    const tern_group *group = hosts->group;
+    const goal *g = (const goal *)until;
+    const tern_group *group = g->mailbox->hosts->group;
     int peer = g->transfer->peer, gone = -1;
     if (peer != TERN_ANY_SOURCE) return tern__group_has_left(group, peer) ? peer : -1;
     for (int rank = 0; rank < group->boot.world; rank++) {
@@ -84,10 +80,11 @@ static int find_gone(const tern__hosts *hosts, const void *arg)
 int tern__hosts_mailbox_await(void *self, const tern__transfer *transfer, tern_error *err)
 {
     const struct tern__hosts_mailbox *mailbox = self;
-    goal g = {mailbox, transfer};
-    tern__hosts_goal over = {
-        .is_met = is_reached, .missing = find_missing, .is_message = true, .find_gone = find_gone, .arg = &g};
-    return is_over(transfer) ? TERN_OK : tern__hosts_await(mailbox->hosts, &over, err);
+    goal until = {
+        .goal = {.is_met = is_over, .describe = describe, .find_gone = find_gone, .is_message = true},
+        .mailbox = mailbox,
+        .transfer = transfer};
+    return transfer->status != TERN_PENDING ? TERN_OK : tern__wait(mailbox->hosts->group, &until.goal, err);
 }
 
 /* ---- ending ---- */
@@ -152,7 +149,7 @@ static void fail_unfinished(const struct tern__hosts_mailbox *mailbox, const ter
     tern__transfer_text(hosts->group, t, what, sizeof(what));
     snprintf(text, sizeof(text), "rank %d has closed its group before its %s was done",
              tern_group_world_rank(hosts->group, hosts->group->boot.rank), what);
-    tern__hosts_fail(hosts, TERN_E_PEER, text, &why);
+    tern__failure_set_in(hosts->group, TERN_E_PEER, text, &why);
     tern__group_fail(hosts->group, &why);
 }
 

@@ -24,8 +24,8 @@ static void finish(tern__mailbox *mailbox, tern__transfer *transfer)
 static void tell(const tern__mailbox *mailbox, tern__word *word, uint64_t value)
 {
     atomic_store(&word->value, value);
-    mailbox->native->root->acts++;
-    tern__lobby_ring(mailbox->native->lobby);
+    tern__shm_act(mailbox->ranks->shm);
+    tern__shm_wake(mailbox->ranks->shm);
 }
 
 /* ---- sending ---- */
@@ -58,7 +58,7 @@ static void send_bodies(tern__mailbox *mailbox, tern__outbox *out)
 {
     for (tern__transfer *t; (t = find_granted(out));) {
         if (!t->moved) tern__grant_take(t, atomic_load(&out->pair->granted.value));
-        mailbox->native->root->acts += tern__outbox_fill(out, t, mailbox->native->lobby);
+        mailbox->ranks->shm->acts += tern__outbox_fill(out, t, mailbox->ranks->shm);
         if (t->moved < tern__body_bytes(t)) return;
         tern__queue_remove(&out->posted, t);
         finish(mailbox, t);
@@ -78,8 +78,8 @@ static int fail_mismatch(const tern__mailbox *mailbox, int source, const tern__l
                          const tern__transfer *receive, tern_error *err)
 {
     char text[TERN_ERROR_TEXT];
-    tern__letter_mismatch(mailbox->native->group, source, letter, receive, text, sizeof(text));
-    return tern__native_fail(mailbox->native, TERN_E_MISMATCH, text, err);
+    tern__letter_mismatch(mailbox->ranks->group, source, letter, receive, text, sizeof(text));
+    return tern__failure_set_in(mailbox->ranks->group, TERN_E_MISMATCH, text, err);
 }
 
 static void grant(const tern__mailbox *mailbox, const tern__inbox *in)
@@ -101,7 +101,7 @@ static void receive_body_of(tern__mailbox *mailbox, int source, const tern__lett
 static void receive_bodies(tern__mailbox *mailbox, tern__inbox *in)
 {
     for (tern__transfer *t; (t = in->granted.first);) {
-        mailbox->native->root->acts += tern__inbox_empty(in, t, mailbox->native->lobby);
+        mailbox->ranks->shm->acts += tern__inbox_empty(in, t, mailbox->ranks->shm);
         if (t->moved < tern__body_bytes(t)) return;
         tern__queue_pop(&in->granted);
         finish(mailbox, t);
@@ -137,7 +137,7 @@ static int take_letter(tern__mailbox *mailbox, int source, tern_error *err)
     if (!t) return keep(mailbox, source, &letter, err);
     if (!tern__letter_fits(&letter, t)) return fail_mismatch(mailbox, source, &letter, t, err);
     t->source = source;
-    if (t->peer == TERN_ANY_SOURCE) mailbox->turn = (source + 1) % mailbox->native->world;
+    if (t->peer == TERN_ANY_SOURCE) mailbox->turn = (source + 1) % mailbox->ranks->world;
     tern__inbox_get(in, &letter, t->buf);
     if (tern__pair_is_short(&letter))
         finish(mailbox, t);
@@ -164,13 +164,14 @@ static int pull(tern__mailbox *mailbox, int rank, tern_error *err)
     return tern__match_wants(&mailbox->match, rank) ? take_letters(mailbox, rank, err) : TERN_OK;
 }
 
-int tern__mailbox_progress(tern__mailbox *mailbox, tern_error *err)
+int tern__mailbox_progress(tern__party *party, tern_error *err)
 {
-    const tern__native *native = mailbox->native;
+    tern__mailbox *mailbox = (tern__mailbox *)party;
+    const tern__shm_group *ranks = mailbox->ranks;
     int status = TERN_OK, turn = mailbox->turn;
-    for (int i = 0; i < native->world && mailbox->pending && !status; i++) {
-        int rank = (turn + i) % native->world;
-        if (rank == native->rank) continue;
+    for (int i = 0; i < ranks->world && mailbox->pending && !status; i++) {
+        int rank = (turn + i) % ranks->world;
+        if (rank == ranks->rank) continue;
         push(mailbox, rank);
         status = pull(mailbox, rank, err);
     }
@@ -203,7 +204,7 @@ bool tern__mailbox_can_move(tern__mailbox *mailbox, int rank)
 
 bool tern__mailbox_has_met(const tern__mailbox *mailbox, const tern__transfer *receive)
 {
-    for (int rank = 0; rank < mailbox->native->world; rank++)
+    for (int rank = 0; rank < mailbox->ranks->world; rank++)
         for (const tern__transfer *t = mailbox->in[rank].granted.first; t; t = t->next)
             if (t == receive) return true;
     return false;
@@ -213,7 +214,7 @@ bool tern__mailbox_has_met(const tern__mailbox *mailbox, const tern__transfer *r
 
 static int fail_gone(const tern__mailbox *mailbox, const tern__transfer *t, tern_error *err)
 {
-    return tern__native_has_left(mailbox->native, t->peer) ? tern__mailbox_fail_left(mailbox, t, err)
+    return tern__meeting_has_left(mailbox->ranks, t->peer) ? tern__mailbox_fail_left(mailbox, t, err)
                                                            : TERN_OK;
 }
 
@@ -252,26 +253,26 @@ static int start_recv(tern__mailbox *mailbox, tern__transfer *t, tern_error *err
     tern__kept *kept = tern__match_receive(&mailbox->match, t);
     mailbox->pending++;
     if (kept) return take_kept(mailbox, kept, t, err);
-    return t->peer == TERN_ANY_SOURCE ? tern__mailbox_progress(mailbox, err) : pull(mailbox, t->peer, err);
+    return t->peer == TERN_ANY_SOURCE ? tern__mailbox_progress(&mailbox->party, err) : pull(mailbox, t->peer, err);
 }
 
 int tern__mailbox_start(void *self, tern__transfer *transfer, tern_error *err)
 {
     tern__mailbox *mailbox = self;
-    int status = tern__native_check(mailbox->native, err);
+    int status = tern__failure_check(mailbox->ranks->group, err);
     if (status) return status;
     return transfer->is_recv ? start_recv(mailbox, transfer, err) : start_send(mailbox, transfer, err);
 }
 
 int tern__mailbox_carry(void *self, tern_error *err)
 {
-    return tern__native_progress(((tern__mailbox *)self)->native, err);
+    return tern__shm_progress(((tern__mailbox *)self)->ranks->shm, err);
 }
 
 static bool take_out(tern__mailbox *mailbox, tern__transfer *t)
 {
     bool found = tern__queue_remove(&mailbox->match.receives, t);
-    for (int rank = 0; rank < mailbox->native->world && !found; rank++)
+    for (int rank = 0; rank < mailbox->ranks->world && !found; rank++)
         found = tern__queue_remove(&mailbox->in[rank].granted, t) ||
                 tern__queue_remove(&mailbox->out[rank].waiting, t) ||
                 tern__queue_remove(&mailbox->out[rank].posted, t);
@@ -288,8 +289,8 @@ void tern__mailbox_drop(void *self, tern__transfer *transfer)
 
 static void release(tern__mailbox *mailbox)
 {
-    for (int rank = 0; rank < mailbox->native->world && mailbox->in && mailbox->out; rank++)
-        if (rank != mailbox->native->rank) tern__pair_release(mailbox, rank);
+    for (int rank = 0; rank < mailbox->ranks->world && mailbox->in && mailbox->out; rank++)
+        if (rank != mailbox->ranks->rank) tern__pair_release(mailbox, rank);
     tern__match_close(&mailbox->match);
     tern__free(mailbox->out);
     tern__free(mailbox->in);
@@ -298,19 +299,19 @@ static void release(tern__mailbox *mailbox)
 
 void *tern__mailbox_open(void *state, tern_error *err)
 {
-    tern__native *native = state;
-    size_t world = (size_t)native->world;
+    tern__shm_group *ranks = &((tern__windows *)state)->ranks;
+    size_t world = (size_t)ranks->world;
     tern__mailbox *mailbox = tern__alloc(sizeof(*mailbox), "tern_send", err);
     if (!mailbox) return NULL;
-    mailbox->native = native;
+    mailbox->party = (tern__party){.progress = tern__mailbox_progress, .miss = tern__mailbox_miss};
+    mailbox->ranks = ranks;
     mailbox->out = tern__alloc(world * sizeof(*mailbox->out), "tern_send", err);
     mailbox->in = tern__alloc(world * sizeof(*mailbox->in), "tern_send", err);
     if (!mailbox->out || !mailbox->in) {
         release(mailbox);
         return NULL;
     }
-    mailbox->next = native->root->mailboxes;
-    native->root->mailboxes = mailbox;
+    tern__party_join(&mailbox->party, ranks->shm);
     return mailbox;
 }
 
@@ -318,7 +319,7 @@ void *tern__mailbox_open(void *state, tern_error *err)
 static tern__transfer *pop_any(tern__mailbox *mailbox)
 {
     tern__transfer *t = tern__queue_pop(&mailbox->match.receives);
-    for (int rank = 0; rank < mailbox->native->world && !t; rank++) {
+    for (int rank = 0; rank < mailbox->ranks->world && !t; rank++) {
         t = tern__queue_pop(&mailbox->in[rank].granted);
         if (!t) t = tern__queue_pop(&mailbox->out[rank].waiting);
         if (!t) t = tern__queue_pop(&mailbox->out[rank].posted);
@@ -328,23 +329,21 @@ static tern__transfer *pop_any(tern__mailbox *mailbox)
 
 static void fail_unfinished(const tern__mailbox *mailbox, const tern__transfer *t)
 {
-    const tern__native *native = mailbox->native;
+    const tern__shm_group *ranks = mailbox->ranks;
     char what[TERN__WORK_TEXT], text[TERN_ERROR_TEXT];
-    tern__transfer_text(native->group, t, what, sizeof(what));
+    tern__transfer_text(ranks->group, t, what, sizeof(what));
     snprintf(text, sizeof(text), "rank %d has closed its group before its %s was done",
-             tern_group_world_rank(native->group, native->rank), what);
-    tern__native_fail(native, TERN_E_PEER, text, NULL);
+             tern_group_world_rank(ranks->group, ranks->rank), what);
+    tern__failure_set_in(ranks->group, TERN_E_PEER, text, NULL);
 }
 
 void tern__mailbox_close(void *self)
 {
     tern__mailbox *mailbox = self;
-    const tern__native *native = mailbox->native;
-    tern__mailbox **link = &native->root->mailboxes;
-    while (*link != mailbox) link = &(*link)->next;
-    *link = mailbox->next;
-    bool tells = native->pid == getpid() &&
-                 !native->group->root->error.code; /* after a failure, the control plane tells */
+    const tern__shm_group *ranks = mailbox->ranks;
+    tern__party_leave(&mailbox->party, ranks->shm);
+    bool tells = ranks->group->root->pid == getpid() &&
+                 !ranks->group->root->error.code; /* after a failure, the control plane tells */
     for (tern__transfer *t; (t = pop_any(mailbox)); t->status = TERN_E_STATE)
         if (tells) fail_unfinished(mailbox, t);
     release(mailbox);

@@ -1,11 +1,11 @@
-/* mailbox.h - what the files for the native back end's messages share: pair.c (memory between a sender and a
+/* mailbox.h - what the files for messages within a host share: pair.c (memory between a sender and a
  * receiver), mailbox.c (sending and receiving through it), mailbox_wait.c (blocking, and its error
  * messages). */
 #ifndef TERN_SRC_COMM_MOVE_WINDOW_MAILBOX_H
 #define TERN_SRC_COMM_MOVE_WINDOW_MAILBOX_H
 
 #include "comm/move/match.h"
-#include "comm/move/window/native.h"
+#include "comm/move/window/window.h"
 
 enum {
     TERN__PAIR_LETTERS = 128 << 10,
@@ -14,8 +14,7 @@ enum {
     TERN__KEPT_BYTES = 1 << 20,  /* limit for messages from one source that came before their receives */
 };
 
-/* The serial of a pair's descriptor. tern__serial_next never returns it. */
-#define TERN__PAIR_SERIAL UINT32_MAX
+/* A pair is passed under TERN__SERIAL_OTHER. */
 
 /* The memory between one sender and one receiver, created by the sender with its first message. It has two
  * rings: one of letters, each followed by its message if that is short, and one of the bodies of long
@@ -49,16 +48,16 @@ typedef struct tern__inbox {
     tern__letter last;   /* the last letter received; serial 0: none */
 } tern__inbox;
 
-struct tern__mailbox {
-    struct tern__mailbox *next; /* of all groups of the family */
-    tern__native *native;
+typedef struct tern__mailbox {
+    tern__party party; /* first: the party's functions cast it back */
+    tern__shm_group *ranks;
     tern__match match;
     int pending;       /* transfers */
     uint64_t ended;    /* transfers that are done */
     int turn;          /* the rank to look at first: the one after the source that TERN_ANY_SOURCE met last */
     tern__outbox *out; /* [world] */
     tern__inbox *in;   /* [world] */
-};
+} tern__mailbox;
 
 /* ---- pair.c ---- */
 
@@ -87,7 +86,7 @@ bool tern__outbox_has_body_room(const tern__outbox *out);
  * `written` has been moved. */
 void tern__outbox_put(tern__outbox *out, const tern__letter *letter, const char *data);
 /* Copies as much of the body into the ring as there is room for. Returns true if it copied anything. */
-bool tern__outbox_fill(tern__outbox *out, tern__transfer *send, tern__lobby *lobby);
+bool tern__outbox_fill(tern__outbox *out, tern__transfer *send, const tern__shm *shm);
 bool tern__inbox_has_letter(const tern__inbox *in);
 bool tern__inbox_has_body(const tern__inbox *in);
 /* Returns the next letter without taking it. */
@@ -95,7 +94,7 @@ tern__letter tern__inbox_peek(const tern__inbox *in);
 /* Takes the letter, and a short message's data. */
 void tern__inbox_get(tern__inbox *in, const tern__letter *letter, char *data);
 /* Copies as much of the body out of the ring as has come. Returns true if it copied anything. */
-bool tern__inbox_empty(tern__inbox *in, tern__transfer *receive, tern__lobby *lobby);
+bool tern__inbox_empty(tern__inbox *in, tern__transfer *receive, const tern__shm *shm);
 
 /* ---- mailbox.c ---- */
 
@@ -104,7 +103,7 @@ void tern__mailbox_close(void *mailbox);
 int tern__mailbox_start(void *mailbox, tern__transfer *transfer, tern_error *err);
 int tern__mailbox_carry(void *mailbox, tern_error *err);
 void tern__mailbox_drop(void *mailbox, tern__transfer *transfer);
-int tern__mailbox_progress(tern__mailbox *mailbox, tern_error *err);
+int tern__mailbox_progress(tern__party *mailbox, tern_error *err);
 /* True if something could be sent to `rank` or received from it now. */
 bool tern__mailbox_can_move(tern__mailbox *mailbox, int rank);
 /* True if the receive has found its message, whose body is still to come. */
@@ -113,15 +112,8 @@ bool tern__mailbox_has_met(const tern__mailbox *mailbox, const tern__transfer *r
 /* ---- mailbox_wait.c ---- */
 
 int tern__mailbox_await(void *mailbox, const tern__transfer *transfer, tern_error *err);
-/* check_left returns E_PEER if the other side has left and nothing more can come; fail_left does so without
- * checking; fail_late returns E_TIMEOUT. All three fail for all ranks. */
-int tern__mailbox_check_left(tern__mailbox *mailbox, const tern__transfer *transfer, tern_error *err);
+/* Fails for all ranks with E_PEER: the other side has left. */
 int tern__mailbox_fail_left(const tern__mailbox *mailbox, const tern__transfer *transfer, tern_error *err);
-int tern__mailbox_fail_late(const tern__mailbox *mailbox, const tern__transfer *transfer, tern_error *err);
-/* Notes as missed every rank that holds up a message of this rank. Returns false if this rank could do
- * something for one. */
-bool tern__mailbox_miss(tern__mailbox *mailbox);
-/* Adds a "wait" event to the timeline. */
-void tern__mailbox_trace(const tern__mailbox *mailbox, const tern__transfer *transfer, int64_t began);
+bool tern__mailbox_miss(tern__party *mailbox);
 
 #endif

@@ -11,26 +11,26 @@
 static void own_text(const tern__mailbox *mailbox, const char *doing, const tern__transfer *t, char *text,
                      size_t size)
 {
-    const tern__native *native = mailbox->native;
+    const tern__shm_group *ranks = mailbox->ranks;
     char what[TERN__WORK_TEXT];
-    tern__transfer_text(native->group, t, what, sizeof(what));
-    snprintf(text, size, "rank %d %s %s", tern_group_world_rank(native->group, native->rank), doing, what);
+    tern__transfer_text(ranks->group, t, what, sizeof(what));
+    snprintf(text, size, "rank %d %s %s", tern_group_world_rank(ranks->group, ranks->rank), doing, what);
 }
 
 /* Appends what `rank` did last, as far as this rank can see. */
 static void append_last(const tern__mailbox *mailbox, int rank, char *text, size_t size)
 {
-    const tern__native *native = mailbox->native;
+    const tern__shm_group *ranks = mailbox->ranks;
     const tern__letter *letter = &mailbox->in[rank].last;
     char last[TERN__WORK_TEXT];
     if (letter->serial) {
-        tern__letter_text(native->group, rank, letter, last, sizeof(last));
+        tern__letter_text(ranks->group, rank, letter, last, sizeof(last));
         tern__text_append(text, size, ", whose last message to it was %s", last);
     } else
         tern__text_append(text, size, ", which has sent it nothing so far");
-    if (tern__deadlock_text(native, rank, last))
+    if (tern__deadlock_text(ranks->shm, ranks->group, rank, last))
         tern__text_append(text, size, ", and which waits in %s", last);
-    else if (tern__channel_last(native->first, rank, last, sizeof(last)))
+    else if (tern__meeting_last_text(ranks->first, rank, last, sizeof(last)))
         tern__text_append(text, size, ", and whose last collective was %s", last);
 }
 
@@ -38,7 +38,7 @@ static void append_peer(const tern__mailbox *mailbox, int rank, const tern__tran
                         size_t size)
 {
     char who[192];
-    bool is_stopped = tern__native_who(mailbox->native, rank, who, sizeof(who));
+    bool is_stopped = tern__rank_text(mailbox->ranks->group, rank, who, sizeof(who));
     if (t->moved || (t->is_recv && tern__mailbox_has_met(mailbox, t)))
         tern__text_append(text, size, "; %s%s is still transferring it", who, is_stopped ? "," : "");
     else
@@ -46,25 +46,25 @@ static void append_peer(const tern__mailbox *mailbox, int rank, const tern__tran
     append_last(mailbox, rank, text, size);
 }
 
-int tern__mailbox_fail_late(const tern__mailbox *mailbox, const tern__transfer *t, tern_error *err)
+static int fail_late(const tern__mailbox *mailbox, const tern__transfer *t, tern_error *err)
 {
-    const tern__native *native = mailbox->native;
+    const tern__shm_group *ranks = mailbox->ranks;
     char text[TERN_ERROR_TEXT], doing[48];
-    snprintf(doing, sizeof(doing), "waited %g s in", native->group->opts.timeout_s);
+    snprintf(doing, sizeof(doing), "waited %g s in", ranks->group->opts.timeout_s);
     own_text(mailbox, doing, t, text, sizeof(text));
-    for (int rank = 0; rank < native->world; rank++)
-        if (rank == t->peer || (t->peer == TERN_ANY_SOURCE && rank != native->rank))
+    for (int rank = 0; rank < ranks->world; rank++)
+        if (rank == t->peer || (t->peer == TERN_ANY_SOURCE && rank != ranks->rank))
             append_peer(mailbox, rank, t, text, sizeof(text));
-    return tern__native_fail(native, TERN_E_TIMEOUT, text, err);
+    return tern__failure_set_in(ranks->group, TERN_E_TIMEOUT, text, err);
 }
 
 int tern__mailbox_fail_left(const tern__mailbox *mailbox, const tern__transfer *t, tern_error *err)
 {
     char text[TERN_ERROR_TEXT], own[256], who[128] = "every other rank";
     own_text(mailbox, "waits in", t, own, sizeof(own));
-    if (t->peer != TERN_ANY_SOURCE) tern__group_describe(mailbox->native->group, t->peer, who, sizeof(who));
+    if (t->peer != TERN_ANY_SOURCE) tern__group_describe(mailbox->ranks->group, t->peer, who, sizeof(who));
     snprintf(text, sizeof(text), "%s has closed its group while %s", who, own);
-    return tern__native_fail(mailbox->native, TERN_E_PEER, text, err);
+    return tern__failure_set_in(mailbox->ranks->group, TERN_E_PEER, text, err);
 }
 
 /* ---- ranks that have left ---- */
@@ -72,25 +72,25 @@ int tern__mailbox_fail_left(const tern__mailbox *mailbox, const tern__transfer *
 /* True if `rank` has left and nothing more can come from it. */
 static bool is_gone(const tern__mailbox *mailbox, int rank, bool is_recv)
 {
-    const tern__native *native = mailbox->native;
-    if (!tern__native_has_left(native, rank)) return false;
-    return !is_recv || mailbox->in[rank].pair || tern__deadlock_lacks_fd(native, rank, TERN__PAIR_SERIAL);
+    const tern__shm_group *ranks = mailbox->ranks;
+    if (!tern__meeting_has_left(ranks, rank)) return false;
+    return !is_recv || mailbox->in[rank].pair || tern__deadlock_lacks_fd(ranks->shm, ranks->group, rank, TERN__SERIAL_OTHER);
 }
 
 static bool are_gone(const tern__mailbox *mailbox, const tern__transfer *t)
 {
-    const tern__native *native = mailbox->native;
+    const tern__shm_group *ranks = mailbox->ranks;
     if (t->peer != TERN_ANY_SOURCE) return is_gone(mailbox, t->peer, t->is_recv);
-    for (int rank = 0; rank < native->world; rank++)
-        if (rank != native->rank && !is_gone(mailbox, rank, true)) return false;
+    for (int rank = 0; rank < ranks->world; rank++)
+        if (rank != ranks->rank && !is_gone(mailbox, rank, true)) return false;
     return true;
 }
 
 /* Messages that were sent before their sender left are there by now: one more progress finds them. */
-int tern__mailbox_check_left(tern__mailbox *mailbox, const tern__transfer *t, tern_error *err)
+static int check_left(tern__mailbox *mailbox, const tern__transfer *t, tern_error *err)
 {
     if (!are_gone(mailbox, t)) return TERN_OK;
-    int status = tern__mailbox_progress(mailbox, err);
+    int status = tern__mailbox_progress(&mailbox->party, err);
     if (status || t->status != TERN_PENDING) return status;
     return tern__mailbox_fail_left(mailbox, t, err);
 }
@@ -101,7 +101,7 @@ int tern__mailbox_check_left(tern__mailbox *mailbox, const tern__transfer *t, te
 static bool is_on_its_way(const tern__mailbox *mailbox, int rank)
 {
     return tern__match_wants(&mailbox->match, rank) && !mailbox->in[rank].pair &&
-           !tern__deadlock_lacks_fd(mailbox->native, rank, TERN__PAIR_SERIAL);
+           !tern__deadlock_lacks_fd(mailbox->ranks->shm, mailbox->ranks->group, rank, TERN__SERIAL_OTHER);
 }
 
 static bool has_business(const tern__mailbox *mailbox, int rank)
@@ -111,24 +111,61 @@ static bool has_business(const tern__mailbox *mailbox, int rank)
            tern__match_wants(&mailbox->match, rank);
 }
 
-bool tern__mailbox_miss(tern__mailbox *mailbox)
+/* Returns false if this rank could do something for a message. */
+bool tern__mailbox_miss(tern__party *party)
 {
-    const tern__native *native = mailbox->native;
-    for (int rank = 0; rank < native->world && mailbox->pending; rank++) {
-        if (rank == native->rank || !has_business(mailbox, rank)) continue;
-        uint64_t acts = tern__deadlock_acts(native, rank);
+    tern__mailbox *mailbox = (tern__mailbox *)party;
+    const tern__shm_group *ranks = mailbox->ranks;
+    for (int rank = 0; rank < ranks->world && mailbox->pending; rank++) {
+        if (rank == ranks->rank || !has_business(mailbox, rank)) continue;
+        uint64_t acts = tern__deadlock_acts(ranks->shm, ranks->group, rank);
         if (is_on_its_way(mailbox, rank) || tern__mailbox_can_move(mailbox, rank)) return false;
-        if (!tern__native_has_left(native, rank)) tern__deadlock_miss(native, rank, acts);
+        if (!tern__meeting_has_left(ranks, rank)) tern__deadlock_miss(ranks->shm, ranks->group, rank, acts);
     }
     return true;
 }
 
 /* ---- waiting ---- */
 
-void tern__mailbox_trace(const tern__mailbox *mailbox, const tern__transfer *transfer, int64_t began)
+typedef struct goal {
+    tern__goal goal;
+    tern__mailbox *mailbox;
+    const tern__transfer *transfer;
+} goal;
+
+static bool is_over(const tern__goal *until)
 {
-    tern__trace *trace = mailbox->native->group->trace;
-    if (!trace) return;
+    return ((const goal *)until)->transfer->status != TERN_PENDING;
+}
+
+static void goal_describe(const tern__goal *until, bool *ranks, char *what, size_t size)
+{
+    const goal *g = (const goal *)until;
+    tern__transfer_text(g->mailbox->ranks->group, g->transfer, what, size);
+    if (g->transfer->peer != TERN_ANY_SOURCE) ranks[g->transfer->peer] = true;
+}
+
+static int goal_check(const tern__goal *until, tern_error *err)
+{
+    const goal *g = (const goal *)until;
+    return check_left(g->mailbox, g->transfer, err);
+}
+
+static int goal_fail_late(const tern__goal *until, tern_error *err)
+{
+    const goal *g = (const goal *)until;
+    return fail_late(g->mailbox, g->transfer, err);
+}
+
+/* The mailbox is a party: it has missed the ranks already. */
+static bool goal_miss(const tern__goal *until)
+{
+    return !is_over(until);
+}
+
+static void trace_wait(const tern_group *group, const tern__transfer *transfer, int64_t began)
+{
+    if (!group->trace) return;
     tern__trace_event event = {.name = transfer->is_recv ? "wait for recv" : "wait for send",
                                .track = TERN__TRACK_WAIT,
                                .began = began,
@@ -136,18 +173,24 @@ void tern__mailbox_trace(const tern__mailbox *mailbox, const tern__transfer *tra
                                .args = {{"bytes", (int64_t)tern__transfer_bytes(transfer)},
                                         {"peer", transfer->peer},
                                         {"tag", transfer->tag}}};
-    tern__trace_add(trace, &event);
-}
-
-static bool is_over(const tern__goal *goal)
-{
-    return goal->transfer->status != TERN_PENDING;
+    tern__trace_add(group->trace, &event);
 }
 
 int tern__mailbox_await(void *self, const tern__transfer *transfer, tern_error *err)
 {
     tern__mailbox *mailbox = self;
-    tern__goal goal = {.is_met = is_over, .mailbox = mailbox, .transfer = transfer};
+    tern_group *group = mailbox->ranks->group;
+    goal until = {.goal = {.is_met = is_over,
+                           .describe = goal_describe,
+                           .check = goal_check,
+                           .fail_late = goal_fail_late,
+                           .miss = goal_miss,
+                           .is_message = true},
+                  .mailbox = mailbox,
+                  .transfer = transfer};
     if (transfer->status != TERN_PENDING) return TERN_OK;
-    return tern__native_await(mailbox->native, &goal, err);
+    int64_t began = tern__trace_now(group->trace);
+    int status = tern__wait(group, &until.goal, err);
+    trace_wait(group, transfer, began);
+    return status;
 }

@@ -22,29 +22,29 @@ enum { piece_bytes = 32 << 10 }; /* of a body: one side fills the ring while the
 /* Ranks of one process share the creator's mapping; the last one to leave unmaps it. */
 int tern__pair_create(tern__mailbox *mailbox, int rank, tern_error *err)
 {
-    tern__native *native = mailbox->native;
+    tern__shm_group *ranks = mailbox->ranks;
     void *base = NULL;
     int fd;
     int status = tern__segment_create(&base, sizeof(tern__pair), &fd, err);
     if (status) return status;
     tern__pair *pair = mailbox->out[rank].pair = base;
-    atomic_store(&pair->head.sharers, tern__group_is_same_process(native->group, rank) ? 2 : 1);
-    status = tern__segment_send(native, rank, TERN__PAIR_SERIAL, fd, err);
+    atomic_store(&pair->head.sharers, tern__group_is_same_process(ranks->group, rank) ? 2 : 1);
+    status = tern__segment_send(ranks, rank, TERN__SERIAL_OTHER, fd, err);
     tern__close(&fd);
-    tern__deadlock_tell_sent(native);
+    tern__deadlock_tell_sent(ranks->shm);
     return status;
 }
 
 int tern__pair_attach(tern__mailbox *mailbox, int rank, tern_error *err)
 {
-    const tern__native *native = mailbox->native;
+    const tern__shm_group *ranks = mailbox->ranks;
     int fd;
     bool borrowed;
     char *base;
-    if (tern__group_lacks_fd(native->group, rank, TERN__PAIR_SERIAL, 0)) return TERN_PENDING;
-    int status = tern__group_recv_fd(native->group, rank, TERN__PAIR_SERIAL, 0, &fd, err);
+    if (tern__group_lacks_fd(ranks->group, rank, TERN__SERIAL_OTHER, 0)) return TERN_PENDING;
+    int status = tern__group_recv_fd(ranks->group, rank, TERN__SERIAL_OTHER, 0, &fd, err);
     if (status) return status;
-    status = tern__segment_attach(native, rank, fd, sizeof(tern__pair), &base, &borrowed, err);
+    status = tern__segment_attach(ranks, rank, fd, sizeof(tern__pair), &base, &borrowed, err);
     tern__close(&fd);
     if (!status) mailbox->in[rank].pair = (tern__pair *)base;
     return status;
@@ -59,8 +59,8 @@ static void give_back(tern__pair *pair, bool is_shared)
 /* A pair that this rank has never attached counts as shared, too, so attach it now to give it back. */
 void tern__pair_release(tern__mailbox *mailbox, int rank)
 {
-    const tern__native *native = mailbox->native;
-    bool is_shared = native->pid == getpid() && tern__group_is_same_process(native->group, rank);
+    const tern__shm_group *ranks = mailbox->ranks;
+    bool is_shared = ranks->group->root->pid == getpid() && tern__group_is_same_process(ranks->group, rank);
     tern__inbox *in = &mailbox->in[rank];
     if (is_shared && !in->pair) tern__pair_attach(mailbox, rank, NULL);
     give_back(in->pair, is_shared);
@@ -144,7 +144,7 @@ bool tern__inbox_has_body(const tern__inbox *in)
     return atomic_load(&in->pair->filled.value) != in->emptied;
 }
 
-bool tern__outbox_fill(tern__outbox *out, tern__transfer *send, tern__lobby *lobby)
+bool tern__outbox_fill(tern__outbox *out, tern__transfer *send, const tern__shm *shm)
 {
     size_t before = send->moved, piece;
     for (;;) {
@@ -155,11 +155,11 @@ bool tern__outbox_fill(tern__outbox *out, tern__transfer *send, tern__lobby *lob
         send->moved += piece;
         out->filled = step(send, out->filled + piece);
         atomic_store(&out->pair->filled.value, out->filled);
-        tern__lobby_ring(lobby);
+        tern__shm_wake(shm);
     }
 }
 
-bool tern__inbox_empty(tern__inbox *in, tern__transfer *receive, tern__lobby *lobby)
+bool tern__inbox_empty(tern__inbox *in, tern__transfer *receive, const tern__shm *shm)
 {
     size_t before = receive->moved, piece;
     for (;;) {
@@ -169,6 +169,6 @@ bool tern__inbox_empty(tern__inbox *in, tern__transfer *receive, tern__lobby *lo
         receive->moved += piece;
         in->emptied = step(receive, in->emptied + piece);
         atomic_store(&in->pair->emptied.value, in->emptied);
-        tern__lobby_ring(lobby);
+        tern__shm_wake(shm);
     }
 }

@@ -1,5 +1,5 @@
 /* window.c - windows: memory of the same size on every rank, shared with all ranks of the group. */
-#include "comm/move/window/native.h"
+#include "comm/move/window/window.h"
 
 #include "comm/sys.h"
 
@@ -10,15 +10,15 @@
 /* The public callers are tern_group_mem_alloc, tern_ddp_new and tern_optim_shard. */
 static const char func[] = "tern_group";
 
-static tern__window *window_new(const tern__native *native, size_t bytes, bool is_caller, tern_error *err)
+static tern__window *window_new(const tern__windows *windows, size_t bytes, bool is_caller, tern_error *err)
 {
     tern__window *window = tern__alloc(sizeof(*window), func, err);
     if (!window) return NULL;
     window->bytes = bytes;
     window->mapped = tern__segment_mapped(bytes);
     window->is_caller = is_caller;
-    window->bases = tern__alloc((size_t)native->world * sizeof(*window->bases), func, err);
-    window->borrowed = tern__alloc((size_t)native->world * sizeof(*window->borrowed), func, err);
+    window->bases = tern__alloc((size_t)windows->ranks.world * sizeof(*window->bases), func, err);
+    window->borrowed = tern__alloc((size_t)windows->ranks.world * sizeof(*window->borrowed), func, err);
     if (window->bases && window->borrowed) return window;
     tern__free(window->bases);
     tern__free(window->borrowed);
@@ -26,11 +26,11 @@ static tern__window *window_new(const tern__native *native, size_t bytes, bool i
     return NULL;
 }
 
-static void release(const tern__native *native, tern__window *window)
+static void release(const tern__windows *windows, tern__window *window)
 {
-    for (int rank = 0; rank < native->world; rank++) {
+    for (int rank = 0; rank < windows->ranks.world; rank++) {
         if (!window->bases[rank] || window->borrowed[rank]) continue;
-        if (rank != native->rank || !window->is_caller)
+        if (rank != windows->ranks.rank || !window->is_caller)
             munmap(window->bases[rank], window->mapped);
         else if (tern__segment_privatize(window->bases[rank], window->mapped, NULL))
             tern__log(TERN_LOG_WARN, "a closed window of %zu bytes stays shared: out of memory",
@@ -43,80 +43,80 @@ static void release(const tern__native *native, tern__window *window)
 
 /* ---- opening ---- */
 
-static int send_to_all(tern__native *native, uint32_t serial, int fd, tern_error *err)
+static int send_to_all(tern__windows *windows, uint32_t serial, int fd, tern_error *err)
 {
     int status = TERN_OK;
-    for (int peer = 0; peer < native->world && !status; peer++)
-        if (peer != native->rank) status = tern__segment_send(native, peer, serial, fd, err);
+    for (int peer = 0; peer < windows->ranks.world && !status; peer++)
+        if (peer != windows->ranks.rank) status = tern__segment_send(&windows->ranks, peer, serial, fd, err);
     return status;
 }
 
-static int attach_all(tern__native *native, uint32_t serial, tern__window *window, tern_error *err)
+static int attach_all(tern__windows *windows, uint32_t serial, tern__window *window, tern_error *err)
 {
     int status = TERN_OK;
-    for (int peer = 0; peer < native->world && !status; peer++) {
+    for (int peer = 0; peer < windows->ranks.world && !status; peer++) {
         int fd;
-        if (peer == native->rank) continue;
-        status = tern__segment_recv(native, peer, serial, &fd, err);
+        if (peer == windows->ranks.rank) continue;
+        status = tern__segment_recv(&windows->ranks, peer, serial, &fd, err);
         if (status) return status;
-        status = tern__segment_attach(native, peer, fd, window->bytes, &window->bases[peer],
+        status = tern__segment_attach(&windows->ranks, peer, fd, window->bytes, &window->bases[peer],
                                       &window->borrowed[peer], err);
         tern__close(&fd);
     }
     return status;
 }
 
-static int share(tern__native *native, void *base, tern__window *window, tern_error *err)
+static int share(tern__windows *windows, void *base, tern__window *window, tern_error *err)
 {
     int fd;
-    uint32_t serial = tern__serial_next(native);
+    uint32_t serial = tern__segment_serial(&windows->ranks);
     int status = tern__segment_create(&base, window->bytes, &fd, err);
     if (status) return status;
-    window->bases[native->rank] = base;
-    status = send_to_all(native, serial, fd, err);
+    window->bases[windows->ranks.rank] = base;
+    status = send_to_all(windows, serial, fd, err);
     tern__close(&fd);
-    return status ? status : attach_all(native, serial, window, err);
+    return status ? status : attach_all(windows, serial, window, err);
 }
 
 int tern__window_open(void *state, void *base, size_t bytes, uint32_t *number, tern_error *err)
 {
-    tern__native *native = state;
+    tern__windows *windows = state;
     if (!bytes || (base && bytes != tern__segment_mapped(bytes)))
         return tern__error_set(err, func, TERN_E_INVALID, "a window cannot have %zu bytes, expected %s",
                                bytes, base ? "whole pages" : "at least 1");
-    int status = tern__native_check(native, err);
+    int status = tern__failure_check(windows->ranks.group, err);
     if (!status)
-        status = tern__array_reserve(&native->windows, &native->window_room, native->window_count + 1,
-                                     sizeof(*native->windows), func, err);
+        status = tern__array_reserve(&windows->list, &windows->room, windows->count + 1, sizeof(*windows->list),
+                                     func, err);
     if (status) return status;
-    tern__window *window = window_new(native, bytes, base != NULL, err);
+    tern__window *window = window_new(windows, bytes, base != NULL, err);
     if (!window) return TERN_E_MEMORY;
-    status = share(native, base, window, err);
+    status = share(windows, base, window, err);
     if (status) {
-        release(native, window);
+        release(windows, window);
         return status;
     }
-    *number = native->window_count++;
-    native->windows[*number] = window;
+    *number = windows->count++;
+    windows->list[*number] = window;
     return TERN_OK;
 }
 
 void *tern__window_base(void *state, uint32_t window)
 {
-    const tern__native *native = state;
-    return native->windows[window]->bases[native->rank];
+    const tern__windows *windows = state;
+    return windows->list[window]->bases[windows->ranks.rank];
 }
 
 char *tern__window_peer(void *state, uint32_t window, int rank)
 {
-    const tern__native *native = state;
-    return native->windows[window]->bases[rank];
+    const tern__windows *windows = state;
+    return windows->list[window]->bases[rank];
 }
 
 void tern__window_close(void *state, uint32_t window)
 {
-    tern__native *native = state;
-    if (!native->windows[window]) return;
-    release(native, native->windows[window]);
-    native->windows[window] = NULL;
+    tern__windows *windows = state;
+    if (!windows->list[window]) return;
+    release(windows, windows->list[window]);
+    windows->list[window] = NULL;
 }

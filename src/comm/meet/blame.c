@@ -1,50 +1,12 @@
-/* missing.c - which ranks a wait is for, and what a rank tells its peers during a long wait. Ranks of this
- * host read it in the lobby; ranks of other hosts ask the control thread. */
-#include "comm/move/window/mailbox.h"
+/* blame.c - what a rank tells its peers during a long wait, and what it learns of them. Ranks of this host read
+ * it in their shared memory; ranks of other hosts ask the control thread. */
+#include "comm/meet/wait.h"
 
 #include "base/text.h"
 #include "comm/sys.h"
 
 #include <stdio.h>
 #include <string.h>
-
-/* ---- which ranks a wait is for ---- */
-
-tern__lack tern__channel_lack(tern__channel *channel, int rank, uint64_t goal)
-{
-    uint64_t seq = tern__channel_due(channel);
-    bool is_own = rank == channel->native->rank;
-    if (atomic_load(&channel->posted[rank].value) < seq) return TERN__LACKS_POST;
-    if (!is_own && atomic_load(&channel->inside[rank].value)) return TERN__LACKS_END;
-    if (tern__channel_owes_chunk(channel, seq, rank)) return TERN__LACKS_CHUNK;
-    if (atomic_load(&channel->retired[rank].value) + channel->slots < goal) return TERN__LACKS_LEAVE;
-    return TERN__LACKS_NOTHING;
-}
-
-const bool *tern__channel_missing(tern__channel *channel, uint64_t goal)
-{
-    const tern__native *native = channel->native;
-    bool *ranks = native->root->circle.missing;
-    for (int rank = 0; rank < native->world; rank++)
-        ranks[rank] = rank != native->rank && tern__channel_lack(channel, rank, goal) != TERN__LACKS_NOTHING;
-    return ranks;
-}
-
-bool tern__shared_has_joined(const tern__shared_head *head, int rank)
-{
-    return rank >= TERN__SHARED_RANKS || atomic_load(&head->here[rank / 64]) >> rank % 64 & 1;
-}
-
-static const bool *goal_missing(const tern__native *native, const tern__goal *goal)
-{
-    bool *ranks = native->root->circle.missing;
-    if (goal->channel) return tern__channel_missing(goal->channel, goal->seq);
-    for (int rank = 0; rank < native->world; rank++)
-        ranks[rank] = goal->transfer ? rank == goal->transfer->peer
-                      : goal->head   ? !tern__shared_has_joined(goal->head, rank)
-                                     : rank == goal->peer;
-    return ranks;
-}
 
 /* ---- telling the peers ---- */
 
@@ -67,19 +29,19 @@ static int append_missing(const tern_group *group, const bool *ranks, bool is_na
 /* ---- who is stopped ---- */
 
 /* True if nobody has said yet that `rank`, one of the root's, is stopped: neither this rank nor another one
- * of its lobby. */
+ * of its host. */
 static bool is_first_to_say(tern_group *root, int rank)
 {
     uint64_t bit = UINT64_C(1) << rank % 64;
     if (root->stopped & bit) return false;
-    if (root->native && atomic_fetch_or(&root->native->lobby->stopped, bit) & bit) return false;
+    if (root->shm && atomic_fetch_or(&root->shm->state->stopped, bit) & bit) return false;
     root->stopped |= bit;
     return true;
 }
 
 static void forget_stopped(tern_group *root)
 {
-    if (root->native) atomic_fetch_and(&root->native->lobby->stopped, ~root->stopped);
+    if (root->shm) atomic_fetch_and(&root->shm->state->stopped, ~root->stopped);
     root->stopped = 0;
     root->stop_look_at = 0;
 }
@@ -148,7 +110,7 @@ void tern__wait_say(const tern_group *group, const char *what, const bool *ranks
     snprintf(text, sizeof(text), "%s", what);
     int first = append_missing(group, ranks, is_named, text, sizeof(text));
     tern__control_wait_set(group->control, text, first);
-    if (group->root->native) tern__deadlock_say(group->root->native, what);
+    if (group->root->shm) tern__deadlock_say(group->root->shm, what);
     look_for_stopped(group, what, ranks);
 }
 
@@ -156,12 +118,7 @@ void tern__wait_forget(const tern_group *group)
 {
     tern__control_wait_set(group->control, NULL, -1);
     if (group->root->stop_look_at) forget_stopped(group->root);
-    if (group->root->native) tern__deadlock_forget(group->root->native);
-}
-
-double tern__wait_late_s(const tern_group *group)
-{
-    return group->root->native ? group->root->native->late_s : 0.05;
+    if (group->root->shm) tern__deadlock_forget(group->root->shm);
 }
 
 /* ---- asking them ---- */
@@ -174,7 +131,7 @@ static void append_here(const tern_group *group, int rank, char *text, size_t si
     tern__text_append(text, size, "; %s", who);
     if (is_stopped)
         tern__text_append(text, size, " is stopped (by SIGSTOP or a debugger)");
-    else if (tern__deadlock_text(group->root->native, tern_group_world_rank(group, rank), what))
+    else if (tern__deadlock_text(group->root->shm, group, rank, what))
         tern__text_append(text, size, " waits in %s", what);
     else
         tern__text_append(text, size, " does not wait");
@@ -182,7 +139,7 @@ static void append_here(const tern_group *group, int rank, char *text, size_t si
 
 void tern__wait_blame(const tern_group *group, const char *what, const bool *ranks, char *text, size_t size)
 {
-    bool is_here = group->root->native && tern__control_hosts(group->control) == 1;
+    bool is_here = group->root->shm && tern__control_hosts(group->control) == 1;
     for (int rank = 0; rank < group->boot.world; rank++) {
         if (!ranks[rank]) continue;
         if (is_here)
@@ -191,39 +148,4 @@ void tern__wait_blame(const tern_group *group, const char *what, const bool *ran
             tern__control_last_ask(group->control, tern_group_world_rank(group, rank));
     }
     if (!is_here) tern__control_others_text(group->control, what, 0.5, text, size);
-}
-
-/* A message's text names its peer already. */
-void tern__native_say(const tern__native *native, const tern__goal *goal)
-{
-    char what[TERN__WORK_TEXT] = "the opening of a window or channel";
-    if (goal->channel) {
-        uint64_t seq = tern__channel_due(goal->channel);
-        tern__desc_text(&tern__slot_desc(goal->channel, seq)[native->rank], seq, what, sizeof(what));
-    }
-    if (goal->transfer) tern__transfer_text(native->group, goal->transfer, what, sizeof(what));
-    tern__text_append(what, sizeof(what), "%s", native->where);
-    tern__wait_say(native->group, what, goal_missing(native, goal), !goal->transfer);
-}
-
-/* ---- in words ---- */
-
-void tern__native_last(const tern__native *native, int rank, char *text, size_t size)
-{
-    char last[TERN__WORK_TEXT];
-    if (native->lobby && tern__deadlock_text(native, rank, last))
-        snprintf(text, size, ", which waits in %s", last);
-    else if (tern__channel_last(native->first, rank, last, sizeof(last)))
-        snprintf(text, size, ", whose last collective was %s", last);
-    else
-        snprintf(text, size, ", which has called no collective yet");
-}
-
-void tern__channel_hint(const tern__channel *channel, char *text, size_t size)
-{
-    uint64_t seq = tern__channel_due(channel);
-    *text = '\0';
-    for (int rank = 0; rank < channel->native->world && !*text; rank++)
-        if (atomic_load(&channel->posted[rank].value) < seq)
-            tern__desc_hint(channel, seq, rank, TERN__ELSEWHERE_WAITS, text, size);
 }

@@ -8,6 +8,7 @@
 static const char func[] = "tern_group_open";
 
 typedef struct ballot {
+    tern__goal goal; /* that all ranks' numbers are here */
     tern__messages messages;
     const char *what;     /* the purpose      */
     uint64_t own, *votes; /* [world]          */
@@ -22,42 +23,51 @@ static int begin(ballot *b, int rank)
     return tern__messages_recv(&b->messages, rank, 0, &b->votes[rank], sizeof(*b->votes), b->err);
 }
 
-static bool is_counted(const void *arg)
+/* An error ends the wait, too. */
+static bool is_counted(const tern__goal *goal)
 {
-    ballot *b = (ballot *)(uintptr_t)arg;
+    ballot *b = (ballot *)(uintptr_t)goal;
     int status = tern__messages_test(&b->messages, b->err);
     b->status = TERN__MIN(status, 0);
     return status != TERN_PENDING;
 }
 
-static bool awaits(const void *arg, int rank)
+static bool awaits(const tern__goal *goal, int rank)
 {
-    return tern__messages_awaits(&((const ballot *)arg)->messages, rank);
+    return tern__messages_awaits(&((const ballot *)goal)->messages, rank);
 }
 
-static void find_missing(const void *arg, bool *ranks, char *what, size_t size)
+static void describe(const tern__goal *goal, bool *ranks, char *what, size_t size)
 {
-    const ballot *b = arg;
+    const ballot *b = (const ballot *)goal;
     snprintf(what, size, "%s", b->what);
-    for (int rank = 0; rank < b->messages.hosts->group->boot.world; rank++) ranks[rank] = awaits(arg, rank);
+    for (int rank = 0; rank < b->messages.hosts->group->boot.world; rank++) ranks[rank] = awaits(goal, rank);
+}
+
+static int find_gone(const tern__goal *goal)
+{
+    return tern__hosts_find_gone(((const ballot *)goal)->messages.hosts, goal, awaits);
 }
 
 static int vote(ballot *b, tern__hosts *hosts)
 {
-    const tern_group *group = hosts->group;
+    tern_group *group = hosts->group;
     int status = TERN_OK;
     b->votes[group->boot.rank] = b->own;
     for (int i = 1; i < group->boot.world && !status; i++)
         status = begin(b, (group->boot.rank + i) % group->boot.world);
-    tern__hosts_goal all = {.is_met = is_counted, .missing = find_missing, .awaits = awaits, .arg = b};
-    if (!status) status = tern__hosts_await(hosts, &all, b->err);
-    return status ? status : b->status; /* an error in is_counted ends the wait, too */
+    if (!status) status = tern__wait(group, &b->goal, b->err);
+    return status ? status : b->status;
 }
 
 int tern__hosts_vote(tern__hosts *hosts, const char *what, uint64_t own, uint64_t *votes, tern_error *err)
 {
     tern_error why = {0};
-    ballot b = {.what = what, .own = own, .votes = votes, .err = &why};
+    ballot b = {.goal = {.is_met = is_counted, .describe = describe, .find_gone = find_gone},
+                .what = what,
+                .own = own,
+                .votes = votes,
+                .err = &why};
     int status = tern__messages_open(&b.messages, hosts, &why);
     if (!status) status = vote(&b, hosts);
     tern__messages_close(&b.messages);

@@ -1,7 +1,7 @@
-/* test_task.c - how works are cut and described, up to sizes beyond any test's memory. */
+/* test_chunks.c - how works are cut and described, up to sizes beyond any test's memory. */
 #include "check.h"
 
-#include "comm/move/window/native.h"
+#include "comm/move/window/window.h"
 
 #include <string.h>
 
@@ -24,21 +24,21 @@ static const uint64_t counts[] = {
 /* The chunks of all slices together are all elements, and fit their counter. */
 static void check_cut(tern_dtype dtype, uint64_t count, int world)
 {
-    const tern__post post = {.kind = TERN__ALL_REDUCE, .dtype = dtype};
-    tern__task task;
+    const tern__met work = {.post = {.kind = TERN__ALL_REDUCE, .dtype = dtype}, .count = count};
+    tern__cut cut;
     uint64_t chunks = 0, covered = 0;
-    tern__task_cut(&task, &post, count, world);
+    tern__cut_make(&cut, &work, world);
     for (int rank = 0; rank < world; rank++) {
-        uint64_t low = TERN__MIN((uint64_t)rank * task.slice, count),
-                 high = TERN__MIN(low + task.slice, count);
-        uint64_t here = tern__task_chunks(&task, rank);
-        assert_true(here * task.chunk >= high - low);
-        assert_true(!here || (here - 1) * task.chunk < high - low);
+        uint64_t low = TERN__MIN((uint64_t)rank * cut.slice, count),
+                 high = TERN__MIN(low + cut.slice, count);
+        uint64_t here = tern__cut_chunks(&cut, &work, rank);
+        assert_true(here * cut.chunk >= high - low);
+        assert_true(!here || (here - 1) * cut.chunk < high - low);
         chunks += here;
         covered += high - low;
     }
     assert_int_equal(covered, count);
-    assert_int_equal(task.chunks, chunks);
+    assert_int_equal(cut.chunks, chunks);
     assert_in_range(chunks, 1, TERN__TAG_MAX);
 }
 
@@ -53,12 +53,13 @@ static void test_chunks_cover_any_size(void **state)
 static void test_nothing_is_cut_of_nothing(void **state)
 {
     (void)state;
-    const tern__post barrier = {.kind = TERN__BARRIER, .dtype = TERN_U8}, empty = {.kind = TERN__ALL_REDUCE};
-    tern__task task;
-    tern__task_cut(&task, &barrier, 0, 3);
-    assert_int_equal(task.chunks, 0);
-    tern__task_cut(&task, &empty, 0, 3);
-    assert_int_equal(task.chunks, 0);
+    const tern__met barrier = {.post = {.kind = TERN__BARRIER, .dtype = TERN_U8}},
+                    empty = {.post = {.kind = TERN__ALL_REDUCE}};
+    tern__cut cut;
+    tern__cut_make(&cut, &barrier, 3);
+    assert_int_equal(cut.chunks, 0);
+    tern__cut_make(&cut, &empty, 3);
+    assert_int_equal(cut.chunks, 0);
 }
 
 static void test_large_works_in_words(void **state)

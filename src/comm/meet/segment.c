@@ -1,0 +1,429 @@
+/* segment.c - memory shared by ranks: a memfd that is passed by descriptor. Its pages are allocated before it
+ * is mapped, so that no access can fail, and it is sealed against shrinking. It has no name that could
+ * collide or be left behind.
+ *
+ * Mapping populates the page tables: page faults would cost a first reduction more than the reduction itself.
+ * A page behind the data, which is not mapped, holds a note: the size, and where the creator has mapped the
+ * memory. */
+#include "comm/meet/meeting.h"
+
+#include "base/pages.h"
+#include "base/text.h"
+#include "base/thread.h"
+#include "comm/meet/failure.h"
+#include "comm/sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* The public callers are tern_group_mem_alloc, tern_ddp_new and tern_optim_shard. */
+static const char func[] = "tern_group";
+
+typedef struct note {
+    uint64_t bytes, base;
+} note;
+
+size_t tern__segment_mapped(size_t bytes)
+{
+    return tern__align_up(bytes, tern__page_bytes());
+}
+
+static size_t file_bytes(size_t bytes)
+{
+    return tern__segment_mapped(bytes) + tern__page_bytes();
+}
+
+/* ---- creating ---- */
+
+static int write_all(int fd, const void *data, size_t bytes, size_t offset)
+{
+    const char *from = data;
+    while (bytes) {
+        ssize_t written = pwrite(fd, from, bytes, (off_t)offset);
+        if (written < 0 && errno == EINTR) continue;
+        if (written < 0) return -1;
+        from += written;
+        offset += (size_t)written;
+        bytes -= (size_t)written;
+    }
+    return 0;
+}
+
+/* Returns the bytes of memory and swap that the machine can still provide. Shared memory belongs to no
+ * process: if it ran out, the kernel would kill other processes first. So tern never asks for more than
+ * this. */
+static size_t available(void)
+{
+    char line[128];
+    unsigned long long kib, all = 0;
+    FILE *file = fopen("/proc/meminfo", "re");
+    if (!file) return SIZE_MAX;
+    while (fgets(line, sizeof(line), file))
+        if (sscanf(line, "MemAvailable: %llu", &kib) == 1 || sscanf(line, "SwapFree: %llu", &kib) == 1)
+            all += kib;
+    fclose(file);
+    return (size_t)all << 10;
+}
+
+/* In older kernels a signal makes fallocate free all pages again. With a timer or a profiler that ticks
+ * faster than it allocates, it would never end. */
+static int fill(int fd, size_t bytes)
+{
+    const size_t large = (size_t)64 << 20; /* smaller segments are not checked */
+    sigset_t before;
+    int status;
+    if (bytes > large && bytes > available()) {
+        errno = ENOMEM;
+        return -1;
+    }
+    tern__signals_block(&before);
+    do status = fallocate(fd, 0, 0, (off_t)bytes);
+    while (status && errno == EINTR); /* stopped and continued */
+    tern__signals_restore(&before);
+    return status;
+}
+
+static int fail(int fd, const char *what, size_t bytes, tern_error *err)
+{
+    int code = errno == ENOMEM || errno == ENOSPC ? TERN_E_MEMORY : TERN_E_SYSTEM;
+    tern__error_errno(err, func, code, "cannot %s %zu bytes of shared memory", what, bytes);
+    tern__close(&fd);
+    return code;
+}
+
+int tern__segment_create(void **base, size_t bytes, int *out, tern_error *err)
+{
+    size_t mapped = tern__segment_mapped(bytes);
+    int fd = memfd_create("tern", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (fd < 0) return fail(fd, "create", bytes, err);
+    if (fill(fd, file_bytes(bytes))) return fail(fd, "reserve", bytes, err);
+    if (*base && write_all(fd, *base, bytes, 0)) return fail(fd, "fill", bytes, err);
+    void *at = mmap(*base, mapped, PROT_READ | PROT_WRITE,
+                    MAP_SHARED | MAP_POPULATE | (*base ? MAP_FIXED : 0), fd, 0);
+    if (at == MAP_FAILED) return fail(fd, "map", bytes, err);
+    note of = {.bytes = bytes, .base = (uint64_t)(uintptr_t)at};
+    bool sealed = !write_all(fd, &of, sizeof(of), mapped) &&
+                  !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    if (!sealed) {
+        int code = fail(fd, "seal", bytes, err);
+        if (*base)
+            tern__segment_privatize(*base, mapped, NULL);
+        else
+            munmap(at, mapped);
+        return code;
+    }
+    *base = at;
+    *out = fd;
+    return TERN_OK;
+}
+
+int tern__segment_privatize(void *base, size_t bytes, tern_error *err)
+{
+    void *copy = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (copy == MAP_FAILED)
+        return tern__error_errno(err, func, TERN_E_MEMORY, "cannot map %zu bytes to replace a window", bytes);
+    memcpy(copy, base, bytes);
+    if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, base) != MAP_FAILED) return TERN_OK;
+    int code = tern__error_errno(err, func, TERN_E_SYSTEM, "cannot replace %zu bytes of a window", bytes);
+    munmap(copy, bytes);
+    return code;
+}
+
+/* ---- attaching ---- */
+
+/* Fails for all ranks with the same text, whichever rank finds the difference first. */
+static int fail_size(const tern__shm_group *of, int peer, size_t theirs, size_t own, tern_error *err)
+{
+    char text[TERN_ERROR_TEXT];
+    snprintf(text, sizeof(text), "rank %d opens a window of %zu bytes, rank %d one of %zu",
+             tern_group_world_rank(of->group, of->rank), own, tern_group_world_rank(of->group, peer), theirs);
+    return tern__failure_set_in(of->group, TERN_E_MISMATCH, text, err);
+}
+
+static bool is_open(const tern__shm_group *of)
+{
+    return of->shm && of->shm->state;
+}
+
+/* Checks a peer's descriptor, which may be too short to map or not sealed against shrinking. */
+static int read_note(const tern__shm_group *of, int peer, int fd, size_t bytes, note *found, tern_error *err)
+{
+    struct stat info;
+    int seals = fcntl(fd, F_GET_SEALS);
+    bool sound =
+        seals >= 0 && (seals & F_SEAL_SHRINK) && !fstat(fd, &info) && info.st_size > 0 &&
+        pread(fd, found, sizeof(*found), info.st_size - (off_t)tern__page_bytes()) == (ssize_t)sizeof(*found);
+    if (!sound || (size_t)info.st_size != file_bytes(found->bytes))
+        return tern__error_set(err, func, TERN_E_PEER,
+                               "rank %d passed a descriptor that is not one of tern's windows",
+                               tern_group_world_rank(of->group, peer));
+    if (found->bytes == bytes) return TERN_OK;
+    if (is_open(of)) return fail_size(of, peer, found->bytes, bytes, err);
+    return tern__error_set(err, func, TERN_E_MISMATCH, "rank %d runs another version of tern", peer);
+}
+
+int tern__segment_attach(const tern__shm_group *of, int peer, int fd, size_t bytes, char **base,
+                         bool *borrowed, tern_error *err)
+{
+    note found;
+    int status = read_note(of, peer, fd, bytes, &found, err);
+    if (status) return status;
+    *borrowed = tern__group_is_same_process(of->group, peer);
+    if (*borrowed) {
+        *base = (char *)(uintptr_t)found.base;
+        return TERN_OK;
+    }
+    void *at =
+        mmap(NULL, tern__segment_mapped(bytes), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+    if (at == MAP_FAILED)
+        return tern__error_errno(err, func, TERN_E_MEMORY, "cannot map %zu bytes of rank %d's window", bytes,
+                                 peer);
+    *base = at;
+    return TERN_OK;
+}
+
+/* ---- passing ---- */
+
+/* If a failure is known, it explains better why a peer cannot be reached. */
+static int explain(const tern__shm_group *of, const tern_error *why, tern_error *err)
+{
+    int status = is_open(of) ? tern__failure_check(of->group, err) : TERN_OK;
+    return status ? status : tern__error_set(err, func, why->code, "%s", why->text);
+}
+
+int tern__segment_send(tern__shm_group *of, int peer, uint32_t serial, int fd, tern_error *err)
+{
+    tern_error why = {0};
+    int status = tern__group_send_fd(of->group, peer, serial, fd, &why);
+    tern__shm_act(of->shm);
+    return status ? explain(of, &why, err) : TERN_OK;
+}
+
+/* What a rank waits for that opens a segment: a descriptor, or all ranks. */
+typedef struct goal {
+    tern__goal goal;
+    tern__shm_group *of;
+    int peer, fd; /* whose descriptor; -1 until it is here */
+    uint32_t serial;
+    int64_t left_deadline; /* set once the peer has left */
+    tern_error *why;       /* why it cannot come */
+    const tern__shared_head *head; /* of a segment that `count` ranks join; NULL: a descriptor */
+    uint64_t count;
+} goal;
+
+static int fail_awaiting(const tern__shm_group *of, int peer, bool has_left, tern_error *err)
+{
+    char who[128], last[256];
+    int name = tern_group_world_rank(of->group, of->rank);
+    tern__group_describe(of->group, peer, who, sizeof(who));
+    tern__meeting_last(of, peer, last, sizeof(last));
+    if (has_left)
+        return tern__error_set(err, func, TERN_E_PEER, "%s has closed its group while rank %d opens a window",
+                               who, name);
+    return tern__error_set(err, func, TERN_E_TIMEOUT, "rank %d waited %g s for %s%s, to open the same window",
+                           name, of->group->opts.timeout_s, who, last);
+}
+
+static void describe_opening(const tern__goal *until, bool *ranks, char *what, size_t size)
+{
+    const goal *g = (const goal *)until;
+    snprintf(what, size, "the opening of a window or channel");
+    for (int rank = 0; rank < g->of->world; rank++)
+        ranks[rank] = g->head ? rank < TERN__SHARED_RANKS &&
+                                    !(atomic_load(&g->head->here[rank / 64]) >> rank % 64 & 1)
+                              : rank == g->peer;
+}
+
+/* Misses the sender, unless its descriptor may still be on its way: then it returns false. */
+static bool miss_sender(const tern__goal *until)
+{
+    const goal *g = (const goal *)until;
+    const tern_group *group = g->of->group;
+    uint64_t acts = tern__deadlock_acts(g->of->shm, group, g->peer);
+    if (!tern__deadlock_lacks_fd(g->of->shm, group, g->peer, g->serial)) return false;
+    tern__deadlock_miss(g->of->shm, group, g->peer, acts);
+    return true;
+}
+
+/* A descriptor that cannot come ends the wait, too. */
+static bool has_fd(const tern__goal *until)
+{
+    goal *g = (goal *)until;
+    tern_error why = {0};
+    if (g->fd >= 0 || g->why->code) return true;
+    int status = tern__group_recv_fd(g->of->group, g->peer, g->serial, 0, &g->fd, &why);
+    if (status && status != TERN_E_TIMEOUT) *g->why = why;
+    return status != TERN_E_TIMEOUT;
+}
+
+/* If the peer leaves, waits for one more second: what it sent before may still arrive. */
+static int check_sender(const tern__goal *until, tern_error *err)
+{
+    const double left_s = 1.0;
+    goal *g = (goal *)until;
+    if (!g->left_deadline && tern__meeting_has_left(g->of, g->peer)) g->left_deadline = tern__deadline(left_s);
+    if (!g->left_deadline || tern__now_ns() < g->left_deadline) return TERN_OK;
+    return fail_awaiting(g->of, g->peer, true, err);
+}
+
+static int fail_sender_late(const tern__goal *until, tern_error *err)
+{
+    const goal *g = (const goal *)until;
+    return fail_awaiting(g->of, g->peer, g->left_deadline != 0, err);
+}
+
+/* Without shared memory nobody wakes this rank. */
+int tern__segment_recv(tern__shm_group *of, int peer, uint32_t serial, int *fd, tern_error *err)
+{
+    tern_error why = {0};
+    goal until = {.goal = {.is_met = has_fd,
+                           .describe = describe_opening,
+                           .check = check_sender,
+                           .fail_late = fail_sender_late,
+                           .miss = miss_sender,
+                           .is_polled = !is_open(of)},
+                  .of = of,
+                  .peer = peer,
+                  .fd = -1,
+                  .serial = serial,
+                  .why = &why};
+    int status = tern__wait(of->group, &until.goal, err);
+    if (!status && why.code) status = explain(of, &why, err);
+    *fd = until.fd;
+    return status;
+}
+
+/* ---- one segment for all ranks ---- */
+
+/* Serials begin again after four thousand million segments; those of long ago have been fetched. */
+uint32_t tern__segment_serial(tern__shm_group *of)
+{
+    if (of->serial == TERN__SERIAL_OTHER) of->serial = 0;
+    return of->serial++;
+}
+
+static bool are_joined(const tern__goal *until)
+{
+    const goal *g = (const goal *)until;
+    return atomic_load(&g->head->joined) >= g->count;
+}
+
+/* A rank that has left without joining will never join. */
+static int check_joining(const tern__goal *until, tern_error *err)
+{
+    const goal *g = (const goal *)until;
+    for (int rank = 0; rank < g->of->world; rank++) {
+        if (rank == g->of->rank || !tern__meeting_has_left(g->of, rank) || are_joined(until)) continue;
+        char who[128];
+        tern__group_describe(g->of->group, rank, who, sizeof(who));
+        return tern__error_set(err, func, TERN_E_PEER,
+                               "%s has closed its group while rank %d opens a channel", who,
+                               tern_group_world_rank(g->of->group, g->of->rank));
+    }
+    return TERN_OK;
+}
+
+static int fail_joining(const tern__goal *until, tern_error *err)
+{
+    const goal *g = (const goal *)until;
+    const tern_group *group = g->of->group;
+    char text[TERN_ERROR_TEXT], who[192], last[256];
+    snprintf(text, sizeof(text), "rank %d waited %g s for all ranks to open a channel",
+             tern_group_world_rank(group, g->of->rank), group->opts.timeout_s);
+    for (int rank = 0; rank < TERN__MIN(g->of->world, TERN__SHARED_RANKS); rank++) {
+        if (atomic_load(&g->head->here[rank / 64]) >> rank % 64 & 1) continue;
+        bool is_stopped = tern__rank_text(group, rank, who, sizeof(who));
+        tern__meeting_last(g->of, rank, last, sizeof(last));
+        tern__text_append(text, sizeof(text), "; %s%s has not joined%s", who, is_stopped ? "," : "", last);
+    }
+    return tern__error_set(err, func, TERN_E_TIMEOUT, "%s", text);
+}
+
+/* Misses all other ranks: those that have joined already are waiting there, too. */
+static bool miss_joiners(const tern__goal *until)
+{
+    const goal *g = (const goal *)until;
+    const tern__shm *shm = g->of->shm;
+    for (int rank = 0; rank < g->of->world; rank++)
+        if (rank != g->of->rank)
+            tern__deadlock_miss(shm, g->of->group, rank, tern__deadlock_acts(shm, g->of->group, rank));
+    return !are_joined(until);
+}
+
+int tern__shared_await(tern__shm_group *of, const tern__shared_head *head, uint64_t count, tern_error *err)
+{
+    goal until = {.goal = {.is_met = are_joined,
+                           .describe = describe_opening,
+                           .check = check_joining,
+                           .fail_late = fail_joining,
+                           .miss = miss_joiners},
+                  .of = of,
+                  .head = head,
+                  .count = count};
+    return tern__wait(of->group, &until.goal, err);
+}
+
+static int create_shared(tern__shm_group *of, uint32_t serial, size_t bytes, void **base, tern_error *err)
+{
+    int fd;
+    int status = tern__segment_create(base, bytes, &fd, err);
+    if (status) return status;
+    atomic_fetch_add(&((tern__shared_head *)*base)->sharers, 1);
+    for (int peer = 1; peer < of->world && !status; peer++)
+        status = tern__segment_send(of, peer, serial, fd, err);
+    tern__close(&fd);
+    return status;
+}
+
+static int attach_shared(tern__shm_group *of, uint32_t serial, size_t bytes, void **base, tern_error *err)
+{
+    int fd;
+    bool borrowed;
+    char *at;
+    int status = tern__segment_recv(of, 0, serial, &fd, err);
+    if (status) return status;
+    status = tern__segment_attach(of, 0, fd, bytes, &at, &borrowed, err);
+    tern__close(&fd);
+    if (status) return status;
+    *base = at;
+    if (borrowed) atomic_fetch_add(&((tern__shared_head *)*base)->sharers, 1);
+    return TERN_OK;
+}
+
+/* Every rank, including the creator, returns only when all have joined, so the creator's mapping is there for
+ * the ranks that share it. */
+int tern__shared_open(tern__shm_group *of, size_t bytes, void **base, tern_error *err)
+{
+    uint32_t serial = tern__segment_serial(of);
+    *base = NULL;
+    int status = of->rank == 0 ? create_shared(of, serial, bytes, base, err)
+                               : attach_shared(of, serial, bytes, base, err);
+    if (status) return status;
+    tern__shared_head *head = *base;
+    if (!of->shm->state) {
+        of->shm->state = *base;
+        of->shm->root->shm = of->shm;
+    }
+    if (of->rank < TERN__SHARED_RANKS)
+        atomic_fetch_or(&head->here[of->rank / 64], UINT64_C(1) << of->rank % 64);
+    atomic_fetch_add(&head->joined, 1);
+    tern__shm_act(of->shm);
+    tern__shm_wake(of->shm);
+    return tern__shared_await(of, head, (uint64_t)of->world, err);
+}
+
+/* The last of the ranks that share the creator's mapping unmaps it. A forked child unmaps only its own
+ * copy. */
+void tern__shared_close(const tern__shm_group *of, void *base, size_t bytes)
+{
+    if (!base) return;
+    tern__shared_head *head = base;
+    bool is_sharer = of->rank == 0 || tern__group_is_same_process(of->group, 0);
+    bool is_last = !is_sharer || of->group->root->pid != getpid() || atomic_fetch_sub(&head->sharers, 1) == 1;
+    if (is_last) munmap(base, tern__segment_mapped(bytes));
+}
