@@ -3,6 +3,25 @@
 
 #include "base/hash.h"
 
+#include <stdio.h>
+
+/* ---- what it says of its works ---- */
+
+/* A label's number is the optimizer's step, its detail a digest of the extents. */
+static void label_text(const tern__label *label, char *text, size_t size)
+{
+    snprintf(text, size, "(sharded optimizer %u, step %llu)", label->user, (unsigned long long)label->number);
+}
+
+static const char *label_differ(const tern__label *one, const tern__label *other)
+{
+    if (one->number != other->number) return "";
+    return "; they updated different parameters: their gradients or groups differ";
+}
+
+static const tern__label_kind slice_label = {
+    .id = 2, .left = "freed its optimizer", .text = label_text, .differ = label_differ};
+
 /* ---- life ---- */
 
 /* Each rank's line is an extent, too, and each device has an empty one. */
@@ -17,6 +36,7 @@ int tern__slice_exchange_open(tern__slice_exchange *exchange, tern_group *group,
     if (!exchange->extents || !exchange->roots) return TERN_E_MEMORY;
     int status = tern__sharded_block_open(&exchange->lines, group, NULL, world * TERN__LINE, err);
     if (status) return status;
+    tern__label_kind_add(&slice_label);
     exchange->channel = group->backend->channel_open(group->state, (int)(world + blocks) + 1, err);
     return exchange->channel ? TERN_OK : err->code;
 }
@@ -89,7 +109,7 @@ static int post_on_device(tern__slice_exchange *exchange, const tern_optim *opti
         for (int more = set->fill(optim, rank, block->device, extents + count); more > 0; more--)
             roots[count++] = rank;
     work.roots = roots;
-    work.folded = digest(extents, count);
+    work.label.detail = digest(extents, count);
     return post(exchange, work, count, err);
 }
 
@@ -168,9 +188,7 @@ int tern__slice_exchange_run(tern__slice_exchange *exchange, const tern_optim *o
 {
     exchange->says = (tern__post){.kind = TERN__BROADCAST,
                                   .dtype = TERN_U8,
-                                  .owner = number,
-                                  .bucket = TERN__SLICE_BUCKET,
-                                  .backward = step};
+                                  .label = {.kind = &slice_label, .user = number, .number = step}};
     int status = put(exchange, optim, set, err);
     if (!status) status = post_all(exchange, optim, set, err);
     if (!status) status = exchange->group->backend->wait(exchange->channel, exchange->last, err);

@@ -60,10 +60,9 @@ int tern__checksum_post(tern_ddp *ddp, tern_error *err)
     if (status) return status;
     tern__post work = {.kind = TERN__ALL_GATHER,
                        .dtype = TERN_I64,
-                       .bucket = (uint32_t)ddp->bucket_count,
                        .extents = &self->extent,
                        .extent_count = 1};
-    status = tern__ddp_post(ddp, &work, err);
+    status = tern__ddp_post(ddp, &work, ddp->bucket_count, err);
     if (!status) self->seq = ddp->round.last_seq;
     return status;
 }

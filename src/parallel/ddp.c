@@ -121,6 +121,7 @@ static int open_channel(tern_ddp *ddp, tern_error *err)
 {
     const tern__comm_backend *backend = ddp->group->backend;
     int status = TERN_OK;
+    tern__label_kind_add(&tern__ddp_label);
     ddp->channel = backend->channel_open(ddp->group->state, 2 * ddp->seal->leaf_count + 4, err);
     if (!ddp->channel) return err->code;
     if (backend->channel_part) status = backend->channel_part(ddp->channel, err);

@@ -159,8 +159,13 @@ tern_ddp *tern__ddp_next(const tern_ddp *ddp);
 
 /* ---- post.c ---- */
 
-/* Posts a work of the running backward: fills in its owner and sets round.last_seq. */
-int tern__ddp_post(tern_ddp *ddp, tern__post *work, tern_error *err);
+extern const tern__label_kind tern__ddp_label;
+
+/* Posts a work of the running backward, for a bucket (bucket_count: for all): labels it and sets
+ * round.last_seq. */
+int tern__ddp_post(tern_ddp *ddp, tern__post *work, int bucket, tern_error *err);
+/* Tells the other ranks which backward has begun, for their errors. */
+void tern__ddp_note(const tern_ddp *ddp);
 typedef int (*tern__ddp_test)(const tern_ddp *ddp, tern_error *err);
 /* Waits until `test` no longer returns TERN_PENDING, and returns its result. Works progress meanwhile; the
  * loss of a rank is an error. */

@@ -56,7 +56,6 @@ static int post_bucket(tern_ddp *ddp, int index, tern_error *err)
     tern__post work = {.kind = TERN__ALL_REDUCE,
                        .dtype = bucket->dtype,
                        .op = TERN_AVG,
-                       .bucket = (uint32_t)index,
                        .extents = bucket->extents,
                        .extent_count = bucket->extent_count,
                        .weighted = weight != 1 || ddp->round.share != 1,
@@ -65,7 +64,7 @@ static int post_bucket(tern_ddp *ddp, int index, tern_error *err)
                        .idle = !ddp->round.reached,
                        .counted = ddp->opts.normaliser == TERN_NORMALISER_LOSS};
     tern__stats_posted(ddp, index);
-    int status = tern__ddp_post(ddp, &work, err);
+    int status = tern__ddp_post(ddp, &work, index, err);
     ddp->round.side_seq = ddp->round.last_seq;
     return status;
 }
@@ -97,10 +96,9 @@ static int post_broadcast(tern_ddp *ddp, const tern__extent *extents, int count,
 {
     tern__post work = {.kind = TERN__BROADCAST,
                        .dtype = TERN_U8,
-                       .bucket = (uint32_t)ddp->bucket_count,
                        .extents = extents,
                        .extent_count = count};
-    return tern__ddp_post(ddp, &work, err);
+    return tern__ddp_post(ddp, &work, ddp->bucket_count, err);
 }
 
 static int post_rest(tern_ddp *ddp, tern_error *err)
@@ -164,7 +162,7 @@ static int begin(tern__listener *self, const tern_tensor *loss, tern_error *err)
     ddp->round.backward++;
     ddp->round.folded++;
     ddp->round.active = ddp->sync;
-    ddp->group->backend->mark(ddp->channel, ddp->round.backward, ddp->round.active ? 0 : ddp->round.folded);
+    tern__ddp_note(ddp);
     count_waiting(ddp);
     ddp->seal->is_asked |= ddp->round.used && loss->scope->asks;
     int status = tern__static_graph_check(ddp, err);

@@ -78,10 +78,9 @@ int tern__straggler_post(tern_ddp *ddp, tern_error *err)
     gathered(ddp)[tern_group_rank(ddp->group)] = self->own;
     tern__post work = {.kind = TERN__ALL_GATHER,
                        .dtype = TERN_I64,
-                       .bucket = (uint32_t)ddp->bucket_count,
                        .extents = &self->extent,
                        .extent_count = 1};
-    return tern__ddp_post(ddp, &work, err);
+    return tern__ddp_post(ddp, &work, ddp->bucket_count, err);
 }
 
 static void warn(const tern_ddp *ddp)

@@ -4,6 +4,8 @@
 
 #include "group_fixture.h"
 
+#include "parallel/ddp.h"
+
 enum { place_slots = 4, place_channels = 3 };
 
 typedef struct place {
@@ -20,6 +22,7 @@ typedef struct place {
 static inline int place_open(place *p, int rank, const tern__bootstrap *boot, size_t bytes)
 {
     *p = (place){.rank = rank, .world = boot->world};
+    tern__label_kind_add(&tern__ddp_label);
     p->group = open_group(boot, &p->err);
     RANK_CHECK_OK(rank, p->err);
     p->backend = p->group->backend;

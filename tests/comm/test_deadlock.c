@@ -21,8 +21,7 @@ static void post(place *p, int channel, uint64_t backward, uint64_t *seq)
     const tern__post what = {.kind = TERN__ALL_REDUCE,
                              .dtype = TERN_F32,
                              .op = TERN_SUM,
-                             .owner = (uint32_t)channel + 1,
-                             .backward = backward,
+                             .label = {&tern__ddp_label, (uint32_t)channel + 1, 0, 0, backward},
                              .extents = &p->extent[channel],
                              .extent_count = 1};
     p->backend->post(p->channel[channel], &what, seq, &p->err);

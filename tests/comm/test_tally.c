@@ -24,8 +24,9 @@ static int check_broadcast(place *p, unsigned who, int root, bool to_own)
     tern__post post = {.kind = TERN__BROADCAST,
                        .dtype = TERN_F32,
                        .root = root,
-                       .owner = 2,
-                       .backward = (uint64_t)p->rank * (who >> p->rank & 1),
+                       .label = {.kind = &tern__ddp_label,
+                                 .user = 2,
+                                 .number = (uint64_t)p->rank * (who >> p->rank & 1)},
                        .extents = &extent,
                        .extent_count = 1,
                        .out = to_own ? out : NULL,
@@ -108,9 +109,9 @@ typedef struct dispute {
 } dispute;
 
 static const dispute disputes[] = {
-    {"backward", {.backward = 1}, 1, false},      {"folded", {.folded = 1}, 1, false},
-    {"bucket", {.bucket = 1}, 1, false},          {"bucket of a shadow", {.bucket = 1}, 1, true},
-    {"owner of a shadow", {.owner = 1}, 1, true}, {"kind of a shadow", {.kind = TERN__BARRIER}, 1, true},
+    {"number", {.label.number = 1}, 1, false},        {"detail", {.label.detail = 1}, 1, false},
+    {"part", {.label.part = 1}, 1, false},            {"part of a shadow", {.label.part = 1}, 1, true},
+    {"user of a shadow", {.label.user = 1}, 1, true}, {"kind of a shadow", {.kind = TERN__BARRIER}, 1, true},
 };
 
 static int dispute_body(int rank, const tern__bootstrap *boot, void *arg)
@@ -119,14 +120,15 @@ static int dispute_body(int rank, const tern__bootstrap *boot, void *arg)
     place p;
     char expected[64];
     if (place_open(&p, rank, boot, window_bytes)) return 1;
-    tern__post post = {.kind = TERN__BROADCAST, .dtype = TERN_F32, .owner = 3, .backward = 4, .folded = 1};
-    if (rank == 0) post.backward = 1;
+    tern__post post = {
+        .kind = TERN__BROADCAST, .dtype = TERN_F32, .label = {&tern__ddp_label, 3, 0, 1, 4}};
+    if (rank == 0) post.label.number = 1;
     post.shadow = rank == 0 || (rank == 2 && d->is_odd_shadow);
     if (rank == 2) {
-        post.backward += d->odd.backward;
-        post.folded += d->odd.folded;
-        post.bucket += d->odd.bucket;
-        post.owner += d->odd.owner;
+        post.label.number += d->odd.label.number;
+        post.label.detail += d->odd.label.detail;
+        post.label.part += d->odd.label.part;
+        post.label.user += d->odd.label.user;
         if (d->odd.kind) post.kind = d->odd.kind;
     }
     place_run(&p, &post);

@@ -7,6 +7,7 @@
 #include "comm/move/backend.h"
 #include "comm/move/nccl/nccl.h"
 #include "device/backend.h"
+#include "parallel/ddp.h"
 
 #include <math.h>
 #include <sys/mman.h>
@@ -112,7 +113,7 @@ typedef struct encounter {
 } encounter;
 
 #define MEAN .op = TERN_AVG, .weighted = true
-#define CAST .kind = TERN__BROADCAST, .owner = 1, .root = 2
+#define CAST .kind = TERN__BROADCAST, .label = {.kind = &tern__ddp_label, .user = 1}, .root = 2
 static const encounter encounters[] = {
     {{{MEAN}, {MEAN, .weight = 2, .share = 2}, {MEAN, .weight = 6, .share = 2}},
      {NAN, 2, 1},

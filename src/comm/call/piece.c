@@ -301,7 +301,7 @@ tern__post tern__piece_post(const tern__staging *staging, const tern__piece *pie
     tern__post post = work->post;
     bool is_one = work->item_count == 1; /* a list's results never go to memory of their own */
     char *out = is_one ? work->items->out + piece->first * tern_dtype_bytes(post.dtype) : NULL;
-    post.bucket = (uint32_t)work->started;
+    post.label.part = (uint32_t)work->started;
     post.extents = work->extents ? work->extents : &piece->extent;
     post.extent_count = work->extents ? work->extent_count : piece->extent.count > 0;
     post.own_places = reaches_own(staging, work);

@@ -230,7 +230,7 @@ static int place_list(tern_work *work, const tern_group *group, const tern__requ
     if (__builtin_mul_overflow(r->length, each, &bytes) || r->length > INT32_MAX)
         return tern__error_set(err, r->func, TERN_E_RANGE, "a list of %zu buffers, expected fewer than 2^31",
                                r->length);
-    work->post.folded = digest_of(r);
+    work->post.label.detail = digest_of(r);
     if (!r->length) return TERN_OK;
     tern__item *items = tern__work_room(work, bytes, r->func, err);
     if (!items) return TERN_E_MEMORY;

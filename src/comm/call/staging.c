@@ -159,7 +159,7 @@ uint64_t tern__staging_calls(const tern__staging *staging)
 
 void tern__staging_push(tern__staging *staging, tern_work *work)
 {
-    work->post.backward = ++staging->calls;
+    work->post.label.number = ++staging->calls;
     work->status = TERN_PENDING;
     if (staging->last)
         staging->last->next = work;

@@ -42,6 +42,29 @@ int tern__post_check(const tern__post *post, tern_error *err)
     return TERN_OK;
 }
 
+/* ---- kinds of labels ---- */
+
+#define KINDS 8
+
+static _Atomic(const tern__label_kind *) kinds[KINDS];
+
+void tern__label_kind_add(const tern__label_kind *kind)
+{
+    atomic_store(&kinds[kind->id], kind);
+}
+
+/* NULL: a collective of the user's, or a kind that this process does not have. */
+static const tern__label_kind *kind_of(const tern__desc *desc)
+{
+    return desc->label < KINDS ? atomic_load(&kinds[desc->label]) : NULL;
+}
+
+static tern__label label_of(const tern__desc *desc)
+{
+    return (tern__label){
+        .user = desc->user, .part = desc->part, .detail = desc->detail, .number = desc->number};
+}
+
 /* Hashes the fields of the extents that the ranks compare. */
 static uint64_t digest(const tern__post *post)
 {
@@ -60,38 +83,37 @@ void tern__desc_write(tern__desc *desc, const tern__post *post)
     uint32_t flags = (post->weighted ? TERN__WEIGHTED : 0) | (post->shadow ? TERN__SHADOW : 0) |
                      (post->idle ? TERN__IDLE : 0) | (post->is_vote ? TERN__VOTE : 0);
     for (int i = 0; i < post->extent_count; i++) count += post->extents[i].count;
-    *desc = (tern__desc){.kind = post->kind,
+    *desc = (tern__desc){.kind = (uint16_t)post->kind,
+                         .label = post->label.kind ? (uint16_t)post->label.kind->id : 0,
                          .dtype = post->dtype,
                          .op = post->op,
                          .root = (uint32_t)post->root,
-                         .owner = post->owner,
-                         .bucket = post->bucket,
-                         .folded = post->folded,
+                         .user = post->label.user,
+                         .part = post->label.part,
+                         .detail = post->label.detail,
                          .flags = flags,
-                         .backward = post->backward,
+                         .number = post->label.number,
                          .count = count,
                          .total = post->total ? post->total : count,
                          .digest = digest(post)};
 }
 
-/* A ddp's works are named by bucket, the user's own by the number of the call. */
-static void place_text(const tern__desc *desc, uint64_t seq, char *text, size_t size)
+/* The user's own works are named by the number of the call. */
+static void label_text(const tern__desc *desc, uint64_t seq, char *text, size_t size)
 {
-    if (desc->owner == 0)
-        snprintf(text, size, "%s(work %llu)", desc->folded ? "in a list " : "",
-                 (unsigned long long)(desc->backward ? desc->backward : seq));
-    else if (desc->bucket == TERN__SLICE_BUCKET)
-        snprintf(text, size, "(sharded optimizer %u, step %llu)", desc->owner,
-                 (unsigned long long)desc->backward);
+    const tern__label_kind *kind = kind_of(desc);
+    tern__label label = label_of(desc);
+    if (kind)
+        kind->text(&label, text, size);
     else
-        snprintf(text, size, "(ddp %u, backward %llu, bucket %u, %u folded)", desc->owner,
-                 (unsigned long long)desc->backward, desc->bucket, desc->folded);
+        snprintf(text, size, "%s(work %llu)", !desc->label && desc->detail ? "in a list " : "",
+                 (unsigned long long)(desc->number ? desc->number : seq));
 }
 
 void tern__desc_text(const tern__desc *desc, uint64_t seq, char *text, size_t size)
 {
     char place[80];
-    place_text(desc, seq, place, sizeof(place));
+    label_text(desc, seq, place, sizeof(place));
     if (desc->flags & TERN__VOTE) {
         snprintf(text, size, "tern_group_new or tern_group_split %s", place);
         return;
@@ -174,8 +196,8 @@ bool tern__desc_is_same(const tern__desc *desc, const tern__desc *like)
     tern__desc said = *desc;
     said.flags = like->flags;
     if (desc->flags & TERN__SHADOW) {
-        said.backward = like->backward;
-        said.folded = like->folded;
+        said.number = like->number;
+        said.detail = like->detail;
     }
     return !memcmp(&said, like, sizeof(said));
 }
@@ -183,15 +205,15 @@ bool tern__desc_is_same(const tern__desc *desc, const tern__desc *like)
 /* Says why two works do not match. Works with the same text may use different memory. */
 static const char *explain(const tern__desc *one, const tern__desc *other, bool same)
 {
-    if (one->owner && one->bucket == TERN__SLICE_BUCKET && one->backward == other->backward)
-        return "; they updated different parameters: their gradients or groups differ";
-    if (!one->owner && one->folded != other->folded && one->folded && other->folded)
-        return "; their lists of buffers differ in length or counts";
+    const tern__label_kind *kind = one->label == other->label ? kind_of(one) : NULL;
+    tern__label labels[] = {label_of(one), label_of(other)};
+    const char *why = kind && kind->differ ? kind->differ(&labels[0], &labels[1]) : "";
+    bool are_lists = !one->label && !other->label && one->detail && other->detail;
+    if (*why) return why;
+    if (are_lists && one->detail != other->detail) return "; their lists of buffers differ in length or counts";
     if (same)
         return "; the same, but in different memory: all ranks must use a block of tern_group_mem_alloc "
                "at the same offset, or none";
-    if (one->owner && one->owner == other->owner && one->folded != other->folded)
-        return "; one was in no_sync (tern_ddp_sync_set) where the other was not";
     return "";
 }
 
@@ -208,25 +230,20 @@ void tern__desc_differ(const tern__desc *one, const tern__desc *other, int one_r
 void tern__desc_hint(const tern__meeting *m, uint64_t seq, int rank, tern__elsewhere where, char *text,
                      size_t size)
 {
-    static const char *const questions[] = {
-        [TERN__ELSEWHERE_UNKNOWN] = "",
-        [TERN__ELSEWHERE_LEFT] = ": has it run out of inputs (tern_ddp_join)?",
-        [TERN__ELSEWHERE_WAITS] =
-            ": has it run out of inputs (tern_ddp_join), or do some ranks skip that call?",
-    };
     const tern__desc *desc = &tern__meeting_desc(m, seq)[m->of->rank];
-    uint64_t mark = atomic_load_explicit(&m->marked[rank].value, memory_order_relaxed);
-    unsigned long long backward = mark >> TERN__TAG_BITS, folded = mark & TERN__TAG_MAX;
-    bool is_behind = backward < desc->backward;
-    char unsynchronised[64] = "";
+    const tern__label_kind *kind = kind_of(desc);
+    uint64_t noted = atomic_load_explicit(&m->noted[rank].value, memory_order_relaxed);
+    tern__label own = label_of(desc),
+                theirs = {.number = noted >> TERN__TAG_BITS, .detail = (uint32_t)(noted & TERN__TAG_MAX)};
     *text = '\0';
-    if (!desc->owner || desc->bucket == TERN__SLICE_BUCKET || (!is_behind && !folded)) return;
-    if (folded)
-        snprintf(unsynchronised, sizeof(unsynchronised), ", the last %llu in no_sync (tern_ddp_sync_set)",
-                 folded);
-    snprintf(text, size, ": rank %d has done %llu backwards%s%s",
-             tern_group_world_rank(m->of->group, rank), backward, unsynchronised,
-             is_behind ? questions[where] : "");
+    if (kind && kind->hint)
+        kind->hint(&own, tern_group_world_rank(m->of->group, rank), &theirs, where, text, size);
+}
+
+const char *tern__desc_left(const tern__meeting *m, uint64_t seq)
+{
+    const tern__label_kind *kind = kind_of(&tern__meeting_desc(m, seq)[m->of->rank]);
+    return kind ? kind->left : "closed its channel";
 }
 
 void tern__work_trace(const tern__meeting *m, uint64_t seq, tern__track track, int64_t began)
@@ -235,13 +252,14 @@ void tern__work_trace(const tern__meeting *m, uint64_t seq, tern__track track, i
     if (!trace) return;
     const tern__met *work = tern__meeting_work(m, seq);
     const tern__post *post = &work->post;
+    const tern__label_kind *kind = post->label.kind;
     tern__trace_event event = {
         .name = track == TERN__TRACK_WAIT ? "wait" : kind_names[post->kind],
         .track = track,
         .began = began,
         .ended = tern__now_ns(),
         .args = {{"bytes", (int64_t)(work->count * tern_dtype_bytes(post->dtype))},
-                 {post->owner ? "bucket" : "work", (int64_t)(post->owner ? post->bucket : seq)},
-                 {post->owner ? "backward" : NULL, (int64_t)post->backward}}};
+                 {kind ? kind->part : "work", (int64_t)(kind ? post->label.part : seq)},
+                 {kind ? kind->number : NULL, (int64_t)post->label.number}}};
     tern__trace_add(trace, &event);
 }

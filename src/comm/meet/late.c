@@ -163,7 +163,7 @@ int tern__meeting_check_left(const tern__meeting *m, tern_error *err)
         own_text(m, seq, work, sizeof(work));
         tern__desc_hint(m, seq, rank, TERN__ELSEWHERE_LEFT, hint, sizeof(hint));
         snprintf(text, sizeof(text), "%s has %s while rank %d waits in %s%s", who,
-                 has_left ? "closed its group" : "freed its ddp",
+                 has_left ? "closed its group" : tern__desc_left(m, seq),
                  tern_group_world_rank(group, m->of->rank), work, hint);
         return tern__failure_set_in(group, TERN_E_PEER, text, err);
     }

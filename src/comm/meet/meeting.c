@@ -259,10 +259,10 @@ int tern__meeting_post(tern__meeting *m, const tern__post *post, uint64_t *seq, 
     return m->of->world == 1 ? tern__meeting_progress(m, err) : TERN_OK;
 }
 
-void tern__meeting_mark(const tern__meeting *m, uint64_t backward, uint32_t folded)
+void tern__meeting_note(const tern__meeting *m, const tern__label *label)
 {
-    tern__word *word = &m->marked[m->of->rank];
-    atomic_store_explicit(&word->value, tern__tag(backward, folded), memory_order_relaxed);
+    tern__word *word = &m->noted[m->of->rank];
+    atomic_store_explicit(&word->value, tern__tag(label->number, label->detail), memory_order_relaxed);
 }
 
 /* ---- life ---- */
@@ -274,8 +274,8 @@ static void lay_out(tern__meeting *m)
     m->retired = m->posted + world;
     m->inside = m->retired + world;
     m->closed = m->inside + world;
-    m->marked = m->closed + world;
-    m->slot = (char *)(m->marked + world);
+    m->noted = m->closed + world;
+    m->slot = (char *)(m->noted + world);
 }
 
 static void release(tern__meeting *m)

@@ -8,7 +8,7 @@
  *     posted[p], retired[p]      written by rank r alone, only grow
  *     inside[p]                  written by rank r alone: the work whose chunks it is doing, otherwise 0
  *     closed[p]                  written by rank r alone: 1 once it has closed the meeting
- *     marked[p]                  written by rank r alone: tagged (backward, folded), see tern__meeting_mark
+ *     noted[p]                   written by rank r alone: tagged (number, detail), see tern__meeting_note
  *     slot[seq mod K]: desc[p]   written by rank r alone
  *                      part[p]   written by rank r alone, read only if its desc says TERN__WEIGHTED
  *                      the mover's words */
@@ -22,9 +22,10 @@ enum { TERN__WEIGHTED = 1, TERN__SHADOW = 2, TERN__IDLE = 4, TERN__VOTE = 8 };
 
 /* What a rank says about its work. Descriptors are compared byte by byte, so every byte is written. */
 typedef struct tern__desc {
-    _Alignas(TERN__LINE) uint32_t kind;
-    uint32_t dtype, op, root, owner, bucket, folded, flags;
-    uint64_t backward;
+    _Alignas(TERN__LINE) uint16_t kind;
+    uint16_t label; /* the id of its kind; 0: none */
+    uint32_t dtype, op, root, user, part, detail, flags;
+    uint64_t number;
     uint64_t count;  /* elements in the extents */
     uint64_t total;  /* elements of the whole call, of which this may be a piece */
     uint64_t digest; /* of the extents */
@@ -85,7 +86,7 @@ struct tern__meeting {
     void *base;
     size_t bytes;
     uint64_t slots; /* a power of two */
-    tern__word *posted, *retired, *inside, *closed, *marked;
+    tern__word *posted, *retired, *inside, *closed, *noted;
     char *slot;
     size_t slot_bytes;
 
@@ -134,9 +135,8 @@ int tern__meeting_progress(tern__meeting *meeting, tern_error *err);
 /* TERN_OK if the work is done, TERN_PENDING, or an error. */
 int tern__meeting_test(tern__meeting *meeting, uint64_t seq, tern_error *err);
 int tern__meeting_wait(tern__meeting *meeting, uint64_t seq, tern_error *err);
-/* Notes that the meeting's user (a ddp) has begun backward number `backward`, and that the `folded` ones before
- * it post nothing. Errors of ranks that time out quote it. */
-void tern__meeting_mark(const tern__meeting *meeting, uint64_t backward, uint32_t folded);
+/* Notes how far this rank is, by a label's `number` and `detail`: errors of ranks that time out quote it. */
+void tern__meeting_note(const tern__meeting *meeting, const tern__label *label);
 /* Returns the first work that this rank has not retired, for which all later ones wait, but at most the last
  * one that it has posted. */
 static inline uint64_t tern__meeting_due(const tern__meeting *meeting)
@@ -182,7 +182,7 @@ void tern__meeting_hint(const tern__meeting *meeting, char *text, size_t size);
 void tern__desc_write(tern__desc *desc, const tern__post *post);
 /* Writes "all_reduce of 100 f32, sum (work 5)". */
 void tern__desc_text(const tern__desc *desc, uint64_t seq, char *text, size_t size);
-/* True if two ranks describe the same work. The backward counts of shadows are not compared. */
+/* True if two ranks describe the same work. Not all of the label of a shadow is compared. */
 bool tern__desc_is_same(const tern__desc *desc, const tern__desc *like);
 /* Writes "rank 0: <its work>; rank 2: <its work>" for two ranks whose works differ. */
 void tern__desc_differ(const tern__desc *one, const tern__desc *other, int one_rank, int other_rank,
@@ -190,16 +190,12 @@ void tern__desc_differ(const tern__desc *one, const tern__desc *other, int one_r
 /* Keeps this work as this rank's last collective, for ranks on other hosts that ask. `where`: " in the group
  * of ranks 0, 2", or "". */
 void tern__desc_say(tern__control *control, const tern__desc *desc, uint64_t seq, const char *where);
-typedef enum tern__elsewhere {
-    TERN__ELSEWHERE_UNKNOWN,
-    TERN__ELSEWHERE_LEFT, /* it has left, or freed its ddp */
-    TERN__ELSEWHERE_WAITS /* it waits in another call */
-} tern__elsewhere;
-/* If this rank's work `seq`, which `rank` has not posted, belongs to a ddp: writes ": rank 1 has done 12
- * backwards, ...", followed by a question about the cause if it is known where `rank` is instead. Otherwise
- * writes "". */
+/* If this rank's work `seq`, which `rank` has not posted, has a label whose kind can say more about `rank`: writes
+ * that. Otherwise writes "". */
 void tern__desc_hint(const tern__meeting *meeting, uint64_t seq, int rank, tern__elsewhere where, char *text,
                      size_t size);
+/* Returns what `rank` has done that has closed the channel of this rank's work `seq`: "freed its ddp". */
+const char *tern__desc_left(const tern__meeting *meeting, uint64_t seq);
 /* Writes "rank 1 (host, pid 77)", and if its process is stopped ", which is stopped (by SIGSTOP or a
  * debugger)". Returns whether it is. */
 bool tern__rank_text(const tern_group *group, int rank, char *text, size_t size);

@@ -34,8 +34,42 @@ static inline bool tern__kind_reduces(tern__kind kind)
 /* A window over all memory of a rank's own, whose offsets are addresses. For back ends that `reach_own`. */
 #define TERN__OWN_MEMORY UINT32_MAX
 
-/* The bucket number of a sharded optimizer's slice, whose `backward` is the optimizer's step. */
-#define TERN__SLICE_BUCKET UINT32_MAX
+/* What the caller of a work says of it: for errors and the timeline. It is compared between the ranks, and means
+ * nothing here. */
+typedef struct tern__label {
+    const struct tern__label_kind *kind; /* NULL: a collective that the user has called */
+    uint32_t user, part;                 /* a ddp's number, its bucket */
+    /* Not compared of a rank that is a shadow. In the user's collectives: a digest of a list's counts, 0 if it is not a
+     * list; and the number of the call. */
+    uint32_t detail;
+    uint64_t number;
+} tern__label;
+
+/* Where a rank is that has not come to a work. */
+typedef enum tern__elsewhere {
+    TERN__ELSEWHERE_UNKNOWN,
+    TERN__ELSEWHERE_LEFT, /* it has closed the group, or the channel */
+    TERN__ELSEWHERE_WAITS /* it waits in another call */
+} tern__elsewhere;
+
+/* What one part of tern says with its labels. */
+typedef struct tern__label_kind {
+    uint32_t id;      /* from 1 on; the same in all processes */
+    bool has_shadows; /* some ranks may be shadows in its works */
+    const char *left; /* what a rank has done that has closed its channel: "freed its ddp" */
+    const char *part, *number; /* names of the two in the timeline; NULL: not shown */
+    /* Writes "(ddp 1, backward 3, bucket 0, 1 folded)". */
+    void (*text)(const tern__label *label, char *text, size_t size);
+    /* Returns why two works of this kind differ: "; one was in no_sync ..", or "". */
+    const char *(*differ)(const tern__label *one, const tern__label *other);
+    /* `rank` has not come to the work of `label`; `noted` is what it said last of itself (channel_note). Writes ": rank
+     * 1 has done 12 backwards", or "". NULL: nothing is known. */
+    void (*hint)(const tern__label *label, int rank, const tern__label *noted, tern__elsewhere where, char *text,
+                 size_t size);
+} tern__label_kind;
+
+/* Makes a kind known, so that this process can describe other ranks' works of it. Call it before the first. */
+void tern__label_kind_add(const tern__label_kind *kind);
 
 /* A piece of a window: `count` elements of the post's dtype from byte `offset`. */
 typedef struct tern__extent {
@@ -71,8 +105,7 @@ typedef struct tern__move {
  * with weight 0 is not read. If all weights or all shares are 0, results stay unchanged; so do those of an
  * all_reduce in which all ranks are idle.
  *
- * Shadow: a rank that takes part only so that the other ranks can go on. Its `backward` and `folded` are not
- * compared. If it is the root of a broadcast, the highest rank that is not a shadow gives the data instead,
+ * Shadow: a rank that takes part only so that the other ranks can go on. Not all of its label is compared. If it is the root of a broadcast, the highest rank that is not a shadow gives the data instead,
  * if there is one. */
 typedef struct tern__post {
     tern__kind kind;
@@ -81,10 +114,7 @@ typedef struct tern__post {
     int root;
     const int *roots; /* [extent_count] each extent's root, in a broadcast in a device's memory; borrowed like
                        * the extents. NULL: `root` for all. Not compared */
-    uint32_t owner;   /* a ddp's number; 0: a collective that the user has called */
-    uint32_t bucket;  /* a ddp's bucket, backward number and microbatches folded into it */
-    uint64_t backward;
-    uint32_t folded; /* in the user's collectives: a digest of a list's counts, 0 if it is not a list */
+    tern__label label;
     uint64_t total;  /* elements of the call of which this work is a piece; 0: those in the extents */
     const tern__extent *extents; /* borrowed until the work is done */
     int extent_count;

@@ -100,9 +100,8 @@ struct tern__comm_backend {
     int (*test)(void *channel, uint64_t seq, tern_error *err);
     /* Blocks until `seq` and all works before it are done, or until an error. */
     int (*wait)(void *channel, uint64_t seq, tern_error *err);
-    /* Notes that the channel's user (a ddp) has begun backward number `backward`, and that the `folded` ones
-     * before it post nothing. Errors of ranks that time out quote it. */
-    void (*mark)(void *channel, uint64_t backward, uint32_t folded);
+    /* Notes how far this rank is, by a label's `number` and `detail`: errors of ranks that time out quote it. */
+    void (*note)(void *channel, const tern__label *label);
     /* Returns the tally of a work that is done; the same on all ranks. Valid until this rank has posted
      * `slots` more works. */
     const tern__tally *(*tally)(void *channel, uint64_t seq);

@@ -328,12 +328,13 @@ static int debug_wait(void *of, uint64_t seq, tern_error *err)
     return tern__debug_tell(c->debug, status, err);
 }
 
-static void debug_mark(void *of, uint64_t backward, uint32_t folded)
+static void debug_note(void *of, const tern__label *label)
 {
     channel *c = of;
-    tern__debug_say(c->debug, "channel %d: backward %llu, %u folded", c->number, (unsigned long long)backward,
-                    folded);
-    c->debug->behind->mark(c->behind, backward, folded);
+    char text[80] = "";
+    if (label->kind) label->kind->text(label, text, sizeof(text));
+    tern__debug_say(c->debug, "channel %d: begins %s", c->number, text);
+    c->debug->behind->note(c->behind, label);
 }
 
 static const tern__tally *debug_tally(void *of, uint64_t seq)
@@ -356,7 +357,7 @@ const tern__comm_backend tern__comm_debug = {
     .progress = debug_progress,
     .test = debug_test,
     .wait = debug_wait,
-    .mark = debug_mark,
+    .note = debug_note,
     .tally = debug_tally,
     .mailbox_open = tern__debug_mailbox_open,
     .mailbox_close = tern__debug_mailbox_close,

@@ -95,7 +95,7 @@ int tern__debug_call_begin(tern_work *work, uint64_t number, tern_error *err)
     tern__desc desc;
     if (!flight) return debug ? TERN_E_MEMORY : TERN_OK;
     tern__desc_write(&desc, &work->post);
-    desc.backward = number;
+    desc.number = number;
     tern__desc_text(&desc, 0, flight->text, sizeof(flight->text));
     int status = add_all(work, flight, false, err);
     if (!status) status = add_all(work, flight, true, err);

@@ -309,10 +309,10 @@ static int nccl_progress(void *of, tern_error *err)
     return status ? status : tern__nccl_advance(c->nccl, err);
 }
 
-static void nccl_mark(void *of, uint64_t backward, uint32_t folded)
+static void nccl_note(void *of, const tern__label *label)
 {
     const tern__nccl_channel *c = of;
-    c->nccl->behind->mark(c->behind, backward, folded);
+    c->nccl->behind->note(c->behind, label);
 }
 
 static const tern__tally *nccl_tally(void *of, uint64_t seq)
@@ -340,7 +340,7 @@ const tern__comm_backend tern__comm_nccl = {
     .advance = tern__nccl_advance,
     .test = nccl_test,
     .wait = nccl_wait,
-    .mark = nccl_mark,
+    .note = nccl_note,
     .tally = nccl_tally,
     .mailbox_open = tern__nccl_mailbox_open,
     .mailbox_close = tern__nccl_mailbox_close,

@@ -290,10 +290,9 @@ static bool is_counted(const tern__post *post)
     return post->counted && is_scaled_by_step(post) && !is_wide(post);
 }
 
-/* A ddp's broadcasts may have shadows; an optimizer's step (TERN__SLICE_BUCKET) has none. */
 static bool is_held(const tern__post *post)
 {
-    if (post->kind == TERN__BROADCAST) return post->owner && post->bucket != TERN__SLICE_BUCKET;
+    if (post->kind == TERN__BROADCAST) return post->label.kind && post->label.kind->has_shadows;
     return post->idle || is_counted(post);
 }
 

@@ -158,11 +158,10 @@ static int self_post(void *of, const tern__post *post, uint64_t *seq, tern_error
     return post->only_meets ? TERN_OK : finish(c->of, post, err);
 }
 
-static void self_mark(void *of, uint64_t backward, uint32_t folded)
+static void self_note(void *of, const tern__label *label)
 {
     (void)of;
-    (void)backward;
-    (void)folded;
+    (void)label;
 }
 
 static const tern__tally *self_tally(void *of, uint64_t seq)
@@ -202,6 +201,6 @@ const tern__comm_backend tern__comm_self = {
     .progress = self_progress,
     .test = self_await,
     .wait = self_await,
-    .mark = self_mark,
+    .note = self_note,
     .tally = self_tally,
 };

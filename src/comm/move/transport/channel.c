@@ -330,12 +330,12 @@ int tern__hosts_channel_wait(void *self, uint64_t seq, tern_error *err)
     return status == TERN_PENDING ? await(self, seq, is_done, err) : status;
 }
 
-void tern__hosts_channel_mark(void *self, uint64_t backward, uint32_t folded)
+void tern__hosts_channel_note(void *self, const tern__label *label)
 {
     const tern__hosts_channel *channel = self;
-    tern__meeting_mark(channel->arrive, backward, folded);
-    tern__meeting_mark(channel->leave, backward, folded);
-    tern__meeting_mark(channel->part, backward, folded);
+    tern__meeting_note(channel->arrive, label);
+    tern__meeting_note(channel->leave, label);
+    tern__meeting_note(channel->part, label);
 }
 
 const tern__tally *tern__hosts_channel_tally(void *self, uint64_t seq)

@@ -263,7 +263,7 @@ int tern__hosts_channel_post(void *channel, const tern__post *post, uint64_t *se
 int tern__hosts_channel_progress(void *channel, tern_error *err);
 int tern__hosts_channel_test(void *channel, uint64_t seq, tern_error *err);
 int tern__hosts_channel_wait(void *channel, uint64_t seq, tern_error *err);
-void tern__hosts_channel_mark(void *channel, uint64_t backward, uint32_t folded);
+void tern__hosts_channel_note(void *channel, const tern__label *label);
 const tern__tally *tern__hosts_channel_tally(void *channel, uint64_t seq);
 
 /* ---- region.c ---- */

@@ -136,9 +136,9 @@ static int channel_wait(void *self, uint64_t seq, tern_error *err)
     return tern__meeting_wait(((tern__channel *)self)->meeting, seq, err);
 }
 
-static void channel_mark(void *self, uint64_t backward, uint32_t folded)
+static void channel_note(void *self, const tern__label *label)
 {
-    tern__meeting_mark(((tern__channel *)self)->meeting, backward, folded);
+    tern__meeting_note(((tern__channel *)self)->meeting, label);
 }
 
 static const tern__tally *channel_tally(void *self, uint64_t seq)
@@ -214,7 +214,7 @@ const tern__comm_backend tern__comm_native = {
     .progress = channel_progress,
     .test = channel_test,
     .wait = channel_wait,
-    .mark = channel_mark,
+    .note = channel_note,
     .tally = channel_tally,
     .mailbox_open = tern__mailbox_open,
     .mailbox_close = tern__mailbox_close,
