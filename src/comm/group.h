@@ -65,14 +65,15 @@ struct tern_group {
 
     /* In the root only, for the whole family: */
     tern_group *subgroups;
-    int users;            /* groups of the family that are not closed */
-    uint32_t next_id;     /* the id of the family's next group */
-    tern_error error;     /* sticky: the first failure */
-    int pid;              /* the process that opened it */
-    const int *mark;      /* points to a 1, which is 0 in a forked child */
-    int64_t stop_look_at; /* when a wait looks for stopped ranks next; 0: no wait has taken long */
-    int64_t stop_warn_at; /* from when on it says which it has found */
-    uint64_t stopped;     /* their bits in the shared memory, until the wait succeeds */
+    int users;              /* groups of the family that are not closed */
+    uint32_t next_id;       /* the id of the family's next group */
+    tern_error error;       /* sticky: the first failure */
+    int pid;                /* the process that opened it */
+    const int *mark;        /* points to a 1, which is 0 in a forked child */
+    int64_t stop_look_at;   /* when a wait looks for stopped ranks next; 0: no wait has taken long */
+    int64_t stop_warn_at;   /* from when on it says which it has found */
+    int64_t absent_warn_at; /* when a wait of an opening says who has not come; INT64_MAX: it has */
+    uint64_t stopped;       /* their bits in the shared memory, until the wait succeeds */
     struct tern__presence_row *presence; /* tells the launcher; NULL: there is none */
     tern__incoming *incoming;            /* NULL: the family is on one host */
     struct tern__shm *shm;               /* NULL: this rank is alone on its host */
@@ -98,6 +99,12 @@ tern_group *tern__group_open_boot(const tern__bootstrap *boot, const tern_group_
 /* Reads and checks the user's options over the defaults. */
 int tern__group_opts_read(tern_group_opts *opts, const tern_group_opts *user, tern_error *err);
 int tern__group_opts_check(const tern_group_opts *opts, const char *func, tern_error *err);
+/* True until the group's back end is open. A group of a host's ranks opens with the whole one. */
+static inline bool tern__group_is_opening(const tern_group *group)
+{
+    return !(group->whole ? group->whole : group)->staging;
+}
+
 /* Opens the back end of a group whose `boot`, `opts`, `root` and `ranks` are set. */
 int tern__group_build(tern_group *group, tern_error *err);
 

@@ -24,10 +24,18 @@ int64_t tern__deadline(double seconds)
     return tern__now_ns() + (int64_t)(clamped * 1e9);
 }
 
-int64_t tern__warn_at(int64_t deadline)
+tern__warn_time tern__warn_at(int64_t deadline)
 {
     const int64_t now = tern__now_ns(), warn_ns = INT64_C(30000000000);
-    return now + TERN__MIN(warn_ns, TERN__MAX(deadline - now, 0) / 2);
+    return (tern__warn_time){.at = now + TERN__MIN(warn_ns, TERN__MAX(deadline - now, 0) / 2)};
+}
+
+bool tern__warn_is_due(tern__warn_time *time)
+{
+    const int64_t now = tern__now_ns(), second_ns = INT64_C(1000000000);
+    bool is_late = !time->is_put_off && time->at < now - second_ns;
+    if (is_late) *time = (tern__warn_time){now + second_ns, true};
+    return now >= time->at;
 }
 
 int tern__deadline_ms(int64_t deadline)

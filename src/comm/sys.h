@@ -13,9 +13,18 @@ int64_t tern__deadline(double seconds);
 /* Returns the time left in ms, for poll: rounded up; 0 once the deadline has passed. */
 int tern__deadline_ms(int64_t deadline);
 
-/* Returns when a wait for other ranks to come, which ends at `deadline`, is to be reported: after 30 s, or
- * half of a shorter wait. */
-int64_t tern__warn_at(int64_t deadline);
+/* When a wait is to be reported. INT64_MAX: it has been. */
+typedef struct tern__warn_time {
+    int64_t at;
+    bool is_put_off;
+} tern__warn_time;
+
+/* Returns the time for a wait for other ranks to come that ends at `deadline`: after 30 s, or half of a
+ * shorter wait. */
+tern__warn_time tern__warn_at(int64_t deadline);
+/* Is it time? A process that looks a second too late was stopped itself: then it waits for one more second.
+ */
+bool tern__warn_is_due(tern__warn_time *time);
 
 /* Polls until `deadline`, continuing after signals. Returns the number of ready descriptors, 0 at the
  * deadline, or -1 and errno. */

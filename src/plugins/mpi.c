@@ -13,9 +13,12 @@
 #include <mpi.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -175,6 +178,33 @@ static void show_library(void)
         dlopen(info.dli_fname, RTLD_NOW | RTLD_GLOBAL | RTLD_NOLOAD);
 }
 
+/* ---- waits of which MPI tells nothing ---- */
+
+/* The ranks of a host have the same parent, MPI's launcher, unless each has a shell in between. The first
+ * that waits for long takes a name in the kernel, keeps it, and warns. */
+static void warn_of_wait(const char *wait, double seconds)
+{
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    int used = snprintf(at.sun_path + 1, sizeof(at.sun_path) - 1, "tern/mpi/%d/%s", (int)getppid(), wait);
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)used);
+    if (fd >= 0 && bind(fd, (struct sockaddr *)&at, size)) {
+        close(fd);
+        return;
+    }
+    fprintf(
+        stderr,
+        "tern: this rank (pid %d) has waited %.0f s in %s for the other ranks: has one not come, or is it "
+        "stopped?\n",
+        (int)getpid(), seconds, wait);
+}
+
+/* After 30 s, or half of a shorter time. */
+static double warn_seconds(double timeout_s)
+{
+    return timeout_s < 60 ? timeout_s / 2 : 30;
+}
+
 /* MPI_Init waits for all ranks without a limit: for ever, if a process of the job ended before its own
  * MPI_Init and the launcher did not react. The call cannot be cancelled, so after `timeout_s` this thread
  * ends the process, to which launchers do react. */
@@ -186,18 +216,25 @@ typedef struct patience {
     bool is_over; /* MPI_Init has returned */
 } patience;
 
-static void *lose_patience(void *arg)
+/* Returns false if it is not over after `seconds`, or up to one more. */
+static bool await_over(patience *p, double seconds)
 {
-    patience *p = arg;
     struct timespec until;
     int late = 0;
     clock_gettime(CLOCK_MONOTONIC, &until);
-    double seconds = p->timeout_s < 1e9 ? p->timeout_s : 1e9;
-    until.tv_sec += (time_t)seconds + 1; /* never early */
-    pthread_mutex_lock(&p->lock);
+    until.tv_sec += (time_t)seconds + 1;
     while (!p->is_over && !late)
         late = pthread_cond_clockwait(&p->changed, &p->lock, CLOCK_MONOTONIC, &until);
-    if (!p->is_over) {
+    return p->is_over;
+}
+
+static void *lose_patience(void *arg)
+{
+    patience *p = arg;
+    double seconds = p->timeout_s < 1e9 ? p->timeout_s : 1e9, warn_s = warn_seconds(seconds);
+    pthread_mutex_lock(&p->lock);
+    if (!await_over(p, warn_s)) warn_of_wait("MPI_Init", warn_s);
+    if (!await_over(p, seconds - warn_s)) {
         fprintf(stderr, "tern: not all ranks called MPI_Init within %g s: this rank exits\n", p->timeout_s);
         _exit(1);
     }
@@ -455,12 +492,16 @@ static int fail_duplicate(double timeout_s, char *why, size_t why_size)
 static int duplicate(MPI_Comm comm, double timeout_s, MPI_Comm *copy, char *why, size_t why_size)
 {
     MPI_Request request;
-    double deadline = seconds() + timeout_s;
+    double start = seconds(), deadline = start + timeout_s, warn_at = start + warn_seconds(timeout_s);
     int done = 0, code = MPI_Comm_idup(comm, copy, &request);
     for (int tries = 0; !code && !done; tries++) {
         code = MPI_Test(&request, &done, MPI_STATUS_IGNORE);
         if (code || done) break;
         if (seconds() > deadline) return fail_duplicate(timeout_s, why, why_size);
+        if (seconds() > warn_at) {
+            warn_of_wait("MPI_Comm_idup", seconds() - start);
+            warn_at = deadline;
+        }
         if (tries > 100) pause_briefly();
     }
     if (code) return fail_mpi(TERN_E_SYSTEM, "MPI_Comm_idup", code, why, why_size);

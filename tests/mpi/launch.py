@@ -147,6 +147,20 @@ class Failures(unittest.TestCase):
         self.assertLess(time.monotonic() - begin, SOON)
         self.assertIn("not all ranks called MPI_Init within 1 s", done.stderr)
 
+    def test_a_stopped_rank_that_has_not_come(self):
+        """One rank of the host warns, and when the stopped one continues, the job goes on."""
+        script = """
+            if [ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" = 1 ]; then echo $$ > "$1/new"; mv "$1/new" "$1/pid"; kill -STOP $$; fi
+            exec "$0" warn"""
+        with tempfile.TemporaryDirectory() as folder:
+            job = mpirun.start(3, "sh", "-c", script, RANK, folder)
+            line = job.stderr.readline()
+            with open(os.path.join(folder, "pid")) as file:
+                os.kill(int(file.read()), signal.SIGCONT)
+            out, err = job.communicate(timeout=60)
+        self.assertRegex(line, r"this rank \(pid \d+\) has waited 4 s in MPI_Init for the other ranks")
+        self.assertEqual((job.returncode, err, len(ranks_of(out))), (0, "", 3))
+
 
 if __name__ == "__main__":
     mpirun.main()

@@ -105,6 +105,7 @@ int main(int argc, char **argv)
     tern_group_opts opts = tern_group_defaults();
     const char *what = argc > 1 ? argv[1] : "sum";
     if (!strcmp(what, "impatient")) opts.connect_timeout_s = 1;
+    if (!strcmp(what, "warn")) opts.connect_timeout_s = 8; /* the warning comes after half of it */
     if (!strcmp(what, "pour")) opts.timeout_s = 4;
     if (!strcmp(what, "keep")) atexit(close_kept);
     if (!strcmp(what, "hurry")) opts.timeout_s = opts.host_timeout_s = 3;

@@ -42,7 +42,7 @@ typedef struct meeting {
     tern__bootstrap *boot;
     tern_store *store;
     int64_t deadline;
-    int64_t warn_at; /* when the ranks that have not come are to be reported; INT64_MAX: they were */
+    tern__warn_time warn; /* of the ranks that have not come */
     tern__card own;
     bool is_one_machine;
     bool is_word_early; /* there was an invitation before this rank had published its card */
@@ -134,7 +134,7 @@ static int fail_missing(const meeting *m, tern_error *err)
 /* Returns how long to wait before the next warning or the deadline. */
 static double seconds_of_wait(const meeting *m)
 {
-    return tern__deadline_ms(TERN__MIN(m->warn_at, m->deadline)) * 1e-3;
+    return tern__deadline_ms(TERN__MIN(m->warn.at, m->deadline)) * 1e-3;
 }
 
 /* The first rank that has come reports, once, which ones have not. If all have, rank 0 should have published
@@ -144,8 +144,9 @@ static bool warn_missing(meeting *m)
     tern_error missing = {0};
     char key[32];
     int own = m->boot->rank, first = 0;
-    if (tern__now_ns() < m->warn_at || tern__now_ns() >= m->deadline) return false;
-    m->warn_at = INT64_MAX;
+    if (tern__now_ns() < m->warn.at || tern__now_ns() >= m->deadline) return false;
+    if (!tern__warn_is_due(&m->warn)) return true;
+    m->warn.at = INT64_MAX;
     for (bool has = false; first < own && !has; first += !has) {
         key_of(card_name, first, key);
         has = tern__store_has(m->store, key, NULL) == 1;
@@ -298,7 +299,7 @@ static int clean_up(const meeting *m, tern_error *err)
 static int meet_in(tern__bootstrap *boot, tern_store *store, double timeout_s, tern_error *err)
 {
     meeting m = {.boot = boot, .store = store, .deadline = tern__deadline(timeout_s)};
-    m.warn_at = tern__warn_at(m.deadline);
+    m.warn = tern__warn_at(m.deadline);
     int status = tern__hello_init(err);
     if (!status) status = claim_rank(&m, err);
     if (!status) status = boot->rank == 0 ? invite(&m, err) : read_word(&m, err);

@@ -104,8 +104,23 @@ static void count_local(const meeting *m, int rank, answer *a)
 
 /* ---- messages ---- */
 
+/* MPI does not say who has come, and rank 0 answers when all have. So rank 0 warns, and rank 1 in case that
+ * it is rank 0 that is stopped. */
+static void warn_late(const meeting *m, int peer, tern__warn_time *warn)
+{
+    if (!tern__warn_is_due(warn)) return;
+    warn->at = INT64_MAX;
+    if (m->boot->rank < 2)
+        tern__log(
+            TERN_LOG_WARN,
+            "rank %d still waits in tern_group_open for a message from rank %d through MPI: is it, or a rank "
+            "that it waits for, stopped?",
+            m->boot->rank, peer);
+}
+
 static int await(const meeting *m, tern_transport_message *message, int peer, tern_error *err)
 {
+    tern__warn_time warn = tern__warn_at(m->deadline);
     char why[256] = "", text[64];
     int status;
     for (int tries = 0; (status = m->transport->test(m->state, message, why, sizeof(why))) == TERN_PENDING;
@@ -114,6 +129,7 @@ static int await(const meeting *m, tern_transport_message *message, int peer, te
             snprintf(text, sizeof(text), "no message to or from rank %d", peer);
             return fail(TERN_E_TIMEOUT, text, err);
         }
+        warn_late(m, peer, &warn);
         if (tries > 100) nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
     }
     return status ? fail(status, why, err) : TERN_OK;

@@ -156,7 +156,7 @@ static int meet_traced(tern_group *group, tern_error *err)
     return status;
 }
 
-int tern__group_build(tern_group *group, tern_error *err)
+static int open_backend(tern_group *group, tern_error *err)
 {
     if (tern__comm_pick(group, err)) return err->code;
     group->awaited = tern__alloc((size_t)group->boot.world * sizeof(*group->awaited), "tern_group_open", err);
@@ -168,6 +168,13 @@ int tern__group_build(tern_group *group, tern_error *err)
     if (group->boot.world == 1) return TERN_OK;
     group->staging = tern__staging_open(group, err);
     return group->staging ? TERN_OK : err->code;
+}
+
+int tern__group_build(tern_group *group, tern_error *err)
+{
+    int status = open_backend(group, err);
+    if (group->control) tern__control_unclaim(group->control);
+    return status;
 }
 
 tern_group *tern__group_open_boot(const tern__bootstrap *boot, const tern_group_opts *opts, tern_error *err)

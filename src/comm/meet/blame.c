@@ -29,11 +29,15 @@ static int append_missing(const tern_group *group, const bool *ranks, bool is_na
 /* ---- who is stopped ---- */
 
 /* True if nobody has said yet that `rank`, one of the root's, is stopped: neither this rank nor another one
- * of its host. */
-static bool is_first_to_say(tern_group *root, int rank)
+ * of its host. They leave a bit for each other in shared memory. While the group opens, some have none yet, so
+ * they claim the rank, too. */
+static bool is_first_to_say(const tern_group *group, int rank)
 {
+    tern_group *root = group->root;
     uint64_t bit = UINT64_C(1) << rank % 64;
     if (root->stopped & bit) return false;
+    if (tern__group_is_opening(group) && !tern__control_claim(group->control, &root->boot, rank))
+        return false;
     if (root->shm && atomic_fetch_or(&root->shm->state->stopped, bit) & bit) return false;
     root->stopped |= bit;
     return true;
@@ -46,24 +50,21 @@ static void forget_stopped(tern_group *root)
     root->stop_look_at = 0;
 }
 
-/* `rank` is one of the root's. */
-static void warn_of_stopped(const tern_group *group, const char *what, int rank, bool is_seen)
+/* Ranks may take as long as they like to call a collective, but they open a group together. So a wait of 30 s
+ * in there warns of the ranks that have not come to it, and do not wait for others either. */
+static void warn_of_absent(const tern_group *group, const char *what, const bool *ranks)
 {
-    char who[128];
-    int own = tern_group_world_rank(group, group->boot.rank);
-    tern__control_describe(group->control, rank, who, sizeof(who));
-    if (is_seen)
-        tern__log(TERN_LOG_WARN,
-                  "%s is stopped (by SIGSTOP or a debugger) while rank %d waits for it in %s; SIGCONT "
-                  "continues it, and the wait fails after %g s",
-                  who, own, what, group->opts.timeout_s);
-    else
-        tern__log(
-            TERN_LOG_WARN,
-            "%s does not answer while rank %d waits for it in %s, although its host does: it is stopped "
-            "(by SIGSTOP, a debugger or a frozen control group); SIGCONT continues it, and the wait "
-            "fails after %g s",
-            who, own, what, group->opts.timeout_s);
+    tern_group *root = group->root;
+    bool finds = false, *absent = tern__alloc((size_t)root->boot.world, "tern_group_open", NULL);
+    for (int rank = 0; absent && rank < group->boot.world; rank++) {
+        int peer = tern_group_world_rank(group, rank);
+        absent[peer] = ranks[rank] && !tern__control_waits(group->control, peer) &&
+                       tern__control_claim(group->control, &root->boot, peer);
+        finds |= absent[peer];
+    }
+    if (finds) tern__control_warn_absent(group->control, absent, what);
+    root->absent_warn_at = finds ? INT64_MAX : tern__deadline(1);
+    tern__free(absent);
 }
 
 /* Looks for the stopped ranks that hold up `ranks`, and warns of them once it is time to. Only some ranks of
@@ -82,24 +83,29 @@ static void warn_of_all(const tern_group *group, const char *what, const bool *r
         int stopped = tern__control_find_stopped(group->control, root_rank, silent_s, &is_seen);
         if (stopped < 0 || !is_time) continue;
         root->stop_look_at = INT64_MAX;
-        if (is_first_to_say(root, stopped)) warn_of_stopped(group, what, stopped, is_seen);
+        if (is_first_to_say(group, stopped))
+            tern__control_warn_stopped(group->control, stopped, what, is_seen, group->opts.timeout_s);
     }
 }
 
 /* A stopped rank would be an error only after the group's time-out, half an hour. The wait warns of it once,
  * after 10 s or half of a shorter time-out. It looks once a second, and from half of that time on, since
  * ranks of other hosts have to be asked first. */
-static void look_for_stopped(const tern_group *group, const char *what, const bool *ranks)
+static void look_for_late(const tern_group *group, const char *what, const bool *ranks)
 {
     int64_t now = tern__now_ns(), *at = &group->root->stop_look_at;
     double warn_s = TERN__MIN(10, group->opts.timeout_s / 2), look_s = warn_s / 10;
     if (!*at) {
         *at = tern__deadline(warn_s / 2);
         group->root->stop_warn_at = tern__deadline(warn_s);
+        group->root->absent_warn_at = tern__deadline(TERN__MIN(30, 0.75 * group->opts.timeout_s));
     }
-    if (now < *at) return;
-    *at = tern__deadline(look_s);
-    warn_of_all(group, what, ranks, 3 * look_s);
+    if (now >= *at) {
+        *at = tern__deadline(look_s);
+        warn_of_all(group, what, ranks, 3 * look_s);
+    }
+    if (tern__group_is_opening(group) && now >= group->root->absent_warn_at)
+        warn_of_absent(group, what, ranks);
 }
 
 /* ---- telling the peers ---- */
@@ -111,7 +117,7 @@ void tern__wait_say(const tern_group *group, const char *what, const bool *ranks
     int first = append_missing(group, ranks, is_named, text, sizeof(text));
     tern__control_wait_set(group->control, text, first);
     if (group->root->shm) tern__deadlock_say(group->root->shm, what);
-    look_for_stopped(group, what, ranks);
+    look_for_late(group, what, ranks);
 }
 
 void tern__wait_forget(const tern_group *group)

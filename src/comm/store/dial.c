@@ -40,8 +40,8 @@ typedef struct dialer {
     const tern__bootstrap *boot;
     const party *callee;
     int64_t start, deadline;
-    int64_t warn_at; /* INT64_MAX: the wait has been reported */
-    int mark;        /* tells other ranks of this host that this one waits; -1: it does not yet */
+    tern__warn_time warn; /* of the wait */
+    int mark;             /* tells other ranks of this host that this one waits; -1: it does not yet */
     int attempts, hangups;
     /* Of the last failure: */
     const char *why;                 /* a static string, or NULL: `tried` */
@@ -81,15 +81,24 @@ static int fail_unresolved(dialer *d, int unresolved)
     return -1;
 }
 
+/* A job's ranks wait for the answer of a rank 0 that is stopped, but not for that of a host that is gone. */
+static int tune(const dialer *d, int fd)
+{
+    const double silence_s = 15;
+    int one = 1;
+    if (d->callee == &store) return tern__tcp_tune(fd, silence_s);
+    return setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) ? errno : 0;
+}
+
 static int connect_to(dialer *d, const struct addrinfo *at)
 {
     int64_t deadline = TERN__MIN(d->deadline, tern__deadline(attempt_seconds));
-    int one = 1, fd = tern__connect(at->ai_addr, at->ai_addrlen, deadline);
+    int fd = tern__connect(at->ai_addr, at->ai_addrlen, deadline);
     d->is_down &= fd == -ENETUNREACH && tern__is_loopback(at->ai_addr);
     if (fd < 0) return fail_address(d, at->ai_addr, -fd);
     memcpy(&d->address, at->ai_addr, at->ai_addrlen);
-    if (!setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one))) return fd;
-    int native = errno;
+    int native = tune(d, fd);
+    if (!native) return fd;
     tern__close(&fd);
     return fail_address(d, at->ai_addr, native);
 }
@@ -124,8 +133,8 @@ static void warn_late(dialer *d)
 {
     char others[320];
     const tern__bootstrap *boot = d->boot;
-    if (tern__now_ns() < d->warn_at) return;
-    d->warn_at = INT64_MAX;
+    if (!tern__warn_is_due(&d->warn)) return;
+    d->warn.at = INT64_MAX;
     if (d->callee != &store || !boot->rank || !tern__mark_missing(boot, others, sizeof(others))) return;
     tern__log(TERN_LOG_WARN,
               "rank %d has waited %.3g s in tern_group_open for rank 0, which does not answer at %s port %d: "
@@ -138,9 +147,9 @@ static void await_answer(dialer *d, int fd)
 {
     const double soon_s = 0.1;
     struct pollfd answer = {.fd = fd, .events = POLLIN};
-    if (d->warn_at >= d->deadline || tern__poll(&answer, 1, tern__deadline(soon_s))) return;
+    if (d->warn.at >= d->deadline || tern__poll(&answer, 1, tern__deadline(soon_s))) return;
     make_mark(d);
-    if (tern__poll(&answer, 1, d->warn_at) == 0) warn_late(d);
+    while (d->warn.at < d->deadline && tern__poll(&answer, 1, d->warn.at) == 0) warn_late(d);
 }
 
 /* ---- greetings: return 0 or -errno. They wait for the answer until the deadline, because the launcher
@@ -297,7 +306,7 @@ static int dial(const party *callee, tern__line *line, const tern__bootstrap *bo
 {
     int status = TERN_OK;
     dialer d = {.boot = boot, .callee = callee, .start = tern__now_ns(), .deadline = deadline, .mark = -1};
-    d.warn_at = tern__warn_at(deadline);
+    d.warn = tern__warn_at(deadline);
     for (int pause_ms = pause_first_ms; !dial_once(&d, line); pause_dialing(&d, &pause_ms)) {
         make_mark(&d);
         warn_late(&d);

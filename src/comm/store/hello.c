@@ -90,6 +90,12 @@ void tern__hello_welcome(tern__welcome *welcome)
     memcpy(welcome->magic, welcome_magic, sizeof(welcome_magic));
 }
 
+int64_t tern__hello_extra(int64_t deadline)
+{
+    const int64_t late_ns = INT64_C(100000000), late = tern__now_ns() - deadline;
+    return late > late_ns ? late + (int64_t)(TERN__HELLO_DEADLINE_S * 1e9) : 0;
+}
+
 bool tern__hello_is_welcome(const tern__welcome *welcome)
 {
     return !memcmp(welcome->magic, welcome_magic, sizeof(welcome_magic));

@@ -60,6 +60,9 @@ bool tern__hello_answer(const tern__hello *hello, const tern__challenge *challen
 bool tern__hello_is_welcome(const tern__welcome *welcome);
 
 /* ---- callee ---- */
+/* Returns by how much the time of all strangers is to be extended, so that they have all of it again: the
+ * first one's deadline was long ago, so this process has been stopped meanwhile. Else 0. */
+int64_t tern__hello_extra(int64_t deadline);
 /* Returns true for a hello of this version, purpose and callee, from a rank of a world of this size (0: any).
  */
 bool tern__hello_is_for(const tern__hello *hello, tern__purpose purpose, int to, int world);

@@ -3,11 +3,13 @@
  *
  * If rank 0 has not come, there is no store with keys. Ranks that wait for it then bind Unix sockets with
  * names made of the meeting's address and their rank, so that ranks of the same host can look for each
- * other. The names are for this look only: nothing is sent. Anybody may take such a name, and only a warning
- * would lack that rank then. */
+ * other. In the meeting that follows, too, a rank that waits for long has such a mark, and one that warns of
+ * another rank claims that with a name, so that no other rank of its host does. The names are for these looks
+ * only: nothing is sent. Anybody may take such a name, and only a warning would be missing then. */
 #include "comm/store/store.h"
 #include "comm/sys.h"
 
+#include <errno.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -52,12 +54,13 @@ int tern__store_fail_missing(tern_store *store, const char *name, int first, int
 
 /* ---- ranks of one host that wait for rank 0 ---- */
 
-/* Returns a socket and fills in the abstract name of a rank's mark. */
-static int mark_socket(const tern__bootstrap *boot, int rank, struct sockaddr_un *at, socklen_t *size)
+/* Returns a socket and fills in the abstract name of a rank's mark, or of the claim to warn of it. */
+static int mark_socket(const tern__bootstrap *boot, int rank, const char *claim, struct sockaddr_un *at,
+                       socklen_t *size)
 {
     *at = (struct sockaddr_un){.sun_family = AF_UNIX};
-    int used = snprintf(at->sun_path + 1, sizeof(at->sun_path) - 1, "tern/%.60s/%d/%d", boot->addr,
-                        boot->port, rank);
+    int used = snprintf(at->sun_path + 1, sizeof(at->sun_path) - 1, "tern/%.60s/%d/%d%s", boot->addr,
+                        boot->port, rank, claim);
     *size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)used);
     return socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 }
@@ -66,16 +69,30 @@ int tern__mark_make(const tern__bootstrap *boot)
 {
     struct sockaddr_un at;
     socklen_t size;
-    int fd = mark_socket(boot, boot->rank, &at, &size);
+    int fd = mark_socket(boot, boot->rank, "", &at, &size);
     if (fd >= 0 && bind(fd, (struct sockaddr *)&at, size)) tern__close(&fd);
     return fd;
 }
 
-static bool is_marked(const tern__bootstrap *boot, int rank)
+int tern__mark_claim(const tern__bootstrap *boot, uint32_t host, int rank)
 {
     struct sockaddr_un at;
     socklen_t size;
-    int fd = mark_socket(boot, rank, &at, &size);
+    char claim[32];
+    snprintf(claim, sizeof(claim), "/claim/%u", (unsigned)host);
+    int fd = mark_socket(boot, rank, claim, &at, &size);
+    if (fd < 0 || !bind(fd, (struct sockaddr *)&at, size)) return fd;
+    int native = errno;
+    tern__close(&fd);
+    errno = native;
+    return -1;
+}
+
+bool tern__mark_is_made(const tern__bootstrap *boot, int rank)
+{
+    struct sockaddr_un at;
+    socklen_t size;
+    int fd = mark_socket(boot, rank, "", &at, &size);
     bool is_there = fd >= 0 && !connect(fd, (struct sockaddr *)&at, size);
     tern__close(&fd);
     return is_there;
@@ -89,7 +106,7 @@ bool tern__mark_missing(const tern__bootstrap *boot, char *text, size_t size)
     int end = boot->is_placed ? first + boot->local_world : boot->world;
     int64_t until = tern__deadline(asking_s);
     for (int rank = TERN__MAX(first, 1); rank < end; rank++) {
-        bool is_here = rank == boot->rank || (tern__now_ns() < until && is_marked(boot, rank));
+        bool is_here = rank == boot->rank || (tern__now_ns() < until && tern__mark_is_made(boot, rank));
         if (is_here && rank < boot->rank) return false;
         if (!is_here) add(&r, rank);
     }

@@ -158,8 +158,10 @@ int tern__reception_prepare(const tern__reception *r, struct pollfd *polls, int6
 bool tern__reception_serve(tern__reception *r, const struct pollfd *polls)
 {
     bool fine = true;
+    int64_t extra = r->count ? tern__hello_extra(r->strangers[0].deadline) : 0;
     for (int i = 0; i < r->count; i++) {
         tern__stranger *s = &r->strangers[i];
+        s->deadline += extra;
         bool stays = !polls[TERN__DOORS + i].revents || hear(r, s);
         if (s->fd < 0 || (stays && tern__now_ns() < s->deadline)) continue;
         if (stays || s->has_hung_up) lose(r, s);

@@ -186,7 +186,9 @@ static void end_stranger(tern__server *server, tern__store_guest *g)
 static void end_strangers(tern__server *server)
 {
     guest_list *strangers = &server->guests[TERN__STRANGER], *silent = &server->guests[TERN__SILENT];
-    int64_t now = tern__now_ns();
+    int64_t now = tern__now_ns(),
+            extra = strangers->first ? tern__hello_extra(strangers->first->deadline) : 0;
+    for (tern__store_guest *g = strangers->first; g; g = g->next) g->deadline += extra;
     while (strangers->first && now >= strangers->first->deadline) end_stranger(server, strangers->first);
     while (silent->count > silent_max + server->torch1_count) close_guest(server, silent->first);
 }

@@ -29,8 +29,12 @@ struct tern_store {
     size_t prefix_bytes;
     double timeout_s;
     tern__buffer query, answer, values; /* of the last call                                        */
-    int port;                           /* of a TCP store, else 0                                  */
-    char where[320];                    /* a root's name for errors: "the store at 10.0.0.1 port 29500" */
+    /* A wait of a TCP store for an answer calls `look` ten times a second with the time of its beginning,
+     * unless it is NULL. A negative errno ends the wait. */
+    int (*look)(void *ctx, int64_t since);
+    void *look_ctx;
+    int port;        /* of a TCP store, else 0                                  */
+    char where[320]; /* a root's name for errors: "the store at 10.0.0.1 port 29500" */
 };
 
 /* Fills the members that all kinds share, but for `where`. */
@@ -68,6 +72,11 @@ int tern__store_fail_missing(tern_store *store, const char *name, int first, int
 /* Makes a mark that other ranks of this host see while the returned descriptor is open; -1: it cannot. While
  * rank 0 is not there, nor its store, ranks learn only this of each other. */
 int tern__mark_make(const tern__bootstrap *boot);
+/* True if `rank` has made its mark. */
+bool tern__mark_is_made(const tern__bootstrap *boot, int rank);
+/* Returns a descriptor that gives this rank the right to warn of `rank`, as long as it is open; -1, and
+ * EADDRINUSE in errno: another rank of the host `host`, a hash, has it. */
+int tern__mark_claim(const tern__bootstrap *boot, uint32_t host, int rank);
 /* Writes which ranks do not wait here: "; ranks 1, 3 have not come either", or "" if all do. False if another
  * rank of this host, a lower one, is to report. */
 bool tern__mark_missing(const tern__bootstrap *boot, char *text, size_t size);

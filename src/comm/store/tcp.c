@@ -75,12 +75,15 @@ static int send_query(const exchange *x, tern__bytes query)
     return tern__send_all(s->line.fd, s->out.data, s->out.bytes, x->prompt);
 }
 
-static int receive_some(tcp_store *s, int64_t deadline)
+static int receive_some(tcp_store *s, int64_t since, int64_t deadline)
 {
     enum { least_bytes = 4096 };
+    const double look_s = 0.1;
     struct pollfd at = {.fd = s->line.fd, .events = POLLIN};
     if (!tern__buffer_reserve(&s->in, least_bytes)) return -ENOMEM;
-    int ready = tern__poll(&at, 1, deadline);
+    int64_t until = s->base.look ? TERN__MIN(deadline, tern__deadline(look_s)) : deadline;
+    int ready = tern__poll(&at, 1, until);
+    if (!ready && until < deadline) return s->base.look(s->base.look_ctx, since);
     if (ready <= 0) return ready ? -errno : -ETIMEDOUT;
     ssize_t got = recv(s->line.fd, s->in.data + s->in.bytes, s->in.cap - s->in.bytes, MSG_DONTWAIT);
     if (got > 0) s->in.bytes += (size_t)got;
@@ -91,10 +94,11 @@ static int receive_some(tcp_store *s, int64_t deadline)
 /* Receives until the frame is complete at the front of `in`. 0 or -errno. */
 static int await_frame(tcp_store *s, tern__frame *frame, int64_t deadline)
 {
+    const int64_t since = tern__now_ns();
     for (;;) {
         tern__frame_state state = tern__frame_scan(frame, tern__buffer_bytes(&s->in));
         if (state == TERN__FRAME_DONE) return 0;
-        int status = state == TERN__FRAME_BAD ? -EPROTO : receive_some(s, deadline);
+        int status = state == TERN__FRAME_BAD ? -EPROTO : receive_some(s, since, deadline);
         if (status) return status;
     }
 }
@@ -127,11 +131,13 @@ static int cancel(const exchange *x, uint8_t code)
     return status ? fail(x, status) : TERN_E_TIMEOUT;
 }
 
-/* After a wait that used up the deadline, the next exchange gets time of its own. */
+/* After a wait that used up the deadline, the next exchange gets time of its own. Rank 0 may be stopped: then
+ * its store answers later, and a host that is gone ends the connection (tern__tcp_tune). */
 static exchange next_of(const exchange *x)
 {
     exchange next = *x;
-    next.prompt = tern__deadline(prompt_s);
+    const tcp_store *s = x->store;
+    next.prompt = tern__deadline(s->whose == OF_JOB ? TERN__MAX(prompt_s, s->base.timeout_s) : prompt_s);
     return next;
 }
 

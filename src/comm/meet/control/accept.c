@@ -49,12 +49,13 @@ static bool admits(void *host, tern__stranger *s)
 }
 
 /* A rank has the address only from the store, so a caller that says nothing is rare: a rank whose packets are
- * lost, or a scanner of ports. Only the first one is a warning. */
+ * lost, or a scanner of ports. Only the first one is a warning. On this host it is a rank that is stopped, of
+ * which late.c warns. */
 static void loses(void *host, const tern__stranger *s, const char *missing)
 {
     tern__control *control = host;
-    (void)s;
-    tern__log(control->lost_callers++ ? TERN_LOG_INFO : TERN_LOG_WARN, "rank %d: %s", control->rank, missing);
+    bool is_first = s->is_stream && !control->lost_callers++;
+    tern__log(is_first ? TERN_LOG_WARN : TERN_LOG_INFO, "rank %d: %s", control->rank, missing);
 }
 
 /* ---- the meeting ---- */
@@ -84,12 +85,14 @@ static int receive_peers(tern__control *control, tern__reception *r, struct poll
                          int64_t deadline, tern_error *err)
 {
     for (const tern__peer *missing; (missing = first_missing(control));) {
+        if (missing->rank != control->late.awaited) tern__late_stage(control, missing->rank, true);
         int64_t until = TERN__MIN(deadline, tern__deadline(TERN__NOTE_INTERVAL_S));
         int peers_at = tern__reception_prepare(r, polls, &until);
         tern__control_prepare(control, polls + peers_at);
         int ready = tern__poll(polls, (nfds_t)(peers_at + 2 * control->world), until);
         if (ready < 0) return tern__error_errno(err, func, TERN_E_SYSTEM, "poll failed");
         int status = ready ? serve_peers(control, polls + peers_at, err) : tern__note_check(store, err);
+        if (!status && !ready) tern__late_look(control);
         if (status) return status;
         if (!tern__reception_serve(r, polls)) return tern__control_fail_descriptors(control, err);
         if (tern__now_ns() >= deadline && first_missing(control))

@@ -71,7 +71,7 @@ bool tern__peer_is_ours(int fd, int *pid)
 }
 
 /* Returns 0 or an errno. If the backlog is full, connect returns EAGAIN at once: try again. */
-static int connect_to(int fd, const tern__card *card, int64_t deadline)
+static int connect_to(tern__control *control, int fd, const tern__card *card, int64_t deadline)
 {
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
     memcpy(addr.sun_path + 1, card->name, card->name_bytes);
@@ -80,6 +80,7 @@ static int connect_to(int fd, const tern__card *card, int64_t deadline)
         if (errno != EAGAIN && errno != EINTR) return errno;
         if (tern__now_ns() >= deadline) return ETIMEDOUT;
         tern__poll(NULL, 0, tern__now_ns() + 5000000);
+        tern__late_look(control);
     }
     return 0;
 }
@@ -93,14 +94,19 @@ static int fail_connection(const tern__peer *peer, const char *why, tern_error *
 
 /* Waits for the next part of the handshake until the deadline or the peer's death. Returns TERN_PENDING if
  * the peer has closed the connection. */
-static int await_part(tern__peer *peer, int fd, void *data, size_t bytes, int64_t deadline, tern_error *err)
+static int await_part(tern__control *control, tern__peer *peer, int fd, void *data, size_t bytes,
+                      int64_t deadline, tern_error *err)
 {
     struct pollfd polls[2] = {{.fd = fd, .events = POLLIN}, {.fd = peer->pidfd, .events = POLLIN}};
     size_t got = 0;
     for (;;) {
-        int ready = tern__poll(polls, 2, deadline);
+        int ready = tern__poll(polls, 2, TERN__MIN(deadline, tern__deadline(TERN__LATE_LOOK_S)));
         if (ready < 0) return tern__error_errno(err, func, TERN_E_SYSTEM, "poll failed");
-        if (!ready) return tern__peer_fail_late(peer, "answer our hello", err);
+        if (!ready && tern__now_ns() >= deadline) return tern__peer_fail_late(peer, "answer our hello", err);
+        if (!ready) tern__late_look(control);
+        int status = ready ? TERN_OK : tern__control_check(control, func, err);
+        if (status) return status;
+        if (!ready) continue;
         if (!polls[0].revents) return tern__peer_fail_lost(peer, err);
         errno = 0;
         int took = tern__recv_part(fd, peer->stream, data, bytes, &got);
@@ -111,9 +117,15 @@ static int await_part(tern__peer *peer, int fd, void *data, size_t bytes, int64_
     }
 }
 
+/* TERN_PENDING if the peer has closed the connection. */
+static int fail_sending(const tern__peer *peer, int native, tern_error *err)
+{
+    bool is_closed = native == EPIPE || native == ECONNRESET;
+    return is_closed ? TERN_PENDING : fail_connection(peer, strerror(native), err);
+}
+
 /* The caller's half of the handshake. */
-static int shake_hands(const tern__control *control, tern__peer *peer, int fd, int64_t deadline,
-                       tern_error *err)
+static int shake_hands(tern__control *control, tern__peer *peer, int fd, int64_t deadline, tern_error *err)
 {
     tern__hello hello;
     tern__challenge challenge;
@@ -121,22 +133,22 @@ static int shake_hands(const tern__control *control, tern__peer *peer, int fd, i
     tern__welcome welcome;
     tern__hello_make(&hello, TERN__PURPOSE_CONTROL, control->rank, peer->rank, control->world);
     int native = -tern__send_all(fd, &hello, sizeof(hello), deadline);
-    if (native) return fail_connection(peer, strerror(native), err);
-    int status = await_part(peer, fd, &challenge, sizeof(challenge), deadline, err);
+    if (native) return fail_sending(peer, native, err);
+    int status = await_part(control, peer, fd, &challenge, sizeof(challenge), deadline, err);
     if (status) return status;
     if (!tern__hello_answer(&hello, &challenge, control->secret, &proof))
         return fail_connection(peer, "it does not know this job's secret", err);
     native = -tern__send_all(fd, &proof, sizeof(proof), deadline);
-    if (native) return fail_connection(peer, strerror(native), err);
-    status = await_part(peer, fd, &welcome, sizeof(welcome), deadline, err);
+    if (native) return fail_sending(peer, native, err);
+    status = await_part(control, peer, fd, &welcome, sizeof(welcome), deadline, err);
     if (status || tern__hello_is_welcome(&welcome)) return status;
     return fail_connection(peer, "its welcome is malformed", err);
 }
 
 /* Connects `fd` to a rank of this host, and checks that it belongs to this user. */
-static int call_neighbour(tern__peer *peer, int fd, int64_t deadline, tern_error *err)
+static int call_neighbour(tern__control *control, tern__peer *peer, int fd, int64_t deadline, tern_error *err)
 {
-    int pid = 0, native = connect_to(fd, &peer->card, deadline);
+    int pid = 0, native = connect_to(control, fd, &peer->card, deadline);
     if (native == ECONNREFUSED) return tern__peer_fail_lost(peer, err);
     if (native == ETIMEDOUT) return tern__peer_fail_late(peer, "accept our connection", err);
     if (native) return fail_connection(peer, strerror(native), err);
@@ -155,11 +167,12 @@ int tern__control_fail_descriptors(const tern__control *control, tern_error *err
         2 * control->world);
 }
 
-static int connect_inside(const tern__control *control, tern__peer *peer, int *fd, int64_t deadline,
+static int connect_inside(tern__control *control, tern__peer *peer, int *fd, int64_t deadline,
                           tern_error *err)
 {
     *fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    return *fd >= 0 ? call_neighbour(peer, *fd, deadline, err) : tern__control_fail_descriptors(control, err);
+    return *fd >= 0 ? call_neighbour(control, peer, *fd, deadline, err)
+                    : tern__control_fail_descriptors(control, err);
 }
 
 /* The peer already listens (its address is published), so a host that does not answer within host_timeout_s
@@ -181,7 +194,7 @@ static int connect_outside(const tern__control *control, tern__peer *peer, int *
     return fail_connection(peer, why, err);
 }
 
-static int try_connect(const tern__control *control, tern__peer *peer, int64_t deadline, tern_error *err)
+static int try_connect(tern__control *control, tern__peer *peer, int64_t deadline, tern_error *err)
 {
     int fd;
     int status = peer->stream ? connect_outside(control, peer, &fd, deadline, err)
@@ -194,13 +207,13 @@ static int try_connect(const tern__control *control, tern__peer *peer, int64_t d
     return status;
 }
 
-/* A rank whose packets are lost looks to its peer like a stranger, who gets TERN__HELLO_DEADLINE_S for its
- * hello and its proof, or has to make room for another one. So it comes again. */
-int tern__control_connect(const tern__control *control, tern__peer *peer, int64_t deadline, tern_error *err)
+/* A rank whose packets are lost, or that is stopped for a while, looks to its peer like a stranger, who gets
+ * TERN__HELLO_DEADLINE_S for its hello and its proof, or has to make room for another one. So it comes again.
+ */
+int tern__control_connect(tern__control *control, tern__peer *peer, int64_t deadline, tern_error *err)
 {
-    const int tries = peer->stream ? TERN__HELLO_TRIES : 1;
     int status = TERN_PENDING;
-    for (int i = 0; i < tries && status == TERN_PENDING; i++) {
+    for (int i = 0; i < TERN__HELLO_TRIES && status == TERN_PENDING; i++) {
         if (i) tern__poll(NULL, 0, TERN__MIN(deadline, tern__deadline(retry_pause_s)));
         status = try_connect(control, peer, deadline, err);
     }

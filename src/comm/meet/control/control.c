@@ -38,6 +38,7 @@ static tern__control *control_new(const tern__bootstrap *boot, double host_timeo
                                .is_loud = boot->mpi != NULL, /* mpirun kills the other ranks at once */
                                .listen_fd = -1,
                                .listen_tcp = -1,
+                               .late.mark = -1,
                                .bell = -1};
     int status = init_locks(control, err);
     control->peers = tern__alloc(world * sizeof(*control->peers), "tern_group_open", err);
@@ -94,6 +95,7 @@ static void send_to_all(tern__control *control, tern__message *message)
 static void release(tern__control *control)
 {
     tern__control_fork_end(control);
+    tern__late_close(control);
     for (int rank = 0; control->peers && rank < control->world; rank++) {
         tern__close(&control->peers[rank].fd);
         tern__close(&control->peers[rank].pidfd);
@@ -169,6 +171,15 @@ void tern__control_wake_set(tern__control *control, void (*wake)(void *ctx), voi
     control->wake = wake;
     control->wake_ctx = ctx;
     pthread_mutex_unlock(&control->wake_lock);
+}
+
+void tern__control_tick_set(tern__control *control, void (*tick)(void *ctx), void *ctx)
+{
+    pthread_mutex_lock(&control->wake_lock);
+    control->tick = tick;
+    control->tick_ctx = ctx;
+    pthread_mutex_unlock(&control->wake_lock);
+    tern__bell_ring(control->bell);
 }
 
 /* A rank that stops because of a peer relays that peer's message, so that every rank names the rank that

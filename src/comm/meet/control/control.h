@@ -37,6 +37,10 @@ void tern__control_close(tern__control *control);
  * repeated, so call check after it. Once it returns, the previous `wake` no longer runs. */
 void tern__control_wake_set(tern__control *control, void (*wake)(void *ctx), void *ctx);
 
+/* Sets a function that the control thread calls ten times a second, for the time in which the group's thread
+ * waits in code that is not ours. NULL: none; once it returns, the previous one no longer runs. */
+void tern__control_tick_set(tern__control *control, void (*tick)(void *ctx), void *ctx);
+
 /* True while no rank has died or aborted: one relaxed load, for spin loops. */
 bool tern__control_is_healthy(const tern__control *control);
 /* Returns TERN_OK, or from the first failure on always that failure: E_PEER with "rank 1 (host, pid 77) was
@@ -99,6 +103,18 @@ bool tern__control_is_stopped(const tern__control *control, int peer);
  * of another host if it has answered nothing for `silent_s`, although its host has acknowledged the question.
  */
 int tern__control_find_stopped(tern__control *control, int peer, double silent_s, bool *is_seen);
+
+/* True if `peer` has last answered that it waits itself. */
+bool tern__control_waits(tern__control *control, int peer);
+/* True if this rank is to warn of `peer`, and no other rank of its host has begun to, until they _unclaim.
+ * Their store was at the place of `boot`. */
+bool tern__control_claim(tern__control *control, const tern__bootstrap *boot, int peer);
+void tern__control_unclaim(tern__control *control);
+/* Warn that `peer` is stopped, and that the `ranks` [world] have not come, while this rank waits in `what`.
+ */
+void tern__control_warn_stopped(const tern__control *control, int peer, const char *what, bool is_seen,
+                                double timeout_s);
+void tern__control_warn_absent(const tern__control *control, const bool *ranks, const char *what);
 
 /* ---- descriptors ---- */
 

@@ -1,8 +1,9 @@
 /* inner.h - what the control plane's files share: control.c (open, close, abort), known.c (the first failure,
  * and who the peers are), fd.c (descriptors), card.c (what a rank publishes about itself), meet.c (the
  * meeting of all ranks), note.c (why it failed), connect.c and accept.c (the two ends of a connection), tcp.c
- * (the network between hosts), line.c (messages as packets and as frames), last.c (what a rank is waiting in
- * or did last), fork.c (what a forked child must not keep), watch.c (the thread).
+ * (the network between hosts), late.c (warns of ranks that hold up the meeting), line.c (messages as packets
+ * and as frames), last.c (what a rank is waiting in or did last), fork.c (what a forked child must not keep),
+ * watch.c (the thread).
  *
  * Who writes what: a peer's fields are written before the thread starts, except for `left`, `sent`, `came`,
  * the question and answer fields and the outbox. Later the thread writes only `gone` and the inbox. `event`
@@ -121,6 +122,23 @@ typedef struct tern__parcel {
     int fd; /* -1: could not be received, because this process has too many open */
 } tern__parcel;
 
+#define TERN__CLAIMS 8
+
+/* When the meeting warns of ranks that hold it up; see late.c. */
+typedef struct tern__late {
+    const tern__bootstrap *boot;
+    tern_store *store;
+    double timeout_s; /* of the meeting */
+    int64_t look_ns, look_at, say_at;
+    tern__warn_time stopped, absent;
+    int awaited;          /* a rank, or -1 */
+    bool accepts;         /* it waits for all higher ranks that are not connected */
+    bool is_store_silent; /* it waits for rank 0's store, which does not answer */
+    bool *ranks;          /* [world] those that have not come */
+    int mark;             /* says that this rank waits; -1: it does not, or not for long */
+    int claims[TERN__CLAIMS], claim_count;
+} tern__late;
+
 struct tern__control {
     int rank, world, hosts;
     int pid;                  /* the process that opened it: a forked child must not say goodbye */
@@ -133,7 +151,7 @@ struct tern__control {
     int lost_callers;           /* of the meeting, who did not say who they are */
     struct sockaddr_storage at; /* its address; its family is 0 in a job of one host */
     int bell;
-    int64_t warn_at;      /* when a meeting that waits is to be reported */
+    tern__warn_time warn; /* of the ranks whose cards are missing */
     struct pollfd *polls; /* of the thread: bell, then socket and pidfd of each rank */
 
     pthread_t thread;
@@ -151,12 +169,15 @@ struct tern__control {
 
     tern__last last;
     tern__own_wait wait;
+    tern__late late;
 
     pthread_mutex_t send_lock; /* outboxes: frames must not interleave */
 
     pthread_mutex_t wake_lock; /* held while `wake` runs */
     void (*wake)(void *ctx);
     void *wake_ctx;
+    void (*tick)(void *ctx); /* these, too, under `wake_lock` */
+    void *tick_ctx;
 };
 
 /* ---- card.c ---- */
@@ -201,7 +222,7 @@ int tern__control_meet(tern__control *control, const tern__bootstrap *boot, tern
 /* Opens this rank's socket and writes its name on the card. */
 int tern__control_listen(tern__control *control, tern__card *card, tern_error *err);
 /* Connects to a lower rank. */
-int tern__control_connect(const tern__control *control, tern__peer *peer, int64_t deadline, tern_error *err);
+int tern__control_connect(tern__control *control, tern__peer *peer, int64_t deadline, tern_error *err);
 /* True if the other end belongs to this user. *pid = the pid by which this process sees it. */
 bool tern__peer_is_ours(int fd, int *pid);
 /* Opens the peer's pidfd. Returns 0 or an errno; ESRCH: the process is gone. */
@@ -239,6 +260,20 @@ void tern__tcp_close(int *fd);
 void tern__tcp_host(const struct sockaddr_storage *at, char *text, size_t size);
 /* "10.0.0.1 port 4123". */
 void tern__tcp_text(const struct sockaddr_storage *at, char *text, size_t size);
+
+/* ---- late.c ---- */
+
+/* The meeting begins: from now on the waits for `store` look, too. */
+int tern__late_begin(tern__control *control, const tern__bootstrap *boot, tern_store *store, int64_t deadline,
+                     tern_error *err);
+/* The meeting goes on to a wait for rank `awaited` (-1: for the cards), or also for all higher ranks. */
+void tern__late_stage(tern__control *control, int awaited, bool accepts);
+#define TERN__LATE_LOOK_S 0.1
+/* A wait of the meeting calls it ten times a second or so: serves the connected peers, and warns. */
+void tern__late_look(tern__control *control);
+void tern__late_end(tern__control *control);
+/* The store looks no more. */
+void tern__late_close(tern__control *control);
 
 /* ---- line.c ---- */
 

@@ -224,6 +224,15 @@ static const char *after_same(const char *text, const char *what)
     return rest && (!*rest || *rest == ',') ? rest : NULL;
 }
 
+bool tern__control_waits(tern__control *control, int rank)
+{
+    const tern__peer *peer = &control->peers[rank];
+    pthread_mutex_lock(&control->lock);
+    bool waits = peer->answered && peer->code > 0;
+    pthread_mutex_unlock(&control->lock);
+    return waits;
+}
+
 /* A rank that has not answered yet may do so now: its `last` is read only if it has. */
 static void doing_text(const tern__peer *peer, const char *what, char *text, size_t size)
 {

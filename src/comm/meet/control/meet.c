@@ -103,8 +103,8 @@ static int get_address(void *into, int rank, tern_store *store, double timeout_s
 static void warn_missing(tern__control *control, int rank, tern_store *store)
 {
     tern_error missing = {0};
-    if (control->rank != 0 || tern__now_ns() < control->warn_at) return;
-    control->warn_at = INT64_MAX;
+    if (control->rank != 0 || !tern__warn_is_due(&control->warn)) return;
+    control->warn.at = INT64_MAX;
     if (tern__store_fail_missing(store, card_name, rank, control->world, &missing) == TERN_E_TIMEOUT)
         tern__log(TERN_LOG_WARN, "rank 0 still waits in tern_group_open: %s", missing.text);
 }
@@ -253,6 +253,7 @@ static int gather_addresses(tern__control *control, tern_store *store, int64_t d
     for (int rank = 0; rank < control->rank && !status; rank++) {
         const tern__peer *peer = &control->peers[rank];
         if (!peer->stream) continue;
+        tern__late_stage(control, rank, false);
         status = await_published(control, get_address, &peer->stream->at, rank, store, deadline, err);
         if (status == TERN_E_TIMEOUT) return tern__peer_fail_late(peer, "open its port", err);
     }
@@ -275,16 +276,26 @@ static int meet(tern__control *control, const tern__bootstrap *boot, tern_store 
     if (!status) status = make_streams(control, err);
     if (!status) status = open_port(control, boot, store, err);
     if (!status) status = gather_addresses(control, store, deadline, err);
-    for (int rank = 0; rank < control->rank && !status; rank++)
+    for (int rank = 0; rank < control->rank && !status; rank++) {
+        tern__late_stage(control, rank, false);
         status = tern__control_connect(control, &control->peers[rank], deadline, err);
-    return status ? status : tern__control_accept(control, store, deadline, err);
+    }
+    if (!status) status = tern__control_accept(control, store, deadline, err);
+    if (!status) tern__control_wait_set(control, NULL, -1);
+    return status;
 }
 
 int tern__control_meet(tern__control *control, const tern__bootstrap *boot, tern_store *store,
                        int64_t deadline, tern_error *err)
 {
-    control->warn_at = tern__warn_at(deadline);
-    int status = meet(control, boot, store, deadline, err);
+    control->warn = tern__warn_at(deadline);
+    int status = tern__late_begin(control, boot, store, deadline, err);
+    if (!status) status = meet(control, boot, store, deadline, err);
+    tern__late_end(control);
+    if (status && !tern__control_is_healthy(control)) {
+        *err = (tern_error){0};
+        status = tern__control_check(control, func, err);
+    }
     if (status == TERN_E_PEER || status == TERN_E_TIMEOUT)
         blame_others(control, store, err);
     else if (status)

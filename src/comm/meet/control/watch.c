@@ -7,7 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define END_SECONDS 1
+#define END_SECONDS  1
+#define TERN__TICK_S 0.1
 
 /* The peers get this text unchanged, so it names this rank. */
 static void fail_own(tern__control *control, int code, const char *text)
@@ -190,6 +191,16 @@ static void call_wake(tern__control *control)
     pthread_mutex_unlock(&control->wake_lock);
 }
 
+/* Returns true if there is a tick, and calls it. */
+static bool call_tick(tern__control *control)
+{
+    pthread_mutex_lock(&control->wake_lock);
+    bool ticks = control->tick != NULL;
+    if (ticks) control->tick(control->tick_ctx);
+    pthread_mutex_unlock(&control->wake_lock);
+    return ticks;
+}
+
 void tern__control_prepare(tern__control *control, struct pollfd *polls)
 {
     for (int rank = 0; rank < control->world; rank++) {
@@ -207,7 +218,8 @@ void *tern__control_watch(void *arg)
         struct pollfd *polls = control->polls;
         polls[0] = (struct pollfd){.fd = control->bell, .events = POLLIN};
         tern__control_prepare(control, polls + 1);
-        int ready = tern__poll(polls, (nfds_t)(1 + 2 * control->world), tern__deadline(TERN__SLEEP_S));
+        double sleep_s = call_tick(control) ? TERN__TICK_S : TERN__SLEEP_S;
+        int ready = tern__poll(polls, (nfds_t)(1 + 2 * control->world), tern__deadline(sleep_s));
         if (ready < 0 || polls[0].revents & POLLNVAL) {
             if (ready < 0)
                 fail_own(control, TERN_E_SYSTEM, strerror(errno));

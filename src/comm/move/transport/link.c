@@ -2,6 +2,7 @@
  * in the same order. Channels and mailboxes reserve tags of their own. */
 #include "comm/move/transport/mailbox.h"
 
+#include "comm/meet/wait.h"
 #include "comm/sys.h"
 
 #include <stddef.h>
@@ -36,6 +37,14 @@ static int set(void *of, const char *key, const void *value, size_t bytes, char 
     return set_note(((notes *)of)->store, key, value, bytes, why, why_size);
 }
 
+/* A failure of a rank ends a wait for the store, and is its reason. */
+static int heard_or(tern__control *control, tern_error *err)
+{
+    tern_error heard = {0};
+    if (tern__control_check(control, func, &heard)) *err = heard;
+    return err->code;
+}
+
 /* Reads it once it is there, or fails as soon as a rank has. */
 static int read_note(const notes *n, const char *name, void *value, size_t cap, size_t *bytes,
                      tern_error *err)
@@ -48,6 +57,7 @@ static int read_note(const notes *n, const char *name, void *value, size_t cap, 
         status = tern__control_check(n->control, func, err);
         if (status) return status;
         status = tern__store_read(n->store, name, value, cap, bytes, TERN__MIN(left_s, look_s), err);
+        if (status == TERN_E_PEER) status = heard_or(n->control, err);
         left_s -= look_s;
     } while (status == TERN_E_TIMEOUT && left_s > 0);
     return status;
@@ -115,6 +125,37 @@ static void stop(tern__incoming *incoming)
 
 /* ---- life ---- */
 
+/* The transport's own waits warn of nobody. So the control thread looks meanwhile which ranks hold it up. */
+typedef struct opening {
+    const tern_group *root;
+    bool *others; /* [world] */
+    char what[64];
+} opening;
+
+static void say_opening(void *ctx)
+{
+    const opening *o = ctx;
+    tern__wait_say(o->root, o->what, o->others, false);
+}
+
+static int opening_begin(opening *o, const tern_group *root, const char *transport, tern_error *err)
+{
+    *o = (opening){.root = root,
+                   .others = tern__alloc((size_t)root->boot.world * sizeof(*o->others), func, err)};
+    if (!o->others) return TERN_E_MEMORY;
+    for (int rank = 0; rank < root->boot.world; rank++) o->others[rank] = rank != root->boot.rank;
+    snprintf(o->what, sizeof(o->what), "the opening of %s", transport);
+    tern__control_tick_set(root->control, say_opening, o);
+    return TERN_OK;
+}
+
+static void opening_end(opening *o)
+{
+    tern__control_tick_set(o->root->control, NULL, NULL);
+    tern__wait_forget(o->root);
+    tern__free(o->others);
+}
+
 static int start(tern__link *link, const int *hosts, tern_error *err)
 {
     const tern_group *root = link->root;
@@ -133,7 +174,10 @@ static int start(tern__link *link, const int *hosts, tern_error *err)
                                   .set = set,
                                   .get = get,
                                   .host_timeout_s = root->opts.host_timeout_s};
+    opening o;
+    if (opening_begin(&o, root, link->transport->name, err)) return err->code;
     link->state = link->transport->open(&place, &status, why, sizeof(why));
+    opening_end(&o);
     if (link->state) return TERN_OK;
     return tern__error_set(err, func, status, "%s: %s", link->transport->name, why);
 }
