@@ -3,7 +3,7 @@
 #ifndef TERN_SRC_COMM_BOOTSTRAP_BOOTSTRAP_H
 #define TERN_SRC_COMM_BOOTSTRAP_BOOTSTRAP_H
 
-#include "comm/move/choice.h"
+#include "comm/bootstrap/choice.h"
 
 #include <tern/comm.h>
 

@@ -1,5 +1,7 @@
-/* env.c - reads torchrun's variables: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. */
+/* env.c - reads torchrun's variables: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; and what all sources share. */
 #include "comm/bootstrap/inner.h"
+
+#include "base/local.h"
 #include "comm/store/listen.h"
 
 #include <errno.h>
@@ -8,6 +10,33 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+const char tern__boot_func[] = "tern_group_open";
+
+/* ---- what the sources share ---- */
+
+int tern__boot_addr(tern__bootstrap *out, const char *name, const char *text, size_t bytes, tern_error *err)
+{
+    if (bytes >= sizeof(out->addr))
+        return tern__error_set(err, tern__boot_func, TERN_E_ENV,
+                               "%s=\"%.32s...\" has %zu characters, at most %zu fit", name, text, bytes,
+                               sizeof(out->addr) - 1);
+    memcpy(out->addr, text, bytes);
+    out->addr[bytes] = '\0';
+    return TERN_OK;
+}
+
+int tern__boot_local(tern__bootstrap *out, tern_error *err)
+{
+    tern__local local = {.rank = out->rank, .world = out->world};
+    int status = tern__local_of_run(&local, out->world, err);
+    out->local_rank = local.rank;
+    out->local_world = local.world;
+    out->is_placed = getenv("LOCAL_RANK") != NULL;
+    return status;
+}
+
+/* ---- torchrun's variables ---- */
 
 static int fail_missing(const char *name, tern_error *err)
 {

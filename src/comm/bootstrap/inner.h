@@ -17,13 +17,13 @@ int tern__boot_start(tern__bootstrap *out, tern_error *err);
 /* Removes TERN_LISTEN_FD from the environment and keeps its descriptor. This group and later ones at the same
  * port get a copy of it. If `status` is an error, returns it with the text of `why`. */
 int tern__boot_finish(int status, tern__bootstrap *boot, const tern_error *why, tern_error *err);
+/* ---- env.c: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; and what all sources share ---- */
+
 /* Copies `bytes` of a host's name to out->addr. `name` is the variable or argument that it came from, for the
  * error. */
 int tern__boot_addr(tern__bootstrap *out, const char *name, const char *text, size_t bytes, tern_error *err);
 /* Reads LOCAL_RANK and LOCAL_WORLD_SIZE. Without them all ranks count as one host until they have met. */
 int tern__boot_local(tern__bootstrap *out, tern_error *err);
-
-/* ---- env.c: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT ---- */
 
 int tern__bootstrap_from_ranks(tern__bootstrap *out, bool *found, tern_error *err);
 /* env://: the same, but a rank or world >= 0 takes precedence over its variable. It is an error if neither is

@@ -12,7 +12,8 @@
  * If the user has set no secret, the invitation contains one. A process that can read the store belongs to
  * the job; one that merely knows the port does not. */
 #include "comm/bootstrap/inner.h"
-#include "comm/meet/control/inner.h"
+#include "comm/bootstrap/card.h"
+#include "comm/bootstrap/tcp.h"
 #include "comm/store/hello.h"
 #include "comm/store/listen.h"
 #include "comm/store/store.h"

@@ -5,7 +5,8 @@
  * These messages, one each way for every rank, are the first use of the plug-in's transport. Failures are
  * sent in them, too, so that all ranks fail with the same error. */
 #include "comm/bootstrap/inner.h"
-#include "comm/meet/control/inner.h"
+#include "comm/bootstrap/card.h"
+#include "comm/bootstrap/tcp.h"
 #include "comm/bootstrap/mpi.h"
 #include "comm/store/hello.h"
 #include "comm/sys.h"

@@ -2,7 +2,6 @@
 #include "comm/bootstrap/mpi.h"
 
 #include "base/plugin.h"
-#include "comm/move/transport/transport.h"
 
 #include <dlfcn.h>
 #include <limits.h>

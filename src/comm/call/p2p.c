@@ -42,12 +42,6 @@ static int check(const tern_group *group, const char *func, const tern__transfer
 
 /* ---- memory of devices: copied through the host, unless a back end for devices moves it ---- */
 
-int tern__p2p_fetch(const tern__transfer *t, tern_error *err)
-{
-    bool copies = t->home && !t->is_recv;
-    return copies ? tern__memory_copy(t->buf, t->home, tern__transfer_bytes(t), err) : TERN_OK;
-}
-
 /* Gives a message in a device's memory a buffer on the host. The copy waits for the data to be computed,
  * unless the back end will fetch it. */
 static int leave_home(const tern_group *group, tern__transfer *t, const char *func, tern_error *err)
@@ -58,7 +52,7 @@ static int leave_home(const tern_group *group, tern__transfer *t, const char *fu
     if (!copy) return tern__error_set(err, func, TERN_E_MEMORY, "out of memory: %zu bytes", bytes);
     t->home = t->buf;
     t->buf = copy;
-    return group->backend->window_of ? TERN_OK : tern__p2p_fetch(t, err);
+    return group->backend->window_of ? TERN_OK : tern__transfer_fetch(t, err);
 }
 
 /* Copies the received data to the device's memory, and frees the buffer. */

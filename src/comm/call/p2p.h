@@ -4,8 +4,6 @@
 
 #include "comm/call/staging.h"
 
-/* Copies a message that is sent from a device's memory to `buf`. Does nothing for others. */
-int tern__p2p_fetch(const tern__transfer *transfer, tern_error *err);
 /* Advances the family's messages. */
 int tern__p2p_carry(tern_group *group, tern_error *err);
 int tern__p2p_test(tern_work *work, tern_error *err);

@@ -33,12 +33,6 @@
 
 /* ---- the ranks' words ---- */
 
-size_t tern__shm_bytes(int world)
-{
-    size_t words = 2 * (size_t)world * sizeof(uint64_t);
-    return sizeof(tern__shm_state) + (size_t)world * tern__align_up(sizeof(tern__waiter) + words, TERN__LINE);
-}
-
 static tern__waiter *waiter_of(const tern__shm *shm, int slot)
 {
     size_t each = (tern__shm_bytes(shm->world) - sizeof(tern__shm_state)) / (size_t)shm->world;

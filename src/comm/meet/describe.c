@@ -155,6 +155,17 @@ bool tern__meeting_last_text(const tern__meeting *m, int rank, char *text, size_
     return posted;
 }
 
+void tern__meeting_last(const tern__shm_group *of, int rank, char *text, size_t size)
+{
+    char last[TERN__WORK_TEXT];
+    if (of->shm->state && tern__deadlock_text(of->shm, of->group, rank, last))
+        snprintf(text, size, ", which waits in %s", last);
+    else if (tern__meeting_last_text(of->first, rank, last, sizeof(last)))
+        snprintf(text, size, ", whose last collective was %s", last);
+    else
+        snprintf(text, size, ", which has called no collective yet");
+}
+
 enum {
     DESC_WORDS = sizeof(tern__desc) / sizeof(uint64_t),
     WHERE_WORDS = TERN__GROUP_TEXT / sizeof(uint64_t)

@@ -41,7 +41,7 @@ void tern__meeting_missing(tern__meeting *m, uint64_t goal, bool *ranks)
 
 static tern__elsewhere find_elsewhere(const tern__shm_group *of, int rank, bool waits)
 {
-    if (tern__meeting_has_left(of, rank)) return TERN__ELSEWHERE_LEFT;
+    if (tern__shm_has_left(of, rank)) return TERN__ELSEWHERE_LEFT;
     return waits ? TERN__ELSEWHERE_WAITS : TERN__ELSEWHERE_UNKNOWN;
 }
 
@@ -155,7 +155,7 @@ int tern__meeting_check_left(const tern__meeting *m, tern_error *err)
     const tern_group *group = m->of->group;
     uint64_t seq = tern__meeting_due(m);
     for (int rank = 0; rank < m->of->world; rank++) {
-        bool has_left = tern__meeting_has_left(m->of, rank);
+        bool has_left = tern__shm_has_left(m->of, rank);
         if (rank == m->of->rank || !(has_left || tern__meeting_is_closed(m, rank))) continue;
         if (atomic_load(&m->posted[rank].value) >= seq) continue;
         char text[TERN_ERROR_TEXT], who[128], work[TERN__WORK_TEXT], hint[TERN__WORK_TEXT];
@@ -171,17 +171,6 @@ int tern__meeting_check_left(const tern__meeting *m, tern_error *err)
 }
 
 /* ---- in words ---- */
-
-void tern__meeting_last(const tern__shm_group *of, int rank, char *text, size_t size)
-{
-    char last[TERN__WORK_TEXT];
-    if (of->shm->state && tern__deadlock_text(of->shm, of->group, rank, last))
-        snprintf(text, size, ", which waits in %s", last);
-    else if (tern__meeting_last_text(of->first, rank, last, sizeof(last)))
-        snprintf(text, size, ", whose last collective was %s", last);
-    else
-        snprintf(text, size, ", which has called no collective yet");
-}
 
 void tern__meeting_hint(const tern__meeting *m, char *text, size_t size)
 {

@@ -22,34 +22,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- the slowest rank ---- */
-
-/* Returns min(words). While the slowest rank's word is unchanged, the other words need not be read. */
-static uint64_t least(const tern__word *words, int world, int *last, uint64_t known)
-{
-    uint64_t low = atomic_load(&words[*last].value);
-    if (low == known) return known;
-    for (int rank = 0; rank < world; rank++) {
-        uint64_t value = atomic_load(&words[rank].value);
-        if (value >= low) continue;
-        low = value;
-        *last = rank;
-    }
-    return low;
-}
-
-uint64_t tern__meeting_all_posted(tern__meeting *m)
-{
-    m->all_posted = least(m->posted, m->of->world, &m->posted_last, m->all_posted);
-    return m->all_posted;
-}
-
-uint64_t tern__meeting_all_retired(tern__meeting *m)
-{
-    m->all_retired = least(m->retired, m->of->world, &m->retired_last, m->all_retired);
-    return m->all_retired;
-}
-
 /* ---- progress ---- */
 
 static int run_work(tern__meeting *m, uint64_t seq, tern_error *err)
@@ -211,7 +183,8 @@ static int await(tern__meeting *m, uint64_t seq, bool (*is_met)(const tern__goal
                            .check = goal_check,
                            .fail_late = goal_fail_late,
                            .miss = goal_miss,
-                           .hint = goal_hint},
+                           .hint = goal_hint,
+                           .stays_met = true},
                   .meeting = m,
                   .seq = seq};
     int64_t began = tern__trace_now(m->of->group->trace);
@@ -324,8 +297,10 @@ tern__meeting *tern__meeting_open(tern__shm_group *of, int slots, const tern__me
         return NULL;
     }
     lay_out(m);
-    tern__party_join(&m->party, of->shm);
-    if (!of->first) of->first = m;
+    if (of->shm) tern__party_join(&of->shm->parties, &m->party);
+    if (of->first) return m;
+    of->first = m;
+    of->closed = m->closed;
     return m;
 }
 
@@ -366,17 +341,11 @@ static void leave(const tern__meeting *m)
     tern__shm_wake(m->of->shm);
 }
 
-bool tern__meeting_has_left(const tern__shm_group *of, int rank)
-{
-    const tern__meeting *first = of->first;
-    return tern__group_has_left(of->group, rank) || (first && tern__meeting_is_closed(first, rank));
-}
-
 void tern__meeting_close(tern__meeting *m)
 {
     if (!m) return;
-    tern__party_leave(&m->party, m->of->shm);
-    if (m->of->first == m) m->of->first = NULL;
+    if (m->of->shm) tern__party_leave(&m->of->shm->parties, &m->party);
+    if (m->of->first == m) m->of->first = NULL, m->of->closed = NULL;
     if (m->of->world > 1 && m->of->group->root->pid == getpid()) leave(m);
     release(m);
 }

@@ -143,22 +143,19 @@ static inline uint64_t tern__meeting_due(const tern__meeting *meeting)
 {
     return TERN__MIN(meeting->own_retired + 1, meeting->own_posted);
 }
-/* Return min(posted) and min(retired) over the ranks now. */
-uint64_t tern__meeting_all_posted(tern__meeting *meeting);
-uint64_t tern__meeting_all_retired(tern__meeting *meeting);
-/* True if `rank` has closed the group; or the meeting. */
-bool tern__meeting_has_left(const tern__shm_group *of, int rank);
+/* True if `rank` has closed the meeting. */
 static inline bool tern__meeting_is_closed(const tern__meeting *meeting, int rank)
 {
     return atomic_load(&meeting->closed[rank].value);
 }
-/* Sets ranks[r] for the ranks that work `goal`, or the work that is due before it, waits for. */
-void tern__meeting_missing(tern__meeting *meeting, uint64_t goal, bool *ranks);
 /* For a wait until `seq` is done, or can be posted: see tern__goal.miss. */
 bool tern__meeting_miss(tern__meeting *meeting, uint64_t seq);
 
 /* ---- tally.c ---- */
 
+/* Return min(posted) and min(retired) over the ranks now. */
+uint64_t tern__meeting_all_posted(tern__meeting *meeting);
+uint64_t tern__meeting_all_retired(tern__meeting *meeting);
 /* Writes what this rank says about work `seq`. */
 void tern__tally_say(tern__meeting *meeting, uint64_t seq, const tern__post *post, const tern__desc *desc);
 /* Reads what all ranks have said about it. Fails for all if their descriptors differ. */
@@ -166,13 +163,12 @@ int tern__tally_take(tern__meeting *meeting, uint64_t seq, tern_error *err);
 
 /* ---- late.c ---- */
 
+/* Sets ranks[r] for the ranks that work `goal`, or the work that is due before it, waits for. */
+void tern__meeting_missing(tern__meeting *meeting, uint64_t goal, bool *ranks);
 /* Fail for all ranks: with E_TIMEOUT, because the work that is due waits for ranks; with E_PEER, if a rank that
  * has left is one of them. */
 int tern__meeting_fail_late(tern__meeting *meeting, uint64_t goal, tern_error *err);
 int tern__meeting_check_left(const tern__meeting *meeting, tern_error *err);
-/* Writes ", which waits in barrier (work 5)", or else its last collective, as far as shared memory shows
- * it. */
-void tern__meeting_last(const tern__shm_group *of, int rank, char *text, size_t size);
 /* Writes tern__desc_hint for the work that is due and the first rank that has not posted it and waits
  * elsewhere. */
 void tern__meeting_hint(const tern__meeting *meeting, char *text, size_t size);
@@ -201,6 +197,9 @@ const char *tern__desc_left(const tern__meeting *meeting, uint64_t seq);
 bool tern__rank_text(const tern_group *group, int rank, char *text, size_t size);
 /* Writes the last work that `rank` has posted; false if there is none. The meeting may be NULL. */
 bool tern__meeting_last_text(const tern__meeting *meeting, int rank, char *text, size_t size);
+/* Writes ", which waits in barrier (work 5)", or else its last collective, as far as shared memory shows
+ * it. */
+void tern__meeting_last(const tern__shm_group *of, int rank, char *text, size_t size);
 /* Adds a "reduce" or "wait" event to the timeline, with the work that it was for. */
 void tern__work_trace(const tern__meeting *meeting, uint64_t seq, tern__track track, int64_t began);
 

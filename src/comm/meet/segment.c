@@ -266,7 +266,7 @@ static int check_sender(const tern__goal *until, tern_error *err)
 {
     const double left_s = 1.0;
     goal *g = (goal *)until;
-    if (!g->left_deadline && tern__meeting_has_left(g->of, g->peer)) g->left_deadline = tern__deadline(left_s);
+    if (!g->left_deadline && tern__shm_has_left(g->of, g->peer)) g->left_deadline = tern__deadline(left_s);
     if (!g->left_deadline || tern__now_ns() < g->left_deadline) return TERN_OK;
     return fail_awaiting(g->of, g->peer, true, err);
 }
@@ -318,7 +318,7 @@ static int check_joining(const tern__goal *until, tern_error *err)
 {
     const goal *g = (const goal *)until;
     for (int rank = 0; rank < g->of->world; rank++) {
-        if (rank == g->of->rank || !tern__meeting_has_left(g->of, rank) || are_joined(until)) continue;
+        if (rank == g->of->rank || !tern__shm_has_left(g->of, rank) || are_joined(until)) continue;
         char who[128];
         tern__group_describe(g->of->group, rank, who, sizeof(who));
         return tern__error_set(err, func, TERN_E_PEER,
@@ -361,7 +361,8 @@ int tern__shared_await(tern__shm_group *of, const tern__shared_head *head, uint6
                            .describe = describe_opening,
                            .check = check_joining,
                            .fail_late = fail_joining,
-                           .miss = miss_joiners},
+                           .miss = miss_joiners,
+                           .stays_met = true},
                   .of = of,
                   .head = head,
                   .count = count};

@@ -58,13 +58,20 @@ typedef struct tern__waiter {
                                 * then [world]: descriptors passed to that rank */
 } tern__waiter;
 
-/* What ranks of this host wait in: a meeting, or the messages of a group. */
+/* Returns the size of a state with the words of `world` waiters. */
+static inline size_t tern__shm_bytes(int world)
+{
+    size_t words = 2 * (size_t)world * sizeof(uint64_t);
+    return sizeof(tern__shm_state) + (size_t)world * tern__align_up(sizeof(tern__waiter) + words, TERN__LINE);
+}
+
+/* What a rank has to advance while it waits: a meeting, a channel or the messages of a group. */
 typedef struct tern__party {
     struct tern__party *next; /* of all groups of the family */
     /* Does what can be done now. Never blocks. */
     int (*progress)(struct tern__party *party, tern_error *err);
-    /* Notes as missed (tern__deadlock_miss) every rank that holds up something of this rank. Returns false if
-     * this rank could do something itself. */
+    /* Notes as missed (tern__deadlock_miss) every rank of this host that holds up something of this rank. Returns
+     * false if this rank could do something itself. */
     bool (*miss)(struct tern__party *party);
 } tern__party;
 
@@ -98,19 +105,16 @@ typedef struct tern__shm_group {
     uint32_t serial;              /* of the next descriptor to pass; the same on all ranks */
     int spins;                    /* before the next wait yields; 0: more ranks than CPUs */
     tern__meeting *first;         /* the group's first meeting, for its own collectives; NULL once closed */
+    const tern__word *closed;     /* [world] a rank's is 1 once it has closed that meeting; NULL if there is none */
 } tern__shm_group;
 
 /* ---- shm.c ---- */
 
-/* Collective over the ranks of `group`, which are on one host. The family's first group with two ranks or more
- * opens the shared memory. */
-int tern__shm_open(tern__shm_group *of, tern_group *group, tern_error *err);
-void tern__shm_close(tern__shm_group *of);
-
-/* Advances everything that ranks of this host wait in, in all groups of the family. */
+/* Advances everything that ranks of this host wait in, in all groups of the family. With nothing there it notices no
+ * failure. */
 int tern__shm_progress(tern__shm *shm, tern_error *err);
-void tern__party_join(tern__party *party, tern__shm *shm);
-void tern__party_leave(tern__party *party, tern__shm *shm);
+void tern__party_join(tern__party **list, tern__party *party);
+void tern__party_leave(tern__party **list, tern__party *party);
 
 /* Notes that this rank has done something that others may wait for. All of these allow shm == NULL. */
 static inline void tern__shm_act(tern__shm *shm)
@@ -123,6 +127,9 @@ static inline bool tern__shm_has_sleepers(const tern__shm *shm)
 }
 /* Wakes sleeping ranks, if there are any. */
 void tern__shm_wake(const tern__shm *shm);
+
+/* True if `rank` has closed the group. */
+bool tern__shm_has_left(const tern__shm_group *of, int rank);
 
 /* To sleep without losing a wake-up: call listen, then look for something to do. If there is nothing, sleep
  * until a rank wakes this one after listen, for at most `ns`. Call listened at the end. */
@@ -158,10 +165,15 @@ int tern__shared_open(tern__shm_group *of, size_t bytes, void **base, tern_error
 int tern__shared_await(tern__shm_group *of, const tern__shared_head *head, uint64_t count, tern_error *err);
 void tern__shared_close(const tern__shm_group *of, void *base, size_t bytes);
 
+/* ---- shm_open.c ---- */
+
+/* Collective over the ranks of `group`, which are on one host. The family's first group with two ranks or more
+ * opens the shared memory. */
+int tern__shm_open(tern__shm_group *of, tern_group *group, tern_error *err);
+void tern__shm_close(tern__shm_group *of);
+
 /* ---- deadlock.c ---- */
 
-/* Returns the size of a state with the words of `world` waiters. */
-size_t tern__shm_bytes(int world);
 /* Publishes that this rank is about to sleep until the goal is met, unless it may still have something to do.
  * What it is waiting in has been published before. Returns true if published; the rank then must do nothing
  * until _end. */

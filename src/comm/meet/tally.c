@@ -6,6 +6,34 @@
 
 #include <string.h>
 
+/* ---- the slowest rank ---- */
+
+/* Returns min(words). While the slowest rank's word is unchanged, the other words need not be read. */
+static uint64_t least(const tern__word *words, int world, int *last, uint64_t known)
+{
+    uint64_t low = atomic_load(&words[*last].value);
+    if (low == known) return known;
+    for (int rank = 0; rank < world; rank++) {
+        uint64_t value = atomic_load(&words[rank].value);
+        if (value >= low) continue;
+        low = value;
+        *last = rank;
+    }
+    return low;
+}
+
+uint64_t tern__meeting_all_posted(tern__meeting *m)
+{
+    m->all_posted = least(m->posted, m->of->world, &m->posted_last, m->all_posted);
+    return m->all_posted;
+}
+
+uint64_t tern__meeting_all_retired(tern__meeting *m)
+{
+    m->all_retired = least(m->retired, m->of->world, &m->retired_last, m->all_retired);
+    return m->all_retired;
+}
+
 /* ---- saying ---- */
 
 /* Prepares the tally for a work without weights and shadows, so that for most works nothing is left to do. */

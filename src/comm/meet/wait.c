@@ -153,13 +153,14 @@ static int check_slow(wait *w, tern_error *err)
 
 /* ---- waiting ---- */
 
-/* Progresses once. If the goal is met although there was a failure, the wait succeeds. */
+/* Progresses once. An error of this rank alone is not known to the family yet, and is returned whatever is met. */
 static int look(const wait *w, bool *met, tern_error *err)
 {
     tern_group *group = w->group;
     int status = group->root->progress(group, err);
     *met = w->goal->is_met(w->goal);
-    return status && *met ? tern__failure_forget(err) : status;
+    bool is_pardoned = status && *met && w->goal->stays_met && tern__failure_check(group, NULL);
+    return is_pardoned ? tern__failure_forget(err) : status;
 }
 
 /* Sleeps. A rank that has waited for long first publishes that it waits, and checks for a deadlock. */

@@ -30,13 +30,13 @@ struct tern__goal {
     /* Writes what another rank may have done instead, for the errors of a deadlock and a time-out, or "". NULL:
      * nothing. */
     void (*hint)(const tern__goal *goal, char *text, size_t size);
+    bool stays_met;   /* what was done before a failure stays done: the wait succeeds in spite of it */
     bool is_message;  /* the name includes the peer */
     bool is_polled;   /* nobody wakes this rank when the goal is met */
     const char *verb; /* "rank 0 waited 5 s <verb> <name>"; NULL: "in" */
 };
 
-/* Blocks until the goal is met or an error occurs. A failure does not undo what was done before it: the goal of a
- * wait that is met in spite of one is met. */
+/* Blocks until the goal is met or an error occurs. */
 int tern__wait(tern_group *group, const tern__goal *goal, tern_error *err);
 
 /* ---- blame.c ---- */

@@ -1,7 +1,15 @@
 /* match.c - matches messages with receives (match.h), and describes both for errors. */
 #include "comm/move/match.h"
 
+#include "device/memory.h"
+
 #include <stdio.h>
+
+int tern__transfer_fetch(const tern__transfer *t, tern_error *err)
+{
+    bool copies = t->home && !t->is_recv;
+    return copies ? tern__memory_copy(t->buf, t->home, tern__transfer_bytes(t), err) : TERN_OK;
+}
 
 /* ---- queues ---- */
 

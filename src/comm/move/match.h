@@ -54,6 +54,8 @@ tern__kept *tern__match_receive(tern__match *match, tern__transfer *receive);
 /* Keeps a letter, with room for `bytes` of data. NULL: E_MEMORY. */
 tern__kept *tern__match_keep(tern__match *match, int source, const tern__letter *letter, size_t bytes,
                              tern_error *err);
+/* Copies a message that is sent from a device's memory to `buf`. Does nothing for others. */
+int tern__transfer_fetch(const tern__transfer *transfer, tern_error *err);
 /* Frees the kept letters. */
 void tern__match_close(tern__match *match);
 

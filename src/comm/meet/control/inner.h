@@ -1,7 +1,7 @@
 /* inner.h - what the control plane's files share: control.c (open, close, abort), known.c (the first failure,
- * and who the peers are), fd.c (descriptors), card.c (what a rank publishes about itself), meet.c (the
- * meeting of all ranks), note.c (why it failed), connect.c and accept.c (the two ends of a connection), tcp.c
- * (the network between hosts), late.c (warns of ranks that hold up the meeting), line.c (messages as packets
+ * and who the peers are), fd.c (descriptors), meet.c (the
+ * meeting of all ranks), note.c (why it failed), connect.c and accept.c (the two ends of a connection),
+ * late.c (warns of ranks that hold up the meeting), line.c (messages as packets
  * and as frames), last.c (what a rank is waiting in or did last), fork.c (what a forked child must not keep),
  * watch.c (the thread).
  *
@@ -13,28 +13,14 @@
 #ifndef TERN_SRC_COMM_MEET_CONTROL_INNER_H
 #define TERN_SRC_COMM_MEET_CONTROL_INNER_H
 
+#include "comm/bootstrap/card.h"
+#include "comm/bootstrap/tcp.h"
 #include "comm/meet/control/control.h"
 #include "comm/sys.h"
 
 #include <sched.h>
 #include <stdatomic.h>
 #include <sys/socket.h>
-
-#define TERN__HOST_BYTES     64
-#define TERN__HOST_KEY_BYTES 160
-
-/* What a rank publishes about itself in the store, under "control/RANK". */
-typedef struct tern__card {
-    int32_t world, pid;
-    uint64_t pid_space; /* inode of `pid`'s pid namespace */
-    char host[TERN__HOST_BYTES];
-    char host_key[TERN__HOST_KEY_BYTES]; /* equal on ranks whose Unix sockets can reach each other */
-    tern__comm_choice choice;
-    cpu_set_t cores;                   /* the cores that it may use */
-    uint8_t epoch[TERN__SECRET_BYTES]; /* random; rank 0's identifies this meeting */
-    uint32_t name_bytes;
-    char name[32]; /* of its abstract socket, without the leading zero byte */
-} tern__card;
 
 /* ---- messages ---- */
 
@@ -180,24 +166,6 @@ struct tern__control {
     void *tick_ctx;
 };
 
-/* ---- card.c ---- */
-
-/* Makes this rank's card, except for the name of its socket, which the caller adds. */
-int tern__card_make(tern__card *card, const tern__bootstrap *boot, tern_error *err);
-/* Sets key `name`RANK to the card. */
-int tern__card_publish(const tern__card *card, const char *name, int rank, tern_store *store,
-                       tern_error *err);
-/* Waits for `rank`'s card. */
-int tern__card_get(tern__card *card, const char *name, int rank, tern_store *store, double timeout_s,
-                   tern_error *err);
-/* True if both ranks run on one machine, whatever TERN_HOST_ID says. */
-bool tern__card_is_same_machine(const tern__card *one, const tern__card *other);
-bool tern__card_is_same_process(const tern__card *one, const tern__card *other);
-/* True if the card's process has ended, as far as the process with the card `own` can see. */
-bool tern__card_is_gone(const tern__card *card, const tern__card *own);
-/* "rank 1 (host, pid 77)". */
-void tern__card_describe(const tern__card *card, int rank, char *text, size_t size);
-
 /* ---- known.c ---- */
 
 /* Makes `why` the event if it is the first failure; returns whether it is. */
@@ -236,30 +204,6 @@ int tern__control_fail_descriptors(const tern__control *control, tern_error *err
 
 /* Returns when all higher ranks have connected. */
 int tern__control_accept(tern__control *control, tern_store *store, int64_t deadline, tern_error *err);
-
-/* ---- tcp.c ---- */
-
-/* Sets *at to an address, without a port, of the interface that TERN_SOCKET_IFNAME names, or else of the
- * interface that leads to rank 0 at boot->addr. If that interface does not lead to other machines (rank 0's
- * name may resolve to loopback there), or if the ranks did not meet at an address, it takes the first
- * interface that is not loopback. */
-int tern__tcp_own(const tern__bootstrap *boot, bool is_one_machine, struct sockaddr_storage *at,
-                  tern_error *err);
-/* Listens on a free port at the address at which the other hosts reach this one; *at = the address and port.
- * If all "hosts" are one machine, the address may be loopback. */
-int tern__tcp_listen(const tern__bootstrap *boot, bool is_one_machine, struct sockaddr_storage *at,
-                     tern_error *err);
-int tern__tcp_publish(const struct sockaddr_storage *at, int rank, tern_store *store, tern_error *err);
-int tern__tcp_get(struct sockaddr_storage *at, int rank, tern_store *store, double timeout_s,
-                  tern_error *err);
-/* Returns a connected socket, or -errno. */
-int tern__tcp_connect(const struct sockaddr_storage *at, int64_t deadline);
-/* Closes once the other host has everything that was sent, or after a second. */
-void tern__tcp_close(int *fd);
-/* "10.0.0.1". */
-void tern__tcp_host(const struct sockaddr_storage *at, char *text, size_t size);
-/* "10.0.0.1 port 4123". */
-void tern__tcp_text(const struct sockaddr_storage *at, char *text, size_t size);
 
 /* ---- late.c ---- */
 

@@ -2,6 +2,7 @@
 #include "comm/move/nccl/nccl.h"
 
 #include <stdio.h>
+#include <string.h>
 
 enum { blocks_of_messages = 8 };
 
@@ -209,4 +210,30 @@ void *tern__nccl_comm_free(tern__nccl_comm *comm)
     end_works(comm);
     tern__free(comm);
     return is_over ? handle : NULL;
+}
+
+/* ---- what its users share ---- */
+
+int tern__nccl_tell(tern__nccl *nccl, void *all, size_t each, tern_error *err)
+{
+    size_t bytes = (size_t)nccl->group->boot.world * each, own = (size_t)nccl->group->boot.rank * each;
+    uint64_t seq;
+    uint32_t window;
+    int status = nccl->behind->window_open(nccl->state, NULL, bytes, &window, err);
+    if (status) return status;
+    char *seen = nccl->behind->window_base(nccl->state, window);
+    memcpy(seen + own, (const char *)all + own, each);
+    const tern__extent extent = {window, 0, bytes};
+    const tern__post post = {
+        .kind = TERN__ALL_GATHER, .dtype = TERN_U8, .extents = &extent, .extent_count = 1};
+    status = nccl->behind->post(nccl->order, &post, &seq, err);
+    if (!status) status = nccl->behind->wait(nccl->order, seq, err);
+    if (!status) memcpy(all, seen, bytes);
+    nccl->behind->window_close(nccl->state, window);
+    return status;
+}
+
+int tern__nccl_fail_ended(tern_error *err)
+{
+    return tern__error_set(err, "tern_nccl", TERN_E_STATE, "the device was closed before this was done");
 }

@@ -17,25 +17,6 @@ typedef struct card {
 
 /* ---- meeting ---- */
 
-int tern__nccl_tell(tern__nccl *nccl, void *all, size_t each, tern_error *err)
-{
-    size_t bytes = (size_t)nccl->group->boot.world * each, own = (size_t)nccl->group->boot.rank * each;
-    uint64_t seq;
-    uint32_t window;
-    int status = nccl->behind->window_open(nccl->state, NULL, bytes, &window, err);
-    if (status) return status;
-    char *seen = nccl->behind->window_base(nccl->state, window);
-    memcpy(seen + own, (const char *)all + own, each);
-    const tern__extent extent = {window, 0, bytes};
-    const tern__post post = {
-        .kind = TERN__ALL_GATHER, .dtype = TERN_U8, .extents = &extent, .extent_count = 1};
-    status = nccl->behind->post(nccl->order, &post, &seq, err);
-    if (!status) status = nccl->behind->wait(nccl->order, seq, err);
-    if (!status) memcpy(all, seen, bytes);
-    nccl->behind->window_close(nccl->state, window);
-    return status;
-}
-
 /* NCCL would fail as well, but without saying which ranks share a GPU. All ranks come to the same result. */
 static int check_gpus(const tern__nccl *nccl, const card *cards, tern_error *err)
 {
@@ -139,11 +120,6 @@ tern__nccl_comm *tern__nccl_comm_of(const tern__nccl_device *gpu, const tern__nc
 }
 
 /* ---- life ---- */
-
-int tern__nccl_fail_ended(tern_error *err)
-{
-    return tern__error_set(err, "tern_nccl", TERN_E_STATE, "the device was closed before this was done");
-}
 
 /* Finalizing a communicator waits until the other ranks have begun to, and they may go through theirs in
  * another order. So all are begun before one is waited for. The watch must run until the device has done its

@@ -17,7 +17,6 @@
 #include "base/hash.h"
 #include "comm/move/match.h"
 #include "comm/move/nccl/nccl.h"
-#include "comm/call/p2p.h"
 #include "device/device.h"
 
 #include <stdio.h>
@@ -197,7 +196,7 @@ static void fetch(tern__transfer *own)
 {
     const message *m = (const message *)own;
     tern_error err = {0};
-    if (tern__p2p_fetch(own, &err)) tern__group_fail(m->box->nccl->group, &err);
+    if (tern__transfer_fetch(own, &err)) tern__group_fail(m->box->nccl->group, &err);
 }
 
 static int start(mailbox *box, tern__nccl_device *gpu, tern__transfer *t, tern_error *err)
@@ -220,7 +219,7 @@ int tern__nccl_mailbox_start(void *of, tern__transfer *transfer, tern_error *err
     mailbox *box = of;
     tern__nccl_device *gpu = device_of(box, transfer);
     if (gpu) return start(box, gpu, transfer, err);
-    int status = tern__p2p_fetch(transfer, err);
+    int status = tern__transfer_fetch(transfer, err);
     return status ? status : box->nccl->behind->start(box->behind, transfer, err);
 }
 

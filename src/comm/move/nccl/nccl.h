@@ -158,8 +158,6 @@ void tern__nccl_work_drop(tern__nccl_work *work);
 /* Returns the group's entry for the device. The first call for a device opens it and is collective.
  * E_UNSUPPORTED: two ranks use the same GPU. */
 tern__nccl_device *tern__nccl_device_of(tern__nccl *nccl, tern_device *device, tern_error *err);
-/* Sets and returns E_STATE: the device of a work or a message is being closed. */
-int tern__nccl_fail_ended(tern_error *err);
 /* Closes all devices of the group. */
 void tern__nccl_devices_close(tern__nccl *nccl);
 /* Returns the device for messages, opening it if there is none; not collective. NULL: messages use another
@@ -179,8 +177,6 @@ static inline tern__nccl_device *tern__nccl_device_next(const tern__nccl *nccl, 
 int tern__nccl_device_part(tern__nccl_device *gpu, const tern__nccl_channel *channel, tern_error *err);
 /* Returns the communicator of the channel's works. */
 tern__nccl_comm *tern__nccl_comm_of(const tern__nccl_device *gpu, const tern__nccl_channel *channel);
-/* Gathers `each` bytes of every rank into `all`, which holds this rank's at its place. */
-int tern__nccl_tell(tern__nccl *nccl, void *all, size_t each, tern_error *err);
 
 /* Returns the only rank that the communicator reaches, for messages; -1: it reaches all ranks. */
 static inline int tern__nccl_comm_peer(const tern__nccl_comm *comm)
@@ -213,6 +209,11 @@ int tern__nccl_comm_await(tern__nccl_comm *comm, const char *what, tern_error *e
 void tern__nccl_abort(tern__nccl *nccl);
 /* The same if the group has failed. Waits until no abort is in progress. */
 void tern__nccl_abort_failed(tern__nccl *nccl);
+
+/* Gathers `each` bytes of every rank into `all`, which holds this rank's at its place. */
+int tern__nccl_tell(tern__nccl *nccl, void *all, size_t each, tern_error *err);
+/* Sets and returns E_STATE: the device of a work or a message is being closed. */
+int tern__nccl_fail_ended(tern_error *err);
 
 /* ---- wait.c ---- */
 

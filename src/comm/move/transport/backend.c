@@ -109,15 +109,6 @@ static void *hosts_open(tern_group *group, tern_error *err)
     return NULL;
 }
 
-int tern__hosts_find_gone(const tern__hosts *hosts, const tern__goal *goal,
-                          bool (*awaits)(const tern__goal *goal, int rank))
-{
-    const tern_group *group = hosts->group;
-    for (int rank = 0; rank < group->boot.world; rank++)
-        if (rank != group->boot.rank && tern__group_has_left(group, rank) && awaits(goal, rank)) return rank;
-    return -1;
-}
-
 /* ---- windows of this host ---- */
 
 static int fail_size(const tern__hosts *hosts, int rank, size_t own, uint64_t theirs, tern_error *err)

@@ -169,6 +169,11 @@ int tern__hosts_channel_progress(void *self, tern_error *err)
     return status ? status : end_all(channel, err);
 }
 
+static int party_progress(tern__party *party, tern_error *err)
+{
+    return tern__hosts_channel_progress(party, err);
+}
+
 /* ---- posting and finishing ---- */
 
 typedef struct goal {
@@ -345,18 +350,11 @@ const tern__tally *tern__hosts_channel_tally(void *self, uint64_t seq)
 
 /* ---- life ---- */
 
-static void unlink_channel(tern__hosts_channel *channel)
-{
-    tern__hosts_channel **at = &channel->hosts->link->channels;
-    while (*at && *at != channel) at = &(*at)->next;
-    if (*at) *at = channel->next;
-}
-
 void tern__hosts_channel_close(void *self)
 {
     tern__hosts_channel *channel = self;
     const tern_group *here = &channel->hosts->here;
-    unlink_channel(channel);
+    tern__party_leave(&channel->hosts->link->parties, &channel->party);
     tern__exchange_close(&channel->exchange);
     tern__messages_close(&channel->moves);
     tern__meeting_close(channel->arrive);
@@ -403,12 +401,13 @@ void *tern__hosts_channel_open(void *state, int slots, tern_error *err)
     tern__hosts *hosts = state;
     tern__hosts_channel *channel = tern__alloc(sizeof(*channel), func, err);
     if (!channel) return NULL;
-    *channel = (tern__hosts_channel){.hosts = hosts, .slots = (uint64_t)TERN__MAX(slots, 2)};
+    *channel = (tern__hosts_channel){.party.progress = party_progress,
+                                     .hosts = hosts,
+                                     .slots = (uint64_t)TERN__MAX(slots, 2)};
     if (open_parts(channel, err)) {
         tern__hosts_channel_close(channel);
         return NULL;
     }
-    channel->next = hosts->link->channels;
-    hosts->link->channels = channel;
+    tern__party_join(&hosts->link->parties, &channel->party);
     return channel;
 }

@@ -63,8 +63,8 @@ typedef struct tern__link {
     void *state; /* NULL: given up after a failure */
     tern_group *root;
     int next_tag;
-    tern__hosts_channel *channels;         /* of all groups of the family                          */
-    struct tern__hosts_mailbox *mailboxes; /* of all groups of the family                          */
+    tern__party *parties;                  /* channels and mailboxes of all groups of the family  */
+    int transfers;                         /* unfinished ones of mailboxes                         */
     struct tern__hosts_mailbox *asking;    /* closed, but the transport still holds one of their receives */
     int pending;                           /* messages in flight                                   */
     tern_transport_message *awaited;       /* the first pending message that progress depends on, or NULL */
@@ -105,6 +105,10 @@ int tern__messages_recv(tern__messages *messages, int rank, int tag, void *data,
 int tern__messages_test(tern__messages *messages, tern_error *err);
 /* True if a message from `rank` has not arrived yet, or if `rank` has not taken one. */
 bool tern__messages_awaits(const tern__messages *messages, int rank);
+/* Returns a rank that has closed its group and for which awaits(goal, rank) is true, or -1. A rank may leave as
+ * soon as its own part is done, while others still wait for each other. */
+int tern__hosts_find_gone(const tern__hosts *hosts, const tern__goal *goal,
+                          bool (*awaits)(const tern__goal *goal, int rank));
 
 /* ---- vote.c ---- */
 
@@ -128,11 +132,6 @@ struct tern__hosts {
     size_t small_bytes;           /* the largest sum of a host that fits behind a head       */
     int mail_tag;                 /* the first of the mailbox's three tags                   */
 };
-
-/* Returns a rank that has closed its group and for which awaits(goal, rank) is true, or -1. A rank may leave as
- * soon as its own part is done, while others still wait for each other. */
-int tern__hosts_find_gone(const tern__hosts *hosts, const tern__goal *goal,
-                          bool (*awaits)(const tern__goal *goal, int rank));
 
 /* ---- mailbox_life.c ---- */
 
@@ -236,7 +235,7 @@ void tern__exchange_missing(const tern__exchange *exchange, uint64_t seq, bool *
 int tern__moves_begin(tern__messages *messages, int tag, const tern__crossing *work, tern_error *err);
 
 struct tern__hosts_channel {
-    tern__hosts_channel *next;
+    tern__party party; /* first: its function casts it back */
     tern__hosts *hosts;
     int tag; /* the first of TERN__CHANNEL_TAGS */
     uint64_t slots;

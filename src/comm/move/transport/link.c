@@ -1,6 +1,6 @@
 /* link.c - the transport of a family of groups. Tag 0 is for votes (vote.c), which all ranks of a group hold
  * in the same order. Channels and mailboxes reserve tags of their own. */
-#include "comm/move/transport/mailbox.h"
+#include "comm/move/transport/hosts.h"
 
 #include "comm/meet/wait.h"
 #include "comm/sys.h"
@@ -84,36 +84,25 @@ static int link_progress(tern__incoming *incoming, tern_error *err)
     tern__link *link = (tern__link *)incoming;
     int status = TERN_OK;
     link->awaited = NULL;
-    for (tern__hosts_channel *channel = link->channels; channel && !status; channel = channel->next)
-        status = tern__hosts_channel_progress(channel, err);
-    for (struct tern__hosts_mailbox *mailbox = link->mailboxes; mailbox && !status; mailbox = mailbox->next)
-        status = tern__mail_progress(mailbox, err);
+    for (tern__party *party = link->parties; party && !status; party = party->next)
+        status = party->progress(party, err);
     return status;
-}
-
-/* True if a mailbox has unfinished transfers. They need polling: the link awaits no single message of theirs.
- */
-static bool has_mail(const tern__link *link)
-{
-    bool has = false;
-    for (const struct tern__hosts_mailbox *mailbox = link->mailboxes; mailbox; mailbox = mailbox->next)
-        has |= mailbox->pending > 0;
-    return has;
 }
 
 static bool is_quiet(tern__incoming *incoming)
 {
     const tern__link *link = (tern__link *)incoming;
-    return !link->pending && !has_mail(link);
+    return !link->pending && !link->transfers;
 }
 
-/* Blocks until the awaited message may have arrived. */
+/* Blocks until the awaited message may have arrived. Transfers need polling: the link awaits no single message of
+ * theirs. */
 static bool sleep_in_transport(tern__incoming *incoming)
 {
     const tern__link *link = (tern__link *)incoming;
     const tern_transport *transport = link->transport;
     bool can = transport->size > offsetof(tern_transport, wait) && transport->wait;
-    if (!can || !link->state || !link->awaited || has_mail(link)) return false;
+    if (!can || !link->state || !link->awaited || link->transfers) return false;
     transport->wait(link->state, link->awaited);
     return true;
 }

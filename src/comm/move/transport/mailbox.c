@@ -50,7 +50,7 @@ static void finish(struct tern__hosts_mailbox *mailbox, tern__transfer *t)
 {
     t->status = TERN_OK;
     t->ended = ++mailbox->ended;
-    mailbox->pending--;
+    tern__mail_pending_add(mailbox, -1);
 }
 
 static bool is_short(const tern__letter *letter)
@@ -289,8 +289,9 @@ static int recv_bodies(struct tern__hosts_mailbox *mailbox, int source, tern_err
     return test(mailbox, &in->grants, err);
 }
 
-int tern__mail_progress(struct tern__hosts_mailbox *mailbox, tern_error *err)
+int tern__mail_progress(tern__party *party, tern_error *err)
 {
+    struct tern__hosts_mailbox *mailbox = (struct tern__hosts_mailbox *)party;
     const tern_group *group = mailbox->hosts->group;
     int status = TERN_OK;
     for (int i = 1; i < group->boot.world && status >= 0; i++) {

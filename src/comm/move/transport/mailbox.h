@@ -41,7 +41,8 @@ typedef struct tern__mail_in {
 } tern__mail_in;
 
 struct tern__hosts_mailbox {
-    struct tern__hosts_mailbox *next; /* in the link */
+    tern__party party;                /* first: its function casts it back */
+    struct tern__hosts_mailbox *next; /* in link->asking */
     tern__hosts *hosts;
     tern__match match;
     int pending;         /* unfinished transfers */
@@ -50,8 +51,14 @@ struct tern__hosts_mailbox {
     tern__mail_in *in;   /* [world] */
 };
 
+static inline void tern__mail_pending_add(struct tern__hosts_mailbox *mailbox, int more)
+{
+    mailbox->pending += more;
+    mailbox->hosts->link->transfers += more;
+}
+
 /* Makes progress on the messages to and from all ranks. */
-int tern__mail_progress(struct tern__hosts_mailbox *mailbox, tern_error *err);
+int tern__mail_progress(tern__party *mailbox, tern_error *err);
 /* Gives the letter `kept` to the receive `t` that matches it, and frees it. */
 int tern__mail_take_kept(struct tern__hosts_mailbox *mailbox, tern__kept *kept, tern__transfer *t,
                          tern_error *err);

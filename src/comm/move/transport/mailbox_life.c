@@ -12,16 +12,16 @@ static int start_send(struct tern__hosts_mailbox *mailbox, tern__transfer *t, te
     t->serial = ++out->serial;
     t->moved = 0;
     tern__queue_push(&out->waiting, t);
-    mailbox->pending++;
-    return tern__mail_progress(mailbox, err);
+    tern__mail_pending_add(mailbox, 1);
+    return tern__mail_progress(&mailbox->party, err);
 }
 
 static int start_recv(struct tern__hosts_mailbox *mailbox, tern__transfer *t, tern_error *err)
 {
     tern__kept *kept = tern__match_receive(&mailbox->match, t);
     t->moved = 0;
-    mailbox->pending++;
-    return kept ? tern__mail_take_kept(mailbox, kept, t, err) : tern__mail_progress(mailbox, err);
+    tern__mail_pending_add(mailbox, 1);
+    return kept ? tern__mail_take_kept(mailbox, kept, t, err) : tern__mail_progress(&mailbox->party, err);
 }
 
 int tern__hosts_mailbox_start(void *self, tern__transfer *transfer, tern_error *err)
@@ -116,7 +116,7 @@ void tern__hosts_mailbox_drop(void *self, tern__transfer *transfer)
         if (out->current == transfer) out->current = NULL;
         if (out->body == transfer) out->body = NULL;
     }
-    mailbox->pending -= found;
+    tern__mail_pending_add(mailbox, -(int)found);
     if (mailbox->hosts->link) tern__link_give_up(mailbox->hosts->link); /* it may be half transferred */
 }
 
@@ -157,10 +157,9 @@ void tern__hosts_mailbox_close(void *self)
 {
     struct tern__hosts_mailbox *mailbox = self;
     tern__link *link = mailbox->hosts->link;
-    struct tern__hosts_mailbox **at = &link->mailboxes;
-    while (*at != mailbox) at = &(*at)->next;
-    *at = mailbox->next;
+    tern__party_leave(&link->parties, &mailbox->party);
     bool is_unfinished = mailbox->pending > 0;
+    tern__mail_pending_add(mailbox, -mailbox->pending);
     for (tern__transfer *t; (t = pop_any(mailbox)); t->status = TERN_E_STATE) fail_unfinished(mailbox, t);
     if (is_unfinished) tern__link_give_up(link);
     if (!link->state || !is_asking(mailbox)) {
@@ -177,6 +176,7 @@ void *tern__hosts_mailbox_open(void *state, tern_error *err)
     size_t world = (size_t)hosts->group->boot.world;
     struct tern__hosts_mailbox *mailbox = tern__alloc(sizeof(*mailbox), "tern_send", err);
     if (!mailbox) return NULL;
+    mailbox->party.progress = tern__mail_progress;
     mailbox->hosts = hosts;
     mailbox->out = tern__alloc(world * sizeof(*mailbox->out), "tern_send", err);
     mailbox->in = tern__alloc(world * sizeof(*mailbox->in), "tern_send", err);
@@ -184,7 +184,6 @@ void *tern__hosts_mailbox_open(void *state, tern_error *err)
         tern__mail_free(mailbox);
         return NULL;
     }
-    mailbox->next = hosts->link->mailboxes;
-    hosts->link->mailboxes = mailbox;
+    tern__party_join(&hosts->link->parties, &mailbox->party);
     return mailbox;
 }

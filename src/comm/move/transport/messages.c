@@ -78,3 +78,12 @@ bool tern__messages_awaits(const tern__messages *m, int rank)
 {
     return is_pending(m, rank) || is_pending(m, m->hosts->group->boot.world + rank);
 }
+
+int tern__hosts_find_gone(const tern__hosts *hosts, const tern__goal *goal,
+                          bool (*awaits)(const tern__goal *goal, int rank))
+{
+    const tern_group *group = hosts->group;
+    for (int rank = 0; rank < group->boot.world; rank++)
+        if (rank != group->boot.rank && tern__group_has_left(group, rank) && awaits(goal, rank)) return rank;
+    return -1;
+}

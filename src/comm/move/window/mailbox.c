@@ -214,7 +214,7 @@ bool tern__mailbox_has_met(const tern__mailbox *mailbox, const tern__transfer *r
 
 static int fail_gone(const tern__mailbox *mailbox, const tern__transfer *t, tern_error *err)
 {
-    return tern__meeting_has_left(mailbox->ranks, t->peer) ? tern__mailbox_fail_left(mailbox, t, err)
+    return tern__shm_has_left(mailbox->ranks, t->peer) ? tern__mailbox_fail_left(mailbox, t, err)
                                                            : TERN_OK;
 }
 
@@ -311,7 +311,7 @@ void *tern__mailbox_open(void *state, tern_error *err)
         release(mailbox);
         return NULL;
     }
-    tern__party_join(&mailbox->party, ranks->shm);
+    tern__party_join(&ranks->shm->parties, &mailbox->party);
     return mailbox;
 }
 
@@ -341,7 +341,7 @@ void tern__mailbox_close(void *self)
 {
     tern__mailbox *mailbox = self;
     const tern__shm_group *ranks = mailbox->ranks;
-    tern__party_leave(&mailbox->party, ranks->shm);
+    tern__party_leave(&ranks->shm->parties, &mailbox->party);
     bool tells = ranks->group->root->pid == getpid() &&
                  !ranks->group->root->error.code; /* after a failure, the control plane tells */
     for (tern__transfer *t; (t = pop_any(mailbox)); t->status = TERN_E_STATE)

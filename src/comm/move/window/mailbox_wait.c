@@ -73,7 +73,7 @@ int tern__mailbox_fail_left(const tern__mailbox *mailbox, const tern__transfer *
 static bool is_gone(const tern__mailbox *mailbox, int rank, bool is_recv)
 {
     const tern__shm_group *ranks = mailbox->ranks;
-    if (!tern__meeting_has_left(ranks, rank)) return false;
+    if (!tern__shm_has_left(ranks, rank)) return false;
     return !is_recv || mailbox->in[rank].pair || tern__deadlock_lacks_fd(ranks->shm, ranks->group, rank, TERN__SERIAL_OTHER);
 }
 
@@ -120,7 +120,7 @@ bool tern__mailbox_miss(tern__party *party)
         if (rank == ranks->rank || !has_business(mailbox, rank)) continue;
         uint64_t acts = tern__deadlock_acts(ranks->shm, ranks->group, rank);
         if (is_on_its_way(mailbox, rank) || tern__mailbox_can_move(mailbox, rank)) return false;
-        if (!tern__meeting_has_left(ranks, rank)) tern__deadlock_miss(ranks->shm, ranks->group, rank, acts);
+        if (!tern__shm_has_left(ranks, rank)) tern__deadlock_miss(ranks->shm, ranks->group, rank, acts);
     }
     return true;
 }
@@ -185,6 +185,7 @@ int tern__mailbox_await(void *self, const tern__transfer *transfer, tern_error *
                            .check = goal_check,
                            .fail_late = goal_fail_late,
                            .miss = goal_miss,
+                           .stays_met = true,
                            .is_message = true},
                   .mailbox = mailbox,
                   .transfer = transfer};

@@ -1,6 +1,5 @@
-/* tcp.c - the network between hosts: the address at which other hosts reach this one, and connections whose
- * other end may vanish silently (tern__tcp_tune notices). */
-#include "comm/meet/control/inner.h"
+/* tcp.c - the network between hosts (tcp.h). */
+#include "comm/bootstrap/tcp.h"
 
 #include <arpa/inet.h>
 #include <errno.h>

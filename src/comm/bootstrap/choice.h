@@ -1,7 +1,7 @@
 /* choice.h - the name of the back end that a rank takes. All ranks of a group compare it when they meet:
  * ranks with different back ends would wait for each other, or misread each other's data. */
-#ifndef TERN_SRC_COMM_MOVE_CHOICE_H
-#define TERN_SRC_COMM_MOVE_CHOICE_H
+#ifndef TERN_SRC_COMM_BOOTSTRAP_CHOICE_H
+#define TERN_SRC_COMM_BOOTSTRAP_CHOICE_H
 
 #include "base/base.h"
 

@@ -1,7 +1,8 @@
 /* card.c - makes, publishes and reads a rank's card: its process, its host, its cores and its back end. */
-#include "comm/meet/control/inner.h"
+#include "comm/bootstrap/card.h"
 
 #include "base/cores.h"
+#include "comm/sys.h"
 
 #include <errno.h>
 #include <fcntl.h>
