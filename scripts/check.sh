@@ -37,6 +37,28 @@ for file in $(find src cli -name '*.[ch]' -o -name '*.cc' -o -name '*.cu' | grep
     done
 done
 
+# Inside comm/ a file may include from its own floor and from those below. docs/communication.md says what they are.
+floor() {
+    case "$1" in
+    sys.*) echo 1 ;;
+    store/* | bootstrap/*) echo 2 ;;
+    meet/* | group.h | launch/*) echo 3 ;;
+    move/*) echo 4 ;;
+    call/*) echo 5 ;;
+    *) echo 0 ;;
+    esac
+}
+for file in $(find src/comm -name '*.[ch]'); do
+    own=$(floor "${file#src/comm/}")
+    [ "$own" != 0 ] || complain "$file: it has no floor in this script"
+    for include in $(sed -n 's/^#include "comm\/\(.*\)"/\1/p' "$file"); do
+        [ "$(floor "$include")" -le "$own" ] || complain "$file includes comm/$include, a floor above it"
+    done
+done
+
+# No more than three files of comm/ refer to each other in a circle.
+./scripts/circles.py src/comm >&2 || complain "src/comm: files in a circle"
+
 # A type's name must be unique, whichever way it is defined.
 types() {
     sed -n 's/^} \(tern__[a-z0-9_]*\);.*/\1/p; s/^\(typedef \)\{0,1\}\(struct\|union\|enum\) \(tern__[a-z0-9_]*\) {.*/\3/p' "$1" | sort -u

@@ -75,7 +75,7 @@ static int end(exchange *x, int status, tern_bytes *made, size_t length, tern_er
     tern__free(x->spans);
     if (!status) return TERN_OK;
     free_list(made, length);
-    return tern__request_fail(x->group, x->func, x->why, err);
+    return tern__call_fail(x->group, x->func, x->why, err);
 }
 
 static int move(exchange *x)
@@ -96,7 +96,7 @@ int tern_all_gather_bytes(tern_group *group, const void *in, size_t count, tern_
     exchange x = {.group = group, .func = __func__, .why = &why};
     const tern_bytes own = {(void *)in, count};
     int64_t length = (int64_t)count;
-    int status = tern__request_given(group, __func__, err), world = tern_group_size(group);
+    int status = tern__call_given(group, __func__, err), world = tern_group_size(group);
     if (status) return status;
     tern_bytes *made = NULL;
     status = begin(&x);
@@ -115,7 +115,7 @@ int tern_gather_bytes(tern_group *group, const void *in, size_t count, tern_byte
     exchange x = {.group = group, .func = __func__, .why = &why};
     const tern_bytes own = {(void *)in, count};
     int64_t length = (int64_t)count;
-    int status = tern__request_given(group, __func__, err), world = tern_group_size(group);
+    int status = tern__call_given(group, __func__, err), world = tern_group_size(group);
     if (status) return status;
     bool is_root = root == group->boot.rank;
     tern_bytes *made = NULL;
@@ -136,7 +136,7 @@ int tern_broadcast_bytes(tern_group *group, tern_bytes *bytes, int root, tern_er
 {
     tern_error why = {0};
     exchange x = {.group = group, .func = __func__, .why = &why};
-    int status = tern__request_given(group, __func__, err);
+    int status = tern__call_given(group, __func__, err);
     if (status) return status;
     bool is_root = root == group->boot.rank;
     tern_bytes *made = NULL;
@@ -153,7 +153,7 @@ int tern_scatter_bytes(tern_group *group, const tern_bytes *ins, tern_bytes *out
 {
     tern_error why = {0};
     exchange x = {.group = group, .func = __func__, .why = &why};
-    int status = tern__request_given(group, __func__, err), world = tern_group_size(group);
+    int status = tern__call_given(group, __func__, err), world = tern_group_size(group);
     if (status) return status;
     bool is_root = root == group->boot.rank;
     tern_bytes *made = NULL;

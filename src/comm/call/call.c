@@ -3,7 +3,7 @@
 
 /* ---- failing ---- */
 
-int tern__request_fail(tern_group *group, const char *func, tern_error *why, tern_error *err)
+int tern__call_fail(tern_group *group, const char *func, tern_error *why, tern_error *err)
 {
     why->func = func;
     tern__group_fail(group, why);
@@ -11,13 +11,13 @@ int tern__request_fail(tern_group *group, const char *func, tern_error *why, ter
     return why->code;
 }
 
-int tern__request_given(tern_group *group, const char *func, tern_error *err)
+int tern__call_given(tern_group *group, const char *func, tern_error *err)
 {
     if (!group) return tern__error_set(err, func, TERN_E_INVALID, "group is NULL");
     return tern__is_set(err) ? tern__group_fail(group, err) : TERN_OK;
 }
 
-int tern__request_fail_null(const char *func, size_t count, tern_dtype dtype, tern_error *err)
+int tern__call_fail_null(const char *func, size_t count, tern_dtype dtype, tern_error *err)
 {
     return tern__error_set(
         err, func, TERN_E_INVALID,

@@ -89,11 +89,11 @@ int tern_monitored_barrier(tern_group *group, double timeout_s, bool wait_all_ra
     tern__request r = {
         .func = __func__, .kind = TERN__MONITORED_BARRIER, .dtype = TERN_U8, .wait_all = wait_all_ranks};
     tern_error why = {0};
-    int status = tern__request_given(group, __func__, err);
+    int status = tern__call_given(group, __func__, err);
     if (status) return status;
     if (!(timeout_s > 0)) {
         tern__error_set(&why, __func__, TERN_E_RANGE, "timeout_s is %g, expected more than 0", timeout_s);
-        return tern__request_fail(group, __func__, &why, err);
+        return tern__call_fail(group, __func__, &why, err);
     }
     double before = group->opts.timeout_s;
     group->opts.timeout_s = timeout_s;

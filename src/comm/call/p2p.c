@@ -36,7 +36,7 @@ static int check(const tern_group *group, const char *func, const tern__transfer
     if (__builtin_mul_overflow(t->count, tern_dtype_bytes(t->dtype), &bytes) || bytes > (size_t)PTRDIFF_MAX)
         return tern__error_set(err, func, TERN_E_RANGE, "%zu %s are more than memory holds", t->count,
                                tern_dtype_name(t->dtype));
-    if (t->count && !t->buf) return tern__request_fail_null(func, t->count, t->dtype, err);
+    if (t->count && !t->buf) return tern__call_fail_null(func, t->count, t->dtype, err);
     return check_peer(group, func, t, err);
 }
 
@@ -99,12 +99,12 @@ static int finish(tern_group *group, tern__transfer *t, tern_error *err)
 static int run(tern_group *group, const char *func, tern__transfer *t, tern_error *err)
 {
     tern_error why = {0};
-    int status = tern__request_given(group, func, err);
+    int status = tern__call_given(group, func, err);
     if (status) return status;
     status = check(group, func, t, &why);
     if (!status) status = start(group, func, t, &why);
     if (!status) status = finish(group, t, &why);
-    return status ? tern__request_fail(group, func, &why, err) : TERN_OK;
+    return status ? tern__call_fail(group, func, &why, err) : TERN_OK;
 }
 
 int tern__p2p_carry(tern_group *group, tern_error *err)
@@ -139,9 +139,9 @@ static tern_work *post(tern_group *group, const char *func, const tern__transfer
 static tern_work *run_post(tern_group *group, const char *func, const tern__transfer *t, tern_error *err)
 {
     tern_error why = {0};
-    if (tern__request_given(group, func, err)) return NULL;
+    if (tern__call_given(group, func, err)) return NULL;
     tern_work *work = check(group, func, t, &why) ? NULL : post(group, func, t, &why);
-    if (!work) tern__request_fail(group, func, &why, err);
+    if (!work) tern__call_fail(group, func, &why, err);
     return work;
 }
 
@@ -156,7 +156,7 @@ static int settle(tern_work *work, tern_error *err)
     tern_error why = {0};
     if (work->transfer.status) return fail_closed(work, err);
     int status = come_home(&work->transfer, &why);
-    return status ? tern__request_fail(work->group, work->func, &why, err) : TERN_OK;
+    return status ? tern__call_fail(work->group, work->func, &why, err) : TERN_OK;
 }
 
 int tern__p2p_test(tern_work *work, tern_error *err)
@@ -168,7 +168,7 @@ int tern__p2p_test(tern_work *work, tern_error *err)
     int status = tern__group_check(group, work->func, &why);
     if (!status) status = group->backend->carry(group->mailbox, &why);
     if (!status && t->status) status = tern__group_progress(group, &why);
-    if (status) return tern__request_fail(group, work->func, &why, err);
+    if (status) return tern__call_fail(group, work->func, &why, err);
     return t->status == TERN_PENDING ? TERN_PENDING : settle(work, err);
 }
 
@@ -180,7 +180,7 @@ static int await(tern_work *work, tern_error *err)
     tern_group *group = work->group;
     int status = tern__group_check(group, work->func, &why);
     if (!status) status = group->backend->await(group->mailbox, t, &why);
-    return status ? tern__request_fail(group, work->func, &why, err) : settle(work, err);
+    return status ? tern__call_fail(group, work->func, &why, err) : settle(work, err);
 }
 
 int tern__p2p_wait(tern_work *work, tern_error *err)
@@ -282,11 +282,11 @@ int tern_batch_isend_irecv(tern_group *group, const tern_p2p *ops, int count, te
                            tern_error *err)
 {
     tern_error why = {0};
-    int status = tern__request_given(group, __func__, err);
+    int status = tern__call_given(group, __func__, err);
     if (!status) status = start_all(group, ops, count, works, __func__, &why);
     if (!status) return TERN_OK;
     if (works && count > 0) memset(works, 0, (size_t)count * sizeof(*works));
-    return why.code ? tern__request_fail(group, __func__, &why, err) : status;
+    return why.code ? tern__call_fail(group, __func__, &why, err) : status;
 }
 
 /* ---- strings of bytes: the length, then the bytes, under one tag ---- */
@@ -310,10 +310,10 @@ int tern_send_bytes(tern_group *group, const void *bytes, size_t count, int dst,
     tern__transfer first = as(send_of(&length, 1, TERN_I64, dst, tag), TERN__FORM_LENGTH);
     tern__transfer second = as(send_of(bytes, count, TERN_U8, dst, tag), TERN__FORM_BYTES);
     tern_error why = {0};
-    int status = tern__request_given(group, __func__, err);
+    int status = tern__call_given(group, __func__, err);
     if (status) return status;
     if (check_length(count, __func__, &why) || check(group, __func__, &second, &why))
-        return tern__request_fail(group, __func__, &why, err);
+        return tern__call_fail(group, __func__, &why, err);
     status = run(group, __func__, &first, err);
     return status ? status : run(group, __func__, &second, err);
 }
@@ -341,16 +341,16 @@ int tern_recv_bytes(tern_group *group, tern_bytes *bytes, int src, int tag, int 
     tern_bytes came = {0};
     tern_error why = {0};
     tern__transfer t = as(recv_of(&length, 1, TERN_I64, src, tag), TERN__FORM_LENGTH);
-    int status = tern__request_given(group, __func__, err);
+    int status = tern__call_given(group, __func__, err);
     if (!status && !bytes) {
         tern__error_set(&why, __func__, TERN_E_INVALID, "bytes is NULL");
-        return tern__request_fail(group, __func__, &why, err);
+        return tern__call_fail(group, __func__, &why, err);
     }
     if (bytes) *bytes = came;
     if (!status) status = run(group, __func__, &t, err);
     if (status) return status;
     if (make_string(&came, (size_t)length, __func__, &why))
-        return tern__request_fail(group, __func__, &why, err);
+        return tern__call_fail(group, __func__, &why, err);
     status = recv_string(group, &came, t.source, tag, __func__, err);
     if (status) return status;
     *bytes = came;

@@ -88,7 +88,7 @@ static int check_item(const tern_group *group, const tern__request *r, const ter
     int status = check_bytes(group, r, item->count, err);
     if (status || !item->count) return status;
     if ((of.in && !item->in) || (of.out && !item->out))
-        return tern__request_fail_null(r->func, item->count, r->dtype, err);
+        return tern__call_fail_null(r->func, item->count, r->dtype, err);
     return of.in && of.out ? check_overlap(group, r, item, of, err) : TERN_OK;
 }
 
@@ -379,11 +379,11 @@ static int begin(tern_work *work, tern_group *group, const tern__request *r, ter
 tern_work *tern__request_start(tern_group *group, const tern__request *r, tern_error *err)
 {
     tern_error why = {0};
-    if (tern__request_given(group, r->func, err)) return NULL;
+    if (tern__call_given(group, r->func, err)) return NULL;
     tern_work *work = tern__work_new(group->staging, r->func, &why);
     if (work && !begin(work, group, r, &why) && (!work->status || !tern__staging_pump(group->staging, &why)))
         return work;
-    tern__request_fail(group, r->func, &why, err);
+    tern__call_fail(group, r->func, &why, err);
     if (work && work->status == TERN_PENDING) tern__staging_drop(group->staging, work, why.code);
     tern__work_free(work);
     return NULL;
@@ -397,7 +397,7 @@ static int run_held(tern_group *group, const tern__request *r, tern_error *err)
     int status = why.code;
     if (work) {
         status = work->status ? tern__staging_finish(group->staging, work, &why) : TERN_OK;
-        if (status) tern__request_fail(group, r->func, &why, NULL);
+        if (status) tern__call_fail(group, r->func, &why, NULL);
         tern__work_free(work);
     }
     if (status && err && !err->code) *err = why;
@@ -408,10 +408,10 @@ int tern__request_run(tern_group *group, const tern__request *r, tern_error *err
 {
     tern_error why = {0};
     tern_work work;
-    int status = tern__request_given(group, r->func, err);
+    int status = tern__call_given(group, r->func, err);
     if (status) return status;
     if (r->is_list || r->outs || r->in_counts) return run_held(group, r, err);
     status = begin(&work, group, r, &why);
     if (!status && work.status) status = tern__staging_finish(group->staging, &work, &why);
-    return status ? tern__request_fail(group, r->func, &why, err) : TERN_OK;
+    return status ? tern__call_fail(group, r->func, &why, err) : TERN_OK;
 }

@@ -36,7 +36,7 @@ typedef struct tern__parts {
 } tern__parts;
 
 /* E_INVALID: a buffer of `count` elements is NULL. */
-int tern__request_fail_null(const char *func, size_t count, tern_dtype dtype, tern_error *err);
+int tern__call_fail_null(const char *func, size_t count, tern_dtype dtype, tern_error *err);
 
 tern__parts tern__request_parts(const tern_group *group, tern__kind kind, int root);
 
@@ -44,8 +44,8 @@ int tern__request_run(tern_group *group, const tern__request *request, tern_erro
 tern_work *tern__request_start(tern_group *group, const tern__request *request, tern_error *err);
 
 /* E_INVALID if `group` is NULL. If *err is set already, it becomes the group's error and is returned. */
-int tern__request_given(tern_group *group, const char *func, tern_error *err);
+int tern__call_given(tern_group *group, const char *func, tern_error *err);
 /* Ends the group with this rank's error, so that no peer waits for it. Returns the code. */
-int tern__request_fail(tern_group *group, const char *func, tern_error *why, tern_error *err);
+int tern__call_fail(tern_group *group, const char *func, tern_error *why, tern_error *err);
 
 #endif

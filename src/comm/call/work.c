@@ -20,7 +20,7 @@ int tern_work_test(tern_work *work, tern_error *err)
     if (!work->status) return TERN_OK; /* a later failure is reported by the next call */
     if (!status) status = tern__group_check(group, work->func, &why);
     if (!status) status = tern__p2p_carry(group, &why);
-    return status ? tern__request_fail(group, work->func, &why, err) : work->status;
+    return status ? tern__call_fail(group, work->func, &why, err) : work->status;
 }
 
 int tern_work_wait(tern_work *work, tern_error *err)
@@ -37,7 +37,7 @@ int tern_work_wait(tern_work *work, tern_error *err)
             status = tern__staging_finish(group->staging, work, &why);
         else
             tern__staging_drop(group->staging, work, status);
-        if (status) tern__request_fail(group, work->func, &why, err);
+        if (status) tern__call_fail(group, work->func, &why, err);
     }
     tern__work_free(work);
     return status;
