@@ -2,8 +2,11 @@
 # it into PREFIX; make demo and make test run the two scripts of the README.
 BUILD ?= build
 PREFIX ?= /usr/local
-# Uses all cores, unless make was called with -j: the inner make then shares its jobs.
-JOBS = $(if $(filter -j%,$(MAKEFLAGS)),,-j $(shell nproc))
+# Ninja looks at a thousand files faster than make does. A build folder keeps the generator that it has.
+export CMAKE_GENERATOR ?= $(if $(shell command -v ninja 2>/dev/null),Ninja,Unix Makefiles)
+# Uses all cores, unless make was called with -j: an inner make then shares its jobs, and Ninja, which may not, gets their number.
+asked = $(filter -j%,$(MAKEFLAGS))
+JOBS = $(if $(asked),$(if $(shell ls $(BUILD)/build.ninja 2>/dev/null),$(asked)),-j $(shell nproc))
 
 all: configure
 	+cmake --build $(BUILD) $(JOBS)

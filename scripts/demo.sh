@@ -4,7 +4,8 @@ set -eu
 cd "$(dirname "$0")/.."
 . ./scripts/phase.sh
 ./scripts/setup.sh
-phase "configuring" "a few seconds" cmake -S . -B build -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=OFF
+# A build folder keeps the generator that it has.
+phase "configuring" "a few seconds" env CMAKE_GENERATOR="${CMAKE_GENERATOR:-Ninja}" cmake -S . -B build -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=OFF
 phase "building" "about 2 min on 2 cores" cmake --build build -j "$(nproc)"
 echo "training: about 1 min on 2 cores"
 ./build/tern run -n 2 build/examples/02_fashion "$@"

@@ -15,7 +15,7 @@ no_threads='^checkpoint/(bombs|safetensors_hostile)$'
 # sanitized SANITIZERS OPENMP EXCEPT: builds and runs the tests. Returns false if one failed.
 sanitized() {
     build=build-$(echo "$1" | cut -d, -f1)
-    cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Debug -DTERN_WERROR=ON -DTERN_SANITIZE="$1" -DTERN_OPENMP="$2" -DTERN_CUDA=OFF >/dev/null || return
+    CMAKE_GENERATOR="${CMAKE_GENERATOR:-Ninja}" cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Debug -DTERN_WERROR=ON -DTERN_SANITIZE="$1" -DTERN_OPENMP="$2" -DTERN_CUDA=OFF >/dev/null || return
     targets=$(for folder in $folders; do ls tests/$folder/test_*.c; done | sed 's|^tests/\([a-z]*\)/test_\(.*\)\.c$|test_\1_\2|')
     # shellcheck disable=SC2086
     cmake --build "$build" -j "$(nproc)" --target $targets tern_gloo tern_png tern_nifti || return

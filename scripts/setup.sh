@@ -6,7 +6,7 @@ set -eu
 # shellcheck source=scripts/phase.sh
 . "$(dirname "$0")/phase.sh"
 
-build="gcc g++ libc6-dev make cmake pkg-config libdnnl-dev zlib1g-dev libsodium-dev libxxhash-dev libdeflate-dev libcjson-dev
+build="gcc g++ libc6-dev make cmake ninja-build pkg-config libdnnl-dev zlib1g-dev libsodium-dev libxxhash-dev libdeflate-dev libcjson-dev
 libprotobuf-c-dev protobuf-c-compiler libcairo2-dev libjpeg-dev libpng-dev libtiff-dev libnifti-dev libhwloc-dev libgloo-dev"
 demo="dataset-fashion-mnist fonts-dejavu-core marble-qt-data"
 mpi="openmpi-bin libopenmpi-dev mpich libmpich-dev"

@@ -140,13 +140,19 @@ class Make(unittest.TestCase):
             with open(os.path.join(folder, "CMakeCache.txt")) as cache:
                 lines = cache.read().splitlines()
             self.assertFalse(os.path.exists(os.path.join(folder, "tests")))
+            # A build folder that has another generator keeps it.
+            call("make", "-C", SOURCE, f"BUILD={folder}", "configure", env={**os.environ, "CMAKE_GENERATOR": "Unix Makefiles"})
+        generators = [line.split("=")[1] for line in lines if line.startswith("CMAKE_GENERATOR:")]
+        self.assertEqual(generators, ["Ninja" if shutil.which("ninja") else "Unix Makefiles"])
         self.assertIn("BUILD_TESTING:BOOL=OFF", lines)
         self.assertIn("TERN_WERROR:BOOL=OFF", lines)
 
-    def jobs(self, *options, **more):
+    def jobs(self, *options, ninja=False, **more):
         """Returns the -j that cmake --build gets, the -j that the make inside it sees, and whether make
         warns."""
         with tempfile.TemporaryDirectory() as folder:
+            if ninja:
+                open(os.path.join(folder, "build.ninja"), "w").close()
             with open(os.path.join(folder, "CMakeCache.txt"), "w"), open(os.path.join(folder, "cmake"), "w") as fake:
                 fake.write('#!/bin/sh\n[ "$1" = --build ] || exit 0\necho "given $*"\nprintf \'all:\\n\\t@echo "seen $(MAKEFLAGS)"\' | make -f -\n')
             os.chmod(os.path.join(folder, "cmake"), 0o755)
@@ -160,6 +166,9 @@ class Make(unittest.TestCase):
         self.assertEqual(self.jobs()[0], f"-j {call('nproc').strip()}")
         for asked in self.jobs("-j3"), self.jobs("-k", "--jobs=3"), self.jobs(MAKEFLAGS="-j3"):
             self.assertEqual(asked, ("", "-j3", False))
+        for ninja in self.jobs("-j3", ninja=True), self.jobs("-k", "--jobs=3", ninja=True):
+            self.assertEqual(ninja, ("-j3", "-j3", False), "Ninja has no part in make's job server")
+        self.assertEqual(self.jobs(ninja=True)[0], self.jobs()[0])
 
     def test_install(self):
         """make install accepts PREFIX and DESTDIR, also with blanks, and installs the same files as cmake
