@@ -66,20 +66,28 @@ static int append_missing(const tern_group *group, const bool *ranks, bool is_na
 
 /* ---- who is stopped ---- */
 
+/* Returns NULL while this rank waits for the lobby itself. */
+static tern__lobby *lobby_of(const tern_group *root)
+{
+    return root->native ? root->native->lobby : NULL;
+}
+
 /* True if nobody has said yet that `rank`, one of the root's, is stopped: neither this rank nor another one
  * of its lobby. */
 static bool is_first_to_say(tern_group *root, int rank)
 {
     uint64_t bit = UINT64_C(1) << rank % 64;
+    tern__lobby *lobby = lobby_of(root);
     if (root->stopped & bit) return false;
-    if (root->native && atomic_fetch_or(&root->native->lobby->stopped, bit) & bit) return false;
+    if (lobby && atomic_fetch_or(&lobby->stopped, bit) & bit) return false;
     root->stopped |= bit;
     return true;
 }
 
 static void forget_stopped(tern_group *root)
 {
-    if (root->native) atomic_fetch_and(&root->native->lobby->stopped, ~root->stopped);
+    tern__lobby *lobby = lobby_of(root);
+    if (lobby) atomic_fetch_and(&lobby->stopped, ~root->stopped);
     root->stopped = 0;
     root->stop_look_at = 0;
 }
