@@ -3,9 +3,12 @@
 # versions, into a virtual environment at $TERN_PEERS (default ~/.cache/tern-peers). Needs some GB and Debian's python3-venv. Tests that
 # need it are skipped without it, and say so.
 set -eu
+# shellcheck source=scripts/phase.sh
+. "$(dirname "$0")/phase.sh"
 peers=${TERN_PEERS:-${XDG_CACHE_HOME:-$HOME/.cache}/tern-peers}
-[ -x "$peers/bin/python" ] || python3 -m venv "$peers"
-"$peers/bin/python" -m pip install --quiet --upgrade torch numpy safetensors tensorboard selenium
+# Without Debian's python3-venv the environment is made, but without pip; a later run then completes it.
+"$peers/bin/python" -m pip --version >/dev/null 2>&1 || python3 -m venv "$peers"
+phase "packages" "some GB, minutes" "$peers/bin/python" -m pip install --upgrade torch numpy safetensors tensorboard selenium
 "$peers/bin/python" - <<'END'
 from importlib.metadata import version
 

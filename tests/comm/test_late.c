@@ -3,6 +3,7 @@
 #include "comm/control_fixture.h"
 
 #include "base/plugin.h"
+#include "comm/meet/shm.h"
 #include "comm/move/backend.h"
 
 #include <tern/backend/transport.h>
@@ -202,6 +203,65 @@ static void a_stopped_rank_is_named_once_in_a_warning(void **state)
         }
 }
 
+/* ---- the shared memory ---- */
+
+/* The first allocation of a rank that has met the others and now opens the group's memory. */
+static void *alloc_late(size_t bytes, size_t align, void *arg)
+{
+    const board *b = arg;
+    if (bytes == sizeof(tern__shm)) {
+        if (b->mode)
+            raise(SIGSTOP);
+        else
+            usleep(300000);
+    }
+    return aligned_alloc(align, tern__align_up(bytes, align));
+}
+
+static void free_late(void *ptr, void *arg)
+{
+    (void)arg;
+    free(ptr);
+}
+
+static int open_late(int rank, const tern__bootstrap *boot, void *arg)
+{
+    board *b = arg;
+    tern_error err = {0};
+    float x = 1;
+    tern_log_set(keep_warning, b);
+    if (rank == 0) tern__allocator_replace(&(tern_allocator){alloc_late, free_late, b});
+    tern_group *group = open_group(boot, 2, &err); /* the warning comes after half of it */
+    tern_all_reduce(group, &x, 1, TERN_F32, TERN_SUM, &err);
+    RANK_CHECK_OK(rank, err);
+    RANK_CHECK(rank, x == 3);
+    tern_group_close(group);
+    return 0;
+}
+
+/* The others wait for the memory in which ranks write what they wait in. */
+static void ranks_wait_for_the_shared_memory_itself(void **state)
+{
+    (void)state;
+    for (int mode = 0; mode < 2; mode++) {
+        board *b = board_new();
+        int status;
+        b->mode = mode;
+        ranks r = ranks_start(3, open_late, b);
+        if (mode) {
+            assert_int_equal(waitpid(r.pids[0], &status, WUNTRACED), r.pids[0]);
+            assert_true(await_count(&b->events, 1)); /* whoever finds it first claims it */
+            assert_return_code(kill(r.pids[0], SIGCONT), errno);
+        }
+        ranks_wait(&r);
+        assert_ranks_ok(r);
+        for (int i = 0; i < atomic_load(&b->events); i++)
+            if (!mode || strncmp(b->reports[i].text, "rank 0 (", 8) != 0)
+                fail_msg("mode %d: \"%s\"", mode, b->reports[i].text);
+        board_free(b);
+    }
+}
+
 /* The ranks of the set b->mode come after the warning. */
 static int come_late(int rank, const tern__bootstrap *boot, void *arg)
 {
@@ -265,6 +325,7 @@ int main(void)
         cmocka_unit_test(every_call_names_who_is_late_and_what_it_did_last),
         cmocka_unit_test(so_does_the_opening),
         EVERYWHERE(a_stopped_rank_is_named_once_in_a_warning),
+        cmocka_unit_test_setup(ranks_wait_for_the_shared_memory_itself, one_host),
         cmocka_unit_test(ranks_that_have_not_come_are_named_once_in_a_warning),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

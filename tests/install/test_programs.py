@@ -9,6 +9,7 @@ import unittest
 
 import skips
 from headers import BUILD, SOURCE, cached, call, sanitizer
+from mpi import mpirun
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -68,9 +69,12 @@ class PkgConfig(Prefix):
     def test_mpirun(self):
         """The mpirun of either MPI starts ranks without further settings, since the plug-ins are installed,
         too."""
-        for launcher in ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"], ["mpiexec.mpich"]:
-            if shutil.which(launcher[0]) and os.path.exists(os.path.join(BUILD, f"tern_{launcher[0].split('.')[1]}.so")):
-                self.check_training(call(*launcher, "-n", "2", self.program, env=self.running))
+        for mpi, launcher in mpirun.LAUNCHERS.items():
+            if shutil.which(launcher[0]) and os.path.exists(os.path.join(BUILD, f"tern_{mpi}.so")):
+                with self.subTest(mpi):
+                    if mpirun.is_deaf(mpi):
+                        self.skipTest(mpirun.DEAF.format(mpirun.TEXTS[mpi]))
+                    self.check_training(call(*launcher, "-n", "2", self.program, env=self.running))
 
     def test_a_library_that_is_loaded_again(self):
         """A program may unload and reload a shared library that trains: the meeting point belongs to the

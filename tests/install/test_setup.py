@@ -1,4 +1,4 @@
-"""scripts/setup.sh, on systems that are told by a made-up os-release and made-up programs in a PATH of their own."""
+"""scripts/setup.sh and scripts/peers.sh, on systems that are told by a made-up os-release and made-up programs in a PATH of their own."""
 import os
 import shutil
 import subprocess
@@ -166,6 +166,21 @@ class Setup(unittest.TestCase):
         self.assertLess(max(after - before for before, after in zip(times, times[1:])), 10)
         self.assertTrue(any("Unpacking gcc" in line for _, line in lines))
         self.assertRegex(lines[-1][1], r"^packages: done in \d+ s\n$")
+
+    def test_an_unfinished_environment_is_completed(self):
+        """Without python3-venv `python3 -m venv` leaves an environment that has no pip."""
+        peers = os.path.join(self.folder, "peers")
+        python = os.path.join(peers, "bin", "python")
+        os.makedirs(os.path.dirname(python))
+        os.symlink("/bin/false", python)
+        self.fake("true", "")
+        self.fake("python3", f"ln -sf {self.bin}/true {python}")
+        os.symlink(shutil.which("ln"), os.path.join(self.bin, "ln"))
+        for _ in range(2):  # the second finds it complete
+            done = self.call(script="peers.sh", TERN_PEERS=peers)
+            self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertEqual(len(self.calls("python3")), 1)
+        self.assertIn("-m venv " + peers, self.calls("python3")[0])
 
 
 if __name__ == "__main__":

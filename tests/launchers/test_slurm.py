@@ -7,6 +7,7 @@ import unittest
 
 import skips
 from launchers import slurm
+from mpi import mpirun
 
 BUILD = os.environ["TERN_BUILD"]
 MEET = os.path.join(BUILD, "tests", "meet")
@@ -109,15 +110,17 @@ class Slurm(unittest.TestCase):
 
     def test_mpirun_inside_a_job(self):
         """Slurm's variables are set, too, but do not describe the ranks."""
-        for mpi, mpirun in (("openmpi", "mpirun.openmpi --allow-run-as-root --oversubscribe"), ("mpich", "mpirun.mpich")):
+        for mpi, launcher in mpirun.LAUNCHERS.items():
             with self.subTest(mpi):
                 if not skips.has_part(mpi):
                     self.skipTest(f"this build has no {mpi}")
-                if not shutil.which(mpirun.split()[0]):
-                    self.skipTest(f"no {mpirun.split()[0]}")
+                if not shutil.which(launcher[0]):
+                    self.skipTest(f"no {launcher[0]}")
+                if mpirun.is_deaf(mpi):
+                    self.skipTest(mpirun.DEAF.format(mpirun.TEXTS[mpi]))
                 if mpi == "mpich" and not has_name():
                     self.skipTest("this machine's own name resolves to nothing, and Hydra waits for it in a job of Slurm")
-                out = self.batch(f"{mpirun} -n 3 {MEET}")
+                out = self.batch(f"{' '.join(launcher)} -n 3 {MEET}")
                 self.assertEqual(sorted(out), sums(3, [0, 1, 2]))
 
     def test_info_says_who_started_it(self):

@@ -79,6 +79,17 @@ class OtherLauncher(unittest.TestCase):
         """A group of one rank from a communicator may be intended: it is a warning."""
         self.hold_warned("(OMPI_COMM_WORLD|PMI)_SIZE", "is that the mpirun of another MPI", *self.other(), "-n", "2")
 
+    def test_an_mpirun_that_it_does_not_understand(self):
+        """Ubuntu 24.04 builds MPICH without the protocol of its own mpirun, so a rank has only the variables."""
+        if mpirun.NAME == "mpich":
+            variables = dict(PMI_RANK="0", PMI_SIZE="2", MPI_LOCALNRANKS="2")
+            said, code = self.run_alone("world", "single", **variables)
+            self.assertNotEqual(code, 0)
+            self.assertRegex(said, "rank 0 of 2, but MPICH, .*, says 0 of 1: .* Ubuntu 24.04's MPICH .* use Open MPI or tern run there")
+            self.hold_warned("PMI_SIZE", "is that the mpirun .* Ubuntu 24.04's MPICH", **variables)
+        said, code = self.run_alone(*self.other(), "-n", "2", "world", "single")
+        self.assertNotIn("Ubuntu", said)
+
     def test_no_mpirun(self):
         self.hold_warned("SLURM_STEP_NUM_TASKS", "start it with srun --mpi=", SLURM_STEP_NUM_TASKS="2")
         self.hold_warned("WORLD_SIZE", "start it with that MPI's mpirun", WORLD_SIZE="2")

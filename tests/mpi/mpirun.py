@@ -8,7 +8,7 @@ import sys
 import skips
 
 BUILD, SOURCE = os.environ["TERN_BUILD"], os.environ["TERN_SOURCE"]
-NAME = sys.argv.pop(1) if len(sys.argv) > 1 else "openmpi"
+NAME = sys.argv.pop(1) if sys.argv[1:2] in (["openmpi"], ["mpich"]) else "openmpi"
 
 # Tests run as root and with more ranks than cores, which Open MPI must be told.
 LAUNCHERS = {"openmpi": ["mpirun.openmpi", "--allow-run-as-root", "--oversubscribe"], "mpich": ["mpiexec.mpich"]}
@@ -57,12 +57,24 @@ def run(ranks, *what, **more):
                           env=environment(**more))
 
 
+def is_deaf(name):
+    """Returns true if ranks of that MPI do not understand its own launcher: each finds itself alone."""
+    done = subprocess.run([*LAUNCHERS[name], "-n", "2", program(f"mpi_split_{name}"), "size", "single"], stdin=subprocess.DEVNULL,
+                          capture_output=True, text=True, timeout=60, env=environment())
+    return done.stdout.split() == ["1", "1"]
+
+
+DEAF = "{} does not understand its own mpirun, as Ubuntu 24.04's MPICH (Launchpad's bug 2072338)"
+
+
 def main(missing=None):
     """Runs the script's tests. Skips them without the MPI, or if something else is `missing`."""
     if not skips.has_part(NAME):
         missing = f"this build has no {TEXT}"
     elif not shutil.which(LAUNCHER[0]):
         missing = f"no {LAUNCHER[0]}"
+    elif is_deaf(NAME):
+        missing = DEAF.format(TEXT)
     if missing:
         skips.end(missing)
     skips.main()

@@ -193,11 +193,17 @@ static int thread(void)
 
 /* ---- running a test ---- */
 
+/* Prints how many ranks MPI knows. */
+static int size(void)
+{
+    return printf("%d\n", world) < 0;
+}
+
 static const struct {
     const char *name;
     int (*body)(void);
-} bodies[] = {{"split", split}, {"many", many},       {"world", open_world},
-              {"fails", fails}, {"handles", handles}, {"thread", thread}};
+} bodies[] = {{"split", split},     {"many", many},     {"world", open_world}, {"fails", fails},
+              {"handles", handles}, {"thread", thread}, {"size", size}};
 
 static int run(const char *name)
 {

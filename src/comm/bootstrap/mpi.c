@@ -300,6 +300,16 @@ int tern__mpi_meet(const tern_mpi *mpi, int comm, double timeout_s, tern__bootst
 
 /* ---- the world that mpirun has started ---- */
 
+/* Says why an MPI knows only this process, though an mpirun has started several. Ubuntu 24.04 builds MPICH
+ * without the protocol of its own mpirun (Launchpad's bug 2072338). */
+static const char *mpirun_advice(const tern_mpi *mpi, const tern__mpi_flavour *launcher)
+{
+    bool is_its_own = launcher && !strcmp(launcher->name, mpi->name);
+    if (!is_its_own || strcmp(mpi->name, "MPICH") != 0) return "is that the mpirun of another MPI?";
+    return "is that the mpirun of another MPI? Ubuntu 24.04's MPICH does not understand even its own: "
+           "use Open MPI or tern run there";
+}
+
 /* A program that was started by the mpirun of another MPI than its own sees itself as rank 0 of 1. */
 static int check_place(const tern__bootstrap *boot, const tern_mpi *mpi, tern_error *err)
 {
@@ -309,19 +319,18 @@ static int check_place(const tern__bootstrap *boot, const tern_mpi *mpi, tern_er
     if (rank == boot->rank && world == boot->world) return TERN_OK;
     return tern__error_set(
         err, tern__boot_func, TERN_E_ENV,
-        "by its environment this is rank %d of %d, but %s, which this program uses, says %d of "
-        "%d: is that the mpirun of another MPI?",
-        boot->rank, boot->world, mpi->name, rank, world);
+        "by its environment this is rank %d of %d, but %s, which this program uses, says %d of %d: %s",
+        boot->rank, boot->world, mpi->name, rank, world, mpirun_advice(mpi, tern__mpi_launcher()));
 }
 
-static const char *choose_advice(const char **variable)
+static const char *choose_advice(const tern_mpi *mpi, const char **variable)
 {
     static const char *const others[][2] = {
         {"SLURM_STEP_NUM_TASKS", "start it with srun --mpi=pmix or --mpi=pmi2, whichever that MPI knows"},
         {"WORLD_SIZE", "start it with that MPI's mpirun"}};
     const tern__mpi_flavour *launcher = tern__mpi_launcher();
     *variable = launcher ? launcher->size : NULL;
-    if (launcher) return "is that the mpirun of another MPI?";
+    if (launcher) return mpirun_advice(mpi, launcher);
     for (size_t i = 0; i < TERN__COUNT(others) && !*variable; i++) {
         *variable = getenv(others[i][0]) ? others[i][0] : NULL;
         if (*variable) return others[i][1];
@@ -333,7 +342,7 @@ void tern__mpi_warn_alone(const tern_mpi *mpi)
 {
     static atomic_bool was_said;
     char why[256];
-    const char *variable, *advice = choose_advice(&variable);
+    const char *variable, *advice = choose_advice(mpi, &variable);
     int rank, world, status = mpi->place(mpi->world(), &rank, &world, why, sizeof(why));
     if (status || world > 1 || !advice || atoi(getenv(variable)) < 2) return;
     if (atomic_exchange(&was_said, true)) return;
