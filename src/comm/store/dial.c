@@ -42,6 +42,7 @@ typedef struct dialer {
     int64_t start, deadline;
     tern__warn_time warn; /* of the wait */
     int mark;             /* tells other ranks of this host that this one waits; -1: it does not yet */
+    int claim;            /* on the warning of rank 0; -1: it has not warned */
     int attempts, hangups;
     /* Of the last failure: */
     const char *why;                 /* a static string, or NULL: `tried` */
@@ -136,13 +137,15 @@ static void warn_late(dialer *d)
     if (!tern__warn_is_due(&d->warn)) return;
     d->warn.at = INT64_MAX;
     if (d->callee != &store || !boot->rank || !tern__mark_missing(boot, others, sizeof(others))) return;
+    d->claim = tern__mark_claim(boot, 0);
+    if (d->claim < 0 && errno == EADDRINUSE) return;
     tern__log(TERN_LOG_WARN,
               "rank %d has waited %.3g s in tern_group_open for rank 0, which does not answer at %s port %d: "
               "has it not come, or is it stopped?%s",
               boot->rank, (double)(tern__now_ns() - d->start) * 1e-9, boot->addr, boot->port, others);
 }
 
-/* The launcher's socket takes connections before rank 0 answers them. */
+/* The launcher's socket takes connections before rank 0 answers them, and rank 0 may stop in the middle. */
 static void await_answer(dialer *d, int fd)
 {
     const double soon_s = 0.1;
@@ -174,6 +177,7 @@ static int greet_tern(dialer *d, int fd)
     }
     tern__welcome welcome;
     status = tern__send_all(fd, &proof, sizeof(proof), d->deadline);
+    if (!status) await_answer(d, fd);
     if (!status) status = tern__recv_all(fd, &welcome, sizeof(welcome), d->deadline);
     return status || tern__hello_is_welcome(&welcome) ? status : -EPROTO;
 }
@@ -305,7 +309,12 @@ static int dial(const party *callee, tern__line *line, const tern__bootstrap *bo
                 const char *func, tern_error *err)
 {
     int status = TERN_OK;
-    dialer d = {.boot = boot, .callee = callee, .start = tern__now_ns(), .deadline = deadline, .mark = -1};
+    dialer d = {.boot = boot,
+                .callee = callee,
+                .start = tern__now_ns(),
+                .deadline = deadline,
+                .mark = -1,
+                .claim = -1};
     d.warn = tern__warn_at(deadline);
     for (int pause_ms = pause_first_ms; !dial_once(&d, line); pause_dialing(&d, &pause_ms)) {
         make_mark(&d);
@@ -315,6 +324,7 @@ static int dial(const party *callee, tern__line *line, const tern__bootstrap *bo
         if (is_over) break;
     }
     tern__close(&d.mark);
+    tern__close(&d.claim);
     return status;
 }
 

@@ -74,13 +74,11 @@ int tern__mark_make(const tern__bootstrap *boot)
     return fd;
 }
 
-int tern__mark_claim(const tern__bootstrap *boot, uint32_t host, int rank)
+int tern__mark_claim(const tern__bootstrap *boot, int rank)
 {
     struct sockaddr_un at;
     socklen_t size;
-    char claim[32];
-    snprintf(claim, sizeof(claim), "/claim/%u", (unsigned)host);
-    int fd = mark_socket(boot, rank, claim, &at, &size);
+    int fd = mark_socket(boot, rank, "/claim", &at, &size);
     if (fd < 0 || !bind(fd, (struct sockaddr *)&at, size)) return fd;
     int native = errno;
     tern__close(&fd);

@@ -75,8 +75,8 @@ int tern__mark_make(const tern__bootstrap *boot);
 /* True if `rank` has made its mark. */
 bool tern__mark_is_made(const tern__bootstrap *boot, int rank);
 /* Returns a descriptor that gives this rank the right to warn of `rank`, as long as it is open; -1, and
- * EADDRINUSE in errno: another rank of the host `host`, a hash, has it. */
-int tern__mark_claim(const tern__bootstrap *boot, uint32_t host, int rank);
+ * EADDRINUSE in errno: another rank of this host has it. */
+int tern__mark_claim(const tern__bootstrap *boot, int rank);
 /* Writes which ranks do not wait here: "; ranks 1, 3 have not come either", or "" if all do. False if another
  * rank of this host, a lower one, is to report. */
 bool tern__mark_missing(const tern__bootstrap *boot, char *text, size_t size);

@@ -116,6 +116,7 @@ typedef struct tern__late {
     tern_store *store;
     double timeout_s; /* of the meeting */
     int64_t look_ns, look_at, say_at;
+    int64_t silent_ns; /* after this, rank 0's store does not answer */
     tern__warn_time stopped, absent;
     int awaited;          /* a rank, or -1 */
     bool accepts;         /* it waits for all higher ranks that are not connected */

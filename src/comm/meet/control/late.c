@@ -8,11 +8,9 @@
  */
 #include "comm/meet/control/inner.h"
 
-#include "base/hash.h"
 #include "base/text.h"
 
 #include <errno.h>
-#include <string.h>
 
 void tern__control_warn_stopped(const tern__control *control, int rank, const char *what, bool is_seen,
                                 double timeout_s)
@@ -54,8 +52,7 @@ void tern__control_warn_absent(const tern__control *control, const bool *ranks, 
 bool tern__control_claim(tern__control *control, const tern__bootstrap *boot, int rank)
 {
     tern__late *late = &control->late;
-    const char *host = control->peers[control->rank].card.host_key;
-    int fd = tern__mark_claim(boot, tern__fnv_fold(tern__fnv(TERN__FNV, host, strlen(host))), rank);
+    int fd = tern__mark_claim(boot, rank);
     if (fd < 0) return errno != EADDRINUSE;
     if (late->claim_count < TERN__CLAIMS)
         late->claims[late->claim_count++] = fd;
@@ -138,14 +135,13 @@ void tern__late_look(tern__control *control)
     if (tern__warn_is_due(&late->absent)) warn_of_absent(control);
 }
 
-/* Rank 0's store answers at once, or at the end of a slice of NOTE_INTERVAL_S. When the control thread runs,
- * it serves the peers. A failure elsewhere ends the wait. */
+/* Rank 0's store answers at once, or at the end of a slice of NOTE_INTERVAL_S, or soon after on a busy
+ * machine. When the control thread runs, it serves the peers. A failure elsewhere ends the wait. */
 static int look_from_store(void *ctx, int64_t since)
 {
-    const int64_t silent_ns = INT64_C(600000000);
     tern__control *control = ctx;
     if (!control->running) {
-        control->late.is_store_silent = tern__now_ns() - since > silent_ns;
+        control->late.is_store_silent = tern__now_ns() - since > control->late.silent_ns;
         tern__late_look(control);
         control->late.is_store_silent = false;
     }
@@ -175,6 +171,7 @@ void tern__late_stage(tern__control *control, int awaited, bool accepts)
     late->awaited = awaited;
     late->accepts = accepts;
     late->look_ns = (int64_t)(seconds * 1e8);
+    late->silent_ns = TERN__MAX(5 * late->look_ns, (int64_t)(2e9 * TERN__NOTE_INTERVAL_S));
     late->look_at = 0;
     late->say_at = tern__deadline(seconds / 2);
     late->stopped = (tern__warn_time){.at = tern__deadline(seconds)};
