@@ -82,7 +82,7 @@ static struct {
     void *scheduler_seen;
     fiber *fibers[BLOCKS * THREADS]; /* never freed: all that were ever needed */
     int made;
-    loose<wait> state[BLOCKS * THREADS]; /* of each fiber: the scheduler looks at all of them again and again */
+    loose<wait> state[BLOCKS * THREADS]; /* of each fiber, for the scheduler, which looks at all */
     loose<int> current;
     int count, each;     /* threads of all blocks of the cluster; threads per block */
     dim3 of[BLOCKS];     /* blockIdx of each block */
