@@ -245,8 +245,8 @@ char *emulated_shared_at(unsigned rank, size_t offset, size_t bytes)
 }
 
 /* Masks must be whole warps. Two sets of slots are used in turn: one is written while the other may still
- * be read. The first thread that goes on sees whether a thread has met the others elsewhere, or has ended: no
- * thread is ahead of the others by then, so the warp has fewer shuffles than this one from all its threads. */
+ * be read. The first thread that goes on sees whether another has ended, or is at another barrier: none is
+ * ahead by then, so the warp's shuffles are fewer than this one's number from each thread. */
 uint64_t emulated_shuffle(uint64_t value, int from)
 {
     int count = running()->shuffles + 1, set = count % 2, first = block.current / WARP * WARP;
