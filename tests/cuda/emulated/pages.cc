@@ -94,8 +94,8 @@ bool emulated_memory_joined(const void *to, const void *from)
     return false;
 }
 
-/* Every kernel changes the protection twice, and the kernel of the system does it page by page: a huge page is
- * changed at once. They are whole when touched, so what a device maps after its first HUGE bytes has small ones. */
+/* Every kernel changes the protection twice, and the system does it page by page: a huge page is changed at
+ * once. They are whole when touched, so what a device maps after its first HUGE bytes has small ones. */
 #define HUGE ((size_t)256 << 20)
 
 /* mmap at a multiple of the size of huge pages. */
