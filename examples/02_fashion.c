@@ -40,7 +40,7 @@ typedef struct run {
 
 static void open_run(run *r, int epochs, tern_error *err)
 {
-    fashion_data_open(&r->data, BATCH, err);
+    fashion_data_open(&r->data, NULL, BATCH, err);
     r->net = fashion_resnet_new(0, err);
     r->ddp = tern_ddp_new(r->net, r->data.world, NULL, err);
     r->opt = new_optim(r->net, err);

@@ -12,7 +12,7 @@
 
 #include "usage.h"
 
-#define FASHION_DIR     "/usr/share/datasets/fashion-mnist/"
+#define FASHION_DIR     "/usr/share/datasets/fashion-mnist"
 #define FASHION_TRAIN   60000
 #define FASHION_TEST    10000
 #define FASHION_CLASSES 10
@@ -40,17 +40,23 @@ static inline int fashion_epochs(int argc, char **argv, int fallback)
     exit(2);
 }
 
-/* Opens a dataset, "train" or "t10k", with normalised pixels. */
-static inline tern_dataset *fashion_open(const char *name, tern_error *err)
+/* Opens a dataset, "train" or "t10k", with normalised pixels, from a folder with Fashion-MNIST's files. */
+static inline tern_dataset *fashion_open_in(const char *folder, const char *name, tern_error *err)
 {
-    char images[256], labels[256];
+    char images[512], labels[512];
     tern_idx_opts opts = tern_idx_defaults();
     opts.mean = FASHION_MEAN;
     opts.std = FASHION_STD;
-    snprintf(images, sizeof(images), FASHION_DIR "%s-images-idx3-ubyte.gz", name);
-    snprintf(labels, sizeof(labels), FASHION_DIR "%s-labels-idx1-ubyte.gz", name);
+    snprintf(images, sizeof(images), "%s/%s-images-idx3-ubyte.gz", folder, name);
+    snprintf(labels, sizeof(labels), "%s/%s-labels-idx1-ubyte.gz", folder, name);
+    return tern_idx_open(images, labels, &opts, err);
+}
+
+/* As above, from the folder of Debian's package. */
+static inline tern_dataset *fashion_open(const char *name, tern_error *err)
+{
     bool tried = !err->code;
-    tern_dataset *set = tern_idx_open(images, labels, &opts, err);
+    tern_dataset *set = fashion_open_in(FASHION_DIR, name, err);
     if (tried && !set) fprintf(stderr, "the dataset is in Debian's package dataset-fashion-mnist\n");
     return set;
 }
@@ -99,13 +105,13 @@ typedef struct fashion_data {
     tern_loader *train, *test;
 } fashion_data;
 
-/* Opens everything, with batches of `batch` images on each rank. */
-static inline void fashion_data_open(fashion_data *d, int64_t batch, tern_error *err)
+/* Opens everything, with batches of `batch` images on each rank. folder NULL: that of Debian's package. */
+static inline void fashion_data_open(fashion_data *d, const char *folder, int64_t batch, tern_error *err)
 {
     d->world = tern_group_open(NULL, err);
     d->dev = tern_device_open(NULL, err);
-    d->train_set = fashion_open("train", err);
-    d->test_set = fashion_open("t10k", err);
+    d->train_set = folder ? fashion_open_in(folder, "train", err) : fashion_open("train", err);
+    d->test_set = folder ? fashion_open_in(folder, "t10k", err) : fashion_open("t10k", err);
     d->train_order = fashion_train_order(d->world, err);
     d->test_order = fashion_test_order(d->world, err);
     d->train = fashion_loader(d->train_set, d->train_order, batch, true, err);

@@ -1,12 +1,13 @@
 # How many tests run side by side: `ctest -j N` gives each test its PROCESSORS out of N. scripts/test.sh has two for every core, since
 # many tests mostly wait: for a rank that is late, for a time-out, for a process to end. Those take one. A process that computes takes
 # two, with two threads that do not spin; ranks that compute take three, and start first, since those that wait fit beside them. Tests that
-# measure time run alone.
+# expect a choice that was made by measuring run alone.
 set(waits "^(cli|comm|launchers|mpi)/")
-set(ranks_compute "^comm/(collectives|hosts|lists|many_elements|moves|p2p_hosts|p2p_storm)|^mpi/device|^(cuda|examples|parallel|torch)/")
+set(ranks_compute "^comm/(collectives|hosts|lists|many_elements|moves|p2p_hosts|p2p_storm)|^mpi/device|^(bench|cuda|examples|parallel|torch)/|^cli/bench")
+set(one_computes "^cuda/bench$|^bench/(gpu|images)$")
 # `ctest -L quick` is for the time between two edits: a part of everything in a minute and a half.
 set(quick "^(amp|autograd|base|checkpoint|data|device|image|models|nn|ops|optim|report|tensor)/[a-z0-9_]*$|^comm/(bootstrap|bytes|choice|collectives|messages|moves|native|p2p|query|refused|round|store_file|subgroup|weighted)$|^parallel/(any_function|ddp|ddp_options|join|stats)$|^kernels/(conv_cases|half|lanes|matmul|reorder|taps|winograd)$|^torch/(adam|conv2d|files|linear|safetensors|sgd)$|^cli/(command|inspect|run)$")
-set(measures "^bench/|^cli/bench|^kernels/(conv_choice|signals)")
+set(chooses "^kernels/(conv_choice|signals)")
 
 # For the tests of the folder that calls it.
 function(set_processors)
@@ -20,9 +21,9 @@ function(set_processors)
     if("single" IN_LIST labels)
       list(APPEND around OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive)
       set_tests_properties(${test} PROPERTIES ENVIRONMENT "${around}")
-    elseif(test MATCHES "${measures}")
+    elseif(test MATCHES "${chooses}")
       set_tests_properties(${test} PROPERTIES RUN_SERIAL ON)
-    elseif(test MATCHES "${ranks_compute}")
+    elseif(test MATCHES "${ranks_compute}" AND NOT test MATCHES "${one_computes}")
       set(processors 3)
       set(cost 3)
     elseif(test MATCHES "${waits}")

@@ -64,6 +64,16 @@ static void pairs(float *data, int lanes)
     data[threadIdx.x] = __shfl_xor_sync(0xffffffffu, 1.0f, 1);
 }
 
+/* The other lanes meet these at another barrier. */
+static void pairs_beside_waiting(float *data, int lanes)
+{
+    cudaGridDependencySynchronize();
+    if ((int)threadIdx.x < lanes)
+        data[threadIdx.x] = __shfl_xor_sync(0xffffffffu, 1.0f, 1);
+    else
+        __syncwarp();
+}
+
 static void four_at(float *data, int at)
 {
     cudaGridDependencySynchronize();
@@ -133,6 +143,8 @@ static const rule rules[] = {
     {"a shuffle of a warp", pairs, 32, 1, 32, 0, true},
     {"one of half a warp", pairs, 16, 1, 32, 0, false},
     {"one of a block of half a warp", pairs, 32, 1, 16, 0, false},
+    {"one of all lanes but one, which waits for them", pairs_beside_waiting, 31, 1, 32, 0, false},
+    {"one of the first alone, for which the others wait", pairs_beside_waiting, 1, 1, 32, 0, false},
     {"four floats at a multiple of four", four_at, 4, 1, 1, 0, true},
     {"four at another place", four_at, 2, 1, 1, 0, false},
     {"the last place of an array", beside_an_array, 3, 1, 1, 0, true},

@@ -63,7 +63,7 @@ class Arguments(unittest.TestCase):
 
     def test_what_is_wrong_is_named(self):
         for words, text in ((("14_resume", "runs", "0"), 'expected a number of epochs from 1 to 10000, got "0"'),
-                            (("15_mixed_precision", "O4"), 'expected O0, O1, O2 or O3, bf16 or f16, or a number of epochs, got "O4"')):
+                            (("15_mixed_precision", "O4"), 'expected O0, O1, O2 or O3, bf16 or f16, a number of epochs, or a folder with a /, got "O4"')):
             path = os.path.join(BUILD, "examples", words[0])
             self.assertEqual(start([path, *words[1:]]), (2, "", f"{path}: {text}\n"))
 

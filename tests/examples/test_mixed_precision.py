@@ -1,14 +1,32 @@
-"""The small ResNet on Fashion-MNIST in 16 bits is at most half a point below f32 after 4 epochs on 2 ranks. After 2 epochs, runs
-that differed only by rounding were up to 0.8 points apart."""
+"""The small ResNet on Fashion-MNIST, at half its width and height, in 16 bits is at most half a point below f32 after 4 epochs on 2 ranks:
+all images and steps at a quarter of the time. After 2 epochs, runs that differed only by rounding were up to 0.8 points apart."""
+import gzip
 import os
 import re
+import shutil
+import struct
 import subprocess
+import tempfile
 import unittest
+
+import numpy
 
 import skips
 
 BUILD = os.environ["TERN_BUILD"]
+FASHION = "/usr/share/datasets/fashion-mnist"
 AS_PROGRAMS_RUN = {**os.environ, "TERN_EXACT_CONV": "0", "TERN_DETERMINISTIC": "0", "TERN_CONV_CACHE": "off"}
+
+
+def write_halved(folder):
+    """Fashion-MNIST with the means of 2 x 2 pixels."""
+    for name in ("train", "t10k"):
+        with gzip.open(f"{FASHION}/{name}-images-idx3-ubyte.gz") as file:
+            pixels = numpy.frombuffer(file.read(), numpy.uint8, offset=16).reshape(-1, 14, 2, 14, 2)
+        means = numpy.rint(pixels.mean((2, 4), numpy.float32)).astype(numpy.uint8)
+        with gzip.open(f"{folder}/{name}-images-idx3-ubyte.gz", "wb", 1) as file:
+            file.write(struct.pack(">4i", 0x803, *means.shape) + means.tobytes())
+        shutil.copy(f"{FASHION}/{name}-labels-idx1-ubyte.gz", folder)
 
 
 def train(*arguments):
@@ -21,13 +39,15 @@ def train(*arguments):
 
 class MixedPrecision(unittest.TestCase):
     def test_accuracy(self):
-        full, sent = train("O0", "4")
-        self.assertGreater(full, 90)
-        for level in ("O1", "O2"):
-            accuracy, gradients = train(level, "bf16", "4")
-            print(f"{level}: {accuracy} %, f32 {full} %")
-            self.assertGreaterEqual(accuracy, full - 0.5, level)
-            self.assertEqual(gradients, sent)  # f32, with f32 parameters or masters
+        with tempfile.TemporaryDirectory() as folder:
+            write_halved(folder)
+            full, sent = train("O0", "4", folder)
+            self.assertGreater(full, 89)
+            for level in ("O1", "O2"):
+                accuracy, gradients = train(level, "bf16", "4", folder)
+                print(f"{level}: {accuracy} %, f32 {full} %")
+                self.assertGreaterEqual(accuracy, full - 0.5, level)
+                self.assertEqual(gradients, sent)  # f32, with f32 parameters or masters
 
 
 if __name__ == "__main__":

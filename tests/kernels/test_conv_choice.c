@@ -490,6 +490,7 @@ static void every_algorithm_is_as_exact_as_it_says(void **state)
     for (int k = 0; k < 3; k++) {
         problem exact = problem_new((tern__kernel)(TERN__CONV + k), TERN_F64, 64, 13);
         place(&exact);
+        exact.call.device = device;
         assert_int_equal(tern__reference_kernels[exact.call.kernel](&exact.call), TERN_OK);
         for (int i = 0; tern__conv_algorithms[i]; i++) {
             const tern__conv_algorithm *a = tern__conv_algorithms[i];

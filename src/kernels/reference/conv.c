@@ -2,6 +2,7 @@
  * of group g of image n at an input position, times the weight to channel o at a kernel position,
  * contributes to an output position. The three kernels go over the same taps and differ in what they sum
  * over. Positions are row-major indices. */
+#include "device/device.h"
 #include "kernels/conv.h"
 #include "kernels/reference/reference.h"
 
@@ -35,6 +36,18 @@ static conv conv_of(const tern__call *call, const tern__view *x, const tern__vie
                   .kernel = w ? places_of(w) : (places){{0}, 0},
                   .out = places_of(y),
                   .attr = attr};
+}
+
+/* An operand's elements in row-major order: each is in many taps, and would be looked for in its layout for
+ * each. NULL: E_MEMORY. */
+static const double *elements(const tern__call *call, int operand)
+{
+    const tern__view *view = call->in[operand];
+    const int64_t count = tern__view_count(view);
+    double *found = tern__device_scratch(call->device, TERN__SCRATCH_OPERAND + operand,
+                                         (size_t)TERN__MAX(count, 1) * sizeof(*found));
+    for (int64_t i = 0; found && i < count; i++) found[i] = tern__view_get(view, i);
+    return found;
 }
 
 /* Row-major indices of elements; channels are counted within group g. */
@@ -86,14 +99,14 @@ static int64_t out_place(const conv *c, int64_t in, int64_t k)
     return place;
 }
 
-static double forward_sum(const tern__call *call, const conv *c, int64_t n, int64_t g, int64_t o, int64_t out)
+static double forward_sum(const conv *c, const double *x, const double *weight, int64_t n, int64_t g,
+                          int64_t o, int64_t out)
 {
-    const tern__view *x = call->in[0], *weight = call->in[1];
     double sum = 0;
     for (int64_t k = 0; k < c->kernel.count; k++) {
         int64_t in = in_place(c, out, k);
         for (int64_t i = 0; i < c->ins && in >= 0; i++)
-            sum += tern__view_get(x, x_at(c, n, g, i, in)) * tern__view_get(weight, w_at(c, g, o, i, k));
+            sum += x[x_at(c, n, g, i, in)] * weight[w_at(c, g, o, i, k)];
     }
     return sum;
 }
@@ -102,25 +115,27 @@ int tern__reference_conv(const tern__call *call)
 {
     const tern__view *bias = call->in[2];
     conv c = conv_of(call, call->in[0], call->in[1], call->out[0]);
+    const double *x = elements(call, 0), *weight = elements(call, 1);
+    if (!x || !weight) return TERN_E_MEMORY;
     for (int64_t n = 0; n < c.images; n++)
         for (int64_t g = 0; g < c.groups; g++)
             for (int64_t o = 0; o < c.outs; o++)
                 for (int64_t out = 0; out < c.out.count; out++) {
                     double sum = bias ? tern__view_get(bias, g * c.outs + o) : 0;
-                    sum += forward_sum(call, &c, n, g, o, out);
+                    sum += forward_sum(&c, x, weight, n, g, o, out);
                     tern__reference_put(call, 0, y_at(&c, n, g, o, out), sum);
                 }
     return TERN_OK;
 }
 
-static double data_sum(const tern__call *call, const conv *c, int64_t n, int64_t g, int64_t i, int64_t in)
+static double data_sum(const conv *c, const double *dy, const double *weight, int64_t n, int64_t g, int64_t i,
+                       int64_t in)
 {
-    const tern__view *dy = call->in[0], *weight = call->in[1];
     double sum = 0;
     for (int64_t k = 0; k < c->kernel.count; k++) {
         int64_t out = out_place(c, in, k);
         for (int64_t o = 0; o < c->outs && out >= 0; o++)
-            sum += tern__view_get(dy, y_at(c, n, g, o, out)) * tern__view_get(weight, w_at(c, g, o, i, k));
+            sum += dy[y_at(c, n, g, o, out)] * weight[w_at(c, g, o, i, k)];
     }
     return sum;
 }
@@ -128,22 +143,25 @@ static double data_sum(const tern__call *call, const conv *c, int64_t n, int64_t
 int tern__reference_conv_data_grad(const tern__call *call)
 {
     conv c = conv_of(call, call->out[0], call->in[1], call->in[0]);
+    const double *dy = elements(call, 0), *weight = elements(call, 1);
+    if (!dy || !weight) return TERN_E_MEMORY;
     for (int64_t n = 0; n < c.images; n++)
         for (int64_t g = 0; g < c.groups; g++)
             for (int64_t i = 0; i < c.ins; i++)
                 for (int64_t in = 0; in < c.in.count; in++)
-                    tern__reference_put(call, 0, x_at(&c, n, g, i, in), data_sum(call, &c, n, g, i, in));
+                    tern__reference_put(call, 0, x_at(&c, n, g, i, in),
+                                        data_sum(&c, dy, weight, n, g, i, in));
     return TERN_OK;
 }
 
-static double weight_sum(const tern__call *call, const conv *c, int64_t g, int64_t o, int64_t i, int64_t k)
+static double weight_sum(const conv *c, const double *dy, const double *x, int64_t g, int64_t o, int64_t i,
+                         int64_t k)
 {
-    const tern__view *dy = call->in[0], *x = call->in[1];
     double sum = 0;
     for (int64_t out = 0; out < c->out.count; out++) {
         int64_t in = in_place(c, out, k);
         for (int64_t n = 0; n < c->images && in >= 0; n++)
-            sum += tern__view_get(dy, y_at(c, n, g, o, out)) * tern__view_get(x, x_at(c, n, g, i, in));
+            sum += dy[y_at(c, n, g, o, out)] * x[x_at(c, n, g, i, in)];
     }
     return sum;
 }
@@ -167,10 +185,12 @@ int tern__reference_conv_weight_grad(const tern__call *call)
     conv c = conv_of(call, call->in[1], call->out[0], call->in[0]);
     if (call->out[1]) bias_grad(call, &c);
     if (!call->out[0]) return TERN_OK;
+    const double *dy = elements(call, 0), *x = elements(call, 1);
+    if (!dy || !x) return TERN_E_MEMORY;
     for (int64_t g = 0; g < c.groups; g++)
         for (int64_t o = 0; o < c.outs; o++)
             for (int64_t i = 0; i < c.ins; i++)
                 for (int64_t k = 0; k < c.kernel.count; k++)
-                    tern__reference_put(call, 0, w_at(&c, g, o, i, k), weight_sum(call, &c, g, o, i, k));
+                    tern__reference_put(call, 0, w_at(&c, g, o, i, k), weight_sum(&c, dy, x, g, o, i, k));
     return TERN_OK;
 }

@@ -1,23 +1,25 @@
-"""Makes a kernel as nvcc compiled it run on the CPU: compile.py --nvcc NVCC --to FOLDER FILE KERNEL prints the path of a shared
-object with the kernel of this mangled name in src/cuda/kernels/FILE.cu.
+"""Makes a kernel as nvcc compiled it run on the CPU: compile.py --objects FOLDER --to FOLDER FILE KERNEL prints the path of a shared
+object with the kernel of this mangled name in src/cuda/kernels/FILE.cu, whose object FILE.cu.o is in the first folder.
 
-nvcc writes the file's kernels in PTX, the instructions that the GPU's driver or ptxas turns into machine code. Each instruction becomes a
-call of the function of its name in ptx.h, a branch a goto, and a C++ compiler does the rest. Results are kept in FOLDER, and made anew if
-what they were made from is newer."""
+Beside machine code the object has the kernels in PTX, the instructions that the GPU's driver or ptxas turns into machine code. Each
+instruction becomes a call of the function of its name in ptx.h, a branch a goto, and a C++ compiler does the rest. Results are kept in the
+second folder, and made anew if what they were made from is newer."""
 import argparse
+import ctypes
 import fcntl
 import hashlib
+import json
 import os
 import re
 import shlex
+import struct
 import subprocess
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.join(HERE, "../../..")
 INCLUDES = [f"-I{ROOT}/include", f"-I{ROOT}/src"]
-NVCC = ["--ptx", "-arch=compute_90", "-O3", "-std=c++17", "-DNDEBUG", "-D_GNU_SOURCE", *INCLUDES]
-# As exact as a GPU: no sum is fused with a product, and rounding may change at any time.
-CXX = ["-std=c++17", "-O1", "-w", "-fwrapv", "-frounding-math", "-ffp-contract=off", "-fPIC", "-shared", *INCLUDES, f"-I{HERE}"]
+# As exact as a GPU: no sum is fused with a product, and rounding may change at any time. Not optimised: that would take longer than it saves.
+CXX = ["-std=c++17", "-O0", "-w", "-fwrapv", "-frounding-math", "-ffp-contract=off", "-fPIC", *INCLUDES]
 
 WIDTH = {"pred": 8, "u8": 8, "s8": 8, "b8": 8, "u16": 16, "s16": 16, "b16": 16, "f32": 32, "f64": 64, **{f"{kind}{bits}": bits for kind in "usb" for bits in (32, 64)}}
 
@@ -215,18 +217,86 @@ def mentions(text, name):
     return re.search(rf"(?<![\w$]){re.escape(name)}(?![\w$])", text)
 
 
-def find_kernel(ptx, name):
-    """Returns C++ of the kernel with the shared memory and the functions that it uses."""
-    text = re.sub(r"//[^\n]*", "", ptx)
-    parts = re.split(r"^(?=(?:\.visible |\.weak )?\.(?:entry|func)\b)", text, flags=re.MULTILINE)
-    names = [re.match(r"(?:\.\w+ )?\.entry\s+(\w+)", part) for part in parts]
-    entries = [part for part, found in zip(parts, names) if found and anonymous(found[1]) == name]
-    if len(entries) != 1:
-        raise SystemExit(f"compile.py: {len(entries)} kernels are called {name}")
-    shared = re.findall(r"^\s*((?:\.extern )?\.shared[^;]*);", text, re.MULTILINE)
-    functions = {re.match(r"\.func\s+\([^)]*\)\s*([\w$]+)", part)[1]: part for part in parts if part.startswith(".func") and "{" in part}
-    return kernel(entries[0], [declared for declared in shared if mentions(entries[0], re.findall(r"[a-zA-Z_$][\w$]*", declared)[-1])],
-                  [part for called_name, part in functions.items() if mentions(entries[0], called_name)])
+def index(ptx):
+    """Where each kernel is in the PTX of a file, by name, and the declarations of shared memory and the functions that they may use."""
+    starts = [found.start() for found in re.finditer(r"^(?:\.visible |\.weak )?\.(?:entry|func)\b", ptx, re.MULTILINE)]
+    kernels, functions = {}, {}
+    for start, end in zip(starts, starts[1:] + [len(ptx)]):
+        name = re.compile(r"(?:\.\w+ )?\.entry\s+(\w+)").match(ptx, start)
+        if name:
+            kernels.setdefault(anonymous(name[1]), []).append((start, end))
+        elif ptx.startswith(".func", start) and "{" in ptx[start:end]:
+            functions[re.compile(r"\.func\s+\([^)]*\)\s*([\w$]+)").match(ptx, start)[1]] = ptx[start:end]
+    shared = re.findall(r"^\s*((?:\.extern )?\.shared[^;]*);", ptx, re.MULTILINE)
+    return {"kernels": kernels, "functions": functions, "shared": shared}
+
+
+def translated(path, name):
+    """C++ of a kernel in a file of write_ptx, with the shared memory and the functions that it uses."""
+    with open(path, "rb") as file:
+        parts = json.loads(file.readline())
+        places = parts["kernels"].get(name, [])
+        if len(places) != 1:
+            raise SystemExit(f"compile.py: {len(places)} kernels are called {name}")
+        (start, end), = places
+        file.seek(start, os.SEEK_CUR)
+        text = file.read(end - start).decode("ascii")
+    return kernel(text, [declared for declared in parts["shared"] if mentions(text, re.findall(r"[a-zA-Z_$][\w$]*", declared)[-1])],
+                  [function for called_name, function in parts["functions"].items() if mentions(text, called_name)])
+
+
+# ---- objects of nvcc ----
+
+def section(elf, name):
+    """A section of a 64-bit object."""
+    table, size, count, names = (*struct.unpack_from("<Q", elf, 40), *struct.unpack_from("<HHH", elf, 58))
+    headers = [struct.unpack_from("<IIQQQQ", elf, table + i * size) for i in range(count)]
+    for header in headers:
+        at = headers[names][4] + header[0]
+        if elf[at : elf.index(b"\0", at)] == name:
+            return elf[header[4] : header[4] + header[5]]
+    raise SystemExit(f"compile.py: no section {name.decode()}")
+
+
+def unpacked(data, flags, size):
+    """nvcc before 13 packs with LZ4, later with zstd."""
+    to = ctypes.create_string_buffer(size)
+    if flags & 0x8000:
+        unpack = ctypes.CDLL("libzstd.so.1").ZSTD_decompress
+        unpack.restype = ctypes.c_size_t
+        done = unpack(to, ctypes.c_size_t(size), data, ctypes.c_size_t(len(data)))
+    elif flags & 0x2000:
+        done = ctypes.CDLL("liblz4.so.1").LZ4_decompress_safe(data, to, len(data), size)
+    else:
+        return data
+    if done != size:
+        raise SystemExit("compile.py: the object's PTX cannot be unpacked")
+    return to.raw
+
+
+def ptx_of(path):
+    """The PTX in an object, of the newest GPU that it was compiled for, without comments. A container (of 16 bytes and its content) has an
+    entry for each GPU and kind of code: its header has the kind, 1 for PTX, its own size and the content's, and at 16, 28, 40 and 56 the
+    packed size, the GPU, flags and the size when unpacked."""
+    with open(path, "rb") as file:
+        data = section(file.read(), b".nv_fatbin")
+    found, at = {}, 0
+    while at + 16 <= len(data):
+        magic, _, header, size = struct.unpack_from("<IHHQ", data, at)
+        if magic != 0xBA55ED50:
+            raise SystemExit(f"compile.py: {path} is not as nvcc writes it")
+        at, end = at + header, at + header + size
+        while at < end:
+            kind, _, header, size, packed = struct.unpack_from("<HHIQI", data, at)
+            gpu, flags, whole = (struct.unpack_from(form, data, at + offset)[0] for form, offset in (("<I", 28), ("<Q", 40), ("<Q", 56)))
+            if kind == 1:
+                content = data[at + header : at + header + (packed or size)]
+                found[gpu] = unpacked(content, flags, whole)
+            at += header + size
+        at += -at % 8
+    if not found:
+        raise SystemExit(f"compile.py: {path} has no PTX: the newest of TERN_CUDA_ARCHITECTURES is to be a virtual one, too")
+    return re.sub(r"//[^\n]*", "", found[max(found)].rstrip(b"\0").decode())
 
 
 # ---- files ----
@@ -252,25 +322,34 @@ def made(path, since, make):
     return path
 
 
+def write_ptx(source, to):
+    """Writes a line with the index of an object's PTX, and the PTX."""
+    ptx = ptx_of(source)
+    with open(to, "w", encoding="ascii") as file:
+        file.write(json.dumps(index(ptx)) + "\n" + ptx)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nvcc", required=True)
+    parser.add_argument("--objects", metavar="FOLDER", required=True)
     parser.add_argument("--to", metavar="FOLDER", required=True)
     parser.add_argument("file", metavar="FILE")
     parser.add_argument("kernel", metavar="KERNEL")
     args = parser.parse_args()
-    folder = os.path.join(args.to, args.file)
+    folder, source = os.path.join(args.to, args.file), os.path.join(args.objects, args.file + ".cu.o")
     os.makedirs(folder, exist_ok=True)
-    ptx = made(folder + ".ptx", newest("include", "src/base", "src/cuda", "src/kernels"), lambda to: run([args.nvcc, *NVCC, f"{ROOT}/src/cuda/kernels/{args.file}.cu", "-o", to]))
+    since = newest("include", "src/base", "tests/cuda/compiled")
+    cxx = os.environ.get("CXX", "c++")
+    made(os.path.join(args.to, "ptx.h.gch"), since, lambda to: run([cxx, *CXX, "-x", "c++-header", os.path.join(HERE, "ptx.h"), "-o", to]))
+    ptx = made(folder + ".ptx", max(os.path.getmtime(source), since), lambda to: write_ptx(source, to))
 
     def make_object(to):
-        with open(ptx, encoding="utf-8") as source, open(to + ".cc", "w", encoding="utf-8") as translated:
-            translated.write(find_kernel(source.read(), args.kernel))
-        run([os.environ.get("CXX", "c++"), *CXX, to + ".cc", "-o", to])
+        with open(to + ".cc", "w", encoding="ascii") as file:
+            file.write(translated(ptx, args.kernel))
+        run([cxx, *CXX, "-shared", f"-I{args.to}", f"-I{HERE}", to + ".cc", "-o", to])
 
     name = hashlib.sha256(args.kernel.encode()).hexdigest()[:16]  # mangled names may be longer than a file's may be
-    since = max(os.path.getmtime(ptx), newest("tests/cuda/compiled"))
-    print(made(os.path.join(folder, name + ".so"), since, make_object))
+    print(made(os.path.join(folder, name + ".so"), os.path.getmtime(ptx), make_object))
 
 
 main()

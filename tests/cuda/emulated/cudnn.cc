@@ -8,8 +8,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <vector>
 
 extern "C" {
+#include "device/device.h"
 #include "kernels/reference/reference.h"
 }
 
@@ -86,6 +89,15 @@ void tern__cudnn_engines(const tern__call *call, tern__cudnn_graph *graph, int m
 void tern__cudnn_engine_free(tern__cudnn_engine *engine)
 {
     *engine = {};
+}
+
+/* For the reference kernels, which have a host's device elsewhere. */
+void *tern__device_scratch(tern_device *, int which, size_t bytes)
+{
+    static thread_local std::map<int, std::vector<char>> buffers;
+    std::vector<char> &buffer = buffers[which];
+    if (buffer.size() < bytes) buffer.resize(bytes);
+    return buffer.data();
 }
 
 static int compute(const tern__call *call, tern__kernel kernel)

@@ -94,12 +94,28 @@ bool emulated_memory_joined(const void *to, const void *from)
     return false;
 }
 
+/* Every kernel changes the protection twice, and the system does it page by page: a huge page is changed at
+ * once. They are whole when touched, so what a device maps after its first HUGE bytes has small ones. */
+#define HUGE ((size_t)256 << 20)
+
+/* mmap at a multiple of the size of huge pages. */
+static void *reserve_aligned(size_t bytes)
+{
+    char *all = (char *)mmap(nullptr, bytes + TERN__CUDA_PAGE, PROT_NONE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (all == MAP_FAILED) return all;
+    const size_t before = -(uintptr_t)all % TERN__CUDA_PAGE;
+    if (before) munmap(all, before);
+    munmap(all + before + bytes, TERN__CUDA_PAGE - before);
+    return all + before;
+}
+
 /* TERN_EMULATED_REFUSES=addresses: only a few addresses can be reserved. */
 int tern__cuda_reserve(size_t bytes, void **base, tern_error *err)
 {
     if (bytes > 2 * EMULATED_MEMORY && emulated_refuses("addresses"))
         return tern__error_set(err, "tern_device_open", TERN_E_SYSTEM, "%zu bytes of addresses", bytes);
-    *base = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    *base = reserve_aligned(bytes);
     if (*base != MAP_FAILED) return TERN_OK;
     return tern__error_errno(err, "tern_device_open", TERN_E_SYSTEM, "mmap");
 }
@@ -132,6 +148,7 @@ bool tern__cuda_map(int index, void *at, size_t bytes, bool *stays, unsigned lon
     std::lock_guard<std::mutex> hold(lock);
     if (taken[index] + bytes > EMULATED_MEMORY) return false;
     taken[index] += bytes;
+    if (taken[index] <= HUGE) madvise(at, bytes, MADV_HUGEPAGE);
     emulated_counted.exportable += !*stays;
     *handle = 1;
     grants.push_back({at, bytes, index});

@@ -66,7 +66,6 @@ struct fiber {
     ucontext_t beginning;
     whereabouts place;
     bool has_begun;
-    loose<wait> state;
     loose<int> shuffles;
     loose<bool> has_waited; /* for the previous kernel */
     bool has_arrived;       /* it has arrived at the cluster's barrier and will wait for it */
@@ -83,6 +82,7 @@ static struct {
     void *scheduler_seen;
     fiber *fibers[BLOCKS * THREADS]; /* never freed: all that were ever needed */
     int made;
+    loose<wait> state[BLOCKS * THREADS]; /* of each fiber, for the scheduler, which looks at all */
     loose<int> current;
     int count, each;     /* threads of all blocks of the cluster; threads per block */
     dim3 of[BLOCKS];     /* blockIdx of each block */
@@ -90,6 +90,7 @@ static struct {
     void (*thread)(void *ctx);
     void *ctx;
     uint64_t slots[2][BLOCKS * THREADS];
+    loose<int> shuffles[BLOCKS * THREADS / WARP]; /* of all threads of a warp */
     /* addresses for ThreadSanitizer's annotations */
     char barriers[BLOCKS][2], warps[BLOCKS * THREADS / WARP][2], clusters[2], beginning, end;
     std::vector<char> shared[BLOCKS];
@@ -133,7 +134,7 @@ static void yield(wait state, char *place)
 {
     fiber *self = running();
     void *next = block.scheduler_seen;
-    self->state = state;
+    block.state[block.current] = state;
     __tsan_release(place);
     __tsan_switch_to_fiber(next, __tsan_switch_to_fiber_no_sync);
     leave(self);
@@ -244,16 +245,17 @@ char *emulated_shared_at(unsigned rank, size_t offset, size_t bytes)
 }
 
 /* Masks must be whole warps. Two sets of slots are used in turn: one is written while the other may still
- * be read. */
+ * be read. The first thread that goes on sees whether another has ended, or is at another barrier: none is
+ * ahead by then, so the warp's shuffles are fewer than this one's number from each thread. */
 uint64_t emulated_shuffle(uint64_t value, int from)
 {
     int count = running()->shuffles + 1, set = count % 2, first = block.current / WARP * WARP;
+    loose<int> &all = block.shuffles[first / WARP];
     running()->shuffles = count;
+    all = all + 1;
     block.slots[set][block.current] = value;
     meet(AT_WARP);
-    for (int i = first; i < first + WARP; i++)
-        if (i >= block.count || block.fibers[i]->shuffles < count)
-            emulated_stop("a shuffle that not all threads of the warp take part in");
+    if (all < count * WARP) emulated_stop("a shuffle that not all threads of the warp take part in");
     return block.slots[set][first + from % WARP];
 }
 
@@ -288,19 +290,19 @@ static bool release(int first, int last, wait state)
 {
     int arrived = 0;
     for (int i = first; i < last; i++) {
-        if (block.fibers[i]->state == DONE) continue;
-        if (block.fibers[i]->state != state) return false;
+        if (block.state[i] == DONE) continue;
+        if (block.state[i] != state) return false;
         arrived++;
     }
     for (int i = first; i < last && arrived; i++)
-        if (block.fibers[i]->state == state) block.fibers[i]->state = RUNNING;
+        if (block.state[i] == state) block.state[i] = RUNNING;
     return arrived > 0;
 }
 
 static bool is_over(int first, int last)
 {
     for (int i = first; i < last; i++)
-        if (block.fibers[i]->state != DONE) return false;
+        if (block.state[i] != DONE) return false;
     return true;
 }
 
@@ -316,7 +318,8 @@ static void lose_shared(int rank)
 static bool goes_backward()
 {
     static const char *order = std::getenv("TERN_EMULATED_ORDER");
-    return order && !std::strcmp(order, "backward");
+    static const bool is_backward = order && !std::strcmp(order, "backward");
+    return is_backward;
 }
 
 static void begin_block(int rank, uint64_t number)
@@ -325,7 +328,8 @@ static void begin_block(int rank, uint64_t number)
                           (unsigned)(number / gridDim.x / gridDim.y));
     for (int i = rank * block.each; i < (rank + 1) * block.each; i++) {
         fiber *f = block.fibers[i];
-        f->state = RUNNING;
+        block.state[i] = RUNNING;
+        block.shuffles[i / WARP] = 0;
         f->rank = rank;
         f->shuffles = 0;
         f->has_waited = f->has_arrived = false;
@@ -336,15 +340,16 @@ static void begin_block(int rank, uint64_t number)
 
 static bool run_fibers()
 {
+    const bool is_backward = goes_backward();
     bool moved = false;
     for (int n = 0; n < block.count; n++) {
-        int i = goes_backward() ? block.count - 1 - n : n;
+        int i = is_backward ? block.count - 1 - n : n;
+        if (block.state[i] != RUNNING) continue;
         fiber *f = block.fibers[i];
-        if (f->state != RUNNING) continue;
         block.current = i;
         __tsan_switch_to_fiber(f->seen, __tsan_switch_to_fiber_no_sync);
         enter(f);
-        if (f->state == DONE) lose_shared(f->rank);
+        if (block.state[i] == DONE) lose_shared(f->rank);
         moved = true;
     }
     return moved;
