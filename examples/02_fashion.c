@@ -164,6 +164,7 @@ typedef struct trial {
     tern_module *net;
     tern_optim *opt;
     tern_scope *s;
+    tern_progress *bar;
 } trial;
 
 /* Returns the steps per second over `most` steps, or until `limit` seconds have passed on rank 0's clock. */
@@ -176,12 +177,26 @@ static double steps_a_second(trial *t, int most, double limit, tern_error *err)
         tern_backward(t->s, tern_cross_entropy(t->s, tern_forward(t->net, t->s, b.x), b.y, NULL));
         tern_optim_step(t->opt, t->s);
         tern_scope_end(t->s, err);
+        tern_progress_update(t->bar, b.count);
         steps++;
         seconds = fashion_now() - started;
         over = seconds > limit;
         if (t->world) tern_broadcast(t->world, &over, 1, TERN_I64, 0, err);
     }
     return (double)steps / seconds;
+}
+
+static tern_progress *new_speed_bar(tern_group *world, int threads, tern_error *err)
+{
+    char title[64];
+    int ranks = world ? tern_group_size(world) : 1;
+    snprintf(title, sizeof(title), "%d rank%s x %d thread%s", ranks, ranks == 1 ? "" : "s", threads,
+             threads == 1 ? "" : "s");
+    tern_progress_opts opts = tern_progress_defaults();
+    opts.unit = "img";
+    opts.leave = false;
+    opts.line_seconds = 5;
+    return tern_progress_new(title, (SPEED_WARM + SPEED_STEPS) * BATCH, world, &opts, err);
 }
 
 /* Returns the images per second of this rank alone or, with `world`, of all ranks; 0 after an error. */
@@ -195,8 +210,10 @@ static double measure(run *r, tern_group *world, int threads, tern_error *err)
     tern_ddp *ddp = world ? tern_ddp_new(t.net, world, NULL, err) : NULL;
     t.opt = new_optim(t.net, err);
     t.s = tern_scope_new(r->data.dev, world, err);
+    t.bar = new_speed_bar(world, threads, err);
     steps_a_second(&t, SPEED_WARM, SPEED_SECONDS / 2, err);
     double rate = steps_a_second(&t, SPEED_STEPS, SPEED_SECONDS, err);
+    tern_progress_free(t.bar);
     tern_scope_free(t.s);
     tern_optim_free(t.opt);
     tern_ddp_free(ddp);

@@ -190,6 +190,7 @@ static inline double fashion_accuracy(tern_module *net, tern_loader *test, tern_
     tern_progress_opts opts = tern_progress_defaults();
     opts.unit = "img";
     opts.leave = false;
+    opts.line_seconds = 5;
     int ranks = tern_group_size(world);
     tern_progress *bar = tern_progress_new("test", (FASHION_TEST + ranks - 1) / ranks, world, &opts, err);
     tern_eval(net);

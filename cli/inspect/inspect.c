@@ -124,7 +124,8 @@ static int take_files(int count, char **files, settings *set)
 {
     int wanted = set->diff ? 2 : 1;
     if (count != wanted) {
-        fprintf(stderr, "tern inspect: expected %s, got %d\n", set->diff ? "two files" : "one file", count);
+        fprintf(stderr, "tern inspect: expected %s, got %d%s\n", set->diff ? "two files" : "one file", count,
+                count == 2 ? ": --diff compares two" : "");
         return TERN__EXIT_USAGE;
     }
     if (set->diff && set->json) {

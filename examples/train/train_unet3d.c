@@ -362,6 +362,7 @@ static void show_volume(trainer *t, tern_scope *s, gallery *g, tern_error *err)
     tern_window_opts opts = tern_window_defaults();
     memcpy(opts.patch, u->plan.patch, sizeof(opts.patch));
     opts.output = TERN_WINDOW_CLASSES;
+    if (!err->code) puts("segmenting the whole test volume .."), fflush(stdout);
     tern_volume *found = tern_sliding_window(t->task->net, s, image, u->volumes.classes, &opts, err);
     if (!found) return;
     save(t, "image", image, TERN_F32);

@@ -303,7 +303,7 @@ class Inspect(Case):
 
     def test_errors(self):
         self.fails(2, "expected one file, got 0", "inspect")
-        self.fails(2, "expected one file, got 2", "inspect", "a", "b")
+        self.fails(2, "expected one file, got 2: --diff compares two", "inspect", "a", "b")
         self.fails(2, "unrecognized option", "inspect", "--fly", "a")
         self.fails(1, "No such file", "inspect", self.path("none"))
         self.fails(1, "regular file", "inspect", self.folder.name)

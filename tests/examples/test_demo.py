@@ -20,7 +20,7 @@ class Demo(unittest.TestCase):
             done = subprocess.run(command, text=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=580, cwd=folder, env=USUAL)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             for line in without_slow_ranks(done.stderr).splitlines():  # without a terminal, progress is an occasional line
-                self.assertRegex(line, r"^(epoch 1: +\d+% \d+/59904 \[\d\d:\d\d<\d\d:\d\d, +[\d.]+img/s, loss=[\d.]+\]|test: .*)$")
+                self.assertRegex(line, r"^(epoch 1: +\d+% \d+/59904 \[\d\d:\d\d<\d\d:\d\d, +[\d.]+img/s, loss=[\d.]+\]|(test|[12] ranks? x [12] threads?): .*)$")
             with open(os.path.join(folder, "predictions.png"), "rb") as picture:
                 self.assertEqual(picture.read(8), b"\x89PNG\r\n\x1a\n")
             board = re.search(r"(?m)^  curves    tensorboard --logdir (runs/\S+_fashion)$", done.stdout).group(1)
