@@ -7,13 +7,13 @@
 typedef enum tern__bind { TERN__BIND_NONE, TERN__BIND_CORE, TERN__BIND_AUTO } tern__bind;
 
 /* How the launchers of several hosts meet and notice that one is gone. */
-typedef struct tern__meeting {
+typedef struct tern__rendezvous {
     bool has_key;     /* launch.key is a secret                                         */
     bool is_c10d;     /* --rdzv-backend c10d                                        */
     double timeout_s; /* until all hosts must have come                                 */
     int keep_alive_s; /* times keep_alive_max: a host silent for so many seconds is lost */
     int keep_alive_max;
-} tern__meeting;
+} tern__rendezvous;
 
 /* Where the ranks' output goes. */
 typedef struct tern__log_opts {
@@ -26,7 +26,7 @@ typedef struct tern__log_opts {
 
 typedef struct tern__job {
     tern__launch launch;
-    tern__meeting meeting;
+    tern__rendezvous meeting;
     tern__log_opts logs;
     char **argv;  /* the program and its arguments; NULL at the end                */
     double grace; /* seconds from a signal to SIGKILL; 0: depends on the cause     */

@@ -194,7 +194,7 @@ static int take_conf_pair(const char *name, const char *value, tern__job *job, t
     static const char *const ignored[] = {
         "last_call_timeout", "close_timeout", "heartbeat_timeout", "read_timeout",
         "is_host",           "store_type",    "use_libuv",         NULL};
-    tern__meeting *meeting = &job->meeting;
+    tern__rendezvous *meeting = &job->meeting;
     if (!strcmp(name, "timeout") || !strcmp(name, "join_timeout"))
         return take_seconds(value, &meeting->timeout_s, err);
     if (!strcmp(name, "keep_alive_interval")) return take_int(value, 1, 3600, &meeting->keep_alive_s, err);

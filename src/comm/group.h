@@ -79,7 +79,7 @@ struct tern_group {
     struct tern__shm *shm;               /* NULL: this rank is alone on its host */
     /* Advances everything that the family has in progress: what a rank does while it waits. */
     int (*progress)(tern_group *group, tern_error *err);
-    struct tern__listener *listeners;    /* live ddps, in creation order */
+    struct tern__listener *listeners; /* live ddps, in creation order */
 };
 
 static inline tern_group *tern__group_root(const tern_group *group)

@@ -58,10 +58,8 @@ int tern__checksum_post(tern_ddp *ddp, tern_error *err)
     if (!self->extent.count || self->rounds % (uint64_t)ddp->opts.checksum_every) return TERN_OK;
     int status = ddp->shadow ? TERN_OK : hash(ddp, err);
     if (status) return status;
-    tern__post work = {.kind = TERN__ALL_GATHER,
-                       .dtype = TERN_I64,
-                       .extents = &self->extent,
-                       .extent_count = 1};
+    tern__post work = {
+        .kind = TERN__ALL_GATHER, .dtype = TERN_I64, .extents = &self->extent, .extent_count = 1};
     status = tern__ddp_post(ddp, &work, ddp->bucket_count, err);
     if (!status) self->seq = ddp->round.last_seq;
     return status;

@@ -1,4 +1,5 @@
-/* post.c - posts a ddp's works on its channel, says what they are, and waits for conditions while works go on. */
+/* post.c - posts a ddp's works on its channel, says what they are, and waits for conditions while works go
+ * on. */
 #include "parallel/ddp.h"
 
 #include <sched.h>
@@ -6,7 +7,8 @@
 
 /* ---- what a ddp says of its works ---- */
 
-/* A label's part is the bucket; its number the backward, its detail how many microbatches are folded into it. */
+/* A label's part is the bucket; its number the backward, its detail how many microbatches are folded into
+ * it. */
 static void label_text(const tern__label *label, char *text, size_t size)
 {
     snprintf(text, size, "(ddp %u, backward %llu, bucket %u, %u folded)", label->user,

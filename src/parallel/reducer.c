@@ -94,10 +94,7 @@ static int post_ready(tern_ddp *ddp, tern_error *err)
 /* Broadcasts rank 0's bytes, or, if rank 0 is a shadow, those of the highest rank that is not. */
 static int post_broadcast(tern_ddp *ddp, const tern__extent *extents, int count, tern_error *err)
 {
-    tern__post work = {.kind = TERN__BROADCAST,
-                       .dtype = TERN_U8,
-                       .extents = extents,
-                       .extent_count = count};
+    tern__post work = {.kind = TERN__BROADCAST, .dtype = TERN_U8, .extents = extents, .extent_count = count};
     return tern__ddp_post(ddp, &work, ddp->bucket_count, err);
 }
 

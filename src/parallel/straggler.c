@@ -76,10 +76,8 @@ int tern__straggler_post(tern_ddp *ddp, tern_error *err)
     self->is_posted = self->sums && self->count == TERN__STRAGGLER_STEPS;
     if (!self->is_posted) return TERN_OK;
     gathered(ddp)[tern_group_rank(ddp->group)] = self->own;
-    tern__post work = {.kind = TERN__ALL_GATHER,
-                       .dtype = TERN_I64,
-                       .extents = &self->extent,
-                       .extent_count = 1};
+    tern__post work = {
+        .kind = TERN__ALL_GATHER, .dtype = TERN_I64, .extents = &self->extent, .extent_count = 1};
     return tern__ddp_post(ddp, &work, ddp->bucket_count, err);
 }
 

@@ -29,8 +29,7 @@ static void check_cut(tern_dtype dtype, uint64_t count, int world)
     uint64_t chunks = 0, covered = 0;
     tern__cut_make(&cut, &work, world);
     for (int rank = 0; rank < world; rank++) {
-        uint64_t low = TERN__MIN((uint64_t)rank * cut.slice, count),
-                 high = TERN__MIN(low + cut.slice, count);
+        uint64_t low = TERN__MIN((uint64_t)rank * cut.slice, count), high = TERN__MIN(low + cut.slice, count);
         uint64_t here = tern__cut_chunks(&cut, &work, rank);
         assert_true(here * cut.chunk >= high - low);
         assert_true(!here || (here - 1) * cut.chunk < high - low);

@@ -67,20 +67,16 @@ static const variant variants[VARIANTS] = {
     [MISTAKE] = {TERN_E_INVALID, TERN_E_PEER, TERN_E_PEER, ") failed: buffer is NULL"},
     [MISMATCH] = {TERN_E_MISMATCH, TERN_E_MISMATCH, TERN_E_MISMATCH,
                   "rank 2: all_reduce of 2 f32, sum (work 2); in the group of ranks 0, 2"},
-    [WINDOW] = {TERN_E_MISMATCH, TERN_E_MISMATCH, TERN_E_MISMATCH,
-                "; in the group of ranks 0, 2"},
+    [WINDOW] = {TERN_E_MISMATCH, TERN_E_MISMATCH, TERN_E_MISMATCH, "; in the group of ranks 0, 2"},
     [LEAVE] =
         {0, TERN_E_PEER, TERN_E_PEER,
          ") has closed its group while rank 0 waits in all_reduce of 1 f32, sum (work 2); in the group of "
          "ranks 0, 2"},
-    [LEAVE_WINDOW] = {0, TERN_E_PEER, TERN_E_PEER,
-                      ") has closed its group while rank 0 opens a window"},
+    [LEAVE_WINDOW] = {0, TERN_E_PEER, TERN_E_PEER, ") has closed its group while rank 0 opens a window"},
     [SLEEP] = {TERN_E_TIMEOUT, TERN_E_TIMEOUT, TERN_E_TIMEOUT,
                "rank 0 waited 0.3 s in all_reduce of 1 f32, sum (work 2); not called by rank 2 ("},
-    [LIST] = {TERN_E_INVALID, TERN_E_PEER, TERN_E_PEER,
-              ") failed: ranks[1] is 2, expected 0 to 1"},
-    [OPTS] = {TERN_E_RANGE, TERN_E_PEER, TERN_E_PEER,
-              ") failed: timeout_s is 0, expected more than 0"},
+    [LIST] = {TERN_E_INVALID, TERN_E_PEER, TERN_E_PEER, ") failed: ranks[1] is 2, expected 0 to 1"},
+    [OPTS] = {TERN_E_RANGE, TERN_E_PEER, TERN_E_PEER, ") failed: timeout_s is 0, expected more than 0"},
     [WORLD] = {TERN_E_IO, TERN_E_PEER, TERN_E_PEER, ") failed: the disk is full"},
 };
 

@@ -187,7 +187,8 @@ static int leave_body(int rank, const tern__bootstrap *boot, void *arg)
         while (in_group && !atomic_load(&b->rounds)) usleep(1000);
         return f.err.code ? 1 : fixture_close(&f);
     }
-    while (b->variant == SENDS_LATER && !tern__shm_has_left(tern__windows_ranks(pair->state), last)) usleep(100);
+    while (b->variant == SENDS_LATER && !tern__shm_has_left(tern__windows_ranks(pair->state), last))
+        usleep(100);
     if (rank == 0 && b->variant == WAITS_IN_RECV)
         tern_recv(pair, f.plain, 4, TERN_F32, last, 0, NULL, &f.err);
     if (rank == 0 && b->variant == WAITS_IN_ANY)

@@ -21,16 +21,15 @@ static int check_broadcast(place *p, unsigned who, int root, bool to_own)
     enum { count = 5000 };
     float out[count];
     tern__extent extent = {p->window, 64, count};
-    tern__post post = {.kind = TERN__BROADCAST,
-                       .dtype = TERN_F32,
-                       .root = root,
-                       .label = {.kind = &tern__ddp_label,
-                                 .user = 2,
-                                 .number = (uint64_t)p->rank * (who >> p->rank & 1)},
-                       .extents = &extent,
-                       .extent_count = 1,
-                       .out = to_own ? out : NULL,
-                       .shadow = who >> p->rank & 1};
+    tern__post post = {
+        .kind = TERN__BROADCAST,
+        .dtype = TERN_F32,
+        .root = root,
+        .label = {.kind = &tern__ddp_label, .user = 2, .number = (uint64_t)p->rank * (who >> p->rank & 1)},
+        .extents = &extent,
+        .extent_count = 1,
+        .out = to_own ? out : NULL,
+        .shadow = who >> p->rank & 1};
     float *at = (float *)(p->base + extent.offset);
     for (int i = 0; i < count; i++) out[i] = at[i] = (float)(p->rank * count + i);
     uint64_t seq = place_run(p, &post);
@@ -109,9 +108,12 @@ typedef struct dispute {
 } dispute;
 
 static const dispute disputes[] = {
-    {"number", {.label.number = 1}, 1, false},        {"detail", {.label.detail = 1}, 1, false},
-    {"part", {.label.part = 1}, 1, false},            {"part of a shadow", {.label.part = 1}, 1, true},
-    {"user of a shadow", {.label.user = 1}, 1, true}, {"kind of a shadow", {.kind = TERN__BARRIER}, 1, true},
+    {"number", {.label.number = 1}, 1, false},
+    {"detail", {.label.detail = 1}, 1, false},
+    {"part", {.label.part = 1}, 1, false},
+    {"part of a shadow", {.label.part = 1}, 1, true},
+    {"user of a shadow", {.label.user = 1}, 1, true},
+    {"kind of a shadow", {.kind = TERN__BARRIER}, 1, true},
 };
 
 static int dispute_body(int rank, const tern__bootstrap *boot, void *arg)
@@ -120,8 +122,7 @@ static int dispute_body(int rank, const tern__bootstrap *boot, void *arg)
     place p;
     char expected[64];
     if (place_open(&p, rank, boot, window_bytes)) return 1;
-    tern__post post = {
-        .kind = TERN__BROADCAST, .dtype = TERN_F32, .label = {&tern__ddp_label, 3, 0, 1, 4}};
+    tern__post post = {.kind = TERN__BROADCAST, .dtype = TERN_F32, .label = {&tern__ddp_label, 3, 0, 1, 4}};
     if (rank == 0) post.label.number = 1;
     post.shadow = rank == 0 || (rank == 2 && d->is_odd_shadow);
     if (rank == 2) {

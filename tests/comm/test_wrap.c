@@ -228,7 +228,8 @@ static int serials_body(int rank, const tern__bootstrap *boot, void *arg)
     fixture f;
     if (fixture_open(&f, rank, boot, 64)) return 1;
     int to = (rank + 1) % f.world, from = (rank + f.world - 1) % f.world;
-    tern__shm_group *here = f.group->backend == &tern__comm_native ? tern__windows_ranks(f.group->state) : NULL;
+    tern__shm_group *here =
+        f.group->backend == &tern__comm_native ? tern__windows_ranks(f.group->state) : NULL;
     tern_work *send = tern_isend(f.group, &sent, 1, TERN_I64, to, 0, &f.err);
     door_pass(arg, 0, f.world);
     if (here) here->serial = UINT32_MAX - 2;

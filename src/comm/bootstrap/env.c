@@ -1,4 +1,5 @@
-/* env.c - reads torchrun's variables: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; and what all sources share. */
+/* env.c - reads torchrun's variables: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; and what all sources
+ * share. */
 #include "comm/bootstrap/inner.h"
 
 #include "base/local.h"

@@ -1,5 +1,5 @@
-/* blame.c - what a rank tells its peers during a long wait, and what it learns of them. Ranks of this host read
- * it in their shared memory; ranks of other hosts ask the control thread. */
+/* blame.c - what a rank tells its peers during a long wait, and what it learns of them. Ranks of this host
+ * read it in their shared memory; ranks of other hosts ask the control thread. */
 #include "comm/meet/wait.h"
 
 #include "base/text.h"
@@ -29,8 +29,8 @@ static int append_missing(const tern_group *group, const bool *ranks, bool is_na
 /* ---- who is stopped ---- */
 
 /* True if nobody has said yet that `rank`, one of the root's, is stopped: neither this rank nor another one
- * of its host. They leave a bit for each other in shared memory. While the group opens, some have none yet, so
- * they claim the rank, too. */
+ * of its host. They leave a bit for each other in shared memory. While the group opens, some have none yet,
+ * so they claim the rank, too. */
 static bool is_first_to_say(const tern_group *group, int rank)
 {
     tern_group *root = group->root;
@@ -50,8 +50,8 @@ static void forget_stopped(tern_group *root)
     root->stop_look_at = 0;
 }
 
-/* Ranks may take as long as they like to call a collective, but they open a group together. So a wait of 30 s
- * in there warns of the ranks that have not come to it, and do not wait for others either. */
+/* Ranks may take as long as they like to call a collective, but they open a group together. So a wait of 30
+ * s in there warns of the ranks that have not come to it, and do not wait for others either. */
 static void warn_of_absent(const tern_group *group, const char *what, const bool *ranks)
 {
     tern_group *root = group->root;
@@ -67,8 +67,8 @@ static void warn_of_absent(const tern_group *group, const char *what, const bool
     tern__free(absent);
 }
 
-/* Looks for the stopped ranks that hold up `ranks`, and warns of them once it is time to. Only some ranks of
- * other hosts are asked: if another one is stopped, those wait for it, too. */
+/* Looks for the stopped ranks that hold up `ranks`, and warns of them once it is time to. Only some ranks
+ * of other hosts are asked: if another one is stopped, those wait for it, too. */
 static void warn_of_all(const tern_group *group, const char *what, const bool *ranks, double silent_s)
 {
     const int asks_max = 16;
@@ -88,9 +88,9 @@ static void warn_of_all(const tern_group *group, const char *what, const bool *r
     }
 }
 
-/* A stopped rank would be an error only after the group's time-out, half an hour. The wait warns of it once,
- * after 10 s or half of a shorter time-out. It looks once a second, and from half of that time on, since
- * ranks of other hosts have to be asked first. */
+/* A stopped rank would be an error only after the group's time-out, half an hour. The wait warns of it
+ * once, after 10 s or half of a shorter time-out. It looks once a second, and from half of that time on,
+ * since ranks of other hosts have to be asked first. */
 static void look_for_late(const tern_group *group, const char *what, const bool *ranks)
 {
     int64_t now = tern__now_ns(), *at = &group->root->stop_look_at;

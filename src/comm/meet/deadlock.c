@@ -3,26 +3,26 @@
  * An act is anything that another rank may wait for: posting, finishing or retiring a work, passing a
  * descriptor, joining, sending, receiving. Rank A misses rank B if B holds up a work or message of A.
  *
- * A rank that has waited for long writes to the shared memory before each sleep: what it is waiting in, how often it
- * has acted so far, and for every rank that it misses how often that rank had acted at that time. From then
- * until it wakes, its turn is odd and it does nothing. Then it follows the chain: the ranks that it misses,
- * the ranks that those miss, and so on. If all of them sleep, and none has acted since it was missed, it is a
- * deadlock.
+ * A rank that has waited for long writes to the shared memory before each sleep: what it is waiting in, how
+ * often it has acted so far, and for every rank that it misses how often that rank had acted at that time.
+ * From then until it wakes, its turn is odd and it does nothing. Then it follows the chain: the ranks that
+ * it misses, the ranks that those miss, and so on. If all of them sleep, and none has acted since it was
+ * missed, it is a deadlock.
  *
  * Why this is never wrong: take a moment between the two times that the turns are read. All of these ranks
  * slept, and each missed others of them. The first one to go on would need an act of one that it misses. It
  * cannot have done something else for another rank meanwhile: a rank publishes that it sleeps only if no
  * party has anything to do for it, and it misses every rank that holds up a work or message of any party,
- * whether it waits for that or not. A rank that computes, or that was woken and has not run yet, is either awake or
- * has acted.
+ * whether it waits for that or not. A rank that computes, or that was woken and has not run yet, is either
+ * awake or has acted.
  *
- * If the family spans hosts, the ranks of each host check among themselves. What
- * a message from another host will let a rank do cannot be foreseen. So a rank does not publish that it
- * sleeps while such a message is on its way, nor if it has acted since it last began to look for work,
- * because works between hosts might then go on.
+ * If the family spans hosts, the ranks of each host check among themselves. What a message from another
+ * host will let a rank do cannot be foreseen. So a rank does not publish that it sleeps while such a
+ * message is on its way, nor if it has acted since it last began to look for work, because works between
+ * hosts might then go on.
  *
- * Why a deadlock is always found: once nothing moves, every rank publishes at its next sleep how often it has
- * acted, and at the sleep after that all ranks have seen it. */
+ * Why a deadlock is always found: once nothing moves, every rank publishes at its next sleep how often it
+ * has acted, and at the sleep after that all ranks have seen it. */
 #include "comm/meet/wait.h"
 
 #include "base/text.h"
@@ -52,9 +52,9 @@ static tern__waiter *waiter_of_rank(const tern__shm *shm, const tern_group *grou
     return waiter_of(shm, slot_of(shm, group, rank));
 }
 
-/* A rank's hint changes only while its turn is even, and its `text` only while `said` is even. The words are
- * ordered with these counters as in control/last.c: a reader that has got a word of a later text sees that
- * the counter has changed. */
+/* A rank's hint changes only while its turn is even, and its `text` only while `said` is even. The words
+ * are ordered with these counters as in control/last.c: a reader that has got a word of a later text sees
+ * that the counter has changed. */
 static void write_text(_Atomic(uint64_t) *words, const char *text)
 {
     uint64_t copy[TERN__WORK_TEXT / 8] = {0};
@@ -212,8 +212,8 @@ static bool is_closed(const tern__shm *shm, int count)
     return true;
 }
 
-/* Takes the hint if only one of the two ranks has one. Two hints explain nothing: each rank then waits for a
- * ddp's work that the other has not called. */
+/* Takes the hint if only one of the two ranks has one. Two hints explain nothing: each rank then waits for
+ * a ddp's work that the other has not called. */
 static void choose_hint(const tern__shm *shm, const int ranks[2], char hint[TERN__WORK_TEXT])
 {
     char other[TERN__WORK_TEXT];

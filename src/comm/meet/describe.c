@@ -221,7 +221,8 @@ static const char *explain(const tern__desc *one, const tern__desc *other, bool 
     const char *why = kind && kind->differ ? kind->differ(&labels[0], &labels[1]) : "";
     bool are_lists = !one->label && !other->label && one->detail && other->detail;
     if (*why) return why;
-    if (are_lists && one->detail != other->detail) return "; their lists of buffers differ in length or counts";
+    if (are_lists && one->detail != other->detail)
+        return "; their lists of buffers differ in length or counts";
     if (same)
         return "; the same, but in different memory: all ranks must use a block of tern_group_mem_alloc "
                "at the same offset, or none";

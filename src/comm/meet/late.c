@@ -12,10 +12,10 @@
 /* What a rank has not done yet. */
 typedef enum tern__lack {
     TERN__LACKS_NOTHING,
-    TERN__LACKS_POST,  /* has not called the work that is due */
-    TERN__LACKS_END,   /* is in the middle of it */
-    TERN__LACKS_PART,  /* has not begun what only it can do */
-    TERN__LACKS_LEAVE  /* has not retired the earlier work whose slot `goal` needs */
+    TERN__LACKS_POST, /* has not called the work that is due */
+    TERN__LACKS_END,  /* is in the middle of it */
+    TERN__LACKS_PART, /* has not begun what only it can do */
+    TERN__LACKS_LEAVE /* has not retired the earlier work whose slot `goal` needs */
 } tern__lack;
 
 /* Returns why work `goal`, or the work that is due before it, waits for `rank`. */
@@ -93,8 +93,7 @@ static void append_late(const tern__meeting *m, int rank, char *text, size_t siz
 static int count_missing(const tern__meeting *m, uint64_t seq)
 {
     int count = 0;
-    for (int rank = 0; rank < m->of->world; rank++)
-        count += atomic_load(&m->posted[rank].value) < seq;
+    for (int rank = 0; rank < m->of->world; rank++) count += atomic_load(&m->posted[rank].value) < seq;
     return count;
 }
 
@@ -143,8 +142,8 @@ int tern__meeting_fail_late(tern__meeting *m, uint64_t goal, tern_error *err)
     char text[TERN_ERROR_TEXT], work[TERN__WORK_TEXT];
     uint64_t seq = tern__meeting_due(m);
     own_text(m, seq, work, sizeof(work));
-    snprintf(text, sizeof(text), "rank %d waited %g s in %s",
-             tern_group_world_rank(group, m->of->rank), group->opts.timeout_s, work);
+    snprintf(text, sizeof(text), "rank %d waited %g s in %s", tern_group_world_rank(group, m->of->rank),
+             group->opts.timeout_s, work);
     append_all(m, seq, goal, text, sizeof(text));
     return tern__failure_set_in(group, TERN_E_TIMEOUT, text, err);
 }

@@ -1,17 +1,17 @@
 /* meeting.c - the order of works: who has come, and when a work is done.
  *
  * A rank posts a work by writing its descriptor into the work's slot and then setting its `posted` word to
- * the work's number. Once all ranks have posted it, all compare the descriptors, and the mover does its part:
- * any rank that calls in. When the mover says that the work is done, a rank advances its `retired` word, and the
- * buffers are its own again.
+ * the work's number. Once all ranks have posted it, all compare the descriptors, and the mover does its
+ * part: any rank that calls in. When the mover says that the work is done, a rank advances its `retired`
+ * word, and the buffers are its own again.
  *
- * A slot is reused only when all ranks have retired the work that had it, so no rank still reads it. The only
- * things that other ranks need from a late rank are its posts, and what only it can do of a work.
+ * A slot is reused only when all ranks have retired the work that had it, so no rank still reads it. The
+ * only things that other ranks need from a late rank are its posts, and what only it can do of a work.
  *
  * Why no order of events can block this: take the first work m that is not retired. A rank that has not
  * posted m, or has not done its own part of m, is running, or is blocked elsewhere in tern, where it still
- * progresses, or waits for a free slot. The slot is that of work m - slots, which every blocked rank retires
- * itself. */
+ * progresses, or waits for a free slot. The slot is that of work m - slots, which every blocked rank
+ * retires itself. */
 #include "comm/meet/meeting.h"
 
 #include "base/text.h"
@@ -49,16 +49,16 @@ static void retire(tern__meeting *m)
         tern__shm_wake(m->of->shm);
 }
 
-/* After a failure: counts works that all ranks had finished before it as done, however late this rank looks.
- * Touches no data. */
+/* After a failure: counts works that all ranks had finished before it as done, however late this rank
+ * looks. Touches no data. */
 static void settle(tern__meeting *m)
 {
     while (m->met < m->all_posted && is_done(m, m->met + 1) && !tern__tally_take(m, m->met + 1, NULL))
         m->met++;
 }
 
-/* `inside` tells a peer that closes after a failure that its memory is still in use. It is stored before the
- * check for that failure, so either this rank sees the failure or the peer sees `inside`. */
+/* `inside` tells a peer that closes after a failure that its memory is still in use. It is stored before
+ * the check for that failure, so either this rank sees the failure or the peer sees `inside`. */
 int tern__meeting_progress(tern__meeting *m, tern_error *err)
 {
     int status = TERN_OK;
@@ -227,8 +227,7 @@ int tern__meeting_post(tern__meeting *m, const tern__post *post, uint64_t *seq, 
     if (!group->whole) tern__desc_say(group->control, &desc, next, m->of->where);
     atomic_store(&m->posted[m->of->rank].value, next);
     tern__shm_act(m->of->shm);
-    if (tern__shm_has_sleepers(m->of->shm) && tern__meeting_all_posted(m) == next)
-        tern__shm_wake(m->of->shm);
+    if (tern__shm_has_sleepers(m->of->shm) && tern__meeting_all_posted(m) == next) tern__shm_wake(m->of->shm);
     return m->of->world == 1 ? tern__meeting_progress(m, err) : TERN_OK;
 }
 

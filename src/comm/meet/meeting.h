@@ -1,7 +1,7 @@
-/* meeting.h - how the ranks of one host come together for a work: an ordered sequence of works, in which each
- * rank says what it means to do, all compare it, and each sees when the others have come and when they are
- * done. What is done once all have come is a mover's business (tern__meeting_mover); without one a work is done
- * when all have come.
+/* meeting.h - how the ranks of one host come together for a work: an ordered sequence of works, in which
+ * each rank says what it means to do, all compare it, and each sees when the others have come and when they
+ * are done. What is done once all have come is a mover's business (tern__meeting_mover); without one a work
+ * is done when all have come.
  *
  * In shared memory, for p ranks and K slots, behind a tern__shared_head:
  *
@@ -70,8 +70,8 @@ typedef struct tern__met {
 typedef struct tern__meeting_mover {
     /* Called before this rank's post of work `seq` becomes visible to the others. */
     void (*begin)(void *of, uint64_t seq);
-    /* All ranks have posted `seq` and mean the same: does what this rank can do of it. Returns false if the work
-     * moves nothing. */
+    /* All ranks have posted `seq` and mean the same: does what this rank can do of it. Returns false if the
+     * work moves nothing. */
     bool (*run)(void *of, uint64_t seq);
     bool (*is_done)(const void *of, uint64_t seq);
     /* True if `rank` has not begun what only it can do. */
@@ -124,8 +124,8 @@ static inline void *tern__meeting_words(const tern__meeting *meeting, uint64_t s
 
 /* ---- meeting.c ---- */
 
-/* Collective. `slots` works may be in flight. A mover gets `mover_of` and has `words_bytes` of its own, zeroed, in each
- * slot; NULL: there is none. */
+/* Collective. `slots` works may be in flight. A mover gets `mover_of` and has `words_bytes` of its own,
+ * zeroed, in each slot; NULL: there is none. */
 tern__meeting *tern__meeting_open(tern__shm_group *of, int slots, const tern__meeting_mover *mover,
                                   void *mover_of, size_t words_bytes, tern_error *err);
 void tern__meeting_close(tern__meeting *meeting);
@@ -135,10 +135,11 @@ int tern__meeting_progress(tern__meeting *meeting, tern_error *err);
 /* TERN_OK if the work is done, TERN_PENDING, or an error. */
 int tern__meeting_test(tern__meeting *meeting, uint64_t seq, tern_error *err);
 int tern__meeting_wait(tern__meeting *meeting, uint64_t seq, tern_error *err);
-/* Notes how far this rank is, by a label's `number` and `detail`: errors of ranks that time out quote it. */
+/* Notes how far this rank is, by a label's `number` and `detail`: errors of ranks that time out quote it.
+ */
 void tern__meeting_note(const tern__meeting *meeting, const tern__label *label);
-/* Returns the first work that this rank has not retired, for which all later ones wait, but at most the last
- * one that it has posted. */
+/* Returns the first work that this rank has not retired, for which all later ones wait, but at most the
+ * last one that it has posted. */
 static inline uint64_t tern__meeting_due(const tern__meeting *meeting)
 {
     return TERN__MIN(meeting->own_retired + 1, meeting->own_posted);
@@ -165,8 +166,8 @@ int tern__tally_take(tern__meeting *meeting, uint64_t seq, tern_error *err);
 
 /* Sets ranks[r] for the ranks that work `goal`, or the work that is due before it, waits for. */
 void tern__meeting_missing(tern__meeting *meeting, uint64_t goal, bool *ranks);
-/* Fail for all ranks: with E_TIMEOUT, because the work that is due waits for ranks; with E_PEER, if a rank that
- * has left is one of them. */
+/* Fail for all ranks: with E_TIMEOUT, because the work that is due waits for ranks; with E_PEER, if a rank
+ * that has left is one of them. */
 int tern__meeting_fail_late(tern__meeting *meeting, uint64_t goal, tern_error *err);
 int tern__meeting_check_left(const tern__meeting *meeting, tern_error *err);
 /* Writes tern__desc_hint for the work that is due and the first rank that has not posted it and waits
@@ -183,11 +184,11 @@ bool tern__desc_is_same(const tern__desc *desc, const tern__desc *like);
 /* Writes "rank 0: <its work>; rank 2: <its work>" for two ranks whose works differ. */
 void tern__desc_differ(const tern__desc *one, const tern__desc *other, int one_rank, int other_rank,
                        uint64_t seq, char *text, size_t size);
-/* Keeps this work as this rank's last collective, for ranks on other hosts that ask. `where`: " in the group
- * of ranks 0, 2", or "". */
+/* Keeps this work as this rank's last collective, for ranks on other hosts that ask. `where`: " in the
+ * group of ranks 0, 2", or "". */
 void tern__desc_say(tern__control *control, const tern__desc *desc, uint64_t seq, const char *where);
-/* If this rank's work `seq`, which `rank` has not posted, has a label whose kind can say more about `rank`: writes
- * that. Otherwise writes "". */
+/* If this rank's work `seq`, which `rank` has not posted, has a label whose kind can say more about `rank`:
+ * writes that. Otherwise writes "". */
 void tern__desc_hint(const tern__meeting *meeting, uint64_t seq, int rank, tern__elsewhere where, char *text,
                      size_t size);
 /* Returns what `rank` has done that has closed the channel of this rank's work `seq`: "freed its ddp". */

@@ -210,8 +210,8 @@ typedef struct goal {
     tern__shm_group *of;
     int peer, fd; /* whose descriptor; -1 until it is here */
     uint32_t serial;
-    int64_t left_deadline; /* set once the peer has left */
-    tern_error *why;       /* why it cannot come */
+    int64_t left_deadline;         /* set once the peer has left */
+    tern_error *why;               /* why it cannot come */
     const tern__shared_head *head; /* of a segment that `count` ranks join; NULL: a descriptor */
     uint64_t count;
 } goal;
@@ -234,9 +234,9 @@ static void describe_opening(const tern__goal *until, bool *ranks, char *what, s
     const goal *g = (const goal *)until;
     snprintf(what, size, "the opening of a window or channel");
     for (int rank = 0; rank < g->of->world; rank++)
-        ranks[rank] = g->head ? rank < TERN__SHARED_RANKS &&
-                                    !(atomic_load(&g->head->here[rank / 64]) >> rank % 64 & 1)
-                              : rank == g->peer;
+        ranks[rank] =
+            g->head ? rank < TERN__SHARED_RANKS && !(atomic_load(&g->head->here[rank / 64]) >> rank % 64 & 1)
+                    : rank == g->peer;
 }
 
 /* Misses the sender, unless its descriptor may still be on its way: then it returns false. */

@@ -1,11 +1,12 @@
-/* shm.h - the memory that the ranks of one host share besides their data. Every word has a cache line of its
- * own.
+/* shm.h - the memory that the ranks of one host share besides their data. Every word has a cache line of
+ * its own.
  *
  * A family (a group and the groups made from it) has one tern__shm on each host with two ranks or more: a
  * futex on which ranks sleep and the count of sleepers, the record of the first failure, the CPUs that the
- * ranks may use, and for each rank what it is waiting in. A group's view of it is a tern__shm_group. A meeting
- * (meeting.h) and a pair of ranks that exchange messages (move/window/mailbox.h) have segments of their own.
- */
+ * ranks may use, and for each rank what it is waiting in. A group's view of it is a tern__shm_group. A
+ * meeting (meeting.h) and a pair of ranks that exchange messages (move/window/mailbox.h) have segments of
+ * their own.
+ * */
 #ifndef TERN_SRC_COMM_MEET_SHM_H
 #define TERN_SRC_COMM_MEET_SHM_H
 
@@ -70,8 +71,8 @@ typedef struct tern__party {
     struct tern__party *next; /* of all groups of the family */
     /* Does what can be done now. Never blocks. */
     int (*progress)(struct tern__party *party, tern_error *err);
-    /* Notes as missed (tern__deadlock_miss) every rank of this host that holds up something of this rank. Returns
-     * false if this rank could do something itself. */
+    /* Notes as missed (tern__deadlock_miss) every rank of this host that holds up something of this rank.
+     * Returns false if this rank could do something itself. */
     bool (*miss)(struct tern__party *party);
 } tern__party;
 
@@ -84,7 +85,8 @@ typedef struct tern__circle {
 
 typedef struct tern__shm {
     tern_group *root;
-    tern_group *group; /* the ranks of this host: the root, or a part of it; their ranks are the slots below */
+    tern_group
+        *group; /* the ranks of this host: the root, or a part of it; their ranks are the slots below */
     tern__control *control;
     int rank, world;
     int cpus; /* that the ranks may use together */
@@ -105,13 +107,14 @@ typedef struct tern__shm_group {
     uint32_t serial;              /* of the next descriptor to pass; the same on all ranks */
     int spins;                    /* before the next wait yields; 0: more ranks than CPUs */
     tern__meeting *first;         /* the group's first meeting, for its own collectives; NULL once closed */
-    const tern__word *closed;     /* [world] a rank's is 1 once it has closed that meeting; NULL if there is none */
+    const tern__word
+        *closed; /* [world] a rank's is 1 once it has closed that meeting; NULL if there is none */
 } tern__shm_group;
 
 /* ---- shm.c ---- */
 
-/* Advances everything that ranks of this host wait in, in all groups of the family. With nothing there it notices no
- * failure. */
+/* Advances everything that ranks of this host wait in, in all groups of the family. With nothing there it
+ * notices no failure. */
 int tern__shm_progress(tern__shm *shm, tern_error *err);
 void tern__party_join(tern__party **list, tern__party *party);
 void tern__party_leave(tern__party **list, tern__party *party);
@@ -158,8 +161,8 @@ int tern__segment_send(tern__shm_group *of, int peer, uint32_t serial, int fd, t
 /* Receives the descriptor; the family goes on while it waits. */
 int tern__segment_recv(tern__shm_group *of, int peer, uint32_t serial, int *fd, tern_error *err);
 
-/* Opens one zeroed segment for all ranks: rank 0 creates it, the others map it. Returns when all have mapped
- * it. It starts with a tern__shared_head. The first one is the family's tern__shm_state. */
+/* Opens one zeroed segment for all ranks: rank 0 creates it, the others map it. Returns when all have
+ * mapped it. It starts with a tern__shared_head. The first one is the family's tern__shm_state. */
 int tern__shared_open(tern__shm_group *of, size_t bytes, void **base, tern_error *err);
 /* Waits until `count` ranks have joined. */
 int tern__shared_await(tern__shm_group *of, const tern__shared_head *head, uint64_t count, tern_error *err);
@@ -167,16 +170,16 @@ void tern__shared_close(const tern__shm_group *of, void *base, size_t bytes);
 
 /* ---- shm_open.c ---- */
 
-/* Collective over the ranks of `group`, which are on one host. The family's first group with two ranks or more
- * opens the shared memory. */
+/* Collective over the ranks of `group`, which are on one host. The family's first group with two ranks or
+ * more opens the shared memory. */
 int tern__shm_open(tern__shm_group *of, tern_group *group, tern_error *err);
 void tern__shm_close(tern__shm_group *of);
 
 /* ---- deadlock.c ---- */
 
-/* Publishes that this rank is about to sleep until the goal is met, unless it may still have something to do.
- * What it is waiting in has been published before. Returns true if published; the rank then must do nothing
- * until _end. */
+/* Publishes that this rank is about to sleep until the goal is met, unless it may still have something to
+ * do. What it is waiting in has been published before. Returns true if published; the rank then must do
+ * nothing until _end. */
 bool tern__deadlock_begin(tern__shm *shm, const tern__goal *goal);
 /* Call it between the two. Returns E_MISMATCH, for all ranks, if this rank and all those that it waits for,
  * directly or through others, wait for each other. */
@@ -187,12 +190,13 @@ void tern__deadlock_say(const tern__shm *shm, const char *text);
 void tern__deadlock_forget(const tern__shm *shm);
 /* Returns how often the rank at that slot has begun and ended so far. */
 uint64_t tern__deadlock_turn(const tern__shm *shm, int slot);
-/* _acts returns how often a rank of `group` had acted when it last published that; _miss notes that this rank
- * has been waiting for it since then. */
+/* _acts returns how often a rank of `group` had acted when it last published that; _miss notes that this
+ * rank has been waiting for it since then. */
 uint64_t tern__deadlock_acts(const tern__shm *shm, const tern_group *group, int rank);
 void tern__deadlock_miss(const tern__shm *shm, const tern_group *group, int rank, uint64_t acts);
-/* _tell_sent publishes how many descriptors this rank has passed to each peer. _lacks_fd returns true if all
- * of them have arrived from `rank` of `group` and none is `serial`; exact once `rank` has left or sleeps. */
+/* _tell_sent publishes how many descriptors this rank has passed to each peer. _lacks_fd returns true if
+ * all of them have arrived from `rank` of `group` and none is `serial`; exact once `rank` has left or
+ * sleeps. */
 void tern__deadlock_tell_sent(const tern__shm *shm);
 bool tern__deadlock_lacks_fd(const tern__shm *shm, const tern_group *group, int rank, uint32_t serial);
 /* Writes what `rank` of `group` is waiting in. Returns false if it is not waiting, or not for long. */

@@ -85,10 +85,8 @@ static int shm_new(tern__shm_group *of, tern_error *err)
  * Spinning pays off only if the ranks have a CPU each. */
 int tern__shm_open(tern__shm_group *of, tern_group *group, tern_error *err)
 {
-    *of = (tern__shm_group){.group = group,
-                            .shm = group->root->shm,
-                            .rank = group->boot.rank,
-                            .world = group->boot.world};
+    *of = (tern__shm_group){
+        .group = group, .shm = group->root->shm, .rank = group->boot.rank, .world = group->boot.world};
     tern__group_in_text(group, of->where, sizeof(of->where));
     int status = of->shm || of->world == 1 ? TERN_OK : shm_new(of, err);
     if (!status && of->shm && of->shm->cpus >= of->shm->world) of->spins = TERN__SPINS_MAX;

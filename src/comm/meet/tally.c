@@ -75,8 +75,7 @@ static int compare(const tern__meeting *m, uint64_t seq, tern_error *err)
     int world = m->of->world, like = 0;
     while (like < world - 1 && is_shadow(&desc[like])) like++;
     for (int rank = 0; rank < world; rank++)
-        if (!tern__desc_is_same(&desc[rank], &desc[like]))
-            return fail_mismatch(m, seq, like, rank, err);
+        if (!tern__desc_is_same(&desc[rank], &desc[like])) return fail_mismatch(m, seq, like, rank, err);
     return TERN_OK;
 }
 

@@ -1,6 +1,6 @@
-/* wait.c - blocking. A rank that waits does any work that there is, also for other ranks. With nothing to do
- * it spins for a short time if every rank of its host has a CPU of its own, then yields, then sleeps until
- * another rank wakes it or a message may have arrived. */
+/* wait.c - blocking. A rank that waits does any work that there is, also for other ranks. With nothing to
+ * do it spins for a short time if every rank of its host has a CPU of its own, then yields, then sleeps
+ * until another rank wakes it or a message may have arrived. */
 #include "comm/meet/wait.h"
 
 #include "base/text.h"
@@ -38,9 +38,9 @@ static void pause_cpu(void)
 #endif
 }
 
-/* Between hosts: sleeps until a message may have arrived. With no message in flight, only a rank of this host
- * can bring progress, so this rank sleeps until one wakes it, or for 5 ms. A transport that cannot block is
- * polled, at first all the time and then less and less often. */
+/* Between hosts: sleeps until a message may have arrived. With no message in flight, only a rank of this
+ * host can bring progress, so this rank sleeps until one wakes it, or for 5 ms. A transport that cannot
+ * block is polled, at first all the time and then less and less often. */
 static void sleep_for_message(const tern__shm *shm, tern__incoming *incoming, int turns, unsigned wakes)
 {
     const int eager = 200, longest_us = 200, quiet_us = 5000;
@@ -55,8 +55,8 @@ static void sleep_for_message(const tern__shm *shm, tern__incoming *incoming, in
         tern__poll(NULL, 0, tern__now_ns() + INT64_C(1000) * us);
 }
 
-/* What is polled mostly comes within 50 us, less than a thread takes to sleep and wake up. Later it is looked at
- * less and less often. */
+/* What is polled mostly comes within 50 us, less than a thread takes to sleep and wake up. Later it is
+ * looked at less and less often. */
 static void sleep_and_poll(const wait *w)
 {
     const int64_t eager_ns = 200000, shortest_ns = 20000, longest_ns = 1000000;
@@ -153,7 +153,8 @@ static int check_slow(wait *w, tern_error *err)
 
 /* ---- waiting ---- */
 
-/* Progresses once. An error of this rank alone is not known to the family yet, and is returned whatever is met. */
+/* Progresses once. An error of this rank alone is not known to the family yet, and is returned whatever is
+ * met. */
 static int look(const wait *w, bool *met, tern_error *err)
 {
     tern_group *group = w->group;

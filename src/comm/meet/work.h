@@ -4,7 +4,8 @@
 
 #include "comm/group.h"
 
-/* The kinds of works. The last five are *moves*: they differ only in who gives what to whom (tern__move). */
+/* The kinds of works. The last five are *moves*: they differ only in who gives what to whom (tern__move).
+ */
 typedef enum tern__kind {
     TERN__ALL_REDUCE,
     TERN__BROADCAST,
@@ -34,13 +35,13 @@ static inline bool tern__kind_reduces(tern__kind kind)
 /* A window over all memory of a rank's own, whose offsets are addresses. For back ends that `reach_own`. */
 #define TERN__OWN_MEMORY UINT32_MAX
 
-/* What the caller of a work says of it: for errors and the timeline. It is compared between the ranks, and means
- * nothing here. */
+/* What the caller of a work says of it: for errors and the timeline. It is compared between the ranks, and
+ * means nothing here. */
 typedef struct tern__label {
     const struct tern__label_kind *kind; /* NULL: a collective that the user has called */
     uint32_t user, part;                 /* a ddp's number, its bucket */
-    /* Not compared of a rank that is a shadow. In the user's collectives: a digest of a list's counts, 0 if it is not a
-     * list; and the number of the call. */
+    /* Not compared of a rank that is a shadow. In the user's collectives: a digest of a list's counts, 0 if
+     * it is not a list; and the number of the call. */
     uint32_t detail;
     uint64_t number;
 } tern__label;
@@ -54,21 +55,22 @@ typedef enum tern__elsewhere {
 
 /* What one part of tern says with its labels. */
 typedef struct tern__label_kind {
-    uint32_t id;      /* from 1 on; the same in all processes */
-    bool has_shadows; /* some ranks may be shadows in its works */
-    const char *left; /* what a rank has done that has closed its channel: "freed its ddp" */
+    uint32_t id;               /* from 1 on; the same in all processes */
+    bool has_shadows;          /* some ranks may be shadows in its works */
+    const char *left;          /* what a rank has done that has closed its channel: "freed its ddp" */
     const char *part, *number; /* names of the two in the timeline; NULL: not shown */
     /* Writes "(ddp 1, backward 3, bucket 0, 1 folded)". */
     void (*text)(const tern__label *label, char *text, size_t size);
     /* Returns why two works of this kind differ: "; one was in no_sync ..", or "". */
     const char *(*differ)(const tern__label *one, const tern__label *other);
-    /* `rank` has not come to the work of `label`; `noted` is what it said last of itself (channel_note). Writes ": rank
-     * 1 has done 12 backwards", or "". NULL: nothing is known. */
-    void (*hint)(const tern__label *label, int rank, const tern__label *noted, tern__elsewhere where, char *text,
-                 size_t size);
+    /* `rank` has not come to the work of `label`; `noted` is what it said last of itself (channel_note).
+     * Writes ": rank 1 has done 12 backwards", or "". NULL: nothing is known. */
+    void (*hint)(const tern__label *label, int rank, const tern__label *noted, tern__elsewhere where,
+                 char *text, size_t size);
 } tern__label_kind;
 
-/* Makes a kind known, so that this process can describe other ranks' works of it. Call it before the first. */
+/* Makes a kind known, so that this process can describe other ranks' works of it. Call it before the first.
+ */
 void tern__label_kind_add(const tern__label_kind *kind);
 
 /* A piece of a window: `count` elements of the post's dtype from byte `offset`. */
@@ -94,19 +96,20 @@ typedef struct tern__move {
  *     reduce                              the extents on `root` only
  *     moves                               nothing in the extents, and `count` elements at each takes[r].to
  *
- * In an all_gather and a reduce_scatter the extents hold all `world` parts, which have equal sizes; rank r's
- * part is part r. A move has one extent or none: the data that the rank gives. takes[r] says what this rank
- * takes from rank r's extent, and where it goes; gives[r] says what rank r takes from this rank's extent, so
- * its `from` and `count` are those of takes[me] on rank r. A rank moves nothing to itself: its own `count` is
- * 0.
+ * In an all_gather and a reduce_scatter the extents hold all `world` parts, which have equal sizes; rank
+ * r's part is part r. A move has one extent or none: the data that the rank gives. takes[r] says what this
+ * rank takes from rank r's extent, and where it goes; gives[r] says what rank r takes from this rank's
+ * extent, so its `from` and `count` are those of takes[me] on rank r. A rank moves nothing to itself: its
+ * own `count` is 0.
  *
  * Weighted mean: if any rank gives a weight, the mean is sum(weight[r] * x[r]) / sum(share[r]), in rank
- * order, in f32 (f64 for f64), rounded once. A rank that gives none counts with weight 1 and share 1. Memory
- * with weight 0 is not read. If all weights or all shares are 0, results stay unchanged; so do those of an
- * all_reduce in which all ranks are idle.
+ * order, in f32 (f64 for f64), rounded once. A rank that gives none counts with weight 1 and share 1.
+ * Memory with weight 0 is not read. If all weights or all shares are 0, results stay unchanged; so do those
+ * of an all_reduce in which all ranks are idle.
  *
- * Shadow: a rank that takes part only so that the other ranks can go on. Not all of its label is compared. If it is the root of a broadcast, the highest rank that is not a shadow gives the data instead,
- * if there is one. */
+ * Shadow: a rank that takes part only so that the other ranks can go on. Not all of its label is compared.
+ * If it is the root of a broadcast, the highest rank that is not a shadow gives the data instead, if there
+ * is one. */
 typedef struct tern__post {
     tern__kind kind;
     tern_dtype dtype;
@@ -115,7 +118,7 @@ typedef struct tern__post {
     const int *roots; /* [extent_count] each extent's root, in a broadcast in a device's memory; borrowed like
                        * the extents. NULL: `root` for all. Not compared */
     tern__label label;
-    uint64_t total;  /* elements of the call of which this work is a piece; 0: those in the extents */
+    uint64_t total; /* elements of the call of which this work is a piece; 0: those in the extents */
     const tern__extent *extents; /* borrowed until the work is done */
     int extent_count;
     bool own_places; /* extents may be at different offsets on each rank: only counts are compared */

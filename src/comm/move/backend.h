@@ -1,4 +1,5 @@
-/* backend.h - the interface of a communication back end: one const struct of functions, listed in registry.c.
+/* backend.h - the interface of a communication back end: one const struct of functions, listed in
+ * registry.c.
  *
  * A back end moves plain buffers. A *window* is memory of the same size on every rank that the back end can
  * reach. A *channel* is an ordered sequence of works: order matters within a channel, never between two. A
@@ -59,11 +60,11 @@ struct tern__comm_backend {
     void (*close)(void *state);
 
     /* Opens a window. Collective. If `base` is NULL it is new, zeroed memory. Otherwise `base` is a
-     * page-aligned range of this process, `bytes` a multiple of the page size: address and contents stay, and
-     * the peers can reach its pages from now on. */
+     * page-aligned range of this process, `bytes` a multiple of the page size: address and contents stay,
+     * and the peers can reach its pages from now on. */
     int (*window_open)(void *state, void *base, size_t bytes, uint32_t *window, tern_error *err);
-    /* Returns a window over all memory of a device. Collective at the first call for a device. Extents in it
-     * may be at different offsets on each rank: only their counts are compared; in an all_gather or a
+    /* Returns a window over all memory of a device. Collective at the first call for a device. Extents in
+     * it may be at different offsets on each rank: only their counts are compared; in an all_gather or a
      * reduce_scatter each holds all ranks' parts. Only back ends that have this function take a `base` in a
      * device's memory, and it need not be whole pages. NULL: the back end cannot reach devices' memory. */
     int (*window_of)(void *state, tern_device *device, uint32_t *window, tern_error *err);
@@ -77,8 +78,8 @@ struct tern__comm_backend {
      * ranks. NULL: never. */
     bool (*reach_own)(void *state);
 
-    /* Opens a channel. Collective. `slots` works may be in flight; choose more than a backward posts, so that
-     * post never waits. */
+    /* Opens a channel. Collective. `slots` works may be in flight; choose more than a backward posts, so
+     * that post never waits. */
     void *(*channel_open)(void *state, int slots, tern_error *err);
     /* Gives the channel an order of its own for works in devices' memory, as every channel has for works in
      * host memory. Collective, before its first work. NULL: every channel has one. */
@@ -100,7 +101,8 @@ struct tern__comm_backend {
     int (*test)(void *channel, uint64_t seq, tern_error *err);
     /* Blocks until `seq` and all works before it are done, or until an error. */
     int (*wait)(void *channel, uint64_t seq, tern_error *err);
-    /* Notes how far this rank is, by a label's `number` and `detail`: errors of ranks that time out quote it. */
+    /* Notes how far this rank is, by a label's `number` and `detail`: errors of ranks that time out quote
+     * it. */
     void (*note)(void *channel, const tern__label *label);
     /* Returns the tally of a work that is done; the same on all ranks. Valid until this rank has posted
      * `slots` more works. */
@@ -129,8 +131,8 @@ extern const tern__comm_backend tern__comm_nccl; /* in front of the group's `sec
 
 /* ---- registry.c ---- */
 
-/* Gives the group the back end of boot.choice, with the debug back end in front of it, and NCCL's in front of
- * that, if its name says so. Sets both names. E_UNSUPPORTED: it cannot join the group's hosts. */
+/* Gives the group the back end of boot.choice, with the debug back end in front of it, and NCCL's in front
+ * of that, if its name says so. Sets both names. E_UNSUPPORTED: it cannot join the group's hosts. */
 int tern__comm_pick(tern_group *group, tern_error *err);
 /* Returns E_INVALID if there is no back end of that name. NULL is valid: it stands for any. */
 int tern__comm_check(const char *name, const char *func, tern_error *err);

@@ -67,7 +67,8 @@ int tern__nccl_await(const tern__nccl *nccl, const tern__nccl_goal *of, tern_err
                   .of = of,
                   .status = TERN_PENDING,
                   .err = &why};
-    if (is_over(&until.goal)) return why.code ? tern__error_set(err, why.func, why.code, "%s", why.text) : TERN_OK;
+    if (is_over(&until.goal))
+        return why.code ? tern__error_set(err, why.func, why.code, "%s", why.text) : TERN_OK;
     int status = tern__wait(nccl->group, &until.goal, err);
     if (status || !until.status) return status;
     status = tern__failure_check(nccl->group, err);

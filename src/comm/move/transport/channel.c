@@ -15,7 +15,6 @@
  * when the previous work of its slot is done, so the local channels always have room. */
 #include "comm/move/transport/hosts.h"
 
-
 #include <stdio.h>
 #include <string.h>
 
@@ -401,9 +400,8 @@ void *tern__hosts_channel_open(void *state, int slots, tern_error *err)
     tern__hosts *hosts = state;
     tern__hosts_channel *channel = tern__alloc(sizeof(*channel), func, err);
     if (!channel) return NULL;
-    *channel = (tern__hosts_channel){.party.progress = party_progress,
-                                     .hosts = hosts,
-                                     .slots = (uint64_t)TERN__MAX(slots, 2)};
+    *channel = (tern__hosts_channel){
+        .party.progress = party_progress, .hosts = hosts, .slots = (uint64_t)TERN__MAX(slots, 2)};
     if (open_parts(channel, err)) {
         tern__hosts_channel_close(channel);
         return NULL;

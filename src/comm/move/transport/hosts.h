@@ -1,21 +1,15 @@
 /* hosts.h - shared declarations of the mover `transport`, which serves a group that spans hosts.
  *
  * Inside a host, ranks meet as in any group (meet/meeting.h) and reach each other's windows through a local
- * mover, `window` or `self`. Between hosts, messages go over a transport, MPI or gloo. A group that uses the
- * transport alone counts every rank as a host of its own.
+ * mover, `window` or `self`. Between hosts, messages go over a transport, MPI or gloo. A group that uses
+ * the transport alone counts every rank as a host of its own.
  *
- *   backend.c    opening, closing, windows
- *   map.c        which ranks are on which host
- *   link.c       the transport of a family of groups
- *   messages.c   the messages in flight for one purpose
- *   channel.c    the stages of a work
- *   heads.c      the heads that hosts exchange before a work
- *   exchange.c   the transfer of a work's elements
- *   region.c     which elements a rank transfers
- *   partial.c    their sums
- *   moves.c      the transfer of a move's elements
- *   vote.c       agreement while something is opened
- *   mailbox.c, mailbox_life.c   point-to-point messages */
+ * backend.c    opening, closing, windows map.c        which ranks are on which host link.c       the
+ * transport of a family of groups messages.c   the messages in flight for one purpose channel.c    the
+ * stages of a work heads.c      the heads that hosts exchange before a work exchange.c   the transfer of a
+ * work's elements region.c     which elements a rank transfers partial.c    their sums moves.c      the
+ * transfer of a move's elements vote.c       agreement while something is opened mailbox.c, mailbox_life.c
+ * point-to-point messages */
 #ifndef TERN_SRC_COMM_MOVE_TRANSPORT_HOSTS_H
 #define TERN_SRC_COMM_MOVE_TRANSPORT_HOSTS_H
 
@@ -63,11 +57,11 @@ typedef struct tern__link {
     void *state; /* NULL: given up after a failure */
     tern_group *root;
     int next_tag;
-    tern__party *parties;                  /* channels and mailboxes of all groups of the family  */
-    int transfers;                         /* unfinished ones of mailboxes                         */
-    struct tern__hosts_mailbox *asking;    /* closed, but the transport still holds one of their receives */
-    int pending;                           /* messages in flight                                   */
-    tern_transport_message *awaited;       /* the first pending message that progress depends on, or NULL */
+    tern__party *parties;               /* channels and mailboxes of all groups of the family  */
+    int transfers;                      /* unfinished ones of mailboxes                         */
+    struct tern__hosts_mailbox *asking; /* closed, but the transport still holds one of their receives */
+    int pending;                        /* messages in flight                                   */
+    tern_transport_message *awaited;    /* the first pending message that progress depends on, or NULL */
 } tern__link;
 
 /* Collective over `group`, the root. */
@@ -105,15 +99,15 @@ int tern__messages_recv(tern__messages *messages, int rank, int tag, void *data,
 int tern__messages_test(tern__messages *messages, tern_error *err);
 /* True if a message from `rank` has not arrived yet, or if `rank` has not taken one. */
 bool tern__messages_awaits(const tern__messages *messages, int rank);
-/* Returns a rank that has closed its group and for which awaits(goal, rank) is true, or -1. A rank may leave as
- * soon as its own part is done, while others still wait for each other. */
+/* Returns a rank that has closed its group and for which awaits(goal, rank) is true, or -1. A rank may
+ * leave as soon as its own part is done, while others still wait for each other. */
 int tern__hosts_find_gone(const tern__hosts *hosts, const tern__goal *goal,
                           bool (*awaits)(const tern__goal *goal, int rank));
 
 /* ---- vote.c ---- */
 
-/* Gathers the ranks' numbers: votes[r] = rank r's `own`. Collective over the group. `what` names the purpose
- * in messages: "the opening of a channel". */
+/* Gathers the ranks' numbers: votes[r] = rank r's `own`. Collective over the group. `what` names the
+ * purpose in messages: "the opening of a channel". */
 int tern__hosts_vote(tern__hosts *hosts, const char *what, uint64_t own, uint64_t *votes, tern_error *err);
 /* Reserves the tags [*tag, *tag + count), which no rank of the group has used yet. Collective. */
 int tern__hosts_tags(tern__hosts *hosts, int count, int *tag, tern_error *err);
@@ -203,7 +197,8 @@ typedef struct tern__round {
     char **landings;                       /* [hosts] where each host's results are received    */
 } tern__round;
 
-/* The transfers of a channel's works between this rank and the ranks at the same place of the other hosts. */
+/* The transfers of a channel's works between this rank and the ranks at the same place of the other hosts.
+ */
 typedef struct tern__exchange {
     tern__hosts_channel *channel;
     uint64_t said, heard, fed;     /* works whose head was sent; with all heads here; with all rounds begun */
@@ -269,8 +264,8 @@ const tern__tally *tern__hosts_channel_tally(void *channel, uint64_t seq);
 
 /* Returns the number of elements in this rank's share of the region of `host`. */
 uint64_t tern__region_count(const tern__hosts *hosts, const tern__crossing *work, int host);
-/* Copies elements [first, first + count) of the share between a buffer and the window of the rank at `place`
- * of this host. TERN__OWNER: the window of the rank that owns the element. */
+/* Copies elements [first, first + count) of the share between a buffer and the window of the rank at
+ * `place` of this host. TERN__OWNER: the window of the rank that owns the element. */
 #define TERN__OWNER (-1)
 void tern__region_read(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
                        uint64_t count, int place, char *buffer);

@@ -1,5 +1,5 @@
-/* link.c - the transport of a family of groups. Tag 0 is for votes (vote.c), which all ranks of a group hold
- * in the same order. Channels and mailboxes reserve tags of their own. */
+/* link.c - the transport of a family of groups. Tag 0 is for votes (vote.c), which all ranks of a group
+ * hold in the same order. Channels and mailboxes reserve tags of their own. */
 #include "comm/move/transport/hosts.h"
 
 #include "comm/meet/wait.h"
@@ -95,8 +95,8 @@ static bool is_quiet(tern__incoming *incoming)
     return !link->pending && !link->transfers;
 }
 
-/* Blocks until the awaited message may have arrived. Transfers need polling: the link awaits no single message of
- * theirs. */
+/* Blocks until the awaited message may have arrived. Transfers need polling: the link awaits no single
+ * message of theirs. */
 static bool sleep_in_transport(tern__incoming *incoming)
 {
     const tern__link *link = (tern__link *)incoming;
@@ -114,7 +114,8 @@ static void stop(tern__incoming *incoming)
 
 /* ---- life ---- */
 
-/* The transport's own waits warn of nobody. So the control thread looks meanwhile which ranks hold it up. */
+/* The transport's own waits warn of nobody. So the control thread looks meanwhile which ranks hold it up.
+ */
 typedef struct opening {
     const tern_group *root;
     bool *others; /* [world] */
@@ -176,11 +177,13 @@ tern__link *tern__link_open(tern_group *group, const tern_transport *transport, 
     tern__host_map map;
     tern__link *link = tern__alloc(sizeof(*link), func, err);
     if (!link) return NULL;
-    *link = (tern__link){
-        .incoming = {.progress = link_progress, .is_quiet = is_quiet, .sleep = sleep_in_transport, .stop = stop},
-        .transport = transport,
-        .root = group,
-        .next_tag = 1};
+    *link = (tern__link){.incoming = {.progress = link_progress,
+                                      .is_quiet = is_quiet,
+                                      .sleep = sleep_in_transport,
+                                      .stop = stop},
+                         .transport = transport,
+                         .root = group,
+                         .next_tag = 1};
     int status = tern__host_map_make(&map, group, false, err);
     if (!status) status = start(link, map.host, err);
     tern__host_map_release(&map);

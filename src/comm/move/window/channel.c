@@ -1,16 +1,16 @@
 /* channel.c - which rank does which chunk of a work, in windows that all ranks see.
  *
- * Once all ranks have posted a work (meet/meeting.c), its buffers belong to the channel. Any rank that calls in
- * takes chunks, first of its own slice and then of the other slices. It reduces a chunk over all ranks' windows
- * and writes the result to all of them. A chunk is claimed by compare-and-swap, so only one rank touches it.
- * `done` counts the finished chunks and changes only by read-modify-write, so a rank that reads the full count
- * with acquire sees every rank's writes.
+ * Once all ranks have posted a work (meet/meeting.c), its buffers belong to the channel. Any rank that
+ * calls in takes chunks, first of its own slice and then of the other slices. It reduces a chunk over all
+ * ranks' windows and writes the result to all of them. A chunk is claimed by compare-and-swap, so only one
+ * rank touches it. `done` counts the finished chunks and changes only by read-modify-write, so a rank that
+ * reads the full count with acquire sees every rank's writes.
  *
  * If the result goes to memory that only one rank sees, that rank must compute it: every rank then has one
  * chunk, its own.
  *
- * A work's words in shared memory are claim[world] and `done`, tagged (seq, n): a word with another seq reads as
- * n = 0. */
+ * A work's words in shared memory are claim[world] and `done`, tagged (seq, n): a word with another seq
+ * reads as n = 0. */
 #include "comm/move/window/mailbox.h"
 
 /* ---- claiming chunks ---- */
@@ -93,7 +93,7 @@ static bool owes_chunk(const void *of, uint64_t seq, int rank)
 
 static int check_post(const tern__channel *channel, const tern__post *post, tern_error *err)
 {
-    const tern__windows *windows = channel->windows;
+    const tern__window_state *windows = channel->windows;
     size_t size = tern_dtype_bytes(post->dtype);
     uint64_t count = 0;
     for (int i = 0; i < post->extent_count; i++) {
@@ -161,7 +161,7 @@ static void *channel_open(void *state, int slots, tern_error *err)
     static const tern__meeting_mover mover = {
         .begin = cut_work, .run = run_work, .is_done = is_done, .owes = owes_chunk};
     const char *func = "tern_group";
-    tern__windows *windows = state;
+    tern__window_state *windows = state;
     size_t world = (size_t)windows->ranks.world;
     tern__channel *channel = tern__alloc(sizeof(*channel), func, err);
     if (!channel) return NULL;
@@ -180,7 +180,7 @@ static void *channel_open(void *state, int slots, tern_error *err)
 
 void tern__windows_close(void *state)
 {
-    tern__windows *windows = state;
+    tern__window_state *windows = state;
     for (uint32_t i = 0; i < windows->count; i++) tern__window_close(windows, i);
     tern__shm_close(&windows->ranks);
     tern__free(windows->list);
@@ -189,7 +189,7 @@ void tern__windows_close(void *state)
 
 void *tern__windows_open(tern_group *group, tern_error *err)
 {
-    tern__windows *windows = tern__alloc(sizeof(*windows), "tern_group_open", err);
+    tern__window_state *windows = tern__alloc(sizeof(*windows), "tern_group_open", err);
     if (!windows) return NULL;
     if (tern__shm_open(&windows->ranks, group, err)) {
         tern__windows_close(windows);

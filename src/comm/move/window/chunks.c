@@ -124,7 +124,7 @@ static void collect(const tern__met *work, char *const *at, int world, uint64_t 
     }
 }
 
-static uint64_t own_part(const tern__met *work, const tern__windows *windows)
+static uint64_t own_part(const tern__met *work, const tern__window_state *windows)
 {
     return (uint64_t)windows->ranks.rank * (work->count / (uint64_t)windows->ranks.world);
 }
@@ -132,16 +132,17 @@ static uint64_t own_part(const tern__met *work, const tern__windows *windows)
 /* Reduces this rank's part of an all_reduce, whose data it has at `kept`; all ranks get the result. */
 static void run_kept(const tern__channel *channel, const tern__met *work, uint64_t first, uint64_t count)
 {
-    const tern__windows *windows = channel->windows;
+    const tern__window_state *windows = channel->windows;
     char **at = channel->at, **to = channel->to;
     at[windows->ranks.rank] = work->post.kept + first * tern_dtype_bytes(work->post.dtype);
-    for (int i = 0; i < windows->ranks.world; i++) to[i] = at[(windows->ranks.rank + i) % windows->ranks.world];
+    for (int i = 0; i < windows->ranks.world; i++)
+        to[i] = at[(windows->ranks.rank + i) % windows->ranks.world];
     reduce(channel, work, to, windows->ranks.world, count);
 }
 
 static void run_own(const tern__channel *channel, const tern__met *work, uint64_t first, uint64_t count)
 {
-    const tern__windows *windows = channel->windows;
+    const tern__window_state *windows = channel->windows;
     uint64_t size = tern_dtype_bytes(work->post.dtype);
     char *out = work->post.out;
     switch (work->post.kind) {
@@ -161,7 +162,7 @@ static void run_own(const tern__channel *channel, const tern__met *work, uint64_
 
 static void run_moves(const tern__channel *channel, const tern__met *work)
 {
-    const tern__windows *windows = channel->windows;
+    const tern__window_state *windows = channel->windows;
     const tern__extent *e = work->post.extents;
     size_t size = tern_dtype_bytes(work->post.dtype);
     for (int i = 1; i < windows->ranks.world; i++) {
@@ -180,7 +181,7 @@ static void run_moves(const tern__channel *channel, const tern__met *work)
 static void run_piece(tern__channel *channel, const tern__met *work, uint32_t window, uint64_t offset,
                       uint64_t first, uint64_t count)
 {
-    const tern__windows *windows = channel->windows;
+    const tern__window_state *windows = channel->windows;
     for (int rank = 0; rank < windows->ranks.world; rank++)
         channel->at[rank] = windows->list[window]->bases[rank] + offset;
     if (is_own(&work->post))
@@ -208,7 +209,8 @@ static void run_for_self(tern__channel *channel, const tern__met *work)
 {
     const tern__post *post = &work->post;
     int rank = channel->windows->ranks.rank, world = channel->windows->ranks.world;
-    uint64_t start = own_part(work, channel->windows), part = work->count / (uint64_t)channel->windows->ranks.world;
+    uint64_t start = own_part(work, channel->windows),
+             part = work->count / (uint64_t)channel->windows->ranks.world;
     if (post->kept)
         run_range(channel, work, tern__kept_start(work->count, post->dtype, world, rank),
                   tern__kept_start(work->count, post->dtype, world, rank + 1));

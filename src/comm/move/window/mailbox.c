@@ -214,8 +214,7 @@ bool tern__mailbox_has_met(const tern__mailbox *mailbox, const tern__transfer *r
 
 static int fail_gone(const tern__mailbox *mailbox, const tern__transfer *t, tern_error *err)
 {
-    return tern__shm_has_left(mailbox->ranks, t->peer) ? tern__mailbox_fail_left(mailbox, t, err)
-                                                           : TERN_OK;
+    return tern__shm_has_left(mailbox->ranks, t->peer) ? tern__mailbox_fail_left(mailbox, t, err) : TERN_OK;
 }
 
 static int start_send(tern__mailbox *mailbox, tern__transfer *t, tern_error *err)
@@ -253,7 +252,8 @@ static int start_recv(tern__mailbox *mailbox, tern__transfer *t, tern_error *err
     tern__kept *kept = tern__match_receive(&mailbox->match, t);
     mailbox->pending++;
     if (kept) return take_kept(mailbox, kept, t, err);
-    return t->peer == TERN_ANY_SOURCE ? tern__mailbox_progress(&mailbox->party, err) : pull(mailbox, t->peer, err);
+    return t->peer == TERN_ANY_SOURCE ? tern__mailbox_progress(&mailbox->party, err)
+                                      : pull(mailbox, t->peer, err);
 }
 
 int tern__mailbox_start(void *self, tern__transfer *transfer, tern_error *err)
@@ -299,7 +299,7 @@ static void release(tern__mailbox *mailbox)
 
 void *tern__mailbox_open(void *state, tern_error *err)
 {
-    tern__shm_group *ranks = &((tern__windows *)state)->ranks;
+    tern__shm_group *ranks = &((tern__window_state *)state)->ranks;
     size_t world = (size_t)ranks->world;
     tern__mailbox *mailbox = tern__alloc(sizeof(*mailbox), "tern_send", err);
     if (!mailbox) return NULL;

@@ -74,7 +74,8 @@ static bool is_gone(const tern__mailbox *mailbox, int rank, bool is_recv)
 {
     const tern__shm_group *ranks = mailbox->ranks;
     if (!tern__shm_has_left(ranks, rank)) return false;
-    return !is_recv || mailbox->in[rank].pair || tern__deadlock_lacks_fd(ranks->shm, ranks->group, rank, TERN__SERIAL_OTHER);
+    return !is_recv || mailbox->in[rank].pair ||
+           tern__deadlock_lacks_fd(ranks->shm, ranks->group, rank, TERN__SERIAL_OTHER);
 }
 
 static bool are_gone(const tern__mailbox *mailbox, const tern__transfer *t)

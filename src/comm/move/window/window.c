@@ -10,7 +10,8 @@
 /* The public callers are tern_group_mem_alloc, tern_ddp_new and tern_optim_shard. */
 static const char func[] = "tern_group";
 
-static tern__window *window_new(const tern__windows *windows, size_t bytes, bool is_caller, tern_error *err)
+static tern__window *window_new(const tern__window_state *windows, size_t bytes, bool is_caller,
+                                tern_error *err)
 {
     tern__window *window = tern__alloc(sizeof(*window), func, err);
     if (!window) return NULL;
@@ -26,7 +27,7 @@ static tern__window *window_new(const tern__windows *windows, size_t bytes, bool
     return NULL;
 }
 
-static void release(const tern__windows *windows, tern__window *window)
+static void release(const tern__window_state *windows, tern__window *window)
 {
     for (int rank = 0; rank < windows->ranks.world; rank++) {
         if (!window->bases[rank] || window->borrowed[rank]) continue;
@@ -43,7 +44,7 @@ static void release(const tern__windows *windows, tern__window *window)
 
 /* ---- opening ---- */
 
-static int send_to_all(tern__windows *windows, uint32_t serial, int fd, tern_error *err)
+static int send_to_all(tern__window_state *windows, uint32_t serial, int fd, tern_error *err)
 {
     int status = TERN_OK;
     for (int peer = 0; peer < windows->ranks.world && !status; peer++)
@@ -51,7 +52,7 @@ static int send_to_all(tern__windows *windows, uint32_t serial, int fd, tern_err
     return status;
 }
 
-static int attach_all(tern__windows *windows, uint32_t serial, tern__window *window, tern_error *err)
+static int attach_all(tern__window_state *windows, uint32_t serial, tern__window *window, tern_error *err)
 {
     int status = TERN_OK;
     for (int peer = 0; peer < windows->ranks.world && !status; peer++) {
@@ -66,7 +67,7 @@ static int attach_all(tern__windows *windows, uint32_t serial, tern__window *win
     return status;
 }
 
-static int share(tern__windows *windows, void *base, tern__window *window, tern_error *err)
+static int share(tern__window_state *windows, void *base, tern__window *window, tern_error *err)
 {
     int fd;
     uint32_t serial = tern__segment_serial(&windows->ranks);
@@ -80,14 +81,14 @@ static int share(tern__windows *windows, void *base, tern__window *window, tern_
 
 int tern__window_open(void *state, void *base, size_t bytes, uint32_t *number, tern_error *err)
 {
-    tern__windows *windows = state;
+    tern__window_state *windows = state;
     if (!bytes || (base && bytes != tern__segment_mapped(bytes)))
         return tern__error_set(err, func, TERN_E_INVALID, "a window cannot have %zu bytes, expected %s",
                                bytes, base ? "whole pages" : "at least 1");
     int status = tern__failure_check(windows->ranks.group, err);
     if (!status)
-        status = tern__array_reserve(&windows->list, &windows->room, windows->count + 1, sizeof(*windows->list),
-                                     func, err);
+        status = tern__array_reserve(&windows->list, &windows->room, windows->count + 1,
+                                     sizeof(*windows->list), func, err);
     if (status) return status;
     tern__window *window = window_new(windows, bytes, base != NULL, err);
     if (!window) return TERN_E_MEMORY;
@@ -103,19 +104,19 @@ int tern__window_open(void *state, void *base, size_t bytes, uint32_t *number, t
 
 void *tern__window_base(void *state, uint32_t window)
 {
-    const tern__windows *windows = state;
+    const tern__window_state *windows = state;
     return windows->list[window]->bases[windows->ranks.rank];
 }
 
 char *tern__window_peer(void *state, uint32_t window, int rank)
 {
-    const tern__windows *windows = state;
+    const tern__window_state *windows = state;
     return windows->list[window]->bases[rank];
 }
 
 void tern__window_close(void *state, uint32_t window)
 {
-    tern__windows *windows = state;
+    tern__window_state *windows = state;
     if (!windows->list[window]) return;
     release(windows, windows->list[window]);
     windows->list[window] = NULL;

@@ -1,6 +1,6 @@
-/* window.h - what the files of the mover `window` share: it moves data between ranks of one host, in memory that
- * they all see. window.c (the ranks' data), channel.c (the struct of functions, and who does which part of a
- * work), chunks.c (what a chunk of a work is). For messages between two ranks see mailbox.h. */
+/* window.h - what the files of the mover `window` share: it moves data between ranks of one host, in memory
+ * that they all see. window.c (the ranks' data), channel.c (the struct of functions, and who does which
+ * part of a work), chunks.c (what a chunk of a work is). For messages between two ranks see mailbox.h. */
 #ifndef TERN_SRC_COMM_MOVE_WINDOW_WINDOW_H
 #define TERN_SRC_COMM_MOVE_WINDOW_WINDOW_H
 
@@ -17,15 +17,15 @@ typedef struct tern__window {
     char **bases;   /* [world] rank r's memory, mapped here */
 } tern__window;
 
-typedef struct tern__windows {
+typedef struct tern__window_state {
     tern__shm_group ranks;
     tern__window **list; /* by number; NULL once closed */
     uint32_t count;
     size_t room;
-} tern__windows;
+} tern__window_state;
 
-/* A work cut into chunks. There is one slice of `slice` elements per rank, in which that rank starts; or one chunk
- * per rank, which only that rank does (is_own). */
+/* A work cut into chunks. There is one slice of `slice` elements per rank, in which that rank starts; or
+ * one chunk per rank, which only that rank does (is_own). */
 typedef struct tern__cut {
     uint64_t slice, chunk; /* elements */
     uint64_t chunks;       /* of all slices together */
@@ -34,7 +34,7 @@ typedef struct tern__cut {
 
 /* An ordered sequence of works in windows. */
 typedef struct tern__channel {
-    tern__windows *windows;
+    tern__window_state *windows;
     tern__meeting *meeting;
     tern__cut *cuts; /* [slots of the meeting] */
     char **at;       /* [world] where the current piece starts in each rank's window */
@@ -61,7 +61,7 @@ void tern__windows_close(void *state);
 /* Returns the group's ranks, for movers that use this one within a host. */
 static inline tern__shm_group *tern__windows_ranks(void *state)
 {
-    return &((tern__windows *)state)->ranks;
+    return &((tern__window_state *)state)->ranks;
 }
 
 /* ---- chunks.c ---- */
