@@ -176,7 +176,7 @@ uint64_t tern__deadlock_turn(const tern__shm *shm, int slot)
 
 /* Sets shm->circle to this rank, the ranks that it misses, the ranks that those miss and so on, with their
 turns. Returns how many there are, or 0 if one of them is awake. */
-static int follow(const tern__shm *shm)
+static int circle_follow(const tern__shm *shm)
 {
     const tern__circle *circle = &shm->circle;
     int count = 1;
@@ -197,7 +197,7 @@ static int follow(const tern__shm *shm)
 }
 
 /* True if no rank of the circle has acted since it was missed or woken up since `follow`. */
-static bool is_closed(const tern__shm *shm, int count)
+static bool circle_is_closed(const tern__shm *shm, int count)
 {
     const tern__circle *circle = &shm->circle;
     for (int i = 0; i < count; i++) {
@@ -214,7 +214,7 @@ static bool is_closed(const tern__shm *shm, int count)
 
 /* Takes the hint if only one of the two ranks has one. Two hints explain nothing: each rank then waits for
  * a ddp's work that the other has not called. */
-static void choose_hint(const tern__shm *shm, const int ranks[2], char hint[TERN__WORK_TEXT])
+static void circle_choose_hint(const tern__shm *shm, const int ranks[2], char hint[TERN__WORK_TEXT])
 {
     char other[TERN__WORK_TEXT];
     read_text(waiter_of(shm, ranks[0])->hint, hint);
@@ -226,7 +226,7 @@ static void choose_hint(const tern__shm *shm, const int ranks[2], char hint[TERN
 }
 
 /* Fails, naming this rank and the first in the circle that waits in something else. */
-static int fail(const tern__shm *shm, int count, tern_error *err)
+static int circle_fail(const tern__shm *shm, int count, tern_error *err)
 {
     const tern__circle *circle = &shm->circle;
     char what[2][TERN__WORK_TEXT], who[2][128], hint[TERN__WORK_TEXT], text[TERN_ERROR_TEXT];
@@ -236,7 +236,7 @@ static int fail(const tern__shm *shm, int count, tern_error *err)
     while (second < count - 1 && !strcmp(what[0], what[1]));
     const int ranks[] = {shm->rank, circle->ranks[second]};
     for (int i = 0; i < 2; i++) tern__group_describe(shm->group, ranks[i], who[i], sizeof(who[i]));
-    choose_hint(shm, ranks, hint);
+    circle_choose_hint(shm, ranks, hint);
     snprintf(text, sizeof(text), "%.80s waits in %.96s while %.80s waits in %.96s", who[0], what[0], who[1],
              what[1]);
     tern__text_append(text, sizeof(text), "%s", hint);
@@ -245,6 +245,6 @@ static int fail(const tern__shm *shm, int count, tern_error *err)
 
 int tern__deadlock_check(const tern__shm *shm, tern_error *err)
 {
-    int count = follow(shm);
-    return count > 1 && is_closed(shm, count) ? fail(shm, count, err) : TERN_OK;
+    int count = circle_follow(shm);
+    return count > 1 && circle_is_closed(shm, count) ? circle_fail(shm, count, err) : TERN_OK;
 }

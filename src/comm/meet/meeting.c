@@ -24,7 +24,7 @@
 
 /* ---- progress ---- */
 
-static int run_work(tern__meeting *m, uint64_t seq, tern_error *err)
+static int meeting_run(tern__meeting *m, uint64_t seq, tern_error *err)
 {
     int64_t began = tern__trace_now(m->of->group->trace);
     int status = tern__tally_take(m, seq, err);
@@ -38,7 +38,7 @@ static bool is_done(const tern__meeting *m, uint64_t seq)
     return !m->mover || m->mover->is_done(m->mover_of, seq);
 }
 
-static void retire(tern__meeting *m)
+static void meeting_retire(tern__meeting *m)
 {
     uint64_t before = m->own_retired;
     while (m->own_retired < m->met && is_done(m, m->own_retired + 1)) m->own_retired++;
@@ -51,7 +51,7 @@ static void retire(tern__meeting *m)
 
 /* After a failure: counts works that all ranks had finished before it as done, however late this rank
  * looks. Touches no data. */
-static void settle(tern__meeting *m)
+static void meeting_settle(tern__meeting *m)
 {
     while (m->met < m->all_posted && is_done(m, m->met + 1) && !tern__tally_take(m, m->met + 1, NULL))
         m->met++;
@@ -68,7 +68,7 @@ int tern__meeting_progress(tern__meeting *m, tern_error *err)
         atomic_store(&inside->value, m->met + 1);
         status = tern__failure_check(m->of->group, err);
         while (!status && m->met < all) {
-            status = run_work(m, m->met + 1, err);
+            status = meeting_run(m, m->met + 1, err);
             m->met += !status;
             tern__shm_act(m->of->shm);
         }
@@ -76,8 +76,8 @@ int tern__meeting_progress(tern__meeting *m, tern_error *err)
     } else {
         status = tern__failure_check(m->of->group, err);
     }
-    if (status) settle(m);
-    if (m->own_retired < m->met) retire(m);
+    if (status) meeting_settle(m);
+    if (m->own_retired < m->met) meeting_retire(m);
     return status;
 }
 
@@ -90,7 +90,7 @@ static int party_progress(tern__party *party, tern_error *err)
 
 /* True if `rank` holds up the first work that is not done, or with `seq` != 0, if it has not freed the slot
  * that work `seq` needs. */
-static bool holds_up(tern__meeting *m, int rank, uint64_t seq)
+static bool meeting_holds_up(tern__meeting *m, int rank, uint64_t seq)
 {
     uint64_t first = m->own_retired + 1;
     if (rank == m->of->rank) return false;
@@ -99,13 +99,13 @@ static bool holds_up(tern__meeting *m, int rank, uint64_t seq)
            (m->mover && tern__meeting_all_posted(m) >= first && m->mover->owes(m->mover_of, first, rank));
 }
 
-static int miss_in(tern__meeting *m, uint64_t seq)
+static int meeting_miss_in(tern__meeting *m, uint64_t seq)
 {
     const tern__shm *shm = m->of->shm;
     int count = 0;
     for (int rank = 0; rank < m->of->world && shm; rank++) {
         uint64_t acts = tern__deadlock_acts(shm, m->of->group, rank);
-        if (!holds_up(m, rank, seq)) continue;
+        if (!meeting_holds_up(m, rank, seq)) continue;
         tern__deadlock_miss(shm, m->of->group, rank, acts);
         count++;
     }
@@ -117,12 +117,12 @@ static bool party_miss(tern__party *party)
 {
     tern__meeting *m = (tern__meeting *)party;
     if (m->met < tern__meeting_all_posted(m)) return false;
-    return m->own_retired == m->own_posted || miss_in(m, 0);
+    return m->own_retired == m->own_posted || meeting_miss_in(m, 0);
 }
 
 bool tern__meeting_miss(tern__meeting *m, uint64_t seq)
 {
-    return miss_in(m, seq) || seq <= m->own_posted || m->own_retired + m->slots < seq;
+    return meeting_miss_in(m, seq) || seq <= m->own_posted || m->own_retired + m->slots < seq;
 }
 
 /* ---- waiting ---- */
@@ -176,7 +176,7 @@ static void goal_hint(const tern__goal *until, char *text, size_t size)
     tern__meeting_hint(((const goal *)until)->meeting, text, size);
 }
 
-static int await(tern__meeting *m, uint64_t seq, bool (*is_met)(const tern__goal *), tern_error *err)
+static int meeting_await(tern__meeting *m, uint64_t seq, bool (*is_met)(const tern__goal *), tern_error *err)
 {
     goal until = {.goal = {.is_met = is_met,
                            .describe = goal_describe,
@@ -204,7 +204,7 @@ int tern__meeting_test(tern__meeting *m, uint64_t seq, tern_error *err)
 int tern__meeting_wait(tern__meeting *m, uint64_t seq, tern_error *err)
 {
     int status = tern__meeting_test(m, seq, err);
-    return status == TERN_PENDING ? await(m, seq, is_retired, err) : status;
+    return status == TERN_PENDING ? meeting_await(m, seq, is_retired, err) : status;
 }
 
 /* ---- posting ---- */
@@ -217,7 +217,7 @@ int tern__meeting_post(tern__meeting *m, const tern__post *post, uint64_t *seq, 
     tern__desc_write(&desc, post);
     int status = TERN_OK;
     bool is_full = m->all_retired + m->slots < next && tern__meeting_all_retired(m) + m->slots < next;
-    if (is_full) status = await(m, next, has_room, err);
+    if (is_full) status = meeting_await(m, next, has_room, err);
     if (!status) status = tern__failure_check(group, err);
     if (status) return status;
     *seq = m->own_posted = next;
@@ -239,7 +239,7 @@ void tern__meeting_note(const tern__meeting *m, const tern__label *label)
 
 /* ---- life ---- */
 
-static void lay_out(tern__meeting *m)
+static void meeting_lay_out(tern__meeting *m)
 {
     size_t world = (size_t)m->of->world;
     m->posted = (tern__word *)((char *)m->base + sizeof(tern__shared_head));
@@ -250,7 +250,7 @@ static void lay_out(tern__meeting *m)
     m->slot = (char *)(m->noted + world);
 }
 
-static void release(tern__meeting *m)
+static void meeting_release(tern__meeting *m)
 {
     if (m->of->world > 1)
         tern__shared_close(m->of, m->base, m->bytes);
@@ -262,7 +262,7 @@ static void release(tern__meeting *m)
     tern__free(m);
 }
 
-static int open_parts(tern__meeting *m, tern_error *err)
+static int meeting_open_parts(tern__meeting *m, tern_error *err)
 {
     const char *func = "tern_group";
     size_t world = (size_t)m->of->world;
@@ -291,11 +291,11 @@ tern__meeting *tern__meeting_open(tern__shm_group *of, int slots, const tern__me
                          .slots = room};
     m->slot_bytes = world * (sizeof(tern__desc) + sizeof(tern__mean_part)) + words_bytes;
     m->bytes = sizeof(tern__shared_head) + 5 * world * sizeof(tern__word) + room * m->slot_bytes;
-    if (open_parts(m, err)) {
-        release(m);
+    if (meeting_open_parts(m, err)) {
+        meeting_release(m);
         return NULL;
     }
-    lay_out(m);
+    meeting_lay_out(m);
     if (of->shm) tern__party_join(&of->shm->parties, &m->party);
     if (of->first) return m;
     of->first = m;
@@ -305,7 +305,7 @@ tern__meeting *tern__meeting_open(tern__shm_group *of, int slots, const tern__me
 
 /* Waits for the ranks of this process, which share mappings: after a failure one of them may still be in a
  * work. It will see the failure before it goes on. */
-static void await_outside(const tern__meeting *m)
+static void meeting_await_outside(const tern__meeting *m)
 {
     for (int rank = 0; rank < m->of->world; rank++)
         while (rank != m->of->rank && atomic_load(&m->inside[rank].value) &&
@@ -313,7 +313,7 @@ static void await_outside(const tern__meeting *m)
             sched_yield();
 }
 
-static void fail_unfinished(const tern__meeting *m)
+static void meeting_fail_unfinished(const tern__meeting *m)
 {
     const tern_group *group = m->of->group;
     const tern_error *why = &group->root->error;
@@ -327,12 +327,12 @@ static void fail_unfinished(const tern__meeting *m)
     tern__failure_set_in(group, TERN_E_PEER, text, NULL);
 }
 
-static void leave(const tern__meeting *m)
+static void meeting_leave(const tern__meeting *m)
 {
     const tern_group *root = m->of->group->root;
     if (m->own_posted != m->own_retired) {
-        fail_unfinished(m);
-        await_outside(m);
+        meeting_fail_unfinished(m);
+        meeting_await_outside(m);
     }
     bool has_failed = root->error.code || !tern__control_is_healthy(root->control);
     if (has_failed) return; /* the control plane tells the peers */
@@ -345,6 +345,6 @@ void tern__meeting_close(tern__meeting *m)
     if (!m) return;
     if (m->of->shm) tern__party_leave(&m->of->shm->parties, &m->party);
     if (m->of->first == m) m->of->first = NULL, m->of->closed = NULL;
-    if (m->of->world > 1 && m->of->group->root->pid == getpid()) leave(m);
-    release(m);
+    if (m->of->world > 1 && m->of->group->root->pid == getpid()) meeting_leave(m);
+    meeting_release(m);
 }

@@ -9,7 +9,7 @@
 /* ---- the slowest rank ---- */
 
 /* Returns min(words). While the slowest rank's word is unchanged, the other words need not be read. */
-static uint64_t least(const tern__word *words, int world, int *last, uint64_t known)
+static uint64_t words_least(const tern__word *words, int world, int *last, uint64_t known)
 {
     uint64_t low = atomic_load(&words[*last].value);
     if (low == known) return known;
@@ -24,13 +24,13 @@ static uint64_t least(const tern__word *words, int world, int *last, uint64_t kn
 
 uint64_t tern__meeting_all_posted(tern__meeting *m)
 {
-    m->all_posted = least(m->posted, m->of->world, &m->posted_last, m->all_posted);
+    m->all_posted = words_least(m->posted, m->of->world, &m->posted_last, m->all_posted);
     return m->all_posted;
 }
 
 uint64_t tern__meeting_all_retired(tern__meeting *m)
 {
-    m->all_retired = least(m->retired, m->of->world, &m->retired_last, m->all_retired);
+    m->all_retired = words_least(m->retired, m->of->world, &m->retired_last, m->all_retired);
     return m->all_retired;
 }
 
@@ -69,7 +69,7 @@ static bool is_shadow(const tern__desc *desc)
 }
 
 /* Compares all ranks with the first one that is not a shadow, or else with the last rank. */
-static int compare(const tern__meeting *m, uint64_t seq, tern_error *err)
+static int tally_compare(const tern__meeting *m, uint64_t seq, tern_error *err)
 {
     const tern__desc *desc = tern__meeting_desc(m, seq);
     int world = m->of->world, like = 0;
@@ -80,7 +80,7 @@ static int compare(const tern__meeting *m, uint64_t seq, tern_error *err)
 }
 
 /* True if all descriptors are equal and have no flags. */
-static bool agree(const tern__meeting *m, uint64_t seq)
+static bool tally_agree(const tern__meeting *m, uint64_t seq)
 {
     const tern__desc *desc = tern__meeting_desc(m, seq);
     for (int rank = 1; rank < m->of->world; rank++)
@@ -92,7 +92,7 @@ static bool agree(const tern__meeting *m, uint64_t seq)
 
 /* Counts the flags. If no rank wants a result (all are idle or shadows), the work is moot, whatever the
  * weights are. */
-static void count_flags(const tern__meeting *m, uint64_t seq, tern__met *work)
+static void tally_count_flags(const tern__meeting *m, uint64_t seq, tern__met *work)
 {
     const tern__desc *desc = tern__meeting_desc(m, seq);
     int world = m->of->world, idle = 0;
@@ -111,7 +111,7 @@ static void count_flags(const tern__meeting *m, uint64_t seq, tern__met *work)
 /* If every weight is 1 and the shares add up to the number of ranks, the work is a plain mean. If all weights
  * are 0, there is no mean and the work is moot. A premultiplied sum is not a mean: it is computed whatever
  * its factors are. */
-static void weigh(const tern__meeting *m, uint64_t seq, tern__met *work)
+static void tally_weigh(const tern__meeting *m, uint64_t seq, tern__met *work)
 {
     const tern__desc *desc = tern__meeting_desc(m, seq);
     const tern__mean_part *part = tern__meeting_part(m, seq);
@@ -138,11 +138,11 @@ static void weigh(const tern__meeting *m, uint64_t seq, tern__met *work)
 int tern__tally_take(tern__meeting *m, uint64_t seq, tern_error *err)
 {
     tern__met *work = tern__meeting_work(m, seq);
-    if (agree(m, seq)) return TERN_OK;
-    int status = compare(m, seq, err);
+    if (tally_agree(m, seq)) return TERN_OK;
+    int status = tally_compare(m, seq, err);
     if (status) return status;
-    count_flags(m, seq, work);
-    if (work->is_weighted) weigh(m, seq, work);
+    tally_count_flags(m, seq, work);
+    if (work->is_weighted) tally_weigh(m, seq, work);
     if (work->tally.idle) work->is_weighted = work->is_moot = true;
     return TERN_OK;
 }

@@ -67,7 +67,7 @@ static void sleep_and_poll(const wait *w)
         tern__poll(NULL, 0, now + TERN__MIN(TERN__MAX(waited / 64, shortest_ns), longest_ns));
 }
 
-static void sleep_once(const wait *w, unsigned wakes, bool is_late)
+static void wait_sleep(const wait *w, unsigned wakes, bool is_late)
 {
     const tern_group *root = w->group->root;
     if (w->goal->is_polled)
@@ -83,7 +83,7 @@ static void sleep_once(const wait *w, unsigned wakes, bool is_late)
 /* ---- a wait that takes long ---- */
 
 /* Writes the name of the wait and its group, and sets group->awaited to the ranks that it waits for. */
-static void describe(const wait *w, char *what, size_t size)
+static void wait_describe(const wait *w, char *what, size_t size)
 {
     tern_group *group = w->group;
     char where[TERN__GROUP_TEXT];
@@ -93,22 +93,22 @@ static void describe(const wait *w, char *what, size_t size)
     tern__text_append(what, size, "%s", where);
 }
 
-static void say(const wait *w)
+static void wait_publish(const wait *w)
 {
     char what[TERN__LAST_TEXT];
     if (!w->group->control) return;
-    describe(w, what, sizeof(what));
+    wait_describe(w, what, sizeof(what));
     tern__wait_say(w->group, what, w->group->awaited, !w->goal->is_message);
 }
 
 /* Asks the ranks that it waits for what they are doing, and adds their answers to the error. */
-static int fail_late(const wait *w, tern_error *err)
+static int wait_fail_late(const wait *w, tern_error *err)
 {
     const tern_group *group = w->group;
     const tern__goal *goal = w->goal;
     char what[TERN__LAST_TEXT], text[TERN_ERROR_TEXT], hint[TERN__WORK_TEXT] = "";
     if (goal->fail_late) return goal->fail_late(goal, err);
-    describe(w, what, sizeof(what));
+    wait_describe(w, what, sizeof(what));
     if (goal->hint) goal->hint(goal, hint, sizeof(hint));
     snprintf(text, sizeof(text), "rank %d waited %g s %s %s%s",
              tern_group_world_rank(group, group->boot.rank), group->opts.timeout_s,
@@ -117,10 +117,10 @@ static int fail_late(const wait *w, tern_error *err)
     return tern__failure_set(group, TERN_E_TIMEOUT, text, err);
 }
 
-static int fail_gone(const wait *w, int rank, tern_error *err)
+static int wait_fail_gone(const wait *w, int rank, tern_error *err)
 {
     char what[TERN__LAST_TEXT], who[128], text[TERN_ERROR_TEXT];
-    describe(w, what, sizeof(what));
+    wait_describe(w, what, sizeof(what));
     tern__group_describe(w->group, rank, who, sizeof(who));
     snprintf(text, sizeof(text), "%s has closed its group while rank %d waits in %.300s", who,
              tern_group_world_rank(w->group, w->group->boot.rank), what);
@@ -129,7 +129,7 @@ static int fail_gone(const wait *w, int rank, tern_error *err)
 
 /* A rank that has closed its group sends nothing more. Its last messages may still be under way on a slow
  * line, so it is missed only when none has come for a while. */
-static int check_gone(wait *w, tern_error *err)
+static int wait_check_gone(wait *w, tern_error *err)
 {
     const double a_while_s = 5;
     const tern__incoming *incoming = w->group->root->incoming;
@@ -141,21 +141,21 @@ static int check_gone(wait *w, tern_error *err)
         w->gone_deadline = INT64_MAX;
     else if (starts)
         w->gone_deadline = tern__deadline(a_while_s);
-    return tern__now_ns() < w->gone_deadline ? TERN_OK : fail_gone(w, gone, err);
+    return tern__now_ns() < w->gone_deadline ? TERN_OK : wait_fail_gone(w, gone, err);
 }
 
-static int check_slow(wait *w, tern_error *err)
+static int wait_check_slow(wait *w, tern_error *err)
 {
-    int status = w->goal->check ? w->goal->check(w->goal, err) : check_gone(w, err);
+    int status = w->goal->check ? w->goal->check(w->goal, err) : wait_check_gone(w, err);
     if (status || tern__now_ns() < w->deadline || w->goal->is_met(w->goal)) return status;
-    return fail_late(w, err);
+    return wait_fail_late(w, err);
 }
 
 /* ---- waiting ---- */
 
 /* Progresses once. An error of this rank alone is not known to the family yet, and is returned whatever is
  * met. */
-static int look(const wait *w, bool *met, tern_error *err)
+static int wait_look(const wait *w, bool *met, tern_error *err)
 {
     tern_group *group = w->group;
     int status = group->root->progress(group, err);
@@ -165,37 +165,37 @@ static int look(const wait *w, bool *met, tern_error *err)
 }
 
 /* Sleeps. A rank that has waited for long first publishes that it waits, and checks for a deadlock. */
-static int rest(const wait *w, bool is_late, unsigned wakes, tern_error *err)
+static int wait_rest(const wait *w, bool is_late, unsigned wakes, tern_error *err)
 {
     tern__shm *shm = w->group->root->shm;
-    if (is_late) say(w);
+    if (is_late) wait_publish(w);
     bool is_said = is_late && shm && w->goal->miss && tern__deadlock_begin(shm, w->goal);
     int status = is_said ? tern__deadlock_check(shm, err) : TERN_OK;
-    if (!status) sleep_once(w, wakes, is_late);
+    if (!status) wait_sleep(w, wakes, is_late);
     if (is_said) tern__deadlock_end(shm);
     return status;
 }
 
 /* A rank that only yields is not counted as a sleeper: waking it would cost the others a system call. */
-static int look_and_rest(wait *w, bool *met, tern_error *err)
+static int wait_turn(wait *w, bool *met, tern_error *err)
 {
     const tern_group *root = w->group->root;
     bool is_late = tern__now_ns() >= w->late, sleeps = root->incoming || is_late || w->turns >= yields_max;
     const tern__shm *shm = sleeps && !w->goal->is_polled ? root->shm : NULL;
     unsigned wakes = tern__shm_listen(shm);
-    int status = look(w, met, err);
-    if (!status && !*met) status = check_slow(w, err);
-    if (!status && !*met) status = rest(w, is_late, wakes, err);
+    int status = wait_look(w, met, err);
+    if (!status && !*met) status = wait_check_slow(w, err);
+    if (!status && !*met) status = wait_rest(w, is_late, wakes, err);
     tern__shm_listened(shm);
     return status;
 }
 
-static int spin(const wait *w, int *spins, bool *met, tern_error *err)
+static int wait_spin(const wait *w, int *spins, bool *met, tern_error *err)
 {
-    int status = look(w, met, err);
+    int status = wait_look(w, met, err);
     for (int i = 0; i < *spins && !status && !*met; i++) {
         pause_cpu();
-        status = look(w, met, err);
+        status = wait_look(w, met, err);
     }
     if (*spins) *spins = *met ? TERN__MIN(2 * *spins, TERN__SPINS_MAX) : TERN__MAX(*spins / 2, spins_min);
     return status;
@@ -205,13 +205,13 @@ int tern__wait(tern_group *group, const tern__goal *goal, tern_error *err)
 {
     bool met = false;
     wait w = {.group = group, .goal = goal};
-    int status = group->spins ? spin(&w, group->spins, &met, err) : TERN_OK;
+    int status = group->spins ? wait_spin(&w, group->spins, &met, err) : TERN_OK;
     if (status || met) return status;
     w.began = tern__now_ns();
     w.late = w.began + (int64_t)((group->root->shm ? group->root->shm->late_s : 0.05) * 1e9);
     w.deadline = tern__deadline(group->opts.timeout_s);
     w.gone_deadline = INT64_MAX;
-    for (; !status && !met; w.turns++) status = look_and_rest(&w, &met, err);
+    for (; !status && !met; w.turns++) status = wait_turn(&w, &met, err);
     if (!status && group->control) tern__wait_forget(group);
     return status;
 }
