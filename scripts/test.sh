@@ -10,6 +10,6 @@ if command -v nvcc >/dev/null; then cuda=ON; fi
 phase "configuring" "a few seconds" env CMAKE_GENERATOR="${CMAKE_GENERATOR:-Ninja}" cmake -S . -B build -DCMAKE_BUILD_TYPE=Release \
     -DBUILD_TESTING=ON -DTERN_WERROR=ON -DTERN_CUDA=$cuda -DTERN_CUDA_ARCHITECTURES=90
 phase "building" "about 7 min on 2 cores" cmake --build build -j "$(nproc)"
-echo "testing: about 30 min on 2 cores"
+echo "testing: about 22 min on 2 cores"
 # Each test says how much of this it takes (tests/processors.cmake).
 phase_shown ctest --test-dir build --output-on-failure -j $((2 * $(nproc)))
