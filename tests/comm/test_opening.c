@@ -23,9 +23,11 @@ static void count_call(void)
 
 /* The C library's function of the same name. */
 #define NEXT(name)                                                                                           \
-    static __typeof__(&(name)) next;                                                                         \
+    static __typeof__(&(name)) found;                                                                        \
+    __typeof__(&(name)) next = __atomic_load_n(&found, __ATOMIC_RELAXED);                                    \
     count_call();                                                                                            \
-    if (!next) *(void **)&next = dlsym(RTLD_NEXT, #name)
+    if (!next) *(void **)&next = dlsym(RTLD_NEXT, #name);                                                    \
+    __atomic_store_n(&found, next, __ATOMIC_RELAXED)
 
 int poll(struct pollfd *fds, nfds_t count, int timeout)
 {
