@@ -31,7 +31,7 @@ static int append_missing(const tern_group *group, const bool *ranks, bool is_na
 /* True if nobody has said yet that `rank`, one of the root's, is stopped: neither this rank nor another one
  * of its host. They leave a bit for each other in shared memory. While the group opens, some have none yet,
  * so they claim the rank, too. */
-static bool is_first_to_say(const tern_group *group, int rank)
+static bool stopped_claim(const tern_group *group, int rank)
 {
     tern_group *root = group->root;
     uint64_t bit = UINT64_C(1) << rank % 64;
@@ -83,7 +83,7 @@ static void warn_of_all(const tern_group *group, const char *what, const bool *r
         int stopped = tern__control_find_stopped(group->control, root_rank, silent_s, &is_seen);
         if (stopped < 0 || !is_time) continue;
         root->stop_look_at = INT64_MAX;
-        if (is_first_to_say(group, stopped))
+        if (stopped_claim(group, stopped))
             tern__control_warn_stopped(group->control, stopped, what, is_seen, group->opts.timeout_s);
     }
 }

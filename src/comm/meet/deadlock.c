@@ -131,7 +131,7 @@ void tern__deadlock_tell_sent(const tern__shm *shm)
     tern__waiter *own = waiter_of(shm, shm->rank);
     for (int slot = 0; slot < shm->world; slot++)
         atomic_store(&own->words[shm->world + slot],
-                     tern__control_sent(shm->control, tern_group_world_rank(shm->group, slot)));
+                     tern__control_sent(shm->root->control, tern_group_world_rank(shm->group, slot)));
 }
 
 bool tern__deadlock_text(const tern__shm *shm, const tern_group *group, int rank, char text[TERN__WORK_TEXT])

@@ -33,7 +33,7 @@ static int meeting_run(tern__meeting *m, uint64_t seq, tern_error *err)
     return TERN_OK;
 }
 
-static bool is_done(const tern__meeting *m, uint64_t seq)
+static bool meeting_is_done(const tern__meeting *m, uint64_t seq)
 {
     return !m->mover || m->mover->is_done(m->mover_of, seq);
 }
@@ -41,7 +41,7 @@ static bool is_done(const tern__meeting *m, uint64_t seq)
 static void meeting_retire(tern__meeting *m)
 {
     uint64_t before = m->own_retired;
-    while (m->own_retired < m->met && is_done(m, m->own_retired + 1)) m->own_retired++;
+    while (m->own_retired < m->met && meeting_is_done(m, m->own_retired + 1)) m->own_retired++;
     if (m->own_retired == before) return;
     tern__shm_act(m->of->shm);
     atomic_store(&m->retired[m->of->rank].value, m->own_retired);
@@ -53,7 +53,7 @@ static void meeting_retire(tern__meeting *m)
  * looks. Touches no data. */
 static void meeting_settle(tern__meeting *m)
 {
-    while (m->met < m->all_posted && is_done(m, m->met + 1) && !tern__tally_take(m, m->met + 1, NULL))
+    while (m->met < m->all_posted && meeting_is_done(m, m->met + 1) && !tern__tally_take(m, m->met + 1, NULL))
         m->met++;
 }
 
@@ -145,7 +145,7 @@ static bool is_retired(const tern__goal *until)
     return g->meeting->own_retired >= g->seq;
 }
 
-static void goal_describe(const tern__goal *until, bool *ranks, char *what, size_t size)
+static void meeting_goal_describe(const tern__goal *until, bool *ranks, char *what, size_t size)
 {
     const goal *g = (const goal *)until;
     const tern__meeting *m = g->meeting;
@@ -154,24 +154,24 @@ static void goal_describe(const tern__goal *until, bool *ranks, char *what, size
     tern__meeting_missing(g->meeting, g->seq, ranks);
 }
 
-static int goal_check(const tern__goal *until, tern_error *err)
+static int meeting_goal_check(const tern__goal *until, tern_error *err)
 {
     return tern__meeting_check_left(((const goal *)until)->meeting, err);
 }
 
-static int goal_fail_late(const tern__goal *until, tern_error *err)
+static int meeting_goal_fail_late(const tern__goal *until, tern_error *err)
 {
     const goal *g = (const goal *)until;
     return tern__meeting_fail_late(g->meeting, g->seq, err);
 }
 
-static bool goal_miss(const tern__goal *until)
+static bool meeting_goal_miss(const tern__goal *until)
 {
     const goal *g = (const goal *)until;
     return tern__meeting_miss(g->meeting, g->seq);
 }
 
-static void goal_hint(const tern__goal *until, char *text, size_t size)
+static void meeting_goal_hint(const tern__goal *until, char *text, size_t size)
 {
     tern__meeting_hint(((const goal *)until)->meeting, text, size);
 }
@@ -179,11 +179,11 @@ static void goal_hint(const tern__goal *until, char *text, size_t size)
 static int meeting_await(tern__meeting *m, uint64_t seq, bool (*is_met)(const tern__goal *), tern_error *err)
 {
     goal until = {.goal = {.is_met = is_met,
-                           .describe = goal_describe,
-                           .check = goal_check,
-                           .fail_late = goal_fail_late,
-                           .miss = goal_miss,
-                           .hint = goal_hint,
+                           .describe = meeting_goal_describe,
+                           .check = meeting_goal_check,
+                           .fail_late = meeting_goal_fail_late,
+                           .miss = meeting_goal_miss,
+                           .hint = meeting_goal_hint,
                            .stays_met = true},
                   .meeting = m,
                   .seq = seq};

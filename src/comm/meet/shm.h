@@ -5,8 +5,7 @@
  * futex on which ranks sleep and the count of sleepers, the record of the first failure, the CPUs that the
  * ranks may use, and for each rank what it is waiting in. A group's view of it is a tern__shm_group. A
  * meeting (meeting.h) and a pair of ranks that exchange messages (move/window/mailbox.h) have segments of
- * their own.
- * */
+ * their own. */
 #ifndef TERN_SRC_COMM_MEET_SHM_H
 #define TERN_SRC_COMM_MEET_SHM_H
 
@@ -87,7 +86,6 @@ typedef struct tern__shm {
     tern_group *root;
     tern_group
         *group; /* the ranks of this host: the root, or a part of it; their ranks are the slots below */
-    tern__control *control;
     int rank, world;
     int cpus; /* that the ranks may use together */
     tern__shm_state *state;

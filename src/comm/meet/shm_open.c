@@ -50,7 +50,7 @@ static int open_state(tern__shm_group *of, tern_error *err)
 
 static void shm_free(tern__shm *shm, const tern__shm_group *of)
 {
-    if (shm->root->pid == getpid()) tern__control_wake_set(shm->control, NULL, NULL);
+    if (shm->root->pid == getpid()) tern__control_wake_set(shm->root->control, NULL, NULL);
     tern__shared_close(of, shm->state, tern__shm_bytes(of->world));
     shm->root->shm = NULL;
     tern__free(shm->circle.ranks);
@@ -64,12 +64,8 @@ static int shm_new(tern__shm_group *of, tern_error *err)
     tern__shm *shm = tern__alloc(sizeof(*shm), "tern_group_open", err);
     if (!shm) return TERN_E_MEMORY;
     tern_group *root = of->group->root;
-    *shm = (tern__shm){.root = root,
-                       .group = of->group,
-                       .control = of->group->control,
-                       .rank = of->rank,
-                       .world = of->world,
-                       .late_s = 0.05};
+    *shm =
+        (tern__shm){.root = root, .group = of->group, .rank = of->rank, .world = of->world, .late_s = 0.05};
     of->shm = shm;
     int status = open_state(of, err);
     if (status) {
@@ -77,7 +73,7 @@ static int shm_new(tern__shm_group *of, tern_error *err)
         of->shm = NULL;
         return status;
     }
-    tern__control_wake_set(shm->control, wake_ranks, shm);
+    tern__control_wake_set(shm->root->control, wake_ranks, shm);
     return TERN_OK;
 }
 

@@ -212,7 +212,7 @@ static void find_missing_here(const tern__hosts *hosts, tern__meeting *meeting, 
         ranks[tern__host_rank(&hosts->map, hosts->map.own, place)] = here[place];
 }
 
-static void goal_describe(const tern__goal *until, bool *ranks, char *what, size_t size)
+static void work_goal_describe(const tern__goal *until, bool *ranks, char *what, size_t size)
 {
     const tern__hosts_channel *channel = ((const goal *)until)->channel;
     uint64_t seq = channel->done + 1, met;
@@ -248,20 +248,20 @@ static bool awaits(const tern__goal *until, int rank)
                                         : tern__exchange_awaits(&channel->exchange, seq, rank);
 }
 
-static int goal_find_gone(const tern__goal *until)
+static int work_goal_find_gone(const tern__goal *until)
 {
     return tern__hosts_find_gone(((const goal *)until)->channel->hosts, until, awaits);
 }
 
 /* Only ranks of this host can be known to wait for each other. */
-static bool goal_miss(const tern__goal *until)
+static bool work_goal_miss(const tern__goal *until)
 {
     uint64_t seq;
     tern__meeting *meeting = find_meeting(((const goal *)until)->channel, &seq);
     return meeting && meeting->of->world > 1 && tern__meeting_miss(meeting, seq);
 }
 
-static void goal_hint(const tern__goal *until, char *text, size_t size)
+static void work_goal_hint(const tern__goal *until, char *text, size_t size)
 {
     uint64_t seq;
     const tern__meeting *meeting = find_meeting(((const goal *)until)->channel, &seq);
@@ -273,10 +273,10 @@ static int await(const tern__hosts_channel *channel, uint64_t seq, bool (*is_met
                  tern_error *err)
 {
     goal until = {.goal = {.is_met = is_met,
-                           .describe = goal_describe,
-                           .find_gone = goal_find_gone,
-                           .miss = goal_miss,
-                           .hint = goal_hint},
+                           .describe = work_goal_describe,
+                           .find_gone = work_goal_find_gone,
+                           .miss = work_goal_miss,
+                           .hint = work_goal_hint},
                   .channel = channel,
                   .seq = seq};
     return tern__wait(channel->hosts->group, &until.goal, err);

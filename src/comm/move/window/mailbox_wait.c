@@ -134,34 +134,34 @@ typedef struct goal {
     const tern__transfer *transfer;
 } goal;
 
-static bool is_over(const tern__goal *until)
+static bool message_is_over(const tern__goal *until)
 {
     return ((const goal *)until)->transfer->status != TERN_PENDING;
 }
 
-static void goal_describe(const tern__goal *until, bool *ranks, char *what, size_t size)
+static void message_goal_describe(const tern__goal *until, bool *ranks, char *what, size_t size)
 {
     const goal *g = (const goal *)until;
     tern__transfer_text(g->mailbox->ranks->group, g->transfer, what, size);
     if (g->transfer->peer != TERN_ANY_SOURCE) ranks[g->transfer->peer] = true;
 }
 
-static int goal_check(const tern__goal *until, tern_error *err)
+static int message_goal_check(const tern__goal *until, tern_error *err)
 {
     const goal *g = (const goal *)until;
     return check_left(g->mailbox, g->transfer, err);
 }
 
-static int goal_fail_late(const tern__goal *until, tern_error *err)
+static int message_goal_fail_late(const tern__goal *until, tern_error *err)
 {
     const goal *g = (const goal *)until;
     return fail_late(g->mailbox, g->transfer, err);
 }
 
 /* The mailbox is a party: it has missed the ranks already. */
-static bool goal_miss(const tern__goal *until)
+static bool message_goal_miss(const tern__goal *until)
 {
-    return !is_over(until);
+    return !message_is_over(until);
 }
 
 static void trace_wait(const tern_group *group, const tern__transfer *transfer, int64_t began)
@@ -181,11 +181,11 @@ int tern__mailbox_await(void *self, const tern__transfer *transfer, tern_error *
 {
     tern__mailbox *mailbox = self;
     tern_group *group = mailbox->ranks->group;
-    goal until = {.goal = {.is_met = is_over,
-                           .describe = goal_describe,
-                           .check = goal_check,
-                           .fail_late = goal_fail_late,
-                           .miss = goal_miss,
+    goal until = {.goal = {.is_met = message_is_over,
+                           .describe = message_goal_describe,
+                           .check = message_goal_check,
+                           .fail_late = message_goal_fail_late,
+                           .miss = message_goal_miss,
                            .stays_met = true,
                            .is_message = true},
                   .mailbox = mailbox,
