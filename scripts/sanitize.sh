@@ -19,7 +19,7 @@ sanitized() {
     targets=$(for folder in $folders; do ls tests/$folder/test_*.c; done | sed 's|^tests/\([a-z]*\)/test_\(.*\)\.c$|test_\1_\2|')
     # shellcheck disable=SC2086
     cmake --build "$build" -j "$(nproc)" --target $targets tern_gloo tern_png tern_nifti || return
-    ctest --test-dir "$build" --output-on-failure -j 2 -R "^($(echo "$folders" | tr ' ' '|'))/" -E "$3"
+    ctest --test-dir "$build" --output-on-failure -j $((2 * $(nproc))) -R "^($(echo "$folders" | tr ' ' '|'))/" -E "$3"
 }
 
 failed=0

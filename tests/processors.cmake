@@ -1,10 +1,10 @@
 # How many tests run side by side: `ctest -j N` gives each test its PROCESSORS out of N. scripts/test.sh has two for every core, since
 # many tests mostly wait: for a rank that is late, for a time-out, for a process to end. Those take one. A process that computes takes
-# two, with two threads that do not spin; ranks that compute take three, and start first, since those that wait fit beside them. Tests that
-# expect a choice that was made by measuring run alone.
+# two, with two threads that do not spin, and so do ranks that mostly start their interpreters. Ranks that compute take three, and start
+# first, since those that wait fit beside them. Tests that expect a choice that was made by measuring run alone.
 set(waits "^(cli|comm|launchers|mpi)/")
-set(ranks_compute "^comm/(collectives|hosts|lists|many_elements|moves|p2p_hosts|p2p_storm)|^mpi/device|^(bench|cuda|examples|parallel|torch)/|^cli/bench")
-set(one_computes "^cuda/bench$|^bench/(gpu|images)$")
+set(ranks_compute "^comm/(collectives|hosts|lists|many_elements|moves|p2p_hosts|p2p_storm)|^mpi/device|^(bench|examples|parallel)/|^cli/bench")
+set(one_computes "^bench/(gpu|images)$")
 # `ctest -L quick` is for the time between two edits: a part of everything in a minute and a half.
 set(quick "^(amp|autograd|base|checkpoint|data|device|image|models|nn|ops|optim|report|tensor)/[a-z0-9_]*$|^comm/(bootstrap|bytes|choice|collectives|messages|moves|native|p2p|query|refused|round|store_file|subgroup|weighted)$|^parallel/(any_function|ddp|ddp_options|join|stats)$|^kernels/(conv_cases|half|lanes|matmul|reorder|taps|winograd)$|^torch/(adam|conv2d|files|linear|safetensors|sgd)$|^cli/(command|inspect|run)$")
 set(chooses "^kernels/(conv_choice|signals)")
