@@ -484,7 +484,7 @@ static const char *kind_of_memory = "window", *dtype = "f32";
 
 #define COMMON_OPTIONS                                                                                       \
     {"backend", .value = "NAME", .text = &chosen.backend,                                                    \
-     .help = "nccl+ or debug+, or neither, before native, mpi, gloo, native+mpi or native+gloo"},            \
+     .help = "one that tern info lists, with nccl+ or debug+ before it, or neither"},                        \
         {"seconds", .value = "S", .take = take_seconds, .to = &chosen.budget_s,                              \
          .help = "time each size for about S seconds (default 1 for one collective, 0.3 for all)"},          \
         {"json", .help = "print a JSON object a line instead of text", .on = &chosen.json},                  \

@@ -2,8 +2,10 @@
 #include "info/info.h"
 
 #include "base/plugin.h"
+#include "base/text.h"
 #include "comm/move/backend.h"
 #include "comm/move/nccl/plugin.h"
+#include "comm/move/transport/transport.h"
 
 #include <tern/backend/figure.h>
 #include <tern/backend/image.h>
@@ -15,47 +17,31 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct plugin {
+static const struct {
     const char *name, *file, *symbol;
-    bool is_transport;
-} plugin;
-
-static const plugin plugins[] = {
-    {"figure", "tern_figure.so", TERN_FIGURE_SYMBOL, false},
-    {"jpeg", "tern_jpeg.so", TERN_IMAGE_SYMBOL, false},
-    {"png", "tern_png.so", TERN_IMAGE_SYMBOL, false},
-    {"tiff", "tern_tiff.so", TERN_IMAGE_SYMBOL, false},
-    {"nifti", "tern_nifti.so", TERN_NIFTI_SYMBOL, false},
-    {"topology", "tern_topology.so", TERN_TOPOLOGY_SYMBOL, false},
-    {"openmpi", "tern_openmpi.so", TERN_TRANSPORT_SYMBOL, true},
-    {"mpich", "tern_mpich.so", TERN_TRANSPORT_SYMBOL, true},
-    {"gloo", "tern_gloo.so", TERN_TRANSPORT_SYMBOL, true},
+} plugins[] = {
+    {"figure", "tern_figure.so", TERN_FIGURE_SYMBOL},
+    {"jpeg", "tern_jpeg.so", TERN_IMAGE_SYMBOL},
+    {"png", "tern_png.so", TERN_IMAGE_SYMBOL},
+    {"tiff", "tern_tiff.so", TERN_IMAGE_SYMBOL},
+    {"nifti", "tern_nifti.so", TERN_NIFTI_SYMBOL},
+    {"topology", "tern_topology.so", TERN_TOPOLOGY_SYMBOL},
 };
 
-static const plugin *find(const char *name)
-{
-    const plugin *found = plugins;
-    while (strcmp(found->name, name) != 0) found++;
-    return found;
-}
-
-static bool is_here(const char *name)
-{
-    return tern__plugin_open(find(name)->file, find(name)->symbol, NULL) != NULL;
-}
-
-static void print_plugin(const plugin *p)
+static void print_plugin(const char *name, const char *what, const tern_error *why)
 {
     char text[TERN_ERROR_TEXT + 64];
+    snprintf(text, sizeof(text), "%s%s", what ? what : "no: ", what ? "" : why->text);
+    tern__info_row(name, text);
+}
+
+static void print_transport(const char *name)
+{
+    char version[TERN_ERROR_TEXT];
     tern_error why = {0};
-    const void *found = tern__plugin_open(p->file, p->symbol, &why);
-    if (!found)
-        snprintf(text, sizeof(text), "no: %s", why.text);
-    else if (p->is_transport)
-        ((const tern_transport *)found)->version(text, sizeof(text));
-    else
-        snprintf(text, sizeof(text), "%s", p->file);
-    tern__info_row(p->name, text);
+    const tern_transport *transport = tern__transport_find(name, &why);
+    if (transport) transport->version(version, sizeof(version));
+    print_plugin(name, transport ? version : NULL, &why);
 }
 
 /* Writes "NCCL 2.28.9", or what is missing. Returns whether NCCL is there. */
@@ -70,29 +56,43 @@ static bool describe_nccl(char *text, size_t size)
     return found;
 }
 
+/* "mpi" stands for either MPI: a job brings its own. */
+static bool has_transport(const char *name)
+{
+    if (!*name) return true;
+    if (strcmp(name, "mpi") != 0) return tern__transport_find(name, NULL);
+    return tern__transport_find("openmpi", NULL) || tern__transport_find("mpich", NULL);
+}
+
 void tern__info_back_ends(void)
 {
-    static const struct {
-        const char *name, *transport;
-    } all[] = {
-        {"native", ""}, {"mpi", "mpi"}, {"gloo", "gloo"}, {"native+mpi", "mpi"}, {"native+gloo", "gloo"}};
-    char text[192], nccl[TERN_ERROR_TEXT + 64];
-    size_t used = (size_t)snprintf(text, sizeof(text), "self");
-    bool has_mpi = is_here("openmpi") || is_here("mpich"), has_gloo = is_here("gloo");
-    for (size_t i = 0; i < TERN__COUNT(all); i++) {
-        bool lacks = (all[i].transport[0] == 'm' && !has_mpi) || (all[i].transport[0] == 'g' && !has_gloo);
-        if (lacks || tern__comm_check(all[i].name, __func__, NULL)) continue;
-        used += (size_t)snprintf(text + used, sizeof(text) - used, ", %s", all[i].name);
+    char text[192] = "self", nccl[TERN_ERROR_TEXT + 64];
+    bool has_nccl = describe_nccl(nccl, sizeof(nccl));
+    for (int i = 0; i < tern__comm_row_count; i++) {
+        const tern__comm_row *row = &tern__comm_rows[i];
+        bool is_front = row->kind == TERN__COMM_FRONT;
+        bool is_there = is_front ? !*row->transport || has_nccl : has_transport(row->transport);
+        if (is_there)
+            tern__text_append(text, sizeof(text), is_front ? "; %s+ before any" : ", %s", row->name);
     }
-    snprintf(text + used, sizeof(text) - used, "%s; debug+ before any",
-             describe_nccl(nccl, sizeof(nccl)) ? "; nccl+ before any" : "");
     tern__info_row("collectives", text);
 }
 
 void tern__info_plugins(void)
 {
     char nccl[TERN_ERROR_TEXT + 64];
-    for (size_t i = 0; i < TERN__COUNT(plugins); i++) print_plugin(&plugins[i]);
+    for (size_t i = 0; i < TERN__COUNT(plugins); i++) {
+        tern_error why = {0};
+        const void *found = tern__plugin_open(plugins[i].file, plugins[i].symbol, &why);
+        print_plugin(plugins[i].name, found ? plugins[i].file : NULL, &why);
+    }
+    print_transport("openmpi");
+    print_transport("mpich");
+    for (int i = 0; i < tern__comm_row_count; i++) {
+        const tern__comm_row *row = &tern__comm_rows[i];
+        if (strcmp(row->name, "mpi") != 0 && !strcmp(row->name, row->transport) && row->kind == TERN__COMM_MOVER)
+            print_transport(row->name);
+    }
     describe_nccl(nccl, sizeof(nccl));
     tern__info_row("nccl", nccl);
 }

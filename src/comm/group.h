@@ -54,9 +54,10 @@ struct tern_group {
     const tern__comm_backend *second; /* the one behind NCCL's, or NULL */
     const tern__comm_backend *behind; /* the one behind NCCL's and debug: it moves host data; or NULL */
     void *state;                      /* the back end's, owned */
-    void *channel;                    /* the user's own collectives */
-    struct tern__staging *staging;    /* their queue; NULL in a group of one */
-    void *mailbox;                    /* the back end's; NULL until a message */
+    bool reaches_own; /* the back end takes extents of an all_reduce, a reduce or a broadcast that are in
+                       * TERN__OWN_MEMORY; the same on all ranks */
+    void *channel;    /* the user's own collectives */
+    struct tern__staging *staging; /* their queue; NULL in a group of one */
     tern__mem *mems;
     bool *awaited;       /* [world] scratch: the ranks that a wait is for */
     int *spins;          /* before a wait yields; NULL: waits of this group do not spin */
@@ -121,8 +122,6 @@ int tern__group_fail(tern_group *group, const tern_error *err);
 
 /* ---- call/progress.c ---- */
 
-/* Advances the family's queued collectives. */
-int tern__group_progress(tern_group *group, tern_error *err);
 /* Advances everything that the family has in progress, and notices its failure: what a rank does while it
  * waits. */
 int tern__family_progress(tern_group *group, tern_error *err);

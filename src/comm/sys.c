@@ -1,4 +1,4 @@
-/* sys.c - deadlines, poll, sockets, threads and doorbells for the store and the control plane. */
+/* sys.c - deadlines, poll, sockets, threads and eventfds for the store and the control plane. */
 #include "comm/sys.h"
 
 #include "base/text.h"
@@ -231,23 +231,24 @@ int tern__thread_start(pthread_t *thread, void *(*body)(void *), void *arg, cons
     return TERN_OK;
 }
 
-int tern__bell_open(tern_error *err)
+int tern__wake_fd_open(tern_error *err)
 {
-    int bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (bell < 0) return tern__error_errno(err, "tern_group_open", TERN_E_SYSTEM, "cannot make an eventfd");
-    return bell;
+    int wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (wake_fd < 0)
+        return tern__error_errno(err, "tern_group_open", TERN_E_SYSTEM, "cannot make an eventfd");
+    return wake_fd;
 }
 
-void tern__bell_ring(int bell)
+void tern__wake_fd_signal(int wake_fd)
 {
     uint64_t one = 1;
-    while (write(bell, &one, sizeof(one)) < 0 && errno == EINTR) continue;
+    while (write(wake_fd, &one, sizeof(one)) < 0 && errno == EINTR) continue;
 }
 
-void tern__bell_clear(int bell)
+void tern__wake_fd_clear(int wake_fd)
 {
     uint64_t rings;
-    while (read(bell, &rings, sizeof(rings)) < 0 && errno == EINTR) continue;
+    while (read(wake_fd, &rings, sizeof(rings)) < 0 && errno == EINTR) continue;
 }
 
 int tern__descriptors_free(int wanted)

@@ -1,4 +1,4 @@
-/* sys.h - deadlines, sockets, doorbells and signal-free threads, for the store and the control plane. */
+/* sys.h - deadlines, sockets, eventfds and signal-free threads, for the store and the control plane. */
 #ifndef TERN_SRC_COMM_SYS_H
 #define TERN_SRC_COMM_SYS_H
 
@@ -75,9 +75,9 @@ int tern__thread_start(pthread_t *thread, void *(*body)(void *), void *arg, cons
 #define TERN__SLEEP_S 1.0
 
 /* An eventfd that wakes a thread out of poll. Returns the descriptor, or a negative status. */
-int tern__bell_open(tern_error *err);
-void tern__bell_ring(int bell);
-void tern__bell_clear(int bell);
+int tern__wake_fd_open(tern_error *err);
+void tern__wake_fd_signal(int wake_fd);
+void tern__wake_fd_clear(int wake_fd);
 
 /* Returns how many descriptors this process may still open (ulimit -n), counting no further than `wanted`. */
 int tern__descriptors_free(int wanted);

@@ -149,17 +149,6 @@ static int open_sums(tern_optim *optim, tern_error *err)
     return status;
 }
 
-/* Attaches the blocks' windows to the channel; for later optimizers of the tree this does nothing. */
-static int attach_blocks(const tern__shard *shard, const tern__seal *seal, tern_error *err)
-{
-    const shard_blocks *of = seal->blocks;
-    const tern__comm_backend *backend = shard->group->backend;
-    int status = TERN_OK;
-    for (int r = 0; backend->channel_attach && r < of->count && !status; r++)
-        status = backend->channel_attach(shard->exchange.channel, of->blocks[r].window, err);
-    return status;
-}
-
 /* A run may be cut where slices end, hence so many extents. */
 static int build(tern_optim *optim, tern_error *err)
 {
@@ -168,8 +157,10 @@ static int build(tern_optim *optim, tern_error *err)
            extents = leaves + ranges * (size_t)tern_group_size(shard->group);
     shard->runs = tern__alloc(leaves * sizeof(run), "tern_optim_shard", err);
     int status = shard->runs ? TERN_OK : TERN_E_MEMORY;
-    if (!status) status = tern__slice_exchange_open(&shard->exchange, shard->group, extents, ranges, err);
-    if (!status) status = attach_blocks(shard, optim->seal, err);
+    const shard_blocks *of = optim->seal->blocks;
+    if (!status)
+        status =
+            tern__slice_exchange_open(&shard->exchange, shard->group, extents, of->blocks, of->count, err);
     return status || !tern__optim_is_lamb(optim) ? status : open_sums(optim, err);
 }
 

@@ -26,18 +26,22 @@ static const tern__label_kind slice_label = {
 
 /* Each rank's line is an extent, too, and each device has an empty one. */
 int tern__slice_exchange_open(tern__slice_exchange *exchange, tern_group *group, size_t extents,
-                              size_t blocks, tern_error *err)
+                              const tern__sharded_block *blocks, int count, tern_error *err)
 {
     static const char func[] = "tern_optim_shard";
-    size_t world = (size_t)tern_group_size(group), most = extents + world + blocks;
+    uint32_t windows[TERN__RANGES];
+    int world = tern_group_size(group);
+    size_t most = extents + (size_t)(world + count);
+    tern__channel_opts opts = {.slots = world + count + 1, .windows = windows, .window_count = count};
     *exchange = (tern__slice_exchange){.group = group};
     exchange->extents = tern__alloc(most * sizeof(*exchange->extents), func, err);
     exchange->roots = tern__alloc(most * sizeof(*exchange->roots), func, err);
     if (!exchange->extents || !exchange->roots) return TERN_E_MEMORY;
-    int status = tern__sharded_block_open(&exchange->lines, group, NULL, world * TERN__LINE, err);
+    int status = tern__sharded_block_open(&exchange->lines, group, NULL, (size_t)world * TERN__LINE, err);
     if (status) return status;
     tern__label_kind_add(&slice_label);
-    exchange->channel = group->backend->channel_open(group->state, (int)(world + blocks) + 1, err);
+    for (int b = 0; b < count; b++) windows[b] = blocks[b].window;
+    exchange->channel = group->backend->channel_open(group->state, &opts, err);
     return exchange->channel ? TERN_OK : err->code;
 }
 

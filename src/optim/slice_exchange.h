@@ -31,10 +31,10 @@ typedef struct tern__slice_set {
     bool has_lines; /* the lines are sent, too */
 } tern__slice_set;
 
-/* Opens an exchange for sets of at most `extents` extents of all ranks together, in at most `blocks` blocks.
- * Collective. Must be closed after a failure, too. */
+/* Opens an exchange for sets of at most `extents` extents of all ranks together, in these blocks, at most
+ * TERN__RANGES. Collective. Must be closed after a failure, too. */
 int tern__slice_exchange_open(tern__slice_exchange *exchange, tern_group *group, size_t extents,
-                              size_t blocks, tern_error *err);
+                              const tern__sharded_block *blocks, int count, tern_error *err);
 void tern__slice_exchange_close(tern__slice_exchange *exchange);
 
 /* A rank's line, TERN__LINE bytes. */

@@ -103,29 +103,21 @@ static int open_windows(tern_ddp *ddp, tern_error *err)
     return ddp->opts.broadcast_buffers ? open_buffers(ddp, err) : TERN_OK;
 }
 
-/* Attaches the windows in which gradients are reduced. */
-static int attach_windows(tern_ddp *ddp, tern_error *err)
-{
-    const tern__comm_backend *backend = ddp->group->backend;
-    int status = TERN_OK;
-    for (int r = 0; backend->channel_attach && r < ddp->seal->range_count && !status; r++)
-        status = backend->channel_attach(ddp->channel, tern__compress_window(ddp, r), err);
-    return status;
-}
-
 /* The channel has more slots than a backward has works: buckets, buffers, the ready order and small exchanges
  * between the ranks. Its works are ordered among themselves, apart from the group's other works, which may
  * fall between them in different places on different ranks: those of synchronised batch norms and of the
  * program if the ranks use different parameters, and those of another ddp if a rank has run out of inputs. */
 static int open_channel(tern_ddp *ddp, tern_error *err)
 {
-    const tern__comm_backend *backend = ddp->group->backend;
-    int status = TERN_OK;
+    uint32_t windows[TERN__RANGES]; /* in which gradients are reduced */
+    tern__channel_opts opts = {.slots = 2 * ddp->seal->leaf_count + 4,
+                               .is_separate = true,
+                               .windows = windows,
+                               .window_count = ddp->seal->range_count};
+    for (int r = 0; r < opts.window_count; r++) windows[r] = tern__compress_window(ddp, r);
     tern__label_kind_add(&tern__ddp_label);
-    ddp->channel = backend->channel_open(ddp->group->state, 2 * ddp->seal->leaf_count + 4, err);
-    if (!ddp->channel) return err->code;
-    if (backend->channel_part) status = backend->channel_part(ddp->channel, err);
-    return status ? status : attach_windows(ddp, err);
+    ddp->channel = ddp->group->backend->channel_open(ddp->group->state, &opts, err);
+    return ddp->channel ? TERN_OK : err->code;
 }
 
 static void listen_to_backward(tern_ddp *ddp)

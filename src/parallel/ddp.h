@@ -133,7 +133,7 @@ struct tern_ddp {
 /* True if the back end can reach the device's memory. Collectives then work on it directly. */
 static inline bool tern__ddp_reaches(const tern_ddp *ddp, const tern_device *device)
 {
-    return device && device->backend && ddp->group->backend->window_of;
+    return device && device->backend && ddp->group->backend->reaches_devices;
 }
 
 /* Returns the device in whose memory gradient range r is reduced; NULL: in the host's. */
@@ -149,7 +149,7 @@ static inline tern_device *tern__ddp_home(const tern_ddp *ddp, int r)
 int tern__ddp_window_open(tern_ddp *ddp, void *base, size_t bytes, uint32_t *window, tern_error *err);
 static inline void *tern__ddp_window_base(const tern_ddp *ddp, uint32_t window)
 {
-    return ddp->group->backend->window_base(ddp->group->state, window);
+    return tern__window_own(ddp->group, window);
 }
 
 /* Iterate over the ddps of the group's family in this process, in the order in which they were made; NULL at

@@ -66,7 +66,7 @@ void tern__ddp_note(const tern_ddp *ddp)
 int tern__ddp_post(tern_ddp *ddp, tern__post *work, int bucket, tern_error *err)
 {
     work->label = label_now(ddp, (uint32_t)bucket, ddp->round.folded);
-    work->shadow = ddp->shadow;
+    work->terms.shadow = ddp->shadow;
     return ddp->group->backend->post(ddp->channel, work, &ddp->round.last_seq, err);
 }
 
@@ -75,7 +75,7 @@ int tern__ddp_await(const tern_ddp *ddp, tern__ddp_test test, tern_error *err)
 {
     int status = test(ddp, err);
     while (status == TERN_PENDING) {
-        status = ddp->group->backend->progress(ddp->channel, err);
+        status = ddp->group->root->progress(ddp->group, err);
         sched_yield();
         if (!status) status = test(ddp, err);
     }

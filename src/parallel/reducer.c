@@ -58,11 +58,11 @@ static int post_bucket(tern_ddp *ddp, int index, tern_error *err)
                        .op = TERN_AVG,
                        .extents = bucket->extents,
                        .extent_count = bucket->extent_count,
-                       .weighted = weight != 1 || ddp->round.share != 1,
-                       .weight = weight,
-                       .share = ddp->round.share,
-                       .idle = !ddp->round.reached,
-                       .counted = ddp->opts.normaliser == TERN_NORMALISER_LOSS};
+                       .terms = {.weighted = weight != 1 || ddp->round.share != 1,
+                                 .weight = weight,
+                                 .share = ddp->round.share,
+                                 .idle = !ddp->round.reached,
+                                 .counted = ddp->opts.normaliser == TERN_NORMALISER_LOSS}};
     tern__stats_posted(ddp, index);
     int status = tern__ddp_post(ddp, &work, index, err);
     ddp->round.side_seq = ddp->round.last_seq;
@@ -180,7 +180,7 @@ static int ready(tern__listener *self, tern__leaf *leaf, tern_error *err)
     ddp->buckets[ddp->bucket_of[leaf->index]].waiting--;
     if (ddp->opts.delay_all_reduce) return TERN_OK;
     int status = post_ready(ddp, err);
-    return status ? status : ddp->group->backend->progress(ddp->channel, err);
+    return status ? status : ddp->group->root->progress(ddp->group, err);
 }
 
 /* ---- when backward ends ---- */

@@ -62,7 +62,7 @@ static int add_reached(tern_ddp *ddp, const tern__view *view, tern_error *err)
     uint32_t window;
     tern_device *device = tern__memory_device(view->data);
     if (!tern__ddp_reaches(ddp, device)) return TERN_OK;
-    int status = ddp->group->backend->window_of(ddp->group->state, device, &window, err);
+    int status = tern__window_of(ddp->group, device, &window, err);
     if (status) return status;
     ddp->buffer_extents[ddp->buffer_extent_count + ddp->away_extent_count++] =
         (tern__extent){window, (uint64_t)((char *)view->data - device->memory.base), tern__view_bytes(view)};

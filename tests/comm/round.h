@@ -85,7 +85,7 @@ static inline int round_moves(fixture *f, size_t count)
     return 0;
 }
 
-/* A message to the next rank: short ones follow their letters, long ones wait for their receives. */
+/* A message to the next rank: short ones follow their envelopes, long ones wait for their receives. */
 static inline int round_messages(fixture *f, size_t count)
 {
     static int32_t out[ROUND_MOST], in[ROUND_MOST];

@@ -344,7 +344,7 @@ static void what_is_no_rank_is_said(void **state)
     tern_group_opts zero = opts_of(b.server, 0, 2), one = opts_of(b.server, 1, 2);
     tern_store_set(b.server, "tern/none/0/rank/1", "nonsense", 8, &err);
     assert_int_equal(read_alone(&zero, 5, &err), TERN_E_PEER);
-    assert_non_null(strstr(err.text, "rank 1 published a malformed card of 8 bytes, expected "));
+    assert_non_null(strstr(err.text, "rank 1 published a malformed info of 8 bytes, expected "));
     err = (tern_error){0};
     tern_store_set(b.server, "tern/none/0/claim/1", "1", 1, &err);
     assert_int_equal(read_alone(&one, 5, &err), TERN_E_ENV);
@@ -629,7 +629,7 @@ static void a_file_of_a_killed_job_is_named(void **state)
     snprintf(path, sizeof(path), "/tmp/tern-meet-%d", (int)getpid());
     for (int dead = 0; dead < 2; dead++) {
         pid_t pid = meet_in_a_file(path, dead, 3, 20, "");
-        assert_true(await_file(path, &info, 600)); /* its card is in it */
+        assert_true(await_file(path, &info, 600)); /* its info is in it */
         kill(pid, SIGKILL);
         assert_int_equal(TEMP_FAILURE_RETRY(waitpid(pid, &status, 0)), pid);
         snprintf(text, sizeof(text),

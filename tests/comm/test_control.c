@@ -69,7 +69,7 @@ static int leave_first(int rank, const tern__bootstrap *boot, void *arg)
     while (!tern__control_has_left(s.control, b->victim) && tern__now_ns() < deadline)
         tern__poll(NULL, 0, tern__deadline(0.001));
     RANK_CHECK(rank, tern__control_has_left(s.control, b->victim));
-    int pid = s.control->peers[b->victim].card.pid;
+    int pid = s.control->peers[b->victim].info.pid;
     while (pid != getpid() && !kill(pid, 0) && tern__now_ns() < deadline)
         tern__poll(NULL, 0, tern__deadline(0.001));
     tern__poll(NULL, 0, tern__deadline(0.05));

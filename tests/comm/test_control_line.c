@@ -1,5 +1,5 @@
 /* test_control_line.c - messages as frames of a stream, split at any byte; invalid frames; full socket
- * buffers. Also cards: when two are of the same machine, and invalid ones. */
+ * buffers. Also rank infos: when two are of the same machine, and invalid ones. */
 #include "comm/control_fixture.h"
 
 #include <fcntl.h>
@@ -186,30 +186,30 @@ static void a_broken_line_is_an_errno(void **state)
     assert_int_equal(tern__line_send(&l->control, &l->peer, &message), EPIPE);
 }
 
-/* ---- cards ---- */
+/* ---- rank infos ---- */
 
-static tern__card card_of(const char *host_id)
+static tern__rank_info info_of(const char *host_id)
 {
-    tern__card card;
+    tern__rank_info info;
     tern_error err = {0};
     const tern__bootstrap boot = {.world = 2, .host_id = host_id};
-    assert_int_equal(tern__card_make(&card, &boot, &err), TERN_OK);
-    return card;
+    assert_int_equal(tern__rank_info_make(&info, &boot, &err), TERN_OK);
+    return info;
 }
 
 static void hosts_are_told_apart_by_their_ids(void **state)
 {
     (void)state;
-    tern__card plain = card_of(NULL), a = card_of("a"), again = card_of("a"), slashes = card_of("a/b/c");
+    tern__rank_info plain = info_of(NULL), a = info_of("a"), again = info_of("a"), slashes = info_of("a/b/c");
     char text[128];
     assert_string_equal(a.host_key, again.host_key);
     assert_string_not_equal(a.host_key, plain.host_key);
     assert_string_not_equal(a.host_key, slashes.host_key);
-    assert_true(tern__card_is_same_machine(&a, &plain) && tern__card_is_same_machine(&slashes, &a));
+    assert_true(tern__rank_info_is_same_machine(&a, &plain) && tern__rank_info_is_same_machine(&slashes, &a));
     assert_memory_not_equal(a.epoch, again.epoch, sizeof(a.epoch));
     a.host_key[0]++;
-    assert_false(tern__card_is_same_machine(&a, &plain));
-    tern__card_describe(&slashes, 3, text, sizeof(text));
+    assert_false(tern__rank_info_is_same_machine(&a, &plain));
+    tern__rank_info_describe(&slashes, 3, text, sizeof(text));
     assert_non_null(strstr(text, "/a/b/c, pid "));
 }
 
@@ -218,22 +218,22 @@ static void a_name_of_any_length_fits(void **state)
     (void)state;
     char id[200];
     tern_error err = {0};
-    tern__card card;
+    tern__rank_info info;
     const tern__bootstrap boot = {.world = 2, .host_id = id};
     for (size_t length = 0; length < sizeof(id); length++) {
         memset(id, 'i', sizeof(id));
         id[length] = '\0';
         err = (tern_error){0};
-        int status = tern__card_make(&card, &boot, &err);
+        int status = tern__rank_info_make(&info, &boot, &err);
         assert_true(status == TERN_OK || status == TERN_E_ENV);
-        assert_non_null(memchr(card.host, 0, sizeof(card.host)));
-        assert_non_null(memchr(card.host_key, 0, sizeof(card.host_key)));
+        assert_non_null(memchr(info.host, 0, sizeof(info.host)));
+        assert_non_null(memchr(info.host_key, 0, sizeof(info.host_key)));
     }
     assert_int_equal(err.code, TERN_E_ENV);
     assert_non_null(strstr(err.text, "at most"));
 }
 
-static void what_is_no_card_is_refused(void **state)
+static void what_is_no_info_is_refused(void **state)
 {
     (void)state;
     tern_error err = {0};
@@ -241,14 +241,14 @@ static void what_is_no_card_is_refused(void **state)
     tern_store *store = tern__store_open(&boot, 5, &err);
     assert_int_equal(err.code, TERN_OK);
     for (int i = 0; i < 4; i++) {
-        tern__card card = card_of("a"), got;
-        if (i == 1) memset(card.host, 'x', sizeof(card.host));
-        if (i == 2) memset(card.host_key, 'x', sizeof(card.host_key));
-        if (i == 3) card.name_bytes = sizeof(card.name) + 1;
-        tern_store_set(store, "control/1", &card, sizeof(card) - (i == 0), &err);
+        tern__rank_info info = info_of("a"), got;
+        if (i == 1) memset(info.host, 'x', sizeof(info.host));
+        if (i == 2) memset(info.host_key, 'x', sizeof(info.host_key));
+        if (i == 3) info.name_bytes = sizeof(info.name) + 1;
+        tern_store_set(store, "control/1", &info, sizeof(info) - (i == 0), &err);
         assert_int_equal(err.code, TERN_OK);
-        assert_int_equal(tern__card_get(&got, "control/", 1, store, 5, &err), TERN_E_PEER);
-        assert_non_null(strstr(err.text, "rank 1 published a malformed card"));
+        assert_int_equal(tern__rank_info_get(&got, "control/", 1, store, 5, &err), TERN_E_PEER);
+        assert_non_null(strstr(err.text, "rank 1 published a malformed info"));
         err = (tern_error){0};
     }
     tern_store_set(store, "control/1/tcp", "nowhere", 7, &err);
@@ -321,7 +321,7 @@ int main(void)
         cmocka_unit_test(the_loopback_leads_to_no_other_machine),
         cmocka_unit_test(hosts_are_told_apart_by_their_ids),
         cmocka_unit_test(a_name_of_any_length_fits),
-        cmocka_unit_test(what_is_no_card_is_refused),
+        cmocka_unit_test(what_is_no_info_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

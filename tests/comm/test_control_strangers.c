@@ -9,24 +9,24 @@
 /* Rank 0's listening port, as rank 1 knows it. */
 typedef struct door {
     tern_store *store;
-    tern__card card;
+    tern__rank_info info;
     struct sockaddr_storage at;
     uint8_t secret[TERN__SECRET_BYTES], key[TERN__SECRET_BYTES]; /* the job's, and this meeting's */
 } door;
 
-/* Rank 0 opens its port once all cards are there. */
+/* Rank 0 opens its port once every rank's info is there. */
 static int find_door(const tern__bootstrap *boot, door *d)
 {
     tern_error err = {0};
-    tern__card own;
+    tern__rank_info own;
     d->store = tern__store_open(boot, 10, &err);
-    tern__card_make(&own, boot, &err);
-    tern__card_publish(&own, "control/", boot->rank, d->store, &err);
-    tern__card_get(&d->card, "control/", 0, d->store, 10, &err);
+    tern__rank_info_make(&own, boot, &err);
+    tern__rank_info_publish(&own, "control/", boot->rank, d->store, &err);
+    tern__rank_info_get(&d->info, "control/", 0, d->store, 10, &err);
     tern__tcp_get(&d->at, 0, d->store, 10, &err);
     RANK_CHECK_OK(boot->rank, err);
     memcpy(d->secret, boot->secret, sizeof(d->secret));
-    crypto_auth_hmacsha256(d->key, d->card.epoch, sizeof(d->card.epoch), boot->secret);
+    crypto_auth_hmacsha256(d->key, d->info.epoch, sizeof(d->info.epoch), boot->secret);
     return 0;
 }
 
@@ -230,7 +230,7 @@ static int push_through(int rank, const tern__bootstrap *boot, void *arg)
         int top = dup(0);
         close(top);
         const struct rlimit limit = {(rlim_t)b->mode, (rlim_t)b->mode};
-        RANK_CHECK(rank, !prlimit(d.card.pid, RLIMIT_NOFILE, &limit, NULL));
+        RANK_CHECK(rank, !prlimit(d.info.pid, RLIMIT_NOFILE, &limit, NULL));
     }
     for (int i = 0; i < CROWD; i++) RANK_CHECK(rank, (crowd[i] = knock(&d)) >= 0);
     tern_store_close(d.store);

@@ -56,7 +56,8 @@ static void open_window(place *p)
 
 static void open_channel(place *p)
 {
-    void *channel = p->backend->channel_open(p->group->state, place_slots, &p->err);
+    void *channel =
+        p->backend->channel_open(p->group->state, &(tern__channel_opts){.slots = place_slots}, &p->err);
     if (channel) p->backend->channel_close(channel);
 }
 

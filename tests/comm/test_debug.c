@@ -182,7 +182,8 @@ static int contract_body(int rank, const tern__bootstrap *boot, void *arg)
     uint32_t window;
     if (fixture_open(&f, rank, boot, 4096)) return 1;
     const tern__comm_backend *backend = f.group->backend;
-    void *state = f.group->state, *channel = backend->channel_open(state, 4, &f.err);
+    void *state = f.group->state,
+         *channel = backend->channel_open(state, &(tern__channel_opts){.slots = 4}, &f.err);
     RANK_CHECK_OK(rank, f.err);
     RANK_CHECK(rank, !backend->window_open(state, NULL, 4096, &window, &f.err));
     RANK_CHECK(rank, post_at(&f, channel, (tern__extent){window, 4000, 25}) == TERN_E_INVALID);

@@ -300,10 +300,10 @@ static int stranger_body(int rank, const tern__bootstrap *boot, void *arg)
 }
 
 /* The internet address at the beginning of what a rank publishes. */
-static struct sockaddr_in address_in(const unsigned char *card)
+static struct sockaddr_in address_in(const unsigned char *info)
 {
     struct sockaddr_in at;
-    memcpy(&at, card + sizeof(uint32_t), sizeof(at));
+    memcpy(&at, info + sizeof(uint32_t), sizeof(at));
     return at;
 }
 

@@ -29,7 +29,8 @@ static void call(int which, tern_group *group, tern_error *err)
     case CALL_SPLIT: tern_group_split(group, 0, 0, NULL, err); break;
     case CALL_NEW: tern_group_new(group, both, 2, NULL, err); break;
     default:
-        if (!group->backend->channel_open(group->state, 4, err)) tern__group_fail(group, err);
+        if (!group->backend->channel_open(group->state, &(tern__channel_opts){.slots = 4}, err))
+            tern__group_fail(group, err);
     }
 }
 

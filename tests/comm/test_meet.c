@@ -142,15 +142,15 @@ static void missing_ranks_are_named_at_the_deadline(void **state)
     }
 }
 
-/* Rank 1 has no time left to wait for rank 0's card, which is there. */
+/* Rank 1 has no time left to wait for rank 0's info, which is there. */
 static int meet_without_time(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
     tern_error err = {0};
-    tern__card card;
+    tern__rank_info info;
     if (rank == 0) return meet(boot, b, &b->outcomes[0], 2);
     tern_store *store = tern__store_open(boot, 10, &err);
-    tern__card_get(&card, "control/", 0, store, 10, &err);
+    tern__rank_info_get(&info, "control/", 0, store, 10, &err);
     RANK_CHECK_OK(rank, err);
     tern__control *control = tern__control_open(boot, store, 1e-9, 15, &err);
     snprintf(b->outcomes[1].text, sizeof(err.text), "%s", err.text);
@@ -427,7 +427,7 @@ static void out_of_memory_anywhere_is_an_error(void **state)
 
 /* ---- a death during the meeting ---- */
 
-/* Rank 1 publishes its card and is killed. Rank 2 comes only after that. */
+/* Rank 1 publishes its info and is killed. Rank 2 comes only after that. */
 static int meet_around_a_death(int rank, const tern__bootstrap *boot, void *arg)
 {
     board *b = arg;
@@ -435,9 +435,9 @@ static int meet_around_a_death(int rank, const tern__bootstrap *boot, void *arg)
     if (rank != 1) return meet(boot, b, &b->outcomes[rank], 2);
     tern_error err = {0};
     tern_store *store = tern__store_open(boot, 10, &err);
-    tern__card card;
-    tern__card_make(&card, boot, &err);
-    tern__card_publish(&card, "control/", rank, store, &err);
+    tern__rank_info info;
+    tern__rank_info_make(&info, boot, &err);
+    tern__rank_info_publish(&info, "control/", rank, store, &err);
     tern__store_has(store, "x", &err);
     RANK_CHECK_OK(rank, err);
     atomic_fetch_add(&b->published, 1);
@@ -467,12 +467,12 @@ static void a_death_during_the_meeting_ends_it(void **state)
 
 /* ---- strangers at the control socket ---- */
 
-static int call(const tern__card *card)
+static int call(const tern__rank_info *info)
 {
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
-    memcpy(addr.sun_path + 1, card->name, card->name_bytes);
+    memcpy(addr.sun_path + 1, info->name, info->name_bytes);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + card->name_bytes);
+    socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + info->name_bytes);
     return connect(fd, (struct sockaddr *)&addr, size) ? -1 : fd;
 }
 
@@ -491,14 +491,14 @@ static int knock_and_meet(int rank, const tern__bootstrap *boot, void *arg)
     board *b = arg;
     if (rank == 0) return meet(boot, b, &b->outcomes[0], 2);
     tern_error err = {0};
-    tern__card card;
+    tern__rank_info info;
     tern_store *store = tern__store_open(boot, 10, &err);
-    tern__card_make(&card, boot, &err);
-    /* Rank 0 opens its port once all cards are there. */
-    tern__card_publish(&card, "control/", 1, store, &err);
-    tern__card_get(&card, "control/", 0, store, 10, &err);
+    tern__rank_info_make(&info, boot, &err);
+    /* Rank 0 opens its port once every rank's info is there. */
+    tern__rank_info_publish(&info, "control/", 1, store, &err);
+    tern__rank_info_get(&info, "control/", 0, store, 10, &err);
     RANK_CHECK_OK(rank, err);
-    int silent = call(&card);
+    int silent = call(&info);
     tern__hello good, bad[5];
     tern__hello_make(&good, TERN__PURPOSE_CONTROL, 1, 0, 2);
     for (int i = 0; i < 5; i++) bad[i] = good;
@@ -507,12 +507,12 @@ static int knock_and_meet(int rank, const tern__bootstrap *boot, void *arg)
     bad[2].to = 1;
     bad[3].world = 3;
     bad[4].magic[0] = 'X';
-    for (int i = 0; i < 5; i++) RANK_CHECK(rank, is_shown_the_door(call(&card), &bad[i], sizeof(bad[i])));
-    RANK_CHECK(rank, is_shown_the_door(call(&card), "GET /", 5));
+    for (int i = 0; i < 5; i++) RANK_CHECK(rank, is_shown_the_door(call(&info), &bad[i], sizeof(bad[i])));
+    RANK_CHECK(rank, is_shown_the_door(call(&info), "GET /", 5));
     char huge[4096] = "TernHi\r\n";
-    RANK_CHECK(rank, is_shown_the_door(call(&card), huge, sizeof(huge)));
+    RANK_CHECK(rank, is_shown_the_door(call(&info), huge, sizeof(huge)));
     tern__challenge challenge;
-    int fd = call(&card);
+    int fd = call(&info);
     RANK_CHECK(rank, send(fd, &good, sizeof(good), 0) == sizeof(good));
     RANK_CHECK(rank, tern__recv_all(fd, &challenge, sizeof(challenge), tern__deadline(4)) == 0);
     RANK_CHECK(rank, is_shown_the_door(fd, challenge.mac, sizeof(challenge.mac)));

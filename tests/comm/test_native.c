@@ -165,10 +165,10 @@ static int slots_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_group *group = open_group(boot, &err);
     RANK_CHECK_OK(rank, err);
     const tern__comm_backend *backend = group->backend;
-    void *channel = backend->channel_open(group->state, *(int *)arg, &err);
+    void *channel = backend->channel_open(group->state, &(tern__channel_opts){.slots = *(int *)arg}, &err);
     backend->window_open(group->state, NULL, (size_t)areas * area_floats * 4, &window, &err);
     RANK_CHECK_OK(rank, err);
-    float *base = backend->window_base(group->state, window);
+    float *base = (void *)tern__window_own(group, window);
     pending all[areas] = {0};
     tern__post said[areas] = {0};
     for (int n = 0; n < posts + areas; n++) {
@@ -184,7 +184,7 @@ static int slots_body(int rank, const tern__bootstrap *boot, void *arg)
         fill(base, &said[area], (float)(n + rank));
         if (random_next(&own_seed) % 16 == 0) usleep((useconds_t)(random_next(&own_seed) % 300));
         RANK_CHECK(rank, backend->post(channel, &said[area], &all[area].seq, &err) == TERN_OK);
-        RANK_CHECK(rank, backend->progress(channel, &err) == TERN_OK);
+        RANK_CHECK(rank, group->root->progress(group, &err) == TERN_OK);
     }
     backend->channel_close(channel);
     backend->window_close(group->state, window);
@@ -242,7 +242,7 @@ static int check_out(tern_group *group, tern__kind kind, uint32_t window)
     uint64_t seq;
     int rank = group->boot.rank, world = group->boot.world;
     uint32_t count = (uint32_t)(part * world);
-    float *base = group->backend->window_base(group->state, window), out[8 * (part + gap)];
+    float *base = (void *)tern__window_own(group, window), out[8 * (part + gap)];
     tern__extent extents[3];
     cut_extents(extents, window, count);
     for (uint32_t i = 0; i < count + 2 * gap; i++) base[i] = value_of(i, rank);
@@ -297,7 +297,7 @@ static int base_body(int rank, const tern__bootstrap *boot, void *arg)
     for (int i = 0; i < bytes / 4; i++) base[i] = i + rank;
     group->backend->window_open(group->state, base, bytes, &window, &err);
     RANK_CHECK_OK(rank, err);
-    RANK_CHECK(rank, group->backend->window_base(group->state, window) == base);
+    RANK_CHECK(rank, (void *)tern__window_own(group, window) == base);
     for (int i = 0; i < bytes / 4; i++) RANK_CHECK(rank, base[i] == i + rank);
     tern__extent half = {window, bytes / 2, bytes / 8};
     tern__post post = {
@@ -406,7 +406,7 @@ static void test_many_small_works(void **state)
 
 /* Rank 1 comes to a barrier 10 ms late and then reports when that was. Rank 0 sleeps by then and would wake
  * by itself only every 50 ms. Not every round must be prompt, since the machine may be busy. Without the
- * bell, only one round in five would be, by chance. */
+ * wake-up, only one round in five would be, by chance. */
 static int sleep_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     (void)arg;

@@ -29,7 +29,7 @@ static int check_broadcast(place *p, unsigned who, int root, bool to_own)
         .extents = &extent,
         .extent_count = 1,
         .out = to_own ? out : NULL,
-        .shadow = who >> p->rank & 1};
+        .terms.shadow = who >> p->rank & 1};
     float *at = (float *)(p->base + extent.offset);
     for (int i = 0; i < count; i++) out[i] = at[i] = (float)(p->rank * count + i);
     uint64_t seq = place_run(p, &post);
@@ -72,9 +72,9 @@ static int ahead_body(int rank, const tern__bootstrap *boot, void *arg)
     place p;
     uint64_t seq[place_slots + 1];
     if (place_open(&p, rank, boot, window_bytes)) return 1;
-    tern__post post = {.kind = TERN__BARRIER, .dtype = TERN_U8, .shadow = rank == 1};
+    tern__post post = {.kind = TERN__BARRIER, .dtype = TERN_U8, .terms.shadow = rank == 1};
     seq[0] = place_run(&p, &post);
-    post.shadow = false;
+    post.terms.shadow = false;
     for (int i = 1; i <= place_slots && rank == 0; i++) p.backend->post(p.channel[0], &post, &seq[i], &p.err);
     tern_barrier(p.group, &p.err);
     RANK_CHECK_OK(rank, p.err);
@@ -124,7 +124,7 @@ static int dispute_body(int rank, const tern__bootstrap *boot, void *arg)
     if (place_open(&p, rank, boot, window_bytes)) return 1;
     tern__post post = {.kind = TERN__BROADCAST, .dtype = TERN_F32, .label = {&tern__ddp_label, 3, 0, 1, 4}};
     if (rank == 0) post.label.number = 1;
-    post.shadow = rank == 0 || (rank == 2 && d->is_odd_shadow);
+    post.terms.shadow = rank == 0 || (rank == 2 && d->is_odd_shadow);
     if (rank == 2) {
         post.label.number += d->odd.label.number;
         post.label.detail += d->odd.label.detail;

@@ -25,9 +25,9 @@ static int setup(void **state)
     static pair p;
     int ends[2];
     assert_return_code(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), errno);
-    p = (pair){.control = {.world = 2, .pid = getpid(), .peers = p.peers, .listen_fd = -1, .bell = -1}};
+    p = (pair){.control = {.world = 2, .pid = getpid(), .peers = p.peers, .listen_fd = -1, .wake_fd = -1}};
     p.peers[0] = (tern__peer){.rank = 0, .fd = -1, .pidfd = -1};
-    p.peers[1] = (tern__peer){.rank = 1, .fd = ends[0], .pidfd = -1, .card = {.pid = 77, .host = "attic"}};
+    p.peers[1] = (tern__peer){.rank = 1, .fd = ends[0], .pidfd = -1, .info = {.pid = 77, .host = "attic"}};
     p.far = ends[1];
     pthread_mutex_init(&p.control.lock, NULL);
     pthread_cond_init(&p.control.changed, NULL);
@@ -103,7 +103,7 @@ static void a_reset_between_hosts_is_no_proof_of_an_end(void **state)
     assert_return_code(connect(p->far, (struct sockaddr *)&at, size), errno);
     p->peers[1].fd = accept4(door, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     p->peers[1].stream = &stream;
-    p->peers[0].card = (tern__card){.pid = 7, .host = "cellar"};
+    p->peers[0].info = (tern__rank_info){.pid = 7, .host = "cellar"};
     assert_return_code(setsockopt(p->far, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)), errno);
     tern__close(&p->far);
     look(p);
@@ -162,7 +162,7 @@ static double time_ends(pair *p, bool each_is_first)
         int ends[2];
         if (each_is_first) forget_event(p);
         assert_return_code(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), errno);
-        p->peers[1] = (tern__peer){.rank = 1, .fd = ends[0], .card = {.pid = 77, .host = "attic"}};
+        p->peers[1] = (tern__peer){.rank = 1, .fd = ends[0], .info = {.pid = 77, .host = "attic"}};
         p->peers[1].pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
         tern__close(&ends[1]);
         tern__control_serve_peer(&p->control, &p->peers[1], POLLIN, 0);

@@ -160,10 +160,10 @@ static tern__post post_of(const place *p, const saying *s, tern_dtype dtype)
                                   .user = 1,
                                   .number = s->shadow[p->rank] ? 100 + (uint64_t)p->rank : 7,
                                   .detail = s->shadow[p->rank] ? 0 : 2},
-                        .weighted = s->weighted[p->rank],
-                        .weight = s->weight[p->rank],
-                        .share = s->share[p->rank],
-                        .shadow = s->shadow[p->rank]};
+                        .terms.weighted = s->weighted[p->rank],
+                        .terms.weight = s->weight[p->rank],
+                        .terms.share = s->share[p->rank],
+                        .terms.shadow = s->shadow[p->rank]};
 }
 
 static int run_mean(place *p, tern_dtype dtype, size_t count, const saying *s, uint64_t *seed)
@@ -247,8 +247,8 @@ static void put_mean(place *p, tern_dtype dtype, size_t count, double weight, te
 {
     tern__extent extent = {p->window, 0, count};
     tern__post post = {.kind = kind, .dtype = dtype, .op = TERN_AVG, .extents = &extent, .extent_count = 1};
-    post.weighted = weight != 0;
-    post.weight = post.share = weight;
+    post.terms.weighted = weight != 0;
+    post.terms.weight = post.terms.share = weight;
     elements_put(dtype, p->base, p->rank, 0, count);
     for (size_t i = 0; i < count; i += 7)
         element_float_put(dtype, p->base + i * tern_dtype_bytes(dtype), -0.0);
@@ -308,9 +308,9 @@ static int scatter_body(int rank, const tern__bootstrap *boot, void *arg)
                        .extents = &extent,
                        .extent_count = 1,
                        .out = out,
-                       .weighted = true,
-                       .weight = rank + 1,
-                       .share = rank + 1};
+                       .terms.weighted = true,
+                       .terms.weight = rank + 1,
+                       .terms.share = rank + 1};
     for (uint64_t i = 0; i < extent.count; i++) ((float *)p.base)[i] = (float)i;
     for (int r = 0; r < p.world; r++) weights += (float)(r + 1);
     place_run(&p, &post);
@@ -340,18 +340,19 @@ static int refused_body(int rank, const tern__bootstrap *boot, void *arg)
         tern__post post;
         int code;
     } cases[] = {
-        {{.kind = TERN__ALL_REDUCE, .op = TERN_SUM, .weight = 1, .share = 1}, TERN_E_INVALID},
-        {{.kind = TERN__BROADCAST, .op = TERN_AVG, .weight = 1, .share = 1}, TERN_E_INVALID},
-        {{.kind = TERN__ALL_REDUCE, .op = TERN_AVG, .weight = NAN, .share = 1}, TERN_E_RANGE},
-        {{.kind = TERN__ALL_REDUCE, .op = TERN_AVG, .weight = INFINITY, .share = 1}, TERN_E_RANGE},
-        {{.kind = TERN__ALL_REDUCE, .op = TERN_AVG, .weight = 1, .share = -1}, TERN_E_RANGE},
-        {{.kind = TERN__REDUCE_SCATTER, .op = TERN_AVG, .weight = 1, .share = NAN}, TERN_E_RANGE},
+        {{.kind = TERN__ALL_REDUCE, .op = TERN_SUM, .terms.weight = 1, .terms.share = 1}, TERN_E_INVALID},
+        {{.kind = TERN__BROADCAST, .op = TERN_AVG, .terms.weight = 1, .terms.share = 1}, TERN_E_INVALID},
+        {{.kind = TERN__ALL_REDUCE, .op = TERN_AVG, .terms.weight = NAN, .terms.share = 1}, TERN_E_RANGE},
+        {{.kind = TERN__ALL_REDUCE, .op = TERN_AVG, .terms.weight = INFINITY, .terms.share = 1},
+         TERN_E_RANGE},
+        {{.kind = TERN__ALL_REDUCE, .op = TERN_AVG, .terms.weight = 1, .terms.share = -1}, TERN_E_RANGE},
+        {{.kind = TERN__REDUCE_SCATTER, .op = TERN_AVG, .terms.weight = 1, .terms.share = NAN}, TERN_E_RANGE},
     };
     for (size_t i = 0; i < TERN__COUNT(cases); i++) {
         tern__post post = cases[i].post;
         tern_error err = {0};
         uint64_t seq;
-        post.weighted = true;
+        post.terms.weighted = true;
         RANK_CHECK(rank, p.backend->post(p.channel[0], &post, &seq, &err) == cases[i].code);
         RANK_CHECK(rank, err.code == cases[i].code);
     }

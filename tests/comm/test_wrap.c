@@ -46,7 +46,7 @@ static void meeting_wind(tern__meeting *meeting, uint64_t number)
 
 static void exchange_wind(tern__exchange *exchange, uint64_t number)
 {
-    exchange->said = exchange->heard = exchange->fed = number;
+    exchange->headers_sent = exchange->headers_received = exchange->fed = number;
     exchange->begun = exchange->joined = exchange->ended = number;
 }
 
@@ -162,10 +162,10 @@ static void pair_wind(tern__mailbox *mailbox, int to, int from, uint64_t serial,
 {
     tern__outbox *out = &mailbox->out[to];
     tern__inbox *in = &mailbox->in[from];
-    out->serial = serial;
-    out->written = out->read = bytes + out->written % TERN__PAIR_LETTERS;
+    mailbox->matcher.peers[to].serial = serial;
+    out->written = out->read = bytes + out->written % TERN__PAIR_ENVELOPES;
     out->filled = out->emptied = bytes + out->filled % TERN__PAIR_BODY;
-    in->read = bytes + in->read % TERN__PAIR_LETTERS;
+    in->read = bytes + in->read % TERN__PAIR_ENVELOPES;
     in->emptied = bytes + in->emptied % TERN__PAIR_BODY;
     atomic_store(&out->pair->written.value, out->written);
     atomic_store(&out->pair->filled.value, out->filled);
@@ -201,10 +201,10 @@ static int messages_body(int rank, const tern__bootstrap *boot, void *arg)
     for (int i = 0; i < 2; i++) {
         door_pass(arg, 2 * i, f.world);
         if (f.group->backend == &tern__comm_native)
-            pair_wind(f.group->mailbox, (rank + 1) % f.world, (rank + f.world - 1) % f.world, serials[i],
-                      bytes[i]);
+            pair_wind(((tern__window_state *)f.group->state)->mailbox, (rank + 1) % f.world,
+                      (rank + f.world - 1) % f.world, serials[i], bytes[i]);
         else
-            ((struct tern__hosts_mailbox *)f.group->mailbox)->out[(rank + 1) % f.world].serial = serials[i];
+            ((tern__hosts *)f.group->state)->mailbox->matcher.peers[(rank + 1) % f.world].serial = serials[i];
         door_pass(arg, 2 * i + 1, f.world);
         if (messages_are_exact(&f)) return 1;
     }

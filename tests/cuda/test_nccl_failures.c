@@ -36,7 +36,7 @@ static int desk_open(desk *d, const tern__bootstrap *boot, int gpu, double timeo
     d->block = tern__memory_new(d->device, sizeof(values), __func__, err);
     for (size_t i = 0; i < TERN__COUNT(values); i++) values[i] = (float)boot->rank + 1;
     int status = tern__memory_copy(d->block, values, sizeof(values), err);
-    return status ? status : d->group->backend->window_of(d->group->state, d->device, &d->window, err);
+    return status ? status : tern__window_of(d->group, d->device, &d->window, err);
 }
 
 static void desk_close(desk *d)
@@ -112,19 +112,23 @@ typedef struct encounter {
     float before[3], after[3];
 } encounter;
 
-#define MEAN .op = TERN_AVG, .weighted = true
+#define MEAN .op = TERN_AVG, .terms.weighted = true
 #define CAST .kind = TERN__BROADCAST, .label = {.kind = &tern__ddp_label, .user = 1}, .root = 2
 static const encounter encounters[] = {
-    {{{MEAN}, {MEAN, .weight = 2, .share = 2}, {MEAN, .weight = 6, .share = 2}},
+    {{{MEAN}, {MEAN, .terms.weight = 2, .terms.share = 2}, {MEAN, .terms.weight = 6, .terms.share = 2}},
      {NAN, 2, 1},
      {2.5, 2.5, 2.5}},
     {{{MEAN}, {MEAN}, {MEAN}}, {NAN, 4, 5}, {0, 0, 0}},
-    {{{MEAN, .idle = true}, {MEAN, .idle = true}, {MEAN, .idle = true}}, {3, 4, 5}, {3, 4, 5}},
-    {{{.idle = true}, {0}, {.idle = true}}, {3, 4, 5}, {12, 12, 12}},
+    {{{MEAN, .terms.idle = true}, {MEAN, .terms.idle = true}, {MEAN, .terms.idle = true}},
+     {3, 4, 5},
+     {3, 4, 5}},
+    {{{.terms.idle = true}, {0}, {.terms.idle = true}}, {3, 4, 5}, {12, 12, 12}},
     {{{CAST}, {CAST}, {CAST}}, {3, 4, 5}, {5, 5, 5}},
-    {{{CAST}, {CAST}, {CAST, .shadow = true}}, {3, 4, 5}, {4, 4, 4}},
-    {{{CAST}, {CAST, .shadow = true}, {CAST, .shadow = true}}, {3, 4, 5}, {3, 3, 3}},
-    {{{CAST, .shadow = true}, {CAST, .shadow = true}, {CAST, .shadow = true}}, {3, 4, 5}, {3, 4, 5}},
+    {{{CAST}, {CAST}, {CAST, .terms.shadow = true}}, {3, 4, 5}, {4, 4, 4}},
+    {{{CAST}, {CAST, .terms.shadow = true}, {CAST, .terms.shadow = true}}, {3, 4, 5}, {3, 3, 3}},
+    {{{CAST, .terms.shadow = true}, {CAST, .terms.shadow = true}, {CAST, .terms.shadow = true}},
+     {3, 4, 5},
+     {3, 4, 5}},
 };
 
 static int meet_body(int rank, const tern__bootstrap *boot, void *arg)
@@ -165,10 +169,11 @@ static int slots_body(int rank, const tern__bootstrap *boot, void *arg)
     float value = 0;
     desk_open(&d, boot, rank, 60, &err);
     RANK_CHECK_OK(rank, err);
-    void *two = d.channel = d.group->backend->channel_open(d.group->state, 2, &err);
+    void *two = d.channel =
+        d.group->backend->channel_open(d.group->state, &(tern__channel_opts){.slots = 2}, &err);
     if (rank == 1) RANK_CHECK(rank, !tern_recv(d.group, &value, 1, TERN_F32, 0, 0, NULL, &err));
     for (int i = 0; i < WORKS; i++) {
-        RANK_CHECK(rank, !post_with(&d, (tern__post){.idle = rank == 0}, 256, &seq, &err));
+        RANK_CHECK(rank, !post_with(&d, (tern__post){.terms.idle = rank == 0}, 256, &seq, &err));
         if (rank == 0 && i == 1) RANK_CHECK(rank, !tern_send(d.group, &value, 1, TERN_F32, 1, 0, &err));
     }
     RANK_CHECK(rank, !d.group->backend->wait(two, seq, &err));
@@ -225,7 +230,8 @@ static int leave_body(int rank, const tern__bootstrap *boot, void *arg)
     RANK_CHECK_OK(rank, err);
     const tern__comm_backend *backend = d.group->backend;
     const tern__nccl *nccl = d.group->state;
-    tern__nccl_channel *second = backend->channel_open(d.group->state, 4, &err);
+    tern__nccl_channel *second =
+        backend->channel_open(d.group->state, &(tern__channel_opts){.slots = 4}, &err);
     void *first = d.channel;
     d.channel = second;
     RANK_CHECK(rank, !post_of(&d, TERN__ALL_REDUCE, 256, &seq, &err));
@@ -256,11 +262,11 @@ static int hold_body(int rank, const tern__bootstrap *boot, void *arg)
     desk_open(&d, boot, rank, 60, &err);
     RANK_CHECK_OK(rank, err);
     RANK_CHECK(rank, !sum_through(&d, &err));
-    void *second = d.group->backend->channel_open(d.group->state, 4, &err);
+    void *second = d.group->backend->channel_open(d.group->state, &(tern__channel_opts){.slots = 4}, &err);
     if (rank == 1) RANK_CHECK(rank, !tern_recv(d.group, &value, 1, TERN_F32, 0, 0, NULL, &err));
-    RANK_CHECK(rank, !post_with(&d, (tern__post){.idle = true}, 256, &seq, &err));
+    RANK_CHECK(rank, !post_with(&d, (tern__post){.terms.idle = true}, 256, &seq, &err));
     d.group->backend->channel_close(second);
-    RANK_CHECK(rank, !post_with(&d, (tern__post){.idle = rank == 1}, 256, &seq, &err));
+    RANK_CHECK(rank, !post_with(&d, (tern__post){.terms.idle = rank == 1}, 256, &seq, &err));
     if (rank == 0) RANK_CHECK(rank, !tern_send(d.group, &value, 1, TERN_F32, 1, 0, &err));
     RANK_CHECK(rank, !d.group->backend->wait(d.channel, seq, &err));
     tern__memory_copy(&value, d.block, sizeof(value), &err);
@@ -285,11 +291,12 @@ static int spare_body(int rank, const tern__bootstrap *boot, void *arg)
     desk_open(&d, boot, rank, 60, &err);
     RANK_CHECK_OK(rank, err);
     const tern__comm_backend *backend = d.group->backend;
-    void *first = backend->channel_open(d.group->state, 4, &err);
-    RANK_CHECK(rank, !backend->channel_part(first, &err));
+    const tern__channel_opts opts = {.slots = 4, .is_separate = true};
+    void *first = backend->channel_open(d.group->state, &opts, &err);
+    RANK_CHECK(rank, first);
     if (rank == 0) backend->channel_close(first);
-    d.channel = backend->channel_open(d.group->state, 4, &err);
-    RANK_CHECK(rank, !backend->channel_part(d.channel, &err));
+    d.channel = backend->channel_open(d.group->state, &opts, &err);
+    RANK_CHECK(rank, d.channel);
     if (rank == 1) backend->channel_close(first);
     RANK_CHECK(rank, !post_of(&d, TERN__ALL_REDUCE, 256, &seq, &err));
     RANK_CHECK(rank, !backend->wait(d.channel, seq, &err));
@@ -317,7 +324,8 @@ static int close_body(int rank, const tern__bootstrap *boot, void *arg)
     const tern__comm_backend *backend = d.group->backend;
     const tern__nccl *nccl = d.group->state;
     RANK_CHECK(rank, !sum_through(&d, &err));
-    tern__nccl_channel *second = d.channel = backend->channel_open(d.group->state, 4, &err);
+    tern__nccl_channel *second = d.channel =
+        backend->channel_open(d.group->state, &(tern__channel_opts){.slots = 4}, &err);
     RANK_CHECK(rank, !post_of(&d, TERN__ALL_REDUCE, 256, &seq, &err));
     uint64_t meeting = second->works[seq % second->slots].seq;
     while (nccl->behind->test(nccl->order, meeting, &err) == TERN_PENDING) usleep(100);
@@ -452,8 +460,9 @@ static int two_comms_body(int rank, const tern__bootstrap *boot, void *arg)
     desk_open(&d, boot, rank, 60, &err);
     RANK_CHECK_OK(rank, err);
     void *first = d.channel;
-    d.channel = d.group->backend->channel_open(d.group->state, 4, &err);
-    RANK_CHECK(rank, !d.group->backend->channel_part(d.channel, &err) && !sum_through(&d, &err));
+    const tern__channel_opts opts = {.slots = 4, .is_separate = true};
+    d.channel = d.group->backend->channel_open(d.group->state, &opts, &err);
+    RANK_CHECK(rank, d.channel && !sum_through(&d, &err));
     if (rank == 1) raise(SIGKILL);
     post_of(&d, TERN__ALL_REDUCE, 256, &seq, &err);
     d.group->backend->channel_close(d.channel);
@@ -568,7 +577,7 @@ static int closed_body(int rank, const tern__bootstrap *boot, void *arg)
     desk_open(&d, boot, rank, 60, &err);
     RANK_CHECK(rank, !post_with(&d, (tern__post){.kind = TERN__ALL_REDUCE}, 256, &seq, &err));
     const tern__nccl *nccl = d.group->state;
-    while (!nccl->devices->comms->launched) RANK_CHECK(rank, !d.group->backend->progress(d.channel, &err));
+    while (!nccl->devices->comms->launched) RANK_CHECK(rank, !d.group->root->progress(d.group, &err));
     tern__memory_free(d.block);
     tern_device_close(d.device);
     d.group->backend->wait(d.channel, seq, &err);
@@ -632,13 +641,13 @@ static int many_body(int rank, const tern__bootstrap *boot, void *arg)
     desk_open(&d, boot, rank, 20, &err);
     RANK_CHECK_OK(rank, err);
     tern__nccl *nccl = d.group->state;
-    d.channel = d.group->backend->channel_open(nccl, 2 * MANY, &err);
+    d.channel = d.group->backend->channel_open(nccl, &(tern__channel_opts){.slots = 2 * MANY}, &err);
     const tern__nccl_comm *comm = nccl->devices->comms;
     for (int i = 0; i < MANY; i++) {
         if (i == EVENTS) RANK_CHECK(rank, !d.group->backend->wait(d.channel, seqs[0], &err));
         RANK_CHECK(rank, !post_of(&d, TERN__ALL_REDUCE, 2, &seqs[i], &err));
     }
-    while (comm->launched < MANY) RANK_CHECK(rank, !tern__nccl_advance(nccl, &err));
+    while (comm->launched < MANY) RANK_CHECK(rank, !tern__nccl_progress(nccl, &err));
     RANK_CHECK(rank, !d.group->backend->wait(d.channel, seqs[EVENTS - 1], &err));
     RANK_CHECK(rank, comm->began[0] == 0 && comm->began[1] == 0 && comm->began[2] != 0);
     d.group->backend->wait(d.channel, seqs[MANY - 1], &err);

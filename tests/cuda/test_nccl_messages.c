@@ -488,7 +488,7 @@ static int hung_body(int rank, const tern__bootstrap *boot, void *arg)
     RANK_CHECK_OK(rank, err);
     tern__nccl *nccl = d.group->state;
     const tern__comm_backend *backend = d.group->backend;
-    RANK_CHECK(rank, !backend->window_of(nccl, d.device, &window, &err));
+    RANK_CHECK(rank, !tern__window_of(d.group, d.device, &window, &err));
     const tern__extent extent = {window, (uint64_t)((char *)d.out - d.device->memory.base), 2};
     const tern__post post = {.kind = TERN__ALL_REDUCE,
                              .dtype = TERN_F32,

@@ -249,7 +249,7 @@ static struct {
 static bool is_reduced(void)
 {
     const tern__extent *first = late.ddp->buckets[0].extents;
-    const char *base = late.ddp->group->backend->window_base(late.ddp->group->state, first->window);
+    const char *base = tern__window_own(late.ddp->group, first->window);
     float value;
     memcpy(&value, base + first->offset, sizeof(value));
     return value == 3;

@@ -217,10 +217,10 @@ static void two_parts_of_a_tree(void **state)
 
 /* ---- a slow peer still reads ---- */
 
-/* The first party of a family is its newest: the meeting of the shard. */
+/* The first hook of a family is its newest: the meeting of the shard. */
 static bool others_are_waiting(const twins *t, uint64_t posts)
 {
-    const tern__meeting *meeting = (const tern__meeting *)t->world->shm->parties;
+    const tern__meeting *meeting = (const tern__meeting *)t->world->shm->hooks;
     bool waiting = true;
     for (int rank = 0; rank < t->size - 1; rank++)
         waiting &= atomic_load(&meeting->posted[rank].value) >= posts;

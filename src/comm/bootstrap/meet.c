@@ -2,17 +2,17 @@
  *
  * If it is not known beforehand where rank 0 will listen, rank 0 publishes its address in a store that all
  * ranks know: that of torchrun's agent, a file, or the caller's own. Each rank claims its number ("claim/R")
- * and publishes its card under "rank/R". Rank 0 reads all cards, which tell it whether the job needs a port
+ * and publishes its info under "rank/R". Rank 0 reads every rank's info, which tell it whether the job needs a port
  * that other hosts can reach. It listens on a free port and publishes an invitation under "word". A rank that
  * has read the invitation adds 1 to "read", and the last one deletes all these keys. So a later meeting in
  * the same store finds none of them, unless this one has failed. A file of a failed meeting is removed by the
  * last rank that leaves it, but ranks that are killed leave their keys. A later rank recognises them by the
- * dead process of a card, or because there is an invitation before it has come itself.
+ * dead process of a info, or because there is an invitation before it has come itself.
  *
  * If the user has set no secret, the invitation contains one. A process that can read the store belongs to
  * the job; one that merely knows the port does not. */
 #include "comm/bootstrap/inner.h"
-#include "comm/bootstrap/card.h"
+#include "comm/bootstrap/rank_info.h"
 #include "comm/bootstrap/tcp.h"
 #include "comm/store/hello.h"
 #include "comm/store/listen.h"
@@ -34,8 +34,8 @@ typedef struct word {
 
 static const char word_magic[8] = "ternword";
 
-/* Followed by the rank: the keys of its claim and of its card. */
-static const char claim_name[] = "claim/", card_name[] = "rank/";
+/* Followed by the rank: the keys of its claim and of its info. */
+static const char claim_name[] = "claim/", info_name[] = "rank/";
 
 static const double agent_timeout_s = 30;
 
@@ -44,9 +44,9 @@ typedef struct meeting {
     tern_store *store;
     int64_t deadline;
     tern__warn_time warn; /* of the ranks that have not come */
-    tern__card own;
+    tern__rank_info own;
     bool is_one_machine;
-    bool is_word_early; /* there was an invitation before this rank had published its card */
+    bool is_word_early; /* there was an invitation before this rank had published its info */
 } meeting;
 
 static void key_of(const char *name, int rank, char key[32])
@@ -70,15 +70,15 @@ static int leave_word(const meeting *m, const tern_error *why, tern_error *err)
     return status;
 }
 
-/* ---- cards ---- */
+/* ---- rank infos ---- */
 
-/* A rank whose card is there but whose process has ended belongs to an earlier job, or has died in this one.
+/* A rank whose info is there but whose process has ended belongs to an earlier job, or has died in this one.
  * The meeting cannot succeed either way. */
-static int check_alive(const meeting *m, const tern__card *card, int rank, tern_error *err)
+static int check_alive(const meeting *m, const tern__rank_info *info, int rank, tern_error *err)
 {
     char name[128];
-    if (!tern__card_is_gone(card, &m->own)) return TERN_OK;
-    tern__card_describe(card, rank, name, sizeof(name));
+    if (!tern__rank_info_is_gone(info, &m->own)) return TERN_OK;
+    tern__rank_info_describe(info, rank, name, sizeof(name));
     return tern__error_set(err, tern__boot_func, TERN_E_PEER, "%s is gone and has left its keys in %s%s",
                            name, m->store->root->where,
                            m->boot->file ? ": if it belongs to an earlier job, remove this file" : "");
@@ -88,43 +88,44 @@ static int fail_twice(const meeting *m, tern_error *err)
 {
     char one[128] = "something that is not one of tern's ranks", other[128];
     int rank = m->boot->rank;
-    tern__card card;
-    if (!tern__card_get(&card, card_name, rank, m->store, 1.0, NULL)) {
-        int status = check_alive(m, &card, rank, err);
+    tern__rank_info info;
+    if (!tern__rank_info_get(&info, info_name, rank, m->store, 1.0, NULL)) {
+        int status = check_alive(m, &info, rank, err);
         if (status && !rank) leave_word(m, err, NULL); /* the other ranks wait for it */
         if (status) return status;
-        tern__card_describe(&card, rank, one, sizeof(one));
+        tern__rank_info_describe(&info, rank, one, sizeof(one));
     }
-    tern__card_describe(&m->own, rank, other, sizeof(other));
+    tern__rank_info_describe(&m->own, rank, other, sizeof(other));
     return tern__error_set(err, tern__boot_func, TERN_E_ENV,
                            "rank %d is taken twice: by %s and by %s; or an earlier job that failed has left "
                            "its keys in %s",
                            rank, one, other, m->store->root->where);
 }
 
-/* Publishes the card with SET, not with COMPARE_SET, after which PyTorch 1's server does not wake the clients
+/* Publishes the info with SET, not with COMPARE_SET, after which PyTorch 1's server does not wake the clients
  * that wait for the key. */
 static int claim_rank(meeting *m, tern_error *err)
 {
     char key[32];
     int64_t claims;
     key_of(claim_name, m->boot->rank, key);
-    int status = tern__card_make(&m->own, m->boot, err);
+    int status = tern__rank_info_make(&m->own, m->boot, err);
     if (!status) status = tern_store_add(m->store, key, 1, &claims, err);
     if (status) return status;
     if (claims != 1) return fail_twice(m, err);
     int has = tern__store_has(m->store, "word", err);
     if (has < 0) return has;
     m->is_word_early = has > 0;
-    return tern__card_publish(&m->own, card_name, m->boot->rank, m->store, err);
+    return tern__rank_info_publish(&m->own, info_name, m->boot->rank, m->store, err);
 }
 
 static int fail_missing(const meeting *m, tern_error *err)
 {
     tern_error why = {0};
-    tern__card card;
-    int status = tern__store_fail_missing(m->store, card_name, 0, m->boot->world, &why);
-    if (!status && !tern__card_get(&card, card_name, 0, m->store, 0, NULL) && check_alive(m, &card, 0, err))
+    tern__rank_info info;
+    int status = tern__store_fail_missing(m->store, info_name, 0, m->boot->world, &why);
+    if (!status && !tern__rank_info_get(&info, info_name, 0, m->store, 0, NULL) &&
+        check_alive(m, &info, 0, err))
         return TERN_E_PEER;
     if (!status)
         return tern__error_set(err, tern__boot_func, TERN_E_TIMEOUT,
@@ -149,11 +150,11 @@ static bool warn_missing(meeting *m)
     if (!tern__warn_is_due(&m->warn)) return true;
     m->warn.at = INT64_MAX;
     for (bool has = false; first < own && !has; first += !has) {
-        key_of(card_name, first, key);
+        key_of(info_name, first, key);
         has = tern__store_has(m->store, key, NULL) == 1;
     }
     bool is_short =
-        tern__store_fail_missing(m->store, card_name, 0, m->boot->world, &missing) == TERN_E_TIMEOUT;
+        tern__store_fail_missing(m->store, info_name, 0, m->boot->world, &missing) == TERN_E_TIMEOUT;
     if (is_short && first == own)
         tern__log(TERN_LOG_WARN, "rank %d still waits in tern_group_open: %s", own, missing.text);
     else if (!is_short && own == 1)
@@ -174,14 +175,14 @@ static int look_at_machines(meeting *m, tern_error *err)
     tern_error why = {0};
     m->is_one_machine = true;
     for (int rank = 1; rank < m->boot->world; rank++) {
-        tern__card card;
-        while (tern__card_get(&card, card_name, rank, m->store, seconds_of_wait(m), &why)) {
+        tern__rank_info info;
+        while (tern__rank_info_get(&info, info_name, rank, m->store, seconds_of_wait(m), &why)) {
             if (why.code != TERN_E_TIMEOUT || !warn_missing(m)) return fail_await(m, &why, err);
             why = (tern_error){0};
         }
-        int status = check_alive(m, &card, rank, err);
+        int status = check_alive(m, &info, rank, err);
         if (status) return status;
-        m->is_one_machine &= tern__card_is_same_machine(&card, &m->own);
+        m->is_one_machine &= tern__rank_info_is_same_machine(&info, &m->own);
     }
     return TERN_OK;
 }
@@ -235,7 +236,7 @@ static int fail_word(size_t bytes, tern_error *err)
                            sizeof(word));
 }
 
-/* Rank 0 invites only once it has this rank's card. An invitation that was there before is an earlier
+/* Rank 0 invites only once it has this rank's info. An invitation that was there before is an earlier
  * job's; a failure may be this job's, too. */
 static int fail_early_word(const meeting *m, const word *w, tern_error *err)
 {
@@ -287,7 +288,7 @@ static int clean_up(const meeting *m, tern_error *err)
     if (status || readers < m->boot->world) return status;
     for (int rank = 0; rank < m->boot->world && status >= 0; rank++) {
         char key[32];
-        key_of(card_name, rank, key);
+        key_of(info_name, rank, key);
         status = tern_store_delete(m->store, key, err);
         key_of(claim_name, rank, key);
         if (status >= 0) status = tern_store_delete(m->store, key, err);

@@ -5,7 +5,7 @@
  * These messages, one each way for every rank, are the first use of the plug-in's transport. Failures are
  * sent in them, too, so that all ranks fail with the same error. */
 #include "comm/bootstrap/inner.h"
-#include "comm/bootstrap/card.h"
+#include "comm/bootstrap/rank_info.h"
 #include "comm/bootstrap/tcp.h"
 #include "comm/bootstrap/mpi.h"
 #include "comm/store/hello.h"
@@ -25,7 +25,7 @@
 typedef struct visit {
     int status; /* TERN_OK, or its error with `text` */
     char text[TERN_ERROR_TEXT];
-    tern__card card;
+    tern__rank_info info;
     char address[ADDRESS_BYTES]; /* of its host, for the other hosts; "" if it has none */
 } visit;
 
@@ -67,7 +67,8 @@ static int check_visits(const meeting *m, tern_error *err)
 static int find_stranger(const meeting *m)
 {
     int rank = 1;
-    while (rank < m->boot->world && tern__card_is_same_machine(&m->visits[rank].card, &m->visits[0].card))
+    while (rank < m->boot->world &&
+           tern__rank_info_is_same_machine(&m->visits[rank].info, &m->visits[0].info))
         rank++;
     return rank;
 }
@@ -97,7 +98,7 @@ static void count_local(const meeting *m, int rank, answer *a)
 {
     a->local_rank = a->local_world = 0;
     for (int r = 0; r < m->boot->world; r++) {
-        bool is_near = !strcmp(m->visits[r].card.host_key, m->visits[rank].card.host_key);
+        bool is_near = !strcmp(m->visits[r].info.host_key, m->visits[rank].info.host_key);
         a->local_world += is_near;
         a->local_rank += is_near && r < rank;
     }
@@ -205,7 +206,7 @@ static void describe_self(const tern__bootstrap *boot, visit *own)
     tern_error why = {0};
     tern__bootstrap abroad = *boot;
     struct sockaddr_storage at;
-    own->status = tern__card_make(&own->card, boot, &why);
+    own->status = tern__rank_info_make(&own->info, boot, &why);
     snprintf(own->text, sizeof(own->text), "%s", why.text);
     snprintf(abroad.addr, sizeof(abroad.addr), "198.51.100.1");
     if (!tern__tcp_own(&abroad, false, &at, NULL)) tern__tcp_host(&at, own->address, sizeof(own->address));

@@ -22,15 +22,15 @@ static bool joins(tern_device **home, const void *data)
     return true;
 }
 
-/* True if all used buffers of the items are on one device. */
+/* True if all used sides of the operands are on one device. */
 static bool items_join(tern_device **home, const tern_work *work, const tern_group *group)
 {
     tern__parts parts = tern__request_parts(group, work->post.kind, work->post.root);
-    for (size_t i = 0; i < work->item_count; i++) {
-        const tern__item *item = &work->items[i];
-        if (!item->count) continue;
-        if (parts.in && !joins(home, item->in)) return false;
-        if (parts.out && !joins(home, item->out)) return false;
+    for (size_t i = 0; i < work->operand_count; i++) {
+        const tern__operand *operand = &work->operands[i];
+        if (!operand->count) continue;
+        if (parts.in && !joins(home, operand->in)) return false;
+        if (parts.out && !joins(home, operand->out)) return false;
     }
     return true;
 }
@@ -50,7 +50,7 @@ static bool spans_join(tern_device **home, const tern_work *work, const tern_gro
 static tern_device *find_home(const tern_work *work, const tern_group *group)
 {
     tern_device *home = NULL;
-    bool is_able = group->backend->window_of && tern__memory_any() && has_operation(&work->post);
+    bool is_able = group->backend->reaches_devices && tern__memory_any() && has_operation(&work->post);
     if (!is_able || work->extents) return NULL;
     bool is_one = work->gives ? spans_join(&home, work, group) : items_join(&home, work, group);
     return is_one ? home : NULL;
@@ -63,19 +63,19 @@ static tern__extent extent_of(const tern_work *work, const char *at, uint32_t wi
     return (tern__extent){window, (uint64_t)(at - work->home->memory.base), count};
 }
 
-/* Fills in the extents. After the items of a list there is room for two extents each. */
-static void reach_items(tern_work *work, const tern_group *group, uint32_t window)
+/* Fills in the extents. After the operands of a list there is room for two extents each. */
+static void reach_operands(tern_work *work, const tern_group *group, uint32_t window)
 {
     tern__kind kind = work->post.kind;
-    bool is_list = work->items != &work->item, scatters = kind == TERN__REDUCE_SCATTER;
-    tern__extent *extents = is_list ? (tern__extent *)(work->items + work->item_count) : &work->extent;
-    tern__extent *outs = is_list && scatters ? extents + work->item_count : NULL;
-    for (size_t i = 0; i < work->item_count; i++) {
-        const tern__item *item = &work->items[i];
-        if (!item->count) continue;
-        if (outs) outs[work->extent_count] = extent_of(work, item->out, window, item->count);
-        extents[work->extent_count++] = extent_of(work, kind == TERN__ALL_GATHER ? item->out : item->in,
-                                                  window, item->count * tern__staging_parts(group, kind));
+    bool is_list = work->operands != &work->operand, scatters = kind == TERN__REDUCE_SCATTER;
+    tern__extent *extents = is_list ? (tern__extent *)(work->operands + work->operand_count) : &work->extent;
+    tern__extent *outs = is_list && scatters ? extents + work->operand_count : NULL;
+    for (size_t i = 0; i < work->operand_count; i++) {
+        const tern__operand *operand = &work->operands[i];
+        if (!operand->count) continue;
+        if (outs) outs[work->extent_count] = extent_of(work, operand->out, window, operand->count);
+        extents[work->extent_count++] = extent_of(work, kind == TERN__ALL_GATHER ? operand->out : operand->in,
+                                                  window, operand->count * tern__staging_parts(group, kind));
     }
     work->extents = extents;
     work->outs = outs;
@@ -85,11 +85,11 @@ static void reach_items(tern_work *work, const tern_group *group, uint32_t windo
 static int open(tern_work *work, const tern_group *group, tern_error *err)
 {
     uint32_t window;
-    int status = group->backend->window_of(group->state, work->home, &window, err);
+    int status = tern__window_of(group, work->home, &window, err);
     if (status) return status;
     work->is_direct = true;
     if (!tern__kind_is_move(work->post.kind)) {
-        reach_items(work, group, window);
+        reach_operands(work, group, window);
         return TERN_OK;
     }
     work->extent = (tern__extent){.window = window};

@@ -5,6 +5,7 @@
 #include "base/pages.h"
 #include "comm/bootstrap/mpi.h"
 #include "comm/launch/presence.h"
+#include "comm/call/p2p.h"
 #include "comm/call/staging.h"
 #include "comm/sys.h"
 #include "device/device.h"
@@ -163,7 +164,8 @@ static int open_backend(tern_group *group, tern_error *err)
     if (!group->awaited) return TERN_E_MEMORY;
     group->state = group->backend->open(group, err);
     if (!group->state) return err->code;
-    group->channel = group->backend->channel_open(group->state, TERN__FLIGHT_SLOTS, err);
+    const tern__channel_opts opts = {.slots = TERN__FLIGHT_SLOTS};
+    group->channel = group->backend->channel_open(group->state, &opts, err);
     if (!group->channel) return err->code;
     if (group->boot.world == 1) return TERN_OK;
     group->staging = tern__staging_open(group, err);
@@ -247,9 +249,8 @@ void tern_group_close(tern_group *group)
     tern_group *root = group->root;
     void *channel = group->channel;
     struct tern__staging *staging = group->staging;
-    if (group->mailbox) group->backend->mailbox_close(group->mailbox);
-    group->mailbox = NULL; /* NULL, so that no other group of the family uses them */
-    group->channel = NULL;
+    tern__p2p_close(group);
+    group->channel = NULL; /* NULL, so that no other group of the family uses them */
     group->staging = NULL;
     if (channel) group->backend->channel_close(channel);
     tern__staging_close(staging);
@@ -273,7 +274,7 @@ static tern__mem *alloc_mem(tern_group *group, size_t bytes, tern_error *err)
         tern__free(mem);
         return NULL;
     }
-    mem->base = group->backend->window_base(group->state, mem->window);
+    mem->base = tern__window_own(group, mem->window);
     mem->bytes = bytes;
     return mem;
 }

@@ -3,9 +3,13 @@
 
 #include "comm/move/match.h"
 #include "comm/call/request.h"
+#include "comm/meet/failure.h"
+#include "comm/meet/shm.h"
 #include "device/device.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- checks ---- */
 
@@ -52,7 +56,7 @@ static int leave_home(const tern_group *group, tern__transfer *t, const char *fu
     if (!copy) return tern__error_set(err, func, TERN_E_MEMORY, "out of memory: %zu bytes", bytes);
     t->home = t->buf;
     t->buf = copy;
-    return group->backend->window_of ? TERN_OK : tern__transfer_fetch(t, err);
+    return group->backend->reaches_devices ? TERN_OK : tern__transfer_fetch(t, err);
 }
 
 /* Copies the received data to the device's memory, and frees the buffer. */
@@ -70,28 +74,21 @@ static int come_home(tern__transfer *t, tern_error *err)
 
 /* ---- starting ---- */
 
-static int open_mailbox(tern_group *group, tern_error *err)
-{
-    if (!group->mailbox) group->mailbox = group->backend->mailbox_open(group->state, err);
-    return group->mailbox ? TERN_OK : err->code;
-}
-
 static int start(tern_group *group, const char *func, tern__transfer *t, tern_error *err)
 {
     t->status = TERN_PENDING;
     int status = tern__group_check(group, func, err);
-    if (!status) status = open_mailbox(group, err);
     if (!status) status = leave_home(group, t, func, err);
-    if (!status && (status = group->backend->start(group->mailbox, t, err)))
-        group->backend->drop(group->mailbox, t);
+    if (!status && (status = group->backend->transfer_start(group->state, t, err)))
+        group->backend->transfer_drop(group->state, t);
     if (status) come_home(t, NULL);
     return status;
 }
 
 static int finish(tern_group *group, tern__transfer *t, tern_error *err)
 {
-    int status = t->status ? group->backend->await(group->mailbox, t, err) : TERN_OK;
-    if (status) group->backend->drop(group->mailbox, t);
+    int status = t->status ? group->backend->transfer_wait(group->state, t, err) : TERN_OK;
+    if (status) group->backend->transfer_drop(group->state, t);
     int returned = come_home(t, err);
     return status ? status : returned;
 }
@@ -107,21 +104,12 @@ static int run(tern_group *group, const char *func, tern__transfer *t, tern_erro
     return status ? tern__call_fail(group, func, &why, err) : TERN_OK;
 }
 
-int tern__p2p_carry(tern_group *group, tern_error *err)
-{
-    tern_group *root = group->root;
-    int status = root->mailbox ? root->backend->carry(root->mailbox, err) : TERN_OK;
-    for (tern_group *g = root->subgroups; g && !status; g = g->next)
-        if (g->mailbox) status = g->backend->carry(g->mailbox, err);
-    return status;
-}
-
 /* ---- works ---- */
 
 static void forget(tern_work *work)
 {
     if (work->transfer.status == TERN_PENDING)
-        work->group->backend->drop(work->group->mailbox, &work->transfer);
+        work->group->backend->transfer_drop(work->group->state, &work->transfer);
     come_home(&work->transfer, NULL);
     tern__work_free(work);
 }
@@ -166,8 +154,7 @@ int tern__p2p_test(tern_work *work, tern_error *err)
     if (t->status != TERN_PENDING) return settle(work, err);
     tern_group *group = work->group;
     int status = tern__group_check(group, work->func, &why);
-    if (!status) status = group->backend->carry(group->mailbox, &why);
-    if (!status && t->status) status = tern__group_progress(group, &why);
+    if (!status) status = group->root->progress(group, &why);
     if (status) return tern__call_fail(group, work->func, &why, err);
     return t->status == TERN_PENDING ? TERN_PENDING : settle(work, err);
 }
@@ -179,7 +166,7 @@ static int await(tern_work *work, tern_error *err)
     if (t->status != TERN_PENDING) return settle(work, err);
     tern_group *group = work->group;
     int status = tern__group_check(group, work->func, &why);
-    if (!status) status = group->backend->await(group->mailbox, t, &why);
+    if (!status) status = group->backend->transfer_wait(group->state, t, &why);
     return status ? tern__call_fail(group, work->func, &why, err) : settle(work, err);
 }
 
@@ -188,6 +175,36 @@ int tern__p2p_wait(tern_work *work, tern_error *err)
     int status = await(work, err);
     forget(work);
     return status;
+}
+
+/* ---- closing ---- */
+
+/* All ranks fail: the peer would wait for a message that nobody finishes. */
+static void fail_unfinished(tern_group *group, const tern__transfer *t)
+{
+    char what[TERN__WORK_TEXT], text[TERN_ERROR_TEXT];
+    tern_error why = {0};
+    tern__transfer_text(group, t, what, sizeof(what));
+    snprintf(text, sizeof(text), "rank %d has closed its group before its %s was done",
+             tern_group_world_rank(group, group->boot.rank), what);
+    tern__failure_set_in(group, TERN_E_PEER, text, &why);
+    tern__group_fail(group, &why);
+}
+
+void tern__p2p_close(tern_group *group)
+{
+    const tern_group *root = group->root;
+    for (tern_work *work = NULL; group->staging && (work = tern__staging_held(group->staging, work));) {
+        tern__transfer *t = &work->transfer;
+        /* After a failure the control plane tells the peers. */
+        bool tells = root->pid == getpid() && !root->error.code;
+        if (!work->is_transfer || t->status != TERN_PENDING) continue;
+        if (tells) group->root->progress(group, NULL);
+        if (t->status != TERN_PENDING) continue; /* it is done after all */
+        if (tells) fail_unfinished(group, t);
+        t->status = TERN_E_STATE;
+        group->backend->transfer_drop(group->state, t);
+    }
 }
 
 /* ---- public ---- */

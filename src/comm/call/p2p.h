@@ -4,10 +4,10 @@
 
 #include "comm/call/staging.h"
 
-/* Advances the family's messages. */
-int tern__p2p_carry(tern_group *group, tern_error *err);
 int tern__p2p_test(tern_work *work, tern_error *err);
 /* Blocks until the message is done, and frees the work. */
 int tern__p2p_wait(tern_work *work, tern_error *err);
+/* Ends the messages that are pending when their group is closed: E_STATE here, E_PEER for the peers. */
+void tern__p2p_close(tern_group *group);
 
 #endif

@@ -25,25 +25,25 @@ static bool is_root(const tern__staging *staging, const tern_work *work)
 static int copy(tern__staging *staging, const tern_work *work, void *to, const void *from, size_t bytes,
                 tern_error *err)
 {
-    if (work->is_away) return tern__ferry_copy(&staging->fleet, to, from, bytes, err);
+    if (work->is_away) return tern__ring_copy_run(&staging->copies, to, from, bytes, err);
     memcpy(to, from, bytes);
     return TERN_OK;
 }
 
 /* Copies elements [first, first + count) of a part to a place of the ring or back. The part consists of the
- * items' parts, one after the other. */
+ * operands' parts, one after the other. */
 static int copy_part(tern__staging *staging, const tern_work *work, size_t part, size_t first, size_t count,
                      char *place, bool is_in, tern_error *err)
 {
     size_t size = tern_dtype_bytes(work->post.dtype);
     int status = TERN_OK;
-    for (const tern__item *item = work->items; count && !status; item++) {
-        if (first >= item->count) {
-            first -= item->count;
+    for (const tern__operand *operand = work->operands; count && !status; operand++) {
+        if (first >= operand->count) {
+            first -= operand->count;
             continue;
         }
-        size_t here = TERN__MIN(count, item->count - first), at = (part * item->count + first) * size;
-        status = copy(staging, work, is_in ? place : item->out + at, is_in ? item->in + at : place,
+        size_t here = TERN__MIN(count, operand->count - first), at = (part * operand->count + first) * size;
+        status = copy(staging, work, is_in ? place : operand->out + at, is_in ? operand->in + at : place,
                       here * size, err);
         place += here * size;
         count -= here;
@@ -77,7 +77,7 @@ static bool is_in_own(const tern__piece *piece)
  * If that is a device's, the part is in the ring nevertheless. */
 static bool keeps_part(const tern__staging *staging, const tern_work *work)
 {
-    bool is_large = work->pieces > TERN__FLIGHTS && work->item_count == 1 && !work->extents;
+    bool is_large = work->pieces > TERN__FLIGHTS && work->operand_count == 1 && !work->extents;
     return is_large && work->post.kind == TERN__ALL_REDUCE && staging->group->backend->keeps_parts;
 }
 
@@ -112,7 +112,7 @@ static bool is_own(const tern_work *work)
 {
     if (work->is_direct) return work->post.kind == TERN__REDUCE_SCATTER;
     if (tern__group_mover(work->group)->lands_in_windows) return false;
-    bool is_whole = work->pieces <= TERN__FLIGHTS, is_list = work->item_count != 1;
+    bool is_whole = work->pieces <= TERN__FLIGHTS, is_list = work->operand_count != 1;
     if (work->extents) return work->post.kind == TERN__REDUCE_SCATTER;
     return !is_whole && !is_list && work->post.kind != TERN__ALL_REDUCE && work->post.kind != TERN__REDUCE;
 }
@@ -144,25 +144,25 @@ static int copy_out(tern__staging *staging, const tern__piece *piece, tern_error
 /* Return what this rank gives to `rank`, and takes from it, in the whole work. */
 static tern_span give_of(const tern__staging *staging, const tern_work *work, int rank)
 {
-    const tern__item *item = &work->item;
-    size_t bytes = item->count * tern_dtype_bytes(work->post.dtype);
-    tern_span whole = {(void *)item->in, item->count}, part = {NULL, item->count};
+    const tern__operand *operand = &work->operand;
+    size_t bytes = operand->count * tern_dtype_bytes(work->post.dtype);
+    tern_span whole = {(void *)operand->in, operand->count}, part = {NULL, operand->count};
     if (work->gives) return work->gives[rank];
     if (work->post.kind == TERN__GATHER) return rank == work->post.root ? whole : (tern_span){0};
     if (work->post.kind == TERN__SCATTER && !is_root(staging, work)) return (tern_span){0};
-    part.data = (char *)item->in + (size_t)rank * bytes;
+    part.data = (char *)operand->in + (size_t)rank * bytes;
     return part;
 }
 
 static tern_span take_of(const tern__staging *staging, const tern_work *work, int rank)
 {
-    const tern__item *item = &work->item;
-    size_t bytes = item->count * tern_dtype_bytes(work->post.dtype);
-    tern_span whole = {item->out, item->count}, part = {NULL, item->count};
+    const tern__operand *operand = &work->operand;
+    size_t bytes = operand->count * tern_dtype_bytes(work->post.dtype);
+    tern_span whole = {operand->out, operand->count}, part = {NULL, operand->count};
     if (work->takes) return work->takes[rank];
     if (work->post.kind == TERN__SCATTER) return rank == work->post.root ? whole : (tern_span){0};
     if (work->post.kind == TERN__GATHER && !is_root(staging, work)) return (tern_span){0};
-    part.data = item->out + (size_t)rank * bytes;
+    part.data = operand->out + (size_t)rank * bytes;
     return part;
 }
 
@@ -181,7 +181,7 @@ static int plan_take(tern__staging *staging, tern__piece *piece, int rank, uint6
     piece->takes[rank] = (tern__move){take.data, from, take.count};
     if (!take.count || !work->is_away) return TERN_OK;
     int place = place_number(staging, piece);
-    piece->takes[rank].to = tern__ferry_landing(&staging->fleet, take.data, place, rank, err);
+    piece->takes[rank].to = tern__ring_copy_landing(&staging->copies, take.data, place, rank, err);
     return piece->takes[rank].to ? TERN_OK : TERN_E_MEMORY;
 }
 
@@ -245,8 +245,7 @@ static void plan_counts(const tern__staging *staging, tern__piece *piece)
 
 static bool reaches_own(const tern__staging *staging, const tern_work *work)
 {
-    const tern__comm_backend *backend = staging->group->backend;
-    return !work->extents && backend->reach_own && backend->reach_own(staging->group->state);
+    return !work->extents && staging->group->reaches_own;
 }
 
 /* Lets the back end work in the caller's memory, if the piece is in a single buffer of the host and the
@@ -254,15 +253,15 @@ static bool reaches_own(const tern__staging *staging, const tern_work *work)
 static void find_own(const tern__staging *staging, tern__piece *piece)
 {
     const tern_work *work = piece->work;
-    const tern__item *item = work->items;
+    const tern__operand *operand = work->operands;
     tern__kind kind = work->post.kind;
     size_t first = piece->first;
     bool is_one = kind == TERN__ALL_REDUCE || kind == TERN__REDUCE || kind == TERN__BROADCAST;
     if (!is_one || !piece->count || work->is_away || !reaches_own(staging, work)) return;
-    for (; first >= item->count; item++) first -= item->count;
-    if (piece->count > item->count - first || item->in != item->out) return;
+    for (; first >= operand->count; operand++) first -= operand->count;
+    if (piece->count > operand->count - first || operand->in != operand->out) return;
     piece->extent.window = TERN__OWN_MEMORY;
-    piece->extent.offset = (uintptr_t)(item->out + first * tern_dtype_bytes(work->post.dtype));
+    piece->extent.offset = (uintptr_t)(operand->out + first * tern_dtype_bytes(work->post.dtype));
 }
 
 /* Plans a piece. In a move with lists of counts every data piece takes the whole place: a rank knows only its
@@ -292,15 +291,15 @@ int tern__piece_load(tern__staging *staging, tern__piece *piece, tern_work *work
     else if (!work->extents && !is_in_own(piece))
         status = copy_in(staging, piece, err);
     if (status || !work->is_away) return status;
-    return tern__ferry_mark(&staging->fleet, place_number(staging, piece), err);
+    return tern__ring_copy_mark(&staging->copies, place_number(staging, piece), err);
 }
 
 tern__post tern__piece_post(const tern__staging *staging, const tern__piece *piece)
 {
     const tern_work *work = piece->work;
     tern__post post = work->post;
-    bool is_one = work->item_count == 1; /* a list's results never go to memory of their own */
-    char *out = is_one ? work->items->out + piece->first * tern_dtype_bytes(post.dtype) : NULL;
+    bool is_one = work->operand_count == 1; /* a list's results never go to memory of their own */
+    char *out = is_one ? work->operands->out + piece->first * tern_dtype_bytes(post.dtype) : NULL;
     post.label.part = (uint32_t)work->started;
     post.extents = work->extents ? work->extents : &piece->extent;
     post.extent_count = work->extents ? work->extent_count : piece->extent.count > 0;
@@ -326,32 +325,32 @@ int tern__piece_unload(tern__staging *staging, const tern__piece *piece, tern_er
     else if (!work->extents && !is_in_own(piece) && (work->is_away || !is_own(work)))
         status = copy_out(staging, piece, err);
     if (status || !work->is_away) return status;
-    return tern__ferry_mark(&staging->fleet, place_number(staging, piece), err);
+    return tern__ring_copy_mark(&staging->copies, place_number(staging, piece), err);
 }
 
 /* ---- the memory of devices ---- */
 
-typedef int (*visit_fn)(tern__fleet *fleet, const void *data, tern_error *err);
+typedef int (*visit_fn)(tern__ring_copies *copies, const void *data, tern_error *err);
 
 /* Calls `visit` for every buffer of this rank that the work reads or writes. */
 static int each_buffer(tern__staging *staging, const tern_work *work, visit_fn visit, tern_error *err)
 {
     int status = TERN_OK;
-    for (size_t i = 0; i < work->item_count && !status; i++) {
-        status = visit(&staging->fleet, work->items[i].in, err);
-        if (!status && work->items[i].out != work->items[i].in)
-            status = visit(&staging->fleet, work->items[i].out, err);
+    for (size_t i = 0; i < work->operand_count && !status; i++) {
+        status = visit(&staging->copies, work->operands[i].in, err);
+        if (!status && work->operands[i].out != work->operands[i].in)
+            status = visit(&staging->copies, work->operands[i].out, err);
     }
     for (int rank = 0; work->gives && rank < staging->group->boot.world && !status; rank++) {
-        status = visit(&staging->fleet, work->gives[rank].data, err);
-        if (!status) status = visit(&staging->fleet, work->takes[rank].data, err);
+        status = visit(&staging->copies, work->gives[rank].data, err);
+        if (!status) status = visit(&staging->copies, work->takes[rank].data, err);
     }
     return status;
 }
 
-static int find(tern__fleet *fleet, const void *data, tern_error *err)
+static int find(tern__ring_copies *copies, const void *data, tern_error *err)
 {
-    (void)fleet;
+    (void)copies;
     (void)err;
     return tern__memory_device(data) ? TERN_PENDING : TERN_OK;
 }
@@ -363,10 +362,10 @@ int tern__work_depart(tern__staging *staging, tern_work *work, tern_error *err)
     if (work->is_away && work->extents && is_read_only)
         return tern__error_set(err, work->func, TERN_E_UNSUPPORTED,
                                "in is memory of tern_group_mem_alloc, but out is on a device");
-    return work->is_away ? each_buffer(staging, work, tern__ferry_begin, err) : TERN_OK;
+    return work->is_away ? each_buffer(staging, work, tern__ring_copy_begin, err) : TERN_OK;
 }
 
 int tern__work_return(tern__staging *staging, const tern_work *work, tern_error *err)
 {
-    return work->is_away ? each_buffer(staging, work, tern__ferry_end, err) : TERN_OK;
+    return work->is_away ? each_buffer(staging, work, tern__ring_copy_end, err) : TERN_OK;
 }

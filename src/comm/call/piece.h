@@ -3,7 +3,7 @@
 #ifndef TERN_SRC_COMM_CALL_PIECE_H
 #define TERN_SRC_COMM_CALL_PIECE_H
 
-#include "comm/call/ferry.h"
+#include "comm/call/ring_copy.h"
 #include "comm/call/staging.h"
 
 /* Elements [first, first + count) of a work. pieces[i] of the staging uses place i of the ring. */
@@ -26,8 +26,8 @@ struct tern__staging {
     tern_group *group;
     uint32_t window;
     char *ring;
-    size_t place_bytes; /* size of a place */
-    tern__fleet fleet;  /* the devices whose memory crosses the ring */
+    size_t place_bytes;       /* size of a place */
+    tern__ring_copies copies; /* the devices whose memory crosses the ring */
     tern__piece pieces[TERN__FLIGHTS];
     uint64_t loaded, started, landed; /* pieces so far: in the ring, posted, and done */
     uint64_t calls;

@@ -58,11 +58,11 @@ static int check_request(const tern_group *group, const tern__request *r, tern_e
 
 /* One buffer may be this rank's own part of the other. With any other overlap, data would be read after it
  * was overwritten. */
-static int check_overlap(const tern_group *group, const tern__request *r, const tern__item *item,
+static int check_overlap(const tern_group *group, const tern__request *r, const tern__operand *operand,
                          tern__parts of, tern_error *err)
 {
-    size_t bytes = item->count * tern_dtype_bytes(r->dtype), own = (size_t)group->boot.rank * bytes;
-    uintptr_t in = (uintptr_t)item->in, out = (uintptr_t)item->out;
+    size_t bytes = operand->count * tern_dtype_bytes(r->dtype), own = (size_t)group->boot.rank * bytes;
+    uintptr_t in = (uintptr_t)operand->in, out = (uintptr_t)operand->out;
     bool is_own = of.in < of.out ? in == out + own : out == in + own;
     if (of.in == of.out) is_own = of.in == 1 && in == out;
     if (is_own || in + of.in * bytes <= out || out + of.out * bytes <= in) return TERN_OK;
@@ -81,27 +81,27 @@ static int check_bytes(const tern_group *group, const tern__request *r, size_t c
                            tern_dtype_name(r->dtype), group->boot.world);
 }
 
-static int check_item(const tern_group *group, const tern__request *r, const tern__item *item,
-                      tern_error *err)
+static int check_operand(const tern_group *group, const tern__request *r, const tern__operand *operand,
+                         tern_error *err)
 {
     tern__parts of = tern__request_parts(group, r->kind, r->root);
-    int status = check_bytes(group, r, item->count, err);
-    if (status || !item->count) return status;
-    if ((of.in && !item->in) || (of.out && !item->out))
-        return tern__call_fail_null(r->func, item->count, r->dtype, err);
-    return of.in && of.out ? check_overlap(group, r, item, of, err) : TERN_OK;
+    int status = check_bytes(group, r, operand->count, err);
+    if (status || !operand->count) return status;
+    if ((of.in && !operand->in) || (of.out && !operand->out))
+        return tern__call_fail_null(r->func, operand->count, r->dtype, err);
+    return of.in && of.out ? check_overlap(group, r, operand, of, err) : TERN_OK;
 }
 
 /* ---- where the data is ---- */
 
 /* Returns the window that holds the memory that the peers read, or NULL if it is staged; the same on all
  * ranks. */
-static const tern__mem *find_mem(const tern_group *group, const tern__request *r, const tern__item *item,
-                                 tern__extent *extent, tern_error *err)
+static const tern__mem *find_mem(const tern_group *group, const tern__request *r,
+                                 const tern__operand *operand, tern__extent *extent, tern_error *err)
 {
-    size_t count = item->count * tern__staging_parts(group, r->kind),
+    size_t count = operand->count * tern__staging_parts(group, r->kind),
            bytes = count * tern_dtype_bytes(r->dtype);
-    uintptr_t at = (uintptr_t)(r->kind == TERN__ALL_GATHER ? item->out : item->in);
+    uintptr_t at = (uintptr_t)(r->kind == TERN__ALL_GATHER ? operand->out : operand->in);
     bool is_read_only = tern__kind_is_move(r->kind) || r->kind == TERN__REDUCE_SCATTER;
     if (r->kind == TERN__SCATTER || (is_read_only && tern__group_mover(group)->lands_in_windows)) return NULL;
     for (const tern__mem *mem = group->mems; mem; mem = mem->next) {
@@ -117,16 +117,16 @@ static const tern__mem *find_mem(const tern_group *group, const tern__request *r
     return NULL;
 }
 
-static int place_item(tern_work *work, const tern_group *group, const tern__request *r, tern_error *err)
+static int place_operand(tern_work *work, const tern_group *group, const tern__request *r, tern_error *err)
 {
     tern_error why = {0};
-    work->items = &work->item;
-    work->item_count = 1;
-    work->item = (tern__item){r->in, r->out, r->count};
+    work->operands = &work->operand;
+    work->operand_count = 1;
+    work->operand = (tern__operand){r->in, r->out, r->count};
     work->count = r->count;
-    int status = check_item(group, r, &work->item, err);
+    int status = check_operand(group, r, &work->operand, err);
     if (status || !r->count) return status;
-    if (find_mem(group, r, &work->item, &work->extent, &why)) {
+    if (find_mem(group, r, &work->operand, &work->extent, &why)) {
         work->extents = &work->extent;
         work->extent_count = 1;
     }
@@ -135,11 +135,11 @@ static int place_item(tern_work *work, const tern_group *group, const tern__requ
 
 /* ---- a list of buffers ---- */
 
-static tern__item item_of(const tern__request *r, size_t i)
+static tern__operand operand_of(const tern__request *r, size_t i)
 {
     void *data = r->list[i].data, *other = r->others ? r->others[i] : data;
-    if (r->kind == TERN__REDUCE_SCATTER) return (tern__item){other, data, r->list[i].count};
-    return (tern__item){data, other, r->list[i].count};
+    if (r->kind == TERN__REDUCE_SCATTER) return (tern__operand){other, data, r->list[i].count};
+    return (tern__operand){data, other, r->list[i].count};
 }
 
 /* Returns a digest of the counts, which is never 0: 0 stands for a call without a list. */
@@ -158,9 +158,9 @@ static int find_extents(tern_work *work, const tern_group *group, const tern__re
     tern_error why = {0};
     int found = 0;
     if (tern__staging_parts(group, r->kind) > 1) return TERN_OK;
-    for (size_t i = 0; i < work->item_count; i++) {
-        if (!work->items[i].count) continue;
-        if (!find_mem(group, r, &work->items[i], &extents[found], &why))
+    for (size_t i = 0; i < work->operand_count; i++) {
+        if (!work->operands[i].count) continue;
+        if (!find_mem(group, r, &work->operands[i], &extents[found], &why))
             return why.code ? tern__error_set(err, r->func, why.code, "%s", why.text) : TERN_OK;
         found++;
     }
@@ -171,7 +171,7 @@ static int find_extents(tern_work *work, const tern_group *group, const tern__re
 
 static int place_list(tern_work *work, const tern_group *group, const tern__request *r, tern_error *err)
 {
-    size_t each = sizeof(tern__item) + 2 * sizeof(tern__extent), bytes;
+    size_t each = sizeof(tern__operand) + 2 * sizeof(tern__extent), bytes;
     if (r->length && (!r->list || (!r->others && r->kind != TERN__ALL_REDUCE && r->kind != TERN__BROADCAST)))
         return tern__error_set(err, r->func, TERN_E_INVALID, "the list of %zu buffers is NULL", r->length);
     if (__builtin_mul_overflow(r->length, each, &bytes) || r->length > INT32_MAX)
@@ -179,20 +179,20 @@ static int place_list(tern_work *work, const tern_group *group, const tern__requ
                                r->length);
     work->post.label.detail = digest_of(r);
     if (!r->length) return TERN_OK;
-    tern__item *items = tern__work_room(work, bytes, r->func, err);
-    if (!items) return TERN_E_MEMORY;
-    work->items = items;
-    work->item_count = r->length;
+    tern__operand *operands = tern__work_room(work, bytes, r->func, err);
+    if (!operands) return TERN_E_MEMORY;
+    work->operands = operands;
+    work->operand_count = r->length;
     for (size_t i = 0; i < r->length; i++) {
-        items[i] = item_of(r, i);
-        int status = check_item(group, r, &items[i], err);
+        operands[i] = operand_of(r, i);
+        int status = check_operand(group, r, &operands[i], err);
         if (status) return status;
-        if (__builtin_add_overflow(work->count, items[i].count, &work->count))
+        if (__builtin_add_overflow(work->count, operands[i].count, &work->count))
             return tern__error_set(err, r->func, TERN_E_RANGE, "%zu buffers are more than memory holds",
                                    r->length);
     }
     int status = check_bytes(group, r, work->count, err);
-    return status ? status : find_extents(work, group, r, (tern__extent *)(items + r->length), err);
+    return status ? status : find_extents(work, group, r, (tern__extent *)(operands + r->length), err);
 }
 
 /* ---- lists of counts ---- */
@@ -290,35 +290,35 @@ static int put_own_part(const tern_work *work, const tern_group *group, const te
         return copy_span(work->gives[rank].data, work->takes[rank].data, work->takes[rank].count, r->dtype,
                          err);
     tern__parts of = tern__request_parts(group, r->kind, r->root);
-    for (size_t i = 0; of.in && of.out && i < work->item_count && !status; i++) {
-        const tern__item *item = &work->items[i];
-        size_t bytes = (size_t)rank * item->count * tern_dtype_bytes(r->dtype);
-        if (!item->count) continue;
-        status = copy_span(item->in + (of.in > 1 ? bytes : 0), item->out + (of.out > 1 ? bytes : 0),
-                           item->count, r->dtype, err);
+    for (size_t i = 0; of.in && of.out && i < work->operand_count && !status; i++) {
+        const tern__operand *operand = &work->operands[i];
+        size_t bytes = (size_t)rank * operand->count * tern_dtype_bytes(r->dtype);
+        if (!operand->count) continue;
+        status = copy_span(operand->in + (of.in > 1 ? bytes : 0), operand->out + (of.out > 1 ? bytes : 0),
+                           operand->count, r->dtype, err);
     }
     return status;
 }
 
 /* Multiplies by the factor of TERN_PREMUL_SUM. */
-static int scale(const tern__item *item, tern_dtype dtype, double factor, tern_error *err)
+static int scale(const tern__operand *operand, tern_dtype dtype, double factor, tern_error *err)
 {
     tern__host host;
-    int64_t count = (int64_t)item->count;
+    int64_t count = (int64_t)operand->count;
     tern__view view = tern__view_make(dtype, TERN__PLAIN, 1, &count);
-    view.data = item->out;
+    view.data = operand->out;
     int status = tern__host_open(&host, &view, err);
     if (status) return status;
     char *at = host.view.data;
-    tern__reduce_weighted(dtype, &factor, 1, (const char *const *)&at, 1, &at, 1, item->count);
+    tern__reduce_weighted(dtype, &factor, 1, (const char *const *)&at, 1, &at, 1, operand->count);
     return tern__host_close(&host, true, err);
 }
 
 static int finish_alone(tern_work *work, const tern_group *group, const tern__request *r, tern_error *err)
 {
     int status = put_own_part(work, group, r, err);
-    for (size_t i = 0; r->is_premul && r->factor != 1 && i < work->item_count && !status; i++)
-        status = scale(&work->items[i], r->dtype, r->factor, err);
+    for (size_t i = 0; r->is_premul && r->factor != 1 && i < work->operand_count && !status; i++)
+        status = scale(&work->operands[i], r->dtype, r->factor, err);
     work->group = NULL;
     work->status = status;
     return status;
@@ -332,9 +332,7 @@ static tern__post post_of(const tern__request *r)
                         .dtype = r->dtype,
                         .op = r->op,
                         .root = r->root,
-                        .weighted = r->is_premul,
-                        .weight = r->factor,
-                        .share = 1,
+                        .terms = {.weighted = r->is_premul, .weight = r->factor, .share = 1},
                         .wait_all = r->wait_all,
                         .is_vote = r->is_vote};
 }
@@ -343,7 +341,7 @@ static int place(tern_work *work, const tern_group *group, const tern__request *
 {
     if (r->kind == TERN__ALL_GATHER_V || r->kind == TERN__ALL_TO_ALL_V)
         return place_counts(work, group, r, err);
-    return r->is_list ? place_list(work, group, r, err) : place_item(work, group, r, err);
+    return r->is_list ? place_list(work, group, r, err) : place_operand(work, group, r, err);
 }
 
 static uint64_t total_of(const tern_group *group, const tern_work *work)

@@ -30,7 +30,7 @@ typedef struct tern__request {
     const tern_span *ins, *outs;          /* the parts themselves */
 } tern__request;
 
-/* The number of ranks' parts in an item's buffers; 0: the buffer is not used. */
+/* The number of ranks' parts in an operand's two sides; 0: the buffer is not used. */
 typedef struct tern__parts {
     size_t in, out;
 } tern__parts;

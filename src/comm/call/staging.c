@@ -31,14 +31,14 @@ static bool shares_place(const tern_group *group, tern__kind kind)
     return tern__kind_is_move(kind) && tern__group_mover(group)->lands_in_windows;
 }
 
-static tern__fleet fleet_of(const tern__staging *staging)
+static tern__ring_copies ring_copies_of(const tern__staging *staging)
 {
     size_t world = (size_t)staging->group->boot.world, bytes = staging->place_bytes;
     bool shares = shares_place(staging->group, TERN__GATHER);
-    return (tern__fleet){.ring = staging->ring,
-                         .place_bytes = bytes,
-                         .landing_bytes = shares ? tern__align_up(bytes / world, TERN__LINE) : bytes,
-                         .world = staging->group->boot.world};
+    return (tern__ring_copies){.ring = staging->ring,
+                               .place_bytes = bytes,
+                               .landing_bytes = shares ? tern__align_up(bytes / world, TERN__LINE) : bytes,
+                               .world = staging->group->boot.world};
 }
 
 static void release(tern__staging *staging)
@@ -63,8 +63,8 @@ tern__staging *tern__staging_open(tern_group *group, tern_error *err)
         release(staging);
         return NULL;
     }
-    staging->ring = group->backend->window_base(group->state, staging->window);
-    staging->fleet = fleet_of(staging);
+    staging->ring = tern__window_own(group, staging->window);
+    staging->copies = ring_copies_of(staging);
     return staging;
 }
 
@@ -90,7 +90,7 @@ void tern__staging_close(tern__staging *staging)
         work->group = NULL;
         work->status = TERN_E_STATE;
     }
-    tern__fleet_close(&staging->fleet);
+    tern__ring_copies_close(&staging->copies);
     staging->group->backend->window_close(staging->group->state, staging->window);
     release(staging);
 }
@@ -121,6 +121,12 @@ void tern__work_free(tern_work *work)
     h->home->spare = h;
 }
 
+tern_work *tern__staging_held(const tern__staging *staging, const tern_work *after)
+{
+    held *next = after ? ((const held *)after)->next : staging->held;
+    return next ? &next->work : NULL;
+}
+
 void *tern__work_room(tern_work *work, size_t bytes, const char *func, tern_error *err)
 {
     held *h = (held *)work;
@@ -139,8 +145,7 @@ void *tern__work_room(tern_work *work, size_t bytes, const char *func, tern_erro
 static size_t wished_pieces(const tern_group *group, size_t bytes)
 {
     const size_t shortest = 1 << 20;
-    bool is_copied = !group->backend->reach_own || !group->backend->reach_own(group->state);
-    return is_copied ? TERN__MIN(bytes / shortest, TERN__FLIGHTS) : 1;
+    return group->reaches_own ? 1 : TERN__MIN(bytes / shortest, TERN__FLIGHTS);
 }
 
 size_t tern__staging_piece(const tern_group *group, tern__kind kind, tern_dtype dtype, size_t count)
@@ -283,7 +288,7 @@ static int land_all(tern__staging *staging, tern_error *err)
 static int start_all(tern__staging *staging, tern_error *err)
 {
     while (staging->started < staging->loaded) {
-        int status = tern__ferry_test(&staging->fleet, (int)(staging->started % TERN__FLIGHTS), err);
+        int status = tern__ring_copy_test(&staging->copies, (int)(staging->started % TERN__FLIGHTS), err);
         if (!status) status = start_piece(staging, err);
         if (status) return status == TERN_PENDING ? TERN_OK : status;
     }
@@ -296,7 +301,7 @@ static int can_load(tern__staging *staging, tern_error *err)
     const tern_work *work = staging->next;
     bool is_full = staging->loaded - staging->landed == TERN__FLIGHTS;
     if (!work || is_full || (work->is_uncounted && work->loaded)) return TERN_PENDING;
-    return tern__ferry_test(&staging->fleet, (int)(staging->loaded % TERN__FLIGHTS), err);
+    return tern__ring_copy_test(&staging->copies, (int)(staging->loaded % TERN__FLIGHTS), err);
 }
 
 /* Posts each piece before it loads the next one, so that peers need not wait for the loading. */
@@ -323,7 +328,7 @@ static int wait_for_piece(tern__staging *staging, tern_error *err)
 {
     const tern_group *group = staging->group;
     if (staging->started < staging->loaded || staging->landed == staging->loaded)
-        return tern__ferry_wait(&staging->fleet, (int)(staging->started % TERN__FLIGHTS), err);
+        return tern__ring_copy_wait(&staging->copies, (int)(staging->started % TERN__FLIGHTS), err);
     return group->backend->wait(group->channel, piece_at(staging, staging->landed)->seq, err);
 }
 

@@ -10,7 +10,7 @@
  * it.
  *
  * Pieces are posted in the order of the calls, and those of a call one after the other, whatever the timing.
- * So all ranks post the same sequence. Memory of devices crosses the ring in the same pieces (ferry.h). */
+ * So all ranks post the same sequence. Memory of devices crosses the ring in the same pieces (ring_copy.h). */
 #ifndef TERN_SRC_COMM_CALL_STAGING_H
 #define TERN_SRC_COMM_CALL_STAGING_H
 
@@ -23,21 +23,21 @@
  * So the slowest rank has retired all but the last 2 * FLIGHTS works. */
 #define TERN__FLIGHT_SLOTS (2 * TERN__FLIGHTS)
 
-/* A buffer of the caller's. The items of a list are sent one after the other. */
-typedef struct tern__item {
+/* The caller's buffers. The operands of a list are sent one after the other. */
+typedef struct tern__operand {
     const char *in; /* the two differ in all_gather, reduce_scatter and moves */
     char *out;
     size_t count; /* elements per rank */
-} tern__item;
+} tern__operand;
 
 struct tern_work {
-    tern_work *next;   /* in the queue, until its last piece has landed */
-    tern_group *group; /* NULL once it left the queue */
-    const char *func;  /* the public call */
-    tern__post post;   /* common to all its pieces */
-    tern__item item;   /* the only item, unless the work is a list */
-    const tern__item *items;
-    size_t item_count;
+    tern_work *next;       /* in the queue, until its last piece has landed */
+    tern_group *group;     /* NULL once it left the queue */
+    const char *func;      /* the public call */
+    tern__post post;       /* common to all its pieces */
+    tern__operand operand; /* the only one, unless the work is a list */
+    const tern__operand *operands;
+    size_t operand_count;
     const tern_span *gives, *takes; /* [world] in a move with lists of counts */
     bool is_uncounted;              /* the other ranks' counts are not known yet */
     size_t count;                   /* elements per rank */
@@ -69,6 +69,9 @@ void tern__staging_close(tern__staging *staging);
  * (NULL). */
 tern_work *tern__work_new(tern__staging *staging, const char *func, tern_error *err);
 void tern__work_free(tern_work *work);
+/* Iterates over the works that callers hold, in any order: returns the one after `after`, which may be NULL.
+ * NULL at the end. */
+tern_work *tern__staging_held(const tern__staging *staging, const tern_work *after);
 /* Returns memory for the lists of a work from tern__work_new, which owns it. */
 void *tern__work_room(tern_work *work, size_t bytes, const char *func, tern_error *err);
 

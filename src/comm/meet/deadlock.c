@@ -12,7 +12,7 @@
  * Why this is never wrong: take a moment between the two times that the turns are read. All of these ranks
  * slept, and each missed others of them. The first one to go on would need an act of one that it misses. It
  * cannot have done something else for another rank meanwhile: a rank publishes that it sleeps only if no
- * party has anything to do for it, and it misses every rank that holds up a work or message of any party,
+ * hook has anything to do for it, and it misses every rank that holds up a work or message of any hook,
  * whether it waits for that or not. A rank that computes, or that was woken and has not run yet, is either
  * awake or has acted.
  *
@@ -98,8 +98,8 @@ static bool miss_any(const tern__shm *shm, const tern__goal *goal)
 {
     tern__waiter *own = waiter_of(shm, shm->rank);
     for (int slot = 0; slot < shm->world; slot++) atomic_store(&own->words[slot], 0);
-    for (tern__party *party = shm->parties; party; party = party->next)
-        if (!party->miss(party)) return false;
+    for (tern__progress_hook *hook = shm->hooks; hook; hook = hook->next)
+        if (!hook->miss(hook)) return false;
     return goal->miss(goal);
 }
 

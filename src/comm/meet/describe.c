@@ -31,14 +31,14 @@ static const char *const op_names[] = {
 int tern__post_check(const tern__post *post, tern_error *err)
 {
     bool weighs = post->op == TERN_AVG || post->op == TERN_PREMUL_SUM;
-    if (!post->weighted) return TERN_OK;
+    if (!post->terms.weighted) return TERN_OK;
     if (!tern__kind_reduces(post->kind) || !weighs)
         return tern__error_set(err, "tern_backward", TERN_E_INVALID,
                                "a weight is set, but only an avg or a premul_sum takes one");
-    if (!isfinite(post->weight) || !isfinite(post->share) || post->share < 0)
+    if (!isfinite(post->terms.weight) || !isfinite(post->terms.share) || post->terms.share < 0)
         return tern__error_set(err, "tern_backward", TERN_E_RANGE,
                                "weight %g, share %g: expected finite numbers, and a share of at least 0",
-                               post->weight, post->share);
+                               post->terms.weight, post->terms.share);
     return TERN_OK;
 }
 
@@ -80,8 +80,8 @@ static uint64_t digest(const tern__post *post)
 void tern__desc_write(tern__desc *desc, const tern__post *post)
 {
     uint64_t count = 0;
-    uint32_t flags = (post->weighted ? TERN__WEIGHTED : 0) | (post->shadow ? TERN__SHADOW : 0) |
-                     (post->idle ? TERN__IDLE : 0) | (post->is_vote ? TERN__VOTE : 0);
+    uint32_t flags = (post->terms.weighted ? TERN__WEIGHTED : 0) | (post->terms.shadow ? TERN__SHADOW : 0) |
+                     (post->terms.idle ? TERN__IDLE : 0) | (post->is_vote ? TERN__VOTE : 0);
     for (int i = 0; i < post->extent_count; i++) count += post->extents[i].count;
     *desc = (tern__desc){.kind = (uint16_t)post->kind,
                          .label = post->label.kind ? (uint16_t)post->label.kind->id : 0,

@@ -81,9 +81,9 @@ int tern__meeting_progress(tern__meeting *m, tern_error *err)
     return status;
 }
 
-static int party_progress(tern__party *party, tern_error *err)
+static int hook_progress(tern__progress_hook *hook, tern_error *err)
 {
-    return tern__meeting_progress((tern__meeting *)party, err);
+    return tern__meeting_progress((tern__meeting *)hook, err);
 }
 
 /* ---- which ranks are missed ---- */
@@ -113,9 +113,9 @@ static int meeting_miss_in(tern__meeting *m, uint64_t seq)
 }
 
 /* Returns false if there is anything that this rank could do. */
-static bool party_miss(tern__party *party)
+static bool hook_miss(tern__progress_hook *hook)
 {
-    tern__meeting *m = (tern__meeting *)party;
+    tern__meeting *m = (tern__meeting *)hook;
     if (m->met < tern__meeting_all_posted(m)) return false;
     return m->own_retired == m->own_posted || meeting_miss_in(m, 0);
 }
@@ -284,7 +284,7 @@ tern__meeting *tern__meeting_open(tern__shm_group *of, int slots, const tern__me
     while (room < (size_t)TERN__MAX(slots, 2)) room *= 2;
     tern__meeting *m = tern__alloc(sizeof(*m), "tern_group", err);
     if (!m) return NULL;
-    *m = (tern__meeting){.party = {.progress = party_progress, .miss = party_miss},
+    *m = (tern__meeting){.hook = {.progress = hook_progress, .miss = hook_miss},
                          .of = of,
                          .mover = mover,
                          .mover_of = mover_of,
@@ -296,7 +296,7 @@ tern__meeting *tern__meeting_open(tern__shm_group *of, int slots, const tern__me
         return NULL;
     }
     meeting_lay_out(m);
-    if (of->shm) tern__party_join(&of->shm->parties, &m->party);
+    if (of->shm) tern__progress_hook_add(&of->shm->hooks, &m->hook);
     if (of->first) return m;
     of->first = m;
     of->closed = m->closed;
@@ -343,7 +343,7 @@ static void meeting_leave(const tern__meeting *m)
 void tern__meeting_close(tern__meeting *m)
 {
     if (!m) return;
-    if (m->of->shm) tern__party_leave(&m->of->shm->parties, &m->party);
+    if (m->of->shm) tern__progress_hook_remove(&m->of->shm->hooks, &m->hook);
     if (m->of->first == m) m->of->first = NULL, m->of->closed = NULL;
     if (m->of->world > 1 && m->of->group->root->pid == getpid()) meeting_leave(m);
     meeting_release(m);

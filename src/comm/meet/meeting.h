@@ -79,7 +79,7 @@ typedef struct tern__meeting_mover {
 } tern__meeting_mover;
 
 struct tern__meeting {
-    tern__party party; /* first: the party's functions cast it back */
+    tern__progress_hook hook; /* first: the hook's functions cast it back */
     tern__shm_group *of;
     const tern__meeting_mover *mover; /* NULL: none */
     void *mover_of;

@@ -45,21 +45,21 @@ int tern__shm_progress(tern__shm *shm, tern_error *err)
 {
     shm->looked = shm->acts;
     int status = TERN_OK;
-    for (tern__party *party = shm->parties; party && !status; party = party->next)
-        status = party->progress(party, err);
+    for (tern__progress_hook *hook = shm->hooks; hook && !status; hook = hook->next)
+        status = hook->progress(hook, err);
     return status;
 }
 
-void tern__party_join(tern__party **list, tern__party *party)
+void tern__progress_hook_add(tern__progress_hook **list, tern__progress_hook *hook)
 {
-    party->next = *list;
-    *list = party;
+    hook->next = *list;
+    *list = hook;
 }
 
-void tern__party_leave(tern__party **list, tern__party *party)
+void tern__progress_hook_remove(tern__progress_hook **list, tern__progress_hook *hook)
 {
-    while (*list && *list != party) list = &(*list)->next;
-    if (*list) *list = party->next;
+    while (*list && *list != hook) list = &(*list)->next;
+    if (*list) *list = hook->next;
 }
 
 bool tern__shm_has_left(const tern__shm_group *of, int rank)

@@ -66,14 +66,14 @@ static inline size_t tern__shm_bytes(int world)
 }
 
 /* What a rank has to advance while it waits: a meeting, a channel or the messages of a group. */
-typedef struct tern__party {
-    struct tern__party *next; /* of all groups of the family */
+typedef struct tern__progress_hook {
+    struct tern__progress_hook *next; /* of all groups of the family */
     /* Does what can be done now. Never blocks. */
-    int (*progress)(struct tern__party *party, tern_error *err);
+    int (*progress)(struct tern__progress_hook *hook, tern_error *err);
     /* Notes as missed (tern__deadlock_miss) every rank of this host that holds up something of this rank.
      * Returns false if this rank could do something itself. */
-    bool (*miss)(struct tern__party *party);
-} tern__party;
+    bool (*miss)(struct tern__progress_hook *hook);
+} tern__progress_hook;
 
 /* Scratch arrays, [world] each, for following which rank waits for which. */
 typedef struct tern__circle {
@@ -89,7 +89,7 @@ typedef struct tern__shm {
     int rank, world;
     int cpus; /* that the ranks may use together */
     tern__shm_state *state;
-    tern__party *parties;
+    tern__progress_hook *hooks;
     uint64_t acts;   /* how often this rank has done something that others may wait for */
     uint64_t looked; /* its acts when it last began to look for something to do */
     double late_s;   /* a longer wait may be a deadlock */
@@ -114,8 +114,8 @@ typedef struct tern__shm_group {
 /* Advances everything that ranks of this host wait in, in all groups of the family. With nothing there it
  * notices no failure. */
 int tern__shm_progress(tern__shm *shm, tern_error *err);
-void tern__party_join(tern__party **list, tern__party *party);
-void tern__party_leave(tern__party **list, tern__party *party);
+void tern__progress_hook_add(tern__progress_hook **list, tern__progress_hook *hook);
+void tern__progress_hook_remove(tern__progress_hook **list, tern__progress_hook *hook);
 
 /* Notes that this rank has done something that others may wait for. All of these allow shm == NULL. */
 static inline void tern__shm_act(tern__shm *shm)

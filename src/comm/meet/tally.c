@@ -45,10 +45,10 @@ void tern__tally_say(tern__meeting *m, uint64_t seq, const tern__post *post, con
     work->tally = (tern__tally){.shadow = nobody, .shares = world};
     work->source = post->root;
     tern__meeting_desc(m, seq)[rank] = *desc;
-    if (!post->weighted) return;
+    if (!post->terms.weighted) return;
     tern__mean_part *part = &tern__meeting_part(m, seq)[rank];
-    part->weight = post->weight;
-    part->share = post->share;
+    part->weight = post->terms.weight;
+    part->share = post->terms.share;
 }
 
 /* ---- comparing ---- */

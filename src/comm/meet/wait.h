@@ -25,7 +25,7 @@ struct tern__goal {
     int (*find_gone)(const tern__goal *goal);
     /* Fails with the error of a time-out. NULL: "rank 0 waited 5 s in <name>", what the ranks do. */
     int (*fail_late)(const tern__goal *goal, tern_error *err);
-    /* Notes the ranks that this wait itself misses, besides those of the parties (tern__party.miss).
+    /* Notes the ranks that this wait itself misses, besides those of the hooks (tern__progress_hook.miss).
      * Returns false if they cannot be told, or if there is something left to do. NULL: no deadlock is
      * looked for. */
     bool (*miss)(const tern__goal *goal);

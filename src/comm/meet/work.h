@@ -85,8 +85,28 @@ typedef struct tern__move {
     uint64_t from, count;
 } tern__move;
 
+/* The terms on which a rank takes part in a work. They may differ between ranks.
+ *
+ * Weighted mean: if any rank gives a weight, the mean is sum(weight[r] * x[r]) / sum(share[r]), in rank
+ * order, in f32 (f64 for f64), rounded once. A rank that gives none counts with weight 1 and share 1.
+ * Memory with weight 0 is not read. If all weights or all shares are 0, results stay unchanged; so do those
+ * of an all_reduce in which all ranks are idle.
+ *
+ * Shadow: a rank that takes part only so that the other ranks can go on (PyTorch's Join). Not all of its label
+ * is compared. If it is the root of a broadcast, the highest rank that is not a shadow gives the data
+ * instead, if there is one. */
+typedef struct tern__terms {
+    bool weighted; /* weight and share are set; for a mean, or TERN_PREMUL_SUM: sum(weight[r] * x[r]) */
+    bool counted;  /* weights are counts of any size: do not multiply 16-bit values by them. The same on all
+                      ranks */
+    bool shadow;
+    bool idle;     /* this rank needs no result, but gives its data if another rank does; so does a shadow */
+    double weight; /* finite */
+    double share;  /* finite, not negative */
+} tern__terms;
+
 /* What a rank posts to take part in a work. Ranks must post the same: the back end compares all of it,
- * extents included, except `out`, the moves, weight, share and shadow.
+ * extents included, except `out`, the moves and the terms.
  *
  * Memory: the back end may touch the extents from the moment when all ranks have posted until the work is
  * done, and `out` and the moves' destinations until the work is done. It writes
@@ -100,16 +120,7 @@ typedef struct tern__move {
  * r's part is part r. A move has one extent or none: the data that the rank gives. takes[r] says what this
  * rank takes from rank r's extent, and where it goes; gives[r] says what rank r takes from this rank's
  * extent, so its `from` and `count` are those of takes[me] on rank r. A rank moves nothing to itself: its
- * own `count` is 0.
- *
- * Weighted mean: if any rank gives a weight, the mean is sum(weight[r] * x[r]) / sum(share[r]), in rank
- * order, in f32 (f64 for f64), rounded once. A rank that gives none counts with weight 1 and share 1.
- * Memory with weight 0 is not read. If all weights or all shares are 0, results stay unchanged; so do those
- * of an all_reduce in which all ranks are idle.
- *
- * Shadow: a rank that takes part only so that the other ranks can go on. Not all of its label is compared.
- * If it is the root of a broadcast, the highest rank that is not a shadow gives the data instead, if there
- * is one. */
+ * own `count` is 0. */
 typedef struct tern__post {
     tern__kind kind;
     tern_dtype dtype;
@@ -118,6 +129,7 @@ typedef struct tern__post {
     const int *roots; /* [extent_count] each extent's root, in a broadcast in a device's memory; borrowed like
                        * the extents. NULL: `root` for all. Not compared */
     tern__label label;
+    tern__terms terms;
     uint64_t total; /* elements of the call of which this work is a piece; 0: those in the extents */
     const tern__extent *extents; /* borrowed until the work is done */
     int extent_count;
@@ -131,15 +143,8 @@ typedef struct tern__post {
     char *kept; /* in an all_reduce, if the back end `keeps_parts`: this rank's part (tern__kept_start) is
                  * read and written here, at the same offset, and not in the extent. NULL: in the extent */
     const tern__move *takes, *gives; /* [world] in a move; borrowed until the work is done */
-    bool wait_all; /* in a monitored barrier: an error names all missing ranks, not the first */
-    bool weighted; /* weight and share are set; for a mean, or TERN_PREMUL_SUM: sum(weight[r] * x[r]) */
-    double weight; /* finite */
-    double share;  /* finite, not negative */
-    bool counted;  /* weights are counts of any size: do not multiply 16-bit values by them. The same on all
-                      ranks */
-    bool shadow;
-    bool idle;    /* this rank needs no result, but gives its data if another rank does; so does a shadow */
-    bool is_vote; /* of tern_group_new or tern_group_split: named so in errors */
+    bool wait_all;   /* in a monitored barrier: an error names all missing ranks, not the first */
+    bool is_vote;    /* of tern_group_new or tern_group_split: named so in errors */
     bool only_meets; /* ranks compare their posts and wait for each other, and touch no memory */
 } tern__post;
 

@@ -11,6 +11,7 @@
 #define TERN_SRC_COMM_MOVE_BACKEND_H
 
 #include "comm/meet/work.h"
+#include "device/device.h"
 
 #include <tern/device.h>
 #include <tern/p2p.h>
@@ -38,8 +39,8 @@ typedef struct tern__transfer {
     char *token;
     void (*fetch)(struct tern__transfer *transfer); /* fills `buf`, if the data is sent after all */
     bool is_apart;                                  /* the token was sent, not the data */
-    uint64_t ended; /* once done: its number among the mailbox's completed transfers */
-    int status;     /* TERN_PENDING until done; E_STATE if its mailbox was closed before */
+    uint64_t ended; /* once done: its number among the group's completed transfers */
+    int status;     /* TERN_PENDING until done; E_STATE if its group was closed before */
     int source;     /* the sender, once a receive is done */
     /* The back end's: */
     struct tern__transfer *next;
@@ -49,79 +50,78 @@ typedef struct tern__transfer {
 
 /* ---- the struct ---- */
 
+typedef struct tern__channel_opts {
+    int slots; /* works that may be in flight; choose more than a backward posts, so that post never waits */
+    bool
+        is_separate; /* works in devices' memory have an order of their own, too, as those in host memory do */
+    const uint32_t *windows; /* whose data the channel's works will move; a back end may prepare them */
+    int window_count;
+} tern__channel_opts;
+
 struct tern__comm_backend {
     const char *name;
     bool keeps_parts;      /* supports a post's `kept` */
     bool lands_in_windows; /* results must go to the extents: `out` is never set, and no window of the
                             * caller's is only read */
+    bool reaches_devices;  /* has windows over devices' memory */
 
-    /* Opens the state of a group. Blocks until all ranks have called it. */
+    /* Opens the state of a group. Blocks until all ranks have called it. May set group->reaches_own. */
     void *(*open)(tern_group *group, tern_error *err);
     void (*close)(void *state);
+    /* Advances what no progress hook of the family advances. Never blocks. NULL: there is nothing. */
+    int (*progress)(void *state, tern_error *err);
 
     /* Opens a window. Collective. If `base` is NULL it is new, zeroed memory. Otherwise `base` is a
      * page-aligned range of this process, `bytes` a multiple of the page size: address and contents stay,
-     * and the peers can reach its pages from now on. */
+     * and the peers can reach its pages from now on. A `base` in a device's memory need not be whole pages. If
+     * it is all of the device's memory, the window is always the same one, and the call is collective only at
+     * the first time. Extents in it may be at different offsets on each rank: only their counts are compared;
+     * in an all_gather or a reduce_scatter each holds all ranks' parts. */
     int (*window_open)(void *state, void *base, size_t bytes, uint32_t *window, tern_error *err);
-    /* Returns a window over all memory of a device. Collective at the first call for a device. Extents in
-     * it may be at different offsets on each rank: only their counts are compared; in an all_gather or a
-     * reduce_scatter each holds all ranks' parts. Only back ends that have this function take a `base` in a
-     * device's memory, and it need not be whole pages. NULL: the back end cannot reach devices' memory. */
-    int (*window_of)(void *state, tern_device *device, uint32_t *window, tern_error *err);
-    void *(*window_base)(void *state, uint32_t window);
-    /* Returns a rank's memory as this process sees it. */
-    char *(*window_peer)(void *state, uint32_t window, int rank);
+    /* Returns a rank's memory as this process sees it; NULL: it cannot. */
+    char *(*window_at)(void *state, uint32_t window, int rank);
     /* Unmaps the peers' memory; a caller's `base` keeps its contents. Not collective: the caller makes sure
      * that no work still uses the window. */
     void (*window_close)(void *state, uint32_t window);
-    /* True if extents of an all_reduce, a reduce or a broadcast may be in TERN__OWN_MEMORY; the same on all
-     * ranks. NULL: never. */
-    bool (*reach_own)(void *state);
 
-    /* Opens a channel. Collective. `slots` works may be in flight; choose more than a backward posts, so
-     * that post never waits. */
-    void *(*channel_open)(void *state, int slots, tern_error *err);
-    /* Gives the channel an order of its own for works in devices' memory, as every channel has for works in
-     * host memory. Collective, before its first work. NULL: every channel has one. */
-    int (*channel_part)(void *channel, tern_error *err);
-    /* Prepares a window whose data this channel's works will move. Collective; a second call for the same
-     * window does nothing. NULL: no preparation is needed. */
-    int (*channel_attach)(void *channel, uint32_t window, tern_error *err);
+    /* Opens a channel. Collective. */
+    void *(*channel_open)(void *state, const tern__channel_opts *opts, tern_error *err);
     void (*channel_close)(void *channel);
-
     /* Posts a work and sets *seq to its number. While fewer than `slots` works are in flight, it does not
      * wait for peers. */
     int (*post)(void *channel, const tern__post *post, uint64_t *seq, tern_error *err);
-    /* Does what can be done now, for works of any rank. Never blocks. Returns TERN_OK or an error. */
-    int (*progress)(void *channel, tern_error *err);
-    /* Advances works that wait for other ranks, while this rank waits in the back end behind. Never blocks.
-     * NULL: there is nothing to advance. */
-    int (*advance)(void *state, tern_error *err);
     /* Returns TERN_OK if the work is done, TERN_PENDING, or an error. Makes progress, and never blocks. */
     int (*test)(void *channel, uint64_t seq, tern_error *err);
     /* Blocks until `seq` and all works before it are done, or until an error. */
     int (*wait)(void *channel, uint64_t seq, tern_error *err);
-    /* Notes how far this rank is, by a label's `number` and `detail`: errors of ranks that time out quote
-     * it. */
-    void (*note)(void *channel, const tern__label *label);
     /* Returns the tally of a work that is done; the same on all ranks. Valid until this rank has posted
      * `slots` more works. */
     const tern__tally *(*tally)(void *channel, uint64_t seq);
+    /* Notes how far this rank is, by a label's `number` and `detail`: errors of ranks that time out quote
+     * it. */
+    void (*note)(void *channel, const tern__label *label);
 
-    /* Opens the mailbox of a rank's messages in one group, at the first message; not collective. A back end
-     * for one rank, which has no peer, has none of these six functions. */
-    void *(*mailbox_open)(void *state, tern_error *err);
-    /* Ends pending transfers with E_STATE, and tells the peers. */
-    void (*mailbox_close)(void *mailbox);
-    /* Starts a transfer; it may be done at once. Never blocks. */
-    int (*start)(void *mailbox, tern__transfer *transfer, tern_error *err);
-    /* Advances messages, and works of channels. Never blocks. */
-    int (*carry)(void *mailbox, tern_error *err);
+    /* Starts a transfer; it may be done at once. Never blocks. A back end for one rank, which has no peer, has
+     * none of these three functions. */
+    int (*transfer_start)(void *state, tern__transfer *transfer, tern_error *err);
     /* Blocks until the transfer is done. */
-    int (*await)(void *mailbox, const tern__transfer *transfer, tern_error *err);
+    int (*transfer_wait)(void *state, const tern__transfer *transfer, tern_error *err);
     /* Forgets a transfer, which may be half done. Only after a failure of the group. */
-    void (*drop)(void *mailbox, tern__transfer *transfer);
+    void (*transfer_drop)(void *state, tern__transfer *transfer);
 };
+
+/* Opens a window over all memory of a device. */
+static inline int tern__window_of(const tern_group *group, const tern_device *device, uint32_t *window,
+                                  tern_error *err)
+{
+    return group->backend->window_open(group->state, device->memory.base, device->memory.bytes, window, err);
+}
+
+/* Returns this rank's own memory in a window. */
+static inline char *tern__window_own(const tern_group *group, uint32_t window)
+{
+    return group->backend->window_at(group->state, window, group->boot.rank);
+}
 
 extern const tern__comm_backend tern__comm_native;
 extern const tern__comm_backend tern__comm_self;
@@ -130,6 +130,29 @@ extern const tern__comm_backend tern__comm_hosts;
 extern const tern__comm_backend tern__comm_nccl; /* in front of the group's `second` */
 
 /* ---- registry.c ---- */
+
+/* The back ends that a user may name: name, kind, the transport that it needs, help. A front stands before a
+ * mover: "debug+native". Errors, `tern info` and `tern bench` read these rows. */
+#define TERN__COMM_ROWS(ROW)                                                                                 \
+    ROW("native", MOVER, "", "the memory that the ranks of one host share")                                  \
+    ROW("mpi", MOVER, "mpi", "MPI, also within a host")                                                      \
+    ROW("gloo", MOVER, "gloo", "gloo, also within a host")                                                   \
+    ROW("native+mpi", MOVER, "mpi", "shared memory within a host, MPI between hosts")                        \
+    ROW("native+gloo", MOVER, "gloo", "shared memory within a host, gloo between hosts")                     \
+    ROW("nccl", FRONT, "nccl", "NCCL for GPUs' memory")                                                      \
+    ROW("debug", FRONT, "", "checks every buffer and writes every call")
+
+typedef enum tern__comm_row_kind { TERN__COMM_MOVER, TERN__COMM_FRONT } tern__comm_row_kind;
+
+typedef struct tern__comm_row {
+    const char *name;
+    tern__comm_row_kind kind;
+    const char *transport; /* "": none */
+    const char *help;
+} tern__comm_row;
+
+extern const tern__comm_row tern__comm_rows[];
+extern const int tern__comm_row_count;
 
 /* Gives the group the back end of boot.choice, with the debug back end in front of it, and NCCL's in front
  * of that, if its name says so. Sets both names. E_UNSUPPORTED: it cannot join the group's hosts. */

@@ -1,9 +1,11 @@
 /* match.c - matches messages with receives (match.h), and describes both for errors. */
 #include "comm/move/match.h"
 
+#include "comm/meet/failure.h"
 #include "device/memory.h"
 
 #include <stdio.h>
+#include <string.h>
 
 int tern__transfer_fetch(const tern__transfer *t, tern_error *err)
 {
@@ -45,106 +47,28 @@ bool tern__queue_remove(tern__queue *queue, tern__transfer *transfer)
     return false;
 }
 
-/* ---- matching ---- */
+/* ---- envelopes ---- */
 
-static bool is_from(const tern__transfer *receive, int source)
+tern__envelope tern__envelope_of(const tern__transfer *send)
 {
-    return receive->peer == source || receive->peer == TERN_ANY_SOURCE;
+    return (tern__envelope){.serial = send->serial,
+                            .count = send->count,
+                            .tag = (uint32_t)send->tag,
+                            .dtype = send->dtype,
+                            .form = send->form,
+                            .place = send->place};
 }
 
-static bool is_for(const tern__letter *letter, int source, const tern__transfer *receive)
+size_t tern__envelope_bytes(const tern__envelope *envelope)
 {
-    return is_from(receive, source) && letter->tag == (uint32_t)receive->tag;
+    return envelope->count * tern_dtype_bytes((tern_dtype)envelope->dtype);
 }
 
-bool tern__match_wants(const tern__match *match, int source)
+/* True if the message has the form, dtype and count of the receive. */
+static bool envelope_fits(const tern__envelope *envelope, const tern__transfer *receive)
 {
-    for (const tern__transfer *t = match->receives.first; t; t = t->next)
-        if (is_from(t, source)) return true;
-    return false;
-}
-
-static tern__transfer *find_receive(const tern__match *match, int source, const tern__letter *letter)
-{
-    tern__transfer *t = match->receives.first;
-    while (t && !is_for(letter, source, t)) t = t->next;
-    return t;
-}
-
-bool tern__match_has(const tern__match *match, int source, const tern__letter *letter)
-{
-    return find_receive(match, source, letter) != NULL;
-}
-
-tern__transfer *tern__match_letter(tern__match *match, int source, const tern__letter *letter)
-{
-    tern__transfer *t = find_receive(match, source, letter);
-    if (t && tern__letter_fits(letter, t)) tern__queue_remove(&match->receives, t);
-    return t;
-}
-
-tern__kept *tern__match_receive(tern__match *match, tern__transfer *receive)
-{
-    tern__kept *before = NULL;
-    for (tern__kept *kept = match->first; kept; before = kept, kept = kept->next) {
-        if (!is_for(&kept->letter, kept->source, receive)) continue;
-        if (before)
-            before->next = kept->next;
-        else
-            match->first = kept->next;
-        if (match->last == kept) match->last = before;
-        if (!tern__letter_fits(&kept->letter, receive)) tern__queue_push(&match->receives, receive);
-        return kept;
-    }
-    tern__queue_push(&match->receives, receive);
-    return NULL;
-}
-
-tern__kept *tern__match_keep(tern__match *match, int source, const tern__letter *letter, size_t bytes,
-                             tern_error *err)
-{
-    tern__kept *kept = tern__alloc(sizeof(*kept) + bytes, "tern_recv", err);
-    if (!kept) return NULL;
-    kept->source = source;
-    kept->letter = *letter;
-    kept->bytes = bytes;
-    if (match->first)
-        match->last->next = kept;
-    else
-        match->first = kept;
-    match->last = kept;
-    return kept;
-}
-
-void tern__match_close(tern__match *match)
-{
-    for (tern__kept *kept; (kept = match->first);) {
-        match->first = kept->next;
-        tern__free(kept);
-    }
-}
-
-/* ---- letters ---- */
-
-tern__letter tern__letter_of(const tern__transfer *send, uint64_t serial)
-{
-    return (tern__letter){.serial = serial,
-                          .count = send->count,
-                          .tag = (uint32_t)send->tag,
-                          .dtype = send->dtype,
-                          .form = send->form,
-                          .place = send->place};
-}
-
-size_t tern__letter_bytes(const tern__letter *letter)
-{
-    return letter->count * tern_dtype_bytes((tern_dtype)letter->dtype);
-}
-
-bool tern__letter_fits(const tern__letter *letter, const tern__transfer *receive)
-{
-    return letter->count == receive->count && letter->dtype == (uint32_t)receive->dtype &&
-           letter->form == (uint32_t)receive->form;
+    return envelope->count == receive->count && envelope->dtype == (uint32_t)receive->dtype &&
+           envelope->form == (uint32_t)receive->form;
 }
 
 /* ---- texts for errors ---- */
@@ -168,13 +92,13 @@ static void rank_text(const tern_group *group, int rank, char *text, size_t size
         snprintf(text, size, "rank %d", tern_group_world_rank(group, rank));
 }
 
-void tern__letter_text(const tern_group *group, int source, const tern__letter *letter, char *text,
-                       size_t size)
+void tern__envelope_text(const tern_group *group, int source, const tern__envelope *envelope, char *text,
+                         size_t size)
 {
     char what[64], who[32];
-    what_text((tern__form)letter->form, letter->count, (tern_dtype)letter->dtype, what, sizeof(what));
+    what_text((tern__form)envelope->form, envelope->count, (tern_dtype)envelope->dtype, what, sizeof(what));
     rank_text(group, source, who, sizeof(who));
-    snprintf(text, size, "%s from %s, tag %u", what, who, letter->tag);
+    snprintf(text, size, "%s from %s, tag %u", what, who, envelope->tag);
 }
 
 void tern__transfer_text(const tern_group *group, const tern__transfer *t, char *text, size_t size)
@@ -186,13 +110,210 @@ void tern__transfer_text(const tern_group *group, const tern__transfer *t, char 
              t->is_recv ? "from" : "to", who, t->tag);
 }
 
-void tern__letter_mismatch(const tern_group *group, int source, const tern__letter *letter,
-                           const tern__transfer *receive, char *text, size_t size)
+/* Fails for all ranks: "rank 1: send of ..; rank 0: recv of ..". */
+static int fail_mismatch(const tern_group *group, int source, const tern__envelope *envelope,
+                         const tern__transfer *receive, tern_error *err)
 {
-    char sent[64], received[128];
-    what_text((tern__form)letter->form, letter->count, (tern_dtype)letter->dtype, sent, sizeof(sent));
+    char sent[64], received[128], text[TERN_ERROR_TEXT];
+    what_text((tern__form)envelope->form, envelope->count, (tern_dtype)envelope->dtype, sent, sizeof(sent));
     tern__transfer_text(group, receive, received, sizeof(received));
     int self = tern_group_world_rank(group, tern_group_rank(group));
-    snprintf(text, size, "rank %d: send of %s to rank %d, tag %u; rank %d: %s",
-             tern_group_world_rank(group, source), sent, self, letter->tag, self, received);
+    snprintf(text, sizeof(text), "rank %d: send of %s to rank %d, tag %u; rank %d: %s",
+             tern_group_world_rank(group, source), sent, self, envelope->tag, self, received);
+    return tern__failure_set_in(group, TERN_E_MISMATCH, text, err);
+}
+
+/* ---- matching ---- */
+
+/* An envelope that came before its receive, with its short body. */
+typedef struct tern__kept {
+    struct tern__kept *next;
+    int source;
+    tern__envelope envelope;
+    size_t bytes;
+    char body[];
+} kept_message;
+
+static bool is_from(const tern__transfer *receive, int source)
+{
+    return receive->peer == source || receive->peer == TERN_ANY_SOURCE;
+}
+
+static bool is_for(const tern__envelope *envelope, int source, const tern__transfer *receive)
+{
+    return is_from(receive, source) && envelope->tag == (uint32_t)receive->tag;
+}
+
+bool tern__match_wants(const tern__matcher *m, int source)
+{
+    for (const tern__transfer *t = m->receives.first; t; t = t->next)
+        if (is_from(t, source)) return true;
+    return false;
+}
+
+static tern__transfer *find_receive(const tern__matcher *m, int source, const tern__envelope *envelope)
+{
+    tern__transfer *t = m->receives.first;
+    while (t && !is_for(envelope, source, t)) t = t->next;
+    return t;
+}
+
+static bool has_kept_room(const tern__matcher *m, int source, size_t bytes)
+{
+    return m->peers[source].kept + sizeof(kept_message) + bytes <= m->kept_most;
+}
+
+bool tern__match_has_room(const tern__matcher *m, int source)
+{
+    return has_kept_room(m, source, m->short_bytes);
+}
+
+bool tern__match_can_accept(const tern__matcher *m, int source, const tern__envelope *envelope)
+{
+    size_t bytes = tern__match_short_bytes(m, envelope);
+    return has_kept_room(m, source, bytes) || find_receive(m, source, envelope);
+}
+
+static kept_message *keep_message(tern__matcher *m, int source, const tern__envelope *envelope,
+                                  tern_error *err)
+{
+    size_t bytes = tern__match_short_bytes(m, envelope);
+    kept_message *kept = tern__alloc(sizeof(*kept) + bytes, "tern_recv", err);
+    if (!kept) return NULL;
+    kept->source = source;
+    kept->envelope = *envelope;
+    kept->bytes = bytes;
+    if (m->first)
+        m->last->next = kept;
+    else
+        m->first = kept;
+    m->last = kept;
+    m->peers[source].kept += sizeof(*kept) + bytes;
+    return kept;
+}
+
+int tern__match_accept(tern__matcher *m, int source, const tern__envelope *envelope, tern__transfer **receive,
+                       char **body, tern_error *err)
+{
+    tern__transfer *t = *receive = find_receive(m, source, envelope);
+    if (!t) {
+        if (!has_kept_room(m, source, tern__match_short_bytes(m, envelope))) return TERN_PENDING;
+        kept_message *kept = keep_message(m, source, envelope, err);
+        *body = kept ? kept->body : NULL;
+        return kept ? TERN_OK : TERN_E_MEMORY;
+    }
+    if (!envelope_fits(envelope, t)) return fail_mismatch(m->group, source, envelope, t, err);
+    tern__queue_remove(&m->receives, t);
+    t->source = source;
+    *body = t->buf;
+    return TERN_OK;
+}
+
+void tern__match_complete(tern__matcher *m, int source, const tern__envelope *envelope, tern__transfer *t)
+{
+    if (!t) return;
+    if (tern__match_is_short(m, envelope)) {
+        tern__match_finish(m, t);
+        return;
+    }
+    t->serial = envelope->serial;
+    t->moved = 0;
+    /* If both sides have the data elsewhere, and not in the same place, tokens are sent instead. */
+    t->is_apart = envelope->place && t->place && envelope->place != t->place;
+    tern__queue_push(&m->peers[source].granted, t);
+}
+
+/* Removes and returns the oldest kept message for a receive, or NULL. */
+static kept_message *pop_kept(tern__matcher *m, const tern__transfer *receive)
+{
+    kept_message *before = NULL, *kept = m->first;
+    while (kept && !is_for(&kept->envelope, kept->source, receive)) {
+        before = kept;
+        kept = kept->next;
+    }
+    if (!kept) return NULL;
+    if (before)
+        before->next = kept->next;
+    else
+        m->first = kept->next;
+    if (m->last == kept) m->last = before;
+    m->peers[kept->source].kept -= sizeof(*kept) + kept->bytes;
+    return kept;
+}
+
+static int start_receive(tern__matcher *m, tern__transfer *t, tern_error *err)
+{
+    kept_message *kept = pop_kept(m, t);
+    int status = TERN_OK;
+    if (!kept || !envelope_fits(&kept->envelope, t)) {
+        tern__queue_push(&m->receives, t);
+        if (kept) status = fail_mismatch(m->group, kept->source, &kept->envelope, t, err);
+    } else {
+        t->source = kept->source;
+        if (kept->bytes) memcpy(t->buf, kept->body, kept->bytes);
+        tern__match_complete(m, kept->source, &kept->envelope, t);
+    }
+    tern__free(kept);
+    return status;
+}
+
+static void count_pending(tern__matcher *m, int more)
+{
+    m->pending += more;
+    if (m->family_pending) *m->family_pending += more;
+}
+
+int tern__match_start(tern__matcher *m, tern__transfer *t, tern_error *err)
+{
+    count_pending(m, 1);
+    if (t->is_recv) return start_receive(m, t, err);
+    tern__match_peer *peer = &m->peers[t->peer];
+    t->serial = ++peer->serial;
+    t->moved = 0;
+    tern__queue_push(&peer->waiting, t);
+    return TERN_OK;
+}
+
+bool tern__match_drop(tern__matcher *m, tern__transfer *t)
+{
+    bool found = tern__queue_remove(&m->receives, t);
+    for (int rank = 0; rank < m->group->boot.world && !found; rank++) {
+        tern__match_peer *peer = &m->peers[rank];
+        found = tern__queue_remove(&peer->granted, t) || tern__queue_remove(&peer->waiting, t) ||
+                tern__queue_remove(&peer->posted, t);
+    }
+    count_pending(m, -(int)found);
+    return found;
+}
+
+void tern__match_finish(tern__matcher *m, tern__transfer *t)
+{
+    t->status = TERN_OK;
+    t->ended = ++m->ended;
+    count_pending(m, -1);
+}
+
+tern__transfer *tern__match_posted(const tern__matcher *m, int rank, uint64_t grant)
+{
+    tern__transfer *t = m->peers[rank].posted.first;
+    while (t && t->serial != (grant & ~TERN__GRANT_APART)) t = t->next;
+    return t;
+}
+
+/* ---- life ---- */
+
+int tern__matcher_open(tern__matcher *m, tern_group *group, tern_error *err)
+{
+    m->group = group;
+    m->peers = tern__alloc((size_t)group->boot.world * sizeof(*m->peers), "tern_send", err);
+    return m->peers ? TERN_OK : TERN_E_MEMORY;
+}
+
+void tern__matcher_close(tern__matcher *m)
+{
+    for (kept_message *kept; (kept = m->first);) {
+        m->first = kept->next;
+        tern__free(kept);
+    }
+    tern__free(m->peers);
 }

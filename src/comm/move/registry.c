@@ -1,11 +1,14 @@
 /* registry.c - the names of the communication back ends, and the choice of a group's back end. */
 #include "comm/move/backend.h"
 
+#include "base/text.h"
+
 #include <stdio.h>
 #include <string.h>
 
-/* The names that a user may give, without "debug+" and "nccl+". With "mpi" and "gloo" all data go over it. */
-static const char *const names[] = {"native", "mpi", "gloo", "native+mpi", "native+gloo"};
+#define ROW(name, kind, transport, help) {name, TERN__COMM_##kind, transport, help},
+const tern__comm_row tern__comm_rows[] = {TERN__COMM_ROWS(ROW)};
+const int tern__comm_row_count = TERN__COUNT(tern__comm_rows);
 
 /* Removes the prefix "WORD" or "WORD+" from `name`. Returns the rest, NULL if nothing is left, or `name`
  * itself if it has no such prefix. */
@@ -47,16 +50,34 @@ tern__comm_choice tern__comm_choose(const char *wish, bool has_mpi)
     return choice;
 }
 
+/* Writes the names of one kind: "native, mpi or gloo"; with `plus`, "nccl+ or debug+". */
+static void write_names(tern__comm_row_kind kind, const char *plus, char *text, size_t size)
+{
+    int left = 0;
+    *text = '\0';
+    for (int i = 0; i < tern__comm_row_count; i++) left += tern__comm_rows[i].kind == kind;
+    for (int i = 0; i < tern__comm_row_count; i++) {
+        if (tern__comm_rows[i].kind != kind) continue;
+        left--;
+        tern__text_append(text, size, "%s%s%s", tern__comm_rows[i].name, plus,
+                          left > 1    ? ", "
+                          : left == 1 ? " or "
+                                      : "");
+    }
+}
+
 int tern__comm_check(const char *name, const char *func, tern_error *err)
 {
+    char movers[128], fronts[64];
     name = name_behind(name);
     if (!name) return TERN_OK;
-    for (size_t i = 0; i < TERN__COUNT(names); i++)
-        if (!strcmp(name, names[i])) return TERN_OK;
+    for (int i = 0; i < tern__comm_row_count; i++)
+        if (tern__comm_rows[i].kind == TERN__COMM_MOVER && !strcmp(name, tern__comm_rows[i].name))
+            return TERN_OK;
+    write_names(TERN__COMM_MOVER, "", movers, sizeof(movers));
+    write_names(TERN__COMM_FRONT, "+", fronts, sizeof(fronts));
     return tern__error_set(err, func, TERN_E_INVALID,
-                           "back end \"%s\": expected native, mpi, gloo, native+mpi or native+gloo, with "
-                           "debug+ or nccl+ in front if wanted",
-                           name);
+                           "back end \"%s\": expected %s, with %s in front if wanted", name, movers, fronts);
 }
 
 /* Returns a rank on another host than the group's first one; -1: all are on one host. */

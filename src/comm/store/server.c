@@ -32,7 +32,7 @@ typedef struct guest_list {
 
 struct tern__server {
     tern__store_host host;
-    int listen_fd, bell, epoll, pid;
+    int listen_fd, wake_fd, epoll, pid;
     pthread_mutex_t door; /* guards listen_fd while the thread runs */
     pthread_t thread;
     uint8_t secret[TERN__SECRET_BYTES];
@@ -287,7 +287,7 @@ static void accept_some(tern__server *server)
 }
 
 /* Returns how long to sleep: until the next stranger's deadline or the end of an accept pause. Never long: a
- * program that closes all descriptors closes the bell, too. */
+ * program that closes all descriptors closes the wake_fd, too. */
 static int sleep_ms(const tern__server *server)
 {
     const tern__store_guest *next = server->guests[TERN__STRANGER].first;
@@ -304,7 +304,7 @@ static void round_trip(tern__server *server)
     int count = epoll_wait(server->epoll, events, events_per_round, sleep_ms(server));
     if (count < 0 && errno != EINTR) atomic_store(&server->stop, true); /* the program has closed the epoll */
     for (int i = 0; i < count; i++) {
-        if (events[i].data.ptr == &server->bell)
+        if (events[i].data.ptr == &server->wake_fd)
             continue; /* only wakes the thread, which then looks at `stop` */
         else if (events[i].data.ptr == &server->listen_fd)
             knocks = true;
@@ -332,7 +332,7 @@ static void release(tern__server *server)
     free_closed(server);
     tern__table_free(server->host.table);
     tern__close(&server->listen_fd);
-    tern__close(&server->bell);
+    tern__close(&server->wake_fd);
     tern__close(&server->epoll);
     pthread_mutex_destroy(&server->door);
     sodium_memzero(server->secret, sizeof(server->secret));
@@ -349,10 +349,10 @@ static int prepare(tern__server *server, const char *func, tern_error *err)
 {
     server->host.table = tern__table_new(TERN__STORE_KEYS_MAX, TERN__STORE_BYTES_MAX, func, err);
     if (!server->host.table) return TERN_E_MEMORY;
-    server->bell = tern__bell_open(err);
-    if (server->bell < 0) return server->bell;
+    server->wake_fd = tern__wake_fd_open(err);
+    if (server->wake_fd < 0) return server->wake_fd;
     server->epoll = epoll_create1(EPOLL_CLOEXEC);
-    if (server->epoll < 0 || look_at(server, &server->bell) || look_at(server, &server->listen_fd))
+    if (server->epoll < 0 || look_at(server, &server->wake_fd) || look_at(server, &server->listen_fd))
         return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot make an epoll of the store's sockets");
     server->listens = true;
     return TERN_OK;
@@ -366,8 +366,11 @@ tern__server *tern__server_start(int listen_fd, const uint8_t secret[TERN__SECRE
         tern__close(&listen_fd);
         return NULL;
     }
-    *server = (tern__server){
-        .listen_fd = listen_fd, .bell = -1, .epoll = -1, .pid = getpid(), .door = PTHREAD_MUTEX_INITIALIZER};
+    *server = (tern__server){.listen_fd = listen_fd,
+                             .wake_fd = -1,
+                             .epoll = -1,
+                             .pid = getpid(),
+                             .door = PTHREAD_MUTEX_INITIALIZER};
     memcpy(server->secret, secret, sizeof(server->secret));
     server->host.secret = server->secret;
     server->host.is_public = is_public;
@@ -391,7 +394,7 @@ void tern__server_stop(tern__server *server)
     if (!server) return;
     if (server->pid == getpid()) {
         atomic_store(&server->stop, true);
-        tern__bell_ring(server->bell);
+        tern__wake_fd_signal(server->wake_fd);
         pthread_join(server->thread, NULL);
     }
     release(server);

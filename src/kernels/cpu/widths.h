@@ -4,8 +4,7 @@
 
 #include <stdbool.h>
 
-/* Whether the CPU has registers of sixteen floats and the user has not forbidden them to oneDNN, a limit
- * that applies here as well. */
+/* True if kernels use vectors of 16 floats: the CPU has AVX-512, and ONEDNN_MAX_CPU_ISA does not forbid it. */
 bool tern__is_wide(void);
 
 #ifdef __x86_64__

@@ -31,6 +31,7 @@ static void debug_close(void *state)
     }
     if (debug->state) debug->behind->close(debug->state);
     tern__debug_say(debug, "closed");
+    tern__debug_messages_free(debug);
     tern__debug_calls_free(debug);
     tern__debug_close(debug);
     tern__free(debug->mirrors);
@@ -43,6 +44,7 @@ static void *debug_open(tern_group *group, tern_error *err)
     if (!debug) return NULL;
     *debug = (tern__debug){.group = group, .behind = group->behind};
     if (!tern__debug_open(debug, err)) debug->state = debug->behind->open(group, err);
+    group->reaches_own = false; /* its copies are in windows */
     if (!debug->state) {
         tern__debug_close(debug);
         tern__free(debug);
@@ -63,7 +65,7 @@ static int add_mirror(tern__debug *debug, uint32_t number, void *base, size_t by
     if (!base) mirror.base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (mirror.base == MAP_FAILED)
         return tern__error_errno(err, "tern_group_mem_alloc", TERN_E_MEMORY, "cannot map %zu bytes", bytes);
-    mirror.twin = debug->behind->window_base(debug->state, number);
+    mirror.twin = debug->behind->window_at(debug->state, number, debug->group->boot.rank);
     debug->mirrors[number] = mirror;
     return TERN_OK;
 }
@@ -77,15 +79,11 @@ static int debug_window_open(void *state, void *base, size_t bytes, uint32_t *wi
     return tern__debug_tell(debug, status, err);
 }
 
-static void *debug_window_base(void *state, uint32_t window)
-{
-    return ((const tern__debug *)state)->mirrors[window].base;
-}
-
-static char *debug_window_peer(void *state, uint32_t window, int rank)
+static char *debug_window_at(void *state, uint32_t window, int rank)
 {
     const tern__debug *debug = state;
-    return debug->behind->window_peer(debug->state, window, rank);
+    if (rank == debug->group->boot.rank) return debug->mirrors[window].base;
+    return debug->behind->window_at(debug->state, window, rank);
 }
 
 static void debug_window_close(void *state, uint32_t window)
@@ -232,16 +230,16 @@ static int finish_to(channel *c, uint64_t seq, tern_error *err)
 
 /* ---- channels ---- */
 
-static void *debug_channel_open(void *state, int slots, tern_error *err)
+static void *debug_channel_open(void *state, const tern__channel_opts *opts, tern_error *err)
 {
     tern__debug *debug = state;
     channel *c = tern__alloc(sizeof(*c), "tern_group_open", err);
     if (!c) return NULL;
-    *c = (channel){.debug = debug, .number = debug->channels++, .slots = (uint64_t)TERN__MAX(slots, 1)};
+    *c = (channel){.debug = debug, .number = debug->channels++, .slots = (uint64_t)TERN__MAX(opts->slots, 1)};
     c->works = tern__alloc(c->slots * sizeof(*c->works), "tern_group_open", err);
-    if (c->works) c->behind = debug->behind->channel_open(debug->state, slots, err);
+    if (c->works) c->behind = debug->behind->channel_open(debug->state, opts, err);
     if (c->behind) {
-        tern__debug_say(debug, "channel %d open: %d slots", c->number, slots);
+        tern__debug_say(debug, "channel %d open: %d slots", c->number, opts->slots);
         return c;
     }
     tern__free(c->works);
@@ -302,12 +300,6 @@ static int debug_post(void *of, const tern__post *post, uint64_t *seq, tern_erro
     return tern__debug_tell(c->debug, status, err);
 }
 
-static int debug_progress(void *of, tern_error *err)
-{
-    channel *c = of;
-    return tern__debug_tell(c->debug, c->debug->behind->progress(c->behind, err), err);
-}
-
 static int debug_test(void *of, uint64_t seq, tern_error *err)
 {
     channel *c = of;
@@ -347,22 +339,18 @@ const tern__comm_backend tern__comm_debug = {
     .name = "debug",
     .open = debug_open,
     .close = debug_close,
+    .progress = tern__debug_progress,
     .window_open = debug_window_open,
-    .window_base = debug_window_base,
-    .window_peer = debug_window_peer,
+    .window_at = debug_window_at,
     .window_close = debug_window_close,
     .channel_open = debug_channel_open,
     .channel_close = debug_channel_close,
     .post = debug_post,
-    .progress = debug_progress,
     .test = debug_test,
     .wait = debug_wait,
-    .note = debug_note,
     .tally = debug_tally,
-    .mailbox_open = tern__debug_mailbox_open,
-    .mailbox_close = tern__debug_mailbox_close,
-    .start = tern__debug_start,
-    .carry = tern__debug_carry,
-    .await = tern__debug_await,
-    .drop = tern__debug_drop,
+    .note = debug_note,
+    .transfer_start = tern__debug_transfer_start,
+    .transfer_wait = tern__debug_transfer_wait,
+    .transfer_drop = tern__debug_transfer_drop,
 };

@@ -44,9 +44,9 @@ static int add_all(const tern_work *work, tern__flight *flight, bool is_out, ter
     size_t size = tern_dtype_bytes(work->post.dtype), parts = parts_of(work, is_out);
     const tern_span *spans = is_out ? work->takes : work->gives;
     int status = TERN_OK;
-    for (size_t i = 0; i < work->item_count && !work->gives && !status; i++) {
-        const tern__item *item = &work->items[i];
-        status = add(flight, is_out ? item->out : item->in, item->count * parts * size, is_out, err);
+    for (size_t i = 0; i < work->operand_count && !work->gives && !status; i++) {
+        const tern__operand *operand = &work->operands[i];
+        status = add(flight, is_out ? operand->out : operand->in, operand->count * parts * size, is_out, err);
     }
     for (int rank = 0; spans && rank < work->group->boot.world && !status; rank++)
         status = add(flight, spans[rank].data, spans[rank].count * size, is_out, err);

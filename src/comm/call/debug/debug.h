@@ -54,6 +54,7 @@ typedef struct tern__debug {
     int channels; /* opened so far */
     tern__flight *flights;
     tern__flight *calls, *spare; /* the user's pending calls; finished ones, for reuse */
+    struct tern__debug_message *messages, *spare_messages; /* pending ones; finished ones, for reuse */
 } tern__debug;
 
 /* ---- say.c ---- */
@@ -91,11 +92,11 @@ void tern__debug_calls_free(tern__debug *debug);
 
 /* ---- message.c ---- */
 
-void *tern__debug_mailbox_open(void *state, tern_error *err);
-void tern__debug_mailbox_close(void *mailbox);
-int tern__debug_start(void *mailbox, tern__transfer *transfer, tern_error *err);
-int tern__debug_carry(void *mailbox, tern_error *err);
-int tern__debug_await(void *mailbox, const tern__transfer *transfer, tern_error *err);
-void tern__debug_drop(void *mailbox, tern__transfer *transfer);
+/* See tern__comm_backend. */
+int tern__debug_progress(void *debug, tern_error *err);
+int tern__debug_transfer_start(void *debug, tern__transfer *transfer, tern_error *err);
+int tern__debug_transfer_wait(void *debug, const tern__transfer *transfer, tern_error *err);
+void tern__debug_transfer_drop(void *debug, tern__transfer *transfer);
+void tern__debug_messages_free(tern__debug *debug);
 
 #endif

@@ -16,7 +16,7 @@ static const double retry_pause_s = 0.1;
 /* ---- this rank's socket ---- */
 
 /* The kernel chooses a free abstract name, so there is no file to clean up. */
-int tern__control_listen(tern__control *control, tern__card *card, tern_error *err)
+int tern__control_listen(tern__control *control, tern__rank_info *info, tern_error *err)
 {
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
     socklen_t size = sizeof(addr);
@@ -26,10 +26,10 @@ int tern__control_listen(tern__control *control, tern__card *card, tern_error *e
         getsockname(control->listen_fd, (struct sockaddr *)&addr, &size))
         return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot open the control socket");
     size_t bytes = size - offsetof(struct sockaddr_un, sun_path) - 1;
-    if (bytes > sizeof(card->name))
+    if (bytes > sizeof(info->name))
         return tern__error_set(err, func, TERN_E_SYSTEM, "the control socket's name has %zu bytes", bytes);
-    card->name_bytes = (uint32_t)bytes;
-    memcpy(card->name, addr.sun_path + 1, bytes);
+    info->name_bytes = (uint32_t)bytes;
+    memcpy(info->name, addr.sun_path + 1, bytes);
     return TERN_OK;
 }
 
@@ -47,7 +47,7 @@ int tern__peer_watch_pid(tern__peer *peer, int pid)
 int tern__peer_fail_lost(const tern__peer *peer, tern_error *err)
 {
     char who[128];
-    tern__card_describe(&peer->card, peer->rank, who, sizeof(who));
+    tern__rank_info_describe(&peer->info, peer->rank, who, sizeof(who));
     return tern__error_set(err, func, TERN_E_PEER,
                            "%s was lost: killed or exited while the ranks were meeting", who);
 }
@@ -55,7 +55,7 @@ int tern__peer_fail_lost(const tern__peer *peer, tern_error *err)
 int tern__peer_fail_late(const tern__peer *peer, const char *what, tern_error *err)
 {
     char who[128];
-    tern__card_describe(&peer->card, peer->rank, who, sizeof(who));
+    tern__rank_info_describe(&peer->info, peer->rank, who, sizeof(who));
     return tern__error_set(err, func, TERN_E_TIMEOUT, "%s did not %s in time", who, what);
 }
 
@@ -71,11 +71,11 @@ bool tern__peer_is_ours(int fd, int *pid)
 }
 
 /* Returns 0 or an errno. If the backlog is full, connect returns EAGAIN at once: try again. */
-static int connect_to(tern__control *control, int fd, const tern__card *card, int64_t deadline)
+static int connect_to(tern__control *control, int fd, const tern__rank_info *info, int64_t deadline)
 {
     struct sockaddr_un addr = {.sun_family = AF_UNIX};
-    memcpy(addr.sun_path + 1, card->name, card->name_bytes);
-    socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + card->name_bytes);
+    memcpy(addr.sun_path + 1, info->name, info->name_bytes);
+    socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + info->name_bytes);
     while (connect(fd, (struct sockaddr *)&addr, size)) {
         if (errno != EAGAIN && errno != EINTR) return errno;
         if (tern__now_ns() >= deadline) return ETIMEDOUT;
@@ -88,7 +88,7 @@ static int connect_to(tern__control *control, int fd, const tern__card *card, in
 static int fail_connection(const tern__peer *peer, const char *why, tern_error *err)
 {
     char who[128];
-    tern__card_describe(&peer->card, peer->rank, who, sizeof(who));
+    tern__rank_info_describe(&peer->info, peer->rank, who, sizeof(who));
     return tern__error_set(err, func, TERN_E_PEER, "no control connection to %s: %s", who, why);
 }
 
@@ -148,7 +148,7 @@ static int shake_hands(tern__control *control, tern__peer *peer, int fd, int64_t
 /* Connects `fd` to a rank of this host, and checks that it belongs to this user. */
 static int call_neighbour(tern__control *control, tern__peer *peer, int fd, int64_t deadline, tern_error *err)
 {
-    int pid = 0, native = connect_to(control, fd, &peer->card, deadline);
+    int pid = 0, native = connect_to(control, fd, &peer->info, deadline);
     if (native == ECONNREFUSED) return tern__peer_fail_lost(peer, err);
     if (native == ETIMEDOUT) return tern__peer_fail_late(peer, "accept our connection", err);
     if (native) return fail_connection(peer, strerror(native), err);

@@ -39,7 +39,7 @@ static tern__control *control_new(const tern__bootstrap *boot, double host_timeo
                                .listen_fd = -1,
                                .listen_tcp = -1,
                                .late.mark = -1,
-                               .bell = -1};
+                               .wake_fd = -1};
     int status = init_locks(control, err);
     control->peers = tern__alloc(world * sizeof(*control->peers), "tern_group_open", err);
     for (int rank = 0; control->peers && rank < boot->world; rank++)
@@ -69,7 +69,7 @@ tern__control *tern__control_open(const tern__bootstrap *boot, tern_store *store
     if (!control) return NULL;
     int status = tern__control_meet(control, boot, store, tern__deadline(timeout_s), &why);
     sodium_memzero(control->secret, sizeof(control->secret));
-    if (!status && (control->bell = tern__bell_open(&why)) < 0) status = control->bell;
+    if (!status && (control->wake_fd = tern__wake_fd_open(&why)) < 0) status = control->wake_fd;
     if (!status)
         status = tern__thread_start(&control->thread, tern__control_watch, control, "tern-control",
                                     "tern_group_open", &why);
@@ -109,7 +109,7 @@ static void release(tern__control *control)
     }
     tern__close(&control->listen_fd);
     tern__close(&control->listen_tcp);
-    tern__close(&control->bell);
+    tern__close(&control->wake_fd);
     pthread_cond_destroy(&control->changed);
     pthread_mutex_destroy(&control->wake_lock);
     pthread_mutex_destroy(&control->send_lock);
@@ -155,7 +155,7 @@ void tern__control_close(tern__control *control)
         tern__message goodbye = {.kind = TERN__MESSAGE_GOODBYE};
         if (!control->told) send_to_all(control, &goodbye);
         atomic_store(&control->stop, true);
-        tern__bell_ring(control->bell);
+        tern__wake_fd_signal(control->wake_fd);
         pthread_join(control->thread, NULL);
         send_rest(control);
         if (tern__control_is_healthy(control)) part_from_hosts(control);
@@ -179,7 +179,7 @@ void tern__control_tick_set(tern__control *control, void (*tick)(void *ctx), voi
     control->tick = tick;
     control->tick_ctx = ctx;
     pthread_mutex_unlock(&control->wake_lock);
-    tern__bell_ring(control->bell);
+    tern__wake_fd_signal(control->wake_fd);
 }
 
 /* A rank that stops because of a peer relays that peer's message, so that every rank names the rank that
@@ -199,5 +199,5 @@ void tern__control_abort(tern__control *control, int code, const char *text)
                              .code = own ? control->event.code : control->event.native};
     memcpy(message.text, control->event.text, sizeof(message.text));
     send_to_all(control, &message);
-    if (control->bell >= 0) tern__bell_ring(control->bell);
+    if (control->wake_fd >= 0) tern__wake_fd_signal(control->wake_fd);
 }

@@ -13,7 +13,7 @@
 #ifndef TERN_SRC_COMM_MEET_CONTROL_INNER_H
 #define TERN_SRC_COMM_MEET_CONTROL_INNER_H
 
-#include "comm/bootstrap/card.h"
+#include "comm/bootstrap/rank_info.h"
 #include "comm/bootstrap/tcp.h"
 #include "comm/meet/control/control.h"
 #include "comm/sys.h"
@@ -75,7 +75,7 @@ typedef struct tern__peer {
     int fd;               /* -1: this rank itself, or not connected yet */
     tern__stream *stream; /* for a rank on another host (TCP); NULL: SOCK_SEQPACKET */
     int pidfd; /* -1: this rank itself, a rank of this process, not visible from here, or on another host */
-    tern__card card;
+    tern__rank_info info;
     bool gone; /* nothing more is read from it: left, lost or garbled */
     atomic_bool left;
     uint64_t sent, came;       /* descriptors; `came` under `lock` */
@@ -137,9 +137,9 @@ struct tern__control {
     int listen_tcp;             /* the same for other hosts */
     int lost_callers;           /* of the meeting, who did not say who they are */
     struct sockaddr_storage at; /* its address; its family is 0 in a job of one host */
-    int bell;
-    tern__warn_time warn; /* of the ranks whose cards are missing */
-    struct pollfd *polls; /* of the thread: bell, then socket and pidfd of each rank */
+    int wake_fd;
+    tern__warn_time warn; /* of the ranks whose info is missing */
+    struct pollfd *polls; /* of the thread: wake_fd, then socket and pidfd of each rank */
 
     pthread_t thread;
     bool running;
@@ -188,8 +188,8 @@ int tern__control_meet(tern__control *control, const tern__bootstrap *boot, tern
 
 /* ---- connect.c ---- */
 
-/* Opens this rank's socket and writes its name on the card. */
-int tern__control_listen(tern__control *control, tern__card *card, tern_error *err);
+/* Opens this rank's socket and writes its name in the rank info. */
+int tern__control_listen(tern__control *control, tern__rank_info *info, tern_error *err);
 /* Connects to a lower rank. */
 int tern__control_connect(tern__control *control, tern__peer *peer, int64_t deadline, tern_error *err);
 /* True if the other end belongs to this user. *pid = the pid by which this process sees it. */
@@ -211,7 +211,7 @@ int tern__control_accept(tern__control *control, tern_store *store, int64_t dead
 /* The meeting begins: from now on the waits for `store` look, too. */
 int tern__late_begin(tern__control *control, const tern__bootstrap *boot, tern_store *store, int64_t deadline,
                      tern_error *err);
-/* The meeting goes on to a wait for rank `awaited` (-1: for the cards), or also for all higher ranks. */
+/* The meeting goes on to a wait for rank `awaited` (-1: for every rank's info), or also for all higher ranks. */
 void tern__late_stage(tern__control *control, int awaited, bool accepts);
 #define TERN__LATE_LOOK_S 0.1
 /* A wait of the meeting calls it ten times a second or so: serves the connected peers, and warns. */

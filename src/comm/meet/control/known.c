@@ -42,7 +42,7 @@ bool tern__control_has_left(const tern__control *control, int peer)
 
 bool tern__control_is_same_process(const tern__control *control, int peer)
 {
-    return tern__card_is_same_process(&control->peers[peer].card, &control->peers[control->rank].card);
+    return tern__rank_info_is_same_process(&control->peers[peer].info, &control->peers[control->rank].info);
 }
 
 int tern__control_host(const tern__control *control, int rank)
@@ -63,7 +63,7 @@ bool tern__control_is_same_host(const tern__control *control, int peer)
 bool tern__control_shares_cores(const tern__control *control, int peer)
 {
     cpu_set_t shared;
-    CPU_AND(&shared, &control->peers[control->rank].card.cores, &control->peers[peer].card.cores);
+    CPU_AND(&shared, &control->peers[control->rank].info.cores, &control->peers[peer].info.cores);
     return tern__control_is_same_host(control, peer) && CPU_COUNT(&shared) > 0;
 }
 
@@ -77,5 +77,5 @@ void tern__control_address(const tern__control *control, char *text, size_t size
 
 void tern__control_describe(const tern__control *control, int peer, char *text, size_t size)
 {
-    tern__card_describe(&control->peers[peer].card, peer, text, size);
+    tern__rank_info_describe(&control->peers[peer].info, peer, text, size);
 }

@@ -137,13 +137,13 @@ static char state_of(int pid)
 /* A pid names a process only within its name space and on its host. */
 static bool is_visible(const tern__control *control, const tern__peer *peer)
 {
-    return peer->pidfd >= 0 && peer->card.pid_space == control->peers[control->rank].card.pid_space;
+    return peer->pidfd >= 0 && peer->info.pid_space == control->peers[control->rank].info.pid_space;
 }
 
 bool tern__control_is_stopped(const tern__control *control, int rank)
 {
     const tern__peer *peer = &control->peers[rank];
-    char state = is_visible(control, peer) ? state_of(peer->card.pid) : '\0';
+    char state = is_visible(control, peer) ? state_of(peer->info.pid) : '\0';
     return state == 'T' || state == 't';
 }
 

@@ -121,7 +121,7 @@ static void serve_peers(tern__control *control)
             tern__control_serve_peer(control, &control->peers[rank], polls[2 * rank].revents, 0);
 }
 
-/* While cards are missing, rank 0 warns of those (meet.c), and only its store can hold a rank up. */
+/* While rank infos are missing, rank 0 warns of those (meet.c), and only its store can hold a rank up. */
 void tern__late_look(tern__control *control)
 {
     tern__late *late = &control->late;

@@ -1,5 +1,5 @@
-/* meet.c - the meeting of all ranks. Every rank opens a socket and publishes its name on its card. When a
- * rank has all cards, it connects to all lower ranks and then accepts all higher ones. Rank 0 only accepts,
+/* meet.c - the meeting of all ranks. Every rank opens a socket and publishes its name in its rank info. When a
+ * rank has every other's info, it connects to all lower ranks and then accepts all higher ones. Rank 0 only accepts,
  * rank 1 connects to rank 0 and then accepts, and so on, so no ranks wait for each other in a circle. A rank
  * whose meeting fails leaves a note for the others (note.c). */
 #include "comm/meet/control/inner.h"
@@ -10,28 +10,28 @@
 #include <string.h>
 
 static const char func[] = "tern_group_open";
-static const char card_name[] = "control/"; /* and the rank: a card's key */
+static const char info_name[] = "control/"; /* and the rank: a info's key */
 static const double redial_pause_s = 0.02;
 
-/* ---- cards ---- */
+/* ---- rank infos ---- */
 
-/* `first` is the card of the process that has the rank already, or NULL if it has not published one. */
-static int fail_twice(int rank, const tern__card *first, const tern__card *own, tern_error *err)
+/* `first` is the info of the process that has the rank already, or NULL if it has not published one. */
+static int fail_twice(int rank, const tern__rank_info *first, const tern__rank_info *own, tern_error *err)
 {
     char one[128] = "another process", other[128];
-    if (first) tern__card_describe(first, rank, one, sizeof(one));
-    tern__card_describe(own, rank, other, sizeof(other));
+    if (first) tern__rank_info_describe(first, rank, one, sizeof(one));
+    tern__rank_info_describe(own, rank, other, sizeof(other));
     return tern__error_set(err, func, TERN_E_ENV, "RANK=%d is taken twice: by %s and by %s", rank, one,
                            other);
 }
 
 /* Returns 1: the rank is ours; 0: this is an earlier meeting's store, try again at the next one; or a
  * negative status. A store that closes the connection now (E_PEER) is an earlier meeting's, too. If it is
- * this one's, and only the answer was lost, the next try finds the rank claimed by this very card. */
-static int try_claim(int rank, const tern__card *own, tern_store *store, tern_error *err)
+ * this one's, and only the answer was lost, the next try finds the rank claimed by this very info. */
+static int try_claim(int rank, const tern__rank_info *own, tern_store *store, tern_error *err)
 {
     char key[32];
-    tern__card first;
+    tern__rank_info first;
     tern_error why = {0};
     const tern_store_value nobody = {"", 0}, mine = {own->epoch, sizeof(own->epoch)};
     tern_store_value owner = nobody;
@@ -40,14 +40,15 @@ static int try_claim(int rank, const tern__card *own, tern_store *store, tern_er
     if (status == TERN_E_PEER) return 0;
     if (status) return tern__error_set(err, func, status, "%s", why.text);
     if (owner.bytes == mine.bytes && !memcmp(owner.data, mine.data, mine.bytes)) return 1;
-    bool is_known = !tern__card_get(&first, card_name, rank, store, 1.0, NULL);
-    if (is_known && tern__card_is_same_process(&first, own)) return 0;
+    bool is_known = !tern__rank_info_get(&first, info_name, rank, store, 1.0, NULL);
+    if (is_known && tern__rank_info_is_same_process(&first, own)) return 0;
     return fail_twice(rank, is_known ? &first : NULL, own, err);
 }
 
-/* A process that finds its own card in the store has given up a meeting that rank 0 has not left yet. It
+/* A process that finds its own info in the store has given up a meeting that rank 0 has not left yet. It
  * dials the store again until rank 0 starts the next meeting. */
-static int claim_rank(int rank, const tern__card *own, tern_store *store, int64_t deadline, tern_error *err)
+static int claim_rank(int rank, const tern__rank_info *own, tern_store *store, int64_t deadline,
+                      tern_error *err)
 {
     for (;;) {
         int claimed = try_claim(rank, own, store, err);
@@ -65,33 +66,33 @@ static int claim_rank(int rank, const tern__card *own, tern_store *store, int64_
 
 static int fail_missing(int first, int world, tern_store *store, tern_error *err)
 {
-    int status = tern__store_fail_missing(store, card_name, first, world, err);
+    int status = tern__store_fail_missing(store, info_name, first, world, err);
     if (status) return status;
     return tern__error_set(err, func, TERN_E_TIMEOUT,
                            "all %d ranks came, but the last one only when the time was up", world);
 }
 
-static int check_card(tern__peer *peer, const tern__card *own, int own_rank, tern_error *err)
+static int check_info(tern__peer *peer, const tern__rank_info *own, int own_rank, tern_error *err)
 {
     char one[128], other[128];
-    const tern__card *card = &peer->card;
-    tern__card_describe(own, own_rank, one, sizeof(one));
-    tern__card_describe(card, peer->rank, other, sizeof(other));
-    if (card->world != own->world)
+    const tern__rank_info *info = &peer->info;
+    tern__rank_info_describe(own, own_rank, one, sizeof(one));
+    tern__rank_info_describe(info, peer->rank, other, sizeof(other));
+    if (info->world != own->world)
         return tern__error_set(err, func, TERN_E_ENV, "WORLD_SIZE=%d on %s, but %d on %s", own->world, one,
-                               card->world, other);
-    if (!strcmp(card->host_key, own->host_key) && card->pid_space == own->pid_space &&
-        tern__peer_watch_pid(peer, card->pid) == ESRCH)
+                               info->world, other);
+    if (!strcmp(info->host_key, own->host_key) && info->pid_space == own->pid_space &&
+        tern__peer_watch_pid(peer, info->pid) == ESRCH)
         return tern__peer_fail_lost(peer, err);
     return TERN_OK;
 }
 
-/* Reads what `rank` publishes: its card, or its address. */
+/* Reads what `rank` publishes: its info, or its address. */
 typedef int (*getter)(void *into, int rank, tern_store *store, double timeout_s, tern_error *err);
 
-static int get_card(void *into, int rank, tern_store *store, double timeout_s, tern_error *err)
+static int get_info(void *into, int rank, tern_store *store, double timeout_s, tern_error *err)
 {
-    return tern__card_get(into, card_name, rank, store, timeout_s, err);
+    return tern__rank_info_get(into, info_name, rank, store, timeout_s, err);
 }
 
 static int get_address(void *into, int rank, tern_store *store, double timeout_s, tern_error *err)
@@ -105,7 +106,7 @@ static void warn_missing(tern__control *control, int rank, tern_store *store)
     tern_error missing = {0};
     if (control->rank != 0 || !tern__warn_is_due(&control->warn)) return;
     control->warn.at = INT64_MAX;
-    if (tern__store_fail_missing(store, card_name, rank, control->world, &missing) == TERN_E_TIMEOUT)
+    if (tern__store_fail_missing(store, info_name, rank, control->world, &missing) == TERN_E_TIMEOUT)
         tern__log(TERN_LOG_WARN, "rank 0 still waits in tern_group_open: %s", missing.text);
 }
 
@@ -127,15 +128,15 @@ static int await_published(tern__control *control, getter get, void *into, int r
     }
 }
 
-static int gather_cards(tern__control *control, const tern__card *own, tern_store *store, int64_t deadline,
-                        tern_error *err)
+static int gather_infos(tern__control *control, const tern__rank_info *own, tern_store *store,
+                        int64_t deadline, tern_error *err)
 {
     for (int rank = 0; rank < control->world; rank++) {
         tern__peer *peer = &control->peers[rank];
         if (rank == control->rank) continue;
-        int status = await_published(control, get_card, &peer->card, rank, store, deadline, err);
+        int status = await_published(control, get_info, &peer->info, rank, store, deadline, err);
         if (status == TERN_E_TIMEOUT) return fail_missing(rank, control->world, store, err);
-        if (!status) status = check_card(peer, own, control->rank, err);
+        if (!status) status = check_info(peer, own, control->rank, err);
         if (status) return status;
     }
     return TERN_OK;
@@ -171,12 +172,12 @@ static void number_hosts(tern__control *control)
     for (int rank = 0; rank < control->world; rank++) {
         tern__peer *peer = &control->peers[rank];
         int first = 0;
-        while (strcmp(control->peers[first].card.host_key, peer->card.host_key)) first++;
+        while (strcmp(control->peers[first].info.host_key, peer->info.host_key)) first++;
         peer->host = first == rank ? control->hosts++ : control->peers[first].host;
     }
 }
 
-/* All ranks find the same mismatch, each by itself. No rank may leave before all have read the cards, because
+/* All ranks find the same mismatch, each by itself. No rank may leave before all have read all rank infos, because
  * rank 0's store ends with rank 0. */
 static void await_readers(const tern__control *control, tern_store *store)
 {
@@ -190,7 +191,7 @@ static void await_readers(const tern__control *control, tern_store *store)
 
 static const char *choice_of(const tern__control *control, int rank)
 {
-    return tern__comm_choice_name(&control->peers[rank].card.choice, control->hosts == 1);
+    return tern__comm_choice_name(&control->peers[rank].info.choice, control->hosts == 1);
 }
 
 static int fail_choice(const tern__control *control, int rank, tern_error *err)
@@ -229,7 +230,8 @@ static int open_port(tern__control *control, const tern__bootstrap *boot, tern_s
     if (control->hosts == 1) return TERN_OK;
     bool is_one_machine = true;
     for (int rank = 0; rank < control->world; rank++)
-        is_one_machine &= tern__card_is_same_machine(&control->peers[0].card, &control->peers[rank].card);
+        is_one_machine &=
+            tern__rank_info_is_same_machine(&control->peers[0].info, &control->peers[rank].info);
     int fd = tern__tcp_listen(boot, is_one_machine, &control->at, err);
     if (fd < 0) return fd;
     control->listen_tcp = fd;
@@ -241,7 +243,7 @@ static int open_port(tern__control *control, const tern__bootstrap *boot, tern_s
  * refused. */
 static void make_secret(tern__control *control, const uint8_t *secret)
 {
-    const tern__card *zero = &control->peers[0].card;
+    const tern__rank_info *zero = &control->peers[0].info;
     crypto_auth_hmacsha256(control->secret, zero->epoch, sizeof(zero->epoch), secret);
 }
 
@@ -263,12 +265,12 @@ static int gather_addresses(tern__control *control, tern_store *store, int64_t d
 static int meet(tern__control *control, const tern__bootstrap *boot, tern_store *store, int64_t deadline,
                 tern_error *err)
 {
-    tern__card *own = &control->peers[control->rank].card;
-    int status = tern__card_make(own, boot, err);
+    tern__rank_info *own = &control->peers[control->rank].info;
+    int status = tern__rank_info_make(own, boot, err);
     if (!status) status = tern__control_listen(control, own, err);
     if (!status) status = claim_rank(control->rank, own, store, deadline, err);
-    if (!status) status = tern__card_publish(own, card_name, control->rank, store, err);
-    if (!status) status = gather_cards(control, own, store, deadline, err);
+    if (!status) status = tern__rank_info_publish(own, info_name, control->rank, store, err);
+    if (!status) status = gather_infos(control, own, store, deadline, err);
     if (status) return status;
     make_secret(control, boot->secret);
     number_hosts(control);

@@ -1,4 +1,4 @@
-/* watch.c - the control thread. It sleeps in poll() on the bell and on every peer's socket and pidfd. A
+/* watch.c - the control thread. It sleeps in poll() on an eventfd and on every peer's socket and pidfd. A
  * peer's socket is always read to its end before its death is reported, so the peer's last message (abort,
  * goodbye) takes precedence. */
 #include "comm/meet/control/inner.h"
@@ -15,7 +15,7 @@ static void fail_own(tern__control *control, int code, const char *text)
 {
     char who[128];
     tern_error why = {0};
-    tern__card_describe(&control->peers[control->rank].card, control->rank, who, sizeof(who));
+    tern__rank_info_describe(&control->peers[control->rank].info, control->rank, who, sizeof(who));
     tern__error_set(&why, NULL, code, "%s failed: the control thread: %s", who, text);
     tern__control_fail(control, &why);
 }
@@ -25,7 +25,7 @@ static tern_error peer_error(const tern__peer *peer, int native, const char *ver
 {
     char who[128];
     tern_error why = {0};
-    tern__card_describe(&peer->card, peer->rank, who, sizeof(who));
+    tern__rank_info_describe(&peer->info, peer->rank, who, sizeof(who));
     tern__error_set(&why, NULL, tern__code_here(native), "%s %s: %s", who, verb, text);
     why.native = native;
     return why;
@@ -58,10 +58,11 @@ static void fail_relayed(tern__control *control, int native, const char *text)
 /* Waits until the peer's process has ended. A dying process closes its sockets before its parent can see that
  * it has ended. If the peers reported the loss and exited in between, the parent might find one of them dead
  * first and name the wrong rank. The wait is short, as the process may have closed only the socket. There is
- * none if a failure is known already or the group is being closed; the bell ends it. */
+ * none if a failure is known already or the group is being closed; the eventfd ends it. */
 static void await_end(const tern__control *control, const tern__peer *peer)
 {
-    struct pollfd ends[] = {{.fd = peer->pidfd, .events = POLLIN}, {.fd = control->bell, .events = POLLIN}};
+    struct pollfd ends[] = {{.fd = peer->pidfd, .events = POLLIN},
+                            {.fd = control->wake_fd, .events = POLLIN}};
     bool is_first = tern__control_is_healthy(control) && !atomic_load(&control->stop);
     if (peer->pidfd >= 0 && is_first) tern__poll(ends, TERN__COUNT(ends), tern__deadline(END_SECONDS));
 }
@@ -72,17 +73,17 @@ static void await_end(const tern__control *control, const tern__peer *peer)
  * host_timeout_s; a router's message that it cannot forward becomes the reason. */
 static void describe_loss(const tern__control *control, const tern__peer *peer, int native, char text[256])
 {
-    const char *own = control->peers[control->rank].card.host, *reason = strerror(native);
+    const char *own = control->peers[control->rank].info.host, *reason = strerror(native);
     const char *ended = "killed or exited without tern_group_close";
     if (native == ETIMEDOUT || native == EHOSTUNREACH || native == ENETUNREACH || native == EHOSTDOWN)
-        snprintf(text, 256, "%.64s got no answer from %.64s for %g s (%.40s)", own, peer->card.host,
+        snprintf(text, 256, "%.64s got no answer from %.64s for %g s (%.40s)", own, peer->info.host,
                  control->host_timeout_s, reason);
     else if (native == ECONNRESET && peer->stream)
         snprintf(text, 256, "%s, or it gave up its connection to %.64s (%.40s)", ended, own, reason);
     else if (native == ENODATA || native == ECONNRESET)
         snprintf(text, 256, "%s", ended);
     else
-        snprintf(text, 256, "the connection between %.64s and %.64s broke (%.40s)", own, peer->card.host,
+        snprintf(text, 256, "the connection between %.64s and %.64s broke (%.40s)", own, peer->info.host,
                  reason);
 }
 
@@ -216,7 +217,7 @@ void *tern__control_watch(void *arg)
     tern__control *control = arg;
     while (!atomic_load(&control->stop)) {
         struct pollfd *polls = control->polls;
-        polls[0] = (struct pollfd){.fd = control->bell, .events = POLLIN};
+        polls[0] = (struct pollfd){.fd = control->wake_fd, .events = POLLIN};
         tern__control_prepare(control, polls + 1);
         double sleep_s = call_tick(control) ? TERN__TICK_S : TERN__SLEEP_S;
         int ready = tern__poll(polls, (nfds_t)(1 + 2 * control->world), tern__deadline(sleep_s));
@@ -229,7 +230,7 @@ void *tern__control_watch(void *arg)
             break;
         }
         bool learnt = polls[0].revents != 0;
-        if (learnt) tern__bell_clear(control->bell);
+        if (learnt) tern__wake_fd_clear(control->wake_fd);
         for (int rank = 0; rank < control->world; rank++) {
             const struct pollfd *of = polls + 1 + 2 * rank;
             learnt |= tern__control_serve_peer(control, &control->peers[rank], of[0].revents, of[1].revents);

@@ -27,19 +27,22 @@ static const tern__nccl_plugin *find_plugin(tern_error *err)
 
 static int open_parts(tern__nccl *nccl, tern_error *err)
 {
+    const tern__channel_opts opts = {.slots = TERN__NCCL_SLOTS};
     size_t world = (size_t)nccl->group->boot.world;
     nccl->plugin = find_plugin(err);
     if (!nccl->plugin) return err->code;
     nccl->nothing = tern__alloc(world * sizeof(*nccl->nothing), "tern_group_open", err);
     nccl->state = nccl->nothing ? nccl->behind->open(nccl->group, err) : NULL;
     if (!nccl->state) return err->code;
-    nccl->order = nccl->behind->channel_open(nccl->state, TERN__NCCL_SLOTS, err);
+    nccl->order = nccl->behind->channel_open(nccl->state, &opts, err);
+    nccl->group->reaches_own = false; /* works on devices need windows */
     return nccl->order ? TERN_OK : err->code;
 }
 
 static void nccl_close(void *state)
 {
     tern__nccl *nccl = state;
+    tern__nccl_mailbox_close(nccl->mailbox);
     tern__nccl_devices_close(nccl);
     tern__nccl_unwatch(nccl);
     if (nccl->order) nccl->behind->channel_close(nccl->order);
@@ -100,6 +103,7 @@ static tern__nccl_window *window_at(const tern__nccl *nccl, uint32_t number)
     return number & TERN__NCCL_AWAY ? &nccl->windows[number & ~TERN__NCCL_AWAY] : NULL;
 }
 
+/* The one window over all memory of a device is never registered: the memory changes. */
 static int nccl_window_open(void *state, void *base, size_t bytes, uint32_t *number, tern_error *err)
 {
     tern__nccl *nccl = state;
@@ -107,35 +111,20 @@ static int nccl_window_open(void *state, void *base, size_t bytes, uint32_t *num
     if (!device) return nccl->behind->window_open(nccl->state, base, bytes, number, err);
     tern__nccl_window window = {.base = base, .bytes = bytes};
     window.gpu = tern__nccl_device_of(nccl, device, err);
-    return window.gpu ? add_window(nccl, window, number, err) : err->code;
-}
-
-/* Returns the one window over all of the device's memory. It is never registered: the memory changes. */
-static int nccl_window_of(void *state, tern_device *device, uint32_t *number, tern_error *err)
-{
-    tern__nccl *nccl = state;
-    tern__nccl_device *gpu = tern__nccl_device_of(nccl, device, err);
-    if (!gpu) return err->code;
-    for (uint32_t i = 0; i < nccl->window_count; i++) {
-        const tern__nccl_window *window = &nccl->windows[i];
+    if (!window.gpu) return err->code;
+    for (uint32_t i = 0; base == device->memory.base && i < nccl->window_count; i++) {
         *number = TERN__NCCL_AWAY | i;
-        if (window->gpu == gpu && window->base == device->memory.base) return TERN_OK;
+        if (nccl->windows[i].gpu == window.gpu && nccl->windows[i].base == base) return TERN_OK;
     }
-    const tern__nccl_window window = {device->memory.base, device->memory.bytes, gpu, NULL, NULL};
     return add_window(nccl, window, number, err);
 }
 
-static void *nccl_window_base(void *state, uint32_t number)
+static char *nccl_window_at(void *state, uint32_t number, int rank)
 {
     const tern__nccl *nccl = state;
     const tern__nccl_window *window = window_at(nccl, number);
-    return window ? window->base : nccl->behind->window_base(nccl->state, number);
-}
-
-static char *nccl_window_peer(void *state, uint32_t number, int rank)
-{
-    const tern__nccl *nccl = state;
-    return window_at(nccl, number) ? NULL : nccl->behind->window_peer(nccl->state, number, rank);
+    if (!window) return nccl->behind->window_at(nccl->state, number, rank);
+    return rank == nccl->group->boot.rank ? window->base : NULL;
 }
 
 static void nccl_window_close(void *state, uint32_t number)
@@ -151,36 +140,6 @@ static void nccl_window_close(void *state, uint32_t number)
 }
 
 /* ---- channels ---- */
-
-static void *nccl_channel_open(void *state, int slots, tern_error *err)
-{
-    tern__nccl *nccl = state;
-    tern__nccl_channel *c = tern__alloc(sizeof(*c), "tern_group_open", err);
-    if (!c) return NULL;
-    *c = (tern__nccl_channel){.nccl = nccl, .slots = (uint64_t)TERN__MAX(slots, 1), .next = nccl->channels};
-    c->works = tern__alloc(c->slots * sizeof(*c->works), "tern_group_open", err);
-    if (c->works) c->behind = nccl->behind->channel_open(nccl->state, slots, err);
-    if (c->behind) return nccl->channels = c;
-    tern__free(c->works);
-    tern__free(c);
-    return NULL;
-}
-
-static int nccl_channel_part(void *of, tern_error *err)
-{
-    const tern__nccl_channel *c = of;
-    int status = TERN_OK;
-    for (tern__nccl_device *gpu = c->nccl->devices; gpu && !status; gpu = gpu->next)
-        if (c->nccl->group->boot.world > 1) status = tern__nccl_device_part(gpu, c, err);
-    return status;
-}
-
-static int nccl_channel_attach(void *of, uint32_t number, tern_error *err)
-{
-    const tern__nccl_channel *c = of;
-    tern__nccl_window *window = window_at(c->nccl, number);
-    return window ? tern__nccl_attach(window, tern__nccl_comm_of(window->gpu, c), err) : TERN_OK;
-}
 
 static tern__nccl_work *work_at(const tern__nccl_channel *c, uint64_t seq)
 {
@@ -217,6 +176,42 @@ static void nccl_channel_close(void *of)
     c->nccl->behind->channel_close(c->behind);
     tern__free(c->works);
     tern__free(c);
+}
+
+/* Gives the channel communicators of its own, and registers its windows with those that move them. */
+static int prepare_channel(tern__nccl_channel *c, const tern__channel_opts *opts, tern_error *err)
+{
+    const tern__nccl *nccl = c->nccl;
+    bool is_separate = opts->is_separate && nccl->group->boot.world > 1;
+    int status = TERN_OK;
+    for (tern__nccl_device *gpu = nccl->devices; gpu && is_separate && !status; gpu = gpu->next)
+        status = tern__nccl_device_part(gpu, c, err);
+    for (int i = 0; i < opts->window_count && !status; i++) {
+        tern__nccl_window *window = window_at(nccl, opts->windows[i]);
+        if (window) status = tern__nccl_attach(window, tern__nccl_comm_of(window->gpu, c), err);
+    }
+    return status;
+}
+
+static void *nccl_channel_open(void *state, const tern__channel_opts *opts, tern_error *err)
+{
+    tern__nccl *nccl = state;
+    tern__nccl_channel *c = tern__alloc(sizeof(*c), "tern_group_open", err);
+    if (!c) return NULL;
+    *c = (tern__nccl_channel){
+        .nccl = nccl, .slots = (uint64_t)TERN__MAX(opts->slots, 1), .next = nccl->channels};
+    c->works = tern__alloc(c->slots * sizeof(*c->works), "tern_group_open", err);
+    if (c->works)
+        c->behind = nccl->behind->channel_open(nccl->state, &(tern__channel_opts){.slots = opts->slots}, err);
+    if (!c->behind) {
+        tern__free(c->works);
+        tern__free(c);
+        return NULL;
+    }
+    nccl->channels = c;
+    if (!prepare_channel(c, opts, err)) return c;
+    nccl_channel_close(c);
+    return NULL;
 }
 
 /* A device finishes what it was given before it is closed. */
@@ -291,22 +286,14 @@ static int nccl_post(void *of, const tern__post *post, uint64_t *seq, tern_error
     return status;
 }
 
-int tern__nccl_advance(void *state, tern_error *err)
+int tern__nccl_progress(void *state, tern_error *err)
 {
     const tern__nccl *nccl = state;
-    int status = TERN_OK;
+    int status = nccl->behind->progress ? nccl->behind->progress(nccl->state, err) : TERN_OK;
     for (tern__nccl_device *gpu = tern__nccl_device_first(nccl); gpu; gpu = tern__nccl_device_next(nccl, gpu))
         for (tern__nccl_comm *comm = gpu->comms; comm && !status; comm = comm->next)
             status = tern__nccl_comm_advance(comm, err);
     return status ? status : tern__nccl_mailbox_advance(nccl->mailbox, err);
-}
-
-static int nccl_progress(void *of, tern_error *err)
-{
-    const tern__nccl_channel *c = of;
-    int status = c->nccl->behind->progress(c->behind, err);
-    if (!status) status = c->nccl->behind->progress(c->nccl->order, err);
-    return status ? status : tern__nccl_advance(c->nccl, err);
 }
 
 static void nccl_note(void *of, const tern__label *label)
@@ -324,28 +311,21 @@ static const tern__tally *nccl_tally(void *of, uint64_t seq)
 
 const tern__comm_backend tern__comm_nccl = {
     .name = "nccl",
+    .reaches_devices = true,
     .open = nccl_open,
     .close = nccl_close,
+    .progress = tern__nccl_progress,
     .window_open = nccl_window_open,
-    .window_of = nccl_window_of,
-    .window_base = nccl_window_base,
-    .window_peer = nccl_window_peer,
+    .window_at = nccl_window_at,
     .window_close = nccl_window_close,
     .channel_open = nccl_channel_open,
-    .channel_part = nccl_channel_part,
-    .channel_attach = nccl_channel_attach,
     .channel_close = nccl_channel_close,
     .post = nccl_post,
-    .progress = nccl_progress,
-    .advance = tern__nccl_advance,
     .test = nccl_test,
     .wait = nccl_wait,
-    .note = nccl_note,
     .tally = nccl_tally,
-    .mailbox_open = tern__nccl_mailbox_open,
-    .mailbox_close = tern__nccl_mailbox_close,
-    .start = tern__nccl_mailbox_start,
-    .carry = tern__nccl_mailbox_carry,
-    .await = tern__nccl_mailbox_await,
-    .drop = tern__nccl_mailbox_drop,
+    .note = nccl_note,
+    .transfer_start = tern__nccl_transfer_start,
+    .transfer_wait = tern__nccl_transfer_wait,
+    .transfer_drop = tern__nccl_transfer_drop,
 };

@@ -221,7 +221,7 @@ int tern__nccl_tell(tern__nccl *nccl, void *all, size_t each, tern_error *err)
     uint32_t window;
     int status = nccl->behind->window_open(nccl->state, NULL, bytes, &window, err);
     if (status) return status;
-    char *seen = nccl->behind->window_base(nccl->state, window);
+    char *seen = nccl->behind->window_at(nccl->state, window, nccl->group->boot.rank);
     memcpy(seen + own, (const char *)all + own, each);
     const tern__extent extent = {window, 0, bytes};
     const tern__post post = {

@@ -9,28 +9,28 @@
 #include <time.h>
 
 /* What a rank tells the others about its GPU. */
-typedef struct card {
+typedef struct info {
     unsigned char gpu[TERN__NCCL_GPU];
     char name[TERN__DEVICE_NAME];
     uint64_t spare; /* number of its first communicator without a channel; 0: none */
-} card;
+} info;
 
 /* ---- meeting ---- */
 
 /* NCCL would fail as well, but without saying which ranks share a GPU. All ranks come to the same result. */
-static int check_gpus(const tern__nccl *nccl, const card *cards, tern_error *err)
+static int check_gpus(const tern__nccl *nccl, const info *infos, tern_error *err)
 {
     char one[128], other[128];
     for (int b = 1; b < nccl->group->boot.world; b++) {
         for (int a = 0; a < b; a++) {
-            if (memcmp(cards[a].gpu, cards[b].gpu, TERN__NCCL_GPU)) continue;
+            if (memcmp(infos[a].gpu, infos[b].gpu, TERN__NCCL_GPU)) continue;
             tern__group_describe(nccl->group, a, one, sizeof(one));
             tern__group_describe(nccl->group, b, other, sizeof(other));
             return tern__error_set(err, "tern_ddp_new", TERN_E_UNSUPPORTED,
                                    "%s and %s use the same GPU (%s, %s), and NCCL needs one GPU per rank: "
                                    "give them different devices, or choose another back end "
                                    "(TERN_BACKEND=gloo, or tern_group_opts.backend)",
-                                   one, other, cards[a].name, cards[b].name);
+                                   one, other, infos[a].name, infos[b].name);
         }
     }
     return TERN_OK;
@@ -45,26 +45,26 @@ static tern__nccl_comm *find_spare(const tern__nccl_device *gpu)
     return comm;
 }
 
-static int introduce(const tern__nccl_device *gpu, card *cards, tern_error *err)
+static int introduce(const tern__nccl_device *gpu, info *infos, tern_error *err)
 {
     tern__nccl *nccl = gpu->nccl;
     const tern_device *device = gpu->device;
     const tern__nccl_comm *spare = find_spare(gpu);
-    card *own = &cards[nccl->group->boot.rank];
+    info *own = &infos[nccl->group->boot.rank];
     own->spare = spare ? spare->number : 0;
     snprintf(own->name, sizeof(own->name), "%s", device->name);
     int status = nccl->plugin->gpu(device->index, own->gpu, err);
-    if (!status && nccl->group->boot.world > 1) status = tern__nccl_tell(nccl, cards, sizeof(*cards), err);
-    return status ? status : check_gpus(nccl, cards, err);
+    if (!status && nccl->group->boot.world > 1) status = tern__nccl_tell(nccl, infos, sizeof(*infos), err);
+    return status ? status : check_gpus(nccl, infos, err);
 }
 
 /* ---- communicators ---- */
 
 /* Returns the spare communicator if all ranks have the same one to spare; else NULL. */
-static tern__nccl_comm *agree(const tern__nccl_device *gpu, const card *cards)
+static tern__nccl_comm *agree(const tern__nccl_device *gpu, const info *infos)
 {
     for (int rank = 1; rank < gpu->nccl->group->boot.world; rank++)
-        if (cards[rank].spare != cards[0].spare) return NULL;
+        if (infos[rank].spare != infos[0].spare) return NULL;
     return find_spare(gpu);
 }
 
@@ -94,11 +94,11 @@ static tern__nccl_comm *open_comm(tern__nccl_device *gpu, void *order, const ter
                                   tern_error *err)
 {
     size_t world = (size_t)gpu->nccl->group->boot.world;
-    card *cards = tern__alloc(world * sizeof(*cards), "tern_ddp_new", err);
-    if (!cards) return NULL;
-    int status = introduce(gpu, cards, err);
-    tern__nccl_comm *comm = status ? NULL : agree(gpu, cards);
-    tern__free(cards);
+    info *infos = tern__alloc(world * sizeof(*infos), "tern_ddp_new", err);
+    if (!infos) return NULL;
+    int status = introduce(gpu, infos, err);
+    tern__nccl_comm *comm = status ? NULL : agree(gpu, infos);
+    tern__free(infos);
     if (!status && !comm) comm = comm_new(gpu, channel, err);
     if (comm) {
         comm->order = order;

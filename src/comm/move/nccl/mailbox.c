@@ -36,7 +36,6 @@ typedef struct message {
 
 typedef struct tern__nccl_mailbox {
     tern__nccl *nccl;
-    void *behind;
     message *pending, *spare;
     uint32_t place; /* hash of the GPU's UUID; 0: not known yet */
 } mailbox;
@@ -155,7 +154,7 @@ static int settle(mailbox *box, message *m, tern_error *err)
         return TERN_OK;
     }
     int status = ask(box, m, err);
-    return status || m->own.is_recv ? status : box->nccl->behind->carry(box->behind, err);
+    return status || m->own.is_recv ? status : box->nccl->group->root->progress(box->nccl->group, err);
 }
 
 int tern__nccl_mailbox_advance(mailbox *box, tern_error *err)
@@ -210,24 +209,26 @@ static int start(mailbox *box, tern__nccl_device *gpu, tern__transfer *t, tern_e
     m->own.token = m->token;
     m->own.fetch = fetch;
     if (comm) memcpy(m->token, comm->id, sizeof(m->token));
-    int status = box->nccl->behind->start(box->behind, &m->own, err);
+    int status = box->nccl->behind->transfer_start(box->nccl->state, &m->own, err);
     return status ? status : tern__nccl_mailbox_advance(box, err);
 }
 
-int tern__nccl_mailbox_start(void *of, tern__transfer *transfer, tern_error *err)
+static mailbox *mailbox_open(tern__nccl *nccl, tern_error *err)
 {
-    mailbox *box = of;
-    tern__nccl_device *gpu = device_of(box, transfer);
-    if (gpu) return start(box, gpu, transfer, err);
-    int status = tern__transfer_fetch(transfer, err);
-    return status ? status : box->nccl->behind->start(box->behind, transfer, err);
+    mailbox *box = tern__alloc(sizeof(*box), "tern_send", err);
+    if (box) *box = (mailbox){.nccl = nccl};
+    return box;
 }
 
-int tern__nccl_mailbox_carry(void *of, tern_error *err)
+int tern__nccl_transfer_start(void *state, tern__transfer *transfer, tern_error *err)
 {
-    mailbox *box = of;
-    int status = box->nccl->behind->carry(box->behind, err);
-    return status ? status : tern__nccl_advance(box->nccl, err);
+    tern__nccl *nccl = state;
+    if (!nccl->mailbox) nccl->mailbox = mailbox_open(nccl, err);
+    if (!nccl->mailbox) return err->code;
+    tern__nccl_device *gpu = device_of(nccl->mailbox, transfer);
+    if (gpu) return start(nccl->mailbox, gpu, transfer, err);
+    int status = tern__transfer_fetch(transfer, err);
+    return status ? status : nccl->behind->transfer_start(nccl->state, transfer, err);
 }
 
 /* ---- waiting ---- */
@@ -244,39 +245,29 @@ static int is_over(void *of, tern_error *err)
     return !status && w->transfer->status == TERN_PENDING ? TERN_PENDING : status;
 }
 
-int tern__nccl_mailbox_await(void *of, const tern__transfer *transfer, tern_error *err)
+int tern__nccl_transfer_wait(void *state, const tern__transfer *transfer, tern_error *err)
 {
-    mailbox *box = of;
+    const tern__nccl *nccl = state;
+    mailbox *box = nccl->mailbox;
     const message *m = find(box, transfer);
     char text[256], what[288];
-    int status = box->nccl->behind->await(box->behind, m ? &m->own : transfer, err);
+    int status = nccl->behind->transfer_wait(nccl->state, m ? &m->own : transfer, err);
     if (status || transfer->status != TERN_PENDING) return status;
-    tern__transfer_text(box->nccl->group, transfer, text, sizeof(text));
+    tern__transfer_text(nccl->group, transfer, text, sizeof(text));
     snprintf(what, sizeof(what), "to be done with %s", text);
     int peer = m && m->own.is_recv ? m->own.source : transfer->peer;
     const tern__nccl_goal goal = {is_over, &(wait){box, transfer}, what, peer};
-    return tern__nccl_await(box->nccl, &goal, err);
+    return tern__nccl_await(nccl, &goal, err);
 }
 
 /* ---- life ---- */
 
-void *tern__nccl_mailbox_open(void *state, tern_error *err)
+void tern__nccl_transfer_drop(void *state, tern__transfer *transfer)
 {
-    tern__nccl *nccl = state;
-    mailbox *box = tern__alloc(sizeof(*box), "tern_send", err);
-    if (!box) return NULL;
-    *box = (mailbox){.nccl = nccl, .behind = nccl->behind->mailbox_open(nccl->state, err)};
-    if (box->behind) return nccl->mailbox = box;
-    tern__free(box);
-    return NULL;
-}
-
-void tern__nccl_mailbox_drop(void *of, tern__transfer *transfer)
-{
-    mailbox *box = of;
-    message *m = find(box, transfer);
-    box->nccl->behind->drop(box->behind, m ? &m->own : transfer);
-    if (m) give_back(box, m);
+    const tern__nccl *nccl = state;
+    message *m = nccl->mailbox ? find(nccl->mailbox, transfer) : NULL;
+    nccl->behind->transfer_drop(nccl->state, m ? &m->own : transfer);
+    if (m) give_back(nccl->mailbox, m);
 }
 
 void tern__nccl_mailbox_leave(mailbox *box)
@@ -290,32 +281,11 @@ void tern__nccl_mailbox_leave(mailbox *box)
     if (box) box->place = 0;
 }
 
-/* Fails the group for a matched message that is not done: the other side waits for its device. */
-static void fail_unfinished(const mailbox *box, const message *m)
+void tern__nccl_mailbox_close(mailbox *box)
 {
-    const tern_group *group = box->nccl->group;
-    char what[256], text[TERN_ERROR_TEXT];
-    if (m->own.status || !group->control || group->root->error.code) return;
-    tern__transfer_text(group, &m->own, what, sizeof(what));
-    snprintf(text, sizeof(text), "rank %d has closed its group before its %s was done",
-             tern_group_world_rank(group, group->boot.rank), what);
-    tern__control_abort(group->control, TERN_E_PEER, text);
-}
-
-void tern__nccl_mailbox_close(void *of)
-{
-    mailbox *box = of;
-    tern_error why = {0};
-    tern__nccl_mailbox_advance(box, &why);
-    box->nccl->behind->mailbox_close(box->behind);
-    for (message *m; (m = box->pending);) {
-        fail_unfinished(box, m);
-        finish(box, m, TERN_E_STATE);
-    }
-    for (message *m; (m = box->spare);) {
+    for (message *m; box && (m = box->spare);) {
         box->spare = m->next;
         tern__free(m);
     }
-    box->nccl->mailbox = NULL;
     tern__free(box);
 }

@@ -133,7 +133,7 @@ struct tern__nccl {
 /* ---- backend.c ---- */
 
 /* Advances all queues and messages; never blocks. */
-int tern__nccl_advance(void *nccl, tern_error *err);
+int tern__nccl_progress(void *nccl, tern_error *err);
 
 /* ---- work.c ---- */
 
@@ -242,12 +242,12 @@ void tern__nccl_detach(tern__nccl_window *window);
 
 /* ---- mailbox.c ---- */
 
-void *tern__nccl_mailbox_open(void *nccl, tern_error *err);
-void tern__nccl_mailbox_close(void *mailbox);
-int tern__nccl_mailbox_start(void *mailbox, tern__transfer *transfer, tern_error *err);
-int tern__nccl_mailbox_carry(void *mailbox, tern_error *err);
-int tern__nccl_mailbox_await(void *mailbox, const tern__transfer *transfer, tern_error *err);
-void tern__nccl_mailbox_drop(void *mailbox, tern__transfer *transfer);
+/* See tern__comm_backend; the first transfer opens the mailbox. */
+int tern__nccl_transfer_start(void *nccl, tern__transfer *transfer, tern_error *err);
+int tern__nccl_transfer_wait(void *nccl, const tern__transfer *transfer, tern_error *err);
+void tern__nccl_transfer_drop(void *nccl, tern__transfer *transfer);
+/* No transfer is pending. NULL does nothing. */
+void tern__nccl_mailbox_close(struct tern__nccl_mailbox *mailbox);
 /* Launches the messages whose ranks have met and finishes those that the device has moved; never blocks. The
  * mailbox may be NULL. */
 int tern__nccl_mailbox_advance(struct tern__nccl_mailbox *mailbox, tern_error *err);

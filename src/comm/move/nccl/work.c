@@ -77,7 +77,7 @@ static double divisor_of(const tern__post *post, int world)
 /* The factor of this rank's values. */
 static double factor_of(const tern__nccl_work *work)
 {
-    double weight = work->post.weighted ? work->post.weight : 1;
+    double weight = work->post.terms.weighted ? work->post.terms.weight : 1;
     return is_mean(&work->post) ? weight / work->divisor : weight;
 }
 
@@ -144,7 +144,8 @@ static int zero(const tern__nccl_work *work, tern_error *err)
 static int make_summand(const tern__nccl_work *work, tern_error *err)
 {
     const tern__post *post = &work->post;
-    if (post->kind == TERN__ALL_REDUCE && post->weighted && post->weight == 0) return zero(work, err);
+    if (post->kind == TERN__ALL_REDUCE && post->terms.weighted && post->terms.weight == 0)
+        return zero(work, err);
     return is_scaled_by_step(post) ? scale(work, factor_of(work), err) : TERN_OK;
 }
 
@@ -287,13 +288,13 @@ static int event(tern__nccl_comm *comm, tern_error *err)
 /* A mean in 16 bits that is weighted by counts. */
 static bool is_counted(const tern__post *post)
 {
-    return post->counted && is_scaled_by_step(post) && !is_wide(post);
+    return post->terms.counted && is_scaled_by_step(post) && !is_wide(post);
 }
 
 static bool is_held(const tern__post *post)
 {
     if (post->kind == TERN__BROADCAST) return post->label.kind && post->label.kind->has_shadows;
-    return post->idle || is_counted(post);
+    return post->terms.idle || is_counted(post);
 }
 
 /* A root that is a shadow is replaced by the highest rank that is not one. If all ranks are shadows, nothing

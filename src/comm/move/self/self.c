@@ -54,10 +54,25 @@ static void self_close(void *state)
     tern__free(of);
 }
 
+/* Returns the window over all memory of a device, or NULL. */
+static window *find_device_window(const self *of, const void *base, size_t bytes)
+{
+    const tern_device *device = base ? tern__memory_device(base) : NULL;
+    if (!device || base != device->memory.base || bytes != device->memory.bytes) return NULL;
+    for (uint32_t i = 0; i < of->count; i++)
+        if (of->windows[i].base == base && of->windows[i].bytes == bytes) return &of->windows[i];
+    return NULL;
+}
+
 static int self_window_open(void *state, void *base, size_t bytes, uint32_t *number, tern_error *err)
 {
     self *of = state;
     window w = {.base = base, .bytes = bytes, .is_own = !base};
+    const window *same = find_device_window(of, base, bytes);
+    if (same) {
+        *number = (uint32_t)(same - of->windows);
+        return TERN_OK;
+    }
     int status = tern__array_reserve(&of->windows, &of->room, of->count + 1, sizeof(*of->windows),
                                      "tern_group_mem_alloc", err);
     if (status) return status;
@@ -69,25 +84,10 @@ static int self_window_open(void *state, void *base, size_t bytes, uint32_t *num
     return TERN_OK;
 }
 
-static int self_window_of(void *state, tern_device *device, uint32_t *number, tern_error *err)
-{
-    const self *of = state;
-    for (*number = 0; *number < of->count; ++*number) {
-        const window *w = &of->windows[*number];
-        if (w->base == device->memory.base && w->bytes == device->memory.bytes) return TERN_OK;
-    }
-    return self_window_open(state, device->memory.base, device->memory.bytes, number, err);
-}
-
-static void *self_window_base(void *state, uint32_t number)
-{
-    return ((self *)state)->windows[number].base;
-}
-
-static char *self_window_peer(void *state, uint32_t number, int rank)
+static char *self_window_at(void *state, uint32_t number, int rank)
 {
     (void)rank;
-    return self_window_base(state, number);
+    return ((self *)state)->windows[number].base;
 }
 
 static void self_channel_close(void *of)
@@ -97,11 +97,11 @@ static void self_channel_close(void *of)
     tern__free(c);
 }
 
-static void *self_channel_open(void *state, int slots, tern_error *err)
+static void *self_channel_open(void *state, const tern__channel_opts *opts, tern_error *err)
 {
     channel *c = tern__alloc(sizeof(*c), "tern_group_open", err);
     if (!c) return NULL;
-    *c = (channel){.of = state, .slots = (uint64_t)TERN__MAX(slots, 1)};
+    *c = (channel){.of = state, .slots = (uint64_t)TERN__MAX(opts->slots, 1)};
     c->words = tern__alloc(c->slots * sizeof(*c->words), "tern_group_open", err);
     if (c->words) return c;
     self_channel_close(c);
@@ -113,8 +113,9 @@ static int weigh(const tern__post *post, const char *from, char *to, uint64_t co
                  tern_error *err)
 {
     tern_device *device = tern__memory_device(from);
-    if (device) return tern__reduce_scale(device, post->dtype, from, to, count, post->weight / share, err);
-    tern__reduce_weighted(post->dtype, &post->weight, share, &from, 1, &to, 1, count);
+    if (device)
+        return tern__reduce_scale(device, post->dtype, from, to, count, post->terms.weight / share, err);
+    tern__reduce_weighted(post->dtype, &post->terms.weight, share, &from, 1, &to, 1, count);
     return TERN_OK;
 }
 
@@ -123,13 +124,13 @@ static int weigh(const tern__post *post, const char *from, char *to, uint64_t co
 static int finish(const self *of, const tern__post *post, tern_error *err)
 {
     bool is_premul = post->op == TERN_PREMUL_SUM;
-    double share = is_premul ? 1 : post->share;
-    bool weighs = post->weighted && (post->weight != 1 || share != 1);
+    double share = is_premul ? 1 : post->terms.share;
+    bool weighs = post->terms.weighted && (post->terms.weight != 1 || share != 1);
     size_t size = tern_dtype_bytes(post->dtype);
     char *out = post->out;
-    bool is_moot = !is_premul && (share == 0 || post->weight == 0);
+    bool is_moot = !is_premul && (share == 0 || post->terms.weight == 0);
     int status = TERN_OK;
-    if (post->idle) return TERN_OK;
+    if (post->terms.idle) return TERN_OK;
     if (weighs ? is_moot : !out || post->kind == TERN__BROADCAST) return TERN_OK;
     for (int i = 0; i < post->extent_count && !status; i++) {
         const tern__extent *e = &post->extents[i];
@@ -148,13 +149,13 @@ static int self_post(void *of, const tern__post *post, uint64_t *seq, tern_error
     if (status) return status;
     *seq = ++c->posted;
     word *w = &c->words[*seq % c->slots];
-    w->shadow = post->shadow;
-    w->weight = post->weight;
+    w->shadow = post->terms.shadow;
+    w->weight = post->terms.weight;
     w->tally = (tern__tally){.shadow = &w->shadow,
-                             .shadows = post->shadow,
-                             .idle = post->idle && !post->shadow,
-                             .shares = post->weighted ? post->share : 1,
-                             .weight = post->weighted ? &w->weight : NULL};
+                             .shadows = post->terms.shadow,
+                             .idle = post->terms.idle && !post->terms.shadow,
+                             .shares = post->terms.weighted ? post->terms.share : 1,
+                             .weight = post->terms.weighted ? &w->weight : NULL};
     return post->only_meets ? TERN_OK : finish(c->of, post, err);
 }
 
@@ -170,14 +171,7 @@ static const tern__tally *self_tally(void *of, uint64_t seq)
     return &c->words[seq % c->slots].tally;
 }
 
-static int self_progress(void *of, tern_error *err)
-{
-    (void)of;
-    (void)err;
-    return TERN_OK;
-}
-
-static int self_await(void *of, uint64_t seq, tern_error *err)
+static int self_wait(void *of, uint64_t seq, tern_error *err)
 {
     uint64_t posted = ((channel *)of)->posted;
     if (seq <= posted) return TERN_OK;
@@ -188,19 +182,17 @@ static int self_await(void *of, uint64_t seq, tern_error *err)
 
 const tern__comm_backend tern__comm_self = {
     .name = "self",
+    .reaches_devices = true,
     .open = self_open,
     .close = self_close,
     .window_open = self_window_open,
-    .window_of = self_window_of,
-    .window_base = self_window_base,
-    .window_peer = self_window_peer,
+    .window_at = self_window_at,
     .window_close = self_window_close,
     .channel_open = self_channel_open,
     .channel_close = self_channel_close,
     .post = self_post,
-    .progress = self_progress,
-    .test = self_await,
-    .wait = self_await,
-    .note = self_note,
+    .test = self_wait,
+    .wait = self_wait,
     .tally = self_tally,
+    .note = self_note,
 };

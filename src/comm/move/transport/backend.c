@@ -60,7 +60,7 @@ static int open_link(tern__hosts *hosts, tern_error *err)
     hosts->link = (tern__link *)root->incoming;
     const tern_transport *transport = hosts->link->transport;
     bool says = transport->size > offsetof(tern_transport, short_bytes);
-    hosts->small_bytes = tern__heads_room(hosts, says ? transport->short_bytes : 0);
+    hosts->small_bytes = tern__headers_room(hosts, says ? transport->short_bytes : 0);
     return TERN_OK;
 }
 
@@ -80,6 +80,7 @@ static void hosts_close(void *state)
 {
     tern__hosts *hosts = state;
     tern_group *root = hosts->group->root;
+    tern__hosts_mailbox_close(hosts->mailbox);
     if (root == hosts->group) {
         close_link((tern__link *)root->incoming);
         root->incoming = NULL;
@@ -104,6 +105,8 @@ static void *hosts_open(tern_group *group, tern_error *err)
     if (!status) status = open_here(hosts, err);
     if (!status) status = open_link(hosts, err);
     if (!status) status = tern__hosts_tags(hosts, 3, &hosts->mail_tag, err);
+    /* With one rank on every host no other rank reads this rank's memory directly. */
+    group->reaches_own = !status && hosts->map.most == 1;
     if (!status) return hosts;
     hosts_close(hosts);
     return NULL;
@@ -141,16 +144,14 @@ static int hosts_window_open(void *state, void *base, size_t bytes, uint32_t *wi
     return status ? status : here->backend->window_open(here->state, base, bytes, window, err);
 }
 
-static void *hosts_window_base(void *state, uint32_t window)
+static char *hosts_window_at(void *state, uint32_t window, int rank)
 {
-    const tern_group *here = &((tern__hosts *)state)->here;
-    return here->backend->window_base(here->state, window);
-}
-
-static char *hosts_window_peer(void *state, uint32_t window, int rank)
-{
-    const tern_group *here = &((tern__hosts *)state)->here;
-    return here->backend->window_peer(here->state, window, rank);
+    const tern__hosts *hosts = state;
+    const tern__host_map *map = &hosts->map;
+    int place = 0;
+    if (map->host[rank] != map->own) return NULL;
+    while (tern__host_rank(map, map->own, place) != rank) place++;
+    return hosts->here.backend->window_at(hosts->here.state, window, place);
 }
 
 static void hosts_window_close(void *state, uint32_t window)
@@ -159,34 +160,22 @@ static void hosts_window_close(void *state, uint32_t window)
     here->backend->window_close(here->state, window);
 }
 
-/* True if every host has one rank, so that no other rank reads this rank's memory directly. */
-static bool hosts_reach_own(void *state)
-{
-    return ((const tern__hosts *)state)->map.most == 1;
-}
-
 const tern__comm_backend tern__comm_hosts = {
     .name = "hosts",
     .lands_in_windows = true,
     .open = hosts_open,
     .close = hosts_close,
     .window_open = hosts_window_open,
-    .window_base = hosts_window_base,
+    .window_at = hosts_window_at,
     .window_close = hosts_window_close,
-    .window_peer = hosts_window_peer,
-    .reach_own = hosts_reach_own,
     .channel_open = tern__hosts_channel_open,
     .channel_close = tern__hosts_channel_close,
     .post = tern__hosts_channel_post,
-    .progress = tern__hosts_channel_progress,
     .test = tern__hosts_channel_test,
     .wait = tern__hosts_channel_wait,
-    .note = tern__hosts_channel_note,
     .tally = tern__hosts_channel_tally,
-    .mailbox_open = tern__hosts_mailbox_open,
-    .mailbox_close = tern__hosts_mailbox_close,
-    .start = tern__hosts_mailbox_start,
-    .carry = tern__hosts_mailbox_carry,
-    .await = tern__hosts_mailbox_await,
-    .drop = tern__hosts_mailbox_drop,
+    .note = tern__hosts_channel_note,
+    .transfer_start = tern__hosts_mailbox_start,
+    .transfer_wait = tern__hosts_mailbox_wait,
+    .transfer_drop = tern__hosts_mailbox_drop,
 };

@@ -28,7 +28,7 @@ typedef struct notice {
     bool shadow[]; /* [world] */
 } notice;
 
-static tern__crossing *work_at(const tern__hosts_channel *channel, uint64_t seq)
+static tern__hosts_work *work_at(const tern__hosts_channel *channel, uint64_t seq)
 {
     return &channel->works[seq % channel->slots];
 }
@@ -43,7 +43,7 @@ static bool talks(const tern__hosts_channel *channel)
 static notice *notice_at(const tern__hosts_channel *channel, uint64_t seq, int place)
 {
     const tern_group *here = &channel->hosts->here;
-    char *board = here->backend->window_peer(here->state, channel->board, place);
+    char *board = here->backend->window_at(here->state, channel->board, place);
     return (notice *)(board + (seq % channel->slots) * channel->notice_bytes);
 }
 
@@ -64,19 +64,19 @@ static void tell(const tern__hosts_channel *channel, uint64_t seq)
 static void hear(const tern__hosts_channel *channel, uint64_t seq)
 {
     const tern__hosts *hosts = channel->hosts;
-    tern__crossing *work = work_at(channel, seq);
+    tern__hosts_work *work = work_at(channel, seq);
     if (talks(channel)) return;
     const notice *from = notice_at(channel, seq, hosts->map.place);
     work->tally.shares = from->shares;
     work->tally.shadows = from->shadows;
     work->tally.idle = from->idle;
-    memcpy(tern__crossing_shadows(channel, work), from->shadow,
+    memcpy(tern__hosts_work_shadows(channel, work), from->shadow,
            (size_t)hosts->group->boot.world * sizeof(bool));
 }
 
 /* ---- progress ---- */
 
-static int meet(tern__meeting *where, const tern__crossing *work, uint64_t *seq, tern_error *err)
+static int meet(tern__meeting *where, const tern__hosts_work *work, uint64_t *seq, tern_error *err)
 {
     tern__post post = work->post;
     post.only_meets = true;
@@ -84,7 +84,7 @@ static int meet(tern__meeting *where, const tern__crossing *work, uint64_t *seq,
     return tern__meeting_post(where, &post, seq, err);
 }
 
-/* Counts the works in which all ranks of the host have met, and sends their heads. */
+/* Counts the works in which all ranks of the host have met, and sends their headers. */
 static int arrive_all(tern__hosts_channel *channel, tern_error *err)
 {
     int status = TERN_OK;
@@ -92,7 +92,7 @@ static int arrive_all(tern__hosts_channel *channel, tern_error *err)
         if (talks(channel) && !tern__exchange_has_room(&channel->exchange)) break;
         status = tern__meeting_test(channel->arrive, work_at(channel, channel->arrived + 1)->arrive, err);
         channel->arrived += !status;
-        if (!status && talks(channel)) status = tern__exchange_say(&channel->exchange, err);
+        if (!status && talks(channel)) status = tern__exchange_send_header(&channel->exchange, err);
     }
     return status == TERN_PENDING ? TERN_OK : status;
 }
@@ -104,14 +104,14 @@ static bool is_over(const tern__hosts_channel *channel, uint64_t seq)
 
 static int cross(tern__hosts_channel *channel, tern_error *err)
 {
-    tern__crossing *work = work_at(channel, channel->crossed + 1);
+    tern__hosts_work *work = work_at(channel, channel->crossed + 1);
     tell(channel, channel->crossed + 1);
     int status = meet(channel->leave, work, &work->leave, err);
     channel->crossed += !status;
     return status;
 }
 
-/* Repeats while works cross, since each makes room for the heads of another. */
+/* Repeats while works cross, since each makes room for the headers of another. */
 static int cross_all(tern__hosts_channel *channel, tern_error *err)
 {
     uint64_t before;
@@ -126,7 +126,7 @@ static int cross_all(tern__hosts_channel *channel, tern_error *err)
 }
 
 /* Begins a move's messages once all ranks of the host know that all hosts posted the same work. */
-static int begin_moves(tern__hosts_channel *channel, tern__crossing *work, tern_error *err)
+static int begin_moves(tern__hosts_channel *channel, tern__hosts_work *work, tern_error *err)
 {
     int status = tern__meeting_test(channel->leave, work->leave, err);
     if (status) return status;
@@ -134,7 +134,7 @@ static int begin_moves(tern__hosts_channel *channel, tern__crossing *work, tern_
     return tern__moves_begin(&channel->moves, channel->tag + TERN__CHANNEL_TAGS - 1, work, err);
 }
 
-static int end_moves(tern__hosts_channel *channel, tern__crossing *work, tern_error *err)
+static int end_moves(tern__hosts_channel *channel, tern__hosts_work *work, tern_error *err)
 {
     int status = tern__messages_test(&channel->moves, err);
     if (status) return status;
@@ -142,7 +142,7 @@ static int end_moves(tern__hosts_channel *channel, tern__crossing *work, tern_er
     return meet(channel->part, work, &work->part, err);
 }
 
-static int end(tern__hosts_channel *channel, tern__crossing *work, tern_error *err)
+static int end(tern__hosts_channel *channel, tern__hosts_work *work, tern_error *err)
 {
     if (!tern__kind_is_move(work->post.kind)) return tern__meeting_test(channel->leave, work->leave, err);
     int status = work->moves ? TERN_OK : begin_moves(channel, work, err);
@@ -160,17 +160,12 @@ static int end_all(tern__hosts_channel *channel, tern_error *err)
     return TERN_OK;
 }
 
-int tern__hosts_channel_progress(void *self, tern_error *err)
+static int channel_progress(tern__progress_hook *hook, tern_error *err)
 {
-    tern__hosts_channel *channel = self;
+    tern__hosts_channel *channel = (tern__hosts_channel *)hook;
     int status = tern__failure_check(channel->hosts->group, err);
     if (!status) status = cross_all(channel, err);
     return status ? status : end_all(channel, err);
-}
-
-static int party_progress(tern__party *party, tern_error *err)
-{
-    return tern__hosts_channel_progress(party, err);
 }
 
 /* ---- posting and finishing ---- */
@@ -196,7 +191,7 @@ static bool is_done(const tern__goal *until)
 /* Returns the meeting that the first unfinished work waits in; NULL if it waits for messages. */
 static tern__meeting *find_meeting(const tern__hosts_channel *channel, uint64_t *seq)
 {
-    const tern__crossing *work = work_at(channel, channel->done + 1);
+    const tern__hosts_work *work = work_at(channel, channel->done + 1);
     bool has_crossed = channel->crossed > channel->done, has_arrived = channel->arrived > channel->done;
     *seq = work->moved ? work->part : has_crossed ? work->leave : work->arrive;
     if (!work->moved && !(has_crossed && !work->moves) && has_arrived) return NULL;
@@ -216,7 +211,7 @@ static void work_goal_describe(const tern__goal *until, bool *ranks, char *what,
 {
     const tern__hosts_channel *channel = ((const goal *)until)->channel;
     uint64_t seq = channel->done + 1, met;
-    const tern__crossing *work = work_at(channel, seq);
+    const tern__hosts_work *work = work_at(channel, seq);
     tern__meeting *meeting = find_meeting(channel, &met);
     tern__desc_text(&work->desc, seq, what, size);
     if (meeting)
@@ -291,8 +286,8 @@ static int check_post(const tern__hosts *hosts, const tern__post *post, uint64_t
                            (unsigned long long)count, hosts->group->boot.world);
 }
 
-/* True if the sums fit behind the heads. Sums of 16-bit elements are sent in f32. */
-static bool is_small(const tern__hosts *hosts, const tern__crossing *work)
+/* True if the sums fit behind the headers. Sums of 16-bit elements are sent in f32. */
+static bool is_small(const tern__hosts *hosts, const tern__hosts_work *work)
 {
     size_t most = hosts->small_bytes / TERN__MAX(tern_dtype_bytes(work->post.dtype), sizeof(float));
     return work->post.kind == TERN__ALL_REDUCE && work->count && work->count <= most;
@@ -302,7 +297,7 @@ int tern__hosts_channel_post(void *self, const tern__post *post, uint64_t *seq, 
 {
     tern__hosts_channel *channel = self;
     const tern__hosts *hosts = channel->hosts;
-    tern__crossing next = {.post = *post, .source = post->root};
+    tern__hosts_work next = {.post = *post, .source = post->root};
     tern__desc_write(&next.desc, post);
     next.count = next.desc.count;
     next.is_small = is_small(hosts, &next);
@@ -310,8 +305,8 @@ int tern__hosts_channel_post(void *self, const tern__post *post, uint64_t *seq, 
     bool is_full = channel->posted + 1 - channel->done > channel->slots;
     if (!status && is_full) status = await(channel, channel->posted + 1, has_room, err);
     if (status) return status;
-    tern__crossing *work = work_at(channel, channel->posted + 1);
-    next.tally = (tern__tally){.shadow = tern__crossing_shadows(channel, work)};
+    tern__hosts_work *work = work_at(channel, channel->posted + 1);
+    next.tally = (tern__tally){.shadow = tern__hosts_work_shadows(channel, work)};
     *work = next;
     status = meet(channel->arrive, work, &work->arrive, err);
     if (status) return status;
@@ -322,8 +317,8 @@ int tern__hosts_channel_post(void *self, const tern__post *post, uint64_t *seq, 
 
 int tern__hosts_channel_test(void *self, uint64_t seq, tern_error *err)
 {
-    const tern__hosts_channel *channel = self;
-    int status = channel->done >= seq ? TERN_OK : tern__hosts_channel_progress(self, err);
+    tern__hosts_channel *channel = self;
+    int status = channel->done >= seq ? TERN_OK : channel_progress(&channel->hook, err);
     if (status) return status;
     return channel->done >= seq ? TERN_OK : TERN_PENDING;
 }
@@ -353,7 +348,7 @@ void tern__hosts_channel_close(void *self)
 {
     tern__hosts_channel *channel = self;
     const tern_group *here = &channel->hosts->here;
-    tern__party_leave(&channel->hosts->link->parties, &channel->party);
+    tern__progress_hook_remove(&channel->hosts->link->hooks, &channel->hook);
     tern__exchange_close(&channel->exchange);
     tern__messages_close(&channel->moves);
     tern__meeting_close(channel->arrive);
@@ -395,17 +390,17 @@ static int open_parts(tern__hosts_channel *channel, tern_error *err)
     return status ? status : tern__hosts_tags(channel->hosts, TERN__CHANNEL_TAGS, &channel->tag, err);
 }
 
-void *tern__hosts_channel_open(void *state, int slots, tern_error *err)
+void *tern__hosts_channel_open(void *state, const tern__channel_opts *opts, tern_error *err)
 {
     tern__hosts *hosts = state;
     tern__hosts_channel *channel = tern__alloc(sizeof(*channel), func, err);
     if (!channel) return NULL;
     *channel = (tern__hosts_channel){
-        .party.progress = party_progress, .hosts = hosts, .slots = (uint64_t)TERN__MAX(slots, 2)};
+        .hook.progress = channel_progress, .hosts = hosts, .slots = (uint64_t)TERN__MAX(opts->slots, 2)};
     if (open_parts(channel, err)) {
         tern__hosts_channel_close(channel);
         return NULL;
     }
-    tern__party_join(&hosts->link->parties, &channel->party);
+    tern__progress_hook_add(&hosts->link->hooks, &channel->hook);
     return channel;
 }

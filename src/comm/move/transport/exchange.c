@@ -2,7 +2,7 @@
  * host. The rank at place j exchanges its share of the elements with the ranks at place j of the other hosts,
  * so that as many flows as possible run in parallel.
  *
- * When all heads of a work are here (heads.c), its elements are sent in rounds that fit the buffers. A round
+ * When all headers of a work are here (headers.c), its elements are sent in rounds that fit the buffers. A round
  * has two steps:
  *
  *   partials   (reductions) Each host sends every other host the sum, over its own ranks, of that host's
@@ -71,14 +71,15 @@ int tern__exchange_open(tern__exchange *x, tern__hosts_channel *channel, tern_er
     int status = TERN_OK;
     *x = (tern__exchange){.channel = channel, .round_bytes = choose_round(channel->hosts->map.count)};
     for (int i = 0; i < TERN__ROUNDS && !status; i++) status = open_round(&x->rounds[i], x, err);
-    for (int i = 0; i < TERN__HEADS && !status; i++) status = tern__heads_open(&x->heads[i], channel, err);
+    for (int i = 0; i < TERN__HEADERS && !status; i++)
+        status = tern__headers_open(&x->headers[i], channel, err);
     return status;
 }
 
 void tern__exchange_close(tern__exchange *x)
 {
     for (int i = 0; i < TERN__ROUNDS; i++) close_round(&x->rounds[i]);
-    for (int i = 0; i < TERN__HEADS; i++) tern__heads_close(&x->heads[i]);
+    for (int i = 0; i < TERN__HEADERS; i++) tern__headers_close(&x->headers[i]);
 }
 
 /* ---- the elements of a round ---- */
@@ -88,9 +89,9 @@ static tern__round *round_at(tern__exchange *x, uint64_t number)
     return &x->rounds[number % TERN__ROUNDS];
 }
 
-static tern__heads *heads_at(tern__exchange *x, uint64_t seq)
+static tern__headers *headers_at(tern__exchange *x, uint64_t seq)
 {
-    return &x->heads[seq % TERN__HEADS];
+    return &x->headers[seq % TERN__HEADERS];
 }
 
 static char *buffer(const tern__exchange *x, char *buffers, int host)
@@ -104,12 +105,12 @@ static int rank_at(const tern__hosts *hosts, int host)
 }
 
 /* True if all ranks get the result. */
-static bool spreads(const tern__crossing *work)
+static bool spreads(const tern__hosts_work *work)
 {
     return work->post.kind != TERN__REDUCE_SCATTER && work->post.kind != TERN__REDUCE;
 }
 
-static bool is_silent(const tern__crossing *work)
+static bool is_silent(const tern__hosts_work *work)
 {
     tern__kind kind = work->post.kind;
     return kind == TERN__BARRIER || kind == TERN__MONITORED_BARRIER || tern__kind_is_move(kind);
@@ -130,7 +131,7 @@ static uint64_t parts_of(uint64_t count, uint64_t each)
 
 /* Cuts a work into rounds of equal size, as few as the buffers allow. A work that is a whole call gets at
  * least two, so that they overlap, unless they would be shorter than `shortest`. */
-static void cut_rounds(const tern__exchange *x, tern__crossing *work)
+static void cut_rounds(const tern__exchange *x, tern__hosts_work *work)
 {
     const uint64_t shortest = 256 << 10, fewest = work->desc.total > work->count ? 1 : 2;
     size_t size = tern_dtype_bytes(tern__partial_dtype(x->channel->hosts, work));
@@ -146,7 +147,7 @@ static void cut_rounds(const tern__exchange *x, tern__crossing *work)
 }
 
 /* Copies a result to the windows of all ranks of this host, or to its owner's, unless it is there already. */
-static void keep(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
+static void keep(const tern__hosts *hosts, const tern__hosts_work *work, int host, uint64_t first,
                  uint64_t count, const char *result)
 {
     int from = spreads(work) ? 0 : TERN__OWNER, to = spreads(work) ? hosts->here.boot.world - 1 : TERN__OWNER;
@@ -162,7 +163,7 @@ static void keep(const tern__hosts *hosts, const tern__crossing *work, int host,
 static char *make_partial(const tern__exchange *x, const tern__round *round, int host)
 {
     const tern__hosts *hosts = x->channel->hosts;
-    const tern__crossing *work = round->work;
+    const tern__hosts_work *work = round->work;
     const tern__tally *local = &tern__meeting_work(x->channel->arrive, work->arrive)->tally;
     uint64_t first, count = in_round(x, round, host, &first);
     char *at = tern__partial_is_raw(hosts, work) ? tern__region_at(hosts, work, host, first, count, 0) : NULL;
@@ -269,7 +270,7 @@ static int begin_round(tern__exchange *x, tern__round *round, tern_error *err)
     return status;
 }
 
-static tern__crossing *work_at(const tern__exchange *x, uint64_t seq)
+static tern__hosts_work *work_at(const tern__exchange *x, uint64_t seq)
 {
     return &x->channel->works[seq % x->channel->slots];
 }
@@ -277,8 +278,8 @@ static tern__crossing *work_at(const tern__exchange *x, uint64_t seq)
 static int begin_rounds(tern__exchange *x, tern_error *err)
 {
     int status = TERN_OK;
-    while (!status && x->fed < x->heard && x->begun < x->ended + TERN__ROUNDS) {
-        tern__crossing *work = work_at(x, x->fed + 1);
+    while (!status && x->fed < x->headers_received && x->begun < x->ended + TERN__ROUNDS) {
+        tern__hosts_work *work = work_at(x, x->fed + 1);
         if (work->begun == work->rounds) {
             x->fed++;
             continue;
@@ -321,19 +322,19 @@ static int end_rounds(tern__exchange *x, tern_error *err)
 
 bool tern__exchange_has_room(const tern__exchange *x)
 {
-    return x->said < x->channel->crossed + TERN__HEADS;
+    return x->headers_sent < x->channel->crossed + TERN__HEADERS;
 }
 
-int tern__exchange_say(tern__exchange *x, tern_error *err)
+int tern__exchange_send_header(tern__exchange *x, tern_error *err)
 {
-    uint64_t seq = ++x->said;
-    tern__crossing *work = work_at(x, seq);
+    uint64_t seq = ++x->headers_sent;
+    tern__hosts_work *work = work_at(x, seq);
     const tern__tally *local = &tern__meeting_work(x->channel->arrive, work->arrive)->tally;
-    return tern__heads_say(heads_at(x, seq), work, local, err);
+    return tern__headers_send(headers_at(x, seq), work, local, err);
 }
 
-/* The sums of a small work arrived with the heads. */
-static void join_small(const tern__exchange *x, tern__crossing *work, char *const *sums)
+/* The sums of a small work arrived with the headers. */
+static void join_small(const tern__exchange *x, tern__hosts_work *work, char *const *sums)
 {
     const tern__hosts *hosts = x->channel->hosts;
     uint64_t count = tern__region_count(hosts, work, hosts->map.own);
@@ -343,30 +344,30 @@ static void join_small(const tern__exchange *x, tern__crossing *work, char *cons
     keep(hosts, work, hosts->map.own, 0, count, result);
 }
 
-static int hear(tern__exchange *x, tern_error *err)
+static int receive_headers(tern__exchange *x, tern_error *err)
 {
     int status = TERN_OK;
-    while (!status && x->heard < x->said) {
-        tern__heads *heads = heads_at(x, x->heard + 1);
-        tern__crossing *work = heads->work;
-        status = tern__heads_hear(heads, x->heard + 1, err);
+    while (!status && x->headers_received < x->headers_sent) {
+        tern__headers *headers = headers_at(x, x->headers_received + 1);
+        tern__hosts_work *work = headers->work;
+        status = tern__headers_recv(headers, x->headers_received + 1, err);
         if (status) break;
         cut_rounds(x, work);
-        if (work->is_small) join_small(x, work, heads->sums);
-        x->heard++;
+        if (work->is_small) join_small(x, work, headers->sums);
+        x->headers_received++;
     }
     return TERN__MIN(status, 0);
 }
 
 bool tern__exchange_is_over(const tern__exchange *x, uint64_t seq)
 {
-    const tern__crossing *work = work_at(x, seq);
-    return x->heard >= seq && work->ended == work->rounds;
+    const tern__hosts_work *work = work_at(x, seq);
+    return x->headers_received >= seq && work->ended == work->rounds;
 }
 
 static uint64_t steps(const tern__exchange *x)
 {
-    return x->heard + x->fed + x->begun + x->joined + x->ended;
+    return x->headers_received + x->fed + x->begun + x->joined + x->ended;
 }
 
 int tern__exchange_step(tern__exchange *x, tern_error *err)
@@ -380,7 +381,7 @@ int tern__exchange_step(tern__exchange *x, tern_error *err)
         link->awaited = NULL;
         status = join_rounds(x, err);
         if (!status) status = end_rounds(x, err);
-        if (!status) status = hear(x, err);
+        if (!status) status = receive_headers(x, err);
         if (!status) status = begin_rounds(x, err);
     } while (!status && steps(x) != before);
     if (!link->awaited) link->awaited = others;
@@ -391,7 +392,8 @@ int tern__exchange_step(tern__exchange *x, tern_error *err)
 
 bool tern__exchange_awaits(const tern__exchange *x, uint64_t seq, int rank)
 {
-    if (x->heard < seq) return tern__messages_awaits(&x->heads[seq % TERN__HEADS].messages, rank);
+    if (x->headers_received < seq)
+        return tern__messages_awaits(&x->headers[seq % TERN__HEADERS].messages, rank);
     const tern__round *round = &x->rounds[x->ended % TERN__ROUNDS];
     return x->ended < x->begun &&
            (tern__messages_awaits(&round->to_join, rank) || tern__messages_awaits(&round->given, rank) ||

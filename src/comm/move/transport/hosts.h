@@ -4,12 +4,19 @@
  * mover, `window` or `self`. Between hosts, messages go over a transport, MPI or gloo. A group that uses
  * the transport alone counts every rank as a host of its own.
  *
- * backend.c    opening, closing, windows map.c        which ranks are on which host link.c       the
- * transport of a family of groups messages.c   the messages in flight for one purpose channel.c    the
- * stages of a work heads.c      the heads that hosts exchange before a work exchange.c   the transfer of a
- * work's elements region.c     which elements a rank transfers partial.c    their sums moves.c      the
- * transfer of a move's elements vote.c       agreement while something is opened mailbox.c, mailbox_life.c
- * point-to-point messages */
+ *     backend.c                  opening, closing, windows
+ *     map.c                      which ranks are on which host
+ *     link.c                     the transport of a family of groups
+ *     messages.c                 the messages in flight for one purpose
+ *     channel.c                  the stages of a work
+ *     headers.c                    the headers that hosts exchange before a work
+ *     exchange.c                 the transfer of a work's elements
+ *     region.c                   which elements a rank transfers
+ *     partial.c                  their sums
+ *     moves.c                    the transfer of a move's elements
+ *     vote.c                     agreement while something is opened
+ *     mailbox.c, mailbox_life.c  messages between two ranks
+ */
 #ifndef TERN_SRC_COMM_MOVE_TRANSPORT_HOSTS_H
 #define TERN_SRC_COMM_MOVE_TRANSPORT_HOSTS_H
 
@@ -57,7 +64,7 @@ typedef struct tern__link {
     void *state; /* NULL: given up after a failure */
     tern_group *root;
     int next_tag;
-    tern__party *parties;               /* channels and mailboxes of all groups of the family  */
+    tern__progress_hook *hooks;         /* channels and mailboxes of all groups of the family  */
     int transfers;                      /* unfinished ones of mailboxes                         */
     struct tern__hosts_mailbox *asking; /* closed, but the transport still holds one of their receives */
     int pending;                        /* messages in flight                                   */
@@ -118,78 +125,80 @@ struct tern__hosts {
     tern_group *group;
     tern__link *link; /* shared by the family */
     tern__host_map map;
-    tern_group here;              /* the group of this host's ranks                          */
-    tern__shm_group *ranks;       /* the same, where they meet                               */
-    tern__shm_group alone;        /* `ranks`, if this rank is the only one                   */
-    const char **in_place;        /* [this host's ranks] scratch: where their elements are   */
-    char where[TERN__GROUP_TEXT]; /* " in the group of ranks 0, 2", or "" for the root       */
-    size_t small_bytes;           /* the largest sum of a host that fits behind a head       */
-    int mail_tag;                 /* the first of the mailbox's three tags                   */
+    tern_group here;                     /* the group of this host's ranks                          */
+    tern__shm_group *ranks;              /* the same, where they meet                               */
+    tern__shm_group alone;               /* `ranks`, if this rank is the only one                   */
+    const char **in_place;               /* [this host's ranks] scratch: where their elements are   */
+    char where[TERN__GROUP_TEXT];        /* " in the group of ranks 0, 2", or "" for the root       */
+    size_t small_bytes;                  /* the largest sum of a host that fits behind a header       */
+    int mail_tag;                        /* the first of the mailbox's three tags                   */
+    struct tern__hosts_mailbox *mailbox; /* NULL until the first message */
 };
 
 /* ---- mailbox_life.c ---- */
 
-void *tern__hosts_mailbox_open(void *hosts, tern_error *err);
-void tern__hosts_mailbox_close(void *mailbox);
-int tern__hosts_mailbox_start(void *mailbox, tern__transfer *transfer, tern_error *err);
-int tern__hosts_mailbox_carry(void *mailbox, tern_error *err);
-int tern__hosts_mailbox_await(void *mailbox, const tern__transfer *transfer, tern_error *err);
-void tern__hosts_mailbox_drop(void *mailbox, tern__transfer *transfer);
+/* See tern__comm_backend; the first transfer opens the mailbox. */
+int tern__hosts_mailbox_start(void *hosts, tern__transfer *transfer, tern_error *err);
+int tern__hosts_mailbox_wait(void *hosts, const tern__transfer *transfer, tern_error *err);
+void tern__hosts_mailbox_drop(void *hosts, tern__transfer *transfer);
+/* No transfer is pending. NULL does nothing. */
+void tern__hosts_mailbox_close(struct tern__hosts_mailbox *mailbox);
 void tern__mail_free(struct tern__hosts_mailbox *mailbox);
 
 /* ---- channel.c ---- */
 
 /* A work between hosts, as this rank posted it. */
-typedef struct tern__crossing {
+typedef struct tern__hosts_work {
     tern__post post;
     tern__desc desc;
     uint64_t count;               /* elements in all extents                                     */
     uint64_t arrive, leave, part; /* its numbers in this host's meetings                */
     bool moves, moved;            /* moves: its messages are in flight; moved: they are complete */
-    bool is_small;                /* its sums are sent with the heads                            */
-    /* Known once the heads of all hosts are here: */
+    bool is_small;                /* its sums are sent with the headers                            */
+    /* Known once the headers of all hosts are here: */
     tern__tally tally;
     int source;                    /* the rank whose data a broadcast sends; -1: no rank has any */
     bool is_weighted, is_moot;     /* moot: no weight or no rank that wants a result, so nothing is summed */
     uint64_t rounds, begun, ended; /* rounds that transfer its elements  */
     uint64_t each;                 /* elements of a region in one round  */
-} tern__crossing;
+} tern__hosts_work;
 
-/* ---- heads.c ---- */
+/* ---- headers.c ---- */
 
-#define TERN__SMALL_BYTES ((size_t)2 << 10) /* the largest sum of a host that is sent with the head */
+#define TERN__SMALL_BYTES ((size_t)2 << 10) /* the largest sum of a host that is sent with the header */
 
-/* The heads of one work, one from each host. */
-typedef struct tern__heads {
+/* The headers of one work, one from each host. */
+typedef struct tern__headers {
     const tern__hosts_channel *channel;
-    tern__crossing *work;
+    tern__hosts_work *work;
     tern__messages messages;
-    char *said;  /* [hosts] heads, including this host's  */
-    char **sums; /* [hosts] the sum in each host's head   */
-} tern__heads;
+    char *data;  /* [hosts] headers, including this host's  */
+    char **sums; /* [hosts] the sum in each host's header   */
+} tern__headers;
 
-/* Returns how many bytes of a host's sum fit behind the head in a message of `short_bytes`, the size up to
+/* Returns how many bytes of a host's sum fit behind the header in a message of `short_bytes`, the size up to
  * which the transport sends a message as fast as a shorter one. */
-size_t tern__heads_room(const tern__hosts *hosts, size_t short_bytes);
-/* *heads must be zeroed. Close it after an error, too. */
-int tern__heads_open(tern__heads *heads, tern__hosts_channel *channel, tern_error *err);
-void tern__heads_close(tern__heads *heads);
-/* Sends this host's head once its ranks have met in the work. `local` is their tally. */
-int tern__heads_say(tern__heads *heads, tern__crossing *work, const tern__tally *local, tern_error *err);
-/* TERN_OK when the heads of all hosts are here and agree on work `seq`, TERN_PENDING, or an error. */
-int tern__heads_hear(tern__heads *heads, uint64_t seq, tern_error *err);
+size_t tern__headers_room(const tern__hosts *hosts, size_t short_bytes);
+/* *headers must be zeroed. Close it after an error, too. */
+int tern__headers_open(tern__headers *headers, tern__hosts_channel *channel, tern_error *err);
+void tern__headers_close(tern__headers *headers);
+/* Sends this host's header once its ranks have met in the work. `local` is their tally. */
+int tern__headers_send(tern__headers *headers, tern__hosts_work *work, const tern__tally *local,
+                       tern_error *err);
+/* TERN_OK when the headers of all hosts are here and agree on work `seq`, TERN_PENDING, or an error. */
+int tern__headers_recv(tern__headers *headers, uint64_t seq, tern_error *err);
 
 /* ---- exchange.c ---- */
 
 enum {
-    TERN__HEADS = 4,
+    TERN__HEADERS = 4,
     TERN__ROUNDS = 4,
     TERN__CHANNEL_TAGS = 4
-}; /* heads and rounds in flight at a time; tags of a channel, the last one for moves */
+}; /* headers and rounds in flight at a time; tags of a channel, the last one for moves */
 
 /* One round: a part of a work's elements in transfer between the hosts. */
 typedef struct tern__round {
-    tern__crossing *work;
+    tern__hosts_work *work;
     uint64_t index;
     tern__messages to_join, given, to_end; /* partials received; partials sent; results, both ways */
     char *partials, *arrivals, *results;   /* [hosts] buffers each: to send, received, results     */
@@ -201,19 +210,20 @@ typedef struct tern__round {
  */
 typedef struct tern__exchange {
     tern__hosts_channel *channel;
-    uint64_t said, heard, fed;     /* works whose head was sent; with all heads here; with all rounds begun */
+    uint64_t headers_sent, headers_received,
+        fed; /* works whose header was sent; whose headers are all here; whose rounds have all begun */
     uint64_t begun, joined, ended; /* rounds, counted over all works */
     size_t round_bytes;            /* size of a buffer               */
-    tern__heads heads[TERN__HEADS];
+    tern__headers headers[TERN__HEADERS];
     tern__round rounds[TERN__ROUNDS];
 } tern__exchange;
 
 int tern__exchange_open(tern__exchange *exchange, tern__hosts_channel *channel, tern_error *err);
 void tern__exchange_close(tern__exchange *exchange);
-/* True if the heads of another work can be sent. */
+/* True if the headers of another work can be sent. */
 bool tern__exchange_has_room(const tern__exchange *exchange);
-/* Sends the head of the next work, in which the host's ranks have met. */
-int tern__exchange_say(tern__exchange *exchange, tern_error *err);
+/* Sends the header of the next work, in which the host's ranks have met. */
+int tern__exchange_send_header(tern__exchange *exchange, tern_error *err);
 /* Makes all progress that is possible without waiting. */
 int tern__exchange_step(tern__exchange *exchange, tern_error *err);
 /* True if the results of this rank's share of work `seq` are in the windows of the host's ranks. */
@@ -227,10 +237,10 @@ void tern__exchange_missing(const tern__exchange *exchange, uint64_t seq, bool *
 
 /* Copies the elements that this rank takes from ranks of its own host, and begins the messages to and from
  * ranks of other hosts. */
-int tern__moves_begin(tern__messages *messages, int tag, const tern__crossing *work, tern_error *err);
+int tern__moves_begin(tern__messages *messages, int tag, const tern__hosts_work *work, tern_error *err);
 
 struct tern__hosts_channel {
-    tern__party party; /* first: its function casts it back */
+    tern__progress_hook hook; /* first: its function casts it back */
     tern__hosts *hosts;
     int tag; /* the first of TERN__CHANNEL_TAGS */
     uint64_t slots;
@@ -239,22 +249,21 @@ struct tern__hosts_channel {
     bool has_board;
     size_t notice_bytes;
     uint64_t posted, arrived, crossed, done;
-    tern__crossing *works; /* [slots] */
-    bool *shadows;         /* [slots][world], storage for the works' tallies */
+    tern__hosts_work *works; /* [slots] */
+    bool *shadows;           /* [slots][world], storage for the works' tallies */
     tern__exchange exchange;
     tern__messages moves; /* messages of the move in progress */
 };
 
 /* Returns [world] flags, the storage for the shadows of a work's tally. */
-static inline bool *tern__crossing_shadows(const tern__hosts_channel *channel, const tern__crossing *work)
+static inline bool *tern__hosts_work_shadows(const tern__hosts_channel *channel, const tern__hosts_work *work)
 {
     return channel->shadows + (size_t)(work - channel->works) * (size_t)channel->hosts->group->boot.world;
 }
 
-void *tern__hosts_channel_open(void *hosts, int slots, tern_error *err);
+void *tern__hosts_channel_open(void *hosts, const tern__channel_opts *opts, tern_error *err);
 void tern__hosts_channel_close(void *channel);
 int tern__hosts_channel_post(void *channel, const tern__post *post, uint64_t *seq, tern_error *err);
-int tern__hosts_channel_progress(void *channel, tern_error *err);
 int tern__hosts_channel_test(void *channel, uint64_t seq, tern_error *err);
 int tern__hosts_channel_wait(void *channel, uint64_t seq, tern_error *err);
 void tern__hosts_channel_note(void *channel, const tern__label *label);
@@ -263,29 +272,29 @@ const tern__tally *tern__hosts_channel_tally(void *channel, uint64_t seq);
 /* ---- region.c ---- */
 
 /* Returns the number of elements in this rank's share of the region of `host`. */
-uint64_t tern__region_count(const tern__hosts *hosts, const tern__crossing *work, int host);
+uint64_t tern__region_count(const tern__hosts *hosts, const tern__hosts_work *work, int host);
 /* Copies elements [first, first + count) of the share between a buffer and the window of the rank at
  * `place` of this host. TERN__OWNER: the window of the rank that owns the element. */
 #define TERN__OWNER (-1)
-void tern__region_read(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
+void tern__region_read(const tern__hosts *hosts, const tern__hosts_work *work, int host, uint64_t first,
                        uint64_t count, int place, char *buffer);
-void tern__region_write(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
+void tern__region_write(const tern__hosts *hosts, const tern__hosts_work *work, int host, uint64_t first,
                         uint64_t count, int place, const char *buffer);
 /* Returns the elements' address in the window if they are contiguous there, else NULL. */
-char *tern__region_at(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
+char *tern__region_at(const tern__hosts *hosts, const tern__hosts_work *work, int host, uint64_t first,
                       uint64_t count, int place);
 
 /* ---- partial.c ---- */
 
 /* Returns the dtype in which a host's partials are sent. */
-tern_dtype tern__partial_dtype(const tern__hosts *hosts, const tern__crossing *work);
+tern_dtype tern__partial_dtype(const tern__hosts *hosts, const tern__hosts_work *work);
 /* True if this host has one rank, whose elements are the partial without conversion or weight. */
-bool tern__partial_is_raw(const tern__hosts *hosts, const tern__crossing *work);
+bool tern__partial_is_raw(const tern__hosts *hosts, const tern__hosts_work *work);
 /* out = the reduction over this host's ranks of elements [first, first + count) of the region of `host`. */
-void tern__partial_make(const tern__hosts *hosts, const tern__crossing *work, const tern__tally *local,
+void tern__partial_make(const tern__hosts *hosts, const tern__hosts_work *work, const tern__tally *local,
                         int host, uint64_t first, uint64_t count, char *out);
 /* out = the reduction of all hosts' parts, in host order, in the work's dtype. Overwrites `parts`. */
-void tern__partial_join(const tern__hosts *hosts, const tern__crossing *work, char *const *parts,
+void tern__partial_join(const tern__hosts *hosts, const tern__hosts_work *work, char *const *parts,
                         uint64_t count, char *out);
 
 #endif

@@ -84,8 +84,8 @@ static int link_progress(tern__incoming *incoming, tern_error *err)
     tern__link *link = (tern__link *)incoming;
     int status = TERN_OK;
     link->awaited = NULL;
-    for (tern__party *party = link->parties; party && !status; party = party->next)
-        status = party->progress(party, err);
+    for (tern__progress_hook *hook = link->hooks; hook && !status; hook = hook->next)
+        status = hook->progress(hook, err);
     return status;
 }
 

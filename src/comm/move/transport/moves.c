@@ -4,14 +4,14 @@
 
 #include <string.h>
 
-static char *give_at(const tern__hosts *hosts, const tern__crossing *work, int place, uint64_t from)
+static char *give_at(const tern__hosts *hosts, const tern__hosts_work *work, int place, uint64_t from)
 {
     const tern__extent *e = work->post.extents;
-    char *base = hosts->here.backend->window_peer(hosts->here.state, e->window, place);
+    char *base = hosts->here.backend->window_at(hosts->here.state, e->window, place);
     return base + e->offset + from * tern_dtype_bytes(work->post.dtype);
 }
 
-static void copy_here(const tern__hosts *hosts, const tern__crossing *work)
+static void copy_here(const tern__hosts *hosts, const tern__hosts_work *work)
 {
     size_t size = tern_dtype_bytes(work->post.dtype);
     for (int place = 0; place < hosts->here.boot.world; place++) {
@@ -20,7 +20,7 @@ static void copy_here(const tern__hosts *hosts, const tern__crossing *work)
     }
 }
 
-static int exchange(tern__messages *m, int tag, const tern__crossing *work, int rank, tern_error *err)
+static int exchange(tern__messages *m, int tag, const tern__hosts_work *work, int rank, tern_error *err)
 {
     const tern__move *take = &work->post.takes[rank], *give = &work->post.gives[rank];
     const char *from = give->count ? give_at(m->hosts, work, m->hosts->map.place, give->from) : NULL;
@@ -29,7 +29,7 @@ static int exchange(tern__messages *m, int tag, const tern__crossing *work, int 
     return status ? status : tern__messages_recv(m, rank, tag, take->to, take->count * size, err);
 }
 
-int tern__moves_begin(tern__messages *m, int tag, const tern__crossing *work, tern_error *err)
+int tern__moves_begin(tern__messages *m, int tag, const tern__hosts_work *work, tern_error *err)
 {
     const tern__hosts *hosts = m->hosts;
     int status = TERN_OK, world = hosts->group->boot.world;

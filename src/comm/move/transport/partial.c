@@ -12,13 +12,13 @@ enum { block_elements = 8 << 10 };
 
 /* ---- dtypes ---- */
 
-tern_dtype tern__partial_dtype(const tern__hosts *hosts, const tern__crossing *work)
+tern_dtype tern__partial_dtype(const tern__hosts *hosts, const tern__hosts_work *work)
 {
     bool is_raw = hosts->map.most == 1 && !work->is_weighted && !work->is_small;
     return tern__dtype_is_half(work->post.dtype) && !is_raw ? TERN_F32 : work->post.dtype;
 }
 
-bool tern__partial_is_raw(const tern__hosts *hosts, const tern__crossing *work)
+bool tern__partial_is_raw(const tern__hosts *hosts, const tern__hosts_work *work)
 {
     bool is_alone = hosts->here.boot.world == 1 && !work->is_weighted;
     return is_alone && tern__partial_dtype(hosts, work) == work->post.dtype;
@@ -27,13 +27,13 @@ bool tern__partial_is_raw(const tern__hosts *hosts, const tern__crossing *work)
 /* ---- step 1: a host's ranks ---- */
 
 /* A mean is summed first, and divided when the sums of all hosts are joined. */
-static tern_reduce_op op_of(const tern__crossing *work)
+static tern_reduce_op op_of(const tern__hosts_work *work)
 {
     return work->is_weighted || work->post.op == TERN_AVG ? TERN_SUM : work->post.op;
 }
 
 /* sum += x, or sum = x for the first; with x weighted. */
-static void add(tern_dtype dtype, const tern__crossing *work, double weight, bool is_first, char *sum,
+static void add(tern_dtype dtype, const tern__hosts_work *work, double weight, bool is_first, char *sum,
                 const char *x, uint64_t count)
 {
     const char *const both[] = {sum, x}, *const one[] = {x};
@@ -49,7 +49,7 @@ static void add(tern_dtype dtype, const tern__crossing *work, double weight, boo
 }
 
 /* Reads elements of one rank, converted to the partials' dtype. */
-static void read_wide(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
+static void read_wide(const tern__hosts *hosts, const tern__hosts_work *work, int host, uint64_t first,
                       uint64_t count, int place, tern_dtype dtype, char *out)
 {
     uint16_t narrow[block_elements];
@@ -60,7 +60,7 @@ static void read_wide(const tern__hosts *hosts, const tern__crossing *work, int 
 
 /* Reduces a block straight from the windows. Returns false if a weight, a conversion or an extent's end
  * prevents it. */
-static bool make_plain_block(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
+static bool make_plain_block(const tern__hosts *hosts, const tern__hosts_work *work, int host, uint64_t first,
                              uint64_t count, char *sum)
 {
     int places = hosts->here.boot.world;
@@ -72,7 +72,7 @@ static bool make_plain_block(const tern__hosts *hosts, const tern__crossing *wor
     return true;
 }
 
-static void make_block(const tern__hosts *hosts, const tern__crossing *work, const tern__tally *local,
+static void make_block(const tern__hosts *hosts, const tern__hosts_work *work, const tern__tally *local,
                        int host, uint64_t first, uint64_t count, char *sum)
 {
     _Alignas(TERN__LINE) char x[block_elements * sizeof(double)];
@@ -88,7 +88,7 @@ static void make_block(const tern__hosts *hosts, const tern__crossing *work, con
     if (is_first) memset(sum, 0, count * tern_dtype_bytes(dtype));
 }
 
-void tern__partial_make(const tern__hosts *hosts, const tern__crossing *work, const tern__tally *local,
+void tern__partial_make(const tern__hosts *hosts, const tern__hosts_work *work, const tern__tally *local,
                         int host, uint64_t first, uint64_t count, char *out)
 {
     size_t size = tern_dtype_bytes(tern__partial_dtype(hosts, work));
@@ -102,7 +102,7 @@ void tern__partial_make(const tern__hosts *hosts, const tern__crossing *work, co
 
 /* ---- step 2: the hosts ---- */
 
-static bool divides(const tern__crossing *work)
+static bool divides(const tern__hosts_work *work)
 {
     return work->is_weighted || work->post.op == TERN_AVG;
 }
@@ -115,7 +115,7 @@ static void divide(tern_dtype dtype, double shares, char *sum, uint64_t count)
     tern__reduce_weighted(dtype, &one, shares, in, 1, &sum, 1, count);
 }
 
-void tern__partial_join(const tern__hosts *hosts, const tern__crossing *work, char *const *parts,
+void tern__partial_join(const tern__hosts *hosts, const tern__hosts_work *work, char *const *parts,
                         uint64_t count, char *out)
 {
     tern_dtype dtype = tern__partial_dtype(hosts, work), result = work->post.dtype;

@@ -28,18 +28,18 @@ static piece cut(piece of, int parts, int index, uint64_t line)
     return p;
 }
 
-static bool has_parts(const tern__crossing *work)
+static bool has_parts(const tern__hosts_work *work)
 {
     return work->post.kind == TERN__ALL_GATHER || work->post.kind == TERN__REDUCE_SCATTER;
 }
 
-static int piece_count(const tern__hosts *hosts, const tern__crossing *work, int host)
+static int piece_count(const tern__hosts *hosts, const tern__hosts_work *work, int host)
 {
     return has_parts(work) ? tern__host_size(&hosts->map, host) : 1;
 }
 
 /* Returns piece `index` of the region of `host`, before it is cut into shares. */
-static piece whole_piece(const tern__hosts *hosts, const tern__crossing *work, int host, int index,
+static piece whole_piece(const tern__hosts *hosts, const tern__hosts_work *work, int host, int index,
                          uint64_t line)
 {
     const tern__host_map *map = &hosts->map;
@@ -55,14 +55,14 @@ static piece whole_piece(const tern__hosts *hosts, const tern__crossing *work, i
     return is_there ? all : (piece){.owner = work->source};
 }
 
-static piece share(const tern__hosts *hosts, const tern__crossing *work, int host, int index)
+static piece share(const tern__hosts *hosts, const tern__hosts_work *work, int host, int index)
 {
     uint64_t line = TERN__LINE / tern_dtype_bytes(work->post.dtype);
     piece of = whole_piece(hosts, work, host, index, line);
     return cut(of, hosts->map.flows, hosts->map.place, line);
 }
 
-uint64_t tern__region_count(const tern__hosts *hosts, const tern__crossing *work, int host)
+uint64_t tern__region_count(const tern__hosts *hosts, const tern__hosts_work *work, int host)
 {
     uint64_t count = 0;
     for (int i = 0; i < piece_count(hosts, work, host); i++) {
@@ -81,7 +81,7 @@ typedef struct run {
 } run;
 
 /* Returns up to `most` contiguous elements from element `element` of the work on. */
-static tern__extent find(const tern__crossing *work, uint64_t element, uint64_t most)
+static tern__extent find(const tern__hosts_work *work, uint64_t element, uint64_t most)
 {
     const tern__extent *e = work->post.extents;
     for (; element >= e->count; e++) element -= e->count;
@@ -91,7 +91,7 @@ static tern__extent find(const tern__crossing *work, uint64_t element, uint64_t 
 }
 
 /* Returns up to `most` contiguous elements from element `at` of this rank's share of a region on. */
-static run next_run(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t at,
+static run next_run(const tern__hosts *hosts, const tern__hosts_work *work, int host, uint64_t at,
                     uint64_t most)
 {
     int index = 0;
@@ -116,10 +116,10 @@ static char *memory(const tern__hosts *hosts, const run *r, int place)
     const tern_group *here = &hosts->here;
     if (r->at.window == TERN__OWN_MEMORY) return (char *)(uintptr_t)r->at.offset;
     if (place == TERN__OWNER) place = owner_place(hosts, r->owner);
-    return here->backend->window_peer(here->state, r->at.window, place) + r->at.offset;
+    return here->backend->window_at(here->state, r->at.window, place) + r->at.offset;
 }
 
-void tern__region_read(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
+void tern__region_read(const tern__hosts *hosts, const tern__hosts_work *work, int host, uint64_t first,
                        uint64_t count, int place, char *buffer)
 {
     size_t size = tern_dtype_bytes(work->post.dtype);
@@ -130,7 +130,7 @@ void tern__region_read(const tern__hosts *hosts, const tern__crossing *work, int
     }
 }
 
-void tern__region_write(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
+void tern__region_write(const tern__hosts *hosts, const tern__hosts_work *work, int host, uint64_t first,
                         uint64_t count, int place, const char *buffer)
 {
     size_t size = tern_dtype_bytes(work->post.dtype);
@@ -141,7 +141,7 @@ void tern__region_write(const tern__hosts *hosts, const tern__crossing *work, in
     }
 }
 
-char *tern__region_at(const tern__hosts *hosts, const tern__crossing *work, int host, uint64_t first,
+char *tern__region_at(const tern__hosts *hosts, const tern__hosts_work *work, int host, uint64_t first,
                       uint64_t count, int place)
 {
     if (!count) return NULL;

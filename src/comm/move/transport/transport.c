@@ -3,6 +3,7 @@
 
 #include "base/plugin.h"
 #include "comm/bootstrap/mpi.h"
+#include "comm/move/backend.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -25,13 +26,19 @@ static const tern_transport *load(const char *name, tern_error *err)
     return NULL;
 }
 
+/* True for those of the back ends, and for the two that "mpi" stands for. */
+static bool is_transport(const char *name)
+{
+    bool is_known = !strcmp(name, "openmpi") || !strcmp(name, "mpich");
+    for (int i = 0; i < tern__comm_row_count && !is_known; i++)
+        is_known = tern__comm_rows[i].kind == TERN__COMM_MOVER && !strcmp(name, tern__comm_rows[i].transport);
+    return is_known;
+}
+
 const tern_transport *tern__transport_find(const char *name, tern_error *err)
 {
-    static const char *const files[] = {"openmpi", "mpich", "gloo"};
     if (!strcmp(name, "mpi")) return tern__mpi_transport(err);
-    for (size_t i = 0; i < TERN__COUNT(files); i++)
-        if (!strcmp(name, files[i])) return load(name, err);
-    tern__error_set(err, __func__, TERN_E_INVALID, "transport \"%s\": expected mpi, openmpi, mpich or gloo",
-                    name);
+    if (is_transport(name)) return load(name, err);
+    tern__error_set(err, __func__, TERN_E_INVALID, "there is no transport \"%s\"", name);
     return NULL;
 }

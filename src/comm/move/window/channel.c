@@ -121,11 +121,6 @@ static int channel_post(void *self, const tern__post *post, uint64_t *seq, tern_
     return status ? status : tern__meeting_post(channel->meeting, post, seq, err);
 }
 
-static int channel_progress(void *self, tern_error *err)
-{
-    return tern__meeting_progress(((tern__channel *)self)->meeting, err);
-}
-
 static int channel_test(void *self, uint64_t seq, tern_error *err)
 {
     return tern__meeting_test(((tern__channel *)self)->meeting, seq, err);
@@ -156,7 +151,7 @@ static void channel_close(void *self)
     tern__free(channel);
 }
 
-static void *channel_open(void *state, int slots, tern_error *err)
+static void *channel_open(void *state, const tern__channel_opts *opts, tern_error *err)
 {
     static const tern__meeting_mover mover = {
         .begin = cut_work, .run = run_work, .is_done = is_done, .owes = owes_chunk};
@@ -169,7 +164,7 @@ static void *channel_open(void *state, int slots, tern_error *err)
     channel->at = tern__alloc(world * sizeof(*channel->at), func, err);
     channel->to = tern__alloc(world * sizeof(*channel->to), func, err);
     if (channel->at && channel->to)
-        channel->meeting = tern__meeting_open(&windows->ranks, slots, &mover, channel,
+        channel->meeting = tern__meeting_open(&windows->ranks, opts->slots, &mover, channel,
                                               (world + 1) * sizeof(tern__word), err);
     if (channel->meeting)
         channel->cuts = tern__alloc(channel->meeting->slots * sizeof(*channel->cuts), func, err);
@@ -181,6 +176,7 @@ static void *channel_open(void *state, int slots, tern_error *err)
 void tern__windows_close(void *state)
 {
     tern__window_state *windows = state;
+    tern__mailbox_close(windows->mailbox);
     for (uint32_t i = 0; i < windows->count; i++) tern__window_close(windows, i);
     tern__shm_close(&windows->ranks);
     tern__free(windows->list);
@@ -205,21 +201,16 @@ const tern__comm_backend tern__comm_native = {
     .open = tern__windows_open,
     .close = tern__windows_close,
     .window_open = tern__window_open,
-    .window_base = tern__window_base,
-    .window_peer = tern__window_peer,
+    .window_at = tern__window_at,
     .window_close = tern__window_close,
     .channel_open = channel_open,
     .channel_close = channel_close,
     .post = channel_post,
-    .progress = channel_progress,
     .test = channel_test,
     .wait = channel_wait,
-    .note = channel_note,
     .tally = channel_tally,
-    .mailbox_open = tern__mailbox_open,
-    .mailbox_close = tern__mailbox_close,
-    .start = tern__mailbox_start,
-    .carry = tern__mailbox_carry,
-    .await = tern__mailbox_await,
-    .drop = tern__mailbox_drop,
+    .note = channel_note,
+    .transfer_start = tern__mailbox_start,
+    .transfer_wait = tern__mailbox_wait,
+    .transfer_drop = tern__mailbox_drop,
 };

@@ -21,10 +21,10 @@ static void own_text(const tern__mailbox *mailbox, const char *doing, const tern
 static void append_last(const tern__mailbox *mailbox, int rank, char *text, size_t size)
 {
     const tern__shm_group *ranks = mailbox->ranks;
-    const tern__letter *letter = &mailbox->in[rank].last;
+    const tern__envelope *envelope = &mailbox->in[rank].last;
     char last[TERN__WORK_TEXT];
-    if (letter->serial) {
-        tern__letter_text(ranks->group, rank, letter, last, sizeof(last));
+    if (envelope->serial) {
+        tern__envelope_text(ranks->group, rank, envelope, last, sizeof(last));
         tern__text_append(text, size, ", whose last message to it was %s", last);
     } else
         tern__text_append(text, size, ", which has sent it nothing so far");
@@ -39,7 +39,7 @@ static void append_peer(const tern__mailbox *mailbox, int rank, const tern__tran
 {
     char who[192];
     bool is_stopped = tern__rank_text(mailbox->ranks->group, rank, who, sizeof(who));
-    if (t->moved || (t->is_recv && tern__mailbox_has_met(mailbox, t)))
+    if (t->moved || (t->is_recv && t->serial)) /* it has met its message */
         tern__text_append(text, size, "; %s%s is still transferring it", who, is_stopped ? "," : "");
     else
         tern__text_append(text, size, "; not %s by %s", t->is_recv ? "sent" : "received", who);
@@ -91,7 +91,7 @@ static bool are_gone(const tern__mailbox *mailbox, const tern__transfer *t)
 static int check_left(tern__mailbox *mailbox, const tern__transfer *t, tern_error *err)
 {
     if (!are_gone(mailbox, t)) return TERN_OK;
-    int status = tern__mailbox_progress(&mailbox->party, err);
+    int status = tern__mailbox_progress(&mailbox->hook, err);
     if (status || t->status != TERN_PENDING) return status;
     return tern__mailbox_fail_left(mailbox, t, err);
 }
@@ -101,23 +101,23 @@ static int check_left(tern__mailbox *mailbox, const tern__transfer *t, tern_erro
 /* True if the descriptor of `rank`'s pair may still arrive; a rank is not missed for that. */
 static bool is_on_its_way(const tern__mailbox *mailbox, int rank)
 {
-    return tern__match_wants(&mailbox->match, rank) && !mailbox->in[rank].pair &&
+    return tern__match_wants(&mailbox->matcher, rank) && !mailbox->in[rank].pair &&
            !tern__deadlock_lacks_fd(mailbox->ranks->shm, mailbox->ranks->group, rank, TERN__SERIAL_OTHER);
 }
 
 static bool has_business(const tern__mailbox *mailbox, int rank)
 {
-    const tern__outbox *out = &mailbox->out[rank];
-    return out->waiting.first || out->posted.first || mailbox->in[rank].granted.first ||
-           tern__match_wants(&mailbox->match, rank);
+    const tern__match_peer *peer = &mailbox->matcher.peers[rank];
+    return peer->waiting.first || peer->posted.first || peer->granted.first ||
+           tern__match_wants(&mailbox->matcher, rank);
 }
 
 /* Returns false if this rank could do something for a message. */
-bool tern__mailbox_miss(tern__party *party)
+bool tern__mailbox_miss(tern__progress_hook *hook)
 {
-    tern__mailbox *mailbox = (tern__mailbox *)party;
+    tern__mailbox *mailbox = (tern__mailbox *)hook;
     const tern__shm_group *ranks = mailbox->ranks;
-    for (int rank = 0; rank < ranks->world && mailbox->pending; rank++) {
+    for (int rank = 0; rank < ranks->world && mailbox->matcher.pending; rank++) {
         if (rank == ranks->rank || !has_business(mailbox, rank)) continue;
         uint64_t acts = tern__deadlock_acts(ranks->shm, ranks->group, rank);
         if (is_on_its_way(mailbox, rank) || tern__mailbox_can_move(mailbox, rank)) return false;
@@ -158,7 +158,7 @@ static int message_goal_fail_late(const tern__goal *until, tern_error *err)
     return fail_late(g->mailbox, g->transfer, err);
 }
 
-/* The mailbox is a party: it has missed the ranks already. */
+/* The mailbox is a hook: it has missed the ranks already. */
 static bool message_goal_miss(const tern__goal *until)
 {
     return !message_is_over(until);
@@ -177,9 +177,9 @@ static void trace_wait(const tern_group *group, const tern__transfer *transfer, 
     tern__trace_add(group->trace, &event);
 }
 
-int tern__mailbox_await(void *self, const tern__transfer *transfer, tern_error *err)
+int tern__mailbox_wait(void *windows, const tern__transfer *transfer, tern_error *err)
 {
-    tern__mailbox *mailbox = self;
+    tern__mailbox *mailbox = ((tern__window_state *)windows)->mailbox;
     tern_group *group = mailbox->ranks->group;
     goal until = {.goal = {.is_met = message_is_over,
                            .describe = message_goal_describe,

@@ -1,7 +1,7 @@
 /* pair.c - the memory through which one rank sends to another: one writer, one reader, two rings.
  *
  * Each side owns the words that it moves and remembers the other side's words as last seen, so a cache line
- * moves between cores only when its word has changed. A letter is written before `written` is moved past it,
+ * moves between cores only when its word has changed. An envelope is written before `written` is moved past it,
  * and read before `read` is moved past it. The writer is never more than the ring's length ahead, so the two
  * never touch the same bytes. The same holds for bodies.
  *
@@ -83,42 +83,40 @@ static void copy_from(const char *ring, size_t size, uint64_t at, void *data, si
     if (bytes > head) memcpy((char *)data + head, ring, bytes - head);
 }
 
-/* ---- letters ---- */
+/* ---- envelopes ---- */
 
 bool tern__outbox_has_room(tern__outbox *out, size_t record)
 {
-    if (out->written + record - out->read <= TERN__PAIR_LETTERS) return true;
+    if (out->written + record - out->read <= TERN__PAIR_ENVELOPES) return true;
     out->read = atomic_load(&out->pair->read.value);
-    return out->written + record - out->read <= TERN__PAIR_LETTERS;
+    return out->written + record - out->read <= TERN__PAIR_ENVELOPES;
 }
 
-void tern__outbox_put(tern__outbox *out, const tern__letter *letter, const char *data)
+void tern__outbox_put(tern__outbox *out, const tern__envelope *envelope, const char *body, size_t bytes)
 {
-    char *ring = out->pair->letters;
-    size_t bytes = tern__pair_is_short(letter) ? tern__letter_bytes(letter) : 0;
-    copy_into(ring, TERN__PAIR_LETTERS, out->written, letter, sizeof(*letter));
-    copy_into(ring, TERN__PAIR_LETTERS, out->written + sizeof(*letter), data, bytes);
-    out->written += tern__pair_record(letter);
+    char *ring = out->pair->envelopes;
+    copy_into(ring, TERN__PAIR_ENVELOPES, out->written, envelope, sizeof(*envelope));
+    copy_into(ring, TERN__PAIR_ENVELOPES, out->written + sizeof(*envelope), body, bytes);
+    out->written += tern__pair_record(bytes);
 }
 
-bool tern__inbox_has_letter(const tern__inbox *in)
+bool tern__inbox_has_envelope(const tern__inbox *in)
 {
     return in->pair && atomic_load(&in->pair->written.value) != in->read;
 }
 
-tern__letter tern__inbox_peek(const tern__inbox *in)
+tern__envelope tern__inbox_peek(const tern__inbox *in)
 {
-    tern__letter letter;
-    copy_from(in->pair->letters, TERN__PAIR_LETTERS, in->read, &letter, sizeof(letter));
-    return letter;
+    tern__envelope envelope;
+    copy_from(in->pair->envelopes, TERN__PAIR_ENVELOPES, in->read, &envelope, sizeof(envelope));
+    return envelope;
 }
 
-void tern__inbox_get(tern__inbox *in, const tern__letter *letter, char *data)
+void tern__inbox_get(tern__inbox *in, const tern__envelope *envelope, char *body, size_t bytes)
 {
-    size_t bytes = tern__pair_is_short(letter) ? tern__letter_bytes(letter) : 0;
-    copy_from(in->pair->letters, TERN__PAIR_LETTERS, in->read + sizeof(*letter), data, bytes);
-    in->read += tern__pair_record(letter);
-    in->last = *letter;
+    copy_from(in->pair->envelopes, TERN__PAIR_ENVELOPES, in->read + sizeof(*envelope), body, bytes);
+    in->read += tern__pair_record(bytes);
+    in->last = *envelope;
 }
 
 /* ---- bodies: each starts on a cache line ---- */

@@ -102,13 +102,7 @@ int tern__window_open(void *state, void *base, size_t bytes, uint32_t *number, t
     return TERN_OK;
 }
 
-void *tern__window_base(void *state, uint32_t window)
-{
-    const tern__window_state *windows = state;
-    return windows->list[window]->bases[windows->ranks.rank];
-}
-
-char *tern__window_peer(void *state, uint32_t window, int rank)
+char *tern__window_at(void *state, uint32_t window, int rank)
 {
     const tern__window_state *windows = state;
     return windows->list[window]->bases[rank];

@@ -19,7 +19,8 @@ typedef struct tern__window {
 
 typedef struct tern__window_state {
     tern__shm_group ranks;
-    tern__window **list; /* by number; NULL once closed */
+    struct tern__mailbox *mailbox; /* NULL until the first message */
+    tern__window **list;           /* by number; NULL once closed */
     uint32_t count;
     size_t room;
 } tern__window_state;
@@ -49,8 +50,7 @@ static inline tern__cut *tern__channel_cut(const tern__channel *channel, uint64_
 /* ---- window.c ---- */
 
 int tern__window_open(void *state, void *base, size_t bytes, uint32_t *window, tern_error *err);
-void *tern__window_base(void *state, uint32_t window);
-char *tern__window_peer(void *state, uint32_t window, int rank);
+char *tern__window_at(void *state, uint32_t window, int rank);
 void tern__window_close(void *state, uint32_t window);
 
 /* ---- channel.c ---- */
