@@ -218,7 +218,7 @@ static void make_secret(tern__bootstrap *boot)
     if (!boot->has_secret) randombytes_buf(boot->secret, sizeof(boot->secret));
 }
 
-static int invite(meeting *m, tern_error *err)
+static int invite_rank(meeting *m, tern_error *err)
 {
     int status = look_at_machines(m, err);
     if (!status) status = tern__boot_listen(m->boot, m->is_one_machine, err);
@@ -304,7 +304,7 @@ static int meet_in(tern__bootstrap *boot, tern_store *store, double timeout_s, t
     m.warn = tern__warn_at(m.deadline);
     int status = tern__hello_init(err);
     if (!status) status = claim_rank(&m, err);
-    if (!status) status = boot->rank == 0 ? invite(&m, err) : read_word(&m, err);
+    if (!status) status = boot->rank == 0 ? invite_rank(&m, err) : read_word(&m, err);
     return status ? status : clean_up(&m, err);
 }
 

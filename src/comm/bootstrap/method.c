@@ -15,7 +15,7 @@ typedef struct method {
     int rank, world; /* -1: not given */
 } method;
 
-static int fail(const method *m, const char *what, tern_error *err)
+static int fail_method(const method *m, const char *what, tern_error *err)
 {
     return tern__error_set(err, tern__boot_func, TERN_E_INVALID, "init_method \"%.200s\": %s", m->text, what);
 }
@@ -70,7 +70,8 @@ static int join_opts(method *m, const tern_group_opts *opts, tern_error *err)
                                "rank %d of a world of %d: expected a rank from 0 and a world from 1, or -1",
                                opts->rank, opts->world);
     if ((opts->rank >= 0 && m->rank >= 0) || (opts->world >= 0 && m->world >= 0))
-        return fail(m, "it contains rank or world_size, and the options set the same one: give it once", err);
+        return fail_method(
+            m, "it contains rank or world_size, and the options set the same one: give it once", err);
     if (opts->rank >= 0) m->rank = opts->rank;
     if (opts->world >= 0) m->world = opts->world;
     if (m->rank < 0 || m->world < 0 || m->rank < m->world) return TERN_OK;
@@ -80,9 +81,9 @@ static int join_opts(method *m, const tern_group_opts *opts, tern_error *err)
 
 static int check_ranks(const method *m, tern_error *err)
 {
-    if (m->rank < 0) return fail(m, "rank parameter missing (\"?rank=R\", or the options' rank)", err);
+    if (m->rank < 0) return fail_method(m, "rank parameter missing (\"?rank=R\", or the options' rank)", err);
     if (m->world < 0)
-        return fail(m, "world_size parameter missing (\"?world_size=W\", or the options' world)", err);
+        return fail_method(m, "world_size parameter missing (\"?world_size=W\", or the options' world)", err);
     return TERN_OK;
 }
 
@@ -90,7 +91,7 @@ static int check_ranks(const method *m, tern_error *err)
 
 static int read_env(const method *m, tern__bootstrap *out, tern_error *err)
 {
-    if (m->place_bytes) return fail(m, "env:// may only be followed by \"?rank=R&world_size=W\"", err);
+    if (m->place_bytes) return fail_method(m, "env:// may only be followed by \"?rank=R&world_size=W\"", err);
     return tern__bootstrap_env_method(out, m->rank, m->world, err);
 }
 
@@ -102,14 +103,14 @@ static int read_host(const method *m, tern__bootstrap *out, size_t bytes, tern_e
         host++;
         bytes -= 2;
     }
-    if (!bytes) return fail(m, "host name missing", err);
+    if (!bytes) return fail_method(m, "host name missing", err);
     return tern__boot_addr(out, "init_method", host, bytes, err);
 }
 
 static int read_port(const method *m, const char *text, size_t bytes, int *port, tern_error *err)
 {
     int status = read_number(m, "port", text, bytes, 1, port, err);
-    return !status && *port > 65535 ? fail(m, "the port is above 65535", err) : status;
+    return !status && *port > 65535 ? fail_method(m, "the port is above 65535", err) : status;
 }
 
 static int read_tcp(const method *m, tern__bootstrap *out, tern_error *err)
@@ -117,7 +118,7 @@ static int read_tcp(const method *m, tern__bootstrap *out, tern_error *err)
     size_t bytes = m->place_bytes;
     if (bytes && m->place[bytes - 1] == '/') bytes--;
     const char *colon = memrchr(m->place, ':', bytes), *bracket = memrchr(m->place, ']', bytes);
-    if (!colon || (bracket && bracket > colon)) return fail(m, "port number missing", err);
+    if (!colon || (bracket && bracket > colon)) return fail_method(m, "port number missing", err);
     size_t host = (size_t)(colon - m->place);
     int status = check_ranks(m, err);
     if (!status) status = read_host(m, out, host, err);
@@ -132,7 +133,8 @@ static int read_tcp(const method *m, tern__bootstrap *out, tern_error *err)
 /* Reads file:///path. A relative path could be a different file on every rank. */
 static int read_file(const method *m, tern__bootstrap *out, tern_error *err)
 {
-    if (!m->place_bytes || *m->place != '/') return fail(m, "path missing: expected file:///path", err);
+    if (!m->place_bytes || *m->place != '/')
+        return fail_method(m, "path missing: expected file:///path", err);
     int status = check_ranks(m, err);
     out->rank = m->rank;
     out->world = m->world;
@@ -176,7 +178,7 @@ static int read_method(method *m, const tern_group_opts *opts, tern__bootstrap *
         if (!status) status = join_opts(m, opts, err);
         return status ? status : methods[i].read(m, out, err);
     }
-    return fail(m, "expected env://, tcp://host:port or file:///path", err);
+    return fail_method(m, "expected env://, tcp://host:port or file:///path", err);
 }
 
 /* The world given by the environment has been checked already. */

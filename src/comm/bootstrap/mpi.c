@@ -47,7 +47,7 @@ typedef struct meeting {
     tern_transport_message *messages; /* also [world] */
 } meeting;
 
-static int fail(int status, const char *why, tern_error *err)
+static int mpi_fail(int status, const char *why, tern_error *err)
 {
     return tern__error_set(err, tern__boot_func, status, "the ranks cannot meet through MPI: %s", why);
 }
@@ -81,7 +81,7 @@ static int listen_for(const meeting *m, tern__bootstrap *boot, tern_error *err)
     return tern__boot_listen(boot, is_one_machine, err);
 }
 
-static int prepare(const meeting *m, answer *a, tern_error *err)
+static int mpi_prepare(const meeting *m, answer *a, tern_error *err)
 {
     tern__bootstrap *boot = m->boot;
     int status = check_visits(m, err);
@@ -120,7 +120,7 @@ static void warn_late(const meeting *m, int peer, tern__warn_time *warn)
             m->boot->rank, peer);
 }
 
-static int await(const meeting *m, tern_transport_message *message, int peer, tern_error *err)
+static int mpi_await(const meeting *m, tern_transport_message *message, int peer, tern_error *err)
 {
     tern__warn_time warn = tern__warn_at(m->deadline);
     char why[256] = "", text[64];
@@ -129,12 +129,12 @@ static int await(const meeting *m, tern_transport_message *message, int peer, te
          tries++) {
         if (tern__now_ns() >= m->deadline) {
             snprintf(text, sizeof(text), "no message to or from rank %d", peer);
-            return fail(TERN_E_TIMEOUT, text, err);
+            return mpi_fail(TERN_E_TIMEOUT, text, err);
         }
         warn_late(m, peer, &warn);
         if (tries > 100) nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
     }
-    return status ? fail(status, why, err) : TERN_OK;
+    return status ? mpi_fail(status, why, err) : TERN_OK;
 }
 
 static int start_send(const meeting *m, int peer, const void *data, size_t bytes,
@@ -142,7 +142,7 @@ static int start_send(const meeting *m, int peer, const void *data, size_t bytes
 {
     char why[256] = "";
     int status = m->transport->send(m->state, peer, 0, data, bytes, message, why, sizeof(why));
-    return status ? fail(status, why, err) : TERN_OK;
+    return status ? mpi_fail(status, why, err) : TERN_OK;
 }
 
 static int start_recv(const meeting *m, int peer, void *data, size_t bytes, tern_transport_message *message,
@@ -150,7 +150,7 @@ static int start_recv(const meeting *m, int peer, void *data, size_t bytes, tern
 {
     char why[256] = "";
     int status = m->transport->recv(m->state, peer, 0, data, bytes, message, why, sizeof(why));
-    return status ? fail(status, why, err) : TERN_OK;
+    return status ? mpi_fail(status, why, err) : TERN_OK;
 }
 
 static int receive_visits(const meeting *m, tern_error *err)
@@ -158,7 +158,7 @@ static int receive_visits(const meeting *m, tern_error *err)
     int status = TERN_OK, world = m->boot->world;
     for (int r = 1; r < world && !status; r++)
         status = start_recv(m, r, &m->visits[r], sizeof(visit), &m->messages[r], err);
-    for (int r = 1; r < world && !status; r++) status = await(m, &m->messages[r], r, err);
+    for (int r = 1; r < world && !status; r++) status = mpi_await(m, &m->messages[r], r, err);
     for (int r = 1; r < world; r++) {
         visit *v = &m->visits[r];
         v->address[sizeof(v->address) - 1] = v->text[sizeof(v->text) - 1] = '\0';
@@ -172,7 +172,7 @@ static int send_answers(const meeting *m, answer *a, tern_error *err)
     for (int r = 1; r < m->boot->world && !status; r++) {
         count_local(m, r, a);
         status = start_send(m, r, a, sizeof(*a), &m->messages[r], err);
-        if (!status) status = await(m, &m->messages[r], r, err);
+        if (!status) status = mpi_await(m, &m->messages[r], r, err);
     }
     count_local(m, 0, a);
     return status;
@@ -184,7 +184,7 @@ static int host_meeting(meeting *m, const visit *own, answer *a, tern_error *err
     m->visits[0] = *own;
     int status = receive_visits(m, err);
     if (status) return status;
-    a->status = prepare(m, a, &why);
+    a->status = mpi_prepare(m, a, &why);
     snprintf(a->text, sizeof(a->text), "%s", why.text);
     return send_answers(m, a, err);
 }
@@ -193,8 +193,8 @@ static int visit_rank_0(const meeting *m, const visit *own, answer *a, tern_erro
 {
     int status = start_recv(m, 0, a, sizeof(*a), &m->messages[0], err);
     if (!status) status = start_send(m, 0, own, sizeof(*own), &m->messages[1], err);
-    if (!status) status = await(m, &m->messages[1], 0, err);
-    return status ? status : await(m, &m->messages[0], 0, err);
+    if (!status) status = mpi_await(m, &m->messages[1], 0, err);
+    return status ? status : mpi_await(m, &m->messages[0], 0, err);
 }
 
 /* ---- meeting ---- */
@@ -227,7 +227,7 @@ static int take_answer(const meeting *m, answer *a, tern_error *err)
     return TERN_OK;
 }
 
-static int talk(meeting *m, answer *a, tern_error *err)
+static int mpi_exchange(meeting *m, answer *a, tern_error *err)
 {
     visit own = {0};
     size_t count = (size_t)m->boot->world + 1;
@@ -249,17 +249,17 @@ static int open_transport(meeting *m, double timeout_s, tern_error *err)
     char why[256] = "";
     int status = TERN_OK;
     m->state = m->transport->open(&place, &status, why, sizeof(why));
-    return m->state ? TERN_OK : fail(status, why, err);
+    return m->state ? TERN_OK : mpi_fail(status, why, err);
 }
 
 /* The transport is closed before the memory of its messages is freed. */
-static int meet(tern__bootstrap *boot, double timeout_s, tern_error *err)
+static int mpi_meet(tern__bootstrap *boot, double timeout_s, tern_error *err)
 {
     answer a = {0};
     meeting m = {.transport = boot->mpi->transport, .deadline = tern__deadline(timeout_s), .boot = boot};
     int status = open_transport(&m, timeout_s, err);
     if (status) return status;
-    status = talk(&m, &a, err);
+    status = mpi_exchange(&m, &a, err);
     m.transport->close(m.state, status != TERN_OK);
     tern__free(m.messages);
     tern__free(m.visits);
@@ -276,7 +276,7 @@ static int place_and_meet(tern__bootstrap *boot, double timeout_s, tern_error *e
     boot->local_rank = 0;
     boot->local_world = 1;
     boot->source = "MPI";
-    return boot->world > 1 ? meet(boot, timeout_s, err) : TERN_OK;
+    return boot->world > 1 ? mpi_meet(boot, timeout_s, err) : TERN_OK;
 }
 
 int tern__mpi_start(const tern_mpi *mpi, double timeout_s, tern_error *err)

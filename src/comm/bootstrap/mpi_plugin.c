@@ -29,7 +29,7 @@ const flavour *tern__mpi_launcher(void)
 
 typedef int version_fn(char *text, int *length);
 
-static version_fn *linked(void)
+static version_fn *linked_mpi(void)
 {
     version_fn *ask;
     void *found = dlsym(RTLD_DEFAULT, "MPI_Get_library_version");
@@ -39,7 +39,7 @@ static version_fn *linked(void)
 
 bool tern__mpi_is_linked(void)
 {
-    return linked() != NULL;
+    return linked_mpi() != NULL;
 }
 
 /* Returns the flavour of the program's MPI. MPI_Get_library_version may be called before MPI_Init. */
@@ -50,7 +50,7 @@ static const flavour *of_program(char *text, size_t size)
     const flavour *found = NULL;
     int length = 0;
     if (!full) return NULL;
-    linked()(full, &length);
+    linked_mpi()(full, &length);
     for (size_t i = 0; i < TERN__COUNT(flavours) && !found; i++)
         if (strstr(full, flavours[i].text)) found = &flavours[i];
     snprintf(text, size, "the program's MPI is %.*s", (int)strcspn(full, "\n,"), full);
@@ -59,7 +59,7 @@ static const flavour *of_program(char *text, size_t size)
 }
 
 /* Returns the flavour to load, or NULL, and writes the reason to `text`. */
-static const flavour *choose(char *text, size_t size)
+static const flavour *choose_plugin(char *text, size_t size)
 {
     const flavour *f = tern__mpi_launcher();
     if (tern__mpi_is_linked()) return of_program(text, size);
@@ -70,7 +70,7 @@ static const flavour *choose(char *text, size_t size)
     return f;
 }
 
-static const tern_mpi *load(const flavour *f, const char *text, tern_error *err)
+static const tern_mpi *load_plugin(const flavour *f, const char *text, tern_error *err)
 {
     tern_error why = {0};
     const tern_mpi *mpi = tern__plugin_open(f->file, TERN_MPI_SYMBOL, &why);
@@ -85,8 +85,8 @@ static const tern_mpi *load(const flavour *f, const char *text, tern_error *err)
 const tern_mpi *tern__mpi_find(tern_error *err)
 {
     char text[192];
-    const flavour *f = choose(text, sizeof(text));
-    if (f) return load(f, text, err);
+    const flavour *f = choose_plugin(text, sizeof(text));
+    if (f) return load_plugin(f, text, err);
     tern__error_set(err, "tern_group_open", TERN_E_UNSUPPORTED,
                     "no MPI for this job: %s; there are plug-ins for Open MPI and MPICH", text);
     return NULL;

@@ -57,7 +57,7 @@ typedef struct exchange {
     tern_error *why;
 } exchange;
 
-static int begin(exchange *x)
+static int object_begin(exchange *x)
 {
     size_t world = (size_t)x->group->boot.world;
     x->counts = tern__alloc(world * sizeof(*x->counts), x->func, x->why);
@@ -69,7 +69,7 @@ static int begin(exchange *x)
 }
 
 /* Frees everything. An error becomes the group's, and the strings in `made` are freed. */
-static int end(exchange *x, int status, tern_bytes *made, size_t length, tern_error *err)
+static int object_end(exchange *x, int status, tern_bytes *made, size_t length, tern_error *err)
 {
     tern__free(x->counts);
     tern__free(x->spans);
@@ -78,7 +78,7 @@ static int end(exchange *x, int status, tern_bytes *made, size_t length, tern_er
     return tern__call_fail(x->group, x->func, x->why, err);
 }
 
-static int move(exchange *x)
+static int object_move(exchange *x)
 {
     tern__request r = {.func = x->func,
                        .kind = TERN__ALL_TO_ALL_V,
@@ -99,13 +99,13 @@ int tern_all_gather_bytes(tern_group *group, const void *in, size_t count, tern_
     int status = tern__call_given(group, __func__, err), world = tern_group_size(group);
     if (status) return status;
     tern_bytes *made = NULL;
-    status = begin(&x);
+    status = object_begin(&x);
     if (!status) status = check_list(&own, 1, "in", __func__, &why);
     if (!status && !outs) status = tern__error_set(&why, __func__, TERN_E_INVALID, "outs is NULL");
     if (!status) status = tern_all_gather(group, &length, x.counts, 1, TERN_I64, &why);
     if (!status) status = make_list(made = outs, x.counts, world, __func__, &why);
     if (!status) status = tern_all_gather_v(group, in, count, outs, TERN_U8, &why);
-    return end(&x, status, made, (size_t)world, err);
+    return object_end(&x, status, made, (size_t)world, err);
 }
 
 int tern_gather_bytes(tern_group *group, const void *in, size_t count, tern_bytes *outs, int root,
@@ -119,7 +119,7 @@ int tern_gather_bytes(tern_group *group, const void *in, size_t count, tern_byte
     if (status) return status;
     bool is_root = root == group->boot.rank;
     tern_bytes *made = NULL;
-    status = begin(&x);
+    status = object_begin(&x);
     if (!status) status = check_list(&own, 1, "in", __func__, &why);
     if (!status && is_root && !outs) status = tern__error_set(&why, __func__, TERN_E_INVALID, "outs is NULL");
     if (!status) status = tern_gather(group, &length, x.counts, 1, TERN_I64, root, &why);
@@ -127,9 +127,9 @@ int tern_gather_bytes(tern_group *group, const void *in, size_t count, tern_byte
     if (!status) {
         x.spans[root] = own;
         if (is_root) memcpy(x.spans + world, outs, (size_t)world * sizeof(*outs));
-        status = move(&x);
+        status = object_move(&x);
     }
-    return end(&x, status, made, (size_t)world, err);
+    return object_end(&x, status, made, (size_t)world, err);
 }
 
 int tern_broadcast_bytes(tern_group *group, tern_bytes *bytes, int root, tern_error *err)
@@ -146,7 +146,7 @@ int tern_broadcast_bytes(tern_group *group, tern_bytes *bytes, int root, tern_er
     if (!status) status = tern_broadcast(group, &length, 1, TERN_I64, root, &why);
     if (!status && !is_root) status = make_list(made = bytes, &length, 1, __func__, &why);
     if (!status) status = tern_broadcast(group, bytes->data, bytes->count, TERN_U8, root, &why);
-    return end(&x, status, made, 1, err);
+    return object_end(&x, status, made, 1, err);
 }
 
 int tern_scatter_bytes(tern_group *group, const tern_bytes *ins, tern_bytes *out, int root, tern_error *err)
@@ -158,7 +158,7 @@ int tern_scatter_bytes(tern_group *group, const tern_bytes *ins, tern_bytes *out
     bool is_root = root == group->boot.rank;
     tern_bytes *made = NULL;
     int64_t length = 0;
-    status = begin(&x);
+    status = object_begin(&x);
     if (!status && !out) status = tern__error_set(&why, __func__, TERN_E_INVALID, "out is NULL");
     if (!status && is_root) status = check_list(ins, world, "ins", __func__, &why);
     for (int rank = 0; !status && is_root && rank < world; rank++) x.counts[rank] = (int64_t)ins[rank].count;
@@ -167,7 +167,7 @@ int tern_scatter_bytes(tern_group *group, const tern_bytes *ins, tern_bytes *out
     if (!status) {
         if (is_root) memcpy(x.spans, ins, (size_t)world * sizeof(*ins));
         x.spans[world + root] = *out;
-        status = move(&x);
+        status = object_move(&x);
     }
-    return end(&x, status, made, 1, err);
+    return object_end(&x, status, made, 1, err);
 }

@@ -14,7 +14,7 @@ static bool has_operation(const tern__post *post)
 }
 
 /* True if `data` is on a device, and on the same one as all buffers before it. */
-static bool joins(tern_device **home, const void *data)
+static bool joins_home(tern_device **home, const void *data)
 {
     tern_device *device = tern__memory_device(data);
     if (!device || (*home && *home != device)) return false;
@@ -29,8 +29,8 @@ static bool items_join(tern_device **home, const tern_work *work, const tern_gro
     for (size_t i = 0; i < work->operand_count; i++) {
         const tern__operand *operand = &work->operands[i];
         if (!operand->count) continue;
-        if (parts.in && !joins(home, operand->in)) return false;
-        if (parts.out && !joins(home, operand->out)) return false;
+        if (parts.in && !joins_home(home, operand->in)) return false;
+        if (parts.out && !joins_home(home, operand->out)) return false;
     }
     return true;
 }
@@ -39,8 +39,8 @@ static bool items_join(tern_device **home, const tern_work *work, const tern_gro
 static bool spans_join(tern_device **home, const tern_work *work, const tern_group *group)
 {
     for (int rank = 0; rank < group->boot.world; rank++) {
-        if (work->gives[rank].data && !joins(home, work->gives[rank].data)) return false;
-        if (work->takes[rank].data && !joins(home, work->takes[rank].data)) return false;
+        if (work->gives[rank].data && !joins_home(home, work->gives[rank].data)) return false;
+        if (work->takes[rank].data && !joins_home(home, work->takes[rank].data)) return false;
     }
     return true;
 }
@@ -82,7 +82,7 @@ static void reach_operands(tern_work *work, const tern_group *group, uint32_t wi
 }
 
 /* Opens the window. Moves have no extents of data: the moves themselves say what is sent and received. */
-static int open(tern_work *work, const tern_group *group, tern_error *err)
+static int open_direct(tern_work *work, const tern_group *group, tern_error *err)
 {
     uint32_t window;
     int status = tern__window_of(group, work->home, &window, err);
@@ -101,11 +101,11 @@ static int open(tern_work *work, const tern_group *group, tern_error *err)
 int tern__direct_begin(tern_work *work, const tern_group *group, tern_error *err)
 {
     work->home = find_home(work, group);
-    return work->home && !work->gives ? open(work, group, err) : TERN_OK;
+    return work->home && !work->gives ? open_direct(work, group, err) : TERN_OK;
 }
 
 int tern__direct_move(tern_work *work, const tern_group *group, uint64_t most, tern_error *err)
 {
     work->piece = most;
-    return open(work, group, err);
+    return open_direct(work, group, err);
 }

@@ -88,7 +88,7 @@ static tern_group *group_new(const tern__bootstrap *boot, const tern_group_opts 
 }
 
 /* Sets the rank's place among the ranks of its host. */
-static void place(tern__bootstrap *boot, const tern__control *control)
+static void place_ranks(tern__bootstrap *boot, const tern__control *control)
 {
     int own = tern__control_host(control, boot->rank);
     boot->local_rank = boot->local_world = 0;
@@ -128,7 +128,7 @@ static int check_descriptors(const tern__bootstrap *boot, tern_error *err)
 
 /* All ranks open the back end together, so no rank returns from tern_group_open before rank 0 has stopped
  * listening. A rank that then opens the next group at the same address cannot reach this group's store. */
-static int meet(tern_group *group, tern_error *err)
+static int group_meet(tern_group *group, tern_error *err)
 {
     if (group->boot.world == 1) return TERN_OK;
     if (check_descriptors(&group->boot, err)) return err->code;
@@ -138,7 +138,7 @@ static int meet(tern_group *group, tern_error *err)
                                         group->opts.host_timeout_s, err);
     if (!group->control) return err->code;
     tern__store_stop_listening(group->store);
-    if (!group->boot.is_placed) place(&group->boot, group->control);
+    if (!group->boot.is_placed) place_ranks(&group->boot, group->control);
     share_cores(group);
     return TERN_OK;
 }
@@ -150,7 +150,7 @@ static int meet_traced(tern_group *group, tern_error *err)
     const char *path = group->opts.trace;
     int rank = group->boot.rank;
     if (path && rank == 0) group->trace = tern__trace_open(path, rank);
-    int status = meet(group, err);
+    int status = group_meet(group, err);
     if (path && rank != 0 && !status) group->trace = tern__trace_open(path, rank);
     /* The caller's strings are no longer needed. */
     group->opts.trace = group->opts.init_method = group->opts.backend = NULL;

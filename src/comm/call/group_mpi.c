@@ -7,7 +7,7 @@
 
 #include <sodium.h>
 
-static const tern_mpi *find(tern_error *err)
+static const tern_mpi *find_comm(tern_error *err)
 {
     const tern_mpi *mpi = tern__mpi_find(err);
     if (!mpi || mpi->is_running()) return mpi;
@@ -16,11 +16,11 @@ static const tern_mpi *find(tern_error *err)
     return NULL;
 }
 
-static tern_group *open(int comm, const tern_group_opts *user, tern_error *err)
+static tern_group *open_group(int comm, const tern_group_opts *user, tern_error *err)
 {
     tern__bootstrap boot;
     tern_group_opts opts;
-    const tern_mpi *mpi = find(err);
+    const tern_mpi *mpi = find_comm(err);
     if (!mpi || tern__group_opts_read(&opts, user, err) || tern__boot_start(&boot, err) ||
         tern__mpi_start(mpi, opts.connect_timeout_s, err) ||
         tern__mpi_meet(mpi, comm, opts.connect_timeout_s, &boot, err))
@@ -35,7 +35,7 @@ tern_group *tern_group_from_mpi(int comm, const tern_group_opts *opts, tern_erro
 {
     tern_error why = {0};
     if (tern__is_set(err)) return NULL;
-    tern_group *group = open(comm, opts, &why);
+    tern_group *group = open_group(comm, opts, &why);
     why.func = __func__;
     if (!group && err) *err = why;
     return group;

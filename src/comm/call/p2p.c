@@ -31,7 +31,7 @@ static int check_peer(const tern_group *group, const char *func, const tern__tra
                            what, t->peer, what);
 }
 
-static int check(const tern_group *group, const char *func, const tern__transfer *t, tern_error *err)
+static int check_transfer(const tern_group *group, const char *func, const tern__transfer *t, tern_error *err)
 {
     size_t bytes;
     if (t->tag < 0) return tern__error_set(err, func, TERN_E_RANGE, "tag is %d, expected at least 0", t->tag);
@@ -74,7 +74,7 @@ static int come_home(tern__transfer *t, tern_error *err)
 
 /* ---- starting ---- */
 
-static int start(tern_group *group, const char *func, tern__transfer *t, tern_error *err)
+static int transfer_start(tern_group *group, const char *func, tern__transfer *t, tern_error *err)
 {
     t->status = TERN_PENDING;
     int status = tern__group_check(group, func, err);
@@ -85,7 +85,7 @@ static int start(tern_group *group, const char *func, tern__transfer *t, tern_er
     return status;
 }
 
-static int finish(tern_group *group, tern__transfer *t, tern_error *err)
+static int transfer_finish(tern_group *group, tern__transfer *t, tern_error *err)
 {
     int status = t->status ? group->backend->transfer_wait(group->state, t, err) : TERN_OK;
     if (status) group->backend->transfer_drop(group->state, t);
@@ -93,20 +93,20 @@ static int finish(tern_group *group, tern__transfer *t, tern_error *err)
     return status ? status : returned;
 }
 
-static int run(tern_group *group, const char *func, tern__transfer *t, tern_error *err)
+static int transfer_run(tern_group *group, const char *func, tern__transfer *t, tern_error *err)
 {
     tern_error why = {0};
     int status = tern__call_given(group, func, err);
     if (status) return status;
-    status = check(group, func, t, &why);
-    if (!status) status = start(group, func, t, &why);
-    if (!status) status = finish(group, t, &why);
+    status = check_transfer(group, func, t, &why);
+    if (!status) status = transfer_start(group, func, t, &why);
+    if (!status) status = transfer_finish(group, t, &why);
     return status ? tern__call_fail(group, func, &why, err) : TERN_OK;
 }
 
 /* ---- works ---- */
 
-static void forget(tern_work *work)
+static void message_free(tern_work *work)
 {
     if (work->transfer.status == TERN_PENDING)
         work->group->backend->transfer_drop(work->group->state, &work->transfer);
@@ -114,12 +114,12 @@ static void forget(tern_work *work)
     tern__work_free(work);
 }
 
-static tern_work *post(tern_group *group, const char *func, const tern__transfer *t, tern_error *why)
+static tern_work *message_post(tern_group *group, const char *func, const tern__transfer *t, tern_error *why)
 {
     tern_work *work = tern__work_new(group->staging, func, why);
     if (!work) return NULL;
     *work = (tern_work){.group = group, .func = func, .is_transfer = true, .transfer = *t};
-    if (!start(group, func, &work->transfer, why)) return work;
+    if (!transfer_start(group, func, &work->transfer, why)) return work;
     tern__work_free(work);
     return NULL;
 }
@@ -128,7 +128,7 @@ static tern_work *run_post(tern_group *group, const char *func, const tern__tran
 {
     tern_error why = {0};
     if (tern__call_given(group, func, err)) return NULL;
-    tern_work *work = check(group, func, t, &why) ? NULL : post(group, func, t, &why);
+    tern_work *work = check_transfer(group, func, t, &why) ? NULL : message_post(group, func, t, &why);
     if (!work) tern__call_fail(group, func, &why, err);
     return work;
 }
@@ -139,7 +139,7 @@ static int fail_closed(const tern_work *work, tern_error *err)
 }
 
 /* Finishes a message that is done: TERN_OK, or its error. */
-static int settle(tern_work *work, tern_error *err)
+static int message_settle(tern_work *work, tern_error *err)
 {
     tern_error why = {0};
     if (work->transfer.status) return fail_closed(work, err);
@@ -151,29 +151,29 @@ int tern__p2p_test(tern_work *work, tern_error *err)
 {
     tern_error why = {0};
     tern__transfer *t = &work->transfer;
-    if (t->status != TERN_PENDING) return settle(work, err);
+    if (t->status != TERN_PENDING) return message_settle(work, err);
     tern_group *group = work->group;
     int status = tern__group_check(group, work->func, &why);
     if (!status) status = group->root->progress(group, &why);
     if (status) return tern__call_fail(group, work->func, &why, err);
-    return t->status == TERN_PENDING ? TERN_PENDING : settle(work, err);
+    return t->status == TERN_PENDING ? TERN_PENDING : message_settle(work, err);
 }
 
-static int await(tern_work *work, tern_error *err)
+static int message_wait(tern_work *work, tern_error *err)
 {
     tern_error why = {0};
     tern__transfer *t = &work->transfer;
-    if (t->status != TERN_PENDING) return settle(work, err);
+    if (t->status != TERN_PENDING) return message_settle(work, err);
     tern_group *group = work->group;
     int status = tern__group_check(group, work->func, &why);
     if (!status) status = group->backend->transfer_wait(group->state, t, &why);
-    return status ? tern__call_fail(group, work->func, &why, err) : settle(work, err);
+    return status ? tern__call_fail(group, work->func, &why, err) : message_settle(work, err);
 }
 
 int tern__p2p_wait(tern_work *work, tern_error *err)
 {
-    int status = await(work, err);
-    forget(work);
+    int status = message_wait(work, err);
+    message_free(work);
     return status;
 }
 
@@ -224,14 +224,14 @@ int tern_send(tern_group *group, const void *buf, size_t count, tern_dtype dtype
               tern_error *err)
 {
     tern__transfer t = send_of(buf, count, dtype, dst, tag);
-    return run(group, __func__, &t, err);
+    return transfer_run(group, __func__, &t, err);
 }
 
 int tern_recv(tern_group *group, void *buf, size_t count, tern_dtype dtype, int src, int tag, int *source,
               tern_error *err)
 {
     tern__transfer t = recv_of(buf, count, dtype, src, tag);
-    int status = run(group, __func__, &t, err);
+    int status = transfer_run(group, __func__, &t, err);
     if (!status && source) *source = t.source;
     return status;
 }
@@ -255,7 +255,7 @@ int tern_work_source(tern_work *work, tern_error *err)
     if (!work || !work->is_transfer || !work->transfer.is_recv)
         return tern__error_set(err, __func__, TERN_E_INVALID, "work is %s, expected one of tern_irecv",
                                work ? work->func : "NULL");
-    int status = await(work, err);
+    int status = message_wait(work, err);
     return status ? status : work->transfer.source;
 }
 
@@ -272,7 +272,7 @@ static int read_op(const tern_group *group, const tern_p2p *op, int i, const cha
         return tern__error_set(err, func, TERN_E_INVALID,
                                "ops[%d]: direction is %d, expected TERN_SEND or TERN_RECV", i,
                                (int)op->direction);
-    int status = check(group, func, t, &why);
+    int status = check_transfer(group, func, t, &why);
     return status ? tern__error_set(err, func, status, "ops[%d]: %s", i, why.text) : TERN_OK;
 }
 
@@ -287,9 +287,9 @@ static int start_all(tern_group *group, const tern_p2p *ops, int count, tern_wor
         if (read_op(group, &ops[i], i, func, &t, err)) return err->code;
     for (int i = 0; i < count; i++) {
         read_op(group, &ops[i], i, func, &t, err);
-        works[i] = post(group, func, &t, err);
+        works[i] = message_post(group, func, &t, err);
         if (works[i]) continue;
-        while (i--) forget(works[i]);
+        while (i--) message_free(works[i]);
         return err->code;
     }
     return TERN_OK;
@@ -308,7 +308,7 @@ int tern_batch_isend_irecv(tern_group *group, const tern_p2p *ops, int count, te
 
 /* ---- strings of bytes: the length, then the bytes, under one tag ---- */
 
-static tern__transfer as(tern__transfer t, tern__form form)
+static tern__transfer with_form(tern__transfer t, tern__form form)
 {
     t.form = form;
     return t;
@@ -324,15 +324,15 @@ static int check_length(size_t count, const char *func, tern_error *err)
 int tern_send_bytes(tern_group *group, const void *bytes, size_t count, int dst, int tag, tern_error *err)
 {
     int64_t length = (int64_t)count;
-    tern__transfer first = as(send_of(&length, 1, TERN_I64, dst, tag), TERN__FORM_LENGTH);
-    tern__transfer second = as(send_of(bytes, count, TERN_U8, dst, tag), TERN__FORM_BYTES);
+    tern__transfer first = with_form(send_of(&length, 1, TERN_I64, dst, tag), TERN__FORM_LENGTH);
+    tern__transfer second = with_form(send_of(bytes, count, TERN_U8, dst, tag), TERN__FORM_BYTES);
     tern_error why = {0};
     int status = tern__call_given(group, __func__, err);
     if (status) return status;
-    if (check_length(count, __func__, &why) || check(group, __func__, &second, &why))
+    if (check_length(count, __func__, &why) || check_transfer(group, __func__, &second, &why))
         return tern__call_fail(group, __func__, &why, err);
-    status = run(group, __func__, &first, err);
-    return status ? status : run(group, __func__, &second, err);
+    status = transfer_run(group, __func__, &first, err);
+    return status ? status : transfer_run(group, __func__, &second, err);
 }
 
 static int make_string(tern_bytes *bytes, size_t count, const char *func, tern_error *err)
@@ -346,8 +346,8 @@ static int make_string(tern_bytes *bytes, size_t count, const char *func, tern_e
 static int recv_string(tern_group *group, tern_bytes *bytes, int src, int tag, const char *func,
                        tern_error *err)
 {
-    tern__transfer t = as(recv_of(bytes->data, bytes->count, TERN_U8, src, tag), TERN__FORM_BYTES);
-    int status = run(group, func, &t, err);
+    tern__transfer t = with_form(recv_of(bytes->data, bytes->count, TERN_U8, src, tag), TERN__FORM_BYTES);
+    int status = transfer_run(group, func, &t, err);
     if (status) tern__free(bytes->data);
     return status;
 }
@@ -357,14 +357,14 @@ int tern_recv_bytes(tern_group *group, tern_bytes *bytes, int src, int tag, int 
     int64_t length = 0;
     tern_bytes came = {0};
     tern_error why = {0};
-    tern__transfer t = as(recv_of(&length, 1, TERN_I64, src, tag), TERN__FORM_LENGTH);
+    tern__transfer t = with_form(recv_of(&length, 1, TERN_I64, src, tag), TERN__FORM_LENGTH);
     int status = tern__call_given(group, __func__, err);
     if (!status && !bytes) {
         tern__error_set(&why, __func__, TERN_E_INVALID, "bytes is NULL");
         return tern__call_fail(group, __func__, &why, err);
     }
     if (bytes) *bytes = came;
-    if (!status) status = run(group, __func__, &t, err);
+    if (!status) status = transfer_run(group, __func__, &t, err);
     if (status) return status;
     if (make_string(&came, (size_t)length, __func__, &why))
         return tern__call_fail(group, __func__, &why, err);

@@ -22,8 +22,8 @@ static bool is_root(const tern__staging *staging, const tern_work *work)
 
 /* ---- the caller's memory and the ring ---- */
 
-static int copy(tern__staging *staging, const tern_work *work, void *to, const void *from, size_t bytes,
-                tern_error *err)
+static int copy_data(tern__staging *staging, const tern_work *work, void *to, const void *from, size_t bytes,
+                     tern_error *err)
 {
     if (work->is_away) return tern__ring_copy_run(&staging->copies, to, from, bytes, err);
     memcpy(to, from, bytes);
@@ -43,8 +43,8 @@ static int copy_part(tern__staging *staging, const tern_work *work, size_t part,
             continue;
         }
         size_t here = TERN__MIN(count, operand->count - first), at = (part * operand->count + first) * size;
-        status = copy(staging, work, is_in ? place : operand->out + at, is_in ? operand->in + at : place,
-                      here * size, err);
+        status = copy_data(staging, work, is_in ? place : operand->out + at, is_in ? operand->in + at : place,
+                           here * size, err);
         place += here * size;
         count -= here;
         first = 0;
@@ -167,7 +167,7 @@ static tern_span take_of(const tern__staging *staging, const tern_work *work, in
 }
 
 /* Returns the part of a span that is in the piece. */
-static tern_span clip(tern_span whole, const tern__piece *piece, size_t size)
+static tern_span clip_span(tern_span whole, const tern__piece *piece, size_t size)
 {
     if (whole.count <= piece->first) return (tern_span){0};
     return (tern_span){(char *)whole.data + piece->first * size,
@@ -177,7 +177,7 @@ static tern_span clip(tern_span whole, const tern__piece *piece, size_t size)
 static int plan_take(tern__staging *staging, tern__piece *piece, int rank, uint64_t from, tern_error *err)
 {
     const tern_work *work = piece->work;
-    tern_span take = clip(take_of(staging, work, rank), piece, tern_dtype_bytes(work->post.dtype));
+    tern_span take = clip_span(take_of(staging, work, rank), piece, tern_dtype_bytes(work->post.dtype));
     piece->takes[rank] = (tern__move){take.data, from, take.count};
     if (!take.count || !work->is_away) return TERN_OK;
     int place = place_number(staging, piece);
@@ -195,13 +195,13 @@ static int plan_moves(tern__staging *staging, tern__piece *piece, tern_error *er
     for (int rank = 0; rank < boot->world && !status; rank++) {
         piece->gives[rank] = piece->takes[rank] = (tern__move){0};
         if (rank == boot->rank) continue;
-        tern_span give = clip(give_of(staging, work, rank), piece, size);
+        tern_span give = clip_span(give_of(staging, work, rank), piece, size);
         uint64_t from = has_parts ? (uint64_t)rank * piece->count : 0;
         piece->gives[rank] = (tern__move){give.data, from, give.count};
         status = plan_take(staging, piece, rank, has_parts ? (uint64_t)boot->rank * piece->count : 0, err);
         if (status || !give.count || is_in_place || work->extents) continue;
-        status =
-            copy(staging, work, place_of(staging, piece) + from * size, give.data, give.count * size, err);
+        status = copy_data(staging, work, place_of(staging, piece) + from * size, give.data,
+                           give.count * size, err);
         is_in_place = !has_parts;
     }
     return status;
@@ -214,10 +214,10 @@ static int take_moves(tern__staging *staging, const tern__piece *piece, tern_err
     size_t size = tern_dtype_bytes(work->post.dtype);
     int status = TERN_OK;
     for (int rank = 0; work->is_away && rank < staging->group->boot.world && !status; rank++) {
-        tern_span take = clip(take_of(staging, work, rank), piece, size);
+        tern_span take = clip_span(take_of(staging, work, rank), piece, size);
         const void *landed = piece->takes[rank].to;
         if (rank == staging->group->boot.rank || !take.count || landed == take.data) continue;
-        status = copy(staging, work, take.data, landed, take.count * size, err);
+        status = copy_data(staging, work, take.data, landed, take.count * size, err);
     }
     return status;
 }
@@ -266,7 +266,7 @@ static void find_own(const tern__staging *staging, tern__piece *piece)
 
 /* Plans a piece. In a move with lists of counts every data piece takes the whole place: a rank knows only its
  * own counts and the largest one. */
-static void plan(const tern__staging *staging, tern__piece *piece, tern_work *work)
+static void plan_piece(const tern__staging *staging, tern__piece *piece, tern_work *work)
 {
     size_t index = work->loaded - (work->gives && work->loaded), first = index * work->piece;
     size_t world = (size_t)staging->group->boot.world;
@@ -283,7 +283,7 @@ static void plan(const tern__staging *staging, tern__piece *piece, tern_work *wo
 int tern__piece_load(tern__staging *staging, tern__piece *piece, tern_work *work, tern_error *err)
 {
     int status = TERN_OK;
-    plan(staging, piece, work);
+    plan_piece(staging, piece, work);
     if (work->is_uncounted)
         plan_counts(staging, piece);
     else if (tern__kind_is_move(work->post.kind))
@@ -348,7 +348,7 @@ static int each_buffer(tern__staging *staging, const tern_work *work, visit_fn v
     return status;
 }
 
-static int find(tern__ring_copies *copies, const void *data, tern_error *err)
+static int find_span(tern__ring_copies *copies, const void *data, tern_error *err)
 {
     (void)copies;
     (void)err;
@@ -358,7 +358,7 @@ static int find(tern__ring_copies *copies, const void *data, tern_error *err)
 int tern__work_depart(tern__staging *staging, tern_work *work, tern_error *err)
 {
     bool is_read_only = tern__kind_is_move(work->post.kind) || work->post.kind == TERN__REDUCE_SCATTER;
-    work->is_away = tern__memory_any() && each_buffer(staging, work, find, err);
+    work->is_away = tern__memory_any() && each_buffer(staging, work, find_span, err);
     if (work->is_away && work->extents && is_read_only)
         return tern__error_set(err, work->func, TERN_E_UNSUPPORTED,
                                "in is memory of tern_group_mem_alloc, but out is on a device");

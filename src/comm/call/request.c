@@ -198,8 +198,8 @@ static int place_list(tern_work *work, const tern_group *group, const tern__requ
 /* ---- lists of counts ---- */
 
 /* Cuts a buffer into spans, one after the other. */
-static int cut(tern_span *spans, const tern_group *group, const tern__request *r, const void *data,
-               const size_t *list, tern_error *err)
+static int cut_spans(tern_span *spans, const tern_group *group, const tern__request *r, const void *data,
+                     const size_t *list, tern_error *err)
 {
     size_t total = 0, size = tern_dtype_bytes(r->dtype);
     for (int rank = 0; rank < group->boot.world; rank++) {
@@ -261,8 +261,8 @@ static int place_counts(tern_work *work, const tern_group *group, const tern__re
         gives[i] = r->ins ? r->ins[i] : (tern_span){(void *)r->in, r->count};
         takes[i] = r->outs[i];
     }
-    int status = has_counts ? cut(gives, group, r, r->in, r->in_counts, err) : TERN_OK;
-    if (has_counts && !status) status = cut(takes, group, r, r->out, r->out_counts, err);
+    int status = has_counts ? cut_spans(gives, group, r, r->in, r->in_counts, err) : TERN_OK;
+    if (has_counts && !status) status = cut_spans(takes, group, r, r->out, r->out_counts, err);
     if (!status) status = check_spans(group, r, gives, err);
     if (!status) status = check_spans(group, r, takes, err);
     if (!status && !r->ins) status = check_moves(group, r, gives, takes, err);
@@ -301,7 +301,7 @@ static int put_own_part(const tern_work *work, const tern_group *group, const te
 }
 
 /* Multiplies by the factor of TERN_PREMUL_SUM. */
-static int scale(const tern__operand *operand, tern_dtype dtype, double factor, tern_error *err)
+static int scale_operand(const tern__operand *operand, tern_dtype dtype, double factor, tern_error *err)
 {
     tern__host host;
     int64_t count = (int64_t)operand->count;
@@ -318,7 +318,7 @@ static int finish_alone(tern_work *work, const tern_group *group, const tern__re
 {
     int status = put_own_part(work, group, r, err);
     for (size_t i = 0; r->is_premul && r->factor != 1 && i < work->operand_count && !status; i++)
-        status = scale(&work->operands[i], r->dtype, r->factor, err);
+        status = scale_operand(&work->operands[i], r->dtype, r->factor, err);
     work->group = NULL;
     work->status = status;
     return status;
@@ -337,7 +337,7 @@ static tern__post post_of(const tern__request *r)
                         .is_vote = r->is_vote};
 }
 
-static int place(tern_work *work, const tern_group *group, const tern__request *r, tern_error *err)
+static int place_work(tern_work *work, const tern_group *group, const tern__request *r, tern_error *err)
 {
     if (r->kind == TERN__ALL_GATHER_V || r->kind == TERN__ALL_TO_ALL_V)
         return place_counts(work, group, r, err);
@@ -350,12 +350,12 @@ static uint64_t total_of(const tern_group *group, const tern_work *work)
     return work->count * (has_parts ? (uint64_t)group->boot.world : 1);
 }
 
-static int begin(tern_work *work, tern_group *group, const tern__request *r, tern_error *err)
+static int work_begin(tern_work *work, tern_group *group, const tern__request *r, tern_error *err)
 {
     *work = (tern_work){.group = group, .func = r->func, .post = post_of(r), .pieces = 1};
     int status = check_request(group, r, err);
     if (!status) status = tern__group_check(group, r->func, err);
-    if (!status) status = place(work, group, r, err);
+    if (!status) status = place_work(work, group, r, err);
     if (status) return status;
     if (group->boot.world == 1) return finish_alone(work, group, r, err);
     status = tern__direct_begin(work, group, err);
@@ -379,7 +379,8 @@ tern_work *tern__request_start(tern_group *group, const tern__request *r, tern_e
     tern_error why = {0};
     if (tern__call_given(group, r->func, err)) return NULL;
     tern_work *work = tern__work_new(group->staging, r->func, &why);
-    if (work && !begin(work, group, r, &why) && (!work->status || !tern__staging_pump(group->staging, &why)))
+    if (work && !work_begin(work, group, r, &why) &&
+        (!work->status || !tern__staging_pump(group->staging, &why)))
         return work;
     tern__call_fail(group, r->func, &why, err);
     if (work && work->status == TERN_PENDING) tern__staging_drop(group->staging, work, why.code);
@@ -409,7 +410,7 @@ int tern__request_run(tern_group *group, const tern__request *r, tern_error *err
     int status = tern__call_given(group, r->func, err);
     if (status) return status;
     if (r->is_list || r->outs || r->in_counts) return run_held(group, r, err);
-    status = begin(&work, group, r, &why);
+    status = work_begin(&work, group, r, &why);
     if (!status && work.status) status = tern__staging_finish(group->staging, &work, &why);
     return status ? tern__call_fail(group, r->func, &why, err) : TERN_OK;
 }

@@ -82,14 +82,14 @@ static tern__ring_copy *ring_copy_new(tern__ring_copies *copies, tern_device *de
     return copy;
 }
 
-static tern__ring_copy *find(const tern__ring_copies *copies, const tern_device *device)
+static tern__ring_copy *find_copy(const tern__ring_copies *copies, const tern_device *device)
 {
     tern__ring_copy *copy = device ? copies->first : NULL;
     while (copy && copy->device != device) copy = copy->next;
     return copy;
 }
 
-static int pin(tern__ring_copies *copies, tern_device *device, tern_error *err)
+static int pin_ring(tern__ring_copies *copies, tern_device *device, tern_error *err)
 {
     if (copies->pinned) return TERN_OK;
     int status = device->backend->pin(device, copies->ring, TERN__FLIGHTS * copies->place_bytes, err);
@@ -103,9 +103,9 @@ int tern__ring_copy_begin(tern__ring_copies *copies, const void *data, tern_erro
 {
     tern_device *device = tern__memory_device(data);
     if (!device) return TERN_OK;
-    tern__ring_copy *copy = find(copies, device);
+    tern__ring_copy *copy = find_copy(copies, device);
     if (!copy && !(copy = ring_copy_new(copies, device, err))) return err->code;
-    int status = pin(copies, device, err);
+    int status = pin_ring(copies, device, err);
     if (!status) status = device->backend->event_record(device, TERN__STREAM_STEP, copy->turn, err);
     return status ? status : device->backend->stream_wait(device, TERN__STREAM_COMM, copy->turn, err);
 }
@@ -113,7 +113,7 @@ int tern__ring_copy_begin(tern__ring_copies *copies, const void *data, tern_erro
 int tern__ring_copy_end(tern__ring_copies *copies, const void *data, tern_error *err)
 {
     tern_device *device = tern__memory_device(data);
-    const tern__ring_copy *copy = find(copies, device);
+    const tern__ring_copy *copy = find_copy(copies, device);
     if (!copy) return TERN_OK;
     int status = device->backend->event_record(device, TERN__STREAM_COMM, copy->turn, err);
     return status ? status : device->backend->stream_wait(device, TERN__STREAM_STEP, copy->turn, err);
@@ -122,7 +122,7 @@ int tern__ring_copy_end(tern__ring_copies *copies, const void *data, tern_error 
 int tern__ring_copy_run(tern__ring_copies *copies, void *to, const void *from, size_t bytes, tern_error *err)
 {
     tern_device *target = tern__memory_device(to), *device = target ? target : tern__memory_device(from);
-    tern__ring_copy *copy = find(copies, device);
+    tern__ring_copy *copy = find_copy(copies, device);
     if (!copy) {
         memcpy(to, from, bytes);
         return TERN_OK;
@@ -163,7 +163,7 @@ int tern__ring_copy_wait(tern__ring_copies *copies, int place, tern_error *err)
 void *tern__ring_copy_landing(tern__ring_copies *copies, void *data, int place, int rank, tern_error *err)
 {
     tern_device *device = copies->first ? tern__memory_device(data) : NULL;
-    tern__ring_copy *copy = find(copies, device);
+    tern__ring_copy *copy = find_copy(copies, device);
     size_t each = copies->landing_bytes, world = (size_t)copies->world;
     if (!copy) return data;
     if (!copy->landing) copy->landing = device->backend->pinned_new(device, TERN__FLIGHTS * world * each);

@@ -41,7 +41,7 @@ static tern__ring_copies ring_copies_of(const tern__staging *staging)
                                .world = staging->group->boot.world};
 }
 
-static void release(tern__staging *staging)
+static void staging_release(tern__staging *staging)
 {
     tern__free(staging->moves);
     tern__free(staging->counts);
@@ -60,7 +60,7 @@ tern__staging *tern__staging_open(tern_group *group, tern_error *err)
     if (!staging->moves || !staging->counts ||
         group->backend->window_open(group->state, NULL, TERN__FLIGHTS * staging->place_bytes,
                                     &staging->window, err)) {
-        release(staging);
+        staging_release(staging);
         return NULL;
     }
     staging->ring = tern__window_own(group, staging->window);
@@ -92,7 +92,7 @@ void tern__staging_close(tern__staging *staging)
     }
     tern__ring_copies_close(&staging->copies);
     staging->group->backend->window_close(staging->group->state, staging->window);
-    release(staging);
+    staging_release(staging);
 }
 
 /* ---- works ---- */
@@ -258,7 +258,7 @@ static int start_piece(tern__staging *staging, tern_error *err)
     return TERN_OK;
 }
 
-static int land(tern__staging *staging, tern_error *err)
+static int land_piece(tern__staging *staging, tern_error *err)
 {
     const tern__piece *piece = piece_at(staging, staging->landed);
     tern_work *work = piece->work;
@@ -279,7 +279,7 @@ static int land_all(tern__staging *staging, tern_error *err)
     const tern_group *group = staging->group;
     while (staging->landed < staging->started) {
         int status = group->backend->test(group->channel, piece_at(staging, staging->landed)->seq, err);
-        if (!status) status = land(staging, err);
+        if (!status) status = land_piece(staging, err);
         if (status) return status == TERN_PENDING ? TERN_OK : status;
     }
     return TERN_OK;

@@ -112,8 +112,8 @@ typedef struct ballot {
     place *places;
 } ballot;
 
-static tern_group *vote(tern_group *parent, wish own, const ballot *b, const tern_group_opts *user,
-                        const char *func, tern_error *err)
+static tern_group *vote_members(tern_group *parent, wish own, const ballot *b, const tern_group_opts *user,
+                                const char *func, tern_error *err)
 {
     tern_group_opts opts;
     int world = parent->boot.world;
@@ -134,15 +134,15 @@ static tern_group *vote(tern_group *parent, wish own, const ballot *b, const ter
 }
 
 /* An error on this rank fails the whole family, since the other ranks wait for it. */
-static tern_group *make(tern_group *parent, wish own, const tern_group_opts *opts, const char *func,
-                        tern_error *err)
+static tern_group *subgroup_make(tern_group *parent, wish own, const tern_group_opts *opts, const char *func,
+                                 tern_error *err)
 {
     tern_error why = {0};
     size_t world = (size_t)parent->boot.world;
     own.next_id = parent->root->next_id;
     ballot b = {.wishes = tern__alloc(world * sizeof(*b.wishes), func, &why),
                 .places = tern__alloc(world * sizeof(*b.places), func, &why)};
-    tern_group *group = b.wishes && b.places ? vote(parent, own, &b, opts, func, &why) : NULL;
+    tern_group *group = b.wishes && b.places ? vote_members(parent, own, &b, opts, func, &why) : NULL;
     tern__free(b.wishes);
     tern__free(b.places);
     if (!why.code) return group;
@@ -169,11 +169,11 @@ tern_group *tern_group_split(tern_group *parent, int color, int key, const tern_
                              tern_error *err)
 {
     if (!is_given(parent, __func__, err)) return NULL;
-    return make(parent, (wish){.color = TERN__MAX(color, -1), .key = key}, opts, __func__, err);
+    return subgroup_make(parent, (wish){.color = TERN__MAX(color, -1), .key = key}, opts, __func__, err);
 }
 
 /* Returns a digest of a set of ranks, independent of their order. Never 0. */
-static uint32_t digest(const bool *is_in, int world)
+static uint32_t members_digest(const bool *is_in, int world)
 {
     return tern__fnv_fold(tern__fnv(TERN__FNV, is_in, (size_t)world * sizeof(*is_in))) | 1;
 }
@@ -204,11 +204,11 @@ tern_group *tern_group_new(tern_group *parent, const int *ranks, int count, cons
     bool *is_in = tern__alloc((size_t)parent->boot.world * sizeof(*is_in), __func__, &why);
     wish own = {.color = -1};
     if (is_in && !read_list(parent, ranks, count, is_in, &why)) {
-        own.list = digest(is_in, parent->boot.world);
+        own.list = members_digest(is_in, parent->boot.world);
         own.color = is_in[parent->boot.rank] ? 0 : -1;
     }
     tern__free(is_in);
-    if (!why.code) return make(parent, own, opts, __func__, err);
+    if (!why.code) return subgroup_make(parent, own, opts, __func__, err);
     tern__group_fail(parent, &why);
     if (err) *err = why;
     return NULL;

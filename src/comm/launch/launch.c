@@ -95,7 +95,7 @@ void tern__launch_close(tern__launch *launch)
 
 /* ---- the environment: torchrun's names and values ---- */
 
-static int put(const char *name, const char *value)
+static int put_variable(const char *name, const char *value)
 {
     return setenv(name, value, 1);
 }
@@ -104,7 +104,7 @@ static int put_int(const char *name, int value)
 {
     char text[16];
     snprintf(text, sizeof(text), "%d", value);
-    return put(name, text);
+    return put_variable(name, text);
 }
 
 static int put_numbers(const tern__launch *launch, int local)
@@ -119,11 +119,12 @@ static int put_numbers(const tern__launch *launch, int local)
 /* Node 0's own ranks get the address where it listens: they may be unable to use the one for other nodes. */
 static int put_torchrun(const tern__launch *launch, int local)
 {
-    return put_numbers(launch, local) || put("ROLE_NAME", launch->role) ||
-           put("MASTER_ADDR", launch->node ? launch->addr : listening_addr(launch)) ||
+    return put_numbers(launch, local) || put_variable("ROLE_NAME", launch->role) ||
+           put_variable("MASTER_ADDR", launch->node ? launch->addr : listening_addr(launch)) ||
            put_int("MASTER_PORT", launch->port) || put_int("TORCHELASTIC_RESTART_COUNT", launch->attempt) ||
            put_int("TORCHELASTIC_MAX_RESTARTS", launch->max_restarts) ||
-           put("TORCHELASTIC_RUN_ID", launch->run_id) || put("TORCHELASTIC_USE_AGENT_STORE", "False") ||
+           put_variable("TORCHELASTIC_RUN_ID", launch->run_id) ||
+           put_variable("TORCHELASTIC_USE_AGENT_STORE", "False") ||
            setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1", 0);
 }
 
@@ -133,7 +134,7 @@ static int put_secret(const tern__launch *launch)
     char text[2 * sizeof(bytes) + 1];
     crypto_auth_hmacsha256(bytes, launch->seed, sizeof(launch->seed), launch->key);
     sodium_bin2hex(text, sizeof(text), bytes, sizeof(bytes));
-    return put(TERN__ENV_SECRET, text);
+    return put_variable(TERN__ENV_SECRET, text);
 }
 
 static int put_environment(const tern__launch *launch, int local)

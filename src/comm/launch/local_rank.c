@@ -11,7 +11,7 @@
 
 /* Returns the number of arguments that the option at argv[at] spans, and sets *number to its value; 0: it is
  * another argument. */
-static int match(char *const *argv, int at, const char **number)
+static int match_variable(char *const *argv, int at, const char **number)
 {
     const char *word = argv[at];
     if (strncmp(word, "--local-rank", 12) && strncmp(word, "--local_rank", 12)) return 0;
@@ -20,7 +20,7 @@ static int match(char *const *argv, int at, const char **number)
     return word[12] ? 1 : 2;
 }
 
-static int parse(const char *option, const char *number, int *local_rank, tern_error *err)
+static int parse_rank(const char *option, const char *number, int *local_rank, tern_error *err)
 {
     char *end = NULL;
     errno = 0;
@@ -38,8 +38,8 @@ static int read_all(char *const *argv, int *local_rank, tern_error *err)
 {
     const char *number;
     for (int at = 1; argv[at] && strcmp(argv[at], "--"); at++) {
-        int taken = match(argv, at, &number);
-        int status = taken ? parse(argv[at], number, local_rank, err) : TERN_OK;
+        int taken = match_variable(argv, at, &number);
+        int status = taken ? parse_rank(argv[at], number, local_rank, err) : TERN_OK;
         if (status) return status;
         at += taken == 2;
     }
@@ -51,7 +51,7 @@ static int remove_all(char **argv)
     const char *number;
     int kept = 1, at = 1;
     while (argv[at] && strcmp(argv[at], "--")) {
-        int taken = match(argv, at, &number);
+        int taken = match_variable(argv, at, &number);
         if (!taken) argv[kept++] = argv[at];
         at += taken ? taken : 1;
     }

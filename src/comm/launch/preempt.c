@@ -163,7 +163,7 @@ void tern_preempt_free(tern_preempt *preempt)
 
 /* Reads the flag posted in an earlier call. It rarely waits: the step's backward has synchronised the ranks
  * since. */
-static int hear(tern_preempt *preempt, tern_error *err)
+static int hear_signal(tern_preempt *preempt, tern_error *err)
 {
     tern_work *work = preempt->work;
     preempt->work = NULL;
@@ -173,7 +173,7 @@ static int hear(tern_preempt *preempt, tern_error *err)
     return TERN_OK;
 }
 
-static int tell(tern_preempt *preempt, tern_error *err)
+static int tell_signal(tern_preempt *preempt, tern_error *err)
 {
     bool alone = !preempt->group || tern_group_size(preempt->group) == 1;
     preempt->told = atomic_load(&preempt->asked);
@@ -183,10 +183,10 @@ static int tell(tern_preempt *preempt, tern_error *err)
     return preempt->work ? TERN_OK : err->code;
 }
 
-static int look(tern_preempt *preempt, tern_error *err)
+static int look_for_signal(tern_preempt *preempt, tern_error *err)
 {
-    int status = hear(preempt, err);
-    return status ? status : tell(preempt, err);
+    int status = hear_signal(preempt, err);
+    return status ? status : tell_signal(preempt, err);
 }
 
 int tern_preempt_pending(tern_preempt *preempt, tern_error *err)
@@ -196,7 +196,8 @@ int tern_preempt_pending(tern_preempt *preempt, tern_error *err)
     tern_error own = {0};
     if (!err) err = &own;
     bool due = ++preempt->calls % preempt->opts.every == 0;
-    if (due || tern__is_set(err)) look(preempt, err); /* with an error set, the all_reduce ends the family */
+    if (due || tern__is_set(err))
+        look_for_signal(preempt, err); /* with an error set, the all_reduce ends the family */
     return tern__is_set(err) ? err->code : preempt->pending;
 }
 

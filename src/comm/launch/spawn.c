@@ -112,7 +112,7 @@ static int check_sigchld(tern_error *err)
                            "this process ignores SIGCHLD, so the ranks' exit statuses would be lost");
 }
 
-static int check(rank_fn *fn, int n, const tern_spawn_opts *opts, tern_error *err)
+static int check_spawn(rank_fn *fn, int n, const tern_spawn_opts *opts, tern_error *err)
 {
     if (!fn) return tern__error_set(err, func, TERN_E_INVALID, "fn: expected a function, got NULL");
     if (n < 1 || n > TERN__LAUNCH_RANKS)
@@ -237,7 +237,7 @@ static int watch_ranks(spawner *s, tern_error *err)
 }
 
 /* Flushes stdio first: otherwise every child would write the buffered output again. */
-static int start(spawner *s, rank_fn *fn, void *ctx, tern_error *err)
+static int start_ranks(spawner *s, rank_fn *fn, void *ctx, tern_error *err)
 {
     pid_t parent = getpid();
     fflush(NULL);
@@ -334,7 +334,7 @@ static void check_absent(const spawner *s, tern_error *err)
     }
 }
 
-static void reap(spawner *s, tern_error *err)
+static void reap_ranks(spawner *s, tern_error *err)
 {
     struct epoll_event event;
     while (epoll_wait(s->epoll_fd, &event, 1, 0) == 1) wait_for(s, (int)event.data.u32, 0, err);
@@ -375,7 +375,7 @@ static void leave_ranks(spawner *s, tern_error *err)
     err->native = native;
 }
 
-static int watch(spawner *s, tern_error *err)
+static int supervise_ranks(spawner *s, tern_error *err)
 {
     const double poll_s = 0.01, look_s = 1;
     while (s->alive) {
@@ -386,7 +386,7 @@ static int watch(spawner *s, tern_error *err)
             until = TERN__MIN(until, tern__deadline(s->polls ? poll_s : look_s));
         if (tern__poll(ready, TERN__COUNT(ready), until) < 0)
             return tern__error_errno(err, func, TERN_E_SYSTEM, "cannot wait for the ranks");
-        reap(s, err);
+        reap_ranks(s, err);
         pass_signals(s);
         reap_orphans(s);
         if (!s->alive || tern__now_ns() < s->deadline) continue;
@@ -399,7 +399,7 @@ static int watch(spawner *s, tern_error *err)
 }
 
 /* Kills and reaps the remaining ranks, after an error of this process. */
-static void abandon(const spawner *s)
+static void abandon_ranks(const spawner *s)
 {
     for (int i = 0; i < s->launch.ranks; i++)
         if (s->pids[i]) kill(s->pids[i], SIGKILL);
@@ -444,10 +444,11 @@ static void spawner_close(spawner *s)
     sigprocmask(SIG_SETMASK, &s->mask, NULL);
 }
 
-static void spawn(rank_fn *fn, int n, void *ctx, double grace_s, tern_error *err)
+static void spawn_ranks(rank_fn *fn, int n, void *ctx, double grace_s, tern_error *err)
 {
     spawner s;
-    if (!spawner_open(&s, n, grace_s, err) && (start(&s, fn, ctx, err) || watch(&s, err))) abandon(&s);
+    if (!spawner_open(&s, n, grace_s, err) && (start_ranks(&s, fn, ctx, err) || supervise_ranks(&s, err)))
+        abandon_ranks(&s);
     spawner_close(&s);
 }
 
@@ -461,8 +462,8 @@ int tern_spawn(int (*fn)(int rank, void *ctx), int n, void *ctx, const tern_spaw
     if (tern__is_set(err)) return err->code;
     tern_error own = {0};
     tern_spawn_opts set = tern_spawn_defaults();
-    if (!tern__opts_read(&set, sizeof(set), opts, func, &own) && !check(fn, n, &set, &own))
-        spawn(fn, n, ctx, set.grace_s, &own);
+    if (!tern__opts_read(&set, sizeof(set), opts, func, &own) && !check_spawn(fn, n, &set, &own))
+        spawn_ranks(fn, n, ctx, set.grace_s, &own);
     if (own.code && err) *err = own;
     return own.code;
 }

@@ -66,7 +66,7 @@ static tern__label label_of(const tern__desc *desc)
 }
 
 /* Hashes the fields of the extents that the ranks compare. */
-static uint64_t digest(const tern__post *post)
+static uint64_t extents_digest(const tern__post *post)
 {
     uint64_t hash = TERN__FNV;
     for (int i = 0; i < post->extent_count; i++) {
@@ -95,7 +95,7 @@ void tern__desc_write(tern__desc *desc, const tern__post *post)
                          .number = post->label.number,
                          .count = count,
                          .total = post->total ? post->total : count,
-                         .digest = digest(post)};
+                         .digest = extents_digest(post)};
 }
 
 /* The user's own works are named by the number of the call. */
@@ -214,7 +214,7 @@ bool tern__desc_is_same(const tern__desc *desc, const tern__desc *like)
 }
 
 /* Says why two works do not match. Works with the same text may use different memory. */
-static const char *explain(const tern__desc *one, const tern__desc *other, bool same)
+static const char *explain_difference(const tern__desc *one, const tern__desc *other, bool same)
 {
     const tern__label_kind *kind = one->label == other->label ? kind_of(one) : NULL;
     tern__label labels[] = {label_of(one), label_of(other)};
@@ -236,7 +236,7 @@ void tern__desc_differ(const tern__desc *one, const tern__desc *other, int one_r
     tern__desc_text(one, seq, first, sizeof(first));
     tern__desc_text(other, seq, second, sizeof(second));
     snprintf(text, size, "rank %d: %s; rank %d: %s%s", one_rank, first, other_rank, second,
-             explain(one, other, strcmp(first, second) == 0));
+             explain_difference(one, other, strcmp(first, second) == 0));
 }
 
 void tern__desc_hint(const tern__meeting *m, uint64_t seq, int rank, tern__elsewhere where, char *text,

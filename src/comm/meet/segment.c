@@ -57,7 +57,7 @@ static int write_all(int fd, const void *data, size_t bytes, size_t offset)
 /* Returns the bytes of memory and swap that the machine can still provide. Shared memory belongs to no
  * process: if it ran out, the kernel would kill other processes first. So tern never asks for more than
  * this. */
-static size_t available(void)
+static size_t bytes_available(void)
 {
     char line[128];
     unsigned long long kib, all = 0;
@@ -72,12 +72,12 @@ static size_t available(void)
 
 /* In older kernels a signal makes fallocate free all pages again. With a timer or a profiler that ticks
  * faster than it allocates, it would never end. */
-static int fill(int fd, size_t bytes)
+static int fill_pages(int fd, size_t bytes)
 {
     const size_t large = (size_t)64 << 20; /* smaller segments are not checked */
     sigset_t before;
     int status;
-    if (bytes > large && bytes > available()) {
+    if (bytes > large && bytes > bytes_available()) {
         errno = ENOMEM;
         return -1;
     }
@@ -88,7 +88,7 @@ static int fill(int fd, size_t bytes)
     return status;
 }
 
-static int fail(int fd, const char *what, size_t bytes, tern_error *err)
+static int fail_segment(int fd, const char *what, size_t bytes, tern_error *err)
 {
     int code = errno == ENOMEM || errno == ENOSPC ? TERN_E_MEMORY : TERN_E_SYSTEM;
     tern__error_errno(err, func, code, "cannot %s %zu bytes of shared memory", what, bytes);
@@ -100,17 +100,17 @@ int tern__segment_create(void **base, size_t bytes, int *out, tern_error *err)
 {
     size_t mapped = tern__segment_mapped(bytes);
     int fd = memfd_create("tern", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd < 0) return fail(fd, "create", bytes, err);
-    if (fill(fd, file_bytes(bytes))) return fail(fd, "reserve", bytes, err);
-    if (*base && write_all(fd, *base, bytes, 0)) return fail(fd, "fill", bytes, err);
+    if (fd < 0) return fail_segment(fd, "create", bytes, err);
+    if (fill_pages(fd, file_bytes(bytes))) return fail_segment(fd, "reserve", bytes, err);
+    if (*base && write_all(fd, *base, bytes, 0)) return fail_segment(fd, "fill", bytes, err);
     void *at = mmap(*base, mapped, PROT_READ | PROT_WRITE,
                     MAP_SHARED | MAP_POPULATE | (*base ? MAP_FIXED : 0), fd, 0);
-    if (at == MAP_FAILED) return fail(fd, "map", bytes, err);
+    if (at == MAP_FAILED) return fail_segment(fd, "map", bytes, err);
     note of = {.bytes = bytes, .base = (uint64_t)(uintptr_t)at};
     bool sealed = !write_all(fd, &of, sizeof(of), mapped) &&
                   !fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
     if (!sealed) {
-        int code = fail(fd, "seal", bytes, err);
+        int code = fail_segment(fd, "seal", bytes, err);
         if (*base)
             tern__segment_privatize(*base, mapped, NULL);
         else
@@ -190,7 +190,7 @@ int tern__segment_attach(const tern__shm_group *of, int peer, int fd, size_t byt
 /* ---- passing ---- */
 
 /* If a failure is known, it explains better why a peer cannot be reached. */
-static int explain(const tern__shm_group *of, const tern_error *why, tern_error *err)
+static int explain_errno(const tern__shm_group *of, const tern_error *why, tern_error *err)
 {
     int status = is_open(of) ? tern__failure_check(of->group, err) : TERN_OK;
     return status ? status : tern__error_set(err, func, why->code, "%s", why->text);
@@ -201,7 +201,7 @@ int tern__segment_send(tern__shm_group *of, int peer, uint32_t serial, int fd, t
     tern_error why = {0};
     int status = tern__group_send_fd(of->group, peer, serial, fd, &why);
     tern__shm_act(of->shm);
-    return status ? explain(of, &why, err) : TERN_OK;
+    return status ? explain_errno(of, &why, err) : TERN_OK;
 }
 
 /* What a rank waits for that opens a segment: a descriptor, or all ranks. */
@@ -294,7 +294,7 @@ int tern__segment_recv(tern__shm_group *of, int peer, uint32_t serial, int *fd, 
                   .serial = serial,
                   .why = &why};
     int status = tern__wait(of->group, &until.goal, err);
-    if (!status && why.code) status = explain(of, &why, err);
+    if (!status && why.code) status = explain_errno(of, &why, err);
     *fd = until.fd;
     return status;
 }

@@ -12,7 +12,7 @@ const int tern__comm_row_count = TERN__COUNT(tern__comm_rows);
 
 /* Removes the prefix "WORD" or "WORD+" from `name`. Returns the rest, NULL if nothing is left, or `name`
  * itself if it has no such prefix. */
-static const char *skip(const char *name, const char *word)
+static const char *skip_word(const char *name, const char *word)
 {
     size_t length = strlen(word);
     if (!name || strncmp(name, word, length) != 0) return name;
@@ -23,7 +23,7 @@ static const char *skip(const char *name, const char *word)
 /* Returns the name of the back end that moves host data, without "debug" and "nccl"; NULL: not given. */
 static const char *name_behind(const char *name)
 {
-    return skip(skip(name, "debug"), "nccl");
+    return skip_word(skip_word(name, "debug"), "nccl");
 }
 
 /* Returns the name of the back end that moves host data, for two ranks or more. */
@@ -37,9 +37,9 @@ static const char *name_mover(const char *wish, bool has_mpi, bool is_one_host)
 
 static void write_name(const char *wish, const char *mover, char text[TERN__BACKEND_NAME])
 {
-    const char *rest = skip(wish, "debug");
+    const char *rest = skip_word(wish, "debug");
     snprintf(text, TERN__BACKEND_NAME, "%s%s%.32s", rest != wish ? "debug+" : "",
-             skip(rest, "nccl") != rest ? "nccl+" : "", mover);
+             skip_word(rest, "nccl") != rest ? "nccl+" : "", mover);
 }
 
 tern__comm_choice tern__comm_choose(const char *wish, bool has_mpi)
@@ -103,8 +103,8 @@ static int fail_hosts(const tern_group *group, int stranger, tern_error *err)
 
 static void add_fronts(tern_group *group, const char *name)
 {
-    const char *rest = skip(name, "debug");
-    bool has_debug = rest != name, has_nccl = skip(rest, "nccl") != rest;
+    const char *rest = skip_word(name, "debug");
+    bool has_debug = rest != name, has_nccl = skip_word(rest, "nccl") != rest;
     write_name(name, group->backend_name, group->shown_name);
     if (has_debug || has_nccl) group->behind = group->backend;
     if (has_debug) group->backend = &tern__comm_debug;

@@ -56,7 +56,7 @@ typedef struct dialer {
     bool is_spent; /* no file descriptor is left             */
 } dialer;
 
-static int failed(dialer *d, int native)
+static int dial_failed(dialer *d, int native)
 {
     d->native = native;
     d->why = NULL;
@@ -68,13 +68,13 @@ static int failed(dialer *d, int native)
 static int fail_address(dialer *d, const struct sockaddr *at, int native)
 {
     tern__tried_add(&d->tried, d->boot->addr, at, native);
-    return failed(d, native);
+    return dial_failed(d, native);
 }
 
 /* A resolver that cannot open a file reports the name as unknown. errno has the real reason. */
 static int fail_unresolved(dialer *d, int unresolved)
 {
-    failed(d, errno);
+    dial_failed(d, errno);
     if (d->is_spent) return -1;
     d->why = gai_strerror(unresolved);
     d->native = 0;
@@ -83,7 +83,7 @@ static int fail_unresolved(dialer *d, int unresolved)
 }
 
 /* A job's ranks wait for the answer of a rank 0 that is stopped, but not for that of a host that is gone. */
-static int tune(const dialer *d, int fd)
+static int tune_socket(const dialer *d, int fd)
 {
     const double silence_s = 15;
     int one = 1;
@@ -98,7 +98,7 @@ static int connect_to(dialer *d, const struct addrinfo *at)
     d->is_down &= fd == -ENETUNREACH && tern__is_loopback(at->ai_addr);
     if (fd < 0) return fail_address(d, at->ai_addr, -fd);
     memcpy(&d->address, at->ai_addr, at->ai_addrlen);
-    int native = tune(d, fd);
+    int native = tune_socket(d, fd);
     if (!native) return fd;
     tern__close(&fd);
     return fail_address(d, at->ai_addr, native);
@@ -215,7 +215,7 @@ static bool hung_up(int status)
     return status && status != -ETIMEDOUT;
 }
 
-static int greet(dialer *d, tern__line *line)
+static int greet_server(dialer *d, tern__line *line)
 {
     if (!d->callee->torch) {
         line->dialect = TERN__DIALECT_TORCH2;
@@ -234,7 +234,7 @@ static bool dial_once(dialer *d, tern__line *line)
     d->attempts++;
     line->fd = connect_any(d);
     if (line->fd < 0) return false;
-    int status = greet(d, line);
+    int status = greet_server(d, line);
     if (!status) return true;
     tern__close(&line->fd);
     if (d->refused) return false;
@@ -305,8 +305,8 @@ static int give_up(const dialer *d, const char *func, tern_error *err)
     return code;
 }
 
-static int dial(const party *callee, tern__line *line, const tern__bootstrap *boot, int64_t deadline,
-                const char *func, tern_error *err)
+static int dial_until(const party *callee, tern__line *line, const tern__bootstrap *boot, int64_t deadline,
+                      const char *func, tern_error *err)
 {
     int status = TERN_OK;
     dialer d = {.boot = boot,
@@ -331,12 +331,12 @@ static int dial(const party *callee, tern__line *line, const tern__bootstrap *bo
 int tern__dial(tern__line *line, const tern__bootstrap *boot, bool torch, int64_t deadline, const char *func,
                tern_error *err)
 {
-    return dial(torch ? &public_store : &store, line, boot, deadline, func, err);
+    return dial_until(torch ? &public_store : &store, line, boot, deadline, func, err);
 }
 
 int tern__dial_node(const tern__bootstrap *boot, int64_t deadline, tern_error *err)
 {
     tern__line line;
-    int status = dial(&node_0, &line, boot, deadline, "tern_group_open", err);
+    int status = dial_until(&node_0, &line, boot, deadline, "tern_group_open", err);
     return status ? status : line.fd;
 }

@@ -46,12 +46,12 @@ typedef struct visit {
     tern_error *err;
 } visit;
 
-static int fail(const visit *v, const char *what)
+static int file_fail(const visit *v, const char *what)
 {
     return tern__error_errno(v->err, v->func, TERN_E_IO, "%s: cannot %s", v->store->base.where, what);
 }
 
-static int spoiled(const visit *v, const char *how)
+static int file_spoiled(const visit *v, const char *how)
 {
     return tern__error_set(v->err, v->func, TERN_E_FORMAT, "%s: byte %lld: %s", v->store->base.where,
                            (long long)v->store->at, how);
@@ -60,10 +60,10 @@ static int spoiled(const visit *v, const char *how)
 /* ---- opening and locking ---- */
 
 /* Polls for the lock until the deadline, because a stopped process may hold it. */
-static int lock(const visit *v, bool writes)
+static int file_lock(const visit *v, bool writes)
 {
     while (flock(v->store->fd, (writes ? LOCK_EX : LOCK_SH) | LOCK_NB)) {
-        if (errno != EWOULDBLOCK && errno != EINTR) return fail(v, "lock it");
+        if (errno != EWOULDBLOCK && errno != EINTR) return file_fail(v, "lock it");
         if (tern__now_ns() >= v->deadline)
             return tern__error_set(v->err, v->func, TERN_E_TIMEOUT, "%s: another process holds its lock",
                                    v->store->base.where);
@@ -91,7 +91,8 @@ static int open_path(const visit *v)
     if (s->fd < 0 && s->is_private && why.native == ELOOP) return file_refuse(v, "it is a symbolic link");
     if (s->fd < 0) {
         errno = why.native;
-        return why.native ? fail(v, "open it") : tern__error_set(v->err, v->func, why.code, "%s", why.text);
+        return why.native ? file_fail(v, "open it")
+                          : tern__error_set(v->err, v->func, why.code, "%s", why.text);
     }
     if (s->is_private && about.st_uid != geteuid()) return file_refuse(v, "it belongs to another user");
     if (s->is_private && about.st_mode & 077)
@@ -107,21 +108,22 @@ static int open_locked(const visit *v, bool writes, struct stat *now)
     file_store *s = v->store;
     for (;;) {
         int status = s->fd < 0 ? open_path(v) : TERN_OK;
-        if (!status) status = lock(v, writes);
+        if (!status) status = file_lock(v, writes);
         if (status) return status;
-        if (fstat(s->fd, now)) return fail(v, "look at it");
+        if (fstat(s->fd, now)) return file_fail(v, "look at it");
         if (now->st_nlink || s->at) return TERN_OK;
         tern__close(&s->fd);
     }
 }
 
-static int enter(const visit *v, bool writes)
+static int file_enter(const visit *v, bool writes)
 {
     struct stat now;
     int status = open_locked(v, writes, &now);
     if (status) return status;
-    if (!now.st_nlink) return spoiled(v, "it was removed, or another file has taken its place");
-    return now.st_size < v->store->at ? spoiled(v, "it is shorter than when it was read before") : TERN_OK;
+    if (!now.st_nlink) return file_spoiled(v, "it was removed, or another file has taken its place");
+    return now.st_size < v->store->at ? file_spoiled(v, "it is shorter than when it was read before")
+                                      : TERN_OK;
 }
 
 /* ---- reading ---- */
@@ -135,7 +137,7 @@ static int read_some(const visit *v)
     ssize_t got;
     do got = pread(v->store->fd, bytes->data + bytes->bytes, piece, v->store->at + (off_t)bytes->bytes);
     while (got < 0 && errno == EINTR);
-    if (got < 0) return fail(v, "read it");
+    if (got < 0) return file_fail(v, "read it");
     bytes->bytes += (size_t)got;
     return got > 0 ? TERN_PENDING : TERN_OK;
 }
@@ -154,7 +156,7 @@ static int apply_records(const visit *v)
         s->at += (off_t)used;
     }
     if (done) tern__buffer_consume(&s->bytes, done);
-    return state == TERN__RECORD_BAD ? spoiled(v, "not a record of a file store, or one over a limit")
+    return state == TERN__RECORD_BAD ? file_spoiled(v, "not a record of a file store, or one over a limit")
                                      : TERN_OK;
 }
 
@@ -168,21 +170,21 @@ static int read_news(const visit *v)
         int failed = status < 0 ? status : apply_records(v);
         if (failed) return failed;
     }
-    return s->bytes.bytes ? spoiled(v, "the file ends in the middle of a record") : TERN_OK;
+    return s->bytes.bytes ? file_spoiled(v, "the file ends in the middle of a record") : TERN_OK;
 }
 
 /* ---- writing ---- */
 
 /* After a failed write the table has changes that the file lacks. Clears the table, so that the next query
  * reads the file from the start. */
-static int forget(const visit *v, off_t size, const char *what)
+static int file_forget(const visit *v, off_t size, const char *what)
 {
     int saved = errno;
     bool cut = ftruncate(v->store->fd, size) == 0;
     tern__table_clear(v->store->table);
     v->store->at = 0;
     errno = saved;
-    return fail(v, cut ? what : "write to it, nor remove the incomplete record");
+    return file_fail(v, cut ? what : "write to it, nor remove the incomplete record");
 }
 
 static int write_records(const visit *v)
@@ -190,7 +192,7 @@ static int write_records(const visit *v)
     file_store *s = v->store;
     for (size_t done = 0; done < s->bytes.bytes;) {
         ssize_t written = write(s->fd, s->bytes.data + done, s->bytes.bytes - done);
-        if (written < 0 && errno != EINTR) return forget(v, s->at, "write to it");
+        if (written < 0 && errno != EINTR) return file_forget(v, s->at, "write to it");
         if (written > 0) done += (size_t)written;
     }
     s->at += (off_t)s->bytes.bytes;
@@ -220,20 +222,20 @@ static bool has_set(tern__bytes query, const tern__buffer *answer, size_t before
     return desired.bytes == now.bytes && !memcmp(desired.data, now.data, now.bytes);
 }
 
-static int publish(const visit *v, tern__bytes query, const tern__buffer *answer, size_t before)
+static int file_publish(const visit *v, tern__bytes query, const tern__buffer *answer, size_t before)
 {
     file_store *s = v->store;
     if (query.data[0] == TERN__QUERY_COMPARE_SET && !has_set(query, answer, before)) return TERN_OK;
     s->bytes.bytes = 0;
     if (make_records(s, query)) return write_records(v);
     errno = ENOMEM;
-    return forget(v, s->at, "write to it");
+    return file_forget(v, s->at, "write to it");
 }
 
 /* ---- queries ---- */
 
 /* Returns TERN_PENDING if the query must wait. */
-static int run(const visit *v, tern__bytes query, tern__buffer *answer)
+static int file_run(const visit *v, tern__bytes query, tern__buffer *answer)
 {
     file_store *s = v->store;
     tern__key_waiter waiter = {0};
@@ -243,7 +245,7 @@ static int run(const visit *v, tern__bytes query, tern__buffer *answer)
     tern__table_leave(s->table, &waiter);
     if (result == TERN__QUERY_BLOCKS) return TERN_PENDING;
     if (result == TERN__QUERY_DONE)
-        return tern__query_writes(query.data[0]) ? publish(v, query, answer, before) : TERN_OK;
+        return tern__query_writes(query.data[0]) ? file_publish(v, query, answer, before) : TERN_OK;
     tern__table_clear(s->table); /* a query of several keys may have set some */
     s->at = 0;
     return tern__error_set(v->err, v->func, TERN_E_INVALID,
@@ -253,15 +255,15 @@ static int run(const visit *v, tern__bytes query, tern__buffer *answer)
 
 static int ask_once(const visit *v, tern__bytes query, tern__buffer *answer)
 {
-    int status = enter(v, tern__query_writes(query.data[0]));
+    int status = file_enter(v, tern__query_writes(query.data[0]));
     if (!status) status = read_news(v);
-    if (!status) status = run(v, query, answer);
+    if (!status) status = file_run(v, query, answer);
     if (v->store->fd >= 0) flock(v->store->fd, LOCK_UN);
     return status;
 }
 
-static int ask(tern_store *root, tern__bytes query, int64_t deadline, tern__buffer *answer, const char *func,
-               tern_error *err)
+static int file_ask(tern_store *root, tern__bytes query, int64_t deadline, tern__buffer *answer,
+                    const char *func, tern_error *err)
 {
     const visit v = {(file_store *)root, deadline, func, err};
     if (query.data[0] == TERN__QUERY_QUEUE_PUSH || query.data[0] == TERN__QUERY_QUEUE_POP)
@@ -277,7 +279,7 @@ static int ask(tern_store *root, tern__bytes query, int64_t deadline, tern__buff
 /* ---- opening and closing ---- */
 
 /* Adds to a counter without the prefix, which no user's key can collide with. */
-static int count(file_store *s, const char *key, int64_t delta, int64_t *sum, tern_error *err)
+static int file_count(file_store *s, const char *key, int64_t delta, int64_t *sum, tern_error *err)
 {
     s->base.prefix_bytes = 0;
     int status = tern_store_add(&s->base, key, delta, sum, err);
@@ -291,19 +293,19 @@ static void remove_unused(file_store *s)
 {
     struct stat now;
     const visit v = {s, tern__deadline(remove_s), "tern_store_close", NULL};
-    if (!enter(&v, true) && !fstat(s->fd, &now) && now.st_size == s->at) unlink(s->path);
+    if (!file_enter(&v, true) && !fstat(s->fd, &now) && now.st_size == s->at) unlink(s->path);
     if (s->fd >= 0) flock(s->fd, LOCK_UN);
 }
 
 /* The last user removes the file, if `world` users have opened and closed it. */
-static void leave(file_store *s)
+static void file_leave(file_store *s)
 {
     int64_t done, users;
-    if (count(s, done_key, 1, &done, NULL) || count(s, users_key, -1, &users, NULL)) return;
+    if (file_count(s, done_key, 1, &done, NULL) || file_count(s, users_key, -1, &users, NULL)) return;
     if (users <= 0 && s->world >= 0 && (done >= s->world || s->is_abandoned)) remove_unused(s);
 }
 
-static void release(file_store *s)
+static void file_release(file_store *s)
 {
     tern__close(&s->fd);
     tern__table_free(s->table);
@@ -316,8 +318,8 @@ static void release(file_store *s)
 static void close_store(tern_store *root)
 {
     file_store *s = (file_store *)root;
-    if (s->is_user) leave(s);
-    release(s);
+    if (s->is_user) file_leave(s);
+    file_release(s);
 }
 
 static tern_store *open_store(const char *path, int world, bool is_private, const char *func, tern_error *err)
@@ -333,7 +335,7 @@ static tern_store *open_store(const char *path, int world, bool is_private, cons
     if (!status && !(s->path = tern__strdup(path, func, err))) status = TERN_E_MEMORY;
     if (!status && !(s->table = tern__table_new(TERN__STORE_KEYS_MAX, TERN__STORE_BYTES_MAX, func, err)))
         status = TERN_E_MEMORY;
-    if (!status) status = count(s, users_key, 1, &users, err);
+    if (!status) status = file_count(s, users_key, 1, &users, err);
     s->is_user = !status;
     if (!status) return &s->base;
     tern_store_close(&s->base);
@@ -364,4 +366,4 @@ static tern_store *clone_store(tern_store *root, tern_error *err)
     return open_store(s->path, s->world, s->is_private, "tern_store_clone", err);
 }
 
-static const tern__store_ops ops = {.ask = ask, .clone = clone_store, .close = close_store};
+static const tern__store_ops ops = {.ask = file_ask, .clone = clone_store, .close = close_store};

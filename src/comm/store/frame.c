@@ -46,7 +46,7 @@ void tern__frame_answer(tern__frame *frame, uint8_t code, uint64_t keys)
 
 /* ---- scanning ---- */
 
-static tern__frame_state need(tern__frame *frame, tern__bytes in, size_t bytes)
+static tern__frame_state frame_need(tern__frame *frame, tern__bytes in, size_t bytes)
 {
     frame->need = frame->at + bytes;
     return in.bytes < frame->need ? TERN__FRAME_MORE : TERN__FRAME_DONE;
@@ -54,7 +54,7 @@ static tern__frame_state need(tern__frame *frame, tern__bytes in, size_t bytes)
 
 static tern__frame_state scan_number(tern__frame *frame, tern__bytes in, size_t bytes)
 {
-    tern__frame_state state = need(frame, in, bytes);
+    tern__frame_state state = frame_need(frame, in, bytes);
     if (state == TERN__FRAME_DONE) frame->at += bytes;
     return state;
 }
@@ -63,7 +63,7 @@ static tern__frame_state scan_number(tern__frame *frame, tern__bytes in, size_t 
 static tern__frame_state scan_string(tern__frame *frame, tern__bytes in, size_t limit)
 {
     uint64_t bytes;
-    tern__frame_state state = need(frame, in, sizeof(bytes));
+    tern__frame_state state = frame_need(frame, in, sizeof(bytes));
     if (state != TERN__FRAME_DONE) return state;
     memcpy(&bytes, in.data + frame->at, sizeof(bytes));
     if (bytes > limit || frame->at + bytes > TERN__QUERY_BYTES_MAX) return TERN__FRAME_BAD;
@@ -73,7 +73,7 @@ static tern__frame_state scan_string(tern__frame *frame, tern__bytes in, size_t 
 /* Scans a count, which says how often the rest of the shape is repeated. */
 static tern__frame_state scan_count(tern__frame *frame, tern__bytes in, bool once)
 {
-    tern__frame_state state = need(frame, in, sizeof(frame->left));
+    tern__frame_state state = frame_need(frame, in, sizeof(frame->left));
     if (state != TERN__FRAME_DONE) return state;
     memcpy(&frame->left, in.data + frame->at, sizeof(frame->left));
     frame->at += sizeof(frame->left);

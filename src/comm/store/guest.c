@@ -112,7 +112,7 @@ static void finish_query(tern__store_guest *g)
 }
 
 /* Scans the bytes so far of the query at `at`, and translates its code to PyTorch 2's. */
-static tern__frame_state scan(tern__store_guest *g)
+static tern__frame_state guest_scan(tern__store_guest *g)
 {
     tern__bytes in = {g->in.data + g->at, g->in.bytes - g->at};
     if (!in.bytes) return TERN__FRAME_MORE;
@@ -180,7 +180,7 @@ static bool run_queries(tern__store_host *host, tern__store_guest *g)
 {
     if (g->waiter.at && !end_wait(host, g)) return false;
     while (!g->is_closed && g->out.bytes < answers_bytes) {
-        tern__frame_state state = scan(g);
+        tern__frame_state state = guest_scan(g);
         if (state == TERN__FRAME_BAD) tern__guest_refuse(host, g, "malformed query, or one over a limit");
         if (state != TERN__FRAME_DONE) break;
         bool is_done = run_query(host, g);

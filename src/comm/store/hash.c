@@ -88,7 +88,7 @@ static void close_store(tern_store *root)
 }
 
 /* Wakes all sleepers if a waiter was woken. Each looks whether it was its own. */
-static void tell(shared *s)
+static void hash_tell(shared *s)
 {
     if (!tern__table_woken(s->table)) return;
     while (tern__table_woken(s->table)) continue;
@@ -104,8 +104,8 @@ static bool sleep_until(shared *s, const tern__key_waiter *waiter, int64_t deadl
     return true;
 }
 
-static int ask(tern_store *root, tern__bytes query, int64_t deadline, tern__buffer *answer, const char *func,
-               tern_error *err)
+static int hash_ask(tern_store *root, tern__bytes query, int64_t deadline, tern__buffer *answer,
+                    const char *func, tern_error *err)
 {
     shared *s = ((hash_store *)root)->shared;
     tern__key_waiter waiter = {0};
@@ -114,7 +114,7 @@ static int ask(tern_store *root, tern__bytes query, int64_t deadline, tern__buff
     pthread_mutex_lock(&s->lock);
     do {
         result = tern__query_run(s->table, query.data, &waiter, answer);
-        tell(s);
+        hash_tell(s);
         if (result == TERN__QUERY_BLOCKS) in_time = sleep_until(s, &waiter, deadline);
     } while (result == TERN__QUERY_BLOCKS && in_time);
     tern__table_leave(s->table, &waiter);
@@ -126,4 +126,4 @@ static int ask(tern_store *root, tern__bytes query, int64_t deadline, tern__buff
                            root->where);
 }
 
-static const tern__store_ops ops = {.ask = ask, .clone = clone_store, .close = close_store};
+static const tern__store_ops ops = {.ask = hash_ask, .clone = clone_store, .close = close_store};

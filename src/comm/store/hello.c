@@ -24,8 +24,8 @@ int tern__hello_init(tern_error *err)
 }
 
 /* Authenticates one direction's transcript: tag, the whole hello, the callee's nonce. */
-static void sign(uint8_t mac[TERN__MAC_BYTES], const uint8_t *tag, const tern__hello *hello,
-                 const uint8_t *callee_nonce, const uint8_t *secret)
+static void hello_sign(uint8_t mac[TERN__MAC_BYTES], const uint8_t *tag, const tern__hello *hello,
+                       const uint8_t *callee_nonce, const uint8_t *secret)
 {
     uint8_t transcript[tag_bytes + sizeof(*hello) + TERN__NONCE_BYTES];
     memcpy(transcript, tag, tag_bytes);
@@ -39,7 +39,7 @@ static bool is_signed(const uint8_t mac[TERN__MAC_BYTES], const uint8_t *tag, co
                       const uint8_t *callee_nonce, const uint8_t *secret)
 {
     uint8_t expected[TERN__MAC_BYTES];
-    sign(expected, tag, hello, callee_nonce, secret);
+    hello_sign(expected, tag, hello, callee_nonce, secret);
     return sodium_memcmp(mac, expected, sizeof(expected)) == 0;
 }
 
@@ -61,7 +61,7 @@ bool tern__hello_answer(const tern__hello *hello, const tern__challenge *challen
 {
     if (memcmp(challenge->magic, challenge_magic, sizeof(challenge_magic))) return false;
     if (!is_signed(challenge->mac, callee_tag, hello, challenge->nonce, secret)) return false;
-    sign(proof->mac, caller_tag, hello, challenge->nonce, secret);
+    hello_sign(proof->mac, caller_tag, hello, challenge->nonce, secret);
     return true;
 }
 
@@ -76,7 +76,7 @@ void tern__hello_challenge(const tern__hello *hello, const uint8_t *secret, tern
 {
     memcpy(challenge->magic, challenge_magic, sizeof(challenge_magic));
     randombytes_buf(challenge->nonce, sizeof(challenge->nonce));
-    sign(challenge->mac, callee_tag, hello, challenge->nonce, secret);
+    hello_sign(challenge->mac, callee_tag, hello, challenge->nonce, secret);
 }
 
 bool tern__hello_is_proved(const tern__hello *hello, const tern__challenge *challenge, const uint8_t *secret,

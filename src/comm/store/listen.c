@@ -101,8 +101,8 @@ static bool is_own_name(const tern__bootstrap *boot, const struct addrinfo *list
     return false;
 }
 
-static int fail(const tern__bootstrap *boot, int native, const tern__tried *tried, const caller *who,
-                tern_error *err)
+static int listen_fail(const tern__bootstrap *boot, int native, const tern__tried *tried, const caller *who,
+                       tern_error *err)
 {
     bool is_fresh = err && !err->code;
     if (native == EADDRINUSE)
@@ -131,7 +131,7 @@ static int take_port(const tern__bootstrap *boot, bool listens, const caller *wh
                                      : bind_first_of(list, boot->addr, listens, &tried);
     int native = errno;
     freeaddrinfo(list);
-    return fd >= 0 ? fd : fail(boot, native, &tried, who, err);
+    return fd >= 0 ? fd : listen_fail(boot, native, &tried, who, err);
 }
 
 int tern__port_of(int fd)

@@ -24,7 +24,7 @@ typedef struct roll {
     char text[256];
 } roll;
 
-static void add(roll *r, int rank)
+static void missing_add(roll *r, int rank)
 {
     size_t room = sizeof(r->text) - r->used;
     r->missing++;
@@ -44,7 +44,7 @@ int tern__store_fail_missing(tern_store *store, const char *name, int first, int
         snprintf(key, sizeof(key), "%.16s%d", name, rank);
         int has = tern__now_ns() < end ? tern__store_has(store, key, err) : 0;
         if (has < 0) return has;
-        if (!has) add(&r, rank);
+        if (!has) missing_add(&r, rank);
     }
     if (!r.missing) return TERN_OK;
     return tern__error_set(err, "tern_group_open", TERN_E_TIMEOUT,
@@ -106,7 +106,7 @@ bool tern__mark_missing(const tern__bootstrap *boot, char *text, size_t size)
     for (int rank = TERN__MAX(first, 1); rank < end; rank++) {
         bool is_here = rank == boot->rank || (tern__now_ns() < until && tern__mark_is_made(boot, rank));
         if (is_here && rank < boot->rank) return false;
-        if (!is_here) add(&r, rank);
+        if (!is_here) missing_add(&r, rank);
     }
     snprintf(text, size, "%s%s%s%s", r.missing ? (r.missing > 1 ? "; ranks " : "; rank ") : "", r.text,
              r.missing > 1 ? " have"

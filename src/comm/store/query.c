@@ -84,7 +84,7 @@ static bool parse_counter(tern__bytes value, int64_t *out)
     return !errno && end != text && !*end;
 }
 
-static bool count(run *r, tern__bytes key, int64_t delta, int64_t *sum)
+static bool query_count(run *r, tern__bytes key, int64_t delta, int64_t *sum)
 {
     char text[24];
     if (!parse_counter(tern__table_get(r->table, key), sum) || __builtin_add_overflow(*sum, delta, sum))
@@ -97,7 +97,7 @@ static tern__query_result run_add(run *r)
 {
     int64_t sum;
     tern__bytes key = tern__take_string(&r->in);
-    bool fine = count(r, key, (int64_t)tern__take_number(&r->in), &sum);
+    bool fine = query_count(r, key, (int64_t)tern__take_number(&r->in), &sum);
     return fine ? answer_number(r, sum) : TERN__QUERY_BAD;
 }
 
@@ -188,7 +188,7 @@ static tern__query_result run_barrier(run *r)
     tern__bytes key = tern__take_string(&r->in);
     int64_t world = (int64_t)tern__take_number(&r->in);
     if (!r->waiter->is_counted) {
-        if (!count(r, key, 1, &sum)) return TERN__QUERY_BAD;
+        if (!query_count(r, key, 1, &sum)) return TERN__QUERY_BAD;
         r->waiter->is_counted = true;
         if (sum >= world) tern__table_wake(r->table, key);
     } else if (!parse_counter(tern__table_get(r->table, key), &sum)) {
@@ -229,7 +229,7 @@ static tern__query_result run_ping(run *r)
     return done_if(tern__buffer_append(r->reply, &number, sizeof(number)));
 }
 
-static tern__query_result dispatch(run *r, uint8_t code)
+static tern__query_result query_dispatch(run *r, uint8_t code)
 {
     switch (code) {
     case TERN__QUERY_SET: return run_set(r);
@@ -260,5 +260,5 @@ tern__query_result tern__query_run(tern__table *table, const uint8_t *query, ter
                                    tern__buffer *reply)
 {
     run r = {table, {query + 1}, waiter, reply};
-    return dispatch(&r, *query);
+    return query_dispatch(&r, *query);
 }

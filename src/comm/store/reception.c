@@ -10,7 +10,7 @@
 /* ---- one stranger ---- */
 
 /* Sends what the stranger waits for before its next part, or the rest of it. False: it cannot be sent. */
-static bool answer(tern__stranger *s)
+static bool reception_answer(tern__stranger *s)
 {
     tern__welcome welcome;
     tern__hello_welcome(&welcome);
@@ -22,12 +22,12 @@ static bool answer(tern__stranger *s)
     return took >= 0;
 }
 
-static bool challenge(const tern__reception *r, tern__stranger *s)
+static bool reception_challenge(const tern__reception *r, tern__stranger *s)
 {
     if (!r->expects(r->host, s)) return false;
     tern__hello_challenge(&s->hello, r->secret, &s->challenge);
     s->sent = 0;
-    return answer(s);
+    return reception_answer(s);
 }
 
 static bool check_proof(const tern__reception *r, tern__stranger *s)
@@ -36,7 +36,7 @@ static bool check_proof(const tern__reception *r, tern__stranger *s)
     if (!r->message_bytes) return r->admits(r->host, s);
     s->message = tern__alloc(r->message_bytes, __func__, NULL);
     s->sent = 0;
-    return s->message && answer(s);
+    return s->message && reception_answer(s);
 }
 
 static size_t part_bytes(const tern__reception *r, const tern__stranger *s)
@@ -46,23 +46,23 @@ static size_t part_bytes(const tern__reception *r, const tern__stranger *s)
 }
 
 /* Reads the stranger's next part, and handles it if it is complete. False: the stranger has to go. */
-static bool hear(const tern__reception *r, tern__stranger *s)
+static bool reception_read(const tern__reception *r, tern__stranger *s)
 {
-    if (s->is_owed) return answer(s);
+    if (s->is_owed) return reception_answer(s);
     void *const parts[] = {&s->hello, &s->proof, s->message};
     int took = tern__recv_part(s->fd, s->is_stream, parts[s->stage], part_bytes(r, s), &s->got);
     s->has_hung_up = took < 0;
     if (took <= 0) return took == 0;
     s->got = 0;
     switch (s->stage++) {
-    case TERN__PART_HELLO: return challenge(r, s);
+    case TERN__PART_HELLO: return reception_challenge(r, s);
     case TERN__PART_PROOF: return check_proof(r, s);
     default: return r->admits(r->host, s);
     }
 }
 
 /* Many programs only look whether a port answers, so one that hangs up without a byte is no loss. */
-static void lose(const tern__reception *r, const tern__stranger *s)
+static void reception_lose(const tern__reception *r, const tern__stranger *s)
 {
     static const char *const names[] = {
         [TERN__PART_HELLO] = "hello", [TERN__PART_PROOF] = "proof", [TERN__PART_MESSAGE] = "message"};
@@ -162,9 +162,9 @@ bool tern__reception_serve(tern__reception *r, const struct pollfd *polls)
     for (int i = 0; i < r->count; i++) {
         tern__stranger *s = &r->strangers[i];
         s->deadline += extra;
-        bool stays = !polls[TERN__DOORS + i].revents || hear(r, s);
+        bool stays = !polls[TERN__DOORS + i].revents || reception_read(r, s);
         if (s->fd < 0 || (stays && tern__now_ns() < s->deadline)) continue;
-        if (stays || s->has_hung_up) lose(r, s);
+        if (stays || s->has_hung_up) reception_lose(r, s);
         tern__close(&s->fd);
     }
     remove_gone(r);

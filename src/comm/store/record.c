@@ -11,7 +11,7 @@ typedef struct reader {
 } reader;
 
 /* Takes a string. Checks its length against the limit before looking for that many bytes. */
-static tern__bytes take(reader *r, size_t limit)
+static tern__bytes record_take(reader *r, size_t limit)
 {
     uint32_t bytes = 0;
     if (r->state != TERN__RECORD_DONE) return (tern__bytes){0};
@@ -33,7 +33,7 @@ static tern__bytes take(reader *r, size_t limit)
 tern__record_state tern__record_apply(tern__table *table, tern__bytes in, size_t *used)
 {
     reader r = {.in = in};
-    tern__bytes key = take(&r, TERN_STORE_KEY_MAX + 1), value = take(&r, TERN_STORE_VALUE_MAX);
+    tern__bytes key = record_take(&r, TERN_STORE_KEY_MAX + 1), value = record_take(&r, TERN_STORE_VALUE_MAX);
     *used = r.at;
     if (r.state != TERN__RECORD_DONE) return r.state;
     if (key.bytes && key.data[0] == '-')

@@ -70,7 +70,7 @@ static bool is_torch1(const tern__store_guest *g)
 
 /* Moves a guest from the list of `from` to that of its standing, or to the closed ones. The buffers of a
  * closed one no longer count, although they are freed only at the end of the round. */
-static void move(tern__server *server, tern__store_guest *g, tern__standing from)
+static void server_move(tern__server *server, tern__store_guest *g, tern__standing from)
 {
     if (!g->is_closed && g->standing == from) return;
     list_remove(&server->guests[from], g);
@@ -83,12 +83,12 @@ static void move(tern__server *server, tern__store_guest *g, tern__standing from
 static void close_guest(tern__server *server, tern__store_guest *g)
 {
     g->is_closed = true;
-    move(server, g, g->standing);
+    server_move(server, g, g->standing);
 }
 
 /* ---- one guest ---- */
 
-static void watch(const tern__server *server, tern__store_guest *g)
+static void server_watch(const tern__server *server, tern__store_guest *g)
 {
     uint32_t events = g->out.bytes ? EPOLLOUT : EPOLLIN;
     if (events == g->events || g->is_closed) return;
@@ -116,21 +116,21 @@ static void count_buffers(tern__server *server, tern__store_guest *g)
     if (server->buffered <= buffered_max) return;
     tern__store_guest *largest = largest_guest(server);
     tern__guest_refuse(&server->host, largest, "the unfinished queries of all clients are over the limit");
-    move(server, largest, largest->standing);
+    server_move(server, largest, largest->standing);
 }
 
-static void settle(tern__server *server, tern__store_guest *g, tern__standing from)
+static void guest_settle(tern__server *server, tern__store_guest *g, tern__standing from)
 {
-    watch(server, g);
-    move(server, g, from);
+    server_watch(server, g);
+    server_move(server, g, from);
     if (!g->is_closed) count_buffers(server, g);
 }
 
-static void serve(tern__server *server, tern__store_guest *g)
+static void server_serve(tern__server *server, tern__store_guest *g)
 {
     tern__standing from = g->standing;
     tern__guest_run(&server->host, g);
-    settle(server, g, from);
+    guest_settle(server, g, from);
 }
 
 /* Serves the woken guests: their answers must be sent, and more queries may have arrived meanwhile. */
@@ -140,11 +140,11 @@ static void serve_ready(tern__server *server)
         tern__store_guest *g = server->host.ready;
         server->host.ready = g->next_ready;
         g->is_ready = false;
-        if (!g->is_closed) serve(server, g);
+        if (!g->is_closed) server_serve(server, g);
     }
 }
 
-static void handle(tern__server *server, tern__store_guest *g, uint32_t events)
+static void guest_handle(tern__server *server, tern__store_guest *g, uint32_t events)
 {
     tern__standing from = g->standing;
     if (g->is_closed) return;
@@ -155,7 +155,7 @@ static void handle(tern__server *server, tern__store_guest *g, uint32_t events)
         g->deadline = tern__deadline(TERN__HELLO_DEADLINE_S);
     }
     if (!g->is_closed) tern__guest_run(&server->host, g);
-    settle(server, g, from);
+    guest_settle(server, g, from);
     serve_ready(server);
 }
 
@@ -180,7 +180,7 @@ static void end_stranger(tern__server *server, tern__store_guest *g)
         g->standing = TERN__SILENT;
     else
         tern__guest_refuse(&server->host, g, "no proof or query in time");
-    move(server, g, TERN__STRANGER);
+    server_move(server, g, TERN__STRANGER);
 }
 
 static void end_strangers(tern__server *server)
@@ -254,7 +254,7 @@ static bool accept_one(tern__server *server)
     }
     if (is_full(server)) end_stranger(server, server->guests[TERN__STRANGER].first);
     list_add(&server->guests[TERN__STRANGER], fresh);
-    settle(server, fresh, TERN__STRANGER);
+    guest_settle(server, fresh, TERN__STRANGER);
     return true;
 }
 
@@ -309,7 +309,7 @@ static void round_trip(tern__server *server)
         else if (events[i].data.ptr == &server->listen_fd)
             knocks = true;
         else
-            handle(server, events[i].data.ptr, events[i].events);
+            guest_handle(server, events[i].data.ptr, events[i].events);
     }
     if (knocks) accept_some(server);
     end_strangers(server);
@@ -325,7 +325,7 @@ static void *serve_all(void *arg)
 
 /* ---- start and stop ---- */
 
-static void release(tern__server *server)
+static void server_release(tern__server *server)
 {
     for (int i = 0; i < TERN__STANDINGS; i++)
         while (server->guests[i].first) close_guest(server, server->guests[i].first);
@@ -345,7 +345,7 @@ static int look_at(const tern__server *server, const int *fd)
     return epoll_ctl(server->epoll, EPOLL_CTL_ADD, *fd, &event);
 }
 
-static int prepare(tern__server *server, const char *func, tern_error *err)
+static int server_prepare(tern__server *server, const char *func, tern_error *err)
 {
     server->host.table = tern__table_new(TERN__STORE_KEYS_MAX, TERN__STORE_BYTES_MAX, func, err);
     if (!server->host.table) return TERN_E_MEMORY;
@@ -374,10 +374,10 @@ tern__server *tern__server_start(int listen_fd, const uint8_t secret[TERN__SECRE
     memcpy(server->secret, secret, sizeof(server->secret));
     server->host.secret = server->secret;
     server->host.is_public = is_public;
-    if (!prepare(server, func, err) &&
+    if (!server_prepare(server, func, err) &&
         !tern__thread_start(&server->thread, serve_all, server, "tern-store", func, err))
         return server;
-    release(server);
+    server_release(server);
     return NULL;
 }
 
@@ -397,5 +397,5 @@ void tern__server_stop(tern__server *server)
         tern__wake_fd_signal(server->wake_fd);
         pthread_join(server->thread, NULL);
     }
-    release(server);
+    server_release(server);
 }

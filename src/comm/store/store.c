@@ -110,7 +110,7 @@ typedef struct call {
     int status;
 } call;
 
-static call begin(tern_store *store, const char *func, uint8_t code, tern_error *err)
+static call query_begin(tern_store *store, const char *func, uint8_t code, tern_error *err)
 {
     call c = {.store = store, .func = func, .key = "", .err = err};
     c.status = tern__is_set(err) ? err->code : TERN_OK;
@@ -126,7 +126,7 @@ static call begin(tern_store *store, const char *func, uint8_t code, tern_error 
     return c;
 }
 
-static void put(call *c, const void *data, size_t bytes)
+static void query_put(call *c, const void *data, size_t bytes)
 {
     if (!c->status && !tern__buffer_append(&c->store->query, data, bytes))
         c->status = tern__error_set(c->err, c->func, TERN_E_MEMORY, "out of memory: a query of %zu bytes",
@@ -135,7 +135,7 @@ static void put(call *c, const void *data, size_t bytes)
 
 static void put_number(call *c, uint64_t number)
 {
-    put(c, &number, sizeof(number));
+    query_put(c, &number, sizeof(number));
 }
 
 static void put_key(call *c, const char *key)
@@ -154,8 +154,8 @@ static void put_key(call *c, const char *key)
     }
     if (!c->keys++) c->key = key;
     put_number(c, prefix_bytes + bytes);
-    put(c, c->store->prefix, prefix_bytes);
-    put(c, key, bytes);
+    query_put(c, c->store->prefix, prefix_bytes);
+    query_put(c, key, bytes);
 }
 
 static void put_value(call *c, const void *value, size_t bytes)
@@ -167,7 +167,7 @@ static void put_value(call *c, const void *value, size_t bytes)
     if (!c->status && bytes && !value)
         c->status = tern__error_set(c->err, c->func, TERN_E_INVALID, "value of key \"%s\" is NULL", c->key);
     put_number(c, bytes);
-    put(c, value, bytes);
+    query_put(c, value, bytes);
 }
 
 static void put_keys(call *c, const char *const *keys, size_t count)
@@ -195,7 +195,7 @@ static int ask_within(call *c, double timeout_s)
     return c->status;
 }
 
-static int ask(call *c)
+static int store_ask(call *c)
 {
     return ask_within(c, c->store ? c->store->timeout_s : 0);
 }
@@ -230,16 +230,16 @@ static const void *last_value(call *c, tern__frame_cursor cursor, size_t *bytes)
 
 int tern_store_set(tern_store *store, const char *key, const void *value, size_t bytes, tern_error *err)
 {
-    call c = begin(store, __func__, TERN__QUERY_SET, err);
+    call c = query_begin(store, __func__, TERN__QUERY_SET, err);
     put_key(&c, key);
     put_value(&c, value, bytes);
-    return ask(&c);
+    return store_ask(&c);
 }
 
-static const void *fetch(tern_store *store, const char *func, const char *key, double timeout_s,
-                         size_t *bytes, tern_error *err)
+static const void *store_fetch(tern_store *store, const char *func, const char *key, double timeout_s,
+                               size_t *bytes, tern_error *err)
 {
-    call c = begin(store, func, TERN__QUERY_FETCH, err);
+    call c = query_begin(store, func, TERN__QUERY_FETCH, err);
     put_key(&c, key);
     if (ask_within(&c, timeout_s)) return NULL;
     tern__frame_cursor cursor = answer_of(&c);
@@ -250,14 +250,14 @@ static const void *fetch(tern_store *store, const char *func, const char *key, d
 const void *tern_store_get(tern_store *store, const char *key, size_t *bytes, tern_error *err)
 {
     if (tern__is_set(err)) return NULL;
-    return fetch(store, __func__, key, store ? store->timeout_s : 0, bytes, err);
+    return store_fetch(store, __func__, key, store ? store->timeout_s : 0, bytes, err);
 }
 
 int tern__store_read(tern_store *store, const char *key, void *value, size_t cap, size_t *bytes,
                      double timeout_s, tern_error *err)
 {
     tern_error why = {0};
-    const void *found = fetch(store, "tern_group_open", key, timeout_s, bytes, &why);
+    const void *found = store_fetch(store, "tern_group_open", key, timeout_s, bytes, &why);
     if (!found) return tern__error_set(err, why.func, why.code, "%s", why.text);
     memcpy(value, found, TERN__MIN(cap, *bytes));
     return TERN_OK;
@@ -265,37 +265,37 @@ int tern__store_read(tern_store *store, const char *key, void *value, size_t cap
 
 int tern_store_add(tern_store *store, const char *key, int64_t delta, int64_t *sum, tern_error *err)
 {
-    call c = begin(store, __func__, TERN__QUERY_ADD, err);
+    call c = query_begin(store, __func__, TERN__QUERY_ADD, err);
     put_key(&c, key);
     put_number(&c, (uint64_t)delta);
-    if (!ask(&c)) *sum = answer_number(&c);
+    if (!store_ask(&c)) *sum = answer_number(&c);
     return c.status;
 }
 
 int tern_store_compare_set(tern_store *store, const char *key, tern_store_value expected,
                            tern_store_value desired, tern_store_value *now, tern_error *err)
 {
-    call c = begin(store, __func__, TERN__QUERY_COMPARE_SET, err);
+    call c = query_begin(store, __func__, TERN__QUERY_COMPARE_SET, err);
     put_key(&c, key);
     put_value(&c, expected.data, expected.bytes);
     put_value(&c, desired.data, desired.bytes);
-    if (!ask(&c)) now->data = last_value(&c, answer_of(&c), &now->bytes);
+    if (!store_ask(&c)) now->data = last_value(&c, answer_of(&c), &now->bytes);
     return c.status;
 }
 
 int tern_store_append(tern_store *store, const char *key, const void *value, size_t bytes, tern_error *err)
 {
-    call c = begin(store, __func__, TERN__QUERY_APPEND, err);
+    call c = query_begin(store, __func__, TERN__QUERY_APPEND, err);
     put_key(&c, key);
     put_value(&c, value, bytes);
-    return ask(&c);
+    return store_ask(&c);
 }
 
 int tern_store_delete(tern_store *store, const char *key, tern_error *err)
 {
-    call c = begin(store, __func__, TERN__QUERY_DELETE, err);
+    call c = query_begin(store, __func__, TERN__QUERY_DELETE, err);
     put_key(&c, key);
-    ask(&c);
+    store_ask(&c);
     return (int)answer_number(&c);
 }
 
@@ -303,9 +303,9 @@ int tern_store_delete(tern_store *store, const char *key, tern_error *err)
 
 int tern_store_check(tern_store *store, const char *const *keys, size_t count, tern_error *err)
 {
-    call c = begin(store, __func__, TERN__QUERY_CHECK, err);
+    call c = query_begin(store, __func__, TERN__QUERY_CHECK, err);
     put_keys(&c, keys, count);
-    return ask(&c) ? c.status : *store->answer.data == TERN__CHECK_READY;
+    return store_ask(&c) ? c.status : *store->answer.data == TERN__CHECK_READY;
 }
 
 int tern__store_has(tern_store *store, const char *key, tern_error *err)
@@ -316,7 +316,7 @@ int tern__store_has(tern_store *store, const char *key, tern_error *err)
 static int wait_for(tern_store *store, const char *func, const char *const *keys, size_t count,
                     double timeout_s, tern_error *err)
 {
-    call c = begin(store, func, TERN__QUERY_WAIT, err);
+    call c = query_begin(store, func, TERN__QUERY_WAIT, err);
     put_keys(&c, keys, count);
     return ask_within(&c, timeout_s < 0 && store ? store->timeout_s : timeout_s);
 }
@@ -346,16 +346,16 @@ int tern_store_multi_get(tern_store *store, const char *const *keys, size_t coun
 {
     int status = wait_for(store, __func__, keys, count, -1, err);
     if (status) return status;
-    call c = begin(store, __func__, TERN__QUERY_MULTI_GET, err);
+    call c = query_begin(store, __func__, TERN__QUERY_MULTI_GET, err);
     put_keys(&c, keys, count);
-    if (!ask(&c)) split_values(store->answer.data, count, values);
+    if (!store_ask(&c)) split_values(store->answer.data, count, values);
     return c.status;
 }
 
 int tern_store_multi_set(tern_store *store, const char *const *keys, const tern_store_value *values,
                          size_t count, tern_error *err)
 {
-    call c = begin(store, __func__, TERN__QUERY_MULTI_SET, err);
+    call c = query_begin(store, __func__, TERN__QUERY_MULTI_SET, err);
     if (!c.status && ((count && !(keys && values)) || count > TERN__QUERY_KEYS_MAX))
         return tern__error_set(err, __func__, TERN_E_INVALID, "%zu keys, at most %u fit", count,
                                TERN__QUERY_KEYS_MAX);
@@ -364,13 +364,13 @@ int tern_store_multi_set(tern_store *store, const char *const *keys, const tern_
         put_key(&c, keys[i]);
         put_value(&c, values[i].data, values[i].bytes);
     }
-    return ask(&c);
+    return store_ask(&c);
 }
 
 int64_t tern_store_num_keys(tern_store *store, tern_error *err)
 {
-    call c = begin(store, __func__, TERN__QUERY_NUM_KEYS, err);
-    ask(&c);
+    call c = query_begin(store, __func__, TERN__QUERY_NUM_KEYS, err);
+    store_ask(&c);
     return answer_number(&c);
 }
 
@@ -389,8 +389,8 @@ static size_t keep_own(const tern_store *store, tern_store_value *keys, size_t a
 const tern_store_value *tern_store_list_keys(tern_store *store, size_t *count, tern_error *err)
 {
     if (tern__is_set(err)) return NULL;
-    call c = begin(store, __func__, TERN__QUERY_LIST_KEYS, err);
-    if (ask(&c)) return NULL;
+    call c = query_begin(store, __func__, TERN__QUERY_LIST_KEYS, err);
+    if (store_ask(&c)) return NULL;
     tern__frame_cursor cursor = answer_of(&c);
     size_t all = (size_t)tern__take_number(&cursor);
     store->values.bytes = 0;
@@ -409,18 +409,19 @@ const tern_store_value *tern_store_list_keys(tern_store *store, size_t *count, t
 int tern_store_queue_push(tern_store *store, const char *key, const void *value, size_t bytes,
                           tern_error *err)
 {
-    call c = begin(store, __func__, TERN__QUERY_QUEUE_PUSH, err);
+    call c = query_begin(store, __func__, TERN__QUERY_QUEUE_PUSH, err);
     put_key(&c, key);
     put_value(&c, value, bytes);
-    return ask(&c);
+    return store_ask(&c);
 }
 
 /* Returns the oldest value, or NULL: the queue is empty, or *err is set. */
-static const void *pop(tern_store *store, const char *func, const char *key, size_t *bytes, tern_error *err)
+static const void *answer_pop(tern_store *store, const char *func, const char *key, size_t *bytes,
+                              tern_error *err)
 {
-    call c = begin(store, func, TERN__QUERY_QUEUE_POP, err);
+    call c = query_begin(store, func, TERN__QUERY_QUEUE_POP, err);
     put_key(&c, key);
-    if (ask(&c)) return NULL;
+    if (store_ask(&c)) return NULL;
     tern__frame_cursor cursor = answer_of(&c);
     return tern__take_number(&cursor) ? last_value(&c, cursor, bytes) : NULL;
 }
@@ -460,11 +461,11 @@ const void *tern_store_queue_pop(tern_store *store, const char *key, bool block,
     tern_error why = {0};
     if (tern__is_set(err)) return NULL;
     int64_t deadline = tern__deadline(store ? store->timeout_s : 0);
-    const void *value = pop(store, __func__, key, bytes, &why);
+    const void *value = answer_pop(store, __func__, key, bytes, &why);
     bool waits = block && key; /* without a key the first pop has failed, which a compiler cannot see */
     while (waits && !value && !tern__is_set(&why)) {
         if (wait_for_push(store, __func__, key, deadline, &why)) break;
-        value = pop(store, __func__, key, bytes, &why);
+        value = answer_pop(store, __func__, key, bytes, &why);
         if (!value && !tern__is_set(&why)) pause_until(store, __func__, key, deadline, &why);
     }
     if (tern__is_set(&why)) tern__error_set(err, why.func, why.code, "%s", why.text);
@@ -473,9 +474,9 @@ const void *tern_store_queue_pop(tern_store *store, const char *key, bool block,
 
 int64_t tern_store_queue_len(tern_store *store, const char *key, tern_error *err)
 {
-    call c = begin(store, __func__, TERN__QUERY_QUEUE_LEN, err);
+    call c = query_begin(store, __func__, TERN__QUERY_QUEUE_LEN, err);
     put_key(&c, key);
-    ask(&c);
+    store_ask(&c);
     return answer_number(&c);
 }
 
@@ -503,9 +504,9 @@ int tern_store_barrier(tern_store *store, const char *key, int64_t world, tern_e
                                "a barrier needs a store, a key and a world of at least 1, got %lld",
                                (long long)world);
     if (!store->ops || !store->ops->has_barrier) return meet_in_steps(store, __func__, key, world, err);
-    call c = begin(store, __func__, TERN__QUERY_BARRIER, &why);
+    call c = query_begin(store, __func__, TERN__QUERY_BARRIER, &why);
     put_key(&c, key);
     put_number(&c, (uint64_t)world);
-    if (ask(&c) == TERN_E_UNSUPPORTED) return meet_in_steps(store, __func__, key, world, err);
+    if (store_ask(&c) == TERN_E_UNSUPPORTED) return meet_in_steps(store, __func__, key, world, err);
     return c.status ? tern__error_set(err, __func__, c.status, "%s", why.text) : TERN_OK;
 }

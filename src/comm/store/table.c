@@ -56,7 +56,7 @@ static uint64_t hash_of(const tern__table *table, tern__bytes key)
     return XXH3_64bits_withSeed(key.data, key.bytes, table->seed);
 }
 
-static entry *find(const tern__table *table, tern__bytes key)
+static entry *table_find(const tern__table *table, tern__bytes key)
 {
     uint64_t hash = hash_of(table, key);
     entry *at = table->buckets[hash & (table->bucket_count - 1)];
@@ -66,7 +66,7 @@ static entry *find(const tern__table *table, tern__bytes key)
 }
 
 /* Doubles the buckets. If there is no memory for that, the chains only get longer. */
-static void grow(tern__table *table)
+static void table_grow(tern__table *table)
 {
     size_t count = 2 * table->bucket_count;
     entry **buckets = tern__alloc(count * sizeof(*buckets), __func__, NULL);
@@ -85,9 +85,9 @@ static void grow(tern__table *table)
 
 static entry *find_or_add(tern__table *table, tern__bytes key)
 {
-    entry *found = find(table, key);
+    entry *found = table_find(table, key);
     if (found) return found;
-    if (table->entries >= table->bucket_count) grow(table);
+    if (table->entries >= table->bucket_count) table_grow(table);
     entry *fresh = tern__alloc(sizeof(*fresh) + key.bytes, __func__, NULL);
     if (!fresh) return NULL;
     fresh->hash = hash_of(table, key);
@@ -128,7 +128,7 @@ static void link_waiter(tern__key_waiter **first, tern__key_waiter **last, tern_
 
 /* Wakes all waiters of the key. Waking one is not enough for a queue either: it may only look at the value,
  * or be gone, and then another must pop it. */
-static void wake(tern__table *table, entry *at)
+static void wake_waiters(tern__table *table, entry *at)
 {
     while (at->waiters) {
         tern__key_waiter *waiter = at->waiters;
@@ -170,8 +170,8 @@ tern__key_waiter *tern__table_woken(tern__table *table)
 
 void tern__table_wake(tern__table *table, tern__bytes key)
 {
-    entry *at = find(table, key);
-    if (at) wake(table, at);
+    entry *at = table_find(table, key);
+    if (at) wake_waiters(table, at);
 }
 
 /* ---- values ---- */
@@ -181,7 +181,7 @@ static size_t cost_of(const entry *at)
     return at->value ? at->key_bytes + at->value_bytes : 0;
 }
 
-static bool fits(const tern__table *table, const entry *at, size_t bytes)
+static bool value_fits(const tern__table *table, const entry *at, size_t bytes)
 {
     size_t others = table->bytes - cost_of(at);
     bool is_room = at->value || table->keys < table->keys_max;
@@ -190,7 +190,7 @@ static bool fits(const tern__table *table, const entry *at, size_t bytes)
 
 /* Makes room for a value of `bytes`, keeping the first `kept`. Reuses the old memory unless it is far too
  * large. */
-static bool reserve(entry *at, size_t bytes, size_t kept)
+static bool table_reserve(entry *at, size_t bytes, size_t kept)
 {
     bool wasteful = at->value_cap > tight_bytes && bytes < at->value_cap / 4;
     if (at->value && bytes <= at->value_cap && !wasteful) return true;
@@ -211,7 +211,7 @@ static bool write_value(tern__table *table, tern__bytes key, tern__bytes value, 
     if (!at) return false;
     bool is_new = !at->value;
     size_t kept = append ? at->value_bytes : 0, before = cost_of(at);
-    if (!fits(table, at, kept + value.bytes) || !reserve(at, kept + value.bytes, kept)) {
+    if (!value_fits(table, at, kept + value.bytes) || !table_reserve(at, kept + value.bytes, kept)) {
         drop_if_bare(table, at);
         return false;
     }
@@ -219,19 +219,19 @@ static bool write_value(tern__table *table, tern__bytes key, tern__bytes value, 
     at->value_bytes = kept + value.bytes;
     table->bytes += cost_of(at) - before;
     table->keys += is_new;
-    if (is_new) wake(table, at);
+    if (is_new) wake_waiters(table, at);
     return true;
 }
 
 tern__bytes tern__table_get(const tern__table *table, tern__bytes key)
 {
-    const entry *found = find(table, key);
+    const entry *found = table_find(table, key);
     return found ? (tern__bytes){found->value, found->value_bytes} : (tern__bytes){0};
 }
 
 bool tern__table_has(const tern__table *table, tern__bytes key)
 {
-    const entry *found = find(table, key);
+    const entry *found = table_find(table, key);
     return found && (found->value || found->first);
 }
 
@@ -247,7 +247,7 @@ bool tern__table_append(tern__table *table, tern__bytes key, tern__bytes value)
 
 bool tern__table_delete(tern__table *table, tern__bytes key)
 {
-    entry *found = find(table, key);
+    entry *found = table_find(table, key);
     if (!found || !found->value) return false;
     table->bytes -= cost_of(found);
     table->keys--;
@@ -302,18 +302,18 @@ bool tern__table_push(tern__table *table, tern__bytes key, tern__bytes value)
     at->last = fresh;
     at->queued++;
     table->bytes += item_bytes(fresh);
-    wake(table, at);
+    wake_waiters(table, at);
     return true;
 }
 
 tern__bytes tern__table_front(const tern__table *table, tern__bytes key)
 {
-    const entry *found = find(table, key);
+    const entry *found = table_find(table, key);
     if (!found || !found->first) return (tern__bytes){0};
     return (tern__bytes){found->first->data, found->first->bytes};
 }
 
-static void pop(tern__table *table, entry *at)
+static void waiter_pop(tern__table *table, entry *at)
 {
     item *first = at->first;
     table->bytes -= item_bytes(first);
@@ -325,15 +325,15 @@ static void pop(tern__table *table, entry *at)
 
 void tern__table_pop(tern__table *table, tern__bytes key)
 {
-    entry *found = find(table, key);
+    entry *found = table_find(table, key);
     if (!found || !found->first) return;
-    pop(table, found);
+    waiter_pop(table, found);
     drop_if_bare(table, found);
 }
 
 size_t tern__table_queued(const tern__table *table, tern__bytes key)
 {
-    const entry *found = find(table, key);
+    const entry *found = table_find(table, key);
     return found ? found->queued : 0;
 }
 
@@ -344,7 +344,7 @@ void tern__table_clear(tern__table *table)
     for (size_t i = 0; i < table->bucket_count; i++)
         for (entry *at = table->buckets[i], *next; at; at = next) {
             next = at->next;
-            while (at->first) pop(table, at);
+            while (at->first) waiter_pop(table, at);
             if (at->value)
                 tern__table_delete(table, (tern__bytes){at->key, at->key_bytes});
             else

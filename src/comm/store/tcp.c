@@ -46,7 +46,7 @@ typedef struct exchange {
 } exchange;
 
 /* Closes the connection: after a timeout in the middle of a query it cannot be used for another. */
-static int fail(const exchange *x, int native)
+static int tcp_fail(const exchange *x, int native)
 {
     tern__close(&x->store->line.fd);
     errno = -native;
@@ -56,7 +56,7 @@ static int fail(const exchange *x, int native)
                              "%s is gone, or closed the connection on this query", x->store->base.where);
 }
 
-static int redial(const exchange *x)
+static int tcp_redial(const exchange *x)
 {
     tcp_store *s = x->store;
     tern__close(&s->line.fd);
@@ -112,7 +112,7 @@ static int take_answer(const exchange *x, const tern__frame *frame)
 }
 
 /* Cancels a wait. If the wait just ended, its answer comes first; CANCELED comes in any case. */
-static int cancel(const exchange *x, uint8_t code)
+static int tcp_cancel(const exchange *x, uint8_t code)
 {
     tcp_store *s = x->store;
     const uint8_t query = TERN__QUERY_CANCEL_WAIT;
@@ -128,7 +128,7 @@ static int cancel(const exchange *x, uint8_t code)
         if (!status) status = await_frame(s, &answer, x->prompt);
         if (!status) tern__buffer_consume(&s->in, answer.at);
     }
-    return status ? fail(x, status) : TERN_E_TIMEOUT;
+    return status ? tcp_fail(x, status) : TERN_E_TIMEOUT;
 }
 
 /* After a wait that used up the deadline, the next exchange gets time of its own. Rank 0 may be stopped: then
@@ -154,14 +154,14 @@ static bool is_recent(const tcp_store *s, uint8_t code)
 
 static int refuse_unknown(const exchange *x)
 {
-    int status = redial(x);
+    int status = tcp_redial(x);
     if (status) return status;
     return tern__error_set(x->err, x->func, TERN_E_UNSUPPORTED,
                            "%s is an older PyTorch's, which does not know this query", x->store->base.where);
 }
 
 /* Sends a query and appends its answer. */
-static int converse(const exchange *x, tern__bytes query, uint64_t keys)
+static int tcp_converse(const exchange *x, tern__bytes query, uint64_t keys)
 {
     tcp_store *s = x->store;
     tern__frame answer;
@@ -176,12 +176,12 @@ static int converse(const exchange *x, tern__bytes query, uint64_t keys)
     if (!status) return TERN_OK;
     if (status == -ETIMEDOUT && can_wait(code)) {
         const exchange next = next_of(x);
-        if (s->line.dialect == TERN__DIALECT_TORCH2) return cancel(&next, code);
-        int failed = redial(&next); /* PyTorch 1 has no cancel */
+        if (s->line.dialect == TERN__DIALECT_TORCH2) return tcp_cancel(&next, code);
+        int failed = tcp_redial(&next); /* PyTorch 1 has no cancel */
         return failed ? failed : TERN_E_TIMEOUT;
     }
     bool is_gone = status == -ECONNRESET || status == -EPIPE;
-    return is_gone && is_recent(s, code) ? refuse_unknown(x) : fail(x, status);
+    return is_gone && is_recent(s, code) ? refuse_unknown(x) : tcp_fail(x, status);
 }
 
 /* ---- queries that PyTorch's servers do in several ---- */
@@ -195,14 +195,14 @@ static int converse_of_key(const exchange *x, uint8_t code, bool counted, tern__
                 (!counted || tern__buffer_append(&query, &one, sizeof(one))) &&
                 tern__buffer_append_string(&query, key.data, key.bytes) &&
                 (!value.data || tern__buffer_append_string(&query, value.data, value.bytes));
-    int status = fine ? converse(x, tern__buffer_bytes(&query), 1)
+    int status = fine ? tcp_converse(x, tern__buffer_bytes(&query), 1)
                       : tern__error_set(x->err, x->func, TERN_E_MEMORY, "out of memory for a query");
     tern__buffer_release(&query);
     return status;
 }
 
 /* FETCH as WAIT and GET: their answers together are FETCH's. */
-static int fetch(const exchange *x, tern__bytes query)
+static int tcp_fetch(const exchange *x, tern__bytes query)
 {
     tern__frame_cursor in = {query.data + 1};
     tern__bytes key = tern__take_string(&in);
@@ -229,7 +229,7 @@ static int push_and_ping(const exchange *x, tern__bytes query)
 {
     const uint8_t ping[5] = {TERN__QUERY_PING};
     size_t before = x->answer->bytes;
-    int status = converse(x, query, 0);
+    int status = tcp_converse(x, query, 0);
     if (status) return status;
     tern__frame answer = {.field = "4"};
     int native = tern__send_all(x->store->line.fd, ping, sizeof(ping), x->prompt);
@@ -237,7 +237,7 @@ static int push_and_ping(const exchange *x, tern__bytes query)
     if (!native) native = take_answer(x, &answer);
     x->answer->bytes = before;
     if (!native) return TERN_OK;
-    return native == -ECONNRESET || native == -EPIPE ? refuse_unknown(x) : fail(x, native);
+    return native == -ECONNRESET || native == -EPIPE ? refuse_unknown(x) : tcp_fail(x, native);
 }
 
 static uint64_t keys_of(tern__bytes query)
@@ -246,8 +246,8 @@ static uint64_t keys_of(tern__bytes query)
     return query.data[0] == TERN__QUERY_MULTI_GET ? tern__take_number(&in) : 0;
 }
 
-static int ask(tern_store *root, tern__bytes query, int64_t deadline, tern__buffer *answer, const char *func,
-               tern_error *err)
+static int tcp_ask(tern_store *root, tern__bytes query, int64_t deadline, tern__buffer *answer,
+                   const char *func, tern_error *err)
 {
     tcp_store *s = (tcp_store *)root;
     exchange x = {s, deadline, TERN__MAX(deadline, tern__deadline(prompt_s)), answer, func, err};
@@ -255,11 +255,11 @@ static int ask(tern_store *root, tern__bytes query, int64_t deadline, tern__buff
     if (s->line.fd < 0)
         return tern__error_set(err, func, TERN_E_PEER, "the connection to %s was lost", root->where);
     bool is_multi = code == TERN__QUERY_MULTI_GET || code == TERN__QUERY_MULTI_SET;
-    if (code == TERN__QUERY_FETCH && !s->line.is_tern) return fetch(&x, query);
+    if (code == TERN__QUERY_FETCH && !s->line.is_tern) return tcp_fetch(&x, query);
     if (is_multi && s->line.dialect == TERN__DIALECT_TORCH1) return multi_one_by_one(&x, query);
     if (code == TERN__QUERY_QUEUE_PUSH && !s->line.is_tern && s->line.dialect == TERN__DIALECT_TORCH2)
         return push_and_ping(&x, query);
-    return converse(&x, query, keys_of(query));
+    return tcp_converse(&x, query, keys_of(query));
 }
 
 /* ---- opening ---- */
@@ -273,7 +273,7 @@ static void close_store(tern_store *root)
     tern__buffer_release(&s->out);
 }
 
-static int serve(tcp_store *s, owner whose, const char *func, tern_error *err)
+static int tcp_serve(tcp_store *s, owner whose, const char *func, tern_error *err)
 {
     int fd = whose == OF_JOB ? tern__listen(&s->boot, err) : tern__listen_public(&s->boot, func, err);
     if (fd < 0) return fd;
@@ -294,7 +294,7 @@ static tern_store *open_store(const tern__bootstrap *boot, owner whose, bool ser
     s->torch = whose == OF_PROGRAM && !boot->has_secret;
     s->line.fd = -1;
     int status = tern__store_init(&s->base, &ops, "/", func, err);
-    if (!status && serves) status = serve(s, whose, func, err);
+    if (!status && serves) status = tcp_serve(s, whose, func, err);
     snprintf(s->base.where, sizeof(s->base.where), "%s store at %s port %d",
              whose == OF_JOB ? "rank 0's" : "the", s->boot.addr, s->boot.port);
     if (!status) status = tern__dial(&s->line, &s->boot, s->torch, deadline, func, err);
@@ -321,7 +321,7 @@ int tern__store_redial(tern_store *store, int64_t deadline, tern_error *err)
 {
     const exchange x = {
         .store = (tcp_store *)store, .prompt = deadline, .func = "tern_group_open", .err = err};
-    return redial(&x);
+    return tcp_redial(&x);
 }
 
 static tern_store *clone_store(tern_store *root, tern_error *err)
@@ -331,7 +331,7 @@ static tern_store *clone_store(tern_store *root, tern_error *err)
 }
 
 static const tern__store_ops ops = {
-    .ask = ask, .clone = clone_store, .close = close_store, .has_barrier = true};
+    .ask = tcp_ask, .clone = clone_store, .close = close_store, .has_barrier = true};
 
 tern_store_tcp_opts tern_store_tcp_defaults(void)
 {
@@ -341,7 +341,7 @@ tern_store_tcp_opts tern_store_tcp_defaults(void)
 
 /* Waits for the workers as PyTorch's store does: everyone who opens it adds 1 to a key outside all prefixes,
  * and the server waits until all have. */
-static int meet(tern_store *store, const tern_store_tcp_opts *own, const char *func, tern_error *err)
+static int tcp_meet(tern_store *store, const tern_store_tcp_opts *own, const char *func, tern_error *err)
 {
     int64_t count = 0, deadline = tern__deadline(own->timeout_s);
     size_t prefix_bytes = store->prefix_bytes;
@@ -389,7 +389,7 @@ tern_store *tern_store_tcp_open(const char *host, int port, const tern_store_tcp
     boot.has_secret = own.secret != NULL;
     if (own.secret) memcpy(boot.secret, own.secret, sizeof(boot.secret));
     tern_store *store = open_store(&boot, OF_PROGRAM, own.is_server, own.timeout_s, __func__, err);
-    if (store && own.world && own.wait_for_workers && meet(store, &own, __func__, err)) {
+    if (store && own.world && own.wait_for_workers && tcp_meet(store, &own, __func__, err)) {
         tern_store_close(store);
         return NULL;
     }

@@ -98,7 +98,7 @@ static void debug_window_close(void *state, uint32_t window)
 
 /* ---- works ---- */
 
-static void describe(const channel *c, const tern__post *post, uint64_t seq, char *text, size_t size)
+static void work_describe(const channel *c, const tern__post *post, uint64_t seq, char *text, size_t size)
 {
     tern__desc desc;
     char words[TERN__WORK_TEXT];
@@ -193,7 +193,7 @@ static int add_ranges(const channel *c, work *w, const tern__post *post, tern_er
 }
 
 /* Copies the ranges to their twins, or back from them. */
-static void copy(const tern__debug *debug, const tern__flight *flight, bool comes_back)
+static void copy_ranges(const tern__debug *debug, const tern__flight *flight, bool comes_back)
 {
     for (int i = 0; i < flight->count; i++) {
         const tern__debug_range *range = &flight->ranges[i];
@@ -206,11 +206,11 @@ static void copy(const tern__debug *debug, const tern__flight *flight, bool come
     }
 }
 
-static int finish(channel *c, work *w, tern_error *err)
+static int work_finish(channel *c, work *w, tern_error *err)
 {
     int status = tern__flight_check(&w->flight, err);
     double us = (double)(tern__now_ns() - w->flight.began) * 1e-3;
-    if (!status && w->comes_back) copy(c->debug, &w->flight, true);
+    if (!status && w->comes_back) copy_ranges(c->debug, &w->flight, true);
     if (!status) tern__debug_say(c->debug, "done after %.0f us: %s", us, w->flight.text);
     tern__flight_drop(&c->debug->flights, &w->flight);
     w->seq = 0;
@@ -223,7 +223,7 @@ static int finish_to(channel *c, uint64_t seq, tern_error *err)
     int status = TERN_OK;
     for (uint64_t i = seq > c->slots ? seq - c->slots + 1 : 1; i <= seq && !status; i++) {
         work *w = &c->works[i % c->slots];
-        if (w->seq == i) status = finish(c, w, err);
+        if (w->seq == i) status = work_finish(c, w, err);
     }
     return status;
 }
@@ -275,11 +275,11 @@ static int make_room(channel *c, const work *w, tern_error *err)
     return status ? status : finish_to(c, w->seq, err);
 }
 
-static int begin(channel *c, work *w, const tern__post *post, tern_error *err)
+static int work_begin(channel *c, work *w, const tern__post *post, tern_error *err)
 {
     int status = make_room(c, w, err);
     if (status) return status;
-    describe(c, post, c->posted + 1, w->flight.text, sizeof(w->flight.text));
+    work_describe(c, post, c->posted + 1, w->flight.text, sizeof(w->flight.text));
     status = add_ranges(c, w, post, err);
     return status ? status : tern__flight_begin(&c->debug->flights, &w->flight, err);
 }
@@ -288,10 +288,10 @@ static int debug_post(void *of, const tern__post *post, uint64_t *seq, tern_erro
 {
     channel *c = of;
     work *w = &c->works[(c->posted + 1) % c->slots];
-    int status = begin(c, w, post, err);
+    int status = work_begin(c, w, post, err);
     if (status) return tern__debug_tell(c->debug, status, err);
     tern__debug_say(c->debug, "post %s", w->flight.text);
-    copy(c->debug, &w->flight, false);
+    copy_ranges(c->debug, &w->flight, false);
     status = c->debug->behind->post(c->behind, post, seq, err);
     if (status)
         tern__flight_drop(&c->debug->flights, &w->flight);
@@ -305,7 +305,7 @@ static int debug_test(void *of, uint64_t seq, tern_error *err)
     channel *c = of;
     int status = c->debug->behind->test(c->behind, seq, err);
     work *w = &c->works[seq % c->slots];
-    if (!status && w->seq == seq) status = finish(c, w, err);
+    if (!status && w->seq == seq) status = work_finish(c, w, err);
     return tern__debug_tell(c->debug, status, err);
 }
 

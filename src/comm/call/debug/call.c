@@ -14,7 +14,7 @@ static tern__debug *debug_of(const tern_group *group)
     return group && group->backend == &tern__comm_debug ? group->state : NULL;
 }
 
-static int add(tern__flight *flight, const void *at, size_t bytes, bool is_written, tern_error *err)
+static int add_range(tern__flight *flight, const void *at, size_t bytes, bool is_written, tern_error *err)
 {
     tern__debug_range range = {
         .at = (char *)at, .bytes = bytes, .is_written = is_written, .window = TERN__NO_WINDOW};
@@ -46,10 +46,11 @@ static int add_all(const tern_work *work, tern__flight *flight, bool is_out, ter
     int status = TERN_OK;
     for (size_t i = 0; i < work->operand_count && !work->gives && !status; i++) {
         const tern__operand *operand = &work->operands[i];
-        status = add(flight, is_out ? operand->out : operand->in, operand->count * parts * size, is_out, err);
+        status = add_range(flight, is_out ? operand->out : operand->in, operand->count * parts * size, is_out,
+                           err);
     }
     for (int rank = 0; spans && rank < work->group->boot.world && !status; rank++)
-        status = add(flight, spans[rank].data, spans[rank].count * size, is_out, err);
+        status = add_range(flight, spans[rank].data, spans[rank].count * size, is_out, err);
     return status;
 }
 
@@ -72,7 +73,7 @@ static void choose_kept(tern__flight *flight, const tern_work *work)
     }
 }
 
-static tern__flight *take(tern__debug *debug, tern_error *err)
+static tern__flight *take_flight(tern__debug *debug, tern_error *err)
 {
     tern__flight *flight = debug->spare;
     if (!flight) return tern__alloc(sizeof(*flight), "tern_work_wait", err);
@@ -91,7 +92,7 @@ static void give_back(tern__debug *debug, tern__flight *flight)
 int tern__debug_call_begin(tern_work *work, uint64_t number, tern_error *err)
 {
     tern__debug *debug = debug_of(work->group);
-    tern__flight *flight = debug ? take(debug, err) : NULL;
+    tern__flight *flight = debug ? take_flight(debug, err) : NULL;
     tern__desc desc;
     if (!flight) return debug ? TERN_E_MEMORY : TERN_OK;
     tern__desc_write(&desc, &work->post);

@@ -22,7 +22,7 @@ int tern__flight_add(tern__flight *flight, const tern__debug_range *range, tern_
     return TERN_OK;
 }
 
-static bool clash(const tern__debug_range *one, const tern__debug_range *other)
+static bool ranges_clash(const tern__debug_range *one, const tern__debug_range *other)
 {
     if (!one->is_written && !other->is_written) return false;
     return one->at < other->at + other->bytes && other->at < one->at + one->bytes;
@@ -32,7 +32,7 @@ static const tern__debug_range *find_clash(const tern__flight *one, const tern__
 {
     for (int i = 0; i < one->count; i++)
         for (int j = 0; j < other->count; j++)
-            if (clash(&one->ranges[i], &other->ranges[j])) return &one->ranges[i];
+            if (ranges_clash(&one->ranges[i], &other->ranges[j])) return &one->ranges[i];
     return NULL;
 }
 

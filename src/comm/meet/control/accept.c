@@ -13,7 +13,7 @@ static const char func[] = "tern_group_open";
 /* ---- strangers ---- */
 
 /* On this host a caller must belong to this user; a caller from the network has only its proof. */
-static bool greets(void *host, tern__stranger *s)
+static bool peer_greets(void *host, tern__stranger *s)
 {
     const tern__control *control = host;
     int pid;
@@ -21,7 +21,7 @@ static bool greets(void *host, tern__stranger *s)
 }
 
 /* True if the caller is a higher rank that is not connected yet and came to the right socket for its host. */
-static bool expects(void *host, const tern__stranger *s)
+static bool peer_expected(void *host, const tern__stranger *s)
 {
     const tern__control *control = host;
     if (!tern__hello_is_for(&s->hello, TERN__PURPOSE_CONTROL, control->rank, control->world)) return false;
@@ -32,7 +32,7 @@ static bool expects(void *host, const tern__stranger *s)
 
 /* The welcome is sent last: a rank that has received it may leave at once, and must then be known as a peer
  * that left. */
-static bool admits(void *host, tern__stranger *s)
+static bool peer_admitted(void *host, tern__stranger *s)
 {
     tern__control *control = host;
     tern__peer *peer = &control->peers[s->hello.from];
@@ -51,7 +51,7 @@ static bool admits(void *host, tern__stranger *s)
 /* A rank has the address only from the store, so a caller that says nothing is rare: a rank whose packets are
  * lost, or a scanner of ports. Only the first one is a warning. On this host it is a rank that is stopped, of
  * which late.c warns. */
-static void loses(void *host, const tern__stranger *s, const char *missing)
+static void peer_lost(void *host, const tern__stranger *s, const char *missing)
 {
     tern__control *control = host;
     bool is_first = s->is_stream && !control->lost_callers++;
@@ -111,10 +111,10 @@ int tern__control_accept(tern__control *control, tern_store *store, int64_t dead
         *r = (tern__reception){.host = control,
                                .secret = control->secret,
                                .doors = {control->listen_fd, control->listen_tcp},
-                               .greets = greets,
-                               .expects = expects,
-                               .admits = admits,
-                               .loses = loses};
+                               .greets = peer_greets,
+                               .expects = peer_expected,
+                               .admits = peer_admitted,
+                               .loses = peer_lost};
         status = receive_peers(control, r, polls, store, deadline, err);
         tern__reception_close(r);
     }

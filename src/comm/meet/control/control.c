@@ -92,7 +92,7 @@ static void send_to_all(tern__control *control, tern__message *message)
     }
 }
 
-static void release(tern__control *control)
+static void control_release(tern__control *control)
 {
     tern__control_fork_end(control);
     tern__late_close(control);
@@ -160,7 +160,7 @@ void tern__control_close(tern__control *control)
         send_rest(control);
         if (tern__control_is_healthy(control)) part_from_hosts(control);
     }
-    release(control);
+    control_release(control);
 }
 
 /* ---- events ---- */

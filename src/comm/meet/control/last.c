@@ -208,7 +208,7 @@ static tern__doing read_answer(tern__control *control, tern__peer *peer, int64_t
     return is_cut_off(control, peer) ? TERN__DOING_CUT_OFF : TERN__DOING_SILENT;
 }
 
-static tern__doing learn(tern__control *control, int rank, int64_t deadline)
+static tern__doing learn_answer(tern__control *control, int rank, int64_t deadline)
 {
     tern__peer *peer = &control->peers[rank];
     peer->collected = peer->asked;
@@ -255,7 +255,7 @@ static void doing_text(const tern__peer *peer, const char *what, char *text, siz
 /* ---- which ranks hold this one up ---- */
 
 /* Asks the rank that `peer` waits for, unless it was asked before. True if it was not. */
-static bool follow(tern__control *control, const tern__peer *peer)
+static bool follow_rank(tern__control *control, const tern__peer *peer)
 {
     int next = peer->doing == TERN__DOING_WAIT ? peer->code - 2 : -1;
     if (next < 0 || next >= control->world || next == control->rank) return false;
@@ -272,7 +272,7 @@ static bool is_pending(const tern__peer *peer)
 
 /* Collects the answers of the ranks that were asked, and of the ranks that those wait for. A rank that is
  * asked later gets as much time to answer. */
-static void collect(tern__control *control, double timeout_s)
+static void collect_answers(tern__control *control, double timeout_s)
 {
     bool finds = true;
     for (int rank = 0; rank < control->world; rank++) {
@@ -284,9 +284,9 @@ static void collect(tern__control *control, double timeout_s)
         finds = false;
         for (int rank = 0; rank < control->world; rank++)
             if (is_pending(&control->peers[rank]))
-                control->peers[rank].doing = learn(control, rank, deadline);
+                control->peers[rank].doing = learn_answer(control, rank, deadline);
         for (int rank = 0; rank < control->world; rank++)
-            if (control->peers[rank].is_suspect) finds |= follow(control, &control->peers[rank]);
+            if (control->peers[rank].is_suspect) finds |= follow_rank(control, &control->peers[rank]);
     }
 }
 
@@ -308,7 +308,7 @@ void tern__control_others_text(tern__control *control, const char *what, double 
                                size_t size)
 {
     int said = 0, left = 0;
-    collect(control, timeout_s);
+    collect_answers(control, timeout_s);
     for (int turn = TERN__DOING_STOP; turn <= TERN__DOING_WAIT; turn++)
         for (int rank = 0; rank < control->world; rank++) {
             const tern__peer *peer = &control->peers[rank];

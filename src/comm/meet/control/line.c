@@ -12,7 +12,7 @@
 /* ---- sending ---- */
 
 /* The caller holds send_lock. Nothing is kept for a connection that has failed. */
-static int flush(tern__stream *stream, int fd)
+static int line_flush(tern__stream *stream, int fd)
 {
     size_t sent = 0;
     int native = tern__send_part(fd, stream->outbox, stream->unsent, &sent) < 0 ? errno : 0;
@@ -23,12 +23,12 @@ static int flush(tern__stream *stream, int fd)
 
 static int send_bytes(tern__stream *stream, int fd, const void *data, size_t bytes)
 {
-    int native = flush(stream, fd);
+    int native = line_flush(stream, fd);
     if (native) return native;
     if (stream->unsent + bytes > sizeof(stream->outbox)) return EAGAIN;
     memcpy(stream->outbox + stream->unsent, data, bytes);
     stream->unsent += bytes;
-    return flush(stream, fd);
+    return line_flush(stream, fd);
 }
 
 static int send_whole(tern__control *control, tern__peer *peer, const void *data, size_t bytes)
@@ -58,7 +58,7 @@ void tern__line_flush(tern__control *control, tern__peer *peer)
 {
     if (!peer->stream) return;
     pthread_mutex_lock(&control->send_lock);
-    flush(peer->stream, peer->fd);
+    line_flush(peer->stream, peer->fd);
     pthread_mutex_unlock(&control->send_lock);
 }
 

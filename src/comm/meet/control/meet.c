@@ -262,8 +262,8 @@ static int gather_addresses(tern__control *control, tern_store *store, int64_t d
     return status;
 }
 
-static int meet(tern__control *control, const tern__bootstrap *boot, tern_store *store, int64_t deadline,
-                tern_error *err)
+static int control_meet(tern__control *control, const tern__bootstrap *boot, tern_store *store,
+                        int64_t deadline, tern_error *err)
 {
     tern__rank_info *own = &control->peers[control->rank].info;
     int status = tern__rank_info_make(own, boot, err);
@@ -292,7 +292,7 @@ int tern__control_meet(tern__control *control, const tern__bootstrap *boot, tern
 {
     control->warn = tern__warn_at(deadline);
     int status = tern__late_begin(control, boot, store, deadline, err);
-    if (!status) status = meet(control, boot, store, deadline, err);
+    if (!status) status = control_meet(control, boot, store, deadline, err);
     tern__late_end(control);
     if (status && !tern__control_is_healthy(control)) {
         *err = (tern_error){0};

@@ -87,7 +87,7 @@ static void describe_loss(const tern__control *control, const tern__peer *peer, 
                  reason);
 }
 
-static void lose(tern__control *control, tern__peer *peer, int native)
+static void peer_lose(tern__control *control, tern__peer *peer, int native)
 {
     char text[256];
     describe_loss(control, peer, native, text);
@@ -172,7 +172,7 @@ static bool read_message(tern__control *control, tern__peer *peer)
     else if (got == -EBADF)
         lose_own(control, peer);
     else
-        lose(control, peer, -got);
+        peer_lose(control, peer, -got);
     return true;
 }
 
@@ -181,7 +181,7 @@ bool tern__control_serve_peer(tern__control *control, tern__peer *peer, short so
     if (peer->gone || !(socket_events | pid_events)) return false;
     if (socket_events & POLLOUT) tern__line_flush(control, peer);
     while (!peer->gone && read_message(control, peer)) continue;
-    if (pid_events && !peer->gone) lose(control, peer, ENODATA);
+    if (pid_events && !peer->gone) peer_lose(control, peer, ENODATA);
     return true;
 }
 

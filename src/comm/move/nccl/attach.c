@@ -11,7 +11,7 @@
 
 #define PAGE ((size_t)2 << 20)
 
-static void attach(tern__nccl_window *window)
+static void window_attach(tern__nccl_window *window)
 {
     tern__nccl *nccl = window->gpu->nccl;
     if ((uintptr_t)window->base % PAGE || tern__nccl_comm_await(window->comm, "to take memory", NULL)) return;
@@ -40,7 +40,7 @@ int tern__nccl_attach(tern__nccl_window *window, tern__nccl_comm *comm, tern_err
     int without;
     if (window->comm || window->gpu->nccl->group->boot.world == 1 || window->bytes < PAGE) return TERN_OK;
     window->comm = comm;
-    attach(window);
+    window_attach(window);
     int status = find_without(window, &without, err);
     if (status) return status;
     if (without >= 0) {

@@ -215,7 +215,7 @@ static void *nccl_channel_open(void *state, const tern__channel_opts *opts, tern
 }
 
 /* A device finishes what it was given before it is closed. */
-static int finish(tern__nccl_work *work, tern_error *err)
+static int work_finish(tern__nccl_work *work, tern_error *err)
 {
     if (work->comm) return tern__nccl_work_finish(work, err);
     return work->is_ended && work->is_queued ? tern__nccl_fail_ended(err) : TERN_OK;
@@ -234,7 +234,7 @@ static int finish_to(tern__nccl_channel *c, uint64_t seq, bool waits, tern_error
         if (status) return status;
         if (c->finished >= next) continue;
         c->finished = next;
-        status = finish(work, err);
+        status = work_finish(work, err);
         if (status) return status;
     }
     return TERN_OK;

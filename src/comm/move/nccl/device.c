@@ -45,7 +45,7 @@ static tern__nccl_comm *find_spare(const tern__nccl_device *gpu)
     return comm;
 }
 
-static int introduce(const tern__nccl_device *gpu, info *infos, tern_error *err)
+static int introduce_gpu(const tern__nccl_device *gpu, info *infos, tern_error *err)
 {
     tern__nccl *nccl = gpu->nccl;
     const tern_device *device = gpu->device;
@@ -61,7 +61,7 @@ static int introduce(const tern__nccl_device *gpu, info *infos, tern_error *err)
 /* ---- communicators ---- */
 
 /* Returns the spare communicator if all ranks have the same one to spare; else NULL. */
-static tern__nccl_comm *agree(const tern__nccl_device *gpu, const info *infos)
+static tern__nccl_comm *spare_agreed(const tern__nccl_device *gpu, const info *infos)
 {
     for (int rank = 1; rank < gpu->nccl->group->boot.world; rank++)
         if (infos[rank].spare != infos[0].spare) return NULL;
@@ -96,8 +96,8 @@ static tern__nccl_comm *open_comm(tern__nccl_device *gpu, void *order, const ter
     size_t world = (size_t)gpu->nccl->group->boot.world;
     info *infos = tern__alloc(world * sizeof(*infos), "tern_ddp_new", err);
     if (!infos) return NULL;
-    int status = introduce(gpu, infos, err);
-    tern__nccl_comm *comm = status ? NULL : agree(gpu, infos);
+    int status = introduce_gpu(gpu, infos, err);
+    tern__nccl_comm *comm = status ? NULL : spare_agreed(gpu, infos);
     tern__free(infos);
     if (!status && !comm) comm = comm_new(gpu, channel, err);
     if (comm) {
@@ -139,7 +139,7 @@ static void end_device(tern__nccl_device *gpu)
 
 /* Takes the device off the list, so that the watch no longer sees it, and waits until no abort is in
  * progress. */
-static void forget(tern__nccl_device *gpu)
+static void comm_forget(tern__nccl_device *gpu)
 {
     tern__nccl *nccl = gpu->nccl;
     pthread_mutex_lock(&nccl->lock);
@@ -157,7 +157,7 @@ static void forget(tern__nccl_device *gpu)
 /* Destroying a communicator waits until all ranks of this host have finalized theirs. Ranks may close their
  * groups in different order, so closing a group waits for a moment only; closing the device waits to the end.
  */
-static void *reap(void *arg)
+static void *reap_handles(void *arg)
 {
     const tern__nccl_device *gpu = arg;
     for (int i = 0; i < gpu->ended_count; i++) gpu->plugin->destroy(gpu->ended[i]);
@@ -197,7 +197,7 @@ static void begin_reaping(tern__nccl_device *gpu)
         if (handle && gpu->ended) gpu->ended[gpu->ended_count++] = handle;
     }
     gpu->nccl = NULL;
-    if (gpu->ended_count && tern__thread_new(&gpu->reaper, NULL, reap, gpu)) gpu->ended_count = 0;
+    if (gpu->ended_count && tern__thread_new(&gpu->reaper, NULL, reap_handles, gpu)) gpu->ended_count = 0;
 }
 
 static void close_device(tern__nccl_device *gpu)
@@ -205,7 +205,7 @@ static void close_device(tern__nccl_device *gpu)
     for (tern__nccl_comm *comm = gpu->comms; comm; comm = comm->next)
         if (comm->is_final) tern__nccl_comm_await(comm, "to end", NULL);
     tern__nccl_abort_failed(gpu->nccl);
-    forget(gpu);
+    comm_forget(gpu);
     begin_reaping(gpu);
 }
 
@@ -222,7 +222,7 @@ static void on_close(tern__close_listener *listener)
     free_device(gpu);
 }
 
-static tern__nccl_device *make(tern__nccl *nccl, tern_device *device, tern_error *err)
+static tern__nccl_device *device_make(tern__nccl *nccl, tern_device *device, tern_error *err)
 {
     tern__nccl_device *gpu = tern__alloc(sizeof(*gpu), "tern_ddp_new", err);
     if (!gpu) return NULL;
@@ -235,7 +235,7 @@ static tern__nccl_device *make(tern__nccl *nccl, tern_device *device, tern_error
 tern__nccl_device *tern__nccl_mail_device_of(tern__nccl *nccl, tern_device *device)
 {
     if (nccl->mail_device) return nccl->mail_device->device == device ? nccl->mail_device : NULL;
-    tern__nccl_device *gpu = tern__nccl_watch(nccl, NULL) ? NULL : make(nccl, device, NULL);
+    tern__nccl_device *gpu = tern__nccl_watch(nccl, NULL) ? NULL : device_make(nccl, device, NULL);
     pthread_mutex_lock(&nccl->lock);
     nccl->mail_device = gpu;
     pthread_mutex_unlock(&nccl->lock);
@@ -245,7 +245,7 @@ tern__nccl_device *tern__nccl_mail_device_of(tern__nccl *nccl, tern_device *devi
 static tern__nccl_device *device_new(tern__nccl *nccl, tern_device *device, tern_error *err)
 {
     tern_error why = {0};
-    tern__nccl_device *gpu = make(nccl, device, err);
+    tern__nccl_device *gpu = device_make(nccl, device, err);
     if (!gpu) return NULL;
     pthread_mutex_lock(&nccl->lock);
     gpu->next = nccl->devices;

@@ -44,7 +44,7 @@ _Static_assert(TERN__TOKEN == TERN__NCCL_ID, "a token holds an id");
 
 /* ---- messages ---- */
 
-static message *take(mailbox *box, tern_error *err)
+static message *message_new(mailbox *box, tern_error *err)
 {
     message *m = box->spare;
     if (m) box->spare = m->next;
@@ -61,7 +61,7 @@ static void give_back(mailbox *box, message *m)
     box->spare = m;
 }
 
-static void finish(mailbox *box, message *m, int status)
+static void message_finish(mailbox *box, message *m, int status)
 {
     m->of->source = m->own.source;
     m->of->is_apart = m->own.is_apart;
@@ -69,7 +69,7 @@ static void finish(mailbox *box, message *m, int status)
     give_back(box, m);
 }
 
-static message *find(const mailbox *box, const tern__transfer *transfer)
+static message *message_find(const mailbox *box, const tern__transfer *transfer)
 {
     message *m = box->pending;
     while (m && m->of != transfer) m = m->next;
@@ -104,7 +104,7 @@ static tern__nccl_call call_of(const tern__transfer *t)
                              .peer = !t->is_recv};
 }
 
-static int ask(mailbox *box, message *m, tern_error *err)
+static int message_launch(mailbox *box, message *m, tern_error *err)
 {
     const tern__transfer *t = &m->own;
     int peer = t->is_recv ? t->source : t->peer;
@@ -121,7 +121,7 @@ static int ask(mailbox *box, message *m, tern_error *err)
 
 /* The device also goes past a message that was aborted. That one stays pending: the group knows why, or
  * learns it soon. */
-static int test(const message *m, tern_error *err)
+static int message_test(const message *m, tern_error *err)
 {
     if (!m->work.launched) return TERN_PENDING;
     const tern__nccl_comm *comm = m->work.comm;
@@ -147,24 +147,24 @@ static message *next_met(const mailbox *box)
 /* A send waits on the device until the receiver's host has seen the token. That host may wait for its own
  * device first, since CUDA loads a kernel at its first launch. So after launching a send, look once more for
  * arrivals: if sends wait in a circle, one of the ranks then sees the token of another. */
-static int settle(mailbox *box, message *m, tern_error *err)
+static int message_settle(mailbox *box, message *m, tern_error *err)
 {
     if (!m->own.is_apart || m->own.status) {
-        finish(box, m, m->own.status);
+        message_finish(box, m, m->own.status);
         return TERN_OK;
     }
-    int status = ask(box, m, err);
+    int status = message_launch(box, m, err);
     return status || m->own.is_recv ? status : box->nccl->group->root->progress(box->nccl->group, err);
 }
 
 int tern__nccl_mailbox_advance(mailbox *box, tern_error *err)
 {
     int status = TERN_OK;
-    for (message *m; box && !status && (m = next_met(box));) status = settle(box, m, err);
+    for (message *m; box && !status && (m = next_met(box));) status = message_settle(box, m, err);
     for (message *m = box ? box->pending : NULL, *next; m && !status; m = next) {
         next = m->next;
-        status = test(m, err);
-        if (!status) finish(box, m, TERN_OK);
+        status = message_test(m, err);
+        if (!status) message_finish(box, m, TERN_OK);
         if (status == TERN_PENDING) status = TERN_OK;
     }
     return status;
@@ -191,23 +191,23 @@ static tern__nccl_device *device_of(mailbox *box, const tern__transfer *t)
 }
 
 /* The receiver has its memory on the host or on the same GPU: the data go through the back end behind. */
-static void fetch(tern__transfer *own)
+static void message_fetch(tern__transfer *own)
 {
     const message *m = (const message *)own;
     tern_error err = {0};
     if (tern__transfer_fetch(own, &err)) tern__group_fail(m->box->nccl->group, &err);
 }
 
-static int start(mailbox *box, tern__nccl_device *gpu, tern__transfer *t, tern_error *err)
+static int message_start(mailbox *box, tern__nccl_device *gpu, tern__transfer *t, tern_error *err)
 {
     const tern__nccl_comm *comm = t->is_recv ? NULL : comm_of(gpu, t->peer, false, err);
-    message *m = t->is_recv || comm ? take(box, err) : NULL;
+    message *m = t->is_recv || comm ? message_new(box, err) : NULL;
     if (!m) return err->code;
     *m = (message){.own = *t, .of = t, .box = box, .next = box->pending};
     box->pending = m;
     m->own.place = box->place;
     m->own.token = m->token;
-    m->own.fetch = fetch;
+    m->own.fetch = message_fetch;
     if (comm) memcpy(m->token, comm->id, sizeof(m->token));
     int status = box->nccl->behind->transfer_start(box->nccl->state, &m->own, err);
     return status ? status : tern__nccl_mailbox_advance(box, err);
@@ -226,7 +226,7 @@ int tern__nccl_transfer_start(void *state, tern__transfer *transfer, tern_error 
     if (!nccl->mailbox) nccl->mailbox = mailbox_open(nccl, err);
     if (!nccl->mailbox) return err->code;
     tern__nccl_device *gpu = device_of(nccl->mailbox, transfer);
-    if (gpu) return start(nccl->mailbox, gpu, transfer, err);
+    if (gpu) return message_start(nccl->mailbox, gpu, transfer, err);
     int status = tern__transfer_fetch(transfer, err);
     return status ? status : nccl->behind->transfer_start(nccl->state, transfer, err);
 }
@@ -249,7 +249,7 @@ int tern__nccl_transfer_wait(void *state, const tern__transfer *transfer, tern_e
 {
     const tern__nccl *nccl = state;
     mailbox *box = nccl->mailbox;
-    const message *m = find(box, transfer);
+    const message *m = message_find(box, transfer);
     char text[256], what[288];
     int status = nccl->behind->transfer_wait(nccl->state, m ? &m->own : transfer, err);
     if (status || transfer->status != TERN_PENDING) return status;
@@ -265,7 +265,7 @@ int tern__nccl_transfer_wait(void *state, const tern__transfer *transfer, tern_e
 void tern__nccl_transfer_drop(void *state, tern__transfer *transfer)
 {
     const tern__nccl *nccl = state;
-    message *m = nccl->mailbox ? find(nccl->mailbox, transfer) : NULL;
+    message *m = nccl->mailbox ? message_find(nccl->mailbox, transfer) : NULL;
     nccl->behind->transfer_drop(nccl->state, m ? &m->own : transfer);
     if (m) give_back(nccl->mailbox, m);
 }
@@ -276,7 +276,7 @@ void tern__nccl_mailbox_leave(mailbox *box)
     tern__nccl_mailbox_advance(box, &why);
     for (message *m = box ? box->pending : NULL, *next; m; m = next) {
         next = m->next;
-        if (m->work.comm) finish(box, m, TERN_E_STATE);
+        if (m->work.comm) message_finish(box, m, TERN_E_STATE);
     }
     if (box) box->place = 0;
 }

@@ -47,7 +47,7 @@ static bool is_over(const tern__goal *until)
     return g->status != TERN_PENDING;
 }
 
-static void describe(const tern__goal *until, bool *ranks, char *what, size_t size)
+static void goal_describe(const tern__goal *until, bool *ranks, char *what, size_t size)
 {
     const goal *g = (const goal *)until;
     snprintf(what, size, "NCCL %s", g->of->what);
@@ -59,7 +59,7 @@ int tern__nccl_await(const tern__nccl *nccl, const tern__nccl_goal *of, tern_err
 {
     tern_error why = {0};
     goal until = {.goal = {.is_met = is_over,
-                           .describe = describe,
+                           .describe = goal_describe,
                            .is_message = of->peer >= 0,
                            .is_polled = true,
                            .verb = "for"},

@@ -13,7 +13,7 @@
 enum { look_ms = 20 };
 
 /* Tells all ranks that this one has failed. The group's own thread reads the error from the control plane. */
-static void fail(const tern__nccl *nccl, int code, const char *text)
+static void watch_fail(const tern__nccl *nccl, int code, const char *text)
 {
     if (nccl->group->control) tern__control_abort(nccl->group->control, code, text);
 }
@@ -48,13 +48,13 @@ static bool is_lost(tern__nccl_comm *comm)
     int status = nccl->plugin->test(comm->handle, &why);
     if (status == TERN_PENDING) return false;
     if (status)
-        fail(nccl, status, why.text);
+        watch_fail(nccl, status, why.text);
     else if ((status = check_work(comm, text, sizeof(text))))
-        fail(nccl, status, text);
+        watch_fail(nccl, status, text);
     return status != TERN_OK;
 }
 
-static void look(tern__nccl *nccl)
+static void watch_look(tern__nccl *nccl)
 {
     const tern__control *control = nccl->group->control;
     bool lost = control && !tern__control_is_healthy(control);
@@ -63,13 +63,13 @@ static void look(tern__nccl *nccl)
     if (lost) tern__nccl_abort(nccl);
 }
 
-static void *watch(void *arg)
+static void *watch_run(void *arg)
 {
     tern__nccl *nccl = arg;
     pthread_mutex_lock(&nccl->lock);
     while (!nccl->stops) {
         struct timespec until;
-        look(nccl);
+        watch_look(nccl);
         clock_gettime(CLOCK_MONOTONIC, &until);
         until.tv_nsec += look_ms * 1000000L;
         until.tv_sec += until.tv_nsec / 1000000000;
@@ -83,7 +83,7 @@ static void *watch(void *arg)
 int tern__nccl_watch(tern__nccl *nccl, tern_error *err)
 {
     if (nccl->is_watched) return TERN_OK;
-    int code = tern__thread_new(&nccl->watch, NULL, watch, nccl);
+    int code = tern__thread_new(&nccl->watch, NULL, watch_run, nccl);
     if (code) return tern__error_set(err, "tern_ddp_new", TERN_E_SYSTEM, "pthread_create: error %d", code);
     nccl->is_watched = true;
     return TERN_OK;

@@ -32,7 +32,7 @@ static uint64_t total_of(const tern__post *post)
     return total;
 }
 
-static int meet(tern__nccl_work *work, tern_error *err)
+static int work_meet(tern__nccl_work *work, tern_error *err)
 {
     const tern__nccl *nccl = work->comm->gpu->nccl;
     const tern__post *post = &work->post;
@@ -98,7 +98,7 @@ static part part_of(const tern__nccl *nccl, const tern__post *post, int i)
     return part_at(nccl, &post->extents[i]);
 }
 
-static char *behind(const part *p, const tern__post *post, uint64_t elements)
+static char *order_behind(const part *p, const tern__post *post, uint64_t elements)
 {
     return p->at + elements * tern_dtype_bytes(post->dtype);
 }
@@ -113,12 +113,12 @@ static part result_of(const tern__nccl *nccl, const tern__post *post, int i)
     if (post->kind != TERN__REDUCE_SCATTER) return p;
     if (post->outs) return part_at(nccl, &post->outs[i]);
     p.count /= world;
-    p.at = post->out ? post->out : behind(&p, post, (uint64_t)rank * p.count);
+    p.at = post->out ? post->out : order_behind(&p, post, (uint64_t)rank * p.count);
     return p;
 }
 
 /* Scales this rank's result. */
-static int scale(const tern__nccl_work *work, double factor, tern_error *err)
+static int scale_result(const tern__nccl_work *work, double factor, tern_error *err)
 {
     const tern__nccl_device *gpu = work->comm->gpu;
     const tern__post *post = &work->post;
@@ -130,7 +130,7 @@ static int scale(const tern__nccl_work *work, double factor, tern_error *err)
     return status;
 }
 
-static int zero(const tern__nccl_work *work, tern_error *err)
+static int zero_input(const tern__nccl_work *work, tern_error *err)
 {
     int status = TERN_OK;
     for (int i = 0; i < work->post.extent_count && !status; i++) {
@@ -145,8 +145,8 @@ static int make_summand(const tern__nccl_work *work, tern_error *err)
 {
     const tern__post *post = &work->post;
     if (post->kind == TERN__ALL_REDUCE && post->terms.weighted && post->terms.weight == 0)
-        return zero(work, err);
-    return is_scaled_by_step(post) ? scale(work, factor_of(work), err) : TERN_OK;
+        return zero_input(work, err);
+    return is_scaled_by_step(post) ? scale_result(work, factor_of(work), err) : TERN_OK;
 }
 
 /* ---- the device's part ---- */
@@ -173,7 +173,7 @@ static tern__nccl_call call_of(const tern__nccl *nccl, const tern__nccl_work *wo
     if (post->kind == TERN__ALL_GATHER) {
         call.kind = TERN__NCCL_ALL_GATHER;
         call.count /= world;
-        call.from = behind(&p, post, (uint64_t)rank * call.count);
+        call.from = order_behind(&p, post, (uint64_t)rank * call.count);
     }
     if (post->kind == TERN__REDUCE_SCATTER) {
         call.kind = TERN__NCCL_REDUCE_SCATTER;
@@ -224,7 +224,7 @@ static int fail_aborted(const tern_group *group, tern_error *err)
     return tern__error_set(err, "tern_work_wait", TERN_E_PEER, "NCCL's communicator was given up");
 }
 
-static int run(tern__nccl_comm *comm, const tern__nccl_work *work, tern_error *err)
+static int run_calls(tern__nccl_comm *comm, const tern__nccl_work *work, tern_error *err)
 {
     const tern__post *post = &work->post;
     tern_device *device = comm->gpu->device;
@@ -245,20 +245,20 @@ static int run(tern__nccl_comm *comm, const tern__nccl_work *work, tern_error *e
 }
 
 /* Gives the work to NCCL, after everything that the step's stream has been given. */
-static int ask(tern__nccl_comm *comm, tern__nccl_work *work, tern_error *err)
+static int ask_nccl(tern__nccl_comm *comm, tern__nccl_work *work, tern_error *err)
 {
     tern_device *device = comm->gpu->device;
     const tern__device_backend *backend = device->backend;
     int status = backend->event_record(device, TERN__STREAM_STEP, comm->ready, err);
     if (!status) status = backend->stream_wait(device, comm->stream, comm->ready, err);
-    if (!status) status = run(comm, work, err);
+    if (!status) status = run_calls(comm, work, err);
     if (status && status != TERN_PENDING) return status;
     comm->is_pending = status == TERN_PENDING;
     comm->asked = work;
     return TERN_OK;
 }
 
-static int record(tern__nccl_comm *comm, int place, tern_error *err)
+static int record_event(tern__nccl_comm *comm, int place, tern_error *err)
 {
     tern_device *device = comm->gpu->device;
     tern__device_event **event = &comm->events[place];
@@ -267,12 +267,12 @@ static int record(tern__nccl_comm *comm, int place, tern_error *err)
 }
 
 /* Records the event after the work that NCCL has enqueued in the stream. */
-static int event(tern__nccl_comm *comm, tern_error *err)
+static int record_work(tern__nccl_comm *comm, tern_error *err)
 {
     tern__nccl_work *work = comm->asked;
     tern__nccl *nccl = comm->gpu->nccl;
     int place = (int)(comm->launched % TERN__NCCL_EVENTS);
-    int status = record(comm, place, err);
+    int status = record_event(comm, place, err);
     if (status) return status;
     pthread_mutex_lock(&nccl->lock);
     comm->began[place] = 0;
@@ -311,7 +311,7 @@ static void find_root(tern__nccl_work *work, const tern__tally *tally)
 
 /* Prepares a held work for launching; TERN_PENDING: the ranks have not met. The test may enter this function
  * again for the same work. */
-static int release(tern__nccl_work *work, tern_error *err)
+static int release_held(tern__nccl_work *work, tern_error *err)
 {
     const tern__nccl *nccl = work->comm->gpu->nccl;
     int status = nccl->behind->test(work->comm->order, work->seq, err);
@@ -331,15 +331,15 @@ int tern__nccl_comm_advance(tern__nccl_comm *comm, tern_error *err)
 {
     for (;;) {
         int status = tern__nccl_comm_test(comm, err);
-        if (!status && comm->asked) status = event(comm, err);
+        if (!status && comm->asked) status = record_work(comm, err);
         if (status) return status == TERN_PENDING ? TERN_OK : status;
         tern__nccl_work *work = comm->first;
         if (!work) return TERN_OK;
-        if (work->is_held) status = release(work, err);
+        if (work->is_held) status = release_held(work, err);
         if (status) return status == TERN_PENDING ? TERN_OK : status;
         if (comm->first != work) continue;
         comm->first = work->next;
-        if ((status = ask(comm, work, err))) return status;
+        if ((status = ask_nccl(comm, work, err))) return status;
     }
 }
 
@@ -378,7 +378,7 @@ int tern__nccl_work_post(tern__nccl_work *work, tern__nccl_comm *comm, const ter
     work->post = *post;
     work->post.total = total_of(post);
     work->divisor = divisor_of(post, comm->gpu->nccl->group->boot.world);
-    int status = meet(work, err);
+    int status = work_meet(work, err);
     if (status || post->only_meets) return status;
     work->is_held = is_held(post);
     if (!work->is_held) status = make_summand(work, err);
@@ -393,7 +393,7 @@ static int scale_rest(const tern__nccl_work *work, tern_error *err)
     const tern__nccl_comm *comm = work->comm;
     const tern__tally *tally = comm->gpu->nccl->behind->tally(comm->order, work->seq);
     bool has_mean = is_mean(&work->post) && tally->shares > 0;
-    return has_mean ? scale(work, work->divisor / tally->shares, err) : TERN_OK;
+    return has_mean ? scale_result(work, work->divisor / tally->shares, err) : TERN_OK;
 }
 
 static int is_launched(void *of, tern_error *err)
@@ -424,7 +424,7 @@ int tern__nccl_work_settle(tern__nccl_work *work, bool waits, tern_error *err)
 }
 
 /* Makes the step's stream wait for work number `launched`. */
-static int follow(const tern__nccl_comm *comm, uint64_t launched, tern_error *err)
+static int follow_step(const tern__nccl_comm *comm, uint64_t launched, tern_error *err)
 {
     tern_device *device = comm->gpu->device;
     int place = (int)((launched - 1) % TERN__NCCL_EVENTS);
@@ -444,7 +444,7 @@ int tern__nccl_work_finish(tern__nccl_work *work, tern_error *err)
     if (comm->launched - work->launched < TERN__NCCL_EVENTS) comm->began[place] = tern__now_ns();
     pthread_mutex_unlock(&nccl->lock);
     if (!is_open) return fail_aborted(nccl->group, err);
-    int status = follow(comm, work->launched, err);
+    int status = follow_step(comm, work->launched, err);
     return status ? status : scale_rest(work, err);
 }
 
@@ -477,5 +477,5 @@ void tern__nccl_comm_leave(tern__nccl_comm *comm, const tern__nccl_channel *chan
     }
     if (comm->asked && is_of(comm->asked, channel)) see_into_stream(comm, channel);
     if (comm->channel == channel) comm->channel = NULL;
-    if (comm->launched) follow(comm, comm->launched, NULL);
+    if (comm->launched) follow_step(comm, comm->launched, NULL);
 }

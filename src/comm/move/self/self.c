@@ -109,8 +109,8 @@ static void *self_channel_open(void *state, const tern__channel_opts *opts, tern
 }
 
 /* *to = x * weight / share. */
-static int weigh(const tern__post *post, const char *from, char *to, uint64_t count, double share,
-                 tern_error *err)
+static int weigh_extent(const tern__post *post, const char *from, char *to, uint64_t count, double share,
+                        tern_error *err)
 {
     tern_device *device = tern__memory_device(from);
     if (device)
@@ -121,7 +121,7 @@ static int weigh(const tern__post *post, const char *from, char *to, uint64_t co
 
 /* Computes the result of one rank: the mean is x * weight / share, the premul_sum x * weight. Copies it to
  * `out` if that is set, except in a broadcast, whose root is this rank. */
-static int finish(const self *of, const tern__post *post, tern_error *err)
+static int work_finish(const self *of, const tern__post *post, tern_error *err)
 {
     bool is_premul = post->op == TERN_PREMUL_SUM;
     double share = is_premul ? 1 : post->terms.share;
@@ -135,7 +135,7 @@ static int finish(const self *of, const tern__post *post, tern_error *err)
     for (int i = 0; i < post->extent_count && !status; i++) {
         const tern__extent *e = &post->extents[i];
         char *at = (char *)of->windows[e->window].base + e->offset, *to = out ? out : at;
-        status = weighs ? weigh(post, at, to, e->count, share, err)
+        status = weighs ? weigh_extent(post, at, to, e->count, share, err)
                         : tern__memory_copy(to, at, e->count * size, err);
         if (out) out += e->count * size;
     }
@@ -156,7 +156,7 @@ static int self_post(void *of, const tern__post *post, uint64_t *seq, tern_error
                              .idle = post->terms.idle && !post->terms.shadow,
                              .shares = post->terms.weighted ? post->terms.share : 1,
                              .weight = post->terms.weighted ? &w->weight : NULL};
-    return post->only_meets ? TERN_OK : finish(c->of, post, err);
+    return post->only_meets ? TERN_OK : work_finish(c->of, post, err);
 }
 
 static void self_note(void *of, const tern__label *label)

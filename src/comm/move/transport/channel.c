@@ -33,7 +33,7 @@ static tern__hosts_work *work_at(const tern__hosts_channel *channel, uint64_t se
     return &channel->works[seq % channel->slots];
 }
 
-static bool talks(const tern__hosts_channel *channel)
+static bool talks_to_hosts(const tern__hosts_channel *channel)
 {
     return channel->hosts->map.place < channel->hosts->map.flows;
 }
@@ -47,7 +47,7 @@ static notice *notice_at(const tern__hosts_channel *channel, uint64_t seq, int p
     return (notice *)(board + (seq % channel->slots) * channel->notice_bytes);
 }
 
-static void tell(const tern__hosts_channel *channel, uint64_t seq)
+static void board_write(const tern__hosts_channel *channel, uint64_t seq)
 {
     const tern__hosts *hosts = channel->hosts;
     const tern__tally *tally = &work_at(channel, seq)->tally;
@@ -61,11 +61,11 @@ static void tell(const tern__hosts_channel *channel, uint64_t seq)
     }
 }
 
-static void hear(const tern__hosts_channel *channel, uint64_t seq)
+static void board_read(const tern__hosts_channel *channel, uint64_t seq)
 {
     const tern__hosts *hosts = channel->hosts;
     tern__hosts_work *work = work_at(channel, seq);
-    if (talks(channel)) return;
+    if (talks_to_hosts(channel)) return;
     const notice *from = notice_at(channel, seq, hosts->map.place);
     work->tally.shares = from->shares;
     work->tally.shadows = from->shadows;
@@ -76,7 +76,7 @@ static void hear(const tern__hosts_channel *channel, uint64_t seq)
 
 /* ---- progress ---- */
 
-static int meet(tern__meeting *where, const tern__hosts_work *work, uint64_t *seq, tern_error *err)
+static int meet_locally(tern__meeting *where, const tern__hosts_work *work, uint64_t *seq, tern_error *err)
 {
     tern__post post = work->post;
     post.only_meets = true;
@@ -89,24 +89,25 @@ static int arrive_all(tern__hosts_channel *channel, tern_error *err)
 {
     int status = TERN_OK;
     while (!status && channel->arrived < channel->posted) {
-        if (talks(channel) && !tern__exchange_has_room(&channel->exchange)) break;
+        if (talks_to_hosts(channel) && !tern__exchange_has_room(&channel->exchange)) break;
         status = tern__meeting_test(channel->arrive, work_at(channel, channel->arrived + 1)->arrive, err);
         channel->arrived += !status;
-        if (!status && talks(channel)) status = tern__exchange_send_header(&channel->exchange, err);
+        if (!status && talks_to_hosts(channel)) status = tern__exchange_send_header(&channel->exchange, err);
     }
     return status == TERN_PENDING ? TERN_OK : status;
 }
 
 static bool is_over(const tern__hosts_channel *channel, uint64_t seq)
 {
-    return channel->arrived >= seq && (!talks(channel) || tern__exchange_is_over(&channel->exchange, seq));
+    return channel->arrived >= seq &&
+           (!talks_to_hosts(channel) || tern__exchange_is_over(&channel->exchange, seq));
 }
 
-static int cross(tern__hosts_channel *channel, tern_error *err)
+static int cross_work(tern__hosts_channel *channel, tern_error *err)
 {
     tern__hosts_work *work = work_at(channel, channel->crossed + 1);
-    tell(channel, channel->crossed + 1);
-    int status = meet(channel->leave, work, &work->leave, err);
+    board_write(channel, channel->crossed + 1);
+    int status = meet_locally(channel->leave, work, &work->leave, err);
     channel->crossed += !status;
     return status;
 }
@@ -119,8 +120,8 @@ static int cross_all(tern__hosts_channel *channel, tern_error *err)
     do {
         before = channel->crossed;
         status = arrive_all(channel, err);
-        if (!status && talks(channel)) status = tern__exchange_step(&channel->exchange, err);
-        while (!status && is_over(channel, channel->crossed + 1)) status = cross(channel, err);
+        if (!status && talks_to_hosts(channel)) status = tern__exchange_step(&channel->exchange, err);
+        while (!status && is_over(channel, channel->crossed + 1)) status = cross_work(channel, err);
     } while (!status && channel->crossed != before);
     return status;
 }
@@ -139,10 +140,10 @@ static int end_moves(tern__hosts_channel *channel, tern__hosts_work *work, tern_
     int status = tern__messages_test(&channel->moves, err);
     if (status) return status;
     work->moved = true;
-    return meet(channel->part, work, &work->part, err);
+    return meet_locally(channel->part, work, &work->part, err);
 }
 
-static int end(tern__hosts_channel *channel, tern__hosts_work *work, tern_error *err)
+static int end_work(tern__hosts_channel *channel, tern__hosts_work *work, tern_error *err)
 {
     if (!tern__kind_is_move(work->post.kind)) return tern__meeting_test(channel->leave, work->leave, err);
     int status = work->moves ? TERN_OK : begin_moves(channel, work, err);
@@ -153,9 +154,9 @@ static int end(tern__hosts_channel *channel, tern__hosts_work *work, tern_error 
 static int end_all(tern__hosts_channel *channel, tern_error *err)
 {
     while (channel->done < channel->crossed) {
-        int status = end(channel, work_at(channel, channel->done + 1), err);
+        int status = end_work(channel, work_at(channel, channel->done + 1), err);
         if (status) return status == TERN_PENDING ? TERN_OK : status;
-        hear(channel, ++channel->done);
+        board_read(channel, ++channel->done);
     }
     return TERN_OK;
 }
@@ -233,7 +234,7 @@ static bool awaits_here(const tern__hosts *hosts, tern__meeting *meeting, uint64
     return false;
 }
 
-static bool awaits(const tern__goal *until, int rank)
+static bool channel_awaits(const tern__goal *until, int rank)
 {
     const tern__hosts_channel *channel = ((const goal *)until)->channel;
     uint64_t seq = channel->done + 1, met;
@@ -245,7 +246,7 @@ static bool awaits(const tern__goal *until, int rank)
 
 static int work_goal_find_gone(const tern__goal *until)
 {
-    return tern__hosts_find_gone(((const goal *)until)->channel->hosts, until, awaits);
+    return tern__hosts_find_gone(((const goal *)until)->channel->hosts, until, channel_awaits);
 }
 
 /* Only ranks of this host can be known to wait for each other. */
@@ -264,8 +265,8 @@ static void work_goal_hint(const tern__goal *until, char *text, size_t size)
 }
 
 /* Waits for work `seq` until is_met: until it is done, or until there is room for it. */
-static int await(const tern__hosts_channel *channel, uint64_t seq, bool (*is_met)(const tern__goal *until),
-                 tern_error *err)
+static int channel_await(const tern__hosts_channel *channel, uint64_t seq,
+                         bool (*is_met)(const tern__goal *until), tern_error *err)
 {
     goal until = {.goal = {.is_met = is_met,
                            .describe = work_goal_describe,
@@ -303,12 +304,12 @@ int tern__hosts_channel_post(void *self, const tern__post *post, uint64_t *seq, 
     next.is_small = is_small(hosts, &next);
     int status = check_post(hosts, post, next.count, err);
     bool is_full = channel->posted + 1 - channel->done > channel->slots;
-    if (!status && is_full) status = await(channel, channel->posted + 1, has_room, err);
+    if (!status && is_full) status = channel_await(channel, channel->posted + 1, has_room, err);
     if (status) return status;
     tern__hosts_work *work = work_at(channel, channel->posted + 1);
     next.tally = (tern__tally){.shadow = tern__hosts_work_shadows(channel, work)};
     *work = next;
-    status = meet(channel->arrive, work, &work->arrive, err);
+    status = meet_locally(channel->arrive, work, &work->arrive, err);
     if (status) return status;
     *seq = ++channel->posted;
     tern__desc_say(hosts->group->control, &work->desc, *seq, hosts->where);
@@ -326,7 +327,7 @@ int tern__hosts_channel_test(void *self, uint64_t seq, tern_error *err)
 int tern__hosts_channel_wait(void *self, uint64_t seq, tern_error *err)
 {
     int status = tern__hosts_channel_test(self, seq, err);
-    return status == TERN_PENDING ? await(self, seq, is_done, err) : status;
+    return status == TERN_PENDING ? channel_await(self, seq, is_done, err) : status;
 }
 
 void tern__hosts_channel_note(void *self, const tern__label *label)

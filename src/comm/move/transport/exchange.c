@@ -94,7 +94,7 @@ static tern__headers *headers_at(tern__exchange *x, uint64_t seq)
     return &x->headers[seq % TERN__HEADERS];
 }
 
-static char *buffer(const tern__exchange *x, char *buffers, int host)
+static char *buffer_at(const tern__exchange *x, char *buffers, int host)
 {
     return buffers + (size_t)host * x->round_bytes;
 }
@@ -105,7 +105,7 @@ static int rank_at(const tern__hosts *hosts, int host)
 }
 
 /* True if all ranks get the result. */
-static bool spreads(const tern__hosts_work *work)
+static bool spreads_results(const tern__hosts_work *work)
 {
     return work->post.kind != TERN__REDUCE_SCATTER && work->post.kind != TERN__REDUCE;
 }
@@ -147,10 +147,11 @@ static void cut_rounds(const tern__exchange *x, tern__hosts_work *work)
 }
 
 /* Copies a result to the windows of all ranks of this host, or to its owner's, unless it is there already. */
-static void keep(const tern__hosts *hosts, const tern__hosts_work *work, int host, uint64_t first,
-                 uint64_t count, const char *result)
+static void keep_partial(const tern__hosts *hosts, const tern__hosts_work *work, int host, uint64_t first,
+                         uint64_t count, const char *result)
 {
-    int from = spreads(work) ? 0 : TERN__OWNER, to = spreads(work) ? hosts->here.boot.world - 1 : TERN__OWNER;
+    int from = spreads_results(work) ? 0 : TERN__OWNER,
+        to = spreads_results(work) ? hosts->here.boot.world - 1 : TERN__OWNER;
     for (int place = from; place <= to; place++)
         if (tern__region_at(hosts, work, host, first, count, place) != result)
             tern__region_write(hosts, work, host, first, count, place, result);
@@ -168,7 +169,7 @@ static char *make_partial(const tern__exchange *x, const tern__round *round, int
     uint64_t first, count = in_round(x, round, host, &first);
     char *at = tern__partial_is_raw(hosts, work) ? tern__region_at(hosts, work, host, first, count, 0) : NULL;
     if (at) return at;
-    at = buffer(x, round->partials, host);
+    at = buffer_at(x, round->partials, host);
     tern__partial_make(hosts, work, local, host, first, count, at);
     return at;
 }
@@ -180,7 +181,7 @@ static int begin_partials(tern__exchange *x, tern__round *round, int host, tern_
     size_t size = tern_dtype_bytes(tern__partial_dtype(hosts, round->work));
     uint64_t first, own = in_round(x, round, hosts->map.own, &first),
                     theirs = in_round(x, round, host, &first);
-    round->parts[host] = buffer(x, round->arrivals, host);
+    round->parts[host] = buffer_at(x, round->arrivals, host);
     int status = tern__messages_recv(&round->to_join, rank, tag, round->parts[host], own * size, err);
     if (status) return status;
     return tern__messages_send(&round->given, rank, tag, make_partial(x, round, host), theirs * size, err);
@@ -189,13 +190,13 @@ static int begin_partials(tern__exchange *x, tern__round *round, int host, tern_
 /* ---- results ---- */
 
 /* Returns where results are received: this rank's window, the owner's window, or a buffer. */
-static char *landing(const tern__exchange *x, const tern__round *round, int host)
+static char *landing_at(const tern__exchange *x, const tern__round *round, int host)
 {
     const tern__hosts *hosts = x->channel->hosts;
-    int place = spreads(round->work) ? hosts->map.place : TERN__OWNER;
+    int place = spreads_results(round->work) ? hosts->map.place : TERN__OWNER;
     uint64_t first, count = in_round(x, round, host, &first);
     char *at = tern__region_at(hosts, round->work, host, first, count, place);
-    return at ? at : buffer(x, round->results, host);
+    return at ? at : buffer_at(x, round->results, host);
 }
 
 static int ask_results(tern__exchange *x, tern__round *round, int host, tern_error *err)
@@ -203,18 +204,18 @@ static int ask_results(tern__exchange *x, tern__round *round, int host, tern_err
     int rank = rank_at(x->channel->hosts, host), tag = x->channel->tag + RESULTS;
     size_t size = tern_dtype_bytes(round->work->post.dtype);
     uint64_t first, count = in_round(x, round, host, &first);
-    round->landings[host] = landing(x, round, host);
+    round->landings[host] = landing_at(x, round, host);
     return tern__messages_recv(&round->to_end, rank, tag, round->landings[host], count * size, err);
 }
 
 /* Returns elements that need no sum: their address in the owner's window, or a copy in a buffer. */
-static char *collect(const tern__exchange *x, const tern__round *round, uint64_t first, uint64_t count)
+static char *collect_parts(const tern__exchange *x, const tern__round *round, uint64_t first, uint64_t count)
 {
     const tern__hosts *hosts = x->channel->hosts;
     int own = hosts->map.own;
     char *at = tern__region_at(hosts, round->work, own, first, count, TERN__OWNER);
     if (at) return at;
-    at = buffer(x, round->results, own);
+    at = buffer_at(x, round->results, own);
     tern__region_read(hosts, round->work, own, first, count, TERN__OWNER, at);
     return at;
 }
@@ -222,8 +223,8 @@ static char *collect(const tern__exchange *x, const tern__round *round, uint64_t
 static char *make_result(const tern__exchange *x, const tern__round *round, uint64_t first, uint64_t count)
 {
     const tern__hosts *hosts = x->channel->hosts;
-    if (!tern__kind_reduces(round->work->post.kind)) return collect(x, round, first, count);
-    char *at = landing(x, round, hosts->map.own);
+    if (!tern__kind_reduces(round->work->post.kind)) return collect_parts(x, round, first, count);
+    char *at = landing_at(x, round, hosts->map.own);
     tern__partial_join(hosts, round->work, round->parts, count, at);
     return at;
 }
@@ -237,20 +238,20 @@ static int send_results(tern__exchange *x, tern__round *round, tern_error *err)
     if (!count) return TERN_OK;
     const char *result = make_result(x, round, first, count);
     int status = TERN_OK;
-    for (int i = 1; i < map->count && spreads(round->work) && !status; i++)
+    for (int i = 1; i < map->count && spreads_results(round->work) && !status; i++)
         status = tern__messages_send(&round->to_end, rank_at(hosts, (map->own + i) % map->count),
                                      x->channel->tag + RESULTS, result, count * size, err);
-    keep(hosts, round->work, map->own, first, count, result);
+    keep_partial(hosts, round->work, map->own, first, count, result);
     return status;
 }
 
 static void take_results(const tern__exchange *x, const tern__round *round)
 {
     const tern__hosts *hosts = x->channel->hosts;
-    for (int host = 0; host < hosts->map.count && spreads(round->work); host++) {
+    for (int host = 0; host < hosts->map.count && spreads_results(round->work); host++) {
         uint64_t first, count = in_round(x, round, host, &first);
         if (host != hosts->map.own && count)
-            keep(hosts, round->work, host, first, count, round->landings[host]);
+            keep_partial(hosts, round->work, host, first, count, round->landings[host]);
     }
 }
 
@@ -262,7 +263,7 @@ static int begin_round(tern__exchange *x, tern__round *round, tern_error *err)
     const tern__host_map *map = &x->channel->hosts->map;
     bool reduces = tern__kind_reduces(round->work->post.kind);
     int status = TERN_OK;
-    for (int i = 1; i < map->count && spreads(round->work) && !status; i++)
+    for (int i = 1; i < map->count && spreads_results(round->work) && !status; i++)
         status = ask_results(x, round, (map->own + i) % map->count, err);
     for (int i = 1; i < map->count && reduces && !status; i++)
         status = begin_partials(x, round, (map->own + i) % map->count, err);
@@ -341,7 +342,7 @@ static void join_small(const tern__exchange *x, tern__hosts_work *work, char *co
     _Alignas(TERN__LINE) char result[TERN__SMALL_BYTES];
     if (work->is_moot || !count) return;
     tern__partial_join(hosts, work, sums, count, result);
-    keep(hosts, work, hosts->map.own, 0, count, result);
+    keep_partial(hosts, work, hosts->map.own, 0, count, result);
 }
 
 static int receive_headers(tern__exchange *x, tern_error *err)
@@ -365,7 +366,7 @@ bool tern__exchange_is_over(const tern__exchange *x, uint64_t seq)
     return x->headers_received >= seq && work->ended == work->rounds;
 }
 
-static uint64_t steps(const tern__exchange *x)
+static uint64_t exchange_steps(const tern__exchange *x)
 {
     return x->headers_received + x->fed + x->begun + x->joined + x->ended;
 }
@@ -377,13 +378,13 @@ int tern__exchange_step(tern__exchange *x, tern_error *err)
     uint64_t before;
     int status;
     do {
-        before = steps(x);
+        before = exchange_steps(x);
         link->awaited = NULL;
         status = join_rounds(x, err);
         if (!status) status = end_rounds(x, err);
         if (!status) status = receive_headers(x, err);
         if (!status) status = begin_rounds(x, err);
-    } while (!status && steps(x) != before);
+    } while (!status && exchange_steps(x) != before);
     if (!link->awaited) link->awaited = others;
     return status;
 }

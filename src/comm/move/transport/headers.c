@@ -95,7 +95,7 @@ static void write_head(const tern__headers *headers, tern__hosts_work *work, con
                            tern__region_count(hosts, work, hosts->map.own), headers->sums[hosts->map.own]);
 }
 
-static int exchange(tern__headers *headers, int host, tern_error *err)
+static int exchange_headers(tern__headers *headers, int host, tern_error *err)
 {
     const tern__hosts *hosts = headers->channel->hosts;
     int rank = tern__host_rank(&hosts->map, host, hosts->map.place), tag = headers->channel->tag;
@@ -113,7 +113,7 @@ int tern__headers_send(tern__headers *headers, tern__hosts_work *work, const ter
     headers->work = work;
     write_head(headers, work, local);
     for (int i = 1; i < map->count && !status; i++)
-        status = exchange(headers, (map->own + i) % map->count, err);
+        status = exchange_headers(headers, (map->own + i) % map->count, err);
     return status;
 }
 
@@ -132,7 +132,7 @@ static int fail_mismatch(const tern__headers *headers, uint64_t seq, int one, in
 }
 
 /* Compares all headers with that of the first host whose rank is no shadow, or with the last host's. */
-static int compare(const tern__headers *headers, uint64_t seq, tern_error *err)
+static int compare_headers(const tern__headers *headers, uint64_t seq, tern_error *err)
 {
     int like = 0, hosts = headers->channel->hosts->map.count;
     while (like < hosts - 1 && head_of(headers, like)->desc.flags & TERN__SHADOW) like++;
@@ -183,7 +183,7 @@ static void find_source(const tern__headers *headers)
 int tern__headers_recv(tern__headers *headers, uint64_t seq, tern_error *err)
 {
     int status = tern__messages_test(&headers->messages, err);
-    if (!status) status = compare(headers, seq, err);
+    if (!status) status = compare_headers(headers, seq, err);
     if (status) return status;
     add_up(headers);
     find_source(headers);

@@ -32,7 +32,7 @@ typedef struct notes {
     double timeout_s;
 } notes;
 
-static int set(void *of, const char *key, const void *value, size_t bytes, char *why, size_t why_size)
+static int notes_set(void *of, const char *key, const void *value, size_t bytes, char *why, size_t why_size)
 {
     return set_note(((notes *)of)->store, key, value, bytes, why, why_size);
 }
@@ -63,7 +63,8 @@ static int read_note(const notes *n, const char *name, void *value, size_t cap, 
     return status;
 }
 
-static int get(void *of, const char *key, void *value, size_t cap, size_t *bytes, char *why, size_t why_size)
+static int notes_get(void *of, const char *key, void *value, size_t cap, size_t *bytes, char *why,
+                     size_t why_size)
 {
     const notes *n = of;
     tern_error err = {0};
@@ -107,7 +108,7 @@ static bool sleep_in_transport(tern__incoming *incoming)
     return true;
 }
 
-static void stop(tern__incoming *incoming)
+static void incoming_stop(tern__incoming *incoming)
 {
     tern__link_give_up((tern__link *)incoming);
 }
@@ -146,7 +147,7 @@ static void opening_end(opening *o)
     tern__free(o->others);
 }
 
-static int start(tern__link *link, const int *hosts, tern_error *err)
+static int transport_start(tern__link *link, const int *hosts, tern_error *err)
 {
     const tern_group *root = link->root;
     char why[WHY] = "", address[64];
@@ -161,8 +162,8 @@ static int start(tern__link *link, const int *hosts, tern_error *err)
                                   .hosts = hosts,
                                   .native = root->boot.mpi ? root->boot.comm : -1,
                                   .store = &of,
-                                  .set = set,
-                                  .get = get,
+                                  .set = notes_set,
+                                  .get = notes_get,
                                   .host_timeout_s = root->opts.host_timeout_s};
     opening o;
     if (opening_begin(&o, root, link->transport->name, err)) return err->code;
@@ -180,12 +181,12 @@ tern__link *tern__link_open(tern_group *group, const tern_transport *transport, 
     *link = (tern__link){.incoming = {.progress = link_progress,
                                       .is_quiet = is_quiet,
                                       .sleep = sleep_in_transport,
-                                      .stop = stop},
+                                      .stop = incoming_stop},
                          .transport = transport,
                          .root = group,
                          .next_tag = 1};
     int status = tern__host_map_make(&map, group, false, err);
-    if (!status) status = start(link, map.host, err);
+    if (!status) status = transport_start(link, map.host, err);
     tern__host_map_release(&map);
     if (!status) return link;
     tern__free(link);
@@ -207,7 +208,7 @@ void tern__link_give_up(tern__link *link)
 /* ---- messages ---- */
 
 /* The transport only sees that a connection closed. The control plane knows why, at most a second later. */
-static int fail(const tern__link *link, int status, const char *why, tern_error *err)
+static int link_fail(const tern__link *link, int status, const char *why, tern_error *err)
 {
     const tern__control *control = link->root->control;
     int64_t deadline = tern__deadline(1.0);
@@ -218,39 +219,39 @@ static int fail(const tern__link *link, int status, const char *why, tern_error 
     return tern__error_set(err, "tern_group", status, "%s: %s", link->transport->name, why);
 }
 
-static int check(const tern__link *link, tern_error *err)
+static int link_check(const tern__link *link, tern_error *err)
 {
-    return link->state ? TERN_OK : fail(link, TERN_E_PEER, "it was given up after a failure", err);
+    return link->state ? TERN_OK : link_fail(link, TERN_E_PEER, "it was given up after a failure", err);
 }
 
 int tern__link_send(tern__link *link, const tern_group *group, int rank, int tag, const void *data,
                     size_t bytes, tern_transport_message *message, tern_error *err)
 {
     char why[WHY] = "";
-    int peer = tern_group_world_rank(group, rank), status = check(link, err);
+    int peer = tern_group_world_rank(group, rank), status = link_check(link, err);
     if (status) return status;
     status = link->transport->send(link->state, peer, tag, data, bytes, message, why, sizeof(why));
     link->pending += !status;
-    return status ? fail(link, status, why, err) : TERN_OK;
+    return status ? link_fail(link, status, why, err) : TERN_OK;
 }
 
 int tern__link_recv(tern__link *link, const tern_group *group, int rank, int tag, void *data, size_t bytes,
                     tern_transport_message *message, tern_error *err)
 {
     char why[WHY] = "";
-    int peer = tern_group_world_rank(group, rank), status = check(link, err);
+    int peer = tern_group_world_rank(group, rank), status = link_check(link, err);
     if (status) return status;
     status = link->transport->recv(link->state, peer, tag, data, bytes, message, why, sizeof(why));
     link->pending += !status;
-    return status ? fail(link, status, why, err) : TERN_OK;
+    return status ? link_fail(link, status, why, err) : TERN_OK;
 }
 
 int tern__link_test(tern__link *link, tern_transport_message *message, tern_error *err)
 {
     char why[WHY] = "";
-    int status = check(link, err);
+    int status = link_check(link, err);
     if (!status) status = link->transport->test(link->state, message, why, sizeof(why));
     link->pending -= !status;
     link->incoming.arrived += !status;
-    return status < 0 ? fail(link, status, why, err) : status;
+    return status < 0 ? link_fail(link, status, why, err) : status;
 }

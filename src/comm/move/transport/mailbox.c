@@ -33,7 +33,7 @@ static int begin_recv(const struct tern__hosts_mailbox *mailbox, int rank, int w
 }
 
 /* Returns TERN_OK if the slot's message is complete, or if it has none. */
-static int test(const struct tern__hosts_mailbox *mailbox, tern__parcel_slot *slot, tern_error *err)
+static int slot_test(const struct tern__hosts_mailbox *mailbox, tern__parcel_slot *slot, tern_error *err)
 {
     if (!slot->busy) return TERN_OK;
     int status = tern__link_test(mailbox->hosts->link, &slot->message, err);
@@ -74,8 +74,8 @@ static int push_envelopes(struct tern__hosts_mailbox *mailbox, int rank, tern_er
 {
     tern__mail_out *out = &mailbox->out[rank];
     for (;;) {
-        int status = test(mailbox, &out->envelopes, err);
-        if (!status) status = test(mailbox, &out->shorts, err);
+        int status = slot_test(mailbox, &out->envelopes, err);
+        if (!status) status = slot_test(mailbox, &out->shorts, err);
         if (status) return status;
         if (out->current) tern__match_finish(&mailbox->matcher, out->current);
         out->current = NULL;
@@ -90,7 +90,7 @@ static int send_body(struct tern__hosts_mailbox *mailbox, int rank, tern_error *
     tern__mail_out *out = &mailbox->out[rank];
     while (out->body) {
         tern__transfer *t = out->body;
-        int status = test(mailbox, &out->bodies, err);
+        int status = slot_test(mailbox, &out->bodies, err);
         if (status) return status;
         size_t piece = next_piece(t);
         if (piece)
@@ -112,7 +112,7 @@ static int take_grant(struct tern__hosts_mailbox *mailbox, int rank, tern_error 
     if (out->body || !peer_of(mailbox, rank)->posted.first) return TERN_OK;
     if (!out->grants.busy)
         status = begin_recv(mailbox, rank, GRANTS, &out->granted, sizeof(out->granted), &out->grants, err);
-    if (!status) status = test(mailbox, &out->grants, err);
+    if (!status) status = slot_test(mailbox, &out->grants, err);
     if (status) return status;
     tern__transfer *t = tern__match_posted(&mailbox->matcher, rank, out->granted);
     if (!t)
@@ -125,7 +125,7 @@ static int take_grant(struct tern__hosts_mailbox *mailbox, int rank, tern_error 
     return TERN_OK;
 }
 
-static int push(struct tern__hosts_mailbox *mailbox, int rank, tern_error *err)
+static int send_all(struct tern__hosts_mailbox *mailbox, int rank, tern_error *err)
 {
     int status = push_envelopes(mailbox, rank, err);
     if (status >= 0) status = send_body(mailbox, rank, err);
@@ -164,7 +164,8 @@ static bool has_left(const struct tern__hosts_mailbox *mailbox, int rank)
 
 /* A receive is posted whether or not an envelope will come, and fails in some transports when the sender closes
  * its group. Returns TERN_PENDING for a sender that has left, else the error. */
-static int forgive(struct tern__hosts_mailbox *mailbox, int source, const tern_error *why, tern_error *err)
+static int forgive_left(struct tern__hosts_mailbox *mailbox, int source, const tern_error *why,
+                        tern_error *err)
 {
     tern__mail_in *in = &mailbox->in[source];
     in->gone = has_left(mailbox, source);
@@ -180,7 +181,7 @@ static int ask_envelope(struct tern__hosts_mailbox *mailbox, int source, tern_er
     tern_error why = {0};
     int status =
         begin_recv(mailbox, source, ENVELOPES, &in->envelope, sizeof(in->envelope), &in->envelopes, &why);
-    return status ? forgive(mailbox, source, &why, err) : TERN_OK;
+    return status ? forgive_left(mailbox, source, &why, err) : TERN_OK;
 }
 
 /* Returns TERN_PENDING until an envelope and its short body have arrived. */
@@ -190,12 +191,12 @@ static int await_envelope(struct tern__hosts_mailbox *mailbox, int source, tern_
     if (!in->envelopes.busy && !in->shorts.busy) return TERN_PENDING;
     bool is_new = in->envelopes.busy;
     tern_error why = {0};
-    int status = test(mailbox, &in->envelopes, &why);
-    if (status < 0) return forgive(mailbox, source, &why, err);
+    int status = slot_test(mailbox, &in->envelopes, &why);
+    if (status < 0) return forgive_left(mailbox, source, &why, err);
     if (status) return status;
     size_t bytes = tern__match_short_bytes(&mailbox->matcher, &in->envelope);
     if (is_new && bytes) status = begin_recv(mailbox, source, ENVELOPES, in->data, bytes, &in->shorts, err);
-    return status ? status : test(mailbox, &in->shorts, err);
+    return status ? status : slot_test(mailbox, &in->shorts, err);
 }
 
 static int pull_envelopes(struct tern__hosts_mailbox *mailbox, int source, tern_error *err)
@@ -213,7 +214,7 @@ static int ask_body(struct tern__hosts_mailbox *mailbox, int source, tern_error 
 {
     tern__mail_in *in = &mailbox->in[source];
     if (in->asked) return TERN_OK;
-    int status = test(mailbox, &in->grants, err);
+    int status = slot_test(mailbox, &in->grants, err);
     if (status) return status;
     in->grant = tern__grant_of(peer_of(mailbox, source)->granted.first);
     in->asked = true;
@@ -226,7 +227,7 @@ static int recv_bodies(struct tern__hosts_mailbox *mailbox, int source, tern_err
     tern__queue *granted = &peer_of(mailbox, source)->granted;
     for (tern__transfer *t; (t = granted->first);) {
         int status = ask_body(mailbox, source, err);
-        if (!status) status = test(mailbox, &in->bodies, err);
+        if (!status) status = slot_test(mailbox, &in->bodies, err);
         if (status) return status;
         size_t piece = next_piece(t);
         if (piece)
@@ -238,7 +239,7 @@ static int recv_bodies(struct tern__hosts_mailbox *mailbox, int source, tern_err
         tern__match_finish(&mailbox->matcher, t);
         in->asked = false;
     }
-    return test(mailbox, &in->grants, err);
+    return slot_test(mailbox, &in->grants, err);
 }
 
 int tern__mail_progress(tern__progress_hook *hook, tern_error *err)
@@ -248,7 +249,7 @@ int tern__mail_progress(tern__progress_hook *hook, tern_error *err)
     int status = TERN_OK;
     for (int i = 1; i < group->boot.world && status >= 0; i++) {
         int rank = (group->boot.rank + i) % group->boot.world;
-        status = push(mailbox, rank, err);
+        status = send_all(mailbox, rank, err);
         if (status >= 0) status = pull_envelopes(mailbox, rank, err);
         if (status >= 0) status = recv_bodies(mailbox, rank, err);
     }

@@ -17,7 +17,7 @@ static bool is_over(const tern__goal *until)
     return ((const goal *)until)->transfer->status != TERN_PENDING;
 }
 
-static void describe(const tern__goal *until, bool *ranks, char *what, size_t size)
+static void goal_describe(const tern__goal *until, bool *ranks, char *what, size_t size)
 {
     const goal *g = (const goal *)until;
     const tern_group *group = g->mailbox->hosts->group;
@@ -47,7 +47,7 @@ int tern__hosts_mailbox_wait(void *hosts, const tern__transfer *transfer, tern_e
 {
     const struct tern__hosts_mailbox *mailbox = ((tern__hosts *)hosts)->mailbox;
     goal until = {
-        .goal = {.is_met = is_over, .describe = describe, .find_gone = find_gone, .is_message = true},
+        .goal = {.is_met = is_over, .describe = goal_describe, .find_gone = find_gone, .is_message = true},
         .mailbox = mailbox,
         .transfer = transfer};
     return transfer->status != TERN_PENDING ? TERN_OK : tern__wait(mailbox->hosts->group, &until.goal, err);

@@ -29,7 +29,7 @@ void tern__messages_close(tern__messages *m)
 }
 
 /* A message that failed to start is not in flight: there is nothing to test or to give up. */
-static int note(tern__messages *m, int place, int status)
+static int note_begun(tern__messages *m, int place, int status)
 {
     m->is_begun[place] = !status;
     return status;
@@ -40,8 +40,9 @@ int tern__messages_send(tern__messages *m, int rank, int tag, const void *data, 
     const tern__hosts *hosts = m->hosts;
     int place = hosts->group->boot.world + rank;
     if (!bytes) return TERN_OK;
-    return note(m, place,
-                tern__link_send(hosts->link, hosts->group, rank, tag, data, bytes, &m->handles[place], err));
+    return note_begun(
+        m, place,
+        tern__link_send(hosts->link, hosts->group, rank, tag, data, bytes, &m->handles[place], err));
 }
 
 int tern__messages_recv(tern__messages *m, int rank, int tag, void *data, size_t bytes, tern_error *err)
@@ -49,8 +50,9 @@ int tern__messages_recv(tern__messages *m, int rank, int tag, void *data, size_t
     const tern__hosts *hosts = m->hosts;
     int place = rank;
     if (!bytes) return TERN_OK;
-    return note(m, place,
-                tern__link_recv(hosts->link, hosts->group, rank, tag, data, bytes, &m->handles[place], err));
+    return note_begun(
+        m, place,
+        tern__link_recv(hosts->link, hosts->group, rank, tag, data, bytes, &m->handles[place], err));
 }
 
 int tern__messages_test(tern__messages *m, tern_error *err)

@@ -20,7 +20,7 @@ static void copy_here(const tern__hosts *hosts, const tern__hosts_work *work)
     }
 }
 
-static int exchange(tern__messages *m, int tag, const tern__hosts_work *work, int rank, tern_error *err)
+static int exchange_moves(tern__messages *m, int tag, const tern__hosts_work *work, int rank, tern_error *err)
 {
     const tern__move *take = &work->post.takes[rank], *give = &work->post.gives[rank];
     const char *from = give->count ? give_at(m->hosts, work, m->hosts->map.place, give->from) : NULL;
@@ -36,7 +36,7 @@ int tern__moves_begin(tern__messages *m, int tag, const tern__hosts_work *work, 
     copy_here(hosts, work);
     for (int i = 1; i < world && !status; i++) {
         int rank = (hosts->group->boot.rank + i) % world;
-        if (hosts->map.host[rank] != hosts->map.own) status = exchange(m, tag, work, rank, err);
+        if (hosts->map.host[rank] != hosts->map.own) status = exchange_moves(m, tag, work, rank, err);
     }
     return status;
 }

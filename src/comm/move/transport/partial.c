@@ -33,8 +33,8 @@ static tern_reduce_op op_of(const tern__hosts_work *work)
 }
 
 /* sum += x, or sum = x for the first; with x weighted. */
-static void add(tern_dtype dtype, const tern__hosts_work *work, double weight, bool is_first, char *sum,
-                const char *x, uint64_t count)
+static void partial_add(tern_dtype dtype, const tern__hosts_work *work, double weight, bool is_first,
+                        char *sum, const char *x, uint64_t count)
 {
     const char *const both[] = {sum, x}, *const one[] = {x};
     const double weights[] = {1, weight};
@@ -82,7 +82,7 @@ static void make_block(const tern__hosts *hosts, const tern__hosts_work *work, c
         double weight = local->weight ? local->weight[place] : 1;
         if (work->is_weighted && weight == 0) continue;
         read_wide(hosts, work, host, first, count, place, dtype, x);
-        add(dtype, work, weight, is_first, sum, x, count);
+        partial_add(dtype, work, weight, is_first, sum, x, count);
         is_first = false;
     }
     if (is_first) memset(sum, 0, count * tern_dtype_bytes(dtype));
@@ -102,13 +102,13 @@ void tern__partial_make(const tern__hosts *hosts, const tern__hosts_work *work, 
 
 /* ---- step 2: the hosts ---- */
 
-static bool divides(const tern__hosts_work *work)
+static bool partial_divides(const tern__hosts_work *work)
 {
     return work->is_weighted || work->post.op == TERN_AVG;
 }
 
 /* sum /= shares. */
-static void divide(tern_dtype dtype, double shares, char *sum, uint64_t count)
+static void partial_divide(tern_dtype dtype, double shares, char *sum, uint64_t count)
 {
     const double one = 1;
     const char *const in[] = {sum};
@@ -123,6 +123,6 @@ void tern__partial_join(const tern__hosts *hosts, const tern__hosts_work *work, 
     char *sum = dtype == result ? out : parts[0];
     bool is_raw = tern__dtype_is_half(dtype);
     tern__reduce(dtype, is_raw ? work->post.op : op_of(work), in, hosts->map.count, &sum, 1, count);
-    if (divides(work) && !is_raw) divide(dtype, work->tally.shares, sum, count);
+    if (partial_divides(work) && !is_raw) partial_divide(dtype, work->tally.shares, sum, count);
     if (dtype != result) tern__halves_narrow(result, (uint16_t *)out, (const float *)sum, count);
 }

@@ -19,7 +19,7 @@ typedef struct piece {
 } piece;
 
 /* Returns piece `index` of `parts`, cut at multiples of a cache line of `line` elements. */
-static piece cut(piece of, int parts, int index, uint64_t line)
+static piece region_cut(piece of, int parts, int index, uint64_t line)
 {
     uint64_t count = of.end - of.begin;
     uint64_t each = tern__align_up((count + (uint64_t)parts - 1) / (uint64_t)parts, line);
@@ -50,23 +50,23 @@ static piece whole_piece(const tern__hosts *hosts, const tern__hosts_work *work,
         return (piece){(uint64_t)owner * each, (uint64_t)(owner + 1) * each, owner};
     }
     if (work->is_small) return all;
-    if (work->post.kind == TERN__ALL_REDUCE) return cut(all, map->count, host, line);
+    if (work->post.kind == TERN__ALL_REDUCE) return region_cut(all, map->count, host, line);
     bool is_there = work->source >= 0 && map->host[work->source] == host;
     return is_there ? all : (piece){.owner = work->source};
 }
 
-static piece share(const tern__hosts *hosts, const tern__hosts_work *work, int host, int index)
+static piece region_share(const tern__hosts *hosts, const tern__hosts_work *work, int host, int index)
 {
     uint64_t line = TERN__LINE / tern_dtype_bytes(work->post.dtype);
     piece of = whole_piece(hosts, work, host, index, line);
-    return cut(of, hosts->map.flows, hosts->map.place, line);
+    return region_cut(of, hosts->map.flows, hosts->map.place, line);
 }
 
 uint64_t tern__region_count(const tern__hosts *hosts, const tern__hosts_work *work, int host)
 {
     uint64_t count = 0;
     for (int i = 0; i < piece_count(hosts, work, host); i++) {
-        piece p = share(hosts, work, host, i);
+        piece p = region_share(hosts, work, host, i);
         count += p.end - p.begin;
     }
     return count;
@@ -81,7 +81,7 @@ typedef struct run {
 } run;
 
 /* Returns up to `most` contiguous elements from element `element` of the work on. */
-static tern__extent find(const tern__hosts_work *work, uint64_t element, uint64_t most)
+static tern__extent region_find(const tern__hosts_work *work, uint64_t element, uint64_t most)
 {
     const tern__extent *e = work->post.extents;
     for (; element >= e->count; e++) element -= e->count;
@@ -95,13 +95,13 @@ static run next_run(const tern__hosts *hosts, const tern__hosts_work *work, int 
                     uint64_t most)
 {
     int index = 0;
-    piece p = share(hosts, work, host, index);
+    piece p = region_share(hosts, work, host, index);
     while (at >= p.end - p.begin) {
         at -= p.end - p.begin;
-        p = share(hosts, work, host, ++index);
+        p = region_share(hosts, work, host, ++index);
     }
     uint64_t element = p.begin + at;
-    return (run){find(work, element, TERN__MIN(most, p.end - element)), p.owner};
+    return (run){region_find(work, element, TERN__MIN(most, p.end - element)), p.owner};
 }
 
 static int owner_place(const tern__hosts *hosts, int owner)
@@ -111,7 +111,7 @@ static int owner_place(const tern__hosts *hosts, int owner)
     return place;
 }
 
-static char *memory(const tern__hosts *hosts, const run *r, int place)
+static char *region_memory(const tern__hosts *hosts, const run *r, int place)
 {
     const tern_group *here = &hosts->here;
     if (r->at.window == TERN__OWN_MEMORY) return (char *)(uintptr_t)r->at.offset;
@@ -125,7 +125,7 @@ void tern__region_read(const tern__hosts *hosts, const tern__hosts_work *work, i
     size_t size = tern_dtype_bytes(work->post.dtype);
     for (uint64_t done = 0; done < count;) {
         run r = next_run(hosts, work, host, first + done, count - done);
-        memcpy(buffer + done * size, memory(hosts, &r, place), r.at.count * size);
+        memcpy(buffer + done * size, region_memory(hosts, &r, place), r.at.count * size);
         done += r.at.count;
     }
 }
@@ -136,7 +136,7 @@ void tern__region_write(const tern__hosts *hosts, const tern__hosts_work *work, 
     size_t size = tern_dtype_bytes(work->post.dtype);
     for (uint64_t done = 0; done < count;) {
         run r = next_run(hosts, work, host, first + done, count - done);
-        memcpy(memory(hosts, &r, place), buffer + done * size, r.at.count * size);
+        memcpy(region_memory(hosts, &r, place), buffer + done * size, r.at.count * size);
         done += r.at.count;
     }
 }
@@ -146,5 +146,5 @@ char *tern__region_at(const tern__hosts *hosts, const tern__hosts_work *work, in
 {
     if (!count) return NULL;
     run r = next_run(hosts, work, host, first, count);
-    return r.at.count == count ? memory(hosts, &r, place) : NULL;
+    return r.at.count == count ? region_memory(hosts, &r, place) : NULL;
 }

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const tern_transport *load(const char *name, tern_error *err)
+static const tern_transport *transport_load(const char *name, tern_error *err)
 {
     char file[64];
     snprintf(file, sizeof(file), "tern_%s.so", name);
@@ -38,7 +38,7 @@ static bool is_transport(const char *name)
 const tern_transport *tern__transport_find(const char *name, tern_error *err)
 {
     if (!strcmp(name, "mpi")) return tern__mpi_transport(err);
-    if (is_transport(name)) return load(name, err);
+    if (is_transport(name)) return transport_load(name, err);
     tern__error_set(err, __func__, TERN_E_INVALID, "there is no transport \"%s\"", name);
     return NULL;
 }

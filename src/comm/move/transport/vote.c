@@ -16,7 +16,7 @@ typedef struct ballot {
     tern_error *err;
 } ballot;
 
-static int begin(ballot *b, int rank)
+static int vote_begin(ballot *b, int rank)
 {
     int status = tern__messages_send(&b->messages, rank, 0, &b->own, sizeof(b->own), b->err);
     if (status) return status;
@@ -32,30 +32,31 @@ static bool is_counted(const tern__goal *goal)
     return status != TERN_PENDING;
 }
 
-static bool awaits(const tern__goal *goal, int rank)
+static bool vote_awaits(const tern__goal *goal, int rank)
 {
     return tern__messages_awaits(&((const ballot *)goal)->messages, rank);
 }
 
-static void describe(const tern__goal *goal, bool *ranks, char *what, size_t size)
+static void vote_describe(const tern__goal *goal, bool *ranks, char *what, size_t size)
 {
     const ballot *b = (const ballot *)goal;
     snprintf(what, size, "%s", b->what);
-    for (int rank = 0; rank < b->messages.hosts->group->boot.world; rank++) ranks[rank] = awaits(goal, rank);
+    for (int rank = 0; rank < b->messages.hosts->group->boot.world; rank++)
+        ranks[rank] = vote_awaits(goal, rank);
 }
 
 static int find_gone(const tern__goal *goal)
 {
-    return tern__hosts_find_gone(((const ballot *)goal)->messages.hosts, goal, awaits);
+    return tern__hosts_find_gone(((const ballot *)goal)->messages.hosts, goal, vote_awaits);
 }
 
-static int vote(ballot *b, tern__hosts *hosts)
+static int vote_run(ballot *b, tern__hosts *hosts)
 {
     tern_group *group = hosts->group;
     int status = TERN_OK;
     b->votes[group->boot.rank] = b->own;
     for (int i = 1; i < group->boot.world && !status; i++)
-        status = begin(b, (group->boot.rank + i) % group->boot.world);
+        status = vote_begin(b, (group->boot.rank + i) % group->boot.world);
     if (!status) status = tern__wait(group, &b->goal, b->err);
     return status ? status : b->status;
 }
@@ -63,13 +64,13 @@ static int vote(ballot *b, tern__hosts *hosts)
 int tern__hosts_vote(tern__hosts *hosts, const char *what, uint64_t own, uint64_t *votes, tern_error *err)
 {
     tern_error why = {0};
-    ballot b = {.goal = {.is_met = is_counted, .describe = describe, .find_gone = find_gone},
+    ballot b = {.goal = {.is_met = is_counted, .describe = vote_describe, .find_gone = find_gone},
                 .what = what,
                 .own = own,
                 .votes = votes,
                 .err = &why};
     int status = tern__messages_open(&b.messages, hosts, &why);
-    if (!status) status = vote(&b, hosts);
+    if (!status) status = vote_run(&b, hosts);
     tern__messages_close(&b.messages);
     return status ? tern__error_set(err, func, status, "%s", why.text) : TERN_OK;
 }

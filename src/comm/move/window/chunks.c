@@ -53,8 +53,8 @@ void tern__cut_make(tern__cut *cut, const tern__met *work, int world)
 
 /* ---- the means and other reductions ---- */
 
-static void reduce(const tern__channel *channel, const tern__met *work, char *const *out, int outs,
-                   uint64_t count)
+static void reduce_chunk(const tern__channel *channel, const tern__met *work, char *const *out, int outs,
+                         uint64_t count)
 {
     const tern__post *post = &work->post;
     const char *const *in = (const char *const *)channel->at;
@@ -86,7 +86,7 @@ static void run_parts(const tern__channel *channel, const tern__met *work, uint6
         if (work->post.kind == TERN__ALL_GATHER)
             copy_from(at, world, (int)owner, here * size);
         else
-            reduce(channel, work, &at[owner], 1, here);
+            reduce_chunk(channel, work, &at[owner], 1, here);
         for (int rank = 0; rank < world; rank++) at[rank] += here * size;
         first += here;
         count -= here;
@@ -97,14 +97,14 @@ static void run_shared(const tern__channel *channel, const tern__met *work, uint
 {
     int world = channel->windows->ranks.world;
     switch (work->post.kind) {
-    case TERN__ALL_REDUCE: reduce(channel, work, channel->at, world, count); break;
+    case TERN__ALL_REDUCE: reduce_chunk(channel, work, channel->at, world, count); break;
     case TERN__BROADCAST:
         if (work->source >= 0)
             copy_from(channel->at, world, work->source, count * tern_dtype_bytes(work->post.dtype));
         break;
     case TERN__ALL_GATHER:
     case TERN__REDUCE_SCATTER: run_parts(channel, work, first, count); break;
-    case TERN__REDUCE: reduce(channel, work, &channel->at[work->post.root], 1, count); break;
+    case TERN__REDUCE: reduce_chunk(channel, work, &channel->at[work->post.root], 1, count); break;
     default: break;
     }
 }
@@ -112,7 +112,7 @@ static void run_shared(const tern__channel *channel, const tern__met *work, uint
 /* ---- for this rank, to `out` ---- */
 
 /* Copies elements [first, first + count) of an all_gather to `out`. */
-static void collect(const tern__met *work, char *const *at, int world, uint64_t first, uint64_t count)
+static void collect_inputs(const tern__met *work, char *const *at, int world, uint64_t first, uint64_t count)
 {
     uint64_t size = tern_dtype_bytes(work->post.dtype), each = work->count / (uint64_t)world;
     char *out = work->post.out;
@@ -137,7 +137,7 @@ static void run_kept(const tern__channel *channel, const tern__met *work, uint64
     at[windows->ranks.rank] = work->post.kept + first * tern_dtype_bytes(work->post.dtype);
     for (int i = 0; i < windows->ranks.world; i++)
         to[i] = at[(windows->ranks.rank + i) % windows->ranks.world];
-    reduce(channel, work, to, windows->ranks.world, count);
+    reduce_chunk(channel, work, to, windows->ranks.world, count);
 }
 
 static void run_own(const tern__channel *channel, const tern__met *work, uint64_t first, uint64_t count)
@@ -149,13 +149,13 @@ static void run_own(const tern__channel *channel, const tern__met *work, uint64_
     case TERN__ALL_REDUCE: run_kept(channel, work, first, count); break;
     case TERN__REDUCE_SCATTER:
         out += (first - own_part(work, windows)) * size;
-        reduce(channel, work, &out, 1, count);
+        reduce_chunk(channel, work, &out, 1, count);
         break;
     case TERN__BROADCAST:
         if (work->source >= 0 && windows->ranks.rank != work->source)
             memcpy(out + first * size, channel->at[work->source], count * size);
         break;
-    case TERN__ALL_GATHER: collect(work, channel->at, windows->ranks.world, first, count); break;
+    case TERN__ALL_GATHER: collect_inputs(work, channel->at, windows->ranks.world, first, count); break;
     default: break;
     }
 }

@@ -127,7 +127,7 @@ static size_t piece_of(const tern__transfer *transfer, uint64_t room)
     return TERN__MIN(TERN__MIN(left, room), piece_bytes);
 }
 
-static uint64_t step(const tern__transfer *transfer, uint64_t at)
+static uint64_t ring_step(const tern__transfer *transfer, uint64_t at)
 {
     return transfer->moved == tern__body_bytes(transfer) ? tern__align_up(at, TERN__LINE) : at;
 }
@@ -151,7 +151,7 @@ bool tern__outbox_fill(tern__outbox *out, tern__transfer *send, const tern__shm 
         if (!piece) return send->moved != before;
         copy_into(out->pair->body, TERN__PAIR_BODY, out->filled, tern__body(send) + send->moved, piece);
         send->moved += piece;
-        out->filled = step(send, out->filled + piece);
+        out->filled = ring_step(send, out->filled + piece);
         atomic_store(&out->pair->filled.value, out->filled);
         tern__shm_wake(shm);
     }
@@ -165,7 +165,7 @@ bool tern__inbox_empty(tern__inbox *in, tern__transfer *receive, const tern__shm
         if (!piece) return receive->moved != before;
         copy_from(in->pair->body, TERN__PAIR_BODY, in->emptied, tern__body(receive) + receive->moved, piece);
         receive->moved += piece;
-        in->emptied = step(receive, in->emptied + piece);
+        in->emptied = ring_step(receive, in->emptied + piece);
         atomic_store(&in->pair->emptied.value, in->emptied);
         tern__shm_wake(shm);
     }

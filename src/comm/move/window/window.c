@@ -27,7 +27,7 @@ static tern__window *window_new(const tern__window_state *windows, size_t bytes,
     return NULL;
 }
 
-static void release(const tern__window_state *windows, tern__window *window)
+static void window_release(const tern__window_state *windows, tern__window *window)
 {
     for (int rank = 0; rank < windows->ranks.world; rank++) {
         if (!window->bases[rank] || window->borrowed[rank]) continue;
@@ -67,7 +67,7 @@ static int attach_all(tern__window_state *windows, uint32_t serial, tern__window
     return status;
 }
 
-static int share(tern__window_state *windows, void *base, tern__window *window, tern_error *err)
+static int share_pages(tern__window_state *windows, void *base, tern__window *window, tern_error *err)
 {
     int fd;
     uint32_t serial = tern__segment_serial(&windows->ranks);
@@ -92,9 +92,9 @@ int tern__window_open(void *state, void *base, size_t bytes, uint32_t *number, t
     if (status) return status;
     tern__window *window = window_new(windows, bytes, base != NULL, err);
     if (!window) return TERN_E_MEMORY;
-    status = share(windows, base, window, err);
+    status = share_pages(windows, base, window, err);
     if (status) {
-        release(windows, window);
+        window_release(windows, window);
         return status;
     }
     *number = windows->count++;
@@ -112,6 +112,6 @@ void tern__window_close(void *state, uint32_t window)
 {
     tern__window_state *windows = state;
     if (!windows->list[window]) return;
-    release(windows, windows->list[window]);
+    window_release(windows, windows->list[window]);
     windows->list[window] = NULL;
 }
