@@ -120,7 +120,7 @@ int tern__group_told(const tern_group *group, const char *func, tern_error *err)
 /* Makes `err` the group's sticky error and tells the peers; returns its code. */
 int tern__group_fail(tern_group *group, const tern_error *err);
 
-/* ---- call/progress.c ---- */
+/* ---- call/work.c ---- */
 
 /* Advances everything that the family has in progress, and notices its failure: what a rank does while it
  * waits. */

@@ -1,5 +1,5 @@
 /* direct.c - finds out whether a work can be done in a device's memory, and names its extents there. */
-#include "comm/call/direct.h"
+#include "comm/call/piece.h"
 
 #include "comm/call/request.h"
 #include "device/memory.h"

@@ -19,7 +19,7 @@ typedef struct tern__piece {
 typedef struct tern__counts {
     uint64_t gives, takes; /* elements to and from the other rank */
     uint64_t most;         /* the most that it gives to any other rank */
-    uint64_t has_home;     /* not 0: its memory is on a device (direct.h) */
+    uint64_t has_home;     /* not 0: its memory is on a device (direct.c) */
 } tern__counts;
 
 struct tern__staging {
@@ -52,5 +52,18 @@ int tern__piece_unload(tern__staging *staging, const tern__piece *piece, tern_er
 int tern__work_depart(tern__staging *staging, tern_work *work, tern_error *err);
 /* Makes the step wait for the copies. */
 int tern__work_return(tern__staging *staging, const tern_work *work, tern_error *err);
+
+/* ---- direct.c: works that a back end does in a device's memory, without the ring ---- */
+
+/* Either all ranks have their memory on devices, or none has. In a move with lists of counts, a rank may have
+ * no data, and so no memory. Such a move goes through the ring unless all ranks say, together with their
+ * counts, that their memory is on a device. */
+
+/* Makes a work direct if possible. With lists of counts, it only finds out what this rank will tell the other
+ * ranks. */
+int tern__direct_begin(tern_work *work, const tern_group *group, tern_error *err);
+/* Makes a move with lists of counts direct, once all ranks have said that they can. `most`: the most elements
+ * that one rank gives to another. */
+int tern__direct_move(tern_work *work, const tern_group *group, uint64_t most, tern_error *err);
 
 #endif

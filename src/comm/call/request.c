@@ -4,7 +4,6 @@
 
 #include "base/hash.h"
 #include "comm/call/debug/debug.h"
-#include "comm/call/direct.h"
 #include "comm/call/piece.h"
 #include "comm/move/reduce.h"
 #include "device/memory.h"

@@ -2,7 +2,6 @@
 #include "comm/call/piece.h"
 
 #include "comm/call/debug/debug.h"
-#include "comm/call/direct.h"
 
 #include <string.h>
 

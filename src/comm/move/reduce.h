@@ -17,8 +17,6 @@ void tern__reduce(tern_dtype dtype, tern_reduce_op op, const char *const *in, in
 void tern__reduce_weighted(tern_dtype dtype, const double *weights, double shares, const char *const *in,
                            int world, char *const *out, int outs, size_t count);
 
-/* ---- scale.c ---- */
-
 /* to[0..count) = factor * from[0..count) in a device's memory, queued on its stream. */
 int tern__reduce_scale(tern_device *device, tern_dtype dtype, const void *from, void *to, uint64_t count,
                        double factor, tern_error *err);
