@@ -28,10 +28,10 @@ static const struct {
     {"topology", "tern_topology.so", TERN_TOPOLOGY_SYMBOL},
 };
 
-static void print_plugin(const char *name, const char *what, const tern_error *why)
+static void print_missing(const char *name, const tern_error *why)
 {
     char text[TERN_ERROR_TEXT + 64];
-    snprintf(text, sizeof(text), "%s%s", what ? what : "no: ", what ? "" : why->text);
+    snprintf(text, sizeof(text), "no: %s", why->text);
     tern__info_row(name, text);
 }
 
@@ -40,8 +40,11 @@ static void print_transport(const char *name)
     char version[TERN_ERROR_TEXT];
     tern_error why = {0};
     const tern_transport *transport = tern__transport_find(name, &why);
-    if (transport) transport->version(version, sizeof(version));
-    print_plugin(name, transport ? version : NULL, &why);
+    if (transport) {
+        transport->version(version, sizeof(version));
+        tern__info_row(name, version);
+    } else
+        print_missing(name, &why);
 }
 
 /* Writes "NCCL 2.28.9", or what is missing. Returns whether NCCL is there. */
@@ -83,8 +86,10 @@ void tern__info_plugins(void)
     char nccl[TERN_ERROR_TEXT + 64];
     for (size_t i = 0; i < TERN__COUNT(plugins); i++) {
         tern_error why = {0};
-        const void *found = tern__plugin_open(plugins[i].file, plugins[i].symbol, &why);
-        print_plugin(plugins[i].name, found ? plugins[i].file : NULL, &why);
+        if (tern__plugin_open(plugins[i].file, plugins[i].symbol, &why))
+            tern__info_row(plugins[i].name, plugins[i].file);
+        else
+            print_missing(plugins[i].name, &why);
     }
     print_transport("openmpi");
     print_transport("mpich");

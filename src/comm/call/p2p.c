@@ -191,17 +191,24 @@ static void fail_unfinished(tern_group *group, const tern__transfer *t)
     tern__group_fail(group, &why);
 }
 
+/* Returns the oldest message of the group that is not done, or NULL. */
+static tern__transfer *oldest_pending(const tern_group *group)
+{
+    tern__transfer *oldest = NULL;
+    for (tern_work *work = NULL; group->staging && (work = tern__staging_held(group->staging, work));)
+        if (work->is_transfer && work->transfer.status == TERN_PENDING) oldest = &work->transfer;
+    return oldest;
+}
+
 void tern__p2p_close(tern_group *group)
 {
-    const tern_group *root = group->root;
-    for (tern_work *work = NULL; group->staging && (work = tern__staging_held(group->staging, work));) {
-        tern__transfer *t = &work->transfer;
-        /* After a failure the control plane tells the peers. */
-        bool tells = root->pid == getpid() && !root->error.code;
-        if (!work->is_transfer || t->status != TERN_PENDING) continue;
-        if (tells) group->root->progress(group, NULL);
-        if (t->status != TERN_PENDING) continue; /* it is done after all */
-        if (tells) fail_unfinished(group, t);
+    const tern_error *error = &group->root->error; /* after a failure the control plane tells the peers */
+    bool tells = group->root->pid == getpid() && !error->code;
+    tern__transfer *t = oldest_pending(group);
+    if (t && tells) group->root->progress(group, NULL); /* some are done by now */
+    t = oldest_pending(group);
+    if (t && tells && !error->code) fail_unfinished(group, t);
+    for (; t; t = oldest_pending(group)) {
         t->status = TERN_E_STATE;
         group->backend->transfer_drop(group->state, t);
     }

@@ -69,8 +69,8 @@ void tern__staging_close(tern__staging *staging);
  * (NULL). */
 tern_work *tern__work_new(tern__staging *staging, const char *func, tern_error *err);
 void tern__work_free(tern_work *work);
-/* Iterates over the works that callers hold, in any order: returns the one after `after`, which may be NULL.
- * NULL at the end. */
+/* Iterates over the works that callers hold, the newest first: returns the one after `after`, which may be
+ * NULL. NULL at the end. */
 tern_work *tern__staging_held(const tern__staging *staging, const tern_work *after);
 /* Returns memory for the lists of a work from tern__work_new, which owns it. */
 void *tern__work_room(tern_work *work, size_t bytes, const char *func, tern_error *err);

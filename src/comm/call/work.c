@@ -39,9 +39,10 @@ int tern_work_test(tern_work *work, tern_error *err)
     tern_group *group = work->group;
     if (!group) return fail_closed(work, err);
     int status = tern__group_told(group, work->func, &why);
-    if (!status) status = group->root->progress(group, &why);
+    if (!status) status = tern__staging_pump(group->staging, &why);
     if (!work->status) return TERN_OK; /* a later failure is reported by the next call */
     if (!status) status = tern__group_check(group, work->func, &why);
+    if (!status) status = group->root->progress(group, &why);
     return status ? tern__call_fail(group, work->func, &why, err) : work->status;
 }
 
