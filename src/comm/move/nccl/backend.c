@@ -43,6 +43,7 @@ static void nccl_close(void *state)
 {
     tern__nccl *nccl = state;
     tern__nccl_mailbox_close(nccl->mailbox);
+    nccl->mailbox = NULL; /* closing a device looks for its messages */
     tern__nccl_devices_close(nccl);
     tern__nccl_unwatch(nccl);
     if (nccl->order) nccl->behind->channel_close(nccl->order);
