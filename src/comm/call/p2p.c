@@ -205,7 +205,8 @@ void tern__p2p_close(tern_group *group)
     const tern_error *error = &group->root->error; /* after a failure the control plane tells the peers */
     bool tells = group->root->pid == getpid() && !error->code;
     tern__transfer *t = oldest_pending(group);
-    if (t && tells) group->root->progress(group, NULL); /* some are done by now */
+    tern_error why = {0};
+    if (t && tells) group->root->progress(group, &why); /* some are done by now */
     t = oldest_pending(group);
     if (t && tells && !error->code) fail_unfinished(group, t);
     for (; t; t = oldest_pending(group)) {
