@@ -62,7 +62,7 @@ static const double *factor_of(const pass *p, tern_optim *optim)
 
 static bool prepare(pass *p, tern_optim *optim)
 {
-    if (optim->skip && !tern__number_is_away(optim->skips.verdict)) tern__optim_forget(optim);
+    if (optim->skip && !tern__number_is_on_device(optim->skips.verdict)) tern__optim_forget(optim);
     const double *factor = factor_of(p, optim);
     return factor && tern__optim_rescale(optim, p->scope, factor);
 }
@@ -128,7 +128,7 @@ static bool update_scale(pass *p)
     scaler->is_silent = group && tern_group_rank(group) > 0;
     if (p->found && !each_optim(p, skip_next)) return false;
     if (!tern__loss_scale_advance(p->scope, scaler->scale, &attr)) return false;
-    return tern__number_is_away(scaler->scale) ||
+    return tern__number_is_on_device(scaler->scale) ||
            !tern__loss_scaler_read(scaler, p->opts->loss_id, &values, NULL);
 }
 

@@ -31,7 +31,7 @@ static int gradient(tern_scope *scope, tern__node *node)
 static bool take_scale(tern_scope *scope, const tern__loss_scale *scale, tern__node *by, tern_tensor **copy)
 {
     *copy = NULL;
-    if (!tern__number_is_away(scale)) {
+    if (!tern__number_is_on_device(scale)) {
         by->scale = scale->scale;
         return true;
     }

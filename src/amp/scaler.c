@@ -187,7 +187,7 @@ bool tern_scaler_step(tern_scaler *scaler, tern_scope *scope, tern_optim *optim)
     if (e) e->stage = STEPPED;
     if (e && e->overflow.found) tern__skips_vote(optim, scope, optim->skips.bad);
     tern_optim_step(optim, scope);
-    return !scope->error.code && !(e && e->overflow.found && !e->overflow.is_away);
+    return !scope->error.code && !(e && e->overflow.found && !e->overflow.is_on_device);
 }
 
 /* ---- the scale ---- */

@@ -89,14 +89,14 @@ static int write_data(const tern__zip_writer *zip, const char *data, size_t byte
                       tern_error *err)
 {
     int status = TERN_OK;
-    bool away = tern__memory_device(data) != NULL;
-    char *fetched = away ? tern__alloc(PIECE, FUNC, err) : NULL;
-    if (away && !fetched) return TERN_E_MEMORY;
+    bool on_device = tern__memory_device(data) != NULL;
+    char *fetched = on_device ? tern__alloc(PIECE, FUNC, err) : NULL;
+    if (on_device && !fetched) return TERN_E_MEMORY;
     *crc = 0;
     for (size_t at = 0; !status && at < bytes; at += PIECE) {
         size_t piece = TERN__MIN(bytes - at, (size_t)PIECE);
-        if (away) status = tern__memory_copy(fetched, data + at, piece, err);
-        if (!status) status = write_piece(zip, away ? fetched : data + at, piece, crc, err);
+        if (on_device) status = tern__memory_copy(fetched, data + at, piece, err);
+        if (!status) status = write_piece(zip, on_device ? fetched : data + at, piece, crc, err);
     }
     tern__free(fetched);
     return status;

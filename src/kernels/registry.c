@@ -1,6 +1,6 @@
 /* registry.c - runs a kernel call: on which thread, on which device, by which kernel. */
 #include "device/backend.h"
-#include "kernels/away.h"
+#include "kernels/operand_copies.h"
 
 #include <stdatomic.h>
 
@@ -35,7 +35,7 @@ static int run_with_threads(const tern__call *call, tern__kernel_fn fast)
 }
 
 /* Sets an error message if the kernel failed without setting one. */
-static int explain(const tern__call *call, int status)
+static int explain_failure(const tern__call *call, int status)
 {
     const tern__view *of = call->in[0] ? call->in[0] : call->out[0];
     char shape[TERN__SHAPE_TEXT];
@@ -67,24 +67,26 @@ static void warn_of_host(const tern__call *call)
 static int run_on_host_from_copies(const tern__call *call)
 {
     warn_of_host(call);
-    return tern__call_carried(call, NULL, tern__reference_kernels[call->kernel]);
+    return tern__kernel_run_on_copies(call, NULL, tern__reference_kernels[call->kernel]);
 }
 
 /* Runs the device's kernel, or the host's if there is none. */
-static int run_away(const tern__call *call)
+static int run_on_device(const tern__call *call)
 {
     tern__kernel_fn fast = call->device->backend->kernels[call->kernel];
     int status = fast ? TERN_OK : TERN_E_UNSUPPORTED;
-    if (fast) status = tern__call_strays(call) ? tern__call_carried(call, call->device, fast) : fast(call);
+    if (fast)
+        status =
+            tern__operands_stray(call) ? tern__kernel_run_on_copies(call, call->device, fast) : fast(call);
     return status == TERN_E_UNSUPPORTED ? run_on_host_from_copies(call) : status;
 }
 
 static int run(const tern__call *call)
 {
-    int status = call->device->backend     ? run_away(call)
-                 : tern__call_strays(call) ? tern__call_carried(call, NULL, run_on_host)
-                                           : run_on_host(call);
-    return status ? explain(call, status) : TERN_OK;
+    int status = call->device->backend        ? run_on_device(call)
+                 : tern__operands_stray(call) ? tern__kernel_run_on_copies(call, NULL, run_on_host)
+                                              : run_on_host(call);
+    return status ? explain_failure(call, status) : TERN_OK;
 }
 
 /* Kernels that a kernel runs in turn count as part of it. */

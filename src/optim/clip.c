@@ -135,7 +135,7 @@ tern_tensor *tern_clip_grad_norm(tern_scope *scope, tern_module *module, double 
         return none && tern__fill(scope, &none->view, 0) ? none : NULL;
     }
     tern_tensor *norm = measure(&c, runs, max_norm);
-    bool stays = norm && !tern__number_is_away(c.factor) && *c.factor == 1;
+    bool stays = norm && !tern__number_is_on_device(c.factor) && *c.factor == 1;
     return norm && (stays || each_run(&c, scale) >= 0) ? norm : NULL;
 }
 

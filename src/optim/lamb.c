@@ -59,7 +59,7 @@ static bool move(tern_optim *optim, tern_scope *scope, int first, int last)
     int g = optim->group_of[first];
     tern__optim_attr attr = optim->rule->attr(&optim->groups[g], optim->steps[first] + 1);
     tern__view factors = tern__norm_factors_of_group(optim, g);
-    bool away = tern__number_is_away(factors.data);
+    bool away = tern__number_is_on_device(factors.data);
     if (!away) tern__step_settle(&attr.step, factors.data, NULL);
     if (optim->shard) tern__shard_digest(optim, &attr, sizeof(attr.lamb));
     return tern__optim_run(optim, scope, TERN__LAMB_MOMENTS, first, last, &attr, away ? &factors : NULL);

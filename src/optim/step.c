@@ -73,7 +73,7 @@ void tern_optim_step(tern_optim *optim, tern_scope *scope)
 {
     if (!optim || !scope) return;
     tern_error err = {0};
-    if (optim->skip && !tern__number_is_away(optim->skips.verdict) && !scope->error.code) {
+    if (optim->skip && !tern__number_is_on_device(optim->skips.verdict) && !scope->error.code) {
         tern__optim_skip(optim);
         return;
     }
