@@ -25,8 +25,8 @@ static const struct {
 
 /* Kernels that also read their outputs. */
 static const bool in_place[TERN__KERNEL_COUNT] = {
-    [TERN__ADAGRAD] = true,      [TERN__ADAM] = true,    [TERN__LAMB] = true,
-    [TERN__LAMB_MOMENTS] = true, [TERN__RMSPROP] = true, [TERN__SGD] = true,
+#define O(ID, ...) [TERN__##ID] = true,
+#include "kernels/optim.def"
 };
 
 /* Operands, one bit each, that the second pass of a batch norm reads again. The CPU's kernels go channel

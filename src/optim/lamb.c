@@ -59,27 +59,26 @@ static bool move(tern_optim *optim, tern_scope *scope, int first, int last)
     int g = optim->group_of[first];
     tern__optim_attr attr = optim->rule->attr(&optim->groups[g], optim->steps[first] + 1);
     tern__view factors = tern__norm_factors_of_group(optim, g);
-    bool away = tern__number_is_on_device(factors.data);
-    if (!away) tern__step_settle(&attr.step, factors.data, NULL);
+    bool on_device = tern__number_is_on_device(factors.data);
+    if (!on_device) tern__step_settle(&attr.step, factors.data, NULL);
     if (optim->shard) tern__shard_digest(optim, &attr, sizeof(attr.lamb));
-    return tern__optim_run(optim, scope, TERN__LAMB_MOMENTS, first, last, &attr, away ? &factors : NULL);
+    return tern__optim_run(optim, scope, TERN__LAMB_MOMENTS, first, last, &attr, on_device ? &factors : NULL);
 }
 
-bool tern__lamb_has_trust(const tern_optim *optim, int g)
+static bool has_trust(const tern__optim_group *group)
 {
-    const tern_lamb_opts *o = &optim->groups[g].opts.lamb;
-    return o->use_nvlamb || o->weight_decay != 0;
+    return group->opts.lamb.use_nvlamb || group->opts.lamb.weight_decay != 0;
 }
 
 /* Computes the trust ratio of each parameter of a run, once all its sums are there. */
 static bool trust(tern_optim *optim, tern_scope *scope, int first, int last)
 {
     const tern__norm_attr attr = {.use = TERN__NORM_TRUST, .p = 2};
-    return !tern__lamb_has_trust(optim, optim->group_of[first]) ||
+    return !has_trust(&optim->groups[optim->group_of[first]]) ||
            tern__norm_decide_leaves(optim, scope, &attr, first, last);
 }
 
-int tern__lamb_prepare(tern_optim *optim, tern_scope *scope, tern_error *err)
+static int first_pass(tern_optim *optim, tern_scope *scope, tern_error *err)
 {
     if (!limit(optim, scope) || !tern__optim_each_update(optim, scope, move)) return scope->error.code;
     int status = optim->shard ? tern__shard_sums(optim, err) : TERN_OK;
@@ -143,7 +142,9 @@ static const tern__optim_rule rule = {.name = "lamb",
                                       .options = options,
                                       .defaults = &defaults,
                                       .opts_bytes = sizeof(defaults),
-                                      .settle = settle};
+                                      .settle = settle,
+                                      .first_pass = first_pass,
+                                      .has_trust = has_trust};
 
 tern_optim *tern_lamb_new(tern_module *module, const tern_lamb_opts *opts, tern_error *err)
 {

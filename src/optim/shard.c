@@ -32,7 +32,7 @@ struct tern__shard {
     tern_group *group;
     uint32_t number; /* its owner number, as a ddp's */
     tern__slice_exchange exchange;
-    tern__sharded_block sums; /* LAMB's */
+    tern__sharded_block sums; /* of a first pass */
     uint64_t step;
     uint64_t digest; /* of this step's attributes; sent as the rank's line */
     run *runs;       /* [leaf_count] updated in this step */
@@ -137,7 +137,7 @@ static int check(const tern_optim *optim, tern_group *group, tern_error *err)
     return status ? status : tern__group_check(group, func, err);
 }
 
-/* Makes LAMB's sums a sharded block; on the host they move into its window. */
+/* Makes a first pass's sums a sharded block; on the host they move into its window. */
 static int open_sums(tern_optim *optim, tern_error *err)
 {
     tern__shard *shard = optim->shard;
@@ -170,7 +170,7 @@ static int build(tern_optim *optim, tern_error *err)
     int status = shard->runs ? TERN_OK : TERN_E_MEMORY;
     if (!status) status = tern__slice_exchange_open(&shard->exchange, shard->group, extents, ranges, err);
     if (!status) status = attach_blocks(shard, optim->seal, err);
-    return status || !tern__optim_is_lamb(optim) ? status : open_sums(optim, err);
+    return status || !optim->rule->first_pass ? status : open_sums(optim, err);
 }
 
 static int open_shard(tern_optim *optim, tern_group *group, tern_error *err)
@@ -247,7 +247,7 @@ void tern__shard_note(tern_optim *optim, int r, tern__slice bytes, const tern__o
         shard->runs[shard->run_count++] = (run){r, bytes};
 }
 
-/* ---- LAMB's sums ---- */
+/* ---- the sums of a first pass ---- */
 
 /* Appends an extent, or extends the last one by it; returns how many there are. */
 static int add_extent(tern__extent *extents, int count, tern__extent more)

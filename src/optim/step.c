@@ -30,7 +30,8 @@ static void finish(tern_optim *optim, int first, int last)
 static bool update(tern_optim *optim, tern_scope *scope, int first, int last)
 {
     int r = optim->seal->range_of[first], g = optim->group_of[first];
-    bool has_factors = optim->larc.size || (tern__optim_is_lamb(optim) && tern__lamb_has_trust(optim, g));
+    bool has_factors =
+        optim->larc.size || (optim->rule->first_pass && optim->rule->has_trust(&optim->groups[g]));
     tern__view factors;
     tern__optim_attr attr = attr_of(optim, first);
     if (has_factors) factors = tern__norm_factors_of_leaves(optim);
@@ -47,10 +48,10 @@ static bool update(tern_optim *optim, tern_scope *scope, int first, int last)
 /* Computes the factors of updates that depend on norms. */
 static int prepare(tern_optim *optim, tern_scope *scope, tern_error *err)
 {
-    if (!tern__optim_is_lamb(optim) && !optim->larc.size) return TERN_OK;
+    if (!optim->rule->first_pass && !optim->larc.size) return TERN_OK;
     int status = tern__norms_begin(optim, err);
     if (status) return status;
-    if (tern__optim_is_lamb(optim)) return tern__lamb_prepare(optim, scope, err);
+    if (optim->rule->first_pass) return optim->rule->first_pass(optim, scope, err);
     return tern__larc_prepare(optim, scope) ? TERN_OK : scope->error.code;
 }
 

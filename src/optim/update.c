@@ -83,7 +83,7 @@ static void give_sections(const tern_optim *optim, int first, int last, tern__sl
     o->sections = tern__norm_table(optim, section, count);
     o->sums = tern__norm_sums(optim, section, count);
     call->in[TERN__OPTIM_SECTIONS] = &o->sections;
-    if (call->kernel == TERN__LAMB_MOMENTS) call->out[TERN__LAMB_SUMS] = &o->sums;
+    if (call->kernel != optim->rule->kernel) call->out[TERN__OPTIM_SUMS] = &o->sums; /* a first pass */
 }
 
 bool tern__optim_run(tern_optim *optim, tern_scope *scope, tern__kernel kernel, int first, int last,
@@ -98,7 +98,7 @@ bool tern__optim_run(tern_optim *optim, tern_scope *scope, tern__kernel kernel, 
     if (tern__optim_has_master(optim, r) && !tern__masters_follow(optim, scope, first, last)) return false;
     give_parts(optim, first, own, &o, &call);
     give_skips(optim, first, &o, &call);
-    if (kernel == TERN__LAMB_MOMENTS || (factors && factors->ndim == 2))
+    if (kernel != optim->rule->kernel || (factors && factors->ndim == 2))
         give_sections(optim, first, last, own, &o, &call);
     tern__go_to(scope, o.p.data);
     return tern__run(scope, &call);
