@@ -2,7 +2,7 @@
  * complete, before a ddp averages it and an infinity or a NaN spreads to all ranks. */
 #include "amp/amp.h"
 #include "comm/group.h"
-#include "kernels/unscale.h"
+#include "kernels/loss_scale.h"
 
 #include <inttypes.h>
 

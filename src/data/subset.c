@@ -1,4 +1,5 @@
-/* subset.c - datasets made of some samples of another: chosen ones, or all that can be read. */
+/* subset.c - datasets made of some samples of another: chosen ones, or all that can be read; and the dataset behind
+ * subsets and augmentations. */
 #include "data/loader/loader.h"
 
 #include "base/base.h"
@@ -161,4 +162,22 @@ tern_dataset *tern_readable_new(const tern_dataset *dataset, tern_group *group, 
     if (!tern__is_set(err)) readable = leave_out(dataset, bad, err);
     tern__free(bad);
     return readable;
+}
+
+/* ---- a dataset of any kind ---- */
+
+void tern_dataset_free(tern_dataset *dataset)
+{
+    if (dataset && dataset->free) dataset->free(dataset);
+}
+
+const tern_dataset *tern__dataset_origin(const tern_dataset *dataset, int64_t *index)
+{
+    const tern_dataset *source = dataset;
+    while (source) {
+        dataset = source;
+        source = tern__subset_source(dataset, index);
+        if (!source) source = tern__augment_source(dataset);
+    }
+    return dataset;
 }

@@ -1,6 +1,8 @@
-/* registry.c - runs a kernel call: on which thread, on which device, by which kernel. */
+/* registry.c - the tables of the host's kernels; runs a kernel call: on which thread, on which device, by which kernel. */
 #include "device/backend.h"
+#include "kernels/cpu/cpu.h"
 #include "kernels/operand_copies.h"
+#include "kernels/reference/reference.h"
 
 #include <stdatomic.h>
 
@@ -10,6 +12,19 @@
 
 static const char *const names[] = {
 #define X(id, name, inputs, outputs) name,
+#include "kernels/kernels.def"
+};
+
+const tern__kernel_fn tern__reference_kernels[TERN__KERNEL_COUNT] = {
+#define K(id, name, inputs, outputs)            [TERN__##id] = tern__reference_##name,
+#define P(id, name, inputs, dtypes, expression) [TERN__##id] = tern__reference_pointwise,
+#include "kernels/kernels.def"
+};
+
+const tern__kernel_fn tern__cpu_kernels[TERN__KERNEL_COUNT] = {
+#define K(id, name, inputs, outputs) [TERN__##id] = tern__cpu_##name,
+#define G(id, name, inputs, outputs)
+#define P(id, name, inputs, dtypes, expression) [TERN__##id] = tern__cpu_pointwise,
 #include "kernels/kernels.def"
 };
 

@@ -1,6 +1,5 @@
 /* copy.c - clone, cast, and the dense copies in a given layout that other ops need. */
 #include "kernels/pointwise.h"
-#include "ops/broadcast.h"
 #include "ops/ops.h"
 
 /* Copies dy back into the input's dtype and layout. */

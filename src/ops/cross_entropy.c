@@ -1,7 +1,7 @@
 /* cross_entropy.c - the classification losses. Cross entropy is nll_loss of a log softmax, with one kernel
  * and one gradient for both. The tape keeps the sum of the labels' weights, by which a mean is divided. */
 #include "kernels/nll_loss.h"
-#include "ops/focal_loss.h"
+#include "ops/loss.h"
 
 enum { LOGP, LABEL, WEIGHT, WEIGHTS, SLOPE }; /* saved tensors; WEIGHTS is the sum */
 

@@ -1,6 +1,5 @@
 /* expand.c - a tensor repeated to a larger shape. The result is a copy, as no tensor has one element in two
  * places; its gradient is summed over what was repeated. */
-#include "ops/broadcast.h"
 #include "ops/pointwise.h"
 
 static int gradient(tern_scope *scope, tern__node *node)

@@ -2,7 +2,6 @@
  * the result. Gradients are products with the other factor transposed. */
 #include "ops/matmul.h"
 #include "kernels/matmul.h"
-#include "ops/broadcast.h"
 
 /* ---- on views ---- */
 

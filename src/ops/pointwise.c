@@ -3,7 +3,6 @@
 #include "ops/pointwise.h"
 #include "kernels/pointwise.h"
 #include "kernels/reduce.h"
-#include "ops/broadcast.h"
 
 #include <string.h>
 

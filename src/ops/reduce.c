@@ -1,9 +1,8 @@
 /* reduce.c - sum, mean, max and min over some or all dimensions. The kernels view the result with the input's
  * shape, with stride 0 along reduced dimensions. */
-#include "ops/reduce.h"
+#include "ops/loss.h"
 #include "kernels/pointwise.h"
 #include "kernels/reduce.h"
-#include "ops/broadcast.h"
 #include "tensor/host.h"
 
 #include <tern/loss.h>

@@ -3,8 +3,7 @@
  * gradients are multiplied by. */
 #include "kernels/norm_factors.h"
 #include "kernels/pointwise.h"
-#include "kernels/power_sum.h"
-#include "kernels/unscale.h"
+#include "kernels/loss_scale.h"
 #include "nn/nn.h"
 #include "ops/ops.h"
 #include "tensor/number.h"

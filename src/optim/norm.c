@@ -7,7 +7,6 @@
  * processes all neighbours, however many parameters they are. */
 #include "kernels/norm_factors.h"
 #include "kernels/sections.h"
-#include "kernels/power_sum.h"
 #include "optim/optim.h"
 #include "tensor/number.h"
 

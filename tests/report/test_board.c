@@ -5,7 +5,7 @@
 #include "comm/move/backend.h"
 #include "comm/ranks.h"
 #include "ledger.h"
-#include "report/crc32c.h"
+#include "report/board.h"
 
 #include <errno.h>
 #include <math.h>

@@ -2,7 +2,7 @@
  * padded with zeros: first as much of a as fits into the second-level cache, then b, 32 columns at a time,
  * so that all these rows use a tile of b while it is in a near cache. Threads divide the rows of a for the
  * former, the columns of b for the latter. */
-#include "kernels/cpu/amx_matmul.h"
+#include "kernels/cpu/matrix.h"
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"

@@ -15,7 +15,7 @@
  * registers. Vectors with one number per channel may have any dtype. */
 #include "kernels/cpu/batch_norm_inner.h"
 #include "kernels/cpu/batch_norm_strips.h"
-#include "kernels/cpu/f64_norm.h"
+#include "kernels/cpu/cpu.h"
 
 /* A call's operands by name, and numbers computed per channel. */
 typedef struct norm {

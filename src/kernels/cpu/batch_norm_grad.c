@@ -10,7 +10,7 @@
  * before the next, as in forward (batch_norm.c). */
 #include "kernels/cpu/batch_norm_grad_strips.h"
 #include "kernels/cpu/batch_norm_inner.h"
-#include "kernels/cpu/f64_norm.h"
+#include "kernels/cpu/cpu.h"
 
 /* A call's operands by name, and numbers computed per channel. */
 typedef struct grad {

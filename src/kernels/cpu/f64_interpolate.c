@@ -2,7 +2,6 @@
  * each slice, row and column of y are computed first. Then each row of x that a row of y depends on is
  * processed once. Threads take planes. The result is cleared, unless the caller adds, and then added to
  * row by row. */
-#include "kernels/cpu/f64_interpolate.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/interpolate.h"
 

@@ -6,7 +6,7 @@
  * depends on how work is divided.
  *
  * Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008). */
-#include "kernels/cpu/f64_matmul.h"
+#include "kernels/cpu/matrix.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/matmul.h"

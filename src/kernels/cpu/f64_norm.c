@@ -9,7 +9,6 @@
  *
  * A mean is summed up as the distances from the first value, so that equal values have a mean which is that
  * value exactly, and a variance of 0. */
-#include "kernels/cpu/f64_norm.h"
 #include "kernels/batch_norm.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/norm_numbers.h"

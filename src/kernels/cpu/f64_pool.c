@@ -1,7 +1,6 @@
 /* f64_pool.c - max and average pooling and their gradients in f64, window by window. The spans of each
  * slice, row and column are computed first. Threads take planes. A gradient is cleared, unless the caller
  * adds, and every window adds to it. */
-#include "kernels/cpu/f64_pool.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/pool.h"
 

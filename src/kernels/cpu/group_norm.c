@@ -15,7 +15,6 @@
  *
  * What leaves f32's range, because values are beyond 1e18 or so, is computed in double. */
 #include "kernels/group_norm.h"
-#include "kernels/cpu/f64_norm.h"
 #include "kernels/cpu/group_norm_sums.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/widen.h"

@@ -11,7 +11,6 @@
  * f32, bf16 and f16, converted in registers; sums in f32. Elements of weight 0 are not read, so an
  * infinity affects only results that depend on it. */
 #include "kernels/interpolate.h"
-#include "kernels/cpu/f64_interpolate.h"
 #include "kernels/cpu/interpolate_rows.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"

@@ -8,10 +8,9 @@
  * A ReLU is applied to y afterwards, or when a tile is stored. oneDNN could fuse it, but its own turns NaN
  * into 0. */
 #include "kernels/cpu/amx.h"
-#include "kernels/cpu/amx_matmul.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
-#include "kernels/cpu/f64_matmul.h"
+#include "kernels/cpu/matrix.h"
 #include "kernels/cpu/widen.h"
 #include "kernels/matmul.h"
 #include "kernels/product.h"

@@ -14,7 +14,6 @@
  * Max pooling stores the position of the maximum in its window, of equal values the first and of NaNs the
  * last (as PyTorch), in one byte. Its gradient adds dy at that position: for small windows of 16 planes by
  * going over all positions, otherwise one by one. */
-#include "kernels/cpu/f64_pool.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/planes.h"

@@ -1,6 +1,6 @@
 /* power_sum.c - power sums in chunks, whose sums are added in double and in order: the number of threads
  * does not matter. */
-#include "kernels/power_sum.h"
+#include "kernels/norm_factors.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/staging.h"
 #include "kernels/sections.h"

@@ -6,7 +6,6 @@
  * is reduced to one element, chunks are reduced separately and joined in order. So the number of threads
  * does not matter. */
 #include "kernels/reduce.h"
-#include "kernels/cpu/channel_sum.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/plan.h"

@@ -1,6 +1,6 @@
 /* unscale.c - counts non-finite elements and multiplies, in one pass over memory: a chunk is read twice,
  * the second time from the first-level cache. */
-#include "kernels/unscale.h"
+#include "kernels/loss_scale.h"
 #include "base/half.h"
 #include "kernels/cpu/loops.h"
 

@@ -12,7 +12,7 @@
  * Chellapilla, Puri and Simard, "High performance convolutional neural networks for document processing"
  * (2006). */
 #include "kernels/cpu/conv/conv.h"
-#include "kernels/cpu/f64_matmul.h"
+#include "kernels/cpu/matrix.h"
 #include "kernels/cpu/loops.h"
 
 #include <string.h>
