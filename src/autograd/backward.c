@@ -159,7 +159,7 @@ static int add_into(tern_scope *scope, const tern__view *to, const tern__view *f
 
 /* Lets the tensor share gradient memory. An input of the step does not share: the user may write to its
  * gradient, so it has memory of its own. */
-static bool share(tern_tensor *tensor, const tern__view *view, tern__storage *storage)
+static bool backward_share(tern_tensor *tensor, const tern__view *view, tern__storage *storage)
 {
     if (!tensor->node || tensor->grad_storage || view->layout != tensor->view.layout) return false;
     tensor->grad = *view;
@@ -171,12 +171,12 @@ bool tern__grad_share(tern__node *node, int i, const tern_tensor *dx)
 {
     bool is_like = dx->view.dtype == node->in[i]->view.dtype && tern__view_is_dense(&dx->view);
     bool is_ours = dx->scope == node->out->scope && dx->storage && !dx->storage->release;
-    return is_like && is_ours && share(node->in[i], &dx->view, dx->storage);
+    return is_like && is_ours && backward_share(node->in[i], &dx->view, dx->storage);
 }
 
 static int give(tern_scope *scope, tern__node *node, int i, const tern__view *view, tern__storage *storage)
 {
-    if (share(node->in[i], view, storage)) return TERN_OK;
+    if (backward_share(node->in[i], view, storage)) return TERN_OK;
     bool add;
     const tern__view *to = tern__grad_open(scope, node, i, &add);
     if (!to) return scope->error.code;
