@@ -83,7 +83,7 @@ tern_dataset *tern_subset_new(const tern_dataset *dataset, const int64_t *indice
 
 double tern__readable_patience_s = TERN__PATIENCE_S;
 
-static size_t sample_bytes(int ndim, const int64_t *shape, size_t element)
+static size_t subset_sample_bytes(int ndim, const int64_t *shape, size_t element)
 {
     for (int d = 0; d < ndim; d++) element *= (size_t)shape[d];
     return element;
@@ -114,8 +114,9 @@ static void look_through(const tern_dataset *dataset, tern_group *group, uint8_t
     static const char func[] = "tern_readable_new";
     int ranks = group ? tern_group_size(group) : 1, rank = group ? tern_group_rank(group) : 0;
     size_t element = tern_dtype_bytes(tern__target_dtype(dataset));
-    float *x = tern__alloc(sample_bytes(dataset->ndim, dataset->shape, sizeof(*x)), func, err);
-    void *y = tern__alloc(sample_bytes(dataset->target_ndim, dataset->target_shape, element), func, err);
+    float *x = tern__alloc(subset_sample_bytes(dataset->ndim, dataset->shape, sizeof(*x)), func, err);
+    void *y =
+        tern__alloc(subset_sample_bytes(dataset->target_ndim, dataset->target_shape, element), func, err);
     tern__dataset_call call = {0};
     tern__dataset_watch watch;
     tern__dataset_watch_start(&watch, &call, tern__readable_patience_s);
