@@ -36,8 +36,8 @@ static const tern__pointwise_op logit_op = {"bce_with_logits_loss", TERN__LOGIT_
 static const tern__pointwise_op focal_op = {"focal_loss", TERN__FOCAL_ERROR, 2, .masks = true,
                                             .grad = {{TERN__FOCAL_ERROR_GRAD, {DY, X, TARGET}}}};
 
-static bool fits(tern_scope *scope, const char *func, const tern__pointwise_op *op, const tern_tensor *x,
-                 const tern_tensor *target)
+static bool loss_fits(tern_scope *scope, const char *func, const tern__pointwise_op *op, const tern_tensor *x,
+                      const tern_tensor *target)
 {
     char xs[TERN__SHAPE_TEXT], ts[TERN__SHAPE_TEXT];
     if (tern__view_same_shape(&x->view, &target->view)) return true;
@@ -49,7 +49,7 @@ static bool fits(tern_scope *scope, const char *func, const tern__pointwise_op *
 static tern_tensor *loss(tern_scope *scope, const char *func, const tern__pointwise_op *op,
                          tern_tensor **inputs, const double k[2], tern_reduction reduction)
 {
-    if (!tern__op_enter(scope, func, 2, 2, inputs) || !fits(scope, func, op, inputs[0], inputs[1]))
+    if (!tern__op_enter(scope, func, 2, 2, inputs) || !loss_fits(scope, func, op, inputs[0], inputs[1]))
         return NULL;
     if ((unsigned)reduction > TERN_LOSS_NONE) {
         tern__scope_fail(scope, func, TERN_E_INVALID, "%s: reduction %d does not exist", op->name,
@@ -115,7 +115,8 @@ tern_focal_opts tern_focal_defaults(void)
         .size = sizeof(tern_focal_opts), .gamma = 2, .alpha = 0.25, .ignore_index = -100};
 }
 
-static int read_opts(tern_scope *scope, const char *func, const tern_focal_opts *user, tern_focal_opts *opts)
+static int loss_read_opts(tern_scope *scope, const char *func, const tern_focal_opts *user,
+                          tern_focal_opts *opts)
 {
     *opts = tern_focal_defaults();
     if (tern__scope_opts(scope, opts, sizeof(*opts), user, func)) return scope->error.code;
@@ -142,6 +143,7 @@ tern_tensor *tern_focal_loss(tern_scope *scope, tern_tensor *x, tern_tensor *tar
                              const tern_focal_opts *user)
 {
     tern_focal_opts opts;
-    if (!TERN__ENTER(scope, __func__, 2, &x, &target) || read_opts(scope, __func__, user, &opts)) return NULL;
+    if (!TERN__ENTER(scope, __func__, 2, &x, &target) || loss_read_opts(scope, __func__, user, &opts))
+        return NULL;
     return (opts.classes ? tern__focal_class_loss : focal_mask_loss)(scope, __func__, x, target, &opts);
 }
