@@ -70,7 +70,7 @@ static bool add_powers(clip *c, const tern__view *run, int number)
     return tern__run(c->scope, &call);
 }
 
-static bool scale(clip *c, const tern__view *run, int number)
+static bool clip_scale(clip *c, const tern__view *run, int number)
 {
     (void)number;
     tern__view view;
@@ -88,7 +88,7 @@ static bool limit_to(clip *c, const tern__view *run, int number)
 }
 
 /* Checks the argument called `name`. */
-static bool begin(clip *c, const char *func, tern_module *module, const char *name, double value)
+static bool clip_begin(clip *c, const char *func, tern_module *module, const char *name, double value)
 {
     if (!c->scope || c->scope->error.code) return false;
     if (!module)
@@ -102,7 +102,7 @@ static bool begin(clip *c, const char *func, tern_module *module, const char *na
 }
 
 /* Computes the norm, and the factor that gradients are multiplied by. */
-static tern_tensor *measure(clip *c, int runs, double max_norm)
+static tern_tensor *clip_measure(clip *c, int runs, double max_norm)
 {
     tern__norm_attr attr = {.use = TERN__NORM_CLIP, .p = c->p, .most = max_norm, .eps = 1e-6};
     tern_tensor *sums = tern__result(c->scope, TERN_F64, TERN__PLAIN, 2, (int64_t[]){runs, 1});
@@ -123,7 +123,7 @@ static tern_tensor *measure(clip *c, int runs, double max_norm)
 tern_tensor *tern_clip_grad_norm(tern_scope *scope, tern_module *module, double max_norm, double norm_type)
 {
     clip c = {.scope = scope, .p = norm_type};
-    if (!begin(&c, __func__, module, "max_norm", max_norm)) return NULL;
+    if (!clip_begin(&c, __func__, module, "max_norm", max_norm)) return NULL;
     if (!(norm_type > 0)) {
         tern__scope_fail(scope, __func__, TERN_E_RANGE, "expected norm_type > 0, got %g", norm_type);
         return NULL;
@@ -133,14 +133,14 @@ tern_tensor *tern_clip_grad_norm(tern_scope *scope, tern_module *module, double 
         tern_tensor *none = tern__result(scope, TERN_F32, TERN__PLAIN, 0, NULL);
         return none && tern__fill(scope, &none->view, 0) ? none : NULL;
     }
-    tern_tensor *norm = measure(&c, runs, max_norm);
+    tern_tensor *norm = clip_measure(&c, runs, max_norm);
     bool stays = norm && !tern__number_is_on_device(c.factor) && *c.factor == 1;
-    return norm && (stays || each_run(&c, scale) >= 0) ? norm : NULL;
+    return norm && (stays || each_run(&c, clip_scale) >= 0) ? norm : NULL;
 }
 
 void tern_clip_grad_value(tern_scope *scope, tern_module *module, double limit)
 {
     const tern__pointwise_attr between = {{-limit, limit}};
     clip c = {.scope = scope, .between = &between};
-    if (begin(&c, __func__, module, "limit", limit)) each_run(&c, limit_to);
+    if (clip_begin(&c, __func__, module, "limit", limit)) each_run(&c, limit_to);
 }

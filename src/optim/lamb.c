@@ -54,7 +54,7 @@ static bool limit(tern_optim *optim, tern_scope *scope)
 
 /* Computes the moments and sums for this rank's part of a run; the host puts the factors, which it can read,
  * into the attributes. */
-static bool move(tern_optim *optim, tern_scope *scope, int first, int last)
+static bool lamb_move(tern_optim *optim, tern_scope *scope, int first, int last)
 {
     int g = optim->group_of[first];
     tern__optim_attr attr = optim->rule->attr(&optim->groups[g], optim->steps[first] + 1);
@@ -80,7 +80,7 @@ static bool trust(tern_optim *optim, tern_scope *scope, int first, int last)
 
 static int first_pass(tern_optim *optim, tern_scope *scope, tern_error *err)
 {
-    if (!limit(optim, scope) || !tern__optim_each_update(optim, scope, move)) return scope->error.code;
+    if (!limit(optim, scope) || !tern__optim_each_update(optim, scope, lamb_move)) return scope->error.code;
     int status = optim->shard ? tern__shard_sums(optim, err) : TERN_OK;
     if (status) return status;
     return tern__optim_each_update(optim, scope, trust) ? TERN_OK : scope->error.code;
@@ -88,7 +88,7 @@ static int first_pass(tern_optim *optim, tern_scope *scope, tern_error *err)
 
 /* ---- the rule ---- */
 
-static tern__optim_attr attr_of(const tern__optim_group *group, int64_t count)
+static tern__optim_attr lamb_attr_of(const tern__optim_group *group, int64_t count)
 {
     const tern_lamb_opts *o = &group->opts.lamb;
     return (tern__optim_attr){.lamb = {.step = tern__step_attr_make(
@@ -101,7 +101,7 @@ static tern__optim_attr attr_of(const tern__optim_group *group, int64_t count)
                                        .pull = o->adam_w_mode ? o->weight_decay : 0}};
 }
 
-static int check(const char *func, const tern_lamb_opts *o, tern_error *err)
+static int lamb_check(const char *func, const tern_lamb_opts *o, tern_error *err)
 {
     if (!(o->lr >= 0) || !(o->eps >= 0) || !(o->weight_decay >= 0))
         return tern__error_set(err, func, TERN_E_RANGE,
@@ -117,10 +117,10 @@ static int check(const char *func, const tern_lamb_opts *o, tern_error *err)
     return TERN_OK;
 }
 
-static int settle(const char *func, tern__optim_group *group, tern_error *err)
+static int lamb_settle(const char *func, tern__optim_group *group, tern_error *err)
 {
     group->states = 3;
-    return check(func, &group->opts.lamb, err);
+    return lamb_check(func, &group->opts.lamb, err);
 }
 
 static const tern__option options[] = {
@@ -135,14 +135,14 @@ static const tern__option options[] = {
 
 static const tern__optim_rule rule = {.name = "lamb",
                                       .kernel = TERN__LAMB,
-                                      .attr = attr_of,
+                                      .attr = lamb_attr_of,
                                       .attr_bytes = sizeof(tern__lamb_attr),
                                       .states = {"exp_avg", "exp_avg_sq"},
                                       .counts = true,
                                       .options = options,
                                       .defaults = &defaults,
                                       .opts_bytes = sizeof(defaults),
-                                      .settle = settle,
+                                      .settle = lamb_settle,
                                       .first_pass = first_pass,
                                       .has_trust = has_trust};
 

@@ -40,7 +40,7 @@ typedef struct operands {
 } operands;
 
 /* Views `count` elements of one range. */
-static tern__view part(tern_dtype dtype, char *base, size_t offset, int64_t count)
+static tern__view update_part(tern_dtype dtype, char *base, size_t offset, int64_t count)
 {
     tern__view view = tern__view_make(dtype, TERN__PLAIN, 1, &count);
     view.data = base + offset;
@@ -55,12 +55,12 @@ static void give_parts(const tern_optim *optim, int k, tern__slice own, operands
     int64_t count = (int64_t)(tern__slice_bytes(own) / tern_dtype_bytes(range->dtype));
     size_t at = tern__optim_scaled(optim, r, own.begin - optim->own[r].begin);
     bool has_master = tern__optim_has_master(optim, r);
-    o->g = part(range->grad_dtype, range->grads, tern__grad_offset(range, own.begin), count);
-    o->p = part(range->dtype, range->params, own.begin, count);
+    o->g = update_part(range->grad_dtype, range->grads, tern__grad_offset(range, own.begin), count);
+    o->p = update_part(range->dtype, range->params, own.begin, count);
     for (int s = 0; s < TERN__OPTIM_STATES; s++) {
         bool kept = s == TERN__OPTIM_MASTER ? has_master : optim->groups[optim->group_of[k]].states & 1u << s;
         if (!kept) continue;
-        o->states[s] = part(tern__optim_dtype(optim, r), optim->state[s][r], at, count);
+        o->states[s] = update_part(tern__optim_dtype(optim, r), optim->state[s][r], at, count);
         call->out[1 + s] = &o->states[s];
     }
     call->in[0] = &o->g;
