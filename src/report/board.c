@@ -110,7 +110,7 @@ static int find_folder(char dir[DIR_ROOM], const char *log_dir, tern_group *grou
     return TERN_OK;
 }
 
-static int check_opts(const tern_board_opts *opts, tern_error *err)
+static int board_check_opts(const tern_board_opts *opts, tern_error *err)
 {
     if (opts->queue < 1)
         return tern__error_set(err, "tern_board_new", TERN_E_RANGE, "expected queue >= 1, got %d",
@@ -141,7 +141,7 @@ tern_board *tern_board_new(const char *log_dir, tern_group *group, const tern_bo
     if (board) {
         board->opts = tern_board_defaults();
         if (tern__opts_read(&board->opts, sizeof(board->opts), opts, __func__, &why) ||
-            check_opts(&board->opts, &why) || open_board(board, log_dir, group, &why)) {
+            board_check_opts(&board->opts, &why) || open_board(board, log_dir, group, &why)) {
             tern_board_free(board);
             board = NULL;
         }
@@ -155,7 +155,7 @@ const char *tern_board_dir(const tern_board *board)
     return board ? board->dir : NULL;
 }
 
-static int write_all(tern_board *board, const char *func, tern_error *err)
+static int board_write_all(tern_board *board, const char *func, tern_error *err)
 {
     for (tern__event_file *run = board->runs; run; run = run->next)
         tern__journal_write(&run->events, func, err);
@@ -167,7 +167,7 @@ int tern_board_flush(tern_board *board, tern_error *err)
 {
     tern_error why = {0};
     if (tern__board_is_off(board, err)) return tern__board_skip(err);
-    write_all(board, __func__, &why);
+    board_write_all(board, __func__, &why);
     return tern__board_end(&why, err);
 }
 
