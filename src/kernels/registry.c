@@ -96,7 +96,7 @@ static int run_on_device(const tern__call *call)
     return status == TERN_E_UNSUPPORTED ? run_on_host_from_copies(call) : status;
 }
 
-static int run(const tern__call *call)
+static int kernel_run(const tern__call *call)
 {
     int status = call->device->backend        ? run_on_device(call)
                  : tern__operands_stray(call) ? tern__kernel_run_on_copies(call, NULL, run_on_host)
@@ -112,7 +112,7 @@ static int run_observed(const tern__call *call)
     if (observer->begins) observer->begins(observer);
     device->algorithm = NULL;
     device->observer = NULL;
-    int status = run(call);
+    int status = kernel_run(call);
     device->observer = observer;
     observer->ran(observer, call);
     return status;
@@ -120,7 +120,7 @@ static int run_observed(const tern__call *call)
 
 static int run_here(const tern__call *call)
 {
-    return call->device->observer ? run_observed(call) : run(call);
+    return call->device->observer ? run_observed(call) : kernel_run(call);
 }
 
 /* A call that is run on the device's thread. */

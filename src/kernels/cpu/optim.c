@@ -10,7 +10,7 @@
 
 typedef void (*update_fn)(const tern__call *call, int64_t first, int64_t count);
 
-static const tern__view *operand(const tern__call *call, int i)
+static const tern__view *optim_operand(const tern__call *call, int i)
 {
     return i ? call->out[i - 1] : call->in[0];
 }
@@ -19,16 +19,16 @@ static bool all_are(const tern__call *call, tern_dtype dtype)
 {
     bool fine = true;
     for (int i = 0; i <= TERN__KERNEL_OUTS; i++)
-        fine &= !operand(call, i) || operand(call, i)->dtype == dtype;
+        fine &= !optim_operand(call, i) || optim_operand(call, i)->dtype == dtype;
     return fine;
 }
 
 /* Whether the f32 loops can do it. */
-static bool takes(const tern__call *call)
+static bool optim_takes(const tern__call *call)
 {
     bool fine = true;
     for (int i = 0; i <= TERN__KERNEL_OUTS; i++) {
-        const tern__view *view = operand(call, i);
+        const tern__view *view = optim_operand(call, i);
         fine &= !view || (tern__dtype_is_float(view->dtype) && view->dtype != TERN_F64);
     }
     return fine;
@@ -38,7 +38,7 @@ static bool has_gaps(const tern__call *call)
 {
     bool gaps = false;
     for (int i = 0; i <= TERN__KERNEL_OUTS; i++)
-        gaps |= operand(call, i) && !tern__view_is_contiguous(operand(call, i));
+        gaps |= optim_operand(call, i) && !tern__view_is_contiguous(optim_operand(call, i));
     return gaps;
 }
 
@@ -57,7 +57,7 @@ static void update_stage(const tern__call *call, update_fn f32, int64_t at, int6
     tern__view views[TERN__OPTIM_COPY + 1];
     tern__call part = {.attr = call->attr};
     for (int i = 0; i <= TERN__OPTIM_COPY; i++) {
-        const tern__view *view = operand(call, i);
+        const tern__view *view = optim_operand(call, i);
         if (!view) continue;
         views[i].data = (float *)view->data + at;
         if (view->dtype != TERN_F32) {
@@ -68,7 +68,7 @@ static void update_stage(const tern__call *call, update_fn f32, int64_t at, int6
     }
     f32(&part, 0, count);
     for (int i = 1; i <= TERN__OPTIM_COPY; i++) {
-        const tern__view *view = operand(call, i);
+        const tern__view *view = optim_operand(call, i);
         if (view && view->dtype != TERN_F32)
             tern__stage_store(TERN__COMPUTE_F32, &stages[i], view->dtype, view->data, at, 1, count, false);
     }
@@ -84,7 +84,7 @@ static void update_staged(const tern__call *call, update_fn f32, int64_t first, 
 }
 
 /* Where thread t's part begins; parts are whole cache lines. */
-static int64_t start_of(int64_t count, int t, int threads)
+static int64_t optim_start_of(int64_t count, int t, int threads)
 {
     return t == threads ? count : count * t / threads / 32 * 32;
 }
@@ -110,7 +110,7 @@ static void update_all(const tern__call *call, const update *u)
     int threads = tern__loop_threads(call, count);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int t = 0; t < threads; t++) {
-        int64_t first = start_of(count, t, threads), next = start_of(count, t + 1, threads);
+        int64_t first = optim_start_of(count, t, threads), next = optim_start_of(count, t + 1, threads);
         update_stretch(call, u, first, next - first);
     }
 }
@@ -136,7 +136,7 @@ static int update_run(const tern__call *call, size_t attr_bytes, update_fn f32, 
 {
     bool wide = all_are(call, TERN_F64) && !call->out[TERN__OPTIM_COPY];
     bool plain = wide || (all_are(call, TERN_F32) && !call->out[TERN__OPTIM_COPY]);
-    if (has_numbers(call) || has_gaps(call) || !(plain || takes(call))) return TERN_E_UNSUPPORTED;
+    if (has_numbers(call) || has_gaps(call) || !(plain || optim_takes(call))) return TERN_E_UNSUPPORTED;
     const update u = {wide ? f64 : f32, plain, attr_bytes};
     (call->in[TERN__OPTIM_SECTIONS] ? update_sections : update_all)(call, &u);
     return TERN_OK;
@@ -252,7 +252,7 @@ int tern__cpu_lamb_moments(const tern__call *call)
     bool wide = dtype == TERN_F64, plain = all_are(&moments, dtype);
     bool fine =
         call->out[1]->dtype == dtype && call->out[2]->dtype == dtype && !has_gaps(call) && !has_numbers(call);
-    if (!fine || (!wide && dtype != TERN_F32) || !(plain || takes(&moments))) return TERN_E_UNSUPPORTED;
+    if (!fine || (!wide && dtype != TERN_F32) || !(plain || optim_takes(&moments))) return TERN_E_UNSUPPORTED;
     const tern__view *sections = call->in[TERN__OPTIM_SECTIONS];
     int64_t number = tern__section_count(sections), count = tern__view_count(call->out[0]);
     double *sums = call->out[TERN__OPTIM_SUMS]->data;

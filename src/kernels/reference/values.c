@@ -7,15 +7,16 @@
 
 #include <math.h>
 
-static double number(const tern__call *call, int in, double absent)
+static double values_number(const tern__call *call, int in, double absent)
 {
     return call->in[in] ? tern__view_get(call->in[in], 0) : absent;
 }
 
 int tern__reference_unscale(const tern__call *call)
 {
-    double factor = ((const tern__unscale_attr *)call->attr)->factor * number(call, TERN__UNSCALE_FACTOR, 1);
-    bool drop = number(call, TERN__UNSCALE_DROP, 0) != 0;
+    double factor =
+        ((const tern__unscale_attr *)call->attr)->factor * values_number(call, TERN__UNSCALE_FACTOR, 1);
+    bool drop = values_number(call, TERN__UNSCALE_DROP, 0) != 0;
     double bad = 0;
     int64_t count = tern__view_count(call->in[0]);
     for (int64_t i = 0; i < count; i++) {
@@ -66,13 +67,13 @@ int tern__reference_power_sum(const tern__call *call)
 }
 
 /* For p = infinity the maximum, in which a NaN wins; else the sum. */
-static double join(double a, double b, double p)
+static double values_join(double a, double b, double p)
 {
     return isinf(p) ? (b > a || b != b ? b : a) : a + b;
 }
 
 /* Writes the factors for section n. */
-static void decide(const tern__call *call, int64_t n)
+static void values_decide(const tern__call *call, int64_t n)
 {
     const tern__norm_attr *attr = call->attr;
     const tern__view *sums = call->in[0];
@@ -80,7 +81,7 @@ static void decide(const tern__call *call, int64_t n)
     double all[2] = {0, 0}, factors[3];
     int64_t columns = sums->shape[1], first = section.begin * columns;
     for (int64_t i = first; i < first + section.count * columns; i++)
-        all[i % columns] = join(all[i % columns], tern__view_get(sums, i), attr->p);
+        all[i % columns] = values_join(all[i % columns], tern__view_get(sums, i), attr->p);
     double x = tern__norm_root(all[0], attr->p), y = tern__norm_root(all[1], attr->p);
     tern__norm_factors(attr, x, y, factors);
     for (int i = 0; i < 3; i++) tern__view_set(call->out[0], 3 * section.row + i, factors[i]);
@@ -90,6 +91,6 @@ static void decide(const tern__call *call, int64_t n)
 int tern__reference_norm_factors(const tern__call *call)
 {
     int64_t count = tern__section_count(call->in[1]);
-    for (int64_t n = 0; n < count; n++) decide(call, n);
+    for (int64_t n = 0; n < count; n++) values_decide(call, n);
     return TERN_OK;
 }
