@@ -59,10 +59,9 @@ static int64_t room(const job *j)
 static part taps_part_of(const job *j, int64_t number)
 {
     const tern__taps_axis *axis = j->space.axis;
-    int64_t band = number / j->groups, sheet = band / j->bands, taps_begin = band % j->bands * j->band;
-    int64_t sheets = axis[TERN__TAPS_SHEETS].out,
-            end = TERN__MIN(axis[TERN__TAPS_ROWS].out, taps_begin + j->band);
-    return (part){sheet / sheets, number % j->groups, {sheet % sheets, taps_begin, end}};
+    int64_t band = number / j->groups, sheet = band / j->bands, begin = band % j->bands * j->band;
+    int64_t sheets = axis[TERN__TAPS_SHEETS].out, end = TERN__MIN(axis[TERN__TAPS_ROWS].out, begin + j->band);
+    return (part){sheet / sheets, number % j->groups, {sheet % sheets, begin, end}};
 }
 
 /* Initialises a block of outputs. */
