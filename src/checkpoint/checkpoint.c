@@ -1,5 +1,5 @@
-/* checkpoint.c - tern_save, where the file's name decides the format, and tern_load, which recognises it by the first
- * bytes. */
+/* checkpoint.c - tern_save, where the file's name decides the format, and tern_load, which recognises it by
+ * the first bytes. */
 #include "base/opts.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/torch.h"

@@ -1,5 +1,5 @@
-/* subset.c - datasets made of some samples of another: chosen ones, or all that can be read; and the dataset behind
- * subsets and augmentations. */
+/* subset.c - datasets made of some samples of another: chosen ones, or all that can be read; and the dataset
+ * behind subsets and augmentations. */
 #include "data/loader/loader.h"
 
 #include "base/base.h"

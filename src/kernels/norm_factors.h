@@ -1,5 +1,5 @@
-/* norm_factors.h - norms and the factors of an optimizer's update from them, and the attributes of the kernels
- * POWER_SUM and NORM_FACTORS. */
+/* norm_factors.h - norms and the factors of an optimizer's update from them, and the attributes of the
+ * kernels POWER_SUM and NORM_FACTORS. */
 #ifndef TERN_SRC_KERNELS_NORM_FACTORS_H
 #define TERN_SRC_KERNELS_NORM_FACTORS_H
 

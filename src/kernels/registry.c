@@ -1,4 +1,5 @@
-/* registry.c - the tables of the host's kernels; runs a kernel call: on which thread, on which device, by which kernel. */
+/* registry.c - the tables of the host's kernels; runs a kernel call: on which thread, on which device, by
+ * which kernel. */
 #include "device/backend.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/operand_copies.h"

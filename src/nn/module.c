@@ -317,7 +317,7 @@ void tern_eval(tern_module *module)
     set_training(module, false);
 }
 
-/* ---- a module's options as text, which ranks compare besides kinds and shapes (parallel/signature.c) ---- */
+/* ---- options as text, which ranks compare besides kinds and shapes (parallel/signature.c) ---- */
 
 void tern__options_add(tern_module *module, const char *name, int count, const int64_t *values)
 {

@@ -186,8 +186,8 @@ double *tern__optim_decay(const tern_optim *optim, tern__optim_group *group);
  * `last` of one range. Like the next function, false after a failure. */
 typedef bool (*tern__update_fn)(tern_optim *optim, tern_scope *scope, int first, int last);
 bool tern__optim_each_update(tern_optim *optim, tern_scope *scope, tern__update_fn visit);
-/* Runs the rule's kernel, or that of its first pass, over this rank's part of such a run. `factors` is (3) in a
- * device's memory, (leaf_count, 3), or NULL. */
+/* Runs the rule's kernel, or that of its first pass, over this rank's part of such a run. `factors` is (3)
+ * in a device's memory, (leaf_count, 3), or NULL. */
 bool tern__optim_run(tern_optim *optim, tern_scope *scope, tern__kernel kernel, int first, int last,
                      const tern__optim_attr *attr, const tern__view *factors);
 

@@ -57,8 +57,8 @@ void tern__view_set(const tern__view *view, int64_t i, double value);
 int64_t tern__view_get_int(const tern__view *view, int64_t i);
 void tern__view_set_int(const tern__view *view, int64_t i, int64_t value);
 
-/* ---- PyTorch's broadcasting: shapes are aligned at their last dimensions, and a dimension that is missing or 1
- * is repeated ---- */
+/* ---- PyTorch's broadcasting: shapes are aligned at their last dimensions, and a dimension that is missing
+ * or 1 is repeated ---- */
 
 /* Computes the common shape of a and b; false if they cannot be broadcast together. */
 bool tern__broadcast_shape(const tern__view *a, const tern__view *b, int *ndim, int64_t shape[TERN_NDIM_MAX]);

@@ -1,5 +1,5 @@
-/* test_lacking.c - rows of kernels.def without a CUDA kernel, on a plug-in that was built without those of ARGMIN and
- * RMSPROP: the host computes them on copies, with the reference kernel's bits. */
+/* test_lacking.c - rows of kernels.def without a CUDA kernel, on a plug-in that was built without those of
+ * ARGMIN and RMSPROP: the host computes them on copies, with the reference kernel's bits. */
 #include "check.h"
 #include "gpus.h"
 

@@ -1,5 +1,5 @@
-/* values.c - numbers that control a step: gradients times a factor, loss scales, norms and the factors computed
- * from them. */
+/* values.c - numbers that control a step: gradients times a factor, loss scales, norms and the factors
+ * computed from them. */
 #include "kernels/loss_scale.h"
 #include "kernels/norm_factors.h"
 #include "kernels/reference/reference.h"
