@@ -70,17 +70,6 @@ static bool aside_done(tern_scope *scope, tern__node *node, int i)
     return done;
 }
 
-static void aside_drop(tern__node *node)
-{
-    for (int i = 0; node->aside && i < node->in_count; i++) tern__saved_drop(&node->aside[i]);
-}
-
-static void slot_done(tern__slot *slot)
-{
-    slot->fresh = true;
-    slot->pending--;
-}
-
 /* Gives the tensor a copy of its gradient, which it shares with another tensor, so that it may be added to.
  */
 static bool own_copy(tern_scope *scope, tern_tensor *tensor)
@@ -131,7 +120,8 @@ int tern__grad_done(tern_scope *scope, tern__node *node, int i)
     if (!leaf) return TERN_OK;
     if (!aside_done(scope, node, i)) return scope->error.code;
     if (scope->slots) {
-        slot_done(&scope->slots[leaf->index]);
+        scope->slots[leaf->index].fresh = true;
+        scope->slots[leaf->index].pending--;
         return TERN_OK;
     }
     leaf->fresh = true;
@@ -270,7 +260,7 @@ static int run_node(tern_scope *scope, tern__node *node)
     scope->here = node->out->device ? node->out->device : scope->device;
     int status = node->gradient(scope, node);
     for (int i = 0; i < TERN__NODE_SAVES; i++) tern__saved_drop(&node->saved[i]);
-    aside_drop(node);
+    for (int i = 0; node->aside && i < node->in_count; i++) tern__saved_drop(&node->aside[i]);
     tern__storage_drop(node->out->grad_storage);
     node->out->grad_storage = NULL;
     node->out->grad_is_cut = false;

@@ -35,12 +35,6 @@ static void *arena_alloc(struct tern__arena *arena, size_t bytes, tern_error *er
     return memset(data, 0, bytes);
 }
 
-static void arena_reset(struct tern__arena *arena)
-{
-    for (chunk *c = arena->first; c; c = c->next) c->used = 0;
-    arena->current = arena->first;
-}
-
 static void arena_free(struct tern__arena *arena)
 {
     if (!arena) return;
@@ -146,7 +140,8 @@ int tern_scope_end(tern_scope *scope, tern_error *err)
     struct tern__arena *older = scope->arenas[1];
     scope->arenas[1] = scope->arenas[0];
     scope->arenas[0] = older;
-    arena_reset(older);
+    for (chunk *c = older->first; c; c = c->next) c->used = 0;
+    older->current = older->first;
     int code = scope->error.code;
     if (code && err && !err->code) *err = scope->error;
     scope->error = (tern_error){0};

@@ -54,19 +54,14 @@ static void *read_pieces(void *ctx)
     return NULL;
 }
 
-/* A thread that cannot be started is not needed. */
-static void zip_read_all_start(reader *readers, int threads)
-{
-    for (int i = 1; i < threads; i++)
-        readers[i].is_started = tern__thread_new(&readers[i].thread, NULL, read_pieces, &readers[i]) == 0;
-}
-
 static int zip_read_all_run(reading *r, int threads, tern_error *err)
 {
     reader readers[MOST] = {0};
     const tern_error *why = NULL;
     for (int i = 0; i < threads; i++) readers[i].of = r;
-    zip_read_all_start(readers, threads);
+    /* A thread that cannot be started is not needed. */
+    for (int i = 1; i < threads; i++)
+        readers[i].is_started = tern__thread_new(&readers[i].thread, NULL, read_pieces, &readers[i]) == 0;
     read_pieces(&readers[0]);
     for (int i = 0; i < threads; i++) {
         if (readers[i].is_started) pthread_join(readers[i].thread, NULL);

@@ -142,13 +142,6 @@ static int open_own(const char *path, int flags, struct stat *about)
 
 /* ---- reading ---- */
 
-static void put_aside(const char *path)
-{
-    char old[PATH_MAX + 4];
-    snprintf(old, sizeof(old), "%s.old", path);
-    if (rename(path, old)) choice_file_warn(path, strerror(errno));
-}
-
 static size_t choice_file_read_all(int fd, char *text, size_t size)
 {
     size_t used = 0;
@@ -166,7 +159,9 @@ void tern__choice_file_read(const tern__choice_machine *machine, tern__choice_ta
     int fd = tern__choices_path(path, sizeof(path)) ? open_own(path, O_RDONLY, &about) : -1;
     if (fd < 0) return;
     if (about.st_size > (off_t)TERN__CHOICE_FILE_MAX) {
-        put_aside(path);
+        char old[PATH_MAX + 4];
+        snprintf(old, sizeof(old), "%s.old", path);
+        if (rename(path, old)) choice_file_warn(path, strerror(errno));
     } else if ((text = tern__alloc((size_t)about.st_size + 1, __func__, NULL))) {
         tern__choice_lines_take(machine, text, choice_file_read_all(fd, text, (size_t)about.st_size), take,
                                 ctx);

@@ -115,15 +115,6 @@ static int write_back(copies *c)
     return status;
 }
 
-static void copies_free(copies *c)
-{
-    for (int i = 0; i < c->count; i++)
-        if (!c->home)
-            tern__free(c->regions[i].copy);
-        else if (c->regions[i].copy != c->regions[i].mirror)
-            tern__device_free(c->home, c->regions[i].copy);
-}
-
 /* Operands with the same view share a copy: kernels recognise in-place updates by the address. */
 static void operands_replace(copies *c)
 {
@@ -151,6 +142,10 @@ int tern__kernel_run_on_copies(const tern__call *call, tern_device *home, tern__
         status = kernel(&c.call);
     }
     if (!status) status = write_back(&c);
-    copies_free(&c);
+    for (int i = 0; i < c.count; i++)
+        if (!c.home)
+            tern__free(c.regions[i].copy);
+        else if (c.regions[i].copy != c.regions[i].mirror)
+            tern__device_free(c.home, c.regions[i].copy);
     return status;
 }

@@ -276,14 +276,6 @@ static int open_window(window *w, tern_error *err)
     return open_buffers(w, err);
 }
 
-static void close_window(window *w)
-{
-    for (int d = 0; d < 3; d++) tern__free(w->axes[d].weights);
-    tern__free(w->batch);
-    tern__free(w->logits);
-    tern__free(w->sums);
-}
-
 tern_volume *tern_sliding_window(tern_module *net, tern_scope *scope, const tern_volume *volume, int classes,
                                  const tern_window_opts *user, tern_error *err)
 {
@@ -295,6 +287,9 @@ tern_volume *tern_sliding_window(tern_module *net, tern_scope *scope, const tern
     window w = {.net = net, .scope = scope, .volume = volume, .opts = opts, .classes = classes};
     tern_volume *result = NULL;
     if (!open_window(&w, err) && !predict_all(&w, err)) result = result_of(&w, err);
-    close_window(&w);
+    for (int d = 0; d < 3; d++) tern__free(w.axes[d].weights);
+    tern__free(w.batch);
+    tern__free(w.logits);
+    tern__free(w.sums);
     return result;
 }

@@ -20,11 +20,6 @@ static int64_t *tracked(const batch_norm *self)
     return self->num_batches_tracked ? self->num_batches_tracked->view.data : NULL;
 }
 
-static void count_batch(const batch_norm *self)
-{
-    if (tracked(self)) ++*tracked(self);
-}
-
 /* Returns the next batch's share in the running statistics; in a cumulative average, 1 / (batches). */
 static double momentum_of(const batch_norm *self)
 {
@@ -56,7 +51,7 @@ static tern_tensor *batch_norm_run(batch_norm *self, tern_scope *scope, tern_ten
         tern__batch_norm_act(scope, x, self->weight, self->bias, moves || reads ? self->running_mean : NULL,
                              moves || reads ? self->running_var : NULL, residual, &opts,
                              self->base.training && is_synced(self) ? &self->sync : NULL);
-    if (y && self->base.training && !scope->keeps_buffers) count_batch(self);
+    if (y && self->base.training && !scope->keeps_buffers && tracked(self)) ++*tracked(self);
     return y;
 }
 

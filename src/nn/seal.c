@@ -141,14 +141,6 @@ static int make_grads(tern__seal *seal, tern_error *err)
     return TERN_OK;
 }
 
-static void drop_grads(tern__seal *seal)
-{
-    for (int k = 0; k < seal->leaf_count; k++) {
-        tern__free(seal->leaves[k]->grad);
-        seal->leaves[k]->grad = NULL;
-    }
-}
-
 /* Moves a tensor within one device's memory. */
 static void move_tensor(tern_tensor *tensor, char *to)
 {
@@ -204,7 +196,10 @@ tern__seal *tern__module_seal(tern_module *module, tern_error *err)
     tern__seal *seal = new_seal(root, err);
     if (!seal) return NULL;
     if (seal_plan(seal, root->tree, err) || reserve_all(seal, err) || make_grads(seal, err)) {
-        drop_grads(seal);
+        for (int k = 0; k < seal->leaf_count; k++) {
+            tern__free(seal->leaves[k]->grad);
+            seal->leaves[k]->grad = NULL;
+        }
         tern__seal_free(seal);
         return NULL;
     }

@@ -30,14 +30,6 @@ static tern_object *entry_object(const tern_module *module, const tern_tensor *t
     return object;
 }
 
-static void add_entries(const tern_module *module, tern_object *state, tern_error *err)
-{
-    for (int i = 0; i < module->tree->state_count && !tern__is_set(err); i++) {
-        const tern_state_entry *entry = &module->tree->state[i];
-        tern_object_set(state, entry->name, entry_object(module, entry->tensor, err), err);
-    }
-}
-
 tern_object *tern_module_state_dict(const tern_module *module, tern_error *err)
 {
     tern_error own = {0};
@@ -47,7 +39,10 @@ tern_object *tern_module_state_dict(const tern_module *module, tern_error *err)
         tern__error_set(e, out_func, TERN_E_INVALID, "the module is NULL or was never made");
     if (tern__is_set(e) || tern__module_state(module, e)) return NULL;
     tern_object *state = tern_object_dict(e);
-    add_entries(module, state, e);
+    for (int i = 0; i < module->tree->state_count && !tern__is_set(e); i++) {
+        const tern_state_entry *entry = &module->tree->state[i];
+        tern_object_set(state, entry->name, entry_object(module, entry->tensor, e), e);
+    }
     if (!tern__is_set(e)) return state;
     tern_object_free(state);
     return NULL;

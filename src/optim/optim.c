@@ -87,17 +87,12 @@ tern_optim *tern__optim_new(const char *func, const tern__optim_rule *rule, tern
     return new_optim(func, rule, module, &group, err);
 }
 
-static void optim_leave(tern_optim *optim)
-{
-    tern_optim **link = &optim->seal->optims;
-    while (*link && *link != optim) link = &(*link)->next;
-    if (*link) *link = optim->next;
-}
-
 void tern_optim_free(tern_optim *optim)
 {
     if (!optim) return;
-    optim_leave(optim);
+    tern_optim **link = &optim->seal->optims;
+    while (*link && *link != optim) link = &(*link)->next;
+    if (*link) *link = optim->next;
     tern__shard_free(optim);
     tern__skips_free(optim);
     tern__norms_free(optim);

@@ -68,14 +68,6 @@ static int64_t end_of(const tern_schedule *s)
     return last && s->count ? last + s->milestones[s->count - 1] : last;
 }
 
-static void adopt(tern_schedule *sequence)
-{
-    for (int i = 0; i <= sequence->count; i++) {
-        tern__schedule_unlink(sequence->parts[i]);
-        sequence->parts[i]->sequence = sequence;
-    }
-}
-
 tern_schedule *tern_sequential_schedule_new(tern_optim *optim, tern_unit unit, int count,
                                             tern_schedule *const *parts, const int64_t *milestones,
                                             tern_error *err)
@@ -92,7 +84,10 @@ tern_schedule *tern_sequential_schedule_new(tern_optim *optim, tern_unit unit, i
     if (!status) like.done = end_of(&like);
     tern_schedule *sequence = status ? NULL : tern__schedule_new(__func__, &like, err);
     if (sequence) {
-        adopt(sequence);
+        for (int i = 0; i <= sequence->count; i++) {
+            tern__schedule_unlink(sequence->parts[i]);
+            sequence->parts[i]->sequence = sequence;
+        }
         return sequence;
     }
     tern__free(like.parts);

@@ -32,15 +32,6 @@ typedef struct table {
     size_t count, metric_count;
 } table;
 
-static void free_table(table *t)
-{
-    tern__free(t->entries);
-    tern__free(t->metrics);
-    tern__free(t->columns);
-    tern__free(t->pairs);
-    tern__free(t->metric_columns);
-}
-
 static int make_table(table *t, size_t count, size_t metrics, tern_error *err)
 {
     *t = (table){.entries = tern__alloc(count * sizeof(*t->entries), FUNC, err)};
@@ -157,6 +148,10 @@ int tern_board_hparams(tern_board *board, const tern_object *hparams, int count,
         hparams_add_entry(&t, hparams, i, &why);
     for (int i = 0; !why.code && i < count; i++) add_metric(&t, metrics[i], &why);
     if (!why.code) put_table(board, &t, &why);
-    free_table(&t);
+    tern__free(t.entries);
+    tern__free(t.metrics);
+    tern__free(t.columns);
+    tern__free(t.pairs);
+    tern__free(t.metric_columns);
     return tern__board_end(&why, err);
 }

@@ -134,13 +134,6 @@ static int dict_grow(dict_node *dict, tern_error *err)
 
 /* ---- set and get ---- */
 
-static void replace(pair *old, tern_object *item)
-{
-    tern_object *before = old->item;
-    old->item = tern__object_hold(item);
-    tern__object_drop(before);
-}
-
 int tern__object_set(tern_object *object, tern_object *key, tern_object *item, tern_error *err)
 {
     dict_node *dict = (dict_node *)object;
@@ -148,7 +141,9 @@ int tern__object_set(tern_object *object, tern_object *key, tern_object *item, t
     form_of(key, &form);
     int64_t at = dict_find(dict, &form);
     if (at >= 0) {
-        replace(&dict->pairs[at], item);
+        tern_object *before = dict->pairs[at].item;
+        dict->pairs[at].item = tern__object_hold(item);
+        tern__object_drop(before);
         return TERN_OK;
     }
     int status = dict->count == dict->capacity ? dict_grow(dict, err) : TERN_OK;

@@ -387,15 +387,6 @@ static void find_sizes(augment *a)
 
 /* ---- new ---- */
 
-static void augment_init(augment *a)
-{
-    int d = a->source->ndim == 4 ? 0 : 1;
-    for (int i = d; i < 3; i++) a->base.shape[1 + i - d] = a->cut[i];
-    for (int i = d; i < 3 && a->map_bytes; i++) a->base.target_shape[i - d] = a->cut[i];
-    a->base.get = augment_get;
-    a->base.free = augment_free;
-}
-
 tern_dataset *tern_augment_new(const tern_dataset *dataset, const tern_augment_opts *user, tern_error *err)
 {
     tern_augment_opts opts = tern_augment_defaults();
@@ -412,6 +403,10 @@ tern_dataset *tern_augment_new(const tern_dataset *dataset, const tern_augment_o
     augment *a = tern__alloc(sizeof(*a), FUNC, err);
     if (!a) return NULL;
     *a = made;
-    augment_init(a);
+    int d = a->source->ndim == 4 ? 0 : 1;
+    for (int i = d; i < 3; i++) a->base.shape[1 + i - d] = a->cut[i];
+    for (int i = d; i < 3 && a->map_bytes; i++) a->base.target_shape[i - d] = a->cut[i];
+    a->base.get = augment_get;
+    a->base.free = augment_free;
     return &a->base;
 }

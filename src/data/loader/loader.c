@@ -180,12 +180,6 @@ static void pass_stop(tern_loader *loader)
     loader->running = false;
 }
 
-static void pass_end(tern_loader *loader)
-{
-    pass_stop(loader);
-    tern_sampler_epoch_set(loader->sampler, tern_sampler_epoch_get(loader->sampler) + 1);
-}
-
 /* ---- taking ---- */
 
 static bool all_ended(const tern_loader *loader)
@@ -301,7 +295,10 @@ int tern__loader_next(tern_loader *loader, tern__batch *out, tern_error *err)
     pthread_mutex_lock(&loader->lock);
     status = next_of_pass(loader, out, err);
     pthread_mutex_unlock(&loader->lock);
-    if (status == 0) pass_end(loader);
+    if (status == 0) {
+        pass_stop(loader);
+        tern_sampler_epoch_set(loader->sampler, tern_sampler_epoch_get(loader->sampler) + 1);
+    }
     return status;
 }
 

@@ -72,14 +72,6 @@ static void start_around(const patches *p, cut *c, int64_t voxel, uint64_t key)
     }
 }
 
-static void start_anywhere(const patches *p, cut *c, uint64_t key)
-{
-    for (int d = 0; d < 3; d++) {
-        int64_t room = c->pair->image->shape[d + 1] - p->opts.patch[d];
-        c->start[d] = tern__draw_place(tern__draw_number(key, (uint64_t)(DRAW_START + d)), room + 1);
-    }
-}
-
 static cut cut_at_random(const patches *p, int64_t epoch, int64_t index)
 {
     uint64_t key = tern__draw_key(p->opts.seed, epoch, index);
@@ -91,7 +83,10 @@ static cut cut_at_random(const patches *p, int64_t epoch, int64_t index)
         int64_t which = begin + tern__draw_place(tern__draw_number(key, DRAW_VOXEL), at->ends[class] - begin);
         start_around(p, &c, at->voxels[which], key);
     } else {
-        start_anywhere(p, &c, key);
+        for (int d = 0; d < 3; d++) {
+            int64_t room = c.pair->image->shape[d + 1] - p->opts.patch[d];
+            c.start[d] = tern__draw_place(tern__draw_number(key, (uint64_t)(DRAW_START + d)), room + 1);
+        }
     }
     for (int d = 0; d < 3; d++)
         c.flip[d] = tern__draw_share(tern__draw_number(key, (uint64_t)(DRAW_FLIP + d))) < p->opts.flip[d];
