@@ -41,7 +41,8 @@ static __host__ __device__ unsigned states_of(const optim_walk &w)
     return has;
 }
 
-#define N(name, value) R name;
+#define N(name, value)          R name;
+#define SET(which, name, value) name = value
 #define O(ID, name, always, may, written, S0, S1, S2, numbers, ...)                                          \
     template <class R> struct name {                                                                         \
         enum { WRITTEN = written };                                                                          \

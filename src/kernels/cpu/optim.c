@@ -144,32 +144,33 @@ static int update_run(const tern__call *call, size_t attr_bytes, update_fn f32, 
 
 /* ---- the loops: one for each type and set of states ---- */
 
-#define AT(view, first) ((R *)(view)->data + (first))
+#define AT(view, first) ((view) ? (R *)(view)->data + (first) : NULL)
 
 #define N(name, value)                                                                                       \
     const R name = (R)(value);                                                                               \
     (void)name;
-/* ivdep: no two operands share memory. Conditions on `has`, a constant, are gone before loops are vectorised;
- * those on `numbers` are moved out of the loop. */
+/* A state is stored as soon as it is known, so that its register is free. */
+#define SET(which, name, value)                                                                              \
+    name = value;                                                                                            \
+    if (has >> which & 1) s##which[i] = name
+
+/* What a loop goes over: parameter, states, gradient, and their number. */
+#define OPERANDS                                                                                             \
+    R *restrict ps, R *restrict s0, R *restrict s1, R *restrict s2, const R *restrict gs, int64_t count
+
+/* Conditions on `has`, a constant, are gone before loops are vectorised; those on `numbers` are moved out of
+ * the loop. */
 #define LOOP(name, suffix, steps, written, S0, S1, S2, numbers, ...)                                         \
     static inline __attribute__((always_inline)) void name##_loop_##suffix(                                  \
-        const tern__call *call, int64_t first, int64_t count, const unsigned has)                            \
+        OPERANDS, const tern__##name##_attr *a, const unsigned has)                                          \
     {                                                                                                        \
-        const tern__##name##_attr *a = call->attr;                                                           \
-        const R *gs = AT(call->in[0], first);                                                                \
-        R *ps = AT(call->out[0], first), *s0 = has & 1 ? AT(call->out[1], first) : NULL,                     \
-          *s1 = has & 2 ? AT(call->out[2], first) : NULL, *s2 = has & 4 ? AT(call->out[3], first) : NULL;    \
         const R scale = (R)a->step.scale, decay = (R)a->step.decay;                                          \
         numbers;                                                                                             \
-        _Pragma("GCC ivdep") for (int64_t i = 0; i < count; i++)                                             \
-        {                                                                                                    \
+        for (int64_t i = 0; i < count; i++) {                                                                \
             R p = ps[i], S0 = has & 1 ? s0[i] : 0, S1 = has & 2 ? s1[i] : 0, S2 = has & 4 ? s2[i] : 0;       \
             const R d = scale * gs[i] + decay * p;                                                           \
             (void)d, (void)S1, (void)S2;                                                                     \
             __VA_ARGS__;                                                                                     \
-            if (has & written & 1) s0[i] = S0;                                                               \
-            if (has & written & 2) s1[i] = S1;                                                               \
-            if (has & written & 4) s2[i] = S2;                                                               \
             if (steps) ps[i] = p;                                                                            \
         }                                                                                                    \
     }
@@ -177,17 +178,22 @@ static int update_run(const tern__call *call, size_t attr_bytes, update_fn f32, 
 /* Runs the loop for these states, if they are a set that the optimizer may have. */
 #define LOOP_FOR(states, name, suffix, always, may)                                                          \
     if (has == states && (states & always) == always && (states & may) == states)                            \
-        name##_loop_##suffix(call, first, count, states);
+        name##_loop_##suffix(ps, s0, s1, s2, gs, count, a, states);
 #define UPDATE(name, suffix, steps, always, may, ...)                                                        \
     LOOP(name, suffix, steps, __VA_ARGS__)                                                                   \
-    TERN__SIMD static void name##_##suffix(const tern__call *call, int64_t first, int64_t count)             \
+    TERN__SIMD static void name##_loops_##suffix(OPERANDS, const tern__##name##_attr *a, unsigned has)       \
     {                                                                                                        \
-        const unsigned has = tern__optim_states(call) & may;                                                 \
         LOOP_FOR(0, name, suffix, always, may)                                                               \
         LOOP_FOR(1, name, suffix, always, may)                                                               \
         LOOP_FOR(3, name, suffix, always, may)                                                               \
         LOOP_FOR(5, name, suffix, always, may)                                                               \
         LOOP_FOR(7, name, suffix, always, may)                                                               \
+    }                                                                                                        \
+    static void name##_##suffix(const tern__call *call, int64_t first, int64_t count)                        \
+    {                                                                                                        \
+        name##_loops_##suffix(AT(call->out[0], first), AT(call->out[1], first), AT(call->out[2], first),     \
+                              AT(call->out[3], first), AT(call->in[0], first), count, call->attr,            \
+                              tern__optim_states(call) & may);                                               \
     }
 
 /* The sums of one section for LAMB, in double and in one order. */

@@ -33,12 +33,6 @@ static double state_get(const tern__call *call, unsigned has, int s, int64_t i)
     return has >> s & 1 ? tern__view_get(call->out[1 + s], i) : 0;
 }
 
-static void states_set(const tern__call *call, unsigned written, int64_t i, const double values[3])
-{
-    for (int s = 0; s < 3; s++)
-        if (written >> s & 1) tern__view_set(call->out[1 + s], i, values[s]);
-}
-
 /* Writes the new value of p, and of its copy in another dtype. */
 static void parameter_set(const tern__call *call, int64_t i, double value)
 {
@@ -51,21 +45,23 @@ static void parameter_set(const tern__call *call, int64_t i, double value)
 #define N(name, value)                                                                                       \
     const R name = value;                                                                                    \
     (void)name;
+#define SET(which, name, value)                                                                              \
+    name = value;                                                                                            \
+    if (has >> which & 1) tern__view_set(call->out[1 + which], i, name)
 #define UPDATE(name, steps, always, may, written, S0, S1, S2, numbers, ...)                                  \
     static void name##_update(const tern__call *call, int64_t n)                                             \
     {                                                                                                        \
         tern__##name##_attr attr = *(const tern__##name##_attr *)call->attr, *const a = &attr;               \
         const tern__section section = section_settle(call, n, &a->step);                                     \
-        const unsigned has = tern__optim_states(call) & may, kept = has & written;                           \
+        const unsigned has = tern__optim_states(call) & may;                                                 \
         const R scale = a->step.scale, decay = a->step.decay;                                                \
         numbers;                                                                                             \
         for (int64_t i = section.begin; i < section.begin + section.count; i++) {                            \
             R p = tern__view_get(call->out[0], i), S0 = state_get(call, has, 0, i),                          \
               S1 = state_get(call, has, 1, i), S2 = state_get(call, has, 2, i);                              \
             const R d = scale * tern__view_get(call->in[0], i) + decay * p;                                  \
-            (void)d;                                                                                         \
+            (void)d, (void)S1, (void)S2;                                                                     \
             __VA_ARGS__;                                                                                     \
-            states_set(call, kept, i, (R[]){S0, S1, S2});                                                    \
             if (steps) parameter_set(call, i, p);                                                            \
         }                                                                                                    \
     }
