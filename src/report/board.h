@@ -79,11 +79,6 @@ double tern__wall_time(void); /* seconds since 1970 */
 int tern__board_put_scalar(const tern_board *board, tern__event_file *run, const char *tag, double value,
                            int64_t step, const char *func, tern_error *err);
 
-/* ---- records ---- */
-
-/* CRC-32C (Castagnoli's polynomial; RFC 3720, appendix B.4), which zlib does not have. */
-uint32_t tern__crc32c(const void *data, size_t bytes);
-
 /* ---- tensors ---- */
 
 /* Returns at least that many bytes, not initialised. */

@@ -2,6 +2,7 @@
 #include "report/board.h"
 
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/text.h"
 
 #include <dirent.h>
@@ -22,24 +23,6 @@ double tern__wall_time(void)
 }
 
 /* ---- records ---- */
-
-/* The remainder of each half byte by the polynomial 0x1EDC6F41, with bits reversed. */
-static const uint32_t crc_table[16] = {
-    0x00000000, 0x105ec76f, 0x20bd8ede, 0x30e349b1, 0x417b1dbc, 0x5125dad3, 0x61c69362, 0x7198540d,
-    0x82f63b78, 0x92a8fc17, 0xa24bb5a6, 0xb21572c9, 0xc38d26c4, 0xd3d3e1ab, 0xe330a81a, 0xf36e6f75,
-};
-
-uint32_t tern__crc32c(const void *data, size_t bytes)
-{
-    const uint8_t *byte = data;
-    uint32_t crc = 0xffffffff;
-    for (size_t i = 0; i < bytes; i++) {
-        crc ^= byte[i];
-        crc = crc >> 4 ^ crc_table[crc & 15];
-        crc = crc >> 4 ^ crc_table[crc & 15];
-    }
-    return ~crc;
-}
 
 static uint32_t masked_crc(const void *data, size_t bytes)
 {
