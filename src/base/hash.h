@@ -26,7 +26,7 @@ static inline uint32_t tern__fnv_fold(uint64_t hash)
     return (uint32_t)(hash ^ hash >> 32);
 }
 
-/* CRC-32C (Castagnoli's polynomial; RFC 3720, appendix B.4), which zlib does not have, four bits at a time. */
+/* CRC-32C (Castagnoli's polynomial; RFC 3720, appendix B.4), which zlib does not have. */
 static inline uint32_t tern__crc32c(const void *data, size_t bytes)
 {
     /* The remainder of each half byte by the polynomial 0x1EDC6F41, with bits reversed. */
