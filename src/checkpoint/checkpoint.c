@@ -8,12 +8,6 @@
 
 #include <string.h>
 
-static int write_as(tern__output *out, const tern_object *object, tern_error *err)
-{
-    if (tern__safetensors_is_path(out->path)) return tern__safetensors_save(out, object, err);
-    return tern__torch_save(out, object, err);
-}
-
 int tern_save(const char *path, const tern_object *object, tern_error *err)
 {
     tern_error why = {0};
@@ -24,7 +18,8 @@ int tern_save(const char *path, const tern_object *object, tern_error *err)
     int status = tern__output_tidy(path, __func__, err);
     if (!status) status = tern__output_open(&out, path, __func__, err);
     if (status) return status;
-    status = write_as(&out, object, &why);
+    status =
+        (tern__safetensors_is_path(out.path) ? tern__safetensors_save : tern__torch_save)(&out, object, &why);
     if (status && !tern__is_set(err)) {
         tern__error_set(err, __func__, status, "%s", why.text);
         if (err) err->native = why.native;

@@ -85,11 +85,6 @@ static int zip_read_all_check(const reading *r, tern_error *err)
     return status;
 }
 
-static int64_t pieces_of(const tern__zip_read_to *read)
-{
-    return (read->entry->bytes + PIECE - 1) / PIECE;
-}
-
 static int zip_read_all_place(reading *r, int64_t reads, tern_error *err)
 {
     int status = TERN_OK;
@@ -115,7 +110,7 @@ int tern__zip_read_all(const tern__zip *zip, const tern__zip_read_to *reads, int
     int64_t bytes = 0, pieces = 0;
     for (int64_t i = 0; i < count; i++) {
         bytes += reads[i].entry->bytes;
-        pieces += pieces_of(&reads[i]);
+        pieces += (reads[i].entry->bytes + PIECE - 1) / PIECE;
     }
     int64_t room = count * (int64_t)sizeof(int64_t) + pieces * (int64_t)sizeof(piece);
     int status = tern__input_charge(zip->in, room, err);

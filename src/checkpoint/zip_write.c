@@ -76,13 +76,6 @@ static int write_header(const tern__zip_writer *zip, const char *name, tern_erro
     return status ? status : tern__output_write(zip->out, zeros, padding, err);
 }
 
-static int write_piece(const tern__zip_writer *zip, const char *data, size_t bytes, uint32_t *crc,
-                       tern_error *err)
-{
-    *crc = libdeflate_crc32(*crc, data, bytes);
-    return tern__output_write(zip->out, data, bytes, err);
-}
-
 /* Computes the CRC of a piece and writes it while it is in the cache; a piece in a device's memory is copied
  * first. */
 static int write_data(const tern__zip_writer *zip, const char *data, size_t bytes, uint32_t *crc,
@@ -96,7 +89,10 @@ static int write_data(const tern__zip_writer *zip, const char *data, size_t byte
     for (size_t at = 0; !status && at < bytes; at += PIECE) {
         size_t piece = TERN__MIN(bytes - at, (size_t)PIECE);
         if (on_device) status = tern__memory_copy(fetched, data + at, piece, err);
-        if (!status) status = write_piece(zip, on_device ? fetched : data + at, piece, crc, err);
+        if (status) break;
+        const char *here = on_device ? fetched : data + at;
+        *crc = libdeflate_crc32(*crc, here, piece);
+        status = tern__output_write(zip->out, here, piece, err);
     }
     tern__free(fetched);
     return status;

@@ -108,12 +108,6 @@ static tern__resize folder_choose(const image_folder *f, int64_t epoch, int64_t 
 
 /* ---- a sample ---- */
 
-static int folder_check_image(const char *path, const tern_image *image, tern_error *err)
-{
-    if (image->sample == TERN_IMAGE_U8) return TERN_OK;
-    return tern__error_set(err, GET, TERN_E_UNSUPPORTED, "%s: expected 8 bits per sample", path);
-}
-
 /* Returns the factor, a power of 2, by which a JPEG may be decoded smaller before the crop is resized. */
 static int64_t folder_part_of(const tern__resize *how)
 {
@@ -138,7 +132,8 @@ static int folder_begin(const image_folder *f, worker *w, int64_t epoch, int64_t
 {
     const char *path = f->files.file[index].path;
     int status = tern__image_begin(&w->reader, path, &f->loading, &w->image, GET, err);
-    if (!status) status = folder_check_image(path, &w->image, err);
+    if (!status && w->image.sample != TERN_IMAGE_U8)
+        status = tern__error_set(err, GET, TERN_E_UNSUPPORTED, "%s: expected 8 bits per sample", path);
     if (status) return status;
     *how = folder_choose(f, epoch, index, &w->image);
     if (!f->opts.draft) return TERN_OK;

@@ -80,12 +80,6 @@ static void warn_of_host(const tern__call *call)
               tern__shape_text(of, shape));
 }
 
-static int run_on_host_from_copies(const tern__call *call)
-{
-    warn_of_host(call);
-    return tern__kernel_run_on_copies(call, NULL, tern__reference_kernels[call->kernel]);
-}
-
 /* Runs the device's kernel, or the host's if there is none. */
 static int run_on_device(const tern__call *call)
 {
@@ -94,7 +88,9 @@ static int run_on_device(const tern__call *call)
     if (fast)
         status =
             tern__operands_stray(call) ? tern__kernel_run_on_copies(call, call->device, fast) : fast(call);
-    return status == TERN_E_UNSUPPORTED ? run_on_host_from_copies(call) : status;
+    if (status != TERN_E_UNSUPPORTED) return status;
+    warn_of_host(call);
+    return tern__kernel_run_on_copies(call, NULL, tern__reference_kernels[call->kernel]);
 }
 
 static int kernel_run(const tern__call *call)

@@ -70,11 +70,6 @@ static void go_to_input(tern_scope *scope, const tern_tensor *x)
     if (!x->leaf || !scope->is_replica) tern__go_to(scope, x->view.data);
 }
 
-static bool is_here(const tern_scope *scope, const tern_tensor *dx)
-{
-    return tern__memory_device(dx->view.data) == (scope->here->backend ? scope->here : NULL);
-}
-
 static int function_check(tern_scope *scope, const tern_function_call *call, int i, const tern_tensor *x,
                           const tern_tensor *dx)
 {
@@ -86,7 +81,7 @@ static int function_check(tern_scope *scope, const tern_function_call *call, int
                                 "%s: input %d is %s of %s, but its gradient %s of %s", call->function->name,
                                 i, tern__shape_text(&x->view, wanted), tern_dtype_name(x->view.dtype),
                                 tern__shape_text(&dx->view, got), tern_dtype_name(dx->view.dtype));
-    if (!is_here(scope, dx))
+    if (tern__memory_device(dx->view.data) != (scope->here->backend ? scope->here : NULL))
         return tern__scope_fail(scope, func, TERN_E_INVALID,
                                 "%s: input %d is on %s, but its gradient is not; tern_to brings it there",
                                 call->function->name, i, scope->here->name);

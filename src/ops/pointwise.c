@@ -95,12 +95,6 @@ static int pointwise_gradient(tern_scope *scope, tern__node *node)
 
 /* ---- forward ---- */
 
-static int fail_dtypes(tern_scope *scope, const char *func, const char *name, tern_dtype a, tern_dtype b)
-{
-    return tern__scope_fail(scope, func, TERN_E_DTYPE, "%s: expected one dtype, got %s and %s", name,
-                            tern_dtype_name(a), tern_dtype_name(b));
-}
-
 static int pointwise_check_dtypes(tern_scope *scope, const char *func, const tern__pointwise_op *op,
                                   tern_tensor *const *in)
 {
@@ -108,7 +102,8 @@ static int pointwise_check_dtypes(tern_scope *scope, const char *func, const ter
     tern_dtype dtype = in[first]->view.dtype;
     for (int i = first + 1; i < op->inputs; i++)
         if (in[i]->view.dtype != dtype && !(op->masks && i == 1))
-            return fail_dtypes(scope, func, op->name, dtype, in[i]->view.dtype);
+            return tern__scope_fail(scope, func, TERN_E_DTYPE, "%s: expected one dtype, got %s and %s",
+                                    op->name, tern_dtype_name(dtype), tern_dtype_name(in[i]->view.dtype));
     bool fit = tern__dtype_is_float(dtype) || op->takes == TERN__ALL ||
                (op->takes == TERN__NUMBERS && dtype != TERN_BOOL);
     if (fit) return TERN_OK;

@@ -27,11 +27,6 @@ static bool counts(const clip *c, int k)
     return leaf->fresh && tern__leaf_is_under(leaf, c->module);
 }
 
-static char *end_of(const tern__view *view)
-{
-    return (char *)view->data + tern__view_bytes(view);
-}
-
 /* Returns the run that begins with leaf k; *next is the leaf behind it. */
 static tern__view run_of(const clip *c, int k, int *next)
 {
@@ -39,7 +34,7 @@ static tern__view run_of(const clip *c, int k, int *next)
     for (*next = k + 1; *next < c->seal->leaf_count; ++*next) {
         if (c->seal->range_of[*next] != c->seal->range_of[k]) continue;
         const tern__view *grad = &c->seal->leaves[*next]->grad->view;
-        if (!counts(c, *next) || grad->data != end_of(last)) break;
+        if (!counts(c, *next) || grad->data != (char *)last->data + tern__view_bytes(last)) break;
         last = grad;
     }
     return tern__view_span(first, last);

@@ -9,15 +9,10 @@ static int fail_shapes(tern_scope *scope, const char *func, const char *op, cons
                             tern__shape_text(&in->x->view, xs), tern__shape_text(&in->label->view, ls));
 }
 
-static bool is_label(tern_dtype dtype)
-{
-    return dtype == TERN_U8 || dtype == TERN_I32 || dtype == TERN_I64;
-}
-
 static int predictions_check_labels(tern_scope *scope, const char *func, const char *op, const char *what,
                                     tern_dtype dtype)
 {
-    if (is_label(dtype)) return TERN_OK;
+    if (dtype == TERN_U8 || dtype == TERN_I32 || dtype == TERN_I64) return TERN_OK;
     return tern__scope_fail(scope, func, TERN_E_DTYPE, "%s: expected %s of i64, i32 or u8, got %s", op, what,
                             tern_dtype_name(dtype));
 }

@@ -12,11 +12,6 @@ typedef struct path {
     int64_t at[2], down[2], right[2];
 } path;
 
-static path straight(void)
-{
-    return (path){.down = {1, 0}, .right = {0, 1}};
-}
-
 /* torch.rot90 of a square: element (y, x) of the result is element (x, n - 1 - y) of the source. */
 static path turn(path p, int64_t n)
 {
@@ -30,7 +25,7 @@ static path turn(path p, int64_t n)
 
 static path find_path(const tern__change *c, const int64_t cut[3])
 {
-    path p = straight();
+    path p = {.down = {1, 0}, .right = {0, 1}};
     for (int d = 0; d < 2; d++) {
         p.at[d] = c->start[1 + d] + (c->flip[1 + d] ? cut[1 + d] - 1 : 0);
         p.down[d] *= c->flip[1 + d] ? -1 : 1;

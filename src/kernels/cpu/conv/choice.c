@@ -82,18 +82,14 @@ static bool choice_is_allowed(const tern__conv *c, const tern__conv_algorithm *a
     return !(rounds && rules->exact) && a->takes(c) && (!a->scratch || a->scratch(c) <= rules->workspace);
 }
 
-static bool choice_pays(const tern__conv *c, const tern__conv_algorithm *a)
-{
-    return !a->pays || a->pays(c);
-}
-
 /* The fixed table: the last algorithm that is allowed and pays; NULL: none. */
 static const tern__conv_algorithm *look_up(const tern__conv *c)
 {
     const tern__conv_algorithm *best = NULL;
-    for (int i = 0; tern__conv_algorithms[i]; i++)
-        if (choice_is_allowed(c, tern__conv_algorithms[i]) && choice_pays(c, tern__conv_algorithms[i]))
-            best = tern__conv_algorithms[i];
+    for (int i = 0; tern__conv_algorithms[i]; i++) {
+        const tern__conv_algorithm *a = tern__conv_algorithms[i];
+        if (choice_is_allowed(c, a) && (!a->pays || a->pays(c))) best = a;
+    }
     return best;
 }
 
