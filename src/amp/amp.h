@@ -23,9 +23,9 @@ bool tern__loss_scale_advance(tern_scope *scope, tern__loss_scale *scale, const 
 
 /* The result of looking for gradients that are not finite. */
 typedef struct tern__overflow {
-    bool any;     /* the optimizer has gradients                                            */
-    bool found;   /* one is not finite, here or on another rank of the model's ddp          */
-    bool is_away; /* only the device knows: found is then true, and skips.bad has the count */
+    bool any;          /* the optimizer has gradients                                            */
+    bool found;        /* one is not finite, here or on another rank of the model's ddp          */
+    bool is_on_device; /* only the device knows: found is then true, and skips.bad has the count */
 } tern__overflow;
 
 /* Divides the optimizer's gradients by the scale, and records in *result and in the scale whether they

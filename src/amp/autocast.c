@@ -35,7 +35,7 @@ static const row rows[] = {
 #undef R
 };
 
-static int compare(const void *op, const void *at)
+static int autocast_compare(const void *op, const void *at)
 {
     return strcmp(op, ((const row *)at)->op);
 }
@@ -44,7 +44,7 @@ static int compare(const void *op, const void *at)
 
 /* Returns x in `dtype`. A parameter is cast once and the copy is kept, except while tern_checkpoint finds out
  * which parameters are used: then it has to see every use. */
-static tern_tensor *cast(tern_scope *scope, tern_tensor *x, tern_dtype dtype)
+static tern_tensor *autocast_cast(tern_scope *scope, tern_tensor *x, tern_dtype dtype)
 {
     bool kept = x->leaf && x->view.dtype != dtype && !scope->traced;
     tern_tensor *y = kept ? tern__cast_find(scope, x, dtype) : NULL;
@@ -102,7 +102,7 @@ static void settle_by(rule by, tern_scope *scope, tern_dtype region, const opera
     if (!searched && (by == PROMOTE || by == WIDEST)) find_widest(in, false, &widest);
     for (int i = 0; i < in->count && !scope->error.code; i++)
         if (concerns(in, i))
-            in->x[i] = cast(scope, in->x[i], target(by, in->x[i]->view.dtype, region, widest));
+            in->x[i] = autocast_cast(scope, in->x[i], target(by, in->x[i]->view.dtype, region, widest));
 }
 
 /* ---- policies ---- */
@@ -118,10 +118,10 @@ static rule rule_of(const row *listed, tern__autocast_list list, const tern_devi
     return list == TERN__AUTOCAST_APEX ? listed->apex : listed->torch[here->backend != NULL];
 }
 
-static void settle(const tern__policy *self, tern_scope *scope, const char *op, int count,
-                   tern_tensor **inputs)
+static void autocast_settle(const tern__policy *self, tern_scope *scope, const char *op, int count,
+                            tern_tensor **inputs)
 {
-    const row *listed = bsearch(op, rows, TERN__COUNT(rows), sizeof(*rows), compare);
+    const row *listed = bsearch(op, rows, TERN__COUNT(rows), sizeof(*rows), autocast_compare);
     rule by = rule_of(listed, ((const policy *)self)->list, scope->here);
     if (by == KEEP) return;
     const operands in = {count, inputs, listed->inputs};
@@ -129,18 +129,19 @@ static void settle(const tern__policy *self, tern_scope *scope, const char *op, 
 }
 
 static const policy policies[2][2] = {
-    {{{TERN_BF16, settle}, TERN__AUTOCAST_TORCH}, {{TERN_F16, settle}, TERN__AUTOCAST_TORCH}},
-    {{{TERN_BF16, settle}, TERN__AUTOCAST_APEX}, {{TERN_F16, settle}, TERN__AUTOCAST_APEX}},
+    {{{TERN_BF16, autocast_settle}, TERN__AUTOCAST_TORCH},
+     {{TERN_F16, autocast_settle}, TERN__AUTOCAST_TORCH}},
+    {{{TERN_BF16, autocast_settle}, TERN__AUTOCAST_APEX}, {{TERN_F16, autocast_settle}, TERN__AUTOCAST_APEX}},
 };
 
-static void leave(const tern__policy *self, tern_scope *scope, const char *op, int count,
-                  tern_tensor **inputs)
+static void autocast_leave(const tern__policy *self, tern_scope *scope, const char *op, int count,
+                           tern_tensor **inputs)
 {
     (void)self, (void)scope, (void)op, (void)count, (void)inputs;
 }
 
 /* The policy outside of regions at opt level O1: it remembers that the next region goes by apex's list. */
-static const policy apex_off = {{TERN_F32, leave}, TERN__AUTOCAST_APEX};
+static const policy apex_off = {{TERN_F32, autocast_leave}, TERN__AUTOCAST_APEX};
 
 /* Warns if the CPU has no fast kernels for the region's dtype: once per process and dtype, on rank 0. Asking
  * the CPU takes longer than everything else that a region does. */

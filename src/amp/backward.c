@@ -60,9 +60,9 @@ static const double *factor_of(const pass *p, tern_optim *optim)
     return tern__run(p->scope, &call) ? optim->skips.factor : NULL;
 }
 
-static bool prepare(pass *p, tern_optim *optim)
+static bool amp_backward_prepare(pass *p, tern_optim *optim)
 {
-    if (optim->skip && !tern__number_is_away(optim->skips.verdict)) tern__optim_forget(optim);
+    if (optim->skip && !tern__number_is_on_device(optim->skips.verdict)) tern__optim_forget(optim);
     const double *factor = factor_of(p, optim);
     return factor && tern__optim_rescale(optim, p->scope, factor);
 }
@@ -95,7 +95,7 @@ static bool skip_next(pass *p, tern_optim *optim)
     return tern__skips_vote(optim, p->scope, &p->scaler->scale->found);
 }
 
-static void report(const tern__loss_scaler *scaler, int loss_id, const tern__loss_scale *values)
+static void amp_backward_report(const tern__loss_scaler *scaler, int loss_id, const tern__loss_scale *values)
 {
     double more = values->overflows - scaler->told;
     char times[32] = "";
@@ -108,7 +108,7 @@ int tern__loss_scaler_read(tern__loss_scaler *scaler, int loss_id, tern__loss_sc
 {
     int status = tern__memory_copy(values, scaler->scale, sizeof(*values), err);
     if (status) return status;
-    if (values->overflows > scaler->told && !scaler->is_silent) report(scaler, loss_id, values);
+    if (values->overflows > scaler->told && !scaler->is_silent) amp_backward_report(scaler, loss_id, values);
     scaler->told = values->overflows;
     return TERN_OK;
 }
@@ -128,7 +128,7 @@ static bool update_scale(pass *p)
     scaler->is_silent = group && tern_group_rank(group) > 0;
     if (p->found && !each_optim(p, skip_next)) return false;
     if (!tern__loss_scale_advance(p->scope, scaler->scale, &attr)) return false;
-    return tern__number_is_away(scaler->scale) ||
+    return tern__number_is_on_device(scaler->scale) ||
            !tern__loss_scaler_read(scaler, p->opts->loss_id, &values, NULL);
 }
 
@@ -143,10 +143,10 @@ static int go_back(const pass *p, tern_tensor *loss)
     return status;
 }
 
-static int run(pass *p, tern_tensor *loss)
+static int amp_backward_run(pass *p, tern_tensor *loss)
 {
     tern_scope *scope = p->scope;
-    if (!each_optim(p, prepare)) return scope->error.code;
+    if (!each_optim(p, amp_backward_prepare)) return scope->error.code;
     scope->asks = p->scaler->dynamic;
     tern_tensor *scaled = tern__loss_scaled(scope, loss, p->scaler->scale);
     int status = scaled ? go_back(p, scaled) : scope->error.code;
@@ -164,7 +164,7 @@ static bool is_plain(const tern_amp *amp, const tern__loss_scaler *scaler)
     return !amp->opts.enabled || (!amp->opts.master_weights && !scaler->dynamic && scaler->scale->scale == 1);
 }
 
-static int check(const tern_amp *amp, const tern_amp_backward_opts *o, tern_error *err)
+static int amp_backward_check(const tern_amp *amp, const tern_amp_backward_opts *o, tern_error *err)
 {
     if (o->loss_id < 0 || o->loss_id >= amp->opts.num_losses)
         return tern__error_set(err, func, TERN_E_RANGE, "loss_id is %d, expected one below num_losses, %d",
@@ -180,12 +180,12 @@ int tern_amp_backward(tern_amp *amp, tern_scope *scope, tern_tensor *loss, const
     tern_amp_backward_opts o = tern_amp_backward_defaults();
     if (!TERN__ENTER(scope, func, 1, &loss)) return tern_scope_error(scope)->code;
     if (!amp) return tern__scope_fail(scope, func, TERN_E_INVALID, "the amp is NULL");
-    if (tern__opts_read(&o, sizeof(o), opts, func, &err) || check(amp, &o, &err))
+    if (tern__opts_read(&o, sizeof(o), opts, func, &err) || amp_backward_check(amp, &o, &err))
         return tern__scope_fail_with(scope, &err);
     pass p = {.amp = amp, .scope = scope, .opts = &o, .scaler = &amp->scalers[o.loss_id]};
     if (p.scaler->dynamic && tern__loss_scale_follow(&p.scaler->scale, loss, &err))
         return tern__scope_fail_with(scope, &err);
-    return is_plain(amp, p.scaler) ? go_back(&p, loss) : run(&p, loss);
+    return is_plain(amp, p.scaler) ? go_back(&p, loss) : amp_backward_run(&p, loss);
 }
 
 double tern_amp_loss_scale_get(const tern_amp *amp, int loss_id)

@@ -26,7 +26,7 @@ tern_amp_opts tern_amp_defaults(tern_opt_level level)
 
 /* ---- options ---- */
 
-static int check_opts(const tern_amp_opts *o, tern_error *err)
+static int opt_level_check_opts(const tern_amp_opts *o, tern_error *err)
 {
     const char *func = "tern_amp_new";
     if ((unsigned)o->level > TERN_O3)
@@ -56,7 +56,7 @@ static int check_opts(const tern_amp_opts *o, tern_error *err)
 }
 
 /* Options that the caller leaves out take the defaults of the caller's level. */
-static int read_opts(tern_amp_opts *o, const tern_amp_opts *user, tern_error *err)
+static int opt_level_read_opts(tern_amp_opts *o, const tern_amp_opts *user, tern_error *err)
 {
     const char *func = "tern_amp_new";
     *o = tern_amp_defaults(TERN_O1);
@@ -64,7 +64,7 @@ static int read_opts(tern_amp_opts *o, const tern_amp_opts *user, tern_error *er
     if (status) return status;
     *o = tern_amp_defaults(o->level);
     tern__opts_read(o, sizeof(*o), user, func, err);
-    return check_opts(o, err);
+    return opt_level_check_opts(o, err);
 }
 
 /* ---- models ---- */
@@ -87,7 +87,7 @@ static int check_model(const char *func, tern_module *model, tern_error *err)
 }
 
 /* Adds the options to the model's description, which tern_ddp_new compares between ranks. */
-static void describe(tern_module *model, const tern_amp_opts *o)
+static void opt_level_describe(tern_module *model, const tern_amp_opts *o)
 {
     const int64_t casts = o->cast_model ? 16 : 32, patched = o->patch_functions;
     tern__options_add(model, o->half_type == TERN_BF16 ? "amp_bf16" : "amp_f16", 1, &casts);
@@ -95,7 +95,7 @@ static void describe(tern_module *model, const tern_amp_opts *o)
     if (o->gradients_f32) tern__options_add(model, "gradients_f32", 1, &patched);
 }
 
-static int prepare(tern_module *model, const tern_amp_opts *o, tern_error *err)
+static int opt_level_prepare(tern_module *model, const tern_amp_opts *o, tern_error *err)
 {
     bool casts = o->cast_model || o->cast_model_outputs != TERN_DTYPE_NONE;
     model->tree->precision = (tern__precision){
@@ -107,11 +107,11 @@ static int prepare(tern_module *model, const tern_amp_opts *o, tern_error *err)
         .masters = o->master_weights,
         .gradients_f32 = o->gradients_f32,
     };
-    describe(model, o);
+    opt_level_describe(model, o);
     return o->cast_model ? tern__module_cast(model, o->half_type, o->keep_batch_norm_f32, err) : TERN_OK;
 }
 
-static int add(const char *func, tern_amp *amp, tern_module *model, tern_error *err)
+static int opt_level_add(const char *func, tern_amp *amp, tern_module *model, tern_error *err)
 {
     size_t size = sizeof(*amp->models), count = (size_t)amp->model_count;
     int status = check_model(func, model, err);
@@ -120,7 +120,7 @@ static int add(const char *func, tern_amp *amp, tern_module *model, tern_error *
     if (!grown) return TERN_E_MEMORY;
     amp->models = grown;
     amp->models[amp->model_count++] = model;
-    if (amp->opts.enabled) return prepare(model, &amp->opts, err);
+    if (amp->opts.enabled) return opt_level_prepare(model, &amp->opts, err);
     model->tree->precision.set = true;
     return TERN_OK;
 }
@@ -150,11 +150,11 @@ static int open_scalers(tern_amp *amp, tern_error *err)
 tern_amp *tern_amp_new(tern_module *model, const tern_amp_opts *opts, tern_error *err)
 {
     tern_amp_opts o;
-    if (tern__is_set(err) || read_opts(&o, opts, err)) return NULL;
+    if (tern__is_set(err) || opt_level_read_opts(&o, opts, err)) return NULL;
     tern_amp *amp = tern__alloc(sizeof(*amp), __func__, err);
     if (!amp) return NULL;
     *amp = (tern_amp){.opts = o};
-    if (open_scalers(amp, err) == TERN_OK && add(__func__, amp, model, err) == TERN_OK) return amp;
+    if (open_scalers(amp, err) == TERN_OK && opt_level_add(__func__, amp, model, err) == TERN_OK) return amp;
     tern_amp_free(amp);
     return NULL;
 }
@@ -163,7 +163,7 @@ int tern_amp_add(tern_amp *amp, tern_module *model, tern_error *err)
 {
     if (tern__is_set(err)) return err->code;
     if (!amp) return tern__error_set(err, __func__, TERN_E_INVALID, "the amp is NULL");
-    return add(__func__, amp, model, err);
+    return opt_level_add(__func__, amp, model, err);
 }
 
 void tern_amp_free(tern_amp *amp)

@@ -6,8 +6,8 @@
 
 /* ---- the loss ---- */
 
-static bool multiply(tern_scope *scope, const tern__view *to, const tern__view *from, const tern__node *by,
-                     bool add)
+static bool loss_scale_multiply(tern_scope *scope, const tern__view *to, const tern__view *from,
+                                const tern__node *by, bool add)
 {
     tern__pointwise_attr attr = {{by->scale}};
     tern__call call = {.kernel = TERN__SCALE, .in = {from}, .out = {to}, .add = {add}, .attr = &attr};
@@ -18,11 +18,11 @@ static bool multiply(tern_scope *scope, const tern__view *to, const tern__view *
     return tern__run(scope, &call);
 }
 
-static int gradient(tern_scope *scope, tern__node *node)
+static int loss_scale_gradient(tern_scope *scope, tern__node *node)
 {
     bool add;
     const tern__view *to = tern__grad_open(scope, node, 0, &add);
-    if (!to || !multiply(scope, to, tern__dy(node), node, add)) return scope->error.code;
+    if (!to || !loss_scale_multiply(scope, to, tern__dy(node), node, add)) return scope->error.code;
     return tern__grad_done(scope, node, 0);
 }
 
@@ -31,7 +31,7 @@ static int gradient(tern_scope *scope, tern__node *node)
 static bool take_scale(tern_scope *scope, const tern__loss_scale *scale, tern__node *by, tern_tensor **copy)
 {
     *copy = NULL;
-    if (!tern__number_is_away(scale)) {
+    if (!tern__number_is_on_device(scale)) {
         by->scale = scale->scale;
         return true;
     }
@@ -50,9 +50,9 @@ tern_tensor *tern__loss_scaled(tern_scope *scope, tern_tensor *loss, const tern_
                 *copy;
     tern__node by = {0};
     if (!scaled || !take_scale(scope, scale, &by, &copy) ||
-        !multiply(scope, &scaled->view, &loss->view, &by, false))
+        !loss_scale_multiply(scope, &scaled->view, &loss->view, &by, false))
         return NULL;
-    tern__node *node = tern__record(scope, "scale", gradient, scaled, 1, &loss);
+    tern__node *node = tern__record(scope, "scale", loss_scale_gradient, scaled, 1, &loss);
     if (!node) return scaled;
     if (copy) tern__save(node, 0, copy);
     node->scale = by.scale;

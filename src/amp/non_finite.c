@@ -2,11 +2,11 @@
  * complete, before a ddp averages it and an infinity or a NaN spreads to all ranks. */
 #include "amp/amp.h"
 #include "comm/group.h"
-#include "kernels/unscale.h"
+#include "kernels/loss_scale.h"
 
 #include <inttypes.h>
 
-static int look(tern__watch *watch, tern_scope *scope, const tern__leaf *leaf)
+static int non_finite_look(tern__watch *watch, tern_scope *scope, const tern__leaf *leaf)
 {
     tern__non_finite *self = (tern__non_finite *)watch;
     double bad = 0;
@@ -25,7 +25,7 @@ static int look(tern__watch *watch, tern_scope *scope, const tern__leaf *leaf)
 
 void tern__non_finite_begin(tern__non_finite *self, tern_scope *scope)
 {
-    self->watch.ready = look;
+    self->watch.ready = non_finite_look;
     self->backward++;
     self->parameters = 0;
     scope->watch = &self->watch;

@@ -21,7 +21,7 @@ static tern_group *group_of(const tern_optim *optim)
 {
     tern_group *group = optim->seal->attached ? optim->seal->group : NULL;
     if (!group || tern_group_size(group) == 1) return NULL;
-    return !tern__number_is_away(optim->skips.bad) || has_ignored(optim) ? group : NULL;
+    return !tern__number_is_on_device(optim->skips.bad) || has_ignored(optim) ? group : NULL;
 }
 
 static bool agree(tern_optim *optim, tern_scope *scope)
@@ -45,7 +45,7 @@ bool tern__overflow_check(tern_optim *optim, tern_scope *scope, tern__loss_scale
     if (!tern__skips_begin(optim, scope)) return false;
     if (!tern__optim_unscale(optim, scope, &scale->inverse, optim->skips.bad, &result->any)) return false;
     if (!agree(optim, scope)) return false;
-    result->is_away = tern__number_is_away(optim->skips.bad);
-    result->found = result->is_away || *optim->skips.bad > 0;
+    result->is_on_device = tern__number_is_on_device(optim->skips.bad);
+    result->found = result->is_on_device || *optim->skips.bad > 0;
     return tern__loss_scale_find(scope, scale, optim->skips.bad);
 }

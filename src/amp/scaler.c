@@ -36,7 +36,7 @@ tern_scaler_opts tern_scaler_defaults(void)
                               .enabled = true};
 }
 
-static int check_opts(const tern_scaler_opts *o, tern_error *err)
+static int scaler_check_opts(const tern_scaler_opts *o, tern_error *err)
 {
     const char *func = "tern_scaler_new";
     if (!(o->init_scale > 0 && isfinite((float)o->init_scale)))
@@ -65,7 +65,8 @@ static int set_scale(tern_scaler *scaler, double scale, double tracker, tern_err
 tern_scaler *tern_scaler_new(const tern_scaler_opts *opts, tern_error *err)
 {
     tern_scaler_opts o = tern_scaler_defaults();
-    if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err) || check_opts(&o, err))
+    if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err) ||
+        scaler_check_opts(&o, err))
         return NULL;
     tern_scaler *scaler = tern__alloc(sizeof(*scaler), __func__, err);
     if (!scaler) return NULL;
@@ -92,7 +93,7 @@ double tern_scaler_scale_get(const tern_scaler *scaler)
 
 /* ---- the optimizers' stages ---- */
 
-static bool make_room(tern_scaler *scaler, tern_scope *scope, const char *func)
+static bool scaler_make_room(tern_scaler *scaler, tern_scope *scope, const char *func)
 {
     tern_error err = {0};
     if (tern__array_reserve(&scaler->entries, &scaler->room, scaler->count + 1, sizeof(*scaler->entries),
@@ -106,7 +107,7 @@ static entry *entry_of(tern_scaler *scaler, tern_scope *scope, const tern_optim 
 {
     for (int i = 0; i < scaler->count; i++)
         if (scaler->entries[i].optim == optim) return &scaler->entries[i];
-    if (!make_room(scaler, scope, func)) return NULL;
+    if (!scaler_make_room(scaler, scope, func)) return NULL;
     entry *e = &scaler->entries[scaler->count++];
     *e = (entry){.optim = optim};
     return e;
@@ -163,7 +164,7 @@ void tern_scaler_unscale(tern_scaler *scaler, tern_scope *scope, tern_optim *opt
 }
 
 /* Unscales the gradients if that is still to do, and returns the optimizer's entry; NULL after a failure. */
-static entry *prepare(tern_scaler *scaler, tern_scope *scope, tern_optim *optim)
+static entry *scaler_prepare(tern_scaler *scaler, tern_scope *scope, tern_optim *optim)
 {
     const char *func = "tern_scaler_step";
     entry *e = entry_of(scaler, scope, optim, func);
@@ -182,17 +183,17 @@ static entry *prepare(tern_scaler *scaler, tern_scope *scope, tern_optim *optim)
 bool tern_scaler_step(tern_scaler *scaler, tern_scope *scope, tern_optim *optim)
 {
     if (!can_go(scope, __func__, scaler, optim)) return false;
-    entry *e = scaler->opts.enabled ? prepare(scaler, scope, optim) : NULL;
+    entry *e = scaler->opts.enabled ? scaler_prepare(scaler, scope, optim) : NULL;
     if (scaler->opts.enabled && !e) return false;
     if (e) e->stage = STEPPED;
     if (e && e->overflow.found) tern__skips_vote(optim, scope, optim->skips.bad);
     tern_optim_step(optim, scope);
-    return !scope->error.code && !(e && e->overflow.found && !e->overflow.is_away);
+    return !scope->error.code && !(e && e->overflow.found && !e->overflow.is_on_device);
 }
 
 /* ---- the scale ---- */
 
-static tern__scale_attr attr_of(const tern_scaler_opts *o)
+static tern__scale_attr scaler_attr_of(const tern_scaler_opts *o)
 {
     return (tern__scale_attr){.growth = o->growth_factor,
                               .backoff = o->backoff_factor,
@@ -212,7 +213,7 @@ void tern_scaler_update(tern_scaler *scaler, tern_scope *scope)
                          scaler ? "No inf checks were recorded prior to update." : "the scaler is NULL");
         return;
     }
-    const tern__scale_attr attr = attr_of(&scaler->opts);
+    const tern__scale_attr attr = scaler_attr_of(&scaler->opts);
     if (tern__loss_scale_advance(scope, scaler->scale, &attr)) scaler->count = 0;
 }
 
@@ -239,7 +240,7 @@ tern_object *tern_scaler_state_dict(const tern_scaler *scaler, tern_error *err)
     return NULL;
 }
 
-static int read_state(const tern_object *state, tern_scaler_opts *o, double *tracker, tern_error *err)
+static int scaler_read_state(const tern_object *state, tern_scaler_opts *o, double *tracker, tern_error *err)
 {
     const char *func = "tern_scaler_state_dict_load";
     double interval, most = 1 << 30;
@@ -266,7 +267,7 @@ int tern_scaler_state_dict_load(tern_scaler *scaler, const tern_object *state, t
             "instance of GradScaler.");
     tern_scaler_opts o = scaler->opts;
     double tracker;
-    int status = read_state(state, &o, &tracker, err);
+    int status = scaler_read_state(state, &o, &tracker, err);
     if (!status) status = set_scale(scaler, o.init_scale, tracker, err);
     if (!status) scaler->opts = o;
     return status;

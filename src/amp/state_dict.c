@@ -61,7 +61,8 @@ static int read_scaler(const tern_object *state, int64_t index, tern__loss_scale
 }
 
 /* Reads into copies, so that a failure leaves the scalers as they were. */
-static int read_all(const tern_object *state, const tern_amp *amp, tern__loss_scale *scales, tern_error *err)
+static int scaler_read_all(const tern_object *state, const tern_amp *amp, tern__loss_scale *scales,
+                           tern_error *err)
 {
     int status = TERN_OK, count = amp->opts.num_losses;
     for (int i = 0; i < count && !status; i++)
@@ -71,7 +72,7 @@ static int read_all(const tern_object *state, const tern_amp *amp, tern__loss_sc
     return status;
 }
 
-static int take_all(const tern_amp *amp, const tern__loss_scale *scales, tern_error *err)
+static int scaler_take_all(const tern_amp *amp, const tern__loss_scale *scales, tern_error *err)
 {
     int status = TERN_OK;
     for (int i = 0; i < amp->opts.num_losses && !status; i++)
@@ -92,9 +93,9 @@ int tern_amp_state_dict_load(tern_amp *amp, const tern_object *state, tern_error
         return tern__error_set(err, load, TERN_E_INVALID, "the %s", amp ? "state is no dict" : "amp is NULL");
     tern__loss_scale *scales = tern__alloc((size_t)amp->opts.num_losses * sizeof(*scales), load, err);
     if (!scales) return TERN_E_MEMORY;
-    int status = read_all(state, amp, scales, err);
+    int status = scaler_read_all(state, amp, scales, err);
     if (!status) compare_counts(tern_object_count(state), amp->opts.num_losses);
-    if (!status) status = take_all(amp, scales, err);
+    if (!status) status = scaler_take_all(amp, scales, err);
     tern__free(scales);
     return status;
 }

@@ -70,17 +70,6 @@ static bool aside_done(tern_scope *scope, tern__node *node, int i)
     return done;
 }
 
-static void aside_drop(tern__node *node)
-{
-    for (int i = 0; node->aside && i < node->in_count; i++) tern__saved_drop(&node->aside[i]);
-}
-
-static void slot_done(tern__slot *slot)
-{
-    slot->fresh = true;
-    slot->pending--;
-}
-
 /* Gives the tensor a copy of its gradient, which it shares with another tensor, so that it may be added to.
  */
 static bool own_copy(tern_scope *scope, tern_tensor *tensor)
@@ -131,7 +120,8 @@ int tern__grad_done(tern_scope *scope, tern__node *node, int i)
     if (!leaf) return TERN_OK;
     if (!aside_done(scope, node, i)) return scope->error.code;
     if (scope->slots) {
-        slot_done(&scope->slots[leaf->index]);
+        scope->slots[leaf->index].fresh = true;
+        scope->slots[leaf->index].pending--;
         return TERN_OK;
     }
     leaf->fresh = true;
@@ -159,7 +149,7 @@ static int add_into(tern_scope *scope, const tern__view *to, const tern__view *f
 
 /* Lets the tensor share gradient memory. An input of the step does not share: the user may write to its
  * gradient, so it has memory of its own. */
-static bool share(tern_tensor *tensor, const tern__view *view, tern__storage *storage)
+static bool backward_share(tern_tensor *tensor, const tern__view *view, tern__storage *storage)
 {
     if (!tensor->node || tensor->grad_storage || view->layout != tensor->view.layout) return false;
     tensor->grad = *view;
@@ -171,12 +161,12 @@ bool tern__grad_share(tern__node *node, int i, const tern_tensor *dx)
 {
     bool is_like = dx->view.dtype == node->in[i]->view.dtype && tern__view_is_dense(&dx->view);
     bool is_ours = dx->scope == node->out->scope && dx->storage && !dx->storage->release;
-    return is_like && is_ours && share(node->in[i], &dx->view, dx->storage);
+    return is_like && is_ours && backward_share(node->in[i], &dx->view, dx->storage);
 }
 
 static int give(tern_scope *scope, tern__node *node, int i, const tern__view *view, tern__storage *storage)
 {
-    if (share(node->in[i], view, storage)) return TERN_OK;
+    if (backward_share(node->in[i], view, storage)) return TERN_OK;
     bool add;
     const tern__view *to = tern__grad_open(scope, node, i, &add);
     if (!to) return scope->error.code;
@@ -270,7 +260,7 @@ static int run_node(tern_scope *scope, tern__node *node)
     scope->here = node->out->device ? node->out->device : scope->device;
     int status = node->gradient(scope, node);
     for (int i = 0; i < TERN__NODE_SAVES; i++) tern__saved_drop(&node->saved[i]);
-    aside_drop(node);
+    for (int i = 0; node->aside && i < node->in_count; i++) tern__saved_drop(&node->aside[i]);
     tern__storage_drop(node->out->grad_storage);
     node->out->grad_storage = NULL;
     node->out->grad_is_cut = false;

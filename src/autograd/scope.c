@@ -35,12 +35,6 @@ static void *arena_alloc(struct tern__arena *arena, size_t bytes, tern_error *er
     return memset(data, 0, bytes);
 }
 
-static void arena_reset(struct tern__arena *arena)
-{
-    for (chunk *c = arena->first; c; c = c->next) c->used = 0;
-    arena->current = arena->first;
-}
-
 static void arena_free(struct tern__arena *arena)
 {
     if (!arena) return;
@@ -100,7 +94,7 @@ static void drop_node(tern__node *node)
     node->out->grad_storage = NULL;
 }
 
-static void release(tern_tensor *tensor)
+static void scope_release(tern_tensor *tensor)
 {
     tern__storage_drop(tensor->storage);
     tern__storage_drop(tensor->grad_storage);
@@ -111,7 +105,7 @@ static void release(tern_tensor *tensor)
 static void drop_casts(tern_scope *scope)
 {
     for (int b = 0; b < TERN__CASTS; b++) {
-        for (tern__kept_cast *cast = scope->casts[b]; cast; cast = cast->next) release(cast->tensor);
+        for (tern__kept_cast *cast = scope->casts[b]; cast; cast = cast->next) scope_release(cast->tensor);
         scope->casts[b] = NULL;
     }
 }
@@ -120,7 +114,7 @@ static void recycle(tern_scope *scope)
 {
     drop_casts(scope);
     for (tern__node *node = scope->tape; node; node = node->previous) drop_node(node);
-    for (tern_tensor *tensor = scope->tensors; tensor; tensor = tensor->next) release(tensor);
+    for (tern_tensor *tensor = scope->tensors; tensor; tensor = tensor->next) scope_release(tensor);
     for (struct tern__borrowed *b = scope->borrowed; b; b = b->next) b->give_back(b->ctx);
     scope->tape = NULL;
     scope->tensors = NULL;
@@ -146,7 +140,8 @@ int tern_scope_end(tern_scope *scope, tern_error *err)
     struct tern__arena *older = scope->arenas[1];
     scope->arenas[1] = scope->arenas[0];
     scope->arenas[0] = older;
-    arena_reset(older);
+    for (chunk *c = older->first; c; c = c->next) c->used = 0;
+    older->current = older->first;
     int code = scope->error.code;
     if (code && err && !err->code) *err = scope->error;
     scope->error = (tern_error){0};
@@ -253,7 +248,7 @@ const tern__policy *tern__policy_set(tern_scope *scope, const tern__policy *poli
 }
 
 /* Returns the leaf's bucket in scope->casts. */
-static unsigned bucket_of(const tern__leaf *leaf)
+static unsigned scope_bucket_of(const tern__leaf *leaf)
 {
     return (unsigned)((uintptr_t)leaf * 0x9e3779b97f4a7c15u >> 32) % TERN__CASTS;
 }
@@ -266,7 +261,8 @@ static bool has_gradient(const tern_scope *scope, const tern_tensor *parameter, 
 
 tern_tensor *tern__cast_find(const tern_scope *scope, const tern_tensor *parameter, tern_dtype dtype)
 {
-    for (const tern__kept_cast *cast = scope->casts[bucket_of(parameter->leaf)]; cast; cast = cast->next) {
+    for (const tern__kept_cast *cast = scope->casts[scope_bucket_of(parameter->leaf)]; cast;
+         cast = cast->next) {
         tern_tensor *tensor = cast->tensor;
         if (cast->leaf == parameter->leaf && cast->version == cast->leaf->packs.version &&
             tensor->view.dtype == dtype && tensor->device == scope->here &&
@@ -280,7 +276,7 @@ void tern__cast_keep(tern_scope *scope, const tern_tensor *parameter, tern_tenso
 {
     tern__kept_cast *entry = tern__scope_alloc(scope, sizeof(*entry));
     if (!entry) return;
-    tern__kept_cast **first = &scope->casts[bucket_of(parameter->leaf)];
+    tern__kept_cast **first = &scope->casts[scope_bucket_of(parameter->leaf)];
     *entry = (tern__kept_cast){parameter->leaf, parameter->leaf->packs.version, cast, *first};
     *first = entry;
     scope->tensors = cast->next;
@@ -410,7 +406,7 @@ void tern__frame_leave(tern_scope *scope, tern_tensor *mark, tern_tensor *result
             ours = true;
             continue;
         }
-        release(tensor);
+        scope_release(tensor);
         tensor->released = true;
     }
     if (ours) {

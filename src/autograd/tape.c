@@ -14,8 +14,8 @@ static void fail_devices(const char *op, int one, const tern_device *first, int 
 }
 
 /* Sets the device on which the op runs: that of its inputs. Inputs without a device run anywhere. */
-static void find_device(tern_scope *scope, const char *op, int count, tern_tensor *const *inputs,
-                        tern_error *err)
+static void tape_find_device(tern_scope *scope, const char *op, int count, tern_tensor *const *inputs,
+                             tern_error *err)
 {
     int first = -1;
     tern_device *here = NULL;
@@ -63,7 +63,7 @@ bool tern__op_enter(tern_scope *scope, const char *op, int needed, int count, te
     if (!scope->forward_began) scope->forward_began = tern__now_ns();
     tern_error err = {0};
     for (int i = 0; i < count && !err.code; i++) check_input(op, i, i < needed, inputs[i], &err);
-    if (!err.code) find_device(scope, op, count, inputs, &err);
+    if (!err.code) tape_find_device(scope, op, count, inputs, &err);
     if (err.code) tern__scope_fail_with(scope, &err);
     if (!err.code && scope->here->backend) note_stray(scope, op, count, inputs);
     if (!err.code && scope->policy) scope->policy->settle(scope->policy, scope, op, count, inputs);

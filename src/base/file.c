@@ -103,19 +103,19 @@ int tern__folder_tidy(const char *path, tern__name_fn *is_ours, const void *ctx,
 
 /* ---- opening ---- */
 
-static const char *kind_of(mode_t mode)
+static const char *file_kind_of(mode_t mode)
 {
     if (S_ISDIR(mode)) return "directory";
     if (S_ISFIFO(mode)) return "pipe";
     return S_ISSOCK(mode) ? "socket" : "device";
 }
 
-static int check_kind(int fd, const char *path, struct stat *about, const char *func, tern_error *err)
+static int file_check_kind(int fd, const char *path, struct stat *about, const char *func, tern_error *err)
 {
     if (fstat(fd, about)) return tern__error_errno(err, func, TERN_E_IO, "cannot stat %s", path);
     if (S_ISREG(about->st_mode)) return TERN_OK;
     return tern__error_set(err, func, TERN_E_IO, "%s is a %s, expected a regular file", path,
-                           kind_of(about->st_mode));
+                           file_kind_of(about->st_mode));
 }
 
 /* Avoids descriptors 0 to 2: if standard error is closed, a file with its number would receive the error
@@ -137,7 +137,7 @@ int tern__file_open(const char *path, int flags, mode_t mode, struct stat *about
     struct stat own;
     int fd = open_above(path, flags | O_NONBLOCK | O_NOCTTY, mode);
     if (fd < 0) return tern__error_errno(err, func, TERN_E_IO, "cannot open %s", path), -1;
-    if (!check_kind(fd, path, about ? about : &own, func, err)) return fd;
+    if (!file_check_kind(fd, path, about ? about : &own, func, err)) return fd;
     close(fd);
     return -1;
 }
@@ -175,7 +175,7 @@ static int failed(const tern__output *out, const char *what, tern_error *err)
     return tern__error_errno(err, out->func, TERN_E_IO, "cannot %s %s", what, out->temp);
 }
 
-static void release(tern__output *out)
+static void file_release(tern__output *out)
 {
     tern__free(out->temp);
     tern__free(out->buffer);
@@ -199,11 +199,11 @@ int tern__output_open(tern__output *out, const char *path, const char *func, ter
     if (out->fd >= 0) flock(out->fd, LOCK_EX | LOCK_NB);
     if (out->fd >= 0) return TERN_OK;
     int status = failed(out, "create", err);
-    release(out);
+    file_release(out);
     return status;
 }
 
-static int write_all(tern__output *out, const char *data, size_t bytes, tern_error *err)
+static int file_write_all(tern__output *out, const char *data, size_t bytes, tern_error *err)
 {
     for (size_t done = 0; done < bytes;) {
         ssize_t n = write(out->fd, data + done, TERN__MIN(bytes - done, AT_ONCE));
@@ -218,14 +218,14 @@ int tern__output_flush(tern__output *out, tern_error *err)
 {
     size_t bytes = out->buffered;
     out->buffered = 0;
-    return write_all(out, out->buffer, bytes, err);
+    return file_write_all(out, out->buffer, bytes, err);
 }
 
 int tern__output_write(tern__output *out, const void *data, size_t bytes, tern_error *err)
 {
     out->offset += (int64_t)bytes;
     if (out->buffered + bytes > BUFFER && tern__output_flush(out, err)) return TERN_E_IO;
-    if (bytes > BUFFER) return write_all(out, data, bytes, err);
+    if (bytes > BUFFER) return file_write_all(out, data, bytes, err);
     if (bytes) memcpy(out->buffer + out->buffered, data, bytes);
     out->buffered += bytes;
     return TERN_OK;
@@ -243,7 +243,7 @@ int tern__output_close(tern__output *out, int status, bool sync, tern_error *err
         unlink(out->temp);
     else if (sync) /* the new name is on the disk once the folder is synced */
         status = tern__folder_sync(dirname(out->temp), out->func, err);
-    release(out);
+    file_release(out);
     return status;
 }
 

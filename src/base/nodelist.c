@@ -9,7 +9,7 @@
 
 /* ---- nodes ---- */
 
-static bool append(char *name, size_t size, const char *text, size_t bytes)
+static bool nodelist_append(char *name, size_t size, const char *text, size_t bytes)
 {
     size_t used = strlen(name);
     if (bytes >= size - used) return false;
@@ -40,10 +40,10 @@ bool tern__nodelist_first(const char *list, char *name, size_t size)
     *name = '\0';
     for (const char *at = list; *at && *at != ',';) {
         size_t bytes = strcspn(at, "[,");
-        if (memchr(at, ']', bytes) || !append(name, size, at, bytes)) return false;
+        if (memchr(at, ']', bytes) || !nodelist_append(name, size, at, bytes)) return false;
         at += bytes;
         if (*at != '[') continue;
-        if (!append(name, size, at + 1, strspn(at + 1, DIGITS))) return false;
+        if (!nodelist_append(name, size, at + 1, strspn(at + 1, DIGITS))) return false;
         at = skip_brackets(at);
         if (!at) return false;
     }

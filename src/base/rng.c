@@ -68,7 +68,7 @@ static void refill(tern_rng *rng)
     rng->next = 0;
 }
 
-static inline uint32_t draw(tern_rng *rng)
+static inline uint32_t rng_draw(tern_rng *rng)
 {
     if (rng->next == STATE) refill(rng);
     uint32_t y = rng->state[rng->next++];
@@ -80,7 +80,7 @@ static inline uint32_t draw(tern_rng *rng)
 
 uint32_t tern_rng_u32(tern_rng *rng)
 {
-    return rng ? draw(rng) : 0;
+    return rng ? rng_draw(rng) : 0;
 }
 
 uint64_t tern_rng_u64(tern_rng *rng)
@@ -98,7 +98,7 @@ static bool is_missing(const tern_rng *rng, void *out, size_t bytes)
 
 static void fill_unit(tern_rng *rng, float *out, size_t n)
 {
-    for (size_t i = 0; i < n; i++) out[i] = (float)(draw(rng) & 0xffffffu) * 0x1p-24f;
+    for (size_t i = 0; i < n; i++) out[i] = (float)(rng_draw(rng) & 0xffffffu) * 0x1p-24f;
 }
 
 static double unit_double(tern_rng *rng)
@@ -285,7 +285,7 @@ void tern_rng_permutation(tern_rng *rng, int64_t *out, int64_t n)
     if (is_missing(rng, out, n > 0 ? (size_t)n * sizeof(*out) : 0)) return;
     if (n < LARGE_PERMUTATION) {
         for (int64_t i = 0; i < n; i++) out[i] = i;
-        for (int64_t i = 0; i < n - 1; i++) swap(&out[i], &out[i + draw(rng) % (uint32_t)(n - i)]);
+        for (int64_t i = 0; i < n - 1; i++) swap(&out[i], &out[i + rng_draw(rng) % (uint32_t)(n - i)]);
         return;
     }
     for (int64_t i = 0; i < n; i++) {

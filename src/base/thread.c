@@ -20,7 +20,7 @@ void tern__signals_restore(const sigset_t *before)
     pthread_sigmask(SIG_SETMASK, before, NULL);
 }
 
-static int create(pthread_t *thread, const pthread_attr_t *attr, void *(*body)(void *), void *arg)
+static int thread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*body)(void *), void *arg)
 {
     sigset_t before;
     tern__signals_block(&before);
@@ -37,7 +37,7 @@ int tern__thread_new(pthread_t *thread, const cpu_set_t *cores, void *(*body)(vo
     if (status) return status;
     if (!cores && tern__cores_are_placed() && tern__cores_get(&all) == 0) cores = &all;
     if (cores) status = pthread_attr_setaffinity_np(&attr, sizeof(*cores), cores);
-    if (!status) status = create(thread, &attr, body, arg);
+    if (!status) status = thread_create(thread, &attr, body, arg);
     pthread_attr_destroy(&attr);
     return status;
 }

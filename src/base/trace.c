@@ -50,7 +50,7 @@ static bool is_abandoned(int fd)
     return flock(fd, LOCK_EX | LOCK_NB) == 0;
 }
 
-static int open_file(const char *path, int rank, tern_error *err)
+static int trace_open_file(const char *path, int rank, tern_error *err)
 {
     tern_error why = {0};
     int flags = O_RDWR | O_APPEND | (rank ? 0 : O_CREAT | O_TRUNC);
@@ -86,7 +86,7 @@ static void end_file(int fd)
 
 /* ---- text ---- */
 
-static void give_up(tern__trace *trace)
+static void trace_give_up(tern__trace *trace)
 {
     tern_error why = {0};
     tern__error_errno(&why, "tern_scope_end", TERN_E_IO, "the timeline of rank %d in \"%s\" ends here",
@@ -102,7 +102,7 @@ static void write_text(tern__trace *trace)
     while (done < trace->text_used && trace->fd >= 0) {
         ssize_t written = TEMP_FAILURE_RETRY(write(trace->fd, trace->text + done, trace->text_used - done));
         if (written < 0)
-            give_up(trace);
+            trace_give_up(trace);
         else
             done += (size_t)written;
     }
@@ -110,13 +110,13 @@ static void write_text(tern__trace *trace)
 }
 
 /* Lines are written whole. */
-static void make_room(tern__trace *trace, size_t bytes)
+static void trace_make_room(tern__trace *trace, size_t bytes)
 {
     if (trace->text_used + bytes > text_room) write_text(trace);
 }
 
-static void put(tern__trace *trace, const char *fmt, ...) TERN__PRINTF(2, 3);
-static void put(tern__trace *trace, const char *fmt, ...)
+static void trace_put(tern__trace *trace, const char *fmt, ...) TERN__PRINTF(2, 3);
+static void trace_put(tern__trace *trace, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
@@ -161,22 +161,22 @@ static int thread_of(const tern__trace *trace, tern__track track)
 /* Writes microseconds with three decimals. */
 static void put_us(tern__trace *trace, const char *key, int64_t ns)
 {
-    put(trace, ",\"%s\":%lld.%03lld", key, (long long)(ns / 1000), (long long)(ns % 1000));
+    trace_put(trace, ",\"%s\":%lld.%03lld", key, (long long)(ns / 1000), (long long)(ns % 1000));
 }
 
 static void put_event(tern__trace *trace, const tern__trace_event *event)
 {
     const char *name = quote(trace, event->name);
-    make_room(trace, strlen(name) + line_room);
-    put(trace, ",\n{\"name\":%s,\"pid\":%d,\"tid\":%d", name, process_of(trace),
-        thread_of(trace, event->track));
+    trace_make_room(trace, strlen(name) + line_room);
+    trace_put(trace, ",\n{\"name\":%s,\"pid\":%d,\"tid\":%d", name, process_of(trace),
+              thread_of(trace, event->track));
     put_us(trace, "ts", event->began);
     if (event->ended) put_us(trace, "dur", event->ended - event->began);
-    put(trace, event->ended ? ",\"ph\":\"X\"" : ",\"ph\":\"i\",\"s\":\"t\"");
+    trace_put(trace, event->ended ? ",\"ph\":\"X\"" : ",\"ph\":\"i\",\"s\":\"t\"");
     for (int i = 0; i < TERN__TRACE_ARGS && event->args[i].key; i++)
-        put(trace, "%s\"%s\":%lld", i ? "," : ",\"args\":{", event->args[i].key,
-            (long long)event->args[i].value);
-    put(trace, event->args[0].key ? "}}" : "}");
+        trace_put(trace, "%s\"%s\":%lld", i ? "," : ",\"args\":{", event->args[i].key,
+                  (long long)event->args[i].value);
+    trace_put(trace, event->args[0].key ? "}}" : "}");
 }
 
 /* Writes a line that gives a process or a track its name or its sort index. */
@@ -194,7 +194,7 @@ static void put_label(tern__trace *trace, const char *what, tern__track track, c
         cJSON_AddNumberToObject(args, "sort_index", place);
     char *text = cJSON_PrintUnformatted(line);
     cJSON_Delete(line);
-    if (text) put(trace, "%s%s", trace->text_used || trace->rank ? ",\n" : "[\n", text);
+    if (text) trace_put(trace, "%s%s", trace->text_used || trace->rank ? ",\n" : "[\n", text);
     cJSON_free(text);
 }
 
@@ -247,7 +247,7 @@ void tern__trace_add(tern__trace *trace, const tern__trace_event *event)
 
 /* ---- open and close ---- */
 
-static void release(tern__trace *trace)
+static void trace_release(tern__trace *trace)
 {
     if (trace->fd >= 0) close(trace->fd);
     for (int i = 0; trace->names && i < name_room; i++) cJSON_free(trace->names[i].text);
@@ -259,7 +259,7 @@ static void release(tern__trace *trace)
     tern__free(trace);
 }
 
-static tern__trace *make(const char *path, int rank, tern_error *err)
+static tern__trace *trace_make(const char *path, int rank, tern_error *err)
 {
     tern__trace *trace = tern__alloc(sizeof(*trace), "tern_group_open", err);
     if (!trace) return NULL;
@@ -269,16 +269,16 @@ static tern__trace *make(const char *path, int rank, tern_error *err)
     trace->events = tern__alloc(event_room * sizeof(*trace->events), "tern_group_open", err);
     trace->text = tern__alloc(text_room, "tern_group_open", err);
     trace->names = tern__alloc(name_room * sizeof(*trace->names), "tern_group_open", err);
-    if (!tern__is_set(err)) trace->fd = open_file(path, rank, err);
+    if (!tern__is_set(err)) trace->fd = trace_open_file(path, rank, err);
     if (!tern__is_set(err)) return trace;
-    release(trace);
+    trace_release(trace);
     return NULL;
 }
 
 tern__trace *tern__trace_open(const char *path, int rank)
 {
     tern_error err = {0};
-    tern__trace *trace = make(path, rank, &err);
+    tern__trace *trace = trace_make(path, rank, &err);
     bool is_told = rank && err.native == ENOENT; /* rank 0 has warned that it could not create the file */
     if (trace)
         put_labels(trace);
@@ -295,5 +295,5 @@ void tern__trace_close(tern__trace *trace)
         tern__log(TERN_LOG_WARN, "up to %llu events of rank %d are missing in \"%s\"",
                   (unsigned long long)trace->lost, trace->rank, trace->path);
     if (trace->pid == getpid() && trace->fd >= 0) end_file(trace->fd);
-    release(trace);
+    trace_release(trace);
 }

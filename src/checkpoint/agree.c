@@ -20,7 +20,7 @@ static int end_with(tern_error *err, const tern_error *why)
     return err->code;
 }
 
-static int take(tern_group *group, const char *func, int rank, const told *t, tern_error *err)
+static int agree_take(tern_group *group, const char *func, int rank, const told *t, tern_error *err)
 {
     *err = (tern_error){0};
     tern__error_set(err, func, t->code, "rank %d: %s", tern_group_world_rank(group, rank), t->text);
@@ -39,5 +39,5 @@ int tern__agree(tern_group *group, const char *func, tern_error *err)
     told t = {.code = err->code, .native = err->native};
     memcpy(t.text, err->text, sizeof(t.text));
     if (tern_broadcast(group, &t, sizeof(t), TERN_U8, (int)first, &why)) return end_with(err, &why);
-    return take(group, func, (int)first, &t, err);
+    return agree_take(group, func, (int)first, &t, err);
 }

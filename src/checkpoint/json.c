@@ -18,7 +18,7 @@ static void skip_space(tern__json *json)
 }
 
 /* Fails with what was expected and what is at `at`. */
-static int fail(const tern__json *json, const char *expected, tern_error *err)
+static int json_fail(const tern__json *json, const char *expected, tern_error *err)
 {
     char quote[TERN__QUOTE_TEXT];
     size_t left = json->bytes - json->at;
@@ -52,13 +52,13 @@ bool tern__json_take_null(tern__json *json)
 int tern__json_expect(tern__json *json, char c, tern_error *err)
 {
     const char expected[] = {'\'', c, '\'', '\0'};
-    return tern__json_take(json, c) ? TERN_OK : fail(json, expected, err);
+    return tern__json_take(json, c) ? TERN_OK : json_fail(json, expected, err);
 }
 
 int tern__json_end(tern__json *json, tern_error *err)
 {
     skip_space(json);
-    return json->at == json->bytes ? TERN_OK : fail(json, "the end", err);
+    return json->at == json->bytes ? TERN_OK : json_fail(json, "the end", err);
 }
 
 /* ---- strings ---- */
@@ -101,15 +101,16 @@ static size_t read_escape(const char *text, size_t bytes, size_t at, uint32_t *c
 int tern__json_string(tern__json *json, tern__json_slice *out, tern_error *err)
 {
     uint32_t code;
-    if (!tern__json_take(json, '"')) return fail(json, "a string", err);
+    if (!tern__json_take(json, '"')) return json_fail(json, "a string", err);
     size_t start = json->at;
     while (json->at < json->bytes && json->text[json->at] != '"') {
         uint8_t c = (uint8_t)json->text[json->at];
         size_t used = c == '\\' ? read_escape(json->text, json->bytes, json->at, &code) : c >= 0x20;
-        if (!used) return fail(json, c == '\\' ? "an escape of a character" : "no control character", err);
+        if (!used)
+            return json_fail(json, c == '\\' ? "an escape of a character" : "no control character", err);
         json->at += used;
     }
-    if (json->at == json->bytes) return fail(json, "the end of a string", err);
+    if (json->at == json->bytes) return json_fail(json, "the end of a string", err);
     *out = (tern__json_slice){json->text + start, json->at - start};
     json->at++;
     return TERN_OK;
@@ -158,7 +159,7 @@ int tern__json_count(tern__json *json, int64_t *out, tern_error *err)
     bool has_more = json->at < json->bytes && json->text[json->at] && strchr(".eE", json->text[json->at]);
     if (fine && !has_zero && !has_more) return TERN_OK;
     json->at = start;
-    return fail(json, expected, err);
+    return json_fail(json, expected, err);
 }
 
 /* Returns false if there is no digit. */
@@ -188,7 +189,7 @@ static int skip_number(tern__json *json, tern_error *err)
     }
     if (fine) return TERN_OK;
     json->at = start;
-    return fail(json, "a value", err);
+    return json_fail(json, "a value", err);
 }
 
 /* ---- objects, arrays, anything ---- */
@@ -208,7 +209,7 @@ static int read_members(tern__json *json, char open, tern__json_member *member, 
         if (status) return status;
     } while (tern__json_take(json, ','));
     if (tern__json_take(json, close)) return TERN_OK;
-    return fail(json, open == '{' ? "',' or '}'" : "',' or ']'", err);
+    return json_fail(json, open == '{' ? "',' or '}'" : "',' or ']'", err);
 }
 
 int tern__json_object(tern__json *json, tern__json_member *member, void *ctx, tern_error *err)

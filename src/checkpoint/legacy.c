@@ -83,7 +83,7 @@ static int refuse_key(const legacy *l, const tern_object *key, const char *what,
                            tern__quote(text ? text : "", text ? strlen(text) : 0, quote), what);
 }
 
-static int fill(legacy *l, const tern_object *key, tern_error *err)
+static int legacy_fill(legacy *l, const tern_object *key, tern_error *err)
 {
     uint8_t head[8];
     int64_t number;
@@ -113,7 +113,7 @@ static int fill_all(legacy *l, const tern_object *keys, tern_error *err)
         return tern__error_set(err, FUNC, TERN_E_FORMAT,
                                "%s: the file lists %lld storages, but its tensors use %lld", l->in->path,
                                (long long)tern_object_count(keys), (long long)l->count);
-    for (int64_t i = 0; !status && i < l->count; i++) status = fill(l, tern_object_at(keys, i), err);
+    for (int64_t i = 0; !status && i < l->count; i++) status = legacy_fill(l, tern_object_at(keys, i), err);
     if (!status && l->source.offset != l->in->size)
         status = tern__error_set(err, FUNC, TERN_E_FORMAT, "%s: %lld bytes after the last storage",
                                  l->in->path, (long long)(l->in->size - l->source.offset));
@@ -122,7 +122,7 @@ static int fill_all(legacy *l, const tern_object *keys, tern_error *err)
 
 /* ---- the pickles ---- */
 
-static int check_version(legacy *l, tern_error *err)
+static int legacy_check_version(legacy *l, tern_error *err)
 {
     int64_t version = 0;
     tern_object *object = tern__pickle_read(&l->source, err);
@@ -149,10 +149,10 @@ static int check_machine(legacy *l, tern_error *err)
     return tern__error_set(err, FUNC, TERN_E_UNSUPPORTED, "%s: written on a big-endian machine", l->in->path);
 }
 
-static tern_object *load(legacy *l, bool records, tern_error *err)
+static tern_object *legacy_load(legacy *l, bool records, tern_error *err)
 {
     l->slots = tern_object_dict(err);
-    if (!l->slots || check_version(l, err) || check_machine(l, err)) return NULL;
+    if (!l->slots || legacy_check_version(l, err) || check_machine(l, err)) return NULL;
     l->source.records = records;
     tern_object *object = tern__pickle_read(&l->source, err);
     tern_object *keys = object ? tern__pickle_read(&l->source, err) : NULL;
@@ -172,7 +172,7 @@ tern_object *tern__legacy_load(tern__input *in, bool records, tern_error *err)
                                      .end = in->size,
                                      .storage = make_storage,
                                      .ctx = &l};
-    tern_object *object = load(&l, records, err);
+    tern_object *object = legacy_load(&l, records, err);
     for (int64_t i = 0; i < l.count; i++) tern__storage_drop(l.slots_of[i].storage);
     tern__free(l.slots_of);
     tern_object_free(l.slots);

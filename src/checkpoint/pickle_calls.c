@@ -213,7 +213,7 @@ static tern_object *make_tensor_record(tern__vm *vm, const tern__vm_storage *sto
     return tern__vm_take(vm, tern__tensor_record_new(dtype, shape, bytes, vm->err));
 }
 
-static int check_sizes(const tern_object *tuple)
+static int pickle_check_sizes(const tern_object *tuple)
 {
     int64_t size = 0;
     for (int64_t d = 0; d < tern_object_count(tuple); d++)
@@ -236,7 +236,7 @@ static tern_object *rebuild_any(tern__vm *vm, const char *name, const tern_objec
         tern_object_count(shape) != tern_object_count(stride))
         return refuse_args(vm, name);
     if (tern_object_count(shape) > DIMENSIONS) return tern__vm_record(vm, name, (tern_object *)args);
-    if (check_sizes(shape) || check_sizes(stride)) return refuse_args(vm, name);
+    if (pickle_check_sizes(shape) || pickle_check_sizes(stride)) return refuse_args(vm, name);
     bool is_ours = dtype && dtype->dtype != TERN_DTYPE_NONE && tern_object_count(shape) <= TERN_NDIM_MAX;
     if (is_ours) {
         e.ndim = (int)tern_object_count(shape);

@@ -9,7 +9,7 @@ static const char FUNC[] = "tern_load";
 /* ---- stack ---- */
 
 /* Returns the array with room for one item after `count`, grown if needed; NULL after an error. */
-static void *grow(tern__vm *vm, void *items, int64_t count, int64_t *room, size_t size)
+static void *pickle_grow(tern__vm *vm, void *items, int64_t count, int64_t *room, size_t size)
 {
     if (count < *room) return items;
     int64_t wanted = TERN__MAX(2 * *room, TERN__MAX(count + 1, 64));
@@ -21,7 +21,8 @@ static void *grow(tern__vm *vm, void *items, int64_t count, int64_t *room, size_
 
 int tern__vm_push(tern__vm *vm, tern_object *node)
 {
-    tern_object **stack = node ? grow(vm, vm->stack, vm->count, &vm->stack_room, sizeof(*stack)) : NULL;
+    tern_object **stack =
+        node ? pickle_grow(vm, vm->stack, vm->count, &vm->stack_room, sizeof(*stack)) : NULL;
     if (!stack) return vm->err->code;
     vm->stack = stack;
     vm->stack[vm->count++] = node;
@@ -30,7 +31,7 @@ int tern__vm_push(tern__vm *vm, tern_object *node)
 
 int tern__vm_mark(tern__vm *vm)
 {
-    int64_t *marks = grow(vm, vm->marks, vm->mark_count, &vm->mark_room, sizeof(*marks));
+    int64_t *marks = pickle_grow(vm, vm->marks, vm->mark_count, &vm->mark_room, sizeof(*marks));
     if (!marks) return vm->err->code;
     vm->marks = marks;
     vm->marks[vm->mark_count++] = vm->count;
@@ -43,7 +44,8 @@ int tern__vm_memo_set(tern__vm *vm, uint64_t number)
         return tern__vm_refuse(vm, TERN_E_FORMAT, "memo number %llu is too large",
                                (unsigned long long)number);
     tern_object *top = tern__vm_pop(vm);
-    tern_object **memo = top ? grow(vm, vm->memo, (int64_t)number, &vm->memo_room, sizeof(*memo)) : NULL;
+    tern_object **memo =
+        top ? pickle_grow(vm, vm->memo, (int64_t)number, &vm->memo_room, sizeof(*memo)) : NULL;
     if (!memo) return vm->err->code;
     vm->count++;
     vm->memo = memo;

@@ -10,7 +10,7 @@ enum { NAME = 512 };
 
 /* ---- bytes ---- */
 
-static int read_number(tern__vm *vm, int bytes, uint64_t *out)
+static int pickle_read_number(tern__vm *vm, int bytes, uint64_t *out)
 {
     uint8_t text[8];
     int status = tern__vm_read(vm, text, (size_t)bytes);
@@ -40,7 +40,7 @@ static int read_line(tern__vm *vm, char out[NAME])
 static int run_proto(tern__vm *vm, int bytes)
 {
     uint64_t version = 0;
-    int status = read_number(vm, bytes, &version);
+    int status = pickle_read_number(vm, bytes, &version);
     if (!status && version > 5)
         status = tern__vm_refuse(vm, TERN_E_UNSUPPORTED, "its pickle protocol is %llu, tern supports 2 to 5",
                                  (unsigned long long)version);
@@ -50,7 +50,7 @@ static int run_proto(tern__vm *vm, int bytes)
 static int run_skip(tern__vm *vm, int bytes)
 {
     uint64_t number;
-    return read_number(vm, bytes, &number);
+    return pickle_read_number(vm, bytes, &number);
 }
 
 static int run_stop(tern__vm *vm)
@@ -106,7 +106,7 @@ static int run_false(tern__vm *vm)
 static int run_int(tern__vm *vm, int bytes)
 {
     uint64_t value = 0;
-    int status = read_number(vm, bytes, &value);
+    int status = pickle_read_number(vm, bytes, &value);
     return status ? status
                   : tern__vm_push(vm, tern__vm_int(vm, bytes == 4 ? (int32_t)value : (int64_t)value));
 }
@@ -169,7 +169,7 @@ static int run_long(tern__vm *vm, int bytes)
 {
     uint64_t length = 0, value = 0;
     uint8_t text[8] = {0};
-    int status = read_number(vm, bytes, &length);
+    int status = pickle_read_number(vm, bytes, &length);
     if (!status && length > sizeof(text)) return push_large(vm, length);
     if (!status) status = tern__vm_read(vm, text, length);
     if (status) return status;
@@ -183,7 +183,7 @@ static int run_float(tern__vm *vm, int bytes)
 {
     uint64_t bits = 0;
     double value;
-    int status = read_number(vm, bytes, &bits);
+    int status = pickle_read_number(vm, bytes, &bits);
     if (status) return status;
     bits = __builtin_bswap64(bits);
     memcpy(&value, &bits, sizeof(value));
@@ -193,7 +193,7 @@ static int run_float(tern__vm *vm, int bytes)
 static int read_text(tern__vm *vm, int bytes, tern_object_kind kind, tern_object **out, char **text)
 {
     uint64_t length = 0;
-    int status = read_number(vm, bytes, &length);
+    int status = pickle_read_number(vm, bytes, &length);
     if (!status) status = new_text(vm, kind, length, out, text);
     return status ? status : tern__vm_read(vm, *text, length);
 }
@@ -369,7 +369,7 @@ static int run_dict(tern__vm *vm)
 static int run_put(tern__vm *vm, int bytes)
 {
     uint64_t number = 0;
-    int status = read_number(vm, bytes, &number);
+    int status = pickle_read_number(vm, bytes, &number);
     return status ? status : tern__vm_memo_set(vm, number);
 }
 
@@ -381,7 +381,7 @@ static int run_memoize(tern__vm *vm)
 static int run_get(tern__vm *vm, int bytes)
 {
     uint64_t number = 0;
-    int status = read_number(vm, bytes, &number);
+    int status = pickle_read_number(vm, bytes, &number);
     if (status) return status;
     if (number >= (uint64_t)vm->memo_count || !vm->memo[number])
         return tern__vm_refuse(vm, TERN_E_FORMAT, "the memo has no number %llu", (unsigned long long)number);

@@ -15,7 +15,7 @@ static const char FUNC[] = "tern_load";
 
 /* ---- the machine ---- */
 
-static int run(tern__vm *vm)
+static int pickle_run(tern__vm *vm)
 {
     int status = TERN_OK;
     while (!status && !vm->is_done) {
@@ -30,7 +30,7 @@ static int run(tern__vm *vm)
 
 /* Drops the machine's references. Empties nodes that are not in the result first: they may refer to each
  * other in a cycle. */
-static void release(tern__vm *vm, const tern_object *root)
+static void pickle_release(tern__vm *vm, const tern_object *root)
 {
     for (tern_object *node = vm->all; node; node = node->link) {
         if (node->kind == TERN__VM_STORAGE) tern__storage_drop(((tern__vm_storage *)node)->storage);
@@ -55,8 +55,8 @@ tern_object *tern__pickle_read(tern__pickle_source *source, tern_error *err)
     vm.window = tern__alloc_raw(TERN__VM_WINDOW, TERN__LINE);
     if (!vm.window) tern__error_set(&why, FUNC, TERN_E_MEMORY, "out of memory: %d bytes", TERN__VM_WINDOW);
     vm.storages = tern__vm_take(&vm, tern_object_dict(&why));
-    tern_object *object = why.code || run(&vm) ? NULL : tern__vm_result(&vm);
-    release(&vm, object);
+    tern_object *object = why.code || pickle_run(&vm) ? NULL : tern__vm_result(&vm);
+    pickle_release(&vm, object);
     if (!object) tern__error_set(err, FUNC, why.code, "%s", why.text);
     if (!object && err && !err->native) err->native = why.native;
     return object;

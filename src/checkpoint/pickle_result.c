@@ -62,7 +62,8 @@ tern_object *tern__vm_resolve(tern__vm *vm, tern_object *node)
     "; load it as a record with tern_load_opts.records, or write another key alone with: tern convert "      \
     "--records --key NAME IN OUT"
 
-static int TERN__PRINTF(3, 4) refuse(tern__vm *vm, const tern__object_place *place, const char *format, ...)
+static int TERN__PRINTF(3, 4)
+    pickle_refuse(tern__vm *vm, const tern__object_place *place, const char *format, ...)
 {
     char where[TERN__PLACE_TEXT], text[300];
     va_list args;
@@ -77,16 +78,16 @@ static int TERN__PRINTF(3, 4) refuse(tern__vm *vm, const tern__object_place *pla
 
 static int refuse_dimensions(tern__vm *vm, const tern__object_place *place, const tern_object *shape)
 {
-    return refuse(vm, place, "a tensor has %lld dimensions, tern supports at most %d" ELSE,
-                  (long long)tern_object_count(shape), TERN_NDIM_MAX);
+    return pickle_refuse(vm, place, "a tensor has %lld dimensions, tern supports at most %d" ELSE,
+                         (long long)tern_object_count(shape), TERN_NDIM_MAX);
 }
 
 static int refuse_tensor(tern__vm *vm, const tern__object_place *place, const tern__tensor_record *tensor)
 {
     const tern__file_dtype *dtype = tensor->dtype;
     if (dtype->dtype == TERN_DTYPE_NONE)
-        return refuse(vm, place, "a tensor has %s (torch.%s), a dtype tern does not have" ELSE, dtype->name,
-                      dtype->torch);
+        return pickle_refuse(vm, place, "a tensor has %s (torch.%s), a dtype tern does not have" ELSE,
+                             dtype->name, dtype->torch);
     return refuse_dimensions(vm, place, tensor->shape);
 }
 
@@ -98,9 +99,9 @@ static int refuse_numpy(tern__vm *vm, const tern__object_place *place, const cha
     const char *order = tern_object_to_string(tern__object_child(tern__object_child(dtype, 1), 1));
     bool is_big_endian = order && *order == '>';
     if (name && !is_big_endian && !strcmp(what, "scalar") && !strcmp(name, "u8"))
-        return refuse(vm, place, "an int of numpy's type u8 needs more than 63 bits" ELSE);
-    return refuse(vm, place, "a %.100s has numpy's type %.20s%s, which tern does not support" ELSE, what,
-                  name ? name : "?", is_big_endian ? " (big-endian)" : "");
+        return pickle_refuse(vm, place, "an int of numpy's type u8 needs more than 63 bits" ELSE);
+    return pickle_refuse(vm, place, "a %.100s has numpy's type %.20s%s, which tern does not support" ELSE,
+                         what, name ? name : "?", is_big_endian ? " (big-endian)" : "");
 }
 
 /* A torch.nn.Module that was saved whole has this attribute. */
@@ -122,11 +123,12 @@ static int refuse_class(tern__vm *vm, const tern__object_place *place, const ter
     if (!strncmp(class, REBUILDS, sizeof(REBUILDS) - 1) && tern_object_count(shape) > TERN_NDIM_MAX)
         return refuse_dimensions(vm, place, shape);
     if (!is_module(record))
-        return refuse(vm, place, "contains an instance of %.120s: tern_load makes data" ELSE, class);
-    return refuse(vm, place,
-                  "contains an instance of %.150s: tern_load makes data, not instances of classes; recover "
-                  "the tensors in it with: tern convert --records IN OUT",
-                  class);
+        return pickle_refuse(vm, place, "contains an instance of %.120s: tern_load makes data" ELSE, class);
+    return pickle_refuse(
+        vm, place,
+        "contains an instance of %.150s: tern_load makes data, not instances of classes; recover "
+        "the tensors in it with: tern convert --records IN OUT",
+        class);
 }
 
 static int refuse_record(tern__vm *vm, const tern__object_place *place, const tern_object *record)
@@ -134,7 +136,8 @@ static int refuse_record(tern__vm *vm, const tern__object_place *place, const te
     tern__tensor_record tensor;
     const char *class = tern__object_name(record);
     if (tern__tensor_record_read(&tensor, record)) return refuse_tensor(vm, place, &tensor);
-    if (!strcmp(class, TERN__PYTHON_INT)) return refuse(vm, place, "an int needs more than 64 bits" ELSE);
+    if (!strcmp(class, TERN__PYTHON_INT))
+        return pickle_refuse(vm, place, "an int needs more than 64 bits" ELSE);
     if (!strcmp(class, TERN__NUMPY_DTYPE)) return refuse_numpy(vm, place, "dtype", record);
     if (!strcmp(class, TERN__NUMPY_SCALAR))
         return refuse_numpy(vm, place, "scalar", tern__object_child(tern__object_child(record, 0), 0));
@@ -148,13 +151,14 @@ static int check_node(tern__vm *vm, const tern_object *node, const tern__object_
     const bool records = vm->source->records;
     switch (node->kind) {
     case TERN__VM_STORAGE:
-        return records ? TERN_OK : refuse(vm, place, "contains a storage without a tensor" ELSE);
+        return records ? TERN_OK : pickle_refuse(vm, place, "contains a storage without a tensor" ELSE);
     case TERN__VM_GLOBAL:
         return records ? TERN_OK
-                       : refuse(vm, place, "contains the class %.150s itself" ELSE, tern__object_name(node));
+                       : pickle_refuse(vm, place, "contains the class %.150s itself" ELSE,
+                                       tern__object_name(node));
     case TERN__VM_BAD_KEY:
-        return refuse(vm, place, "a dict has a key of kind %s, which tern does not support" ELSE,
-                      tern__object_name(node));
+        return pickle_refuse(vm, place, "a dict has a key of kind %s, which tern does not support" ELSE,
+                             tern__object_name(node));
     case TERN_OBJECT_RECORD: return records ? TERN_OK : refuse_record(vm, place, node);
     default: return TERN_OK;
     }

@@ -30,7 +30,7 @@ typedef struct writer {
 
 /* ---- bytes ---- */
 
-static int put(writer *w, const void *data, size_t bytes)
+static int pickle_put(writer *w, const void *data, size_t bytes)
 {
     tern__pickle *out = w->out;
     if (tern__array_reserve(&out->data, &out->room, out->bytes + bytes, 1, FUNC, w->err))
@@ -44,7 +44,7 @@ static int put_op(writer *w, char op, uint64_t value, int bytes)
 {
     char text[9] = {op};
     tern__bytes_put(text + 1, value, bytes);
-    return put(w, text, 1 + (size_t)bytes);
+    return pickle_put(w, text, 1 + (size_t)bytes);
 }
 
 static int put_string(writer *w, const char *text, size_t bytes)
@@ -53,7 +53,7 @@ static int put_string(writer *w, const char *text, size_t bytes)
         return tern__error_set(w->err, FUNC, TERN_E_UNSUPPORTED,
                                "a string has %zu bytes, the format allows less than 2^32", bytes);
     int status = put_op(w, 'X', bytes, 4);
-    return status ? status : put(w, text, bytes);
+    return status ? status : pickle_put(w, text, bytes);
 }
 
 static int put_int(writer *w, int64_t value)
@@ -61,10 +61,10 @@ static int put_int(writer *w, int64_t value)
     if (value >= 0 && value < 0x100) return put_op(w, 'K', (uint64_t)value, 1);
     if (value >= 0 && value < 0x10000) return put_op(w, 'M', (uint64_t)value, 2);
     if (value == (int32_t)value) return put_op(w, 'J', (uint64_t)value, 4);
-    int status = put(w, "\x8a\x08", 2);
+    int status = pickle_put(w, "\x8a\x08", 2);
     char text[8];
     tern__bytes_put(text, (uint64_t)value, 8);
-    return status ? status : put(w, text, 8);
+    return status ? status : pickle_put(w, text, 8);
 }
 
 static int put_float(writer *w, double value)
@@ -79,7 +79,7 @@ static int put_known(writer *w, int number, const char *text, size_t bytes)
 {
     if (w->is_known[number]) return put_op(w, 'h', (uint64_t)number, 1);
     w->is_known[number] = true;
-    int status = put(w, text, bytes);
+    int status = pickle_put(w, text, bytes);
     return status ? status : put_op(w, 'q', (uint64_t)number, 1);
 }
 
@@ -101,7 +101,7 @@ static int put_storage(writer *w, const tern__file_dtype *dtype, const tern__pic
 {
     char key[24];
     int key_bytes = snprintf(key, sizeof(key), "%lld", (long long)place->number);
-    int status = put(w, "(", 1);
+    int status = pickle_put(w, "(", 1);
     if (!status) status = PUT_KNOWN(w, STORAGE, "X\7\0\0\0storage");
     if (!status)
         status =
@@ -109,14 +109,14 @@ static int put_storage(writer *w, const tern__file_dtype *dtype, const tern__pic
     if (!status) status = put_string(w, key, (size_t)key_bytes);
     if (!status) status = PUT_KNOWN(w, CPU, "X\3\0\0\0cpu");
     if (!status) status = put_int(w, place->elements);
-    return status ? status : put(w, "tQ", 2);
+    return status ? status : pickle_put(w, "tQ", 2);
 }
 
 static int put_sizes(writer *w, int ndim, const int64_t *sizes)
 {
-    int status = put(w, "(", 1);
+    int status = pickle_put(w, "(", 1);
     for (int d = 0; !status && d < ndim; d++) status = put_int(w, sizes[d]);
-    return status ? status : put(w, "t", 1);
+    return status ? status : pickle_put(w, "t", 1);
 }
 
 /* Writes what comes before the shape. */
@@ -125,7 +125,7 @@ static int tensor_pickle_begin(writer *w, const tern__file_dtype *dtype)
     const tern__pickle_place *place = w->places++;
     int status = dtype->storage ? PUT_KNOWN(w, REBUILD, "ctorch._utils\n_rebuild_tensor_v2\n")
                                 : PUT_KNOWN(w, REBUILD_V3, "ctorch._utils\n_rebuild_tensor_v3\n");
-    if (!status) status = put(w, "(", 1);
+    if (!status) status = pickle_put(w, "(", 1);
     if (!status) status = put_storage(w, dtype, place);
     return status ? status : put_int(w, place->offset);
 }
@@ -133,11 +133,11 @@ static int tensor_pickle_begin(writer *w, const tern__file_dtype *dtype)
 /* Writes what comes after the strides. */
 static int tensor_pickle_end(writer *w, const tern__file_dtype *dtype)
 {
-    int status = put(w, "\x89", 1);
+    int status = pickle_put(w, "\x89", 1);
     if (!status) status = PUT_KNOWN(w, ORDERED_DICT, "ccollections\nOrderedDict\n");
-    if (!status) status = put(w, ")R", 2);
+    if (!status) status = pickle_put(w, ")R", 2);
     if (!status && !dtype->storage) status = put_name(w, dtype);
-    return status ? status : put(w, "tR", 2);
+    return status ? status : pickle_put(w, "tR", 2);
 }
 
 static int put_tensor(writer *w, const tern_tensor *tensor)
@@ -189,15 +189,15 @@ static int put_bytes(writer *w, const char *data, size_t bytes)
         return tern__error_set(w->err, FUNC, TERN_E_UNSUPPORTED,
                                "bytes take %zu bytes, the format allows less than 2^32", bytes + high);
     int status = PUT_KNOWN(w, ENCODE, "c_codecs\nencode\n");
-    if (!status) status = put(w, "(", 1);
+    if (!status) status = pickle_put(w, "(", 1);
     if (!status) status = put_op(w, 'X', bytes + high, 4);
     for (size_t i = 0; !status && i < bytes; i++) {
         uint8_t c = (uint8_t)data[i];
         char text[2] = {(char)(0xc0 | c >> 6), (char)(0x80 | (c & 0x3f))};
-        status = c < 0x80 ? put(w, &data[i], 1) : put(w, text, 2);
+        status = c < 0x80 ? pickle_put(w, &data[i], 1) : pickle_put(w, text, 2);
     }
     if (!status) status = put_string(w, "latin1", 6);
-    return status ? status : put(w, "tR", 2);
+    return status ? status : pickle_put(w, "tR", 2);
 }
 
 /* ---- objects ---- */
@@ -210,22 +210,23 @@ static int put_items(writer *w, const tern_object *object)
     enum { BATCH = 1000 };
     bool is_dict = tern_object_kind_get(object) == TERN_OBJECT_DICT;
     int64_t count = tern_object_count(object);
-    int status = put(w, is_dict ? "}" : "]", 1);
+    int status = pickle_put(w, is_dict ? "}" : "]", 1);
     for (int64_t i = 0; !status && i < count; i++) {
-        if (i % BATCH == 0) status = put(w, "(", 1);
+        if (i % BATCH == 0) status = pickle_put(w, "(", 1);
         if (!status && is_dict) status = put_object(w, tern_object_key(object, i));
         if (!status) status = put_object(w, tern_object_at(object, i));
-        if (!status && (i % BATCH == BATCH - 1 || i == count - 1)) status = put(w, is_dict ? "u" : "e", 1);
+        if (!status && (i % BATCH == BATCH - 1 || i == count - 1))
+            status = pickle_put(w, is_dict ? "u" : "e", 1);
     }
     return status;
 }
 
 static int put_tuple(writer *w, const tern_object *tuple)
 {
-    int status = put(w, "(", 1);
+    int status = pickle_put(w, "(", 1);
     for (int64_t i = 0; !status && i < tern_object_count(tuple); i++)
         status = put_object(w, tern_object_at(tuple, i));
-    return status ? status : put(w, "t", 1);
+    return status ? status : pickle_put(w, "t", 1);
 }
 
 static int put_number(writer *w, const tern_object *object)
@@ -233,7 +234,7 @@ static int put_number(writer *w, const tern_object *object)
     int64_t i = 0;
     double f = 0;
     switch (tern_object_kind_get(object)) {
-    case TERN_OBJECT_BOOL: tern_object_to_int(object, &i, NULL); return put(w, i ? "\x88" : "\x89", 1);
+    case TERN_OBJECT_BOOL: tern_object_to_int(object, &i, NULL); return pickle_put(w, i ? "\x88" : "\x89", 1);
     case TERN_OBJECT_INT: tern_object_to_int(object, &i, NULL); return put_int(w, i);
     default: tern_object_to_float(object, &f, NULL); return put_float(w, f);
     }
@@ -243,7 +244,7 @@ static int put_number(writer *w, const tern_object *object)
 static int put_object(writer *w, const tern_object *object)
 {
     switch (tern_object_kind_get(object)) {
-    case TERN_OBJECT_NONE: return put(w, "N", 1);
+    case TERN_OBJECT_NONE: return pickle_put(w, "N", 1);
     case TERN_OBJECT_STRING:
         return put_string(w, tern_object_to_string(object), (size_t)tern_object_count(object));
     case TERN_OBJECT_BYTES:
@@ -261,7 +262,7 @@ int tern__pickle_write(tern__pickle *out, const tern_object *object, const tern_
                        tern_error *err)
 {
     writer w = {.out = out, .places = places, .err = err};
-    int status = put(&w, "\x80\x02", 2);
+    int status = pickle_put(&w, "\x80\x02", 2);
     if (!status) status = put_object(&w, object);
-    return status ? status : put(&w, ".", 1);
+    return status ? status : pickle_put(&w, ".", 1);
 }

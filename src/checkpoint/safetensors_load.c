@@ -58,11 +58,11 @@ typedef struct header {
 
 /* ---- errors ---- */
 
-#define REFUSE(header, entry, ...) refuse(header, entry, TERN_E_FORMAT, err, __VA_ARGS__)
+#define REFUSE(header, entry, ...) safetensors_refuse(header, entry, TERN_E_FORMAT, err, __VA_ARGS__)
 
 /* Fails with the text `FILE: "conv.weight" ..`. */
 static int TERN__PRINTF(5, 6)
-    refuse(const header *h, const entry *e, int code, tern_error *err, const char *format, ...)
+    safetensors_refuse(const header *h, const entry *e, int code, tern_error *err, const char *format, ...)
 {
     char quote[TERN__QUOTE_TEXT], text[256];
     va_list args;
@@ -137,8 +137,8 @@ static int check_dtype(const header *h, entry *e, tern_error *err)
         return REFUSE(h, e, "has dtype %s, which does not exist",
                       tern__quote(e->dtype_name.text, e->dtype_name.bytes, quote));
     if (e->dtype->dtype != TERN_DTYPE_NONE || h->records) return TERN_OK;
-    return refuse(h, e, TERN_E_UNSUPPORTED, err, "has dtype %s, which tern does not support" AS_RECORD,
-                  e->dtype->safetensors);
+    return safetensors_refuse(h, e, TERN_E_UNSUPPORTED, err,
+                              "has dtype %s, which tern does not support" AS_RECORD, e->dtype->safetensors);
 }
 
 /* Is it loaded as a record? */
@@ -178,16 +178,16 @@ static int check_place(const header *h, const entry *e, tern_error *err)
     return status;
 }
 
-static int check_entry(const header *h, entry *e, tern_error *err)
+static int safetensors_check_entry(const header *h, entry *e, tern_error *err)
 {
     if (!(e->seen & DTYPE)) return REFUSE(h, e, "has no dtype");
     if (!(e->seen & SHAPE)) return REFUSE(h, e, "has no shape");
     if (!(e->seen & OFFSETS)) return REFUSE(h, e, "has no data_offsets");
     int status = check_dtype(h, e, err);
     if (!status && e->ndim > TERN_NDIM_MAX && !h->records)
-        return refuse(h, e, TERN_E_UNSUPPORTED, err,
-                      "has %lld dimensions, tern supports at most %d" AS_RECORD, (long long)e->ndim,
-                      TERN_NDIM_MAX);
+        return safetensors_refuse(h, e, TERN_E_UNSUPPORTED, err,
+                                  "has %lld dimensions, tern supports at most %d" AS_RECORD,
+                                  (long long)e->ndim, TERN_NDIM_MAX);
     return status ? status : check_place(h, e, err);
 }
 
@@ -245,7 +245,7 @@ static int read_member(tern__json *json, tern__json_slice key, void *ctx, tern_e
     entry e = {.name = key, .product = 1, .fits = true};
     if (tern__json_is(key, TERN__SAFETENSORS_METADATA)) return read_metadata(json, h, key, err);
     int status = tern__json_object(json, read_field, &(reading){h, &e}, err);
-    if (!status) status = check_entry(h, &e, err);
+    if (!status) status = safetensors_check_entry(h, &e, err);
     if (!status && h->entries) h->entries[h->count] = e;
     if (!h->entries) h->cost += (int64_t)(TENSOR_COST + key.bytes);
     if (!h->entries && !status && is_record(&e)) h->cost += RECORD_COST(e.ndim);
@@ -253,7 +253,7 @@ static int read_member(tern__json *json, tern__json_slice key, void *ctx, tern_e
     return status;
 }
 
-static int walk(header *h, tern_error *err)
+static int safetensors_walk(header *h, tern_error *err)
 {
     char what[TERN_ERROR_TEXT] = "";
     tern__text_append(what, sizeof(what), "%s: header", h->in->path);
@@ -314,7 +314,7 @@ static int check_cover(header *h, tern_error *err)
 
 /* ---- reading ---- */
 
-static void *make_room(size_t bytes, tern_error *err)
+static void *safetensors_make_room(size_t bytes, tern_error *err)
 {
     void *room = tern__alloc_raw(bytes, TERN__LINE);
     if (!room) tern__error_set(err, FUNC, TERN_E_MEMORY, "out of memory: %zu bytes", bytes);
@@ -348,26 +348,26 @@ static int read_header(header *h, tern_error *err)
     int status = read_length(h, err);
     if (!status) status = tern__input_charge(h->in, (int64_t)h->bytes, err);
     if (status) return status;
-    h->text = make_room(h->bytes, err);
+    h->text = safetensors_make_room(h->bytes, err);
     if (!h->text) return TERN_E_MEMORY;
     status = tern__input_read(h->in, 8, h->text, h->bytes, err);
     ssize_t bad = status ? -1 : tern__utf8_check(h->text, h->bytes);
     if (bad >= 0)
         return tern__error_set(err, FUNC, TERN_E_FORMAT, "%s: its header is not UTF-8 at byte %zd",
                                h->in->path, bad);
-    if (!status) status = walk(h, err);
+    if (!status) status = safetensors_walk(h, err);
     return status ? status : tern__input_charge(h->in, h->cost + h->data_bytes, err);
 }
 
 /* The second walk. */
 static int fill_table(header *h, tern_error *err)
 {
-    h->entries = make_room((size_t)h->count * sizeof(*h->entries), err);
+    h->entries = safetensors_make_room((size_t)h->count * sizeof(*h->entries), err);
     if (!h->entries) return TERN_E_MEMORY;
     h->metadata = tern_object_dict(err);
     if (!h->metadata) return TERN_E_MEMORY;
     tern_error why = {0};
-    int status = walk(h, err);
+    int status = safetensors_walk(h, err);
     if (status || !check_cover(h, &why)) return status;
     status = check_names(h, err);
     return status ? status : tern__error_set(err, FUNC, why.code, "%s", why.text);
@@ -375,7 +375,7 @@ static int fill_table(header *h, tern_error *err)
 
 /* ---- the tensors ---- */
 
-static size_t bytes_of(const entry *e)
+static size_t safetensors_bytes_of(const entry *e)
 {
     return (size_t)(e->place[1] - e->place[0]);
 }
@@ -383,7 +383,7 @@ static size_t bytes_of(const entry *e)
 /* In C a bool must be 0 or 1. */
 static int check_bools(const header *h, const entry *e, const uint8_t *data, tern_error *err)
 {
-    for (size_t i = 0; e->dtype->dtype == TERN_BOOL && i < bytes_of(e); i++)
+    for (size_t i = 0; e->dtype->dtype == TERN_BOOL && i < safetensors_bytes_of(e); i++)
         if (data[i] > 1) return REFUSE(h, e, "has dtype BOOL, but its byte %zu is %d", i, data[i]);
     return TERN_OK;
 }
@@ -399,11 +399,12 @@ static void release_block(void *ctx)
 static tern__storage *block_new(const header *h, tern_error *err)
 {
     size_t bytes = 0;
-    for (int64_t i = 0; i < h->count; i++) bytes += tern__align_up(bytes_of(&h->entries[i]), TERN__LINE);
+    for (int64_t i = 0; i < h->count; i++)
+        bytes += tern__align_up(safetensors_bytes_of(&h->entries[i]), TERN__LINE);
     tern__storage *block = tern__alloc(sizeof(*block), FUNC, err);
     if (!block) return NULL;
-    *block =
-        (tern__storage){.refs = 1, .data = make_room(bytes, err), .release = release_block, .ctx = block};
+    *block = (tern__storage){
+        .refs = 1, .data = safetensors_make_room(bytes, err), .release = release_block, .ctx = block};
     if (block->data) return block;
     tern__free(block);
     return NULL;
@@ -439,7 +440,7 @@ static tern_object *record_of(const header *h, const entry *e, tern__storage *bl
                               tern_error *err)
 {
     tern__json json = {.text = h->text, .bytes = h->bytes, .at = e->shape_at, .what = "", .func = FUNC};
-    int64_t count = (int64_t)bytes_of(e);
+    int64_t count = (int64_t)safetensors_bytes_of(e);
     tern_object *shape = tern_object_tuple(err), *record = NULL;
     tern_object *bytes = tensor_over(block, data, TERN_U8, 1, &count, err);
     int status = shape && bytes ? tern__json_array(&json, append_size, shape, err) : TERN_E_MEMORY;
@@ -462,10 +463,11 @@ static int read_tensors(const header *h, tern_object *dict, tern_error *err)
     char *data = block ? block->data : NULL;
     int status = block ? TERN_OK : TERN_E_MEMORY;
     for (const entry *e = h->entries; !status && e < h->entries + h->count; e++) {
-        status = tern__input_read(h->in, 8 + (int64_t)h->bytes + e->place[0], data, bytes_of(e), err);
+        status =
+            tern__input_read(h->in, 8 + (int64_t)h->bytes + e->place[0], data, safetensors_bytes_of(e), err);
         if (!status) status = check_bools(h, e, (uint8_t *)data, err);
         if (!status) status = set_new(h, dict, e->name, tensor_of(h, e, block, data, err), err);
-        data += tern__align_up(bytes_of(e), TERN__LINE);
+        data += tern__align_up(safetensors_bytes_of(e), TERN__LINE);
     }
     tern__storage_drop(block);
     return status;

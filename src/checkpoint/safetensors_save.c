@@ -33,7 +33,7 @@ typedef struct text {
     size_t bytes;
 } text;
 
-static void put(text *t, const char *from, size_t bytes)
+static void safetensors_put(text *t, const char *from, size_t bytes)
 {
     if (t->out) memcpy(t->out + t->bytes, from, bytes);
     t->bytes += bytes;
@@ -41,7 +41,7 @@ static void put(text *t, const char *from, size_t bytes)
 
 static void put_text(text *t, const char *from)
 {
-    put(t, from, strlen(from));
+    safetensors_put(t, from, strlen(from));
 }
 
 static void put_string(text *t, const char *from, size_t bytes)
@@ -58,7 +58,7 @@ static void put_string(text *t, const char *from, size_t bytes)
         if (escape[1])
             put_text(t, escape);
         else
-            put(t, from + i, 1);
+            safetensors_put(t, from + i, 1);
     }
     put_text(t, "\"");
 }
@@ -200,7 +200,7 @@ static int take_tensor(saving *s, const tern_object *key, const tern_object *ite
     return tern__tensor_check(record.bytes, FUNC, err);
 }
 
-static int compare(const void *a, const void *b)
+static int safetensors_compare(const void *a, const void *b)
 {
     const entry *x = a, *y = b;
     int by_dtype = (int)(x->dtype - y->dtype);
@@ -209,7 +209,7 @@ static int compare(const void *a, const void *b)
     return by_dtype ? by_dtype : by_name ? by_name : by_length;
 }
 
-static int take_all(saving *s, const tern_object *object, tern_error *err)
+static int safetensors_take_all(saving *s, const tern_object *object, tern_error *err)
 {
     if (tern_object_kind_get(object) != TERN_OBJECT_DICT)
         return unsupported(s, false, NULL, "a dict", object, err);
@@ -219,7 +219,7 @@ static int take_all(saving *s, const tern_object *object, tern_error *err)
         status = tern__safetensors_is_metadata(key) ? take_metadata(s, key, item, err)
                                                     : take_tensor(s, key, item, err);
     }
-    qsort(s->entries, (size_t)s->count, sizeof(*s->entries), compare);
+    qsort(s->entries, (size_t)s->count, sizeof(*s->entries), safetensors_compare);
     return status;
 }
 
@@ -229,7 +229,7 @@ int tern__safetensors_save(tern__output *out, const tern_object *object, tern_er
     if (tern__is_set(err)) return err->code;
     s.entries = tern__alloc((size_t)tern_object_count(object) * sizeof(*s.entries), FUNC, err);
     if (!s.entries) return TERN_E_MEMORY;
-    int status = take_all(&s, object, err);
+    int status = safetensors_take_all(&s, object, err);
     if (!status) status = write_header(&s, err);
     for (int64_t i = 0; !status && i < s.count; i++) status = write_tensor(&s, s.entries[i].tensor, err);
     tern__free(s.entries);

@@ -173,7 +173,8 @@ static tern_object *save_all(const tern_snapshot *s, int64_t step, tern_error *e
 }
 
 /* Called on rank 0 only. */
-static void write_file(const tern_snapshot *s, int64_t step, const tern_object *state, tern_error *err)
+static void snapshot_write_file(const tern_snapshot *s, int64_t step, const tern_object *state,
+                                tern_error *err)
 {
     char name[TERN__SNAPSHOT_NAME];
     tern__snapshot_name(step, name);
@@ -183,7 +184,7 @@ static void write_file(const tern_snapshot *s, int64_t step, const tern_object *
     tern__free(path);
 }
 
-static int save(tern_snapshot *s, int64_t step, tern_error *err)
+static int snapshot_save(tern_snapshot *s, int64_t step, tern_error *err)
 {
     if (step < 0)
         tern__error_set(err, "tern_snapshot_save", TERN_E_RANGE, "step is %lld, expected at least 0",
@@ -191,7 +192,7 @@ static int save(tern_snapshot *s, int64_t step, tern_error *err)
     if (tern__agree(s->group, "tern_snapshot_save", err)) return err->code;
     tern_object *state = save_all(s, step, err);
     if (!tern__agree(s->group, "tern_snapshot_save", err)) {
-        if (s->rank == 0) write_file(s, step, state, err);
+        if (s->rank == 0) snapshot_write_file(s, step, state, err);
         tern__agree(s->group, "tern_snapshot_save", err);
     }
     tern_object_free(state);
@@ -203,7 +204,7 @@ int tern_snapshot_save(tern_snapshot *snapshot, int64_t step, tern_error *err)
 {
     tern_error own = {0};
     if (!snapshot) return tern__error_set(err, __func__, TERN_E_INVALID, "the snapshot is NULL");
-    return save(snapshot, step, err ? err : &own);
+    return snapshot_save(snapshot, step, err ? err : &own);
 }
 
 /* ---- loading ---- */
@@ -211,7 +212,7 @@ int tern_snapshot_save(tern_snapshot *snapshot, int64_t step, tern_error *err)
 static const char load_func[] = "tern_snapshot_load";
 
 /* Loads a file and checks that it has every item. Its other keys may hold anything. */
-static tern_object *read_file(const tern_snapshot *s, const char *path, tern_error *err)
+static tern_object *snapshot_read_file(const tern_snapshot *s, const char *path, tern_error *err)
 {
     tern_load_opts opts = tern_load_defaults();
     opts.records = true;
@@ -239,7 +240,7 @@ static tern_object *try_step(const tern_snapshot *s, int64_t step, tern_error *d
     tern_error why = {0};
     tern__snapshot_name(step, name);
     char *path = tern__path_join(s->dir, name, "tern_snapshot", err);
-    tern_object *state = path ? read_file(s, path, &why) : NULL;
+    tern_object *state = path ? snapshot_read_file(s, path, &why) : NULL;
     tern__free(path);
     if (!why.code) return state;
     tern_error *to = is_damage(&why) ? damage : err;
@@ -269,7 +270,7 @@ static tern_object *read_chosen(const tern_snapshot *s, const char *given, int64
     char name[TERN__SNAPSHOT_NAME];
     tern__snapshot_name(TERN__MAX(step, 0), name);
     char *path = given ? NULL : tern__path_join(s->dir, name, "tern_snapshot", err);
-    tern_object *state = tern__is_set(err) ? NULL : read_file(s, given ? given : path, err);
+    tern_object *state = tern__is_set(err) ? NULL : snapshot_read_file(s, given ? given : path, err);
     tern__free(path);
     return state;
 }
@@ -288,8 +289,8 @@ static int read_everywhere(const tern_snapshot *s, const char *given, tern_objec
 }
 
 /* Returns this rank's entry in the list of all ranks, or NULL. */
-static const tern_object *own_part(const tern_snapshot *s, const tern__snapshot_item *item,
-                                   const tern_object *list)
+static const tern_object *snapshot_own_part(const tern_snapshot *s, const tern__snapshot_item *item,
+                                            const tern_object *list)
 {
     bool is_there = s->rank < tern_object_count(list);
     return is_there || item->own->spreads ? tern_object_at(list, is_there ? s->rank : 0) : NULL;
@@ -306,7 +307,7 @@ static void load_item(const tern_snapshot *s, const tern__snapshot_item *item, c
                         tern_object_kind_name(tern_object_kind_get(state)));
         return;
     }
-    if (item->own) state = own_part(s, item, state);
+    if (item->own) state = snapshot_own_part(s, item, state);
     if (item->own && !state) return;
     int status = item->load(state, item->ctx, &own);
     if (status < 0 && !own.code)
@@ -325,7 +326,7 @@ static int load_items(const tern_snapshot *s, const char *path, const tern_objec
     return tern__agree(s->group, load_func, err);
 }
 
-static int load(tern_snapshot *s, const char *path, tern_error *err)
+static int snapshot_load(tern_snapshot *s, const char *path, tern_error *err)
 {
     int64_t step;
     tern_object *state = NULL;
@@ -342,5 +343,5 @@ int tern_snapshot_load(tern_snapshot *snapshot, const char *path, tern_error *er
 {
     tern_error own = {0};
     if (!snapshot) return tern__error_set(err, __func__, TERN_E_INVALID, "the snapshot is NULL");
-    return load(snapshot, path, err ? err : &own);
+    return snapshot_load(snapshot, path, err ? err : &own);
 }

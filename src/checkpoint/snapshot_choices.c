@@ -17,7 +17,7 @@ static tern__choosers choosers_of(const tern_snapshot *s)
 }
 
 /* Broadcasts rank 0's lines. */
-static int tell(const tern_snapshot *s, const tern__choosers *list, tern_error *err)
+static int snapshot_tell(const tern_snapshot *s, const tern__choosers *list, tern_error *err)
 {
     int64_t bytes = s->rank == 0 ? (int64_t)tern__choosers_write(list, s->lines, TERN__SNAPSHOT_LINES) : 0;
     if (s->world == 1) return TERN_OK;
@@ -31,7 +31,7 @@ static int tell(const tern_snapshot *s, const tern__choosers *list, tern_error *
 tern_object *tern__snapshot_choices_save(const tern_snapshot *s, tern_error *err)
 {
     const tern__choosers list = choosers_of(s);
-    bool has_lines = !tell(s, &list, err) && s->rank == 0 && *s->lines;
+    bool has_lines = !snapshot_tell(s, &list, err) && s->rank == 0 && *s->lines;
     return has_lines ? tern_object_string(s->lines, err) : NULL;
 }
 
@@ -40,5 +40,5 @@ int tern__snapshot_choices_load(const tern_snapshot *s, const tern_object *lines
     const tern__choosers list = choosers_of(s);
     const char *text = s->rank == 0 ? tern_object_to_string(lines) : NULL;
     for (int i = 0; text && i < list.count; i++) tern__choices_restore(list.device[i], text, strlen(text));
-    return tell(s, &list, err);
+    return snapshot_tell(s, &list, err);
 }

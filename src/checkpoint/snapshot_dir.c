@@ -49,7 +49,7 @@ static bool is_ours(const char *name, size_t bytes, const void *ctx)
     return is;
 }
 
-static int cannot_read(const char *dir, const char *func, tern_error *err)
+static int snapshot_dir_cannot_read(const char *dir, const char *func, tern_error *err)
 {
     return tern__error_errno(err, func, TERN_E_IO, "cannot read the directory %s", dir);
 }
@@ -110,7 +110,7 @@ static int downwards(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-static int append(int64_t **steps, int count, int64_t step, tern_error *err)
+static int snapshot_dir_append(int64_t **steps, int count, int64_t step, tern_error *err)
 {
     size_t size = sizeof(**steps), used = (size_t)count;
     void *grown = tern__realloc_array(*steps, used * size, (used + 1) * size, FUNC, err);
@@ -126,10 +126,10 @@ static int read_steps(DIR *stream, const char *dir, int64_t **steps, int *count,
     for (const char *name; (name = next_name(stream));) {
         int64_t step = step_of(name);
         if (step < 0) continue;
-        if (append(steps, *count, step, err)) return TERN_E_MEMORY;
+        if (snapshot_dir_append(steps, *count, step, err)) return TERN_E_MEMORY;
         ++*count;
     }
-    return errno ? cannot_read(dir, "tern_snapshot_load", err) : TERN_OK;
+    return errno ? snapshot_dir_cannot_read(dir, "tern_snapshot_load", err) : TERN_OK;
 }
 
 /* Lists all steps in descending order. */
@@ -138,7 +138,7 @@ static int list_down(const char *dir, int64_t **steps, tern_error *err)
     int count = 0;
     *steps = NULL;
     DIR *stream = opendir(dir);
-    if (!stream) return cannot_read(dir, "tern_snapshot_load", err);
+    if (!stream) return snapshot_dir_cannot_read(dir, "tern_snapshot_load", err);
     int status = read_steps(stream, dir, steps, &count, err);
     closedir(stream);
     if (!status && count) qsort(*steps, (size_t)count, sizeof(**steps), downwards);

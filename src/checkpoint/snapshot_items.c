@@ -27,8 +27,8 @@ static int load_int(const tern_object *state, void *ctx, tern_error *err)
     return tern_object_to_int(state, ctx, err);
 }
 
-static int add(tern_snapshot *snapshot, const char *func, const char *name, tern_snapshot_save_fn save,
-               tern_snapshot_load_fn load, void *ctx, tern_error *err)
+static int snapshot_add(tern_snapshot *snapshot, const char *func, const char *name,
+                        tern_snapshot_save_fn save, tern_snapshot_load_fn load, void *ctx, tern_error *err)
 {
     tern__snapshot_item item = {.name = (char *)name, .save = save, .load = load, .ctx = ctx};
     if (tern__is_set(err)) return err->code;
@@ -46,7 +46,7 @@ static void add_module_devices(const void *ctx, tern__choosers *list)
 
 int tern_snapshot_add_module(tern_snapshot *snapshot, const char *name, tern_module *module, tern_error *err)
 {
-    int status = add(snapshot, __func__, name, save_module, load_module, module, err);
+    int status = snapshot_add(snapshot, __func__, name, save_module, load_module, module, err);
     if (!status) snapshot->items[snapshot->count - 1].add_devices = add_module_devices;
     return status;
 }
@@ -64,7 +64,7 @@ int tern_snapshot_add_module(tern_snapshot *snapshot, const char *name, tern_mod
     int tern_snapshot_add_##kind(tern_snapshot *snapshot, const char *name, tern_##kind *kind,               \
                                  tern_error *err)                                                            \
     {                                                                                                        \
-        return add(snapshot, __func__, name, save_##kind, load_##kind, kind, err);                           \
+        return snapshot_add(snapshot, __func__, name, save_##kind, load_##kind, kind, err);                  \
     }
 DEFINE(optim, tern_optim_state_dict(ctx, 0, err))
 DEFINE(schedule, tern_schedule_state_dict(ctx, err))
@@ -74,7 +74,7 @@ DEFINE(loader, tern_loader_state_dict(ctx, err))
 
 int tern_snapshot_add_int(tern_snapshot *snapshot, const char *name, int64_t *value, tern_error *err)
 {
-    return add(snapshot, __func__, name, save_int, load_int, value, err);
+    return snapshot_add(snapshot, __func__, name, save_int, load_int, value, err);
 }
 
 int tern_snapshot_add(tern_snapshot *snapshot, const char *name, tern_snapshot_save_fn save,

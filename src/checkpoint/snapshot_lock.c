@@ -73,7 +73,7 @@ static bool is_named(int fd, const char *path)
 }
 
 /* The file of another user can be locked and removed, but not written. */
-static int open_file(const char *path, bool *writes)
+static int lock_open_file(const char *path, bool *writes)
 {
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     *writes = fd >= 0;
@@ -85,7 +85,7 @@ static int lock_file(tern__snapshot_lock *lock, const char *dir, tern_error *err
 {
     for (;;) {
         bool writes;
-        int fd = open_file(lock->path, &writes);
+        int fd = lock_open_file(lock->path, &writes);
         bool is_locked = fd >= 0 && !TEMP_FAILURE_RETRY(flock(fd, LOCK_EX | LOCK_NB));
         if (fd >= 0 && !is_locked && errno == EWOULDBLOCK) {
             int status = lock_refuse(fd, dir, err);

@@ -10,7 +10,7 @@ static const char FUNC[] = "tern_load";
 
 enum { NEWEST = 10 }; /* PyTorch's own kMaxSupportedFileFormatVersion */
 
-static int refuse(const tern__zip *zip, int code, const char *what, tern_error *err)
+static int torch_refuse(const tern__zip *zip, int code, const char *what, tern_error *err)
 {
     return tern__error_set(err, FUNC, code, "%s: %s", zip->in->path, what);
 }
@@ -26,7 +26,7 @@ static int read_small(const tern__zip *zip, const char *name, char out[16], tern
                            zip->in->path, name, (long long)entry->bytes);
 }
 
-static int check_version(const tern__zip *zip, tern_error *err)
+static int torch_check_version(const tern__zip *zip, tern_error *err)
 {
     char text[16], *end;
     int status = read_small(zip, "version", text, err);
@@ -34,7 +34,7 @@ static int check_version(const tern__zip *zip, tern_error *err)
     if (status) return status;
     long version = strtol(text, &end, 10);
     if (version < 1 || (*end && *end != '\n'))
-        return refuse(zip, TERN_E_FORMAT, "it has no version: not a torch.save file", err);
+        return torch_refuse(zip, TERN_E_FORMAT, "it has no version: not a torch.save file", err);
     if (version <= NEWEST) return TERN_OK;
     return tern__error_set(err, FUNC, TERN_E_UNSUPPORTED,
                            "%s: its format version is %ld, tern supports up to %d", zip->in->path, version,
@@ -47,8 +47,9 @@ static int check_byteorder(const tern__zip *zip, tern_error *err)
     int status = read_small(zip, "byteorder", text, err);
     if (status || !*text || strcmp(text, "little") == 0) return status;
     bool is_big = strcmp(text, "big") == 0;
-    return refuse(zip, is_big ? TERN_E_UNSUPPORTED : TERN_E_FORMAT,
-                  is_big ? "written on a big-endian machine" : "byteorder is neither little nor big", err);
+    return torch_refuse(zip, is_big ? TERN_E_UNSUPPORTED : TERN_E_FORMAT,
+                        is_big ? "written on a big-endian machine" : "byteorder is neither little nor big",
+                        err);
 }
 
 /* The storages that the object names; their bytes are read once all are known. */
@@ -111,10 +112,11 @@ static tern_object *load_pickle(loading *l, bool records, tern_error *err)
     tern__zip_entry *pickle = tern__zip_find(l->zip, "data.pkl");
     tern__pickle_source source = {
         .in = l->zip->in, .what = "data.pkl", .records = records, .storage = load_storage, .ctx = l};
-    if (!pickle) refuse(l->zip, TERN_E_FORMAT, "a zip archive without data.pkl: not a torch.save file", err);
-    if (!pickle || check_version(l->zip, err) || check_byteorder(l->zip, err)) return NULL;
+    if (!pickle)
+        torch_refuse(l->zip, TERN_E_FORMAT, "a zip archive without data.pkl: not a torch.save file", err);
+    if (!pickle || torch_check_version(l->zip, err) || check_byteorder(l->zip, err)) return NULL;
     if (tern__zip_find(l->zip, "constants.pkl")) {
-        refuse(l->zip, TERN_E_UNSUPPORTED, "a TorchScript program, not data of torch.save", err);
+        torch_refuse(l->zip, TERN_E_UNSUPPORTED, "a TorchScript program, not data of torch.save", err);
         return NULL;
     }
     if (tern__zip_read(l->zip, pickle, NULL, err) || tern__zip_place(l->zip, pickle, &source.offset, err))
@@ -126,7 +128,7 @@ static tern_object *load_pickle(loading *l, bool records, tern_error *err)
     return NULL;
 }
 
-static tern_object *load(tern__zip *zip, bool records, tern_error *err)
+static tern_object *torch_load(tern__zip *zip, bool records, tern_error *err)
 {
     loading l = {.zip = zip};
     size_t one = sizeof(*l.reads) + sizeof(*l.storages) + sizeof(*l.dtypes), count = (size_t)zip->count;
@@ -145,7 +147,7 @@ static tern_object *load(tern__zip *zip, bool records, tern_error *err)
 tern_object *tern__torch_load(tern__input *in, bool records, tern_error *err)
 {
     tern__zip zip;
-    tern_object *object = tern__zip_open(&zip, in, err) ? NULL : load(&zip, records, err);
+    tern_object *object = tern__zip_open(&zip, in, err) ? NULL : torch_load(&zip, records, err);
     tern__zip_close(&zip);
     return object;
 }

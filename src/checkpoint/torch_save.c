@@ -42,7 +42,7 @@ typedef struct saving {
 
 /* ---- the walk ---- */
 
-static int refuse(const saving *s, const tern__object_place *place, int code, const char *why)
+static int torch_save_refuse(const saving *s, const tern__object_place *place, int code, const char *why)
 {
     char where[TERN__PLACE_TEXT];
     return tern__error_set(s->err, FUNC, code, "%s: %s %s", s->file, tern__object_place_text(place, where),
@@ -76,26 +76,28 @@ static int add_record(saving *s, const tern_object *record, const tern__object_p
     char why[96];
     tern__tensor_record tensor;
     if (!tern__tensor_record_read(&tensor, record))
-        return refuse(s, place, TERN_E_UNSUPPORTED,
-                      "is a record, an instance of a class: tern_save saves data only");
+        return torch_save_refuse(s, place, TERN_E_UNSUPPORTED,
+                                 "is a record, an instance of a class: tern_save saves data only");
     snprintf(why, sizeof(why), "has %s, a dtype that PyTorch does not have", tensor.dtype->name);
-    if (!tensor.dtype->torch) return refuse(s, place, TERN_E_UNSUPPORTED, why);
+    if (!tensor.dtype->torch) return torch_save_refuse(s, place, TERN_E_UNSUPPORTED, why);
     if (tern__view_is_contiguous(&tensor.bytes->view)) return add_tensor(s, tensor.bytes, tensor.dtype, NULL);
     tern_tensor *copy = tern_keep(tensor.bytes, s->err);
     return copy ? add_tensor(s, copy, tensor.dtype, copy) : TERN_E_MEMORY;
 }
 
-static int walk(saving *s, const tern_object *object, const tern__object_place *place, int depth)
+static int torch_save_walk(saving *s, const tern_object *object, const tern__object_place *place, int depth)
 {
     tern_object_kind kind = tern_object_kind_get(object);
     const tern_tensor *tensor = tern_object_to_tensor(object);
     if (tensor) return add_tensor(s, tensor, tern__file_dtype_of(tensor->view.dtype), NULL);
     if (kind == TERN_OBJECT_RECORD) return add_record(s, object, place);
     int64_t count = tern__object_child_count(object);
-    if (count && depth == DEEPEST) return refuse(s, place, TERN_E_RANGE, "is nested more than 500 deep");
+    if (count && depth == DEEPEST)
+        return torch_save_refuse(s, place, TERN_E_RANGE, "is nested more than 500 deep");
     int status = TERN_OK;
     for (int64_t i = 0; !status && i < count; i++)
-        status = walk(s, tern__object_child(object, i), &(tern__object_place){place, object, i}, depth + 1);
+        status = torch_save_walk(s, tern__object_child(object, i), &(tern__object_place){place, object, i},
+                                 depth + 1);
     return status;
 }
 
@@ -115,7 +117,7 @@ static int by_order(const void *a, const void *b)
     return x->order < y->order ? -1 : 1;
 }
 
-static void join(saving *s)
+static void torch_save_join(saving *s)
 {
     for (int64_t i = 0; i < s->count; i++) {
         found *f = &s->tensors[i];
@@ -133,7 +135,7 @@ static void join(saving *s)
 }
 
 /* Numbers the storages in the order of their first tensors, as PyTorch does. `numbers` is scratch memory. */
-static void place(saving *s, int64_t *numbers)
+static void torch_save_place(saving *s, int64_t *numbers)
 {
     for (int64_t i = 0; i < s->count; i++) {
         const found *f = &s->tensors[i];
@@ -147,7 +149,7 @@ static void place(saving *s, int64_t *numbers)
     for (int64_t i = 0; i < s->count; i++) s->places[i].number = numbers[s->places[i].number];
 }
 
-static int share(saving *s)
+static int torch_save_share(saving *s)
 {
     size_t count = (size_t)s->count;
     s->storages = tern__alloc(count * sizeof(*s->storages), FUNC, s->err);
@@ -156,8 +158,8 @@ static int share(saving *s)
     int status = s->storages && s->places && numbers ? TERN_OK : TERN_E_MEMORY;
     if (!status && count) {
         qsort(s->tensors, count, sizeof(*s->tensors), by_place);
-        join(s);
-        place(s, numbers);
+        torch_save_join(s);
+        torch_save_place(s, numbers);
     }
     tern__free(numbers);
     return status;
@@ -188,7 +190,7 @@ static int write_entries(saving *s, tern__zip_writer *zip, const tern__pickle *p
     return status ? status : tern__zip_add(zip, "version", "3\n", 2, s->err);
 }
 
-static int write_file(saving *s, tern__output *out, const tern_object *object)
+static int torch_save_write_file(saving *s, tern__output *out, const tern_object *object)
 {
     char prefix[272];
     tern__pickle pickle = {0};
@@ -206,9 +208,9 @@ int tern__torch_save(tern__output *out, const tern_object *object, tern_error *e
     if (!s) return TERN_E_MEMORY;
     s->file = out->path;
     s->err = err;
-    int status = walk(s, object, NULL, 0);
-    if (!status) status = share(s);
-    if (!status) status = write_file(s, out, object);
+    int status = torch_save_walk(s, object, NULL, 0);
+    if (!status) status = torch_save_share(s);
+    if (!status) status = torch_save_write_file(s, out, object);
     for (int64_t i = 0; i < s->count; i++) tern_tensor_free(s->tensors[i].copy);
     tern__free(s->tensors);
     tern__free(s->storages);

@@ -18,7 +18,8 @@ static const char FUNC[] = "tern_load";
 enum { END = 22, END64 = 56, LOCATOR = 20, RECORD = 46, HEADER = 30 };
 enum { PIECE = 1 << 18 }; /* bytes: small enough to be checked while they are in the cache */
 
-static int TERN__PRINTF(4, 5) refuse(const tern__zip *zip, int code, tern_error *err, const char *format, ...)
+static int TERN__PRINTF(4, 5)
+    zip_refuse(const tern__zip *zip, int code, tern_error *err, const char *format, ...)
 {
     char text[TERN_ERROR_TEXT] = "";
     va_list args;
@@ -50,11 +51,11 @@ static int read_end64(const tern__zip *zip, ending *end, tern_error *err)
     if (status || !has_magic(locator, "PK\6\7")) return status;
     uint64_t at = tern__bytes_get(locator + 8, 8);
     if (end->at < LOCATOR + END64 || at > (uint64_t)(end->at - LOCATOR - END64))
-        return refuse(zip, TERN_E_FORMAT, err, "the zip directory's end record points outside the file");
+        return zip_refuse(zip, TERN_E_FORMAT, err, "the zip directory's end record points outside the file");
     status = tern__input_read(zip->in, (int64_t)at, record, END64, err);
     if (status) return status;
     if (!has_magic(record, "PK\6\6"))
-        return refuse(zip, TERN_E_FORMAT, err, "the zip directory has no end record");
+        return zip_refuse(zip, TERN_E_FORMAT, err, "the zip directory has no end record");
     end->at = (int64_t)at;
     if (end->count == 0xffff) end->count = (int64_t)tern__bytes_get(record + 32, 8);
     if (end->bytes == 0xffffffff) end->bytes = (int64_t)tern__bytes_get(record + 40, 8);
@@ -66,13 +67,13 @@ static int read_end(const tern__zip *zip, ending *end, tern_error *err)
 {
     uint8_t record[END];
     if (zip->in->size < END)
-        return refuse(zip, TERN_E_FORMAT, err, "a zip archive cannot have %lld bytes",
-                      (long long)zip->in->size);
+        return zip_refuse(zip, TERN_E_FORMAT, err, "a zip archive cannot have %lld bytes",
+                          (long long)zip->in->size);
     end->at = zip->in->size - END;
     int status = tern__input_read(zip->in, end->at, record, END, err);
     if (status) return status;
     if (!has_magic(record, "PK\5\6") || tern__bytes_get(record + 20, 2))
-        return refuse(
+        return zip_refuse(
             zip, TERN_E_FORMAT, err,
             "the zip archive has no end record: the file is truncated, or something follows the archive");
     end->count = (int64_t)tern__bytes_get(record + 10, 2);
@@ -83,9 +84,9 @@ static int read_end(const tern__zip *zip, ending *end, tern_error *err)
     bool fits =
         end->begin >= 0 && end->bytes >= 0 && end->begin <= end->at && end->bytes <= end->at - end->begin;
     if (!fits || end->count < 0 || end->count > end->bytes / RECORD)
-        return refuse(zip, TERN_E_FORMAT, err,
-                      "a zip directory of %lld entries in %lld bytes at %lld does not fit the file",
-                      (long long)end->count, (long long)end->bytes, (long long)end->begin);
+        return zip_refuse(zip, TERN_E_FORMAT, err,
+                          "a zip directory of %lld entries in %lld bytes at %lld does not fit the file",
+                          (long long)end->count, (long long)end->bytes, (long long)end->begin);
     return TERN_OK;
 }
 
@@ -108,16 +109,16 @@ static void read_extra(tern__zip_entry *entry, int64_t *packed, const uint8_t *e
     }
 }
 
-static int check_entry(const tern__zip *zip, const tern__zip_entry *entry, unsigned flags, int64_t packed,
-                       tern_error *err)
+static int zip_check_entry(const tern__zip *zip, const tern__zip_entry *entry, unsigned flags, int64_t packed,
+                           tern_error *err)
 {
     char name[TERN__QUOTE_TEXT];
     tern__quote(entry->name, entry->name_bytes, name);
-    if (flags & 1) return refuse(zip, TERN_E_UNSUPPORTED, err, "%s is encrypted", name);
+    if (flags & 1) return zip_refuse(zip, TERN_E_UNSUPPORTED, err, "%s is encrypted", name);
     if ((packed != entry->bytes && !entry->method) || entry->bytes < 0 || entry->offset < 0 ||
         entry->offset > zip->begin - HEADER || entry->bytes > zip->begin - HEADER - entry->offset)
-        return refuse(zip, TERN_E_FORMAT, err, "%s, %lld bytes at %lld, is not inside the file", name,
-                      (long long)entry->bytes, (long long)entry->offset);
+        return zip_refuse(zip, TERN_E_FORMAT, err, "%s, %lld bytes at %lld, is not inside the file", name,
+                          (long long)entry->bytes, (long long)entry->offset);
     return TERN_OK;
 }
 
@@ -126,10 +127,10 @@ static int read_record(const tern__zip *zip, const uint8_t *record, size_t left,
                        size_t *used, tern_error *err)
 {
     if (left < RECORD || !has_magic(record, "PK\1\2"))
-        return refuse(zip, TERN_E_FORMAT, err, "the zip directory is damaged");
+        return zip_refuse(zip, TERN_E_FORMAT, err, "the zip directory is damaged");
     size_t name = tern__bytes_get(record + 28, 2), extra = tern__bytes_get(record + 30, 2);
     *used = RECORD + name + extra + tern__bytes_get(record + 32, 2);
-    if (*used > left) return refuse(zip, TERN_E_FORMAT, err, "the zip directory is truncated");
+    if (*used > left) return zip_refuse(zip, TERN_E_FORMAT, err, "the zip directory is truncated");
     int64_t packed = (int64_t)tern__bytes_get(record + 20, 4);
     *entry = (tern__zip_entry){.name = (const char *)record + RECORD,
                                .name_bytes = name,
@@ -138,10 +139,10 @@ static int read_record(const tern__zip *zip, const uint8_t *record, size_t left,
                                .bytes = (int64_t)tern__bytes_get(record + 24, 4),
                                .offset = (int64_t)tern__bytes_get(record + 42, 4)};
     read_extra(entry, &packed, record + RECORD + name, extra);
-    return check_entry(zip, entry, (unsigned)tern__bytes_get(record + 8, 2), packed, err);
+    return zip_check_entry(zip, entry, (unsigned)tern__bytes_get(record + 8, 2), packed, err);
 }
 
-static int compare(const void *a, const void *b)
+static int zip_compare(const void *a, const void *b)
 {
     const tern__zip_entry *x = a, *y = b;
     int by_text = memcmp(x->name, y->name, TERN__MIN(x->name_bytes, y->name_bytes));
@@ -152,11 +153,11 @@ static int compare(const void *a, const void *b)
 static int sort(tern__zip *zip, tern_error *err)
 {
     char name[TERN__QUOTE_TEXT];
-    qsort(zip->entries, (size_t)zip->count, sizeof(*zip->entries), compare);
+    qsort(zip->entries, (size_t)zip->count, sizeof(*zip->entries), zip_compare);
     for (int64_t i = 1; i < zip->count; i++)
-        if (compare(&zip->entries[i - 1], &zip->entries[i]) == 0)
-            return refuse(zip, TERN_E_FORMAT, err, "%s occurs twice",
-                          tern__quote(zip->entries[i].name, zip->entries[i].name_bytes, name));
+        if (zip_compare(&zip->entries[i - 1], &zip->entries[i]) == 0)
+            return zip_refuse(zip, TERN_E_FORMAT, err, "%s occurs twice",
+                              tern__quote(zip->entries[i].name, zip->entries[i].name_bytes, name));
     return TERN_OK;
 }
 
@@ -166,8 +167,8 @@ static int find_prefix(tern__zip *zip, tern_error *err)
     const char *slash = zip->count ? memchr(first->name, '/', first->name_bytes) : NULL;
     size_t bytes = slash ? (size_t)(slash - first->name) + 1 : sizeof(zip->prefix);
     if (bytes >= sizeof(zip->prefix) || memchr(first->name, 0, bytes))
-        return refuse(zip, TERN_E_FORMAT, err,
-                      "a zip archive, but not of torch.save: its entries are not in a folder");
+        return zip_refuse(zip, TERN_E_FORMAT, err,
+                          "a zip archive, but not of torch.save: its entries are not in a folder");
     memcpy(zip->prefix, first->name, bytes);
     return TERN_OK;
 }
@@ -181,7 +182,7 @@ static int read_directory(tern__zip *zip, const ending *end, tern_error *err)
     zip->directory = tern__alloc_raw((size_t)end->bytes, TERN__LINE);
     zip->entries = tern__alloc_raw((size_t)table, TERN__LINE);
     if (!zip->directory || !zip->entries)
-        return refuse(zip, TERN_E_MEMORY, err, "out of memory for the zip directory");
+        return zip_refuse(zip, TERN_E_MEMORY, err, "out of memory for the zip directory");
     status = tern__input_read(zip->in, end->begin, zip->directory, (size_t)end->bytes, err);
     for (size_t at = 0, used = 0; !status && zip->count < end->count; at += used) {
         status = read_record(zip, (uint8_t *)zip->directory + at, (size_t)end->bytes - at,
@@ -217,7 +218,7 @@ tern__zip_entry *tern__zip_find(const tern__zip *zip, const char *name)
     int bytes = snprintf(full, sizeof(full), "%s%s", zip->prefix, name);
     if (bytes >= (int)sizeof(full)) return NULL;
     tern__zip_entry key = {.name = full, .name_bytes = (size_t)bytes};
-    return bsearch(&key, zip->entries, (size_t)zip->count, sizeof(key), compare);
+    return bsearch(&key, zip->entries, (size_t)zip->count, sizeof(key), zip_compare);
 }
 
 int tern__zip_place(const tern__zip *zip, const tern__zip_entry *entry, int64_t *offset, tern_error *err)
@@ -226,9 +227,9 @@ int tern__zip_place(const tern__zip *zip, const tern__zip_entry *entry, int64_t 
     char name[TERN__QUOTE_TEXT];
     tern__quote(entry->name, entry->name_bytes, name);
     if (entry->method)
-        return refuse(zip, TERN_E_UNSUPPORTED, err,
-                      "%s is compressed (method %u), expected stored bytes as torch.save writes", name,
-                      entry->method);
+        return zip_refuse(zip, TERN_E_UNSUPPORTED, err,
+                          "%s is compressed (method %u), expected stored bytes as torch.save writes", name,
+                          entry->method);
     int status = tern__input_read(zip->in, entry->offset, header, HEADER, err);
     if (status) return status;
     size_t name_bytes = tern__bytes_get(header + 26, 2);
@@ -236,7 +237,7 @@ int tern__zip_place(const tern__zip *zip, const tern__zip_entry *entry, int64_t 
     if (has_magic(header, "PK\3\4") && name_bytes == entry->name_bytes &&
         *offset <= zip->begin - entry->bytes)
         return TERN_OK;
-    return refuse(zip, TERN_E_FORMAT, err, "%s is not at the offset that the zip directory has", name);
+    return zip_refuse(zip, TERN_E_FORMAT, err, "%s is not at the offset that the zip directory has", name);
 }
 
 int tern__zip_crc_check(const tern__zip *zip, tern__zip_entry *entry, uint32_t crc, tern_error *err)
@@ -247,8 +248,8 @@ int tern__zip_crc_check(const tern__zip *zip, tern__zip_entry *entry, uint32_t c
     entry->is_checked = true; /* a fuzzer changes bytes, but cannot compute the CRC */
 #endif
     if (entry->is_checked) return TERN_OK;
-    return refuse(zip, TERN_E_FORMAT, err, "%s is damaged: its CRC-32 is %08x, expected %08x",
-                  tern__quote(entry->name, entry->name_bytes, name), crc, entry->crc);
+    return zip_refuse(zip, TERN_E_FORMAT, err, "%s is damaged: its CRC-32 is %08x, expected %08x",
+                      tern__quote(entry->name, entry->name_bytes, name), crc, entry->crc);
 }
 
 int tern__zip_read(const tern__zip *zip, tern__zip_entry *entry, void *out, tern_error *err)
@@ -257,7 +258,7 @@ int tern__zip_read(const tern__zip *zip, tern__zip_entry *entry, void *out, tern
     uint32_t crc = 0;
     char *spare = out ? NULL : tern__alloc_raw(PIECE, TERN__LINE);
     int status = out || spare ? tern__zip_place(zip, entry, &offset, err)
-                              : refuse(zip, TERN_E_MEMORY, err, "out of memory: %d bytes", PIECE);
+                              : zip_refuse(zip, TERN_E_MEMORY, err, "out of memory: %d bytes", PIECE);
     for (int64_t at = 0; !status && at < entry->bytes; at += PIECE) {
         void *piece = out ? (char *)out + at : spare;
         size_t bytes = (size_t)TERN__MIN(entry->bytes - at, (int64_t)PIECE);

@@ -54,19 +54,14 @@ static void *read_pieces(void *ctx)
     return NULL;
 }
 
-/* A thread that cannot be started is not needed. */
-static void start(reader *readers, int threads)
-{
-    for (int i = 1; i < threads; i++)
-        readers[i].is_started = tern__thread_new(&readers[i].thread, NULL, read_pieces, &readers[i]) == 0;
-}
-
-static int run(reading *r, int threads, tern_error *err)
+static int zip_read_all_run(reading *r, int threads, tern_error *err)
 {
     reader readers[MOST] = {0};
     const tern_error *why = NULL;
     for (int i = 0; i < threads; i++) readers[i].of = r;
-    start(readers, threads);
+    /* A thread that cannot be started is not needed. */
+    for (int i = 1; i < threads; i++)
+        readers[i].is_started = tern__thread_new(&readers[i].thread, NULL, read_pieces, &readers[i]) == 0;
     read_pieces(&readers[0]);
     for (int i = 0; i < threads; i++) {
         if (readers[i].is_started) pthread_join(readers[i].thread, NULL);
@@ -77,7 +72,7 @@ static int run(reading *r, int threads, tern_error *err)
     return why->code;
 }
 
-static int check(const reading *r, tern_error *err)
+static int zip_read_all_check(const reading *r, tern_error *err)
 {
     int status = TERN_OK;
     for (int64_t i = 0; !status && i < r->count;) {
@@ -90,12 +85,7 @@ static int check(const reading *r, tern_error *err)
     return status;
 }
 
-static int64_t pieces_of(const tern__zip_read_to *read)
-{
-    return (read->entry->bytes + PIECE - 1) / PIECE;
-}
-
-static int place(reading *r, int64_t reads, tern_error *err)
+static int zip_read_all_place(reading *r, int64_t reads, tern_error *err)
 {
     int status = TERN_OK;
     for (int64_t i = 0; !status && i < reads; i++) {
@@ -120,16 +110,16 @@ int tern__zip_read_all(const tern__zip *zip, const tern__zip_read_to *reads, int
     int64_t bytes = 0, pieces = 0;
     for (int64_t i = 0; i < count; i++) {
         bytes += reads[i].entry->bytes;
-        pieces += pieces_of(&reads[i]);
+        pieces += (reads[i].entry->bytes + PIECE - 1) / PIECE;
     }
     int64_t room = count * (int64_t)sizeof(int64_t) + pieces * (int64_t)sizeof(piece);
     int status = tern__input_charge(zip->in, room, err);
     int64_t *places = status ? NULL : tern__alloc((size_t)room, "tern_load", err);
     if (!places) return status ? status : TERN_E_MEMORY;
     reading r = {.zip = zip, .reads = reads, .places = places, .pieces = (piece *)(places + count)};
-    status = place(&r, count, err);
-    if (!status) status = run(&r, threads_for(bytes), err);
-    if (!status) status = check(&r, err);
+    status = zip_read_all_place(&r, count, err);
+    if (!status) status = zip_read_all_run(&r, threads_for(bytes), err);
+    if (!status) status = zip_read_all_check(&r, err);
     tern__free(places);
     return status;
 }

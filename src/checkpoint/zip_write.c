@@ -20,12 +20,12 @@ typedef struct part {
     char *end;
 } part;
 
-static void put(part *p, uint64_t value, int bytes)
+static void zip_put(part *p, uint64_t value, int bytes)
 {
     p->end = tern__bytes_put(p->end, value, bytes);
 }
 
-static part *begin(part *p, uint32_t magic)
+static part *zip_begin(part *p, uint32_t magic)
 {
     p->end = tern__bytes_put(p->bytes, magic, 4);
     return p;
@@ -35,15 +35,15 @@ static part *begin(part *p, uint32_t magic)
  * sizes, and the name's length. */
 static void put_common(part *p, uint32_t crc, uint32_t sizes, size_t name)
 {
-    put(p, LONG_FORM, 2);
-    put(p, FLAGS, 2);
-    put(p, 0, 2);
-    put(p, 0, 2);
-    put(p, 0x21, 2); /* 1980-01-01, so that the same state gives the same file */
-    put(p, crc, 4);
-    put(p, sizes, 4);
-    put(p, sizes, 4);
-    put(p, name, 2);
+    zip_put(p, LONG_FORM, 2);
+    zip_put(p, FLAGS, 2);
+    zip_put(p, 0, 2);
+    zip_put(p, 0, 2);
+    zip_put(p, 0x21, 2); /* 1980-01-01, so that the same state gives the same file */
+    zip_put(p, crc, 4);
+    zip_put(p, sizes, 4);
+    zip_put(p, sizes, 4);
+    zip_put(p, name, 2);
 }
 
 static int write_part(const tern__zip_writer *zip, const part *p, tern_error *err)
@@ -61,26 +61,19 @@ static int write_header(const tern__zip_writer *zip, const char *name, tern_erro
     int64_t end = zip->out->offset + HEADER + (int64_t)(prefix + length) + EXTRA;
     size_t padding = (size_t)(-end & (ALIGN - 1));
     part p, extra = {.end = extra.bytes};
-    put_common(begin(&p, 0x04034b50), 0, ONES, prefix + length);
-    put(&p, EXTRA + padding, 2);
-    put(&extra, 1, 2);
-    put(&extra, 16, 2);
-    put(&extra, 0, 8);
-    put(&extra, 0, 8);
-    put(&extra, 'F' | 'B' << 8, 2);
-    put(&extra, padding, 2);
+    put_common(zip_begin(&p, 0x04034b50), 0, ONES, prefix + length);
+    zip_put(&p, EXTRA + padding, 2);
+    zip_put(&extra, 1, 2);
+    zip_put(&extra, 16, 2);
+    zip_put(&extra, 0, 8);
+    zip_put(&extra, 0, 8);
+    zip_put(&extra, 'F' | 'B' << 8, 2);
+    zip_put(&extra, padding, 2);
     int status = write_part(zip, &p, err);
     if (!status) status = tern__output_write(zip->out, zip->prefix, prefix, err);
     if (!status) status = tern__output_write(zip->out, name, length, err);
     if (!status) status = write_part(zip, &extra, err);
     return status ? status : tern__output_write(zip->out, zeros, padding, err);
-}
-
-static int write_piece(const tern__zip_writer *zip, const char *data, size_t bytes, uint32_t *crc,
-                       tern_error *err)
-{
-    *crc = libdeflate_crc32(*crc, data, bytes);
-    return tern__output_write(zip->out, data, bytes, err);
 }
 
 /* Computes the CRC of a piece and writes it while it is in the cache; a piece in a device's memory is copied
@@ -89,14 +82,17 @@ static int write_data(const tern__zip_writer *zip, const char *data, size_t byte
                       tern_error *err)
 {
     int status = TERN_OK;
-    bool away = tern__memory_device(data) != NULL;
-    char *fetched = away ? tern__alloc(PIECE, FUNC, err) : NULL;
-    if (away && !fetched) return TERN_E_MEMORY;
+    bool on_device = tern__memory_device(data) != NULL;
+    char *fetched = on_device ? tern__alloc(PIECE, FUNC, err) : NULL;
+    if (on_device && !fetched) return TERN_E_MEMORY;
     *crc = 0;
     for (size_t at = 0; !status && at < bytes; at += PIECE) {
         size_t piece = TERN__MIN(bytes - at, (size_t)PIECE);
-        if (away) status = tern__memory_copy(fetched, data + at, piece, err);
-        if (!status) status = write_piece(zip, away ? fetched : data + at, piece, crc, err);
+        if (on_device) status = tern__memory_copy(fetched, data + at, piece, err);
+        if (status) break;
+        const char *here = on_device ? fetched : data + at;
+        *crc = libdeflate_crc32(*crc, here, piece);
+        status = tern__output_write(zip->out, here, piece, err);
     }
     tern__free(fetched);
     return status;
@@ -105,13 +101,13 @@ static int write_data(const tern__zip_writer *zip, const char *data, size_t byte
 static int write_sizes(const tern__zip_writer *zip, uint32_t crc, size_t bytes, tern_error *err)
 {
     part p;
-    put(begin(&p, 0x08074b50), crc, 4);
-    put(&p, bytes, 8);
-    put(&p, bytes, 8);
+    zip_put(zip_begin(&p, 0x08074b50), crc, 4);
+    zip_put(&p, bytes, 8);
+    zip_put(&p, bytes, 8);
     return write_part(zip, &p, err);
 }
 
-static void keep(tern__zip_writer *zip, const void *data, size_t bytes)
+static void zip_keep(tern__zip_writer *zip, const void *data, size_t bytes)
 {
     memcpy(zip->directory + zip->bytes, data, bytes);
     zip->bytes += bytes;
@@ -124,21 +120,21 @@ static int add_record(tern__zip_writer *zip, const char *name, int64_t offset, u
     size_t end = zip->bytes + RECORD + prefix + length + EXTRA64;
     if (tern__array_reserve(&zip->directory, &zip->room, end, 1, FUNC, err)) return TERN_E_MEMORY;
     part p, extra = {.end = extra.bytes};
-    put(begin(&p, 0x02014b50), LONG_FORM, 2);
+    zip_put(zip_begin(&p, 0x02014b50), LONG_FORM, 2);
     put_common(&p, crc, ONES, prefix + length);
-    put(&p, EXTRA64, 2);
-    put(&p, 0, 2 + 2); /* comment, disk */
-    put(&p, 0, 2 + 4); /* attributes    */
-    put(&p, ONES, 4);
-    put(&extra, 1, 2);
-    put(&extra, EXTRA64 - 4, 2);
-    put(&extra, bytes, 8);
-    put(&extra, bytes, 8);
-    put(&extra, (uint64_t)offset, 8);
-    keep(zip, p.bytes, (size_t)(p.end - p.bytes));
-    keep(zip, zip->prefix, prefix);
-    keep(zip, name, length);
-    keep(zip, extra.bytes, (size_t)(extra.end - extra.bytes));
+    zip_put(&p, EXTRA64, 2);
+    zip_put(&p, 0, 2 + 2); /* comment, disk */
+    zip_put(&p, 0, 2 + 4); /* attributes    */
+    zip_put(&p, ONES, 4);
+    zip_put(&extra, 1, 2);
+    zip_put(&extra, EXTRA64 - 4, 2);
+    zip_put(&extra, bytes, 8);
+    zip_put(&extra, bytes, 8);
+    zip_put(&extra, (uint64_t)offset, 8);
+    zip_keep(zip, p.bytes, (size_t)(p.end - p.bytes));
+    zip_keep(zip, zip->prefix, prefix);
+    zip_keep(zip, name, length);
+    zip_keep(zip, extra.bytes, (size_t)(extra.end - extra.bytes));
     zip->count++;
     return TERN_OK;
 }
@@ -159,24 +155,24 @@ static int write_end(const tern__zip_writer *zip, int64_t begins, tern_error *er
 {
     int64_t ends = zip->out->offset;
     part p;
-    put(begin(&p, 0x06064b50), 44, 8); /* bytes that follow */
-    put(&p, LONG_FORM, 2);
-    put(&p, LONG_FORM, 2);
-    put(&p, 0, 8);
-    put(&p, (uint64_t)zip->count, 8);
-    put(&p, (uint64_t)zip->count, 8);
-    put(&p, zip->bytes, 8);
-    put(&p, (uint64_t)begins, 8);
-    put(&p, 0x07064b50, 4); /* the locator: where those start */
-    put(&p, 0, 4);
-    put(&p, (uint64_t)ends, 8);
-    put(&p, 1, 4);
-    put(&p, 0x06054b50, 4); /* the 32-bit form: all ones, see above */
-    put(&p, 0, 4);
-    put(&p, ONES, 4);
-    put(&p, ONES, 4);
-    put(&p, ONES, 4);
-    put(&p, 0, 2);
+    zip_put(zip_begin(&p, 0x06064b50), 44, 8); /* bytes that follow */
+    zip_put(&p, LONG_FORM, 2);
+    zip_put(&p, LONG_FORM, 2);
+    zip_put(&p, 0, 8);
+    zip_put(&p, (uint64_t)zip->count, 8);
+    zip_put(&p, (uint64_t)zip->count, 8);
+    zip_put(&p, zip->bytes, 8);
+    zip_put(&p, (uint64_t)begins, 8);
+    zip_put(&p, 0x07064b50, 4); /* the locator: where those start */
+    zip_put(&p, 0, 4);
+    zip_put(&p, (uint64_t)ends, 8);
+    zip_put(&p, 1, 4);
+    zip_put(&p, 0x06054b50, 4); /* the 32-bit form: all ones, see above */
+    zip_put(&p, 0, 4);
+    zip_put(&p, ONES, 4);
+    zip_put(&p, ONES, 4);
+    zip_put(&p, ONES, 4);
+    zip_put(&p, 0, 2);
     return write_part(zip, &p, err);
 }
 

@@ -10,6 +10,8 @@ extern "C" {
 
 int tern__cuda_pointwise(const tern__call *call);
 #define K(id, name, inputs, outputs) int tern__cuda_##name(const tern__call *call);
+#define C(id, name, inputs, outputs)
+#define B(id, name, inputs, outputs)
 #include "kernels/kernels.def"
 
 #ifdef __cplusplus

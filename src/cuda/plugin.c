@@ -3,7 +3,9 @@
 #include "cuda/kernels.h"
 
 static const tern__kernel_fn kernels[TERN__KERNEL_COUNT] = {
-#define K(id, name, inputs, outputs)            [TERN__##id] = tern__cuda_##name,
+#define K(id, name, inputs, outputs) [TERN__##id] = tern__cuda_##name,
+#define C(id, name, inputs, outputs)
+#define B(id, name, inputs, outputs)
 #define P(id, name, inputs, dtypes, expression) [TERN__##id] = tern__cuda_pointwise,
 #include "kernels/kernels.def"
 };

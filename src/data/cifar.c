@@ -45,7 +45,7 @@ static void cifar_free(tern_dataset *base)
 
 /* ---- files ---- */
 
-static int check_labels(const cifar *c, const char *path, int64_t from, int64_t to, tern_error *err)
+static int cifar_check_labels(const cifar *c, const char *path, int64_t from, int64_t to, tern_error *err)
 {
     for (int64_t i = from; i < to; i++) {
         int label = c->data[i * c->record + c->label];
@@ -69,10 +69,10 @@ static int read_records(cifar *c, int fd, const char *path, int64_t bytes, tern_
     int status = tern__file_read(fd, path, 0, data + was, (size_t)bytes, FUNC, err);
     if (status) return status;
     c->base.length += bytes / c->record;
-    return check_labels(c, path, from, c->base.length, err);
+    return cifar_check_labels(c, path, from, c->base.length, err);
 }
 
-static int read_file(cifar *c, const char *path, tern_error *err)
+static int cifar_read_file(cifar *c, const char *path, tern_error *err)
 {
     struct stat about;
     int fd = tern__file_open(path, O_RDONLY, 0, &about, FUNC, err);
@@ -86,7 +86,7 @@ static int add_file(cifar *c, const char *folder, const char *name, tern_error *
 {
     char *path = tern__path_join(folder, name, FUNC, err);
     if (!path) return TERN_E_MEMORY;
-    int status = read_file(c, path, err);
+    int status = cifar_read_file(c, path, err);
     tern__free(path);
     return status;
 }
@@ -102,7 +102,7 @@ static int add_files(cifar *c, const char *folder, const tern_cifar_opts *o, ter
     return status;
 }
 
-static int check_opts(const tern_cifar_opts *o, tern_error *err)
+static int cifar_check_opts(const tern_cifar_opts *o, tern_error *err)
 {
     if (o->classes != 10 && o->classes != 100)
         return tern__error_set(err, FUNC, TERN_E_RANGE, "classes is %d, expected 10 or 100", o->classes);
@@ -115,7 +115,7 @@ tern_dataset *tern_cifar_open(const char *folder, const tern_cifar_opts *user, t
 {
     tern_cifar_opts opts = tern_cifar_defaults();
     if (tern__is_set(err) || tern__opts_read(&opts, sizeof(opts), user, FUNC, err) ||
-        check_opts(&opts, err) || tern__need(folder, "folder", FUNC, err))
+        cifar_check_opts(&opts, err) || tern__need(folder, "folder", FUNC, err))
         return NULL;
     cifar *c = tern__alloc(sizeof(*c), FUNC, err);
     if (!c) return NULL;

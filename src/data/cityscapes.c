@@ -55,7 +55,8 @@ tern_cityscapes_opts tern_cityscapes_defaults(void)
 
 /* ---- a sample ---- */
 
-static int load(worker *w, const char *path, const tern_image_opts *opts, tern_image *image, tern_error *err)
+static int cityscapes_load(worker *w, const char *path, const tern_image_opts *opts, tern_image *image,
+                           tern_error *err)
 {
     int status = tern__image_begin(&w->reader, path, opts, image, GET, err);
     if (!status) status = tern__image_read(&w->reader, path, opts, 0, image->height, image, GET, err);
@@ -63,7 +64,7 @@ static int load(worker *w, const char *path, const tern_image_opts *opts, tern_i
     return tern__error_set(err, GET, TERN_E_UNSUPPORTED, "%s: expected 8 bits per sample", path);
 }
 
-static int check_sizes(const cityscapes *c, const worker *w, int64_t index, tern_error *err)
+static int cityscapes_check_sizes(const cityscapes *c, const worker *w, int64_t index, tern_error *err)
 {
     const char *path = c->images.file[index].path;
     const int64_t *shape = c->base.target_shape;
@@ -108,7 +109,7 @@ static int put_resized(const cityscapes *c, worker *w, float *x, uint8_t *y, ter
     return TERN_OK;
 }
 
-static int put(const cityscapes *c, worker *w, float *x, uint8_t *y, tern_error *err)
+static int cityscapes_put(const cityscapes *c, worker *w, float *x, uint8_t *y, tern_error *err)
 {
     int64_t pixels = w->map.height * w->map.width;
     if (c->resize[0]) return put_resized(c, w, x, y, err);
@@ -119,11 +120,11 @@ static int put(const cityscapes *c, worker *w, float *x, uint8_t *y, tern_error 
 
 static int read_sample(const cityscapes *c, worker *w, int64_t index, float *x, uint8_t *y, tern_error *err)
 {
-    int status = load(w, c->images.file[index].path, &c->image, &w->image, err);
-    if (!status) status = load(w, c->maps[index], &c->map, &w->map, err);
-    if (!status) status = check_sizes(c, w, index, err);
+    int status = cityscapes_load(w, c->images.file[index].path, &c->image, &w->image, err);
+    if (!status) status = cityscapes_load(w, c->maps[index], &c->map, &w->map, err);
+    if (!status) status = cityscapes_check_sizes(c, w, index, err);
     if (!status) status = translate(c, &w->map, c->maps[index], err);
-    return status ? status : put(c, w, x, y, err);
+    return status ? status : cityscapes_put(c, w, x, y, err);
 }
 
 static int cityscapes_get(const tern_dataset *base, int64_t epoch, int64_t index, float *x, void *y,
@@ -161,8 +162,8 @@ static bool is_image(const char *name)
     return tern__ends_with(name, IMAGE_END);
 }
 
-static char *join(const char *root, const char *kind, const char *split, const char *rest, size_t length,
-                  const char *end, tern_error *err)
+static char *cityscapes_join(const char *root, const char *kind, const char *split, const char *rest,
+                             size_t length, const char *end, tern_error *err)
 {
     size_t bytes = strlen(root) + strlen(kind) + strlen(split) + length + strlen(end) + 3;
     char *path = tern__alloc(bytes, FUNC, err);
@@ -178,7 +179,7 @@ static int find_maps(cityscapes *c, const char *root, const char *split, size_t 
     if (!c->maps) return TERN_E_MEMORY;
     for (int64_t i = 0; i < c->images.count; i++) {
         const char *rest = c->images.file[i].path + base;
-        c->maps[i] = join(root, MAPS, split, rest, strlen(rest) - strlen(IMAGE_END), MAP_END, err);
+        c->maps[i] = cityscapes_join(root, MAPS, split, rest, strlen(rest) - strlen(IMAGE_END), MAP_END, err);
         if (!c->maps[i]) return TERN_E_MEMORY;
         tern_error why = {0};
         int fd = tern__file_open(c->maps[i], O_RDONLY, 0, NULL, FUNC, &why);
@@ -192,7 +193,7 @@ static int find_maps(cityscapes *c, const char *root, const char *split, size_t 
 
 static int find_files(cityscapes *c, const char *root, const char *split, tern_error *err)
 {
-    char *folder = join(root, IMAGES, split, "", 0, "", err);
+    char *folder = cityscapes_join(root, IMAGES, split, "", 0, "", err);
     int status = folder ? tern__files_walk(&c->images, folder, is_image, FUNC, err) : TERN_E_MEMORY;
     if (!status && !c->images.count)
         status = tern__error_set(err, FUNC, TERN_E_IO, "there is no CITY/NAME%s in %s", IMAGE_END, folder);
@@ -218,7 +219,7 @@ static int find_size(cityscapes *c, tern_error *err)
     return TERN_OK;
 }
 
-static int check_opts(const tern_cityscapes_opts *o, const uint8_t *train_ids, tern_error *err)
+static int cityscapes_check_opts(const tern_cityscapes_opts *o, const uint8_t *train_ids, tern_error *err)
 {
     if (o->ids < 1 || o->ids > (o->train_ids ? MAX_IDS : (int)TERN__COUNT(usual_ids)))
         return tern__error_set(err, FUNC, TERN_E_RANGE, "ids is %d, expected [1, %d]", o->ids,
@@ -262,7 +263,7 @@ tern_dataset *tern_cityscapes_open(const char *root, const char *split, const te
     tern_cityscapes_opts opts = tern_cityscapes_defaults();
     if (tern__is_set(err) || tern__opts_read(&opts, sizeof(opts), user, FUNC, err)) return NULL;
     const uint8_t *train_ids = opts.train_ids ? opts.train_ids : usual_ids;
-    if (check_opts(&opts, train_ids, err) || tern__need(root, "root", FUNC, err) ||
+    if (cityscapes_check_opts(&opts, train_ids, err) || tern__need(root, "root", FUNC, err) ||
         tern__need(split, "split", FUNC, err))
         return NULL;
     cityscapes *c = cityscapes_alloc(&opts, train_ids, err);

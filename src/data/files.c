@@ -16,7 +16,7 @@ bool tern__ends_with(const char *name, const char *end)
     return length >= tail && !strcasecmp(name + length - tail, end);
 }
 
-static int append(tern__files *files, char *path, const char *func, tern_error *err)
+static int files_append(tern__files *files, char *path, const char *func, tern_error *err)
 {
     if (tern__array_reserve(&files->file, &files->room, files->count + 1, sizeof(tern__file), func, err))
         return TERN_E_MEMORY;
@@ -47,7 +47,7 @@ static int visit(const walk *w, char *path, const char *name, bool *kept)
     bool is_folder = is_there && S_ISDIR(about.st_mode);
     if (is_folder && w->wanted) return w->deep ? walk_folder(w, path) : TERN_OK;
     *kept = w->wanted ? w->wanted(name) : is_folder;
-    return *kept ? append(w->files, path, w->func, w->err) : TERN_OK;
+    return *kept ? files_append(w->files, path, w->func, w->err) : TERN_OK;
 }
 
 static int visit_name(const walk *w, const char *folder, const char *name)
@@ -71,7 +71,7 @@ static int check_way(const walk *w, const char *folder)
     return TERN_OK;
 }
 
-static int cannot_read(const walk *w, const char *folder)
+static int files_cannot_read(const walk *w, const char *folder)
 {
     return tern__error_errno(w->err, w->func, TERN_E_IO, "cannot read the folder %s", folder);
 }
@@ -81,7 +81,7 @@ static int visit_all(const walk *w, DIR *dir, const char *folder)
     for (;;) {
         errno = 0;
         struct dirent *entry = readdir(dir);
-        if (!entry) return errno ? cannot_read(w, folder) : TERN_OK;
+        if (!entry) return errno ? files_cannot_read(w, folder) : TERN_OK;
         int status = visit_name(w, folder, entry->d_name);
         if (status) return status;
     }
@@ -91,7 +91,7 @@ static int walk_opened(const walk *above, DIR *dir, const char *folder)
 {
     struct stat about;
     walk w = *above;
-    if (fstat(dirfd(dir), &about)) return cannot_read(above, folder);
+    if (fstat(dirfd(dir), &about)) return files_cannot_read(above, folder);
     w.above = above;
     w.device = about.st_dev;
     w.inode = about.st_ino;
@@ -102,14 +102,14 @@ static int walk_opened(const walk *above, DIR *dir, const char *folder)
 static int walk_folder(const walk *w, const char *folder)
 {
     DIR *dir = opendir(folder);
-    if (!dir) return cannot_read(w, folder);
+    if (!dir) return files_cannot_read(w, folder);
     int status = walk_opened(w, dir, folder);
     closedir(dir);
     return status;
 }
 
 /* Compares the folders' paths, then the names, byte by byte. */
-static int compare(const void *a, const void *b)
+static int files_compare(const void *a, const void *b)
 {
     const tern__file *x = a, *y = b;
     int order = memcmp(x->path, y->path, TERN__MIN(x->folder, y->folder));
@@ -123,7 +123,7 @@ static int walk_sorted(const walk *w, const char *folder)
     int64_t from = files->count;
     int status = walk_folder(w, folder);
     if (files->count > from)
-        qsort(files->file + from, (size_t)(files->count - from), sizeof(tern__file), compare);
+        qsort(files->file + from, (size_t)(files->count - from), sizeof(tern__file), files_compare);
     return status;
 }
 

@@ -25,7 +25,7 @@ static bool is_direct(gzFile gz)
     return direct;
 }
 
-static int read_some(gzFile gz, void *out, size_t bytes)
+static int gzip_file_read_some(gzFile gz, void *out, size_t bytes)
 {
     sigset_t before;
     tern__signals_block(&before);
@@ -34,7 +34,7 @@ static int read_some(gzFile gz, void *out, size_t bytes)
     return got;
 }
 
-static int write_some(gzFile gz, const void *data, size_t bytes)
+static int gzip_file_write_some(gzFile gz, const void *data, size_t bytes)
 {
     sigset_t before;
     tern__signals_block(&before);
@@ -43,7 +43,7 @@ static int write_some(gzFile gz, const void *data, size_t bytes)
     return written;
 }
 
-static int end(gzFile gz)
+static int gzip_file_end(gzFile gz)
 {
     sigset_t before;
     tern__signals_block(&before);
@@ -71,7 +71,7 @@ int tern__gzip_open(tern__gzip_file *file, const char *path, const char *func, t
     return TERN_OK;
 }
 
-static int cannot_read(const tern__gzip_file *file, tern_error *err)
+static int gzip_file_cannot_read(const tern__gzip_file *file, tern_error *err)
 {
     int code;
     const char *why = gzerror(file->gz, &code);
@@ -85,8 +85,8 @@ int64_t tern__gzip_some(const tern__gzip_file *file, void *out, size_t bytes, te
 {
     size_t got = 0;
     for (int n = 1; n > 0 && got < bytes; got += (size_t)n) {
-        n = read_some(file->gz, (char *)out + got, bytes - got);
-        if (n < 0) return cannot_read(file, err);
+        n = gzip_file_read_some(file->gz, (char *)out + got, bytes - got);
+        if (n < 0) return gzip_file_cannot_read(file, err);
     }
     return (int64_t)got;
 }
@@ -157,7 +157,7 @@ static int cannot_write(const tern__gzip_file *file, tern_error *err)
 int tern__gzip_write(const tern__gzip_file *file, const void *data, size_t bytes, tern_error *err)
 {
     for (size_t done = 0; done < bytes;) {
-        int some = write_some(file->gz, (const char *)data + done, bytes - done);
+        int some = gzip_file_write_some(file->gz, (const char *)data + done, bytes - done);
         if (some <= 0) return cannot_write(file, err);
         done += (size_t)some;
     }
@@ -166,6 +166,6 @@ int tern__gzip_write(const tern__gzip_file *file, const void *data, size_t bytes
 
 int tern__gzip_finish(tern__gzip_file *file, int status, tern_error *err)
 {
-    if (end(file->gz) != Z_OK && !status) status = cannot_write(file, err);
+    if (gzip_file_end(file->gz) != Z_OK && !status) status = cannot_write(file, err);
     return tern__output_close(&file->out, status, false, err);
 }

@@ -104,7 +104,7 @@ static int read_opened(idx_file *file, uint32_t magic, int ndim, tern_error *err
     return status ? status : expect_end(file, bytes, err);
 }
 
-static int read_file(idx_file *file, uint32_t magic, int ndim, tern_error *err)
+static int idx_read_file(idx_file *file, uint32_t magic, int ndim, tern_error *err)
 {
     int status = tern__gzip_open(&file->packed, file->path, FUNC, err);
     if (!status) status = read_opened(file, magic, ndim, err);
@@ -181,7 +181,8 @@ tern_dataset *tern_idx_open(const char *images, const char *labels, const tern_i
         return NULL;
     idx_file image_file = {.path = images}, label_file = {.path = labels};
     idx_dataset *dataset = NULL;
-    if (!read_file(&image_file, IMAGES_MAGIC, 3, err) && !read_file(&label_file, LABELS_MAGIC, 1, err) &&
+    if (!idx_read_file(&image_file, IMAGES_MAGIC, 3, err) &&
+        !idx_read_file(&label_file, LABELS_MAGIC, 1, err) &&
         !check_pair(&image_file, &label_file, opts.classes, err))
         dataset = idx_new(&image_file, &label_file, &opts, err);
     if (dataset) return &dataset->base;

@@ -48,7 +48,7 @@ tern_image_folder_opts tern_image_folder_defaults(void)
 /* ---- crop and size ---- */
 
 /* room / 2, rounded as Python does: a half goes to the even number. */
-static int64_t centre(int64_t room)
+static int64_t folder_centre(int64_t room)
 {
     return (room + (room >> 1 & 1)) / 2;
 }
@@ -58,10 +58,10 @@ static tern__resize cut_centre(const tern_image_folder_opts *o, int64_t height, 
     int64_t size[2] = {o->resize, o->resize};
     if (height > width) size[0] = (int64_t)((double)(o->resize * height) / (double)width);
     if (width > height) size[1] = (int64_t)((double)(o->resize * width) / (double)height);
-    return (tern__resize){
-        .cut = {0, 0, height, width},
-        .size = {size[0], size[1]},
-        .part = {centre(size[0] - o->crop[0]), centre(size[1] - o->crop[1]), o->crop[0], o->crop[1]}};
+    return (tern__resize){.cut = {0, 0, height, width},
+                          .size = {size[0], size[1]},
+                          .part = {folder_centre(size[0] - o->crop[0]), folder_centre(size[1] - o->crop[1]),
+                                   o->crop[0], o->crop[1]}};
 }
 
 /* The fallback when no crop of the wanted area and ratio fits: the middle of the image, with a ratio in the
@@ -95,7 +95,8 @@ static tern__resize_window cut_random(const tern_image_folder_opts *o, uint64_t 
     return cut_middle(o->ratio, height, width);
 }
 
-static tern__resize choose(const image_folder *f, int64_t epoch, int64_t index, const tern_image *image)
+static tern__resize folder_choose(const image_folder *f, int64_t epoch, int64_t index,
+                                  const tern_image *image)
 {
     const tern_image_folder_opts *o = &f->opts;
     if (!o->random) return cut_centre(o, image->height, image->width);
@@ -107,14 +108,8 @@ static tern__resize choose(const image_folder *f, int64_t epoch, int64_t index, 
 
 /* ---- a sample ---- */
 
-static int check_image(const char *path, const tern_image *image, tern_error *err)
-{
-    if (image->sample == TERN_IMAGE_U8) return TERN_OK;
-    return tern__error_set(err, GET, TERN_E_UNSUPPORTED, "%s: expected 8 bits per sample", path);
-}
-
 /* Returns the factor, a power of 2, by which a JPEG may be decoded smaller before the crop is resized. */
-static int64_t part_of(const tern__resize *how)
+static int64_t folder_part_of(const tern__resize *how)
 {
     int64_t part = 1;
     while (part < 8 && how->cut.height >= 4 * part * how->size[0] &&
@@ -132,17 +127,18 @@ static int begin_smaller(const image_folder *f, worker *w, const char *path, int
     return part > 1 ? tern__image_begin(&w->reader, path, &loading, &w->image, GET, err) : TERN_OK;
 }
 
-static int begin(const image_folder *f, worker *w, int64_t epoch, int64_t index, tern__resize *how,
-                 tern_error *err)
+static int folder_begin(const image_folder *f, worker *w, int64_t epoch, int64_t index, tern__resize *how,
+                        tern_error *err)
 {
     const char *path = f->files.file[index].path;
     int status = tern__image_begin(&w->reader, path, &f->loading, &w->image, GET, err);
-    if (!status) status = check_image(path, &w->image, err);
+    if (!status && w->image.sample != TERN_IMAGE_U8)
+        status = tern__error_set(err, GET, TERN_E_UNSUPPORTED, "%s: expected 8 bits per sample", path);
     if (status) return status;
-    *how = choose(f, epoch, index, &w->image);
+    *how = folder_choose(f, epoch, index, &w->image);
     if (!f->opts.draft) return TERN_OK;
-    status = begin_smaller(f, w, path, part_of(how), err);
-    if (!status) *how = choose(f, epoch, index, &w->image);
+    status = begin_smaller(f, w, path, folder_part_of(how), err);
+    if (!status) *how = folder_choose(f, epoch, index, &w->image);
     return status;
 }
 
@@ -151,7 +147,7 @@ static int read_sample(const image_folder *f, worker *w, int64_t epoch, int64_t 
 {
     const char *path = f->files.file[index].path;
     tern__resize how;
-    int status = begin(f, w, epoch, index, &how, err);
+    int status = folder_begin(f, w, epoch, index, &how, err);
     if (!status)
         status =
             tern__image_read(&w->reader, path, &f->loading, how.cut.top, how.cut.height, &w->image, GET, err);
@@ -223,7 +219,7 @@ static int check_range(const char *name, const double *range, double most, tern_
                            range[0], range[1], most);
 }
 
-static int check_opts(const tern_image_folder_opts *o, tern_error *err)
+static int folder_check_opts(const tern_image_folder_opts *o, tern_error *err)
 {
     if (o->channels != 1 && o->channels != 3)
         return tern__error_set(err, FUNC, TERN_E_RANGE, "channels is %d, expected 1 or 3", o->channels);
@@ -258,7 +254,7 @@ tern_dataset *tern_image_folder_open(const char *root, const tern_image_folder_o
 {
     tern_image_folder_opts opts = tern_image_folder_defaults();
     if (tern__is_set(err) || tern__opts_read(&opts, sizeof(opts), user, FUNC, err) ||
-        check_opts(&opts, err) || tern__need(root, "root", FUNC, err))
+        folder_check_opts(&opts, err) || tern__need(root, "root", FUNC, err))
         return NULL;
     image_folder *f = image_folder_alloc(&opts, err);
     if (!f) return NULL;

@@ -1,7 +1,7 @@
 /* scratch_pool.c - a locked list of scratch structs. */
 #include "data/scratch_pool.h"
 
-static tern__scratch_entry *pop(tern__scratch_pool *pool)
+static tern__scratch_entry *scratch_pop(tern__scratch_pool *pool)
 {
     pthread_mutex_lock(&pool->lock);
     tern__scratch_entry *taken = pool->free;
@@ -12,7 +12,7 @@ static tern__scratch_entry *pop(tern__scratch_pool *pool)
 
 void *tern__scratch_pool_take(tern__scratch_pool *pool, size_t bytes, const char *func, tern_error *err)
 {
-    tern__scratch_entry *taken = pop(pool);
+    tern__scratch_entry *taken = scratch_pop(pool);
     return taken ? taken : tern__alloc(bytes, func, err);
 }
 
@@ -27,7 +27,7 @@ void tern__scratch_pool_give(tern__scratch_pool *pool, void *taken)
 
 void *tern__scratch_pool_close(tern__scratch_pool *pool)
 {
-    tern__scratch_entry *taken = pop(pool);
+    tern__scratch_entry *taken = scratch_pop(pool);
     if (!taken) pthread_mutex_destroy(&pool->lock);
     return taken;
 }

@@ -1,4 +1,5 @@
-/* subset.c - datasets made of some samples of another: chosen ones, or all that can be read. */
+/* subset.c - datasets made of some samples of another: chosen ones, or all that can be read; and the dataset
+ * behind subsets and augmentations. */
 #include "data/loader/loader.h"
 
 #include "base/base.h"
@@ -82,7 +83,7 @@ tern_dataset *tern_subset_new(const tern_dataset *dataset, const int64_t *indice
 
 double tern__readable_patience_s = TERN__PATIENCE_S;
 
-static size_t sample_bytes(int ndim, const int64_t *shape, size_t element)
+static size_t subset_sample_bytes(int ndim, const int64_t *shape, size_t element)
 {
     for (int d = 0; d < ndim; d++) element *= (size_t)shape[d];
     return element;
@@ -113,8 +114,9 @@ static void look_through(const tern_dataset *dataset, tern_group *group, uint8_t
     static const char func[] = "tern_readable_new";
     int ranks = group ? tern_group_size(group) : 1, rank = group ? tern_group_rank(group) : 0;
     size_t element = tern_dtype_bytes(tern__target_dtype(dataset));
-    float *x = tern__alloc(sample_bytes(dataset->ndim, dataset->shape, sizeof(*x)), func, err);
-    void *y = tern__alloc(sample_bytes(dataset->target_ndim, dataset->target_shape, element), func, err);
+    float *x = tern__alloc(subset_sample_bytes(dataset->ndim, dataset->shape, sizeof(*x)), func, err);
+    void *y =
+        tern__alloc(subset_sample_bytes(dataset->target_ndim, dataset->target_shape, element), func, err);
     tern__dataset_call call = {0};
     tern__dataset_watch watch;
     tern__dataset_watch_start(&watch, &call, tern__readable_patience_s);
@@ -161,4 +163,22 @@ tern_dataset *tern_readable_new(const tern_dataset *dataset, tern_group *group, 
     if (!tern__is_set(err)) readable = leave_out(dataset, bad, err);
     tern__free(bad);
     return readable;
+}
+
+/* ---- a dataset of any kind ---- */
+
+void tern_dataset_free(tern_dataset *dataset)
+{
+    if (dataset && dataset->free) dataset->free(dataset);
+}
+
+const tern_dataset *tern__dataset_origin(const tern_dataset *dataset, int64_t *index)
+{
+    const tern_dataset *source = dataset;
+    while (source) {
+        dataset = source;
+        source = tern__subset_source(dataset, index);
+        if (!source) source = tern__augment_source(dataset);
+    }
+    return dataset;
 }

@@ -38,7 +38,7 @@ static void tensors_free(tern_dataset *base)
     tern__free(t);
 }
 
-static int check(const char *name, const tern_tensor *tensor, tern_error *err)
+static int tensors_check(const char *name, const tern_tensor *tensor, tern_error *err)
 {
     if (tern__tensor_check(tensor, FUNC, err)) return err->code;
     if (tensor->scope || !tensor->storage)
@@ -57,7 +57,7 @@ static int check(const char *name, const tern_tensor *tensor, tern_error *err)
 static int check_both(const tern_tensor *x, const tern_tensor *y, tern_error *err)
 {
     if (tern__is_set(err)) return err->code;
-    if (check("x", x, err) || check("y", y, err)) return err->code;
+    if (tensors_check("x", x, err) || tensors_check("y", y, err)) return err->code;
     if (x->view.dtype != TERN_F32)
         return tern__error_set(err, FUNC, TERN_E_DTYPE, "x is %s, expected f32",
                                tern_dtype_name(x->view.dtype));

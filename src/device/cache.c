@@ -46,7 +46,7 @@ void tern__device_cache_empty(tern_device *device)
     }
 }
 
-static struct tern__block *new_block(tern_device *device, int bin, size_t bytes)
+static struct tern__block *cache_new_block(tern_device *device, int bin, size_t bytes)
 {
     struct tern__block *block = tern__alloc_raw(sizeof(*block) + bytes, TERN__LINE);
     if (!block) {
@@ -71,7 +71,7 @@ void *tern__device_alloc(tern_device *device, size_t bytes)
     if (block)
         device->bins[bin] = block->next;
     else
-        block = new_block(device, bin, rounded);
+        block = cache_new_block(device, bin, rounded);
     pthread_mutex_unlock(&device->lock);
     return block ? block + 1 : NULL;
 }

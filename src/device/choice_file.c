@@ -119,7 +119,7 @@ static void make_folder_of(const char *path)
     tern__folder_make(folder, 0700, __func__, NULL); /* opening the file says what is wrong */
 }
 
-static void warn(const char *path, const char *what)
+static void choice_file_warn(const char *path, const char *what)
 {
     static atomic_flag warned = ATOMIC_FLAG_INIT;
     if (!atomic_flag_test_and_set(&warned))
@@ -131,25 +131,18 @@ static int open_own(const char *path, int flags, struct stat *about)
 {
     int fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
     if (fd < 0) {
-        if (errno != ENOENT) warn(path, strerror(errno));
+        if (errno != ENOENT) choice_file_warn(path, strerror(errno));
         return -1;
     }
     if (!fstat(fd, about) && S_ISREG(about->st_mode) && about->st_uid == geteuid()) return fd;
-    warn(path, "expected a regular file that belongs to the user");
+    choice_file_warn(path, "expected a regular file that belongs to the user");
     close(fd);
     return -1;
 }
 
 /* ---- reading ---- */
 
-static void put_aside(const char *path)
-{
-    char old[PATH_MAX + 4];
-    snprintf(old, sizeof(old), "%s.old", path);
-    if (rename(path, old)) warn(path, strerror(errno));
-}
-
-static size_t read_all(int fd, char *text, size_t size)
+static size_t choice_file_read_all(int fd, char *text, size_t size)
 {
     size_t used = 0;
     for (ssize_t got; used < size && (got = read(fd, text + used, size - used)) != 0;) {
@@ -166,9 +159,12 @@ void tern__choice_file_read(const tern__choice_machine *machine, tern__choice_ta
     int fd = tern__choices_path(path, sizeof(path)) ? open_own(path, O_RDONLY, &about) : -1;
     if (fd < 0) return;
     if (about.st_size > (off_t)TERN__CHOICE_FILE_MAX) {
-        put_aside(path);
+        char old[PATH_MAX + 4];
+        snprintf(old, sizeof(old), "%s.old", path);
+        if (rename(path, old)) choice_file_warn(path, strerror(errno));
     } else if ((text = tern__alloc((size_t)about.st_size + 1, __func__, NULL))) {
-        tern__choice_lines_take(machine, text, read_all(fd, text, (size_t)about.st_size), take, ctx);
+        tern__choice_lines_take(machine, text, choice_file_read_all(fd, text, (size_t)about.st_size), take,
+                                ctx);
         tern__free(text);
     }
     close(fd);
@@ -192,6 +188,6 @@ void tern__choice_file_append(const tern__choice_machine *machine, const char *w
     int fd = open_own(path, O_RDWR | O_APPEND | O_CREAT, &about);
     if (fd < 0) return;
     bool whole = ends_line(fd, about.st_size);
-    if (write(fd, whole ? text + 1 : text, bytes + !whole) < 0) warn(path, strerror(errno));
+    if (write(fd, whole ? text + 1 : text, bytes + !whole) < 0) choice_file_warn(path, strerror(errno));
     close(fd);
 }

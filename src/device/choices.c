@@ -17,39 +17,40 @@ typedef struct tern__choice {
 
 /* ---- the table ---- */
 
-static choice **bucket_of(struct tern__choices *choices, const char *what)
+static choice **choices_bucket_of(struct tern__choices *choices, const char *what)
 {
     return &choices->buckets[tern__fnv(TERN__FNV, what, strlen(what)) % TERN__COUNT(choices->buckets)];
 }
 
-static choice *find(struct tern__choices *choices, const char *what)
+static choice *choices_find(struct tern__choices *choices, const char *what)
 {
-    choice *one = *bucket_of(choices, what);
+    choice *one = *choices_bucket_of(choices, what);
     while (one && strcmp(one->what, what) != 0) one = one->next;
     return one;
 }
 
-static choice *add(struct tern__choices *choices, const char *what)
+static choice *choices_add(struct tern__choices *choices, const char *what)
 {
     size_t bytes = strlen(what) + 1;
-    choice **bucket = bucket_of(choices, what), *one = tern__alloc(sizeof(*one) + bytes, __func__, NULL);
+    choice **bucket = choices_bucket_of(choices, what),
+           *one = tern__alloc(sizeof(*one) + bytes, __func__, NULL);
     if (!one) return NULL;
     memcpy(one->what, what, bytes);
     one->next = *bucket;
     return *bucket = one;
 }
 
-static void take_out(struct tern__choices *choices, const choice *one)
+static void choices_take_out(struct tern__choices *choices, const choice *one)
 {
     choice **at = &choices->learned;
     while (*at != one) at = &(*at)->before;
     *at = one->before;
 }
 
-static void learn(struct tern__choices *choices, choice *one)
+static void choices_learn(struct tern__choices *choices, choice *one)
 {
     if (one->serial)
-        take_out(choices, one);
+        choices_take_out(choices, one);
     else
         choices->learned_count++;
     one->before = choices->learned;
@@ -62,7 +63,7 @@ static void learn(struct tern__choices *choices, choice *one)
 static void learn_itself(struct tern__choices *choices, choice *one)
 {
     bool was_full = choices->is_full;
-    learn(choices, one);
+    choices_learn(choices, one);
     if (choices->is_full && !was_full)
         tern__log(TERN_LOG_INFO,
                   "%d cases of convolutions and products are known: further ones are not measured "
@@ -70,10 +71,10 @@ static void learn_itself(struct tern__choices *choices, choice *one)
                   TERN__CHOICE_CASES);
 }
 
-static choice *put(struct tern__choices *choices, const char *what, const char *name)
+static choice *choices_put(struct tern__choices *choices, const char *what, const char *name)
 {
-    choice *one = find(choices, what);
-    if (!one) one = add(choices, what);
+    choice *one = choices_find(choices, what);
+    if (!one) one = choices_add(choices, what);
     char *copy = one ? tern__strdup(name, __func__, NULL) : NULL;
     if (!copy) return NULL;
     tern__free(one->name);
@@ -83,16 +84,16 @@ static choice *put(struct tern__choices *choices, const char *what, const char *
 }
 
 /* Takes the choice of another rank or device. What this device has learned itself is only confirmed. */
-static void hear(struct tern__choices *choices, const char *what, const char *name)
+static void choices_hear(struct tern__choices *choices, const char *what, const char *name)
 {
-    choice *one = find(choices, what);
+    choice *one = choices_find(choices, what);
     bool is_same = one && one->name && !strcmp(one->name, name);
     if (is_same && one->told) return;
-    if (!is_same) one = put(choices, what, name);
+    if (!is_same) one = choices_put(choices, what, name);
     if (!one) return;
     one->told = true;
     choices->heard++;
-    if (!is_same || !one->serial) learn(choices, one);
+    if (!is_same || !one->serial) choices_learn(choices, one);
 }
 
 /* ---- the file, and lines of others ---- */
@@ -101,13 +102,13 @@ static void hear(struct tern__choices *choices, const char *what, const char *na
 static void take_kept(void *ctx, const char *what, const char *name)
 {
     struct tern__choices *choices = ctx;
-    const choice *one = find(choices, what);
-    if (!one || !one->serial) put(choices, what, name);
+    const choice *one = choices_find(choices, what);
+    if (!one || !one->serial) choices_put(choices, what, name);
 }
 
 static void take_told(void *ctx, const char *what, const char *name)
 {
-    hear(ctx, what, name);
+    choices_hear(ctx, what, name);
 }
 
 static const char *find_choice(tern_device *device, const char *what)
@@ -118,7 +119,7 @@ static const char *find_choice(tern_device *device, const char *what)
         choices->has_read_file = true;
         tern__choice_file_read(&machine, take_kept, choices);
     }
-    choice *one = find(choices, what);
+    choice *one = choices_find(choices, what);
     if (!one || !one->name || (device->follows && !one->told)) return NULL;
     if (!one->serial && choices->is_full) return NULL;
     if (!one->serial) learn_itself(choices, one);
@@ -128,7 +129,7 @@ static const char *find_choice(tern_device *device, const char *what)
 static void keep_choice(tern_device *device, const char *what, const char *name)
 {
     const tern__choice_machine machine = tern__choice_machine_of(device);
-    choice *one = put(device->choices, what, name);
+    choice *one = choices_put(device->choices, what, name);
     if (!one) return;
     learn_itself(device->choices, one);
     tern__choice_file_append(&machine, what, name);
@@ -222,7 +223,7 @@ static void copy_before(const choice *one, uint64_t since, tern_device *to)
 {
     if (!one || one->serial <= since) return;
     copy_before(one->before, since, to);
-    hear(to->choices, one->what, one->name);
+    choices_hear(to->choices, one->what, one->name);
 }
 
 void tern__choices_copy(const tern_device *from, uint64_t since, tern_device *to)

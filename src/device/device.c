@@ -68,7 +68,7 @@ static const char *core_list(const char *name)
 }
 
 /* A group of cores has one thread per core. "cpu" has the process's share of the machine. */
-static int fill(tern_device *device, const char *name, tern_error *err)
+static int device_fill(tern_device *device, const char *name, tern_error *err)
 {
     const char *list = core_list(name);
     if (tern__device_is_plugged(name)) return tern__device_plug(device, name, err);
@@ -117,7 +117,8 @@ tern_device *tern_device_open(const char *name, tern_error *err)
     if (!device) return NULL;
     device->workspace = (size_t)64 << 20;
     if (check_switches(&why) == TERN_OK && watch_forks(&why) == TERN_OK &&
-        tern__choices_open(device, &why) == TERN_OK && fill(device, name ? name : "cpu", &why) == TERN_OK) {
+        tern__choices_open(device, &why) == TERN_OK &&
+        device_fill(device, name ? name : "cpu", &why) == TERN_OK) {
         pthread_mutex_init(&device->lock, NULL);
         tern_device_conv_set(device, NULL, err);
         device->graphs = device->backend && is_set("TERN_GRAPHS");

@@ -12,7 +12,7 @@ static tern_device *places[PLACES];
 static int used; /* places ever used; 0 in most programs */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static bool change(tern_device *from, tern_device *to)
+static bool memory_change(tern_device *from, tern_device *to)
 {
     bool found = false;
     pthread_mutex_lock(&lock);
@@ -28,14 +28,14 @@ static bool change(tern_device *from, tern_device *to)
 
 int tern__memory_add(tern_device *device, tern_error *err)
 {
-    if (change(NULL, device)) return TERN_OK;
+    if (memory_change(NULL, device)) return TERN_OK;
     return tern__error_set(err, "tern_device_open", TERN_E_RANGE, "%s: more than %d devices are open",
                            device->name, PLACES);
 }
 
 void tern__memory_remove(tern_device *device)
 {
-    change(device, NULL);
+    memory_change(device, NULL);
 }
 
 bool tern__memory_any(void)

@@ -7,7 +7,7 @@
 
 /* ---- wanted places ---- */
 
-static int grow(tern__mirrors *m, tern_error *err)
+static int mirror_grow(tern__mirrors *m, tern_error *err)
 {
     int room = m->room ? 2 * m->room : 16;
     size_t old = (size_t)m->room * sizeof(tern__mirror), all = (size_t)room * sizeof(tern__mirror);
@@ -24,7 +24,7 @@ int tern__mirrors_want(tern__mirrors *m, void *begin, size_t bytes, tern_error *
 {
     const tern_device *owner = tern__memory_device(begin);
     if (!bytes || !owner || owner == m->device || !m->device->backend) return TERN_OK;
-    if (m->wanted_count == m->room && grow(m, err)) return TERN_E_MEMORY;
+    if (m->wanted_count == m->room && mirror_grow(m, err)) return TERN_E_MEMORY;
     m->wanted[m->wanted_count++] = (tern__mirror){begin, (char *)begin + bytes, NULL};
     return TERN_OK;
 }
@@ -46,7 +46,7 @@ static bool is_beside(const tern__mirror *last, const tern__mirror *next)
 }
 
 /* Merges places that are less than GAP apart. */
-static void join(tern__mirrors *m)
+static void mirror_join(tern__mirrors *m)
 {
     int count = 0;
     if (m->wanted_count > 1) qsort(m->wanted, (size_t)m->wanted_count, sizeof(*m->wanted), by_place);
@@ -70,13 +70,13 @@ static bool is_as_wanted(const tern__mirrors *m)
     return is;
 }
 
-static void drop(tern__mirrors *m)
+static void mirror_drop(tern__mirrors *m)
 {
     for (int i = 0; i < m->count; i++) tern__device_free(m->device, m->list[i].copy);
     m->count = 0;
 }
 
-static int take(tern__mirrors *m, tern_error *err)
+static int mirror_take(tern__mirrors *m, tern_error *err)
 {
     for (; m->count < m->wanted_count; m->count++) {
         tern__mirror *mirror = &m->list[m->count];
@@ -91,10 +91,10 @@ static int take(tern__mirrors *m, tern_error *err)
 int tern__mirrors_fill(tern__mirrors *m, tern_error *err)
 {
     int status = TERN_OK;
-    join(m);
+    mirror_join(m);
     if (!is_as_wanted(m)) {
-        drop(m);
-        status = take(m, err);
+        mirror_drop(m);
+        status = mirror_take(m, err);
     }
     m->wanted_count = 0;
     for (int i = 0; i < m->count && !status; i++) {
@@ -106,7 +106,7 @@ int tern__mirrors_fill(tern__mirrors *m, tern_error *err)
 
 void tern__mirrors_free(tern__mirrors *m)
 {
-    drop(m);
+    mirror_drop(m);
     tern__free(m->list);
     tern__free(m->wanted);
     *m = (tern__mirrors){0};

@@ -1,7 +1,7 @@
 /* mirror.h - copies of other devices' memory, made once for all kernels of a device that read it.
  *
- * Without a mirror each kernel copies such an operand anew (kernels/away.h), and each copy waits for the
- * other device's work. One thread. */
+ * Without a mirror each kernel copies such an operand anew (kernels/operand_copies.h), and each copy waits
+ * for the other device's work. One thread. */
 #ifndef TERN_SRC_DEVICE_MIRROR_H
 #define TERN_SRC_DEVICE_MIRROR_H
 

@@ -34,7 +34,7 @@ void tern__device_share_among(int rank, int ranks, int on_host)
 
 /* Which ranks share the cores that a launcher has bound this one to, for example a socket, is unknown
  * until all have met. Until then no rank takes more than an even part of the machine. */
-static int part_of(int cores, const tern__local *local)
+static int share_part_of(int cores, const tern__local *local)
 {
     if (!local->is_bound) return cores / local->world;
     long online = sysconf(_SC_NPROCESSORS_ONLN);
@@ -47,7 +47,7 @@ static int read_share(int cores, int *place, int *part, int *on_host, tern_error
     int among = atomic_load(&sharers), status = among ? TERN_OK : tern__local_read(&local, err);
     if (status) return status;
     *place = among ? atomic_load(&sharer) : local.rank;
-    *part = among ? cores / among : part_of(cores, &local);
+    *part = among ? cores / among : share_part_of(cores, &local);
     *on_host = among ? atomic_load(&neighbours) : local.world;
     return TERN_OK;
 }

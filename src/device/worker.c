@@ -45,7 +45,7 @@ static int add_range(cpu_set_t *cores, const cpu_set_t *allowed, long first, lon
     return TERN_OK;
 }
 
-static int parse(const char *list, cpu_set_t *cores, tern_error *err)
+static int worker_parse(const char *list, cpu_set_t *cores, tern_error *err)
 {
     cpu_set_t allowed;
     CPU_ZERO(cores);
@@ -72,7 +72,7 @@ static int parse(const char *list, cpu_set_t *cores, tern_error *err)
 
 /* ---- the thread ---- */
 
-static void *serve(void *self)
+static void *worker_serve(void *self)
 {
     tern__worker *worker = self;
     pthread_mutex_lock(&worker->lock);
@@ -89,9 +89,9 @@ static void *serve(void *self)
     return NULL;
 }
 
-static int launch(tern__worker *worker, tern_error *err)
+static int worker_launch(tern__worker *worker, tern_error *err)
 {
-    int status = tern__thread_new(&worker->thread, &worker->cores, serve, worker);
+    int status = tern__thread_new(&worker->thread, &worker->cores, worker_serve, worker);
     if (!status) return TERN_OK;
     errno = status;
     return tern__error_errno(err, "tern_device_open", TERN_E_SYSTEM, "cannot start the device's thread");
@@ -100,7 +100,7 @@ static int launch(tern__worker *worker, tern_error *err)
 tern__worker *tern__worker_new(const char *list, int *count, tern_error *err)
 {
     cpu_set_t cores;
-    if (parse(list, &cores, err)) return NULL;
+    if (worker_parse(list, &cores, err)) return NULL;
     tern__worker *worker = tern__alloc(sizeof(*worker), "tern_device_open", err);
     if (!worker) return NULL;
     worker->pid = getpid();
@@ -108,12 +108,12 @@ tern__worker *tern__worker_new(const char *list, int *count, tern_error *err)
     *count = CPU_COUNT(&cores);
     pthread_mutex_init(&worker->lock, NULL);
     pthread_cond_init(&worker->changed, NULL);
-    if (launch(worker, err) == TERN_OK) return worker;
+    if (worker_launch(worker, err) == TERN_OK) return worker;
     tern__free(worker);
     return NULL;
 }
 
-static void end(tern__worker *worker)
+static void worker_end(tern__worker *worker)
 {
     pthread_mutex_lock(&worker->lock);
     worker->ending = true;
@@ -128,7 +128,7 @@ static void end(tern__worker *worker)
  * as a waiter. */
 void tern__worker_free(tern__worker *worker)
 {
-    if (worker && worker->pid == getpid()) end(worker);
+    if (worker && worker->pid == getpid()) worker_end(worker);
     tern__free(worker);
 }
 

@@ -16,7 +16,7 @@ static void close_file(tern__image_reader *reader)
     reader->is_open = false;
 }
 
-static int open_file(tern__image_reader *reader, const char *path, const char *func, tern_error *err)
+static int reader_open_file(tern__image_reader *reader, const char *path, const char *func, tern_error *err)
 {
     struct stat about;
     close_file(reader);
@@ -60,7 +60,7 @@ static int make_file_room(tern__image_reader *reader, const char *func, tern_err
     return TERN_E_MEMORY;
 }
 
-static int read_file(tern__image_reader *reader, const char *path, const char *func, tern_error *err)
+static int reader_read_file(tern__image_reader *reader, const char *path, const char *func, tern_error *err)
 {
     int status = make_file_room(reader, func, err);
     return status ? status : tern__file_read(reader->fd, path, 0, reader->bytes, reader->size, func, err);
@@ -68,7 +68,7 @@ static int read_file(tern__image_reader *reader, const char *path, const char *f
 
 /* ---- the decoder ---- */
 
-static int fail(int status, const char *path, const char *why, const char *func, tern_error *err)
+static int reader_fail(int status, const char *path, const char *why, const char *func, tern_error *err)
 {
     return tern__error_set(err, func, status, "%s: %s", path, *why ? why : "the file is damaged");
 }
@@ -89,29 +89,29 @@ static int check_form(const char *path, const tern_image_opts *opts, const tern_
 
 /* Reads the whole file, unless the plug-in reads it itself: a TIFF may have gigabytes, of which one page is
  * wanted. */
-static int begin(tern__image_reader *reader, const char *path, const tern_image_opts *opts, tern_image *image,
-                 const char *func, tern_error *err)
+static int reader_begin(tern__image_reader *reader, const char *path, const tern_image_opts *opts,
+                        tern_image *image, const char *func, tern_error *err)
 {
     char why[TERN_ERROR_TEXT] = "";
     int status = find_codec(reader, path, func, err);
     if (status) return status;
     const tern_image_codec *codec = tern__codec_open(reader->codec, path, func, err);
     if (!codec) return TERN_E_UNSUPPORTED;
-    if (!codec->reads) status = read_file(reader, path, func, err);
+    if (!codec->reads) status = reader_read_file(reader, path, func, err);
     if (status) return status;
     void **decoder = &reader->decoders[reader->codec];
     if (!*decoder) *decoder = codec->decoder_new();
     if (!*decoder) return tern__error_set(err, func, TERN_E_MEMORY, "%s: no memory to decode it", path);
     tern_image_request request = {codec->reads ? NULL : reader->bytes, reader->size, reader->fd, *opts};
     status = codec->begin(*decoder, &request, image, why, sizeof(why));
-    return status ? fail(status, path, why, func, err) : check_form(path, opts, image, func, err);
+    return status ? reader_fail(status, path, why, func, err) : check_form(path, opts, image, func, err);
 }
 
 int tern__image_begin(tern__image_reader *reader, const char *path, const tern_image_opts *opts,
                       tern_image *image, const char *func, tern_error *err)
 {
-    int status = open_file(reader, path, func, err);
-    if (!status) status = begin(reader, path, opts, image, func, err);
+    int status = reader_open_file(reader, path, func, err);
+    if (!status) status = reader_begin(reader, path, opts, image, func, err);
     if (status) close_file(reader);
     return status;
 }
@@ -127,7 +127,7 @@ void tern__image_reader_free(tern__image_reader *reader)
 
 /* ---- pixels ---- */
 
-static size_t sample_bytes(const tern_image *image)
+static size_t reader_sample_bytes(const tern_image *image)
 {
     static const size_t bytes[] = {[TERN_IMAGE_U8] = 1, [TERN_IMAGE_U16] = 2, [TERN_IMAGE_F32] = 4};
     return bytes[image->sample];
@@ -135,12 +135,13 @@ static size_t sample_bytes(const tern_image *image)
 
 /* Allocates a few bytes more than the pixels, since tern__resize_u8 reads pixels as words. The pixels are not
  * filled: a damaged file then takes only as much memory as it has pixels. */
-static int make_room(const char *path, int channels, tern_image *image, const char *func, tern_error *err)
+static int reader_make_room(const char *path, int channels, tern_image *image, const char *func,
+                            tern_error *err)
 {
     enum { SPARE = 8 };
     size_t bytes;
     if (__builtin_mul_overflow((size_t)image->height * (size_t)image->width,
-                               (size_t)channels * sample_bytes(image), &bytes) ||
+                               (size_t)channels * reader_sample_bytes(image), &bytes) ||
         __builtin_add_overflow(bytes, SPARE, &bytes))
         return tern__error_set(err, func, TERN_E_RANGE, "%s: %lld x %lld pixels", path,
                                (long long)image->height, (long long)image->width);
@@ -192,14 +193,14 @@ static int decode(tern__image_reader *reader, const char *path, int64_t top, int
     char why[TERN_ERROR_TEXT] = "";
     const tern_image_codec *codec = tern__codec_open(reader->codec, path, func, err);
     int status = codec->read(reader->decoders[reader->codec], top, rows, image, why, sizeof(why));
-    return status ? fail(status, path, why, func, err) : TERN_OK;
+    return status ? reader_fail(status, path, why, func, err) : TERN_OK;
 }
 
 int tern__image_read(tern__image_reader *reader, const char *path, const tern_image_opts *opts, int64_t top,
                      int64_t rows, tern_image *image, const char *func, tern_error *err)
 {
     int wanted = opts->channels ? opts->channels : image->channels;
-    int status = make_room(path, TERN__MAX(wanted, image->channels), image, func, err);
+    int status = reader_make_room(path, TERN__MAX(wanted, image->channels), image, func, err);
     if (!status) status = decode(reader, path, top, rows, image, func, err);
     close_file(reader);
     if (status) return status;

@@ -33,7 +33,7 @@ static axis columns_of(const tern__resize *how)
     return (axis){how->cut.width, how->size[1], how->part.left, how->part.width};
 }
 
-static axis rows_of(const tern__resize *how)
+static axis resize_rows_of(const tern__resize *how)
 {
     return (axis){how->cut.height, how->size[0], how->part.top, how->part.height};
 }
@@ -67,7 +67,7 @@ static double weigh(double *weights, int64_t first, int64_t count, double centre
     return sum;
 }
 
-static void store(taps *t, int64_t place, const double *weights, double sum, bool fixed)
+static void resize_store(taps *t, int64_t place, const double *weights, double sum, bool fixed)
 {
     for (int64_t i = 0; i < t->count[place]; i++) {
         double weight = weights[i] / sum;
@@ -97,7 +97,7 @@ static int find_taps(tern__resizer *r, int which, axis a, bool fixed, taps *t, c
         double centre = ((double)(a.from + i) + 0.5) * scale;
         t->first[i] = TERN__MAX((int64_t)(centre - reach + 0.5), 0);
         t->count[i] = TERN__MIN((int64_t)(centre + reach + 0.5), a.length) - t->first[i];
-        store(t, i, row, weigh(row, t->first[i], t->count[i], centre, reach), fixed);
+        resize_store(t, i, row, weigh(row, t->first[i], t->count[i], centre, reach), fixed);
     }
     return TERN_OK;
 }
@@ -114,7 +114,7 @@ static void find_rows(const taps *t, int64_t places, int64_t *first, int64_t *en
 typedef int32_t four __attribute__((vector_size(16)));
 typedef uint8_t four_bytes __attribute__((vector_size(4)));
 
-static inline uint8_t byte_of(int32_t sum)
+static inline uint8_t resize_byte_of(int32_t sum)
 {
     int32_t value = sum >> FRACTION;
     return (uint8_t)(value < 0 ? 0 : value > 255 ? 255 : value);
@@ -142,18 +142,18 @@ static void squeeze_grey(const uint8_t *from, const taps *t, int64_t places, uin
     for (int64_t i = 0; i < places; i++) {
         int32_t sum = 1 << (FRACTION - 1);
         for (int64_t k = 0; k < t->count[i]; k++) sum += from[t->first[i] + k] * t->fixed[i * t->most + k];
-        to[i] = byte_of(sum);
+        to[i] = resize_byte_of(sum);
     }
 }
 
-TERN__SIMD static void add_row(const uint8_t *from, int32_t weight, int64_t n, int32_t *sums)
+TERN__SIMD static void resize_add_row(const uint8_t *from, int32_t weight, int64_t n, int32_t *sums)
 {
     for (int64_t i = 0; i < n; i++) sums[i] += from[i] * weight;
 }
 
 TERN__SIMD static void round_row(const int32_t *sums, int64_t n, uint8_t *to)
 {
-    for (int64_t i = 0; i < n; i++) to[i] = byte_of(sums[i]);
+    for (int64_t i = 0; i < n; i++) to[i] = resize_byte_of(sums[i]);
 }
 
 static void merge_rows(const uint8_t *from, int64_t row, const taps *t, int64_t place, int32_t *sums,
@@ -161,7 +161,7 @@ static void merge_rows(const uint8_t *from, int64_t row, const taps *t, int64_t 
 {
     for (int64_t i = 0; i < row; i++) sums[i] = 1 << (FRACTION - 1);
     for (int64_t k = 0; k < t->count[place]; k++)
-        add_row(from + (t->first[place] + k) * row, t->fixed[place * t->most + k], row, sums);
+        resize_add_row(from + (t->first[place] + k) * row, t->fixed[place * t->most + k], row, sums);
     round_row(sums, row, to);
 }
 
@@ -171,7 +171,7 @@ int tern__resize_u8(tern__resizer *r, const uint8_t *from, int64_t width, int ch
     taps x, y;
     int64_t first, end, row = how->part.width * channels;
     if (find_taps(r, COLUMNS, columns_of(how), true, &x, func, err) ||
-        find_taps(r, ROWS, rows_of(how), true, &y, func, err))
+        find_taps(r, ROWS, resize_rows_of(how), true, &y, func, err))
         return TERN_E_MEMORY;
     find_rows(&y, how->part.height, &first, &end);
     uint8_t *between = space(r, BETWEEN, (size_t)((end - first) * row) + 4, func, err);
@@ -208,7 +208,7 @@ int tern__resize_f32(tern__resizer *r, const float *from, int64_t width, const t
     taps x, y;
     int64_t first, end, row = how->part.width;
     if (find_taps(r, COLUMNS, columns_of(how), false, &x, func, err) ||
-        find_taps(r, ROWS, rows_of(how), false, &y, func, err))
+        find_taps(r, ROWS, resize_rows_of(how), false, &y, func, err))
         return TERN_E_MEMORY;
     find_rows(&y, how->part.height, &first, &end);
     float *between = space(r, BETWEEN, (size_t)((end - first) * row) * sizeof(float), func, err);
@@ -242,7 +242,7 @@ int tern__resize_nearest(tern__resizer *r, const void *from, int64_t width, size
     int64_t *rows = space(r, ROWS, (size_t)part->height * sizeof(int64_t), func, err);
     if (!columns || !rows) return TERN_E_MEMORY;
     find_nearest(columns_of(how), columns);
-    find_nearest(rows_of(how), rows);
+    find_nearest(resize_rows_of(how), rows);
     const char *start = (const char *)from + (size_t)(how->cut.top * width + how->cut.left) * bytes;
     char *next = to;
     for (int64_t y = 0; y < part->height; y++)

@@ -10,7 +10,7 @@ tern_image_save_opts tern_image_save_defaults(void)
     return (tern_image_save_opts){.size = sizeof(tern_image_save_opts)};
 }
 
-static int check_image(const char *path, const tern_image *image, tern_error *err)
+static int save_check_image(const char *path, const tern_image *image, tern_error *err)
 {
     if (tern__need(path, "path", FUNC, err) || tern__need(image, "image", FUNC, err) ||
         tern__need(image->data, "image's data", FUNC, err))
@@ -50,7 +50,7 @@ static int check_palette(const char *path, const tern_image *image, const tern_i
     return TERN_OK;
 }
 
-static int write_file(const char *path, const void *data, size_t bytes, tern_error *err)
+static int save_write_file(const char *path, const void *data, size_t bytes, tern_error *err)
 {
     tern__output out;
     int status = tern__output_open(&out, path, FUNC, err);
@@ -59,8 +59,8 @@ static int write_file(const char *path, const void *data, size_t bytes, tern_err
     return tern__output_close(&out, status, false, err);
 }
 
-static int encode(const char *path, const tern_image *image, const tern_image_save_opts *opts,
-                  tern_error *err)
+static int save_encode(const char *path, const tern_image *image, const tern_image_save_opts *opts,
+                       tern_error *err)
 {
     char why[TERN_ERROR_TEXT] = "";
     const tern_image_codec *png = tern__codec_open(TERN__CODEC_PNG, path, FUNC, err);
@@ -69,8 +69,8 @@ static int encode(const char *path, const tern_image *image, const tern_image_sa
     void *out = tern__alloc(bytes, FUNC, err);
     if (!out) return TERN_E_MEMORY;
     int status = png->encode(image, opts, out, &bytes, why, sizeof(why));
-    status =
-        status ? tern__error_set(err, FUNC, status, "%s: %s", path, why) : write_file(path, out, bytes, err);
+    status = status ? tern__error_set(err, FUNC, status, "%s: %s", path, why)
+                    : save_write_file(path, out, bytes, err);
     tern__free(out);
     return status;
 }
@@ -81,7 +81,7 @@ int tern_image_save(const char *path, const tern_image *image, const tern_image_
     tern_image_save_opts opts = tern_image_save_defaults();
     if (tern__is_set(err)) return err->code;
     int status = tern__opts_read(&opts, sizeof(opts), user, FUNC, err);
-    if (!status) status = check_image(path, image, err);
+    if (!status) status = save_check_image(path, image, err);
     if (!status) status = check_palette(path, image, &opts, err);
-    return status ? status : encode(path, image, &opts, err);
+    return status ? status : save_encode(path, image, &opts, err);
 }

@@ -8,7 +8,7 @@
 #define IN(i)  (i)
 #define OUT(i) (TERN__KERNEL_INS + (i))
 
-static const tern__view *operand(const tern__call *call, int i)
+static const tern__view *cost_operand(const tern__call *call, int i)
 {
     return i < TERN__KERNEL_INS ? call->in[i] : call->out[i - TERN__KERNEL_INS];
 }
@@ -25,8 +25,8 @@ static const struct {
 
 /* Kernels that also read their outputs. */
 static const bool in_place[TERN__KERNEL_COUNT] = {
-    [TERN__ADAGRAD] = true,      [TERN__ADAM] = true,    [TERN__LAMB] = true,
-    [TERN__LAMB_MOMENTS] = true, [TERN__RMSPROP] = true, [TERN__SGD] = true,
+#define O(ID, ...) [TERN__##ID] = true,
+#include "kernels/optim.def"
 };
 
 /* Operands, one bit each, that the second pass of a batch norm reads again. The CPU's kernels go channel
@@ -65,9 +65,9 @@ static int64_t pairs_of(int64_t x, int64_t y, int64_t taps, int64_t stride, int6
 static double conv_flops(const tern__call *call)
 {
     const tern__conv_attr *a = call->attr;
-    const tern__view *x = operand(call, convolutions[call->kernel].x);
-    const tern__view *y = operand(call, convolutions[call->kernel].y);
-    const tern__view *w = operand(call, convolutions[call->kernel].w);
+    const tern__view *x = cost_operand(call, convolutions[call->kernel].x);
+    const tern__view *y = cost_operand(call, convolutions[call->kernel].y);
+    const tern__view *w = cost_operand(call, convolutions[call->kernel].w);
     if (!w) return 0;
     double products = (double)(y->shape[0] * y->shape[1] * w->shape[1]);
     for (int d = 2, axis = 5 - y->ndim; d < y->ndim; d++, axis++)
@@ -88,7 +88,7 @@ static double flops_of(const tern__call *call)
 }
 
 /* A broadcast dimension takes memory once. */
-static double bytes_of(const tern__view *view)
+static double cost_bytes_of(const tern__view *view)
 {
     if (!view) return 0;
     double bytes = (double)tern_dtype_bytes(view->dtype);
@@ -101,6 +101,6 @@ tern__cost tern__call_cost(const tern__call *call)
     tern__cost cost = {.flops = flops_of(call)};
     unsigned twice = read_again(call) | updated(call);
     for (int i = 0; i < OUT(TERN__KERNEL_OUTS); i++)
-        cost.bytes += bytes_of(operand(call, i)) * (twice >> i & 1 ? 2 : 1);
+        cost.bytes += cost_bytes_of(cost_operand(call, i)) * (twice >> i & 1 ? 2 : 1);
     return cost;
 }

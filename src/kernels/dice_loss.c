@@ -15,13 +15,13 @@ int tern__dice_label_error(const tern__call *call, const tern__channels *c, int6
 
 /* ---- the loss ---- */
 
-static void put(const tern__call *call, int64_t i, double value)
+static void dice_put(const tern__call *call, int64_t i, double value)
 {
     const tern__view *loss = call->out[0];
     tern__view_set(loss, i, call->add[0] ? tern__view_get(loss, i) + value : value);
 }
 
-static tern__overlap total_of(const tern__channels *c, const tern__overlap *sums)
+static tern__overlap dice_total_of(const tern__channels *c, const tern__overlap *sums)
 {
     tern__overlap total = {0};
     for (int64_t i = 0; i < c->samples * c->channels; i++) tern__overlap_add(&total, &sums[i]);
@@ -35,15 +35,15 @@ void tern__dice_close(const tern__call *call, const tern__channels *c, const ter
     double dice = 0;
     for (int64_t i = 0; i < count; i++) {
         tern__overlap o = tern__dice_region(attr, c, sums, i / c->channels, i % c->channels);
-        if (attr->each) put(call, i, attr->dice * tern__dice_of(attr, &o));
+        if (attr->each) dice_put(call, i, attr->dice * tern__dice_of(attr, &o));
         dice += tern__dice_of(attr, &o);
     }
     if (attr->each) return;
     double loss = attr->dice * (attr->mean ? dice / (double)count : dice);
-    tern__overlap total = total_of(c, sums);
+    tern__overlap total = dice_total_of(c, sums);
     if (attr->entropy != 0)
         loss += attr->entropy * (attr->mean ? total.entropy / total.count : total.entropy);
-    put(call, 0, loss);
+    dice_put(call, 0, loss);
 }
 
 /* ---- slopes ---- */
@@ -53,7 +53,7 @@ tern__dice_back tern__dice_back_of(const tern__call *call)
     const tern__dice_attr *attr = call->attr;
     tern__dice_back back = {.call = call, .c = tern__channels_of(call->in[1])};
     if (attr->entropy == 0) return back;
-    double count = attr->mean ? total_of(&back.c, call->in[3]->data).count : 1;
+    double count = attr->mean ? dice_total_of(&back.c, call->in[3]->data).count : 1;
     back.entropy = count > 0 ? tern__view_get(call->in[0], 0) * attr->entropy / count : 0;
     return back;
 }

@@ -1,10 +1,18 @@
-/* loss_scale.h - a loss scale, its update, and the attributes of the SCALE_UPDATE kernel. */
+/* loss_scale.h - a loss scale, its update, and the attributes of the kernels UNSCALE and SCALE_UPDATE. */
 #ifndef TERN_SRC_KERNELS_LOSS_SCALE_H
 #define TERN_SRC_KERNELS_LOSS_SCALE_H
 
 #include "base/host_device.h"
 
 #include <stdbool.h>
+
+/* Inputs whose numbers are in device memory: another factor, and a flag that makes g zero unless it is 0. */
+#define TERN__UNSCALE_FACTOR 1
+#define TERN__UNSCALE_DROP   2
+
+typedef struct tern__unscale_attr {
+    double factor;
+} tern__unscale_attr;
 
 /* The kernel's operand: five f64. */
 typedef struct tern__loss_scale {

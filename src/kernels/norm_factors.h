@@ -1,5 +1,5 @@
-/* norm_factors.h - factors of an optimizer's update from norms, and the attributes of the NORM_FACTORS
- * kernel. */
+/* norm_factors.h - norms and the factors of an optimizer's update from them, and the attributes of the
+ * kernels POWER_SUM and NORM_FACTORS. */
 #ifndef TERN_SRC_KERNELS_NORM_FACTORS_H
 #define TERN_SRC_KERNELS_NORM_FACTORS_H
 
@@ -7,6 +7,10 @@
 
 #include <math.h>
 #include <stdbool.h>
+
+typedef struct tern__power_attr {
+    double p; /* > 0, or INFINITY */
+} tern__power_attr;
 
 /* What the norms x and y are of, and what they are used for. The input has sums (n, 1), or pairs of sums
  * (n, 2), for x and y. */

@@ -1,16 +1,18 @@
-/* optim.h - attributes of the optimizers' kernels. */
+/* optim.h - attributes of the optimizers' kernels, and what is used in the list of their updates
+ * (optim.def). */
 #ifndef TERN_SRC_KERNELS_OPTIM_H
 #define TERN_SRC_KERNELS_OPTIM_H
 
 #include "base/host_device.h"
+#include "kernels/kernel.h"
 
 #include <math.h>
 #include <stddef.h>
 
 /* Output of all optimizers: p in another dtype, where p is its f32 master. */
 #define TERN__OPTIM_COPY 4
-/* Output of LAMB_MOMENTS: the sums. */
-#define TERN__LAMB_SUMS 3
+/* Output of a first pass, LAMB_MOMENTS: the sums by section. */
+#define TERN__OPTIM_SUMS 3
 
 /* Inputs after the gradient, mostly numbers in device memory that the host does not know; NULL: none. */
 #define TERN__OPTIM_FACTORS  1 /* f64 (3), or (n, 3) by section: factors for lr, scale and decay */
@@ -49,13 +51,15 @@ typedef struct tern__adagrad_attr {
     double lr_decay; /* decay of the rate per step */
 } tern__adagrad_attr;
 
-/* The update is u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + pull p, where t is the count. */
+/* The update is u = m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps) + pull p, where t is the count: a
+ * macro, because it is compiled for several types. */
+#define TERN__LAMB_UPDATE(p, m, v) (unbias1 * (m) / (unbias2 * sqrt(v) + eps) + pull * (p))
 typedef struct tern__lamb_attr {
     tern__step_attr step;
     double beta1, take, beta2; /* m = beta1 m + take d */
     double unbias;             /* 1: divide by 1 - beta^t as above; 0: do not */
     double eps, pull;
-} tern__lamb_attr;
+} tern__lamb_attr, tern__lamb_moments_attr;
 
 typedef union tern__optim_attr {
     tern__step_attr step;
@@ -65,6 +69,14 @@ typedef union tern__optim_attr {
     tern__adagrad_attr adagrad;
     tern__lamb_attr lamb;
 } tern__optim_attr;
+
+/* The mask of the states that a call has: bit s for output 1 + s. */
+static inline unsigned tern__optim_states(const tern__call *call)
+{
+    unsigned has = 0;
+    for (int s = 0; s < 3; s++) has |= (unsigned)(call->out[1 + s] != NULL) << s;
+    return has;
+}
 
 /* ---- values that depend on the count, computed once per call ---- */
 

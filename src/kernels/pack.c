@@ -3,8 +3,8 @@
 
 #include <string.h>
 
-static struct tern__pack *find(const tern__packs *packs, const void *owner, const void *format,
-                               size_t format_bytes)
+static struct tern__pack *pack_find(const tern__packs *packs, const void *owner, const void *format,
+                                    size_t format_bytes)
 {
     struct tern__pack *pack = __atomic_load_n(&packs->first, __ATOMIC_ACQUIRE);
     while (pack && (pack->owner != owner || pack->format_bytes != format_bytes ||
@@ -13,7 +13,7 @@ static struct tern__pack *find(const tern__packs *packs, const void *owner, cons
     return pack;
 }
 
-static void add(tern__packs *packs, const void *owner, const void *format, size_t format_bytes)
+static void pack_add(tern__packs *packs, const void *owner, const void *format, size_t format_bytes)
 {
     struct tern__pack *pack = tern__alloc(sizeof(*pack) + format_bytes, __func__, NULL);
     if (!pack) return;
@@ -30,10 +30,10 @@ static void add(tern__packs *packs, const void *owner, const void *format, size_
 void *tern__pack_get(tern__packs *packs, const void *owner, const void *format, size_t format_bytes,
                      size_t bytes, bool *stale)
 {
-    struct tern__pack *pack = find(packs, owner, format, format_bytes);
+    struct tern__pack *pack = pack_find(packs, owner, format, format_bytes);
     *stale = true;
     if (!pack) {
-        add(packs, owner, format, format_bytes);
+        pack_add(packs, owner, format, format_bytes);
         return NULL;
     }
     if (pack->version != packs->version) {

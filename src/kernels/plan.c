@@ -62,7 +62,7 @@ static form form_of(const tern__view *view, tern__layout layout)
 
 /* Adds the next outer dimension, merged with the previous one if every operand steps through both
  * uniformly. */
-static void push(tern__plan *p, int64_t size, const int64_t stride[TERN__PLAN_OPERANDS])
+static void plan_push(tern__plan *p, int64_t size, const int64_t stride[TERN__PLAN_OPERANDS])
 {
     int last = p->ndim - 1;
     bool on = true;
@@ -93,7 +93,7 @@ tern__plan tern__plan_of(const tern__view *const *views, int operands)
     for (int d = any->ndim - 1; d >= 0; d--) {
         int64_t stride[TERN__PLAN_OPERANDS];
         for (int i = 0; i < operands; i++) stride[i] = forms[i].stride[d];
-        push(&p, any->shape[d], stride);
+        plan_push(&p, any->shape[d], stride);
         p.count *= any->shape[d];
     }
     return p;

@@ -18,7 +18,7 @@ const axis *tern__product_columns(const tern__product *p, int operand)
     return &p->axis[columns_of[operand]];
 }
 
-static axis axis_of(const tern__call *call, int d)
+static axis product_axis_of(const tern__call *call, int d)
 {
     const tern__view *y = call->out[0];
     return (axis){y->shape[d], {call->in[A]->stride[d], call->in[B]->stride[d], y->stride[d]}};
@@ -60,7 +60,7 @@ bool tern__product_stands(const tern__product *p)
 }
 
 /* Adds the next outer dimension of the batch. The bias has the length of n, so n cannot grow with a bias. */
-static void push(tern__product *p, axis outer)
+static void product_push(tern__product *p, axis outer)
 {
     for (int at = 0; at < (p->bias ? N : AXES); at++) {
         tern__product longer = *p;
@@ -84,6 +84,6 @@ tern__product tern__product_of(const tern__call *call)
     p.axis[K] = (axis){a->shape[column], {a->stride[column], b->stride[row], 0}};
     p.axis[N] = (axis){y->shape[column], {0, b->stride[column], y->stride[column]}};
     for (int d = row - 1; d >= 0; d--)
-        if (y->shape[d] > 1) push(&p, axis_of(call, d));
+        if (y->shape[d] > 1) product_push(&p, product_axis_of(call, d));
     return p;
 }

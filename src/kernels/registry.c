@@ -1,6 +1,9 @@
-/* registry.c - runs a kernel call: on which thread, on which device, by which kernel. */
+/* registry.c - the tables of the host's kernels; runs a kernel call: on which thread, on which device, by
+ * which kernel. */
 #include "device/backend.h"
-#include "kernels/away.h"
+#include "kernels/cpu/cpu.h"
+#include "kernels/operand_copies.h"
+#include "kernels/reference/reference.h"
 
 #include <stdatomic.h>
 
@@ -10,6 +13,19 @@
 
 static const char *const names[] = {
 #define X(id, name, inputs, outputs) name,
+#include "kernels/kernels.def"
+};
+
+const tern__kernel_fn tern__reference_kernels[TERN__KERNEL_COUNT] = {
+#define K(id, name, inputs, outputs)            [TERN__##id] = tern__reference_##name,
+#define P(id, name, inputs, dtypes, expression) [TERN__##id] = tern__reference_pointwise,
+#include "kernels/kernels.def"
+};
+
+const tern__kernel_fn tern__cpu_kernels[TERN__KERNEL_COUNT] = {
+#define K(id, name, inputs, outputs) [TERN__##id] = tern__cpu_##name,
+#define G(id, name, inputs, outputs)
+#define P(id, name, inputs, dtypes, expression) [TERN__##id] = tern__cpu_pointwise,
 #include "kernels/kernels.def"
 };
 
@@ -35,7 +51,7 @@ static int run_with_threads(const tern__call *call, tern__kernel_fn fast)
 }
 
 /* Sets an error message if the kernel failed without setting one. */
-static int explain(const tern__call *call, int status)
+static int explain_failure(const tern__call *call, int status)
 {
     const tern__view *of = call->in[0] ? call->in[0] : call->out[0];
     char shape[TERN__SHAPE_TEXT];
@@ -64,27 +80,25 @@ static void warn_of_host(const tern__call *call)
               tern__shape_text(of, shape));
 }
 
-static int run_on_host_from_copies(const tern__call *call)
-{
-    warn_of_host(call);
-    return tern__call_carried(call, NULL, tern__reference_kernels[call->kernel]);
-}
-
 /* Runs the device's kernel, or the host's if there is none. */
-static int run_away(const tern__call *call)
+static int run_on_device(const tern__call *call)
 {
     tern__kernel_fn fast = call->device->backend->kernels[call->kernel];
     int status = fast ? TERN_OK : TERN_E_UNSUPPORTED;
-    if (fast) status = tern__call_strays(call) ? tern__call_carried(call, call->device, fast) : fast(call);
-    return status == TERN_E_UNSUPPORTED ? run_on_host_from_copies(call) : status;
+    if (fast)
+        status =
+            tern__operands_stray(call) ? tern__kernel_run_on_copies(call, call->device, fast) : fast(call);
+    if (status != TERN_E_UNSUPPORTED) return status;
+    warn_of_host(call);
+    return tern__kernel_run_on_copies(call, NULL, tern__reference_kernels[call->kernel]);
 }
 
-static int run(const tern__call *call)
+static int kernel_run(const tern__call *call)
 {
-    int status = call->device->backend     ? run_away(call)
-                 : tern__call_strays(call) ? tern__call_carried(call, NULL, run_on_host)
-                                           : run_on_host(call);
-    return status ? explain(call, status) : TERN_OK;
+    int status = call->device->backend        ? run_on_device(call)
+                 : tern__operands_stray(call) ? tern__kernel_run_on_copies(call, NULL, run_on_host)
+                                              : run_on_host(call);
+    return status ? explain_failure(call, status) : TERN_OK;
 }
 
 /* Kernels that a kernel runs in turn count as part of it. */
@@ -95,7 +109,7 @@ static int run_observed(const tern__call *call)
     if (observer->begins) observer->begins(observer);
     device->algorithm = NULL;
     device->observer = NULL;
-    int status = run(call);
+    int status = kernel_run(call);
     device->observer = observer;
     observer->ran(observer, call);
     return status;
@@ -103,7 +117,7 @@ static int run_observed(const tern__call *call)
 
 static int run_here(const tern__call *call)
 {
-    return call->device->observer ? run_observed(call) : run(call);
+    return call->device->observer ? run_observed(call) : kernel_run(call);
 }
 
 /* A call that is run on the device's thread. */

@@ -11,8 +11,8 @@
 #define RATES    3
 #define BRANCHES (RATES + 2)
 
-static tern_module *new_conv(int64_t in, int64_t out, int64_t kernel, int64_t rate, tern_rng *rng,
-                             tern_error *err)
+static tern_module *deeplab_new_conv(int64_t in, int64_t out, int64_t kernel, int64_t rate, tern_rng *rng,
+                                     tern_error *err)
 {
     tern_conv2d_opts opts = tern_conv2d_defaults();
     for (int d = 0; d < 2; d++) {
@@ -29,7 +29,7 @@ static bool add_pair(tern__conv_norm *pair, tern_module *parent, int index, tern
     return tern__conv_norm_add(pair, parent, index, conv, tern_batch_norm2d_new(out, NULL, err), err);
 }
 
-static tern_tensor *resize(tern_scope *s, tern_tensor *x, const int64_t size[2])
+static tern_tensor *deeplab_resize(tern_scope *s, tern_tensor *x, const int64_t size[2])
 {
     tern_interpolate_opts opts = tern_interpolate_defaults();
     opts.mode = TERN_INTERPOLATE_LINEAR;
@@ -57,7 +57,7 @@ static tern_tensor *pooling_forward(tern_module *module, tern_scope *s, tern_ten
     memcpy(shape, tern_tensor_shape(x), sizeof(shape));
     tern_tensor *mean = tern_global_avg_pool(s, x);
     mean = mean ? tern_reshape(s, mean, 4, (int64_t[]){shape[0], shape[1], 1, 1}) : NULL;
-    return mean ? resize(s, branch_forward(module, s, mean), shape + 2) : NULL;
+    return mean ? deeplab_resize(s, branch_forward(module, s, mean), shape + 2) : NULL;
 }
 
 static tern_module *new_branch(const char *kind, tern_forward_fn forward, int index, tern_module *conv,
@@ -98,7 +98,7 @@ static tern_module *new_branches(aspp *self, const tern_deeplabv3_opts *o, int64
     tern_module *list = tern_sequential_new(err);
     for (int i = 0; i < BRANCHES && list; i++) {
         bool pools = i == BRANCHES - 1, atrous = i && !pools;
-        tern_module *conv = new_conv(in, out, atrous ? 3 : 1, atrous ? o->rates[i - 1] : 1, rng, err);
+        tern_module *conv = deeplab_new_conv(in, out, atrous ? 3 : 1, atrous ? o->rates[i - 1] : 1, rng, err);
         self->branches[i] =
             tern_sequential_add(list,
                                 new_branch(pools ? "aspp_pooling" : "aspp_conv",
@@ -120,10 +120,11 @@ static tern_module *new_aspp(const tern_deeplabv3_opts *o, int64_t in, tern_rng 
     tern__options_add_real(&self->base, "dropout", o->dropout);
     bool whole = tern_module_add(&self->base, "convs", new_branches(self, o, in, rng, err), err);
     if (whole)
-        self->project = tern_module_add(&self->base, "project",
-                                        new_branch("aspp_conv", branch_forward, 0,
-                                                   new_conv(BRANCHES * out, out, 1, 1, rng, err), out, err),
-                                        err);
+        self->project =
+            tern_module_add(&self->base, "project",
+                            new_branch("aspp_conv", branch_forward, 0,
+                                       deeplab_new_conv(BRANCHES * out, out, 1, 1, rng, err), out, err),
+                            err);
     if (self->project) return &self->base;
     tern_module_free(&self->base);
     return NULL;
@@ -152,7 +153,7 @@ static tern_module *finish_head(head *self, int index, int64_t in, int64_t out, 
                                 tern_rng *rng, tern_error *err)
 {
     tern_module *m = &self->base;
-    bool whole = add_pair(&self->pair, m, index, new_conv(in, out, 3, 1, rng, err), out, err);
+    bool whole = add_pair(&self->pair, m, index, deeplab_new_conv(in, out, 3, 1, rng, err), out, err);
     if (whole)
         self->scores = tern_module_add(m, "4", tern_conv2d_new(out, classes, 1, 1, NULL, rng, err), err);
     if (self->scores) return m;
@@ -194,9 +195,9 @@ static tern_tensor *deeplabv3_forward(tern_module *module, tern_scope *s, tern_t
     tern_tensor *inner, *y = tern__resnet_features(self->backbone, s, x, &inner);
     if (!y) return NULL;
     memcpy(size, tern_tensor_shape(x) + 2, sizeof(size));
-    y = resize(s, tern_forward(self->classifier, s, y), size);
+    y = deeplab_resize(s, tern_forward(self->classifier, s, y), size);
     if (self->aux && self->aux_classifier)
-        *self->aux = resize(s, tern_forward(self->aux_classifier, s, inner), size);
+        *self->aux = deeplab_resize(s, tern_forward(self->aux_classifier, s, inner), size);
     return y;
 }
 
@@ -238,7 +239,7 @@ static int dilated_stages(const tern_deeplabv3_opts *o)
     return -1;
 }
 
-static int check_opts(const tern_deeplabv3_opts *o, tern_error *err)
+static int deeplab_check_opts(const tern_deeplabv3_opts *o, tern_error *err)
 {
     int depth = tern_resnet_preset(o->depth).stages ? o->depth : 0;
     if (!depth)
@@ -266,7 +267,7 @@ static tern_resnet_opts backbone_opts(const tern_deeplabv3_opts *o)
 }
 
 /* As torchvision, creates the auxiliary head first, and registers it last. */
-static bool add_all(deeplabv3 *self, const tern_deeplabv3_opts *o, tern_rng *rng, tern_error *err)
+static bool deeplab_add_all(deeplabv3 *self, const tern_deeplabv3_opts *o, tern_rng *rng, tern_error *err)
 {
     tern_resnet_opts opts = backbone_opts(o);
     int64_t widened = opts.bottleneck ? 4 : 1;
@@ -282,7 +283,8 @@ static bool add_all(deeplabv3 *self, const tern_deeplabv3_opts *o, tern_rng *rng
 tern_module *tern_deeplabv3_new(const tern_deeplabv3_opts *opts, tern_rng *rng, tern_error *err)
 {
     tern_deeplabv3_opts o = tern_deeplabv3_defaults();
-    if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err) || check_opts(&o, err))
+    if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err) ||
+        deeplab_check_opts(&o, err))
         return NULL;
     for (int i = 0; i < RATES; i++)
         if (o.rates[i] == 0) o.rates[i] = (i + 1) * 96 / o.output_stride;
@@ -290,7 +292,7 @@ tern_module *tern_deeplabv3_new(const tern_deeplabv3_opts *opts, tern_rng *rng, 
     if (!err) err = &own; /* so that the first error stops the following steps */
     deeplabv3 *self = tern__module_new(sizeof(*self), "deeplabv3", deeplabv3_forward, err);
     if (!self) return NULL;
-    if (add_all(self, &o, rng, err)) return &self->base;
+    if (deeplab_add_all(self, &o, rng, err)) return &self->base;
     tern_module_free(&self->base);
     return NULL;
 }

@@ -37,7 +37,7 @@ static tern_tensor *block_forward(tern_module *module, tern_scope *s, tern_tenso
 }
 
 /* The padding is such that only the stride changes the size. */
-static tern_module *new_conv(const convolution *c, tern_rng *rng, tern_error *err)
+static tern_module *resnet_new_conv(const convolution *c, tern_rng *rng, tern_error *err)
 {
     tern_conv2d_opts opts = tern_conv2d_defaults();
     for (int d = 0; d < 2; d++) {
@@ -52,7 +52,7 @@ static tern_module *new_conv(const convolution *c, tern_rng *rng, tern_error *er
 static tern_module *new_downsample(int64_t in, int64_t out, int64_t stride, tern_rng *rng, tern_error *err)
 {
     tern_module *both = tern_sequential_new(err);
-    tern_sequential_add(both, new_conv(&(convolution){in, out, 1, stride, 1}, rng, err), err);
+    tern_sequential_add(both, resnet_new_conv(&(convolution){in, out, 1, stride, 1}, rng, err), err);
     tern_sequential_add(both, tern_batch_norm2d_new(out, NULL, err), err);
     return both;
 }
@@ -63,7 +63,7 @@ static bool add_convolutions(block *self, const convolution *c, int count, tern_
     for (int i = 0; i < count; i++) {
         char name[16];
         snprintf(name, sizeof(name), "conv%d", i + 1);
-        self->conv[i] = tern_module_add(&self->base, name, new_conv(&c[i], rng, err), err);
+        self->conv[i] = tern_module_add(&self->base, name, resnet_new_conv(&c[i], rng, err), err);
         snprintf(name, sizeof(name), "bn%d", i + 1);
         self->bn[i] = tern_module_add(&self->base, name, tern_batch_norm2d_new(c[i].out, NULL, err), err);
         if (!self->bn[i]) return false;
@@ -72,8 +72,8 @@ static bool add_convolutions(block *self, const convolution *c, int count, tern_
 }
 
 /* As torchvision, creates `downsample` first, and registers it last. */
-static tern_module *new_block(const char *kind, const convolution *c, int count, int64_t stride,
-                              tern_rng *rng, tern_error *err)
+static tern_module *resnet_new_block(const char *kind, const convolution *c, int count, int64_t stride,
+                                     tern_rng *rng, tern_error *err)
 {
     int64_t in = c[0].in, out = c[count - 1].out;
     bool changes = stride != 1 || in != out;
@@ -94,7 +94,7 @@ static tern_module *new_basic(int64_t in, int64_t channels, int64_t stride, int6
                               tern_error *err)
 {
     const convolution c[] = {{in, channels, 3, stride, dilation}, {channels, channels, 3, 1, dilation}};
-    return new_block("basic_block", c, 2, stride, rng, err);
+    return resnet_new_block("basic_block", c, 2, stride, rng, err);
 }
 
 static tern_module *new_bottleneck(int64_t in, int64_t channels, int64_t stride, int64_t dilation,
@@ -103,7 +103,7 @@ static tern_module *new_bottleneck(int64_t in, int64_t channels, int64_t stride,
     const convolution c[] = {{in, channels, 1, 1, 1},
                              {channels, channels, 3, stride, dilation},
                              {channels, WIDENS * channels, 1, 1, 1}};
-    return new_block("bottleneck", c, 3, stride, rng, err);
+    return resnet_new_block("bottleneck", c, 3, stride, rng, err);
 }
 
 /* An error must stop the following steps even if the caller's err is NULL. */
@@ -175,7 +175,7 @@ tern_resnet_opts tern_resnet_preset(int depth)
     return opts;
 }
 
-static int check_opts(const tern_resnet_opts *o, tern_error *err)
+static int resnet_check_opts(const tern_resnet_opts *o, tern_error *err)
 {
     if (o->stages < 1 || o->stages > TERN_RESNET_STAGES)
         return tern__error_set(err, "tern_resnet_new", TERN_E_RANGE, "resnet: stages is %d, expected 1 to %d",
@@ -193,7 +193,7 @@ static int check_opts(const tern_resnet_opts *o, tern_error *err)
 static tern_module *new_stem_conv(const tern_resnet_opts *o, tern_rng *rng, tern_error *err)
 {
     convolution c = {o->in_channels, o->channels[0], o->small_stem ? 3 : 7, o->small_stem ? 1 : 2, 1};
-    return new_conv(&c, rng, err);
+    return resnet_new_conv(&c, rng, err);
 }
 
 static tern_module *new_stem_pool(tern_error *err)
@@ -205,7 +205,7 @@ static tern_module *new_stem_pool(tern_error *err)
 }
 
 /* Returns the channels of a stage's output. */
-static int64_t widened(const tern_resnet_opts *o, int stage)
+static int64_t resnet_widened(const tern_resnet_opts *o, int stage)
 {
     return o->channels[stage] * (o->bottleneck ? WIDENS : 1);
 }
@@ -216,11 +216,11 @@ static tern_module *new_stage(const tern_resnet_opts *o, int stage, int64_t *dil
                               tern_error *err)
 {
     tern_module *blocks = tern_sequential_new(err);
-    int64_t in = stage ? widened(o, stage - 1) : o->channels[0], first = *dilation;
+    int64_t in = stage ? resnet_widened(o, stage - 1) : o->channels[0], first = *dilation;
     if (o->dilate[stage]) *dilation *= 2;
     for (int b = 0; b < o->blocks[stage] && blocks; b++) {
         tern_module *next = (o->bottleneck ? new_bottleneck : new_basic)(
-            b ? widened(o, stage) : in, o->channels[stage], stage && !b && !o->dilate[stage] ? 2 : 1,
+            b ? resnet_widened(o, stage) : in, o->channels[stage], stage && !b && !o->dilate[stage] ? 2 : 1,
             b ? *dilation : first, rng, err);
         if (tern_sequential_add(blocks, next, err)) continue;
         tern_module_free(blocks);
@@ -257,7 +257,7 @@ static bool add_stages(resnet *self, const tern_resnet_opts *o, tern_rng *rng, t
     return true;
 }
 
-static bool add_all(resnet *self, const tern_resnet_opts *o, tern_rng *rng, tern_error *err)
+static bool resnet_add_all(resnet *self, const tern_resnet_opts *o, tern_rng *rng, tern_error *err)
 {
     tern_module *m = &self->base;
     self->conv1 = tern_module_add(m, "conv1", new_stem_conv(o, rng, err), err);
@@ -265,21 +265,22 @@ static bool add_all(resnet *self, const tern_resnet_opts *o, tern_rng *rng, tern
     if (!o->small_stem) self->maxpool = tern_module_add(m, "maxpool", new_stem_pool(err), err);
     bool whole = self->bn1 && (o->small_stem || self->maxpool) && add_stages(self, o, rng, err);
     if (!whole || o->classes == 0) return whole;
-    self->fc =
-        tern_module_add(m, "fc", tern_linear_new(widened(o, o->stages - 1), o->classes, NULL, rng, err), err);
+    self->fc = tern_module_add(
+        m, "fc", tern_linear_new(resnet_widened(o, o->stages - 1), o->classes, NULL, rng, err), err);
     return self->fc;
 }
 
 tern_module *tern_resnet_new(const tern_resnet_opts *opts, tern_rng *rng, tern_error *err)
 {
     tern_resnet_opts o = tern_resnet_defaults();
-    if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err) || check_opts(&o, err))
+    if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err) ||
+        resnet_check_opts(&o, err))
         return NULL;
     tern_error own = {0};
     if (!err) err = &own; /* so that the first error stops the following steps */
     resnet *self = tern__module_new(sizeof(*self), "resnet", resnet_forward, err);
     if (!self) return NULL;
-    if (add_all(self, &o, rng, err) && (!o.kaiming || init_convolutions(&self->base, rng, err)))
+    if (resnet_add_all(self, &o, rng, err) && (!o.kaiming || init_convolutions(&self->base, rng, err)))
         return &self->base;
     tern_module_free(&self->base);
     return NULL;

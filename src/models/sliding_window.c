@@ -51,7 +51,7 @@ static double curve(const window *w, int64_t patch, int64_t i)
     return exp(-from_centre * from_centre / 2);
 }
 
-static int64_t start_of(const axis *a, int64_t i)
+static int64_t window_start_of(const axis *a, int64_t i)
 {
     return tern__grid_start(TERN__MAX(a->size, a->patch), a->patch, a->count, i);
 }
@@ -59,10 +59,10 @@ static int64_t start_of(const axis *a, int64_t i)
 static void fill_weights(const window *w, const axis *a, double *sums)
 {
     for (int64_t i = 0; i < a->count; i++)
-        for (int64_t v = 0; v < a->patch; v++) sums[start_of(a, i) + v] += curve(w, a->patch, v);
+        for (int64_t v = 0; v < a->patch; v++) sums[window_start_of(a, i) + v] += curve(w, a->patch, v);
     for (int64_t i = 0; i < a->count; i++)
         for (int64_t v = 0; v < a->patch; v++)
-            a->weights[i * a->patch + v] = curve(w, a->patch, v) / sums[start_of(a, i) + v];
+            a->weights[i * a->patch + v] = curve(w, a->patch, v) / sums[window_start_of(a, i) + v];
 }
 
 static int open_axis(window *w, int d, tern_error *err)
@@ -86,7 +86,7 @@ static void start_of_patch(const window *w, int64_t index, int64_t number[3], in
 {
     for (int d = 2; d >= 0; d--) {
         number[d] = index % w->axes[d].count;
-        start[d] = start_of(&w->axes[d], number[d]);
+        start[d] = window_start_of(&w->axes[d], number[d]);
         index /= w->axes[d].count;
     }
 }
@@ -232,7 +232,7 @@ static tern_volume *result_of(const window *w, tern_error *err)
 
 /* ---- all of it ---- */
 
-static int check_opts(const tern_window_opts *o, int classes, tern_error *err)
+static int window_check_opts(const tern_window_opts *o, int classes, tern_error *err)
 {
     for (int d = 0; d < 3; d++)
         if (o->patch[d] < 1)
@@ -276,25 +276,20 @@ static int open_window(window *w, tern_error *err)
     return open_buffers(w, err);
 }
 
-static void close_window(window *w)
-{
-    for (int d = 0; d < 3; d++) tern__free(w->axes[d].weights);
-    tern__free(w->batch);
-    tern__free(w->logits);
-    tern__free(w->sums);
-}
-
 tern_volume *tern_sliding_window(tern_module *net, tern_scope *scope, const tern_volume *volume, int classes,
                                  const tern_window_opts *user, tern_error *err)
 {
     tern_window_opts opts = tern_window_defaults();
     if (tern__is_set(err) || tern__opts_read(&opts, sizeof(opts), user, FUNC, err) ||
-        check_opts(&opts, classes, err) || tern__need(net, "net", FUNC, err) ||
+        window_check_opts(&opts, classes, err) || tern__need(net, "net", FUNC, err) ||
         tern__need(scope, "scope", FUNC, err) || tern__need(volume, "volume", FUNC, err))
         return NULL;
     window w = {.net = net, .scope = scope, .volume = volume, .opts = opts, .classes = classes};
     tern_volume *result = NULL;
     if (!open_window(&w, err) && !predict_all(&w, err)) result = result_of(&w, err);
-    close_window(&w);
+    for (int d = 0; d < 3; d++) tern__free(w.axes[d].weights);
+    tern__free(w.batch);
+    tern__free(w.logits);
+    tern__free(w.sums);
     return result;
 }

@@ -23,7 +23,7 @@ static tern_tensor *pair_forward(tern_module *module, tern_scope *s, tern_tensor
     return x;
 }
 
-static tern_module *new_conv(int64_t in, int64_t out, tern_rng *rng, tern_error *err)
+static tern_module *unet3d_new_conv(int64_t in, int64_t out, tern_rng *rng, tern_error *err)
 {
     tern_conv3d_opts opts = tern_conv3d_defaults();
     for (int d = 0; d < 3; d++) opts.padding[d] = 1;
@@ -45,7 +45,7 @@ static tern_module *new_pair(const tern_unet3d_opts *o, int64_t in, int64_t out,
     if (!self) return NULL;
     for (int i = 0; i < 2 && whole; i++)
         whole = tern__conv_norm_add(&self->convs[i], &self->base, 3 * i,
-                                    new_conv(i ? out : in, out, rng, err), new_norm(o, out, err), err);
+                                    unet3d_new_conv(i ? out : in, out, rng, err), new_norm(o, out, err), err);
     if (whole) return &self->base;
     tern_module_free(&self->base);
     return NULL;
@@ -114,7 +114,7 @@ tern_unet3d_opts tern_unet3d_defaults(void)
                               .deconv = true};
 }
 
-static int check_opts(const tern_unet3d_opts *o, tern_error *err)
+static int unet3d_check_opts(const tern_unet3d_opts *o, tern_error *err)
 {
     bool group = o->norm == TERN_UNET_GROUP;
     if (o->levels < 2 || o->levels > TERN_UNET_LEVELS)
@@ -133,7 +133,7 @@ static tern_module *new_up(int64_t in, int64_t out, tern_rng *rng, tern_error *e
 }
 
 /* Appends `child` to the list. */
-static bool append(tern_module **slot, tern_module *list, tern_module *child, tern_error *err)
+static bool unet3d_append(tern_module **slot, tern_module *list, tern_module *child, tern_error *err)
 {
     return (*slot = tern_sequential_add(list, child, err));
 }
@@ -143,8 +143,9 @@ static bool add_way_down(unet3d *self, const tern_unet3d_opts *o, tern_rng *rng,
     tern_module *list = tern_module_add(&self->base, "encoder", tern_sequential_new(err), err);
     bool whole = list;
     for (int i = 0; i < o->levels && whole; i++)
-        whole = append(&self->encoder[i], list,
-                       new_pair(o, i ? o->width << (i - 1) : o->in_channels, o->width << i, rng, err), err);
+        whole = unet3d_append(&self->encoder[i], list,
+                              new_pair(o, i ? o->width << (i - 1) : o->in_channels, o->width << i, rng, err),
+                              err);
     return whole;
 }
 
@@ -155,9 +156,9 @@ static bool add_way_up(unet3d *self, const tern_unet3d_opts *o, tern_rng *rng, t
     bool whole = list && (ups || !o->deconv);
     for (int i = 0; i + 1 < o->levels && whole; i++) {
         int64_t below = o->width << (o->levels - 1 - i), out = below / 2;
-        if (ups) whole = append(&self->up[i], ups, new_up(below, out, rng, err), err);
-        whole = whole && append(&self->decoder[i], list,
-                                new_pair(o, out + (o->deconv ? out : below), out, rng, err), err);
+        if (ups) whole = unet3d_append(&self->up[i], ups, new_up(below, out, rng, err), err);
+        whole = whole && unet3d_append(&self->decoder[i], list,
+                                       new_pair(o, out + (o->deconv ? out : below), out, rng, err), err);
     }
     return whole;
 }
@@ -165,7 +166,8 @@ static bool add_way_up(unet3d *self, const tern_unet3d_opts *o, tern_rng *rng, t
 tern_module *tern_unet3d_new(const tern_unet3d_opts *opts, tern_rng *rng, tern_error *err)
 {
     tern_unet3d_opts o = tern_unet3d_defaults();
-    if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err) || check_opts(&o, err))
+    if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err) ||
+        unet3d_check_opts(&o, err))
         return NULL;
     tern_error own = {0};
     if (!err) err = &own; /* so that the first error stops the following steps */

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-static int check(tern_scope *scope, const tern_module *average, const tern_module *model, int i)
+static int average_check(tern_scope *scope, const tern_module *average, const tern_module *model, int i)
 {
     char one[TERN__SHAPE_TEXT], two[TERN__SHAPE_TEXT];
     tern_state_entry a = tern_state_get(average, i), m = tern_state_get(model, i);
@@ -21,8 +21,8 @@ static int check(tern_scope *scope, const tern_module *average, const tern_modul
                             tern__shape_text(&m.tensor->view, two), tern_dtype_name(m.tensor->view.dtype));
 }
 
-static bool follow(tern_scope *scope, tern_tensor *average, const tern_tensor *model, bool is_buffer,
-                   double decay)
+static bool average_follow(tern_scope *scope, tern_tensor *average, const tern_tensor *model, bool is_buffer,
+                           double decay)
 {
     tern__pointwise_attr attr = {{1 - decay, 0}};
     tern__call lerp = {
@@ -43,10 +43,10 @@ void tern_ema_update(tern_scope *scope, tern_module *average, const tern_module 
     }
     int count = TERN__MAX(tern_state_count(average), tern_state_count(model));
     for (int i = 0; i < count; i++)
-        if (check(scope, average, model, i)) return;
+        if (average_check(scope, average, model, i)) return;
     for (int i = 0; i < count; i++) {
         if (tern__state_repeats(average, i)) continue;
         tern_state_entry a = tern_state_get(average, i), m = tern_state_get(model, i);
-        if (!follow(scope, a.tensor, m.tensor, a.is_buffer, decay)) return;
+        if (!average_follow(scope, a.tensor, m.tensor, a.is_buffer, decay)) return;
     }
 }

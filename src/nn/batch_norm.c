@@ -20,11 +20,6 @@ static int64_t *tracked(const batch_norm *self)
     return self->num_batches_tracked ? self->num_batches_tracked->view.data : NULL;
 }
 
-static void count_batch(const batch_norm *self)
-{
-    if (tracked(self)) ++*tracked(self);
-}
-
 /* Returns the next batch's share in the running statistics; in a cumulative average, 1 / (batches). */
 static double momentum_of(const batch_norm *self)
 {
@@ -37,7 +32,8 @@ static bool is_synced(const batch_norm *self)
     return self->sync.group && tern_group_size(self->sync.group) > 1;
 }
 
-static tern_tensor *run(batch_norm *self, tern_scope *scope, tern_tensor *x, tern_tensor *residual, bool relu)
+static tern_tensor *batch_norm_run(batch_norm *self, tern_scope *scope, tern_tensor *x, tern_tensor *residual,
+                                   bool relu)
 {
     char shape[TERN__SHAPE_TEXT];
     if (x->view.ndim < self->ndim_min || x->view.ndim > self->ndim_max) {
@@ -55,42 +51,43 @@ static tern_tensor *run(batch_norm *self, tern_scope *scope, tern_tensor *x, ter
         tern__batch_norm_act(scope, x, self->weight, self->bias, moves || reads ? self->running_mean : NULL,
                              moves || reads ? self->running_var : NULL, residual, &opts,
                              self->base.training && is_synced(self) ? &self->sync : NULL);
-    if (y && self->base.training && !scope->keeps_buffers) count_batch(self);
+    if (y && self->base.training && !scope->keeps_buffers && tracked(self)) ++*tracked(self);
     return y;
 }
 
-static tern_tensor *forward(tern_module *module, tern_scope *scope, tern_tensor *x)
+static tern_tensor *batch_norm_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
 {
-    return run((batch_norm *)module, scope, x, NULL, false);
+    return batch_norm_run((batch_norm *)module, scope, x, NULL, false);
 }
 
 static tern_tensor *with_relu(tern_module *module, tern_scope *scope, tern_tensor *x)
 {
-    return run((batch_norm *)module, scope, x, NULL, true);
+    return batch_norm_run((batch_norm *)module, scope, x, NULL, true);
 }
 
 tern_tensor *tern_batch_norm_act_forward(tern_module *module, tern_scope *scope, tern_tensor *x,
                                          tern_tensor *residual, bool relu)
 {
     if (!module || !TERN__ENTER(scope, __func__, 1, &x)) return NULL;
-    if (module->forward != forward) {
+    if (module->forward != batch_norm_forward) {
         tern__scope_fail(scope, __func__, TERN_E_INVALID, "expected a batch norm, got %s", module->kind);
         return NULL;
     }
     tern_tensor *mark = tern__frame_enter(scope);
-    return tern__module_return(module, scope, mark, run((batch_norm *)module, scope, x, residual, relu));
+    return tern__module_return(module, scope, mark,
+                               batch_norm_run((batch_norm *)module, scope, x, residual, relu));
 }
 
 bool tern__is_batch_norm(const tern_module *module)
 {
-    return module->forward == forward;
+    return module->forward == batch_norm_forward;
 }
 
 /* ---- synchronisation ---- */
 
 int tern__batch_norm_sync_count(const tern_module *module)
 {
-    int count = module->forward == forward && ((const batch_norm *)module)->sync.group;
+    int count = module->forward == batch_norm_forward && ((const batch_norm *)module)->sync.group;
     for (const tern__module_tree *child = module->tree->children; child; child = child->next)
         count += tern__batch_norm_sync_count(child->module);
     return count;
@@ -98,7 +95,7 @@ int tern__batch_norm_sync_count(const tern_module *module)
 
 void tern__batch_norm_sync_set(tern_module *module, const tern__batch_norm_sync *sync)
 {
-    if (module->forward == forward) {
+    if (module->forward == batch_norm_forward) {
         ((batch_norm *)module)->sync = *sync;
         ((batch_norm *)module)->sync.module = module;
         module->kind = "sync_batch_norm";
@@ -153,7 +150,7 @@ static tern_module *new_batch_norm(const char *func, const char *kind, const cha
                         (long long)channels);
         return NULL;
     }
-    batch_norm *self = tern__module_new(sizeof(*self), kind, forward, err);
+    batch_norm *self = tern__module_new(sizeof(*self), kind, batch_norm_forward, err);
     if (!self) return NULL;
     self->base.tree->with_relu = with_relu;
     self->eps = o.eps;

@@ -54,7 +54,7 @@ static int fail_use(tern_scope *child, const tern__leaf *leaf, const char *when)
 }
 
 /* Returns the leaf's index among the entry's inputs, where x is 0; 0 if it is none of them. */
-static int place_of(const tern__node *node, const tern__leaf *leaf)
+static int checkpoint_place_of(const tern__node *node, const tern__leaf *leaf)
 {
     int i = node->in_count - 1;
     while (i > 0 && (!node->in[i] || node->in[i]->leaf != leaf)) i--;
@@ -65,7 +65,7 @@ static int note_inputs(tern_scope *child, const tern__node *node, const tern__no
 {
     for (int k = 0; k < again->in_count; k++) {
         const tern__leaf *leaf = again->in[k] ? again->in[k]->leaf : NULL;
-        int i = leaf ? place_of(node, leaf) : 0;
+        int i = leaf ? checkpoint_place_of(node, leaf) : 0;
         if (leaf && !i) return fail_use(child, leaf, "only when it was computed again");
         seen[i] = true;
     }
@@ -96,7 +96,7 @@ static int compute_again(tern_scope *child, const record *r, const tern__node *n
     return y->node ? tern__backward_from(child, 1, &y, tern__dy(node)) : TERN_OK;
 }
 
-static int gradient(tern_scope *scope, tern__node *node)
+static int checkpoint_gradient(tern_scope *scope, tern__node *node)
 {
     const record *r = node->attr;
     tern_error err = {0};
@@ -140,7 +140,7 @@ tern_tensor *tern_checkpoint(tern_module *module, tern_scope *scope, tern_tensor
     inputs[0] = x;
     int n = 1;
     for (const tern__use *use = scope->uses; use; use = use->next) inputs[n++] = use->leaf->parameter;
-    tern__node *node = tern__record(scope, "checkpoint", gradient, y, n, inputs);
+    tern__node *node = tern__record(scope, "checkpoint", checkpoint_gradient, y, n, inputs);
     tern__save(node, 0, x);
     tern__save_attr(scope, node, &r, sizeof(r));
     return y;

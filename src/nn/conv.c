@@ -47,7 +47,7 @@ typedef struct sizes {
     tern_padding_mode padding_mode;
 } sizes;
 
-static int check(const kind *k, const sizes *s, tern_error *err)
+static int conv_check(const kind *k, const sizes *s, tern_error *err)
 {
     char text[TERN__SHAPE_TEXT];
     bool fit =
@@ -91,10 +91,10 @@ static void add_options(conv *self, const kind *k, tern_padding_mode padding_mod
         tern__options_add(&self->base, modes[padding_mode], 0, NULL);
 }
 
-static tern_module *new_conv(const kind *k, const sizes *s, const void *opts, size_t opts_bytes,
-                             tern_rng *rng, tern_error *err)
+static tern_module *conv_new_conv(const kind *k, const sizes *s, const void *opts, size_t opts_bytes,
+                                  tern_rng *rng, tern_error *err)
 {
-    if (check(k, s, err)) return NULL;
+    if (conv_check(k, s, err)) return NULL;
     conv *self = tern__module_new(sizeof(*self), k->name, k->forward, err);
     if (!self) return NULL;
     memcpy(&self->opts, opts, opts_bytes);
@@ -111,7 +111,7 @@ tern_module *tern_conv2d_new(int64_t in, int64_t out, int64_t kernel_h, int64_t 
     if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err)) return NULL;
     static const kind k = {"tern_conv2d_new", "conv2d", conv2d_forward, 2, false};
     sizes s = {in, out, o.groups, {kernel_h, kernel_w}, o.bias, o.padding_mode};
-    return new_conv(&k, &s, &o, sizeof(o), rng, err);
+    return conv_new_conv(&k, &s, &o, sizeof(o), rng, err);
 }
 
 tern_module *tern_conv1d_new(int64_t in, int64_t out, int64_t kernel, const tern_conv1d_opts *opts,
@@ -121,7 +121,7 @@ tern_module *tern_conv1d_new(int64_t in, int64_t out, int64_t kernel, const tern
     if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err)) return NULL;
     static const kind k = {"tern_conv1d_new", "conv1d", conv1d_forward, 1, false};
     sizes s = {in, out, o.groups, {kernel}, o.bias, o.padding_mode};
-    return new_conv(&k, &s, &o, sizeof(o), rng, err);
+    return conv_new_conv(&k, &s, &o, sizeof(o), rng, err);
 }
 
 tern_module *tern_conv_transpose2d_new(int64_t in, int64_t out, int64_t kernel_h, int64_t kernel_w,
@@ -132,7 +132,7 @@ tern_module *tern_conv_transpose2d_new(int64_t in, int64_t out, int64_t kernel_h
     static const kind k = {"tern_conv_transpose2d_new", "conv_transpose2d", conv_transpose2d_forward, 2,
                            true};
     sizes s = {in, out, o.groups, {kernel_h, kernel_w}, o.bias, TERN_PADDING_MODE_ZEROS};
-    return new_conv(&k, &s, &o, sizeof(o), rng, err);
+    return conv_new_conv(&k, &s, &o, sizeof(o), rng, err);
 }
 
 tern_module *tern_conv_transpose1d_new(int64_t in, int64_t out, int64_t kernel,
@@ -143,7 +143,7 @@ tern_module *tern_conv_transpose1d_new(int64_t in, int64_t out, int64_t kernel,
     static const kind k = {"tern_conv_transpose1d_new", "conv_transpose1d", conv_transpose1d_forward, 1,
                            true};
     sizes s = {in, out, o.groups, {kernel}, o.bias, TERN_PADDING_MODE_ZEROS};
-    return new_conv(&k, &s, &o, sizeof(o), rng, err);
+    return conv_new_conv(&k, &s, &o, sizeof(o), rng, err);
 }
 
 tern_module *tern_conv3d_new(int64_t in, int64_t out, int64_t kernel_d, int64_t kernel_h, int64_t kernel_w,
@@ -153,7 +153,7 @@ tern_module *tern_conv3d_new(int64_t in, int64_t out, int64_t kernel_d, int64_t 
     if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err)) return NULL;
     static const kind k = {"tern_conv3d_new", "conv3d", conv3d_forward, 3, false};
     sizes s = {in, out, o.groups, {kernel_d, kernel_h, kernel_w}, o.bias, o.padding_mode};
-    return new_conv(&k, &s, &o, sizeof(o), rng, err);
+    return conv_new_conv(&k, &s, &o, sizeof(o), rng, err);
 }
 
 tern_module *tern_conv_transpose3d_new(int64_t in, int64_t out, int64_t kernel_d, int64_t kernel_h,
@@ -165,5 +165,5 @@ tern_module *tern_conv_transpose3d_new(int64_t in, int64_t out, int64_t kernel_d
     static const kind k = {"tern_conv_transpose3d_new", "conv_transpose3d", conv_transpose3d_forward, 3,
                            true};
     sizes s = {in, out, o.groups, {kernel_d, kernel_h, kernel_w}, o.bias, TERN_PADDING_MODE_ZEROS};
-    return new_conv(&k, &s, &o, sizeof(o), rng, err);
+    return conv_new_conv(&k, &s, &o, sizeof(o), rng, err);
 }

@@ -9,7 +9,7 @@ typedef struct dropout {
     double p;
 } dropout;
 
-static tern_tensor *forward(tern_module *module, tern_scope *scope, tern_tensor *x)
+static tern_tensor *dropout_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
 {
     dropout *self = (dropout *)module;
     return module->training ? self->op(scope, x, self->p) : x;
@@ -22,7 +22,7 @@ static tern_module *new_dropout(const char *func, const char *kind, dropout_fn o
         tern__error_set(err, func, TERN_E_RANGE, "dropout: expected a probability in [0, 1], got %g", p);
         return NULL;
     }
-    dropout *self = tern__module_new(sizeof(*self), kind, forward, err);
+    dropout *self = tern__module_new(sizeof(*self), kind, dropout_forward, err);
     if (!self) return NULL;
     self->op = op;
     self->p = p;

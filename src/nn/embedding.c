@@ -11,13 +11,13 @@ typedef struct embedding {
     tern_embedding_opts opts;
 } embedding;
 
-static tern_tensor *forward(tern_module *module, tern_scope *scope, tern_tensor *index)
+static tern_tensor *embedding_forward(tern_module *module, tern_scope *scope, tern_tensor *index)
 {
     embedding *self = (embedding *)module;
     return tern_embedding(scope, index, self->weight, &self->opts);
 }
 
-static int check(int64_t count, int64_t size, const tern_embedding_opts *o, tern_error *err)
+static int embedding_check(int64_t count, int64_t size, const tern_embedding_opts *o, tern_error *err)
 {
     if (count < 1 || size < 1)
         return tern__error_set(err, "tern_embedding_new", TERN_E_RANGE,
@@ -34,8 +34,8 @@ tern_module *tern_embedding_new(int64_t count, int64_t size, const tern_embeddin
 {
     tern_embedding_opts o = tern_embedding_defaults();
     if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, __func__, err)) return NULL;
-    if (check(count, size, &o, err)) return NULL;
-    embedding *self = tern__module_new(sizeof(*self), "embedding", forward, err);
+    if (embedding_check(count, size, &o, err)) return NULL;
+    embedding *self = tern__module_new(sizeof(*self), "embedding", embedding_forward, err);
     if (!self) return NULL;
     self->opts = o;
     tern__options_add(&self->base, "padding_idx", 1, &o.padding_idx);

@@ -70,7 +70,7 @@ int tern__init_normal(tern_tensor *tensor, double mean, double std, tern_rng *rn
 /* ---- constants ---- */
 
 /* Opens the tensor on the host and fills it with zeros. */
-static int clear(tern__host *host, tern_tensor *tensor, tern_error *err)
+static int init_clear(tern__host *host, tern_tensor *tensor, tern_error *err)
 {
     int status = tern__init_open(host, tensor, err);
     if (!status) memset(host->view.data, 0, tern__view_bytes(&tensor->view));
@@ -96,7 +96,7 @@ int tern_init_eye(tern_tensor *tensor, tern_error *err)
     if (status) return status;
     const int64_t *shape = tensor->view.shape;
     tern__host host;
-    status = clear(&host, tensor, err);
+    status = init_clear(&host, tensor, err);
     if (status) return status;
     float *values = host.view.data;
     for (int64_t i = 0; i < TERN__MIN(shape[0], shape[1]); i++) values[i * shape[1] + i] = 1.0f;
@@ -104,7 +104,7 @@ int tern_init_eye(tern_tensor *tensor, tern_error *err)
 }
 
 /* Returns the offset of a kernel's centre from its first element, in elements. */
-static int64_t centre(const tern__view *view)
+static int64_t init_centre(const tern__view *view)
 {
     int64_t at = 0;
     for (int d = 2; d < view->ndim; d++) at += view->shape[d] / 2 * view->stride[d];
@@ -136,12 +136,12 @@ int tern_init_dirac(tern_tensor *tensor, int64_t groups, tern_error *err)
     const tern__view *view = &tensor->view;
     int64_t out = view->shape[0] / groups, ones = TERN__MIN(out, view->shape[1]);
     tern__host host;
-    status = clear(&host, tensor, err);
+    status = init_clear(&host, tensor, err);
     if (status) return status;
     float *values = host.view.data;
     for (int64_t g = 0; g < groups; g++)
         for (int64_t i = 0; i < ones; i++)
-            values[(g * out + i) * view->stride[0] + i * view->stride[1] + centre(view)] = 1.0f;
+            values[(g * out + i) * view->stride[0] + i * view->stride[1] + init_centre(view)] = 1.0f;
     return tern__host_close(&host, true, err);
 }
 
@@ -160,7 +160,7 @@ int tern_init_normal(tern_tensor *tensor, double mean, double std, tern_rng *rng
 }
 
 /* Sets `zeros` elements of each column to 0: the first rows of a permutation drawn for the column. */
-static int forget(tern_tensor *tensor, int64_t zeros, int64_t *order, tern_rng *rng, tern_error *err)
+static int init_forget(tern_tensor *tensor, int64_t zeros, int64_t *order, tern_rng *rng, tern_error *err)
 {
     tern__host host;
     const int64_t *shape = tensor->view.shape;
@@ -184,7 +184,7 @@ int tern_init_sparse(tern_tensor *tensor, double sparsity, double std, tern_rng 
     int64_t *order = tern__alloc((size_t)shape[0] * sizeof(*order), __func__, err);
     if (!order) return TERN_E_MEMORY;
     status = tern__init_normal(tensor, 0, std, rng, __func__, err);
-    if (!status) status = forget(tensor, (int64_t)ceil(sparsity * (double)shape[0]), order, rng, err);
+    if (!status) status = init_forget(tensor, (int64_t)ceil(sparsity * (double)shape[0]), order, rng, err);
     tern__free(order);
     return status;
 }

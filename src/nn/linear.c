@@ -8,7 +8,7 @@ typedef struct linear {
     tern_tensor *weight, *bias;
 } linear;
 
-static tern_tensor *forward(tern_module *module, tern_scope *scope, tern_tensor *x)
+static tern_tensor *linear_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
 {
     linear *self = (linear *)module;
     return tern_linear(scope, x, self->weight, self->bias);
@@ -23,7 +23,8 @@ static tern_tensor *with_relu(tern_module *module, tern_scope *scope, tern_tenso
 tern_tensor *tern_linear_act_forward(tern_module *module, tern_scope *scope, tern_tensor *x, bool relu)
 {
     if (!module || !TERN__ENTER(scope, __func__, 1, &x)) return NULL;
-    if (module->forward == forward) return tern__forward_by(module, scope, x, relu ? with_relu : forward);
+    if (module->forward == linear_forward)
+        return tern__forward_by(module, scope, x, relu ? with_relu : linear_forward);
     tern__scope_fail(scope, __func__, TERN_E_INVALID, "expected a linear with its own forward, got %s",
                      module->kind);
     return NULL;
@@ -45,7 +46,7 @@ tern_module *tern_linear_new(int64_t in, int64_t out, const tern_linear_opts *op
                         (long long)out);
         return NULL;
     }
-    linear *self = tern__module_new(sizeof(*self), "linear", forward, err);
+    linear *self = tern__module_new(sizeof(*self), "linear", linear_forward, err);
     if (!self) return NULL;
     self->base.tree->with_relu = with_relu;
     self->weight = tern_parameter_add(&self->base, "weight", TERN_F32, 2, (int64_t[]){out, in}, err);

@@ -279,7 +279,7 @@ tern_tensor *tern__module_return(const tern_module *module, tern_scope *scope, t
 
 /* Only the first rank of a ddp and the first replica measure convolutions; the others follow their choices.
  */
-static void follow(tern_module *module, const tern_scope *scope)
+static void module_follow(tern_module *module, const tern_scope *scope)
 {
     const tern__seal *seal = tern__module_root(module)->tree->seal;
     bool is_led = seal && seal->attached && tern_group_rank(seal->group) != 0;
@@ -289,7 +289,7 @@ static void follow(tern_module *module, const tern_scope *scope)
 tern_tensor *tern__forward_by(tern_module *module, tern_scope *scope, tern_tensor *x, tern_forward_fn forward)
 {
     if (!module || !TERN__ENTER(scope, "tern_forward", 1, &x)) return NULL;
-    follow(module, scope);
+    module_follow(module, scope);
     tern_tensor *mark = tern__frame_enter(scope);
     return tern__module_return(module, scope, mark, tern__module_call(module, scope, x, forward));
 }
@@ -315,4 +315,20 @@ void tern_train(tern_module *module)
 void tern_eval(tern_module *module)
 {
     set_training(module, false);
+}
+
+/* ---- options as text, which ranks compare besides kinds and shapes (parallel/signature.c) ---- */
+
+void tern__options_add(tern_module *module, const char *name, int count, const int64_t *values)
+{
+    char *text = module->tree->options;
+    size_t size = sizeof(module->tree->options);
+    tern__text_append(text, size, " %s", name);
+    for (int i = 0; i < count; i++)
+        tern__text_append(text, size, "%c%lld", i ? 'x' : ' ', (long long)values[i]);
+}
+
+void tern__options_add_real(tern_module *module, const char *name, double value)
+{
+    tern__text_append(module->tree->options, sizeof(module->tree->options), " %s %.9g", name, value);
 }

@@ -39,7 +39,7 @@ static int best_room(const decomposition *d)
     return (int)TERN__MAX(TERN__MAX(to_factor, to_form), (float)d->columns);
 }
 
-static int prepare(decomposition *d, const tern__view *flat, const char *func, tern_error *err)
+static int orthogonal_prepare(decomposition *d, const tern__view *flat, const char *func, tern_error *err)
 {
     int64_t rows = TERN__MAX(flat->shape[0], flat->shape[1]),
             columns = TERN__MIN(flat->shape[0], flat->shape[1]);
@@ -70,7 +70,7 @@ static void decompose(const decomposition *d)
     form(d, d->work, d->room);
 }
 
-static void scale(const decomposition *d, float gain)
+static void orthogonal_scale(const decomposition *d, float gain)
 {
     for (int64_t j = 0; j < d->columns; j++)
         for (int64_t i = 0; i < d->rows; i++) d->matrix[j * d->rows + i] *= d->sign[j] * gain;
@@ -91,7 +91,7 @@ int tern_init_orthogonal(tern_tensor *tensor, double gain, tern_rng *rng, tern_e
     if (status || tern_tensor_count(tensor) == 0) return status;
     tern__view flat = flatten(tensor), matrix = flat;
     decomposition d = {0};
-    status = prepare(&d, &flat, __func__, err);
+    status = orthogonal_prepare(&d, &flat, __func__, err);
     if (!status) status = tern__init_normal(tensor, 0, 1, rng, __func__, err);
     if (!status) {
         matrix.data = d.matrix;
@@ -103,7 +103,7 @@ int tern_init_orthogonal(tern_tensor *tensor, double gain, tern_rng *rng, tern_e
     }
     if (!status) {
         decompose(&d);
-        scale(&d, (float)gain);
+        orthogonal_scale(&d, (float)gain);
         status = tern__view_copy(&flat, &matrix, err);
     }
     tern__free(d.matrix);

@@ -19,7 +19,7 @@ void tern__member_place(tern__member *member, const tern__view *view)
 }
 
 /* Moves a member into the device's memory. */
-static int move(tern__member *member, tern_device *device, tern_error *err)
+static int module_move(tern__member *member, tern_device *device, tern_error *err)
 {
     size_t bytes = tern__view_bytes(&member->tensor.view);
     tern_device *home = device->backend ? device : NULL;
@@ -33,15 +33,15 @@ static int move(tern__member *member, tern_device *device, tern_error *err)
     return status;
 }
 
-static int place(tern_module *module, tern_device *device, tern_error *err)
+static int module_place_leaves(tern_module *module, tern_device *device, tern_error *err)
 {
     int status = TERN_OK;
     for (tern__member *member = module->tree->members; member && !status; member = member->next) {
-        if (tern__member_owns(member)) status = move(member, device, err);
+        if (tern__member_owns(member)) status = module_move(member, device, err);
         member->tensor.device = device;
     }
     for (tern__module_tree *child = module->tree->children; child && !status; child = child->next)
-        status = place(child->module, device, err);
+        status = module_place_leaves(child->module, device, err);
     return status;
 }
 
@@ -55,5 +55,5 @@ int tern_module_to(tern_module *module, tern_device *device, tern_error *err)
             err, __func__, TERN_E_STATE,
             "%s has had a backward, ddp or optimizer already: place the parts of a model first",
             module->kind);
-    return place(module, device, err);
+    return module_place_leaves(module, device, err);
 }

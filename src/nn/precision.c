@@ -10,7 +10,7 @@ void tern__precision_enter(const tern_module *module, tern_scope *scope)
     if (p->policy && !scope->policy) tern__policy_set(scope, p->policy);
 }
 
-static tern_tensor *cast(tern_scope *scope, tern_tensor *x, tern_dtype dtype)
+static tern_tensor *precision_cast(tern_scope *scope, tern_tensor *x, tern_dtype dtype)
 {
     bool changes = x && dtype != TERN_DTYPE_NONE && tern__dtype_is_float(x->view.dtype);
     return changes ? tern_cast(scope, x, dtype) : x;
@@ -22,8 +22,8 @@ tern_tensor *tern__module_call(tern_module *module, tern_scope *scope, tern_tens
     const tern__precision *p = &module->tree->precision;
     tern__precision_enter(module, scope);
     if (!p->casts) return forward(module, scope, x);
-    tern_tensor *y = forward(module, scope, cast(scope, x, p->input));
-    return scope->error.code ? NULL : cast(scope, y, p->output);
+    tern_tensor *y = forward(module, scope, precision_cast(scope, x, p->input));
+    return scope->error.code ? NULL : precision_cast(scope, y, p->output);
 }
 
 /* ---- parameters ---- */
@@ -46,7 +46,7 @@ static int cast_member(tern__member *member, tern_dtype dtype, tern_error *err)
 }
 
 /* Returns a member's new dtype. Running statistics add up small steps, which 16 bits would lose. */
-static tern_dtype dtype_of(const tern__member *member, bool is_batch_norm, tern_dtype dtype)
+static tern_dtype precision_dtype_of(const tern__member *member, bool is_batch_norm, tern_dtype dtype)
 {
     return is_batch_norm && member->is_buffer && tern__dtype_is_half(dtype) ? TERN_F32 : dtype;
 }
@@ -58,7 +58,7 @@ int tern__module_cast(tern_module *module, tern_dtype dtype, bool keep_batch_nor
     bool keeps = is_batch_norm && keep_batch_norm;
     for (tern__member *member = module->tree->members; member && !keeps && !status; member = member->next)
         if (tern__member_owns(member))
-            status = cast_member(member, dtype_of(member, is_batch_norm, dtype), err);
+            status = cast_member(member, precision_dtype_of(member, is_batch_norm, dtype), err);
     for (tern__module_tree *child = module->tree->children; child && !status; child = child->next)
         status = tern__module_cast(child->module, dtype, keep_batch_norm, err);
     return status;

@@ -26,7 +26,7 @@ static char *reserve_there(tern_device *device, size_t bytes, tern_error *err)
     return NULL;
 }
 
-static char *reserve(tern_device *device, size_t bytes, tern_error *err)
+static char *seal_reserve(tern_device *device, size_t bytes, tern_error *err)
 {
     if (device) return reserve_there(device, bytes, err);
 
@@ -40,7 +40,7 @@ static char *reserve(tern_device *device, size_t bytes, tern_error *err)
     return data;
 }
 
-static void give_back(tern_device *device, char *data, size_t bytes)
+static void seal_give_back(tern_device *device, char *data, size_t bytes)
 {
     if (device)
         tern__memory_free(data);
@@ -53,10 +53,10 @@ void tern__seal_free(tern__seal *seal)
     if (!seal) return;
     for (int r = 0; r < seal->range_count; r++) {
         const tern__range *range = &seal->ranges[r];
-        give_back(range->device, range->params, range->bytes);
-        give_back(range->device, range->grads, range->grad_bytes);
+        seal_give_back(range->device, range->params, range->bytes);
+        seal_give_back(range->device, range->grads, range->grad_bytes);
     }
-    give_back(NULL, seal->buffers, seal->buffer_bytes);
+    seal_give_back(NULL, seal->buffers, seal->buffer_bytes);
     tern__free(seal->leaves);
     tern__free(seal->range_of);
     tern__free(seal->offset);
@@ -82,7 +82,7 @@ static int range_index(tern__seal *seal, const tern__view *view)
 }
 
 /* Assigns an offset to every leaf, last registered first, and to the buffers in order. */
-static int plan(tern__seal *seal, const tern__module_tree *tree, tern_error *err)
+static int seal_plan(tern__seal *seal, const tern__module_tree *tree, tern_error *err)
 {
     size_t buffer_bytes = 0;
     for (int i = tree->state_count - 1; i >= 0; i--) {
@@ -115,13 +115,13 @@ static int reserve_all(tern__seal *seal, tern_error *err)
         tern__range *range = &seal->ranges[r];
         range->grad_bytes = page_round(tern__grad_offset(range, range->bytes));
         range->bytes = page_round(range->bytes);
-        range->params = reserve(range->device, range->bytes, err);
-        range->grads = range->params ? reserve(range->device, range->grad_bytes, err) : NULL;
+        range->params = seal_reserve(range->device, range->bytes, err);
+        range->grads = range->params ? seal_reserve(range->device, range->grad_bytes, err) : NULL;
         if (!range->grads) return TERN_E_MEMORY;
     }
     if (!seal->buffer_bytes) return TERN_OK;
     seal->buffer_bytes = page_round(seal->buffer_bytes);
-    seal->buffers = reserve(NULL, seal->buffer_bytes, err);
+    seal->buffers = seal_reserve(NULL, seal->buffer_bytes, err);
     return seal->buffers ? TERN_OK : TERN_E_MEMORY;
 }
 
@@ -139,14 +139,6 @@ static int make_grads(tern__seal *seal, tern_error *err)
         leaf->grad->view.data = range->grads + tern__grad_offset(range, seal->offset[k]);
     }
     return TERN_OK;
-}
-
-static void drop_grads(tern__seal *seal)
-{
-    for (int k = 0; k < seal->leaf_count; k++) {
-        tern__free(seal->leaves[k]->grad);
-        seal->leaves[k]->grad = NULL;
-    }
 }
 
 /* Moves a tensor within one device's memory. */
@@ -203,8 +195,11 @@ tern__seal *tern__module_seal(tern_module *module, tern_error *err)
     if (tern__module_state(root, err)) return NULL;
     tern__seal *seal = new_seal(root, err);
     if (!seal) return NULL;
-    if (plan(seal, root->tree, err) || reserve_all(seal, err) || make_grads(seal, err)) {
-        drop_grads(seal);
+    if (seal_plan(seal, root->tree, err) || reserve_all(seal, err) || make_grads(seal, err)) {
+        for (int k = 0; k < seal->leaf_count; k++) {
+            tern__free(seal->leaves[k]->grad);
+            seal->leaves[k]->grad = NULL;
+        }
         tern__seal_free(seal);
         return NULL;
     }

@@ -21,7 +21,7 @@ static bool goes_with_relu(const tern__module_tree *child, const tern_scope *sco
            !scope->observer;
 }
 
-static tern_tensor *forward(tern_module *module, tern_scope *scope, tern_tensor *x)
+static tern_tensor *sequential_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
 {
     for (tern__module_tree *child = module->tree->children; child; child = child->next) {
         bool fused = goes_with_relu(child, scope);
@@ -34,7 +34,7 @@ static tern_tensor *forward(tern_module *module, tern_scope *scope, tern_tensor 
 
 tern_module *tern_sequential_new(tern_error *err)
 {
-    return tern__module_new(sizeof(sequential), "sequential", forward, err);
+    return tern__module_new(sizeof(sequential), "sequential", sequential_forward, err);
 }
 
 tern_module *tern_sequential_add(tern_module *module, tern_module *child, tern_error *err)

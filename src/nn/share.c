@@ -41,7 +41,7 @@ void tern__leaf_require(tern__leaf *leaf, bool required)
 
 /* ---- a second name ---- */
 
-static int check(tern_module *module, const char *name, const tern_tensor *parameter, tern_error *err)
+static int share_check(tern_module *module, const char *name, const tern_tensor *parameter, tern_error *err)
 {
     const char *func = "tern_parameter_share";
     if (!module || !module->tree || !name || !parameter || !parameter->leaf)
@@ -99,7 +99,7 @@ static void link_to(tern__member *member, tern__leaf *leaf)
 tern_tensor *tern_parameter_share(tern_module *module, const char *name, tern_tensor *parameter,
                                   tern_error *err)
 {
-    if (tern__is_set(err) || check(module, name, parameter, err)) return NULL;
+    if (tern__is_set(err) || share_check(module, name, parameter, err)) return NULL;
     const tern__view *view = &parameter->view;
     tern__member *member = find_member(module, name);
     if (member && member->tensor.leaf == parameter->leaf) return parameter->leaf->parameter;

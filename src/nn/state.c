@@ -11,7 +11,7 @@ typedef struct listing {
     tern_error *err;
 } listing;
 
-static char *join(const char *prefix, const char *name, tern_error *err)
+static char *module_join(const char *prefix, const char *name, tern_error *err)
 {
     size_t size = strlen(prefix) + strlen(name) + 2;
     char *full = tern__alloc(size, "tern_state_get", err);
@@ -19,12 +19,12 @@ static char *join(const char *prefix, const char *name, tern_error *err)
     return full;
 }
 
-static int append(listing *list, const char *prefix, tern__member *member)
+static int module_append(listing *list, const char *prefix, tern__member *member)
 {
     if (tern__array_reserve(&list->entries, &list->room, list->count + 1, sizeof(*list->entries),
                             "tern_state_get", list->err))
         return TERN_E_MEMORY;
-    char *name = join(prefix, member->name, list->err);
+    char *name = module_join(prefix, member->name, list->err);
     if (!name) return TERN_E_MEMORY;
     tern_tensor *tensor = member->is_buffer ? &member->tensor : member->tensor.leaf->parameter;
     list->entries[list->count++] =
@@ -33,14 +33,14 @@ static int append(listing *list, const char *prefix, tern__member *member)
 }
 
 /* Lists in PyTorch's order: a module's parameters, its buffers, then its children. */
-static int walk(listing *list, const char *prefix, const tern__module_tree *tree)
+static int module_walk(listing *list, const char *prefix, const tern__module_tree *tree)
 {
     for (int buffers = 0; buffers < 2; buffers++)
         for (tern__member *member = tree->members; member; member = member->next)
-            if (member->is_buffer == buffers && append(list, prefix, member)) return TERN_E_MEMORY;
+            if (member->is_buffer == buffers && module_append(list, prefix, member)) return TERN_E_MEMORY;
     for (const tern__module_tree *child = tree->children; child; child = child->next) {
-        char *inner = join(prefix, child->name, list->err);
-        int status = inner ? walk(list, inner, child) : TERN_E_MEMORY;
+        char *inner = module_join(prefix, child->name, list->err);
+        int status = inner ? module_walk(list, inner, child) : TERN_E_MEMORY;
         tern__free(inner);
         if (status) return status;
     }
@@ -51,7 +51,7 @@ int tern__module_state(const tern_module *module, tern_error *err)
 {
     if (module->tree->state) return TERN_OK;
     listing list = {.err = err};
-    int status = walk(&list, "", module->tree);
+    int status = module_walk(&list, "", module->tree);
     if (status) {
         for (int i = 0; i < list.count; i++) tern__free((char *)list.entries[i].name);
         tern__free(list.entries);

@@ -30,14 +30,6 @@ static tern_object *entry_object(const tern_module *module, const tern_tensor *t
     return object;
 }
 
-static void add_entries(const tern_module *module, tern_object *state, tern_error *err)
-{
-    for (int i = 0; i < module->tree->state_count && !tern__is_set(err); i++) {
-        const tern_state_entry *entry = &module->tree->state[i];
-        tern_object_set(state, entry->name, entry_object(module, entry->tensor, err), err);
-    }
-}
-
 tern_object *tern_module_state_dict(const tern_module *module, tern_error *err)
 {
     tern_error own = {0};
@@ -47,7 +39,10 @@ tern_object *tern_module_state_dict(const tern_module *module, tern_error *err)
         tern__error_set(e, out_func, TERN_E_INVALID, "the module is NULL or was never made");
     if (tern__is_set(e) || tern__module_state(module, e)) return NULL;
     tern_object *state = tern_object_dict(e);
-    add_entries(module, state, e);
+    for (int i = 0; i < module->tree->state_count && !tern__is_set(e); i++) {
+        const tern_state_entry *entry = &module->tree->state[i];
+        tern_object_set(state, entry->name, entry_object(module, entry->tensor, e), e);
+    }
     if (!tern__is_set(e)) return state;
     tern_object_free(state);
     return NULL;
@@ -74,7 +69,7 @@ tern_module_load_opts tern_module_load_defaults(void)
     return (tern_module_load_opts){.size = sizeof(tern_module_load_opts), .strict = true};
 }
 
-static bool begins(const char *name, const char *prefix)
+static bool state_dict_begins(const char *name, const char *prefix)
 {
     return !strncmp(name, prefix, strlen(prefix));
 }
@@ -85,10 +80,10 @@ static const char *find_prefix(const tern_module *module, const tern_object *sta
     bool all = module->tree->state_count > 0;
     for (int64_t i = 0; i < tern_object_count(state); i++) {
         const char *name = tern_object_to_string(tern_object_key(state, i));
-        if (!name || !begins(name, parallel)) return "";
+        if (!name || !state_dict_begins(name, parallel)) return "";
     }
     for (int i = 0; i < module->tree->state_count; i++)
-        all = all && begins(module->tree->state[i].name, parallel);
+        all = all && state_dict_begins(module->tree->state[i].name, parallel);
     return all ? "" : parallel;
 }
 
@@ -113,7 +108,7 @@ static void mismatch(loading *l, const char *name, int code, const char *expecte
 }
 
 /* torch 0.3 saved scalars with one dimension of 1. */
-static bool fits(const tern__view *own, const tern__view *given)
+static bool state_dict_fits(const tern__view *own, const tern__view *given)
 {
     return tern__view_same_shape(own, given) || (own->ndim == 0 && given->ndim == 1 && given->shape[0] == 1);
 }
@@ -130,7 +125,7 @@ static void match(loading *l, int i, const tern_object *value)
         return;
     }
     if (tern__tensor_check(tensor, load, l->err)) return;
-    if (!fits(own, &tensor->view))
+    if (!state_dict_fits(own, &tensor->view))
         mismatch(l, entry->name, TERN_E_SHAPE, tern__shape_text(own, expected),
                  tern__shape_text(&tensor->view, got));
     else if (tern__dtype_is_float(tensor->view.dtype) && !tern__dtype_is_float(own->dtype))

@@ -102,7 +102,8 @@ static tern_dtype input_dtype(const tern_module *module)
     return strcmp(tree->module->kind, "embedding") == 0 ? TERN_I64 : TERN_F32;
 }
 
-static int run(tern_module *module, tern_scope *scope, int ndim, const int64_t *shape, tern_error *err)
+static int summary_run(tern_module *module, tern_scope *scope, int ndim, const int64_t *shape,
+                       tern_error *err)
 {
     table rows = {.observer = {add_line}, .scope = scope};
     rows.last = &rows.first;
@@ -124,7 +125,7 @@ int tern_summary(tern_module *module, tern_device *device, int ndim, const int64
     if (scope) {
         save_modes(module->tree, modes);
         tern_eval(module);
-        status = run(module, scope, ndim, shape, err);
+        status = summary_run(module, scope, ndim, shape, err);
         restore_modes(module->tree, modes);
     }
     tern_scope_free(scope);

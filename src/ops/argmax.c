@@ -7,7 +7,7 @@ typedef struct choice {
     tern_tensor *value, *index;
 } choice;
 
-static int gradient(tern_scope *scope, tern__node *node)
+static int argmax_gradient(tern_scope *scope, tern__node *node)
 {
     tern__call call = {
         .kernel = TERN__CHOICE_GRAD, .in = {tern__dy(node), &node->saved[0].view}, .attr = node->attr};
@@ -15,7 +15,7 @@ static int gradient(tern_scope *scope, tern__node *node)
 }
 
 /* Resolves `dim`, which must not be empty; a scalar counts as one dimension of one element. -1 on failure. */
-static int check(tern_scope *scope, const char *func, const char *name, const tern_tensor *x, int dim)
+static int argmax_check(tern_scope *scope, const char *func, const char *name, const tern_tensor *x, int dim)
 {
     char shape[TERN__SHAPE_TEXT];
     if (x->view.ndim == 0 && (dim == 0 || dim == -1)) return 0;
@@ -35,12 +35,12 @@ static tern__view result_shape(const tern__view *x, int dim, bool keep)
     return shape;
 }
 
-static choice choose(tern_scope *scope, const char *func, tern__kernel kernel, tern_tensor *x, int dim,
-                     bool keep, bool values)
+static choice argmax_choose(tern_scope *scope, const char *func, tern__kernel kernel, tern_tensor *x, int dim,
+                            bool keep, bool values)
 {
     choice c = {NULL, NULL}, none = c;
     const char *name = tern__kernel_name(kernel);
-    if (!TERN__ENTER(scope, func, 1, &x) || (dim = check(scope, func, name, x, dim)) < 0) return none;
+    if (!TERN__ENTER(scope, func, 1, &x) || (dim = argmax_check(scope, func, name, x, dim)) < 0) return none;
     if (!(x = tern__plain(scope, x))) return none;
     tern__view s = result_shape(&x->view, dim, keep);
     tern__dim_attr attr = {dim};
@@ -51,7 +51,7 @@ static choice choose(tern_scope *scope, const char *func, tern__kernel kernel, t
     call.out[0] = &c.index->view;
     call.out[1] = values ? &c.value->view : NULL;
     if (!tern__run(scope, &call)) return none;
-    tern__node *node = values ? tern__record(scope, name, gradient, c.value, 1, &x) : NULL;
+    tern__node *node = values ? tern__record(scope, name, argmax_gradient, c.value, 1, &x) : NULL;
     tern__save(node, 0, c.index);
     tern__save_attr(scope, node, &attr, sizeof(attr));
     return c;
@@ -59,24 +59,24 @@ static choice choose(tern_scope *scope, const char *func, tern__kernel kernel, t
 
 tern_tensor *tern_argmax(tern_scope *scope, tern_tensor *x, int dim, bool keep)
 {
-    return choose(scope, __func__, TERN__ARGMAX, x, dim, keep, false).index;
+    return argmax_choose(scope, __func__, TERN__ARGMAX, x, dim, keep, false).index;
 }
 
 tern_tensor *tern_argmin(tern_scope *scope, tern_tensor *x, int dim, bool keep)
 {
-    return choose(scope, __func__, TERN__ARGMIN, x, dim, keep, false).index;
+    return argmax_choose(scope, __func__, TERN__ARGMIN, x, dim, keep, false).index;
 }
 
 tern_tensor *tern_max_dim(tern_scope *scope, tern_tensor *x, int dim, bool keep, tern_tensor **index)
 {
-    choice c = choose(scope, __func__, TERN__ARGMAX, x, dim, keep, true);
+    choice c = argmax_choose(scope, __func__, TERN__ARGMAX, x, dim, keep, true);
     if (index) *index = c.index;
     return c.value;
 }
 
 tern_tensor *tern_min_dim(tern_scope *scope, tern_tensor *x, int dim, bool keep, tern_tensor **index)
 {
-    choice c = choose(scope, __func__, TERN__ARGMIN, x, dim, keep, true);
+    choice c = argmax_choose(scope, __func__, TERN__ARGMIN, x, dim, keep, true);
     if (index) *index = c.index;
     return c.value;
 }

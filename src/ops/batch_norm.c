@@ -24,7 +24,7 @@ static const tern__view *saved(const tern__node *node, int slot)
 
 /* True if one kernel can compute the statistics and use them, in forward and in backward: in training, over
  * this rank's batch alone. */
-static bool is_whole(const record *r)
+static bool batch_norm_is_whole(const record *r)
 {
     return r->training && !r->sync.group && r->own_count > 0;
 }
@@ -48,7 +48,8 @@ static int finish_affine(tern_scope *scope, tern__node *node)
 
 /* Computes sum(dy') and sum(dy' xhat) of each channel. They are the gradients of bias and weight, and dx
  * needs them. */
-static int make_sums(tern_scope *scope, tern__node *node, const tern__view *sum, const tern__view *product)
+static int batch_norm_make_sums(tern_scope *scope, tern__node *node, const tern__view *sum,
+                                const tern__view *product)
 {
     const record *r = node->attr;
     tern__call call = {.kernel = TERN__BATCH_NORM_SUMS,
@@ -132,7 +133,7 @@ static int joint_gradient_by(tern_scope *scope, tern__node *node, const tern__vi
     tern__view sum = tern__numbers_view(data, channels),
                product = tern__numbers_view(data + channels, channels);
     bool empty = r->own_count == 0;
-    int status = empty ? empty_sums(scope, node, both) : make_sums(scope, node, &sum, &product);
+    int status = empty ? empty_sums(scope, node, both) : batch_norm_make_sums(scope, node, &sum, &product);
     if (!status) status = r->sync.average(&r->sync, scope, both, saved(node, SAVED_COUNT));
     if (status) return status;
     return empty ? empty_data_grad(scope, node) : make_data_grad(scope, node, &sum, &product);
@@ -188,14 +189,15 @@ static int whole_gradient(tern_scope *scope, tern__node *node)
     return residual ? tern__grad_done(scope, node, RESIDUAL) : TERN_OK;
 }
 
-static int gradient(tern_scope *scope, tern__node *node)
+static int batch_norm_gradient(tern_scope *scope, tern__node *node)
 {
     const record *r = node->attr;
-    if (is_whole(r) && tern__wants(node, X)) return whole_gradient(scope, node);
+    if (batch_norm_is_whole(r) && tern__wants(node, X)) return whole_gradient(scope, node);
     if (r->sync.group && tern__wants(node, X)) return joint_gradient(scope, node);
     if (r->own_count == 0) return empty_gradient(scope, node);
     int status = TERN_OK;
-    if (tern__wants(node, WEIGHT) || tern__wants(node, BIAS)) status = make_sums(scope, node, NULL, NULL);
+    if (tern__wants(node, WEIGHT) || tern__wants(node, BIAS))
+        status = batch_norm_make_sums(scope, node, NULL, NULL);
     return status ? status : make_data_grad(scope, node, NULL, NULL);
 }
 
@@ -257,7 +259,7 @@ static bool input_fits(tern_scope *scope, const args *a)
     return true;
 }
 
-static bool fits(tern_scope *scope, const args *a, bool training)
+static bool batch_norm_fits(tern_scope *scope, const args *a, bool training)
 {
     if (!training && (!a->mean || !a->var)) {
         tern__scope_fail(scope, "tern_batch_norm_act", TERN_E_INVALID,
@@ -321,8 +323,8 @@ static bool make_row(tern_scope *scope, const args *a, const record *r, const do
 }
 
 /* Merges the rows of all ranks, and updates the running statistics with the result. */
-static bool merge(tern_scope *scope, const args *a, const record *r, const tern__view *rows,
-                  const tern__view *mean, const tern__view *var)
+static bool batch_norm_merge(tern_scope *scope, const args *a, const record *r, const tern__view *rows,
+                             const tern__view *mean, const tern__view *var)
 {
     tern__call call = {.kernel = TERN__BATCH_NORM_MERGE,
                        .in = {rows},
@@ -341,7 +343,7 @@ static bool make_joint_stats(tern_scope *scope, args *a, const record *r, const 
     const double *own = (const double *)rows.view.data + r->sync.rank * length;
     a->count = rows.storage ? tern__result(scope, TERN_F64, TERN__PLAIN, 0, NULL) : NULL;
     bool made = a->count && make_row(scope, a, r, own) && !r->sync.gather(&r->sync, scope, &rows.view) &&
-                merge(scope, a, r, &rows.view, mean, var);
+                batch_norm_merge(scope, a, r, &rows.view, mean, var);
     tern__saved_drop(&rows);
     return made && has_joint_variance(scope, a, r);
 }
@@ -363,8 +365,8 @@ static bool take_stats(tern_scope *scope, args *a, const record *r, const tern__
 }
 
 /* Computes y with given statistics. */
-static bool apply(tern_scope *scope, const args *a, const record *r, const tern__view *mean,
-                  const tern__view *var, const tern__view *y)
+static bool batch_norm_apply(tern_scope *scope, const args *a, const record *r, const tern__view *mean,
+                             const tern__view *var, const tern__view *y)
 {
     tern__call call = {
         .kernel = TERN__BATCH_NORM_APPLY,
@@ -385,13 +387,13 @@ static bool normalise(tern_scope *scope, const args *a, const record *r, const t
     return has_variance(scope, a, r, r->own_count == 1) && tern__run(scope, &call);
 }
 
-static void keep(tern_scope *scope, const args *a, tern_tensor *y, const record *r)
+static void batch_norm_keep(tern_scope *scope, const args *a, tern_tensor *y, const record *r)
 {
     tern_tensor *inputs[] = {a->x, a->weight, a->bias, a->residual};
-    tern__node *node = tern__record(scope, "batch_norm", gradient, y, 4, inputs);
+    tern__node *node = tern__record(scope, "batch_norm", batch_norm_gradient, y, 4, inputs);
     tern__save_attr(scope, node, r, sizeof(*r));
     tern__save(node, SAVED_X, a->x);
-    bool again = is_whole(r) && !a->residual && node && tern__wants(node, X);
+    bool again = batch_norm_is_whole(r) && !a->residual && node && tern__wants(node, X);
     tern__save(node, SAVED_Y, r->relu && !again ? y : NULL);
     if (r->relu && again) tern__save(node, SAVED_BIAS, a->bias);
     tern__save(node, SAVED_MEAN, a->mean);
@@ -416,20 +418,20 @@ static bool make_dense(tern_scope *scope, args *a)
     return !scope->error.code;
 }
 
-static tern_tensor *run(tern_scope *scope, args *a, const record *r)
+static tern_tensor *batch_norm_run(tern_scope *scope, args *a, const record *r)
 {
     if (!make_dense(scope, a)) return NULL;
     int64_t channels = a->x->view.shape[1];
     tern_tensor *mean = tern__result(scope, TERN_F64, TERN__PLAIN, 1, &channels);
     tern_tensor *var = mean ? like(scope, &mean->view) : NULL, *y = var ? like(scope, &a->x->view) : NULL;
     if (!y) return NULL;
-    bool made = is_whole(r) ? normalise(scope, a, r, &mean->view, &var->view, &y->view)
-                            : take_stats(scope, a, r, &mean->view, &var->view) &&
-                                  apply(scope, a, r, &mean->view, &var->view, &y->view);
+    bool made = batch_norm_is_whole(r) ? normalise(scope, a, r, &mean->view, &var->view, &y->view)
+                                       : take_stats(scope, a, r, &mean->view, &var->view) &&
+                                             batch_norm_apply(scope, a, r, &mean->view, &var->view, &y->view);
     if (!made) return NULL;
     a->mean = mean;
     a->var = var;
-    keep(scope, a, y, r);
+    batch_norm_keep(scope, a, y, r);
     return y;
 }
 
@@ -443,12 +445,12 @@ tern_tensor *tern__batch_norm_act(tern_scope *scope, tern_tensor *x, tern_tensor
     if (!TERN__ENTER(scope, func, 1, &a.x, &a.weight, &a.bias, &a.mean, &a.var, &a.residual)) return NULL;
     if (tern__scope_opts(scope, &o, sizeof(o), opts, func)) return NULL;
     if (weight) tern__layer_text(weight, a.layer);
-    if (!fits(scope, &a, o.training)) return NULL;
+    if (!batch_norm_fits(scope, &a, o.training)) return NULL;
     record r = {.training = o.training, .relu = o.relu};
     r.own_count = tern__view_count(&a.x->view) / a.x->view.shape[1];
     r.attr = (tern__batch_norm_attr){.eps = o.eps, .momentum = o.momentum, .relu = o.relu};
     if (sync) r.sync = *sync;
-    return run(scope, &a, &r);
+    return batch_norm_run(scope, &a, &r);
 }
 
 tern_tensor *tern_batch_norm_act(tern_scope *scope, tern_tensor *x, tern_tensor *running_mean,

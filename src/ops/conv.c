@@ -29,7 +29,7 @@ typedef struct conv {
 /* ---- kernels ---- */
 
 /* Views (N, C, L) as (N, C, 1, L); leaves everything else. */
-static const tern__view *widened(const tern__view *view, tern__view *seen)
+static const tern__view *conv_widened(const tern__view *view, tern__view *seen)
 {
     if (!view || view->ndim != 3) return view;
     *seen = *view;
@@ -40,12 +40,12 @@ static const tern__view *widened(const tern__view *view, tern__view *seen)
     return seen;
 }
 
-static bool run(tern_scope *scope, const conv *c, tern__call *call)
+static bool conv_run(tern_scope *scope, const conv *c, tern__call *call)
 {
     tern__view in[3], out[2];
     if (tern__view_count(call->in[0]) == 0) return tern__fill_zeros(scope, call);
-    for (int i = 0; i < 3; i++) call->in[i] = widened(call->in[i], &in[i]);
-    for (int i = 0; i < 2; i++) call->out[i] = widened(call->out[i], &out[i]);
+    for (int i = 0; i < 3; i++) call->in[i] = conv_widened(call->in[i], &in[i]);
+    for (int i = 0; i < 2; i++) call->out[i] = conv_widened(call->out[i], &out[i]);
     call->attr = &c->attr;
     return tern__run(scope, call);
 }
@@ -83,7 +83,7 @@ static int weight_gradient(tern_scope *scope, tern__node *node)
                        .in = {c->transposed ? x : dy, c->transposed ? dy : x}};
     call.out[0] = tern__grad_open(scope, node, WEIGHT, &call.add[0]);
     if (bias) call.out[1] = tern__grad_open(scope, node, BIAS, &call.add[1]);
-    if (!call.out[0] || (bias && !call.out[1]) || !run(scope, c, &call)) return scope->error.code;
+    if (!call.out[0] || (bias && !call.out[1]) || !conv_run(scope, c, &call)) return scope->error.code;
     int status = bias ? tern__grad_done(scope, node, BIAS) : TERN_OK;
     return status ? status : tern__grad_done(scope, node, WEIGHT);
 }
@@ -94,12 +94,12 @@ static int data_gradient(tern_scope *scope, tern__node *node)
     tern__call call = {.kernel = c->transposed ? TERN__CONV : TERN__CONV_DATA_GRAD,
                        .in = {tern__dy(node), &node->saved[WEIGHT].view}};
     call.out[0] = tern__grad_open(scope, node, X, &call.add[0]);
-    if (!call.out[0] || !run(scope, c, &call)) return scope->error.code;
+    if (!call.out[0] || !conv_run(scope, c, &call)) return scope->error.code;
     return tern__grad_done(scope, node, X);
 }
 
 /* Parameters come first: their bucket can be reduced while the data gradient is computed. */
-static int gradient(tern_scope *scope, tern__node *node)
+static int conv_gradient(tern_scope *scope, tern__node *node)
 {
     const conv *c = node->attr;
     bool weight = tern__wants(node, WEIGHT), with_weight = weight && !c->transposed;
@@ -165,7 +165,7 @@ static int check_numbers(tern_scope *scope, const conv *c)
                             c->op, numbers(c, c->output_padding, more), stride, dilation);
 }
 
-static bool dtypes_fit(const tern_tensor *x, const tern_tensor *w, const tern_tensor *b)
+static bool conv_dtypes_fit(const tern_tensor *x, const tern_tensor *w, const tern_tensor *b)
 {
     tern_dtype dtype = w->view.dtype;
     return tern__dtype_is_float(dtype) && x->view.dtype == dtype && (!b || b->view.dtype == dtype);
@@ -193,8 +193,8 @@ static bool has_batch(const conv *c, const tern__view *x)
     return x->ndim == 2 + c->spatial;
 }
 
-static int check(tern_scope *scope, const conv *c, const tern_tensor *x, const tern_tensor *w,
-                 const tern_tensor *b)
+static int conv_check(tern_scope *scope, const conv *c, const tern_tensor *x, const tern_tensor *w,
+                      const tern_tensor *b)
 {
     const tern__view *xv = &x->view, *wv = &w->view;
     char xs[TERN__SHAPE_TEXT], ws[TERN__SHAPE_TEXT], bs[TERN__SHAPE_TEXT], layer[TERN__LAYER_TEXT];
@@ -209,7 +209,7 @@ static int check(tern_scope *scope, const conv *c, const tern_tensor *x, const t
         return tern__scope_fail(scope, c->func, TERN_E_SHAPE, "%s%s: weight is %s but bias is %s", c->op,
                                 tern__layer_text(w, layer), tern__shape_text(wv, ws),
                                 tern__shape_text(&b->view, bs));
-    if (!dtypes_fit(x, w, b))
+    if (!conv_dtypes_fit(x, w, b))
         return tern__scope_fail(scope, c->func, TERN_E_DTYPE,
                                 "%s%s: expected one floating-point dtype, got weight %s, input %s, bias %s",
                                 c->op, tern__layer_text(w, layer), tern_dtype_name(wv->dtype),
@@ -267,19 +267,19 @@ static bool forward_transposed(tern_scope *scope, const conv *c, const tern__vie
                                const tern__view *weight, const tern__view *bias, const tern__view *y)
 {
     tern__call call = {.kernel = TERN__CONV_DATA_GRAD, .in = {x, weight}, .out = {y}};
-    if (!run(scope, c, &call)) return false;
+    if (!conv_run(scope, c, &call)) return false;
     if (!bias || tern__view_count(y) == 0) return true;
     tern__view seen = of_channels(bias, y);
     tern__call add = {.kernel = TERN__ADD, .in = {y, &seen}, .out = {y}};
     return tern__run(scope, &add);
 }
 
-static bool forward(tern_scope *scope, const conv *c, const tern__view *x, const tern__view *weight,
-                    const tern__view *bias, const tern__view *y)
+static bool conv_forward(tern_scope *scope, const conv *c, const tern__view *x, const tern__view *weight,
+                         const tern__view *bias, const tern__view *y)
 {
     if (c->transposed) return forward_transposed(scope, c, x, weight, bias, y);
     tern__call call = {.kernel = TERN__CONV, .in = {x, weight, bias}, .out = {y}};
-    return run(scope, c, &call);
+    return conv_run(scope, c, &call);
 }
 
 /* Returns the weight in the layout that the device's convolutions need. A parameter's copy is made at its
@@ -323,8 +323,9 @@ static tern_tensor *convolve(tern_scope *scope, const conv *c, tern_tensor *cons
     if (scope->error.code) return NULL;
     tern__layout layout = tern__layout_of(scope->here, x->view.dtype, shape[1]);
     tern_tensor *y = tern__result(scope, x->view.dtype, layout, 2 + c->spatial, shape);
-    if (!y || !forward(scope, c, &x->view, &weight->view, bias ? &bias->view : NULL, &y->view)) return NULL;
-    tern__node *node = tern__record(scope, c->op, gradient, y, 3, (tern_tensor *[]){x, weight, bias});
+    if (!y || !conv_forward(scope, c, &x->view, &weight->view, bias ? &bias->view : NULL, &y->view))
+        return NULL;
+    tern__node *node = tern__record(scope, c->op, conv_gradient, y, 3, (tern_tensor *[]){x, weight, bias});
     tern__save(node, X, x);
     tern__save(node, WEIGHT, weight);
     tern__save_attr(scope, node, c, sizeof(*c));
@@ -332,11 +333,11 @@ static tern_tensor *convolve(tern_scope *scope, const conv *c, tern_tensor *cons
 }
 
 /* Checks the operands and brings x into the form that the kernels need. */
-static tern_tensor *prepare(tern_scope *scope, conv *c, tern_tensor *operands[3])
+static tern_tensor *conv_prepare(tern_scope *scope, conv *c, tern_tensor *operands[3])
 {
     int64_t shape[TERN_NDIM_MAX];
     tern_tensor *weight = operands[WEIGHT], **x = &operands[X];
-    if (check_numbers(scope, c) || check(scope, c, *x, weight, operands[BIAS])) return NULL;
+    if (check_numbers(scope, c) || conv_check(scope, c, *x, weight, operands[BIAS])) return NULL;
     bool batch = has_batch(c, &(*x)->view);
     settle_padding(c, &weight->view);
     if (output_shape(scope, c, *x, weight, shape) || !(*x = padded(scope, c, *x))) return NULL;
@@ -361,14 +362,14 @@ static void take_numbers(conv *c, const void *opts)
 }
 
 /* Runs an op. Its options are read into `o`, which holds the defaults; `mode` points into it, or is NULL. */
-static tern_tensor *enter(tern_scope *scope, conv *c, tern_tensor *operands[3], void *o, size_t size,
-                          const tern_padding_mode *mode, const void *opts)
+static tern_tensor *conv_enter(tern_scope *scope, conv *c, tern_tensor *operands[3], void *o, size_t size,
+                               const tern_padding_mode *mode, const void *opts)
 {
     if (!tern__op_enter(scope, c->func, 2, 3, operands)) return NULL;
     if (tern__scope_opts(scope, o, size, opts, c->func)) return NULL;
     take_numbers(c, o);
     c->mode = mode ? (int)*mode : TERN_PADDING_MODE_ZEROS;
-    return prepare(scope, c, operands);
+    return conv_prepare(scope, c, operands);
 }
 
 #define CONV(name, dimensions, is_transposed, padding_mode)                                                  \
@@ -377,7 +378,7 @@ static tern_tensor *enter(tern_scope *scope, conv *c, tern_tensor *operands[3], 
     {                                                                                                        \
         tern_##name##_opts o = tern_##name##_defaults();                                                     \
         conv c = {.func = __func__, .op = #name, .spatial = dimensions, .transposed = is_transposed};        \
-        return enter(scope, &c, (tern_tensor *[]){x, weight, bias}, &o, sizeof(o), padding_mode, opts);      \
+        return conv_enter(scope, &c, (tern_tensor *[]){x, weight, bias}, &o, sizeof(o), padding_mode, opts); \
     }
 CONV(conv1d, 1, false, &o.padding_mode)
 CONV(conv2d, 2, false, &o.padding_mode)

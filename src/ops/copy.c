@@ -1,10 +1,9 @@
 /* copy.c - clone, cast, and the dense copies in a given layout that other ops need. */
 #include "kernels/pointwise.h"
-#include "ops/broadcast.h"
 #include "ops/ops.h"
 
 /* Copies dy back into the input's dtype and layout. */
-static int gradient(tern_scope *scope, tern__node *node)
+static int copy_gradient(tern_scope *scope, tern__node *node)
 {
     bool add;
     const tern__view *to = tern__grad_open(scope, node, 0, &add);
@@ -12,12 +11,12 @@ static int gradient(tern_scope *scope, tern__node *node)
     return tern__grad_done(scope, node, 0);
 }
 
-static tern_tensor *copy(tern_scope *scope, const char *op, tern_tensor *x, tern_dtype dtype,
-                         tern__layout layout)
+static tern_tensor *copy_run(tern_scope *scope, const char *op, tern_tensor *x, tern_dtype dtype,
+                             tern__layout layout)
 {
     tern_tensor *y = tern__result(scope, dtype, layout, x->view.ndim, x->view.shape);
     if (!y || !tern__copy(scope, &y->view, &x->view)) return NULL;
-    if (tern__dtype_is_float(dtype)) tern__record(scope, op, gradient, y, 1, &x);
+    if (tern__dtype_is_float(dtype)) tern__record(scope, op, copy_gradient, y, 1, &x);
     return y;
 }
 
@@ -28,7 +27,7 @@ static bool is_move(const tern__view *to, const tern__view *from)
            to->layout == from->layout && tern__view_is_dense(to) && tern__view_is_dense(from);
 }
 
-static bool move(tern_scope *scope, const tern__view *to, const tern__view *from)
+static bool copy_move(tern_scope *scope, const tern__view *to, const tern__view *from)
 {
     tern_error err = {0};
     if (!tern__memory_copy(to->data, from->data, tern__view_bytes(from), &err)) return true;
@@ -38,7 +37,7 @@ static bool move(tern_scope *scope, const tern__view *to, const tern__view *from
 
 bool tern__copy_into(tern_scope *scope, const tern__view *to, const tern__view *from, bool add)
 {
-    if (!add && is_move(to, from)) return move(scope, to, from);
+    if (!add && is_move(to, from)) return copy_move(scope, to, from);
     bool dense = tern__view_is_dense(from) && tern__view_is_dense(to);
     bool reorder = from->layout != to->layout && from->dtype == to->dtype && dense;
     tern__call call = {
@@ -82,7 +81,7 @@ int tern__grad_store(tern_scope *scope, tern__node *node, int i, const tern__vie
 tern_tensor *tern__laid_out(tern_scope *scope, tern_tensor *x, tern__layout layout)
 {
     if (x->view.layout == layout && tern__view_is_dense(&x->view)) return x;
-    return copy(scope, "contiguous", x, x->view.dtype, layout);
+    return copy_run(scope, "contiguous", x, x->view.dtype, layout);
 }
 
 tern__layout tern__layout_of(const tern_device *device, tern_dtype dtype, int64_t channels)
@@ -117,7 +116,7 @@ tern_tensor *tern_contiguous(tern_scope *scope, tern_tensor *x)
 
 tern_tensor *tern_clone(tern_scope *scope, tern_tensor *x)
 {
-    return TERN__ENTER(scope, __func__, 1, &x) ? copy(scope, "clone", x, x->view.dtype, x->view.layout)
+    return TERN__ENTER(scope, __func__, 1, &x) ? copy_run(scope, "clone", x, x->view.dtype, x->view.layout)
                                                : NULL;
 }
 
@@ -139,18 +138,18 @@ tern_tensor *tern_to(tern_scope *scope, tern_tensor *x, tern_device *device)
     if (x->device == device) return x;
     scope->here = device;
     tern__layout layout = layout_on(device, &x->view);
-    return copy(scope, "to", x, x->view.dtype, layout);
+    return copy_run(scope, "to", x, x->view.dtype, layout);
 }
 
 tern_tensor *tern__cast(tern_scope *scope, tern_tensor *x, tern_dtype dtype)
 {
-    return x->view.dtype == dtype ? x : copy(scope, "cast", x, dtype, x->view.layout);
+    return x->view.dtype == dtype ? x : copy_run(scope, "cast", x, dtype, x->view.layout);
 }
 
 tern_tensor *tern__cast_parameter(tern_scope *scope, tern_tensor *x, tern_dtype dtype)
 {
     if (x->view.dtype == dtype) return x;
-    return copy(scope, "cast", x, dtype, tern__weight_layout(scope->here, &x->view));
+    return copy_run(scope, "cast", x, dtype, tern__weight_layout(scope->here, &x->view));
 }
 
 tern_tensor *tern_cast(tern_scope *scope, tern_tensor *x, tern_dtype dtype)

@@ -33,8 +33,8 @@ void tern__shape_fail(tern_scope *scope, const char *func, const tern__view *x, 
                      tern__shape_text(x, from), why, tern__shape_text(&wanted, to));
 }
 
-static tern_tensor *create(tern_scope *scope, const char *func, tern_dtype dtype, int ndim,
-                           const int64_t *shape)
+static tern_tensor *tensor_create(tern_scope *scope, const char *func, tern_dtype dtype, int ndim,
+                                  const int64_t *shape)
 {
     if (!scope || scope->error.code || !tern__can_be(scope, func, dtype, ndim, shape)) return NULL;
     scope->here = scope->device;
@@ -43,7 +43,7 @@ static tern_tensor *create(tern_scope *scope, const char *func, tern_dtype dtype
 
 tern_tensor *tern_full(tern_scope *scope, tern_dtype dtype, int ndim, const int64_t *shape, double value)
 {
-    tern_tensor *y = create(scope, __func__, dtype, ndim, shape);
+    tern_tensor *y = tensor_create(scope, __func__, dtype, ndim, shape);
     return y && tern__fill(scope, &y->view, value) ? y : NULL;
 }
 
@@ -62,12 +62,12 @@ static void normal(tern_rng *rng, float *values, size_t count)
 }
 
 /* Draws on the host wherever the tensor is, so that a seed gives the same values on all devices. */
-static tern_tensor *draw(tern_scope *scope, const char *func, draw_fn fill, tern_rng *rng, int ndim,
-                         const int64_t *shape)
+static tern_tensor *create_draw(tern_scope *scope, const char *func, draw_fn fill, tern_rng *rng, int ndim,
+                                const int64_t *shape)
 {
     tern_error err = {0};
     tern__host host;
-    tern_tensor *y = create(scope, func, TERN_F32, ndim, shape);
+    tern_tensor *y = tensor_create(scope, func, TERN_F32, ndim, shape);
     if (!y) return NULL;
     int status = tern__host_open(&host, &y->view, &err);
     if (!status) {
@@ -81,10 +81,10 @@ static tern_tensor *draw(tern_scope *scope, const char *func, draw_fn fill, tern
 
 tern_tensor *tern_rand(tern_scope *scope, tern_rng *rng, int ndim, const int64_t *shape)
 {
-    return draw(scope, __func__, uniform, rng, ndim, shape);
+    return create_draw(scope, __func__, uniform, rng, ndim, shape);
 }
 
 tern_tensor *tern_randn(tern_scope *scope, tern_rng *rng, int ndim, const int64_t *shape)
 {
-    return draw(scope, __func__, normal, rng, ndim, shape);
+    return create_draw(scope, __func__, normal, rng, ndim, shape);
 }

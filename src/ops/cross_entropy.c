@@ -1,7 +1,7 @@
 /* cross_entropy.c - the classification losses. Cross entropy is nll_loss of a log softmax, with one kernel
  * and one gradient for both. The tape keeps the sum of the labels' weights, by which a mean is divided. */
 #include "kernels/nll_loss.h"
-#include "ops/focal_loss.h"
+#include "ops/loss.h"
 
 enum { LOGP, LABEL, WEIGHT, WEIGHTS, SLOPE }; /* saved tensors; WEIGHTS is the sum */
 
@@ -39,7 +39,7 @@ static int cross_entropy_gradient(tern_scope *scope, tern__node *node)
 /* ---- checks ---- */
 
 /* The label has the input's shape without the class dimension, which is dimension 1, or the only one. */
-static bool shapes_fit(const tern__view *x, const tern__view *label)
+static bool entropy_shapes_fit(const tern__view *x, const tern__view *label)
 {
     bool fit = x->ndim >= 1 && label->ndim == x->ndim - 1;
     for (int d = 0; d < label->ndim && fit; d++) fit = label->shape[d] == x->shape[d + (d > 0)];
@@ -50,13 +50,14 @@ static int check_shapes(tern_scope *scope, const char *func, const char *op, con
                         const tern__view *label)
 {
     char xs[TERN__SHAPE_TEXT], ls[TERN__SHAPE_TEXT];
-    if (shapes_fit(x, label)) return TERN_OK;
+    if (entropy_shapes_fit(x, label)) return TERN_OK;
     return tern__scope_fail(scope, func, TERN_E_SHAPE,
                             "%s: expected input (N, C, ..) and label (N, ..), or (C) and (), got %s and %s",
                             op, tern__shape_text(x, xs), tern__shape_text(label, ls));
 }
 
-static int check_dtypes(tern_scope *scope, const char *func, const char *op, tern_dtype x, tern_dtype label)
+static int entropy_check_dtypes(tern_scope *scope, const char *func, const char *op, tern_dtype x,
+                                tern_dtype label)
 {
     if (!tern__dtype_is_float(x))
         return tern__scope_fail(scope, func, TERN_E_DTYPE, "%s: expected input of floating point, got %s", op,
@@ -84,8 +85,8 @@ static int check_weight(tern_scope *scope, const char *func, const char *op, con
                             "%s: the weight wants a gradient; tern_detach it", op);
 }
 
-static int read_opts(tern_scope *scope, const char *func, const char *op, const tern_cross_entropy_opts *user,
-                     tern_cross_entropy_opts *opts)
+static int entropy_read_opts(tern_scope *scope, const char *func, const char *op,
+                             const tern_cross_entropy_opts *user, tern_cross_entropy_opts *opts)
 {
     *opts = tern_cross_entropy_defaults();
     if (tern__scope_opts(scope, opts, sizeof(*opts), user, func)) return scope->error.code;
@@ -105,16 +106,16 @@ typedef struct problem {
     tern__nll_attr attr;
 } problem;
 
-static int prepare(tern_scope *scope, const tern_cross_entropy_opts *user, problem *p)
+static int entropy_prepare(tern_scope *scope, const tern_cross_entropy_opts *user, problem *p)
 {
     const char *func = p->attr.func, *op = p->attr.op;
     tern_cross_entropy_opts opts;
     if (!TERN__ENTER(scope, func, 2, &p->x, &p->label)) return scope ? scope->error.code : TERN_E_INVALID;
-    if (read_opts(scope, func, op, user, &opts)) return scope->error.code;
+    if (entropy_read_opts(scope, func, op, user, &opts)) return scope->error.code;
     p->weight = opts.weight;
     if (!TERN__ENTER(scope, func, 2, &p->x, &p->label, &p->weight) ||
         check_shapes(scope, func, op, &p->x->view, &p->label->view) ||
-        check_dtypes(scope, func, op, p->x->view.dtype, p->label->view.dtype) ||
+        entropy_check_dtypes(scope, func, op, p->x->view.dtype, p->label->view.dtype) ||
         (p->weight && check_weight(scope, func, op, p->x, p->weight)))
         return scope->error.code;
     p->attr.ignored = opts.ignore_index;
@@ -127,7 +128,7 @@ static int prepare(tern_scope *scope, const tern_cross_entropy_opts *user, probl
     return scope->error.code;
 }
 
-static void drop(void *storage)
+static void entropy_drop(void *storage)
 {
     tern__storage_drop(storage);
 }
@@ -137,7 +138,7 @@ static void keep_normaliser(tern_scope *scope, tern__node *node, tern_tensor *we
 {
     if (!tern__memory_device(weights->view.data))
         node->normaliser = tern__view_get(&weights->view, 0);
-    else if (!tern__scope_borrow(scope, drop, weights->storage)) {
+    else if (!tern__scope_borrow(scope, entropy_drop, weights->storage)) {
         tern__storage_hold(weights->storage);
         node->divisor = &weights->view;
     }
@@ -158,7 +159,8 @@ static bool begins_with_slope(const tern_scope *scope, const problem *p)
            tern__nll_is_short(x);
 }
 
-static tern_tensor *record(tern_scope *scope, const problem *p, const results *r, tern__gradient_fn gradient)
+static tern_tensor *entropy_record(tern_scope *scope, const problem *p, const results *r,
+                                   tern__gradient_fn gradient)
 {
     tern__node *node = tern__record(scope, p->attr.op, gradient, r->loss, 1, &p->x);
     tern__save(node, LOGP, r->logp);
@@ -172,8 +174,8 @@ static tern_tensor *record(tern_scope *scope, const problem *p, const results *r
 }
 
 /* Computes the loss and records `gradient` as the gradient of p->x. */
-static tern_tensor *loss_of(tern_scope *scope, const problem *p, tern__kernel kernel,
-                            tern__gradient_fn gradient)
+static tern_tensor *entropy_loss_of(tern_scope *scope, const problem *p, tern__kernel kernel,
+                                    tern__gradient_fn gradient)
 {
     const tern__view *x = &p->x->view, *label = &p->label->view;
     results r = {0};
@@ -189,23 +191,23 @@ static tern_tensor *loss_of(tern_scope *scope, const problem *p, tern__kernel ke
                        .out = {&r.loss->view, &r.weights->view, r.logp ? &r.logp->view : NULL,
                                r.slope ? &r.slope->view : NULL},
                        .attr = &p->attr};
-    return tern__run(scope, &call) ? record(scope, p, &r, gradient) : NULL;
+    return tern__run(scope, &call) ? entropy_record(scope, p, &r, gradient) : NULL;
 }
 
 tern_tensor *tern_cross_entropy(tern_scope *scope, tern_tensor *x, tern_tensor *label,
                                 const tern_cross_entropy_opts *opts)
 {
     problem p = {.x = x, .label = label, .attr = {.func = __func__, .op = "cross_entropy"}};
-    if (prepare(scope, opts, &p)) return NULL;
-    return loss_of(scope, &p, TERN__CROSS_ENTROPY, cross_entropy_gradient);
+    if (entropy_prepare(scope, opts, &p)) return NULL;
+    return entropy_loss_of(scope, &p, TERN__CROSS_ENTROPY, cross_entropy_gradient);
 }
 
 tern_tensor *tern_nll_loss(tern_scope *scope, tern_tensor *logp, tern_tensor *label,
                            const tern_cross_entropy_opts *opts)
 {
     problem p = {.x = logp, .label = label, .attr = {.func = __func__, .op = "nll_loss"}};
-    if (prepare(scope, opts, &p)) return NULL;
-    if (p.attr.smoothing == 0) return loss_of(scope, &p, TERN__NLL_LOSS, nll_gradient);
+    if (entropy_prepare(scope, opts, &p)) return NULL;
+    if (p.attr.smoothing == 0) return entropy_loss_of(scope, &p, TERN__NLL_LOSS, nll_gradient);
     tern__scope_fail(scope, __func__, TERN_E_RANGE, "nll_loss: expected no label_smoothing, got %g",
                      p.attr.smoothing);
     return NULL;
@@ -219,6 +221,6 @@ tern_tensor *tern__focal_class_loss(tern_scope *scope, const char *func, tern_te
     entropy.weight = opts->weight;
     entropy.ignore_index = opts->ignore_index;
     entropy.reduction = opts->reduction;
-    if (prepare(scope, &entropy, &p)) return NULL;
-    return loss_of(scope, &p, TERN__CROSS_ENTROPY, cross_entropy_gradient);
+    if (entropy_prepare(scope, &entropy, &p)) return NULL;
+    return entropy_loss_of(scope, &p, TERN__CROSS_ENTROPY, cross_entropy_gradient);
 }

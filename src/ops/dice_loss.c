@@ -12,7 +12,7 @@ tern_dice_opts tern_dice_defaults(void)
     return (tern_dice_opts){.size = sizeof(tern_dice_opts), .smooth = 1e-5, .ignore_index = -100};
 }
 
-static int gradient(tern_scope *scope, tern__node *node)
+static int dice_gradient(tern_scope *scope, tern__node *node)
 {
     tern__call call = {
         .kernel = TERN__DICE_LOSS_GRAD,
@@ -49,7 +49,7 @@ static int check_shapes(tern_scope *scope, const tern__dice_attr *attr, const te
                             attr->op, tern__shape_text(x, xs), tern__shape_text(target, ts));
 }
 
-static int check_dtypes(tern_scope *scope, const tern__dice_attr *attr, tern_dtype x, tern_dtype target)
+static int dice_check_dtypes(tern_scope *scope, const tern__dice_attr *attr, tern_dtype x, tern_dtype target)
 {
     if (!tern__dtype_is_float(x))
         return tern__scope_fail(scope, attr->func, TERN_E_DTYPE,
@@ -59,7 +59,7 @@ static int check_dtypes(tern_scope *scope, const tern__dice_attr *attr, tern_dty
                             attr->op, tern_dtype_name(target));
 }
 
-static int read_opts(tern_scope *scope, tern__dice_attr *attr, const tern_dice_opts *user)
+static int dice_read_opts(tern_scope *scope, tern__dice_attr *attr, const tern_dice_opts *user)
 {
     tern_dice_opts opts = tern_dice_defaults();
     if (tern__scope_opts(scope, &opts, sizeof(opts), user, attr->func)) return scope->error.code;
@@ -81,12 +81,12 @@ static int read_opts(tern_scope *scope, tern__dice_attr *attr, const tern_dice_o
 }
 
 /* True if x and target, both plain by now, fit together. */
-static bool prepare(tern_scope *scope, tern__dice_attr *attr, const tern_dice_opts *opts, tern_tensor **x,
-                    tern_tensor **target)
+static bool dice_prepare(tern_scope *scope, tern__dice_attr *attr, const tern_dice_opts *opts,
+                         tern_tensor **x, tern_tensor **target)
 {
-    if (!TERN__ENTER(scope, attr->func, 2, x, target) || read_opts(scope, attr, opts) ||
+    if (!TERN__ENTER(scope, attr->func, 2, x, target) || dice_read_opts(scope, attr, opts) ||
         check_shapes(scope, attr, &(*x)->view, &(*target)->view) ||
-        check_dtypes(scope, attr, (*x)->view.dtype, (*target)->view.dtype))
+        dice_check_dtypes(scope, attr, (*x)->view.dtype, (*target)->view.dtype))
         return false;
     if ((*target)->requires_grad) {
         tern__scope_fail(scope, attr->func, TERN_E_UNSUPPORTED,
@@ -98,8 +98,8 @@ static bool prepare(tern_scope *scope, tern__dice_attr *attr, const tern_dice_op
 
 /* ---- forward ---- */
 
-static tern_tensor *loss_of(tern_scope *scope, tern_tensor *x, tern_tensor *target,
-                            const tern__dice_attr *attr)
+static tern_tensor *dice_loss_of(tern_scope *scope, tern_tensor *x, tern_tensor *target,
+                                 const tern__dice_attr *attr)
 {
     int64_t sums_shape[] = {x->view.shape[0], x->view.shape[1], TERN__OVERLAP};
     const int64_t *regions = attr->over_batch ? &x->view.shape[1] : x->view.shape;
@@ -112,7 +112,7 @@ static tern_tensor *loss_of(tern_scope *scope, tern_tensor *x, tern_tensor *targ
                        .out = {&loss->view, &sums->view},
                        .attr = attr};
     if (!tern__run(scope, &call)) return NULL;
-    tern__node *node = tern__record(scope, attr->op, gradient, loss, 1, &x);
+    tern__node *node = tern__record(scope, attr->op, dice_gradient, loss, 1, &x);
     tern__save(node, X, x);
     tern__save(node, TARGET, target);
     tern__save(node, SUMS, sums);
@@ -125,7 +125,7 @@ tern_tensor *tern_dice_loss(tern_scope *scope, tern_tensor *x, tern_tensor *targ
                             const tern_dice_opts *opts)
 {
     tern__dice_attr attr = {.func = __func__, .op = "dice_loss", .dice = 1};
-    return prepare(scope, &attr, opts, &x, &target) ? loss_of(scope, x, target, &attr) : NULL;
+    return dice_prepare(scope, &attr, opts, &x, &target) ? dice_loss_of(scope, x, target, &attr) : NULL;
 }
 
 tern_tensor *tern_bce_dice_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target, double bce_weight,
@@ -133,8 +133,8 @@ tern_tensor *tern_bce_dice_loss(tern_scope *scope, tern_tensor *x, tern_tensor *
 {
     tern__dice_attr attr = {
         .func = __func__, .op = "bce_dice_loss", .entropy = bce_weight, .dice = dice_weight};
-    if (!prepare(scope, &attr, opts, &x, &target)) return NULL;
-    if (!attr.probabilities && !attr.each) return loss_of(scope, x, target, &attr);
+    if (!dice_prepare(scope, &attr, opts, &x, &target)) return NULL;
+    if (!attr.probabilities && !attr.each) return dice_loss_of(scope, x, target, &attr);
     if (attr.probabilities)
         tern__scope_fail(scope, __func__, TERN_E_UNSUPPORTED,
                          "bce_dice_loss: expected logits, got probabilities");

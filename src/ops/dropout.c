@@ -4,7 +4,7 @@
 #include "ops/ops.h"
 
 /* Overwrites dy if nothing else holds it. */
-static int run_gradient(tern_scope *scope, tern__node *node, tern__kernel kernel)
+static int dropout_run_gradient(tern_scope *scope, tern__node *node, tern__kernel kernel)
 {
     const tern__view *dy = tern__dy(node);
     tern__call call = {.kernel = kernel, .in = {dy}, .attr = node->attr};
@@ -14,17 +14,17 @@ static int run_gradient(tern_scope *scope, tern__node *node, tern__kernel kernel
     return over ? tern__grad_give(scope, node, 0, dy) : tern__grad_done(scope, node, 0);
 }
 
-static int gradient(tern_scope *scope, tern__node *node)
+static int dropout_gradient(tern_scope *scope, tern__node *node)
 {
-    return run_gradient(scope, node, TERN__DROPOUT);
+    return dropout_run_gradient(scope, node, TERN__DROPOUT);
 }
 
 static int channels_gradient(tern_scope *scope, tern__node *node)
 {
-    return run_gradient(scope, node, TERN__DROPOUT_CHANNELS);
+    return dropout_run_gradient(scope, node, TERN__DROPOUT_CHANNELS);
 }
 
-static bool fits(tern_scope *scope, const char *func, const tern_tensor *x, double p)
+static bool dropout_fits(tern_scope *scope, const char *func, const tern_tensor *x, double p)
 {
     if (!tern__dtype_is_float(x->view.dtype)) {
         tern__scope_fail(scope, func, TERN_E_DTYPE, "dropout: expected floating point, got %s",
@@ -48,8 +48,8 @@ static tern__dropout_attr next_draw(tern_scope *scope, double p)
 }
 
 /* Runs `kernel` into a result like x. */
-static tern_tensor *run(tern_scope *scope, tern_tensor *x, tern__kernel kernel,
-                        const tern__dropout_attr *attr)
+static tern_tensor *dropout_run(tern_scope *scope, tern_tensor *x, tern__kernel kernel,
+                                const tern__dropout_attr *attr)
 {
     tern_tensor *y = tern__result(scope, x->view.dtype, x->view.layout, x->view.ndim, x->view.shape);
     tern__call call = {.kernel = kernel, .in = {&x->view}, .out = {y ? &y->view : NULL}, .attr = attr};
@@ -58,12 +58,12 @@ static tern_tensor *run(tern_scope *scope, tern_tensor *x, tern__kernel kernel,
 
 tern_tensor *tern_dropout(tern_scope *scope, tern_tensor *x, double p)
 {
-    if (!TERN__ENTER(scope, __func__, 1, &x) || !fits(scope, __func__, x, p)) return NULL;
+    if (!TERN__ENTER(scope, __func__, 1, &x) || !dropout_fits(scope, __func__, x, p)) return NULL;
     tern__dropout_attr attr = next_draw(scope, p);
     if (p == 0) return x;
-    tern_tensor *y = (x = tern__plain(scope, x)) ? run(scope, x, TERN__DROPOUT, &attr) : NULL;
+    tern_tensor *y = (x = tern__plain(scope, x)) ? dropout_run(scope, x, TERN__DROPOUT, &attr) : NULL;
     if (!y) return NULL;
-    tern__save_attr(scope, tern__record(scope, "dropout", gradient, y, 1, &x), &attr, sizeof(attr));
+    tern__save_attr(scope, tern__record(scope, "dropout", dropout_gradient, y, 1, &x), &attr, sizeof(attr));
     return y;
 }
 
@@ -81,10 +81,11 @@ static bool has_channels(tern_scope *scope, const char *func, const tern__view *
 static tern_tensor *drop_channels(tern_scope *scope, const char *func, const char *op, tern_tensor *x,
                                   double p, int axes)
 {
-    if (!fits(scope, func, x, p) || !has_channels(scope, func, &x->view, axes)) return NULL;
+    if (!dropout_fits(scope, func, x, p) || !has_channels(scope, func, &x->view, axes)) return NULL;
     tern__dropout_attr attr = next_draw(scope, p);
     if (p == 0) return x;
-    tern_tensor *y = (x = tern__dense(scope, x)) ? run(scope, x, TERN__DROPOUT_CHANNELS, &attr) : NULL;
+    tern_tensor *y =
+        (x = tern__dense(scope, x)) ? dropout_run(scope, x, TERN__DROPOUT_CHANNELS, &attr) : NULL;
     if (!y) return NULL;
     tern__save_attr(scope, tern__record(scope, op, channels_gradient, y, 1, &x), &attr, sizeof(attr));
     return y;

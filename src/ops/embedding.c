@@ -7,14 +7,14 @@ tern_embedding_opts tern_embedding_defaults(void)
     return (tern_embedding_opts){.size = sizeof(tern_embedding_opts), .padding_idx = -1};
 }
 
-static int gradient(tern_scope *scope, tern__node *node)
+static int embedding_gradient(tern_scope *scope, tern__node *node)
 {
     tern__call call = {
         .kernel = TERN__EMBEDDING_GRAD, .in = {tern__dy(node), &node->saved[0].view}, .attr = node->attr};
     return tern__grad_run(scope, node, 0, &call);
 }
 
-static bool shapes_fit(tern_scope *scope, const tern_tensor *weight, const tern_tensor *index)
+static bool embedding_shapes_fit(tern_scope *scope, const tern_tensor *weight, const tern_tensor *index)
 {
     char ws[TERN__SHAPE_TEXT], is[TERN__SHAPE_TEXT], layer[TERN__LAYER_TEXT];
     if (weight->view.ndim == 2 && index->view.ndim < TERN_NDIM_MAX) return true;
@@ -36,8 +36,8 @@ static bool dtype_fits(tern_scope *scope, const tern_tensor *weight, tern_dtype 
     return false;
 }
 
-static bool read_opts(tern_scope *scope, const tern_tensor *weight, const tern_embedding_opts *opts,
-                      tern__embedding_attr *attr)
+static bool embedding_read_opts(tern_scope *scope, const tern_tensor *weight, const tern_embedding_opts *opts,
+                                tern__embedding_attr *attr)
 {
     char layer[TERN__LAYER_TEXT];
     tern_embedding_opts o = tern_embedding_defaults();
@@ -56,8 +56,9 @@ tern_tensor *tern_embedding(tern_scope *scope, tern_tensor *index, tern_tensor *
 {
     tern__embedding_attr attr;
     if (!TERN__ENTER(scope, __func__, 2, &weight, &index)) return NULL;
-    if (!shapes_fit(scope, weight, index) || !dtype_fits(scope, weight, index->view.dtype)) return NULL;
-    if (!read_opts(scope, weight, opts, &attr)) return NULL;
+    if (!embedding_shapes_fit(scope, weight, index) || !dtype_fits(scope, weight, index->view.dtype))
+        return NULL;
+    if (!embedding_read_opts(scope, weight, opts, &attr)) return NULL;
     if (!(weight = tern__plain(scope, weight)) || !(index = tern__plain(scope, index))) return NULL;
     tern__view shape = index->view;
     shape.shape[shape.ndim++] = weight->view.shape[1];
@@ -65,7 +66,7 @@ tern_tensor *tern_embedding(tern_scope *scope, tern_tensor *index, tern_tensor *
     tern__call call = {
         .kernel = TERN__EMBEDDING, .in = {&weight->view, &index->view}, .out = {y ? &y->view : NULL}};
     if (!y || !tern__run(scope, &call)) return NULL;
-    tern__node *node = tern__record(scope, "embedding", gradient, y, 1, &weight);
+    tern__node *node = tern__record(scope, "embedding", embedding_gradient, y, 1, &weight);
     tern__save(node, 0, index);
     tern__save_attr(scope, node, &attr, sizeof(attr));
     return y;

@@ -1,7 +1,8 @@
 /* error_loss.c - element-wise losses: each element is compared with its target. */
-#include "ops/focal_loss.h"
+#include "ops/loss.h"
 #include "ops/pointwise.h"
-#include "ops/reduce.h"
+
+#include <math.h>
 
 #define DY     TERN__DY
 #define X      TERN__IN0
@@ -35,8 +36,8 @@ static const tern__pointwise_op logit_op = {"bce_with_logits_loss", TERN__LOGIT_
 static const tern__pointwise_op focal_op = {"focal_loss", TERN__FOCAL_ERROR, 2, .masks = true,
                                             .grad = {{TERN__FOCAL_ERROR_GRAD, {DY, X, TARGET}}}};
 
-static bool fits(tern_scope *scope, const char *func, const tern__pointwise_op *op, const tern_tensor *x,
-                 const tern_tensor *target)
+static bool loss_fits(tern_scope *scope, const char *func, const tern__pointwise_op *op, const tern_tensor *x,
+                      const tern_tensor *target)
 {
     char xs[TERN__SHAPE_TEXT], ts[TERN__SHAPE_TEXT];
     if (tern__view_same_shape(&x->view, &target->view)) return true;
@@ -48,7 +49,7 @@ static bool fits(tern_scope *scope, const char *func, const tern__pointwise_op *
 static tern_tensor *loss(tern_scope *scope, const char *func, const tern__pointwise_op *op,
                          tern_tensor **inputs, const double k[2], tern_reduction reduction)
 {
-    if (!tern__op_enter(scope, func, 2, 2, inputs) || !fits(scope, func, op, inputs[0], inputs[1]))
+    if (!tern__op_enter(scope, func, 2, 2, inputs) || !loss_fits(scope, func, op, inputs[0], inputs[1]))
         return NULL;
     if ((unsigned)reduction > TERN_LOSS_NONE) {
         tern__scope_fail(scope, func, TERN_E_INVALID, "%s: reduction %d does not exist", op->name,
@@ -106,10 +107,43 @@ tern_tensor *tern_bce_with_logits_loss(tern_scope *scope, tern_tensor *x, tern_t
     return loss(scope, __func__, &logit_op, (tern_tensor *[]){x, target, pos_weight}, NULL, reduction);
 }
 
-tern_tensor *tern__focal_mask_loss(tern_scope *scope, const char *func, tern_tensor *x, tern_tensor *mask,
-                                   const tern_focal_opts *opts)
+/* ---- the focal loss (Lin et al. 2017), from logits ---- */
+
+tern_focal_opts tern_focal_defaults(void)
+{
+    return (tern_focal_opts){
+        .size = sizeof(tern_focal_opts), .gamma = 2, .alpha = 0.25, .ignore_index = -100};
+}
+
+static int loss_read_opts(tern_scope *scope, const char *func, const tern_focal_opts *user,
+                          tern_focal_opts *opts)
+{
+    *opts = tern_focal_defaults();
+    if (tern__scope_opts(scope, opts, sizeof(*opts), user, func)) return scope->error.code;
+    if (!(opts->gamma >= 0 && isfinite(opts->gamma)))
+        return tern__scope_fail(scope, func, TERN_E_RANGE, "focal_loss: expected gamma >= 0, got %g",
+                                opts->gamma);
+    if (!(opts->alpha <= 1))
+        return tern__scope_fail(scope, func, TERN_E_RANGE, "focal_loss: expected alpha <= 1, got %g",
+                                opts->alpha);
+    if (opts->classes || !opts->weight) return TERN_OK;
+    return tern__scope_fail(scope, func, TERN_E_INVALID,
+                            "focal_loss: of a mask expected alpha, got weights of classes");
+}
+
+static tern_tensor *focal_mask_loss(tern_scope *scope, const char *func, tern_tensor *x, tern_tensor *mask,
+                                    const tern_focal_opts *opts)
 {
     if (!TERN__ENTER(scope, func, 2, &x, &mask) || !is_fixed(scope, func, &focal_op, mask)) return NULL;
     return loss(scope, func, &focal_op, (tern_tensor *[]){x, mask}, (double[]){opts->gamma, opts->alpha},
                 opts->reduction);
+}
+
+tern_tensor *tern_focal_loss(tern_scope *scope, tern_tensor *x, tern_tensor *target,
+                             const tern_focal_opts *user)
+{
+    tern_focal_opts opts;
+    if (!TERN__ENTER(scope, __func__, 2, &x, &target) || loss_read_opts(scope, __func__, user, &opts))
+        return NULL;
+    return (opts.classes ? tern__focal_class_loss : focal_mask_loss)(scope, __func__, x, target, &opts);
 }

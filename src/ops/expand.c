@@ -1,9 +1,8 @@
 /* expand.c - a tensor repeated to a larger shape. The result is a copy, as no tensor has one element in two
  * places; its gradient is summed over what was repeated. */
-#include "ops/broadcast.h"
 #include "ops/pointwise.h"
 
-static int gradient(tern_scope *scope, tern__node *node)
+static int expand_gradient(tern_scope *scope, tern__node *node)
 {
     return tern__sum_into(scope, node, 0, tern__dy(node));
 }
@@ -28,7 +27,7 @@ static tern_tensor *expand(tern_scope *scope, tern_tensor *x, int ndim, const in
     if (!y) return NULL;
     tern__view seen = tern__broadcast_view(&x->view, ndim, shape);
     if (!tern__copy(scope, &y->view, &seen)) return NULL;
-    tern__record(scope, "expand", gradient, y, 1, &x);
+    tern__record(scope, "expand", expand_gradient, y, 1, &x);
     return y;
 }
 

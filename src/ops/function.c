@@ -51,7 +51,8 @@ bool tern_function_wants(const tern_function_call *call, int i)
 
 /* ---- errors ---- */
 
-static void fail(tern_scope *scope, const char *part, const tern_function_call *call, const tern_error *err)
+static void function_fail(tern_scope *scope, const char *part, const tern_function_call *call,
+                          const tern_error *err)
 {
     if (err->code)
         tern__scope_fail_with(scope, err);
@@ -69,13 +70,8 @@ static void go_to_input(tern_scope *scope, const tern_tensor *x)
     if (!x->leaf || !scope->is_replica) tern__go_to(scope, x->view.data);
 }
 
-static bool is_here(const tern_scope *scope, const tern_tensor *dx)
-{
-    return tern__memory_device(dx->view.data) == (scope->here->backend ? scope->here : NULL);
-}
-
-static int check(tern_scope *scope, const tern_function_call *call, int i, const tern_tensor *x,
-                 const tern_tensor *dx)
+static int function_check(tern_scope *scope, const tern_function_call *call, int i, const tern_tensor *x,
+                          const tern_tensor *dx)
 {
     char wanted[TERN__SHAPE_TEXT], got[TERN__SHAPE_TEXT];
     tern_error err = {0};
@@ -85,18 +81,19 @@ static int check(tern_scope *scope, const tern_function_call *call, int i, const
                                 "%s: input %d is %s of %s, but its gradient %s of %s", call->function->name,
                                 i, tern__shape_text(&x->view, wanted), tern_dtype_name(x->view.dtype),
                                 tern__shape_text(&dx->view, got), tern_dtype_name(dx->view.dtype));
-    if (!is_here(scope, dx))
+    if (tern__memory_device(dx->view.data) != (scope->here->backend ? scope->here : NULL))
         return tern__scope_fail(scope, func, TERN_E_INVALID,
                                 "%s: input %d is on %s, but its gradient is not; tern_to brings it there",
                                 call->function->name, i, scope->here->name);
     return TERN_OK;
 }
 
-static int send(tern_scope *scope, tern__node *node, int i, const tern_function_call *call, tern_tensor *dx)
+static int function_send(tern_scope *scope, tern__node *node, int i, const tern_function_call *call,
+                         tern_tensor *dx)
 {
     const tern_tensor *x = node->in[i];
     go_to_input(scope, x);
-    if (dx && check(scope, call, i, x, dx)) return scope->error.code;
+    if (dx && function_check(scope, call, i, x, dx)) return scope->error.code;
     if (dx && tern__grad_share(node, i, dx)) return TERN_OK;
     return tern__grad_store(scope, node, i, dx ? &dx->view : NULL);
 }
@@ -121,11 +118,11 @@ static int run_backward(tern_scope *scope, tern_function_call *call, tern_tensor
     int status = call->function->backward(call, scope, dy, dx, &err);
     tern_grad_enabled_set(scope, grad);
     tern__policy_set(scope, policy);
-    if (status || err.code) fail(scope, "backward", call, &err);
+    if (status || err.code) function_fail(scope, "backward", call, &err);
     return scope->error.code;
 }
 
-static int gradient(tern_scope *scope, tern__node *node)
+static int function_gradient(tern_scope *scope, tern__node *node)
 {
     tern_tensor *mark = tern__frame_enter(scope);
     tern_function_call *call = call_again(scope, node);
@@ -133,14 +130,15 @@ static int gradient(tern_scope *scope, tern__node *node)
     tern_tensor **dx = tern__scope_alloc(scope, (size_t)node->in_count * sizeof(*dx));
     int status = call && dy && dx ? run_backward(scope, call, dy, dx) : scope->error.code;
     for (int i = 0; i < node->in_count && !status; i++)
-        if (tern__wants(node, i)) status = send(scope, node, i, call, dx[i]);
+        if (tern__wants(node, i)) status = function_send(scope, node, i, call, dx[i]);
     tern__frame_leave(scope, mark, NULL);
     return status;
 }
 
 /* ---- forward ---- */
 
-static bool is_whole(tern_scope *scope, const tern_function *function, int count, tern_tensor *const *x)
+static bool function_is_whole(tern_scope *scope, const tern_function *function, int count,
+                              tern_tensor *const *x)
 {
     if (function && function->forward && function->backward && count >= 0 && (x || !count)) return true;
     tern__scope_fail(scope, func, TERN_E_INVALID,
@@ -171,12 +169,12 @@ static tern_tensor *run_forward(tern_scope *scope, tern_function_call *call)
     bool grad = tern_grad_enabled_set(scope, false);
     tern_tensor *y = call->function->forward(call, scope, call->x, &err);
     tern_grad_enabled_set(scope, grad);
-    if (!y || err.code) fail(scope, "forward", call, &err);
+    if (!y || err.code) function_fail(scope, "forward", call, &err);
     return tern_detach(scope, y);
 }
 
 /* Saves a tensor, unless a module that has returned has released it already. */
-static void save(tern_scope *scope, tern__node *node, int slot, const tern_tensor *tensor)
+static void function_save(tern_scope *scope, tern__node *node, int slot, const tern_tensor *tensor)
 {
     tern_error err = {0};
     if (tensor && tern__tensor_check(tensor, "tern_function_save", &err))
@@ -185,23 +183,23 @@ static void save(tern_scope *scope, tern__node *node, int slot, const tern_tenso
         tern__save(node, slot, tensor);
 }
 
-static void record(tern_scope *scope, tern_function_call *call, tern_tensor *y)
+static void function_record(tern_scope *scope, tern_function_call *call, tern_tensor *y)
 {
     if (!tern__dtype_is_float(y->view.dtype)) return;
-    tern__node *node = tern__record(scope, call->function->name, gradient, y, call->count, call->x);
-    for (int i = 0; node && i < TERN_FUNCTION_SAVES; i++) save(scope, node, i, call->saved[i]);
+    tern__node *node = tern__record(scope, call->function->name, function_gradient, y, call->count, call->x);
+    for (int i = 0; node && i < TERN_FUNCTION_SAVES; i++) function_save(scope, node, i, call->saved[i]);
     if (node) node->attr = call;
 }
 
 tern_tensor *tern_function_apply(tern_scope *scope, const tern_function *function, int count,
                                  tern_tensor *const *x, const void *attr, size_t bytes)
 {
-    if (!scope || scope->error.code || !is_whole(scope, function, count, x)) return NULL;
+    if (!scope || scope->error.code || !function_is_whole(scope, function, count, x)) return NULL;
     tern_function_call *call = open_call(scope, function, count, x, attr, bytes);
     if (!call || !tern__op_enter(scope, func, count, count, call->x)) return NULL;
     for (int i = 0; i < count; i++) call->wants[i] = tern__is_taped(scope, call->x[i]);
     tern_tensor *mark = tern__frame_enter(scope), *y = run_forward(scope, call);
-    if (y) record(scope, call, y);
+    if (y) function_record(scope, call, y);
     tern__frame_leave(scope, mark, y);
     return scope->error.code ? NULL : y;
 }

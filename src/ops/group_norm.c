@@ -14,7 +14,7 @@ typedef struct record {
     int64_t shape[4]; /* as which x is viewed */
 } record;
 
-static tern__view seen_as(const tern__view *view, const record *r)
+static tern__view group_norm_seen_as(const tern__view *view, const record *r)
 {
     tern__view seen = tern__view_make(view->dtype, TERN__PLAIN, 4, r->shape);
     seen.data = view->data;
@@ -36,19 +36,20 @@ static int open_gradients(tern_scope *scope, tern__node *node, tern__call *call,
 }
 
 /* The weights come first: their bucket is small and is complete sooner. */
-static int gradient(tern_scope *scope, tern__node *node)
+static int group_norm_gradient(tern_scope *scope, tern__node *node)
 {
     const record *r = node->attr;
     bool in_place = tern__wants(node, X) && tern__owns_dy(node);
     const tern__view *weight = node->saved[SAVED_WEIGHT].view.data ? &node->saved[SAVED_WEIGHT].view : NULL;
-    tern__view dy = seen_as(tern__dy(node), r), x = seen_as(&node->saved[SAVED_X].view, r), dx;
+    tern__view dy = group_norm_seen_as(tern__dy(node), r),
+               x = group_norm_seen_as(&node->saved[SAVED_X].view, r), dx;
     tern__call call = {
         .kernel = TERN__GROUP_NORM_GRAD,
         .in = {&dy, &x, &node->saved[SAVED_MEAN].view, &node->saved[SAVED_INVERSE].view, weight},
         .attr = &r->attr};
     if (open_gradients(scope, node, &call, in_place)) return scope->error.code;
     if (call.out[X]) {
-        dx = seen_as(call.out[X], r);
+        dx = group_norm_seen_as(call.out[X], r);
         call.out[X] = &dx;
     }
     if (!tern__run(scope, &call)) return scope->error.code;
@@ -65,7 +66,7 @@ typedef struct args {
     tern_tensor *x, *weight, *bias;
 } args;
 
-static bool enter(tern_scope *scope, args *a)
+static bool group_norm_enter(tern_scope *scope, args *a)
 {
     return TERN__ENTER(scope, a->func, 1, &a->x, &a->weight, &a->bias);
 }
@@ -89,7 +90,7 @@ static int check_vector(tern_scope *scope, const args *a, const char *name, cons
                             tern_dtype_name(dtype));
 }
 
-static int check(tern_scope *scope, const args *a, int ndim, const int64_t *shape)
+static int group_norm_check(tern_scope *scope, const args *a, int ndim, const int64_t *shape)
 {
     if (!tern__dtype_is_float(a->x->view.dtype))
         return tern__scope_fail(scope, a->func, TERN_E_DTYPE, "%s: expected floating point, got %s", a->op,
@@ -106,12 +107,12 @@ static bool make_plain(tern_scope *scope, args *a)
     return !scope->error.code;
 }
 
-static bool forward(tern_scope *scope, const args *a, const record *r, tern_tensor *y, tern_tensor *mean,
-                    tern_tensor *inverse)
+static bool group_norm_forward(tern_scope *scope, const args *a, const record *r, tern_tensor *y,
+                               tern_tensor *mean, tern_tensor *inverse)
 {
     if (tern__view_count(&y->view) == 0)
         return tern__fill(scope, &mean->view, 0) && tern__fill(scope, &inverse->view, 0);
-    tern__view x = seen_as(&a->x->view, r), to = seen_as(&y->view, r);
+    tern__view x = group_norm_seen_as(&a->x->view, r), to = group_norm_seen_as(&y->view, r);
     tern__call call = {.kernel = TERN__GROUP_NORM,
                        .in = {&x, a->weight ? &a->weight->view : NULL, a->bias ? &a->bias->view : NULL},
                        .out = {&to, &mean->view, &inverse->view},
@@ -127,9 +128,9 @@ static tern_tensor *normalise(tern_scope *scope, args *a, const record *r)
     tern_tensor *mean = tern__result(scope, TERN_F64, TERN__PLAIN, 1, &rows);
     tern_tensor *inverse = mean ? tern__result(scope, TERN_F64, TERN__PLAIN, 1, &rows) : NULL;
     tern_tensor *y = inverse ? tern__result(scope, x->dtype, TERN__PLAIN, x->ndim, x->shape) : NULL;
-    if (!y || !forward(scope, a, r, y, mean, inverse)) return NULL;
+    if (!y || !group_norm_forward(scope, a, r, y, mean, inverse)) return NULL;
     tern__node *node =
-        tern__record(scope, a->op, gradient, y, 3, (tern_tensor *[]){a->x, a->weight, a->bias});
+        tern__record(scope, a->op, group_norm_gradient, y, 3, (tern_tensor *[]){a->x, a->weight, a->bias});
     tern__save_attr(scope, node, r, sizeof(*r));
     tern__save(node, SAVED_X, a->x);
     tern__save(node, SAVED_MEAN, mean);
@@ -151,7 +152,7 @@ tern_tensor *tern_layer_norm(tern_scope *scope, tern_tensor *x, tern_tensor *wei
     args a = {__func__, "layer_norm", x, weight, bias};
     tern_layer_norm_opts o = tern_layer_norm_defaults();
     char shape[TERN__SHAPE_TEXT];
-    if (!enter(scope, &a)) return NULL;
+    if (!group_norm_enter(scope, &a)) return NULL;
     if (tern__scope_opts(scope, &o, sizeof(o), opts, __func__)) return NULL;
     const tern__view *v = &x->view;
     if (o.ndim < 1 || o.ndim > v->ndim) {
@@ -160,7 +161,7 @@ tern_tensor *tern_layer_norm(tern_scope *scope, tern_tensor *x, tern_tensor *wei
                          tern__shape_text(v, shape), o.ndim);
         return NULL;
     }
-    if (check(scope, &a, o.ndim, v->shape + v->ndim - o.ndim)) return NULL;
+    if (group_norm_check(scope, &a, o.ndim, v->shape + v->ndim - o.ndim)) return NULL;
     record r = {.attr = {o.eps}, .shape = {1, 1, 1, 1}};
     for (int d = 0; d < v->ndim; d++) r.shape[d < v->ndim - o.ndim ? 0 : 2] *= v->shape[d];
     return normalise(scope, &a, &r);
@@ -186,8 +187,8 @@ tern_tensor *tern_group_norm(tern_scope *scope, tern_tensor *x, int64_t groups, 
                              tern_tensor *bias, double eps)
 {
     args a = {__func__, "group_norm", x, weight, bias};
-    if (!enter(scope, &a) || check_groups(scope, &x->view, groups)) return NULL;
-    if (check(scope, &a, 1, &x->view.shape[1])) return NULL;
+    if (!group_norm_enter(scope, &a) || check_groups(scope, &x->view, groups)) return NULL;
+    if (group_norm_check(scope, &a, 1, &x->view.shape[1])) return NULL;
     record r = {.attr = {eps}, .shape = {x->view.shape[0], groups, x->view.shape[1] / groups, 1}};
     for (int d = 2; d < x->view.ndim; d++) r.shape[3] *= x->view.shape[d];
     return normalise(scope, &a, &r);

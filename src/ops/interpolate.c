@@ -7,7 +7,7 @@ tern_interpolate_opts tern_interpolate_defaults(void)
     return (tern_interpolate_opts){.size = sizeof(tern_interpolate_opts), .scale = {2}};
 }
 
-static int gradient(tern_scope *scope, tern__node *node)
+static int interpolate_gradient(tern_scope *scope, tern__node *node)
 {
     tern__call call = {.kernel = TERN__INTERPOLATE_GRAD, .in = {tern__dy(node)}, .attr = node->attr};
     return tern__grad_run(scope, node, 0, &call);
@@ -33,7 +33,7 @@ static int check_input(tern_scope *scope, const tern__view *x)
                             tern_dtype_name(x->dtype));
 }
 
-static int check_opts(tern_scope *scope, const tern_interpolate_opts *o, int axes)
+static int interpolate_check_opts(tern_scope *scope, const tern_interpolate_opts *o, int axes)
 {
     if (o->mode != TERN_INTERPOLATE_NEAREST && o->mode != TERN_INTERPOLATE_LINEAR)
         return tern__scope_fail(
@@ -94,15 +94,15 @@ static int find_shape(tern_scope *scope, const tern_interpolate_opts *o, const t
 }
 
 /* Runs the kernel into a result of another shape. */
-static tern_tensor *resize(tern_scope *scope, const char *op, tern_tensor *x, const int64_t *shape,
-                           const tern__interpolate_attr *attr)
+static tern_tensor *interpolate_resize(tern_scope *scope, const char *op, tern_tensor *x,
+                                       const int64_t *shape, const tern__interpolate_attr *attr)
 {
     if (!(x = tern__dense(scope, x))) return NULL;
     tern_tensor *y = tern__result(scope, x->view.dtype, x->view.layout, x->view.ndim, shape);
     if (!y) return NULL;
     tern__call call = {.kernel = TERN__INTERPOLATE, .in = {&x->view}, .out = {&y->view}, .attr = attr};
     if (tern__view_count(&y->view) > 0 && !tern__run(scope, &call)) return NULL;
-    tern__save_attr(scope, tern__record(scope, op, gradient, y, 1, &x), attr, sizeof(*attr));
+    tern__save_attr(scope, tern__record(scope, op, interpolate_gradient, y, 1, &x), attr, sizeof(*attr));
     return y;
 }
 
@@ -113,10 +113,10 @@ tern_tensor *tern_interpolate(tern_scope *scope, tern_tensor *x, const tern_inte
     int64_t shape[TERN_NDIM_MAX];
     if (!TERN__ENTER(scope, __func__, 1, &x)) return NULL;
     if (tern__scope_opts(scope, &o, sizeof(o), opts, __func__)) return NULL;
-    if (check_input(scope, &x->view) || check_opts(scope, &o, x->view.ndim - 2) ||
+    if (check_input(scope, &x->view) || interpolate_check_opts(scope, &o, x->view.ndim - 2) ||
         find_shape(scope, &o, &x->view, shape, &attr))
         return NULL;
-    return resize(scope, "interpolate", x, shape, &attr);
+    return interpolate_resize(scope, "interpolate", x, shape, &attr);
 }
 
 /* ---- adaptive average pooling: the same kernel with means ---- */
@@ -152,7 +152,7 @@ static tern_tensor *adapt(tern_scope *scope, const char *func, const char *op, t
     if (!batch && !(x = tern__batch_of_one(scope, x))) return NULL;
     for (int d = 0; d < 2 + axes; d++) shape[d] = d < 2 ? x->view.shape[d] : size[d - 2];
     if (!tern__can_be(scope, func, x->view.dtype, x->view.ndim, shape)) return NULL;
-    tern_tensor *y = resize(scope, op, x, shape, &attr);
+    tern_tensor *y = interpolate_resize(scope, op, x, shape, &attr);
     return batch ? y : tern__without_batch(scope, y);
 }
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 /* Returns the part of `all` that begins at `start` and has the given shape, with the strides of `all`. */
-static tern__view part_of(const tern__view *all, const int64_t *start, const int64_t *shape)
+static tern__view join_part_of(const tern__view *all, const int64_t *start, const int64_t *shape)
 {
     tern__view part = *all;
     int64_t offset = 0;
@@ -23,7 +23,7 @@ typedef struct pair {
 } pair;
 
 /* Views a blocked tensor as a plain (N, C / 16, rest). */
-static tern__view blocks_of(const tern__view *view)
+static tern__view join_blocks_of(const tern__view *view)
 {
     int64_t rest = TERN__BLOCK, shape[] = {view->shape[0], view->shape[1] / TERN__BLOCK, 0};
     for (int d = 2; d < view->ndim; d++) rest *= view->shape[d];
@@ -36,9 +36,9 @@ static tern__view blocks_of(const tern__view *view)
 /* If `all` is blocked, the input is too, and `start` is at a whole block. */
 static pair pair_of(const tern__view *all, const int64_t *start, const tern__view *input)
 {
-    if (all->layout != TERN__BLOCKED16) return (pair){part_of(all, start, input->shape), *input};
-    tern__view blocks = blocks_of(all), own = blocks_of(input);
-    return (pair){part_of(&blocks, (int64_t[]){start[0], start[1] / TERN__BLOCK, 0}, own.shape), own};
+    if (all->layout != TERN__BLOCKED16) return (pair){join_part_of(all, start, input->shape), *input};
+    tern__view blocks = join_blocks_of(all), own = join_blocks_of(input);
+    return (pair){join_part_of(&blocks, (int64_t[]){start[0], start[1] / TERN__BLOCK, 0}, own.shape), own};
 }
 
 /* Adds the gradient of input i: the part of dy that begins at `start`. */
@@ -105,7 +105,7 @@ static int fail_part(tern_scope *scope, const char *func, const tern_tensor *fir
 }
 
 /* True if x can be joined to `first`: alike except for the size along `dim`. */
-static bool fits(const tern__view *first, const tern__view *x, int dim)
+static bool join_fits(const tern__view *first, const tern__view *x, int dim)
 {
     bool fit = first->dtype == x->dtype && first->ndim == x->ndim;
     for (int d = 0; d < first->ndim && fit; d++) fit = d == dim || first->shape[d] == x->shape[d];
@@ -119,7 +119,7 @@ static int line_up(tern_scope *scope, const char *func, int count, tern_tensor *
     int64_t at = 0;
     for (int d = 0; d < x[0]->view.ndim; d++) shape[d] = x[0]->view.shape[d];
     for (int i = 0; i < count; i++) {
-        if (!fits(&x[0]->view, &x[i]->view, j->dim)) return fail_part(scope, func, x[0], x[i], i);
+        if (!join_fits(&x[0]->view, &x[i]->view, j->dim)) return fail_part(scope, func, x[0], x[i], i);
         j->start[i] = at;
         at += x[i]->view.shape[j->dim];
     }
@@ -166,7 +166,7 @@ static tern_tensor *cat(tern_scope *scope, const char *func, int count, tern_ten
 }
 
 /* The inputs, in an array of our own; NULL after a failure. */
-static tern_tensor **enter(tern_scope *scope, const char *func, int count, tern_tensor *const *x)
+static tern_tensor **join_enter(tern_scope *scope, const char *func, int count, tern_tensor *const *x)
 {
     if (!scope || scope->error.code) return NULL;
     if (count < 1) {
@@ -180,7 +180,7 @@ static tern_tensor **enter(tern_scope *scope, const char *func, int count, tern_
 
 tern_tensor *tern_cat(tern_scope *scope, int count, tern_tensor *const *x, int dim)
 {
-    tern_tensor **own = enter(scope, __func__, count, x);
+    tern_tensor **own = join_enter(scope, __func__, count, x);
     if (!own || (dim = tern__dim_of(scope, __func__, own[0], dim)) < 0) return NULL;
     return cat(scope, __func__, count, own, dim);
 }
@@ -195,7 +195,7 @@ static tern_tensor *unsqueeze(tern_scope *scope, tern_tensor *x, int dim)
 
 tern_tensor *tern_stack(tern_scope *scope, int count, tern_tensor *const *x, int dim)
 {
-    tern_tensor **own = enter(scope, __func__, count, x);
+    tern_tensor **own = join_enter(scope, __func__, count, x);
     if (!own) return NULL;
     int ndim = own[0]->view.ndim + 1, at = dim < 0 ? dim + ndim : dim;
     if (at < 0 || at >= ndim || ndim > TERN_NDIM_MAX) {
@@ -204,7 +204,7 @@ tern_tensor *tern_stack(tern_scope *scope, int count, tern_tensor *const *x, int
         return NULL;
     }
     for (int i = 1; i < count; i++)
-        if (!fits(&own[0]->view, &own[i]->view, -1)) {
+        if (!join_fits(&own[0]->view, &own[i]->view, -1)) {
             fail_part(scope, __func__, own[0], own[i], i);
             return NULL;
         }

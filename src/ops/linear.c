@@ -70,7 +70,7 @@ static int gradients_at_once(tern_scope *scope, tern__node *node, const tern__vi
 
 /* ---- with and without a ReLU ---- */
 
-static int gradient(tern_scope *scope, tern__node *node)
+static int linear_gradient(tern_scope *scope, tern__node *node)
 {
     if (are_at_once(scope, node)) return gradients_at_once(scope, node, NULL);
     return gradients(scope, node, tern__dy(node));
@@ -94,7 +94,8 @@ static int relu_gradient(tern_scope *scope, tern__node *node)
 
 /* ---- the op ---- */
 
-static bool shapes_fit(tern_scope *scope, const tern_tensor *x, const tern_tensor *w, const tern_tensor *b)
+static bool linear_shapes_fit(tern_scope *scope, const tern_tensor *x, const tern_tensor *w,
+                              const tern_tensor *b)
 {
     char xs[TERN__SHAPE_TEXT], ws[TERN__SHAPE_TEXT], bs[TERN__SHAPE_TEXT], layer[TERN__LAYER_TEXT];
     const tern__view *xv = &x->view;
@@ -112,7 +113,8 @@ static bool shapes_fit(tern_scope *scope, const tern_tensor *x, const tern_tenso
     return false;
 }
 
-static bool dtypes_fit(tern_scope *scope, tern_dtype x, const tern_tensor *w, const tern_tensor *b, bool relu)
+static bool linear_dtypes_fit(tern_scope *scope, tern_dtype x, const tern_tensor *w, const tern_tensor *b,
+                              bool relu)
 {
     char layer[TERN__LAYER_TEXT];
     tern_dtype weight = w->view.dtype, bias = b ? b->view.dtype : weight;
@@ -141,7 +143,7 @@ static tern_tensor *linear(tern_scope *scope, tern_tensor *x, tern_tensor *weigh
     tern_tensor *y = tern__result(scope, x->view.dtype, TERN__PLAIN, shape.ndim, shape.shape);
     if (!y || !tern__matmul_act(scope, &y->view, &x->view, &turned, bias ? &bias->view : NULL, relu))
         return NULL;
-    tern__node *node = tern__record(scope, "linear", relu ? relu_gradient : gradient, y, INPUTS,
+    tern__node *node = tern__record(scope, "linear", relu ? relu_gradient : linear_gradient, y, INPUTS,
                                     (tern_tensor *[]){x, weight, bias});
     if (node && tern__wants(node, WEIGHT)) tern__save(node, SAVED_X, x);
     if (node && tern__wants(node, X)) tern__save(node, SAVED_WEIGHT, weight);
@@ -150,9 +152,11 @@ static tern_tensor *linear(tern_scope *scope, tern_tensor *x, tern_tensor *weigh
 }
 
 /* The part that both functions share, after their inputs were checked. */
-static tern_tensor *run(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias, bool relu)
+static tern_tensor *linear_run(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
+                               bool relu)
 {
-    if (!shapes_fit(scope, x, weight, bias) || !dtypes_fit(scope, x->view.dtype, weight, bias, relu))
+    if (!linear_shapes_fit(scope, x, weight, bias) ||
+        !linear_dtypes_fit(scope, x->view.dtype, weight, bias, relu))
         return NULL;
     if (x->view.ndim > 1) return linear(scope, x, weight, bias, relu);
     tern_tensor *row = tern_reshape(scope, x, 2, (int64_t[]){1, -1});
@@ -162,11 +166,13 @@ static tern_tensor *run(tern_scope *scope, tern_tensor *x, tern_tensor *weight, 
 
 tern_tensor *tern_linear(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias)
 {
-    return TERN__ENTER(scope, __func__, 2, &x, &weight, &bias) ? run(scope, x, weight, bias, false) : NULL;
+    return TERN__ENTER(scope, __func__, 2, &x, &weight, &bias) ? linear_run(scope, x, weight, bias, false)
+                                                               : NULL;
 }
 
 tern_tensor *tern_linear_act(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
                              bool relu)
 {
-    return TERN__ENTER(scope, __func__, 2, &x, &weight, &bias) ? run(scope, x, weight, bias, relu) : NULL;
+    return TERN__ENTER(scope, __func__, 2, &x, &weight, &bias) ? linear_run(scope, x, weight, bias, relu)
+                                                               : NULL;
 }

@@ -2,7 +2,6 @@
  * the result. Gradients are products with the other factor transposed. */
 #include "ops/matmul.h"
 #include "kernels/matmul.h"
-#include "ops/broadcast.h"
 
 /* ---- on views ---- */
 
@@ -55,7 +54,7 @@ static bool is_of_nothing(const tern__call *call)
 }
 
 /* Views all three with one batch dimension. */
-static bool run(tern_scope *scope, tern__call *call)
+static bool matmul_run(tern_scope *scope, tern__call *call)
 {
     const tern__view *y = call->out[0], *a = call->in[0], *b = call->in[1];
     if (is_of_nothing(call)) return tern__fill_zeros(scope, call);
@@ -72,7 +71,7 @@ static bool run(tern_scope *scope, tern__call *call)
 bool tern__matmul(tern_scope *scope, const tern__view *y, const tern__view *a, const tern__view *b, bool add)
 {
     tern__call call = {.kernel = TERN__MATMUL, .in = {a, b}, .out = {y}, .add = {add}};
-    return run(scope, &call);
+    return matmul_run(scope, &call);
 }
 
 bool tern__matmul_act(tern_scope *scope, const tern__view *y, const tern__view *a, const tern__view *b,
@@ -81,7 +80,7 @@ bool tern__matmul_act(tern_scope *scope, const tern__view *y, const tern__view *
     static const tern__matmul_attr with_relu = {.relu = 1};
     tern__call call = {
         .kernel = TERN__MATMUL, .in = {a, b, bias}, .out = {y}, .attr = relu ? &with_relu : NULL};
-    return run(scope, &call);
+    return matmul_run(scope, &call);
 }
 
 int tern__matmul_grad(tern_scope *scope, tern__node *node, int i, const tern__view *a, const tern__view *b)
@@ -106,7 +105,7 @@ tern_tensor *tern__matrices(tern_scope *scope, tern_tensor *x)
 
 /* ---- the op ---- */
 
-static int gradient(tern_scope *scope, tern__node *node)
+static int matmul_gradient(tern_scope *scope, tern__node *node)
 {
     const tern__view *dy = tern__dy(node), *a = &node->saved[0].view, *b = &node->saved[1].view;
     int status = TERN_OK;
@@ -130,13 +129,13 @@ static tern_tensor *matmul(tern_scope *scope, tern_tensor *a, tern_tensor *b, co
     all.shape[all.ndim++] = b->view.shape[b->view.ndim - 1];
     tern_tensor *y = tern__result(scope, a->view.dtype, TERN__PLAIN, all.ndim, all.shape);
     if (!y || !tern__matmul(scope, &y->view, &a->view, &b->view, false)) return NULL;
-    tern__node *node = tern__record(scope, "matmul", gradient, y, 2, (tern_tensor *[]){a, b});
+    tern__node *node = tern__record(scope, "matmul", matmul_gradient, y, 2, (tern_tensor *[]){a, b});
     if (node && tern__wants(node, 1)) tern__save(node, 0, a);
     if (node && tern__wants(node, 0)) tern__save(node, 1, b);
     return y;
 }
 
-static bool dtypes_fit(tern_scope *scope, tern_dtype a, tern_dtype b)
+static bool matmul_dtypes_fit(tern_scope *scope, tern_dtype a, tern_dtype b)
 {
     if (a == b && a != TERN_BOOL) return true;
     tern__scope_fail(scope, "tern_matmul", TERN_E_DTYPE,
@@ -146,7 +145,7 @@ static bool dtypes_fit(tern_scope *scope, tern_dtype a, tern_dtype b)
 }
 
 /* True if a's rows are as long as b's columns and the batches fit. Both have at least two dimensions. */
-static bool shapes_fit(const tern__view *a, const tern__view *b, tern__view *batch)
+static bool matmul_shapes_fit(const tern__view *a, const tern__view *b, tern__view *batch)
 {
     *batch = batch_of(a);
     return a->shape[a->ndim - 1] == b->shape[b->ndim - 2] && join_batches(batch, b);
@@ -169,13 +168,13 @@ tern_tensor *tern_matmul(tern_scope *scope, tern_tensor *a, tern_tensor *b)
 {
     tern__view batch;
     char as[TERN__SHAPE_TEXT], bs[TERN__SHAPE_TEXT];
-    if (!TERN__ENTER(scope, __func__, 2, &a, &b) || !dtypes_fit(scope, a->view.dtype, b->view.dtype))
+    if (!TERN__ENTER(scope, __func__, 2, &a, &b) || !matmul_dtypes_fit(scope, a->view.dtype, b->view.dtype))
         return NULL;
     bool row = a->view.ndim == 1, column = b->view.ndim == 1;
     tern_tensor *am = row ? tern_reshape(scope, a, 2, (int64_t[]){1, -1}) : a;
     tern_tensor *bm = column ? tern_reshape(scope, b, 2, (int64_t[]){-1, 1}) : b;
     if (!am || !bm) return NULL;
-    if (am->view.ndim > 1 && bm->view.ndim > 1 && shapes_fit(&am->view, &bm->view, &batch))
+    if (am->view.ndim > 1 && bm->view.ndim > 1 && matmul_shapes_fit(&am->view, &bm->view, &batch))
         return without(scope, matmul(scope, am, bm, &batch), row, column);
     tern__scope_fail(scope, __func__, TERN_E_SHAPE,
                      "matmul: expected (.., m, k) or (k) and (.., k, n) or (k), got %s and %s",

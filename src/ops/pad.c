@@ -80,7 +80,8 @@ static bool add_back(tern_scope *scope, const tern__view *part, int d, const bor
     return true;
 }
 
-static bool fill(tern_scope *scope, const tern__view *part, const tern__padding *p, int d, const border *b)
+static bool pad_fill(tern_scope *scope, const tern__view *part, const tern__padding *p, int d,
+                     const border *b)
 {
     tern__view to = lines(part, d, b->start, b->count, 1);
     if (p->mode == TERN_PADDING_MODE_ZEROS) return tern__fill(scope, &to, p->value);
@@ -96,7 +97,7 @@ static bool do_borders(tern_scope *scope, const tern__view *all, const tern__pad
     for (int behind = 0; behind < 2; behind++) {
         border b = border_of(p, d, all->shape[d], behind);
         if (b.count == 0) continue;
-        if (back ? !add_back(scope, &part, d, &b) : !fill(scope, &part, p, d, &b)) return false;
+        if (back ? !add_back(scope, &part, d, &b) : !pad_fill(scope, &part, p, d, &b)) return false;
     }
     return true;
 }
@@ -123,7 +124,7 @@ static tern__saved folded(tern_scope *scope, const tern__node *node, const tern_
     return own;
 }
 
-static int gradient(tern_scope *scope, tern__node *node)
+static int pad_gradient(tern_scope *scope, tern__node *node)
 {
     const tern__padding *p = node->attr;
     bool add;
@@ -199,7 +200,7 @@ tern_tensor *tern__pad(tern_scope *scope, const char *func, tern_tensor *x, cons
     if (!tern__can_be(scope, func, x->view.dtype, x->view.ndim, shape)) return NULL;
     tern_tensor *y = tern__result(scope, x->view.dtype, layout_of(&x->view, p), x->view.ndim, shape);
     if (!y || !fill_all(scope, &y->view, &x->view, p)) return NULL;
-    tern__save_attr(scope, tern__record(scope, "pad", gradient, y, 1, &x), p, sizeof(*p));
+    tern__save_attr(scope, tern__record(scope, "pad", pad_gradient, y, 1, &x), p, sizeof(*p));
     return y;
 }
 
@@ -207,8 +208,8 @@ tern_tensor *tern__pad(tern_scope *scope, const char *func, tern_tensor *x, cons
 
 /* Reads two numbers per dimension, the last dimension first, each at least `least`. Sizes must fit an
  * int64_t. */
-static int take(tern_scope *scope, const char *func, const tern__view *x, int count, const int64_t *padding,
-                int64_t least, tern__padding *p)
+static int pad_take(tern_scope *scope, const char *func, const tern__view *x, int count,
+                    const int64_t *padding, int64_t least, tern__padding *p)
 {
     bool fit = count >= 0 && count % 2 == 0 && count / 2 <= x->ndim;
     for (int i = 0; i < count && fit; i++) {
@@ -225,8 +226,8 @@ static int take(tern_scope *scope, const char *func, const tern__view *x, int co
 }
 
 /* Cuts from a dimension what negative numbers take away before and after it. */
-static tern_tensor *cut(tern_scope *scope, const char *func, tern_tensor *x, int d, int64_t *before,
-                        int64_t *after)
+static tern_tensor *pad_cut(tern_scope *scope, const char *func, tern_tensor *x, int d, int64_t *before,
+                            int64_t *after)
 {
     int64_t size = x->view.shape[d], first = TERN__MIN(*before, (int64_t)0),
             last = TERN__MIN(*after, (int64_t)0);
@@ -245,14 +246,14 @@ tern_tensor *tern_pad(tern_scope *scope, tern_tensor *x, int count, const int64_
 {
     tern__padding p = {.mode = TERN_PADDING_MODE_ZEROS, .value = value};
     if (!TERN__ENTER(scope, __func__, 1, &x) ||
-        take(scope, __func__, &x->view, count, padding, -INT64_MAX, &p))
+        pad_take(scope, __func__, &x->view, count, padding, -INT64_MAX, &p))
         return NULL;
-    for (int d = 0; x && d < x->view.ndim; d++) x = cut(scope, __func__, x, d, &p.before[d], &p.after[d]);
+    for (int d = 0; x && d < x->view.ndim; d++) x = pad_cut(scope, __func__, x, d, &p.before[d], &p.after[d]);
     return x ? tern__pad(scope, __func__, x, &p) : NULL;
 }
 
 /* The op's name in autocast's table: PyTorch lists these two, but no reflection of three dimensions. */
-static const char *row_of(int count, tern_padding_mode mode)
+static const char *pad_row_of(int count, tern_padding_mode mode)
 {
     if (mode == TERN_PADDING_MODE_REFLECT && count <= 4) return "tern_pad_reflect";
     return mode == TERN_PADDING_MODE_REPLICATE ? "tern_pad_replicate" : "tern_pad_mode";
@@ -263,8 +264,8 @@ tern_tensor *tern_pad_mode(tern_scope *scope, tern_tensor *x, int count, const i
 {
     tern__padding p = {.mode = mode};
     if (!TERN__ENTER(scope, __func__, 1, &x) || tern__padding_mode_check(scope, __func__, "pad", (int)mode) ||
-        take(scope, __func__, &x->view, count, padding, 0, &p) ||
-        !TERN__ENTER(scope, row_of(count, mode), 1, &x))
+        pad_take(scope, __func__, &x->view, count, padding, 0, &p) ||
+        !TERN__ENTER(scope, pad_row_of(count, mode), 1, &x))
         return NULL;
     return tern__pad(scope, __func__, x, &p);
 }

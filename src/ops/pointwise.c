@@ -3,7 +3,6 @@
 #include "ops/pointwise.h"
 #include "kernels/pointwise.h"
 #include "kernels/reduce.h"
-#include "ops/broadcast.h"
 
 #include <string.h>
 
@@ -15,7 +14,7 @@ typedef struct record {
 
 static const uint64_t zero_bits = 0; /* 0 in every dtype */
 
-static tern__view seen_as(const tern__view *view, const tern__view *like)
+static tern__view pointwise_seen_as(const tern__view *view, const tern__view *like)
 {
     return tern__broadcast_view(view, like->ndim, like->shape);
 }
@@ -28,7 +27,7 @@ int tern__sum_into(tern_scope *scope, tern__node *node, int i, const tern__view 
     bool add;
     const tern__view *grad = tern__grad_open(scope, node, i, &add);
     if (!grad) return scope->error.code;
-    tern__view seen = seen_as(grad, d);
+    tern__view seen = pointwise_seen_as(grad, d);
     tern__call call = {.kernel = TERN__SUM, .in = {d}, .out = {&seen}, .add = {add}, .attr = &one};
     return tern__run(scope, &call) ? tern__grad_done(scope, node, i) : scope->error.code;
 }
@@ -40,11 +39,11 @@ static tern__view operand_view(const tern__node *node, tern__operand operand)
     tern__view zero = tern__view_make(dy->dtype, TERN__PLAIN, 0, NULL);
     zero.data = (void *)&zero_bits;
     if (operand == TERN__DY) return *dy;
-    return seen_as(operand == TERN__ZERO ? &zero : &node->saved[operand - TERN__IN0].view, dy);
+    return pointwise_seen_as(operand == TERN__ZERO ? &zero : &node->saved[operand - TERN__IN0].view, dy);
 }
 
 /* Runs the kernel for input i's gradient into `to`. */
-static bool run_gradient(tern_scope *scope, tern__node *node, int i, const tern__view *to, bool add)
+static bool pointwise_run_gradient(tern_scope *scope, tern__node *node, int i, const tern__view *to, bool add)
 {
     const record *r = node->attr;
     const tern__pointwise_grad *grad = &r->op->grad[i];
@@ -62,53 +61,49 @@ static int repeated_gradient(tern_scope *scope, tern__node *node, int i)
     const record *r = node->attr;
     if (r->op->grad[i].kernel == TERN__COPY) return tern__sum_into(scope, node, i, tern__dy(node));
     tern__saved d = tern__temporary(scope, tern__dy(node));
-    bool ran = d.storage && run_gradient(scope, node, i, &d.view, false);
+    bool ran = d.storage && pointwise_run_gradient(scope, node, i, &d.view, false);
     int status = ran ? tern__sum_into(scope, node, i, &d.view) : scope->error.code;
     tern__saved_drop(&d);
     return status;
 }
 
-static int gradient_of(tern_scope *scope, tern__node *node, int i, bool is_last)
+static int pointwise_gradient_of(tern_scope *scope, tern__node *node, int i, bool is_last)
 {
     const record *r = node->attr;
     const tern__view *dy = tern__dy(node), *x = &node->in[i]->view;
     if (!tern__view_same_shape(x, dy)) return repeated_gradient(scope, node, i);
     if (r->op->grad[i].kernel == TERN__COPY) return tern__grad_give(scope, node, i, dy);
     if (is_last && tern__owns_dy(node) && x->layout == dy->layout) {
-        if (!run_gradient(scope, node, i, dy, false)) return scope->error.code;
+        if (!pointwise_run_gradient(scope, node, i, dy, false)) return scope->error.code;
         return tern__grad_give(scope, node, i, dy);
     }
     bool add;
     const tern__view *to = tern__grad_open(scope, node, i, &add);
-    if (!to || !run_gradient(scope, node, i, to, add)) return scope->error.code;
+    if (!to || !pointwise_run_gradient(scope, node, i, to, add)) return scope->error.code;
     return tern__grad_done(scope, node, i);
 }
 
-static int gradient(tern_scope *scope, tern__node *node)
+static int pointwise_gradient(tern_scope *scope, tern__node *node)
 {
     int last = TERN__POINTWISE_ARGS - 1;
     while (last > 0 && !tern__wants(node, last)) last--;
     for (int i = 0; i <= last; i++)
-        if (tern__wants(node, i) && gradient_of(scope, node, i, i == last)) return scope->error.code;
+        if (tern__wants(node, i) && pointwise_gradient_of(scope, node, i, i == last))
+            return scope->error.code;
     return TERN_OK;
 }
 
 /* ---- forward ---- */
 
-static int fail_dtypes(tern_scope *scope, const char *func, const char *name, tern_dtype a, tern_dtype b)
-{
-    return tern__scope_fail(scope, func, TERN_E_DTYPE, "%s: expected one dtype, got %s and %s", name,
-                            tern_dtype_name(a), tern_dtype_name(b));
-}
-
-static int check_dtypes(tern_scope *scope, const char *func, const tern__pointwise_op *op,
-                        tern_tensor *const *in)
+static int pointwise_check_dtypes(tern_scope *scope, const char *func, const tern__pointwise_op *op,
+                                  tern_tensor *const *in)
 {
     int first = op->chooses ? 1 : 0;
     tern_dtype dtype = in[first]->view.dtype;
     for (int i = first + 1; i < op->inputs; i++)
         if (in[i]->view.dtype != dtype && !(op->masks && i == 1))
-            return fail_dtypes(scope, func, op->name, dtype, in[i]->view.dtype);
+            return tern__scope_fail(scope, func, TERN_E_DTYPE, "%s: expected one dtype, got %s and %s",
+                                    op->name, tern_dtype_name(dtype), tern_dtype_name(in[i]->view.dtype));
     bool fit = tern__dtype_is_float(dtype) || op->takes == TERN__ALL ||
                (op->takes == TERN__NUMBERS && dtype != TERN_BOOL);
     if (fit) return TERN_OK;
@@ -151,8 +146,8 @@ static int settle_layout(tern_scope *scope, int inputs, tern_tensor **in, const 
     return TERN_OK;
 }
 
-static tern_tensor *forward(tern_scope *scope, const tern__pointwise_op *op, tern_tensor *const *in,
-                            const tern__view *all, tern__layout layout, const record *r)
+static tern_tensor *pointwise_forward(tern_scope *scope, const tern__pointwise_op *op, tern_tensor *const *in,
+                                      const tern__view *all, tern__layout layout, const record *r)
 {
     tern_dtype dtype = op->compares ? TERN_BOOL : in[op->chooses ? 1 : 0]->view.dtype;
     tern_tensor *y = tern__result(scope, dtype, layout, all->ndim, all->shape);
@@ -160,14 +155,15 @@ static tern_tensor *forward(tern_scope *scope, const tern__pointwise_op *op, ter
     tern__view views[TERN__POINTWISE_ARGS];
     tern__call call = {.kernel = op->kernel, .out = {&y->view}, .attr = &r->attr};
     for (int i = 0; i < op->inputs; i++) {
-        views[i] = seen_as(&in[i]->view, &y->view);
+        views[i] = pointwise_seen_as(&in[i]->view, &y->view);
         call.in[i] = &views[i];
     }
     return tern__view_count(all) == 0 || tern__run(scope, &call) ? y : NULL;
 }
 
 /* Saves what the wanted gradients will read. */
-static void save(const tern__pointwise_op *op, tern__node *node, tern_tensor *const *in, tern_tensor *y)
+static void pointwise_save(const tern__pointwise_op *op, tern__node *node, tern_tensor *const *in,
+                           tern_tensor *y)
 {
     for (int i = 0; i < op->inputs; i++) {
         if (!tern__wants(node, i)) continue;
@@ -190,15 +186,15 @@ tern_tensor *tern__pointwise(tern_scope *scope, const char *func, const tern__po
     memcpy(in, inputs, (size_t)op->inputs * sizeof(*in));
     if (!tern__op_enter(scope, func, op->inputs, op->inputs, in)) return NULL;
     for (int i = 0; k && i < 2; i++) r.attr.k[i] = k[i];
-    if (check_dtypes(scope, func, op, in) || join_shapes(scope, func, op, in, &all) ||
+    if (pointwise_check_dtypes(scope, func, op, in) || join_shapes(scope, func, op, in, &all) ||
         settle_layout(scope, op->inputs, in, &all, &layout))
         return NULL;
-    tern_tensor *y = forward(scope, op, in, &all, layout, &r);
+    tern_tensor *y = pointwise_forward(scope, op, in, &all, layout, &r);
     if (!y) return NULL;
     for (int i = 0; i < op->inputs; i++) wanting[i] = op->grad[i].in[0] ? in[i] : NULL;
-    tern__node *node = tern__record(scope, op->name, gradient, y, op->inputs, wanting);
+    tern__node *node = tern__record(scope, op->name, pointwise_gradient, y, op->inputs, wanting);
     if (!node) return y;
     tern__save_attr(scope, node, &r, sizeof(r));
-    save(op, node, in, y);
+    pointwise_save(op, node, in, y);
     return y;
 }

@@ -1,4 +1,4 @@
-/* pool.c - max and average pooling over two or three spatial dimensions. */
+/* pool.c - max and average pooling over two or three spatial dimensions, and global average pooling. */
 #include "kernels/pool.h"
 #include "ops/ops.h"
 
@@ -16,7 +16,8 @@ tern_pool3d_opts tern_pool3d_defaults(void)
 
 /* ---- gradients ---- */
 
-static int run_gradient(tern_scope *scope, tern__node *node, tern__kernel kernel, const tern__view *place)
+static int pool_run_gradient(tern_scope *scope, tern__node *node, tern__kernel kernel,
+                             const tern__view *place)
 {
     tern__call call = {.kernel = kernel, .in = {tern__dy(node), place}, .attr = node->attr};
     return tern__grad_run(scope, node, 0, &call);
@@ -24,12 +25,12 @@ static int run_gradient(tern_scope *scope, tern__node *node, tern__kernel kernel
 
 static int max_gradient(tern_scope *scope, tern__node *node)
 {
-    return run_gradient(scope, node, TERN__MAX_POOL_GRAD, &node->saved[0].view);
+    return pool_run_gradient(scope, node, TERN__MAX_POOL_GRAD, &node->saved[0].view);
 }
 
 static int avg_gradient(tern_scope *scope, tern__node *node)
 {
-    return run_gradient(scope, node, TERN__AVG_POOL_GRAD, NULL);
+    return pool_run_gradient(scope, node, TERN__AVG_POOL_GRAD, NULL);
 }
 
 /* ---- options ---- */
@@ -76,7 +77,7 @@ static bool is_count(int64_t number, int64_t most)
 }
 
 /* Reads the caller's numbers; each array starts with the op's first axis. */
-static int take(tern_scope *scope, pool *p, const int64_t *kernel, const tern_pool3d_opts *o)
+static int pool_take(tern_scope *scope, pool *p, const int64_t *kernel, const tern_pool3d_opts *o)
 {
     tern__pool_attr *a = &p->attr;
     int64_t places = INT32_MAX;
@@ -107,7 +108,7 @@ static int read_opts2d(tern_scope *scope, pool *p, int64_t kernel_h, int64_t ker
                             .count_include_pad = o.count_include_pad,
                             .dilation = {o.dilation[0], o.dilation[1]},
                             .ceil_mode = o.ceil_mode};
-    return take(scope, p, (int64_t[]){kernel_h, kernel_w}, &two);
+    return pool_take(scope, p, (int64_t[]){kernel_h, kernel_w}, &two);
 }
 
 static int read_opts3d(tern_scope *scope, pool *p, int64_t kernel_d, int64_t kernel_h, int64_t kernel_w,
@@ -115,12 +116,12 @@ static int read_opts3d(tern_scope *scope, pool *p, int64_t kernel_d, int64_t ker
 {
     tern_pool3d_opts o = tern_pool3d_defaults();
     if (tern__scope_opts(scope, &o, sizeof(o), opts, p->func)) return scope->error.code;
-    return take(scope, p, (int64_t[]){kernel_d, kernel_h, kernel_w}, &o);
+    return pool_take(scope, p, (int64_t[]){kernel_d, kernel_h, kernel_w}, &o);
 }
 
 /* ---- shape rule ---- */
 
-static int check(tern_scope *scope, const pool *p, const tern__view *x)
+static int pool_check(tern_scope *scope, const pool *p, const tern__view *x)
 {
     char shape[TERN__SHAPE_TEXT];
     const char *depth = p->axes == 3 ? "D, " : "";
@@ -177,8 +178,8 @@ static tern_tensor *new_output(tern_scope *scope, const pool *p, tern_tensor **x
 
 /* ---- ops ---- */
 
-static bool run(tern_scope *scope, tern__kernel kernel, const pool *p, const tern_tensor *x,
-                const tern_tensor *y, const tern_tensor *place)
+static bool pool_run(tern_scope *scope, tern__kernel kernel, const pool *p, const tern_tensor *x,
+                     const tern_tensor *y, const tern_tensor *place)
 {
     tern__call call = {
         .kernel = kernel, .in = {&x->view}, .out = {&y->view, place ? &place->view : NULL}, .attr = &p->attr};
@@ -194,7 +195,7 @@ static tern_tensor *max_pool(tern_scope *scope, tern_tensor *x, const pool *p)
         place = tern__result(scope, dtype, y->view.layout, y->view.ndim, y->view.shape);
         if (!place) return NULL;
     }
-    if (!run(scope, TERN__MAX_POOL, p, x, y, place)) return NULL;
+    if (!pool_run(scope, TERN__MAX_POOL, p, x, y, place)) return NULL;
     tern__node *node = tern__record(scope, p->op, max_gradient, y, 1, &x);
     tern__save_attr(scope, node, &p->attr, sizeof(p->attr));
     tern__save(node, 0, place);
@@ -204,7 +205,7 @@ static tern_tensor *max_pool(tern_scope *scope, tern_tensor *x, const pool *p)
 static tern_tensor *avg_pool(tern_scope *scope, tern_tensor *x, const pool *p)
 {
     tern_tensor *y = new_output(scope, p, &x);
-    if (!y || !run(scope, TERN__AVG_POOL, p, x, y, NULL)) return NULL;
+    if (!y || !pool_run(scope, TERN__AVG_POOL, p, x, y, NULL)) return NULL;
     tern__save_attr(scope, tern__record(scope, p->op, avg_gradient, y, 1, &x), &p->attr, sizeof(p->attr));
     return y;
 }
@@ -214,7 +215,7 @@ typedef tern_tensor *(*pool_fn)(tern_scope *scope, tern_tensor *x, const pool *p
 /* Pools a batch or a single sample. */
 static tern_tensor *run_any(tern_scope *scope, tern_tensor *x, const pool *p, pool_fn fn)
 {
-    if (check(scope, p, &x->view)) return NULL;
+    if (pool_check(scope, p, &x->view)) return NULL;
     if (x->view.ndim == 2 + p->axes) return fn(scope, x, p);
     x = tern__batch_of_one(scope, x);
     return x ? tern__without_batch(scope, fn(scope, x, p)) : NULL;
@@ -252,4 +253,38 @@ tern_tensor *tern_avg_pool3d(tern_scope *scope, tern_tensor *x, int64_t kernel_d
     if (!TERN__ENTER(scope, __func__, 1, &x) || read_opts3d(scope, &p, kernel_d, kernel_h, kernel_w, opts))
         return NULL;
     return run_any(scope, x, &p, avg_pool);
+}
+
+/* ---- the mean of each channel over all positions ---- */
+
+static int global_avg_gradient(tern_scope *scope, tern__node *node)
+{
+    tern__call call = {.kernel = TERN__GLOBAL_AVG_POOL_GRAD, .in = {tern__dy(node)}};
+    return tern__grad_run(scope, node, 0, &call);
+}
+
+static int global_avg_check(tern_scope *scope, const tern__view *x)
+{
+    bool fit = x->ndim >= 3;
+    for (int d = 2; d < x->ndim; d++) fit = fit && x->shape[d] > 0;
+    char shape[TERN__SHAPE_TEXT];
+    if (!fit)
+        return tern__scope_fail(scope, "tern_global_avg_pool", TERN_E_SHAPE,
+                                "global_avg_pool: expected (N, C, H, W) with at least one position, got %s",
+                                tern__shape_text(x, shape));
+    if (tern__dtype_is_float(x->dtype)) return TERN_OK;
+    return tern__scope_fail(scope, "tern_global_avg_pool", TERN_E_DTYPE,
+                            "global_avg_pool: expected floating point, got %s", tern_dtype_name(x->dtype));
+}
+
+tern_tensor *tern_global_avg_pool(tern_scope *scope, tern_tensor *x)
+{
+    if (!TERN__ENTER(scope, __func__, 1, &x) || global_avg_check(scope, &x->view)) return NULL;
+    x = tern__dense(scope, x);
+    tern_tensor *y = x ? tern__result(scope, x->view.dtype, TERN__PLAIN, 2, x->view.shape) : NULL;
+    if (!y) return NULL;
+    tern__call call = {.kernel = TERN__GLOBAL_AVG_POOL, .in = {&x->view}, .out = {&y->view}};
+    if (tern__view_count(&y->view) > 0 && !tern__run(scope, &call)) return NULL;
+    tern__record(scope, "global_avg_pool", global_avg_gradient, y, 1, &x);
+    return y;
 }

@@ -1,9 +1,8 @@
 /* reduce.c - sum, mean, max and min over some or all dimensions. The kernels view the result with the input's
  * shape, with stride 0 along reduced dimensions. */
-#include "ops/reduce.h"
+#include "ops/loss.h"
 #include "kernels/pointwise.h"
 #include "kernels/reduce.h"
-#include "ops/broadcast.h"
 #include "tensor/host.h"
 
 #include <tern/loss.h>
@@ -56,7 +55,7 @@ static int find_shapes(tern_scope *scope, const char *func, const tern__view *x,
 }
 
 /* Views y, which has the kept shape, with x's shape. */
-static tern__view seen_as(const tern__view *y, const shapes *s, const tern__view *x)
+static tern__view reduce_seen_as(const tern__view *y, const shapes *s, const tern__view *x)
 {
     tern__view kept = tern__view_make(y->dtype, TERN__PLAIN, s->ndim, s->kept);
     kept.data = y->data;
@@ -77,17 +76,17 @@ static int sum_gradient(tern_scope *scope, tern__node *node)
     tern__call call = {.kernel = TERN__SCALE, .attr = &(tern__pointwise_attr){{r->attr.factor, 0}}};
     call.out[0] = tern__grad_open(scope, node, 0, &call.add[0]);
     if (!call.out[0]) return scope->error.code;
-    tern__view dy = seen_as(tern__dy(node), &r->shapes, call.out[0]);
+    tern__view dy = reduce_seen_as(tern__dy(node), &r->shapes, call.out[0]);
     call.in[0] = &dy;
     return tern__run(scope, &call) ? tern__grad_done(scope, node, 0) : scope->error.code;
 }
 
-static tern_tensor *reduce(tern_scope *scope, tern__kernel kernel, tern_tensor *x, const shapes *s,
-                           tern_dtype dtype, const void *attr)
+static tern_tensor *reduce_run(tern_scope *scope, tern__kernel kernel, tern_tensor *x, const shapes *s,
+                               tern_dtype dtype, const void *attr)
 {
     tern_tensor *y = tern__result(scope, dtype, TERN__PLAIN, s->kept_ndim, s->result);
     if (!y) return NULL;
-    tern__view seen = seen_as(&y->view, s, &x->view);
+    tern__view seen = reduce_seen_as(&y->view, s, &x->view);
     tern__call call = {.kernel = kernel, .in = {&x->view}, .out = {&seen}, .attr = attr};
     return tern__run(scope, &call) ? y : NULL;
 }
@@ -98,10 +97,11 @@ static tern_dtype sum_dtype(const tern_tensor *x)
     return tern__dtype_is_float(x->view.dtype) ? x->view.dtype : TERN_I64;
 }
 
-static tern_tensor *sum(tern_scope *scope, const char *op, tern_tensor *x, const shapes *s, double factor)
+static tern_tensor *reduce_sum(tern_scope *scope, const char *op, tern_tensor *x, const shapes *s,
+                               double factor)
 {
     sum_record r = {.attr = {factor}, .shapes = *s};
-    tern_tensor *y = reduce(scope, TERN__SUM, x, s, sum_dtype(x), &r.attr);
+    tern_tensor *y = reduce_run(scope, TERN__SUM, x, s, sum_dtype(x), &r.attr);
     if (y) tern__save_attr(scope, tern__record(scope, op, sum_gradient, y, 1, &x), &r, sizeof(r));
     return y;
 }
@@ -111,7 +111,7 @@ tern_tensor *tern_sum_dims(tern_scope *scope, tern_tensor *x, int count, const i
     shapes s;
     if (!TERN__ENTER(scope, __func__, 1, &x)) return NULL;
     if (find_shapes(scope, __func__, &x->view, count, dims, keep, &s)) return NULL;
-    return sum(scope, "sum", x, &s, 1);
+    return reduce_sum(scope, "sum", x, &s, 1);
 }
 
 static tern_tensor *mean(tern_scope *scope, const char *func, tern_tensor *x, int count, const int *dims,
@@ -125,7 +125,7 @@ static tern_tensor *mean(tern_scope *scope, const char *func, tern_tensor *x, in
         return NULL;
     }
     if (find_shapes(scope, func, &x->view, count, dims, keep, &s)) return NULL;
-    return sum(scope, "mean", x, &s, 1 / (double)s.reduced);
+    return reduce_sum(scope, "mean", x, &s, 1 / (double)s.reduced);
 }
 
 tern_tensor *tern_mean_dims(tern_scope *scope, tern_tensor *x, int count, const int *dims, bool keep)
@@ -169,7 +169,7 @@ static int share_out(tern_scope *scope, tern__node *node, const tern__view *is, 
     static const tern__factor_attr one = {1};
     const shapes *s = node->attr;
     const tern__view *x = &node->saved[0].view, *y = &node->saved[1].view, *dy = tern__dy(node);
-    tern__view y_seen = seen_as(y, s, x), share_seen = seen_as(share, s, x);
+    tern__view y_seen = reduce_seen_as(y, s, x), share_seen = reduce_seen_as(share, s, x);
     tern__call find = {.kernel = TERN__EQ, .in = {x, &y_seen}, .out = {is}};
     tern__call count = {.kernel = TERN__SUM, .in = {is}, .out = {&share_seen}, .attr = &one};
     tern__call divide = {.kernel = TERN__DIV, .in = {dy, share}, .out = {share}};
@@ -203,7 +203,8 @@ static tern_tensor *extreme(tern_scope *scope, const char *func, tern__kernel ke
                          tern__kernel_name(kernel), tern__shape_text(&x->view, text));
         return NULL;
     }
-    tern_tensor *y = (x = tern__dense(scope, x)) ? reduce(scope, kernel, x, &s, x->view.dtype, NULL) : NULL;
+    tern_tensor *y =
+        (x = tern__dense(scope, x)) ? reduce_run(scope, kernel, x, &s, x->view.dtype, NULL) : NULL;
     if (!y) return NULL;
     tern__node *node = tern__record(scope, tern__kernel_name(kernel), extreme_gradient, y, 1, &x);
     tern__save(node, 0, x);

@@ -1,7 +1,7 @@
 #include "ops/ops.h"
 
 /* Gives dy on with the input's shape. */
-static int gradient(tern_scope *scope, tern__node *node)
+static int reshape_gradient(tern_scope *scope, tern__node *node)
 {
     const tern__view *x = &node->in[0]->view, *dy = tern__dy(node);
     tern__view view = tern__view_make(dy->dtype, TERN__PLAIN, x->ndim, x->shape);
@@ -16,7 +16,7 @@ static tern_tensor *reshape(tern_scope *scope, tern_tensor *x, int ndim, const i
     tern__view view = tern__view_make(x->view.dtype, TERN__PLAIN, ndim, shape);
     view.data = x->view.data;
     tern_tensor *y = tern__share(scope, x, &view);
-    if (y) tern__record(scope, "reshape", gradient, y, 1, &x);
+    if (y) tern__record(scope, "reshape", reshape_gradient, y, 1, &x);
     return y;
 }
 

@@ -16,7 +16,7 @@ typedef struct record {
 } record;
 
 /* Overwrites dy if nothing else holds it. */
-static int gradient(tern_scope *scope, tern__node *node)
+static int softmax_gradient(tern_scope *scope, tern__node *node)
 {
     const record *r = node->attr;
     const tern__view *dy = tern__dy(node);
@@ -28,7 +28,7 @@ static int gradient(tern_scope *scope, tern__node *node)
 }
 
 /* Resolves `dim`; a scalar counts as one dimension of one element. -1 on failure. */
-static int check(tern_scope *scope, const char *func, const form *f, const tern_tensor *x, int dim)
+static int softmax_check(tern_scope *scope, const char *func, const form *f, const tern_tensor *x, int dim)
 {
     if (!tern__dtype_is_float(x->view.dtype)) {
         tern__scope_fail(scope, func, TERN_E_DTYPE, "%s: expected floating point, got %s", f->name,
@@ -40,13 +40,13 @@ static int check(tern_scope *scope, const char *func, const form *f, const tern_
 
 static tern_tensor *softmax(tern_scope *scope, const char *func, const form *f, tern_tensor *x, int dim)
 {
-    if (!TERN__ENTER(scope, func, 1, &x) || (dim = check(scope, func, f, x, dim)) < 0) return NULL;
+    if (!TERN__ENTER(scope, func, 1, &x) || (dim = softmax_check(scope, func, f, x, dim)) < 0) return NULL;
     if (!(x = tern__plain(scope, x))) return NULL;
     record r = {{dim}, f};
     tern_tensor *y = tern__result(scope, x->view.dtype, TERN__PLAIN, x->view.ndim, x->view.shape);
     tern__call call = {.kernel = f->forward, .in = {&x->view}, .out = {y ? &y->view : NULL}, .attr = &r.attr};
     if (!y || !tern__run(scope, &call)) return NULL;
-    tern__node *node = tern__record(scope, f->name, gradient, y, 1, &x);
+    tern__node *node = tern__record(scope, f->name, softmax_gradient, y, 1, &x);
     tern__save(node, 0, y);
     tern__save_attr(scope, node, &r, sizeof(r));
     return y;

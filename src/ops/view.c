@@ -45,7 +45,7 @@ static tern__view window_on(const tern__view *grad, const window *w, const tern_
     return seen;
 }
 
-static int gradient(tern_scope *scope, tern__node *node)
+static int view_gradient(tern_scope *scope, tern__node *node)
 {
     bool add;
     const window *w = node->attr;
@@ -62,7 +62,7 @@ static tern_tensor *view_of(tern_scope *scope, const char *op, tern_tensor *x, c
                             const window *w)
 {
     tern_tensor *y = tern__share(scope, x, seen);
-    if (y) tern__save_attr(scope, tern__record(scope, op, gradient, y, 1, &x), w, sizeof(*w));
+    if (y) tern__save_attr(scope, tern__record(scope, op, view_gradient, y, 1, &x), w, sizeof(*w));
     return y;
 }
 
@@ -121,8 +121,8 @@ tern_tensor *tern_transpose(tern_scope *scope, tern_tensor *x, int dim0, int dim
 /* ---- slice ---- */
 
 /* Returns x[.., start : start + count * step : step, ..], without the dimension if `drop`. */
-static tern_tensor *take(tern_scope *scope, const char *op, tern_tensor *x, int dim, int64_t start,
-                         int64_t count, int64_t step, bool drop)
+static tern_tensor *view_take(tern_scope *scope, const char *op, tern_tensor *x, int dim, int64_t start,
+                              int64_t count, int64_t step, bool drop)
 {
     if (!(x = x->view.layout == TERN__PLAIN ? x : tern__plain(scope, x))) return NULL;
     tern__view seen = x->view;
@@ -143,7 +143,7 @@ static tern_tensor *take(tern_scope *scope, const char *op, tern_tensor *x, int 
 }
 
 /* Resolves an index as Python does: from the end if negative, then clamped. */
-static int64_t clip(int64_t place, int64_t size)
+static int64_t view_clip(int64_t place, int64_t size)
 {
     place = place < 0 ? place + size : place;
     return TERN__MIN(TERN__MAX(place, 0), size);
@@ -159,11 +159,11 @@ tern_tensor *tern_slice(tern_scope *scope, tern_tensor *x, int dim, int64_t star
         return NULL;
     }
     int64_t size = x->view.shape[dim];
-    start = clip(start, size);
-    stop = TERN__MAX(start, clip(stop, size));
+    start = view_clip(start, size);
+    stop = TERN__MAX(start, view_clip(stop, size));
     step = TERN__MIN(step, TERN__MAX(size, 1)); /* a larger step would only overflow */
     int64_t count = stop > start ? (stop - start - 1) / step + 1 : 0;
-    return take(scope, "slice", x, dim, start, count, step, false);
+    return view_take(scope, "slice", x, dim, start, count, step, false);
 }
 
 tern_tensor *tern_select(tern_scope *scope, tern_tensor *x, int dim, int64_t index)
@@ -171,7 +171,7 @@ tern_tensor *tern_select(tern_scope *scope, tern_tensor *x, int dim, int64_t ind
     if (!TERN__ENTER(scope, __func__, 1, &x) || (dim = tern__dim_of(scope, __func__, x, dim)) < 0)
         return NULL;
     int64_t size = x->view.shape[dim], at = index < 0 ? index + size : index;
-    if (at >= 0 && at < size) return take(scope, "select", x, dim, at, 1, 1, true);
+    if (at >= 0 && at < size) return view_take(scope, "select", x, dim, at, 1, 1, true);
     tern__scope_fail(scope, __func__, TERN_E_RANGE, "select: index %lld is not in [-%lld, %lld)",
                      (long long)index, (long long)size, (long long)size);
     return NULL;
@@ -188,7 +188,7 @@ int tern_split(tern_scope *scope, tern_tensor *x, int64_t size, int dim, tern_te
         return 0;
     }
     for (int64_t i = 0; i < count; i++)
-        parts[i] = take(scope, "split", x, dim, i * size, TERN__MIN(size, all - i * size), 1, false);
+        parts[i] = view_take(scope, "split", x, dim, i * size, TERN__MIN(size, all - i * size), 1, false);
     return (int)count;
 }
 

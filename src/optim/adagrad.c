@@ -8,7 +8,7 @@ tern_adagrad_opts tern_adagrad_defaults(void)
     return defaults;
 }
 
-static tern__optim_attr attr_of(const tern__optim_group *group, int64_t count)
+static tern__optim_attr adagrad_attr_of(const tern__optim_group *group, int64_t count)
 {
     const tern_adagrad_opts *o = &group->opts.adagrad;
     return (tern__optim_attr){
@@ -18,7 +18,7 @@ static tern__optim_attr attr_of(const tern__optim_group *group, int64_t count)
                     .lr_decay = o->lr_decay}};
 }
 
-static int check(const char *func, const tern_adagrad_opts *o, tern_error *err)
+static int adagrad_check(const char *func, const tern_adagrad_opts *o, tern_error *err)
 {
     if (!(o->lr >= 0) || !(o->eps >= 0) || !(o->weight_decay >= 0))
         return tern__error_set(err, func, TERN_E_RANGE,
@@ -31,10 +31,10 @@ static int check(const char *func, const tern_adagrad_opts *o, tern_error *err)
     return TERN_OK;
 }
 
-static int settle(const char *func, tern__optim_group *group, tern_error *err)
+static int adagrad_settle(const char *func, tern__optim_group *group, tern_error *err)
 {
     group->states = 1;
-    return check(func, &group->opts.adagrad, err);
+    return adagrad_check(func, &group->opts.adagrad, err);
 }
 
 static const tern__option options[] = {
@@ -54,7 +54,7 @@ static double initial(const tern__optim_group *group)
 
 static const tern__optim_rule rule = {.name = "adagrad",
                                       .kernel = TERN__ADAGRAD,
-                                      .attr = attr_of,
+                                      .attr = adagrad_attr_of,
                                       .attr_bytes = sizeof(tern__adagrad_attr),
                                       .states = {"sum"},
                                       .counts = true,
@@ -62,7 +62,7 @@ static const tern__optim_rule rule = {.name = "adagrad",
                                       .options = options,
                                       .defaults = &defaults,
                                       .opts_bytes = sizeof(defaults),
-                                      .settle = settle};
+                                      .settle = adagrad_settle};
 
 tern_optim *tern_adagrad_new(tern_module *module, const tern_adagrad_opts *opts, tern_error *err)
 {

@@ -38,7 +38,7 @@ static tern__optim_attr adamw_attr(const tern__optim_group *group, int64_t count
     return attr;
 }
 
-static int check(const char *func, const tern_adam_opts *o, tern_error *err)
+static int adam_check(const char *func, const tern_adam_opts *o, tern_error *err)
 {
     if (!(o->lr >= 0) || !(o->eps >= 0) || !(o->weight_decay >= 0))
         return tern__error_set(err, func, TERN_E_RANGE,
@@ -51,10 +51,10 @@ static int check(const char *func, const tern_adam_opts *o, tern_error *err)
     return TERN_OK;
 }
 
-static int settle(const char *func, tern__optim_group *group, tern_error *err)
+static int adam_settle(const char *func, tern__optim_group *group, tern_error *err)
 {
     group->states = group->opts.adam.amsgrad ? 7 : 3;
-    return check(func, &group->opts.adam, err);
+    return adam_check(func, &group->opts.adam, err);
 }
 
 static const tern__option options[] = {
@@ -73,7 +73,7 @@ static const tern__option options[] = {
     {                                                                                                        \
         .name = name_, .kernel = TERN__ADAM, .attr = attr_of, .attr_bytes = sizeof(tern__adam_attr),         \
         .states = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"}, .counts = true, .options = options,           \
-        .defaults = &defaults_, .opts_bytes = sizeof(defaults_), .settle = settle                            \
+        .defaults = &defaults_, .opts_bytes = sizeof(defaults_), .settle = adam_settle                       \
     }
 static const tern__optim_rule adam = RULE("adam", adam_attr, adam_defaults),
                               adamw = RULE("adamw", adamw_attr, adamw_defaults);

@@ -3,8 +3,7 @@
  * gradients are multiplied by. */
 #include "kernels/norm_factors.h"
 #include "kernels/pointwise.h"
-#include "kernels/power_sum.h"
-#include "kernels/unscale.h"
+#include "kernels/loss_scale.h"
 #include "nn/nn.h"
 #include "ops/ops.h"
 #include "tensor/number.h"
@@ -28,11 +27,6 @@ static bool counts(const clip *c, int k)
     return leaf->fresh && tern__leaf_is_under(leaf, c->module);
 }
 
-static char *end_of(const tern__view *view)
-{
-    return (char *)view->data + tern__view_bytes(view);
-}
-
 /* Returns the run that begins with leaf k; *next is the leaf behind it. */
 static tern__view run_of(const clip *c, int k, int *next)
 {
@@ -40,7 +34,7 @@ static tern__view run_of(const clip *c, int k, int *next)
     for (*next = k + 1; *next < c->seal->leaf_count; ++*next) {
         if (c->seal->range_of[*next] != c->seal->range_of[k]) continue;
         const tern__view *grad = &c->seal->leaves[*next]->grad->view;
-        if (!counts(c, *next) || grad->data != end_of(last)) break;
+        if (!counts(c, *next) || grad->data != (char *)last->data + tern__view_bytes(last)) break;
         last = grad;
     }
     return tern__view_span(first, last);
@@ -71,7 +65,7 @@ static bool add_powers(clip *c, const tern__view *run, int number)
     return tern__run(c->scope, &call);
 }
 
-static bool scale(clip *c, const tern__view *run, int number)
+static bool clip_scale(clip *c, const tern__view *run, int number)
 {
     (void)number;
     tern__view view;
@@ -89,7 +83,7 @@ static bool limit_to(clip *c, const tern__view *run, int number)
 }
 
 /* Checks the argument called `name`. */
-static bool begin(clip *c, const char *func, tern_module *module, const char *name, double value)
+static bool clip_begin(clip *c, const char *func, tern_module *module, const char *name, double value)
 {
     if (!c->scope || c->scope->error.code) return false;
     if (!module)
@@ -103,7 +97,7 @@ static bool begin(clip *c, const char *func, tern_module *module, const char *na
 }
 
 /* Computes the norm, and the factor that gradients are multiplied by. */
-static tern_tensor *measure(clip *c, int runs, double max_norm)
+static tern_tensor *clip_measure(clip *c, int runs, double max_norm)
 {
     tern__norm_attr attr = {.use = TERN__NORM_CLIP, .p = c->p, .most = max_norm, .eps = 1e-6};
     tern_tensor *sums = tern__result(c->scope, TERN_F64, TERN__PLAIN, 2, (int64_t[]){runs, 1});
@@ -124,7 +118,7 @@ static tern_tensor *measure(clip *c, int runs, double max_norm)
 tern_tensor *tern_clip_grad_norm(tern_scope *scope, tern_module *module, double max_norm, double norm_type)
 {
     clip c = {.scope = scope, .p = norm_type};
-    if (!begin(&c, __func__, module, "max_norm", max_norm)) return NULL;
+    if (!clip_begin(&c, __func__, module, "max_norm", max_norm)) return NULL;
     if (!(norm_type > 0)) {
         tern__scope_fail(scope, __func__, TERN_E_RANGE, "expected norm_type > 0, got %g", norm_type);
         return NULL;
@@ -134,14 +128,14 @@ tern_tensor *tern_clip_grad_norm(tern_scope *scope, tern_module *module, double 
         tern_tensor *none = tern__result(scope, TERN_F32, TERN__PLAIN, 0, NULL);
         return none && tern__fill(scope, &none->view, 0) ? none : NULL;
     }
-    tern_tensor *norm = measure(&c, runs, max_norm);
-    bool stays = norm && !tern__number_is_away(c.factor) && *c.factor == 1;
-    return norm && (stays || each_run(&c, scale) >= 0) ? norm : NULL;
+    tern_tensor *norm = clip_measure(&c, runs, max_norm);
+    bool stays = norm && !tern__number_is_on_device(c.factor) && *c.factor == 1;
+    return norm && (stays || each_run(&c, clip_scale) >= 0) ? norm : NULL;
 }
 
 void tern_clip_grad_value(tern_scope *scope, tern_module *module, double limit)
 {
     const tern__pointwise_attr between = {{-limit, limit}};
     clip c = {.scope = scope, .between = &between};
-    if (begin(&c, __func__, module, "limit", limit)) each_run(&c, limit_to);
+    if (clip_begin(&c, __func__, module, "limit", limit)) each_run(&c, limit_to);
 }

@@ -54,34 +54,33 @@ static bool limit(tern_optim *optim, tern_scope *scope)
 
 /* Computes the moments and sums for this rank's part of a run; the host puts the factors, which it can read,
  * into the attributes. */
-static bool move(tern_optim *optim, tern_scope *scope, int first, int last)
+static bool lamb_move(tern_optim *optim, tern_scope *scope, int first, int last)
 {
     int g = optim->group_of[first];
     tern__optim_attr attr = optim->rule->attr(&optim->groups[g], optim->steps[first] + 1);
     tern__view factors = tern__norm_factors_of_group(optim, g);
-    bool away = tern__number_is_away(factors.data);
-    if (!away) tern__step_settle(&attr.step, factors.data, NULL);
+    bool on_device = tern__number_is_on_device(factors.data);
+    if (!on_device) tern__step_settle(&attr.step, factors.data, NULL);
     if (optim->shard) tern__shard_digest(optim, &attr, sizeof(attr.lamb));
-    return tern__optim_run(optim, scope, TERN__LAMB_MOMENTS, first, last, &attr, away ? &factors : NULL);
+    return tern__optim_run(optim, scope, TERN__LAMB_MOMENTS, first, last, &attr, on_device ? &factors : NULL);
 }
 
-bool tern__lamb_has_trust(const tern_optim *optim, int g)
+static bool has_trust(const tern__optim_group *group)
 {
-    const tern_lamb_opts *o = &optim->groups[g].opts.lamb;
-    return o->use_nvlamb || o->weight_decay != 0;
+    return group->opts.lamb.use_nvlamb || group->opts.lamb.weight_decay != 0;
 }
 
 /* Computes the trust ratio of each parameter of a run, once all its sums are there. */
 static bool trust(tern_optim *optim, tern_scope *scope, int first, int last)
 {
     const tern__norm_attr attr = {.use = TERN__NORM_TRUST, .p = 2};
-    return !tern__lamb_has_trust(optim, optim->group_of[first]) ||
+    return !has_trust(&optim->groups[optim->group_of[first]]) ||
            tern__norm_decide_leaves(optim, scope, &attr, first, last);
 }
 
-int tern__lamb_prepare(tern_optim *optim, tern_scope *scope, tern_error *err)
+static int first_pass(tern_optim *optim, tern_scope *scope, tern_error *err)
 {
-    if (!limit(optim, scope) || !tern__optim_each_update(optim, scope, move)) return scope->error.code;
+    if (!limit(optim, scope) || !tern__optim_each_update(optim, scope, lamb_move)) return scope->error.code;
     int status = optim->shard ? tern__shard_sums(optim, err) : TERN_OK;
     if (status) return status;
     return tern__optim_each_update(optim, scope, trust) ? TERN_OK : scope->error.code;
@@ -89,7 +88,7 @@ int tern__lamb_prepare(tern_optim *optim, tern_scope *scope, tern_error *err)
 
 /* ---- the rule ---- */
 
-static tern__optim_attr attr_of(const tern__optim_group *group, int64_t count)
+static tern__optim_attr lamb_attr_of(const tern__optim_group *group, int64_t count)
 {
     const tern_lamb_opts *o = &group->opts.lamb;
     return (tern__optim_attr){.lamb = {.step = tern__step_attr_make(
@@ -102,7 +101,7 @@ static tern__optim_attr attr_of(const tern__optim_group *group, int64_t count)
                                        .pull = o->adam_w_mode ? o->weight_decay : 0}};
 }
 
-static int check(const char *func, const tern_lamb_opts *o, tern_error *err)
+static int lamb_check(const char *func, const tern_lamb_opts *o, tern_error *err)
 {
     if (!(o->lr >= 0) || !(o->eps >= 0) || !(o->weight_decay >= 0))
         return tern__error_set(err, func, TERN_E_RANGE,
@@ -118,10 +117,10 @@ static int check(const char *func, const tern_lamb_opts *o, tern_error *err)
     return TERN_OK;
 }
 
-static int settle(const char *func, tern__optim_group *group, tern_error *err)
+static int lamb_settle(const char *func, tern__optim_group *group, tern_error *err)
 {
     group->states = 3;
-    return check(func, &group->opts.lamb, err);
+    return lamb_check(func, &group->opts.lamb, err);
 }
 
 static const tern__option options[] = {
@@ -136,14 +135,16 @@ static const tern__option options[] = {
 
 static const tern__optim_rule rule = {.name = "lamb",
                                       .kernel = TERN__LAMB,
-                                      .attr = attr_of,
+                                      .attr = lamb_attr_of,
                                       .attr_bytes = sizeof(tern__lamb_attr),
                                       .states = {"exp_avg", "exp_avg_sq"},
                                       .counts = true,
                                       .options = options,
                                       .defaults = &defaults,
                                       .opts_bytes = sizeof(defaults),
-                                      .settle = settle};
+                                      .settle = lamb_settle,
+                                      .first_pass = first_pass,
+                                      .has_trust = has_trust};
 
 tern_optim *tern_lamb_new(tern_module *module, const tern_lamb_opts *opts, tern_error *err)
 {

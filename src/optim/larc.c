@@ -17,7 +17,7 @@ int tern_optim_larc(tern_optim *optim, const tern_larc_opts *opts, tern_error *e
     tern_larc_opts o = tern_larc_defaults();
     if (tern__is_set(err)) return err->code;
     if (!optim) return tern__error_set(err, __func__, TERN_E_INVALID, "the optimizer is NULL");
-    if (tern__optim_is_lamb(optim))
+    if (optim->rule->first_pass)
         return tern__error_set(err, __func__, TERN_E_INVALID,
                                "LAMB has trust ratios of its own: expected another optimizer");
     int status = tern__opts_read(&o, sizeof(o), opts, __func__, err);

@@ -9,7 +9,7 @@
 #include "optim/optim.h"
 #include "tensor/host.h"
 
-static void follow(float *master, const uint16_t *p, int64_t count, bool is_bf16)
+static void master_follow(float *master, const uint16_t *p, int64_t count, bool is_bf16)
 {
     for (int64_t i = 0; i < count; i++) {
         uint16_t rounded = is_bf16 ? tern__bf16_from_f32(master[i]) : tern__f16_from_f32(master[i]);
@@ -29,7 +29,7 @@ static int follow_piece(const tern__range *range, size_t begin, int64_t count, c
     if (status) return status;
     status = tern__host_open(&master, &wide, err);
     if (!status) {
-        follow(master.view.data, p.view.data, count, range->dtype == TERN_BF16);
+        master_follow(master.view.data, p.view.data, count, range->dtype == TERN_BF16);
         status = tern__host_close(&master, true, err);
     }
     tern__host_close(&p, false, NULL);

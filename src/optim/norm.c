@@ -7,7 +7,6 @@
  * processes all neighbours, however many parameters they are. */
 #include "kernels/norm_factors.h"
 #include "kernels/sections.h"
-#include "kernels/power_sum.h"
 #include "optim/optim.h"
 #include "tensor/number.h"
 
@@ -135,7 +134,7 @@ void tern__norms_free(tern_optim *optim)
 
 /* ---- operands ---- */
 
-static tern__view rows_of(tern__section *table, int first, int count)
+static tern__view norm_rows_of(tern__section *table, int first, int count)
 {
     tern__view view = tern__view_make(TERN_I64, TERN__PLAIN, 2, (int64_t[]){count, COLUMNS});
     view.data = table + first;
@@ -144,7 +143,7 @@ static tern__view rows_of(tern__section *table, int first, int count)
 
 tern__view tern__norm_table(const tern_optim *optim, int section, int count)
 {
-    return rows_of(optim->norms.table, section, count);
+    return norm_rows_of(optim->norms.table, section, count);
 }
 
 tern__view tern__norm_sums(const tern_optim *optim, int section, int count)
@@ -201,7 +200,7 @@ bool tern__norm_decide_leaves(tern_optim *optim, tern_scope *scope, const tern__
                                                     optim->all[optim->seal->range_of[first]], &section);
     tern__view sums = tern__norm_sums(optim, section, sections),
                factors = tern__norm_factors_of_leaves(optim);
-    tern__view leaves = rows_of(norms->table, norms->sections + norms->place[first],
-                                norms->place[last] - norms->place[first] + 1);
+    tern__view leaves = norm_rows_of(norms->table, norms->sections + norms->place[first],
+                                     norms->place[last] - norms->place[first] + 1);
     return run_factors(scope, attr, &sums, &leaves, &factors);
 }

@@ -54,7 +54,7 @@ static turn at(const tern_schedule *s, int64_t t)
     return (turn){now, between(s, a->rate, b->rate, share), between(s, a->momentum, b->momentum, share)};
 }
 
-static double rate_at(const tern_schedule *s, int64_t t, int group, double rate)
+static double one_cycle_rate_at(const tern_schedule *s, int64_t t, int group, double rate)
 {
     (void)group;
     return rate * at(s, t).rate;
@@ -65,7 +65,7 @@ static double momentum_at(const tern_schedule *s, int64_t t)
     return s->cycle.cycle_momentum ? at(s, t).momentum : NAN;
 }
 
-static void describe(const tern_schedule *s, tern_object *dict, tern_error *err)
+static void one_cycle_describe(const tern_schedule *s, tern_object *dict, tern_error *err)
 {
     tern_object *largest = tern_object_list(err);
     for (int g = 0; g < s->optim->group_count; g++)
@@ -76,9 +76,9 @@ static void describe(const tern_schedule *s, tern_object *dict, tern_error *err)
 }
 
 const tern__schedule_kind tern__one_cycle_kind = {
-    .rate = rate_at, .momentum = momentum_at, .describe = describe};
+    .rate = one_cycle_rate_at, .momentum = momentum_at, .describe = one_cycle_describe};
 
-static int check(const char *func, int64_t total, const tern_one_cycle_opts *o, tern_error *err)
+static int one_cycle_check(const char *func, int64_t total, const tern_one_cycle_opts *o, tern_error *err)
 {
     if (total < 1)
         return tern__error_set(err, func, TERN_E_RANGE, "expected total >= 1, got %lld", (long long)total);
@@ -117,7 +117,7 @@ tern_schedule *tern_one_cycle_schedule_new(tern_optim *optim, tern_unit unit, in
 {
     tern_one_cycle_opts o = tern_one_cycle_defaults();
     if (tern__schedule_check(__func__, optim, unit, err) ||
-        tern__opts_read(&o, sizeof(o), opts, __func__, err) || check(__func__, total, &o, err) ||
+        tern__opts_read(&o, sizeof(o), opts, __func__, err) || one_cycle_check(__func__, total, &o, err) ||
         (o.cycle_momentum && check_momentum(__func__, optim, err)))
         return NULL;
     tern_schedule like = {.optim = optim,

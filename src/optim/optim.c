@@ -24,7 +24,7 @@ static void claim(tern_optim *optim, const tern_module *module)
 }
 
 /* Makes room for another group. */
-static int make_room(const char *func, tern_optim *optim, tern_error *err)
+static int optim_make_room(const char *func, tern_optim *optim, tern_error *err)
 {
     size_t size = sizeof(*optim->groups), count = (size_t)optim->group_count;
     void *groups = tern__realloc_array(optim->groups, count * size, (count + 1) * size, func, err);
@@ -42,7 +42,7 @@ static int open_optim(const char *func, tern_optim *optim, const tern_module *mo
     optim->versions = tern__alloc(count * sizeof(*optim->versions), func, err);
     if (!optim->group_of || !optim->steps || !optim->versions) return TERN_E_MEMORY;
     claim(optim, module);
-    int status = make_room(func, optim, err);
+    int status = optim_make_room(func, optim, err);
     if (!status) optim->groups[optim->group_count++] = *group;
     if (!status) tern__schedules_apply(optim);
     return status;
@@ -87,17 +87,12 @@ tern_optim *tern__optim_new(const char *func, const tern__optim_rule *rule, tern
     return new_optim(func, rule, module, &group, err);
 }
 
-static void leave(tern_optim *optim)
-{
-    tern_optim **link = &optim->seal->optims;
-    while (*link && *link != optim) link = &(*link)->next;
-    if (*link) *link = optim->next;
-}
-
 void tern_optim_free(tern_optim *optim)
 {
     if (!optim) return;
-    leave(optim);
+    tern_optim **link = &optim->seal->optims;
+    while (*link && *link != optim) link = &(*link)->next;
+    if (*link) *link = optim->next;
     tern__shard_free(optim);
     tern__skips_free(optim);
     tern__norms_free(optim);
@@ -130,7 +125,7 @@ static int add_group(const char *func, tern_optim *optim, tern_parameter_fn belo
 {
     const tern__seal *seal = optim->seal;
     int number = optim->group_count, members = 0;
-    if (make_room(func, optim, err)) return TERN_E_MEMORY;
+    if (optim_make_room(func, optim, err)) return TERN_E_MEMORY;
     for (int k = seal->leaf_count - 1; k >= 0; k--) {
         const tern__leaf *leaf = seal->leaves[k];
         if (optim->group_of[k] < 0 || !belongs(leaf->name, leaf->parameter, ctx)) continue;

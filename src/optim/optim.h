@@ -77,6 +77,11 @@ typedef struct tern__optim_rule {
     size_t opts_bytes;
     /* Checks a group's options, and sets its states by them. */
     int (*settle)(const char *func, tern__optim_group *group, tern_error *err);
+    /* NULL: there is one pass. A rule with trust ratios has a first pass, which is made before the updates of
+     * a step; its kernel sums up norms by section. */
+    int (*first_pass)(tern_optim *optim, tern_scope *scope, tern_error *err);
+    /* Whether the updates of a group have trust ratios; only with a first pass. */
+    bool (*has_trust)(const tern__optim_group *group);
 } tern__optim_rule;
 
 /* The option of this name, or NULL. */
@@ -172,10 +177,6 @@ static inline size_t tern__optim_end(const tern_optim *optim, int k)
 {
     return optim->seal->offset[k] + tern__view_bytes(&optim->seal->leaves[k]->parameter->view);
 }
-static inline bool tern__optim_is_lamb(const tern_optim *optim)
-{
-    return optim->rule->kernel == TERN__LAMB;
-}
 /* A group's weight decay; NULL: its rule has none. */
 double *tern__optim_decay(const tern_optim *optim, tern__optim_group *group);
 
@@ -185,8 +186,8 @@ double *tern__optim_decay(const tern_optim *optim, tern__optim_group *group);
  * `last` of one range. Like the next function, false after a failure. */
 typedef bool (*tern__update_fn)(tern_optim *optim, tern_scope *scope, int first, int last);
 bool tern__optim_each_update(tern_optim *optim, tern_scope *scope, tern__update_fn visit);
-/* Runs the rule's kernel, or LAMB_MOMENTS, over this rank's part of such a run. `factors` is (3) in a
- * device's memory, (leaf_count, 3), or NULL. */
+/* Runs the rule's kernel, or that of its first pass, over this rank's part of such a run. `factors` is (3)
+ * in a device's memory, (leaf_count, 3), or NULL. */
 bool tern__optim_run(tern_optim *optim, tern_scope *scope, tern__kernel kernel, int first, int last,
                      const tern__optim_attr *attr, const tern__view *factors);
 
@@ -219,13 +220,6 @@ bool tern__norm_decide_leaves(tern_optim *optim, tern_scope *scope, const tern__
 /* To be called before the updates of a step: computes the factors of all parameters. False after a failure.
  */
 bool tern__larc_prepare(tern_optim *optim, tern_scope *scope);
-
-/* ---- lamb.c ---- */
-
-/* To be called before the updates of a step: computes moments, norms and trust ratios. */
-int tern__lamb_prepare(tern_optim *optim, tern_scope *scope, tern_error *err);
-/* Whether the updates of this group have factors. */
-bool tern__lamb_has_trust(const tern_optim *optim, int g);
 
 /* ---- master.c ---- */
 
@@ -321,7 +315,7 @@ void tern__shard_note(tern_optim *optim, int r, tern__slice run, const tern__opt
 int tern__shard_exchange(tern_optim *optim, tern_error *err);
 /* Adds to the digest that ranks compare. */
 void tern__shard_digest(tern_optim *optim, const void *data, size_t bytes);
-/* Exchanges the sums of LAMB's sections. */
+/* Exchanges the sums of a first pass. */
 int tern__shard_sums(tern_optim *optim, tern_error *err);
 /* Tells the peers that this rank does not make the step, so that they do not wait for it. */
 void tern__shard_fail(tern_optim *optim, const tern_error *err);

@@ -13,7 +13,7 @@ tern_plateau_opts tern_plateau_defaults(void)
 }
 
 /* Applies the reductions one after the other, as they were made, until the rate no longer changes. */
-static double rate_at(const tern_schedule *s, int64_t t, int group, double rate)
+static double plateau_rate_at(const tern_schedule *s, int64_t t, int group, double rate)
 {
     (void)t;
     (void)group;
@@ -25,7 +25,7 @@ static double rate_at(const tern_schedule *s, int64_t t, int group, double rate)
     return rate;
 }
 
-static void describe(const tern_schedule *s, tern_object *dict, tern_error *err)
+static void plateau_describe(const tern_schedule *s, tern_object *dict, tern_error *err)
 {
     const tern_plateau_opts *o = &s->plateau;
     tern_object *least = tern_object_list(err);
@@ -51,9 +51,9 @@ void tern__plateaus_restart(tern_optim *optim)
         if (s->kind == &tern__plateau_kind) s->state.reductions = 0;
 }
 
-const tern__schedule_kind tern__plateau_kind = {.rate = rate_at, .describe = describe};
+const tern__schedule_kind tern__plateau_kind = {.rate = plateau_rate_at, .describe = plateau_describe};
 
-static int check(const char *func, const tern_plateau_opts *o, tern_error *err)
+static int plateau_check(const char *func, const tern_plateau_opts *o, tern_error *err)
 {
     if (!(o->factor >= 0 && o->factor < 1))
         return tern__error_set(err, func, TERN_E_RANGE, "expected factor from 0 to below 1, got %g",
@@ -73,7 +73,7 @@ tern_schedule *tern_plateau_schedule_new(tern_optim *optim, const tern_plateau_o
 {
     tern_plateau_opts o = tern_plateau_defaults();
     if (tern__schedule_check(__func__, optim, TERN_UNIT_EPOCHS, err) ||
-        tern__opts_read(&o, sizeof(o), opts, __func__, err) || check(__func__, &o, err))
+        tern__opts_read(&o, sizeof(o), opts, __func__, err) || plateau_check(__func__, &o, err))
         return NULL;
     tern_schedule like = {.optim = optim,
                           .unit = TERN_UNIT_EPOCHS,

@@ -9,7 +9,7 @@ tern_rmsprop_opts tern_rmsprop_defaults(void)
     return defaults;
 }
 
-static tern__optim_attr attr_of(const tern__optim_group *group, int64_t count)
+static tern__optim_attr rmsprop_attr_of(const tern__optim_group *group, int64_t count)
 {
     const tern_rmsprop_opts *o = &group->opts.rmsprop;
     (void)count;
@@ -20,7 +20,7 @@ static tern__optim_attr attr_of(const tern__optim_group *group, int64_t count)
                     .momentum = o->momentum}};
 }
 
-static int check(const char *func, const tern_rmsprop_opts *o, tern_error *err)
+static int rmsprop_check(const char *func, const tern_rmsprop_opts *o, tern_error *err)
 {
     if (!(o->lr >= 0) || !(o->eps >= 0) || !(o->weight_decay >= 0) || !(o->momentum >= 0))
         return tern__error_set(
@@ -34,11 +34,11 @@ static int check(const char *func, const tern_rmsprop_opts *o, tern_error *err)
 
 enum { SQUARE_AVG = 1, MOMENTUM_BUFFER = 2, GRAD_AVG = 4 };
 
-static int settle(const char *func, tern__optim_group *group, tern_error *err)
+static int rmsprop_settle(const char *func, tern__optim_group *group, tern_error *err)
 {
     const tern_rmsprop_opts *o = &group->opts.rmsprop;
     group->states = SQUARE_AVG | (o->momentum > 0 ? MOMENTUM_BUFFER : 0) | (o->centered ? GRAD_AVG : 0);
-    return check(func, o, err);
+    return rmsprop_check(func, o, err);
 }
 
 static const tern__option options[] = {
@@ -54,13 +54,13 @@ static const tern__option options[] = {
 
 static const tern__optim_rule rule = {.name = "rmsprop",
                                       .kernel = TERN__RMSPROP,
-                                      .attr = attr_of,
+                                      .attr = rmsprop_attr_of,
                                       .attr_bytes = sizeof(tern__rmsprop_attr),
                                       .states = {"square_avg", "momentum_buffer", "grad_avg"},
                                       .options = options,
                                       .defaults = &defaults,
                                       .opts_bytes = sizeof(defaults),
-                                      .settle = settle};
+                                      .settle = rmsprop_settle};
 
 tern_optim *tern_rmsprop_new(tern_module *module, const tern_rmsprop_opts *opts, tern_error *err)
 {

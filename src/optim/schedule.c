@@ -104,7 +104,7 @@ static bool counts(const tern_schedule *s, tern_unit unit)
     return s && s->unit == unit && !s->sequence && s->kind != &tern__plateau_kind;
 }
 
-static void advance(tern_schedule *schedule, tern_unit unit)
+static void schedule_advance(tern_schedule *schedule, tern_unit unit)
 {
     if (!counts(schedule, unit)) return;
     schedule->t++;
@@ -113,7 +113,7 @@ static void advance(tern_schedule *schedule, tern_unit unit)
 
 void tern_schedule_step(tern_schedule *schedule)
 {
-    advance(schedule, TERN_UNIT_STEPS);
+    schedule_advance(schedule, TERN_UNIT_STEPS);
 }
 
 static void ask_unit(tern_schedule *s)
@@ -129,7 +129,7 @@ static void ask_unit(tern_schedule *s)
 void tern_schedule_epoch(tern_schedule *schedule)
 {
     ask_unit(schedule);
-    advance(schedule, TERN_UNIT_EPOCHS);
+    schedule_advance(schedule, TERN_UNIT_EPOCHS);
 }
 
 double tern_lr_scale(double lr, double k, double p)

@@ -145,7 +145,8 @@ static void find_source(const tern_schedule *s, const tern_object *state, readin
     r->rates = tern_object_get(state, r->key);
 }
 
-static int read_state(const tern_schedule *s, const tern_object *state, reading *r, tern_error *err)
+static int schedule_dict_read_state(const tern_schedule *s, const tern_object *state, reading *r,
+                                    tern_error *err)
 {
     r->plateau = s->state;
     int status = read_whole(state, "last_epoch", &r->t, err);
@@ -156,7 +157,7 @@ static int read_state(const tern_schedule *s, const tern_object *state, reading 
     return r->rates ? check_rates(s->optim, r->rates, r->key, err) : TERN_OK;
 }
 
-static void take(tern_schedule *s, const reading *r)
+static void schedule_dict_take(tern_schedule *s, const reading *r)
 {
     bool is_first = r->from->kind == &tern__one_cycle_kind && !strcmp(r->key, "base_lrs");
     for (int g = 0; r->rates && g < s->optim->group_count; g++) {
@@ -179,7 +180,7 @@ int tern_schedule_state_dict_load(tern_schedule *schedule, const tern_object *st
                                schedule && state ? "the schedule is a part: load its sequence"
                                                  : "the schedule or the state is NULL");
     reading r = {0};
-    int status = read_state(schedule, state, &r, e);
-    if (!status) take(schedule, &r);
+    int status = schedule_dict_read_state(schedule, state, &r, e);
+    if (!status) schedule_dict_take(schedule, &r);
     return status;
 }

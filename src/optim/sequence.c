@@ -13,7 +13,7 @@ static const tern_schedule *part_at(const tern_schedule *s, int64_t t, int64_t *
     return s->parts[i];
 }
 
-static double rate_at(const tern_schedule *s, int64_t t, int group, double rate)
+static double sequence_rate_at(const tern_schedule *s, int64_t t, int group, double rate)
 {
     int64_t since;
     const tern_schedule *part = part_at(s, t, &since);
@@ -27,7 +27,7 @@ static double momentum_at(const tern_schedule *s, int64_t t)
     return part->kind->momentum ? part->kind->momentum(part, t - since) : NAN;
 }
 
-const tern__schedule_kind tern__sequence_kind = {.rate = rate_at, .momentum = momentum_at};
+const tern__schedule_kind tern__sequence_kind = {.rate = sequence_rate_at, .momentum = momentum_at};
 
 static int check_part(const char *func, const tern_schedule *s, const tern_schedule *part, int i,
                       tern_error *err)
@@ -47,8 +47,8 @@ static int check_part(const char *func, const tern_schedule *s, const tern_sched
     return wrong ? tern__error_set(err, func, TERN_E_INVALID, "part %d %s", i, wrong) : TERN_OK;
 }
 
-static int fill(const char *func, tern_schedule *s, tern_schedule *const *parts, const int64_t *milestones,
-                tern_error *err)
+static int sequence_fill(const char *func, tern_schedule *s, tern_schedule *const *parts,
+                         const int64_t *milestones, tern_error *err)
 {
     size_t bytes = (size_t)(s->count + 1) * sizeof(*s->parts);
     s->parts = tern__alloc(bytes, func, err);
@@ -68,14 +68,6 @@ static int64_t end_of(const tern_schedule *s)
     return last && s->count ? last + s->milestones[s->count - 1] : last;
 }
 
-static void adopt(tern_schedule *sequence)
-{
-    for (int i = 0; i <= sequence->count; i++) {
-        tern__schedule_unlink(sequence->parts[i]);
-        sequence->parts[i]->sequence = sequence;
-    }
-}
-
 tern_schedule *tern_sequential_schedule_new(tern_optim *optim, tern_unit unit, int count,
                                             tern_schedule *const *parts, const int64_t *milestones,
                                             tern_error *err)
@@ -88,11 +80,14 @@ tern_schedule *tern_sequential_schedule_new(tern_optim *optim, tern_unit unit, i
         return NULL;
     }
     tern_schedule like = {.optim = optim, .unit = unit, .kind = &tern__sequence_kind, .count = count - 1};
-    int status = fill(__func__, &like, parts, milestones, err);
+    int status = sequence_fill(__func__, &like, parts, milestones, err);
     if (!status) like.done = end_of(&like);
     tern_schedule *sequence = status ? NULL : tern__schedule_new(__func__, &like, err);
     if (sequence) {
-        adopt(sequence);
+        for (int i = 0; i <= sequence->count; i++) {
+            tern__schedule_unlink(sequence->parts[i]);
+            sequence->parts[i]->sequence = sequence;
+        }
         return sequence;
     }
     tern__free(like.parts);

@@ -8,7 +8,7 @@ tern_sgd_opts tern_sgd_defaults(void)
     return defaults;
 }
 
-static tern__optim_attr attr_of(const tern__optim_group *group, int64_t count)
+static tern__optim_attr sgd_attr_of(const tern__optim_group *group, int64_t count)
 {
     const tern_sgd_opts *o = &group->opts.sgd;
     return (tern__optim_attr){
@@ -18,7 +18,7 @@ static tern__optim_attr attr_of(const tern__optim_group *group, int64_t count)
                 .nesterov = o->nesterov}};
 }
 
-static int check(const char *func, const tern_sgd_opts *o, tern_error *err)
+static int sgd_check(const char *func, const tern_sgd_opts *o, tern_error *err)
 {
     if (!(o->lr >= 0) || !(o->momentum >= 0) || !(o->weight_decay >= 0))
         return tern__error_set(err, func, TERN_E_RANGE,
@@ -35,10 +35,10 @@ static int check(const char *func, const tern_sgd_opts *o, tern_error *err)
     return TERN_OK;
 }
 
-static int settle(const char *func, tern__optim_group *group, tern_error *err)
+static int sgd_settle(const char *func, tern__optim_group *group, tern_error *err)
 {
     group->states = group->opts.sgd.momentum > 0;
-    return check(func, &group->opts.sgd, err);
+    return sgd_check(func, &group->opts.sgd, err);
 }
 
 static const tern__option options[] = {
@@ -53,14 +53,14 @@ static const tern__option options[] = {
 
 static const tern__optim_rule rule = {.name = "sgd",
                                       .kernel = TERN__SGD,
-                                      .attr = attr_of,
+                                      .attr = sgd_attr_of,
                                       .attr_bytes = sizeof(tern__sgd_attr),
                                       .states = {"momentum_buffer"},
                                       .stepless = true,
                                       .options = options,
                                       .defaults = &defaults,
                                       .opts_bytes = sizeof(defaults),
-                                      .settle = settle};
+                                      .settle = sgd_settle};
 
 tern_optim *tern_sgd_new(tern_module *module, const tern_sgd_opts *opts, tern_error *err)
 {

@@ -32,7 +32,7 @@ struct tern__shard {
     tern_group *group;
     uint32_t number; /* its owner number, as a ddp's */
     tern__slice_exchange exchange;
-    tern__sharded_block sums; /* LAMB's */
+    tern__sharded_block sums; /* of a first pass */
     uint64_t step;
     uint64_t digest; /* of this step's attributes; sent as the rank's line */
     run *runs;       /* [leaf_count] updated in this step */
@@ -121,7 +121,7 @@ static int check_ignored(const tern_optim *optim, tern_error *err)
     return TERN_OK;
 }
 
-static int check(const tern_optim *optim, tern_group *group, tern_error *err)
+static int shard_check(const tern_optim *optim, tern_group *group, tern_error *err)
 {
     static const char func[] = "tern_optim_shard";
     if (!optim) return tern__error_set(err, func, TERN_E_INVALID, "the optimizer is NULL");
@@ -137,7 +137,7 @@ static int check(const tern_optim *optim, tern_group *group, tern_error *err)
     return status ? status : tern__group_check(group, func, err);
 }
 
-/* Makes LAMB's sums a sharded block; on the host they move into its window. */
+/* Makes a first pass's sums a sharded block; on the host they move into its window. */
 static int open_sums(tern_optim *optim, tern_error *err)
 {
     tern__shard *shard = optim->shard;
@@ -150,7 +150,7 @@ static int open_sums(tern_optim *optim, tern_error *err)
 }
 
 /* A run may be cut where slices end, hence so many extents. */
-static int build(tern_optim *optim, tern_error *err)
+static int shard_build(tern_optim *optim, tern_error *err)
 {
     tern__shard *shard = optim->shard;
     size_t leaves = (size_t)optim->seal->leaf_count, ranges = (size_t)optim->seal->range_count,
@@ -161,7 +161,7 @@ static int build(tern_optim *optim, tern_error *err)
     if (!status)
         status =
             tern__slice_exchange_open(&shard->exchange, shard->group, extents, of->blocks, of->count, err);
-    return status || !tern__optim_is_lamb(optim) ? status : open_sums(optim, err);
+    return status || !optim->rule->first_pass ? status : open_sums(optim, err);
 }
 
 static int open_shard(tern_optim *optim, tern_group *group, tern_error *err)
@@ -174,7 +174,7 @@ static int open_shard(tern_optim *optim, tern_group *group, tern_error *err)
         return TERN_E_MEMORY;
     }
     *optim->shard = (tern__shard){.group = group, .number = ++group->next_owner};
-    status = build(optim, err);
+    status = shard_build(optim, err);
     if (status)
         tern__shard_free(optim);
     else
@@ -187,7 +187,7 @@ int tern_optim_shard(tern_optim *optim, tern_group *group, tern_error *err)
     tern_error own = {0};
     tern_error *e = err ? err : &own;
     if (!group) return tern__error_set(e, __func__, TERN_E_INVALID, "the group is NULL");
-    int status = tern__is_set(e) ? e->code : check(optim, group, e);
+    int status = tern__is_set(e) ? e->code : shard_check(optim, group, e);
     if (!status) status = open_shard(optim, group, e);
     return status ? tern__group_fail(group, e) : TERN_OK;
 }
@@ -238,7 +238,7 @@ void tern__shard_note(tern_optim *optim, int r, tern__slice bytes, const tern__o
         shard->runs[shard->run_count++] = (run){r, bytes};
 }
 
-/* ---- LAMB's sums ---- */
+/* ---- the sums of a first pass ---- */
 
 /* Appends an extent, or extends the last one by it; returns how many there are. */
 static int add_extent(tern__extent *extents, int count, tern__extent more)
@@ -293,7 +293,7 @@ static int fill_slices(const tern_optim *optim, int rank, const tern_device *hom
     return count;
 }
 
-static char *line_of(const tern__shard *shard, int rank)
+static char *shard_line_of(const tern__shard *shard, int rank)
 {
     return tern__slice_exchange_line(&shard->exchange, rank);
 }
@@ -301,7 +301,7 @@ static char *line_of(const tern__shard *shard, int rank)
 static int compare_digests(const tern__shard *shard, tern_error *err)
 {
     for (int rank = 1; rank < tern_group_size(shard->group); rank++)
-        if (memcmp(line_of(shard, rank), line_of(shard, 0), sizeof(shard->digest)) != 0)
+        if (memcmp(shard_line_of(shard, rank), shard_line_of(shard, 0), sizeof(shard->digest)) != 0)
             return tern__error_set(err, "tern_optim_step", TERN_E_MISMATCH,
                                    "step %" PRIu64 " of a sharded optimizer: rank %d updated its slice with "
                                    "other options or learning rates than rank %d",
@@ -317,7 +317,7 @@ int tern__shard_exchange(tern_optim *optim, tern_error *err)
     const tern__slice_set set = {
         .blocks = of->blocks, .count = of->count, .fill = fill_slices, .has_lines = true};
     int64_t began = tern__trace_now(shard->group->trace);
-    memcpy(line_of(shard, tern_group_rank(shard->group)), &shard->digest, sizeof(shard->digest));
+    memcpy(shard_line_of(shard, tern_group_rank(shard->group)), &shard->digest, sizeof(shard->digest));
     int status = tern__slice_exchange_run(&shard->exchange, optim, &set, shard->number, shard->step, err);
     tern__trace_span(shard->group->trace, TERN__TRACK_WAIT, "parameters", began);
     return status ? status : compare_digests(shard, err);

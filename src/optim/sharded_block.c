@@ -41,8 +41,8 @@ void tern__sharded_block_close(tern__sharded_block *block, const tern_group *gro
 
 /* ---- there and back ---- */
 
-static int follow(const tern__sharded_block *block, tern__device_stream first, tern__device_stream second,
-                  tern_error *err)
+static int block_follow(const tern__sharded_block *block, tern__device_stream first,
+                        tern__device_stream second, tern_error *err)
 {
     const tern__device_backend *backend = block->device->backend;
     int status = backend->event_record(block->device, first, block->turn, err);
@@ -51,7 +51,7 @@ static int follow(const tern__sharded_block *block, tern__device_stream first, t
 
 int tern__sharded_block_depart(const tern__sharded_block *block, tern_error *err)
 {
-    return block->stage ? follow(block, TERN__STREAM_STEP, TERN__STREAM_COMM, err) : TERN_OK;
+    return block->stage ? block_follow(block, TERN__STREAM_STEP, TERN__STREAM_COMM, err) : TERN_OK;
 }
 
 int tern__sharded_block_put(const tern__sharded_block *block, uint64_t offset, uint64_t bytes,
@@ -79,5 +79,5 @@ int tern__sharded_block_take(const tern__sharded_block *block, uint64_t offset, 
 
 int tern__sharded_block_return(const tern__sharded_block *block, tern_error *err)
 {
-    return block->stage ? follow(block, TERN__STREAM_COMM, TERN__STREAM_STEP, err) : TERN_OK;
+    return block->stage ? block_follow(block, TERN__STREAM_COMM, TERN__STREAM_STEP, err) : TERN_OK;
 }

@@ -62,7 +62,7 @@ bool tern__skips_vote(tern_optim *optim, tern_scope *scope, const double *bad)
     bool add = optim->skip;
     tern__view verdict = tern__numbers_view(optim->skips.verdict, 1);
     optim->skip = true;
-    return !tern__number_is_away(verdict.data) || add_one(scope, bad, &verdict, add);
+    return !tern__number_is_on_device(verdict.data) || add_one(scope, bad, &verdict, add);
 }
 
 /* ---- a step ---- */
@@ -83,7 +83,7 @@ static void part_neighbours(tern_optim *optim)
 bool tern__skips_count(tern_optim *optim, tern_scope *scope)
 {
     bool fine = true;
-    if (!tern__number_is_away(optim->skips.bad)) return true;
+    if (!tern__number_is_on_device(optim->skips.bad)) return true;
     part_neighbours(optim);
     for (int k = 0, next; k < optim->seal->leaf_count && optim->skip && fine; k = next) {
         next = k + 1;
@@ -98,7 +98,7 @@ bool tern__skips_count(tern_optim *optim, tern_scope *scope)
 int tern__skips_settle(tern_optim *optim, tern_error *err)
 {
     size_t leaves = (size_t)optim->seal->leaf_count, bytes = leaves * sizeof(double);
-    if (!tern__number_is_away(optim->skips.bad)) return TERN_OK;
+    if (!tern__number_is_on_device(optim->skips.bad)) return TERN_OK;
     double *skipped = tern__alloc(bytes, "tern_optim", err);
     int status = skipped ? tern__memory_copy(skipped, optim->skips.steps, bytes, err) : TERN_E_MEMORY;
     if (!status) status = tern__memory_zero(optim->skips.steps, bytes, err);

@@ -8,7 +8,7 @@
 /* ---- what it says of its works ---- */
 
 /* A label's number is the optimizer's step, its detail a digest of the extents. */
-static void label_text(const tern__label *label, char *text, size_t size)
+static void exchange_label_text(const tern__label *label, char *text, size_t size)
 {
     snprintf(text, size, "(sharded optimizer %u, step %llu)", label->user, (unsigned long long)label->number);
 }
@@ -20,7 +20,7 @@ static const char *label_differ(const tern__label *one, const tern__label *other
 }
 
 static const tern__label_kind slice_label = {
-    .id = 2, .left = "freed its optimizer", .text = label_text, .differ = label_differ};
+    .id = 2, .left = "freed its optimizer", .text = exchange_label_text, .differ = label_differ};
 
 /* ---- life ---- */
 
@@ -91,7 +91,7 @@ static int post_on_host(tern__slice_exchange *exchange, const tern_optim *optim,
     return status;
 }
 
-static uint32_t digest(const tern__extent *extents, int count)
+static uint32_t exchange_digest(const tern__extent *extents, int count)
 {
     uint64_t hash = TERN__FNV;
     for (int i = 0; i < count; i++)
@@ -113,7 +113,7 @@ static int post_on_device(tern__slice_exchange *exchange, const tern_optim *opti
         for (int more = set->fill(optim, rank, block->device, extents + count); more > 0; more--)
             roots[count++] = rank;
     work.roots = roots;
-    work.label.detail = digest(extents, count);
+    work.label.detail = exchange_digest(extents, count);
     return post(exchange, work, count, err);
 }
 
@@ -164,8 +164,8 @@ static bool has_stage(const tern__slice_exchange *exchange, const tern__slice_se
     return has && tern_group_size(exchange->group) > 1;
 }
 
-static int put(tern__slice_exchange *exchange, const tern_optim *optim, const tern__slice_set *set,
-               tern_error *err)
+static int exchange_put(tern__slice_exchange *exchange, const tern_optim *optim, const tern__slice_set *set,
+                        tern_error *err)
 {
     int status = TERN_OK;
     if (!has_stage(exchange, set)) return TERN_OK;
@@ -176,8 +176,8 @@ static int put(tern__slice_exchange *exchange, const tern_optim *optim, const te
     return status;
 }
 
-static int take(tern__slice_exchange *exchange, const tern_optim *optim, const tern__slice_set *set,
-                tern_error *err)
+static int exchange_take(tern__slice_exchange *exchange, const tern_optim *optim, const tern__slice_set *set,
+                         tern_error *err)
 {
     int status = TERN_OK, own = tern_group_rank(exchange->group);
     if (!has_stage(exchange, set)) return TERN_OK;
@@ -193,8 +193,8 @@ int tern__slice_exchange_run(tern__slice_exchange *exchange, const tern_optim *o
     exchange->says = (tern__post){.kind = TERN__BROADCAST,
                                   .dtype = TERN_U8,
                                   .label = {.kind = &slice_label, .user = number, .number = step}};
-    int status = put(exchange, optim, set, err);
+    int status = exchange_put(exchange, optim, set, err);
     if (!status) status = post_all(exchange, optim, set, err);
     if (!status) status = exchange->group->backend->wait(exchange->channel, exchange->last, err);
-    return status ? status : take(exchange, optim, set, err);
+    return status ? status : exchange_take(exchange, optim, set, err);
 }

@@ -23,12 +23,12 @@ static bool wants_block(const tern_optim *optim, int s, int r)
 }
 
 /* Returns the bytes of state for these parameters. */
-static size_t bytes_of(const tern_optim *optim, int r, tern__slice slice)
+static size_t optim_state_bytes_of(const tern_optim *optim, int r, tern__slice slice)
 {
     return tern__optim_scaled(optim, r, tern__slice_bytes(slice));
 }
 
-static char *new_block(tern_device *device, size_t bytes, const char *func, tern_error *err)
+static char *optim_state_new_block(tern_device *device, size_t bytes, const char *func, tern_error *err)
 {
     char *block = tern__memory_new(device, bytes, func, err);
     if (block && device && tern__memory_zero(block, bytes, err)) {
@@ -45,9 +45,10 @@ static int alloc_blocks(const tern_optim *optim, const tern__slice *slices, bool
 {
     for (int s = 0; s < TERN__OPTIM_STATES; s++)
         for (int r = 0; r < optim->seal->range_count; r++) {
-            size_t bytes = wants_block(optim, s, r) ? bytes_of(optim, r, slices[r]) : 0;
+            size_t bytes = wants_block(optim, s, r) ? optim_state_bytes_of(optim, r, slices[r]) : 0;
             tern_device *device = on_host ? NULL : optim->seal->ranges[r].device;
-            if (bytes && !(blocks[s][r] = new_block(device, bytes, func, err))) return TERN_E_MEMORY;
+            if (bytes && !(blocks[s][r] = optim_state_new_block(device, bytes, func, err)))
+                return TERN_E_MEMORY;
         }
     return TERN_OK;
 }
@@ -81,7 +82,7 @@ size_t tern_optim_state_bytes(const tern_optim *optim)
     size_t bytes = 0;
     for (int s = 0; optim && s < TERN__OPTIM_STATES; s++)
         for (int r = 0; r < optim->seal->range_count; r++)
-            bytes += optim->state[s][r] ? bytes_of(optim, r, optim->own[r]) : 0;
+            bytes += optim->state[s][r] ? optim_state_bytes_of(optim, r, optim->own[r]) : 0;
     return bytes;
 }
 
@@ -155,8 +156,8 @@ static int count_entries(const tern_optim *optim)
     return count;
 }
 
-static void add_entry(tern_optim_state *state, const tern__leaf *leaf, const char *name, tern__view view,
-                      void *data)
+static void optim_state_add_entry(tern_optim_state *state, const tern__leaf *leaf, const char *name,
+                                  tern__view view, void *data)
 {
     tern_tensor *tensor = &state->tensors[state->count];
     tensor->view = view;
@@ -173,12 +174,14 @@ static void list_entries(const tern_optim *optim, tern_optim_state *state)
         if (!has_state(optim, k)) continue;
         const tern__leaf *leaf = seal->leaves[k];
         int r = seal->range_of[k];
-        add_entry(state, leaf, "step", tern__view_make(TERN_I64, TERN__PLAIN, 0, NULL), &state->steps[k]);
+        optim_state_add_entry(state, leaf, "step", tern__view_make(TERN_I64, TERN__PLAIN, 0, NULL),
+                              &state->steps[k]);
         for (int s = 0; s < TERN__OPTIM_STATES; s++)
             if (tern__optim_keeps(optim, k, s))
-                add_entry(state, leaf, tern__optim_state_name(optim, s), tern__optim_state_view(optim, k),
-                          state->blocks[s][r] +
-                              tern__optim_scaled(optim, r, seal->offset[k] - optim->all[r].begin));
+                optim_state_add_entry(
+                    state, leaf, tern__optim_state_name(optim, s), tern__optim_state_view(optim, k),
+                    state->blocks[s][r] +
+                        tern__optim_scaled(optim, r, seal->offset[k] - optim->all[r].begin));
     }
 }
 
@@ -208,7 +211,7 @@ static int gather_slice(const tern_optim *optim, int s, int r, int rank, char *t
     tern_group *group = optim->shard ? tern__shard_group(optim) : NULL;
     tern__slice slice = tern__shard_slice(optim, r, rank);
     size_t begin = tern__optim_scaled(optim, r, slice.begin - optim->all[r].begin);
-    size_t total = bytes_of(optim, r, slice);
+    size_t total = optim_state_bytes_of(optim, r, slice);
     char *own = !group || rank == tern_group_rank(group) ? optim->state[s][r] : NULL;
     for (size_t at = 0; at < total; at += piece_bytes) {
         size_t bytes = TERN__MIN((size_t)piece_bytes, total - at);
@@ -231,7 +234,7 @@ static int gather_all(const tern_optim *optim, tern_optim_state *to, char *scrat
     return status;
 }
 
-static tern_optim_state *gather(const tern_optim *optim, int root, tern_error *err)
+static tern_optim_state *optim_state_gather(const tern_optim *optim, int root, tern_error *err)
 {
     bool keeps = !optim->shard || root < 0 || root == tern_group_rank(tern__shard_group(optim));
     tern_optim_state *state = keeps ? new_state(optim, "tern_optim_state_gather", err) : NULL;
@@ -257,7 +260,8 @@ tern_optim_state *tern_optim_state_gather(tern_optim *optim, int root, tern_erro
     if (!tern__is_set(e) && group && (root < -1 || root >= tern_group_size(group)))
         tern__error_set(e, __func__, TERN_E_RANGE, "root is %d, expected -1 or a rank below %d", root,
                         tern_group_size(group));
-    if (!tern__is_set(e) && tern__skips_settle(optim, e) == TERN_OK) state = gather(optim, root, e);
+    if (!tern__is_set(e) && tern__skips_settle(optim, e) == TERN_OK)
+        state = optim_state_gather(optim, root, e);
     if (group && tern__is_set(e)) tern__group_fail(group, e);
     return state;
 }
@@ -321,8 +325,8 @@ static int fail_unknown(const tern_optim *optim, const char *parameter, const ch
                            is_master ? ": it was saved under opt level O2, and this is another one" : "");
 }
 
-static int check_entry(const tern_optim *optim, const tern_optim_entry *entry, unsigned *given,
-                       tern_error *err)
+static int optim_state_check_entry(const tern_optim *optim, const tern_optim_entry *entry, unsigned *given,
+                                   tern_error *err)
 {
     int k = find_leaf(optim, entry->parameter), bit = k < 0 ? -1 : find_bit(optim, k, entry->name);
     const char *parameter = entry->parameter ? entry->parameter : "", *name = entry->name ? entry->name : "";
@@ -355,7 +359,7 @@ static int check_whole(const tern_optim *optim, const unsigned *given, tern_erro
 }
 
 /* Copies this rank's part of an entry. */
-static int take(tern_optim *optim, const tern_optim_entry *entry, tern_error *err)
+static int optim_state_take(tern_optim *optim, const tern_optim_entry *entry, tern_error *err)
 {
     int k = find_leaf(optim, entry->parameter), bit = find_bit(optim, k, entry->name);
     int r = optim->seal->range_of[k];
@@ -368,10 +372,10 @@ static int take(tern_optim *optim, const tern_optim_entry *entry, tern_error *er
     char *to = optim->state[bit - 1][r] + tern__optim_scaled(optim, r, part.begin - own.begin);
     const char *from = entry->tensor->view.data;
     return tern__memory_copy(to, from + tern__optim_scaled(optim, r, part.begin - offset),
-                             bytes_of(optim, r, part), err);
+                             optim_state_bytes_of(optim, r, part), err);
 }
 
-static int forget(tern_optim *optim, const unsigned *given, tern_error *err)
+static int optim_state_forget(tern_optim *optim, const unsigned *given, tern_error *err)
 {
     int status = TERN_OK;
     for (int k = 0; k < optim->seal->leaf_count; k++) optim->steps[k] = given[k] != 0;
@@ -379,7 +383,8 @@ static int forget(tern_optim *optim, const unsigned *given, tern_error *err)
     for (int s = 0; s < TERN__OPTIM_STATES; s++)
         for (int r = 0; r < optim->seal->range_count; r++)
             if (optim->state[s][r] && !status)
-                status = tern__memory_zero(optim->state[s][r], bytes_of(optim, r, optim->own[r]), err);
+                status =
+                    tern__memory_zero(optim->state[s][r], optim_state_bytes_of(optim, r, optim->own[r]), err);
     return status;
 }
 
@@ -390,12 +395,13 @@ int tern_optim_state_load(tern_optim *optim, const tern_optim_entry *entries, in
         return tern__error_set(err, load, TERN_E_INVALID, "the optimizer or the entries are NULL");
     unsigned *given = tern__alloc((size_t)optim->seal->leaf_count * sizeof(*given), load, err);
     int status = given ? TERN_OK : TERN_E_MEMORY;
-    for (int i = 0; i < count && !status; i++) status = check_entry(optim, &entries[i], given, err);
+    for (int i = 0; i < count && !status; i++)
+        status = optim_state_check_entry(optim, &entries[i], given, err);
     if (!status) status = check_whole(optim, given, err);
     if (!status) status = tern__optim_state_open(optim, load, err);
     if (!status) status = tern__skips_settle(optim, err);
-    if (!status) status = forget(optim, given, err);
-    for (int i = 0; i < count && !status; i++) status = take(optim, &entries[i], err);
+    if (!status) status = optim_state_forget(optim, given, err);
+    for (int i = 0; i < count && !status; i++) status = optim_state_take(optim, &entries[i], err);
     tern__free(given);
     return status;
 }

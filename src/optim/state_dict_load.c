@@ -154,7 +154,7 @@ static const tern__view *fit_tensor(reading *r, const tern_tensor *given, int k)
     return copy && !tern__host_convert(&copy->view, view, r->err) ? &copy->view : NULL;
 }
 
-static void add_entry(reading *r, int k, const char *name, const tern__view *view)
+static void state_dict_add_entry(reading *r, int k, const char *name, const tern__view *view)
 {
     tern_tensor *tensor = &r->tensors[r->entry_count];
     tensor->view = *view;
@@ -174,7 +174,7 @@ static int read_value(reading *r, int n, const char *name, const tern_object *va
     step.data = &r->steps[n];
     const tern__view *view = is_step ? &step : fit_tensor(r, tern_object_to_tensor(value), k);
     if (!view) return r->err->code;
-    add_entry(r, k, name, view);
+    state_dict_add_entry(r, k, name, view);
     return TERN_OK;
 }
 
@@ -252,7 +252,7 @@ static void close_reading(reading *r)
 
 /* Loads the entries under the new options, which may want other states than there is memory for; the old
  * options are restored if the entries do not fit. */
-static int take(reading *r)
+static int state_dict_take(reading *r)
 {
     tern_optim *optim = r->optim;
     tern_optim before = *optim;
@@ -289,7 +289,7 @@ int tern_optim_state_dict_load(tern_optim *optim, const tern_object *state, tern
     if (!status) status = read_groups(&r);
     if (!status) status = read_ids(&r);
     for (int64_t i = 0; !status && i < tern_object_count(r.states); i++) status = read_parameter(&r, i);
-    if (!status) status = take(&r);
+    if (!status) status = state_dict_take(&r);
     close_reading(&r);
     return status;
 }

@@ -5,7 +5,7 @@
 
 /* Returns the attributes of an update that begins with leaf k. LARC has put the weight decay into the
  * gradient. */
-static tern__optim_attr attr_of(const tern_optim *optim, int k)
+static tern__optim_attr step_attr_of(const tern_optim *optim, int k)
 {
     tern__optim_group group = optim->groups[optim->group_of[k]];
     double *decay = optim->larc.size ? tern__optim_decay(optim, &group) : NULL, pull = decay ? *decay : 0;
@@ -15,7 +15,7 @@ static tern__optim_attr attr_of(const tern_optim *optim, int k)
     return attr;
 }
 
-static void finish(tern_optim *optim, int first, int last)
+static void step_finish(tern_optim *optim, int first, int last)
 {
     const tern__seal *seal = optim->seal;
     for (int k = first; k <= last; k++) {
@@ -30,9 +30,10 @@ static void finish(tern_optim *optim, int first, int last)
 static bool update(tern_optim *optim, tern_scope *scope, int first, int last)
 {
     int r = optim->seal->range_of[first], g = optim->group_of[first];
-    bool has_factors = optim->larc.size || (tern__optim_is_lamb(optim) && tern__lamb_has_trust(optim, g));
+    bool has_factors =
+        optim->larc.size || (optim->rule->first_pass && optim->rule->has_trust(&optim->groups[g]));
     tern__view factors;
-    tern__optim_attr attr = attr_of(optim, first);
+    tern__optim_attr attr = step_attr_of(optim, first);
     if (has_factors) factors = tern__norm_factors_of_leaves(optim);
     if (optim->shard)
         tern__shard_note(optim, r, (tern__slice){optim->seal->offset[first], tern__optim_end(optim, last)},
@@ -40,26 +41,26 @@ static bool update(tern_optim *optim, tern_scope *scope, int first, int last)
     if (!tern__optim_run(optim, scope, optim->rule->kernel, first, last, &attr,
                          has_factors ? &factors : NULL))
         return false;
-    finish(optim, first, last);
+    step_finish(optim, first, last);
     return true;
 }
 
 /* Computes the factors of updates that depend on norms. */
-static int prepare(tern_optim *optim, tern_scope *scope, tern_error *err)
+static int step_prepare(tern_optim *optim, tern_scope *scope, tern_error *err)
 {
-    if (!tern__optim_is_lamb(optim) && !optim->larc.size) return TERN_OK;
+    if (!optim->rule->first_pass && !optim->larc.size) return TERN_OK;
     int status = tern__norms_begin(optim, err);
     if (status) return status;
-    if (tern__optim_is_lamb(optim)) return tern__lamb_prepare(optim, scope, err);
+    if (optim->rule->first_pass) return optim->rule->first_pass(optim, scope, err);
     return tern__larc_prepare(optim, scope) ? TERN_OK : scope->error.code;
 }
 
-static int step(tern_optim *optim, tern_scope *scope, tern_error *err)
+static int step_make(tern_optim *optim, tern_scope *scope, tern_error *err)
 {
     int64_t began = tern__trace_now(scope->trace);
     int status = tern__optim_state_open(optim, "tern_optim_step", err);
     if (!status && optim->shard) status = tern__shard_begin(optim, err);
-    if (!status) status = prepare(optim, scope, err);
+    if (!status) status = step_prepare(optim, scope, err);
     if (status) return status;
     if (!tern__skips_count(optim, scope) || !tern__optim_each_update(optim, scope, update))
         return scope->error.code;
@@ -73,11 +74,11 @@ void tern_optim_step(tern_optim *optim, tern_scope *scope)
 {
     if (!optim || !scope) return;
     tern_error err = {0};
-    if (optim->skip && !tern__number_is_away(optim->skips.verdict) && !scope->error.code) {
+    if (optim->skip && !tern__number_is_on_device(optim->skips.verdict) && !scope->error.code) {
         tern__optim_skip(optim);
         return;
     }
-    bool failed = scope->error.code || step(optim, scope, &err);
+    bool failed = scope->error.code || step_make(optim, scope, &err);
     if (failed && !scope->error.code) tern__scope_fail_with(scope, &err);
     if (failed && optim->shard) tern__shard_fail(optim, &scope->error);
 }

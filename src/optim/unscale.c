@@ -1,7 +1,7 @@
 /* unscale.c - unscales an optimizer's gradients before its step. Neighbours in a range that have a gradient
  * go through the kernel together. Parameters without one are left out, because their memory still holds
  * values of an earlier step. */
-#include "kernels/unscale.h"
+#include "kernels/loss_scale.h"
 #include "optim/optim.h"
 #include "tensor/number.h"
 

@@ -40,7 +40,7 @@ typedef struct operands {
 } operands;
 
 /* Views `count` elements of one range. */
-static tern__view part(tern_dtype dtype, char *base, size_t offset, int64_t count)
+static tern__view update_part(tern_dtype dtype, char *base, size_t offset, int64_t count)
 {
     tern__view view = tern__view_make(dtype, TERN__PLAIN, 1, &count);
     view.data = base + offset;
@@ -55,12 +55,12 @@ static void give_parts(const tern_optim *optim, int k, tern__slice own, operands
     int64_t count = (int64_t)(tern__slice_bytes(own) / tern_dtype_bytes(range->dtype));
     size_t at = tern__optim_scaled(optim, r, own.begin - optim->own[r].begin);
     bool has_master = tern__optim_has_master(optim, r);
-    o->g = part(range->grad_dtype, range->grads, tern__grad_offset(range, own.begin), count);
-    o->p = part(range->dtype, range->params, own.begin, count);
+    o->g = update_part(range->grad_dtype, range->grads, tern__grad_offset(range, own.begin), count);
+    o->p = update_part(range->dtype, range->params, own.begin, count);
     for (int s = 0; s < TERN__OPTIM_STATES; s++) {
         bool kept = s == TERN__OPTIM_MASTER ? has_master : optim->groups[optim->group_of[k]].states & 1u << s;
         if (!kept) continue;
-        o->states[s] = part(tern__optim_dtype(optim, r), optim->state[s][r], at, count);
+        o->states[s] = update_part(tern__optim_dtype(optim, r), optim->state[s][r], at, count);
         call->out[1 + s] = &o->states[s];
     }
     call->in[0] = &o->g;
@@ -83,7 +83,7 @@ static void give_sections(const tern_optim *optim, int first, int last, tern__sl
     o->sections = tern__norm_table(optim, section, count);
     o->sums = tern__norm_sums(optim, section, count);
     call->in[TERN__OPTIM_SECTIONS] = &o->sections;
-    if (call->kernel == TERN__LAMB_MOMENTS) call->out[TERN__LAMB_SUMS] = &o->sums;
+    if (call->kernel != optim->rule->kernel) call->out[TERN__OPTIM_SUMS] = &o->sums; /* a first pass */
 }
 
 bool tern__optim_run(tern_optim *optim, tern_scope *scope, tern__kernel kernel, int first, int last,
@@ -98,7 +98,7 @@ bool tern__optim_run(tern_optim *optim, tern_scope *scope, tern__kernel kernel, 
     if (tern__optim_has_master(optim, r) && !tern__masters_follow(optim, scope, first, last)) return false;
     give_parts(optim, first, own, &o, &call);
     give_skips(optim, first, &o, &call);
-    if (kernel == TERN__LAMB_MOMENTS || (factors && factors->ndim == 2))
+    if (kernel != optim->rule->kernel || (factors && factors->ndim == 2))
         give_sections(optim, first, last, own, &o, &call);
     tern__go_to(scope, o.p.data);
     return tern__run(scope, &call);

@@ -10,7 +10,7 @@
 #include "nn/batch_norm.h"
 
 #include "kernels/pointwise.h"
-#include "kernels/unscale.h"
+#include "kernels/loss_scale.h"
 #include "parallel/ddp.h"
 
 #include <tern/parallel.h>

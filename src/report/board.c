@@ -110,7 +110,7 @@ static int find_folder(char dir[DIR_ROOM], const char *log_dir, tern_group *grou
     return TERN_OK;
 }
 
-static int check_opts(const tern_board_opts *opts, tern_error *err)
+static int board_check_opts(const tern_board_opts *opts, tern_error *err)
 {
     if (opts->queue < 1)
         return tern__error_set(err, "tern_board_new", TERN_E_RANGE, "expected queue >= 1, got %d",
@@ -141,7 +141,7 @@ tern_board *tern_board_new(const char *log_dir, tern_group *group, const tern_bo
     if (board) {
         board->opts = tern_board_defaults();
         if (tern__opts_read(&board->opts, sizeof(board->opts), opts, __func__, &why) ||
-            check_opts(&board->opts, &why) || open_board(board, log_dir, group, &why)) {
+            board_check_opts(&board->opts, &why) || open_board(board, log_dir, group, &why)) {
             tern_board_free(board);
             board = NULL;
         }
@@ -155,7 +155,7 @@ const char *tern_board_dir(const tern_board *board)
     return board ? board->dir : NULL;
 }
 
-static int write_all(tern_board *board, const char *func, tern_error *err)
+static int board_write_all(tern_board *board, const char *func, tern_error *err)
 {
     for (tern__event_file *run = board->runs; run; run = run->next)
         tern__journal_write(&run->events, func, err);
@@ -167,7 +167,7 @@ int tern_board_flush(tern_board *board, tern_error *err)
 {
     tern_error why = {0};
     if (tern__board_is_off(board, err)) return tern__board_skip(err);
-    write_all(board, __func__, &why);
+    board_write_all(board, __func__, &why);
     return tern__board_end(&why, err);
 }
 
@@ -276,4 +276,31 @@ int tern_board_text(tern_board *board, const char *tag, const char *text, int64_
         put_text(board, full, text, step, &why);
     }
     return tern__board_end(&why, err);
+}
+
+/* ---- a tensor of any layout and device, readable for the board ---- */
+
+void *tern__board_room(tern_board *board, tern__room which, size_t bytes, const char *func, tern_error *err)
+{
+    if (board->spaces[which].bytes >= bytes) return board->spaces[which].data;
+    void *data = tern__alloc(bytes, func, err);
+    if (!data) return NULL;
+    tern__free(board->spaces[which].data);
+    board->spaces[which].data = data;
+    board->spaces[which].bytes = bytes;
+    return data;
+}
+
+int tern__board_view(tern_board *board, const tern_tensor *tensor, bool dense, tern__view *view,
+                     const char *func, tern_error *err)
+{
+    if (tern__tensor_check(tensor, func, err)) return err->code;
+    const tern__view *own = &tensor->view;
+    *view = *own;
+    bool is_here = !tern__memory_device(own->data);
+    if (is_here && (dense ? tern__view_is_dense(own) : own->layout == TERN__PLAIN)) return TERN_OK;
+    *view = tern__view_make(own->dtype, TERN__PLAIN, own->ndim, own->shape);
+    view->data = tern__board_room(board, TERN__ROOM_PLAIN, tern__view_bytes(view), func, err);
+    if (!view->data) return TERN_E_MEMORY;
+    return tern__view_copy(view, own, err);
 }

@@ -32,7 +32,7 @@ typedef struct tally {
 } tally;
 
 /* Returns the bucket i with ends[i] <= value < ends[i + 1]; the first and the last reach to infinity. */
-static int bucket_of(double value)
+static int histogram_bucket_of(double value)
 {
     double size = fabs(value),
            steps = size > 0 ? log2(size * 1e12) * (1 / 0.13750352374993502) : 0; /* log2 1.1 */
@@ -50,7 +50,7 @@ static void count_value(tally *t, double value)
         t->other++;
         return;
     }
-    t->counts[bucket_of(value)]++;
+    t->counts[histogram_bucket_of(value)]++;
     if (!t->finite || value < t->min) t->min = value;
     if (!t->finite || value > t->max) t->max = value;
     t->sum += value;

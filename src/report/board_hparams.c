@@ -32,15 +32,6 @@ typedef struct table {
     size_t count, metric_count;
 } table;
 
-static void free_table(table *t)
-{
-    tern__free(t->entries);
-    tern__free(t->metrics);
-    tern__free(t->columns);
-    tern__free(t->pairs);
-    tern__free(t->metric_columns);
-}
-
 static int make_table(table *t, size_t count, size_t metrics, tern_error *err)
 {
     *t = (table){.entries = tern__alloc(count * sizeof(*t->entries), FUNC, err)};
@@ -81,7 +72,7 @@ static int fill_value(Tern__Pb__Scalar *value, const char *key, const tern_objec
     }
 }
 
-static void add_entry(table *t, const tern_object *hparams, int64_t i, tern_error *err)
+static void hparams_add_entry(table *t, const tern_object *hparams, int64_t i, tern_error *err)
 {
     const char *key = tern_object_to_string(tern_object_key(hparams, i));
     entry *e = &t->entries[t->count];
@@ -153,9 +144,14 @@ int tern_board_hparams(tern_board *board, const tern_object *hparams, int count,
                         tern_object_kind_name(tern_object_kind_get(hparams)));
     else
         make_table(&t, (size_t)tern_object_count(hparams), (size_t)TERN__MAX(count, 0), &why);
-    for (int64_t i = 0; !why.code && i < tern_object_count(hparams); i++) add_entry(&t, hparams, i, &why);
+    for (int64_t i = 0; !why.code && i < tern_object_count(hparams); i++)
+        hparams_add_entry(&t, hparams, i, &why);
     for (int i = 0; !why.code && i < count; i++) add_metric(&t, metrics[i], &why);
     if (!why.code) put_table(board, &t, &why);
-    free_table(&t);
+    tern__free(t.entries);
+    tern__free(t.metrics);
+    tern__free(t.columns);
+    tern__free(t.pairs);
+    tern__free(t.metric_columns);
     return tern__board_end(&why, err);
 }

@@ -70,7 +70,7 @@ static int find_pixels(batch *b, const tern__view *view, const char *format, int
     return TERN_OK;
 }
 
-static int check_sizes(const batch *b, const tern__view *view, tern_error *err)
+static int board_image_check_sizes(const batch *b, const tern__view *view, tern_error *err)
 {
     char shape[TERN__SHAPE_TEXT];
     int64_t channels = b->size[CHANNEL];
@@ -94,7 +94,7 @@ typedef struct sheet {
 } sheet;
 
 /* Computes in f32, as PyTorch does. */
-static uint8_t byte_of(double value, tern_dtype dtype, double threshold)
+static uint8_t board_image_byte_of(double value, tern_dtype dtype, double threshold)
 {
     if (!isnan(threshold)) return value > threshold ? 255 : 0;
     if (dtype == TERN_U8) return (uint8_t)value;
@@ -112,13 +112,14 @@ static void draw_image(const sheet *p, batch *b, int64_t n, double threshold)
             for (int c = 0; c < p->channels; c++) {
                 b->pixel.data = b->data + bytes * (n * b->stride[BATCH] + c * b->stride[CHANNEL] +
                                                    h * b->stride[HEIGHT] + w * b->stride[WIDTH]);
-                to[c] = byte_of(tern__view_get(&b->pixel, 0), b->pixel.dtype, threshold);
+                to[c] = board_image_byte_of(tern__view_get(&b->pixel, 0), b->pixel.dtype, threshold);
             }
         }
 }
 
 /* Draws the images side by side; cells without an image stay black. */
-static int draw(tern_board *board, sheet *p, batch *b, const tern_board_image_opts *opts, tern_error *err)
+static int board_image_draw(tern_board *board, sheet *p, batch *b, const tern_board_image_opts *opts,
+                            tern_error *err)
 {
     int64_t count = b->size[BATCH], across = TERN__MIN(opts->across, count);
     int64_t down = (count + across - 1) / across, columns, rows, bytes;
@@ -139,7 +140,7 @@ static int draw(tern_board *board, sheet *p, batch *b, const tern_board_image_op
 
 /* ---- PNG ---- */
 
-static int encode(tern_board *board, const sheet *p, ProtobufCBinaryData *out, tern_error *err)
+static int board_image_encode(tern_board *board, const sheet *p, ProtobufCBinaryData *out, tern_error *err)
 {
     char why[128] = "";
     const tern_image_save_opts plain = tern_image_save_defaults();
@@ -159,7 +160,7 @@ static int put_sheet(tern_board *board, const char *tag, const sheet *p, int64_t
 {
     Tern__Pb__Image image = TERN__PB__IMAGE__INIT;
     Tern__Pb__Value value = TERN__PB__VALUE__INIT;
-    if (encode(board, p, &image.png, err)) return err->code;
+    if (board_image_encode(board, p, &image.png, err)) return err->code;
     image.width = p->width;
     image.height = p->height;
     image.channels = p->channels;
@@ -180,7 +181,7 @@ static int put_image(tern_board *board, const char *tag, const tern_tensor *tens
     if (tern__board_view(board, tensor, false, &view, FUNC, err)) return err->code;
     const char *format = format_of(opts, view.ndim);
     if (check_format(&view, format, err) || find_pixels(&b, &view, format, opts->slice, err) ||
-        check_sizes(&b, &view, err) || draw(board, &p, &b, opts, err))
+        board_image_check_sizes(&b, &view, err) || board_image_draw(board, &p, &b, opts, err))
         return err->code;
     return put_sheet(board, tag, &p, step, err);
 }

@@ -1,8 +1,8 @@
 /* board_run.c - event files: their folders, their names, and the records in them. */
 #include "report/board.h"
-#include "report/crc32c.h"
 
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/text.h"
 
 #include <dirent.h>

@@ -14,7 +14,7 @@ const tern_figure_backend *tern__figure_open(const char *func, tern_error *err)
     return NULL;
 }
 
-static bool write_some(void *to, const void *bytes, size_t count)
+static bool figure_write_some(void *to, const void *bytes, size_t count)
 {
     tern__figure_file *figure = to;
     return !tern__output_write(&figure->file, bytes, count, figure->err);
@@ -22,7 +22,7 @@ static bool write_some(void *to, const void *bytes, size_t count)
 
 int tern__figure_create(tern__figure_file *figure, const char *path, const char *func, tern_error *err)
 {
-    *figure = (tern__figure_file){.err = err, .out = {write_some, figure}};
+    *figure = (tern__figure_file){.err = err, .out = {figure_write_some, figure}};
     return tern__output_open(&figure->file, path, func, err);
 }
 

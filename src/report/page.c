@@ -24,7 +24,7 @@ int tern_picture_grid_save(const char *path, const char *title, const tern_pictu
 
 /* ---- a figure of images, bars and charts ---- */
 
-static int check_image(const char *func, const tern_picture *p, int i, tern_error *err)
+static int page_check_image(const char *func, const tern_picture *p, int i, tern_error *err)
 {
     if (!p->pixels || !p->caption)
         return tern__error_set(err, func, TERN_E_INVALID, "image %d needs pixels and a caption", i);
@@ -57,7 +57,7 @@ static int check_bars(const char *func, const tern_bars *bars, tern_error *err)
     return TERN_OK;
 }
 
-static int check(const char *func, const tern_figure *f, tern_error *err)
+static int page_check(const char *func, const tern_figure *f, tern_error *err)
 {
     if (!f || !f->title) return tern__error_set(err, func, TERN_E_INVALID, "the figure or its title is NULL");
     if (f->picture_count + f->bars_count + f->chart_count < 1 || (f->picture_count && f->across < 1))
@@ -65,7 +65,7 @@ static int check(const char *func, const tern_figure *f, tern_error *err)
                                "expected something to draw, got %d images, %d across, %d bars, %d charts",
                                f->picture_count, f->across, f->bars_count, f->chart_count);
     for (int i = 0; i < f->picture_count; i++)
-        if (check_image(func, &f->pictures[i], i, err)) return err->code;
+        if (page_check_image(func, &f->pictures[i], i, err)) return err->code;
     for (int i = 0; i < f->bars_count; i++)
         if (check_bars(func, &f->bars[i], err)) return err->code;
     for (int i = 0; i < f->chart_count; i++)
@@ -77,7 +77,7 @@ int tern_figure_save(const char *path, const tern_figure *figure, tern_error *er
 {
     tern_error own = {0};
     tern_error *e = err ? err : &own;
-    if (tern__is_set(e) || check(__func__, figure, e)) return e->code;
+    if (tern__is_set(e) || page_check(__func__, figure, e)) return e->code;
     const tern_figure_backend *plugin = tern__figure_open(__func__, e);
     tern__figure_file file;
     if (!plugin || tern__figure_create(&file, path, __func__, e)) return e->code;

@@ -9,15 +9,10 @@ static int fail_shapes(tern_scope *scope, const char *func, const char *op, cons
                             tern__shape_text(&in->x->view, xs), tern__shape_text(&in->label->view, ls));
 }
 
-static bool is_label(tern_dtype dtype)
+static int predictions_check_labels(tern_scope *scope, const char *func, const char *op, const char *what,
+                                    tern_dtype dtype)
 {
-    return dtype == TERN_U8 || dtype == TERN_I32 || dtype == TERN_I64;
-}
-
-static int check_labels(tern_scope *scope, const char *func, const char *op, const char *what,
-                        tern_dtype dtype)
-{
-    if (is_label(dtype)) return TERN_OK;
+    if (dtype == TERN_U8 || dtype == TERN_I32 || dtype == TERN_I64) return TERN_OK;
     return tern__scope_fail(scope, func, TERN_E_DTYPE, "%s: expected %s of i64, i32 or u8, got %s", op, what,
                             tern_dtype_name(dtype));
 }
@@ -36,7 +31,7 @@ static tern_tensor *plain(tern_scope *scope, tern_tensor *x)
     return d ? tern__plain(scope, d) : NULL;
 }
 
-static int take(tern_scope *scope, tern__operands *in)
+static int predictions_take(tern_scope *scope, tern__operands *in)
 {
     const tern__view *label = &in->label->view;
     in->of_sample = 1;
@@ -61,23 +56,23 @@ int tern__scores_take(tern_scope *scope, const char *func, const char *op, int64
     if (!is_map_of(x, &in->label->view))
         return fail_shapes(scope, func, op, "scores (N, C, ..) and labels (N, ..), or (C) and ()", in);
     if (check_scores(scope, func, op, x->dtype) ||
-        check_labels(scope, func, op, "labels", in->label->view.dtype))
+        predictions_check_labels(scope, func, op, "labels", in->label->view.dtype))
         return scope->error.code;
     int64_t have = x->shape[x->ndim > 1];
     if (have == 0 || (classes && have != classes))
         return tern__scope_fail(scope, func, TERN_E_SHAPE, "%s: expected scores of %lld classes, got %lld",
                                 op, (long long)TERN__MAX(classes, 1), (long long)have);
-    return take(scope, in);
+    return predictions_take(scope, in);
 }
 
 int tern__maps_take(tern_scope *scope, const char *func, const char *op, tern__operands *in)
 {
     if (!tern__view_same_shape(&in->x->view, &in->label->view))
         return fail_shapes(scope, func, op, "two maps of the same shape, or floating-point scores", in);
-    if (check_labels(scope, func, op, "predictions", in->x->view.dtype) ||
-        check_labels(scope, func, op, "labels", in->label->view.dtype))
+    if (predictions_check_labels(scope, func, op, "predictions", in->x->view.dtype) ||
+        predictions_check_labels(scope, func, op, "labels", in->label->view.dtype))
         return scope->error.code;
-    return take(scope, in);
+    return predictions_take(scope, in);
 }
 
 int tern__mask_take(tern_scope *scope, const char *func, const char *op, tern__operands *in)
@@ -87,7 +82,7 @@ int tern__mask_take(tern_scope *scope, const char *func, const char *op, tern__o
     if (!tern__view_same_shape(x, mask) && !one_channel)
         return fail_shapes(scope, func, op, "a mask of the scores' shape, or (N, ..) of (N, 1, ..)", in);
     if (check_scores(scope, func, op, x->dtype) ||
-        (mask->dtype != TERN_BOOL && check_labels(scope, func, op, "a mask", mask->dtype)))
+        (mask->dtype != TERN_BOOL && predictions_check_labels(scope, func, op, "a mask", mask->dtype)))
         return scope->error.code;
-    return take(scope, in);
+    return predictions_take(scope, in);
 }

@@ -121,7 +121,7 @@ static double smoothed_rate(tern_progress *bar, int64_t now)
                                         : tern_progress_rate(bar);
 }
 
-static void draw(tern_progress *bar, int64_t now)
+static void progress_draw(tern_progress *bar, int64_t now)
 {
     take_state(bar, smoothed_rate(bar, now));
     bar->drawn = now;
@@ -132,7 +132,7 @@ static void draw(tern_progress *bar, int64_t now)
 
 /* ---- new and free ---- */
 
-static int check(const char *title, int64_t total, const tern_progress_opts *opts, tern_error *err)
+static int progress_check(const char *title, int64_t total, const tern_progress_opts *opts, tern_error *err)
 {
     const char *func = "tern_progress_new";
     if (!title || !opts->unit)
@@ -149,7 +149,7 @@ static int check(const char *title, int64_t total, const tern_progress_opts *opt
     return TERN_OK;
 }
 
-static place place_of(const tern_progress *bar)
+static place progress_place_of(const tern_progress *bar)
 {
     if (!bar->speaks) return NOWHERE;
     if (isatty(STDERR_FILENO)) return TERMINAL;
@@ -162,7 +162,7 @@ static void open_bar(tern_progress *bar, const char *title, int64_t total, const
     bar->own_done = bar->drawn_done = bar->opts.initial;
     bar->depth = bar->opts.parent ? bar->opts.parent->depth + 1 : 0;
     bar->speaks = !group || tern_group_rank(group) == 0;
-    bar->place = place_of(bar);
+    bar->place = progress_place_of(bar);
     bar->style = style_of_locale();
     bar->started = bar->drawn = tern__now_ns();
     snprintf(bar->title, sizeof(bar->title), "%s", title);
@@ -180,7 +180,7 @@ tern_progress *tern_progress_new(const char *title, int64_t total, const tern_gr
 {
     tern_progress_opts own = tern_progress_defaults();
     if (tern__is_set(err) || tern__opts_read(&own, sizeof(own), opts, __func__, err)) return NULL;
-    if (check(title, total, &own, err)) return NULL;
+    if (progress_check(title, total, &own, err)) return NULL;
     tern_progress *bar = tern__alloc(sizeof(*bar), __func__, err);
     if (!bar) return NULL;
     bar->opts = own;
@@ -223,7 +223,7 @@ void tern_progress_update(tern_progress *bar, int64_t count)
     if (bar->place == NOWHERE) return;
     int64_t now = tern__now_ns();
     double interval = bar->place == LOG ? bar->opts.line_seconds : bar->opts.interval_seconds;
-    if ((double)(now - bar->drawn) * 1e-9 >= interval) draw(bar, now);
+    if ((double)(now - bar->drawn) * 1e-9 >= interval) progress_draw(bar, now);
 }
 
 void tern_progress_postfix(tern_progress *bar, const char *name, double value)

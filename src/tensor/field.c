@@ -27,8 +27,8 @@ static field_name name_of(const char *path, const char *key)
     return n;
 }
 
-static const tern_object *find(const char *func, const tern_object *dict, const char *path, const char *key,
-                               tern_error *err)
+static const tern_object *field_find(const char *func, const tern_object *dict, const char *path,
+                                     const char *key, tern_error *err)
 {
     const tern_object *value = tern_object_get(dict, key);
     if (tern__is_set(err)) return NULL;
@@ -56,7 +56,7 @@ static int missing(const tern_error *err)
 int tern__field_int(const char *func, const tern_object *dict, const char *key, int64_t low, int64_t high,
                     int64_t *out, tern_error *err)
 {
-    const tern_object *value = find(func, dict, NULL, key, err);
+    const tern_object *value = field_find(func, dict, NULL, key, err);
     int64_t got;
     tern__host host;
     if (!value) return missing(err);
@@ -77,7 +77,7 @@ int tern__field_int(const char *func, const tern_object *dict, const char *key, 
 int tern__field_real(const char *func, const tern_object *dict, const char *path, const char *key, double low,
                      double high, double *out, tern_error *err)
 {
-    const tern_object *value = find(func, dict, path, key, err);
+    const tern_object *value = field_find(func, dict, path, key, err);
     double got;
     if (!value) return missing(err);
     if (!tern__object_number(value, &got)) return wrong(func, name_of(path, key), "a number", value, err);
@@ -91,7 +91,7 @@ int tern__field_real(const char *func, const tern_object *dict, const char *path
 
 int tern__field_bool(const char *func, const tern_object *dict, const char *key, bool *out, tern_error *err)
 {
-    const tern_object *value = find(func, dict, NULL, key, err);
+    const tern_object *value = field_find(func, dict, NULL, key, err);
     if (!value) return missing(err);
     if (tern_object_to_bool(value, out, NULL) == TERN_OK) return TERN_OK;
     return wrong(func, name_of(NULL, key), "a bool", value, err);

@@ -51,7 +51,7 @@ int tern__host_item(const tern__view *view, double *value, tern_error *err)
     return tern__host_close(&host, false, err);
 }
 
-static void copy(const tern__view *to, const tern__view *from)
+static void host_copy(const tern__view *to, const tern__view *from)
 {
     size_t bytes = tern_dtype_bytes(from->dtype);
     int64_t count = tern__view_count(from);
@@ -78,7 +78,7 @@ int tern__host_convert(const tern__view *to, const tern__view *from, tern_error 
     if (status) return status;
     status = tern__host_open(&target, to, err);
     if (!status) {
-        (to->dtype == from->dtype ? copy : convert)(&target.view, &source.view);
+        (to->dtype == from->dtype ? host_copy : convert)(&target.view, &source.view);
         status = tern__host_close(&target, true, err);
     }
     tern__host_close(&source, false, NULL);

@@ -2,7 +2,7 @@
 #include "tensor/number.h"
 #include "device/device.h"
 
-bool tern__number_is_away(const void *at)
+bool tern__number_is_on_device(const void *at)
 {
     return tern__memory_device(at) != NULL;
 }
@@ -23,14 +23,14 @@ tern__view tern__number_view(const double *at)
 
 const tern__view *tern__number_operand(const double *at, tern__view *view)
 {
-    if (!tern__number_is_away(at)) return NULL;
+    if (!tern__number_is_on_device(at)) return NULL;
     *view = tern__number_view(at);
     return view;
 }
 
 int tern__numbers_follow(void **numbers, size_t bytes, tern_device *device, const char *func, tern_error *err)
 {
-    if (!device || tern__number_is_away(*numbers)) return TERN_OK;
+    if (!device || tern__number_is_on_device(*numbers)) return TERN_OK;
     void *place = tern__memory_new(device, bytes, func, err);
     int status = place ? tern__memory_copy(place, *numbers, bytes, err) : TERN_E_MEMORY;
     if (status) {

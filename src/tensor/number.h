@@ -8,7 +8,7 @@
 #include "tensor/view.h"
 
 /* Returns true if the number is in a device's own memory. */
-bool tern__number_is_away(const void *at);
+bool tern__number_is_on_device(const void *at);
 /* Return a view of one number, f64 (), and of `count` consecutive ones, f64 (count). */
 tern__view tern__number_view(const double *at);
 tern__view tern__numbers_view(const double *at, int64_t count);

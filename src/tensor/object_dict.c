@@ -79,7 +79,7 @@ static int64_t slot_of(const dict_node *dict, const key_form *key)
     return slot;
 }
 
-static int64_t find(const dict_node *dict, const key_form *key)
+static int64_t dict_find(const dict_node *dict, const key_form *key)
 {
     if (dict->index) return dict->index[slot_of(dict, key)] - 1;
     for (int64_t i = 0; i < dict->count; i++) {
@@ -116,7 +116,7 @@ static int grow_index(dict_node *dict, int64_t capacity, tern_error *err)
 }
 
 /* Grows the table first: if there is no memory for the pairs then, a table that is too large does no harm. */
-static int grow(dict_node *dict, tern_error *err)
+static int dict_grow(dict_node *dict, tern_error *err)
 {
     int64_t capacity = TERN__MAX(2 * dict->capacity, 2);
     int status = capacity > FEW ? grow_index(dict, capacity, err) : TERN_OK;
@@ -134,45 +134,40 @@ static int grow(dict_node *dict, tern_error *err)
 
 /* ---- set and get ---- */
 
-static void replace(pair *old, tern_object *item)
-{
-    tern_object *before = old->item;
-    old->item = tern__object_hold(item);
-    tern__object_drop(before);
-}
-
 int tern__object_set(tern_object *object, tern_object *key, tern_object *item, tern_error *err)
 {
     dict_node *dict = (dict_node *)object;
     key_form form;
     form_of(key, &form);
-    int64_t at = find(dict, &form);
+    int64_t at = dict_find(dict, &form);
     if (at >= 0) {
-        replace(&dict->pairs[at], item);
+        tern_object *before = dict->pairs[at].item;
+        dict->pairs[at].item = tern__object_hold(item);
+        tern__object_drop(before);
         return TERN_OK;
     }
-    int status = dict->count == dict->capacity ? grow(dict, err) : TERN_OK;
+    int status = dict->count == dict->capacity ? dict_grow(dict, err) : TERN_OK;
     if (status) return status;
     if (dict->index) dict->index[slot_of(dict, &form)] = dict->count + 1;
     dict->pairs[dict->count++] = (pair){tern__object_hold(key), tern__object_hold(item)};
     return TERN_OK;
 }
 
-static const tern_object *get(const tern_object *object, const key_form *key)
+static const tern_object *dict_get(const tern_object *object, const key_form *key)
 {
     if (!object || object->kind != TERN_OBJECT_DICT) return NULL;
     const dict_node *dict = (const dict_node *)object;
-    int64_t at = find(dict, key);
+    int64_t at = dict_find(dict, key);
     return at < 0 ? NULL : dict->pairs[at].item;
 }
 
 const tern_object *tern_object_get(const tern_object *dict, const char *key)
 {
     if (!key) return NULL;
-    return get(dict, &(key_form){.class = STRING, .data = key, .bytes = strlen(key)});
+    return dict_get(dict, &(key_form){.class = STRING, .data = key, .bytes = strlen(key)});
 }
 
 const tern_object *tern_object_get_at(const tern_object *dict, int64_t key)
 {
-    return get(dict, &(key_form){.class = WHOLE, .data = &key, .bytes = sizeof(key)});
+    return dict_get(dict, &(key_form){.class = WHOLE, .data = &key, .bytes = sizeof(key)});
 }

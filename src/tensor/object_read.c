@@ -83,8 +83,8 @@ const tern_object *tern_object_key(const tern_object *dict, int64_t index)
 
 /* ---- values ---- */
 
-static int check_kind(const tern_object *object, tern_object_kind most, tern_object_kind wanted,
-                      const char *func, tern_error *err)
+static int object_check_kind(const tern_object *object, tern_object_kind most, tern_object_kind wanted,
+                             const char *func, tern_error *err)
 {
     if (tern__is_set(err)) return err->code;
     if (!object) return tern__error_set(err, func, TERN_E_INVALID, "the object is NULL");
@@ -95,21 +95,21 @@ static int check_kind(const tern_object *object, tern_object_kind most, tern_obj
 
 int tern_object_to_bool(const tern_object *object, bool *out, tern_error *err)
 {
-    int status = check_kind(object, TERN_OBJECT_BOOL, TERN_OBJECT_BOOL, __func__, err);
+    int status = object_check_kind(object, TERN_OBJECT_BOOL, TERN_OBJECT_BOOL, __func__, err);
     if (!status) *out = ((const scalar_node *)object)->value.i != 0;
     return status;
 }
 
 int tern_object_to_int(const tern_object *object, int64_t *out, tern_error *err)
 {
-    int status = check_kind(object, TERN_OBJECT_INT, TERN_OBJECT_INT, __func__, err);
+    int status = object_check_kind(object, TERN_OBJECT_INT, TERN_OBJECT_INT, __func__, err);
     if (!status) *out = ((const scalar_node *)object)->value.i;
     return status;
 }
 
 int tern_object_to_float(const tern_object *object, double *out, tern_error *err)
 {
-    int status = check_kind(object, TERN_OBJECT_FLOAT, TERN_OBJECT_FLOAT, __func__, err);
+    int status = object_check_kind(object, TERN_OBJECT_FLOAT, TERN_OBJECT_FLOAT, __func__, err);
     if (status) return status;
     const scalar_node *node = (const scalar_node *)object;
     *out = object->kind == TERN_OBJECT_FLOAT ? node->value.f : (double)node->value.i;
@@ -207,7 +207,7 @@ static int print_character(FILE *file, const text_node *text, int64_t at)
 }
 
 /* Escapes what could move the cursor or end the quotes. */
-static void print_text(FILE *file, const text_node *text)
+static void object_print_text(FILE *file, const text_node *text)
 {
     bool is_bytes = text->object.kind == TERN_OBJECT_BYTES;
     fputs(is_bytes ? "b'" : "'", file);
@@ -280,7 +280,7 @@ static void print_node(FILE *file, const tern_object *object, int depth)
     case TERN_OBJECT_INT: fprintf(file, "%lld", (long long)scalar->value.i); break;
     case TERN_OBJECT_FLOAT: print_float(file, scalar->value.f); break;
     case TERN_OBJECT_STRING:
-    case TERN_OBJECT_BYTES: print_text(file, (const text_node *)object); break;
+    case TERN_OBJECT_BYTES: object_print_text(file, (const text_node *)object); break;
     case TERN_OBJECT_LIST:
     case TERN_OBJECT_TUPLE:
     case TERN_OBJECT_DICT: print_items(file, object, depth + 1); break;

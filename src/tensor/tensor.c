@@ -67,7 +67,7 @@ int tern__view_copy(const tern__view *dst, const tern__view *src, tern_error *er
                : tern__host_convert(dst, src, err);
 }
 
-static int check_bytes(const tern_tensor *tensor, size_t bytes, const char *func, tern_error *err)
+static int tensor_check_bytes(const tern_tensor *tensor, size_t bytes, const char *func, tern_error *err)
 {
     if (tern__is_set(err)) return err->code;
     int status = tern__tensor_check(tensor, func, err);
@@ -91,7 +91,7 @@ static tern__view plain_over(const tern__view *like, const void *data)
 
 int tern_tensor_read(const tern_tensor *tensor, void *out, size_t bytes, tern_error *err)
 {
-    int status = check_bytes(tensor, bytes, __func__, err);
+    int status = tensor_check_bytes(tensor, bytes, __func__, err);
     if (status) return status;
     tern__view dst = plain_over(&tensor->view, out);
     return tern__view_copy(&dst, &tensor->view, err);
@@ -99,7 +99,7 @@ int tern_tensor_read(const tern_tensor *tensor, void *out, size_t bytes, tern_er
 
 int tern_tensor_write(tern_tensor *tensor, const void *in, size_t bytes, tern_error *err)
 {
-    int status = check_bytes(tensor, bytes, __func__, err);
+    int status = tensor_check_bytes(tensor, bytes, __func__, err);
     if (status) return status;
     tern__view src = plain_over(&tensor->view, in);
     if (tensor->view.packs) tensor->view.packs->version++;

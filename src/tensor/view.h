@@ -57,6 +57,16 @@ void tern__view_set(const tern__view *view, int64_t i, double value);
 int64_t tern__view_get_int(const tern__view *view, int64_t i);
 void tern__view_set_int(const tern__view *view, int64_t i, int64_t value);
 
+/* ---- PyTorch's broadcasting: shapes are aligned at their last dimensions, and a dimension that is missing
+ * or 1 is repeated ---- */
+
+/* Computes the common shape of a and b; false if they cannot be broadcast together. */
+bool tern__broadcast_shape(const tern__view *a, const tern__view *b, int *ndim, int64_t shape[TERN_NDIM_MAX]);
+
+/* Returns `view` with the given shape, with stride 0 along repeated dimensions. The result is plain unless
+ * `view` has that shape already. */
+tern__view tern__broadcast_view(const tern__view *view, int ndim, const int64_t *shape);
+
 /* Writes "(64, 10)" to text and returns it. */
 #define TERN__SHAPE_TEXT 128
 const char *tern__shape_text(const tern__view *view, char text[TERN__SHAPE_TEXT]);

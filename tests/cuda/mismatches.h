@@ -6,7 +6,7 @@
 #include "check.h"
 
 #include "device/backend.h"
-#include "kernels/away.h"
+#include "kernels/operand_copies.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -37,7 +37,7 @@ static inline void assert_alive(tern_device *device)
 static inline bool is_carried(const tern__call *call, tern__kernel_fn kernel, const char *what,
                               tern_dtype dtype)
 {
-    int status = tern__call_carried(call, call->device, kernel);
+    int status = tern__kernel_run_on_copies(call, call->device, kernel);
     if (!status && !call->err->code) return true;
     mismatch("%s, %s, %s: %s", tern__kernel_name(call->kernel), what, tern_dtype_name(dtype),
              call->err->code ? call->err->text : tern_status_name(status));

@@ -19,9 +19,7 @@
 #include "kernels/norm_factors.h"
 #include "kernels/optim.h"
 #include "kernels/pointwise.h"
-#include "kernels/power_sum.h"
 #include "kernels/reduce.h"
-#include "kernels/unscale.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -13,7 +13,6 @@
 #include "kernels/optim.h"
 #include "kernels/sections.h"
 #include "kernels/pool.h"
-#include "kernels/power_sum.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
 #include "kernels/kernel.h"
 #include "kernels/optim.h"
 #include "kernels/sections.h"
-#include "kernels/power_sum.h"
+#include "kernels/norm_factors.h"
 
 #include <float.h>
 #include <math.h>

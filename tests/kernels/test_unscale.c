@@ -3,7 +3,7 @@
 #include "check.h"
 
 #include "kernels/kernel.h"
-#include "kernels/unscale.h"
+#include "kernels/loss_scale.h"
 
 #include <math.h>
 

@@ -2,10 +2,10 @@
  * tests/torch/test_board.py reads what they write. */
 #include "report/records.h"
 
+#include "base/hash.h"
 #include "comm/move/backend.h"
 #include "comm/ranks.h"
 #include "ledger.h"
-#include "report/crc32c.h"
 
 #include <errno.h>
 #include <math.h>

@@ -5,7 +5,7 @@
 
 extern "C" {
 #include "kernels/sections.h"
-#include "kernels/power_sum.h"
+#include "kernels/norm_factors.h"
 }
 
 #define THREADS 256

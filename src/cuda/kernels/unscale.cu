@@ -4,7 +4,7 @@
 #include "cuda/kernels/sums.h"
 
 extern "C" {
-#include "kernels/unscale.h"
+#include "kernels/loss_scale.h"
 }
 
 #define THREADS 256

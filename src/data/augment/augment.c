@@ -43,19 +43,19 @@ tern_augment_opts tern_augment_defaults(void)
 
 /* ---- a worker's memory ---- */
 
-static size_t count_of(const int64_t size[3])
+static size_t augment_count_of(const int64_t size[3])
 {
     return (size_t)(size[0] * size[1] * size[2]);
 }
 
-static size_t sample_bytes(const augment *a)
+static size_t augment_sample_bytes(const augment *a)
 {
-    return tern__align_up((size_t)a->channels * count_of(a->from) * sizeof(float), TERN__LINE);
+    return tern__align_up((size_t)a->channels * augment_count_of(a->from) * sizeof(float), TERN__LINE);
 }
 
 static size_t target_bytes(const augment *a)
 {
-    return tern__align_up(count_of(a->from) * a->map_bytes, TERN__LINE);
+    return tern__align_up(augment_count_of(a->from) * a->map_bytes, TERN__LINE);
 }
 
 /* The largest part of a resized slice that a crop can need. */
@@ -92,10 +92,10 @@ static tern__resize_window overlap(const augment *a, const tern__change *c)
 }
 
 /* Replaces *slice by the resized part that the crop covers; leaves it alone if its size does not change. */
-static int resize(const augment *a, worker *w, const tern__change *c, bool nearest, tern__image_slice *slice,
-                  tern_error *err)
+static int augment_resize(const augment *a, worker *w, const tern__change *c, bool nearest,
+                          tern__image_slice *slice, tern_error *err)
 {
-    void *part = w->memory + sample_bytes(a) + target_bytes(a);
+    void *part = w->memory + augment_sample_bytes(a) + target_bytes(a);
     const tern__resize how = {
         .cut = {0, 0, a->from[1], a->from[2]}, .size = {c->size[1], c->size[2]}, .part = overlap(a, c)};
     int status = TERN_OK;
@@ -128,7 +128,7 @@ static int cut_slices(const augment *a, worker *w, const tern__change *c, const 
         const char *data = from + (size_t)(i / a->cut[0] * a->from[0] + (inside ? at : 0)) * in;
         tern__image_slice slice = {
             .data = data, .size = {inside ? a->from[1] : 0, a->from[2]}, .bytes = p->bytes};
-        if (inside) status = resize(a, w, c, p->nearest, &slice, err);
+        if (inside) status = augment_resize(a, w, c, p->nearest, &slice, err);
         if (!status) tern__image_slice_cut(&slice, c, a->cut, p->fill, to + (size_t)i * out);
     }
     return status;
@@ -149,7 +149,7 @@ TERN__SIMD static void change_intensity(float *values, int64_t count, float scal
 static void change_values(const augment *a, const tern__change *c, float *x)
 {
     const tern_augment_opts *o = &a->opts;
-    int64_t count = (int64_t)count_of(a->cut);
+    int64_t count = (int64_t)augment_count_of(a->cut);
     if (a->source->ndim == 3) tern__colours_change(c, a->channels, count, x);
     if (o->intensity_scale != 0 || o->intensity_shift != 0)
         change_intensity(x, a->channels * count, c->scale, c->shift);
@@ -165,7 +165,8 @@ static int change_sample(const augment *a, worker *w, const tern__change *c, flo
     const plane sample = {a->channels, sizeof(float), &zero, .nearest = false};
     const plane map = {1, a->map_bytes, &a->ignored, .nearest = true};
     int status = cut_slices(a, w, c, &sample, w->memory, (char *)x, err);
-    if (!status && a->map_bytes) status = cut_slices(a, w, c, &map, w->memory + sample_bytes(a), y, err);
+    if (!status && a->map_bytes)
+        status = cut_slices(a, w, c, &map, w->memory + augment_sample_bytes(a), y, err);
     if (!status) change_values(a, c, x);
     return status;
 }
@@ -174,10 +175,10 @@ static int augment_get(const tern_dataset *base, int64_t epoch, int64_t index, f
                        tern_error *err)
 {
     augment *a = (augment *)base;
-    size_t bytes = sizeof(worker) + sample_bytes(a) + target_bytes(a) + part_bytes(a);
+    size_t bytes = sizeof(worker) + augment_sample_bytes(a) + target_bytes(a) + part_bytes(a);
     worker *w = tern__scratch_pool_take(&a->pool, bytes, GET, err);
     if (!w) return TERN_E_MEMORY;
-    void *target = a->map_bytes ? w->memory + sample_bytes(a) : y;
+    void *target = a->map_bytes ? w->memory + augment_sample_bytes(a) : y;
     int status = a->source->get(a->source, epoch, index, (float *)(void *)w->memory, target, err);
     if (!status) {
         tern__change c = tern__change_draw(&a->opts, a->size, a->cut, epoch, index);
@@ -201,7 +202,7 @@ static void augment_free(tern_dataset *base)
 
 /* ---- options ---- */
 
-static int check_sizes(const tern_augment_opts *o, tern_error *err)
+static int augment_check_sizes(const tern_augment_opts *o, tern_error *err)
 {
     const struct {
         const char *crop, *padding;
@@ -268,9 +269,9 @@ static int check_normal(const tern_augment_opts *o, tern_error *err)
     return TERN_OK;
 }
 
-static int check_opts(const tern_augment_opts *o, tern_error *err)
+static int augment_check_opts(const tern_augment_opts *o, tern_error *err)
 {
-    int status = check_sizes(o, err);
+    int status = augment_check_sizes(o, err);
     if (!status) status = check_amounts(o, err);
     if (!status) status = check_resizing(o, err);
     return status ? status : check_normal(o, err);
@@ -329,7 +330,7 @@ static int check_map(augment *a, tern_error *err)
 }
 
 /* Refuses options that the kind of sample does not have. */
-static int check_kind(const augment *a, tern_error *err)
+static int augment_check_kind(const augment *a, tern_error *err)
 {
     const tern_augment_opts *o = &a->opts;
     bool is_volume = a->source->ndim == 4;
@@ -386,15 +387,6 @@ static void find_sizes(augment *a)
 
 /* ---- new ---- */
 
-static void augment_init(augment *a)
-{
-    int d = a->source->ndim == 4 ? 0 : 1;
-    for (int i = d; i < 3; i++) a->base.shape[1 + i - d] = a->cut[i];
-    for (int i = d; i < 3 && a->map_bytes; i++) a->base.target_shape[i - d] = a->cut[i];
-    a->base.get = augment_get;
-    a->base.free = augment_free;
-}
-
 tern_dataset *tern_augment_new(const tern_dataset *dataset, const tern_augment_opts *user, tern_error *err)
 {
     tern_augment_opts opts = tern_augment_defaults();
@@ -403,14 +395,18 @@ tern_dataset *tern_augment_new(const tern_dataset *dataset, const tern_augment_o
         tern__error_set(err, FUNC, TERN_E_INVALID, "expected a dataset with get");
         return NULL;
     }
-    if (check_opts(&opts, err) || check_shape(dataset, err)) return NULL;
+    if (augment_check_opts(&opts, err) || check_shape(dataset, err)) return NULL;
     augment made = {
         .base = *dataset, .source = dataset, .opts = opts, .pool = TERN__SCRATCH_POOL_INITIALIZER};
     find_sizes(&made);
-    if (check_map(&made, err) || check_kind(&made, err) || check_crop(&made, err)) return NULL;
+    if (check_map(&made, err) || augment_check_kind(&made, err) || check_crop(&made, err)) return NULL;
     augment *a = tern__alloc(sizeof(*a), FUNC, err);
     if (!a) return NULL;
     *a = made;
-    augment_init(a);
+    int d = a->source->ndim == 4 ? 0 : 1;
+    for (int i = d; i < 3; i++) a->base.shape[1 + i - d] = a->cut[i];
+    for (int i = d; i < 3 && a->map_bytes; i++) a->base.target_shape[i - d] = a->cut[i];
+    a->base.get = augment_get;
+    a->base.free = augment_free;
     return &a->base;
 }

@@ -12,11 +12,6 @@ typedef struct path {
     int64_t at[2], down[2], right[2];
 } path;
 
-static path straight(void)
-{
-    return (path){.down = {1, 0}, .right = {0, 1}};
-}
-
 /* torch.rot90 of a square: element (y, x) of the result is element (x, n - 1 - y) of the source. */
 static path turn(path p, int64_t n)
 {
@@ -30,7 +25,7 @@ static path turn(path p, int64_t n)
 
 static path find_path(const tern__change *c, const int64_t cut[3])
 {
-    path p = straight();
+    path p = {.down = {1, 0}, .right = {0, 1}};
     for (int d = 0; d < 2; d++) {
         p.at[d] = c->start[1 + d] + (c->flip[1 + d] ? cut[1 + d] - 1 : 0);
         p.down[d] *= c->flip[1 + d] ? -1 : 1;
@@ -42,7 +37,7 @@ static path find_path(const tern__change *c, const int64_t cut[3])
 
 /* Narrows [*first, *end) to the steps of a run that are in [0, size). The run starts at `at` and moves by
  * `step`: -1, 0 or 1. */
-static void clip(int64_t at, int64_t step, int64_t size, int64_t *first, int64_t *end)
+static void cut_clip(int64_t at, int64_t step, int64_t size, int64_t *first, int64_t *end)
 {
     int64_t from = step > 0 ? -at : step < 0 ? at - size + 1 : 0;
     int64_t to = step > 0 ? size - at : step < 0 ? at + 1 : *end;
@@ -83,7 +78,7 @@ void tern__image_slice_cut(const tern__image_slice *s, const tern__change *chang
         int64_t first = 0, end = cut[2], at[2];
         for (int d = 0; d < 2; d++) {
             at[d] = p.at[d] + y * p.down[d] - s->origin[d];
-            clip(at[d], p.right[d], s->size[d], &first, &end);
+            cut_clip(at[d], p.right[d], s->size[d], &first, &end);
         }
         if (first >= end) first = end = cut[2];
         int64_t from = first < end ? at[0] * s->size[1] + at[1] + first * stride : 0, row = y * cut[2];

@@ -22,7 +22,7 @@ enum { /* which of a sample's random numbers decides what, as listed in tern/aug
 };
 
 /* room / 2, rounded as Python does: a half goes to the even number. */
-static int64_t centre(int64_t room)
+static int64_t change_centre(int64_t room)
 {
     return (room + (room >> 1 & 1)) / 2;
 }
@@ -50,8 +50,8 @@ static void draw_place(tern__change *c, const tern_augment_opts *o, const int64_
     const int64_t padding[3] = {o->padding_depth, o->padding[0], o->padding[1]};
     for (int d = 0; d < 3; d++) {
         int64_t room = TERN__MAX(c->size[d] + 2 * padding[d] - cut[d], 0);
-        c->start[d] =
-            o->random_crop ? tern__draw_place(tern__draw_number(key, numbers[d]), room + 1) : centre(room);
+        c->start[d] = o->random_crop ? tern__draw_place(tern__draw_number(key, numbers[d]), room + 1)
+                                     : change_centre(room);
         c->start[d] -= padding[d];
     }
 }

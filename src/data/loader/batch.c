@@ -10,7 +10,7 @@ typedef struct held_slot {
     int slot;
 } held_slot;
 
-static void give_back(void *ctx)
+static void batch_give_back(void *ctx)
 {
     held_slot *held = ctx;
     tern__loader_slot_release(held->loader, held->slot);
@@ -20,7 +20,7 @@ static int hold_slot(tern_loader *loader, tern_scope *scope, int slot)
 {
     held_slot *held = tern__scope_alloc(scope, sizeof(*held));
     if (held) *held = (held_slot){loader, slot};
-    if (held && tern__scope_borrow(scope, give_back, held) == TERN_OK) return TERN_OK;
+    if (held && tern__scope_borrow(scope, batch_give_back, held) == TERN_OK) return TERN_OK;
     tern__loader_slot_release(loader, slot);
     return scope->error.code;
 }

@@ -59,7 +59,7 @@ static tern__batch_copy *empty_copy(const tern_loader *loader)
     return copy;
 }
 
-static int send(tern_loader *loader, tern__loader_slot *slot, tern__batch_copy *copy, tern_error *err)
+static int copier_send(tern_loader *loader, tern__loader_slot *slot, tern__batch_copy *copy, tern_error *err)
 {
     tern_device *device = loader->copier->device;
     const tern__device_backend *backend = device->backend;
@@ -83,7 +83,7 @@ static int send_now(tern_loader *loader, tern__loader_slot *slot, tern_error *er
     tern__batch_copy *copy = free_copy(loader);
     int status = TERN_OK;
     if (!copy) status = copy_fill(loader, copy = empty_copy(loader), err);
-    return status ? status : send(loader, slot, copy, err);
+    return status ? status : copier_send(loader, slot, copy, err);
 }
 
 /* Starts the copies of the next batches, in order, as far as they are fetched. A failure is not reported
@@ -96,7 +96,7 @@ static void send_ahead(tern_loader *loader)
         if (!slot || slot->copy || tern__is_set(&slot->error)) continue;
         tern__batch_copy *copy = free_copy(loader);
         tern_error err = {0};
-        if (!copy || send(loader, slot, copy, &err)) return;
+        if (!copy || copier_send(loader, slot, copy, &err)) return;
     }
 }
 
@@ -137,7 +137,7 @@ static int pin_slots(tern_loader *loader, tern_error *err)
     return status;
 }
 
-static int fill(tern_loader *loader, tern_error *err)
+static int copier_fill(tern_loader *loader, tern_error *err)
 {
     tern__device_copier *copier = loader->copier;
     tern_device *device = copier->device;
@@ -159,14 +159,14 @@ static int copier_new(tern_loader *loader, tern_device *device, tern_error *err)
     if (!copier) return TERN_E_MEMORY;
     copier->device = device;
     loader->copier = copier;
-    int status = fill(loader, err);
+    int status = copier_fill(loader, err);
     if (status) tern__device_copier_free(loader);
     return status;
 }
 
 /* Waits for all copies: the slots are about to be unpinned. The step's stream waits for them as well, so that
  * blocks are freed only after the copies into them. */
-static void settle(const tern_loader *loader)
+static void copier_settle(const tern_loader *loader)
 {
     tern_device *device = loader->copier->device;
     tern__device_event *event = loader->slots[0].copied;
@@ -180,7 +180,7 @@ void tern__device_copier_free(tern_loader *loader)
     tern__device_copier *copier = loader->copier;
     if (!copier) return;
     tern_device *device = copier->device;
-    settle(loader);
+    copier_settle(loader);
     for (int i = 0; i < loader->slot_count; i++) {
         if (loader->slots[i].copied) device->backend->event_free(device, loader->slots[i].copied);
         loader->slots[i].copied = NULL;

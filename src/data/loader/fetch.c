@@ -71,7 +71,7 @@ static int next_sample(tern__reader *reader, tern__dataset_function function, in
 }
 
 /* Worker w of W on rank r of R reads part r W + w of R W. */
-static int64_t part_of(const tern__reader *reader)
+static int64_t fetch_part_of(const tern__reader *reader)
 {
     const tern_loader *loader = reader->loader;
     return (int64_t)loader->opts.rank * loader->reader_count + reader->number;
@@ -82,7 +82,7 @@ static int64_t part_of(const tern__reader *reader)
 static int open_part(tern__reader *reader, const tern__batch *scratch, tern_error *err)
 {
     const tern_loader *loader = reader->loader;
-    int64_t part = part_of(reader), parts = (int64_t)loader->opts.ranks * loader->reader_count;
+    int64_t part = fetch_part_of(reader), parts = (int64_t)loader->opts.ranks * loader->reader_count;
     tern__dataset_call_begin(&reader->call, TERN__DATASET_OPEN, part, 0);
     reader->cursor = loader->dataset->open(loader->dataset, loader->epoch, part, parts, err);
     tern__dataset_call_end(&reader->call);
@@ -120,7 +120,7 @@ void tern__reader_close(tern__reader *reader)
 {
     const tern_dataset *dataset = reader->loader->dataset;
     if (reader->cursor && dataset->close) {
-        tern__dataset_call_begin(&reader->call, TERN__DATASET_CLOSE, part_of(reader), 0);
+        tern__dataset_call_begin(&reader->call, TERN__DATASET_CLOSE, fetch_part_of(reader), 0);
         dataset->close(reader->cursor);
         tern__dataset_call_end(&reader->call);
     }

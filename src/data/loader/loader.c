@@ -180,12 +180,6 @@ static void pass_stop(tern_loader *loader)
     loader->running = false;
 }
 
-static void pass_end(tern_loader *loader)
-{
-    pass_stop(loader);
-    tern_sampler_epoch_set(loader->sampler, tern_sampler_epoch_get(loader->sampler) + 1);
-}
-
 /* ---- taking ---- */
 
 static bool all_ended(const tern_loader *loader)
@@ -196,7 +190,7 @@ static bool all_ended(const tern_loader *loader)
 }
 
 /* No batch is left in this pass. Locked. */
-static bool is_over(const tern_loader *loader)
+static bool loader_is_over(const tern_loader *loader)
 {
     if (!loader->stream) return loader->next_taken == loader->pass_batches;
     return all_ended(loader) && !tern__loader_slot_in(loader, TERN__READY);
@@ -215,7 +209,7 @@ static void fetch_here(tern_loader *loader)
 static bool await_next(tern_loader *loader, int64_t until)
 {
     int64_t started = tern__now_ns();
-    while (!tern__loader_slot_of(loader, loader->next_taken) && !is_over(loader)) {
+    while (!tern__loader_slot_of(loader, loader->next_taken) && !loader_is_over(loader)) {
         if (tern__loader_is_skipped(loader, loader->next_taken)) {
             loader->next_taken++;
             pthread_cond_broadcast(&loader->claimable);
@@ -227,11 +221,11 @@ static bool await_next(tern_loader *loader, int64_t until)
             break;
     }
     loader->waited_ns += tern__now_ns() - started;
-    return tern__loader_slot_of(loader, loader->next_taken) || is_over(loader);
+    return tern__loader_slot_of(loader, loader->next_taken) || loader_is_over(loader);
 }
 
 /* Hands the slot's batch to the caller: the slot becomes HELD, or FREE if fetching failed. Locked. */
-static int take(tern_loader *loader, tern__loader_slot *slot, tern__batch *out, tern_error *err)
+static int loader_take(tern_loader *loader, tern__loader_slot *slot, tern__batch *out, tern_error *err)
 {
     loader->next_taken++;
     if (tern__is_set(&slot->error)) {
@@ -248,7 +242,7 @@ static int take(tern_loader *loader, tern__loader_slot *slot, tern__batch *out, 
 /* As tern__loader_next within a pass. Locked. */
 static int next_of_pass(tern_loader *loader, tern__batch *out, tern_error *err)
 {
-    if (is_over(loader)) return 0;
+    if (loader_is_over(loader)) return 0;
     if (held_count(loader) == loader->slot_count)
         return tern__error_set(
             err, "tern_loader_next", TERN_E_STATE,
@@ -257,7 +251,7 @@ static int next_of_pass(tern_loader *loader, tern__batch *out, tern_error *err)
             loader->slot_count, loader->opts.prefetch);
     await_next(loader, INT64_MAX);
     tern__loader_slot *slot = tern__loader_slot_of(loader, loader->next_taken);
-    return slot ? take(loader, slot, out, err) : 0;
+    return slot ? loader_take(loader, slot, out, err) : 0;
 }
 
 /* Starts a pass unless one is running. */
@@ -301,7 +295,10 @@ int tern__loader_next(tern_loader *loader, tern__batch *out, tern_error *err)
     pthread_mutex_lock(&loader->lock);
     status = next_of_pass(loader, out, err);
     pthread_mutex_unlock(&loader->lock);
-    if (status == 0) pass_end(loader);
+    if (status == 0) {
+        pass_stop(loader);
+        tern_sampler_epoch_set(loader->sampler, tern_sampler_epoch_get(loader->sampler) + 1);
+    }
     return status;
 }
 
@@ -382,4 +379,26 @@ double tern_loader_waited(const tern_loader *loader)
 int64_t tern_loader_length(const tern_loader *loader)
 {
     return loader ? loader->batches : 0;
+}
+
+/* ---- slots by state or batch number ---- */
+
+tern__loader_slot *tern__loader_slot_in(const tern_loader *loader, tern__slot_state state)
+{
+    for (int i = 0; i < loader->slot_count; i++)
+        if (loader->slots[i].state == state) return &loader->slots[i];
+    return NULL;
+}
+
+tern__loader_slot *tern__loader_slot_of(const tern_loader *loader, int64_t index)
+{
+    for (int i = 0; i < loader->slot_count; i++)
+        if (loader->slots[i].state == TERN__READY && loader->slots[i].batch.index == index)
+            return &loader->slots[i];
+    return NULL;
+}
+
+bool tern__loader_is_skipped(const tern_loader *loader, int64_t index)
+{
+    return loader->stream && loader->readers[index % loader->reader_count].ended;
 }

@@ -97,7 +97,7 @@ struct tern_loader {
     int reader_count, worker_count; /* workers are readers with a running thread */
 };
 
-/* ---- loader_slots.c: all of these need the lock ---- */
+/* ---- slots: all of these need the lock ---- */
 
 /* Returns a slot in that state, or NULL. */
 tern__loader_slot *tern__loader_slot_in(const tern_loader *loader, tern__slot_state state);

@@ -20,7 +20,7 @@ tern_loader_opts tern_loader_defaults(void)
 
 /* ---- checks ---- */
 
-static int check_opts(const tern_loader_opts *opts, tern_error *err)
+static int loader_check_opts(const tern_loader_opts *opts, tern_error *err)
 {
     if (opts->shuffle && opts->sampler)
         return tern__error_set(err, FUNC, TERN_E_INVALID,
@@ -182,7 +182,7 @@ tern_loader *tern_loader_new(tern_dataset *dataset, const tern_loader_opts *user
 {
     tern_loader_opts opts = tern_loader_defaults();
     if (tern__is_set(err) || tern__opts_read(&opts, sizeof(opts), user, FUNC, err)) return NULL;
-    if (check_opts(&opts, err)) return NULL;
+    if (loader_check_opts(&opts, err)) return NULL;
     tern_loader *loader = tern__alloc(sizeof(*loader), FUNC, err);
     if (!loader) return NULL;
     *loader = (tern_loader){.dataset = dataset,

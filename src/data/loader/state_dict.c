@@ -35,7 +35,7 @@ typedef struct loader_state {
     bool shuffle;
 } loader_state;
 
-static int read_state(const char *func, const tern_object *state, loader_state *out, tern_error *err)
+static int loader_read_state(const char *func, const tern_object *state, loader_state *out, tern_error *err)
 {
     int status = tern__field_int(func, state, "epoch", INT64_MIN, INT64_MAX, &out->epoch, err);
     if (!status) status = tern__field_int(func, state, "position", 0, INT64_MAX, &out->position, err);
@@ -57,7 +57,7 @@ int tern_loader_state_dict_load(tern_loader *loader, const tern_object *state, t
     if (!loader) return tern__error_set(err, __func__, TERN_E_INVALID, "the loader is NULL");
     tern_sampler *sampler = tern__loader_sampler(loader);
     bool shuffles = tern__sampler_shuffles(sampler);
-    int status = read_state(__func__, state, &s, err);
+    int status = loader_read_state(__func__, state, &s, err);
     if (status) return status;
     if (s.length != tern__sampler_span(sampler) || s.shuffle != shuffles)
         return tern__error_set(

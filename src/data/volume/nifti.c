@@ -36,8 +36,8 @@ static const tern_nifti_backend *open_plugin(const char *func, const char *path,
 
 /* ---- reading ---- */
 
-static int parse(const tern_nifti_backend *plugin, const tern__gzip_file *file, const uint8_t *header,
-                 tern_nifti_info *info, tern_error *err)
+static int nifti_parse(const tern_nifti_backend *plugin, const tern__gzip_file *file, const uint8_t *header,
+                       tern_nifti_info *info, tern_error *err)
 {
     char why[TERN_ERROR_TEXT] = "";
     tern_nifti_status status = plugin->parse(header, info, why, sizeof(why));
@@ -47,7 +47,7 @@ static int parse(const tern_nifti_backend *plugin, const tern__gzip_file *file, 
 }
 
 /* Checks that the file can hold all voxels, so that a damaged header allocates nothing. */
-static int check_size(const tern__gzip_file *file, const tern_nifti_info *info, tern_error *err)
+static int nifti_check_size(const tern__gzip_file *file, const tern_nifti_info *info, tern_error *err)
 {
     int64_t bytes = info->bytes;
     for (int d = 0; d < 4; d++)
@@ -80,8 +80,8 @@ static tern_volume *read_volume(const tern_nifti_backend *plugin, const tern__gz
 {
     uint8_t header[TERN_NIFTI_HEADER];
     tern_nifti_info info;
-    if (tern__gzip_read(file, header, sizeof(header), err) || parse(plugin, file, header, &info, err) ||
-        check_size(file, &info, err) ||
+    if (tern__gzip_read(file, header, sizeof(header), err) || nifti_parse(plugin, file, header, &info, err) ||
+        nifti_check_size(file, &info, err) ||
         tern__gzip_read(file, NULL, (size_t)info.offset - sizeof(header), err))
         return NULL;
     tern_volume *volume = tern_volume_new(info.shape, err);
@@ -106,8 +106,8 @@ tern_volume *tern__nifti_load(const char *path, tern_error *err)
 
 /* ---- writing ---- */
 
-static int describe(const char *path, const tern_volume *volume, tern_dtype dtype, tern_nifti_info *info,
-                    tern_error *err)
+static int nifti_describe(const char *path, const tern_volume *volume, tern_dtype dtype,
+                          tern_nifti_info *info, tern_error *err)
 {
     static const int codes[TERN_DTYPE_COUNT] = {
         [TERN_U8] = U8_CODE, [TERN_I32] = I32_CODE, [TERN_F32] = F32_CODE};
@@ -146,7 +146,7 @@ int tern__nifti_save(const char *path, const tern_volume *volume, tern_dtype dty
     static const uint8_t none[TERN_NIFTI_HEADER];
     const tern_nifti_backend *plugin = open_plugin(SAVE, path, err);
     if (!plugin) return TERN_E_UNSUPPORTED;
-    int status = describe(path, volume, dtype, &info, err);
+    int status = nifti_describe(path, volume, dtype, &info, err);
     if (!status) status = tern__gzip_create(&file, path, SAVE, err);
     if (status) return status;
     bool is_own = memcmp(volume->header, none, sizeof(none)) != 0;

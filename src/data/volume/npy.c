@@ -13,7 +13,8 @@ enum { CHUNK = 1 << 14 /* elements */, HEADER_ROOM = 512 /* for six dimensions *
 
 /* ---- dtype and size ---- */
 
-static int dtype_of(const tern__gzip_file *file, const tern__npy_array *a, tern_dtype *dtype, tern_error *err)
+static int npy_dtype_of(const tern__gzip_file *file, const tern__npy_array *a, tern_dtype *dtype,
+                        tern_error *err)
 {
     static const struct {
         char kind;
@@ -32,7 +33,8 @@ static int dtype_of(const tern__gzip_file *file, const tern__npy_array *a, tern_
 }
 
 /* Checks that the file can hold all elements, so that a damaged header allocates nothing. */
-static int check_size(const tern__gzip_file *file, tern__npy_array *a, int64_t header_bytes, tern_error *err)
+static int npy_check_size(const tern__gzip_file *file, tern__npy_array *a, int64_t header_bytes,
+                          tern_error *err)
 {
     int64_t bytes = a->bytes;
     a->count = 1;
@@ -61,7 +63,7 @@ static void swap_bytes(uint8_t *data, size_t count, int bytes)
         }
 }
 
-static int32_t widened(const tern__npy_array *a, const uint8_t *element)
+static int32_t npy_widened(const tern__npy_array *a, const uint8_t *element)
 {
     int16_t i16;
     uint16_t u16;
@@ -80,7 +82,7 @@ static int read_widened(const tern__gzip_file *file, const tern__npy_array *a, i
         int status = tern__gzip_read(file, chunk, some * (size_t)a->bytes, err);
         if (status) return status;
         if (a->swapped) swap_bytes(chunk, some, a->bytes);
-        for (size_t i = 0; i < some; i++) *out++ = widened(a, chunk + i * (size_t)a->bytes);
+        for (size_t i = 0; i < some; i++) *out++ = npy_widened(a, chunk + i * (size_t)a->bytes);
         done += (int64_t)some;
     }
     return TERN_OK;
@@ -129,8 +131,8 @@ static tern_tensor *read_array(const tern__gzip_file *file, tern_error *err)
     tern__npy_array a = {0};
     int64_t header_bytes;
     tern_dtype dtype = TERN_F32;
-    if (tern__npy_header_read(file, &a, &header_bytes, err) || dtype_of(file, &a, &dtype, err) ||
-        check_size(file, &a, header_bytes, err))
+    if (tern__npy_header_read(file, &a, &header_bytes, err) || npy_dtype_of(file, &a, &dtype, err) ||
+        npy_check_size(file, &a, header_bytes, err))
         return NULL;
     tern_tensor *tensor = tern__tensor_new(dtype, a.ndim, a.shape, err);
     if (!tensor) return NULL;

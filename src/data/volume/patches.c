@@ -72,14 +72,6 @@ static void start_around(const patches *p, cut *c, int64_t voxel, uint64_t key)
     }
 }
 
-static void start_anywhere(const patches *p, cut *c, uint64_t key)
-{
-    for (int d = 0; d < 3; d++) {
-        int64_t room = c->pair->image->shape[d + 1] - p->opts.patch[d];
-        c->start[d] = tern__draw_place(tern__draw_number(key, (uint64_t)(DRAW_START + d)), room + 1);
-    }
-}
-
 static cut cut_at_random(const patches *p, int64_t epoch, int64_t index)
 {
     uint64_t key = tern__draw_key(p->opts.seed, epoch, index);
@@ -91,7 +83,10 @@ static cut cut_at_random(const patches *p, int64_t epoch, int64_t index)
         int64_t which = begin + tern__draw_place(tern__draw_number(key, DRAW_VOXEL), at->ends[class] - begin);
         start_around(p, &c, at->voxels[which], key);
     } else {
-        start_anywhere(p, &c, key);
+        for (int d = 0; d < 3; d++) {
+            int64_t room = c.pair->image->shape[d + 1] - p->opts.patch[d];
+            c.start[d] = tern__draw_place(tern__draw_number(key, (uint64_t)(DRAW_START + d)), room + 1);
+        }
     }
     for (int d = 0; d < 3; d++)
         c.flip[d] = tern__draw_share(tern__draw_number(key, (uint64_t)(DRAW_FLIP + d))) < p->opts.flip[d];
@@ -101,8 +96,8 @@ static cut cut_at_random(const patches *p, int64_t epoch, int64_t index)
 /* ---- cutting ---- */
 
 /* Returns row (z, y) of the patch, in channel `channel` of the volume. */
-static const float *row_of(const tern_volume *volume, const cut *c, const int64_t patch[3], int64_t channel,
-                           int64_t z, int64_t y)
+static const float *patches_row_of(const tern_volume *volume, const cut *c, const int64_t patch[3],
+                                   int64_t channel, int64_t z, int64_t y)
 {
     const int64_t *shape = volume->shape;
     if (c->flip[0]) z = patch[0] - 1 - z;
@@ -118,7 +113,7 @@ static void cut_image(const patches *p, const cut *c, float *x)
     for (int64_t channel = 0; channel < c->pair->image->shape[0]; channel++)
         for (int64_t z = 0; z < patch[0]; z++)
             for (int64_t y = 0; y < patch[1]; y++, x += width) {
-                const float *row = row_of(c->pair->image, c, patch, channel, z, y);
+                const float *row = patches_row_of(c->pair->image, c, patch, channel, z, y);
                 for (int64_t i = 0; i < width; i++)
                     x[i] = (row[c->flip[2] ? width - 1 - i : i] - mean) * scale;
             }
@@ -130,7 +125,7 @@ static void cut_label(const patches *p, const cut *c, void *y)
     uint8_t *map = y;
     float *values = y;
     for (int64_t row = 0; row < patch[0] * patch[1]; row++) {
-        const float *from = row_of(c->pair->label, c, patch, 0, row / patch[1], row % patch[1]);
+        const float *from = patches_row_of(c->pair->label, c, patch, 0, row / patch[1], row % patch[1]);
         for (int64_t i = 0; i < width; i++) {
             float value = from[c->flip[2] ? width - 1 - i : i];
             if (p->opts.target == TERN_U8)
@@ -164,7 +159,7 @@ static void patches_free(tern_dataset *base)
 
 /* ---- checks ---- */
 
-static int check_opts(const tern_patches_opts *o, tern_error *err)
+static int patches_check_opts(const tern_patches_opts *o, tern_error *err)
 {
     for (int d = 0; d < 3; d++) {
         if (o->patch[d] < 1 || o->overlap[d] < 0 || o->overlap[d] >= o->patch[d])
@@ -207,7 +202,7 @@ static int check_pair(const tern_volume *image, const tern_volume *label, int i,
     return TERN_OK;
 }
 
-static int check_labels(const tern_volume *label, int i, const tern_patches_opts *o, tern_error *err)
+static int patches_check_labels(const tern_volume *label, int i, const tern_patches_opts *o, tern_error *err)
 {
     float most = (float)(o->classes ? o->classes - 1 : IGNORED);
     for (int64_t v = 0; o->target == TERN_U8 && v < tern__volume_count(label); v++) {
@@ -273,7 +268,7 @@ static int open_pairs(patches *p, const tern_volume *const *images, const tern_v
 {
     for (int i = 0; i < p->count; i++) {
         int status = check_pair(images[i], labels[i], i, images[0] ? images[0]->shape[0] : 0, &p->opts, err);
-        if (!status) status = check_labels(labels[i], i, &p->opts, err);
+        if (!status) status = patches_check_labels(labels[i], i, &p->opts, err);
         if (!status) status = open_pair(p, i, images[i], labels[i], err);
         if (status) return status;
     }
@@ -286,7 +281,8 @@ tern_dataset *tern_patches_new(const tern_volume *const *images, const tern_volu
                                const tern_patches_opts *user, tern_error *err)
 {
     tern_patches_opts opts = tern_patches_defaults();
-    if (tern__is_set(err) || tern__opts_read(&opts, sizeof(opts), user, FUNC, err) || check_opts(&opts, err))
+    if (tern__is_set(err) || tern__opts_read(&opts, sizeof(opts), user, FUNC, err) ||
+        patches_check_opts(&opts, err))
         return NULL;
     if (count < 1) tern__error_set(err, FUNC, TERN_E_INVALID, "expected volumes, got %d", count);
     patches *p = count < 1 ? NULL : tern__alloc(sizeof(*p), FUNC, err);

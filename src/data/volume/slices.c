@@ -62,7 +62,7 @@ static int add_slice(tern_volume **volume, const tern_image *image, const char *
 }
 
 /* Returns the volume, or frees it after an error. */
-static tern_volume *finish(tern_volume *volume, tern_image *image, int status)
+static tern_volume *slices_finish(tern_volume *volume, tern_image *image, int status)
 {
     tern_image_free(image);
     if (!status) return volume;
@@ -88,7 +88,7 @@ tern_volume *tern__pages_load(const char *path, tern_error *err)
         status = tern_image_load(path, &opts, &image, err);
         if (!status) status = add_slice(&volume, &image, path, opts.page, pages, err);
     }
-    return finish(volume, &image, status);
+    return slices_finish(volume, &image, status);
 }
 
 tern_volume *tern__folder_load(const char *folder, tern_error *err)
@@ -104,5 +104,5 @@ tern_volume *tern__folder_load(const char *folder, tern_error *err)
         if (!status) status = add_slice(&volume, &image, path, i, slices.count, err);
     }
     tern__files_free(&slices);
-    return finish(volume, &image, status);
+    return slices_finish(volume, &image, status);
 }

@@ -51,13 +51,6 @@ static int check_box(const tern_volume *volume, const int64_t start[3], const in
     return TERN_OK;
 }
 
-/* Moves the affine's origin to voxel `start`. */
-static void move_origin(tern_volume *volume, const int64_t start[3])
-{
-    for (int r = 0; r < 3; r++)
-        for (int d = 0; d < 3; d++) volume->affine[r][3] += volume->affine[r][2 - d] * (double)start[d];
-}
-
 tern_volume *tern_volume_crop(const tern_volume *volume, const int64_t start[3], const int64_t shape[3],
                               tern_error *err)
 {
@@ -71,7 +64,9 @@ tern_volume *tern_volume_crop(const tern_volume *volume, const int64_t start[3],
     memcpy(box->spacing, volume->spacing, sizeof(box->spacing));
     memcpy(box->affine, volume->affine, sizeof(box->affine));
     memcpy(box->header, volume->header, sizeof(box->header));
-    move_origin(box, start);
+    /* Moves the affine's origin to voxel `start`. */
+    for (int r = 0; r < 3; r++)
+        for (int d = 0; d < 3; d++) box->affine[r][3] += box->affine[r][2 - d] * (double)start[d];
     float *to = box->values;
     for (int64_t c = 0; c < from[0]; c++)
         for (int64_t z = start[0]; z < start[0] + shape[0]; z++)

@@ -23,7 +23,7 @@ static bool is_forbidden(void)
     return name && !strstr(name, "AMX") && strcmp(name, "ALL") != 0 && strcmp(name, "DEFAULT") != 0;
 }
 
-static void find(void)
+static void amx_find(void)
 {
     unsigned a = 0, b = 0, c = 0, d = 0;
     bool cpu = __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & bit_AMX_TILE) && (d & bit_AMX_BF16);
@@ -34,7 +34,7 @@ static void find(void)
 bool tern__amx_has(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, find);
+    pthread_once(&once, amx_find);
     return has;
 }
 

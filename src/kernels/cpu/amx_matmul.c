@@ -2,7 +2,7 @@
  * padded with zeros: first as much of a as fits into the second-level cache, then b, 32 columns at a time,
  * so that all these rows use a tile of b while it is in a near cache. Threads divide the rows of a for the
  * former, the columns of b for the latter. */
-#include "kernels/cpu/amx_matmul.h"
+#include "kernels/cpu/matrix.h"
 #include "kernels/cpu/amx.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
@@ -100,7 +100,7 @@ TERN__INLINE void put_rows(const job *j, const float *sums, int64_t row, int64_t
 }
 
 /* Writes a tile of the result, cut to y's size. */
-TERN__SIMD static void put(const job *j, const float *sums, int64_t row, int64_t column)
+TERN__SIMD static void amx_put(const job *j, const float *sums, int64_t row, int64_t column)
 {
     int64_t rows = TERN__MIN(ROWS, j->y->rows - row), columns = TERN__MIN(ROWS, j->y->columns - column);
     if (columns == ROWS)
@@ -129,7 +129,7 @@ static void columns(const job *j, char *b_tiles, int64_t column, int64_t first, 
         tern__amx_block(&o, sums);
         for (int r = 0; r < 1 + high; r++)
             for (int c = 0; c < 1 + wide; c++)
-                put(j, sums + (r * 2 + c) * ROWS * ROWS, row + r * ROWS, column + c * ROWS);
+                amx_put(j, sums + (r * 2 + c) * ROWS * ROWS, row + r * ROWS, column + c * ROWS);
     }
 }
 

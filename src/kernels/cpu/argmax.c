@@ -100,8 +100,8 @@ void tern__cpu_best(const float *x, const tern__line_tiles *tiles, int64_t lines
 }
 
 /* Processes the lines of one tile. */
-static void choose(const tern__call *call, const tern__line_tiles *tiles, const tern__line_tile *t,
-                   float sign)
+static void argmax_choose(const tern__call *call, const tern__line_tiles *tiles, const tern__line_tile *t,
+                          float sign)
 {
     const float *x = (const float *)call->in[0]->data + t->at;
     int64_t best[WIDTH];
@@ -125,7 +125,7 @@ static int choose_all(const tern__call *call, float sign)
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t i = 0; i < tiles.count; i++) {
         tern__line_tile t = tern__line_tile_at(&tiles, i);
-        choose(call, &tiles, &t, sign);
+        argmax_choose(call, &tiles, &t, sign);
     }
     return TERN_OK;
 }

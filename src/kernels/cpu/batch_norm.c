@@ -15,7 +15,7 @@
  * registers. Vectors with one number per channel may have any dtype. */
 #include "kernels/cpu/batch_norm_inner.h"
 #include "kernels/cpu/batch_norm_strips.h"
-#include "kernels/cpu/f64_norm.h"
+#include "kernels/cpu/cpu.h"
 
 /* A call's operands by name, and numbers computed per channel. */
 typedef struct norm {
@@ -80,14 +80,14 @@ TERN__SIMD static void add_centred(double *total, const double *m2, const double
     }
 }
 
-static double count_of(const tern__tiling *s, int64_t number)
+static double batch_norm_count_of(const tern__tiling *s, int64_t number)
 {
     int64_t first = number % s->parts * s->per_part;
     return (double)TERN__MIN(s->per_part, s->positions - first);
 }
 
 /* Merges the span's tiles into mean and M2 of each channel. */
-static void merge(const norm *self, const tern__span *span)
+static void batch_norm_merge(const norm *self, const tern__span *span)
 {
     const tern__tiling *s = &self->tiling;
     const partial *sums = &self->sums;
@@ -96,20 +96,21 @@ static void merge(const norm *self, const tern__span *span)
     memset(mean, 0, (size_t)n * sizeof(*mean));
     memset(m2, 0, (size_t)n * sizeof(*m2));
     for (int64_t t = 0; t < s->tiles; t++)
-        add_weighted(mean, sums->first + t * all + from, count_of(s, t), n);
+        add_weighted(mean, sums->first + t * all + from, batch_norm_count_of(s, t), n);
     for (int64_t c = 0; c < n; c++) mean[c] /= (double)(s->batch * s->positions);
     for (int64_t t = 0; t < s->tiles; t++)
-        add_centred(m2, sums->second + t * all + from, sums->first + t * all + from, mean, count_of(s, t), n);
+        add_centred(m2, sums->second + t * all + from, sums->first + t * all + from, mean,
+                    batch_norm_count_of(s, t), n);
 }
 
-static void make_stats(const tern__span *span, void *ctx)
+static void batch_norm_make_stats(const tern__span *span, void *ctx)
 {
     const norm *self = ctx;
     const tern__tiling *s = &self->tiling;
     double share = ((const tern__batch_norm_attr *)self->call->attr)->momentum;
     double n = (double)(s->batch * s->positions);
     tern__tiles_each(s, span, tile_moments, ctx, false);
-    merge(self, span);
+    batch_norm_merge(self, span);
     int64_t first = tern__span_channel(s, span), last = first + tern__span_channels(s, span);
     for (int64_t c = first; c < last; c++) {
         double mean = first_of(&self->sums)[c], m2 = second_of(&self->sums)[c];
@@ -128,7 +129,7 @@ static void tile_apply(const tern__tile *t, void *ctx)
     for (int i = 0; i < 2; i++) self->strips->apply(&self->maps, t, &t->strips[i]);
 }
 
-static void apply_stats(const tern__span *span, void *ctx)
+static void batch_norm_apply_stats(const tern__span *span, void *ctx)
 {
     const norm *self = ctx;
     int64_t first = tern__span_channel(&self->tiling, span);
@@ -145,13 +146,13 @@ static void apply_stats(const tern__span *span, void *ctx)
 
 /* ---- the kernels ---- */
 
-static bool fits(const norm *self)
+static bool batch_norm_fits(const norm *self)
 {
     const tern__view *x = self->maps.x;
     return takes(x) && stands_as(self->maps.y, x) && stands_as(self->maps.residual, x);
 }
 
-static int prepare(norm *self)
+static int batch_norm_prepare(norm *self)
 {
     const tern__call *call = self->call;
     self->strips = TERN__BY_WIDTH(tern__batch_norm_strips);
@@ -175,10 +176,10 @@ int tern__cpu_batch_norm_stats(const tern__call *call)
                  .var = call->out[1],
                  .running_mean = call->out[2],
                  .running_var = call->out[3]};
-    if (!fits(&self) || tern__view_count(self.maps.x) == 0) return TERN_E_UNSUPPORTED;
-    if (prepare(&self)) return TERN_E_MEMORY;
+    if (!batch_norm_fits(&self) || tern__view_count(self.maps.x) == 0) return TERN_E_UNSUPPORTED;
+    if (batch_norm_prepare(&self)) return TERN_E_MEMORY;
     tern__span all = tern__span_all(call, &self.tiling);
-    make_stats(&all, &self);
+    batch_norm_make_stats(&all, &self);
     return TERN_OK;
 }
 
@@ -193,18 +194,18 @@ int tern__cpu_batch_norm_apply(const tern__call *call)
                  .bias = call->in[4],
                  .maps.residual = call->in[5],
                  .maps.y = call->out[0]};
-    if (!fits(&self) || call->add[0]) return TERN_E_UNSUPPORTED;
+    if (!batch_norm_fits(&self) || call->add[0]) return TERN_E_UNSUPPORTED;
     if (tern__view_count(self.maps.x) == 0) return TERN_OK;
-    if (prepare(&self)) return TERN_E_MEMORY;
+    if (batch_norm_prepare(&self)) return TERN_E_MEMORY;
     tern__span all = tern__span_all(call, &self.tiling);
-    apply_stats(&all, &self);
+    batch_norm_apply_stats(&all, &self);
     return TERN_OK;
 }
 
 static void make_and_apply(const tern__span *span, void *ctx)
 {
-    make_stats(span, ctx);
-    apply_stats(span, ctx);
+    batch_norm_make_stats(span, ctx);
+    batch_norm_apply_stats(span, ctx);
 }
 
 int tern__cpu_batch_norm(const tern__call *call)
@@ -220,8 +221,9 @@ int tern__cpu_batch_norm(const tern__call *call)
                  .var = call->out[2],
                  .running_mean = call->out[3],
                  .running_var = call->out[4]};
-    if (!fits(&self) || call->add[0] || tern__view_count(self.maps.x) == 0) return TERN_E_UNSUPPORTED;
-    if (prepare(&self)) return TERN_E_MEMORY;
+    if (!batch_norm_fits(&self) || call->add[0] || tern__view_count(self.maps.x) == 0)
+        return TERN_E_UNSUPPORTED;
+    if (batch_norm_prepare(&self)) return TERN_E_MEMORY;
     tern__spans_each(call, &self.tiling, make_and_apply, &self);
     return TERN_OK;
 }

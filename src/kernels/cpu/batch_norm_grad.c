@@ -10,7 +10,7 @@
  * before the next, as in forward (batch_norm.c). */
 #include "kernels/cpu/batch_norm_grad_strips.h"
 #include "kernels/cpu/batch_norm_inner.h"
-#include "kernels/cpu/f64_norm.h"
+#include "kernels/cpu/cpu.h"
 
 /* A call's operands by name, and numbers computed per channel. */
 typedef struct grad {
@@ -44,7 +44,8 @@ static void tile_sums(const tern__tile *t, void *ctx)
 }
 
 /* totals = the sum of the rows, per channel. */
-TERN__SIMD static void add_rows(double *totals, const double *rows, int64_t tiles, int64_t stride, int64_t n)
+TERN__SIMD static void norm_grad_add_rows(double *totals, const double *rows, int64_t tiles, int64_t stride,
+                                          int64_t n)
 {
     for (int64_t c = 0; c < n; c++) totals[c] = 0;
     for (int64_t t = 0; t < tiles; t++)
@@ -72,15 +73,15 @@ static void fill_slope(const grad *self, int64_t c, double mean_dy, double mean_
 }
 
 /* Computes sum(dy') and sum(dy' xhat), which are the gradients of bias and weight. */
-static void make_sums(const tern__span *span, grad *self)
+static void norm_grad_make_sums(const tern__span *span, grad *self)
 {
     const tern__tiling *s = &self->tiling;
     const partial *p = &self->sums;
     int64_t first = tern__span_channel(s, span), n = tern__span_channels(s, span);
     fill_lines(self, first, first + n);
     tern__tiles_each(s, span, tile_sums, self, false);
-    add_rows(first_of(p) + first, p->first + first, p->tiles, p->channels, n);
-    add_rows(second_of(p) + first, p->second + first, p->tiles, p->channels, n);
+    norm_grad_add_rows(first_of(p) + first, p->first + first, p->tiles, p->channels, n);
+    norm_grad_add_rows(second_of(p) + first, p->second + first, p->tiles, p->channels, n);
     for (int64_t c = first; c < first + n; c++) {
         const norm_line *k = &self->lines[c];
         second_of(p)[c] = (second_of(p)[c] - rest_times(k->rest, first_of(p)[c])) * k->inverse;
@@ -124,14 +125,14 @@ static grad grad_with_dx(const tern__call *call)
     return self;
 }
 
-static bool fits(const grad *self)
+static bool norm_grad_fits(const grad *self)
 {
     const tern__view *x = self->maps.x;
     return takes(x) && stands_as(self->maps.dy, x) && stands_as(self->maps.y, x) &&
            stands_as(self->maps.dx, x) && stands_as(self->maps.residual, x);
 }
 
-static int prepare(grad *self)
+static int norm_grad_prepare(grad *self)
 {
     self->strips = TERN__BY_WIDTH(tern__batch_norm_grad_strips);
     self->tiling = tern__tiling_of(self->maps.x);
@@ -149,10 +150,10 @@ int tern__cpu_batch_norm_sums(const tern__call *call)
 {
     if (call->in[0]->dtype == TERN_F64) return tern__f64_batch_norm(call);
     grad self = grad_of(call);
-    if (!fits(&self) || tern__view_count(self.maps.x) == 0) return TERN_E_UNSUPPORTED;
-    if (prepare(&self)) return TERN_E_MEMORY;
+    if (!norm_grad_fits(&self) || tern__view_count(self.maps.x) == 0) return TERN_E_UNSUPPORTED;
+    if (norm_grad_prepare(&self)) return TERN_E_MEMORY;
     tern__span all = tern__span_all(call, &self.tiling);
-    make_sums(&all, &self);
+    norm_grad_make_sums(&all, &self);
     for (int64_t c = 0; c < self.tiling.channels; c++)
         for (int i = 0; i < 4; i++)
             put_sum(call, i, c, i % 2 ? second_of(&self.sums)[c] : first_of(&self.sums)[c]);
@@ -163,9 +164,9 @@ int tern__cpu_batch_norm_data_grad(const tern__call *call)
 {
     if (call->in[0]->dtype == TERN_F64) return tern__f64_batch_norm(call);
     grad self = grad_with_dx(call);
-    if (!fits(&self)) return TERN_E_UNSUPPORTED;
+    if (!norm_grad_fits(&self)) return TERN_E_UNSUPPORTED;
     if (tern__view_count(self.maps.x) == 0) return TERN_OK;
-    if (prepare(&self)) return TERN_E_MEMORY;
+    if (norm_grad_prepare(&self)) return TERN_E_MEMORY;
     fill_lines(&self, 0, self.tiling.channels);
     for (int64_t c = 0; c < self.tiling.channels; c++)
         fill_slope(&self, c, value_of(call->in[6], c, 0), value_of(call->in[7], c, 0));
@@ -179,7 +180,7 @@ static void make_both(const tern__span *span, void *ctx)
     grad first = *(const grad *)ctx, second = first;
     double n = (double)(first.tiling.batch * first.tiling.positions);
     int64_t c = tern__span_channel(&first.tiling, span), last = c + tern__span_channels(&first.tiling, span);
-    make_sums(span, &first);
+    norm_grad_make_sums(span, &first);
     for (; c < last; c++) {
         double sum = first_of(&first.sums)[c], product = second_of(&first.sums)[c];
         put_sum(first.call, 2, c, sum);
@@ -201,8 +202,8 @@ int tern__cpu_batch_norm_grad(const tern__call *call)
     grad self = grad_with_dx(call);
     self.vectors[3] = call->in[6];
     if (relu && !self.maps.y) self.maps.mask = MASK_AGAIN;
-    if (!fits(&self) || tern__view_count(self.maps.x) == 0) return TERN_E_UNSUPPORTED;
-    if (prepare(&self)) return TERN_E_MEMORY;
+    if (!norm_grad_fits(&self) || tern__view_count(self.maps.x) == 0) return TERN_E_UNSUPPORTED;
+    if (norm_grad_prepare(&self)) return TERN_E_MEMORY;
     tern__spans_each(call, &self.tiling, make_both, &self);
     return TERN_OK;
 }

@@ -4,7 +4,7 @@
 #include "kernels/cpu/batch_norm_grad_strips.h"
 #include "kernels/cpu/channel_strips.h"
 
-static void *data_of(const tern__view *view)
+static void *norm_grad_data_of(const tern__view *view)
 {
     return view ? view->data : NULL;
 }
@@ -66,7 +66,7 @@ TERN__INLINE tern__lanes masked(const grad_maps *maps, mask by, tern__lanes x, c
 TERN__INLINE void add_row(const grad_maps *maps, const line *k, mask by, int64_t at,
                           tern__lanes a[TERN__PARTS], tern__lanes b[TERN__PARTS], int lanes, tern_dtype dtype)
 {
-    void *residual = data_of(maps->residual);
+    void *residual = norm_grad_data_of(maps->residual);
 #pragma GCC unroll 4
     for (int p = 0; p < TERN__PARTS; p++) {
         tern__lanes x = get_part(maps->x->data, dtype, at, lanes, p);
@@ -96,8 +96,8 @@ TERN__INLINE void sums_of(const grad_maps *maps, const tern__tile *t, const tern
     }
 }
 
-TERN__SIMD static void sums(const grad_maps *maps, const tern__tile *t, const tern__strip *s,
-                            double sum[TERN__BLOCK], double product[TERN__BLOCK])
+TERN__SIMD static void norm_grad_sums(const grad_maps *maps, const tern__tile *t, const tern__strip *s,
+                                      double sum[TERN__BLOCK], double product[TERN__BLOCK])
 {
     EACH_MASK(sums_of, maps, s, t, s, sum, product);
 }
@@ -124,7 +124,7 @@ TERN__INLINE void dx_of(const grad_maps *maps, const tern__tile *t, const tern__
                         tern_dtype dtype)
 {
     const line k = line_of(maps, t, lanes);
-    void *dx = data_of(maps->dx), *residual = data_of(maps->residual);
+    void *dx = norm_grad_data_of(maps->dx), *residual = norm_grad_data_of(maps->residual);
     tern__lanes mean_dy[TERN__PARTS], slope[TERN__PARTS];
 #pragma GCC unroll 4
     for (int p = 0; p < TERN__PARTS; p++) {
@@ -150,4 +150,4 @@ TERN__SIMD static void make_dx(const grad_maps *maps, const tern__tile *t, const
 }
 
 const tern__batch_norm_grad_fns TERN__OF_WIDTH(tern__batch_norm_grad_strips) = {
-    .sums = sums, .sums_f64 = sums_f64, .dx = make_dx};
+    .sums = norm_grad_sums, .sums_f64 = sums_f64, .dx = make_dx};

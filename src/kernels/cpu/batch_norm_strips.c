@@ -73,8 +73,9 @@ TERN__INLINE void moments_of(const void *x, const tern__strip *s, const float *f
     }
 }
 
-TERN__SIMD static void moments(const tern__view *x, const tern__strip *s, const float shift[TERN__BLOCK],
-                               double sum[TERN__BLOCK], double square[TERN__BLOCK])
+TERN__SIMD static void batch_norm_moments(const tern__view *x, const tern__strip *s,
+                                          const float shift[TERN__BLOCK], double sum[TERN__BLOCK],
+                                          double square[TERN__BLOCK])
 {
     EACH_KIND(moments_of, s, x->dtype, x->data, s, shift, sum, square);
 }
@@ -120,10 +121,10 @@ TERN__INLINE void apply_to(const norm_maps *maps, const tern__tile *t, const ter
     }
 }
 
-TERN__SIMD static void apply(const norm_maps *maps, const tern__tile *t, const tern__strip *s)
+TERN__SIMD static void batch_norm_apply(const norm_maps *maps, const tern__tile *t, const tern__strip *s)
 {
     EACH_KIND(apply_to, s, maps->x->dtype, maps, t, s);
 }
 
 const tern__batch_norm_fns TERN__OF_WIDTH(tern__batch_norm_strips) = {
-    .shift = shift_by, .moments = moments, .moments_f64 = moments_f64, .apply = apply};
+    .shift = shift_by, .moments = batch_norm_moments, .moments_f64 = moments_f64, .apply = batch_norm_apply};

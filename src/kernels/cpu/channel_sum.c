@@ -1,6 +1,6 @@
 /* channel_sum.c - the sum of each channel of a blocked tensor, which is the gradient of a bias. At most 64
  * of a tile's rows are summed in f32, the rest in double, and tiles are added in order. */
-#include "kernels/cpu/channel_sum.h"
+#include "kernels/cpu/cpu.h"
 
 #include "kernels/cpu/channel_sum_strips.h"
 #include "kernels/cpu/channels.h"

@@ -21,7 +21,7 @@ typedef struct problem {
 
 /* Returns false if an operand's layout does not suit the loops. One prediction per label gives lines of
  * one element. */
-static bool take(const tern__call *call, int64_t predict, problem *p)
+static bool confusion_take(const tern__call *call, int64_t predict, problem *p)
 {
     const tern__view *x = call->in[0];
     bool scores = predict == TERN__PREDICT_LARGEST;
@@ -33,7 +33,7 @@ static bool take(const tern__call *call, int64_t predict, problem *p)
            tern__view_is_contiguous(p->label) && tern__view_count(x) > 0 && lines.size <= INT32_MAX;
 }
 
-static void load_labels(const tern__view *from, const tern__line_tile *t, tern__stage *labels)
+static void confusion_load_labels(const tern__view *from, const tern__line_tile *t, tern__stage *labels)
 {
     tern__stage_load(TERN__COMPUTE_I64, labels, from->dtype, from->data, t->line, 1, t->lines);
 }
@@ -56,7 +56,7 @@ static void predict(const problem *p, const tern__line_tile *t, tern__stage *to)
     const float *x = (const float *)p->x->data + t->at;
     float threshold = (float)p->attr->threshold;
     if (p->attr->predict == TERN__PREDICT_CLASS)
-        load_labels(p->x, t, to);
+        confusion_load_labels(p->x, t, to);
     else if (p->attr->predict == TERN__PREDICT_LARGEST)
         tern__cpu_best(x, &p->tiles, t->lines, 1, to->i64);
     else
@@ -68,7 +68,7 @@ static bool count_tile(const problem *p, const tern__line_tile *t, int64_t *coun
 {
     tern__stage truth, taken;
     int64_t classes = p->attr->labels.classes, bad = 0;
-    load_labels(p->label, t, &truth);
+    confusion_load_labels(p->label, t, &truth);
     predict(p, t, &taken);
     for (int64_t j = 0; j < t->lines; j++) {
         bool fit = (uint64_t)truth.i64[j] < (uint64_t)classes && (uint64_t)taken.i64[j] < (uint64_t)classes;
@@ -102,7 +102,7 @@ int tern__cpu_confusion(const tern__call *call)
     problem p;
     const tern__confusion_attr *attr = call->attr;
     if (tern__view_is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_confusion);
-    if (!take(call, attr->predict, &p)) return TERN_E_UNSUPPORTED;
+    if (!confusion_take(call, attr->predict, &p)) return TERN_E_UNSUPPORTED;
     int64_t cells = attr->labels.classes * attr->labels.classes, *to = call->out[0]->data;
     int threads = tern__loop_threads(call, tern__view_count(p.x)), unfit = 0;
     size_t bytes = (size_t)(cells * threads) * sizeof(int64_t);
@@ -138,7 +138,7 @@ int tern__cpu_label_rank(const tern__call *call)
     problem p;
     const tern__confusion_attr *attr = call->attr;
     if (tern__view_is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_label_rank);
-    if (!take(call, TERN__PREDICT_LARGEST, &p)) return TERN_E_UNSUPPORTED;
+    if (!confusion_take(call, TERN__PREDICT_LARGEST, &p)) return TERN_E_UNSUPPORTED;
     int status = find_bad(&p, p.label, attr->labels);
     if (status) return status;
     tern__lines lines = {p.tiles.rows ? p.tiles.beside : p.tiles.count / p.tiles.parts, p.tiles.size,

@@ -10,4 +10,14 @@ int tern__cpu_pointwise(const tern__call *call);
 #define G(id, name, inputs, outputs)
 #include "kernels/kernels.def"
 
+/* Kernels for a part of the calls; E_UNSUPPORTED: it is another part. */
+
+/* A sum over all but the channels of a blocked tensor. */
+int tern__cpu_channel_sum(const tern__call *call);
+/* In f64, all kernels of the name, depending on call->kernel. */
+int tern__f64_batch_norm(const tern__call *call);
+int tern__f64_group_norm(const tern__call *call);
+int tern__f64_interpolate(const tern__call *call);
+int tern__f64_pool(const tern__call *call);
+
 #endif

@@ -28,7 +28,7 @@ typedef struct problem {
 } problem;
 
 /* Returns false if an operand's layout does not suit the loops. */
-static bool take(const tern__call *call, int x, problem *p)
+static bool dice_take(const tern__call *call, int x, problem *p)
 {
     *p = (problem){.call = call, .attr = call->attr, .x = call->in[x]->data, .target = call->in[x + 1]};
     p->c = tern__channels_of(call->in[x]);
@@ -154,7 +154,7 @@ typedef struct columns {
     float p[ROOM];
 } columns;
 
-static void load_labels(const problem *p, int64_t row, int64_t first, int64_t n, columns *s)
+static void dice_load_labels(const problem *p, int64_t row, int64_t first, int64_t n, columns *s)
 {
     tern__stage stage;
     tern__stage_load(TERN__COMPUTE_I64, &stage, p->target->dtype, p->target->data, row * p->c.inner + first,
@@ -196,7 +196,7 @@ TERN__SIMD static void take_probabilities(const problem *p, const float *x, int6
 static void load_columns(const problem *p, int64_t row, int64_t first, int64_t n, columns *s)
 {
     const float *x = p->x + row * p->c.channels * p->c.inner + first;
-    load_labels(p, row, first, n, s);
+    dice_load_labels(p, row, first, n, s);
     (p->attr->probabilities ? take_probabilities : softmax)(p, x, n, s);
 }
 
@@ -255,7 +255,7 @@ static int find_bad(const problem *p)
 }
 
 /* Adds the pieces of each row in order. */
-static void add_up(const problem *p, const tern__overlap *parts, tern__overlap *sums)
+static void dice_add_up(const problem *p, const tern__overlap *parts, tern__overlap *sums)
 {
     int64_t channels = p->attr->classes ? p->c.channels : 1;
     memset(sums, 0, (size_t)(p->rows * channels) * sizeof(*sums));
@@ -267,7 +267,7 @@ int tern__cpu_dice_loss(const tern__call *call)
 {
     problem p;
     if (tern__view_is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_dice_loss);
-    if (!take(call, 0, &p)) return TERN_E_UNSUPPORTED;
+    if (!dice_take(call, 0, &p)) return TERN_E_UNSUPPORTED;
     int64_t channels = p.attr->classes ? p.c.channels : 1, tasks = p.rows * p.pieces, bad = 0;
     size_t bytes = (size_t)(tasks * channels) * sizeof(tern__overlap);
     tern__overlap *parts = tern__loop_scratch(call, bytes);
@@ -281,7 +281,7 @@ int tern__cpu_dice_loss(const tern__call *call)
         bad += one.bad;
     }
     if (bad) return find_bad(&p);
-    add_up(&p, parts, call->out[1]->data);
+    dice_add_up(&p, parts, call->out[1]->data);
     tern__dice_close(call, &p.c, call->out[1]->data);
     return TERN_OK;
 }
@@ -346,7 +346,7 @@ int tern__cpu_dice_loss_grad(const tern__call *call)
     problem p;
     const tern__view *dx = call->out[0];
     if (tern__view_is_half(dx)) return tern__cpu_widened(call, tern__cpu_dice_loss_grad);
-    if (!take(call, 1, &p) || !tern__is_dense(dx, call->in[1])) return TERN_E_UNSUPPORTED;
+    if (!dice_take(call, 1, &p) || !tern__is_dense(dx, call->in[1])) return TERN_E_UNSUPPORTED;
     int64_t channels = p.c.samples * p.c.channels, stretches = (p.c.inner + p.width - 1) / p.width;
     tern__dice_slope *slopes = tern__loop_scratch(call, (size_t)channels * sizeof(*slopes));
     tern__dice_back back = tern__dice_back_of(call);

@@ -164,7 +164,7 @@ unsigned tern__prim_key_hash(const tern__prim_key *key)
 
 /* ---- primitives, by key and by latest use ---- */
 
-static tern__prim **bucket_of(library *lib, const tern__prim_key *key)
+static tern__prim **dnnl_bucket_of(library *lib, const tern__prim_key *key)
 {
     return &lib->buckets[tern__prim_key_hash(key) % BUCKETS];
 }
@@ -177,7 +177,7 @@ static void put_newest(library *lib, tern__prim *prim)
     lib->newest = prim;
 }
 
-static void take_out(library *lib, tern__prim *prim)
+static void dnnl_take_out(library *lib, tern__prim *prim)
 {
     *(prim->newer ? &prim->newer->older : &lib->newest) = prim->older;
     *(prim->older ? &prim->older->newer : &lib->oldest) = prim->newer;
@@ -185,17 +185,17 @@ static void take_out(library *lib, tern__prim *prim)
 
 static void evict(library *lib, tern__prim *prim)
 {
-    tern__prim **at = bucket_of(lib, &prim->key);
+    tern__prim **at = dnnl_bucket_of(lib, &prim->key);
     while (*at != prim) at = &(*at)->next;
     *at = prim->next;
-    take_out(lib, prim);
+    dnnl_take_out(lib, prim);
     prim_free(prim);
     lib->count--;
 }
 
-static void keep(library *lib, tern__prim *prim)
+static void dnnl_keep(library *lib, tern__prim *prim)
 {
-    tern__prim **bucket = bucket_of(lib, &prim->key);
+    tern__prim **bucket = dnnl_bucket_of(lib, &prim->key);
     prim->next = *bucket;
     *bucket = prim;
     put_newest(lib, prim);
@@ -205,10 +205,10 @@ static void keep(library *lib, tern__prim *prim)
 tern__prim *tern__prim_find(const tern__call *call, const tern__prim_key *key)
 {
     library *lib = library_of(call);
-    tern__prim *prim = lib ? *bucket_of(lib, key) : NULL;
+    tern__prim *prim = lib ? *dnnl_bucket_of(lib, key) : NULL;
     while (prim && memcmp(&prim->key, key, sizeof(*key)) != 0) prim = prim->next;
     if (!prim || prim == lib->newest) return prim;
-    take_out(lib, prim);
+    dnnl_take_out(lib, prim);
     put_newest(lib, prim);
     return prim;
 }
@@ -283,7 +283,7 @@ int tern__prim_new(const tern__call *call, const tern__prim_key *key, dnnl_primi
         prim_free(prim);
         return tern__dnnl_fail(call, status, "primitive");
     }
-    keep(lib, prim);
+    dnnl_keep(lib, prim);
     *out = prim;
     return TERN_OK;
 }

@@ -153,7 +153,7 @@ TERN__INLINE void drop_f64(const tern__call *call, int64_t first, int64_t last)
     }
 }
 
-TERN__SIMD static void drop(const tern__call *call, int64_t first, int64_t last)
+TERN__SIMD static void dropout_drop(const tern__call *call, int64_t first, int64_t last)
 {
     if (call->in[0]->dtype == TERN_F64)
         drop_f64(call, first, last);
@@ -200,7 +200,7 @@ TERN__INLINE void scale_f64(const tern__dropout_planes *p, int64_t first, int64_
     }
 }
 
-TERN__SIMD static void scale(const tern__dropout_planes *p, int64_t first, int64_t last)
+TERN__SIMD static void dropout_scale(const tern__dropout_planes *p, int64_t first, int64_t last)
 {
     if (p->call->in[0]->dtype == TERN_F64)
         scale_f64(p, first, last);
@@ -212,4 +212,4 @@ TERN__SIMD static void scale(const tern__dropout_planes *p, int64_t first, int64
         scale_of(p, first, last, TERN_F16);
 }
 
-const tern__dropout_fns TERN__OF_WIDTH(tern__dropout) = {drop, draw_all, scale};
+const tern__dropout_fns TERN__OF_WIDTH(tern__dropout) = {dropout_drop, draw_all, dropout_scale};

@@ -36,7 +36,7 @@ int tern__cpu_embedding(const tern__call *call)
 }
 
 /* Adds the gradients of rows first .. last - 1. */
-TERN__SIMD static void add_rows(const tern__call *call, int64_t first, int64_t last, int64_t count)
+TERN__SIMD static void embedding_add_rows(const tern__call *call, int64_t first, int64_t last, int64_t count)
 {
     const tern__view *index = call->in[1];
     int64_t size = call->out[0]->shape[1], padding = ((const tern__embedding_attr *)call->attr)->padding;
@@ -61,7 +61,7 @@ int tern__cpu_embedding_grad(const tern__call *call)
         int64_t first = rows * t / threads, last = rows * (t + 1) / threads;
         if (!call->add[0])
             memset((float *)dw->data + first * size, 0, (size_t)((last - first) * size) * sizeof(float));
-        add_rows(call, first, last, count);
+        embedding_add_rows(call, first, last, count);
     }
     return TERN_OK;
 }

@@ -2,7 +2,6 @@
  * each slice, row and column of y are computed first. Then each row of x that a row of y depends on is
  * processed once. Threads take planes. The result is cleared, unless the caller adds, and then added to
  * row by row. */
-#include "kernels/cpu/f64_interpolate.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/interpolate.h"
 
@@ -27,7 +26,7 @@ static void see(const resizing *r, double *x, double *y, double weight)
 }
 
 /* The transpose: dx's row += the contributions of dy's row, times weight. */
-static void send(const resizing *r, double *x, double *y, double weight)
+static void f64_interpolate_send(const resizing *r, double *x, double *y, double weight)
 {
     for (int64_t col = 0; col < r->out.size[2]; col++) {
         const tern__taps *t = &r->taps[2][col];
@@ -35,7 +34,7 @@ static void send(const resizing *r, double *x, double *y, double weight)
     }
 }
 
-static void resize(const resizing *r, int64_t plane)
+static void f64_interpolate_resize(const resizing *r, int64_t plane)
 {
     bool gradient = r->call->kernel == TERN__INTERPOLATE_GRAD;
     double *x = r->x + plane * r->in.count, *y = r->y + plane * r->out.count;
@@ -45,7 +44,7 @@ static void resize(const resizing *r, int64_t plane)
             int64_t slice = k / rows->count, row = k % rows->count;
             int64_t at = (slices->first + slice) * r->in.size[1] + rows->first + row;
             double weight = slices->weight[slice > 0] * rows->weight[row > 0];
-            (gradient ? send : see)(r, x + at * r->in.size[2], y, weight);
+            (gradient ? f64_interpolate_send : see)(r, x + at * r->in.size[2], y, weight);
         }
     }
 }
@@ -75,6 +74,6 @@ int tern__f64_interpolate(const tern__call *call)
     int threads = tern__loop_threads(call, TERN__MAX(tern__view_count(x), tern__view_count(y)));
     if (!call->add[0]) memset(to->data, 0, tern__view_bytes(to));
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int64_t i = 0; i < planes; i++) resize(&r, i);
+    for (int64_t i = 0; i < planes; i++) f64_interpolate_resize(&r, i);
     return TERN_OK;
 }

@@ -6,7 +6,7 @@
  * depends on how work is divided.
  *
  * Goto and van de Geijn, "Anatomy of high-performance matrix multiplication" (2008). */
-#include "kernels/cpu/f64_matmul.h"
+#include "kernels/cpu/matrix.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/matmul.h"
@@ -77,7 +77,7 @@ TERN__SIMD static void make_columns(const job *j, double *to, int64_t column, st
 
 /* ---- products ---- */
 
-TERN__SIMD static void multiply(const double *a, const double *b, int64_t depth, double *sums)
+TERN__SIMD static void f64_matmul_multiply(const double *a, const double *b, int64_t depth, double *sums)
 {
     eight sum[ROWS] = {{0}};
     for (int64_t k = 0; k < depth; k++, a += ROWS, b += COLUMNS) {
@@ -106,7 +106,7 @@ TERN__INLINE void put_rows(const job *j, double *sums, int64_t row, int64_t colu
 }
 
 /* Writes the sums, cut to y's size. */
-TERN__SIMD static void put(const job *j, double *sums, int64_t row, int64_t column, stretch s)
+TERN__SIMD static void f64_matmul_put(const job *j, double *sums, int64_t row, int64_t column, stretch s)
 {
     int64_t columns = j->y->columns - column;
     if (columns >= COLUMNS)
@@ -124,8 +124,8 @@ static void block(const job *j, range rows, range columns, double *a, double *b)
         for (int64_t column = columns.first; column < columns.last; column += COLUMNS) {
             make_columns(j, b, column, s);
             for (int64_t row = rows.first; row < rows.last; row += ROWS) {
-                multiply(a + (row - rows.first) * (s.end - s.begin), b, s.end - s.begin, sums);
-                put(j, sums, row, column, s);
+                f64_matmul_multiply(a + (row - rows.first) * (s.end - s.begin), b, s.end - s.begin, sums);
+                f64_matmul_put(j, sums, row, column, s);
             }
         }
     }
@@ -134,13 +134,13 @@ static void block(const job *j, range rows, range columns, double *a, double *b)
 /* ---- cuts ---- */
 
 /* Part `i` of `cuts` parts of `count` lines, in whole panels. */
-static range part(int64_t count, int64_t width, int64_t cuts, int64_t i)
+static range f64_matmul_part(int64_t count, int64_t width, int64_t cuts, int64_t i)
 {
     int64_t panels = (count + width - 1) / width;
     return (range){panels * i / cuts * width, TERN__MIN(count, panels * (i + 1) / cuts * width)};
 }
 
-static void cut(job *j, int threads)
+static void f64_matmul_cut(job *j, int threads)
 {
     int64_t rows = (j->y->rows + ROWS - 1) / ROWS, columns = (j->y->columns + COLUMNS - 1) / COLUMNS;
     int64_t blocks = (rows + PANELS - 1) / PANELS;
@@ -157,13 +157,13 @@ int tern__f64_matmul(const tern__call *call, const tern__matrix *a, const tern__
     size_t room = (ROWS * PANELS + COLUMNS) * DEPTH;
     double *memory = tern__loop_scratch(call, (size_t)threads * room * sizeof(*memory));
     if (!memory) return TERN_E_MEMORY;
-    cut(&j, threads);
+    f64_matmul_cut(&j, threads);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int t = 0; t < threads; t++) {
         double *panels = memory + (size_t)t * room;
         for (int64_t i = t; i < j.row_cuts * j.column_cuts; i += threads)
-            block(&j, part(y->rows, ROWS, j.row_cuts, i / j.column_cuts),
-                  part(y->columns, COLUMNS, j.column_cuts, i % j.column_cuts), panels,
+            block(&j, f64_matmul_part(y->rows, ROWS, j.row_cuts, i / j.column_cuts),
+                  f64_matmul_part(y->columns, COLUMNS, j.column_cuts, i % j.column_cuts), panels,
                   panels + ROWS * PANELS * DEPTH);
     }
     return TERN_OK;

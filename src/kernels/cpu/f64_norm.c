@@ -9,7 +9,6 @@
  *
  * A mean is summed up as the distances from the first value, so that equal values have a mean which is that
  * value exactly, and a variance of 0. */
-#include "kernels/cpu/f64_norm.h"
 #include "kernels/batch_norm.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/norm_numbers.h"
@@ -29,17 +28,17 @@ typedef struct line {
     double mean, inverse, scale, bias;
 } line;
 
-static double value_of(const tern__view *vector, int64_t c, double fallback)
+static double f64_value_of(const tern__view *vector, int64_t c, double fallback)
 {
     return vector ? tern__view_get(vector, c) : fallback;
 }
 
-static line line_of(const tern__call *call, const tern__view *const vectors[4], int64_t c)
+static line f64_line_of(const tern__call *call, const tern__view *const vectors[4], int64_t c)
 {
     const tern__batch_norm_attr *attr = call->attr;
     double inverse = 1 / sqrt(tern__view_get(vectors[1], c) + attr->eps);
-    return (line){tern__view_get(vectors[0], c), inverse, inverse * value_of(vectors[2], c, 1),
-                  value_of(vectors[3], c, 0)};
+    return (line){tern__view_get(vectors[0], c), inverse, inverse * f64_value_of(vectors[2], c, 1),
+                  f64_value_of(vectors[3], c, 0)};
 }
 
 static double *at_of(const tern__view *view, int64_t at)
@@ -71,8 +70,8 @@ TERN__SIMD static double squares_of(const double *x, int64_t n, double mean)
     return sum;
 }
 
-TERN__SIMD static void apply(double *y, const double *x, const double *residual, int64_t n, const line *k,
-                             bool relu)
+TERN__SIMD static void f64_apply(double *y, const double *x, const double *residual, int64_t n, const line *k,
+                                 bool relu)
 {
     double mean = k->mean, scale = k->scale, bias = k->bias;
 #pragma GCC ivdep
@@ -89,7 +88,7 @@ TERN__SIMD static void mask(double *to, const double *dy, const double *y, int64
     for (int64_t i = 0; i < n; i++) to[i] = y[i] <= 0 ? 0 : dy[i];
 }
 
-TERN__SIMD static void put(double *to, const double *from, int64_t n, bool add)
+TERN__SIMD static void f64_put(double *to, const double *from, int64_t n, bool add)
 {
 #pragma GCC ivdep
     for (int64_t i = 0; i < n; i++) to[i] = add ? to[i] + from[i] : from[i];
@@ -118,8 +117,8 @@ static tangent tangent_of(double mean, double inverse, double scale, const doubl
     return (tangent){mean, scale, scale * inverse * mean_of[1], scale * mean_of[0]};
 }
 
-TERN__SIMD static void gradient(double *dx, const double *d, const double *x, int64_t n, const tangent *t,
-                                bool add)
+TERN__SIMD static void f64_gradient(double *dx, const double *d, const double *x, int64_t n, const tangent *t,
+                                    bool add)
 {
     double mean = t->mean, scale = t->scale, slope = t->slope, shift = t->shift;
 #pragma GCC ivdep
@@ -131,7 +130,7 @@ TERN__SIMD static void gradient(double *dx, const double *d, const double *x, in
 
 /* ---- batch norm: forward of a channel ---- */
 
-static void make_stats(const tern__call *call, const shape *s, int64_t c, const tern__view *const to[4])
+static void f64_make_stats(const tern__call *call, const shape *s, int64_t c, const tern__view *const to[4])
 {
     const double *x = call->in[0]->data;
     double share = ((const tern__batch_norm_attr *)call->attr)->momentum, sum = 0, m2 = 0;
@@ -150,19 +149,20 @@ static void make_y(const tern__call *call, const shape *s, int64_t c, const tern
                    const tern__view *residual)
 {
     bool relu = ((const tern__batch_norm_attr *)call->attr)->relu != 0;
-    line k = line_of(call, vectors, c);
+    line k = f64_line_of(call, vectors, c);
     for (int64_t b = 0; b < s->batch; b++) {
         int64_t at = plane(s, b, c);
-        apply(at_of(call->out[0], at), at_of(call->in[0], at), at_of(residual, at), s->positions, &k, relu);
+        f64_apply(at_of(call->out[0], at), at_of(call->in[0], at), at_of(residual, at), s->positions, &k,
+                  relu);
     }
 }
 
 static void stats(const tern__call *call, const shape *s, int64_t c)
 {
-    make_stats(call, s, c, call->out);
+    f64_make_stats(call, s, c, call->out);
 }
 
-static void apply_stats(const tern__call *call, const shape *s, int64_t c)
+static void f64_apply_stats(const tern__call *call, const shape *s, int64_t c)
 {
     make_y(call, s, c, call->in + 1, call->in[5]);
 }
@@ -170,32 +170,32 @@ static void apply_stats(const tern__call *call, const shape *s, int64_t c)
 static void both(const tern__call *call, const shape *s, int64_t c)
 {
     const tern__view *const *in = call->in, *const *out = call->out;
-    make_stats(call, s, c, out + 1);
+    f64_make_stats(call, s, c, out + 1);
     make_y(call, s, c, (const tern__view *const[]){out[1], out[2], in[1], in[2]}, in[3]);
 }
 
 /* ---- batch norm: backward of a channel ---- */
 
 /* dy' from element `at` on, in the stage unless it equals dy. */
-static const double *passed(const tern__call *call, const line *k, int64_t at, int64_t n, double *stage)
+static const double *f64_passed(const tern__call *call, const line *k, int64_t at, int64_t n, double *stage)
 {
     bool relu = ((const tern__batch_norm_attr *)call->attr)->relu != 0;
     const double *dy = at_of(call->in[0], at), *y = at_of(call->in[2], at);
     if (!y && !(relu && call->kernel == TERN__BATCH_NORM_GRAD)) return dy;
-    if (!y) apply(stage, at_of(call->in[1], at), NULL, n, k, false);
+    if (!y) f64_apply(stage, at_of(call->in[1], at), NULL, n, k, false);
     mask(stage, dy, y ? y : stage, n);
     return stage;
 }
 
 /* sum(dy') and sum(dy' xhat). */
-static void make_sums(const tern__call *call, const shape *s, int64_t c, const line *k, double sum[2])
+static void f64_make_sums(const tern__call *call, const shape *s, int64_t c, const line *k, double sum[2])
 {
     double stage[STRETCH];
     sum[0] = sum[1] = 0;
     for (int64_t b = 0; b < s->batch; b++)
         for (int64_t first = 0; first < s->positions; first += STRETCH) {
             int64_t at = plane(s, b, c) + first, n = TERN__MIN(STRETCH, s->positions - first);
-            add_sums(sum, passed(call, k, at, n, stage), at_of(call->in[1], at), n, k->mean);
+            add_sums(sum, f64_passed(call, k, at, n, stage), at_of(call->in[1], at), n, k->mean);
         }
     sum[1] *= k->inverse;
 }
@@ -209,31 +209,32 @@ static void make_grads(const tern__call *call, const shape *s, int64_t c, const 
     for (int64_t b = 0; b < s->batch; b++)
         for (int64_t first = 0; first < s->positions; first += STRETCH) {
             int64_t at = plane(s, b, c) + first, n = TERN__MIN(STRETCH, s->positions - first);
-            const double *d = passed(call, k, at, n, stage), *x = at_of(call->in[1], at);
-            if (call->out[1]) put(at_of(call->out[1], at), d, n, call->add[1]);
-            if (call->out[0]) gradient(at_of(call->out[0], at), d, x, n, &t, call->add[0]);
+            const double *d = f64_passed(call, k, at, n, stage), *x = at_of(call->in[1], at);
+            if (call->out[1]) f64_put(at_of(call->out[1], at), d, n, call->add[1]);
+            if (call->out[0]) f64_gradient(at_of(call->out[0], at), d, x, n, &t, call->add[0]);
         }
 }
 
-static void sums(const tern__call *call, const shape *s, int64_t c)
+static void f64_sums(const tern__call *call, const shape *s, int64_t c)
 {
-    line k = line_of(call, (const tern__view *const[4]){call->in[3], call->in[4]}, c);
+    line k = f64_line_of(call, (const tern__view *const[4]){call->in[3], call->in[4]}, c);
     double sum[2];
-    make_sums(call, s, c, &k, sum);
+    f64_make_sums(call, s, c, &k, sum);
     for (int i = 0; i < 4; i++) put_sum(call, i, c, sum[i % 2]);
 }
 
-static void data_grad(const tern__call *call, const shape *s, int64_t c)
+static void f64_data_grad(const tern__call *call, const shape *s, int64_t c)
 {
-    line k = line_of(call, (const tern__view *const[4]){call->in[3], call->in[4], call->in[5]}, c);
-    make_grads(call, s, c, &k, (const double[2]){value_of(call->in[6], c, 0), value_of(call->in[7], c, 0)});
+    line k = f64_line_of(call, (const tern__view *const[4]){call->in[3], call->in[4], call->in[5]}, c);
+    make_grads(call, s, c, &k,
+               (const double[2]){f64_value_of(call->in[6], c, 0), f64_value_of(call->in[7], c, 0)});
 }
 
 static void all_grads(const tern__call *call, const shape *s, int64_t c)
 {
-    line k = line_of(call, call->in + 3, c);
+    line k = f64_line_of(call, call->in + 3, c);
     double sum[2], n = (double)(s->batch * s->positions);
-    make_sums(call, s, c, &k, sum);
+    f64_make_sums(call, s, c, &k, sum);
     make_grads(call, s, c, &k, (const double[2]){sum[0] / n, sum[1] / n});
     put_sum(call, 2, c, sum[0]);
     put_sum(call, 3, c, sum[1]);
@@ -247,16 +248,16 @@ static channel_fn function_of(tern__kernel kernel)
 {
     switch (kernel) {
     case TERN__BATCH_NORM_STATS: return stats;
-    case TERN__BATCH_NORM_APPLY: return apply_stats;
-    case TERN__BATCH_NORM_SUMS: return sums;
-    case TERN__BATCH_NORM_DATA_GRAD: return data_grad;
+    case TERN__BATCH_NORM_APPLY: return f64_apply_stats;
+    case TERN__BATCH_NORM_SUMS: return f64_sums;
+    case TERN__BATCH_NORM_DATA_GRAD: return f64_data_grad;
     case TERN__BATCH_NORM: return both;
     default: return all_grads;
     }
 }
 
 /* Whether the operands of x's shape are contiguous; the other vectors may have any strides. */
-static bool takes(const tern__call *call, const tern__view *x)
+static bool f64_takes(const tern__call *call, const tern__view *x)
 {
     bool fine = true;
     for (int i = 0; i < TERN__KERNEL_INS + TERN__KERNEL_OUTS; i++) {
@@ -270,9 +271,9 @@ static bool takes(const tern__call *call, const tern__view *x)
 int tern__f64_batch_norm(const tern__call *call)
 {
     channel_fn fn = function_of(call->kernel);
-    bool forward = fn == stats || fn == apply_stats || fn == both;
+    bool forward = fn == stats || fn == f64_apply_stats || fn == both;
     const tern__view *x = call->in[forward ? 0 : 1];
-    if (!takes(call, x) || (forward && call->add[0])) return TERN_E_UNSUPPORTED;
+    if (!f64_takes(call, x) || (forward && call->add[0])) return TERN_E_UNSUPPORTED;
     shape s = {x->shape[0], x->shape[1], tern__space_of(x).count};
     int threads = tern__loop_threads(call, tern__view_count(x));
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
@@ -307,7 +308,7 @@ static void forward_row(const tern__call *call, const tern__group_shape *s, int6
     if (s->positions == 1) apply_channels(y, x, w, b, s->size, mean, inverse);
     for (int64_t k = 0; k < s->channels && s->positions != 1; k++) {
         line l = {mean, inverse, w ? inverse * w[k] : inverse, b ? b[k] : 0};
-        apply(y + k * s->positions, x + k * s->positions, NULL, s->positions, &l, false);
+        f64_apply(y + k * s->positions, x + k * s->positions, NULL, s->positions, &l, false);
     }
 }
 
@@ -349,8 +350,8 @@ static void backward_row(const tern__call *call, const tern__group_shape *s, int
         n = piece(s, i);
         const double *w = weight ? weight + i / s->positions : NULL;
         t.scale = w && !flat ? inverse * *w : inverse;
-        gradient(at_of(call->out[0], at + i), weighed(dy + i, flat ? w : NULL, n, stage), x + i, n, &t,
-                 call->add[0]);
+        f64_gradient(at_of(call->out[0], at + i), weighed(dy + i, flat ? w : NULL, n, stage), x + i, n, &t,
+                     call->add[0]);
     }
 }
 
@@ -372,7 +373,7 @@ TERN__SIMD static void add_channels(span *to, const double *dy, const double *x,
     }
 }
 
-static void add_row(const tern__call *call, const tern__group_shape *s, int64_t row, span *to)
+static void f64_add_row(const tern__call *call, const tern__group_shape *s, int64_t row, span *to)
 {
     int64_t at = row * s->size + to->first * s->positions;
     const double *dy = at_of(call->in[0], at), *x = at_of(call->in[1], at);
@@ -392,7 +393,7 @@ static void add_row(const tern__call *call, const tern__group_shape *s, int64_t 
 static void weight_grads(const tern__call *call, const tern__group_shape *s, int64_t group, int64_t first)
 {
     span to = {.first = first, .count = TERN__MIN(SPAN, s->channels - first)};
-    for (int64_t n = 0; n < s->samples; n++) add_row(call, s, n * s->groups + group, &to);
+    for (int64_t n = 0; n < s->samples; n++) f64_add_row(call, s, n * s->groups + group, &to);
     for (int64_t k = 0; k < to.count; k++) {
         put_sum(call, 1, group * s->channels + first + k, to.dw[k]);
         put_sum(call, 2, group * s->channels + first + k, to.db[k]);
@@ -406,7 +407,7 @@ int tern__f64_group_norm(const tern__call *call)
 {
     bool forward = call->kernel == TERN__GROUP_NORM;
     tern__group_shape s = tern__group_shape_of(call->in[forward ? 0 : 1]);
-    if (!takes(call, NULL) || (forward && call->add[0])) return TERN_E_UNSUPPORTED;
+    if (!f64_takes(call, NULL) || (forward && call->add[0])) return TERN_E_UNSUPPORTED;
     int64_t rows = s.samples * s.groups, spans = (s.channels + SPAN - 1) / SPAN;
     int threads = tern__loop_threads(call, rows * s.size);
     if (!forward && (call->out[1] || call->out[2]))

@@ -1,7 +1,6 @@
 /* f64_pool.c - max and average pooling and their gradients in f64, window by window. The spans of each
  * slice, row and column are computed first. Threads take planes. A gradient is cleared, unless the caller
  * adds, and every window adds to it. */
-#include "kernels/cpu/f64_pool.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/pool.h"
 
@@ -139,7 +138,7 @@ static int find_spans(pooling *p)
     return TERN_OK;
 }
 
-static bool is_taken(const tern__view *view)
+static bool f64_pool_is_taken(const tern__view *view)
 {
     return view->dtype == TERN_F64 && tern__view_is_contiguous(view);
 }
@@ -156,7 +155,7 @@ int tern__f64_pool(const tern__call *call)
     p.step[0] = p.attr->dilation[0] * p.in.size[1] * p.in.size[2];
     p.step[1] = p.attr->dilation[1] * p.in.size[2];
     p.step[2] = p.attr->dilation[2];
-    if (!is_taken(x) || !is_taken(y) || (p.place && !tern__view_is_contiguous(p.place)) ||
+    if (!f64_pool_is_taken(x) || !f64_pool_is_taken(y) || (p.place && !tern__view_is_contiguous(p.place)) ||
         (!gradient && call->add[0]))
         return TERN_E_UNSUPPORTED;
     if (find_spans(&p)) return TERN_E_MEMORY;

@@ -20,13 +20,13 @@ static shape shape_of(const tern__call *call, const tern__view *x)
 }
 
 /* Whether both tensors are contiguous and of one dtype. */
-static bool takes(const tern__view *a, const tern__view *b)
+static bool global_avg_takes(const tern__view *a, const tern__view *b)
 {
     return a->dtype == b->dtype && tern__view_is_dense(a) && tern__view_is_dense(b);
 }
 
 /* (N, C) broadcast to x's shape. */
-static tern__view seen_as(const tern__view *x, const tern__view *means)
+static tern__view global_avg_seen_as(const tern__view *x, const tern__view *means)
 {
     tern__view seen = *means;
     seen.ndim = x->ndim;
@@ -40,7 +40,7 @@ static tern__view seen_as(const tern__view *x, const tern__view *means)
 static int mean_f64(const tern__call *call, const shape *s)
 {
     tern__factor_attr attr = {1 / (double)s->positions};
-    tern__view seen = seen_as(call->in[0], call->out[0]);
+    tern__view seen = global_avg_seen_as(call->in[0], call->out[0]);
     tern__call sum = *call;
     sum.kernel = TERN__SUM;
     sum.out[0] = &seen;
@@ -51,7 +51,7 @@ static int mean_f64(const tern__call *call, const shape *s)
 int tern__cpu_global_avg_pool(const tern__call *call)
 {
     const tern__view *x = call->in[0], *y = call->out[0];
-    if (!takes(x, y) || y->layout != TERN__PLAIN || call->add[0]) return TERN_E_UNSUPPORTED;
+    if (!global_avg_takes(x, y) || y->layout != TERN__PLAIN || call->add[0]) return TERN_E_UNSUPPORTED;
     shape s = shape_of(call, x);
     if (x->dtype == TERN_F64) return mean_f64(call, &s);
     tern__avg_mean_fn mean = TERN__BY_WIDTH(tern__avg)->mean;
@@ -63,7 +63,7 @@ int tern__cpu_global_avg_pool(const tern__call *call)
 static int spread_f64(const tern__call *call, const shape *s)
 {
     tern__pointwise_attr attr = {{1 / (double)s->positions}};
-    tern__view seen = seen_as(call->out[0], call->in[0]);
+    tern__view seen = global_avg_seen_as(call->out[0], call->in[0]);
     tern__call scale = *call;
     scale.kernel = TERN__SCALE;
     scale.in[0] = &seen;
@@ -74,7 +74,7 @@ static int spread_f64(const tern__call *call, const shape *s)
 int tern__cpu_global_avg_pool_grad(const tern__call *call)
 {
     const tern__view *dy = call->in[0], *dx = call->out[0];
-    if (!takes(dx, dy) || dy->layout != TERN__PLAIN) return TERN_E_UNSUPPORTED;
+    if (!global_avg_takes(dx, dy) || dy->layout != TERN__PLAIN) return TERN_E_UNSUPPORTED;
     shape s = shape_of(call, dx);
     if (dx->dtype == TERN_F64) return spread_f64(call, &s);
     tern__avg_spread_fn spread = TERN__BY_WIDTH(tern__avg)->spread;

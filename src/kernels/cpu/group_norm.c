@@ -15,7 +15,6 @@
  *
  * What leaves f32's range, because values are beyond 1e18 or so, is computed in double. */
 #include "kernels/group_norm.h"
-#include "kernels/cpu/f64_norm.h"
 #include "kernels/cpu/group_norm_sums.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/widen.h"
@@ -37,17 +36,17 @@ typedef struct norm {
     int64_t span, blocks; /* samples of a block */
 } norm;
 
-static bool is_taken(const tern__view *view)
+static bool group_norm_is_taken(const tern__view *view)
 {
     return !view || (view->dtype == TERN_F32 && tern__view_is_contiguous(view));
 }
 
-static const float *data_of(const tern__view *view, int64_t at)
+static const float *group_norm_data_of(const tern__view *view, int64_t at)
 {
     return view ? (const float *)view->data + at : NULL;
 }
 
-static tern__group_unit unit_of(double mean, double inverse)
+static tern__group_unit group_norm_unit_of(double mean, double inverse)
 {
     float centre = (float)mean;
     return (tern__group_unit){centre, (float)inverse, (float)(((double)centre - mean) * inverse)};
@@ -61,7 +60,7 @@ static int64_t first_channel(const tern__group_shape *s, int64_t row)
 
 /* ---- forward ---- */
 
-static void moments(const norm *g, const float *x, int64_t n, double *mean, double *m2)
+static void group_norm_moments(const norm *g, const float *x, int64_t n, double *mean, double *m2)
 {
     g->sums->moments(x, TERN__MIN(n, CHUNK), mean, m2);
     for (int64_t first = CHUNK; first < n; first += CHUNK) {
@@ -97,16 +96,17 @@ static void forward_row(const norm *g, int64_t row)
 {
     const tern__view *const *in = g->call->in, *const *out = g->call->out;
     int64_t n = g->s.size, channel = first_channel(&g->s, row);
-    const float *x = data_of(in[0], row * n), *w = data_of(in[1], channel), *b = data_of(in[2], channel);
+    const float *x = group_norm_data_of(in[0], row * n), *w = group_norm_data_of(in[1], channel),
+                *b = group_norm_data_of(in[2], channel);
     float *y = (float *)out[0]->data + row * n;
     double mean, m2;
     const double share = 1 / (double)n;
-    moments(g, x, n, &mean, &m2);
+    group_norm_moments(g, x, n, &mean, &m2);
     double inverse = 1 / sqrt(m2 * share + ((const tern__group_norm_attr *)g->call->attr)->eps);
     if (g->s.positions == 1)
-        apply_channels(y, x, w, b, n, unit_of(mean, inverse));
+        apply_channels(y, x, w, b, n, group_norm_unit_of(mean, inverse));
     else
-        apply_planes(y, x, w, b, &g->s, unit_of(mean, inverse));
+        apply_planes(y, x, w, b, &g->s, group_norm_unit_of(mean, inverse));
     ((double *)out[1]->data)[row] = mean;
     ((double *)out[2]->data)[row] = inverse;
 }
@@ -117,7 +117,8 @@ int tern__cpu_group_norm(const tern__call *call)
     const tern__view *x = call->in[0];
     norm g = {.call = call, .s = tern__group_shape_of(x), .sums = TERN__BY_WIDTH(tern__group_sums)};
     if (tern__view_is_half(x)) return tern__cpu_widened(call, tern__cpu_group_norm);
-    if (call->add[0] || !is_taken(x) || !is_taken(call->out[0])) return TERN_E_UNSUPPORTED;
+    if (call->add[0] || !group_norm_is_taken(x) || !group_norm_is_taken(call->out[0]))
+        return TERN_E_UNSUPPORTED;
     int64_t rows = g.s.samples * g.s.groups;
     int threads = tern__loop_threads(call, rows * g.s.size);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
@@ -192,10 +193,10 @@ static void backward_row(const norm *g, int64_t row, float *dw, float *db)
 {
     const tern__view *const *in = g->call->in, *dx = g->call->out[0];
     int64_t n = g->s.size;
-    const float *dy = data_of(in[0], row * n), *x = data_of(in[1], row * n);
-    const float *w = data_of(in[4], first_channel(&g->s, row));
+    const float *dy = group_norm_data_of(in[0], row * n), *x = group_norm_data_of(in[1], row * n);
+    const float *w = group_norm_data_of(in[4], first_channel(&g->s, row));
     double mean = ((const double *)in[2]->data)[row], inverse = ((const double *)in[3]->data)[row], sum[2];
-    tern__group_unit u = unit_of(mean, inverse);
+    tern__group_unit u = group_norm_unit_of(mean, inverse);
     tern__group_row r = {dy, x, w, n, u};
     if (g->s.positions == 1)
         g->sums->channels(&r, dw, db, sum);
@@ -227,7 +228,8 @@ static void backward_item(const norm *g, int64_t item)
 }
 
 /* Sums the blocks' rows, from channel `first` on. */
-TERN__SIMD static void join(const norm *g, const float *rows, int64_t first, int64_t n, double sum[JOINED])
+TERN__SIMD static void group_norm_join(const norm *g, const float *rows, int64_t first, int64_t n,
+                                       double sum[JOINED])
 {
     int64_t channels = g->s.groups * g->s.channels;
     for (int64_t c = 0; c < n; c++) sum[c] = 0;
@@ -242,7 +244,7 @@ static void put_vector(const norm *g, int out, const float *rows)
     double sum[JOINED];
     for (int64_t first = 0; to && first < channels; first += JOINED) {
         int64_t n = TERN__MIN(channels - first, JOINED);
-        join(g, rows, first, n, sum);
+        group_norm_join(g, rows, first, n, sum);
         for (int64_t c = 0; c < n; c++)
             to[first + c] = (float)(g->call->add[out] ? (double)to[first + c] + sum[c] : sum[c]);
     }
@@ -264,7 +266,8 @@ int tern__cpu_group_norm_grad(const tern__call *call)
     const tern__view *x = call->in[1];
     norm g = {.call = call, .s = tern__group_shape_of(x), .sums = TERN__BY_WIDTH(tern__group_sums)};
     if (tern__view_is_half(x)) return tern__cpu_widened(call, tern__cpu_group_norm_grad);
-    if (!is_taken(x) || !is_taken(call->in[0]) || !is_taken(call->out[0])) return TERN_E_UNSUPPORTED;
+    if (!group_norm_is_taken(x) || !group_norm_is_taken(call->in[0]) || !group_norm_is_taken(call->out[0]))
+        return TERN_E_UNSUPPORTED;
     if (open_sums(&g)) return TERN_E_MEMORY;
     int64_t items = g.blocks * g.s.groups;
     int threads = tern__loop_threads(call, tern__view_count(x));

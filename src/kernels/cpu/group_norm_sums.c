@@ -49,7 +49,7 @@ static void moments_f64(const float *x, int64_t n, double *mean, double *m2)
 
 /* The mean of the first values is the centre. A mean is summed up as the distances from the first value: that
  * of equal values is the value itself. */
-TERN__SIMD static void moments(const float *x, int64_t n, double *mean, double *m2)
+TERN__SIMD static void group_norm_moments(const float *x, int64_t n, double *mean, double *m2)
 {
     int64_t head = TERN__MIN(n, HEAD), whole = n / BLOCK * BLOCK;
     int rest = (int)(n - whole);
@@ -140,4 +140,5 @@ TERN__SIMD static void position_sums(const float *dy, const float *x, int64_t n,
     if (!isfinite(result[1])) position_sums_f64(dy, x, n, centre, result);
 }
 
-const tern__group_sums_fns TERN__OF_WIDTH(tern__group_sums) = {moments, channel_sums, position_sums};
+const tern__group_sums_fns TERN__OF_WIDTH(tern__group_sums) = {group_norm_moments, channel_sums,
+                                                               position_sums};

@@ -11,7 +11,6 @@
  * f32, bf16 and f16, converted in registers; sums in f32. Elements of weight 0 are not read, so an
  * infinity affects only results that depend on it. */
 #include "kernels/interpolate.h"
-#include "kernels/cpu/f64_interpolate.h"
 #include "kernels/cpu/interpolate_rows.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
@@ -91,7 +90,7 @@ static int open_bands(tern__resizing *r, bool gradient)
 }
 
 /* Rounds up to whole cache lines of floats. */
-static int64_t lines_of(int64_t floats)
+static int64_t interpolate_lines_of(int64_t floats)
 {
     return (floats + TERN__BLOCK - 1) / TERN__BLOCK * TERN__BLOCK * (int64_t)sizeof(float);
 }
@@ -99,16 +98,16 @@ static int64_t lines_of(int64_t floats)
 static int open_rooms(tern__resizing *r, int threads)
 {
     const tern__resize_axis *a = r->axes;
-    r->parts_room =
-        lines_of(a[0].widest * a[1].widest * (int64_t)(sizeof(tern__resize_part) / sizeof(float)));
-    r->from_room = lines_of(a[2].from * TERN__BLOCK);
-    r->to_room = lines_of(a[2].to * TERN__BLOCK);
+    r->parts_room = interpolate_lines_of(a[0].widest * a[1].widest *
+                                         (int64_t)(sizeof(tern__resize_part) / sizeof(float)));
+    r->from_room = interpolate_lines_of(a[2].from * TERN__BLOCK);
+    r->to_room = interpolate_lines_of(a[2].to * TERN__BLOCK);
     r->room = r->parts_room + r->from_room + (r->lanes == 1 ? r->from_room + 2 * r->to_room : 0);
     r->rooms = tern__loop_scratch_of(r->call, TERN__SCRATCH_OPERAND + ROWS, (size_t)(threads * r->room));
     return r->rooms ? TERN_OK : TERN_E_MEMORY;
 }
 
-static tern__resize_room room_of(const tern__resizing *r, int thread)
+static tern__resize_room interpolate_room_of(const tern__resizing *r, int thread)
 {
     char *parts = r->rooms + thread * r->room, *rows = parts + r->parts_room;
     if (r->lanes == TERN__BLOCK)
@@ -118,7 +117,7 @@ static tern__resize_room room_of(const tern__resizing *r, int thread)
                                (float *)line};
 }
 
-static int run(const tern__call *call, bool gradient)
+static int interpolate_run(const tern__call *call, bool gradient)
 {
     const tern__view *from = call->in[0], *to = call->out[0];
     if (from->dtype == TERN_F64) return tern__f64_interpolate(call);
@@ -136,7 +135,7 @@ static int run(const tern__call *call, bool gradient)
     if (open_bands(&r, gradient) || open_rooms(&r, threads)) return TERN_E_MEMORY;
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int t = 0; t < threads; t++) {
-        tern__resize_room m = room_of(&r, t);
+        tern__resize_room m = interpolate_room_of(&r, t);
         fns->rows(&r, rows * t / threads, rows * (t + 1) / threads, &m);
     }
     return TERN_OK;
@@ -144,10 +143,10 @@ static int run(const tern__call *call, bool gradient)
 
 int tern__cpu_interpolate(const tern__call *call)
 {
-    return run(call, false);
+    return interpolate_run(call, false);
 }
 
 int tern__cpu_interpolate_grad(const tern__call *call)
 {
-    return run(call, true);
+    return interpolate_run(call, true);
 }

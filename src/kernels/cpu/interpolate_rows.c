@@ -129,8 +129,8 @@ TERN__INLINE void resize_rows(const tern__resizing *r, int64_t first, int64_t la
 }
 
 /* Computes rows first .. last - 1 of all planes' rows. */
-TERN__SIMD static void resize(const tern__resizing *r, int64_t first, int64_t last,
-                              const tern__resize_room *m)
+TERN__SIMD static void interpolate_resize(const tern__resizing *r, int64_t first, int64_t last,
+                                          const tern__resize_room *m)
 {
     if (r->from->dtype == TERN_F32)
         resize_rows(r, first, last, m, TERN_F32);
@@ -140,4 +140,4 @@ TERN__SIMD static void resize(const tern__resizing *r, int64_t first, int64_t la
         resize_rows(r, first, last, m, TERN_F16);
 }
 
-const tern__resize_fns TERN__OF_WIDTH(tern__resize) = {resize};
+const tern__resize_fns TERN__OF_WIDTH(tern__resize) = {interpolate_resize};

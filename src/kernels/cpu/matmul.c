@@ -8,10 +8,9 @@
  * A ReLU is applied to y afterwards, or when a tile is stored. oneDNN could fuse it, but its own turns NaN
  * into 0. */
 #include "kernels/cpu/amx.h"
-#include "kernels/cpu/amx_matmul.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/dnnl.h"
-#include "kernels/cpu/f64_matmul.h"
+#include "kernels/cpu/matrix.h"
 #include "kernels/cpu/widen.h"
 #include "kernels/matmul.h"
 #include "kernels/product.h"
@@ -23,7 +22,7 @@ enum { M, K, N };
 
 /* Describes the operand's matrices: oneDNN's batch dimensions come first, outermost first. Where an
  * operand does not move it has size 1 and any stride that does not overlap the others. */
-static tern__dnnl_desc describe(const tern__product *p, int operand)
+static tern__dnnl_desc matmul_describe(const tern__product *p, int operand)
 {
     tern__stand s;
     tern__product_stand(p, operand, &s);
@@ -60,7 +59,8 @@ static tern__dnnl_desc describe_bias(const tern__product *p)
 static int prim_new(const tern__call *call, const tern__prim_key *key, const tern__product *p, bool add,
                     tern__prim **prim)
 {
-    tern__dnnl_desc a = describe(p, A), b = describe(p, B), y = describe(p, Y), bias = {0};
+    tern__dnnl_desc a = matmul_describe(p, A), b = matmul_describe(p, B), y = matmul_describe(p, Y),
+                    bias = {0};
     if (p->bias) bias = describe_bias(p);
     dnnl_primitive_desc_t plan = NULL;
     tern__dnnl_matmul m = {.a = &a, .b = &b, .y = &y, .bias = p->bias ? &bias : NULL, .add = add};
@@ -71,7 +71,7 @@ static int prim_new(const tern__call *call, const tern__prim_key *key, const ter
     return tern__prim_new(call, key, plan, args, p->bias ? 4 : 3, prim);
 }
 
-static tern__prim_key key_of(const tern__call *call, const tern__product *p, bool add)
+static tern__prim_key matmul_key_of(const tern__call *call, const tern__product *p, bool add)
 {
     tern__prim_key key = tern__prim_key_make(call, 0);
     int64_t *number = key.number;
@@ -94,7 +94,7 @@ static tern__prim_key key_of(const tern__call *call, const tern__product *p, boo
 /* Runs the product with the operands' first elements at these addresses. */
 static int run_prim(const tern__call *call, const tern__product *p, char *const at[OPERANDS], bool add)
 {
-    tern__prim_key key = key_of(call, p, add);
+    tern__prim_key key = matmul_key_of(call, p, add);
     tern__prim *prim = tern__prim_find(call, &key);
     int status = prim ? TERN_OK : prim_new(call, &key, p, add, &prim);
     if (status) return status;
@@ -156,7 +156,7 @@ static int run_own(const tern__call *call, const tern__product *p, char *const a
     return status;
 }
 
-static int run(const tern__call *call, const tern__product *p)
+static int matmul_run(const tern__call *call, const tern__product *p)
 {
     int64_t count = 1;
     for (int i = 0; i < p->sums; i++) count *= p->sum[i].size;
@@ -175,19 +175,19 @@ static int run(const tern__call *call, const tern__product *p)
 }
 
 /* Multiplies, with the ReLU only in our own products. */
-static int multiply(const tern__call *call)
+static int matmul_multiply(const tern__call *call)
 {
     const tern__view *a = call->in[A], *b = call->in[B], *y = call->out[0];
     tern_dtype dtype = a->dtype;
     if (tern__view_count(y) == 0 || tern__view_count(a) == 0 || call->out[1]) return TERN_E_UNSUPPORTED;
     if (dtype == TERN_F16 || (dtype == TERN_BF16 && !tern__amx_has() && !tern__dnnl_has_bf16()))
-        return tern__cpu_widened(call, multiply);
+        return tern__cpu_widened(call, matmul_multiply);
     if (!own_product(call) && tern__dnnl_type(dtype) == dnnl_data_type_undef) return TERN_E_UNSUPPORTED;
     if (y->dtype != dtype && (y->dtype != TERN_F32 || dtype == TERN_F64)) return TERN_E_UNSUPPORTED;
     tern__product p = tern__product_of(call);
     if (!tern__product_stands(&p) || b->layout != TERN__PLAIN) return TERN_E_UNSUPPORTED;
     /* rounding sums to 16 bits in between would lose precision */
-    return y->dtype == TERN_BF16 && p.sums ? tern__cpu_widened(call, multiply) : run(call, &p);
+    return y->dtype == TERN_BF16 && p.sums ? tern__cpu_widened(call, matmul_multiply) : matmul_run(call, &p);
 }
 
 static bool falls_together(const tern__view *y)
@@ -199,9 +199,9 @@ static bool falls_together(const tern__view *y)
 
 int tern__cpu_matmul(const tern__call *call)
 {
-    if (!tern__matmul_has_relu(call)) return multiply(call);
+    if (!tern__matmul_has_relu(call)) return matmul_multiply(call);
     if (falls_together(call->out[0])) return TERN_E_UNSUPPORTED;
     const tern__call relu = tern__matmul_relu(call);
-    int status = multiply(call);
+    int status = matmul_multiply(call);
     return status || own_product(call) ? status : tern__cpu_pointwise(&relu);
 }

@@ -1,4 +1,4 @@
-/* matrix.h - an operand of our own matrix products. */
+/* matrix.h - our own products of matrices, and their operands. */
 #ifndef TERN_SRC_KERNELS_CPU_MATRIX_H
 #define TERN_SRC_KERNELS_CPU_MATRIX_H
 
@@ -13,5 +13,8 @@ typedef struct tern__matrix {
 /* y = or += a b [+ bias], with the call's ReLU; y's rows are contiguous. */
 typedef int tern__matrix_product(const tern__call *call, const tern__matrix *a, const tern__matrix *b,
                                  const tern__matrix *y, bool add);
+
+tern__matrix_product tern__f64_matmul; /* f64, which oneDNN does not have */
+tern__matrix_product tern__amx_matmul; /* bf16, by the tile unit; y is bf16 or f32 */
 
 #endif

@@ -24,7 +24,7 @@ typedef struct problem {
 } problem;
 
 /* Returns false if an operand's layout does not suit the loops. */
-static bool take(const tern__call *call, const tern__view *logp, int label, problem *p)
+static bool nll_take(const tern__call *call, const tern__view *logp, int label, problem *p)
 {
     const tern__view *weight = call->in[label + 1];
     *p = (problem){.call = call, .attr = call->attr, .label = call->in[label], .logp = logp->data};
@@ -35,18 +35,18 @@ static bool take(const tern__call *call, const tern__view *logp, int label, prob
            (!weight || tern__is_dense(weight, weight)) && tern__view_count(logp) > 0;
 }
 
-static void load_labels(const problem *p, tern__stage *stage, int64_t first, int64_t n)
+static void nll_load_labels(const problem *p, tern__stage *stage, int64_t first, int64_t n)
 {
     tern__stage_load(TERN__COMPUTE_I64, stage, p->label->dtype, p->label->data, first, 1, n);
 }
 
-static int check_labels(const problem *p)
+static int nll_check_labels(const problem *p)
 {
     tern__stage stage;
     int64_t count = tern__view_count(p->label), classes = p->lines.size;
     for (int64_t first = 0; first < count; first += TERN__STAGE) {
         int64_t n = TERN__MIN(TERN__STAGE, count - first);
-        load_labels(p, &stage, first, n);
+        nll_load_labels(p, &stage, first, n);
         for (int64_t i = 0; i < n; i++)
             if ((stage.i64[i] < 0 || stage.i64[i] >= classes) && stage.i64[i] != p->attr->ignored)
                 return tern__label_error(p->call->err, tern__nll_labels(p->attr, &p->lines), first + i,
@@ -55,7 +55,7 @@ static int check_labels(const problem *p)
     return TERN_OK;
 }
 
-static float weight_of(const problem *p, int64_t class)
+static float nll_weight_of(const problem *p, int64_t class)
 {
     return p->weight ? p->weight[class] : 1;
 }
@@ -105,14 +105,14 @@ static partial tile_loss(const problem *p, const tern__line_tile *t, float *each
     tern__stage labels;
     double sum[WIDTH] = {0}, factor[WIDTH], smoothing = p->attr->smoothing;
     partial part = {0};
-    load_labels(p, &labels, t->line, t->lines);
+    nll_load_labels(p, &labels, t->line, t->lines);
     if (smoothing) line_sums(p, t, sum);
     focus(p, t, &labels, false, factor);
     for (int64_t j = 0; j < t->lines; j++) {
         int64_t label = labels.i64[j];
         double loss = 0;
         if (label != p->attr->ignored) {
-            double w = (double)weight_of(p, label);
+            double w = (double)nll_weight_of(p, label);
             double logp = (double)p->logp[t->at + j * p->tiles.apart + label * p->tiles.step];
             loss = -(1 - smoothing) * w * logp * factor[j];
             if (smoothing) loss -= smoothing / (double)p->lines.size * sum[j];
@@ -151,9 +151,9 @@ int tern__cpu_nll_loss(const tern__call *call)
     partial sum = {0};
     const tern__view *loss = call->out[0];
     if (tern__view_is_half(call->in[0])) return tern__cpu_widened(call, tern__cpu_nll_loss);
-    if (!take(call, call->in[0], 1, &p) || !tern__is_dense(loss, loss) || call->add[0] || call->add[1])
+    if (!nll_take(call, call->in[0], 1, &p) || !tern__is_dense(loss, loss) || call->add[0] || call->add[1])
         return TERN_E_UNSUPPORTED;
-    int status = check_labels(&p);
+    int status = nll_check_labels(&p);
     if (!status) status = all_tiles(&p, p.attr->each ? loss->data : NULL, &sum);
     if (status) return status;
     if (!p.attr->each) tern__put_scalar(call, p.attr->mean ? tern__nll_mean(sum.loss, sum.weight) : sum.loss);
@@ -175,7 +175,7 @@ static void load_sent(const problem *p, const tern__line_tile *t, const tern__vi
 {
     const float *dloss = p->call->in[0]->data;
     double scale = p->attr->mean ? tern__nll_mean(1, *(const double *)weights->data) : 1;
-    load_labels(p, labels, t->line, t->lines);
+    nll_load_labels(p, labels, t->line, t->lines);
     for (int64_t j = 0; j < t->lines; j++) {
         bool ignored = labels->i64[j] == p->attr->ignored;
         sent[j] = ignored ? 0 : (float)((double)dloss[p->attr->each ? t->line + j : 0] * scale);
@@ -191,7 +191,8 @@ static void subtract_labels(const problem *p, const tern__line_tile *t, const te
     for (int64_t j = 0; j < t->lines; j++) {
         int64_t label = labels->i64[j];
         if (sent[j] != 0)
-            dx[t->at + j * p->tiles.apart + label * p->tiles.step] -= sent[j] * share * weight_of(p, label);
+            dx[t->at + j * p->tiles.apart + label * p->tiles.step] -=
+                sent[j] * share * nll_weight_of(p, label);
     }
 }
 
@@ -200,7 +201,7 @@ int tern__cpu_nll_loss_grad(const tern__call *call)
     problem p;
     const tern__view *dx = call->out[0];
     if (tern__view_is_half(dx)) return tern__cpu_widened(call, tern__cpu_nll_loss_grad);
-    if (!take(call, dx, 1, &p) || !tern__is_dense(call->in[0], call->in[0])) return TERN_E_UNSUPPORTED;
+    if (!nll_take(call, dx, 1, &p) || !tern__is_dense(call->in[0], call->in[0])) return TERN_E_UNSUPPORTED;
     if (!call->add[0]) memset(dx->data, 0, tern__view_bytes(dx));
     for (int64_t i = 0; i < p.tiles.count; i++) {
         tern__stage labels;
@@ -263,7 +264,7 @@ static void tile_gradient(const problem *p, const tern__line_tile *t, float *dx,
     load_sent(p, t, p->call->in[4], &labels, sent);
     if (p->attr->gamma != 0) focus_sent(p, t, &labels, sent);
     for (int64_t j = 0; j < t->lines; j++) {
-        double w = (double)weight_of(p, labels.i64[j]);
+        double w = (double)nll_weight_of(p, labels.i64[j]);
         gain[j] = (float)((double)sent[j] * ((1 - smoothing) * w + share * all_weights));
         even[j] = (float)((double)sent[j] * share);
     }
@@ -277,9 +278,10 @@ int tern__cpu_cross_entropy_grad(const tern__call *call)
     const tern__view *logp = call->in[1], *dx = call->out[0];
     double all_weights = 0;
     if (tern__view_is_half(logp)) return tern__cpu_widened(call, tern__cpu_cross_entropy_grad);
-    if (!take(call, logp, 2, &p) || !tern__is_dense(dx, logp) || !tern__is_dense(call->in[0], call->in[0]))
+    if (!nll_take(call, logp, 2, &p) || !tern__is_dense(dx, logp) ||
+        !tern__is_dense(call->in[0], call->in[0]))
         return TERN_E_UNSUPPORTED;
-    for (int64_t c = 0; c < p.lines.size; c++) all_weights += (double)weight_of(&p, c);
+    for (int64_t c = 0; c < p.lines.size; c++) all_weights += (double)nll_weight_of(&p, c);
     int threads = tern__loop_threads(call, tern__view_count(logp));
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t i = 0; i < p.tiles.count; i++) {

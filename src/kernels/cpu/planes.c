@@ -21,7 +21,7 @@ TERN__INLINE void turn(quad v[QUAD])
     v[3] = __builtin_shuffle(b, d, (quad_mask){2, 3, 6, 7});
 }
 
-TERN__SIMD static void join(float *to, const float *from, int64_t step, int64_t n, int lanes)
+TERN__SIMD static void planes_join(float *to, const float *from, int64_t step, int64_t n, int lanes)
 {
     int64_t i = 0;
     for (; i + QUAD <= n; i += QUAD)
@@ -36,7 +36,7 @@ TERN__SIMD static void join(float *to, const float *from, int64_t step, int64_t 
         for (int l = 0; l < TERN__BLOCK; l++) to[i * TERN__BLOCK + l] = from[(l < lanes ? l : 0) * step + i];
 }
 
-TERN__SIMD static void part(float *to, const float *from, int64_t step, int64_t n, int lanes, bool add)
+TERN__SIMD static void planes_part(float *to, const float *from, int64_t step, int64_t n, int lanes, bool add)
 {
     for (int l = 0; l < lanes; l += QUAD) {
         int64_t i = 0;
@@ -59,12 +59,12 @@ TERN__SIMD static void part(float *to, const float *from, int64_t step, int64_t 
 
 void tern__lines_join(float *to, const float *from, int64_t step, int64_t n, int lanes)
 {
-    join(to, from, step, n, lanes);
+    planes_join(to, from, step, n, lanes);
 }
 
 void tern__lines_part(float *to, const float *from, int64_t step, int64_t n, int lanes, bool add)
 {
-    part(to, from, step, n, lanes, add);
+    planes_part(to, from, step, n, lanes, add);
 }
 
 /* The offset in a blocked tensor, whose planes come in groups of 16. */
@@ -81,7 +81,7 @@ void tern__planes_join(float *to, const tern__planes *from, int64_t first, int64
         tern__stage_load(TERN__COMPUTE_F32, (tern__stage *)to, view->dtype, view->data, at, 1,
                          n * TERN__BLOCK);
     else
-        join(to, (const float *)view->data + at, from->size, n, from->lanes);
+        planes_join(to, (const float *)view->data + at, from->size, n, from->lanes);
 }
 
 void tern__planes_part(const tern__planes *to, const float *from, int64_t first, int64_t n, bool add)
@@ -92,7 +92,7 @@ void tern__planes_part(const tern__planes *to, const float *from, int64_t first,
         tern__stage_store(TERN__COMPUTE_F32, (const tern__stage *)from, view->dtype, view->data, at, 1,
                           n * TERN__BLOCK, add);
     else
-        part((float *)view->data + at, from, to->size, n, to->lanes, add);
+        planes_part((float *)view->data + at, from, to->size, n, to->lanes, add);
 }
 
 void tern__planes_part_bytes(const tern__planes *to, const uint8_t *from, int64_t first, int64_t n)

@@ -98,7 +98,7 @@ typedef struct stages {
     int64_t at[INS], count[INS];
 } stages;
 
-static void *place(const walk *w, int i, int64_t at)
+static void *pointwise_place(const walk *w, int i, int64_t at)
 {
     return (char *)w->view[i]->data + at * (int64_t)tern_dtype_bytes(w->view[i]->dtype);
 }
@@ -111,13 +111,13 @@ static span span_of(const walk *w, int i, int64_t steps)
     return (span){steps, stride, w->inner, w->inner_stride[i]};
 }
 
-static tern__stage *row_of(const walk *w, tern__stage *stage, int64_t element)
+static tern__stage *pointwise_row_of(const walk *w, tern__stage *stage, int64_t element)
 {
     return (tern__stage *)((char *)stage +
                            element * (int64_t)tern_dtype_bytes(tern__compute_dtype(w->compute)));
 }
 
-static void load(const walk *w, stages *s, int i, int64_t at, int64_t steps)
+static void pointwise_load(const walk *w, stages *s, int i, int64_t at, int64_t steps)
 {
     span p = span_of(w, i, steps);
     if (w->plan.stride[i][0] == 0) {
@@ -126,33 +126,33 @@ static void load(const walk *w, stages *s, int i, int64_t at, int64_t steps)
         s->count[i] = steps;
     }
     for (int64_t r = 0; r < p.rows; r++)
-        tern__stage_load(w->compute, row_of(w, &s->stage[i], r * p.n), w->view[i]->dtype, w->view[i]->data,
-                         at + r * p.row_stride, p.stride, p.n);
+        tern__stage_load(w->compute, pointwise_row_of(w, &s->stage[i], r * p.n), w->view[i]->dtype,
+                         w->view[i]->data, at + r * p.row_stride, p.stride, p.n);
 }
 
-static void store(const walk *w, stages *s, int64_t at, int64_t steps)
+static void pointwise_store(const walk *w, stages *s, int64_t at, int64_t steps)
 {
     span p = span_of(w, INS, steps);
     for (int64_t r = 0; r < p.rows; r++)
-        tern__stage_store(w->compute, row_of(w, &s->stage[INS], r * p.n), w->view[INS]->dtype,
+        tern__stage_store(w->compute, pointwise_row_of(w, &s->stage[INS], r * p.n), w->view[INS]->dtype,
                           w->view[INS]->data, at + r * p.row_stride, p.stride, p.n, w->call->add[0]);
 }
 
 /* A copy whose one side can be used in place: that side is the stage. */
-static void cast(const walk *w, const tern__cursor *c, int64_t steps)
+static void pointwise_cast(const walk *w, const tern__cursor *c, int64_t steps)
 {
     int staged = w->direct[INS] ? 0 : INS, direct = INS - staged;
     span p = span_of(w, staged, steps);
     const tern__view *view = w->view[staged];
-    tern__stage *stage = place(w, direct, c->at[direct]);
+    tern__stage *stage = pointwise_place(w, direct, c->at[direct]);
     for (int64_t r = 0; r < p.rows; r++) {
         int64_t at = c->at[staged] + r * p.row_stride;
         if (staged == INS)
-            tern__stage_store(w->compute, row_of(w, stage, r * p.n), view->dtype, view->data, at, p.stride,
-                              p.n, w->call->add[0]);
+            tern__stage_store(w->compute, pointwise_row_of(w, stage, r * p.n), view->dtype, view->data, at,
+                              p.stride, p.n, w->call->add[0]);
         else
-            tern__stage_load(w->compute, row_of(w, stage, r * p.n), view->dtype, view->data, at, p.stride,
-                             p.n);
+            tern__stage_load(w->compute, pointwise_row_of(w, stage, r * p.n), view->dtype, view->data, at,
+                             p.stride, p.n);
     }
 }
 
@@ -160,19 +160,19 @@ static void stretch(const walk *w, stages *s, const tern__cursor *c, int64_t ste
 {
     const void *in[INS] = {0};
     if (w->casts) {
-        cast(w, c, steps);
+        pointwise_cast(w, c, steps);
         return;
     }
     for (int i = 0; i < INS && w->view[i]; i++) {
-        if (!w->direct[i]) load(w, s, i, c->at[i], steps);
-        in[i] = w->direct[i] ? place(w, i, c->at[i]) : &s->stage[i];
+        if (!w->direct[i]) pointwise_load(w, s, i, c->at[i], steps);
+        in[i] = w->direct[i] ? pointwise_place(w, i, c->at[i]) : &s->stage[i];
     }
-    void *out = w->direct[INS] ? place(w, INS, c->at[INS]) : &s->stage[INS];
+    void *out = w->direct[INS] ? pointwise_place(w, INS, c->at[INS]) : &s->stage[INS];
     w->loop(out, in, w->numbers, steps * w->inner);
-    if (!w->direct[INS]) store(w, s, c->at[INS], steps);
+    if (!w->direct[INS]) pointwise_store(w, s, c->at[INS], steps);
 }
 
-static void part(const walk *w, int64_t first, int64_t last)
+static void pointwise_part(const walk *w, int64_t first, int64_t last)
 {
     stages s;
     memset(s.at, 0, sizeof(s.at));
@@ -221,7 +221,7 @@ static void find_direct(walk *w)
     w->most = all || w->casts ? INT64_MAX : TERN__STAGE / w->inner;
 }
 
-static walk walk_of(const tern__call *call)
+static walk pointwise_walk_of(const tern__call *call)
 {
     walk w = {.call = call, .inner = 1};
     for (int i = 0; i < INS; i++) w.view[i] = call->in[i];
@@ -236,7 +236,7 @@ static walk walk_of(const tern__call *call)
 
 int tern__cpu_pointwise(const tern__call *call)
 {
-    walk w = walk_of(call);
+    walk w = pointwise_walk_of(call);
     if (!w.loop) return TERN_E_UNSUPPORTED;
     int64_t count = w.plan.count;
     if (count == 0 || (call->kernel == TERN__COPY && tern__transpose(call, &w.plan, 0, INS))) return TERN_OK;
@@ -244,6 +244,7 @@ int tern__cpu_pointwise(const tern__call *call)
     find_direct(&w);
     int threads = tern__loop_threads(call, count);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (int t = 0; t < threads; t++) part(&w, part_start(&w, t, threads), part_start(&w, t + 1, threads));
+    for (int t = 0; t < threads; t++)
+        pointwise_part(&w, part_start(&w, t, threads), part_start(&w, t + 1, threads));
     return TERN_OK;
 }

@@ -14,7 +14,6 @@
  * Max pooling stores the position of the maximum in its window, of equal values the first and of NaNs the
  * last (as PyTorch), in one byte. Its gradient adds dy at that position: for small windows of 16 planes by
  * going over all positions, otherwise one by one. */
-#include "kernels/cpu/f64_pool.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/planes.h"
@@ -101,7 +100,7 @@ static box whole(const tern__space *space)
 }
 
 /* Part `i` of a plane of y. */
-static box part_of(const pooling *p, int64_t i)
+static box pool_part_of(const pooling *p, int64_t i)
 {
     box b = whole(&p->out);
     int64_t n = p->out.size[p->cut], first = n * i / p->parts, count = n * (i + 1) / p->parts - first;
@@ -116,7 +115,7 @@ static box part_of(const pooling *p, int64_t i)
 }
 
 /* The index of its first element within the plane. */
-static int64_t start_of(const box *b, const tern__space *space)
+static int64_t pool_start_of(const box *b, const tern__space *space)
 {
     return (b->slice * space->size[1] + b->row) * space->size[2];
 }
@@ -135,7 +134,7 @@ static void do_windows(const pooling *p, const block *b)
 }
 
 /* Clears a box of `width` interleaved planes of x. */
-static void clear(const pooling *p, float *x, const box *b, int width)
+static void pool_clear(const pooling *p, float *x, const box *b, int width)
 {
     int64_t row = p->in.size[2] * width;
     for (int64_t s = b->slice; s < b->slice + b->slices && !p->call->add[0]; s++)
@@ -146,28 +145,28 @@ static void clear(const pooling *p, float *x, const box *b, int width)
 static void do_block(const pooling *p, int64_t i, int64_t part, int thread)
 {
     (void)thread;
-    block b = {.in = whole(&p->in), .out = part_of(p, part)};
+    block b = {.in = whole(&p->in), .out = pool_part_of(p, part)};
     int64_t from = i * p->in.count * TERN__BLOCK,
-            to = (i * p->out.count + start_of(&b.out, &p->out)) * TERN__BLOCK;
+            to = (i * p->out.count + pool_start_of(&b.out, &p->out)) * TERN__BLOCK;
     b.x = (float *)p->x->data + from;
     b.y = (float *)p->y->data + to;
     b.place = places_at(p, to);
     box own = p->stores ? box_of_x(p, &b.out) : b.in;
-    if (p->gradient) clear(p, b.x, &own, TERN__BLOCK);
+    if (p->gradient) pool_clear(p, b.x, &own, TERN__BLOCK);
     do_windows(p, &b);
 }
 
 /* Copies between a box's copy and the tensor, slice by slice. */
 static void bring(const pooling *p, float *to, const tern__planes *from, const box *b)
 {
-    int64_t n = b->rows * p->in.size[2], first = start_of(b, &p->in);
+    int64_t n = b->rows * p->in.size[2], first = pool_start_of(b, &p->in);
     for (int64_t s = 0; s < b->slices; s++)
         tern__planes_join(to + s * n * TERN__BLOCK, from, first + s * p->in.size[1] * p->in.size[2], n);
 }
 
 static void take_back(const pooling *p, const tern__planes *to, const float *from, const box *b, bool add)
 {
-    int64_t n = b->rows * p->in.size[2], first = start_of(b, &p->in);
+    int64_t n = b->rows * p->in.size[2], first = pool_start_of(b, &p->in);
     for (int64_t s = 0; s < b->slices; s++)
         tern__planes_part(to, from + s * n * TERN__BLOCK, first + s * p->in.size[1] * p->in.size[2], n, add);
 }
@@ -175,7 +174,7 @@ static void take_back(const pooling *p, const tern__planes *to, const float *fro
 static void forward_strip(const pooling *p, block *b, int64_t plane, int lanes)
 {
     tern__planes x = {p->x, plane, p->in.count, lanes}, y = {p->y, plane, p->out.count, lanes};
-    int64_t first = start_of(&b->out, &p->out), n = b->out.slices * b->out.rows * p->out.size[2];
+    int64_t first = pool_start_of(&b->out, &p->out), n = b->out.slices * b->out.rows * p->out.size[2];
     b->in = box_of_x(p, &b->out);
     bring(p, b->x, &x, &b->in);
     do_windows(p, b);
@@ -188,7 +187,7 @@ static void forward_strip(const pooling *p, block *b, int64_t plane, int lanes)
 static void backward_strip(const pooling *p, block *b, int64_t plane, int lanes)
 {
     tern__planes x = {p->x, plane, p->in.count, lanes}, y = {p->y, plane, p->out.count, lanes};
-    int64_t first = start_of(&b->out, &p->out), n = b->out.slices * b->out.rows * p->out.size[2];
+    int64_t first = pool_start_of(&b->out, &p->out), n = b->out.slices * b->out.rows * p->out.size[2];
     b->in = box_of_x(p, &b->out);
     tern__planes_join(b->y, &y, first, n);
     b->place = places_at(p, plane * p->out.count + first * TERN__BLOCK);
@@ -204,10 +203,10 @@ static void do_planes(const pooling *p, int64_t i, int64_t part, int thread)
     int lanes = (int)TERN__MIN(TERN__BLOCK, p->planes - plane);
     float *room = p->copies + thread * (p->x_room + 2 * p->y_room);
     block b = {.x = room, .y = room + p->x_room};
-    box all = part_of(p, part), plane_of_x = whole(&p->in);
+    box all = pool_part_of(p, part), plane_of_x = whole(&p->in);
     if (p->place) b.place = (uint8_t *)(room + p->x_room + p->y_room);
     for (int l = 0; p->gradient && !p->stores && l < lanes; l++)
-        clear(p, (float *)p->x->data + (plane + l) * p->in.count, &plane_of_x, 1);
+        pool_clear(p, (float *)p->x->data + (plane + l) * p->in.count, &plane_of_x, 1);
     for (int64_t s = 0; s < all.slices; s += p->slices)
         for (int64_t r = 0; r < all.rows; r += p->rows) {
             b.out = (box){all.slice + s, TERN__MIN(p->slices, all.slices - s), all.row + r,
@@ -252,7 +251,7 @@ static void scatter(const pooling *p, int64_t i, int width)
     int64_t at = i * p->out.count * width;
     float *x = (float *)p->x->data + i * p->in.count * width;
     box all = whole(&p->in);
-    clear(p, x, &all, width);
+    pool_clear(p, x, &all, width);
     find_offsets(p, offset);
     for (int64_t row = 0; row < rows; row++, at += row_size)
         scatter_row(p, offset, row, x, (const float *)p->y->data + at, places_at(p, at), width);
@@ -288,7 +287,7 @@ static int find_spans(pooling *p)
 }
 
 /* The most elements of x that n elements of y read or own along an axis. */
-static int64_t room_of(const pooling *p, int axis, int64_t n)
+static int64_t pool_room_of(const pooling *p, int axis, int64_t n)
 {
     if (n == p->out.size[axis]) return p->in.size[axis];
     return TERN__MIN(p->in.size[axis], n * p->attr->stride[axis] + reach_of(p, axis));
@@ -314,7 +313,7 @@ static void find_strip(pooling *p)
 static int open_copies(pooling *p, int threads)
 {
     find_strip(p);
-    p->x_room = room_of(p, 0, p->slices) * room_of(p, 1, p->rows) * p->in.size[2] * TERN__BLOCK;
+    p->x_room = pool_room_of(p, 0, p->slices) * pool_room_of(p, 1, p->rows) * p->in.size[2] * TERN__BLOCK;
     p->y_room = p->slices * p->rows * p->out.size[2] * TERN__BLOCK;
     p->copies = tern__loop_scratch_of(p->call, TERN__SCRATCH_OPERAND + COPIES,
                                       (size_t)(threads * (p->x_room + 2 * p->y_room)) * sizeof(*p->copies));
@@ -323,7 +322,7 @@ static int open_copies(pooling *p, int threads)
 
 /* Parts for all threads; in a gradient also so many that what was cleared is still in the cache when it is
  * added to. */
-static int64_t parts_of(const pooling *p, int64_t items, int threads)
+static int64_t pool_parts_of(const pooling *p, int64_t items, int threads)
 {
     int64_t parts = threads > 1 ? (4 * threads + items - 1) / items : 1;
     if (p->gradient && !p->stores) return 1;
@@ -333,7 +332,7 @@ static int64_t parts_of(const pooling *p, int64_t items, int threads)
 
 typedef void (*item_fn)(const pooling *p, int64_t i, int64_t part, int thread);
 
-static int run(pooling *p)
+static int pool_run(pooling *p)
 {
     const tern__call *call = p->call;
     bool blocked = p->x->layout == TERN__BLOCKED16, few = tern__pool_places(p->attr) <= FEW;
@@ -346,7 +345,7 @@ static int run(pooling *p)
     int threads = tern__loop_threads(call, p->planes * p->in.count);
     p->cut = p->out.size[0] > 1 ? 0 : 1;
     p->stores = is_disjoint(p, 0) && is_disjoint(p, 1);
-    p->parts = scattered ? 1 : parts_of(p, items, threads);
+    p->parts = scattered ? 1 : pool_parts_of(p, items, threads);
     if (find_spans(p) || (copied && open_copies(p, threads))) return TERN_E_MEMORY;
     items *= p->parts;
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
@@ -369,7 +368,7 @@ static int pool(const tern__call *call, const tern__view *x, const tern__view *y
     p.planes = x->shape[0] * x->shape[1];
     p.in = tern__space_of(x);
     p.out = tern__space_of(y);
-    return run(&p);
+    return pool_run(&p);
 }
 
 /* Whether a 16-bit call must be widened: gradients of large windows are added one by one in place. */

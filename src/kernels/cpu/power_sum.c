@@ -1,6 +1,6 @@
 /* power_sum.c - power sums in chunks, whose sums are added in double and in order: the number of threads
  * does not matter. */
-#include "kernels/power_sum.h"
+#include "kernels/norm_factors.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/cpu/staging.h"
 #include "kernels/sections.h"
@@ -57,7 +57,7 @@ static sum_fn sum_of(double p, bool wide)
     return wide ? power_f64 : power_f32;
 }
 
-static double join(double a, double b, double p)
+static double power_sum_join(double a, double b, double p)
 {
     return isinf(p) ? HIGH(a, b) : a + b;
 }
@@ -72,7 +72,7 @@ static double chunk_sum(const tern__view *x, int64_t at, int64_t count, double p
     for (int64_t i = 0; i < count; i += TERN__STAGE) {
         int64_t some = TERN__MIN(TERN__STAGE, count - i);
         tern__stage_load(TERN__COMPUTE_F32, &stage, x->dtype, x->data, at + i, 1, some);
-        all = join(all, sum(stage.f32, some, p), p);
+        all = power_sum_join(all, sum(stage.f32, some, p), p);
     }
     return all;
 }
@@ -101,7 +101,7 @@ static int sum_all(const tern__call *call, double p, sum_fn sum)
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t c = 0; c < chunks; c++)
         partial[c] = chunk_sum(x, c * CHUNK, TERN__MIN(CHUNK, count - c * CHUNK), p, sum);
-    for (int64_t c = 0; c < chunks; c++) all = join(all, partial[c], p);
+    for (int64_t c = 0; c < chunks; c++) all = power_sum_join(all, partial[c], p);
     *(double *)call->out[0]->data = all;
     return TERN_OK;
 }

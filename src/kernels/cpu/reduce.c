@@ -6,7 +6,6 @@
  * is reduced to one element, chunks are reduced separately and joined in order. So the number of threads
  * does not matter. */
 #include "kernels/reduce.h"
-#include "kernels/cpu/channel_sum.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/loops.h"
 #include "kernels/plan.h"
@@ -153,7 +152,7 @@ typedef struct walk {
     bool direct; /* x is read in place */
 } walk;
 
-static const void *place(const walk *w, int64_t offset)
+static const void *reduce_place(const walk *w, int64_t offset)
 {
     return (const char *)w->x->data + offset * (int64_t)tern_dtype_bytes(w->x->dtype);
 }
@@ -171,7 +170,7 @@ static void reduce_rows(const walk *w, const tern__cursor *c, const void *x, int
         columns(to, of_y[0], x, rows, of_x[1], n);
     else
         for (int64_t r = 0; r < rows; r++)
-            columns(to + r * of_y[1], of_y[0], place(w, c->at[X] + r * of_x[1]), 1, 0, n);
+            columns(to + r * of_y[1], of_y[0], reduce_place(w, c->at[X] + r * of_x[1]), 1, 0, n);
 }
 
 /* Reads x in place, two dimensions at a time. */
@@ -181,7 +180,7 @@ static void in_place(const walk *w, tern__cursor c, wide *result)
     tern__plan rest = w->plan; /* without those two */
     rest.shape[0] = rest.shape[1] = 1;
     for (int64_t done = 0; done < w->plan.count; done += n * rows) {
-        reduce_rows(w, &c, place(w, c.at[X]), rows, n, result);
+        reduce_rows(w, &c, reduce_place(w, c.at[X]), rows, n, result);
         tern__cursor_move(&rest, &c, 1);
     }
 }
@@ -207,7 +206,7 @@ static int kept_dim(const tern__plan *p)
 }
 
 /* Each thread takes a part of a dimension that is kept. */
-static void divide(const tern__call *call, const walk *w, wide *result)
+static void reduce_divide(const tern__call *call, const walk *w, wide *result)
 {
     int d = kept_dim(&w->plan);
     int64_t size = d < 0 ? 1 : w->plan.shape[d];
@@ -231,13 +230,13 @@ static void into_one(const tern__call *call, const walk *w, wide *partial, int64
     int threads = (int)TERN__MIN((int64_t)call->device->threads, chunks);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t c = 0; c < chunks; c++)
-        rows(&partial[c], 0, place(w, c * CHUNK), 1, 0, TERN__MIN(CHUNK, w->plan.count - c * CHUNK));
+        rows(&partial[c], 0, reduce_place(w, c * CHUNK), 1, 0, TERN__MIN(CHUNK, w->plan.count - c * CHUNK));
     w->op->by[joined].rows(partial, 0, partial + 1, 1, 0, chunks - 1);
 }
 
 /* ---- the call ---- */
 
-static walk walk_of(const tern__call *call, const operation *op)
+static walk reduce_walk_of(const tern__call *call, const operation *op)
 {
     const tern__view *views[OPERANDS] = {call->in[0], call->out[0]};
     walk w = {.x = call->in[0], .plan = tern__plan_of(views, OPERANDS), .op = op};
@@ -246,7 +245,7 @@ static walk walk_of(const tern__call *call, const operation *op)
     return w;
 }
 
-static void start(const walk *w, wide *result, int64_t count)
+static void reduce_start(const walk *w, wide *result, int64_t count)
 {
     for (int64_t i = 0; i < count; i++)
         if (w->compute == TERN__COMPUTE_I64)
@@ -256,7 +255,7 @@ static void start(const walk *w, wide *result, int64_t count)
 }
 
 /* y = or += factor * result; integers have no factor. */
-static void put(const tern__call *call, const walk *w, wide *result, int64_t count, double factor)
+static void reduce_put(const tern__call *call, const walk *w, wide *result, int64_t count, double factor)
 {
     const tern__view *y = call->out[0];
     bool integer = w->compute == TERN__COMPUTE_I64;
@@ -266,21 +265,21 @@ static void put(const tern__call *call, const walk *w, wide *result, int64_t cou
                           y->dtype, y->data, first, 1, TERN__MIN(TERN__STAGE, count - first), call->add[0]);
 }
 
-static int reduce(const tern__call *call, const operation *op, double factor)
+static int reduce_run(const tern__call *call, const operation *op, double factor)
 {
-    walk w = walk_of(call, op);
+    walk w = reduce_walk_of(call, op);
     bool one = w.direct && w.plan.ndim == 1 && w.plan.stride[Y][0] == 0 && w.plan.count > 0;
     int64_t count = call->out[0]->layout == TERN__PLAIN ? tern__own_count(call->out[0]) : w.plan.count;
     if (count == 0) return TERN_OK;
     int64_t room = one ? (w.plan.count + CHUNK - 1) / CHUNK : count;
     wide *result = tern__loop_scratch(call, (size_t)room * sizeof(*result));
     if (!result) return TERN_E_MEMORY;
-    start(&w, result, room);
+    reduce_start(&w, result, room);
     if (one)
         into_one(call, &w, result, room);
     else
-        divide(call, &w, result);
-    put(call, &w, result, count, factor);
+        reduce_divide(call, &w, result);
+    reduce_put(call, &w, result, count, factor);
     return TERN_OK;
 }
 
@@ -288,15 +287,15 @@ int tern__cpu_sum(const tern__call *call)
 {
     int status = tern__cpu_channel_sum(call);
     if (status != TERN_E_UNSUPPORTED) return status;
-    return reduce(call, &sum, ((const tern__factor_attr *)call->attr)->factor);
+    return reduce_run(call, &sum, ((const tern__factor_attr *)call->attr)->factor);
 }
 
 int tern__cpu_amax(const tern__call *call)
 {
-    return reduce(call, &amax, 1);
+    return reduce_run(call, &amax, 1);
 }
 
 int tern__cpu_amin(const tern__call *call)
 {
-    return reduce(call, &amin, 1);
+    return reduce_run(call, &amin, 1);
 }

@@ -21,14 +21,14 @@ int tern__dnnl_reorder(const tern__call *call, const tern__prim_key *key, const 
     return status ? status : tern__prim_run(call, prim, (void *[]){from->data, to->data});
 }
 
-static bool takes(const tern__view *view)
+static bool reorder_takes(const tern__view *view)
 {
     return tern__dnnl_type(view->dtype) != dnnl_data_type_undef && tern__view_count(view) > 0 &&
            ((view->layout == TERN__BLOCKED16 && view->ndim <= 5) || tern__view_is_contiguous(view));
 }
 
 /* Copies by a plan, which handles both layouts. */
-static int copy(const tern__call *call)
+static int reorder_copy(const tern__call *call)
 {
     tern__call one = *call;
     one.kernel = TERN__COPY;
@@ -39,7 +39,7 @@ static int copy(const tern__call *call)
 int tern__cpu_reorder(const tern__call *call)
 {
     const tern__view *x = call->in[0], *y = call->out[0];
-    if (!takes(x) || !takes(y)) return copy(call);
+    if (!reorder_takes(x) || !reorder_takes(y)) return reorder_copy(call);
     tern__dnnl_desc from = tern__dnnl_describe(x), to = tern__dnnl_describe(y);
     tern__prim_key key = tern__prim_key_make(call, 0);
     key.number[0] = x->layout;

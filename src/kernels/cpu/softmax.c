@@ -65,7 +65,7 @@ TERN__SIMD static void forward_columns(float *y, const float *x, int64_t columns
             y[i * step + j] = log_of ? y[i * step + j] - norm[j] : y[i * step + j] * norm[j];
 }
 
-static int forward(const tern__call *call, bool log_of)
+static int softmax_forward(const tern__call *call, bool log_of)
 {
     const tern__view *x = call->in[0], *y = call->out[0];
     if (tern__view_is_half(x))
@@ -90,12 +90,12 @@ static int forward(const tern__call *call, bool log_of)
 
 int tern__cpu_softmax(const tern__call *call)
 {
-    return forward(call, false);
+    return softmax_forward(call, false);
 }
 
 int tern__cpu_log_softmax(const tern__call *call)
 {
-    return forward(call, true);
+    return softmax_forward(call, true);
 }
 
 /* ---- gradient; dx may be dy ---- */
@@ -151,7 +151,7 @@ TERN__SIMD static void gradient_columns(float *dx, const float *dy, const float 
     }
 }
 
-static int gradient(const tern__call *call, bool log_of)
+static int softmax_gradient(const tern__call *call, bool log_of)
 {
     const tern__view *dy = call->in[0], *y = call->in[1], *dx = call->out[0];
     if (tern__view_is_half(y))
@@ -176,10 +176,10 @@ static int gradient(const tern__call *call, bool log_of)
 
 int tern__cpu_softmax_grad(const tern__call *call)
 {
-    return gradient(call, false);
+    return softmax_gradient(call, false);
 }
 
 int tern__cpu_log_softmax_grad(const tern__call *call)
 {
-    return gradient(call, true);
+    return softmax_gradient(call, true);
 }

@@ -60,7 +60,7 @@ static int near_dim(const tern__plan *plan, int operand)
     return -1;
 }
 
-static char *place(const tern__view *view, int64_t at)
+static char *transpose_place(const tern__view *view, int64_t at)
 {
     return (char *)view->data + at * (int64_t)tern_dtype_bytes(view->dtype);
 }
@@ -81,11 +81,11 @@ static void tile(const turn *t, int64_t to, int64_t from, int64_t n, int64_t m)
     int64_t to_step = t->plan->stride[t->out][t->in_dim], step = t->plan->stride[t->in][t->out_dim];
     uint32_t rows[TILE * TILE];
     if (!t->casts) {
-        t->fn(place(t->out_view, to), to_step, place(t->in_view, from), step, n, m);
+        t->fn(transpose_place(t->out_view, to), to_step, transpose_place(t->in_view, from), step, n, m);
         return;
     }
     cast_rows(t, rows, from, step, n, m);
-    t->fn(place(t->out_view, to), to_step, rows, m, n, m);
+    t->fn(transpose_place(t->out_view, to), to_step, rows, m, n, m);
 }
 
 /* Copies all tiles along out_dim at one place along in_dim. */
@@ -100,7 +100,7 @@ static void strip(const turn *t, int64_t number)
              TERN__MIN(TILE, size - i), m);
 }
 
-static bool is_short(tern_dtype dtype)
+static bool transpose_is_short(tern_dtype dtype)
 {
     return dtype == TERN_F32 || dtype == TERN_BF16 || dtype == TERN_F16;
 }
@@ -111,7 +111,8 @@ bool tern__transpose(const tern__call *call, const tern__plan *plan, int in, int
     t.in_dim = near_dim(plan, in);
     t.out_dim = near_dim(plan, out);
     t.casts = t.in_view->dtype != t.out_view->dtype;
-    if (call->add[0] || (t.casts && !(is_short(t.in_view->dtype) && is_short(t.out_view->dtype))) ||
+    if (call->add[0] ||
+        (t.casts && !(transpose_is_short(t.in_view->dtype) && transpose_is_short(t.out_view->dtype))) ||
         t.in_dim < 0 || t.out_dim < 0 || t.in_dim == t.out_dim)
         return false;
     t.fn = turn_of(t.out_view->dtype);

@@ -1,6 +1,6 @@
 /* unscale.c - counts non-finite elements and multiplies, in one pass over memory: a chunk is read twice,
  * the second time from the first-level cache. */
-#include "kernels/unscale.h"
+#include "kernels/loss_scale.h"
 #include "base/half.h"
 #include "kernels/cpu/loops.h"
 
@@ -41,7 +41,7 @@ static const unscale_fn functions[TERN_DTYPE_COUNT] = {
     [TERN_F16] = unscale_f16,
 };
 
-static bool takes(const tern__view *x, const tern__view *y)
+static bool unscale_takes(const tern__view *x, const tern__view *y)
 {
     return functions[x->dtype] && tern__view_is_contiguous(x) &&
            (!y || (y->dtype == x->dtype && tern__view_is_contiguous(y)));
@@ -50,7 +50,7 @@ static bool takes(const tern__view *x, const tern__view *y)
 int tern__cpu_unscale(const tern__call *call)
 {
     const tern__view *x = call->in[0], *y = call->out[0];
-    if (!takes(x, y) || call->in[TERN__UNSCALE_FACTOR] || call->in[TERN__UNSCALE_DROP])
+    if (!unscale_takes(x, y) || call->in[TERN__UNSCALE_FACTOR] || call->in[TERN__UNSCALE_DROP])
         return TERN_E_UNSUPPORTED;
     double factor = ((const tern__unscale_attr *)call->attr)->factor;
     const char *from = x->data;

@@ -10,7 +10,7 @@ typedef struct wide {
 } wide;
 
 /* The view without its broadcast dimensions, as it is in memory. */
-static tern__view own_part(const tern__view *view)
+static tern__view widen_own_part(const tern__view *view)
 {
     tern__view own = *view;
     for (int d = 0; d < own.ndim && own.layout == TERN__PLAIN; d++)
@@ -21,7 +21,7 @@ static tern__view own_part(const tern__view *view)
 /* A view like `from` in f32, broadcast along the same dimensions. */
 static tern__view wide_view(const tern__view *from)
 {
-    tern__view own = own_part(from), w = tern__view_make(TERN_F32, own.layout, own.ndim, own.shape);
+    tern__view own = widen_own_part(from), w = tern__view_make(TERN_F32, own.layout, own.ndim, own.shape);
     for (int d = 0; d < w.ndim && w.layout == TERN__PLAIN; d++) {
         w.shape[d] = from->shape[d];
         if (!from->stride[d]) w.stride[d] = 0;
@@ -29,10 +29,10 @@ static tern__view wide_view(const tern__view *from)
     return w;
 }
 
-static int copy(const tern__call *call, const tern__view *all, const tern__view *source, bool add)
+static int widen_copy(const tern__call *call, const tern__view *all, const tern__view *source, bool add)
 {
     tern__call one = *call;
-    tern__view own[2] = {own_part(all), own_part(source)}, *to = &own[0], *from = &own[1];
+    tern__view own[2] = {widen_own_part(all), widen_own_part(source)}, *to = &own[0], *from = &own[1];
     one.kernel = TERN__COPY;
     one.attr = NULL;
     for (int i = 0; i < TERN__KERNEL_INS; i++) one.in[i] = i ? NULL : from;
@@ -45,7 +45,7 @@ static int copy(const tern__call *call, const tern__view *all, const tern__view 
 static int widen(wide *w, int i, const tern__view *from, const tern__view **operand)
 {
     if (!from || !tern__view_is_half(from)) return TERN_OK;
-    tern__view own = own_part(from);
+    tern__view own = widen_own_part(from);
     size_t bytes = (size_t)tern__view_count(&own) * sizeof(float);
     w->view[i] = wide_view(from);
     w->view[i].data = tern__device_alloc(w->call.device, bytes);
@@ -61,7 +61,7 @@ static int widen_all(wide *w, const tern__call *call)
     int status = TERN_OK;
     for (int i = 0; i < TERN__KERNEL_INS && !status; i++) {
         status = widen(w, i, call->in[i], &w->call.in[i]);
-        if (!status && w->view[i].data) status = copy(call, &w->view[i], call->in[i], false);
+        if (!status && w->view[i].data) status = widen_copy(call, &w->view[i], call->in[i], false);
     }
     for (int i = 0; i < TERN__KERNEL_OUTS && !status; i++) {
         status = widen(w, TERN__KERNEL_INS + i, call->out[i], &w->call.out[i]);
@@ -77,7 +77,7 @@ int tern__cpu_widened(const tern__call *call, tern__kernel_fn kernel)
     if (!status) status = kernel(&w.call);
     for (int i = 0; i < TERN__KERNEL_OUTS && !status; i++)
         if (w.view[TERN__KERNEL_INS + i].data)
-            status = copy(call, call->out[i], &w.view[TERN__KERNEL_INS + i], call->add[i]);
+            status = widen_copy(call, call->out[i], &w.view[TERN__KERNEL_INS + i], call->add[i]);
     for (int i = 0; i < OPERANDS; i++)
         if (w.view[i].data) tern__device_free(call->device, w.view[i].data);
     return status;

@@ -7,7 +7,7 @@
 
 static bool is_wide;
 
-static void find(void)
+static void widths_find(void)
 {
 #if defined(__x86_64__)
     const char *name = getenv("ONEDNN_MAX_CPU_ISA");
@@ -20,6 +20,6 @@ static void find(void)
 bool tern__is_wide(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, find);
+    pthread_once(&once, widths_find);
     return is_wide;
 }

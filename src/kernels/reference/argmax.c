@@ -14,7 +14,7 @@ static bool beats(const tern__view *x, int64_t i, int64_t j, bool least)
     return b == b && (a != a || (least ? a < b : a > b));
 }
 
-static void choose(const tern__call *call, const tern__lines *lines, int64_t line, bool least)
+static void argmax_choose_one(const tern__call *call, const tern__lines *lines, int64_t line, bool least)
 {
     const tern__view *x = call->in[0], *index = call->out[0], *value = call->out[1];
     int64_t start = tern__line_start(lines, line), best = 0;
@@ -31,7 +31,7 @@ static void choose(const tern__call *call, const tern__lines *lines, int64_t lin
 static int choose_all(const tern__call *call, bool least)
 {
     tern__lines lines = tern__lines_of(call->in[0], ((const tern__dim_attr *)call->attr)->dim);
-    for (int64_t n = 0; n < lines.outer * lines.inner; n++) choose(call, &lines, n, least);
+    for (int64_t n = 0; n < lines.outer * lines.inner; n++) argmax_choose_one(call, &lines, n, least);
     return TERN_OK;
 }
 

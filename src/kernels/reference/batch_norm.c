@@ -18,12 +18,12 @@ static shape shape_of(const tern__view *x)
 }
 
 /* The index of the i-th value of channel c. */
-static int64_t number(const shape *s, int64_t c, int64_t i)
+static int64_t batch_norm_number(const shape *s, int64_t c, int64_t i)
 {
     return (i / s->positions * s->channels + c) * s->positions + i % s->positions;
 }
 
-static double value_of(const tern__view *vector, int64_t c, double fallback)
+static double batch_norm_value_of(const tern__view *vector, int64_t c, double fallback)
 {
     return vector ? tern__view_get(vector, c) : fallback;
 }
@@ -45,10 +45,10 @@ int tern__reference_batch_norm_stats(const tern__call *call)
     shape s = shape_of(x);
     int64_t n = s.batch * s.positions;
     for (int64_t c = 0; c < s.channels; c++) {
-        double first = tern__view_get(x, number(&s, c, 0)), sum = 0, m2 = 0;
-        for (int64_t i = 0; i < n; i++) sum += tern__view_get(x, number(&s, c, i)) - first;
+        double first = tern__view_get(x, batch_norm_number(&s, c, 0)), sum = 0, m2 = 0;
+        for (int64_t i = 0; i < n; i++) sum += tern__view_get(x, batch_norm_number(&s, c, i)) - first;
         double mean = first + sum / (double)n;
-        for (int64_t i = 0; i < n; i++) m2 += pow(tern__view_get(x, number(&s, c, i)) - mean, 2);
+        for (int64_t i = 0; i < n; i++) m2 += pow(tern__view_get(x, batch_norm_number(&s, c, i)) - mean, 2);
         tern__view_set(call->out[0], c, mean);
         tern__view_set(call->out[1], c, tern__norm_variance(m2 / (double)n));
         move_towards(call->out[2], c, mean, attr->momentum);
@@ -81,10 +81,11 @@ int tern__reference_batch_norm_apply(const tern__call *call)
     shape s = shape_of(x);
     for (int64_t c = 0; c < s.channels; c++) {
         double mean = tern__view_get(call->in[1], c), inverse = inverse_deviation(call, call->in[2], c);
-        double scale = inverse * value_of(call->in[3], c, 1), bias = value_of(call->in[4], c, 0);
+        double scale = inverse * batch_norm_value_of(call->in[3], c, 1),
+               bias = batch_norm_value_of(call->in[4], c, 0);
         for (int64_t k = 0; k < s.batch * s.positions; k++) {
-            int64_t i = number(&s, c, k);
-            double y = (tern__view_get(x, i) - mean) * scale + bias + value_of(residual, i, 0);
+            int64_t i = batch_norm_number(&s, c, k);
+            double y = (tern__view_get(x, i) - mean) * scale + bias + batch_norm_value_of(residual, i, 0);
             tern__reference_put(call, 0, i, relu && y < 0 ? 0 : y); /* NaN passes */
         }
     }
@@ -94,7 +95,7 @@ int tern__reference_batch_norm_apply(const tern__call *call)
 /* dy where the ReLU's output is positive; as in PyTorch also where it is NaN. */
 static double masked(const tern__call *call, int64_t i)
 {
-    return value_of(call->in[2], i, 1) <= 0 ? 0 : tern__view_get(call->in[0], i);
+    return batch_norm_value_of(call->in[2], i, 1) <= 0 ? 0 : tern__view_get(call->in[0], i);
 }
 
 int tern__reference_batch_norm_sums(const tern__call *call)
@@ -104,7 +105,7 @@ int tern__reference_batch_norm_sums(const tern__call *call)
     for (int64_t c = 0; c < s.channels; c++) {
         double mean = tern__view_get(call->in[3], c), sum = 0, product = 0;
         for (int64_t k = 0; k < s.batch * s.positions; k++) {
-            int64_t i = number(&s, c, k);
+            int64_t i = batch_norm_number(&s, c, k);
             sum += masked(call, i);
             product += masked(call, i) * (tern__view_get(x, i) - mean);
         }
@@ -121,10 +122,11 @@ int tern__reference_batch_norm_data_grad(const tern__call *call)
     shape s = shape_of(x);
     for (int64_t c = 0; c < s.channels; c++) {
         double mean = tern__view_get(call->in[3], c), inverse = inverse_deviation(call, call->in[4], c);
-        double scale = inverse * value_of(call->in[5], c, 1);
-        double mean_dy = value_of(call->in[6], c, 0), slope = value_of(call->in[7], c, 0) * inverse;
+        double scale = inverse * batch_norm_value_of(call->in[5], c, 1);
+        double mean_dy = batch_norm_value_of(call->in[6], c, 0),
+               slope = batch_norm_value_of(call->in[7], c, 0) * inverse;
         for (int64_t k = 0; k < s.batch * s.positions; k++) {
-            int64_t i = number(&s, c, k);
+            int64_t i = batch_norm_number(&s, c, k);
             double dy = masked(call, i), dx = dy - mean_dy - (tern__view_get(x, i) - mean) * slope;
             if (call->out[0]) tern__reference_put(call, 0, i, scale * dx);
             if (call->out[1]) tern__reference_put(call, 1, i, dy);
@@ -148,7 +150,7 @@ typedef struct channel {
     double mean, scale, bias;
 } channel;
 
-static double passed(const tern__call *call, const channel *c, int64_t i)
+static double batch_norm_passed(const tern__call *call, const channel *c, int64_t i)
 {
     bool relu = ((const tern__batch_norm_attr *)call->attr)->relu != 0;
     if (call->in[2] || !relu) return masked(call, i);
@@ -163,16 +165,16 @@ int tern__reference_batch_norm_grad(const tern__call *call)
     double n = (double)(s.batch * s.positions);
     for (int64_t c = 0; c < s.channels; c++) {
         double inverse = inverse_deviation(call, call->in[4], c), sum = 0, product = 0;
-        channel of = {tern__view_get(call->in[3], c), inverse * value_of(call->in[5], c, 1),
-                      value_of(call->in[6], c, 0)};
+        channel of = {tern__view_get(call->in[3], c), inverse * batch_norm_value_of(call->in[5], c, 1),
+                      batch_norm_value_of(call->in[6], c, 0)};
         for (int64_t k = 0; k < s.batch * s.positions; k++) {
-            int64_t i = number(&s, c, k);
-            sum += passed(call, &of, i);
-            product += passed(call, &of, i) * (tern__view_get(x, i) - of.mean) * inverse;
+            int64_t i = batch_norm_number(&s, c, k);
+            sum += batch_norm_passed(call, &of, i);
+            product += batch_norm_passed(call, &of, i) * (tern__view_get(x, i) - of.mean) * inverse;
         }
         for (int64_t k = 0; k < s.batch * s.positions; k++) {
-            int64_t i = number(&s, c, k);
-            double dy = passed(call, &of, i), xhat = (tern__view_get(x, i) - of.mean) * inverse;
+            int64_t i = batch_norm_number(&s, c, k);
+            double dy = batch_norm_passed(call, &of, i), xhat = (tern__view_get(x, i) - of.mean) * inverse;
             if (call->out[0]) tern__reference_put(call, 0, i, of.scale * (dy - sum / n - xhat * product / n));
             if (call->out[1]) tern__reference_put(call, 1, i, dy);
         }

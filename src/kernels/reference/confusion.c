@@ -27,7 +27,8 @@ static int64_t rank_of(const tern__view *x, const tern__lines *lines, int64_t li
     return rank;
 }
 
-static int check_labels(const tern__call *call, const tern__view *label, tern__labels labels, int64_t ignored)
+static int confusion_check_labels(const tern__call *call, const tern__view *label, tern__labels labels,
+                                  int64_t ignored)
 {
     const tern__view *truth = call->in[1];
     for (int64_t i = 0; i < tern__view_count(label); i++) {
@@ -57,9 +58,9 @@ int tern__reference_confusion(const tern__call *call)
 {
     const tern__confusion_attr *attr = call->attr;
     const tern__view *label = call->in[1];
-    int status = check_labels(call, label, attr->labels, attr->ignored);
+    int status = confusion_check_labels(call, label, attr->labels, attr->ignored);
     if (!status && attr->predict == TERN__PREDICT_CLASS)
-        status = check_labels(call, call->in[0], tern__predictions(attr), attr->ignored);
+        status = confusion_check_labels(call, call->in[0], tern__predictions(attr), attr->ignored);
     for (int64_t i = 0; i < tern__view_count(label) && !status; i++) {
         int64_t truth = tern__view_get_int(label, i);
         if (truth == attr->ignored) continue;
@@ -74,7 +75,7 @@ int tern__reference_label_rank(const tern__call *call)
     const tern__confusion_attr *attr = call->attr;
     const tern__view *x = call->in[0], *label = call->in[1];
     tern__lines lines = class_lines(x);
-    int status = check_labels(call, label, attr->labels, attr->ignored);
+    int status = confusion_check_labels(call, label, attr->labels, attr->ignored);
     for (int64_t i = 0; i < tern__view_count(label) && !status; i++) {
         int64_t truth = tern__view_get_int(label, i);
         tern__view_set_int(call->out[0], i, truth == attr->ignored ? -1 : rank_of(x, &lines, i, truth));

@@ -17,7 +17,7 @@ typedef struct conv {
     const tern__conv_attr *attr;
 } conv;
 
-static places places_of(const tern__view *view)
+static places conv_places_of(const tern__view *view)
 {
     places p = {{1, 1, 1}, 1};
     for (int d = 2; d < view->ndim; d++) p.size[3 - view->ndim + d] = view->shape[d];
@@ -32,15 +32,15 @@ static conv conv_of(const tern__call *call, const tern__view *x, const tern__vie
                   .ins = x->shape[1] / attr->groups,
                   .outs = y->shape[1] / attr->groups,
                   .groups = attr->groups,
-                  .in = places_of(x),
-                  .kernel = w ? places_of(w) : (places){{0}, 0},
-                  .out = places_of(y),
+                  .in = conv_places_of(x),
+                  .kernel = w ? conv_places_of(w) : (places){{0}, 0},
+                  .out = conv_places_of(y),
                   .attr = attr};
 }
 
 /* An operand's elements in row-major order: each is in many taps, and would be looked for in its layout for
  * each. NULL: E_MEMORY. */
-static const double *elements(const tern__call *call, int operand)
+static const double *conv_elements(const tern__call *call, int operand)
 {
     const tern__view *view = call->in[operand];
     const int64_t count = tern__view_count(view);
@@ -115,7 +115,7 @@ int tern__reference_conv(const tern__call *call)
 {
     const tern__view *bias = call->in[2];
     conv c = conv_of(call, call->in[0], call->in[1], call->out[0]);
-    const double *x = elements(call, 0), *weight = elements(call, 1);
+    const double *x = conv_elements(call, 0), *weight = conv_elements(call, 1);
     if (!x || !weight) return TERN_E_MEMORY;
     for (int64_t n = 0; n < c.images; n++)
         for (int64_t g = 0; g < c.groups; g++)
@@ -143,7 +143,7 @@ static double data_sum(const conv *c, const double *dy, const double *weight, in
 int tern__reference_conv_data_grad(const tern__call *call)
 {
     conv c = conv_of(call, call->out[0], call->in[1], call->in[0]);
-    const double *dy = elements(call, 0), *weight = elements(call, 1);
+    const double *dy = conv_elements(call, 0), *weight = conv_elements(call, 1);
     if (!dy || !weight) return TERN_E_MEMORY;
     for (int64_t n = 0; n < c.images; n++)
         for (int64_t g = 0; g < c.groups; g++)
@@ -185,7 +185,7 @@ int tern__reference_conv_weight_grad(const tern__call *call)
     conv c = conv_of(call, call->in[1], call->out[0], call->in[0]);
     if (call->out[1]) bias_grad(call, &c);
     if (!call->out[0]) return TERN_OK;
-    const double *dy = elements(call, 0), *x = elements(call, 1);
+    const double *dy = conv_elements(call, 0), *x = conv_elements(call, 1);
     if (!dy || !x) return TERN_E_MEMORY;
     for (int64_t g = 0; g < c.groups; g++)
         for (int64_t o = 0; o < c.outs; o++)

@@ -13,7 +13,7 @@ typedef struct problem {
     tern__channels c;
 } problem;
 
-static problem problem_of(const tern__call *call, int x)
+static problem dice_problem_of(const tern__call *call, int x)
 {
     return (problem){call, call->attr, call->in[x], call->in[x + 1], tern__channels_of(call->in[x])};
 }
@@ -69,7 +69,7 @@ static element element_at(const problem *p, int64_t sample, int64_t channel, int
 
 /* ---- forward ---- */
 
-static int check_labels(const problem *p)
+static int dice_check_labels(const problem *p)
 {
     int64_t classes = p->attr->classes ? p->c.channels : 2;
     if (tern__dtype_is_float(p->target->dtype)) return TERN_OK;
@@ -93,9 +93,9 @@ static void add_element(const problem *p, tern__overlap *o, const element *e)
 
 int tern__reference_dice_loss(const tern__call *call)
 {
-    problem p = problem_of(call, 0);
+    problem p = dice_problem_of(call, 0);
     tern__overlap *sums = call->out[1]->data;
-    int status = check_labels(&p);
+    int status = dice_check_labels(&p);
     if (status) return status;
     memset(sums, 0, tern__view_bytes(call->out[1]));
     for (int64_t n = 0; n < p.c.samples * p.c.inner; n++) {
@@ -141,7 +141,7 @@ static double slope_at(const problem *p, const tern__dice_slope *slope, const el
 
 int tern__reference_dice_loss_grad(const tern__call *call)
 {
-    problem p = problem_of(call, 1);
+    problem p = dice_problem_of(call, 1);
     tern__dice_back back = tern__dice_back_of(call);
     for (int64_t n = 0; n < p.c.samples * p.c.inner; n++) {
         int64_t sample = n / p.c.inner, i = n % p.c.inner;

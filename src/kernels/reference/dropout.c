@@ -4,7 +4,7 @@
 #include "kernels/space.h"
 
 /* `size` neighbours share one random word. */
-static int drop(const tern__call *call, int64_t size)
+static int dropout_drop(const tern__call *call, int64_t size)
 {
     const tern__view *x = call->in[0];
     const tern__dropout_attr *a = call->attr;
@@ -21,10 +21,10 @@ static int drop(const tern__call *call, int64_t size)
 
 int tern__reference_dropout(const tern__call *call)
 {
-    return drop(call, 1);
+    return dropout_drop(call, 1);
 }
 
 int tern__reference_dropout_channels(const tern__call *call)
 {
-    return drop(call, tern__space_of(call->in[0]).count);
+    return dropout_drop(call, tern__space_of(call->in[0]).count);
 }

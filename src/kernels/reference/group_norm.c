@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-static double value_of(const tern__view *vector, int64_t c, double fallback)
+static double group_norm_value_of(const tern__view *vector, int64_t c, double fallback)
 {
     return vector ? tern__view_get(vector, c) : fallback;
 }
@@ -28,8 +28,9 @@ int tern__reference_group_norm(const tern__call *call)
         double inverse = 1 / sqrt(tern__norm_variance(m2 / n) + eps);
         for (int64_t i = 0; i < s.size; i++) {
             int64_t c = channel(&s, row, i);
-            double scale = inverse * value_of(call->in[1], c, 1);
-            double y = (tern__view_get(x, row * s.size + i) - mean) * scale + value_of(call->in[2], c, 0);
+            double scale = inverse * group_norm_value_of(call->in[1], c, 1);
+            double y =
+                (tern__view_get(x, row * s.size + i) - mean) * scale + group_norm_value_of(call->in[2], c, 0);
             tern__reference_put(call, 0, row * s.size + i, y);
         }
         tern__view_set(call->out[1], row, mean);
@@ -39,19 +40,20 @@ int tern__reference_group_norm(const tern__call *call)
 }
 
 /* dx = inverse (w dy - mean(w dy) - xhat mean(w dy xhat)), xhat = (x - mean) inverse. */
-static void data_grad(const tern__call *call, const tern__group_shape *s, int64_t row)
+static void group_norm_data_grad(const tern__call *call, const tern__group_shape *s, int64_t row)
 {
     const tern__view *dy = call->in[0], *x = call->in[1];
     double mean = tern__view_get(call->in[2], row), inverse = tern__view_get(call->in[3], row);
     double sum = 0, product = 0, n = (double)s->size;
     for (int64_t i = 0; i < s->size; i++) {
-        double d = tern__view_get(dy, row * s->size + i) * value_of(call->in[4], channel(s, row, i), 1);
+        double d =
+            tern__view_get(dy, row * s->size + i) * group_norm_value_of(call->in[4], channel(s, row, i), 1);
         sum += d;
         product += d * (tern__view_get(x, row * s->size + i) - mean) * inverse;
     }
     for (int64_t i = 0; i < s->size; i++) {
         int64_t at = row * s->size + i;
-        double d = tern__view_get(dy, at) * value_of(call->in[4], channel(s, row, i), 1);
+        double d = tern__view_get(dy, at) * group_norm_value_of(call->in[4], channel(s, row, i), 1);
         double xhat = (tern__view_get(x, at) - mean) * inverse;
         tern__reference_put(call, 0, at, inverse * (d - sum / n - xhat * product / n));
     }
@@ -81,6 +83,6 @@ int tern__reference_group_norm_grad(const tern__call *call)
     if (call->out[1] || call->out[2])
         for (int64_t c = 0; c < s.groups * s.channels; c++) weight_grad(call, &s, c);
     if (call->out[0])
-        for (int64_t row = 0; row < s.samples * s.groups; row++) data_grad(call, &s, row);
+        for (int64_t row = 0; row < s.samples * s.groups; row++) group_norm_data_grad(call, &s, row);
     return TERN_OK;
 }

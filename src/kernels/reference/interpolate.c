@@ -9,7 +9,8 @@ typedef struct window {
     int64_t plane; /* index of the plane's first element in x */
 } window;
 
-static window window_of(const tern__call *call, const tern__view *x, const tern__view *y, int64_t i)
+static window interpolate_window_of(const tern__call *call, const tern__view *x, const tern__view *y,
+                                    int64_t i)
 {
     window w = {.in = tern__space_of(x)};
     tern__space out = tern__space_of(y);
@@ -25,7 +26,7 @@ static double weight(const window *w, int64_t d, int64_t r, int64_t c)
     return w->taps[0].weight[d > 0] * w->taps[1].weight[r > 0] * w->taps[2].weight[c > 0];
 }
 
-static int64_t number(const window *w, int64_t d, int64_t r, int64_t c)
+static int64_t interpolate_number(const window *w, int64_t d, int64_t r, int64_t c)
 {
     int64_t slice = w->taps[0].first + d, row = w->taps[1].first + r;
     return w->plane + (slice * w->in.size[1] + row) * w->in.size[2] + w->taps[2].first + c;
@@ -41,9 +42,9 @@ int tern__reference_interpolate(const tern__call *call)
     const tern__view *x = call->in[0], *y = call->out[0];
     int64_t count = tern__view_count(y);
     for (int64_t i = 0; i < count; i++) {
-        window w = window_of(call, x, y, i);
+        window w = interpolate_window_of(call, x, y, i);
         double sum = 0;
-        EACH_NEIGHBOUR(w) sum += weight(&w, d, r, c) * tern__view_get(x, number(&w, d, r, c));
+        EACH_NEIGHBOUR(w) sum += weight(&w, d, r, c) * tern__view_get(x, interpolate_number(&w, d, r, c));
         tern__reference_put(call, 0, i, sum);
     }
     return TERN_OK;
@@ -56,9 +57,10 @@ int tern__reference_interpolate_grad(const tern__call *call)
     double *sums = tern__reference_sums_new(call, 0);
     if (!sums) return TERN_E_MEMORY;
     for (int64_t i = 0; i < count; i++) {
-        window w = window_of(call, dx, dy, i);
+        window w = interpolate_window_of(call, dx, dy, i);
         EACH_NEIGHBOUR(w)
-        sums[tern__view_offset(dx, number(&w, d, r, c))] += weight(&w, d, r, c) * tern__view_get(dy, i);
+        sums[tern__view_offset(dx, interpolate_number(&w, d, r, c))] +=
+            weight(&w, d, r, c) * tern__view_get(dy, i);
     }
     tern__reference_sums_put(call, sums, 1);
     return TERN_OK;

@@ -8,7 +8,7 @@ typedef struct place {
     int64_t y, a, b;
 } place;
 
-static place place_of(const tern__call *call, int64_t element)
+static place matmul_place_of(const tern__call *call, int64_t element)
 {
     const tern__view *y = call->out[0];
     int64_t m = y->shape[y->ndim - 2], n = y->shape[y->ndim - 1], k = call->in[0]->shape[y->ndim - 1];
@@ -41,7 +41,7 @@ static int matmul_integers(const tern__call *call)
     const tern__view *y = call->out[0], *bias = call->in[2];
     int64_t count = tern__view_count(y);
     for (int64_t e = 0; e < count; e++) {
-        uint64_t sum = (uint64_t)dot_integers(call, place_of(call, e));
+        uint64_t sum = (uint64_t)dot_integers(call, matmul_place_of(call, e));
         if (bias) sum += (uint64_t)tern__view_get_int(bias, e % bias->shape[0]);
         tern__view_set_int(y, e, (int64_t)sum);
     }
@@ -57,7 +57,7 @@ int tern__reference_matmul(const tern__call *call)
     if (!sums) return TERN_E_MEMORY;
     for (int64_t e = 0; e < count; e++) {
         double *to = &sums[tern__view_offset(y, e)];
-        *to += dot(call, place_of(call, e)) + (bias ? tern__view_get(bias, e % bias->shape[0]) : 0);
+        *to += dot(call, matmul_place_of(call, e)) + (bias ? tern__view_get(bias, e % bias->shape[0]) : 0);
     }
     tern__reference_sums_put(call, sums, 1);
     const tern__call relu = tern__matmul_relu(call);

@@ -14,17 +14,17 @@ typedef struct problem {
     tern__lines lines;
 } problem;
 
-static problem problem_of(const tern__call *call, const tern__view *logp, int label)
+static problem nll_problem_of(const tern__call *call, const tern__view *logp, int label)
 {
     return (problem){logp, call->in[label], call->in[label + 1], call->attr, tern__class_lines(logp)};
 }
 
-static double weight_of(const problem *p, int64_t class)
+static double nll_weight_of(const problem *p, int64_t class)
 {
     return p->weight ? tern__view_get(p->weight, class) : 1;
 }
 
-static int64_t place(const problem *p, int64_t line, int64_t class)
+static int64_t nll_place(const problem *p, int64_t line, int64_t class)
 {
     return tern__line_start(&p->lines, line) + class * p->lines.inner;
 }
@@ -32,35 +32,35 @@ static int64_t place(const problem *p, int64_t line, int64_t class)
 static double q_of(const problem *p, int64_t label, int64_t class)
 {
     double smoothing = p->attr->smoothing;
-    double q = smoothing ? smoothing / (double)p->lines.size * weight_of(p, class) : 0;
-    return class == label ? q + (1 - smoothing) * weight_of(p, class) : q;
+    double q = smoothing ? smoothing / (double)p->lines.size * nll_weight_of(p, class) : 0;
+    return class == label ? q + (1 - smoothing) * nll_weight_of(p, class) : q;
 }
 
 /* ---- forward ---- */
 
-static double loss_of(const problem *p, int64_t line, int64_t label)
+static double nll_loss_of(const problem *p, int64_t line, int64_t label)
 {
     double loss = 0;
     for (int64_t c = 0; c < p->lines.size; c++) {
         double q = q_of(p, label, c);
-        if (c == label || p->attr->smoothing) loss -= q * tern__view_get(p->logp, place(p, line, c));
+        if (c == label || p->attr->smoothing) loss -= q * tern__view_get(p->logp, nll_place(p, line, c));
     }
-    return loss * tern__focus(tern__view_get(p->logp, place(p, line, label)), p->attr->gamma);
+    return loss * tern__focus(tern__view_get(p->logp, nll_place(p, line, label)), p->attr->gamma);
 }
 
 int tern__reference_nll_loss(const tern__call *call)
 {
-    problem p = problem_of(call, call->in[0], 1);
+    problem p = nll_problem_of(call, call->in[0], 1);
     double loss = 0, weight = 0;
     for (int64_t i = 0; i < p.lines.outer * p.lines.inner; i++) {
         int64_t label = tern__view_get_int(p.label, i);
         bool ignored = label == p.attr->ignored;
         if (!ignored && (label < 0 || label >= p.lines.size))
             return tern__label_error(call->err, tern__nll_labels(p.attr, &p.lines), i, label);
-        double one = ignored ? 0 : loss_of(&p, i, label);
+        double one = ignored ? 0 : nll_loss_of(&p, i, label);
         if (p.attr->each) tern__reference_put(call, 0, i, one);
         loss += one;
-        weight += ignored ? 0 : weight_of(&p, label);
+        weight += ignored ? 0 : nll_weight_of(&p, label);
     }
     if (!p.attr->each) tern__reference_put(call, 0, 0, p.attr->mean ? tern__nll_mean(loss, weight) : loss);
     tern__reference_put(call, 1, 0, weight);
@@ -84,27 +84,27 @@ static double sent(const problem *p, const tern__view *dloss, const tern__view *
 
 int tern__reference_nll_loss_grad(const tern__call *call)
 {
-    problem p = problem_of(call, call->out[0], 1);
+    problem p = nll_problem_of(call, call->out[0], 1);
     for (int64_t i = 0; i < p.lines.outer * p.lines.inner; i++) {
         int64_t label = tern__view_get_int(p.label, i);
         double d = label == p.attr->ignored ? 0 : sent(&p, call->in[0], call->in[3], i);
         for (int64_t c = 0; c < p.lines.size; c++)
-            tern__reference_put(call, 0, place(&p, i, c), c == label ? -d * weight_of(&p, c) : 0);
+            tern__reference_put(call, 0, nll_place(&p, i, c), c == label ? -d * nll_weight_of(&p, c) : 0);
     }
     return TERN_OK;
 }
 
 int tern__reference_cross_entropy_grad(const tern__call *call)
 {
-    problem p = problem_of(call, call->in[1], 2);
+    problem p = nll_problem_of(call, call->in[1], 2);
     for (int64_t i = 0; i < p.lines.outer * p.lines.inner; i++) {
         int64_t label = tern__view_get_int(p.label, i);
         double d = label == p.attr->ignored ? 0 : sent(&p, call->in[0], call->in[4], i), all = 0;
-        if (d != 0) d *= tern__focus_slope(tern__view_get(p.logp, place(&p, i, label)), p.attr->gamma);
+        if (d != 0) d *= tern__focus_slope(tern__view_get(p.logp, nll_place(&p, i, label)), p.attr->gamma);
         for (int64_t c = 0; c < p.lines.size; c++) all += q_of(&p, label, c);
         for (int64_t c = 0; c < p.lines.size; c++) {
-            double share = exp(tern__view_get(p.logp, place(&p, i, c))) * all - q_of(&p, label, c);
-            tern__reference_put(call, 0, place(&p, i, c), d * share);
+            double share = exp(tern__view_get(p.logp, nll_place(&p, i, c))) * all - q_of(&p, label, c);
+            tern__reference_put(call, 0, nll_place(&p, i, c), d * share);
         }
     }
     return TERN_OK;

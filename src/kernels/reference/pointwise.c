@@ -51,7 +51,7 @@ static bool all_integers(const tern__call *call)
 }
 
 /* Copying an integer into another dtype rounds once, without going through f64. */
-static double get(const tern__call *call, int n, int64_t i)
+static double pointwise_get(const tern__call *call, int n, int64_t i)
 {
     const tern__view *in = call->in[n];
     bool shortens = call->kernel == TERN__COPY && call->out[0]->dtype != TERN_F64;
@@ -62,7 +62,7 @@ static double get(const tern__call *call, int n, int64_t i)
 static void put_real(const tern__call *call, int64_t i, const double k[2])
 {
     double v[TERN__POINTWISE_INS] = {0};
-    for (int n = 0; n < TERN__POINTWISE_INS && call->in[n]; n++) v[n] = get(call, n, i);
+    for (int n = 0; n < TERN__POINTWISE_INS && call->in[n]; n++) v[n] = pointwise_get(call, n, i);
     tern__reference_put(call, 0, i, table[call->kernel].real(v[0], v[1], v[2], v[3], k));
 }
 
@@ -86,5 +86,13 @@ int tern__reference_pointwise(const tern__call *call)
             put_integer(call, i, k);
         else
             put_real(call, i, k);
+    return TERN_OK;
+}
+
+/* Copies a tensor into another layout. */
+int tern__reference_reorder(const tern__call *call)
+{
+    int64_t count = tern__view_count(call->in[0]);
+    for (int64_t i = 0; i < count; i++) tern__reference_put(call, 0, i, tern__view_get(call->in[0], i));
     return TERN_OK;
 }

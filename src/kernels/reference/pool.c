@@ -11,7 +11,7 @@ typedef struct window {
     int64_t plane;
 } window;
 
-static window window_of(const tern__call *call, const tern__view *x, const tern__view *y, int64_t i)
+static window pool_window_of(const tern__call *call, const tern__view *x, const tern__view *y, int64_t i)
 {
     window w = {.in = tern__space_of(x)};
     tern__space out = tern__space_of(y);
@@ -22,7 +22,7 @@ static window window_of(const tern__call *call, const tern__view *x, const tern_
 }
 
 /* The index in x that kernel position (d, r, c) reads. */
-static int64_t number(const tern__call *call, const window *w, int64_t d, int64_t r, int64_t c)
+static int64_t pool_number(const tern__call *call, const window *w, int64_t d, int64_t r, int64_t c)
 {
     const tern__pool_attr *p = call->attr;
     int64_t at = 0, place[TERN__SPACE] = {d, r, c};
@@ -41,12 +41,12 @@ int tern__reference_max_pool(const tern__call *call)
     const tern__view *x = call->in[0], *y = call->out[0];
     int64_t count = tern__view_count(y);
     for (int64_t i = 0; i < count; i++) {
-        window w = window_of(call, x, y, i);
+        window w = pool_window_of(call, x, y, i);
         double best = -INFINITY;
         int64_t place = tern__pool_place(call->attr, w.span[0].first, w.span[1].first, w.span[2].first);
         EACH_PLACE(w)
         {
-            double v = tern__view_get(x, number(call, &w, d, r, c));
+            double v = tern__view_get(x, pool_number(call, &w, d, r, c));
             if (!(v > best) && v == v) continue; /* the first of equal values, the last NaN */
             best = v;
             place = tern__pool_place(call->attr, d, r, c);
@@ -64,11 +64,11 @@ int tern__reference_max_pool_grad(const tern__call *call)
     double *sums = tern__reference_sums_new(call, 0);
     if (!sums) return TERN_E_MEMORY;
     for (int64_t i = 0; i < count; i++) {
-        window w = window_of(call, dx, dy, i);
+        window w = pool_window_of(call, dx, dy, i);
         int64_t place = (int64_t)tern__view_get(call->in[1], i);
         EACH_PLACE(w)
         if (tern__pool_place(call->attr, d, r, c) == place)
-            sums[tern__view_offset(dx, number(call, &w, d, r, c))] += tern__view_get(dy, i);
+            sums[tern__view_offset(dx, pool_number(call, &w, d, r, c))] += tern__view_get(dy, i);
     }
     tern__reference_sums_put(call, sums, 1);
     return TERN_OK;
@@ -84,9 +84,9 @@ int tern__reference_avg_pool(const tern__call *call)
     const tern__view *x = call->in[0], *y = call->out[0];
     int64_t count = tern__view_count(y);
     for (int64_t i = 0; i < count; i++) {
-        window w = window_of(call, x, y, i);
+        window w = pool_window_of(call, x, y, i);
         double sum = 0;
-        EACH_PLACE(w) sum += tern__view_get(x, number(call, &w, d, r, c));
+        EACH_PLACE(w) sum += tern__view_get(x, pool_number(call, &w, d, r, c));
         tern__reference_put(call, 0, i, sum / divisor(&w));
     }
     return TERN_OK;
@@ -99,10 +99,38 @@ int tern__reference_avg_pool_grad(const tern__call *call)
     double *sums = tern__reference_sums_new(call, 0);
     if (!sums) return TERN_E_MEMORY;
     for (int64_t i = 0; i < count; i++) {
-        window w = window_of(call, dx, dy, i);
+        window w = pool_window_of(call, dx, dy, i);
         EACH_PLACE(w)
-        sums[tern__view_offset(dx, number(call, &w, d, r, c))] += tern__view_get(dy, i) / divisor(&w);
+        sums[tern__view_offset(dx, pool_number(call, &w, d, r, c))] += tern__view_get(dy, i) / divisor(&w);
     }
     tern__reference_sums_put(call, sums, 1);
+    return TERN_OK;
+}
+
+/* ---- the mean over all positions of each channel ---- */
+
+static int64_t positions_of(const tern__view *x)
+{
+    int64_t positions = 1;
+    for (int d = 2; d < x->ndim; d++) positions *= x->shape[d];
+    return positions;
+}
+
+int tern__reference_global_avg_pool(const tern__call *call)
+{
+    int64_t planes = tern__view_count(call->out[0]), positions = positions_of(call->in[0]);
+    for (int64_t i = 0; i < planes; i++) {
+        double sum = 0;
+        for (int64_t p = 0; p < positions; p++) sum += tern__view_get(call->in[0], i * positions + p);
+        tern__reference_put(call, 0, i, sum / (double)positions);
+    }
+    return TERN_OK;
+}
+
+int tern__reference_global_avg_pool_grad(const tern__call *call)
+{
+    int64_t count = tern__view_count(call->out[0]), positions = positions_of(call->out[0]);
+    for (int64_t i = 0; i < count; i++)
+        tern__reference_put(call, 0, i, tern__view_get(call->in[0], i / positions) / (double)positions);
     return TERN_OK;
 }

@@ -6,7 +6,7 @@
 
 typedef double (*join_fn)(double a, double b);
 
-static double sum(double a, double b)
+static double reduce_sum(double a, double b)
 {
     return a + b;
 }
@@ -57,7 +57,7 @@ void tern__reference_sums_put(const tern__call *call, const double *sums, double
         tern__view_set(&own, i, factor * sums[i] + (call->add[0] ? tern__view_get(&own, i) : 0));
 }
 
-static int reduce(const tern__call *call, join_fn join, double start, double factor)
+static int reference_reduce_run(const tern__call *call, join_fn join, double start, double factor)
 {
     const tern__view *x = call->in[0];
     int64_t count = tern__view_count(x);
@@ -113,16 +113,17 @@ static bool is_integer(const tern__call *call)
 int tern__reference_sum(const tern__call *call)
 {
     if (is_integer(call)) return reduce_integers(call, sum_integers, 0);
-    return reduce(call, sum, 0, ((const tern__factor_attr *)call->attr)->factor);
+    return reference_reduce_run(call, reduce_sum, 0, ((const tern__factor_attr *)call->attr)->factor);
 }
 
 int tern__reference_amax(const tern__call *call)
 {
     return is_integer(call) ? reduce_integers(call, high_integer, INT64_MIN)
-                            : reduce(call, high, -INFINITY, 1);
+                            : reference_reduce_run(call, high, -INFINITY, 1);
 }
 
 int tern__reference_amin(const tern__call *call)
 {
-    return is_integer(call) ? reduce_integers(call, low_integer, INT64_MAX) : reduce(call, low, INFINITY, 1);
+    return is_integer(call) ? reduce_integers(call, low_integer, INT64_MAX)
+                            : reference_reduce_run(call, low, INFINITY, 1);
 }

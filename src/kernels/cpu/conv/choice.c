@@ -75,25 +75,21 @@ void tern__conv_case(const tern__conv *c, char text[TERN__CONV_CASE])
 
 /* ---- the fixed table ---- */
 
-static bool is_allowed(const tern__conv *c, const tern__conv_algorithm *a)
+static bool choice_is_allowed(const tern__conv *c, const tern__conv_algorithm *a)
 {
     const tern_device_conv_opts *rules = &c->call->device->conv;
     bool rounds = a->rounds_f32 && c->op[TERN__CONV_X].view->dtype == TERN_F32;
     return !(rounds && rules->exact) && a->takes(c) && (!a->scratch || a->scratch(c) <= rules->workspace);
 }
 
-static bool pays(const tern__conv *c, const tern__conv_algorithm *a)
-{
-    return !a->pays || a->pays(c);
-}
-
 /* The fixed table: the last algorithm that is allowed and pays; NULL: none. */
 static const tern__conv_algorithm *look_up(const tern__conv *c)
 {
     const tern__conv_algorithm *best = NULL;
-    for (int i = 0; tern__conv_algorithms[i]; i++)
-        if (is_allowed(c, tern__conv_algorithms[i]) && pays(c, tern__conv_algorithms[i]))
-            best = tern__conv_algorithms[i];
+    for (int i = 0; tern__conv_algorithms[i]; i++) {
+        const tern__conv_algorithm *a = tern__conv_algorithms[i];
+        if (choice_is_allowed(c, a) && (!a->pays || a->pays(c))) best = a;
+    }
     return best;
 }
 
@@ -114,7 +110,7 @@ static size_t span(const tern__view *view)
 }
 
 /* Weights are packed in every run, as in a training step. */
-static bool trial_open(trial *t, const tern__conv *c)
+static bool choice_trial_open(trial *t, const tern__conv *c)
 {
     bool fits = true;
     *t = (trial){.c = *c, .call = *c->call};
@@ -137,7 +133,7 @@ static bool trial_open(trial *t, const tern__conv *c)
 }
 
 /* Frees scratch memory: algorithms that are not chosen may have used much. */
-static void trial_close(trial *t)
+static void choice_trial_close(trial *t)
 {
     for (int i = 0; i < TERN__CONV_OPERANDS; i++) tern__device_release(t->call.device, t->blocks[i]);
     tern__device_scratch_free(t->call.device);
@@ -177,20 +173,20 @@ static bool is_faster(int64_t ns, int64_t than)
 }
 
 /* Returns the fastest of the algorithms that are allowed; NULL: none has run, out of memory, or cut short. */
-static const tern__conv_algorithm *measure(const tern__conv *c)
+static const tern__conv_algorithm *choice_measure(const tern__conv *c)
 {
     trial t;
     const tern__conv_algorithm *best = NULL;
     int64_t least = INT64_MAX;
-    bool fits = trial_open(&t, c);
+    bool fits = choice_trial_open(&t, c);
     for (int i = 0; fits && tern__conv_algorithms[i]; i++) {
-        if (!is_allowed(c, tern__conv_algorithms[i])) continue;
+        if (!choice_is_allowed(c, tern__conv_algorithms[i])) continue;
         int64_t ns = time_of(&t, tern__conv_algorithms[i]);
         if (!is_faster(ns, least)) continue;
         best = tern__conv_algorithms[i];
         least = ns;
     }
-    trial_close(&t);
+    choice_trial_close(&t);
     return may_go_on(c) ? best : NULL;
 }
 
@@ -201,7 +197,7 @@ static const tern__conv_algorithm *find_known(const tern__conv *c, const char *w
 {
     const char *name = c->call->device->choices->find(c->call->device, what);
     for (int i = 0; name && tern__conv_algorithms[i]; i++)
-        if (!strcmp(tern__conv_algorithms[i]->name, name) && is_allowed(c, tern__conv_algorithms[i]))
+        if (!strcmp(tern__conv_algorithms[i]->name, name) && choice_is_allowed(c, tern__conv_algorithms[i]))
             return tern__conv_algorithms[i];
     return NULL;
 }
@@ -209,14 +205,14 @@ static const tern__conv_algorithm *find_known(const tern__conv *c, const char *w
 static bool may_measure(const tern__conv *c)
 {
     int count = 0;
-    for (int i = 0; tern__conv_algorithms[i]; i++) count += is_allowed(c, tern__conv_algorithms[i]);
+    for (int i = 0; tern__conv_algorithms[i]; i++) count += choice_is_allowed(c, tern__conv_algorithms[i]);
     return count > 1 && may_go_on(c);
 }
 
 /* Measures the case if that is allowed, and keeps the choice. */
-static const tern__conv_algorithm *decide(const tern__conv *c, const char *what)
+static const tern__conv_algorithm *choice_decide(const tern__conv *c, const char *what)
 {
-    const tern__conv_algorithm *best = may_measure(c) ? measure(c) : NULL;
+    const tern__conv_algorithm *best = may_measure(c) ? choice_measure(c) : NULL;
     if (best) c->call->device->choices->keep(c->call->device, what, best->name);
     return best;
 }
@@ -228,7 +224,7 @@ int tern__conv_choose(const tern__conv *c, const tern__conv_algorithm **chosen)
     if (!c->call->device->conv.deterministic) {
         tern__conv_case(c, what);
         *chosen = find_known(c, what);
-        if (!*chosen) *chosen = decide(c, what);
+        if (!*chosen) *chosen = choice_decide(c, what);
     }
     if (!*chosen) *chosen = look_up(c);
     return *chosen ? TERN_OK : TERN_E_UNSUPPORTED;

@@ -39,7 +39,7 @@ tern__prim_key tern__conv_key(const tern__conv *c)
 /* ---- cases ---- */
 
 /* Whether all operands have one dtype, except those that are always computed in f32. */
-static bool takes(const tern__conv *c)
+static bool conv_takes(const tern__conv *c)
 {
     for (int i = 0; i < TERN__CONV_OPERANDS; i++) {
         const tern__view *view = c->op[i].view;
@@ -86,7 +86,7 @@ static int run_by(tern__conv *c, const tern__conv_algorithm *algorithm)
     return status;
 }
 
-static bool is_taken(const tern__conv *c)
+static bool conv_is_taken(const tern__conv *c)
 {
     bool taken = false;
     for (int i = 0; tern__conv_algorithms[i]; i++) taken = taken || tern__conv_algorithms[i]->takes(c);
@@ -97,7 +97,7 @@ static bool is_taken(const tern__conv *c)
 static int run_dense(tern__conv *c, const tern__conv_algorithm *algorithm)
 {
     tern__conv_thin thin;
-    if (!is_taken(c)) return TERN_E_UNSUPPORTED;
+    if (!conv_is_taken(c)) return TERN_E_UNSUPPORTED;
     if (!tern__conv_is_thin(c)) return run_by(c, algorithm);
     int status = tern__conv_thin_open(c, &thin);
     if (!status) status = run_by(&thin.c, algorithm);
@@ -132,7 +132,7 @@ int tern__conv_run(const tern__call *call, const tern__conv_algorithm *algorithm
                 c.op[i].add = call->add[o];
             }
     }
-    if (!takes(&c)) return TERN_E_UNSUPPORTED;
+    if (!conv_takes(&c)) return TERN_E_UNSUPPORTED;
     tern__conv_operand *w = &c.op[TERN__CONV_W];
     tern__view kernel = *w->view;
     tern__conv_attr attr = *c.attr;

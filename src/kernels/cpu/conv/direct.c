@@ -29,7 +29,7 @@ static tern__dnnl_desc describe_weight(const tern__view *w, int64_t groups)
     return tern__dnnl_by_strides(w->ndim + more, shape, stride, tern__dnnl_type(w->dtype));
 }
 
-static void describe(tern__conv *c)
+static void direct_describe(tern__conv *c)
 {
     for (int i = 0; i < TERN__CONV_OPERANDS; i++) {
         tern__conv_operand *op = &c->op[i];
@@ -54,7 +54,7 @@ static dnnl_prop_kind_t direction(tern__kernel kernel)
                                             : dnnl_backward_weights;
 }
 
-static int plan(const tern__conv *c, bool free_choice, dnnl_primitive_desc_t *found)
+static int direct_plan(const tern__conv *c, bool free_choice, dnnl_primitive_desc_t *found)
 {
     const tern__conv_operand *op = c->op;
     tern__dnnl_desc w = any_format(&op[TERN__CONV_W]), b = op[TERN__CONV_B].have;
@@ -85,14 +85,14 @@ static bool is_fallback(const_dnnl_primitive_desc_t found)
 }
 
 /* If one question runs out of memory nothing is chosen: the other answer would round differently. */
-static int choose(const tern__conv *c, dnnl_primitive_desc_t *chosen)
+static int direct_choose(const tern__conv *c, dnnl_primitive_desc_t *chosen)
 {
     int status = TERN_E_UNSUPPORTED;
     bool is_fast = false;
     *chosen = NULL;
     for (int free_choice = 0; free_choice < 2 && !is_fast && status != TERN_E_MEMORY; free_choice++) {
         dnnl_primitive_desc_t found = NULL;
-        status = plan(c, free_choice, &found);
+        status = direct_plan(c, free_choice, &found);
         if (status == TERN_E_UNSUPPORTED) continue;
         if (*chosen) dnnl_primitive_desc_destroy(*chosen);
         *chosen = found;
@@ -113,7 +113,7 @@ static const int *arguments(tern__kernel kernel)
 static int conv_new(const tern__conv *c, const tern__prim_key *key, tern__prim **prim)
 {
     dnnl_primitive_desc_t chosen;
-    int status = choose(c, &chosen);
+    int status = direct_choose(c, &chosen);
     if (status) return status;
     tern__prim_arg args[TERN__CONV_OPERANDS];
     int count = 0;
@@ -123,19 +123,19 @@ static int conv_new(const tern__conv *c, const tern__prim_key *key, tern__prim *
 }
 
 /* Finds the primitive, or makes it at its first use. */
-static int find(tern__conv *c, tern__prim_key *key, tern__prim **prim)
+static int direct_find(tern__conv *c, tern__prim_key *key, tern__prim **prim)
 {
     *key = tern__conv_key(c);
     *prim = tern__prim_find(c->call, key);
-    describe(c);
+    direct_describe(c);
     return *prim ? TERN_OK : conv_new(c, key, prim);
 }
 
-static int run(tern__conv *c)
+static int direct_run(tern__conv *c)
 {
     tern__prim_key key;
     tern__prim *prim;
-    int status = find(c, &key, &prim);
+    int status = direct_find(c, &key, &prim);
     void *data[TERN__CONV_OPERANDS];
     int count = 0;
     for (int i = 0; i < TERN__CONV_OPERANDS && !status; i++) {
@@ -152,10 +152,10 @@ static int run(tern__conv *c)
 }
 
 /* oneDNN has no f16, and bf16 only with AVX-512. */
-static bool takes(const tern__conv *c)
+static bool direct_takes(const tern__conv *c)
 {
     tern_dtype dtype = c->op[TERN__CONV_X].view->dtype;
     return dtype == TERN_F32 || (dtype == TERN_BF16 && tern__dnnl_has_bf16());
 }
 
-const tern__conv_algorithm tern__conv_direct = {.name = "direct", .takes = takes, .run = run};
+const tern__conv_algorithm tern__conv_direct = {.name = "direct", .takes = direct_takes, .run = direct_run};

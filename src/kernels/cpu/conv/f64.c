@@ -12,7 +12,7 @@
  * Chellapilla, Puri and Simard, "High performance convolutional neural networks for document processing"
  * (2006). */
 #include "kernels/cpu/conv/conv.h"
-#include "kernels/cpu/f64_matmul.h"
+#include "kernels/cpu/matrix.h"
 #include "kernels/cpu/loops.h"
 
 #include <string.h>
@@ -68,7 +68,7 @@ static void pass_row(const job *j, double *plane, double *line, int64_t tap, int
 }
 
 /* Threads take channels, so that additions to a channel of dx have a fixed order. */
-static void pass(const job *j, const band *b, bool back)
+static void f64_conv_pass(const job *j, const band *b, bool back)
 {
     int64_t rows = j->image_rows;
     int threads = tern__loop_threads(j->call, j->lines * b->columns);
@@ -117,7 +117,7 @@ static tern__matrix transposed(tern__matrix m)
     return (tern__matrix){m.data, m.columns, m.rows, m.column_stride, m.row_stride};
 }
 
-static int multiply(const job *j, const band *b)
+static int f64_conv_multiply(const job *j, const band *b)
 {
     const tern__call *p = &j->product;
     bool one = b->first / j->image_rows == (b->last - 1) / j->image_rows;
@@ -129,7 +129,7 @@ static int multiply(const job *j, const band *b)
                          : matrix(j->copy, j->outs, b->columns, b->columns);
     int status;
     if (j->call->kernel == TERN__CONV) {
-        pass(j, b, false);
+        f64_conv_pass(j, b, false);
         status = tern__f64_matmul(p, &w, &seen, &y, one && adds);
         if (!one) pass_y(j, b, true, adds);
         return status;
@@ -138,15 +138,15 @@ static int multiply(const job *j, const band *b)
     if (j->call->kernel == TERN__CONV_DATA_GRAD) {
         w = transposed(w);
         status = tern__f64_matmul(p, &w, &y, &seen, false);
-        pass(j, b, true);
+        f64_conv_pass(j, b, true);
         return status;
     }
-    pass(j, b, false);
+    f64_conv_pass(j, b, false);
     seen = transposed(seen);
     return tern__f64_matmul(p, &y, &seen, &w, j->call->add[0] || b->first > 0);
 }
 
-static int run(const job *j)
+static int f64_conv_run(const job *j)
 {
     int64_t all = j->images * j->image_rows;
     int status = TERN_OK;
@@ -154,7 +154,7 @@ static int run(const job *j)
         for (int64_t row = 0; row < all && !status; row += j->rows) {
             int64_t last = TERN__MIN(all, row + j->rows);
             band b = {.group = g, .first = row, .last = last, .columns = (last - row) * j->out[2]};
-            status = multiply(j, &b);
+            status = f64_conv_multiply(j, &b);
         }
     return status;
 }
@@ -222,7 +222,7 @@ static job job_of(const tern__call *call, const tern__view *x, const tern__view 
     return j;
 }
 
-static bool takes(const tern__call *call)
+static bool f64_conv_takes(const tern__call *call)
 {
     bool fine = true;
     for (int i = 0; i < 5; i++) {
@@ -237,7 +237,7 @@ static bool takes(const tern__call *call)
 int tern__f64_conv(const tern__call *call)
 {
     bool forward = call->kernel == TERN__CONV, weight = call->kernel == TERN__CONV_WEIGHT_GRAD;
-    if (!takes(call)) return TERN_E_UNSUPPORTED;
+    if (!f64_conv_takes(call)) return TERN_E_UNSUPPORTED;
     const tern__view *x = forward ? call->in[0] : weight ? call->in[1] : call->out[0];
     job j = job_of(call, x, weight ? call->out[0] : call->in[1], forward ? call->out[0] : call->in[0]);
     if (forward && call->in[2]) add_bias(&j);
@@ -248,5 +248,5 @@ int tern__f64_conv(const tern__call *call)
     j.matrix =
         tern__loop_scratch_of(call, MATRIX, (size_t)((j.lines + j.outs) * columns) * sizeof(*j.matrix));
     j.copy = j.matrix ? j.matrix + j.lines * columns : NULL;
-    return j.matrix ? run(&j) : TERN_E_MEMORY;
+    return j.matrix ? f64_conv_run(&j) : TERN_E_MEMORY;
 }

@@ -3,7 +3,7 @@
 #include "kernels/pack.h"
 #include "kernels/reduce.h"
 
-static void *data_of(const tern__conv_operand *op)
+static void *conv_data_of(const tern__conv_operand *op)
 {
     return (char *)op->view->data + op->offset * (int64_t)tern_dtype_bytes(op->view->dtype);
 }
@@ -38,13 +38,13 @@ static void *copy_of(const tern__conv *c, int i, bool *stale)
 int tern__conv_bring(tern__conv *c, const tern__prim_key *key, int i)
 {
     tern__conv_operand *op = &c->op[i];
-    op->data = data_of(op);
+    op->data = conv_data_of(op);
     if (!op->add && tern__dnnl_same(&op->have, op->to)) return TERN_OK;
     bool stale;
     op->data = copy_of(c, i, &stale);
     if (!op->data) return tern__dnnl_fail(c->call, dnnl_out_of_memory, "copy of an operand");
     if (op->result || !stale) return TERN_OK;
-    return reorder(c->call, *key, i, &(tern__dnnl_memory){&op->have, data_of(op)},
+    return reorder(c->call, *key, i, &(tern__dnnl_memory){&op->have, conv_data_of(op)},
                    &(tern__dnnl_memory){op->to, op->data}, false);
 }
 
@@ -52,7 +52,7 @@ int tern__conv_bring(tern__conv *c, const tern__prim_key *key, int i)
 static int add_same(const tern__call *call, const tern__conv_operand *op)
 {
     tern__view place = *op->view, computed = *op->view;
-    place.data = data_of(op);
+    place.data = conv_data_of(op);
     computed.data = op->data;
     tern__call add = {.device = call->device,
                       .kernel = TERN__ADD,
@@ -65,10 +65,10 @@ static int add_same(const tern__call *call, const tern__conv_operand *op)
 int tern__conv_take_back(tern__conv *c, const tern__prim_key *key, int i)
 {
     const tern__conv_operand *op = &c->op[i];
-    if (!op->result || op->data == data_of(op)) return TERN_OK;
+    if (!op->result || op->data == conv_data_of(op)) return TERN_OK;
     if (op->add && tern__dnnl_same(&op->have, op->to)) return add_same(c->call, op);
     return reorder(c->call, *key, i, &(tern__dnnl_memory){op->to, op->data},
-                   &(tern__dnnl_memory){&op->have, data_of(op)}, op->add);
+                   &(tern__dnnl_memory){&op->have, conv_data_of(op)}, op->add);
 }
 
 int tern__conv_sum_bias(const tern__conv *c)

@@ -14,8 +14,8 @@ static tern__conv_product joined(const tern__conv_product *p)
 }
 
 /* Cuts a row into panels of nearly equal size. */
-static void multiply(const tern__conv_product *p, const tern__product_panels *panels, int64_t out,
-                     int64_t outputs)
+static void product_multiply(const tern__conv_product *p, const tern__product_panels *panels, int64_t out,
+                             int64_t outputs)
 {
     int64_t count = (p->columns + panels->positions - 1) / panels->positions;
     for (int64_t r = 0; r < p->rows; r++)
@@ -32,7 +32,7 @@ void tern__conv_multiply(const tern__conv_product *p)
     const tern__product_panels *panels = TERN__BY_WIDTH(tern__product_panels);
     tern__conv_product j = joined(p);
     int64_t outputs = TERN__MIN(j.width, panels->outputs);
-    for (int64_t out = 0; out < j.width; out += outputs) multiply(&j, panels, out, outputs);
+    for (int64_t out = 0; out < j.width; out += outputs) product_multiply(&j, panels, out, outputs);
 }
 
 void tern__conv_multiply_back(const tern__conv_product *p, float *dw)

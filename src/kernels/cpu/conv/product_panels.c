@@ -88,8 +88,8 @@ TERN__INLINE void sum_by_step(const tern__conv_product *p, int64_t out, int vect
         sum_by_positions(p, out, vectors, in, 2 * BLOCK, sums, positions);
 }
 
-TERN__SIMD static void sum(const tern__conv_product *p, int64_t out, int64_t outputs, const float *in,
-                           float *sums, int64_t positions)
+TERN__SIMD static void panels_sum(const tern__conv_product *p, int64_t out, int64_t outputs, const float *in,
+                                  float *sums, int64_t positions)
 {
     if (OUTPUTS == BLOCK || outputs == OUTPUTS)
         sum_by_step(p, out, VECTORS, in, sums, positions);
@@ -131,4 +131,4 @@ TERN__SIMD static void sum_back(const tern__conv_product *p, int64_t out, int64_
             sum_back_panel(p, out, TERN__PARTS, c, dw);
 }
 
-const tern__product_panels TERN__OF_WIDTH(tern__product_panels) = {OUTPUTS, POSITIONS, sum, sum_back};
+const tern__product_panels TERN__OF_WIDTH(tern__product_panels) = {OUTPUTS, POSITIONS, panels_sum, sum_back};

@@ -29,7 +29,7 @@ static bool is_strided(const tern__conv *c)
     return strided;
 }
 
-static bool takes(const tern__conv *c)
+static bool taps_takes(const tern__conv *c)
 {
     const tern__conv_operand *op = c->op;
     return (is_dilated(c) || is_strided(c) || is_gradient_of_taps(c) || !tern__dnnl_has_convolutions()) &&
@@ -62,7 +62,7 @@ static bool beats_direct(const tern__conv *c)
     return gradient && !tern__is_wide() && tern__conv_positions(c, TERN__CONV_Y) >= 1024;
 }
 
-static bool pays(const tern__conv *c)
+static bool taps_pays(const tern__conv *c)
 {
     const tern__conv_operand *op = c->op;
     tern__taps_space s = tern__taps_space_of(c->attr, op[TERN__CONV_X].view, op[TERN__CONV_Y].view,
@@ -71,14 +71,14 @@ static bool pays(const tern__conv *c)
     return sees_little || (beats_direct(c) && !is_winograds(c));
 }
 
-static size_t scratch(const tern__conv *c)
+static size_t taps_scratch(const tern__conv *c)
 {
     const tern__conv_operand *op = c->op;
     return (op[TERN__CONV_W].result ? tern__taps_weight_scratch : tern__taps_scratch)(
         c->call, op[TERN__CONV_X].view, op[TERN__CONV_W].view, op[TERN__CONV_Y].view);
 }
 
-static int run(tern__conv *c)
+static int taps_run(tern__conv *c)
 {
     const tern__view *x = c->op[TERN__CONV_X].view, *w = c->op[TERN__CONV_W].view;
     const tern__view *y = c->op[TERN__CONV_Y].view;
@@ -89,4 +89,4 @@ static int run(tern__conv *c)
 }
 
 const tern__conv_algorithm tern__conv_taps = {
-    .name = "taps", .takes = takes, .pays = pays, .scratch = scratch, .run = run};
+    .name = "taps", .takes = taps_takes, .pays = taps_pays, .scratch = taps_scratch, .run = taps_run};

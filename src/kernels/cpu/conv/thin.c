@@ -37,7 +37,7 @@ static tern__view seen_of(const tern__view *x, const tern__view *like, const int
     return seen;
 }
 
-static int copy(const tern__conv *c, const tern__view *to, const tern__view *from, bool add)
+static int thin_copy(const tern__conv *c, const tern__view *to, const tern__view *from, bool add)
 {
     tern__call call = {.device = c->call->device,
                        .kernel = TERN__COPY,
@@ -48,13 +48,13 @@ static int copy(const tern__conv *c, const tern__view *to, const tern__view *fro
     return tern__kernel_run(&call);
 }
 
-static int pass(const tern__conv *c, const tern__view *thin, bool back)
+static int thin_pass(const tern__conv *c, const tern__view *thin, bool back)
 {
     static const int64_t one[3] = {1, 1, 1};
     const tern__conv_operand *x = &c->op[TERN__CONV_X];
     tern__view wide = seen_of(x->view, thin, c->attr->stride + tern__conv_first_axis(c));
     tern__view dense = seen_of(thin, thin, one);
-    return back ? copy(c, &wide, &dense, x->add) : copy(c, &dense, &wide, false);
+    return back ? thin_copy(c, &wide, &dense, x->add) : thin_copy(c, &dense, &wide, false);
 }
 
 /* Replaces x by the view of the positions that are read. */
@@ -81,7 +81,7 @@ int tern__conv_thin_open(const tern__conv *c, tern__conv_thin *t)
     t->seen.data = tern__device_scratch(c->call->device, TERN__SCRATCH_THIN, tern__view_bytes(&t->seen));
     if (!t->seen.data) return TERN_E_MEMORY;
     replace(c, t);
-    return x->result ? TERN_OK : pass(c, &t->seen, false);
+    return x->result ? TERN_OK : thin_pass(c, &t->seen, false);
 }
 
 int tern__conv_thin_close(const tern__conv *c, const tern__conv_thin *t)
@@ -89,5 +89,5 @@ int tern__conv_thin_close(const tern__conv *c, const tern__conv_thin *t)
     const tern__conv_operand *x = &c->op[TERN__CONV_X];
     if (!x->result) return TERN_OK;
     if (!x->add) memset(x->view->data, 0, tern__view_bytes(x->view));
-    return pass(c, &t->seen, true);
+    return thin_pass(c, &t->seen, true);
 }

@@ -6,7 +6,7 @@
 #include "kernels/cpu/loops.h"
 #include "kernels/pack.h"
 
-static bool takes(const tern__conv *c)
+static bool tiles_takes(const tern__conv *c)
 {
     tern_dtype dtype = c->op[TERN__CONV_X].view->dtype;
     return (dtype == TERN_BF16 || dtype == TERN_F32) && c->attr->groups == 1 && tern__amx_has();
@@ -14,7 +14,7 @@ static bool takes(const tern__conv *c)
 
 /* f32 weights are split and packed for every run, which does not pay for few positions. Nor do the copies
  * of x pay if they are multiplied little: few channels, or one tap with a stride. */
-static bool pays(const tern__conv *c)
+static bool tiles_pays(const tern__conv *c)
 {
     const tern__view *x = c->op[TERN__CONV_X].view, *w = c->op[TERN__CONV_W].view;
     if (x->dtype != TERN_F32 || c->op[TERN__CONV_W].result) return true;
@@ -24,7 +24,7 @@ static bool pays(const tern__conv *c)
 }
 
 /* Copies stay in the caches; sums kept from group to group take as much as the weight. */
-static size_t scratch(const tern__conv *c)
+static size_t tiles_scratch(const tern__conv *c)
 {
     const tern__conv_operand *w = &c->op[TERN__CONV_W];
     return w->result ? (size_t)tern__view_count(w->view) * sizeof(float) : 0;
@@ -58,7 +58,7 @@ static void *tiles_of(const tern__conv *c, const tern__amx_weight *w)
     return tiles;
 }
 
-static int run(tern__conv *c)
+static int tiles_run(tern__conv *c)
 {
     const tern__view *x = c->op[TERN__CONV_X].view, *y = c->op[TERN__CONV_Y].view;
     tern__conv_operand *op = &c->op[TERN__CONV_W];
@@ -70,5 +70,9 @@ static int run(tern__conv *c)
     return tiles ? tern__amx_conv(c->call, x, y, &w, tiles, c->op[TERN__CONV_B].view) : TERN_E_MEMORY;
 }
 
-const tern__conv_algorithm tern__conv_tiles = {
-    .name = "tiles", .rounds_f32 = true, .takes = takes, .pays = pays, .scratch = scratch, .run = run};
+const tern__conv_algorithm tern__conv_tiles = {.name = "tiles",
+                                               .rounds_f32 = true,
+                                               .takes = tiles_takes,
+                                               .pays = tiles_pays,
+                                               .scratch = tiles_scratch,
+                                               .run = tiles_run};

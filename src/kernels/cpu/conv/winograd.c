@@ -18,7 +18,7 @@ static int64_t all_products(const tern__conv *c)
 }
 
 /* Nearly empty tiles, with dilations almost as wide as the image, are not worth a try. */
-static bool takes(const tern__conv *c)
+static bool winograd_takes(const tern__conv *c)
 {
     return tern__winograd_takes(c->call, c->op[TERN__CONV_X].view, c->op[TERN__CONV_W].view,
                                 c->op[TERN__CONV_Y].view) &&
@@ -27,18 +27,18 @@ static bool takes(const tern__conv *c)
 
 /* The transformed weights are four times as large and each is read once, which does not pay for a handful
  * of tiles. Nor do tiles that are less than half full, as for images hardly wider than the dilation. */
-static bool pays(const tern__conv *c)
+static bool winograd_pays(const tern__conv *c)
 {
     return products(c) >= 16 * TERN__WINOGRAD_POINTS && 2 * products(c) <= all_products(c);
 }
 
-static size_t scratch(const tern__conv *c)
+static size_t winograd_scratch(const tern__conv *c)
 {
     return (c->op[TERN__CONV_W].result ? tern__winograd_weight_scratch : tern__winograd_scratch)(
         c->call, c->op[TERN__CONV_X].view, c->op[TERN__CONV_W].view, c->op[TERN__CONV_Y].view);
 }
 
-static int run(tern__conv *c)
+static int winograd_run(tern__conv *c)
 {
     const tern__view *x = c->op[TERN__CONV_X].view, *w = c->op[TERN__CONV_W].view;
     const tern__view *y = c->op[TERN__CONV_Y].view;
@@ -47,5 +47,9 @@ static int run(tern__conv *c)
     return status ? status : tern__conv_sum_bias(c);
 }
 
-const tern__conv_algorithm tern__conv_winograd = {
-    .name = "winograd", .rounds_f32 = true, .takes = takes, .pays = pays, .scratch = scratch, .run = run};
+const tern__conv_algorithm tern__conv_winograd = {.name = "winograd",
+                                                  .rounds_f32 = true,
+                                                  .takes = winograd_takes,
+                                                  .pays = winograd_pays,
+                                                  .scratch = winograd_scratch,
+                                                  .run = winograd_run};

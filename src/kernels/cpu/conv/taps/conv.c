@@ -56,7 +56,7 @@ static int64_t room(const job *j)
 
 /* ---- a part ---- */
 
-static part part_of(const job *j, int64_t number)
+static part taps_part_of(const job *j, int64_t number)
 {
     const tern__taps_axis *axis = j->space.axis;
     int64_t band = number / j->groups, sheet = band / j->bands, begin = band % j->bands * j->band;
@@ -65,7 +65,7 @@ static part part_of(const job *j, int64_t number)
 }
 
 /* Initialises a block of outputs. */
-TERN__SIMD static void begin(float *to, const float *bias, int64_t positions, bool add)
+TERN__SIMD static void taps_begin(float *to, const float *bias, int64_t positions, bool add)
 {
     float value[TERN__BLOCK] = {0};
     if (!bias && add) return;
@@ -82,7 +82,7 @@ static void begin_part(const job *j, const part *s, float *outs)
     for (int64_t b = 0; b * TERN__BLOCK < tern__taps_width(&j->w, s->group); b++) {
         float *to = outs + ((b * sheets + s->band.sheet) * rows + s->band.begin) * columns * TERN__BLOCK;
         const float *bias = j->bias ? j->bias + (2 * s->group + b) * TERN__BLOCK : NULL;
-        begin(to, bias, (s->band.end - s->band.begin) * columns, j->call->add[0]);
+        taps_begin(to, bias, (s->band.end - s->band.begin) * columns, j->call->add[0]);
     }
 }
 
@@ -104,13 +104,13 @@ static void add_inputs(const job *j, const part *s, int64_t in)
 }
 
 /* Computes parts first .. last - 1, those of a band in turn for every chunk of inputs. */
-static void compute(const job *j, int64_t first, int64_t last)
+static void taps_compute(const job *j, int64_t first, int64_t last)
 {
     for (int64_t next; first < last; first = next) {
         next = TERN__MIN(last, (first / j->groups + 1) * j->groups);
         for (int64_t in = 0; in < j->w.ins; in += CHUNK)
             for (int64_t i = first; i < next; i++) {
-                part s = part_of(j, i);
+                part s = taps_part_of(j, i);
                 add_inputs(j, &s, in);
             }
     }
@@ -118,8 +118,8 @@ static void compute(const job *j, int64_t first, int64_t last)
 
 /* ---- the plan ---- */
 
-static job plan(const tern__call *call, const tern__view *x, const tern__view *w, int64_t offset,
-                const tern__view *y)
+static job taps_plan(const tern__call *call, const tern__view *x, const tern__view *w, int64_t offset,
+                     const tern__view *y)
 {
     bool turned = call->kernel == TERN__CONV_DATA_GRAD;
     job j = {.call = call, .in = turned ? y : x, .out = turned ? x : y, .threads = call->device->threads};
@@ -142,7 +142,7 @@ static size_t weight_bytes(const job *j)
 size_t tern__taps_scratch(const tern__call *call, const tern__view *x, const tern__view *w,
                           const tern__view *y)
 {
-    job j = plan(call, x, w, 0, y);
+    job j = taps_plan(call, x, w, 0, y);
     return weight_bytes(&j);
 }
 
@@ -169,12 +169,12 @@ static float *packed_weights(const job *j, const tern__view *w, int64_t offset)
 int tern__taps(const tern__call *call, const tern__view *x, const tern__view *w, int64_t offset,
                const tern__view *y, const tern__view *bias)
 {
-    job j = plan(call, x, w, offset, y);
+    job j = taps_plan(call, x, w, offset, y);
     if (bias) j.bias = bias->data;
     j.packed = packed_weights(&j, w, offset);
     if (!j.packed) return TERN_E_MEMORY;
     int64_t parts = j.out->shape[0] * j.space.axis[TERN__TAPS_SHEETS].out * j.bands * j.groups;
 #pragma omp parallel for num_threads(j.threads) schedule(static) if (j.threads > 1)
-    for (int t = 0; t < j.threads; t++) compute(&j, parts * t / j.threads, parts * (t + 1) / j.threads);
+    for (int t = 0; t < j.threads; t++) taps_compute(&j, parts * t / j.threads, parts * (t + 1) / j.threads);
     return TERN_OK;
 }

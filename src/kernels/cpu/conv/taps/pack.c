@@ -19,7 +19,7 @@ tern__taps_weight tern__taps_weight_of(const tern__view *w, int64_t offset, bool
 }
 
 /* The address of tap `tap` of an output's input. */
-static float *place(const tern__taps_weight *w, int64_t out, int64_t in, int64_t tap)
+static float *taps_place(const tern__taps_weight *w, int64_t out, int64_t in, int64_t tap)
 {
     int64_t column = tap % w->taps[2], row = tap / w->taps[2] % w->taps[1];
     int64_t sheet = tap / w->taps[2] / w->taps[1];
@@ -34,7 +34,7 @@ void tern__taps_pack(float *to, const tern__taps_weight *w, int64_t group)
     for (int64_t block = 0; block < w->ins; block += TERN__BLOCK)
         for (int64_t o = 0; o < width; o++)
             for (int64_t tap = 0; tap < taps; tap++) {
-                const float *from = place(w, 32 * group + o, block, tap);
+                const float *from = taps_place(w, 32 * group + o, block, tap);
                 float *line = to + tap * pitch + block * width + o;
                 for (int64_t c = 0; c < TERN__BLOCK; c++) line[c * width] = from[c * w->in_stride];
             }
@@ -46,7 +46,7 @@ void tern__taps_unpack(const float *from, const tern__taps_weight *w, const tern
     for (int64_t block = 0; block < part->ins; block += TERN__BLOCK)
         for (int64_t o = 0; o < width; o++)
             for (int64_t tap = 0; tap < part->taps; tap++) {
-                float *to = place(w, 32 * part->group + o, part->in + block, part->tap + tap);
+                float *to = taps_place(w, 32 * part->group + o, part->in + block, part->tap + tap);
                 const float *line = from + tap * pitch + block * width + o;
                 for (int64_t c = 0; c < TERN__BLOCK; c++)
                     to[c * w->in_stride] = line[c * width] + (add ? to[c * w->in_stride] : 0);

@@ -53,7 +53,7 @@ static void add_image(const job *j, float *sums, const tern__taps_part *part, in
         }
 }
 
-static tern__taps_part part_of(const job *j, int64_t number)
+static tern__taps_part taps_grad_part_of(const job *j, int64_t number)
 {
     int64_t tap = number % j->cuts * j->taps, chunk = number / j->cuts, in = chunk % j->chunks * j->chunk;
     return (tern__taps_part){.group = chunk / j->chunks,
@@ -63,15 +63,15 @@ static tern__taps_part part_of(const job *j, int64_t number)
                              .taps = TERN__MIN(j->taps, tern__taps_count(&j->space) - tap)};
 }
 
-static void compute(const job *j, float *sums, int64_t number)
+static void taps_grad_compute(const job *j, float *sums, int64_t number)
 {
-    tern__taps_part part = part_of(j, number);
+    tern__taps_part part = taps_grad_part_of(j, number);
     memset(sums, 0, (size_t)j->room * sizeof(*sums));
     for (int64_t image = 0; image < j->x->shape[0]; image++) add_image(j, sums, &part, image);
     tern__taps_unpack(sums, &j->w, &part, j->call->add[0]);
 }
 
-static void cut(job *j)
+static void taps_grad_cut(job *j)
 {
     int64_t taps = tern__taps_count(&j->space), fit = FLOATS / (32 * taps) / TERN__BLOCK * TERN__BLOCK;
     j->groups = tern__taps_groups(&j->w);
@@ -84,13 +84,13 @@ static void cut(job *j)
     j->room = tern__taps_room(&j->w, j->chunk, j->taps);
 }
 
-static job plan(const tern__call *call, const tern__view *x, const tern__view *dy, const tern__view *dw,
-                int64_t offset)
+static job taps_grad_plan(const tern__call *call, const tern__view *x, const tern__view *dy,
+                          const tern__view *dw, int64_t offset)
 {
     job j = {.call = call, .x = x, .dy = dy, .threads = call->device->threads};
     j.space = tern__taps_space_of(call->attr, x, dy, dw, false);
     j.w = tern__taps_weight_of(dw, offset, false);
-    cut(&j);
+    taps_grad_cut(&j);
     return j;
 }
 
@@ -102,20 +102,20 @@ static size_t sum_bytes(const job *j)
 size_t tern__taps_weight_scratch(const tern__call *call, const tern__view *x, const tern__view *dw,
                                  const tern__view *dy)
 {
-    job j = plan(call, x, dy, dw, 0);
+    job j = taps_grad_plan(call, x, dy, dw, 0);
     return sum_bytes(&j);
 }
 
 int tern__taps_weight_grad(const tern__call *call, const tern__view *x, const tern__view *dy,
                            const tern__view *dw, int64_t offset)
 {
-    job j = plan(call, x, dy, dw, offset);
+    job j = taps_grad_plan(call, x, dy, dw, offset);
     float *sums = tern__loop_scratch_of(call, SUMS, sum_bytes(&j));
     if (!sums) return TERN_E_MEMORY;
     int64_t parts = j.groups * j.chunks * j.cuts;
 #pragma omp parallel for num_threads(j.threads) schedule(static) if (j.threads > 1)
     for (int t = 0; t < j.threads; t++)
         for (int64_t i = parts * t / j.threads; i < parts * (t + 1) / j.threads; i++)
-            compute(&j, sums + t * j.room, i);
+            taps_grad_compute(&j, sums + t * j.room, i);
     return TERN_OK;
 }

@@ -94,7 +94,7 @@ static tile tile_at(const job *j, const stretch *s, const cursor *c)
     return t;
 }
 
-static void advance(const job *j, const stretch *s, cursor *c)
+static void tiles_advance(const job *j, const stretch *s, cursor *c)
 {
     c->in_line += ROWS;
     if (c->in_line < s->line) return;
@@ -108,8 +108,8 @@ static void advance(const job *j, const stretch *s, cursor *c)
 
 /* Adds up some pairs of tiles, a few steps at a time, so that all of them read these steps' weights from
  * the first-level cache. */
-static void add_up(const job *j, const stretch *s, const tile *tiles, int64_t count,
-                   float sums[TOGETHER][TERN__AMX_SUMS])
+static void tiles_add_up(const job *j, const stretch *s, const tile *tiles, int64_t count,
+                         float sums[TOGETHER][TERN__AMX_SUMS])
 {
     const turn *t = s->turn;
     tern__amx_operands o = {.b = j->weight + s->channel / ROWS * j->column,
@@ -160,8 +160,8 @@ static void tiles(const job *j, const stretch *s, int64_t all)
     cursor c = {0};
     for (int64_t first = 0; first < all; first += 2 * TOGETHER) {
         int64_t count = TERN__MIN(2 * TOGETHER, all - first);
-        for (int64_t i = 0; i < count; i++, advance(j, s, &c)) some[i] = tile_at(j, s, &c);
-        add_up(j, s, some, count, sums);
+        for (int64_t i = 0; i < count; i++, tiles_advance(j, s, &c)) some[i] = tile_at(j, s, &c);
+        tiles_add_up(j, s, some, count, sums);
         if (first == 0) find_large(j, s, sums[0], large);
         for (int64_t i = 0; i < count && (s->large || large[0] || large[1]); i++)
             correct(j, s, &some[i], large, sums[i / 2] + i % 2 * 2 * ROWS * ROWS);
@@ -172,7 +172,7 @@ static void tiles(const job *j, const stretch *s, int64_t all)
 }
 
 /* Sets the lines of a turn in slabs like `slab`: an image's last slab may have fewer sheets. */
-static void measure(const job *j, stretch *s, int64_t slab)
+static void tiles_measure(const job *j, stretch *s, int64_t slab)
 {
     const tern__slabs *slabs = &j->s;
     const int64_t *count = s->turn->count;
@@ -199,7 +199,7 @@ static void group(const job *j, char *planes, int64_t first, int64_t last)
                          .channel = channel,
                          .large = large,
                          .turn = &j->turns[t]};
-            measure(j, &s, first);
+            tiles_measure(j, &s, first);
             if (s.tiles) tiles(j, &s, (last - first) * s.tiles);
         }
 }
@@ -209,7 +209,7 @@ static int64_t bunches_of(const job *j)
     return (j->s.source->shape[0] + j->s.together - 1) / j->s.together;
 }
 
-static int walk(const job *j)
+static int tiles_walk(const job *j)
 {
     int64_t slabs = bunches_of(j) * j->s.each, groups = (slabs + j->group - 1) / j->group;
     int threads = (int)TERN__MIN((int64_t)j->call->device->threads, groups);
@@ -307,7 +307,7 @@ static void fill_turn(const job *j, int64_t t, char *tiles)
 }
 
 /* Fills in tiles of pairs, turns with their steps in sequence, and the bias. */
-static int fill(job *j, const tern__view *bias)
+static int tiles_fill(job *j, const tern__view *bias)
 {
     int64_t turns = j->s.p.turns, steps = j->w->taps * j->s.blocks;
     int64_t columns = (j->outs + ROWS - 1) / ROWS * ROWS;
@@ -357,7 +357,7 @@ static int64_t tiles_of(const tern__slabs *s, bool by_rows)
 
 /* Chooses slabs that fit into the cache, at least one per thread. For small images chooses the bunch with
  * the fewest tiles if that saves at least a sixth, since its results are scattered. */
-static void cut(job *j)
+static void tiles_cut(job *j)
 {
     tern__slabs *s = &j->s;
     int64_t threads = j->call->device->threads, images = s->source->shape[0];
@@ -413,7 +413,7 @@ int tern__amx_conv(const tern__call *call, const tern__view *x, const tern__view
     bool neighbours = a[2].stride == 1 && a[2].dilation == 1 && a[2].kernel > 1;
     j.s.wide = neighbours && weight->depth <= ROWS ? WIDE / 2 : WIDE;
     j.target.slabs = &j.s;
-    cut(&j);
-    int status = fill(&j, bias);
-    return status ? status : walk(&j);
+    tiles_cut(&j);
+    int status = tiles_fill(&j, bias);
+    return status ? status : tiles_walk(&j);
 }

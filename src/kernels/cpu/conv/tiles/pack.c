@@ -26,14 +26,9 @@ tern__amx_weight tern__amx_weight_of(const tern__view *w, int64_t offset, bool t
     return of;
 }
 
-static int64_t blocks_of(const tern__amx_weight *w)
-{
-    return (w->depth + DEPTH - 1) / DEPTH;
-}
-
 static int64_t column_bytes(const tern__amx_weight *w)
 {
-    return blocks_of(w) * w->taps * w->tile;
+    return (w->depth + DEPTH - 1) / DEPTH * w->taps * w->tile;
 }
 
 static int64_t groups_of(const tern__amx_weight *w)

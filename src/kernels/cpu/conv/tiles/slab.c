@@ -113,13 +113,6 @@ static void copy_channels(const tern__slabs *s, char *to, int64_t image, int64_t
         copy_plain_row(s, to, from + at * bytes, phase, size, TERN__MIN(ROWS, v->shape[1] - channel), large);
 }
 
-/* Clears padding that another slab has overwritten. */
-static void clear_row(const tern__slabs *s, char *to)
-{
-    memset(to, 0, (size_t)s->row);
-    if (s->low) memset(to + s->low, 0, (size_t)s->row);
-}
-
 /* Copies a plane: up to 32 channels from the first. */
 static void copy_plane(const tern__slabs *s, char *to, int64_t image, int64_t sheet, int64_t phase,
                        int64_t first, tern__words *large)
@@ -128,7 +121,11 @@ static void copy_plane(const tern__slabs *s, char *to, int64_t image, int64_t sh
     int64_t last = TERN__MIN(first + 32, s->source->shape[1]);
     for (int64_t i = 0; i < (s->deep + p->more) * p->axis[1].size; i++, to += s->row) {
         int64_t at = tern__planes_row(p, phase, sheet + i / p->axis[1].size, i % p->axis[1].size);
-        if (at < 0 && s->each > 1) clear_row(s, to);
+        /* Clears padding that another slab has overwritten. */
+        if (at < 0 && s->each > 1) {
+            memset(to, 0, (size_t)s->row);
+            if (s->low) memset(to + s->low, 0, (size_t)s->row);
+        }
         for (int64_t c = first; c < last && at >= 0; c += ROWS)
             copy_channels(s, to + (c - first) * 2, image, c, at, phase % p->axis[2].step, large);
     }

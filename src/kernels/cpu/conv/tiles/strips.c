@@ -93,7 +93,7 @@ typedef struct line {
     int64_t at;
 } line;
 
-static line line_of(const sight *g, int64_t sheet, int64_t row)
+static line strips_line_of(const sight *g, int64_t sheet, int64_t row)
 {
     const tern__axis *a = g->s->axis;
     int64_t z = sheet * a[0].stride + g->offset[0], y = row * a[1].stride + g->offset[1];
@@ -177,7 +177,7 @@ TERN__SIMD static void fill_channels(const sight *g, const char *from, uint32_t 
 }
 
 /* The address of a channel, or of the 16 from it on. */
-static const char *channel_of(const tern__strips *s, int64_t channel)
+static const char *strips_channel_of(const tern__strips *s, int64_t channel)
 {
     return (const char *)s->view->data + channel * image_size(s) * s->bytes;
 }
@@ -185,10 +185,10 @@ static const char *channel_of(const tern__strips *s, int64_t channel)
 static void fill_block(const sight *g, int64_t channel, char *tile, tern__words *large)
 {
     const tern__strips *s = g->s;
-    const char *from = channel_of(s, channel);
+    const char *from = strips_channel_of(s, channel);
     for (int64_t sheet = 0; sheet < s->rows[0]; sheet++)
         for (int64_t row = 0; row < s->rows[1]; row++, tile += s->tile) {
-            line l = line_of(g, sheet, row);
+            line l = strips_line_of(g, sheet, row);
             if (!l.there)
                 memset(tile, 0, (size_t)s->tile);
             else
@@ -241,10 +241,10 @@ TERN__SIMD static void split_row(const float *from, char *high, char *low, tern_
 static void fill_channel(const sight *g, int64_t channel, char *to, tern__words *large)
 {
     const tern__strips *s = g->s;
-    const char *from = channel_of(s, channel);
+    const char *from = strips_channel_of(s, channel);
     for (int64_t sheet = 0; sheet < s->rows[0]; sheet++)
         for (int64_t row = 0; row < s->rows[1]; row++, to += s->tile) {
-            line l = line_of(g, sheet, row);
+            line l = strips_line_of(g, sheet, row);
             if (s->bytes == 4) {
                 float values[DEPTH] = {0};
                 read_line(g, from + l.at * s->bytes, l.there, (char *)values);

@@ -66,12 +66,12 @@ static bool has_two(const job *j, int64_t in)
     return in + 1 < j->ins;
 }
 
-static int64_t rows_of(const job *j, int64_t in)
+static int64_t tiles_grad_rows_of(const job *j, int64_t in)
 {
     return has_two(j, in) ? j->taps : (j->taps + 1) / 2;
 }
 
-static void add_row(const job *j, tern__amx_operands *o, int64_t in, int64_t r, float *sums)
+static void tiles_grad_add_row(const job *j, tern__amx_operands *o, int64_t in, int64_t r, float *sums)
 {
     const char *x = j->x_tiles + in % (2 * j->together) * j->x_block;
     bool two = has_two(j, in);
@@ -82,9 +82,9 @@ static void add_row(const job *j, tern__amx_operands *o, int64_t in, int64_t r, 
 }
 
 /* Multiplies a pair of dy's blocks by a pair of x's, for all taps, over the steps of a group. */
-static void add_up(const job *j, const part *p, int64_t in, int64_t out, bool more, float *sums)
+static void tiles_grad_add_up(const job *j, const part *p, int64_t in, int64_t out, bool more, float *sums)
 {
-    int64_t rows = rows_of(j, in), low = j->x.tile - TILE, few = low ? FEW / 2 : FEW;
+    int64_t rows = tiles_grad_rows_of(j, in), low = j->x.tile - TILE, few = low ? FEW / 2 : FEW;
     tern__amx_operands o = {.a = j->dy_tiles + (out - p->first) * j->dy_block,
                             .a_row = 2 * DEPTH,
                             .a_next = out + 1 < p->last ? j->dy_block : 0,
@@ -96,7 +96,8 @@ static void add_up(const job *j, const part *p, int64_t in, int64_t out, bool mo
             o.b_at = j->b_at + step;
             o.steps = TERN__MIN(few, j->steps - step);
             o.more = more || step > 0;
-            for (int64_t r = first; r < TERN__MIN(rows, first + SIDE); r++) add_row(j, &o, in, r, sums);
+            for (int64_t r = first; r < TERN__MIN(rows, first + SIDE); r++)
+                tiles_grad_add_row(j, &o, in, r, sums);
         }
 }
 
@@ -157,7 +158,7 @@ static void define(const job *j, float *sums, int64_t in, int64_t out, int r, in
 
 /* Gathers one of dy's channels: values[channel of x][tap]. From the last taps to the first, since writing
  * 16 at a time may overwrite the beginning of the next channel. */
-static void gather(const job *j, float *sums, int64_t in, int r, int c, int64_t o, float *values)
+static void tiles_grad_gather(const job *j, float *sums, int64_t in, int r, int c, int64_t o, float *values)
 {
     const float *from[ROWS];
     if (j->taps == 1) {
@@ -190,7 +191,7 @@ TERN__SIMD static void put_values(void *to, tern_dtype dtype, const float *value
 }
 
 /* Writes `n` values from channels `o` and `c` on; if taps were removed they have gaps. */
-static void put_row(const job *j, int64_t o, int64_t c, const float *values, int64_t n)
+static void tiles_grad_put_row(const job *j, int64_t o, int64_t c, const float *values, int64_t n)
 {
     const tern__view *dw = j->dw;
     bool add = j->call->add[0];
@@ -205,7 +206,7 @@ static void put_row(const job *j, int64_t o, int64_t c, const float *values, int
                        add);
 }
 
-static void put(const job *j, const part *p, int64_t in, int64_t out, float *sums, float *values)
+static void tiles_grad_put(const job *j, const part *p, int64_t in, int64_t out, float *sums, float *values)
 {
     int64_t outs = j->dy.channels, ins = j->x.channels;
     for (int r = 0; r < 2 && out + r < p->last; r++)
@@ -213,8 +214,9 @@ static void put(const job *j, const part *p, int64_t in, int64_t out, float *sum
             int64_t channel = (in + c) * ROWS;
             if (!are_right(j, sums, in, out, r, c)) define(j, sums, in, out, r, c);
             for (int64_t o = 0; o < TERN__MIN(ROWS, outs - (out + r) * ROWS); o++) {
-                gather(j, sums, in, r, c, o, values);
-                put_row(j, (out + r) * ROWS + o, channel, values, TERN__MIN(ROWS, ins - channel) * j->taps);
+                tiles_grad_gather(j, sums, in, r, c, o, values);
+                tiles_grad_put_row(j, (out + r) * ROWS + o, channel, values,
+                                   TERN__MIN(ROWS, ins - channel) * j->taps);
             }
         }
 }
@@ -222,8 +224,8 @@ static void put(const job *j, const part *p, int64_t in, int64_t out, float *sum
 /* ---- the loops ---- */
 
 /* Fills a strip of a block, and remembers if it has large values; so may other threads. */
-static void fill(const tern__strips *s, const part *p, int64_t block, int64_t copy, int64_t strip,
-                 char *tiles, bool *large)
+static void tiles_grad_fill(const tern__strips *s, const part *p, int64_t block, int64_t copy, int64_t strip,
+                            char *tiles, bool *large)
 {
     if (tern__strips_fill(s, p->slabs, block * ROWS, copy, strip, tiles))
         __atomic_store_n(&large[block], true, __ATOMIC_RELAXED);
@@ -233,8 +235,8 @@ static void fill_dy(const job *j, const part *p)
 {
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < (p->last - p->first) * j->strips; i++)
-        fill(&j->dy, p, p->first + i / j->strips, 0, i % j->strips,
-             j->dy_tiles + i * tern__strips_height(&j->dy) * j->dy.tile, j->dy_large);
+        tiles_grad_fill(&j->dy, p, p->first + i / j->strips, 0, i % j->strips,
+                        j->dy_tiles + i * tern__strips_height(&j->dy) * j->dy.tile, j->dy_large);
 }
 
 /* Copies blocks of x from `first` on, as many as are taken together. */
@@ -243,8 +245,8 @@ static void fill_x(const job *j, const part *p, int64_t first)
     int64_t blocks = TERN__MIN(2 * j->together, j->ins - first), each = j->x.copies * j->strips;
 #pragma omp for schedule(static)
     for (int64_t i = 0; i < blocks * each; i++)
-        fill(&j->x, p, first + i / each, i % each / j->strips, i % j->strips,
-             j->x_tiles + i * tern__strips_height(&j->x) * j->x.tile, j->x_large);
+        tiles_grad_fill(&j->x, p, first + i / each, i % each / j->strips, i % j->strips,
+                        j->x_tiles + i * tern__strips_height(&j->x) * j->x.tile, j->x_large);
 }
 
 /* The floats of the sums of two pairs of blocks. */
@@ -253,7 +255,7 @@ static int64_t pair_sums(const job *j)
     return j->taps * TERN__AMX_SUMS;
 }
 
-static void multiply(const job *j, const part *p, int64_t first)
+static void tiles_grad_multiply(const job *j, const part *p, int64_t first)
 {
     int64_t ins = (TERN__MIN(2 * j->together, j->ins - first) + 1) / 2, outs = (p->last - p->first + 1) / 2;
     bool last =
@@ -263,12 +265,12 @@ static void multiply(const job *j, const part *p, int64_t first)
         for (int64_t i = ins * outs * t / j->threads; i < ins * outs * (t + 1) / j->threads; i++) {
             int64_t in = first + i / outs * 2, out = p->first + i % outs * 2;
             float *sums = j->sums + (j->kept ? in / 2 * outs + i % outs : t) * pair_sums(j);
-            add_up(j, p, in, out, p->slabs.first > 0, sums);
-            if (last) put(j, p, in, out, sums, j->rows + t * ROWS * (j->taps + 1));
+            tiles_grad_add_up(j, p, in, out, p->slabs.first > 0, sums);
+            if (last) tiles_grad_put(j, p, in, out, sums, j->rows + t * ROWS * (j->taps + 1));
         }
 }
 
-static void run(const job *j, const part *p)
+static void tiles_grad_run(const job *j, const part *p)
 {
 #pragma omp parallel num_threads(j->threads) if (j->threads > 1)
     {
@@ -276,7 +278,7 @@ static void run(const job *j, const part *p)
         fill_dy(j, p);
         for (int64_t in = 0; in < j->ins; in += 2 * j->together) {
             fill_x(j, p, in);
-            multiply(j, p, in);
+            tiles_grad_multiply(j, p, in);
         }
         tern__amx_close();
     }
@@ -324,7 +326,7 @@ static bool halve(tern__strip_slabs *s, const tern__view *dy)
 }
 
 /* Chooses slabs of which enough fit into the cache, and groups of as many as fit. */
-static void cut(job *j, const tern__view *x, const tern__view *dy, const tern__view *w)
+static void tiles_grad_cut(job *j, const tern__view *x, const tern__view *dy, const tern__view *w)
 {
     tern__strip_slabs *s = &j->slabs;
     *s = (tern__strip_slabs){
@@ -380,7 +382,7 @@ int tern__amx_conv_weight(const tern__call *call, const tern__view *x, const ter
                           const tern__view *dw)
 {
     job j = {.call = call, .dw = dw, .dense = tern__view_is_contiguous(dw)};
-    cut(&j, x, dy, dw);
+    tiles_grad_cut(&j, x, dy, dw);
     j.taps = j.x.unfolded ? 1 : tern__view_count(dw) / (dw->shape[0] * dw->shape[1]);
     int64_t all = x->shape[0] * j.slabs.count[0] * j.slabs.count[1];
     j.threads = tern__loop_threads(call, all * j.outs * j.dy_block / j.group);
@@ -391,7 +393,7 @@ int tern__amx_conv_weight(const tern__call *call, const tern__view *x, const ter
     for (int64_t out = 0; out < j.outs; out += WIDE)
         for (int64_t n = 0; n < all; n += j.group) {
             part p = {out, TERN__MIN(j.outs, out + WIDE), {n, TERN__MIN(j.group, all - n)}};
-            run(&j, &p);
+            tiles_grad_run(&j, &p);
         }
     return TERN_OK;
 }

@@ -7,7 +7,7 @@
 #define ROWS  TERN__AMX_ROWS
 #define CHUNK 64 /* columns of dy at a time */
 
-static int64_t size_of(const tern__axis axis[3], bool target)
+static int64_t windows_size_of(const tern__axis axis[3], bool target)
 {
     int64_t size = 1;
     for (int d = 0; d < 3; d++) size *= target ? axis[d].target : axis[d].source;
@@ -65,7 +65,7 @@ typedef struct places {
     uint32_t wanted; /* a bit for each */
 } places;
 
-static places places_of(const tern__target *t, tern__place p, int rows)
+static places windows_places_of(const tern__target *t, tern__place p, int rows)
 {
     places all = {.wanted = 0};
     for (int r = 0; r < rows; r++, tern__place_step(t->slabs, &p, 1)) {
@@ -101,7 +101,7 @@ static sight sight_of(const tern__windows *s, const places *p, int64_t tap)
 /* The places that see a large value at a tap, and those that are known to. */
 TERN__SIMD static uint32_t find_large(const tern__windows *s, const places *p, const sight *g, uint32_t large)
 {
-    int64_t size = size_of(s->axis, false);
+    int64_t size = windows_size_of(s->axis, false);
     for (int r = 0; r < ROWS; r++) {
         tern__words seen = {0};
         for (int64_t c = 0; c < s->source->shape[1] && g->at[r] >= 0 && !(large >> r & 1); c += ROWS)
@@ -116,7 +116,7 @@ TERN__SIMD static uint32_t find_large(const tern__windows *s, const places *p, c
 TERN__SIMD static void add_tap(const tern__windows *s, places *p, const sight *g, int64_t column, float *sums)
 {
     bool turned = s->axis[2].gradient;
-    int64_t size = size_of(s->axis, false), ins = s->source->shape[1];
+    int64_t size = windows_size_of(s->axis, false), ins = s->source->shape[1];
     int64_t columns = TERN__MIN(ROWS, s->w->shape[turned] - column);
     for (int64_t channel = 0; channel < ins && p->wanted; channel += ROWS) {
         int64_t n = TERN__MIN(ROWS, ins - channel);
@@ -140,7 +140,7 @@ TERN__SIMD static void add_tap(const tern__windows *s, places *p, const sight *g
 void tern__windows_sum(const tern__windows *s, const tern__target *target, tern__place place, int rows,
                        int64_t column, bool all, float *sums)
 {
-    places p = places_of(target, place, rows);
+    places p = windows_places_of(target, place, rows);
     int64_t taps = s->axis[0].kernel * s->axis[1].kernel * s->axis[2].kernel;
     uint32_t large = 0;
     for (int64_t tap = 0; tap < taps && !all; tap++) {
@@ -180,7 +180,8 @@ typedef struct line {
 TERN__INLINE void read_line(const tern__weight_windows *s, int64_t out, line *l)
 {
     const tern__axis *a = s->axis;
-    int64_t size = size_of(a, true), at = (l->at[0] * a[1].target + l->at[1]) * a[2].target + l->first;
+    int64_t size = windows_size_of(a, true),
+            at = (l->at[0] * a[1].target + l->at[1]) * a[2].target + l->first;
     for (int64_t i = 0; i < l->count; i++) l->dy[i] = channels_at(s->dy, l->image, out, size, at + i);
 }
 
@@ -196,7 +197,7 @@ TERN__INLINE tern__lanes sum_line(const tern__weight_windows *s, const tern__win
     while (first < last && tern__axis_seen(&a[2], l->first + first, tap->at[2]) < 0) first++;
     while (first < last && tern__axis_seen(&a[2], l->first + last - 1, tap->at[2]) < 0) last--;
     int64_t x = tern__axis_seen(&a[2], l->first + first, tap->at[2]);
-    int64_t at = channel_at(s->x, l->image, tap->channel, size_of(a, false)) +
+    int64_t at = channel_at(s->x, l->image, tap->channel, windows_size_of(a, false)) +
                  ((z * a[1].source + y) * a[2].source + x) * pitch;
     for (int64_t i = first; i < last; i++, at += step)
         sum[i % 4] += tern__lanes_get(s->x->data, s->x->dtype, at, 1)[0] * l->dy[i];

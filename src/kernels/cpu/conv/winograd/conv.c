@@ -98,7 +98,7 @@ static int64_t flag_room(const job *j)
     return (2 * j->room / (int64_t)(TERN__BLOCK * sizeof(float)) + 1) * TERN__BLOCK;
 }
 
-static room room_of(const job *j, int thread)
+static room winograd_room_of(const job *j, int thread)
 {
     float *sums = j->own + thread * j->own_size, *weights = sums + j->sum_size;
     bool *uneven = (bool *)(weights + (j->keeps ? 0 : weight_room(j, j->chunk)));
@@ -108,7 +108,7 @@ static room room_of(const job *j, int thread)
 
 /* ---- a slice ---- */
 
-static part part_of(const job *j, int64_t first, int64_t number)
+static part winograd_part_of(const job *j, int64_t first, int64_t number)
 {
     return (part){tern__winograd_slice_of(&j->grid, &j->cut, first + number), j->tiles + number * j->in_size};
 }
@@ -122,8 +122,8 @@ static void transform_inputs(const job *j, const part *s, int64_t block, int64_t
 
 /* Multiplies all points of a group of outputs by inputs from `in` on, with the weights at `weight`,
  * `pitch` floats per point. A tap reads the same sheets as the one before it, shifted by one. */
-static void multiply(const job *j, const part *s, float *sums, const float *weight, int64_t pitch,
-                     int64_t group, int64_t in)
+static void winograd_multiply(const job *j, const part *s, float *sums, const float *weight, int64_t pitch,
+                              int64_t group, int64_t in)
 {
     int64_t ins = TERN__MIN(j->chunk, j->w.ins - in), tap = in / j->channels, channel = in % j->channels;
     int64_t sheet = s->slice.tiles * TERN__BLOCK, next = j->grid.depth.step < 0 ? -sheet : sheet;
@@ -184,7 +184,7 @@ static bool is_kept_even(const job *j, const float *kept)
 
 /* Computes a group of outputs. Both ways sum the inputs in the same chunks, so that results do not depend
  * on which is used. */
-static void compute(const job *j, const part *s, const room *r, int64_t group)
+static void winograd_compute(const job *j, const part *s, const room *r, int64_t group)
 {
     const float *kept = j->kept + group * weight_room(j, j->w.ins);
     bool even = !j->keeps || is_kept_even(j, kept);
@@ -192,8 +192,8 @@ static void compute(const job *j, const part *s, const room *r, int64_t group)
         int64_t ins = TERN__MIN(j->chunk, j->w.ins - in);
         if (!j->keeps) even = tern__winograd_pack(r->weights, &j->w, group, in, ins) && even;
         const float *weight = j->keeps ? kept + in * tern__winograd_width(&j->w, group) : r->weights;
-        multiply(j, s, r->sums, weight, tern__winograd_pitch(&j->w, group, j->keeps ? j->w.ins : ins), group,
-                 in);
+        winograd_multiply(j, s, r->sums, weight,
+                          tern__winograd_pitch(&j->w, group, j->keeps ? j->w.ins : ins), group, in);
     }
     transform_outputs(j, s, r->sums, group, !even ? r->all : r->any ? r->uneven : NULL);
 }
@@ -202,7 +202,7 @@ static void compute(const job *j, const part *s, const room *r, int64_t group)
 
 /* Transforms all sheets of all blocks of some slices, then computes all groups, with the same share of
  * both per thread: if every thread has a slice, it is its own. */
-static void run(const job *j, int64_t first)
+static void winograd_run(const job *j, int64_t first)
 {
     int64_t slices = TERN__MIN(j->slices, j->cut.count - first), outs = slices * j->groups;
     int64_t tall = tern__winograd_tall(&j->grid, j->cut.sheets), each = tall * j->channels / TERN__BLOCK;
@@ -210,17 +210,17 @@ static void run(const job *j, int64_t first)
 #pragma omp parallel for num_threads(j->threads) schedule(static) if (j->threads > 1)
     for (int t = 0; t < j->threads; t++)
         for (int64_t i = ins * t / j->threads; i < ins * (t + 1) / j->threads; i++) {
-            part s = part_of(j, first, i / each);
+            part s = winograd_part_of(j, first, i / each);
             if (i % tall < tern__winograd_tall(&j->grid, s.slice.sheets))
                 transform_inputs(j, &s, i % each / tall, i % tall);
         }
 #pragma omp parallel for num_threads(j->threads) schedule(static) if (j->threads > 1)
     for (int t = 0; t < j->threads; t++) {
-        room r = room_of(j, t);
+        room r = winograd_room_of(j, t);
         for (int64_t begin = outs * t / j->threads, i = begin; i < outs * (t + 1) / j->threads; i++) {
-            part s = part_of(j, first, i / j->groups);
+            part s = winograd_part_of(j, first, i / j->groups);
             if (i == begin || i % j->groups == 0) tiles_judge(j, &s, &r);
-            compute(j, &s, &r, i % j->groups);
+            winograd_compute(j, &s, &r, i % j->groups);
         }
     }
 }
@@ -239,7 +239,7 @@ static tern__winograd_cut cut_of(const job *j, bool *keeps)
     return share < cached.tiles * cached.sheets ? tern__winograd_cut_of(&j->grid, share, false) : cached;
 }
 
-static void cut(job *j)
+static void winograd_cut(job *j)
 {
     j->cut = cut_of(j, &j->keeps);
     j->slices = j->keeps ? j->threads : (j->threads + j->groups - 1) / j->groups;
@@ -253,7 +253,8 @@ static void cut(job *j)
     j->own_size = j->sum_size + (j->keeps ? 0 : weight_room(j, j->chunk)) + flag_room(j);
 }
 
-static job plan(const tern__call *call, const tern__view *x, const tern__view *w, const tern__view *y)
+static job winograd_plan(const tern__call *call, const tern__view *x, const tern__view *w,
+                         const tern__view *y)
 {
     bool turned = call->kernel == TERN__CONV_DATA_GRAD;
     job j = {.call = call, .in = turned ? y : x, .out = turned ? x : y, .threads = call->device->threads};
@@ -263,7 +264,7 @@ static job plan(const tern__call *call, const tern__view *x, const tern__view *w
         .ins = taps * j.in->shape[1], .outs = j.out->shape[1], .taps = taps, .turned = turned};
     j.channels = j.in->shape[1];
     j.groups = (j.w.outs + 31) / 32;
-    cut(&j);
+    winograd_cut(&j);
     return j;
 }
 
@@ -285,12 +286,12 @@ static size_t own_bytes(const job *j)
 size_t tern__winograd_scratch(const tern__call *call, const tern__view *x, const tern__view *w,
                               const tern__view *y)
 {
-    job j = plan(call, x, w, y);
+    job j = winograd_plan(call, x, w, y);
     return (j.keeps ? kept_bytes(&j) : 0) + tile_bytes(&j) + own_bytes(&j);
 }
 
 /* Transforms all weights beforehand. */
-static int keep(job *j, const tern__view *w)
+static int winograd_keep(job *j, const tern__view *w)
 {
     const struct {
         char algorithm[8];
@@ -316,13 +317,13 @@ static int keep(job *j, const tern__view *w)
 int tern__winograd(const tern__call *call, const tern__view *x, const tern__view *w, const tern__view *y,
                    const tern__view *bias)
 {
-    job j = plan(call, x, w, y);
+    job j = winograd_plan(call, x, w, y);
     j.w.data = w->data;
     j.w.dtype = w->dtype;
     if (bias) j.bias = bias->data;
     j.tiles = tern__loop_scratch_of(call, TILES, tile_bytes(&j));
     j.own = tern__loop_scratch_of(call, SUMS, own_bytes(&j));
-    if (!j.tiles || !j.own || (j.keeps && keep(&j, w))) return TERN_E_MEMORY;
-    for (int64_t first = 0; first < j.cut.count; first += j.slices) run(&j, first);
+    if (!j.tiles || !j.own || (j.keeps && winograd_keep(&j, w))) return TERN_E_MEMORY;
+    for (int64_t first = 0; first < j.cut.count; first += j.slices) winograd_run(&j, first);
     return TERN_OK;
 }

@@ -25,7 +25,7 @@ static quad quad_of(const float *line)
     return (q[0] + q[1]) + (q[2] + q[3]);
 }
 
-static float total_of(quad q)
+static float winograd_total_of(quad q)
 {
     return (q[0] + q[1]) + (q[2] + q[3]);
 }
@@ -62,7 +62,7 @@ static bool is_even(const tern__winograd_grid *g, const tern__view *in, const te
     }
     for (int i = 0; i < IN * IN; i++) {
         size[i / IN][i % IN] = quad_of(sums + i * BLOCK);
-        all += total_of(size[i / IN][i % IN]);
+        all += winograd_total_of(size[i / IN][i % IN]);
     }
     for (int c = 0; c < BLOCK; c++) {
         float channel = 0;
@@ -74,7 +74,7 @@ static bool is_even(const tern__winograd_grid *g, const tern__view *in, const te
         for (int64_t j = 0; j < columns; j++) {
             quad window = {0};
             for (int k = 0; k < TAPS; k++) window += size[i + k / 3][j + k % 3];
-            float sum = total_of(window);
+            float sum = winograd_total_of(window);
             least = i + j == 0 ? sum : TERN__MIN(least, sum);
         }
     return is_between(all, LARGE) && (all == 0 || WINDOWS * TERN__MIN(least - most, rest) >= all);

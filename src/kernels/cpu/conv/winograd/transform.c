@@ -10,7 +10,7 @@
 
 /* ---- tiles of an image ---- */
 
-static tern__winograd_axis axis_of(int64_t out, int64_t padding, int64_t step)
+static tern__winograd_axis winograd_axis_of(int64_t out, int64_t padding, int64_t step)
 {
     tern__winograd_axis a = {.out = out, .padding = padding, .step = step, .longer = out % step};
     a.long_tiles = (out / step + 1 + OUT - 1) / OUT;
@@ -34,7 +34,8 @@ tern__winograd_grid tern__winograd_grid_of(const tern__view *in, const tern__vie
     tern__winograd_grid g = {.depth = depth_of(in, out, taps, attr, turned)};
     for (int d = 0; d < 2; d++) {
         int64_t step = attr->dilation[1 + d], padding = attr->padding[1 + d];
-        g.axis[d] = axis_of(out->shape[out->ndim - 2 + d], turned ? 2 * step - padding : padding, step);
+        g.axis[d] =
+            winograd_axis_of(out->shape[out->ndim - 2 + d], turned ? 2 * step - padding : padding, step);
     }
     g.tiles = out->shape[0] * g.axis[0].tiles * g.axis[1].tiles;
     g.count = g.depth.out * g.tiles;

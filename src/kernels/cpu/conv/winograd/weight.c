@@ -67,7 +67,8 @@ static void transform_dy(const job *j, const tern__winograd_slice *s, int64_t bl
 }
 
 /* Multiplies a part: a group of outputs by some inputs, all points. */
-static void multiply(const job *j, int64_t part, float *sums, const tern__winograd_slice *s, int64_t slice)
+static void winograd_grad_multiply(const job *j, int64_t part, float *sums, const tern__winograd_slice *s,
+                                   int64_t slice)
 {
     int64_t group = part / (j->w.taps * j->chunks), tap = part / j->chunks % j->w.taps;
     int64_t channel = part % j->chunks * j->chunk, ins = TERN__MIN(j->chunk, j->channels - channel);
@@ -91,7 +92,7 @@ static void multiply(const job *j, int64_t part, float *sums, const tern__winogr
         tern__winograd_unpack(sums, &j->w, group, tap * j->channels + channel, ins, j->call->add[0]);
 }
 
-static int64_t parts_of(const job *j)
+static int64_t winograd_grad_parts_of(const job *j)
 {
     return j->groups * j->w.taps * j->chunks;
 }
@@ -105,7 +106,8 @@ static bool is_even(const job *j)
 /* Returns false if an operand turns out to be uneven: nothing is stored before all tiles are known. */
 static bool weight_slice_add(const job *j, int64_t slice)
 {
-    int64_t ins = j->channels / TERN__BLOCK, blocks = ins + j->w.outs / TERN__BLOCK, parts = parts_of(j);
+    int64_t ins = j->channels / TERN__BLOCK, blocks = ins + j->w.outs / TERN__BLOCK,
+            parts = winograd_grad_parts_of(j);
     tern__winograd_slice s = tern__winograd_slice_of(&j->grid, &j->cut, slice);
 #pragma omp parallel for num_threads(j->threads) schedule(static) if (j->threads > 1)
     for (int64_t b = 0; b < blocks; b++)
@@ -117,11 +119,11 @@ static bool weight_slice_add(const job *j, int64_t slice)
 #pragma omp parallel for num_threads(j->threads) schedule(static) if (j->threads > 1)
     for (int t = 0; t < j->threads; t++)
         for (int64_t i = parts * t / j->threads; i < parts * (t + 1) / j->threads; i++)
-            multiply(j, i, j->sums + (j->cut.count > 1 ? i : t) * j->part, &s, slice);
+            winograd_grad_multiply(j, i, j->sums + (j->cut.count > 1 ? i : t) * j->part, &s, slice);
     return true;
 }
 
-static void cut(job *j)
+static void winograd_grad_cut(job *j)
 {
     j->cut = tern__winograd_cut_of(&j->grid, j->w.ins + j->w.outs > NARROW ? LONG : SHORT, false);
     j->groups = (j->w.outs + 31) / 32;
@@ -134,14 +136,15 @@ static void cut(job *j)
     j->part = POINTS * tern__winograd_pitch(&j->w, 0, j->chunk);
 }
 
-static job plan(const tern__call *call, const tern__view *x, const tern__view *dy, const tern__view *dw)
+static job winograd_grad_plan(const tern__call *call, const tern__view *x, const tern__view *dy,
+                              const tern__view *dw)
 {
     job j = {.call = call, .x = x, .dy = dy, .threads = call->device->threads};
     int64_t taps = tern__winograd_sheets(dw);
     j.grid = tern__winograd_grid_of(x, dy, taps, call->attr, false);
     j.w = (tern__winograd_weights){.ins = taps * x->shape[1], .outs = dy->shape[1], .taps = taps};
     j.channels = x->shape[1];
-    cut(&j);
+    winograd_grad_cut(&j);
     return j;
 }
 
@@ -164,14 +167,14 @@ static size_t room_bytes(const job *j, const tern__view *dw)
 
 static size_t sum_bytes(const job *j)
 {
-    int64_t parts = j->cut.count > 1 ? parts_of(j) : j->threads;
+    int64_t parts = j->cut.count > 1 ? winograd_grad_parts_of(j) : j->threads;
     return (size_t)(parts * j->part) * sizeof(float);
 }
 
 size_t tern__winograd_weight_scratch(const tern__call *call, const tern__view *x, const tern__view *dw,
                                      const tern__view *dy)
 {
-    job j = plan(call, x, dy, dw);
+    job j = winograd_grad_plan(call, x, dy, dw);
     return room_bytes(&j, dw) + sum_bytes(&j);
 }
 
@@ -194,7 +197,7 @@ static int compute_directly(const job *j, const tern__view *dw)
 int tern__winograd_weight_grad(const tern__call *call, const tern__view *x, const tern__view *dy,
                                const tern__view *dw)
 {
-    job j = plan(call, x, dy, dw);
+    job j = winograd_grad_plan(call, x, dy, dw);
     j.w.data = dw->data;
     j.w.dtype = dw->dtype;
     j.inputs = tern__loop_scratch_of(call, TILES, room_bytes(&j, dw));

@@ -1,4 +1,5 @@
-/* load.c - tern_load: recognises the format by the first bytes and loads the file. */
+/* checkpoint.c - tern_save, where the file's name decides the format, and tern_load, which recognises it by
+ * the first bytes. */
 #include "base/opts.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/torch.h"
@@ -6,6 +7,25 @@
 #include <tern/checkpoint.h>
 
 #include <string.h>
+
+int tern_save(const char *path, const tern_object *object, tern_error *err)
+{
+    tern_error why = {0};
+    tern__output out;
+    if (tern__is_set(err)) return err->code;
+    if (tern__need(path, "path", __func__, err) || tern__need(object, "object", __func__, err))
+        return TERN_E_INVALID;
+    int status = tern__output_tidy(path, __func__, err);
+    if (!status) status = tern__output_open(&out, path, __func__, err);
+    if (status) return status;
+    status =
+        (tern__safetensors_is_path(out.path) ? tern__safetensors_save : tern__torch_save)(&out, object, &why);
+    if (status && !tern__is_set(err)) {
+        tern__error_set(err, __func__, status, "%s", why.text);
+        if (err) err->native = why.native;
+    }
+    return tern__output_close(&out, status, true, err);
+}
 
 static const char FUNC[] = "tern_load";
 

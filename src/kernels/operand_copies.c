@@ -1,11 +1,11 @@
-/* away.c - copies a call's operands to memory that its kernel can reach.
+/* operand_copies.c - copies a call's operands to memory that its kernel can reach.
  *
  * An operand is copied with everything between its first and its last element. Operands may share memory,
  * for example a gradient that overwrites what it is computed from. So ranges that overlap form one region,
  * which is copied once, and the operands keep their places in it. A region with an output is written back
  * whole, including the bytes between its elements, which are unchanged. What the device has a mirror of is
  * not copied; what is written back goes into the mirror as well. */
-#include "kernels/away.h"
+#include "kernels/operand_copies.h"
 #include "device/memory.h"
 #include "device/mirror.h"
 #include "tensor/host.h"
@@ -20,33 +20,33 @@ typedef struct region {
     bool is_written;
 } region;
 
-typedef struct carried {
+typedef struct copies {
     tern__call call;
     tern__view views[OPERANDS];
     tern_device *home;
     region regions[OPERANDS];
     int count;
-} carried;
+} copies;
 
-static const tern__view **operand(tern__call *call, int i)
+static const tern__view **operand_at(tern__call *call, int i)
 {
     return i < TERN__KERNEL_INS ? &call->in[i] : &call->out[i - TERN__KERNEL_INS];
 }
 
 /* The output of an empty sum is written although its view, seen with the input's shape, has no elements. */
-static bool is_away(const tern__view *view, const tern_device *home)
+static bool is_elsewhere(const tern__view *view, const tern_device *home)
 {
     return view && tern__own_count(view) > 0 && tern__memory_device(view->data) != home;
 }
 
-bool tern__call_strays(const tern__call *call)
+bool tern__operands_stray(const tern__call *call)
 {
     const tern_device *home = call->device->backend ? call->device : NULL;
     if (!tern__memory_any()) return false; /* on the path of every kernel call */
     tern__call seen = *call;
-    bool strays = false;
-    for (int i = 0; i < OPERANDS && !strays; i++) strays = is_away(*operand(&seen, i), home);
-    return strays;
+    bool stray = false;
+    for (int i = 0; i < OPERANDS && !stray; i++) stray = is_elsewhere(*operand_at(&seen, i), home);
+    return stray;
 }
 
 static region region_of(const tern__view *view, bool is_written)
@@ -56,7 +56,7 @@ static region region_of(const tern__view *view, bool is_written)
 }
 
 /* Adds a region, merged with those that it overlaps. */
-static void add_region(carried *c, region more)
+static void add_region(copies *c, region more)
 {
     for (int i = 0; i < c->count;) {
         region *other = &c->regions[i];
@@ -73,28 +73,28 @@ static void add_region(carried *c, region more)
     c->regions[c->count++] = more;
 }
 
-static void *take(const carried *c, size_t bytes)
+static void *copy_alloc(const copies *c, size_t bytes)
 {
     return c->home ? tern__device_alloc(c->home, bytes) : tern__alloc_raw(bytes, TERN__LINE);
 }
 
-static int bring_region(carried *c, region *r)
+static int bring_region(copies *c, region *r)
 {
     size_t bytes = (size_t)(r->end - r->begin);
     r->mirror = c->home ? tern__mirror_of(c->home, r->begin, r->end) : NULL;
-    r->copy = r->mirror && !r->is_written ? r->mirror : take(c, bytes);
+    r->copy = r->mirror && !r->is_written ? r->mirror : copy_alloc(c, bytes);
     if (!r->copy) return TERN_E_MEMORY;
     return r->copy == r->mirror ? TERN_OK : tern__memory_copy(r->copy, r->begin, bytes, c->call.err);
 }
 
-static int bring(carried *c)
+static int bring_regions(copies *c)
 {
     int status = TERN_OK;
     for (int i = 0; i < c->count && !status; i++) status = bring_region(c, &c->regions[i]);
     return status;
 }
 
-static void point(carried *c, tern__view *view)
+static void view_redirect(copies *c, tern__view *view)
 {
     char *data = view->data;
     for (int i = 0; i < c->count; i++)
@@ -102,7 +102,7 @@ static void point(carried *c, tern__view *view)
             view->data = c->regions[i].copy + (data - c->regions[i].begin);
 }
 
-static int take_back(carried *c)
+static int write_back(copies *c)
 {
     int status = TERN_OK;
     for (int i = 0; i < c->count && !status; i++) {
@@ -115,42 +115,37 @@ static int take_back(carried *c)
     return status;
 }
 
-static void drop(carried *c)
-{
-    for (int i = 0; i < c->count; i++)
-        if (!c->home)
-            tern__free(c->regions[i].copy);
-        else if (c->regions[i].copy != c->regions[i].mirror)
-            tern__device_free(c->home, c->regions[i].copy);
-}
-
 /* Operands with the same view share a copy: kernels recognise in-place updates by the address. */
-static void replace(carried *c)
+static void operands_replace(copies *c)
 {
     for (int i = 0; i < OPERANDS; i++) {
-        const tern__view **place = operand(&c->call, i);
-        if (!is_away(*place, c->home)) continue;
+        const tern__view **place = operand_at(&c->call, i);
+        if (!is_elsewhere(*place, c->home)) continue;
         c->views[i] = **place;
         c->views[i].packs = NULL;
-        point(c, &c->views[i]);
+        view_redirect(c, &c->views[i]);
         *place = &c->views[i];
     }
 }
 
-int tern__call_carried(const tern__call *call, tern_device *home, tern__kernel_fn kernel)
+int tern__kernel_run_on_copies(const tern__call *call, tern_device *home, tern__kernel_fn kernel)
 {
-    carried c = {.call = *call, .home = home};
+    copies c = {.call = *call, .home = home};
     if (!home && call->device->backend) c.call.device = call->device->host;
     for (int i = 0; i < OPERANDS; i++) {
-        const tern__view *view = *operand(&c.call, i);
-        if (is_away(view, home)) add_region(&c, region_of(view, i >= TERN__KERNEL_INS));
+        const tern__view *view = *operand_at(&c.call, i);
+        if (is_elsewhere(view, home)) add_region(&c, region_of(view, i >= TERN__KERNEL_INS));
     }
-    int status = bring(&c);
+    int status = bring_regions(&c);
     if (!status) {
-        replace(&c);
+        operands_replace(&c);
         status = kernel(&c.call);
     }
-    if (!status) status = take_back(&c);
-    drop(&c);
+    if (!status) status = write_back(&c);
+    for (int i = 0; i < c.count; i++)
+        if (!c.home)
+            tern__free(c.regions[i].copy);
+        else if (c.regions[i].copy != c.regions[i].mirror)
+            tern__device_free(c.home, c.regions[i].copy);
     return status;
 }
