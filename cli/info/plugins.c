@@ -32,7 +32,7 @@ static const plugin plugins[] = {
     {"gloo", "tern_gloo.so", TERN_TRANSPORT_SYMBOL, true},
 };
 
-static const plugin *find(const char *name)
+static const plugin *find_plugin(const char *name)
 {
     const plugin *found = plugins;
     while (strcmp(found->name, name) != 0) found++;
@@ -41,7 +41,7 @@ static const plugin *find(const char *name)
 
 static bool is_here(const char *name)
 {
-    return tern__plugin_open(find(name)->file, find(name)->symbol, NULL) != NULL;
+    return tern__plugin_open(find_plugin(name)->file, find_plugin(name)->symbol, NULL) != NULL;
 }
 
 static void print_plugin(const plugin *p)
