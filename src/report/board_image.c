@@ -118,7 +118,8 @@ static void draw_image(const sheet *p, batch *b, int64_t n, double threshold)
 }
 
 /* Draws the images side by side; cells without an image stay black. */
-static int draw(tern_board *board, sheet *p, batch *b, const tern_board_image_opts *opts, tern_error *err)
+static int draw_sheet(tern_board *board, sheet *p, batch *b, const tern_board_image_opts *opts,
+                      tern_error *err)
 {
     int64_t count = b->size[BATCH], across = TERN__MIN(opts->across, count);
     int64_t down = (count + across - 1) / across, columns, rows, bytes;
@@ -139,7 +140,7 @@ static int draw(tern_board *board, sheet *p, batch *b, const tern_board_image_op
 
 /* ---- PNG ---- */
 
-static int encode(tern_board *board, const sheet *p, ProtobufCBinaryData *out, tern_error *err)
+static int encode_png(tern_board *board, const sheet *p, ProtobufCBinaryData *out, tern_error *err)
 {
     char why[128] = "";
     const tern_image_save_opts plain = tern_image_save_defaults();
@@ -159,7 +160,7 @@ static int put_sheet(tern_board *board, const char *tag, const sheet *p, int64_t
 {
     Tern__Pb__Image image = TERN__PB__IMAGE__INIT;
     Tern__Pb__Value value = TERN__PB__VALUE__INIT;
-    if (encode(board, p, &image.png, err)) return err->code;
+    if (encode_png(board, p, &image.png, err)) return err->code;
     image.width = p->width;
     image.height = p->height;
     image.channels = p->channels;
@@ -180,7 +181,7 @@ static int put_image(tern_board *board, const char *tag, const tern_tensor *tens
     if (tern__board_view(board, tensor, false, &view, FUNC, err)) return err->code;
     const char *format = format_of(opts, view.ndim);
     if (check_format(&view, format, err) || find_pixels(&b, &view, format, opts->slice, err) ||
-        check_sizes(&b, &view, err) || draw(board, &p, &b, opts, err))
+        check_sizes(&b, &view, err) || draw_sheet(board, &p, &b, opts, err))
         return err->code;
     return put_sheet(board, tag, &p, step, err);
 }

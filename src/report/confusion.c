@@ -46,8 +46,8 @@ void tern_confusion_free(tern_confusion *c)
 
 /* ---- counting ---- */
 
-static int count(tern_confusion *c, tern_scope *scope, const char *func, const tern__operands *in,
-                 tern__predict predict, double threshold)
+static int count_labels(tern_confusion *c, tern_scope *scope, const char *func, const tern__operands *in,
+                        tern__predict predict, double threshold)
 {
     int64_t shape[] = {c->classes, c->classes};
     tern__view counts = tern__view_make(TERN_I64, TERN__PLAIN, 2, shape);
@@ -77,7 +77,7 @@ int tern_confusion_update(tern_confusion *c, tern_scope *scope, tern_tensor *x, 
     if (scores ? tern__scores_take(scope, __func__, "confusion", c->classes, &in)
                : tern__maps_take(scope, __func__, "confusion", &in))
         return scope->error.code;
-    return count(c, scope, __func__, &in, scores ? TERN__PREDICT_LARGEST : TERN__PREDICT_CLASS, 0);
+    return count_labels(c, scope, __func__, &in, scores ? TERN__PREDICT_LARGEST : TERN__PREDICT_CLASS, 0);
 }
 
 int tern_confusion_update_mask(tern_confusion *c, tern_scope *scope, tern_tensor *x, tern_tensor *mask,
@@ -90,7 +90,7 @@ int tern_confusion_update_mask(tern_confusion *c, tern_scope *scope, tern_tensor
         return tern__scope_fail(scope, __func__, TERN_E_INVALID,
                                 "a mask has 2 classes, the confusion has %lld", (long long)c->classes);
     if (tern__mask_take(scope, __func__, "confusion", &in)) return scope->error.code;
-    return count(c, scope, __func__, &in, TERN__PREDICT_ABOVE, threshold);
+    return count_labels(c, scope, __func__, &in, TERN__PREDICT_ABOVE, threshold);
 }
 
 int tern_confusion_reduce(tern_confusion *c, tern_error *err)

@@ -25,7 +25,7 @@ static off_t last_line_end(int fd, off_t length)
     return 0;
 }
 
-static int cut(tern__journal *journal, off_t length, const char *func, tern_error *err)
+static int cut_file(tern__journal *journal, off_t length, const char *func, tern_error *err)
 {
     journal->whole = last_line_end(journal->fd, length);
     if (journal->whole < 0 || (length > journal->whole && ftruncate(journal->fd, journal->whole)))
@@ -42,7 +42,7 @@ int tern__journal_open(tern__journal *journal, const char *path, bool fresh, con
     journal->path = tern__strdup(path, func, err);
     if (!journal->path) return TERN_E_MEMORY;
     journal->fd = tern__file_open(path, flags, 0666, &about, func, err);
-    int status = journal->fd < 0 ? TERN_E_IO : cut(journal, about.st_size, func, err);
+    int status = journal->fd < 0 ? TERN_E_IO : cut_file(journal, about.st_size, func, err);
     if (status) tern__journal_close(journal);
     return status;
 }
@@ -94,7 +94,7 @@ static int cut_back(const tern__journal *journal)
     return ftruncate(journal->fd, journal->whole);
 }
 
-static int lose(tern__journal *journal, const char *func, tern_error *err)
+static int lose_records(tern__journal *journal, const char *func, tern_error *err)
 {
     int status = tern__error_errno(err, func, TERN_E_IO, "cannot write to \"%s\", %d records are lost",
                                    journal->path, journal->waiting);
@@ -104,7 +104,7 @@ static int lose(tern__journal *journal, const char *func, tern_error *err)
     return status;
 }
 
-static void keep(tern__journal *journal)
+static void keep_records(tern__journal *journal)
 {
     journal->whole += (off_t)journal->used;
     if (journal->failing)
@@ -119,9 +119,9 @@ int tern__journal_write(tern__journal *journal, const char *func, tern_error *er
     int status = TERN_OK;
     if (!journal->waiting) return TERN_OK;
     if ((journal->failing && cut_back(journal)) || write_all(journal->fd, journal->bytes, journal->used))
-        status = lose(journal, func, err);
+        status = lose_records(journal, func, err);
     else
-        keep(journal);
+        keep_records(journal);
     journal->used = 0;
     journal->waiting = 0;
     return status;

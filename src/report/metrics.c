@@ -63,7 +63,7 @@ void tern_metrics_free(tern_metrics *metrics)
 /* ---- a ledger ---- */
 
 /* Keeps the first error. */
-static void mistake(ledger *l, int code, const char *name, const char *what)
+static void note_mistake(ledger *l, int code, const char *name, const char *what)
 {
     if (l->code) return;
     l->code = code;
@@ -71,7 +71,7 @@ static void mistake(ledger *l, int code, const char *name, const char *what)
     snprintf(l->text, sizeof(l->text), "%s: %s", tern__excerpt(name, strlen(name), 40, quote), what);
 }
 
-static entry *find(const ledger *l, const char *name)
+static entry *find_entry(const ledger *l, const char *name)
 {
     for (int64_t i = 0; i < l->count; i++)
         if (!strcmp(l->entries[i].name, name)) return (entry *)&l->entries[i];
@@ -81,7 +81,7 @@ static entry *find(const ledger *l, const char *name)
 /* Returns the entry of that name, or a new one. NULL: no room, or the entry is of another kind. */
 static entry *open_entry(ledger *l, const char *name, metric kind)
 {
-    entry *e = find(l, name);
+    entry *e = find_entry(l, name);
     if (!e && l->count < ROOM) {
         e = &l->entries[l->count++];
         *e = (entry){.kind = (int64_t)kind};
@@ -91,63 +91,63 @@ static entry *open_entry(ledger *l, const char *name, metric kind)
 }
 
 /* NaN wins over any number. */
-static double further(int64_t kind, double a, double b)
+static double further_of(int64_t kind, double a, double b)
 {
     if (isnan(a) || isnan(b)) return NAN;
     return kind == MIN ? fmin(a, b) : fmax(a, b);
 }
 
-static void combine(entry *into, double value, double weight)
+static void combine_entry(entry *into, double value, double weight)
 {
     if (into->kind == MEAN || into->kind == SUM)
         into->value += value;
     else
-        into->value = into->weight > 0 ? further(into->kind, into->value, value) : value;
+        into->value = into->weight > 0 ? further_of(into->kind, into->value, value) : value;
     into->weight += weight;
 }
 
 /* ---- updates ---- */
 
-static void tell(tern_metrics *metrics, const char *name, metric kind, double value, double weight)
+static void add_value(tern_metrics *metrics, const char *name, metric kind, double value, double weight)
 {
     if (!metrics) return;
     ledger *l = &metrics->own;
     if (!name || strlen(name) >= NAME) {
-        mistake(l, TERN_E_RANGE, name ? name : "", "a name has 1 to 31 characters");
+        note_mistake(l, TERN_E_RANGE, name ? name : "", "a name has 1 to 31 characters");
         return;
     }
     entry *e = open_entry(l, name, kind);
     if (e)
-        combine(e, value, weight);
-    else if (find(l, name))
-        mistake(l, TERN_E_INVALID, name, "used as two kinds of metric");
+        combine_entry(e, value, weight);
+    else if (find_entry(l, name))
+        note_mistake(l, TERN_E_INVALID, name, "used as two kinds of metric");
     else
-        mistake(l, TERN_E_RANGE, name, "more than 32 names");
+        note_mistake(l, TERN_E_RANGE, name, "more than 32 names");
 }
 
 void tern_metrics_mean(tern_metrics *metrics, const char *name, double value, double weight)
 {
     if (metrics && !(weight >= 0))
-        mistake(&metrics->own, TERN_E_RANGE, name ? name : "", "the weight is below 0");
+        note_mistake(&metrics->own, TERN_E_RANGE, name ? name : "", "the weight is below 0");
     else if (weight > 0)
-        tell(metrics, name, MEAN, weight * value, weight);
+        add_value(metrics, name, MEAN, weight * value, weight);
     else
-        tell(metrics, name, MEAN, 0, 0);
+        add_value(metrics, name, MEAN, 0, 0);
 }
 
 void tern_metrics_sum(tern_metrics *metrics, const char *name, double value)
 {
-    tell(metrics, name, SUM, value, 1);
+    add_value(metrics, name, SUM, value, 1);
 }
 
 void tern_metrics_min(tern_metrics *metrics, const char *name, double value)
 {
-    tell(metrics, name, MIN, value, 1);
+    add_value(metrics, name, MIN, value, 1);
 }
 
 void tern_metrics_max(tern_metrics *metrics, const char *name, double value)
 {
-    tell(metrics, name, MAX, value, 1);
+    add_value(metrics, name, MAX, value, 1);
 }
 
 /* ---- reduction ---- */
@@ -162,10 +162,10 @@ static int add_rank(tern_metrics *metrics, int rank, tern_error *err)
         const entry *from = &theirs->entries[i];
         entry *into = open_entry(&metrics->reduced, from->name, (metric)from->kind);
         if (into) {
-            combine(into, from->value, from->weight);
+            combine_entry(into, from->value, from->weight);
             continue;
         }
-        const entry *other = find(&metrics->reduced, from->name);
+        const entry *other = find_entry(&metrics->reduced, from->name);
         if (!other)
             return tern__error_set(err, "tern_metrics_reduce", TERN_E_RANGE,
                                    "rank %d: \"%s\": all ranks together use more than %d names", rank,
@@ -197,14 +197,14 @@ int tern_metrics_reduce(tern_metrics *metrics, tern_error *err)
 
 double tern_metrics_get(const tern_metrics *metrics, const char *name)
 {
-    const entry *e = metrics && name ? find(&metrics->reduced, name) : NULL;
+    const entry *e = metrics && name ? find_entry(&metrics->reduced, name) : NULL;
     if (!e) return NAN;
     return e->kind == MEAN ? e->value / e->weight : e->value;
 }
 
 double tern_metrics_weight(const tern_metrics *metrics, const char *name)
 {
-    const entry *e = metrics && name ? find(&metrics->reduced, name) : NULL;
+    const entry *e = metrics && name ? find_entry(&metrics->reduced, name) : NULL;
     return e ? e->weight : 0;
 }
 

@@ -30,19 +30,19 @@ static int check_scores(tern_scope *scope, const char *func, const char *op, ter
 }
 
 /* Metrics have no gradient, and their kernels read no gaps. */
-static tern_tensor *plain(tern_scope *scope, tern_tensor *x)
+static tern_tensor *plain_of(tern_scope *scope, tern_tensor *x)
 {
     tern_tensor *d = tern_detach(scope, x);
     return d ? tern__plain(scope, d) : NULL;
 }
 
-static int take(tern_scope *scope, tern__operands *in)
+static int take_plain(tern_scope *scope, tern__operands *in)
 {
     const tern__view *label = &in->label->view;
     in->of_sample = 1;
     for (int d = 1; d < label->ndim; d++) in->of_sample *= label->shape[d];
-    in->x = plain(scope, in->x);
-    in->label = in->x ? plain(scope, in->label) : NULL;
+    in->x = plain_of(scope, in->x);
+    in->label = in->x ? plain_of(scope, in->label) : NULL;
     return scope->error.code;
 }
 
@@ -67,7 +67,7 @@ int tern__scores_take(tern_scope *scope, const char *func, const char *op, int64
     if (have == 0 || (classes && have != classes))
         return tern__scope_fail(scope, func, TERN_E_SHAPE, "%s: expected scores of %lld classes, got %lld",
                                 op, (long long)TERN__MAX(classes, 1), (long long)have);
-    return take(scope, in);
+    return take_plain(scope, in);
 }
 
 int tern__maps_take(tern_scope *scope, const char *func, const char *op, tern__operands *in)
@@ -77,7 +77,7 @@ int tern__maps_take(tern_scope *scope, const char *func, const char *op, tern__o
     if (check_labels(scope, func, op, "predictions", in->x->view.dtype) ||
         check_labels(scope, func, op, "labels", in->label->view.dtype))
         return scope->error.code;
-    return take(scope, in);
+    return take_plain(scope, in);
 }
 
 int tern__mask_take(tern_scope *scope, const char *func, const char *op, tern__operands *in)
@@ -89,5 +89,5 @@ int tern__mask_take(tern_scope *scope, const char *func, const char *op, tern__o
     if (check_scores(scope, func, op, x->dtype) ||
         (mask->dtype != TERN_BOOL && check_labels(scope, func, op, "a mask", mask->dtype)))
         return scope->error.code;
-    return take(scope, in);
+    return take_plain(scope, in);
 }

@@ -90,7 +90,7 @@ static void write_line(const tern_progress *bar)
     if (bar->depth) fprintf(stderr, "\r\033[%dA", bar->depth);
 }
 
-static void erase(const tern_progress *bar)
+static void erase_bar(const tern_progress *bar)
 {
     for (int i = 0; i < bar->depth; i++) fputc('\n', stderr);
     fputs("\r\033[K", stderr);
@@ -121,7 +121,7 @@ static double smoothed_rate(tern_progress *bar, int64_t now)
                                         : tern_progress_rate(bar);
 }
 
-static void draw(tern_progress *bar, int64_t now)
+static void draw_bar(tern_progress *bar, int64_t now)
 {
     take_state(bar, smoothed_rate(bar, now));
     bar->drawn = now;
@@ -132,7 +132,7 @@ static void draw(tern_progress *bar, int64_t now)
 
 /* ---- new and free ---- */
 
-static int check(const char *title, int64_t total, const tern_progress_opts *opts, tern_error *err)
+static int check_opts(const char *title, int64_t total, const tern_progress_opts *opts, tern_error *err)
 {
     const char *func = "tern_progress_new";
     if (!title || !opts->unit)
@@ -180,7 +180,7 @@ tern_progress *tern_progress_new(const char *title, int64_t total, const tern_gr
 {
     tern_progress_opts own = tern_progress_defaults();
     if (tern__is_set(err) || tern__opts_read(&own, sizeof(own), opts, __func__, err)) return NULL;
-    if (check(title, total, &own, err)) return NULL;
+    if (check_opts(title, total, &own, err)) return NULL;
     tern_progress *bar = tern__alloc(sizeof(*bar), __func__, err);
     if (!bar) return NULL;
     bar->opts = own;
@@ -195,7 +195,7 @@ static void leave_line(tern_progress *bar)
 {
     take_state(bar, tern_progress_rate(bar));
     if (bar->place == TERMINAL) {
-        erase(bar);
+        erase_bar(bar);
         bar->depth = 0;
     }
     write_line(bar);
@@ -209,7 +209,7 @@ void tern_progress_free(tern_progress *bar)
     if (bar->place != NOWHERE && bar->opts.leave)
         leave_line(bar);
     else if (bar->place == TERMINAL)
-        erase(bar);
+        erase_bar(bar);
     fflush(stderr);
     tern__free(bar);
 }
@@ -223,7 +223,7 @@ void tern_progress_update(tern_progress *bar, int64_t count)
     if (bar->place == NOWHERE) return;
     int64_t now = tern__now_ns();
     double interval = bar->place == LOG ? bar->opts.line_seconds : bar->opts.interval_seconds;
-    if ((double)(now - bar->drawn) * 1e-9 >= interval) draw(bar, now);
+    if ((double)(now - bar->drawn) * 1e-9 >= interval) draw_bar(bar, now);
 }
 
 void tern_progress_postfix(tern_progress *bar, const char *name, double value)
@@ -246,7 +246,7 @@ void tern_progress_print(tern_progress *bar, const char *text)
 {
     if (!bar || !text || !bar->speaks) return;
     if (bar->place == TERMINAL) {
-        for (const tern_progress *each = bar; each; each = each->opts.parent) erase(each);
+        for (const tern_progress *each = bar; each; each = each->opts.parent) erase_bar(each);
         fflush(stderr);
     }
     printf("%s\n", text);

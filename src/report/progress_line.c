@@ -116,7 +116,7 @@ static int width_of(const char *text)
 }
 
 /* Cuts the text after `columns` characters. */
-static void cut(char *text, int columns)
+static void cut_text(char *text, int columns)
 {
     int width = 0;
     for (; *text; text++)
@@ -146,5 +146,5 @@ void tern__progress_line(char line[TERN__PROGRESS_LINE], const tern__progress_st
         format_bar(cells, sizeof(cells), done, cells_of(columns, taken), bar);
         snprintf(line, TERN__PROGRESS_LINE, "%s|%s| %s", head, cells, numbers);
     }
-    if (columns) cut(line, columns);
+    if (columns) cut_text(line, columns);
 }
