@@ -181,6 +181,14 @@ static inline void ranks_wait(ranks *r)
     }
 }
 
+/* Stops a rank, as SIGSTOP or a debugger does, and waits until it has stopped. */
+static inline void ranks_stop(const ranks *r, int rank)
+{
+    int status;
+    assert_return_code(kill(r->pids[rank], SIGSTOP), errno);
+    assert_int_equal(waitpid(r->pids[rank], &status, WUNTRACED), r->pids[rank]);
+}
+
 static inline ranks ranks_run(int world, ranks_body body, void *arg)
 {
     ranks r = ranks_start(world, body, arg);

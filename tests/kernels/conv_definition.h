@@ -140,4 +140,13 @@ static inline tern__view *operand_of(operands *o, tern__kernel kernel, int64_t n
 /* Changes an operand's values in some way, or some of them. */
 typedef void (*change)(uint32_t *state, tern__view *v);
 
+/* Sets up to three values to any of these, of either sign. */
+static inline void set_a_few(uint32_t *state, tern__view *v, const double *special, int64_t count)
+{
+    for (int64_t left = 1 + below(state, 3); left > 0; left--) {
+        double value = special[below(state, count)];
+        tern__view_set(v, below(state, tern__view_count(v)), below(state, 2) ? value : -value);
+    }
+}
+
 #endif
