@@ -3,6 +3,8 @@
 #ifndef TERN_CLI_INSPECT_CONTENT_H
 #define TERN_CLI_INSPECT_CONTENT_H
 
+#include "option.h"
+
 #include "checkpoint/dtypes.h"
 
 #include <tern/checkpoint.h>
