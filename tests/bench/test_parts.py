@@ -108,6 +108,16 @@ class Bench(unittest.TestCase):
             self.assertEqual((code, err), (0, ""))
             self.assertTrue(out.startswith(f"usage: bench_parts {name} "))
 
+    def test_a_bench_without_its_output_has_failed(self):
+        with open("/dev/full", "w") as full:
+            code, _, err = job.run(job.PARTS, "optimizer", "--elements", "100", "--rounds", "1", stdout=full)
+        self.assertEqual((code, err), (1, "bench_parts: cannot write: No space left on device\n"))
+
+    def test_words_do_nothing_to_a_terminal(self):
+        evil, shown = "p\x1b]0;title\x07\x9b31m\u202e\n\udcffä", r"p\x1b]0;title\a\u009b31m\u202e\n\xffä"
+        refused(self, ["conv", "--case", evil], shown)
+        self.assertEqual(set(re.findall(r"[\x00-\x1f\x7f-\x9f\u202e\udcff]", job.run(job.PARTS, "conv", "--case", evil)[2])), {"\n"})
+
 
 if __name__ == "__main__":
     skips.main()
