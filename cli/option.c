@@ -1,5 +1,5 @@
-/* option.c - a row of a table of options: stores a value and describes it; a table as text for a terminal; the
- * word that a misspelled one means. */
+/* option.c - a row of a table of options: stores a value and describes it; a table as text for a terminal;
+ * the word that a misspelled one means. */
 #include "option.h"
 
 #include "base/text.h"

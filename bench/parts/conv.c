@@ -1,5 +1,5 @@
-/* conv.c - `bench_parts conv`: compares the speed and the accuracy of all algorithms for a convolution and its
- * gradients.
+/* conv.c - `bench_parts conv`: compares the speed and the accuracy of all algorithms for a convolution and
+ * its gradients.
  *
  * The algorithms take turns, because the machine's speed varies over time. The error is measured on a smaller
  * batch of normally distributed numbers: the difference from the reference kernel in f64, relative to the

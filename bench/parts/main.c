@@ -1,5 +1,5 @@
-/* main.c - `bench_parts`: measures parts of the library, for those who change them. It is built with the tests
- * and not installed. With any launcher, every rank runs the bench and rank 0 prints. */
+/* main.c - `bench_parts`: measures parts of the library, for those who change them. It is built with the
+ * tests and not installed. With any launcher, every rank runs the bench and rank 0 prints. */
 #include "parts.h"
 
 static const tern__cli_command benches[] = {

@@ -16,8 +16,8 @@ tern__cli_fn tern__bench_store;
 
 extern const tern__cli_page tern__collective_page, tern__barrier_page, tern__step_page, tern__store_page;
 
-/* A clock records when a device reaches given points in its work. Recording a point on a GPU does not wait for
- * it: the clock uses events, so it measures the GPU's time and not the host's. */
+/* A clock records when a device reaches given points in its work. Recording a point on a GPU does not wait
+ * for it: the clock uses events, so it measures the GPU's time and not the host's. */
 typedef struct tern__bench_clock tern__bench_clock;
 
 /* A clock with points 0 to `points` - 1. The device must outlive it. */

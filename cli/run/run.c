@@ -1,5 +1,5 @@
-/* run.c - `tern run`: starts a program as the ranks of a job, with torchrun's options and environment. Its table
- * of options is here, with the functions that parse their values. */
+/* run.c - `tern run`: starts a program as the ranks of a job, with torchrun's options and environment. Its
+ * table of options is here, with the functions that parse their values. */
 #include "cli.h"
 #include "run/binding.h"
 #include "run/options.h"
@@ -127,8 +127,8 @@ static int take_endpoint(const tern__cli_option *option, const char *text, tern_
     return status || !colon ? status : read_int(colon + 1, 0, PORT_MOST, &job.launch.port, err);
 }
 
-/* Takes one of the values that torchrun knows and that change nothing here: the row lists them, and `to` is the
- * message for others. */
+/* Takes one of the values that torchrun knows and that change nothing here: the row lists them, and `to` is
+ * the message for others. */
 static int take_known(const tern__cli_option *option, const char *text, tern_error *err)
 {
     char word[32];

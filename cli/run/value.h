@@ -1,4 +1,5 @@
-/* value.h - what the values of some options of `tern run` mean: lists of local ranks, and texts with ${rank}. */
+/* value.h - what the values of some options of `tern run` mean: lists of local ranks, and texts with ${rank}.
+ */
 #ifndef TERN_CLI_RUN_VALUE_H
 #define TERN_CLI_RUN_VALUE_H
 

@@ -85,9 +85,9 @@ void volumes_brain(volumes *v, tern_error *err)
     add_halves(v, image, label, err);
 }
 
-/* The macaque atlas inia19 (T. Rohlfing et al. 2012, "The INIA19 template and NeuroMaps atlas for primate brain
- * image parcellation and spatial normalization", Front. Neuroinform. 6:27, CC-BY) labels 502 regions in each half
- * of the brain. This table groups them by their names.
+/* The macaque atlas inia19 (T. Rohlfing et al. 2012, "The INIA19 template and NeuroMaps atlas for primate
+ * brain image parcellation and spatial normalization", Front. Neuroinform. 6:27, CC-BY) labels 502 regions in
+ * each half of the brain. This table groups them by their names.
  *
  * The tissues of regions 0 to 606, which are in the left half; regions of the right half have numbers 1000
  * higher. c: cortex, w: white matter, s: subcortical grey matter and brain stem, b: cerebellum, f:

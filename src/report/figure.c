@@ -1,5 +1,5 @@
-/* figure.c - checks charts, grids of images and figures of both, and saves them as PNGs, which the figure plug-in
- * draws. */
+/* figure.c - checks charts, grids of images and figures of both, and saves them as PNGs, which the figure
+ * plug-in draws. */
 #include "base/file.h"
 #include "base/plugin.h"
 

@@ -1,5 +1,5 @@
-/* conv_operands.h - the operands of a convolution or of one of its gradients, a call on them, and a device that
- * runs it. */
+/* conv_operands.h - the operands of a convolution or of one of its gradients, a call on them, and a device
+ * that runs it. */
 #ifndef TERN_TESTS_KERNELS_CONV_OPERANDS_H
 #define TERN_TESTS_KERNELS_CONV_OPERANDS_H
 
