@@ -40,7 +40,7 @@ static const tern__cli_command *menu_find(const tern__cli_menu *menu, const char
 }
 
 /* A misspelled name gets one suggestion in place of the whole list. */
-static int refuse(const tern__cli_menu *menu, const char *name)
+static int refuse_name(const tern__cli_menu *menu, const char *name)
 {
     const char *names[32], *nearest;
     int count = 0;
@@ -55,15 +55,15 @@ static int refuse(const tern__cli_menu *menu, const char *name)
 }
 
 /* `words` ends with NULL. */
-static int help(const tern__cli_menu *menu, char **words)
+static int print_help(const tern__cli_menu *menu, char **words)
 {
     if (!*words) {
         print_usage(menu, stdout);
         return tern__cli_flush(menu->who);
     }
     const tern__cli_command *command = menu_find(menu, *words);
-    if (!command) return refuse(menu, *words);
-    if (command->menu) return help(command->menu, words + 1);
+    if (!command) return refuse_name(menu, *words);
+    if (command->menu) return print_help(command->menu, words + 1);
     char option[] = "--help", *argv[] = {*words, option, NULL};
     return command->run(2, argv);
 }
@@ -74,7 +74,7 @@ int tern__cli_dispatch(const tern__cli_menu *menu, int argc, char **argv)
     const char *name = argc > 1 ? argv[1] : "";
     const tern__cli_command *command = menu_find(menu, name);
     if (command) return command->run(argc - 1, argv + 1);
-    if (!strcmp(name, "--help") || !strcmp(name, "-h")) return help(menu, &none);
-    if (!strcmp(name, "help")) return help(menu, argv + 2);
-    return refuse(menu, name);
+    if (!strcmp(name, "--help") || !strcmp(name, "-h")) return print_help(menu, &none);
+    if (!strcmp(name, "help")) return print_help(menu, argv + 2);
+    return refuse_name(menu, name);
 }

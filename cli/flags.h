@@ -14,7 +14,4 @@ int tern__flags_read(const tern__cli_page *page, const char *who, int argc, char
 /* The same for a command that takes no file names. */
 int tern__flags_read_all(const tern__cli_page *page, const char *who, int argc, char **argv);
 
-/* Is `text` one of the values that the option lists? */
-int tern__option_check(const tern__cli_option *option, const char *text, tern_error *err);
-
 #endif

@@ -1,7 +1,11 @@
-/* option.c - what a table of options says, as text for a terminal; the word that a misspelled one means. */
+/* option.c - a row of a table of options: stores a value and describes it; a table as text for a terminal;
+ * the word that a misspelled one means. */
 #include "option.h"
 
+#include "base/text.h"
+
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define WIDTH       80
@@ -35,6 +39,41 @@ const char *tern__option_next_word(const char *value, char word[32])
     size_t length = strcspn(value, "|]");
     snprintf(word, 32, "%.*s", (int)length, value);
     return length ? value + length : NULL;
+}
+
+/* ---- values ---- */
+
+static int store_number(const tern__cli_option *option, const char *text, tern_error *err)
+{
+    char *end;
+    *option->number = strtol(text, &end, 10);
+    if (end != text && !*end && *option->number > 0 && *option->number <= option->most) return TERN_OK;
+    return tern__error_set(err, __func__, TERN_E_INVALID, "expected a number from 1 to %ld, got \"%s\"",
+                           option->most, text);
+}
+
+/* If the row lists all values, it must be one of them. */
+static int store_text(const tern__cli_option *option, const char *text, tern_error *err)
+{
+    char known[256] = "", word[32];
+    bool is_known = !tern__option_has_words(option);
+    for (const char *rest = option->value; !is_known && (rest = tern__option_next_word(rest, word));) {
+        is_known = !strcmp(text, word);
+        tern__text_append(known, sizeof(known), "%s%s", *known ? " or " : "", word);
+    }
+    if (!is_known)
+        return tern__error_set(err, __func__, TERN_E_INVALID, "expected %s, got \"%s\"", known, text);
+    *option->text = text;
+    return TERN_OK;
+}
+
+int tern__option_store(const tern__cli_option *option, const char *text, tern_error *err)
+{
+    if (option->take) return option->take(option, text, err);
+    if (option->number) return store_number(option, text, err);
+    if (option->text) return store_text(option, text, err);
+    if (option->on) *option->on = true;
+    return TERN_OK;
 }
 
 /* ---- help ---- */

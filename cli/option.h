@@ -5,11 +5,13 @@
 
 #include "base/base.h"
 
-/* Reads a value into `to`. Returns a status; the error's text need not name the option. */
-typedef int tern__option_fn(const char *text, void *to, tern_error *err);
+typedef struct tern__cli_option tern__cli_option;
+
+/* Reads a value into option->to. Returns a status; the error's text need not name the option. */
+typedef int tern__option_fn(const tern__cli_option *option, const char *text, tern_error *err);
 
 /* Where a value goes, one of `on`, `number`, `text` and `take` says. */
-typedef struct tern__cli_option {
+struct tern__cli_option {
     const char *name;  /* without the dashes; NULL: the row is a heading, in `help`, or without one the end */
     char letter;       /* or 0                                                                      */
     const char *value; /* its name in the help, "N", or all values, "f32|bf16"; in brackets: it may be
@@ -17,13 +19,13 @@ typedef struct tern__cli_option {
     const char *help;  /* of a refused option: why                                                  */
     bool *on;          /* becomes true                                                              */
     long *number;      /* takes 1 to `most`                                                         */
-    long most;
-    const char **text;     /* takes any text, or one of all values                                  */
-    tern__option_fn *take; /* takes what this function accepts into `to`; a missing value is NULL   */
-    void *to;
+    long most;         /* of a number                                                           */
+    const char **text; /* takes any text, or one of all values                                  */
+    tern__option_fn *take; /* takes what this function accepts; a missing value is NULL             */
+    void *to;              /* for `take`                                                            */
     bool is_refused;
     bool is_hidden; /* accepted, but without effect for this command: said nowhere */
-} tern__cli_option;
+};
 
 #define TERN__OPTION_HELP                                                                                    \
     {                                                                                                        \
@@ -44,6 +46,9 @@ bool tern__option_may_lack_value(const tern__cli_option *option);
 /* Is the row not the end of the table? Is it an option that the help lists? */
 bool tern__option_is_row(const tern__cli_option *option);
 bool tern__option_is_listed(const tern__cli_option *option);
+
+/* Stores a value where the row says. E_INVALID, and what a `take` returns. */
+int tern__option_store(const tern__cli_option *option, const char *text, tern_error *err);
 
 /* Prints what --help shows of a command, "tern bench step". */
 void tern__page_print(const char *who, const tern__cli_page *page);

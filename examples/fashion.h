@@ -28,16 +28,10 @@ static inline void fashion_say_ranks(const tern_group *world, const char *progra
     if (tern_group_size(world) == 1) printf("1 rank (start with tern run -n 2 %s)\n", program);
 }
 
-/* Returns the number of epochs from the first argument, `fallback` without one; exits if the argument is
- * wrong. */
+/* Returns the number of epochs from the first argument. */
 static inline int fashion_epochs(int argc, char **argv, int fallback)
 {
-    if (argc < 2) return fallback;
-    char *end;
-    long epochs = strtol(argv[1], &end, 10);
-    if (end != argv[1] && !*end && epochs >= 1 && epochs <= 10000) return (int)epochs;
-    fprintf(stderr, "%s: expected a number of epochs from 1 to 10000, got \"%s\"\n", argv[0], argv[1]);
-    exit(2);
+    return usage_number(argc, argv, "epochs", 10000, fallback);
 }
 
 /* Opens a dataset, "train" or "t10k", with normalised pixels, from a folder with Fashion-MNIST's files. */

@@ -1,4 +1,4 @@
-/* usage.h - --help of the examples. */
+/* usage.h - the command line of the examples: --help and a number. */
 #ifndef TERN_EXAMPLES_USAGE_H
 #define TERN_EXAMPLES_USAGE_H
 
@@ -26,6 +26,18 @@ static inline void usage_read(int argc, char **argv, const char *operands, const
         fprintf(stderr, "%s: unexpected \"%s\"; --help says what may follow\n", argv[0], argv[i]);
         exit(2);
     }
+}
+
+/* Returns the first argument, a number of `noun` from 1 to `most`, or `fallback` without one; exits if it is
+ * wrong. */
+static inline int usage_number(int argc, char **argv, const char *noun, int most, int fallback)
+{
+    if (argc < 2) return fallback;
+    char *end;
+    long number = strtol(argv[1], &end, 10);
+    if (end != argv[1] && !*end && number >= 1 && number <= most) return (int)number;
+    fprintf(stderr, "%s: expected a number of %s from 1 to %d, got \"%s\"\n", argv[0], noun, most, argv[1]);
+    exit(2);
 }
 
 #endif

@@ -23,7 +23,7 @@ to=$work/$(basename "$build")
 mkdir -p "$to/lib"
 
 cd "$build"
-cp -P --parents tern libtern.so* tern_cuda.so tern_nccl.so tern_gloo.so tests/libtern_internal.so CTestCustom.cmake "$to"
+cp -P --parents tern bench_parts libtern.so* tern_cuda.so tern_nccl.so tern_gloo.so tests/libtern_internal.so CTestCustom.cmake "$to"
 find . -name CTestTestfile.cmake -exec cp --parents {} "$to" \;
 for name in $(ctest -N -L gpu | sed -n 's/.*: gpu\/\([a-z_]*\).*/\1/p'); do
     for program in "tests/test_cuda_$name" "tests/$name"; do

@@ -13,6 +13,7 @@
 
 #include <tern.h>
 
+#include <sys/mman.h>
 #include <unistd.h>
 
 #ifdef __SANITIZE_THREAD__
@@ -50,6 +51,23 @@ static inline int choose_plugins(void)
     path[length] = '\0';
     strcpy(strrchr(path, '/'), "/..");
     return setenv("TERN_PLUGIN_PATH", path, 1);
+}
+
+/* Returns memory of zeros that this process and those that it will fork share. munmap frees it. */
+static inline void *share_memory(size_t bytes)
+{
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(at != MAP_FAILED);
+    return at;
+}
+
+/* Returns an open device. */
+static inline tern_device *check_device(const char *name)
+{
+    tern_error err = {0};
+    tern_device *device = tern_device_open(name, &err);
+    assert_ok(err);
+    return device;
 }
 
 /* cmocka does not tell which test is running. It runs them in order, so each one counts itself when it

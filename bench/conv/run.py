@@ -17,6 +17,7 @@ sys.path.append(os.path.join(ROOT, "bench"))
 import chart  # noqa: E402
 
 TERN = os.path.join(BUILD, "tern")
+PARTS = os.path.join(BUILD, "bench_parts")
 DEMO = os.path.join(BUILD, "examples", "02_fashion")
 EPOCHS = 3
 
@@ -61,7 +62,7 @@ def unit():
 def measure(cases, rounds):
     """Measures errors only for ResNet-18's layers: the reference kernel takes minutes for the larger ones."""
     options = [word for case in cases for word in ("--case", case)] + ["--no-error"] * bool(cases)
-    return [json.loads(line) for line in output([TERN, "bench", "conv", "--json", "--rounds", str(rounds), *options]).splitlines()]
+    return [json.loads(line) for line in output([PARTS, "conv", "--json", "--rounds", str(rounds), *options]).splitlines()]
 
 
 def table(lines):

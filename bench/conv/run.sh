@@ -1,5 +1,5 @@
 #!/bin/sh
-# Compares the convolution algorithms: speed and error against f64 for the layers of the models (`tern bench conv`), and 3 epochs of the
+# Compares the convolution algorithms: speed and error against f64 for the layers of the models (`bench_parts conv`), and 3 epochs of the
 # demo (examples/02_fashion) with each. Writes docs/conv.json, the tables for this machine's instruction set in docs/conv.md, and
 # docs/conv.png. Takes about 8 minutes.
 #

@@ -12,7 +12,7 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(HERE, "../peers"))
-from peers import TERN, finished, output, torch_version  # noqa: E402
+from peers import BUILD, TERN, finished, output, torch_version  # noqa: E402
 from run import Row, measure, table, summary  # noqa: E402
 
 # name -> title, (model, batch, size, dtype, steps, warm-up steps in which an idle GPU reaches its clock rate), the goal: PyTorch's time divided
@@ -136,7 +136,8 @@ def profile(title, tern, job):
 
 def optimizers(tern):
     """Measures the optimizers and returns rows as of a profile."""
-    text = output([TERN, "bench", "optimizer", "--elements", str(PARAMETERS), "--json"], env={**os.environ, "TERN_GRAPHS": "0", "TERN_DEVICE": "cuda"}, timeout=LIMIT)
+    argv = [os.path.join(BUILD, "bench_parts"), "optimizer", "--elements", str(PARAMETERS), "--json"]
+    text = output(argv, env={**os.environ, "TERN_GRAPHS": "0", "TERN_DEVICE": "cuda"}, timeout=LIMIT)
     rows = [{"kernel": line["optimizer"], "shapes": str(line["elements"]), "ms": line["median_ms"], "gbs": line["gbs"],
              "bytes_a_call": line["gbs"] * line["median_ms"] * 1e6, "copy_gbs": line["copy_gbs"],
              "copy_percent": 100 * line["gbs"] / line["copy_gbs"]} for line in map(json.loads, text.splitlines())]

@@ -9,7 +9,7 @@ import sys
 import tempfile
 from collections import namedtuple
 
-from peers import SIZES, STEPS, TERN, find_peers, launched, output, step_options
+from peers import SIZES, TERN, find_peers, launched, output, step_options
 
 # A job is (what, *arguments). A row shows one field of a job's results; `goal` is the wanted ratio of the best peer's median to tern's.
 Row = namedtuple("Row", "label unit job field goal", defaults=[None])

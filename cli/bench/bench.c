@@ -3,7 +3,6 @@
 #include "bench/bench.h"
 
 static const tern__cli_command benches[] = {
-    {"board", "the cost of a board's calls in a training loop", tern__bench_board, &tern__board_page, NULL},
     {"collectives", "all of the following collectives, by size", tern__bench_collective,
      &tern__collective_page, NULL},
     {"all_reduce", "sum over all ranks, to all", tern__bench_collective, &tern__collective_page, NULL},
@@ -17,9 +16,6 @@ static const tern__cli_command benches[] = {
     {"all_to_all", "one part from each rank to each", tern__bench_collective, &tern__collective_page, NULL},
     {"barrier", "all ranks wait for each other", tern__bench_collective, &tern__barrier_page, NULL},
     {"sendrecv", "a message from rank 0 to rank 1", tern__bench_collective, &tern__collective_page, NULL},
-    {"conv", "speed and accuracy of each convolution algorithm", tern__bench_conv, &tern__conv_page, NULL},
-    {"optimizer", "SGD and Adam updates compared with a copy", tern__bench_optimizer, &tern__optimizer_page,
-     NULL},
     {"step", "a training step of an MLP or a convolutional network", tern__bench_step, &tern__step_page,
      NULL},
     {"store", "set and get on a TCP store, from one client and from many", tern__bench_store,

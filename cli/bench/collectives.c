@@ -54,52 +54,52 @@ struct collective {
     bool is_cut;   /* `count` counts the elements of a part */
 };
 
-static int all_reduce(const trial *t, tern_error *err)
+static int call_all_reduce(const trial *t, tern_error *err)
 {
     return tern_all_reduce(t->world, t->in, t->count, t->dtype, TERN_SUM, err);
 }
 
-static int reduce(const trial *t, tern_error *err)
+static int call_reduce(const trial *t, tern_error *err)
 {
     return tern_reduce(t->world, t->in, t->count, t->dtype, TERN_SUM, 0, err);
 }
 
-static int broadcast(const trial *t, tern_error *err)
+static int call_broadcast(const trial *t, tern_error *err)
 {
     return tern_broadcast(t->world, t->in, t->count, t->dtype, 0, err);
 }
 
-static int all_gather(const trial *t, tern_error *err)
+static int call_all_gather(const trial *t, tern_error *err)
 {
     return tern_all_gather(t->world, t->in, t->out, t->count, t->dtype, err);
 }
 
-static int reduce_scatter(const trial *t, tern_error *err)
+static int call_reduce_scatter(const trial *t, tern_error *err)
 {
     return tern_reduce_scatter(t->world, t->in, t->out, t->count, t->dtype, TERN_SUM, err);
 }
 
-static int gather(const trial *t, tern_error *err)
+static int call_gather(const trial *t, tern_error *err)
 {
     return tern_gather(t->world, t->in, t->out, t->count, t->dtype, 0, err);
 }
 
-static int scatter(const trial *t, tern_error *err)
+static int call_scatter(const trial *t, tern_error *err)
 {
     return tern_scatter(t->world, t->in, t->out, t->count, t->dtype, 0, err);
 }
 
-static int all_to_all(const trial *t, tern_error *err)
+static int call_all_to_all(const trial *t, tern_error *err)
 {
     return tern_all_to_all(t->world, t->in, t->out, t->count, t->dtype, err);
 }
 
-static int barrier(const trial *t, tern_error *err)
+static int call_barrier(const trial *t, tern_error *err)
 {
     return tern_barrier(t->world, err);
 }
 
-static int sendrecv(const trial *t, tern_error *err)
+static int call_sendrecv(const trial *t, tern_error *err)
 {
     if (t->rank == 0) tern_send(t->world, t->in, t->count, t->dtype, 1, 0, err);
     if (t->rank <= 1) tern_recv(t->world, t->in, t->count, t->dtype, 1 - t->rank, 0, NULL, err);
@@ -108,16 +108,16 @@ static int sendrecv(const trial *t, tern_error *err)
 }
 
 static const collective collectives[] = {
-    {"all_reduce", "a sum over all ranks, to all", all_reduce, WHOLE, NONE, false, false},
-    {"reduce", "a sum over all ranks, to rank 0", reduce, WHOLE, NONE, true, false},
-    {"broadcast", "what rank 0 has, to all", broadcast, WHOLE, NONE, true, false},
-    {"all_gather", "a part of each rank, to all", all_gather, PART, WHOLE, false, true},
-    {"reduce_scatter", "a sum over all ranks, a part to each", reduce_scatter, WHOLE, PART, false, true},
-    {"gather", "a part of each rank, to rank 0", gather, PART, WHOLE, true, true},
-    {"scatter", "what rank 0 has, a part to each", scatter, WHOLE, PART, true, true},
-    {"all_to_all", "a part of each rank for each", all_to_all, WHOLE, WHOLE, false, true},
-    {"barrier", "all ranks meet", barrier, NONE, NONE, false, false},
-    {"sendrecv", "a message from rank 0 to rank 1", sendrecv, WHOLE, NONE, true, false},
+    {"all_reduce", "a sum over all ranks, to all", call_all_reduce, WHOLE, NONE, false, false},
+    {"reduce", "a sum over all ranks, to rank 0", call_reduce, WHOLE, NONE, true, false},
+    {"broadcast", "what rank 0 has, to all", call_broadcast, WHOLE, NONE, true, false},
+    {"all_gather", "a part of each rank, to all", call_all_gather, PART, WHOLE, false, true},
+    {"reduce_scatter", "a sum over all ranks, a part to each", call_reduce_scatter, WHOLE, PART, false, true},
+    {"gather", "a part of each rank, to rank 0", call_gather, PART, WHOLE, true, true},
+    {"scatter", "what rank 0 has, a part to each", call_scatter, WHOLE, PART, true, true},
+    {"all_to_all", "a part of each rank for each", call_all_to_all, WHOLE, WHOLE, false, true},
+    {"barrier", "all ranks meet", call_barrier, NONE, NONE, false, false},
+    {"sendrecv", "a message from rank 0 to rank 1", call_sendrecv, WHOLE, NONE, true, false},
 };
 
 /* Returns NULL if there is none of that name. */
@@ -131,7 +131,7 @@ static const collective *find_collective(const char *name)
 /* Is it send/recv? A call then sends from rank 0 to rank 1 and back; other ranks do nothing. */
 static bool is_pair(const collective *op)
 {
-    return op->call == sendrecv;
+    return op->call == call_sendrecv;
 }
 
 /* ---- bytes ---- */
@@ -140,7 +140,7 @@ static bool is_pair(const collective *op)
 static size_t whole_bytes(const collective *op, size_t wish, tern_dtype dtype, int ranks)
 {
     size_t step = tern_dtype_bytes(dtype) * (op->is_cut ? (size_t)ranks : 1);
-    return op->call == barrier ? 0 : (wish + step - 1) / step * step;
+    return op->call == call_barrier ? 0 : (wish + step - 1) / step * step;
 }
 
 /* Returns the count argument of a call on so many bytes. */
@@ -159,48 +159,48 @@ static size_t buffer_bytes(holds what, size_t bytes, int ranks)
 static double bound_bytes(const collective *op, size_t bytes, int ranks)
 {
     double whole = (double)bytes, part = whole / ranks;
-    if (op->call == reduce || op->call == reduce_scatter) return (whole + part) / 2;
-    if (op->call == broadcast) return whole - part;
-    if (op->call == sendrecv) return whole / 2;
-    return op->call == gather || op->call == scatter ? part : whole;
+    if (op->call == call_reduce || op->call == call_reduce_scatter) return (whole + part) / 2;
+    if (op->call == call_broadcast) return whole - part;
+    if (op->call == call_sendrecv) return whole / 2;
+    return op->call == call_gather || op->call == call_scatter ? part : whole;
 }
 
 /* Returns the bytes that cross a rank's link, counted as nccl-tests does (bus bandwidth). */
 static double bus_bytes(const collective *op, size_t bytes, int ranks)
 {
     double whole = (double)bytes, others = whole * (ranks - 1) / ranks;
-    if (op->call == reduce || op->call == broadcast || op->call == sendrecv) return whole;
-    return op->call == all_reduce ? 2 * others : others;
+    if (op->call == call_reduce || op->call == call_broadcast || op->call == call_sendrecv) return whole;
+    return op->call == call_all_reduce ? 2 * others : others;
 }
 
 /* ---- inputs and expected results ---- */
 
 /* Returns element i of the rank's input. */
-static float given(int rank, size_t i)
+static float given_value(int rank, size_t i)
 {
     return (float)((i + (size_t)rank) % 4);
 }
 
-static float summed(const trial *t, size_t i)
+static float summed_value(const trial *t, size_t i)
 {
     float sum = 0;
-    for (int rank = 0; rank < t->ranks; rank++) sum += given(rank, i);
+    for (int rank = 0; rank < t->ranks; rank++) sum += given_value(rank, i);
     return sum;
 }
 
-static float expected(const trial *t, size_t i)
+static float expected_value(const trial *t, size_t i)
 {
     size_t own = (size_t)t->rank * t->count, part = t->op->is_cut ? i % t->count : 0;
     int from = t->op->is_cut ? (int)(i / t->count) : 0;
-    if (t->op->call == all_reduce || t->op->call == reduce) return summed(t, i);
-    if (t->op->call == reduce_scatter) return summed(t, own + i);
-    if (t->op->call == scatter) return given(0, own + i);
-    if (t->op->call == sendrecv) return given(t->rank == 1 ? 0 : t->rank, i);
-    if (t->op->call == all_to_all) return given(from, own + part);
-    return t->op->call == broadcast ? given(0, i) : given(from, part);
+    if (t->op->call == call_all_reduce || t->op->call == call_reduce) return summed_value(t, i);
+    if (t->op->call == call_reduce_scatter) return summed_value(t, own + i);
+    if (t->op->call == call_scatter) return given_value(0, own + i);
+    if (t->op->call == call_sendrecv) return given_value(t->rank == 1 ? 0 : t->rank, i);
+    if (t->op->call == call_all_to_all) return given_value(from, own + part);
+    return t->op->call == call_broadcast ? given_value(0, i) : given_value(from, part);
 }
 
-static void put(const trial *t, size_t i, float value)
+static void put_value(const trial *t, size_t i, float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof(bits));
@@ -210,7 +210,7 @@ static void put(const trial *t, size_t i, float value)
         ((float *)t->in)[i] = value;
 }
 
-static float get(const trial *t, const void *from, size_t i)
+static float get_value(const trial *t, const void *from, size_t i)
 {
     uint32_t bits = (uint32_t)((const uint16_t *)from)[t->dtype == TERN_BF16 ? i : 0] << 16;
     float value;
@@ -218,16 +218,16 @@ static float get(const trial *t, const void *from, size_t i)
     return t->dtype == TERN_BF16 ? value : ((const float *)from)[i];
 }
 
-static size_t elements(const trial *t, holds what)
+static size_t count_elements(const trial *t, holds what)
 {
     size_t parts = what == WHOLE && t->op->is_cut ? (size_t)t->ranks : 1;
     return what == NONE ? 0 : t->count * parts;
 }
 
 /* Fills `in` with small whole numbers: every dtype holds them and their sums exactly. */
-static void fill(const trial *t)
+static void fill_input(const trial *t)
 {
-    for (size_t i = 0; i < elements(t, t->op->in); i++) put(t, i, given(t->rank, i));
+    for (size_t i = 0; i < count_elements(t, t->op->in); i++) put_value(t, i, given_value(t->rank, i));
 }
 
 /* Returns the index of the first wrong element, -1 if all are right. */
@@ -235,15 +235,15 @@ static int64_t find_wrong(const trial *t)
 {
     bool is_in_place = t->op->out == NONE, is_not_root = t->op->has_root && t->rank != 0;
     const void *result = is_in_place ? t->in : t->out;
-    size_t count = elements(t, is_in_place ? t->op->in : t->op->out);
-    if (is_not_root && (t->op->call == reduce || t->op->call == gather)) return -1;
+    size_t count = count_elements(t, is_in_place ? t->op->in : t->op->out);
+    if (is_not_root && (t->op->call == call_reduce || t->op->call == call_gather)) return -1;
     for (size_t i = 0; i < count; i++)
-        if (get(t, result, i) != expected(t, i)) return (int64_t)i;
+        if (get_value(t, result, i) != expected_value(t, i)) return (int64_t)i;
     return -1;
 }
 
 /* Compares the results of all ranks. Every rank gets E_MISMATCH if one of them is wrong. Collective. */
-static int check(const trial *t, tern_error *err)
+static int check_results(const trial *t, tern_error *err)
 {
     int64_t wrong = find_wrong(t), worst[2] = {wrong, wrong < 0 ? -1 : t->rank};
     tern_all_reduce(t->world, worst, 2, TERN_I64, TERN_MAX, err);
@@ -282,7 +282,7 @@ typedef struct result {
 
 /* ---- measuring ---- */
 
-static void call(bench *b, tern_error *err)
+static void call_once(bench *b, tern_error *err)
 {
     b->trial.op->call(&b->trial, err);
 }
@@ -292,7 +292,7 @@ TERN__SIMD static void add_one(float *x, size_t count)
     for (size_t i = 0; i < count; i++) x[i] += 1;
 }
 
-static void pass(bench *b, tern_error *err)
+static void pass_once(bench *b, tern_error *err)
 {
     (void)err;
     add_one(b->scratch, b->passed / sizeof(float));
@@ -321,14 +321,14 @@ static double median_time(bench *b, void (*what)(bench *, tern_error *), int cal
     return tern__bench_median(b->samples, (size_t)samples);
 }
 
-static void *alloc(const bench *b, size_t bytes, tern_error *err)
+static void *alloc_buffer(const bench *b, size_t bytes, tern_error *err)
 {
     if (!bytes) return NULL;
     return b->set->plain ? tern__alloc(bytes, "tern bench", err)
                          : tern_group_mem_alloc(b->trial.world, bytes, err);
 }
 
-static void release(const bench *b, void *buf)
+static void free_buffer(const bench *b, void *buf)
 {
     if (b->set->plain)
         tern__free(buf);
@@ -337,7 +337,7 @@ static void release(const bench *b, void *buf)
 }
 
 /* Clears the input: sums repeated in place would overflow to infinity. */
-static void clear(const bench *b)
+static void clear_input(const bench *b)
 {
     size_t bytes = buffer_bytes(b->trial.op->in, b->bytes, b->trial.ranks);
     if (bytes) memset(b->trial.in, 0, bytes);
@@ -346,11 +346,11 @@ static void clear(const bench *b)
 static void time_checked(bench *b, result *r, tern_error *err)
 {
     bool small = b->bytes < SMALL_BYTES;
-    fill(&b->trial);
-    call(b, err);
-    if (err->code || check(&b->trial, err)) return;
-    clear(b);
-    r->median_s = median_time(b, call, small ? SMALL_CALLS : 1, err);
+    fill_input(&b->trial);
+    call_once(b, err);
+    if (err->code || check_results(&b->trial, err)) return;
+    clear_input(b);
+    r->median_s = median_time(b, call_once, small ? SMALL_CALLS : 1, err);
     if (is_pair(b->trial.op)) r->median_s /= 2;
 }
 
@@ -359,23 +359,23 @@ static double time_bound(bench *b, tern_error *err)
     b->passed = (size_t)bound_bytes(b->trial.op, b->bytes, b->trial.ranks);
     if (b->bytes < SMALL_BYTES || !b->passed) return 0;
     b->scratch = tern__alloc(b->passed, "tern bench", err);
-    double seconds = err->code ? 0 : median_time(b, pass, 1, err);
+    double seconds = err->code ? 0 : median_time(b, pass_once, 1, err);
     tern__free(b->scratch);
     return seconds;
 }
 
-static result measure(bench *b, size_t wish, tern_error *err)
+static result measure_size(bench *b, size_t wish, tern_error *err)
 {
     trial *t = &b->trial;
     const collective *op = t->op;
     b->bytes = whole_bytes(op, wish, t->dtype, t->ranks);
     result r = {.bytes = b->bytes};
     t->count = count_of(op, b->bytes, t->dtype, t->ranks);
-    t->in = alloc(b, buffer_bytes(op->in, b->bytes, t->ranks), err);
-    t->out = alloc(b, buffer_bytes(op->out, b->bytes, t->ranks), err);
+    t->in = alloc_buffer(b, buffer_bytes(op->in, b->bytes, t->ranks), err);
+    t->out = alloc_buffer(b, buffer_bytes(op->out, b->bytes, t->ranks), err);
     if (!err->code) time_checked(b, &r, err);
-    release(b, t->out);
-    release(b, t->in);
+    free_buffer(b, t->out);
+    free_buffer(b, t->in);
     if (!err->code) r.bound_s = time_bound(b, err);
     return r;
 }
@@ -448,9 +448,9 @@ static bool parse_size(const char *text, size_t *bytes)
 }
 
 /* "4,1K,64K" */
-static int take_sizes(const char *text, void *to, tern_error *err)
+static int take_sizes(const tern__cli_option *option, const char *text, tern_error *err)
 {
-    settings *set = to;
+    settings *set = option->to;
     set->count = 0;
     for (const char *one = text;; one++) {
         char size[64];
@@ -468,11 +468,11 @@ static int take_sizes(const char *text, void *to, tern_error *err)
     }
 }
 
-static int take_seconds(const char *text, void *to, tern_error *err)
+static int take_seconds(const tern__cli_option *option, const char *text, tern_error *err)
 {
     char *end;
     double seconds = strtod(text, &end);
-    *(double *)to = seconds;
+    *(double *)option->to = seconds;
     if (end != text && !*end && seconds >= 0 && seconds <= 3600) return TERN_OK;
     return tern__error_set(err, __func__, TERN_E_INVALID, "expected a number from 0 to 3600, got \"%s\"",
                            text);
@@ -532,7 +532,7 @@ const tern__cli_page tern__barrier_page = {
 };
 
 /* Returns what tern__flags_read_all does. */
-static int parse(int argc, char **argv)
+static int read_options(int argc, char **argv)
 {
     static char who[64]; /* argv[0] points to it after this call */
     const char *name = chosen.op ? chosen.op->name : "collectives";
@@ -547,7 +547,7 @@ static int parse(int argc, char **argv)
 /* ---- running ---- */
 
 /* Do two buffers and a copy per rank fit into half of the machine's memory? */
-static bool fits(const bench *b, size_t bytes)
+static bool fits_memory(const bench *b, size_t bytes)
 {
     double memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     return 3.0 * (double)bytes * b->trial.ranks < memory / 2;
@@ -563,15 +563,15 @@ static void run_op(bench *b, const collective *op, tern_error *err)
     const settings *set = b->set;
     b->trial.op = op;
     for (int i = 0; i < set->count && !err->code; i++) {
-        if (!set->op && !fits(b, set->sizes[i])) continue;
-        result r = measure(b, set->sizes[i], err);
+        if (!set->op && !fits_memory(b, set->sizes[i])) continue;
+        result r = measure_size(b, set->sizes[i], err);
         if (b->trial.rank == 0 && !err->code) (set->json ? print_json : print_row)(b, &r);
         fflush(stdout);
         if (!r.bytes) break; /* a barrier has no sizes */
     }
 }
 
-static void run(bench *b, tern_error *err)
+static void run_all(bench *b, tern_error *err)
 {
     const collective *only = b->set->op;
     if (only && !has_peer(b, only)) {
@@ -599,14 +599,14 @@ int tern__bench_collective(int argc, char **argv)
         chosen.sizes[5] = 256 << 20;
         chosen.budget_s = 0.3;
     }
-    int status = parse(argc, argv);
+    int status = read_options(argc, argv);
     if (status) return status < 0 ? tern__cli_flush(argv[0]) : status;
     tern_error err = {0};
     tern_group *world = open_world(&chosen, &err);
     bench b = {.set = &chosen, .trial = {.world = world, .dtype = chosen.dtype}};
     b.trial.rank = tern_group_rank(world);
     b.trial.ranks = tern_group_size(world);
-    if (world) run(&b, &err);
+    if (world) run_all(&b, &err);
     tern_error_print(&err);
     tern_group_close(world);
     return err.code ? TERN__EXIT_FAILED : TERN__EXIT_OK;

@@ -1,7 +1,7 @@
 /* machine_device.c - peak arithmetic and copy rates of a GPU. */
 #include "bench/machine.h"
 
-#include "bench/clock.h"
+#include "bench/bench.h"
 #include "device/backend.h"
 
 #include <tern.h>
@@ -45,7 +45,7 @@ typedef struct product {
     tern_tensor *a, *b;
 } product;
 
-static void multiply(const yardstick *y, void *ctx)
+static void multiply_once(const yardstick *y, void *ctx)
 {
     (void)y;
     product *p = ctx;
@@ -61,7 +61,7 @@ static double product_ms(const yardstick *y, int64_t n)
         p.a = tern_cast(p.scope, tern_randn(p.scope, rng, 2, (int64_t[]){n, n}), y->dtype);
         p.b = tern_cast(p.scope, tern_randn(p.scope, rng, 2, (int64_t[]){n, n}), y->dtype);
     }
-    double ms = y->err->code ? 0 : best_ms(y, multiply, &p);
+    double ms = y->err->code ? 0 : best_ms(y, multiply_once, &p);
     if (p.scope) tern_scope_end(p.scope, y->err);
     tern_scope_free(p.scope);
     tern_rng_free(rng);
@@ -87,7 +87,7 @@ typedef struct copied {
     int done;
 } copied;
 
-static void copy(const yardstick *y, copied *c)
+static void copy_once(const yardstick *y, copied *c)
 {
     size_t at = c->step * (size_t)(c->done++ % TRIES);
     y->device->backend->copy(y->device, c->to + at, c->from + at, c->bytes, y->err);
@@ -97,10 +97,10 @@ static void copy(const yardstick *y, copied *c)
 static double mean_copy_ms(const yardstick *y, copied *c)
 {
     double ms = 0;
-    copy(y, c);
+    copy_once(y, c);
     for (int i = 0; i < TRIES && !y->err->code; i++) {
         tern__bench_clock_set(y->clock, 2 * i, y->err);
-        copy(y, c);
+        copy_once(y, c);
         tern__bench_clock_set(y->clock, 2 * i + 1, y->err);
     }
     for (int i = 0; i < TRIES && !y->err->code; i++) ms += tern__bench_clock_ms(y->clock, 2 * i, 2 * i + 1);

@@ -1,7 +1,7 @@
 /* profile.c - a kernel observer that times every call and sums times, operations and bytes by kernel. Times
  * are read in batches of CALLS, so that a GPU is not waited for after each call. */
 #include "bench/profile.h"
-#include "bench/clock.h"
+#include "bench/bench.h"
 
 #include "kernels/cost.h"
 
@@ -97,14 +97,14 @@ static void read_clock(tern__profile *self)
     self->calls = 0;
 }
 
-static void begins(tern__kernel_observer *observer)
+static void begin_call(tern__kernel_observer *observer)
 {
     tern__profile *self = (tern__profile *)observer;
     if (self->calls == CALLS) read_clock(self);
     tern__bench_clock_set(self->clock, 2 * self->calls, self->err);
 }
 
-static void ran(tern__kernel_observer *observer, const tern__call *call)
+static void end_call(tern__kernel_observer *observer, const tern__call *call)
 {
     tern__profile *self = (tern__profile *)observer;
     tern__bench_clock_set(self->clock, 2 * self->calls + 1, self->err);
@@ -122,7 +122,8 @@ tern__profile *tern__profile_new(tern_device *device, bool shapes, tern_error *e
 {
     tern__profile *self = tern__alloc(sizeof(*self), "tern bench", err);
     if (!self) return NULL;
-    *self = (tern__profile){.observer = {ran, begins}, .device = device, .by_shape = shapes, .err = err};
+    *self =
+        (tern__profile){.observer = {end_call, begin_call}, .device = device, .by_shape = shapes, .err = err};
     self->clock = tern__bench_clock_new(device, 2 * CALLS, err);
     device->observer = self->clock ? &self->observer : NULL;
     return self;

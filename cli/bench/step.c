@@ -1,6 +1,5 @@
 /* step.c - `tern bench step`: times a training step (forward, loss, backward, SGD) on synthetic data. */
 #include "bench/bench.h"
-#include "bench/clock.h"
 #include "bench/model.h"
 #include "bench/profile.h"
 
@@ -144,7 +143,7 @@ static tern_tensor *scores_of(bench *b)
     return tern_to(b->scope, tern_data_parallel_forward(b->parallel, b->scope, b->x), b->device);
 }
 
-static void step(bench *b, const settings *set, tern_error *err)
+static void run_step(bench *b, const settings *set, tern_error *err)
 {
     tern_tensor *loss = set->model->loss(b->scope, scores_of(b), b->labels);
     if (b->amp)
@@ -206,7 +205,7 @@ static double pss_mb(bench *b, tern_error *err)
 static void warm_up(bench *b, const settings *set, result *r, tern_error *err)
 {
     for (int i = 0; i < set->warm_up && !err->code; i++) {
-        step(b, set, err);
+        run_step(b, set, err);
         if (i > 0 || err->code) continue;
         r->first_step_ms = ms_since_launch(b, err);
         r->loss_first = tern_ddp_loss_mean(b->ddp);
@@ -229,7 +228,7 @@ static void run_steps(bench *b, const settings *set, double *ms, result *r, tern
     double used = own_cpu_ms();
     tern__bench_clock_set(clock, 0, err);
     for (int i = 0; i < set->steps && !err->code; i++) {
-        step(b, set, err);
+        run_step(b, set, err);
         tern__bench_clock_set(clock, i + 1, err);
     }
     r->cpu_ms = (own_cpu_ms() - used) / (double)set->steps;
@@ -264,7 +263,7 @@ static void measure_machine(bench *b, tern_dtype dtype, result *r, tern_error *e
     if (!err->code) tern__machine_measure(b->device, dtype, &r->machine, err);
 }
 
-static result measure(bench *b, const settings *set, tern_error *err)
+static result measure_steps(bench *b, const settings *set, tern_error *err)
 {
     result r = {0};
     double *ms = tern__alloc((size_t)set->steps * sizeof(*ms), "tern bench step", err);
@@ -342,9 +341,9 @@ static void print_text(const bench *b, const settings *set, int ranks, const res
 
 static settings chosen = {.model_name = "mlp", .dtype = "f32", .reduce = "f32", .steps = 20, .warm_up = 3};
 
-static int take_profile(const char *text, void *to, tern_error *err)
+static int take_profile(const tern__cli_option *option, const char *text, tern_error *err)
 {
-    settings *set = to;
+    settings *set = option->to;
     set->profile = true;
     set->shapes = text != NULL;
     if (!text || !strcmp(text, "shapes")) return TERN_OK;
@@ -412,7 +411,7 @@ static void set_environment(const settings *set)
 }
 
 /* Fills in the model's defaults. Returns false after a message if options contradict each other. */
-static bool complete(settings *set)
+static bool complete_settings(settings *set)
 {
     if (set->profile && set->data_parallel) {
         fprintf(stderr, "tern bench step: --profile works on one device, not with --data-parallel\n");
@@ -429,23 +428,23 @@ static bool complete(settings *set)
 }
 
 /* Returns what tern__flags_read_all does, and TERN__EXIT_USAGE if options contradict each other. */
-static int parse(int argc, char **argv)
+static int read_options(int argc, char **argv)
 {
     int status = tern__flags_read_all(&tern__step_page, "tern bench step", argc, argv);
     if (status) return status;
     set_environment(&chosen);
-    return complete(&chosen) ? TERN__EXIT_OK : TERN__EXIT_USAGE;
+    return complete_settings(&chosen) ? TERN__EXIT_OK : TERN__EXIT_USAGE;
 }
 
 int tern__bench_step(int argc, char **argv)
 {
-    int status = parse(argc, argv);
+    int status = read_options(argc, argv);
     if (status) return status < 0 ? tern__cli_flush(argv[0]) : status;
     tern_error err = {0};
     bench b = {0};
     open_bench(&b, &chosen, &err);
     if (!err.code) {
-        result r = measure(&b, &chosen, &err);
+        result r = measure_steps(&b, &chosen, &err);
         if (!err.code && tern_group_rank(b.world) == 0) {
             if (chosen.json)
                 print_json(&b, &chosen, tern_group_size(b.world), &r);

@@ -74,7 +74,7 @@ static void set_and_get(client *c, int number)
         tern__error_set(&c->err, "tern bench store", TERN_E_MISMATCH, "set \"%s\", got \"%s\"", value, got);
 }
 
-static void *work(void *arg)
+static void *client_main(void *arg)
 {
     client *c = arg;
     pthread_barrier_wait(c->start);
@@ -91,7 +91,7 @@ static void run_at_once(client *clients, long count, long pairs, tern_error *err
     for (long i = 0; i < count; i++) {
         clients[i].start = &start;
         clients[i].pairs = pairs;
-        if (pthread_create(&clients[i].thread, NULL, work, &clients[i])) abort();
+        if (pthread_create(&clients[i].thread, NULL, client_main, &clients[i])) abort();
     }
     for (long i = 0; i < count; i++) {
         pthread_join(clients[i].thread, NULL);
@@ -115,7 +115,7 @@ static int by_median(const void *a, const void *b)
 }
 
 /* Returns the round with the median of the rounds' medians. The first round is a warm-up. */
-static rates measure(client *clients, long count, const settings *set, tern_error *err)
+static rates measure_rounds(client *clients, long count, const settings *set, tern_error *err)
 {
     rates rounds[ROUNDS_MAX + 1];
     for (long round = 0; round <= set->rounds && !err->code; round++) {
@@ -161,14 +161,14 @@ static tern_store *open_first(const settings *set, tern_error *err)
     return tern_store_tcp_open(set->host, (int)set->port, &opts, err);
 }
 
-static void run(const settings *set, tern_error *err)
+static void run_clients(const settings *set, tern_error *err)
 {
     client *clients = tern__alloc((size_t)set->clients * sizeof(*clients), "tern bench store", err);
     tern_store *first = open_first(set, err);
     for (long i = 0; i < set->clients && !err->code; i++) clients[i].store = tern_store_clone(first, err);
     if (!err->code) print_title(set);
     for (long count = 1; !err->code; count = set->clients) {
-        rates r = measure(clients, count, set, err);
+        rates r = measure_rounds(clients, count, set, err);
         if (!err->code) print_row(set, count, r);
         if (count == set->clients) break;
     }
@@ -182,7 +182,7 @@ int tern__bench_store(int argc, char **argv)
     int status = tern__flags_read_all(&tern__store_page, "tern bench store", argc, argv);
     if (status) return status < 0 ? tern__cli_flush(argv[0]) : status;
     tern_error err = {0};
-    run(&chosen, &err);
+    run_clients(&chosen, &err);
     tern_error_print(&err);
     return err.code ? TERN__EXIT_FAILED : TERN__EXIT_OK;
 }

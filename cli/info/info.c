@@ -19,6 +19,32 @@
 #include <xxhash.h>
 #include <zlib.h>
 
+/* ---- rows ---- */
+
+static cJSON *object; /* NULL: text */
+
+void tern__info_begin(bool as_json)
+{
+    object = as_json ? cJSON_CreateObject() : NULL;
+}
+
+void tern__info_row(const char *name, const char *value)
+{
+    if (object)
+        cJSON_AddStringToObject(object, name, value);
+    else
+        printf("%-14s %s\n", name, value);
+}
+
+void tern__info_end(void)
+{
+    char *text = object ? cJSON_Print(object) : NULL;
+    if (text) puts(text);
+    cJSON_free(text);
+    cJSON_Delete(object);
+    object = NULL;
+}
+
 /* ---- the processor ---- */
 
 /* Is `word` one of the words in `text`, which are separated by spaces? */

@@ -68,7 +68,7 @@ typedef struct path {
     size_t bytes, room;
 } path;
 
-static int append(path *p, const char *text, size_t bytes, tern_error *err)
+static int append_bytes(path *p, const char *text, size_t bytes, tern_error *err)
 {
     if (tern__array_reserve(&p->text, &p->room, p->bytes + bytes, 1, FUNC, err)) return TERN_E_MEMORY;
     if (bytes) memcpy(p->text + p->bytes, text, bytes);
@@ -78,9 +78,9 @@ static int append(path *p, const char *text, size_t bytes, tern_error *err)
 
 static int append_in_brackets(path *p, const char *text, tern_error *err)
 {
-    int status = append(p, "[", 1, err);
-    if (!status) status = append(p, text, strlen(text), err);
-    return status ? status : append(p, "]", 1, err);
+    int status = append_bytes(p, "[", 1, err);
+    if (!status) status = append_bytes(p, text, strlen(text), err);
+    return status ? status : append_bytes(p, "]", 1, err);
 }
 
 static int append_index(path *p, int64_t index, tern_error *err)
@@ -92,9 +92,9 @@ static int append_index(path *p, int64_t index, tern_error *err)
 
 static int append_name(path *p, const tern_object *name, tern_error *err)
 {
-    int status = p->bytes ? append(p, ".", 1, err) : TERN_OK;
+    int status = p->bytes ? append_bytes(p, ".", 1, err) : TERN_OK;
     if (status) return status;
-    return append(p, tern_object_to_string(name), (size_t)tern_object_count(name), err);
+    return append_bytes(p, tern_object_to_string(name), (size_t)tern_object_count(name), err);
 }
 
 /* Appends ".weight" for a string, and "[0.5]" for any other key. */
@@ -119,14 +119,14 @@ static int add_item(tern__content *c, const path *p, const tern_object *value, t
     return TERN_OK;
 }
 
-static int list(tern__content *c, path *p, const tern_object *value, tern_error *err);
+static int list_value(tern__content *c, path *p, const tern_object *value, tern_error *err);
 
 static int list_child(tern__content *c, path *p, const tern_object *parent, int64_t i, tern_error *err)
 {
     size_t bytes = p->bytes;
     bool is_dict = tern_object_kind_get(parent) == TERN_OBJECT_DICT;
     int status = is_dict ? append_key(p, tern_object_key(parent, i), err) : append_index(p, i, err);
-    if (!status) status = list(c, p, tern_object_at(parent, i), err);
+    if (!status) status = list_value(c, p, tern_object_at(parent, i), err);
     p->bytes = bytes;
     return status;
 }
@@ -158,11 +158,11 @@ static int list_record(tern__content *c, path *p, const tern_object *value, tern
 {
     const tern_object *state = tern_object_record_state(value);
     if (tern__module_record_is(value)) return list_module(c, p, state, err);
-    int status = list(c, p, tern_object_record_args(value), err);
-    return status ? status : list(c, p, state, err);
+    int status = list_value(c, p, tern_object_record_args(value), err);
+    return status ? status : list_value(c, p, state, err);
 }
 
-static int list(tern__content *c, path *p, const tern_object *value, tern_error *err)
+static int list_value(tern__content *c, path *p, const tern_object *value, tern_error *err)
 {
     tern_object_kind kind = tern_object_kind_get(value);
     if (!value) return TERN_OK;
@@ -175,7 +175,7 @@ static int list(tern__content *c, path *p, const tern_object *value, tern_error 
 int tern__content_list(tern__content *content, const tern_object *object, tern_error *err)
 {
     path p = {0};
-    int status = list(content, &p, object, err);
+    int status = list_value(content, &p, object, err);
     tern__free(p.text);
     return status;
 }
@@ -213,13 +213,12 @@ char *tern__item_name(const tern__content_item *item, tern_error *err)
     return name;
 }
 
-int tern__memory_take(const char *text, void *to, tern_error *err)
+int tern__memory_take(const tern__cli_option *option, const char *text, tern_error *err)
 {
     char *end;
-    size_t *bytes = to;
     long value = strtol(text, &end, 10);
     bool fine = end != text && !*end && value > 0 && value <= 1 << 20;
-    *bytes = (size_t)value << 20;
+    *(size_t *)option->to = (size_t)value << 20;
     if (fine) return TERN_OK;
     return tern__error_set(err, FUNC, TERN_E_INVALID, "expected MiB from 1 to 1048576, got \"%s\"", text);
 }

@@ -3,6 +3,8 @@
 #ifndef TERN_CLI_INSPECT_CONTENT_H
 #define TERN_CLI_INSPECT_CONTENT_H
 
+#include "option.h"
+
 #include "checkpoint/dtypes.h"
 
 #include <tern/checkpoint.h>
@@ -37,7 +39,7 @@ void tern__content_sort(tern__content *content);
 const tern__content_item *tern__content_find(const tern__content *content, const tern__content_item *like);
 
 /* A tern__option_fn for --memory: reads MiB that a file may take beyond its size into a size_t of bytes. */
-int tern__memory_take(const char *text, void *to, tern_error *err);
+int tern__memory_take(const tern__cli_option *option, const char *text, tern_error *err);
 
 /* Returns the name as a terminal may show it; the caller frees it (tern__free). E_MEMORY. */
 char *tern__item_name(const tern__content_item *item, tern_error *err);

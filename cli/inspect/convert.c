@@ -36,7 +36,7 @@ typedef struct caster {
 
 /* Returns the tensor itself, or a copy in the dtype of --dtype. Tensors that shared memory no longer do after
  * a cast. */
-static tern_object *cast(caster *c, const tern_object *value, tern_error *err)
+static tern_object *cast_tensor(caster *c, const tern_object *value, tern_error *err)
 {
     const tern_tensor *tensor = tern_object_to_tensor(value);
     tern_dtype have = tensor->view.dtype, want = (tern_dtype)c->set->dtype;
@@ -53,13 +53,13 @@ static tern_object *cast(caster *c, const tern_object *value, tern_error *err)
 
 /* ---- rebuilding ---- */
 
-static tern_object *rebuild(caster *c, const tern_object *value, tern_error *err);
+static tern_object *rebuild_value(caster *c, const tern_object *value, tern_error *err);
 
 static int rebuild_items(caster *c, tern_object *made, const tern_object *value, tern_error *err)
 {
     int status = TERN_OK;
     for (int64_t i = 0; !status && i < tern_object_count(value); i++) {
-        tern_object *item = rebuild(c, tern_object_at(value, i), err);
+        tern_object *item = rebuild_value(c, tern_object_at(value, i), err);
         tern_object *key = (tern_object *)tern_object_key(value, i);
         status = !item ? TERN_E_MEMORY
                  : key ? tern__object_set(made, key, item, err)
@@ -80,10 +80,10 @@ static tern_object *rebuild_container(caster *c, const tern_object *value, tern_
     return NULL;
 }
 
-static tern_object *rebuild(caster *c, const tern_object *value, tern_error *err)
+static tern_object *rebuild_value(caster *c, const tern_object *value, tern_error *err)
 {
     switch (tern_object_kind_get(value)) {
-    case TERN_OBJECT_TENSOR: return cast(c, value, err);
+    case TERN_OBJECT_TENSOR: return cast_tensor(c, value, err);
     case TERN_OBJECT_DICT:
     case TERN_OBJECT_LIST:
     case TERN_OBJECT_TUPLE: return rebuild_container(c, value, err);
@@ -102,7 +102,7 @@ static tern_object *rebuild(caster *c, const tern_object *value, tern_error *err
 
 /* ---- selecting and renaming: each function takes over `object` and returns another one ---- */
 
-static tern_object *choose(const settings *set, tern_object *object, tern_error *err)
+static tern_object *choose_part(const settings *set, tern_object *object, tern_error *err)
 {
     if (!set->key || !object) return object;
     tern_object *found = (tern_object *)tern_object_get(object, set->key);
@@ -145,7 +145,7 @@ static int add_tensors(tern_object *dict, const tern__content *content, tern_err
     return status;
 }
 
-static tern_object *flatten(const settings *set, tern_object *object, tern_error *err)
+static tern_object *flatten_object(const settings *set, tern_object *object, tern_error *err)
 {
     if (!set->flatten || !object) return object;
     tern__content content = {0};
@@ -237,18 +237,18 @@ static tern_object *read_in(const settings *set, tern_error *err)
     if (set->dtype >= 0) c.device = tern_device_open(NULL, err);
     if (set->dtype >= 0) c.scope = tern_scope_new(c.device, NULL, err);
     tern_object *read = tern__content_load(set->in, &opts, err), *made = NULL;
-    if (read) made = rebuild(&c, read, err);
+    if (read) made = rebuild_value(&c, read, err);
     tern__object_drop(read);
     tern_scope_free(c.scope);
     tern_device_close(c.device);
     return made;
 }
 
-static int run(settings *set, tern_error *err)
+static int convert_file(settings *set, tern_error *err)
 {
     tern_object *object = read_in(set, err);
-    object = choose(set, object, err);
-    object = flatten(set, object, err);
+    object = choose_part(set, object, err);
+    object = flatten_object(set, object, err);
     object = rename_all(set, object, err);
     if (object && tern__safetensors_is_path(set->out)) add_metadata(object, err);
     if (object && !err->code) tern_save(set->out, object, err);
@@ -256,11 +256,11 @@ static int run(settings *set, tern_error *err)
     return err->code ? TERN__EXIT_FAILED : TERN__EXIT_OK;
 }
 
-static int take_dtype(const char *text, void *to, tern_error *err)
+static int take_dtype(const tern__cli_option *option, const char *text, tern_error *err)
 {
     for (int i = 0; i < TERN_DTYPE_COUNT; i++)
         if (tern__dtype_is_float((tern_dtype)i) && strcmp(text, tern_dtype_name((tern_dtype)i)) == 0) {
-            *(int *)to = i;
+            *(int *)option->to = i;
             return TERN_OK;
         }
     return tern__error_set(err, FUNC, TERN_E_INVALID, "expected f32, f64, bf16 or f16, got \"%s\"", text);
@@ -312,7 +312,7 @@ const tern__cli_page tern__convert_page = {
 };
 
 /* Returns what tern__flags_read does, and TERN__EXIT_USAGE if the files are wrong. */
-static int parse(int argc, char **argv)
+static int read_options(int argc, char **argv)
 {
     chosen.load = tern_load_defaults();
     int status = tern__flags_read(&tern__convert_page, FUNC, argc, argv);
@@ -322,9 +322,9 @@ static int parse(int argc, char **argv)
 int tern__cli_convert(int argc, char **argv)
 {
     tern_error err = {0};
-    int status = parse(argc, argv);
+    int status = read_options(argc, argv);
     if (status) return status < 0 ? tern__cli_flush(FUNC) : status;
-    int exit = run(&chosen, &err);
+    int exit = convert_file(&chosen, &err);
     tern_error_print(&err);
     return exit;
 }

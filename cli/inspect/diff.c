@@ -86,7 +86,8 @@ static void add_row(diff *d, const tern__content_item *item, const char *descrip
 enum { DESCRIPTION = 2 * TERN__SHAPE_TEXT + 32 };
 
 /* Writes "(3, 4) f32", or "(3, 4) f32 -> (3, 5) f32" if they differ. */
-static void describe(const tern__tensor_info *a, const tern__tensor_info *b, bool same, char out[DESCRIPTION])
+static void describe_pair(const tern__tensor_info *a, const tern__tensor_info *b, bool same,
+                          char out[DESCRIPTION])
 {
     if (same)
         snprintf(out, DESCRIPTION, "%s %s", a->shape, a->dtype);
@@ -118,7 +119,7 @@ static void compare_tensors(diff *d, const tern__content_item *a, const tern__co
     tern__tensor_info x, y;
     if (!tern__tensor_info_get(&x, a->value) || !tern__tensor_info_get(&y, b->value)) return;
     bool same_shape = has_same_shape(&x, &y), same_dtype = strcmp(x.dtype, y.dtype) == 0;
-    describe(&x, &y, same_shape && same_dtype, text);
+    describe_pair(&x, &y, same_shape && same_dtype, text);
     if (same_shape && compare_infos(&distance, &x, &y, err)) return;
     if (same_shape && same_dtype && distance.equal == distance.count) return;
     if (!same_shape || !same_dtype)

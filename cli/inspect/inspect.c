@@ -58,7 +58,7 @@ static int fill_table(const tern__content *content, tern__rows *table, tern__tot
 }
 
 /* Writes and returns "44.6 MiB". */
-static const char *human(int64_t bytes, char text[32])
+static const char *bytes_text(int64_t bytes, char text[32])
 {
     static const char *const units[] = {"bytes", "KiB", "MiB", "GiB", "TiB"};
     double value = (double)bytes;
@@ -72,7 +72,7 @@ static void print_totals(const tern__totals *sum)
 {
     char size[32];
     printf("%lld tensor%s, %lld value%s, %s", (long long)sum->tensors, sum->tensors == 1 ? "" : "s",
-           (long long)sum->values, sum->values == 1 ? "" : "s", human(sum->bytes, size));
+           (long long)sum->values, sum->values == 1 ? "" : "s", bytes_text(sum->bytes, size));
     if (sum->nan || sum->inf) printf(", %lld NaN, %lld Inf", (long long)sum->nan, (long long)sum->inf);
     printf(", checksum %016llx\n", (unsigned long long)sum->checksum);
 }
@@ -86,7 +86,7 @@ static int print_text(const tern__inspected *file, bool all, tern_error *err)
     char size[32], path[TERN__MESSAGE_MOST];
     if (!fill_table(&file->content, &table, &sum, err)) {
         tern__message_format(path, sizeof(path), "%s", file->path);
-        printf("%s: %s, %s\n\n", path, file->format, human(file->bytes, size));
+        printf("%s: %s, %s\n\n", path, file->format, bytes_text(file->bytes, size));
         tern__inspect_tree(file->object, all);
         if (table.count) tern__rows_print(&table, tern__terminal_width());
         if (table.count) putchar('\n');
@@ -98,7 +98,7 @@ static int print_text(const tern__inspected *file, bool all, tern_error *err)
 
 /* ---- the command ---- */
 
-static int show(const settings *set, tern_error *err)
+static int show_file(const settings *set, tern_error *err)
 {
     tern__inspected file;
     int status = tern__inspected_open(&file, set->paths[0], &set->load, err);
@@ -108,7 +108,7 @@ static int show(const settings *set, tern_error *err)
 }
 
 /* Errors exit with 2, as those of diff(1) do. */
-static int compare(const settings *set, tern_error *err)
+static int compare_files(const settings *set, tern_error *err)
 {
     tern__inspected a, b = {0};
     int exit = TERN__EXIT_USAGE;
@@ -166,7 +166,7 @@ const tern__cli_page tern__inspect_page = {
 };
 
 /* Returns what tern__flags_read does, and TERN__EXIT_USAGE if the files are wrong. */
-static int parse(int argc, char **argv)
+static int read_options(int argc, char **argv)
 {
     chosen.load = tern_load_defaults();
     chosen.load.metadata = true;
@@ -177,9 +177,9 @@ static int parse(int argc, char **argv)
 int tern__cli_inspect(int argc, char **argv)
 {
     tern_error err = {0};
-    int status = parse(argc, argv);
+    int status = read_options(argc, argv);
     if (status) return status < 0 ? tern__cli_flush("tern inspect") : status;
-    int exit = chosen.diff ? compare(&chosen, &err) : show(&chosen, &err);
+    int exit = chosen.diff ? compare_files(&chosen, &err) : show_file(&chosen, &err);
     if (fflush(stdout)) tern__error_errno(&err, "tern inspect", TERN_E_IO, "cannot write");
     if (!err.code) return exit;
     tern_error_print(&err);

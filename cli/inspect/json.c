@@ -51,7 +51,7 @@ static cJSON *json_of_string(const char *text, size_t bytes)
 /* ---- values other than tensors ---- */
 
 /* Creates an integer from text: cJSON's numbers are doubles, which do not hold every int64_t. */
-static cJSON *whole(int64_t value)
+static cJSON *json_of_int(int64_t value)
 {
     char text[32];
     snprintf(text, sizeof(text), "%" PRId64, value);
@@ -60,7 +60,7 @@ static cJSON *whole(int64_t value)
 
 /* Writes 17 digits, which are exact; cJSON would write 15. JSON has no NaN and no infinities: they become
  * null. */
-static cJSON *number(double value)
+static cJSON *json_of_float(double value)
 {
     char text[40];
     if (!isfinite(value)) return cJSON_CreateNull();
@@ -152,9 +152,9 @@ static cJSON *json_of_number(const tern_object *value)
     double f = NAN;
     bool b;
     if (tern_object_to_bool(value, &b, NULL) == TERN_OK) return cJSON_CreateBool(b);
-    if (tern_object_to_int(value, &i, NULL) == TERN_OK) return whole(i);
+    if (tern_object_to_int(value, &i, NULL) == TERN_OK) return json_of_int(i);
     tern_object_to_float(value, &f, NULL);
-    return number(f);
+    return json_of_float(f);
 }
 
 static cJSON *json_of(const tern_object *value)
@@ -185,8 +185,8 @@ static void add_values(cJSON *to, int64_t nan, int64_t inf, uint64_t checksum)
 {
     char text[32];
     snprintf(text, sizeof(text), "%016" PRIx64, checksum);
-    cJSON_AddItemToObject(to, "nan", whole(nan));
-    cJSON_AddItemToObject(to, "inf", whole(inf));
+    cJSON_AddItemToObject(to, "nan", json_of_int(nan));
+    cJSON_AddItemToObject(to, "inf", json_of_int(inf));
     cJSON_AddStringToObject(to, "checksum", text);
 }
 
@@ -195,7 +195,7 @@ static cJSON *json_of_shape(const tern__tensor_info *info)
     if (info->dimensions) return json_of_items(info->dimensions);
     cJSON *shape = cJSON_CreateArray();
     const tern__view *view = &info->tensor->view;
-    for (int d = 0; d < view->ndim; d++) cJSON_AddItemToArray(shape, whole(view->shape[d]));
+    for (int d = 0; d < view->ndim; d++) cJSON_AddItemToArray(shape, json_of_int(view->shape[d]));
     return shape;
 }
 
@@ -207,10 +207,10 @@ static cJSON *json_of_item(const tern__content_item *item, const tern__values *v
     cJSON_AddItemToObject(object, "name", json_of_string(item->name, item->name_bytes));
     cJSON_AddItemToObject(object, "shape", json_of_shape(&info));
     cJSON_AddStringToObject(object, "dtype", info.dtype);
-    cJSON_AddItemToObject(object, "min", number(v->min));
-    cJSON_AddItemToObject(object, "mean", number(v->mean));
-    cJSON_AddItemToObject(object, "max", number(v->max));
-    cJSON_AddItemToObject(object, "std", number(v->std));
+    cJSON_AddItemToObject(object, "min", json_of_float(v->min));
+    cJSON_AddItemToObject(object, "mean", json_of_float(v->mean));
+    cJSON_AddItemToObject(object, "max", json_of_float(v->max));
+    cJSON_AddItemToObject(object, "std", json_of_float(v->std));
     add_values(object, v->nan, v->inf, v->checksum);
     return object;
 }
@@ -218,9 +218,9 @@ static cJSON *json_of_item(const tern__content_item *item, const tern__values *v
 static cJSON *json_of_totals(const tern__totals *sum)
 {
     cJSON *object = cJSON_CreateObject();
-    cJSON_AddItemToObject(object, "tensors", whole(sum->tensors));
-    cJSON_AddItemToObject(object, "values", whole(sum->values));
-    cJSON_AddItemToObject(object, "bytes", whole(sum->bytes));
+    cJSON_AddItemToObject(object, "tensors", json_of_int(sum->tensors));
+    cJSON_AddItemToObject(object, "values", json_of_int(sum->values));
+    cJSON_AddItemToObject(object, "bytes", json_of_int(sum->bytes));
     add_values(object, sum->nan, sum->inf, sum->checksum);
     return object;
 }
@@ -244,7 +244,7 @@ int tern__inspect_json(const tern__inspected *file, tern_error *err)
     cJSON *root = cJSON_CreateObject();
     cJSON_AddStringToObject(root, "file", file->path);
     cJSON_AddStringToObject(root, "format", file->format);
-    cJSON_AddItemToObject(root, "bytes", whole(file->bytes));
+    cJSON_AddItemToObject(root, "bytes", json_of_int(file->bytes));
     cJSON_AddItemToObject(root, "object", json_of(file->object));
     add_tensors(root, &file->content, err);
     char *text = err->code ? NULL : cJSON_PrintUnformatted(root);

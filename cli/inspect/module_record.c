@@ -7,7 +7,7 @@
 
 static const char FUNC[] = "tern convert";
 
-static const tern_object *part(const tern_object *record, const char *name)
+static const tern_object *find_part(const tern_object *record, const char *name)
 {
     const tern_object *found = tern_object_get(tern_object_record_state(record), name);
     return tern_object_kind_get(found) == TERN_OBJECT_DICT ? found : NULL;
@@ -15,7 +15,7 @@ static const tern_object *part(const tern_object *record, const char *name)
 
 bool tern__module_record_is(const tern_object *record)
 {
-    return part(record, "_parameters") && part(record, "_buffers") && part(record, "_modules");
+    return find_part(record, "_parameters") && find_part(record, "_buffers") && find_part(record, "_modules");
 }
 
 /* A set in the record names the buffers that state_dict omits; sets are loaded as lists. */
@@ -30,7 +30,7 @@ static bool is_persistent(const tern_object *record, const char *name)
 }
 
 /* Returns prefix + name + end; the caller frees it. */
-static char *join(const char *prefix, const char *name, const char *end, tern_error *err)
+static char *join_name(const char *prefix, const char *name, const char *end, tern_error *err)
 {
     size_t bytes = strlen(prefix) + strlen(name) + strlen(end) + 1;
     char *text = tern__alloc(bytes, FUNC, err);
@@ -38,10 +38,10 @@ static char *join(const char *prefix, const char *name, const char *end, tern_er
     return text;
 }
 
-static int add(tern_object *dict, const char *prefix, const char *name, const tern_object *tensor,
-               tern_error *err)
+static int add_tensor(tern_object *dict, const char *prefix, const char *name, const tern_object *tensor,
+                      tern_error *err)
 {
-    char *full = join(prefix, name, "", err);
+    char *full = join_name(prefix, name, "", err);
     tern_object *key = full ? tern_object_string(full, err) : NULL;
     int status = key ? tern__object_set(dict, key, (tern_object *)tensor, err) : TERN_E_MEMORY;
     tern__object_drop(key);
@@ -53,13 +53,13 @@ static int add(tern_object *dict, const char *prefix, const char *name, const te
 static int add_tensors(tern_object *dict, const char *prefix, const tern_object *record, const char *which,
                        tern_error *err)
 {
-    const tern_object *tensors = part(record, which);
+    const tern_object *tensors = find_part(record, which);
     int status = TERN_OK;
     for (int64_t i = 0; !status && i < tern_object_count(tensors); i++) {
         const char *name = tern_object_to_string(tern_object_key(tensors, i));
         const tern_object *tensor = tern_object_at(tensors, i);
         if (name && tern__value_is_tensor(tensor) && is_persistent(record, name))
-            status = add(dict, prefix, name, tensor, err);
+            status = add_tensor(dict, prefix, name, tensor, err);
     }
     return status;
 }
@@ -68,12 +68,12 @@ static int add_module(tern_object *dict, const char *prefix, const tern_object *
 
 static int add_modules(tern_object *dict, const char *prefix, const tern_object *record, tern_error *err)
 {
-    const tern_object *modules = part(record, "_modules");
+    const tern_object *modules = find_part(record, "_modules");
     int status = TERN_OK;
     for (int64_t i = 0; !status && i < tern_object_count(modules); i++) {
         const char *name = tern_object_to_string(tern_object_key(modules, i));
         if (!name || !tern__module_record_is(tern_object_at(modules, i))) continue;
-        char *inner = join(prefix, name, ".", err);
+        char *inner = join_name(prefix, name, ".", err);
         status = inner ? add_module(dict, inner, tern_object_at(modules, i), err) : TERN_E_MEMORY;
         tern__free(inner);
     }

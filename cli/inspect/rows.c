@@ -92,7 +92,7 @@ static void print_cell(const char *text, int width, bool left, bool last)
 
 /* Returns how many columns fit beside a first column of at least NAME_LEAST. A column without text takes no
  * space. */
-static int fit(const tern__rows *table, int *widths, int width)
+static int fit_columns(const tern__rows *table, int *widths, int width)
 {
     int shown = 1, rest = 0, least = TERN__MIN(widths[0], NAME_LEAST);
     for (; shown < table->columns; shown++) {
@@ -122,7 +122,7 @@ void tern__rows_print(const tern__rows *table, int width)
         int *at = &widths[i % table->columns];
         *at = TERN__MAX(*at, width_of(table->cells[i]));
     }
-    int shown = fit(table, widths, width);
+    int shown = fit_columns(table, widths, width);
     print_row(table, table->heads, widths, shown);
     for (int64_t i = 0; i < table->count; i += table->columns)
         print_row(table, (const char *const *)table->cells + i, widths, shown);

@@ -25,7 +25,7 @@ static const char *open_values(const tern_tensor *tensor, tern_tensor **copy, te
     }                                                                                                        \
     break
 
-static void widen(const void *data, tern_dtype dtype, int count, double out[PIECE])
+static void widen_values(const void *data, tern_dtype dtype, int count, double out[PIECE])
 {
     switch (dtype) {
     case TERN_F32: WIDEN(float, v);
@@ -50,7 +50,7 @@ typedef struct moments {
 } moments;
 
 /* Merges the moments of two sets (Chan, Golub, LeVeque). */
-static void merge(moments *all, const moments *piece)
+static void merge_moments(moments *all, const moments *piece)
 {
     if (!piece->count) return;
     double both = (double)(all->count + piece->count), delta = piece->mean - all->mean;
@@ -75,7 +75,7 @@ static void measure_piece(tern__values *out, moments *all, const double *v, int 
     piece.mean = piece.count ? sum / (double)piece.count : 0;
     for (int i = 0; i < count; i++)
         if (isfinite(v[i])) piece.squares += (v[i] - piece.mean) * (v[i] - piece.mean);
-    merge(all, &piece);
+    merge_moments(all, &piece);
 }
 
 int tern__values_measure(tern__values *out, const tern_tensor *tensor, tern_error *err)
@@ -89,7 +89,7 @@ int tern__values_measure(tern__values *out, const tern_tensor *tensor, tern_erro
     *out = (tern__values){.count = tern__view_count(&tensor->view), .min = NAN, .max = NAN};
     for (int64_t at = 0; at < out->count; at += PIECE) {
         int count = (int)TERN__MIN(out->count - at, PIECE);
-        widen(data + (size_t)at * size, tensor->view.dtype, count, piece);
+        widen_values(data + (size_t)at * size, tensor->view.dtype, count, piece);
         measure_piece(out, &all, piece, count);
     }
     out->mean = all.count ? all.mean : NAN;
@@ -120,8 +120,8 @@ static void compare_pieces(tern__distance *out, const char *a, tern_dtype a_dtyp
         out->equal += count;
         return;
     }
-    widen(a, a_dtype, count, x);
-    widen(b, b_dtype, count, y);
+    widen_values(a, a_dtype, count, x);
+    widen_values(b, b_dtype, count, y);
     for (int i = 0; i < count; i++) {
         out->equal += a_dtype == b_dtype && memcmp(a + (size_t)i * size, b + (size_t)i * size, size) == 0;
         compare_values(out, x[i], y[i]);

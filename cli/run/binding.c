@@ -40,7 +40,7 @@ typedef struct place {
     int cpu, package, core;
 } place;
 
-static int compare(const void *a, const void *b)
+static int compare_places(const void *a, const void *b)
 {
     const place *one = a, *other = b;
     if (one->package != other->package) return one->package - other->package;
@@ -70,7 +70,7 @@ static int list_kernel(place *places)
                                   .package = read_topology(cpu, "physical_package_id", 0),
                                   .core = read_topology(cpu, "core_id", cpu)};
     }
-    qsort(places, (size_t)count, sizeof(*places), compare);
+    qsort(places, (size_t)count, sizeof(*places), compare_places);
     return count;
 }
 
@@ -86,7 +86,7 @@ static int list_plugin(place *places)
 }
 
 /* Keeps those that this process may use. */
-static void fill(tern__binding *binding, const place *places, int count)
+static void fill_binding(tern__binding *binding, const place *places, int count)
 {
     cpu_set_t mask;
     if (sched_getaffinity(0, sizeof(mask), &mask)) return;
@@ -133,7 +133,7 @@ int tern__binding_open(tern__binding *binding, const tern__job *job, tern_error 
     *binding = (tern__binding){0};
     if (job->bind == TERN__BIND_NONE || (job->bind == TERN__BIND_AUTO && ranks == 1)) return TERN_OK;
     int count = must ? list_plugin(places) : 0;
-    fill(binding, places, count ? count : list_kernel(places));
+    fill_binding(binding, places, count ? count : list_kernel(places));
     if (!wants_binding(binding, job)) return TERN_OK;
     if (ranks > binding->cores)
         return tern__error_set(err, __func__, TERN_E_UNSUPPORTED,

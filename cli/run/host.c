@@ -65,7 +65,7 @@ static void check_group(tern__local_host *host, tern__rank *rank)
 }
 
 /* Reaps a dead rank. Returns false if it lives, or if a debugger traces it, which must wait for it first. */
-static bool collect(tern__local_host *host, int local, tern__death *death)
+static bool reap_rank(tern__local_host *host, int local, tern__death *death)
 {
     tern__rank *rank = &host->ranks[local];
     *death = (tern__death){.local = local};
@@ -86,9 +86,9 @@ bool tern__host_reap(tern__local_host *host, tern__death *death)
 {
     struct epoll_event event;
     while (epoll_wait(host->epoll_fd, &event, 1, 0) == 1)
-        if (collect(host, (int)event.data.u32, death)) return true;
+        if (reap_rank(host, (int)event.data.u32, death)) return true;
     for (int i = 0; i < host->count; i++)
-        if (host->ranks[i].polled && !host->ranks[i].gone && collect(host, i, death)) return true;
+        if (host->ranks[i].polled && !host->ranks[i].gone && reap_rank(host, i, death)) return true;
     return false;
 }
 

@@ -1,9 +1,8 @@
 /* logs.c - makes the folders and files of the logs and chooses where each stream of a rank goes. */
 #include "run/logs.h"
 
-#include "run/macro.h"
 #include "run/relay.h"
-#include "run/run_options.h"
+#include "run/value.h"
 
 #include "base/file.h"
 
@@ -83,7 +82,7 @@ static void set_prefix(const tern__job *job, int local, bool is_teed, tern__cli_
     tern__macro_expand(text, macros, TERN__COUNT(macros), output->prefix, sizeof(output->prefix));
 }
 
-static int plan(const tern__logs *logs, int local, int bit, tern__cli_output *output, tern_error *err)
+static int plan_stream(const tern__logs *logs, int local, int bit, tern__cli_output *output, tern_error *err)
 {
     const tern__job *job = logs->job;
     const tern__log_opts *opts = &job->logs;
@@ -121,8 +120,8 @@ int tern__logs_plan(const tern__logs *logs, int local, tern__cli_output outputs[
         path[strlen(path) - 1] = '\0';
         status = tern__folder_make(path, 0777, "tern run", err);
     }
-    if (!status) status = plan(logs, local, OUT, &outputs[0], err);
-    if (!status) status = plan(logs, local, ERR, &outputs[1], err);
+    if (!status) status = plan_stream(logs, local, OUT, &outputs[0], err);
+    if (!status) status = plan_stream(logs, local, ERR, &outputs[1], err);
     if (!status && logs->job->launch.first + local == 0) watch_rank_0(outputs);
     for (int i = 0; i < 2; i++) outputs[i].is_own = !outputs[i].is_piped && outputs[i].file_fd < 0;
     return status;

@@ -14,7 +14,23 @@
 #include <time.h>
 #include <unistd.h>
 
-static void push(tern__nodes *nodes, const tern__news *news)
+#define SEND_SECONDS 1.0
+
+int tern__message_send(int fd, const tern__nodes_message *message)
+{
+    return tern__send_all(fd, message, sizeof(*message), tern__deadline(SEND_SECONDS));
+}
+
+void tern__message_clean(tern__nodes_message *message)
+{
+    tern__text_clean(message->role, sizeof(message->role));
+    tern__text_clean(message->run_id, sizeof(message->run_id));
+    tern__text_clean(message->host, sizeof(message->host));
+    tern__text_clean(message->text, sizeof(message->text));
+    tern__failure_clean(&message->failure);
+}
+
+static void push_news(tern__nodes *nodes, const tern__news *news)
 {
     struct tern__news_queue *queue = &nodes->queue;
     if (queue->count == (int)TERN__COUNT(queue->items)) return; /* only the first ones matter */
@@ -71,11 +87,11 @@ static void give_up(tern__nodes *nodes, int number, const char *why)
     node->ended = node->lost = true;
     tern__news news = {.kind = TERN__NEWS_FAILED, .node = number, .has_failure = true};
     news.failure = make_loss(number, node, why);
-    push(nodes, &news);
+    push_news(nodes, &news);
     if (is_hub(nodes)) send_failure(nodes, &news.failure, number);
 }
 
-static void lose(tern__nodes *nodes, int number, const char *why)
+static void lose_node(tern__nodes *nodes, int number, const char *why)
 {
     char text[sizeof(((tern__failure *)0)->error)];
     snprintf(text, sizeof(text), "its tern run is gone: %s", why);
@@ -88,7 +104,7 @@ static void send_all(tern__nodes *nodes, const tern__nodes_message *message, int
     for (int i = 0; i < nodes->count; i++) {
         if (nodes->peers[i].fd < 0 || i == but) continue;
         int status = tern__message_send(nodes->peers[i].fd, message);
-        if (status) lose(nodes, i, strerror(-status));
+        if (status) lose_node(nodes, i, strerror(-status));
     }
 }
 
@@ -108,7 +124,7 @@ static void take_failure(tern__nodes *nodes, int from, tern__nodes_message *mess
     if (is_hub(nodes) && !is_missed(nodes, &message->failure)) message->failure.node = from;
     news.failure = message->failure;
     news.failure.at_ns = tern__now_ns() - TERN__MAX(message->failure.at_ns, 0);
-    push(nodes, &news);
+    push_news(nodes, &news);
     if (is_hub(nodes)) send_failure(nodes, &news.failure, from);
 }
 
@@ -140,7 +156,7 @@ static void take_leaver(tern__nodes *nodes, int from, tern__nodes_message *messa
                        .begun = message->code,
                        .failure = message->failure};
     news.failure.at_ns = tern__now_ns() - TERN__MAX(message->failure.at_ns, 0);
-    push(nodes, &news);
+    push_news(nodes, &news);
     send_leaver(nodes, &news, from);
 }
 
@@ -148,7 +164,7 @@ static void take_signal(tern__nodes *nodes, int from, const tern__nodes_message 
 {
     tern__news news = {.kind = TERN__NEWS_SIGNAL, .node = from, .signal = message->signal};
     news.kills = message->kills != 0;
-    push(nodes, &news);
+    push_news(nodes, &news);
     if (is_hub(nodes)) send_all(nodes, message, from);
 }
 
@@ -159,7 +175,7 @@ static void take_finish(tern__nodes *nodes, tern__nodes_message *message)
     news.failure = message->failure;
     news.failure.at_ns = tern__now_ns() - TERN__MAX(message->failure.at_ns, 0);
     nodes->is_finished = true;
-    push(nodes, &news);
+    push_news(nodes, &news);
 }
 
 static bool is_valid_start(const tern__nodes_message *start, const tern__launch *launch)
@@ -173,7 +189,7 @@ static void take_start(tern__nodes *nodes, const tern__nodes_message *message)
 {
     nodes->has_start = is_valid_start(message, &nodes->job->launch);
     nodes->start = *message;
-    if (!nodes->has_start) lose(nodes, 0, "it sent invalid rank numbers or ports");
+    if (!nodes->has_start) lose_node(nodes, 0, "it sent invalid rank numbers or ports");
 }
 
 static void take_from_node(tern__nodes *nodes, int from, tern__nodes_message *message)
@@ -187,7 +203,7 @@ static void take_from_node(tern__nodes *nodes, int from, tern__nodes_message *me
         node->ended = true;
         node->code = message->code;
         break;
-    default: lose(nodes, from, "it sent an invalid message");
+    default: lose_node(nodes, from, "it sent an invalid message");
     }
 }
 
@@ -207,7 +223,7 @@ static void take_from_hub(tern__nodes *nodes, tern__nodes_message *message)
     case TERN__MESSAGE_START: take_start(nodes, message); break;
     case TERN__MESSAGE_FINISHED: take_finish(nodes, message); break;
     case TERN__MESSAGE_REFUSED: take_refusal(nodes, message); break;
-    default: lose(nodes, 0, "it sent an invalid message");
+    default: lose_node(nodes, 0, "it sent an invalid message");
     }
 }
 
@@ -220,7 +236,7 @@ static bool read_some(tern__nodes *nodes, int number)
     if (got < 0 && errno == EINTR) return true;
     if (got < 0 && errno == EAGAIN) return false;
     if (got <= 0) {
-        lose(nodes, number, got ? strerror(errno) : "it closed the connection");
+        lose_node(nodes, number, got ? strerror(errno) : "it closed the connection");
         return false;
     }
     node->got += (size_t)got;
@@ -253,7 +269,7 @@ void tern__nodes_handle(tern__nodes *nodes, const struct pollfd *polls)
 
 /* ---- an attempt ---- */
 
-static void reset(tern__nodes *nodes)
+static void reset_nodes(tern__nodes *nodes)
 {
     for (int i = 0; i < nodes->count; i++) nodes->peers[i].ended = nodes->peers[i].lost;
 }
@@ -310,7 +326,7 @@ static int start_all(tern__nodes *nodes, tern_error *err)
         number_node(nodes, i, &start);
         if (i == 0 || nodes->peers[i].fd < 0) continue;
         status = tern__message_send(nodes->peers[i].fd, &start);
-        if (status) lose(nodes, i, strerror(-status));
+        if (status) lose_node(nodes, i, strerror(-status));
     }
     take_numbers(&nodes->job->launch, &start);
     return TERN_OK;
@@ -347,7 +363,7 @@ static int await_start(tern__nodes *nodes, tern_error *err)
 
 int tern__nodes_start(tern__nodes *nodes, tern_error *err)
 {
-    reset(nodes);
+    reset_nodes(nodes);
     return is_hub(nodes) ? start_all(nodes, err) : await_start(nodes, err);
 }
 
@@ -420,7 +436,7 @@ void tern__nodes_name_missing(const tern__nodes *nodes, char *text, size_t size)
 
 /* ---- open and close ---- */
 
-static int reserve(tern__launch *launch, tern_error *err)
+static int reserve_port(tern__launch *launch, tern_error *err)
 {
     tern_error inner = {0};
     if (!tern__launch_reserve(launch, &inner)) return TERN_OK;
@@ -431,13 +447,13 @@ static int reserve(tern__launch *launch, tern_error *err)
     return tern__error_set(err, __func__, inner.code, "--master-addr: %s", inner.text);
 }
 
-static int meet(tern__nodes *nodes, tern_error *err)
+static int meet_nodes(tern__nodes *nodes, tern_error *err)
 {
     tern__launch *launch = &nodes->job->launch;
     int status = launch->nodes > 1 ? tern__hello_init(err) : TERN_OK;
     if (!status && launch->node) return tern__nodes_join(nodes, err);
     if (!status && launch->nodes > 1) status = tern__nodes_gather(nodes, err);
-    return status ? status : reserve(launch, err);
+    return status ? status : reserve_port(launch, err);
 }
 
 tern__nodes *tern__nodes_open(tern__job *job, tern_error *err)
@@ -449,7 +465,7 @@ tern__nodes *tern__nodes_open(tern__job *job, tern_error *err)
     nodes->leaver.attempt = -1;
     nodes->peers = tern__alloc((size_t)nodes->count * sizeof(*nodes->peers), __func__, err);
     for (int i = 0; nodes->peers && i < nodes->count; i++) nodes->peers[i].fd = -1;
-    if (nodes->peers && !meet(nodes, err)) return nodes;
+    if (nodes->peers && !meet_nodes(nodes, err)) return nodes;
     tern__nodes_close(nodes);
     return NULL;
 }

@@ -1,4 +1,4 @@
-/* nodes_inner.h - what nodes.c, nodes_meet.c and nodes_message.c share. */
+/* nodes_inner.h - what nodes.c and nodes_meet.c share. */
 #ifndef TERN_CLI_RUN_NODES_INNER_H
 #define TERN_CLI_RUN_NODES_INNER_H
 

@@ -25,14 +25,14 @@ static double silence_of(const tern__job *job)
     return (double)job->meeting.keep_alive_s * job->meeting.keep_alive_max;
 }
 
-static bool greets(void *host, tern__stranger *s)
+static bool greet_stranger(void *host, tern__stranger *s)
 {
     const tern__nodes *nodes = host;
     tern__tcp_tune(s->fd, silence_of(nodes->job));
     return true;
 }
 
-static bool expects(void *host, const tern__stranger *s)
+static bool expect_stranger(void *host, const tern__stranger *s)
 {
     (void)host;
     return tern__hello_is_for(&s->hello, TERN__PURPOSE_NODES, 0, 0);
@@ -56,7 +56,7 @@ static const char *find_fault(const tern__nodes *nodes, const tern__nodes_messag
     return taken->fd >= 0 ? text : NULL;
 }
 
-static void refuse(int fd, const char *why)
+static void refuse_launcher(int fd, const char *why)
 {
     tern__nodes_message no = {.kind = TERN__MESSAGE_REFUSED};
     snprintf(no.text, sizeof(no.text), "%s", why);
@@ -64,7 +64,7 @@ static void refuse(int fd, const char *why)
     tern__message_send(fd, &no);
 }
 
-static bool admits(void *host, tern__stranger *s)
+static bool admit_stranger(void *host, tern__stranger *s)
 {
     char text[192];
     tern__nodes *nodes = host;
@@ -72,7 +72,7 @@ static bool admits(void *host, tern__stranger *s)
     tern__message_clean(join);
     const char *fault = find_fault(nodes, join, text, sizeof(text));
     if (fault) {
-        refuse(s->fd, fault);
+        refuse_launcher(s->fd, fault);
         return false;
     }
     tern__remote_node *node = &nodes->peers[join->node];
@@ -84,7 +84,7 @@ static bool admits(void *host, tern__stranger *s)
 }
 
 /* Says it once for each host: its launcher may call again and again. */
-static void loses(void *host, const tern__stranger *s, const char *missing)
+static void lose_stranger(void *host, const tern__stranger *s, const char *missing)
 {
     char from[64];
     tern__nodes *nodes = host;
@@ -140,7 +140,7 @@ static int count_missing(const tern__nodes *nodes)
 
 /* Waits until `until` at most, for a connection, a message, or the deadline of a stranger, and handles them.
  */
-static void serve(tern__nodes *nodes, tern__reception *r, int64_t until)
+static void serve_strangers(tern__nodes *nodes, tern__reception *r, int64_t until)
 {
     struct pollfd polls[TERN__RECEPTION_POLLS];
     until = TERN__MIN(until, tern__deadline(1));
@@ -165,7 +165,7 @@ static int wait_for_all(tern__nodes *nodes, tern__reception *r, tern_error *err)
     const tern__launch *launch = &nodes->job->launch;
     int64_t end = tern__deadline(nodes->job->meeting.timeout_s), patience = tern__deadline(PATIENCE_S);
     while (count_missing(nodes)) {
-        serve(nodes, r, TERN__MIN(end, patience));
+        serve_strangers(nodes, r, TERN__MIN(end, patience));
         if (tern__now_ns() >= end && count_missing(nodes)) return fail_missing(nodes, err);
         if (tern__now_ns() < patience || !count_missing(nodes)) continue;
         tern__nodes_list(nodes, is_missing, missing, sizeof(missing));
@@ -175,7 +175,7 @@ static int wait_for_all(tern__nodes *nodes, tern__reception *r, tern_error *err)
     return TERN_OK;
 }
 
-static void warn(const tern__job *job)
+static void warn_unauthenticated(const tern__job *job)
 {
     if (job->meeting.has_key) return;
     fprintf(
@@ -210,11 +210,11 @@ int tern__nodes_gather(tern__nodes *nodes, tern_error *err)
                           .secret = nodes->job->launch.key,
                           .doors = {-1, fd},
                           .message_bytes = sizeof(tern__nodes_message),
-                          .greets = greets,
-                          .expects = expects,
-                          .admits = admits,
-                          .loses = loses};
-    warn(nodes->job);
+                          .greets = greet_stranger,
+                          .expects = expect_stranger,
+                          .admits = admit_stranger,
+                          .loses = lose_stranger};
+    warn_unauthenticated(nodes->job);
     status = wait_for_all(nodes, &r, err);
     tern__reception_close(&r);
     tern__close(&fd);
@@ -232,7 +232,7 @@ static void fill_boot(const tern__job *job, tern__bootstrap *boot)
 }
 
 /* Connects to node 0. After PATIENCE_S it prints what it is waiting for. */
-static int dial(const tern__job *job, int64_t end, tern_error *err)
+static int dial_node_0(const tern__job *job, int64_t end, tern_error *err)
 {
     tern_error early = {0};
     tern__bootstrap boot;
@@ -271,7 +271,7 @@ static int send_join(tern__nodes *nodes, tern_error *err)
 int tern__nodes_join(tern__nodes *nodes, tern_error *err)
 {
     tern__remote_node *node_0 = &nodes->peers[0];
-    node_0->fd = dial(nodes->job, tern__deadline(nodes->job->meeting.timeout_s), err);
+    node_0->fd = dial_node_0(nodes->job, tern__deadline(nodes->job->meeting.timeout_s), err);
     if (node_0->fd < 0) return node_0->fd;
     snprintf(node_0->host, sizeof(node_0->host), "%.63s", nodes->job->launch.addr);
     return send_join(nodes, err);

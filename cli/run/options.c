@@ -11,7 +11,7 @@
 /* ---- finding the row ---- */
 
 /* Are the first `length` bytes the same? In `word`, _ stands for -. */
-static bool begins(const char *name, const char *word, size_t length)
+static bool name_begins(const char *name, const char *word, size_t length)
 {
     for (size_t i = 0; i < length; i++)
         if (name[i] != (word[i] == '_' ? '-' : word[i])) return false;
@@ -48,7 +48,7 @@ static int find_name(const tern__cli_words *words, const char *word, tern_error 
     size_t length = strcspn(word + 2, "=");
     for (int i = 0; i < words->count; i++) {
         const char *name = words->table[i].name;
-        if (!name || !begins(name, word + 2, length)) continue;
+        if (!name || !name_begins(name, word + 2, length)) continue;
         if (!name[length]) return i;
         if (found >= 0 && !other) other = name;
         if (found < 0) found = i;
@@ -152,24 +152,25 @@ static int read_variable(tern__cli_words *words, int row, tern_error *err)
     return TERN_OK;
 }
 
-static int take(const tern__cli_words *words, int row, tern__job *job, tern_error *err)
+static int store_value(const tern__cli_words *words, int row, tern_error *err)
 {
     tern_error inner = {0};
     const tern__cli_option *option = &words->table[row];
     const char *origin = words->origin[row];
     if (option->is_refused)
         return tern__error_set(err, __func__, TERN_E_UNSUPPORTED, "%s: %s", origin, option->help);
-    if (!option->take(words->value[row], job, &inner)) return TERN_OK;
+    if (!tern__option_store(option, words->value[row], &inner)) return TERN_OK;
     return tern__error_set(err, __func__, inner.code, "%s: %s", origin, inner.text);
 }
 
-int tern__words_take(tern__cli_words *words, tern__job *job, tern_error *err)
+int tern__words_store(tern__cli_words *words, tern_error *err)
 {
     int status = TERN_OK;
     for (int i = 0; i < words->count && !status; i++) {
-        if (!words->table[i].take && !words->table[i].is_refused) continue;
+        const tern__cli_option *option = &words->table[i];
+        if (!option->name || option->letter == 'h') continue;
         if (!words->value[i]) status = read_variable(words, i, err);
-        if (!status && words->value[i]) status = take(words, i, job, err);
+        if (!status && words->value[i]) status = store_value(words, i, err);
     }
     return status;
 }

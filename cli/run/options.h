@@ -5,7 +5,6 @@
 #define TERN_CLI_RUN_OPTIONS_H
 
 #include "option.h"
-#include "run/job.h"
 
 #define TERN__OPTIONS_MAX 64 /* rows of a table */
 
@@ -21,8 +20,8 @@ typedef struct tern__cli_words {
 int tern__words_read(tern__cli_words *words, const tern__cli_option *table, char **argv, tern_error *err);
 /* Was the option of this name given? */
 bool tern__words_say(const tern__cli_words *words, const char *name);
-/* Adds values from the environment and passes each value to its row's `take`. Errors name the option or
+/* Adds values from the environment and stores each value where its row says. Errors name the option or the
  * variable. */
-int tern__words_take(tern__cli_words *words, tern__job *job, tern_error *err);
+int tern__words_store(tern__cli_words *words, tern_error *err);
 
 #endif

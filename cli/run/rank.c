@@ -2,7 +2,7 @@
 #include "run/rank.h"
 
 #include "cli.h"
-#include "run/macro.h"
+#include "run/value.h"
 
 #include "comm/sys.h"
 
@@ -33,7 +33,7 @@ static int put_error_file(const tern__start *start, int local, const tern__rank 
     return setenv("TORCHELASTIC_ERROR_FILE", path, 1);
 }
 
-static int redirect(const tern__cli_output *output, int write_fd, int fd)
+static int redirect_stream(const tern__cli_output *output, int write_fd, int fd)
 {
     int to = output->is_piped ? write_fd : output->file_fd;
     return to >= 0 && dup2(to, fd) < 0;
@@ -45,8 +45,8 @@ static int redirect_all(const tern__launch *launch, int local, const tern__cli_o
 {
     int null = launch->first + local ? open("/dev/null", O_RDONLY | O_CLOEXEC) : STDIN_FILENO;
     return null < 0 || (null && dup2(null, STDIN_FILENO) < 0) ||
-           redirect(&outputs[0], write_fds[0], STDOUT_FILENO) ||
-           redirect(&outputs[1], write_fds[outputs[1].joins_out ? 0 : 1], STDERR_FILENO);
+           redirect_stream(&outputs[0], write_fds[0], STDOUT_FILENO) ||
+           redirect_stream(&outputs[1], write_fds[outputs[1].joins_out ? 0 : 1], STDERR_FILENO);
 }
 
 /* Returns the rank's arguments; NULL and errno if memory is short. */
@@ -117,7 +117,7 @@ static int open_error_file(const tern__start *start, tern__rank *rank, tern_erro
 
 /* Linux before 5.3 has no pidfds, and old filters of system calls forbid them. SIGCHLD tells of the rank's
  * end then, but not whether another one ended before. */
-static int watch(tern__rank *rank, int number, tern_error *err)
+static int watch_rank(tern__rank *rank, int number, tern_error *err)
 {
     rank->pid_fd = (int)syscall(SYS_pidfd_open, rank->pid, 0);
     rank->polled = rank->pid_fd < 0 && (errno == ENOSYS || errno == EPERM);
@@ -137,7 +137,7 @@ static int fork_rank(const tern__start *start, int local, const tern__cli_output
     if (rank->pid == 0) run_child(start, local, rank, launcher, outputs, write_fds);
     rank->gone = rank->is_group_gone = false;
     setpgid(rank->pid, rank->pid); /* the rank does it too: who comes first is open */
-    return watch(rank, number, err);
+    return watch_rank(rank, number, err);
 }
 
 /* Closes the descriptors that only the rank needs from now on, and after an error all of them. */

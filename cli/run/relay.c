@@ -91,7 +91,7 @@ static bool has_room(const sink *s, size_t bytes)
     return !s || s->fd < 0 || s->tail - s->head + bytes <= SINK_BYTES;
 }
 
-static void append(sink *s, const char *data, size_t bytes)
+static void sink_append(sink *s, const char *data, size_t bytes)
 {
     if (s->tail + bytes > SINK_BYTES) {
         memmove(s->data, s->data + s->head, s->tail - s->head);
@@ -116,7 +116,7 @@ static void lose_lines(tern__relay *relay, sink *s, int native)
 static void end_open_line(sink *s, const source *owner)
 {
     if (!s->lacks_newline && (!s->open || s->open == owner)) return;
-    append(s, "\n", 1);
+    sink_append(s, "\n", 1);
     s->open = NULL;
     s->lacks_newline = false;
 }
@@ -171,7 +171,7 @@ static int open_sink(int fd)
 /* ---- sources ---- */
 
 /* Appends to the tail; drops its older half if there is no room. */
-static void keep(source *s, const char *data, size_t bytes)
+static void keep_tail(source *s, const char *data, size_t bytes)
 {
     size_t more = TERN__MIN(bytes, (size_t)TAIL_BYTES);
     if (!s->keeps_tail) return;
@@ -191,7 +191,7 @@ static void say_log_ends(tern__relay *relay, const source *s, int native)
 }
 
 /* A full disk ends the log but not the job. */
-static void save(tern__relay *relay, source *s, const char *data, size_t bytes)
+static void save_log(tern__relay *relay, source *s, const char *data, size_t bytes)
 {
     while (bytes && s->log_fd >= 0) {
         ssize_t wrote = write(s->log_fd, data, bytes);
@@ -212,12 +212,12 @@ static void pass_bar(source *s, const char *text, size_t bytes)
     if (s->to->open != s) s->is_fresh = true;
     for (const char *end = text + bytes; text < end;) {
         if (s->is_fresh && *text != '\r') {
-            append(s->to, s->prefix, s->prefix_bytes);
+            sink_append(s->to, s->prefix, s->prefix_bytes);
             s->is_fresh = false;
         }
         const char *state_end = memchr(text, '\r', (size_t)(end - text));
         size_t length = state_end ? (size_t)(state_end - text) + 1 : (size_t)(end - text);
-        append(s->to, text, length);
+        sink_append(s->to, text, length);
         s->is_fresh |= state_end != NULL;
         text += length;
     }
@@ -233,11 +233,11 @@ static void pass_line(source *s, const char *text, size_t bytes, bool is_whole)
     if (s->to->open == s || (s->is_live && memchr(text, '\r', bytes))) {
         pass_bar(s, text, bytes);
     } else {
-        append(s->to, s->prefix, s->prefix_bytes);
-        append(s->to, text, bytes);
+        sink_append(s->to, s->prefix, s->prefix_bytes);
+        sink_append(s->to, text, bytes);
     }
     bool is_ended = is_whole || s->prefix_bytes;
-    if (is_ended) append(s->to, "\n", 1);
+    if (is_ended) sink_append(s->to, "\n", 1);
     s->to->open = is_ended ? NULL : s;
 }
 
@@ -301,7 +301,7 @@ static void pass_lines(tern__relay *relay, source *s, size_t got)
     if (s->used == s->room && !make_room(s)) cut_line(relay, s);
 }
 
-static void finish(source *s)
+static void source_finish(source *s)
 {
     bool is_open = s->to && s->to->open == s;
     if (s->used || (is_open && s->prefix_bytes)) pass_line(s, s->line, s->used, false);
@@ -324,11 +324,11 @@ static void read_some(tern__relay *relay, source *s)
     ssize_t got = want ? read(s->fd, s->line + s->used, want) : 0;
     if (got < 0 && errno == EINTR) return;
     if (got <= 0) {
-        finish(s);
+        source_finish(s);
         return;
     }
-    save(relay, s, s->line + s->used, (size_t)got);
-    keep(s, s->line + s->used, (size_t)got);
+    save_log(relay, s, s->line + s->used, (size_t)got);
+    keep_tail(s, s->line + s->used, (size_t)got);
     s->used += (size_t)got;
     if (s->ended) s->left -= (size_t)got;
     pass_lines(relay, s, (size_t)got);
@@ -416,7 +416,7 @@ static void pass_notes(tern__relay *relay)
         if (relay->sources[i].ended && relay->sources[i].fd >= 0) return;
     if (!relay->noted || !has_room(relay->err, READ_ROOM)) return;
     end_open_line(relay->err, NULL);
-    append(relay->err, relay->notes, relay->noted);
+    sink_append(relay->err, relay->notes, relay->noted);
     relay->noted = 0;
 }
 

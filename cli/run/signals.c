@@ -21,7 +21,7 @@ bool tern__signal_is_ending(int number)
     return false;
 }
 
-static void choose(sigset_t *taken)
+static void choose_signals(sigset_t *taken)
 {
     sigemptyset(taken);
     sigaddset(taken, SIGCHLD);
@@ -60,7 +60,7 @@ void tern__signals_enable(void)
 int tern__signals_open(sigset_t *before, tern_error *err)
 {
     sigset_t taken, blocked;
-    choose(&taken);
+    choose_signals(&taken);
     blocked = taken;
     sigaddset(&blocked, SIGPIPE);
     sigaddset(&blocked, SIGXFSZ);

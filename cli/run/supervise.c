@@ -75,7 +75,7 @@ typedef struct supervisor {
 
 /* ---- phases ---- */
 
-static void enter(supervisor *s, phase next, double seconds)
+static void enter_phase(supervisor *s, phase next, double seconds)
 {
     s->phase = next;
     s->deadline = seconds > 0 ? tern__deadline(seconds) : INT64_MAX;
@@ -85,13 +85,13 @@ static void stop_ranks(supervisor *s, int number, bool is_key, double grace)
 {
     s->grace = s->job->grace > 0 ? s->job->grace : grace;
     tern__host_end(&s->host, number, is_key);
-    enter(s, STOPPING, s->grace);
+    enter_phase(s, STOPPING, s->grace);
 }
 
 static void kill_ranks(supervisor *s)
 {
     tern__host_end(&s->host, SIGKILL, false);
-    enter(s, KILLING, SECONDS_TO_BE_KILLED);
+    enter_phase(s, KILLING, SECONDS_TO_BE_KILLED);
 }
 
 static void name_survivors(supervisor *s, const char *what)
@@ -119,7 +119,7 @@ static void leave_survivors(supervisor *s)
 static void await_others(supervisor *s)
 {
     double grace = s->grace > 0 ? s->grace : s->job->grace > 0 ? s->job->grace : GRACE_AFTER_FAILURE;
-    enter(s, AWAITING, REPORT_SECONDS + grace + SECONDS_TO_BE_KILLED + SECONDS_FOR_OTHERS);
+    enter_phase(s, AWAITING, REPORT_SECONDS + grace + SECONDS_TO_BE_KILLED + SECONDS_FOR_OTHERS);
 }
 
 static void give_up_others(supervisor *s)
@@ -129,7 +129,7 @@ static void give_up_others(supervisor *s)
     tern__relay_say(s->relay, "tern run: %s did not end in time and is left behind",
                     *missing ? missing : "node 0");
     s->final_code = s->code ? s->code : TERN__EXIT_FAILED;
-    enter(s, OVER, 0);
+    enter_phase(s, OVER, 0);
 }
 
 static void end_phase(supervisor *s)
@@ -206,7 +206,7 @@ static void take_failure(supervisor *s, const tern__failure *failure)
     bool is_first = !tern__report_root(&s->report);
     tern__report_add(&s->report, failure);
     if (is_first) name_failure(s, failure);
-    if (s->phase == RUNNING) enter(s, REPORTING, REPORT_SECONDS);
+    if (s->phase == RUNNING) enter_phase(s, REPORTING, REPORT_SECONDS);
     if (s->phase == AWAITING && is_first) await_others(s);
 }
 
@@ -244,7 +244,7 @@ static void take_unstarted(supervisor *s, tern__failure *failure, int reason)
     tern__relay_say(s->relay, "tern run: %s", failure->error);
     suggest_program(s->relay, s->job->argv[0], reason);
     tern__nodes_fail(s->nodes, failure);
-    enter(s, REPORTING, REPORT_SECONDS);
+    enter_phase(s, REPORTING, REPORT_SECONDS);
 }
 
 /* A rank ended after it was told to. Reports it only if something else than the signal ended it and it is the
@@ -367,7 +367,7 @@ static void take_death(supervisor *s, const tern__death *death)
     }
 }
 
-static void reap(supervisor *s)
+static void reap_ranks(supervisor *s)
 {
     tern__death death;
     while (tern__host_reap(&s->host, &death)) take_death(s, &death);
@@ -383,7 +383,7 @@ static void take_ending_signal(supervisor *s, int number, bool is_key)
     if (tern__host_has_ended(&s->host)) {
         if (s->phase != OVER || s->wants_attempt) s->final_code = s->code ? s->code : 128 + number;
         s->wants_attempt = false;
-        enter(s, GIVEN_UP, 0);
+        enter_phase(s, GIVEN_UP, 0);
         return;
     }
     bool kills = s->phase >= STOPPING;
@@ -465,7 +465,7 @@ static void take_finish(supervisor *s, const tern__news *news)
 {
     if (news->has_failure) tern__report_set_root(&s->report, &news->failure);
     s->final_code = news->code;
-    enter(s, OVER, 0);
+    enter_phase(s, OVER, 0);
 }
 
 static void take_news(supervisor *s)
@@ -487,11 +487,11 @@ static void begin_again(supervisor *s)
 {
     tern__report_restart(&s->report);
     s->wants_attempt = true;
-    enter(s, OVER, 0);
+    enter_phase(s, OVER, 0);
 }
 
 /* On node 0: once all ranks of all hosts are gone, decides whether to restart or to end. */
-static void decide(supervisor *s)
+static void decide_next(supervisor *s)
 {
     int others;
     tern__launch *launch = &s->job->launch;
@@ -505,7 +505,7 @@ static void decide(supervisor *s)
     }
     s->final_code = root ? tern__failure_code(root) : s->code ? s->code : others;
     tern__nodes_finish(s->nodes, root, s->final_code);
-    enter(s, OVER, 0);
+    enter_phase(s, OVER, 0);
 }
 
 static void await_decision(supervisor *s)
@@ -515,7 +515,7 @@ static void await_decision(supervisor *s)
     } else if (s->has_lost_node_0) {
         const tern__failure *root = tern__report_root(&s->report);
         s->final_code = root ? tern__failure_code(root) : s->code ? s->code : TERN__EXIT_FAILED;
-        enter(s, OVER, 0);
+        enter_phase(s, OVER, 0);
     }
 }
 
@@ -529,10 +529,10 @@ static void end_host(supervisor *s)
     if (has_failed)
         await_others(s);
     else
-        enter(s, AWAITING, 0);
+        enter_phase(s, AWAITING, 0);
 }
 
-static void report(supervisor *s)
+static void print_report(supervisor *s)
 {
     tern__failure *root = tern__report_root(&s->report);
     s->was_reported = true;
@@ -545,12 +545,12 @@ static void report(supervisor *s)
     tern__report_print(&s->report, &s->job->launch, s->relay);
 }
 
-static void advance(supervisor *s)
+static void advance_phase(supervisor *s)
 {
     if (tern__host_has_ended(&s->host) && s->phase < AWAITING) end_host(s);
-    if (s->phase == AWAITING && s->job->launch.node == 0) decide(s);
+    if (s->phase == AWAITING && s->job->launch.node == 0) decide_next(s);
     if (s->phase == AWAITING && s->job->launch.node != 0) await_decision(s);
-    if (s->phase == OVER && !s->was_reported && tern__relay_is_drained(s->relay)) report(s);
+    if (s->phase == OVER && !s->was_reported && tern__relay_is_drained(s->relay)) print_report(s);
 }
 
 /* ---- an attempt ---- */
@@ -572,10 +572,10 @@ static int64_t supervisor_poll_deadline(const supervisor *s)
 }
 
 /* The poll entries are: signals, deaths, connections to other nodes, the relay. */
-static int watch(supervisor *s, tern_error *err)
+static int watch_job(supervisor *s, tern_error *err)
 {
     struct pollfd *nodes = s->polls + 2, *relay = nodes + tern__nodes_poll_count(s->nodes);
-    for (advance(s); !is_over(s); advance(s)) {
+    for (advance_phase(s); !is_over(s); advance_phase(s)) {
         s->polls[0] = (struct pollfd){.fd = s->signal_fd, .events = POLLIN};
         s->polls[1] = (struct pollfd){.fd = s->host.epoll_fd, .events = POLLIN};
         tern__nodes_prepare(s->nodes, nodes);
@@ -583,7 +583,7 @@ static int watch(supervisor *s, tern_error *err)
         if (tern__poll(s->polls, s->poll_count, supervisor_poll_deadline(s)) < 0)
             return tern__error_errno(err, __func__, TERN_E_SYSTEM, "cannot wait for the ranks");
         if (s->polls[0].revents) take_signals(s);
-        reap(s);
+        reap_ranks(s);
         tern__nodes_handle(s->nodes, nodes);
         take_news(s);
         tern__relay_handle(s->relay, relay);
@@ -597,13 +597,13 @@ static int run_attempt(supervisor *s, tern_error *err)
     s->code = 0;
     s->grace = 0;
     s->wants_attempt = s->was_reported = s->has_leaver = false;
-    enter(s, RUNNING, 0);
+    enter_phase(s, RUNNING, 0);
     int status = tern__nodes_start(s->nodes, err);
     s->oom_kills = tern__oom_kills();
     if (!status) status = tern__host_start(&s->host, s->relay, err);
     /* Now only rank 0 has the listening socket: if it dies, its peers are refused instead of left waiting. */
     tern__close(&s->job->launch.listen_fd);
-    return status ? status : watch(s, err);
+    return status ? status : watch_job(s, err);
 }
 
 /* ---- the job ---- */

@@ -1,7 +1,7 @@
 /* flags.c - reads the command line of a training program with getopt_long, from a table of flags. */
 #include "flags.h"
-#include "error_file.h"
 
+#include <cjson/cJSON.h>
 #include <errno.h>
 #include <getopt.h>
 #include <math.h>
@@ -38,12 +38,26 @@ static bool speaks(void)
 
 /* A launcher ends all ranks as soon as one exits. So the ranks wait for each other before they exit, which
  * gives rank 0 time to print its message. */
-static _Noreturn void leave(int status)
+static _Noreturn void exit_together(int status)
 {
     tern_error err = {0};
     fflush(NULL);
     tern_group_close(tern_group_open(NULL, &err));
     exit(status);
+}
+
+void error_file_write(const char *text)
+{
+    const char *path = getenv("TORCHELASTIC_ERROR_FILE");
+    FILE *file = path ? fopen(path, "w") : NULL;
+    if (!file) return;
+    cJSON *error = cJSON_CreateObject();
+    cJSON_AddStringToObject(error, "message", text);
+    char *json = cJSON_PrintUnformatted(error);
+    if (json) fputs(json, file);
+    cJSON_free(json);
+    cJSON_Delete(error);
+    fclose(file);
 }
 
 void flags_wrong(const flags *f, const char *format, ...)
@@ -55,7 +69,7 @@ void flags_wrong(const flags *f, const char *format, ...)
     va_end(list);
     if (speaks()) fprintf(stderr, "%s: %s\n", f->program, text);
     error_file_write(text);
-    leave(2);
+    exit_together(2);
 }
 
 /* ---- values ---- */
@@ -126,7 +140,7 @@ static bool read_value(const flag *row, const char *text)
     return false;
 }
 
-static void describe(const flag *row, char *text, size_t size)
+static void describe_value(const flag *row, char *text, size_t size)
 {
     switch (row->kind) {
     case FLAG_COUNT: snprintf(text, size, "a whole number from %.0f to %.0f", row->low, row->high); break;
@@ -275,11 +289,11 @@ static const flag *row_of(const flag *rows, int count, int option)
     return NULL;
 }
 
-static void take(const flags *f, const flag *row, const char *text)
+static void take_value(const flags *f, const flag *row, const char *text)
 {
     char wants[128];
     if ((text || row->kind == FLAG_SWITCH) && read_value(row, text)) return;
-    describe(row, wants, sizeof(wants));
+    describe_value(row, wants, sizeof(wants));
     if (text)
         flags_wrong(f, "--%s: expected %s, got \"%s\"", row->name, wants, text);
     else
@@ -318,11 +332,11 @@ void flags_read(flags *f, const flag *own, int argc, char **argv)
     for (int option; (option = getopt_long(argc, argv, shorts, longs, NULL)) != -1;) {
         if (option == 'h') {
             if (speaks()) print_help(f, rows, count);
-            leave(0);
+            exit_together(0);
         }
         const flag *row = row_of(rows, count, option == ':' ? optopt : option);
         if (!row) fail_name(f, longs, argv[optind - 1]);
-        take(f, row, optarg);
+        take_value(f, row, optarg);
         f->lr_given |= row->value == &f->lr;
     }
     if (optind < argc) flags_wrong(f, "expected flags only, got \"%s\"; --help lists them", argv[optind]);

@@ -73,4 +73,9 @@ bool flags_may_change(const flag *row);
 /* Exits with an error message as flags_read does, for input that only the program can check. */
 _Noreturn void flags_wrong(const flags *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* Writes `text` as the "message" of the file that TORCHELASTIC_ERROR_FILE names, if it is set. If all ranks
+ * fail alike, only one prints the error, but another may be the first to exit: so every rank writes the file.
+ */
+void error_file_write(const char *text);
+
 #endif

@@ -34,7 +34,7 @@ void gallery_free(gallery *g)
 }
 
 /* Returns the RGB pixels of all images, one image after the other; NULL if their sizes differ. */
-static uint8_t *join(const gallery *g)
+static uint8_t *join_images(const gallery *g)
 {
     const tern_picture *p = g->pictures;
     size_t bytes = (size_t)p->rows * (size_t)p->columns * 3;
@@ -49,7 +49,7 @@ static uint8_t *join(const gallery *g)
 
 static void log_grid(const gallery *g, tern_board *board, int64_t step)
 {
-    uint8_t *all = join(g);
+    uint8_t *all = join_images(g);
     if (!all) return;
     tern_board_image_opts opts = tern_board_image_defaults();
     opts.format = "NHWC";

@@ -8,7 +8,7 @@
 
 #define MOST_EPOCHS 1000000
 
-static int find(const history *h, const char *name)
+static int find_series(const history *h, const char *name)
 {
     for (int i = 0; i < h->count; i++)
         if (!strcmp(h->series[i].name, name)) return i;
@@ -16,7 +16,7 @@ static int find(const history *h, const char *name)
 }
 
 /* Makes room for the current epoch. */
-static double *grow(history *h, int i)
+static double *grow_series(history *h, int i)
 {
     size_t room = (size_t)h->epochs + 1;
     double *values = realloc(h->series[i].values, room * sizeof(*values));
@@ -24,26 +24,26 @@ static double *grow(history *h, int i)
     return values;
 }
 
-static int add(history *h, const char *name)
+static int add_series(history *h, const char *name)
 {
     if (h->count == HISTORY_NAMES) return -1;
     snprintf(h->series[h->count].name, sizeof(h->series[0].name), "%s", name);
-    double *values = grow(h, h->count);
+    double *values = grow_series(h, h->count);
     for (int64_t e = 0; values && e < h->epochs; e++) values[e] = NAN;
     return values ? h->count++ : -1;
 }
 
 void history_set(history *h, const char *name, double value)
 {
-    int i = find(h, name);
-    if (i < 0) i = add(h, name);
-    double *values = i < 0 ? NULL : grow(h, i);
+    int i = find_series(h, name);
+    if (i < 0) i = add_series(h, name);
+    double *values = i < 0 ? NULL : grow_series(h, i);
     if (values) values[h->epochs] = value;
 }
 
 double history_get(const history *h, const char *name, int64_t epoch)
 {
-    int i = find(h, name);
+    int i = find_series(h, name);
     return i < 0 ? NAN : h->series[i].values[epoch];
 }
 
@@ -99,7 +99,7 @@ tern_object *history_save(void *self, tern_error *err)
 
 static void load_series(history *h, const char *name, const tern_object *list, tern_error *err)
 {
-    int i = name && tern_object_count(list) == h->epochs ? add(h, name) : -1;
+    int i = name && tern_object_count(list) == h->epochs ? add_series(h, name) : -1;
     for (int64_t e = 0; i >= 0 && e < h->epochs; e++)
         tern_object_to_float(tern_object_at(list, e), &h->series[i].values[e], err);
 }

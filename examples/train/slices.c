@@ -25,7 +25,7 @@ void slices_add(gallery *g, const volumes *v, const float *image, const uint8_t 
 
 /* Flips the images vertically, as viewers do: the first row is the farthest back and is shown at the bottom.
  */
-static void turn(const gallery *g, int first)
+static void turn_images(const gallery *g, int first)
 {
     for (int i = first; i < g->count; i++) {
         const tern_picture *p = &g->pictures[i];
@@ -99,7 +99,7 @@ void slices_of(gallery *g, const volumes *v, const tern_volume *image, const uin
         copy_slice(&c, i, image->values, truth, guess, &s);
         slices_add(g, v, s.image, s.truth, s.guess, (int)c.sides[1], (int)c.sides[2], of);
     }
-    turn(g, first);
+    turn_images(g, first);
     free(s.image);
     free(s.truth);
     free(s.guess);

@@ -1,6 +1,5 @@
 /* trainer.c - the training loop of the training programs. */
 #include "trainer.h"
-#include "error_file.h"
 #include "figure.h"
 #include "run_dir.h"
 

@@ -2,7 +2,6 @@
 #include "volumes.h"
 
 #include "grains.h"
-#include "tissues.h"
 #include "trainer.h"
 
 #include <glob.h>
@@ -11,6 +10,8 @@
 
 #define TEMPLATES "/usr/share/mricron/templates/"
 
+enum { BACKGROUND, CORTEX, WHITE_MATTER, SUBCORTICAL, CEREBELLUM, CSF, TISSUES };
+
 static const char *const names_of_two[] = {"background", "foreground"};
 static const char *const names_of_tissues[TISSUES] = {"background",  "cortex",     "white matter",
                                                       "subcortical", "cerebellum", "csf"};
@@ -18,7 +19,7 @@ static const uint8_t colours[][3] = {{0, 0, 0},      {230, 159, 0}, {240, 240, 2
                                      {0, 114, 178},  {0, 158, 115}, {204, 121, 167},
                                      {86, 180, 233}, {213, 94, 0},  {240, 228, 66}};
 
-static void add(volume_set *set, tern_volume *image, tern_volume *label)
+static void add_pair(volume_set *set, tern_volume *image, tern_volume *label)
 {
     set->images[set->count] = image;
     set->labels[set->count++] = label;
@@ -30,7 +31,7 @@ static void add_grains(volume_set *set, const int64_t shape[3], uint64_t seed, t
 {
     const int64_t full[4] = {1, shape[0], shape[1], shape[2]};
     tern_volume *image = tern_volume_new(full, err), *label = tern_volume_new(full, err);
-    add(set, image, label);
+    add_pair(set, image, label);
     if (!err->code) grains_make(image, label, seed, err);
 }
 
@@ -52,8 +53,8 @@ static tern_volume *half_of(const tern_volume *volume, bool right, tern_error *e
 
 static void add_halves(volumes *v, tern_volume *image, tern_volume *label, tern_error *err)
 {
-    if (!err->code) add(&v->train, half_of(image, false, err), half_of(label, false, err));
-    if (!err->code) add(&v->test, half_of(image, true, err), half_of(label, true, err));
+    if (!err->code) add_pair(&v->train, half_of(image, false, err), half_of(label, false, err));
+    if (!err->code) add_pair(&v->test, half_of(image, true, err), half_of(label, true, err));
     tern_volume_free(image);
     tern_volume_free(label);
 }
@@ -82,6 +83,30 @@ void volumes_brain(volumes *v, tern_error *err)
     tern_volume *label = load_template("ch2bet.nii.gz", err);
     for (int64_t i = 0; !err->code && i < count_of(label); i++) label->values[i] = label->values[i] > 0;
     add_halves(v, image, label, err);
+}
+
+/* The macaque atlas inia19 (T. Rohlfing et al. 2012, "The INIA19 template and NeuroMaps atlas for primate
+ * brain image parcellation and spatial normalization", Front. Neuroinform. 6:27, CC-BY) labels 502 regions in
+ * each half of the brain. This table groups them by their names.
+ *
+ * The tissues of regions 0 to 606, which are in the left half; regions of the right half have numbers 1000
+ * higher. c: cortex, w: white matter, s: subcortical grey matter and brain stem, b: cerebellum, f:
+ * cerebrospinal fluid. */
+static const char regions[] =
+    ".cwccccccccwsswwwsswsswwsssswwwwssswwcsswwsswcswsswfsscwwwcwssscwcwwwccwwffwwwswswswwwcwwwssswwsswsw"
+    "ssswswwsfswcwwwsssssswsswfswwwswswwsssssswssssscswwwscswswssswssssscwwsswssswsswcwswwbsswsssswfwcwss"
+    "wfsswsswwswsscccccsbcwcsbbbccccbsbbbbwbsbbbsbbbbbbccbcwssswwsfssssssswsswsswssssswwscswssswwswbbbwss"
+    "wwwsswffcbsswcswssssssssssssssswwwssw.....c..................s.ssswwsswfwws.sswwwwwsssssscsswcswssss"
+    "swssbwsssswwswsssssssswsswwsswscssswwssssswsssswcsccccsccccsssscccssssscswcwsssssssssswbwsssssswssss"
+    "swfsccssswwssb.s.b...s..............s..........................................w..fssss..s....s....."
+    ".....ss";
+
+static int tissue_of(int region)
+{
+    static const char letters[] = ".cwsbf"; /* in the order of the enumeration */
+    if (region >= 1000) region -= 1000;
+    if (region < 0 || region >= (int)sizeof(regions) - 1) return BACKGROUND;
+    return (int)(strchr(letters, regions[region]) - letters);
 }
 
 void volumes_macaque(volumes *v, tern_error *err)
@@ -115,7 +140,7 @@ static void add_folder(volume_set *set, const char *dir, const char *part, tern_
         const char *name = strrchr(found.gl_pathv[i], '/') + 1;
         snprintf(path, sizeof(path), "%s/%s/labels/%s", dir, part, name);
         tern_volume *image = tern_volume_load(found.gl_pathv[i], err);
-        add(set, image, tern_volume_load(path, err));
+        add_pair(set, image, tern_volume_load(path, err));
     }
     globfree(&found);
 }

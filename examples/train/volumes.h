@@ -23,7 +23,7 @@ typedef struct volumes {
  * from its own seed. */
 void volumes_grains(volumes *v, int count, const int64_t shape[3], uint64_t seed, tern_error *err);
 /* Load from Debian's mricron-data: the head ch2 with its brain as label, and the macaque brain inia19 with
- * its tissues (tissues.h). Each is a single brain, so training and test data are only separated in space: the
+ * its tissues. Each is a single brain, so training and test data are only separated in space: the
  * left half (low x) is for training and the right half for testing. The halves are nearly mirror images of
  * each other. */
 void volumes_brain(volumes *v, tern_error *err);

@@ -32,7 +32,7 @@ static uint32_t masked_crc(const void *data, size_t bytes)
 
 /* A record (TensorFlow's TFRecord) is the event's length, the length's CRC, the event, and the event's CRC,
  * all little-endian. CRCs are masked, because the CRC of data that contains its own CRC is a weak check. */
-static void frame(uint8_t *record, uint64_t bytes)
+static void frame_record(uint8_t *record, uint64_t bytes)
 {
     memcpy(record, &bytes, 8);
     uint32_t head = masked_crc(record, 8), tail = masked_crc(record + RECORD_HEAD, bytes);
@@ -47,7 +47,7 @@ static int add_event(tern__event_file *run, Tern__Pb__Event *event, const char *
     uint8_t *record = tern__journal_room(&run->events, RECORD_HEAD + bytes + RECORD_TAIL, func, err);
     if (!record) return TERN_E_MEMORY;
     tern__pb__event__pack(event, record + RECORD_HEAD);
-    frame(record, bytes);
+    frame_record(record, bytes);
     tern__journal_add(&run->events, RECORD_HEAD + bytes + RECORD_TAIL);
     return TERN_OK;
 }

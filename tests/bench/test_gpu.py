@@ -271,7 +271,7 @@ class All(unittest.TestCase):
 class Pack(unittest.TestCase):
     """scripts/pack.sh, with a build of empty files, unpacked by Python beside another checkout."""
 
-    FILES = ("tests/cuda/test_a.c", "bench/b.py", "build/tern", "build/libtern.so", "build/tern_cuda.so", "build/tern_nccl.so", "build/tern_gloo.so")
+    FILES = ("tests/cuda/test_a.c", "bench/b.py", "build/tern", "build/bench_parts", "build/libtern.so", "build/tern_cuda.so", "build/tern_nccl.so", "build/tern_gloo.so")
 
     def make(self, *names):
         folder = tempfile.TemporaryDirectory()

@@ -49,18 +49,11 @@ static int alone_body(int rank, const tern__bootstrap *boot, void *arg)
     return train(rank, NULL, arg);
 }
 
-static result *shared_result(void)
-{
-    result *out = mmap(NULL, sizeof(*out), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(out != MAP_FAILED);
-    return out;
-}
-
 static result run_whole(int world, ranks_body body, trainee_opts opts)
 {
     folder f = open_folder();
     opts.dir = f.path;
-    job j = {.opts = opts, .kill_at = -1, .killer = -1, .out = shared_result()};
+    job j = {.opts = opts, .kill_at = -1, .killer = -1, .out = share_memory(sizeof(result))};
     assert_ranks_ok(ranks_run(world, body, &j));
     result whole = *j.out;
     munmap(j.out, sizeof(*j.out));
@@ -74,7 +67,7 @@ static void expect_same(const result *whole, int world, ranks_body body, trainee
 {
     folder f = open_folder();
     opts.dir = f.path;
-    job j = {.opts = opts, .killer = killer, .out = shared_result()};
+    job j = {.opts = opts, .killer = killer, .out = share_memory(sizeof(result))};
     for (; *kills; kills++) {
         j.kill_at = *kills;
         ranks r = ranks_run(world, body, &j);

@@ -428,7 +428,7 @@ static void other_ranks_go_on(void **state)
 {
     (void)state;
     folder f = open_folder();
-    numbers *n = mmap(NULL, sizeof(*n), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    numbers *n = share_memory(sizeof(*n));
     *n = (numbers){.f = &f};
     assert_ranks_ok(ranks_run(3, first_body, n));
     for (int world = 1; world <= 4; world++) {

@@ -1,5 +1,6 @@
 """Helpers for the tests of the command: they start real processes and wait for them with deadlines."""
 import ctypes
+import json
 import os
 import re
 import signal
@@ -8,7 +9,10 @@ import subprocess
 import sys
 import time
 
+from busy import without_slow_ranks
+
 TERN = os.path.join(os.environ["TERN_BUILD"], "tern")
+PARTS = os.path.join(os.environ["TERN_BUILD"], "bench_parts")
 
 # Seconds after which a test gives up waiting. It is no measure of speed, as machines may be slow and busy. Whatever a test expects
 # not to happen would take longer: ranks sleep for a minute, and grace periods are as long.
@@ -25,11 +29,33 @@ def python(code, *args):
     return [sys.executable, "-S", "-E", "-c", "import os, signal, sys, time\nrank = int(os.environ['RANK'])\n" + code, *args]
 
 
-def tern(*args, **options):
-    """Runs the command to its end and returns (exit code, stdout, stderr)."""
+def run(*command, **options):
+    """Runs a command to its end and returns (exit code, stdout, stderr)."""
     options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "timeout": GIVE_UP, **options}
-    done = subprocess.run([TERN, *args], text=True, **options)
+    done = subprocess.run(command, text=True, **options)
     return done.returncode, done.stdout, done.stderr
+
+
+def tern(*args, **options):
+    return run(TERN, *args, **options)
+
+
+def bench(ranks, *command):
+    """Returns the JSON lines that rank 0 of a bench prints; any other output fails the test, except a note on features that the CPU
+    lacks."""
+    launcher = [TERN, "run", "-n", str(ranks)] if ranks > 1 else []
+    code, out, err = run(*launcher, *command, "--json", timeout=4 * GIVE_UP)  # it computes all the time, so it may take long
+    err = re.sub(r"^tern: warn: autocast: this machine lacks .*\n", "", without_slow_ranks(err), flags=re.M)
+    assert (code, err) == (0, ""), (code, out, err)
+    return [json.loads(line) for line in out.splitlines()]
+
+
+def refused(test, who, command, text):
+    """The error begins with `who` and has the text."""
+    code, out, err = run(*command)
+    test.assertEqual((code, out), (2, ""))
+    test.assertTrue(err.startswith(who), err)
+    test.assertIn(text, err)
 
 
 def forbid(number, native):

@@ -10,25 +10,14 @@ from unittest import mock
 
 import job
 import skips
-from busy import without_slow_ranks
 
 
 def bench(ranks, *args):
-    """Returns the lines of rank 0; any other output fails the test, except a note on features that the CPU lacks."""
-    command = ["bench", *args, "--json"]
-    if ranks > 1:
-        command = ["run", "-n", str(ranks), job.TERN, *command]
-    code, out, err = job.tern(*command, timeout=4 * job.GIVE_UP)  # it computes all the time, so it may take long
-    err = re.sub(r"^tern: warn: autocast: this machine lacks .*\n", "", without_slow_ranks(err), flags=re.M)
-    assert (code, err) == (0, ""), (code, out, err)
-    return [json.loads(line) for line in out.splitlines()]
+    return job.bench(ranks, job.TERN, "bench", *args)
 
 
 def refused(test, args, text):
-    code, out, err = job.tern("bench", *args)
-    test.assertEqual((code, out), (2, ""))
-    test.assertTrue(err.startswith("tern bench"), err)
-    test.assertIn(text, err)
+    job.refused(test, "tern bench", [job.TERN, "bench", *args], text)
 
 
 class Step(unittest.TestCase):
@@ -303,94 +292,11 @@ class Collectives(unittest.TestCase):
                     refused(self, [op, *args], text)
 
 
-class Conv(unittest.TestCase):
-    CASES = ("--case", "2,16,9,8:32,3,3", "--case", "1,3,7,7:5,1,1", "--case", "1,16,4,5,6:16,3,3,3:2:1")
-
-    def test_every_algorithm_that_takes_a_case(self):
-        """The direct algorithm supports all cases; algorithms that round more than f32 products are no worse than pairs of bf16."""
-        lines = bench(1, "conv", *self.CASES, "--rounds", "2")
-        self.assertEqual([(line["case"], line["kernel"]) for line in lines if line["algorithm"] == "direct"],
-                         [(case, kernel) for case in ("2,16,9,8:32,3,3", "1,3,7,7:5,1,1", "1,16,4,5,6:16,3,3,3:2:1:1")
-                          for kernel in ("conv", "conv_data_grad", "conv_weight_grad")])
-        for line in lines:
-            self.assertTrue(line["median_ms"] > 0 and line["gflops"] > 0, line)
-            self.assertTrue(0 < line["error"] < (1e-6 if line["algorithm"] == "direct" else 2e-5), line)
-
-    def test_text(self):
-        code, out, err = job.tern("bench", "conv", *self.CASES[:2], "--rounds", "1", "--no-error")
-        self.assertEqual((code, err), (0, ""))
-        self.assertRegex(out, r"^case +kernel +direct ms +GFLOPS .*\n2,16,9,8:32,3,3 +conv +[\d.]+ +\d+")
-
-    def test_wrong_options(self):
-        for shape in ("", "1", "1,2,3:4", "1,2,3,4:5", "1,2,3,4:5,3", "0,2,3,4:5,3,3", "1,2,3,4:5,9,9:1:0", "1,2,3,4:5,3,3:x",
-                      "1,2,3,4:5,3,3:1:1:1:1"):
-            refused(self, ["conv", "--case", shape], "expected a shape")
-        refused(self, ["conv", "--rounds", "0"], "--rounds: expected a number")
-        refused(self, ["conv", "--dtype", "f64"], "expected f32 or bf16")
-        refused(self, ["conv", "more"], "unexpected")
-
-
-class Optimizer(unittest.TestCase):
-    def test_a_line_an_optimizer_and_thread_count(self):
-        for ranks in (1, 2):
-            with self.subTest(ranks=ranks):
-                lines = bench(ranks, "optimizer", "--elements", "70001", "--rounds", "3")
-                threads = sorted({line["threads"] for line in lines})
-                self.assertEqual(threads[0], 1)
-                self.assertLessEqual(len(threads), 2)
-                self.assertEqual([(line["threads"], line["optimizer"]) for line in lines],
-                                 [(t, name) for t in threads for name in ("sgd", "adam")])
-                for line in lines:
-                    self.assertEqual((line["ranks"], line["elements"]), (ranks, 70001))
-                    moved = 4 * 70001 * {"sgd": 5, "adam": 7}[line["optimizer"]]
-                    self.assertAlmostEqual(line["gbs"] * line["median_ms"] * 1e6 / moved, 1, places=6)
-                    self.assertGreater(line["copy_gbs"], 0)
-
-    def test_text(self):
-        code, out, err = job.tern("bench", "optimizer", "--elements", "100", "--rounds", "1")
-        self.assertEqual((code, err), (0, ""))
-        self.assertRegex(out, r"^optimizers over 100 f32, 1 rank\n *optimizer .*\n(sgd|adam) +1 +[\d. ]+ %\n")
-
-    def test_mistakes(self):
-        for args, text in ((["--elements", "0"], '--elements: expected a number from 1 to 1073741824, got "0"'),
-                           (["--rounds", "1001"], '--rounds: expected a number from 1 to 1000, got "1001"'),
-                           (["--rounds", "many"], 'got "many"'), (["now"], 'unexpected "now"'), (["--fast"], "'--fast'")):
-            with self.subTest(args=args):
-                refused(self, ["optimizer", *args], text)
-
-
-class Board(unittest.TestCase):
-    CALLS = ["scalar", "scalar, csv, jsonl", "histogram", "image"]
-
-    def test_a_line_a_call(self):
-        """It also removes its files."""
-        with tempfile.TemporaryDirectory() as folder, mock.patch.dict(os.environ, {"TMPDIR": folder}):
-            lines = bench(1, "board", "--rounds", "3")
-            self.assertEqual(os.listdir(folder), [])
-        self.assertEqual([line["call"] for line in lines], self.CALLS)
-        for line in lines:
-            self.assertTrue(0 < line["median_us"] < 10e6)
-
-    def test_text(self):
-        code, out, err = job.tern("bench", "board", "--rounds", "1")
-        self.assertEqual((code, err), (0, ""))
-        self.assertEqual([re.split("  +", line)[0] for line in out.splitlines()], ["call", *self.CALLS])
-
-    def test_mistakes(self):
-        for args, text in ((["--rounds", "0"], '--rounds: expected a number from 1 to 1000, got "0"'), (["now"], 'unexpected "now"')):
-            with self.subTest(args=args):
-                refused(self, ["board", *args], text)
-        with mock.patch.dict(os.environ, {"TMPDIR": "/nowhere"}):
-            code, out, err = job.tern("bench", "board")
-        self.assertEqual((code, out), (1, ""))
-        self.assertIn("cannot make /nowhere/tern-board-", err)
-
-
 class Bench(unittest.TestCase):
     def test_which(self):
         refused(self, [], "expected a bench\n")
         refused(self, ["fly"], 'expected a bench, got "fly"')
-        for name in ("step", *Collectives.OPS, "collectives", "conv", "optimizer", "board"):
+        for name in ("step", *Collectives.OPS, "collectives", "store"):
             code, out, err = job.tern("bench", name, "--help")
             self.assertEqual((code, err), (0, ""))
             self.assertTrue(out.startswith(f"usage: tern bench {name} "))

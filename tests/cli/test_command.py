@@ -71,7 +71,7 @@ class Command(unittest.TestCase):
                 self.assertEqual((code, err), (1, f"{who}: cannot write: No space left on device\n"))
 
     def test_a_bench_without_its_output_has_failed(self):
-        for args in (["all_reduce", "--sizes", "4", "--seconds", "0.01"], ["optimizer", "--elements", "100", "--rounds", "1"]):
+        for args in (["all_reduce", "--sizes", "4", "--seconds", "0.01"], ["store", "--clients", "1", "--pairs", "10", "--rounds", "1"]):
             with self.subTest(args=args), open("/dev/full", "w") as full:
                 code, _, err = job.tern("bench", *args, stdout=full)
                 self.assertEqual((code, err), (1, "tern bench: cannot write: No space left on device\n"))

@@ -17,7 +17,7 @@ import fcntl
 import job
 import skips
 
-COMMANDS = ["run", "inspect", "convert", "info", "completion", "man"] + [f"bench {name}" for name in ("step", "conv", "store", "all_reduce", "barrier")]
+COMMANDS = ["run", "inspect", "convert", "info", "completion", "man"] + [f"bench {name}" for name in ("step", "store", "all_reduce", "barrier")]
 
 
 def options_of(command):

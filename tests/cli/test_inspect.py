@@ -201,7 +201,7 @@ class Inspect(Case):
         for args in (["inspect", self.path(evil)], ["inspect", self.path(evil + "none")], ["inspect", "--diff", self.path(evil), self.path("b")],
                      ["inspect", "--memory", evil, "a"], ["convert", self.path("b"), self.path(evil)], ["convert", "--dtype", evil, "a", "b"],
                      ["convert", "--strip", evil, self.path("b"), self.path("c.pt")], ["info", evil], [evil], ["bench", evil],
-                     ["bench", "step", "--model", evil], ["bench", "conv", "--case", evil], ["bench", "all_reduce", "--sizes", evil],
+                     ["bench", "step", "--model", evil], ["bench", "store", "--port", evil], ["bench", "all_reduce", "--sizes", evil],
                      ["run", "--standalone", evil], ["run", "--log-dir", self.path(evil), "true"]):
             with self.subTest(args=args):
                 _, out, err = job.tern(*args)

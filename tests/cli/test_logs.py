@@ -7,20 +7,15 @@ import resource
 import signal
 import subprocess
 import tempfile
-import unittest
 
 import job
 import skips
+from folder import InFolder
 
 BOTH = "print('out', rank, flush=True)\nprint('err', rank, file=sys.stderr, flush=True)\n"
 
 
-class Case(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
+class Case(InFolder):
     def run_in(self, ranks, code, *options, **popen):
         return job.tern("run", "-n", str(ranks), *options, *job.python(code), cwd=self.folder, **popen)
 

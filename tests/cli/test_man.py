@@ -39,7 +39,7 @@ class Pages(unittest.TestCase):
 
     def test_everything_of_the_help(self):
         """Every word of a command's help, in its order."""
-        for name in ("run", "inspect", "convert", "info", "completion", "man", "bench step", "bench conv"):
+        for name in ("run", "inspect", "convert", "info", "completion", "man", "bench step", "bench store"):
             with self.subTest(name=name):
                 text = " ".join(formatted(job.tern("man", name.split()[0])[1], 2000)[0].split())
                 help = job.tern(*name.split(), "--help")[1].partition("\n\n")[2].partition("\nRefused")[0]

@@ -6,11 +6,10 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
-import unittest
 
 import job
 import skips
+from folder import InFolder
 
 sys.path.insert(0, os.path.join(os.environ["TERN_SOURCE"], "bench", "peers"))
 from network import ADDRESSES, Hosts  # noqa: E402
@@ -47,11 +46,9 @@ class BridgedHosts(Hosts):
             subprocess.run(["ip", "-n", self.names[0], *words], check=True)
 
 
-class Network(unittest.TestCase):
+class Network(InFolder):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
+        super().setUp()
         network = contextlib.ExitStack()
         self.addCleanup(network.close)
         self.network = network

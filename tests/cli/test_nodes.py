@@ -10,10 +10,10 @@ import struct
 import subprocess
 import tempfile
 import time
-import unittest
 
 import job
 import skips
+from folder import InFolder
 
 READY = job.Job.READY
 SLEEP = "time.sleep(60)\n"
@@ -28,11 +28,9 @@ def free_port():
         return server.getsockname()[1]
 
 
-class Case(unittest.TestCase):
+class Case(InFolder):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
+        super().setUp()
         self.port = free_port()
 
     def launch(self, node, ranks, code, options=(), nodes=2, secret=SECRET, command=None, **env):

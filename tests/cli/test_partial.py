@@ -2,11 +2,10 @@
 times a second: tests/preload/partial.c."""
 import os
 import subprocess
-import tempfile
-import unittest
 
 import job
 import skips
+from folder import InFolder
 import test_nodes
 
 PARTIAL = os.path.join(os.environ["TERN_BUILD"], "tests", "partial.so")
@@ -16,11 +15,9 @@ MEET = os.path.join(os.environ["TERN_BUILD"], "tests", "meet")
 WHOLE = ["env", "-u", "LD_PRELOAD"]
 
 
-class Partial(unittest.TestCase):
+class Partial(InFolder):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
+        super().setUp()
         self.env = {**os.environ, "LD_PRELOAD": PARTIAL, "TERN_PLUGIN_PATH": os.environ["TERN_BUILD"]}
 
     def test_the_relay(self):

@@ -6,7 +6,6 @@ import re
 import resource
 import select
 import struct
-import subprocess
 import tempfile
 import termios
 import time

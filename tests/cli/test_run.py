@@ -10,6 +10,7 @@ import unittest
 
 import job
 import skips
+from folder import InFolder
 
 DUMP = "import json\nprint(json.dumps(dict(os.environ, PPID=os.getppid())), flush=True)\n"
 
@@ -191,13 +192,11 @@ class Options(unittest.TestCase):
             self.assertIn(option, out)
 
 
-class Typed(unittest.TestCase):
+class Typed(InFolder):
     """A program that cannot be run because of how it was typed."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
+        super().setUp()
         for name, mode in (("x.py", 0o644), ("run.py", 0o755), ("train", 0o755), ("notes", 0o644)):
             with open(os.path.join(self.folder, name), "w") as file:
                 file.write("#!/bin/sh\necho started\n")

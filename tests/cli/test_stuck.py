@@ -4,12 +4,12 @@ import pty
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import unittest
 
 import job
 import skips
+from folder import InFolder
 
 READY = job.Job.READY
 SLEEP = "time.sleep(60)\n"
@@ -29,12 +29,7 @@ def processor_ticks(pid):
         return sum(map(int, file.read().rpartition(")")[2].split()[11:13]))
 
 
-class Case(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
+class Case(InFolder):
     def pids(self, ranks):
         found = []
         for rank in range(ranks):

@@ -8,10 +8,10 @@ import socket
 import subprocess
 import tempfile
 import time
-import unittest
 
 import job
 import skips
+from folder import InFolder
 
 READY = job.Job.READY
 IGNORE = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -36,12 +36,7 @@ def memory_group(limit):
     return None
 
 
-class Case(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
+class Case(InFolder):
     def start(self, ranks, code, options=(), **popen):
         run = job.Job(self.folder, ranks, job.python(code), options, **popen)
         self.addCleanup(run.__exit__)

@@ -34,10 +34,9 @@ typedef struct board {
 
 static inline board *board_new(void)
 {
-    board *b = mmap(NULL, sizeof(*b), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    board *b = share_memory(sizeof(*b));
     pthread_mutexattr_t lock;
     pthread_condattr_t news;
-    assert_true(b != MAP_FAILED);
     pthread_mutexattr_init(&lock);
     pthread_mutexattr_setpshared(&lock, PTHREAD_PROCESS_SHARED);
     pthread_mutex_init(&b->lock, &lock);

@@ -24,22 +24,12 @@ typedef struct board {
 
 static inline board *board_new(void)
 {
-    board *b = mmap(NULL, sizeof(*b), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(b, MAP_FAILED);
-    return b;
+    return share_memory(sizeof(board));
 }
 
 static inline void board_free(board *b)
 {
     assert_return_code(munmap(b, sizeof(*b)), errno);
-}
-
-static inline bool await_count(atomic_int *count, int wanted)
-{
-    int64_t deadline = tern__deadline(RANKS_DEADLINE_S);
-    while (atomic_load(count) < wanted && tern__now_ns() < deadline)
-        tern__poll(NULL, 0, tern__deadline(0.001));
-    return atomic_load(count) >= wanted;
 }
 
 /* Called in a body: waits until all ranks have called it. */

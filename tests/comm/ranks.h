@@ -9,6 +9,7 @@
 #include "check.h"
 
 #include "comm/bootstrap/bootstrap.h"
+#include "comm/sys.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -16,6 +17,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <sodium.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,6 +49,15 @@ const char *__tsan_default_options(void)
 /* A call that need not wait returns within this time, even on a slow and busy machine. It is well below the
  * timeouts of 10 s or more in the tests that use it. */
 #define RANKS_SOON_S 8
+
+/* Waits until *count is at least `wanted`. Returns false at the deadline of ranks. */
+static inline bool await_count(atomic_int *count, int wanted)
+{
+    int64_t deadline = tern__deadline(RANKS_DEADLINE_S);
+    while (atomic_load(count) < wanted && tern__now_ns() < deadline)
+        tern__poll(NULL, 0, tern__deadline(0.001));
+    return atomic_load(count) >= wanted;
+}
 
 typedef int (*ranks_body)(int rank, const tern__bootstrap *boot, void *arg);
 
@@ -168,6 +179,14 @@ static inline void ranks_wait(ranks *r)
             if (r->pids[rank] > 0) kill(r->pids[rank], SIGKILL);
         if (left) usleep(1000);
     }
+}
+
+/* Stops a rank, as SIGSTOP or a debugger does, and waits until it has stopped. */
+static inline void ranks_stop(const ranks *r, int rank)
+{
+    int status;
+    assert_return_code(kill(r->pids[rank], SIGSTOP), errno);
+    assert_int_equal(waitpid(r->pids[rank], &status, WUNTRACED), r->pids[rank]);
 }
 
 static inline ranks ranks_run(int world, ranks_body body, void *arg)

@@ -171,8 +171,7 @@ static void the_first_rank_that_waits_warns_of_those_who_have_not_come(void **st
                  {0x1, "rank 1 still waits in tern_group_open: 2 of 3 ranks joined; missing: rank 0"},
                  {0x3, "rank 2 still waits in tern_group_open: 1 of 3 ranks joined; missing: ranks 0, 1"}};
     char path[64], method[96];
-    lateness *l = mmap(NULL, sizeof(*l), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(l, MAP_FAILED);
+    lateness *l = share_memory(sizeof(*l));
     l->b = board_new();
     l->b.timeout_s = 2; /* the warning comes after half of it */
     snprintf(path, sizeof(path), "/tmp/tern-meet-%d", (int)getpid());

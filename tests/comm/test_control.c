@@ -605,9 +605,7 @@ static void an_abort_does_not_wait_for_a_stopped_rank(void **state)
     board *b = board_new();
     ranks r = ranks_start(2, abort_beside_a_stopped_rank, b);
     assert_true(await_count(&b->ready, 2));
-    assert_return_code(kill(r.pids[1], SIGSTOP), errno);
-    int status;
-    assert_int_equal(waitpid(r.pids[1], &status, WUNTRACED), r.pids[1]);
+    ranks_stop(&r, 1);
     atomic_store(&b->go, 1);
     assert_true(await_count(&b->go, 2));
     assert_return_code(kill(r.pids[1], SIGCONT), errno);

@@ -251,9 +251,7 @@ static void a_stopped_rank_does_not_answer(void **state)
     board *b = board_new();
     ranks r = ranks_start(2, ask_the_stopped, b);
     assert_true(await_count(&b->ready, 2));
-    assert_return_code(kill(r.pids[1], SIGSTOP), errno);
-    int status;
-    assert_int_equal(waitpid(r.pids[1], &status, WUNTRACED), r.pids[1]);
+    ranks_stop(&r, 1);
     atomic_store(&b->go, 1);
     assert_true(await_count(&b->go, 2));
     assert_return_code(kill(r.pids[1], SIGCONT), errno);
@@ -293,9 +291,7 @@ static void a_stopped_rank_takes_no_time_of_others(void **state)
     board *b = board_new();
     ranks r = ranks_start(4, ask_beside_the_stopped, b);
     assert_true(await_count(&b->ready, 4));
-    assert_return_code(kill(r.pids[1], SIGSTOP), errno);
-    int status;
-    assert_int_equal(waitpid(r.pids[1], &status, WUNTRACED), r.pids[1]);
+    ranks_stop(&r, 1);
     atomic_fetch_add(&b->go, 1);
     bool is_told = await_count(&b->events, 1);
     assert_return_code(kill(r.pids[1], SIGCONT), errno);

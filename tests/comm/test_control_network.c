@@ -195,11 +195,9 @@ static void a_host_that_is_cut_off_is_not_called_stopped(void **state)
 {
     (void)state;
     board *b = board_new();
-    int status;
     ranks r = network_start(&net, 3, ask_over_hosts, b);
     assert_true(await_count(&b->ready, 3));
-    assert_return_code(kill(r.pids[2], SIGSTOP), errno);
-    assert_int_equal(waitpid(r.pids[2], &status, WUNTRACED), r.pids[2]);
+    ranks_stop(&r, 2);
     assert_true(network_run(&net, 1, "ip link set eth0 down"));
     atomic_store(&b->go, 1);
     bool is_asked = await_count(&b->events, 2); /* ranks 0 and 1 */
@@ -277,9 +275,7 @@ static void a_stopped_rank_of_another_host_is_not_lost(void **state)
     host_timeout_s = 1;
     ranks r = network_start(&net, 2, outlast_a_silence, b);
     assert_true(await_count(&b->ready, 2));
-    assert_return_code(kill(r.pids[1], SIGSTOP), errno);
-    int status;
-    assert_int_equal(waitpid(r.pids[1], &status, WUNTRACED), r.pids[1]);
+    ranks_stop(&r, 1);
     tern__poll(NULL, 0, tern__deadline(3.5 * host_timeout_s));
     assert_return_code(kill(r.pids[1], SIGCONT), errno);
     atomic_store(&b->go, 1);

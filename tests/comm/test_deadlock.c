@@ -163,16 +163,9 @@ static int deadlock_body(int rank, const tern__bootstrap *boot, void *arg)
     return 0;
 }
 
-static shared *shared_new(void)
-{
-    void *at = mmap(NULL, sizeof(shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(at, MAP_FAILED);
-    return at;
-}
-
 static void run_trial(const deadlock *what, int world, int odd, bool threads)
 {
-    trial t = {.what = what, .odd = odd, .shared = shared_new()};
+    trial t = {.what = what, .odd = odd, .shared = share_memory(sizeof(shared))};
     ranks r = threads ? ranks_run_threads(world, deadlock_body, &t) : ranks_run(world, deadlock_body, &t);
     munmap(t.shared, sizeof(shared));
     for (int rank = 0; rank < world; rank++)

@@ -18,23 +18,9 @@ typedef struct board {
     int variant;
 } board;
 
-static board *board_new(void)
-{
-    board *b = mmap(NULL, sizeof(*b), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(b != MAP_FAILED);
-    return b;
-}
-
 static void board_free(board *b)
 {
     munmap(b, sizeof(*b));
-}
-
-static bool await_value(atomic_int *word, int value)
-{
-    int64_t deadline = tern__now_ns() + INT64_C(20000000000);
-    while (atomic_load(word) < value && tern__now_ns() < deadline) usleep(200);
-    return atomic_load(word) >= value;
 }
 
 static tern_group_opts timeout_of(double seconds)
@@ -96,9 +82,9 @@ static void do_wrong(board *b, tern_group *world, tern_group **group, tern_error
     case LEAVE_WINDOW:
         tern_group_close(*group);
         *group = NULL;
-        await_value(&b->phase, 4);
+        await_count(&b->phase, 4);
         break;
-    case SLEEP: await_value(&b->phase, 4); break;
+    case SLEEP: await_count(&b->phase, 4); break;
     case LIST: tern_group_new(*group, list, 2, NULL, err); break;
     case OPTS: tern_group_split(*group, 0, 0, &none, err); break;
     case WORLD: tern_group_abort(world, TERN_E_IO, "the disk is full"); break;
@@ -154,7 +140,7 @@ static int failing_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_all_reduce(group, &x, 1, TERN_F32, TERN_SUM, &err);
     RANK_CHECK_OK(rank, err);
     atomic_fetch_add(&b->arrived, 1);
-    RANK_CHECK(rank, await_value(&b->arrived, 5));
+    RANK_CHECK(rank, await_count(&b->arrived, 5));
     if (rank == 2) {
         do_wrong(b, world, &group, &err);
         RANK_CHECK(rank, b->variant == SLEEP || err.code == variants[b->variant].own ||
@@ -183,7 +169,7 @@ static void test_family_fails_as_a_whole(void **state)
 {
     (void)state;
     for (int v = 0; v < VARIANTS; v++) {
-        board *b = board_new();
+        board *b = share_memory(sizeof(board));
         b->variant = v;
         ranks r = ranks_run(5, failing_body, b);
         check_variant(b, &r);
@@ -195,7 +181,7 @@ static void test_family_of_threads(void **state)
 {
     (void)state;
     for (int v = KILL + 1; v < VARIANTS; v++) {
-        board *b = board_new();
+        board *b = share_memory(sizeof(board));
         b->variant = v;
         ranks r = ranks_run_threads(5, failing_body, b);
         check_variant(b, &r);
@@ -226,7 +212,7 @@ static int disagreeing_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_group *world = open_world(boot, &err), *group = NULL;
     RANK_CHECK_OK(rank, err);
     atomic_fetch_add(&b->arrived, 1);
-    RANK_CHECK(rank, await_value(&b->arrived, 4));
+    RANK_CHECK(rank, await_count(&b->arrived, 4));
     if (rank == 2 && b->variant == DIES) raise(SIGKILL);
     if (rank != 2) group = tern_group_new(world, here, 2, NULL, &err);
     if (rank == 2 && b->variant == OTHER_LIST) group = tern_group_new(world, there, 2, NULL, &err);
@@ -247,7 +233,7 @@ static void test_ranks_disagree_on_a_group(void **state)
 {
     (void)state;
     for (int v = 0; v < DISAGREEMENTS; v++) {
-        board *b = board_new();
+        board *b = share_memory(sizeof(board));
         b->variant = v;
         ranks r = ranks_run(4, disagreeing_body, b);
         for (int rank = 0; rank < 4; rank++)
@@ -281,9 +267,9 @@ static void test_killed_while_making_groups(void **state)
 {
     (void)state;
     for (int round = 0; round < 8; round++) {
-        board *b = board_new();
+        board *b = share_memory(sizeof(board));
         ranks r = ranks_start(4, making_body, b);
-        assert_true(await_value(&b->arrived, 4));
+        assert_true(await_count(&b->arrived, 4));
         usleep((useconds_t)(round * 137)); /* at another point of a round each time */
         int64_t killed_ns = tern__now_ns();
         kill(r.pids[1], SIGKILL);
@@ -304,7 +290,7 @@ static int poor_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_group *world = open_world(boot, &err);
     RANK_CHECK_OK(rank, err);
     atomic_fetch_add(&b->arrived, 1);
-    RANK_CHECK(rank, await_value(&b->arrived, 2));
+    RANK_CHECK(rank, await_count(&b->arrived, 2));
     if (rank == 1) books.refuse_at = atomic_load(&books.requests) + b->variant;
     tern_group *group = tern_group_split(world, 0, 0, NULL, &err);
     if (rank == 1 && !err.code) atomic_store(&b->phase, 1);
@@ -325,7 +311,7 @@ static void test_no_memory_for_a_group(void **state)
     bool was_enough = false;
     int requests = 0;
     while (!was_enough && requests < 40) {
-        board *b = board_new();
+        board *b = share_memory(sizeof(board));
         b->variant = ++requests;
         assert_ranks_ok(ranks_run(2, poor_body, b));
         was_enough = atomic_load(&b->phase);
@@ -379,7 +365,7 @@ static int orphan_body(int rank, const tern__bootstrap *boot, void *arg)
     RANK_CHECK_OK(rank, err);
     RANK_CHECK(rank, x == 1024);
     atomic_fetch_add(&b->arrived, 1);
-    RANK_CHECK(rank, await_value(&b->arrived, 4));
+    RANK_CHECK(rank, await_count(&b->arrived, 4));
     if (rank == 2) raise(SIGKILL);
     while (!tern_all_reduce(group, &x, 1, TERN_F32, TERN_SUM, &err)) continue;
     RANK_CHECK(rank, err.code == TERN_E_PEER && strstr(err.text, "rank 2 (") && strstr(err.text, "was lost"));
@@ -390,7 +376,7 @@ static int orphan_body(int rank, const tern__bootstrap *boot, void *arg)
 static void test_groups_outlive_their_parent(void **state)
 {
     (void)state;
-    board *b = board_new();
+    board *b = share_memory(sizeof(board));
     ranks r = ranks_run(4, orphan_body, b);
     for (int rank = 0; rank < 4; rank++) assert_int_equal(r.status[rank], rank == 2 ? 128 + SIGKILL : 0);
     board_free(b);
@@ -406,10 +392,10 @@ static int quitter_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_group *group = tern_group_split(world, rank % 2, 0, NULL, &err);
     RANK_CHECK_OK(rank, err);
     atomic_fetch_add(&b->arrived, 1);
-    RANK_CHECK(rank, await_value(&b->arrived, 3)); /* a group that is still being opened would fail, too */
+    RANK_CHECK(rank, await_count(&b->arrived, 3)); /* a group that is still being opened would fail, too */
     if (rank == 2) {
         tern_group_close(world);
-        RANK_CHECK(rank, await_value(&b->phase, 2));
+        RANK_CHECK(rank, await_count(&b->phase, 2));
         RANK_CHECK(rank, tern_barrier(group, &err) == TERN_E_PEER);
     } else {
         RANK_CHECK(rank, tern_barrier(world, &err) == TERN_E_PEER);
@@ -425,7 +411,7 @@ static int quitter_body(int rank, const tern__bootstrap *boot, void *arg)
 static void test_rank_leaves_the_parent_only(void **state)
 {
     (void)state;
-    board *b = board_new();
+    board *b = share_memory(sizeof(board));
     assert_ranks_ok(ranks_run(3, quitter_body, b));
     board_free(b);
 }
@@ -452,7 +438,7 @@ static int late_look_body(int rank, const tern__bootstrap *boot, void *arg)
     if (rank) {
         RANK_CHECK(rank, !tern_work_wait(sum, &err) && !tern_work_wait(barrier, &err) && x == 3);
         atomic_fetch_add(&b->arrived, 1);
-        RANK_CHECK(rank, await_value(&b->arrived, 3));
+        RANK_CHECK(rank, await_count(&b->arrived, 3));
         if (rank == 2 && b->variant == KILL) raise(SIGKILL);
         if (rank == 2) tern_group_abort(world, TERN_E_IO, "the disk is full");
     } else {
@@ -472,7 +458,7 @@ static void test_done_before_a_failure(void **state)
     (void)state;
     const int wrongs[] = {KILL, ABORT};
     for (size_t i = 0; i < TERN__COUNT(wrongs); i++) {
-        board *b = board_new();
+        board *b = share_memory(sizeof(board));
         b->variant = wrongs[i];
         ranks r = ranks_run(3, late_look_body, b);
         for (int rank = 0; rank < 3; rank++)

@@ -24,8 +24,7 @@ typedef struct board {
 
 static board *board_new(void)
 {
-    board *b = mmap(NULL, sizeof(*b), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(b != MAP_FAILED);
+    board *b = share_memory(sizeof(*b));
     b->timeout_s = 20;
     return b;
 }
@@ -33,13 +32,6 @@ static board *board_new(void)
 static void board_free(board *b)
 {
     munmap(b, sizeof(*b));
-}
-
-static bool await_value(atomic_int *word, int value)
-{
-    int64_t deadline = tern__now_ns() + INT64_C(20000000000);
-    while (atomic_load(word) < value && tern__now_ns() < deadline) usleep(200);
-    return atomic_load(word) >= value;
 }
 
 static tern_group *open_group(const tern__bootstrap *boot, const board *b, tern_error *err)
@@ -338,7 +330,7 @@ static int loop_body(int rank, const tern__bootstrap *boot, void *arg)
 static void start_loop(board *b, ranks *r, int world)
 {
     *r = ranks_start(world, loop_body, b);
-    for (int rank = 0; rank < world; rank++) assert_true(await_value(&b->rounds[rank], 5));
+    for (int rank = 0; rank < world; rank++) assert_true(await_count(&b->rounds[rank], 5));
 }
 
 static void kill_in_loop(int world, int actor, size_t floats, bool plain)
@@ -381,7 +373,7 @@ static void test_stopped_and_continued_rank(void **state)
         kill(r.pids[i], SIGSTOP);
         usleep(100000); /* long enough for the others to fall asleep */
         kill(r.pids[i], SIGCONT);
-        assert_true(await_value(&b->rounds[i], before + 5));
+        assert_true(await_count(&b->rounds[i], before + 5));
     }
     atomic_store(&b->phase, 1);
     ranks_wait(&r);
@@ -400,7 +392,7 @@ static void check_stopped_rank(size_t floats, bool plain)
     start_loop(b, &r, 3);
     int64_t stopped_ns = tern__now_ns();
     kill(r.pids[1], SIGSTOP);
-    assert_true(await_value(&b->failures, 2));
+    assert_true(await_count(&b->failures, 2));
     double seconds = (double)(atomic_load(&b->failed_ns) - stopped_ns) * 1e-9;
     kill(r.pids[1], SIGCONT);
     ranks_wait(&r);
@@ -427,7 +419,7 @@ static int late_body(int rank, const tern__bootstrap *boot, void *arg)
     tern_all_reduce(group, &x, 1, TERN_F32, TERN_SUM, &err);
     RANK_CHECK_OK(rank, err);
     if (rank == 2) {
-        RANK_CHECK(rank, await_value(&b->phase, 2)); /* busy elsewhere */
+        RANK_CHECK(rank, await_count(&b->phase, 2)); /* busy elsewhere */
         tern_group_close(group);
         return 0;
     }
@@ -458,7 +450,7 @@ static int owing_body(int rank, const tern__bootstrap *boot, void *arg)
     float *in = tern_group_mem_alloc(group, 6 * sizeof(*in), &err);
     tern_work *work = tern_reduce_scatter_post(group, in, out, 2, TERN_F32, TERN_SUM, &err);
     RANK_CHECK_OK(rank, err);
-    if (rank == 2) RANK_CHECK(rank, await_value(&b->phase, 2));
+    if (rank == 2) RANK_CHECK(rank, await_count(&b->phase, 2));
     RANK_CHECK(rank, tern_work_wait(work, &err) == TERN_E_TIMEOUT);
     RANK_CHECK(rank, strstr(err.text, "waited 0.9 s in reduce_scatter of 6 f32, sum (work 1); rank 2 (") &&
                          strstr(err.text, "has not come back to do its part"));
@@ -491,7 +483,7 @@ static int stopping_body(int rank, const tern__bootstrap *boot, void *arg)
         b->variant ? NULL : tern_reduce_scatter_post(group, in, out, 2, TERN_F32, TERN_SUM, &err);
     RANK_CHECK_OK(rank, err);
     if (rank == 2) raise(SIGSTOP);
-    RANK_CHECK(rank, await_value(&b->phase, 1));
+    RANK_CHECK(rank, await_count(&b->phase, 1));
     if (b->variant && rank != 2)
         tern_recv(group, out, 2, TERN_F32, 2, 0, NULL, &err);
     else if (!b->variant)
@@ -513,7 +505,7 @@ static void test_timeout_says_that_a_rank_is_stopped(void **state)
         ranks r = ranks_start(3, stopping_body, b);
         assert_int_equal(waitpid(r.pids[2], &status, WUNTRACED), r.pids[2]);
         atomic_store(&b->phase, 1);
-        bool have_failed = await_value(&b->failures, 2);
+        bool have_failed = await_count(&b->failures, 2);
         assert_return_code(kill(r.pids[2], SIGCONT), errno);
         ranks_wait(&r);
         assert_true(have_failed);

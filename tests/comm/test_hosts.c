@@ -213,8 +213,7 @@ static int failure_body(int rank, const tern__bootstrap *boot, void *arg)
 static void after_a_failure_no_message_comes(void **state)
 {
     (void)state;
-    opened = mmap(NULL, sizeof(*opened), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(opened, MAP_FAILED);
+    opened = share_memory(sizeof(*opened));
     for (int world = 2; world <= 4; world++) {
         assert_ranks_ok(ranks_run(world, failure_body, world == 3 ? "gloo" : NULL));
         atomic_store(opened, 0);
@@ -311,8 +310,7 @@ static int astray_body(int rank, const tern__bootstrap *boot, void *arg)
 
 static void run_astray(int world, const astray *what)
 {
-    astray *a = mmap(NULL, sizeof(*a), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(a, MAP_FAILED);
+    astray *a = share_memory(sizeof(*a));
     memcpy(a, what, sizeof(*a));
     assert_ranks_ok(meeting_run(world, astray_body, a));
     munmap(a, sizeof(*a));
@@ -528,8 +526,7 @@ static int late_body(int rank, const tern__bootstrap *boot, void *arg)
 
 static void run_late(const late_scene *scene)
 {
-    late_stage *stage = mmap(NULL, sizeof(*stage), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(stage, MAP_FAILED);
+    late_stage *stage = share_memory(sizeof(*stage));
     stage->scene = *scene;
     assert_ranks_ok(meeting_run(LATE_RANKS, late_body, stage));
     munmap(stage, sizeof(*stage));

@@ -91,7 +91,7 @@ static int lose_large_packets(int rank, const tern__bootstrap *boot, void *arg)
 static void lost_large_packets_are_noticed(void **state)
 {
     (void)state;
-    hole *h = mmap(NULL, sizeof(*h), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    hole *h = share_memory(sizeof(*h));
     ranks r = network_start(&net, WORLD, lose_large_packets, &h);
     int64_t deadline = tern__deadline(20);
     while (atomic_load(&h->ready) < WORLD && tern__now_ns() < deadline) usleep(1000);

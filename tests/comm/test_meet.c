@@ -27,8 +27,7 @@ typedef struct board {
 
 static board *board_new(double timeout_s)
 {
-    board *b = mmap(NULL, sizeof(*b), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(b, MAP_FAILED);
+    board *b = share_memory(sizeof(*b));
     b->timeout_s = timeout_s;
     return b;
 }
@@ -36,14 +35,6 @@ static board *board_new(double timeout_s)
 static void board_free(board *b)
 {
     assert_return_code(munmap(b, sizeof(*b)), errno);
-}
-
-static bool await_count(atomic_int *count, int wanted)
-{
-    int64_t deadline = tern__deadline(RANKS_DEADLINE_S);
-    while (atomic_load(count) < wanted && tern__now_ns() < deadline)
-        tern__poll(NULL, 0, tern__deadline(0.001));
-    return atomic_load(count) >= wanted;
 }
 
 /* Every second rank is on another host. */

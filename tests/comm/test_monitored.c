@@ -68,8 +68,7 @@ static int one_body(int rank, const tern__bootstrap *boot, void *arg)
 static void test_missing_ranks_are_named_on_all(void **state)
 {
     (void)state;
-    board *b = mmap(NULL, sizeof(*b), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(b, MAP_FAILED);
+    board *b = share_memory(sizeof(*b));
     for (int wait_all = 0; wait_all < 2; wait_all++) {
         *b = (board){.wait_all = wait_all};
         assert_ranks_ok(ranks_run(world, missing_body, b));

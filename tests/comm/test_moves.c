@@ -314,8 +314,7 @@ static void test_who_gets_nothing_holds_nothing_up(void **state)
 {
     (void)state;
     if (getenv("TERN_TEST_HOSTS")) skip_test("ranks of several hosts wait for each other");
-    atomic_int *done = mmap(NULL, sizeof(*done), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(done, MAP_FAILED);
+    atomic_int *done = share_memory(sizeof(*done));
     for (int world = 2; world <= 4; world++) {
         atomic_store(done, 0);
         assert_ranks_ok(ranks_run(world, idle_body, done));
@@ -351,8 +350,7 @@ static void test_who_owes_its_part_is_named(void **state)
 {
     (void)state;
     if (getenv("TERN_TEST_HOSTS")) skip_test("ranks of several hosts wait for each other");
-    atomic_int *told = mmap(NULL, sizeof(*told), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(told, MAP_FAILED);
+    atomic_int *told = share_memory(sizeof(*told));
     assert_ranks_ok(ranks_run(3, owing_body, told));
     munmap(told, sizeof(*told));
 }

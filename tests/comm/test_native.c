@@ -149,7 +149,7 @@ static int alone_body(int rank, const tern__bootstrap *boot, void *arg)
 static void test_ranks_that_have_posted_owe_nothing(void **state)
 {
     (void)state;
-    atomic_int *is_done = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    atomic_int *is_done = share_memory(4096);
     assert_ranks_ok(ranks_run(3, alone_body, is_done));
     munmap(is_done, 4096);
 }

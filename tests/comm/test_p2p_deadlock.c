@@ -136,9 +136,7 @@ static void test_deadlocks(void **state)
 {
     (void)state;
     for (size_t i = 0; i < TERN__COUNT(deadlocks); i++) {
-        trial t = {&deadlocks[i],
-                   mmap(NULL, sizeof(board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)};
-        assert_ptr_not_equal(t.board, MAP_FAILED);
+        trial t = {&deadlocks[i], share_memory(sizeof(board))};
         ranks r = i % 4 == 3 ? ranks_run_threads(t.what->world, deadlock_body, &t)
                              : ranks_run(t.what->world, deadlock_body, &t);
         for (int rank = 0; rank < r.world; rank++)

@@ -20,13 +20,6 @@ typedef struct board {
     double timeout_s;
 } board;
 
-static board *board_new(void)
-{
-    void *at = mmap(NULL, sizeof(board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(at, MAP_FAILED);
-    return at;
-}
-
 static void board_free(board *b)
 {
     munmap(b, sizeof(*b));
@@ -78,7 +71,7 @@ static ranks loop_start(board *b, int world, uint64_t *state)
 
 static void kill_one(int world, int actor, size_t bytes, uint64_t *state)
 {
-    board *b = board_new();
+    board *b = share_memory(sizeof(board));
     b->actor = actor;
     b->bytes = bytes;
     b->variant = (int)below(state, 2);
@@ -107,7 +100,7 @@ static void test_stopped_ranks_are_named_after_the_timeout(void **state)
     uint64_t random = 3;
     (void)state;
     for (int i = 0; i < 2; i++) {
-        board *b = board_new();
+        board *b = share_memory(sizeof(board));
         b->actor = 1;
         b->bytes = i == 0 ? 8 : long_bytes;
         b->variant = i;
@@ -158,7 +151,7 @@ static void test_timeouts_say_what_the_late_rank_did_last(void **state)
 {
     (void)state;
     for (int any = 0; any < 2; any++) {
-        board *b = board_new();
+        board *b = share_memory(sizeof(board));
         b->variant = any;
         assert_ranks_ok(ranks_run(2, late_body, b));
         board_free(b);
@@ -216,7 +209,7 @@ static void test_ranks_that_leave(void **state)
     (void)state;
     for (int variant = 0; variant < LEAVES; variant++)
         for (int in_group = 0; in_group < 2; in_group++) {
-            board *b = board_new();
+            board *b = share_memory(sizeof(board));
             b->variant = variant;
             b->actor = in_group;
             assert_ranks_ok(meeting_run(2, leave_body, b));

@@ -23,13 +23,6 @@ typedef struct board {
     atomic_int failed;
 } board;
 
-static board *board_new(void)
-{
-    board *b = mmap(NULL, sizeof(*b), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(b != MAP_FAILED);
-    return b;
-}
-
 /* Reserves a port, which the kernel assigns to nobody else while the board exists. */
 static void leave_inheritance(board *b)
 {
@@ -44,13 +37,6 @@ static void board_free(board *b)
 {
     if (b->by_hand.port) close(b->by_hand.listen_fd);
     munmap(b, sizeof(*b));
-}
-
-static bool await_value(atomic_int *word, int value)
-{
-    int64_t deadline = tern__deadline(RANKS_DEADLINE_S);
-    while (atomic_load(word) < value && tern__now_ns() < deadline) usleep(200);
-    return atomic_load(word) >= value;
 }
 
 static tern__bootstrap boot_of(const board *b, const tern__bootstrap *boot)
@@ -130,7 +116,7 @@ static int reopen_body(int rank, const tern__bootstrap *boot, void *arg)
 static void test_fifty_groups_leave_no_descriptors(void **state)
 {
     (void)state;
-    board *b = board_new();
+    board *b = share_memory(sizeof(board));
     for (int variant = 0; variant < 4; variant++) {
         if (variant == 2) leave_inheritance(b);
         b->fails = variant % 2;
@@ -159,7 +145,7 @@ static int beside_body(int rank, const tern__bootstrap *boot, void *arg)
 static void test_a_group_beside_another(void **state)
 {
     (void)state;
-    board *b = board_new();
+    board *b = share_memory(sizeof(board));
     assert_ranks_ok(ranks_run(3, beside_body, b));
     leave_inheritance(b);
     assert_ranks_ok(ranks_run(3, beside_body, b));
@@ -188,7 +174,7 @@ static int second_body(int rank, const tern__bootstrap *boot, void *arg)
 static void test_a_second_one_of_a_rank_is_told_what_it_may_be(void **state)
 {
     (void)state;
-    board *b = board_new();
+    board *b = share_memory(sizeof(board));
     assert_ranks_ok(ranks_run(3, second_body, b));
     leave_inheritance(b);
     assert_ranks_ok(ranks_run(3, second_body, b));
@@ -204,7 +190,7 @@ static int give_up_body(int rank, const tern__bootstrap *boot, void *arg)
     board *b = arg;
     const tern__bootstrap own = boot_of(b, boot);
     if (rank == 2) {
-        RANK_CHECK(rank, await_value(&b->failed, 2));
+        RANK_CHECK(rank, await_count(&b->failed, 2));
     } else {
         tern_error err = {0};
         RANK_CHECK(rank, !open_group(&own, patience_s[rank], &err));
@@ -218,7 +204,7 @@ static void test_a_rank_comes_again_before_rank_0_has_given_up(void **state)
 {
     (void)state;
     for (int by_hand = 0; by_hand < 2; by_hand++) {
-        board *b = board_new();
+        board *b = share_memory(sizeof(board));
         if (by_hand) leave_inheritance(b);
         assert_ranks_ok(ranks_run(3, give_up_body, b));
         board_free(b);

@@ -26,13 +26,6 @@ static void door_pass(door *d, int which, int world)
     while (atomic_load(&d->come[which]) < world) usleep(100);
 }
 
-static door *door_new(void)
-{
-    door *d = mmap(NULL, sizeof(*d), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(d, MAP_FAILED);
-    return d;
-}
-
 /* ---- works ---- */
 
 static void meeting_wind(tern__meeting *meeting, uint64_t number)
@@ -122,7 +115,7 @@ static void numbers_of_works(void **state)
 {
     (void)state;
     for (int world = 2; world <= WORLD; world++) {
-        door *d = door_new();
+        door *d = share_memory(sizeof(door));
         assert_ranks_ok(ranks_run(world, works_body, d));
         munmap(d, sizeof(*d));
     }
@@ -151,7 +144,7 @@ static int wakes_body(int rank, const tern__bootstrap *boot, void *arg)
 static void wake_ups(void **state)
 {
     (void)state;
-    door *d = door_new();
+    door *d = share_memory(sizeof(door));
     assert_ranks_ok(ranks_run(2, wakes_body, d));
     munmap(d, sizeof(*d));
 }
@@ -214,7 +207,7 @@ static int messages_body(int rank, const tern__bootstrap *boot, void *arg)
 static void serials_and_bytes_of_messages(void **state)
 {
     (void)state;
-    door *d = door_new();
+    door *d = share_memory(sizeof(door));
     assert_ranks_ok(ranks_run(WORLD, messages_body, d));
     munmap(d, sizeof(*d));
 }
@@ -251,7 +244,7 @@ static int serials_body(int rank, const tern__bootstrap *boot, void *arg)
 static void serials_of_descriptors(void **state)
 {
     (void)state;
-    door *d = door_new();
+    door *d = share_memory(sizeof(door));
     assert_ranks_ok(ranks_run(WORLD, serials_body, d));
     munmap(d, sizeof(*d));
 }

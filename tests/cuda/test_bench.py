@@ -1,4 +1,4 @@
-"""tern bench step and optimizer on a device with memory of its own: timed by the device's clock, with the CPU's results."""
+"""tern bench step and bench_parts optimizer on a device with memory of its own: timed by the device's clock, with the CPU's results."""
 import json
 import os
 import sys
@@ -58,7 +58,7 @@ class Step(unittest.TestCase):
 class Optimizer(unittest.TestCase):
     def test_copy_and_steps_are_the_devices(self):
         with mock.patch.dict(os.environ, TERN_DEVICE="cuda:0"):
-            code, out, err = job.tern("bench", "optimizer", "--elements", "70001", "--rounds", "3", "--json", timeout=300)
+            code, out, err = job.run(job.PARTS, "optimizer", "--elements", "70001", "--rounds", "3", "--json", timeout=300)
         self.assertEqual((code, err), (0, ""))
         lines = [json.loads(line) for line in out.splitlines()]
         self.assertEqual([(line["optimizer"], line["device"]) for line in lines], [("sgd", "cuda:0"), ("adam", "cuda:0")])

@@ -14,14 +14,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static tern_device *open_well(const char *name)
-{
-    tern_error err = {0};
-    tern_device *device = tern_device_open(name, &err);
-    assert_ok(err);
-    return device;
-}
-
 static void expect_refused(const char *name, int code, const char *text)
 {
     tern_error err = {0};
@@ -45,7 +37,7 @@ static void names(void **state)
     for (size_t i = 0; i < TERN__COUNT(cases); i++) {
         setenv("LOCAL_WORLD_SIZE", "2", 1);
         if (cases[i].local_rank) setenv("LOCAL_RANK", cases[i].local_rank, 1);
-        tern_device *device = open_well(cases[i].given);
+        tern_device *device = check_device(cases[i].given);
         assert_string_equal(tern_device_name(device), cases[i].name);
         tern_device_close(device);
         unsetenv("LOCAL_RANK");
@@ -65,7 +57,7 @@ static void numbers_by_other_launchers(void **state)
             setenv(names[i][0], "1", 1);
             setenv(names[i][1], "2", 1);
             setenv("TERN_EMULATED_DEVICES", gpus == 2 ? "2" : "1", 1);
-            tern_device *device = open_well("cuda");
+            tern_device *device = check_device("cuda");
             assert_string_equal(tern_device_name(device), gpus == 2 ? "cuda:1" : "cuda:0");
             tern_device_close(device);
             unsetenv(names[i][0]);
@@ -80,10 +72,10 @@ static void queues(void **state)
     (void)state;
     static const char name[] = "CUDA_DEVICE_MAX_CONNECTIONS";
     unsetenv(name);
-    tern_device_close(open_well("cuda:0"));
+    tern_device_close(check_device("cuda:0"));
     assert_string_equal(getenv(name), "32");
     setenv(name, "8", 1);
-    tern_device_close(open_well("cuda:0"));
+    tern_device_close(check_device("cuda:0"));
     assert_string_equal(getenv(name), "8");
     unsetenv(name);
 }
@@ -119,7 +111,7 @@ static void a_plug_in_that_is_not_there(void **state)
  * memory of two kinds, and cuBLASLt. */
 static void close_without_runtime(void)
 {
-    tern_device *device = open_well("cuda:0");
+    tern_device *device = check_device("cuda:0");
     tern_error err = {0};
     tern_scope *scope = tern_scope_new(device, NULL, &err);
     for (int64_t n = 4; n <= 1024; n *= 256) {
@@ -154,8 +146,8 @@ typedef struct pair {
 static int open_pair(void **state)
 {
     pair *p = calloc(1, sizeof(*p));
-    p->one = open_well("cuda:0");
-    p->other = open_well(other_gpu());
+    p->one = check_device("cuda:0");
+    p->other = check_device(other_gpu());
     *state = p;
     return 0;
 }
@@ -288,7 +280,7 @@ static void operands_that_overlap_are_carried_as_one(void **state)
 {
     enum { HALF = 40 };
     pair *p = *state;
-    tern_device *cpu = open_well("cpu");
+    tern_device *cpu = check_device("cpu");
     tern_device *const devices[] = {p->one, p->other, cpu};
     float in[2 * HALF], out[2 * HALF];
     for (int i = 0; i < 2 * HALF; i++) in[i] = i % 2 ? 100 : (float)(i / 2);
@@ -373,7 +365,7 @@ static double make_step(tern_module *net, tern_optim *optim, tern_amp *amp, tern
 static void train(training *t, const char *name)
 {
     tern_error err = {0};
-    tern_device *device = open_well(name);
+    tern_device *device = check_device(name);
     tern_rng *rng = tern_rng_new(3, &err);
     tern_module *net = t->make(rng, &err);
     tern_module_to(net, device, &err);
@@ -466,7 +458,7 @@ static void expect_same_state(const tern_module *a, const tern_module *b, tern_e
 static void a_model_moves_and_comes_back(void **state)
 {
     pair *p = *state;
-    tern_device *cpu = open_well("cpu");
+    tern_device *cpu = check_device("cpu");
     tern_rng *rng = tern_rng_new(3, &p->err);
     tern_module *net = make_resnet(rng, &p->err), *stays;
     tern_rng_seed(rng, 3);
@@ -521,7 +513,7 @@ static void states_are_read_and_written_there(void **state)
 static void draws_are_the_hosts(void **state)
 {
     pair *p = *state;
-    tern_device *cpu = open_well("cpu");
+    tern_device *cpu = check_device("cpu");
     float values[2][64];
     for (int i = 0; i < 2; i++) {
         tern_rng *rng = tern_rng_new(3, &p->err);

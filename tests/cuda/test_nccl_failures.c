@@ -701,8 +701,7 @@ static int stopped_body(int rank, const tern__bootstrap *boot, void *arg)
 static void a_stopped_rank_stops_no_other(void **state)
 {
     (void)state;
-    pid_t *stopped = mmap(NULL, sizeof(*stopped), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(stopped, MAP_FAILED);
+    pid_t *stopped = share_memory(sizeof(*stopped));
     assert_ranks_ok(ranks_run(2, stopped_body, stopped));
     munmap(stopped, sizeof(*stopped));
 }

@@ -342,8 +342,7 @@ static int loads_body(int rank, const tern__bootstrap *boot, void *arg)
 static void a_kernel_is_loaded_beside_messages(void **state)
 {
     (void)state;
-    atomic_int *come = mmap(NULL, sizeof(*come), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(come, MAP_FAILED);
+    atomic_int *come = share_memory(sizeof(*come));
     setenv("TERN_EMULATED_LAZY", "1", 1);
     assert_ranks_ok(ranks_run(2, loads_body, come));
     unsetenv("TERN_EMULATED_LAZY");
@@ -456,9 +455,7 @@ static int unconnected_body(int rank, const tern__bootstrap *boot, void *arg)
 static void a_group_is_closed_with_a_message_that_cannot_go(void **state)
 {
     (void)state;
-    atomic_int *matched =
-        mmap(NULL, sizeof(*matched), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(matched, MAP_FAILED);
+    atomic_int *matched = share_memory(sizeof(*matched));
     if (!getenv("TERN_TEST_HOSTS")) assert_ranks_ok(ranks_run(2, unconnected_body, matched));
     munmap(matched, sizeof(*matched));
 }

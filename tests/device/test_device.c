@@ -8,14 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static tern_device *open_well(const char *name)
-{
-    tern_error err = {0};
-    tern_device *device = tern_device_open(name, &err);
-    assert_ok(err);
-    return device;
-}
-
 static void expect_refused(const char *name, int code, const char *text)
 {
     tern_error err = {0};
@@ -42,14 +34,14 @@ static void names(void **state)
     static const char *const good[] = {"cpu", "cpu:reference"};
     for (int i = 0; i < 2; i++) {
         setenv("TERN_DEVICE", good[1 - i], 1);
-        tern_device *chosen = open_well(good[i]), *fallback = open_well(NULL);
+        tern_device *chosen = check_device(good[i]), *fallback = check_device(NULL);
         assert_string_equal(tern_device_name(chosen), good[i]);
         assert_string_equal(tern_device_name(fallback), good[1 - i]);
         tern_device_close(chosen);
         tern_device_close(fallback);
     }
     setenv("TERN_DEVICE", "", 1);
-    tern_device *device = open_well(NULL);
+    tern_device *device = check_device(NULL);
     assert_string_equal(tern_device_name(device), "cpu");
     tern_device_close(device);
     tern_device_close(NULL);
@@ -66,7 +58,7 @@ static void names(void **state)
 
 static int threads_of_a_new_device(void)
 {
-    tern_device *device = open_well("cpu");
+    tern_device *device = check_device("cpu");
     int threads = tern_device_threads_get(device);
     tern_device_close(device);
     return threads;
@@ -120,7 +112,7 @@ static void switches_are_0_or_1(void **state)
         snprintf(expected, sizeof(expected), "%s=\"yes\": expected 0 or 1", names[i]);
         expect_refused("cpu", TERN_E_ENV, expected);
         setenv(names[i], "0", 1);
-        tern_device_close(open_well("cpu"));
+        tern_device_close(check_device("cpu"));
         setenv(names[i], before, 1);
     }
 }
@@ -140,7 +132,7 @@ static void threads_that_cannot_be(void **state)
     setenv("LOCAL_WORLD_SIZE", "-2", 1);
     expect_refused("cpu", TERN_E_ENV, "LOCAL_WORLD_SIZE=-2 is not in [1, 1048576]");
     clear_environment(NULL);
-    tern_device *device = open_well("cpu");
+    tern_device *device = check_device("cpu");
     tern_error err = {0};
     int before = tern_device_threads_get(device);
     assert_int_equal(tern_device_threads_set(device, 0, &err), TERN_E_RANGE);
@@ -158,7 +150,7 @@ static void blocks_are_used_again(void **state)
     (void)state;
     ledger books = {0};
     ledger_open(&books);
-    tern_device *device = open_well("cpu");
+    tern_device *device = check_device("cpu");
     for (size_t bytes = 1; bytes < (1 << 20); bytes = bytes * 3 / 2 + 1) {
         char *first = tern__device_alloc(device, bytes), *second = tern__device_alloc(device, bytes);
         assert_int_equal((uintptr_t)first % 64, 0);
@@ -183,7 +175,7 @@ static void blocks_are_used_again(void **state)
 static void sizes_of_one_class_share_blocks(void **state)
 {
     (void)state;
-    tern_device *device = open_well("cpu");
+    tern_device *device = check_device("cpu");
     void *block = tern__device_alloc(device, 1200);
     tern__device_free(device, block);
     assert_ptr_equal(tern__device_alloc(device, 1280), block);
@@ -211,7 +203,7 @@ static void a_block_comes_back_from_another_thread(void **state)
 {
     (void)state;
     pthread_t thread;
-    parcel p = {.device = open_well("cpu")};
+    parcel p = {.device = check_device("cpu")};
     p.block = tern__device_alloc(p.device, 4096);
     assert_int_equal(pthread_create(&thread, NULL, free_elsewhere, &p), 0);
     assert_int_equal(pthread_join(thread, NULL), 0);
@@ -233,7 +225,7 @@ static void the_cache_is_emptied_before_memory_is_out(void **state)
     (void)state;
     ledger books = {0};
     ledger_open(&books);
-    tern_device *device = open_well("cpu");
+    tern_device *device = check_device("cpu");
     int live = atomic_load(&books.live);
     void *small = tern__device_alloc(device, 100), *kept = tern__device_alloc(device, 200);
     tern__device_free(device, small);
@@ -259,7 +251,7 @@ static void scratch_grows_and_survives_a_refusal(void **state)
     (void)state;
     ledger books = {0};
     ledger_open(&books);
-    tern_device *device = open_well("cpu");
+    tern_device *device = check_device("cpu");
     void *first = tern__device_scratch(device, TERN__SCRATCH_LIBRARY, 1000);
     assert_ptr_equal(tern__device_scratch(device, TERN__SCRATCH_LIBRARY, 10), first);
     assert_true(tern__device_scratch(device, TERN__SCRATCH_OPERAND, 10) != first);
@@ -288,7 +280,7 @@ static void outgrown_scratch_leaves_memory(void **state)
 {
     (void)state;
     enum { MB = 1 << 20, LARGE = 24 * MB };
-    tern_device *device = open_well("cpu");
+    tern_device *device = check_device("cpu");
     tern__device_release(device, tern__device_alloc(device, LARGE)); /* malloc's threshold is raised now */
     void *scratch = tern__device_scratch(device, TERN__SCRATCH_LIBRARY, LARGE);
     void *above = tern__device_alloc(device, LARGE / 2);
@@ -318,7 +310,7 @@ static void errors_tell_size_and_shape(void **state)
     assert_string_equal(err.func, "tern_device_open");
     books.refuse_at = 0;
     err = (tern_error){0};
-    tern_device *device = open_well("cpu");
+    tern_device *device = check_device("cpu");
     tern_scope *scope = tern_scope_new(device, NULL, &err);
     tern_tensor_from(scope, NULL, TERN_F32, 0, NULL); /* so that the scope has its own memory */
     assert_int_equal(tern_scope_end(scope, &err), TERN_OK);

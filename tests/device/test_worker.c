@@ -9,14 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static tern_device *open_device(const char *name)
-{
-    tern_error err = {0};
-    tern_device *device = tern_device_open(name, &err);
-    assert_ok(err);
-    return device;
-}
-
 static void write_affinity(void *ctx)
 {
     sched_getaffinity(0, sizeof(cpu_set_t), ctx);
@@ -31,7 +23,7 @@ static void the_thread_is_bound(void **state)
     char name[32];
     for (int core = 0; core <= last; core += last ? last : 1) {
         snprintf(name, sizeof(name), "cpu:%d", core);
-        tern_device *device = open_device(name);
+        tern_device *device = check_device(name);
         assert_int_equal(tern_device_threads_get(device), 1);
         tern__device_start(device, write_affinity, &seen);
         tern__device_await(device);
@@ -40,7 +32,7 @@ static void the_thread_is_bound(void **state)
         tern_device_close(device);
     }
     snprintf(name, sizeof(name), "cpu:0-%d", last);
-    tern_device *device = open_device(name);
+    tern_device *device = check_device(name);
     tern__device_start(device, write_affinity, &seen);
     tern__device_await(device);
     assert_true(CPU_EQUAL(&all, &seen));
@@ -89,7 +81,7 @@ static void count_elsewhere(void *ctx)
 static void check_team(const char *name)
 {
     team t = {0};
-    tern_device *device = open_device(name);
+    tern_device *device = check_device(name);
     t.threads = tern_device_threads_get(device);
     tern__device_start(device, write_affinity, &t.cores);
     tern__device_await(device);

@@ -7,6 +7,7 @@ import tempfile
 import unittest
 
 import skips
+from folder import InFolder
 from busy import without_slow_ranks
 
 BUILD, SOURCE = os.environ["TERN_BUILD"], os.environ["TERN_SOURCE"]
@@ -135,13 +136,8 @@ class OwnModule(unittest.TestCase):
                 self.assertEqual(len(set(losses)), 10)
 
 
-class Demos(unittest.TestCase):
+class Demos(InFolder):
     """The output is the same with tern run and with tern_spawn."""
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
 
     def both(self, ranks, name):
         out = spawn(ranks, name, cwd=self.folder)
@@ -258,13 +254,11 @@ class SameTraining(unittest.TestCase):
                 self.assertAlmostEqual(float(want), float(got), delta=2e-4 if int(step) <= 100 else 2e-2)
 
 
-class Resume(unittest.TestCase):
+class Resume(InFolder):
     """14_resume: after SIGTERM or kill -9 and a restart, the final weights equal those of an uninterrupted run."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
+        super().setUp()
         self.env = {**os.environ, "OMP_NUM_THREADS": "1"}
 
     def command(self, ranks, name):

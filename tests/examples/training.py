@@ -5,12 +5,12 @@ import pty
 import socket
 import struct
 import subprocess
-import tempfile
-import unittest
 
 import numpy as np
 
 from busy import without_slow_ranks
+
+from folder import InFolder
 
 BUILD = os.environ["TERN_BUILD"]
 TERN = os.path.join(BUILD, "tern")
@@ -147,13 +147,8 @@ def same(a, b):
     return None
 
 
-class Folder(unittest.TestCase):
+class Folder(InFolder):
     """Runs each test in its own empty folder, self.folder."""
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
 
     def path(self, *parts):
         return os.path.join(self.folder, *parts)

@@ -4,18 +4,10 @@
 #ifndef TERN_TESTS_KERNELS_CONV_DEFINITION_H
 #define TERN_TESTS_KERNELS_CONV_DEFINITION_H
 
-#include "check.h"
-
-#include "kernels/conv.h"
-#include "kernels/kernel.h"
+#include "kernels/conv_operands.h"
 
 #include <math.h>
 #include <string.h>
-
-typedef struct operands {
-    tern__view x, w, y; /* in a backward y is its gradient, and one of the others is the result */
-    tern__conv_attr attr;
-} operands;
 
 /* The sum of a result's products, and the sum of their magnitudes. */
 typedef struct sums {
@@ -49,13 +41,6 @@ static inline tern__view filled(uint32_t *state, tern_dtype dtype, tern__layout 
     return view;
 }
 
-static inline void release(operands *o)
-{
-    tern__free(o->x.data);
-    tern__free(o->w.data);
-    tern__free(o->y.data);
-}
-
 /* The view's last three sizes; an image has one sheet. */
 static inline void sizes_of(const tern__view *v, int64_t size[3])
 {
@@ -81,7 +66,7 @@ static inline void add_product(sums *s, int64_t at, double a, double b)
  * products of x, w and y. */
 static inline sums define(const operands *o, tern__kernel kernel)
 {
-    const tern__view *result = kernel == TERN__CONV ? &o->y : kernel == TERN__CONV_DATA_GRAD ? &o->x : &o->w;
+    const tern__view *result = result_of(o, kernel);
     size_t bytes = (size_t)tern__view_count(result) * sizeof(double);
     sums s = {tern__alloc(bytes, __func__, NULL), tern__alloc(bytes, __func__, NULL)};
     memset(s.value, 0, bytes);
@@ -122,11 +107,6 @@ static inline sums define(const operands *o, tern__kernel kernel)
     return s;
 }
 
-static inline const tern__view *result_of(const operands *o, tern__kernel kernel)
-{
-    return kernel == TERN__CONV ? &o->y : kernel == TERN__CONV_DATA_GRAD ? &o->x : &o->w;
-}
-
 /* Half a unit in the last place of a 16-bit number, relative to it, and of the least ones. */
 static inline double rounding(tern_dtype dtype, double value)
 {
@@ -159,5 +139,14 @@ static inline tern__view *operand_of(operands *o, tern__kernel kernel, int64_t n
 
 /* Changes an operand's values in some way, or some of them. */
 typedef void (*change)(uint32_t *state, tern__view *v);
+
+/* Sets up to three values to any of these, of either sign. */
+static inline void set_a_few(uint32_t *state, tern__view *v, const double *special, int64_t count)
+{
+    for (int64_t left = 1 + below(state, 3); left > 0; left--) {
+        double value = special[below(state, count)];
+        tern__view_set(v, below(state, tern__view_count(v)), below(state, 2) ? value : -value);
+    }
+}
 
 #endif

@@ -1,6 +1,6 @@
 /* test_conv.c - compares the fast convolutions with the reference, for every layout of input and output, with
  * results that are stored and results that are added. */
-#include "check.h"
+#include "kernels/conv_operands.h"
 
 #include "kernels/conv.h"
 #include "kernels/kernel.h"
@@ -23,19 +23,6 @@ typedef struct sizes {
 typedef struct dtypes {
     tern_dtype data, weight;
 } dtypes;
-
-typedef struct operands {
-    tern__view x, w, b, y;
-} operands;
-
-static tern_device *open_device(const char *name, int threads)
-{
-    tern_error err = {0};
-    tern_device *device = tern_device_open(name, &err);
-    tern_device_threads_set(device, threads, &err);
-    assert_ok(err);
-    return device;
-}
 
 /* Returns a view of small integers. Every sum of them is exact in f32, so results must agree to the last bit,
  * also if they are rounded to 16 bits at the end. */
@@ -70,27 +57,8 @@ static operands make(const sizes *s, dtypes t, tern__layout x_layout, tern__layo
         y[d] = out_size(s, axis);
     }
     return (operands){filled(t.data, 1, x_layout, ndim, x), filled(t.weight, 2, TERN__PLAIN, ndim, w),
-                      filled(t.weight, 3, TERN__PLAIN, 1, &s->out), filled(t.data, 4, y_layout, ndim, y)};
-}
-
-static void release(operands *o)
-{
-    tern__free(o->x.data);
-    tern__free(o->w.data);
-    tern__free(o->b.data);
-    tern__free(o->y.data);
-}
-
-static tern__call call_of(tern__kernel kernel, operands *o, const sizes *s, bool add, bool bias)
-{
-    tern__call call = {.kernel = kernel, .attr = &s->attr, .add = {add, add}};
-    const tern__view *b = bias ? &o->b : NULL;
-    const tern__view *ins[][3] = {{&o->x, &o->w, b}, {&o->y, &o->w}, {&o->y, &o->x}};
-    const tern__view *outs[][2] = {{&o->y}, {&o->x}, {&o->w, b}};
-    int k = (int)kernel - TERN__CONV;
-    for (int i = 0; i < 3; i++) call.in[i] = ins[k][i];
-    for (int i = 0; i < 2; i++) call.out[i] = outs[k][i];
-    return call;
+                      filled(t.weight, 3, TERN__PLAIN, 1, &s->out), filled(t.data, 4, y_layout, ndim, y),
+                      s->attr};
 }
 
 /* Returns a unit in the last place of the largest element; 0 for f32 and f64, in which all integers are
@@ -128,10 +96,8 @@ static void compare(tern_device *fast, tern_device *plain, tern__kernel kernel, 
 {
     tern_error err = {0};
     operands a = make(s, t, x_layout, y_layout), b = make(s, t, x_layout, y_layout);
-    tern__call ours = call_of(kernel, &a, s, add, bias), oracle = call_of(kernel, &b, s, add, bias);
-    ours.device = fast;
-    oracle.device = plain;
-    ours.err = oracle.err = &err;
+    tern__call ours = call_of(fast, kernel, &a, add, bias, &err);
+    tern__call oracle = call_of(plain, kernel, &b, add, bias, &err);
     for (int i = 0; i < 2; i++) {
         assert_int_equal(tern__kernel_run(&ours), TERN_OK);
         assert_int_equal(tern__kernel_run(&oracle), TERN_OK);

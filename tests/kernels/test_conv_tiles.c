@@ -174,10 +174,7 @@ static void one_special_value(void **state)
 static void change_a_few(uint32_t *state, tern__view *v)
 {
     static const double special[] = {INFINITY, -INFINITY, NAN, 1e2, 1e3, 1e4, 6e4, 1e6, 1e15, 1e16, 1e30};
-    for (int64_t count = 1 + below(state, 3); count > 0; count--) {
-        double value = special[below(state, TERN__COUNT(special))];
-        tern__view_set(v, below(state, tern__view_count(v)), below(state, 2) ? value : -value);
-    }
+    set_a_few(state, v, special, TERN__COUNT(special));
 }
 
 static void some_special_values(void **state)

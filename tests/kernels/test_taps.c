@@ -1,7 +1,7 @@
 /* test_taps.c - compares convolutions that are computed tap by tap with the reference. Sums of small integers
  * are exact, so the results must agree to the last bit. For other numbers the largest possible error follows
  * from the longest chain of additions. */
-#include "check.h"
+#include "kernels/conv_operands.h"
 #include "ledger.h"
 
 #include "kernels/cpu/conv/choice.h"
@@ -16,11 +16,6 @@
 typedef struct sizes {
     int64_t images, in, out, size[3], kernel[3], padding[3], dilation[3], stride[3];
 } sizes;
-
-typedef struct operands {
-    tern__view x, w, b, y;
-    tern__conv_attr attr;
-} operands;
 
 static uint32_t seed = 1;
 
@@ -71,28 +66,6 @@ static operands make(const sizes *s, uint32_t from, bool whole)
     return o;
 }
 
-static void release(operands *o)
-{
-    tern__free(o->x.data);
-    tern__free(o->w.data);
-    tern__free(o->b.data);
-    tern__free(o->y.data);
-}
-
-/* The bias' gradient is a second result. */
-static tern__call call_of(tern_device *device, tern__kernel kernel, operands *o, bool add, bool bias,
-                          tern_error *err)
-{
-    const tern__view *b = bias ? &o->b : NULL;
-    const tern__view *ins[][3] = {{&o->x, &o->w, b}, {&o->y, &o->w}, {&o->y, &o->x}};
-    const tern__view *outs[][2] = {{&o->y}, {&o->x}, {&o->w, b}};
-    int k = (int)kernel - TERN__CONV;
-    tern__call call = {.device = device, .kernel = kernel, .attr = &o->attr, .add = {add, add}, .err = err};
-    for (int i = 0; i < 3; i++) call.in[i] = ins[k][i];
-    for (int i = 0; i < 2; i++) call.out[i] = outs[k][i];
-    return call;
-}
-
 /* Runs the algorithm without the choice, which would take it only for weight gradients and if more than one
  * dilated tap sees x. Called directly it computes no bias gradient and does not set the device's algorithm.
  */
@@ -103,22 +76,6 @@ static int run(const tern__call *call, const operands *o)
     assert_true(tern__taps_takes(call, &o->x, &o->w, &o->y));
     if (call->kernel == TERN__CONV_WEIGHT_GRAD) return tern__taps_weight_grad(call, &o->x, &o->y, &o->w, 0);
     return tern__taps(call, &o->x, &o->w, 0, &o->y, call->in[2]);
-}
-
-static tern_device *open_device(const char *name, int threads)
-{
-    tern_error err = {0};
-    tern_device *device = tern_device_open(name, &err);
-    tern_device_threads_set(device, threads, &err);
-    assert_ok(err);
-    return device;
-}
-
-/* Fills the scratch buffers with NaN, so that a kernel that reads before it writes is found. */
-static void poison(tern_device *device)
-{
-    for (int i = 0; i < TERN__SCRATCH_COUNT; i++)
-        if (device->scratch[i].data) memset(device->scratch[i].data, 0xff, device->scratch[i].bytes);
 }
 
 /* ---- exact sums ---- */
@@ -224,11 +181,6 @@ static void large_shapes(void **state)
 }
 
 /* ---- other numbers ---- */
-
-static const tern__view *result_of(const operands *o, tern__kernel kernel)
-{
-    return kernel == TERN__CONV ? &o->y : kernel == TERN__CONV_DATA_GRAD ? &o->x : &o->w;
-}
 
 static void any_number_of_threads_gives_the_same_bits(void **state)
 {

@@ -13,7 +13,7 @@
  *
  * 16-bit numbers are exact in f32, and the result is rounded once more, by at most half a unit in the last
  * place. That error is uniformly distributed, so its mean square is a third of the maximum's square. */
-#include "check.h"
+#include "kernels/conv_operands.h"
 #include "ledger.h"
 
 #include "kernels/cpu/conv/winograd/conv.h"
@@ -27,11 +27,6 @@
 typedef struct sizes {
     int64_t images, in, out, size[2], padding[2];
 } sizes;
-
-typedef struct operands {
-    tern__view x, w, b, y;
-    tern__conv_attr attr;
-} operands;
 
 /* The dtype of x, b and y, and that of w. */
 typedef struct dtypes {
@@ -124,49 +119,11 @@ static operands twin_of(const operands *o)
     return (operands){widened(&o->x), widened(&o->w), widened(&o->b), widened(&o->y), o->attr};
 }
 
-static void release(operands *o)
-{
-    tern__free(o->x.data);
-    tern__free(o->w.data);
-    tern__free(o->b.data);
-    tern__free(o->y.data);
-}
-
-static tern__view *result_of(operands *o, tern__kernel kernel)
-{
-    return kernel == TERN__CONV ? &o->y : kernel == TERN__CONV_DATA_GRAD ? &o->x : &o->w;
-}
-
-static tern__call call_of(tern_device *device, tern__kernel kernel, operands *o, bool add, tern_error *err)
-{
-    const tern__view *ins[][3] = {{&o->x, &o->w, &o->b}, {&o->y, &o->w}, {&o->y, &o->x}};
-    tern__call call = {.device = device, .kernel = kernel, .attr = &o->attr, .add = {add}, .err = err};
-    for (int i = 0; i < 3; i++) call.in[i] = ins[(int)kernel - TERN__CONV][i];
-    call.out[0] = result_of(o, kernel);
-    return call;
-}
-
 static int run(const tern__call *call, operands *o)
 {
     assert_true(tern__winograd_takes(call, &o->x, &o->w, &o->y));
     if (call->kernel == TERN__CONV_WEIGHT_GRAD) return tern__winograd_weight_grad(call, &o->x, &o->y, &o->w);
     return tern__winograd(call, &o->x, &o->w, &o->y, call->in[2]);
-}
-
-/* Fills the scratch buffers with NaN, so that a kernel that reads before it writes is found. */
-static void poison(tern_device *device)
-{
-    for (int i = 0; i < TERN__SCRATCH_COUNT; i++)
-        if (device->scratch[i].data) memset(device->scratch[i].data, 0xff, device->scratch[i].bytes);
-}
-
-static tern_device *open_device(const char *name, int threads)
-{
-    tern_error err = {0};
-    tern_device *device = tern_device_open(name, &err);
-    tern_device_threads_set(device, threads, &err);
-    assert_ok(err);
-    return device;
 }
 
 /* ---- the effect of a rounding ---- */
@@ -397,7 +354,8 @@ static void compare(tern_device *fast, tern_device *plain, tern__kernel kernel, 
 {
     tern_error err = {0};
     operands a = make(s, t, 7), b = twin_of(&a);
-    tern__call ours = call_of(fast, kernel, &a, add, &err), oracle = call_of(plain, kernel, &b, add, &err);
+    tern__call ours = call_of(fast, kernel, &a, add, kernel == TERN__CONV, &err);
+    tern__call oracle = call_of(plain, kernel, &b, add, kernel == TERN__CONV, &err);
     poison(fast);
     assert_int_equal(run(&ours, &a), TERN_OK);
     assert_int_equal(tern__kernel_run(&oracle), TERN_OK);
@@ -407,19 +365,14 @@ static void compare(tern_device *fast, tern_device *plain, tern__kernel kernel, 
     release(&b);
 }
 
-static uint32_t draw(uint32_t *state, uint32_t below)
-{
-    *state = *state * 1664525u + 1013904223u;
-    return (*state >> 8) % below;
-}
-
 /* Draws 1x1 to 37x37 images with 16 to 112 channels, fewer if they are large. */
 static sizes random_sizes(uint32_t *state)
 {
-    sizes s = {1 + draw(state, 5), 16 * (1 + draw(state, 7)), 16 * (1 + draw(state, 7)), {0}, {0}};
+    sizes s = {
+        1 + draw_below(state, 5), 16 * (1 + draw_below(state, 7)), 16 * (1 + draw_below(state, 7)), {0}, {0}};
     for (int i = 0; i < 2; i++) {
-        s.padding[i] = draw(state, 3);
-        s.size[i] = 1 + draw(state, 37);
+        s.padding[i] = draw_below(state, 3);
+        s.size[i] = 1 + draw_below(state, 37);
         if (s.size[i] + 2 * s.padding[i] < 3) s.size[i] += 2;
     }
     while (s.images * s.in * s.out * s.size[0] * s.size[1] > 50000) {
@@ -498,7 +451,8 @@ static void any_number_of_threads_gives_the_same_bits(void **state)
                 tern_error err = {0};
                 operands more = make(&large[i], all_f32, 3);
                 tern_device *device = open_device("cpu", threads);
-                tern__call call = call_of(device, (tern__kernel)k, threads == 1 ? &one : &more, false, &err);
+                tern__call call = call_of(device, (tern__kernel)k, threads == 1 ? &one : &more, false,
+                                          k == TERN__CONV, &err);
                 assert_int_equal(run(&call, threads == 1 ? &one : &more), TERN_OK);
                 const tern__view *a = result_of(&one, (tern__kernel)k), *b = call.out[0];
                 assert_memory_equal(a->data, b->data, tern__view_bytes(a));
@@ -520,8 +474,8 @@ static void weights_are_kept_with_their_parameter(void **state)
     a.w.packs = &packs;
     for (int use = 0; use < 6; use++)
         for (int k = TERN__CONV; k <= TERN__CONV_DATA_GRAD; k++) {
-            tern__call ours = call_of(fast, (tern__kernel)k, &a, false, &err);
-            tern__call oracle = call_of(plain, (tern__kernel)k, &b, false, &err);
+            tern__call ours = call_of(fast, (tern__kernel)k, &a, false, k == TERN__CONV, &err);
+            tern__call oracle = call_of(plain, (tern__kernel)k, &b, false, k == TERN__CONV, &err);
             if (use == 3 && k == TERN__CONV) {
                 packs.version++;
                 tern__view_set(&a.w, 100, 9);
@@ -544,7 +498,7 @@ static void what_it_does_not_take(void **state)
     (void)state;
     tern_error err = {0};
     operands o = make(&large[0], all_f32, 1);
-    tern__call call = call_of(NULL, TERN__CONV, &o, false, &err);
+    tern__call call = call_of(NULL, TERN__CONV, &o, false, true, &err);
     const tern__conv_attr right = o.attr;
     const tern__conv_attr wrong[] = {{{1, 2, 1}, {0, 1, 1}, {1, 1, 1}, 1},
                                      {{1, 1, 1}, {0, 1, 3}, {1, 1, 1}, 1},
@@ -596,7 +550,7 @@ static bool is_refused(ledger *books, tern__kernel kernel, operands *o, int gran
 {
     tern_error err = {0};
     tern_device *device = open_device("cpu", 2);
-    tern__call call = call_of(device, kernel, o, false, &err);
+    tern__call call = call_of(device, kernel, o, false, kernel == TERN__CONV, &err);
     books->refuse_at = atomic_load(&books->requests) + granted + 1;
     int status = run(&call, o);
     books->refuse_at = 0;

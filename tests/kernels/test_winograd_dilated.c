@@ -2,7 +2,7 @@
  * every d-th row and column, is convolved like an image of its own. The bits are equal if the tiles are
  * multiplied in the same order. The error against the reference is at most twice that of undilated
  * convolutions with as many channels (docs/conv.md). */
-#include "check.h"
+#include "kernels/conv_operands.h"
 
 #include "kernels/cpu/conv/winograd/conv.h"
 
@@ -13,11 +13,6 @@
 typedef struct sizes {
     int64_t images, in, out, size[2], padding[2], dilation[2];
 } sizes;
-
-typedef struct operands {
-    tern__view x, w, y;
-    tern__conv_attr attr;
-} operands;
 
 static tern__view filled(int seed, tern__layout layout, const int64_t shape[4])
 {
@@ -39,31 +34,15 @@ static operands make(const sizes *s)
     int64_t y[] = {s->images, s->out, s->size[0] + 2 * (p[0] - d[0]), s->size[1] + 2 * (p[1] - d[1])};
     return (operands){filled(1, TERN__BLOCKED16, x),
                       filled(2, TERN__PLAIN, w),
+                      {0},
                       filled(3, TERN__BLOCKED16, y),
                       {{1, 1, 1}, {0, p[0], p[1]}, {1, d[0], d[1]}, 1}};
-}
-
-static void release(operands *o)
-{
-    tern__free(o->x.data);
-    tern__free(o->w.data);
-    tern__free(o->y.data);
-}
-
-static tern__call call_of(tern_device *device, tern__kernel kernel, operands *o, bool add, tern_error *err)
-{
-    const tern__view *ins[][2] = {{&o->x, &o->w}, {&o->y, &o->w}, {&o->y, &o->x}};
-    const tern__view *outs[] = {&o->y, &o->x, &o->w};
-    tern__call call = {.device = device, .kernel = kernel, .attr = &o->attr, .add = {add}, .err = err};
-    for (int i = 0; i < 2; i++) call.in[i] = ins[(int)kernel - TERN__CONV][i];
-    call.out[0] = outs[(int)kernel - TERN__CONV];
-    return call;
 }
 
 static const tern__view *run(tern_device *device, tern__kernel kernel, operands *o, bool add)
 {
     tern_error err = {0};
-    tern__call call = call_of(device, kernel, o, add, &err);
+    tern__call call = call_of(device, kernel, o, add, false, &err);
     assert_true(tern__winograd_takes(&call, &o->x, &o->w, &o->y));
     int status = kernel == TERN__CONV_WEIGHT_GRAD ? tern__winograd_weight_grad(&call, &o->x, &o->y, &o->w)
                                                   : tern__winograd(&call, &o->x, &o->w, &o->y, NULL);
@@ -71,30 +50,20 @@ static const tern__view *run(tern_device *device, tern__kernel kernel, operands 
     return call.out[0];
 }
 
-static tern_device *open_device(const char *name, int threads)
-{
-    tern_error err = {0};
-    tern_device *device = tern_device_open(name, &err);
-    tern_device_threads_set(device, threads, &err);
-    assert_ok(err);
-    return device;
-}
-
-static uint32_t draw(uint32_t *state, uint32_t below)
-{
-    *state = *state * 1664525u + 1013904223u;
-    return (*state >> 8) % below;
-}
-
 /* Draws dilations up to beyond the image, and any possible padding. */
 static sizes random_sizes(uint32_t *state)
 {
-    sizes s = {1 + draw(state, 3), 16 * (1 + draw(state, 4)), 16 * (1 + draw(state, 4)), {0}, {0}, {0}};
+    sizes s = {1 + draw_below(state, 3),
+               16 * (1 + draw_below(state, 4)),
+               16 * (1 + draw_below(state, 4)),
+               {0},
+               {0},
+               {0}};
     for (int i = 0; i < 2; i++) {
-        s.dilation[i] = 1 + draw(state, 14);
-        s.padding[i] = draw(state, (uint32_t)(2 * s.dilation[i] + 1));
+        s.dilation[i] = 1 + draw_below(state, 14);
+        s.padding[i] = draw_below(state, (uint32_t)(2 * s.dilation[i] + 1));
         int64_t least = 2 * (s.dilation[i] - s.padding[i]) + 1;
-        s.size[i] = 1 + draw(state, 20);
+        s.size[i] = 1 + draw_below(state, 20);
         if (s.size[i] < least) s.size[i] = least;
     }
     return s;
@@ -121,7 +90,7 @@ static void random_shapes(void **state)
         tern__kernel kernel = (tern__kernel)(TERN__CONV + i % 3);
         operands a = make(&s), b = make(&s);
         tern_error err = {0};
-        tern__call oracle = call_of(plain, kernel, &b, i & 1, &err);
+        tern__call oracle = call_of(plain, kernel, &b, i & 1, false, &err);
         assert_int_equal(tern__kernel_run(&oracle), TERN_OK);
         expect_near(run(fast, kernel, &a, i & 1), oracle.out[0]);
         release(&a);

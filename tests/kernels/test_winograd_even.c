@@ -74,10 +74,7 @@ static void check(tern_device *device, tern__kernel kernel, operands *o)
 static void change_some(uint32_t *state, tern__view *v)
 {
     static const double special[] = {INFINITY, -INFINITY, NAN, 1e2, 1e3, 1e4, 6e4, 1e6, 1e15, 1e30, 3e38};
-    for (int64_t count = 1 + below(state, 3); count > 0; count--) {
-        double value = special[below(state, TERN__COUNT(special))];
-        tern__view_set(v, below(state, tern__view_count(v)), below(state, 2) ? value : -value);
-    }
+    set_a_few(state, v, special, TERN__COUNT(special));
 }
 
 static void scale(uint32_t *state, tern__view *v)

@@ -5,7 +5,7 @@
  * that the kernel sees, with zeros beyond the volume. Both sum the channels in the same order, so they must
  * agree to the last bit. A weight gradient is a sum over tiles, which volumes sum in another order. Its error
  * against the definition, computed in double, may be twice that of the images. */
-#include "check.h"
+#include "kernels/conv_operands.h"
 
 #include "kernels/cpu/conv/winograd/conv.h"
 
@@ -16,11 +16,6 @@
 typedef struct sizes {
     int64_t images, in, out, taps, size[3], padding[3], dilation[3];
 } sizes;
-
-typedef struct operands {
-    tern__view x, w, b, y;
-    tern__conv_attr attr;
-} operands;
 
 static uint32_t seed = 1;
 
@@ -58,14 +53,6 @@ static operands make_volumes(const sizes *s, tern_dtype dtype)
     o.b = filled(dtype, TERN__PLAIN, 1, &s->out);
     o.y = filled(dtype, TERN__BLOCKED16, 5, y);
     return o;
-}
-
-static void release(operands *o)
-{
-    tern__free(o->x.data);
-    tern__free(o->w.data);
-    tern__free(o->b.data);
-    tern__free(o->y.data);
 }
 
 /* ---- the same convolution of images ---- */
@@ -141,20 +128,11 @@ static operands make_images(const operands *volumes, tern__kernel kernel)
 
 /* ---- comparing ---- */
 
-static const tern__view *result_of(const operands *o, tern__kernel kernel)
-{
-    return kernel == TERN__CONV ? &o->y : kernel == TERN__CONV_DATA_GRAD ? &o->x : &o->w;
-}
-
 static void run(operands *o, tern__kernel kernel, int threads, bool add)
 {
     tern_error err = {0};
-    tern_device *device = tern_device_open("cpu", &err);
-    tern_device_threads_set(device, threads, &err);
-    const tern__view *ins[][3] = {{&o->x, &o->w, &o->b}, {&o->y, &o->w}, {&o->y, &o->x}};
-    tern__call call = {.device = device, .kernel = kernel, .attr = &o->attr, .add = {add}, .err = &err};
-    memcpy(call.in, ins[(int)kernel - TERN__CONV], sizeof(ins[0]));
-    call.out[0] = result_of(o, kernel);
+    tern_device *device = open_device("cpu", threads);
+    tern__call call = call_of(device, kernel, o, add, kernel == TERN__CONV, &err);
     assert_true(tern__winograd_takes(&call, &o->x, &o->w, &o->y));
     if (kernel == TERN__CONV_WEIGHT_GRAD)
         assert_int_equal(tern__winograd_weight_grad(&call, &o->x, &o->y, &o->w), TERN_OK);

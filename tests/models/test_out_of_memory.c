@@ -347,7 +347,7 @@ static int step_in_a_child(const recipe *r, int at, bool refuse_all, int *reques
 
 static void refuse_in_children(const recipe *r, bool refuse_all)
 {
-    int *requests = mmap(NULL, sizeof(*requests), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int *requests = share_memory(sizeof(*requests));
     int ends[3] = {0}, every;
     assert_int_equal(step_in_a_child(r, 0, false, requests), 0);
     every = *requests / 400 + 1;

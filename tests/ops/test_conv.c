@@ -177,10 +177,7 @@ static int unet_step(world *w, tern_module *net)
     tern_tensor *y = tern_forward(net, w->scope, x);
     tern_tensor *loss =
         tern_cross_entropy(w->scope, tern_global_avg_pool(w->scope, y), zeros1(w, TERN_I64, 2), NULL);
-    int code = loss ? tern_backward(w->scope, loss) : tern_scope_error(w->scope)->code;
-    tern_error ended = {0};
-    tern_scope_end(w->scope, &ended);
-    return code;
+    return backward_and_end(w, loss);
 }
 
 static int plain_volumes, volumes;

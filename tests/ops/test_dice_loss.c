@@ -153,18 +153,12 @@ static int run_step(world *w, tern_module *net)
     tern_scope *s = w->scope;
     tern_tensor *x = tern_reshape(s, tern_state_find(net, "weight"), 3, (int64_t[]){4, 2, 12});
     tern_tensor *loss = tern_add(s, losses_in(w, x, TERN_F32), losses_in(w, x, TERN_BF16));
-    int code = loss ? tern_backward(s, loss) : tern_scope_error(s)->code;
-    tern_error ended = {0};
-    tern_scope_end(s, &ended);
-    return code;
+    return backward_and_end(w, loss);
 }
 
-/* Makes the net and its list of names, which a step does not use. */
 static tern_module *make(world *w)
 {
-    tern_module *net = tern_batch_norm1d_new(96, NULL, &w->err);
-    assert_non_null(tern_state_find(net, "weight"));
-    return net;
+    return named_batch_norm(w, 96);
 }
 
 static whole_step whole = {make, run_step, 30};

@@ -32,9 +32,5 @@ static whole_step whole = {make, step, 30};
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test_prestate(a_whole_step_allocates_nothing_once_warm, &whole),
-        cmocka_unit_test_prestate(a_whole_step_tells_out_of_memory, &whole),
-    };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return run_whole_step(&whole);
 }

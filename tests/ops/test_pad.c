@@ -34,11 +34,8 @@ static int step(world *w, tern_module *net)
     tern_tensor *low = tern_cast(s, sample, TERN_BF16);
     low = tern_cast(s, tern_pad_mode(s, low, 4, around, TERN_PADDING_MODE_REFLECT), TERN_F32);
     tern_tensor *constant = tern_pad(s, batch, 4, around, 0.5);
-    tern_backward(s, tern_add(s, tern_add(s, tern_sum(s, batch), tern_sum(s, low)), tern_sum(s, constant)));
-    int code = tern_scope_error(s)->code;
-    tern_error ended = {0};
-    tern_scope_end(s, &ended);
-    return code;
+    return backward_and_end(
+        w, tern_add(s, tern_add(s, tern_sum(s, batch), tern_sum(s, low)), tern_sum(s, constant)));
 }
 
 static whole_step whole = {make, step, 20};

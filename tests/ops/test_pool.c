@@ -22,10 +22,7 @@ static int step(world *w, tern_module *net)
     deep = tern_add(s, deep, tern_sum(s, tern_avg_pool3d(s, volume, 3, 3, 3, NULL)));
     tern_tensor *flat = tern_add(s, tern_sum(s, tern_add(s, max, avg)), tern_sum(s, places));
     tern_tensor *loss = tern_add(s, flat, deep);
-    int code = loss ? tern_backward(s, loss) : tern_scope_error(s)->code;
-    tern_error ended = {0};
-    tern_scope_end(s, &ended);
-    return code;
+    return backward_and_end(w, loss);
 }
 
 static whole_step whole = {make, step, 20};

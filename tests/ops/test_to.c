@@ -38,14 +38,6 @@ static void make_net(two_parts *net, tern_device *first, tern_device *second)
     assert_ok(err);
 }
 
-static tern_device *open_device(const char *name)
-{
-    tern_error err = {0};
-    tern_device *device = tern_device_open(name, &err);
-    assert_ok(err);
-    return device;
-}
-
 /* Trains `steps` steps and writes the parameters to `out`. */
 static void train(two_parts *net, tern_device *home, int steps, float *out)
 {
@@ -79,7 +71,7 @@ static void parts_train_as_the_whole(void **state)
     (void)state;
     enum { count = width * width + width + classes * width + classes };
     float whole[count], parts[count];
-    tern_device *one = open_device("cpu:0"), *two = open_device("cpu:0");
+    tern_device *one = check_device("cpu:0"), *two = check_device("cpu:0");
     two_parts net;
     make_net(&net, NULL, NULL);
     train(&net, one, 5, whole);
@@ -103,7 +95,7 @@ static void two_devices_are_refused(void **state)
 {
     (void)state;
     tern_error err = {0};
-    tern_device *one = open_device("cpu:0"), *two = open_device("cpu:0-0");
+    tern_device *one = check_device("cpu:0"), *two = check_device("cpu:0-0");
     tern_scope *scope = tern_scope_new(one, NULL, &err);
     tern_tensor *a = tern_full(scope, TERN_F32, 1, (int64_t[]){3}, 1);
     tern_tensor *b = tern_to(scope, a, two);
@@ -131,7 +123,7 @@ static void placing_comes_first(void **state)
 {
     (void)state;
     tern_error err = {0};
-    tern_device *one = open_device("cpu:0");
+    tern_device *one = check_device("cpu:0");
     two_parts net;
     make_net(&net, one, one);
     assert_int_equal(tern_module_to(&net.base, NULL, &err), TERN_E_INVALID);

@@ -81,6 +81,23 @@ static inline void count_free(void *ptr, void *ctx)
 
 /* ---- a whole step: forward, backward, and the scope's end, whose code it returns ---- */
 
+/* The end of a step whose last result is `loss`, or NULL if an op has failed. */
+static inline int backward_and_end(world *w, tern_tensor *loss)
+{
+    int code = loss ? tern_backward(w->scope, loss) : tern_scope_error(w->scope)->code;
+    tern_error ended = {0};
+    tern_scope_end(w->scope, &ended);
+    return code;
+}
+
+/* A net of one batch norm with its list of names, which a step does not use. */
+static inline tern_module *named_batch_norm(world *w, int64_t features)
+{
+    tern_module *net = tern_batch_norm1d_new(features, NULL, &w->err);
+    assert_non_null(tern_state_find(net, "weight"));
+    return net;
+}
+
 typedef tern_module *(*make_fn)(world *w);
 typedef int (*step_fn)(world *w, tern_module *net);
 
@@ -146,6 +163,16 @@ static inline void a_whole_step_tells_out_of_memory(void **state)
 {
     const whole_step *step = *state;
     assert_true(expect_out_of_memory_to_be_told(step->make, step->run) > step->failures);
+}
+
+/* The main of a test that has these two only. */
+static inline int run_whole_step(whole_step *whole)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_prestate(a_whole_step_allocates_nothing_once_warm, whole),
+        cmocka_unit_test_prestate(a_whole_step_tells_out_of_memory, whole),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }
 
 #endif

@@ -188,8 +188,7 @@ static void resumes_on_another_number_of_ranks(void **state)
     (void)state;
     twin_optim makes[] = {twin_nesterov,        twin_grouped_sgd, twin_grouped_adamw,
                           twin_grouped_rmsprop, twin_adagrad,     twin_grouped_lamb};
-    file *f = mmap(NULL, sizeof(*f), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(f != MAP_FAILED);
+    file *f = share_memory(sizeof(*f));
     for (int i = 0; i < (int)TERN__COUNT(makes); i++) {
         int from = 1 + i % 4;
         memset(f, 0, sizeof(*f));

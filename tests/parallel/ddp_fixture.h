@@ -51,13 +51,19 @@ static inline void fixture_open(fixture *f, const tern__bootstrap *boot, tern_mo
     f->s = tern_scope_new(f->dev, f->world, err);
 }
 
-/* Makes the same net as rank 0's MLP, without a group. */
-static inline void fixture_open_alone(fixture *f, tern_error *err)
+/* Makes the net that `make` gives rank 0, without a group. */
+static inline void fixture_open_alone_with(fixture *f, tern_module *(*make)(tern_rng *, tern_error *),
+                                           tern_error *err)
 {
     *f = (fixture){.world_size = 1, .dev = tern_device_open("cpu", err), .rng = tern_rng_new(7, err)};
-    f->net = fixture_mlp(f->rng, err);
+    f->net = make(f->rng, err);
     f->opt = fixture_sgd(f->net, err);
     f->s = tern_scope_new(f->dev, NULL, err);
+}
+
+static inline void fixture_open_alone(fixture *f, tern_error *err)
+{
+    fixture_open_alone_with(f, fixture_mlp, err);
 }
 
 static inline void fixture_close(fixture *f)

@@ -137,15 +137,6 @@ static void train(fixture *f, const way *how, int step, int first, int count, te
     tern_scope_end(f->s, err);
 }
 
-/* Makes rank 0's model on a scope without a group. */
-static void open_alone(fixture *alone, tern_error *err)
-{
-    *alone = (fixture){.dev = tern_device_open("cpu", err), .rng = tern_rng_new(7, err)};
-    alone->net = new_model(alone->rng, err);
-    alone->opt = fixture_sgd(alone->net, err);
-    alone->s = tern_scope_new(alone->dev, NULL, err);
-}
-
 static int way_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     const way *how = arg;
@@ -153,7 +144,7 @@ static int way_body(int rank, const tern__bootstrap *boot, void *arg)
     fixture f, alone;
     tern_rng *rng = tern_rng_new((uint64_t)rank + 7, &err);
     fixture_open(&f, boot, new_model(rng, &err), NULL, &err);
-    open_alone(&alone, &err);
+    fixture_open_alone_with(&alone, new_model, &err);
     tern_device_threads_set(f.dev, 1, &err); /* more threads would only spin on a busy machine */
     tern_device_threads_set(alone.dev, 1, &err);
     RANK_CHECK_OK(rank, err);

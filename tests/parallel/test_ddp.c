@@ -537,8 +537,7 @@ static int killed_body(int rank, const tern__bootstrap *boot, void *arg)
 static void a_killed_rank_is_named_soon(void **state)
 {
     (void)state;
-    killed_at = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_true(killed_at != MAP_FAILED);
+    killed_at = share_memory(4096);
     for (int world = 2; world <= 3; world++) {
         ranks r = ranks_run(world, killed_body, NULL);
         assert_int_equal(r.status[1], 128 + SIGKILL);

@@ -53,14 +53,6 @@ static void choose_adam(fixture *f, bool adam, tern_error *err)
     tern_optim_lr_set(f->opt, 0, 0.01);
 }
 
-static void open_alone(fixture *alone, tern_error *err)
-{
-    *alone = (fixture){.dev = tern_device_open("cpu", err), .rng = tern_rng_new(7, err)};
-    alone->net = new_model(alone->rng, err);
-    alone->opt = fixture_sgd(alone->net, err);
-    alone->s = tern_scope_new(alone->dev, NULL, err);
-}
-
 static int learn_body(int rank, const tern__bootstrap *boot, void *arg)
 {
     const how *h = arg;
@@ -68,7 +60,7 @@ static int learn_body(int rank, const tern__bootstrap *boot, void *arg)
     fixture f, alone;
     tern_rng *rng = tern_rng_new((uint64_t)rank + 7, &err);
     fixture_open(&f, boot, new_model(rng, &err), NULL, &err);
-    open_alone(&alone, &err);
+    fixture_open_alone_with(&alone, new_model, &err);
     tern_device_threads_set(f.dev, 1, &err); /* more threads would only spin on a busy machine */
     tern_device_threads_set(alone.dev, 1, &err);
     choose_adam(&f, h->adam, &err);
@@ -138,7 +130,7 @@ static void learn_alone(fixture *alone, int replicas, tern_error *err)
 {
     tern_device *devices[3];
     tern_data_parallel_opts opts = tern_data_parallel_defaults();
-    open_alone(alone, err);
+    fixture_open_alone_with(alone, new_model, err);
     for (int i = 0; i < replicas; i++) devices[i] = tern_device_open("cpu:0", err);
     opts.devices = devices;
     opts.device_count = replicas;

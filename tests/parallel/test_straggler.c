@@ -124,8 +124,7 @@ static void step_unequally(net *n, int step, bool is_slow, tern_error *err)
 
 static ranks run(int world, ranks_body body, job j)
 {
-    begun = mmap(NULL, sizeof(*begun), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    assert_ptr_not_equal(begun, MAP_FAILED);
+    begun = share_memory(sizeof(*begun));
     ranks r = ranks_run(world, body, &j);
     munmap(begun, sizeof(*begun));
     return r;
@@ -268,7 +267,7 @@ static int memory_body(int rank, const tern__bootstrap *boot, void *arg)
 static void memory_may_run_out_on_one_rank(void **state)
 {
     (void)state;
-    refusal *r = mmap(NULL, sizeof(*r), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    refusal *r = share_memory(sizeof(*r));
     assert_ranks_ok(ranks_run(2, memory_body, r));
     long all = r->requests;
     assert_true(all > 8);

@@ -86,8 +86,7 @@ static void test_group_is_a_world_of_its_own(void **state)
 {
     (void)state;
     for (int members = 1; members <= 4; members++) {
-        board *b = mmap(NULL, sizeof(*b), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-        assert_true(b != MAP_FAILED);
+        board *b = share_memory(sizeof(*b));
         b->members = members;
         assert_ranks_ok(ranks_run(members, alone_body, b));
         for (int scope = 0; scope < 2; scope++) {

@@ -279,8 +279,7 @@ static void check_against_stats(const timeline *t, const job *j, int rank)
 
 static tern_ddp_times *share_times(void)
 {
-    return mmap(NULL, RANKS_MAX * sizeof(tern_ddp_times), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
-                -1, 0);
+    return share_memory(RANKS_MAX * sizeof(tern_ddp_times));
 }
 
 static void check_job(const job *j, int world)

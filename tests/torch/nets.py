@@ -9,7 +9,7 @@ import ctypes
 import numpy
 
 import tern
-from ops import DTYPES, BY_NUMBER, F32, Module, shape_of
+from ops import DTYPES, BY_NUMBER, F32, shape_of
 
 
 class StateEntry(ctypes.Structure):

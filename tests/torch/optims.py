@@ -273,3 +273,19 @@ def train_beside(test, kind, used=lambda step: EVERY, **options):
 def two_of_three(step):
     """Every parameter lacks a gradient in every third step, not all in the same one."""
     return [i for i in EVERY if (step + i) % 3]
+
+
+class EveryCombination:
+    """The tests of an optimizer of one `kind` with all `combinations` of its options."""
+
+    def test_every_combination(self):
+        for options in self.combinations():
+            train_beside(self, self.kind, **options)
+
+    def test_a_parameter_without_gradient_is_passed_by(self):
+        for options in self.combinations():
+            train_beside(self, self.kind, two_of_three, **options)
+
+    def test_reference(self):
+        for options in self.combinations():
+            train_beside(self, self.kind, two_of_three, device="cpu:reference", **options)

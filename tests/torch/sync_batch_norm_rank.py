@@ -9,7 +9,7 @@ import sys
 
 import numpy
 
-from ops import BF16, F32, Run, blocked, error_of
+from ops import BF16, F32, Run, blocked
 from tern import pointer
 
 OPTS = {"f": (2e-6, 2e-5), "d": (1e-12, 1e-11), "bf16": (4e-3, 4e-3)}  # for values; for gradients: relative to the largest one

@@ -4,7 +4,7 @@ import itertools
 import unittest
 
 import skips
-from optims import EVERY, train_beside, two_of_three
+from optims import EVERY, EveryCombination, train_beside, two_of_three
 
 
 def combinations():
@@ -13,18 +13,8 @@ def combinations():
         yield dict(zip(names, values), lr=0.1)
 
 
-class Adagrad(unittest.TestCase):
-    def test_every_combination(self):
-        for options in combinations():
-            train_beside(self, "adagrad", **options)
-
-    def test_a_parameter_without_gradient_is_passed_by(self):
-        for options in combinations():
-            train_beside(self, "adagrad", two_of_three, **options)
-
-    def test_reference(self):
-        for options in combinations():
-            train_beside(self, "adagrad", two_of_three, device="cpu:reference", **options)
+class Adagrad(EveryCombination, unittest.TestCase):
+    kind, combinations = "adagrad", staticmethod(combinations)
 
     def test_defaults(self):
         train_beside(self, "adagrad")

@@ -13,7 +13,7 @@ from torchvision.transforms import ColorJitter, InterpolationMode, functional
 import datasets
 import skips
 import tern
-from test_augment import DRAW, GOLDEN, WORD, AugmentOpts, lib, mix
+from test_augment import DRAW, GOLDEN, WORD, lib, mix
 
 
 class Augmented:

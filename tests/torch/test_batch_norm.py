@@ -8,7 +8,7 @@ import torch
 import skips
 import tern
 from half import TYPES, compare_half
-from ops import Module, Run, blocked, compare, error_of, expect_no_gradient, far_from_zero, gradient_check, shows_overflow
+from ops import Run, blocked, compare, error_of, expect_no_gradient, far_from_zero, gradient_check, shows_overflow
 
 DEVICES = [("cpu", "f", 2e-6, 2e-5), ("cpu", "d", 1e-13, 1e-11), ("cpu:reference", "f", 2e-6, 2e-5), ("cpu:reference", "d", 1e-13, 1e-11)]
 SHAPES = [(4, 32, 5, 7), (3, 5, 9, 11), (6, 5), (70, 33), (2, 16, 40, 41), (5, 1, 7), (9, 16, 1, 1), (2, 3, 2, 3, 4), (2, 16, 3, 5, 4)]

@@ -6,14 +6,13 @@ import json
 import math
 import os
 import struct
-import tempfile
-import unittest
 
 import numpy
 import torch
 
 import events
 import skips
+from folder import InFolder
 from boards import Board, files
 from ops import BF16, F16, I32, blocked
 from tern import TernError
@@ -21,12 +20,7 @@ from tern import TernError
 RNG = numpy.random.default_rng(0)
 
 
-class InAFolder(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
+class InAFolder(InFolder):
     def open(self, **opts):
         board = Board(self.folder, **opts)
         self.addCleanup(board.close)

@@ -3,11 +3,10 @@ pixels, and EventAccumulator reads all of them, also after crashes and resumes."
 import math
 import os
 import shutil
-import tempfile
-import unittest
 
 import peers
 import skips
+from folder import InFolder
 
 peers.enter()
 
@@ -31,11 +30,9 @@ def bare(path):
     return [first] + [record[9:] for record in rest]
 
 
-class Beside(unittest.TestCase):
+class Beside(InFolder):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
+        super().setUp()
         self.ours, self.theirs = os.path.join(self.folder, "ours"), os.path.join(self.folder, "theirs")
 
 

@@ -11,7 +11,7 @@ import torch
 
 import skips
 import tern
-from ops import Module, Run, kernels_run
+from ops import Run, kernels_run
 
 
 class Opts(ctypes.Structure):

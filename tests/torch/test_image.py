@@ -4,8 +4,6 @@ import io
 import os
 import resource
 import struct
-import tempfile
-import unittest
 import zlib
 
 import numpy as np
@@ -13,6 +11,7 @@ import PIL.Image
 
 import images
 import skips
+from folder import InFolder
 import tern
 
 DRAW = np.random.default_rng(31)
@@ -116,12 +115,7 @@ def restarting_jpeg(strips, numbers):
     return before + frame + interval + between + b"".join(scans) + b"\xff\xd9"
 
 
-class ImageTest(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
+class ImageTest(InFolder):
     def path(self, name):
         return os.path.join(self.folder, name)
 

@@ -1,6 +1,5 @@
 """tern's LAMB compared with the formulas of apex's FusedLAMB: the same random gradients, 20 steps, every combination
 of its options, f32 and f64 in one module, parameters without a gradient in some steps, and norms of 0."""
-import ctypes
 import itertools
 import math
 import unittest

@@ -1,5 +1,4 @@
 """NumPy files: reading what numpy.save writes, writing what numpy.load reads, and invalid files."""
-import itertools
 import pathlib
 import struct
 import tempfile

@@ -9,7 +9,7 @@ import torch
 
 import skips
 import tern
-from ops import BF16, DTYPES, F16, I64, U8, Run, blocked, compare, gradient_check, in_16_bits, rounded, shape_of
+from ops import BF16, DTYPES, F16, U8, Run, blocked, compare, gradient_check, in_16_bits, rounded, shape_of
 
 F = torch.nn.functional
 RNG = numpy.random.default_rng(0)

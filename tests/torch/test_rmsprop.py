@@ -8,7 +8,7 @@ import numpy
 
 import skips
 from ops import Run
-from optims import EVERY, RmspropOpts, train_beside, two_of_three
+from optims import EVERY, EveryCombination, RmspropOpts, train_beside, two_of_three
 
 
 def combinations():
@@ -17,18 +17,8 @@ def combinations():
         yield dict(zip(names, values), lr=0.001)
 
 
-class Rmsprop(unittest.TestCase):
-    def test_every_combination(self):
-        for options in combinations():
-            train_beside(self, "rmsprop", **options)
-
-    def test_a_parameter_without_gradient_is_passed_by(self):
-        for options in combinations():
-            train_beside(self, "rmsprop", two_of_three, **options)
-
-    def test_reference(self):
-        for options in combinations():
-            train_beside(self, "rmsprop", two_of_three, device="cpu:reference", **options)
+class Rmsprop(EveryCombination, unittest.TestCase):
+    kind, combinations = "rmsprop", staticmethod(combinations)
 
     def test_defaults(self):
         train_beside(self, "rmsprop")

@@ -8,14 +8,13 @@ import random
 import re
 import struct
 import subprocess
-import tempfile
-import unittest
 
 import torch
 
 from files import Files
 import safetensors_file
 import skips
+from folder import InFolder
 import tern
 
 PYTHON = os.path.join(os.environ.get("TERN_PEERS", os.path.expanduser("~/.cache/tern-peers")), "bin", "python")
@@ -39,16 +38,11 @@ def has_twins(path):
     return any(twins)
 
 
-class Safetensors(unittest.TestCase):
+class Safetensors(InFolder):
     @classmethod
     def setUpClass(cls):
         cls.files = Files()
         cls.files.lib.returns(ctypes.c_void_p, "tern_load")
-
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
 
     def path(self, name):
         return os.path.join(self.folder, name)

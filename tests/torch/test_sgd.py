@@ -7,7 +7,7 @@ import unittest
 import numpy
 
 import skips
-from optims import EVERY, STEPS, Pair, train_beside, two_of_three
+from optims import EVERY, STEPS, EveryCombination, Pair, train_beside, two_of_three
 
 
 def combinations():
@@ -18,18 +18,8 @@ def combinations():
             yield options
 
 
-class Sgd(unittest.TestCase):
-    def test_every_combination(self):
-        for options in combinations():
-            train_beside(self, "sgd", **options)
-
-    def test_a_parameter_without_gradient_is_passed_by(self):
-        for options in combinations():
-            train_beside(self, "sgd", two_of_three, **options)
-
-    def test_reference(self):
-        for options in combinations():
-            train_beside(self, "sgd", two_of_three, device="cpu:reference", **options)
+class Sgd(EveryCombination, unittest.TestCase):
+    kind, combinations = "sgd", staticmethod(combinations)
 
     def test_groups(self):
         groups = {(0, 3): dict(weight_decay=0), (1, 2, 5): dict(lr=0.3, momentum=0, nesterov=False, maximize=True)}

@@ -3,13 +3,12 @@ resumes from a file that PyTorch saved in that form."""
 import collections
 import ctypes
 import os
-import tempfile
-import unittest
 
 import numpy
 import torch
 
 import skips
+from folder import InFolder
 import tern
 from ops import Run
 
@@ -80,11 +79,9 @@ def batch(step):
     return rng.standard_normal((8, 6)).astype("float32"), rng.integers(0, 3, 8)
 
 
-class SnapshotTest(unittest.TestCase):
+class SnapshotTest(InFolder):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
+        super().setUp()
         self.ours, self.theirs = Trainee(self.folder), Torch()
         self.addCleanup(self.ours.close)
 

@@ -1,11 +1,10 @@
-/* conv.c - `tern bench conv`: compares the speed and the accuracy of all algorithms for a convolution and its
- * gradients.
+/* conv.c - `bench_parts conv`: compares the speed and the accuracy of all algorithms for a convolution and
+ * its gradients.
  *
  * The algorithms take turns, because the machine's speed varies over time. The error is measured on a smaller
  * batch of normally distributed numbers: the difference from the reference kernel in f64, relative to the
  * root mean square of the results. */
-#include "bench/bench.h"
-#include "cli.h"
+#include "parts.h"
 
 #include "kernels/cost.h"
 #include "kernels/cpu/conv/conv.h"
@@ -121,7 +120,7 @@ typedef struct operands {
 } operands;
 
 /* Fills with approximately normal numbers, the same for every dtype. */
-static void fill(tern__view *view, uint64_t seed)
+static void fill_view(tern__view *view, uint64_t seed)
 {
     int64_t count = tern__view_count(view);
     uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
@@ -148,8 +147,8 @@ static bool open_operands(operands *o, tern_device *device, const shape *s, tern
         o->view[i] = tern__view_make(dtype, blocked ? TERN__BLOCKED16 : TERN__PLAIN, s->ndim, own);
         o->view[i].data = tern__alloc_raw(tern__view_bytes(&o->view[i]), TERN__LINE);
         if (!o->view[i].data)
-            return !tern__error_set(err, "tern bench conv", TERN_E_MEMORY, "out of memory for the operands");
-        fill(&o->view[i], (uint64_t)i + 1);
+            return !tern__error_set(err, "bench_parts conv", TERN_E_MEMORY, "out of memory for the operands");
+        fill_view(&o->view[i], (uint64_t)i + 1);
     }
     const tern__view *x = &o->view[TERN__CONV_X], *w = &o->view[TERN__CONV_W], *y = &o->view[TERN__CONV_Y];
     o->call.in[0] = kernel == TERN__CONV ? x : y;
@@ -205,8 +204,8 @@ static void compare_all(const shape *s, tern__kernel kernel, tern_device *device
     close_operands(&exact);
 }
 
-static void measure(const shape *s, tern__kernel kernel, tern_device *device, const settings *set, result *r,
-                    tern_error *err)
+static void measure_case(const shape *s, tern__kernel kernel, tern_device *device, const settings *set,
+                         result *r, tern_error *err)
 {
     operands o = {0};
     *r = (result){0};
@@ -276,9 +275,9 @@ static void print_row(const char *name, tern__kernel kernel, const settings *set
 
 /* ---- options ---- */
 
-static int take_case(const char *text, void *to, tern_error *err)
+static int take_case(const tern__cli_option *option, const char *text, tern_error *err)
 {
-    settings *set = to;
+    settings *set = option->to;
     if (set->count < CASES_MAX && parse_case(text, &set->cases[set->count])) {
         set->count++;
         return TERN_OK;
@@ -307,7 +306,7 @@ static const tern__cli_option options[] = {
     {0},
 };
 
-const tern__cli_page tern__conv_page = {
+const tern__cli_page conv_page = {
     NULL,
     "Times a convolution's forward, data gradient and weight gradient with each algorithm that supports the "
     "case, "
@@ -315,9 +314,9 @@ const tern__cli_page tern__conv_page = {
     options,
 };
 
-static int parse(int argc, char **argv)
+static int read_options(int argc, char **argv)
 {
-    int status = tern__flags_read_all(&tern__conv_page, "tern bench conv", argc, argv);
+    int status = tern__flags_read_all(&conv_page, "bench_parts conv", argc, argv);
     chosen.dtype = strcmp(dtype, "bf16") ? TERN_F32 : TERN_BF16;
     chosen.errors = !lacks_errors;
     if (!chosen.count) use_resnet18(&chosen);
@@ -326,7 +325,7 @@ static int parse(int argc, char **argv)
 
 /* ---- running ---- */
 
-static void run(tern_device *device, const settings *set, tern_error *err)
+static void run_cases(tern_device *device, const settings *set, tern_error *err)
 {
     if (!set->json) print_head(set);
     for (int i = 0; i < set->count; i++)
@@ -335,7 +334,7 @@ static void run(tern_device *device, const settings *set, tern_error *err)
             tern__kernel kernel = (tern__kernel)(TERN__CONV + k);
             char name[128];
             result r;
-            measure(s, kernel, device, set, &r, err);
+            measure_case(s, kernel, device, set, &r, err);
             case_text(s, name, sizeof(name));
             if (err->code) return;
             if (set->json)
@@ -345,13 +344,13 @@ static void run(tern_device *device, const settings *set, tern_error *err)
         }
 }
 
-int tern__bench_conv(int argc, char **argv)
+int bench_conv(int argc, char **argv)
 {
-    int status = parse(argc, argv);
+    int status = read_options(argc, argv);
     if (status) return status < 0 ? tern__cli_flush(argv[0]) : status;
     tern_error err = {0};
     tern_device *device = tern_device_open("cpu", &err);
-    if (device) run(device, &chosen, &err);
+    if (device) run_cases(device, &chosen, &err);
     tern_error_print(&err);
     tern_device_close(device);
     return err.code ? TERN__EXIT_FAILED : TERN__EXIT_OK;

@@ -1,7 +1,13 @@
-/* clock.c - the clock of a bench: CLOCK_MONOTONIC on the CPU, timed events on a GPU. */
-#include "bench/clock.h"
+/* measure.c - what every bench does: it reads a clock, takes medians and prints lines of JSON. The clock is
+ * CLOCK_MONOTONIC on the CPU, timed events on a GPU. */
+#include "bench/bench.h"
 
 #include "device/backend.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+/* ---- the clock ---- */
 
 struct tern__bench_clock {
     tern_device *device;
@@ -48,4 +54,34 @@ double tern__bench_clock_ms(tern__bench_clock *clock, int from, int to)
 {
     if (clock->ns) return (double)(clock->ns[to] - clock->ns[from]) * 1e-6;
     return clock->device->backend->timer_ms(clock->device, clock->events[from], clock->events[to]);
+}
+
+/* ---- figures ---- */
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double tern__bench_median(double *values, size_t count)
+{
+    qsort(values, count, sizeof(*values), by_value);
+    return (values[(count - 1) / 2] + values[count / 2]) / 2;
+}
+
+void tern__bench_print(cJSON *line)
+{
+    char *text = cJSON_PrintUnformatted(line);
+    if (text) puts(text);
+    cJSON_free(text);
+    cJSON_Delete(line);
+}
+
+void tern__bench_print_oversubscribed(int threads)
+{
+    int sharers, cores = tern_device_cores(&sharers);
+    if (sharers * threads <= cores) return;
+    printf("oversubscribed: %d rank%s x %d thread%s take turns on %d core%s\n", sharers,
+           sharers == 1 ? "" : "s", threads, threads == 1 ? "" : "s", cores, cores == 1 ? "" : "s");
 }

@@ -1,6 +1,6 @@
-/* board.c - `tern bench board`: the time that a board's calls take from a training loop. The boards write to
+/* board.c - `bench_parts board`: the time that a board's calls take from a training loop. The boards write to
  * a temporary folder, which is removed at the end; the times include each call's share of the file writes. */
-#include "bench/bench.h"
+#include "parts.h"
 
 #include <tern.h>
 
@@ -36,7 +36,7 @@ static const tern__cli_option options[] = {
     {0},
 };
 
-const tern__cli_page tern__board_page = {
+const tern__cli_page board_page = {
     NULL,
     "Times a board's calls and prints the median: a scalar, a scalar with CSV and JSON lines, a histogram of "
     "1000000 f32, a grid of 64 images of 28x28. The files are written to $TMPDIR (default /tmp) and "
@@ -46,22 +46,22 @@ const tern__cli_page tern__board_page = {
 
 /* ---- subjects ---- */
 
-static void scalar(bench *b, tern_error *err)
+static void add_scalar(bench *b, tern_error *err)
 {
     tern_board_scalar(b->plain, "loss", 0.5, b->step++, err);
 }
 
-static void scalar_tables(bench *b, tern_error *err)
+static void add_scalar_tables(bench *b, tern_error *err)
 {
     tern_board_scalar(b->tables, "loss", 0.5, b->step++, err);
 }
 
-static void histogram(bench *b, tern_error *err)
+static void add_histogram(bench *b, tern_error *err)
 {
     tern_board_histogram(b->plain, "values", b->values, b->step++, err);
 }
 
-static void image(bench *b, tern_error *err)
+static void add_image(bench *b, tern_error *err)
 {
     tern_board_image(b->plain, "images", b->images, b->step++, NULL, err);
 }
@@ -71,15 +71,16 @@ static const struct {
     void (*call)(bench *b, tern_error *err);
     int calls; /* per round */
 } subjects[] = {
-    {"scalar", scalar, CALLS},
-    {"scalar, csv, jsonl", scalar_tables, CALLS},
-    {"histogram", histogram, 1},
-    {"image", image, 1},
+    {"scalar", add_scalar, CALLS},
+    {"scalar, csv, jsonl", add_scalar_tables, CALLS},
+    {"histogram", add_histogram, 1},
+    {"image", add_image, 1},
 };
 
 /* ---- open and close ---- */
 
-static tern_tensor *draw(tern_scope *scope, tern_rng *rng, int ndim, const int64_t *shape, tern_error *err)
+static tern_tensor *draw_tensor(tern_scope *scope, tern_rng *rng, int ndim, const int64_t *shape,
+                                tern_error *err)
 {
     if (err->code) return NULL;
     tern_tensor *kept = tern_keep(tern_rand(scope, rng, ndim, shape), err);
@@ -92,8 +93,8 @@ static void open_tensors(bench *b, tern_error *err)
     tern_device *device = tern_device_open(NULL, err);
     tern_scope *scope = tern_scope_new(device, NULL, err);
     tern_rng *rng = tern_rng_new(0, err);
-    b->values = draw(scope, rng, 1, (int64_t[]){VALUES}, err);
-    b->images = draw(scope, rng, 4, (int64_t[]){IMAGES, 1, SIDE, SIDE}, err);
+    b->values = draw_tensor(scope, rng, 1, (int64_t[]){VALUES}, err);
+    b->images = draw_tensor(scope, rng, 4, (int64_t[]){IMAGES, 1, SIDE, SIDE}, err);
     tern_rng_free(rng);
     tern_scope_free(scope);
     tern_device_close(device);
@@ -105,7 +106,7 @@ static void open_bench(bench *b, tern_error *err)
     const char *place = tern__env("TMPDIR");
     snprintf(b->folder, sizeof(b->folder), "%.40s/tern-board-XXXXXX", place ? place : "/tmp");
     if (!mkdtemp(b->folder)) {
-        tern__error_errno(err, "tern bench board", TERN_E_IO, "cannot make %s", b->folder);
+        tern__error_errno(err, "bench_parts board", TERN_E_IO, "cannot make %s", b->folder);
         *b->folder = 0;
     }
     tern_board_opts opts = tern_board_defaults();
@@ -136,7 +137,7 @@ static void close_bench(bench *b)
 /* ---- measuring and printing ---- */
 
 /* Returns the median over the rounds. The first round is a warm-up: it allocates memory. */
-static double measure(bench *b, const settings *set, int subject, tern_error *err)
+static double measure_call(bench *b, const settings *set, int subject, tern_error *err)
 {
     int calls = subjects[subject].calls;
     for (long round = -1; round < set->rounds && !err->code; round++) {
@@ -159,23 +160,23 @@ static void print_row(const settings *set, int subject, double us)
     tern__bench_print(line);
 }
 
-static void run(bench *b, const settings *set, tern_error *err)
+static void run_subjects(bench *b, const settings *set, tern_error *err)
 {
     if (!set->json) printf("%-20s %12s\n", "call", "median us");
     for (int i = 0; i < (int)TERN__COUNT(subjects) && !err->code; i++) {
-        double us = measure(b, set, i, err);
+        double us = measure_call(b, set, i, err);
         if (!err->code) print_row(set, i, us);
     }
 }
 
-int tern__bench_board(int argc, char **argv)
+int bench_board(int argc, char **argv)
 {
-    int status = tern__flags_read_all(&tern__board_page, "tern bench board", argc, argv);
+    int status = tern__flags_read_all(&board_page, "bench_parts board", argc, argv);
     if (status) return status < 0 ? tern__cli_flush(argv[0]) : status;
     bench b = {.step = 0};
     tern_error err = {0};
     open_bench(&b, &err);
-    if (!err.code) run(&b, &chosen, &err);
+    if (!err.code) run_subjects(&b, &chosen, &err);
     tern_error_print(&err);
     close_bench(&b);
     return err.code ? TERN__EXIT_FAILED : TERN__EXIT_OK;

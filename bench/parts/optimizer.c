@@ -1,4 +1,4 @@
-/* optimizer.c - `tern bench optimizer`: the memory bandwidth of SGD with momentum and of Adam, compared with
+/* optimizer.c - `bench_parts optimizer`: the memory bandwidth of SGD with momentum and of Adam, compared with
  * a copy.
  *
  * Both are limited by memory bandwidth. A step reads the gradient, the parameter and the state and writes the
@@ -6,8 +6,7 @@
  * cache before they write it. That read is not counted, so a step, which has no such overhead, may be faster
  * than the copy. Copy and steps take turns, since the bandwidth of a shared machine varies over time. On a
  * GPU the copy stays within the GPU's memory and events measure the times. */
-#include "bench/bench.h"
-#include "bench/clock.h"
+#include "parts.h"
 #include "bench/machine.h"
 
 #include "device/backend.h"
@@ -54,7 +53,7 @@ static const tern__cli_option options[] = {
     {0},
 };
 
-const tern__cli_page tern__optimizer_page = {
+const tern__cli_page optimizer_page = {
     NULL,
     "Times steps of SGD with momentum and of Adam over N floats and a copy of as many: with one thread and "
     "with "
@@ -78,7 +77,7 @@ static void open_optims(bench *b, tern_error *err)
 
 static void set_gradients(bench *b, int64_t count, tern_error *err)
 {
-    float *numbers = tern__alloc((size_t)count * sizeof(*numbers), "tern bench optimizer", err);
+    float *numbers = tern__alloc((size_t)count * sizeof(*numbers), "bench_parts optimizer", err);
     for (int64_t i = 0; numbers && i < count; i++) numbers[i] = (float)(i % 1000 - 500) * 1e-3f;
     if (!err->code)
         tern__memory_copy(b->parameter->leaf->grad->view.data, numbers, (size_t)count * sizeof(*numbers),
@@ -98,7 +97,7 @@ static void open_bench(bench *b, const settings *set, tern_error *err)
     b->scope = tern_scope_new(b->device, b->world, err);
     if (!err->code) b->clock = tern__bench_clock_new(b->device, 2, err);
     if (err->code) return;
-    b->copy = tern__memory_new(b->device, (size_t)count * sizeof(*b->copy), "tern bench optimizer", err);
+    b->copy = tern__memory_new(b->device, (size_t)count * sizeof(*b->copy), "bench_parts optimizer", err);
     set_gradients(b, count, err);
 }
 
@@ -148,7 +147,7 @@ static double time_once(bench *b, const settings *set, int subject, tern_error *
 }
 
 /* The first round is a warm-up: it touches the memory for the first time. */
-static void measure(bench *b, const settings *set, double median[SUBJECTS], tern_error *err)
+static void measure_medians(bench *b, const settings *set, double median[SUBJECTS], tern_error *err)
 {
     for (long round = -1; round < set->rounds && !err->code; round++) {
         for (int s = 0; s < SUBJECTS && !err->code; s++)
@@ -160,7 +159,7 @@ static void measure(bench *b, const settings *set, double median[SUBJECTS], tern
 
 /* ---- printing ---- */
 
-static double gbs(const settings *set, int subject, const double median[SUBJECTS])
+static double rate_gbs(const settings *set, int subject, const double median[SUBJECTS])
 {
     return 4.0 * floats[subject] * (double)set->elements / median[subject] * 1e-9;
 }
@@ -174,8 +173,8 @@ static void print_json(const bench *b, const settings *set, int subject, const d
     cJSON_AddNumberToObject(line, "threads", tern_device_threads_get(b->device));
     cJSON_AddNumberToObject(line, "elements", (double)set->elements);
     cJSON_AddNumberToObject(line, "median_ms", median[subject] * 1e3);
-    cJSON_AddNumberToObject(line, "gbs", gbs(set, subject, median));
-    cJSON_AddNumberToObject(line, "copy_gbs", gbs(set, COPY, median));
+    cJSON_AddNumberToObject(line, "gbs", rate_gbs(set, subject, median));
+    cJSON_AddNumberToObject(line, "copy_gbs", rate_gbs(set, COPY, median));
     tern__bench_print(line);
 }
 
@@ -190,14 +189,14 @@ static void print_head(const bench *b, const settings *set)
 
 static void print_row(const bench *b, const settings *set, int subject, const double median[SUBJECTS])
 {
-    double ours = gbs(set, subject, median), copy = gbs(set, COPY, median);
+    double ours = rate_gbs(set, subject, median), copy = rate_gbs(set, COPY, median);
     printf("%-10s %8d %12.3f %8.2f %10.2f %6.0f %%\n", names[subject], tern_device_threads_get(b->device),
            median[subject] * 1e3, ours, copy, 100 * ours / copy);
 }
 
 /* ---- running ---- */
 
-static void run(bench *b, const settings *set, tern_error *err)
+static void run_rounds(bench *b, const settings *set, tern_error *err)
 {
     bool prints = tern_group_rank(b->world) == 0;
     int all = tern_device_threads_get(b->device), fewest = b->device->backend ? all : 1;
@@ -205,20 +204,20 @@ static void run(bench *b, const settings *set, tern_error *err)
     if (prints && !set->json) print_head(b, set);
     for (int threads = fewest; threads <= all && !err->code; threads += TERN__MAX(all - 1, 1)) {
         tern_device_threads_set(b->device, threads, err);
-        measure(b, set, median, err);
+        measure_medians(b, set, median, err);
         for (int s = SGD; s < SUBJECTS && prints && !err->code; s++)
             (set->json ? print_json : print_row)(b, set, s, median);
     }
 }
 
-int tern__bench_optimizer(int argc, char **argv)
+int bench_optimizer(int argc, char **argv)
 {
-    int status = tern__flags_read_all(&tern__optimizer_page, "tern bench optimizer", argc, argv);
+    int status = tern__flags_read_all(&optimizer_page, "bench_parts optimizer", argc, argv);
     if (status) return status < 0 ? tern__cli_flush(argv[0]) : status;
     static bench b; /* large */
     tern_error err = {0};
     open_bench(&b, &chosen, &err);
-    if (!err.code) run(&b, &chosen, &err);
+    if (!err.code) run_rounds(&b, &chosen, &err);
     tern_error_print(&err);
     close_bench(&b);
     return err.code ? TERN__EXIT_FAILED : TERN__EXIT_OK;
