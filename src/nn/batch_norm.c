@@ -50,12 +50,12 @@ static tern_tensor *run(batch_norm *self, tern_scope *scope, tern_tensor *x, ter
     opts.eps = self->eps;
     opts.momentum = momentum_of(self);
     opts.relu = relu;
-    bool moves = opts.training && !scope->keeps_buffers, reads = !opts.training;
+    bool moves = opts.training && !scope->role.keeps_buffers, reads = !opts.training;
     tern_tensor *y =
         tern__batch_norm_act(scope, x, self->weight, self->bias, moves || reads ? self->running_mean : NULL,
                              moves || reads ? self->running_var : NULL, residual, &opts,
                              self->base.training && is_synced(self) ? &self->sync : NULL);
-    if (y && self->base.training && !scope->keeps_buffers) count_batch(self);
+    if (y && self->base.training && !scope->role.keeps_buffers) count_batch(self);
     return y;
 }
 

@@ -288,7 +288,7 @@ static bool forward(tern_scope *scope, const conv *c, const tern__view *x, const
 static tern_tensor *laid_weight(tern_scope *scope, tern_tensor *weight)
 {
     tern__layout layout = tern__weight_layout(scope->here, &weight->view);
-    bool kept = weight->leaf && weight->view.layout != layout && !scope->traced;
+    bool kept = weight->leaf && weight->view.layout != layout && !scope->checkpoint.traced;
     tern_tensor *laid = kept ? tern__cast_find(scope, weight, weight->view.dtype) : NULL;
     if (laid) return laid;
     laid = tern__laid_out(scope, weight, layout);

@@ -24,7 +24,7 @@ static int check_scope(tern_scope *scope, const tern_group *group)
     return tern__scope_fail(scope, "tern_batch_norm_act", TERN_E_STATE,
                             "a synchronised batch norm in training on a scope of %s: expected the group that "
                             "it was converted with, or one of the same family",
-                            scope->is_replica ? "a replica of data_parallel"
+                            scope->role.is_replica ? "a replica of data_parallel"
                             : scope->group    ? "another group"
                                               : "no group");
 }
