@@ -371,20 +371,53 @@ static tern_tensor *enter(tern_scope *scope, conv *c, tern_tensor *operands[3], 
     return prepare(scope, c, operands);
 }
 
-#define CONV(name, dimensions, is_transposed, padding_mode)                                                  \
-    tern_tensor *tern_##name(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,      \
-                             const tern_##name##_opts *opts)                                                 \
-    {                                                                                                        \
-        tern_##name##_opts o = tern_##name##_defaults();                                                     \
-        conv c = {.func = __func__, .op = #name, .spatial = dimensions, .transposed = is_transposed};        \
-        return enter(scope, &c, (tern_tensor *[]){x, weight, bias}, &o, sizeof(o), padding_mode, opts);      \
-    }
-CONV(conv1d, 1, false, &o.padding_mode)
-CONV(conv2d, 2, false, &o.padding_mode)
-CONV(conv3d, 3, false, &o.padding_mode)
-CONV(conv_transpose1d, 1, true, NULL)
-CONV(conv_transpose2d, 2, true, NULL)
-CONV(conv_transpose3d, 3, true, NULL)
+tern_tensor *tern_conv1d(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
+                         const tern_conv1d_opts *opts)
+{
+    tern_conv1d_opts o = tern_conv1d_defaults();
+    conv c = {.func = __func__, .op = "conv1d", .spatial = 1};
+    return enter(scope, &c, (tern_tensor *[]){x, weight, bias}, &o, sizeof(o), &o.padding_mode, opts);
+}
+
+tern_tensor *tern_conv2d(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
+                         const tern_conv2d_opts *opts)
+{
+    tern_conv2d_opts o = tern_conv2d_defaults();
+    conv c = {.func = __func__, .op = "conv2d", .spatial = 2};
+    return enter(scope, &c, (tern_tensor *[]){x, weight, bias}, &o, sizeof(o), &o.padding_mode, opts);
+}
+
+tern_tensor *tern_conv3d(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
+                         const tern_conv3d_opts *opts)
+{
+    tern_conv3d_opts o = tern_conv3d_defaults();
+    conv c = {.func = __func__, .op = "conv3d", .spatial = 3};
+    return enter(scope, &c, (tern_tensor *[]){x, weight, bias}, &o, sizeof(o), &o.padding_mode, opts);
+}
+
+tern_tensor *tern_conv_transpose1d(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
+                                   const tern_conv_transpose1d_opts *opts)
+{
+    tern_conv_transpose1d_opts o = tern_conv_transpose1d_defaults();
+    conv c = {.func = __func__, .op = "conv_transpose1d", .spatial = 1, .transposed = true};
+    return enter(scope, &c, (tern_tensor *[]){x, weight, bias}, &o, sizeof(o), NULL, opts);
+}
+
+tern_tensor *tern_conv_transpose2d(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
+                                   const tern_conv_transpose2d_opts *opts)
+{
+    tern_conv_transpose2d_opts o = tern_conv_transpose2d_defaults();
+    conv c = {.func = __func__, .op = "conv_transpose2d", .spatial = 2, .transposed = true};
+    return enter(scope, &c, (tern_tensor *[]){x, weight, bias}, &o, sizeof(o), NULL, opts);
+}
+
+tern_tensor *tern_conv_transpose3d(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
+                                   const tern_conv_transpose3d_opts *opts)
+{
+    tern_conv_transpose3d_opts o = tern_conv_transpose3d_defaults();
+    conv c = {.func = __func__, .op = "conv_transpose3d", .spatial = 3, .transposed = true};
+    return enter(scope, &c, (tern_tensor *[]){x, weight, bias}, &o, sizeof(o), NULL, opts);
+}
 
 tern_conv1d_opts tern_conv1d_defaults(void)
 {
