@@ -46,7 +46,7 @@ static int autocast_compare(const void *op, const void *at)
  * which parameters are used: then it has to see every use. */
 static tern_tensor *autocast_cast(tern_scope *scope, tern_tensor *x, tern_dtype dtype)
 {
-    bool kept = x->leaf && x->view.dtype != dtype && !scope->traced;
+    bool kept = x->leaf && x->view.dtype != dtype && !scope->checkpoint.traced;
     tern_tensor *y = kept ? tern__cast_find(scope, x, dtype) : NULL;
     if (y) return y;
     y = kept ? tern__cast_parameter(scope, x, dtype) : tern__cast(scope, x, dtype);
@@ -174,7 +174,7 @@ static const tern__policy *next_policy(const tern__policy *now, tern_dtype dtype
 tern_dtype tern_autocast_set(tern_scope *scope, tern_dtype dtype)
 {
     if (!scope) return TERN_F32;
-    tern_dtype before = scope->policy ? scope->policy->dtype : TERN_F32;
+    tern_dtype before = scope->autocast.policy ? scope->autocast.policy->dtype : TERN_F32;
     if (dtype != TERN_F32 && !tern__dtype_is_half(dtype)) {
         tern__scope_fail(scope, __func__, TERN_E_DTYPE,
                          "autocast: expected bf16 or f16 to begin a region, or f32 to end it, got %s",
@@ -182,6 +182,6 @@ tern_dtype tern_autocast_set(tern_scope *scope, tern_dtype dtype)
         return before;
     }
     if (tern__dtype_is_half(dtype)) note_what_lacks(scope, dtype);
-    tern__policy_set(scope, next_policy(scope->policy, dtype));
+    tern__policy_set(scope, next_policy(scope->autocast.policy, dtype));
     return before;
 }

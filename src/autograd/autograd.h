@@ -95,20 +95,6 @@ typedef struct tern__watch {
                                                                                         * scope's error */
 } tern__watch;
 
-/* A replica's gradient of one leaf. All replicas share the leaf, so each has a slot of its own. */
-typedef struct tern__slot {
-    const tern__leaf *leaf;
-    tern__view grad;
-    bool fresh;
-    int pending;
-} tern__slot;
-
-/* A leaf that the function of a tern_checkpoint uses. */
-typedef struct tern__use {
-    tern__leaf *leaf;
-    struct tern__use *next;
-} tern__use;
-
 /* Autocast (amp/autocast.c): how ops of the scope convert their inputs before they look at them. */
 typedef struct tern__policy {
     tern_dtype dtype; /* the region's dtype: BF16 or F16 */
@@ -127,14 +113,51 @@ typedef struct tern__kept_cast {
 } tern__kept_cast;
 #define TERN__CASTS 64
 
+/* The scope's autocast region. */
+typedef struct tern__autocast {
+    const tern__policy *policy;          /* NULL: ops take their inputs as they are */
+    tern__kept_cast *casts[TERN__CASTS]; /* this region's, hashed by leaf */
+} tern__autocast;
+
+/* A replica's gradient of one leaf. All replicas share the leaf, so each has a slot of its own. */
+typedef struct tern__slot {
+    const tern__leaf *leaf;
+    tern__view grad;
+    bool fresh;
+    int pending;
+} tern__slot;
+
+/* The scope's role, if it computes a part of another scope's step: it belongs to a replica
+ * (parallel/replica.c), or tern_checkpoint recomputes in it (nn/checkpoint.c). */
+typedef struct tern__role {
+    tern__slot *slots; /* [slot_count] its gradients by leaf->index; NULL: they go into the leaves */
+    int slot_count;
+    bool is_replica;    /* parameters and buffers count as being on its device */
+    bool is_again;      /* tern_checkpoint recomputes here, inside another scope's backward */
+    bool keeps_buffers; /* leaves running statistics alone: replica 0 or the first pass updates them */
+    bool follows;       /* replica 0 chooses its convolutions' algorithms */
+} tern__role;
+
+/* A leaf that the function of a tern_checkpoint uses. */
+typedef struct tern__use {
+    tern__leaf *leaf;
+    struct tern__use *next;
+} tern__use;
+
+/* The tern_checkpoint whose first pass runs in the scope. */
+typedef struct tern__first_pass {
+    const tern_tensor *traced; /* its input; NULL: none runs */
+    tern__use *uses;           /* leaves that it uses, newest first */
+    bool paused;               /* the user has turned gradients off inside it */
+    tern_scope *child;         /* where it is recomputed; owned, NULL before the first */
+} tern__first_pass;
+
 struct tern_scope {
     tern_device *device; /* home: new tensors are made here */
     tern_device *here;   /* where the running op's inputs are; else home */
     tern_group *group;
     tern_error error;
-    bool grad;                           /* gradients on */
-    const tern__policy *policy;          /* autocast; NULL: ops take their inputs as they are */
-    tern__kept_cast *casts[TERN__CASTS]; /* this region's, hashed by leaf */
+    bool grad;           /* gradients on */
     bool asks;           /* the next backward's loss is scaled: ranks will agree on whether to step */
     uint64_t generation; /* counted up by tern_scope_end */
     uint64_t seed, step; /* of the random numbers; tern_scope_end counts step up */
@@ -156,18 +179,9 @@ struct tern_scope {
     tern_dtype one_dtype;
     tern__observer *observer; /* or NULL */
     tern__watch *watch;       /* for the next backward only, or NULL */
-
-    /* Only in a scope that computes a part of another scope's step (a replica, a recomputation): */
-    tern__slot *slots; /* [slot_count] its gradients by leaf->index; NULL: they go into the leaves */
-    int slot_count;
-    bool is_replica;           /* parameters and buffers count as being on its device */
-    bool keeps_buffers;        /* leaves running statistics alone: replica 0 or the first pass updates them */
-    bool follows;              /* replica 0 chooses its convolutions' algorithms */
-    tern_scope *child;         /* where tern_checkpoint recomputes; owned, NULL before the first */
-    tern__use *uses;           /* leaves used by the running tern_checkpoint's first pass, newest first */
-    const tern_tensor *traced; /* the input of that tern_checkpoint, or NULL */
-    bool paused;               /* the user has turned gradients off inside that first pass */
-    bool is_again;             /* tern_checkpoint recomputes here, inside another scope's backward */
+    tern__autocast autocast;
+    tern__role role;
+    tern__first_pass checkpoint;
 };
 
 /* True if the scope has a group and it is of the same family as `group`. */

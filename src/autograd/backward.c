@@ -29,7 +29,7 @@ bool tern__owns_saved(const tern__node *node, int slot)
 /* Returns the memory of a leaf's gradient, or of the replica's own. */
 static const tern__view *leaf_open(tern_scope *scope, tern__leaf *leaf, bool *add)
 {
-    const tern__slot *slot = scope->slots ? &scope->slots[leaf->index] : NULL;
+    const tern__slot *slot = scope->role.slots ? &scope->role.slots[leaf->index] : NULL;
     *add = slot ? slot->fresh : leaf->fresh;
     return slot ? &slot->grad : &leaf->grad->view;
 }
@@ -119,9 +119,9 @@ int tern__grad_done(tern_scope *scope, tern__node *node, int i)
     tern__leaf *leaf = node->in[i]->leaf;
     if (!leaf) return TERN_OK;
     if (!aside_done(scope, node, i)) return scope->error.code;
-    if (scope->slots) {
-        scope->slots[leaf->index].fresh = true;
-        scope->slots[leaf->index].pending--;
+    if (scope->role.slots) {
+        scope->role.slots[leaf->index].fresh = true;
+        scope->role.slots[leaf->index].pending--;
         return TERN_OK;
     }
     leaf->fresh = true;
@@ -188,10 +188,10 @@ int tern__grad_give_saved(tern_scope *scope, tern__node *node, int i, int slot)
 
 static int count_in_slot(tern_scope *scope, const tern__leaf *leaf)
 {
-    if (!leaf->grad || leaf->index >= scope->slot_count || scope->slots[leaf->index].leaf != leaf)
+    if (!leaf->grad || leaf->index >= scope->role.slot_count || scope->role.slots[leaf->index].leaf != leaf)
         return tern__scope_fail(scope, "tern_backward", TERN_E_UNSUPPORTED,
                                 "a replica uses a parameter of another model than its own");
-    scope->slots[leaf->index].pending++;
+    scope->role.slots[leaf->index].pending++;
     return TERN_OK;
 }
 
@@ -201,13 +201,13 @@ static int check_heard(tern_scope *scope, const tern__leaf *leaf)
 {
     tern_error err = {0};
     tern__listener *l = leaf->listener;
-    if (!l || scope->is_replica || tern__scope_is_of(scope, l->group)) return TERN_OK;
+    if (!l || scope->role.is_replica || tern__scope_is_of(scope, l->group)) return TERN_OK;
     return l->missed(l, &err) ? tern__scope_fail_with(scope, &err) : TERN_OK;
 }
 
 static int count_leaf(tern_scope *scope, tern__leaf *leaf)
 {
-    if (scope->slots) return count_in_slot(scope, leaf);
+    if (scope->role.slots) return count_in_slot(scope, leaf);
     if (check_heard(scope, leaf)) return scope->error.code;
     if (!leaf->grad) {
         tern_error err = {0};
@@ -324,7 +324,7 @@ static int seed_loss(tern_scope *scope, tern_tensor *loss)
 /* A recomputation is part of the backward around it, which the listeners follow already. */
 static tern__listener *listeners(const tern_scope *scope)
 {
-    return scope->group && !scope->is_again ? tern__group_root(scope->group)->listeners : NULL;
+    return scope->group && !scope->role.is_again ? tern__group_root(scope->group)->listeners : NULL;
 }
 
 static int begin_all(tern_scope *scope, const tern_tensor *loss)
@@ -439,7 +439,7 @@ int tern__backward_from(tern_scope *scope, int count, tern_tensor *const *outs, 
         if (dy[i].data) status = seed_result(scope, outs[i], &dy[i]);
     if (!status) status = mark_all(scope, scope->tape);
     if (!status) status = run_all(scope, scope->tape);
-    if (status && !scope->slots) forget_pending(scope);
+    if (status && !scope->role.slots) forget_pending(scope);
     return status;
 }
 

@@ -105,8 +105,9 @@ static void scope_release(tern_tensor *tensor)
 static void drop_casts(tern_scope *scope)
 {
     for (int b = 0; b < TERN__CASTS; b++) {
-        for (tern__kept_cast *cast = scope->casts[b]; cast; cast = cast->next) scope_release(cast->tensor);
-        scope->casts[b] = NULL;
+        for (tern__kept_cast *cast = scope->autocast.casts[b]; cast; cast = cast->next)
+            scope_release(cast->tensor);
+        scope->autocast.casts[b] = NULL;
     }
 }
 
@@ -151,7 +152,7 @@ int tern_scope_end(tern_scope *scope, tern_error *err)
 void tern_scope_free(tern_scope *scope)
 {
     if (!scope) return;
-    tern_scope_free(scope->child);
+    tern_scope_free(scope->checkpoint.child);
     tern__device_flush(scope->device, NULL);
     recycle(scope);
     if (scope->one.data) tern__storage_drop(&scope->one);
@@ -229,9 +230,10 @@ int tern__scope_borrow(tern_scope *scope, void (*give_back)(void *ctx), void *ct
 bool tern_grad_enabled_set(tern_scope *scope, bool enabled)
 {
     if (!scope) return false;
-    bool is_tried = scope->traced != NULL, before = is_tried ? !scope->paused : scope->grad;
+    bool is_tried = scope->checkpoint.traced != NULL,
+         before = is_tried ? !scope->checkpoint.paused : scope->grad;
     if (is_tried)
-        scope->paused = !enabled;
+        scope->checkpoint.paused = !enabled;
     else
         scope->grad = enabled;
     return before;
@@ -241,13 +243,13 @@ bool tern_grad_enabled_set(tern_scope *scope, bool enabled)
 
 const tern__policy *tern__policy_set(tern_scope *scope, const tern__policy *policy)
 {
-    const tern__policy *before = scope->policy;
-    scope->policy = policy;
+    const tern__policy *before = scope->autocast.policy;
+    scope->autocast.policy = policy;
     if (!policy) drop_casts(scope);
     return before;
 }
 
-/* Returns the leaf's bucket in scope->casts. */
+/* Returns the leaf's bucket in scope->autocast.casts. */
 static unsigned scope_bucket_of(const tern__leaf *leaf)
 {
     return (unsigned)((uintptr_t)leaf * 0x9e3779b97f4a7c15u >> 32) % TERN__CASTS;
@@ -261,7 +263,7 @@ static bool has_gradient(const tern_scope *scope, const tern_tensor *parameter, 
 
 tern_tensor *tern__cast_find(const tern_scope *scope, const tern_tensor *parameter, tern_dtype dtype)
 {
-    for (const tern__kept_cast *cast = scope->casts[scope_bucket_of(parameter->leaf)]; cast;
+    for (const tern__kept_cast *cast = scope->autocast.casts[scope_bucket_of(parameter->leaf)]; cast;
          cast = cast->next) {
         tern_tensor *tensor = cast->tensor;
         if (cast->leaf == parameter->leaf && cast->version == cast->leaf->packs.version &&
@@ -276,7 +278,7 @@ void tern__cast_keep(tern_scope *scope, const tern_tensor *parameter, tern_tenso
 {
     tern__kept_cast *entry = tern__scope_alloc(scope, sizeof(*entry));
     if (!entry) return;
-    tern__kept_cast **first = &scope->casts[scope_bucket_of(parameter->leaf)];
+    tern__kept_cast **first = &scope->autocast.casts[scope_bucket_of(parameter->leaf)];
     *entry = (tern__kept_cast){parameter->leaf, parameter->leaf->packs.version, cast, *first};
     *first = entry;
     scope->tensors = cast->next;
@@ -287,7 +289,7 @@ void tern__cast_keep(tern_scope *scope, const tern_tensor *parameter, tern_tenso
 
 tern_device *tern__device_of(const tern_scope *scope, const tern_tensor *tensor)
 {
-    return tensor->scope || !scope->is_replica ? tensor->device : NULL;
+    return tensor->scope || !scope->role.is_replica ? tensor->device : NULL;
 }
 
 static tern_tensor *new_handle(tern_scope *scope, const tern__view *view, tern_device *device)

@@ -66,7 +66,8 @@ bool tern__op_enter(tern_scope *scope, const char *op, int needed, int count, te
     if (!err.code) tape_find_device(scope, op, count, inputs, &err);
     if (err.code) tern__scope_fail_with(scope, &err);
     if (!err.code && scope->here->backend) note_stray(scope, op, count, inputs);
-    if (!err.code && scope->policy) scope->policy->settle(scope->policy, scope, op, count, inputs);
+    if (!err.code && scope->autocast.policy)
+        scope->autocast.policy->settle(scope->autocast.policy, scope, op, count, inputs);
     return !scope->error.code;
 }
 
@@ -104,7 +105,8 @@ void tern__go_to(tern_scope *scope, const void *data)
 bool tern__is_taped(const tern_scope *scope, const tern_tensor *x)
 {
     if (!x || !x->requires_grad) return false;
-    return scope->grad || (x->inner_of && x->inner_of == scope->traced && !scope->paused);
+    return scope->grad ||
+           (x->inner_of && x->inner_of == scope->checkpoint.traced && !scope->checkpoint.paused);
 }
 
 /* Gradients can go to leaves and to tensors of the scope's own tape; during the first pass of
@@ -112,7 +114,8 @@ bool tern__is_taped(const tern_scope *scope, const tern_tensor *x)
 static bool belongs(const tern_scope *scope, const tern_tensor *input)
 {
     if (!input || !input->requires_grad || input->leaf) return true;
-    return scope->grad ? input->scope == scope : input == scope->traced || tern__is_taped(scope, input);
+    return scope->grad ? input->scope == scope
+                       : input == scope->checkpoint.traced || tern__is_taped(scope, input);
 }
 
 static bool all_belong(tern_scope *scope, const char *op, int count, tern_tensor *const *inputs)
@@ -133,19 +136,20 @@ static void note_uses(tern_scope *scope, int count, tern_tensor *const *inputs)
 {
     for (int i = 0; i < count; i++) {
         tern__leaf *leaf = inputs[i] && inputs[i]->requires_grad ? inputs[i]->leaf : NULL;
-        const tern__use *use = scope->uses;
+        const tern__use *use = scope->checkpoint.uses;
         while (use && use->leaf != leaf) use = use->next;
         tern__use *added = leaf && !use ? tern__scope_alloc(scope, sizeof(*added)) : NULL;
         if (!added) continue;
-        *added = (tern__use){leaf, scope->uses};
-        scope->uses = added;
+        *added = (tern__use){leaf, scope->checkpoint.uses};
+        scope->checkpoint.uses = added;
     }
 }
 
 tern__node *tern__record(tern_scope *scope, const char *op, tern__gradient_fn gradient, tern_tensor *out,
                          int count, tern_tensor *const *inputs)
 {
-    bool wanted = false, taped = false, noted = scope->grad || (scope->traced && !scope->paused);
+    bool wanted = false, taped = false,
+         noted = scope->grad || (scope->checkpoint.traced && !scope->checkpoint.paused);
     for (int i = 0; i < count; i++) wanted |= inputs[i] && inputs[i]->requires_grad;
     for (int i = 0; i < count; i++) taped |= tern__is_taped(scope, inputs[i]);
     if (!wanted || !noted || !all_belong(scope, op, count, inputs)) return NULL;
@@ -162,7 +166,7 @@ tern__node *tern__record(tern_scope *scope, const char *op, tern__gradient_fn gr
     scope->tape = node;
     out->node = node;
     out->requires_grad = true;
-    out->inner_of = scope->traced;
+    out->inner_of = scope->checkpoint.traced;
     return node;
 }
 

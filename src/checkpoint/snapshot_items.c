@@ -51,7 +51,7 @@ int tern_snapshot_add_module(tern_snapshot *snapshot, const char *name, tern_mod
     return status;
 }
 
-/* Defines tern_snapshot_add_KIND for an object whose state dict is `saved`. */
+/* Defines save_KIND and load_KIND for an object whose state dict is `saved`. */
 #define DEFINE(kind, saved)                                                                                  \
     static tern_object *save_##kind(void *ctx, tern_error *err)                                              \
     {                                                                                                        \
@@ -60,17 +60,38 @@ int tern_snapshot_add_module(tern_snapshot *snapshot, const char *name, tern_mod
     static int load_##kind(const tern_object *state, void *ctx, tern_error *err)                             \
     {                                                                                                        \
         return tern_##kind##_state_dict_load(ctx, state, err);                                               \
-    }                                                                                                        \
-    int tern_snapshot_add_##kind(tern_snapshot *snapshot, const char *name, tern_##kind *kind,               \
-                                 tern_error *err)                                                            \
-    {                                                                                                        \
-        return snapshot_add(snapshot, __func__, name, save_##kind, load_##kind, kind, err);                  \
     }
 DEFINE(optim, tern_optim_state_dict(ctx, 0, err))
 DEFINE(schedule, tern_schedule_state_dict(ctx, err))
 DEFINE(scaler, tern_scaler_state_dict(ctx, err))
 DEFINE(amp, tern_amp_state_dict(ctx, err))
 DEFINE(loader, tern_loader_state_dict(ctx, err))
+
+int tern_snapshot_add_optim(tern_snapshot *snapshot, const char *name, tern_optim *optim, tern_error *err)
+{
+    return snapshot_add(snapshot, __func__, name, save_optim, load_optim, optim, err);
+}
+
+int tern_snapshot_add_schedule(tern_snapshot *snapshot, const char *name, tern_schedule *schedule,
+                               tern_error *err)
+{
+    return snapshot_add(snapshot, __func__, name, save_schedule, load_schedule, schedule, err);
+}
+
+int tern_snapshot_add_scaler(tern_snapshot *snapshot, const char *name, tern_scaler *scaler, tern_error *err)
+{
+    return snapshot_add(snapshot, __func__, name, save_scaler, load_scaler, scaler, err);
+}
+
+int tern_snapshot_add_amp(tern_snapshot *snapshot, const char *name, tern_amp *amp, tern_error *err)
+{
+    return snapshot_add(snapshot, __func__, name, save_amp, load_amp, amp, err);
+}
+
+int tern_snapshot_add_loader(tern_snapshot *snapshot, const char *name, tern_loader *loader, tern_error *err)
+{
+    return snapshot_add(snapshot, __func__, name, save_loader, load_loader, loader, err);
+}
 
 int tern_snapshot_add_int(tern_snapshot *snapshot, const char *name, int64_t *value, tern_error *err)
 {

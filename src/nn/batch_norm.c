@@ -2,15 +2,19 @@
 #include "nn/batch_norm.h"
 #include "base/opts.h"
 
+typedef struct kind {
+    const char *func, *name, *expected; /* "(N, C, H, W)" */
+    int ndim_min, ndim_max;
+} kind;
+
 typedef struct batch_norm {
     tern_module base;
+    const kind *kind;
     tern_tensor *weight, *bias;              /* NULL if not affine              */
     tern_tensor *running_mean, *running_var; /* NULL if they are not tracked    */
     tern_tensor *num_batches_tracked;
     double eps, momentum;
     bool cumulative;
-    int ndim_min, ndim_max;
-    const char *expected;       /* "(N, C, H, W)" */
     tern__batch_norm_sync sync; /* all zero: not synchronised */
 } batch_norm;
 
@@ -36,9 +40,9 @@ static tern_tensor *batch_norm_run(batch_norm *self, tern_scope *scope, tern_ten
                                    bool relu)
 {
     char shape[TERN__SHAPE_TEXT];
-    if (x->view.ndim < self->ndim_min || x->view.ndim > self->ndim_max) {
+    if (x->view.ndim < self->kind->ndim_min || x->view.ndim > self->kind->ndim_max) {
         tern__scope_fail(scope, "tern_batch_norm_act_forward", TERN_E_SHAPE, "%s: expected %s, got %s",
-                         self->base.kind, self->expected, tern__shape_text(&x->view, shape));
+                         self->base.kind, self->kind->expected, tern__shape_text(&x->view, shape));
         return NULL;
     }
     tern_batch_norm_act_opts opts = tern_batch_norm_act_defaults();
@@ -46,12 +50,16 @@ static tern_tensor *batch_norm_run(batch_norm *self, tern_scope *scope, tern_ten
     opts.eps = self->eps;
     opts.momentum = momentum_of(self);
     opts.relu = relu;
-    bool moves = opts.training && !scope->keeps_buffers, reads = !opts.training;
-    tern_tensor *y =
-        tern__batch_norm_act(scope, x, self->weight, self->bias, moves || reads ? self->running_mean : NULL,
-                             moves || reads ? self->running_var : NULL, residual, &opts,
-                             self->base.training && is_synced(self) ? &self->sync : NULL);
-    if (y && self->base.training && !scope->keeps_buffers && tracked(self)) ++*tracked(self);
+    bool moves = opts.training && !scope->role.keeps_buffers, reads = !opts.training;
+    const tern__batch_norm_tensors tensors = {.x = x,
+                                              .running_mean = moves || reads ? self->running_mean : NULL,
+                                              .running_var = moves || reads ? self->running_var : NULL,
+                                              .weight = self->weight,
+                                              .bias = self->bias,
+                                              .residual = residual};
+    bool is_joint = self->base.training && is_synced(self);
+    tern_tensor *y = tern__batch_norm_act(scope, &tensors, &opts, is_joint ? &self->sync : NULL);
+    if (y && self->base.training && !scope->role.keeps_buffers && tracked(self)) ++*tracked(self);
     return y;
 }
 
@@ -139,26 +147,23 @@ static int add_members(batch_norm *self, int64_t channels, const tern_batch_norm
     return TERN_OK;
 }
 
-static tern_module *new_batch_norm(const char *func, const char *kind, const char *expected, int ndim_min,
-                                   int ndim_max, int64_t channels, const tern_batch_norm_opts *opts,
+static tern_module *new_batch_norm(const kind *k, int64_t channels, const tern_batch_norm_opts *opts,
                                    tern_error *err)
 {
     tern_batch_norm_opts o = tern_batch_norm_defaults();
-    if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, func, err)) return NULL;
+    if (tern__is_set(err) || tern__opts_read(&o, sizeof(o), opts, k->func, err)) return NULL;
     if (channels < 1) {
-        tern__error_set(err, func, TERN_E_RANGE, "%s: expected at least 1 channel, got %lld", kind,
+        tern__error_set(err, k->func, TERN_E_RANGE, "%s: expected at least 1 channel, got %lld", k->name,
                         (long long)channels);
         return NULL;
     }
-    batch_norm *self = tern__module_new(sizeof(*self), kind, batch_norm_forward, err);
+    batch_norm *self = tern__module_new(sizeof(*self), k->name, batch_norm_forward, err);
     if (!self) return NULL;
     self->base.tree->with_relu = with_relu;
     self->eps = o.eps;
     self->momentum = o.momentum;
     self->cumulative = o.cumulative;
-    self->expected = expected;
-    self->ndim_min = ndim_min;
-    self->ndim_max = ndim_max;
+    self->kind = k;
     tern__options_add_real(&self->base, "eps", o.eps);
     tern__options_add_real(&self->base, "momentum", o.momentum);
     if (add_members(self, channels, &o, err) == TERN_OK) return &self->base;
@@ -168,15 +173,18 @@ static tern_module *new_batch_norm(const char *func, const char *kind, const cha
 
 tern_module *tern_batch_norm1d_new(int64_t channels, const tern_batch_norm_opts *opts, tern_error *err)
 {
-    return new_batch_norm(__func__, "batch_norm1d", "(N, C) or (N, C, L)", 2, 3, channels, opts, err);
+    static const kind k = {"tern_batch_norm1d_new", "batch_norm1d", "(N, C) or (N, C, L)", 2, 3};
+    return new_batch_norm(&k, channels, opts, err);
 }
 
 tern_module *tern_batch_norm2d_new(int64_t channels, const tern_batch_norm_opts *opts, tern_error *err)
 {
-    return new_batch_norm(__func__, "batch_norm2d", "(N, C, H, W)", 4, 4, channels, opts, err);
+    static const kind k = {"tern_batch_norm2d_new", "batch_norm2d", "(N, C, H, W)", 4, 4};
+    return new_batch_norm(&k, channels, opts, err);
 }
 
 tern_module *tern_batch_norm3d_new(int64_t channels, const tern_batch_norm_opts *opts, tern_error *err)
 {
-    return new_batch_norm(__func__, "batch_norm3d", "(N, C, D, H, W)", 5, 5, channels, opts, err);
+    static const kind k = {"tern_batch_norm3d_new", "batch_norm3d", "(N, C, D, H, W)", 5, 5};
+    return new_batch_norm(&k, channels, opts, err);
 }

@@ -23,20 +23,18 @@ typedef struct record {
 static tern_scope *open_child(tern_scope *scope, const record *r)
 {
     tern_error err = {0};
-    if (!scope->child && !(scope->child = tern_scope_new(scope->device, scope->group, &err))) {
+    tern_scope *child = scope->checkpoint.child;
+    if (!child) child = scope->checkpoint.child = tern_scope_new(scope->device, scope->group, &err);
+    if (!child) {
         tern__scope_fail_with(scope, &err);
         return NULL;
     }
-    tern_scope *child = scope->child;
     tern_scope_seed(child, r->seed, r->step);
     child->draws = r->draws;
-    child->policy = r->policy;
+    child->autocast.policy = r->policy;
     child->stream = scope->stream;
-    child->slots = scope->slots;
-    child->slot_count = scope->slot_count;
-    child->is_replica = scope->is_replica;
-    child->keeps_buffers = child->is_again = true;
-    child->follows = scope->follows;
+    child->role = scope->role;
+    child->role.keeps_buffers = child->role.is_again = true;
     return child;
 }
 
@@ -117,14 +115,15 @@ static int checkpoint_gradient(tern_scope *scope, tern__node *node)
 /* Runs the first pass, without a tape, and counts the leaves that it used. */
 static tern_tensor *try(tern_module *module, tern_scope *scope, tern_tensor *x, int *count)
 {
-    scope->traced = x;
-    scope->uses = NULL;
-    scope->grad = scope->paused = false;
+    tern__first_pass *pass = &scope->checkpoint;
+    pass->traced = x;
+    pass->uses = NULL;
+    scope->grad = pass->paused = false;
     tern_tensor *y = tern_forward(module, scope, x);
     if (y && y->leaf) y = tern_clone(scope, y); /* counts as a use */
     scope->grad = true;
-    scope->traced = NULL;
-    for (const tern__use *use = scope->uses; use; use = use->next) ++*count;
+    pass->traced = NULL;
+    for (const tern__use *use = pass->uses; use; use = use->next) ++*count;
     return y && y->requires_grad ? tern_detach(scope, y) : y == x ? tern_detach(scope, x) : y;
 }
 
@@ -132,14 +131,15 @@ tern_tensor *tern_checkpoint(tern_module *module, tern_scope *scope, tern_tensor
 {
     if (!module || !TERN__ENTER(scope, __func__, 1, &x)) return NULL;
     if (!scope->grad) return tern_forward(module, scope, x);
-    const record r = {module, scope->seed, scope->step, scope->draws, scope->policy};
+    const record r = {module, scope->seed, scope->step, scope->draws, scope->autocast.policy};
     int count = 0;
     tern_tensor *y = try(module, scope, x, &count);
     tern_tensor **inputs = y ? tern__scope_alloc(scope, (size_t)(1 + count) * sizeof(*inputs)) : NULL;
     if (!inputs) return NULL;
     inputs[0] = x;
     int n = 1;
-    for (const tern__use *use = scope->uses; use; use = use->next) inputs[n++] = use->leaf->parameter;
+    for (const tern__use *use = scope->checkpoint.uses; use; use = use->next)
+        inputs[n++] = use->leaf->parameter;
     tern__node *node = tern__record(scope, "checkpoint", checkpoint_gradient, y, n, inputs);
     tern__save(node, 0, x);
     tern__save_attr(scope, node, &r, sizeof(r));

@@ -58,7 +58,7 @@ static int require_input(tern_tensor *x, bool required, const char *func, tern_e
         return tern__error_set(err, func, TERN_E_DTYPE, "tensor %s is of %s, which has no gradients",
                                tern__shape_text(&x->view, shape), tern_dtype_name(x->view.dtype));
     x->requires_grad = required;
-    x->inner_of = x->scope->traced;
+    x->inner_of = x->scope->checkpoint.traced;
     if (!required || !tern__scope_borrow(x->scope, drop_grad, x)) return TERN_OK;
     return tern__error_set(err, func, x->scope->error.code, "%s", x->scope->error.text);
 }

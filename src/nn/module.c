@@ -283,7 +283,7 @@ static void module_follow(tern_module *module, const tern_scope *scope)
 {
     const tern__seal *seal = tern__module_root(module)->tree->seal;
     bool is_led = seal && seal->attached && tern_group_rank(seal->group) != 0;
-    scope->here->follows = is_led || scope->follows;
+    scope->here->follows = is_led || scope->role.follows;
 }
 
 tern_tensor *tern__forward_by(tern_module *module, tern_scope *scope, tern_tensor *x, tern_forward_fn forward)

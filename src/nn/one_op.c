@@ -2,22 +2,71 @@
 #include "base/opts.h"
 #include "nn/nn.h"
 
-#define LAYER(name, y)                                                                                       \
-    static tern_tensor *name##_forward(tern_module *module, tern_scope *scope, tern_tensor *x)               \
-    {                                                                                                        \
-        (void)module;                                                                                        \
-        return y;                                                                                            \
-    }                                                                                                        \
-    tern_module *tern_##name##_new(tern_error *err)                                                          \
-    {                                                                                                        \
-        return tern__module_new(sizeof(tern_module), #name, name##_forward, err);                            \
-    }
-LAYER(relu, tern_relu(scope, x))
-LAYER(silu, tern_silu(scope, x))
-LAYER(sigmoid, tern_sigmoid(scope, x))
-LAYER(tanh, tern_tanh(scope, x))
-LAYER(global_avg_pool, tern_global_avg_pool(scope, x))
-LAYER(flatten, tern_flatten(scope, x, 1))
+static tern_tensor *relu_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    (void)module;
+    return tern_relu(scope, x);
+}
+
+tern_module *tern_relu_new(tern_error *err)
+{
+    return tern__module_new(sizeof(tern_module), "relu", relu_forward, err);
+}
+
+static tern_tensor *silu_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    (void)module;
+    return tern_silu(scope, x);
+}
+
+tern_module *tern_silu_new(tern_error *err)
+{
+    return tern__module_new(sizeof(tern_module), "silu", silu_forward, err);
+}
+
+static tern_tensor *sigmoid_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    (void)module;
+    return tern_sigmoid(scope, x);
+}
+
+tern_module *tern_sigmoid_new(tern_error *err)
+{
+    return tern__module_new(sizeof(tern_module), "sigmoid", sigmoid_forward, err);
+}
+
+static tern_tensor *tanh_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    (void)module;
+    return tern_tanh(scope, x);
+}
+
+tern_module *tern_tanh_new(tern_error *err)
+{
+    return tern__module_new(sizeof(tern_module), "tanh", tanh_forward, err);
+}
+
+static tern_tensor *global_avg_pool_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    (void)module;
+    return tern_global_avg_pool(scope, x);
+}
+
+tern_module *tern_global_avg_pool_new(tern_error *err)
+{
+    return tern__module_new(sizeof(tern_module), "global_avg_pool", global_avg_pool_forward, err);
+}
+
+static tern_tensor *flatten_forward(tern_module *module, tern_scope *scope, tern_tensor *x)
+{
+    (void)module;
+    return tern_flatten(scope, x, 1);
+}
+
+tern_module *tern_flatten_new(tern_error *err)
+{
+    return tern__module_new(sizeof(tern_module), "flatten", flatten_forward, err);
+}
 
 bool tern__is_relu(const tern_module *module)
 {

@@ -7,7 +7,7 @@
 void tern__precision_enter(const tern_module *module, tern_scope *scope)
 {
     const tern__precision *p = &module->tree->precision;
-    if (p->policy && !scope->policy) tern__policy_set(scope, p->policy);
+    if (p->policy && !scope->autocast.policy) tern__policy_set(scope, p->policy);
 }
 
 static tern_tensor *precision_cast(tern_scope *scope, tern_tensor *x, tern_dtype dtype)

@@ -8,28 +8,93 @@
 #define Y    TERN__Y
 #define ZERO TERN__ZERO
 
-#define TWO(name, NAME, ...)                                                                                 \
-    static const tern__pointwise_op name##_op = {#name, TERN__##NAME, 2, __VA_ARGS__};                       \
-    tern_tensor *tern_##name(tern_scope *scope, tern_tensor *a, tern_tensor *b)                              \
-    {                                                                                                        \
-        return tern__pointwise(scope, __func__, &name##_op, (tern_tensor *[]){a, b}, NULL);                  \
-    }
+static const tern__pointwise_op add_op = {"add", TERN__ADD, 2, .takes = TERN__ALL,
+                                          .grad = {{TERN__COPY, {DY}}, {TERN__COPY, {DY}}}};
+static const tern__pointwise_op sub_op = {"sub", TERN__SUB, 2, .takes = TERN__NUMBERS,
+                                          .grad = {{TERN__COPY, {DY}}, {TERN__NEG, {DY}}}};
+static const tern__pointwise_op mul_op = {"mul", TERN__MUL, 2, .takes = TERN__ALL,
+                                          .grad = {{TERN__MUL, {DY, B}}, {TERN__MUL, {DY, A}}}};
+static const tern__pointwise_op div_op = {"div", TERN__DIV, 2,
+                                          .grad = {{TERN__DIV, {DY, B}}, {TERN__DIV_GRAD, {DY, Y, B}}}};
+static const tern__pointwise_op pow_op = {
+    "pow", TERN__POW, 2, .grad = {{TERN__POW_GRAD_BASE, {DY, A, B}}, {TERN__POW_GRAD_EXPONENT, {DY, Y, A}}}};
+static const tern__pointwise_op maximum_op = {
+    "maximum", TERN__MAXIMUM, 2, .takes = TERN__ALL,
+    .grad = {{TERN__MAXIMUM_GRAD, {DY, A, B}}, {TERN__MAXIMUM_GRAD, {DY, B, A}}}};
+static const tern__pointwise_op minimum_op = {
+    "minimum", TERN__MINIMUM, 2, .takes = TERN__ALL,
+    .grad = {{TERN__MAXIMUM_GRAD, {DY, B, A}}, {TERN__MAXIMUM_GRAD, {DY, A, B}}}};
+static const tern__pointwise_op eq_op = {"eq", TERN__EQ, 2, .takes = TERN__ALL, .compares = true};
+static const tern__pointwise_op ne_op = {"ne", TERN__NE, 2, .takes = TERN__ALL, .compares = true};
+static const tern__pointwise_op lt_op = {"lt", TERN__LT, 2, .takes = TERN__ALL, .compares = true};
+static const tern__pointwise_op le_op = {"le", TERN__LE, 2, .takes = TERN__ALL, .compares = true};
+static const tern__pointwise_op gt_op = {"gt", TERN__GT, 2, .takes = TERN__ALL, .compares = true};
+static const tern__pointwise_op ge_op = {"ge", TERN__GE, 2, .takes = TERN__ALL, .compares = true};
 
-TWO(add, ADD, .takes = TERN__ALL, .grad = {{TERN__COPY, {DY}}, {TERN__COPY, {DY}}})
-TWO(sub, SUB, .takes = TERN__NUMBERS, .grad = {{TERN__COPY, {DY}}, {TERN__NEG, {DY}}})
-TWO(mul, MUL, .takes = TERN__ALL, .grad = {{TERN__MUL, {DY, B}}, {TERN__MUL, {DY, A}}})
-TWO(div, DIV, .grad = {{TERN__DIV, {DY, B}}, {TERN__DIV_GRAD, {DY, Y, B}}})
-TWO(pow, POW, .grad = {{TERN__POW_GRAD_BASE, {DY, A, B}}, {TERN__POW_GRAD_EXPONENT, {DY, Y, A}}})
-TWO(maximum, MAXIMUM, .takes = TERN__ALL,
-    .grad = {{TERN__MAXIMUM_GRAD, {DY, A, B}}, {TERN__MAXIMUM_GRAD, {DY, B, A}}})
-TWO(minimum, MINIMUM, .takes = TERN__ALL,
-    .grad = {{TERN__MAXIMUM_GRAD, {DY, B, A}}, {TERN__MAXIMUM_GRAD, {DY, A, B}}})
-TWO(eq, EQ, .takes = TERN__ALL, .compares = true)
-TWO(ne, NE, .takes = TERN__ALL, .compares = true)
-TWO(lt, LT, .takes = TERN__ALL, .compares = true)
-TWO(le, LE, .takes = TERN__ALL, .compares = true)
-TWO(gt, GT, .takes = TERN__ALL, .compares = true)
-TWO(ge, GE, .takes = TERN__ALL, .compares = true)
+tern_tensor *tern_add(tern_scope *scope, tern_tensor *a, tern_tensor *b)
+{
+    return tern__pointwise(scope, __func__, &add_op, (tern_tensor *[]){a, b}, NULL);
+}
+
+tern_tensor *tern_sub(tern_scope *scope, tern_tensor *a, tern_tensor *b)
+{
+    return tern__pointwise(scope, __func__, &sub_op, (tern_tensor *[]){a, b}, NULL);
+}
+
+tern_tensor *tern_mul(tern_scope *scope, tern_tensor *a, tern_tensor *b)
+{
+    return tern__pointwise(scope, __func__, &mul_op, (tern_tensor *[]){a, b}, NULL);
+}
+
+tern_tensor *tern_div(tern_scope *scope, tern_tensor *a, tern_tensor *b)
+{
+    return tern__pointwise(scope, __func__, &div_op, (tern_tensor *[]){a, b}, NULL);
+}
+
+tern_tensor *tern_pow(tern_scope *scope, tern_tensor *a, tern_tensor *b)
+{
+    return tern__pointwise(scope, __func__, &pow_op, (tern_tensor *[]){a, b}, NULL);
+}
+
+tern_tensor *tern_maximum(tern_scope *scope, tern_tensor *a, tern_tensor *b)
+{
+    return tern__pointwise(scope, __func__, &maximum_op, (tern_tensor *[]){a, b}, NULL);
+}
+
+tern_tensor *tern_minimum(tern_scope *scope, tern_tensor *a, tern_tensor *b)
+{
+    return tern__pointwise(scope, __func__, &minimum_op, (tern_tensor *[]){a, b}, NULL);
+}
+
+tern_tensor *tern_eq(tern_scope *scope, tern_tensor *a, tern_tensor *b)
+{
+    return tern__pointwise(scope, __func__, &eq_op, (tern_tensor *[]){a, b}, NULL);
+}
+
+tern_tensor *tern_ne(tern_scope *scope, tern_tensor *a, tern_tensor *b)
+{
+    return tern__pointwise(scope, __func__, &ne_op, (tern_tensor *[]){a, b}, NULL);
+}
+
+tern_tensor *tern_lt(tern_scope *scope, tern_tensor *a, tern_tensor *b)
+{
+    return tern__pointwise(scope, __func__, &lt_op, (tern_tensor *[]){a, b}, NULL);
+}
+
+tern_tensor *tern_le(tern_scope *scope, tern_tensor *a, tern_tensor *b)
+{
+    return tern__pointwise(scope, __func__, &le_op, (tern_tensor *[]){a, b}, NULL);
+}
+
+tern_tensor *tern_gt(tern_scope *scope, tern_tensor *a, tern_tensor *b)
+{
+    return tern__pointwise(scope, __func__, &gt_op, (tern_tensor *[]){a, b}, NULL);
+}
+
+tern_tensor *tern_ge(tern_scope *scope, tern_tensor *a, tern_tensor *b)
+{
+    return tern__pointwise(scope, __func__, &ge_op, (tern_tensor *[]){a, b}, NULL);
+}
 
 static const tern__pointwise_op where_op = {
     "where",

@@ -435,16 +435,15 @@ static tern_tensor *batch_norm_run(tern_scope *scope, args *a, const record *r)
     return y;
 }
 
-tern_tensor *tern__batch_norm_act(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
-                                  tern_tensor *running_mean, tern_tensor *running_var, tern_tensor *residual,
+tern_tensor *tern__batch_norm_act(tern_scope *scope, const tern__batch_norm_tensors *t,
                                   const tern_batch_norm_act_opts *opts, const tern__batch_norm_sync *sync)
 {
     const char *func = "tern_batch_norm_act";
-    args a = {x, weight, bias, running_mean, running_var, residual, NULL, ""};
+    args a = {t->x, t->weight, t->bias, t->running_mean, t->running_var, t->residual, NULL, ""};
     tern_batch_norm_act_opts o = tern_batch_norm_act_defaults();
     if (!TERN__ENTER(scope, func, 1, &a.x, &a.weight, &a.bias, &a.mean, &a.var, &a.residual)) return NULL;
     if (tern__scope_opts(scope, &o, sizeof(o), opts, func)) return NULL;
-    if (weight) tern__layer_text(weight, a.layer);
+    if (t->weight) tern__layer_text(t->weight, a.layer);
     if (!batch_norm_fits(scope, &a, o.training)) return NULL;
     record r = {.training = o.training, .relu = o.relu};
     r.own_count = tern__view_count(&a.x->view) / a.x->view.shape[1];
@@ -457,5 +456,6 @@ tern_tensor *tern_batch_norm_act(tern_scope *scope, tern_tensor *x, tern_tensor 
                                  tern_tensor *running_var, tern_tensor *weight, tern_tensor *bias,
                                  tern_tensor *residual, const tern_batch_norm_act_opts *opts)
 {
-    return tern__batch_norm_act(scope, x, weight, bias, running_mean, running_var, residual, opts, NULL);
+    const tern__batch_norm_tensors tensors = {x, running_mean, running_var, weight, bias, residual};
+    return tern__batch_norm_act(scope, &tensors, opts, NULL);
 }

@@ -19,9 +19,13 @@ typedef struct tern__batch_norm_sync {
                    const tern__view *count);
 } tern__batch_norm_sync;
 
+/* The tensors of tern_batch_norm_act; all but x may be NULL. */
+typedef struct tern__batch_norm_tensors {
+    tern_tensor *x, *running_mean, *running_var, *weight, *bias, *residual;
+} tern__batch_norm_tensors;
+
 /* tern_batch_norm_act over the ranks of `sync`, which is for training only; NULL: this rank alone. */
-tern_tensor *tern__batch_norm_act(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
-                                  tern_tensor *running_mean, tern_tensor *running_var, tern_tensor *residual,
+tern_tensor *tern__batch_norm_act(tern_scope *scope, const tern__batch_norm_tensors *tensors,
                                   const tern_batch_norm_act_opts *opts, const tern__batch_norm_sync *sync);
 
 #endif

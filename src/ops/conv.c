@@ -288,7 +288,7 @@ static bool conv_forward(tern_scope *scope, const conv *c, const tern__view *x, 
 static tern_tensor *laid_weight(tern_scope *scope, tern_tensor *weight)
 {
     tern__layout layout = tern__weight_layout(scope->here, &weight->view);
-    bool kept = weight->leaf && weight->view.layout != layout && !scope->traced;
+    bool kept = weight->leaf && weight->view.layout != layout && !scope->checkpoint.traced;
     tern_tensor *laid = kept ? tern__cast_find(scope, weight, weight->view.dtype) : NULL;
     if (laid) return laid;
     laid = tern__laid_out(scope, weight, layout);
@@ -372,20 +372,53 @@ static tern_tensor *conv_enter(tern_scope *scope, conv *c, tern_tensor *operands
     return conv_prepare(scope, c, operands);
 }
 
-#define CONV(name, dimensions, is_transposed, padding_mode)                                                  \
-    tern_tensor *tern_##name(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,      \
-                             const tern_##name##_opts *opts)                                                 \
-    {                                                                                                        \
-        tern_##name##_opts o = tern_##name##_defaults();                                                     \
-        conv c = {.func = __func__, .op = #name, .spatial = dimensions, .transposed = is_transposed};        \
-        return conv_enter(scope, &c, (tern_tensor *[]){x, weight, bias}, &o, sizeof(o), padding_mode, opts); \
-    }
-CONV(conv1d, 1, false, &o.padding_mode)
-CONV(conv2d, 2, false, &o.padding_mode)
-CONV(conv3d, 3, false, &o.padding_mode)
-CONV(conv_transpose1d, 1, true, NULL)
-CONV(conv_transpose2d, 2, true, NULL)
-CONV(conv_transpose3d, 3, true, NULL)
+tern_tensor *tern_conv1d(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
+                         const tern_conv1d_opts *opts)
+{
+    tern_conv1d_opts o = tern_conv1d_defaults();
+    conv c = {.func = __func__, .op = "conv1d", .spatial = 1};
+    return conv_enter(scope, &c, (tern_tensor *[]){x, weight, bias}, &o, sizeof(o), &o.padding_mode, opts);
+}
+
+tern_tensor *tern_conv2d(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
+                         const tern_conv2d_opts *opts)
+{
+    tern_conv2d_opts o = tern_conv2d_defaults();
+    conv c = {.func = __func__, .op = "conv2d", .spatial = 2};
+    return conv_enter(scope, &c, (tern_tensor *[]){x, weight, bias}, &o, sizeof(o), &o.padding_mode, opts);
+}
+
+tern_tensor *tern_conv3d(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
+                         const tern_conv3d_opts *opts)
+{
+    tern_conv3d_opts o = tern_conv3d_defaults();
+    conv c = {.func = __func__, .op = "conv3d", .spatial = 3};
+    return conv_enter(scope, &c, (tern_tensor *[]){x, weight, bias}, &o, sizeof(o), &o.padding_mode, opts);
+}
+
+tern_tensor *tern_conv_transpose1d(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
+                                   const tern_conv_transpose1d_opts *opts)
+{
+    tern_conv_transpose1d_opts o = tern_conv_transpose1d_defaults();
+    conv c = {.func = __func__, .op = "conv_transpose1d", .spatial = 1, .transposed = true};
+    return conv_enter(scope, &c, (tern_tensor *[]){x, weight, bias}, &o, sizeof(o), NULL, opts);
+}
+
+tern_tensor *tern_conv_transpose2d(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
+                                   const tern_conv_transpose2d_opts *opts)
+{
+    tern_conv_transpose2d_opts o = tern_conv_transpose2d_defaults();
+    conv c = {.func = __func__, .op = "conv_transpose2d", .spatial = 2, .transposed = true};
+    return conv_enter(scope, &c, (tern_tensor *[]){x, weight, bias}, &o, sizeof(o), NULL, opts);
+}
+
+tern_tensor *tern_conv_transpose3d(tern_scope *scope, tern_tensor *x, tern_tensor *weight, tern_tensor *bias,
+                                   const tern_conv_transpose3d_opts *opts)
+{
+    tern_conv_transpose3d_opts o = tern_conv_transpose3d_defaults();
+    conv c = {.func = __func__, .op = "conv_transpose3d", .spatial = 3, .transposed = true};
+    return conv_enter(scope, &c, (tern_tensor *[]){x, weight, bias}, &o, sizeof(o), NULL, opts);
+}
 
 tern_conv1d_opts tern_conv1d_defaults(void)
 {

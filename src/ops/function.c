@@ -67,7 +67,7 @@ static void function_fail(tern_scope *scope, const char *part, const tern_functi
  * computes. */
 static void go_to_input(tern_scope *scope, const tern_tensor *x)
 {
-    if (!x->leaf || !scope->is_replica) tern__go_to(scope, x->view.data);
+    if (!x->leaf || !scope->role.is_replica) tern__go_to(scope, x->view.data);
 }
 
 static int function_check(tern_scope *scope, const tern_function_call *call, int i, const tern_tensor *x,
@@ -151,8 +151,8 @@ static tern_function_call *open_call(tern_scope *scope, const tern_function *fun
 {
     tern_function_call *call = tern__scope_alloc(scope, sizeof(*call));
     if (!call) return NULL;
-    *call =
-        (tern_function_call){.scope = scope, .function = function, .count = count, .policy = scope->policy};
+    *call = (tern_function_call){
+        .scope = scope, .function = function, .count = count, .policy = scope->autocast.policy};
     call->x = tern__scope_alloc(scope, (size_t)count * sizeof(*call->x));
     call->wants = tern__scope_alloc(scope, (size_t)count * sizeof(*call->wants));
     call->attr = tern__scope_alloc(scope, TERN__MAX(bytes, 1));

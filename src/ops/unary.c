@@ -7,22 +7,63 @@
 #define X  TERN__IN0
 #define Y  TERN__Y
 
-#define ONE(name, NAME, ...)                                                                                 \
-    static const tern__pointwise_op name##_op = {#name, TERN__##NAME, 1, __VA_ARGS__};                       \
-    tern_tensor *tern_##name(tern_scope *scope, tern_tensor *x)                                              \
-    {                                                                                                        \
-        return tern__pointwise(scope, __func__, &name##_op, &x, NULL);                                       \
-    }
+static const tern__pointwise_op neg_op = {"neg", TERN__NEG, 1, .takes = TERN__NUMBERS,
+                                          .grad = {{TERN__NEG, {DY}}}};
+static const tern__pointwise_op abs_op = {"abs", TERN__ABS, 1, .takes = TERN__NUMBERS,
+                                          .grad = {{TERN__ABS_GRAD, {DY, X}}}};
+static const tern__pointwise_op exp_op = {"exp", TERN__EXP, 1, .grad = {{TERN__MUL, {DY, Y}}}};
+static const tern__pointwise_op log_op = {"log", TERN__LOG, 1, .grad = {{TERN__DIV, {DY, X}}}};
+static const tern__pointwise_op sqrt_op = {"sqrt", TERN__SQRT, 1, .grad = {{TERN__SQRT_GRAD, {DY, Y}}}};
+static const tern__pointwise_op tanh_op = {"tanh", TERN__TANH, 1, .grad = {{TERN__TANH_GRAD, {DY, Y}}}};
+static const tern__pointwise_op sigmoid_op = {"sigmoid", TERN__SIGMOID, 1,
+                                              .grad = {{TERN__SIGMOID_GRAD, {DY, Y}}}};
+static const tern__pointwise_op relu_op = {"relu", TERN__RELU, 1, .grad = {{TERN__RELU_GRAD, {DY, Y}}}};
+static const tern__pointwise_op silu_op = {"silu", TERN__SILU, 1, .grad = {{TERN__SILU_GRAD, {DY, X}}}};
 
-ONE(neg, NEG, .takes = TERN__NUMBERS, .grad = {{TERN__NEG, {DY}}})
-ONE(abs, ABS, .takes = TERN__NUMBERS, .grad = {{TERN__ABS_GRAD, {DY, X}}})
-ONE(exp, EXP, .grad = {{TERN__MUL, {DY, Y}}})
-ONE(log, LOG, .grad = {{TERN__DIV, {DY, X}}})
-ONE(sqrt, SQRT, .grad = {{TERN__SQRT_GRAD, {DY, Y}}})
-ONE(tanh, TANH, .grad = {{TERN__TANH_GRAD, {DY, Y}}})
-ONE(sigmoid, SIGMOID, .grad = {{TERN__SIGMOID_GRAD, {DY, Y}}})
-ONE(relu, RELU, .grad = {{TERN__RELU_GRAD, {DY, Y}}})
-ONE(silu, SILU, .grad = {{TERN__SILU_GRAD, {DY, X}}})
+tern_tensor *tern_neg(tern_scope *scope, tern_tensor *x)
+{
+    return tern__pointwise(scope, __func__, &neg_op, &x, NULL);
+}
+
+tern_tensor *tern_abs(tern_scope *scope, tern_tensor *x)
+{
+    return tern__pointwise(scope, __func__, &abs_op, &x, NULL);
+}
+
+tern_tensor *tern_exp(tern_scope *scope, tern_tensor *x)
+{
+    return tern__pointwise(scope, __func__, &exp_op, &x, NULL);
+}
+
+tern_tensor *tern_log(tern_scope *scope, tern_tensor *x)
+{
+    return tern__pointwise(scope, __func__, &log_op, &x, NULL);
+}
+
+tern_tensor *tern_sqrt(tern_scope *scope, tern_tensor *x)
+{
+    return tern__pointwise(scope, __func__, &sqrt_op, &x, NULL);
+}
+
+tern_tensor *tern_tanh(tern_scope *scope, tern_tensor *x)
+{
+    return tern__pointwise(scope, __func__, &tanh_op, &x, NULL);
+}
+
+tern_tensor *tern_sigmoid(tern_scope *scope, tern_tensor *x)
+{
+    return tern__pointwise(scope, __func__, &sigmoid_op, &x, NULL);
+}
+
+tern_tensor *tern_relu(tern_scope *scope, tern_tensor *x)
+{
+    return tern__pointwise(scope, __func__, &relu_op, &x, NULL);
+}
+
+tern_tensor *tern_silu(tern_scope *scope, tern_tensor *x)
+{
+    return tern__pointwise(scope, __func__, &silu_op, &x, NULL);
+}
 
 static const tern__pointwise_op gelu_ops[] = {
     {"gelu", TERN__GELU, 1, .grad = {{TERN__GELU_GRAD, {DY, X}}}},

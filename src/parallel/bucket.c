@@ -1,6 +1,8 @@
 /* bucket.c - cuts the leaves into buckets, in the order in which their gradients are expected. */
 #include "parallel/ddp.h"
 
+#include <string.h>
+
 static tern__leaf *leaf_at(const tern_ddp *ddp, int place)
 {
     return ddp->seal->leaves[ddp->order[place]];
@@ -9,7 +11,7 @@ static tern__leaf *leaf_at(const tern_ddp *ddp, int place)
 /* Returns the dtype in which the leaf's gradient is reduced. */
 static tern_dtype leaf_dtype(const tern_ddp *ddp, int place)
 {
-    return tern__compress_dtype(ddp, ddp->seal->range_of[ddp->order[place]]);
+    return ddp->ranges[ddp->seal->range_of[ddp->order[place]]].dtype;
 }
 
 static size_t leaf_bytes(const tern_ddp *ddp, int place)
@@ -49,7 +51,7 @@ static int fill_extents(const tern_ddp *ddp, tern__bucket *bucket, tern__extent 
         int k = ddp->order[place], r = ddp->seal->range_of[k];
         size_t own = tern_dtype_bytes(ddp->seal->ranges[r].dtype), line = TERN__LINE / own * size;
         uint64_t offset = ddp->seal->offset[k] / own * size, bytes = leaf_bytes(ddp, place);
-        uint32_t window = tern__compress_window(ddp, r);
+        uint32_t window = ddp->ranges[r].window;
         tern__extent *last = count ? &extents[count - 1] : NULL;
         if (last && last->window == window &&
             tern__align_up(last->offset + last->count * size, line) == offset)
@@ -74,10 +76,11 @@ static void add_side(tern_ddp *ddp, tern__extent *next)
 {
     tern__bucket *last = &ddp->buckets[ddp->bucket_count - 1];
     ddp->side_bucket = ddp->bucket_count - 1;
-    if (ddp->loss.is_reached) {
+    const tern__extent *loss = tern__ddp_loss_extent(ddp);
+    if (loss) {
         ddp->side_bucket = ddp->bucket_count;
         last = add_bucket(ddp, next);
-        last->extents[last->extent_count++] = ddp->loss.extent;
+        last->extents[last->extent_count++] = *loss;
         last = add_bucket(ddp, next + 1);
     } else if ((last->dtype != TERN_F32 && last->dtype != TERN_F64) || leaf_home(ddp, last->first)) {
         ddp->side_bucket = ddp->bucket_count;
@@ -87,19 +90,8 @@ static void add_side(tern_ddp *ddp, tern__extent *next)
         (tern__extent){ddp->side_window, 0, (uint64_t)tern__side_count(ddp)};
 }
 
-static int make_room(tern_ddp *ddp, tern_error *err)
+void tern__bucket_plan(tern_ddp *ddp)
 {
-    size_t most = (size_t)ddp->leaf_count + 2;
-    if (ddp->buckets) return TERN_OK;
-    ddp->buckets = tern__alloc(most * sizeof(*ddp->buckets), "tern_ddp_new", err);
-    ddp->extents = tern__alloc(most * sizeof(*ddp->extents), "tern_ddp_new", err);
-    return ddp->buckets && ddp->extents ? TERN_OK : TERN_E_MEMORY;
-}
-
-int tern__bucket_plan(tern_ddp *ddp, tern_error *err)
-{
-    int status = make_room(ddp, err);
-    if (status) return status;
     tern__extent *next = ddp->extents;
     ddp->bucket_count = 0;
     for (int first = 0; first < ddp->leaf_count;) {
@@ -114,5 +106,37 @@ int tern__bucket_plan(tern_ddp *ddp, tern_error *err)
         ddp->bucket_count++;
     }
     add_side(ddp, next);
+}
+
+/* Writes the leaves in the order in which they were ready; the remaining ones follow in their old order. */
+static void write_order(const tern_ddp *ddp, int *order)
+{
+    int ready = ddp->round.ready_count, count = ready;
+    memcpy(order, ddp->ready, (size_t)count * sizeof(*order));
+    for (int place = 0; place < ddp->leaf_count; place++) {
+        bool seen = false;
+        for (int i = 0; i < ready; i++) seen |= ddp->ready[i] == ddp->order[place];
+        if (!seen) order[count++] = ddp->order[place];
+    }
+}
+
+int tern__bucket_rebuild(tern_ddp *ddp, tern_error *err)
+{
+    char *side = tern__ddp_window_base(ddp, ddp->side_window);
+    int *order = (int *)(side + ddp->order_extent.offset);
+    write_order(ddp, order);
+    int status = tern__ddp_post_all(ddp, TERN__BROADCAST, TERN_U8, &ddp->order_extent, 1, err);
+    if (!status) status = tern__ddp_wait(ddp, err);
+    if (status) return status;
+    memcpy(ddp->order, order, (size_t)ddp->leaf_count * sizeof(*order));
+    ddp->rebuilt = true;
+    tern__bucket_plan(ddp);
     return TERN_OK;
+}
+
+bool tern__bucket_has_mean(const tern_ddp *ddp, const tern__bucket *bucket)
+{
+    bool fresh = false;
+    for (int i = 0; i < bucket->count; i++) fresh |= leaf_at(ddp, bucket->first + i)->fresh;
+    return fresh;
 }

@@ -14,29 +14,33 @@
 #include <string.h>
 #include <xxhash.h>
 
-/* ---- life ---- */
+struct tern__ddp_checksum {
+    tern__extent hashes; /* [world][leaf_count] of the ranks' parameters */
+    uint64_t rounds;     /* synchronised backwards so far, including those as a shadow */
+    uint64_t seq;        /* the running one's work; 0: none */
+};
 
-int tern__checksum_open(tern_ddp *ddp, tern_error *err)
+static bool checksum_is_on(const tern_ddp *ddp)
 {
-    tern__checksum *self = &ddp->checksum;
+    return ddp->opts.checksum_every && tern_group_size(ddp->group) > 1;
+}
+
+static int checksum_open(tern_ddp *ddp, tern_error *err)
+{
     uint64_t count = (uint64_t)tern_group_size(ddp->group) * (uint64_t)ddp->seal->leaf_count;
-    if (!ddp->opts.checksum_every || tern_group_size(ddp->group) == 1) return TERN_OK;
-    size_t bytes = count * sizeof(XXH64_hash_t);
-    int status = tern__ddp_window_open(ddp, NULL, bytes, &self->window, err);
-    self->extent = (tern__extent){self->window, 0, count};
-    return status;
+    return tern__ddp_extent_open(ddp, TERN_I64, count, &ddp->checksum->hashes, err);
 }
 
 /* ---- a backward ---- */
 
 static XXH64_hash_t *hashes_of(const tern_ddp *ddp, int rank)
 {
-    XXH64_hash_t *all = tern__ddp_window_base(ddp, ddp->checksum.window);
+    XXH64_hash_t *all = tern__ddp_window_base(ddp, ddp->checksum->hashes.window);
     return all + (size_t)rank * (size_t)ddp->seal->leaf_count;
 }
 
 /* Hashes this rank's parameters; ignored ones keep the hash 0. */
-static int hash(const tern_ddp *ddp, tern_error *err)
+static int hash_parameters(const tern_ddp *ddp, tern_error *err)
 {
     XXH64_hash_t *mine = hashes_of(ddp, tern_group_rank(ddp->group));
     for (int i = 0; i < ddp->leaf_count; i++) {
@@ -50,17 +54,14 @@ static int hash(const tern_ddp *ddp, tern_error *err)
     return TERN_OK;
 }
 
-int tern__checksum_post(tern_ddp *ddp, tern_error *err)
+static int checksum_post(tern_ddp *ddp, tern_error *err)
 {
-    tern__checksum *self = &ddp->checksum;
+    struct tern__ddp_checksum *self = ddp->checksum;
     self->seq = 0;
     self->rounds++;
-    if (!self->extent.count || self->rounds % (uint64_t)ddp->opts.checksum_every) return TERN_OK;
-    int status = ddp->shadow ? TERN_OK : hash(ddp, err);
-    if (status) return status;
-    tern__post work = {
-        .kind = TERN__ALL_GATHER, .dtype = TERN_I64, .extents = &self->extent, .extent_count = 1};
-    status = tern__ddp_post(ddp, &work, ddp->bucket_count, err);
+    if (self->rounds % (uint64_t)ddp->opts.checksum_every) return TERN_OK;
+    int status = ddp->shadow ? TERN_OK : hash_parameters(ddp, err);
+    if (!status) status = tern__ddp_post_all(ddp, TERN__ALL_GATHER, TERN_I64, &self->hashes, 1, err);
     if (!status) self->seq = ddp->round.last_seq;
     return status;
 }
@@ -109,12 +110,12 @@ static int list_drifted(const tern_ddp *ddp, const tern__tally *tally, int right
     return count;
 }
 
-int tern__checksum_check(const tern_ddp *ddp, tern_error *err)
+static int checksum_check(tern_ddp *ddp, tern_error *err)
 {
     char who[128];
     int leaf = -1;
-    if (!ddp->checksum.seq || ddp->over) return TERN_OK;
-    const tern__tally *tally = ddp->group->backend->tally(ddp->channel, ddp->checksum.seq);
+    if (!ddp->checksum->seq || ddp->over) return TERN_OK;
+    const tern__tally *tally = tern__ddp_tally(ddp, ddp->checksum->seq);
     int right = find_right(ddp, tally);
     int count = list_drifted(ddp, tally, right, &leaf, who, sizeof(who));
     if (!count) return TERN_OK;
@@ -122,7 +123,12 @@ int tern__checksum_check(const tern_ddp *ddp, tern_error *err)
         err, "tern_backward", TERN_E_MISMATCH,
         "the parameters have drifted apart: in synchronised backward %llu %s %s %s from rank "
         "%d, first in \"%s\"",
-        (unsigned long long)ddp->checksum.rounds, count == 1 ? "rank" : "ranks", who,
+        (unsigned long long)ddp->checksum->rounds, count == 1 ? "rank" : "ranks", who,
         count == 1 ? "differs" : "differ", tern_group_world_rank(ddp->group, right),
         ddp->seal->leaves[leaf]->name);
 }
+
+const tern__ddp_part tern__checksum_part = {TERN__DDP_STATE(checksum), .is_on = checksum_is_on,
+                                            .at = {[TERN__DDP_OPEN] = checksum_open,
+                                                   [TERN__DDP_START] = checksum_post,
+                                                   [TERN__DDP_TAKE] = checksum_check}};

@@ -1,129 +1,98 @@
 /* compress.c - sends f32 gradients in 16 bits (reduce_dtype).
  *
- * When a bucket is posted, its gradients are rounded into a separate window. The rank that reduces them sums
- * in f32 and rounds the mean once more. (NCCL passes 16-bit sums on, each rounded again.) If the back end
- * reaches a device, a kernel rounds the device's gradients into a window in its memory; other devices'
- * gradients go through staged.c. */
+ * When a bucket is put, its gradients are rounded into a window of their own. The rank that reduces them sums
+ * in f32 and rounds the mean once more. (NCCL passes 16-bit sums on, each rounded again.) A device's
+ * gradients are rounded by a kernel, into memory of the device: a window if the back end reaches it,
+ * otherwise a block that staging.c copies. */
 #include "parallel/ddp.h"
 
 #include "base/pages.h"
 #include "kernels/halves.h"
 #include "kernels/kernel.h"
 
-/* ---- life ---- */
-
 static bool is_narrow(const tern_ddp *ddp, int r)
 {
     return ddp->opts.reduce_dtype != TERN_F32 && ddp->seal->ranges[r].grad_dtype == TERN_F32;
 }
 
-/* Makes the 16-bit copy of a device's gradients, zeroed because the padding between them must be zero on
- * every rank. */
-static int make_block(tern_ddp *ddp, int r, size_t bytes, tern_error *err)
+static bool compress_is_on(const tern_ddp *ddp)
+{
+    return ddp->opts.reduce_dtype != TERN_F32;
+}
+
+/* Makes the 16-bit copy of a range's gradients, zeroed because the padding between them must be zero on every
+ * rank. */
+static int narrow_open(tern_ddp *ddp, int r, tern_error *err)
+{
+    tern__ddp_range *range = &ddp->ranges[r];
+    tern_device *device = ddp->seal->ranges[r].device;
+    size_t bytes = tern__align_up(ddp->seal->ranges[r].grad_bytes / 2, tern__page_bytes());
+    char *block = device ? tern__ddp_alloc(ddp, device, bytes, err) : NULL;
+    if (device && !block) return TERN_E_MEMORY;
+    int status = device ? tern__memory_zero(block, bytes, err) : TERN_OK;
+    void *base = tern__ddp_home(ddp, r) ? block : NULL;
+    if (!status) status = tern__ddp_window_open(ddp, base, bytes, &range->window, err);
+    if (status) return status;
+    range->dtype = ddp->opts.reduce_dtype;
+    range->grads = device ? block : tern__ddp_window_base(ddp, range->window);
+    return TERN_OK;
+}
+
+static int compress_open(tern_ddp *ddp, tern_error *err)
+{
+    int status = TERN_OK;
+    for (int r = 0; r < ddp->seal->range_count && !status; r++)
+        if (is_narrow(ddp, r)) status = narrow_open(ddp, r, err);
+    return status;
+}
+
+static int cast_extent(const tern_ddp *ddp, int r, const tern__extent *e, bool is_put, tern_error *err)
 {
     tern_device *device = ddp->seal->ranges[r].device;
-    if (!device) return TERN_OK;
-    ddp->narrow_block[r] = tern__memory_new(device, bytes, "tern_ddp_new", err);
-    return ddp->narrow_block[r] ? tern__memory_zero(ddp->narrow_block[r], bytes, err) : TERN_E_MEMORY;
-}
-
-int tern__compress_open(tern_ddp *ddp, tern_error *err)
-{
-    for (int r = 0; r < ddp->seal->range_count; r++) {
-        if (!is_narrow(ddp, r)) continue;
-        size_t bytes = tern__align_up(ddp->seal->ranges[r].grad_bytes / 2, tern__page_bytes());
-        int status = make_block(ddp, r, bytes, err);
-        void *base = tern__ddp_home(ddp, r) ? ddp->narrow_block[r] : NULL;
-        if (!status) status = tern__ddp_window_open(ddp, base, bytes, &ddp->narrow[r], err);
-        if (status) return status;
-    }
+    tern_dtype dtype = ddp->ranges[r].dtype;
+    int64_t count = (int64_t)e->count;
+    tern__view narrow = tern__view_make(dtype, TERN__PLAIN, 1, &count),
+               wide = tern__view_make(TERN_F32, TERN__PLAIN, 1, &count);
+    narrow.data = ddp->ranges[r].grads + e->offset;
+    wide.data = ddp->seal->ranges[r].grads + e->offset / tern_dtype_bytes(dtype) * sizeof(float);
+    const tern__call call = {.device = device,
+                             .kernel = TERN__COPY,
+                             .in = {is_put ? &wide : &narrow},
+                             .out = {is_put ? &narrow : &wide},
+                             .err = err};
+    if (device) return tern__kernel_run(&call);
+    if (is_put)
+        tern__halves_narrow(dtype, narrow.data, wide.data, e->count);
+    else
+        tern__halves_widen(dtype, wide.data, narrow.data, e->count);
     return TERN_OK;
 }
 
-void tern__compress_close(tern_ddp *ddp)
+static int cast_bucket(const tern_ddp *ddp, const tern__bucket *bucket, bool is_put, tern_error *err)
 {
+    int status = TERN_OK;
     for (int r = 0; r < ddp->seal->range_count; r++)
-        if (ddp->narrow_block[r]) tern__memory_free(ddp->narrow_block[r]);
-}
-
-tern_dtype tern__compress_dtype(const tern_ddp *ddp, int r)
-{
-    return is_narrow(ddp, r) ? ddp->opts.reduce_dtype : ddp->seal->ranges[r].grad_dtype;
-}
-
-uint32_t tern__compress_window(const tern_ddp *ddp, int r)
-{
-    return is_narrow(ddp, r) ? ddp->narrow[r] : ddp->windows[r];
-}
-
-/* True if the range's gradients are rounded here and not in staged.c. */
-static bool is_apart(const tern_ddp *ddp, int r)
-{
-    return is_narrow(ddp, r) && (!ddp->seal->ranges[r].device || tern__ddp_home(ddp, r));
-}
-
-/* ---- rounding into the window and back ---- */
-
-/* Returns the place of the gradient of leaf k in the window. */
-static void *place_of(const tern_ddp *ddp, int k)
-{
-    int r = ddp->seal->range_of[k];
-    char *base = tern__ddp_window_base(ddp, tern__compress_window(ddp, r));
-    size_t element = ddp->seal->offset[k] / tern_dtype_bytes(ddp->seal->ranges[r].dtype);
-    return base + element * tern_dtype_bytes(tern__compress_dtype(ddp, r));
-}
-
-/* Casts on the device; both views are dense. */
-static int cast(tern_device *device, const tern__view *to, const tern__view *from, tern_error *err)
-{
-    const tern__call call = {.device = device, .kernel = TERN__COPY, .in = {from}, .out = {to}, .err = err};
-    return tern__kernel_run(&call);
-}
-
-/* Returns that place as a view with the gradient's shape. */
-static tern__view narrow_of(const tern_ddp *ddp, int k)
-{
-    tern__view view = ddp->seal->leaves[k]->grad->view;
-    view.dtype = ddp->opts.reduce_dtype;
-    view.data = place_of(ddp, k);
-    return view;
-}
-
-static int put(const tern_ddp *ddp, int k, tern_error *err)
-{
-    const tern__view *grad = &ddp->seal->leaves[k]->grad->view, narrow = narrow_of(ddp, k);
-    tern_device *device = tern__ddp_home(ddp, ddp->seal->range_of[k]);
-    if (device) return cast(device, &narrow, grad, err);
-    tern__halves_narrow(narrow.dtype, narrow.data, grad->data, (uint64_t)tern__view_count(grad));
-    return TERN_OK;
-}
-
-static int take(const tern_ddp *ddp, int k, tern_error *err)
-{
-    const tern__view *grad = &ddp->seal->leaves[k]->grad->view, narrow = narrow_of(ddp, k);
-    tern_device *device = tern__ddp_home(ddp, ddp->seal->range_of[k]);
-    if (device) return cast(device, grad, &narrow, err);
-    tern__halves_widen(narrow.dtype, grad->data, narrow.data, (uint64_t)tern__view_count(grad));
-    return TERN_OK;
-}
-
-int tern__compress_put(const tern_ddp *ddp, const tern__bucket *bucket, tern_error *err)
-{
-    int status = TERN_OK;
-    for (int place = bucket->first; place < bucket->first + bucket->count && !status; place++) {
-        int k = ddp->order[place];
-        if (is_apart(ddp, ddp->seal->range_of[k])) status = put(ddp, k, err);
-    }
+        for (int i = 0; is_narrow(ddp, r) && i < bucket->extent_count && !status; i++)
+            if (bucket->extents[i].window == ddp->ranges[r].window)
+                status = cast_extent(ddp, r, &bucket->extents[i], is_put, err);
     return status;
 }
 
-int tern__compress_take(const tern_ddp *ddp, tern_error *err)
+static int compress_put(tern_ddp *ddp, tern_error *err)
+{
+    return cast_bucket(ddp, &ddp->buckets[ddp->round.next_put], true, err);
+}
+
+static int compress_take(tern_ddp *ddp, tern_error *err)
 {
     int status = TERN_OK;
-    for (int i = 0; i < ddp->leaf_count && !status; i++) {
-        int k = ddp->order[i];
-        bool apart = ddp->seal->leaves[k]->fresh && is_apart(ddp, ddp->seal->range_of[k]);
-        if (apart) status = take(ddp, k, err);
-    }
+    for (int b = 0; b < ddp->bucket_count && !ddp->round.is_idle && !status; b++)
+        if (tern__bucket_has_mean(ddp, &ddp->buckets[b]))
+            status = cast_bucket(ddp, &ddp->buckets[b], false, err);
     return status;
 }
+
+const tern__ddp_part tern__compress_part = {
+    .is_on = compress_is_on,
+    .at = {
+        [TERN__DDP_OPEN] = compress_open, [TERN__DDP_PUT] = compress_put, [TERN__DDP_TAKE] = compress_take}};

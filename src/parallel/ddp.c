@@ -56,51 +56,86 @@ static int check(tern_module *module, const tern_ddp_opts *opts, tern_error *err
     return check_opts(opts, err);
 }
 
-static int make_arrays(tern_ddp *ddp, tern_error *err)
+/* ---- what a ddp owns ---- */
+
+struct tern__ddp_owned {
+    struct tern__ddp_owned *next;
+    void *memory;    /* or NULL */
+    uint32_t window; /* if it is one */
+    bool is_window;
+};
+
+/* Adds an entry for what is made next; it stays empty if that fails. */
+static struct tern__ddp_owned *owned_add(tern_ddp *ddp, tern_error *err)
 {
-    const char *func = "tern_ddp_new";
-    size_t leaves = (size_t)ddp->seal->leaf_count;
-    ddp->ignored = tern__alloc((size_t)tern_state_count(ddp->module) * sizeof(bool), func, err);
-    ddp->order = tern__alloc(leaves * sizeof(int), func, err);
-    ddp->bucket_of = tern__alloc(leaves * sizeof(int), func, err);
-    ddp->first_used = tern__alloc(leaves * sizeof(bool), func, err);
-    bool made = ddp->ignored && ddp->order && ddp->bucket_of && ddp->first_used;
-    return made ? TERN_OK : TERN_E_MEMORY;
+    struct tern__ddp_owned *entry = tern__alloc(sizeof(*entry), "tern_ddp_new", err);
+    if (!entry) return NULL;
+    entry->next = ddp->owned;
+    return ddp->owned = entry;
+}
+
+static void owned_free(tern_ddp *ddp)
+{
+    for (struct tern__ddp_owned *entry; (entry = ddp->owned); tern__free(entry)) {
+        ddp->owned = entry->next;
+        if (entry->is_window) ddp->group->backend->window_close(ddp->group->state, entry->window);
+        tern__memory_free(entry->memory);
+    }
+}
+
+void *tern__ddp_alloc(tern_ddp *ddp, tern_device *device, size_t bytes, tern_error *err)
+{
+    struct tern__ddp_owned *entry = owned_add(ddp, err);
+    return entry ? entry->memory = tern__memory_new(device, bytes, "tern_ddp_new", err) : NULL;
 }
 
 int tern__ddp_window_open(tern_ddp *ddp, void *base, size_t bytes, uint32_t *window, tern_error *err)
 {
-    int status = ddp->group->backend->window_open(ddp->group->state, base, bytes, window, err);
-    if (!status) ddp->opened[ddp->opened_count++] = *window;
+    struct tern__ddp_owned *entry = owned_add(ddp, err);
+    if (!entry) return TERN_E_MEMORY;
+    int status = ddp->group->backend->window_open(ddp->group->state, base, bytes, &entry->window, err);
+    entry->is_window = !status;
+    *window = entry->window;
     return status;
 }
 
-static int open_buffers(tern_ddp *ddp, tern_error *err)
+int tern__ddp_extent_open(tern_ddp *ddp, tern_dtype dtype, uint64_t count, tern__extent *extent,
+                          tern_error *err)
 {
-    tern__seal *seal = ddp->seal;
-    int status = tern__away_open(ddp, err);
-    if (!status && seal->buffer_bytes)
-        status = tern__ddp_window_open(ddp, seal->buffers, seal->buffer_bytes, &ddp->buffer_window, err);
-    return status ? status : tern__state_plan_buffers(ddp, err);
+    extent->count = count;
+    return tern__ddp_window_open(ddp, NULL, count * tern_dtype_bytes(dtype), &extent->window, err);
 }
 
-/* Makes the pages of the gradients and buffers accessible to the peers; their addresses stay the same. */
+static int make_arrays(tern_ddp *ddp, tern_error *err)
+{
+    size_t leaves = (size_t)ddp->seal->leaf_count, buckets = leaves + 2;
+    ddp->ignored = tern__ddp_alloc(ddp, NULL, (size_t)tern_state_count(ddp->module) * sizeof(bool), err);
+    ddp->order = tern__ddp_alloc(ddp, NULL, leaves * sizeof(int), err);
+    ddp->ready = tern__ddp_alloc(ddp, NULL, leaves * sizeof(int), err);
+    ddp->bucket_of = tern__ddp_alloc(ddp, NULL, leaves * sizeof(int), err);
+    ddp->buckets = tern__ddp_alloc(ddp, NULL, buckets * sizeof(*ddp->buckets), err);
+    ddp->extents = tern__ddp_alloc(ddp, NULL, buckets * sizeof(*ddp->extents), err);
+    bool made = ddp->ignored && ddp->order && ddp->ready && ddp->bucket_of && ddp->buckets && ddp->extents;
+    return made ? TERN_OK : TERN_E_MEMORY;
+}
+
+/* Makes the pages of the gradients accessible to the peers; their addresses stay the same. */
 static int open_windows(tern_ddp *ddp, tern_error *err)
 {
     const tern__seal *seal = ddp->seal;
     for (int r = 0; r < seal->range_count; r++) {
         const tern__range *range = &seal->ranges[r];
         bool is_apart = range->device && !tern__ddp_reaches(ddp, range->device);
-        void *grads = is_apart ? NULL : range->grads;
-        int status = tern__ddp_window_open(ddp, grads, range->grad_bytes, &ddp->windows[r], err);
+        void *base = is_apart ? NULL : range->grads;
+        ddp->ranges[r] = (tern__ddp_range){.dtype = range->grad_dtype, .grads = range->grads};
+        int status = tern__ddp_window_open(ddp, base, range->grad_bytes, &ddp->ranges[r].window, err);
         if (status) return status;
     }
     size_t values = tern__align_up((size_t)tern__side_count(ddp) * sizeof(double), TERN__LINE);
     size_t order = (size_t)ddp->leaf_count * sizeof(*ddp->order);
     int status = tern__ddp_window_open(ddp, NULL, values + order, &ddp->side_window, err);
-    if (status) return status;
     ddp->order_extent = (tern__extent){ddp->side_window, values, order};
-    return ddp->opts.broadcast_buffers ? open_buffers(ddp, err) : TERN_OK;
+    return status;
 }
 
 /* The channel has more slots than a backward has works: buckets, buffers, the ready order and small exchanges
@@ -114,7 +149,7 @@ static int open_channel(tern_ddp *ddp, tern_error *err)
                                .is_separate = true,
                                .windows = windows,
                                .window_count = ddp->seal->range_count};
-    for (int r = 0; r < opts.window_count; r++) windows[r] = tern__compress_window(ddp, r);
+    for (int r = 0; r < opts.window_count; r++) windows[r] = ddp->ranges[r].window;
     tern__label_kind_add(&tern__ddp_label);
     ddp->channel = ddp->group->backend->channel_open(ddp->group->state, &opts, err);
     return ddp->channel ? TERN_OK : err->code;
@@ -144,6 +179,7 @@ static size_t choose_bucket_bytes(const tern_ddp *ddp)
     return (size_t)(is_away ? 25 : 2) << 20;
 }
 
+/* The last step waits for all ranks, so that none returns a ddp that another one has failed to make. */
 static int build(tern_ddp *ddp, tern_error *err)
 {
     if (!ddp->opts.bucket_bytes) ddp->opts.bucket_bytes = choose_bucket_bytes(ddp);
@@ -151,15 +187,10 @@ static int build(tern_ddp *ddp, tern_error *err)
     if (!status) status = tern__state_plan(ddp, err);
     if (!status) status = tern__signature_check(ddp, err);
     if (!status) status = open_windows(ddp, err);
-    if (!status) status = tern__compress_open(ddp, err);
-    if (!status) status = tern__staged_open(ddp, err);
-    if (!status) status = tern__side_open(ddp, err);
-    if (!status) status = tern__state_copy(ddp, 0, err);
+    if (!status) status = tern__parts_open(ddp, err);
     if (!status) status = open_channel(ddp, err);
-    if (!status) status = tern__bucket_plan(ddp, err);
-    if (!status) status = tern__checksum_open(ddp, err);
-    if (!status) status = tern__ddp_choices_open(ddp, err);
-    if (!status) status = tern__stats_open(ddp, err);
+    if (!status) tern__bucket_plan(ddp);
+    if (!status) status = tern__state_copy(ddp, 0, err);
     if (!status) listen_to_backward(ddp);
     return status;
 }
@@ -178,9 +209,7 @@ static tern_ddp *new_ddp(tern_module *module, tern_group *group, const tern_ddp_
                       .seal = seal,
                       .opts = opts,
                       .number = ++group->next_owner,
-                      .sync = true,
-                      .loss_mean = NAN,
-                      .round = {.count = NAN, .next_count = NAN}};
+                      .sync = true};
     if (build(ddp, err) == TERN_OK) return ddp;
     tern_ddp_free(ddp);
     return NULL;
@@ -218,21 +247,10 @@ static void stop_listening(tern_ddp *ddp)
 void tern_ddp_free(tern_ddp *ddp)
 {
     if (!ddp) return;
-    const tern__comm_backend *backend = ddp->group->backend;
     stop_listening(ddp);
-    if (ddp->channel) backend->channel_close(ddp->channel);
-    tern__staged_close(ddp);
-    while (ddp->opened_count > 0) backend->window_close(ddp->group->state, ddp->opened[--ddp->opened_count]);
-    tern__free(ddp->ignored);
-    tern__free(ddp->first_used);
-    tern__free(ddp->buffer_extents);
-    tern__free(ddp->order);
-    tern__free(ddp->bucket_of);
-    tern__free(ddp->buckets);
-    tern__free(ddp->extents);
-    tern__compress_close(ddp);
-    tern__side_close(ddp);
-    tern__stats_close(ddp);
+    if (ddp->channel) ddp->group->backend->channel_close(ddp->channel);
+    tern__parts_call(ddp, TERN__DDP_CLOSE, NULL);
+    owned_free(ddp);
     tern__free(ddp);
 }
 
@@ -261,14 +279,6 @@ bool tern_ddp_sync_set(tern_ddp *ddp, bool sync)
     bool before = !ddp || ddp->sync;
     if (ddp) ddp->sync = sync;
     return before;
-}
-
-double tern_ddp_loss_mean(const tern_ddp *ddp)
-{
-    float mean;
-    if (!ddp) return NAN;
-    if (!ddp->loss.is_known) return ddp->loss_mean;
-    return tern__memory_copy(&mean, ddp->loss.block + 1, sizeof(mean), NULL) ? NAN : mean;
 }
 
 int tern_ddp_bucket_count(const tern_ddp *ddp)

@@ -1,14 +1,17 @@
-/* ddp.h - the internals of tern_ddp: buckets over the sealed gradient ranges, and the reducer that posts
- * them. */
+/* ddp.h - the core of tern_ddp: buckets over the sealed gradient ranges, and the reducer that posts them.
+ * What single features add to it are its parts (parts.h).
+ *
+ * The path of a bucket: reducer.c hears that a leaf's gradient is written. When all gradients of a bucket
+ * are, it is put: parts may round them, or copy them to where they are reduced. When the parts let it go, it
+ * is posted. Any rank that looks at it reduces it in its ranges' windows. When the last work of the backward
+ * is done, the parts take the means back to the gradients. */
 #ifndef TERN_SRC_PARALLEL_DDP_H
 #define TERN_SRC_PARALLEL_DDP_H
 
 #include "comm/move/backend.h"
 #include "device/backend.h"
 #include "nn/nn.h"
-#include "parallel/stats.h"
-
-#include <tern/parallel.h>
+#include "parallel/parts.h"
 
 /* Leaves whose gradients are reduced in one work: neighbours in the order in which backward finishes them. */
 typedef struct tern__bucket {
@@ -21,42 +24,12 @@ typedef struct tern__bucket {
     int extent_count;
 } tern__bucket;
 
-/* The state of checksum.c. */
-typedef struct tern__checksum {
-    uint32_t window;     /* [world][leaf_count] the ranks' checksums of their parameters */
-    tern__extent extent; /* no elements: checksums are off */
-    uint64_t rounds;     /* synchronised backwards so far, including those as a shadow */
-    uint64_t seq;        /* the running one's work; 0: none */
-} tern__checksum;
-
-/* The state of choices.c. */
-typedef struct tern__ddp_choices {
-    uint32_t window;     /* rank 0's lines, ended by a 0 */
-    tern__extent extent; /* no elements: there is only one rank */
-    bool is_due;         /* rank 0 has new choices in the running backward */
-    uint64_t serial;     /* the sum of its devices' serials when it last wrote to the window */
-} tern__ddp_choices;
-
-/* A loss in a device's memory, for which a backward does not wait. */
-typedef struct tern__ddp_loss {
-    tern_device *device; /* of the gradients; NULL: the host reads the loss at once */
-    bool is_reached;     /* the back end reaches the device: the loss is reduced there */
-    float *block;        /* [2] this rank's loss, after the work the sum; and the mean */
-    uint32_t window;     /* over the block, if the back end reaches the device */
-    bool is_known;
-    tern__extent extent;
-    float *pinned;             /* otherwise the loss is copied here, before its bucket's gradients */
-    tern__device_event *there; /* recorded after that copy */
-    bool is_sent;              /* copied in this backward, but not written to the side values yet */
-} tern__ddp_loss;
-
-/* The state of staged.c for a gradient range in a device's memory. */
-typedef struct tern__ddp_stage {
-    tern__device_event *turn;   /* of the step's stream; the communication stream waits for it */
-    tern__device_event **there; /* [leaf_count + 2] by bucket: after the copies into the window */
-    tern__device_event *back;   /* after the copies out of it; the step's stream waits for it */
-    void *pinned;               /* the window, once it is pinned */
-} tern__ddp_stage;
+/* How the gradients of one of the seal's ranges are reduced. */
+typedef struct tern__ddp_range {
+    tern_dtype dtype;
+    char *grads;     /* in this dtype: the seal's range, or what compress.c rounds it to */
+    uint32_t window; /* over `grads`; for a range that staging.c copies, host memory with the same layout */
+} tern__ddp_range;
 
 /* A round: the backwards up to the next synchronised one, which reduces the gradients that they have
  * accumulated. */
@@ -65,20 +38,19 @@ typedef struct tern__ddp_round {
     bool is_inside;              /* a backward is running */
     bool used;                   /* the running backward reaches the model on this rank */
     bool reached;                /* so does it, or did an earlier one of this round */
+    bool is_idle;                /* no rank's did in the last round, so nothing was reduced */
     int next_put, next_bucket;   /* the first bucket that is not in its window yet; not posted yet */
+    int ready_count;             /* in ddp->ready */
     uint64_t backward;           /* the number of the running or last backward */
     uint32_t folded;             /* backwards in the round so far, including the running one */
     uint64_t last_seq, side_seq; /* the last work; the one with the side values */
-    double count;                /* sum of the counts of the losses (normaliser.c); NAN: none yet */
-    double next_count;           /* the next loss's count, set by the user; NAN: not set */
+    double samples;              /* what this rank's gradients count for: 1, or as in normaliser.c */
     double weight, share;        /* of the synchronised backward's posts */
-    double loss_weight;          /* the running loss's weight in synchronised batch norms */
-    bool has_samples;            /* this rank has samples in the round */
+    const tern_tensor *loss;     /* while a backward begins; NULL: this rank is a shadow */
+    const tern_scope *scope;     /* of the running or last backward */
+    int64_t posted, arrived;     /* ns: when its first bucket (0: none yet) and its last were posted */
+    int64_t ended;               /* ns: when all works were done */
 } tern__ddp_round;
-
-/* The most windows of a ddp: two per range, and one each for the side values, the buffers in the host's and
- * in devices' memory, the loss, the checksums, the choices and the waits. */
-enum { TERN__DDP_WINDOWS = 2 * TERN__RANGES + 7 };
 
 struct tern_ddp {
     tern__listener listener; /* first: the group's list links these */
@@ -88,46 +60,40 @@ struct tern_ddp {
     tern_ddp_opts opts;
     uint32_t number;
     void *channel;
-    uint32_t opened[TERN__DDP_WINDOWS]; /* all windows that tern__ddp_window_open has opened */
-    int opened_count;
-    uint32_t windows[TERN__RANGES];   /* over the seal's gradient ranges; for a staged range, host memory */
-    uint32_t narrow[TERN__RANGES];    /* by range: windows of gradients that are reduced in reduce_dtype */
-    char *narrow_block[TERN__RANGES]; /* in a device's memory: below such a window, or laid out like it */
-    uint32_t buffer_window, side_window;
+    struct tern__ddp_owned *owned; /* windows and memory, newest first */
+    tern__ddp_hook hooks[TERN__DDP_MOMENTS][TERN__DDP_PARTS + 1];
 
-    bool *ignored;  /* [tern_state_count] parameters and buffers that each rank keeps for itself */
-    int leaf_count; /* synchronised leaves */
-    int *order;     /* [leaf_count] leaf indices in bucket order */
-    int *bucket_of; /* by leaf index; -1: ignored */
-    tern__bucket *buckets;
-    tern__extent *extents;         /* of all buckets, one array */
+    tern__ddp_range ranges[TERN__RANGES]; /* of the seal */
+    uint32_t side_window;
+    tern__extent order_extent;
+
+    bool *ignored;         /* [tern_state_count] parameters and buffers that each rank keeps for itself */
+    int leaf_count;        /* synchronised leaves */
+    int *order;            /* [leaf_count] leaf indices in bucket order */
+    int *ready;            /* [round.ready_count] leaf indices in the order in which they were ready */
+    int *bucket_of;        /* by leaf index; -1: ignored */
+    tern__bucket *buckets; /* with room for leaf_count + 2, as their extents */
+    tern__extent *extents; /* of all buckets, one array */
     int bucket_count, side_bucket; /* the first bucket with side values */
     bool rebuilt;
 
     bool sync; /* backwards are synchronised */
     tern__ddp_round round;
-    double loss_mean;
-    tern__ddp_loss loss;
-    tern__extent *buffer_extents; /* host memory's, then devices'; NULL: buffers are not broadcast */
-    int buffer_extent_count;
-    int away_extent_count; /* those in devices' memory */
-    tern__extent order_extent;
-
-    bool *first_used; /* by leaf index: used in the first backward that used any; for static_graph */
-    bool has_first;
 
     bool shadow;     /* this rank is in tern_ddp_join */
     bool over;       /* all ranks were shadows in the last round */
     int last_active; /* the highest rank that was not a shadow, in the last round that had one */
-    tern__checksum checksum;
-    tern__ddp_choices choices;
-    tern__stats stats;
-    struct {
-        uint32_t window;
-        size_t bytes;        /* 0: there are none */
-        tern_device *pinned; /* the device that has pinned the window, or NULL */
-    } away;                  /* for buffers in devices' memory */
-    tern__ddp_stage stages[TERN__RANGES];
+
+    /* Each part's own; NULL: the part is off. */
+    struct tern__ddp_choices *choices;
+    struct tern__ddp_checksum *checksum;
+    struct tern__ddp_buffers *buffers;
+    struct tern__ddp_staging *staging;
+    struct tern__ddp_loss *loss;
+    struct tern__straggler *straggler;
+    struct tern__stats *stats;
+    struct tern__ddp_static_graph *static_graph;
+    struct tern__ddp_normaliser *normaliser;
 };
 
 /* True if the back end can reach the device's memory. Collectives then work on it directly. */
@@ -145,8 +111,14 @@ static inline tern_device *tern__ddp_home(const tern_ddp *ddp, int r)
 
 /* ---- ddp.c ---- */
 
-/* Opens a window of the group's back end. tern_ddp_free closes it. */
+/* Allocates zeroed memory of the host (device NULL), or memory of a device. tern_ddp_free frees it, newest
+ * first, after the parts have closed. */
+void *tern__ddp_alloc(tern_ddp *ddp, tern_device *device, size_t bytes, tern_error *err);
+/* Opens a window of the group's back end. tern_ddp_free closes it likewise. */
 int tern__ddp_window_open(tern_ddp *ddp, void *base, size_t bytes, uint32_t *window, tern_error *err);
+/* Opens a window of zeroed host memory for one extent. */
+int tern__ddp_extent_open(tern_ddp *ddp, tern_dtype dtype, uint64_t count, tern__extent *extent,
+                          tern_error *err);
 static inline void *tern__ddp_window_base(const tern_ddp *ddp, uint32_t window)
 {
     return tern__window_own(ddp->group, window);
@@ -164,118 +136,63 @@ extern const tern__label_kind tern__ddp_label;
 /* Posts a work of the running backward, for a bucket (bucket_count: for all): labels it and sets
  * round.last_seq. */
 int tern__ddp_post(tern_ddp *ddp, tern__post *work, int bucket, tern_error *err);
+/* Posts a work that is for all buckets. A broadcast is of rank 0's bytes, or, if rank 0 is a shadow, of those
+ * of the highest rank that is not. */
+int tern__ddp_post_all(tern_ddp *ddp, tern__kind kind, tern_dtype dtype, const tern__extent *extents,
+                       int count, tern_error *err);
+/* Waits for all works that were posted. */
+int tern__ddp_wait(const tern_ddp *ddp, tern_error *err);
+/* Returns the tally of a work that is done. */
+const tern__tally *tern__ddp_tally(const tern_ddp *ddp, uint64_t seq);
 /* Tells the other ranks which backward has begun, for their errors. */
 void tern__ddp_note(const tern_ddp *ddp);
-typedef int (*tern__ddp_test)(const tern_ddp *ddp, tern_error *err);
 /* Waits until `test` no longer returns TERN_PENDING, and returns its result. Works progress meanwhile; the
  * loss of a rank is an error. */
-int tern__ddp_await(const tern_ddp *ddp, tern__ddp_test test, tern_error *err);
+int tern__ddp_await(tern_ddp *ddp, tern__ddp_hook test, tern_error *err);
 
 /* ---- bucket.c ---- */
 
 /* Cuts ddp->order into buckets. The first is closed at first_bucket_bytes, the others at bucket_bytes, and
  * all where the dtype or the memory changes. The leaf that exceeds the limit stays in the bucket (PyTorch's
  * compute_bucket_assignment_by_size). */
-int tern__bucket_plan(tern_ddp *ddp, tern_error *err);
-
-/* ---- away.c: buffers in a device's own memory ---- */
-
-int tern__away_open(tern_ddp *ddp, tern_error *err);
-/* Copy the buffers into their window, and out of it. */
-int tern__away_put(const tern_ddp *ddp, tern_error *err);
-int tern__away_take(const tern_ddp *ddp, tern_error *err);
-
-/* ---- compress.c: f32 gradients that are reduced in reduce_dtype, in windows of their own ---- */
-
-int tern__compress_open(tern_ddp *ddp, tern_error *err);
-void tern__compress_close(tern_ddp *ddp);
-/* Return the dtype in which the gradients of range r are reduced, and the window in which they are then. */
-tern_dtype tern__compress_dtype(const tern_ddp *ddp, int r);
-uint32_t tern__compress_window(const tern_ddp *ddp, int r);
-/* Rounds a bucket's gradients into the window. */
-int tern__compress_put(const tern_ddp *ddp, const tern__bucket *bucket, tern_error *err);
-/* Copies the means out of it, for all leaves that have one. */
-int tern__compress_take(const tern_ddp *ddp, tern_error *err);
-
-/* ---- staged.c: gradients in the memory of devices that the back end does not reach ---- */
-
-int tern__staged_open(tern_ddp *ddp, tern_error *err);
-void tern__staged_close(tern_ddp *ddp);
-/* Starts the copies of a bucket's gradients into their window. */
-int tern__staged_put(tern_ddp *ddp, int bucket, tern_error *err);
-/* Returns TERN_OK if the next bucket may be posted: either this rank's gradients are in the window, or it has
- * none and the device has read the means that will be overwritten. Otherwise TERN_PENDING or an error. */
-int tern__staged_test(const tern_ddp *ddp, tern_error *err);
-/* Copies the means to the device, for all buckets that have one. */
-int tern__staged_take(const tern_ddp *ddp, tern_error *err);
-
-/* Other copies to and from these devices. _depart: the communication streams wait for the steps' streams.
- * _copy: enqueues a copy; the host's memory must be pinned. _return: the steps' streams wait for the copies.
- * _returned: TERN_OK once these are done, else TERN_PENDING or an error. */
-int tern__staged_depart(const tern_ddp *ddp, tern_error *err);
-int tern__staged_copy(const tern_ddp *ddp, void *to, const void *from, size_t bytes, tern_error *err);
-int tern__staged_return(const tern_ddp *ddp, tern_error *err);
-int tern__staged_returned(const tern_ddp *ddp, tern_error *err);
+void tern__bucket_plan(tern_ddp *ddp);
+/* Collective: cuts them again in the order in which rank 0's gradients were ready. */
+int tern__bucket_rebuild(tern_ddp *ddp, tern_error *err);
+/* True if any rank has used a leaf of the bucket, so that it has means. */
+bool tern__bucket_has_mean(const tern_ddp *ddp, const tern__bucket *bucket);
 
 /* ---- side.c: the side values, reduced with the last bucket ---- */
 
+/* The loss; whether it counts; whether this rank's optimizers ask all ranks before a step (join.c); whether
+ * there are new choices (choices.c); and, by leaf index, whether this rank has used it. */
+enum { TERN__SIDE_LOSS, TERN__SIDE_COUNTS, TERN__SIDE_ASKED, TERN__SIDE_NEWS, TERN__SIDE_FLAGS };
+
 static inline int tern__side_count(const tern_ddp *ddp)
 {
-    return 4 + ddp->seal->leaf_count;
+    return TERN__SIDE_FLAGS + ddp->seal->leaf_count;
 }
-int tern__side_open(tern_ddp *ddp, tern_error *err);
-void tern__side_close(tern_ddp *ddp);
-/* Writes this backward's values; loss NULL: this rank is a shadow. */
-int tern__side_write(tern_ddp *ddp, const tern_tensor *loss, tern_error *err);
-/* To be called before a bucket with side values is posted. */
-int tern__side_arrive(tern_ddp *ddp, tern_error *err);
-/* Reads the means over all ranks: sets every leaf's `fresh`, the mean loss, and choices.is_due. */
-int tern__side_take(tern_ddp *ddp, tern_error *err);
+/* Set one of this rank's values before they are posted, and get its mean over all ranks when that is done. */
+void tern__side_set(const tern_ddp *ddp, int i, double value);
+double tern__side_get(const tern_ddp *ddp, int i);
+/* Writes the values that are known when a backward starts. */
+void tern__side_write(const tern_ddp *ddp);
+/* Sets every leaf's `fresh`, and seal->is_asked, from the means. */
+void tern__side_take(const tern_ddp *ddp);
 
 /* ---- state.c: the parameters and buffers that all ranks share ---- */
 
 /* Finds the ignored names (E_INVALID), and puts the remaining leaves into ddp->order. */
 int tern__state_plan(tern_ddp *ddp, tern_error *err);
-/* To be called once the buffers have a window. */
-int tern__state_plan_buffers(tern_ddp *ddp, tern_error *err);
+/* Returns entry i of the state dict if it is a buffer that all ranks share, else NULL. */
+const tern__view *tern__state_buffer(const tern_ddp *ddp, int i);
 /* Collective: copies root's parameters and buffers to all ranks. */
 int tern__state_copy(tern_ddp *ddp, int root, tern_error *err);
-
-/* ---- normaliser.c ---- */
-
-/* To be called when any backward begins: adds the loss's count. */
-int tern__normaliser_add(tern_ddp *ddp, const tern_tensor *loss, tern_error *err);
-/* Sets the weight and share of the synchronised backward's posts. */
-void tern__normaliser_weigh(tern_ddp *ddp);
-
-/* ---- checksum.c ---- */
-
-int tern__checksum_open(tern_ddp *ddp, tern_error *err);
-/* To be called before the buckets of a synchronised backward are posted. */
-int tern__checksum_post(tern_ddp *ddp, tern_error *err);
-/* To be called when the backward's works are done: E_MISMATCH on all ranks if one has drifted. */
-int tern__checksum_check(const tern_ddp *ddp, tern_error *err);
-
-/* ---- choices.c: sends rank 0's choices of convolution algorithms to all ranks ---- */
-
-int tern__ddp_choices_open(tern_ddp *ddp, tern_error *err);
-/* True if this is rank 0 and it has choices that it has not sent yet. */
-bool tern__ddp_choices_has_news(const tern_ddp *ddp);
-/* To be called before and after the broadcast that is due then: rank 0 writes its lines, the other ranks read
- * them. */
-void tern__ddp_choices_put(tern_ddp *ddp);
-void tern__ddp_choices_take(const tern_ddp *ddp);
 
 /* ---- signature.c ---- */
 
 /* Collective: returns E_MISMATCH with the first difference on all ranks, unless all have the same model and
  * options. */
 int tern__signature_check(tern_ddp *ddp, tern_error *err);
-
-/* ---- static_graph.c ---- */
-
-/* To be called when any backward begins: E_STATE if the promise is broken. */
-int tern__static_graph_check(tern_ddp *ddp, tern_error *err);
 
 /* ---- reducer.c ---- */
 

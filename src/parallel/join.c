@@ -35,7 +35,7 @@ static int shadow_round(tern_ddp *first, int *left, tern_error *err)
 /* Names the lowest shadow of a round that had active ranks; this rank was a shadow, too. */
 static int fail_early(const tern_ddp *ddp, tern_error *err)
 {
-    const tern__tally *tally = ddp->group->backend->tally(ddp->channel, ddp->round.side_seq);
+    const tern__tally *tally = tern__ddp_tally(ddp, ddp->round.side_seq);
     int rank = 0;
     while (!tally->shadow[rank]) rank++;
     return tern__error_set(err, "tern_ddp_join", TERN_E_STATE,
@@ -84,7 +84,7 @@ static int shadow_all(tern_ddp *first, const tern_join_opts *opts, tern_error *e
  * its choices again, because shadows have missed them. */
 static int settle(tern_ddp *ddp, tern_error *err)
 {
-    ddp->choices.serial = 0;
+    tern__ddp_choices_resend(ddp);
     int status = tern__state_copy(ddp, ddp->last_active, err);
     if (status) return status;
     return tern_broadcast(ddp->group, &ddp->round.backward, 1, TERN_I64, ddp->last_active, err);

@@ -199,7 +199,7 @@ tern_value tern_data_parallel_apply(tern_data_parallel *parallel, tern_scope *sc
                                     tern_value input, void *ctx)
 {
     if (!parallel || !scope || scope->error.code) return (tern_value){0};
-    if (scope->is_replica) {
+    if (scope->role.is_replica) {
         tern__scope_fail(scope, __func__, TERN_E_UNSUPPORTED, "data parallel inside a replica");
         return (tern_value){0};
     }

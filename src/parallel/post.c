@@ -70,8 +70,25 @@ int tern__ddp_post(tern_ddp *ddp, tern__post *work, int bucket, tern_error *err)
     return ddp->group->backend->post(ddp->channel, work, &ddp->round.last_seq, err);
 }
 
+int tern__ddp_post_all(tern_ddp *ddp, tern__kind kind, tern_dtype dtype, const tern__extent *extents,
+                       int count, tern_error *err)
+{
+    tern__post work = {.kind = kind, .dtype = dtype, .extents = extents, .extent_count = count};
+    return tern__ddp_post(ddp, &work, ddp->bucket_count, err);
+}
+
+int tern__ddp_wait(const tern_ddp *ddp, tern_error *err)
+{
+    return ddp->group->backend->wait(ddp->channel, ddp->round.last_seq, err);
+}
+
+const tern__tally *tern__ddp_tally(const tern_ddp *ddp, uint64_t seq)
+{
+    return ddp->group->backend->tally(ddp->channel, seq);
+}
+
 /* Yields between tries, as ranks may share a core. */
-int tern__ddp_await(const tern_ddp *ddp, tern__ddp_test test, tern_error *err)
+int tern__ddp_await(tern_ddp *ddp, tern__ddp_hook test, tern_error *err)
 {
     int status = test(ddp, err);
     while (status == TERN_PENDING) {

@@ -12,9 +12,6 @@
  * A rank that has run out of inputs (join.c) posts the same works with weight 0. */
 #include "parallel/ddp.h"
 
-#include <math.h>
-#include <string.h>
-
 static tern_ddp *ddp_of(tern__listener *self)
 {
     return (tern_ddp *)self;
@@ -27,7 +24,7 @@ static tern_ddp *ddp_of(tern__listener *self)
 static int zero_missing(const tern_ddp *ddp, const tern__bucket *bucket, tern_error *err)
 {
     int status = TERN_OK;
-    bool counts = ddp->round.has_samples || ddp->round.weight == 0;
+    bool counts = ddp->round.samples > 0 || ddp->round.weight == 0;
     for (int i = 0; i < bucket->count && !status; i++) {
         const tern__leaf *leaf = ddp->seal->leaves[ddp->order[bucket->first + i]];
         if (!leaf->fresh || !counts)
@@ -36,14 +33,31 @@ static int zero_missing(const tern_ddp *ddp, const tern__bucket *bucket, tern_er
     return status;
 }
 
-/* Copies the bucket's gradients into the windows, if they are not reduced where they are. */
-static int put_bucket(tern_ddp *ddp, int index, tern_error *err)
+/* Brings the next bucket's gradients to where they are reduced. */
+static int put_bucket(tern_ddp *ddp, tern_error *err)
 {
-    const tern__bucket *bucket = &ddp->buckets[index];
+    const tern__bucket *bucket = &ddp->buckets[ddp->round.next_put];
     int status = bucket->used ? zero_missing(ddp, bucket, err) : TERN_OK;
-    if (status || !bucket->used) return status;
-    status = tern__compress_put(ddp, bucket, err);
-    return status ? status : tern__staged_put(ddp, index, err);
+    if (!status && bucket->used) status = tern__parts_call(ddp, TERN__DDP_PUT, err);
+    ddp->round.next_put++;
+    return status;
+}
+
+/* Notes when the first and the last bucket are posted. */
+static void note_posted(tern_ddp *ddp, int bucket)
+{
+    bool is_last = bucket == ddp->bucket_count - 1;
+    if (ddp->round.posted && !is_last && !ddp->group->trace) return;
+    int64_t now = tern__now_ns();
+    if (!ddp->round.posted) ddp->round.posted = now;
+    if (is_last) ddp->round.arrived = now;
+    tern__trace_add(ddp->group->trace,
+                    &(tern__trace_event){.name = "bucket ready",
+                                         .track = TERN__TRACK_BUCKETS,
+                                         .began = now,
+                                         .args = {{"bucket", bucket},
+                                                  {"bytes", (int64_t)ddp->buckets[bucket].bytes},
+                                                  {"backward", (int64_t)ddp->round.backward}}});
 }
 
 /* A bucket in which this rank has no gradients has weight 0: it is not read, and not reduced if no rank has
@@ -63,18 +77,25 @@ static int post_bucket(tern_ddp *ddp, int index, tern_error *err)
                                  .share = ddp->round.share,
                                  .idle = !ddp->round.reached,
                                  .counted = ddp->opts.normaliser == TERN_NORMALISER_LOSS}};
-    tern__stats_posted(ddp, index);
+    note_posted(ddp, index);
     int status = tern__ddp_post(ddp, &work, index, err);
     ddp->round.side_seq = ddp->round.last_seq;
     return status;
+}
+
+/* TERN_PENDING: the next bucket may not be posted yet. */
+static int test_next(tern_ddp *ddp, tern_error *err)
+{
+    return tern__parts_call(ddp, TERN__DDP_TEST, err);
 }
 
 static int post_arrived(tern_ddp *ddp, bool waits, tern_error *err)
 {
     int status = TERN_OK;
     while (!status && ddp->round.next_bucket < ddp->round.next_put) {
-        status = waits ? tern__ddp_await(ddp, tern__staged_test, err) : tern__staged_test(ddp, err);
-        if (!status && ddp->round.next_bucket >= ddp->side_bucket) status = tern__side_arrive(ddp, err);
+        status = waits ? tern__ddp_await(ddp, test_next, err) : test_next(ddp, err);
+        if (!status && ddp->round.next_bucket >= ddp->side_bucket)
+            status = tern__parts_call(ddp, TERN__DDP_ARRIVE, err);
         if (!status) status = post_bucket(ddp, ddp->round.next_bucket++, err);
     }
     return status == TERN_PENDING ? TERN_OK : status;
@@ -85,30 +106,17 @@ static int post_ready(tern_ddp *ddp, tern_error *err)
     int status = post_arrived(ddp, false, err);
     while (!status && ddp->round.next_put < ddp->bucket_count &&
            ddp->buckets[ddp->round.next_put].waiting == 0) {
-        status = put_bucket(ddp, ddp->round.next_put++, err);
+        status = put_bucket(ddp, err);
         if (!status) status = post_arrived(ddp, false, err);
     }
     return status;
-}
-
-/* Broadcasts rank 0's bytes, or, if rank 0 is a shadow, those of the highest rank that is not. */
-static int post_broadcast(tern_ddp *ddp, const tern__extent *extents, int count, tern_error *err)
-{
-    tern__post work = {.kind = TERN__BROADCAST, .dtype = TERN_U8, .extents = extents, .extent_count = count};
-    return tern__ddp_post(ddp, &work, ddp->bucket_count, err);
 }
 
 static int post_rest(tern_ddp *ddp, tern_error *err)
 {
     int status = post_ready(ddp, err);
     if (!status) status = post_arrived(ddp, true, err);
-    if (!status) status = tern__away_put(ddp, err);
-    if (!status && ddp->buffer_extent_count)
-        status = post_broadcast(ddp, ddp->buffer_extents, ddp->buffer_extent_count, err);
-    if (!status && ddp->away_extent_count)
-        status =
-            post_broadcast(ddp, ddp->buffer_extents + ddp->buffer_extent_count, ddp->away_extent_count, err);
-    return status ? status : tern__straggler_post(ddp, err);
+    return status ? status : tern__parts_call(ddp, TERN__DDP_POST, err);
 }
 
 /* ---- when backward begins ---- */
@@ -133,11 +141,20 @@ static void count_waiting(tern_ddp *ddp)
     for (int b = ddp->side_bucket; b < ddp->bucket_count; b++) ddp->buckets[b].used |= any;
 }
 
-static int open_round(tern_ddp *ddp, const tern_tensor *loss, tern_error *err)
+/* Sets the weight and share of the posts from what this rank's gradients count for. */
+static void weigh_posts(tern_ddp *ddp)
+{
+    tern__ddp_round *round = &ddp->round;
+    round->share = round->samples / ddp->opts.gradient_predivide_factor;
+    round->weight = round->samples > 0 ? round->share : round->reached ? 1 : 0;
+}
+
+static int start_posts(tern_ddp *ddp, tern_error *err)
 {
     ddp->round.next_put = ddp->round.next_bucket = 0;
-    int status = tern__side_write(ddp, loss, err);
-    return status ? status : tern__checksum_post(ddp, err);
+    ddp->round.posted = 0;
+    tern__side_write(ddp);
+    return tern__parts_call(ddp, TERN__DDP_START, err);
 }
 
 /* A nested backward would restart the outer one's round. */
@@ -151,7 +168,7 @@ static int fail_inside(const tern_ddp *ddp, tern_error *err)
     return tern__group_fail(ddp->group, err);
 }
 
-static int begin(tern__listener *self, const tern_tensor *loss, tern_error *err)
+static int reducer_begin(tern__listener *self, const tern_tensor *loss, tern_error *err)
 {
     tern_ddp *ddp = ddp_of(self);
     if (ddp->round.is_inside) return fail_inside(ddp, err);
@@ -159,24 +176,26 @@ static int begin(tern__listener *self, const tern_tensor *loss, tern_error *err)
     ddp->round.backward++;
     ddp->round.folded++;
     ddp->round.active = ddp->sync;
+    ddp->round.loss = loss;
+    ddp->round.scope = loss->scope;
+    ddp->round.samples = 1;
     tern__ddp_note(ddp);
     count_waiting(ddp);
     ddp->seal->is_asked |= ddp->round.used && loss->scope->asks;
-    int status = tern__static_graph_check(ddp, err);
-    if (!status) status = tern__normaliser_add(ddp, loss, err);
+    int status = tern__parts_call(ddp, TERN__DDP_BEGIN, err);
     if (!status && ddp->round.active) status = tern__group_check(ddp->group, "tern_backward", err);
     if (status || !ddp->round.active) return status;
-    tern__stats_begin(ddp, loss);
-    tern__normaliser_weigh(ddp);
-    status = open_round(ddp, loss, err);
+    ddp->round.ready_count = 0;
+    weigh_posts(ddp);
+    status = start_posts(ddp, err);
     return status || ddp->opts.delay_all_reduce ? status : post_ready(ddp, err);
 }
 
-static int ready(tern__listener *self, tern__leaf *leaf, tern_error *err)
+static int reducer_ready(tern__listener *self, tern__leaf *leaf, tern_error *err)
 {
     tern_ddp *ddp = ddp_of(self);
     if (!ddp->round.active) return TERN_OK;
-    tern__stats_ready(ddp, leaf);
+    ddp->ready[ddp->round.ready_count++] = leaf->index;
     ddp->buckets[ddp->bucket_of[leaf->index]].waiting--;
     if (ddp->opts.delay_all_reduce) return TERN_OK;
     int status = post_ready(ddp, err);
@@ -185,54 +204,12 @@ static int ready(tern__listener *self, tern__leaf *leaf, tern_error *err)
 
 /* ---- when backward ends ---- */
 
-static int wait_last(tern_ddp *ddp, tern_error *err)
-{
-    return ddp->group->backend->wait(ddp->channel, ddp->round.last_seq, err);
-}
-
-/* Writes the leaves in the order in which they were ready; the remaining ones follow in their old order. */
-static void write_order(const tern_ddp *ddp, int *order)
-{
-    const tern__stats *stats = &ddp->stats;
-    int count = stats->ready_count;
-    memcpy(order, stats->ready, (size_t)count * sizeof(*order));
-    for (int place = 0; place < ddp->leaf_count; place++) {
-        bool seen = false;
-        for (int i = 0; i < stats->ready_count; i++) seen |= stats->ready[i] == ddp->order[place];
-        if (!seen) order[count++] = ddp->order[place];
-    }
-}
-
-/* Broadcasts rank 0's ready order and cuts new buckets from it. */
-static int rebuild(tern_ddp *ddp, tern_error *err)
-{
-    char *side = tern__ddp_window_base(ddp, ddp->side_window);
-    int *order = (int *)(side + ddp->order_extent.offset);
-    write_order(ddp, order);
-    int status = post_broadcast(ddp, &ddp->order_extent, 1, err);
-    if (!status) status = wait_last(ddp, err);
-    if (status) return status;
-    memcpy(ddp->order, order, (size_t)ddp->leaf_count * sizeof(*order));
-    ddp->rebuilt = true;
-    return tern__bucket_plan(ddp, err);
-}
-
-/* Broadcasts rank 0's choices. */
-static int tell_choices(tern_ddp *ddp, tern_error *err)
-{
-    if (!ddp->choices.is_due) return TERN_OK;
-    tern__ddp_choices_put(ddp);
-    int status = post_broadcast(ddp, &ddp->choices.extent, 1, err);
-    if (!status) status = wait_last(ddp, err);
-    if (!status) tern__ddp_choices_take(ddp);
-    return status;
-}
-
 /* Notes whether all ranks were shadows, and the highest rank that was not: it has the latest model. */
 static void take_tally(tern_ddp *ddp)
 {
-    const tern__tally *tally = ddp->group->backend->tally(ddp->channel, ddp->round.side_seq);
+    const tern__tally *tally = tern__ddp_tally(ddp, ddp->round.side_seq);
     int world = tern_group_size(ddp->group);
+    ddp->round.is_idle = tally->idle;
     ddp->over = tally->shadows == world;
     for (int rank = 0; rank < world; rank++)
         if (!tally->shadow[rank]) ddp->last_active = rank;
@@ -249,37 +226,30 @@ static bool has_gradients(const tern_ddp *ddp)
 
 int tern__reducer_finish(tern_ddp *ddp, tern_error *err)
 {
-    int status = wait_last(ddp, err);
+    int status = tern__ddp_wait(ddp, err);
     if (status) return status;
-    tern__straggler_done(ddp);
-    bool idle = ddp->group->backend->tally(ddp->channel, ddp->round.side_seq)->idle;
-    status = tern__side_take(ddp, err);
-    if (!status && !idle) status = tern__compress_take(ddp, err);
-    if (!status && !idle) status = tern__staged_take(ddp, err);
-    if (!status) status = tern__away_take(ddp, err);
+    ddp->round.ended = tern__now_ns();
     take_tally(ddp);
+    tern__side_take(ddp);
     ddp->round.folded = 0;
-    ddp->round.count = NAN;
     ddp->round.active = ddp->round.reached = false;
-    if (!status) status = tern__checksum_check(ddp, err);
-    if (!status) status = tell_choices(ddp, err);
-    return status || ddp->rebuilt || idle || !has_gradients(ddp) ? status : rebuild(ddp, err);
+    status = tern__parts_call(ddp, TERN__DDP_TAKE, err);
+    return status || ddp->rebuilt || ddp->round.is_idle || !has_gradients(ddp)
+               ? status
+               : tern__bucket_rebuild(ddp, err);
 }
 
-static int end(tern__listener *self, tern_error *err)
+static int reducer_end(tern__listener *self, tern_error *err)
 {
     tern_ddp *ddp = ddp_of(self);
     ddp->round.is_inside = false;
     if (!ddp->round.active) return TERN_OK;
     int status = post_rest(ddp, err);
-    if (!status) status = wait_last(ddp, err);
-    if (status) return status;
-    tern__stats_done(ddp);
-    return tern__reducer_finish(ddp, err);
+    return status ? status : tern__reducer_finish(ddp, err);
 }
 
 /* Refuses a scope of another group, with which each rank would silently train by itself. */
-static int missed(tern__listener *self, tern_error *err)
+static int reducer_missed(tern__listener *self, tern_error *err)
 {
     tern_ddp *ddp = ddp_of(self);
     int world = ddp->group->boot.world;
@@ -305,8 +275,10 @@ int tern__reducer_shadow(tern_ddp *ddp, tern_error *err)
     ddp->round.reached = false;
     bool has_share = ddp->opts.divide_by_initial_world_size && ddp->opts.normaliser == TERN_NORMALISER_RANK;
     ddp->round.share = has_share ? 1 / ddp->opts.gradient_predivide_factor : 0;
-    int status = open_round(ddp, NULL, err);
+    ddp->round.loss = NULL;
+    int status = start_posts(ddp, err);
     return status ? status : post_rest(ddp, err);
 }
 
-const tern__listener tern__reducer = {.begin = begin, .ready = ready, .end = end, .missed = missed};
+const tern__listener tern__reducer = {
+    .begin = reducer_begin, .ready = reducer_ready, .end = reducer_end, .missed = reducer_missed};

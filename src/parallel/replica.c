@@ -15,9 +15,8 @@ int tern__replica_open(tern__replica *replica, tern_error *err)
 {
     replica->scope = tern_scope_new(replica->device, NULL, err);
     if (!replica->scope) return err->code;
-    replica->scope->is_replica = true;
-    replica->scope->keeps_buffers = replica->index > 0;
-    replica->scope->follows = replica->index > 0;
+    replica->scope->role =
+        (tern__role){.is_replica = true, .keeps_buffers = replica->index > 0, .follows = replica->index > 0};
     replica->model.device = replica->device;
     return TERN_OK;
 }
@@ -49,8 +48,8 @@ int tern__replica_slots(tern__replica *replica, const tern__seal *seal, tern_err
         slot->grad.data =
             replica->grads + start[seal->range_of[k]] + tern__grad_offset(range, seal->offset[k]);
     }
-    replica->scope->slots = replica->slots;
-    replica->scope->slot_count = seal->leaf_count;
+    replica->scope->role.slots = replica->slots;
+    replica->scope->role.slot_count = seal->leaf_count;
     return TERN_OK;
 }
 
@@ -152,7 +151,7 @@ static void forward(void *self)
     int64_t began = tern__now_ns();
     tern_grad_enabled_set(scope, pass->scope->grad);
     tern__policy_set(scope, NULL); /* drops the kept casts: each pass has its own, on its own tape */
-    tern__policy_set(scope, pass->scope->policy);
+    tern__policy_set(scope, pass->scope->autocast.policy);
     tern_scope_seed(scope, pass->scope->seed, pass->scope->step);
     scope->draws = pass->scope->draws;
     scope->stream = pass->scope->stream + ((uint64_t)replica->index << 32);

@@ -42,56 +42,13 @@ int tern__state_plan(tern_ddp *ddp, tern_error *err)
                            "ignore: %s has no parameters left to synchronise", ddp->module->kind);
 }
 
-/* ---- buffers, broadcast in every backward ---- */
-
-/* Adds a buffer in the host's memory; neighbours become one extent. */
-static void add_buffer(tern_ddp *ddp, const tern__view *view)
-{
-    uint64_t offset = (uint64_t)((char *)view->data - ddp->seal->buffers);
-    tern__extent *last = ddp->buffer_extents + ddp->buffer_extent_count - 1;
-    if (ddp->buffer_extent_count && tern__align_up(last->offset + last->count, TERN__LINE) == offset)
-        last->count = offset + tern__view_bytes(view) - last->offset;
-    else
-        ddp->buffer_extents[ddp->buffer_extent_count++] =
-            (tern__extent){ddp->buffer_window, offset, tern__view_bytes(view)};
-}
-
-/* Adds a buffer in a device's memory that the back end reaches, where it is broadcast directly. */
-static int add_reached(tern_ddp *ddp, const tern__view *view, tern_error *err)
-{
-    uint32_t window;
-    tern_device *device = tern__memory_device(view->data);
-    if (!tern__ddp_reaches(ddp, device)) return TERN_OK;
-    int status = tern__window_of(ddp->group, device, &window, err);
-    if (status) return status;
-    ddp->buffer_extents[ddp->buffer_extent_count + ddp->away_extent_count++] =
-        (tern__extent){window, (uint64_t)((char *)view->data - device->memory.base), tern__view_bytes(view)};
-    return TERN_OK;
-}
-
-int tern__state_plan_buffers(tern_ddp *ddp, tern_error *err)
-{
-    int count = tern_state_count(ddp->module);
-    ddp->buffer_extents =
-        tern__alloc((size_t)(count + 1) * sizeof(*ddp->buffer_extents), "tern_ddp_new", err);
-    if (!ddp->buffer_extents) return TERN_E_MEMORY;
-    for (int i = 0; i < count; i++) {
-        tern_state_entry entry = tern_state_get(ddp->module, i);
-        bool is_here = !tern__memory_device(entry.tensor->view.data);
-        if (entry.is_buffer && !ddp->ignored[i] && is_here) add_buffer(ddp, &entry.tensor->view);
-    }
-    if (ddp->away.bytes)
-        ddp->buffer_extents[ddp->buffer_extent_count++] =
-            (tern__extent){ddp->away.window, 0, ddp->away.bytes};
-    int status = TERN_OK;
-    for (int i = 0; i < count && !status; i++) {
-        tern_state_entry entry = tern_state_get(ddp->module, i);
-        if (entry.is_buffer && !ddp->ignored[i]) status = add_reached(ddp, &entry.tensor->view, err);
-    }
-    return status;
-}
-
 /* ---- parameters and buffers at once ---- */
+
+const tern__view *tern__state_buffer(const tern_ddp *ddp, int i)
+{
+    tern_state_entry entry = tern_state_get(ddp->module, i);
+    return entry.is_buffer && !ddp->ignored[i] ? &entry.tensor->view : NULL;
+}
 
 /* Neighbours in one range, which are sent in one broadcast. */
 typedef struct stretch {
@@ -123,13 +80,6 @@ static int add(tern_ddp *ddp, stretch *s, char *base, const tern__view *view, in
     return status;
 }
 
-/* Each buffer in a device's memory is a block of its own. */
-static int add_buffer_of_any(tern_ddp *ddp, stretch *s, const tern__view *view, int root, tern_error *err)
-{
-    bool is_here = !tern__memory_device(view->data);
-    return add(ddp, s, is_here ? ddp->seal->buffers : view->data, view, root, err);
-}
-
 int tern__state_copy(tern_ddp *ddp, int root, tern_error *err)
 {
     tern__seal *seal = ddp->seal;
@@ -140,9 +90,9 @@ int tern__state_copy(tern_ddp *ddp, int root, tern_error *err)
             status = add(ddp, &s, seal->ranges[seal->range_of[k]].params, &seal->leaves[k]->parameter->view,
                          root, err);
     for (int i = 0; i < tern_state_count(ddp->module) && !status; i++) {
-        tern_state_entry entry = tern_state_get(ddp->module, i);
-        if (entry.is_buffer && !ddp->ignored[i])
-            status = add_buffer_of_any(ddp, &s, &entry.tensor->view, root, err);
+        const tern__view *view = tern__state_buffer(ddp, i);
+        char *alone = view && tern__memory_device(view->data) ? view->data : NULL; /* in a device's memory */
+        if (view) status = add(ddp, &s, alone ? alone : seal->buffers, view, root, err);
     }
     if (!status) status = send(ddp, &s, root, err);
     tern__seal_touch(seal);

@@ -1,94 +1,75 @@
 /* stats.c - times the phases of a ddp's backwards, and prints them. */
 #include "parallel/ddp.h"
 
+#include <tern/stats.h>
+
 #include <stdio.h>
 #include <string.h>
 
-/* ---- life ---- */
+struct tern__stats {
+    tern_ddp_times last, sum;
+    uint64_t iterations;
+    int unused;
+    size_t unused_bytes;
+    size_t *initial; /* [initial_count] bytes of the first buckets, once they may be replaced */
+    int initial_count;
+};
 
-int tern__stats_open(tern_ddp *ddp, tern_error *err)
+static int stats_open(tern_ddp *ddp, tern_error *err)
 {
-    tern__stats *stats = &ddp->stats;
-    stats->ready = tern__alloc((size_t)ddp->leaf_count * sizeof(*stats->ready), "tern_ddp_new", err);
-    stats->initial = tern__alloc((size_t)ddp->bucket_count * sizeof(*stats->initial), "tern_ddp_new", err);
-    if (!stats->ready || !stats->initial) return TERN_E_MEMORY;
-    stats->initial_count = ddp->bucket_count;
-    for (int b = 0; b < ddp->bucket_count; b++) stats->initial[b] = ddp->buckets[b].bytes;
-    return tern__straggler_open(ddp, err);
-}
-
-void tern__stats_close(tern_ddp *ddp)
-{
-    tern__free(ddp->stats.ready);
-    tern__free(ddp->stats.initial);
-    tern__straggler_close(ddp);
+    size_t buckets = (size_t)ddp->leaf_count + 2;
+    ddp->stats->initial = tern__ddp_alloc(ddp, NULL, buckets * sizeof(size_t), err);
+    return ddp->stats->initial ? TERN_OK : TERN_E_MEMORY;
 }
 
 /* ---- during a backward ---- */
 
-static void count_unused(tern_ddp *ddp)
+static int stats_start(tern_ddp *ddp, tern_error *err)
 {
-    ddp->stats.unused = 0;
-    ddp->stats.unused_bytes = 0;
+    (void)err;
+    if (!ddp->rebuilt) ddp->stats->initial_count = ddp->bucket_count;
+    for (int b = 0; b < ddp->bucket_count && !ddp->rebuilt; b++)
+        ddp->stats->initial[b] = ddp->buckets[b].bytes;
+    if (ddp->shadow) return TERN_OK;
+    ddp->stats->unused = 0;
+    ddp->stats->unused_bytes = 0;
     for (int i = 0; i < ddp->leaf_count; i++) {
         const tern__leaf *leaf = ddp->seal->leaves[ddp->order[i]];
         if (leaf->fresh || leaf->pending > 0) continue;
-        ddp->stats.unused++;
-        ddp->stats.unused_bytes += tern__view_bytes(&leaf->parameter->view);
+        ddp->stats->unused++;
+        ddp->stats->unused_bytes += tern__view_bytes(&leaf->parameter->view);
     }
-}
-
-void tern__stats_begin(tern_ddp *ddp, const tern_tensor *loss)
-{
-    ddp->stats.scope = loss->scope;
-    ddp->stats.posted = 0;
-    ddp->stats.ready_count = 0;
-    count_unused(ddp);
-}
-
-void tern__stats_ready(tern_ddp *ddp, const tern__leaf *leaf)
-{
-    ddp->stats.ready[ddp->stats.ready_count++] = leaf->index;
-}
-
-void tern__stats_posted(tern_ddp *ddp, int bucket)
-{
-    bool is_last = bucket == ddp->bucket_count - 1;
-    if (ddp->stats.posted && !is_last && !ddp->group->trace) return;
-    int64_t now = tern__now_ns();
-    if (!ddp->stats.posted) ddp->stats.posted = now;
-    if (is_last) ddp->stats.arrived = now;
-    tern__trace_add(ddp->group->trace,
-                    &(tern__trace_event){.name = "bucket ready",
-                                         .track = TERN__TRACK_BUCKETS,
-                                         .began = now,
-                                         .args = {{"bucket", bucket},
-                                                  {"bytes", (int64_t)ddp->buckets[bucket].bytes},
-                                                  {"backward", (int64_t)ddp->round.backward}}});
+    return TERN_OK;
 }
 
 /* Another ddp may have ended its part before, so the time when the last gradient was written is the scope's.
  */
-void tern__stats_done(tern_ddp *ddp)
+static int stats_take(tern_ddp *ddp, tern_error *err)
 {
-    tern__stats *stats = &ddp->stats;
-    const tern_scope *scope = stats->scope;
-    int64_t now = tern__now_ns();
+    (void)err;
+    struct tern__stats *stats = ddp->stats;
+    const tern_scope *scope = ddp->round.scope;
+    if (ddp->shadow) return TERN_OK;
     tern_ddp_times times = {.forward = scope->backward_began - scope->forward_began,
                             .backward = scope->backward_ended - scope->backward_began,
-                            .communication = now - stats->posted,
-                            .overlap = TERN__MAX(scope->backward_ended - stats->posted, 0)};
+                            .communication = ddp->round.ended - ddp->round.posted,
+                            .overlap = TERN__MAX(scope->backward_ended - ddp->round.posted, 0)};
     stats->last = times;
     stats->sum.forward += times.forward;
     stats->sum.backward += times.backward;
     stats->sum.communication += times.communication;
     stats->sum.overlap += times.overlap;
     stats->iterations++;
+    return TERN_OK;
 }
+
+const tern__ddp_part tern__stats_part = {
+    TERN__DDP_STATE(stats),
+    .at = {[TERN__DDP_OPEN] = stats_open, [TERN__DDP_START] = stats_start, [TERN__DDP_TAKE] = stats_take}};
 
 /* ---- for the user ---- */
 
-static tern_ddp_times mean_of(const tern__stats *stats)
+static tern_ddp_times mean_of(const struct tern__stats *stats)
 {
     int64_t n = stats->iterations ? (int64_t)stats->iterations : 1;
     return (tern_ddp_times){stats->sum.forward / n, stats->sum.backward / n, stats->sum.communication / n,
@@ -97,7 +78,7 @@ static tern_ddp_times mean_of(const tern__stats *stats)
 
 static tern_ddp_stats stats_of(const tern_ddp *ddp)
 {
-    const tern__stats *stats = &ddp->stats;
+    const struct tern__stats *stats = ddp->stats;
     tern_ddp_stats out = {.rank = tern_group_rank(ddp->group),
                           .world = tern_group_size(ddp->group),
                           .iterations = stats->iterations,
@@ -106,15 +87,14 @@ static tern_ddp_stats stats_of(const tern_ddp *ddp)
                           .unused_bytes = stats->unused_bytes,
                           .first_bucket_bytes = ddp->opts.first_bucket_bytes,
                           .bucket_bytes = ddp->opts.bucket_bytes,
-                          .initial_buckets = stats->initial_count,
+                          .initial_buckets = ddp->rebuilt ? stats->initial_count : ddp->bucket_count,
                           .buckets = ddp->bucket_count,
-                          .ready = stats->ready_count,
+                          .ready = ddp->round.ready_count,
                           .has_rebuilt = ddp->rebuilt,
                           .broadcast_buffers = ddp->opts.broadcast_buffers,
                           .last = stats->last,
-                          .mean = mean_of(stats),
-                          .slow_rank = stats->straggler.rank,
-                          .slow_share = stats->straggler.share};
+                          .mean = mean_of(stats)};
+    out.slow_rank = tern__straggler_rank(ddp, &out.slow_share);
     for (int b = 0; b < ddp->bucket_count; b++) out.parameter_bytes += ddp->buckets[b].bytes;
     return out;
 }
@@ -138,13 +118,14 @@ int tern_ddp_stats_get(const tern_ddp *ddp, tern_ddp_stats *out, tern_error *err
 
 size_t tern_ddp_initial_bucket_bytes(const tern_ddp *ddp, int bucket)
 {
-    return ddp && bucket >= 0 && bucket < ddp->stats.initial_count ? ddp->stats.initial[bucket] : 0;
+    if (!ddp || !ddp->rebuilt) return tern_ddp_bucket_bytes(ddp, bucket);
+    return bucket >= 0 && bucket < ddp->stats->initial_count ? ddp->stats->initial[bucket] : 0;
 }
 
 const char *tern_ddp_ready_name(const tern_ddp *ddp, int place)
 {
-    if (!ddp || place < 0 || place >= ddp->stats.ready_count) return NULL;
-    return ddp->seal->leaves[ddp->stats.ready[place]]->name;
+    if (!ddp || place < 0 || place >= ddp->round.ready_count) return NULL;
+    return ddp->seal->leaves[ddp->ready[place]]->name;
 }
 
 /* ---- the table ---- */

@@ -7,11 +7,13 @@
  * waited least is the one that the others waited for. Its cost is the mean time that they waited longer than
  * it did, as a share of the window's time. A rank counts as slow if this share is large and the others waited
  * for it in most of the steps: one long pause (a checkpoint, say) does not make a rank slow. */
+#include "parallel/straggler.h"
+
 #include "parallel/ddp.h"
 
 /* ---- the verdict ---- */
 
-static void find(tern__straggler *self, int world)
+static void find_rank(tern__straggler *self, int world)
 {
     const tern__waits *sums = self->sums;
     double others = 0;
@@ -31,7 +33,7 @@ static bool is_slow(const tern__straggler *self, int world)
 
 bool tern__straggler_judge(tern__straggler *self, int world)
 {
-    find(self, world);
+    find_rank(self, world);
     if (self->share < TERN__STRAGGLER_CALM)
         for (int rank = 0; rank < world; rank++) self->named[rank] = false;
     bool is_due = is_slow(self, world) && !self->named[self->rank];
@@ -41,50 +43,44 @@ bool tern__straggler_judge(tern__straggler *self, int world)
 
 /* ---- life ---- */
 
-int tern__straggler_open(tern_ddp *ddp, tern_error *err)
+static bool straggler_is_on(const tern_ddp *ddp)
 {
-    tern__straggler *self = &ddp->stats.straggler;
-    int world = tern_group_size(ddp->group);
-    self->rank = -1;
-    if (world == 1) return TERN_OK;
-    self->sums = tern__alloc((size_t)world * sizeof(*self->sums), "tern_ddp_new", err);
-    self->named = tern__alloc((size_t)world * sizeof(*self->named), "tern_ddp_new", err);
-    if (!self->sums || !self->named) return TERN_E_MEMORY;
-    size_t bytes = (size_t)world * sizeof(tern__waits);
-    int status = tern__ddp_window_open(ddp, NULL, bytes, &self->gather_window, err);
-    self->extent = (tern__extent){self->gather_window, 0, bytes / sizeof(int64_t)};
-    return status;
+    return tern_group_size(ddp->group) > 1;
 }
 
-void tern__straggler_close(tern_ddp *ddp)
+static int straggler_open(tern_ddp *ddp, tern_error *err)
 {
-    tern__straggler *self = &ddp->stats.straggler;
-    tern__free(self->sums);
-    tern__free(self->named);
+    size_t world = (size_t)tern_group_size(ddp->group);
+    tern__straggler *self = ddp->straggler;
+    self->rank = -1;
+    self->sums = tern__ddp_alloc(ddp, NULL, world * sizeof(*self->sums), err);
+    self->named = tern__ddp_alloc(ddp, NULL, world * sizeof(*self->named), err);
+    if (!self->sums || !self->named) return TERN_E_MEMORY;
+    uint64_t count = world * sizeof(tern__waits) / sizeof(int64_t);
+    return tern__ddp_extent_open(ddp, TERN_I64, count, &self->gathered, err);
 }
 
 /* ---- a window ---- */
 
 static tern__waits *gathered(const tern_ddp *ddp)
 {
-    return tern__ddp_window_base(ddp, ddp->stats.straggler.gather_window);
+    return tern__ddp_window_base(ddp, ddp->straggler->gathered.window);
 }
 
-int tern__straggler_post(tern_ddp *ddp, tern_error *err)
+/* Posts the exchange when it is due. */
+static int straggler_post(tern_ddp *ddp, tern_error *err)
 {
-    tern__straggler *self = &ddp->stats.straggler;
-    self->is_posted = self->sums && self->count == TERN__STRAGGLER_STEPS;
+    tern__straggler *self = ddp->straggler;
+    self->is_posted = self->count == TERN__STRAGGLER_STEPS;
     if (!self->is_posted) return TERN_OK;
     gathered(ddp)[tern_group_rank(ddp->group)] = self->own;
-    tern__post work = {
-        .kind = TERN__ALL_GATHER, .dtype = TERN_I64, .extents = &self->extent, .extent_count = 1};
-    return tern__ddp_post(ddp, &work, ddp->bucket_count, err);
+    return tern__ddp_post_all(ddp, TERN__ALL_GATHER, TERN_I64, &self->gathered, 1, err);
 }
 
-static void warn(const tern_ddp *ddp)
+static void warn_of_rank(const tern_ddp *ddp)
 {
     char who[128];
-    const tern__straggler *self = &ddp->stats.straggler;
+    const tern__straggler *self = ddp->straggler;
     tern__group_describe(ddp->group, self->rank, who, sizeof(who));
     tern__log(TERN_LOG_WARN, "%s is slow: the others waited %.0f %% of the last %d steps for it", who,
               100 * self->share, self->steps);
@@ -99,9 +95,9 @@ static bool has_shadows(const tern__waits *told, int world)
 }
 
 /* Adds up the gathered waits. All ranks reach the same verdict. */
-static void hear(tern_ddp *ddp)
+static void add_gathered(tern_ddp *ddp)
 {
-    tern__straggler *self = &ddp->stats.straggler;
+    tern__straggler *self = ddp->straggler;
     const tern__waits *told = gathered(ddp);
     int world = tern_group_size(ddp->group);
     if (has_shadows(told, world)) return;
@@ -113,12 +109,12 @@ static void hear(tern_ddp *ddp)
     self->steps += TERN__STRAGGLER_STEPS;
     if (self->sums[0].window < TERN__STRAGGLER_WINDOW) return;
     bool is_due = tern__straggler_judge(self, world);
-    if (is_due && ddp->opts.straggler_warn && tern_group_rank(ddp->group) == 0) warn(ddp);
+    if (is_due && ddp->opts.straggler_warn && tern_group_rank(ddp->group) == 0) warn_of_rank(ddp);
     for (int rank = 0; rank < world; rank++) self->sums[rank] = (tern__waits){0};
     self->steps = 0;
 }
 
-static void count(tern__straggler *self, int64_t waited, int64_t took)
+static void count_step(tern__straggler *self, int64_t waited, int64_t took)
 {
     self->own.window += took;
     self->own.waited += waited;
@@ -127,16 +123,29 @@ static void count(tern__straggler *self, int64_t waited, int64_t took)
 }
 
 /* The first backward only starts the clock. */
-void tern__straggler_done(tern_ddp *ddp)
+static int straggler_take(tern_ddp *ddp, tern_error *err)
 {
-    tern__straggler *self = &ddp->stats.straggler;
-    int64_t now = tern__now_ns();
+    (void)err;
+    tern__straggler *self = ddp->straggler;
+    int64_t now = ddp->round.ended;
     if (self->is_posted) {
-        hear(ddp);
+        add_gathered(ddp);
         self->own = (tern__waits){0};
         self->count = 0;
     }
-    if (self->before) count(self, now - ddp->stats.arrived, now - self->before);
+    if (self->before) count_step(self, now - ddp->round.arrived, now - self->before);
     self->own.shadows += ddp->shadow;
     self->before = now;
+    return TERN_OK;
 }
+
+int tern__straggler_rank(const tern_ddp *ddp, double *share)
+{
+    *share = ddp->straggler ? ddp->straggler->share : 0;
+    return ddp->straggler ? ddp->straggler->rank : -1;
+}
+
+const tern__ddp_part tern__straggler_part = {TERN__DDP_STATE(straggler), .is_on = straggler_is_on,
+                                             .at = {[TERN__DDP_OPEN] = straggler_open,
+                                                    [TERN__DDP_POST] = straggler_post,
+                                                    [TERN__DDP_TAKE] = straggler_take}};

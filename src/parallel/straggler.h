@@ -2,10 +2,7 @@
 #ifndef TERN_SRC_PARALLEL_STRAGGLER_H
 #define TERN_SRC_PARALLEL_STRAGGLER_H
 
-#include "autograd/autograd.h"
-#include "comm/move/backend.h"
-
-#include <tern/parallel.h>
+#include "comm/meet/work.h"
 
 #define TERN__STRAGGLER_STEPS  50         /* synchronised backwards between two exchanges */
 #define TERN__STRAGGLER_WINDOW 1000000000 /* ns: shorter windows show the scheduler's noise */
@@ -21,12 +18,11 @@ typedef struct tern__waits {
 } tern__waits;
 
 typedef struct tern__straggler {
-    tern__waits own; /* since the last exchange */
-    int count;       /* steps since then */
-    int64_t before;  /* ns: when the last step ended */
-    bool is_posted;  /* the exchange is in the running backward */
-    uint32_t gather_window;
-    tern__extent extent; /* of the gathered waits */
+    tern__waits own;       /* since the last exchange */
+    int count;             /* steps since then */
+    int64_t before;        /* ns: when the last step ended */
+    bool is_posted;        /* the exchange is in the running backward */
+    tern__extent gathered; /* [world] tern__waits */
 
     tern__waits *sums; /* [world] of the running window */
     bool *named;       /* [world] the warning about this rank has been given */
@@ -37,12 +33,5 @@ typedef struct tern__straggler {
 
 /* Ends a window: computes `rank` and `share` from the sums. True if a warning is due. */
 bool tern__straggler_judge(tern__straggler *self, int world);
-
-int tern__straggler_open(tern_ddp *ddp, tern_error *err);
-void tern__straggler_close(tern_ddp *ddp);
-/* To be called before a backward's works are awaited: posts the exchange when it is due. */
-int tern__straggler_post(tern_ddp *ddp, tern_error *err);
-/* To be called after they are done. */
-void tern__straggler_done(tern_ddp *ddp);
 
 #endif

@@ -24,9 +24,9 @@ static int check_scope(tern_scope *scope, const tern_group *group)
     return tern__scope_fail(scope, "tern_batch_norm_act", TERN_E_STATE,
                             "a synchronised batch norm in training on a scope of %s: expected the group that "
                             "it was converted with, or one of the same family",
-                            scope->is_replica ? "a replica of data_parallel"
-                            : scope->group    ? "another group"
-                                              : "no group");
+                            scope->role.is_replica ? "a replica of data_parallel"
+                            : scope->group         ? "another group"
+                                                   : "no group");
 }
 
 static int gather(const tern__batch_norm_sync *sync, tern_scope *scope, const tern__view *rows)
@@ -83,7 +83,7 @@ static const tern_ddp *weighing_ddp(const tern__batch_norm_sync *sync)
 static double weight_of(const tern__batch_norm_sync *sync)
 {
     const tern_ddp *ddp = weighing_ddp(sync);
-    return ddp ? ddp->round.loss_weight : 1;
+    return ddp ? tern__normaliser_loss_weight(ddp) : 1;
 }
 
 static int average(const tern__batch_norm_sync *sync, tern_scope *scope, const tern__view *sums,

@@ -1,6 +1,7 @@
 /* test_join.c - ranks with unequal numbers of batches: their common result, the errors and warnings, and
  * that ranks without batches allocate nothing. */
 #include "parallel/bag.h"
+#include "parallel/straggler.h"
 
 #include "ledger.h"
 

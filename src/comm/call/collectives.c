@@ -1,73 +1,281 @@
 /* collectives.c - the public collectives: each fills in a request, and runs or starts it. */
 #include "comm/call/request.h"
 
-/* Takes off the parentheses around parameters. */
-#define LIST(...) __VA_ARGS__
-
-/* Defines the call `name`, which blocks, and name_post, which returns its work. Both take `parameters`
- * between the group and the error. The other arguments are the fields of their request. */
-#define DEFINE(name, parameters, ...)                                                                        \
-    int name(tern_group *group, LIST parameters, tern_error *err)                                            \
-    {                                                                                                        \
-        const tern__request r = {.func = #name, __VA_ARGS__};                                                \
-        return tern__request_run(group, &r, err);                                                            \
-    }                                                                                                        \
-    tern_work *name##_post(tern_group *group, LIST parameters, tern_error *err)                              \
-    {                                                                                                        \
-        const tern__request r = {.func = #name, __VA_ARGS__};                                                \
-        return tern__request_start(group, &r, err);                                                          \
-    }
-
 /* ---- reductions ---- */
 
-DEFINE(tern_all_reduce, (void *buf, size_t count, tern_dtype dtype, tern_reduce_op op),
-       .kind = TERN__ALL_REDUCE, .in = buf, .out = buf, .count = count, .dtype = dtype, .op = op)
-DEFINE(tern_reduce, (void *buf, size_t count, tern_dtype dtype, tern_reduce_op op, int root),
-       .kind = TERN__REDUCE, .in = buf, .out = buf, .count = count, .dtype = dtype, .op = op, .root = root)
-DEFINE(tern_reduce_scatter, (const void *in, void *out, size_t count, tern_dtype dtype, tern_reduce_op op),
-       .kind = TERN__REDUCE_SCATTER, .in = in, .out = out, .count = count, .dtype = dtype, .op = op)
-DEFINE(tern_all_reduce_premul, (void *buf, size_t count, tern_dtype dtype, double factor),
-       .kind = TERN__ALL_REDUCE, .in = buf, .out = buf, .count = count, .dtype = dtype, .op = TERN_PREMUL_SUM,
-       .is_premul = true, .factor = factor)
-DEFINE(tern_reduce_premul, (void *buf, size_t count, tern_dtype dtype, double factor, int root),
-       .kind = TERN__REDUCE, .in = buf, .out = buf, .count = count, .dtype = dtype, .op = TERN_PREMUL_SUM,
-       .is_premul = true, .factor = factor, .root = root)
-DEFINE(tern_reduce_scatter_premul, (const void *in, void *out, size_t count, tern_dtype dtype, double factor),
-       .kind = TERN__REDUCE_SCATTER, .in = in, .out = out, .count = count, .dtype = dtype,
-       .op = TERN_PREMUL_SUM, .is_premul = true, .factor = factor)
+static tern__request premul_request(const char *func, tern__kind kind, const void *in, void *out,
+                                    size_t count, tern_dtype dtype, double factor)
+{
+    tern__request r = {func, kind, in, out, count, dtype, .op = TERN_PREMUL_SUM};
+    r.is_premul = true;
+    r.factor = factor;
+    return r;
+}
+
+int tern_all_reduce(tern_group *group, void *buf, size_t count, tern_dtype dtype, tern_reduce_op op,
+                    tern_error *err)
+{
+    const tern__request r = {__func__, TERN__ALL_REDUCE, buf, buf, count, dtype, .op = op};
+    return tern__request_run(group, &r, err);
+}
+
+tern_work *tern_all_reduce_post(tern_group *group, void *buf, size_t count, tern_dtype dtype,
+                                tern_reduce_op op, tern_error *err)
+{
+    const tern__request r = {"tern_all_reduce", TERN__ALL_REDUCE, buf, buf, count, dtype, .op = op};
+    return tern__request_start(group, &r, err);
+}
+
+int tern_reduce(tern_group *group, void *buf, size_t count, tern_dtype dtype, tern_reduce_op op, int root,
+                tern_error *err)
+{
+    const tern__request r = {__func__, TERN__REDUCE, buf, buf, count, dtype, .op = op, .root = root};
+    return tern__request_run(group, &r, err);
+}
+
+tern_work *tern_reduce_post(tern_group *group, void *buf, size_t count, tern_dtype dtype, tern_reduce_op op,
+                            int root, tern_error *err)
+{
+    const tern__request r = {"tern_reduce", TERN__REDUCE, buf, buf, count, dtype, .op = op, .root = root};
+    return tern__request_start(group, &r, err);
+}
+
+int tern_reduce_scatter(tern_group *group, const void *in, void *out, size_t count, tern_dtype dtype,
+                        tern_reduce_op op, tern_error *err)
+{
+    const tern__request r = {__func__, TERN__REDUCE_SCATTER, in, out, count, dtype, .op = op};
+    return tern__request_run(group, &r, err);
+}
+
+tern_work *tern_reduce_scatter_post(tern_group *group, const void *in, void *out, size_t count,
+                                    tern_dtype dtype, tern_reduce_op op, tern_error *err)
+{
+    const tern__request r = {"tern_reduce_scatter", TERN__REDUCE_SCATTER, in, out, count, dtype, .op = op};
+    return tern__request_start(group, &r, err);
+}
+
+int tern_all_reduce_premul(tern_group *group, void *buf, size_t count, tern_dtype dtype, double factor,
+                           tern_error *err)
+{
+    const tern__request r = premul_request(__func__, TERN__ALL_REDUCE, buf, buf, count, dtype, factor);
+    return tern__request_run(group, &r, err);
+}
+
+tern_work *tern_all_reduce_premul_post(tern_group *group, void *buf, size_t count, tern_dtype dtype,
+                                       double factor, tern_error *err)
+{
+    const tern__request r =
+        premul_request("tern_all_reduce_premul", TERN__ALL_REDUCE, buf, buf, count, dtype, factor);
+    return tern__request_start(group, &r, err);
+}
+
+int tern_reduce_premul(tern_group *group, void *buf, size_t count, tern_dtype dtype, double factor, int root,
+                       tern_error *err)
+{
+    tern__request r = premul_request(__func__, TERN__REDUCE, buf, buf, count, dtype, factor);
+    r.root = root;
+    return tern__request_run(group, &r, err);
+}
+
+tern_work *tern_reduce_premul_post(tern_group *group, void *buf, size_t count, tern_dtype dtype,
+                                   double factor, int root, tern_error *err)
+{
+    tern__request r = premul_request("tern_reduce_premul", TERN__REDUCE, buf, buf, count, dtype, factor);
+    r.root = root;
+    return tern__request_start(group, &r, err);
+}
+
+int tern_reduce_scatter_premul(tern_group *group, const void *in, void *out, size_t count, tern_dtype dtype,
+                               double factor, tern_error *err)
+{
+    const tern__request r = premul_request(__func__, TERN__REDUCE_SCATTER, in, out, count, dtype, factor);
+    return tern__request_run(group, &r, err);
+}
+
+tern_work *tern_reduce_scatter_premul_post(tern_group *group, const void *in, void *out, size_t count,
+                                           tern_dtype dtype, double factor, tern_error *err)
+{
+    const tern__request r =
+        premul_request("tern_reduce_scatter_premul", TERN__REDUCE_SCATTER, in, out, count, dtype, factor);
+    return tern__request_start(group, &r, err);
+}
 
 /* ---- moves ---- */
 
-DEFINE(tern_broadcast, (void *buf, size_t count, tern_dtype dtype, int root), .kind = TERN__BROADCAST,
-       .in = buf, .out = buf, .count = count, .dtype = dtype, .root = root)
-DEFINE(tern_all_gather, (const void *in, void *out, size_t count, tern_dtype dtype), .kind = TERN__ALL_GATHER,
-       .in = in, .out = out, .count = count, .dtype = dtype)
-DEFINE(tern_gather, (const void *in, void *out, size_t count, tern_dtype dtype, int root),
-       .kind = TERN__GATHER, .in = in, .out = out, .count = count, .dtype = dtype, .root = root)
-DEFINE(tern_scatter, (const void *in, void *out, size_t count, tern_dtype dtype, int root),
-       .kind = TERN__SCATTER, .in = in, .out = out, .count = count, .dtype = dtype, .root = root)
-DEFINE(tern_all_to_all, (const void *in, void *out, size_t count, tern_dtype dtype), .kind = TERN__ALL_TO_ALL,
-       .in = in, .out = out, .count = count, .dtype = dtype)
-DEFINE(tern_all_gather_v, (const void *in, size_t count, const tern_span *outs, tern_dtype dtype),
-       .kind = TERN__ALL_GATHER_V, .in = in, .count = count, .outs = outs, .dtype = dtype)
-DEFINE(tern_all_to_all_v,
-       (const void *in, const size_t *in_counts, void *out, const size_t *out_counts, tern_dtype dtype),
-       .kind = TERN__ALL_TO_ALL_V, .in = in, .in_counts = in_counts, .out = out, .out_counts = out_counts,
-       .dtype = dtype)
+int tern_broadcast(tern_group *group, void *buf, size_t count, tern_dtype dtype, int root, tern_error *err)
+{
+    const tern__request r = {__func__, TERN__BROADCAST, buf, buf, count, dtype, .root = root};
+    return tern__request_run(group, &r, err);
+}
+
+tern_work *tern_broadcast_post(tern_group *group, void *buf, size_t count, tern_dtype dtype, int root,
+                               tern_error *err)
+{
+    const tern__request r = {"tern_broadcast", TERN__BROADCAST, buf, buf, count, dtype, .root = root};
+    return tern__request_start(group, &r, err);
+}
+
+int tern_all_gather(tern_group *group, const void *in, void *out, size_t count, tern_dtype dtype,
+                    tern_error *err)
+{
+    const tern__request r = {__func__, TERN__ALL_GATHER, in, out, count, .dtype = dtype};
+    return tern__request_run(group, &r, err);
+}
+
+tern_work *tern_all_gather_post(tern_group *group, const void *in, void *out, size_t count, tern_dtype dtype,
+                                tern_error *err)
+{
+    const tern__request r = {"tern_all_gather", TERN__ALL_GATHER, in, out, count, .dtype = dtype};
+    return tern__request_start(group, &r, err);
+}
+
+int tern_gather(tern_group *group, const void *in, void *out, size_t count, tern_dtype dtype, int root,
+                tern_error *err)
+{
+    const tern__request r = {__func__, TERN__GATHER, in, out, count, dtype, .root = root};
+    return tern__request_run(group, &r, err);
+}
+
+tern_work *tern_gather_post(tern_group *group, const void *in, void *out, size_t count, tern_dtype dtype,
+                            int root, tern_error *err)
+{
+    const tern__request r = {"tern_gather", TERN__GATHER, in, out, count, dtype, .root = root};
+    return tern__request_start(group, &r, err);
+}
+
+int tern_scatter(tern_group *group, const void *in, void *out, size_t count, tern_dtype dtype, int root,
+                 tern_error *err)
+{
+    const tern__request r = {__func__, TERN__SCATTER, in, out, count, dtype, .root = root};
+    return tern__request_run(group, &r, err);
+}
+
+tern_work *tern_scatter_post(tern_group *group, const void *in, void *out, size_t count, tern_dtype dtype,
+                             int root, tern_error *err)
+{
+    const tern__request r = {"tern_scatter", TERN__SCATTER, in, out, count, dtype, .root = root};
+    return tern__request_start(group, &r, err);
+}
+
+int tern_all_to_all(tern_group *group, const void *in, void *out, size_t count, tern_dtype dtype,
+                    tern_error *err)
+{
+    const tern__request r = {__func__, TERN__ALL_TO_ALL, in, out, count, .dtype = dtype};
+    return tern__request_run(group, &r, err);
+}
+
+tern_work *tern_all_to_all_post(tern_group *group, const void *in, void *out, size_t count, tern_dtype dtype,
+                                tern_error *err)
+{
+    const tern__request r = {"tern_all_to_all", TERN__ALL_TO_ALL, in, out, count, .dtype = dtype};
+    return tern__request_start(group, &r, err);
+}
+
+int tern_all_gather_v(tern_group *group, const void *in, size_t count, const tern_span *outs,
+                      tern_dtype dtype, tern_error *err)
+{
+    const tern__request r = {__func__, TERN__ALL_GATHER_V, in, NULL, count, dtype, .outs = outs};
+    return tern__request_run(group, &r, err);
+}
+
+tern_work *tern_all_gather_v_post(tern_group *group, const void *in, size_t count, const tern_span *outs,
+                                  tern_dtype dtype, tern_error *err)
+{
+    const tern__request r = {"tern_all_gather_v", TERN__ALL_GATHER_V, in, NULL, count, dtype, .outs = outs};
+    return tern__request_start(group, &r, err);
+}
+
+int tern_all_to_all_v(tern_group *group, const void *in, const size_t *in_counts, void *out,
+                      const size_t *out_counts, tern_dtype dtype, tern_error *err)
+{
+    tern__request r = {__func__, TERN__ALL_TO_ALL_V, in, out, .dtype = dtype};
+    r.in_counts = in_counts;
+    r.out_counts = out_counts;
+    return tern__request_run(group, &r, err);
+}
+
+tern_work *tern_all_to_all_v_post(tern_group *group, const void *in, const size_t *in_counts, void *out,
+                                  const size_t *out_counts, tern_dtype dtype, tern_error *err)
+{
+    tern__request r = {"tern_all_to_all_v", TERN__ALL_TO_ALL_V, in, out, .dtype = dtype};
+    r.in_counts = in_counts;
+    r.out_counts = out_counts;
+    return tern__request_start(group, &r, err);
+}
 
 /* ---- many buffers as one work ---- */
 
-DEFINE(tern_all_reduce_coalesced, (const tern_span *bufs, size_t length, tern_dtype dtype, tern_reduce_op op),
-       .kind = TERN__ALL_REDUCE, .list = bufs, .is_list = true, .length = length, .dtype = dtype, .op = op)
-DEFINE(tern_broadcast_coalesced, (const tern_span *bufs, size_t length, tern_dtype dtype, int root),
-       .kind = TERN__BROADCAST, .list = bufs, .is_list = true, .length = length, .dtype = dtype, .root = root)
-DEFINE(tern_all_gather_coalesced, (const tern_span *ins, void *const *outs, size_t length, tern_dtype dtype),
-       .kind = TERN__ALL_GATHER, .list = ins, .others = outs, .is_list = true, .length = length,
-       .dtype = dtype)
-DEFINE(tern_reduce_scatter_coalesced,
-       (const void *const *ins, const tern_span *outs, size_t length, tern_dtype dtype, tern_reduce_op op),
-       .kind = TERN__REDUCE_SCATTER, .list = outs, .others = (void *const *)ins, .is_list = true,
-       .length = length, .dtype = dtype, .op = op)
+static tern__request list_request(const char *func, tern__kind kind, const tern_span *list,
+                                  void *const *others, size_t length, tern_dtype dtype)
+{
+    return (tern__request){
+        func, kind, .dtype = dtype, .is_list = true, .list = list, .others = others, .length = length};
+}
+
+int tern_all_reduce_coalesced(tern_group *group, const tern_span *bufs, size_t length, tern_dtype dtype,
+                              tern_reduce_op op, tern_error *err)
+{
+    tern__request r = list_request(__func__, TERN__ALL_REDUCE, bufs, NULL, length, dtype);
+    r.op = op;
+    return tern__request_run(group, &r, err);
+}
+
+tern_work *tern_all_reduce_coalesced_post(tern_group *group, const tern_span *bufs, size_t length,
+                                          tern_dtype dtype, tern_reduce_op op, tern_error *err)
+{
+    tern__request r = list_request("tern_all_reduce_coalesced", TERN__ALL_REDUCE, bufs, NULL, length, dtype);
+    r.op = op;
+    return tern__request_start(group, &r, err);
+}
+
+int tern_broadcast_coalesced(tern_group *group, const tern_span *bufs, size_t length, tern_dtype dtype,
+                             int root, tern_error *err)
+{
+    tern__request r = list_request(__func__, TERN__BROADCAST, bufs, NULL, length, dtype);
+    r.root = root;
+    return tern__request_run(group, &r, err);
+}
+
+tern_work *tern_broadcast_coalesced_post(tern_group *group, const tern_span *bufs, size_t length,
+                                         tern_dtype dtype, int root, tern_error *err)
+{
+    tern__request r = list_request("tern_broadcast_coalesced", TERN__BROADCAST, bufs, NULL, length, dtype);
+    r.root = root;
+    return tern__request_start(group, &r, err);
+}
+
+int tern_all_gather_coalesced(tern_group *group, const tern_span *ins, void *const *outs, size_t length,
+                              tern_dtype dtype, tern_error *err)
+{
+    const tern__request r = list_request(__func__, TERN__ALL_GATHER, ins, outs, length, dtype);
+    return tern__request_run(group, &r, err);
+}
+
+tern_work *tern_all_gather_coalesced_post(tern_group *group, const tern_span *ins, void *const *outs,
+                                          size_t length, tern_dtype dtype, tern_error *err)
+{
+    const tern__request r =
+        list_request("tern_all_gather_coalesced", TERN__ALL_GATHER, ins, outs, length, dtype);
+    return tern__request_start(group, &r, err);
+}
+
+int tern_reduce_scatter_coalesced(tern_group *group, const void *const *ins, const tern_span *outs,
+                                  size_t length, tern_dtype dtype, tern_reduce_op op, tern_error *err)
+{
+    tern__request r = list_request(__func__, TERN__REDUCE_SCATTER, outs, (void *const *)ins, length, dtype);
+    r.op = op;
+    return tern__request_run(group, &r, err);
+}
+
+tern_work *tern_reduce_scatter_coalesced_post(tern_group *group, const void *const *ins,
+                                              const tern_span *outs, size_t length, tern_dtype dtype,
+                                              tern_reduce_op op, tern_error *err)
+{
+    tern__request r = list_request("tern_reduce_scatter_coalesced", TERN__REDUCE_SCATTER, outs,
+                                   (void *const *)ins, length, dtype);
+    r.op = op;
+    return tern__request_start(group, &r, err);
+}
 
 /* ---- barriers ---- */
 
